@@ -1,0 +1,43 @@
+package pando
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Host is the record of a machine that runs the agent. It lives as long as the agent's lease; the first write of each
+// agent is its epoch, which fences every later write (ErrFenced once a newer agent of the same host has joined).
+type Host struct {
+	Name       HostName     `json:"name"`
+	Slot       int          `json:"slot"`     // small number, unique and kept for life: it chooses the host's addresses
+	Address    netip.Addr   `json:"address"`  // where other hosts and clients reach it
+	Endpoint   string       `json:"endpoint"` // of its agent, for Peers: unix:///path or http://addr:port
+	CPUs       float64      `json:"cpus"`
+	Memory     int64        `json:"memory_bytes"`
+	Instances4 netip.Prefix `json:"instances4"` // addresses of its instances
+	Instances6 netip.Prefix `json:"instances6"`
+	Joined     time.Time    `json:"joined"`
+	Version    string       `json:"version"`
+}
+
+// Addresses of the cluster. Every host answers for every VIP; each has its own range for instances.
+var (
+	VIPs4 = netip.MustParsePrefix("10.127.0.0/16")
+	VIPs6 = netip.MustParsePrefix("fd70:616e:646f:ffff::/64")
+	// Gateway is on every host's pando0: DNS answers there, and it is the source of packets to a VIP that begin on a
+	// host that has no address of its own.
+	Gateway4 = netip.MustParseAddr("10.127.0.1")
+	Gateway6 = netip.MustParseAddr("fd70:616e:646f:ffff::1")
+)
+
+// HostSlots is how many hosts a cluster can have.
+const HostSlots = 1024
+
+// InstanceRange returns the addresses that the instances of the host in this slot take: a /20 and a /96.
+func InstanceRange(slot int) (v4, v6 netip.Prefix) {
+	n := uint32(slot) << 12
+	v4 = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 128 | byte(n>>16), byte(n >> 8), byte(n)}), 20)
+	a := netip.MustParseAddr("fd70:616e:646f::").As16()
+	a[6], a[7], a[8], a[9] = 0, 1, byte(slot>>8), byte(slot)
+	return v4, netip.PrefixFrom(netip.AddrFrom16(a), 96)
+}

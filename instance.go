@@ -1,0 +1,100 @@
+package pando
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Phase is where an instance is on its way through life.
+//
+//	placed ──► starting ──► ready ──► in rotation ──► draining ──► drained ──► merged ──► dead
+//	              │ ▲          │            │             │            │
+//	              ▼ │          └────────────┴──────┬──────┴────────────┘
+//	             warm                              ▼
+//	              └──────────────────────────►  failed ─────────────────────► merged (salvage)
+//
+// Control writes placed (also from warm: that is what a warm start is) and draining; the agent of the instance's host
+// writes the others. A dead instance has no record: its end is in its intent and in the decisions.
+type Phase string
+
+const (
+	PhasePlaced     Phase = "placed"
+	PhaseStarting   Phase = "starting"
+	PhaseWarm       Phase = "warm" // fully started, then stopped: in reserve, no capacity
+	PhaseReady      Phase = "ready"
+	PhaseInRotation Phase = "in rotation"
+	PhaseDraining   Phase = "draining" // takes no new flows
+	PhaseDrained    Phase = "drained"  // its last flow ended
+	PhaseFailed     Phase = "failed"   // exited, was killed or never became ready
+	PhaseMerged     Phase = "merged"   // its state is in main; it may be removed
+	PhaseDead       Phase = "dead"
+)
+
+var phaseNext = map[Phase][]Phase{
+	PhasePlaced:     {PhaseStarting, PhaseDraining, PhaseFailed},
+	PhaseStarting:   {PhaseWarm, PhaseReady, PhaseDraining, PhaseFailed},
+	PhaseWarm:       {PhasePlaced, PhaseDraining, PhaseFailed},
+	PhaseReady:      {PhaseInRotation, PhaseDraining, PhaseFailed},
+	PhaseInRotation: {PhaseReady, PhaseDraining, PhaseFailed},
+	PhaseDraining:   {PhaseDrained, PhaseFailed},
+	PhaseDrained:    {PhaseMerged, PhaseFailed},
+	PhaseFailed:     {PhaseMerged},
+	PhaseMerged:     {PhaseDead},
+}
+
+// May says whether an instance in phase p may come to phase q.
+func (p Phase) May(q Phase) bool { return slices.Contains(phaseNext[p], q) }
+
+// Capacity says whether the phase counts against max: it serves or soon will.
+func (p Phase) Capacity() bool {
+	return p == PhasePlaced || p == PhaseStarting || p == PhaseReady || p == PhaseInRotation
+}
+
+// TakesFlows says whether new flows may be steered to an instance in this phase.
+func (p Phase) TakesFlows() bool { return p == PhaseReady || p == PhaseInRotation }
+
+// KeepsFlows says whether flows that an instance already has are still steered to it.
+func (p Phase) KeepsFlows() bool { return p.TakesFlows() || p == PhaseDraining || p == PhaseDrained }
+
+// Leaving says whether the instance is on its way out.
+func (p Phase) Leaving() bool {
+	return p == PhaseDraining || p == PhaseDrained || p == PhaseMerged || p == PhaseDead
+}
+
+// Role tells an instance whether it was the service's first.
+type Role string
+
+const (
+	RoleFirst   Role = "first"
+	RoleReplica Role = "replica"
+)
+
+// Instance is the record of one running copy of a service.
+type Instance struct {
+	ID       InstanceID `json:"id"`
+	Service  ServiceKey `json:"service"`
+	Host     HostName   `json:"host"`
+	Revision int        `json:"revision"`
+	Weight   int        `json:"weight"` // share of new flows against its fellows; 100 is one whole share
+	Role     Role       `json:"role"`
+	Warm     bool       `json:"warm,omitempty"` // wanted only as a reserve until it is claimed
+	Phase    Phase      `json:"phase"`
+	Reason   string     `json:"reason"`         // of the last change
+	Intent   IntentID   `json:"intent"`         // that started it
+	Halt     IntentID   `json:"halt,omitempty"` // that ends it
+	IP4      netip.Addr `json:"ip4,omitzero"`
+	IP6      netip.Addr `json:"ip6,omitzero"`
+	Walk     bool       `json:"walk,omitempty"` // draining was asked by someone else: the agent stops it once it is drained
+	Since    time.Time  `json:"since"`          // of the phase
+	Born     time.Time  `json:"born"`
+	Exit     *Exit      `json:"exit,omitempty"`
+}
+
+// Exit is how an instance's program ended.
+type Exit struct {
+	Code      int      `json:"code"`
+	Signal    string   `json:"signal,omitempty"`
+	OOMKilled bool     `json:"oom_killed,omitempty"`
+	LastLines []string `json:"last_lines,omitempty"` // of its log, at most 20
+}

@@ -1,0 +1,57 @@
+package pando
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// Names of the nouns. Each is a lower-case DNS label, so that it can stand in a key, a path, a host name and a URL.
+type (
+	Tenant      string
+	ServiceName string
+	HostName    string
+	InstanceID  string
+	IntentID    string
+)
+
+var label = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,51}[a-z0-9])?$`)
+
+// CheckLabel reports why s cannot be the name of a kind of thing ("service", "host", …), or nil.
+func CheckLabel(kind, s string) error {
+	if label.MatchString(s) {
+		return nil
+	}
+	return fmt.Errorf("%w: %s name %q: want 1 to 53 of a-z, 0-9 and '-', beginning with a letter and not ending in '-'", ErrInvalid, kind, s)
+}
+
+// ServiceKey names a service across tenants.
+type ServiceKey struct {
+	Tenant Tenant      `json:"tenant"`
+	Name   ServiceName `json:"name"`
+}
+
+// DefaultService returns the key of a service of the default tenant.
+func DefaultService(name ServiceName) ServiceKey {
+	return ServiceKey{Tenant: DefaultTenant, Name: name}
+}
+
+// String is tenant/name, or the bare name for the default tenant.
+func (k ServiceKey) String() string {
+	if k.Tenant == DefaultTenant {
+		return string(k.Name)
+	}
+	return string(k.Tenant) + "/" + string(k.Name)
+}
+
+// ParseServiceKey reads what ServiceKey.String prints.
+func ParseServiceKey(s string) (ServiceKey, error) {
+	k := ServiceKey{Tenant: DefaultTenant, Name: ServiceName(s)}
+	if tenant, name, ok := strings.Cut(s, "/"); ok {
+		k = ServiceKey{Tenant: Tenant(tenant), Name: ServiceName(name)}
+	}
+	if err := CheckLabel("tenant", string(k.Tenant)); err != nil {
+		return k, err
+	}
+	return k, CheckLabel("service", string(k.Name))
+}

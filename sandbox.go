@@ -1,0 +1,92 @@
+package pando
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"time"
+)
+
+// Sandboxes starts what contains an instance. driver/process implements it with namespaces and a shim per instance,
+// driver/sim in virtual time.
+type Sandboxes interface {
+	// Start makes a sandbox and starts the program in it; it returns once the program is running, not once it is ready.
+	Start(ctx context.Context, s SandboxSpec) (Sandbox, error)
+	// Attach finds every sandbox that outlived a former agent of this host.
+	Attach(ctx context.Context) ([]Sandbox, error)
+}
+
+// SandboxSpec is what an agent asks of its driver.
+type SandboxSpec struct {
+	Instance Instance
+	Spec     Spec       // with defaults
+	VIP4     netip.Addr // every instance answers for it (DSR)
+	VIP6     netip.Addr
+}
+
+// Sandbox is one running instance as its host sees it. Its methods may be called from any goroutine.
+type Sandbox interface {
+	Instance() InstanceID
+	Service() ServiceKey
+	Link() Link
+	// Listener accepts connections to the instance's own API socket. A connection from a process outside the sandbox is
+	// closed and counted, never returned.
+	Listener() net.Listener
+	// Events tells of the program. The channel closes after SandboxExited.
+	Events() <-chan SandboxEvent
+	// Pause stops every process of the sandbox; Resume lets it go on.
+	Pause(ctx context.Context) error
+	Resume(ctx context.Context) error
+	// Stop sends the spec's stop signal, and SIGKILL after the spec's stop_seconds or when ctx ends. It returns once
+	// no process of the sandbox is left.
+	Stop(ctx context.Context) error
+	// Remove ends what is left and gives back namespaces, cgroups, addresses and mounts. It returns once the processes are gone;
+	// the rest is reaped behind it.
+	Remove(ctx context.Context) error
+	// Exec runs a command inside and returns its exit code and the first 4 KiB of what it printed.
+	Exec(ctx context.Context, command []string) (code int, output []byte, err error)
+	// Flows counts the instance's established TCP connections and connected UDP sockets, those with a VIP as local address.
+	Flows(ctx context.Context) (int, error)
+	// Usage is what the sandbox has used since it started.
+	Usage(ctx context.Context) (Usage, error)
+	// LastLines returns the end of the instance's log.
+	LastLines(n int) []string
+}
+
+// Link is how the host reaches an instance.
+type Link struct {
+	IP4     netip.Addr
+	IP6     netip.Addr
+	IfIndex int              // of the host's end of the veth
+	Host    string           // its name
+	MAC     net.HardwareAddr // of the instance's end
+	HostMAC net.HardwareAddr
+	Netns   string // path of the network namespace, for what must act inside it
+}
+
+// SandboxEventKind is what a sandbox tells of.
+type SandboxEventKind string
+
+const (
+	SandboxNotified SandboxEventKind = "notified" // sd_notify READY=1
+	SandboxExited   SandboxEventKind = "exited"
+)
+
+// SandboxEvent is one thing that happened in a sandbox.
+type SandboxEvent struct {
+	Kind SandboxEventKind
+	Exit Exit // of SandboxExited
+}
+
+// Usage of a sandbox.
+type Usage struct {
+	CPU         time.Duration
+	MemoryBytes int64
+	PIDs        int64
+}
+
+// Prober asks an instance how it is (driver/probe).
+type Prober interface {
+	// Probe returns nil when the instance answered as the probe wants, else an error that says what it answered.
+	Probe(ctx context.Context, p Probe, s Sandbox, fallback Port) error
+}

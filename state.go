@@ -1,0 +1,59 @@
+package pando
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+)
+
+// ObjectID is the SHA-1 name of an object in git's object model.
+type ObjectID [20]byte
+
+func (o ObjectID) String() string { return hex.EncodeToString(o[:]) }
+func (o ObjectID) IsZero() bool   { return o == ObjectID{} }
+
+func (o ObjectID) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
+
+func (o *ObjectID) UnmarshalText(b []byte) error {
+	n, err := hex.Decode(o[:], b)
+	if err != nil || n != len(o) {
+		return fmt.Errorf("%w: object id %q", ErrInvalid, b)
+	}
+	return nil
+}
+
+// ObjectKind is git's.
+type ObjectKind string
+
+const (
+	BlobObject   ObjectKind = "blob"
+	TreeObject   ObjectKind = "tree"
+	CommitObject ObjectKind = "commit"
+)
+
+// Objects keeps the hash tree of one host's services: immutable objects, and names (refs) that point at commits.
+// driver/bolt implements it in one file. A ref is "<tenant>/<service>/main" or "<tenant>/<service>/branch/<instance>".
+type Objects interface {
+	Object(id ObjectID) (ObjectKind, []byte, error) // ErrNotFound
+	Ref(name string) (ObjectID, error)              // ErrNotFound
+	Refs(prefix string) (map[string]ObjectID, error)
+	// Update writes a set of objects and moves refs, durably, together or not at all.
+	Update(ctx context.Context, u ObjectsUpdate) error
+	// Prune deletes every object that none of the keep set reaches; state.Trim decides what that is.
+	Prune(ctx context.Context, keep func(ObjectID) bool) (deleted int, err error)
+}
+
+// ObjectsUpdate is one durable step.
+type ObjectsUpdate struct {
+	Objects []Object
+	Refs    map[string]ObjectID // zero deletes
+	// If says what the refs must be now (zero: absent); ErrConflict otherwise.
+	If map[string]ObjectID
+}
+
+// Object is one immutable object, its body without git's header.
+type Object struct {
+	ID   ObjectID
+	Kind ObjectKind
+	Body []byte
+}

@@ -1,0 +1,64 @@
+package pando
+
+import (
+	"context"
+	"net/netip"
+	"time"
+)
+
+// Steering sends packets for a VIP to instances and their replies back. driver/ebpf implements it with tcx programs
+// that need no process; the conformance table in driver/ebpf/conformance holds any other driver to the same behaviour.
+type Steering interface {
+	// Publish makes one service be steered as the table says, for new flows at once (it has taken effect when Publish
+	// returns). Established flows stay with their endpoint as long as it is in the table, whatever its weight. An endpoint
+	// that is no longer in the table loses its flows.
+	Publish(ctx context.Context, t SteeringTable) error
+	// Withdraw forgets a service.
+	Withdraw(ctx context.Context, s ServiceKey) error
+	// Published lists the services that are steered, also by a former agent of this host.
+	Published(ctx context.Context) ([]ServiceKey, error)
+	// Connect attaches an instance's veth: replies leave with the VIP as their source, and packets whose source address or
+	// MAC is not the instance's own are dropped and counted.
+	Connect(ctx context.Context, l Link, ports []Port, vip4, vip6 netip.Addr) error
+	Disconnect(ctx context.Context, l Link) error
+	// Sweep drops table entries whose flow is over (FIN, RST or idle, and no socket of the instance has it) and returns
+	// how many flows each instance still has.
+	Sweep(ctx context.Context) (SweepReport, error)
+	// Counters since birth, per endpoint.
+	Counters(ctx context.Context) ([]EndpointCounters, error)
+}
+
+// SteeringTable is how one service is steered on one host.
+type SteeringTable struct {
+	Service    ServiceKey
+	VIP4, VIP6 netip.Addr
+	Ports      []Port
+	Endpoints  []Endpoint // at most EndpointsMax
+}
+
+// EndpointsMax of one service.
+const EndpointsMax = 1024
+
+// Endpoint is where flows go.
+type Endpoint struct {
+	Instance InstanceID
+	Revision int
+	Weight   int // share of new flows; 0 drains: what it has stays, nothing new comes
+	Link     Link
+}
+
+// SweepReport is what a sweep found.
+type SweepReport struct {
+	Flows  map[InstanceID]int // still in the table
+	Closed int                // entries dropped
+}
+
+// EndpointCounters are totals since the endpoint was published.
+type EndpointCounters struct {
+	Service  ServiceKey
+	Instance InstanceID
+	Flows    uint64 // new flows steered to it
+	Packets  uint64
+	Bytes    uint64
+	At       time.Time
+}
