@@ -73,7 +73,7 @@ type Stored interface{ Key() Key }
 // Record is one key with its value. Modified is zero for a record that does not exist.
 type Record struct {
 	Key      Key
-	Value    []byte        // of Encode; nil: deleted
+	Value    []byte        // of Encode; nil: deleted, by the commit Modified
 	Created  StoreRevision // of the commit that created it
 	Modified StoreRevision // of the commit that wrote it last
 }

@@ -19,18 +19,16 @@ const (
 // Service is the record of one service: what is wanted, and how far it got.
 type Service struct {
 	ServiceKey
-	VIP4      netip.Addr   `json:"vip4"`
-	VIP6      netip.Addr   `json:"vip6"`
-	Current   int          `json:"current"`          // the revision that serves, 0 before the first has
-	Target    int          `json:"target"`           // the newest revision that is wanted; != Current during a rollout
-	Latest    int          `json:"latest"`           // the highest revision number ever given
-	Phase     ServicePhase `json:"phase"`            //
-	Reason    string       `json:"reason,omitempty"` //
-	Pin       *Pin         `json:"pin,omitempty"`    //
-	Removing  bool         `json:"removing,omitempty"`
-	Asked     time.Time    `json:"asked"`               // of the newest spec
-	Restarts  int          `json:"restarts"`            // crashes in a row, for the back-off
-	NotBefore time.Time    `json:"not_before,omitzero"` // no start before this (back-off)
+	VIP4     netip.Addr   `json:"vip4"`
+	VIP6     netip.Addr   `json:"vip6"`
+	Current  int          `json:"current"`          // the revision that serves, 0 before the first has
+	Target   int          `json:"target"`           // the newest revision that is wanted; != Current during a rollout
+	Latest   int          `json:"latest"`           // the highest revision number ever given
+	Phase    ServicePhase `json:"phase"`            //
+	Reason   string       `json:"reason,omitempty"` //
+	Pin      *Pin         `json:"pin,omitempty"`    //
+	Removing bool         `json:"removing,omitempty"`
+	Asked    time.Time    `json:"asked"` // of the newest spec
 }
 
 // Pin is a number of instances that an operator fixed for a while; automatic scaling rests until it ends.

@@ -18,7 +18,13 @@ type World struct {
 	Heads     map[ServiceKey]Versioned[StateHead]
 	Hosts     map[HostName]Versioned[Host]
 	Seen      StoreRevision // of the newest commit applied
-	byKey     map[Key]any
+	byKey     map[Key]noted
+}
+
+// noted is what the world knows of one key, so that a late message never brings back an older state.
+type noted struct {
+	value    any // nil: deleted, kept until every older message has been seen
+	modified StoreRevision
 }
 
 // Versioned is a value with the store revision of its last write, for conditions.
@@ -40,7 +46,7 @@ func NewWorld() *World {
 		Decisions: map[string]Versioned[Decision]{},
 		Heads:     map[ServiceKey]Versioned[StateHead]{},
 		Hosts:     map[HostName]Versioned[Host]{},
-		byKey:     map[Key]any{},
+		byKey:     map[Key]noted{},
 	}
 }
 
@@ -53,50 +59,98 @@ func (w *World) Apply(changes []Record, at StoreRevision) error {
 		}
 	}
 	w.Seen = max(w.Seen, at)
+	for k, n := range w.byKey {
+		if n.value == nil && n.modified <= w.Seen {
+			delete(w.byKey, k)
+		}
+	}
 	return errors.Join(errs...)
+}
+
+// Committed takes over a transaction that this process has just committed, so that its next decision need not wait for
+// the watch to tell it what it did.
+func (w *World) Committed(t Txn, at StoreRevision) {
+	for _, v := range t.Put {
+		w.put(v, at)
+	}
+	for _, k := range t.Delete {
+		w.forget(k, at)
+	}
 }
 
 func (w *World) apply(r Record) error {
 	if r.Value == nil {
-		w.forget(r.Key)
+		w.forget(r.Key, r.Modified)
 		return nil
 	}
-	switch r.Key.Kind() {
-	case KindService:
-		return take(w, r, func(v Versioned[Service]) { w.Services[v.V.ServiceKey] = v })
-	case KindRevision:
-		return take(w, r, func(v Versioned[Revision]) {
-			if w.Revisions[v.V.Service] == nil {
-				w.Revisions[v.V.Service] = map[int]Versioned[Revision]{}
-			}
-			w.Revisions[v.V.Service][v.V.Number] = v
-		})
-	case KindInstance:
-		return take(w, r, func(v Versioned[Instance]) { w.Instances[v.V.ID] = v })
-	case KindIntent:
-		return take(w, r, func(v Versioned[Intent]) { w.Intents[v.V.ID] = v })
-	case KindDecision:
-		return take(w, r, func(v Versioned[Decision]) { w.Decisions[v.V.ID] = v })
-	case KindHead:
-		return take(w, r, func(v Versioned[StateHead]) { w.Heads[v.V.Service] = v })
-	case KindHost:
-		return take(w, r, func(v Versioned[Host]) { w.Hosts[v.V.Name] = v })
-	}
-	return nil
-}
-
-func take[T Stored](w *World, r Record, put func(Versioned[T])) error {
-	var v T
-	if err := Decode(r, &v); err != nil {
+	v, err := DecodeAny(r)
+	if err != nil || v == nil {
 		return err
 	}
-	put(Versioned[T]{V: v, Modified: r.Modified})
-	w.byKey[r.Key] = v
+	w.put(v, r.Modified)
 	return nil
 }
 
-func (w *World) forget(k Key) {
-	switch v := w.byKey[k].(type) {
+// DecodeAny reads a record of any kind; nil for a kind that is not a noun (a leader's key).
+func DecodeAny(r Record) (Stored, error) {
+	switch r.Key.Kind() {
+	case KindService:
+		return decode[Service](r)
+	case KindRevision:
+		return decode[Revision](r)
+	case KindInstance:
+		return decode[Instance](r)
+	case KindIntent:
+		return decode[Intent](r)
+	case KindDecision:
+		return decode[Decision](r)
+	case KindHead:
+		return decode[StateHead](r)
+	case KindHost:
+		return decode[Host](r)
+	}
+	return nil, nil
+}
+
+func decode[T Stored](r Record) (Stored, error) {
+	var v T
+	err := Decode(r, &v)
+	return v, err
+}
+
+func (w *World) put(v Stored, at StoreRevision) {
+	if w.byKey[v.Key()].modified > at {
+		return
+	}
+	w.byKey[v.Key()] = noted{value: v, modified: at}
+	switch v := v.(type) {
+	case Service:
+		w.Services[v.ServiceKey] = Versioned[Service]{v, at}
+	case Revision:
+		if w.Revisions[v.Service] == nil {
+			w.Revisions[v.Service] = map[int]Versioned[Revision]{}
+		}
+		w.Revisions[v.Service][v.Number] = Versioned[Revision]{v, at}
+	case Instance:
+		w.Instances[v.ID] = Versioned[Instance]{v, at}
+	case Intent:
+		w.Intents[v.ID] = Versioned[Intent]{v, at}
+	case Decision:
+		w.Decisions[v.ID] = Versioned[Decision]{v, at}
+	case StateHead:
+		w.Heads[v.Service] = Versioned[StateHead]{v, at}
+	case Host:
+		w.Hosts[v.Name] = Versioned[Host]{v, at}
+	}
+}
+
+func (w *World) forget(k Key, at StoreRevision) {
+	n := w.byKey[k]
+	if n.modified > at {
+		return
+	}
+	w.byKey[k] = noted{modified: at}
+	switch v := n.value.(type) {
 	case Service:
 		delete(w.Services, v.ServiceKey)
 	case Revision:
@@ -115,7 +169,6 @@ func (w *World) forget(k Key) {
 	case Host:
 		delete(w.Hosts, v.Name)
 	}
-	delete(w.byKey, k)
 }
 
 // Of returns the instances of a service, oldest first.
