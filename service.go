@@ -38,6 +38,11 @@ type Pin struct {
 	By        Asker     `json:"by"`
 }
 
+// Holds says whether the pin (which may be nil) is in force.
+func (p *Pin) Holds(now time.Time) bool {
+	return p != nil && (p.Until.IsZero() || now.Before(p.Until))
+}
+
 // RevisionState is where one revision of a spec stands.
 type RevisionState string
 

@@ -1,0 +1,154 @@
+// Package scale answers when there are more or fewer instances of a service: whether an ask to replicate or to halt is
+// granted, how many instances there have to be, and what the built-in scaler asks for.
+//
+// It never starts, places or stops anything, and it knows no time but what it is told: every function goes from what is
+// known to an answer with its reason.
+package scale
+
+import (
+	"fmt"
+	"time"
+
+	"pando.run/pando"
+)
+
+// Window is how long after a granted ask the asks of other instances count as the same ask (leading edge: the first acts at once).
+const Window = 20 * time.Millisecond
+
+// Budget is what an ask is held against.
+type Budget struct {
+	Scale     pando.Scale
+	Pin       *pando.Pin
+	Removing  bool
+	Instances []pando.Instance // of the service
+	Grants    []Grant          // of the last second, oldest first
+}
+
+// Grant is a replicate that was granted.
+type Grant struct {
+	Intent   pando.IntentID
+	By       pando.Asker
+	Instance pando.InstanceID
+	At       time.Time
+}
+
+// Verdict is the answer to an ask.
+type Verdict struct {
+	State  pando.IntentState // granted, refused or coalesced
+	Reason string
+	Inputs map[string]float64
+	With   *Grant // what a coalesced ask is one with
+}
+
+// Capacity counts the instances that serve or soon will.
+func Capacity(instances []pando.Instance) int {
+	return count(instances, func(i pando.Instance) bool { return i.Phase.Capacity() })
+}
+
+// Serving counts the instances that take new flows.
+func Serving(instances []pando.Instance) int {
+	return count(instances, func(i pando.Instance) bool { return i.Phase.TakesFlows() })
+}
+
+func count(instances []pando.Instance, want func(pando.Instance) bool) int {
+	n := 0
+	for _, i := range instances {
+		if want(i) {
+			n++
+		}
+	}
+	return n
+}
+
+// Replicate answers an ask for one more instance.
+func Replicate(b Budget, by pando.Asker, now time.Time) Verdict {
+	n := Capacity(b.Instances)
+	inputs := map[string]float64{"instances": float64(n), "max": float64(b.Scale.Max)}
+	refuse := func(format string, args ...any) Verdict {
+		return Verdict{State: pando.IntentRefused, Reason: fmt.Sprintf(format, args...), Inputs: inputs}
+	}
+	switch {
+	case b.Removing:
+		return refuse("the service is being removed")
+	case b.Pin.Holds(now):
+		inputs["pin"] = float64(b.Pin.Instances)
+		return refuse("%s pinned %d instances%s", b.Pin.By, b.Pin.Instances, until(b.Pin.Until))
+	}
+	if g, ok := sameMoment(b.Grants, by, now); ok {
+		return Verdict{
+			State:  pando.IntentCoalesced,
+			Reason: fmt.Sprintf("%s asked %s earlier: %s is coming", g.By, ms(now.Sub(g.At)), g.Instance),
+			Inputs: inputs, With: &g,
+		}
+	}
+	if n >= b.Scale.Max {
+		return refuse("%d of max %d instances", n, b.Scale.Max)
+	}
+	if rate := b.Scale.RatePerSecond; rate > 0 {
+		recent := grantedSince(b.Grants, now.Add(-time.Second))
+		inputs["granted_last_second"], inputs["rate_per_second"] = float64(recent), rate
+		if float64(recent)+1 > max(rate, 1) {
+			return refuse("%d granted in the last second, the budget is %g per second", recent, rate)
+		}
+	}
+	return Verdict{State: pando.IntentGranted, Reason: fmt.Sprintf("%d of max %d instances", n+1, b.Scale.Max), Inputs: inputs}
+}
+
+// sameMoment finds the grant with which an ask is one. An instance that asks again means another one.
+func sameMoment(grants []Grant, by pando.Asker, now time.Time) (Grant, bool) {
+	for _, g := range grants {
+		if now.Sub(g.At) < Window && g.By != by && g.By.Kind == by.Kind {
+			return g, true
+		}
+	}
+	return Grant{}, false
+}
+
+func grantedSince(grants []Grant, t time.Time) int {
+	n := 0
+	for _, g := range grants {
+		if g.At.After(t) {
+			n++
+		}
+	}
+	return n
+}
+
+// Halt answers an ask that one instance take no new flows.
+func Halt(b Budget, i pando.Instance, by pando.Asker, now time.Time) Verdict {
+	floor, name := b.Scale.Min, "min"
+	if b.Pin.Holds(now) {
+		floor, name = b.Pin.Instances, "the pin"
+	}
+	left := Serving(b.Instances)
+	if i.Phase.TakesFlows() {
+		left--
+	}
+	inputs := map[string]float64{"left": float64(left), "floor": float64(floor)}
+	switch {
+	case i.Phase.Leaving() || i.Phase == pando.PhaseFailed:
+		return Verdict{State: pando.IntentRefused, Reason: fmt.Sprintf("the instance is %s already", i.Phase), Inputs: inputs}
+	case b.Removing:
+		return Verdict{State: pando.IntentGranted, Reason: "the service is being removed", Inputs: inputs}
+	case left < floor:
+		return Verdict{State: pando.IntentRefused, Reason: fmt.Sprintf("%d would be left in rotation, %s is %d", left, name, floor), Inputs: inputs}
+	}
+	return Verdict{State: pando.IntentGranted, Reason: fmt.Sprintf("%d stay in rotation, %s is %d", left, name, floor), Inputs: inputs}
+}
+
+// Bounds says how few and how many instances there have to be now, and who says so.
+func Bounds(s pando.Scale, pin *pando.Pin, now time.Time) (least, most int, why string) {
+	if pin.Holds(now) {
+		return pin.Instances, pin.Instances, fmt.Sprintf("%s pinned %d%s", pin.By, pin.Instances, until(pin.Until))
+	}
+	return s.Min, s.Max, fmt.Sprintf("min %d, max %d", s.Min, s.Max)
+}
+
+func until(t time.Time) string {
+	if t.IsZero() {
+		return " until further notice"
+	}
+	return " until " + t.UTC().Format("15:04:05Z")
+}
+
+func ms(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond)) }
