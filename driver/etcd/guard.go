@@ -1,0 +1,186 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"pando.run/pando"
+)
+
+// The sizes of the defence against a full disk. etcd ends its whole process when a write fails, and it fails for ever once
+// it could not allocate its next write-ahead segment: so there is always room for one.
+const (
+	segmentBytes = 16 << 20               // of one write-ahead file; etcd allocates one ahead
+	ballastBytes = segmentBytes + 8<<20   // given up when a server has to start on a full disk
+	closeBytes   = segmentBytes + 16<<20  // less free than this: writes are refused
+	openBytes    = closeBytes + 8<<20     // at least this free: writes are taken again
+	aheadBytes   = 8 << 20                // of the database file that are allocated before bbolt needs them
+	quotaBytes   = 512 << 20              // of the database file
+	lookInterval = 200 * time.Millisecond // between two looks at an otherwise idle store
+)
+
+// guard refuses writes while the disk under a server has no room. A nil guard lets everything pass.
+type guard struct {
+	dir    string
+	log    *slog.Logger
+	closed atomic.Bool
+}
+
+// check looks at the disk (a system call of 1 µs) and returns why a write must not happen now, or nil.
+func (g *guard) check() error {
+	if g == nil {
+		return nil
+	}
+	free, err := freeBytes(g.dir)
+	if err != nil {
+		return nil // nothing is known; a write will tell
+	}
+	limit := int64(closeBytes)
+	if g.closed.Load() {
+		limit = openBytes // not at the edge, where every write would flip it
+	}
+	full := free < limit
+	if was := g.closed.Swap(full); was != full {
+		if full {
+			g.log.Error("the store refuses writes: its disk is full", "dir", g.dir, "free_bytes", free, "needed_bytes", int64(openBytes))
+		} else {
+			g.log.Info("the store takes writes again", "dir", g.dir, "free_bytes", free)
+		}
+	}
+	if !full {
+		return nil
+	}
+	return fmt.Errorf("%w: %s has %d MiB free and needs %d: make room on that disk, writes go on by themselves; traffic is not affected",
+		pando.ErrStoreFull, g.dir, free>>20, int64(openBytes)>>20)
+}
+
+// intercept is the guard at the door of the server's socket. Deletions and everything that reads may pass.
+func (g *guard) intercept(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	if writes(req) {
+		if err := g.check(); err != nil {
+			return nil, status.Error(codes.ResourceExhausted, err.Error())
+		}
+	}
+	return handle(ctx, req)
+}
+
+func writes(req any) bool {
+	switch r := req.(type) {
+	case *pb.PutRequest, *pb.LeaseGrantRequest:
+		return true
+	case *pb.TxnRequest:
+		for _, op := range r.Success {
+			if op.GetRequestPut() != nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// watch keeps the store able to write its last words until ctx ends: the ballast is in place while there is room for it,
+// the database's next pages are allocated, and the quota alarm is lifted once compaction has made room.
+func (g *guard) watch(ctx context.Context, c *clientv3.Client) {
+	t := time.NewTicker(lookInterval)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		if g.check() == nil {
+			g.layBallast()
+		}
+		if err := g.allocateAhead(); err != nil && !errors.Is(err, unix.ENOSPC) && ctx.Err() == nil {
+			g.log.Warn("allocate the store's next pages", "error", err)
+		}
+		if err := g.liftAlarm(ctx, c); err != nil && ctx.Err() == nil {
+			g.log.Warn("lift the store's quota alarm", "error", err)
+		}
+	}
+}
+
+func (g *guard) ballast() string { return filepath.Join(g.dir, "ballast") }
+
+// layBallast reserves space that a start on a full disk can give up. It is laid only where it does not close the guard.
+func (g *guard) layBallast() {
+	if st, err := os.Stat(g.ballast()); err == nil && st.Size() == ballastBytes {
+		return
+	}
+	if free, err := freeBytes(g.dir); err != nil || free < openBytes+ballastBytes {
+		return
+	}
+	f, err := os.OpenFile(g.ballast(), os.O_CREATE|os.O_WRONLY, 0o600)
+	if err == nil {
+		err = errors.Join(unix.Fallocate(int(f.Fd()), 0, 0, ballastBytes), f.Close())
+	}
+	if err != nil {
+		g.dropBallast()
+		g.log.Warn("lay the store's ballast", "file", g.ballast(), "error", err)
+	}
+}
+
+func (g *guard) dropBallast() { _ = os.Remove(g.ballast()) }
+
+// allocateAhead gives the sparse parts of the database file, and some more behind its end, blocks of their own: bbolt's next
+// commit then finds its pages whatever else fills the disk.
+func (g *guard) allocateAhead() error {
+	f, err := os.OpenFile(filepath.Join(g.dir, "member", "snap", "db"), os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return err
+	}
+	if want := st.Size + aheadBytes; st.Blocks*512 < want {
+		return unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, want)
+	}
+	return nil
+}
+
+// liftAlarm compacts and defragments a database that reached its quota, and lets it be written again if that made room.
+func (g *guard) liftAlarm(ctx context.Context, c *clientv3.Client) error {
+	alarms, err := c.AlarmList(ctx)
+	if err != nil || len(alarms.Alarms) == 0 {
+		return err
+	}
+	resp, err := c.Get(ctx, string(pando.Root), clientv3.WithCountOnly())
+	if err != nil {
+		return err
+	}
+	if _, err := c.Compact(ctx, resp.Header.Revision, clientv3.WithCompactPhysical()); err != nil && !strings.Contains(err.Error(), "compacted") {
+		return fmt.Errorf("compact: %w", err)
+	}
+	if _, err := c.Defragment(ctx, ""); err != nil {
+		return fmt.Errorf("defragment: %w", err)
+	}
+	g.log.Info("compacted a store that had reached its quota", "dir", g.dir)
+	_, err = c.AlarmDisarm(ctx, &clientv3.AlarmMember{})
+	return err
+}
+
+// freeBytes of the disk under dir, for this process.
+func freeBytes(dir string) (int64, error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return 0, err
+	}
+	return int64(s.Bavail) * s.Bsize, nil
+}

@@ -1,0 +1,237 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pando.run/pando"
+)
+
+// leaderTTL is how long a role stays without a leader after its leader died without a word. etcd's leases are whole
+// seconds, and a lease of 1 is granted as 2.
+const leaderTTL = 3 * time.Second
+
+// resignWaitMax bounds the farewell of a leader whose context has ended.
+const resignWaitMax = 500 * time.Millisecond
+
+// Lead waits until candidate is the one leader of a role. Leadership lasts until ctx ends (the role is free at once), the
+// lease is lost, or the registry is closed.
+func (r *Registry) Lead(ctx context.Context, role, candidate string) (pando.Fence, <-chan struct{}, error) {
+	k := pando.LeaderKey(role)
+	value, err := pando.Encode(candidate)
+	if err != nil {
+		return pando.Fence{}, nil, err
+	}
+	l, err := r.grant(ctx, leaderTTL)
+	if err != nil {
+		return pando.Fence{}, nil, fmt.Errorf("lead %s: %w", role, err)
+	}
+	f, err := r.win(ctx, k, string(value), l)
+	if err != nil {
+		l.giveUp()
+		return pando.Fence{}, nil, fmt.Errorf("lead %s: %w", role, err)
+	}
+	lost := make(chan struct{})
+	go func() {
+		defer close(lost)
+		l.hold(ctx, f)
+		l.giveUp()
+	}()
+	return f, lost, nil
+}
+
+// win creates the leader's key, as soon as nobody else holds it.
+func (r *Registry) win(ctx context.Context, k pando.Key, value string, l *lease) (pando.Fence, error) {
+	for {
+		call, cancel := bounded(ctx)
+		resp, err := r.client.Txn(call).
+			If(clientv3.Compare(clientv3.CreateRevision(string(k)), "=", 0)).
+			Then(clientv3.OpPut(string(k), value, clientv3.WithLease(l.id))).
+			Else(clientv3.OpGet(string(k))).
+			Commit()
+		cancel()
+		if err != nil {
+			return pando.Fence{}, sentinel(call, err)
+		}
+		if resp.Succeeded {
+			return pando.Fence{Key: k, Created: pando.StoreRevision(resp.Header.Revision)}, nil
+		}
+		holder := resp.Responses[0].GetResponseRange().Kvs[0]
+		if err := l.await(ctx, holder, resp.Header.Revision); err != nil {
+			return pando.Fence{}, err
+		}
+	}
+}
+
+// Join puts the host's record under a lease of ttl and keeps it alive until ctx ends, the lease is lost or another agent
+// of the same host joins. The fence is a key of its own beside the record, so that a takeover never makes the host look
+// gone. A host that leaves without a word is gone after ttl.
+func (r *Registry) Join(ctx context.Context, h pando.Host, ttl time.Duration) (pando.Fence, <-chan struct{}, error) {
+	value, err := pando.Encode(h)
+	if err != nil {
+		return pando.Fence{}, nil, err
+	}
+	l, err := r.grant(ctx, ttl)
+	if err != nil {
+		return pando.Fence{}, nil, fmt.Errorf("join host %s: %w", h.Name, err)
+	}
+	f, err := r.takeOver(ctx, h, string(value), l)
+	if err != nil {
+		l.giveUp()
+		return pando.Fence{}, nil, fmt.Errorf("join host %s: %w", h.Name, err)
+	}
+	r.mu.Lock()
+	r.leases[f] = l.id
+	r.mu.Unlock()
+	lost := make(chan struct{})
+	go func() {
+		defer close(lost)
+		l.hold(ctx, f)
+		l.stop()
+		r.mu.Lock()
+		delete(r.leases, f)
+		r.mu.Unlock()
+	}()
+	return f, lost, nil
+}
+
+// takeOver ends the epoch of a former agent and begins a new one. The two steps cannot be one transaction, since etcd
+// refuses to delete and create a key in the same; whoever comes in between is overtaken in turn.
+func (r *Registry) takeOver(ctx context.Context, h pando.Host, value string, l *lease) (pando.Fence, error) {
+	epoch := string(pando.LeaderKey("host-" + string(h.Name)))
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	for {
+		if _, err := r.client.Delete(ctx, epoch); err != nil {
+			return pando.Fence{}, sentinel(ctx, err)
+		}
+		resp, err := r.client.Txn(ctx).
+			If(clientv3.Compare(clientv3.CreateRevision(epoch), "=", 0)).
+			Then(clientv3.OpPut(epoch, value, clientv3.WithLease(l.id)),
+				clientv3.OpPut(string(h.Key()), value, clientv3.WithLease(l.id))).
+			Commit()
+		if err != nil {
+			return pando.Fence{}, sentinel(ctx, err)
+		}
+		if resp.Succeeded {
+			return pando.Fence{Key: pando.Key(epoch), Created: pando.StoreRevision(resp.Header.Revision)}, nil
+		}
+	}
+}
+
+func (r *Registry) leaseOf(f pando.Fence) (clientv3.LeaseID, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	id, ok := r.leases[f]
+	return id, ok
+}
+
+// lease is one etcd lease that is kept alive until stop.
+type lease struct {
+	client *clientv3.Client
+	id     clientv3.LeaseID
+	alive  <-chan *clientv3.LeaseKeepAliveResponse // closes when the lease is lost
+	stop   context.CancelFunc
+}
+
+func (r *Registry) grant(ctx context.Context, ttl time.Duration) (*lease, error) {
+	if err := r.guard.check(); err != nil {
+		return nil, err
+	}
+	call, cancel := bounded(ctx)
+	defer cancel()
+	seconds := int64((ttl + time.Second - 1) / time.Second)
+	granted, err := r.client.Grant(call, max(1, seconds))
+	if err != nil {
+		return nil, sentinel(call, err)
+	}
+	// Not under ctx: a leader still has its lease while it says goodbye.
+	keep, stop := context.WithCancel(context.WithoutCancel(ctx))
+	alive, err := r.client.KeepAlive(keep, granted.ID)
+	if err != nil {
+		stop()
+		return nil, sentinel(call, err)
+	}
+	return &lease{client: r.client, id: granted.ID, alive: alive, stop: stop}, nil
+}
+
+// giveUp ends the lease now, with every key under it.
+func (l *lease) giveUp() {
+	defer l.stop()
+	ctx, cancel := context.WithTimeout(context.Background(), resignWaitMax)
+	defer cancel()
+	// Whether this arrives does not matter: the lease expires by itself.
+	_, _ = l.client.Revoke(ctx, l.id)
+}
+
+var errLeaseLost = errors.New("the lease ended while waiting")
+
+// await returns once the holder's key is gone.
+func (l *lease) await(ctx context.Context, holder *mvccpb.KeyValue, seen int64) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	gone := l.client.Watch(clientv3.WithRequireLeader(ctx), string(holder.Key), clientv3.WithRev(seen+1), clientv3.WithFilterPut())
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case _, ok := <-l.alive:
+			if !ok {
+				return fmt.Errorf("%w: %w", pando.ErrUnavailable, errLeaseLost)
+			}
+		case resp, ok := <-gone:
+			if !ok {
+				return pando.ErrUnavailable
+			}
+			if resp.Err() != nil || len(resp.Events) > 0 {
+				return nil // the next attempt to win tells what is the case
+			}
+		}
+	}
+}
+
+// hold returns once the lease or the fence is lost, or ctx ends.
+func (l *lease) hold(ctx context.Context, f pando.Fence) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	seen := int64(f.Created)
+	watch := func() clientv3.WatchChan {
+		return l.client.Watch(ctx, string(f.Key), clientv3.WithRev(seen+1), clientv3.WithFilterPut())
+	}
+	gone := watch()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case _, ok := <-l.alive:
+			if !ok {
+				return
+			}
+		case resp, ok := <-gone:
+			switch {
+			case !ok || len(resp.Events) > 0:
+				return
+			case resp.CompactRevision > 0:
+				seen = resp.CompactRevision
+				if !l.stands(ctx, f) {
+					return
+				}
+				gone = watch()
+			case resp.Err() != nil:
+				return
+			}
+		}
+	}
+}
+
+// stands says whether the fence is still the same creation. When the store cannot be asked it is taken to be: the lease
+// tells when that is no longer so.
+func (l *lease) stands(ctx context.Context, f pando.Fence) bool {
+	resp, err := l.client.Get(ctx, string(f.Key), clientv3.WithKeysOnly())
+	return err != nil || len(resp.Kvs) == 1 && resp.Kvs[0].CreateRevision == int64(f.Created)
+}

@@ -1,0 +1,56 @@
+package etcd
+
+import (
+	"context"
+	"log/slog"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// quiet returns a logger for etcd that passes errors on and keeps the rest for debugging.
+func quiet(log *slog.Logger) *zap.Logger { return zap.New(slogCore{log: log.With("from", "etcd")}) }
+
+// slogCore writes what etcd logs through zap to a slog.Logger.
+type slogCore struct{ log *slog.Logger }
+
+func level(l zapcore.Level) slog.Level {
+	if l >= zapcore.ErrorLevel {
+		return slog.LevelError
+	}
+	return slog.LevelDebug
+}
+
+func (c slogCore) Enabled(l zapcore.Level) bool {
+	return l > zapcore.InfoLevel && c.log.Enabled(context.Background(), level(l))
+}
+
+func (c slogCore) With(fields []zapcore.Field) zapcore.Core {
+	return slogCore{log: c.log.With(attrs(fields)...)}
+}
+
+func (c slogCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if c.Enabled(e.Level) {
+		return ce.AddCore(e, c)
+	}
+	return ce
+}
+
+func (c slogCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	c.log.Log(context.Background(), level(e.Level), e.Message, attrs(fields)...)
+	return nil
+}
+
+func (slogCore) Sync() error { return nil }
+
+func attrs(fields []zapcore.Field) []any {
+	m := zapcore.NewMapObjectEncoder()
+	for _, f := range fields {
+		f.AddTo(m)
+	}
+	out := make([]any, 0, 2*len(m.Fields))
+	for k, v := range m.Fields {
+		out = append(out, slog.Any(k, v))
+	}
+	return out
+}

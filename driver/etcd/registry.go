@@ -1,0 +1,111 @@
+// Package etcd keeps the registry in etcd: embedded in this process (Start), or reached over a socket (Dial).
+//
+// It maps the root's transactions, watches, leaderships and host leases onto etcd's and etcd's errors onto the root's. It
+// never decides anything and never reads a record: what a value means is the business of those who wrote it.
+package etcd
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+
+	"pando.run/pando"
+)
+
+var _ pando.Registry = (*Registry)(nil)
+
+// Registry is the root's Registry over one etcd client. Its methods may be called from any goroutine.
+type Registry struct {
+	client *clientv3.Client
+	guard  *guard // nil over a socket: the server guards itself
+	close  sync.Once
+	err    error // of close
+
+	mu     sync.Mutex
+	leases map[pando.Fence]clientv3.LeaseID // of the hosts that joined through this registry
+}
+
+func newRegistry(c *clientv3.Client, g *guard) *Registry {
+	return &Registry{client: c, guard: g, leases: map[pando.Fence]clientv3.LeaseID{}}
+}
+
+const (
+	// A server that restarts is back in 0.2 s; waiting longer than that between two attempts would only add to it.
+	reconnectWaitMax = 100 * time.Millisecond
+	// What a call waits for at most when its context has no deadline.
+	callWaitMax = 5 * time.Second
+	// Reads are tried again this often before they report ErrUnavailable.
+	readAttempts = 4
+)
+
+// Dial returns a registry over the etcd at endpoint: "unix:///path", "http://host:port" or "https://host:port". It does
+// not wait for the server: calls fail with pando.ErrUnavailable until it is there, and again while it restarts. The
+// registry ends with ctx or with Close.
+func Dial(ctx context.Context, endpoint string) (*Registry, error) {
+	u, err := url.Parse(endpoint)
+	if err != nil {
+		return nil, fmt.Errorf("%w: store endpoint %q: %w", pando.ErrInvalid, endpoint, err)
+	}
+	switch {
+	case u.Scheme == "unix" && u.Host == "" && u.Path != "":
+	case (u.Scheme == "http" || u.Scheme == "https") && u.Host != "":
+	default:
+		return nil, fmt.Errorf("%w: store endpoint %q: want unix:///path/to/socket or http://host:port", pando.ErrInvalid, endpoint)
+	}
+	c, err := clientv3.New(clientv3.Config{
+		Context:              ctx,
+		Endpoints:            []string{endpoint},
+		DialKeepAliveTime:    10 * time.Second,
+		DialKeepAliveTimeout: 3 * time.Second,
+		MaxUnaryRetries:      readAttempts,
+		Logger:               zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: reconnectWaitMax},
+			MinConnectTimeout: time.Second,
+		})},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("dial the store at %s: %w", endpoint, err)
+	}
+	return newRegistry(c, nil), nil
+}
+
+// Close ends every watch, leadership and host lease of this registry: they are not given up but left to expire.
+func (r *Registry) Close() error {
+	r.close.Do(func() {
+		if err := r.client.Close(); err != nil && r.client.Ctx().Err() == nil {
+			r.err = fmt.Errorf("close the store's client: %w", err)
+		}
+	})
+	return r.err
+}
+
+// Snapshot reads everything under prefix, linearizably.
+func (r *Registry) Snapshot(ctx context.Context, prefix pando.Key) (pando.Snapshot, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	resp, err := r.client.Get(ctx, string(prefix), clientv3.WithPrefix())
+	if err != nil {
+		return pando.Snapshot{}, fmt.Errorf("read %s*: %w", prefix, sentinel(ctx, err))
+	}
+	s := pando.Snapshot{Records: make([]pando.Record, len(resp.Kvs)), Revision: pando.StoreRevision(resp.Header.Revision)}
+	for i, kv := range resp.Kvs {
+		s.Records[i] = record(kv)
+	}
+	return s, nil
+}
+
+// bounded gives a call that has no deadline one.
+func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, callWaitMax)
+}

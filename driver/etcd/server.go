@@ -1,0 +1,205 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+
+	"pando.run/pando"
+)
+
+// ServerConfig says where an embedded store lives. It has one member; a cluster of three is an etcd of your own (Dial).
+type ServerConfig struct {
+	Dir          string       // of the data; made if it is not there
+	ClientSocket string       // unix path for agents, mode 0600; "" for none but this process
+	Name         string       // of the member: "pando" unless given
+	Log          *slog.Logger // errors and what happens to the disk; slog.Default() unless given
+}
+
+// The embedded server is for one member: no heartbeat can be missed, so the election may be short, and a start waits for
+// nothing else.
+const (
+	tickMilliseconds     = 20
+	electionMilliseconds = 100
+	startWaitMax         = 30 * time.Second
+	historyRevisions     = "20000" // kept for watches that resume
+	snapshotEntries      = 5000    // raft entries between two snapshots: they are kept in memory
+	catchUpEntries       = 500
+	batchOperationsMax   = 1024
+	socketPathMax        = 107
+)
+
+// Server is an embedded etcd.
+type Server struct {
+	etcd     *embed.Etcd
+	registry *Registry
+	lock     *os.File
+	stop     context.CancelFunc // of the guard
+	guarding sync.WaitGroup
+	grpc     *grpc.Server
+	closed   sync.Once
+}
+
+var shrinkSegments = sync.OnceFunc(func() { wal.SegmentSizeBytes = segmentBytes })
+
+// Start runs an etcd in this process and returns once it takes writes. ctx bounds the start only; end it with Close.
+//
+// A failing disk still ends the process (etcd knows no other way), so what must not die with the store belongs into
+// another one. A full disk does not: writes are refused with pando.ErrStoreFull before it comes to that.
+func Start(ctx context.Context, c ServerConfig) (*Server, error) {
+	c = c.withDefaults()
+	lock, err := lockDir(c.Dir)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{lock: lock}
+	g := &guard{dir: c.Dir, log: c.Log}
+	if g.check() != nil {
+		g.dropBallast() // what it was kept for: etcd allocates while it starts
+	}
+	conf, err := s.embedded(c, g)
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	shrinkSegments()
+	if s.etcd, err = embed.StartEtcd(conf); err != nil {
+		return nil, errors.Join(fmt.Errorf("start the store in %s: %w", c.Dir, err), lock.Close())
+	}
+	if err := s.ready(ctx); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("start the store in %s: %w", c.Dir, err)
+	}
+	if c.ClientSocket != "" {
+		if err := os.Chmod(c.ClientSocket, 0o600); err != nil {
+			s.Close()
+			return nil, fmt.Errorf("start the store in %s: %w", c.Dir, err)
+		}
+	}
+	client := v3client.New(s.etcd.Server)
+	s.registry = newRegistry(client, g)
+	s.guard(g, client)
+	return s, nil
+}
+
+func (c ServerConfig) withDefaults() ServerConfig {
+	if c.Name == "" {
+		c.Name = "pando"
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	return c
+}
+
+// lockDir makes the directory and claims it, so that a second server says so instead of waiting for the first.
+func lockDir(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the store's directory: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the store's directory: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("%w: another server uses the store in %s: stop it first (pando down)", pando.ErrExists, dir)
+	}
+	return f, nil
+}
+
+// embedded is etcd's configuration: unix sockets only, small memory, history by revision.
+func (s *Server) embedded(c ServerConfig, g *guard) (*embed.Config, error) {
+	// Relative, because a socket's path is short and a data directory's need not be.
+	peer := filepath.Join(c.Dir, "peer")
+	if len(peer) > socketPathMax {
+		peer = filepath.Join(os.TempDir(), fmt.Sprintf("pando-peer-%d", os.Getpid()))
+	}
+	client := c.ClientSocket
+	if client == "" {
+		client = peer + ".client"
+	}
+	if len(client) > socketPathMax {
+		return nil, fmt.Errorf("%w: socket path %q is longer than %d bytes", pando.ErrInvalid, client, socketPathMax)
+	}
+	clients := []url.URL{{Scheme: "unix", Path: client}}
+	peers := []url.URL{{Scheme: "unix", Path: peer}}
+
+	conf := embed.NewConfig()
+	conf.Name, conf.Dir = c.Name, c.Dir
+	conf.ListenClientUrls, conf.AdvertiseClientUrls = clients, clients
+	conf.ListenPeerUrls, conf.AdvertisePeerUrls = peers, peers
+	conf.InitialCluster = conf.InitialClusterFromName(c.Name)
+	conf.EnableGRPCGateway = false
+	conf.TickMs, conf.ElectionMs = tickMilliseconds, electionMilliseconds
+	conf.SnapshotCount, conf.SnapshotCatchUpEntries = snapshotEntries, catchUpEntries
+	conf.MaxWalFiles, conf.MaxSnapFiles = 2, 2
+	conf.AutoCompactionMode, conf.AutoCompactionRetention = embed.CompactorModeRevision, historyRevisions
+	conf.QuotaBackendBytes = quotaBytes
+	conf.MaxTxnOps = batchOperationsMax
+	conf.WatchProgressNotifyInterval = 10 * time.Second
+	conf.ZapLoggerBuilder = embed.NewZapLoggerBuilder(quiet(c.Log))
+	conf.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.ChainUnaryInterceptor(g.intercept)}
+	conf.ServiceRegister = func(gs *grpc.Server) { s.grpc = gs }
+	return conf, nil
+}
+
+func (s *Server) ready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startWaitMax)
+	defer cancel()
+	select {
+	case <-s.etcd.Server.ReadyNotify():
+		return nil
+	case err := <-s.etcd.Err():
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("it is not ready: %w", ctx.Err())
+	}
+}
+
+func (s *Server) guard(g *guard, c *clientv3.Client) {
+	ctx, cancel := context.WithCancel(context.Background())
+	s.stop = cancel
+	if g.check() == nil {
+		g.layBallast()
+	}
+	s.guarding.Go(func() { g.watch(ctx, c) })
+}
+
+// Registry is the store as this process sees it, without a socket in between. It ends with the server.
+func (s *Server) Registry() *Registry { return s.registry }
+
+// Err tells of an end of the store that nobody asked for.
+func (s *Server) Err() <-chan error { return s.etcd.Err() }
+
+// Close ends the server in the one order that is fast: its own client, the connections of others, raft, the rest.
+func (s *Server) Close() error {
+	var err error
+	s.closed.Do(func() {
+		if s.stop != nil {
+			s.stop()
+			s.guarding.Wait()
+		}
+		if s.registry != nil {
+			err = s.registry.Close()
+		}
+		if s.grpc != nil {
+			s.grpc.Stop() // etcd's own way waits 5 s for watchers to leave
+		}
+		s.etcd.Close()
+		err = errors.Join(err, s.lock.Close())
+	})
+	return err
+}

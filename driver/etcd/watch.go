@@ -1,0 +1,67 @@
+package etcd
+
+import (
+	"context"
+	"fmt"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pando.run/pando"
+)
+
+// Watch streams every change under prefix after a store revision: one batch per commit, in order. A batch without
+// changes only says that nothing happened up to its revision. The watch outlives a restart of the server.
+func (r *Registry) Watch(ctx context.Context, prefix pando.Key, after pando.StoreRevision) <-chan pando.Batch {
+	out := make(chan pando.Batch)
+	go func() {
+		defer close(out)
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		send := func(b pando.Batch) bool {
+			select {
+			case out <- b:
+				return true
+			case <-ctx.Done():
+				return false
+			}
+		}
+		in := r.client.Watch(clientv3.WithRequireLeader(ctx), string(prefix),
+			clientv3.WithPrefix(), clientv3.WithRev(int64(after)+1), clientv3.WithProgressNotify())
+		for resp := range in {
+			if err := resp.Err(); err != nil {
+				send(pando.Batch{Revision: after, Err: fmt.Errorf("watch %s* after revision %d: %w", prefix, after, sentinel(ctx, err))})
+				return
+			}
+			for _, b := range batches(resp) {
+				after = b.Revision
+				if !send(b) {
+					return
+				}
+			}
+		}
+		if ctx.Err() == nil {
+			send(pando.Batch{Revision: after, Err: fmt.Errorf("watch %s* after revision %d: %w", prefix, after, pando.ErrUnavailable)})
+		}
+	}()
+	return out
+}
+
+// batches splits a response, which may carry several commits when the watcher was behind, into one batch per commit.
+func batches(resp clientv3.WatchResponse) []pando.Batch {
+	if resp.IsProgressNotify() {
+		return []pando.Batch{{Revision: pando.StoreRevision(resp.Header.Revision)}}
+	}
+	var out []pando.Batch
+	for _, e := range resp.Events {
+		rec := record(e.Kv)
+		if e.Type == clientv3.EventTypeDelete {
+			rec.Value = nil
+		}
+		if n := len(out); n == 0 || out[n-1].Revision != rec.Modified {
+			out = append(out, pando.Batch{Revision: rec.Modified})
+		}
+		last := &out[len(out)-1]
+		last.Changes = append(last.Changes, rec)
+	}
+	return out
+}
