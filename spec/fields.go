@@ -1,0 +1,155 @@
+package spec
+
+import (
+	"slices"
+	"strings"
+
+	"pando.run/pando"
+)
+
+// field is one key of a spec. Everything that anyone says about the key is made from this.
+type field struct {
+	name     string
+	doc      string
+	def      string // default, in words
+	example  string // YAML
+	required bool
+	kind     kind
+	set      func(*pando.Spec, any)
+	get      func(pando.Spec) any // for Format; nil or a zero value: not printed
+	fields   []field              // of a map
+}
+
+func find(table []field, name string) (field, bool) {
+	i := slices.IndexFunc(table, func(f field) bool { return f.name == name })
+	if i < 0 {
+		return field{}, false
+	}
+	return table[i], true
+}
+
+func names(table []field) string {
+	out := make([]string, len(table))
+	for i, f := range table {
+		out[i] = f.name
+	}
+	return strings.Join(out, ", ")
+}
+
+var fields = []field{
+	{name: "name", doc: "Name of the service; it answers as NAME.pando.", example: "website", required: true, kind: labelKind("service"),
+		set: func(s *pando.Spec, v any) { s.Name = pando.ServiceName(v.(string)) },
+		get: func(s pando.Spec) any { return string(s.Name) }},
+	{name: "tenant", doc: "Who owns the service.", def: "default", example: "shop", kind: labelKind("tenant"),
+		set: func(s *pando.Spec, v any) { s.Tenant = pando.Tenant(v.(string)) },
+		get: func(s pando.Spec) any { return string(s.Tenant) }},
+	{name: "command", doc: "Program and arguments. A string is split as a shell splits it, without expansions.", example: `["./website", "-v"]`, required: true, kind: commandKind,
+		set: func(s *pando.Spec, v any) { s.Command = v.([]string) },
+		get: func(s pando.Spec) any { return s.Command }},
+	{name: "environment", doc: "Variables of the program, as a map or as a list of KEY=value.", example: "{LOG: debug}", kind: pairsKind,
+		set: func(s *pando.Spec, v any) { s.Environment = v.(map[string]string) },
+		get: func(s pando.Spec) any { return s.Environment }},
+	{name: "working_dir", doc: "Directory in which the program starts, relative to the file.", def: "the file's", example: "./site", kind: pathKind,
+		set: func(s *pando.Spec, v any) { s.WorkingDir = v.(string) },
+		get: func(s pando.Spec) any { return s.WorkingDir }},
+	{name: "user", doc: "User of the program: a name, a uid or uid:gid.", def: "an unprivileged uid of its own", example: "www-data", kind: userKind,
+		set: func(s *pando.Spec, v any) { s.User = v.(string) },
+		get: func(s pando.Spec) any { return s.User }},
+	{name: "stop_signal", doc: "Signal that asks the program to end.", def: "SIGTERM", example: "SIGQUIT", kind: signalKind,
+		set: func(s *pando.Spec, v any) { s.StopSignal = v.(string) },
+		get: func(s pando.Spec) any { return s.StopSignal }},
+	{name: "stop_grace_period", doc: "How long the program may take to end before it is killed.", def: "10s", example: "30s", kind: durationKind,
+		set: func(s *pando.Spec, v any) { s.StopSeconds = v.(float64) },
+		get: func(s pando.Spec) any { return duration(s.StopSeconds) }},
+	{name: "restart", doc: "Whether an instance that exited is replaced.", def: "always", example: "on-failure", kind: enumKind("always", "on-failure", "no"),
+		set: func(s *pando.Spec, v any) { s.Restart = pando.RestartPolicy(v.(string)) },
+		get: func(s pando.Spec) any { return string(s.Restart) }},
+	{name: "ports", doc: "Published ports: PUBLISHED:TARGET with an optional /udp, one number for both, or {target, published, protocol}.", example: `["80:8080"]`, kind: portsKind,
+		set: func(s *pando.Spec, v any) { s.Ports = v.([]pando.Port) },
+		get: func(s pando.Spec) any { return portTexts(s.Ports) }},
+	{name: "health", doc: "How an instance shows that it may take traffic, and that it still can.", fields: healthFields},
+	{name: "scale", doc: "How many instances there are, and who asks for them.", fields: scaleFields},
+	{name: "state", doc: "Merge type of each path of the service's state: counter, set, append-log, last-writer-wins or opaque.", example: "{hits: counter, access.log: append-log}", kind: stateKind,
+		set: func(s *pando.Spec, v any) { s.State = v.(map[string]pando.StateType) },
+		get: func(s pando.Spec) any { return stateTexts(s.State) }},
+	{name: "resources", doc: "Limits of one instance.", fields: resourceFields},
+	{name: "rollout", doc: "How a new revision takes over.", fields: rolloutFields},
+	{name: "drain_max", doc: "End the connections of an instance that leaves after this long.", def: "wait for the last one", example: "10m", kind: durationKind,
+		set: func(s *pando.Spec, v any) { s.DrainSecondsMax = v.(float64) },
+		get: func(s pando.Spec) any { return duration(s.DrainSecondsMax) }},
+	{name: "labels", doc: "Words of your own, as a map or as a list of KEY=value.", example: "{team: web}", kind: pairsKind,
+		set: func(s *pando.Spec, v any) { s.Labels = v.(map[string]string) },
+		get: func(s pando.Spec) any { return s.Labels }},
+}
+
+var healthFields = []field{
+	{name: "ready", doc: "Probe after which an instance takes traffic.", def: "the program says so itself", example: "http GET /ok", kind: probeKind,
+		set: func(s *pando.Spec, v any) { s.Health.Ready = v.(pando.Probe) },
+		get: func(s pando.Spec) any { return probeText(s.Health.Ready) }},
+	{name: "live", doc: "Probe that a serving instance must keep answering.", def: "none: only its exit tells", example: "tcp 7000", kind: probeKind,
+		set: func(s *pando.Spec, v any) { s.Health.Live = v.(pando.Probe) },
+		get: func(s pando.Spec) any { return probeText(s.Health.Live) }},
+	{name: "interval", doc: "Time between two live probes.", def: "1s", example: "2s", kind: durationKind,
+		set: func(s *pando.Spec, v any) { s.Health.IntervalSeconds = v.(float64) },
+		get: func(s pando.Spec) any { return duration(s.Health.IntervalSeconds) }},
+	{name: "timeout", doc: "How long one probe may take.", def: "1s", example: "500ms", kind: durationKind,
+		set: func(s *pando.Spec, v any) { s.Health.TimeoutSeconds = v.(float64) },
+		get: func(s pando.Spec) any { return duration(s.Health.TimeoutSeconds) }},
+	{name: "fall", doc: "Live probes that fail in a row before an instance is unhealthy.", def: "3", example: "5", kind: integerKind(1),
+		set: func(s *pando.Spec, v any) { s.Health.Fall = v.(int) },
+		get: func(s pando.Spec) any { return s.Health.Fall }},
+	{name: "ready_within", doc: "An instance that is not ready by then has failed to start.", def: "30s", example: "5s", kind: durationKind,
+		set: func(s *pando.Spec, v any) { s.Health.ReadySecondsMax = v.(float64) },
+		get: func(s pando.Spec) any { return duration(s.Health.ReadySecondsMax) }},
+}
+
+var scaleFields = []field{
+	{name: "min", doc: "At least this many instances.", def: "1", example: "1", kind: integerKind(1),
+		set: func(s *pando.Spec, v any) { s.Scale.Min = v.(int) },
+		get: func(s pando.Spec) any { return s.Scale.Min }},
+	{name: "max", doc: "At most this many instances.", def: "min", example: "8", kind: integerKind(1),
+		set: func(s *pando.Spec, v any) { s.Scale.Max = v.(int) },
+		get: func(s pando.Spec) any { return s.Scale.Max }},
+	{name: "warm", doc: "Fully started, stopped instances in reserve.", def: "0", example: "1", kind: integerKind(0),
+		set: func(s *pando.Spec, v any) { s.Scale.Warm = v.(int) },
+		get: func(s pando.Spec) any { return s.Scale.Warm }},
+	{name: "rate", doc: "New instances per second at most.", def: "no limit", example: "10/s", kind: rateKind,
+		set: func(s *pando.Spec, v any) { s.Scale.RatePerSecond = v.(float64) },
+		get: func(s pando.Spec) any { return rateText(s.Scale.RatePerSecond) }},
+	{name: "by", doc: "Let Pando scale by what comes in: connections/s or packets/s, or {metric, target}.", def: "the application asks, or you", example: "connections/s", kind: byKind,
+		set: func(s *pando.Spec, v any) {
+			by := v.(byValue)
+			s.Scale.By = by.metric
+			if by.target > 0 {
+				s.Scale.Target = by.target
+			}
+		},
+		get: func(s pando.Spec) any { return metricText(s.Scale.By) }},
+	{name: "target", doc: "Of the metric in by, per instance.", example: "100", kind: numberKind,
+		set: func(s *pando.Spec, v any) { s.Scale.Target = v.(float64) },
+		get: func(s pando.Spec) any { return s.Scale.Target }},
+	{name: "quiet", doc: "How long the load must be below target before an instance leaves.", def: "30s", example: "1m", kind: durationKind,
+		set: func(s *pando.Spec, v any) { s.Scale.QuietSeconds = v.(float64) },
+		get: func(s pando.Spec) any { return duration(s.Scale.QuietSeconds) }},
+}
+
+var resourceFields = []field{
+	{name: "cpus", doc: "Processor time, in cores.", def: "no limit", example: "0.5", kind: numberKind,
+		set: func(s *pando.Spec, v any) { s.Resources.CPUs = v.(float64) },
+		get: func(s pando.Spec) any { return s.Resources.CPUs }},
+	{name: "memory", doc: "Memory, in bytes or with b, k, m or g (of 1024).", def: "no limit", example: "64M", kind: bytesKind,
+		set: func(s *pando.Spec, v any) { s.Resources.MemoryBytes = v.(int64) },
+		get: func(s pando.Spec) any { return s.Resources.MemoryBytes }},
+	{name: "pids", doc: "Processes and threads.", def: "no limit", example: "100", kind: integerKind(1),
+		set: func(s *pando.Spec, v any) { s.Resources.PIDs = int64(v.(int)) },
+		get: func(s pando.Spec) any { return s.Resources.PIDs }},
+}
+
+var rolloutFields = []field{
+	{name: "surge", doc: "Instances beyond the wanted number during a rollout.", def: "1", example: "2", kind: integerKind(1),
+		set: func(s *pando.Spec, v any) { s.Rollout.Surge = v.(int) },
+		get: func(s pando.Spec) any { return s.Rollout.Surge }},
+	{name: "healthy", doc: "How long a new instance must serve before the next step.", def: "1s", example: "5s", kind: durationKind,
+		set: func(s *pando.Spec, v any) { s.Rollout.HealthySeconds = v.(float64) },
+		get: func(s pando.Spec) any { return duration(s.Rollout.HealthySeconds) }},
+}

@@ -1,0 +1,357 @@
+package spec
+
+import (
+	"fmt"
+	"math"
+	"path"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"pando.run/pando"
+)
+
+// kind is a type of value: how it is read, and the same said as JSON Schema.
+type kind struct {
+	schema map[string]any
+	// read hands the value to take, or reports what is wrong with it.
+	read func(r *reader, n ast.Node, path string, take func(any))
+}
+
+// textKind is a scalar that matches a pattern; read may refuse more than the pattern says.
+func textKind(pattern, want string, types []any, read func(string) (any, error)) kind {
+	match := regexp.MustCompile(pattern)
+	return kind{
+		schema: map[string]any{"type": types, "pattern": pattern},
+		read: func(r *reader, n ast.Node, path string, take func(any)) {
+			s, ok := text(n)
+			if _, str := n.(*ast.StringNode); ok && !str && n.Type() != ast.LiteralType && !allows(types, n) {
+				ok = false
+			}
+			if !ok || !match.MatchString(s) {
+				r.wrong(n, path, want)
+				return
+			}
+			v, err := read(s)
+			if err != nil {
+				r.at(n, path, "%v", err)
+				return
+			}
+			take(v)
+		},
+	}
+}
+
+// allows says whether a scalar that is not a string has one of the JSON types.
+func allows(types []any, n ast.Node) bool {
+	for _, t := range types {
+		switch n.(type) {
+		case *ast.IntegerNode:
+			if t == "integer" || t == "number" {
+				return true
+			}
+		case *ast.FloatNode:
+			if t == "number" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+var stringOnly = []any{"string"}
+
+func labelKind(what string) kind {
+	return textKind(`^[a-z]([a-z0-9-]{0,51}[a-z0-9])?$`, fmt.Sprintf("a %s name of 1 to 53 letters a-z, digits and '-', such as website", what), stringOnly,
+		func(s string) (any, error) { return s, pando.CheckLabel(what, s) })
+}
+
+var pathKind = textKind(`^[^\x00]+$`, "a directory, such as ./site", stringOnly, func(s string) (any, error) { return s, nil })
+
+var userKind = textKind(`^([a-z_][a-z0-9_-]*|[0-9]+(:[0-9]+)?)$`, "a user such as www-data, 1000 or 1000:1000", []any{"string", "integer"},
+	func(s string) (any, error) { return s, nil })
+
+var signalKind = textKind(`^(SIG)?(HUP|INT|QUIT|ABRT|KILL|USR1|USR2|ALRM|TERM|CONT|WINCH|PWR)$`, "a signal such as SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1 or SIGWINCH", stringOnly,
+	func(s string) (any, error) { return "SIG" + strings.TrimPrefix(s, "SIG"), nil })
+
+func enumKind(words ...string) kind {
+	return textKind("^("+strings.Join(words, "|")+")$", "one of "+strings.Join(words, ", "), stringOnly,
+		func(s string) (any, error) { return s, nil })
+}
+
+var durationKind = textKind(`^([0-9]+(\.[0-9]+)?(us|ms|s|m|h))+$`, "a duration such as 500ms, 10s or 1m30s", stringOnly,
+	func(s string) (any, error) {
+		d, err := time.ParseDuration(s)
+		if err != nil {
+			return nil, fmt.Errorf("%q is too long a duration", s)
+		}
+		if d <= 0 {
+			return nil, fmt.Errorf("%q: must be longer than nothing", s)
+		}
+		return float64(d) / float64(time.Second), nil // d.Seconds adds two roundings
+	})
+
+func duration(seconds float64) string {
+	if seconds == 0 {
+		return ""
+	}
+	d := time.Duration(math.Round(seconds * float64(time.Second))) // 1.025 s is not 1.024999999
+	return strings.ReplaceAll(d.String(), "µ", "u")
+}
+
+func integerKind(least int) kind {
+	k := textKind(`^[0-9]+$`, fmt.Sprintf("a whole number from %d on", least), []any{"integer"},
+		func(s string) (any, error) {
+			n, err := strconv.Atoi(s)
+			if err != nil || n < least || n > math.MaxInt32 {
+				return nil, fmt.Errorf("%s: want a whole number from %d to %d", s, least, math.MaxInt32)
+			}
+			return n, nil
+		})
+	read := k.read
+	k.schema = map[string]any{"type": "integer", "minimum": least, "maximum": math.MaxInt32}
+	k.read = func(r *reader, n ast.Node, path string, take func(any)) {
+		if _, ok := n.(*ast.IntegerNode); !ok {
+			r.wrong(n, path, fmt.Sprintf("a whole number from %d on", least))
+			return
+		}
+		read(r, n, path, take)
+	}
+	return k
+}
+
+var numberKind = kind{
+	schema: map[string]any{"type": "number", "exclusiveMinimum": 0},
+	read: func(r *reader, n ast.Node, path string, take func(any)) {
+		const want = "a number above 0, such as 0.5 or 100"
+		switch n.(type) {
+		case *ast.IntegerNode, *ast.FloatNode:
+		default:
+			r.wrong(n, path, want)
+			return
+		}
+		f, err := strconv.ParseFloat(n.GetToken().Value, 64)
+		if err != nil || f <= 0 || math.IsInf(f, 0) || math.IsNaN(f) {
+			r.wrong(n, path, want)
+			return
+		}
+		take(f)
+	},
+}
+
+var rateKind = textKind(`^[0-9]*\.?[0-9]*[1-9][0-9]*\.?[0-9]*/(s|m|h)$`, "a rate such as 10/s or 30/m", stringOnly,
+	func(s string) (any, error) {
+		number, unit, _ := strings.Cut(s, "/")
+		f, err := strconv.ParseFloat(number, 64)
+		if err != nil {
+			return nil, fmt.Errorf("%q is no number", number)
+		}
+		return f / map[string]float64{"s": 1, "m": 60, "h": 3600}[unit], nil
+	})
+
+func rateText(perSecond float64) string {
+	if perSecond == 0 {
+		return ""
+	}
+	return strconv.FormatFloat(perSecond, 'f', -1, 64) + "/s"
+}
+
+const bytesPattern = `^[1-9][0-9]*(\.[0-9]+)? ?([bB]|[kK][bB]?|[mM][bB]?|[gG][bB]?)?$`
+
+var bytesKind = textKind(bytesPattern, "an amount of memory such as 64M, 512k or 1.5g", []any{"string", "integer"},
+	func(s string) (any, error) {
+		number := strings.TrimRight(s, "bBkKmMgG ")
+		f, err := strconv.ParseFloat(number, 64)
+		if err != nil {
+			return nil, fmt.Errorf("%q is no number", number)
+		}
+		unit := strings.ToLower(strings.TrimSpace(s[len(number):]))
+		f *= map[string]float64{"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}[strings.TrimSuffix(unit, "b")]
+		if f > 1<<60 {
+			return nil, fmt.Errorf("%s is more memory than there is", s)
+		}
+		return int64(f), nil
+	})
+
+var probeKind = textKind(`^(tcp( [0-9]{1,5})?|http GET (:[0-9]{1,5})?/[^ ]*|exec .*[^ ].*)$`, `a probe: "tcp 7000", "http GET /ok", "http GET :7000/ok" or "exec CMD"`, stringOnly,
+	func(s string) (any, error) { return parseProbe(s) })
+
+func parseProbe(s string) (pando.Probe, error) {
+	verb, rest, _ := strings.Cut(s, " ")
+	p := pando.Probe{Kind: pando.ProbeKind(verb)}
+	var err error
+	switch p.Kind {
+	case pando.ProbeTCP:
+		if rest != "" {
+			p.Port, err = parsePort(rest)
+		}
+	case pando.ProbeHTTP:
+		where := strings.TrimPrefix(rest, "GET ")
+		i := strings.IndexByte(where, '/')
+		p.Path = where[i:]
+		if i > 0 {
+			p.Port, err = parsePort(where[1:i])
+		}
+	default:
+		if p.Command, err = split(rest); err == nil && len(p.Command) == 0 {
+			err = fmt.Errorf("exec needs a command")
+		}
+	}
+	return p, err
+}
+
+func probeText(p pando.Probe) string {
+	port := ""
+	if p.Port != 0 {
+		port = strconv.Itoa(int(p.Port))
+	}
+	switch p.Kind {
+	case pando.ProbeTCP:
+		return strings.TrimSuffix("tcp "+port, " ")
+	case pando.ProbeHTTP:
+		if port != "" {
+			port = ":" + port
+		}
+		return "http GET " + port + p.Path
+	case pando.ProbeExec:
+		return "exec " + quote(p.Command)
+	}
+	return ""
+}
+
+func parsePort(s string) (uint16, error) {
+	n, err := strconv.ParseUint(s, 10, 16)
+	if err != nil || n == 0 {
+		return 0, fmt.Errorf("port %s: want 1 to 65535", s)
+	}
+	return uint16(n), nil
+}
+
+// metrics are the words of the file for what the scaler counts.
+var metrics = map[string]pando.Metric{"connections/s": pando.ByConnections, "packets/s": pando.ByPackets}
+
+func metricText(m pando.Metric) string {
+	for word, metric := range metrics {
+		if metric == m {
+			return word
+		}
+	}
+	return ""
+}
+
+// byValue is what `scale.by` says in either form.
+type byValue struct {
+	metric pando.Metric
+	target float64
+}
+
+var metricKind = enumKind("connections/s", "packets/s")
+
+var byKind = kind{
+	schema: map[string]any{"oneOf": []any{metricKind.schema, map[string]any{
+		"type": "object", "additionalProperties": false, "required": []any{"metric", "target"},
+		"properties": map[string]any{"metric": metricKind.schema, "target": numberKind.schema},
+	}}},
+	read: func(r *reader, n ast.Node, path string, take func(any)) {
+		if _, ok := text(n); ok {
+			metricKind.read(r, n, path, func(v any) { take(byValue{metric: metrics[v.(string)]}) })
+			return
+		}
+		var by byValue
+		r.members(n, path, "connections/s, packets/s or a map with metric and target", []field{
+			{name: "metric", doc: "connections/s or packets/s", required: true, kind: metricKind, set: func(_ *pando.Spec, v any) { by.metric = metrics[v.(string)] }},
+			{name: "target", doc: "of the metric, per instance", required: true, kind: numberKind, set: func(_ *pando.Spec, v any) { by.target = v.(float64) }},
+		})
+		take(by)
+	},
+}
+
+// members reads the long form of a value, whose fields belong to the value rather than to the spec.
+func (r *reader) members(n ast.Node, path, want string, table []field) bool {
+	switch n.(type) {
+	case *ast.MappingNode, *ast.MappingValueNode:
+		before := len(r.problems)
+		r.object(n, path, table, nil)
+		return len(r.problems) == before
+	}
+	r.wrong(n, path, want)
+	return false
+}
+
+var scalarTypes = []any{"string", "number", "boolean"}
+
+var pairsKind = kind{
+	schema: map[string]any{"oneOf": []any{
+		map[string]any{"type": "object", "additionalProperties": map[string]any{"type": scalarTypes}, "propertyNames": map[string]any{"pattern": "^[^=\x00]+$"}},
+		map[string]any{"type": "array", "items": map[string]any{"type": "string", "pattern": "^[^=\x00]+="}},
+	}},
+	read: func(r *reader, n ast.Node, path string, take func(any)) {
+		const want = "a map such as {KEY: value} or a list such as [KEY=value]"
+		out := map[string]string{}
+		if list, ok := n.(*ast.SequenceNode); ok {
+			for i, item := range list.Values {
+				at := fmt.Sprintf("%s[%d]", path, i)
+				s, _ := text(item)
+				k, v, ok := strings.Cut(s, "=")
+				_, twice := out[k]
+				switch {
+				case !ok || k == "" || item.Type() != ast.StringType:
+					r.wrong(item, at, "KEY=value")
+				case twice:
+					r.at(item, at, "%s is here twice", k)
+				default:
+					out[k] = v
+				}
+			}
+			take(out)
+			return
+		}
+		pairs, _ := r.pairs(n, path, want)
+		for _, p := range pairs {
+			v, ok := text(p.value)
+			switch {
+			case p.key == "" || strings.Contains(p.key, "="):
+				r.at(p.where, join(path, p.key), "a name is not empty and has no '='")
+			case !ok:
+				r.wrong(p.value, join(path, p.key), "a text or a number")
+			default:
+				out[p.key] = v
+			}
+		}
+		take(out)
+	},
+}
+
+var stateTypes = []string{string(pando.StateCounter), string(pando.StateSet), string(pando.StateLog), string(pando.StateLast), string(pando.StateOpaque)}
+
+const statePathPattern = `^[^/\x00]+(/[^/\x00]+)*$`
+
+var stateTypeKind = enumKind(stateTypes...)
+
+var stateKind = kind{
+	schema: map[string]any{"type": "object", "additionalProperties": stateTypeKind.schema, "propertyNames": map[string]any{"pattern": statePathPattern}},
+	read: func(r *reader, n ast.Node, where string, take func(any)) {
+		out := map[string]pando.StateType{}
+		match := regexp.MustCompile(statePathPattern)
+		pairs, _ := r.pairs(n, where, "a map of paths and types, such as {hits: counter}")
+		for _, p := range pairs {
+			if _, err := path.Match(p.key, ""); err != nil || !match.MatchString(p.key) || strings.Contains("/"+p.key+"/", "/../") {
+				r.at(p.where, join(where, p.key), "want a relative path such as hits, access.log or sessions/*")
+				continue
+			}
+			stateTypeKind.read(r, p.value, join(where, p.key), func(v any) { out[p.key] = pando.StateType(v.(string)) })
+		}
+		take(out)
+	},
+}
+
+func stateTexts(m map[string]pando.StateType) map[string]string {
+	out := make(map[string]string, len(m))
+	for k, v := range m {
+		out[k] = string(v)
+	}
+	return out
+}

@@ -1,0 +1,225 @@
+package spec
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"pando.run/pando"
+)
+
+// reader walks one file and collects what is wrong in it.
+type reader struct {
+	file, dir string
+	problems  Problems
+}
+
+func (r *reader) add(line, column int, path, format string, args ...any) {
+	r.problems = append(r.problems, Problem{File: r.file, Line: line, Column: column, Path: path, Message: fmt.Sprintf(format, args...)})
+}
+
+func (r *reader) at(n ast.Node, path, format string, args ...any) {
+	line, column := 1, 1
+	if n != nil {
+		n = first(n)
+		if t := n.GetToken(); t != nil && t.Position != nil {
+			line, column = t.Position.Line, t.Position.Column
+		}
+	}
+	r.add(line, column, path, format, args...)
+}
+
+// first is where a node begins: the token of a mapping is a colon somewhere inside it.
+func first(n ast.Node) ast.Node {
+	switch m := n.(type) {
+	case *ast.MappingNode:
+		if !m.IsFlowStyle && len(m.Values) > 0 {
+			return m.Values[0].Key
+		}
+	case *ast.MappingValueNode:
+		return m.Key
+	}
+	return n
+}
+
+// pair is one key of a mapping with its value.
+type pair struct {
+	key   string
+	where ast.Node
+	value ast.Node
+}
+
+// pairs reads a mapping; want says what was expected when it is none.
+func (r *reader) pairs(n ast.Node, path, want string) ([]pair, bool) {
+	var values []*ast.MappingValueNode
+	switch m := n.(type) {
+	case *ast.MappingNode:
+		values = m.Values
+	case *ast.MappingValueNode:
+		values = []*ast.MappingValueNode{m}
+	default:
+		r.wrong(n, path, want)
+		return nil, false
+	}
+	out := make([]pair, 0, len(values))
+	seen := map[string]bool{}
+	for _, v := range values {
+		key, ok := text(v.Key)
+		switch {
+		case !ok || v.Key.Type() == ast.MergeKeyType:
+			r.at(v.Key, path, "anchors, aliases, tags and merge keys have no place in a spec: write the value out")
+		case seen[key]:
+			r.at(v.Key, join(path, key), "this key is here twice")
+		default:
+			out = append(out, pair{key: key, where: v.Key, value: v.Value})
+		}
+		seen[key] = true
+	}
+	return out, true
+}
+
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+// text is a scalar as it is written.
+func text(n ast.Node) (string, bool) {
+	switch s := n.(type) {
+	case *ast.StringNode:
+		return s.Value, true
+	case *ast.LiteralNode:
+		return s.Value.Value, true
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
+		return s.GetToken().Value, true
+	}
+	return "", false
+}
+
+// wrong reports a value of the wrong type.
+func (r *reader) wrong(n ast.Node, path, want string) {
+	switch n.Type() {
+	case ast.AnchorType, ast.AliasType, ast.TagType, ast.MergeKeyType:
+		r.at(n, path, "anchors, aliases, tags and merge keys have no place in a spec: write the value out")
+		return
+	}
+	r.at(n, path, "want %s; this is %s", want, kindName(n))
+}
+
+func kindName(n ast.Node) string {
+	switch n.(type) {
+	case *ast.MappingNode, *ast.MappingValueNode:
+		return "a map"
+	case *ast.SequenceNode:
+		return "a list"
+	case *ast.NullNode:
+		return "empty"
+	}
+	if s, ok := text(n); ok {
+		return fmt.Sprintf("%q", s)
+	}
+	return "a " + strings.ToLower(n.Type().String())
+}
+
+// object reads a mapping by a table of fields and returns where each key is.
+func (r *reader) object(n ast.Node, path string, table []field, s *pando.Spec) map[string]ast.Node {
+	pairs, ok := r.pairs(n, path, "a map with "+names(table))
+	where := map[string]ast.Node{}
+	for _, p := range pairs {
+		f, known := find(table, p.key)
+		if !known {
+			r.at(p.where, join(path, p.key), "unknown key%s", suggest(p.key, table))
+			continue
+		}
+		where[p.key] = p.where
+		if f.fields != nil {
+			for k, v := range r.object(p.value, join(path, p.key), f.fields, s) {
+				where[p.key+"."+k] = v
+			}
+			continue
+		}
+		f.kind.read(r, p.value, join(path, p.key), func(v any) { f.set(s, v) })
+	}
+	if ok {
+		for _, f := range table {
+			if f.required && where[f.name] == nil {
+				r.at(n, join(path, f.name), "is missing: %s", f.doc)
+			}
+		}
+	}
+	return where
+}
+
+// service reads one document.
+func (r *reader) service(n ast.Node) (s pando.Spec, name ast.Node) {
+	where := r.object(n, "", fields, &s)
+	r.check(s, where)
+	if !filepath.IsAbs(s.WorkingDir) {
+		s.WorkingDir = filepath.Join(r.dir, s.WorkingDir)
+	}
+	return s, where["name"]
+}
+
+// check finds what is wrong between fields that are right by themselves.
+func (r *reader) check(s pando.Spec, where map[string]ast.Node) {
+	if s.Scale.Max > 0 && s.Scale.Max < max(1, s.Scale.Min) {
+		r.at(where["scale.max"], "scale.max", "max %d is less than min %d", s.Scale.Max, max(1, s.Scale.Min))
+	}
+	switch {
+	case s.Scale.By != pando.ByNothing && s.Scale.Target == 0:
+		r.at(where["scale.by"], "scale.by", "needs a target per instance beside it, such as target: 100")
+	case s.Scale.By == pando.ByNothing && s.Scale.Target != 0 && where["scale.by"] == nil:
+		r.at(where["scale.target"], "scale.target", "says of what only together with by, such as by: connections/s")
+	case s.Scale.By != pando.ByNothing && len(s.Ports) == 0:
+		r.at(where["scale.by"], "scale.by", "counts what comes to a published port, and there is none: add ports")
+	}
+	if where["ports"] == nil {
+		for _, p := range []struct {
+			path  string
+			probe pando.Probe
+		}{{"health.ready", s.Health.Ready}, {"health.live", s.Health.Live}} {
+			if k := p.probe.Kind; (k == pando.ProbeTCP || k == pando.ProbeHTTP) && p.probe.Port == 0 {
+				r.at(where[p.path], p.path, "names no port and the service publishes none: write tcp 7000 or http GET :7000/ok")
+			}
+		}
+	}
+}
+
+// suggest finds the key that was probably meant.
+func suggest(key string, table []field) string {
+	best, distance := "", 1+max(1, len(key)/3)
+	for _, f := range table {
+		if d := levenshtein(key, f.name); d < distance {
+			best, distance = f.name, d
+		}
+	}
+	if best != "" {
+		return fmt.Sprintf(": did you mean `%s`?", best)
+	}
+	return ": known are " + names(table)
+}
+
+// levenshtein is the number of letters to change, add or drop to make a into b.
+func levenshtein(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		corner := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			swap := corner
+			if a[i] != b[j] {
+				swap++
+			}
+			corner = row[j+1]
+			row[j+1] = min(swap, row[j]+1, corner+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,136 @@
+package spec
+
+import (
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"pando.run/pando"
+)
+
+//go:embed schema.json
+var schemaJSON []byte
+
+// Schema is the JSON Schema (draft 2020-12) of one document, for editors. Parse refuses more than it does: what is wrong
+// between two fields cannot be said in it.
+func Schema() []byte { return slices.Clone(schemaJSON) }
+
+func makeSchema() []byte {
+	s := objectSchema(fields)
+	s["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+	s["title"] = "A service of Pando"
+	b, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		panic(err) // the table holds a value that JSON has no word for
+	}
+	return append(b, '\n')
+}
+
+func objectSchema(table []field) map[string]any {
+	properties := map[string]any{}
+	var required []any
+	for _, f := range table {
+		s := maps.Clone(f.kind.schema)
+		if f.fields != nil {
+			s = objectSchema(f.fields)
+		}
+		s["description"] = f.doc
+		properties[f.name] = s
+		if f.required {
+			required = append(required, f.name)
+		}
+	}
+	s := map[string]any{"type": "object", "additionalProperties": false, "properties": properties}
+	if required != nil {
+		s["required"] = required
+	}
+	return s
+}
+
+func makeReference() []byte {
+	var b strings.Builder
+	b.WriteString("# The spec file\n\n<!-- Made from spec/fields.go by: go test ./spec -update -->\n\n" +
+		"One YAML document describes one service; a file may hold several, divided by `---`. The words are Compose's wherever\n" +
+		"Compose has the word. Every error names its place: `file:line:col: path: message`.\n\n" +
+		"Durations are written like `500ms`, `10s` or `1m30s`.\n\n| key | what it says | default | example |\n|---|---|---|---|\n")
+	var rows func(prefix string, table []field)
+	rows = func(prefix string, table []field) {
+		for _, f := range table {
+			def, example := f.def, ""
+			if f.required {
+				def = "required"
+			}
+			if f.example != "" {
+				example = "`" + f.name + ": " + f.example + "`"
+			}
+			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", prefix+f.name, f.doc, def, example)
+			rows(prefix+f.name+".", f.fields)
+		}
+	}
+	rows("", fields)
+	return []byte(b.String())
+}
+
+// Format prints a spec as YAML; Parse reads the same spec from it.
+func Format(s pando.Spec) []byte {
+	var b strings.Builder
+	format(&b, "", fields, s)
+	return []byte(b.String())
+}
+
+func format(b *strings.Builder, indent string, table []field, s pando.Spec) {
+	for _, f := range table {
+		if f.fields != nil {
+			var inner strings.Builder
+			format(&inner, indent+"  ", f.fields, s)
+			if inner.Len() > 0 {
+				fmt.Fprintf(b, "%s%s:\n%s", indent, f.name, inner.String())
+			}
+			continue
+		}
+		v := f.get(s)
+		if rv := reflect.ValueOf(v); rv.IsZero() || (rv.Kind() == reflect.Slice || rv.Kind() == reflect.Map) && rv.Len() == 0 {
+			continue
+		}
+		switch v := v.(type) {
+		case map[string]string:
+			fmt.Fprintf(b, "%s%s:\n", indent, f.name)
+			for _, k := range slices.Sorted(maps.Keys(v)) {
+				fmt.Fprintf(b, "%s  %s: %s\n", indent, scalar(k), scalar(v[k]))
+			}
+		case []string:
+			words := make([]string, len(v))
+			for i, w := range v {
+				words[i] = scalar(w)
+			}
+			fmt.Fprintf(b, "%s%s: [%s]\n", indent, f.name, strings.Join(words, ", "))
+		case string:
+			fmt.Fprintf(b, "%s%s: %s\n", indent, f.name, scalar(v))
+		default:
+			fmt.Fprintf(b, "%s%s: %v\n", indent, f.name, v)
+		}
+	}
+}
+
+var plain = regexp.MustCompile(`^[A-Za-z/][A-Za-z0-9_./-]*$`)
+
+// scalar quotes what YAML could take for something else.
+func scalar(s string) string {
+	switch strings.ToLower(s) {
+	case "true", "false", "null", "yes", "on", "off", "y", "n":
+	default:
+		if plain.MatchString(s) {
+			return s
+		}
+	}
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic(err) // a string always has a form in JSON
+	}
+	return string(b)
+}

@@ -1,0 +1,274 @@
+package spec
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"pgregory.net/rapid"
+
+	"pando.run/pando"
+)
+
+var update = flag.Bool("update", false, "write the generated files")
+
+const whole = `
+name: website
+tenant: shop
+command: ./website -v "two words"
+environment: {LOG: debug, N: 3}
+working_dir: site
+user: 1000
+stop_signal: QUIT
+stop_grace_period: 1m30s
+restart: on-failure
+ports: ["80:8080", "53:53/udp", 9000, {target: 7000, published: 70}]
+health: {ready: "http GET /ok", live: tcp 7000, interval: 2s, timeout: 500ms, fall: 5, ready_within: 5s}
+scale: {min: 2, max: 8, warm: 1, rate: 30/m, by: {metric: connections/s, target: 100}, quiet: 1m}
+state: {hits: counter, access.log: append-log, "sessions/*": set}
+resources: {cpus: 0.5, memory: 1.5m, pids: 100}
+rollout: {surge: 2, healthy: 5s}
+drain_max: 10m
+labels: [team=web]
+`
+
+func wholeSpec() pando.Spec {
+	return pando.Spec{
+		Name: "website", Tenant: "shop", Command: []string{"./website", "-v", "two words"},
+		Environment: map[string]string{"LOG": "debug", "N": "3"}, WorkingDir: "/d/site", User: "1000",
+		StopSignal: "SIGQUIT", StopSeconds: 90, Restart: pando.RestartOnFailure,
+		Ports: []pando.Port{{Published: 80, Target: 8080, Protocol: "tcp"}, {Published: 53, Target: 53, Protocol: "udp"},
+			{Published: 9000, Target: 9000, Protocol: "tcp"}, {Published: 70, Target: 7000, Protocol: "tcp"}},
+		Health: pando.Health{Ready: pando.Probe{Kind: "http", Path: "/ok"}, Live: pando.Probe{Kind: "tcp", Port: 7000},
+			IntervalSeconds: 2, TimeoutSeconds: .5, Fall: 5, ReadySecondsMax: 5},
+		Scale:           pando.Scale{Min: 2, Max: 8, Warm: 1, RatePerSecond: .5, By: pando.ByConnections, Target: 100, QuietSeconds: 60},
+		State:           map[string]pando.StateType{"hits": "counter", "access.log": "append-log", "sessions/*": "set"},
+		Resources:       pando.Resources{CPUs: .5, MemoryBytes: 1536 << 10, PIDs: 100},
+		Rollout:         pando.Rollout{Surge: 2, HealthySeconds: 5},
+		DrainSecondsMax: 600, Labels: map[string]string{"team": "web"},
+	}
+}
+
+func TestParseReadsEveryField(t *testing.T) {
+	got, err := Parse("a.yaml", []byte(whole), "/d")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := wholeSpec(); len(got) != 1 || !reflect.DeepEqual(got[0], want) {
+		t.Fatalf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+func TestSeveralDocumentsAreSeveralServices(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "two.yaml")
+	if err := os.WriteFile(file, []byte("name: a\ncommand: x\n---\nname: b\ncommand: y\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Load(file)
+	if err != nil || len(got) != 2 || got[1].Name != "b" || got[1].WorkingDir != filepath.Dir(file) {
+		t.Fatalf("%+v, %v", got, err)
+	}
+}
+
+// minimal is put before the lines of a case, so that they begin in line 3.
+const minimal = "name: w\ncommand: x\n"
+
+var refused = []struct{ yaml, want string }{
+	{"port: [80]", "3:1: port: unknown key: did you mean `ports`?"},
+	{"zzzzzz: 1", "3:1: zzzzzz: unknown key: known are name, tenant"},
+	{"scale:\n  maximum: 3", "4:3: scale.maximum: unknown key"},
+	{"scale: {mim: 3}", "3:9: scale.mim: unknown key: did you mean `min`?"},
+	{"scale: 3", "3:8: scale: want a map with min, max"},
+	{"scale: {min: 3, max: 2}", "3:17: scale.max: max 2 is less than min 3"},
+	{"scale: {min: 0}", "3:14: scale.min: 0: want a whole number from 1"},
+	{"scale: {min: two}", `3:14: scale.min: want a whole number from 1 on; this is "two"`},
+	{"scale: {warm: -1}", "3:15: scale.warm: want a whole number from 0 on"},
+	{"scale: {rate: 10}", "3:15: scale.rate: want a rate such as 10/s"},
+	{"scale: {by: cpu, target: 1}", "3:13: scale.by: want one of connections/s, packets/s"},
+	{"ports: [80]\nscale: {by: packets/s}", "4:9: scale.by: needs a target"},
+	{"scale: {target: 5}", "3:9: scale.target: says of what only together with by"},
+	{"scale: {by: {metric: packets/s, target: 5}}", "3:9: scale.by: counts what comes to a published port"},
+	{"ports: 80", `3:8: ports: want a list of ports such as ["80:8080"]; this is "80"`},
+	{"ports:\n- 80:8080\n- 80:9090", "5:3: ports[1]: 80/tcp is published twice"},
+	{"ports: [0]", "3:9: ports[0]: port 0: want 1 to 65535"},
+	{"ports: [\"80:65536\"]", "3:9: ports[0]: port 65536: want 1 to 65535"},
+	{"ports: [80/sctp]", "3:9: ports[0]: want a port such as"},
+	{"ports: [{published: 80}]", "ports[0].target: is missing"},
+	{"stop_signal: SIGFOO", "3:14: stop_signal: want a signal such as SIGTERM"},
+	{"stop_grace_period: 10", "3:20: stop_grace_period: want a duration such as"},
+	{"stop_grace_period: 0s", "3:20: stop_grace_period: \"0s\": must be longer"},
+	{"restart: sometimes", "3:10: restart: want one of always, on-failure, no"},
+	{"state: {hits: count}", "3:15: state.hits: want one of counter, set"},
+	{"state: {../x: set}", "3:9: state.../x: want a relative path"},
+	{"health: {ready: \"http POST /\"}", "3:17: health.ready: want a probe"},
+	{"health: {ready: tcp}", "3:10: health.ready: names no port"},
+	{"health: {live: tcp 99999}", "3:16: health.live: port 99999: want 1 to 65535"},
+	{"environment: [A]", "3:15: environment[0]: want KEY=value"},
+	{"environment: [A=1, A=2]", "3:20: environment[1]: A is here twice"},
+	{"environment: {A: [1]}", "environment.A: want a text or a number; this is a list"},
+	{"user: Root User", "3:7: user: want a user such as"},
+	{"resources: {memory: lots}", "3:21: resources.memory: want an amount of memory such as 64M"},
+	{"resources: {cpus: 0}", "3:19: resources.cpus: want a number above 0"},
+	{"labels: {a: 1}\nlabels: {b: 2}", "4:1: labels: this key is here twice"},
+	{"labels: &x {a: b}", "anchors, aliases, tags"},
+	{"labels: *x", "3:9: "},
+	{"labels:\n\ta: b", "4:1: a tab indents this line: use spaces"},
+	{"user: \"a", "3:7: "},
+	{"---\nname: w\ncommand: y", "4:1: name: service w is in this file twice"},
+}
+
+func TestErrorsNameTheirPlace(t *testing.T) {
+	for _, c := range refused {
+		specs, err := Parse("a.yaml", []byte(minimal+c.yaml+"\n"), "/d")
+		if specs != nil || !errors.Is(err, pando.ErrInvalid) || !strings.HasPrefix(err.Error(), "a.yaml:") || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q:\n got %v\nwant %s", c.yaml, err, c.want)
+		}
+	}
+	for text, want := range map[string]string{
+		"":                               "a.yaml:1:1: there is no service in this file",
+		"command: x":                     "a.yaml:1:1: name: is missing",
+		"name: w\ncommand: ''":           "a.yaml:2:10: command: is empty",
+		"name: w\ncommand: \"x 'y\"":     "a.yaml:2:10: command: a quote ' that does not end",
+		"name: W\ncommand: x":            "a.yaml:1:7: name: want a service name",
+		"name: w\ncommand: x\x00":        "a.yaml:2:11: a NUL byte",
+		"- name: w":                      "want a map with name",
+		strings.Repeat("[", 1<<20):       "nested deeper than 100 levels",
+		strings.Repeat("- ", 1<<19):      "nested deeper than 100 levels",
+		strings.Repeat("#", (1<<20)+100): "larger than 1 MiB",
+	} {
+		if _, err := Parse("a.yaml", []byte(text), "/d"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.40q:\n got %v\nwant %s", text, err, want)
+		}
+	}
+}
+
+func TestAllErrorsOfAFileAreReportedAtOnce(t *testing.T) {
+	_, err := Parse("a.yaml", []byte("nam: w\ncommand: x\nports: [0]\nrestart: maybe\n"), "/d")
+	var p Problems
+	if !errors.As(err, &p) || len(p) != 4 {
+		t.Fatalf("got %v; want four problems", err)
+	}
+}
+
+func TestFormatRoundTrip(t *testing.T) {
+	word := rapid.String().Filter(func(s string) bool { return !strings.Contains(s, "\x00") && strings.ToValidUTF8(s, "") == s })
+	rapid.Check(t, func(t *rapid.T) {
+		s := wholeSpec()
+		s.Command = append([]string{"./x"}, rapid.SliceOfN(word, 0, 3).Draw(t, "command")...)
+		s.Environment = map[string]string{"A": word.Draw(t, "value"), "n": "no", "true": "1.50"}
+		s.StopSeconds = float64(rapid.IntRange(0, 1e7).Draw(t, "ms")) / 1000
+		s.Scale.Max = rapid.IntRange(2, 1000).Draw(t, "max")
+		s.Resources.MemoryBytes = rapid.Int64Range(0, 1<<50).Draw(t, "memory")
+		s.Health.Live = pando.Probe{Kind: pando.ProbeExec, Command: []string{"sh", "-c", rapid.StringMatching(`[a-z' "\\$]*`).Draw(t, "exec")}}
+		text := Format(s)
+		back, err := Parse("x", text, "/elsewhere")
+		if err != nil || len(back) != 1 || !reflect.DeepEqual(back[0], s) {
+			t.Fatalf("%v\n%s\n got %+v\nwant %+v", err, text, back, s)
+		}
+	})
+}
+
+func TestGeneratedFilesAreFresh(t *testing.T) {
+	for file, want := range map[string][]byte{"schema.json": makeSchema(), "../docs/reference/spec.md": makeReference()} {
+		if *update {
+			if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, want, 0o644)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, err := os.ReadFile(file); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s is stale (%v): run go test ./spec -update", file, err)
+		}
+	}
+}
+
+func compiledSchema(t *testing.T) *jsonschema.Schema {
+	t.Helper()
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(makeSchema()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := jsonschema.NewCompiler()
+	if err := c.AddResource("spec.json", doc); err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Compile("spec.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// onlyParse are the rules that a schema has no words for, and what is wrong with the YAML itself.
+var onlyParse = []string{"less than min", "needs a target", "says of what", "counts what comes", "published twice", "names no port", "here twice",
+	"anchors", "tab indents", "3:7: ", "3:9: ", "in this file twice", "65536", "99999", "longer than nothing", "../x", "must be longer"}
+
+func TestSchemaAndParserAgree(t *testing.T) {
+	s := compiledSchema(t)
+	accepts := func(text string) bool {
+		var v any
+		if err := yaml.Unmarshal([]byte(text), &v); err != nil {
+			t.Fatalf("%q: %v", text, err)
+		}
+		b, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(b))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Validate(doc) == nil
+	}
+	good := []string{whole, minimal, minimal + "environment: [A=b]", minimal + "ports: [80, \"81\", 82:83, 84/udp]"}
+	for _, text := range good {
+		if _, err := Parse("x", []byte(text), "/d"); err != nil {
+			t.Errorf("the parser refuses %q: %v", text, err)
+		}
+		if !accepts(text) {
+			t.Errorf("the schema refuses %q", text)
+		}
+	}
+	checked := 0
+next:
+	for _, c := range refused {
+		for _, rule := range onlyParse {
+			if strings.Contains(c.want, rule) {
+				continue next
+			}
+		}
+		checked++
+		if accepts(minimal + c.yaml) {
+			t.Errorf("the schema accepts %q, the parser says %s", c.yaml, c.want)
+		}
+	}
+	if checked < 15 {
+		t.Errorf("only %d cases were compared", checked)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(whole))
+	for _, c := range refused {
+		f.Add([]byte(minimal + c.yaml))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		specs, err := Parse("f", data, "/d")
+		if (err == nil) == (len(specs) == 0) {
+			t.Fatalf("%d specs and %v", len(specs), err)
+		}
+		for _, s := range specs {
+			back, err := Parse("g", Format(s), "/elsewhere")
+			if err != nil || len(back) != 1 {
+				t.Fatalf("%v\n%s", err, Format(s))
+			}
+		}
+	})
+}
