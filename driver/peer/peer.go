@@ -1,0 +1,186 @@
+// Package peer carries what servers and agents ask of each other's hosts over HTTP: on a unix socket within a host, on TCP
+// between hosts.
+//
+// It never stores anything and never retries: who asks knows whether the answer still matters.
+package peer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"pando.run/pando"
+)
+
+// Agent is what a host answers. The agent implements it; the arguments are those of pando.Peers without the host.
+type Agent interface {
+	Applied(ctx context.Context, s pando.ServiceKey, at pando.StoreRevision) error
+	Logs(ctx context.Context, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error)
+	Counters(ctx context.Context) ([]pando.EndpointCounters, error)
+	StateLog(ctx context.Context, s pando.ServiceKey, max int) ([]pando.StateCommit, error)
+	State() http.Handler
+}
+
+const (
+	dialWaitMax  = time.Second // a host on the same network that takes longer is as good as gone
+	idleConns    = 16          // kept open to one host
+	problemBytes = 64 << 10
+)
+
+var _ pando.Peers = (*Client)(nil)
+
+// Client reaches the agents of hosts by the Endpoint of their records. Connections are kept and shared.
+type Client struct {
+	http *http.Client
+}
+
+// New returns a client. Close lets its idle connections go.
+func New() *Client {
+	t := &http.Transport{
+		DialContext:         dial,
+		MaxIdleConnsPerHost: idleConns,
+		IdleConnTimeout:     time.Minute,
+		DisableCompression:  true,
+	}
+	return &Client{http: &http.Client{Transport: t}}
+}
+
+// Close ends the connections that nobody is using.
+func (c *Client) Close() error {
+	c.http.CloseIdleConnections()
+	return nil
+}
+
+// unixSuffix marks the name that a socket's path takes in a URL, so that each path has connections of its own.
+const unixSuffix = ".unix"
+
+func dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	d := net.Dialer{Timeout: dialWaitMax}
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	if name, ok := strings.CutSuffix(host, unixSuffix); ok {
+		path, err := decodePath(name)
+		if err != nil {
+			return nil, err
+		}
+		return d.DialContext(ctx, "unix", path)
+	}
+	return d.DialContext(ctx, network, addr)
+}
+
+// base turns a host's endpoint into the beginning of a URL.
+func base(h pando.Host) (*url.URL, error) {
+	u, err := url.Parse(h.Endpoint)
+	switch {
+	case err == nil && u.Scheme == "unix" && u.Path != "":
+		return &url.URL{Scheme: "http", Host: encodePath(u.Path) + unixSuffix}, nil
+	case err == nil && u.Scheme == "http" && u.Host != "":
+		return &url.URL{Scheme: "http", Host: u.Host}, nil
+	}
+	return nil, fmt.Errorf("%w: host %s has the endpoint %q: want unix:///path or http://address:port", pando.ErrInvalid, h.Name, h.Endpoint)
+}
+
+func encodePath(p string) string { return fmt.Sprintf("%x", p) }
+
+func decodePath(s string) (string, error) {
+	var b []byte
+	_, err := fmt.Sscanf(s, "%x", &b)
+	return string(b), err
+}
+
+// get asks a host; the caller closes the body.
+func (c *Client) get(ctx context.Context, h pando.Host, path string, query url.Values) (io.ReadCloser, error) {
+	u, err := base(h)
+	if err != nil {
+		return nil, err
+	}
+	u.Path, u.RawQuery = path, query.Encode()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return nil, fmt.Errorf("ask host %s for %s: %w", h.Name, path, err)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("ask host %s for %s: %w", h.Name, path, outOfReach(ctx, h, err))
+	}
+	if resp.StatusCode == http.StatusOK {
+		return resp.Body, nil
+	}
+	defer resp.Body.Close()
+	return nil, fmt.Errorf("ask host %s for %s: %w", h.Name, path, readProblem(resp))
+}
+
+// outOfReach tells a host that does not answer from an asker who no longer wants to know.
+func outOfReach(ctx context.Context, h pando.Host, err error) error {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return ctx.Err()
+	}
+	return fmt.Errorf("%w: host %s at %s does not answer: %w", pando.ErrUnavailable, h.Name, h.Endpoint, err)
+}
+
+func (c *Client) read(ctx context.Context, h pando.Host, path string, query url.Values, into any) error {
+	body, err := c.get(ctx, h, path, query)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	if err := json.NewDecoder(body).Decode(into); err != nil {
+		return fmt.Errorf("ask host %s for %s: %w", h.Name, path, outOfReach(ctx, h, err))
+	}
+	_, err = io.Copy(io.Discard, body) // to the end, so that the connection is kept
+	return err
+}
+
+// Applied returns once the host's steering reflects every record of the service up to a store revision.
+func (c *Client) Applied(ctx context.Context, h pando.Host, s pando.ServiceKey, at pando.StoreRevision) error {
+	var done struct{}
+	return c.read(ctx, h, "/peer/applied", url.Values{
+		"tenant": {string(s.Tenant)}, "service": {string(s.Name)}, "at": {strconv.FormatInt(int64(at), 10)}}, &done)
+}
+
+// Logs streams the log of an instance. The stream ends with ctx, or when the caller closes it.
+func (c *Client) Logs(ctx context.Context, h pando.Host, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error) {
+	return c.get(ctx, h, "/peer/logs", url.Values{
+		"instance": {string(i)}, "lines": {strconv.Itoa(lines)}, "follow": {strconv.FormatBool(follow)}})
+}
+
+// Counters of the host's steering.
+func (c *Client) Counters(ctx context.Context, h pando.Host) (out []pando.EndpointCounters, err error) {
+	return out, c.read(ctx, h, "/peer/counters", nil, &out)
+}
+
+// StateLog returns the newest commits of a service's main branch.
+func (c *Client) StateLog(ctx context.Context, h pando.Host, s pando.ServiceKey, max int) (out []pando.StateCommit, err error) {
+	return out, c.read(ctx, h, "/peer/statelog", url.Values{
+		"tenant": {string(s.Tenant)}, "service": {string(s.Name)}, "max": {strconv.Itoa(max)}}, &out)
+}
+
+// State hands requests to the host's own git server.
+func (c *Client) State(h pando.Host) http.Handler {
+	u, err := base(h)
+	if err != nil {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeProblem(w, err) })
+	}
+	return &httputil.ReverseProxy{
+		Transport: c.http.Transport,
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(u)
+			r.Out.URL.Path = "/peer/state/" + strings.TrimPrefix(r.In.URL.Path, "/")
+			r.Out.URL.RawPath = ""
+		},
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			writeProblem(w, outOfReach(r.Context(), h, err))
+		},
+	}
+}

@@ -1,0 +1,182 @@
+package peer
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"pando.run/pando"
+)
+
+const patience = 10 * time.Second
+
+// host is an agent that answers with what the test gave it.
+type host struct {
+	err      error
+	applied  pando.StoreRevision
+	closed   chan struct{}
+	counters []pando.EndpointCounters
+}
+
+func (h *host) Applied(_ context.Context, _ pando.ServiceKey, at pando.StoreRevision) error {
+	h.applied = at
+	return h.err
+}
+
+type follower struct {
+	io.Reader
+	io.Closer
+	closed chan struct{}
+}
+
+func (f follower) Close() error {
+	select {
+	case <-f.closed:
+	default:
+		close(f.closed)
+	}
+	return f.Closer.Close()
+}
+
+func (h *host) Logs(_ context.Context, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error) {
+	if h.err != nil {
+		return nil, h.err
+	}
+	r, w := io.Pipe()
+	go func() {
+		fmt.Fprintf(w, "%s %d\n", i, lines)
+		if !follow {
+			w.Close()
+		}
+	}()
+	return follower{Reader: r, Closer: r, closed: h.closed}, nil
+}
+
+func (h *host) Counters(context.Context) ([]pando.EndpointCounters, error) { return h.counters, h.err }
+
+func (h *host) StateLog(_ context.Context, _ pando.ServiceKey, max int) ([]pando.StateCommit, error) {
+	return make([]pando.StateCommit, max), h.err
+}
+
+func (h *host) State() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.URL.Path+"?"+r.URL.RawQuery) })
+}
+
+func serve(t *testing.T, h *host, network string) (pando.Host, *Client) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "pt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr, scheme := "127.0.0.1:0", "http://"
+	if network == "unix" {
+		addr, scheme = filepath.Join(dir, "agent"), "unix://"
+	}
+	l, err := net.Listen(network, addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &http.Server{Handler: Handler(h)}
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = s.Serve(l) }()
+	c := New()
+	t.Cleanup(func() { c.Close(); s.Close(); <-ended; os.RemoveAll(dir) })
+	return pando.Host{Name: "h1", Endpoint: scheme + l.Addr().String()}, c
+}
+
+func TestEveryQuestionOverBothNetworks(t *testing.T) {
+	for _, network := range []string{"unix", "tcp"} {
+		t.Run(network, func(t *testing.T) {
+			a := &host{closed: make(chan struct{}), counters: []pando.EndpointCounters{{Instance: "web-1", Flows: 7}}}
+			h, c := serve(t, a, network)
+			ctx := t.Context()
+			if err := c.Applied(ctx, h, pando.DefaultService("web"), 42); err != nil || a.applied != 42 {
+				t.Errorf("applied: %d, %v", a.applied, err)
+			}
+			if got, err := c.Counters(ctx, h); err != nil || len(got) != 1 || got[0].Flows != 7 {
+				t.Errorf("counters: %+v, %v", got, err)
+			}
+			if got, err := c.StateLog(ctx, h, pando.DefaultService("web"), 3); err != nil || len(got) != 3 {
+				t.Errorf("state log: %+v, %v", got, err)
+			}
+			log, err := c.Logs(ctx, h, "web-1", 20, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer log.Close()
+			if b, err := io.ReadAll(log); err != nil || string(b) != "web-1 20\n" {
+				t.Errorf("log: %q, %v", b, err)
+			}
+			w := httptest.NewRecorder()
+			c.State(h).ServeHTTP(w, httptest.NewRequest("GET", "/web.git/info/refs?service=git-upload-pack", nil))
+			if w.Body.String() != "/web.git/info/refs?service=git-upload-pack" {
+				t.Errorf("state: %q", w.Body)
+			}
+		})
+	}
+}
+
+func TestAFollowedLogEndsOnTheHostWhenTheAskerGoes(t *testing.T) {
+	a := &host{closed: make(chan struct{})}
+	h, c := serve(t, a, "unix")
+	ctx, cancel := context.WithCancel(t.Context())
+	log, err := c.Logs(ctx, h, "web-1", 1, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	if line, err := bufio.NewReader(log).ReadString('\n'); err != nil || line != "web-1 1\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	cancel()
+	select {
+	case <-a.closed:
+	case <-time.After(patience):
+		t.Fatal("the host still follows the log")
+	}
+}
+
+func TestSentinelsCrossTheWire(t *testing.T) {
+	a := &host{}
+	h, c := serve(t, a, "unix")
+	for _, k := range kinds {
+		a.err = fmt.Errorf("a sentence about web: %w", k.err)
+		err := c.Applied(t.Context(), h, pando.DefaultService("web"), 1)
+		if !errors.Is(err, k.err) || !strings.Contains(err.Error(), "a sentence about web") {
+			t.Errorf("%v came as %v", k.err, err)
+		}
+	}
+	if err := c.Applied(t.Context(), h, pando.ServiceKey{Tenant: "default", Name: "No"}, 1); !errors.Is(err, pando.ErrInvalid) {
+		t.Errorf("a bad name: %v", err)
+	}
+}
+
+func TestAHostThatDoesNotAnswerIsNamed(t *testing.T) {
+	c := New()
+	defer c.Close()
+	for _, endpoint := range []string{"unix:///nowhere/agent", "http://127.0.0.1:1"} {
+		h := pando.Host{Name: "h7", Endpoint: endpoint}
+		_, err := c.Counters(t.Context(), h)
+		if !errors.Is(err, pando.ErrUnavailable) || !strings.Contains(err.Error(), "h7") {
+			t.Errorf("%s: %v", endpoint, err)
+		}
+		w := httptest.NewRecorder()
+		c.State(h).ServeHTTP(w, httptest.NewRequest("GET", "/x", nil))
+		if w.Code != http.StatusServiceUnavailable {
+			t.Errorf("%s: state answered %d", endpoint, w.Code)
+		}
+	}
+	if _, err := c.Counters(t.Context(), pando.Host{Name: "h7", Endpoint: "nonsense"}); !errors.Is(err, pando.ErrInvalid) {
+		t.Errorf("nonsense: %v", err)
+	}
+}
