@@ -1,0 +1,223 @@
+// Package dns answers for the names of services: NAME.pando for the default tenant, NAME.TENANT.pando for the others.
+//
+// Every other name is handed to the host's own resolvers, unchanged. It never caches: an answer is looked up when it is
+// asked for, and lives for seconds.
+package dns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"pando.run/pando"
+)
+
+// Zone is the domain of every service.
+const Zone = "pando."
+
+const (
+	ttlSeconds       = 5 // a service that was removed and made anew may have another VIP
+	upstreamWaitMax  = 2 * time.Second
+	shutdownWaitMax  = time.Second
+	resolvConf       = "/etc/resolv.conf"
+	forwardedAtMost  = 256 // questions that wait for upstream; more are refused, so that a dead upstream costs no memory
+	zoneSerial       = 1   // nobody transfers this zone
+	refreshSeconds   = 3600
+	udpPayloadBytes  = 1232
+	namesOfTheZone   = "ns." + Zone
+	mailboxOfTheZone = "hostmaster." + Zone
+)
+
+// Config says where to answer, and from what.
+type Config struct {
+	Addr string // host:port, for UDP and TCP
+	// Lookup returns a service's VIPs; an invalid address is one that the service does not have.
+	Lookup func(name pando.ServiceName, tenant pando.Tenant) (v4, v6 netip.Addr, ok bool)
+	// Upstreams are host:port of resolvers for every other name; nil: those of /etc/resolv.conf.
+	Upstreams []string
+}
+
+// Server is a DNS server. Make it with New, then Start; end it with Close.
+type Server struct {
+	config  Config
+	servers [2]*dns.Server
+	serving sync.WaitGroup
+	slots   chan struct{}
+	addr    string
+}
+
+// New returns a server that does not yet listen.
+func New(c Config) *Server {
+	return &Server{config: c, slots: make(chan struct{}, forwardedAtMost)}
+}
+
+// Addr is where the server listens, with the port that it got when it asked for port 0.
+func (s *Server) Addr() string { return s.addr }
+
+// Start listens on UDP and TCP; it answers when it returns.
+func (s *Server) Start() error {
+	if s.config.Upstreams == nil {
+		s.config.Upstreams = systemUpstreams(s.config.Addr)
+	}
+	udp, err := net.ListenPacket("udp", s.config.Addr)
+	if err != nil {
+		return fmt.Errorf("answer DNS on %s: %w", s.config.Addr, err)
+	}
+	s.addr = udp.LocalAddr().String()
+	tcp, err := net.Listen("tcp", s.addr)
+	if err != nil {
+		return errors.Join(fmt.Errorf("answer DNS on %s: %w", s.addr, err), udp.Close())
+	}
+	s.servers = [2]*dns.Server{{PacketConn: udp, Handler: s}, {Listener: tcp, Handler: s}}
+	var started sync.WaitGroup
+	for _, one := range s.servers {
+		started.Add(1)
+		one.NotifyStartedFunc = started.Done
+		s.serving.Go(func() { _ = one.ActivateAndServe() }) // it ends with an error when Close takes its socket
+	}
+	started.Wait()
+	return nil
+}
+
+// Close stops answering.
+func (s *Server) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownWaitMax)
+	defer cancel()
+	var errs []error
+	for _, one := range s.servers {
+		if one != nil {
+			errs = append(errs, one.ShutdownContext(ctx))
+		}
+	}
+	s.serving.Wait()
+	return errors.Join(errs...)
+}
+
+// systemUpstreams are the host's resolvers, without ourselves.
+func systemUpstreams(self string) []string {
+	c, err := dns.ClientConfigFromFile(resolvConf)
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, server := range c.Servers {
+		if at := net.JoinHostPort(server, c.Port); at != self {
+			out = append(out, at)
+		}
+	}
+	return out
+}
+
+// ServeDNS answers one message.
+func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
+	m := new(dns.Msg)
+	switch {
+	case q.Opcode != dns.OpcodeQuery:
+		m.SetRcode(q, dns.RcodeNotImplemented)
+	case len(q.Question) != 1:
+		m.SetRcode(q, dns.RcodeFormatError)
+	case dns.IsSubDomain(Zone, dns.CanonicalName(q.Question[0].Name)):
+		s.own(m, q)
+	default:
+		m = s.forward(q, w.RemoteAddr().Network())
+	}
+	if w.RemoteAddr().Network() == "udp" {
+		size := dns.MinMsgSize
+		if opt := q.IsEdns0(); opt != nil {
+			size = max(size, int(opt.UDPSize()))
+		}
+		m.Truncate(size)
+	}
+	_ = w.WriteMsg(m) // an asker who has gone needs no answer
+}
+
+// own answers for a name below the zone: with addresses, with nothing of that type (NODATA), or that there is no such name.
+func (s *Server) own(m, q *dns.Msg) {
+	m.SetReply(q)
+	m.Authoritative = true
+	m.RecursionAvailable = true
+	if q.IsEdns0() != nil {
+		m.SetEdns0(udpPayloadBytes, false)
+	}
+	question := q.Question[0]
+	if question.Qclass != dns.ClassINET && question.Qclass != dns.ClassANY {
+		m.Rcode = dns.RcodeRefused
+		return
+	}
+	name := dns.CanonicalName(question.Name)
+	header := func(t uint16) dns.RR_Header {
+		return dns.RR_Header{Name: question.Name, Rrtype: t, Class: dns.ClassINET, Ttl: ttlSeconds}
+	}
+	any := question.Qtype == dns.TypeANY
+	if name == Zone {
+		switch question.Qtype {
+		case dns.TypeSOA, dns.TypeANY:
+			m.Answer = append(m.Answer, soa())
+		case dns.TypeNS:
+			m.Answer = append(m.Answer, &dns.NS{Hdr: header(dns.TypeNS), Ns: namesOfTheZone})
+		}
+	} else {
+		v4, v6, exists := s.lookup(name)
+		if !exists {
+			m.Rcode = dns.RcodeNameError
+		}
+		if v4.Is4() && (any || question.Qtype == dns.TypeA) {
+			m.Answer = append(m.Answer, &dns.A{Hdr: header(dns.TypeA), A: v4.AsSlice()})
+		}
+		if v6.Is6() && (any || question.Qtype == dns.TypeAAAA) {
+			m.Answer = append(m.Answer, &dns.AAAA{Hdr: header(dns.TypeAAAA), AAAA: v6.AsSlice()})
+		}
+	}
+	if len(m.Answer) == 0 {
+		m.Ns = append(m.Ns, soa()) // how long "no" may be remembered
+	}
+}
+
+// lookup reads NAME.pando. or NAME.TENANT.pando.
+func (s *Server) lookup(name string) (v4, v6 netip.Addr, ok bool) {
+	labels := dns.SplitDomainName(strings.TrimSuffix(name, Zone))
+	tenant := pando.DefaultTenant
+	switch len(labels) {
+	case 1:
+	case 2:
+		tenant = pando.Tenant(labels[1])
+	default:
+		return v4, v6, false
+	}
+	return s.config.Lookup(pando.ServiceName(labels[0]), tenant)
+}
+
+func soa() dns.RR {
+	return &dns.SOA{
+		Hdr: dns.RR_Header{Name: Zone, Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: ttlSeconds},
+		Ns:  namesOfTheZone, Mbox: mailboxOfTheZone, Serial: zoneSerial,
+		Refresh: refreshSeconds, Retry: refreshSeconds, Expire: refreshSeconds, Minttl: ttlSeconds,
+	}
+}
+
+// forward asks the upstreams in turn, by the way the question came.
+func (s *Server) forward(q *dns.Msg, network string) *dns.Msg {
+	failed := new(dns.Msg)
+	failed.SetRcode(q, dns.RcodeServerFailure)
+	select {
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
+	default:
+		failed.Rcode = dns.RcodeRefused
+		return failed
+	}
+	client := dns.Client{Net: network, Timeout: upstreamWaitMax}
+	for _, upstream := range s.config.Upstreams {
+		if m, _, err := client.Exchange(q, upstream); err == nil {
+			return m
+		}
+	}
+	return failed
+}
