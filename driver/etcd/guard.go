@@ -94,7 +94,7 @@ func writes(req any) bool {
 
 // watch keeps the store able to write its last words until ctx ends: the ballast is in place while there is room for it,
 // the database's next pages are allocated, and the quota alarm is lifted once compaction has made room.
-func (g *guard) watch(ctx context.Context, c *clientv3.Client) {
+func (g *guard) watch(ctx context.Context, c *clientv3.Client, defragment func() error) {
 	t := time.NewTicker(lookInterval)
 	defer t.Stop()
 	for {
@@ -109,7 +109,7 @@ func (g *guard) watch(ctx context.Context, c *clientv3.Client) {
 		if err := g.allocateAhead(); err != nil && !errors.Is(err, unix.ENOSPC) && ctx.Err() == nil {
 			g.log.Warn("allocate the store's next pages", "error", err)
 		}
-		if err := g.liftAlarm(ctx, c); err != nil && ctx.Err() == nil {
+		if err := g.liftAlarm(ctx, c, defragment); err != nil && ctx.Err() == nil {
 			g.log.Warn("lift the store's quota alarm", "error", err)
 		}
 	}
@@ -156,7 +156,7 @@ func (g *guard) allocateAhead() error {
 }
 
 // liftAlarm compacts and defragments a database that reached its quota, and lets it be written again if that made room.
-func (g *guard) liftAlarm(ctx context.Context, c *clientv3.Client) error {
+func (g *guard) liftAlarm(ctx context.Context, c *clientv3.Client, defragment func() error) error {
 	alarms, err := c.AlarmList(ctx)
 	if err != nil || len(alarms.Alarms) == 0 {
 		return err
@@ -168,7 +168,7 @@ func (g *guard) liftAlarm(ctx context.Context, c *clientv3.Client) error {
 	if _, err := c.Compact(ctx, resp.Header.Revision, clientv3.WithCompactPhysical()); err != nil && !strings.Contains(err.Error(), "compacted") {
 		return fmt.Errorf("compact: %w", err)
 	}
-	if _, err := c.Defragment(ctx, ""); err != nil {
+	if err := defragment(); err != nil {
 		return fmt.Errorf("defragment: %w", err)
 	}
 	g.log.Info("compacted a store that had reached its quota", "dir", g.dir)

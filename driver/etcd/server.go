@@ -175,7 +175,8 @@ func (s *Server) guard(g *guard, c *clientv3.Client) {
 	if g.check() == nil {
 		g.layBallast()
 	}
-	s.guarding.Go(func() { g.watch(ctx, c) })
+	// Not through the client: in-process, its Defragment dereferences a nil pointer (etcd 3.7.3).
+	s.guarding.Go(func() { g.watch(ctx, c, s.etcd.Server.Backend().Defrag) })
 }
 
 // Registry is the store as this process sees it, without a socket in between. It ends with the server.
