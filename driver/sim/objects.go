@@ -1,0 +1,108 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"time"
+
+	"pando.run/pando"
+)
+
+var _ pando.Objects = (*Objects)(nil)
+
+// Objects is one host's hash tree in memory. It survives its agent, as a file does: hand the same to the next one.
+type Objects struct {
+	mu      sync.Mutex
+	objects map[pando.ObjectID]pando.Object
+	refs    map[string]pando.ObjectID
+}
+
+// NewObjects returns an empty tree.
+func NewObjects() *Objects {
+	return &Objects{objects: map[pando.ObjectID]pando.Object{}, refs: map[string]pando.ObjectID{}}
+}
+
+func (o *Objects) Object(id pando.ObjectID) (pando.ObjectKind, []byte, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	v, ok := o.objects[id]
+	if !ok {
+		return "", nil, fmt.Errorf("object %s: %w", id, pando.ErrNotFound)
+	}
+	return v.Kind, v.Body, nil
+}
+
+func (o *Objects) Ref(name string) (pando.ObjectID, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	id, ok := o.refs[name]
+	if !ok {
+		return id, fmt.Errorf("ref %s: %w", name, pando.ErrNotFound)
+	}
+	return id, nil
+}
+
+func (o *Objects) Refs(prefix string) (map[string]pando.ObjectID, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	out := maps.Clone(o.refs)
+	maps.DeleteFunc(out, func(name string, _ pando.ObjectID) bool { return !strings.HasPrefix(name, prefix) })
+	return out, nil
+}
+
+func (o *Objects) Update(_ context.Context, u pando.ObjectsUpdate) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for name, want := range u.If {
+		if now := o.refs[name]; now != want {
+			return fmt.Errorf("ref %s: %w: it is at %s, not %s", name, pando.ErrConflict, now, want)
+		}
+	}
+	for _, v := range u.Objects {
+		o.objects[v.ID] = v
+	}
+	for name, id := range u.Refs {
+		if id.IsZero() {
+			delete(o.refs, name)
+		} else {
+			o.refs[name] = id
+		}
+	}
+	return nil
+}
+
+func (o *Objects) Prune(_ context.Context, keep func(pando.ObjectID) bool) (deleted int, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	before := len(o.objects)
+	maps.DeleteFunc(o.objects, func(id pando.ObjectID, _ pando.Object) bool { return !keep(id) })
+	return before - len(o.objects), nil
+}
+
+var _ pando.IDs = (*IDs)(nil)
+
+// IDs counts: the same run gives the same names.
+type IDs struct {
+	mu sync.Mutex
+	n  int
+}
+
+func (i *IDs) next() int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.n++
+	return i.n
+}
+
+// Instance is website-00001 and so on.
+func (i *IDs) Instance(s pando.ServiceName) pando.InstanceID {
+	return pando.InstanceID(fmt.Sprintf("%s-%05d", s, i.next()))
+}
+
+// Sequential sorts by time, then by the order of asking.
+func (i *IDs) Sequential(now time.Time) string {
+	return fmt.Sprintf("%013x%013x", now.UnixMilli(), i.next())
+}

@@ -1,0 +1,284 @@
+// Package sim is the outside world in memory, for runs in virtual time: a registry, steering, objects and names with the
+// behaviour of the real drivers, and with faults that a test turns on.
+//
+// It has no clock of its own. A simulation runs inside a bubble of testing/synctest, where time is virtual for everything,
+// the packages of others included: pando.WallClock is the clock, and time passes when every goroutine waits. What is random
+// comes from a seed; what goroutines that are ready at the same instant do first is the scheduler's choice.
+//
+// It never touches a file, a socket or the kernel.
+package sim
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"pando.run/pando"
+)
+
+var _ pando.Registry = (*Registry)(nil)
+
+// Registry keeps records in memory, with the revisions, conditions and fences of the real one.
+type Registry struct {
+	mu       sync.Mutex
+	rand     *rand.Rand
+	delayMax time.Duration
+	fault    error
+	revision pando.StoreRevision
+	records  map[pando.Key]pando.Record
+	history  []pando.Batch // every commit since birth
+	changed  chan struct{} // closed and replaced by every commit
+}
+
+// NewRegistry returns an empty registry whose calls and watches take up to delayMax each, as the seed says.
+func NewRegistry(seed uint64, delayMax time.Duration) *Registry {
+	return &Registry{
+		rand:     rand.New(rand.NewPCG(seed, 1)),
+		delayMax: delayMax,
+		records:  map[pando.Key]pando.Record{},
+		changed:  make(chan struct{}),
+	}
+}
+
+// Fail makes every call end with err (pando.ErrUnavailable, pando.ErrStoreFull) until Fail(nil). A full store can be read.
+func (r *Registry) Fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fault = err
+	r.wake()
+}
+
+// Depose ends the leadership of a role, or the epoch of a host, as a lost lease does: its fence fails from now on.
+func (r *Registry) Depose(f pando.Fence) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.holds(f) {
+		r.write(nil, []pando.Key{f.Key})
+	}
+}
+
+// wake tells everybody who waits that something has changed. The caller holds the lock.
+func (r *Registry) wake() {
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// travel takes the time that a call or a message is on its way.
+func (r *Registry) travel(ctx context.Context) error {
+	r.mu.Lock()
+	var d time.Duration
+	if r.delayMax > 0 {
+		d = time.Duration(r.rand.Int64N(int64(r.delayMax)))
+	}
+	r.mu.Unlock()
+	if d == 0 {
+		return ctx.Err()
+	}
+	return pando.Sleep(ctx, pando.WallClock{}, d)
+}
+
+// Snapshot reads everything under prefix.
+func (r *Registry) Snapshot(ctx context.Context, prefix pando.Key) (pando.Snapshot, error) {
+	if err := r.travel(ctx); err != nil {
+		return pando.Snapshot{}, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.fault != nil && r.fault != pando.ErrStoreFull {
+		return pando.Snapshot{}, fmt.Errorf("read %s*: %w", prefix, r.fault)
+	}
+	s := pando.Snapshot{Revision: r.revision}
+	for _, k := range slices.Sorted(maps.Keys(r.records)) {
+		if strings.HasPrefix(string(k), string(prefix)) {
+			s.Records = append(s.Records, r.records[k])
+		}
+	}
+	return s, nil
+}
+
+// Commit writes a transaction. A fault refuses it before anything is written.
+func (r *Registry) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision, error) {
+	if err := r.travel(ctx); err != nil {
+		return 0, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.fault != nil {
+		return 0, fmt.Errorf("commit: %w", r.fault)
+	}
+	if t.Fence != (pando.Fence{}) && !r.holds(t.Fence) {
+		return 0, fmt.Errorf("commit: %w: %s of revision %d", pando.ErrFenced, t.Fence.Key, t.Fence.Created)
+	}
+	for _, c := range t.If {
+		if now := r.records[c.Key].Modified; now != c.Modified {
+			return 0, fmt.Errorf("commit: %w: %s is at revision %d, not %d", pando.ErrConflict, c.Key, now, c.Modified)
+		}
+	}
+	puts := make(map[pando.Key][]byte, len(t.Put))
+	for _, v := range t.Put {
+		b, err := pando.Encode(v)
+		if err != nil {
+			return 0, err
+		}
+		puts[v.Key()] = b
+	}
+	if len(puts) != len(t.Put) || len(puts)+len(t.Delete) == 0 {
+		return 0, fmt.Errorf("%w: a transaction writes each key once, and at least one", pando.ErrInvalid)
+	}
+	return r.write(puts, t.Delete), nil
+}
+
+func (r *Registry) holds(f pando.Fence) bool { return r.records[f.Key].Created == f.Created }
+
+// write is one commit. The caller holds the lock.
+func (r *Registry) write(puts map[pando.Key][]byte, deletes []pando.Key) pando.StoreRevision {
+	r.revision++
+	b := pando.Batch{Revision: r.revision}
+	for _, k := range slices.Sorted(maps.Keys(puts)) {
+		rec := pando.Record{Key: k, Value: puts[k], Created: r.records[k].Created, Modified: r.revision}
+		if rec.Created == 0 {
+			rec.Created = r.revision
+		}
+		r.records[k] = rec
+		b.Changes = append(b.Changes, rec)
+	}
+	for _, k := range deletes {
+		if _, ok := r.records[k]; ok {
+			delete(r.records, k)
+			b.Changes = append(b.Changes, pando.Record{Key: k, Modified: r.revision})
+		}
+	}
+	r.history = append(r.history, b)
+	r.wake()
+	return r.revision
+}
+
+// Watch streams every commit under prefix after a revision; each is delayed on its way, in order. It ends with
+// pando.ErrUnavailable while the registry is out of reach.
+func (r *Registry) Watch(ctx context.Context, prefix pando.Key, after pando.StoreRevision) <-chan pando.Batch {
+	out := make(chan pando.Batch)
+	go func() {
+		defer close(out)
+		for {
+			r.mu.Lock()
+			fault, changed := r.fault, r.changed
+			news := slices.Clone(r.history[min(int(after), len(r.history)):])
+			r.mu.Unlock()
+			for _, b := range news {
+				after = b.Revision
+				b.Changes = slices.DeleteFunc(slices.Clone(b.Changes), func(c pando.Record) bool { return !strings.HasPrefix(string(c.Key), string(prefix)) })
+				if len(b.Changes) == 0 {
+					continue
+				}
+				if r.travel(ctx) != nil || !send(ctx, out, b) {
+					return
+				}
+			}
+			if fault != nil && fault != pando.ErrStoreFull {
+				send(ctx, out, pando.Batch{Revision: after, Err: fault})
+				return
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
+}
+
+func send(ctx context.Context, out chan<- pando.Batch, b pando.Batch) bool {
+	select {
+	case out <- b:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Lead waits until the role is free. It lasts until ctx ends or Depose.
+func (r *Registry) Lead(ctx context.Context, role, candidate string) (pando.Fence, <-chan struct{}, error) {
+	k := pando.LeaderKey(role)
+	value, err := pando.Encode(candidate)
+	if err != nil {
+		return pando.Fence{}, nil, err
+	}
+	for {
+		r.mu.Lock()
+		_, taken := r.records[k]
+		if fault := r.fault; fault != nil {
+			r.mu.Unlock()
+			return pando.Fence{}, nil, fmt.Errorf("lead %s: %w", role, fault)
+		}
+		if !taken {
+			f := pando.Fence{Key: k, Created: r.write(map[pando.Key][]byte{k: value}, nil)}
+			r.mu.Unlock()
+			return f, r.hold(ctx, f, 0), nil
+		}
+		changed := r.changed
+		r.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return pando.Fence{}, nil, ctx.Err()
+		}
+	}
+}
+
+// Join puts the host's record and begins a new epoch of its agent. When ctx ends, the record goes after ttl unless another
+// agent of the host has joined.
+func (r *Registry) Join(ctx context.Context, h pando.Host, ttl time.Duration) (pando.Fence, <-chan struct{}, error) {
+	if err := r.travel(ctx); err != nil {
+		return pando.Fence{}, nil, err
+	}
+	value, err := pando.Encode(h)
+	if err != nil {
+		return pando.Fence{}, nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.fault != nil {
+		return pando.Fence{}, nil, fmt.Errorf("join host %s: %w", h.Name, r.fault)
+	}
+	epoch := pando.LeaderKey("host-" + string(h.Name))
+	r.write(nil, []pando.Key{epoch})
+	f := pando.Fence{Key: epoch}
+	f.Created = r.write(map[pando.Key][]byte{epoch: value, h.Key(): value}, nil)
+	return f, r.hold(ctx, f, ttl, h.Key()), nil
+}
+
+// hold returns a channel that closes when the fence is lost. Once ctx has ended, the fence and what else lives as long go
+// after the lease.
+func (r *Registry) hold(ctx context.Context, f pando.Fence, lease time.Duration, also ...pando.Key) <-chan struct{} {
+	lost := make(chan struct{})
+	go func() {
+		for {
+			r.mu.Lock()
+			held, changed := r.holds(f), r.changed
+			r.mu.Unlock()
+			if !held {
+				close(lost)
+				return
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				close(lost)
+				time.Sleep(lease)
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				if r.holds(f) {
+					r.write(nil, append(also, f.Key))
+				}
+				return
+			}
+		}
+	}()
+	return lost
+}
