@@ -1,0 +1,306 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"pando.run/pando"
+)
+
+var (
+	_ pando.Sandboxes = (*Sandboxes)(nil)
+	_ pando.Sandbox   = (*Sandbox)(nil)
+	_ pando.Steering  = (*Steering)(nil)
+)
+
+// Application is the program of an instance: it does what it likes (through the agent's pando.Self, which the test hands
+// it) until ctx ends, and returns its exit code.
+type Application func(ctx context.Context, s *Sandbox) (code int)
+
+// Sandboxes starts instances whose program is a function. It survives its agent: hand the same to the next one.
+type Sandboxes struct {
+	mu        sync.Mutex
+	rand      *rand.Rand
+	run       Application
+	startMax  time.Duration
+	lifeMax   time.Duration
+	sandboxes map[pando.InstanceID]*Sandbox
+	steering  *Steering
+}
+
+// NewSandboxes returns a host's sandboxes. A start takes up to startMax, an instance crashes within lifeMax (0: never),
+// both as the seed says. steering tells how many flows an instance has.
+func NewSandboxes(seed uint64, run Application, startMax, lifeMax time.Duration, steering *Steering) *Sandboxes {
+	return &Sandboxes{
+		rand: rand.New(rand.NewPCG(seed, 2)), run: run, startMax: startMax, lifeMax: lifeMax,
+		sandboxes: map[pando.InstanceID]*Sandbox{}, steering: steering,
+	}
+}
+
+// draw returns a time below most; 0 when most is. The caller holds the lock.
+func (h *Sandboxes) draw(most time.Duration) time.Duration {
+	if most <= 0 {
+		return 0
+	}
+	return time.Duration(h.rand.Int64N(int64(most)))
+}
+
+// Start starts the program after the time that a start takes.
+func (h *Sandboxes) Start(ctx context.Context, s pando.SandboxSpec) (pando.Sandbox, error) {
+	h.mu.Lock()
+	wait, life := h.draw(h.startMax), h.draw(h.lifeMax)
+	h.mu.Unlock()
+	if err := pando.Sleep(ctx, pando.WallClock{}, wait); err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, ok := h.sandboxes[s.Instance.ID]; ok {
+		return nil, fmt.Errorf("start %s: %w", s.Instance.ID, pando.ErrExists)
+	}
+	alive, kill := context.WithCancelCause(context.Background())
+	b := &Sandbox{Spec: s, host: h, kill: kill, events: make(chan pando.SandboxEvent, 2), gone: make(chan struct{}), listener: newListener()}
+	h.sandboxes[s.Instance.ID] = b
+	go b.live(alive, h.run, life)
+	return b, nil
+}
+
+// Attach returns every sandbox that was not removed, in the order of their names.
+func (h *Sandboxes) Attach(context.Context) ([]pando.Sandbox, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []pando.Sandbox
+	for _, id := range slices.Sorted(maps.Keys(h.sandboxes)) {
+		out = append(out, h.sandboxes[id])
+	}
+	return out, nil
+}
+
+// Sandbox is one instance.
+type Sandbox struct {
+	Spec     pando.SandboxSpec
+	host     *Sandboxes
+	kill     context.CancelCauseFunc
+	events   chan pando.SandboxEvent
+	gone     chan struct{} // closes when the program has ended
+	listener *listener
+}
+
+// signalled is why a program was ended from outside.
+type signalled string
+
+func (s signalled) Error() string { return string(s) }
+
+func (b *Sandbox) live(alive context.Context, run Application, life time.Duration) {
+	if life > 0 {
+		crash := time.AfterFunc(life, func() { b.kill(signalled("SIGSEGV")) })
+		defer crash.Stop()
+	}
+	exit := pando.Exit{Code: run(alive, b)}
+	if s, ok := context.Cause(alive).(signalled); ok {
+		exit.Code, exit.Signal = -1, string(s)
+	}
+	b.kill(nil)
+	b.events <- pando.SandboxEvent{Kind: pando.SandboxExited, Exit: exit}
+	close(b.events)
+	close(b.gone)
+}
+
+// Crash ends the program as a fault of its own does.
+func (b *Sandbox) Crash() { b.kill(signalled("SIGSEGV")) }
+
+func (b *Sandbox) Instance() pando.InstanceID        { return b.Spec.Instance.ID }
+func (b *Sandbox) Service() pando.ServiceKey         { return b.Spec.Instance.Service }
+func (b *Sandbox) Listener() net.Listener            { return b.listener }
+func (b *Sandbox) Events() <-chan pando.SandboxEvent { return b.events }
+func (b *Sandbox) Pause(context.Context) error       { return nil }
+func (b *Sandbox) Resume(context.Context) error      { return nil }
+func (b *Sandbox) LastLines(int) []string            { return nil }
+
+func (b *Sandbox) Link() pando.Link {
+	return pando.Link{IP4: b.Spec.Instance.IP4, IP6: b.Spec.Instance.IP6, Host: "sim-" + string(b.Instance())}
+}
+
+// Stop ends the program and waits for it.
+func (b *Sandbox) Stop(ctx context.Context) error {
+	b.kill(signalled("SIGTERM"))
+	select {
+	case <-b.gone:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Remove forgets the sandbox.
+func (b *Sandbox) Remove(ctx context.Context) error {
+	if err := b.Stop(ctx); err != nil {
+		return err
+	}
+	b.host.mu.Lock()
+	defer b.host.mu.Unlock()
+	delete(b.host.sandboxes, b.Instance())
+	return b.listener.Close()
+}
+
+// Exec succeeds while the program lives.
+func (b *Sandbox) Exec(context.Context, []string) (int, []byte, error) {
+	select {
+	case <-b.gone:
+		return 1, nil, nil
+	default:
+		return 0, nil, nil
+	}
+}
+
+func (b *Sandbox) Flows(context.Context) (int, error) {
+	return b.host.steering.flowsOf(b.Instance()), nil
+}
+func (b *Sandbox) Usage(context.Context) (pando.Usage, error) { return pando.Usage{PIDs: 1}, nil }
+
+// listener never has a connection: a simulated program calls the agent itself.
+type listener struct {
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newListener() *listener { return &listener{closed: make(chan struct{})} }
+
+func (l *listener) Accept() (net.Conn, error) {
+	<-l.closed
+	return nil, net.ErrClosed
+}
+
+func (l *listener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+func (l *listener) Addr() net.Addr { return &net.UnixAddr{Net: "unix", Name: "sim"} }
+
+// Steering keeps a host's tables, and flows that a test opens and closes.
+type Steering struct {
+	mu     sync.Mutex
+	tables map[pando.ServiceKey]pando.SteeringTable
+	flows  map[pando.InstanceID]int
+	total  map[pando.InstanceID]uint64
+	broken int
+}
+
+// NewSteering returns a host's steering.
+func NewSteering() *Steering {
+	return &Steering{tables: map[pando.ServiceKey]pando.SteeringTable{}, flows: map[pando.InstanceID]int{}, total: map[pando.InstanceID]uint64{}}
+}
+
+// Open begins a flow to a service and returns the instance that got it: the one whose flows are fewest for its weight.
+func (s *Steering) Open(k pando.ServiceKey) (pando.InstanceID, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	best, found := pando.Endpoint{}, false
+	for _, e := range s.tables[k].Endpoints {
+		if e.Weight > 0 && (!found || s.flows[e.Instance]*best.Weight < s.flows[best.Instance]*e.Weight) {
+			best, found = e, true
+		}
+	}
+	if found {
+		s.flows[best.Instance]++
+		s.total[best.Instance]++
+	}
+	return best.Instance, found
+}
+
+// End closes a flow that an instance has.
+func (s *Steering) End(i pando.InstanceID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.flows[i] > 0 {
+		s.flows[i]--
+	}
+}
+
+// Broken is how many flows lost their endpoint while they were open.
+func (s *Steering) Broken() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.broken
+}
+
+func (s *Steering) flowsOf(i pando.InstanceID) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.flows[i]
+}
+
+// Publish replaces a table. Flows of endpoints that it no longer has are broken.
+func (s *Steering) Publish(_ context.Context, t pando.SteeringTable) error {
+	if len(t.Endpoints) > pando.EndpointsMax {
+		return fmt.Errorf("publish %s: %w: %d endpoints, at most %d", t.Service, pando.ErrTooLarge, len(t.Endpoints), pando.EndpointsMax)
+	}
+	t.Endpoints = slices.Clone(t.Endpoints)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.replace(t.Service, t)
+	return nil
+}
+
+// replace takes a new table, or with no endpoints the end of a service. The caller holds the lock.
+func (s *Steering) replace(k pando.ServiceKey, t pando.SteeringTable) {
+	for _, e := range s.tables[k].Endpoints {
+		if !slices.ContainsFunc(t.Endpoints, func(n pando.Endpoint) bool { return n.Instance == e.Instance }) {
+			s.broken += s.flows[e.Instance]
+			delete(s.flows, e.Instance)
+		}
+	}
+	s.tables[k] = t
+}
+
+// Withdraw forgets a service.
+func (s *Steering) Withdraw(_ context.Context, k pando.ServiceKey) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.replace(k, pando.SteeringTable{})
+	delete(s.tables, k)
+	return nil
+}
+
+// Published lists the services.
+func (s *Steering) Published(context.Context) ([]pando.ServiceKey, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(s.tables), func(a, b pando.ServiceKey) int {
+		return slices.Compare([]string{string(a.Tenant), string(a.Name)}, []string{string(b.Tenant), string(b.Name)})
+	}), nil
+}
+
+// Connect and Disconnect have nothing to do: there is no link.
+func (*Steering) Connect(context.Context, pando.Link, []pando.Port, netip.Addr, netip.Addr) error {
+	return nil
+}
+func (*Steering) Disconnect(context.Context, pando.Link) error { return nil }
+
+// Sweep reports the flows that are open.
+func (s *Steering) Sweep(context.Context) (pando.SweepReport, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return pando.SweepReport{Flows: maps.Clone(s.flows)}, nil
+}
+
+// Counters count flows only.
+func (s *Steering) Counters(context.Context) ([]pando.EndpointCounters, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []pando.EndpointCounters
+	for k, t := range s.tables {
+		for _, e := range t.Endpoints {
+			out = append(out, pando.EndpointCounters{Service: k, Instance: e.Instance, Flows: s.total[e.Instance], At: time.Now()})
+		}
+	}
+	return out, nil
+}
