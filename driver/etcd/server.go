@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -49,7 +50,7 @@ type Server struct {
 	lock     *os.File
 	stop     context.CancelFunc // of the guard
 	guarding sync.WaitGroup
-	grpc     *grpc.Server
+	grpc     atomic.Pointer[grpc.Server] // set by etcd once it serves
 	closed   sync.Once
 }
 
@@ -122,17 +123,14 @@ func lockDir(dir string) (*os.File, error) {
 
 // embedded is etcd's configuration: unix sockets only, small memory, history by revision.
 func (s *Server) embedded(c ServerConfig, g *guard) (*embed.Config, error) {
-	// Relative, because a socket's path is short and a data directory's need not be.
-	peer := filepath.Join(c.Dir, "peer")
-	if len(peer) > socketPathMax {
-		peer = filepath.Join(os.TempDir(), fmt.Sprintf("pando-peer-%d", os.Getpid()))
-	}
-	client := c.ClientSocket
+	peer, client := filepath.Join(c.Dir, "peer"), c.ClientSocket
 	if client == "" {
-		client = peer + ".client"
+		client = filepath.Join(c.Dir, "client")
 	}
-	if len(client) > socketPathMax {
-		return nil, fmt.Errorf("%w: socket path %q is longer than %d bytes", pando.ErrInvalid, client, socketPathMax)
+	for _, path := range []string{peer, client} {
+		if len(path) > socketPathMax {
+			return nil, fmt.Errorf("%w: the socket path %q is longer than %d bytes: choose a shorter directory", pando.ErrInvalid, path, socketPathMax)
+		}
 	}
 	clients := []url.URL{{Scheme: "unix", Path: client}}
 	peers := []url.URL{{Scheme: "unix", Path: peer}}
@@ -152,7 +150,7 @@ func (s *Server) embedded(c ServerConfig, g *guard) (*embed.Config, error) {
 	conf.WatchProgressNotifyInterval = 10 * time.Second
 	conf.ZapLoggerBuilder = embed.NewZapLoggerBuilder(quiet(c.Log))
 	conf.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.ChainUnaryInterceptor(g.intercept)}
-	conf.ServiceRegister = func(gs *grpc.Server) { s.grpc = gs }
+	conf.ServiceRegister = s.grpc.Store
 	return conf, nil
 }
 
@@ -196,8 +194,8 @@ func (s *Server) Close() error {
 		if s.registry != nil {
 			err = s.registry.Close()
 		}
-		if s.grpc != nil {
-			s.grpc.Stop() // etcd's own way waits 5 s for watchers to leave
+		if g := s.grpc.Load(); g != nil {
+			g.Stop() // etcd's own way waits 5 s for watchers to leave
 		}
 		s.etcd.Close()
 		err = errors.Join(err, s.lock.Close())
