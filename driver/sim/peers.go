@@ -1,0 +1,94 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+
+	"pando.run/pando"
+)
+
+var _ pando.Peers = (*Peers)(nil)
+
+// Agent is what a host answers its peers; an agent that driver/peer can serve fits.
+type Agent interface {
+	Applied(ctx context.Context, s pando.ServiceKey, at pando.StoreRevision) error
+	Logs(ctx context.Context, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error)
+	Counters(ctx context.Context) ([]pando.EndpointCounters, error)
+	StateLog(ctx context.Context, s pando.ServiceKey, max int) ([]pando.StateCommit, error)
+	State() http.Handler
+}
+
+// Peers calls the agents of a simulation directly.
+type Peers struct {
+	mu     sync.Mutex
+	agents map[pando.HostName]Agent
+}
+
+// NewPeers returns a network without hosts.
+func NewPeers() *Peers { return &Peers{agents: map[pando.HostName]Agent{}} }
+
+// Set makes a host answer; a nil agent takes it off the network.
+func (p *Peers) Set(h pando.HostName, a Agent) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.agents, h)
+	if a != nil {
+		p.agents[h] = a
+	}
+}
+
+func (p *Peers) agent(h pando.Host) (Agent, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	a, ok := p.agents[h.Name]
+	if !ok {
+		return nil, fmt.Errorf("%w: host %s does not answer", pando.ErrUnavailable, h.Name)
+	}
+	return a, nil
+}
+
+func (p *Peers) Applied(ctx context.Context, h pando.Host, s pando.ServiceKey, at pando.StoreRevision) error {
+	a, err := p.agent(h)
+	if err != nil {
+		return err
+	}
+	return a.Applied(ctx, s, at)
+}
+
+func (p *Peers) Logs(ctx context.Context, h pando.Host, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error) {
+	a, err := p.agent(h)
+	if err != nil {
+		return nil, err
+	}
+	return a.Logs(ctx, i, lines, follow)
+}
+
+func (p *Peers) Counters(ctx context.Context, h pando.Host) ([]pando.EndpointCounters, error) {
+	a, err := p.agent(h)
+	if err != nil {
+		return nil, err
+	}
+	return a.Counters(ctx)
+}
+
+func (p *Peers) StateLog(ctx context.Context, h pando.Host, s pando.ServiceKey, max int) ([]pando.StateCommit, error) {
+	a, err := p.agent(h)
+	if err != nil {
+		return nil, err
+	}
+	return a.StateLog(ctx, s, max)
+}
+
+// State answers as the host does, or that it cannot be reached.
+func (p *Peers) State(h pando.Host) http.Handler {
+	a, err := p.agent(h)
+	if err != nil {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		})
+	}
+	return a.State()
+}
