@@ -46,9 +46,18 @@ var phaseNext = map[Phase][]Phase{
 // May says whether an instance in phase p may come to phase q.
 func (p Phase) May(q Phase) bool { return slices.Contains(phaseNext[p], q) }
 
-// Capacity says whether the phase counts against max: it serves or soon will.
-func (p Phase) Capacity() bool {
-	return p == PhasePlaced || p == PhaseStarting || p == PhaseReady || p == PhaseInRotation
+// Capacity says whether the instance counts against max: it serves or soon will. A reserve does not.
+func (i Instance) Capacity() bool {
+	return !i.Warm && slices.Contains([]Phase{PhasePlaced, PhaseStarting, PhaseReady, PhaseInRotation}, i.Phase)
+}
+
+// Become returns the instance in phase q since at, with the reason. An illegal step is a programming error.
+func (i Instance) Become(q Phase, at time.Time, reason string) Instance {
+	if !i.Phase.May(q) {
+		panic("instance " + string(i.ID) + ": " + string(i.Phase) + " cannot become " + string(q))
+	}
+	i.Phase, i.Since, i.Reason = q, at, reason
+	return i
 }
 
 // TakesFlows says whether new flows may be steered to an instance in this phase.

@@ -21,12 +21,14 @@ type Service struct {
 	ServiceKey
 	VIP4     netip.Addr   `json:"vip4"`
 	VIP6     netip.Addr   `json:"vip6"`
-	Current  int          `json:"current"`          // the revision that serves, 0 before the first has
-	Target   int          `json:"target"`           // the newest revision that is wanted; != Current during a rollout
-	Latest   int          `json:"latest"`           // the highest revision number ever given
-	Phase    ServicePhase `json:"phase"`            //
-	Reason   string       `json:"reason,omitempty"` //
-	Pin      *Pin         `json:"pin,omitempty"`    //
+	Current  int          `json:"current"`           // the revision that serves, 0 before the first has
+	Target   int          `json:"target"`            // the newest revision that is wanted; != Current during a rollout
+	Latest   int          `json:"latest"`            // the highest revision number ever given
+	Phase    ServicePhase `json:"phase"`             //
+	Reason   string       `json:"reason,omitempty"`  //
+	Pin      *Pin         `json:"pin,omitempty"`     //
+	Rolling  int          `json:"rolling,omitempty"` // how many instances a rollout has to end with
+	Purge    bool         `json:"purge,omitempty"`   // its state goes with it
 	Removing bool         `json:"removing,omitempty"`
 	Asked    time.Time    `json:"asked"` // of the newest spec
 }

@@ -36,3 +36,27 @@ func BackOff(decisions []pando.Decision, now time.Time) (notBefore time.Time, fa
 	}
 	return last.Add(wait), failures
 }
+
+// Ended counts the instances that ran to their end since the last deploy and that the restart policy does not replace.
+func Ended(decisions []pando.Decision, policy pando.RestartPolicy) int {
+	n := 0
+	for _, d := range decisions {
+		switch {
+		case d.Kind == pando.DecidedDeploy:
+			n = 0
+		case d.Kind != pando.DecidedFailed:
+		case policy == pando.RestartNo, policy == pando.RestartOnFailure && cleanExit(d):
+			n++
+		}
+	}
+	return n
+}
+
+// ExitCode is the input of a failed decision that carries the program's exit code; it is absent when the program did not
+// exit by itself.
+const ExitCode = "exit_code"
+
+func cleanExit(d pando.Decision) bool {
+	code, ok := d.Inputs[ExitCode]
+	return ok && code == 0
+}

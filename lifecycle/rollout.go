@@ -27,7 +27,7 @@ func Rollout(current, target, wanted int, r pando.Rollout, instances []pando.Ins
 		switch {
 		case i.Revision == target && i.Phase == pando.PhaseFailed:
 			return Move{Abort: true, Reason: fmt.Sprintf("%s of revision %d failed: %s", i.ID, target, i.Reason)}
-		case !i.Phase.Capacity():
+		case !i.Capacity():
 		case i.Revision == target:
 			fresh = append(fresh, i)
 		default:
@@ -35,7 +35,7 @@ func Rollout(current, target, wanted int, r pando.Rollout, instances []pando.Ins
 		}
 	}
 	healthy, next := healthySince(fresh, pando.Seconds(r.HealthySeconds), now)
-	if len(old) == 0 && healthy >= min(wanted, max(1, len(fresh))) && len(fresh) >= wanted {
+	if len(old) == 0 && healthy >= wanted {
 		return Move{Finish: true, Reason: fmt.Sprintf("%d instances of revision %d are in rotation, none of revision %d is left", len(fresh), target, current)}
 	}
 	if len(fresh) < wanted && len(fresh)+len(old) < wanted+r.Surge {

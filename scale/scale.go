@@ -42,7 +42,7 @@ type Verdict struct {
 
 // Capacity counts the instances that serve or soon will.
 func Capacity(instances []pando.Instance) int {
-	return count(instances, func(i pando.Instance) bool { return i.Phase.Capacity() })
+	return count(instances, func(i pando.Instance) bool { return i.Capacity() })
 }
 
 // Serving counts the instances that take new flows.
