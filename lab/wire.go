@@ -1,0 +1,109 @@
+package lab
+
+import (
+	"fmt"
+	"net"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+)
+
+// mtuBytes leaves room for a tunnel's header around a full frame of 1500.
+const mtuBytes = 1600
+
+// vips are the ranges that the client reaches by way of the first host.
+var vips = []string{"10.127.0.0/16", "fd70:616e:646f:ffff::/64"}
+
+// inside opens netlink in the network namespace of a host.
+func (h Host) inside() (*netlink.Handle, error) {
+	ns, err := netns.GetFromPid(h.Pid)
+	if err != nil {
+		return nil, fmt.Errorf("network namespace of lab host %s: %w", h.Name, err)
+	}
+	defer ns.Close()
+	return netlink.NewHandleAt(ns)
+}
+
+// wire joins everybody to the switch's bridge: host i is 10.126.0.i, the client 10.126.0.254.
+func (l *Lab) wire() error {
+	sw, err := l.Switch.inside()
+	if err != nil {
+		return err
+	}
+	defer sw.Close()
+	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "pando0", MTU: mtuBytes}}
+	if err := sw.LinkAdd(bridge); err != nil {
+		return fmt.Errorf("make the lab's bridge: %w", err)
+	}
+	if err := sw.LinkSetUp(bridge); err != nil {
+		return fmt.Errorf("raise the lab's bridge: %w", err)
+	}
+	for i := range l.Hosts {
+		if err := l.Hosts[i].plug(sw, bridge, i+1); err != nil {
+			return fmt.Errorf("plug in lab host %s: %w", l.Hosts[i].Name, err)
+		}
+	}
+	if err := l.Client.plug(sw, bridge, 254); err != nil {
+		return fmt.Errorf("plug in the lab's client: %w", err)
+	}
+	return l.Client.routeVIPs(l.Hosts[0])
+}
+
+func (h *Host) plug(sw *netlink.Handle, bridge netlink.Link, n int) error {
+	port := &netlink.Veth{
+		LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprintf("port%d", n), MTU: mtuBytes, MasterIndex: bridge.Attrs().Index},
+		PeerName:  "eth0", PeerMTU: mtuBytes, PeerNamespace: netlink.NsPid(h.Pid),
+	}
+	if err := sw.LinkAdd(port); err != nil {
+		return err
+	}
+	if err := sw.LinkSetUp(port); err != nil {
+		return err
+	}
+	in, err := h.inside()
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	h.IPv4, h.IPv6 = fmt.Sprintf("10.126.0.%d", n), fmt.Sprintf("fd70:616e:646f::%x", n)
+	for _, name := range []string{"lo", "eth0"} {
+		link, err := in.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		if err := in.LinkSetUp(link); err != nil {
+			return err
+		}
+		if name == "lo" {
+			continue
+		}
+		for _, text := range []string{h.IPv4 + "/24", h.IPv6 + "/64"} {
+			addr, err := netlink.ParseAddr(text)
+			if err != nil {
+				return err
+			}
+			if err := in.AddrAdd(link, addr); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (h Host) routeVIPs(via Host) error {
+	in, err := h.inside()
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	for i, gateway := range []string{via.IPv4, via.IPv6} {
+		_, dst, err := net.ParseCIDR(vips[i])
+		if err != nil {
+			return err
+		}
+		if err := in.RouteAdd(&netlink.Route{Dst: dst, Gw: net.ParseIP(gateway)}); err != nil {
+			return fmt.Errorf("route %s via %s: %w", vips[i], gateway, err)
+		}
+	}
+	return nil
+}
