@@ -168,3 +168,16 @@ func Decode(r Record, v any) error {
 	}
 	return nil
 }
+
+// Service returns the service that a key belongs to; ok is false for records of hosts and leaders.
+func (k Key) Service() (s ServiceKey, ok bool) {
+	parts := strings.SplitN(string(k), "/", 6) // "", pando, kind, tenant, service, …
+	switch k.Kind() {
+	case KindService, KindRevision, KindInstance, KindIntent, KindDecision, KindHead:
+		if len(parts) < 5 {
+			return ServiceKey{}, false
+		}
+		return ServiceKey{Tenant: Tenant(parts[3]), Name: ServiceName(parts[4])}, true
+	}
+	return ServiceKey{}, false
+}

@@ -19,11 +19,12 @@ type World struct {
 	Hosts     map[HostName]Versioned[Host]
 	Seen      StoreRevision // of the newest commit applied
 	byKey     map[Key]noted
+	gone      map[Key]StoreRevision // deleted; kept until every older message has been seen
 }
 
 // noted is what the world knows of one key, so that a late message never brings back an older state.
 type noted struct {
-	value    any // nil: deleted, kept until every older message has been seen
+	value    Stored
 	modified StoreRevision
 }
 
@@ -47,6 +48,7 @@ func NewWorld() *World {
 		Heads:     map[ServiceKey]Versioned[StateHead]{},
 		Hosts:     map[HostName]Versioned[Host]{},
 		byKey:     map[Key]noted{},
+		gone:      map[Key]StoreRevision{},
 	}
 }
 
@@ -59,9 +61,9 @@ func (w *World) Apply(changes []Record, at StoreRevision) error {
 		}
 	}
 	w.Seen = max(w.Seen, at)
-	for k, n := range w.byKey {
-		if n.value == nil && n.modified <= w.Seen {
-			delete(w.byKey, k)
+	for k, deleted := range w.gone {
+		if deleted <= w.Seen {
+			delete(w.gone, k)
 		}
 	}
 	return errors.Join(errs...)
@@ -119,7 +121,7 @@ func decode[T Stored](r Record) (Stored, error) {
 }
 
 func (w *World) put(v Stored, at StoreRevision) {
-	if w.byKey[v.Key()].modified > at {
+	if w.byKey[v.Key()].modified > at || w.gone[v.Key()] > at {
 		return
 	}
 	w.byKey[v.Key()] = noted{value: v, modified: at}
@@ -149,7 +151,8 @@ func (w *World) forget(k Key, at StoreRevision) {
 	if n.modified > at {
 		return
 	}
-	w.byKey[k] = noted{modified: at}
+	delete(w.byKey, k)
+	w.gone[k] = max(w.gone[k], at)
 	switch v := n.value.(type) {
 	case Service:
 		delete(w.Services, v.ServiceKey)

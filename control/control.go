@@ -1,0 +1,235 @@
+// Package control is the cluster loop: it composes what the rooms know (scale, lifecycle) into decisions about every
+// service, and answers operators.
+//
+// It never touches an instance, a packet or a file: it reads the registry, decides (Decide is pure) and writes the
+// registry; agents do the rest. One control leads at a time, and every one of its writes is fenced by its leadership.
+package control
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"pando.run/pando"
+)
+
+// Config is what a control needs.
+type Config struct {
+	Registry pando.Registry
+	Peers    pando.Peers
+	Clock    pando.Clock
+	IDs      pando.IDs
+	Log      *slog.Logger
+	Name     string // of this candidate, in the election
+}
+
+// Control decides for the whole cluster while it leads, and answers operators always.
+type Control struct {
+	Config
+	mu      sync.Mutex
+	world   *pando.World
+	dirty   map[pando.ServiceKey]bool
+	wakes   map[pando.ServiceKey]time.Time
+	changed chan struct{} // closed and replaced at every change of the world
+	nudge   chan struct{}
+}
+
+// New returns a control; Run makes it work.
+func New(c Config) *Control {
+	return &Control{
+		Config: c, world: pando.NewWorld(),
+		dirty: map[pando.ServiceKey]bool{}, wakes: map[pando.ServiceKey]time.Time{},
+		changed: make(chan struct{}), nudge: make(chan struct{}, 1),
+	}
+}
+
+// Run follows the registry and, whenever it is elected, decides; until ctx ends.
+func (c *Control) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	wg.Add(1)
+	go func() {
+		defer wg.Done()
+		c.campaign(ctx)
+	}()
+	return pando.Follow(ctx, c.Clock, c.Registry, pando.Root, c.take)
+}
+
+func (c *Control) take(b pando.Batch, reset bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if reset {
+		c.world = pando.NewWorld()
+	}
+	if err := c.world.Apply(b.Changes, b.Revision); err != nil {
+		c.Log.Error("a record cannot be read and is left out", "error", err)
+	}
+	for _, r := range b.Changes {
+		c.touch(r.Key)
+	}
+	if reset {
+		for s := range c.world.Services {
+			c.dirty[s] = true
+		}
+	}
+	close(c.changed)
+	c.changed = make(chan struct{})
+	c.wake()
+}
+
+// touch marks the services that a change concerns: its own, or all when hosts come and go.
+func (c *Control) touch(k pando.Key) {
+	if k.Kind() == pando.KindHost {
+		for s := range c.world.Services {
+			c.dirty[s] = true
+		}
+		return
+	}
+	if s, ok := k.Service(); ok {
+		c.dirty[s] = true
+	}
+}
+
+func (c *Control) wake() {
+	select {
+	case c.nudge <- struct{}{}:
+	default:
+	}
+}
+
+func (c *Control) campaign(ctx context.Context) {
+	for ctx.Err() == nil {
+		term, end := context.WithCancel(ctx)
+		fence, lost, err := c.Registry.Lead(term, "control", c.Name)
+		if err == nil {
+			c.Log.Info("leading", "candidate", c.Name)
+			c.lead(term, fence, lost)
+		}
+		end()
+		if err := pando.Sleep(ctx, c.Clock, 100*time.Millisecond); err != nil {
+			return
+		}
+	}
+}
+
+// lead decides until leadership or ctx ends.
+func (c *Control) lead(ctx context.Context, fence pando.Fence, lost <-chan struct{}) {
+	c.mu.Lock()
+	for s := range c.world.Services {
+		c.dirty[s] = true
+	}
+	c.mu.Unlock()
+	c.wake()
+	scaler := newScaler(c)
+	for {
+		next := c.decideAll(ctx, fence)
+		timer, stop := c.Clock.After(min(next, scaleInterval))
+		select {
+		case <-ctx.Done():
+		case <-lost:
+			c.Log.Warn("leadership lost")
+		case <-c.nudge:
+		case <-timer:
+			scaler.step(ctx, fence)
+			c.markDue()
+		}
+		stop()
+		select {
+		case <-ctx.Done():
+			return
+		case <-lost:
+			return
+		default:
+		}
+	}
+}
+
+// markDue marks the services whose wake time has come.
+func (c *Control) markDue() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.Clock.Now()
+	for s, at := range c.wakes {
+		if !now.Before(at) {
+			delete(c.wakes, s)
+			c.dirty[s] = true
+		}
+	}
+}
+
+// decideAll decides about every service that changed, and says after how long the next one is due.
+func (c *Control) decideAll(ctx context.Context, fence pando.Fence) time.Duration {
+	for {
+		s, ok := c.nextDirty()
+		if !ok {
+			break
+		}
+		c.decide(ctx, fence, s)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	next := time.Minute
+	for _, at := range c.wakes {
+		next = min(next, max(time.Millisecond, at.Sub(c.Clock.Now())))
+	}
+	return next
+}
+
+func (c *Control) nextDirty() (pando.ServiceKey, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for s := range c.dirty {
+		delete(c.dirty, s)
+		return s, true
+	}
+	return pando.ServiceKey{}, false
+}
+
+func (c *Control) decide(ctx context.Context, fence pando.Fence, s pando.ServiceKey) {
+	c.mu.Lock()
+	t, wake := Decide(c.world, s, c.Clock.Now(), c.IDs)
+	if wake.IsZero() {
+		delete(c.wakes, s)
+	} else {
+		c.wakes[s] = wake
+	}
+	c.mu.Unlock()
+	if len(t.Put)+len(t.Delete) == 0 {
+		return
+	}
+	if err := c.commit(ctx, fence, t); err != nil {
+		c.again(s, err)
+	}
+}
+
+// commit writes as the leader and takes the result over at once, so that the next decision rests on it.
+func (c *Control) commit(ctx context.Context, fence pando.Fence, t pando.Txn) error {
+	t.Fence = fence
+	at, err := c.Registry.Commit(ctx, t)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.world.Committed(t, at)
+	for _, v := range t.Put {
+		c.touch(v.Key())
+	}
+	return nil
+}
+
+// again schedules another look after a commit that failed. A conflict means that news is on its way.
+func (c *Control) again(s pando.ServiceKey, err error) {
+	wait := 5 * time.Millisecond
+	if !errors.Is(err, pando.ErrConflict) {
+		wait = 500 * time.Millisecond
+		c.Log.Warn("a decision could not be written", "service", s, "error", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wakes[s] = c.Clock.Now().Add(wait)
+}

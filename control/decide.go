@@ -1,0 +1,327 @@
+package control
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/lifecycle"
+	"pando.run/pando/scale"
+)
+
+// self is who asks when nobody outside did.
+var self = pando.Asker{Kind: pando.AskerControl}
+
+// Decide says what to write about one service now, in one transaction, and when to look again if nothing changes before
+// (zero: never). It is a function of the world and the time.
+func Decide(w *pando.World, s pando.ServiceKey, now time.Time, ids pando.IDs) (pando.Txn, time.Time) {
+	d, ok := newDraft(w, s, now, ids)
+	if !ok {
+		return pando.Txn{}, time.Time{}
+	}
+	d.address()
+	d.liftPin()
+	d.answerAsks()
+	switch spec, known := d.spec(d.serving()); {
+	case d.svc.Removing:
+		d.remove()
+	case !known:
+		// The revision's record arrives with the service's; a later message brings it.
+	case d.svc.Target != d.svc.Current && d.svc.Current != 0:
+		d.roll(spec)
+	default:
+		d.hold(spec)
+	}
+	d.judge()
+	d.trim()
+	return d.txn(), d.wake
+}
+
+// draft is one decision in the making: what is known, changed by what has been decided so far.
+type draft struct {
+	w         *pando.World
+	now       time.Time
+	ids       pando.IDs
+	before    pando.Versioned[pando.Service]
+	svc       pando.Service
+	instances []pando.Instance // of the service, as they will be
+	decisions []pando.Decision // about it, as they were
+	intents   []pando.Intent
+	puts      map[pando.Key]pando.Stored
+	deletes   []pando.Key
+	conds     map[pando.Key]pando.Condition
+	wake      time.Time
+	forgotten bool // the service's record goes
+}
+
+func newDraft(w *pando.World, s pando.ServiceKey, now time.Time, ids pando.IDs) (*draft, bool) {
+	svc, ok := w.Services[s]
+	if !ok {
+		return nil, false
+	}
+	return &draft{
+		w: w, now: now, ids: ids, before: svc, svc: svc.V,
+		instances: w.Of(s), decisions: w.DecisionsOf(s), intents: w.IntentsOf(s),
+		puts: map[pando.Key]pando.Stored{}, conds: map[pando.Key]pando.Condition{},
+	}, true
+}
+
+// txn is what the draft has come to. Everything that is overwritten is conditioned on what was known of it.
+func (d *draft) txn() pando.Txn {
+	if !d.forgotten && !equal(d.svc, d.before.V) {
+		d.puts[d.svc.Key()] = d.svc
+		d.conds[d.svc.Key()] = d.before.If()
+	}
+	t := pando.Txn{Delete: d.deletes}
+	for _, k := range slices.Sorted(maps.Keys(d.puts)) {
+		t.Put = append(t.Put, d.puts[k])
+	}
+	for _, k := range slices.Sorted(maps.Keys(d.conds)) {
+		t.If = append(t.If, d.conds[k])
+	}
+	return t
+}
+
+func equal(a, b pando.Service) bool {
+	x, errA := pando.Encode(a)
+	y, errB := pando.Encode(b)
+	return errA == nil && errB == nil && string(x) == string(y)
+}
+
+func (d *draft) lookAgain(at time.Time) {
+	if !at.IsZero() && (d.wake.IsZero() || at.Before(d.wake)) {
+		d.wake = at
+	}
+}
+
+// serving is the revision that a new instance gets when no rollout says otherwise.
+func (d *draft) serving() int { return cmp.Or(d.svc.Current, d.svc.Target) }
+
+func (d *draft) spec(revision int) (pando.Spec, bool) { return d.w.SpecOf(d.svc.ServiceKey, revision) }
+
+// newest is the spec that bounds the service: of the target, which is what the operator wants now.
+func (d *draft) newest() pando.Spec {
+	s, _ := d.spec(d.svc.Target)
+	return s
+}
+
+func (d *draft) decide(kind pando.DecisionKind, by pando.Asker, i pando.InstanceID, reason string, inputs map[string]float64) {
+	v := pando.Decision{
+		ID: d.ids.Sequential(d.now), Service: d.svc.ServiceKey, Instance: i, Kind: kind,
+		By: by, Reason: reason, Inputs: inputs, At: d.now,
+	}
+	d.puts[v.Key()] = v
+}
+
+func (d *draft) putIntent(i pando.Intent) {
+	if known, ok := d.w.Intents[i.ID]; ok {
+		d.conds[i.Key()] = known.If()
+	}
+	d.puts[i.Key()] = i
+}
+
+func (d *draft) putInstance(i pando.Instance) {
+	if known, ok := d.w.Instances[i.ID]; ok {
+		d.conds[i.Key()] = known.If()
+	}
+	d.puts[i.Key()] = i
+	at := slices.IndexFunc(d.instances, func(o pando.Instance) bool { return o.ID == i.ID })
+	if at < 0 {
+		d.instances = append(d.instances, i)
+		return
+	}
+	d.instances[at] = i
+}
+
+// reachable are the instances whose host has a lease. The others may well be running; they count for nothing as long as
+// there is another host to start on, and count again when their host returns.
+func (d *draft) reachable() []pando.Instance {
+	if len(d.w.Hosts) == 0 {
+		return d.instances
+	}
+	return slices.DeleteFunc(slices.Clone(d.instances), func(i pando.Instance) bool {
+		_, alive := d.w.Hosts[i.Host]
+		return !alive
+	})
+}
+
+func (d *draft) budget() scale.Budget {
+	return scale.Budget{
+		Scale: d.newest().Scale, Pin: d.svc.Pin, Removing: d.svc.Removing,
+		Instances: d.reachable(), Grants: d.grants(),
+	}
+}
+
+// grants of the last second, read from the intents' own histories.
+func (d *draft) grants() []scale.Grant {
+	var out []scale.Grant
+	seen := map[pando.IntentID]bool{}
+	add := func(i pando.Intent) {
+		if i.Verb != pando.VerbReplicate || i.By.Kind == pando.AskerControl || seen[i.ID] {
+			return
+		}
+		for _, t := range i.History {
+			if t.State == pando.IntentGranted && d.now.Sub(t.At) <= time.Second {
+				seen[i.ID] = true
+				out = append(out, scale.Grant{Intent: i.ID, By: i.By, Instance: i.Instance, At: t.At})
+			}
+		}
+	}
+	for _, v := range d.puts {
+		if i, ok := v.(pando.Intent); ok {
+			add(i)
+		}
+	}
+	for n := len(d.intents) - 1; n >= 0 && d.now.Sub(d.intents[n].Asked()) <= 2*time.Second; n-- {
+		add(d.intents[n])
+	}
+	slices.SortFunc(out, func(a, b scale.Grant) int { return a.At.Compare(b.At) })
+	return out
+}
+
+// answerAsks grants, refuses or coalesces every ask that waits for an answer, in the order in which they were asked.
+func (d *draft) answerAsks() {
+	for _, i := range d.intents {
+		if i.State != pando.IntentAsked {
+			continue
+		}
+		switch i.Verb {
+		case pando.VerbReplicate:
+			d.answerReplicate(i)
+		case pando.VerbHalt:
+			d.answerHalt(i)
+		}
+	}
+}
+
+func (d *draft) answerReplicate(i pando.Intent) {
+	v := scale.Replicate(d.budget(), i.By, d.now)
+	i.Inputs = with(i.Inputs, v.Inputs)
+	switch v.State {
+	case pando.IntentGranted:
+		if d.svc.Target != d.svc.Current && d.svc.Current != 0 {
+			d.svc.Rolling++
+			d.place(i.Become(v.State, d.now, v.Reason), d.svc.Target)
+			return
+		}
+		d.place(i.Become(v.State, d.now, v.Reason), d.serving())
+	case pando.IntentCoalesced:
+		i.Instance = v.With.Instance
+		d.putIntent(i.Become(v.State, d.now, v.Reason))
+	default:
+		d.putIntent(i.Become(v.State, d.now, v.Reason))
+	}
+}
+
+func (d *draft) answerHalt(i pando.Intent) {
+	at := slices.IndexFunc(d.instances, func(o pando.Instance) bool { return o.ID == i.Instance })
+	if at < 0 {
+		d.putIntent(i.Become(pando.IntentRefused, d.now, "there is no such instance"))
+		return
+	}
+	v := scale.Halt(d.budget(), d.instances[at], i.By, d.now)
+	i.Inputs = with(i.Inputs, v.Inputs)
+	i = i.Become(v.State, d.now, v.Reason)
+	if v.State != pando.IntentGranted {
+		d.putIntent(i)
+		return
+	}
+	if d.svc.Rolling > 0 && d.instances[at].Revision == d.svc.Target {
+		d.svc.Rolling = max(1, d.svc.Rolling-1)
+	}
+	walk := i.By.Kind != pando.AskerInstance
+	d.takeOut(d.instances[at], i, walk, v.Reason)
+}
+
+// takeOut makes the instance drain; the halt intent is granted already.
+func (d *draft) takeOut(i pando.Instance, halt pando.Intent, walk bool, reason string) {
+	halt.Instance, halt.Host = i.ID, i.Host
+	d.putIntent(halt.Become(pando.IntentDraining, d.now, reason))
+	i.Halt, i.Walk = halt.ID, walk
+	d.putInstance(i.Become(pando.PhaseDraining, d.now, reason))
+}
+
+// drain is takeOut when control itself wants it.
+func (d *draft) drain(i pando.Instance, reason string) {
+	d.takeOut(i, d.ask(pando.VerbHalt, reason), true, reason)
+}
+
+// ask makes a granted intent of control's own.
+func (d *draft) ask(v pando.Verb, reason string) pando.Intent {
+	i := pando.Intent{ID: pando.IntentID(d.ids.Sequential(d.now)), Service: d.svc.ServiceKey, Verb: v, By: self}
+	return i.Become(pando.IntentAsked, d.now, reason).Become(pando.IntentGranted, d.now, reason)
+}
+
+// place gives a granted replicate an instance: a warm one of the same revision if there is one, else a new one.
+func (d *draft) place(i pando.Intent, revision int) {
+	for _, o := range d.reachable() {
+		if o.Phase != pando.PhaseWarm || o.Revision != revision {
+			continue
+		}
+		i.Instance, i.Host = o.ID, o.Host
+		reason := fmt.Sprintf("warm on %s", o.Host)
+		d.putIntent(i.Become(pando.IntentPlaced, d.now, reason))
+		o.Warm, o.Intent, o.Born, o.Role = false, i.ID, d.now, d.role()
+		d.putInstance(o.Become(pando.PhasePlaced, d.now, i.History[len(i.History)-1].Reason))
+		return
+	}
+	if o, ok := d.placeNew(&i, revision); ok {
+		o.Role = d.role()
+		d.putInstance(o)
+	}
+}
+
+// placeNew finds a host for a new instance and takes the intent to placed, or to refused.
+func (d *draft) placeNew(i *pando.Intent, revision int) (pando.Instance, bool) {
+	spec, _ := d.spec(revision)
+	prefer := i.Host
+	host, why, err := lifecycle.Place(d.hosts(), d.everyInstance(), spec, prefer)
+	if err != nil {
+		d.putIntent(i.Become(pando.IntentFailed, d.now, err.Error()))
+		return pando.Instance{}, false
+	}
+	o := pando.Instance{
+		ID: d.ids.Instance(d.svc.Name), Service: d.svc.ServiceKey, Host: host.Name, Revision: revision,
+		Weight: 100, Phase: pando.PhasePlaced, Reason: i.Reason, Intent: i.ID, Born: d.now, Since: d.now,
+	}
+	i.Instance, i.Host = o.ID, host.Name
+	d.putIntent(i.Become(pando.IntentPlaced, d.now, why))
+	return o, true
+}
+
+func (d *draft) role() pando.Role {
+	if scale.Capacity(d.instances) == 0 {
+		return pando.RoleFirst
+	}
+	return pando.RoleReplica
+}
+
+func (d *draft) hosts() []pando.Host {
+	var out []pando.Host
+	for _, name := range slices.Sorted(maps.Keys(d.w.Hosts)) {
+		out = append(out, d.w.Hosts[name].V)
+	}
+	return out
+}
+
+func (d *draft) everyInstance() []pando.Instance {
+	var out []pando.Instance
+	for _, v := range d.w.Instances {
+		if v.V.Service != d.svc.ServiceKey {
+			out = append(out, v.V)
+		}
+	}
+	return append(out, d.instances...)
+}
+
+func with(a, b map[string]float64) map[string]float64 {
+	out := maps.Clone(a)
+	if out == nil {
+		out = map[string]float64{}
+	}
+	maps.Copy(out, b)
+	return out
+}

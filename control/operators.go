@@ -1,0 +1,277 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/scale"
+)
+
+var _ pando.Operators = (*Control)(nil)
+
+// attempts is how often an operator's write is tried again on top of news.
+const attempts = 20
+
+// Deploy implements pando.Operators.
+func (c *Control) Deploy(ctx context.Context, s pando.Spec, by pando.Asker) (pando.ServiceStatus, error) {
+	s = s.WithDefaults()
+	key := s.Key()
+	if err := errors.Join(pando.CheckLabel("service", string(key.Name)), pando.CheckLabel("tenant", string(key.Tenant))); err != nil {
+		return pando.ServiceStatus{}, err
+	}
+	if len(s.Command) == 0 {
+		return pando.ServiceStatus{}, fmt.Errorf("%w: %s has no command", pando.ErrInvalid, key)
+	}
+	err := c.change(ctx, func(w *pando.World, now time.Time) (pando.Txn, error) { return c.deploy(w, s, by, now) })
+	if err != nil {
+		return pando.ServiceStatus{}, fmt.Errorf("deploy %s: %w", key, err)
+	}
+	return c.await(ctx, key, func(st pando.ServiceStatus) bool { return st.VIP4.IsValid() })
+}
+
+func (c *Control) deploy(w *pando.World, s pando.Spec, by pando.Asker, now time.Time) (pando.Txn, error) {
+	key := s.Key()
+	old, exists := w.Services[key]
+	svc := old.V
+	switch {
+	case !exists:
+		svc = pando.Service{ServiceKey: key, Phase: pando.ServiceDeploying}
+	case svc.Removing:
+		return pando.Txn{}, fmt.Errorf("%w: it is being removed; wait until `pando ps` no longer shows it", pando.ErrConflict)
+	}
+	if known, ok := w.SpecOf(key, svc.Target); ok && sameSpec(known, s) {
+		return pando.Txn{}, nil
+	}
+	svc.Latest++
+	svc.Target, svc.Rolling, svc.Asked = svc.Latest, 0, now
+	if svc.Current != 0 && svc.Current != svc.Target {
+		svc.Rolling = max(1, scale.Capacity(w.Of(key)))
+	}
+	r := pando.Revision{Service: key, Number: svc.Latest, Spec: s, State: pando.RevisionRolling, At: now, By: by}
+	d := pando.Decision{
+		ID: c.IDs.Sequential(now), Service: key, Kind: pando.DecidedDeploy, By: by, At: now,
+		Reason: fmt.Sprintf("revision %d", svc.Latest), Inputs: map[string]float64{"revision": float64(svc.Latest)},
+	}
+	return pando.Txn{If: []pando.Condition{{Key: key.Key(), Modified: old.Modified}}, Put: []pando.Stored{svc, r, d}}, nil
+}
+
+func sameSpec(a, b pando.Spec) bool {
+	x, errA := pando.Encode(a)
+	y, errB := pando.Encode(b)
+	return errA == nil && errB == nil && reflect.DeepEqual(x, y)
+}
+
+// Remove implements pando.Operators.
+func (c *Control) Remove(ctx context.Context, s pando.ServiceKey, purge bool, by pando.Asker) error {
+	return c.edit(ctx, s, func(svc *pando.Service, now time.Time) *pando.Decision {
+		svc.Removing, svc.Purge = true, purge
+		return &pando.Decision{Kind: pando.DecidedRemove, By: by, Reason: "asked to go"}
+	})
+}
+
+// Pin implements pando.Operators.
+func (c *Control) Pin(ctx context.Context, s pando.ServiceKey, n int, keep time.Duration, by pando.Asker) (pando.ServiceStatus, error) {
+	if n < 0 || n > pando.EndpointsMax {
+		return pando.ServiceStatus{}, fmt.Errorf("%w: %d instances: want 0 to %d", pando.ErrInvalid, n, pando.EndpointsMax)
+	}
+	err := c.edit(ctx, s, func(svc *pando.Service, now time.Time) *pando.Decision {
+		svc.Pin = &pando.Pin{Instances: n, By: by}
+		reason := fmt.Sprintf("%d instances until further notice", n)
+		if keep > 0 {
+			svc.Pin.Until = now.Add(keep)
+			reason = fmt.Sprintf("%d instances for %s", n, keep)
+		}
+		return &pando.Decision{Kind: pando.DecidedPin, By: by, Reason: reason, Inputs: map[string]float64{"instances": float64(n)}}
+	})
+	if err != nil {
+		return pando.ServiceStatus{}, err
+	}
+	return c.Service(ctx, s)
+}
+
+// Unpin implements pando.Operators.
+func (c *Control) Unpin(ctx context.Context, s pando.ServiceKey, by pando.Asker) (pando.ServiceStatus, error) {
+	err := c.edit(ctx, s, func(svc *pando.Service, _ time.Time) *pando.Decision {
+		if svc.Pin == nil {
+			return nil
+		}
+		svc.Pin = nil
+		return &pando.Decision{Kind: pando.DecidedUnpin, By: by, Reason: "scaling is automatic again"}
+	})
+	if err != nil {
+		return pando.ServiceStatus{}, err
+	}
+	return c.Service(ctx, s)
+}
+
+// edit changes the record of one service, with a decision that says so.
+func (c *Control) edit(ctx context.Context, s pando.ServiceKey, f func(*pando.Service, time.Time) *pando.Decision) error {
+	return c.change(ctx, func(w *pando.World, now time.Time) (pando.Txn, error) {
+		old, ok := w.Services[s]
+		if !ok {
+			return pando.Txn{}, fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
+		}
+		svc := old.V
+		d := f(&svc, now)
+		if d == nil {
+			return pando.Txn{}, nil
+		}
+		d.ID, d.Service, d.At = c.IDs.Sequential(now), s, now
+		return pando.Txn{If: []pando.Condition{old.If()}, Put: []pando.Stored{svc, *d}}, nil
+	})
+}
+
+// change commits what f makes of the world, and tries again on top of news when the world was not up to date.
+func (c *Control) change(ctx context.Context, f func(*pando.World, time.Time) (pando.Txn, error)) error {
+	for n := 0; ; n++ {
+		c.mu.Lock()
+		news := c.changed
+		t, err := f(c.world, c.Clock.Now())
+		c.mu.Unlock()
+		if err != nil || len(t.Put)+len(t.Delete) == 0 {
+			return err
+		}
+		at, err := c.Registry.Commit(ctx, t)
+		if err == nil {
+			c.mu.Lock()
+			c.world.Committed(t, at)
+			for _, v := range t.Put {
+				c.touch(v.Key())
+			}
+			c.wake()
+			c.mu.Unlock()
+			return nil
+		}
+		if !errors.Is(err, pando.ErrConflict) || n == attempts {
+			return err
+		}
+		timer, stop := c.Clock.After(50 * time.Millisecond)
+		select {
+		case <-ctx.Done():
+		case <-news:
+		case <-timer:
+		}
+		stop()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+}
+
+// await waits until the status of a service is as wanted.
+func (c *Control) await(ctx context.Context, s pando.ServiceKey, want func(pando.ServiceStatus) bool) (pando.ServiceStatus, error) {
+	for {
+		c.mu.Lock()
+		news := c.changed
+		st, ok := c.status(s)
+		c.mu.Unlock()
+		if ok && want(st) {
+			return st, nil
+		}
+		select {
+		case <-ctx.Done():
+			return st, fmt.Errorf("service %s: %w", s, ctx.Err())
+		case <-news:
+		}
+	}
+}
+
+// Services implements pando.Operators.
+func (c *Control) Services(context.Context) ([]pando.ServiceStatus, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := []pando.ServiceStatus{}
+	for _, s := range c.world.Names() {
+		if st, ok := c.status(s); ok {
+			out = append(out, st)
+		}
+	}
+	return out, nil
+}
+
+// Service implements pando.Operators.
+func (c *Control) Service(_ context.Context, s pando.ServiceKey) (pando.ServiceStatus, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	st, ok := c.status(s)
+	if !ok {
+		return st, fmt.Errorf("service %s: %w; `pando ps` lists what there is", s, pando.ErrNotFound)
+	}
+	return st, nil
+}
+
+func (c *Control) status(s pando.ServiceKey) (pando.ServiceStatus, bool) {
+	v, ok := c.world.Services[s]
+	if !ok {
+		return pando.ServiceStatus{}, false
+	}
+	spec, _ := c.world.SpecOf(s, v.V.Target)
+	st := pando.ServiceStatus{
+		Service: v.V, DNS: string(s.Name) + ".pando", Ports: spec.Ports, Scale: spec.Scale,
+		Instances: []pando.InstanceStatus{}, Seen: c.world.Seen,
+	}
+	if v.V.VIP4.IsValid() {
+		st.VIP = v.V.VIP4.String()
+	}
+	if s.Tenant != pando.DefaultTenant {
+		st.DNS = string(s.Name) + "." + string(s.Tenant) + ".pando"
+	}
+	for _, i := range c.world.Of(s) {
+		is := pando.InstanceStatus{Instance: i}
+		if i.IP4.IsValid() && len(spec.Ports) > 0 {
+			is.Endpoint = netip.AddrPortFrom(i.IP4, spec.Ports[0].Target).String()
+		}
+		st.Instances = append(st.Instances, is)
+	}
+	st.InRotation = scale.Serving(c.world.Of(s))
+	st.Problem = problem(v.V, c.world.DecisionsOf(s))
+	return st, true
+}
+
+// problem is the newest failure since the last deploy, as long as it is not overcome.
+func problem(s pando.Service, decisions []pando.Decision) *pando.Decision {
+	for _, d := range slices.Backward(decisions) {
+		switch d.Kind {
+		case pando.DecidedRollback:
+			return &d
+		case pando.DecidedFailed, pando.DecidedUnhealthy:
+			if s.Phase != pando.ServiceServing {
+				return &d
+			}
+		case pando.DecidedDeploy:
+			return nil
+		}
+	}
+	return nil
+}
+
+// Why implements pando.Operators.
+func (c *Control) Why(_ context.Context, s pando.ServiceKey, most int) ([]pando.Because, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.world.Services[s]; !ok {
+		return nil, fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
+	}
+	out := []pando.Because{}
+	for _, i := range c.world.IntentsOf(s) {
+		out = append(out, pando.Because{At: i.History[len(i.History)-1].At, Intent: &i})
+	}
+	for _, d := range c.world.DecisionsOf(s) {
+		out = append(out, pando.Because{At: d.At, Decision: &d})
+	}
+	slices.SortStableFunc(out, func(a, b pando.Because) int { return cmp.Compare(a.At.UnixNano(), b.At.UnixNano()) })
+	if most > 0 && len(out) > most {
+		out = out[len(out)-most:]
+	}
+	return out, nil
+}
+
+// Hosts implements pando.Operators.
+func (c *Control) Hosts(context.Context) ([]pando.Host, error) { return c.hosts(), nil }

@@ -1,0 +1,200 @@
+package control
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	"pando.run/pando"
+)
+
+func (c *Control) hosts() []pando.Host {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := []pando.Host{}
+	for _, name := range slices.Sorted(maps.Keys(c.world.Hosts)) {
+		out = append(out, c.world.Hosts[name].V)
+	}
+	return out
+}
+
+// Watch implements pando.Operators.
+func (c *Control) Watch(ctx context.Context, after pando.StoreRevision) <-chan pando.Change {
+	c.mu.Lock()
+	if after == 0 {
+		after = c.world.Seen
+	}
+	c.mu.Unlock()
+	out := make(chan pando.Change, 64)
+	go func() {
+		defer close(out)
+		for b := range c.Registry.Watch(ctx, pando.Root, after) {
+			for _, change := range changes(b) {
+				select {
+				case out <- change:
+				case <-ctx.Done():
+					return
+				}
+			}
+		}
+	}()
+	return out
+}
+
+func changes(b pando.Batch) []pando.Change {
+	if b.Err != nil {
+		return []pando.Change{{Revision: b.Revision, Err: b.Err}}
+	}
+	var out []pando.Change
+	for _, r := range b.Changes {
+		change := pando.Change{Revision: b.Revision, Kind: r.Key.Kind(), Key: r.Key, Deleted: r.Value == nil}
+		if r.Value != nil {
+			v, err := pando.DecodeAny(r)
+			if err != nil || v == nil {
+				continue
+			}
+			change.Value = v
+		}
+		out = append(out, change)
+	}
+	return out
+}
+
+// hostOf finds the host of an instance, also of one that is gone when there is one host only.
+func (c *Control) hostOf(i pando.InstanceID) (pando.Host, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if v, ok := c.world.Instances[i]; ok {
+		if h, ok := c.world.Hosts[v.V.Host]; ok {
+			return h.V, nil
+		}
+		return pando.Host{}, fmt.Errorf("%w: host %s of instance %s has no lease", pando.ErrUnavailable, v.V.Host, i)
+	}
+	for _, h := range c.world.Hosts {
+		if len(c.world.Hosts) == 1 {
+			return h.V, nil
+		}
+	}
+	return pando.Host{}, fmt.Errorf("instance %s: %w", i, pando.ErrNotFound)
+}
+
+// Logs implements pando.Operators.
+func (c *Control) Logs(ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error) {
+	if i != "" {
+		h, err := c.hostOf(i)
+		if err != nil {
+			return nil, err
+		}
+		return c.Peers.Logs(ctx, h, i, lines, follow)
+	}
+	st, err := c.Service(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	return c.everyLog(ctx, st, lines, follow)
+}
+
+// everyLog runs the logs of a service's instances together, each line with its instance.
+func (c *Control) everyLog(ctx context.Context, st pando.ServiceStatus, lines int, follow bool) (io.ReadCloser, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	r, w := io.Pipe()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, i := range st.Instances {
+		h, err := c.hostOf(i.ID)
+		if err != nil {
+			continue
+		}
+		log, err := c.Peers.Logs(ctx, h, i.ID, lines, follow)
+		if err != nil {
+			continue
+		}
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			defer log.Close()
+			in := bufio.NewScanner(log)
+			in.Buffer(nil, 1<<20)
+			for in.Scan() {
+				mu.Lock()
+				_, err := fmt.Fprintf(w, "%s  %s\n", i.ID, in.Text())
+				mu.Unlock()
+				if err != nil {
+					return
+				}
+			}
+		}()
+	}
+	go func() {
+		wg.Wait()
+		w.Close()
+	}()
+	return closing{r, func() error { cancel(); return r.Close() }}, nil
+}
+
+type closing struct {
+	io.Reader
+	close func() error
+}
+
+func (c closing) Close() error { return c.close() }
+
+// Counters implements pando.Operators.
+func (c *Control) Counters(ctx context.Context, s pando.ServiceKey) ([]pando.EndpointCounters, error) {
+	if _, err := c.Service(ctx, s); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(c.everyCounter(ctx), func(e pando.EndpointCounters) bool { return e.Service != s }), nil
+}
+
+// StateLog implements pando.Operators.
+func (c *Control) StateLog(ctx context.Context, s pando.ServiceKey, most int) ([]pando.StateCommit, error) {
+	h, err := c.stateHost(s)
+	if err != nil {
+		return nil, err
+	}
+	return c.Peers.StateLog(ctx, h, s, most)
+}
+
+// stateHost finds the host that has the objects of a service's main head.
+func (c *Control) stateHost(s pando.ServiceKey) (pando.Host, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	head, ok := c.world.Heads[s]
+	if !ok {
+		return pando.Host{}, fmt.Errorf("state of %s: %w: nothing has been pushed yet", s, pando.ErrNotFound)
+	}
+	h, ok := c.world.Hosts[head.V.Host]
+	if !ok {
+		return pando.Host{}, fmt.Errorf("%w: host %s, which has the state of %s, has no lease", pando.ErrUnavailable, head.V.Host, s)
+	}
+	return h.V, nil
+}
+
+// State implements pando.Operators: it hands /state/NAME.git/… and /state/TENANT/NAME.git/… to the host that has it.
+func (c *Control) State() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name, _, ok := strings.Cut(strings.TrimPrefix(r.URL.Path, "/state/"), ".git/")
+		s, err := pando.ParseServiceKey(name)
+		if !ok || err != nil {
+			http.Error(w, "want /state/NAME.git or /state/TENANT/NAME.git", http.StatusNotFound)
+			return
+		}
+		h, err := c.stateHost(s)
+		switch {
+		case errors.Is(err, pando.ErrNotFound):
+			http.Error(w, err.Error(), http.StatusNotFound)
+		case err != nil:
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		default:
+			c.Peers.State(h).ServeHTTP(w, r)
+		}
+	})
+}
