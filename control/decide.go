@@ -265,7 +265,7 @@ func (d *draft) place(i pando.Intent, revision int) {
 		reason := fmt.Sprintf("warm on %s", o.Host)
 		d.putIntent(i.Become(pando.IntentPlaced, d.now, reason))
 		o.Warm, o.Intent, o.Born, o.Role = false, i.ID, d.now, d.role()
-		d.putInstance(o.Become(pando.PhasePlaced, d.now, i.History[len(i.History)-1].Reason))
+		d.putInstance(o.Become(pando.PhasePlaced, d.now, reason))
 		return
 	}
 	if o, ok := d.placeNew(&i, revision); ok {

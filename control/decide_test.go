@@ -1,0 +1,269 @@
+package control
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pando.run/pando"
+)
+
+var t0 = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// counting names things in order.
+type counting struct{ n int }
+
+func (c *counting) Instance(s pando.ServiceName) pando.InstanceID {
+	c.n++
+	return pando.InstanceID(fmt.Sprintf("%s-%d", s, c.n))
+}
+
+func (c *counting) Sequential(time.Time) string {
+	c.n++
+	return fmt.Sprintf("%026d", c.n)
+}
+
+// table is a world that takes over what is decided, as the store would.
+type table struct {
+	t   *testing.T
+	w   *pando.World
+	ids *counting
+	rev pando.StoreRevision
+	now time.Time
+}
+
+func newTable(t *testing.T) *table {
+	tb := &table{t: t, w: pando.NewWorld(), ids: &counting{}, now: t0}
+	tb.put(pando.Host{Name: "h1"})
+	return tb
+}
+
+func (tb *table) put(v ...pando.Stored) {
+	tb.rev++
+	tb.w.Committed(pando.Txn{Put: v}, tb.rev)
+}
+
+var web = pando.DefaultService("web")
+
+func (tb *table) deploy(number int, change func(*pando.Spec)) {
+	spec := pando.Spec{Name: "web", Command: []string{"true"}, Scale: pando.Scale{Min: 2, Max: 4}}
+	if change != nil {
+		change(&spec)
+	}
+	svc := tb.w.Services[web].V
+	svc.ServiceKey, svc.Target, svc.Latest = web, number, number
+	tb.put(svc, pando.Revision{Service: web, Number: number, Spec: spec.WithDefaults()},
+		pando.Decision{ID: tb.ids.Sequential(tb.now), Service: web, Kind: pando.DecidedDeploy, At: tb.now})
+}
+
+// settle decides until nothing more is to be written.
+func (tb *table) settle() {
+	for range 50 {
+		txn, _ := Decide(tb.w, web, tb.now, tb.ids)
+		if len(txn.Put)+len(txn.Delete) == 0 {
+			return
+		}
+		tb.rev++
+		tb.w.Committed(txn, tb.rev)
+	}
+	tb.t.Fatalf("the decisions do not settle")
+}
+
+// run makes every placed instance serve and every draining one die, as an agent would.
+func (tb *table) run() {
+	for _, i := range tb.w.Of(web) {
+		switch {
+		case i.Phase == pando.PhasePlaced && i.Warm:
+			i.Phase = pando.PhaseWarm
+			tb.put(i)
+		case i.Phase == pando.PhasePlaced:
+			i.Phase, i.Since = pando.PhaseInRotation, tb.now
+			tb.put(i)
+		case i.Phase == pando.PhaseDraining:
+			tb.rev++
+			tb.w.Committed(pando.Txn{Delete: []pando.Key{i.Key()}}, tb.rev)
+		}
+	}
+}
+
+func (tb *table) count(p pando.Phase) int {
+	n := 0
+	for _, i := range tb.w.Of(web) {
+		if i.Phase == p {
+			n++
+		}
+	}
+	return n
+}
+
+func (tb *table) ask(v pando.Verb, by pando.InstanceID) pando.IntentID {
+	id := pando.IntentID(tb.ids.Sequential(tb.now))
+	i := pando.Intent{ID: id, Service: web, Verb: v, By: pando.Asker{Kind: pando.AskerInstance, Name: string(by)}, Host: "h1"}
+	if v == pando.VerbHalt {
+		i.Instance = by
+	}
+	tb.put(i.Become(pando.IntentAsked, tb.now, "load"))
+	return id
+}
+
+func TestANewServiceGetsAddressesAndItsMinimum(t *testing.T) {
+	tb := newTable(t)
+	tb.deploy(1, nil)
+	tb.settle()
+	svc := tb.w.Services[web].V
+	if !svc.VIP4.IsValid() || !pando.VIPs4.Contains(svc.VIP4) || !pando.VIPs6.Contains(svc.VIP6) || svc.VIP4 == pando.Gateway4 {
+		t.Errorf("VIPs %s, %s", svc.VIP4, svc.VIP6)
+	}
+	if n := tb.count(pando.PhasePlaced); n != 2 || svc.Phase != pando.ServiceDeploying {
+		t.Errorf("%d placed, %s; want 2, deploying", n, svc.Phase)
+	}
+	tb.run()
+	tb.settle()
+	if svc := tb.w.Services[web].V; svc.Phase != pando.ServiceServing || svc.Current != 1 {
+		t.Errorf("%s at revision %d, want serving at 1", svc.Phase, svc.Current)
+	}
+}
+
+func TestAsksAreAnsweredWithinTheBudget(t *testing.T) {
+	tb := newTable(t)
+	tb.deploy(1, nil)
+	tb.settle()
+	tb.run()
+	tb.settle()
+	first := tb.w.Of(web)[0].ID
+	second := tb.w.Of(web)[1].ID
+	a, b := tb.ask(pando.VerbReplicate, first), tb.ask(pando.VerbReplicate, second)
+	tb.settle()
+	if s := tb.w.Intents[a].V.State; s != pando.IntentPlaced {
+		t.Errorf("the first ask is %s, want placed", s)
+	}
+	if i := tb.w.Intents[b].V; i.State != pando.IntentCoalesced || i.Instance != tb.w.Intents[a].V.Instance {
+		t.Errorf("the ask of the same moment is %s with %s", i.State, i.Instance)
+	}
+	tb.now = tb.now.Add(time.Second)
+	c := tb.ask(pando.VerbReplicate, first)
+	tb.settle()
+	tb.now = tb.now.Add(time.Second)
+	d := tb.ask(pando.VerbReplicate, first)
+	tb.settle()
+	if s := tb.w.Intents[c].V.State; s != pando.IntentPlaced {
+		t.Errorf("the third ask is %s, want placed (4 of 4)", s)
+	}
+	if i := tb.w.Intents[d].V; i.State != pando.IntentRefused || !strings.Contains(i.Reason, "max 4") {
+		t.Errorf("the fifth instance is %s: %s", i.State, i.Reason)
+	}
+}
+
+func TestAWarmInstanceIsClaimedBeforeANewOneIsMade(t *testing.T) {
+	tb := newTable(t)
+	tb.deploy(1, func(s *pando.Spec) { s.Scale = pando.Scale{Min: 1, Max: 4, Warm: 1} })
+	tb.settle()
+	tb.run()
+	tb.settle()
+	if n := tb.count(pando.PhaseWarm); n != 1 {
+		t.Fatalf("%d warm, want 1", n)
+	}
+	ask := tb.ask(pando.VerbReplicate, tb.w.Of(web)[0].ID)
+	tb.settle()
+	i := tb.w.Instances[tb.w.Intents[ask].V.Instance].V
+	if i.Warm || i.Phase != pando.PhasePlaced || !strings.Contains(i.Reason, "warm") {
+		t.Errorf("placed %+v, want the warm one", i)
+	}
+	tb.run()
+	tb.settle()
+	tb.run()
+	if n := tb.count(pando.PhaseWarm); n != 1 {
+		t.Errorf("the reserve is not filled again: %d warm", n)
+	}
+}
+
+func TestAPinHoldsAndEnds(t *testing.T) {
+	tb := newTable(t)
+	tb.deploy(1, nil)
+	tb.settle()
+	tb.run()
+	tb.settle()
+	svc := tb.w.Services[web].V
+	svc.Pin = &pando.Pin{Instances: 3, Until: tb.now.Add(time.Minute), By: pando.Asker{Kind: pando.AskerOperator}}
+	tb.put(svc)
+	tb.settle()
+	tb.run()
+	tb.settle()
+	if n := tb.count(pando.PhaseInRotation); n != 3 {
+		t.Errorf("%d in rotation, pinned 3", n)
+	}
+	_, wake := Decide(tb.w, web, tb.now, tb.ids)
+	if !wake.Equal(svc.Pin.Until) {
+		t.Errorf("looks again at %s, the pin ends at %s", wake, svc.Pin.Until)
+	}
+	tb.now = wake
+	tb.settle()
+	if tb.w.Services[web].V.Pin != nil {
+		t.Errorf("the pin is still there")
+	}
+	svc = tb.w.Services[web].V
+	svc.Pin = &pando.Pin{Instances: 1}
+	tb.put(svc)
+	tb.settle()
+	tb.run()
+	if n := tb.count(pando.PhaseInRotation); n != 1 {
+		t.Errorf("%d in rotation, pinned 1", n)
+	}
+}
+
+func TestARolloutReplacesOneByOneAndAFailureRollsBack(t *testing.T) {
+	tb := newTable(t)
+	tb.deploy(1, nil)
+	tb.settle()
+	tb.run()
+	tb.settle()
+	tb.deploy(2, func(s *pando.Spec) { s.Command = []string{"false"} })
+	for range 20 {
+		tb.settle()
+		if n := tb.count(pando.PhaseInRotation); n < 2 {
+			t.Fatalf("%d in rotation during the rollout", n)
+		}
+		tb.run()
+		tb.now = tb.now.Add(time.Second)
+	}
+	if svc := tb.w.Services[web].V; svc.Current != 2 || svc.Phase != pando.ServiceServing {
+		t.Fatalf("revision %d, %s; want 2, serving", svc.Current, svc.Phase)
+	}
+	tb.deploy(3, nil)
+	tb.settle()
+	for _, i := range tb.w.Of(web) {
+		if i.Revision == 3 {
+			i.Phase, i.Reason = pando.PhaseFailed, "it exited with 1"
+			tb.put(i)
+		}
+	}
+	tb.settle()
+	svc := tb.w.Services[web].V
+	if svc.Target != 2 || tb.w.Revisions[web][3].V.State != pando.RevisionFailed {
+		t.Errorf("target %d, revision 3 is %s; want 2, failed", svc.Target, tb.w.Revisions[web][3].V.State)
+	}
+	if n := tb.count(pando.PhaseInRotation); n != 2 {
+		t.Errorf("%d in rotation after the rollback", n)
+	}
+}
+
+func TestARemovedServiceLeavesNoRecord(t *testing.T) {
+	tb := newTable(t)
+	tb.deploy(1, nil)
+	tb.settle()
+	tb.run()
+	tb.settle()
+	svc := tb.w.Services[web].V
+	svc.Removing = true
+	tb.put(svc, pando.StateHead{Service: web})
+	tb.settle()
+	tb.run()
+	tb.settle()
+	if len(tb.w.Services)+len(tb.w.Instances)+len(tb.w.Intents)+len(tb.w.Decisions)+len(tb.w.Revisions) != 0 {
+		t.Errorf("left: %d services, %d instances, %d intents, %d decisions", len(tb.w.Services), len(tb.w.Instances), len(tb.w.Intents), len(tb.w.Decisions))
+	}
+	if len(tb.w.Heads) != 1 {
+		t.Errorf("its state is gone without a purge")
+	}
+}

@@ -1,0 +1,136 @@
+package scale
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"pando.run/pando"
+)
+
+var t0 = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func instances(phases ...pando.Phase) []pando.Instance {
+	var out []pando.Instance
+	for n, p := range phases {
+		out = append(out, pando.Instance{ID: pando.InstanceID(fmt.Sprintf("web-%d", n)), Phase: p, Born: t0.Add(time.Duration(n) * time.Second)})
+	}
+	return out
+}
+
+func TestReplicate(t *testing.T) {
+	in, starting := pando.PhaseInRotation, pando.PhaseStarting
+	me := pando.Asker{Kind: pando.AskerInstance, Name: "web-0"}
+	other := pando.Asker{Kind: pando.AskerInstance, Name: "web-1"}
+	tests := []struct {
+		name string
+		b    Budget
+		want pando.IntentState
+	}{
+		{"room", Budget{Scale: pando.Scale{Min: 1, Max: 3}, Instances: instances(in, in)}, pando.IntentGranted},
+		{"starting instances count as capacity", Budget{Scale: pando.Scale{Min: 1, Max: 2}, Instances: instances(in, starting)}, pando.IntentRefused},
+		{"those that leave do not", Budget{Scale: pando.Scale{Min: 1, Max: 2}, Instances: instances(in, pando.PhaseDraining)}, pando.IntentGranted},
+		{"pinned", Budget{Scale: pando.Scale{Min: 1, Max: 9}, Pin: &pando.Pin{Instances: 2, Until: t0.Add(time.Hour)}}, pando.IntentRefused},
+		{"the pin is over", Budget{Scale: pando.Scale{Min: 1, Max: 9}, Pin: &pando.Pin{Instances: 2, Until: t0.Add(-time.Hour)}}, pando.IntentGranted},
+		{"removing", Budget{Scale: pando.Scale{Min: 1, Max: 9}, Removing: true}, pando.IntentRefused},
+		{"another asked in the same moment", Budget{Scale: pando.Scale{Min: 1, Max: 9}, Grants: []Grant{{By: other, At: t0.Add(-19 * time.Millisecond)}}}, pando.IntentCoalesced},
+		{"the window is over", Budget{Scale: pando.Scale{Min: 1, Max: 9}, Grants: []Grant{{By: other, At: t0.Add(-21 * time.Millisecond)}}}, pando.IntentGranted},
+		{"the same asks again: another one", Budget{Scale: pando.Scale{Min: 1, Max: 9}, Grants: []Grant{{By: me, At: t0.Add(-time.Millisecond)}}}, pando.IntentGranted},
+		{"too fast", Budget{Scale: pando.Scale{Min: 1, Max: 9, RatePerSecond: 1}, Grants: []Grant{{By: me, At: t0.Add(-time.Millisecond)}}}, pando.IntentRefused},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			v := Replicate(tt.b, me, t0)
+			if v.State != tt.want || v.Reason == "" {
+				t.Errorf("got %s (%q), want %s with a reason", v.State, v.Reason, tt.want)
+			}
+		})
+	}
+}
+
+func TestHalt(t *testing.T) {
+	in := pando.PhaseInRotation
+	me := pando.Asker{Kind: pando.AskerInstance, Name: "web-0"}
+	tests := []struct {
+		name string
+		b    Budget
+		want pando.IntentState
+	}{
+		{"one stays", Budget{Scale: pando.Scale{Min: 1, Max: 3}, Instances: instances(in, in)}, pando.IntentGranted},
+		{"below min", Budget{Scale: pando.Scale{Min: 2, Max: 3}, Instances: instances(in, in)}, pando.IntentRefused},
+		{"one that starts is not yet one that stays", Budget{Scale: pando.Scale{Min: 1, Max: 3}, Instances: instances(in, pando.PhaseStarting)}, pando.IntentRefused},
+		{"below the pin", Budget{Scale: pando.Scale{Min: 1, Max: 3}, Pin: &pando.Pin{Instances: 2}, Instances: instances(in, in)}, pando.IntentRefused},
+		{"it leaves already", Budget{Scale: pando.Scale{Min: 1, Max: 3}, Instances: instances(pando.PhaseDraining, in, in)}, pando.IntentRefused},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			v := Halt(tt.b, tt.b.Instances[0], me, t0)
+			if v.State != tt.want || v.Reason == "" {
+				t.Errorf("got %s (%q), want %s with a reason", v.State, v.Reason, tt.want)
+			}
+		})
+	}
+}
+
+// However asks come, there are never more than max instances and never fewer than min in rotation.
+func TestBudgetsHold(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := pando.Scale{Min: rapid.IntRange(1, 3).Draw(t, "min")}
+		s.Max = s.Min + rapid.IntRange(0, 5).Draw(t, "room")
+		var in []pando.Instance
+		for range s.Min {
+			in = append(in, instances(pando.PhaseInRotation)...)
+		}
+		now := t0
+		for range rapid.IntRange(1, 60).Draw(t, "asks") {
+			now = now.Add(time.Duration(rapid.IntRange(0, 50).Draw(t, "ms")) * time.Millisecond)
+			who := rapid.IntRange(0, len(in)-1).Draw(t, "who")
+			by := pando.Asker{Kind: pando.AskerInstance, Name: fmt.Sprint(who)}
+			b := Budget{Scale: s, Instances: in}
+			if rapid.Bool().Draw(t, "grow") {
+				if Replicate(b, by, now).State == pando.IntentGranted {
+					in = append(in, instances(pando.PhaseInRotation)...)
+				}
+			} else if Halt(b, in[who], by, now).State == pando.IntentGranted {
+				in = append(in[:who:who], in[who+1:]...)
+			}
+			if n := len(in); n < s.Min || n > s.Max {
+				t.Fatalf("%d instances, bounds %d to %d", n, s.Min, s.Max)
+			}
+		}
+	})
+}
+
+func TestPolicyGrowsAtOnceAndLeavesLate(t *testing.T) {
+	s := pando.Scale{Min: 1, Max: 4, By: pando.ByConnections, Target: 100, QuietSeconds: 5}
+	in := instances(pando.PhaseInRotation)
+	p := &Policy{}
+	total, now := 0.0, t0
+	run := func(rate float64, seconds float64) (asks []Wish) {
+		for end := now.Add(pando.Seconds(seconds)); now.Before(end); now = now.Add(200 * time.Millisecond) {
+			total += rate / 5
+			w := p.Step(s, in, Sample{At: now, Total: map[pando.InstanceID]float64{"web-0": total}})
+			if w.Verb != "" {
+				asks = append(asks, w)
+			}
+		}
+		return asks
+	}
+	if asks := run(80, 3); len(asks) != 0 {
+		t.Fatalf("80/s at a target of 100 asked for %v", asks)
+	}
+	asks := run(250, 1.4)
+	if len(asks) == 0 || asks[0].Verb != pando.VerbReplicate {
+		t.Fatalf("250/s at a target of 100 asked for %v", asks)
+	}
+	in = instances(pando.PhaseInRotation, pando.PhaseInRotation, pando.PhaseInRotation)
+	if asks := run(20, 4); len(asks) != 0 {
+		t.Fatalf("quiet for less than quiet_seconds asked for %v", asks)
+	}
+	asks = run(20, 4)
+	if len(asks) != 1 || asks[0].Verb != pando.VerbHalt || asks[0].Instance != "web-2" {
+		t.Fatalf("quiet for longer asked for %v, want the youngest to halt", asks)
+	}
+}
