@@ -1,0 +1,256 @@
+// Package agent is the host loop: it makes this host match the registry (which instances run here, where packets go) and
+// answers what instances ask of it.
+//
+// It never decides how many instances there are or where they go: control does. It may be killed at any moment:
+// instances, tables and objects outlive it, and a new agent takes them over.
+package agent
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/state"
+)
+
+// Lease is how long a host's record outlives its agent: only its end authorises starting things elsewhere.
+const Lease = 8 * time.Second
+
+// Config is what an agent needs.
+type Config struct {
+	Host      pando.Host
+	Registry  pando.Registry
+	Sandboxes pando.Sandboxes
+	Steering  pando.Steering
+	Prober    pando.Prober
+	Peers     pando.Peers
+	Objects   pando.Objects
+	Clock     pando.Clock
+	IDs       pando.IDs
+	Log       *slog.Logger
+	// Serve makes the HTTP face of an instance's own API.
+	Serve func(pando.Self, pando.InstanceID) http.Handler
+	// Git makes the read-only smart HTTP face of states.
+	Git func(resolve func(pando.ServiceKey) (pando.Objects, pando.ObjectID, error)) http.Handler
+	// OpenLog reads the log of an instance, living or gone.
+	OpenLog func(ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error)
+}
+
+// Agent runs one host.
+type Agent struct {
+	Config
+	mu       sync.Mutex
+	world    *pando.World
+	fence    pando.Fence
+	runners  map[pando.InstanceID]*runner
+	found    map[pando.InstanceID]pando.Sandbox // of a former agent, not yet matched with a record
+	repos    map[pando.ServiceKey]*repo
+	applied  pando.StoreRevision // everything up to here is steered
+	changed  chan struct{}       // closed and replaced at every change of the world
+	sweep    pando.SweepReport
+	swept    time.Time
+	sweeping sync.Mutex
+	wg       sync.WaitGroup
+	ctx      context.Context // of Run
+}
+
+// New returns an agent; Run makes it work.
+func New(c Config) *Agent {
+	return &Agent{
+		Config: c, world: pando.NewWorld(), runners: map[pando.InstanceID]*runner{},
+		found: map[pando.InstanceID]pando.Sandbox{}, repos: map[pando.ServiceKey]*repo{},
+		changed: make(chan struct{}),
+	}
+}
+
+// Run takes over what a former agent left, joins the cluster and keeps the host as the registry wants it until ctx ends.
+// Instances go on running after it.
+func (a *Agent) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer a.wg.Wait()
+	defer cancel()
+	a.ctx = ctx
+	boxes, err := a.Sandboxes.Attach(ctx)
+	if err != nil {
+		return err
+	}
+	for _, b := range boxes {
+		a.found[b.Instance()] = b
+	}
+	if err := a.join(ctx); err != nil {
+		return err
+	}
+	a.spawn(a.sweepNow)
+	return pando.Follow(ctx, a.Clock, a.Registry, pando.Root, a.take)
+}
+
+// spawn runs f until ctx ends; Run waits for it.
+func (a *Agent) spawn(f func(context.Context)) {
+	a.wg.Add(1)
+	go func() {
+		defer a.wg.Done()
+		f(a.ctx)
+	}()
+}
+
+// join keeps this host's record in the registry for as long as ctx lives.
+func (a *Agent) join(ctx context.Context) error {
+	lost, err := a.joinOnce(ctx)
+	if err != nil {
+		return err
+	}
+	a.spawn(func(ctx context.Context) {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-lost:
+			}
+			a.Log.Warn("the host's lease is lost; joining again", "host", a.Host.Name)
+			if lost, err = a.joinOnce(ctx); err != nil {
+				return
+			}
+			a.kickAll()
+		}
+	})
+	return nil
+}
+
+func (a *Agent) joinOnce(ctx context.Context) (<-chan struct{}, error) {
+	for {
+		fence, lost, err := a.Registry.Join(ctx, a.Host, Lease)
+		if err == nil {
+			a.mu.Lock()
+			a.fence = fence
+			a.mu.Unlock()
+			return lost, nil
+		}
+		if !errors.Is(err, pando.ErrUnavailable) && !errors.Is(err, pando.ErrStoreFull) {
+			return nil, err
+		}
+		if err := pando.Sleep(ctx, a.Clock, 100*time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// take makes one commit of the registry true on this host.
+func (a *Agent) take(b pando.Batch, reset bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if reset {
+		a.world = pando.NewWorld()
+	}
+	if err := a.world.Apply(b.Changes, b.Revision); err != nil {
+		a.Log.Error("a record cannot be read and is left out", "error", err)
+	}
+	services := map[pando.ServiceKey]bool{}
+	for _, r := range b.Changes {
+		if s, ok := r.Key.Service(); ok {
+			services[s] = true
+		}
+	}
+	a.reconcile()
+	for s := range services {
+		a.publish(s)
+		a.tell(s, b.Changes)
+	}
+	if reset {
+		a.forgetStrangers()
+	}
+	a.applied = max(a.applied, b.Revision)
+	close(a.changed)
+	a.changed = make(chan struct{})
+}
+
+// reconcile gives every instance of this host its runner, and ends the runners of instances that have no record.
+func (a *Agent) reconcile() {
+	for _, i := range a.world.On(a.Host.Name) {
+		r, ok := a.runners[i.ID]
+		if !ok {
+			r = newRunner(a, i, a.found[i.ID])
+			delete(a.found, i.ID)
+			a.runners[i.ID] = r
+			a.spawn(r.run)
+		}
+		r.see(a.world.Instances[i.ID])
+	}
+	for id, r := range a.runners {
+		if _, ok := a.world.Instances[id]; !ok && !r.over {
+			r.over = true
+			r.kick()
+		}
+	}
+	for id, b := range a.found {
+		delete(a.found, id)
+		a.spawn(func(ctx context.Context) {
+			a.Log.Warn("a sandbox without a record is removed", "instance", id)
+			if err := b.Remove(ctx); err != nil {
+				a.Log.Error("remove a sandbox", "instance", id, "error", err)
+			}
+		})
+	}
+}
+
+func (a *Agent) kickAll() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, r := range a.runners {
+		r.kick()
+	}
+}
+
+// wait blocks until ok holds; it is looked at after every change of the world, with the lock held.
+func (a *Agent) wait(ctx context.Context, ok func() bool) error {
+	for {
+		a.mu.Lock()
+		done, news := ok(), a.changed
+		a.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-news:
+		}
+	}
+}
+
+// commit writes as this host, and takes the result over at once.
+func (a *Agent) commit(ctx context.Context, t pando.Txn) (pando.StoreRevision, error) {
+	a.mu.Lock()
+	t.Fence = a.fence
+	a.mu.Unlock()
+	at, err := a.Registry.Commit(ctx, t)
+	if err != nil {
+		return 0, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.world.Committed(t, at)
+	return at, nil
+}
+
+// repo is the state of one service on this host.
+type repo struct {
+	*state.Repo
+	push sync.Mutex // one merge into main at a time
+}
+
+func (a *Agent) repo(s pando.ServiceKey) *repo {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r, ok := a.repos[s]
+	if !ok {
+		spec, _ := a.world.SpecOf(s, a.world.Services[s].V.Target)
+		r = &repo{Repo: state.Open(a.Objects, s, spec.State)}
+		a.repos[s] = r
+	}
+	return r
+}

@@ -1,0 +1,108 @@
+package agent
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"pando.run/pando"
+)
+
+// eventsKept is how many events of an instance can be asked for again.
+const eventsKept = 256
+
+// events is what one instance is told, kept for a while so that a listener that was away misses nothing.
+type events struct {
+	mu     sync.Mutex
+	next   uint64
+	kept   []pando.SelfEvent
+	subs   map[chan struct{}]bool
+	closed bool
+}
+
+func newEvents() *events { return &events{next: 1, subs: map[chan struct{}]bool{}} }
+
+func (e *events) send(at time.Time, kind pando.SelfEventKind, data any) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.kept = append(e.kept, pando.SelfEvent{ID: e.next, Kind: kind, At: at, Data: data})
+	e.next++
+	if len(e.kept) > eventsKept {
+		e.kept = e.kept[len(e.kept)-eventsKept:]
+	}
+	e.rouse()
+}
+
+func (e *events) rouse() {
+	for s := range e.subs {
+		select {
+		case s <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (e *events) close() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.closed = true
+	e.rouse()
+}
+
+func (e *events) listeners() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.subs)
+}
+
+// since returns the kept events after id, and whether more can come.
+func (e *events) since(id uint64) ([]pando.SelfEvent, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for n, v := range e.kept {
+		if v.ID > id {
+			return append([]pando.SelfEvent(nil), e.kept[n:]...), !e.closed
+		}
+	}
+	return nil, !e.closed
+}
+
+// stream sends every event after id (0: from now) until ctx ends or the instance is gone.
+func (e *events) stream(ctx context.Context, after uint64) <-chan pando.SelfEvent {
+	out := make(chan pando.SelfEvent)
+	rouse := make(chan struct{}, 1)
+	e.mu.Lock()
+	if after == 0 {
+		after = e.next - 1
+	}
+	e.subs[rouse] = true
+	e.mu.Unlock()
+	go func() {
+		defer close(out)
+		defer func() {
+			e.mu.Lock()
+			delete(e.subs, rouse)
+			e.mu.Unlock()
+		}()
+		for {
+			news, more := e.since(after)
+			for _, v := range news {
+				select {
+				case out <- v:
+					after = v.ID
+				case <-ctx.Done():
+					return
+				}
+			}
+			if !more {
+				return
+			}
+			select {
+			case <-rouse:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
+}

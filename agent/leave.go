@@ -1,0 +1,181 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"pando.run/pando"
+)
+
+// How an instance leaves.
+const (
+	drainLook = 10 * time.Millisecond // between two looks at the flows of a draining instance
+	retryWait = 200 * time.Millisecond
+	// dieGrace is how long a drained instance that halted itself may take to merge and die before the agent walks it out.
+	dieGrace = 30 * time.Second
+)
+
+// drain waits for the last flow.
+func (r *runner) drain(ctx context.Context, i pando.Instance, box pando.Sandbox, exited *pando.Exit) time.Duration {
+	now := r.a.Clock.Now()
+	if box == nil || exited != nil {
+		r.drained("the program is not there any more")
+		return time.Microsecond
+	}
+	if i.Warm || !i.IP4.IsValid() {
+		r.drained("it never took a flow")
+		return time.Microsecond
+	}
+	n, err := box.Flows(ctx)
+	if err == nil && n == 0 && r.a.flows(ctx)[r.id] == 0 {
+		r.drained(fmt.Sprintf("its last flow ended after %s", now.Sub(i.Since).Round(time.Millisecond)))
+		return time.Microsecond
+	}
+	limit := r.spec(i).DrainSecondsMax
+	if limit > 0 && now.Sub(i.Since) >= pando.Seconds(limit) {
+		r.decide(ctx, pando.DecidedDrainEnd, fmt.Sprintf("drain_max of %gs ended %d flows", limit, n), map[string]float64{"flows": float64(n)})
+		r.drained(fmt.Sprintf("drain_max of %gs was over, %d flows ended", limit, n))
+		return time.Microsecond
+	}
+	return drainLook
+}
+
+func (r *runner) drained(reason string) {
+	r.become(pando.PhaseDrained, reason)
+	r.events.send(r.a.Clock.Now(), pando.EventDrained, map[string]string{"reason": reason})
+}
+
+// leave waits for the application to merge and die; one that was told to leave by somebody else, or that does not get to
+// it, is stopped and its state merged for it.
+func (r *runner) leave(ctx context.Context, i pando.Instance, box pando.Sandbox, exited *pando.Exit) time.Duration {
+	r.a.mu.Lock()
+	die := r.dieNow
+	r.a.mu.Unlock()
+	if die {
+		return 0 // Die writes the next step
+	}
+	running := box != nil && exited == nil
+	if wait := r.patience(i); running && wait > 0 {
+		return wait
+	}
+	if running {
+		if i.Warm {
+			if err := box.Resume(ctx); err != nil {
+				r.a.Log.Warn("wake a reserve so that it can stop", "instance", r.id, "error", err)
+			}
+		}
+		if err := box.Stop(ctx); err != nil && ctx.Err() == nil {
+			r.a.Log.Error("stop an instance", "instance", r.id, "error", err)
+		}
+	}
+	return r.salvage(ctx, i, "merged for it after it stopped")
+}
+
+// patience is how much longer a drained instance may take to die by itself.
+func (r *runner) patience(i pando.Instance) time.Duration {
+	if !i.Walk {
+		return dieGrace - r.a.Clock.Now().Sub(i.Since)
+	}
+	r.a.mu.Lock()
+	listens := r.events.listeners() > 0
+	r.a.mu.Unlock()
+	if !listens {
+		return 0
+	}
+	// It reads its events, so it knows: give it the time of a stop to do it in its own way.
+	return pando.Seconds(r.spec(i).StopSeconds) - r.a.Clock.Now().Sub(i.Since)
+}
+
+// salvage merges what the instance left behind, on its behalf.
+func (r *runner) salvage(ctx context.Context, i pando.Instance, how string) time.Duration {
+	if r.branch == nil {
+		b, err := r.a.repo(r.service).Born(ctx, r.id, r.a.head(r.service))
+		if err != nil {
+			r.a.Log.Error("open a branch to salvage it", "instance", r.id, "error", err)
+			return retryWait
+		}
+		r.branch = b
+	}
+	if i.Phase != pando.PhaseFailed {
+		if _, err := r.branch.Commit(ctx, "the last writes of "+string(r.id), r.a.Clock.Now()); err != nil {
+			return r.again(ctx, "commit the last writes", err)
+		}
+	}
+	result, err := r.a.push(ctx, r)
+	if err != nil {
+		return r.again(ctx, "merge a branch", err)
+	}
+	if i.Phase == pando.PhaseFailed && result.Taken+result.Merged > 0 {
+		r.decide(ctx, pando.DecidedSalvage, fmt.Sprintf("%d paths of its committed state were merged", result.Taken+result.Merged), nil)
+	}
+	r.become(pando.PhaseMerged, how)
+	return time.Microsecond
+}
+
+func (r *runner) again(ctx context.Context, what string, err error) time.Duration {
+	if ctx.Err() == nil {
+		r.a.Log.Warn(what, "instance", r.id, "error", err)
+	}
+	return retryWait
+}
+
+// bury removes the sandbox and then the record, so that a crash in between is seen.
+func (r *runner) bury(ctx context.Context) time.Duration {
+	r.tearDown(ctx)
+	if err := r.recorder.flush(ctx); err != nil {
+		return r.again(ctx, "record the end of an instance", err)
+	}
+	r.a.mu.Lock()
+	t := pando.Txn{Delete: []pando.Key{r.inst.Key()}}
+	now := r.a.Clock.Now()
+	for _, v := range r.a.world.Intents {
+		if v.V.Instance == r.id && v.V.Verb != pando.VerbReplicate && v.V.State.May(pando.IntentDead) {
+			t.If = append(t.If, v.If())
+			t.Put = append(t.Put, v.V.Become(pando.IntentDead, now, "its sandbox and its record are gone"))
+		}
+	}
+	r.a.mu.Unlock()
+	if _, err := r.a.commit(ctx, t); err != nil {
+		if errors.Is(err, pando.ErrConflict) {
+			return 5 * time.Millisecond
+		}
+		return r.again(ctx, "remove the record of an instance", err)
+	}
+	if r.branch != nil {
+		if err := r.branch.Discard(ctx); err != nil {
+			r.a.Log.Warn("drop a merged branch", "instance", r.id, "error", err)
+		}
+	}
+	return r.remove(ctx)
+}
+
+// tearDown gives back everything that the instance has on this host but its record and its branch.
+func (r *runner) tearDown(ctx context.Context) {
+	r.a.mu.Lock()
+	box := r.box
+	r.box = nil
+	r.a.publish(r.service)
+	r.a.mu.Unlock()
+	if box == nil {
+		return
+	}
+	if err := r.a.Steering.Disconnect(ctx, box.Link()); err != nil {
+		r.a.Log.Warn("disconnect an instance from steering", "instance", r.id, "error", err)
+	}
+	if err := box.Remove(ctx); err != nil {
+		r.a.Log.Error("remove a sandbox", "instance", r.id, "error", err)
+	}
+}
+
+// remove ends the runner; what is left of the instance goes.
+func (r *runner) remove(ctx context.Context) time.Duration {
+	r.tearDown(ctx)
+	r.recorder.close()
+	r.events.close()
+	r.a.mu.Lock()
+	defer r.a.mu.Unlock()
+	delete(r.a.runners, r.id)
+	return 0
+}

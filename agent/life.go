@@ -1,0 +1,232 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/lifecycle"
+)
+
+// start makes the sandbox, or wakes a warm one.
+func (r *runner) start(ctx context.Context, i pando.Instance, box pando.Sandbox) time.Duration {
+	if box != nil {
+		return r.resume(ctx, box)
+	}
+	r.a.mu.Lock()
+	svc, spec := r.a.world.Services[r.service].V, r.a.specOf(i)
+	r.a.mu.Unlock()
+	box, err := r.a.Sandboxes.Start(ctx, pando.SandboxSpec{Instance: i, Spec: spec, VIP4: svc.VIP4, VIP6: svc.VIP6})
+	if err != nil {
+		if ctx.Err() == nil {
+			r.fail(ctx, err.Error(), nil)
+		}
+		return time.Millisecond
+	}
+	link := box.Link()
+	if err := r.a.Steering.Connect(ctx, link, spec.Ports, svc.VIP4, svc.VIP6); err != nil {
+		r.a.Log.Error("connect an instance to steering", "instance", r.id, "error", err)
+	}
+	r.a.mu.Lock()
+	r.box = box
+	r.inst.IP4, r.inst.IP6 = link.IP4, link.IP6
+	r.a.mu.Unlock()
+	r.open(ctx, box)
+	r.become(pando.PhaseStarting, "the program runs")
+	return time.Microsecond
+}
+
+func (r *runner) resume(ctx context.Context, box pando.Sandbox) time.Duration {
+	if err := box.Resume(ctx); err != nil {
+		r.fail(ctx, "wake the warm instance: "+err.Error(), nil)
+		return time.Millisecond
+	}
+	if r.branch != nil {
+		if _, err := r.branch.Pull(ctx, r.a.head(r.service), r.a.Clock.Now()); err != nil {
+			r.a.Log.Error("bring a warm instance's state up to date", "instance", r.id, "error", err)
+		}
+	}
+	r.become(pando.PhaseStarting, "woken from the reserve")
+	r.become(pando.PhaseReady, "it was fully started")
+	r.become(pando.PhaseInRotation, "steered to on this host")
+	return time.Microsecond
+}
+
+// open gives the instance its branch of the state and its API.
+func (r *runner) open(ctx context.Context, box pando.Sandbox) {
+	b, err := r.a.repo(r.service).Born(ctx, r.id, r.a.head(r.service))
+	if err != nil {
+		r.a.Log.Error("open the state of an instance", "instance", r.id, "error", err)
+	}
+	r.a.mu.Lock()
+	r.branch = b
+	r.a.mu.Unlock()
+	server := &http.Server{Handler: r.a.Serve(r.a, r.id), ReadHeaderTimeout: 10 * time.Second}
+	l := box.Listener()
+	r.a.spawn(func(ctx context.Context) {
+		stop := context.AfterFunc(ctx, func() { server.Close() })
+		defer stop()
+		if err := server.Serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) && ctx.Err() == nil {
+			r.a.Log.Debug("an instance's API ended", "instance", r.id, "error", err)
+		}
+	})
+}
+
+// specOf returns the spec by which an instance runs. The caller holds the lock.
+func (a *Agent) specOf(i pando.Instance) pando.Spec {
+	s, _ := a.world.SpecOf(i.Service, i.Revision)
+	return s
+}
+
+func (r *runner) spec(i pando.Instance) pando.Spec {
+	r.a.mu.Lock()
+	defer r.a.mu.Unlock()
+	return r.a.specOf(i)
+}
+
+// How often an instance that is starting is asked whether it is ready: at first every probeWaitMin, then ever more seldom.
+const (
+	probeWaitMin = time.Millisecond
+	probeWaitMax = 50 * time.Millisecond
+)
+
+// awaitReady waits for the instance to be ready, in the way that its spec says.
+func (r *runner) awaitReady(ctx context.Context, i pando.Instance, box pando.Sandbox) time.Duration {
+	if box == nil {
+		r.fail(ctx, "its sandbox is gone: the host restarted", nil)
+		return time.Millisecond
+	}
+	spec := r.spec(i)
+	now := r.a.Clock.Now()
+	if r.deadline.IsZero() {
+		r.deadline, r.wait = now.Add(pando.Seconds(spec.Health.ReadySecondsMax)), probeWaitMin
+	}
+	r.a.mu.Lock()
+	ready := r.ready
+	r.a.mu.Unlock()
+	answer := "it never said that it is ready; a program that knows nothing of Pando needs a probe, for example health: {ready: \"tcp 8080\"}"
+	if !ready && spec.Health.Ready.Kind != pando.ProbeExplicit {
+		err := r.probe(ctx, spec.Health.Ready, spec, box)
+		if ready = err == nil; err != nil {
+			answer = err.Error()
+		}
+	}
+	switch {
+	case ready && i.Warm:
+		if err := box.Pause(ctx); err != nil {
+			r.fail(ctx, "put the instance in reserve: "+err.Error(), nil)
+			return time.Millisecond
+		}
+		r.deadline = time.Time{}
+		r.become(pando.PhaseWarm, "in reserve")
+		return 0
+	case ready:
+		r.deadline = time.Time{}
+		r.become(pando.PhaseReady, fmt.Sprintf("after %s", now.Sub(i.Born).Round(100*time.Microsecond)))
+		r.become(pando.PhaseInRotation, "steered to on this host")
+		return time.Microsecond
+	case !now.Before(r.deadline):
+		r.fail(ctx, fmt.Sprintf("not ready within %gs: %s", spec.Health.ReadySecondsMax, answer), nil)
+		return time.Millisecond
+	case spec.Health.Ready.Kind == pando.ProbeExplicit:
+		return r.deadline.Sub(now)
+	}
+	r.wait = min(r.wait*2, probeWaitMax)
+	return r.wait
+}
+
+func (r *runner) probe(ctx context.Context, p pando.Probe, spec pando.Spec, box pando.Sandbox) error {
+	ctx, cancel := context.WithTimeout(ctx, pando.Seconds(spec.Health.TimeoutSeconds))
+	defer cancel()
+	var fallback pando.Port
+	if len(spec.Ports) > 0 {
+		fallback = spec.Ports[0]
+	}
+	return r.a.Prober.Probe(ctx, p, box, fallback)
+}
+
+// live asks an instance in rotation how it is, if its spec says how. One that does not answer is replaced, but never the
+// last one: overload is not death.
+func (r *runner) live(ctx context.Context, i pando.Instance, box pando.Sandbox) time.Duration {
+	spec := r.spec(i)
+	if spec.Health.Live.Kind == pando.ProbeExplicit || i.Phase == pando.PhaseWarm {
+		return 0
+	}
+	now := r.a.Clock.Now()
+	every := pando.Seconds(spec.Health.IntervalSeconds)
+	if since := now.Sub(r.probed); since < every {
+		return every - since
+	}
+	r.probed = now
+	err := r.probe(ctx, spec.Health.Live, spec, box)
+	if err == nil {
+		r.falls = 0
+		return every
+	}
+	if r.falls++; r.falls < spec.Health.Fall {
+		return every
+	}
+	r.falls = 0
+	reason := fmt.Sprintf("%d live probes failed: %v", spec.Health.Fall, err)
+	if r.a.others(i) == 0 {
+		r.decide(ctx, pando.DecidedUnhealthy, reason+"; it stays, for it is the last in rotation", nil)
+		return every
+	}
+	r.fail(ctx, reason, nil)
+	return time.Millisecond
+}
+
+// others counts the other instances of the service that take flows.
+func (a *Agent) others(i pando.Instance) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := 0
+	for _, o := range a.world.Of(i.Service) {
+		if o.ID != i.ID && o.Phase.TakesFlows() {
+			n++
+		}
+	}
+	return n
+}
+
+// fail ends the instance's service: out of rotation at once, with a decision that has the evidence.
+func (r *runner) fail(ctx context.Context, reason string, exit *pando.Exit) {
+	r.a.mu.Lock()
+	box := r.box
+	if !r.inst.Phase.May(pando.PhaseFailed) {
+		r.a.mu.Unlock()
+		return
+	}
+	r.inst.Exit = exit
+	r.becomeLocked(pando.PhaseFailed, reason)
+	r.a.mu.Unlock()
+	var lines []string
+	inputs := map[string]float64{}
+	if box != nil {
+		lines = box.LastLines(20)
+	}
+	if exit != nil && exit.Signal == "" {
+		inputs[lifecycle.ExitCode] = float64(exit.Code)
+	}
+	r.decideWith(ctx, pando.DecidedFailed, reason, inputs, lines)
+}
+
+func (r *runner) decide(ctx context.Context, kind pando.DecisionKind, reason string, inputs map[string]float64) {
+	r.decideWith(ctx, kind, reason, inputs, nil)
+}
+
+// decideWith records a decision. It is evidence, not a step of life: if it cannot be written life goes on, with a line
+// in the agent's log.
+func (r *runner) decideWith(ctx context.Context, kind pando.DecisionKind, reason string, inputs map[string]float64, lines []string) {
+	now := r.a.Clock.Now()
+	d := pando.Decision{
+		ID: r.a.IDs.Sequential(now), Service: r.service, Instance: r.id, Kind: kind, Reason: reason,
+		By: pando.Asker{Kind: pando.AskerControl, Name: "agent " + string(r.a.Host.Name)}, Inputs: inputs, Lines: lines, At: now,
+	}
+	if _, err := r.a.commit(ctx, pando.Txn{Put: []pando.Stored{d}}); err != nil {
+		r.a.Log.Warn("a decision could not be recorded", "kind", kind, "instance", r.id, "reason", reason, "error", err)
+	}
+}

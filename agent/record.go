@@ -1,0 +1,157 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"pando.run/pando"
+)
+
+// recorder writes the steps of one instance to the registry behind its back, in order and in as few commits as they allow,
+// so that no step waits for a disk.
+type recorder struct {
+	r       *runner
+	mu      sync.Mutex
+	steps   []pando.Instance // not yet written, oldest first
+	nudge   chan struct{}
+	writing sync.Mutex
+	done    chan struct{}
+	once    sync.Once
+}
+
+func newRecorder(r *runner) *recorder {
+	return &recorder{r: r, nudge: make(chan struct{}, 1), done: make(chan struct{})}
+}
+
+func (c *recorder) add(i pando.Instance) {
+	c.mu.Lock()
+	c.steps = append(c.steps, i)
+	c.mu.Unlock()
+	select {
+	case c.nudge <- struct{}{}:
+	default:
+	}
+}
+
+func (c *recorder) close() { c.once.Do(func() { close(c.done) }) }
+
+func (c *recorder) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.done:
+			return
+		case <-c.nudge:
+		}
+		for c.flush(ctx) != nil && ctx.Err() == nil {
+			if pando.Sleep(ctx, c.r.a.Clock, 100*time.Millisecond) != nil {
+				return
+			}
+			select {
+			case <-c.done:
+				return
+			default:
+			}
+		}
+	}
+}
+
+// flush writes everything that waits. ErrFenced is no reason to try again: a newer agent of this host writes now.
+func (c *recorder) flush(ctx context.Context) error {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	for {
+		c.mu.Lock()
+		steps := c.steps
+		c.mu.Unlock()
+		if len(steps) == 0 {
+			return nil
+		}
+		err := c.write(ctx, steps)
+		if errors.Is(err, pando.ErrConflict) {
+			if err := c.awaitNews(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		c.mu.Lock()
+		c.steps = c.steps[len(steps):]
+		c.mu.Unlock()
+	}
+}
+
+// awaitNews waits a moment for the change that a write collided with.
+func (c *recorder) awaitNews(ctx context.Context) error {
+	c.r.a.mu.Lock()
+	news := c.r.a.changed
+	c.r.a.mu.Unlock()
+	timer, stop := c.r.a.Clock.After(20 * time.Millisecond)
+	defer stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-news:
+	case <-timer:
+	}
+	return nil
+}
+
+// write makes one commit of a run of steps: the last of them as the instance's record, all of them in its intents.
+func (c *recorder) write(ctx context.Context, steps []pando.Instance) error {
+	a := c.r.a
+	last := steps[len(steps)-1]
+	a.mu.Lock()
+	known, ok := a.world.Instances[last.ID]
+	if !ok {
+		a.mu.Unlock()
+		return nil // its record is gone: nothing to say
+	}
+	if known.V.Phase == pando.PhaseDraining && last.Phase.TakesFlows() {
+		// Control took it out meanwhile; its addresses are news all the same.
+		ip4, ip6 := last.IP4, last.IP6
+		last = known.V
+		last.IP4, last.IP6 = ip4, ip6
+	}
+	last.Halt, last.Walk = known.V.Halt, known.V.Walk
+	t := pando.Txn{If: []pando.Condition{known.If()}, Put: []pando.Stored{last}}
+	for _, id := range []pando.IntentID{last.Intent, last.Halt} {
+		v, ok := a.world.Intents[id]
+		if !ok {
+			continue
+		}
+		if next, changed := follow(v.V, steps); changed {
+			t.If = append(t.If, v.If())
+			t.Put = append(t.Put, next)
+		}
+	}
+	a.mu.Unlock()
+	_, err := a.commit(ctx, t)
+	return err
+}
+
+// intentOf says what a step of an instance means for the intents behind it.
+var intentOf = map[pando.Phase]pando.IntentState{
+	pando.PhaseStarting:   pando.IntentStarting,
+	pando.PhaseReady:      pando.IntentReady,
+	pando.PhaseInRotation: pando.IntentInRotation,
+	pando.PhaseFailed:     pando.IntentFailed,
+	pando.PhaseMerged:     pando.IntentMerged,
+}
+
+// follow takes an intent along the steps that it can take.
+func follow(i pando.Intent, steps []pando.Instance) (pando.Intent, bool) {
+	changed := false
+	for _, s := range steps {
+		to, ok := intentOf[s.Phase]
+		if ok && i.State.May(to) && (i.Verb == pando.VerbHalt) == (to == pando.IntentMerged || i.State == pando.IntentDraining) {
+			i, changed = i.Become(to, s.Since, s.Reason), true
+		}
+	}
+	return i, changed
+}

@@ -1,0 +1,231 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/state"
+)
+
+// runner takes one instance through its life on this host: an actor with one goroutine that looks at what is wanted (the
+// record), what is (the sandbox) and does the next step.
+//
+// inst is the newest truth: the agent's own steps are in it before they are in the registry. Control's two steps (placed,
+// draining) come in through see.
+type runner struct {
+	a       *Agent
+	id      pando.InstanceID
+	service pando.ServiceKey
+
+	// Guarded by the agent's lock.
+	inst   pando.Instance
+	box    pando.Sandbox
+	exited *pando.Exit
+	over   bool // its record is gone
+	ready  bool // it said so
+	events *events
+	asking *pando.Intent // its one outstanding request
+	dieNow bool
+	metric map[string]float64
+
+	branch   *state.Branch
+	kicked   chan struct{}
+	recorder *recorder
+
+	// The actor's own.
+	deadline time.Time // of readiness, or of the drain
+	probed   time.Time
+	falls    int
+	wait     time.Duration
+	stopping bool
+}
+
+func newRunner(a *Agent, i pando.Instance, box pando.Sandbox) *runner {
+	r := &runner{
+		a: a, id: i.ID, service: i.Service, inst: i, box: box, events: newEvents(),
+		kicked: make(chan struct{}, 1),
+	}
+	r.recorder = newRecorder(r)
+	return r
+}
+
+// see takes over what control wrote. The caller holds the agent's lock.
+func (r *runner) see(v pando.Versioned[pando.Instance]) {
+	mine, theirs := r.inst.Phase, v.V.Phase
+	switch {
+	case theirs == pando.PhasePlaced && mine == pando.PhaseWarm,
+		theirs == pando.PhaseDraining && mine.May(pando.PhaseDraining):
+		was := r.inst
+		r.inst = v.V
+		r.inst.IP4, r.inst.IP6 = was.IP4, was.IP6
+		r.deadline = time.Time{}
+		if theirs == pando.PhaseDraining {
+			kind := pando.EventHalted
+			if r.inst.Walk {
+				r.events.send(r.a.Clock.Now(), kind, map[string]string{"reason": v.V.Reason})
+			}
+		}
+	}
+	r.kick()
+}
+
+func (r *runner) kick() {
+	select {
+	case r.kicked <- struct{}{}:
+	default:
+	}
+}
+
+func (r *runner) run(ctx context.Context) {
+	r.a.spawn(r.recorder.run)
+	if r.box != nil {
+		r.adopt(ctx)
+	}
+	var boxEvents <-chan pando.SandboxEvent
+	for {
+		if box := r.sandbox(); box != nil {
+			boxEvents = box.Events()
+		}
+		var timer <-chan time.Time
+		stop := func() {}
+		if again := r.step(ctx); again > 0 {
+			timer, stop = r.a.Clock.After(again)
+		}
+		if r.gone() {
+			stop()
+			return
+		}
+		if box := r.sandbox(); box != nil && boxEvents == nil {
+			boxEvents = box.Events()
+		}
+		select {
+		case <-ctx.Done():
+			stop()
+			return
+		case <-r.kicked:
+		case <-timer:
+		case e, ok := <-boxEvents:
+			if !ok {
+				boxEvents = nil
+				r.detach()
+				break
+			}
+			r.heard(e)
+		}
+		stop()
+	}
+}
+
+// detach stops listening to a sandbox whose program has ended.
+func (r *runner) detach() {
+	r.a.mu.Lock()
+	defer r.a.mu.Unlock()
+	if r.exited == nil && r.box != nil {
+		r.exited = &pando.Exit{Code: -1}
+	}
+}
+
+func (r *runner) sandbox() pando.Sandbox {
+	r.a.mu.Lock()
+	defer r.a.mu.Unlock()
+	if r.exited != nil {
+		return nil
+	}
+	return r.box
+}
+
+func (r *runner) gone() bool {
+	r.a.mu.Lock()
+	defer r.a.mu.Unlock()
+	_, ok := r.a.runners[r.id]
+	return !ok
+}
+
+func (r *runner) heard(e pando.SandboxEvent) {
+	r.a.mu.Lock()
+	defer r.a.mu.Unlock()
+	switch e.Kind {
+	case pando.SandboxNotified:
+		r.ready = true
+	case pando.SandboxExited:
+		exit := e.Exit
+		r.exited = &exit
+		r.a.publish(r.service)
+	}
+}
+
+// step does what is next and says after how long to look again (0: at the next change).
+func (r *runner) step(ctx context.Context) time.Duration {
+	r.a.mu.Lock()
+	i, box, exited, over := r.inst, r.box, r.exited, r.over
+	r.a.mu.Unlock()
+	if over {
+		return r.remove(ctx)
+	}
+	if exited != nil && !i.Phase.Leaving() && i.Phase != pando.PhaseFailed {
+		r.fail(ctx, exitReason(*exited), exited)
+		return time.Millisecond
+	}
+	switch i.Phase {
+	case pando.PhasePlaced:
+		return r.start(ctx, i, box)
+	case pando.PhaseStarting:
+		return r.awaitReady(ctx, i, box)
+	case pando.PhaseReady, pando.PhaseInRotation, pando.PhaseWarm:
+		if box == nil {
+			r.fail(ctx, "its sandbox is gone: the host restarted", nil)
+			return time.Millisecond
+		}
+		return r.live(ctx, i, box)
+	case pando.PhaseDraining:
+		return r.drain(ctx, i, box, exited)
+	case pando.PhaseDrained:
+		return r.leave(ctx, i, box, exited)
+	case pando.PhaseFailed:
+		return r.salvage(ctx, i, "salvaged")
+	case pando.PhaseMerged:
+		return r.bury(ctx)
+	}
+	return 0
+}
+
+func exitReason(e pando.Exit) string {
+	switch {
+	case e.OOMKilled:
+		return "it was killed for using more memory than resources.memory allows"
+	case e.Signal != "":
+		return "it was killed by " + e.Signal
+	}
+	return fmt.Sprintf("it exited with %d", e.Code)
+}
+
+// become takes the instance to its next phase: at once on this host, soon in the registry.
+func (r *runner) become(p pando.Phase, reason string) {
+	r.a.mu.Lock()
+	defer r.a.mu.Unlock()
+	r.becomeLocked(p, reason)
+}
+
+func (r *runner) becomeLocked(p pando.Phase, reason string) {
+	if !r.inst.Phase.May(p) {
+		return // control was faster; the next step sees what it wants
+	}
+	r.inst = r.inst.Become(p, r.a.Clock.Now(), reason)
+	r.recorder.add(r.inst)
+	r.a.publish(r.service)
+}
+
+// adopt takes over a sandbox of a former agent: it serves its API again and finds its branch.
+func (r *runner) adopt(ctx context.Context) {
+	if r.inst.Phase == pando.PhasePlaced {
+		// The former agent started it and died before it could say so.
+		r.a.mu.Lock()
+		link := r.box.Link()
+		r.inst.IP4, r.inst.IP6 = link.IP4, link.IP6
+		r.becomeLocked(pando.PhaseStarting, "found running after the agent restarted")
+		r.a.mu.Unlock()
+	}
+	r.open(ctx, r.box)
+}

@@ -1,0 +1,323 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"pando.run/pando"
+)
+
+var _ pando.Self = (*Agent)(nil)
+
+// ackWait is how long a halt waits for a host to acknowledge before it names it as unreachable.
+const ackWait = 700 * time.Millisecond
+
+// runner finds the instance that asks.
+func (a *Agent) runner(i pando.InstanceID) (*runner, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r, ok := a.runners[i]
+	if !ok {
+		return nil, fmt.Errorf("instance %s: %w on this host", i, pando.ErrNotFound)
+	}
+	return r, nil
+}
+
+// Describe implements pando.Self.
+func (a *Agent) Describe(_ context.Context, i pando.InstanceID) (pando.SelfView, error) {
+	r, err := a.runner(i)
+	if err != nil {
+		return pando.SelfView{}, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	svc := a.world.Services[r.service].V
+	spec, _ := a.world.SpecOf(r.service, svc.Target)
+	v := pando.SelfView{
+		Instance: r.inst, Scale: spec.Scale, Peers: a.peers(r.service), Pending: r.asking, Pin: svc.Pin,
+		Metrics: maps.Clone(r.metric), Flows: a.sweep.Flows[i],
+	}
+	if svc.VIP4.IsValid() {
+		v.VIP = svc.VIP4.String()
+	}
+	return v, nil
+}
+
+// peers lists the instances of a service that take flows. The caller holds the lock.
+func (a *Agent) peers(s pando.ServiceKey) []pando.InstanceStatus {
+	out := []pando.InstanceStatus{}
+	for _, i := range a.world.Of(s) {
+		if r, ok := a.runners[i.ID]; ok {
+			i = r.inst
+		}
+		if i.Phase.TakesFlows() {
+			out = append(out, pando.InstanceStatus{Instance: i})
+		}
+	}
+	return out
+}
+
+// Ready implements pando.Self.
+func (a *Agent) Ready(_ context.Context, i pando.InstanceID) error {
+	r, err := a.runner(i)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r.ready = true
+	r.kick()
+	return nil
+}
+
+// PutMetrics implements pando.Self.
+func (a *Agent) PutMetrics(_ context.Context, i pando.InstanceID, m map[string]float64) error {
+	r, err := a.runner(i)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r.metric = maps.Clone(m)
+	return nil
+}
+
+// Events implements pando.Self.
+func (a *Agent) Events(ctx context.Context, i pando.InstanceID, after uint64) (<-chan pando.SelfEvent, error) {
+	r, err := a.runner(i)
+	if err != nil {
+		return nil, err
+	}
+	return r.events.stream(ctx, after), nil
+}
+
+// Replicate implements pando.Self.
+func (a *Agent) Replicate(ctx context.Context, i pando.InstanceID, ask pando.Ask) (pando.Intent, error) {
+	r, intent, err := a.ask(ctx, i, pando.VerbReplicate, ask)
+	if err != nil {
+		return intent, err
+	}
+	defer a.answered(r)
+	intent, err = a.awaitIntent(ctx, intent, func(v pando.Intent) bool { return v.State != pando.IntentAsked })
+	if err == nil && ask.Wait && !intent.State.Ended() {
+		intent, err = a.awaitIntent(ctx, intent, func(v pando.Intent) bool { return v.State.Ended() })
+	}
+	switch {
+	case err != nil:
+		return intent, err
+	case intent.State == pando.IntentRefused, intent.State == pando.IntentFailed:
+		return intent, fmt.Errorf("replicate %w: %s", pando.ErrRefused, intent.Reason)
+	}
+	return intent, nil
+}
+
+// Halt implements pando.Self.
+func (a *Agent) Halt(ctx context.Context, i pando.InstanceID, ask pando.Ask) (pando.HaltResult, error) {
+	r, intent, err := a.ask(ctx, i, pando.VerbHalt, ask)
+	if err != nil {
+		return pando.HaltResult{Intent: intent}, err
+	}
+	defer a.answered(r)
+	intent, err = a.awaitIntent(ctx, intent, func(v pando.Intent) bool { return v.State != pando.IntentAsked })
+	if err != nil {
+		return pando.HaltResult{Intent: intent}, err
+	}
+	if intent.State == pando.IntentRefused {
+		return pando.HaltResult{Intent: intent}, fmt.Errorf("halt %w: %s", pando.ErrRefused, intent.Reason)
+	}
+	a.mu.Lock()
+	at := a.world.Intents[intent.ID].Modified
+	var hosts []pando.Host
+	for _, h := range a.world.Hosts {
+		hosts = append(hosts, h.V)
+	}
+	a.mu.Unlock()
+	return pando.HaltResult{Intent: intent, Unreachable: a.acknowledged(ctx, hosts, r.service, at)}, nil
+}
+
+// acknowledged waits until every host steers as the registry said at a revision, and names those that did not say so.
+func (a *Agent) acknowledged(ctx context.Context, hosts []pando.Host, s pando.ServiceKey, at pando.StoreRevision) []pando.HostName {
+	ctx, cancel := context.WithTimeout(ctx, ackWait)
+	defer cancel()
+	type answer struct {
+		host pando.HostName
+		err  error
+	}
+	answers := make(chan answer, len(hosts))
+	for _, h := range hosts {
+		go func() {
+			if h.Name == a.Host.Name {
+				answers <- answer{h.Name, a.Applied(ctx, s, at)}
+				return
+			}
+			answers <- answer{h.Name, a.Peers.Applied(ctx, h, s, at)}
+		}()
+	}
+	var missing []pando.HostName
+	for range hosts {
+		if v := <-answers; v.err != nil {
+			missing = append(missing, v.host)
+		}
+	}
+	return missing
+}
+
+// ask writes what an instance asks for. One request of an instance may be outstanding.
+func (a *Agent) ask(ctx context.Context, i pando.InstanceID, verb pando.Verb, ask pando.Ask) (*runner, pando.Intent, error) {
+	r, err := a.runner(i)
+	if err != nil {
+		return nil, pando.Intent{}, err
+	}
+	now := a.Clock.Now()
+	reason := ask.Reason
+	if reason == "" {
+		reason = "it asked without a reason"
+	}
+	intent := pando.Intent{
+		ID: pando.IntentID(a.IDs.Sequential(now)), Service: r.service, Verb: verb, Host: a.Host.Name, Inputs: ask.Inputs,
+		By: pando.Asker{Kind: pando.AskerInstance, Name: string(i)},
+	}.Become(pando.IntentAsked, now, reason)
+	if verb == pando.VerbHalt {
+		intent.Instance = i
+	}
+	a.mu.Lock()
+	if r.asking != nil {
+		pending := *r.asking
+		a.mu.Unlock()
+		return nil, pending, fmt.Errorf("%w: a %s of this instance is pending", pando.ErrConflict, pending.Verb)
+	}
+	r.asking = &intent
+	a.mu.Unlock()
+	if err := r.recorder.flush(ctx); err != nil {
+		a.answered(r)
+		return nil, intent, err
+	}
+	if _, err := a.commit(ctx, pando.Txn{Put: []pando.Stored{intent}}); err != nil {
+		a.answered(r)
+		return nil, intent, fmt.Errorf("%s: %w", verb, err)
+	}
+	return r, intent, nil
+}
+
+func (a *Agent) answered(r *runner) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r.asking = nil
+}
+
+// awaitIntent waits until an intent is as wanted.
+func (a *Agent) awaitIntent(ctx context.Context, i pando.Intent, want func(pando.Intent) bool) (pando.Intent, error) {
+	err := a.wait(ctx, func() bool {
+		v, ok := a.world.Intents[i.ID]
+		if !ok {
+			return false
+		}
+		i = v.V
+		return want(i)
+	})
+	return i, err
+}
+
+// Die implements pando.Self.
+func (a *Agent) Die(ctx context.Context, i pando.InstanceID, ask pando.Ask) (pando.Intent, error) {
+	r, err := a.runner(i)
+	if err != nil {
+		return pando.Intent{}, err
+	}
+	if err := a.mayDie(ctx, r); err != nil {
+		return pando.Intent{}, err
+	}
+	if err := r.recorder.flush(ctx); err != nil {
+		return pando.Intent{}, err
+	}
+	now := a.Clock.Now()
+	a.mu.Lock()
+	known := a.world.Instances[i]
+	inst := r.inst
+	inst.Halt, inst.Walk = known.V.Halt, known.V.Walk
+	if inst.Phase == pando.PhaseDraining {
+		inst = inst.Become(pando.PhaseDrained, now, "its application says so")
+	}
+	if inst.Phase != pando.PhaseDrained {
+		a.mu.Unlock()
+		return pando.Intent{}, fmt.Errorf("die %w: the instance is %s", pando.ErrRefused, inst.Phase)
+	}
+	inst = inst.Become(pando.PhaseMerged, now, "its state is in main")
+	intent := pando.Intent{
+		ID: pando.IntentID(a.IDs.Sequential(now)), Service: r.service, Verb: pando.VerbDie, Host: a.Host.Name, Instance: i,
+		By: pando.Asker{Kind: pando.AskerInstance, Name: string(i)}, Inputs: ask.Inputs,
+	}.Become(pando.IntentAsked, now, ask.Reason).Become(pando.IntentGranted, now, "its state is in main").
+		Become(pando.IntentMerged, now, "its state is in main")
+	t := pando.Txn{If: []pando.Condition{known.If()}, Put: []pando.Stored{inst, intent}}
+	r.dieNow = true
+	a.mu.Unlock()
+	_, err = a.commit(ctx, t)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r.dieNow = false
+	if err != nil {
+		return intent, fmt.Errorf("die: %w", err)
+	}
+	r.inst = inst
+	r.kick()
+	return intent, nil
+}
+
+// mayDie refuses death before halt, with flows left, and until the merge of the instance's state is durable.
+func (a *Agent) mayDie(ctx context.Context, r *runner) error {
+	a.mu.Lock()
+	phase, branch, box, head := r.inst.Phase, r.branch, r.box, a.world.Heads[r.service].V.Commit
+	a.mu.Unlock()
+	if phase != pando.PhaseDraining && phase != pando.PhaseDrained {
+		return fmt.Errorf("die %w: the instance is %s; halt it first", pando.ErrRefused, phase)
+	}
+	if box != nil && phase == pando.PhaseDraining {
+		if n, err := box.Flows(ctx); err == nil && n > 0 {
+			return fmt.Errorf("die %w: %d flows are open; wait for the event drained", pando.ErrRefused, n)
+		}
+	}
+	if branch == nil {
+		return nil
+	}
+	merged, err := branch.Merged(head)
+	if err != nil {
+		return err
+	}
+	if !merged {
+		return fmt.Errorf("die %w: the instance's state is not in main; POST /v1/self/state/push first", pando.ErrRefused)
+	}
+	return nil
+}
+
+// tell sends the instances of a service what a commit changed for them. The caller holds the lock.
+func (a *Agent) tell(s pando.ServiceKey, changes []pando.Record) {
+	kinds := map[pando.Kind]bool{}
+	for _, c := range changes {
+		if k, ok := c.Key.Service(); ok && k == s {
+			kinds[c.Key.Kind()] = true
+		}
+	}
+	now := a.Clock.Now()
+	svc := a.world.Services[s].V
+	for _, r := range a.runners {
+		if r.service != s {
+			continue
+		}
+		if kinds[pando.KindInstance] {
+			r.events.send(now, pando.EventPeers, map[string]int{"in_rotation": len(a.peers(s))})
+		}
+		if kinds[pando.KindService] {
+			spec, _ := a.world.SpecOf(s, svc.Target)
+			r.events.send(now, pando.EventBudget, map[string]any{"min": spec.Scale.Min, "max": spec.Scale.Max, "pin": svc.Pin})
+		}
+		if kinds[pando.KindHead] {
+			r.events.send(now, pando.EventState, map[string]string{"commit": a.world.Heads[s].V.Commit.String()})
+		}
+	}
+}
+
+// errNoState is for an instance whose branch could not be opened; the reason is in the agent's log.
+var errNoState = errors.New("the state of this instance could not be opened")

@@ -1,0 +1,102 @@
+package agent
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"pando.run/pando"
+)
+
+// publish makes the steering of one service what the instances of this host say. The caller holds the lock.
+func (a *Agent) publish(s pando.ServiceKey) {
+	svc, ok := a.world.Services[s]
+	if !ok {
+		if err := a.Steering.Withdraw(a.ctx, s); err != nil {
+			a.Log.Error("withdraw a service from steering", "service", s, "error", err)
+		}
+		delete(a.repos, s)
+		return
+	}
+	spec, ok := a.world.SpecOf(s, svc.V.Target)
+	if !ok || !svc.V.VIP4.IsValid() {
+		return
+	}
+	t := pando.SteeringTable{Service: s, VIP4: svc.V.VIP4, VIP6: svc.V.VIP6, Ports: spec.Ports}
+	for _, r := range a.runners {
+		if r.service != s || r.box == nil || r.exited != nil || !r.inst.Phase.KeepsFlows() {
+			continue
+		}
+		e := pando.Endpoint{Instance: r.id, Revision: r.inst.Revision, Link: r.box.Link()}
+		if r.inst.Phase.TakesFlows() {
+			e.Weight = r.inst.Weight
+		}
+		t.Endpoints = append(t.Endpoints, e)
+	}
+	if err := a.Steering.Publish(a.ctx, t); err != nil {
+		a.Log.Error("publish a steering table", "service", s, "error", err)
+	}
+}
+
+// forgetStrangers withdraws what a former agent steered and nobody wants any more. The caller holds the lock.
+func (a *Agent) forgetStrangers() {
+	published, err := a.Steering.Published(a.ctx)
+	if err != nil {
+		a.Log.Error("list what is steered", "error", err)
+		return
+	}
+	for _, s := range published {
+		if _, ok := a.world.Services[s]; !ok {
+			a.publish(s)
+		}
+	}
+	for s := range a.world.Services {
+		a.publish(s)
+	}
+}
+
+// How often the connection table is swept: always, and while somebody waits for an instance to be drained.
+const (
+	sweepInterval      = 5 * time.Second
+	sweepDrainInterval = 50 * time.Millisecond
+)
+
+func (a *Agent) sweepNow(ctx context.Context) {
+	for pando.Sleep(ctx, a.Clock, sweepInterval) == nil {
+		a.flows(ctx)
+	}
+}
+
+// flows sweeps the connection table, at most once an interval, and returns what is left.
+func (a *Agent) flows(ctx context.Context) map[pando.InstanceID]int {
+	a.sweeping.Lock()
+	defer a.sweeping.Unlock()
+	now := a.Clock.Now()
+	if now.Sub(a.swept) >= sweepDrainInterval {
+		report, err := a.Steering.Sweep(ctx)
+		if err != nil {
+			a.Log.Warn("sweep the connection table", "error", err)
+			return nil
+		}
+		a.sweep, a.swept = report, now
+	}
+	return a.sweep.Flows
+}
+
+// Applied implements peer.Agent: the steering of this host reflects the registry up to a revision.
+func (a *Agent) Applied(ctx context.Context, _ pando.ServiceKey, at pando.StoreRevision) error {
+	return a.wait(ctx, func() bool { return a.applied >= at })
+}
+
+// Counters implements peer.Agent.
+func (a *Agent) Counters(ctx context.Context) ([]pando.EndpointCounters, error) {
+	return a.Steering.Counters(ctx)
+}
+
+// VIPs answers for the name of a service.
+func (a *Agent) VIPs(name pando.ServiceName, tenant pando.Tenant) (v4, v6 netip.Addr, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s, ok := a.world.Services[pando.ServiceKey{Tenant: tenant, Name: name}]
+	return s.V.VIP4, s.V.VIP6, ok
+}

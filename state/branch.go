@@ -1,0 +1,521 @@
+package state
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"pando.run/pando"
+)
+
+// Branch is the state as one instance sees it: its commits since it was last one with main, and what it has written since
+// its last commit (in memory, lost with the agent by design).
+type Branch struct {
+	repo     *Repo
+	instance pando.InstanceID
+
+	mu      sync.Mutex
+	head    pando.ObjectID
+	base    pando.ObjectID // the commit of main that head contains
+	unsure  bool           // main may contain commits of ours that are newer than base
+	pending map[string]*change
+}
+
+// change is what is written to one path since the last commit.
+type change struct {
+	set   bool // replaces the path by value; otherwise the delta below goes on top of it
+	gone  bool // deletes the path
+	value []byte
+	add   []byte // a counter's or a log's delta
+	plus  map[string]bool
+	minus map[string]bool
+}
+
+// Head is the branch's newest commit.
+func (b *Branch) Head() pando.ObjectID {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.head
+}
+
+// Dirty says whether something is written and not committed.
+func (b *Branch) Dirty() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.pending) > 0
+}
+
+// Merged says whether main contains everything that the branch has, committed or not.
+func (b *Branch) Merged(main pando.ObjectID) (bool, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.pending) > 0 {
+		return false, nil
+	}
+	if b.head == b.base {
+		return true, nil
+	}
+	return newWork(b.repo.objects).isIn(b.head, main)
+}
+
+// Put replaces the value of a path. A log's value is the whole log.
+func (b *Branch) Put(p string, value []byte) error {
+	if err := b.checkValue(p, value); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.pending[p] = &change{set: true, value: bytes.Clone(value)}
+	return nil
+}
+
+func (b *Branch) checkValue(p string, value []byte) error {
+	if err := CheckPath(p); err != nil {
+		return err
+	}
+	if len(value) > ValueBytesMax {
+		return fmt.Errorf("state path %q: %w: %d bytes, at most %d", p, pando.ErrTooLarge, len(value), ValueBytesMax)
+	}
+	if b.repo.types.typeOf(p) == pando.StateCounter {
+		return checkNumber(p, value)
+	}
+	return nil
+}
+
+func checkNumber(p string, value []byte) error {
+	if s := strings.TrimSpace(string(value)); number(value).String() != strings.TrimPrefix(s, "+") {
+		return fmt.Errorf("%w: state path %q is a counter: want an integer, got %.40q", pando.ErrInvalid, p, s)
+	}
+	return nil
+}
+
+// Delete removes a path.
+func (b *Branch) Delete(p string) error {
+	if err := CheckPath(p); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.pending[p] = &change{set: true, gone: true}
+	return nil
+}
+
+// Patch applies a delta by the path's type: an integer to add to a counter, lines to append to a log, "+member" and
+// "-member" lines to a set. Its cost is that of the delta.
+func (b *Branch) Patch(p string, delta []byte) error {
+	if err := b.checkValue(p, nil); err != nil && b.repo.types.typeOf(p) != pando.StateCounter {
+		return err
+	}
+	if err := CheckPath(p); err != nil {
+		return err
+	}
+	typ := b.repo.types.typeOf(p)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c := b.pending[p]
+	if c == nil {
+		c = &change{}
+	}
+	switch typ {
+	case pando.StateCounter:
+		if err := checkNumber(p, delta); err != nil {
+			return err
+		}
+		c.add = []byte(added(c.add, delta))
+	case pando.StateLog:
+		c.add = append(c.add, delta...)
+		if len(delta) > 0 && delta[len(delta)-1] != '\n' {
+			c.add = append(c.add, '\n')
+		}
+	case pando.StateSet:
+		if err := c.patchSet(p, delta); err != nil {
+			return err
+		}
+	default:
+		return fmt.Errorf("%w: state path %q is %s: put its whole value instead of a delta", pando.ErrInvalid, p, typ)
+	}
+	b.pending[p] = c
+	return nil
+}
+
+func added(a, b []byte) string {
+	sum := number(a)
+	return sum.Add(sum, number(b)).String()
+}
+
+func (c *change) patchSet(p string, delta []byte) error {
+	if c.plus == nil {
+		c.plus, c.minus = map[string]bool{}, map[string]bool{}
+	}
+	for line := range strings.SplitSeq(strings.TrimSuffix(string(delta), "\n"), "\n") {
+		switch {
+		case len(line) > 1 && line[0] == '+':
+			c.plus[line[1:]] = true
+			delete(c.minus, line[1:])
+		case len(line) > 1 && line[0] == '-':
+			c.minus[line[1:]] = true
+			delete(c.plus, line[1:])
+		default:
+			return fmt.Errorf("%w: state path %q is a set: want lines of +member and -member, got %.40q", pando.ErrInvalid, p, line)
+		}
+	}
+	return nil
+}
+
+// Get returns the value of a path as this instance sees it.
+func (b *Branch) Get(p string) (pando.StateValue, error) {
+	if err := CheckPath(p); err != nil {
+		return pando.StateValue{}, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	w := newWork(b.repo.objects)
+	root, err := b.applied(w)
+	if err != nil {
+		return pando.StateValue{}, err
+	}
+	return b.repo.read(w, root, p)
+}
+
+// List returns the paths that begin with a prefix, in order. A log is one path; its Bytes are left zero.
+func (b *Branch) List(prefix string) ([]pando.StateEntry, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	w := newWork(b.repo.objects)
+	root, err := b.applied(w)
+	if err != nil {
+		return nil, err
+	}
+	out := []pando.StateEntry{}
+	err = b.repo.list(w, root, "", prefix, &out)
+	slices.SortFunc(out, func(a, b pando.StateEntry) int { return strings.Compare(a.Path, b.Path) })
+	return out, err
+}
+
+func (r *Repo) list(w *work, folder pando.ObjectID, at, prefix string, out *[]pando.StateEntry) error {
+	t, err := w.tree(folder)
+	if err != nil {
+		return err
+	}
+	for _, e := range t {
+		p := at + e.name
+		if !strings.HasPrefix(p, prefix) && !strings.HasPrefix(prefix, p+"/") {
+			continue
+		}
+		typ := r.types.typeOf(p)
+		if e.tree && typ != pando.StateLog {
+			if err := r.list(w, e.id, p+"/", prefix, out); err != nil {
+				return err
+			}
+			continue
+		}
+		v := pando.StateEntry{Path: p, Type: typ}
+		if !e.tree {
+			body, err := w.blob(e.id)
+			if err != nil {
+				return err
+			}
+			v.Bytes = int64(len(body))
+		}
+		*out = append(*out, v)
+	}
+	return nil
+}
+
+// applied is the branch's tree with what is pending on top. The caller holds the lock.
+func (b *Branch) applied(w *work) (pando.ObjectID, error) {
+	root, err := w.rootOf(b.head)
+	if err != nil {
+		return root, err
+	}
+	return b.repo.apply(w, root, "", b.pending)
+}
+
+// apply puts changes (by their path below a folder) into it.
+func (r *Repo) apply(w *work, folder pando.ObjectID, at string, changes map[string]*change) (pando.ObjectID, error) {
+	if len(changes) == 0 {
+		return folder, nil
+	}
+	t, err := w.tree(folder)
+	if err != nil {
+		return folder, err
+	}
+	below := map[string]map[string]*change{}
+	for p, c := range changes {
+		head, rest, deeper := strings.Cut(p, "/")
+		if deeper {
+			if below[head] == nil {
+				below[head] = map[string]*change{}
+			}
+			below[head][rest] = c
+			continue
+		}
+		old, _ := t.find(head)
+		e, err := r.applyOne(w, at+head, old, c)
+		if err != nil {
+			return folder, err
+		}
+		t = t.without(head)
+		if e.name = head; !e.id.IsZero() {
+			t = t.with(e)
+		}
+	}
+	for name, deeper := range below {
+		old, _ := t.find(name)
+		if !old.tree {
+			old = entry{}
+		}
+		id, err := r.apply(w, old.id, at+name+"/", deeper)
+		if err != nil {
+			return folder, err
+		}
+		t = t.without(name)
+		if sub, err := w.tree(id); err != nil || len(sub) > 0 {
+			t = t.with(entry{name: name, tree: true, id: id})
+		}
+	}
+	return w.put(pando.TreeObject, t.encode()), nil
+}
+
+func (r *Repo) applyOne(w *work, p string, old entry, c *change) (entry, error) {
+	typ := r.types.typeOf(p)
+	if c.set {
+		old = entry{}
+		if !c.gone && typ != pando.StateLog {
+			old = entry{id: w.put(pando.BlobObject, c.value)}
+		}
+	}
+	var value []byte
+	if !old.id.IsZero() && !old.tree {
+		var err error
+		if value, err = w.blob(old.id); err != nil {
+			return old, err
+		}
+	}
+	switch {
+	case typ == pando.StateLog:
+		id := old.id
+		if !old.tree {
+			id = pando.ObjectID{}
+		}
+		id, err := w.append(id, append(bytes.Clone(c.value), c.add...))
+		return entry{tree: true, id: id}, err
+	case typ == pando.StateCounter && c.add != nil:
+		return entry{id: w.put(pando.BlobObject, []byte(added(value, c.add)))}, nil
+	case c.plus != nil:
+		m := members(value)
+		for v := range c.plus {
+			m[v] = true
+		}
+		for v := range c.minus {
+			delete(m, v)
+		}
+		return entry{id: w.put(pando.BlobObject, setOf(m))}, nil
+	}
+	return old, nil
+}
+
+// Commit makes everything written so far durable. With nothing written it returns the head.
+func (b *Branch) Commit(ctx context.Context, message string, now time.Time) (pando.ObjectID, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.commit(ctx, message, now)
+}
+
+func (b *Branch) commit(ctx context.Context, message string, now time.Time) (pando.ObjectID, error) {
+	if len(b.pending) == 0 {
+		return b.head, nil
+	}
+	w := newWork(b.repo.objects)
+	root, err := b.applied(w)
+	if err != nil {
+		return b.head, fmt.Errorf("commit the state of %s: %w", b.instance, err)
+	}
+	if was, err := w.rootOf(b.head); err == nil && was == root {
+		b.pending = map[string]*change{}
+		return b.head, nil
+	}
+	if message == "" {
+		message = "commit"
+	}
+	c := commit{tree: root, parents: []pando.ObjectID{b.head}, author: b.instance, at: now, message: clean(message)}
+	id := w.put(pando.CommitObject, c.encode(b.repo.service))
+	if err := b.move(ctx, w, id, b.base); err != nil {
+		return b.head, err
+	}
+	b.pending = map[string]*change{}
+	return id, nil
+}
+
+// clean keeps a message from looking like the head of a commit.
+func clean(message string) string {
+	return strings.Join(strings.Fields(message), " ")
+}
+
+// move writes what was made and moves the branch to a commit, durably.
+func (b *Branch) move(ctx context.Context, w *work, head, base pando.ObjectID) error {
+	branch, baseRef := b.repo.ref("branch", string(b.instance)), b.repo.ref("base", string(b.instance))
+	err := b.repo.objects.Update(ctx, pando.ObjectsUpdate{
+		Objects: w.save(),
+		Refs:    map[string]pando.ObjectID{branch: head, baseRef: base},
+		If:      map[string]pando.ObjectID{branch: b.head},
+	})
+	if err != nil {
+		return fmt.Errorf("move the branch of %s: %w", b.instance, err)
+	}
+	b.head, b.base = head, base
+	return nil
+}
+
+// common is the tree that the branch and main have in common. Usually that is base's; when main may contain commits of
+// ours that are newer (a push whose answer was lost, an agent that died between the swap of main and its own note of it),
+// the histories are searched, and where they cross the crossing is merged first (recursive merge base).
+func (b *Branch) common(w *work, main pando.ObjectID) (root pando.ObjectID, contained bool, err error) {
+	if !b.unsure {
+		root, err = w.rootOf(b.base)
+		return root, b.head == b.base, err
+	}
+	base, err := w.commit(b.base)
+	if err != nil {
+		return root, false, err
+	}
+	until := base.at.Add(-clockSkewMax)
+	found, err := w.bases(b.head, main, until)
+	if err != nil {
+		return root, false, err
+	}
+	if len(found) == 1 && found[0] == b.head {
+		return root, true, nil
+	}
+	root, err = b.virtual(w, found)
+	return root, false, err
+}
+
+// virtual merges several bases into one tree, as if somebody had merged them at the time.
+func (b *Branch) virtual(w *work, bases []pando.ObjectID) (pando.ObjectID, error) {
+	var root pando.ObjectID
+	for n, id := range bases {
+		next, err := w.rootOf(id)
+		if err != nil {
+			return root, err
+		}
+		if n == 0 {
+			root = next
+			continue
+		}
+		older, err := w.bases(bases[n-1], id, time.Time{})
+		if err != nil {
+			return root, err
+		}
+		under, err := b.virtual(w, older)
+		if err != nil {
+			return root, err
+		}
+		m := &merge{work: w, types: b.repo.types, branch: b.instance}
+		if root, err = m.folders("", under, root, next); err != nil {
+			return root, err
+		}
+	}
+	return root, nil
+}
+
+// join merges the branch's head and main.
+func (b *Branch) join(w *work, base, main pando.ObjectID, now time.Time, parents []pando.ObjectID) (pando.ObjectID, pando.MergeResult, error) {
+	m := &merge{work: w, types: b.repo.types, branch: b.instance}
+	ours, err := w.commit(main)
+	if err != nil {
+		return main, m.result, err
+	}
+	theirs, err := w.commit(b.head)
+	if err != nil {
+		return main, m.result, err
+	}
+	m.later = !theirs.at.Before(ours.at)
+	root, err := m.folders("", base, ours.tree, theirs.tree)
+	if err != nil {
+		return main, m.result, fmt.Errorf("merge the state of %s: %w", b.instance, err)
+	}
+	c := commit{tree: root, parents: parents, author: b.instance, at: now, message: m.describe()}
+	m.result.Commit = w.put(pando.CommitObject, c.encode(b.repo.service))
+	return m.result.Commit, m.result, nil
+}
+
+// Merge merges what is committed into main and returns main's next commit, its objects durable. The caller moves main by
+// compare-and-swap and then calls Pushed; if the swap is lost, it merges again onto the newer main. A branch that main
+// contains already is left out: the answer is main itself.
+func (b *Branch) Merge(ctx context.Context, main pando.ObjectID, now time.Time) (pando.ObjectID, pando.MergeResult, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	w := newWork(b.repo.objects)
+	if main.IsZero() {
+		b.unsure = true
+		return b.head, pando.MergeResult{Commit: b.head}, nil
+	}
+	base, contained, err := b.common(w, main)
+	if err != nil || contained {
+		return main, pando.MergeResult{Commit: main}, err
+	}
+	id, result, err := b.join(w, base, main, now, []pando.ObjectID{main, b.head})
+	if err != nil {
+		return main, result, err
+	}
+	if err := b.repo.objects.Update(ctx, pando.ObjectsUpdate{Objects: w.save()}); err != nil {
+		return main, result, fmt.Errorf("merge the state of %s: %w", b.instance, err)
+	}
+	b.unsure = true
+	return id, result, nil
+}
+
+// Pushed says that main is now at a commit that contains the branch's head: the branch begins anew from it.
+func (b *Branch) Pushed(ctx context.Context, main pando.ObjectID) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.head == main && b.base == main {
+		b.unsure = false
+		return nil
+	}
+	if err := b.move(ctx, newWork(b.repo.objects), main, main); err != nil {
+		return err
+	}
+	b.unsure = false
+	return nil
+}
+
+// Pull takes what others pushed into the branch.
+func (b *Branch) Pull(ctx context.Context, main pando.ObjectID, now time.Time) (pando.MergeResult, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	w := newWork(b.repo.objects)
+	if main.IsZero() || main == b.base {
+		return pando.MergeResult{Commit: b.head}, nil
+	}
+	base, contained, err := b.common(w, main)
+	if err != nil {
+		return pando.MergeResult{}, err
+	}
+	if contained {
+		return pando.MergeResult{Commit: main}, b.move(ctx, w, main, main)
+	}
+	id, result, err := b.join(w, base, main, now, []pando.ObjectID{b.head, main})
+	if err != nil {
+		return result, err
+	}
+	return result, b.move(ctx, w, id, main)
+}
+
+// Discard drops the branch; its merged commits stay in main.
+func (b *Branch) Discard(ctx context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	err := b.repo.objects.Update(ctx, pando.ObjectsUpdate{Refs: map[string]pando.ObjectID{
+		b.repo.ref("branch", string(b.instance)): {}, b.repo.ref("base", string(b.instance)): {},
+	}})
+	if err != nil {
+		return fmt.Errorf("drop the branch of %s: %w", b.instance, err)
+	}
+	return nil
+}

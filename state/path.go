@@ -1,0 +1,99 @@
+package state
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"pando.run/pando"
+)
+
+// Limits of what one path can be.
+const (
+	PathBytesMax  = 1024
+	ValueBytesMax = 16 << 20
+)
+
+// CheckPath refuses what is not a plain relative path: nothing may climb out, hide in git's own names or be two things.
+func CheckPath(p string) error {
+	bad := func(why string) error {
+		return fmt.Errorf("%w: state path %q: %s", pando.ErrInvalid, p, why)
+	}
+	switch {
+	case p == "":
+		return bad("it is empty")
+	case len(p) > PathBytesMax:
+		return bad(fmt.Sprintf("it is longer than %d bytes", PathBytesMax))
+	case strings.HasPrefix(p, "/"):
+		return bad("it must not begin with /")
+	case strings.ContainsAny(p, "\x00\n"):
+		return bad("it contains a NUL or a line break")
+	}
+	for part := range strings.SplitSeq(p, "/") {
+		switch {
+		case part == "":
+			return bad("it has an empty part")
+		case part == "." || part == "..":
+			return bad("it has a part " + part)
+		case strings.EqualFold(part, ".git"):
+			return bad("git keeps that name for itself")
+		}
+	}
+	return nil
+}
+
+// types says how each path merges.
+type types struct {
+	exact    map[string]pando.StateType
+	patterns []string // longest first, so that the most particular wins
+	of       map[string]pando.StateType
+}
+
+func newTypes(of map[string]pando.StateType) types {
+	t := types{exact: map[string]pando.StateType{}, of: of}
+	for p, typ := range of {
+		if strings.ContainsAny(p, "*?[") {
+			t.patterns = append(t.patterns, p)
+		} else {
+			t.exact[p] = typ
+		}
+	}
+	slices.SortFunc(t.patterns, func(a, b string) int { return len(b) - len(a) })
+	return t
+}
+
+func (t types) typeOf(p string) pando.StateType {
+	if typ, ok := t.exact[p]; ok {
+		return typ
+	}
+	for _, pattern := range t.patterns {
+		if matches(pattern, p) {
+			return t.of[pattern]
+		}
+	}
+	return pando.StateLast
+}
+
+// matches is path.Match in which "**" stands for any number of parts.
+func matches(pattern, p string) bool {
+	head, tail, deep := strings.Cut(pattern, "**")
+	if !deep {
+		ok, _ := path.Match(pattern, p)
+		return ok
+	}
+	if !strings.HasPrefix(p, head) {
+		return false
+	}
+	tail = strings.TrimPrefix(tail, "/")
+	if tail == "" {
+		return true
+	}
+	parts := strings.Split(p[len(head):], "/")
+	for n := range parts {
+		if ok, _ := path.Match(tail, strings.Join(parts[n:], "/")); ok {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,147 @@
+package state
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"pando.run/pando"
+)
+
+// Repo is the state of one service on one host. It may be used from many goroutines.
+type Repo struct {
+	objects pando.Objects
+	service pando.ServiceKey
+	types   types
+}
+
+// Open returns the state of a service; of says how each path merges (patterns with *, ?, [] and **; an exact path wins,
+// then the longest pattern). A path that nothing names is last-writer-wins.
+func Open(objects pando.Objects, service pando.ServiceKey, of map[string]pando.StateType) *Repo {
+	return &Repo{objects: objects, service: service, types: newTypes(of)}
+}
+
+func (r *Repo) ref(kind, name string) string {
+	return string(r.service.Tenant) + "/" + string(r.service.Name) + "/" + kind + "/" + name
+}
+
+func (r *Repo) lookup(ref string) (pando.ObjectID, error) {
+	id, err := r.objects.Ref(ref)
+	if errors.Is(err, pando.ErrNotFound) {
+		return pando.ObjectID{}, nil
+	}
+	return id, err
+}
+
+// Born returns the branch of an instance: a new one from main, or the one that a former agent left.
+func (r *Repo) Born(ctx context.Context, i pando.InstanceID, main pando.ObjectID) (*Branch, error) {
+	b := &Branch{repo: r, instance: i, pending: map[string]*change{}}
+	head, err := r.lookup(r.ref("branch", string(i)))
+	if err != nil {
+		return nil, fmt.Errorf("open the branch of %s: %w", i, err)
+	}
+	if !head.IsZero() {
+		base, err := r.lookup(r.ref("base", string(i)))
+		if err != nil {
+			return nil, fmt.Errorf("open the branch of %s: %w", i, err)
+		}
+		b.head, b.base, b.unsure = head, base, true
+		return b, nil
+	}
+	w := newWork(r.objects)
+	if main.IsZero() {
+		main = w.put(pando.CommitObject, commit{tree: w.put(pando.TreeObject, nil), author: "pando", at: time.Unix(0, 0), message: "empty"}.encode(r.service))
+	}
+	return b, b.move(ctx, w, main, main)
+}
+
+// Branches lists the instances that have a branch on this host.
+func (r *Repo) Branches() ([]pando.InstanceID, error) {
+	prefix := r.ref("branch", "")
+	refs, err := r.objects.Refs(prefix)
+	if err != nil {
+		return nil, err
+	}
+	var out []pando.InstanceID
+	for name := range refs {
+		out = append(out, pando.InstanceID(strings.TrimPrefix(name, prefix)))
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// Log returns the newest commits of main, newest first.
+func (r *Repo) Log(main pando.ObjectID, most int) ([]pando.StateCommit, error) {
+	w := newWork(r.objects)
+	out := []pando.StateCommit{}
+	for id := main; !id.IsZero() && len(out) < most; {
+		c, err := w.commit(id)
+		if err != nil {
+			return nil, err
+		}
+		message, rest, _ := strings.Cut(c.message, "\n")
+		line := pando.StateCommit{Commit: id, Parents: c.parents, Instance: c.author, Message: message, At: c.at.Unix()}
+		for l := range strings.SplitSeq(rest, "\n") {
+			if path, ok := strings.CutPrefix(l, "conflict: "); ok {
+				line.Conflicts = append(line.Conflicts, path)
+			}
+		}
+		out = append(out, line)
+		id = pando.ObjectID{}
+		if len(c.parents) > 0 {
+			id = c.parents[0]
+		}
+	}
+	return out, nil
+}
+
+// Read returns the value of a path at a commit.
+func (r *Repo) Read(at pando.ObjectID, p string) (pando.StateValue, error) {
+	w := newWork(r.objects)
+	root, err := w.rootOf(at)
+	if err != nil {
+		return pando.StateValue{}, err
+	}
+	return r.read(w, root, p)
+}
+
+func (r *Repo) read(w *work, root pando.ObjectID, p string) (pando.StateValue, error) {
+	v := pando.StateValue{Type: r.types.typeOf(p)}
+	e, err := w.lookup(root, p)
+	switch {
+	case err != nil:
+		return v, err
+	case e.id.IsZero(), e.tree && v.Type != pando.StateLog:
+		return v, fmt.Errorf("state path %q: %w", p, pando.ErrNotFound)
+	case e.tree:
+		v.Bytes, err = w.since(e.id, position{})
+	default:
+		v.Bytes, err = w.blob(e.id)
+	}
+	v.Bytes = bytes.Clone(v.Bytes)
+	return v, err
+}
+
+// lookup finds what a path stands for; a zero entry if nothing.
+func (w *work) lookup(root pando.ObjectID, p string) (entry, error) {
+	e := entry{tree: true, id: root}
+	for part := range strings.SplitSeq(p, "/") {
+		if !e.tree {
+			return entry{}, nil
+		}
+		t, err := w.tree(e.id)
+		if err != nil {
+			return entry{}, err
+		}
+		next, ok := t.find(part)
+		if !ok {
+			return entry{}, nil
+		}
+		e = next
+	}
+	return e, nil
+}

@@ -1,0 +1,291 @@
+package state
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"pando.run/pando"
+)
+
+var (
+	t0    = time.Unix(1_800_000_000, 0).UTC()
+	web   = pando.DefaultService("web")
+	typed = map[string]pando.StateType{
+		"hits": pando.StateCounter, "log": pando.StateLog, "tags": pando.StateSet, "blob/**": pando.StateOpaque,
+	}
+)
+
+// memory is an Objects that can die before a write.
+type memory struct {
+	objects map[pando.ObjectID]pando.Object
+	refs    map[string]pando.ObjectID
+	left    int // writes until it dies; negative: it does not
+}
+
+var errDied = errors.New("died")
+
+func newMemory() *memory {
+	return &memory{objects: map[pando.ObjectID]pando.Object{}, refs: map[string]pando.ObjectID{}, left: -1}
+}
+
+func (m *memory) Object(id pando.ObjectID) (pando.ObjectKind, []byte, error) {
+	o, ok := m.objects[id]
+	if !ok {
+		return "", nil, pando.ErrNotFound
+	}
+	return o.Kind, o.Body, nil
+}
+
+func (m *memory) Ref(name string) (pando.ObjectID, error) {
+	id, ok := m.refs[name]
+	if !ok {
+		return id, pando.ErrNotFound
+	}
+	return id, nil
+}
+
+func (m *memory) Refs(prefix string) (map[string]pando.ObjectID, error) {
+	out := maps.Clone(m.refs)
+	maps.DeleteFunc(out, func(n string, _ pando.ObjectID) bool { return !strings.HasPrefix(n, prefix) })
+	return out, nil
+}
+
+func (m *memory) Update(_ context.Context, u pando.ObjectsUpdate) error {
+	if m.left == 0 {
+		return errDied
+	}
+	m.left--
+	for name, want := range u.If {
+		if m.refs[name] != want {
+			return pando.ErrConflict
+		}
+	}
+	for _, o := range u.Objects {
+		m.objects[o.ID] = o
+	}
+	for name, id := range u.Refs {
+		if m.refs[name] = id; id.IsZero() {
+			delete(m.refs, name)
+		}
+	}
+	return nil
+}
+
+func (m *memory) Prune(context.Context, func(pando.ObjectID) bool) (int, error) { return 0, nil }
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+func do(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func text(r *Repo, main pando.ObjectID, path string) string {
+	v, err := r.Read(main, path)
+	if errors.Is(err, pando.ErrNotFound) {
+		return ""
+	}
+	do(err)
+	return string(v.Bytes)
+}
+
+// push merges a branch into *main as the agent does.
+func push(b *Branch, main *pando.ObjectID, now time.Time) pando.MergeResult {
+	must(b.Commit(context.Background(), "push", now))
+	id, result, err := b.Merge(context.Background(), *main, now)
+	do(err)
+	*main = id
+	do(b.Pushed(context.Background(), id))
+	return result
+}
+
+func TestEveryTypeMerges(t *testing.T) {
+	ctx := t.Context()
+	r := Open(newMemory(), web, typed)
+	var main pando.ObjectID
+	a, b := must(r.Born(ctx, "a", main)), must(r.Born(ctx, "b", main))
+	for n, branch := range []*Branch{a, b} {
+		do(branch.Patch("hits", []byte(fmt.Sprint(n+1))))
+		do(branch.Patch("log", []byte(fmt.Sprintf("line of %d", n))))
+		do(branch.Patch("tags", []byte(fmt.Sprintf("+t%d\n+both", n))))
+		do(branch.Put("last", []byte{byte('a' + n)}))
+		do(branch.Put("blob/x", []byte{byte('a' + n)}))
+		do(branch.Put(fmt.Sprintf("own/%d", n), []byte("x")))
+	}
+	push(a, &main, t0)
+	result := push(b, &main, t0.Add(time.Second))
+	want := map[string]string{
+		"hits": "3", "log": "line of 0\nline of 1\n", "tags": "both\nt0\nt1\n", "last": "b",
+		"blob/x": "a", "blob/x.conflict-b": "b", "own/0": "x", "own/1": "x",
+	}
+	for path, v := range want {
+		if got := text(r, main, path); got != v {
+			t.Errorf("%s is %q, want %q", path, got, v)
+		}
+	}
+	if len(result.Conflicts) != 1 || result.Conflicts[0] != "blob/x" {
+		t.Errorf("conflicts are %v", result.Conflicts)
+	}
+	if log := must(r.Log(main, 10)); len(log) < 2 || log[0].Conflicts[0] != "blob/x" {
+		t.Errorf("the log does not name the conflict: %+v", log)
+	}
+}
+
+func TestADeletionNeedsTheBase(t *testing.T) {
+	ctx := t.Context()
+	r := Open(newMemory(), web, typed)
+	var main pando.ObjectID
+	a := must(r.Born(ctx, "a", main))
+	do(a.Put("x", []byte("1")))
+	do(a.Put("y", []byte("1")))
+	push(a, &main, t0)
+	b := must(r.Born(ctx, "b", main))
+	do(b.Delete("x"))
+	do(a.Put("z", []byte("1")))
+	push(a, &main, t0.Add(time.Second))
+	push(b, &main, t0.Add(2*time.Second))
+	if x, y, z := text(r, main, "x"), text(r, main, "y"), text(r, main, "z"); x != "" || y != "1" || z != "1" {
+		t.Errorf("x %q, y %q, z %q; want x gone and the others there", x, y, z)
+	}
+}
+
+// Whatever order branches commit, pull, push and are born in, and wherever the process dies, every counted hit and every
+// line that was pushed is in main exactly once, and committed ones come in by salvage.
+func TestExactlyOnceWhereverItCrashes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ctx := context.Background()
+		m := newMemory()
+		r := Open(m, web, typed)
+		var main pando.ObjectID
+		now := t0
+		branches := map[pando.InstanceID]*Branch{}
+		written := map[pando.InstanceID]int{}   // lines in the branch
+		committed := map[pando.InstanceID]int{} // of them, those that must survive
+		steps := rapid.IntRange(5, 60).Draw(t, "steps")
+		for range steps {
+			now = now.Add(time.Duration(rapid.IntRange(0, 1500).Draw(t, "ms")) * time.Millisecond)
+			id := pando.InstanceID(rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "who"))
+			if branches[id] == nil {
+				branches[id] = must(r.Born(ctx, id, main))
+			}
+			b := branches[id]
+			m.left = rapid.SampledFrom([]int{-1, -1, -1, 0, 1, 2}).Draw(t, "dies after")
+			var err error
+			switch rapid.SampledFrom([]string{"write", "write", "commit", "pull", "push", "push"}).Draw(t, "step") {
+			case "write":
+				do(b.Patch("hits", []byte("1")))
+				do(b.Patch("log", []byte(fmt.Sprintf("%s %d", id, written[id]))))
+				written[id]++
+			case "commit":
+				if _, err = b.Commit(ctx, "", now); err == nil {
+					committed[id] = written[id]
+				}
+			case "pull":
+				_, err = b.Pull(ctx, main, now)
+			case "push":
+				if _, err = b.Commit(ctx, "", now); err == nil {
+					committed[id] = written[id]
+					var to pando.ObjectID
+					if to, _, err = b.Merge(ctx, main, now); err == nil {
+						if rapid.Bool().Draw(t, "swap") {
+							main = to
+							if rapid.Bool().Draw(t, "noted") {
+								err = b.Pushed(ctx, to)
+							}
+						}
+					}
+				}
+			}
+			if m.left = -1; err != nil {
+				for k := range branches { // the agent died: every branch is opened again
+					branches[k] = must(r.Born(ctx, k, main))
+					written[k] = committed[k]
+				}
+			}
+		}
+		total := 0
+		for id := range branches {
+			push(must(r.Born(ctx, id, main)), &main, now)
+			total += committed[id]
+		}
+		seen := map[string]int{}
+		for line := range strings.Lines(text(r, main, "log")) {
+			seen[line]++
+		}
+		if len(seen) != total || text(r, main, "hits") != fmt.Sprint(total) && total > 0 {
+			t.Fatalf("%d different lines and %s hits in main, %d were committed", len(seen), text(r, main, "hits"), total)
+		}
+		for line, n := range seen {
+			if n != 1 {
+				t.Fatalf("%q is in main %d times", line, n)
+			}
+		}
+	})
+}
+
+func TestALongLogCostsWhatIsAppended(t *testing.T) {
+	ctx := t.Context()
+	m := newMemory()
+	r := Open(m, web, typed)
+	var main pando.ObjectID
+	a := must(r.Born(ctx, "a", main))
+	line := strings.Repeat("x", 99) + "\n"
+	do(a.Patch("log", []byte(strings.Repeat(line, 200_000))))
+	push(a, &main, t0)
+	b := must(r.Born(ctx, "b", main))
+	do(b.Patch("log", []byte(strings.Repeat(line, 1000))))
+	must(b.Commit(ctx, "", t0))
+	before := len(m.objects)
+	bytesBefore := 0
+	for _, o := range m.objects {
+		bytesBefore += len(o.Body)
+	}
+	push(b, &main, t0)
+	after := 0
+	for _, o := range m.objects {
+		after += len(o.Body)
+	}
+	if wrote := after - bytesBefore; wrote > 300_000 {
+		t.Errorf("1,000 lines wrote %d bytes in %d objects", wrote, len(m.objects)-before)
+	}
+	if got := len(text(r, main, "log")); got != 201_000*len(line) {
+		t.Errorf("the log has %d bytes", got)
+	}
+}
+
+func FuzzPaths(f *testing.F) {
+	for _, s := range []string{"a", "a/b", "..", "a/../b", "/a", "a//b", ".git/x", "a\x00", strings.Repeat("a", 2000)} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, p string) {
+		if CheckPath(p) == nil && (strings.Contains("/"+p+"/", "/../") || strings.HasPrefix(p, "/") || p == "") {
+			t.Errorf("%q is let through", p)
+		}
+	})
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte("100644 a\x00aaaaaaaaaaaaaaaaaaaa"))
+	f.Add([]byte("tree 0123456789012345678901234567890123456789\nauthor a <a> 1 +0000\n\nm\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if tr, err := decodeTree(b); err == nil {
+			if again, err := decodeTree(tr.encode()); err != nil || len(again) != len(tr) {
+				t.Errorf("a tree does not survive: %v", err)
+			}
+		}
+		_, _ = decodeCommit(b)
+	})
+}
