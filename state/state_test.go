@@ -221,19 +221,24 @@ func TestExactlyOnceWhereverItCrashes(t *testing.T) {
 			push(must(r.Born(ctx, id, main)), &main, now)
 			total += committed[id]
 		}
-		seen := map[string]int{}
-		for line := range strings.Lines(text(r, main, "log")) {
-			seen[line]++
-		}
-		if len(seen) != total || text(r, main, "hits") != fmt.Sprint(total) && total > 0 {
-			t.Fatalf("%d different lines and %s hits in main, %d were committed", len(seen), text(r, main, "hits"), total)
-		}
-		for line, n := range seen {
-			if n != 1 {
-				t.Fatalf("%q is in main %d times", line, n)
-			}
-		}
+		checkOnce(t, r, main, total)
 	})
+}
+
+// checkOnce holds main against the number of lines that were committed: as many hits, and each line once.
+func checkOnce(t *rapid.T, r *Repo, main pando.ObjectID, total int) {
+	seen := map[string]int{}
+	for line := range strings.Lines(text(r, main, "log")) {
+		seen[line]++
+	}
+	if len(seen) != total || text(r, main, "hits") != fmt.Sprint(total) && total > 0 {
+		t.Fatalf("%d different lines and %s hits in main, %d were committed", len(seen), text(r, main, "hits"), total)
+	}
+	for line, n := range seen {
+		if n != 1 {
+			t.Fatalf("%q is in main %d times", line, n)
+		}
+	}
 }
 
 func TestALongLogCostsWhatIsAppended(t *testing.T) {
