@@ -1,0 +1,389 @@
+// Package process starts instances as processes of the host: namespaces, cgroups, an unprivileged user, and a shim per
+// sandbox that is its first process and outlives any agent.
+//
+// It never decides what runs. A sandbox is made ahead of need (a slot of the pool) and claimed by an instance; if its shim
+// ends, the kernel ends the whole sandbox, so nothing is ever left behind.
+package process
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
+)
+
+var _ pando.Sandboxes = (*Driver)(nil)
+
+// Config says where sandboxes live.
+type Config struct {
+	Host    pando.HostName
+	RunDir  string   // sockets of the sandboxes; a folder for each
+	LogDir  string   // what programs print: <tenant>/<service>/<instance>/log
+	Self    []string // the pando binary (and what comes before the role in its arguments)
+	Prefix4 netip.Prefix
+	Prefix6 netip.Prefix
+	Pool    int // sandboxes kept ready
+	Clock   pando.Clock
+	Log     *slog.Logger
+}
+
+// Driver makes and claims sandboxes. Its methods may be called from any goroutine.
+type Driver struct {
+	Config
+	mu    sync.Mutex
+	ready []*slot
+	taken map[int]bool // numbers in use
+	next  int
+	fill  chan struct{}
+	done  chan struct{}
+	wg    sync.WaitGroup
+}
+
+// uidFirst is the first of the users that instances without user: run as; each slot has its own.
+const uidFirst = 2_000_000_000
+
+// New returns a driver whose pool fills in the background.
+func New(c Config) (*Driver, error) {
+	if os.Geteuid() != 0 {
+		return nil, fmt.Errorf("%w: sandboxes need root (namespaces and cgroups)", pando.ErrForbidden)
+	}
+	for _, dir := range []string{c.RunDir, c.LogDir, "/run/pando"} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return nil, fmt.Errorf("make a folder for sandboxes: %w", err)
+		}
+	}
+	d := &Driver{Config: c, taken: map[int]bool{}, fill: make(chan struct{}, 1), done: make(chan struct{})}
+	for _, s := range d.found() {
+		d.taken[s.Number] = true
+		if s.Instance != "" {
+			continue
+		}
+		if s.alive() {
+			d.ready = append(d.ready, s)
+		} else {
+			delete(d.taken, s.Number)
+			_ = s.destroy()
+		}
+	}
+	d.wg.Add(1)
+	go d.keepReady()
+	d.refill()
+	return d, nil
+}
+
+// Close stops the filling of the pool. Sandboxes go on running.
+func (d *Driver) Close() error {
+	close(d.done)
+	d.wg.Wait()
+	return nil
+}
+
+// Purge ends every sandbox of this host and removes what they had.
+func (d *Driver) Purge(context.Context) error {
+	d.mu.Lock()
+	d.Pool, d.ready = 0, nil
+	d.mu.Unlock()
+	var errs []error
+	for _, s := range d.found() {
+		errs = append(errs, s.destroy())
+	}
+	for _, root := range []string{cgroupRoot, cgroupRoot + "/cpu", cgroupRoot + "/cpuacct", cgroupRoot + "/memory", cgroupRoot + "/pids"} {
+		for name := d.cgroupName(0); name != "."; name = filepath.Dir(name) {
+			_ = os.Remove(filepath.Join(root, filepath.Dir(name)))
+			if filepath.Dir(name) == "." {
+				break
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// found reads what former agents left in the run directory.
+func (d *Driver) found() []*slot {
+	files, _ := filepath.Glob(filepath.Join(d.RunDir, "*", "slot.json"))
+	var out []*slot
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		s := &slot{dir: filepath.Dir(f)}
+		if err != nil || json.Unmarshal(b, s) != nil {
+			continue
+		}
+		s.cgroup, _ = makeCgroup(d.cgroupName(s.Number))
+		out = append(out, s)
+	}
+	slices.SortFunc(out, func(a, b *slot) int { return a.Number - b.Number })
+	return out
+}
+
+func (d *Driver) cgroupName(number int) string {
+	return filepath.Join("pando", string(d.Host), string(pando.DefaultTenant), strconv.Itoa(number))
+}
+
+func (d *Driver) logDir(s pando.ServiceKey, i pando.InstanceID) string {
+	return filepath.Join(d.LogDir, logName(s, i))
+}
+
+// logName is the folder of an instance's log below LogDir.
+func logName(s pando.ServiceKey, i pando.InstanceID) string {
+	return filepath.Join(string(s.Tenant), string(s.Name), string(i))
+}
+
+// addresses of a slot: its number in the host's ranges; v6 mirrors v4 in its last 32 bits.
+func (d *Driver) addresses(number int) (v4, v6 netip.Addr) {
+	four := d.Prefix4.Addr().As4()
+	n := uint32(four[2])<<8 | uint32(four[3]) + uint32(number) + 2
+	four[2], four[3] = byte(n>>8), byte(n)
+	six := d.Prefix6.Addr().As16()
+	copy(six[12:], four[:])
+	return netip.AddrFrom4(four), netip.AddrFrom16(six)
+}
+
+func (d *Driver) refill() {
+	select {
+	case d.fill <- struct{}{}:
+	default:
+	}
+}
+
+func (d *Driver) keepReady() {
+	defer d.wg.Done()
+	for {
+		select {
+		case <-d.done:
+			return
+		case <-d.fill:
+		}
+		for d.short() {
+			s, err := d.make()
+			if err != nil {
+				d.Log.Error("a sandbox could not be made ready", "error", err)
+				break
+			}
+			d.mu.Lock()
+			d.ready = append(d.ready, s)
+			d.mu.Unlock()
+		}
+	}
+}
+
+func (d *Driver) short() bool {
+	select {
+	case <-d.done:
+		return false
+	default:
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.ready) < d.Pool
+}
+
+// make makes a slot with a number that has not been used for as long as possible.
+func (d *Driver) make() (*slot, error) {
+	size := 1<<(32-d.Prefix4.Bits()) - 16
+	d.mu.Lock()
+	for n := 0; d.taken[d.next] && n <= size; n++ {
+		d.next = (d.next + 1) % size
+	}
+	number := d.next
+	d.taken[number] = true
+	d.next = (d.next + 1) % size
+	d.mu.Unlock()
+	s, err := d.newSlot(number)
+	if err != nil {
+		d.free(number)
+	}
+	return s, err
+}
+
+func (d *Driver) free(number int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.taken, number)
+}
+
+func (d *Driver) claim() (*slot, error) {
+	defer d.refill()
+	for {
+		d.mu.Lock()
+		if len(d.ready) == 0 {
+			d.mu.Unlock()
+			return d.make()
+		}
+		s := d.ready[0]
+		d.ready = d.ready[1:]
+		d.mu.Unlock()
+		if s.alive() {
+			return s, nil
+		}
+		_ = s.destroy()
+		d.free(s.Number)
+	}
+}
+
+// Start implements pando.Sandboxes.
+func (d *Driver) Start(_ context.Context, spec pando.SandboxSpec) (pando.Sandbox, error) {
+	s, err := d.claim()
+	if err != nil {
+		return nil, err
+	}
+	b, err := d.start(s, spec)
+	if err != nil {
+		err = fmt.Errorf("start %s: %w", spec.Instance.ID, err)
+		err = errors.Join(err, s.destroy())
+		d.free(s.Number)
+		return nil, err
+	}
+	return b, nil
+}
+
+func (d *Driver) start(s *slot, spec pando.SandboxSpec) (*sandbox, error) {
+	p, err := d.program(s, spec)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.cgroup.limit(spec.Spec.Resources); err != nil {
+		return nil, err
+	}
+	if err := s.serveVIPs(spec.VIP4, spec.VIP6); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"self.sock", "notify.sock"} {
+		path := filepath.Join(s.self(), name)
+		if err := errors.Join(os.Chown(path, int(p.UID), int(p.GID)), os.Chmod(path, 0o600)); err != nil {
+			return nil, err
+		}
+	}
+	s.Instance, s.Service, s.Spec = spec.Instance.ID, spec.Instance.Service, spec.Spec
+	if err := s.save(); err != nil {
+		return nil, err
+	}
+	b, err := d.open(s)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := b.ask(request{Verb: "run", Run: &p}); err != nil {
+		b.close()
+		return nil, err
+	}
+	return b, nil
+}
+
+// serveVIPs makes the instance answer for its service's addresses.
+func (s *slot) serveVIPs(v4, v6 netip.Addr) error {
+	ns, err := netns.GetFromPath(s.netns())
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	inside, err := netlink.NewHandleAt(ns)
+	if err != nil {
+		return err
+	}
+	defer inside.Close()
+	lo, err := inside.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	for _, a := range []netip.Addr{v4, v6} {
+		if !a.IsValid() {
+			continue
+		}
+		if err := inside.AddrAdd(lo, host(a)); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("give the instance its service's address %s: %w", a, err)
+		}
+	}
+	return nil
+}
+
+// program is what the shim has to start.
+func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
+	uid, gid, err := identity(spec.Spec.User, uint32(uidFirst+s.Number))
+	if err != nil {
+		return program{}, err
+	}
+	env := map[string]string{
+		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/tmp", "TMPDIR": "/tmp",
+		"PANDO_SOCKET": "/run/pando/self.sock", "PANDO_INSTANCE": string(spec.Instance.ID), "PANDO_SERVICE": string(spec.Spec.Name),
+		"PANDO_ROLE": string(spec.Instance.Role), "NOTIFY_SOCKET": "/run/pando/notify.sock",
+	}
+	if spec.VIP4.IsValid() {
+		env["PANDO_VIP"] = spec.VIP4.String()
+	}
+	for k, v := range spec.Spec.Environment {
+		env[k] = v
+	}
+	p := program{
+		Instance: spec.Instance.ID, Service: spec.Instance.Service, Argv: spec.Spec.Command, Dir: spec.Spec.WorkingDir, UID: uid, GID: gid,
+		LogDir: logName(spec.Instance.Service, spec.Instance.ID), Cgroups: s.cgroup.joinFiles(),
+	}
+	for k, v := range env {
+		p.Env = append(p.Env, k+"="+v)
+	}
+	if p.Dir == "" {
+		p.Dir = "/"
+	}
+	if info, err := os.Stat(p.Dir); err != nil || !info.IsDir() {
+		return p, fmt.Errorf("%w: there is no folder %s; check working_dir:", pando.ErrInvalid, p.Dir)
+	}
+	return p, nil
+}
+
+// identity finds the user and group of "name", "uid" or "uid:gid".
+func identity(name string, otherwise uint32) (uid, gid uint32, err error) {
+	if name == "" {
+		return otherwise, otherwise, nil
+	}
+	first, second, both := strings.Cut(name, ":")
+	u, err := user.Lookup(first)
+	if err != nil {
+		if u, err = user.LookupId(first); err != nil {
+			u = &user.User{Uid: first, Gid: first}
+		}
+	}
+	if both {
+		u.Gid = second
+		if g, err := user.LookupGroup(second); err == nil {
+			u.Gid = g.Gid
+		}
+	}
+	a, err1 := strconv.ParseUint(u.Uid, 10, 32)
+	b, err2 := strconv.ParseUint(u.Gid, 10, 32)
+	if err1 != nil || err2 != nil {
+		return 0, 0, fmt.Errorf("%w: there is no user %q on this host; check user:", pando.ErrInvalid, name)
+	}
+	return uint32(a), uint32(b), nil
+}
+
+// Attach implements pando.Sandboxes.
+func (d *Driver) Attach(context.Context) ([]pando.Sandbox, error) {
+	var out []pando.Sandbox
+	for _, s := range d.found() {
+		if s.Instance == "" {
+			continue
+		}
+		b, err := d.open(s)
+		if err != nil {
+			d.Log.Warn("a sandbox is gone", "instance", s.Instance, "error", err)
+			_ = s.destroy()
+			d.free(s.Number)
+			continue
+		}
+		out = append(out, b)
+	}
+	return out, nil
+}

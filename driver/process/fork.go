@@ -1,0 +1,101 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
+)
+
+// fork starts a program from this thread, which it makes as weak as the program has to be.
+func fork(p program, stdio *os.File) (int, error) {
+	path, err := lookPath(p)
+	if err != nil {
+		return 0, err
+	}
+	if err := weaken(); err != nil {
+		return 0, err
+	}
+	tid := strconv.Itoa(unix.Gettid())
+	for _, file := range p.Cgroups {
+		if err := os.WriteFile(file, []byte(tid), 0); err != nil {
+			return 0, fmt.Errorf("join the cgroup %s: %w", filepath.Dir(file), err)
+		}
+	}
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return 0, err
+	}
+	defer null.Close()
+	pid, err := syscall.ForkExec(path, p.Argv, &syscall.ProcAttr{
+		Dir: p.Dir, Env: p.Env, Files: []uintptr{null.Fd(), stdio.Fd(), stdio.Fd()},
+		Sys: &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: p.UID, Gid: p.GID}},
+	})
+	switch {
+	case errors.Is(err, syscall.ENOEXEC):
+		return 0, fmt.Errorf("start %s: it is no program that this kernel can run; a script needs a first line like #!/bin/sh", path)
+	case errors.Is(err, syscall.EACCES):
+		return 0, fmt.Errorf("start %s in %s as uid %d: permission denied; check who may read the folder and run the file, or set user:", path, p.Dir, p.UID)
+	case err != nil:
+		return 0, fmt.Errorf("start %s: %w", path, err)
+	}
+	return pid, nil
+}
+
+// weaken gives up what a thread can give up for itself and its children.
+func weaken() error {
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("give up new privileges: %w", err)
+	}
+	for capability := uintptr(0); capability <= unix.CAP_LAST_CAP; capability++ {
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, capability, 0, 0, 0); err != nil && !errors.Is(err, unix.EINVAL) {
+			return fmt.Errorf("give up capability %d: %w", capability, err)
+		}
+	}
+	return nil
+}
+
+// lookPath finds argv[0]: with a slash relative to the working directory, without one in the program's PATH.
+func lookPath(p program) (string, error) {
+	name := p.Argv[0]
+	if strings.Contains(name, "/") {
+		path := name
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(p.Dir, path)
+		}
+		return path, runnable(path)
+	}
+	search := ""
+	for _, v := range p.Env {
+		if rest, ok := strings.CutPrefix(v, "PATH="); ok {
+			search = rest
+		}
+	}
+	for _, dir := range filepath.SplitList(search) {
+		path := filepath.Join(dir, name)
+		if runnable(path) == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("%w: no program %q in PATH=%s; give its path, or set PATH in environment:", pando.ErrNotFound, name, search)
+}
+
+func runnable(path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: there is no program %s; check command: and working_dir:", pando.ErrNotFound, path)
+	case info.IsDir():
+		return fmt.Errorf("%w: %s is a folder, not a program", pando.ErrInvalid, path)
+	case info.Mode()&0o111 == 0:
+		return fmt.Errorf("%w: %s is not executable; chmod +x it", pando.ErrInvalid, path)
+	}
+	return nil
+}

@@ -1,0 +1,195 @@
+package process
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"pando.run/pando"
+)
+
+// Logs rotate: "log" is the newest, "log.1" the one before, and so on.
+const (
+	logBytesMax = 10 << 20
+	logsKept    = 3
+	logLook     = 100 * time.Millisecond // between two looks at a log that is followed
+)
+
+// logFile is what a program prints, written by its shim.
+type logFile struct {
+	mu   sync.Mutex
+	root *os.Root // opened before the sandbox got its own view of files
+	dir  string   // below root
+	file *os.File
+	size int64
+}
+
+func openLogFile(root *os.Root, dir string) (*logFile, error) {
+	if err := root.MkdirAll(dir, 0o750); err != nil {
+		return nil, fmt.Errorf("make a folder for the log: %w", err)
+	}
+	l := &logFile{root: root, dir: dir}
+	return l, l.open()
+}
+
+func (l *logFile) open() error {
+	f, err := l.root.OpenFile(filepath.Join(l.dir, "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o640)
+	if err != nil {
+		return fmt.Errorf("open the log: %w", err)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	l.file, l.size = f, info.Size()
+	return nil
+}
+
+// copy writes everything that comes until its end. A full disk loses lines, never the program.
+func (l *logFile) copy(r io.ReadCloser) {
+	defer r.Close()
+	b := make([]byte, 32<<10)
+	for {
+		n, err := r.Read(b)
+		if n > 0 {
+			l.write(b[:n])
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (l *logFile) write(b []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.size+int64(len(b)) > logBytesMax {
+		l.rotate()
+	}
+	if l.file != nil {
+		n, _ := l.file.Write(b)
+		l.size += int64(n)
+	}
+}
+
+func (l *logFile) rotate() {
+	l.file.Close()
+	l.file = nil
+	for n := logsKept - 1; n > 0; n-- {
+		from := filepath.Join(l.dir, "log")
+		if n > 1 {
+			from = fmt.Sprintf("%s.%d", from, n-1)
+		}
+		_ = l.root.Rename(from, filepath.Join(l.dir, fmt.Sprintf("log.%d", n)))
+	}
+	_ = l.open()
+}
+
+// lastLines returns the end of a log.
+func lastLines(dir string, n int) []string {
+	b := readEnd(filepath.Join(dir, "log"), 256<<10)
+	if bytes.Count(b, []byte("\n")) < n {
+		b = append(readEnd(filepath.Join(dir, "log.1"), 256<<10), b...)
+	}
+	text := strings.TrimRight(string(b), "\n")
+	if text == "" || n <= 0 {
+		return nil
+	}
+	lines := strings.Split(text, "\n")
+	return lines[max(0, len(lines)-n):]
+}
+
+func readEnd(path string, most int64) []byte {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.Size() > most {
+		_, _ = f.Seek(-most, io.SeekEnd)
+	}
+	b, _ := io.ReadAll(f)
+	return b
+}
+
+// OpenLog reads the log of an instance, living or gone: its last lines, and with follow what comes after them.
+func (d *Driver) OpenLog(ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error) {
+	dir := d.logDir(s, i)
+	if s.Name == "" { // the record is gone; the folder may still be there
+		if found, _ := filepath.Glob(filepath.Join(d.LogDir, "*", "*", string(i))); len(found) == 1 {
+			dir = found[0]
+		}
+	}
+	f, err := os.Open(filepath.Join(dir, "log"))
+	if err != nil {
+		return nil, fmt.Errorf("log of %s: %w", i, pando.ErrNotFound)
+	}
+	var head bytes.Buffer
+	for _, line := range lastLines(dir, lines) {
+		head.WriteString(line + "\n")
+	}
+	if !follow {
+		f.Close()
+		return io.NopCloser(&head), nil
+	}
+	if _, err := f.Seek(0, io.SeekEnd); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("log of %s: %w", i, err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	t := &tail{ctx: ctx, cancel: cancel, clock: d.Clock, path: filepath.Join(dir, "log"), file: f}
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(&head, t), t}, nil
+}
+
+// tail reads a log as it grows, across rotations.
+type tail struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	clock  pando.Clock
+	path   string
+	file   *os.File
+}
+
+func (t *tail) Read(b []byte) (int, error) {
+	for {
+		n, err := t.file.Read(b)
+		if n > 0 {
+			return n, nil
+		}
+		if err != nil && !errors.Is(err, io.EOF) {
+			return 0, err
+		}
+		if pando.Sleep(t.ctx, t.clock, logLook) != nil {
+			return 0, io.EOF
+		}
+		t.reopen()
+	}
+}
+
+// reopen goes over to the new file once the log has rotated.
+func (t *tail) reopen() {
+	mine, err := t.file.Stat()
+	now, err2 := os.Stat(t.path)
+	if err != nil || err2 != nil || os.SameFile(mine, now) {
+		return
+	}
+	if f, err := os.Open(t.path); err == nil {
+		t.file.Close()
+		t.file = f
+	}
+}
+
+func (t *tail) Close() error {
+	t.cancel()
+	return nil
+}

@@ -1,0 +1,338 @@
+package process
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
+)
+
+// What a shim inherits, by number.
+const (
+	controlFD = 3 + iota // listener of the control socket
+	selfFD               // listener of the instance's API
+	notifyFD             // sd_notify datagrams
+)
+
+// shim is the first process of one sandbox: it prepares the mounts, waits for a program, holds it and tells of it. If it
+// ends, the kernel ends every process of the sandbox.
+type shim struct {
+	mu      sync.Mutex
+	program *program
+	pid     int
+	logs    *os.Root
+	waits   map[int]chan unix.WaitStatus
+	reaping bool
+	events  []pando.SandboxEvent
+	news    *sync.Cond
+}
+
+// ShimMain is the life of a shim. args are the folder with the instance's sockets, the resolv.conf that it sees, and the
+// folder of all logs.
+func ShimMain(args []string) int {
+	debug.SetGCPercent(50)
+	debug.SetMemoryLimit(24 << 20)
+	if len(args) != 3 || os.Getpid() != 1 {
+		fmt.Fprintln(os.Stderr, "pando shim is started by the agent only")
+		return 2
+	}
+	logs, err := os.OpenRoot(args[2])
+	if err == nil {
+		err = furnish(args[0], args[1])
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "pando shim:", err)
+		return 1
+	}
+	s := &shim{logs: logs, waits: map[int]chan unix.WaitStatus{}}
+	s.news = sync.NewCond(&s.mu)
+	go s.listenNotify()
+	control, err := net.FileListener(os.NewFile(controlFD, "control"))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "pando shim:", err)
+		return 1
+	}
+	for {
+		c, err := control.Accept()
+		if err != nil {
+			return 1
+		}
+		go s.serve(c.(*net.UnixConn))
+	}
+}
+
+// furnish gives the sandbox its own view of the host's files.
+func furnish(self, resolv string) error {
+	mounts := []struct {
+		source, target, kind string
+		flags                uintptr
+		data                 string
+	}{
+		{"", "/", "", unix.MS_REC | unix.MS_PRIVATE, ""},
+		{"proc", "/proc", "proc", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
+		{self, "/run/pando", "", unix.MS_BIND, ""},
+		{resolv, "/etc/resolv.conf", "", unix.MS_BIND, ""},
+	}
+	for _, m := range mounts {
+		if err := unix.Mount(m.source, m.target, m.kind, m.flags, m.data); err != nil {
+			return fmt.Errorf("mount %s: %w", m.target, err)
+		}
+	}
+	return nil
+}
+
+// privateTmp gives the program a /tmp of its own; a working directory below /tmp is still there.
+func privateTmp(dir string) error {
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open the working directory %s: %w", dir, err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Mount("tmpfs", "/tmp", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777"); err != nil {
+		return fmt.Errorf("mount a private /tmp: %w", err)
+	}
+	if !strings.HasPrefix(dir, "/tmp/") {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", fd), dir, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("keep the working directory %s: %w", dir, err)
+	}
+	return nil
+}
+
+func (s *shim) serve(c *net.UnixConn) {
+	defer c.Close()
+	for {
+		var q request
+		if _, err := receive(c, &q); err != nil {
+			return
+		}
+		if q.Verb == "events" {
+			s.tell(c)
+			return
+		}
+		fd := -1
+		if q.Verb == "listener" {
+			fd = selfFD
+		}
+		if err := send(c, s.answer(q), fd); err != nil {
+			return
+		}
+	}
+}
+
+func (s *shim) answer(q request) reply {
+	var r reply
+	var err error
+	switch q.Verb {
+	case "run":
+		err = s.run(*q.Run)
+	case "listener":
+	case "signal":
+		err = s.signal(syscall.Signal(q.Signal))
+	case "pause":
+		err = unix.Kill(-1, unix.SIGSTOP)
+	case "resume":
+		err = unix.Kill(-1, unix.SIGCONT)
+	case "exec":
+		r.Code, r.Output, err = s.exec(q.Command)
+	default:
+		err = fmt.Errorf("%w: the shim knows no verb %q", pando.ErrInvalid, q.Verb)
+	}
+	if err != nil {
+		r.Error = err.Error()
+	}
+	return r
+}
+
+func (s *shim) signal(sig syscall.Signal) error {
+	s.mu.Lock()
+	pid := s.pid
+	s.mu.Unlock()
+	if pid == 0 {
+		return nil
+	}
+	if sig == unix.SIGKILL {
+		return unix.Kill(-1, sig) // whatever the program has started, too
+	}
+	return unix.Kill(pid, sig)
+}
+
+// tell sends every event, those of the past first.
+func (s *shim) tell(c *net.UnixConn) {
+	for n := 0; ; n++ {
+		s.mu.Lock()
+		for n >= len(s.events) {
+			s.news.Wait()
+		}
+		e := s.events[n]
+		s.mu.Unlock()
+		if err := send(c, reply{Event: &e}, -1); err != nil {
+			return
+		}
+	}
+}
+
+func (s *shim) happened(e pando.SandboxEvent) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.events = append(s.events, e)
+	s.news.Broadcast()
+}
+
+func (s *shim) listenNotify() {
+	c, err := net.FilePacketConn(os.NewFile(notifyFD, "notify"))
+	if err != nil {
+		return
+	}
+	b := make([]byte, 4096)
+	for {
+		n, _, err := c.ReadFrom(b)
+		if err != nil {
+			return
+		}
+		for line := range strings.Lines(string(b[:n])) {
+			if strings.TrimSpace(line) == "READY=1" {
+				s.happened(pando.SandboxEvent{Kind: pando.SandboxNotified})
+			}
+		}
+	}
+}
+
+// run starts the program and says when it ends.
+func (s *shim) run(p program) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.program != nil {
+		return fmt.Errorf("%w: the sandbox runs %s", pando.ErrExists, s.program.Instance)
+	}
+	log, err := openLogFile(s.logs, p.LogDir)
+	if err != nil {
+		return err
+	}
+	if err := privateTmp(p.Dir); err != nil {
+		return err
+	}
+	if err := unix.Sethostname([]byte(p.Instance)); err != nil {
+		return fmt.Errorf("name the sandbox: %w", err)
+	}
+	pid, out, ended, err := s.start(p)
+	if err != nil {
+		return err
+	}
+	s.program, s.pid = &p, pid
+	copied := make(chan struct{})
+	go func() {
+		log.copy(out)
+		close(copied)
+	}()
+	go func() {
+		status := <-ended
+		select {
+		case <-copied:
+		case <-time.After(outputWaitMax): // a child holds its output open
+		}
+		e := pando.Exit{Code: status.ExitStatus()}
+		if status.Signaled() {
+			e.Code, e.Signal = -1, unix.SignalName(status.Signal())
+		}
+		s.happened(pando.SandboxEvent{Kind: pando.SandboxExited, Exit: e})
+	}()
+	return nil
+}
+
+// outputWaitMax is how long the end of a program waits for the last of its output.
+const outputWaitMax = 50 * time.Millisecond
+
+// start forks a program on a thread that has given up every privilege that a thread can give up and has joined the
+// instance's cgroups: the program inherits all of it, and the shim is not charged for it. The caller holds the lock, so
+// that nobody reaps the program before somebody waits for it.
+func (s *shim) start(p program) (pid int, out *os.File, ended <-chan unix.WaitStatus, err error) {
+	out, in, err := os.Pipe()
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	defer in.Close()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: no other goroutine may run on a thread like this
+		var err error
+		pid, err = fork(p, in)
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		out.Close()
+		return 0, nil, nil, err
+	}
+	c := make(chan unix.WaitStatus, 1)
+	s.waits[pid] = c
+	if !s.reaping {
+		s.reaping = true
+		go s.reap()
+	}
+	return pid, out, c, nil
+}
+
+// reap takes the end of every process of the sandbox, as its init has to.
+func (s *shim) reap() {
+	for {
+		var status unix.WaitStatus
+		pid, err := unix.Wait4(-1, &status, 0, nil)
+		if err == unix.EINTR {
+			continue
+		}
+		s.mu.Lock()
+		if err != nil {
+			s.reaping = len(s.waits) > 0
+			again := s.reaping
+			s.mu.Unlock()
+			if !again {
+				return
+			}
+			continue
+		}
+		if c, ok := s.waits[pid]; ok {
+			c <- status
+			delete(s.waits, pid)
+		}
+		s.mu.Unlock()
+	}
+}
+
+// outputBytesMax is how much of a command's output is kept.
+const outputBytesMax = 4096
+
+// exec runs a command beside the program, with the program's rights and limits.
+func (s *shim) exec(command []string) (int, []byte, error) {
+	s.mu.Lock()
+	if s.program == nil || len(command) == 0 {
+		s.mu.Unlock()
+		return -1, nil, fmt.Errorf("%w: nothing runs in the sandbox", pando.ErrNotFound)
+	}
+	q := *s.program
+	q.Argv = command
+	_, out, ended, err := s.start(q)
+	s.mu.Unlock()
+	if err != nil {
+		return -1, nil, err
+	}
+	defer out.Close()
+	output, err := io.ReadAll(io.LimitReader(out, outputBytesMax))
+	if err != nil {
+		return -1, output, err
+	}
+	return (<-ended).ExitStatus(), output, nil
+}

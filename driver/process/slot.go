@@ -1,0 +1,252 @@
+package process
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
+)
+
+// slot is a sandbox without a program: namespaces, a veth pair whose both ends are up, cgroups and a waiting shim. It is
+// made ahead of need.
+type slot struct {
+	Number   int              `json:"number"`
+	PID      int              `json:"pid"` // of the shim, on the host
+	Started  uint64           `json:"started"`
+	IP4      netip.Addr       `json:"ip4"`
+	IP6      netip.Addr       `json:"ip6"`
+	IfIndex  int              `json:"if_index"`
+	Link     string           `json:"link"`
+	MAC      string           `json:"mac"`
+	HostMAC  string           `json:"host_mac"`
+	Instance pando.InstanceID `json:"instance,omitempty"` // empty: still in the pool
+	Service  pando.ServiceKey `json:"service,omitzero"`
+	Spec     pando.Spec       `json:"spec,omitzero"`
+	dir      string
+	cgroup   cgroup
+}
+
+// The far end of every veth: instances send everything there, without asking for an address first.
+var (
+	gateway4 = net.IPv4(169, 254, 1, 1)
+	gateway6 = net.ParseIP("fe80::1")
+)
+
+const linkWaitMax = 3 * time.Second
+
+func (s *slot) control() string { return filepath.Join(s.dir, "control.sock") }
+func (s *slot) self() string    { return filepath.Join(s.dir, "self") }
+
+// newSlot makes a ready sandbox. What it made is taken down again if any of it fails.
+func (d *Driver) newSlot(number int) (_ *slot, err error) {
+	s := &slot{Number: number, Link: "pd" + strconv.Itoa(number), dir: filepath.Join(d.RunDir, strconv.Itoa(number))}
+	s.IP4, s.IP6 = d.addresses(number)
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("make sandbox %d: %w", number, err), s.destroy())
+		}
+	}()
+	if err := os.RemoveAll(s.dir); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(s.self(), 0o711); err != nil {
+		return nil, err
+	}
+	if s.cgroup, err = makeCgroup(d.cgroupName(number)); err != nil {
+		return nil, err
+	}
+	if err := s.startShim(d.Self, d.LogDir); err != nil {
+		return nil, err
+	}
+	if err := s.wire(); err != nil {
+		return nil, err
+	}
+	return s, s.save()
+}
+
+func (s *slot) save() error {
+	b, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(s.dir, "slot.json")
+	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// startShim starts the sandbox's first process in namespaces of its own, with the sockets that outlive any agent.
+func (s *slot) startShim(self []string, logs string) error {
+	resolv := filepath.Join(s.dir, "resolv.conf")
+	host, _ := os.ReadFile("/etc/resolv.conf")
+	text := append([]byte("nameserver "+pando.Gateway4.String()+"\n"), host...)
+	if err := os.WriteFile(resolv, text, 0o644); err != nil {
+		return err
+	}
+	var files []*os.File
+	defer func() {
+		for _, f := range files {
+			f.Close()
+		}
+	}()
+	for _, path := range []string{s.control(), filepath.Join(s.self(), "self.sock")} {
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+		if err != nil {
+			return err
+		}
+		l.SetUnlinkOnClose(false)
+		f, err := l.File()
+		l.Close()
+		if err != nil {
+			return err
+		}
+		files = append(files, f)
+	}
+	notify, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(s.self(), "notify.sock"), Net: "unixgram"})
+	if err != nil {
+		return err
+	}
+	f, err := notify.File()
+	notify.Close()
+	if err != nil {
+		return err
+	}
+	files = append(files, f)
+	log, err := os.Create(filepath.Join(s.dir, "shim.log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command(self[0], append(self[1:], "shim", s.self(), resolv, logs)...)
+	cmd.ExtraFiles, cmd.Stdout, cmd.Stderr, cmd.Dir = files, log, log, "/"
+	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Setsid: true, Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWNET,
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start a shim: %w; pando needs root", err)
+	}
+	s.PID = cmd.Process.Pid
+	s.Started = startTime(s.PID)
+	go cmd.Wait() // no zombie stays while this agent lives
+	return nil
+}
+
+// startTime tells a process from another that has its number later.
+func startTime(pid int) uint64 {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	fields := splitStat(string(b))
+	if len(fields) < 20 {
+		return 0
+	}
+	n, _ := strconv.ParseUint(fields[19], 10, 64)
+	return n
+}
+
+func (s *slot) alive() bool { return s.Started != 0 && startTime(s.PID) == s.Started }
+
+func (s *slot) netns() string { return fmt.Sprintf("/proc/%d/ns/net", s.PID) }
+
+// wire joins the sandbox to the host: addresses, routes and neighbours are all there before the first packet.
+func (s *slot) wire() error {
+	ns, err := netns.GetFromPath(s.netns())
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	inside, err := netlink.NewHandleAt(ns)
+	if err != nil {
+		return err
+	}
+	defer inside.Close()
+	veth := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: "eth0", PeerNamespace: netlink.NsFd(int(ns))}
+	veth.Name = s.Link
+	if old, err := netlink.LinkByName(s.Link); err == nil {
+		_ = netlink.LinkDel(old)
+	}
+	if err := netlink.LinkAdd(veth); err != nil {
+		return fmt.Errorf("make its link: %w", err)
+	}
+	outer, err := netlink.LinkByName(s.Link)
+	if err != nil {
+		return err
+	}
+	inner, err := inside.LinkByName("eth0")
+	if err != nil {
+		return err
+	}
+	s.IfIndex, s.HostMAC, s.MAC = outer.Attrs().Index, outer.Attrs().HardwareAddr.String(), inner.Attrs().HardwareAddr.String()
+	lo, err := inside.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	if err := s.sysctls(ns); err != nil {
+		return err
+	}
+	steps := []func() error{
+		func() error { return inside.LinkSetUp(lo) },
+		func() error { return inside.AddrAdd(inner, host(s.IP4)) },
+		func() error { return inside.AddrAdd(inner, host(s.IP6)) },
+		func() error { return inside.LinkSetUp(inner) },
+		func() error { return netlink.LinkSetUp(outer) },
+		func() error { return inside.NeighAdd(neighbour(inner, gateway4, s.HostMAC)) },
+		func() error { return inside.NeighAdd(neighbour(inner, gateway6, s.HostMAC)) },
+		func() error { return inside.RouteAdd(defaultRoute(inner, gateway4)) },
+		func() error { return inside.RouteAdd(defaultRoute(inner, gateway6)) },
+		func() error { return netlink.NeighSet(neighbour(outer, s.IP4.AsSlice(), s.MAC)) },
+		func() error { return netlink.NeighSet(neighbour(outer, s.IP6.AsSlice(), s.MAC)) },
+		func() error { return netlink.RouteReplace(hostRoute(outer, s.IP4)) },
+		func() error { return netlink.RouteReplace(hostRoute(outer, s.IP6)) },
+		func() error { return bothUp(inside, s.IfIndex, inner.Attrs().Index) },
+	}
+	for n, step := range steps {
+		if err := step(); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("wire it (step %d): %w", n, err)
+		}
+	}
+	return nil
+}
+
+func (s *slot) destroy() error {
+	var errs []error
+	if s.alive() {
+		_ = unix.Kill(s.PID, unix.SIGKILL)
+	}
+	if l, err := netlink.LinkByName(s.Link); err == nil {
+		errs = append(errs, netlink.LinkDel(l))
+	}
+	for n := 0; s.alive() && n < 500; n++ {
+		unix.Nanosleep(&unix.Timespec{Nsec: int64(time.Millisecond)}, nil)
+	}
+	errs = append(errs, removeSoon(s.cgroup), os.RemoveAll(s.dir))
+	return errors.Join(errs...)
+}
+
+// removeSoon removes cgroups whose last process is just leaving them.
+func removeSoon(g cgroup) error {
+	var err error
+	for range 200 {
+		if err = g.remove(); err == nil || !errors.Is(err, unix.EBUSY) {
+			return err
+		}
+		unix.Nanosleep(&unix.Timespec{Nsec: int64(time.Millisecond)}, nil)
+	}
+	return err
+}

@@ -1,0 +1,88 @@
+package process
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
+)
+
+// request is what a driver asks of a shim, one at a time per connection, each with one reply.
+type request struct {
+	Verb    string   `json:"verb"` // run, signal, pause, resume, exec, listener, events
+	Run     *program `json:"run,omitempty"`
+	Signal  int      `json:"signal,omitempty"`
+	Command []string `json:"command,omitempty"`
+}
+
+// program is what a shim starts.
+type program struct {
+	Instance pando.InstanceID `json:"instance"`
+	Service  pando.ServiceKey `json:"service"`
+	Argv     []string         `json:"argv"`
+	Env      []string         `json:"env"`
+	Dir      string           `json:"dir"`
+	UID      uint32           `json:"uid"`
+	GID      uint32           `json:"gid"`
+	LogDir   string           `json:"log_dir"`
+	Cgroups  []string         `json:"cgroups"` // whose tasks (v1) or procs (v2) file the program's thread is written to
+}
+
+// reply answers a request. A connection that asked for events gets a reply for each, beginning with those it missed.
+type reply struct {
+	Error  string              `json:"error,omitempty"`
+	Code   int                 `json:"code,omitempty"`
+	Output []byte              `json:"output,omitempty"`
+	Event  *pando.SandboxEvent `json:"event,omitempty"`
+}
+
+// messageBytesMax bounds what either side reads of the other.
+const messageBytesMax = 1 << 20
+
+// send writes one message; fd, if not negative, goes with it.
+func send(c *net.UnixConn, v any, fd int) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	b = append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...)
+	var rights []byte
+	if fd >= 0 {
+		rights = unix.UnixRights(fd)
+	}
+	_, _, err = c.WriteMsgUnix(b, rights, nil)
+	return err
+}
+
+// receive reads one message, and the descriptor that came with it if there was one.
+func receive(c *net.UnixConn, v any) (*os.File, error) {
+	head, oob := make([]byte, 4), make([]byte, unix.CmsgSpace(4))
+	n, oobn, _, _, err := c.ReadMsgUnix(head, oob)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := io.ReadFull(c, head[n:]); err != nil {
+		return nil, err
+	}
+	size := binary.BigEndian.Uint32(head)
+	if size > messageBytesMax {
+		return nil, fmt.Errorf("a message of %d bytes: %w", size, pando.ErrTooLarge)
+	}
+	body := make([]byte, size)
+	if _, err := io.ReadFull(c, body); err != nil {
+		return nil, err
+	}
+	var file *os.File
+	if messages, err := unix.ParseSocketControlMessage(oob[:oobn]); err == nil && len(messages) > 0 {
+		if fds, err := unix.ParseUnixRights(&messages[0]); err == nil && len(fds) > 0 {
+			file = os.NewFile(uintptr(fds[0]), "from shim")
+		}
+	}
+	return file, json.Unmarshal(body, v)
+}
