@@ -236,12 +236,12 @@ func (d *Driver) claim() (*slot, error) {
 }
 
 // Start implements pando.Sandboxes.
-func (d *Driver) Start(_ context.Context, spec pando.SandboxSpec) (pando.Sandbox, error) {
+func (d *Driver) Start(ctx context.Context, spec pando.SandboxSpec) (pando.Sandbox, error) {
 	s, err := d.claim()
 	if err != nil {
 		return nil, err
 	}
-	b, err := d.start(s, spec)
+	b, err := d.start(ctx, s, spec)
 	if err != nil {
 		err = fmt.Errorf("start %s: %w", spec.Instance.ID, err)
 		err = errors.Join(err, s.destroy())
@@ -251,7 +251,7 @@ func (d *Driver) Start(_ context.Context, spec pando.SandboxSpec) (pando.Sandbox
 	return b, nil
 }
 
-func (d *Driver) start(s *slot, spec pando.SandboxSpec) (*sandbox, error) {
+func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec) (*sandbox, error) {
 	p, err := d.program(s, spec)
 	if err != nil {
 		return nil, err
@@ -276,7 +276,7 @@ func (d *Driver) start(s *slot, spec pando.SandboxSpec) (*sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := b.ask(request{Verb: "run", Run: &p}); err != nil {
+	if _, err := b.ask(ctx, request{Verb: "run", Run: &p}); err != nil {
 		b.close()
 		return nil, err
 	}

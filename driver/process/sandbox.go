@@ -22,8 +22,6 @@ type sandbox struct {
 	slot     *slot
 	events   chan pando.SandboxEvent
 	listener *ownListener
-	mu       sync.Mutex // one request at a time
-	conn     *net.UnixConn
 	watch    *net.UnixConn
 	ended    chan struct{} // closed once the program has exited
 	once     sync.Once
@@ -33,17 +31,13 @@ type sandbox struct {
 func (d *Driver) open(s *slot) (*sandbox, error) {
 	b := &sandbox{d: d, slot: s, events: make(chan pando.SandboxEvent, 16), ended: make(chan struct{})}
 	var err error
-	if b.conn, err = dialShim(s); err != nil {
-		return nil, err
-	}
 	if b.watch, err = dialShim(s); err != nil {
-		b.conn.Close()
 		return nil, err
 	}
-	if err = send(b.conn, request{Verb: "listener"}, -1); err == nil {
+	if err = send(b.watch, request{Verb: "listener"}, -1); err == nil {
 		var r reply
 		var f *os.File
-		if f, err = receive(b.conn, &r); err == nil {
+		if f, err = receive(b.watch, &r); err == nil {
 			b.listener, err = newOwnListener(f, s.PID)
 		}
 	}
@@ -71,10 +65,7 @@ func dialShim(s *slot) (*net.UnixConn, error) {
 
 func (b *sandbox) close() {
 	b.once.Do(func() {
-		b.conn.Close()
-		if b.watch != nil {
-			b.watch.Close()
-		}
+		b.watch.Close()
 		if b.listener != nil {
 			b.listener.Close()
 		}
@@ -105,17 +96,24 @@ func (b *sandbox) listen() {
 	}
 }
 
-func (b *sandbox) ask(q request) (reply, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+// ask sends one request on a connection of its own, so that none waits for another, and hangs up when ctx ends.
+func (b *sandbox) ask(ctx context.Context, q request) (reply, error) {
 	var r reply
-	if err := send(b.conn, q, -1); err != nil {
-		return r, fmt.Errorf("%s: the shim is gone: %w", q.Verb, err)
+	c, err := dialShim(b.slot)
+	if err != nil {
+		return r, fmt.Errorf("%s: %w", q.Verb, err)
 	}
-	if _, err := receive(b.conn, &r); err != nil {
-		return r, fmt.Errorf("%s: the shim is gone: %w", q.Verb, err)
+	defer c.Close()
+	defer context.AfterFunc(ctx, func() { c.Close() })()
+	if err = send(c, q, -1); err == nil {
+		_, err = receive(c, &r)
 	}
-	if r.Error != "" {
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return r, fmt.Errorf("%s in %s: no answer in time: %w", q.Verb, b.slot.Instance, ctx.Err())
+	case err != nil:
+		return r, fmt.Errorf("%s: the shim is gone: %w", q.Verb, err)
+	case r.Error != "":
 		return r, errors.New(r.Error)
 	}
 	return r, nil
@@ -133,49 +131,52 @@ func (b *sandbox) Link() pando.Link {
 	return pando.Link{IP4: s.IP4, IP6: s.IP6, IfIndex: s.IfIndex, Host: s.Link, MAC: mac, HostMAC: hostMAC, Netns: s.netns()}
 }
 
-func (b *sandbox) Pause(context.Context) error {
-	_, err := b.ask(request{Verb: "pause"})
+// Pause implements pando.Sandbox.
+func (b *sandbox) Pause(ctx context.Context) error {
+	_, err := b.ask(ctx, request{Verb: "pause"})
 	return err
 }
 
-func (b *sandbox) Resume(context.Context) error {
-	_, err := b.ask(request{Verb: "resume"})
+// Resume implements pando.Sandbox.
+func (b *sandbox) Resume(ctx context.Context) error {
+	_, err := b.ask(ctx, request{Verb: "resume"})
 	return err
 }
 
-func (b *sandbox) signal(s unix.Signal) error {
-	_, err := b.ask(request{Verb: "signal", Signal: int(s)})
-	return err
-}
-
-// Stop implements pando.Sandbox.
+// Stop implements pando.Sandbox. What the program left running ends with it. It asks without ctx, whose end means
+// SIGKILL now and not that the program may stay.
 func (b *sandbox) Stop(ctx context.Context) error {
+	if !b.slot.alive() {
+		return nil // the kernel ended everything with its shim
+	}
 	sig := unix.SignalNum(b.slot.Spec.StopSignal)
 	if sig == 0 {
 		sig = unix.SIGTERM
 	}
-	if err := b.signal(sig); err != nil {
+	always := context.WithoutCancel(ctx)
+	if _, err := b.ask(always, request{Verb: "signal", Signal: int(sig)}); err != nil {
 		return fmt.Errorf("stop %s: %w", b.slot.Instance, err)
 	}
 	timer, stop := b.d.Clock.After(pando.Seconds(b.slot.Spec.StopSeconds))
 	defer stop()
 	select {
 	case <-b.ended:
-		return nil
 	case <-timer:
 	case <-ctx.Done():
 	}
-	if err := b.signal(unix.SIGKILL); err != nil {
+	if _, err := b.ask(always, request{Verb: "kill"}); err != nil && b.slot.alive() {
 		return fmt.Errorf("kill %s: %w", b.slot.Instance, err)
 	}
 	<-b.ended
 	return nil
 }
 
-// Remove implements pando.Sandbox.
+// Remove implements pando.Sandbox. The first process of the sandbox is gone only when all the others are.
 func (b *sandbox) Remove(context.Context) error {
-	_ = unix.Kill(b.slot.PID, unix.SIGKILL)
 	b.close()
+	if err := b.slot.end(); err != nil {
+		return fmt.Errorf("remove %s: %w", b.slot.Instance, err)
+	}
 	b.d.wg.Add(1)
 	go func() {
 		defer b.d.wg.Done()
@@ -188,8 +189,8 @@ func (b *sandbox) Remove(context.Context) error {
 }
 
 // Exec implements pando.Sandbox.
-func (b *sandbox) Exec(_ context.Context, command []string) (int, []byte, error) {
-	r, err := b.ask(request{Verb: "exec", Command: command})
+func (b *sandbox) Exec(ctx context.Context, command []string) (int, []byte, error) {
+	r, err := b.ask(ctx, request{Verb: "exec", Command: command})
 	return r.Code, r.Output, err
 }
 

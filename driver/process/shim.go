@@ -3,6 +3,7 @@ package process
 import (
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"runtime"
@@ -47,6 +48,9 @@ func ShimMain(args []string) int {
 		return 2
 	}
 	logs, err := os.OpenRoot(args[2])
+	if err == nil { // the program must not inherit the sockets that command its shim
+		err = unix.CloseRange(controlFD, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
+	}
 	if err == nil {
 		err = furnish(args[0], args[1])
 	}
@@ -120,8 +124,12 @@ func (s *shim) serve(c *net.UnixConn) {
 		if _, err := receive(c, &q); err != nil {
 			return
 		}
-		if q.Verb == "events" {
+		switch q.Verb {
+		case "events":
 			s.tell(c)
+			return
+		case "exec":
+			s.answerExec(c, q.Command)
 			return
 		}
 		fd := -1
@@ -143,12 +151,12 @@ func (s *shim) answer(q request) reply {
 	case "listener":
 	case "signal":
 		err = s.signal(syscall.Signal(q.Signal))
+	case "kill":
+		s.kill()
 	case "pause":
-		err = unix.Kill(-1, unix.SIGSTOP)
+		err = everyone(unix.SIGSTOP)
 	case "resume":
-		err = unix.Kill(-1, unix.SIGCONT)
-	case "exec":
-		r.Code, r.Output, err = s.exec(q.Command)
+		err = everyone(unix.SIGCONT)
 	default:
 		err = fmt.Errorf("%w: the shim knows no verb %q", pando.ErrInvalid, q.Verb)
 	}
@@ -158,17 +166,35 @@ func (s *shim) answer(q request) reply {
 	return r
 }
 
+// everyone signals every process of the sandbox but the shim; that there is none is no error.
+func everyone(sig syscall.Signal) error {
+	if err := unix.Kill(-1, sig); err != nil && err != unix.ESRCH {
+		return err
+	}
+	return nil
+}
+
+// signal tells the program, and wakes it if it was paused, so that it can act on it.
 func (s *shim) signal(sig syscall.Signal) error {
 	s.mu.Lock()
-	pid := s.pid
-	s.mu.Unlock()
-	if pid == 0 {
+	defer s.mu.Unlock()
+	if s.pid == 0 {
 		return nil
 	}
-	if sig == unix.SIGKILL {
-		return unix.Kill(-1, sig) // whatever the program has started, too
+	if err := unix.Kill(s.pid, sig); err != nil {
+		return err
 	}
-	return unix.Kill(pid, sig)
+	return everyone(unix.SIGCONT)
+}
+
+// kill ends whatever the program has started, too, and returns once none of it is left.
+func (s *shim) kill() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.reaping {
+		_ = everyone(unix.SIGKILL)
+		s.news.Wait()
+	}
 }
 
 // tell sends every event, those of the past first.
@@ -298,11 +324,15 @@ func (s *shim) reap() {
 		if err != nil {
 			s.reaping = len(s.waits) > 0
 			again := s.reaping
+			s.news.Broadcast()
 			s.mu.Unlock()
 			if !again {
 				return
 			}
 			continue
+		}
+		if pid == s.pid {
+			s.pid = 0
 		}
 		if c, ok := s.waits[pid]; ok {
 			c <- status
@@ -315,24 +345,49 @@ func (s *shim) reap() {
 // outputBytesMax is how much of a command's output is kept.
 const outputBytesMax = 4096
 
-// exec runs a command beside the program, with the program's rights and limits.
-func (s *shim) exec(command []string) (int, []byte, error) {
+// answerExec runs a command and answers, unless the asker hangs up first: then the command and its group are killed.
+func (s *shim) answerExec(c *net.UnixConn, command []string) {
+	pid, out, ended, err := s.exec(command)
+	if err != nil {
+		_ = send(c, reply{Error: err.Error()}, -1)
+		return
+	}
+	defer out.Close()
+	done := make(chan reply, 1)
+	go func() {
+		output, err := io.ReadAll(io.LimitReader(out, outputBytesMax))
+		r := reply{Output: output}
+		if err != nil {
+			r.Error = err.Error()
+		}
+		go func() { _, _ = io.Copy(io.Discard, out) }() // so that it does not wait for a reader
+		status := <-ended
+		if r.Code = status.ExitStatus(); status.Signaled() {
+			r.Code = 128 + int(status.Signal())
+		}
+		done <- r
+	}()
+	hungUp := make(chan struct{})
+	go func() {
+		_, _ = c.Read(make([]byte, 1))
+		close(hungUp)
+	}()
+	select {
+	case r := <-done:
+		_ = send(c, r, -1)
+	case <-hungUp:
+		_ = unix.Kill(-pid, unix.SIGKILL) // it leads a session of its own
+	}
+}
+
+// exec starts a command beside the program, with the program's rights and limits.
+func (s *shim) exec(command []string) (int, *os.File, <-chan unix.WaitStatus, error) {
 	s.mu.Lock()
-	if s.program == nil || len(command) == 0 {
-		s.mu.Unlock()
-		return -1, nil, fmt.Errorf("%w: nothing runs in the sandbox", pando.ErrNotFound)
+	defer s.mu.Unlock()
+	if s.program == nil || s.pid == 0 || len(command) == 0 {
+		return 0, nil, nil, fmt.Errorf("%w: nothing runs in the sandbox", pando.ErrNotFound)
 	}
 	q := *s.program
 	q.Argv = command
-	_, out, ended, err := s.start(q)
-	s.mu.Unlock()
-	if err != nil {
-		return -1, nil, err
-	}
-	defer out.Close()
-	output, err := io.ReadAll(io.LimitReader(out, outputBytesMax))
-	if err != nil {
-		return -1, output, err
-	}
-	return (<-ended).ExitStatus(), output, nil
+	return s.start(q)
 }

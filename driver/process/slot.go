@@ -224,16 +224,43 @@ func (s *slot) wire() error {
 	return nil
 }
 
+// end kills the shim and waits until the kernel has ended every process of the sandbox with it. The pidfd is checked after
+// it is opened, so that nobody is killed who got the shim's number since.
+func (s *slot) end() error {
+	fd, err := unix.PidfdOpen(s.PID, 0)
+	if err != nil || !s.alive() {
+		if err == nil {
+			unix.Close(fd)
+		}
+		return nil
+	}
+	defer unix.Close(fd)
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && err != unix.ESRCH {
+		return fmt.Errorf("kill the shim of sandbox %d: %w", s.Number, err)
+	}
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(endWaitMax.Milliseconds()))
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
+			return err
+		case n == 0:
+			return fmt.Errorf("%w: sandbox %d has not ended %s after SIGKILL", pando.ErrNotReady, s.Number, endWaitMax)
+		default:
+			return nil
+		}
+	}
+}
+
+const endWaitMax = 5 * time.Second
+
 func (s *slot) destroy() error {
 	var errs []error
-	if s.alive() {
-		_ = unix.Kill(s.PID, unix.SIGKILL)
+	if s.PID != 0 {
+		errs = append(errs, s.end())
 	}
 	if l, err := netlink.LinkByName(s.Link); err == nil {
 		errs = append(errs, netlink.LinkDel(l))
-	}
-	for n := 0; s.alive() && n < 500; n++ {
-		unix.Nanosleep(&unix.Timespec{Nsec: int64(time.Millisecond)}, nil)
 	}
 	errs = append(errs, removeSoon(s.cgroup), os.RemoveAll(s.dir))
 	return errors.Join(errs...)

@@ -1,0 +1,91 @@
+package process
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"pando.run/pando"
+)
+
+// A program that held the control socket could command its own shim, which is root.
+func TestProgramInheritsNothingButItsStdio(t *testing.T) {
+	b := run(t, newDriver(t, 0), nil, "sleep", "60")
+	code, out, err := b.Exec(t.Context(), []string{"sh", "-c", "for f in 3 4 5 6 7 8 9; do readlink /proc/$$/fd/$f; done; true"})
+	if err != nil || code != 0 {
+		t.Fatal(code, err)
+	}
+	if strings.Contains(string(out), "socket:") {
+		t.Fatalf("the program holds sockets of its shim:\n%s", out)
+	}
+}
+
+func TestStopOfAnExitedProgramIsNoError(t *testing.T) {
+	b := run(t, newDriver(t, 0), nil, "true")
+	exited(t, b)
+	if err := b.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What the program left behind, in a session of its own, ends with Stop too.
+func TestStopLeavesNoGrandchild(t *testing.T) {
+	b := run(t, newDriver(t, 0), nil, "sh", "-c", "setsid sleep 300 >/dev/null 2>&1 & exec sleep 60")
+	if err := b.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	u, err := b.Usage(t.Context())
+	if err != nil || u.PIDs != 0 {
+		t.Fatalf("%d processes are left (%v)", u.PIDs, err)
+	}
+}
+
+func TestStopReachesAPausedProgram(t *testing.T) {
+	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.StopSeconds = 5 }, "sleep", "60")
+	if err := b.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if e := exited(t, b); e.Signal != "SIGTERM" {
+		t.Fatalf("ended by %q, want the stop signal", e.Signal)
+	}
+}
+
+func TestHangingCommandBlocksNothing(t *testing.T) {
+	b := run(t, newDriver(t, 0), nil, "sleep", "60")
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, _, err := b.Exec(ctx, []string{"sleep", "60"}); err == nil {
+		t.Fatal("a command that hangs has to end with its context")
+	}
+	if err := b.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestCommandMayPrintMoreThanIsKept(t *testing.T) {
+	b := run(t, newDriver(t, 0), nil, "sleep", "60")
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	code, out, err := b.Exec(ctx, []string{"sh", "-c", "head -c 300000 /dev/zero; exit 7"})
+	if err != nil || code != 7 || len(out) != outputBytesMax {
+		t.Fatalf("code %d, %d bytes, %v", code, len(out), err)
+	}
+}
+
+func TestRemoveReturnsWithNoProcessLeft(t *testing.T) {
+	b := run(t, newDriver(t, 0), nil, "sleep", "60")
+	pid := b.(*sandbox).slot.PID
+	if err := b.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if state := splitStat(string(stat)); len(state) > 0 && state[0] != "Z" {
+		t.Fatalf("the shim is in state %s", state[0])
+	}
+}
