@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -37,9 +38,9 @@ func TestStopLeavesNoGrandchild(t *testing.T) {
 	if err := b.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	u, err := b.Usage(t.Context())
-	if err != nil || u.PIDs != 0 {
-		t.Fatalf("%d processes are left (%v)", u.PIDs, err)
+	left, err := filepath.Glob(fmt.Sprintf("/proc/%d/root/proc/[0-9]*", b.(*sandbox).slot.PID))
+	if err != nil || len(left) != 1 {
+		t.Fatalf("processes of the sandbox: %v (%v), want the shim alone", left, err)
 	}
 }
 
@@ -87,5 +88,19 @@ func TestRemoveReturnsWithNoProcessLeft(t *testing.T) {
 	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if state := splitStat(string(stat)); len(state) > 0 && state[0] != "Z" {
 		t.Fatalf("the shim is in state %s", state[0])
+	}
+}
+
+// Root inside is still held by the read-only tree; the working directory and /tmp stay writable.
+func TestHostsFilesAreReadOnly(t *testing.T) {
+	dir := t.TempDir()
+	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.User, s.WorkingDir = "0", dir }, "sleep", "60")
+	script := "touch /etc/pt-x 2>/dev/null && echo etc; touch /sys/fs/cgroup/pt-x 2>/dev/null && echo cgroup; touch here /tmp/here /dev/shm/here || echo own"
+	_, out, err := b.Exec(t.Context(), []string{"sh", "-c", script})
+	if err != nil || len(out) != 0 {
+		t.Fatalf("%q, %v", out, err)
+	}
+	if _, err := os.Stat(dir + "/here"); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // fork starts a program from this thread, which it makes as weak as the program has to be.
-func fork(p program, stdio *os.File) (int, error) {
+func fork(p program, groups string, stdio *os.File) (int, error) {
 	path, err := lookPath(p)
 	if err != nil {
 		return 0, err
@@ -25,7 +25,7 @@ func fork(p program, stdio *os.File) (int, error) {
 	}
 	tid := strconv.Itoa(unix.Gettid())
 	for _, file := range p.Cgroups {
-		if err := os.WriteFile(file, []byte(tid), 0); err != nil {
+		if err := os.WriteFile(groups+strings.TrimPrefix(file, cgroupRoot), []byte(tid), 0); err != nil {
 			return 0, fmt.Errorf("join the cgroup %s: %w", filepath.Dir(file), err)
 		}
 	}

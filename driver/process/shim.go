@@ -32,6 +32,7 @@ type shim struct {
 	program *program
 	pid     int
 	logs    *os.Root
+	groups  string // where the shim alone still finds the cgroups writable
 	waits   map[int]chan unix.WaitStatus
 	reaping bool
 	events  []pando.SandboxEvent
@@ -47,9 +48,11 @@ func ShimMain(args []string) int {
 		fmt.Fprintln(os.Stderr, "pando shim is started by the agent only")
 		return 2
 	}
-	logs, err := os.OpenRoot(args[2])
-	if err == nil { // the program must not inherit the sockets that command its shim
-		err = unix.CloseRange(controlFD, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
+	s := &shim{waits: map[int]chan unix.WaitStatus{}}
+	// The program must not inherit the sockets that command its shim.
+	err := unix.CloseRange(controlFD, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
+	if err == nil {
+		err = s.keepWritable(args[2])
 	}
 	if err == nil {
 		err = furnish(args[0], args[1])
@@ -58,7 +61,6 @@ func ShimMain(args []string) int {
 		fmt.Fprintln(os.Stderr, "pando shim:", err)
 		return 1
 	}
-	s := &shim{logs: logs, waits: map[int]chan unix.WaitStatus{}}
 	s.news = sync.NewCond(&s.mu)
 	go s.listenNotify()
 	control, err := net.FileListener(os.NewFile(controlFD, "control"))
@@ -73,48 +75,6 @@ func ShimMain(args []string) int {
 		}
 		go s.serve(c.(*net.UnixConn))
 	}
-}
-
-// furnish gives the sandbox its own view of the host's files.
-func furnish(self, resolv string) error {
-	mounts := []struct {
-		source, target, kind string
-		flags                uintptr
-		data                 string
-	}{
-		{"", "/", "", unix.MS_REC | unix.MS_PRIVATE, ""},
-		{"proc", "/proc", "proc", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
-		{self, "/run/pando", "", unix.MS_BIND, ""},
-		{resolv, "/etc/resolv.conf", "", unix.MS_BIND, ""},
-	}
-	for _, m := range mounts {
-		if err := unix.Mount(m.source, m.target, m.kind, m.flags, m.data); err != nil {
-			return fmt.Errorf("mount %s: %w", m.target, err)
-		}
-	}
-	return nil
-}
-
-// privateTmp gives the program a /tmp of its own; a working directory below /tmp is still there.
-func privateTmp(dir string) error {
-	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("open the working directory %s: %w", dir, err)
-	}
-	defer unix.Close(fd)
-	if err := unix.Mount("tmpfs", "/tmp", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777"); err != nil {
-		return fmt.Errorf("mount a private /tmp: %w", err)
-	}
-	if !strings.HasPrefix(dir, "/tmp/") {
-		return nil
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", fd), dir, "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("keep the working directory %s: %w", dir, err)
-	}
-	return nil
 }
 
 func (s *shim) serve(c *net.UnixConn) {
@@ -249,7 +209,7 @@ func (s *shim) run(p program) error {
 	if err != nil {
 		return err
 	}
-	if err := privateTmp(p.Dir); err != nil {
+	if err := settle(p.Dir); err != nil {
 		return err
 	}
 	if err := unix.Sethostname([]byte(p.Instance)); err != nil {
@@ -296,7 +256,7 @@ func (s *shim) start(p program) (pid int, out *os.File, ended <-chan unix.WaitSt
 	go func() {
 		runtime.LockOSThread() // for good: no other goroutine may run on a thread like this
 		var err error
-		pid, err = fork(p, in)
+		pid, err = fork(p, s.groups, in)
 		done <- err
 	}()
 	if err := <-done; err != nil {
