@@ -1,0 +1,160 @@
+// Package load offers HTTP/1.1 requests on a schedule and accounts for every one of them. It is an open loop: a request
+// is due when the schedule says so, however slow the answers are, and its latency counts from that moment, so a stall of
+// the service shows in the figures instead of slowing the load down. It never opens more connections than it was told.
+package load
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	hdr "github.com/HdrHistogram/hdrhistogram-go"
+)
+
+const (
+	tick             = time.Millisecond // how finely sending is spread
+	latencyMaxMicros = int64(60 * time.Second / time.Microsecond)
+)
+
+// Config says what to send.
+type Config struct {
+	Address     string // host:port
+	Path        string
+	Schedule    Schedule
+	Connections int           // the most that are open at once
+	FreshShare  float64       // of the requests that open a connection of their own, 0 to 1
+	Timeout     time.Duration // of one request, dialling included
+	ReportEvery time.Duration
+}
+
+// Report counts what happened since the report before. In sum over a run, Offered = Answered + the sum of Failed.
+type Report struct {
+	AtMillis      int64          `json:"at_ms"` // since the load began
+	Offered       int            `json:"offered"`
+	Answered      int            `json:"answered"`
+	Failed        map[string]int `json:"failed,omitempty"` // by reason
+	Broken        int            `json:"broken"`           // connections that ended unannounced with a request on them
+	IdleClosed    int            `json:"idle_closed"`      // requests sent again: the server had closed an idle connection
+	Dialled       int            `json:"dialled"`
+	LatencyMicros []int64        `json:"latency_p50_p99_max_us"`
+	Final         bool           `json:"final,omitempty"` // the last: its latencies are those of the whole run
+}
+
+// tally collects what the senders report.
+type tally struct {
+	sync.Mutex
+	now       Report
+	part, all *hdr.Histogram
+}
+
+func newTally() *tally {
+	return &tally{part: hdr.New(1, latencyMaxMicros, 3), all: hdr.New(1, latencyMaxMicros, 3)}
+}
+
+func (t *tally) count(o outcome, latency time.Duration) {
+	t.Lock()
+	defer t.Unlock()
+	t.now.Dialled += o.dialled
+	t.now.IdleClosed += o.idleClosed
+	t.now.Broken += o.broken
+	if o.failed != "" {
+		t.fail(o.failed)
+		return
+	}
+	t.now.Answered++
+	micros := min(max(1, latency.Microseconds()), latencyMaxMicros)
+	_ = t.part.RecordValue(micros) // within the bounds by the line above
+	_ = t.all.RecordValue(micros)
+}
+
+// fail assumes the lock.
+func (t *tally) fail(reason string) {
+	if t.now.Failed == nil {
+		t.now.Failed = map[string]int{}
+	}
+	t.now.Failed[reason]++
+}
+
+// take returns what was counted and begins anew.
+func (t *tally) take(at time.Duration, final bool) Report {
+	t.Lock()
+	defer t.Unlock()
+	r, h := t.now, t.part
+	if final {
+		h = t.all
+	}
+	r.AtMillis, r.Final = at.Milliseconds(), final
+	r.LatencyMicros = []int64{h.ValueAtQuantile(50), h.ValueAtQuantile(99), h.Max()}
+	t.now = Report{}
+	t.part.Reset()
+	return r
+}
+
+// Run offers the schedule and returns when every request has been answered or has failed. Cancelling ctx ends the
+// schedule early; what was offered by then is still accounted for.
+func Run(ctx context.Context, c Config, report func(Report)) {
+	counts, due := newTally(), make(chan time.Time, 64*c.Connections)
+	begin := time.Now()
+	var senders sync.WaitGroup
+	for range c.Connections {
+		senders.Go(func() {
+			s := sender{config: c}
+			defer s.close()
+			for at := range due {
+				o := s.send(rand.Float64() < c.FreshShare)
+				counts.count(o, time.Since(at))
+			}
+		})
+	}
+	done := make(chan struct{})
+	var reporter sync.WaitGroup
+	reporter.Go(func() {
+		every := time.NewTicker(c.ReportEvery)
+		defer every.Stop()
+		for {
+			select {
+			case <-every.C:
+				report(counts.take(time.Since(begin), false))
+			case <-done:
+				return
+			}
+		}
+	})
+	offer(ctx, c.Schedule, begin, due, counts)
+	close(due)
+	senders.Wait()
+	close(done)
+	reporter.Wait()
+	report(counts.take(time.Since(begin), true))
+}
+
+// offer hands each request to the senders when it is due. One that finds the queue full has failed: nothing is dropped
+// in silence.
+func offer(ctx context.Context, s Schedule, begin time.Time, due chan<- time.Time, counts *tally) {
+	every := time.NewTicker(tick)
+	defer every.Stop()
+	offered, last := 0, time.Duration(0)
+	for last < s.Length() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-every.C:
+		}
+		passed := min(time.Since(begin), s.Length())
+		fresh := s.Due(passed) - offered
+		for i := range fresh {
+			// Spread over the time since the last look: when this process itself was held up, its requests were due earlier.
+			at := begin.Add(last + (passed-last)*time.Duration(i+1)/time.Duration(fresh))
+			counts.Lock()
+			counts.now.Offered++
+			select {
+			case due <- at:
+			default:
+				counts.fail("queue full")
+			}
+			counts.Unlock()
+		}
+		offered, last = offered+fresh, passed
+	}
+}
