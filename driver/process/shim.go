@@ -253,12 +253,11 @@ func (s *shim) start(p program) (pid int, out *os.File, ended <-chan unix.WaitSt
 	}
 	defer in.Close()
 	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // for good: no other goroutine may run on a thread like this
+	go onThreadOfItsOwn(func() {
 		var err error
 		pid, err = fork(p, s.groups, in)
 		done <- err
-	}()
+	})
 	if err := <-done; err != nil {
 		out.Close()
 		return 0, nil, nil, err
@@ -270,6 +269,24 @@ func (s *shim) start(p program) (pid int, out *os.File, ended <-chan unix.WaitSt
 		go s.reap()
 	}
 	return pid, out, c, nil
+}
+
+// onThreadOfItsOwn runs f on a thread that ends with it, because no other goroutine may run on a thread that f has made
+// weak. The process's first thread never ends: it would stay in the instance's cgroups, and the kernel's OOM killer would
+// take the shim for one of the instance's processes.
+func onThreadOfItsOwn(f func()) {
+	runtime.LockOSThread()
+	if unix.Gettid() != unix.Getpid() {
+		f()
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		onThreadOfItsOwn(f)
+	}()
+	<-done
+	runtime.UnlockOSThread()
 }
 
 // reap takes the end of every process of the sandbox, as its init has to.
