@@ -2,12 +2,21 @@
 .DEFAULT_GOAL := help
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help test lint clean
+.PHONY: help build test lint generate clean
+GO_BUILD := CGO_ENABLED=0 go build -trimpath -ldflags "-s -w"
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+build: ## bin/pando, bin/pando-demo and examples/website/website
+	$(GO_BUILD) -o bin/ ./cmd/...
+	@test ! -d examples/website || (set -x; cd examples/website && $(GO_BUILD) -o website .)
+
+generate: ## make again what is generated and committed (needs clang)
+	go generate ./...
+
 test: ## run every check and test there is; the last line counts them
+	@deploy/deps test
 	@deploy/test $(STATICCHECK)
 
 lint: ## gofmt, vet, staticcheck and the rules of the house
@@ -17,4 +26,4 @@ lint: ## gofmt, vet, staticcheck and the rules of the house
 	go test ./test/house
 
 clean: ## remove what was built
-	rm -rf bin build
+	rm -rf bin build examples/website/website
