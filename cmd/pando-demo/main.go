@@ -37,6 +37,7 @@ func run(ctx context.Context, args []string) error {
 	flags.DurationVar(&c.Timeout, "timeout", 10*time.Second, "of one request")
 	flags.DurationVar(&c.ReportEvery, "every", 100*time.Millisecond, "interval of the reports")
 	schedule := flags.String("schedule", "", "RATE,DURATION:RATE,… in requests per second")
+	html := flags.String("html", "", "`file` for a report with plots")
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}
@@ -47,23 +48,31 @@ func run(ctx context.Context, args []string) error {
 	if c.Address == "" || c.Connections < 1 || c.Connections > 10000 || c.ReportEvery <= 0 || c.Timeout <= 0 {
 		return fmt.Errorf("want --address, --connections from 1 to 10000 and positive durations")
 	}
-	return offer(ctx, c)
+	return offer(ctx, c, *schedule, *html)
 }
 
-// offer prints the reports and fails if any request did.
-func offer(ctx context.Context, c load.Config) error {
-	out, failed := json.NewEncoder(os.Stdout), 0
-	var broken error
+// offer prints the reports, writes the page if one is wanted, and fails if any request did.
+func offer(ctx context.Context, c load.Config, schedule, html string) error {
+	out := json.NewEncoder(os.Stdout)
+	var reports []load.Report
+	var unprinted error
 	load.Run(ctx, c, func(r load.Report) {
-		for _, n := range r.Failed {
-			failed += n
-		}
+		reports = append(reports, r)
 		if err := out.Encode(r); err != nil {
-			broken = fmt.Errorf("print a report: %w", err)
+			unprinted = fmt.Errorf("print a report: %w", err)
 		}
 	})
-	if broken == nil && failed > 0 {
+	if unprinted != nil {
+		return unprinted
+	}
+	page, failed := describe(c, schedule, reports)
+	if html != "" {
+		if err := write(html, page); err != nil {
+			return err
+		}
+	}
+	if failed > 0 {
 		return fmt.Errorf("%d requests failed: the reports above say why", failed)
 	}
-	return broken
+	return nil
 }
