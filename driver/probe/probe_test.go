@@ -30,7 +30,9 @@ func TestHTTP(t *testing.T) {
 	pages := http.NewServeMux()
 	pages.HandleFunc("/ok", func(http.ResponseWriter, *http.Request) {})
 	pages.HandleFunc("/moved", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/sick", http.StatusFound) })
-	pages.HandleFunc("/sick", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no database\nmore", http.StatusServiceUnavailable) })
+	pages.HandleFunc("/sick", func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "no database\nmore", http.StatusServiceUnavailable)
+	})
 	pages.HandleFunc("/slow", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	s := httptest.NewServer(pages)
 	defer s.Close()
