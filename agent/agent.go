@@ -35,7 +35,7 @@ type Config struct {
 	Log       *slog.Logger
 	// Serve makes the HTTP face of an instance's own API.
 	Serve func(pando.Self, pando.InstanceID) http.Handler
-	// Git makes the read-only smart HTTP face of states.
+	// Git makes the read-only smart HTTP face of states; nil: there is none.
 	Git func(resolve func(pando.ServiceKey) (pando.Objects, pando.ObjectID, error)) http.Handler
 	// OpenLog reads the log of an instance, living or gone.
 	OpenLog func(ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error)

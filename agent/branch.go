@@ -163,6 +163,9 @@ func (a *Agent) StateLog(_ context.Context, s pando.ServiceKey, most int) ([]pan
 
 // State implements peer.Agent.
 func (a *Agent) State() http.Handler {
+	if a.Git == nil {
+		return http.NotFoundHandler()
+	}
 	return a.Git(func(s pando.ServiceKey) (pando.Objects, pando.ObjectID, error) {
 		head := a.head(s)
 		if head.IsZero() {

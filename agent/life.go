@@ -151,6 +151,9 @@ func (r *runner) probe(ctx context.Context, p pando.Probe, spec pando.Spec, box 
 // live asks an instance in rotation how it is, if its spec says how. One that does not answer is replaced, but never the
 // last one: overload is not death.
 func (r *runner) live(ctx context.Context, i pando.Instance, box pando.Sandbox) time.Duration {
+	if i.Phase == pando.PhaseReady { // a former agent died before it could say more
+		r.become(pando.PhaseInRotation, "steered to on this host")
+	}
 	spec := r.spec(i)
 	if spec.Health.Live.Kind == pando.ProbeExplicit || i.Phase == pando.PhaseWarm {
 		return 0

@@ -47,9 +47,10 @@ func furnish(self, resolv string) error {
 		data                 string
 	}{
 		{"proc", "/proc", "proc", plain | unix.MS_NOEXEC, ""},
-		{self, "/run/pando", "", unix.MS_BIND, ""},
 		{resolv, "/etc/resolv.conf", "", unix.MS_BIND, ""},
 		{"tmpfs", "/dev/shm", "tmpfs", plain, "mode=1777"},
+		// Last, for it may cover the folder in which the other sources lie.
+		{self, "/run/pando", "", unix.MS_BIND, ""},
 	} {
 		err := unix.Mount(m.source, m.target, m.kind, m.flags, m.data)
 		if err != nil && !(m.target == "/dev/shm" && errors.Is(err, fs.ErrNotExist)) {

@@ -1,0 +1,118 @@
+// Package api is the two HTTP contracts of Pando: what operators ask (over pando.Operators) and what instances ask of their
+// host (over pando.Self), and the client of the first.
+//
+// It never decides anything: a handler reads a request, calls the interface and writes the answer.
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"pando.run/pando"
+)
+
+// Problem is an error on the wire (RFC 9457). Code is stable; Detail is for people.
+type Problem struct {
+	Title  string        `json:"title"`
+	Status int           `json:"status"`
+	Code   string        `json:"code"`
+	Detail string        `json:"detail"`
+	Intent *pando.Intent `json:"intent,omitempty"`
+}
+
+// problems maps the root's sentinels to the wire and back.
+var problems = []struct {
+	err    error
+	code   string
+	status int
+}{
+	{pando.ErrInvalid, "invalid", http.StatusBadRequest},
+	{pando.ErrForbidden, "forbidden", http.StatusForbidden},
+	{pando.ErrNotFound, "not_found", http.StatusNotFound},
+	{pando.ErrExists, "exists", http.StatusConflict},
+	{pando.ErrConflict, "conflict", http.StatusConflict},
+	{pando.ErrRefused, "refused", http.StatusConflict},
+	{pando.ErrTooLarge, "too_large", http.StatusRequestEntityTooLarge},
+	{pando.ErrStoreFull, "store_full", http.StatusInsufficientStorage},
+	{pando.ErrUnavailable, "unavailable", http.StatusServiceUnavailable},
+	{pando.ErrNotReady, "not_ready", http.StatusGatewayTimeout},
+}
+
+func problemOf(err error, intent *pando.Intent) Problem {
+	p := Problem{Status: http.StatusInternalServerError, Code: "internal", Detail: err.Error(), Intent: intent}
+	for _, k := range problems {
+		if errors.Is(err, k.err) {
+			p.Status, p.Code = k.status, k.code
+			break
+		}
+	}
+	p.Title = http.StatusText(p.Status)
+	return p
+}
+
+// err is the problem as an error with its sentinel.
+func (p Problem) err() error {
+	for _, k := range problems {
+		if k.code == p.Code {
+			return remote{p.Detail, k.err}
+		}
+	}
+	return errors.New(p.Detail)
+}
+
+// remote keeps the sentence of the other side and the sentinel of this one.
+type remote struct {
+	detail   string
+	sentinel error
+}
+
+func (r remote) Error() string { return r.detail }
+func (r remote) Unwrap() error { return r.sentinel }
+
+func fail(w http.ResponseWriter, err error, intent *pando.Intent) {
+	p := problemOf(err, intent)
+	w.Header().Set("Content-Type", "application/problem+json")
+	if p.Status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+	}
+	w.WriteHeader(p.Status)
+	_ = json.NewEncoder(w).Encode(p) // the asker is gone
+}
+
+func answer(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v) // the asker is gone
+}
+
+// bodyBytesMax bounds every JSON body.
+const bodyBytesMax = 1 << 20
+
+// read takes a JSON body, if there is one, strictly: a field that nobody knows is an error that names it.
+func read(r *http.Request, v any) error {
+	b, err := readBytes(r, bodyBytesMax)
+	if err != nil || len(b) == 0 {
+		return err
+	}
+	d := json.NewDecoder(strings.NewReader(string(b)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return fmt.Errorf("%w: the body: %w", pando.ErrInvalid, err)
+	}
+	return nil
+}
+
+func readBytes(r *http.Request, most int64) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(r.Body, most+1))
+	if err != nil {
+		return nil, fmt.Errorf("%w: read the body: %w", pando.ErrInvalid, err)
+	}
+	if int64(len(b)) > most {
+		return nil, fmt.Errorf("the body: %w: at most %d bytes", pando.ErrTooLarge, most)
+	}
+	return b, nil
+}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
+)
+
+// place is where a host's daemons live: the same flags for every role, so that they find each other.
+type place struct {
+	Run     string   // sockets; gone after a reboot
+	Data    string   // the store, states, logs
+	Host    string   //
+	Address string   // of this host, for clients on it and for other hosts
+	Uplinks []string // where packets for VIPs come in
+	HTTP    string   // where states can be cloned from
+	Pool    int      // ready sandboxes
+}
+
+func (p *place) flags(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&p.Run, "run-dir", "/run/pando", "sockets of the daemons")
+	f.StringVar(&p.Data, "data-dir", "/var/lib/pando", "the store, states and logs")
+	f.StringVar(&p.Host, "host", "", "name of this host (default: its host name)")
+	f.StringVar(&p.Address, "address", "", "address of this host (default: of the first uplink)")
+	f.StringSliceVar(&p.Uplinks, "uplink", nil, "interfaces at which packets for VIPs arrive (default: every one that is up and not Pando's)")
+	f.StringVar(&p.HTTP, "http", "127.0.0.1:7400", "where states can be cloned from (read-only), empty for nowhere")
+	f.IntVar(&p.Pool, "pool", 3, "sandboxes kept ready")
+}
+
+// args are the flags that hand this place on to another role.
+func (p place) args() []string {
+	out := []string{"--run-dir", p.Run, "--data-dir", p.Data, "--host", p.Host, "--address", p.Address, "--http", p.HTTP,
+		"--pool", fmt.Sprint(p.Pool)}
+	for _, u := range p.Uplinks {
+		out = append(out, "--uplink", u)
+	}
+	return out
+}
+
+func (p place) api() string    { return filepath.Join(p.Run, "api.sock") }
+func (p place) store() string  { return filepath.Join(p.Run, "store.sock") }
+func (p place) agent() string  { return filepath.Join(p.Run, "agent.sock") }
+func (p place) pins() string   { return "/sys/fs/bpf/pando/" + p.Host }
+func (p place) states() string { return filepath.Join(p.Data, "state.db") }
+func (p place) logs() string   { return filepath.Join(p.Data, "log") }
+
+var notLabel = regexp.MustCompile(`[^a-z0-9-]+`)
+
+// complete fills in what the flags leave open from what the machine says.
+func (p *place) complete() error {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("%w: the daemons of pando need root (namespaces, eBPF, cgroups); try sudo", pando.ErrForbidden)
+	}
+	if p.Host == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return fmt.Errorf("find the name of this host: %w; give it with --host", err)
+		}
+		short, _, _ := strings.Cut(strings.ToLower(name), ".")
+		p.Host = strings.Trim(notLabel.ReplaceAllString(short, "-"), "-")
+	}
+	if err := pando.CheckLabel("host", p.Host); err != nil {
+		return err
+	}
+	if len(p.Uplinks) == 0 {
+		p.Uplinks = uplinks()
+	}
+	if p.Address == "" {
+		p.Address = addressOf(p.Uplinks)
+	}
+	return nil
+}
+
+// uplinks are the interfaces that lead out of this host.
+func uplinks() []string {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, l := range links {
+		a := l.Attrs()
+		ours := strings.HasPrefix(a.Name, "pando0") || regexp.MustCompile(`^pd[0-9]+$`).MatchString(a.Name)
+		if a.Flags&net.FlagLoopback == 0 && a.Flags&net.FlagUp != 0 && !ours && l.Type() != "dummy" {
+			out = append(out, a.Name)
+		}
+	}
+	return out
+}
+
+func addressOf(names []string) string {
+	for _, n := range names {
+		l, err := netlink.LinkByName(n)
+		if err != nil {
+			continue
+		}
+		addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
+		if err == nil && len(addrs) > 0 {
+			return addrs[0].IP.String()
+		}
+	}
+	return ""
+}
+
+// record is the host as the registry knows it.
+func (p place) record() pando.Host {
+	h := pando.Host{
+		Name: pando.HostName(p.Host), Endpoint: "unix://" + p.agent(), CPUs: float64(runtime.NumCPU()), Version: version,
+		Joined: pando.WallClock{}.Now(),
+	}
+	h.Address, _ = netip.ParseAddr(p.Address)
+	h.Instances4, h.Instances6 = pando.InstanceRange(h.Slot)
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) == nil {
+		h.Memory = int64(info.Totalram) * int64(info.Unit)
+	}
+	return h
+}

@@ -1,0 +1,245 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pando.run/pando"
+	"pando.run/pando/agent"
+	"pando.run/pando/api"
+	"pando.run/pando/balance"
+	"pando.run/pando/control"
+	"pando.run/pando/driver/bolt"
+	"pando.run/pando/driver/dns"
+	"pando.run/pando/driver/ebpf"
+	"pando.run/pando/driver/etcd"
+	"pando.run/pando/driver/peer"
+	"pando.run/pando/driver/probe"
+	"pando.run/pando/driver/process"
+	"pando.run/pando/lab"
+)
+
+// roles are the commands that run something that stays: the daemons, what they start, and the lab.
+func roles(env Env) []*cobra.Command {
+	return []*cobra.Command{upCommand(env), downCommand(env), serverCommand(), agentCommand(), shimCommand(), labCommand(env), labInitCommand()}
+}
+
+func serverCommand() *cobra.Command {
+	var p place
+	c := &cobra.Command{
+		Use: "server", Short: "run the store, the control loop and the operators' API",
+		Example: "  pando server --data-dir /var/lib/pando",
+		RunE:    func(c *cobra.Command, _ []string) error { return serve(c.Context(), p) },
+	}
+	p.flags(c)
+	return c
+}
+
+// serve is the server's life.
+func serve(ctx context.Context, p place) error {
+	if err := p.complete(); err != nil {
+		return err
+	}
+	log := slog.Default().With("role", "server")
+	if err := os.MkdirAll(p.Run, 0o755); err != nil {
+		return fmt.Errorf("make the folder for sockets: %w", err)
+	}
+	store, err := etcd.Start(ctx, etcd.ServerConfig{Dir: filepath.Join(p.Data, "store"), ClientSocket: p.store(), Log: log})
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	peers := peer.New()
+	defer peers.Close()
+	ctl := control.New(control.Config{
+		Registry: store.Registry(), Peers: peers, Clock: pando.WallClock{}, IDs: names{}, Log: log, Name: p.Host,
+	})
+	operators, err := listen(p.api(), 0o660)
+	if err != nil {
+		return err
+	}
+	jobs := []func(context.Context) error{
+		ctl.Run,
+		serveHTTP(operators, api.OperatorsHandler(ctl)),
+		func(ctx context.Context) error {
+			select {
+			case err := <-store.Err():
+				return fmt.Errorf("the store ended: %w", err)
+			case <-ctx.Done():
+				return nil
+			}
+		},
+	}
+	if p.HTTP != "" {
+		states, err := net.Listen("tcp", p.HTTP)
+		if err != nil {
+			return fmt.Errorf("listen for clones of states: %w; choose another address with --http", err)
+		}
+		mux := http.NewServeMux()
+		mux.Handle("/state/", ctl.State())
+		jobs = append(jobs, serveHTTP(states, mux))
+	}
+	log.Info("ready", "api", p.api(), "states", p.HTTP)
+	return together(ctx, jobs...)
+}
+
+func agentCommand() *cobra.Command {
+	var p place
+	c := &cobra.Command{
+		Use: "agent", Short: "run the host loop: instances, steering and what instances ask",
+		Example: "  pando agent --uplink eth0",
+		RunE:    func(c *cobra.Command, _ []string) error { return tend(c.Context(), p) },
+	}
+	p.flags(c)
+	return c
+}
+
+// tend is the agent's life. It ends without touching an instance or a packet.
+func tend(ctx context.Context, p place) error {
+	if err := p.complete(); err != nil {
+		return err
+	}
+	log := slog.Default().With("role", "agent")
+	registry, err := etcd.Dial(ctx, "unix://"+p.store())
+	if err != nil {
+		return err
+	}
+	defer registry.Close()
+	if err := os.MkdirAll(p.Data, 0o750); err != nil {
+		return fmt.Errorf("make the folder for data: %w", err)
+	}
+	objects, err := bolt.Open(p.states())
+	if err != nil {
+		return err
+	}
+	defer objects.Close()
+	steering, err := openSteering(p)
+	if err != nil {
+		return err
+	}
+	defer steering.Close()
+	sandboxes, err := openSandboxes(p, log)
+	if err != nil {
+		return err
+	}
+	defer sandboxes.Close()
+	peers := peer.New()
+	defer peers.Close()
+	a := agent.New(agent.Config{
+		Host: p.record(), Registry: registry, Sandboxes: sandboxes, Steering: steering, Prober: probe.New(), Peers: peers,
+		Objects: objects, Clock: pando.WallClock{}, IDs: names{}, Log: log,
+		Serve: api.SelfHandler,
+		OpenLog: func(ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error) {
+			return sandboxes.OpenLog(ctx, s, i, lines, follow)
+		},
+	})
+	face, err := listen(p.agent(), 0o600)
+	if err != nil {
+		return err
+	}
+	answers := dns.New(dns.Config{Addr: netip.AddrPortFrom(pando.Gateway4, 53).String(), Lookup: a.VIPs})
+	if err := answers.Start(); err != nil {
+		log.Warn("names of services are not answered on this host", "error", err)
+	} else {
+		defer answers.Close()
+	}
+	return together(ctx, a.Run, serveHTTP(face, peer.Handler(a)))
+}
+
+func openSteering(p place) (*ebpf.Driver, error) {
+	addr, _ := netip.ParseAddr(p.Address)
+	return ebpf.Open(ebpf.Config{PinDir: p.pins(), Uplinks: p.Uplinks, HostAddr: addr, Buckets: balance.Buckets})
+}
+
+func openSandboxes(p place, log *slog.Logger) (*process.Driver, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find the pando binary: %w", err)
+	}
+	h := p.record()
+	return process.New(process.Config{
+		Host: h.Name, RunDir: filepath.Join(p.Run, "sandbox"), LogDir: p.logs(), Self: []string{self}, Prefix4: h.Instances4, Prefix6: h.Instances6,
+		Pool: p.Pool, Clock: pando.WallClock{}, Log: log,
+	})
+}
+
+func shimCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "shim", Short: "hold one sandbox (started by the agent)", Hidden: true, DisableFlagParsing: true,
+		RunE: func(_ *cobra.Command, args []string) error { return exit(process.ShimMain(args)) },
+	}
+}
+
+func labInitCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "lab-init", Short: "be the first process of a virtual host", Hidden: true, DisableFlagParsing: true,
+		RunE: func(_ *cobra.Command, args []string) error { return exit(lab.InitMain(args)) },
+	}
+}
+
+// exit turns a code into the error that ends the process with it.
+func exit(code int) error {
+	if code == 0 {
+		return nil
+	}
+	return codeError(code)
+}
+
+// together runs jobs until one of them ends or ctx does, then ends all.
+func together(ctx context.Context, jobs ...func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ends := make(chan error, len(jobs))
+	for _, job := range jobs {
+		go func() { ends <- job(ctx) }()
+	}
+	var first error
+	for range jobs {
+		err := <-ends
+		if first == nil && err != nil && !errors.Is(err, context.Canceled) {
+			first = err
+		}
+		cancel()
+	}
+	return first
+}
+
+// serveHTTP serves until ctx ends.
+func serveHTTP(l net.Listener, h http.Handler) func(context.Context) error {
+	return func(ctx context.Context) error {
+		s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
+		stop := context.AfterFunc(ctx, func() { s.Close() })
+		defer stop()
+		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	}
+}
+
+// listen makes a unix socket that only the mode's users can reach, over one that a dead daemon left.
+func listen(path string, mode os.FileMode) (net.Listener, error) {
+	if c, err := net.Dial("unix", path); err == nil {
+		c.Close()
+		return nil, fmt.Errorf("%w: another daemon answers at %s; stop it with `pando down`", pando.ErrExists, path)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("remove a stale socket: %w", err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("listen at %s: %w", path, err)
+	}
+	return l, os.Chmod(path, mode)
+}

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pando.run/pando"
+	"pando.run/pando/api"
+)
+
+// upWait is how long `pando up` waits for its daemons.
+const upWait = 20 * time.Second
+
+func upCommand(env Env) *cobra.Command {
+	var p place
+	c := &cobra.Command{
+		Use: "up", Short: "start Pando on this machine: the server and the agent, each a process of its own",
+		Example: "  pando up\n  pando up --uplink eth0 --address 192.0.2.10",
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := p.complete(); err != nil {
+				return err
+			}
+			return up(c.Context(), env, p)
+		},
+	}
+	p.flags(c)
+	return c
+}
+
+func up(ctx context.Context, env Env, p place) error {
+	ctx, cancel := context.WithTimeout(ctx, upWait)
+	defer cancel()
+	for _, role := range []string{"server", "agent"} {
+		if err := startDaemon(p, role); err != nil {
+			return err
+		}
+	}
+	client := api.NewClient(p.api())
+	var hosts []pando.Host
+	for {
+		var err error
+		if hosts, err = client.Hosts(ctx); err == nil && hosted(hosts, p.Host) {
+			break
+		}
+		for _, role := range []string{"server", "agent"} {
+			if _, alive := daemon(p, role); !alive {
+				return fmt.Errorf("%w: the %s ended at once; the end of %s:\n%s", pando.ErrNotReady, role, daemonLog(p, role), tail(daemonLog(p, role), 10))
+			}
+		}
+		if serr := pando.Sleep(ctx, pando.WallClock{}, 5*time.Millisecond); serr != nil {
+			return fmt.Errorf("%w: the daemons did not answer within %s (%v); their logs are in %s", pando.ErrNotReady, upWait, err, p.logs())
+		}
+	}
+	fmt.Fprintf(env.Stdout, "pando is up on %s (api %s). Next: pando deploy SPEC.yaml\n", p.Host, p.api())
+	return nil
+}
+
+func hosted(hosts []pando.Host, name string) bool {
+	for _, h := range hosts {
+		if string(h.Name) == name {
+			return true
+		}
+	}
+	return false
+}
+
+func daemonLog(p place, role string) string { return filepath.Join(p.logs(), role+".log") }
+func pidFile(p place, role string) string   { return filepath.Join(p.Run, role+".pid") }
+
+// daemon finds the process of a role; a pid that now belongs to another program does not count.
+func daemon(p place, role string) (pid int, alive bool) {
+	b, err := os.ReadFile(pidFile(p, role))
+	if err != nil {
+		return 0, false
+	}
+	pid, err = strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		return 0, false
+	}
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	words := strings.Split(string(line), "\x00")
+	return pid, err == nil && len(words) > 1 && words[1] == role
+}
+
+func startDaemon(p place, role string) error {
+	if _, alive := daemon(p, role); alive {
+		return nil
+	}
+	for _, dir := range []string{p.Run, p.logs()} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("start the %s: %w", role, err)
+		}
+	}
+	log, err := os.OpenFile(daemonLog(p, role), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o640)
+	if err != nil {
+		return fmt.Errorf("start the %s: %w", role, err)
+	}
+	defer log.Close()
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("start the %s: %w", role, err)
+	}
+	cmd := exec.Command(self, append([]string{role}, p.args()...)...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.Dir = "/"
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start the %s: %w", role, err)
+	}
+	if err := os.WriteFile(pidFile(p, role), []byte(strconv.Itoa(cmd.Process.Pid)), 0o644); err != nil {
+		return fmt.Errorf("remember the %s: %w", role, err)
+	}
+	return cmd.Process.Release()
+}
+
+func tail(path string, lines int) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	all := strings.Split(strings.TrimSpace(string(b)), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+func downCommand(env Env) *cobra.Command {
+	var p place
+	var purge bool
+	c := &cobra.Command{
+		Use: "down", Short: "stop every instance and the daemons; with --purge forget everything",
+		Long: "Stops the daemons and every instance on this machine. Services, states and logs stay: they return with `pando up`.\n" +
+			"To let connections end first, remove or scale the services before.",
+		Example: "  pando down\n  pando down --purge",
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := p.complete(); err != nil {
+				return err
+			}
+			return down(c.Context(), env, p, purge)
+		},
+	}
+	p.flags(c)
+	c.Flags().BoolVar(&purge, "purge", false, "also delete services, states and logs")
+	return c
+}
+
+func down(ctx context.Context, env Env, p place, purge bool) error {
+	var errs []error
+	for _, role := range []string{"agent", "server"} {
+		errs = append(errs, stopDaemon(ctx, p, role))
+	}
+	sandboxes, err := openSandboxes(place{Run: p.Run, Data: p.Data, Host: p.Host}, quiet())
+	if err == nil {
+		err = errors.Join(sandboxes.Purge(ctx), sandboxes.Close())
+	}
+	errs = append(errs, err)
+	steering, err := openSteering(p)
+	if err == nil {
+		err = steering.Purge()
+	}
+	errs = append(errs, err, os.RemoveAll(p.Run))
+	if purge {
+		errs = append(errs, os.RemoveAll(p.Data))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("stop pando: %w", err)
+	}
+	fmt.Fprintln(env.Stdout, "pando is down")
+	return nil
+}
+
+// stopDaemon asks a daemon to end and waits until it has.
+func stopDaemon(ctx context.Context, p place, role string) error {
+	pid, alive := daemon(p, role)
+	if !alive {
+		return nil
+	}
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+		return fmt.Errorf("stop the %s: %w", role, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for {
+		if _, alive := daemon(p, role); !alive {
+			return nil
+		}
+		if err := pando.Sleep(ctx, pando.WallClock{}, 10*time.Millisecond); err != nil {
+			return fmt.Errorf("the %s (pid %d) did not end within 10 s", role, pid)
+		}
+	}
+}
