@@ -39,7 +39,6 @@ type runner struct {
 	probed   time.Time
 	falls    int
 	wait     time.Duration
-	stopping bool
 }
 
 func newRunner(a *Agent, i pando.Instance, box pando.Sandbox) *runner {

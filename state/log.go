@@ -137,12 +137,7 @@ func (w *work) graft(folder pando.ObjectID, fresh map[int]pando.ObjectID, first,
 	span := 1 << (8 * (levels - 1 - level)) // chunks below one entry
 	for digit := range fanOut {
 		low := (upper<<8 | digit) * span
-		touched := false
-		for n := max(low, first); n < min(low+span, first+len(fresh)); n++ {
-			touched = true
-			break
-		}
-		if !touched {
+		if max(low, first) >= min(low+span, first+len(fresh)) {
 			continue
 		}
 		name := fmt.Sprintf("%02x", digit)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+	bbolterrors "go.etcd.io/bbolt/errors"
 
 	"pando.run/pando"
 )
@@ -51,7 +52,7 @@ type cached struct {
 func Open(path string) (*Store, error) {
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockWaitMax, FreelistType: bbolt.FreelistMapType, NoFreelistSync: true})
 	if err != nil {
-		if errors.Is(err, bbolt.ErrTimeout) {
+		if errors.Is(err, bbolterrors.ErrTimeout) {
 			return nil, fmt.Errorf("open the states in %s: another agent has them open; stop it with `pando down`", path)
 		}
 		return nil, fmt.Errorf("open the states in %s: %w", path, full(err))

@@ -338,7 +338,7 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 		p.Dir = "/"
 	}
 	if info, err := os.Stat(p.Dir); err != nil || !info.IsDir() {
-		return p, fmt.Errorf("%w: there is no folder %s; check working_dir:", pando.ErrInvalid, p.Dir)
+		return p, fmt.Errorf("%w: there is no folder %s; check `working_dir` in the spec", pando.ErrInvalid, p.Dir)
 	}
 	return p, nil
 }
@@ -364,7 +364,7 @@ func identity(name string, otherwise uint32) (uid, gid uint32, err error) {
 	a, err1 := strconv.ParseUint(u.Uid, 10, 32)
 	b, err2 := strconv.ParseUint(u.Gid, 10, 32)
 	if err1 != nil || err2 != nil {
-		return 0, 0, fmt.Errorf("%w: there is no user %q on this host; check user:", pando.ErrInvalid, name)
+		return 0, 0, fmt.Errorf("%w: there is no user %q on this host; check `user` in the spec", pando.ErrInvalid, name)
 	}
 	return uint32(a), uint32(b), nil
 }

@@ -42,7 +42,7 @@ func fork(p program, groups string, stdio *os.File) (int, error) {
 	case errors.Is(err, syscall.ENOEXEC):
 		return 0, fmt.Errorf("start %s: it is no program that this kernel can run; a script needs a first line like #!/bin/sh", path)
 	case errors.Is(err, syscall.EACCES):
-		return 0, fmt.Errorf("start %s in %s as uid %d: permission denied; check who may read the folder and run the file, or set user:", path, p.Dir, p.UID)
+		return 0, fmt.Errorf("start %s in %s as uid %d: permission denied; check who may read the folder and run the file, or set `user` in the spec", path, p.Dir, p.UID)
 	case err != nil:
 		return 0, fmt.Errorf("start %s: %w", path, err)
 	}
@@ -84,14 +84,14 @@ func lookPath(p program) (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("%w: no program %q in PATH=%s; give its path, or set PATH in environment:", pando.ErrNotFound, name, search)
+	return "", fmt.Errorf("%w: no program %q in PATH=%s; give its path, or set PATH in `environment` in the spec", pando.ErrNotFound, name, search)
 }
 
 func runnable(path string) error {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: there is no program %s; check command: and working_dir:", pando.ErrNotFound, path)
+		return fmt.Errorf("%w: there is no program %s; check command: and `working_dir` in the spec", pando.ErrNotFound, path)
 	case info.IsDir():
 		return fmt.Errorf("%w: %s is a folder, not a program", pando.ErrInvalid, path)
 	case info.Mode()&0o111 == 0:
