@@ -172,10 +172,7 @@ func (a *Agent) ask(ctx context.Context, i pando.InstanceID, verb pando.Verb, as
 		return nil, pando.Intent{}, err
 	}
 	now := a.Clock.Now()
-	reason := ask.Reason
-	if reason == "" {
-		reason = "it asked without a reason"
-	}
+	reason := reasonOf(ask)
 	intent := pando.Intent{
 		ID: pando.IntentID(a.IDs.Sequential(now)), Service: r.service, Verb: verb, Host: a.Host.Name, Inputs: ask.Inputs,
 		By: pando.Asker{Kind: pando.AskerInstance, Name: string(i)},
@@ -200,6 +197,13 @@ func (a *Agent) ask(ctx context.Context, i pando.InstanceID, verb pando.Verb, as
 		return nil, intent, fmt.Errorf("%s: %w", verb, err)
 	}
 	return r, intent, nil
+}
+
+func reasonOf(ask pando.Ask) string {
+	if ask.Reason == "" {
+		return "it gave no reason"
+	}
+	return ask.Reason
 }
 
 func (a *Agent) answered(r *runner) {
@@ -249,7 +253,7 @@ func (a *Agent) Die(ctx context.Context, i pando.InstanceID, ask pando.Ask) (pan
 	intent := pando.Intent{
 		ID: pando.IntentID(a.IDs.Sequential(now)), Service: r.service, Verb: pando.VerbDie, Host: a.Host.Name, Instance: i,
 		By: pando.Asker{Kind: pando.AskerInstance, Name: string(i)}, Inputs: ask.Inputs,
-	}.Become(pando.IntentAsked, now, ask.Reason).Become(pando.IntentGranted, now, "its state is in main").
+	}.Become(pando.IntentAsked, now, reasonOf(ask)).Become(pando.IntentGranted, now, "its state is in main").
 		Become(pando.IntentMerged, now, "its state is in main")
 	t := pando.Txn{If: []pando.Condition{known.If()}, Put: []pando.Stored{inst, intent}}
 	r.dieNow = true
