@@ -96,20 +96,23 @@ func (d *Driver) serviceNumber(s pando.ServiceKey) (uint32, error) {
 	return uint32(free), d.objects.ServiceNames.Put(uint32(free), nameOf(uint32(free), text))
 }
 
-// slotsOf lists the endpoints of a service, also those of a former agent.
+// slotsOf lists the endpoints of a service, also those of a former agent, in one call to the kernel.
 func (d *Driver) slotsOf(service uint32) (byName map[string]uint32, free []uint32, err error) {
 	byName = map[string]uint32{}
-	var n uint32
-	var name steerName
-	it := d.objects.EndpointNames.Iterate()
-	for it.Next(&n, &name) {
-		if name.Used == 0 {
-			free = append(free, n)
-		} else if name.Service == service {
-			byName[textOf(name)] = n
+	numbers, names := make([]uint32, endpointsMax), make([]steerName, endpointsMax)
+	var cursor ebpf.MapBatchCursor
+	count, err := d.objects.EndpointNames.BatchLookup(&cursor, numbers, names, nil)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil, nil, err
+	}
+	for i := range count {
+		if names[i].Used == 0 {
+			free = append(free, numbers[i])
+		} else if names[i].Service == service {
+			byName[textOf(names[i])] = numbers[i]
 		}
 	}
-	return byName, free, it.Err()
+	return byName, free, nil
 }
 
 // endpointSlots writes the endpoints and returns their slots in order, and the slots of those that are no longer listed.
