@@ -1,0 +1,187 @@
+//! Flows: what a packet belongs to.
+
+/// Which way a packet goes with respect to the [`FlowKey`]'s order of its two ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the lower end to the higher one.
+    Up,
+    /// From the higher end to the lower one.
+    Down,
+}
+
+/// A flow in both directions: the two ends in canonical (byte-wise ascending) order, and the protocol.
+///
+/// Flowlets are directional, but the state of a NAT or of a load balancer is not: both directions share one key, and
+/// therefore one unit. A fragment without ports, and a protocol without ports, has ports 0.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FlowKey {
+    bytes: [u8; FlowKey::LENGTH_BYTES],
+}
+
+impl FlowKey {
+    /// Two ends of 18 bytes (address, port), protocol, IP version.
+    pub const LENGTH_BYTES: usize = 38;
+
+    /// Orders two ends (16-byte address, IPv4 in its first 4 bytes; port in network order) into a key.
+    pub fn between(from: End, to: End, protocol: u8, version: u8) -> (FlowKey, Direction) {
+        let (low, high, direction) = if from <= to { (from, to, Direction::Up) } else { (to, from, Direction::Down) };
+        let mut bytes = [0; Self::LENGTH_BYTES];
+        bytes[..18].copy_from_slice(&low.0);
+        bytes[18..36].copy_from_slice(&high.0);
+        bytes[36] = protocol;
+        bytes[37] = version;
+        (FlowKey { bytes }, direction)
+    }
+
+    /// The flow of an Ethernet frame that carries IPv4 or IPv6 (behind at most one VLAN tag), or `None`.
+    pub fn of_frame(frame: &[u8]) -> Option<(FlowKey, Direction)> {
+        let mut at = 12;
+        if be16(frame, at)? == 0x8100 {
+            at += 4;
+        }
+        match be16(frame, at)? {
+            0x0800 => of_ipv4(frame.get(at + 2..)?),
+            0x86dd => of_ipv6(frame.get(at + 2..)?),
+            _ => None,
+        }
+    }
+
+    /// As it stands on the wire.
+    pub fn as_bytes(&self) -> &[u8; Self::LENGTH_BYTES] {
+        &self.bytes
+    }
+
+    /// What [`FlowKey::as_bytes`] gave.
+    pub fn from_bytes(bytes: [u8; Self::LENGTH_BYTES]) -> FlowKey {
+        FlowKey { bytes }
+    }
+
+    /// IP protocol number.
+    pub fn protocol(&self) -> u8 {
+        self.bytes[36]
+    }
+}
+
+impl std::fmt::Debug for FlowKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let end = |b: &[u8]| {
+            let port = u16::from_be_bytes([b[16], b[17]]);
+            let ip: std::net::IpAddr = match self.bytes[37] {
+                4 => std::net::Ipv4Addr::new(b[0], b[1], b[2], b[3]).into(),
+                _ => std::net::Ipv6Addr::from(<[u8; 16]>::try_from(&b[..16]).expect("16 bytes")).into(),
+            };
+            std::net::SocketAddr::new(ip, port)
+        };
+        write!(f, "{}<>{}/{}", end(&self.bytes[..18]), end(&self.bytes[18..36]), self.protocol())
+    }
+}
+
+/// One end of a flow: 16 bytes of address, 2 of port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct End([u8; 18]);
+
+impl End {
+    /// An address of 4 or 16 bytes and a port in network order.
+    pub fn new(address: &[u8], port: [u8; 2]) -> End {
+        let mut end = [0; 18];
+        end[..address.len()].copy_from_slice(address);
+        end[16..].copy_from_slice(&port);
+        End(end)
+    }
+}
+
+fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
+}
+
+/// Ports are at the start of the payload of TCP, UDP, UDP-Lite, DCCP and SCTP.
+fn ports(protocol: u8, payload: &[u8]) -> ([u8; 2], [u8; 2]) {
+    match (protocol, payload) {
+        (6 | 17 | 33 | 132 | 136, [a, b, c, d, ..]) => ([*a, *b], [*c, *d]),
+        _ => ([0; 2], [0; 2]),
+    }
+}
+
+fn of_ipv4(ip: &[u8]) -> Option<(FlowKey, Direction)> {
+    let header = usize::from(*ip.first()? & 15) * 4;
+    if ip[0] >> 4 != 4 || header < 20 || ip.len() < header {
+        return None;
+    }
+    // Only the first fragment has ports; all of them take the key without, so that they meet.
+    let fragment = be16(ip, 6)? & 0x3fff != 0;
+    let (from, to) = if fragment { Default::default() } else { ports(ip[9], &ip[header..]) };
+    Some(FlowKey::between(End::new(&ip[12..16], from), End::new(&ip[16..20], to), ip[9], 4))
+}
+
+/// Extension headers that are looked through; a packet with more has no ports.
+const EXTENSIONS_MAX: usize = 8;
+
+fn of_ipv6(ip: &[u8]) -> Option<(FlowKey, Direction)> {
+    if ip.len() < 40 || ip[0] >> 4 != 6 {
+        return None;
+    }
+    let (mut next, mut at, mut fragment) = (ip[6], 40, false);
+    for _ in 0..EXTENSIONS_MAX {
+        let Some(extension) = ip.get(at..at + 8) else { break };
+        match next {
+            0 | 43 | 60 => at += 8 + usize::from(extension[1]) * 8,
+            44 => {
+                fragment = true;
+                at += 8;
+            }
+            _ => break,
+        }
+        next = extension[0];
+    }
+    let (from, to) = if fragment { Default::default() } else { ports(next, ip.get(at..).unwrap_or(&[])) };
+    Some(FlowKey::between(End::new(&ip[8..24], from), End::new(&ip[24..40], to), next, 6))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn udp4(from: [u8; 6], to: [u8; 6]) -> Vec<u8> {
+        let mut f = vec![0; 12];
+        f.extend([8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0]);
+        f.extend(&from[..4]);
+        f.extend(&to[..4]);
+        f.extend(&from[4..]);
+        f.extend(&to[4..]);
+        f.extend([0, 8, 0, 0]);
+        f
+    }
+
+    proptest! {
+        #[test]
+        fn both_directions_share_a_key(a: [u8; 6], b: [u8; 6]) {
+            prop_assume!(a != b);
+            let (there, way) = FlowKey::of_frame(&udp4(a, b)).unwrap();
+            let (back, other) = FlowKey::of_frame(&udp4(b, a)).unwrap();
+            prop_assert_eq!(there, back);
+            prop_assert_ne!(way, other);
+        }
+
+        #[test]
+        fn no_frame_panics(frame in proptest::collection::vec(any::<u8>(), 0..120), kind in 0..3usize) {
+            let mut frame = frame;
+            if frame.len() > 14 {
+                frame[12..14].copy_from_slice(&[[8, 0], [0x86, 0xdd], [0x81, 0]][kind]);
+                frame[14] = [0x45, 0x60, 8][kind];
+            }
+            FlowKey::of_frame(&frame);
+        }
+    }
+
+    #[test]
+    fn fragments_meet() {
+        let mut first = udp4([10, 0, 0, 1, 1, 1], [10, 0, 0, 2, 2, 2]);
+        first[20] = 0x20; // more fragments
+        let mut second = first.clone();
+        second[20] = 0;
+        second[21] = 185; // offset
+        second[34..38].copy_from_slice(b"data");
+        assert_eq!(FlowKey::of_frame(&first), FlowKey::of_frame(&second));
+    }
+}

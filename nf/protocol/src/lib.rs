@@ -1,0 +1,22 @@
+//! How the units of a function hand the state of flows to each other (SNF §5).
+//!
+//! Everything here is pure: no clock, no socket, no randomness. Time comes in as nanoseconds of one monotonic clock,
+//! what is to be sent goes out as a value. The unit (`pando-unit`) and the simulator run the same code.
+//!
+//! A flow's state is *owned* by one unit at a time. The steering program numbers the packets of a flow (its logical
+//! *clock*) and its assignments (its *epoch*); both travel in the [`Header`] in front of each packet.
+
+pub mod flow;
+pub mod header;
+
+pub use flow::{Direction, FlowKey};
+pub use header::{Header, HeaderError};
+
+/// Number of a unit within its group of at most [`UNITS_MAX`].
+pub type UnitId = u16;
+
+/// Units of one group: what fits into the bit set of replica targets.
+pub const UNITS_MAX: usize = 64;
+
+/// "No unit": the previous unit of a new flow.
+pub const NO_UNIT: UnitId = u16::MAX;

@@ -1,0 +1,2 @@
+//! The unit: one core-bound executor of network functions.
+fn main() {}
