@@ -23,6 +23,15 @@ func boot(ctx context.Context, c Config, name string) (Host, error) {
 	defer r.Close()
 	cmd := exec.Command(c.Self, "lab-init", name) // it outlives ctx: the host stays when Up is done
 	cmd.ExtraFiles = []*os.File{w}
+	var leash *os.File
+	if c.Leashed {
+		var far *os.File
+		if far, leash, err = os.Pipe(); err != nil {
+			return Host{}, err
+		}
+		defer far.Close()
+		cmd.Args, cmd.ExtraFiles = append(cmd.Args, "leashed"), append(cmd.ExtraFiles, far)
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setsid:     true,
 		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWUTS,
@@ -35,7 +44,7 @@ func boot(ctx context.Context, c Config, name string) (Host, error) {
 	go cmd.Wait() // reaps it, should it die before us
 	stop := context.AfterFunc(ctx, func() { cmd.Process.Kill() })
 	defer stop()
-	h := Host{Name: name, Pid: cmd.Process.Pid}
+	h := Host{Name: name, Pid: cmd.Process.Pid, leash: leash}
 	if said, _ := io.ReadAll(r); string(said) != "ready" {
 		cmd.Process.Kill()
 		return Host{}, fmt.Errorf("start lab host %s: its init said %q", name, said)
@@ -94,13 +103,19 @@ func (h Host) end() error {
 	}
 }
 
-// InitMain is the init of a lab host: args are its name. It says "ready" on descriptor 3 and then reaps orphans
-// until it is killed.
+// InitMain is the init of a lab host: args are its name, and "leashed" if it ends with whoever holds the other end of
+// descriptor 4. It says "ready" on descriptor 3 and then reaps orphans until it is killed.
 func InitMain(args []string) int {
 	say := os.NewFile(3, "ready")
 	if err := furnish(args[0]); err != nil {
 		fmt.Fprint(say, err)
 		return 1
+	}
+	if len(args) > 1 && args[1] == "leashed" {
+		go func() {
+			_, _ = os.NewFile(4, "leash").Read(make([]byte, 1))
+			os.Exit(1)
+		}()
 	}
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)

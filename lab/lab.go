@@ -21,6 +21,8 @@ type Config struct {
 	Name  string // begins the names of its hosts
 	Self  string // a program that passes `lab-init …` on to InitMain
 	Dir   string // holds the lab's record; made by Up, removed by Down
+	// Leashed hosts end with the process that made them, however it ends: for tests.
+	Leashed bool
 }
 
 // Host is one member of the lab: a virtual host, the switch or the client.
@@ -30,6 +32,7 @@ type Host struct {
 	Start uint64 `json:"start"`
 	IPv4  string `json:"ipv4,omitempty"`
 	IPv6  string `json:"ipv6,omitempty"`
+	leash *os.File
 }
 
 // Lab is a set of hosts, the switch that joins them and the client that talks to them.

@@ -1,0 +1,201 @@
+// Package labtest runs the real pando on virtual hosts, for tests and benchmarks that speak of it as an operator does.
+// Every test has a lab of its own, with host names and folders of its own, so that labs never meet; all of it is gone when
+// the test ends, however it ends. It decides nothing, and it never touches the machine's own network or /run.
+package labtest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/api"
+	"pando.run/pando/lab"
+)
+
+// Patience is how long anything waits for a condition before the test fails: far longer than it takes, because the machine
+// may be busy.
+const Patience = 30 * time.Second
+
+// look is how often a condition is looked at.
+const look = 5 * time.Millisecond
+
+// Options of a lab. The zero value is one host with `pando up` done.
+type Options struct {
+	Hosts int      // 1
+	Flags []string // of `pando up`, beside --data-dir and --host
+	Idle  bool     // the hosts are there, but nothing runs on them yet
+}
+
+// Pando is one lab with Pando on its hosts. Its methods end the test when something is wrong.
+type Pando struct {
+	testing.TB
+	Lab   *lab.Lab
+	Bin   string   // the pando binary
+	Dir   string   // a folder of the test that every host and every sandbox may read
+	Hosts []string // names; each also the name under which its `pando up` runs
+	flags []string
+}
+
+// Client is the member of the lab from which the services are used over the network.
+const Client = "client"
+
+var labs atomic.Int64
+
+// Up makes a lab of one host and starts Pando on it.
+func Up(t testing.TB) *Pando {
+	t.Helper()
+	return UpWith(t, Options{})
+}
+
+// UpWith makes a lab and starts Pando on its hosts.
+func UpWith(t testing.TB, o Options) *Pando {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("virtual hosts need root")
+	}
+	p := &Pando{TB: t, Bin: Build(t, "./cmd/pando"), flags: o.Flags}
+	dir, err := os.MkdirTemp("", "labtest-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Dir = dir
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), Patience)
+	defer cancel()
+	// The process and a number: no two labs of this machine share a name, and so none a cgroup.
+	name := "t" + strconv.FormatInt(int64(os.Getpid()), 36) + "-" + strconv.FormatInt(labs.Add(1), 36) + "-"
+	p.Lab, err = lab.Up(ctx, lab.Config{Hosts: max(1, o.Hosts), Name: name, Self: p.Bin, Dir: filepath.Join(dir, "lab"), Leashed: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range p.Lab.Hosts {
+		p.Hosts = append(p.Hosts, h.Name)
+	}
+	t.Cleanup(p.end)
+	if !o.Idle {
+		for _, h := range p.Hosts {
+			p.Up(h)
+		}
+	}
+	return p
+}
+
+// Host is the name of the first host.
+func (p *Pando) Host() string { return p.Hosts[0] }
+
+// Data is the data folder of a host.
+func (p *Pando) Data(host string) string { return filepath.Join(p.Dir, "data", host) }
+
+// place are the flags by which the daemons of a host find their place.
+func (p *Pando) place(host string) []string {
+	return append([]string{"--data-dir", p.Data(host), "--host", host}, p.flags...)
+}
+
+// Up starts Pando on a host, or starts again what of it has ended.
+func (p *Pando) Up(host string) {
+	p.Helper()
+	p.Must(host, append([]string{p.Bin, "up"}, p.place(host)...)...)
+}
+
+// Down stops Pando on a host.
+func (p *Pando) Down(host string, flags ...string) {
+	p.Helper()
+	p.Must(host, append(append([]string{p.Bin, "down"}, p.place(host)...), flags...)...)
+}
+
+// API calls the operators' API of a host from the test's own process.
+func (p *Pando) API(host string) *api.Client {
+	return api.NewClient(p.Path(host, "/run/pando/api.sock"))
+}
+
+// Path is where the test's own process finds a file of a host.
+func (p *Pando) Path(host, file string) string {
+	p.Helper()
+	for _, h := range append(p.Lab.Hosts[:len(p.Lab.Hosts):len(p.Lab.Hosts)], p.Lab.Client) {
+		if h.Name == host {
+			return fmt.Sprintf("/proc/%d/root%s", h.Pid, file)
+		}
+	}
+	p.Fatalf("the lab has no host %q", host)
+	return ""
+}
+
+// Await waits until the condition holds; on failure it says what was awaited and what was last seen.
+func (p *Pando) Await(what string, holds func() (seen string, ok bool)) {
+	p.Helper()
+	ctx, cancel := context.WithTimeout(p.Context(), Patience)
+	defer cancel()
+	for {
+		seen, ok := holds()
+		if ok {
+			return
+		}
+		if pando.Sleep(ctx, pando.WallClock{}, look) != nil {
+			p.Fatalf("waited %s for %s; last seen: %s", Patience, what, seen)
+		}
+	}
+}
+
+// end takes the lab down, whatever state it is in, and fails the test if anything of it stays.
+func (p *Pando) end() {
+	if p.Failed() {
+		p.tellLogs()
+	}
+	for _, h := range p.Hosts {
+		out := p.run(context.Background(), h, append([]string{p.Bin, "down", "--purge"}, p.place(h)...)...)
+		if out.Code != 0 && p.alive(h) {
+			p.Errorf("pando down --purge on %s: %s", h, out.Text)
+		}
+	}
+	if err := p.Lab.Down(); err != nil {
+		p.Error(err)
+	}
+	for _, h := range p.Hosts {
+		for _, left := range p.cgroups(h) {
+			p.Errorf("left behind: cgroup %s", left)
+		}
+	}
+}
+
+func (p *Pando) alive(host string) bool {
+	for _, h := range p.Lab.List() {
+		if h.Name == host {
+			return true
+		}
+	}
+	return false
+}
+
+// cgroups are those of a host's sandboxes: they are the machine's, and outlive the host.
+func (p *Pando) cgroups(host string) []string {
+	found, err := filepath.Glob("/sys/fs/cgroup/*/pando/" + host)
+	if err != nil {
+		p.Error(err)
+	}
+	v2, _ := filepath.Glob("/sys/fs/cgroup/pando/" + host)
+	return append(found, v2...)
+}
+
+// tellLogs prints the ends of the daemons' logs.
+func (p *Pando) tellLogs() {
+	for _, h := range p.Hosts {
+		for _, role := range []string{"server", "agent"} {
+			text, err := os.ReadFile(filepath.Join(p.Data(h), "log", role+".log"))
+			if err != nil {
+				continue
+			}
+			lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+			p.Logf("the end of the %s's log on %s:\n%s", role, h, strings.Join(lines[max(0, len(lines)-30):], "\n"))
+		}
+	}
+}

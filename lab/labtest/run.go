@@ -1,0 +1,190 @@
+package labtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Output is how a command ended.
+type Output struct {
+	Code int
+	Text string // what it printed, errors included
+}
+
+// Run runs a command inside all namespaces of a member of the lab, to its end.
+func (p *Pando) Run(host string, argv ...string) Output {
+	p.Helper()
+	return p.run(p.Context(), host, argv...)
+}
+
+// Must is Run for a command that has to succeed; it returns what the command printed.
+func (p *Pando) Must(host string, argv ...string) string {
+	p.Helper()
+	out := p.Run(host, argv...)
+	if out.Code != 0 {
+		p.Fatalf("%s on %s: exit code %d\n%s", strings.Join(argv, " "), host, out.Code, out.Text)
+	}
+	return out.Text
+}
+
+// Pando runs an operator's command on the first host; it has to succeed.
+func (p *Pando) Pando(args ...string) string {
+	p.Helper()
+	return p.Must(p.Host(), append([]string{p.Bin}, args...)...)
+}
+
+// PandoFails runs an operator's command that has to fail with an exit code; it returns what the command said.
+func (p *Pando) PandoFails(code int, args ...string) string {
+	p.Helper()
+	out := p.Run(p.Host(), append([]string{p.Bin}, args...)...)
+	if out.Code != code {
+		p.Fatalf("pando %s: exit code %d, want %d\n%s", strings.Join(args, " "), out.Code, code, out.Text)
+	}
+	return out.Text
+}
+
+func (p *Pando) run(ctx context.Context, host string, argv ...string) Output {
+	ctx, cancel := context.WithTimeout(ctx, 2*Patience)
+	defer cancel()
+	cmd, err := p.command(ctx, host, argv...)
+	if err != nil {
+		return Output{Code: -1, Text: err.Error()}
+	}
+	out, err := cmd.CombinedOutput()
+	text := string(out)
+	if err != nil && !errors.As(err, new(*exec.ExitError)) {
+		text += err.Error()
+	}
+	return Output{Code: cmd.ProcessState.ExitCode(), Text: text}
+}
+
+// command is one that ends with ctx together with everything in its process group: nsenter alone would leave its child.
+func (p *Pando) command(ctx context.Context, host string, argv ...string) (*exec.Cmd, error) {
+	cmd, err := p.Lab.Exec(ctx, host, argv...)
+	if err != nil {
+		return nil, err
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
+	cmd.WaitDelay = time.Second
+	return cmd, nil
+}
+
+// Process is a command that runs on a member of the lab beside the test, and is killed at its end.
+type Process struct {
+	p    *Pando
+	name string
+	cmd  *exec.Cmd
+	done chan struct{}
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Start starts a command beside the test.
+func (p *Pando) Start(host string, argv ...string) *Process {
+	p.Helper()
+	cmd, err := p.command(p.Context(), host, argv...)
+	if err != nil {
+		p.Fatal(err)
+	}
+	r := &Process{p: p, name: strings.Join(argv, " "), cmd: cmd, done: make(chan struct{})}
+	cmd.Stdout, cmd.Stderr = r, r
+	if err := cmd.Start(); err != nil {
+		p.Fatalf("%s on %s: %v", r.name, host, err)
+	}
+	go func() {
+		_ = cmd.Wait()
+		close(r.done)
+	}()
+	p.Cleanup(func() { <-r.done }) // its context has ended
+	return r
+}
+
+// Write collects what the process prints.
+func (r *Process) Write(b []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text.Write(b)
+}
+
+// Text is what the process has printed so far.
+func (r *Process) Text() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text.String()
+}
+
+// AwaitText waits until the process has printed a text.
+func (r *Process) AwaitText(want string) {
+	r.p.Helper()
+	r.p.Await(strconv.Quote(want)+" from "+r.name, func() (string, bool) {
+		text := r.Text()
+		return text, strings.Contains(text, want)
+	})
+}
+
+// Stop asks the process to end and returns how it did.
+func (r *Process) Stop() Output {
+	r.p.Helper()
+	if err := unix.Kill(-r.cmd.Process.Pid, unix.SIGTERM); err != nil && err != unix.ESRCH {
+		r.p.Fatalf("stop %s: %v", r.name, err)
+	}
+	return r.Wait()
+}
+
+// Wait waits until the process has ended and returns how it did.
+func (r *Process) Wait() Output {
+	r.p.Helper()
+	timer := time.NewTimer(Patience)
+	defer timer.Stop()
+	select {
+	case <-r.done:
+	case <-timer.C:
+		r.p.Fatalf("%s does not end; it said:\n%s", r.name, r.Text())
+	}
+	return Output{Code: r.cmd.ProcessState.ExitCode(), Text: r.Text()}
+}
+
+// KillAgent kills the agent of a host as a crash would, and returns once it is gone.
+func (p *Pando) KillAgent(host string) { p.Helper(); p.killDaemon(host, "agent") }
+
+// KillServer kills the server of a host as a crash would, and returns once it is gone.
+func (p *Pando) KillServer(host string) { p.Helper(); p.killDaemon(host, "server") }
+
+func (p *Pando) killDaemon(host, role string) {
+	p.Helper()
+	pid := strings.TrimSpace(p.Must(host, "cat", "/run/pando/"+role+".pid"))
+	p.Must(host, "kill", "-9", pid)
+	p.Await("the end of the "+role, func() (string, bool) {
+		out := p.Run(host, "kill", "-0", pid)
+		return out.Text, out.Code != 0
+	})
+}
+
+// Left lists what Pando has left on a host, by deploy/leaks: its processes, mounts, pins, and cgroups.
+func (p *Pando) Left(host string) []string {
+	p.Helper()
+	root, err := moduleRoot()
+	if err != nil {
+		p.Fatal(err)
+	}
+	var left []string
+	for line := range strings.Lines(p.Must(host, filepath.Join(root, "deploy", "leaks"))) {
+		line = strings.TrimSpace(line)
+		// The first process is the host itself; cgroups are the machine's, with those of other labs.
+		if line != "process 1 pando" && (!strings.HasPrefix(line, "cgroup ") || strings.Contains(line, "/"+host)) {
+			left = append(left, line)
+		}
+	}
+	return left
+}

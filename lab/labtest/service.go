@@ -1,0 +1,177 @@
+package labtest
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"pando.run/pando"
+)
+
+// Service is one that was deployed on a lab.
+type Service struct {
+	p    *Pando
+	Name string
+	VIP  string
+	file string
+}
+
+// Echo is the spec of the program echo (see lab/labtest/echo) with what follows appended, each a line of the spec.
+func Echo(name string, lines ...string) string {
+	return fmt.Sprintf("name: %s\ncommand: [./echo]\nports: [\"80:8080\", \"7:7007/udp\"]\nhealth: {ready: \"tcp 8080\"}\n%s\n", name, strings.Join(lines, "\n"))
+}
+
+// WithEcho puts the program echo where specs of this test and commands on its hosts find it, and returns its path.
+func (p *Pando) WithEcho() string {
+	p.Helper()
+	path := filepath.Join(p.Dir, "echo")
+	if _, err := os.Stat(path); err == nil {
+		return path
+	}
+	b, err := os.ReadFile(Build(p, "./lab/labtest/echo"))
+	if err != nil {
+		p.Fatal(err)
+	}
+	if err := os.WriteFile(path, b, 0o755); err != nil {
+		p.Fatal(err)
+	}
+	return path
+}
+
+// Write puts a file into the test's folder and returns its path.
+func (p *Pando) Write(name, text string) string {
+	p.Helper()
+	path := filepath.Join(p.Dir, name)
+	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+		p.Fatal(err)
+	}
+	return path
+}
+
+// Deploy deploys a spec on the first host and waits until it serves.
+func (p *Pando) Deploy(spec string) *Service {
+	p.Helper()
+	s := p.service(spec)
+	s.Update(spec)
+	return s
+}
+
+// DeployFails deploys a spec that must not come to serve, and returns what the command said about it.
+func (p *Pando) DeployFails(code int, spec string) string {
+	p.Helper()
+	return p.PandoFails(code, "deploy", "--wait", p.service(spec).file)
+}
+
+func (p *Pando) service(spec string) *Service {
+	p.Helper()
+	p.WithEcho()
+	name, _, _ := strings.Cut(strings.TrimPrefix(spec, "name: "), "\n")
+	return &Service{p: p, Name: name, file: p.Write(name+".yaml", spec)}
+}
+
+// Update deploys a new spec of the service and waits until it serves.
+func (s *Service) Update(spec string) {
+	s.p.Helper()
+	s.p.Write(filepath.Base(s.file), spec)
+	out := s.p.Pando("deploy", "--wait", "-o", "json", s.file)
+	var st pando.ServiceStatus
+	if err := json.Unmarshal([]byte(out), &st); err != nil {
+		s.p.Fatalf("pando deploy -o json: %v\n%s", err, out)
+	}
+	s.VIP = st.VIP
+}
+
+// UpdateFails deploys a new spec that must not come to serve, and returns what the command said about it.
+func (s *Service) UpdateFails(code int, spec string) string {
+	s.p.Helper()
+	s.p.Write(filepath.Base(s.file), spec)
+	return s.p.PandoFails(code, "deploy", "--wait", s.file)
+}
+
+// Status asks for the service's status.
+func (s *Service) Status() pando.ServiceStatus {
+	s.p.Helper()
+	st, err := s.p.API(s.p.Host()).Service(s.p.Context(), pando.DefaultService(pando.ServiceName(s.Name)))
+	if err != nil {
+		s.p.Fatal(err)
+	}
+	return st
+}
+
+// Await waits until the status of the service is as wanted. That nobody answers is no failure before the deadline.
+func (s *Service) Await(what string, want func(pando.ServiceStatus) bool) pando.ServiceStatus {
+	s.p.Helper()
+	var st pando.ServiceStatus
+	s.p.Await(what, func() (string, bool) {
+		var err error
+		st, err = s.p.API(s.p.Host()).Service(s.p.Context(), pando.DefaultService(pando.ServiceName(s.Name)))
+		if err != nil {
+			return err.Error(), false
+		}
+		text, _ := json.Marshal(st)
+		return string(text), want(st)
+	})
+	return st
+}
+
+// AwaitInstances waits until exactly n instances are there and in rotation.
+func (s *Service) AwaitInstances(n int) pando.ServiceStatus {
+	s.p.Helper()
+	return s.Await(fmt.Sprintf("%d instances of %s in rotation", n, s.Name), func(st pando.ServiceStatus) bool {
+		return st.InRotation == n && Running(st) == n
+	})
+}
+
+// Running counts the instances of a service that are not in reserve.
+func Running(st pando.ServiceStatus) int {
+	n := 0
+	for _, i := range st.Instances {
+		if i.Phase != pando.PhaseWarm && !i.Warm {
+			n++
+		}
+	}
+	return n
+}
+
+// Why is what `pando why` prints.
+func (s *Service) Why() string {
+	s.p.Helper()
+	return s.p.Pando("why", s.Name)
+}
+
+// URL is an address of the service's page.
+func (s *Service) URL(path string) string { return "http://" + s.VIP + path }
+
+// Get asks for a page of the service from a member of the lab; the answer has to be a good one.
+func (s *Service) Get(from, path string) string {
+	s.p.Helper()
+	return strings.TrimSpace(s.p.Must(from, "curl", "-sS", "--fail", "--max-time", "10", s.URL(path)))
+}
+
+// Hold keeps a connection to the service busy from a member of the lab until the process is stopped; its exit code is 0
+// if the connection was never broken.
+func (s *Service) Hold(from string) *Process {
+	s.p.Helper()
+	r := s.p.Start(from, s.p.WithEcho(), "hold", s.VIP+":80")
+	r.AwaitText("holding")
+	return r
+}
+
+// Kill ends the program of an instance as a crash would.
+func (s *Service) Kill(i pando.InstanceID) {
+	s.p.Helper()
+	for _, one := range s.Status().Instances {
+		if one.ID == i {
+			host, _, _ := strings.Cut(one.Endpoint, ":")
+			_ = s.p.Run(string(one.Host), "curl", "-sS", "--max-time", "5", "http://"+host+":8080/exit?code=9")
+			return
+		}
+	}
+	s.p.Fatalf("%s has no instance %s", s.Name, i)
+}
+
+// Brief is a duration as a spec's number of seconds.
+func Brief(d time.Duration) string { return fmt.Sprintf("%gs", d.Seconds()) }
