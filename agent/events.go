@@ -67,13 +67,16 @@ func (e *events) since(id uint64) ([]pando.SelfEvent, bool) {
 	return nil, !e.closed
 }
 
-// stream sends every event after id (0: from now) until ctx ends or the instance is gone.
+// stream sends every event after id (0: from now; an id not given yet: all that is kept) until ctx ends or the instance is gone.
 func (e *events) stream(ctx context.Context, after uint64) <-chan pando.SelfEvent {
 	out := make(chan pando.SelfEvent)
 	rouse := make(chan struct{}, 1)
 	e.mu.Lock()
-	if after == 0 {
+	switch {
+	case after == 0:
 		after = e.next - 1
+	case after >= e.next: // an id of the agent before this one: everything since is news
+		after = 0
 	}
 	e.subs[rouse] = true
 	e.mu.Unlock()

@@ -1,0 +1,114 @@
+// Command website serves one page and scales itself: it measures its own load every 100 ms, asks Pando for a copy of
+// itself when there is too much of it, and leaves when it is not needed any more.
+//
+// Every request is one line of the access log and one more in a counter. Both are state of the service: each instance
+// writes to its own branch, and the branches are merged.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+
+	"pando.run/sdk"
+)
+
+func main() {
+	log.SetFlags(0)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx); err != nil {
+		log.Fatal("website: ", err)
+	}
+}
+
+func run(ctx context.Context) error {
+	high, err := number("WEBSITE_HIGH", 600)
+	if err != nil {
+		return err
+	}
+	low, err := number("WEBSITE_LOW", 150)
+	if err != nil {
+		return err
+	}
+	if 2*low > high {
+		return fmt.Errorf("WEBSITE_LOW=%g must be at most half of WEBSITE_HIGH=%g, or one instance leaves and the next asks for it again", low, high)
+	}
+	self, err := pando.Open()
+	if err != nil {
+		return err
+	}
+	s := newSite(self.Instance)
+	failed := make(chan error, 1)
+	go func() { failed <- s.serve(":8080") }()
+	book := &book{site: s, state: self.State()}
+	scaler := &scaler{self: self, site: s, high: high, low: low}
+	events := make(chan string)
+	go listen(ctx, self, events)
+	if err := self.Ready(ctx); err != nil {
+		return err
+	}
+	every := time.NewTicker(100 * time.Millisecond)
+	defer every.Stop()
+	for {
+		select {
+		case err := <-failed:
+			return err
+		case <-ctx.Done(): // told to stop: it is out of rotation and no flow is open
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			defer cancel()
+			return book.close(ctx)
+		case kind := <-events:
+			switch kind {
+			case pando.Halted: // an operator or a rollout took it out of rotation
+				s.letGo()
+			case pando.Drained:
+				if err := book.close(ctx); err != nil {
+					return err
+				}
+				return self.Die(ctx, pando.Ask{Reason: "drained, and its state is pushed"})
+			}
+		case <-every.C:
+			if err := book.write(ctx); err != nil {
+				log.Print("write state: ", err) // the agent is away: the lines wait for the next tick
+			}
+			if !s.leaving.Load() && scaler.look(ctx) {
+				s.letGo()
+			}
+		}
+	}
+}
+
+// listen hands on what happens to this instance.
+func listen(ctx context.Context, self *pando.Self, events chan<- string) {
+	for e := range self.Events(ctx) {
+		select {
+		case events <- e.Kind:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// number reads a number from the environment.
+func number(name string, otherwise float64) (float64, error) {
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise, nil
+	}
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil || n <= 0 {
+		return 0, fmt.Errorf("%s=%q: want a number above 0", name, text)
+	}
+	return n, nil
+}
+
+// refused says whether Pando said no, which is an answer and not a failure.
+func refused(err error) bool {
+	return errors.Is(err, pando.ErrRefused) || errors.Is(err, pando.ErrPending)
+}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// site answers requests and remembers each until it is written to the state.
+type site struct {
+	instance string
+	server   http.Server
+	leaving  atomic.Bool
+	served   atomic.Int64
+
+	mu    sync.Mutex
+	lines []string // answered, not yet written
+	idle  map[net.Conn]bool
+}
+
+func newSite(instance string) *site {
+	s := &site{instance: instance, idle: map[net.Conn]bool{}}
+	s.server = http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second, ConnState: s.track}
+	return s
+}
+
+func (s *site) serve(address string) error { return s.server.ListenAndServe() }
+
+// ServeHTTP answers with the name of the instance. The line is in the log before the answer is.
+func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	n := s.served.Add(1)
+	line := fmt.Sprintf("%s-%d %s %s %s", s.instance, n, time.Now().UTC().Format(time.RFC3339Nano), r.Method, r.URL.Path)
+	s.mu.Lock()
+	s.lines = append(s.lines, line)
+	s.mu.Unlock()
+	if s.leaving.Load() {
+		w.Header().Set("Connection", "close") // the client's next connection goes to another instance
+	}
+	fmt.Fprintf(w, "Hello from %s\n", s.instance)
+}
+
+// take hands over what has been answered since the last time.
+func (s *site) take() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	lines := s.lines
+	s.lines = nil
+	return lines
+}
+
+// giveBack keeps lines that could not be written for the next time.
+func (s *site) giveBack(lines []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lines = append(lines, s.lines...)
+}
+
+// track knows which connections are idle, so that they can be closed when this instance leaves.
+func (s *site) track(c net.Conn, state http.ConnState) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case state != http.StateIdle:
+		delete(s.idle, c)
+	case s.leaving.Load():
+		c.Close()
+	default:
+		s.idle[c] = true
+	}
+}
+
+// letGo asks every client to go: busy connections are told with their next answer, idle ones are closed.
+func (s *site) letGo() {
+	s.leaving.Store(true)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.idle {
+		c.Close()
+		delete(s.idle, c)
+	}
+}

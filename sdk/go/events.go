@@ -1,0 +1,77 @@
+package pando
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"iter"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// Kinds of events.
+const (
+	Drained = "drained" // the last flow has ended: push the state, then die
+	Halted  = "halted"  // someone else took this instance out of rotation: finish, push, die
+	Peers   = "peers"   // who takes flows has changed
+	Budget  = "budget"  // min, max or an operator's pin has changed
+	Pushed  = "state"   // main has moved: pull to see it
+)
+
+// Event is something that happened to this instance.
+type Event struct {
+	ID   uint64          `json:"id"`
+	Kind string          `json:"kind"`
+	At   time.Time       `json:"at"`
+	Data json.RawMessage `json:"data"`
+}
+
+// reconnect is how long Events waits before it tries again while the agent is away.
+const reconnect = 100 * time.Millisecond
+
+// Events yields what happens to this instance from now on, until ctx ends or the caller stops. While the agent is being
+// restarted it waits and then goes on after the last event that it has seen.
+func (s *Self) Events(ctx context.Context) iter.Seq[Event] {
+	return func(yield func(Event) bool) {
+		last := ""
+		for ctx.Err() == nil {
+			if !s.stream(ctx, &last, yield) {
+				return
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(reconnect):
+			}
+		}
+	}
+}
+
+// stream yields the events of one connection; false means that the caller has had enough.
+func (s *Self) stream(ctx context.Context, last *string, yield func(Event) bool) bool {
+	header := http.Header{}
+	if *last != "" {
+		header.Set("Last-Event-ID", *last)
+	}
+	body, err := s.send(ctx, "GET", "events", nil, header)
+	if err != nil {
+		return true
+	}
+	defer body.Close()
+	lines := bufio.NewScanner(body)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		if id, ok := strings.CutPrefix(lines.Text(), "id: "); ok {
+			*last = id
+		}
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		if !ok {
+			continue
+		}
+		var e Event
+		if json.Unmarshal([]byte(data), &e) == nil && !yield(e) {
+			return false
+		}
+	}
+	return true
+}

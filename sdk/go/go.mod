@@ -1,0 +1,3 @@
+module pando.run/sdk
+
+go 1.26

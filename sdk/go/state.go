@@ -1,0 +1,89 @@
+package pando
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+)
+
+// State is this instance's branch of the service's state. What is written is seen by this instance at once, survives it
+// after Commit, and reaches its fellows after Push (and their Pull). The spec says how each path merges.
+type State struct{ self *Self }
+
+// State is this instance's branch of the service's state.
+func (s *Self) State() State { return State{s} }
+
+// Merge says what a Pull or a Push did.
+type Merge struct {
+	Commit    string   `json:"commit"`
+	Taken     int      `json:"taken"`     // paths that changed on one side only
+	Merged    int      `json:"merged"`    // paths that changed on both sides
+	Conflicts []string `json:"conflicts"` // opaque paths of which both versions were kept
+}
+
+// Get returns the value of a path; ErrNotFound if there is none.
+func (s State) Get(ctx context.Context, path string) (b []byte, err error) {
+	return b, s.self.call(ctx, "GET", "state/"+path, nil, &b)
+}
+
+// Counter returns the value of a counter, 0 if nobody has counted yet.
+func (s State) Counter(ctx context.Context, path string) (int64, error) {
+	b, err := s.Get(ctx, path)
+	if errors.Is(err, ErrNotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+}
+
+// Put replaces the value of a path.
+func (s State) Put(ctx context.Context, path string, value []byte) error {
+	return s.self.call(ctx, "PUT", "state/"+path, value, nil)
+}
+
+// Add counts up (or down) a path of type counter.
+func (s State) Add(ctx context.Context, path string, n int64) error {
+	return s.patch(ctx, path, strconv.FormatInt(n, 10))
+}
+
+// Append adds lines to a path of type append-log. Its cost is that of the lines, not of the log.
+func (s State) Append(ctx context.Context, path string, lines ...string) error {
+	return s.patch(ctx, path, strings.Join(lines, "\n")+"\n")
+}
+
+// Include adds members to a path of type set.
+func (s State) Include(ctx context.Context, path string, members ...string) error {
+	return s.patch(ctx, path, "+"+strings.Join(members, "\n+"))
+}
+
+// Exclude removes members from a path of type set.
+func (s State) Exclude(ctx context.Context, path string, members ...string) error {
+	return s.patch(ctx, path, "-"+strings.Join(members, "\n-"))
+}
+
+func (s State) patch(ctx context.Context, path, delta string) error {
+	return s.self.call(ctx, "PATCH", "state/"+path, []byte(delta), nil)
+}
+
+// Delete removes a path.
+func (s State) Delete(ctx context.Context, path string) error {
+	return s.self.call(ctx, "DELETE", "state/"+path, nil, nil)
+}
+
+// Commit makes everything written so far survive this instance; it is durable on return.
+func (s State) Commit(ctx context.Context, message string) error {
+	return s.self.call(ctx, "POST", "state/commit", map[string]string{"message": message}, nil)
+}
+
+// Pull takes what others have pushed.
+func (s State) Pull(ctx context.Context) (m Merge, err error) {
+	return m, s.self.call(ctx, "POST", "state/pull", nil, &m)
+}
+
+// Push commits, then merges this branch into main; it is durable on return.
+func (s State) Push(ctx context.Context) (m Merge, err error) {
+	return m, s.self.call(ctx, "POST", "state/push", nil, &m)
+}
