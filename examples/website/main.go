@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"net"
 	"os"
 	"os/signal"
 	"strconv"
@@ -45,8 +46,12 @@ func run(ctx context.Context) error {
 		return err
 	}
 	s := newSite(self.Instance)
+	listener, err := net.Listen("tcp", ":8080")
+	if err != nil {
+		return err
+	}
 	failed := make(chan error, 1)
-	go func() { failed <- s.serve(":8080") }()
+	go func() { failed <- s.serve(listener) }()
 	book := &book{site: s, state: self.State()}
 	scaler := &scaler{self: self, site: s, high: high, low: low}
 	events := make(chan string)

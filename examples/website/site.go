@@ -27,7 +27,7 @@ func newSite(instance string) *site {
 	return s
 }
 
-func (s *site) serve(address string) error { return s.server.ListenAndServe() }
+func (s *site) serve(l net.Listener) error { return s.server.Serve(l) }
 
 // ServeHTTP answers with the name of the instance. The line is in the log before the answer is.
 func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
