@@ -32,7 +32,7 @@ const (
 )
 
 // Objects keeps the hash tree of one host's services: immutable objects, and names (refs) that point at commits.
-// driver/bolt implements it in one file. A ref is "<tenant>/<service>/main" or "<tenant>/<service>/branch/<instance>".
+// driver/bolt implements it in one file. A ref is "<tenant>/<service>/<kind>/<name>"; package state says which kinds there are.
 type Objects interface {
 	Object(id ObjectID) (ObjectKind, []byte, error) // ErrNotFound
 	Ref(name string) (ObjectID, error)              // ErrNotFound

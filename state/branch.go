@@ -358,7 +358,7 @@ func clean(message string) string {
 
 // move writes what was made and moves the branch to a commit, durably.
 func (b *Branch) move(ctx context.Context, w *work, head, base pando.ObjectID) error {
-	branch, baseRef := b.repo.ref("branch", string(b.instance)), b.repo.ref("base", string(b.instance))
+	branch, baseRef := b.repo.ref(branchRef, string(b.instance)), b.repo.ref(baseRef, string(b.instance))
 	err := b.repo.objects.Update(ctx, pando.ObjectsUpdate{
 		Objects: w.save(),
 		Refs:    map[string]pando.ObjectID{branch: head, baseRef: base},
@@ -460,7 +460,7 @@ func (b *Branch) Discard(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	err := b.repo.objects.Update(ctx, pando.ObjectsUpdate{Refs: map[string]pando.ObjectID{
-		b.repo.ref("branch", string(b.instance)): {}, b.repo.ref("base", string(b.instance)): {},
+		b.repo.ref(branchRef, string(b.instance)): {}, b.repo.ref(baseRef, string(b.instance)): {},
 	}})
 	if err != nil {
 		return fmt.Errorf("drop the branch of %s: %w", b.instance, err)

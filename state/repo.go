@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -25,9 +24,18 @@ func Open(objects pando.Objects, service pando.ServiceKey, of map[string]pando.S
 	return &Repo{objects: objects, service: service, types: newTypes(of)}
 }
 
-func (r *Repo) ref(kind, name string) string {
-	return string(r.service.Tenant) + "/" + string(r.service.Name) + "/" + kind + "/" + name
+// Kinds of refs. A ref is "<tenant>/<service>/<kind>/<name>".
+const (
+	branchRef = "branch" // by instance: the newest commit of its branch
+	baseRef   = "base"   // by instance: the newest commit of main that its branch contains
+	edgeRef   = "edge"   // by commit: history begins at it, its parents were trimmed
+)
+
+func refOf(s pando.ServiceKey, kind, name string) string {
+	return string(s.Tenant) + "/" + string(s.Name) + "/" + kind + "/" + name
 }
+
+func (r *Repo) ref(kind, name string) string { return refOf(r.service, kind, name) }
 
 func (r *Repo) lookup(ref string) (pando.ObjectID, error) {
 	id, err := r.objects.Ref(ref)
@@ -40,12 +48,12 @@ func (r *Repo) lookup(ref string) (pando.ObjectID, error) {
 // Born returns the branch of an instance: a new one from main, or the one that a former agent left.
 func (r *Repo) Born(ctx context.Context, i pando.InstanceID, main pando.ObjectID) (*Branch, error) {
 	b := &Branch{repo: r, instance: i, pending: map[string]*change{}}
-	head, err := r.lookup(r.ref("branch", string(i)))
+	head, err := r.lookup(r.ref(branchRef, string(i)))
 	if err != nil {
 		return nil, fmt.Errorf("open the branch of %s: %w", i, err)
 	}
 	if !head.IsZero() {
-		base, err := r.lookup(r.ref("base", string(i)))
+		base, err := r.lookup(r.ref(baseRef, string(i)))
 		if err != nil {
 			return nil, fmt.Errorf("open the branch of %s: %w", i, err)
 		}
@@ -57,21 +65,6 @@ func (r *Repo) Born(ctx context.Context, i pando.InstanceID, main pando.ObjectID
 		main = w.put(pando.CommitObject, commit{tree: w.put(pando.TreeObject, nil), author: "pando", at: time.Unix(0, 0), message: "empty"}.encode(r.service))
 	}
 	return b, b.move(ctx, w, main, main)
-}
-
-// Branches lists the instances that have a branch on this host.
-func (r *Repo) Branches() ([]pando.InstanceID, error) {
-	prefix := r.ref("branch", "")
-	refs, err := r.objects.Refs(prefix)
-	if err != nil {
-		return nil, err
-	}
-	var out []pando.InstanceID
-	for name := range refs {
-		out = append(out, pando.InstanceID(strings.TrimPrefix(name, prefix)))
-	}
-	slices.Sort(out)
-	return out, nil
 }
 
 // Log returns the newest commits of main, newest first.

@@ -24,6 +24,7 @@ import (
 	"pando.run/pando/driver/dns"
 	"pando.run/pando/driver/ebpf"
 	"pando.run/pando/driver/etcd"
+	"pando.run/pando/driver/git"
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/probe"
 	"pando.run/pando/driver/process"
@@ -139,7 +140,7 @@ func tend(ctx context.Context, p place) error {
 	a := agent.New(agent.Config{
 		Host: p.record(), Registry: registry, Sandboxes: sandboxes, Steering: steering, Prober: probe.New(), Peers: peers,
 		Objects: objects, Clock: pando.WallClock{}, IDs: names{}, Log: log,
-		Serve: api.SelfHandler,
+		Serve: api.SelfHandler, Git: git.Handler,
 		OpenLog: func(ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error) {
 			return sandboxes.OpenLog(ctx, s, i, lines, follow)
 		},
