@@ -382,6 +382,11 @@ func TestHostileRequests(t *testing.T) {
 			t.Errorf("%s: %d %.200q, want %d with %q", name, resp.StatusCode, got, c.status, c.says)
 		}
 	}
+}
+
+func TestWhatIsNotServed(t *testing.T) {
+	s := newSite(t)
+	s.push(s.branch, "first")
 	for path, status := range map[string]int{
 		"/state/nobody.git/info/refs?service=git-upload-pack":        404,
 		"/state/web/info/refs":                                       404,
