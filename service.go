@@ -38,6 +38,7 @@ type Pin struct {
 	Instances int       `json:"instances"`
 	Until     time.Time `json:"until,omitzero"` // zero: until it is lifted
 	By        Asker     `json:"by"`
+	Before    int       `json:"before"` // how many there were: what the pin added leaves when it ends
 }
 
 // Holds says whether the pin (which may be nil) is in force.

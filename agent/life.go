@@ -22,7 +22,7 @@ func (r *runner) start(ctx context.Context, i pando.Instance, box pando.Sandbox)
 	box, err := r.a.Sandboxes.Start(ctx, pando.SandboxSpec{Instance: i, Spec: spec, VIP4: svc.VIP4, VIP6: svc.VIP6})
 	if err != nil {
 		if ctx.Err() == nil {
-			r.fail(ctx, err.Error(), nil)
+			r.fail(err.Error(), nil)
 		}
 		return time.Millisecond
 	}
@@ -41,7 +41,7 @@ func (r *runner) start(ctx context.Context, i pando.Instance, box pando.Sandbox)
 
 func (r *runner) resume(ctx context.Context, box pando.Sandbox) time.Duration {
 	if err := box.Resume(ctx); err != nil {
-		r.fail(ctx, "wake the warm instance: "+err.Error(), nil)
+		r.fail("wake the warm instance: "+err.Error(), nil)
 		return time.Millisecond
 	}
 	if r.branch != nil {
@@ -96,7 +96,7 @@ const (
 // awaitReady waits for the instance to be ready, in the way that its spec says.
 func (r *runner) awaitReady(ctx context.Context, i pando.Instance, box pando.Sandbox) time.Duration {
 	if box == nil {
-		r.fail(ctx, "its sandbox is gone: the host restarted", nil)
+		r.fail("its sandbox is gone: the host restarted", nil)
 		return time.Millisecond
 	}
 	spec := r.spec(i)
@@ -117,7 +117,7 @@ func (r *runner) awaitReady(ctx context.Context, i pando.Instance, box pando.San
 	switch {
 	case ready && i.Warm:
 		if err := box.Pause(ctx); err != nil {
-			r.fail(ctx, "put the instance in reserve: "+err.Error(), nil)
+			r.fail("put the instance in reserve: "+err.Error(), nil)
 			return time.Millisecond
 		}
 		r.deadline = time.Time{}
@@ -129,7 +129,7 @@ func (r *runner) awaitReady(ctx context.Context, i pando.Instance, box pando.San
 		r.become(pando.PhaseInRotation, "steered to on this host")
 		return time.Microsecond
 	case !now.Before(r.deadline):
-		r.fail(ctx, fmt.Sprintf("not ready within %gs: %s", spec.Health.ReadySecondsMax, answer), nil)
+		r.fail(fmt.Sprintf("not ready within %gs: %s", spec.Health.ReadySecondsMax, answer), nil)
 		return time.Millisecond
 	case spec.Health.Ready.Kind == pando.ProbeExplicit:
 		return r.deadline.Sub(now)
@@ -178,7 +178,7 @@ func (r *runner) live(ctx context.Context, i pando.Instance, box pando.Sandbox) 
 		r.decide(ctx, pando.DecidedUnhealthy, reason+"; it stays, for it is the last in rotation", nil)
 		return every
 	}
-	r.fail(ctx, reason, nil)
+	r.fail(reason, nil)
 	return time.Millisecond
 }
 
@@ -196,39 +196,44 @@ func (a *Agent) others(i pando.Instance) int {
 }
 
 // fail ends the instance's service: out of rotation at once, with a decision that has the evidence.
-func (r *runner) fail(ctx context.Context, reason string, exit *pando.Exit) {
-	r.a.mu.Lock()
-	box := r.box
-	if !r.inst.Phase.May(pando.PhaseFailed) {
-		r.a.mu.Unlock()
-		return
-	}
-	r.inst.Exit = exit
-	r.becomeLocked(pando.PhaseFailed, reason)
-	r.a.mu.Unlock()
+func (r *runner) fail(reason string, exit *pando.Exit) {
 	var lines []string
 	inputs := map[string]float64{}
-	if box != nil {
+	if box := r.sandboxLeft(); box != nil {
 		lines = box.LastLines(20)
 	}
 	if exit != nil && exit.Signal == "" {
 		inputs[lifecycle.ExitCode] = float64(exit.Code)
 	}
-	r.decideWith(ctx, pando.DecidedFailed, reason, inputs, lines)
-}
-
-func (r *runner) decide(ctx context.Context, kind pando.DecisionKind, reason string, inputs map[string]float64) {
-	r.decideWith(ctx, kind, reason, inputs, nil)
-}
-
-// decideWith records a decision. It is evidence, not a step of life: if it cannot be written life goes on, with a line
-// in the agent's log.
-func (r *runner) decideWith(ctx context.Context, kind pando.DecisionKind, reason string, inputs map[string]float64, lines []string) {
-	now := r.a.Clock.Now()
-	d := pando.Decision{
-		ID: r.a.IDs.Sequential(now), Service: r.service, Instance: r.id, Kind: kind, Reason: reason,
-		By: pando.Asker{Kind: pando.AskerControl, Name: "agent " + string(r.a.Host.Name)}, Inputs: inputs, Lines: lines, At: now,
+	d := r.decision(pando.DecidedFailed, reason, inputs)
+	d.Lines = lines
+	r.a.mu.Lock()
+	defer r.a.mu.Unlock()
+	if r.inst.Phase.May(pando.PhaseFailed) {
+		r.inst.Exit = exit
+		r.becomeLocked(pando.PhaseFailed, reason, &d)
 	}
+}
+
+// sandboxLeft is the sandbox, also after its program has ended.
+func (r *runner) sandboxLeft() pando.Sandbox {
+	r.a.mu.Lock()
+	defer r.a.mu.Unlock()
+	return r.box
+}
+
+func (r *runner) decision(kind pando.DecisionKind, reason string, inputs map[string]float64) pando.Decision {
+	now := r.a.Clock.Now()
+	return pando.Decision{
+		ID: r.a.IDs.Sequential(now), Service: r.service, Instance: r.id, Kind: kind, Reason: reason,
+		By: pando.Asker{Kind: pando.AskerControl, Name: "agent " + string(r.a.Host.Name)}, Inputs: inputs, At: now,
+	}
+}
+
+// decide records a decision. It is evidence, not a step of life: if it cannot be written life goes on, with a line in the
+// agent's log.
+func (r *runner) decide(ctx context.Context, kind pando.DecisionKind, reason string, inputs map[string]float64) {
+	d := r.decision(kind, reason, inputs)
 	if _, err := r.a.commit(ctx, pando.Txn{Put: []pando.Stored{d}}); err != nil {
 		r.a.Log.Warn("a decision could not be recorded", "kind", kind, "instance", r.id, "reason", reason, "error", err)
 	}

@@ -14,20 +14,27 @@ import (
 type recorder struct {
 	r       *runner
 	mu      sync.Mutex
-	steps   []pando.Instance // not yet written, oldest first
+	steps   []step // not yet written, oldest first
 	nudge   chan struct{}
 	writing sync.Mutex
 	done    chan struct{}
 	once    sync.Once
 }
 
+// step is what an instance has become, with what was decided about it, which is written in the same commit: whoever sees
+// the step sees its evidence.
+type step struct {
+	pando.Instance
+	because *pando.Decision
+}
+
 func newRecorder(r *runner) *recorder {
 	return &recorder{r: r, nudge: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
-func (c *recorder) add(i pando.Instance) {
+func (c *recorder) add(i pando.Instance, because *pando.Decision) {
 	c.mu.Lock()
-	c.steps = append(c.steps, i)
+	c.steps = append(c.steps, step{i, because})
 	c.mu.Unlock()
 	select {
 	case c.nudge <- struct{}{}:
@@ -103,9 +110,9 @@ func (c *recorder) awaitNews(ctx context.Context) error {
 }
 
 // write makes one commit of a run of steps: the last of them as the instance's record, all of them in its intents.
-func (c *recorder) write(ctx context.Context, steps []pando.Instance) error {
+func (c *recorder) write(ctx context.Context, steps []step) error {
 	a := c.r.a
-	last := steps[len(steps)-1]
+	last := steps[len(steps)-1].Instance
 	a.mu.Lock()
 	known, ok := a.world.Instances[last.ID]
 	if !ok {
@@ -131,6 +138,11 @@ func (c *recorder) write(ctx context.Context, steps []pando.Instance) error {
 		}
 	}
 	a.mu.Unlock()
+	for _, s := range steps {
+		if s.because != nil {
+			t.Put = append(t.Put, *s.because)
+		}
+	}
 	_, err := a.commit(ctx, t)
 	return err
 }
@@ -145,7 +157,7 @@ var intentOf = map[pando.Phase]pando.IntentState{
 }
 
 // follow takes an intent along the steps that it can take.
-func follow(i pando.Intent, steps []pando.Instance) (pando.Intent, bool) {
+func follow(i pando.Intent, steps []step) (pando.Intent, bool) {
 	changed := false
 	for _, s := range steps {
 		to, ok := intentOf[s.Phase]

@@ -164,7 +164,7 @@ func (r *runner) step(ctx context.Context) time.Duration {
 		return r.remove(ctx)
 	}
 	if exited != nil && !i.Phase.Leaving() && i.Phase != pando.PhaseFailed {
-		r.fail(ctx, exitReason(*exited), exited)
+		r.fail(exitReason(*exited), exited)
 		return time.Millisecond
 	}
 	switch i.Phase {
@@ -174,7 +174,7 @@ func (r *runner) step(ctx context.Context) time.Duration {
 		return r.awaitReady(ctx, i, box)
 	case pando.PhaseReady, pando.PhaseInRotation, pando.PhaseWarm:
 		if box == nil {
-			r.fail(ctx, "its sandbox is gone: the host restarted", nil)
+			r.fail("its sandbox is gone: the host restarted", nil)
 			return time.Millisecond
 		}
 		return r.live(ctx, i, box)
@@ -204,15 +204,15 @@ func exitReason(e pando.Exit) string {
 func (r *runner) become(p pando.Phase, reason string) {
 	r.a.mu.Lock()
 	defer r.a.mu.Unlock()
-	r.becomeLocked(p, reason)
+	r.becomeLocked(p, reason, nil)
 }
 
-func (r *runner) becomeLocked(p pando.Phase, reason string) {
+func (r *runner) becomeLocked(p pando.Phase, reason string, because *pando.Decision) {
 	if !r.inst.Phase.May(p) {
 		return // control was faster; the next step sees what it wants
 	}
 	r.inst = r.inst.Become(p, r.a.Clock.Now(), reason)
-	r.recorder.add(r.inst)
+	r.recorder.add(r.inst, because)
 	r.a.publish(r.service)
 }
 
@@ -223,7 +223,7 @@ func (r *runner) adopt(ctx context.Context) {
 		r.a.mu.Lock()
 		link := r.box.Link()
 		r.inst.IP4, r.inst.IP6 = link.IP4, link.IP6
-		r.becomeLocked(pando.PhaseStarting, "found running after the agent restarted")
+		r.becomeLocked(pando.PhaseStarting, "found running after the agent restarted", nil)
 		r.a.mu.Unlock()
 	}
 	r.open(ctx, r.box)

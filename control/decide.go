@@ -108,10 +108,10 @@ func (d *draft) newest() pando.Spec {
 	return s
 }
 
-func (d *draft) decide(kind pando.DecisionKind, by pando.Asker, i pando.InstanceID, reason string, inputs map[string]float64) {
+func (d *draft) decide(kind pando.DecisionKind, by pando.Asker, i pando.InstanceID, reason string, inputs map[string]float64, lines ...string) {
 	v := pando.Decision{
 		ID: d.ids.Sequential(d.now), Service: d.svc.ServiceKey, Instance: i, Kind: kind,
-		By: by, Reason: reason, Inputs: inputs, At: d.now,
+		By: by, Reason: reason, Inputs: inputs, Lines: lines, At: d.now,
 	}
 	d.puts[v.Key()] = v
 }

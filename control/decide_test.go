@@ -185,7 +185,7 @@ func TestAPinHoldsAndEnds(t *testing.T) {
 	tb.run()
 	tb.settle()
 	svc := tb.w.Services[web].V
-	svc.Pin = &pando.Pin{Instances: 3, Until: tb.now.Add(time.Minute), By: pando.Asker{Kind: pando.AskerOperator}}
+	svc.Pin = &pando.Pin{Instances: 3, Until: tb.now.Add(time.Minute), By: pando.Asker{Kind: pando.AskerOperator}, Before: 2}
 	tb.put(svc)
 	tb.settle()
 	tb.run()
@@ -201,6 +201,9 @@ func TestAPinHoldsAndEnds(t *testing.T) {
 	tb.settle()
 	if tb.w.Services[web].V.Pin != nil {
 		t.Errorf("the pin is still there")
+	}
+	if n := tb.count(pando.PhaseInRotation); n != 2 {
+		t.Errorf("%d in rotation after the pin, before it there were 2", n)
 	}
 	svc = tb.w.Services[web].V
 	svc.Pin = &pando.Pin{Instances: 1}

@@ -82,7 +82,11 @@ func (c *Control) Pin(ctx context.Context, s pando.ServiceKey, n int, keep time.
 		return pando.ServiceStatus{}, fmt.Errorf("%w: %d instances: want 0 to %d", pando.ErrInvalid, n, pando.EndpointsMax)
 	}
 	err := c.edit(ctx, s, func(svc *pando.Service, now time.Time) *pando.Decision {
-		svc.Pin = &pando.Pin{Instances: n, By: by}
+		before := scale.Capacity(c.world.Of(s))
+		if svc.Pin.Holds(now) {
+			before = svc.Pin.Before
+		}
+		svc.Pin = &pando.Pin{Instances: n, By: by, Before: before}
 		reason := fmt.Sprintf("%d instances until further notice", n)
 		if keep > 0 {
 			svc.Pin.Until = now.Add(keep)
@@ -98,11 +102,13 @@ func (c *Control) Pin(ctx context.Context, s pando.ServiceKey, n int, keep time.
 
 // Unpin implements pando.Operators.
 func (c *Control) Unpin(ctx context.Context, s pando.ServiceKey, by pando.Asker) (pando.ServiceStatus, error) {
-	err := c.edit(ctx, s, func(svc *pando.Service, _ time.Time) *pando.Decision {
-		if svc.Pin == nil {
+	err := c.edit(ctx, s, func(svc *pando.Service, now time.Time) *pando.Decision {
+		if !svc.Pin.Holds(now) {
 			return nil
 		}
-		svc.Pin = nil
+		pin := *svc.Pin
+		pin.Until = now // the loop lifts it, and lets go what it added
+		svc.Pin = &pin
 		return &pando.Decision{Kind: pando.DecidedUnpin, By: by, Reason: "scaling is automatic again"}
 	})
 	if err != nil {

@@ -46,7 +46,22 @@ func (d *draft) liftPin() {
 	default:
 		d.svc.Pin = nil
 		d.decide(pando.DecidedUnpin, self, "", fmt.Sprintf("the pin of %d by %s ended", p.Instances, p.By), nil)
+		d.letGo(*p)
 	}
+}
+
+// letGo takes back what a pin added: nobody else would, unless a metric says when an instance has to leave.
+func (d *draft) letGo(p pando.Pin) {
+	spec := d.newest()
+	if spec.Scale.By != pando.ByNothing || d.svc.Removing {
+		return
+	}
+	stay := max(p.Before, spec.Scale.Min)
+	if d.svc.Rolling > 0 {
+		d.svc.Rolling = min(d.svc.Rolling, stay)
+		return
+	}
+	d.shed(scale.Capacity(d.reachable())-stay, fmt.Sprintf("%d before the pin", p.Before))
 }
 
 // remove drains whatever is left, and forgets the service when nothing is.
@@ -126,7 +141,7 @@ func (d *draft) start(revision int, reason string) {
 }
 
 func (d *draft) shed(n int, why string) {
-	for range n {
+	for ; n > 0; n-- {
 		i, ok := scale.Youngest(d.reachable())
 		if !ok {
 			return
@@ -214,11 +229,25 @@ func (d *draft) finishRollout(reason string) {
 func (d *draft) rollBack(reason string) {
 	d.setRevision(d.svc.Target, pando.RevisionFailed, reason)
 	d.decide(pando.DecidedRollback, self, "", fmt.Sprintf("back to revision %d: %s", d.svc.Current, reason),
-		map[string]float64{"from": float64(d.svc.Target), "to": float64(d.svc.Current)})
+		map[string]float64{"from": float64(d.svc.Target), "to": float64(d.svc.Current)}, d.lastWords(d.svc.Target)...)
 	d.svc.Target, d.svc.Rolling = d.svc.Current, 0
 	if spec, ok := d.spec(d.svc.Current); ok {
 		d.hold(spec)
 	}
+}
+
+// lastWords are the last log lines of the newest failure of a revision.
+func (d *draft) lastWords(revision int) []string {
+	failed := map[pando.InstanceID]bool{}
+	for _, i := range d.instances {
+		failed[i.ID] = i.Revision == revision && i.Phase == pando.PhaseFailed
+	}
+	for _, v := range slices.Backward(d.decisions) {
+		if v.Kind == pando.DecidedFailed && failed[v.Instance] {
+			return v.Lines
+		}
+	}
+	return nil
 }
 
 func (d *draft) setRevision(n int, s pando.RevisionState, reason string) {

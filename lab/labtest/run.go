@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -136,8 +138,17 @@ func (r *Process) AwaitText(want string) {
 // Stop asks the process to end and returns how it did.
 func (r *Process) Stop() Output {
 	r.p.Helper()
-	if err := unix.Kill(-r.cmd.Process.Pid, unix.SIGTERM); err != nil && err != unix.ESRCH {
+	// Not nsenter, which would end without its child's exit code, but the child.
+	pid := r.cmd.Process.Pid
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		r.p.Fatalf("stop %s: %v", r.name, err)
+	}
+	for _, child := range strings.Fields(string(text)) {
+		n, _ := strconv.Atoi(child)
+		if err := unix.Kill(n, unix.SIGTERM); err != nil && err != unix.ESRCH {
+			r.p.Fatalf("stop %s: %v", r.name, err)
+		}
 	}
 	return r.Wait()
 }

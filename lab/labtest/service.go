@@ -151,6 +151,15 @@ func (s *Service) Get(from, path string) string {
 	return strings.TrimSpace(s.p.Must(from, "curl", "-sS", "--fail", "--max-time", "10", s.URL(path)))
 }
 
+// AwaitPage waits until the service answers.
+func (s *Service) AwaitPage(from string) {
+	s.p.Helper()
+	s.p.Await("the page of "+s.Name, func() (string, bool) {
+		out := s.p.Run(from, "curl", "-sS", "--fail", "--max-time", "2", s.URL("/"))
+		return out.Text, out.Code == 0
+	})
+}
+
 // Hold keeps a connection to the service busy from a member of the lab until the process is stopped; its exit code is 0
 // if the connection was never broken.
 func (s *Service) Hold(from string) *Process {

@@ -5,11 +5,14 @@ package e2e
 import (
 	"strings"
 	"testing"
+	"time"
 
+	"pando.run/pando"
 	"pando.run/pando/lab/labtest"
 )
 
 func TestServiceIsServedAtItsVIP(t *testing.T) {
+	t.Parallel()
 	p := labtest.Up(t)
 	web := p.Deploy(labtest.Echo("web"))
 	for _, from := range []string{p.Host(), labtest.Client} {
@@ -20,5 +23,124 @@ func TestServiceIsServedAtItsVIP(t *testing.T) {
 		if got := p.Must(from, p.WithEcho(), "udp", web.VIP+":7", "hi"); !strings.HasSuffix(got, " hi\n") {
 			t.Errorf("%s got the datagram %q", from, got)
 		}
+	}
+}
+
+func TestNamesOfServicesAreAnswered(t *testing.T) {
+	t.Parallel()
+	p := labtest.Up(t)
+	web := p.Deploy(labtest.Echo("web"))
+	if got := p.Must(p.Host(), p.WithEcho(), "lookup", "web.pando", pando.Gateway4.String()); !strings.Contains(got, web.VIP) {
+		t.Errorf("the host was told %q, want %s", got, web.VIP)
+	}
+	if got := web.Get(labtest.Client, "/lookup?name=web.pando"); !strings.Contains(got, web.VIP) {
+		t.Errorf("an instance was told %q, want %s", got, web.VIP)
+	}
+	p.Deploy(labtest.Echo("api"))
+	if got := web.Get(labtest.Client, "/get?url=http://api.pando/"); !strings.HasPrefix(got, "api-") {
+		t.Errorf("an instance that uses another service got %q", got)
+	}
+}
+
+func TestCrashBelowMinIsReplacedWithBackOff(t *testing.T) {
+	t.Parallel()
+	p := labtest.Up(t)
+	web := p.Deploy(labtest.Echo("web"))
+	var waits []time.Duration
+	for range 3 {
+		old := web.AwaitInstances(1).Instances[0]
+		web.Kill(old.ID)
+		next := web.Await("another instance", func(st pando.ServiceStatus) bool {
+			return st.InRotation == 1 && st.Instances[0].ID != old.ID
+		})
+		waits = append(waits, next.Instances[0].Born.Sub(old.Since))
+	}
+	if why := web.Why(); !strings.Contains(why, "exited with 9") || !strings.Contains(why, "hello from web-") {
+		t.Errorf("why does not name the cause and the last lines:\n%s", why)
+	}
+	t.Logf("replaced after %v", waits)
+}
+
+func TestScalingByHandExpires(t *testing.T) {
+	t.Parallel()
+	p := labtest.Up(t)
+	web := p.Deploy(labtest.Echo("web", "scale: {min: 1, max: 4}"))
+	p.Pando("scale", "web", "3", "--for", "4s", "--wait")
+	web.AwaitInstances(3)
+	web.AwaitInstances(1)
+	if st := web.Status(); st.Pin != nil {
+		t.Errorf("the pin is still there: %+v", st.Pin)
+	}
+}
+
+func TestNewRevisionRollsInAndNothingBreaks(t *testing.T) {
+	t.Parallel()
+	p := labtest.Up(t)
+	web := p.Deploy(labtest.Echo("web", "environment: {TEXT: one}"))
+	held := web.Hold(labtest.Client)
+	web.Update(labtest.Echo("web", "environment: {TEXT: two}"))
+	if got := web.Get(labtest.Client, "/"); !strings.HasSuffix(got, " two") {
+		t.Errorf("after the rollout a new connection got %q", got)
+	}
+	if out := held.Stop(); out.Code != 0 || !strings.HasSuffix(out.Text, " one\n") {
+		t.Errorf("the connection of old: %s", out.Text)
+	}
+	web.AwaitInstances(1)
+}
+
+func TestBadRevisionRollsBack(t *testing.T) {
+	t.Parallel()
+	p := labtest.Up(t)
+	web := p.Deploy(labtest.Echo("web", "environment: {TEXT: one}"))
+	held := web.Hold(labtest.Client)
+	said := web.UpdateFails(7, strings.Replace(labtest.Echo("web"), "[./echo]", `[sh, -c, "echo no database; exit 3"]`, 1))
+	for _, want := range []string{"exited with 3", "no database"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("the command does not say %q:\n%s", want, said)
+		}
+	}
+	web.Await("the old revision in force", func(st pando.ServiceStatus) bool {
+		return st.Current == 1 && st.Target == 1 && st.Phase == pando.ServiceServing && st.InRotation == 1
+	})
+	if got := web.Get(labtest.Client, "/"); !strings.HasSuffix(got, " one") {
+		t.Errorf("after the rollback a connection got %q", got)
+	}
+	if out := held.Stop(); out.Code != 0 {
+		t.Errorf("the connection of old: %s", out.Text)
+	}
+}
+
+func TestRemovedServiceDrains(t *testing.T) {
+	t.Parallel()
+	p := labtest.Up(t)
+	web := p.Deploy(labtest.Echo("web"))
+	held := web.Hold(labtest.Client)
+	rm := p.Start(p.Host(), p.Bin, "rm", "web", "--wait")
+	web.Await("an instance that drains", func(st pando.ServiceStatus) bool {
+		return len(st.Instances) == 1 && st.Instances[0].Phase == pando.PhaseDraining
+	})
+	if out := held.Stop(); out.Code != 0 {
+		t.Errorf("the connection was broken: %s", out.Text)
+	}
+	if out := rm.Wait(); out.Code != 0 {
+		t.Errorf("pando rm: %s", out.Text)
+	}
+	p.PandoFails(4, "status", "web")
+}
+
+func TestDownWithPurgeLeavesNothing(t *testing.T) {
+	t.Parallel()
+	p := labtest.Up(t)
+	p.Deploy(labtest.Echo("web", "scale: {min: 2, max: 4}"))
+	if len(p.Left(p.Host())) == 0 {
+		t.Fatal("nothing of a running Pando was found: this test looks in the wrong place")
+	}
+	p.Down(p.Host(), "--purge")
+	p.Await("nothing left", func() (string, bool) {
+		left := p.Left(p.Host())
+		return strings.Join(left, "\n"), len(left) == 0
+	})
+	if links := p.Must(p.Host(), "ip", "-br", "link"); strings.Contains(links, "pd") || strings.Contains(links, "pando") {
+		t.Errorf("links are left:\n%s", links)
 	}
 }
