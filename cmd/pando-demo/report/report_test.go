@@ -5,16 +5,58 @@ import (
 	"testing"
 )
 
-func TestThePageShowsWhatItIsGivenAndEscapesIt(t *testing.T) {
+func written(t *testing.T, p Page) string {
+	t.Helper()
 	var b strings.Builder
-	err := Write(&b, Page{Title: "a <run>", Charts: []Chart{{Title: "rate", Lines: []Line{{"offered", []Point{{0, 0}, {10, 50}}}}}},
-		Checks: []Check{{Name: "answered", Detail: "49 of 50"}}})
-	if err != nil {
+	if err := Write(&b, p); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"a &lt;run&gt;", `d="M60.0 190.0L700.0 10.0"`, "✗ FAILED", "49 of 50"} {
-		if !strings.Contains(b.String(), want) {
-			t.Errorf("the page lacks %q:\n%s", want, b.String())
+	return b.String()
+}
+
+func want(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("the page lacks %q:\n%s", part, text)
 		}
+	}
+}
+
+func TestThePageShowsWhatItIsGivenAndEscapesIt(t *testing.T) {
+	text := written(t, Page{
+		Title:  "a <run>",
+		Charts: []Chart{{Title: "rate", Lines: []Line{{Name: "offered", Points: []Point{{0, 0}, {10, 50}}}}}},
+		Checks: []Check{{Name: "answered", Detail: "49 of 50"}},
+	})
+	want(t, text, "a &lt;run&gt;", `d="M64.0 196.0L944.0 12.0"`, "✗ FAILED", "a check FAILED", "49 of 50")
+}
+
+func TestStepsHoldTheirValue(t *testing.T) {
+	c := Chart{Step: true, Lines: []Line{{Points: []Point{{0, 1}, {5, 2}, {10, 2}}}}}
+	if got := c.Path(c.Lines[0]); got != "M64.0 104.0H504.0L504.0 12.0H944.0L944.0 12.0" {
+		t.Fatalf("the path of a step is %s", got)
+	}
+}
+
+func TestALogarithmicScaleEndsAtPowersOfTen(t *testing.T) {
+	c := Chart{Log: true, Lines: []Line{{Points: []Point{{0, 0.4}, {1, 30}}}}}
+	var labels []string
+	for _, r := range c.Rows() {
+		labels = append(labels, r.Label)
+	}
+	if got := strings.Join(labels, " "); got != "0.1 1 10 100" {
+		t.Fatalf("its ticks are %s", got)
+	}
+}
+
+func TestLivesShareTheTimeAxisOfTheCharts(t *testing.T) {
+	p := Page{
+		Charts: []Chart{{Lines: []Line{{Points: []Point{{20, 1}}}}}},
+		Lives:  []Life{{Name: "a", Spans: []Span{{"starting", 0, 10}, {"serving", 10, 20}}}},
+	}
+	bars := p.Rows()[0].Bars
+	if bars[0].X != left || bars[1].X != (left+right)/2 || bars[1].X+bars[1].Width != right {
+		t.Fatalf("bars %+v do not end at the edges of the plot", bars)
 	}
 }
