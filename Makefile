@@ -2,15 +2,19 @@
 .DEFAULT_GOAL := help
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help build test lint generate clean
+.PHONY: help build demo test lint generate clean
 GO_BUILD := CGO_ENABLED=0 go build -trimpath -ldflags "-s -w"
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## bin/pando, bin/pando-demo and examples/website/website
+	@deploy/deps
 	$(GO_BUILD) -o bin/ ./cmd/...
 	@test ! -d examples/website || (set -x; cd examples/website && $(GO_BUILD) -o website .)
+
+demo: build ## a website scales itself under a ramp of real HTTP, in a lab on this machine; writes demo.html
+	@bin/pando-demo --report demo.html
 
 generate: ## make again what is generated and committed (needs clang)
 	go generate ./...
@@ -26,4 +30,4 @@ lint: ## gofmt, vet, staticcheck and the rules of the house
 	go test ./test/house
 
 clean: ## remove what was built
-	rm -rf bin build examples/website/website
+	rm -rf bin build demo.html examples/website/website

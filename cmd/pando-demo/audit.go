@@ -2,8 +2,10 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -35,27 +37,29 @@ func (s *stage) auditOf(ctx context.Context, name pando.ServiceKey) (audit, erro
 	if a.counter, err = strconv.Atoi(strings.TrimSpace(string(text))); err != nil {
 		return a, fmt.Errorf("read the merged counter: %w", err)
 	}
-	seen := map[string]bool{}
-	err = filepath.WalkDir(filepath.Join(clone, "access.log"), func(path string, e fs.DirEntry, err error) error {
-		if err != nil || e.IsDir() {
-			return err
-		}
-		return a.read(path, seen)
-	})
-	if err != nil {
+	if err := a.read(filepath.Join(clone, "access.log")); err != nil {
 		return a, fmt.Errorf("read the merged access log: %w", err)
 	}
 	return a, nil
 }
 
-// read counts one chunk of the access log. A line begins with INSTANCE-NUMBER, which is its identity.
-func (a *audit) read(path string, seen map[string]bool) error {
-	f, err := os.Open(path)
+// read counts the access log: the files of its folder in the order of their paths, end to end. A line begins with
+// INSTANCE-NUMBER, which is its identity.
+func (a *audit) read(folder string) error {
+	var chunks []io.Reader
+	err := filepath.WalkDir(folder, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		chunks = append(chunks, bytes.NewReader(b))
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
+	seen := map[string]bool{}
+	lines := bufio.NewScanner(io.MultiReader(chunks...))
 	for lines.Scan() {
 		id, _, _ := strings.Cut(lines.Text(), " ")
 		if seen[id] {

@@ -10,8 +10,10 @@ import (
 	"pando.run/sdk"
 )
 
-// calm is how long the load must be low before an instance leaves.
-const calm = 2 * time.Second
+const (
+	calm   = 2 * time.Second        // how long the load must be low before an instance leaves
+	settle = 250 * time.Millisecond // how long a copy may take to relieve this instance before it asks for the next
+)
 
 // scaler decides when this instance asks for a copy of itself and when it leaves.
 type scaler struct {
@@ -22,6 +24,7 @@ type scaler struct {
 	at       time.Time // of the last look
 	served   int64     // by then
 	lowSince time.Time
+	asked    time.Time
 }
 
 // look measures the load since the last look and asks for a copy if there is too much of it. True means that this
@@ -37,6 +40,10 @@ func (s *scaler) look(ctx context.Context) bool {
 		s.lowSince = now
 	case rate > s.high:
 		s.lowSince = now
+		if now.Sub(s.asked) < settle {
+			return false
+		}
+		s.asked = now
 		_, err := s.self.Replicate(ctx, pando.Ask{
 			Reason: fmt.Sprintf("%.0f requests/s > %g", rate, s.high),
 			Inputs: map[string]float64{"requests_per_second": rate, "high": s.high, "window_seconds": passed.Seconds()},
