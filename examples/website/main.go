@@ -59,7 +59,7 @@ func run(ctx context.Context) error {
 	if err := self.Ready(ctx); err != nil {
 		return err
 	}
-	every := time.NewTicker(100 * time.Millisecond)
+	every := time.NewTicker(window)
 	defer every.Stop()
 	for {
 		select {

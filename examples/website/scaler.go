@@ -11,6 +11,7 @@ import (
 )
 
 const (
+	window = 100 * time.Millisecond // over which the load is measured
 	calm   = 2 * time.Second        // how long the load must be low before an instance leaves
 	settle = 250 * time.Millisecond // how long a copy may take to relieve this instance before it asks for the next
 )
@@ -32,6 +33,9 @@ type scaler struct {
 func (s *scaler) look(ctx context.Context) bool {
 	now, served := time.Now(), s.site.served.Load()
 	passed := now.Sub(s.at)
+	if passed < window/2 {
+		return false // this process was held up: two ticks came at once
+	}
 	rate := float64(served-s.served) / passed.Seconds()
 	first := s.at.IsZero()
 	s.at, s.served = now, served
