@@ -70,6 +70,10 @@ const (
 type Asker struct {
 	Kind AskerKind `json:"kind"`
 	Name string    `json:"name,omitempty"`
+	// Request names the asking: what was done for a request is not done again when it is sent again.
+	Request string `json:"request,omitempty"`
+	// Seen is the version of the service on which the asker decided (ServiceStatus.Version); 0 is any.
+	Seen StoreRevision `json:"seen,omitempty"`
 }
 
 func (a Asker) String() string {
@@ -126,6 +130,7 @@ const (
 	DecidedRemove    DecisionKind = "remove"
 	DecidedPin       DecisionKind = "pin"
 	DecidedUnpin     DecisionKind = "unpin"
+	DecidedNothing   DecisionKind = "nothing"     // what was asked for was so already
 	DecidedFailed    DecisionKind = "failed"      // an instance exited or never became ready
 	DecidedBackOff   DecisionKind = "back-off"    //
 	DecidedUnhealthy DecisionKind = "unhealthy"   //

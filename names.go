@@ -55,3 +55,35 @@ func ParseServiceKey(s string) (ServiceKey, error) {
 	}
 	return k, CheckLabel("service", string(k.Name))
 }
+
+// Nearest is the known word that was probably meant by a mistyped one, "" when none is near.
+func Nearest(word string, known []string) string {
+	best, distance := "", 1+max(1, len(word)/3)
+	for _, k := range known {
+		if d := levenshtein(word, k); d < distance {
+			best, distance = k, d
+		}
+	}
+	return best
+}
+
+// levenshtein is the number of letters to change, add or drop to make a into b.
+func levenshtein(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		corner := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			swap := corner
+			if a[i] != b[j] {
+				swap++
+			}
+			corner = row[j+1]
+			row[j+1] = min(swap, row[j]+1, corner+1)
+		}
+	}
+	return row[len(b)]
+}

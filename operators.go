@@ -11,7 +11,8 @@ import (
 // it over HTTP; the CLI, the dashboard and the SDKs use nothing else.
 type Operators interface {
 	// Deploy makes the spec the newest revision of its service, and creates the service if it is new. A spec equal to the
-	// newest one changes nothing. by names the operator.
+	// newest one changes nothing. by names the operator. Everything that changes a service is done once per by.Request, for
+	// as long as the service keeps the decision, and is refused with ErrConflict when by.Seen is not the service's version.
 	Deploy(ctx context.Context, s Spec, by Asker) (ServiceStatus, error)
 	// Remove lets every instance drain and merge, then forgets the service; its state stays unless purge is set.
 	Remove(ctx context.Context, s ServiceKey, purge bool, by Asker) error
@@ -45,7 +46,8 @@ type ServiceStatus struct {
 	InRotation int              `json:"in_rotation"`
 	Instances  []InstanceStatus `json:"instances"`
 	Problem    *Decision        `json:"problem,omitempty"` // the newest failure that is not yet overcome
-	Seen       StoreRevision    `json:"seen"`              // ETag
+	Version    StoreRevision    `json:"version"`           // of the service's record: its ETag
+	Seen       StoreRevision    `json:"seen"`              // the newest commit that the status reflects: a watch goes on from here
 }
 
 // InstanceStatus is one line of `pando ps`.
@@ -67,6 +69,7 @@ type Change struct {
 	Kind     Kind          `json:"kind"`
 	Key      Key           `json:"key"`
 	Deleted  bool          `json:"deleted,omitempty"`
+	More     bool          `json:"more,omitempty"`  // further changes of the same commit follow
 	Value    any           `json:"value,omitempty"` // Service, Instance, Intent or Decision
 	Err      error         `json:"-"`
 }

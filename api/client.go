@@ -1,15 +1,20 @@
 package api
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"pando.run/pando"
@@ -29,37 +34,68 @@ func NewClient(socket string) *Client {
 	return &Client{http: &http.Client{Transport: &http.Transport{DialContext: dial}}, socket: socket}
 }
 
-func (c *Client) send(ctx context.Context, method, path string, query url.Values, body any) (io.ReadCloser, error) {
-	var b io.Reader
+// tries is how often a request is sent whose answer was lost. What changes something carries a key, so it is done once.
+const tries = 3
+
+func (c *Client) send(ctx context.Context, method, path string, query url.Values, header http.Header, body any) (io.ReadCloser, error) {
+	var text []byte
 	if body != nil {
-		text, err := json.Marshal(body)
+		var err error
+		if text, err = json.Marshal(body); err != nil {
+			return nil, err
+		}
+	}
+	if header == nil {
+		header = http.Header{}
+	}
+	if method != http.MethodGet {
+		header.Set("Idempotency-Key", rand.Text())
+	}
+	u := url.URL{Scheme: "http", Host: "pando", Path: path, RawQuery: query.Encode()}
+	for n := 1; ; n++ {
+		r, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(text))
 		if err != nil {
 			return nil, err
 		}
-		b = bytes.NewReader(text)
+		r.Header = header
+		resp, err := c.http.Do(r)
+		var op *net.OpError
+		switch {
+		case err == nil:
+			return answered(resp)
+		case ctx.Err() != nil:
+			return nil, fmt.Errorf("%s %s: %w", method, path, ctx.Err())
+		case errors.As(err, &op) && op.Op == "dial":
+			return nil, c.unreachable(op)
+		case n == tries:
+			return nil, fmt.Errorf("%w: the connection to %s broke %d times: %w", pando.ErrUnavailable, c.socket, n, err)
+		}
 	}
-	u := url.URL{Scheme: "http", Host: "pando", Path: path, RawQuery: query.Encode()}
-	r, err := http.NewRequestWithContext(ctx, method, u.String(), b)
-	if err != nil {
-		return nil, err
+}
+
+// unreachable says why nobody answers at the socket.
+func (c *Client) unreachable(err error) error {
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%w: you may not open %s: be root, or in its group", pando.ErrForbidden, c.socket)
 	}
-	resp, err := c.http.Do(r)
-	if err != nil {
-		return nil, fmt.Errorf("%w: pando is not running on this machine (no answer at %s): start it with `pando up`", pando.ErrUnavailable, c.socket)
-	}
+	return fmt.Errorf("%w: pando is not running on this machine (no answer at %s): start it with `pando up`", pando.ErrUnavailable, c.socket)
+}
+
+// answered is the body of a good answer, or the error that a bad one tells.
+func answered(resp *http.Response) (io.ReadCloser, error) {
 	if resp.StatusCode < 400 {
 		return resp.Body, nil
 	}
 	defer resp.Body.Close()
 	var p Problem
 	if err := json.NewDecoder(resp.Body).Decode(&p); err != nil {
-		return nil, fmt.Errorf("%s %s: %s", method, path, resp.Status)
+		return nil, fmt.Errorf("%s %s: %s", resp.Request.Method, resp.Request.URL.Path, resp.Status)
 	}
 	return nil, p.err()
 }
 
 func call[T any](ctx context.Context, c *Client, method, path string, query url.Values, body any) (v T, err error) {
-	r, err := c.send(ctx, method, path, query, body)
+	r, err := c.send(ctx, method, path, query, nil, body)
 	if err != nil {
 		return v, err
 	}
@@ -124,7 +160,7 @@ func (c *Client) Logs(ctx context.Context, s pando.ServiceKey, i pando.InstanceI
 	q.Set("lines", strconv.Itoa(lines))
 	q.Set("instance", string(i))
 	q.Set("follow", strconv.FormatBool(follow))
-	return c.send(ctx, http.MethodGet, path, q, nil)
+	return c.send(ctx, http.MethodGet, path, q, nil, nil)
 }
 
 // StateLog lists the newest commits of a service's state.
@@ -137,4 +173,76 @@ func (c *Client) StateLog(ctx context.Context, s pando.ServiceKey, most int) ([]
 // Hosts lists the hosts.
 func (c *Client) Hosts(ctx context.Context) ([]pando.Host, error) {
 	return call[[]pando.Host](ctx, c, http.MethodGet, "/v1/hosts", nil, nil)
+}
+
+// Watch calls take for every change after a store revision (0: from now on) until ctx ends, and begins again where it was
+// when the connection breaks. It ends with ErrCompacted when history is no longer kept: look again, and watch from there.
+func (c *Client) Watch(ctx context.Context, after pando.StoreRevision, take func(Event)) error {
+	last := strconv.FormatInt(int64(after), 10)
+	for {
+		header := http.Header{}
+		if last != "0" {
+			header.Set("Last-Event-ID", last)
+		}
+		r, err := c.send(ctx, http.MethodGet, "/v1/watch", nil, header, nil)
+		if err != nil {
+			return err
+		}
+		err = listen(r, &last, take)
+		r.Close()
+		if err != nil || ctx.Err() != nil {
+			return errors.Join(err, ctx.Err())
+		}
+		if err := pando.Sleep(ctx, pando.WallClock{}, 100*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// Event is one change as it comes over the wire.
+type Event struct {
+	Revision pando.StoreRevision `json:"revision"`
+	Kind     pando.Kind          `json:"kind"`
+	Key      pando.Key           `json:"key"`
+	Deleted  bool                `json:"deleted,omitempty"`
+	Value    json.RawMessage     `json:"value,omitempty"`
+}
+
+// listen reads server-sent events until the stream ends, and keeps the newest id in last.
+func listen(r io.Reader, last *string, take func(Event)) error {
+	in := bufio.NewScanner(r)
+	in.Buffer(nil, bodyBytesMax)
+	var kind, data string
+	for in.Scan() {
+		name, value, _ := strings.Cut(in.Text(), ": ")
+		switch name {
+		case "id":
+			*last = value
+		case "event":
+			kind = value
+		case "data":
+			data = value
+		case "":
+			if value != "" || data == "" {
+				continue // a comment, or nothing but an id
+			}
+			if kind == "problem" {
+				var p Problem
+				if err := json.Unmarshal([]byte(data), &p); err != nil {
+					return fmt.Errorf("a problem of the watch: %w", err)
+				}
+				if err := p.err(); !errors.Is(err, pando.ErrUnavailable) {
+					return err
+				}
+				return nil
+			}
+			var e Event
+			if err := json.Unmarshal([]byte(data), &e); err != nil {
+				return fmt.Errorf("an event of the watch: %w", err)
+			}
+			take(e)
+			kind, data = "", ""
+		}
+	}
+	return nil // the connection broke
 }

@@ -1,184 +1,263 @@
 package api
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
-	"time"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"pando.run/pando"
 )
 
+// operators serves pando.Operators.
+type operators struct {
+	pando.Operators
+	ready func(context.Context) error
+}
+
+// OperatorsHandler serves the operators' API. Who may reach its socket may use it. ready says whether the store answers.
+func OperatorsHandler(ops pando.Operators, ready func(context.Context) error) http.Handler {
+	h := operators{ops, ready}
+	mux := http.NewServeMux()
+	h.routes(humago.New(mux, document()))
+	mux.Handle("GET /state/", ops.State())
+	mux.Handle("POST /state/", ops.State())
+	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/openapi+json")
+		_, _ = w.Write(openAPI) // the asker is gone
+	})
+	mux.Handle("GET /metrics", h.metrics())
+	return known(mux)
+}
+
+// routes is the contract.
+func (h operators) routes(a huma.API) {
+	route(a, "list-services", "GET /v1/services", "List every service with its instances.", h.list)
+	route(a, "deploy", "POST /v1/services",
+		"Make a spec the newest revision of its service, and create the service if it is new. A spec equal to the newest one changes nothing.", h.deploy)
+	route(a, "show-service", "GET /v1/services/{name}", "Show one service with its instances.", h.show)
+	route(a, "remove-service", "DELETE /v1/services/{name}", "Let every instance drain and merge its state, then forget the service.", h.remove)
+	route(a, "pin", "POST /v1/services/{name}/pin", "Fix the number of instances for a while; automatic scaling rests until then.", h.pin)
+	route(a, "unpin", "DELETE /v1/services/{name}/pin", "Make scaling automatic again.", h.unpin)
+	route(a, "why", "GET /v1/services/{name}/why", "List what was asked of a service and decided about it, newest last, each with its reason.", h.why)
+	stream(a, "logs", "GET /v1/services/{name}/logs", "text/plain", "Print what the instances print, each line with its instance.", h.logs)
+	route(a, "counters", "GET /v1/services/{name}/counters", "Count flows, packets and bytes per instance since it was published.", h.counters)
+	route(a, "state-log", "GET /v1/services/{name}/state", "List the newest commits of a service's merged state.", h.stateLog)
+	route(a, "list-hosts", "GET /v1/hosts", "List the hosts.", h.hosts)
+	stream(a, "watch", "GET /v1/watch", "text/event-stream",
+		"Send every change of services, instances, intents and decisions as a server-sent event. The id is the store revision of a whole commit: a listener that sends it back as Last-Event-ID misses nothing.", h.watch)
+	route(a, "healthz", "GET /healthz", "Say that the process answers.", h.healthz)
+	route(a, "readyz", "GET /readyz", "Say that the store answers and that a control leads.", h.readyz)
+}
+
+// named is whom a request is about.
+type named struct {
+	Name   pando.ServiceName `path:"name" doc:"name of the service" example:"website"`
+	Tenant pando.Tenant      `query:"tenant" default:"default" doc:"who owns the service"`
+}
+
+func (n named) key() pando.ServiceKey { return pando.ServiceKey{Tenant: n.Tenant, Name: n.Name} }
+
+// asking is what a request that changes something may say of itself.
+type asking struct {
+	Operator string `header:"Pando-Operator" maxLength:"100" doc:"who asks, for the record"`
+	Request  string `header:"Idempotency-Key" maxLength:"100" doc:"a name for this request: sent again with it, it is not done again for as long as its service remembers the decision (its 300 newest)"`
+	IfMatch  string `header:"If-Match" doc:"the ETag of the version that the change is meant for; when the service has changed since, it is refused with 409"`
+}
+
+// by is who asks. The socket's users are one for now; a name may be given for the record.
+func (a asking) by() (pando.Asker, error) {
+	by := pando.Asker{Kind: pando.AskerOperator, Name: a.Operator, Request: a.Request}
+	if a.IfMatch == "" || a.IfMatch == "*" {
+		return by, nil
+	}
+	n, err := strconv.ParseInt(strings.Trim(a.IfMatch, `"`), 10, 64)
+	if err != nil || n <= 0 {
+		return by, fmt.Errorf("%w: If-Match %s: want an ETag of this service, such as \"42\"", pando.ErrInvalid, a.IfMatch)
+	}
+	by.Seen = pando.StoreRevision(n)
+	return by, nil
+}
+
+// one is an answer about one service.
+type one struct {
+	ETag string `header:"ETag" doc:"the version of the service's record, for If-Match"`
+	Body pando.ServiceStatus
+}
+
+func about(st pando.ServiceStatus, err error) (*one, error) {
+	return &one{ETag: strconv.Quote(strconv.FormatInt(int64(st.Version), 10)), Body: st}, err
+}
+
+// listOf is an answer with a list.
+type listOf[T any] struct{ Body []T }
+
+func all[T any](v []T, err error) (*listOf[T], error) {
+	if v == nil {
+		v = []T{}
+	}
+	return &listOf[T]{v}, err
+}
+
+type nothing struct{}
+
+func (h operators) list(ctx context.Context, _ *nothing) (*listOf[pando.ServiceStatus], error) {
+	return all(h.Services(ctx))
+}
+
+func (h operators) deploy(ctx context.Context, in *struct {
+	asking
+	Body pando.Spec
+}) (*one, error) {
+	by, err := in.by()
+	if err != nil {
+		return nil, err
+	}
+	return about(h.Deploy(ctx, in.Body, by))
+}
+
+func (h operators) show(ctx context.Context, in *struct{ named }) (*one, error) {
+	return about(h.Service(ctx, in.key()))
+}
+
+func (h operators) remove(ctx context.Context, in *struct {
+	named
+	asking
+	Purge bool `query:"purge" doc:"its state goes, too"`
+}) (*nothing, error) {
+	by, err := in.by()
+	if err != nil {
+		return nil, err
+	}
+	return nil, h.Remove(ctx, in.key(), in.Purge, by)
+}
+
 // Pinned is the body that fixes a number of instances.
 type Pinned struct {
-	Instances  int     `json:"instances"`
-	ForSeconds float64 `json:"for_seconds,omitempty"` // 0: until it is lifted
+	Instances  int     `json:"instances" minimum:"0"`
+	ForSeconds float64 `json:"for_seconds,omitempty" minimum:"0"` // 0: until it is lifted
 }
 
-// operators serves pando.Operators.
-type operators struct{ pando.Operators }
-
-// OperatorsHandler serves the operators' API. Who may reach its socket may use it.
-func OperatorsHandler(ops pando.Operators) http.Handler {
-	h := operators{ops}
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v1/services", h.list)
-	mux.HandleFunc("POST /v1/services", h.deploy)
-	mux.HandleFunc("GET /v1/services/{name}", h.show)
-	mux.HandleFunc("DELETE /v1/services/{name}", h.remove)
-	mux.HandleFunc("POST /v1/services/{name}/pin", h.pin)
-	mux.HandleFunc("DELETE /v1/services/{name}/pin", h.unpin)
-	mux.HandleFunc("GET /v1/services/{name}/why", h.why)
-	mux.HandleFunc("GET /v1/services/{name}/logs", h.logs)
-	mux.HandleFunc("GET /v1/services/{name}/counters", h.counters)
-	mux.HandleFunc("GET /v1/services/{name}/state", h.stateLog)
-	mux.HandleFunc("GET /v1/hosts", h.hosts)
-	mux.Handle("/state/", ops.State())
-	return mux
-}
-
-// service is whom a request is about: the path's name, and the query's tenant.
-func service(r *http.Request) pando.ServiceKey {
-	k := pando.DefaultService(pando.ServiceName(r.PathValue("name")))
-	if t := r.URL.Query().Get("tenant"); t != "" {
-		k.Tenant = pando.Tenant(t)
-	}
-	return k
-}
-
-// operator is who asks. The socket's users are one for now; a name may be given for the record.
-func operator(r *http.Request) pando.Asker {
-	return pando.Asker{Kind: pando.AskerOperator, Name: r.Header.Get("Pando-Operator")}
-}
-
-// number reads a query's number; absent is zero.
-func number(r *http.Request, name string) (int, error) {
-	text := r.URL.Query().Get(name)
-	if text == "" {
-		return 0, nil
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 0 {
-		return 0, fmt.Errorf("%w: %s=%s is not a number", pando.ErrInvalid, name, text)
-	}
-	return n, nil
-}
-
-// reply writes what a call returned.
-func reply[T any](w http.ResponseWriter, v T, err error) {
+func (h operators) pin(ctx context.Context, in *struct {
+	named
+	asking
+	Body Pinned
+}) (*one, error) {
+	by, err := in.by()
 	if err != nil {
-		fail(w, err, nil)
-		return
+		return nil, err
 	}
-	answer(w, http.StatusOK, v)
+	return about(h.Pin(ctx, in.key(), in.Body.Instances, pando.Seconds(in.Body.ForSeconds), by))
 }
 
-func (h operators) list(w http.ResponseWriter, r *http.Request) {
-	v, err := h.Services(r.Context())
-	reply(w, v, err)
-}
-
-func (h operators) deploy(w http.ResponseWriter, r *http.Request) {
-	var s pando.Spec
-	if err := read(r, &s); err != nil {
-		fail(w, err, nil)
-		return
-	}
-	v, err := h.Deploy(r.Context(), s, operator(r))
-	reply(w, v, err)
-}
-
-func (h operators) show(w http.ResponseWriter, r *http.Request) {
-	v, err := h.Service(r.Context(), service(r))
-	if err == nil {
-		w.Header().Set("ETag", fmt.Sprintf(`"%d"`, v.Seen))
-	}
-	reply(w, v, err)
-}
-
-func (h operators) remove(w http.ResponseWriter, r *http.Request) {
-	if err := h.Remove(r.Context(), service(r), r.URL.Query().Get("purge") == "true", operator(r)); err != nil {
-		fail(w, err, nil)
-		return
-	}
-	w.WriteHeader(http.StatusNoContent)
-}
-
-func (h operators) pin(w http.ResponseWriter, r *http.Request) {
-	var p Pinned
-	if err := read(r, &p); err != nil {
-		fail(w, err, nil)
-		return
-	}
-	v, err := h.Pin(r.Context(), service(r), p.Instances, time.Duration(p.ForSeconds*float64(time.Second)), operator(r))
-	reply(w, v, err)
-}
-
-func (h operators) unpin(w http.ResponseWriter, r *http.Request) {
-	v, err := h.Unpin(r.Context(), service(r), operator(r))
-	reply(w, v, err)
-}
-
-func (h operators) why(w http.ResponseWriter, r *http.Request) {
-	most, err := number(r, "max")
+func (h operators) unpin(ctx context.Context, in *struct {
+	named
+	asking
+}) (*one, error) {
+	by, err := in.by()
 	if err != nil {
-		fail(w, err, nil)
-		return
+		return nil, err
 	}
-	v, err := h.Why(r.Context(), service(r), most)
-	reply(w, v, err)
+	return about(h.Unpin(ctx, in.key(), by))
 }
 
-func (h operators) logs(w http.ResponseWriter, r *http.Request) {
-	lines, err := number(r, "lines")
-	if err != nil {
-		fail(w, err, nil)
-		return
+func (h operators) why(ctx context.Context, in *struct {
+	named
+	Max int `query:"max" minimum:"0" doc:"the newest so many; 0 is all that is kept"`
+}) (*listOf[pando.Because], error) {
+	return all(h.Why(ctx, in.key(), in.Max))
+}
+
+func (h operators) counters(ctx context.Context, in *struct{ named }) (*listOf[pando.EndpointCounters], error) {
+	return all(h.Counters(ctx, in.key()))
+}
+
+func (h operators) stateLog(ctx context.Context, in *struct {
+	named
+	Max int `query:"max" minimum:"1" default:"20" doc:"the newest so many"`
+}) (*listOf[pando.StateCommit], error) {
+	return all(h.StateLog(ctx, in.key(), in.Max))
+}
+
+func (h operators) hosts(ctx context.Context, _ *nothing) (*listOf[pando.Host], error) {
+	return all(h.Hosts(ctx))
+}
+
+// wellbeing is the answer of a probe.
+type wellbeing struct {
+	Body struct {
+		Status string `json:"status" enum:"ok"`
 	}
-	q := r.URL.Query()
-	log, err := h.Logs(r.Context(), service(r), pando.InstanceID(q.Get("instance")), lines, q.Get("follow") == "true")
-	if err != nil {
-		fail(w, err, nil)
-		return
+}
+
+func (h operators) healthz(context.Context, *nothing) (*wellbeing, error) {
+	var w wellbeing
+	w.Body.Status = "ok"
+	return &w, nil
+}
+
+func (h operators) readyz(ctx context.Context, _ *nothing) (*wellbeing, error) {
+	if err := h.ready(ctx); err != nil {
+		return nil, err
 	}
-	defer log.Close()
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	flush := http.NewResponseController(w)
-	_ = flush.Flush()
-	b := make([]byte, 32<<10)
-	for {
-		n, err := log.Read(b)
-		if n > 0 {
-			if _, werr := w.Write(b[:n]); werr != nil {
-				return
+	return h.healthz(ctx, nil)
+}
+
+func (h operators) logs(ctx context.Context, in *struct {
+	named
+	Instance pando.InstanceID `query:"instance" doc:"of one instance, without its name before each line"`
+	Lines    int              `query:"lines" minimum:"0" doc:"from so many lines before the end"`
+	Follow   bool             `query:"follow" doc:"go on as lines come"`
+}) (func(*sender), error) {
+	log, err := h.Logs(ctx, in.key(), in.Instance, in.Lines, in.Follow)
+	if err != nil {
+		return nil, err
+	}
+	return func(to *sender) {
+		defer log.Close()
+		b := make([]byte, 32<<10)
+		for {
+			n, err := log.Read(b)
+			if n > 0 && !to.send(b[:n]) || err != nil {
+				return // the asker is gone, or the log has ended: what was read has been sent
 			}
-			_ = flush.Flush()
 		}
-		if err != nil {
-			return // io.EOF, or the log is gone: what was read has been sent
+	}, nil
+}
+
+// known answers what no route answers with a problem, and lets no path say what it is not.
+func known(mux *http.ServeMux) http.Handler {
+	return plainPaths(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, pattern := mux.Handler(r)
+		if pattern != "" {
+			mux.ServeHTTP(w, r)
+			return
+		}
+		missed(mux, w, r)
+	}))
+}
+
+var errMethod = errors.New("method not allowed") // the path is there, but not for this method; Allow has those it is for
+
+// missed says of a request without a route whether the path or only the method is wrong.
+func missed(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
+	var methods []string
+	for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
+		other := r.Clone(r.Context())
+		other.Method = m
+		if _, pattern := mux.Handler(other); pattern != "" {
+			methods = append(methods, m)
 		}
 	}
-}
-
-func (h operators) counters(w http.ResponseWriter, r *http.Request) {
-	v, err := h.Counters(r.Context(), service(r))
-	reply(w, v, err)
-}
-
-func (h operators) stateLog(w http.ResponseWriter, r *http.Request) {
-	most, err := number(r, "max")
-	if err != nil {
-		fail(w, err, nil)
+	if len(methods) == 0 {
+		fail(w, fmt.Errorf("the path %s: %w", r.URL.Path, pando.ErrNotFound), nil)
 		return
 	}
-	if most == 0 {
-		most = 20
-	}
-	v, err := h.StateLog(r.Context(), service(r), most)
-	reply(w, v, err)
-}
-
-func (h operators) hosts(w http.ResponseWriter, r *http.Request) {
-	v, err := h.Hosts(r.Context())
-	reply(w, v, err)
+	w.Header().Set("Allow", strings.Join(methods, ", "))
+	fail(w, fmt.Errorf("%s %s: %w: want %s", r.Method, r.URL.Path, errMethod, strings.Join(methods, ", ")), nil)
 }

@@ -5,11 +5,14 @@
 package api
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"reflect"
 	"strings"
 
 	"pando.run/pando"
@@ -17,11 +20,23 @@ import (
 
 // Problem is an error on the wire (RFC 9457). Code is stable; Detail is for people.
 type Problem struct {
-	Title  string        `json:"title"`
-	Status int           `json:"status"`
-	Code   string        `json:"code"`
-	Detail string        `json:"detail"`
-	Intent *pando.Intent `json:"intent,omitempty"`
+	Title  string        `json:"title"`            // of the status
+	Status int           `json:"status"`           //
+	Code   string        `json:"code"`             // what a program may test for
+	Detail string        `json:"detail"`           // the cause and the next step
+	Intent *pando.Intent `json:"intent,omitempty"` // that was refused, or that is pending
+}
+
+// Error, GetStatus, GetHeaders and ContentType are what the library that serves the operators' contract asks of an error.
+func (p *Problem) Error() string             { return p.Detail }
+func (p *Problem) GetStatus() int            { return p.Status }
+func (p *Problem) ContentType(string) string { return "application/problem+json" }
+
+func (p *Problem) GetHeaders() http.Header {
+	if p.Status == http.StatusServiceUnavailable {
+		return http.Header{"Retry-After": {"1"}}
+	}
+	return nil
 }
 
 // problems maps the root's sentinels to the wire and back.
@@ -40,10 +55,15 @@ var problems = []struct {
 	{pando.ErrStoreFull, "store_full", http.StatusInsufficientStorage},
 	{pando.ErrUnavailable, "unavailable", http.StatusServiceUnavailable},
 	{pando.ErrNotReady, "not_ready", http.StatusGatewayTimeout},
+	{pando.ErrNoRoom, "no_room", http.StatusConflict},
+	{pando.ErrFenced, "fenced", http.StatusConflict},
+	{pando.ErrCompacted, "compacted", http.StatusGone},
+	{pando.ErrUnsupported, "unsupported", http.StatusNotImplemented},
+	{errMethod, "method", http.StatusMethodNotAllowed},
 }
 
-func problemOf(err error, intent *pando.Intent) Problem {
-	p := Problem{Status: http.StatusInternalServerError, Code: "internal", Detail: err.Error(), Intent: intent}
+func problemOf(err error, intent *pando.Intent) *Problem {
+	p := &Problem{Status: http.StatusInternalServerError, Code: "internal", Detail: err.Error(), Intent: intent}
 	for _, k := range problems {
 		if errors.Is(err, k.err) {
 			p.Status, p.Code = k.status, k.code
@@ -76,9 +96,7 @@ func (r remote) Unwrap() error { return r.sentinel }
 func fail(w http.ResponseWriter, err error, intent *pando.Intent) {
 	p := problemOf(err, intent)
 	w.Header().Set("Content-Type", "application/problem+json")
-	if p.Status == http.StatusServiceUnavailable {
-		w.Header().Set("Retry-After", "1")
-	}
+	maps.Copy(w.Header(), p.GetHeaders())
 	w.WriteHeader(p.Status)
 	_ = json.NewEncoder(w).Encode(p) // the asker is gone
 }
@@ -98,12 +116,33 @@ func read(r *http.Request, v any) error {
 	if err != nil || len(b) == 0 {
 		return err
 	}
-	d := json.NewDecoder(strings.NewReader(string(b)))
+	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	if err := d.Decode(v); err != nil {
-		return fmt.Errorf("%w: the body: %w", pando.ErrInvalid, err)
+		return fmt.Errorf("%w: the body: %w%s", pando.ErrInvalid, err, meantField(err, v))
+	}
+	if d.More() {
+		return fmt.Errorf("%w: the body goes on after its end at byte %d", pando.ErrInvalid, d.InputOffset())
 	}
 	return nil
+}
+
+// meantField suggests a field of v for one that it does not have.
+func meantField(err error, v any) string {
+	_, name, ok := strings.Cut(err.Error(), "unknown field ")
+	t := reflect.TypeOf(v).Elem()
+	if !ok || t.Kind() != reflect.Struct {
+		return ""
+	}
+	var known []string
+	for i := range t.NumField() {
+		field, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		known = append(known, field)
+	}
+	if best := pando.Nearest(strings.Trim(name, `"`), known); best != "" {
+		return fmt.Sprintf(": did you mean %q?", best)
+	}
+	return ": known are " + strings.Join(known, ", ")
 }
 
 func readBytes(r *http.Request, most int64) ([]byte, error) {

@@ -1,21 +1,15 @@
 package api
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
-	"time"
 
 	"pando.run/pando"
 )
 
 // stateBytesMax bounds one value of the state.
 const stateBytesMax = 16 << 20
-
-// heartbeat is how often a silent stream of events says that it is alive.
-const heartbeat = 15 * time.Second
 
 // self serves one instance.
 type self struct {
@@ -26,30 +20,46 @@ type self struct {
 // SelfHandler serves an instance on its own socket. The socket is the identity: there is no token, and no other instance
 // can be named.
 func SelfHandler(s pando.Self, i pando.InstanceID) http.Handler {
-	h := self{s, i}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v1/self", h.describe)
-	mux.HandleFunc("POST /v1/self/ready", h.ready)
-	mux.HandleFunc("POST /v1/self/replicate", h.replicate)
-	mux.HandleFunc("POST /v1/self/halt", h.halt)
-	mux.HandleFunc("POST /v1/self/die", h.die)
-	mux.HandleFunc("PUT /v1/self/metrics", h.metrics)
-	mux.HandleFunc("GET /v1/self/events", h.events)
-	mux.HandleFunc("POST /v1/self/state/commit", h.commit)
-	mux.HandleFunc("POST /v1/self/state/pull", h.merge(s.StatePull))
-	mux.HandleFunc("POST /v1/self/state/push", h.merge(s.StatePush))
-	mux.HandleFunc("GET /v1/self/state/{path...}", h.get)
-	mux.HandleFunc("PUT /v1/self/state/{path...}", h.write(s.StatePut))
-	mux.HandleFunc("PATCH /v1/self/state/{path...}", h.write(s.StatePatch))
-	mux.HandleFunc("DELETE /v1/self/state/{path...}", h.delete)
-	return plainPaths(mux)
+	for _, r := range (self{s, i}).routes() {
+		mux.HandleFunc(r.pattern, r.do)
+	}
+	return known(mux)
+}
+
+// selfRoute is one request that an instance may make, with the line of the reference about it.
+type selfRoute struct {
+	pattern, summary, takes, answers string
+	do                               http.HandlerFunc
+}
+
+// routes is the contract with instances.
+func (h self) routes() []selfRoute {
+	const ask = `{"reason": "812 req/s > 600", "inputs": {"req/s": 812, "limit": 600}, "wait": false}, or nothing`
+	return []selfRoute{
+		{"GET /v1/self", "Describe the instance, its service's VIP and budget, and its fellows.", "", "200 SelfView", h.describe},
+		{"POST /v1/self/ready", "Say that the instance may take traffic. Saying it again changes nothing.", "", "204", h.ready},
+		{"POST /v1/self/replicate", "Ask for one more instance. `wait` (or ?wait=true) returns once it is in rotation or failed.", ask, "202 Intent; 409 refused with the budget, or conflict with the pending Intent", h.replicate},
+		{"POST /v1/self/halt", "Take the instance out of rotation: no new flow reaches it from a host that acknowledged.", ask, "200 HaltResult; 409 refused below min", h.halt},
+		{"POST /v1/self/die", "Give the sandbox up. Refused before halt, with open flows, and until the state is merged.", ask, "202 Intent; 409 refused", h.die},
+		{"PUT /v1/self/metrics", "Say how the instance is.", `{"queue": 12}`, "204", h.metrics},
+		{"GET /v1/self/events", "Hear what happens, as server-sent events: drained, halted, peers, budget, state, intent. Last-Event-ID resumes.", "", "200 stream of SelfEvent", h.events},
+		{"POST /v1/self/state/commit", "Make everything written so far survive the instance; durable when answered.", `{"message": "…"}, or nothing`, `200 {"commit": "…"}`, h.commit},
+		{"POST /v1/self/state/pull", "Take what others pushed into the instance's branch.", "", "200 MergeResult", h.merge(pando.Self.StatePull)},
+		{"POST /v1/self/state/push", "Commit, then merge the branch into main; durable when answered.", "", "200 MergeResult", h.merge(pando.Self.StatePush)},
+		{"GET /v1/self/state/{path...}", "Read a value as it is; a path that ends in / (or is empty) lists what is below it.", "", "200 bytes, with the type in Pando-State-Type; or a list of StateEntry", h.get},
+		{"PUT /v1/self/state/{path...}", "Write a value.", "bytes, at most 16 MiB", "204", h.write(pando.Self.StatePut)},
+		{"PATCH /v1/self/state/{path...}", "Apply a delta: a number to add to a counter, lines to append to a log, +member and -member lines to a set.", "bytes, at most 16 MiB", "204", h.write(pando.Self.StatePatch)},
+		{"DELETE /v1/self/state/{path...}", "Delete a path.", "", "204", h.delete},
+	}
 }
 
 // plainPaths refuses what a router would tidy up: a path that is not what it says is an attempt at another one.
 func plainPaths(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		for part := range strings.SplitSeq(r.URL.Path, "/") {
-			if part == ".." || part == "." {
+		parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/"), "/")
+		for i, part := range parts {
+			if part == ".." || part == "." || part == "" && i < len(parts)-1 {
 				fail(w, fmt.Errorf("%w: the path %q has a part %q", pando.ErrInvalid, r.URL.Path, part), nil)
 				return
 			}
@@ -140,13 +150,10 @@ func (h self) metrics(w http.ResponseWriter, r *http.Request) {
 
 // events streams server-sent events; Last-Event-ID resumes where a listener was cut off.
 func (h self) events(w http.ResponseWriter, r *http.Request) {
-	var after uint64
-	if id := r.Header.Get("Last-Event-ID"); id != "" {
-		var err error
-		if after, err = strconv.ParseUint(id, 10, 64); err != nil {
-			fail(w, fmt.Errorf("%w: Last-Event-ID %q is not a number", pando.ErrInvalid, id), nil)
-			return
-		}
+	after, err := eventID(r.Header.Get("Last-Event-ID"))
+	if err != nil {
+		fail(w, err, nil)
+		return
 	}
 	events, err := h.Events(r.Context(), h.id, after)
 	if err != nil {
@@ -155,27 +162,9 @@ func (h self) events(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.WriteHeader(http.StatusOK)
-	flush := http.NewResponseController(w)
-	_ = flush.Flush()
-	beat := time.NewTicker(heartbeat)
-	defer beat.Stop()
-	for {
-		select {
-		case e, ok := <-events:
-			if !ok {
-				return
-			}
-			b, err := json.Marshal(e)
-			if err != nil {
-				return
-			}
-			fmt.Fprintf(w, "id: %d\nevent: %s\ndata: %s\n\n", e.ID, e.Kind, b)
-		case <-beat.C:
-			fmt.Fprint(w, ": alive\n\n")
-		}
-		if flush.Flush() != nil {
-			return
-		}
+	to := newSender(w)
+	if to.send(nil) {
+		pass(to, events, func(e pando.SelfEvent) []byte { return event(fmt.Appendf(nil, "id: %d\n", e.ID), string(e.Kind), e) })
 	}
 }
 

@@ -8,9 +8,9 @@ import (
 	"pando.run/pando"
 )
 
-func (h self) merge(do func(context.Context, pando.InstanceID) (pando.MergeResult, error)) http.HandlerFunc {
+func (h self) merge(do func(pando.Self, context.Context, pando.InstanceID) (pando.MergeResult, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		v, err := do(r.Context(), h.id)
+		v, err := do(h.Self, r.Context(), h.id)
 		if err != nil {
 			fail(w, err, nil)
 			return
@@ -41,11 +41,11 @@ func (h self) get(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(v.Bytes) // the asker is gone
 }
 
-func (h self) write(do func(context.Context, pando.InstanceID, string, []byte) error) http.HandlerFunc {
+func (h self) write(do func(pando.Self, context.Context, pando.InstanceID, string, []byte) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		b, err := readBytes(r, stateBytesMax)
 		if err == nil {
-			err = do(r.Context(), h.id, r.PathValue("path"), b)
+			err = do(h.Self, r.Context(), h.id, r.PathValue("path"), b)
 		}
 		if err != nil {
 			fail(w, err, nil)

@@ -46,8 +46,11 @@ func (c *Control) deploy(w *pando.World, s pando.Spec, by pando.Asker, now time.
 	case svc.Removing:
 		return pando.Txn{}, fmt.Errorf("%w: it is being removed; wait until `pando ps` no longer shows it", pando.ErrConflict)
 	}
+	if done, err := settled(w, old.V, old.Modified, key, by); done || err != nil {
+		return pando.Txn{}, err
+	}
 	if known, ok := w.SpecOf(key, svc.Target); ok && sameSpec(known, s) {
-		return pando.Txn{}, nil
+		return c.nothing(key, by, now, fmt.Sprintf("revision %d is this spec already", svc.Target)), nil
 	}
 	svc.Latest++
 	svc.Target, svc.Rolling, svc.Asked = svc.Latest, 0, now
@@ -62,6 +65,30 @@ func (c *Control) deploy(w *pando.World, s pando.Spec, by pando.Asker, now time.
 	return pando.Txn{If: []pando.Condition{{Key: key.Key(), Modified: old.Modified}}, Put: []pando.Stored{svc, r, d}}, nil
 }
 
+// settled says whether a request was done before, and refuses one that was made on a version that is no longer there.
+func settled(w *pando.World, svc pando.Service, version pando.StoreRevision, key pando.ServiceKey, by pando.Asker) (bool, error) {
+	if by.Request != "" && slices.ContainsFunc(w.DecisionsOf(key), func(d pando.Decision) bool { return d.By.Request == by.Request }) {
+		return true, nil
+	}
+	switch {
+	case by.Seen == 0 || by.Seen == version:
+		return false, nil
+	case version == 0:
+		return false, fmt.Errorf("%w: version %d of %s was asked for, and it is not there", pando.ErrConflict, by.Seen, key)
+	}
+	return false, fmt.Errorf("%w: %s is %s at version %d and was at %d when you looked: look again", pando.ErrConflict, key, svc.Phase, version, by.Seen)
+}
+
+// nothing records a request that found everything as it asked, so that it changes nothing when it is sent again later.
+func (c *Control) nothing(key pando.ServiceKey, by pando.Asker, now time.Time, reason string) pando.Txn {
+	if by.Request == "" {
+		return pando.Txn{}
+	}
+	return pando.Txn{Put: []pando.Stored{pando.Decision{
+		ID: c.IDs.Sequential(now), Service: key, Kind: pando.DecidedNothing, By: by, Reason: reason, At: now,
+	}}}
+}
+
 func sameSpec(a, b pando.Spec) bool {
 	x, errA := pando.Encode(a)
 	y, errB := pando.Encode(b)
@@ -70,7 +97,7 @@ func sameSpec(a, b pando.Spec) bool {
 
 // Remove implements pando.Operators.
 func (c *Control) Remove(ctx context.Context, s pando.ServiceKey, purge bool, by pando.Asker) error {
-	return c.edit(ctx, s, func(svc *pando.Service, now time.Time) *pando.Decision {
+	return c.edit(ctx, s, by, func(svc *pando.Service, now time.Time) *pando.Decision {
 		svc.Removing, svc.Purge = true, purge
 		return &pando.Decision{Kind: pando.DecidedRemove, By: by, Reason: "asked to go"}
 	})
@@ -81,7 +108,7 @@ func (c *Control) Pin(ctx context.Context, s pando.ServiceKey, n int, keep time.
 	if n < 0 || n > pando.EndpointsMax {
 		return pando.ServiceStatus{}, fmt.Errorf("%w: %d instances: want 0 to %d", pando.ErrInvalid, n, pando.EndpointsMax)
 	}
-	err := c.edit(ctx, s, func(svc *pando.Service, now time.Time) *pando.Decision {
+	err := c.edit(ctx, s, by, func(svc *pando.Service, now time.Time) *pando.Decision {
 		before := scale.Capacity(c.world.Of(s))
 		if svc.Pin.Holds(now) {
 			before = svc.Pin.Before
@@ -102,7 +129,7 @@ func (c *Control) Pin(ctx context.Context, s pando.ServiceKey, n int, keep time.
 
 // Unpin implements pando.Operators.
 func (c *Control) Unpin(ctx context.Context, s pando.ServiceKey, by pando.Asker) (pando.ServiceStatus, error) {
-	err := c.edit(ctx, s, func(svc *pando.Service, now time.Time) *pando.Decision {
+	err := c.edit(ctx, s, by, func(svc *pando.Service, now time.Time) *pando.Decision {
 		if !svc.Pin.Holds(now) {
 			return nil
 		}
@@ -118,16 +145,19 @@ func (c *Control) Unpin(ctx context.Context, s pando.ServiceKey, by pando.Asker)
 }
 
 // edit changes the record of one service, with a decision that says so.
-func (c *Control) edit(ctx context.Context, s pando.ServiceKey, f func(*pando.Service, time.Time) *pando.Decision) error {
+func (c *Control) edit(ctx context.Context, s pando.ServiceKey, by pando.Asker, f func(*pando.Service, time.Time) *pando.Decision) error {
 	return c.change(ctx, func(w *pando.World, now time.Time) (pando.Txn, error) {
 		old, ok := w.Services[s]
 		if !ok {
 			return pando.Txn{}, fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
 		}
+		if done, err := settled(w, old.V, old.Modified, s, by); done || err != nil {
+			return pando.Txn{}, err
+		}
 		svc := old.V
 		d := f(&svc, now)
 		if d == nil {
-			return pando.Txn{}, nil
+			return c.nothing(s, by, now, "it was so already"), nil
 		}
 		d.ID, d.Service, d.At = c.IDs.Sequential(now), s, now
 		return pando.Txn{If: []pando.Condition{old.If()}, Put: []pando.Stored{svc, *d}}, nil
@@ -221,7 +251,7 @@ func (c *Control) status(s pando.ServiceKey) (pando.ServiceStatus, bool) {
 	spec, _ := c.world.SpecOf(s, v.V.Target)
 	st := pando.ServiceStatus{
 		Service: v.V, DNS: string(s.Name) + ".pando", Ports: spec.Ports, Scale: spec.Scale,
-		Instances: []pando.InstanceStatus{}, Seen: c.world.Seen,
+		Instances: []pando.InstanceStatus{}, Version: v.Modified, Seen: c.world.Seen,
 	}
 	if v.V.VIP4.IsValid() {
 		st.VIP = v.V.VIP4.String()

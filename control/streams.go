@@ -54,7 +54,10 @@ func changes(b pando.Batch) []pando.Change {
 	}
 	var out []pando.Change
 	for _, r := range b.Changes {
-		change := pando.Change{Revision: b.Revision, Kind: r.Key.Kind(), Key: r.Key, Deleted: r.Value == nil}
+		change := pando.Change{Revision: b.Revision, Kind: r.Key.Kind(), Key: r.Key, Deleted: r.Value == nil, More: true}
+		if change.Kind == pando.KindLeader {
+			continue
+		}
 		if r.Value != nil {
 			v, err := pando.DecodeAny(r)
 			if err != nil || v == nil {
@@ -63,6 +66,9 @@ func changes(b pando.Batch) []pando.Change {
 			change.Value = v
 		}
 		out = append(out, change)
+	}
+	if len(out) > 0 {
+		out[len(out)-1].More = false
 	}
 	return out
 }

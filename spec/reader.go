@@ -191,35 +191,12 @@ func (r *reader) check(s pando.Spec, where map[string]ast.Node) {
 
 // suggest finds the key that was probably meant.
 func suggest(key string, table []field) string {
-	best, distance := "", 1+max(1, len(key)/3)
-	for _, f := range table {
-		if d := levenshtein(key, f.name); d < distance {
-			best, distance = f.name, d
-		}
+	known := make([]string, len(table))
+	for i, f := range table {
+		known[i] = f.name
 	}
-	if best != "" {
+	if best := pando.Nearest(key, known); best != "" {
 		return fmt.Sprintf(": did you mean `%s`?", best)
 	}
 	return ": known are " + names(table)
-}
-
-// levenshtein is the number of letters to change, add or drop to make a into b.
-func levenshtein(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		corner := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			swap := corner
-			if a[i] != b[j] {
-				swap++
-			}
-			corner = row[j+1]
-			row[j+1] = min(swap, row[j]+1, corner+1)
-		}
-	}
-	return row[len(b)]
 }

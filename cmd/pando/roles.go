@@ -72,7 +72,7 @@ func serve(ctx context.Context, p place) error {
 	}
 	jobs := []func(context.Context) error{
 		ctl.Run,
-		serveHTTP(operators, api.OperatorsHandler(ctl)),
+		serveHTTP(operators, api.OperatorsHandler(ctl, leads(store.Registry()))),
 		func(ctx context.Context) error {
 			select {
 			case err := <-store.Err():
@@ -93,6 +93,17 @@ func serve(ctx context.Context, p place) error {
 	}
 	log.Info("ready", "api", p.api(), "states", p.HTTP)
 	return together(ctx, jobs...)
+}
+
+// leads says whether the store answers and a control leads.
+func leads(r pando.Registry) func(context.Context) error {
+	return func(ctx context.Context) error {
+		s, err := r.Snapshot(ctx, pando.LeaderKey("control"))
+		if err == nil && len(s.Records) == 0 {
+			err = fmt.Errorf("%w: no control leads yet", pando.ErrUnavailable)
+		}
+		return err
+	}
 }
 
 func agentCommand() *cobra.Command {

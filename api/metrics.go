@@ -1,0 +1,96 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"pando.run/pando"
+)
+
+// metrics answers scrapes with what the operators' API knows at that moment; nothing is counted twice.
+func (h operators) metrics() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		registry := prometheus.NewPedanticRegistry()
+		registry.MustRegister(gauges{r.Context(), h.Operators})
+		promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
+	})
+}
+
+// gauges reads the cluster for one scrape.
+type gauges struct {
+	ctx context.Context
+	pando.Operators
+}
+
+var (
+	ofService  = []string{"tenant", "service"}
+	ofEndpoint = []string{"tenant", "service", "instance"}
+
+	metricServices  = prometheus.NewDesc("pando_service_info", "Always 1; the phase of a service is a label.", append(ofService, "phase"), nil)
+	metricInstances = prometheus.NewDesc("pando_instances", "Instances by phase.", append(ofService, "phase"), nil)
+	metricMax       = prometheus.NewDesc("pando_instances_max", "The budget of a service.", ofService, nil)
+	metricDecisions = prometheus.NewDesc("pando_decisions", "Decisions that the service still remembers (its 300 newest), by kind.", append(ofService, "kind"), nil)
+	metricFlows     = prometheus.NewDesc("pando_flows_total", "New flows steered to an instance.", ofEndpoint, nil)
+	metricPackets   = prometheus.NewDesc("pando_packets_total", "Packets steered to an instance.", ofEndpoint, nil)
+	metricBytes     = prometheus.NewDesc("pando_bytes_total", "Bytes steered to an instance.", ofEndpoint, nil)
+	metricHosts     = prometheus.NewDesc("pando_host_info", "Always 1 for a host that has its lease.", []string{"host", "version"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (g gauges) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{metricServices, metricInstances, metricMax, metricDecisions, metricFlows, metricPackets, metricBytes, metricHosts} {
+		to <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (g gauges) Collect(to chan<- prometheus.Metric) {
+	send := func(d *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, kind, value, labels...)
+	}
+	hosts, err := g.Hosts(g.ctx)
+	if err != nil {
+		to <- prometheus.NewInvalidMetric(metricHosts, err)
+	}
+	for _, h := range hosts {
+		send(metricHosts, prometheus.GaugeValue, 1, string(h.Name), h.Version)
+	}
+	services, err := g.Services(g.ctx)
+	if err != nil {
+		to <- prometheus.NewInvalidMetric(metricServices, err)
+	}
+	for _, st := range services {
+		labels := []string{string(st.Tenant), string(st.Name)}
+		send(metricServices, prometheus.GaugeValue, 1, append(labels, string(st.Phase))...)
+		send(metricMax, prometheus.GaugeValue, float64(st.Scale.Max), labels...)
+		phases, kinds := map[string]int{}, map[string]int{}
+		for _, i := range st.Instances {
+			phases[string(i.Phase)]++
+		}
+		for p, n := range phases {
+			send(metricInstances, prometheus.GaugeValue, float64(n), append(labels, p)...)
+		}
+		because, err := g.Why(g.ctx, st.ServiceKey, 0)
+		for _, b := range because {
+			if err == nil && b.Decision != nil {
+				kinds[string(b.Decision.Kind)]++
+			}
+		}
+		for k, n := range kinds {
+			send(metricDecisions, prometheus.GaugeValue, float64(n), append(labels, k)...)
+		}
+		counters, err := g.Counters(g.ctx, st.ServiceKey)
+		if err != nil {
+			continue // it has gone since, or its host does not answer: the others count
+		}
+		for _, c := range counters {
+			of := append(labels, string(c.Instance))
+			send(metricFlows, prometheus.CounterValue, float64(c.Flows), of...)
+			send(metricPackets, prometheus.CounterValue, float64(c.Packets), of...)
+			send(metricBytes, prometheus.CounterValue, float64(c.Bytes), of...)
+		}
+	}
+}

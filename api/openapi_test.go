@@ -1,0 +1,184 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"go/ast"
+	"go/doc"
+	"go/parser"
+	"go/token"
+	"net/http"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+)
+
+var update = flag.Bool("update", false, "write the generated files")
+
+// compare holds a generated file against what is committed.
+func compare(t *testing.T, path string, want []byte) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s is stale: make it again with `go test ./api -update`", path)
+	}
+}
+
+// contract builds the operators' API and returns its document with the comments of the sources.
+func contract(t *testing.T) *huma.OpenAPI {
+	t.Helper()
+	a := humago.New(http.NewServeMux(), document())
+	operators{}.routes(a)
+	explain(readSources(t), a.OpenAPI().Components.Schemas)
+	return a.OpenAPI()
+}
+
+func TestTheDocumentIsTheCode(t *testing.T) {
+	text, err := json.MarshalIndent(contract(t), "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	compare(t, "openapi.json", append(text, '\n'))
+}
+
+func TestTheReferenceIsTheCode(t *testing.T) {
+	compare(t, filepath.Join("..", "docs", "reference", "api.md"), reference(contract(t), readSources(t)))
+}
+
+// explain puts what the sources say of types, fields and constants into the schemas.
+func explain(words words, schemas huma.Registry) {
+	for name, s := range schemas.Map() {
+		typ := schemas.TypeFromRef("#/components/schemas/" + name)
+		s.Description = words.types[typ.Name()]
+		for i := range typ.NumField() {
+			f := typ.Field(i)
+			explainField(s, typ.Name(), f, words)
+			if f.Anonymous {
+				for j := range f.Type.NumField() {
+					explainField(s, f.Type.Name(), f.Type.Field(j), words)
+				}
+			}
+		}
+	}
+}
+
+func explainField(s *huma.Schema, owner string, f reflect.StructField, words words) {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	p := s.Properties[name]
+	if p == nil || p.Ref != "" {
+		return
+	}
+	if p.Description == "" {
+		p.Description = words.fields[owner+"."+f.Name]
+	}
+	if values := words.values[f.Type.Name()]; len(values) > 0 && p.Type == "string" {
+		for _, v := range values {
+			p.Enum = append(p.Enum, v)
+		}
+	}
+}
+
+// words are what the sources say: of a type, of a field (Type.Field), and which values a type of strings has.
+type words struct {
+	types, fields map[string]string
+	values        map[string][]string
+	errors        map[string]string // of a sentinel's text: when it comes
+}
+
+func readSources(t *testing.T) words {
+	t.Helper()
+	w := words{map[string]string{}, map[string]string{}, map[string][]string{}, map[string]string{}}
+	fset := token.NewFileSet()
+	for _, dir := range []string{"..", "."} {
+		var files []*ast.File
+		paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range paths {
+			f, err := parser.ParseFile(fset, path, nil, parser.ParseComments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.HasSuffix(path, "_test.go") {
+				files = append(files, f)
+			}
+		}
+		p, err := doc.NewFromFiles(fset, files, "pando.run/pando", doc.AllDecls)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, typ := range p.Types {
+			w.take(typ)
+		}
+		for _, v := range p.Vars {
+			w.takeErrors(v)
+		}
+	}
+	if len(w.values) < 5 || len(w.fields) < 50 {
+		t.Fatalf("read %d fields and %d types of values: the test is looking in the wrong place", len(w.fields), len(w.values))
+	}
+	return w
+}
+
+func (w words) take(typ *doc.Type) {
+	w.types[typ.Name] = strings.TrimSpace(strings.ReplaceAll(typ.Doc, "\n", " "))
+	if i := strings.Index(typ.Doc, "\n\n"); i >= 0 { // a drawing follows
+		w.types[typ.Name] = strings.ReplaceAll(typ.Doc[:i], "\n", " ")
+	}
+	for _, spec := range typ.Decl.Specs {
+		s, ok := spec.(*ast.TypeSpec).Type.(*ast.StructType)
+		if !ok {
+			continue
+		}
+		for _, f := range s.Fields.List {
+			for _, n := range f.Names {
+				text := f.Doc.Text() + f.Comment.Text()
+				w.fields[typ.Name+"."+n.Name] = strings.TrimSpace(strings.ReplaceAll(text, "\n", " "))
+			}
+		}
+	}
+	for _, c := range typ.Consts {
+		for _, spec := range c.Decl.Specs {
+			for _, v := range spec.(*ast.ValueSpec).Values {
+				if lit, ok := v.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+					text, _ := strconv.Unquote(lit.Value)
+					w.values[typ.Name] = append(w.values[typ.Name], text)
+				}
+			}
+		}
+	}
+}
+
+func (w words) takeErrors(v *doc.Value) {
+	for _, spec := range v.Decl.Specs {
+		s := spec.(*ast.ValueSpec)
+		if len(s.Values) != 1 {
+			continue
+		}
+		call, ok := s.Values[0].(*ast.CallExpr)
+		if !ok || len(call.Args) != 1 {
+			continue
+		}
+		if lit, ok := call.Args[0].(*ast.BasicLit); ok && lit.Kind == token.STRING {
+			text, _ := strconv.Unquote(lit.Value)
+			w.errors[text] = strings.TrimSpace(s.Comment.Text())
+		}
+	}
+}

@@ -1,0 +1,169 @@
+package api
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"maps"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"pando.run/pando"
+)
+
+// reference is docs/reference/api.md: both contracts, and the types that they speak of.
+func reference(o *huma.OpenAPI, words words) []byte {
+	var b bytes.Buffer
+	b.WriteString(`# The HTTP APIs
+
+<!-- Made from api/ and the comments of the types by: go test ./api -update -->
+
+Two contracts, each on a unix socket: what [operators](#what-operators-ask) ask of a cluster, and what an
+[instance](#what-an-instance-asks) asks of its host. Bodies are JSON of at most 1 MiB; a field that nobody knows is refused, with
+the one that was probably meant. A path with ` + "`..`" + ` is refused, not tidied up.
+
+`)
+	problemTable(&b, words)
+	b.WriteString(`
+## What operators ask
+
+On ` + "`/run/pando/api.sock`" + ` (mode 0660: who may open it may use it). The same contract for programs is
+[api/openapi.json](../../api/openapi.json), also served at ` + "`GET /openapi.json`" + `. Prometheus reads ` + "`GET /metrics`" + `, git
+clones ` + "`GET /state/NAME.git`" + ` (read-only).
+
+    curl --unix-socket /run/pando/api.sock http://pando/v1/services/website
+
+Whatever changes something takes three optional headers: ` + "`Idempotency-Key`" + ` names the request, so that sending it again does not do
+it again; ` + "`If-Match`" + ` carries the ETag that a status came with, and refuses the change if the service has changed since;
+` + "`Pando-Operator`" + ` says for the record who asks.
+`)
+	for _, path := range slices.Sorted(maps.Keys(o.Paths)) {
+		item := o.Paths[path]
+		for _, op := range []*huma.Operation{item.Get, item.Post, item.Put, item.Delete} {
+			if op != nil {
+				operationText(&b, op)
+			}
+		}
+	}
+	b.WriteString("\n## What an instance asks\n\nOn its own socket, the one that `PANDO_SOCKET` names. The socket is the identity: there is no token.\n\n" +
+		"    curl --unix-socket $PANDO_SOCKET -X POST http://self/v1/self/replicate -d '{\"reason\": \"812 req/s > 600\"}'\n\n" +
+		"| request | what it does | body | answer |\n|---|---|---|---|\n")
+	for _, r := range (self{}).routes() {
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", strings.Replace(r.pattern, "...", "", 1), r.summary, code(r.takes), r.answers)
+	}
+	b.WriteString("\n## Types\n")
+	typesText(&b, o, words)
+	return b.Bytes()
+}
+
+func code(s string) string {
+	if !strings.HasPrefix(s, "{") {
+		return s
+	}
+	json, rest, _ := strings.Cut(s, ", or")
+	if rest != "" {
+		rest = ", or" + rest
+	}
+	return "`" + json + "`" + rest
+}
+
+func problemTable(b *bytes.Buffer, words words) {
+	b.WriteString("Every error is a problem (RFC 9457): `{\"title\", \"status\", \"code\", \"detail\"}`. `code` is stable, `detail` names the cause and the next step.\n\n" +
+		"| code | status | when |\n|---|---|---|\n")
+	for _, p := range problems {
+		fmt.Fprintf(b, "| `%s` | %d | %s |\n", p.code, p.status, cmp.Or(words.errors[p.err.Error()], p.err.Error()))
+	}
+	fmt.Fprintf(b, "| `internal` | %d | a defect; the server's log has more |\n", http.StatusInternalServerError)
+}
+
+func operationText(b *bytes.Buffer, op *huma.Operation) {
+	fmt.Fprintf(b, "\n### `%s %s`\n\n%s\n", op.Method, op.Path, op.Summary)
+	var lines []string
+	for _, p := range op.Parameters {
+		if p.In == "header" && p.Name != "Last-Event-ID" || p.Name == "name" || p.Name == "tenant" {
+			continue // the same everywhere
+		}
+		lines = append(lines, fmt.Sprintf("- `%s` (%s): %s", p.Name, p.In, p.Description))
+	}
+	if op.RequestBody != nil {
+		lines = append(lines, "- body: "+link(op.RequestBody.Content["application/json"].Schema))
+	}
+	status := "200"
+	if op.Responses[status] == nil {
+		status = "204"
+	}
+	answer := ""
+	for kind, m := range op.Responses[status].Content {
+		answer = " " + kind
+		if kind == "application/json" {
+			answer = " " + link(m.Schema)
+		}
+	}
+	lines = append(lines, "- answer: "+status+answer)
+	fmt.Fprintf(b, "\n%s\n", strings.Join(lines, "\n"))
+}
+
+// link names the type of a schema.
+func link(s *huma.Schema) string {
+	switch {
+	case s == nil:
+		return ""
+	case s.Ref != "":
+		name := s.Ref[strings.LastIndexByte(s.Ref, '/')+1:]
+		return "[" + name + "](#" + strings.ToLower(name) + ")"
+	case s.Type == huma.TypeArray:
+		return "list of " + link(s.Items)
+	case s.Type == huma.TypeObject:
+		if of, ok := s.AdditionalProperties.(*huma.Schema); ok {
+			return "map of " + link(of)
+		}
+		return "object"
+	case s.Format != "" && s.Type == huma.TypeString:
+		return s.Format
+	}
+	return s.Type
+}
+
+// typesText is a table per type: those of the operators' contract, then those that only instances see.
+func typesText(b *bytes.Buffer, o *huma.OpenAPI, words words) {
+	schemas := huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)
+	for _, v := range []any{pando.SelfView{}, pando.HaltResult{}, pando.SelfEvent{}, pando.StateEntry{}, pando.MergeResult{}, pando.Ask{}, pando.Change{}} {
+		schemas.Schema(reflect.TypeOf(v), true, "")
+	}
+	explain(words, schemas)
+	all := maps.Clone(o.Components.Schemas.Map())
+	for name, s := range schemas.Map() {
+		if all[name] == nil {
+			all[name] = s
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		s := all[name]
+		fmt.Fprintf(b, "\n### %s\n\n", name)
+		if s.Description != "" {
+			fmt.Fprintf(b, "%s\n\n", s.Description)
+		}
+		b.WriteString("| field | type | |\n|---|---|---|\n")
+		for _, field := range slices.SortedFunc(maps.Keys(s.Properties), func(a, b string) int { return cmp.Compare(a, b) }) {
+			p := s.Properties[field]
+			text := strings.ReplaceAll(p.Description, "|", "\\|")
+			if len(p.Enum) > 0 {
+				words := make([]string, len(p.Enum))
+				for i, v := range p.Enum {
+					words[i] = fmt.Sprintf("`%v`", v)
+				}
+				text = strings.TrimPrefix(strings.Join(words, ", ")+": "+text, ": ")
+				text = strings.TrimSuffix(text, ": ")
+			}
+			optional := "?"
+			if slices.Contains(s.Required, field) {
+				optional = ""
+			}
+			fmt.Fprintf(b, "| `%s`%s | %s | %s |\n", field, optional, link(p), text)
+		}
+	}
+}

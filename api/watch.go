@@ -1,0 +1,96 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	"pando.run/pando"
+)
+
+// heartbeat is how often a silent stream of events says that it is alive.
+const heartbeat = 15 * time.Second
+
+// watch streams changes. The id of an event stands for a whole commit, so it comes with the commit's last change.
+func (h operators) watch(ctx context.Context, in *struct {
+	After   pando.StoreRevision `query:"after" minimum:"0" doc:"a store revision, such as seen of a status; 0 is from now on"`
+	LastID  string              `header:"Last-Event-ID" doc:"the id of the last event that arrived; it wins over after"`
+	Service pando.ServiceName   `query:"service" doc:"changes of one service only"`
+	Tenant  pando.Tenant        `query:"tenant" default:"default" doc:"who owns the service"`
+}) (func(*sender), error) {
+	after, err := eventID(in.LastID)
+	if err != nil {
+		return nil, err
+	}
+	if after == 0 {
+		after = uint64(in.After)
+	}
+	of := pando.ServiceKey{Tenant: in.Tenant, Name: in.Service}
+	return func(to *sender) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		events := h.Watch(ctx, pando.StoreRevision(after))
+		pass(to, events, func(c pando.Change) []byte { return change(c, of) })
+	}, nil
+}
+
+// change writes one change as an event: its kind is the event's, a change of no interest only moves the id on.
+func change(c pando.Change, of pando.ServiceKey) (b []byte) {
+	if c.Err != nil {
+		return event(nil, "problem", problemOf(c.Err, nil))
+	}
+	if !c.More {
+		b = fmt.Appendf(b, "id: %d\n", c.Revision)
+	}
+	if s, _ := c.Key.Service(); of.Name != "" && s != of {
+		if b == nil {
+			return nil
+		}
+		return append(b, '\n')
+	}
+	return event(b, string(c.Kind), c)
+}
+
+// event appends the rest of a server-sent event to what is there of it.
+func event(b []byte, kind string, data any) []byte {
+	text, err := json.Marshal(data)
+	if err != nil {
+		text, _ = json.Marshal(problemOf(err, nil))
+		kind = "problem"
+	}
+	return fmt.Appendf(b, "event: %s\ndata: %s\n\n", kind, text)
+}
+
+// eventID reads the header Last-Event-ID; absent is 0.
+func eventID(text string) (uint64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 63)
+	if err != nil {
+		return 0, fmt.Errorf("%w: Last-Event-ID %q is not the id of an event", pando.ErrInvalid, text)
+	}
+	return n, nil
+}
+
+// pass sends what comes until nothing more comes or nobody listens; a silent stream beats.
+func pass[T any](to *sender, events <-chan T, text func(T) []byte) {
+	beat := time.NewTicker(heartbeat)
+	defer beat.Stop()
+	for {
+		b := []byte(": alive\n\n")
+		select {
+		case e, ok := <-events:
+			if !ok {
+				return
+			}
+			b = text(e)
+		case <-beat.C:
+		}
+		if !to.send(b) {
+			return
+		}
+	}
+}
