@@ -60,30 +60,32 @@ func ParseServiceKey(s string) (ServiceKey, error) {
 func Nearest(word string, known []string) string {
 	best, distance := "", 1+max(1, len(word)/3)
 	for _, k := range known {
-		if d := levenshtein(word, k); d < distance {
+		if d := slips(word, k); d < distance {
 			best, distance = k, d
 		}
 	}
 	return best
 }
 
-// levenshtein is the number of letters to change, add or drop to make a into b.
-func levenshtein(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
+// slips is how many letters to change, add, drop or swap with their neighbour to make a into b.
+func slips(a, b string) int {
+	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range last {
+		last[j] = j
 	}
 	for i := range len(a) {
-		corner := row[0]
 		row[0] = i + 1
 		for j := range len(b) {
-			swap := corner
+			change := last[j]
 			if a[i] != b[j] {
-				swap++
+				change++
 			}
-			corner = row[j+1]
-			row[j+1] = min(swap, row[j]+1, corner+1)
+			row[j+1] = min(change, last[j+1]+1, row[j]+1)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				row[j+1] = min(row[j+1], before[j-1]+1)
+			}
 		}
+		before, last, row = last, row, before
 	}
-	return row[len(b)]
+	return last[len(b)]
 }

@@ -55,23 +55,23 @@ func (h operators) routes(a huma.API) {
 	route(a, "readyz", "GET /readyz", "Say that the store answers and that a control leads.", h.readyz)
 }
 
-// named is whom a request is about.
-type named struct {
+// Named is whom a request is about.
+type Named struct {
 	Name   pando.ServiceName `path:"name" doc:"name of the service" example:"website"`
 	Tenant pando.Tenant      `query:"tenant" default:"default" doc:"who owns the service"`
 }
 
-func (n named) key() pando.ServiceKey { return pando.ServiceKey{Tenant: n.Tenant, Name: n.Name} }
+func (n Named) key() pando.ServiceKey { return pando.ServiceKey{Tenant: n.Tenant, Name: n.Name} }
 
-// asking is what a request that changes something may say of itself.
-type asking struct {
+// Asking is what a request that changes something may say of itself.
+type Asking struct {
 	Operator string `header:"Pando-Operator" maxLength:"100" doc:"who asks, for the record"`
 	Request  string `header:"Idempotency-Key" maxLength:"100" doc:"a name for this request: sent again with it, it is not done again for as long as its service remembers the decision (its 300 newest)"`
 	IfMatch  string `header:"If-Match" doc:"the ETag of the version that the change is meant for; when the service has changed since, it is refused with 409"`
 }
 
 // by is who asks. The socket's users are one for now; a name may be given for the record.
-func (a asking) by() (pando.Asker, error) {
+func (a Asking) by() (pando.Asker, error) {
 	by := pando.Asker{Kind: pando.AskerOperator, Name: a.Operator, Request: a.Request}
 	if a.IfMatch == "" || a.IfMatch == "*" {
 		return by, nil
@@ -111,7 +111,7 @@ func (h operators) list(ctx context.Context, _ *nothing) (*listOf[pando.ServiceS
 }
 
 func (h operators) deploy(ctx context.Context, in *struct {
-	asking
+	Asking
 	Body pando.Spec
 }) (*one, error) {
 	by, err := in.by()
@@ -121,13 +121,13 @@ func (h operators) deploy(ctx context.Context, in *struct {
 	return about(h.Deploy(ctx, in.Body, by))
 }
 
-func (h operators) show(ctx context.Context, in *struct{ named }) (*one, error) {
+func (h operators) show(ctx context.Context, in *struct{ Named }) (*one, error) {
 	return about(h.Service(ctx, in.key()))
 }
 
 func (h operators) remove(ctx context.Context, in *struct {
-	named
-	asking
+	Named
+	Asking
 	Purge bool `query:"purge" doc:"its state goes, too"`
 }) (*nothing, error) {
 	by, err := in.by()
@@ -144,8 +144,8 @@ type Pinned struct {
 }
 
 func (h operators) pin(ctx context.Context, in *struct {
-	named
-	asking
+	Named
+	Asking
 	Body Pinned
 }) (*one, error) {
 	by, err := in.by()
@@ -156,8 +156,8 @@ func (h operators) pin(ctx context.Context, in *struct {
 }
 
 func (h operators) unpin(ctx context.Context, in *struct {
-	named
-	asking
+	Named
+	Asking
 }) (*one, error) {
 	by, err := in.by()
 	if err != nil {
@@ -167,18 +167,18 @@ func (h operators) unpin(ctx context.Context, in *struct {
 }
 
 func (h operators) why(ctx context.Context, in *struct {
-	named
+	Named
 	Max int `query:"max" minimum:"0" doc:"the newest so many; 0 is all that is kept"`
 }) (*listOf[pando.Because], error) {
 	return all(h.Why(ctx, in.key(), in.Max))
 }
 
-func (h operators) counters(ctx context.Context, in *struct{ named }) (*listOf[pando.EndpointCounters], error) {
+func (h operators) counters(ctx context.Context, in *struct{ Named }) (*listOf[pando.EndpointCounters], error) {
 	return all(h.Counters(ctx, in.key()))
 }
 
 func (h operators) stateLog(ctx context.Context, in *struct {
-	named
+	Named
 	Max int `query:"max" minimum:"1" default:"20" doc:"the newest so many"`
 }) (*listOf[pando.StateCommit], error) {
 	return all(h.StateLog(ctx, in.key(), in.Max))
@@ -209,7 +209,7 @@ func (h operators) readyz(ctx context.Context, _ *nothing) (*wellbeing, error) {
 }
 
 func (h operators) logs(ctx context.Context, in *struct {
-	named
+	Named
 	Instance pando.InstanceID `query:"instance" doc:"of one instance, without its name before each line"`
 	Lines    int              `query:"lines" minimum:"0" doc:"from so many lines before the end"`
 	Follow   bool             `query:"follow" doc:"go on as lines come"`
