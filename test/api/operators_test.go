@@ -100,13 +100,13 @@ func TestEveryRouteAnswers(t *testing.T) {
 		{"GET", "/v1/services/web/logs?instance=" + id, "", "a line of " + id},
 		{"GET", "/v1/services/web/counters", "", `"Instance":"` + id},
 		{"GET", "/v1/hosts", "", `"name":"h1"`},
-		{"POST", "/v1/services/web/pin", `{"instances": 2, "for_seconds": 60}`, `"pin":{"instances":2`},
-		{"DELETE", "/v1/services/web/pin", "", `"latest":1`},
 		{"GET", "/healthz", "", `"status":"ok"`},
 		{"GET", "/readyz", "", `"status":"ok"`},
 		{"GET", "/openapi.json", "", `"openapi": "3.1.0"`},
 		{"GET", "/metrics", "", `pando_instances{phase="in rotation",service="web",tenant="default"}`},
 		{"GET", "/metrics", "", `pando_flows_total{instance="` + id + `",service="web",tenant="default"} 0`},
+		{"POST", "/v1/services/web/pin", `{"instances": 2, "for_seconds": 60}`, `"pin":{"instances":2`},
+		{"DELETE", "/v1/services/web/pin", "", `"latest":1`},
 	} {
 		if a := h.ask(c.method, c.path, c.body); a.status != http.StatusOK || !strings.Contains(a.body, c.want) {
 			t.Errorf("%s %s: %d %s\nwant %s", c.method, c.path, a.status, a.body, c.want)
