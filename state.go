@@ -39,8 +39,10 @@ type Objects interface {
 	Refs(prefix string) (map[string]ObjectID, error)
 	// Update writes a set of objects and moves refs, durably, together or not at all.
 	Update(ctx context.Context, u ObjectsUpdate) error
-	// Prune deletes every object that none of the keep set reaches; state.Trim decides what that is.
-	Prune(ctx context.Context, keep func(ObjectID) bool) (deleted int, err error)
+	// Prune deletes objects. It first begins to note what is written, then calls live once, which says what to keep: an
+	// object that is written meanwhile stays, whether live knows it or not. It may be killed anywhere and works beside
+	// everything else.
+	Prune(ctx context.Context, live func() (keep func(ObjectID) bool, err error)) (deleted int, err error)
 }
 
 // ObjectsUpdate is one durable step.

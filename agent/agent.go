@@ -86,6 +86,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	a.spawn(a.sweepNow)
+	a.spawn(a.trimStates)
 	return pando.Follow(ctx, a.Clock, a.Registry, pando.Root, a.take)
 }
 

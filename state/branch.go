@@ -20,7 +20,8 @@ type Branch struct {
 
 	mu      sync.Mutex
 	head    pando.ObjectID
-	base    pando.ObjectID // the commit of main that head contains
+	base    pando.ObjectID // the newest commit of main that head contains
+	since   pando.ObjectID // the commit of main at which the branch began anew: no merge ever looks behind it
 	unsure  bool           // main may contain commits of ours that are newer than base
 	pending map[string]*change
 }
@@ -59,7 +60,7 @@ func (b *Branch) Merged(main pando.ObjectID) (bool, error) {
 	if b.head == b.base {
 		return true, nil
 	}
-	return newWork(b.repo.objects).isIn(b.head, main)
+	return b.repo.work().isIn(b.head, main)
 }
 
 // Put replaces the value of a path. A log's value is the whole log.
@@ -173,7 +174,7 @@ func (b *Branch) Get(p string) (pando.StateValue, error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	w := newWork(b.repo.objects)
+	w := b.repo.work()
 	root, err := b.applied(w)
 	if err != nil {
 		return pando.StateValue{}, err
@@ -185,7 +186,7 @@ func (b *Branch) Get(p string) (pando.StateValue, error) {
 func (b *Branch) List(prefix string) ([]pando.StateEntry, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	w := newWork(b.repo.objects)
+	w := b.repo.work()
 	root, err := b.applied(w)
 	if err != nil {
 		return nil, err
@@ -330,21 +331,25 @@ func (b *Branch) commit(ctx context.Context, message string, now time.Time) (pan
 	if len(b.pending) == 0 {
 		return b.head, nil
 	}
-	w := newWork(b.repo.objects)
+	w := b.repo.work()
+	head, err := w.commit(b.head)
+	if err != nil {
+		return b.head, fmt.Errorf("commit the state of %s: %w", b.instance, err)
+	}
 	root, err := b.applied(w)
 	if err != nil {
 		return b.head, fmt.Errorf("commit the state of %s: %w", b.instance, err)
 	}
-	if was, err := w.rootOf(b.head); err == nil && was == root {
+	if head.tree == root {
 		b.pending = map[string]*change{}
 		return b.head, nil
 	}
 	if message == "" {
 		message = "commit"
 	}
-	c := commit{tree: root, parents: []pando.ObjectID{b.head}, author: b.instance, at: now, message: clean(message)}
+	c := commit{tree: root, parents: []pando.ObjectID{b.head}, author: b.instance, at: latest(now, head.at), message: clean(message)}
 	id := w.put(pando.CommitObject, c.encode(b.repo.service))
-	if err := b.move(ctx, w, id, b.base); err != nil {
+	if err := b.move(ctx, w, place{head: id, base: b.base, since: b.since}); err != nil {
 		return b.head, err
 	}
 	b.pending = map[string]*change{}
@@ -354,116 +359,4 @@ func (b *Branch) commit(ctx context.Context, message string, now time.Time) (pan
 // clean keeps a message from looking like the head of a commit.
 func clean(message string) string {
 	return strings.Join(strings.Fields(message), " ")
-}
-
-// move writes what was made and moves the branch to a commit, durably.
-func (b *Branch) move(ctx context.Context, w *work, head, base pando.ObjectID) error {
-	branch, baseRef := b.repo.ref(branchRef, string(b.instance)), b.repo.ref(baseRef, string(b.instance))
-	err := b.repo.objects.Update(ctx, pando.ObjectsUpdate{
-		Objects: w.save(),
-		Refs:    map[string]pando.ObjectID{branch: head, baseRef: base},
-		If:      map[string]pando.ObjectID{branch: b.head},
-	})
-	if err != nil {
-		return fmt.Errorf("move the branch of %s: %w", b.instance, err)
-	}
-	b.head, b.base = head, base
-	return nil
-}
-
-// join merges the branch's head and main.
-func (b *Branch) join(w *work, base, main pando.ObjectID, now time.Time, parents []pando.ObjectID) (pando.ObjectID, pando.MergeResult, error) {
-	m := &merge{work: w, types: b.repo.types, branch: b.instance}
-	ours, err := w.commit(main)
-	if err != nil {
-		return main, m.result, err
-	}
-	theirs, err := w.commit(b.head)
-	if err != nil {
-		return main, m.result, err
-	}
-	m.later = !theirs.at.Before(ours.at)
-	root, err := m.folders("", base, ours.tree, theirs.tree)
-	if err != nil {
-		return main, m.result, fmt.Errorf("merge the state of %s: %w", b.instance, err)
-	}
-	c := commit{tree: root, parents: parents, author: b.instance, at: now, message: m.describe()}
-	m.result.Commit = w.put(pando.CommitObject, c.encode(b.repo.service))
-	return m.result.Commit, m.result, nil
-}
-
-// Merge merges what is committed into main and returns main's next commit, its objects durable. The caller moves main by
-// compare-and-swap and then calls Pushed; if the swap is lost, it merges again onto the newer main. A branch that main
-// contains already is left out: the answer is main itself.
-func (b *Branch) Merge(ctx context.Context, main pando.ObjectID, now time.Time) (pando.ObjectID, pando.MergeResult, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	w := newWork(b.repo.objects)
-	if main.IsZero() {
-		b.unsure = true
-		return b.head, pando.MergeResult{Commit: b.head}, nil
-	}
-	base, contained, err := b.common(w, main)
-	if err != nil || contained {
-		return main, pando.MergeResult{Commit: main}, err
-	}
-	id, result, err := b.join(w, base, main, now, []pando.ObjectID{main, b.head})
-	if err != nil {
-		return main, result, err
-	}
-	if err := b.repo.objects.Update(ctx, pando.ObjectsUpdate{Objects: w.save()}); err != nil {
-		return main, result, fmt.Errorf("merge the state of %s: %w", b.instance, err)
-	}
-	b.unsure = true
-	return id, result, nil
-}
-
-// Pushed says that main is now at a commit that contains the branch's head: the branch begins anew from it.
-func (b *Branch) Pushed(ctx context.Context, main pando.ObjectID) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.head == main && b.base == main {
-		b.unsure = false
-		return nil
-	}
-	if err := b.move(ctx, newWork(b.repo.objects), main, main); err != nil {
-		return err
-	}
-	b.unsure = false
-	return nil
-}
-
-// Pull takes what others pushed into the branch.
-func (b *Branch) Pull(ctx context.Context, main pando.ObjectID, now time.Time) (pando.MergeResult, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	w := newWork(b.repo.objects)
-	if main.IsZero() || main == b.base {
-		return pando.MergeResult{Commit: b.head}, nil
-	}
-	base, contained, err := b.common(w, main)
-	if err != nil {
-		return pando.MergeResult{}, err
-	}
-	if contained {
-		return pando.MergeResult{Commit: main}, b.move(ctx, w, main, main)
-	}
-	id, result, err := b.join(w, base, main, now, []pando.ObjectID{b.head, main})
-	if err != nil {
-		return result, err
-	}
-	return result, b.move(ctx, w, id, main)
-}
-
-// Discard drops the branch; its merged commits stay in main.
-func (b *Branch) Discard(ctx context.Context) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	err := b.repo.objects.Update(ctx, pando.ObjectsUpdate{Refs: map[string]pando.ObjectID{
-		b.repo.ref(branchRef, string(b.instance)): {}, b.repo.ref(baseRef, string(b.instance)): {},
-	}})
-	if err != nil {
-		return fmt.Errorf("drop the branch of %s: %w", b.instance, err)
-	}
-	return nil
 }

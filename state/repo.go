@@ -28,14 +28,20 @@ func Open(objects pando.Objects, service pando.ServiceKey, of map[string]pando.S
 const (
 	branchRef = "branch" // by instance: the newest commit of its branch
 	baseRef   = "base"   // by instance: the newest commit of main that its branch contains
+	sinceRef  = "since"  // by instance: the commit of main at which its branch began anew
+	offerRef  = "offer"  // by instance and commit: what it offered to main and does not know the answer to
+	mainRef   = "main"   // main as this host saw it last
 	edgeRef   = "edge"   // by commit: history begins at it, its parents were trimmed
+	mainName  = "head"
 )
 
-func refOf(s pando.ServiceKey, kind, name string) string {
-	return string(s.Tenant) + "/" + string(s.Name) + "/" + kind + "/" + name
-}
+func refsOf(s pando.ServiceKey) string { return string(s.Tenant) + "/" + string(s.Name) + "/" }
+
+func refOf(s pando.ServiceKey, kind, name string) string { return refsOf(s) + kind + "/" + name }
 
 func (r *Repo) ref(kind, name string) string { return refOf(r.service, kind, name) }
+
+func (r *Repo) work() *work { return newWork(r.objects, r.service) }
 
 func (r *Repo) lookup(ref string) (pando.ObjectID, error) {
 	id, err := r.objects.Ref(ref)
@@ -57,19 +63,23 @@ func (r *Repo) Born(ctx context.Context, i pando.InstanceID, main pando.ObjectID
 		if err != nil {
 			return nil, fmt.Errorf("open the branch of %s: %w", i, err)
 		}
-		b.head, b.base, b.unsure = head, base, true
+		since, err := r.lookup(r.ref(sinceRef, string(i)))
+		if err != nil {
+			return nil, fmt.Errorf("open the branch of %s: %w", i, err)
+		}
+		b.head, b.base, b.since, b.unsure = head, base, since, true
 		return b, nil
 	}
-	w := newWork(r.objects)
+	w := r.work()
 	if main.IsZero() {
 		main = w.put(pando.CommitObject, commit{tree: w.put(pando.TreeObject, nil), author: "pando", at: time.Unix(0, 0), message: "empty"}.encode(r.service))
 	}
-	return b, b.move(ctx, w, main, main)
+	return b, b.move(ctx, w, anew(main))
 }
 
 // Log returns the newest commits of main, newest first.
 func (r *Repo) Log(main pando.ObjectID, most int) ([]pando.StateCommit, error) {
-	w := newWork(r.objects)
+	w := r.work()
 	out := []pando.StateCommit{}
 	for id := main; !id.IsZero() && len(out) < most; {
 		c, err := w.commit(id)
@@ -85,7 +95,7 @@ func (r *Repo) Log(main pando.ObjectID, most int) ([]pando.StateCommit, error) {
 		}
 		out = append(out, line)
 		id = pando.ObjectID{}
-		if len(c.parents) > 0 {
+		if len(c.parents) > 0 && !w.edge(line.Commit) {
 			id = c.parents[0]
 		}
 	}
@@ -94,7 +104,7 @@ func (r *Repo) Log(main pando.ObjectID, most int) ([]pando.StateCommit, error) {
 
 // Read returns the value of a path at a commit.
 func (r *Repo) Read(at pando.ObjectID, p string) (pando.StateValue, error) {
-	w := newWork(r.objects)
+	w := r.work()
 	root, err := w.rootOf(at)
 	if err != nil {
 		return pando.StateValue{}, err

@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 	"testing"
 	"time"
-
-	"pgregory.net/rapid"
 
 	"pando.run/pando"
 )
@@ -21,64 +18,6 @@ var (
 		"hits": pando.StateCounter, "log": pando.StateLog, "tags": pando.StateSet, "blob/**": pando.StateOpaque,
 	}
 )
-
-// memory is an Objects that can die before a write.
-type memory struct {
-	objects map[pando.ObjectID]pando.Object
-	refs    map[string]pando.ObjectID
-	left    int // writes until it dies; negative: it does not
-}
-
-var errDied = errors.New("died")
-
-func newMemory() *memory {
-	return &memory{objects: map[pando.ObjectID]pando.Object{}, refs: map[string]pando.ObjectID{}, left: -1}
-}
-
-func (m *memory) Object(id pando.ObjectID) (pando.ObjectKind, []byte, error) {
-	o, ok := m.objects[id]
-	if !ok {
-		return "", nil, pando.ErrNotFound
-	}
-	return o.Kind, o.Body, nil
-}
-
-func (m *memory) Ref(name string) (pando.ObjectID, error) {
-	id, ok := m.refs[name]
-	if !ok {
-		return id, pando.ErrNotFound
-	}
-	return id, nil
-}
-
-func (m *memory) Refs(prefix string) (map[string]pando.ObjectID, error) {
-	out := maps.Clone(m.refs)
-	maps.DeleteFunc(out, func(n string, _ pando.ObjectID) bool { return !strings.HasPrefix(n, prefix) })
-	return out, nil
-}
-
-func (m *memory) Update(_ context.Context, u pando.ObjectsUpdate) error {
-	if m.left == 0 {
-		return errDied
-	}
-	m.left--
-	for name, want := range u.If {
-		if m.refs[name] != want {
-			return pando.ErrConflict
-		}
-	}
-	for _, o := range u.Objects {
-		m.objects[o.ID] = o
-	}
-	for name, id := range u.Refs {
-		if m.refs[name] = id; id.IsZero() {
-			delete(m.refs, name)
-		}
-	}
-	return nil
-}
-
-func (m *memory) Prune(context.Context, func(pando.ObjectID) bool) (int, error) { return 0, nil }
 
 func must[T any](v T, err error) T {
 	if err != nil {
@@ -159,85 +98,6 @@ func TestADeletionNeedsTheBase(t *testing.T) {
 	push(b, &main, t0.Add(2*time.Second))
 	if x, y, z := text(r, main, "x"), text(r, main, "y"), text(r, main, "z"); x != "" || y != "1" || z != "1" {
 		t.Errorf("x %q, y %q, z %q; want x gone and the others there", x, y, z)
-	}
-}
-
-// Whatever order branches commit, pull, push and are born in, and wherever the process dies, every counted hit and every
-// line that was pushed is in main exactly once, and committed ones come in by salvage.
-func TestExactlyOnceWhereverItCrashes(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		ctx := context.Background()
-		m := newMemory()
-		r := Open(m, web, typed)
-		var main pando.ObjectID
-		now := t0
-		branches := map[pando.InstanceID]*Branch{}
-		written := map[pando.InstanceID]int{}   // lines in the branch
-		committed := map[pando.InstanceID]int{} // of them, those that must survive
-		steps := rapid.IntRange(5, 60).Draw(t, "steps")
-		for range steps {
-			now = now.Add(time.Duration(rapid.IntRange(0, 1500).Draw(t, "ms")) * time.Millisecond)
-			id := pando.InstanceID(rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "who"))
-			if branches[id] == nil {
-				branches[id] = must(r.Born(ctx, id, main))
-			}
-			b := branches[id]
-			m.left = rapid.SampledFrom([]int{-1, -1, -1, 0, 1, 2}).Draw(t, "dies after")
-			var err error
-			switch rapid.SampledFrom([]string{"write", "write", "commit", "pull", "push", "push"}).Draw(t, "step") {
-			case "write":
-				do(b.Patch("hits", []byte("1")))
-				do(b.Patch("log", []byte(fmt.Sprintf("%s %d", id, written[id]))))
-				written[id]++
-			case "commit":
-				if _, err = b.Commit(ctx, "", now); err == nil {
-					committed[id] = written[id]
-				}
-			case "pull":
-				_, err = b.Pull(ctx, main, now)
-			case "push":
-				if _, err = b.Commit(ctx, "", now); err == nil {
-					committed[id] = written[id]
-					var to pando.ObjectID
-					if to, _, err = b.Merge(ctx, main, now); err == nil {
-						if rapid.Bool().Draw(t, "swap") {
-							main = to
-							if rapid.Bool().Draw(t, "noted") {
-								err = b.Pushed(ctx, to)
-							}
-						}
-					}
-				}
-			}
-			if m.left = -1; err != nil {
-				for k := range branches { // the agent died: every branch is opened again
-					branches[k] = must(r.Born(ctx, k, main))
-					written[k] = committed[k]
-				}
-			}
-		}
-		total := 0
-		for id := range branches {
-			push(must(r.Born(ctx, id, main)), &main, now)
-			total += committed[id]
-		}
-		checkOnce(t, r, main, total)
-	})
-}
-
-// checkOnce holds main against the number of lines that were committed: as many hits, and each line once.
-func checkOnce(t *rapid.T, r *Repo, main pando.ObjectID, total int) {
-	seen := map[string]int{}
-	for line := range strings.Lines(text(r, main, "log")) {
-		seen[line]++
-	}
-	if len(seen) != total || text(r, main, "hits") != fmt.Sprint(total) && total > 0 {
-		t.Fatalf("%d different lines and %s hits in main, %d were committed", len(seen), text(r, main, "hits"), total)
-	}
-	for line, n := range seen {
-		if n != 1 {
-			t.Fatalf("%q is in main %d times", line, n)
-		}
 	}
 }
 

@@ -14,11 +14,12 @@ import (
 // written at once.
 type work struct {
 	objects pando.Objects
+	service pando.ServiceKey
 	made    map[pando.ObjectID]pando.Object
 }
 
-func newWork(o pando.Objects) *work {
-	return &work{objects: o, made: map[pando.ObjectID]pando.Object{}}
+func newWork(o pando.Objects, s pando.ServiceKey) *work {
+	return &work{objects: o, service: s, made: map[pando.ObjectID]pando.Object{}}
 }
 
 func (w *work) put(kind pando.ObjectKind, body []byte) pando.ObjectID {
@@ -83,9 +84,6 @@ func (w *work) save() []pando.Object {
 	return out
 }
 
-// clockSkewMax is by how much the clocks of two writers of one history may differ.
-const clockSkewMax = 5 * time.Second
-
 // isIn says whether a commit is main or comes before it.
 func (w *work) isIn(id, main pando.ObjectID) (bool, error) {
 	if main.IsZero() || id.IsZero() {
@@ -95,12 +93,13 @@ func (w *work) isIn(id, main pando.ObjectID) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	before, err := w.ancestors(main, c.at.Add(-clockSkewMax))
-	return before[id], err
+	before, err := w.ancestors(main, c.at)
+	_, ok := before[id]
+	return ok, err
 }
 
-// bases are the newest commits that two commits have in common: one, or several if their histories cross. until bounds how
-// far back is looked.
+// bases are the newest commits that two commits have in common: one, or several if their histories cross. until is the time
+// of one that they surely have in common.
 func (w *work) bases(a, b pando.ObjectID, until time.Time) ([]pando.ObjectID, error) {
 	ofA, err := w.ancestors(a, until)
 	if err != nil {
@@ -110,50 +109,49 @@ func (w *work) bases(a, b pando.ObjectID, until time.Time) ([]pando.ObjectID, er
 	if err != nil {
 		return nil, err
 	}
-	older := map[pando.ObjectID]bool{}
-	var common []pando.ObjectID
+	// What both have is closed under ancestors: a commit of it is among the newest unless it is a parent of another.
+	newest := map[pando.ObjectID]bool{}
 	for id := range ofA {
-		if ofB[id] {
-			common = append(common, id)
+		if _, ok := ofB[id]; ok {
+			newest[id] = true
 		}
 	}
-	for _, id := range common {
-		if older[id] {
-			continue
-		}
-		c, err := w.commit(id)
-		if err != nil {
-			return nil, err
-		}
-		for _, p := range c.parents {
-			before, err := w.ancestors(p, until)
-			if err != nil {
-				return nil, err
+	for id := range ofA {
+		if _, ok := ofB[id]; ok {
+			for _, p := range ofA[id] {
+				delete(newest, p)
 			}
-			maps.Copy(older, before)
 		}
 	}
-	common = slices.DeleteFunc(common, func(id pando.ObjectID) bool { return older[id] })
-	slices.SortFunc(common, func(a, b pando.ObjectID) int { return bytes.Compare(a[:], b[:]) })
-	return common, nil
+	return slices.SortedFunc(maps.Keys(newest), func(a, b pando.ObjectID) int { return bytes.Compare(a[:], b[:]) }), nil
 }
 
-// ancestors are a commit and what comes before it, back to a time.
-func (w *work) ancestors(of pando.ObjectID, until time.Time) (map[pando.ObjectID]bool, error) {
-	seen := map[pando.ObjectID]bool{}
+// ancestors are a commit and what comes before it, back to a time, each with its parents.
+func (w *work) ancestors(of pando.ObjectID, until time.Time) (map[pando.ObjectID][]pando.ObjectID, error) {
+	seen := map[pando.ObjectID][]pando.ObjectID{}
 	for queue := []pando.ObjectID{of}; len(queue) > 0; queue = queue[1:] {
 		id := queue[0]
-		if seen[id] {
+		if _, ok := seen[id]; ok {
 			continue
 		}
-		seen[id] = true
 		c, err := w.commit(id)
 		if err != nil {
 			return nil, err
 		}
-		if !c.at.Before(until) {
+		if c.at.Before(until) {
+			continue
+		}
+		seen[id] = nil
+		if !w.edge(id) {
+			seen[id] = c.parents
 			queue = append(queue, c.parents...)
 		}
 	}
 	return seen, nil
+}
+
+// edge says whether history was trimmed behind a commit.
+func (w *work) edge(id pando.ObjectID) bool {
+	_, err := w.objects.Ref(refOf(w.service, edgeRef, id.String()))
+	return err == nil
 }

@@ -25,9 +25,6 @@ var _ pando.Objects = (*Store)(nil)
 // lockWaitMax is how long Open waits for another process to let go of the file.
 const lockWaitMax = 3 * time.Second
 
-// cacheObjectsMax bounds the memory of recently used objects.
-const cacheObjectsMax = 4096
-
 var (
 	objectsBucket = []byte("objects") // id -> kind's first letter, body
 	refsBucket    = []byte("refs")    // name -> id
@@ -37,15 +34,11 @@ var (
 
 // Store is one file. Its methods may be called from any goroutine.
 type Store struct {
-	db    *bbolt.DB
-	path  string
-	mu    sync.Mutex
-	cache map[pando.ObjectID]cached
-}
-
-type cached struct {
-	kind pando.ObjectKind
-	body []byte
+	db      *bbolt.DB
+	path    string
+	cache   cache
+	written map[pando.ObjectID]bool // since a prune began, nil: none is at work; guarded by the file's write transactions
+	pruning sync.Mutex
 }
 
 // Open opens the file, or makes it.
@@ -57,7 +50,7 @@ func Open(path string) (*Store, error) {
 		}
 		return nil, fmt.Errorf("open the states in %s: %w", path, full(err))
 	}
-	s := &Store{db: db, path: path, cache: map[pando.ObjectID]cached{}}
+	s := &Store{db: db, path: path}
 	if err := s.prepare(); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
@@ -102,34 +95,23 @@ var kinds = map[byte]pando.ObjectKind{'b': pando.BlobObject, 't': pando.TreeObje
 
 // Object implements pando.Objects. The body must not be changed.
 func (s *Store) Object(id pando.ObjectID) (pando.ObjectKind, []byte, error) {
-	s.mu.Lock()
-	c, ok := s.cache[id]
-	s.mu.Unlock()
+	o, ok := s.cache.get(id)
 	if ok {
-		return c.kind, c.body, nil
+		return o.Kind, o.Body, nil
 	}
 	err := s.db.View(func(tx *bbolt.Tx) error {
 		v := tx.Bucket(objectsBucket).Get(id[:])
-		if v == nil {
+		if len(v) == 0 {
 			return fmt.Errorf("object %s: %w", id, pando.ErrNotFound)
 		}
-		c = cached{kinds[v[0]], append([]byte(nil), v[1:]...)}
+		o = pando.Object{ID: id, Kind: kinds[v[0]], Body: append([]byte(nil), v[1:]...)}
 		return nil
 	})
 	if err != nil {
 		return "", nil, err
 	}
-	s.remember(id, c)
-	return c.kind, c.body, nil
-}
-
-func (s *Store) remember(id pando.ObjectID, c cached) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.cache) >= cacheObjectsMax {
-		clear(s.cache)
-	}
-	s.cache[id] = c
+	s.cache.put(o)
+	return o.Kind, o.Body, nil
 }
 
 // Ref implements pando.Objects.
@@ -164,68 +146,59 @@ func (s *Store) Update(_ context.Context, u pando.ObjectsUpdate) error {
 		return nil
 	}
 	err := s.db.Update(func(tx *bbolt.Tx) error {
-		refs, objects := tx.Bucket(refsBucket), tx.Bucket(objectsBucket)
-		for name, want := range u.If {
-			var have pando.ObjectID
-			copy(have[:], refs.Get([]byte(name)))
-			if have != want {
-				return fmt.Errorf("ref %s: %w: it is %s, not %s", name, pando.ErrConflict, have, want)
-			}
+		if err := check(tx.Bucket(refsBucket), u.If); err != nil {
+			return err
 		}
-		for _, o := range u.Objects {
-			if err := objects.Put(o.ID[:], append([]byte{letters[o.Kind]}, o.Body...)); err != nil {
-				return err
-			}
+		if err := s.putObjects(tx.Bucket(objectsBucket), u.Objects); err != nil {
+			return err
 		}
-		for name, id := range u.Refs {
-			var err error
-			if id.IsZero() {
-				err = refs.Delete([]byte(name))
-			} else {
-				err = refs.Put([]byte(name), append([]byte(nil), id[:]...))
-			}
-			if err != nil {
-				return err
-			}
-		}
-		return nil
+		return putRefs(tx.Bucket(refsBucket), u.Refs)
 	})
 	if err != nil {
 		return fmt.Errorf("write states to %s: %w", s.path, full(err))
 	}
 	for _, o := range u.Objects {
-		s.remember(o.ID, cached{o.Kind, o.Body})
+		if o.Kind != pando.BlobObject { // a blob may be a part of something large
+			s.cache.put(o)
+		}
 	}
 	return nil
 }
 
-// Prune implements pando.Objects.
-func (s *Store) Prune(ctx context.Context, keep func(pando.ObjectID) bool) (int, error) {
-	var gone [][]byte
-	err := s.db.View(func(tx *bbolt.Tx) error {
-		return tx.Bucket(objectsBucket).ForEach(func(k, _ []byte) error {
-			if !keep(pando.ObjectID(k)) {
-				gone = append(gone, append([]byte(nil), k...))
-			}
-			return ctx.Err()
-		})
-	})
-	if err != nil || len(gone) == 0 {
-		return 0, err
-	}
-	err = s.db.Update(func(tx *bbolt.Tx) error {
-		for _, k := range gone {
-			if err := tx.Bucket(objectsBucket).Delete(k); err != nil {
-				return err
-			}
+func check(refs *bbolt.Bucket, conditions map[string]pando.ObjectID) error {
+	for name, want := range conditions {
+		var have pando.ObjectID
+		copy(have[:], refs.Get([]byte(name)))
+		if have != want {
+			return fmt.Errorf("ref %s: %w: it is %s, not %s", name, pando.ErrConflict, have, want)
 		}
-		return nil
-	})
-	if err != nil {
-		return 0, fmt.Errorf("prune states in %s: %w", s.path, full(err))
 	}
-	s.mu.Lock()
-	clear(s.cache)
-	s.mu.Unlock()
-	return len(gone), nil
+	return nil
+}
+
+func (s *Store) putObjects(bucket *bbolt.Bucket, objects []pando.Object) error {
+	for _, o := range objects {
+		if s.written != nil {
+			s.written[o.ID] = true
+		}
+		if err := bucket.Put(o.ID[:], append([]byte{letters[o.Kind]}, o.Body...)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func putRefs(bucket *bbolt.Bucket, refs map[string]pando.ObjectID) error {
+	for name, id := range refs {
+		var err error
+		if id.IsZero() {
+			err = bucket.Delete([]byte(name))
+		} else {
+			err = bucket.Put([]byte(name), append([]byte(nil), id[:]...))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }

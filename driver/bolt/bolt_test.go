@@ -53,21 +53,52 @@ func TestAConditionThatFailsWritesNothing(t *testing.T) {
 	}
 }
 
-func TestPruneKeepsWhatIsKept(t *testing.T) {
+func TestPruneKeepsWhatIsKeptAndWhatIsWrittenMeanwhile(t *testing.T) {
 	s := open(t, filepath.Join(t.TempDir(), "state.db"))
-	a := pando.Object{ID: pando.ObjectID{1}, Kind: pando.BlobObject, Body: []byte("a")}
-	b := pando.Object{ID: pando.ObjectID{2}, Kind: pando.BlobObject, Body: []byte("b")}
-	if err := s.Update(t.Context(), pando.ObjectsUpdate{Objects: []pando.Object{a, b}}); err != nil {
+	kept := pando.Object{ID: pando.ObjectID{1}, Kind: pando.BlobObject, Body: []byte("kept")}
+	gone := pando.Object{ID: pando.ObjectID{2}, Kind: pando.BlobObject, Body: []byte("gone")}
+	again := pando.Object{ID: pando.ObjectID{3}, Kind: pando.BlobObject, Body: []byte("written again")}
+	fresh := pando.Object{ID: pando.ObjectID{4}, Kind: pando.BlobObject, Body: []byte("fresh")}
+	all := []pando.Object{kept, gone, again}
+	for n := range 3 * lookMax { // more than one look, more than one write
+		id := pando.ObjectID{5, byte(n >> 8), byte(n)}
+		all = append(all, pando.Object{ID: id, Kind: pando.BlobObject, Body: []byte("x")})
+	}
+	if err := s.Update(t.Context(), pando.ObjectsUpdate{Objects: all}); err != nil {
 		t.Fatal(err)
 	}
-	n, err := s.Prune(t.Context(), func(id pando.ObjectID) bool { return id == a.ID })
-	if err != nil || n != 1 {
-		t.Fatalf("pruned %d, %v", n, err)
+	n, err := s.Prune(t.Context(), func() (func(pando.ObjectID) bool, error) {
+		err := s.Update(t.Context(), pando.ObjectsUpdate{Objects: []pando.Object{again, fresh}})
+		return func(id pando.ObjectID) bool { return id == kept.ID }, err
+	})
+	if want := 1 + 3*lookMax; err != nil || n != want {
+		t.Fatalf("pruned %d, %v; want %d", n, err, want)
 	}
-	if _, _, err := s.Object(a.ID); err != nil {
-		t.Errorf("the kept object: %v", err)
+	for _, o := range []pando.Object{kept, again, fresh} {
+		if _, body, err := s.Object(o.ID); err != nil || string(body) != string(o.Body) {
+			t.Errorf("%s is %q, %v", o.Body, body, err)
+		}
 	}
-	if _, _, err := s.Object(b.ID); !errors.Is(err, pando.ErrNotFound) {
+	if _, _, err := s.Object(gone.ID); !errors.Is(err, pando.ErrNotFound) {
 		t.Errorf("the other: %v", err)
+	}
+	if n, err := s.Prune(t.Context(), func() (func(pando.ObjectID) bool, error) { return nil, errors.New("no") }); n != 0 || err == nil {
+		t.Errorf("a prune that does not know what lives deleted %d, %v", n, err)
+	}
+}
+
+func TestTheCacheIsBounded(t *testing.T) {
+	var c cache
+	for n := range 1000 {
+		c.put(pando.Object{ID: pando.ObjectID{byte(n >> 8), byte(n)}, Kind: pando.TreeObject, Body: make([]byte, 64<<10)})
+	}
+	total := 0
+	for _, m := range []map[pando.ObjectID]pando.Object{c.young, c.old} {
+		for _, o := range m {
+			total += len(o.Body)
+		}
+	}
+	if _, ok := c.get(pando.ObjectID{999 >> 8, 999 & 0xff}); !ok || total > cacheBytesMax {
+		t.Errorf("the newest is there: %v; %d bytes are kept", ok, total)
 	}
 }

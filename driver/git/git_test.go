@@ -80,7 +80,15 @@ func (m *memory) Update(_ context.Context, u pando.ObjectsUpdate) error {
 	return nil
 }
 
-func (m *memory) Prune(context.Context, func(pando.ObjectID) bool) (int, error) { return 0, nil }
+func (m *memory) Prune(_ context.Context, live func() (func(pando.ObjectID) bool, error)) (int, error) {
+	keep, err := live()
+	if err != nil {
+		return 0, err
+	}
+	before := len(m.objects)
+	maps.DeleteFunc(m.objects, func(id pando.ObjectID, _ pando.Object) bool { return !keep(id) })
+	return before - len(m.objects), nil
+}
 
 // site is a service's state with one instance that writes and pushes, behind the handler.
 type site struct {

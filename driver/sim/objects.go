@@ -18,6 +18,7 @@ type Objects struct {
 	mu      sync.Mutex
 	objects map[pando.ObjectID]pando.Object
 	refs    map[string]pando.ObjectID
+	written map[pando.ObjectID]bool // since a prune began; nil: none is at work
 }
 
 // NewObjects returns an empty tree.
@@ -63,6 +64,9 @@ func (o *Objects) Update(_ context.Context, u pando.ObjectsUpdate) error {
 	}
 	for _, v := range u.Objects {
 		o.objects[v.ID] = v
+		if o.written != nil {
+			o.written[v.ID] = true
+		}
 	}
 	for name, id := range u.Refs {
 		if id.IsZero() {
@@ -74,11 +78,20 @@ func (o *Objects) Update(_ context.Context, u pando.ObjectsUpdate) error {
 	return nil
 }
 
-func (o *Objects) Prune(_ context.Context, keep func(pando.ObjectID) bool) (deleted int, err error) {
+// Prune implements pando.Objects.
+func (o *Objects) Prune(_ context.Context, live func() (func(pando.ObjectID) bool, error)) (deleted int, err error) {
+	o.mu.Lock()
+	o.written = map[pando.ObjectID]bool{}
+	o.mu.Unlock()
+	keep, err := live()
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	defer func() { o.written = nil }()
+	if err != nil {
+		return 0, err
+	}
 	before := len(o.objects)
-	maps.DeleteFunc(o.objects, func(id pando.ObjectID, _ pando.Object) bool { return !keep(id) })
+	maps.DeleteFunc(o.objects, func(id pando.ObjectID, _ pando.Object) bool { return !keep(id) && !o.written[id] })
 	return before - len(o.objects), nil
 }
 

@@ -1,0 +1,51 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/state"
+)
+
+// trimWait lies between two trims of the states of this host.
+const trimWait = 5 * time.Minute
+
+// trimStates cuts old history off the states of this host now and then, beside everything else, if something was pushed.
+func (a *Agent) trimStates(ctx context.Context) {
+	last := int64(0)
+	for pando.Sleep(ctx, a.Clock, trimWait) == nil {
+		known, merges, ok := a.knownStates()
+		if !ok || merges == last {
+			continue
+		}
+		done, err := state.Trim(ctx, a.Objects, known, state.DefaultKeep, a.Clock.Now())
+		if err != nil {
+			if !errors.Is(err, context.Canceled) {
+				a.Log.Warn("states could not be trimmed; it is tried again", "in", trimWait, "error", err)
+			}
+			continue
+		}
+		last = merges
+		a.Log.Info("states trimmed", "objects", done.Objects, "branches", done.Branches)
+	}
+}
+
+// knownStates is what the registry says of states; ok is false until it has been heard.
+func (a *Agent) knownStates() (known state.Known, merges int64, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	known.Heads = make(map[pando.ServiceKey]pando.ObjectID, len(a.world.Heads))
+	for s, h := range a.world.Heads {
+		known.Heads[s] = h.V.Commit
+		merges += h.V.Merges + 1
+	}
+	known.Alive = func(i pando.InstanceID) bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		_, ok := a.world.Instances[i]
+		return ok
+	}
+	return known, merges, a.world.Seen > 0
+}

@@ -1,0 +1,53 @@
+package bolt
+
+import (
+	"sync"
+
+	"pando.run/pando"
+)
+
+// cacheBytesMax bounds the memory of recently used objects.
+const cacheBytesMax = 8 << 20
+
+// cache keeps recently used objects in two generations: when the younger is full it becomes the older, and what was not
+// used since then is forgotten.
+type cache struct {
+	mu         sync.Mutex
+	young, old map[pando.ObjectID]pando.Object
+	bytes      int // of the younger
+}
+
+func (c *cache) get(id pando.ObjectID) (pando.Object, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if o, ok := c.young[id]; ok {
+		return o, true
+	}
+	o, ok := c.old[id]
+	if ok {
+		c.add(o)
+	}
+	return o, ok
+}
+
+func (c *cache) put(o pando.Object) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.add(o)
+}
+
+func (c *cache) add(o pando.Object) {
+	if _, ok := c.young[o.ID]; ok || len(o.Body) > cacheBytesMax/8 {
+		return
+	}
+	if c.bytes += len(o.Body) + len(o.ID); c.bytes > cacheBytesMax/2 || c.young == nil {
+		c.old, c.young, c.bytes = c.young, map[pando.ObjectID]pando.Object{}, len(o.Body)+len(o.ID)
+	}
+	c.young[o.ID] = o
+}
+
+func (c *cache) clear() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.young, c.old, c.bytes = nil, nil, 0
+}

@@ -1,0 +1,95 @@
+package bolt
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"go.etcd.io/bbolt"
+
+	"pando.run/pando"
+)
+
+const (
+	lookMax  = 4096 // objects looked at in one read: the file cannot reuse pages while one is open
+	pruneMax = 256  // objects deleted in one write: others wait behind it
+)
+
+// Prune implements pando.Objects. What it frees is used again for what is written later; the file itself does not shrink.
+func (s *Store) Prune(ctx context.Context, live func() (func(pando.ObjectID) bool, error)) (deleted int, err error) {
+	s.pruning.Lock()
+	defer s.pruning.Unlock()
+	if err := s.note(map[pando.ObjectID]bool{}); err != nil {
+		return 0, fmt.Errorf("prune states in %s: %w", s.path, full(err))
+	}
+	defer s.cache.clear()
+	keep, err := live()
+	for from := []byte{}; err == nil && from != nil; {
+		var gone []pando.ObjectID
+		var n int
+		if gone, from, err = s.garbage(from, keep); err == nil {
+			n, err = s.drop(gone)
+		}
+		deleted += n
+		if err == nil {
+			err = ctx.Err()
+		}
+	}
+	if noted := s.note(nil); err == nil {
+		err = noted
+	}
+	if err != nil {
+		return deleted, fmt.Errorf("prune states in %s: %w", s.path, full(err))
+	}
+	return deleted, nil
+}
+
+// note begins or ends to write down what is written. A write transaction is alone in the file: each one lies either before
+// this moment as a whole or after it.
+func (s *Store) note(written map[pando.ObjectID]bool) error {
+	return s.db.Update(func(*bbolt.Tx) error {
+		s.written = written
+		return nil
+	})
+}
+
+// garbage looks at some objects from an id on, and returns those not to keep and where to go on; nil: that was all.
+func (s *Store) garbage(from []byte, keep func(pando.ObjectID) bool) (gone []pando.ObjectID, next []byte, err error) {
+	err = s.db.View(func(tx *bbolt.Tx) error {
+		c := tx.Bucket(objectsBucket).Cursor()
+		k, _ := c.Seek(from)
+		for n := 0; k != nil && n < lookMax && len(gone) < pruneMax; n++ {
+			if id := pando.ObjectID(k); !keep(id) {
+				gone = append(gone, id)
+			}
+			k, _ = c.Next()
+		}
+		next = slices.Clone(k)
+		return nil
+	})
+	return gone, next, err
+}
+
+// drop deletes objects that nobody has written meanwhile.
+func (s *Store) drop(gone []pando.ObjectID) (deleted int, err error) {
+	if len(gone) == 0 {
+		return 0, nil
+	}
+	err = s.db.Update(func(tx *bbolt.Tx) error {
+		deleted = 0
+		for _, id := range gone {
+			if s.written[id] {
+				continue
+			}
+			if err := tx.Bucket(objectsBucket).Delete(id[:]); err != nil {
+				return err
+			}
+			deleted++
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return deleted, nil
+}

@@ -1,0 +1,281 @@
+package state
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"pando.run/pando"
+)
+
+// memory is an Objects that can die before a write.
+type memory struct {
+	objects map[pando.ObjectID]pando.Object
+	refs    map[string]pando.ObjectID
+	left    int                     // writes until it dies; negative: it does not
+	written map[pando.ObjectID]bool // since a prune began
+}
+
+var errDied = errors.New("died")
+
+func newMemory() *memory {
+	return &memory{objects: map[pando.ObjectID]pando.Object{}, refs: map[string]pando.ObjectID{}, left: -1}
+}
+
+func (m *memory) Object(id pando.ObjectID) (pando.ObjectKind, []byte, error) {
+	o, ok := m.objects[id]
+	if !ok {
+		return "", nil, pando.ErrNotFound
+	}
+	return o.Kind, o.Body, nil
+}
+
+func (m *memory) Ref(name string) (pando.ObjectID, error) {
+	id, ok := m.refs[name]
+	if !ok {
+		return id, pando.ErrNotFound
+	}
+	return id, nil
+}
+
+func (m *memory) Refs(prefix string) (map[string]pando.ObjectID, error) {
+	out := maps.Clone(m.refs)
+	maps.DeleteFunc(out, func(n string, _ pando.ObjectID) bool { return !strings.HasPrefix(n, prefix) })
+	return out, nil
+}
+
+func (m *memory) Update(_ context.Context, u pando.ObjectsUpdate) error {
+	if m.left == 0 {
+		return errDied
+	}
+	m.left--
+	for name, want := range u.If {
+		if m.refs[name] != want {
+			return pando.ErrConflict
+		}
+	}
+	for _, o := range u.Objects {
+		m.objects[o.ID] = o
+		if m.written != nil {
+			m.written[o.ID] = true
+		}
+	}
+	for name, id := range u.Refs {
+		if m.refs[name] = id; id.IsZero() {
+			delete(m.refs, name)
+		}
+	}
+	return nil
+}
+
+// Prune deletes one object after the other, in no order, and may die before each.
+func (m *memory) Prune(_ context.Context, live func() (func(pando.ObjectID) bool, error)) (n int, err error) {
+	m.written = map[pando.ObjectID]bool{}
+	defer func() { m.written = nil }()
+	keep, err := live()
+	if err != nil {
+		return 0, err
+	}
+	for id := range m.objects {
+		if keep(id) || m.written[id] {
+			continue
+		}
+		if m.left == 0 {
+			return n, errDied
+		}
+		m.left--
+		delete(m.objects, id)
+		n++
+	}
+	return n, nil
+}
+
+// history is a service whose instances write, commit, pull, push, leave and die at random, while its state is trimmed.
+type history struct {
+	*rapid.T
+	ctx       context.Context
+	objects   *memory
+	repo      *Repo
+	main      pando.ObjectID    // as the registry has it
+	seen      pando.ObjectID    // as the host's trim knows it; it may lag behind
+	late      [2]pando.ObjectID // a swap of main from one to the other that is still on its way
+	now       time.Time
+	born      int
+	branches  map[pando.InstanceID]*Branch
+	written   map[pando.InstanceID]int // lines in the branch
+	committed map[pando.InstanceID]int // of them, those that must survive
+	left      int                      // lines of instances that are gone
+}
+
+func newHistory(t *rapid.T) *history {
+	m := newMemory()
+	return &history{
+		T: t, ctx: context.Background(), objects: m, repo: Open(m, web, typed), now: t0,
+		branches: map[pando.InstanceID]*Branch{}, written: map[pando.InstanceID]int{}, committed: map[pando.InstanceID]int{},
+	}
+}
+
+// step does one thing, and dies in the middle of it now and then.
+func (h *history) step() {
+	// Clocks of hosts differ and are set back.
+	h.now = h.now.Add(time.Duration(rapid.IntRange(-30_000, 60_000).Draw(h.T, "ms")) * time.Millisecond)
+	if len(h.branches) < rapid.IntRange(1, 3).Draw(h.T, "instances") {
+		h.born++
+		id := pando.InstanceID(fmt.Sprintf("i-%d", h.born))
+		h.branches[id] = must(h.repo.Born(h.ctx, id, h.main))
+	}
+	var ids []pando.InstanceID
+	for n := range h.born {
+		if id := pando.InstanceID(fmt.Sprintf("i-%d", n+1)); h.branches[id] != nil {
+			ids = append(ids, id)
+		}
+	}
+	id := rapid.SampledFrom(ids).Draw(h.T, "who")
+	h.objects.left = rapid.SampledFrom([]int{-1, -1, -1, 0, 1, 2, 5}).Draw(h.T, "dies after")
+	err := h.act(id, rapid.SampledFrom([]string{"write", "write", "commit", "pull", "push", "push", "arrive", "die", "trim"}).Draw(h.T, "step"))
+	if h.objects.left = -1; err != nil {
+		for k := range h.branches { // the agent died: every branch is opened again
+			h.branches[k] = must(h.repo.Born(h.ctx, k, h.main))
+			h.written[k] = h.committed[k]
+		}
+	}
+}
+
+func (h *history) act(id pando.InstanceID, what string) error {
+	b := h.branches[id]
+	switch what {
+	case "write":
+		do(b.Patch("hits", []byte("1")))
+		do(b.Patch("log", []byte(fmt.Sprintf("%s %d", id, h.written[id]))))
+		do(b.Put("last", []byte(id)))
+		h.written[id]++
+	case "commit":
+		return h.commit(id)
+	case "pull":
+		_, err := b.Pull(h.ctx, h.main, h.now)
+		return err
+	case "push":
+		return h.push(id, rapid.Bool().Draw(h.T, "swap"), rapid.Bool().Draw(h.T, "noted"))
+	case "arrive":
+		if h.late[0] == h.main && !h.late[1].IsZero() {
+			h.main = h.late[1]
+		}
+	case "die":
+		if err := h.push(id, true, true); err != nil {
+			return err
+		}
+		h.left += h.committed[id]
+		delete(h.branches, id)
+		return b.Discard(h.ctx)
+	case "trim":
+		keep := Keep{Commits: rapid.IntRange(0, 3).Draw(h.T, "commits"), Age: time.Duration(rapid.IntRange(0, 60).Draw(h.T, "age")) * time.Second}
+		return h.trim(keep)
+	}
+	return nil
+}
+
+func (h *history) commit(id pando.InstanceID) error {
+	_, err := h.branches[id].Commit(h.ctx, "", h.now)
+	if err == nil {
+		h.committed[id] = h.written[id]
+	}
+	return err
+}
+
+func (h *history) push(id pando.InstanceID, swap, noted bool) error {
+	if err := h.commit(id); err != nil {
+		return err
+	}
+	to, _, err := h.branches[id].Merge(h.ctx, h.main, h.now)
+	if err != nil {
+		return err
+	}
+	if !swap {
+		h.late = [2]pando.ObjectID{h.main, to}
+		return nil
+	}
+	h.main = to
+	if !noted {
+		return nil
+	}
+	return h.branches[id].Pushed(h.ctx, to)
+}
+
+func (h *history) trim(keep Keep) error {
+	if rapid.Bool().Draw(h.T, "the news are here") {
+		h.seen = h.main
+	}
+	known := Known{Heads: map[pando.ServiceKey]pando.ObjectID{}, Alive: func(i pando.InstanceID) bool { return h.branches[i] != nil }}
+	if !h.main.IsZero() {
+		known.Heads[web] = h.seen
+	}
+	_, err := Trim(h.ctx, h.objects, known, keep, h.now)
+	if errors.Is(err, pando.ErrNotFound) && h.seen != h.main {
+		err = errDied // what it thought was main is half gone: it deleted nothing and will be told better
+	}
+	if err != nil && !errors.Is(err, errDied) {
+		h.Fatalf("trim: %v", err)
+	}
+	h.whole()
+	return err
+}
+
+// whole checks that everything that main and the branches reach is there.
+func (h *history) whole() {
+	walk := Walk{Objects: h.objects, Edge: must(Edge(h.objects, web))}
+	heads := []pando.ObjectID{}
+	if !h.main.IsZero() {
+		heads = append(heads, h.main)
+	}
+	for _, b := range h.branches {
+		heads = append(heads, b.Head())
+	}
+	err := walk.From(heads, func(_ pando.ObjectKind, id pando.ObjectID) error {
+		_, _, err := h.objects.Object(id)
+		return err
+	})
+	if err != nil {
+		h.Fatalf("after a trim: %v", err)
+	}
+}
+
+// Whatever order branches are born, commit, pull, push and leave in, however often history is trimmed, and wherever the
+// process dies, every counted hit and every line that was pushed is in main exactly once, and committed ones come in by
+// salvage.
+func TestExactlyOnceWhereverItCrashes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		h := newHistory(t)
+		steps := rapid.IntRange(5, 80).Draw(t, "steps")
+		for range steps {
+			h.step()
+		}
+		total := h.left
+		for id := range h.branches {
+			push(must(h.repo.Born(h.ctx, id, h.main)), &h.main, h.now)
+			total += h.committed[id]
+		}
+		checkOnce(t, h.repo, h.main, total)
+	})
+}
+
+// checkOnce holds main against the number of lines that were committed: as many hits, and each line once.
+func checkOnce(t *rapid.T, r *Repo, main pando.ObjectID, total int) {
+	seen := map[string]int{}
+	for line := range strings.Lines(text(r, main, "log")) {
+		seen[line]++
+	}
+	if len(seen) != total || text(r, main, "hits") != fmt.Sprint(total) && total > 0 {
+		t.Fatalf("%d different lines and %s hits in main, %d were committed", len(seen), text(r, main, "hits"), total)
+	}
+	for line, n := range seen {
+		if n != 1 {
+			t.Fatalf("%q is in main %d times", line, n)
+		}
+	}
+}

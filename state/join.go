@@ -1,0 +1,174 @@
+package state
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	"pando.run/pando"
+)
+
+// place is where a branch is.
+type place struct{ head, base, since pando.ObjectID }
+
+// anew is the place of a branch that is one with main.
+func anew(main pando.ObjectID) place { return place{main, main, main} }
+
+// latest is a commit's time: that of the clock, but never before a commit that it grew from, so that a walk through history
+// may stop by time whatever the clocks of its writers did.
+func latest(now time.Time, parents ...time.Time) time.Time {
+	for _, p := range parents {
+		if p.After(now) {
+			now = p
+		}
+	}
+	return now
+}
+
+// move writes what was made and moves the branch, durably. Other refs may move in the same step.
+func (b *Branch) move(ctx context.Context, w *work, to place, others ...map[string]pando.ObjectID) error {
+	i := string(b.instance)
+	branch := b.repo.ref(branchRef, i)
+	refs := map[string]pando.ObjectID{branch: to.head, b.repo.ref(baseRef, i): to.base, b.repo.ref(sinceRef, i): to.since}
+	for _, o := range others {
+		maps.Copy(refs, o)
+	}
+	err := b.repo.objects.Update(ctx, pando.ObjectsUpdate{Objects: w.save(), Refs: refs, If: map[string]pando.ObjectID{branch: b.head}})
+	if err != nil {
+		return fmt.Errorf("move the branch of %s: %w", b.instance, err)
+	}
+	b.head, b.base, b.since = to.head, to.base, to.since
+	return nil
+}
+
+// join merges the branch's head and main.
+func (b *Branch) join(w *work, base, main pando.ObjectID, now time.Time, parents []pando.ObjectID) (pando.ObjectID, pando.MergeResult, error) {
+	m := &merge{work: w, types: b.repo.types, branch: b.instance}
+	ours, err := w.commit(main)
+	if err != nil {
+		return main, m.result, err
+	}
+	theirs, err := w.commit(b.head)
+	if err != nil {
+		return main, m.result, err
+	}
+	m.later = !theirs.at.Before(ours.at)
+	root, err := m.folders("", base, ours.tree, theirs.tree)
+	if err != nil {
+		return main, m.result, fmt.Errorf("merge the state of %s: %w", b.instance, err)
+	}
+	c := commit{tree: root, parents: parents, author: b.instance, at: latest(now, ours.at, theirs.at), message: m.describe()}
+	m.result.Commit = w.put(pando.CommitObject, c.encode(b.repo.service))
+	return m.result.Commit, m.result, nil
+}
+
+// Merge merges what is committed into main and returns main's next commit, its objects durable. The caller moves main by
+// compare-and-swap and then calls Pushed; if the swap is lost, it merges again onto the newer main. A branch that main
+// contains already is left out: the answer is main itself. Of the branches of one host, one at a time may be between Merge
+// and Pushed.
+func (b *Branch) Merge(ctx context.Context, main pando.ObjectID, now time.Time) (pando.ObjectID, pando.MergeResult, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	w := b.repo.work()
+	if main.IsZero() {
+		b.unsure = true
+		return b.head, pando.MergeResult{Commit: b.head}, nil
+	}
+	switch old, err := w.isIn(main, b.base); {
+	case err != nil:
+		return main, pando.MergeResult{}, err
+	case old && main != b.base:
+		return main, pando.MergeResult{}, fmt.Errorf("merge the state of %s: %w: main was at %s before", b.instance, pando.ErrConflict, b.base)
+	}
+	base, contained, err := b.common(w, main)
+	if err != nil || contained {
+		return main, pando.MergeResult{Commit: main}, err
+	}
+	id, result, err := b.join(w, base, main, now, []pando.ObjectID{main, b.head})
+	if err != nil {
+		return main, result, err
+	}
+	offer := map[string]pando.ObjectID{b.offer(id): id}
+	if err := b.repo.objects.Update(ctx, pando.ObjectsUpdate{Objects: w.save(), Refs: offer}); err != nil {
+		return main, result, fmt.Errorf("merge the state of %s: %w", b.instance, err)
+	}
+	b.unsure = true
+	return id, result, nil
+}
+
+func (b *Branch) offer(id pando.ObjectID) string {
+	return b.repo.ref(offerRef, string(b.instance)+"/"+id.String())
+}
+
+// offers are the refs that withdraw what the branch has offered to main. Its answer is known by now.
+func (b *Branch) offers() (map[string]pando.ObjectID, error) {
+	refs, err := b.repo.objects.Refs(b.repo.ref(offerRef, string(b.instance)+"/"))
+	for name := range refs {
+		refs[name] = pando.ObjectID{}
+	}
+	return refs, err
+}
+
+// Pushed says that main is now at a commit that contains the branch's head: the branch begins anew from it.
+func (b *Branch) Pushed(ctx context.Context, main pando.ObjectID) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.head == main && b.base == main && b.since == main && !b.unsure {
+		return nil
+	}
+	refs, err := b.offers()
+	if err != nil {
+		return fmt.Errorf("withdraw the offers of %s: %w", b.instance, err)
+	}
+	refs[b.repo.ref(mainRef, mainName)] = main
+	if err := b.move(ctx, b.repo.work(), anew(main), refs); err != nil {
+		return err
+	}
+	b.unsure = false
+	return nil
+}
+
+// Pull takes what others pushed into the branch.
+func (b *Branch) Pull(ctx context.Context, main pando.ObjectID, now time.Time) (pando.MergeResult, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	w := b.repo.work()
+	if old, err := w.isIn(main, b.base); err != nil || old || main.IsZero() {
+		return pando.MergeResult{Commit: b.head}, err
+	}
+	base, contained, err := b.common(w, main)
+	if err != nil {
+		return pando.MergeResult{}, err
+	}
+	if contained {
+		return pando.MergeResult{Commit: main}, b.move(ctx, w, anew(main))
+	}
+	id, result, err := b.join(w, base, main, now, []pando.ObjectID{b.head, main})
+	if err != nil {
+		return result, err
+	}
+	return result, b.move(ctx, w, place{head: id, base: main, since: b.since})
+}
+
+// Discard drops the branch; its merged commits stay in main.
+func (b *Branch) Discard(ctx context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.repo.discard(ctx, b.instance); err != nil {
+		return fmt.Errorf("drop the branch of %s: %w", b.instance, err)
+	}
+	return nil
+}
+
+func (r *Repo) discard(ctx context.Context, i pando.InstanceID) error {
+	b := Branch{repo: r, instance: i}
+	refs, err := b.offers()
+	if err != nil {
+		return err
+	}
+	for _, kind := range []string{branchRef, baseRef, sinceRef} {
+		refs[r.ref(kind, string(i))] = pando.ObjectID{}
+	}
+	return r.objects.Update(ctx, pando.ObjectsUpdate{Refs: refs})
+}
