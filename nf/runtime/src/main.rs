@@ -1,2 +1,16 @@
-//! The unit: one core-bound executor of network functions.
-fn main() {}
+//! `pando-unit`: what `pando fn` runs. Each subcommand is a module of its own below `command`.
+
+mod command;
+
+use clap::Parser;
+
+fn main() -> std::process::ExitCode {
+    let command = command::Command::parse();
+    match command.run() {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("pando fn: {error}");
+            error.code().into()
+        }
+    }
+}

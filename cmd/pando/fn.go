@@ -1,0 +1,53 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"pando.run/pando"
+)
+
+// unitBinary runs network functions. It lies beside pando, or in the PATH.
+const unitBinary = "pando-unit"
+
+// functionCommand is `pando fn`: all of it is done by the unit's own program, which needs no cluster.
+func functionCommand(env Env) *cobra.Command {
+	return &cobra.Command{
+		Use: "fn COMMAND", Short: "network functions: write, build, test and run them",
+		DisableFlagParsing: true,
+		RunE: func(c *cobra.Command, args []string) error {
+			path, err := findUnit()
+			if err != nil {
+				return err
+			}
+			// No context: an interrupt reaches the child itself, which ends in its own order.
+			child := exec.Command(path, args...)
+			child.Stdin, child.Stdout, child.Stderr = env.Stdin, env.Stdout, env.Stderr
+			err = child.Run()
+			var exit *exec.ExitError
+			if errors.As(err, &exit) && exit.Exited() {
+				return codeError(exit.ExitCode())
+			}
+			return err
+		},
+	}
+}
+
+func findUnit() (string, error) {
+	if own, err := os.Executable(); err == nil {
+		beside := filepath.Join(filepath.Dir(own), unitBinary)
+		if _, err := os.Stat(beside); err == nil {
+			return beside, nil
+		}
+	}
+	path, err := exec.LookPath(unitBinary)
+	if err != nil {
+		return "", fmt.Errorf("%w: %s lies neither beside pando nor in the PATH: `make build` makes it when cargo is there", pando.ErrNotFound, unitBinary)
+	}
+	return path, nil
+}

@@ -1,0 +1,442 @@
+//! A chain of functions in one unit (SNF §4.2): batches in, packets and state out, no I/O.
+
+use pando_protocol::FlowKey;
+
+use crate::abi::{self, BATCH_PACKETS, Input, Output, Writer, flag};
+use crate::executor::{Executor, Trap};
+use crate::flows::{FlowId, Flows, Met, STAGES_MAX};
+use crate::leases::Leases;
+
+/// A packet that came.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival<'a> {
+    /// An Ethernet frame.
+    pub frame: &'a [u8],
+    /// When, in nanoseconds of any clock that all packets share.
+    pub time_ns: u64,
+}
+
+/// What a chain is asked to do where its functions have no say.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy {
+    /// Flows of one unit.
+    pub flows_max: usize,
+    /// A flow that was silent for longer is forgotten.
+    pub idle_ns: u64,
+    /// Whether the packet on which a function trapped passes unchanged.
+    pub trapped_passes: bool,
+}
+
+impl Default for Policy {
+    /// 65,536 flows; forgotten after 300 s (RFC 4787 asks 2 minutes at least of a NAT); a trap drops its packet.
+    fn default() -> Self {
+        Policy { flows_max: 1 << 16, idle_ns: 300_000_000_000, trapped_passes: false }
+    }
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fate {
+    /// It goes on; the chain's output.
+    #[default]
+    Passed,
+    /// A function said so.
+    Dropped,
+    /// A function trapped on it.
+    Trapped,
+    /// It is of no flow (not IP): it goes on, unseen by the functions.
+    Unseen,
+    /// The table of flows is full; it is dropped.
+    NoRoom,
+    /// Longer than a batch can hold; it is dropped.
+    TooLong,
+}
+
+/// What one function did, in all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Packets that it processed.
+    pub packets: u64,
+    /// Their bytes, as they came to it.
+    pub bytes: u64,
+    /// Fuel that it burnt, traps not counted.
+    pub fuel: u64,
+    /// Packets on which it trapped.
+    pub trapped: u64,
+}
+
+/// An event that a function reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Which function of the chain.
+    pub stage: usize,
+    /// On which flow.
+    pub key: FlowKey,
+    /// The function's own code.
+    pub code: u32,
+    /// When its packet came.
+    pub time_ns: u64,
+}
+
+/// One function of a chain.
+pub struct Stage<E> {
+    executor: E,
+    leases: Leases,
+    work: Work,
+    last_trap: Option<Trap>,
+}
+
+impl<E: Executor> Stage<E> {
+    /// A function and the numbers that it may give to flows.
+    pub fn new(executor: E, leases: Leases) -> Stage<E> {
+        Stage { executor, leases, work: Work::default(), last_trap: None }
+    }
+}
+
+/// Where the bytes of a packet are while it goes through the chain.
+#[derive(Clone, Copy)]
+enum Place {
+    Arrived,
+    Memory(usize, usize),
+    Saved(usize, usize),
+}
+
+struct Live {
+    index: usize,
+    met: Met,
+    place: Place,
+}
+
+/// Functions that every packet passes in order, and the flows of their unit.
+pub struct Chain<E> {
+    stages: Vec<Stage<E>>,
+    /// The flows and their state.
+    pub flows: Flows,
+    policy: Policy,
+    batch: u64,
+    /// What functions reported; whoever reads it empties it.
+    pub events: Vec<Event>,
+    /// Flows whose state the last batch changed; some perhaps twice.
+    pub changed: Vec<FlowId>,
+    fates: Vec<Fate>,
+    touched: Vec<FlowId>,
+    live: Vec<Live>,
+    saved: Vec<u8>,
+    idle: Vec<FlowId>,
+}
+
+impl<E: Executor> Chain<E> {
+    /// A chain of 1 to 8 functions.
+    pub fn new(stages: Vec<Stage<E>>, policy: Policy) -> Chain<E> {
+        assert!((1..=STAGES_MAX).contains(&stages.len()), "a chain has 1 to {STAGES_MAX} functions, not {}", stages.len());
+        let state_bytes: Vec<usize> = stages.iter().map(|s| s.executor.descriptor().state_bytes).collect();
+        Chain {
+            flows: Flows::new(&state_bytes, policy.flows_max),
+            stages,
+            policy,
+            batch: 0,
+            events: Vec::new(),
+            changed: Vec::new(),
+            fates: Vec::new(),
+            touched: Vec::new(),
+            live: Vec::new(),
+            saved: Vec::new(),
+            idle: Vec::new(),
+        }
+    }
+
+    /// What each function did so far, in order.
+    pub fn work(&self) -> impl ExactSizeIterator<Item = Work> + '_ {
+        self.stages.iter().map(|s| s.work)
+    }
+
+    /// Names of the functions, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.stages.iter().map(|s| s.executor.descriptor().name.as_str())
+    }
+
+    /// The last trap of each function, if any.
+    pub fn last_traps(&self) -> impl Iterator<Item = Option<&Trap>> {
+        self.stages.iter().map(|s| s.last_trap.as_ref())
+    }
+
+    /// The functions, to read what they printed.
+    pub fn executors_mut(&mut self) -> impl Iterator<Item = &mut E> {
+        self.stages.iter_mut().map(|s| &mut s.executor)
+    }
+
+    /// Numbers that are left to lease at a stage.
+    pub fn leases_free(&self, stage: usize) -> usize {
+        self.stages[stage].leases.free()
+    }
+
+    /// Sends as many of `arrivals` through the chain as one batch takes, and returns how many that were (at least 1).
+    /// `out` is called in order for each of them, with what became of it and, when it goes on, its bytes.
+    pub fn process(&mut self, arrivals: &[Arrival], mut out: impl FnMut(usize, Fate, &[u8])) -> usize {
+        let count = self.admit(arrivals);
+        for stage in 0..self.stages.len() {
+            self.run_stage(stage, arrivals);
+        }
+        let memory = self.stages.last().expect("a chain has a function").executor.memory_ref();
+        let mut live = self.live.iter().peekable();
+        for (index, fate) in self.fates.iter().enumerate() {
+            let bytes = match live.next_if(|l| l.index == index) {
+                Some(l) => bytes_of(l.place, arrivals[index].frame, memory, &self.saved),
+                None if matches!(fate, Fate::Unseen) || *fate == Fate::Trapped && self.policy.trapped_passes => arrivals[index].frame,
+                None => &[],
+            };
+            out(index, *fate, bytes);
+        }
+        self.settle(arrivals[count - 1].time_ns);
+        count
+    }
+
+    /// Finds the flow of every packet of the batch.
+    fn admit(&mut self, arrivals: &[Arrival]) -> usize {
+        self.batch += 1;
+        self.live.clear();
+        self.fates.clear();
+        self.saved.clear();
+        self.touched.clear();
+        self.changed.clear();
+        let mut room = abi::BATCH_BYTES;
+        for (index, arrival) in arrivals.iter().take(BATCH_PACKETS).enumerate() {
+            // A function may make a packet longer, and the next one takes it as it is then.
+            let bytes = abi::room_for(arrival.frame.len() + self.stages.len() * (abi::GROWTH_BYTES + 64));
+            if bytes > room && index > 0 {
+                break;
+            }
+            let fate = match FlowKey::of_frame(arrival.frame) {
+                _ if bytes > room => Fate::TooLong,
+                None => Fate::Unseen,
+                Some((key, direction)) => match self.flows.meet(key, direction, arrival.time_ns) {
+                    None => Fate::NoRoom,
+                    Some(met) => {
+                        self.live.push(Live { index, met, place: Place::Arrived });
+                        room -= bytes;
+                        Fate::Passed
+                    }
+                },
+            };
+            self.fates.push(fate);
+        }
+        for live in &self.live {
+            let flow = self.flows.flow_mut(live.met.flow);
+            flow.packets += 1;
+            if flow.mark.batch != self.batch {
+                flow.mark.batch = self.batch;
+                flow.mark.slot = self.touched.len() as u8;
+                self.touched.push(live.met.flow);
+            }
+        }
+        self.fates.len()
+    }
+
+    fn run_stage(&mut self, at: usize, arrivals: &[Arrival]) {
+        if self.live.is_empty() {
+            return;
+        }
+        for &flow in &self.touched {
+            self.flows.flow_mut(flow).mark.latest = 0;
+        }
+        let all = 0..self.live.len();
+        self.write(at, arrivals, all.clone());
+        match self.stages[at].executor.process(self.live.len()) {
+            Ok(fuel) => {
+                self.stages[at].work.fuel += fuel;
+                self.collect(at, arrivals, all, false);
+            }
+            Err(trap) => self.isolate(at, arrivals, trap),
+        }
+        let fates = &self.fates;
+        self.live.retain(|l| fates[l.index] == Fate::Passed);
+    }
+
+    /// Writes the packets `range` of the live ones, and the state of their flows, into the memory of a function.
+    fn write(&mut self, at: usize, arrivals: &[Arrival], range: std::ops::Range<usize>) {
+        let (before, rest) = self.stages.split_at_mut(at);
+        let Stage { executor, leases, .. } = &mut rest[0];
+        let source = before.last().map_or(&[][..], |s| s.executor.memory_ref());
+        let (memory, descriptor) = executor.memory();
+        let bit = 1u8 << at;
+        for live in &self.live[range.clone()] {
+            let flow = self.flows.flow_mut(live.met.flow);
+            let slot = descriptor.slot(flow.mark.slot.into());
+            if descriptor.leases
+                && flow.valid & bit == 0
+                && flow.leased & bit == 0
+                && flow.mark.latest == 0
+                && let Some(number) = leases.take()
+            {
+                flow.leased |= bit;
+                flow.leases[at] = number;
+            }
+            memory[slot..slot + descriptor.state_bytes].copy_from_slice(self.flows.state(live.met.flow, at));
+        }
+        let mut writer = Writer::new(memory, descriptor);
+        for (n, live) in self.live[range].iter().enumerate() {
+            let flow = self.flows.flow_mut(live.met.flow);
+            let frame = bytes_of(live.place, arrivals[live.index].frame, source, &self.saved);
+            let flags = [
+                (flow.valid & bit != 0, flag::STATE_VALID),
+                (live.met.reply, flag::REPLY),
+                (live.met.translated, flag::TRANSLATED),
+                (flow.leased & bit != 0, flag::LEASED),
+            ];
+            writer.push(&Input {
+                frame,
+                slot: flow.mark.slot.into(),
+                flags: flags.iter().filter(|(on, _)| *on).map(|(_, f)| f).sum(),
+                lease: flow.leases[at],
+                earlier: flow.mark.latest.into(),
+                time_ns: arrivals[live.index].time_ns,
+            });
+            flow.mark.latest = n as u8 + 1;
+        }
+    }
+
+    /// Takes the outputs, states and events of the packets `range`, which a function has just processed, out of its
+    /// memory. With `save`, the outputs are copied: the memory is about to be used again.
+    fn collect(&mut self, at: usize, arrivals: &[Arrival], range: std::ops::Range<usize>, save: bool) {
+        let bit = 1u8 << at;
+        let Stage { executor, work, .. } = &mut self.stages[at];
+        let (memory, descriptor) = executor.memory();
+        let mut data = 0;
+        for (n, live) in self.live[range.clone()].iter_mut().enumerate() {
+            let length = match live.place {
+                Place::Arrived => arrivals[live.index].frame.len(),
+                Place::Memory(_, length) | Place::Saved(_, length) => length,
+            };
+            let output: Output = abi::output(memory, descriptor, n, data, length);
+            data += abi::room_for(length);
+            work.packets += 1;
+            work.bytes += length as u64;
+            if output.flags & flag::STATE_PUT != 0 {
+                let flow = self.flows.flow_mut(live.met.flow);
+                flow.valid |= bit;
+                let slot = descriptor.slot(flow.mark.slot.into());
+                self.flows.state_mut(live.met.flow, at).copy_from_slice(&memory[slot..slot + descriptor.state_bytes]);
+                self.changed.push(live.met.flow);
+            }
+            if output.flags & flag::LEASE_TAKEN != 0 {
+                self.flows.flow_mut(live.met.flow).taken |= bit;
+            }
+            if output.pass
+                && output.flags & flag::ALIAS != 0
+                && let Some((key, _)) = FlowKey::of_frame(&memory[output.data..output.data + output.length])
+            {
+                self.flows.add_alias(live.met.flow, key);
+            }
+            live.place = Place::Memory(output.data, output.length);
+            if !output.pass {
+                self.fates[live.index] = Fate::Dropped;
+            } else if save {
+                live.place = Place::Saved(self.saved.len(), output.length);
+                self.saved.extend_from_slice(&memory[output.data..output.data + output.length]);
+            }
+        }
+        for (n, code) in abi::events(memory, descriptor, range.len()) {
+            let live = &self.live[range.start + n];
+            let (key, time_ns) = (self.flows.flow(live.met.flow).key, arrivals[live.index].time_ns);
+            self.events.push(Event { stage: at, key, code, time_ns });
+        }
+    }
+
+    /// A batch trapped: nothing that it did is kept. Each packet is tried alone in a new instance; the one that traps
+    /// again loses its flow's state, the others notice nothing.
+    fn isolate(&mut self, at: usize, arrivals: &[Arrival], trap: Trap) {
+        self.stages[at].last_trap = Some(trap);
+        self.renew(at);
+        let source = match at.checked_sub(1) {
+            None => &[][..],
+            Some(before) => self.stages[before].executor.memory_ref(),
+        };
+        // Outputs of the function before are in its memory and stay there: only this function's are saved.
+        debug_assert!(self.live.iter().all(|l| !matches!(l.place, Place::Memory(a, n) if a + n > source.len())));
+        for n in 0..self.live.len() {
+            let id = self.live[n].met.flow;
+            self.flows.flow_mut(id).mark.latest = 0;
+            self.write(at, arrivals, n..n + 1);
+            match self.stages[at].executor.process(1) {
+                Ok(fuel) => {
+                    self.stages[at].work.fuel += fuel;
+                    self.collect(at, arrivals, n..n + 1, true);
+                }
+                Err(trap) => {
+                    self.stages[at].last_trap = Some(trap);
+                    self.stages[at].work.trapped += 1;
+                    self.fates[self.live[n].index] = Fate::Trapped;
+                    self.forget_state(id, at);
+                    self.renew(at);
+                }
+            }
+        }
+    }
+
+    fn renew(&mut self, at: usize) {
+        let again = self.stages[at].executor.renew();
+        again.expect("a function that started once starts again: it has no input but its configuration");
+    }
+
+    fn forget_state(&mut self, id: FlowId, at: usize) {
+        let bit = 1u8 << at;
+        self.flows.state_mut(id, at).fill(0);
+        let flow = self.flows.flow_mut(id);
+        flow.valid &= !bit;
+        if flow.leased & bit != 0 {
+            flow.leased &= !bit;
+            flow.taken &= !bit;
+            self.stages[at].leases.give_back(flow.leases[at]);
+        }
+        self.changed.push(id);
+    }
+
+    /// After a batch: leases that were not taken go back, flows that never got state are forgotten, idle ones, too.
+    fn settle(&mut self, now_ns: u64) {
+        for n in (0..self.touched.len()).rev() {
+            let id = self.touched[n];
+            let flow = self.flows.flow_mut(id);
+            if flow.leased != flow.taken {
+                for (at, stage) in self.stages.iter_mut().enumerate() {
+                    if (flow.leased & !flow.taken) & 1 << at != 0 {
+                        stage.leases.decline(flow.leases[at]);
+                    }
+                }
+                flow.leased = flow.taken;
+            }
+            if flow.valid == 0 {
+                self.forget(id);
+            }
+        }
+        if let Some(before_ns) = now_ns.checked_sub(self.policy.idle_ns) {
+            let mut idle = std::mem::take(&mut self.idle);
+            self.flows.sweep(SWEPT_PER_BATCH, before_ns, &mut idle);
+            for id in idle.drain(..) {
+                self.forget(id);
+            }
+            self.idle = idle;
+        }
+    }
+
+    /// Removes a flow and takes its leases back.
+    pub fn forget(&mut self, id: FlowId) {
+        let was = self.flows.remove(id);
+        self.changed.retain(|&changed| changed != id);
+        for (at, stage) in self.stages.iter_mut().enumerate() {
+            if was.leased & 1 << at != 0 {
+                stage.leases.give_back(was.leases[at]);
+            }
+        }
+    }
+}
+
+/// Places of the table of flows that are looked at after each batch, so that no batch waits for a whole sweep.
+const SWEPT_PER_BATCH: usize = 64;
+
+fn bytes_of<'a>(place: Place, arrived: &'a [u8], memory: &'a [u8], saved: &'a [u8]) -> &'a [u8] {
+    match place {
+        Place::Arrived => arrived,
+        Place::Memory(at, length) => &memory[at..at + length],
+        Place::Saved(at, length) => &saved[at..at + length],
+    }
+}

@@ -1,0 +1,118 @@
+//! `pando fn build`: from a directory of C or Go to a module.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use clap::Args;
+use pando_unit::module::{Limits, Runtime};
+
+use super::Failure;
+
+/// Arguments.
+#[derive(Args)]
+pub struct Build {
+    /// The directory with the function's source; the module is named after it and lies in it
+    directory: PathBuf,
+    /// Also compile it ahead of time for this machine
+    #[arg(long)]
+    ahead: bool,
+    /// Fail if the module that is there is not what the source gives
+    #[arg(long)]
+    check: bool,
+}
+
+const SDK: &str = include_str!("../../../../sdk/c/pando_nf.h");
+
+impl Build {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let directory = self.directory.canonicalize().map_err(|e| Failure::NotFound(format!("{}: {e}", self.directory.display())))?;
+        let name = directory.file_name().ok_or_else(|| Failure::Invalid("the root directory is no function".into()))?;
+        let module = directory.join(name).with_extension("wasm");
+        let scratch = Scratch::new()?;
+        let fresh = scratch.0.join("module.wasm");
+        if directory.join("go.mod").exists() {
+            build_go(&directory, &fresh)?;
+        } else {
+            build_c(&directory, &scratch.0, &fresh)?;
+        }
+        let bytes = read(&fresh)?;
+        if self.check {
+            let same = std::fs::read(&module).is_ok_and(|committed| committed == bytes);
+            let stale =
+                || Failure::Invalid(format!("{} is not what its source gives: pando fn build {}", module.display(), directory.display()));
+            return if same { Ok(ExitCode::SUCCESS) } else { Err(stale()) };
+        }
+        std::fs::write(&module, &bytes).map_err(|e| Failure::Internal(format!("write {}: {e}", module.display())))?;
+        println!("{}: {} bytes", module.display(), bytes.len());
+        if self.ahead {
+            let size = Runtime::new(Limits::default(), 1).compile_ahead(&module)?;
+            println!("{}: {size} bytes", module.with_extension("cwasm").display());
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    std::fs::read(path).map_err(|e| Failure::Internal(format!("read {}: {e}", path.display())))
+}
+
+/// A directory that goes away.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Scratch, Failure> {
+        let path = std::env::temp_dir().join(format!("pando-build-{}", std::process::id()));
+        std::fs::create_dir_all(&path).map_err(|e| Failure::Internal(format!("create {}: {e}", path.display())))?;
+        Ok(Scratch(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// 16 KiB of stack, below everything else: a function that overflows it traps instead of writing over its state.
+const C_FLAGS: [&str; 14] = [
+    "--target=wasm32",
+    "-std=c11",
+    "-O3",
+    "-nostdlib",
+    "-ffreestanding",
+    "-fvisibility=hidden",
+    "-mbulk-memory",
+    "-Wall",
+    "-Wextra",
+    "-Wl,--no-entry",
+    "-Wl,--strip-all",
+    "-Wl,--stack-first",
+    "-Wl,-z,stack-size=16384",
+    "-I",
+];
+
+fn build_c(directory: &Path, scratch: &Path, module: &Path) -> Result<(), Failure> {
+    let listed = std::fs::read_dir(directory).map_err(|e| Failure::Internal(format!("list {}: {e}", directory.display())))?;
+    let mut sources: Vec<PathBuf> =
+        listed.filter_map(|e| Some(e.ok()?.path())).filter(|p| p.extension().is_some_and(|x| x == "c")).collect();
+    sources.sort();
+    if sources.is_empty() {
+        return Err(Failure::Invalid(format!("{}: neither *.c nor go.mod: `pando fn new DIR` makes a function", directory.display())));
+    }
+    std::fs::write(scratch.join("pando_nf.h"), SDK).map_err(|e| Failure::Internal(format!("write the SDK: {e}")))?;
+    let mut clang = Command::new("clang");
+    clang.args(C_FLAGS).arg(scratch).args(&sources).arg("-o").arg(module);
+    finish(clang, "clang (Debian: apt-get install clang lld)")
+}
+
+fn build_go(directory: &Path, module: &Path) -> Result<(), Failure> {
+    let mut go = Command::new("go");
+    go.args(["build", "-trimpath", "-buildvcs=false", "-buildmode=c-shared", "-ldflags=-s -w", "-o"]).arg(module).arg(".");
+    go.current_dir(directory).env("GOOS", "wasip1").env("GOARCH", "wasm");
+    finish(go, "go (https://go.dev/dl)")
+}
+
+fn finish(mut command: Command, what: &str) -> Result<(), Failure> {
+    let status = command.status().map_err(|e| Failure::Internal(format!("start {what}: {e}")))?;
+    if status.success() { Ok(()) } else { Err(Failure::Invalid(format!("the source does not build ({status})"))) }
+}

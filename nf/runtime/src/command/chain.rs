@@ -1,0 +1,97 @@
+//! The arguments that say which functions run, and with what.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use pando_unit::chain::{Chain, Policy, Stage};
+use pando_unit::executor::Executor;
+use pando_unit::leases::Leases;
+use pando_unit::module::{Function, Limits, Runtime};
+
+use super::Failure;
+
+/// Functions, in the order in which packets pass them, and what they get.
+#[derive(Args, Clone, Debug)]
+pub struct ChainArgs {
+    /// The functions (.wasm), in the order in which packets pass them
+    #[arg(required = true, num_args = 1..)]
+    pub functions: Vec<PathBuf>,
+    /// A line of configuration, `key=value`, or `NAME.key=value` for one function of several
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub settings: Vec<String>,
+    /// Numbers that this unit may lease to flows (a NAT's ports)
+    #[arg(long, default_value = "32768-65535", value_parser = block)]
+    pub ports: (u32, u32),
+    /// Flows of which state is kept
+    #[arg(long, default_value_t = 65536)]
+    pub flows_max: usize,
+    /// Seconds of silence after which a flow is forgotten
+    #[arg(long, default_value_t = 300)]
+    pub idle_seconds: u64,
+    /// Fuel per packet; about one per instruction
+    #[arg(long, default_value_t = Limits::default().fuel_per_packet)]
+    pub fuel_per_packet: u64,
+    /// Memory of one function, in MiB
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub memory_mib: u32,
+    /// What becomes of a packet on which a function trapped
+    #[arg(long, value_enum, default_value_t = OnTrap::Drop)]
+    pub on_trap: OnTrap,
+}
+
+/// What becomes of a packet on which a function trapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum OnTrap {
+    /// It is dropped.
+    Drop,
+    /// It passes unchanged.
+    Pass,
+}
+
+fn block(text: &str) -> Result<(u32, u32), String> {
+    let (first, last) = text.split_once('-').ok_or("a block is FIRST-LAST, for example 32768-65535")?;
+    let number = |t: &str| t.parse::<u16>().map(u32::from).map_err(|_| format!("{t:?} is not a number below 65536"));
+    let (first, last) = (number(first)?, number(last)?);
+    if first > last { Err(format!("the block {first}-{last} is empty")) } else { Ok((first, last)) }
+}
+
+impl ChainArgs {
+    /// Loads the functions.
+    pub fn load(&self) -> Result<Chain<Function>, Failure> {
+        let limits = Limits { fuel_per_packet: self.fuel_per_packet, memory_bytes: (self.memory_mib as usize) << 20 };
+        // A new instance is made before the trapped one is gone, so each function needs two places.
+        let runtime = Runtime::new(limits, 2 * self.functions.len() as u32);
+        let stages = self.functions.iter().map(|path| {
+            let function = runtime.load(path, self.configuration(path).as_bytes())?;
+            Ok(Stage::new(function, Leases::new(self.ports.0..=self.ports.1)))
+        });
+        Ok(Chain::new(stages.collect::<Result<_, Failure>>()?, self.policy()))
+    }
+
+    fn policy(&self) -> Policy {
+        Policy {
+            flows_max: self.flows_max,
+            idle_ns: self.idle_seconds.saturating_mul(1_000_000_000),
+            trapped_passes: self.on_trap == OnTrap::Pass,
+        }
+    }
+
+    /// The lines that are meant for a function: those without a name, and those with the name of its file.
+    fn configuration(&self, path: &Path) -> String {
+        let own = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+        let lines = self.settings.iter().filter_map(|line| {
+            let key = line.split('=').next().unwrap_or(line);
+            match key.split_once('.') {
+                Some((name, _)) if name == own => Some(&line[name.len() + 1..]),
+                Some(_) => None,
+                None => Some(line.as_str()),
+            }
+        });
+        lines.map(|line| format!("{line}\n")).collect()
+    }
+}
+
+/// Names of a chain, joined: `policer+ids`.
+pub fn name_of<E: Executor>(chain: &Chain<E>) -> String {
+    chain.names().collect::<Vec<_>>().join("+")
+}

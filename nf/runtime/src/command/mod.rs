@@ -1,0 +1,76 @@
+//! The commands of `pando fn`: arguments, files and words. What they decide is decided in the library.
+
+mod build;
+mod chain;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Network functions: write, build, test and run them.
+#[derive(Parser)]
+#[command(name = "pando fn", version, disable_help_subcommand = true)]
+pub enum Command {
+    /// Builds the function in a directory: C with clang, Go with the Go toolchain.
+    Build(build::Build),
+    /// Sends a capture through functions, and compares what comes out with what is expected.
+    Test(test::Test),
+}
+
+impl Command {
+    /// Runs it.
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        match self {
+            Command::Build(c) => c.run(),
+            Command::Test(c) => c.run(),
+        }
+    }
+}
+
+/// How a command ends in an error; the exit codes are those of `pando`.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// Something that should work did not.
+    #[error("{0}")]
+    Internal(String),
+    /// What was given makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// There is no such unit.
+    #[error("{0}")]
+    NotFound(String),
+}
+
+impl Failure {
+    /// The exit code.
+    pub fn code(&self) -> u8 {
+        match self {
+            Failure::Internal(_) => 1,
+            Failure::Invalid(_) => 3,
+            Failure::NotFound(_) => 4,
+        }
+    }
+}
+
+impl From<pando_unit::module::ModuleError> for Failure {
+    fn from(e: pando_unit::module::ModuleError) -> Self {
+        Failure::Invalid(e.to_string())
+    }
+}
+
+impl From<pando_unit::pcap::PcapError> for Failure {
+    fn from(e: pando_unit::pcap::PcapError) -> Self {
+        Failure::Invalid(e.to_string())
+    }
+}
+
+/// How results are written.
+#[derive(Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
+}

@@ -1,0 +1,175 @@
+//! `pando fn test`: a capture through functions, without a network and without a clock.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use pando_unit::chain::{Arrival, Fate};
+use pando_unit::pcap::{self, Captured};
+use serde::Serialize;
+
+use super::chain::{ChainArgs, name_of};
+use super::{Failure, Format};
+
+/// Arguments.
+#[derive(Args)]
+pub struct Test {
+    #[command(flatten)]
+    chain: ChainArgs,
+    /// The capture that goes in (pcap or pcapng)
+    #[arg(long)]
+    pcap: PathBuf,
+    /// The capture that must come out
+    #[arg(long)]
+    expect: Option<PathBuf>,
+    /// Where to write what comes out
+    #[arg(long)]
+    write: Option<PathBuf>,
+    /// How to print the result
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+/// What a test found.
+#[derive(Serialize, Default)]
+struct Report {
+    functions: String,
+    packets: usize,
+    fates: BTreeMap<&'static str, usize>,
+    flows: usize,
+    work: Vec<StageWork>,
+    events: Vec<ReportedEvent>,
+    traps: Vec<String>,
+    expected: Option<Comparison>,
+}
+
+#[derive(Serialize)]
+struct StageWork {
+    function: String,
+    packets: u64,
+    bytes: u64,
+    fuel: u64,
+    trapped: u64,
+}
+
+#[derive(Serialize)]
+struct ReportedEvent {
+    function: String,
+    flow: String,
+    code: u32,
+    time_ns: u64,
+}
+
+/// How the output differs from what was expected.
+#[derive(Serialize)]
+struct Comparison {
+    equal: bool,
+    packets: usize,
+    first_difference: Option<String>,
+}
+
+impl Test {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let mut chain = self.chain.load()?;
+        let input = pcap::read(&self.pcap)?;
+        let expected = self.expect.as_ref().map(|path| pcap::read(path)).transpose()?;
+        let mut report = Report { functions: name_of(&chain), packets: input.len(), ..Report::default() };
+        let arrivals: Vec<Arrival> = input.iter().map(|p| Arrival { frame: &p.frame, time_ns: p.time_ns }).collect();
+        let mut output: Vec<Captured> = Vec::new();
+        let mut at = 0;
+        while at < arrivals.len() {
+            at += chain.process(&arrivals[at..], |index, fate, frame| {
+                *report.fates.entry(word(fate)).or_default() += 1;
+                if !frame.is_empty() {
+                    let Captured { time_ns, .. } = input[at + index];
+                    output.push(Captured { time_ns, frame: frame.to_vec(), wire_bytes: frame.len() as u32 });
+                }
+            });
+        }
+        let names: Vec<String> = chain.names().map(str::to_owned).collect();
+        report.flows = chain.flows.len();
+        report.work = names
+            .iter()
+            .zip(chain.work())
+            .map(|(name, w)| StageWork { function: name.clone(), packets: w.packets, bytes: w.bytes, fuel: w.fuel, trapped: w.trapped })
+            .collect();
+        report.events = chain
+            .events
+            .iter()
+            .map(|e| ReportedEvent { function: names[e.stage].clone(), flow: format!("{:?}", e.key), code: e.code, time_ns: e.time_ns })
+            .collect();
+        report.traps = names.iter().zip(chain.last_traps()).filter_map(|(name, t)| Some(format!("{name}: {}", t?))).collect();
+        report.expected = expected.map(|e| compare(&output, &e));
+        if let Some(path) = &self.write {
+            write(path, &output).map_err(|e| Failure::Internal(format!("write {}: {e}", path.display())))?;
+        }
+        report.print(self.output);
+        Ok(if report.expected.is_none_or(|c| c.equal) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+fn word(fate: Fate) -> &'static str {
+    match fate {
+        Fate::Passed => "passed",
+        Fate::Dropped => "dropped",
+        Fate::Trapped => "trapped",
+        Fate::Unseen => "unseen",
+        Fate::NoRoom => "no_room",
+        Fate::TooLong => "too_long",
+    }
+}
+
+fn write(path: &std::path::Path, packets: &[Captured]) -> std::io::Result<()> {
+    let mut writer = pcap::Writer::new(std::io::BufWriter::new(std::fs::File::create(path)?))?;
+    for p in packets {
+        writer.write(p.time_ns, &p.frame)?;
+    }
+    writer.finish().map(drop)
+}
+
+/// Packet by packet, byte by byte; times are not compared: a test says what, not when.
+fn compare(output: &[Captured], expected: &[Captured]) -> Comparison {
+    let differs = output.iter().zip(expected).enumerate().find(|(_, (o, e))| o.frame != e.frame);
+    let first_difference = match differs {
+        Some((n, (o, e))) => {
+            let at = o.frame.iter().zip(&e.frame).position(|(a, b)| a != b).unwrap_or(o.frame.len().min(e.frame.len()));
+            Some(format!("packet {}: byte {at} is {}, expected {}", n + 1, byte(&o.frame, at), byte(&e.frame, at)))
+        }
+        None if output.len() != expected.len() => Some(format!("{} packets came out, {} are expected", output.len(), expected.len())),
+        None => None,
+    };
+    Comparison { equal: first_difference.is_none(), packets: expected.len(), first_difference }
+}
+
+fn byte(frame: &[u8], at: usize) -> String {
+    frame.get(at).map_or("the end".into(), |b| format!("{b:#04x}"))
+}
+
+impl Report {
+    fn print(&self, format: Format) {
+        if format == Format::Json {
+            println!("{}", serde_json::to_string_pretty(self).expect("a report is JSON"));
+            return;
+        }
+        let fates: Vec<String> = self.fates.iter().map(|(fate, n)| format!("{n} {}", fate.replace('_', " "))).collect();
+        println!("{}: {} packets: {}; {} flows", self.functions, self.packets, fates.join(", "), self.flows);
+        for w in &self.work {
+            println!("  {:<12} {} packets, {} bytes, {} fuel per packet", w.function, w.packets, w.bytes, w.fuel / w.packets.max(1));
+        }
+        for e in self.events.iter().take(20) {
+            println!("  {} reports {} on {}", e.function, e.code, e.flow);
+        }
+        if self.events.len() > 20 {
+            println!("  … and {} events more (-o json lists all)", self.events.len() - 20);
+        }
+        for trap in &self.traps {
+            println!("  {trap}");
+        }
+        match &self.expected {
+            Some(Comparison { first_difference: Some(d), .. }) => println!("NOT AS EXPECTED: {d}"),
+            Some(c) => println!("as expected: {} packets", c.packets),
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! What runs a function: WebAssembly in a unit, the C compiled for the host in comparisons.
+
+use crate::abi::Descriptor;
+
+/// Why a call did not return.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Trap {
+    /// Used more fuel or more time than one call may.
+    #[error("ran for longer than its limit")]
+    Limit,
+    /// Any other trap of WebAssembly, with its words.
+    #[error("trapped: {0}")]
+    Fault(String),
+}
+
+/// A function that is ready to take batches.
+pub trait Executor {
+    /// Where things are in its memory.
+    fn descriptor(&self) -> &Descriptor;
+
+    /// Its memory, and its descriptor beside it.
+    fn memory(&mut self) -> (&mut [u8], &Descriptor);
+
+    /// Its memory, for reading.
+    fn memory_ref(&self) -> &[u8];
+
+    /// Processes the batch of `count` packets that is in memory; answers with the fuel that it took.
+    fn process(&mut self, count: usize) -> Result<u64, Trap>;
+
+    /// Makes it as new, as after [`Trap`]: nothing that the function wrote is left but its configuration.
+    fn renew(&mut self) -> Result<(), Trap>;
+}

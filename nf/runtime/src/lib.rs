@@ -1,0 +1,17 @@
+//! The unit: one single-threaded executor of network functions (SNF §3, "NF runtime").
+//!
+//! A function is WebAssembly and sees nothing but a batch of packets and the state of their flows. The unit owns that
+//! state, the numbers that it leases to flows, and the clock; so a function that traps, loops or writes where it should
+//! not is thrown away with its memory, and no flow but the one at fault notices.
+//!
+//! [`chain::Chain`] is the core and does no I/O; what touches the outside is beside it: AF_PACKET, pcap, sockets, files.
+
+pub mod abi;
+pub mod chain;
+pub mod checksum;
+pub mod executor;
+pub mod flows;
+pub mod leases;
+pub mod module;
+pub mod pcap;
+mod wasi;

@@ -1,0 +1,312 @@
+//! A function as WebAssembly: compiled once, checked against the ABI, instantiated in a microsecond.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use wasmtime::{
+    Config, Engine, InstanceAllocationStrategy, InstancePre, Linker, Memory, Module as Code, PoolingAllocationConfig, Store, StoreLimits,
+    StoreLimitsBuilder, TypedFunc,
+};
+
+use crate::abi::{Descriptor, DescriptorError};
+use crate::executor::{Executor, Trap};
+use crate::wasi;
+
+/// What one call of a function may use.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Fuel per packet: about one per instruction of WebAssembly. Deterministic, unlike time.
+    pub fuel_per_packet: u64,
+    /// Linear memory of an instance.
+    pub memory_bytes: usize,
+}
+
+impl Default for Limits {
+    /// A million instructions are some 300 µs: 300 times what the slowest of the five functions needs for a full packet.
+    fn default() -> Self {
+        Limits { fuel_per_packet: 1_000_000, memory_bytes: 64 << 20 }
+    }
+}
+
+/// Fuel for `_initialize`, `pando_describe` and `pando_configure`.
+const START_FUEL: u64 = 20_000_000_000;
+/// A call that outlives this many ticks of the engine's clock ends, whatever its fuel.
+const DEADLINE_TICKS: u64 = 20;
+/// One tick.
+const TICK: std::time::Duration = std::time::Duration::from_millis(10);
+
+/// Why a file does not become a function.
+#[derive(Debug, thiserror::Error)]
+pub enum ModuleError {
+    /// Not readable.
+    #[error("read {path}: {source}")]
+    Read {
+        /// The file.
+        path: String,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// Not WebAssembly, or WebAssembly that does not validate.
+    #[error("{path} is not a WebAssembly module: {reason}. `pando fn build DIR` makes one")]
+    NotWasm {
+        /// The file.
+        path: String,
+        /// The compiler's words.
+        reason: String,
+    },
+    /// It wants something that units do not offer.
+    #[error("{path} imports what a unit does not offer: {reason}")]
+    Import {
+        /// The file.
+        path: String,
+        /// The linker's words.
+        reason: String,
+    },
+    /// It lacks a part of the contract.
+    #[error("{path} does not export {name}: is it built with the SDK (PANDO_FUNCTION in pando_nf.h)?")]
+    Export {
+        /// The file.
+        path: String,
+        /// What is missing.
+        name: &'static str,
+    },
+    /// It describes itself in a way that cannot be.
+    #[error("{path}: {source}")]
+    Descriptor {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        source: DescriptorError,
+    },
+    /// It traps before it saw a packet.
+    #[error("{path}: {during}: {trap}")]
+    Start {
+        /// The file.
+        path: String,
+        /// Which call.
+        during: &'static str,
+        /// What happened.
+        trap: String,
+    },
+    /// It does not take its configuration.
+    #[error("{path} refuses its configuration (complaint {complaint} of pando_configure; its source says what that is)")]
+    Configuration {
+        /// The file.
+        path: String,
+        /// Its number.
+        complaint: i32,
+    },
+    /// More configuration than it has room for.
+    #[error("{path} has room for {room} bytes of configuration, {given} are given")]
+    ConfigurationSize {
+        /// The file.
+        path: String,
+        /// Its room.
+        room: usize,
+        /// What was given.
+        given: usize,
+    },
+}
+
+/// Compiles functions and owns the pool of their memories.
+#[derive(Clone)]
+pub struct Runtime {
+    engine: Engine,
+    limits: Limits,
+}
+
+impl Runtime {
+    /// A runtime whose instances together stay below `instances_max`.
+    pub fn new(limits: Limits, instances_max: u32) -> Runtime {
+        let mut pool = PoolingAllocationConfig::default();
+        pool.total_core_instances(instances_max)
+            .total_memories(instances_max)
+            .total_tables(instances_max)
+            .max_memory_size(limits.memory_bytes)
+            .linear_memory_keep_resident(1 << 20);
+        let mut config = Config::new();
+        config
+            .allocation_strategy(InstanceAllocationStrategy::Pooling(pool))
+            .memory_reservation(limits.memory_bytes as u64)
+            .consume_fuel(true)
+            .epoch_interruption(true)
+            .max_wasm_stack(256 << 10);
+        let engine = Engine::new(&config).expect("a fixed configuration of the engine is valid");
+        let clock = engine.weak();
+        // The clock that ends calls which fuel does not: it stops when the last user of the engine has gone.
+        std::thread::Builder::new()
+            .name("epoch".into())
+            .spawn(move || {
+                while let Some(engine) = clock.upgrade() {
+                    engine.increment_epoch();
+                    drop(engine);
+                    std::thread::sleep(TICK);
+                }
+            })
+            .expect("start the engine's clock");
+        Runtime { engine, limits }
+    }
+
+    /// Loads `path` (.wasm), or what was compiled from it ahead of time, and gives it its configuration.
+    pub fn load(&self, path: &Path, configuration: &[u8]) -> Result<Function, ModuleError> {
+        let shown = path.display().to_string();
+        let wasm = std::fs::read(path).map_err(|source| ModuleError::Read { path: shown.clone(), source })?;
+        let code = self.compile(path, &wasm).map_err(|e| ModuleError::NotWasm { path: shown.clone(), reason: format!("{e:#}") })?;
+        self.check_exports(&shown, &code)?;
+        let mut linker = Linker::new(&self.engine);
+        wasi::add_to(&mut linker);
+        let instance = linker.instantiate_pre(&code).map_err(|e| ModuleError::Import { path: shown.clone(), reason: format!("{e:#}") })?;
+        Function::start(self.clone(), shown, instance, configuration.into())
+    }
+
+    /// Code that was compiled from the same bytes before lies beside the module: `nat.wasm` → `nat.cwasm`.
+    fn compile(&self, path: &Path, wasm: &[u8]) -> wasmtime::Result<Code> {
+        let ahead = path.with_extension("cwasm");
+        let newer = |a: &Path, b: &Path| Some(a.metadata().ok()?.modified().ok()? >= b.metadata().ok()?.modified().ok()?);
+        if newer(&ahead, path) == Some(true) {
+            // SAFETY: the file is the output of this engine's `serialize`; wasmtime refuses that of another version or
+            // configuration. Whoever may write beside the module may as well replace the module.
+            if let Ok(code) = unsafe { Code::deserialize_file(&self.engine, &ahead) } {
+                return Ok(code);
+            }
+        }
+        Code::from_binary(&self.engine, wasm)
+    }
+
+    /// Compiles `path` ahead of time, beside it; returns the bytes that were written.
+    pub fn compile_ahead(&self, path: &Path) -> Result<usize, ModuleError> {
+        let shown = path.display().to_string();
+        let wasm = std::fs::read(path).map_err(|source| ModuleError::Read { path: shown.clone(), source })?;
+        let reason = |e: wasmtime::Error| ModuleError::NotWasm { path: shown.clone(), reason: format!("{e:#}") };
+        let code = Code::from_binary(&self.engine, &wasm).and_then(|c| c.serialize()).map_err(reason)?;
+        let ahead = path.with_extension("cwasm");
+        std::fs::write(&ahead, &code).map_err(|source| ModuleError::Read { path: ahead.display().to_string(), source })?;
+        Ok(code.len())
+    }
+
+    fn check_exports(&self, path: &str, code: &Code) -> Result<(), ModuleError> {
+        for name in ["memory", "pando_describe", "pando_process"] {
+            if code.get_export(name).is_none() {
+                return Err(ModuleError::Export { path: path.to_owned(), name });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What an instance's host functions may touch.
+pub(crate) struct Host {
+    limits: StoreLimits,
+    /// The time of the packet at work: a function has no other clock.
+    pub time_ns: u64,
+    /// What the function printed, up to a limit.
+    pub printed: Vec<u8>,
+}
+
+/// A function in an instance of its own.
+pub struct Function {
+    runtime: Runtime,
+    path: String,
+    pre: InstancePre<Host>,
+    configuration: Arc<[u8]>,
+    live: Live,
+}
+
+struct Live {
+    store: Store<Host>,
+    memory: Memory,
+    process: TypedFunc<u32, ()>,
+    descriptor: Descriptor,
+}
+
+impl Function {
+    fn start(runtime: Runtime, path: String, pre: InstancePre<Host>, configuration: Arc<[u8]>) -> Result<Function, ModuleError> {
+        let live = Live::start(&runtime, &path, &pre, &configuration)?;
+        Ok(Function { runtime, path, pre, configuration, live })
+    }
+
+    /// Another instance of the same function: for another unit, or a pool.
+    pub fn another(&self) -> Result<Function, ModuleError> {
+        Function::start(self.runtime.clone(), self.path.clone(), self.pre.clone(), self.configuration.clone())
+    }
+
+    /// Takes what the function has printed since the last time.
+    pub fn take_printed(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.live.store.data_mut().printed)
+    }
+}
+
+impl Live {
+    fn start(runtime: &Runtime, path: &str, pre: &InstancePre<Host>, configuration: &[u8]) -> Result<Live, ModuleError> {
+        let limits = StoreLimitsBuilder::new().memory_size(runtime.limits.memory_bytes).build();
+        let mut store = Store::new(&runtime.engine, Host { limits, time_ns: 0, printed: Vec::new() });
+        store.limiter(|host| &mut host.limits);
+        store.set_epoch_deadline(START_TICKS);
+        store.set_fuel(START_FUEL).expect("fuel is on");
+        let failed = |during| move |e: wasmtime::Error| ModuleError::Start { path: path.to_owned(), during, trap: trap_of(&e).to_string() };
+        let instance = pre.instantiate(&mut store).map_err(failed("start"))?;
+        if let Ok(initialize) = instance.get_typed_func::<(), ()>(&mut store, "_initialize") {
+            initialize.call(&mut store, ()).map_err(failed("_initialize"))?;
+        }
+        let missing = |name| ModuleError::Export { path: path.to_owned(), name };
+        let memory = instance.get_memory(&mut store, "memory").ok_or(missing("memory"))?;
+        let describe = instance.get_typed_func::<(), u32>(&mut store, "pando_describe").map_err(|_| missing("pando_describe() -> i32"))?;
+        let process = instance.get_typed_func::<u32, ()>(&mut store, "pando_process").map_err(|_| missing("pando_process(i32)"))?;
+        let offset = describe.call(&mut store, ()).map_err(failed("pando_describe"))? as usize;
+        let descriptor =
+            Descriptor::read(memory.data(&store), offset).map_err(|source| ModuleError::Descriptor { path: path.to_owned(), source })?;
+        if configuration.len() > descriptor.config_bytes {
+            let (room, given) = (descriptor.config_bytes, configuration.len());
+            return Err(ModuleError::ConfigurationSize { path: path.to_owned(), room, given });
+        }
+        if descriptor.config_bytes > 0 {
+            let configure =
+                instance.get_typed_func::<u32, i32>(&mut store, "pando_configure").map_err(|_| missing("pando_configure(i32) -> i32"))?;
+            memory.data_mut(&mut store)[descriptor.config..][..configuration.len()].copy_from_slice(configuration);
+            let complaint = configure.call(&mut store, configuration.len() as u32).map_err(failed("pando_configure"))?;
+            if complaint != 0 {
+                return Err(ModuleError::Configuration { path: path.to_owned(), complaint });
+            }
+        }
+        Ok(Live { store, memory, process, descriptor })
+    }
+}
+
+/// Ticks for the calls before the first packet: a Go module initialises its runtime, an IDS reads its rules.
+const START_TICKS: u64 = 1000;
+
+fn trap_of(error: &wasmtime::Error) -> Trap {
+    match error.downcast_ref::<wasmtime::Trap>() {
+        Some(wasmtime::Trap::OutOfFuel | wasmtime::Trap::Interrupt) => Trap::Limit,
+        Some(trap) => Trap::Fault(trap.to_string()),
+        None => Trap::Fault(format!("{error:#}")),
+    }
+}
+
+impl Executor for Function {
+    fn descriptor(&self) -> &Descriptor {
+        &self.live.descriptor
+    }
+
+    fn memory(&mut self) -> (&mut [u8], &Descriptor) {
+        (self.live.memory.data_mut(&mut self.live.store), &self.live.descriptor)
+    }
+
+    fn memory_ref(&self) -> &[u8] {
+        self.live.memory.data(&self.live.store)
+    }
+
+    fn process(&mut self, count: usize) -> Result<u64, Trap> {
+        let Live { store, process, .. } = &mut self.live;
+        let fuel = self.runtime.limits.fuel_per_packet.saturating_mul(count as u64);
+        store.set_fuel(fuel).expect("fuel is on");
+        store.set_epoch_deadline(DEADLINE_TICKS);
+        process.call(&mut *store, count as u32).map_err(|e| trap_of(&e))?;
+        Ok(fuel - store.get_fuel().expect("fuel is on"))
+    }
+
+    fn renew(&mut self) -> Result<(), Trap> {
+        self.live = Live::start(&self.runtime, &self.path, &self.pre, &self.configuration).map_err(|e| Trap::Fault(e.to_string()))?;
+        Ok(())
+    }
+}
