@@ -11,6 +11,7 @@ help: ## list the targets
 build: ## bin/pando, bin/pando-demo and examples/website/website
 	@deploy/deps
 	$(GO_BUILD) -o bin/ ./cmd/...
+	@deploy/build-unit
 	@test ! -d examples/website || (set -x; cd examples/website && $(GO_BUILD) -o website .)
 
 demo: build ## a website scales itself under a ramp of real HTTP, in a lab on this machine; writes demo.html

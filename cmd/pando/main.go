@@ -61,6 +61,7 @@ func rootCommand(env Env) *cobra.Command {
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	c.AddCommand(operatorCommands(env)...)
 	c.AddCommand(roles(env)...)
+	c.AddCommand(functionCommand(env))
 	return c
 }
 
