@@ -49,7 +49,7 @@ type Sandbox interface {
 	Flows(ctx context.Context) (int, error)
 	// Usage is what the sandbox has used since it started.
 	Usage(ctx context.Context) (Usage, error)
-	// LastLines returns the end of the instance's log.
+	// LastLines returns the end of the instance's log as evidence: long lines are cut, what a terminal would obey is replaced.
 	LastLines(n int) []string
 }
 
@@ -83,6 +83,33 @@ type Usage struct {
 	CPU         time.Duration
 	MemoryBytes int64
 	PIDs        int64
+}
+
+// Cgroups makes what limits and counts sandboxes (driver/cgroup).
+type Cgroups interface {
+	// Make makes the group of a name like "pando/host1/default/7", or finds it. It limits nothing yet.
+	Make(name string) (Cgroup, error)
+	// Prune removes the group and those above it, as far as nobody is in them.
+	Prune(name string)
+}
+
+// Cgroup limits and counts one sandbox.
+type Cgroup interface {
+	// Limit sets the limits of a spec, and lifts those that the spec does not have. A limit that this machine cannot hold is
+	// an error that names its controller.
+	Limit(Resources) error
+	Usage() Usage
+	// OOMKilled says whether the kernel has killed something in the group for its memory.
+	OOMKilled() bool
+	Entry() CgroupEntry
+	// Remove removes the group; whoever was in it has ended.
+	Remove() error
+}
+
+// CgroupEntry is how a new process comes into a cgroup without its parent. Paths begin at the root of the hierarchies.
+type CgroupEntry struct {
+	Tasks  []string `json:"tasks,omitempty"`  // v1: the starting thread writes its id into each, and ends
+	Folder string   `json:"folder,omitempty"` // v2: the process is cloned into it
 }
 
 // Prober asks an instance how it is (driver/probe).

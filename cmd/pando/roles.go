@@ -21,6 +21,7 @@ import (
 	"pando.run/pando/balance"
 	"pando.run/pando/control"
 	"pando.run/pando/driver/bolt"
+	"pando.run/pando/driver/cgroup"
 	"pando.run/pando/driver/dns"
 	"pando.run/pando/driver/ebpf"
 	"pando.run/pando/driver/etcd"
@@ -179,9 +180,13 @@ func openSandboxes(p place, log *slog.Logger) (*process.Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the pando binary: %w", err)
 	}
+	groups, err := cgroup.Open(cgroup.Root)
+	if err != nil {
+		return nil, err
+	}
 	h := p.record()
 	return process.New(process.Config{
-		Host: h.Name, RunDir: filepath.Join(p.Run, "sandbox"), LogDir: p.logs(), Self: []string{self}, Prefix4: h.Instances4, Prefix6: h.Instances6,
+		Cgroups: groups, Groups: cgroup.Root, Hidden: []string{p.Data}, Host: h.Name, RunDir: filepath.Join(p.Run, "sandbox"), LogDir: p.logs(), Self: []string{self}, Prefix4: h.Instances4, Prefix6: h.Instances6,
 		Pool: p.Pool, Clock: pando.WallClock{}, Log: log,
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/netip"
 	"os"
 	"os/user"
@@ -37,7 +38,10 @@ type Config struct {
 	Self    []string // the pando binary (and what comes before the role in its arguments)
 	Prefix4 netip.Prefix
 	Prefix6 netip.Prefix
-	Pool    int // sandboxes kept ready
+	Cgroups pando.Cgroups
+	Groups  string   // the root of the hierarchies
+	Hidden  []string // folders of the host that no instance sees
+	Pool    int      // sandboxes kept ready
 	Clock   pando.Clock
 	Log     *slog.Logger
 }
@@ -62,7 +66,7 @@ func New(c Config) (*Driver, error) {
 	if os.Geteuid() != 0 {
 		return nil, fmt.Errorf("%w: sandboxes need root (namespaces and cgroups)", pando.ErrForbidden)
 	}
-	for _, dir := range []string{c.RunDir, c.LogDir, "/run/pando"} {
+	for _, dir := range []string{c.RunDir, c.LogDir} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return nil, fmt.Errorf("make a folder for sandboxes: %w", err)
 		}
@@ -102,14 +106,7 @@ func (d *Driver) Purge(context.Context) error {
 	for _, s := range d.found() {
 		errs = append(errs, s.destroy())
 	}
-	for _, root := range []string{cgroupRoot, cgroupRoot + "/cpu", cgroupRoot + "/cpuacct", cgroupRoot + "/memory", cgroupRoot + "/pids"} {
-		for name := d.cgroupName(0); name != "."; name = filepath.Dir(name) {
-			_ = os.Remove(filepath.Join(root, filepath.Dir(name)))
-			if filepath.Dir(name) == "." {
-				break
-			}
-		}
-	}
+	d.Cgroups.Prune(filepath.Dir(d.cgroupName(0)))
 	return errors.Join(errs...)
 }
 
@@ -123,7 +120,10 @@ func (d *Driver) found() []*slot {
 		if err != nil || json.Unmarshal(b, s) != nil {
 			continue
 		}
-		s.cgroup, _ = makeCgroup(d.cgroupName(s.Number))
+		if s.cgroup, err = d.Cgroups.Make(d.cgroupName(s.Number)); err != nil {
+			d.Log.Error("a sandbox without its cgroup is left out", "instance", s.Instance, "error", err)
+			continue
+		}
 		out = append(out, s)
 	}
 	slices.SortFunc(out, func(a, b *slot) int { return a.Number - b.Number })
@@ -256,7 +256,7 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec) (*s
 	if err != nil {
 		return nil, err
 	}
-	if err := s.cgroup.limit(spec.Spec.Resources); err != nil {
+	if err := s.cgroup.Limit(spec.Spec.Resources); err != nil {
 		return nil, err
 	}
 	if err := s.serveVIPs(spec.VIP4, spec.VIP6); err != nil {
@@ -329,7 +329,7 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 	}
 	p := program{
 		Instance: spec.Instance.ID, Service: spec.Instance.Service, Argv: spec.Spec.Command, Dir: spec.Spec.WorkingDir, UID: uid, GID: gid,
-		LogDir: logName(spec.Instance.Service, spec.Instance.ID), Cgroups: s.cgroup.joinFiles(),
+		LogDir: logName(spec.Instance.Service, spec.Instance.ID), Cgroup: s.cgroup.Entry(),
 	}
 	for k, v := range env {
 		p.Env = append(p.Env, k+"="+v)
@@ -363,7 +363,7 @@ func identity(name string, otherwise uint32) (uid, gid uint32, err error) {
 	}
 	a, err1 := strconv.ParseUint(u.Uid, 10, 32)
 	b, err2 := strconv.ParseUint(u.Gid, 10, 32)
-	if err1 != nil || err2 != nil {
+	if err1 != nil || err2 != nil || a == math.MaxUint32 || b == math.MaxUint32 { // -1 means "as it is" to the kernel
 		return 0, 0, fmt.Errorf("%w: there is no user %q on this host; check `user` in the spec", pando.ErrInvalid, name)
 	}
 	return uint32(a), uint32(b), nil

@@ -23,11 +23,12 @@ func fork(p program, groups string, stdio *os.File) (int, error) {
 	if err := weaken(); err != nil {
 		return 0, err
 	}
-	tid := strconv.Itoa(unix.Gettid())
-	for _, file := range p.Cgroups {
-		if err := os.WriteFile(groups+strings.TrimPrefix(file, cgroupRoot), []byte(tid), 0); err != nil {
-			return 0, fmt.Errorf("join the cgroup %s: %w", filepath.Dir(file), err)
-		}
+	attr := &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: p.UID, Gid: p.GID}}
+	if err := enter(p.Cgroup, groups, attr); err != nil {
+		return 0, err
+	}
+	if attr.UseCgroupFD {
+		defer unix.Close(attr.CgroupFD)
 	}
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -36,17 +37,40 @@ func fork(p program, groups string, stdio *os.File) (int, error) {
 	defer null.Close()
 	pid, err := syscall.ForkExec(path, p.Argv, &syscall.ProcAttr{
 		Dir: p.Dir, Env: p.Env, Files: []uintptr{null.Fd(), stdio.Fd(), stdio.Fd()},
-		Sys: &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: p.UID, Gid: p.GID}},
+		Sys: attr,
 	})
 	switch {
 	case errors.Is(err, syscall.ENOEXEC):
 		return 0, fmt.Errorf("start %s: it is no program that this kernel can run; a script needs a first line like #!/bin/sh", path)
+	case errors.Is(err, syscall.EAGAIN):
+		return 0, fmt.Errorf("start %s: the sandbox is full: it has as many processes as `resources.pids` in the spec allows", path)
 	case errors.Is(err, syscall.EACCES):
 		return 0, fmt.Errorf("start %s in %s as uid %d: permission denied; check who may read the folder and run the file, or set `user` in the spec", path, p.Dir, p.UID)
 	case err != nil:
 		return 0, fmt.Errorf("start %s: %w", path, err)
 	}
 	return pid, nil
+}
+
+// enter makes a program that this thread forks a member of its cgroup, and nobody else: the thread itself joins those of
+// v1; in v2 there are no threads to join, so the program is cloned into it. Never is a thread's id written to cgroup.procs,
+// which would move the whole shim.
+func enter(e pando.CgroupEntry, groups string, attr *syscall.SysProcAttr) error {
+	tid := strconv.Itoa(unix.Gettid())
+	for _, file := range e.Tasks {
+		if err := os.WriteFile(groups+file, []byte(tid), 0); err != nil {
+			return fmt.Errorf("join the cgroup %s: %w", filepath.Dir(file), err)
+		}
+	}
+	if e.Folder == "" {
+		return nil
+	}
+	fd, err := unix.Open(groups+e.Folder, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("join the cgroup %s: %w", e.Folder, err)
+	}
+	attr.UseCgroupFD, attr.CgroupFD = true, fd
+	return nil
 }
 
 // weaken gives up what a thread can give up for itself and its children.
@@ -91,7 +115,8 @@ func runnable(path string) error {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: there is no program %s; check command: and `working_dir` in the spec", pando.ErrNotFound, path)
+		return fmt.Errorf("%w: there is no program %s; check `command` and `working_dir` in the spec (%s are private to an instance, but for its working directory)",
+			pando.ErrNotFound, path, strings.Join(private, ", "))
 	case info.IsDir():
 		return fmt.Errorf("%w: %s is a folder, not a program", pando.ErrInvalid, path)
 	case info.Mode()&0o111 == 0:

@@ -1,26 +1,46 @@
 package process
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
+// furniture is what a shim needs to know to furnish its sandbox, as its argument.
+type furniture struct {
+	Self    string   `json:"self"`    // the folder with the instance's sockets
+	Resolv  string   `json:"resolv"`  // its resolv.conf
+	Logs    string   `json:"logs"`    // the folder of all logs
+	Cgroups string   `json:"cgroups"` // the root of the hierarchies
+	Hidden  []string `json:"hidden"`  // folders of the host that no instance sees
+}
+
+func (f furniture) argument() string {
+	b, err := json.Marshal(f)
+	if err != nil {
+		panic(err) // strings always can
+	}
+	return string(b)
+}
+
 // keepWritable clones the mounts that the shim has to write to, before the sandbox sees everything read-only. The clones
 // hang in no namespace: they are reached through their descriptors only, which the program does not inherit.
-func (s *shim) keepWritable(logs string) error {
-	path, err := cloneTree(logs)
+func (s *shim) keepWritable(f furniture) error {
+	path, err := cloneTree(f.Logs)
 	if err != nil {
 		return err
 	}
 	if s.logs, err = os.OpenRoot(path); err != nil {
 		return fmt.Errorf("open the folder of the logs: %w", err)
 	}
-	s.groups, err = cloneTree(cgroupRoot)
+	s.groups, err = cloneTree(f.Cgroups)
 	return err
 }
 
@@ -29,57 +49,208 @@ func cloneTree(dir string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("keep %s writable (open_tree needs Linux 5.2): %w", dir, err)
 	}
-	return fmt.Sprintf("/proc/self/fd/%d", fd), nil
+	return descriptor(fd), nil
 }
 
+func descriptor(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
+
+// Flags of mounts in which no privilege can be found.
+const (
+	plain = unix.MS_NOSUID | unix.MS_NODEV
+	inert = plain | unix.MS_NOEXEC
+)
+
+// private are the folders in which people and programs of the host keep what is theirs, sockets above all: an instance has
+// its own, empty ones. Its working directory is there also if it lies in one of them (settle).
+var private = []string{"/tmp", "/var/tmp", "/run", "/root", "/home"}
+
 // furnish gives the sandbox its own view of the host's files: all of them read-only, but for what is its own.
-func furnish(self, resolv string) error {
+func (s *shim) furnish(f furniture) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("keep the sandbox's mounts to itself: %w", err)
 	}
-	if err := unix.MountSetattr(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
-		return fmt.Errorf("make the host's files read-only (mount_setattr needs Linux 5.12): %w", err)
+	// Opened while they can be seen.
+	var fds []int
+	for _, path := range append([]string{f.Self, f.Resolv, f.Cgroups}, private...) {
+		fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+		if err != nil && !(errors.Is(err, fs.ErrNotExist) && len(fds) > 2) {
+			return fmt.Errorf("open %s: %w", path, err)
+		}
+		fds = append(fds, fd)
 	}
-	const plain = unix.MS_NOSUID | unix.MS_NODEV
-	for _, m := range []struct {
-		source, target, kind string
-		flags                uintptr
-		data                 string
-	}{
-		{"proc", "/proc", "proc", plain | unix.MS_NOEXEC, ""},
-		{resolv, "/etc/resolv.conf", "", unix.MS_BIND, ""},
-		{"tmpfs", "/dev/shm", "tmpfs", plain, "mode=1777"},
-		// Last, for it may cover the folder in which the other sources lie.
-		{self, "/run/pando", "", unix.MS_BIND, ""},
-	} {
-		err := unix.Mount(m.source, m.target, m.kind, m.flags, m.data)
-		if err != nil && !(m.target == "/dev/shm" && errors.Is(err, fs.ErrNotExist)) {
-			return fmt.Errorf("mount %s: %w", m.target, err)
+	s.behind = fds[3:]
+	if err := readOnly("/", unix.AT_RECURSIVE); err != nil {
+		return err
+	}
+	for _, step := range []func() error{furnishProc, furnishDev, func() error { return furnishSys(f.Cgroups, fds[2]) }} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	for _, dir := range f.Hidden {
+		if err := cover(dir, "mode=755,size=4k", unix.MS_RDONLY|inert); err != nil {
+			return err
+		}
+	}
+	for _, dir := range private {
+		mode := "mode=755"
+		if dir == "/run" || strings.HasSuffix(dir, "/tmp") {
+			mode = "mode=1777"
+		}
+		if err := cover(dir, mode, plain); err != nil {
+			return err
+		}
+	}
+	if err := bindAt(fds[0], "/run/pando"); err != nil {
+		return err
+	}
+	return bindResolv(fds[1])
+}
+
+func readOnly(dir string, flags uint) error {
+	if err := unix.MountSetattr(unix.AT_FDCWD, dir, flags, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
+		return fmt.Errorf("make %s read-only (mount_setattr needs Linux 5.12): %w", dir, err)
+	}
+	return nil
+}
+
+// cover mounts an empty folder over one of the host, if the host has it.
+func cover(dir, options string, flags uintptr) error {
+	if err := unix.Mount("tmpfs", dir, "tmpfs", flags, options); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("cover %s: %w", dir, err)
+	}
+	return nil
+}
+
+// bindAt makes what a descriptor holds visible at a folder that this sandbox can make.
+func bindAt(fd int, dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make %s: %w", dir, err)
+	}
+	if err := unix.Mount(descriptor(fd), dir, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount %s: %w", dir, err)
+	}
+	return nil
+}
+
+// bindResolv gives the sandbox its own resolv.conf. Where the host's is a link to a file below /run, as with
+// systemd-resolved, the file is made there.
+func bindResolv(fd int) error {
+	const at = "/etc/resolv.conf"
+	if to, err := os.Readlink(at); err == nil {
+		if !filepath.IsAbs(to) {
+			to = filepath.Join("/etc", to)
+		}
+		if _, err := os.Stat(to); err != nil {
+			if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, nil, 0o644)); err != nil {
+				return fmt.Errorf("make %s, to which %s leads: %w", to, at, err)
+			}
+		}
+	}
+	if err := unix.Mount(descriptor(fd), at, "", unix.MS_BIND, ""); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("mount %s: %w", at, err)
+	}
+	return nil
+}
+
+// furnishProc mounts the sandbox's own /proc. What in it is the whole machine's is read-only or empty, for a program that
+// runs as root inside, too: those files ask for the user alone, not for a capability.
+func furnishProc() error {
+	if err := unix.Mount("proc", "/proc", "proc", inert, ""); err != nil {
+		return fmt.Errorf("mount /proc: %w", err)
+	}
+	for _, name := range []string{"bus", "fs", "irq", "sys", "sysrq-trigger"} {
+		dir := "/proc/" + name
+		if err := unix.Mount(dir, dir, "", unix.MS_BIND|unix.MS_REC, ""); errors.Is(err, fs.ErrNotExist) {
+			continue
+		} else if err != nil {
+			return fmt.Errorf("mount %s: %w", dir, err)
+		}
+		if err := readOnly(dir, 0); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"kcore", "keys", "latency_stats", "timer_list", "kmsg"} {
+		if err := unix.Mount("/dev/null", "/proc/"+name, "", unix.MS_BIND, ""); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("hide /proc/%s: %w", name, err)
 		}
 	}
 	return nil
 }
 
-// settle gives the program a /tmp of its own, and its working directory: writable as far as the folder's own mode allows,
-// and still there if it lies below /tmp.
-func settle(dir string) error {
-	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+// furnishDev mounts a /dev with what every program may have, and nothing of the machine's.
+func furnishDev() error {
+	if err := unix.Mount("tmpfs", "/dev", "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=755,size=64k"); err != nil {
+		return fmt.Errorf("mount /dev: %w", err)
+	}
+	for name, minor := range map[string]uint32{"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9} {
+		if err := unix.Mknod("/dev/"+name, unix.S_IFCHR|0o666, int(unix.Mkdev(1, minor))); err != nil {
+			return fmt.Errorf("make /dev/%s: %w", name, err)
+		}
+		if err := os.Chmod("/dev/"+name, 0o666); err != nil { // whatever the umask is
+			return err
+		}
+	}
+	if err := unix.Mknod("/dev/tty", unix.S_IFCHR|0o666, int(unix.Mkdev(5, 0))); err != nil {
+		return fmt.Errorf("make /dev/tty: %w", err)
+	}
+	for name, to := range map[string]string{"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1",
+		"stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx"} {
+		if err := os.Symlink(to, "/dev/"+name); err != nil {
+			return err
+		}
+	}
+	for _, m := range []struct{ kind, at, options string }{
+		{"devpts", "/dev/pts", "newinstance,ptmxmode=0666,mode=0620"}, {"tmpfs", "/dev/shm", "mode=1777"}, {"mqueue", "/dev/mqueue", ""},
+	} {
+		if err := os.Mkdir(m.at, 0o755); err != nil {
+			return err
+		}
+		err := unix.Mount(m.kind, m.at, m.kind, unix.MS_NOSUID|unix.MS_NOEXEC, m.options)
+		if err != nil && !errors.Is(err, unix.ENODEV) { // a kernel without it
+			return fmt.Errorf("mount %s: %w", m.at, err)
+		}
+	}
+	return readOnly("/dev", 0)
+}
+
+// furnishSys mounts a /sys that shows the sandbox's own network, with the cgroups as the host has them: programs read
+// their limits there.
+func furnishSys(cgroups string, fd int) error {
+	if err := unix.Mount("sysfs", "/sys", "sysfs", inert|unix.MS_RDONLY, ""); err != nil {
+		return fmt.Errorf("mount /sys: %w", err)
+	}
+	if strings.HasPrefix(cgroups, "/sys/") {
+		if err := unix.Mount(descriptor(fd), cgroups, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+			return fmt.Errorf("mount %s: %w", cgroups, err)
+		}
+	}
+	return cover("/sys/firmware", "size=4k", unix.MS_RDONLY|inert)
+}
+
+// settle gives the program its working directory: writable as far as the folder's own mode allows. In a private folder it
+// is what the host has there, and reachable whatever the modes of the folders above it are.
+func (s *shim) settle(dir string) error {
+	if dir == "/" || slices.Contains(private, dir) {
+		return nil
+	}
+	at, rest, inPrivate := unix.AT_FDCWD, dir, false
+	for n, p := range private {
+		if below, ok := strings.CutPrefix(dir, p+"/"); ok {
+			at, rest, inPrivate = s.behind[n], below, true
+		}
+	}
+	fd, err := unix.Openat(at, rest, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open the working directory %s: %w", dir, err)
 	}
 	defer unix.Close(fd)
-	if err := unix.Mount("tmpfs", "/tmp", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777"); err != nil {
-		return fmt.Errorf("mount a private /tmp: %w", err)
-	}
-	if dir == "/" || dir == "/tmp" {
-		return nil
-	}
-	if strings.HasPrefix(dir, "/tmp/") {
+	if inPrivate {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
 	}
-	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", fd), dir, "", unix.MS_BIND, ""); err != nil {
+	if err := unix.Mount(descriptor(fd), dir, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("keep the working directory %s: %w", dir, err)
 	}
 	if err := unix.MountSetattr(unix.AT_FDCWD, dir, 0, &unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}); err != nil {

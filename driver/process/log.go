@@ -11,6 +11,9 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
+
+	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
 )
@@ -31,15 +34,20 @@ type logFile struct {
 	size int64
 }
 
+// openLogFile opens the log of an instance. On a full disk there is none until there is room: that is no reason not to
+// start a program.
 func openLogFile(root *os.Root, dir string) (*logFile, error) {
-	if err := root.MkdirAll(dir, 0o750); err != nil {
-		return nil, fmt.Errorf("make a folder for the log: %w", err)
-	}
 	l := &logFile{root: root, dir: dir}
-	return l, l.open()
+	if err := l.open(); err != nil && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+		return nil, err
+	}
+	return l, nil
 }
 
 func (l *logFile) open() error {
+	if err := l.root.MkdirAll(l.dir, 0o750); err != nil {
+		return fmt.Errorf("make a folder for the log: %w", err)
+	}
 	f, err := l.root.OpenFile(filepath.Join(l.dir, "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o640)
 	if err != nil {
 		return fmt.Errorf("open the log: %w", err)
@@ -70,7 +78,10 @@ func (l *logFile) copy(r io.ReadCloser) {
 func (l *logFile) write(b []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.size+int64(len(b)) > logBytesMax {
+	switch {
+	case l.file == nil:
+		_ = l.open()
+	case l.size+int64(len(b)) > logBytesMax:
 		l.rotate()
 	}
 	if l.file != nil {
@@ -92,7 +103,28 @@ func (l *logFile) rotate() {
 	_ = l.open()
 }
 
-// lastLines returns the end of a log.
+// lineBytesMax is how much of a line is kept as evidence; a record in the store is small.
+const lineBytesMax = 400
+
+// evidence makes a line fit for a record and for a terminal: short, and with nothing that would command either.
+func evidence(line string) string {
+	cut := len(line) > lineBytesMax
+	if cut {
+		line = line[:lineBytesMax]
+	}
+	line = strings.Map(func(r rune) rune {
+		if r == '\t' || unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, strings.ToValidUTF8(line, string(unicode.ReplacementChar)))
+	if cut {
+		line += "…"
+	}
+	return line
+}
+
+// lastLines returns the end of a log as it was written.
 func lastLines(dir string, n int) []string {
 	b := readEnd(filepath.Join(dir, "log"), 256<<10)
 	if bytes.Count(b, []byte("\n")) < n {

@@ -2,6 +2,7 @@ package process
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -10,13 +11,18 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/cgroup"
 )
 
 // The test binary is the pando binary of its tests: it can be a shim.
@@ -24,8 +30,45 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "shim" {
 		os.Exit(ShimMain(os.Args[2:]))
 	}
+	if os.Geteuid() == 0 && os.Getenv("PROCESS_TEST_NETNS") == "" {
+		os.Exit(inOwnNetwork())
+	}
+	if os.Geteuid() == 0 {
+		if err := address(); err != nil {
+			panic(err)
+		}
+	}
 	os.Exit(m.Run())
 }
+
+// address gives the network namespace of the tests what every host has: a loopback device that is up, and an address.
+func address() error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	at, err := netlink.ParseAddr("192.0.2.1/32")
+	if err != nil {
+		return err
+	}
+	return errors.Join(netlink.LinkSetUp(lo), netlink.AddrAdd(lo, at))
+}
+
+// inOwnNetwork runs the tests in a network namespace of their own: their links meet no others.
+func inOwnNetwork() int {
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Env = append(os.Environ(), "PROCESS_TEST_NETNS=own")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Pdeathsig: unix.SIGKILL}
+	runtime.LockOSThread() // the thread whose death Pdeathsig is about
+	if err := cmd.Run(); err != nil {
+		return 1
+	}
+	return 0
+}
+
+// testHost is like no other test's that runs on this machine.
+var testHost = pando.HostName("ptest" + strconv.Itoa(os.Getpid()))
 
 var vip = netip.MustParseAddr("10.127.250.250")
 
@@ -39,8 +82,12 @@ func newDriver(t *testing.T, pool int) *Driver {
 		t.Fatal(err)
 	}
 	v4, v6 := pando.InstanceRange(1000)
+	groups, err := cgroup.Open(cgroup.Root)
+	if err != nil {
+		t.Fatal(err)
+	}
 	d, err := New(Config{
-		Host: "ptest", RunDir: filepath.Join(dir, "run"), LogDir: filepath.Join(dir, "log"), Self: []string{"/proc/self/exe"},
+		Cgroups: groups, Groups: cgroup.Root, Host: testHost, RunDir: filepath.Join(dir, "run"), LogDir: filepath.Join(dir, "log"), Self: []string{"/proc/self/exe"},
 		Prefix4: v4, Prefix6: v6, Pool: pool, Clock: pando.WallClock{}, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -87,6 +134,23 @@ func exited(t *testing.T, b pando.Sandbox) pando.Exit {
 			}
 		case <-deadline:
 			t.Fatal("it does not exit")
+		}
+	}
+}
+
+// awaitUsage waits until a sandbox uses as much as wanted.
+func awaitUsage(t *testing.T, b pando.Sandbox, want func(pando.Usage) bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		u, err := b.Usage(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want(u) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("it uses %+v; log: %v", u, b.LastLines(5))
 		}
 	}
 }
@@ -186,9 +250,7 @@ func TestASandboxOutlivesTheAgentAndDiesWithItsShim(t *testing.T) {
 	if e := exited(t, found[0]); !strings.Contains(e.Signal, "SIGKILL") {
 		t.Errorf("exit %+v", e)
 	}
-	if out, err := exec.Command("pgrep", "-f", "sleep 1000").Output(); err == nil && len(out) > 0 {
-		t.Errorf("the program is still there: %s", out)
-	}
+	awaitUsage(t, b, func(u pando.Usage) bool { return u.PIDs == 0 })
 }
 
 func TestErrorsNameTheCause(t *testing.T) {
@@ -227,7 +289,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 }
 
 func remains(t *testing.T) int {
-	found, err := filepath.Glob("/sys/fs/cgroup/pids/pando/ptest/default/*")
+	found, err := filepath.Glob("/sys/fs/cgroup/pids/pando/" + string(testHost) + "/default/*")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -86,7 +86,7 @@ func (b *sandbox) listen() {
 		}
 		e := *r.Event
 		if e.Kind == pando.SandboxExited {
-			e.Exit.OOMKilled = e.Exit.Signal == "SIGKILL" && b.slot.cgroup.oomKilled()
+			e.Exit.OOMKilled = e.Exit.Signal == "SIGKILL" && b.slot.cgroup.OOMKilled()
 			e.Exit.LastLines = b.LastLines(20)
 			b.events <- e
 			close(b.ended)
@@ -195,11 +195,15 @@ func (b *sandbox) Exec(ctx context.Context, command []string) (int, []byte, erro
 }
 
 // Usage implements pando.Sandbox.
-func (b *sandbox) Usage(context.Context) (pando.Usage, error) { return b.slot.cgroup.usage(), nil }
+func (b *sandbox) Usage(context.Context) (pando.Usage, error) { return b.slot.cgroup.Usage(), nil }
 
 // LastLines implements pando.Sandbox.
 func (b *sandbox) LastLines(n int) []string {
-	return lastLines(b.d.logDir(b.slot.Service, b.slot.Instance), n)
+	lines := lastLines(b.d.logDir(b.slot.Service, b.slot.Instance), n)
+	for n, line := range lines {
+		lines[n] = evidence(line)
+	}
+	return lines
 }
 
 // ownListener is the listener of an instance's own API. It accepts connections from its own sandbox only.

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -33,18 +34,19 @@ type shim struct {
 	pid     int
 	logs    *os.Root
 	groups  string // where the shim alone still finds the cgroups writable
+	behind  []int  // the host's folders behind the private ones, in their order
 	waits   map[int]chan unix.WaitStatus
 	reaping bool
 	events  []pando.SandboxEvent
 	news    *sync.Cond
 }
 
-// ShimMain is the life of a shim. args are the folder with the instance's sockets, the resolv.conf that it sees, and the
-// folder of all logs.
+// ShimMain is the life of a shim. Its argument is a furniture.
 func ShimMain(args []string) int {
 	debug.SetGCPercent(50)
 	debug.SetMemoryLimit(24 << 20)
-	if len(args) != 3 || os.Getpid() != 1 {
+	var f furniture
+	if len(args) != 1 || os.Getpid() != 1 || json.Unmarshal([]byte(args[0]), &f) != nil {
 		fmt.Fprintln(os.Stderr, "pando shim is started by the agent only")
 		return 2
 	}
@@ -52,10 +54,10 @@ func ShimMain(args []string) int {
 	// The program must not inherit the sockets that command its shim.
 	err := unix.CloseRange(controlFD, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
 	if err == nil {
-		err = s.keepWritable(args[2])
+		err = s.keepWritable(f)
 	}
 	if err == nil {
-		err = furnish(args[0], args[1])
+		err = s.furnish(f)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "pando shim:", err)
@@ -209,7 +211,7 @@ func (s *shim) run(p program) error {
 	if err != nil {
 		return err
 	}
-	if err := settle(p.Dir); err != nil {
+	if err := s.settle(p.Dir); err != nil {
 		return err
 	}
 	if err := unix.Sethostname([]byte(p.Instance)); err != nil {

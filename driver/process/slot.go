@@ -36,7 +36,7 @@ type slot struct {
 	Service  pando.ServiceKey `json:"service,omitzero"`
 	Spec     pando.Spec       `json:"spec,omitzero"`
 	dir      string
-	cgroup   cgroup
+	cgroup   pando.Cgroup
 }
 
 // The far end of every veth: instances send everything there, without asking for an address first.
@@ -65,10 +65,10 @@ func (d *Driver) newSlot(number int) (_ *slot, err error) {
 	if err := os.MkdirAll(s.self(), 0o711); err != nil {
 		return nil, err
 	}
-	if s.cgroup, err = makeCgroup(d.cgroupName(number)); err != nil {
+	if s.cgroup, err = d.Cgroups.Make(d.cgroupName(number)); err != nil {
 		return nil, err
 	}
-	if err := s.startShim(d.Self, d.LogDir); err != nil {
+	if err := s.startShim(d.Self, furniture{Self: s.self(), Resolv: filepath.Join(s.dir, "resolv.conf"), Logs: d.LogDir, Cgroups: d.Groups, Hidden: d.Hidden}); err != nil {
 		return nil, err
 	}
 	if err := s.wire(); err != nil {
@@ -90,11 +90,10 @@ func (s *slot) save() error {
 }
 
 // startShim starts the sandbox's first process in namespaces of its own, with the sockets that outlive any agent.
-func (s *slot) startShim(self []string, logs string) error {
-	resolv := filepath.Join(s.dir, "resolv.conf")
+func (s *slot) startShim(self []string, furnish furniture) error {
 	host, _ := os.ReadFile("/etc/resolv.conf")
 	text := append([]byte("nameserver "+pando.Gateway4.String()+"\n"), host...)
-	if err := os.WriteFile(resolv, text, 0o644); err != nil {
+	if err := os.WriteFile(furnish.Resolv, text, 0o644); err != nil {
 		return err
 	}
 	var files []*os.File
@@ -131,7 +130,7 @@ func (s *slot) startShim(self []string, logs string) error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(self[0], append(self[1:], "shim", s.self(), resolv, logs)...)
+	cmd := exec.Command(self[0], append(self[1:], "shim", furnish.argument())...)
 	cmd.ExtraFiles, cmd.Stdout, cmd.Stderr, cmd.Dir = files, log, log, "/"
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -260,20 +259,13 @@ func (s *slot) destroy() error {
 		errs = append(errs, s.end())
 	}
 	if l, err := netlink.LinkByName(s.Link); err == nil {
-		errs = append(errs, netlink.LinkDel(l))
-	}
-	errs = append(errs, removeSoon(s.cgroup), os.RemoveAll(s.dir))
-	return errors.Join(errs...)
-}
-
-// removeSoon removes cgroups whose last process is just leaving them.
-func removeSoon(g cgroup) error {
-	var err error
-	for range 200 {
-		if err = g.remove(); err == nil || !errors.Is(err, unix.EBUSY) {
-			return err
+		// The kernel may be faster: the link goes with the namespace of its other end.
+		if err := netlink.LinkDel(l); err != nil && !errors.Is(err, unix.ENODEV) {
+			errs = append(errs, err)
 		}
-		unix.Nanosleep(&unix.Timespec{Nsec: int64(time.Millisecond)}, nil)
 	}
-	return err
+	if s.cgroup != nil {
+		errs = append(errs, s.cgroup.Remove())
+	}
+	return errors.Join(append(errs, os.RemoveAll(s.dir))...)
 }

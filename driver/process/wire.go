@@ -23,15 +23,15 @@ type request struct {
 
 // program is what a shim starts.
 type program struct {
-	Instance pando.InstanceID `json:"instance"`
-	Service  pando.ServiceKey `json:"service"`
-	Argv     []string         `json:"argv"`
-	Env      []string         `json:"env"`
-	Dir      string           `json:"dir"`
-	UID      uint32           `json:"uid"`
-	GID      uint32           `json:"gid"`
-	LogDir   string           `json:"log_dir"`
-	Cgroups  []string         `json:"cgroups"` // whose tasks (v1) or procs (v2) file the program's thread is written to
+	Instance pando.InstanceID  `json:"instance"`
+	Service  pando.ServiceKey  `json:"service"`
+	Argv     []string          `json:"argv"`
+	Env      []string          `json:"env"`
+	Dir      string            `json:"dir"`
+	UID      uint32            `json:"uid"`
+	GID      uint32            `json:"gid"`
+	LogDir   string            `json:"log_dir"`
+	Cgroup   pando.CgroupEntry `json:"cgroup"`
 }
 
 // reply answers a request. A connection that asked for events gets a reply for each, beginning with those it missed.

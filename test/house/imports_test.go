@@ -74,6 +74,9 @@ func TestImportsPointDownward(t *testing.T) {
 			if !ours {
 				continue
 			}
+			if s.isTest() && strings.HasPrefix(s.dir, "driver/") && strings.HasPrefix(dir, "driver/") {
+				continue // a test joins drivers as cmd does: the real one beats a mock
+			}
 			if rule := breach(s.dir, dir); rule != "" {
 				t.Errorf("%s: import %q: %s", s.fset.Position(spec.Pos()), name, rule)
 			}

@@ -1,0 +1,280 @@
+// Package cgroup limits and counts sandboxes by the kernel's control groups, v1 (or hybrid) and v2. It starts nothing and
+// moves no process: whoever starts one enters it (pando.CgroupEntry).
+//
+// The files are few and fixed, so they are written directly. The usual library (containerd/cgroups) sets limits where it
+// makes a group, which here happens ahead of need, and puts processes in by their id after they have begun; it knows
+// neither v1's tasks of a single thread nor v2's clone into a group, which keep a shim out of its program's limits.
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
+)
+
+// Root is where the hierarchies usually are mounted.
+const Root = "/sys/fs/cgroup"
+
+var (
+	_ pando.Cgroups = Hierarchies{}
+	_ pando.Cgroup  = (*Group)(nil)
+)
+
+// Hierarchies are the machine's: one of v2, or those of v1 that limit or count.
+type Hierarchies struct {
+	root string
+	v2   bool
+	v1   []string // controllers that are mounted
+}
+
+// controllers of v1 that limit or count.
+var controllers = []string{"cpu", "cpuacct", "memory", "pids"}
+
+// Open looks at what is mounted below root.
+func Open(root string) (Hierarchies, error) {
+	h := Hierarchies{root: root}
+	if _, err := os.Stat(filepath.Join(root, "cgroup.controllers")); err == nil {
+		h.v2 = true
+		return h, nil
+	}
+	for _, c := range controllers {
+		// An absent one is an error only for a spec that wants its limit.
+		if _, err := os.Stat(filepath.Join(root, c, "tasks")); err == nil {
+			h.v1 = append(h.v1, c)
+		}
+	}
+	if len(h.v1) == 0 {
+		return h, fmt.Errorf("%w: no control groups are mounted at %s; mount cgroup2 there", pando.ErrNotFound, root)
+	}
+	return h, nil
+}
+
+// Group is the cgroup of one sandbox, in each hierarchy.
+type Group struct {
+	root string
+	v2   string            // its folder in v2
+	v1   map[string]string // controller -> folder
+}
+
+// Make implements pando.Cgroups.
+func (h Hierarchies) Make(name string) (pando.Cgroup, error) {
+	g := &Group{root: h.root, v1: map[string]string{}}
+	if h.v2 {
+		g.v2 = filepath.Join(h.root, name)
+	}
+	for _, c := range h.v1 {
+		g.v1[c] = filepath.Join(h.root, c, name)
+	}
+	for _, dir := range g.folders() {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, errors.Join(fmt.Errorf("make a cgroup: %w", err), g.Remove())
+		}
+	}
+	if h.v2 {
+		h.enable(name)
+	}
+	return g, nil
+}
+
+// enable hands the controllers down to a group of v2. One that cannot be had is an error only for a spec that wants it.
+func (h Hierarchies) enable(name string) {
+	dir := h.root
+	for part := range strings.SplitSeq(name, "/") {
+		for _, c := range []string{"+cpu", "+memory", "+pids"} {
+			_ = os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte(c), 0)
+		}
+		dir = filepath.Join(dir, part)
+	}
+}
+
+// Prune implements pando.Cgroups.
+func (h Hierarchies) Prune(name string) {
+	roots := []string{h.root}
+	if !h.v2 {
+		roots = nil
+		for _, c := range h.v1 {
+			roots = append(roots, filepath.Join(h.root, c))
+		}
+	}
+	for _, root := range roots {
+		for dir := name; dir != "."; dir = filepath.Dir(dir) {
+			if err := os.Remove(filepath.Join(root, dir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				break // somebody else is in it
+			}
+		}
+	}
+}
+
+func (g *Group) folders() []string {
+	if g.v2 != "" {
+		return []string{g.v2}
+	}
+	var out []string
+	for _, dir := range g.v1 {
+		out = append(out, dir)
+	}
+	return out
+}
+
+// Entry implements pando.Cgroup.
+func (g *Group) Entry() pando.CgroupEntry {
+	e := pando.CgroupEntry{}
+	if g.v2 != "" {
+		e.Folder = strings.TrimPrefix(g.v2, g.root)
+		return e
+	}
+	for _, dir := range g.v1 {
+		e.Tasks = append(e.Tasks, strings.TrimPrefix(filepath.Join(dir, "tasks"), g.root))
+	}
+	return e
+}
+
+const (
+	cpuPeriodMicroseconds   = 100_000
+	cpuQuotaMicrosecondsMin = 1_000 // the kernel's
+)
+
+// Limit implements pando.Cgroup.
+func (g *Group) Limit(r pando.Resources) error {
+	quota := int64(r.CPUs * cpuPeriodMicroseconds)
+	if r.CPUs > 0 {
+		quota = max(quota, cpuQuotaMicrosecondsMin)
+	}
+	settings := []struct {
+		controller, v1, v2, value1, value2 string
+		wanted                             bool
+	}{
+		{"cpu", "cpu.cfs_quota_us", "cpu.max", orText(quota, "-1"), orText(quota, "max") + " " + strconv.Itoa(cpuPeriodMicroseconds), r.CPUs > 0},
+		{"memory", "memory.limit_in_bytes", "memory.max", orText(r.MemoryBytes, "-1"), orText(r.MemoryBytes, "max"), r.MemoryBytes > 0},
+		{"pids", "pids.max", "pids.max", orText(r.PIDs, "max"), orText(r.PIDs, "max"), r.PIDs > 0},
+	}
+	for _, s := range settings {
+		err := g.write(s.controller, s.v1, s.v2, s.value1, s.value2)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("%w: this machine has no %s controller here; `pando doctor` says more", pando.ErrNotFound, s.controller)
+		}
+		if err != nil && s.wanted {
+			return fmt.Errorf("limit the %s of an instance: %w", s.controller, err)
+		}
+	}
+	if r.MemoryBytes > 0 { // a limit that swap softens is none; without swap accounting there is no such file
+		_ = g.write("memory", "memory.memsw.limit_in_bytes", "memory.swap.max", orText(r.MemoryBytes, "-1"), "0")
+	}
+	return nil
+}
+
+func (g *Group) write(controller, v1, v2, value1, value2 string) error {
+	if g.v2 != "" {
+		return put(filepath.Join(g.v2, v2), value2)
+	}
+	dir, ok := g.v1[controller]
+	if !ok {
+		return fs.ErrNotExist
+	}
+	return put(filepath.Join(dir, v1), value1)
+}
+
+// put writes a file that has to be there: a folder that is no cgroup would take any.
+func put(path, value string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(value)
+	return errors.Join(err, f.Close())
+}
+
+func orText(n int64, none string) string {
+	if n <= 0 {
+		return none
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+func (g *Group) file(controller, v1, v2 string) string {
+	if g.v2 != "" {
+		return filepath.Join(g.v2, v2)
+	}
+	return filepath.Join(g.v1[controller], v1)
+}
+
+// number reads a file that holds one; what is not counted is 0.
+func number(path string) int64 {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0
+	}
+	n, _ := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+	return n
+}
+
+// field reads "name value" from a file of such lines.
+func field(path, name string) int64 {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(b)) {
+		if rest, ok := strings.CutPrefix(line, name+" "); ok {
+			n, _ := strconv.ParseInt(strings.TrimSpace(rest), 10, 64)
+			return n
+		}
+	}
+	return 0
+}
+
+// Usage implements pando.Cgroup.
+func (g *Group) Usage() pando.Usage {
+	u := pando.Usage{
+		MemoryBytes: number(g.file("memory", "memory.usage_in_bytes", "memory.current")),
+		PIDs:        number(g.file("pids", "pids.current", "pids.current")),
+	}
+	if g.v2 != "" {
+		u.CPU = time.Duration(field(filepath.Join(g.v2, "cpu.stat"), "usage_usec")) * time.Microsecond
+	} else {
+		u.CPU = time.Duration(number(g.file("cpuacct", "cpuacct.usage", "")))
+	}
+	return u
+}
+
+// OOMKilled implements pando.Cgroup.
+func (g *Group) OOMKilled() bool {
+	return field(g.file("memory", "memory.oom_control", "memory.events"), "oom_kill") > 0
+}
+
+// removeTries is how often a group is tried to be removed, a millisecond apart: its last process may be just leaving it.
+const removeTries = 500
+
+// Remove implements pando.Cgroup.
+func (g *Group) Remove() error {
+	var err error
+	for range removeTries {
+		if err = g.removeOnce(); !errors.Is(err, unix.EBUSY) {
+			break
+		}
+		unix.Nanosleep(&unix.Timespec{Nsec: int64(time.Millisecond)}, nil)
+	}
+	if err != nil {
+		return fmt.Errorf("remove a cgroup: %w", err)
+	}
+	return nil
+}
+
+func (g *Group) removeOnce() error {
+	var errs []error
+	for _, dir := range g.folders() {
+		if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

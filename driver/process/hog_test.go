@@ -1,0 +1,205 @@
+package process
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
+)
+
+func TestMemoryHogIsKilledAndSaysWhy(t *testing.T) {
+	d := newDriver(t, 0)
+	other := run(t, d, nil, "sleep", "60")
+	b := run(t, d, func(s *pando.Spec) { s.Resources.MemoryBytes = 24 << 20 }, "python3", "-c",
+		"b = bytearray(200 << 20)\nfor i in range(0, len(b), 4096): b[i] = 1")
+	if e := exited(t, b); !e.OOMKilled || e.Signal != "SIGKILL" {
+		t.Errorf("it exited with %+v, want it killed for its memory", e)
+	}
+	if got := inside(t, other, "echo here"); got != "here" {
+		t.Errorf("another instance answers %q", got)
+	}
+}
+
+func TestForkBombFillsItsOwnSandboxOnly(t *testing.T) {
+	const most = 40
+	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.Resources.PIDs = most }, "sh", "-c", "bomb() { bomb | bomb & }; bomb; sleep 60")
+	awaitUsage(t, b, func(u pando.Usage) bool {
+		if u.PIDs > most {
+			t.Fatalf("%d processes, at most %d", u.PIDs, most)
+		}
+		return u.PIDs > most/2
+	})
+	if err := b.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	awaitUsage(t, b, func(u pando.Usage) bool { return u.PIDs == 0 })
+}
+
+func TestCommandInAFullSandboxFailsWithTheCause(t *testing.T) {
+	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.Resources.PIDs = 4 }, "sh", "-c", "sleep 60 & sleep 60 & sleep 60")
+	awaitUsage(t, b, func(u pando.Usage) bool { return u.PIDs == 4 })
+	if _, _, err := b.Exec(t.Context(), []string{"true"}); err == nil || !strings.Contains(err.Error(), "resources.pids") {
+		t.Errorf("got %v, want it to name the limit", err)
+	}
+}
+
+func TestSpinnerIsHeldToItsShare(t *testing.T) {
+	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.Resources.CPUs = 0.05 }, "sh", "-c", "while :; do :; done")
+	begin := time.Now()
+	awaitUsage(t, b, func(u pando.Usage) bool { return u.CPU > 60*time.Millisecond })
+	// Twelve periods' worth, of which the first may be nearly over and the next is used up at once, on each of two CPUs.
+	if took := time.Since(begin); took < 800*time.Millisecond {
+		t.Errorf("60 ms of CPU in %s, at 0.05 CPUs", took)
+	}
+}
+
+func TestOutputOfAnyKindIsKeptAndNeverTooLong(t *testing.T) {
+	for name, script := range map[string]string{
+		"one line of 3 MiB": "head -c 3000000 /dev/zero | tr '\\0' x",
+		"binary":            "head -c 100000 /dev/urandom",
+		"terminal commands": `printf '\033[2J\033]0;title\007danger\n'`,
+		"many lines":        "seq 100000",
+		"nothing":           "true",
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := run(t, newDriver(t, 0), nil, "sh", "-c", script)
+			e := exited(t, b)
+			text := strings.Join(e.LastLines, "\n")
+			if len(e.LastLines) > 20 || len(text) > 20*2*lineBytesMax || !utf8.ValidString(text) || strings.ContainsRune(text, '\033') {
+				t.Errorf("%d lines, %d bytes: %.200q", len(e.LastLines), len(text), text)
+			}
+			if (name == "nothing") != (text == "") {
+				t.Errorf("last lines %.200q", text)
+			}
+		})
+	}
+}
+
+func TestClosedOutputHarmsNobody(t *testing.T) {
+	b := run(t, newDriver(t, 0), nil, "sh", "-c", "exec >&- 2>&- <&-; exit 5")
+	if e := exited(t, b); e.Code != 5 {
+		t.Errorf("it exited with %+v, want 5", e)
+	}
+}
+
+// A log folder on a full disk loses lines; no program notices.
+func TestFullDiskUnderTheLogsStopsNobody(t *testing.T) {
+	d := newDriver(t, 0)
+	if err := unix.Mount("tmpfs", d.LogDir, "tmpfs", 0, "size=128k"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(d.LogDir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	b := run(t, d, nil, "sh", "-c", "head -c 1000000 /dev/zero; exit 4")
+	if e := exited(t, b); e.Code != 4 {
+		t.Errorf("it exited with %+v, want 4", e)
+	}
+	fill(t, filepath.Join(d.LogDir, "fill"))
+	next := run(t, d, func(s *pando.Spec) { s.Name = "next" }, "sh", "-c", "for n in $(seq 1000); do echo $n; sleep 0.05; done")
+	if err := os.Remove(filepath.Join(d.LogDir, "fill")); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(b.Remove(t.Context()), os.RemoveAll(d.logDir(b.Service(), b.Instance()))); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(5 * time.Second); len(next.LastLines(1)) == 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("there is room again, but nothing in the log")
+		}
+	}
+}
+
+// fill writes a file until there is no room left, to the last inode.
+func fill(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for {
+		if _, err := f.Write(bytes.Repeat([]byte{1}, 4096)); err != nil {
+			return
+		}
+	}
+}
+
+// 500 sandboxes later there is not one descriptor, link, mount or cgroup more than before.
+func TestManyLivesLeaveNothing(t *testing.T) {
+	d := newDriver(t, 2)
+	live := func() {
+		b := run(t, d, nil, "true")
+		exited(t, b)
+		if err := b.Remove(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	settled := func(most things) things {
+		for deadline := time.Now().Add(10 * time.Second); ; {
+			now := inventory(t)
+			d.mu.Lock()
+			quiet := len(d.ready) == 2 && len(d.taken) == 2
+			d.mu.Unlock()
+			if quiet && !now.exceed(most) || time.Now().After(deadline) {
+				return now
+			}
+		}
+	}
+	for range 5 {
+		live()
+	}
+	before := settled(things{1000, 1000, 1000, 1000})
+	lives := 50
+	if !testing.Short() {
+		lives = 500
+	}
+	for range lives {
+		live()
+	}
+	if after := settled(before); after.exceed(before) {
+		t.Errorf("before: %+v; after %d lives: %+v", before, lives, after)
+	}
+}
+
+// things of which there must not be more and more.
+type things struct{ descriptors, mounts, cgroups, links int }
+
+func (a things) exceed(b things) bool {
+	return a.descriptors > b.descriptors || a.mounts > b.mounts || a.cgroups > b.cgroups || a.links > b.links
+}
+
+func inventory(t *testing.T) things {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, f := range fds {
+		// The runtime's own come and go; one descriptor is that of the folder itself.
+		if to, err := os.Readlink("/proc/self/fd/" + f.Name()); err == nil && !strings.HasPrefix(to, "anon_inode:") {
+			n++
+		}
+	}
+	links, err := netlink.LinkList()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return things{n, bytes.Count(mounts, []byte("\n")), remains(t), len(links)}
+}

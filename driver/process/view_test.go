@@ -1,0 +1,139 @@
+package process
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"pando.run/pando"
+)
+
+// inside runs a script beside the program of a sandbox and returns what it printed.
+func inside(t *testing.T, b pando.Sandbox, script string) string {
+	t.Helper()
+	_, out, err := b.Exec(t.Context(), []string{"sh", "-c", script})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func TestHostsSocketsAreNotThere(t *testing.T) {
+	b := run(t, newDriver(t, 0), nil, "sleep", "60")
+	for _, dir := range []string{"/run", "/tmp", "/var/tmp", "/root", "/home"} {
+		file, err := os.MkdirTemp(dir, "hosts-own-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(file)
+		l, err := net.Listen("unix", filepath.Join(file, "s"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		if got := inside(t, b, "ls -d "+file+" 2>&1 && echo there"); strings.Contains(got, "there") {
+			t.Errorf("an instance sees %s", file)
+		}
+	}
+	if got := inside(t, b, "ls /run; test -S $PANDO_SOCKET -a -S $NOTIFY_SOCKET && echo own"); got != "pando\nown" {
+		t.Errorf("in /run there is %q", got)
+	}
+}
+
+func TestPrivateDev(t *testing.T) {
+	b := run(t, newDriver(t, 0), nil, "sleep", "60")
+	got := strings.Fields(inside(t, b, "ls /dev"))
+	want := []string{"fd", "full", "mqueue", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout", "tty", "urandom", "zero"}
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("/dev has %v, want %v", got, want)
+	}
+	if got := inside(t, b, "echo x >/dev/null && head -c 4 /dev/urandom | wc -c && echo x >/dev/full; echo $?"); !strings.HasPrefix(got, "4\n") {
+		t.Errorf("the devices do not work: %s", got)
+	}
+	if got := inside(t, b, "python3 -c 'import os; os.openpty(); print(1)'"); got != "1" {
+		t.Errorf("no terminal can be opened: %s", got)
+	}
+}
+
+// Root inside is nobody: without capabilities, and the files that ask for root alone are read-only.
+func TestRootInsideCannotChangeTheMachine(t *testing.T) {
+	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.User = "root" }, "sleep", "60")
+	for _, script := range []string{
+		"echo x >/proc/sys/kernel/core_pattern", "echo h >/proc/sysrq-trigger", "mknod /tmp/disk b 8 0", "mount -t tmpfs x /tmp",
+		"umount /dev", "mount -o remount,rw /", "hostname other", "echo 1 >/proc/sys/net/ipv4/ip_forward", "chroot / true", "ip link set lo down",
+		"rmdir /sys/fs/cgroup/*/pando", "kill -9 1 && sleep 1 && false", "head -c 1 /proc/kcore | grep .", "touch /sys/kernel/x", "rm -f /run/pando/self.sock",
+	} {
+		if got := inside(t, b, "("+script+") >/dev/null 2>&1 && echo done"); got == "done" {
+			t.Errorf("root inside may: %s", script)
+		}
+	}
+	if got := inside(t, b, "id -u"); got != "0" {
+		t.Errorf("it runs as %s", got)
+	}
+}
+
+func TestSysShowsOwnNetworkAndOwnLimits(t *testing.T) {
+	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.Resources.MemoryBytes = 64 << 20 }, "sleep", "60")
+	if got := inside(t, b, "ls /sys/class/net"); got != "eth0\nlo" {
+		t.Errorf("/sys/class/net has %q", got)
+	}
+	if got := inside(t, b, "cat /sys/fs/cgroup/memory$(sed -n 's/.*:memory://p' /proc/self/cgroup)/memory.limit_in_bytes"); got != "67108864" {
+		t.Errorf("the limit that a program reads is %q", got)
+	}
+}
+
+// The folders above a working directory may well be closed to an unprivileged user, as those of a clone in /root are.
+func TestWorkingDirectoryIsReachable(t *testing.T) {
+	d := newDriver(t, 1)
+	for _, parent := range []string{"/root", "/home", "/run", "/tmp"} {
+		closed, err := os.MkdirTemp(parent, "closed-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(closed)
+		dir := filepath.Join(closed, "app")
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "prog"), []byte("#!/bin/sh\necho $(pwd); id -u; exec sleep 60\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		b := run(t, d, func(s *pando.Spec) { s.WorkingDir = dir }, "./prog")
+		if got := inside(t, b, "pwd; ls"); got != dir+"\nprog" {
+			t.Errorf("in its working directory %s it sees %q", dir, got)
+		}
+		if err := b.Remove(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestHiddenFoldersAreEmpty(t *testing.T) {
+	dir, err := os.MkdirTemp("/var/lib", "hidden-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	if err := os.WriteFile(filepath.Join(dir, "secret"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	d := newDriver(t, 0)
+	d.Hidden = []string{dir}
+	if got := inside(t, run(t, d, nil, "sleep", "60"), "ls "+dir); got != "" {
+		t.Errorf("it sees %q", got)
+	}
+}
+
+func TestUserByNameAndNumber(t *testing.T) {
+	d := newDriver(t, 0)
+	for user, want := range map[string]string{"nobody": "65534:65534", "daemon": "1:1", "1234:5678": "1234:5678", "nobody:daemon": "65534:1"} {
+		b := run(t, d, func(s *pando.Spec) { s.User = user }, "sleep", "60")
+		if got := inside(t, b, "echo $(id -u):$(id -G | tr ' ' ,)"); got != want {
+			t.Errorf("user %s runs as %s, want %s and no other group", user, got, want)
+		}
+	}
+}
