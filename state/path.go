@@ -5,6 +5,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"unicode"
 
 	"pando.run/pando"
 )
@@ -36,11 +37,22 @@ func CheckPath(p string) error {
 			return bad("it has an empty part")
 		case part == "." || part == "..":
 			return bad("it has a part " + part)
-		case strings.EqualFold(part, ".git"):
-			return bad("git keeps that name for itself")
+		case gits(part):
+			return bad("git keeps names that begin with .git for itself")
 		}
 	}
 	return nil
+}
+
+// gits says whether git, on any file system that it runs on, takes a name for one of its own: a clone must not contain it.
+func gits(part string) bool {
+	plain := strings.ToLower(strings.Map(func(r rune) rune {
+		if unicode.Is(unicode.Cf, r) {
+			return -1 // macOS ignores it in names
+		}
+		return r
+	}, part))
+	return strings.HasPrefix(plain, ".git") || strings.HasPrefix(plain, "git~") || strings.ContainsAny(part, `\:`) && strings.Contains(plain, ".git")
 }
 
 // types says how each path merges.

@@ -336,6 +336,24 @@ func TestAPushIsRefusedInWords(t *testing.T) {
 	}
 }
 
+func TestWhateverAPathIsCalledItsCloneIsSound(t *testing.T) {
+	s := newSite(t)
+	taken := 0
+	for _, p := range []string{
+		".git/config", ".GIT/x", ".gitmodules", ".gitattributes", "git~1/x", ".g\u200cit/x", ".git /x", ".git./x", "a/.git:x", `a\.git\config`,
+		"../x", "-x", " x", "x ", "ä/ö", "\xff\xfe", "a\tb", "a\rb", "con", "a:b", "x.lock", "@{x", "a.b", "a/b", "a-b", "a0", "00/00/00",
+	} {
+		if err := s.branch.Put(p, []byte("[submodule \"x\"]\n\turl = -evil\n")); err == nil {
+			taken++
+		}
+	}
+	s.push(s.branch, "line")
+	dir := s.clone()
+	if n := strings.Count(mustGit(t, dir, "ls-files", "-z"), "\x00"); n != taken+2 {
+		t.Errorf("the clone has %d files, want %d", n, taken+2)
+	}
+}
+
 func pkt(s string) string { return fmt.Sprintf("%04x%s", len(s)+4, s) }
 
 func TestHostileRequests(t *testing.T) {
