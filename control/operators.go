@@ -23,11 +23,8 @@ const attempts = 20
 func (c *Control) Deploy(ctx context.Context, s pando.Spec, by pando.Asker) (pando.ServiceStatus, error) {
 	s = s.WithDefaults()
 	key := s.Key()
-	if err := errors.Join(pando.CheckLabel("service", string(key.Name)), pando.CheckLabel("tenant", string(key.Tenant))); err != nil {
+	if err := s.Check(); err != nil {
 		return pando.ServiceStatus{}, err
-	}
-	if len(s.Command) == 0 {
-		return pando.ServiceStatus{}, fmt.Errorf("%w: %s has no command", pando.ErrInvalid, key)
 	}
 	err := c.change(ctx, func(w *pando.World, now time.Time) (pando.Txn, error) { return c.deploy(w, s, by, now) })
 	if err != nil {

@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"math"
 	"slices"
 	"strings"
 
@@ -95,7 +96,7 @@ var healthFields = []field{
 	{name: "timeout", doc: "How long one probe may take.", def: "1s", example: "500ms", kind: durationKind,
 		set: func(s *pando.Spec, v any) { s.Health.TimeoutSeconds = v.(float64) },
 		get: func(s pando.Spec) any { return duration(s.Health.TimeoutSeconds) }},
-	{name: "fall", doc: "Live probes that fail in a row before an instance is unhealthy.", def: "3", example: "5", kind: integerKind(1),
+	{name: "fall", doc: "Live probes that fail in a row before an instance is unhealthy.", def: "3", example: "5", kind: integerKind(1, math.MaxInt32),
 		set: func(s *pando.Spec, v any) { s.Health.Fall = v.(int) },
 		get: func(s pando.Spec) any { return s.Health.Fall }},
 	{name: "ready_within", doc: "An instance that is not ready by then has failed to start.", def: "30s", example: "5s", kind: durationKind,
@@ -104,13 +105,13 @@ var healthFields = []field{
 }
 
 var scaleFields = []field{
-	{name: "min", doc: "At least this many instances.", def: "1", example: "1", kind: integerKind(1),
+	{name: "min", doc: "At least this many instances.", def: "1", example: "1", kind: integerKind(1, pando.InstancesMax),
 		set: func(s *pando.Spec, v any) { s.Scale.Min = v.(int) },
 		get: func(s pando.Spec) any { return s.Scale.Min }},
-	{name: "max", doc: "At most this many instances.", def: "min", example: "8", kind: integerKind(1),
+	{name: "max", doc: "At most this many instances.", def: "min", example: "8", kind: integerKind(1, pando.InstancesMax),
 		set: func(s *pando.Spec, v any) { s.Scale.Max = v.(int) },
 		get: func(s pando.Spec) any { return s.Scale.Max }},
-	{name: "warm", doc: "Fully started, stopped instances in reserve.", def: "0", example: "1", kind: integerKind(0),
+	{name: "warm", doc: "Fully started, stopped instances in reserve.", def: "0", example: "1", kind: integerKind(0, pando.InstancesMax),
 		set: func(s *pando.Spec, v any) { s.Scale.Warm = v.(int) },
 		get: func(s pando.Spec) any { return s.Scale.Warm }},
 	{name: "rate", doc: "New instances per second at most.", def: "no limit", example: "10/s", kind: rateKind,
@@ -140,13 +141,13 @@ var resourceFields = []field{
 	{name: "memory", doc: "Memory, in bytes or with b, k, m or g (of 1024).", def: "no limit", example: "64M", kind: bytesKind,
 		set: func(s *pando.Spec, v any) { s.Resources.MemoryBytes = v.(int64) },
 		get: func(s pando.Spec) any { return s.Resources.MemoryBytes }},
-	{name: "pids", doc: "Processes and threads.", def: "no limit", example: "100", kind: integerKind(1),
+	{name: "pids", doc: "Processes and threads.", def: "no limit", example: "100", kind: integerKind(1, math.MaxInt32),
 		set: func(s *pando.Spec, v any) { s.Resources.PIDs = int64(v.(int)) },
 		get: func(s pando.Spec) any { return s.Resources.PIDs }},
 }
 
 var rolloutFields = []field{
-	{name: "surge", doc: "Instances beyond the wanted number during a rollout.", def: "1", example: "2", kind: integerKind(1),
+	{name: "surge", doc: "Instances beyond the wanted number during a rollout.", def: "1", example: "2", kind: integerKind(1, pando.InstancesMax),
 		set: func(s *pando.Spec, v any) { s.Rollout.Surge = v.(int) },
 		get: func(s pando.Spec) any { return s.Rollout.Surge }},
 	{name: "healthy", doc: "How long a new instance must serve before the next step.", def: "1s", example: "5s", kind: durationKind,

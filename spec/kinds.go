@@ -71,8 +71,8 @@ func labelKind(what string) kind {
 
 var pathKind = textKind(`^[^\x00]+$`, "a directory, such as ./site", stringOnly, func(s string) (any, error) { return s, nil })
 
-var userKind = textKind(`^([a-z_][a-z0-9_-]*|[0-9]+(:[0-9]+)?)$`, "a user such as www-data, 1000 or 1000:1000", []any{"string", "integer"},
-	func(s string) (any, error) { return s, nil })
+var userKind = textKind(`^([a-z_][a-z0-9_-]{0,31}|[0-9]{1,10}(:[0-9]{1,10})?)$`, "a user such as www-data, 1000 or 1000:1000", []any{"string", "integer"},
+	func(s string) (any, error) { return s, pando.CheckUser(s) })
 
 var signalKind = textKind(`^(SIG)?(HUP|INT|QUIT|ABRT|KILL|USR1|USR2|ALRM|TERM|CONT|WINCH|PWR)$`, "a signal such as SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1 or SIGWINCH", stringOnly,
 	func(s string) (any, error) { return "SIG" + strings.TrimPrefix(s, "SIG"), nil })
@@ -91,6 +91,9 @@ var durationKind = textKind(`^([0-9]+(\.[0-9]+)?(us|ms|s|m|h))+$`, "a duration s
 		if d <= 0 {
 			return nil, fmt.Errorf("%q: must be longer than nothing", s)
 		}
+		if d > pando.Seconds(pando.SecondsMax) {
+			return nil, fmt.Errorf("%q is longer than a year", s)
+		}
 		return float64(d) / float64(time.Second), nil // d.Seconds adds two roundings
 	})
 
@@ -102,17 +105,17 @@ func duration(seconds float64) string {
 	return strings.ReplaceAll(d.String(), "µ", "u")
 }
 
-func integerKind(least int) kind {
+func integerKind(least, most int) kind {
 	k := textKind(`^[0-9]+$`, fmt.Sprintf("a whole number from %d on", least), []any{"integer"},
 		func(s string) (any, error) {
 			n, err := strconv.Atoi(s)
-			if err != nil || n < least || n > math.MaxInt32 {
-				return nil, fmt.Errorf("%s: want a whole number from %d to %d", s, least, math.MaxInt32)
+			if err != nil || n < least || n > most {
+				return nil, fmt.Errorf("%s: want a whole number from %d to %d", s, least, most)
 			}
 			return n, nil
 		})
 	read := k.read
-	k.schema = map[string]any{"type": "integer", "minimum": least, "maximum": math.MaxInt32}
+	k.schema = map[string]any{"type": "integer", "minimum": least, "maximum": most}
 	k.read = func(r *reader, n ast.Node, path string, take func(any)) {
 		if _, ok := n.(*ast.IntegerNode); !ok {
 			r.wrong(n, path, fmt.Sprintf("a whole number from %d on", least))

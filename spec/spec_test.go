@@ -65,6 +65,9 @@ func TestParseReadsEveryField(t *testing.T) {
 	if want := wholeSpec(); len(got) != 1 || !reflect.DeepEqual(got[0], want) {
 		t.Fatalf("got  %+v\nwant %+v", got, want)
 	}
+	if err := got[0].Check(); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestSeveralDocumentsAreSeveralServices(t *testing.T) {
@@ -115,6 +118,11 @@ var refused = []struct{ yaml, want string }{
 	{"environment: [A=1, A=2]", "3:20: environment[1]: A is here twice"},
 	{"environment: {A: [1]}", "environment.A: want a text or a number; this is a list"},
 	{"user: Root User", "3:7: user: want a user such as"},
+	{"user: \"1000:\"", "3:7: user: want a user such as"},
+	{"user: 4294967295", "is more than the largest id, 4294967294"},
+	{"user: 99999999999", "3:7: user: want a user such as"},
+	{"scale: {max: 1025}", "3:14: scale.max: 1025: want a whole number from 1 to 1024"},
+	{"stop_grace_period: 10000h", "is longer than a year"},
 	{"resources: {memory: lots}", "3:21: resources.memory: want an amount of memory such as 64M"},
 	{"resources: {cpus: 0}", "3:19: resources.cpus: want a number above 0"},
 	{"labels: {a: 1}\nlabels: {b: 2}", "4:1: labels: this key is here twice"},
@@ -208,7 +216,7 @@ func compiledSchema(t *testing.T) *jsonschema.Schema {
 
 // onlyParse are the rules that a schema has no words for, and what is wrong with the YAML itself.
 var onlyParse = []string{"less than min", "needs a target", "says of what", "counts what comes", "published twice", "names no port", "here twice",
-	"anchors", "tab indents", "3:7: ", "3:9: ", "in this file twice", "65536", "99999", "longer than nothing", "../x", "must be longer"}
+	"anchors", "tab indents", "3:7: ", "3:9: ", "in this file twice", "65536", "99999", "longer than nothing", "../x", "must be longer", "longer than a year", "largest id"}
 
 func TestSchemaAndParserAgree(t *testing.T) {
 	s := compiledSchema(t)
@@ -256,6 +264,9 @@ next:
 
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(whole))
+	for _, more := range []string{"state: {a//b: set}", "state: {./a: set}", "state: {a/: set}", "state: {'..': set}", "state: {a/..: set}", "state: {'a/*': set}"} {
+		f.Add([]byte(minimal + more))
+	}
 	for _, c := range refused {
 		f.Add([]byte(minimal + c.yaml))
 	}
@@ -265,6 +276,9 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("%d specs and %v", len(specs), err)
 		}
 		for _, s := range specs {
+			if err := s.Check(); err != nil {
+				t.Fatalf("the file is accepted, the spec is not: %v", err)
+			}
 			back, err := Parse("g", Format(s), "/elsewhere")
 			if err != nil || len(back) != 1 {
 				t.Fatalf("%v\n%s", err, Format(s))

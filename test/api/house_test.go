@@ -27,7 +27,7 @@ const patience = 20 * time.Second
 
 // house is one cluster of one host, with both of its contracts served.
 type house struct {
-	*testing.T
+	testing.TB
 	registry *sim.Registry
 	control  *control.Control
 	agent    *agent.Agent
@@ -39,10 +39,10 @@ type prober struct{}
 
 func (prober) Probe(context.Context, pando.Probe, pando.Sandbox, pando.Port) error { return nil }
 
-func open(t *testing.T) *house {
+func open(t testing.TB) *house {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	h := &house{T: t, registry: sim.NewRegistry(1, 0)}
+	h := &house{TB: t, registry: sim.NewRegistry(1, 0)}
 	peers, steering, ids, log := sim.NewPeers(), sim.NewSteering(), &sim.IDs{}, slog.New(slog.DiscardHandler)
 	h.control = control.New(control.Config{
 		Registry: h.registry, Peers: peers, Clock: pando.WallClock{}, IDs: ids, Log: log, Name: "h1",
@@ -90,14 +90,14 @@ func (h *house) await(what string, holds func() bool) {
 
 // answer is what came back.
 type answer struct {
-	*testing.T
+	testing.TB
 	status int
 	header http.Header
 	body   string
 }
 
 // ask sends a request to a contract; headers come in pairs.
-func ask(t *testing.T, base, method, path, body string, headers ...string) answer {
+func ask(t testing.TB, base, method, path, body string, headers ...string) answer {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, base, bytes.NewReader([]byte(body)))
 	if err != nil {
@@ -123,7 +123,7 @@ func ask(t *testing.T, base, method, path, body string, headers ...string) answe
 
 func (h *house) ask(method, path, body string, headers ...string) answer {
 	h.Helper()
-	return ask(h.T, h.http.URL, method, path, body, headers...)
+	return ask(h.TB, h.http.URL, method, path, body, headers...)
 }
 
 // read takes the answer's body as a value.

@@ -21,7 +21,7 @@ type wrong struct {
 	code, detail       string
 }
 
-func (w wrong) check(t *testing.T, base string) {
+func (w wrong) check(t testing.TB, base string) {
 	t.Helper()
 	a := ask(t, base, w.method, w.path, w.body, w.headers...)
 	if got := a.header.Get("Content-Type"); got != "application/problem+json" {
@@ -61,7 +61,7 @@ func TestOperatorsRefusals(t *testing.T) {
 		{"POST", "/v1/services", "{", nil, 400, "invalid", "body"},
 		{"POST", "/v1/services", `{"name": "w"}`, nil, 400, "invalid", "command"},
 		{"POST", "/v1/services", `{"name": "W!", "command": ["x"]}`, nil, 400, "invalid", `service name "W!"`},
-		{"POST", "/v1/services", `{"name": "w", "command": []}`, nil, 400, "invalid", "has no command"},
+		{"POST", "/v1/services", `{"name": "w", "command": []}`, nil, 400, "invalid", "command: is empty"},
 		{"POST", "/v1/services", spec(`, "scael": {}`), nil, 400, "invalid", `body.scael: unexpected property: did you mean "scale"?`},
 		{"POST", "/v1/services", spec(`, "scale": {"mac": 3}`), nil, 400, "invalid", `did you mean "max"?`},
 		{"POST", "/v1/services", spec(`, "ports": [{"publish": 80}]`), nil, 400, "invalid", `did you mean "published"?`},

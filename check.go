@@ -1,0 +1,162 @@
+package pando
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"path"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Bounds of what a spec may say.
+const (
+	InstancesMax = EndpointsMax                    // of one service
+	SecondsMax   = float64(365*24*time.Hour) / 1e9 // of anything that a spec waits for
+	UIDMax       = math.MaxUint32 - 1              // the last one means "leave it"
+	textBytesMax = 128 << 10                       // of one argument or variable: the kernel's limit
+)
+
+var (
+	user   = regexp.MustCompile(`^([a-z_][a-z0-9_-]{0,31}|[0-9]+(:[0-9]+)?)$`)
+	signal = regexp.MustCompile(`^SIG[A-Z0-9]{2,6}$`)
+)
+
+// CheckUser reports why s cannot be the user of a program, or nil.
+func CheckUser(s string) error {
+	if !user.MatchString(s) {
+		return fmt.Errorf("%w: user %q: want a user such as www-data, 1000 or 1000:1000", ErrInvalid, s)
+	}
+	for id := range strings.SplitSeq(s, ":") {
+		if id[0] > '9' {
+			continue
+		}
+		if n, err := strconv.ParseUint(id, 10, 32); err != nil || n > UIDMax {
+			return fmt.Errorf("%w: user %q: %s is more than the largest id, %d", ErrInvalid, s, id, uint32(UIDMax))
+		}
+	}
+	return nil
+}
+
+// Check reports everything in a spec that no host could do, or nil. It is for specs that come from a program; package spec
+// says the same of a file, with the place.
+func (s Spec) Check() error {
+	c := &checks{}
+	c.also(CheckLabel("service", string(s.Name)))
+	if s.Tenant != "" {
+		c.also(CheckLabel("tenant", string(s.Tenant)))
+	}
+	c.that(len(s.Command) > 0 && s.Command[0] != "", "command: is empty")
+	for i, word := range s.Command {
+		c.text(fmt.Sprintf("command[%d]", i), word)
+	}
+	for k, v := range s.Environment {
+		c.that(k != "" && !strings.Contains(k, "="), "environment: %q is no name of a variable", k)
+		c.text("environment."+k, k+v)
+	}
+	c.that(s.WorkingDir == "" || path.IsAbs(s.WorkingDir), "working_dir: %q is not an absolute path", s.WorkingDir)
+	c.text("working_dir", s.WorkingDir)
+	if s.User != "" {
+		c.also(CheckUser(s.User))
+	}
+	c.that(s.StopSignal == "" || signal.MatchString(s.StopSignal), "stop_signal: %q: want a signal such as SIGTERM", s.StopSignal)
+	c.seconds("stop_seconds", s.StopSeconds)
+	c.seconds("drain_seconds_max", s.DrainSecondsMax)
+	word(c, "restart", s.Restart, "", RestartAlways, RestartOnFailure, RestartNo)
+	c.ports(s.Ports)
+	c.health(s.Health, len(s.Ports) > 0)
+	c.scale(s.Scale, len(s.Ports) > 0)
+	for p, t := range s.State {
+		c.that(p != "" && !strings.HasPrefix(p, "/") && path.Clean(p) == p && p != ".." && !strings.HasPrefix(p, "../"), "state: %q: want a relative path", p)
+		word(c, "state."+p, t, StateCounter, StateSet, StateLog, StateLast, StateOpaque)
+	}
+	c.number("resources.cpus", s.Resources.CPUs)
+	c.that(s.Resources.MemoryBytes >= 0 && s.Resources.PIDs >= 0, "resources: a limit is below 0")
+	c.that(s.Rollout.Surge >= 0 && s.Rollout.Surge <= InstancesMax, "rollout.surge: %d: want 0 to %d", s.Rollout.Surge, InstancesMax)
+	c.seconds("rollout.healthy_seconds", s.Rollout.HealthySeconds)
+	return errors.Join(c.errs...)
+}
+
+// checks collects what is wrong.
+type checks struct{ errs []error }
+
+func (c *checks) also(err error) {
+	if err != nil {
+		c.errs = append(c.errs, err)
+	}
+}
+
+func (c *checks) that(holds bool, format string, args ...any) {
+	if !holds {
+		c.errs = append(c.errs, fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...))
+	}
+}
+
+func (c *checks) text(where, s string) {
+	c.that(!strings.Contains(s, "\x00"), "%s: has a NUL byte", where)
+	c.that(len(s) < textBytesMax, "%s: is longer than %d bytes", where, textBytesMax)
+}
+
+func (c *checks) seconds(where string, s float64) {
+	c.that(s >= 0 && s <= SecondsMax, "%s: %g: want 0 to %g", where, s, SecondsMax)
+}
+
+func (c *checks) number(where string, n float64) {
+	c.that(n >= 0 && !math.IsInf(n, 0), "%s: %g: want a number from 0 on", where, n)
+}
+
+// word holds a value against those it may have.
+func word[T ~string](c *checks, where string, got T, want ...T) {
+	for _, w := range want {
+		if got == w {
+			return
+		}
+	}
+	words := make([]string, 0, len(want))
+	for _, w := range want {
+		if w != "" {
+			words = append(words, string(w))
+		}
+	}
+	c.that(false, "%s: %q: want one of %s", where, got, strings.Join(words, ", "))
+}
+
+func (c *checks) ports(ports []Port) {
+	seen := map[Port]bool{}
+	for i, p := range ports {
+		where := fmt.Sprintf("ports[%d]", i)
+		c.that(p.Published > 0 && p.Target > 0, "%s: a port is 0: want 1 to 65535", where)
+		word(c, where+".protocol", p.Protocol, TCP, UDP)
+		published := Port{Published: p.Published, Protocol: p.Protocol}
+		c.that(!seen[published], "%s: %d/%s is published twice", where, p.Published, p.Protocol)
+		seen[published] = true
+	}
+}
+
+func (c *checks) health(h Health, published bool) {
+	for where, p := range map[string]Probe{"health.ready": h.Ready, "health.live": h.Live} {
+		word(c, where+".kind", p.Kind, ProbeExplicit, ProbeTCP, ProbeHTTP, ProbeExec)
+		c.that(p.Kind != ProbeExec || len(p.Command) > 0, "%s: exec needs a command", where)
+		c.that(p.Kind != ProbeHTTP || strings.HasPrefix(p.Path, "/"), "%s: path %q: want one that begins with /", where, p.Path)
+		c.that(published || p.Port > 0 || p.Kind != ProbeTCP && p.Kind != ProbeHTTP, "%s: names no port, and the service publishes none", where)
+	}
+	c.seconds("health.ready_seconds_max", h.ReadySecondsMax)
+	c.seconds("health.interval_seconds", h.IntervalSeconds)
+	c.seconds("health.timeout_seconds", h.TimeoutSeconds)
+	c.that(h.Fall >= 0, "health.fall: %d: want a number from 0 on", h.Fall)
+}
+
+func (c *checks) scale(s Scale, published bool) {
+	for where, n := range map[string]int{"scale.min": s.Min, "scale.max": s.Max, "scale.warm": s.Warm} {
+		c.that(n >= 0 && n <= InstancesMax, "%s: %d: want 0 to %d", where, n, InstancesMax)
+	}
+	c.that(s.Max == 0 || s.Max >= s.Min, "scale.max: %d is less than min %d", s.Max, s.Min)
+	c.number("scale.rate_per_second", s.RatePerSecond)
+	c.number("scale.target", s.Target)
+	word(c, "scale.by", s.By, ByNothing, ByConnections, ByPackets)
+	c.that(s.By == ByNothing || s.Target > 0, "scale.by: needs a target per instance")
+	c.that(s.By == ByNothing || published, "scale.by: counts what comes to a published port, and there is none")
+	c.seconds("scale.quiet_seconds", s.QuietSeconds)
+}
