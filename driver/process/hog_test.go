@@ -45,8 +45,9 @@ func TestForkBombFillsItsOwnSandboxOnly(t *testing.T) {
 }
 
 func TestCommandInAFullSandboxFailsWithTheCause(t *testing.T) {
-	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.Resources.PIDs = 4 }, "sh", "-c", "sleep 60 & sleep 60 & sleep 60")
-	awaitUsage(t, b, func(u pando.Usage) bool { return u.PIDs == 4 })
+	const forks = "import os, time\nwhile True:\n  try:\n    if os.fork() == 0: break\n  except OSError: time.sleep(0.01)\ntime.sleep(60)"
+	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.Resources.PIDs = 9 }, "python3", "-c", forks)
+	awaitUsage(t, b, func(u pando.Usage) bool { return u.PIDs == 9 })
 	if _, _, err := b.Exec(t.Context(), []string{"true"}); err == nil || !strings.Contains(err.Error(), "resources.pids") {
 		t.Errorf("got %v, want it to name the limit", err)
 	}
@@ -198,6 +199,9 @@ func inventory(t *testing.T) things {
 		}
 	}
 	links, err := netlink.LinkList()
+	for errors.Is(err, netlink.ErrDumpInterrupted) { // the pool is at work
+		links, err = netlink.LinkList()
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
