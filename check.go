@@ -69,7 +69,7 @@ func (s Spec) Check() error {
 	c.health(s.Health, len(s.Ports) > 0)
 	c.scale(s.Scale, len(s.Ports) > 0)
 	for p, t := range s.State {
-		c.that(p != "" && !strings.HasPrefix(p, "/") && path.Clean(p) == p && p != ".." && !strings.HasPrefix(p, "../"), "state: %q: want a relative path", p)
+		c.that(p != "" && !strings.HasPrefix(p, "/") && path.Clean(p) == p && !strings.HasPrefix(p, ".."), "state: %q: want a relative path", p)
 		word(c, "state."+p, t, StateCounter, StateSet, StateLog, StateLast, StateOpaque)
 	}
 	c.number("resources.cpus", s.Resources.CPUs)

@@ -341,7 +341,7 @@ var stateKind = kind{
 		match := regexp.MustCompile(statePathPattern)
 		pairs, _ := r.pairs(n, where, "a map of paths and types, such as {hits: counter}")
 		for _, p := range pairs {
-			if _, err := path.Match(p.key, ""); err != nil || !match.MatchString(p.key) || strings.Contains("/"+p.key+"/", "/../") {
+			if _, err := path.Match(p.key, ""); err != nil || !match.MatchString(p.key) || path.Clean(p.key) != p.key || strings.HasPrefix(p.key, "..") {
 				r.at(p.where, join(where, p.key), "want a relative path such as hits, access.log or sessions/*")
 				continue
 			}
