@@ -61,7 +61,10 @@ struct assign_flow {
 	__u32 window_bytes;
 	__u32 demand_bytes; /* per window, moving average with a weight of 1/4 */
 	__u32 bytes;        /* of this flowlet */
-	__u16 unit, previous;
+	__u32 epoch;        /* units that it has had, this one included */
+	__u32 position;     /* packets since this epoch began */
+	__u16 unit, previous; /* of this epoch and of the one before */
+	__u32 pad;
 };
 
 enum assign_result {
@@ -226,9 +229,13 @@ inlined int assign_move(const struct assign_config *c, struct assign_flow *f, __
 		f->ready = held ? now : assign_max(f->finish, now) + c->pull_ns;
 		moved = ASSIGN_MOVED;
 	}
-	f->previous = f->unit;
-	f->unit = unit;
 	f->bytes = 0;
+	if (f->unit != unit) {
+		f->previous = f->unit;
+		f->unit = unit;
+		f->epoch++;
+		f->position = 0;
+	}
 	return moved | ASSIGN_FLOWLET;
 }
 
@@ -264,6 +271,7 @@ inlined int assign_packet(const struct assign_config *c, struct assign_units *u,
 	f->seen = now;
 	f->bytes += len;
 	f->clock++;
+	f->position++;
 	return result;
 }
 

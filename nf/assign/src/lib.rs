@@ -59,19 +59,36 @@ pub struct Units {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
+    /// Arrival of its last packet.
     pub seen: u64,
+    /// When that packet will be done: its place in the unit's queue.
     pub finish: u64,
+    /// When it would be done if the flow had the unit for itself.
     pub alone: u64,
+    /// Until then its state is on the way to its unit.
     pub ready: u64,
+    /// Packets so far: the logical clock of SNF §5.3.
     pub clock: u64,
     /// Bit i: the state is pushed to unit i when the flow falls silent.
     pub targets: u64,
+    /// When the current window of its demand began.
     pub window: u64,
+    /// Bytes in the current window.
     pub window_bytes: u32,
+    /// Bytes per window, moving average.
     pub demand_bytes: u32,
+    /// Bytes of this flowlet.
     pub bytes: u32,
+    /// Units that it has had, this one included.
+    pub epoch: u32,
+    /// Packets since this epoch began.
+    pub position: u32,
+    /// The unit of this epoch; [`NONE`] for a new flow.
     pub unit: u16,
+    /// The unit of the epoch before.
     pub previous: u16,
+    /// No meaning.
+    pub pad: u32,
 }
 
 /// What happened to a packet: bits of `enum assign_result`.
@@ -155,8 +172,11 @@ impl Default for Flow {
             window_bytes: 0,
             demand_bytes: 0,
             bytes: 0,
+            epoch: 0,
+            position: 0,
             unit: NONE,
             previous: NONE,
+            pad: 0,
         }
     }
 }
