@@ -370,18 +370,29 @@ func identity(name string, otherwise uint32) (uid, gid uint32, err error) {
 }
 
 // Attach implements pando.Sandboxes.
-func (d *Driver) Attach(context.Context) ([]pando.Sandbox, error) {
+func (d *Driver) Attach(ctx context.Context) ([]pando.Sandbox, error) {
 	var out []pando.Sandbox
 	for _, s := range d.found() {
 		if s.Instance == "" {
 			continue
 		}
 		b, err := d.open(s)
+		if err == nil {
+			// A former agent may have died between the claim and the start: then nothing is there to go on with.
+			if r, err := b.ask(ctx, request{Verb: "running"}); err == nil && r.Code == 0 {
+				b.close()
+				if err := s.destroy(); err != nil {
+					d.Log.Error("a sandbox that was claimed and never used is not wholly gone", "instance", s.Instance, "error", err)
+				}
+				d.free(s.Number)
+				continue
+			}
+		}
 		if err != nil {
-			d.Log.Warn("a sandbox is gone", "instance", s.Instance, "error", err)
-			_ = s.destroy()
-			d.free(s.Number)
-			continue
+			// Its shim ended while nobody looked, and the kernel ended the program with it. The agent has to hear of it from
+			// the sandbox, with the last lines of its log, and removes it then.
+			d.Log.Warn("the shim of a sandbox is gone", "instance", s.Instance, "error", err)
+			b = d.lost(s)
 		}
 		out = append(out, b)
 	}

@@ -124,31 +124,48 @@ func evidence(line string) string {
 	return line
 }
 
+// endBytesMax is how far back in a file last lines are looked for.
+const endBytesMax = 256 << 10
+
 // lastLines returns the end of a log as it was written.
 func lastLines(dir string, n int) []string {
-	b := readEnd(filepath.Join(dir, "log"), 256<<10)
-	if bytes.Count(b, []byte("\n")) < n {
-		b = append(readEnd(filepath.Join(dir, "log.1"), 256<<10), b...)
-	}
-	text := strings.TrimRight(string(b), "\n")
-	if text == "" || n <= 0 {
-		return nil
-	}
-	lines := strings.Split(text, "\n")
-	return lines[max(0, len(lines)-n):]
-}
-
-func readEnd(path string, most int64) []byte {
-	f, err := os.Open(path)
+	f, err := os.Open(filepath.Join(dir, "log"))
 	if err != nil {
 		return nil
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err == nil && info.Size() > most {
-		_, _ = f.Seek(-most, io.SeekEnd)
+	lines, _ := endOf(f, dir, n)
+	return lines
+}
+
+// endOf returns the last lines of an open log, and where it ended when they were read. The file before it is looked into if
+// the log has only just begun.
+func endOf(f *os.File, dir string, n int) (lines []string, size int64) {
+	b, size := readEnd(f)
+	if bytes.Count(b, []byte("\n")) < n {
+		if old, err := os.Open(filepath.Join(dir, "log.1")); err == nil {
+			before, _ := readEnd(old)
+			b = append(before, b...)
+			old.Close()
+		}
 	}
-	b, _ := io.ReadAll(f)
-	return b
+	text := strings.TrimRight(string(b), "\n")
+	if text == "" || n <= 0 {
+		return nil, size
+	}
+	lines = strings.Split(text, "\n")
+	return lines[max(0, len(lines)-n):], size
+}
+
+func readEnd(f *os.File) (b []byte, size int64) {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, 0
+	}
+	size = info.Size()
+	from := max(0, size-endBytesMax)
+	b, _ = io.ReadAll(io.NewSectionReader(f, from, size-from))
+	return b, size
 }
 
 // OpenLog reads the log of an instance, living or gone: its last lines, and with follow what comes after them.
@@ -164,14 +181,15 @@ func (d *Driver) OpenLog(ctx context.Context, s pando.ServiceKey, i pando.Instan
 		return nil, fmt.Errorf("log of %s: %w", i, pando.ErrNotFound)
 	}
 	var head bytes.Buffer
-	for _, line := range lastLines(dir, lines) {
+	last, size := endOf(f, dir, lines)
+	for _, line := range last {
 		head.WriteString(line + "\n")
 	}
 	if !follow {
 		f.Close()
 		return io.NopCloser(&head), nil
 	}
-	if _, err := f.Seek(0, io.SeekEnd); err != nil {
+	if _, err := f.Seek(size, io.SeekStart); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("log of %s: %w", i, err)
 	}
@@ -190,35 +208,61 @@ type tail struct {
 	clock  pando.Clock
 	path   string
 	file   *os.File
+	next   *os.File // what follows the file, which is read to its end first: it grew until it was rotated away
 }
 
 func (t *tail) Read(b []byte) (int, error) {
 	for {
 		n, err := t.file.Read(b)
-		if n > 0 {
+		switch {
+		case n > 0:
 			return n, nil
-		}
-		if err != nil && !errors.Is(err, io.EOF) {
+		case err != nil && !errors.Is(err, io.EOF):
 			return 0, err
+		case t.next != nil:
+			t.file.Close()
+			t.file, t.next = t.next, nil
+			continue
+		}
+		if t.next = t.follower(); t.next != nil {
+			continue
 		}
 		if pando.Sleep(t.ctx, t.clock, logLook) != nil {
 			return 0, io.EOF
 		}
-		t.reopen()
 	}
 }
 
-// reopen goes over to the new file once the log has rotated.
-func (t *tail) reopen() {
+// follower opens the file that comes after the one that is read, once the log has rotated: the next newer one, or the
+// oldest if so much was written meanwhile that the one that is read is gone.
+func (t *tail) follower() *os.File {
 	mine, err := t.file.Stat()
-	now, err2 := os.Stat(t.path)
-	if err != nil || err2 != nil || os.SameFile(mine, now) {
-		return
+	if err != nil {
+		return nil
 	}
-	if f, err := os.Open(t.path); err == nil {
-		t.file.Close()
-		t.file = f
+	path := t.path
+	for n := range logsKept {
+		at := t.path
+		if n > 0 {
+			at = fmt.Sprintf("%s.%d", t.path, n)
+		}
+		info, err := os.Stat(at)
+		if err != nil {
+			break
+		}
+		if os.SameFile(mine, info) {
+			if n == 0 {
+				return nil
+			}
+			break
+		}
+		path = at
 	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	return f
 }
 
 func (t *tail) Close() error {

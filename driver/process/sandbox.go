@@ -52,6 +52,25 @@ func (d *Driver) open(s *slot) (*sandbox, error) {
 	return b, nil
 }
 
+// lost is the sandbox of a slot whose shim has ended: all that it can tell is that.
+func (d *Driver) lost(s *slot) *sandbox {
+	b := &sandbox{d: d, slot: s, events: make(chan pando.SandboxEvent, 1), listener: &ownListener{Listener: noListener{}}, ended: make(chan struct{})}
+	b.events <- pando.SandboxEvent{Kind: pando.SandboxExited, Exit: pando.Exit{Code: -1, Signal: shimEnded, LastLines: b.LastLines(20)}}
+	close(b.events)
+	close(b.ended)
+	return b
+}
+
+// shimEnded is the signal of a program whose shim was killed: the kernel kills everything in its pid namespace.
+const shimEnded = "SIGKILL (its shim ended)"
+
+// noListener is that of a sandbox in which nobody is left to connect.
+type noListener struct{}
+
+func (noListener) Accept() (net.Conn, error) { return nil, net.ErrClosed }
+func (noListener) Close() error              { return nil }
+func (noListener) Addr() net.Addr            { return &net.UnixAddr{Net: "unix"} }
+
 func dialShim(s *slot) (*net.UnixConn, error) {
 	if !s.alive() {
 		return nil, fmt.Errorf("the shim of %s: %w", s.Instance, pando.ErrNotFound)
@@ -65,7 +84,9 @@ func dialShim(s *slot) (*net.UnixConn, error) {
 
 func (b *sandbox) close() {
 	b.once.Do(func() {
-		b.watch.Close()
+		if b.watch != nil {
+			b.watch.Close()
+		}
 		if b.listener != nil {
 			b.listener.Close()
 		}
@@ -79,7 +100,7 @@ func (b *sandbox) listen() {
 		var r reply
 		_, err := receive(b.watch, &r)
 		if err != nil {
-			r.Event = &pando.SandboxEvent{Kind: pando.SandboxExited, Exit: pando.Exit{Code: -1, Signal: "SIGKILL (its shim ended)"}}
+			r.Event = &pando.SandboxEvent{Kind: pando.SandboxExited, Exit: pando.Exit{Code: -1, Signal: shimEnded}}
 		}
 		if r.Event == nil {
 			continue

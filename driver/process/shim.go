@@ -9,7 +9,6 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -32,6 +31,7 @@ type shim struct {
 	mu      sync.Mutex
 	program *program
 	pid     int
+	log     *logFile
 	logs    *os.Root
 	groups  string // where the shim alone still finds the cgroups writable
 	behind  []int  // the host's folders behind the private ones, in their order
@@ -39,6 +39,8 @@ type shim struct {
 	reaping bool
 	events  []pando.SandboxEvent
 	news    *sync.Cond
+
+	readyOnce sync.Once
 }
 
 // ShimMain is the life of a shim. Its argument is a furniture.
@@ -111,6 +113,12 @@ func (s *shim) answer(q request) reply {
 	case "run":
 		err = s.run(*q.Run)
 	case "listener":
+	case "running":
+		s.mu.Lock()
+		if s.program != nil {
+			r.Code = 1
+		}
+		s.mu.Unlock()
 	case "signal":
 		err = s.signal(syscall.Signal(q.Signal))
 	case "kill":
@@ -181,25 +189,6 @@ func (s *shim) happened(e pando.SandboxEvent) {
 	s.news.Broadcast()
 }
 
-func (s *shim) listenNotify() {
-	c, err := net.FilePacketConn(os.NewFile(notifyFD, "notify"))
-	if err != nil {
-		return
-	}
-	b := make([]byte, 4096)
-	for {
-		n, _, err := c.ReadFrom(b)
-		if err != nil {
-			return
-		}
-		for line := range strings.Lines(string(b[:n])) {
-			if strings.TrimSpace(line) == "READY=1" {
-				s.happened(pando.SandboxEvent{Kind: pando.SandboxNotified})
-			}
-		}
-	}
-}
-
 // run starts the program and says when it ends.
 func (s *shim) run(p program) error {
 	s.mu.Lock()
@@ -221,7 +210,7 @@ func (s *shim) run(p program) error {
 	if err != nil {
 		return err
 	}
-	s.program, s.pid = &p, pid
+	s.program, s.pid, s.log = &p, pid, log
 	copied := make(chan struct{})
 	go func() {
 		log.copy(out)

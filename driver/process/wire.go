@@ -15,7 +15,7 @@ import (
 
 // request is what a driver asks of a shim, one at a time per connection, each with one reply.
 type request struct {
-	Verb    string   `json:"verb"` // run, signal, kill, pause, resume, exec, listener, events
+	Verb    string   `json:"verb"` // run, running, signal, kill, pause, resume, exec, listener, events
 	Run     *program `json:"run,omitempty"`
 	Signal  int      `json:"signal,omitempty"`
 	Command []string `json:"command,omitempty"`

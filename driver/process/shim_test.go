@@ -1,0 +1,232 @@
+package process
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
+)
+
+// event waits for the next event of a sandbox.
+func event(t *testing.T, b pando.Sandbox) pando.SandboxEvent {
+	t.Helper()
+	select {
+	case e := <-b.Events():
+		return e
+	case <-time.After(5 * time.Second):
+		t.Fatalf("nothing happens; log: %v", b.LastLines(5))
+		return pando.SandboxEvent{}
+	}
+}
+
+const notify = `
+import os, socket, sys, time
+s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+s.connect(os.environ["NOTIFY_SOCKET"])
+for text in sys.argv[1:]: s.send(text.encode())
+time.sleep(60)
+`
+
+func TestProgramNotifies(t *testing.T) {
+	b := run(t, newDriver(t, 0), nil, "python3", "-c", notify, "READY=0", "STATUS=loading 40%", "WATCHDOG=1\nREADY=1\n", "READY=1")
+	if e := event(t, b); e.Kind != pando.SandboxNotified {
+		t.Errorf("got %+v", e)
+	}
+	if got := b.LastLines(1); len(got) != 1 || got[0] != "status: loading 40%" {
+		t.Errorf("the log has %v", got)
+	}
+	if err := b.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if e := event(t, b); e.Kind != pando.SandboxExited {
+		t.Errorf("after one READY=1 came %+v", e)
+	}
+}
+
+// The socket is found on the host, too; whoever sends from there is not the instance.
+func TestForeignersNotificationIsNotHeard(t *testing.T) {
+	b := run(t, newDriver(t, 0), nil, "sleep", "60")
+	c, err := net.Dial("unixgram", filepath.Join(b.(*sandbox).slot.self(), "notify.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Write([]byte("READY=1")); err != nil {
+		t.Fatal(err)
+	}
+	inside(t, b, "python3 -c 'import os,socket; s=socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); s.sendto(b\"STATUS=own\", os.environ[\"NOTIFY_SOCKET\"])'")
+	for deadline := time.Now().Add(5 * time.Second); len(b.LastLines(1)) == 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("the instance's own word did not come")
+		}
+	}
+	select { // what was sent first would have been heard first
+	case e := <-b.Events():
+		t.Errorf("a foreigner made %+v happen", e)
+	default:
+	}
+}
+
+// What happens while no agent is there is told to the next one.
+func TestExitIsToldToTheNextAgent(t *testing.T) {
+	d := newDriver(t, 0)
+	b := run(t, d, nil, "sh", "-c", "echo last words; sleep 0.1; exit 6")
+	b.(*sandbox).close()
+	found, err := d.Attach(t.Context())
+	if err != nil || len(found) != 1 {
+		t.Fatal(found, err)
+	}
+	if e := exited(t, found[0]); e.Code != 6 || strings.Join(e.LastLines, "") != "last words" {
+		t.Errorf("it exited with %+v", e)
+	}
+}
+
+// A shim that was killed while no agent was there took its program along; the next agent hears of it, with the evidence.
+func TestEndOfTheShimIsToldToTheNextAgent(t *testing.T) {
+	d := newDriver(t, 0)
+	b := run(t, d, nil, "sh", "-c", "echo last words; sleep 60")
+	for deadline := time.Now().Add(5 * time.Second); len(b.LastLines(1)) == 0 && time.Now().Before(deadline); {
+	}
+	slot := b.(*sandbox).slot
+	b.(*sandbox).close()
+	if err := unix.Kill(slot.PID, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(5 * time.Second); slot.alive() && time.Now().Before(deadline); {
+	}
+	found, err := d.Attach(t.Context())
+	if err != nil || len(found) != 1 {
+		t.Fatal(found, err)
+	}
+	if e := exited(t, found[0]); e.Signal != shimEnded || strings.Join(e.LastLines, "") != "last words" {
+		t.Errorf("it exited with %+v", e)
+	}
+	if _, err := found[0].Listener().Accept(); err == nil {
+		t.Error("somebody connected to a dead instance")
+	}
+	if err := found[0].Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := found[0].Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for deadline := time.Now().Add(5 * time.Second); remains(t) > 0; {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d cgroups are left", remains(t))
+		}
+	}
+}
+
+// A sandbox that was claimed by an agent that died before it could start anything is no instance.
+func TestClaimWithoutAProgramIsGivenBack(t *testing.T) {
+	d := newDriver(t, 0)
+	s, err := d.claim()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Instance, s.Service = "web-1", pando.DefaultService("web")
+	if err := s.save(); err != nil {
+		t.Fatal(err)
+	}
+	if found, err := d.Attach(t.Context()); err != nil || len(found) != 0 {
+		t.Errorf("found %v, %v", found, err)
+	}
+	if s.alive() {
+		t.Error("its shim is still there")
+	}
+}
+
+func TestOrphansAreReaped(t *testing.T) {
+	b := run(t, newDriver(t, 0), nil, "sh", "-c", "for n in $(seq 50); do (sh -c 'sleep 0.01 &') ; done; echo done; sleep 60")
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		got := inside(t, b, "cat /proc/[0-9]*/stat | grep -c ') [Z] '; true")
+		if strings.Join(b.LastLines(1), "") == "done" && got == "0" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s zombies; log %v", got, b.LastLines(1))
+		}
+	}
+}
+
+func TestStopSignalIsTheSpecs(t *testing.T) {
+	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.StopSignal, s.StopSeconds = "SIGINT", 10 }, "python3", "-c",
+		"import signal, sys, time\nsignal.signal(signal.SIGINT, lambda *a: sys.exit(3))\nprint('up', flush=True)\ntime.sleep(60)")
+	for deadline := time.Now().Add(5 * time.Second); len(b.LastLines(1)) == 0 && time.Now().Before(deadline); {
+	}
+	if err := b.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if e := exited(t, b); e.Code != 3 {
+		t.Errorf("it exited with %+v, want by its own hand with 3", e)
+	}
+}
+
+// A context that ends means: now.
+func TestStopDoesNotWaitForTheGraceOfAnEndedContext(t *testing.T) {
+	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.StopSeconds = 60 }, "sh", "-c", `trap "" TERM; while :; do sleep 1; done`)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	begin := time.Now()
+	if err := b.Stop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begin); took > 10*time.Second {
+		t.Errorf("it took %s", took)
+	}
+}
+
+// Every line is read once and in its order, however the log rotates under the reader.
+func TestLogIsFollowedAcrossRotations(t *testing.T) {
+	d := newDriver(t, 0)
+	s := pando.DefaultService("web")
+	root, err := os.OpenRoot(d.LogDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	log, err := openLogFile(root, logName(s, "web-1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := func(n int) string { return fmt.Sprintf("%d %s\n", n, strings.Repeat("x", 900_000)) }
+	log.write([]byte("begin\n"))
+	reader, err := d.OpenLog(t.Context(), s, "web-1", 1, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	lines := bufio.NewReaderSize(reader, 1<<20)
+	if got, err := lines.ReadString('\n'); err != nil || got != "begin\n" {
+		t.Fatal(got, err)
+	}
+	log.write([]byte(line(0)))
+	for n := range 60 {
+		got, err := lines.ReadString('\n')
+		if err != nil && err != io.EOF {
+			t.Fatal(err)
+		}
+		if got != line(n) {
+			t.Fatalf("line %d is %.20q with %d bytes", n, got, len(got))
+		}
+		if n%3 == 0 { // three at a time, so that some are written while the reader is behind
+			for i := n + 1; i <= n+3; i++ {
+				log.write([]byte(line(i)))
+			}
+		}
+	}
+	files, err := filepath.Glob(filepath.Join(d.logDir(s, "web-1"), "*"))
+	if err != nil || len(files) != logsKept {
+		t.Errorf("kept %v, want %d files", files, logsKept)
+	}
+}
