@@ -7,7 +7,7 @@ import (
 )
 
 // Steering sends packets for a VIP to instances and their replies back. driver/ebpf implements it with tcx programs
-// that need no process; the conformance table in driver/ebpf/conformance holds any other driver to the same behaviour.
+// that need no process; the conformance table in test/steering holds any other driver to the same behaviour.
 type Steering interface {
 	// Publish makes one service be steered as the table says, for new flows at once (it has taken effect when Publish
 	// returns). Established flows stay with their endpoint as long as it is in the table, whatever its weight. An endpoint
@@ -22,17 +22,19 @@ type Steering interface {
 	Connect(ctx context.Context, l Link, ports []Port, vip4, vip6 netip.Addr) error
 	Disconnect(ctx context.Context, l Link) error
 	// Sweep drops table entries whose flow is over (FIN, RST or idle, and no socket of the instance has it) and returns
-	// how many flows each instance still has.
+	// how many flows each instance still has. A handshake counts as a flow in its first seconds only.
 	Sweep(ctx context.Context) (SweepReport, error)
 	// Counters since birth, per endpoint.
 	Counters(ctx context.Context) ([]EndpointCounters, error)
+	// Drops since birth, by reason. No packet is dropped without being counted.
+	Drops(ctx context.Context) (Drops, error)
 }
 
 // SteeringTable is how one service is steered on one host.
 type SteeringTable struct {
 	Service    ServiceKey
 	VIP4, VIP6 netip.Addr
-	Ports      []Port
+	Ports      []Port     // what is published; an instance's targets are those of its Connect
 	Endpoints  []Endpoint // at most EndpointsMax
 }
 
@@ -49,8 +51,30 @@ type Endpoint struct {
 
 // SweepReport is what a sweep found.
 type SweepReport struct {
-	Flows  map[InstanceID]int // still in the table
-	Closed int                // entries dropped
+	Flows   map[InstanceID]int // still in the table
+	Closed  int                // entries dropped
+	Evicted int                // flows that a full table gave up since it was made: the longest unused first
+}
+
+// DropReason says why a packet was dropped.
+type DropReason string
+
+const (
+	DroppedSpoofed    DropReason = "spoofed"     // an instance sent what is not its own
+	DroppedChatter    DropReason = "chatter"     // an instance's link-local chatter, which nobody needs
+	DroppedFragment   DropReason = "fragment"    // its first fragment was not seen
+	DroppedHeader     DropReason = "header"      // cut short, or an extension that cannot be read
+	DroppedProtocol   DropReason = "protocol"    // to a VIP, and neither TCP, UDP, an echo nor an error
+	DroppedNoService  DropReason = "no_service"  // a VIP:port that nobody serves
+	DroppedNoEndpoint DropReason = "no_endpoint" // nobody in rotation, or the flow's endpoint is gone
+	DroppedNoFlow     DropReason = "no_flow"     // not the first packet of a flow, and no flow known
+	DroppedKernel     DropReason = "kernel"      // the kernel could not change the packet as needed
+)
+
+// Drops counts packets that went nowhere.
+type Drops struct {
+	Packets  map[DropReason]uint64
+	Answered uint64 // of them, those whose sender was told: RST, or ICMP "port unreachable"
 }
 
 // EndpointCounters are totals since the endpoint was published.

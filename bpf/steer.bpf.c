@@ -1,363 +1,193 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Steering of flows to instances, without a process on the path (DSR: no address is rewritten, see driver/ebpf). */
-#include <linux/bpf.h>
-#include <linux/icmp.h>
-#include <linux/if_ether.h>
-#include <linux/in.h>
-#include <linux/ip.h>
-#include <linux/pkt_cls.h>
-#include <linux/tcp.h>
-#include <linux/udp.h>
-#include <bpf/bpf_endian.h>
-#include <bpf/bpf_helpers.h>
-#include "pando.h"
+#include "icmp.h"
 
-#define PASS -1 /* TCX_NEXT */
-#define DROP 2  /* TCX_DROP */
-#define inlined static __always_inline
-#define L4 (ETH_HLEN + sizeof(struct iphdr))
-
-volatile const __u32 vip_net, vip_mask, gateway; /* network order */
-
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 1 << 20);
-	__type(key, struct flow_key);
-	__type(value, struct flow);
-} flows SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
-	__type(key, struct service_key);
-	__type(value, struct service_port);
-} ports SEC(".maps"); /* VIP:published -> service, target */
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
-	__type(key, struct service_key);
-	__type(value, __u16);
-} replies SEC(".maps"); /* VIP:target -> published */
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, SERVICES_MAX);
-	__type(key, __u32);
-	__type(value, __u32);
-} vips SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, SERVICES_MAX);
-	__type(key, __u32);
-	__type(value, struct service);
-} services SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 2 * SERVICES_MAX);
-	__type(key, __u32);
-	__type(value, struct table);
-} tables SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, ENDPOINTS_MAX);
-	__type(key, __u32);
-	__type(value, struct endpoint);
-} endpoints SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, ENDPOINTS_MAX);
-	__type(key, __u32);
-	__type(value, struct counters);
-} traffic SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, ENDPOINTS_MAX);
-	__type(key, __u32);
-	__type(value, struct instance_link);
-} links SEC(".maps"); /* by ifindex of the host's end */
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, DROP_KINDS);
-	__type(key, __u32);
-	__type(value, __u64);
-} drops SEC(".maps");
-
-/* What user space remembers of the numbers; no program reads these. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, SERVICES_MAX);
-	__type(key, __u32);
-	__type(value, struct name);
-} service_names SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, ENDPOINTS_MAX);
-	__type(key, __u32);
-	__type(value, struct name);
-} endpoint_names SEC(".maps");
-
-struct packet {
-	__u32 src, dst;
-	__u16 sport, dport;
-	__u8 protocol, flags; /* flags: TCP's FIN, SYN, RST, ACK */
-};
-
-enum { FIN = 1, SYN = 2, RST = 4, ACK = 16 };
-
-inlined int drop(__u32 why)
+/* to_vip is the way of every packet whose addresses were read and whose destination is a VIP. */
+inlined int to_vip(struct __sk_buff *skb, struct packet *p, int six, __u64 back)
 {
-	__u64 *n = bpf_map_lookup_elem(&drops, &why);
-	if (n)
-		(*n)++;
-	return DROP;
+	if (transport(skb, p, six))
+		return drop(DROP_HEADER);
+	if (p->protocol == IPPROTO_TCP || p->protocol == IPPROTO_UDP)
+		return steer(skb, p, six, back);
+	if (!IS_ICMP(p, six))
+		return drop(DROP_PROTOCOL);
+	struct packet q = *p;
+	return icmp_to_vip(skb, &q, six, back);
 }
 
-inlined int is_vip(__u32 addr)
+/* arriving is what comes to this host, or begins on it. */
+inlined int arriving(struct __sk_buff *skb, __u64 back)
 {
-	return (addr & vip_mask) == vip_net && addr != gateway;
-}
+	struct packet p = {};
 
-/* parse reads an IPv4 packet. It returns 0, or 1 for one that is none of our business. */
-inlined int parse(struct __sk_buff *skb, struct packet *p)
-{
-	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	struct ethhdr *eth = data;
-	struct iphdr *ip = data + ETH_HLEN;
-
-	if ((void *)(ip + 1) > end || eth->h_proto != bpf_htons(ETH_P_IP) || ip->ihl != 5)
-		return 1;
-	p->src = ip->saddr;
-	p->dst = ip->daddr;
-	p->protocol = ip->protocol;
-	p->flags = 0;
-	p->sport = p->dport = 0;
-	if (ip->protocol == IPPROTO_TCP) {
-		struct tcphdr *tcp = (void *)(ip + 1);
-		if ((void *)(tcp + 1) > end)
-			return 1;
-		p->sport = tcp->source;
-		p->dport = tcp->dest;
-		p->flags = *((volatile __u8 *)tcp + 13);
-	} else if (ip->protocol == IPPROTO_UDP) {
-		struct udphdr *udp = (void *)(ip + 1);
-		if ((void *)(udp + 1) > end)
-			return 1;
-		p->sport = udp->source;
-		p->dport = udp->dest;
-	}
-	return 0;
-}
-
-inlined int is_fragment(struct __sk_buff *skb)
-{
-	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	struct iphdr *ip = data + ETH_HLEN;
-
-	return (void *)(ip + 1) <= end && (ip->frag_off & bpf_htons(0x3fff));
-}
-
-inlined __u32 hash(const struct flow_key *k)
-{
-	__u32 h = k->client * 0x9E3779B1u ^ (((__u32)k->client_port << 16) | k->port);
-
-	h ^= h >> 15;
-	h *= 0x85EBCA77u;
-	h ^= k->vip + k->protocol;
-	h ^= h >> 13;
-	h *= 0xC2B2AE3Du;
-	return h ^ h >> 16;
-}
-
-/* pick chooses the endpoint of a flow from the service's table now (or the one before), -1 if it has none. */
-inlined int pick(__u32 service, const struct flow_key *k, int before)
-{
-	struct service *s = bpf_map_lookup_elem(&services, &service);
-	if (!s)
-		return -1;
-	__u32 which = (*(volatile __u32 *)&s->active ^ before) & 1;
-	if (!s->endpoints[which])
-		return -1;
-	__u32 n = service * 2 + which;
-	struct table *t = bpf_map_lookup_elem(&tables, &n);
-	if (!t)
-		return -1;
-	__u32 slot = hash(k) % TABLE_SLOTS;
-	asm volatile("" : "+r"(slot)); /* the verifier does not follow % */
-	if (slot >= TABLE_SLOTS)
-		return -1;
-	return t->endpoint[slot];
-}
-
-inlined int translate(struct __sk_buff *skb, __u8 protocol, __u32 offset, __u16 from, __u16 to)
-{
-	__u32 check = L4 + (protocol == IPPROTO_TCP ? offsetof(struct tcphdr, check) : offsetof(struct udphdr, check));
-	__u64 flags = 2 | (protocol == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0);
-
-	if (bpf_l4_csum_replace(skb, check, from, to, flags))
-		return -1;
-	return bpf_skb_store_bytes(skb, L4 + offset, &to, sizeof(to), 0);
-}
-
-inlined int forward(struct __sk_buff *skb, struct packet *p, __u32 n, struct endpoint *e, __u16 target, int first)
-{
-	struct counters *c = bpf_map_lookup_elem(&traffic, &n);
-	if (c) {
-		c->packets++;
-		c->bytes += skb->len;
-		c->flows += first;
-	}
-	__u32 ifindex = e->ifindex;
-	__u8 mac[12];
-	__builtin_memcpy(mac, e->mac, 6);
-	__builtin_memcpy(mac + 6, e->host_mac, 6);
-	if (target != p->dport && translate(skb, p->protocol, 2, p->dport, target))
-		return DROP;
-	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	if (data + ETH_HLEN > end)
-		return DROP;
-	__builtin_memcpy(data, mac, 12);
-	return bpf_redirect(ifindex, 0);
-}
-
-/* start makes a flow: a bucket of the service's table, remembered. */
-inlined int start(struct __sk_buff *skb, struct packet *p, struct flow_key *k, __u64 now)
-{
-	struct service_key sk = {.addr = p->dst, .port = p->dport, .protocol = p->protocol};
-	struct service_port *port = bpf_map_lookup_elem(&ports, &sk);
-	if (!port)
-		return drop(DROP_NO_SERVICE);
-	int opens = p->protocol != IPPROTO_TCP || (p->flags & (SYN | ACK)) == SYN;
-	int n = pick(port->service, k, !opens);
-	if (n < 0)
-		return drop(opens ? DROP_NO_ENDPOINT : DROP_NO_FLOW);
-	__u32 slot = n;
-	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &slot);
-	if (!e || !e->ifindex || e->service != port->service)
-		return drop(opens ? DROP_NO_ENDPOINT : DROP_NO_FLOW);
-	__u16 target = port->target;
-	if (opens) {
-		struct flow f = {.endpoint = slot, .epoch = e->epoch, .target = target, .seen = now};
-		bpf_map_update_elem(&flows, k, &f, BPF_ANY);
-	}
-	return forward(skb, p, slot, e, target, opens);
-}
-
-inlined int steer(struct __sk_buff *skb, struct packet *p)
-{
-	if (p->protocol != IPPROTO_TCP && p->protocol != IPPROTO_UDP)
-		return PASS;
-	if (is_fragment(skb))
-		return drop(DROP_FRAGMENT);
-	struct flow_key k = {.client = p->src, .vip = p->dst, .client_port = p->sport, .port = p->dport, .protocol = p->protocol};
-	__u64 now = bpf_ktime_get_coarse_ns();
-	struct flow *f = bpf_map_lookup_elem(&flows, &k);
-	if (!f)
-		return start(skb, p, &k, now);
-	int tcp = p->protocol == IPPROTO_TCP;
-	/* A SYN on a flow that was established is another connection with the same ports; one on a flow that is still
-	 * opening is a retransmission. */
-	if (tcp && (p->flags & (SYN | ACK)) == SYN && f->flags)
-		return start(skb, p, &k, now);
-	__u32 n = f->endpoint;
-	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &n);
-	if (!e || !e->ifindex || e->epoch != f->epoch) {
-		bpf_map_delete_elem(&flows, &k);
-		return start(skb, p, &k, now);
-	}
-	if (tcp) {
-		__u32 flags = f->flags | (p->flags & SYN ? 0 : FLOW_ESTABLISHED) | (p->flags & FIN ? FLOW_FIN : 0) |
-			      (p->flags & RST ? FLOW_RST : 0);
-		if (flags != f->flags)
-			f->flags = flags;
-	}
-	if (now - f->seen > 500000000ull)
-		f->seen = now;
-	return forward(skb, p, n, e, f->target, 0);
-}
-
-/* echo answers a ping to a VIP in place. */
-inlined int echo(struct __sk_buff *skb, struct packet *p, __u64 direction)
-{
-	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	struct icmphdr *icmp = data + L4;
-	__u32 vip = p->dst;
-
-	if ((void *)(icmp + 1) > end || icmp->type != ICMP_ECHO || !bpf_map_lookup_elem(&vips, &vip))
-		return PASS;
-	struct ethhdr *eth = data;
-	struct iphdr *ip = data + ETH_HLEN;
-	__u8 mac[6];
-	__builtin_memcpy(mac, eth->h_dest, 6);
-	__builtin_memcpy(eth->h_dest, eth->h_source, 6);
-	__builtin_memcpy(eth->h_source, mac, 6);
-	ip->daddr = p->src; /* a swap leaves the header's checksum as it was */
-	ip->saddr = vip;
-	icmp->type = ICMP_ECHOREPLY;
-	bpf_l4_csum_replace(skb, L4 + offsetof(struct icmphdr, checksum), bpf_htons(ICMP_ECHO << 8), 0, 2);
-	return bpf_redirect(skb->ifindex, direction);
+	if (skb->protocol == bpf_htons(ETH_P_IP))
+		return addresses(skb, &p, 0) || !is_vip(p.dst, 0) ? PASS : to_vip(skb, &p, 0, back);
+	if (skb->protocol == bpf_htons(ETH_P_IPV6))
+		return addresses(skb, &p, 1) || !is_vip(p.dst, 1) ? PASS : to_vip(skb, &p, 1, back);
+	return PASS;
 }
 
 /* from_outside: at the ingress of an uplink. */
 SEC("tc")
 int from_outside(struct __sk_buff *skb)
 {
-	struct packet p = {};
-
-	if (parse(skb, &p) || !is_vip(p.dst))
-		return PASS;
-	if (p.protocol == IPPROTO_ICMP)
-		return echo(skb, &p, 0);
-	return steer(skb, &p);
+	return arriving(skb, 0);
 }
 
 /* from_host: at the egress of pando0, where the host's own packets to VIPs go. */
 SEC("tc")
 int from_host(struct __sk_buff *skb)
 {
-	struct packet p = {};
-
-	if (parse(skb, &p) || !is_vip(p.dst))
-		return PASS;
-	if (p.protocol == IPPROTO_ICMP)
-		return echo(skb, &p, BPF_F_INGRESS);
-	return steer(skb, &p);
+	return arriving(skb, BPF_F_INGRESS);
 }
 
 /* note_end marks a flow that its instance ends: the forward path does not see this packet. */
-inlined void note_end(struct packet *p, __u16 published)
+inlined void note_end(struct packet *p, __u16 published, int six)
 {
-	struct flow_key k = {.client = p->dst, .vip = p->src, .client_port = p->dport, .port = published, .protocol = p->protocol};
-	struct flow *f = bpf_map_lookup_elem(&flows, &k);
+	union flow_any k;
+
+	flow_key_of(&k, p->dst, p->src, p->dport, published, p->protocol, six);
+	struct flow *f = find_flow(&k, six);
 	if (f)
 		f->flags |= p->flags & RST ? FLOW_RST : FLOW_FIN;
 }
 
-/* answer gives a UDP server that is bound to every address the VIP as its source, if the VIP was asked. */
-inlined int answer(struct __sk_buff *skb, struct packet *p, struct instance_link *l)
+#define IPV6_SUM (1ull << 7) /* BPF_F_IPV6, from Linux 6.16 on */
+
+/* become_vip gives a packet the VIP as its source. Of a datagram in pieces only the first has a checksum to change. */
+inlined int become_vip(struct __sk_buff *skb, struct packet *p, const __u32 *vip, int six)
 {
-	struct service_key sk = {.addr = l->vip, .port = p->sport, .protocol = IPPROTO_UDP};
-	__u16 *published = bpf_map_lookup_elem(&replies, &sk);
+	__u32 check = p->l4 + offsetof(struct udphdr, check);
+	__u64 flags = BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0;
+
+	if (six) {
+		__u32 diff = bpf_csum_diff(p->src, 16, (__be32 *)vip, 16, 0);
+		/* A kernel that does not know BPF_F_IPV6 miscounts the sum that a network card made: it will sum up again itself. */
+		if (p->part != LATER && bpf_l4_csum_replace(skb, check, 0, diff, flags | IPV6_SUM) && bpf_l4_csum_replace(skb, check, 0, diff, flags))
+			return -1;
+		/* Where no checksum balances the other address, the sum that a network card made has to follow. */
+		return bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct ipv6hdr, saddr), vip, 16, p->part == LATER ? BPF_F_RECOMPUTE_CSUM : 0);
+	}
+	if (p->part != LATER && bpf_l4_csum_replace(skb, check, p->src[0], vip[0], flags | 4))
+		return -1;
+	if (bpf_l3_csum_replace(skb, ETH_HLEN + offsetof(struct iphdr, check), p->src[0], vip[0], 4))
+		return -1;
+	return bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct iphdr, saddr), vip, 4, 0);
+}
+
+/* answer gives a UDP server that is bound to every address the VIP as its source, if the VIP was asked. */
+inlined int answer(struct __sk_buff *skb, struct packet *p, const __u32 *own, int six)
+{
+	union flow_any k;
+	__u32 vip[4];
+
+	copy(vip, own, six);
+	if (p->part == LATER) {
+		struct fragment_key fk;
+		fragment_key_of(&fk, p, six);
+		if (!bpf_map_lookup_elem(&fragments, &fk))
+			return PASS;
+		return become_vip(skb, p, vip, six) ? drop(DROP_KERNEL) : PASS;
+	}
+	__u16 *published = translation(skb->ifindex, p->sport, IPPROTO_UDP, 1);
 	if (!published)
 		return PASS;
-	struct flow_key k = {.client = p->dst, .vip = l->vip, .client_port = p->dport, .port = *published, .protocol = IPPROTO_UDP};
-	if (!bpf_map_lookup_elem(&flows, &k))
-		return PASS;
-	__u32 vip = l->vip, was = p->src;
 	__u16 port = *published;
-	if (port != p->sport && translate(skb, IPPROTO_UDP, 0, p->sport, port))
-		return DROP;
-	bpf_l4_csum_replace(skb, L4 + offsetof(struct udphdr, check), was, vip, BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0 | 4);
-	bpf_l3_csum_replace(skb, ETH_HLEN + offsetof(struct iphdr, check), was, vip, 4);
-	bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct iphdr, saddr), &vip, 4, 0);
+	flow_key_of(&k, p->dst, vip, p->dport, port, IPPROTO_UDP, six);
+	if (!find_flow(&k, six))
+		return PASS;
+	if (p->part == FIRST)
+		remember_fragments(p, 0, 0, six);
+	if (port != p->sport && translate(skb, p, offsetof(struct udphdr, source), p->sport, port))
+		return drop(DROP_KERNEL);
+	return become_vip(skb, p, vip, six) ? drop(DROP_KERNEL) : PASS;
+}
+
+cold int answer4(struct __sk_buff *skb, struct packet *p, const struct instance_link *l)
+{
+	return l ? answer(skb, p, l->vip[0], 0) : DROP;
+}
+
+cold int answer6(struct __sk_buff *skb, struct packet *p, const struct instance_link *l)
+{
+	return l ? answer(skb, p, l->vip[1], 1) : DROP;
+}
+
+/* reply is what an instance sends as its VIP: the target becomes the published port. */
+inlined int reply(struct __sk_buff *skb, struct packet *p, int six)
+{
+	if (p->protocol != IPPROTO_TCP && p->protocol != IPPROTO_UDP) {
+		struct packet q = *p;
+		return IS_ICMP(p, six) ? error_from_vip(skb, &q, six) : drop(DROP_SPOOFED);
+	}
+	if (unlikely(p->part == LATER))
+		return PASS; /* the first one has shown whose it is; without it this one is nothing */
+	__u16 *published = translation(skb->ifindex, p->sport, p->protocol, 1);
+	if (!published)
+		return drop(DROP_SPOOFED); /* the VIP, but not a port of the service */
+	__u16 port = *published;
+	if (p->flags & (FIN | RST))
+		note_end(p, port, six);
+	if (port != p->sport && translate(skb, p, offsetof(struct udphdr, source), p->sport, port))
+		return drop(DROP_KERNEL);
 	return PASS;
+}
+
+enum { ROUTER_SOLICITATION = 133, ROUTER_ADVERTISEMENT, NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT, REDIRECT };
+
+/* chatter is what an IPv6 stack says about itself. Neighbours may be sought; routes may not be announced. */
+cold int chatter(struct __sk_buff *skb, struct packet *p, __u32 own)
+{
+	__u8 type;
+
+	if (p->protocol == IPPROTO_ICMPV6 && p->part == WHOLE && !bpf_skb_load_bytes(skb, p->l4, &type, 1)) {
+		if (type == NEIGHBOUR_SOLICITATION || type == NEIGHBOUR_ADVERTISEMENT)
+			return PASS;
+		if (type == ROUTER_ADVERTISEMENT || type == REDIRECT)
+			return drop(DROP_SPOOFED);
+	}
+	return own ? PASS : drop(DROP_CHATTER);
+}
+
+inlined int is_link_local(const __u32 *a)
+{
+	return (a[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000) || !(a[0] | a[1] | a[2] | a[3]);
+}
+
+/* leaving is an IP packet of an instance. */
+inlined int leaving(struct __sk_buff *skb, struct instance_link *l, int six)
+{
+	struct packet p = {};
+
+	if (addresses(skb, &p, six))
+		return drop(DROP_HEADER);
+	int own = same(p.src, l->addr[six], six);
+	if (is_vip(p.dst, six))
+		return own ? to_vip(skb, &p, six, 0) : drop(DROP_SPOOFED);
+	if (own && p.protocol == IPPROTO_TCP)
+		return PASS;
+	if (transport(skb, &p, six))
+		return drop(DROP_HEADER);
+	if (!own && same(p.src, l->vip[six], six))
+		return reply(skb, &p, six);
+	struct packet q = p;
+	if (own && p.protocol == IPPROTO_UDP)
+		return six ? answer6(skb, &q, l) : answer4(skb, &q, l);
+	if (six && (own || is_link_local(p.src)))
+		return chatter(skb, &q, own);
+	return own ? PASS : drop(DROP_SPOOFED);
+}
+
+#define ARP_SENDER_IP 14
+
+/* speaks_for lets an instance tell by ARP where its own address is, and ask. */
+cold int speaks_for(struct __sk_buff *skb, __u32 addr)
+{
+	__u32 ip;
+
+	if (bpf_skb_load_bytes(skb, ETH_HLEN + ARP_SENDER_IP, &ip, sizeof(ip)))
+		return drop(DROP_HEADER);
+	return ip == addr || !ip ? PASS : drop(DROP_SPOOFED);
 }
 
 /* from_instance: at the ingress of the host's end of an instance's link. */
@@ -368,35 +198,24 @@ int from_instance(struct __sk_buff *skb)
 	struct ethhdr *eth = data;
 	__u32 ifindex = skb->ifindex;
 	struct instance_link *l = bpf_map_lookup_elem(&links, &ifindex);
-	struct packet p = {};
 
-	if (!l || (void *)(eth + 1) > end)
-		return DROP;
-	for (int i = 0; i < 6; i++)
-		if (eth->h_source[i] != l->mac[i])
-			return drop(DROP_SPOOFED);
-	if (eth->h_proto != bpf_htons(ETH_P_IP))
-		return PASS;
-	if (parse(skb, &p))
+	if (!l || (void *)(eth + 1) > end || skb->vlan_present)
 		return drop(DROP_SPOOFED);
-	if (p.src != l->addr && p.src != l->vip)
+	__u32 high, mac_high;
+	__u16 low, mac_low;
+	__builtin_memcpy(&high, eth->h_source, 4);
+	__builtin_memcpy(&low, eth->h_source + 4, 2);
+	__builtin_memcpy(&mac_high, l->mac, 4);
+	__builtin_memcpy(&mac_low, l->mac + 4, 2);
+	if (high != mac_high || low != mac_low)
 		return drop(DROP_SPOOFED);
-	if (is_vip(p.dst))
-		return p.protocol == IPPROTO_ICMP ? PASS : steer(skb, &p);
-	if (p.src == l->addr)
-		return p.protocol == IPPROTO_UDP ? answer(skb, &p, l) : PASS;
-	if (p.protocol == IPPROTO_ICMP)
-		return PASS;
-	struct service_key sk = {.addr = p.src, .port = p.sport, .protocol = p.protocol};
-	__u16 *published = bpf_map_lookup_elem(&replies, &sk);
-	if (!published)
-		return drop(DROP_SPOOFED); /* the VIP, but not a port of the service */
-	__u16 port = *published;
-	if (p.flags & (FIN | RST))
-		note_end(&p, port);
-	if (port != p.sport && translate(skb, p.protocol, 0, p.sport, port))
-		return DROP;
-	return PASS;
+	if (eth->h_proto == bpf_htons(ETH_P_IP))
+		return leaving(skb, l, 0);
+	if (eth->h_proto == bpf_htons(ETH_P_IPV6))
+		return leaving(skb, l, 1);
+	if (eth->h_proto == bpf_htons(ETH_P_ARP))
+		return speaks_for(skb, l->addr[0][0]);
+	return drop(DROP_CHATTER);
 }
 
 /* nothing is the program that every measurement is held against. */

@@ -6,10 +6,8 @@
 package ebpf
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -26,16 +24,14 @@ import (
 
 var _ pando.Steering = (*Driver)(nil)
 
-// Device is the dummy device through which the host's own packets to VIPs go.
-const Device = "pando0"
-
-const tableSlots = 16381
+const tableSlots = 16381 // bpf/pando.h
 
 // Config says where to steer.
 type Config struct {
 	PinDir   string     // a folder of a bpffs, for this host alone
 	Uplinks  []string   // interfaces at which packets for VIPs come in
 	HostAddr netip.Addr // source of the host's own packets to VIPs; invalid: the gateway's address
+	FlowsMax int        // entries of the IPv4 connection table, the IPv6 one has a quarter; 0: 1,048,576
 	// Buckets fills a table: indices into ids, in proportion to weights (balance.Buckets).
 	Buckets func(ids []string, weights []int, size int) []uint16
 }
@@ -44,8 +40,16 @@ type Config struct {
 type Driver struct {
 	Config
 	objects steerObjects
+	cpus    int
 	mu      sync.Mutex
-	links   map[pando.InstanceID]pando.Link // of the endpoints that are published
+	index   *index
+	netns   map[uint32]string // of the endpoints that were published, by slot
+	table   steerTable        // where the next one is put together
+	// fresh: the connection table was made by this Open; filled: from which services it was filled since, filledFrom: how many
+	// connections of each instance were taken over.
+	fresh      bool
+	filled     map[pando.ServiceKey]bool
+	filledFrom map[pando.InstanceID]int
 }
 
 // Open takes over what a former agent pinned, without breaking a flow, or begins anew.
@@ -56,11 +60,18 @@ func Open(c Config) (*Driver, error) {
 	if err := ensureBPFFS(c.PinDir); err != nil {
 		return nil, err
 	}
-	d := &Driver{Config: c, links: map[pando.InstanceID]pando.Link{}}
+	d := &Driver{Config: c, netns: map[uint32]string{}, filled: map[pando.ServiceKey]bool{}, filledFrom: map[pando.InstanceID]int{}}
+	var err error
+	if d.cpus, err = ebpf.PossibleCPU(); err != nil {
+		return nil, fmt.Errorf("open steering: %w", err)
+	}
 	if err := d.load(); err != nil {
 		return nil, err
 	}
-	if err := d.attachHost(); err != nil {
+	if d.index, err = readIndex(&d.objects); err == nil {
+		err = d.attachHost()
+	}
+	if err != nil {
 		d.objects.Close()
 		return nil, err
 	}
@@ -72,12 +83,11 @@ func (d *Driver) load() error {
 	if err != nil {
 		return fmt.Errorf("read the steering programs: %w", err)
 	}
-	bits := uint32(0xffffffff) << (32 - pando.VIPs4.Bits())
-	for name, v := range map[string]uint32{"vip_net": native(pando.VIPs4.Addr()), "vip_mask": native(mask(bits)), "gateway": native(pando.Gateway4)} {
-		if err := spec.Variables[name].Set(v); err != nil {
-			return fmt.Errorf("set %s of the steering programs: %w", name, err)
-		}
+	if err := d.configure(spec); err != nil {
+		return err
 	}
+	_, err = os.Stat(filepath.Join(d.PinDir, "maps", "flows"))
+	d.fresh = errors.Is(err, os.ErrNotExist)
 	for name, m := range spec.Maps {
 		if name[0] != '.' {
 			m.Pinning = ebpf.PinByName
@@ -89,6 +99,24 @@ func (d *Driver) load() error {
 	}
 	if err != nil {
 		return fmt.Errorf("load the steering programs (a kernel of at least 6.6 is needed): %w", err)
+	}
+	return nil
+}
+
+// configure sets what the programs know from their birth.
+func (d *Driver) configure(spec *ebpf.CollectionSpec) error {
+	bits := uint32(0xffffffff) << (32 - pando.VIPs4.Bits())
+	net6 := words(pando.VIPs6.Addr())
+	for name, v := range map[string]any{
+		"vip_net": native(pando.VIPs4.Addr()), "vip_mask": native(mask(bits)), "gateway": native(pando.Gateway4),
+		"vip6_net": [2]uint32(net6[:2]), "gateway6": words(pando.Gateway6),
+	} {
+		if err := spec.Variables[name].Set(v); err != nil {
+			return fmt.Errorf("set %s of the steering programs: %w", name, err)
+		}
+	}
+	if d.FlowsMax > 0 {
+		spec.Maps["flows"].MaxEntries, spec.Maps["flows6"].MaxEntries = uint32(d.FlowsMax), uint32(max(d.FlowsMax/4, 1))
 	}
 	return nil
 }
@@ -115,7 +143,7 @@ func ensureBPFFS(dir string) error {
 
 // attachHost makes pando0 and its routes, and puts the programs at it and at every uplink.
 func (d *Driver) attachHost() error {
-	dev, err := ensureDevice(d.HostAddr)
+	dev, err := ensureDevice(d.HostAddr, d.Uplinks)
 	if err != nil {
 		return fmt.Errorf("make %s: %w", Device, err)
 	}
@@ -161,67 +189,6 @@ func (d *Driver) attach(name string, ifindex int, where ebpf.AttachType, p *ebpf
 	return nil
 }
 
-func ensureDevice(hostAddr netip.Addr) (netlink.Link, error) {
-	dev, err := netlink.LinkByName(Device)
-	if err != nil {
-		if dev, err = makeDevice(); err != nil {
-			return nil, err
-		}
-	}
-	if err := netlink.LinkSetUp(dev); err != nil {
-		return nil, err
-	}
-	gateway := &netlink.Addr{IPNet: netlink.NewIPNet(pando.Gateway4.AsSlice())}
-	if err := netlink.AddrReplace(dev, gateway); err != nil {
-		return nil, err
-	}
-	route := &netlink.Route{LinkIndex: dev.Attrs().Index, Dst: prefix(pando.VIPs4), Scope: netlink.SCOPE_LINK}
-	if hostAddr.Is4() {
-		route.Src = hostAddr.AsSlice()
-	}
-	if err := netlink.RouteReplace(route); err != nil {
-		return nil, err
-	}
-	for name, value := range map[string]string{
-		"ipv4/ip_forward": "1", "ipv4/conf/all/rp_filter": "0", "ipv4/conf/" + Device + "/rp_filter": "0",
-	} {
-		if err := os.WriteFile("/proc/sys/net/"+name, []byte(value), 0); err != nil {
-			return nil, err
-		}
-	}
-	return dev, nil
-}
-
-// makeDevice makes pando0: a dummy, or, where the kernel has none, one end of a veth pair. Nothing ever leaves it: the
-// program at its egress sends every packet elsewhere. Without ARP the kernel asks nobody where a VIP is.
-func makeDevice() (netlink.Link, error) {
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name = Device
-	err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: attrs})
-	if errors.Is(err, unix.EOPNOTSUPP) {
-		if err = netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: Device + "-end"}); err != nil {
-			return nil, err
-		}
-		end, eerr := netlink.LinkByName(Device + "-end")
-		if eerr != nil {
-			return nil, eerr
-		}
-		err = netlink.LinkSetUp(end)
-	}
-	if err != nil {
-		return nil, err
-	}
-	dev, err := netlink.LinkByName(Device)
-	if err != nil {
-		return nil, err
-	}
-	return dev, netlink.LinkSetARPOff(dev)
-}
-
-func prefix(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
-}
-
 // Close lets go of the maps and programs; packets go on.
 func (d *Driver) Close() error { return d.objects.Close() }
 
@@ -238,29 +205,4 @@ func (d *Driver) Purge() error {
 		errs = append(errs, netlink.LinkDel(dev))
 	}
 	return errors.Join(errs...)
-}
-
-// Connect implements pando.Steering.
-func (d *Driver) Connect(_ context.Context, l pando.Link, _ []pando.Port, vip4, _ netip.Addr) error {
-	v := steerInstanceLink{Addr: native(l.IP4), Vip: native(vip4)}
-	copy(v.Mac[:], l.MAC)
-	if err := d.objects.Links.Put(uint32(l.IfIndex), v); err != nil {
-		return fmt.Errorf("remember the link %s: %w", l.Host, err)
-	}
-	return d.attach(l.Host, l.IfIndex, ebpf.AttachTCXIngress, d.objects.FromInstance)
-}
-
-// Disconnect implements pando.Steering.
-func (d *Driver) Disconnect(_ context.Context, l pando.Link) error {
-	err := d.objects.Links.Delete(uint32(l.IfIndex))
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		err = nil
-	}
-	if rerr := os.Remove(filepath.Join(d.PinDir, "links", l.Host)); rerr != nil && !errors.Is(rerr, os.ErrNotExist) {
-		err = errors.Join(err, rerr)
-	}
-	if err != nil {
-		return fmt.Errorf("forget the link %s: %w", l.Host, err)
-	}
-	return nil
 }

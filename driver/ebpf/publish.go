@@ -1,30 +1,21 @@
 package ebpf
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"unsafe"
 
 	"github.com/cilium/ebpf"
 
 	"pando.run/pando"
 )
 
-// Limits of the kernel's tables (bpf/pando.h).
-const (
-	servicesMax  = 256
-	endpointsMax = 8192
-)
-
 var protocols = map[pando.Protocol]uint8{pando.TCP: 6, pando.UDP: 17}
 
-// Publish implements pando.Steering. The order of writes is what makes it safe under traffic: endpoints are there before a
-// table names them, a table is whole before it is the active one, and an endpoint goes after no table names it.
+// Publish implements pando.Steering. The order of writes is what makes it safe under traffic, and if the writer is killed
+// after any of them: endpoints are there before a table names them, a table is whole before it is the active one, and an
+// endpoint goes after no table names it.
 func (d *Driver) Publish(_ context.Context, t pando.SteeringTable) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	if err := d.publish(t); err != nil {
 		return fmt.Errorf("publish the steering of %s: %w", t.Service, err)
 	}
@@ -35,6 +26,13 @@ func (d *Driver) publish(t pando.SteeringTable) error {
 	if len(t.Endpoints) > pando.EndpointsMax {
 		return fmt.Errorf("%w: %d endpoints, at most %d", pando.ErrTooLarge, len(t.Endpoints), pando.EndpointsMax)
 	}
+	ids, weights := make([]string, len(t.Endpoints)), make([]int, len(t.Endpoints))
+	for n, e := range t.Endpoints {
+		ids[n], weights[n] = string(e.Instance), e.Weight
+	}
+	buckets := d.Buckets(ids, weights, tableSlots) // before the lock: it takes longer than everything below
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	n, err := d.serviceNumber(t.Service)
 	if err != nil {
 		return err
@@ -43,7 +41,10 @@ func (d *Driver) publish(t pando.SteeringTable) error {
 	if err != nil {
 		return err
 	}
-	if err := d.publishTable(n, t.Endpoints, slots); err != nil {
+	if err := d.takeOver(n, t); err != nil {
+		return err
+	}
+	if err := d.publishTable(n, buckets, slots); err != nil {
 		return err
 	}
 	if err := d.publishPorts(n, t); err != nil {
@@ -54,85 +55,44 @@ func (d *Driver) publish(t pando.SteeringTable) error {
 			return err
 		}
 	}
-	for _, e := range t.Endpoints {
-		d.links[e.Instance] = e.Link
-	}
 	return nil
-}
-
-func textOf(n steerName) string {
-	b := *(*[len(n.Text)]byte)(unsafe.Pointer(&n.Text))
-	text, _, _ := bytes.Cut(b[:], []byte{0})
-	return string(text)
-}
-
-func nameOf(service uint32, s string) steerName {
-	n := steerName{Service: service, Used: 1}
-	for i := range min(len(s), len(n.Text)-1) {
-		n.Text[i] = int8(s[i])
-	}
-	return n
 }
 
 // serviceNumber finds a service's number, or gives it one.
 func (d *Driver) serviceNumber(s pando.ServiceKey) (uint32, error) {
-	text := string(s.Tenant) + "/" + string(s.Name)
-	free := -1
-	for n := range uint32(servicesMax) {
-		var name steerName
-		if err := d.objects.ServiceNames.Lookup(n, &name); err != nil {
-			return 0, err
-		}
-		if name.Used == 1 && textOf(name) == text {
-			return n, nil
-		}
-		if name.Used == 0 && free < 0 {
-			free = int(n)
-		}
+	if n, ok := d.index.services[s]; ok {
+		return n, nil
 	}
-	if free < 0 {
-		return 0, fmt.Errorf("%w: %d services are steered on this host already", pando.ErrTooLarge, servicesMax)
+	last := len(d.index.freeServices) - 1
+	if last < 0 {
+		return 0, fmt.Errorf("%w: %d services are steered on this host already", pando.ErrTooLarge, len(d.index.services))
 	}
-	return uint32(free), d.objects.ServiceNames.Put(uint32(free), nameOf(uint32(free), text))
-}
-
-// slotsOf lists the endpoints of a service, also those of a former agent, in one call to the kernel.
-func (d *Driver) slotsOf(service uint32) (byName map[string]uint32, free []uint32, err error) {
-	byName = map[string]uint32{}
-	numbers, names := make([]uint32, endpointsMax), make([]steerName, endpointsMax)
-	var cursor ebpf.MapBatchCursor
-	count, err := d.objects.EndpointNames.BatchLookup(&cursor, numbers, names, nil)
-	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return nil, nil, err
+	n := d.index.freeServices[last]
+	if err := d.objects.ServiceNames.Put(n, nameOf(n, string(s.Tenant)+"/"+string(s.Name))); err != nil {
+		return 0, err
 	}
-	for i := range count {
-		if names[i].Used == 0 {
-			free = append(free, numbers[i])
-		} else if names[i].Service == service {
-			byName[textOf(names[i])] = numbers[i]
-		}
-	}
-	return byName, free, nil
+	d.index.freeServices, d.index.services[s] = d.index.freeServices[:last], n
+	return n, nil
 }
 
 // endpointSlots writes the endpoints and returns their slots in order, and the slots of those that are no longer listed.
 func (d *Driver) endpointSlots(service uint32, want []pando.Endpoint) (slots, gone []uint32, err error) {
-	known, free, err := d.slotsOf(service)
-	if err != nil {
-		return nil, nil, err
-	}
+	known := d.index.of(service)
 	for _, e := range want {
-		slot, ok := known[string(e.Instance)]
-		delete(known, string(e.Instance))
-		if !ok {
-			if len(free) == 0 {
-				return nil, nil, fmt.Errorf("%w: %d endpoints are steered to on this host already", pando.ErrTooLarge, endpointsMax)
+		slot, ok := known[e.Instance]
+		delete(known, e.Instance)
+		if ok && d.index.slots[slot].Ifindex != uint32(e.Link.IfIndex) { // another link: none of its flows can have lived on
+			if err := d.dropEndpoint(slot); err != nil {
+				return nil, nil, err
 			}
-			slot, free = free[0], free[1:]
-			if err := d.addEndpoint(service, slot, e); err != nil {
+			ok = false
+		}
+		if !ok {
+			if slot, err = d.addEndpoint(service, e); err != nil {
 				return nil, nil, err
 			}
 		}
+		d.netns[slot] = e.Link.Netns
 		slots = append(slots, slot)
 	}
 	for _, slot := range known {
@@ -141,49 +101,50 @@ func (d *Driver) endpointSlots(service uint32, want []pando.Endpoint) (slots, go
 	return slots, gone, nil
 }
 
-func (d *Driver) addEndpoint(service, slot uint32, e pando.Endpoint) error {
-	var old steerEndpoint
-	if err := d.objects.Endpoints.Lookup(slot, &old); err != nil {
-		return err
+func (d *Driver) addEndpoint(service uint32, e pando.Endpoint) (uint32, error) {
+	last := len(d.index.free) - 1
+	if last < 0 {
+		return 0, fmt.Errorf("%w: %d endpoints are steered to on this host already", pando.ErrTooLarge, len(d.index.endpoints))
 	}
-	v := steerEndpoint{Ifindex: uint32(e.Link.IfIndex), Epoch: old.Epoch + 1, Service: service}
+	slot := d.index.free[last]
+	v := steerEndpoint{Ifindex: uint32(e.Link.IfIndex), Epoch: d.index.slots[slot].Epoch + 1, Service: service}
 	copy(v.Mac[:], e.Link.MAC)
 	copy(v.HostMac[:], e.Link.HostMAC)
-	zero := make([]steerCounters, ebpf.MustPossibleCPU())
-	return errors.Join(
-		d.objects.Traffic.Put(slot, zero),
+	if err := errors.Join(
+		d.objects.Traffic.Put(slot, make([]steerCounters, d.cpus)),
 		d.objects.Endpoints.Put(slot, v),
 		d.objects.EndpointNames.Put(slot, nameOf(service, string(e.Instance))),
-	)
+	); err != nil {
+		return 0, err
+	}
+	d.index.free, d.index.slots[slot] = d.index.free[:last], v
+	d.index.endpoints[e.Instance], d.index.names[slot] = slot, e.Instance
+	return slot, nil
 }
 
 // dropEndpoint makes every flow of an endpoint unknown: its epoch is over.
 func (d *Driver) dropEndpoint(slot uint32) error {
-	var e steerEndpoint
-	if err := d.objects.Endpoints.Lookup(slot, &e); err != nil {
+	v := steerEndpoint{Epoch: d.index.slots[slot].Epoch + 1}
+	if err := errors.Join(d.objects.Endpoints.Put(slot, v), d.objects.EndpointNames.Put(slot, steerName{})); err != nil {
 		return err
 	}
-	return errors.Join(
-		d.objects.Endpoints.Put(slot, steerEndpoint{Epoch: e.Epoch + 1}),
-		d.objects.EndpointNames.Put(slot, steerName{}),
-	)
+	delete(d.index.endpoints, d.index.names[slot])
+	delete(d.index.names, slot)
+	delete(d.netns, slot)
+	d.index.slots[slot], d.index.free = v, append(d.index.free, slot)
+	return nil
 }
 
-// publishTable fills the table that is not in use and makes it the active one.
-func (d *Driver) publishTable(service uint32, endpoints []pando.Endpoint, slots []uint32) error {
+// publishTable fills the table that is not in use and then makes it the active one, by a write of a single word.
+func (d *Driver) publishTable(service uint32, buckets []uint16, slots []uint32) error {
 	var s steerService
 	if err := d.objects.Services.Lookup(service, &s); err != nil {
 		return err
 	}
 	idle := (s.Active & 1) ^ 1
-	ids, weights := make([]string, len(endpoints)), make([]int, len(endpoints))
-	for n, e := range endpoints {
-		ids[n], weights[n] = string(e.Instance), e.Weight
-	}
-	buckets := d.Buckets(ids, weights, tableSlots)
 	s.Endpoints[idle] = 0
 	if buckets != nil {
-		var t steerTable
+		t := &d.table
 		for n, b := range buckets {
 			t.Endpoint[n] = uint16(slots[b])
 		}
@@ -192,6 +153,9 @@ func (d *Driver) publishTable(service uint32, endpoints []pando.Endpoint, slots 
 		}
 		s.Endpoints[idle] = 1
 	}
+	if err := d.objects.Services.Put(service, s); err != nil {
+		return err
+	}
 	s.Active = idle
 	return d.objects.Services.Put(service, s)
 }
@@ -199,45 +163,54 @@ func (d *Driver) publishTable(service uint32, endpoints []pando.Endpoint, slots 
 // publishPorts writes what the service's addresses mean.
 func (d *Driver) publishPorts(service uint32, t pando.SteeringTable) error {
 	want := map[steerServiceKey]bool{}
-	vip := native(t.VIP4)
-	for _, p := range t.Ports {
-		protocol, ok := protocols[p.Protocol]
-		if !ok {
-			return fmt.Errorf("%w: port %d has protocol %q", pando.ErrInvalid, p.Published, p.Protocol)
+	for _, a := range vips(t) {
+		for _, p := range t.Ports {
+			protocol, ok := protocols[p.Protocol]
+			if !ok {
+				return fmt.Errorf("%w: port %d has protocol %q", pando.ErrInvalid, p.Published, p.Protocol)
+			}
+			want[steerServiceKey{Addr: a, Port: network(p.Published), Protocol: protocol}] = true
 		}
-		out := steerServiceKey{Addr: vip, Port: network(p.Published), Protocol: protocol}
-		back := steerServiceKey{Addr: vip, Port: network(p.Target), Protocol: protocol}
-		want[out] = true
-		if err := errors.Join(
-			d.objects.Replies.Put(back, network(p.Published)),
-			d.objects.Ports.Put(out, steerServicePort{Service: service, Target: network(p.Target)}),
-		); err != nil {
+	}
+	for k := range want {
+		if at, ok := d.index.ports[k]; ok && at == service {
+			continue
+		}
+		if err := d.objects.Ports.Put(k, service); err != nil {
 			return err
 		}
+		d.index.ports[k] = service
 	}
-	if err := d.forgetPorts(service, func(k steerServiceKey) bool { return want[k] }); err != nil {
-		return err
+	for _, a := range vips(t) { // after its ports: a known address refuses what a port of it does not take
+		if at, ok := d.index.vips[a]; ok && at == service {
+			continue
+		}
+		if err := d.objects.Vips.Put(a, service); err != nil {
+			return err
+		}
+		d.index.vips[a] = service
 	}
-	return d.objects.Vips.Put(vip, service)
+	return d.forgetPorts(service, func(k steerServiceKey) bool { return want[k] })
+}
+
+func vips(t pando.SteeringTable) (out [][4]uint32) {
+	if t.VIP4.Is4() {
+		out = append(out, words(t.VIP4))
+	}
+	if t.VIP6.Is6() {
+		out = append(out, words(t.VIP6))
+	}
+	return out
 }
 
 // forgetPorts drops the ports of a service that are not kept.
 func (d *Driver) forgetPorts(service uint32, keep func(steerServiceKey) bool) error {
-	var k steerServiceKey
-	var v steerServicePort
-	var gone []steerServiceKey
-	var targets []uint16
-	it := d.objects.Ports.Iterate()
-	for it.Next(&k, &v) {
-		if v.Service == service && !keep(k) {
-			gone, targets = append(gone, k), append(targets, v.Target)
+	var errs []error
+	for k, at := range d.index.ports {
+		if at == service && !keep(k) {
+			errs = append(errs, ignoreMissing(d.objects.Ports.Delete(k)))
+			delete(d.index.ports, k)
 		}
-	}
-	errs := []error{it.Err()}
-	for n, k := range gone {
-		errs = append(errs, ignoreMissing(d.objects.Ports.Delete(k)))
-		k.Port = targets[n]
-		errs = append(errs, ignoreMissing(d.objects.Replies.Delete(k)))
 	}
 	return errors.Join(errs...)
 }
@@ -253,32 +226,27 @@ func ignoreMissing(err error) error {
 func (d *Driver) Withdraw(_ context.Context, s pando.ServiceKey) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	published, err := d.published()
-	n, ok := published[s]
-	if err != nil || !ok {
-		return err
+	n, ok := d.index.services[s]
+	if !ok {
+		return nil
 	}
 	errs := []error{d.forgetPorts(n, func(steerServiceKey) bool { return false })}
-	var vip, service uint32
-	var vips []uint32
-	it := d.objects.Vips.Iterate()
-	for it.Next(&vip, &service) {
-		if service == n {
-			vips = append(vips, vip)
+	for vip, at := range d.index.vips {
+		if at == n {
+			errs = append(errs, ignoreMissing(d.objects.Vips.Delete(vip)))
+			delete(d.index.vips, vip)
 		}
 	}
-	for _, v := range vips {
-		errs = append(errs, ignoreMissing(d.objects.Vips.Delete(v)))
-	}
-	known, _, err := d.slotsOf(n)
-	errs = append(errs, it.Err(), err)
-	for _, slot := range known {
+	for _, slot := range d.index.of(n) {
 		errs = append(errs, d.dropEndpoint(slot))
 	}
 	errs = append(errs, d.objects.Services.Put(n, steerService{}), d.objects.ServiceNames.Put(n, steerName{}))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("withdraw the steering of %s: %w", s, err)
 	}
+	delete(d.index.services, s)
+	delete(d.filled, s)
+	d.index.freeServices = append(d.index.freeServices, n)
 	return nil
 }
 
@@ -286,28 +254,9 @@ func (d *Driver) Withdraw(_ context.Context, s pando.ServiceKey) error {
 func (d *Driver) Published(context.Context) ([]pando.ServiceKey, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	published, err := d.published()
 	var out []pando.ServiceKey
-	for s := range published {
+	for s := range d.index.services {
 		out = append(out, s)
 	}
-	return out, err
-}
-
-func (d *Driver) published() (map[pando.ServiceKey]uint32, error) {
-	out := map[pando.ServiceKey]uint32{}
-	var n uint32
-	var name steerName
-	it := d.objects.ServiceNames.Iterate()
-	for it.Next(&n, &name) {
-		if name.Used == 0 {
-			continue
-		}
-		s, err := pando.ParseServiceKey(textOf(name))
-		if err != nil {
-			return nil, err
-		}
-		out[s] = n
-	}
-	return out, it.Err()
+	return out, nil
 }

@@ -49,10 +49,35 @@ type steerFlowKey struct {
 	Pad        [3]uint8
 }
 
+type steerFlowKey6 struct {
+	_          structs.HostLayout
+	Client     [4]uint32
+	Vip        [4]uint32
+	ClientPort uint16
+	Port       uint16
+	Protocol   uint8
+	Pad        [3]uint8
+}
+
+type steerFragment struct {
+	_        structs.HostLayout
+	Endpoint uint32
+	Epoch    uint32
+}
+
+type steerFragmentKey struct {
+	_        structs.HostLayout
+	Src      [4]uint32
+	Dst      [4]uint32
+	Id       uint32
+	Protocol uint8
+	Pad      [3]uint8
+}
+
 type steerInstanceLink struct {
 	_    structs.HostLayout
-	Addr uint32
-	Vip  uint32
+	Addr [2][4]uint32
+	Vip  [2][4]uint32
 	Mac  [6]uint8
 	Pad  [2]uint8
 }
@@ -64,6 +89,20 @@ type steerName struct {
 	Text    [128]int8
 }
 
+type steerPace struct {
+	_       structs.HostLayout
+	Since   uint64
+	Answers uint64
+}
+
+type steerPortKey struct {
+	_        structs.HostLayout
+	Ifindex  uint32
+	Port     uint16
+	Protocol uint8
+	Goes     uint8
+}
+
 type steerService struct {
 	_         structs.HostLayout
 	Active    uint32
@@ -73,17 +112,10 @@ type steerService struct {
 
 type steerServiceKey struct {
 	_        structs.HostLayout
-	Addr     uint32
+	Addr     [4]uint32
 	Port     uint16
 	Protocol uint8
 	Pad      uint8
-}
-
-type steerServicePort struct {
-	_       structs.HostLayout
-	Service uint32
-	Target  uint16
-	Pad     uint16
 }
 
 type steerTable struct {
@@ -95,23 +127,28 @@ type steerTable struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	steerMapDrops         = "drops"
+	steerMapCounts        = "counts"
 	steerMapEndpointNames = "endpoint_names"
 	steerMapEndpoints     = "endpoints"
 	steerMapFlows         = "flows"
+	steerMapFlows6        = "flows6"
+	steerMapFragments     = "fragments"
 	steerMapLinks         = "links"
+	steerMapPaces         = "paces"
 	steerMapPorts         = "ports"
-	steerMapReplies       = "replies"
 	steerMapServiceNames  = "service_names"
 	steerMapServices      = "services"
 	steerMapTables        = "tables"
 	steerMapTraffic       = "traffic"
+	steerMapTranslations  = "translations"
 	steerMapVips          = "vips"
 	steerProgFromHost     = "from_host"
 	steerProgFromInstance = "from_instance"
 	steerProgFromOutside  = "from_outside"
 	steerProgNothing      = "nothing"
 	steerVarGateway       = "gateway"
+	steerVarGateway6      = "gateway6"
+	steerVarVip6Net       = "vip6_net"
 	steerVarVipMask       = "vip_mask"
 	steerVarVipNet        = "vip_net"
 )
@@ -168,17 +205,20 @@ type steerProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type steerMapSpecs struct {
-	Drops         *ebpf.MapSpec `ebpf:"drops"`
+	Counts        *ebpf.MapSpec `ebpf:"counts"`
 	EndpointNames *ebpf.MapSpec `ebpf:"endpoint_names"`
 	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
 	Flows         *ebpf.MapSpec `ebpf:"flows"`
+	Flows6        *ebpf.MapSpec `ebpf:"flows6"`
+	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
 	Links         *ebpf.MapSpec `ebpf:"links"`
+	Paces         *ebpf.MapSpec `ebpf:"paces"`
 	Ports         *ebpf.MapSpec `ebpf:"ports"`
-	Replies       *ebpf.MapSpec `ebpf:"replies"`
 	ServiceNames  *ebpf.MapSpec `ebpf:"service_names"`
 	Services      *ebpf.MapSpec `ebpf:"services"`
 	Tables        *ebpf.MapSpec `ebpf:"tables"`
 	Traffic       *ebpf.MapSpec `ebpf:"traffic"`
+	Translations  *ebpf.MapSpec `ebpf:"translations"`
 	Vips          *ebpf.MapSpec `ebpf:"vips"`
 }
 
@@ -186,9 +226,11 @@ type steerMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type steerVariableSpecs struct {
-	Gateway *ebpf.VariableSpec `ebpf:"gateway"`
-	VipMask *ebpf.VariableSpec `ebpf:"vip_mask"`
-	VipNet  *ebpf.VariableSpec `ebpf:"vip_net"`
+	Gateway  *ebpf.VariableSpec `ebpf:"gateway"`
+	Gateway6 *ebpf.VariableSpec `ebpf:"gateway6"`
+	Vip6Net  *ebpf.VariableSpec `ebpf:"vip6_net"`
+	VipMask  *ebpf.VariableSpec `ebpf:"vip_mask"`
+	VipNet   *ebpf.VariableSpec `ebpf:"vip_net"`
 }
 
 // steerObjects contains all objects after they have been loaded into the kernel.
@@ -211,33 +253,39 @@ func (o *steerObjects) Close() error {
 //
 // It can be passed to loadSteerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type steerMaps struct {
-	Drops         *ebpf.Map `ebpf:"drops"`
+	Counts        *ebpf.Map `ebpf:"counts"`
 	EndpointNames *ebpf.Map `ebpf:"endpoint_names"`
 	Endpoints     *ebpf.Map `ebpf:"endpoints"`
 	Flows         *ebpf.Map `ebpf:"flows"`
+	Flows6        *ebpf.Map `ebpf:"flows6"`
+	Fragments     *ebpf.Map `ebpf:"fragments"`
 	Links         *ebpf.Map `ebpf:"links"`
+	Paces         *ebpf.Map `ebpf:"paces"`
 	Ports         *ebpf.Map `ebpf:"ports"`
-	Replies       *ebpf.Map `ebpf:"replies"`
 	ServiceNames  *ebpf.Map `ebpf:"service_names"`
 	Services      *ebpf.Map `ebpf:"services"`
 	Tables        *ebpf.Map `ebpf:"tables"`
 	Traffic       *ebpf.Map `ebpf:"traffic"`
+	Translations  *ebpf.Map `ebpf:"translations"`
 	Vips          *ebpf.Map `ebpf:"vips"`
 }
 
 func (m *steerMaps) Close() error {
 	return _SteerClose(
-		m.Drops,
+		m.Counts,
 		m.EndpointNames,
 		m.Endpoints,
 		m.Flows,
+		m.Flows6,
+		m.Fragments,
 		m.Links,
+		m.Paces,
 		m.Ports,
-		m.Replies,
 		m.ServiceNames,
 		m.Services,
 		m.Tables,
 		m.Traffic,
+		m.Translations,
 		m.Vips,
 	)
 }
@@ -246,9 +294,11 @@ func (m *steerMaps) Close() error {
 //
 // It can be passed to loadSteerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type steerVariables struct {
-	Gateway *ebpf.Variable `ebpf:"gateway"`
-	VipMask *ebpf.Variable `ebpf:"vip_mask"`
-	VipNet  *ebpf.Variable `ebpf:"vip_net"`
+	Gateway  *ebpf.Variable `ebpf:"gateway"`
+	Gateway6 *ebpf.Variable `ebpf:"gateway6"`
+	Vip6Net  *ebpf.Variable `ebpf:"vip6_net"`
+	VipMask  *ebpf.Variable `ebpf:"vip_mask"`
+	VipNet   *ebpf.Variable `ebpf:"vip_net"`
 }
 
 // steerPrograms contains all programs after they have been loaded into the kernel.

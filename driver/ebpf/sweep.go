@@ -2,190 +2,101 @@ package ebpf
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/netip"
-	"runtime"
 	"time"
-
-	"github.com/cilium/ebpf"
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
 )
 
 const (
-	sweepBatch = 4096
 	// A UDP flow has no end that could be seen: it is over when nothing comes for this long.
 	udpIdleMax = 30 * time.Second
 	// A TCP flow that has been silent this long is looked up among the instance's sockets.
 	tcpIdleLook = 5 * time.Second
+	// A handshake may take this long (two retransmissions of a SYN) before it no longer counts as a flow of its endpoint,
+	// so that a flood of SYNs holds up no drain for longer.
+	openingMax = 3 * time.Second
 )
-
-// suspect is an entry of the connection table that may be over.
-type suspect struct {
-	key  steerFlowKey
-	flow steerFlow
-}
 
 // Sweep implements pando.Steering. The instances' own sockets are the truth; the table is a cache of it.
 func (d *Driver) Sweep(context.Context) (pando.SweepReport, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	report := pando.SweepReport{Flows: map[pando.InstanceID]int{}}
-	names, live, err := d.endpointsByNumber()
-	if err != nil {
+	if err := d.sweep(&report); err != nil {
 		return report, fmt.Errorf("sweep the connection table: %w", err)
-	}
-	suspects := map[uint32][]suspect{}
-	var over []steerFlowKey
-	err = d.eachFlow(func(k steerFlowKey, f steerFlow, idle time.Duration) {
-		e, ok := live[f.Endpoint]
-		switch {
-		case !ok || e.Epoch != f.Epoch, k.Protocol == protocols[pando.UDP] && idle > udpIdleMax:
-			over = append(over, k)
-		case k.Protocol == protocols[pando.TCP] && (f.Flags&(flowFIN|flowRST) != 0 || idle > tcpIdleLook || f.Flags == 0):
-			suspects[f.Endpoint] = append(suspects[f.Endpoint], suspect{k, f})
-		default:
-			report.Flows[names[f.Endpoint]]++
-		}
-	})
-	if err != nil {
-		return report, fmt.Errorf("sweep the connection table: %w", err)
-	}
-	for n, list := range suspects {
-		open, err := openConnections(d.links[names[n]].Netns)
-		for _, s := range list {
-			if err == nil && !open[connection{netip.AddrPortFrom(address(s.key.Client), network(s.key.ClientPort)), network(s.flow.Target)}] {
-				over = append(over, s.key)
-			} else {
-				report.Flows[names[n]]++
-			}
-		}
-	}
-	for _, k := range over {
-		if err := ignoreMissing(d.objects.Flows.Delete(k)); err != nil {
-			return report, fmt.Errorf("sweep the connection table: %w", err)
-		}
-		report.Closed++
 	}
 	return report, nil
 }
 
-// Flags of a flow (bpf/pando.h).
-const (
-	flowFIN = 2
-	flowRST = 4
-)
-
-func (d *Driver) endpointsByNumber() (map[uint32]pando.InstanceID, map[uint32]steerEndpoint, error) {
-	names, live := map[uint32]pando.InstanceID{}, map[uint32]steerEndpoint{}
-	var n uint32
-	var name steerName
-	it := d.objects.EndpointNames.Iterate()
-	for it.Next(&n, &name) {
-		if name.Used == 0 {
-			continue
+func (d *Driver) sweep(report *pando.SweepReport) error {
+	suspects := map[uint32][]entry{}
+	var over []entry
+	present := 0
+	err := d.eachFlow(func(e entry) {
+		present++
+		at := d.index.slots[e.flow.Endpoint%uint32(len(d.index.slots))]
+		tcp := e.protocol == protocols[pando.TCP]
+		switch {
+		case at.Ifindex == 0 || at.Epoch != e.flow.Epoch, !tcp && e.idle > udpIdleMax:
+			over = append(over, e)
+		case tcp && (e.flow.Flags&(flowFIN|flowRST) != 0 || e.idle > tcpIdleLook || e.flow.Flags == 0 && e.idle > openingMax):
+			suspects[e.flow.Endpoint] = append(suspects[e.flow.Endpoint], e)
+		default:
+			report.Flows[d.index.names[e.flow.Endpoint]]++
 		}
-		var e steerEndpoint
-		if err := d.objects.Endpoints.Lookup(n, &e); err != nil {
-			return nil, nil, err
-		}
-		names[n], live[n] = pando.InstanceID(textOf(name)), e
-	}
-	return names, live, it.Err()
-}
-
-func (d *Driver) eachFlow(f func(steerFlowKey, steerFlow, time.Duration)) error {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &ts); err != nil {
+	})
+	if err != nil {
 		return err
 	}
-	now := uint64(ts.Nano())
-	keys, values := make([]steerFlowKey, sweepBatch), make([]steerFlow, sweepBatch)
-	var cursor ebpf.MapBatchCursor
-	for {
-		n, err := d.objects.Flows.BatchLookup(&cursor, keys, values, nil)
-		for i := range n {
-			f(keys[i], values[i], time.Duration(max(now, values[i].Seen)-values[i].Seen))
+	for slot, list := range suspects {
+		name := d.index.names[slot]
+		open, err := openConnections(d.netns[slot])
+		for _, e := range list {
+			established, exists := open[e.socket()]
+			switch {
+			case err != nil || established:
+				report.Flows[name]++
+			case !exists:
+				over = append(over, e)
+			}
 		}
-		if errors.Is(err, ebpf.ErrKeyNotExist) {
-			return nil
-		}
+	}
+	for _, e := range over {
+		gone, err := d.forget(e)
 		if err != nil {
 			return err
 		}
+		if gone {
+			report.Closed++
+		}
 	}
+	if err := d.sweptBy(report.Closed); err != nil {
+		return err
+	}
+	report.Evicted, err = d.evicted(present - report.Closed)
+	return err
 }
 
-// connection is one that an instance has: who is at its other end, and its own port.
-type connection struct {
-	client netip.AddrPort
-	port   uint16
-}
-
-// openConnections lists the TCP connections inside a network namespace that are not over.
-func openConnections(path string) (map[connection]bool, error) {
-	out := map[connection]bool{}
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // the thread ends with the goroutine: it never leaves the namespace
-		done <- func() error {
-			ns, err := netns.GetFromPath(path)
-			if err != nil {
-				return err
-			}
-			defer ns.Close()
-			if err := netns.Set(ns); err != nil {
-				return err
-			}
-			for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-				sockets, err := netlink.SocketDiagTCP(family)
-				if err != nil {
-					return err
-				}
-				for _, s := range sockets {
-					a, ok := netip.AddrFromSlice(s.ID.Destination)
-					if ok && s.State != netlink.TCP_TIME_WAIT && s.State != netlink.TCP_CLOSE && s.State != netlink.TCP_LISTEN {
-						out[connection{netip.AddrPortFrom(a.Unmap(), s.ID.DestinationPort), s.ID.SourcePort}] = true
-					}
-				}
-			}
-			return nil
-		}()
-	}()
-	return out, <-done
-}
-
-// Counters implements pando.Steering.
-func (d *Driver) Counters(context.Context) ([]pando.EndpointCounters, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	published, err := d.published()
+// evicted is how many flows the full table has given up since it was made. The kernel does that in silence, so it is what
+// was added and neither taken out nor found.
+func (d *Driver) evicted(present int) (int, error) {
+	counts, err := d.counts()
 	if err != nil {
-		return nil, fmt.Errorf("read the steering counters: %w", err)
+		return 0, err
 	}
-	var out []pando.EndpointCounters
-	for s, service := range published {
-		known, _, err := d.slotsOf(service)
-		if err != nil {
-			return nil, fmt.Errorf("read the steering counters: %w", err)
-		}
-		for name, slot := range known {
-			var perCPU []steerCounters
-			if err := d.objects.Traffic.Lookup(slot, &perCPU); err != nil {
-				return nil, fmt.Errorf("read the steering counters: %w", err)
-			}
-			c := pando.EndpointCounters{Service: s, Instance: pando.InstanceID(name)}
-			for _, v := range perCPU {
-				c.Flows += v.Flows
-				c.Packets += v.Packets
-				c.Bytes += v.Bytes
-			}
-			out = append(out, c)
-		}
+	return max(0, int(counts[countAdded])-int(counts[countRemoved])-int(counts[countSwept])-present), nil
+}
+
+// sweptBy notes that this process took n entries out of the table (or put some in, when negative).
+func (d *Driver) sweptBy(n int) error {
+	if n == 0 {
+		return nil
 	}
-	return out, nil
+	perCPU := make([]uint64, d.cpus)
+	if err := d.objects.Counts.Lookup(uint32(countSwept), &perCPU); err != nil {
+		return err
+	}
+	perCPU[0] += uint64(n)
+	return d.objects.Counts.Put(uint32(countSwept), perCPU)
 }

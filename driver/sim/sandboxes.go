@@ -292,6 +292,9 @@ func (s *Steering) Sweep(context.Context) (pando.SweepReport, error) {
 	return pando.SweepReport{Flows: maps.Clone(s.flows)}, nil
 }
 
+// Drops are none: no packet is simulated.
+func (*Steering) Drops(context.Context) (pando.Drops, error) { return pando.Drops{}, nil }
+
 // Counters count flows only.
 func (s *Steering) Counters(context.Context) ([]pando.EndpointCounters, error) {
 	s.mu.Lock()

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Refusing packets, so that no client waits for what will not come: a TCP segment is answered with RST (RFC 9293 §3.10.7.1),
+ * a datagram with "port unreachable" (RFC 1122 §3.2.2.1, RFC 4443 §3.1). The packet itself becomes the answer. */
+#ifndef REPLY_H
+#define REPLY_H
+
+#include "packet.h"
+
+#define UNREACHABLE_PER_SECOND_MAX 1000 /* on each CPU: an answer is larger than the smallest question */
+#define SECOND 1000000000ull
+
+/* The part of an answer behind its network header. */
+struct reply {
+	__u32 body[14]; /* zero behind bytes */
+	__u32 bytes;
+	__u32 check; /* where its checksum is */
+	__u32 seal;  /* where a network card would write the checksum of the packet that is answered */
+	__u8 protocol;
+};
+
+inlined __u16 fold(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum;
+}
+
+/* is_partial says whether a network card has yet to write the checksum of the packet (CHECKSUM_PARTIAL). Programs cannot
+ * read that, but then the kernel leaves alone the checksum that it is asked to change. The two bytes at `at` are zero. */
+inlined int is_partial(struct __sk_buff *skb, __u32 at)
+{
+	__u16 now = 0;
+
+	bpf_l4_csum_replace(skb, at, 0, 1, 2);
+	bpf_skb_load_bytes(skb, at, &now, sizeof(now));
+	bpf_l4_csum_replace(skb, at, 1, 0, 2);
+	return !now;
+}
+
+inlined int turn(struct __sk_buff *skb)
+{
+	__u8 mac[12], turned[12];
+
+	if (bpf_skb_load_bytes(skb, 0, mac, 12))
+		return -1;
+	__builtin_memcpy(turned, mac + 6, 6);
+	__builtin_memcpy(turned + 6, mac, 6);
+	return bpf_skb_store_bytes(skb, 0, turned, 12, 0);
+}
+
+inlined int store_header(struct __sk_buff *skb, const struct packet *p, const struct reply *r, int six)
+{
+	if (six) {
+		struct ipv6hdr ip = {.version = 6, .hop_limit = 64, .nexthdr = r->protocol, .payload_len = bpf_htons(r->bytes)};
+		copy(ip.saddr.in6_u.u6_addr32, p->dst, 1);
+		copy(ip.daddr.in6_u.u6_addr32, p->src, 1);
+		return bpf_skb_store_bytes(skb, ETH_HLEN, &ip, sizeof(ip), BPF_F_RECOMPUTE_CSUM);
+	}
+	struct iphdr ip = {.version = 4, .ihl = 5, .ttl = 64, .protocol = r->protocol, .frag_off = bpf_htons(0x4000)};
+	ip.tot_len = bpf_htons(sizeof(ip) + r->bytes);
+	ip.saddr = p->dst[0];
+	ip.daddr = p->src[0];
+	ip.check = ~fold(bpf_csum_diff(0, 0, (__be32 *)&ip, sizeof(ip), 0));
+	return bpf_skb_store_bytes(skb, ETH_HLEN, &ip, sizeof(ip), BPF_F_RECOMPUTE_CSUM);
+}
+
+inlined __u64 pseudo_header(const struct packet *p, const struct reply *r, int six)
+{
+	__u32 h[10] = {};
+
+	if (!six && r->protocol == IPPROTO_ICMP)
+		return 0;
+	copy(h, p->src, six);
+	copy(h + 4, p->dst, six);
+	h[8] = bpf_htonl(r->bytes);
+	h[9] = bpf_htonl(r->protocol);
+	return bpf_csum_diff(0, 0, h, sizeof(h), 0);
+}
+
+/* respond makes the packet the answer to itself. If a network card has yet to write the checksum of what was there (it sums up
+ * all from the transport header on, and writes the complement at seal), the sum of the pseudo header there makes the
+ * answer's checksum right after it, too. */
+inlined int respond(struct __sk_buff *skb, struct packet *p, struct reply *r, int six)
+{
+	__u32 bytes = r->bytes, check = r->check & 31, seal = r->seal & 31;
+
+	if (p->l4 != L4(six) || p->part != WHOLE || bytes < 20 || bytes > sizeof(r->body))
+		return drop(DROP_KERNEL);
+	if (bpf_skb_change_tail(skb, L4(six) + bytes, 0) || turn(skb) || store_header(skb, p, r, six) ||
+	    bpf_skb_store_bytes(skb, L4(six), r->body, bytes, BPF_F_RECOMPUTE_CSUM))
+		return drop(DROP_KERNEL);
+	__u64 pseudo = pseudo_header(p, r, six);
+	__u16 seed = fold(pseudo), sum = ~fold(pseudo + (__u32)bpf_csum_diff(0, 0, r->body, sizeof(r->body), 0));
+	if (is_partial(skb, L4(six) + seal)) {
+		if (check != seal)
+			bpf_skb_store_bytes(skb, L4(six) + seal, &seed, 2, BPF_F_RECOMPUTE_CSUM);
+		else
+			sum = seed;
+	} else if (check != seal) {
+		seed = 0;
+		bpf_skb_store_bytes(skb, L4(six) + seal, &seed, 2, BPF_F_RECOMPUTE_CSUM);
+	}
+	if (bpf_skb_store_bytes(skb, L4(six) + check, &sum, 2, BPF_F_RECOMPUTE_CSUM))
+		return drop(DROP_KERNEL);
+	count(COUNT_REFUSED);
+	return 0;
+}
+
+inlined int reset(struct __sk_buff *skb, struct packet *p, int six)
+{
+	struct tcphdr was;
+	__u16 length = 0;
+
+	if (p->flags & RST || bpf_skb_load_bytes(skb, p->l4, &was, sizeof(was)) ||
+	    bpf_skb_load_bytes(skb, ETH_HLEN + (six ? 4 : 2), &length, 2))
+		return DROP;
+	__u32 header = (((__u8 *)&was)[12] >> 4) * 4;
+	__u32 segment = bpf_ntohs(length) + (six ? sizeof(struct ipv6hdr) : 0) + ETH_HLEN - p->l4 - header;
+	struct reply r = {.bytes = sizeof(struct tcphdr), .check = offsetof(struct tcphdr, check), .protocol = IPPROTO_TCP};
+	r.seal = r.check;
+	r.body[0] = (__u32)was.dest | (__u32)was.source << 16; /* both in network order, on a little-endian machine */
+	if (p->flags & ACK) {
+		r.body[1] = was.ack_seq;
+		r.body[3] = bpf_htonl(5u << 28 | RST << 16);
+	} else {
+		r.body[2] = bpf_htonl(bpf_ntohl(was.seq) + segment + !!(p->flags & SYN) + !!(p->flags & FIN));
+		r.body[3] = bpf_htonl(5u << 28 | (RST | ACK) << 16);
+	}
+	return respond(skb, p, &r, six);
+}
+
+/* may_answer bounds how many errors are sent. */
+inlined int may_answer(void)
+{
+	__u32 zero = 0;
+	struct pace *pace = bpf_map_lookup_elem(&paces, &zero);
+
+	if (!pace)
+		return 0;
+	__u64 now = bpf_ktime_get_coarse_ns();
+	if (now - pace->since > SECOND) {
+		pace->since = now;
+		pace->answers = 0;
+	}
+	return pace->answers++ < UNREACHABLE_PER_SECOND_MAX;
+}
+
+inlined int unreachable(struct __sk_buff *skb, struct packet *p, int six)
+{
+	struct reply r = {.check = 2, .seal = offsetof(struct udphdr, check)};
+
+	if (p->l4 != L4(six) || !may_answer())
+		return DROP;
+	if (six) {
+		r.bytes = 8 + sizeof(struct ipv6hdr) + 8;
+		r.protocol = IPPROTO_ICMPV6;
+		r.body[0] = bpf_htonl(ICMPV6_DEST_UNREACH << 24 | ICMPV6_PORT_UNREACH << 16);
+		if (bpf_skb_load_bytes(skb, ETH_HLEN, r.body + 2, sizeof(struct ipv6hdr) + 8))
+			return DROP;
+	} else {
+		r.bytes = 8 + sizeof(struct iphdr) + 8;
+		r.protocol = IPPROTO_ICMP;
+		r.body[0] = bpf_htonl(ICMP_DEST_UNREACH << 24 | ICMP_PORT_UNREACH << 16);
+		if (bpf_skb_load_bytes(skb, ETH_HLEN, r.body + 2, sizeof(struct iphdr) + 8))
+			return DROP;
+	}
+	return respond(skb, p, &r, six);
+}
+
+/* refuse drops a packet to a VIP for a reason, and tells its sender. back: how bpf_redirect reaches the sender. */
+cold int refuse(struct __sk_buff *skb, struct packet *p, __u32 why, __u32 six, __u64 back)
+{
+	int err = DROP;
+
+	count(why);
+	if (p->part != WHOLE)
+		return DROP;
+	if (p->protocol == IPPROTO_TCP)
+		err = six ? reset(skb, p, 1) : reset(skb, p, 0);
+	else if (p->protocol == IPPROTO_UDP)
+		err = six ? unreachable(skb, p, 1) : unreachable(skb, p, 0);
+	return err ? DROP : bpf_redirect(skb->ifindex, back);
+}
+
+#endif

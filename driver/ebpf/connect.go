@@ -1,0 +1,74 @@
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"github.com/cilium/ebpf"
+
+	"pando.run/pando"
+)
+
+// Connect implements pando.Steering. The ports are those of the instance's own revision: two revisions of a service may
+// listen at different ones.
+func (d *Driver) Connect(_ context.Context, l pando.Link, ports []pando.Port, vip4, vip6 netip.Addr) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.translate(uint32(l.IfIndex), ports); err != nil {
+		return fmt.Errorf("remember the ports of the link %s: %w", l.Host, err)
+	}
+	if err := d.objects.Links.Put(uint32(l.IfIndex), linkOf(l, vip4, vip6)); err != nil {
+		return fmt.Errorf("remember the link %s: %w", l.Host, err)
+	}
+	return d.attach(l.Host, l.IfIndex, ebpf.AttachTCXIngress, d.objects.FromInstance)
+}
+
+// translate writes what the ports of an instance are at their other side, and forgets those it no longer has.
+func (d *Driver) translate(ifindex uint32, ports []pando.Port) error {
+	want := map[steerPortKey]uint16{}
+	for _, p := range ports {
+		protocol, ok := protocols[p.Protocol]
+		if !ok {
+			return fmt.Errorf("%w: port %d has protocol %q", pando.ErrInvalid, p.Published, p.Protocol)
+		}
+		published, target := network(p.Published), network(p.Target)
+		want[steerPortKey{Ifindex: ifindex, Port: published, Protocol: protocol}] = target
+		back := steerPortKey{Ifindex: ifindex, Port: target, Protocol: protocol, Goes: 1}
+		if other, ok := want[back]; ok && other != published {
+			return fmt.Errorf("%w: ports %d and %d both lead to %d/%s: the replies could not be told apart",
+				pando.ErrInvalid, network(other), p.Published, p.Target, p.Protocol)
+		}
+		want[back] = published
+	}
+	var errs []error
+	for k := range d.index.translations[ifindex] {
+		if _, ok := want[k]; !ok {
+			errs = append(errs, ignoreMissing(d.objects.Translations.Delete(k)))
+			delete(d.index.translations[ifindex], k)
+		}
+	}
+	for k, other := range want {
+		errs = append(errs, d.objects.Translations.Put(k, other))
+		d.index.translate(k, other)
+	}
+	return errors.Join(errs...)
+}
+
+// Disconnect implements pando.Steering.
+func (d *Driver) Disconnect(_ context.Context, l pando.Link) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	errs := []error{ignoreMissing(d.objects.Links.Delete(uint32(l.IfIndex))), d.translate(uint32(l.IfIndex), nil)}
+	delete(d.index.translations, uint32(l.IfIndex))
+	if err := os.Remove(filepath.Join(d.PinDir, "links", l.Host)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("forget the link %s: %w", l.Host, err)
+	}
+	return nil
+}

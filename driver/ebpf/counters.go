@@ -1,0 +1,76 @@
+package ebpf
+
+import (
+	"context"
+	"fmt"
+
+	"pando.run/pando"
+)
+
+// dropReasons are in the order of enum count in bpf/pando.h.
+var dropReasons = [...]pando.DropReason{
+	pando.DroppedSpoofed, pando.DroppedChatter, pando.DroppedFragment, pando.DroppedHeader, pando.DroppedProtocol,
+	pando.DroppedNoService, pando.DroppedNoEndpoint, pando.DroppedNoFlow, pando.DroppedKernel,
+}
+
+// The rest of enum count.
+const (
+	countRefused = len(dropReasons) + iota
+	countAdded
+	countRemoved
+	countSwept
+	countKinds
+)
+
+// counts sums what every CPU has counted.
+func (d *Driver) counts() (out [countKinds]uint64, err error) {
+	for n := range out {
+		var perCPU []uint64
+		if err := d.objects.Counts.Lookup(uint32(n), &perCPU); err != nil {
+			return out, err
+		}
+		for _, v := range perCPU {
+			out[n] += v
+		}
+	}
+	return out, nil
+}
+
+// Drops implements pando.Steering.
+func (d *Driver) Drops(context.Context) (pando.Drops, error) {
+	out := pando.Drops{Packets: map[pando.DropReason]uint64{}}
+	counts, err := d.counts()
+	if err != nil {
+		return out, fmt.Errorf("read why packets were dropped: %w", err)
+	}
+	for n, why := range dropReasons {
+		out.Packets[why] = counts[n]
+	}
+	out.Answered = counts[countRefused]
+	return out, nil
+}
+
+// Counters implements pando.Steering.
+func (d *Driver) Counters(context.Context) ([]pando.EndpointCounters, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	services := map[uint32]pando.ServiceKey{}
+	for s, n := range d.index.services {
+		services[n] = s
+	}
+	var out []pando.EndpointCounters
+	for name, slot := range d.index.endpoints {
+		var perCPU []steerCounters
+		if err := d.objects.Traffic.Lookup(slot, &perCPU); err != nil {
+			return nil, fmt.Errorf("read the steering counters: %w", err)
+		}
+		c := pando.EndpointCounters{Service: services[d.index.slots[slot].Service], Instance: name}
+		for _, v := range perCPU {
+			c.Flows += v.Flows
+			c.Packets += v.Packets
+			c.Bytes += v.Bytes
+		}
+		out = append(out, c)
+	}
+	return out, nil
+}

@@ -1,0 +1,103 @@
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
+)
+
+// Device is the dummy device through which the host's own packets to VIPs go.
+const Device = "pando0"
+
+const sysctls = "/proc/sys/net/"
+
+// ensureDevice makes pando0 as it has to be: up, with the gateway's addresses, and the routes of every VIP.
+func ensureDevice(hostAddr netip.Addr, uplinks []string) (netlink.Link, error) {
+	dev, err := netlink.LinkByName(Device)
+	if err != nil {
+		if dev, err = makeDevice(); err != nil {
+			return nil, err
+		}
+	}
+	six := hasIPv6()
+	if err := forward(six, uplinks); err != nil {
+		return nil, err
+	}
+	if err := netlink.LinkSetUp(dev); err != nil {
+		return nil, err
+	}
+	route := &netlink.Route{LinkIndex: dev.Attrs().Index, Dst: prefix(pando.VIPs4), Scope: netlink.SCOPE_LINK}
+	if hostAddr.Is4() {
+		route.Src = hostAddr.AsSlice()
+	}
+	gateway4 := &netlink.Addr{IPNet: netlink.NewIPNet(pando.Gateway4.AsSlice())}
+	if err := errors.Join(netlink.AddrReplace(dev, gateway4), netlink.RouteReplace(route)); err != nil || !six {
+		return dev, err
+	}
+	gateway6 := &netlink.Addr{IPNet: netlink.NewIPNet(pando.Gateway6.AsSlice()), Flags: unix.IFA_F_NODAD}
+	route6 := &netlink.Route{LinkIndex: dev.Attrs().Index, Dst: prefix(pando.VIPs6)}
+	return dev, errors.Join(netlink.AddrReplace(dev, gateway6), netlink.RouteReplace(route6))
+}
+
+func hasIPv6() bool {
+	off, err := os.ReadFile(sysctls + "ipv6/conf/all/disable_ipv6")
+	return err == nil && off[0] == '0'
+}
+
+// forward makes the host pass packets on between its links. A host that forwards IPv6 no longer listens to routers, by which
+// it may have its own addresses, unless it is told to (accept_ra 2).
+func forward(six bool, uplinks []string) error {
+	type setting struct{ name, value string }
+	settings := []setting{{"ipv4/ip_forward", "1"}, {"ipv4/conf/all/rp_filter", "0"}, {"ipv4/conf/" + Device + "/rp_filter", "0"}}
+	if six {
+		for _, name := range uplinks {
+			if now, err := os.ReadFile(sysctls + "ipv6/conf/" + name + "/accept_ra"); err == nil && now[0] == '1' {
+				settings = append(settings, setting{"ipv6/conf/" + name + "/accept_ra", "2"})
+			}
+		}
+		settings = append(settings, setting{"ipv6/conf/" + Device + "/addr_gen_mode", "1"}, setting{"ipv6/conf/all/forwarding", "1"})
+	}
+	for _, s := range settings {
+		if err := os.WriteFile(sysctls+s.name, []byte(s.value), 0); err != nil {
+			return fmt.Errorf("set net/%s to %s: %w", s.name, s.value, err)
+		}
+	}
+	return nil
+}
+
+// makeDevice makes pando0: a dummy, or, where the kernel has none, one end of a veth pair. Nothing ever leaves it: the
+// program at its egress sends every packet elsewhere. Without ARP the kernel asks nobody where a VIP is.
+func makeDevice() (netlink.Link, error) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = Device
+	err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: attrs})
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		if err = netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: Device + "-end"}); err != nil {
+			return nil, err
+		}
+		end, eerr := netlink.LinkByName(Device + "-end")
+		if eerr != nil {
+			return nil, eerr
+		}
+		err = netlink.LinkSetUp(end)
+	}
+	if err != nil {
+		return nil, err
+	}
+	dev, err := netlink.LinkByName(Device)
+	if err != nil {
+		return nil, err
+	}
+	return dev, netlink.LinkSetARPOff(dev)
+}
+
+func prefix(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}

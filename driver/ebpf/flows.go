@@ -1,0 +1,160 @@
+package ebpf
+
+import (
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
+)
+
+// Flags of a flow (bpf/pando.h).
+const (
+	flowEstablished = 1
+	flowFIN         = 2
+	flowRST         = 4
+)
+
+const readAtOnce = 4096 // entries of the connection table
+
+// entry is one of the connection table, of either family.
+type entry struct {
+	client, vip netip.AddrPort // the VIP's port is the published one
+	protocol    uint8
+	flow        steerFlow
+	idle        time.Duration // of a TCP flow that is not established: its age
+}
+
+// socket is how the instance sees the flow.
+func (e entry) socket() connection {
+	return connection{e.protocol, e.client, netip.AddrPortFrom(e.vip.Addr(), network(e.flow.Target))}
+}
+
+func key4(e entry) steerFlowKey {
+	return steerFlowKey{
+		Client: native(e.client.Addr()), Vip: native(e.vip.Addr()),
+		ClientPort: network(e.client.Port()), Port: network(e.vip.Port()), Protocol: e.protocol,
+	}
+}
+
+func key6(e entry) steerFlowKey6 {
+	return steerFlowKey6{
+		Client: words(e.client.Addr()), Vip: words(e.vip.Addr()),
+		ClientPort: network(e.client.Port()), Port: network(e.vip.Port()), Protocol: e.protocol,
+	}
+}
+
+func monotonic() (uint64, error) {
+	var ts unix.Timespec
+	err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &ts)
+	return uint64(ts.Nano()), err
+}
+
+// eachFlow reads the connection table while it is in use.
+func (d *Driver) eachFlow(f func(entry)) error {
+	now, err := monotonic()
+	if err != nil {
+		return err
+	}
+	idle := func(v steerFlow) time.Duration { return time.Duration(max(now, v.Seen) - v.Seen) }
+	return errors.Join(
+		each(d.objects.Flows, func(k steerFlowKey, v steerFlow) {
+			f(entry{netip.AddrPortFrom(address(k.Client), network(k.ClientPort)), netip.AddrPortFrom(address(k.Vip), network(k.Port)), k.Protocol, v, idle(v)})
+		}),
+		each(d.objects.Flows6, func(k steerFlowKey6, v steerFlow) {
+			f(entry{netip.AddrPortFrom(address6(k.Client), network(k.ClientPort)), netip.AddrPortFrom(address6(k.Vip), network(k.Port)), k.Protocol, v, idle(v)})
+		}),
+	)
+}
+
+func each[K, V any](m *ebpf.Map, f func(K, V)) error {
+	keys, values := make([]K, readAtOnce), make([]V, readAtOnce)
+	var cursor ebpf.MapBatchCursor
+	for {
+		n, err := m.BatchLookup(&cursor, keys, values, nil)
+		for i := range n {
+			f(keys[i], values[i])
+		}
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// forget takes an entry out of the connection table, unless a packet has come for it since it was read.
+func (d *Driver) forget(e entry) (bool, error) {
+	var now steerFlow
+	m, key := d.objects.Flows, any(key4(e))
+	if e.client.Addr().Is6() {
+		m, key = d.objects.Flows6, key6(e)
+	}
+	err := m.Lookup(key, &now)
+	if err == nil && now == e.flow {
+		err = m.Delete(key)
+		return err == nil, ignoreMissing(err)
+	}
+	return false, ignoreMissing(err)
+}
+
+// takeOver fills the connection table from what the instances have open, when a service is published for the first time
+// after the table was made anew (a host that takes over, or one whose pins were lost): the connections go on. It comes before
+// the service's ports are known, until when no packet of theirs is answered.
+func (d *Driver) takeOver(service uint32, t pando.SteeringTable) error {
+	if !d.fresh || d.filled[t.Service] {
+		return nil
+	}
+	now, err := monotonic()
+	if err != nil {
+		return err
+	}
+	for slot, name := range d.index.names {
+		at := d.index.slots[slot]
+		if at.Service != service {
+			continue
+		}
+		sockets, err := openConnections(d.netns[slot])
+		if err != nil {
+			d.netns[slot] = "" // an instance that cannot be asked has no connections that we know of
+			continue
+		}
+		for c, established := range sockets {
+			published, ok := d.index.translations[at.Ifindex][steerPortKey{Ifindex: at.Ifindex, Port: network(c.local.Port()), Protocol: c.protocol, Goes: 1}]
+			if !ok || c.local.Addr() != t.VIP4 && c.local.Addr() != t.VIP6 {
+				continue
+			}
+			e := entry{client: c.client, vip: netip.AddrPortFrom(c.local.Addr(), network(published)), protocol: c.protocol}
+			e.flow = steerFlow{Endpoint: slot, Epoch: at.Epoch, Target: network(c.local.Port()), Seen: now}
+			if established {
+				e.flow.Flags = flowEstablished
+			}
+			if err := d.add(e); err != nil {
+				return err
+			}
+			d.filledFrom[name]++
+		}
+	}
+	d.filled[t.Service] = true
+	return nil
+}
+
+func (d *Driver) add(e entry) error {
+	var err error
+	if e.client.Addr().Is6() {
+		err = d.objects.Flows6.Update(key6(e), e.flow, ebpf.UpdateNoExist)
+	} else {
+		err = d.objects.Flows.Update(key4(e), e.flow, ebpf.UpdateNoExist)
+	}
+	if errors.Is(err, ebpf.ErrKeyExist) {
+		return nil
+	}
+	if err == nil {
+		err = d.sweptBy(-1)
+	}
+	return err
+}

@@ -1,0 +1,253 @@
+// Package steering is the table to which every implementation of pando.Steering is held: a packet that comes in, and what becomes
+// of it, with the counters that must show it; then the same with real sockets, under change and under hostile hands.
+//
+// It knows nothing of a driver but the interface Subject, and decides nothing itself.
+package steering
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net/netip"
+	"testing"
+
+	"pando.run/pando"
+	"pando.run/pando/lab"
+)
+
+// Place is where a packet meets the steering.
+type Place string
+
+const (
+	Outside Place = "outside" // comes in at an uplink
+	Host    Place = "host"    // begins on this host
+	// Any other place is the instance of that name: it sent the packet.
+)
+
+// Fate is what became of a packet.
+type Fate string
+
+const (
+	Passed  Fate = "passed" // goes on as it is now, by the host's routes
+	Dropped Fate = "dropped"
+	Sent    Fate = "sent" // put onto a link: of an instance, or back to where it came from
+)
+
+// Outcome of one packet.
+type Outcome struct {
+	Fate  Fate
+	Frame []byte
+}
+
+// Subject is a driver that is held to the table.
+type Subject interface {
+	pando.Steering
+	// Try lets one frame come in at a place and returns what becomes of it. The link is that of the uplink or of the
+	// instance. Summed says that the network card has summed up the frame: that sum must be right afterwards, too.
+	Try(at Place, l pando.Link, frame []byte, summed bool) (Outcome, error)
+	// Purge removes everything; nothing may be left of the driver in the kernel.
+	Purge() error
+}
+
+// The grove of every test: two services with an address in each family.
+var (
+	web   = pando.DefaultService("web")
+	quiet = pando.DefaultService("quiet") // nobody is in rotation
+
+	webPorts = []pando.Port{
+		{Published: 80, Target: 8080, Protocol: pando.TCP}, {Published: 53, Target: 5353, Protocol: pando.UDP},
+		{Published: 443, Target: 443, Protocol: pando.TCP}, {Published: 123, Target: 123, Protocol: pando.UDP},
+	}
+	vip   = [2]netip.Addr{netip.MustParseAddr("10.127.0.7"), netip.MustParseAddr("fd70:616e:646f:ffff::7")}
+	other = [2]netip.Addr{netip.MustParseAddr("10.127.0.8"), netip.MustParseAddr("fd70:616e:646f:ffff::8")}
+	none  = [2]netip.Addr{netip.MustParseAddr("10.127.0.99"), netip.MustParseAddr("fd70:616e:646f:ffff::99")}
+	far   = [2]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+)
+
+// stand is a host under test with a client outside and two instances of web.
+type stand struct {
+	Subject
+	outside *lab.Box
+	boxes   map[string]*lab.Box
+	// addr are the instances' own addresses, by family.
+	addr map[string][2]netip.Addr
+}
+
+func newStand(t *testing.T, open func(t *testing.T, uplinks ...string) Subject, instances ...string) *stand {
+	t.Helper()
+	s := &stand{boxes: map[string]*lab.Box{}, addr: map[string][2]netip.Addr{}}
+	s.outside = box(t, "out", netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"))
+	s.Subject = open(t, "out")
+	t.Cleanup(func() {
+		if err := s.Purge(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, name := range instances {
+		s.join(t, name, webPorts)
+	}
+	return s
+}
+
+func box(t *testing.T, name string, ip4, ip6 netip.Addr, vips ...netip.Addr) *lab.Box {
+	t.Helper()
+	b, err := lab.NewBox(name, ip4, ip6, vips...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// join makes another instance of web.
+func (s *stand) join(t *testing.T, name string, ports []pando.Port) *lab.Box {
+	t.Helper()
+	n := byte(len(s.boxes) + 2)
+	ip := [2]netip.Addr{netip.AddrFrom4([4]byte{10, 128, 0, n}), netip.AddrFrom16([16]byte{0xfd, 0x70, 0x61, 0x6e, 0x64, 0x6f, 0, 1, 15: n})}
+	b := box(t, "pd"+name, ip[0], ip[1], vip[0], vip[1])
+	s.boxes[name], s.addr[name] = b, ip
+	if err := s.Connect(t.Context(), b.Link, ports, vip[0], vip[1]); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func (s *stand) endpoint(name string, weight int) pando.Endpoint {
+	return pando.Endpoint{Instance: pando.InstanceID(name), Weight: weight, Link: s.boxes[name].Link}
+}
+
+func (s *stand) publish(t *testing.T, e ...pando.Endpoint) {
+	t.Helper()
+	if err := s.Publish(t.Context(), pando.SteeringTable{Service: web, VIP4: vip[0], VIP6: vip[1], Ports: webPorts, Endpoints: e}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// row is one line of the table: a packet, where it comes in, and what must become of it.
+type row struct {
+	at    Place
+	in    Packet
+	to    string // an instance; "on": as the host routes it; "back": to its sender; "": dropped
+	out   Packet // what it has become
+	why   pando.DropReason
+	first bool // it opens a flow
+}
+
+// Hold holds a driver to the table, in both families.
+func Hold(t *testing.T, open func(t *testing.T, uplinks ...string) Subject) {
+	s := newStand(t, open, "a", "b")
+	err := s.Publish(t.Context(), pando.SteeringTable{Service: quiet, VIP4: other[0], VIP6: other[1], Ports: webPorts})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.publish(t, s.endpoint("a", 100), s.endpoint("b", 0))
+	for six, family := range []string{"IPv4", "IPv6"} {
+		c := caseFor(six, s)
+		for _, group := range []func(caseOf) map[string][]row{steered, refused, unusual, pieces, complaints, own} {
+			for name, rows := range group(c) {
+				t.Run(family+" "+name, func(t *testing.T) {
+					for _, r := range rows {
+						s.check(t, r)
+					}
+				})
+			}
+		}
+	}
+}
+
+// check tries one row.
+func (s *stand) check(t *testing.T, r row) {
+	t.Helper()
+	l := s.outside.Link
+	if b := s.boxes[string(r.at)]; b != nil {
+		l = b.Link
+	}
+	frame := r.in.Bytes(l.MAC, l.HostMAC)
+	drops, traffic := s.drops(t), s.traffic(t)
+	// A packet of the host itself has no such sum, and one that changes its length loses it.
+	summed := r.at != Host && (r.to != "back" || len(unpadded(r.out.Bytes(l.MAC, l.HostMAC))) == len(frame))
+	got, err := s.Try(r.at, l, frame, summed)
+	if err != nil {
+		t.Fatalf("%s", err)
+	}
+	want := Outcome{Fate: Dropped}
+	switch r.to {
+	case "":
+	case "on":
+		want = Outcome{Passed, r.out.Bytes(l.MAC, l.HostMAC)}
+	case "back":
+		want = Outcome{Sent, r.out.Bytes(l.HostMAC, l.MAC)}
+	default:
+		to := s.boxes[r.to].Link
+		want = Outcome{Sent, r.out.Bytes(to.HostMAC, to.MAC)}
+		was := traffic[r.to]
+		traffic[r.to] = [3]uint64{was[0], was[1] + 1, was[2] + uint64(len(frame))}
+		if r.first {
+			traffic[r.to] = [3]uint64{was[0] + 1, was[1] + 1, was[2] + uint64(len(frame))}
+		}
+	}
+	if got.Fate != want.Fate {
+		t.Fatalf("at %s: %s, want %s; in: %s", r.at, got.Fate, want.Fate, describe(frame))
+	}
+	if want.Fate != Dropped && !bytes.Equal(unpadded(got.Frame), unpadded(want.Frame)) {
+		t.Fatalf("at %s: became %s\nwant %s", r.at, describe(got.Frame), describe(want.Frame))
+	}
+	if r.why != "" {
+		drops.Packets[r.why]++
+	}
+	if r.to == "back" && r.why != "" {
+		drops.Answered++
+	}
+	if now := s.drops(t); !sameDrops(now, drops) {
+		t.Fatalf("at %s: drops are %v, want %v", r.at, now, drops)
+	}
+	for name, want := range traffic {
+		if now := s.traffic(t)[name]; now != want {
+			t.Fatalf("at %s: flows, packets and bytes of %s are %v, want %v", r.at, name, now, want)
+		}
+	}
+}
+
+// unpadded is a frame without what fills it up to the least length of Ethernet.
+func unpadded(frame []byte) []byte {
+	if length := int(binary.BigEndian.Uint16(frame[16:])); frame[14]>>4 == 4 && 14+length < len(frame) {
+		return frame[:14+length]
+	}
+	return frame
+}
+
+func (s *stand) drops(t *testing.T) pando.Drops {
+	t.Helper()
+	d, err := s.Drops(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func sameDrops(a, b pando.Drops) bool { // a is what there is now
+	for why, n := range a.Packets {
+		// The stacks of the boxes themselves chatter meanwhile.
+		if b.Packets[why] != n && (why != pando.DroppedChatter || n < b.Packets[why]) {
+			return false
+		}
+	}
+	return a.Answered == b.Answered && len(a.Packets) == len(b.Packets)
+}
+
+// traffic is flows, packets and bytes by instance.
+func (s *stand) traffic(t *testing.T) map[string][3]uint64 {
+	t.Helper()
+	counters, err := s.Counters(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string][3]uint64{}
+	for _, c := range counters {
+		out[string(c.Instance)] = [3]uint64{c.Flows, c.Packets, c.Bytes}
+	}
+	return out
+}
