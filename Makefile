@@ -2,19 +2,21 @@
 .DEFAULT_GOAL := help
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help build demo test lint generate clean
+.PHONY: help build programs demo test lint generate clean
 GO_BUILD := CGO_ENABLED=0 go build -trimpath -ldflags "-s -w"
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-build: ## bin/pando, bin/pando-demo and examples/website/website
+build: programs ## everything that runs, into bin/: pando and, where cargo is there, the Rust runtimes beside it
+	@deploy/build-unit
+
+programs: # what is written in Go: all that services need
 	@deploy/deps
 	$(GO_BUILD) -o bin/ ./cmd/...
-	@deploy/build-unit
-	@test ! -d examples/website || (set -x; cd examples/website && $(GO_BUILD) -o website .)
+	cd examples/website && $(GO_BUILD) -o website .
 
-demo: build ## a website scales itself under a ramp of real HTTP, in a lab on this machine; writes demo.html
+demo: programs ## a website scales itself under a ramp of real HTTP, in a lab on this machine; writes demo.html
 	@bin/pando-demo --report demo.html
 
 generate: ## make again what is generated and committed (needs clang)
