@@ -26,6 +26,7 @@ import (
 	"pando.run/pando/driver/ebpf"
 	"pando.run/pando/driver/etcd"
 	"pando.run/pando/driver/git"
+	"pando.run/pando/driver/nftables"
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/probe"
 	"pando.run/pando/driver/process"
@@ -142,6 +143,10 @@ func tend(ctx context.Context, p place) error {
 		return err
 	}
 	defer steering.Close()
+	h := p.record()
+	if err := nftables.Translate(h.Instances4, h.Instances6); err != nil { // they serve all the same
+		log.Warn("instances of this host cannot open connections to other machines", "error", err)
+	}
 	sandboxes, err := openSandboxes(p, log)
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/api"
+	"pando.run/pando/driver/nftables"
 )
 
 // upWait is how long `pando up` waits for its daemons.
@@ -168,7 +169,7 @@ func down(ctx context.Context, env Env, p place, purge bool) error {
 	if err == nil {
 		err = steering.Purge()
 	}
-	errs = append(errs, err, os.RemoveAll(p.Run))
+	errs = append(errs, err, nftables.Purge(), os.RemoveAll(p.Run))
 	if purge {
 		errs = append(errs, os.RemoveAll(p.Data))
 	}

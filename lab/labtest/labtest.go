@@ -90,6 +90,13 @@ func UpWith(t testing.TB, o Options) *Pando {
 	return p
 }
 
+// In is the same lab for a subtest, which fails on its own.
+func (p *Pando) In(t testing.TB) *Pando {
+	q := *p
+	q.TB = t
+	return &q
+}
+
 // Host is the name of the first host.
 func (p *Pando) Host() string { return p.Hosts[0] }
 
