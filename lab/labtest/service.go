@@ -59,6 +59,14 @@ func (p *Pando) Deploy(spec string) *Service {
 	return s
 }
 
+// DeployFile deploys a spec file, with the paths in it relative to it, on the first host and waits until it serves.
+func (p *Pando) DeployFile(path string) *Service {
+	p.Helper()
+	s := &Service{p: p, file: path}
+	s.deploy()
+	return s
+}
+
 // DeployFails deploys a spec that must not come to serve, and returns what the command said about it.
 func (p *Pando) DeployFails(code int, spec string) string {
 	p.Helper()
@@ -76,12 +84,17 @@ func (p *Pando) service(spec string) *Service {
 func (s *Service) Update(spec string) {
 	s.p.Helper()
 	s.p.Write(filepath.Base(s.file), spec)
+	s.deploy()
+}
+
+func (s *Service) deploy() {
+	s.p.Helper()
 	out := s.p.Pando("deploy", "--wait", "-o", "json", s.file)
 	var st pando.ServiceStatus
 	if err := json.Unmarshal([]byte(out), &st); err != nil {
 		s.p.Fatalf("pando deploy -o json: %v\n%s", err, out)
 	}
-	s.VIP = st.VIP
+	s.Name, s.VIP = string(st.Name), st.VIP
 }
 
 // UpdateFails deploys a new spec that must not come to serve, and returns what the command said about it.

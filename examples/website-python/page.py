@@ -1,0 +1,107 @@
+"""The page: answers requests and remembers each until it is written to the state."""
+
+from __future__ import annotations
+
+import datetime
+import http.server
+import socket
+import socketserver
+import threading
+
+
+class Site:
+    """The site of one instance."""
+
+    def __init__(self, instance: str) -> None:
+        self.instance = instance
+        self.leaving = False
+        self.served = 0
+        self._lock = threading.Lock()
+        self._lines: list[str] = []  # answered, not yet written
+        self._idle: set[socket.socket] = set()  # connections that wait for a request
+        self._server = Server(("0.0.0.0", 8080), Page)
+        self._server.site = self
+
+    def start(self) -> None:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def count(self, method: str, path: str) -> None:
+        """Remembers a request."""
+        at = datetime.datetime.now(datetime.timezone.utc).isoformat()
+        with self._lock:
+            self.served += 1
+            self._lines.append(f"{self.instance}-{self.served} {at} {method} {path}")
+
+    def take(self) -> list[str]:
+        """Hands over what has been answered since the last time."""
+        with self._lock:
+            lines, self._lines = self._lines, []
+            return lines
+
+    def give_back(self, lines: list[str]) -> None:
+        """Keeps lines that could not be written for the next time."""
+        with self._lock:
+            self._lines = lines + self._lines
+
+    def idle(self, connection: socket.socket) -> bool:
+        """Notes that a connection waits for its next request; False: it has to end instead."""
+        with self._lock:
+            if not self.leaving:
+                self._idle.add(connection)
+            return not self.leaving
+
+    def busy(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._idle.discard(connection)
+
+    def let_go(self) -> None:
+        """Asks every client to go: busy connections are told with their next answer, idle ones are closed."""
+        with self._lock:
+            self.leaving = True
+            for connection in self._idle:
+                connection.shutdown(socket.SHUT_RD)  # its thread reads an end and closes it
+            self._idle.clear()
+
+
+class Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    daemon_threads = True
+    request_queue_size = 1024
+    site: Site
+
+
+class Page(http.server.BaseHTTPRequestHandler):
+    """Answers with the name of the instance. The line is in the log before the answer is."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: Server
+
+    def handle_one_request(self) -> None:
+        if not self.server.site.idle(self.connection):
+            self.close_connection = True
+            return
+        super().handle_one_request()
+
+    def parse_request(self) -> bool:
+        self.server.site.busy(self.connection)
+        return super().parse_request()
+
+    def do_GET(self) -> None:
+        site = self.server.site
+        site.count(self.command, self.path)
+        body = f"Hello from {site.instance}\n".encode()
+        self.send_response_only(200)
+        self.send_header("Content-Type", "text/plain; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        if site.leaving:
+            self.send_header("Connection", "close")  # the client's next connection goes to another instance
+        self.end_headers()
+        self.wfile.write(body)
+
+    def finish(self) -> None:
+        self.server.site.busy(self.connection)
+        super().finish()
+
+    def log_message(self, *_: object) -> None:
+        pass

@@ -1,0 +1,123 @@
+#!/usr/bin/python3
+"""Serves one page and scales itself: it measures its own load, asks Pando for a copy of itself when there is too much of
+it, and leaves when it is not needed any more.
+
+Every request is one line of the access log and one more in a counter. Both are state of the service: each instance writes
+to its own branch, and the branches are merged.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+
+import pando
+from scaler import Scaler
+from page import Site
+
+WINDOW_SECONDS = 0.1  # over which the load is measured
+PUSH_SECONDS = 2.0  # how old what others see of this instance may be
+
+
+class Book:
+    """Writes what the site has answered to the state of the service."""
+
+    def __init__(self, site: Site, state: pando.State) -> None:
+        self.site, self.state = site, state
+        self.dirty = False  # something is committed and not pushed
+        self.pushed = 0.0
+
+    def write(self) -> None:
+        """Commits what has been answered since the last time, and pushes it now and then."""
+        lines = self.site.take()
+        if lines:
+            try:
+                self.commit(lines)
+            except pando.PandoError:
+                self.site.give_back(lines)
+                raise
+            self.dirty = True
+        if self.dirty and time.monotonic() - self.pushed > PUSH_SECONDS:
+            self.push()
+
+    def commit(self, lines: list[str]) -> None:
+        """Writes lines as one step: both paths are pending until the commit."""
+        self.state.append("access.log", *lines)
+        self.state.add("requests", len(lines))
+        self.state.commit()
+
+    def push(self) -> None:
+        self.state.push()
+        self.dirty, self.pushed = False, time.monotonic()
+
+    def close(self) -> None:
+        """Writes everything that is left."""
+        self.write()
+        self.push()
+
+
+def number(name: str, otherwise: float) -> float:
+    """Reads a number from the environment."""
+    text = os.environ.get(name, "")
+    try:
+        n = float(text) if text else otherwise
+    except ValueError:
+        n = 0
+    if n <= 0:
+        raise SystemExit(f"website: {name}={text!r}: want a number above 0")
+    return n
+
+
+def main() -> None:
+    high, low = number("WEBSITE_HIGH", 150), number("WEBSITE_LOW", 50)
+    if 2 * low > high:
+        raise SystemExit(f"website: WEBSITE_LOW={low:g} must be at most half of WEBSITE_HIGH={high:g}, "
+                         "or one instance leaves and the next asks for it again")
+    me = pando.open()
+    site = Site(me.instance)
+    site.start()
+    news: queue.SimpleQueue[str] = queue.SimpleQueue()
+    signal.signal(signal.SIGTERM, lambda *_: news.put("told to stop"))
+    threading.Thread(target=listen, args=(me, news), daemon=True).start()
+    me.ready()
+    try:
+        live(me, site, Book(site, me.state), Scaler(me, site, high, low), news)
+    except pando.PandoError as e:
+        sys.exit(f"website: {e}")
+
+
+def listen(me: pando.Self, news: queue.SimpleQueue[str]) -> None:
+    """Hands on what happens to this instance."""
+    for e in me.events():
+        news.put(e.kind)
+
+
+def live(me: pando.Self, site: Site, book: Book, scaler: Scaler, news: queue.SimpleQueue[str]) -> None:
+    """Looks at the load and writes what was answered, until this instance has to go."""
+    while True:
+        try:
+            kind = news.get(timeout=WINDOW_SECONDS)
+        except queue.Empty:
+            kind = "tick"
+        if kind == "told to stop":  # it is out of rotation and no flow is open
+            book.close()
+            return
+        if kind == pando.HALTED:  # an operator or a rollout took it out of rotation
+            site.let_go()
+        if kind == pando.DRAINED:
+            book.close()
+            me.die("drained, and its state is pushed")
+            return
+        try:
+            book.write()
+            if not site.leaving and scaler.look():
+                site.let_go()
+        except pando.PandoError as e:
+            print("website:", e, file=sys.stderr, flush=True)  # the agent is away: the lines wait for the next tick
+
+
+main()
