@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"pando.run/pando"
-	"pando.run/pando/balance"
 	"pando.run/pando/driver/ebpf"
 	"pando.run/pando/lab"
 )
@@ -18,6 +17,9 @@ func TestMain(m *testing.M) {
 	if os.Geteuid() != 0 {
 		fmt.Println("skipped: needs root")
 		os.Exit(0)
+	}
+	if os.Getenv(publisher) != "" {
+		publishUntilKilled()
 	}
 	if err := lab.Alone("PANDO_TEST_ALONE"); err != nil {
 		fmt.Println(err)
@@ -33,11 +35,7 @@ type tcx struct{ *ebpf.Driver }
 
 func openTCX(t *testing.T, uplinks ...string) Subject {
 	t.Helper()
-	d, err := ebpf.Open(ebpf.Config{PinDir: pins, Uplinks: uplinks, Buckets: balance.Buckets, FlowsMax: 1 << 16})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tcx{d}
+	return openSize(t, 1<<16, uplinks...)
 }
 
 func (s tcx) Try(at Place, l pando.Link, frame []byte, summed bool) (Outcome, error) {

@@ -42,17 +42,26 @@ const wait = 3 * time.Second // for whatever has to happen at once
 // serve answers every line with a name (a number with as many bytes), and every datagram with the name and as many bytes as it had.
 func serve(t *testing.T, b *lab.Box, name string) {
 	t.Helper()
+	serveAt(t, b, name, 8080, 443)
+}
+
+// serveAt answers TCP at these ports, and UDP.
+func serveAt(t *testing.T, b *lab.Box, name string, ports ...uint16) {
+	t.Helper()
 	err := b.Inside(func() error {
-		l, err := net.Listen("tcp", ":8080")
-		if err != nil {
-			return err
+		for _, port := range ports {
+			l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+			if err != nil {
+				return err
+			}
+			t.Cleanup(func() { l.Close() })
+			go accept(l, name)
 		}
 		u, err := net.ListenPacket("udp", ":5353")
 		if err != nil {
 			return err
 		}
-		t.Cleanup(func() { l.Close(); u.Close() })
-		go accept(l, name)
+		t.Cleanup(func() { u.Close() })
 		go func() {
 			p := make([]byte, 1<<16)
 			for {
@@ -98,12 +107,14 @@ type client struct {
 	in *bufio.Reader
 }
 
+func clientOf(c net.Conn) *client { return &client{c, bufio.NewReader(c)} }
+
 func dialTo(to netip.AddrPort) (*client, error) {
 	c, err := net.DialTimeout("tcp", to.String(), wait)
 	if err != nil {
 		return nil, err
 	}
-	return &client{c, bufio.NewReader(c)}, nil
+	return clientOf(c), nil
 }
 
 func dial(t *testing.T, to netip.AddrPort) *client {
