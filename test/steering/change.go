@@ -7,7 +7,8 @@ import (
 	"slices"
 	"testing"
 
-	"pando.run/pando")
+	"pando.run/pando"
+)
 
 // Change is random: instances join, drain, come back, weigh more or less, leave once they are drained, are replaced by a
 // revision that listens at other ports, and the driver is opened anew, while connections stay open. It counts what must be 0.

@@ -26,6 +26,9 @@ func Live(t *testing.T, open func(t *testing.T, uplinks ...string) Subject) {
 		"an instance is reached directly, and not forged": directAndNotForged,
 		"a smaller MTU on the way is told":                smallerMTU,
 		"ping":                                            pings,
+		"a handshake is no flow for long":                 handshakes,
+		"a direct connection is no flow":                  directIsNoFlow,
+		"a host that takes over":                          func(t *testing.T, s *stand) { takesOver(t, s, open) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStand(t, open, "a", "b")
