@@ -1,6 +1,8 @@
 //! The flowlet rule: which unit serves a flowlet (SNF §4.2, §5.2). The rule itself is C, `bpf/assign.h`, compiled into
 //! the kernel program and into this crate; here are only its structs and a safe call. It keeps no clock and does no
-//! I/O.
+//! I/O. [`queue`] is the other half: in which order a unit serves what it was given.
+
+pub mod queue;
 
 /// How many units one steering program serves.
 pub const UNITS: usize = 64;
@@ -119,7 +121,7 @@ unsafe extern "C" {
 impl Config {
     /// The defaults for units of `bits_per_second`, and why: T = 500 µs is the paper's, four times what moving state
     /// costs on its network (§9.6); a pull costs what its reactive pull did (133 µs at the 99th percentile, §9.2), and
-    /// a move must gain as much again; one more unit once the shortest queue exceeds 100 µs, at most one per ms.
+    /// a move must gain as much again; one more unit once the shortest queue exceeds 100 µs, at most one in 200 µs.
     pub fn of(bits_per_second: u64) -> Config {
         Config {
             gap_ns: 500_000,
@@ -127,7 +129,7 @@ impl Config {
             stick_ns: 130_000,
             crowded_ns: 1_000_000,
             grow_ns: 100_000,
-            grow_every_ns: 1_000_000,
+            grow_every_ns: 200_000,
             window_ns: 1_000_000,
             size_bytes: 30_000,
             packet_ns: 0,

@@ -6,10 +6,10 @@ use crate::rule::activation::Activation;
 use crate::rule::paper::{Knobs, Paper};
 use crate::rule::per_flow::Shortest;
 use crate::rule::star::{Count, Star};
-use crate::unit::Discipline;
 use crate::workload::Workload;
 use crate::world::{Physics, Run, TICK_NS, play};
 use pando_assign::Config;
+use pando_assign::queue::Discipline;
 
 /// Which rule decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub enum VariantError {
     #[error("{0:?}: no such rule: use vanilla, flow, paper, blind, star, clairvoyant or infinite")]
     Rule(String),
     /// No such option, or no number.
-    #[error("{0:?}: no such option: use fifo, fair, or KEY=NUMBER with one of the keys of --help")]
+    #[error("{0:?}: no such option: use fifo, fair or KEY=NUMBER with one of the keys of --help")]
     Option(String),
 }
 
@@ -85,17 +85,17 @@ impl Variant {
             "infinite" => Kind::Infinite,
             _ => return Err(VariantError::Rule(rule.into())),
         };
-        let fair = matches!(kind, Kind::Star | Kind::Clairvoyant);
+        let ours = matches!(kind, Kind::Star | Kind::Clairvoyant);
         let config = Config::of(bits_per_second);
         let mut v = Variant {
             name: name.into(),
             kind,
             config,
-            discipline: if fair { Discipline::Fair } else { Discipline::Fifo },
+            discipline: if ours { Discipline::DEFAULT } else { Discipline::Fifo },
             lambda: 0.25,
             reallocate_ms: 0,
             average_ms: 20.0,
-            remember_ms: 20,
+            remember_ms: 5,
             fill: 1.0,
             pull_ns: config.pull_ns,
             slowness: 1.0,
@@ -116,6 +116,7 @@ impl Variant {
                 let number: f64 = value.parse().ok()?;
                 let c = &mut self.config;
                 match key {
+                    "parts" => self.discipline = Discipline::Clock { parts: number as u32 },
                     "gap_ns" => c.gap_ns = number as u64,
                     "believed_pull_ns" => c.pull_ns = number as u64,
                     "pull_ns" => (self.pull_ns, c.pull_ns) = (number as u64, number as u64),

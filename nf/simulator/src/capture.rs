@@ -182,7 +182,7 @@ fn ticks_per_second(order: Order, block: &[u8]) -> u64 {
             (0, _) => break,
             (9, Some(&v)) if v & 0x80 != 0 => return 1u64.checked_shl(u32::from(v & 0x7f)).unwrap_or(0).max(1),
             (9, Some(&v)) => return 10u64.checked_pow(u32::from(v)).unwrap_or(1_000_000),
-            _ => at += 4 + (usize::from(length) + 3) / 4 * 4,
+            _ => at += 4 + usize::from(length).div_ceil(4) * 4,
         }
     }
     1_000_000

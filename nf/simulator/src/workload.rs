@@ -57,13 +57,13 @@ impl Random {
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
     }
     /// A number below `n`, which is not 0.
     pub fn below(&mut self, n: u64) -> u64 {
-        (u128::from(self.next_u64()) * u128::from(n) >> 64) as u64
+        ((u128::from(self.next_u64()) * u128::from(n)) >> 64) as u64
     }
 }
 
@@ -111,7 +111,7 @@ fn play(capture: &Capture, how: &Overlay) -> Vec<u64> {
         if how.pace_bps > 0 {
             let own = &mut free[p.flow as usize];
             at = at.max(*own);
-            *own = at + u64::from(p.bytes) * 8_000_000_000 / how.pace_bps;
+            *own = at + (f64::from(p.bytes) * 8e9 / how.pace_bps as f64) as u64;
         }
         at
     };

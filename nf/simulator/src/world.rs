@@ -5,8 +5,9 @@
 //! at once where a push has brought it, else after a pull. Only that flow waits; the unit goes on with others.
 
 use crate::rule::{Report, Rule};
-use crate::unit::{Discipline, Unit, Waiting};
+use crate::unit::Unit;
 use crate::workload::Workload;
+use pando_assign::queue::{Discipline, Waiting};
 use pando_assign::{Config, UNITS};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -15,7 +16,7 @@ use std::collections::{BinaryHeap, VecDeque};
 pub const TICK_NS: u64 = 1_000_000;
 
 /// What is true of the units and of the network between them.
-#[derive(Clone, Debug, serde::Serialize)]
+#[derive(Clone, Debug)]
 pub struct Physics {
     /// Order of service.
     pub discipline: Discipline,
@@ -280,7 +281,7 @@ impl<'a> World<'a> {
         let cost_ns = (self.config.cost(packet.bytes) as f64 * self.physics.slowness) as u64;
         let u = &mut self.units[unit as usize];
         u.work_ns += cost_ns;
-        u.queue.push(Waiting { packet: number, flow: packet.flow, cost_ns });
+        u.queue.push(Waiting { packet: number, flow: packet.flow, cost_ns }, now);
         if u.serving.is_none() {
             self.serve(unit, now);
         }
@@ -288,7 +289,7 @@ impl<'a> World<'a> {
 
     fn serve(&mut self, unit: u16, now: u64) {
         let u = &mut self.units[unit as usize];
-        u.serving = u.queue.pop();
+        u.serving = u.queue.pop(now);
         u.begun_ns = now;
         if let Some(w) = u.serving {
             self.at(now + w.cost_ns, Event::Done(unit));
