@@ -43,6 +43,7 @@ type ServiceStatus struct {
 	DNS        string           `json:"dns"` // website.pando
 	Ports      []Port           `json:"ports"`
 	Scale      Scale            `json:"scale"`
+	Spec       *Spec            `json:"spec,omitempty"` // of the target revision, with defaults; in an answer about one service
 	InRotation int              `json:"in_rotation"`
 	Instances  []InstanceStatus `json:"instances"`
 	Problem    *Decision        `json:"problem,omitempty"` // the newest failure that is not yet overcome

@@ -76,9 +76,9 @@ func (c *Client) send(ctx context.Context, method, path string, query url.Values
 // unreachable says why nobody answers at the socket.
 func (c *Client) unreachable(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("%w: you may not open %s: be root, or in its group", pando.ErrForbidden, c.socket)
+		return remote{fmt.Sprintf("you may not open %s: be root, or in its group", c.socket), pando.ErrForbidden}
 	}
-	return fmt.Errorf("%w: pando is not running on this machine (no answer at %s): start it with `pando up`", pando.ErrUnavailable, c.socket)
+	return remote{fmt.Sprintf("pando is not running on this machine (no answer at %s): start it with `pando up`", c.socket), pando.ErrUnavailable}
 }
 
 // answered is the body of a good answer, or the error that a bad one tells.

@@ -237,6 +237,9 @@ func (c *Control) Service(_ context.Context, s pando.ServiceKey) (pando.ServiceS
 	if !ok {
 		return st, fmt.Errorf("service %s: %w; `pando ps` lists what there is", s, pando.ErrNotFound)
 	}
+	if spec, ok := c.world.SpecOf(s, st.Target); ok {
+		st.Spec = &spec
+	}
 	return st, nil
 }
 

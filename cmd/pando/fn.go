@@ -18,7 +18,7 @@ const unitBinary = "pando-unit"
 // functionCommand is `pando fn`: all of it is done by the unit's own program, which needs no cluster.
 func functionCommand(env Env) *cobra.Command {
 	return &cobra.Command{
-		Use: "fn COMMAND", Short: "network functions: write, build, test and run them",
+		Use: "fn COMMAND", Short: "network functions: write, build, test and run them", Example: "  pando fn --help",
 		DisableFlagParsing: true,
 		RunE: func(c *cobra.Command, args []string) error {
 			path, err := findUnit()

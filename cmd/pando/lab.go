@@ -1,9 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
+	"os/exec"
 
 	"github.com/spf13/cobra"
 
@@ -12,7 +15,7 @@ import (
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-func labCommand(env Env) *cobra.Command {
+func labCommand(o *command) *cobra.Command {
 	var dir string
 	c := &cobra.Command{Use: "lab", Short: "virtual hosts on this machine, to try and to test", Example: "  pando lab up --hosts 3\n  pando lab exec host1 -- ip addr\n  pando lab down"}
 	c.PersistentFlags().StringVar(&dir, "dir", "/var/lib/pando-lab", "where the lab is remembered")
@@ -28,7 +31,7 @@ func labCommand(env Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return listLab(env, l)
+			return o.listLab(l)
 		},
 	}
 	upLab.Flags().IntVar(&hosts, "hosts", 3, "how many")
@@ -43,7 +46,7 @@ func labCommand(env Env) *cobra.Command {
 	}
 	c.AddCommand(upLab,
 		&cobra.Command{Use: "ls", Short: "list the hosts", Example: "  pando lab ls", Args: cobra.NoArgs,
-			RunE: opened(func(_ *cobra.Command, l *lab.Lab, _ []string) error { return listLab(env, l) })},
+			RunE: opened(func(_ *cobra.Command, l *lab.Lab, _ []string) error { return o.listLab(l) })},
 		&cobra.Command{Use: "down", Short: "end the hosts and all that runs on them", Example: "  pando lab down", Args: cobra.NoArgs,
 			RunE: opened(func(_ *cobra.Command, l *lab.Lab, _ []string) error { return l.Down() })},
 		&cobra.Command{Use: "exec HOST -- COMMAND [ARG…]", Short: "run a command on a host", Example: "  pando lab exec client -- curl http://10.127.0.2/", Args: cobra.MinimumNArgs(2),
@@ -52,15 +55,23 @@ func labCommand(env Env) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				cmd.Stdin, cmd.Stdout, cmd.Stderr = env.Stdin, env.Stdout, env.Stderr
-				return cmd.Run()
+				cmd.Stdin, cmd.Stdout, cmd.Stderr = o.env.Stdin, o.env.Stdout, o.env.Stderr
+				err = cmd.Run()
+				var child *exec.ExitError
+				if errors.As(err, &child) && child.Exited() {
+					return codeError(child.ExitCode())
+				}
+				return err
 			})})
 	return c
 }
 
-func listLab(env Env, l *lab.Lab) error {
-	for _, h := range l.List() {
-		fmt.Fprintf(env.Stdout, "%-10s pid %d\n", h.Name, h.Pid)
-	}
-	return nil
+func (o *command) listLab(l *lab.Lab) error {
+	return o.show(l.List(), func(w io.Writer) {
+		rows := []string{row("HOST", "PID", "IPV4", "IPV6")}
+		for _, h := range l.List() {
+			rows = append(rows, row(h.Name, h.Pid, h.IPv4, h.IPv6))
+		}
+		columns(w, rows...)
+	})
 }

@@ -8,15 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
-	"os/exec"
 	"os/signal"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"pando.run/pando"
-	"pando.run/pando/spec"
 )
 
 // version is set by the build.
@@ -51,18 +50,78 @@ func rootCommand(env Env) *cobra.Command {
 	c := &cobra.Command{
 		Use: "pando", Short: "the runtime in which applications scale themselves", Version: version,
 		Long: "Pando runs services that ask for copies of themselves, steers flows to them inside the kernel and merges their state.\n\n" +
-			"Exit codes: 0 done, 1 internal error, 2 usage, 3 invalid input, 4 not found, 5 refused, 6 conflict,\n" +
-			"7 not ready by the deadline, 8 pando is not running, 9 the store is full.",
+			"Exit codes: 0 done, 1 internal error, 2 usage" + meanings() + ".\nPANDO_API names another socket than /run/pando/api.sock.",
+		Example:       "  pando up\n  pando deploy examples/hello/pando.yaml --wait\n  pando ps",
 		SilenceErrors: true, SilenceUsage: true,
 	}
 	c.SetIn(env.Stdin)
 	c.SetOut(env.Stdout)
 	c.SetErr(env.Stderr)
-	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	c.AddCommand(operatorCommands(env)...)
-	c.AddCommand(roles(env)...)
+	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usageError{fmt.Errorf("%w; `%s --help` lists what it takes", err, c.CommandPath())}
+	})
+	o := newCommand(env)
+	c.PersistentFlags().VarP((*format)(&o.json), "output", "o", "how to print: text for people, json for programs")
+	c.AddCommand(o.operators()...)
+	c.AddCommand(roles(o)...)
 	c.AddCommand(functionCommand(env))
+	group(c)
+	strict(c)
 	return c
+}
+
+// group sorts the list of commands by what they are about.
+func group(c *cobra.Command) {
+	of := map[string]string{"fn": "alone", "mem": "alone"}
+	for _, name := range []string{"up", "down", "doctor", "hosts", "lab", "server", "agent"} {
+		of[name] = "machine"
+	}
+	for _, name := range []string{"deploy", "ps", "status", "why", "logs", "watch", "scale", "rm", "state", "spec"} {
+		of[name] = "services"
+	}
+	c.AddGroup(&cobra.Group{ID: "services", Title: "Services:"}, &cobra.Group{ID: "machine", Title: "Machines:"},
+		&cobra.Group{ID: "alone", Title: "What needs no running pando:"})
+	for _, sub := range c.Commands() {
+		sub.GroupID = of[sub.Name()]
+	}
+}
+
+// strict makes every wrong command line a usage error that says what would be right.
+func strict(c *cobra.Command) {
+	for _, sub := range c.Commands() {
+		strict(sub)
+	}
+	switch check := c.Args; {
+	case c.HasSubCommands():
+		c.Args = cobra.ArbitraryArgs
+		c.RunE = func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return c.Help()
+			}
+			return usageError{fmt.Errorf("%s has no command %q%s; `%s --help` lists those it has", c.CommandPath(), args[0], near(c, args[0]), c.CommandPath())}
+		}
+	case check != nil:
+		c.Args = func(c *cobra.Command, args []string) error {
+			if err := check(c, args); err != nil {
+				return usageError{fmt.Errorf("%w; want: %s", err, c.UseLine())}
+			}
+			return nil
+		}
+	}
+}
+
+// near suggests a command of c for a word that is none.
+func near(c *cobra.Command, word string) string {
+	var known []string
+	for _, sub := range c.Commands() {
+		if !sub.Hidden {
+			known = append(known, sub.Name())
+		}
+	}
+	if best := pando.Nearest(word, known); best != "" {
+		return fmt.Sprintf(": did you mean %q?", best)
+	}
+	return ""
 }
 
 // usageError is a command line that makes no sense.
@@ -75,23 +134,49 @@ func (c codeError) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
 func codeOf(err error) int {
 	var code codeError
-	var child *exec.ExitError
 	switch {
 	case err == nil:
 		return 0
 	case errors.As(err, &code):
 		return int(code)
-	case errors.As(err, &child):
-		return child.ExitCode()
 	case errors.As(err, new(usageError)):
 		return 2
-	case errors.As(err, new(spec.Problems)):
-		return 3
 	}
-	for n, sentinel := range []error{pando.ErrInvalid, pando.ErrNotFound, pando.ErrRefused, pando.ErrConflict, pando.ErrNotReady, pando.ErrUnavailable, pando.ErrStoreFull} {
-		if errors.Is(err, sentinel) {
-			return n + 3
+	for _, k := range codes {
+		for _, sentinel := range k.errs {
+			if errors.Is(err, sentinel) {
+				return k.code
+			}
 		}
 	}
 	return 1
+}
+
+// codes are the exit codes by which a script tells what went wrong.
+var codes = []struct {
+	code int
+	name string
+	errs []error
+}{
+	{3, "invalid input", []error{pando.ErrInvalid, pando.ErrTooLarge}},
+	{4, "not found", []error{pando.ErrNotFound, fs.ErrNotExist}},
+	{5, "refused", []error{pando.ErrRefused, pando.ErrNoRoom}},
+	{6, "conflict", []error{pando.ErrConflict, pando.ErrExists, pando.ErrFenced, pando.ErrCompacted}},
+	{7, "not ready by the deadline", []error{pando.ErrNotReady, context.DeadlineExceeded}},
+	{8, "pando is not running", []error{pando.ErrUnavailable}},
+	{9, "the store is full", []error{pando.ErrStoreFull}},
+	{10, "not allowed", []error{pando.ErrForbidden, fs.ErrPermission}},
+	{11, "not supported here", []error{pando.ErrUnsupported}},
+	{130, "interrupted", []error{context.Canceled}},
+}
+
+func meanings() (s string) {
+	for n, k := range codes {
+		sep := ", "
+		if n == 2 {
+			sep = ",\n"
+		}
+		s += fmt.Sprintf("%s%d %s", sep, k.code, k.name)
+	}
+	return s
 }

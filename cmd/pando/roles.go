@@ -34,16 +34,16 @@ import (
 )
 
 // roles are the commands that run something that stays: the daemons, what they start, and the lab.
-func roles(env Env) []*cobra.Command {
-	return []*cobra.Command{upCommand(env), downCommand(env), serverCommand(), agentCommand(), shimCommand(), labCommand(env), labInitCommand()}
+func roles(o *command) []*cobra.Command {
+	return []*cobra.Command{upCommand(o), downCommand(o), serverCommand(), agentCommand(), shimCommand(), labCommand(o), labInitCommand()}
 }
 
 func serverCommand() *cobra.Command {
 	var p place
 	c := &cobra.Command{
 		Use: "server", Short: "run the store, the control loop and the operators' API",
-		Example: "  pando server --data-dir /var/lib/pando",
-		RunE:    func(c *cobra.Command, _ []string) error { return serve(c.Context(), p) },
+		Example: "  pando server --data-dir /var/lib/pando", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return serve(c.Context(), p) },
 	}
 	p.flags(c)
 	return c
@@ -112,8 +112,8 @@ func agentCommand() *cobra.Command {
 	var p place
 	c := &cobra.Command{
 		Use: "agent", Short: "run the host loop: instances, steering and what instances ask",
-		Example: "  pando agent --uplink eth0",
-		RunE:    func(c *cobra.Command, _ []string) error { return tend(c.Context(), p) },
+		Example: "  pando agent --uplink eth0", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return tend(c.Context(), p) },
 	}
 	p.flags(c)
 	return c

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,7 +23,7 @@ import (
 // upWait is how long `pando up` waits for its daemons.
 const upWait = 20 * time.Second
 
-func upCommand(env Env) *cobra.Command {
+func upCommand(o *command) *cobra.Command {
 	var p place
 	c := &cobra.Command{
 		Use: "up", Short: "start Pando on this machine: the server and the agent, each a process of its own",
@@ -32,14 +33,14 @@ func upCommand(env Env) *cobra.Command {
 			if err := p.complete(); err != nil {
 				return err
 			}
-			return up(c.Context(), env, p)
+			return o.up(c.Context(), p)
 		},
 	}
 	p.flags(c)
 	return c
 }
 
-func up(ctx context.Context, env Env, p place) error {
+func (o *command) up(ctx context.Context, p place) error {
 	ctx, cancel := context.WithTimeout(ctx, upWait)
 	defer cancel()
 	for _, role := range []string{"server", "agent"} {
@@ -63,8 +64,14 @@ func up(ctx context.Context, env Env, p place) error {
 			return fmt.Errorf("%w: the daemons did not answer within %s (%v); their logs are in %s", pando.ErrNotReady, upWait, err, p.logs())
 		}
 	}
-	fmt.Fprintf(env.Stdout, "pando is up on %s (api %s). Next: pando deploy SPEC.yaml\n", p.Host, p.api())
-	return nil
+	is := struct {
+		Host  string       `json:"host"`
+		API   string       `json:"api"`
+		Hosts []pando.Host `json:"hosts"`
+	}{p.Host, p.api(), hosts}
+	return o.show(is, func(w io.Writer) {
+		fmt.Fprintf(w, "pando is up on %s (api %s). Next: pando deploy SPEC.yaml\n", p.Host, p.api())
+	})
 }
 
 func hosted(hosts []pando.Host, name string) bool {
@@ -134,7 +141,7 @@ func tail(path string, lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-func downCommand(env Env) *cobra.Command {
+func downCommand(o *command) *cobra.Command {
 	var p place
 	var purge bool
 	c := &cobra.Command{
@@ -147,7 +154,7 @@ func downCommand(env Env) *cobra.Command {
 			if err := p.complete(); err != nil {
 				return err
 			}
-			return down(c.Context(), env, p, purge)
+			return o.down(c.Context(), p, purge)
 		},
 	}
 	p.flags(c)
@@ -155,7 +162,7 @@ func downCommand(env Env) *cobra.Command {
 	return c
 }
 
-func down(ctx context.Context, env Env, p place, purge bool) error {
+func (o *command) down(ctx context.Context, p place, purge bool) error {
 	var errs []error
 	for _, role := range []string{"agent", "server"} {
 		errs = append(errs, stopDaemon(ctx, p, role))
@@ -176,8 +183,11 @@ func down(ctx context.Context, env Env, p place, purge bool) error {
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("stop pando: %w", err)
 	}
-	fmt.Fprintln(env.Stdout, "pando is down")
-	return nil
+	is := struct {
+		Host   string `json:"host"`
+		Purged bool   `json:"purged"`
+	}{p.Host, purge}
+	return o.show(is, func(w io.Writer) { fmt.Fprintf(w, "pando is down on %s\n", p.Host) })
 }
 
 // stopDaemon asks a daemon to end and waits until it has.

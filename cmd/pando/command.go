@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pando.run/pando"
+	"pando.run/pando/api"
+)
+
+// command is what the operator's commands share.
+type command struct {
+	env    Env
+	client *api.Client
+	json   bool
+	wait   bool
+	within time.Duration
+}
+
+// waitLook is how often --wait looks.
+const waitLook = 20 * time.Millisecond
+
+func newCommand(env Env) *command {
+	socket := env.Getenv("PANDO_API")
+	if socket == "" {
+		socket = "/run/pando/api.sock"
+	}
+	return &command{env: env, client: api.NewClient(socket)}
+}
+
+func (o *command) operators() []*cobra.Command {
+	return []*cobra.Command{o.deploy(), o.ps(), o.status(), o.why(), o.logs(), o.watch(), o.scale(), o.rm(), o.state(), o.hosts(), o.spec(), o.version()}
+}
+
+// format is the flag -o.
+type format bool
+
+func (f *format) String() string { return map[bool]string{true: "json", false: "text"}[bool(*f)] }
+func (f *format) Type() string   { return "text|json" }
+func (f *format) Set(s string) error {
+	if s != "json" && s != "text" {
+		return fmt.Errorf("want text or json, got %q", s)
+	}
+	*f = s == "json"
+	return nil
+}
+
+// show prints a value for programs, or lets text print it for people.
+func (o *command) show(v any, text func(w io.Writer)) error {
+	if !o.json {
+		text(o.env.Stdout)
+		return nil
+	}
+	e := json.NewEncoder(o.env.Stdout)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+func (o *command) waits(c *cobra.Command) *cobra.Command {
+	c.Flags().BoolVar(&o.wait, "wait", false, "return once it is done")
+	c.Flags().DurationVar(&o.within, "timeout", time.Minute, "how long --wait waits")
+	return c
+}
+
+// of makes a command about one service, whose name is its first argument.
+func (o *command) of(c *cobra.Command, args cobra.PositionalArgs, run func(ctx context.Context, s pando.ServiceKey, args []string) error) *cobra.Command {
+	c.Args = args
+	c.ValidArgsFunction = o.complete
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return run(c.Context(), pando.ServiceKey{}, nil)
+		}
+		key, err := pando.ParseServiceKey(args[0])
+		if err != nil {
+			return err
+		}
+		return o.meant(c.Context(), key, run(c.Context(), key, args[1:]))
+	}
+	return c
+}
+
+// meant adds to a service that is not there the one that was probably meant.
+func (o *command) meant(ctx context.Context, s pando.ServiceKey, err error) error {
+	if !errors.Is(err, pando.ErrNotFound) {
+		return err
+	}
+	all, lerr := o.client.Services(ctx)
+	if lerr != nil {
+		return err
+	}
+	var names []string
+	for _, st := range all {
+		if st.ServiceKey == s {
+			return err // it is something of the service that is not there
+		}
+		names = append(names, st.ServiceKey.String())
+	}
+	if best := pando.Nearest(s.String(), names); best != "" {
+		return fmt.Errorf("service %s: %w; did you mean %s?", s, pando.ErrNotFound, best)
+	}
+	return fmt.Errorf("service %s: %w; `pando ps` lists what there is", s, pando.ErrNotFound)
+}
+
+// complete offers the names of services to the shell.
+func (o *command) complete(c *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), time.Second)
+	defer cancel()
+	all, err := o.client.Services(ctx)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var names []cobra.Completion
+	for _, st := range all {
+		names = append(names, cobra.CompletionWithDesc(st.ServiceKey.String(), fmt.Sprintf("%s, %s", st.Phase, st.Reason)))
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// until looks at a service until done holds or is hopeless.
+func (o *command) until(ctx context.Context, s pando.ServiceKey, done func(pando.ServiceStatus) (bool, error)) (pando.ServiceStatus, error) {
+	within, cancel := context.WithTimeout(ctx, o.within)
+	defer cancel()
+	var last pando.ServiceStatus
+	for {
+		st, err := o.client.Service(within, s)
+		if err == nil {
+			last = st
+			if ok, hopeless := done(st); ok || hopeless != nil {
+				return st, hopeless
+			}
+		}
+		if err != nil && within.Err() == nil {
+			return st, err
+		}
+		if pando.Sleep(within, pando.WallClock{}, waitLook) == nil {
+			continue
+		}
+		if ctx.Err() != nil {
+			return last, ctx.Err()
+		}
+		return last, fmt.Errorf("waited %s: %w", o.within, explain(last))
+	}
+}
+
+// explain says why a service is not there: the newest failure with its evidence, and where there is more.
+func explain(st pando.ServiceStatus) error {
+	if st.Problem == nil {
+		return fmt.Errorf("%s is %s: %s: %w; `pando why %s` says more", st.ServiceKey, st.Phase, st.Reason, pando.ErrNotReady, st.ServiceKey)
+	}
+	about := string(st.Problem.Instance)
+	if about == "" {
+		about = st.ServiceKey.String()
+	}
+	text := ""
+	for _, l := range st.Problem.Lines {
+		text += "\n  | " + l
+	}
+	return fmt.Errorf("%s: %w: %s%s\n`pando why %s` says more", about, pando.ErrNotReady, st.Problem.Reason, text, st.ServiceKey)
+}
+
+// serving says whether the newest revision serves. It is hopeless once that was rolled back, or when nothing has ever
+// served and an instance failed.
+func serving(st pando.ServiceStatus) (bool, error) {
+	if st.Problem != nil && (st.Problem.Kind == pando.DecidedRollback || st.Current == 0) {
+		return false, explain(st)
+	}
+	return st.Current == st.Latest && st.Phase == pando.ServiceServing, nil
+}

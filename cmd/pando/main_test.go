@@ -1,0 +1,173 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pando.run/pando"
+	"pando.run/pando/spec"
+)
+
+// said is how one invocation ended.
+type said struct {
+	code     int
+	out, err string
+}
+
+// invoke runs one command line in this process, against the API at a socket.
+func invoke(socket string, args ...string) said {
+	var out, errs bytes.Buffer
+	code := run(args, Env{
+		Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs,
+		Getenv: func(name string) string { return map[string]string{"PANDO_API": socket}[name] },
+	})
+	return said{code, out.String(), errs.String()}
+}
+
+// walk visits every command that people see.
+func walk(c *cobra.Command, visit func(*cobra.Command)) {
+	visit(c)
+	for _, sub := range c.Commands() {
+		if !sub.Hidden && sub.Name() != "help" && sub.Name() != "completion" {
+			walk(sub, visit)
+		}
+	}
+}
+
+func TestEveryCommandExplainsItself(t *testing.T) {
+	root, n := rootCommand(Env{Getenv: func(string) string { return "" }}), 0
+	walk(root, func(c *cobra.Command) {
+		n++
+		path := c.CommandPath()
+		if c.Short == "" || c.Example == "" {
+			t.Errorf("%s: no short description, or no example", path)
+		}
+		for line := range strings.SplitSeq(c.Example, "\n") {
+			if !strings.HasPrefix(line, "  ") || !strings.Contains(line, path) && c != root && !c.HasSubCommands() {
+				t.Errorf("%s: the example %q is not one of it", path, line)
+			}
+		}
+		if c.DisableFlagParsing {
+			return // its own program explains it
+		}
+		got := invoke("", append(strings.Fields(path)[1:], "--help")...)
+		if got.code != 0 || !strings.Contains(got.out, "Examples:") || !strings.Contains(got.out, "--output") {
+			t.Errorf("%s --help: code %d\n%s%s", path, got.code, got.out, got.err)
+		}
+	})
+	if n < 20 {
+		t.Errorf("only %d commands were visited", n)
+	}
+}
+
+func TestExitCodesTellWhatWentWrong(t *testing.T) {
+	wrapped := func(err error) error { return fmt.Errorf("deploy web: %w", err) }
+	for _, c := range []struct {
+		err  error
+		want int
+	}{
+		{nil, 0}, {errors.New("a defect"), 1}, {usageError{errors.New("x")}, 2}, {codeError(42), 42},
+		{pando.ErrInvalid, 3}, {spec.Problems{{File: "a.yaml"}}, 3}, {pando.ErrTooLarge, 3},
+		{pando.ErrNotFound, 4}, {fs.ErrNotExist, 4}, {pando.ErrRefused, 5}, {pando.ErrNoRoom, 5},
+		{pando.ErrConflict, 6}, {pando.ErrExists, 6}, {pando.ErrFenced, 6}, {pando.ErrNotReady, 7}, {context.DeadlineExceeded, 7},
+		{pando.ErrUnavailable, 8}, {pando.ErrStoreFull, 9}, {pando.ErrForbidden, 10}, {pando.ErrUnsupported, 11}, {context.Canceled, 130},
+	} {
+		if got := codeOf(c.err); got != c.want {
+			t.Errorf("%v: exit code %d, want %d", c.err, got, c.want)
+		}
+		if c.err != nil && codeOf(wrapped(c.err)) != c.want {
+			t.Errorf("%v, wrapped: exit code %d, want %d", c.err, codeOf(wrapped(c.err)), c.want)
+		}
+	}
+	for _, k := range codes {
+		if !strings.Contains(rootCommand(Env{Getenv: func(string) string { return "" }}).Long, fmt.Sprintf("%d %s", k.code, k.name)) {
+			t.Errorf("the help does not say %d %s", k.code, k.name)
+		}
+	}
+}
+
+func TestWrongCommandLinesSayWhatWouldBeRight(t *testing.T) {
+	for line, want := range map[string]string{
+		"depoy x":              `did you mean "deploy"?`,
+		"lab dwon":             `did you mean "down"?`,
+		"state":                "",
+		"frobnicate":           "pando --help",
+		"deploy":               "want: pando deploy SPEC.yaml",
+		"status a b":           "want: pando status [SERVICE]",
+		"scale web":            "want: pando scale SERVICE N|auto",
+		"scale web many":       `want a number or auto, got "many"`,
+		"scale web -- -3":      `want a number or auto, got "-3"`,
+		"ps --what":            "pando ps --help",
+		"ps -o xml":            "want text or json",
+		"deploy x --timeout 1": "missing unit",
+	} {
+		want, code := want, 2
+		if want == "" {
+			code = 0 // a group by itself prints its help
+		}
+		got := invoke("/nowhere", strings.Fields(line)...)
+		if got.code != code || !strings.Contains(got.err, want) {
+			t.Errorf("pando %s: code %d, want %d: %s\nwant %s", line, got.code, code, got.err, want)
+		}
+	}
+}
+
+func TestNotRunningIsSaidByEveryCommand(t *testing.T) {
+	file := t.TempDir() + "/a.yaml"
+	writeFile(t, file, "name: a\ncommand: x\n")
+	for _, line := range []string{"ps", "ps --watch", "status", "status web", "why web", "logs web", "watch", "watch web", "scale web 2", "scale web auto",
+		"rm web", "state log web", "hosts", "spec show web", "deploy " + file, "deploy --dry-run " + file} {
+		got := invoke("/nowhere/api.sock", strings.Fields(line)...)
+		if got.code != 8 || !strings.Contains(got.err, "start it with `pando up`") || strings.Count(got.err, "\n") != 1 {
+			t.Errorf("pando %s: code %d: %s", line, got.code, got.err)
+		}
+	}
+}
+
+func TestWhatNeedsNoPandoRuns(t *testing.T) {
+	dir := t.TempDir()
+	writeFile(t, dir+"/good.yaml", "name: web\ncommand: x\nports: [80]\nscale: {min: 1, max: 3}\n")
+	writeFile(t, dir+"/bad.yaml", "name: web\ncommand: x\nscale:\n  maks: 3\n")
+	if got := invoke("", "spec", "check", dir+"/good.yaml"); got.code != 0 || got.out != "web is good: 1 to 3 instances, ports 80/tcp\n" {
+		t.Errorf("%+v", got)
+	}
+	for _, args := range [][]string{{"spec", "check", dir + "/good.yaml", dir + "/bad.yaml"}, {"deploy", dir + "/bad.yaml"}} {
+		if got := invoke("/nowhere", args...); got.code != 3 || got.out != "" || !strings.Contains(got.err, dir+"/bad.yaml:4:3: scale.maks: unknown key") {
+			t.Errorf("%v: %+v", args, got)
+		}
+	}
+	if got := invoke("/nowhere", "deploy", dir+"/none.yaml"); got.code != 4 || !strings.Contains(got.err, "none.yaml") {
+		t.Errorf("%+v", got)
+	}
+	var schema map[string]any
+	if got := invoke("", "spec", "schema"); got.code != 0 || json.Unmarshal([]byte(got.out), &schema) != nil || schema["properties"] == nil {
+		t.Errorf("the schema: %.200s", got.out)
+	}
+	var v struct{ Version, Kernel string }
+	if got := invoke("", "version", "-o", "json"); got.code != 0 || json.Unmarshal([]byte(got.out), &v) != nil || v.Version == "" || v.Kernel == "" {
+		t.Errorf("%+v", got)
+	}
+	if got := invoke("", "completion", "bash"); got.code != 0 || !strings.Contains(got.out, "__complete") {
+		t.Errorf("completion: code %d", got.code)
+	}
+}
+
+func TestBriefShowsTheTwoFiguresThatMatter(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0s", 0: "0s", 123456: "120µs", 12345678: "12ms", 5292300 * time.Microsecond: "5.3s", 83*time.Second + 1: "1m23s",
+		3*time.Hour + 25*time.Minute + 40*time.Second: "3h26m", 100 * time.Hour: "4d",
+	} {
+		if got := brief(d); got != want {
+			t.Errorf("%s: %s, want %s", d, got, want)
+		}
+	}
+}

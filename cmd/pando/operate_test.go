@@ -1,0 +1,165 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"pando.run/pando"
+	"pando.run/pando/lab/labtest"
+)
+
+func writeFile(t testing.TB, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// operator is someone at a terminal of a host on which Pando runs.
+type operator struct {
+	*labtest.Pando
+	socket string
+}
+
+func begin(t *testing.T) operator {
+	p := labtest.Up(t)
+	return operator{p, p.Path(p.Host(), "/run/pando/api.sock")}
+}
+
+// says runs a command line that ends with a code, and returns what it said.
+func (o operator) says(code int, line string) string {
+	o.Helper()
+	got := invoke(o.socket, strings.Fields(line)...)
+	if got.code != code {
+		o.Fatalf("pando %s: code %d, want %d\n%s%s", line, got.code, code, got.out, got.err)
+	}
+	return got.out + got.err
+}
+
+// shows runs a command line with -o json and reads what it prints.
+func shows[T any](o operator, line string) (v T) {
+	o.Helper()
+	text := o.says(0, line+" -o json")
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		o.Fatalf("pando %s -o json: %v\n%s", line, err, text)
+	}
+	return v
+}
+
+func (o operator) has(text string, wants ...string) {
+	o.Helper()
+	for _, want := range wants {
+		if !strings.Contains(text, want) {
+			o.Errorf("want %q in\n%s", want, text)
+		}
+	}
+}
+
+func TestAnOperatorsDay(t *testing.T) {
+	o := begin(t)
+	o.has(o.says(0, "status"), "no services yet: pando deploy")
+	o.has(o.says(0, "ps"), "no instances")
+	o.WithEcho()
+	file := o.Write("web.yaml", labtest.Echo("web", "scale: {min: 1, max: 4}"))
+	o.has(o.says(0, "deploy --dry-run "+file), "web is new: a deploy would start 1")
+	o.has(o.says(0, "deploy --wait "+file), "web  revision 1  serving (1 in rotation)  VIP 10.127.")
+	o.has(o.says(0, "deploy --dry-run "+file), "a deploy would change nothing")
+
+	st := shows[pando.ServiceStatus](o, "status web")
+	if st.VIP == "" || st.Phase != pando.ServiceServing || len(st.Instances) != 1 {
+		t.Fatalf("%+v", st)
+	}
+	if i := st.Instances[0]; i.Endpoint == "" || i.Host != pando.HostName(o.Host()) || i.Phase != pando.PhaseInRotation || i.Revision != 1 || i.Reason == "" {
+		t.Errorf("%+v", i)
+	}
+	id := string(st.Instances[0].ID)
+	o.has(o.says(0, "ps"), "INSTANCE", id, "in rotation")
+	o.has(o.says(0, "status web"), st.VIP, "web.pando", "80/tcp,7/udp", "budget 1 to 4", id)
+	o.has(o.says(0, "status"), "1 of 1 to 4")
+	o.has(o.says(0, "why web"), "deploy", "revision 1", "replicate", "control → "+id, "granted", "in rotation")
+	o.has(o.says(0, "hosts"), o.Host(), "GiB")
+	o.says(0, "logs web --lines 5")
+	o.has(o.says(0, "__complete status we"), "web\tserving")
+	o.has(o.says(0, "spec show web"), "name: web", `ready: "tcp 8080"`)
+
+	list := o.Start(o.Host(), o.Bin, "ps", "--watch")
+	list.AwaitText(id)
+	watcher := o.Start(o.Host(), o.Bin, "watch", "web")
+	o.has(o.says(0, "scale web 2 --for 10m --wait"), "serving (2 in rotation)")
+	o.has(o.says(0, "status web"), "pinned", "at 2 for another ", "by operator")
+	o.says(0, "scale web auto")
+	// The watch may have begun after the pin, but what follows comes.
+	watcher.AwaitText("unpin by operator")
+	if out := watcher.Stop(); out.Code != 0 || !strings.Contains(out.Text, "decision") {
+		t.Errorf("watch: code %d\n%s", out.Code, out.Text)
+	}
+	if out := list.Stop(); out.Code != 0 || strings.Count(out.Text, "INSTANCE") < 2 {
+		t.Errorf("ps --watch: code %d\n%s", out.Code, out.Text)
+	}
+
+	o.Write("web.yaml", labtest.Echo("web", "scale: {min: 1, max: 4}", "environment: {LOG: debug}"))
+	o.has(o.says(0, "deploy --dry-run "+file), "is at revision 1: a deploy would replace its", "+ environment:", "LOG: debug")
+	o.has(o.says(0, "deploy --wait "+file), "revision 2  serving")
+	o.has(o.says(0, "rm web --wait"), "web is gone")
+	o.has(o.says(4, "status web"), "service web: not found")
+
+	for _, line := range []string{"ps", "status", "hosts"} {
+		shows[[]map[string]any](o, line)
+	}
+	if all := shows[[]map[string]any](o, "lab --dir "+o.Dir+"/lab ls"); len(all) != 2 {
+		t.Errorf("the lab has %v", all)
+	}
+}
+
+func TestWrongTurnsNameTheCauseAndTheNextStep(t *testing.T) {
+	o := begin(t)
+	deploy := func(name, spec string) string {
+		return o.says(7, "deploy --wait --timeout 20s "+o.Write(name+".yaml", "name: "+name+"\n"+spec))
+	}
+	o.has(deploy("gone", "command: ./no-such-program\n"), "there is no program", "no-such-program", "check `command`", "`pando why gone`")
+	quits := deploy("quits", "command: [sh, -c, 'for i in $(seq 30); do echo line $i; done; exit 3']\n")
+	o.has(quits, "it exited with 3", "| line 11\n", "| line 30\n")
+	if strings.Contains(quits, "| line 10\n") {
+		t.Errorf("more than the last 20 lines:\n%s", quits)
+	}
+	o.has(o.says(0, "why quits"), "failed", "it exited with 3", "| line 30")
+	never := deploy("never", "command: [sh, -c, 'echo soon; exec sleep 1000']\nports: ['80:8080']\nhealth: {ready: http GET /ok, ready_within: 1s}\n")
+	o.has(never, "not ready within 1s", "http GET :8080/ok", "connection refused", "| soon")
+	o.has(o.says(0, "why never"), "failed", "connection refused", "| soon")
+	o.has(o.says(0, "status never"), "deploying", "problem")
+
+	for _, line := range []string{"status nevr", "why nevr", "logs nevr", "scale nevr 2", "rm nevr", "watch nevr", "state log nevr", "spec show nevr"} {
+		o.has(o.says(4, line), "service nevr: not found; did you mean never?")
+	}
+	o.has(o.says(4, "status zebra"), "`pando ps` lists what there is")
+	o.has(o.says(3, "status Web!"), `service name "Web!"`)
+	o.has(o.says(3, "scale never 5000"), "want 0 to 1024")
+	for _, name := range []string{"gone", "quits", "never"} {
+		o.has(o.says(0, "rm "+name+" --wait"), name+" is gone")
+	}
+}
+
+func TestUpSaysWhyItDoesNotComeUp(t *testing.T) {
+	p := labtest.UpWith(t, labtest.Options{Idle: true})
+	busy := p.Start(p.Host(), "python3", "-u", "-m", "http.server", "7400", "--bind", "127.0.0.1")
+	busy.AwaitText("Serving HTTP")
+	up := []string{p.Bin, "up", "--data-dir", p.Data(p.Host()), "--host", p.Host()}
+	out := p.Run(p.Host(), up...)
+	if out.Code != 7 || !strings.Contains(out.Text, "address already in use") || !strings.Contains(out.Text, "--http") {
+		t.Errorf("code %d\n%s", out.Code, out.Text)
+	}
+	busy.Stop()
+	var is struct{ Host, API string }
+	if out = p.Run(p.Host(), append(up, "-o", "json")...); out.Code != 0 || json.Unmarshal([]byte(out.Text), &is) != nil || is.Host != p.Host() || is.API == "" {
+		t.Errorf("code %d\n%s", out.Code, out.Text)
+	}
+	var down struct {
+		Host   string
+		Purged bool
+	}
+	if out = p.Run(p.Host(), p.Bin, "down", "--data-dir", p.Data(p.Host()), "--host", p.Host(), "-o", "json"); out.Code != 0 || json.Unmarshal([]byte(out.Text), &down) != nil || down.Purged {
+		t.Errorf("code %d\n%s", out.Code, out.Text)
+	}
+}

@@ -1,0 +1,281 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
+	"pando.run/pando/api"
+)
+
+// columns writes rows of tab-separated cells as an aligned table.
+func columns(w io.Writer, rows ...string) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, r := range rows {
+		fmt.Fprintln(t, r)
+	}
+	_ = t.Flush() // the reader is gone
+}
+
+func row(cells ...any) string {
+	text := make([]string, len(cells))
+	for i, c := range cells {
+		text[i] = fmt.Sprint(c)
+		if text[i] == "" {
+			text[i] = "-"
+		}
+	}
+	return strings.Join(text, "\t")
+}
+
+// oneLine is a service after something was done to it.
+func oneLine(w io.Writer, st pando.ServiceStatus) {
+	fmt.Fprintf(w, "%s  revision %d  %s (%s)  VIP %s\n", st.ServiceKey, st.Target, st.Phase, st.Reason, st.VIP)
+}
+
+// services is a line per service.
+func services(w io.Writer, all []pando.ServiceStatus) {
+	if len(all) == 0 {
+		fmt.Fprintln(w, "no services yet: pando deploy SPEC.yaml")
+		return
+	}
+	rows := []string{row("SERVICE", "PHASE", "INSTANCES", "REV", "VIP", "PORTS", "REASON")}
+	for _, st := range all {
+		rows = append(rows, row(st.ServiceKey, st.Phase, fmt.Sprintf("%d of %s", st.InRotation, bounds(st.Scale)), st.Target, st.VIP, ports(st.Ports), st.Reason))
+	}
+	columns(w, rows...)
+}
+
+// bounds is how many instances there may be.
+func bounds(s pando.Scale) string {
+	if s.Min == s.Max {
+		return strconv.Itoa(s.Min)
+	}
+	return fmt.Sprintf("%d to %d", s.Min, s.Max)
+}
+
+func ports(all []pando.Port) string {
+	var out []string
+	for _, p := range all {
+		out = append(out, fmt.Sprintf("%d/%s", p.Published, p.Protocol))
+	}
+	return strings.Join(out, ",")
+}
+
+// instances is a line per instance.
+func instances(w io.Writer, all []pando.ServiceStatus, now time.Time) {
+	rows := []string{row("SERVICE", "INSTANCE", "HOST", "ENDPOINT", "REV", "PHASE", "FOR", "REASON")}
+	for _, st := range all {
+		for _, i := range st.Instances {
+			rows = append(rows, row(st.ServiceKey, i.ID, i.Host, i.Endpoint, i.Revision, i.Phase, brief(now.Sub(i.Since)), i.Reason))
+		}
+	}
+	if len(rows) == 1 {
+		fmt.Fprintln(w, "no instances")
+		return
+	}
+	columns(w, rows...)
+}
+
+// whole is everything about one service.
+func whole(w io.Writer, st pando.ServiceStatus, now time.Time) {
+	lines := []string{
+		row("service", st.ServiceKey),
+		row("phase", fmt.Sprintf("%s (%s)", st.Phase, st.Reason)),
+		row("revision", revision(st)),
+		row("address", strings.TrimSpace(fmt.Sprintf("%s  %s  %s", st.VIP, st.DNS, ports(st.Ports)))),
+		row("instances", fmt.Sprintf("%d in rotation, budget %s", st.InRotation, bounds(st.Scale))),
+	}
+	if st.Pin.Holds(now) {
+		until := "until it is lifted"
+		if !st.Pin.Until.IsZero() {
+			until = "for another " + brief(st.Pin.Until.Sub(now))
+		}
+		lines = append(lines, row("pinned", fmt.Sprintf("at %d %s, by %s", st.Pin.Instances, until, st.Pin.By)))
+	}
+	if st.Problem != nil {
+		lines = append(lines, row("problem", strings.TrimSpace(fmt.Sprintf("%s %s", st.Problem.Instance, st.Problem.Reason))))
+		for _, l := range st.Problem.Lines {
+			lines = append(lines, "\t| "+l)
+		}
+	}
+	columns(w, lines...)
+	if len(st.Instances) > 0 {
+		fmt.Fprintln(w)
+		instances(w, []pando.ServiceStatus{st}, now)
+	}
+}
+
+func revision(st pando.ServiceStatus) string {
+	if st.Current == st.Target {
+		return strconv.Itoa(st.Current)
+	}
+	return fmt.Sprintf("%d, on the way to %d", st.Current, st.Target)
+}
+
+func hosts(w io.Writer, all []pando.Host) {
+	rows := []string{row("HOST", "ADDRESS", "CPUS", "MEMORY", "INSTANCES IN", "VERSION")}
+	for _, h := range all {
+		rows = append(rows, row(h.Name, h.Address, h.CPUs, fmt.Sprintf("%.1f GiB", float64(h.Memory)/(1<<30)), h.Instances4, h.Version))
+	}
+	columns(w, rows...)
+}
+
+func commits(w io.Writer, all []pando.StateCommit) {
+	rows := []string{row("COMMIT", "TIME", "BY", "MESSAGE")}
+	for _, c := range all {
+		message := c.Message
+		if len(c.Conflicts) > 0 {
+			message += " (both versions kept of " + strings.Join(c.Conflicts, ", ") + ")"
+		}
+		rows = append(rows, row(c.Commit.String()[:10], time.Unix(c.At, 0).Format("2006-01-02 15:04:05"), c.Instance, message))
+	}
+	columns(w, rows...)
+}
+
+// indent is below the text of a line of `pando why`.
+const indent = "                         "
+
+// because prints one intent or decision: when, what, about whom, and the reason; below it how it went on.
+func because(w io.Writer, b pando.Because) {
+	if d := b.Decision; d != nil {
+		fmt.Fprintf(w, "%s  %-11s%s: %s\n", clock(d.At), d.Kind, who(d.By, d.Instance), d.Reason)
+		for _, l := range d.Lines {
+			fmt.Fprintf(w, "%s| %s\n", indent, l)
+		}
+		return
+	}
+	i := b.Intent
+	about := i.By.String()
+	if i.Instance != "" && string(i.Instance) != i.By.Name {
+		about = fmt.Sprintf("%s → %s", i.By, i.Instance)
+	}
+	fmt.Fprintf(w, "%s  %-11s%s: %s%s\n", clock(i.Asked()), i.Verb, about, i.History[0].Reason, inputs(i.Inputs))
+	if len(i.History) > 1 {
+		fmt.Fprintf(w, "%s%s\n", indent, steps(i.History))
+	}
+}
+
+// steps is how an intent went on after it was asked: each state with the time since then, and its reason where it is news.
+func steps(h []pando.Transition) string {
+	var out []string
+	for n, t := range h[1:] {
+		text := fmt.Sprintf("%s +%s", t.State, brief(t.At.Sub(h[0].At)))
+		if t.Reason != h[n].Reason && t.Reason != "" {
+			text += " (" + t.Reason + ")"
+		}
+		out = append(out, text)
+	}
+	return strings.Join(out, " → ")
+}
+
+// inputs are what a decision looked at.
+func inputs(m map[string]float64) string {
+	var out []string
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		out = append(out, fmt.Sprintf("%s %g", k, m[k]))
+	}
+	if out == nil {
+		return ""
+	}
+	return "  [" + strings.Join(out, ", ") + "]"
+}
+
+func who(by pando.Asker, i pando.InstanceID) string {
+	if i == "" {
+		return by.String()
+	}
+	return string(i)
+}
+
+func clock(t time.Time) string { return t.Local().Format("15:04:05.000") }
+
+// brief is a duration with the two figures that matter.
+func brief(d time.Duration) string {
+	switch d = max(0, d); {
+	case d < time.Millisecond:
+		return d.Round(10 * time.Microsecond).String()
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < time.Minute:
+		return d.Round(100 * time.Millisecond).String()
+	case d < time.Hour:
+		return d.Round(time.Second).String()
+	case d < 48*time.Hour:
+		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+	}
+	return fmt.Sprintf("%dd", d/(24*time.Hour))
+}
+
+// tell prints one change as a line.
+func (o *command) tell(e api.Event) {
+	if o.json {
+		_ = json.NewEncoder(o.env.Stdout).Encode(e) // the reader is gone
+		return
+	}
+	text := changed(e)
+	if e.Deleted {
+		text = "gone"
+	}
+	_, name, _ := strings.Cut(strings.TrimPrefix(string(e.Key), string(pando.Root)), "/")
+	fmt.Fprintf(o.env.Stdout, "%s  %-9s %s  %s\n", clock(time.Now()), e.Kind, strings.TrimPrefix(name, string(pando.DefaultTenant)+"/"), text)
+}
+
+// changed says in words what a record says now.
+func changed(e api.Event) string {
+	switch e.Kind {
+	case pando.KindService:
+		s := as[pando.Service](e)
+		return fmt.Sprintf("%s (%s), revision %d", s.Phase, s.Reason, s.Target)
+	case pando.KindRevision:
+		r := as[pando.Revision](e)
+		return strings.TrimSpace(string(r.State) + " " + r.Reason)
+	case pando.KindInstance:
+		i := as[pando.Instance](e)
+		return fmt.Sprintf("%s (%s)", i.Phase, i.Reason)
+	case pando.KindIntent:
+		i := as[pando.Intent](e)
+		return fmt.Sprintf("%s by %s: %s (%s)", i.Verb, i.By, i.State, i.Reason)
+	case pando.KindDecision:
+		d := as[pando.Decision](e)
+		return fmt.Sprintf("%s by %s: %s", d.Kind, who(d.By, d.Instance), d.Reason)
+	case pando.KindHead:
+		return "state is at " + as[pando.StateHead](e).Commit.String()[:10]
+	case pando.KindHost:
+		return "joined"
+	}
+	return ""
+}
+
+// as reads the value of an event; one that cannot be read is shown as nothing.
+func as[T any](e api.Event) (v T) {
+	_ = json.Unmarshal(e.Value, &v)
+	return v
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+func kernelRelease() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return "unknown"
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}
