@@ -5,13 +5,24 @@ package probe
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
 	"strings"
+	"unicode"
+
+	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+)
+
+// What a probe reads of an answer, and what it tells of it.
+const (
+	headerBytesMax = 64 << 10
+	lineBytesMax   = 256
+	toldBytesMax   = 500
 )
 
 // Prober implements pando.Prober.
@@ -20,12 +31,13 @@ type Prober struct{ client *http.Client }
 // New returns a prober. It keeps no connection between two probes: each shows that a new one is accepted.
 func New() *Prober {
 	return &Prober{client: &http.Client{
-		Transport:     &http.Transport{DisableKeepAlives: true, Proxy: nil},
+		Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true, Proxy: nil, MaxResponseHeaderBytes: headerBytesMax},
+		// A redirect is an answer: where it leads may be another machine, which says nothing of this instance.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
 
-// Probe returns nil when the instance answered as p wants.
+// Probe returns nil when the instance answered as the probe wants, else an error that says what it answered.
 func (p *Prober) Probe(ctx context.Context, want pando.Probe, s pando.Sandbox, fallback pando.Port) error {
 	port := want.Port
 	if port == 0 {
@@ -36,29 +48,29 @@ func (p *Prober) Probe(ctx context.Context, want pando.Probe, s pando.Sandbox, f
 	case pando.ProbeTCP:
 		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", at)
 		if err != nil {
-			return fmt.Errorf("probe tcp %d of %s: %w", port, s.Instance(), err)
+			return fmt.Errorf("probe tcp %d of %s: %w", port, s.Instance(), told(ctx, err))
 		}
 		return c.Close()
 	case pando.ProbeHTTP:
 		if err := p.get(ctx, "http://"+at+want.Path); err != nil {
-			return fmt.Errorf("probe http GET :%d%s of %s: %w", port, want.Path, s.Instance(), err)
+			return fmt.Errorf("probe http GET :%d%s of %s: %w", port, want.Path, s.Instance(), told(ctx, err))
 		}
 		return nil
 	case pando.ProbeExec:
 		code, output, err := s.Exec(ctx, want.Command)
-		if err != nil {
-			return fmt.Errorf("probe exec %s in %s: %w", strings.Join(want.Command, " "), s.Instance(), err)
-		}
-		if code != 0 {
+		if err == nil && code != 0 {
 			first, _, _ := strings.Cut(strings.TrimSpace(string(output)), "\n")
-			return fmt.Errorf("probe exec %s in %s: it exited with %d: %q", strings.Join(want.Command, " "), s.Instance(), code, first)
+			err = fmt.Errorf("it exited with %d: %q", code, first)
+		}
+		if err != nil {
+			return fmt.Errorf("probe exec %s in %s: %w", strings.Join(want.Command, " "), s.Instance(), told(ctx, err))
 		}
 		return nil
 	}
 	return fmt.Errorf("%w: an instance with an explicit probe tells by itself; it cannot be asked", pando.ErrInvalid)
 }
 
-// get asks for one page and reads no more of it than its first line.
+// get asks for one page and reads no more of it than its first line, and that only to tell of it.
 func (p *Prober) get(ctx context.Context, url string) error {
 	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -72,6 +84,36 @@ func (p *Prober) get(ctx context.Context, url string) error {
 	if a.StatusCode >= 200 && a.StatusCode < 400 {
 		return nil
 	}
-	line, _, _ := bufio.NewReaderSize(a.Body, 256).ReadLine()
+	line, _, _ := bufio.NewReaderSize(a.Body, lineBytesMax).ReadLine()
 	return fmt.Errorf("it answered %s: %q", a.Status, line)
+}
+
+// answer is an error whose text is fit for a record: short, and with nothing that a terminal would obey.
+type answer struct {
+	text  string
+	cause error
+}
+
+func (a answer) Error() string { return a.text }
+func (a answer) Unwrap() error { return a.cause }
+
+// told says of an error what helps whoever reads it.
+func told(ctx context.Context, err error) error {
+	text := err.Error()
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		text = "no answer in time (`timeout` in the spec): " + text
+	case errors.Is(err, unix.ECONNREFUSED):
+		text += " (nothing listens there; the program has to listen on every address, not on 127.0.0.1 alone)"
+	}
+	text = strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, strings.ToValidUTF8(text, string(unicode.ReplacementChar)))
+	if len(text) > toldBytesMax {
+		text = strings.ToValidUTF8(text[:toldBytesMax], "") + "…"
+	}
+	return answer{text, err}
 }

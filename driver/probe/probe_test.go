@@ -2,13 +2,17 @@ package probe
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
 )
@@ -34,15 +38,53 @@ func TestHTTP(t *testing.T) {
 		http.Error(w, "no database\nmore", http.StatusServiceUnavailable)
 	})
 	pages.HandleFunc("/slow", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	pages.HandleFunc("/endless", func(w http.ResponseWriter, r *http.Request) {
+		for r.Context().Err() == nil {
+			if _, err := w.Write(make([]byte, 64<<10)); err != nil {
+				return
+			}
+		}
+	})
+	pages.HandleFunc("/sick-endless", func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusInternalServerError)
+		for r.Context().Err() == nil {
+			if _, err := w.Write([]byte(strings.Repeat("\x1b[2J", 1000))); err != nil {
+				return
+			}
+		}
+	})
+	pages.HandleFunc("/long-header", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X", strings.Repeat("x", 1<<20)) })
+	pages.HandleFunc("/trickle", func(w http.ResponseWriter, r *http.Request) {
+		c, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		for _, b := range []byte("HTTP/1.1 200 OK\r\nX: ") {
+			_, _ = c.Write([]byte{b})
+		}
+		_, _ = c.Read(make([]byte, 1)) // until the prober hangs up
+	})
+	pages.HandleFunc("/nonsense", func(w http.ResponseWriter, _ *http.Request) {
+		if c, _, err := w.(http.Hijacker).Hijack(); err == nil {
+			_, _ = c.Write([]byte("\x1b]0;title\x07 220 mail.example.org ESMTP " + strings.Repeat("y", 5000) + "\r\n"))
+			c.Close()
+		}
+	})
 	s := httptest.NewServer(pages)
 	defer s.Close()
 	port := netip.MustParseAddrPort(s.Listener.Addr().String()).Port()
 	for _, c := range []struct{ path, want string }{
-		{"/ok", ""}, {"/moved", ""}, {"/sick", `503 Service Unavailable: "no database"`}, {"/slow", "deadline exceeded"},
+		{"/ok", ""}, {"/moved", ""}, {"/endless", ""}, {"/sick", `503 Service Unavailable: "no database"`}, {"/slow", "no answer in time"},
+		{"/trickle", "no answer in time"}, {"/nowhere", "404 Not Found"}, {"/sick-endless", "500 Internal Server Error"}, {"/long-header", "header"},
+		{"/nonsense", "malformed HTTP"},
 	} {
 		err := ask(t, pando.Probe{Kind: pando.ProbeHTTP, Path: c.path}, port)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("GET %s: %v, want %q", c.path, err, c.want)
+		}
+		if err != nil && (len(err.Error()) > 2*toldBytesMax || strings.ContainsAny(err.Error(), "\x1b\x07\n")) {
+			t.Errorf("GET %s: what it answered is told in %d bytes: %.100q", c.path, len(err.Error()), err)
 		}
 	}
 }
@@ -57,7 +99,42 @@ func TestTCP(t *testing.T) {
 		t.Error(err)
 	}
 	l.Close()
-	if err := ask(t, pando.Probe{Kind: pando.ProbeTCP}, port); err == nil || !strings.Contains(err.Error(), "refused") {
+	if err := ask(t, pando.Probe{Kind: pando.ProbeTCP}, port); err == nil || !strings.Contains(err.Error(), "refused") || !errors.Is(err, unix.ECONNREFUSED) || !strings.Contains(err.Error(), "127.0.0.1 alone") {
 		t.Errorf("nobody listens, but the probe says %v", err)
+	}
+}
+
+func TestExplicitCannotBeAsked(t *testing.T) {
+	if err := ask(t, pando.Probe{}, 1); !errors.Is(err, pando.ErrInvalid) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A backlog that is full answers no connection: the probe ends with its deadline.
+func TestTCPOfOneThatDoesNotAccept(t *testing.T) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	at, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := uint16(at.(*unix.SockaddrInet4).Port)
+	for range 5 { // what the backlog takes is taken
+		if err = ask(t, pando.Probe{Kind: pando.ProbeTCP}, port); err != nil {
+			break
+		}
+		c, derr := net.DialTimeout("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port))), 500*time.Millisecond)
+		if derr == nil {
+			defer c.Close()
+		}
+	}
+	if err == nil || !strings.Contains(err.Error(), "no answer in time") {
+		t.Errorf("got %v", err)
 	}
 }

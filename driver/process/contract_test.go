@@ -104,3 +104,29 @@ func TestHostsFilesAreReadOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// A command that does not end in time goes with everything that it started in its group; the program stays.
+func TestDeadlineEndsTheWholeCommand(t *testing.T) {
+	b := run(t, newDriver(t, 0), nil, "sleep", "60")
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, _, err := b.Exec(ctx, []string{"sh", "-c", "sleep 300 & sleep 300 & sleep 300"}); err == nil {
+		t.Fatal("it came to an end")
+	}
+	awaitUsage(t, b, func(u pando.Usage) bool { return u.PIDs == 1 })
+}
+
+func TestCommandHasTheProgramsRightsAndEnvironment(t *testing.T) {
+	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.User, s.Environment = "nobody", map[string]string{"WORD": "said"} }, "sleep", "60")
+	got := inside(t, b, "echo $(id -un) $WORD $PANDO_INSTANCE $(sed -n 's/CapEff:\t//p' /proc/self/status)")
+	if got != "nobody said web-1 0000000000000000" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestCommandThatIsNotThereIsNamed(t *testing.T) {
+	b := run(t, newDriver(t, 0), nil, "sleep", "60")
+	if _, _, err := b.Exec(t.Context(), []string{"no-such-check"}); err == nil || !strings.Contains(err.Error(), "no-such-check") {
+		t.Errorf("got %v", err)
+	}
+}
