@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"strings"
 	"unicode"
 
@@ -101,7 +102,7 @@ func (a answer) Unwrap() error { return a.cause }
 func told(ctx context.Context, err error) error {
 	text := err.Error()
 	switch {
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+	case errors.Is(ctx.Err(), context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded): // the dialler is a moment earlier
 		text = "no answer in time (`timeout` in the spec): " + text
 	case errors.Is(err, unix.ECONNREFUSED):
 		text += " (nothing listens there; the program has to listen on every address, not on 127.0.0.1 alone)"
