@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -56,9 +55,10 @@ func fork(p program, groups string, stdio *os.File) (int, error) {
 // v1; in v2 there are no threads to join, so the program is cloned into it. Never is a thread's id written to cgroup.procs,
 // which would move the whole shim.
 func enter(e pando.CgroupEntry, groups string, attr *syscall.SysProcAttr) error {
-	tid := strconv.Itoa(unix.Gettid())
 	for _, file := range e.Tasks {
-		if err := os.WriteFile(groups+file, []byte(tid), 0); err != nil {
+		// 0 is the writing thread. Only for its own sake does the kernel not stop all forks of the machine first, which
+		// waits for a grace period of RCU: 0.2 ms instead of 9 for each group.
+		if err := os.WriteFile(groups+file, []byte("0"), 0); err != nil {
 			return fmt.Errorf("join the cgroup %s: %w", filepath.Dir(file), err)
 		}
 	}
