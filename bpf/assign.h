@@ -38,7 +38,7 @@ struct assign_config {
 	__u32 kib_ns;        /* cost of 1024 bytes on a unit */
 	__u32 targets;       /* K: how many units the state is pushed to, up to ASSIGN_TARGETS_MAX */
 	__u32 pool;          /* units that may be used: ids 0 … pool-1, up to ASSIGN_UNITS */
-	__u32 heavy_bytes;   /* a flow with more than this per window is heavy; 0: none is */
+	__u32 pad;
 };
 
 /* What is known of the units. User space writes accepting and, once a tick, the true queues. */
@@ -64,7 +64,6 @@ struct assign_flow {
 	__u32 epoch;        /* units that it has had, this one included */
 	__u32 position;     /* packets since this epoch began */
 	__u16 unit, previous; /* of this epoch and of the one before */
-	__u32 pad;
 };
 
 enum assign_result {
@@ -263,7 +262,10 @@ inlined int assign_packet(const struct assign_config *c, struct assign_units *u,
 	if (f->unit >= ASSIGN_UNITS)
 		return 0;
 
-	__u32 at = f->unit & 63;
+	__u32 at = f->unit;
+
+	ASSIGN_OPAQUE(at); /* or the compiler sees that the mask changes nothing, and the verifier does not */
+	at &= 63;
 	u->finish[at] = assign_max(u->finish[at], now) + cost;
 	f->finish = assign_max(u->finish[at], assign_max(f->ready, now) + cost);
 	f->alone = assign_max(assign_max(f->alone, f->ready), now) + cost;

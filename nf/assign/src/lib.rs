@@ -39,8 +39,8 @@ pub struct Config {
     pub targets: u32,
     /// Units that may be used: ids 0 to pool - 1.
     pub pool: u32,
-    /// A flow with more bytes than this per window is heavy; 0: none is.
-    pub heavy_bytes: u32,
+    /// No meaning.
+    pub pad: u32,
 }
 
 /// What is known of the units: `struct assign_units`.
@@ -89,8 +89,6 @@ pub struct Flow {
     pub unit: u16,
     /// The unit of the epoch before.
     pub previous: u16,
-    /// No meaning.
-    pub pad: u32,
 }
 
 /// What happened to a packet: bits of `enum assign_result`.
@@ -136,7 +134,7 @@ impl Config {
             kib_ns: (8_192_000_000_000 / bits_per_second.max(1)) as u32,
             targets: 2,
             pool: UNITS as u32,
-            heavy_bytes: 0,
+            pad: 0,
         }
     }
 
@@ -178,7 +176,6 @@ impl Default for Flow {
             position: 0,
             unit: NONE,
             previous: NONE,
-            pad: 0,
         }
     }
 }

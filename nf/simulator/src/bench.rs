@@ -127,7 +127,6 @@ impl Variant {
                     "size_bytes" => c.size_bytes = number as u32,
                     "targets" => c.targets = number as u32,
                     "pool" => c.pool = number as u32,
-                    "heavy_bytes" => c.heavy_bytes = number as u32,
                     "lambda" => self.lambda = number,
                     "reallocate_ms" => self.reallocate_ms = number as u64,
                     "average_ms" => self.average_ms = number,

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 ///
 /// A variant is a rule (vanilla, flow, paper, blind, star, clairvoyant, infinite), followed by options with commas:
 /// fifo or fair, and KEY=NUMBER with the keys parts (of a unit, for a virtual clock), gap_ns (T), size_bytes (B), targets (K), lambda, pull_ns,
-/// believed_pull_ns, stick_ns, crowded_ns, grow_ns, grow_every_ns, pool, heavy_bytes, reallocate_ms, average_ms,
+/// believed_pull_ns, stick_ns, crowded_ns, grow_ns, grow_every_ns, pool, reallocate_ms, average_ms,
 /// remember_ms, fill, slowness, ahead_ms.
 #[derive(Parser, Debug)]
 #[command(version)]

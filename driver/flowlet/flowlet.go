@@ -1,0 +1,301 @@
+// Package flowlet steers the flowlets of one device to units of network functions, inside the kernel: a tcx program finds
+// a packet's flow, decides its unit by the rule of bpf/assign.h, puts a metadata header in front and sends it out of
+// the unit's device (SNF §3, §4).
+//
+// It never decides how many units there are: it is told which accept and how long their queues are, and tells what came.
+// What is pinned goes on without a process.
+package flowlet
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/bits"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/rlimit"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// Units is how many units one device's flowlets are spread over at most.
+	Units = 64
+	// HeaderBytes is what the metadata header adds to a packet: a unit's device needs an MTU that much larger.
+	HeaderBytes = 32
+	// FlowsMax is how many flows are known at once if Config does not say.
+	FlowsMax = 1 << 18
+)
+
+// ErrMTU is a device that cannot carry a packet with its header.
+var ErrMTU = errors.New("no room for the metadata header")
+
+// Rule is what the assignment goes by. The names in brackets are those of SNF.
+type Rule struct {
+	Gap       time.Duration // [T] a longer silence ends a flowlet
+	SizeBytes uint32        // [B] more than this starts a new one; 0: no limit
+	Targets   uint32        // [K] units that state is pushed to, up to 3
+	Pull      time.Duration // what fetching state from another unit costs
+	Stick     time.Duration // [λ] how much sooner another unit must be to be worth a move
+	Crowded   time.Duration // others delay a flow by more than this: only its own packets hold its state back
+	Grow      time.Duration // the least backlog of all units that asks for one more
+	GrowEvery time.Duration // at most one more in this time
+	Window    time.Duration // of a flow's demand
+	UnitBits  uint64        // capacity of a unit in bits per second
+	PacketNS  uint32        // and its cost of a packet of no bytes, in nanoseconds
+	Pool      uint32        // units that the rule may take into service: ids 0 … Pool-1
+}
+
+// DefaultRule is the rule for units of so many bits per second in a pool; nf/assign (Config::of) says why.
+func DefaultRule(unitBits uint64, pool int) Rule {
+	return Rule{
+		Gap: 500 * time.Microsecond, SizeBytes: 30_000, Targets: 2,
+		Pull: 130 * time.Microsecond, Stick: 130 * time.Microsecond, Crowded: time.Millisecond,
+		Grow: 100 * time.Microsecond, GrowEvery: 200 * time.Microsecond, Window: time.Millisecond,
+		UnitBits: unitBits, Pool: uint32(pool),
+	}
+}
+
+// kernel is the rule as the program reads it.
+func (r Rule) kernel() (flowletAssignConfig, error) {
+	if r.UnitBits == 0 || r.Pool == 0 || r.Pool > Units || r.Targets > 3 {
+		return flowletAssignConfig{}, fmt.Errorf("rule: capacity %d bit/s, pool %d, %d targets: give a capacity, a pool of 1 to %d and at most 3 targets",
+			r.UnitBits, r.Pool, r.Targets, Units)
+	}
+	return flowletAssignConfig{
+		GapNs: uint64(r.Gap), PullNs: uint64(r.Pull), StickNs: uint64(r.Stick), CrowdedNs: uint64(r.Crowded),
+		GrowNs: uint64(r.Grow), GrowEveryNs: uint64(r.GrowEvery), WindowNs: uint64(r.Window),
+		SizeBytes: r.SizeBytes, PacketNs: r.PacketNS, KibNs: uint32(8_192_000_000_000 / r.UnitBits), Targets: r.Targets, Pool: r.Pool,
+	}, nil
+}
+
+// Config says what to steer.
+type Config struct {
+	PinDir   string // a folder of a bpffs for this device alone; "": nothing outlives the Driver
+	Device   string // where packets come in; "": the program is loaded and attached nowhere
+	Rule     Rule
+	FlowsMax uint32 // flows known at once; 0: FlowsMax of the package
+}
+
+// Driver steers one device. Its methods may not be called at the same time.
+type Driver struct {
+	Config
+	objects flowletObjects
+	memory  *ebpf.Memory // of flowlet_units
+	link    link.Link
+	mtu     int
+}
+
+// Open loads the program, or takes over what an earlier Driver pinned with its flows, and attaches it.
+func Open(c Config) (*Driver, error) {
+	spec, err := loadFlowlet()
+	if err != nil {
+		return nil, fmt.Errorf("read the flowlet program: %w", err)
+	}
+	d := &Driver{Config: c}
+	if err := d.load(spec); err != nil {
+		return nil, err
+	}
+	if c.Device != "" {
+		if err := d.attach(); err != nil {
+			d.Close()
+			return nil, err
+		}
+	}
+	return d, nil
+}
+
+func (d *Driver) load(spec *ebpf.CollectionSpec) error {
+	rule, err := d.Rule.kernel()
+	if err != nil {
+		return err
+	}
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return fmt.Errorf("load the flowlet program: %w", err)
+	}
+	if d.FlowsMax > 0 {
+		spec.Maps["flowlet_flows"].MaxEntries = d.FlowsMax
+	}
+	options := ebpf.CollectionOptions{}
+	if d.PinDir != "" {
+		if err := os.MkdirAll(d.PinDir, 0o700); err != nil {
+			return fmt.Errorf("make a folder for pins: %w", err)
+		}
+		options.Maps.PinPath = d.PinDir
+		for _, m := range spec.Maps {
+			m.Pinning = ebpf.PinByName
+		}
+	}
+	if err := spec.LoadAndAssign(&d.objects, &options); err != nil {
+		return fmt.Errorf("load the flowlet program: %w", err)
+	}
+	if d.memory, err = d.objects.FlowletUnits.Memory(); err != nil {
+		d.objects.Close()
+		return fmt.Errorf("map the table of units: %w", err)
+	}
+	return d.objects.FlowletConfig.Put(uint32(0), rule)
+}
+
+func (d *Driver) attach() error {
+	device, err := netlink.LinkByName(d.Device)
+	if err != nil {
+		return fmt.Errorf("device %s: %w", d.Device, err)
+	}
+	d.mtu = device.Attrs().MTU
+	pin := filepath.Join(d.PinDir, "link")
+	if d.PinDir != "" {
+		if l, err := link.LoadPinnedLink(pin, nil); err == nil {
+			info, err := l.Info()
+			if err == nil && info.TCX() != nil && int(info.TCX().Ifindex) == device.Attrs().Index {
+				d.link = l
+				return l.Update(d.objects.Flowlet)
+			}
+			_ = l.Unpin() // of a device that is gone
+			l.Close()
+		}
+	}
+	d.link, err = link.AttachTCX(link.TCXOptions{Interface: device.Attrs().Index, Program: d.objects.Flowlet, Attach: ebpf.AttachTCXIngress})
+	if err != nil {
+		return fmt.Errorf("attach flowlet steering at %s: %w", d.Device, err)
+	}
+	if d.PinDir != "" {
+		if err := d.link.Pin(pin); err != nil {
+			return fmt.Errorf("pin flowlet steering at %s: %w", d.Device, err)
+		}
+	}
+	return nil
+}
+
+// SetUnit says through which device a unit is reached. Its MTU has to be HeaderBytes above that of the device where
+// packets come in: else ErrMTU.
+func (d *Driver) SetUnit(id int, device string) error {
+	if id < 0 || id >= int(d.Rule.Pool) {
+		return fmt.Errorf("unit %d: the pool has units 0 to %d", id, d.Rule.Pool-1)
+	}
+	l, err := netlink.LinkByName(device)
+	if err != nil {
+		return fmt.Errorf("device %s of unit %d: %w", device, id, err)
+	}
+	if mtu := l.Attrs().MTU; mtu < d.mtu+HeaderBytes {
+		return fmt.Errorf("%w: device %s of unit %d has MTU %d, %s has %d: `ip link set %s mtu %d`, and the same at its peer",
+			ErrMTU, device, id, mtu, d.Device, d.mtu, device, d.mtu+HeaderBytes)
+	}
+	return d.objects.FlowletDevices.Put(uint32(id), uint32(l.Attrs().Index))
+}
+
+// Offsets within struct assign_units.
+const (
+	offsetAccepting = 8 * Units
+	offsetBytes     = offsetAccepting + 16
+)
+
+// Demand is what came since the units were first steered to, in bytes, and the units that accept: more than were set if
+// the rule took some into service.
+func (d *Driver) Demand() (bytes, accepting uint64, err error) {
+	var words [24]byte
+	if _, err := d.memory.ReadAt(words[:], offsetAccepting); err != nil {
+		return 0, 0, fmt.Errorf("read the table of units: %w", err)
+	}
+	return binary.NativeEndian.Uint64(words[offsetBytes-offsetAccepting:]), binary.NativeEndian.Uint64(words[:]), nil
+}
+
+// Tick tells the rule the truth once a millisecond or so: which units accept (bit i: unit i), and how long each has to work
+// on what it was given; a unit without an entry keeps the rule's own account.
+func (d *Driver) Tick(accepting uint64, backlog map[int]time.Duration) error {
+	if beyond := bits.Len64(accepting); beyond > int(d.Rule.Pool) {
+		return fmt.Errorf("unit %d accepts, the pool has units 0 to %d", beyond-1, d.Rule.Pool-1)
+	}
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return fmt.Errorf("read the clock of the kernel's programs: %w", err)
+	}
+	var errs []error
+	for id, left := range backlog {
+		errs = append(errs, d.write(8*id, uint64(now.Nano()+int64(left))))
+	}
+	return errors.Join(append(errs, d.write(offsetAccepting, accepting))...)
+}
+
+func (d *Driver) write(offset int, value uint64) error {
+	var word [8]byte
+	binary.NativeEndian.PutUint64(word[:], value)
+	if _, err := d.memory.WriteAt(word[:], int64(offset)); err != nil {
+		return fmt.Errorf("write the table of units: %w", err)
+	}
+	return nil
+}
+
+// Counts says what happened since the program was first loaded.
+type Counts struct {
+	Packets, Bytes, Flows, Flowlets, Moves, Grown uint64
+	Others                                        uint64 // passed on untouched: neither TCP nor UDP, fragments without ports
+	NoUnit, Full, NoHeader                        uint64 // dropped: no unit accepts; the flow table is full; no room for the header
+	Aggregates                                    uint64 // packets that a device had glued together: switch its GRO off
+}
+
+// Counts reads the counters.
+func (d *Driver) Counts() (Counts, error) {
+	var c Counts
+	for i, into := range []*uint64{&c.Packets, &c.Bytes, &c.Flows, &c.Flowlets, &c.Moves, &c.Grown, &c.Others, &c.NoUnit, &c.Full, &c.NoHeader, &c.Aggregates} {
+		var perCPU []uint64
+		if err := d.objects.FlowletCounts.Lookup(uint32(i), &perCPU); err != nil {
+			return c, fmt.Errorf("read the counters of flowlet steering: %w", err)
+		}
+		for _, n := range perCPU {
+			*into += n
+		}
+	}
+	return c, nil
+}
+
+// Sweep forgets the flows that have been silent for longer than idle, and returns how many are left. A flow that comes back
+// later begins anew, with no state.
+func (d *Driver) Sweep(idle time.Duration) (int, error) {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return 0, fmt.Errorf("read the clock of the kernel's programs: %w", err)
+	}
+	var key flowletFlowletKey
+	var flow flowletFlowletFlow
+	var silent []flowletFlowletKey
+	left := 0
+	entries := d.objects.FlowletFlows.Iterate()
+	for entries.Next(&key, &flow) {
+		if int64(flow.Flow.Seen)+int64(idle) < now.Nano() {
+			silent = append(silent, key)
+		} else {
+			left++
+		}
+	}
+	if err := entries.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
+		return left, fmt.Errorf("look through the flow table: %w", err)
+	}
+	for _, k := range silent {
+		if err := d.objects.FlowletFlows.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return left, fmt.Errorf("forget a flow: %w", err)
+		}
+	}
+	return left, nil
+}
+
+// Close lets go of the program. What was pinned goes on; see Remove.
+func (d *Driver) Close() error {
+	var err error
+	if d.link != nil {
+		err = d.link.Close()
+	}
+	return errors.Join(err, d.objects.Close())
+}
+
+// Remove ends the steering, pinned or not, and closes.
+func (d *Driver) Remove() error {
+	err := d.Close()
+	if d.PinDir != "" {
+		err = errors.Join(err, os.RemoveAll(d.PinDir))
+	}
+	return err
+}
