@@ -35,7 +35,7 @@ func newCommand(env Env) *command {
 }
 
 func (o *command) operators() []*cobra.Command {
-	return []*cobra.Command{o.deploy(), o.ps(), o.status(), o.why(), o.logs(), o.watch(), o.scale(), o.rm(), o.state(), o.hosts(), o.spec(), o.version()}
+	return []*cobra.Command{o.deploy(), o.ps(), o.status(), o.why(), o.logs(), o.watch(), o.scale(), o.rm(), o.state(), o.hosts(), o.spec(), o.doctor(), o.version()}
 }
 
 // format is the flag -o.

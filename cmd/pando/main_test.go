@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -169,5 +170,23 @@ func TestBriefShowsTheTwoFiguresThatMatter(t *testing.T) {
 		if got := brief(d); got != want {
 			t.Errorf("%s: %s, want %s", d, got, want)
 		}
+	}
+}
+
+func TestDoctorExaminesThisMachine(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("the trials need root")
+	}
+	var report struct {
+		Fit    bool
+		Checks []struct{ Name, State, Costs, Mend string }
+	}
+	got := invoke("", "doctor", "--data-dir", t.TempDir(), "-o", "json")
+	if got.code != 0 || json.Unmarshal([]byte(got.out), &report) != nil || !report.Fit || len(report.Checks) < 15 {
+		t.Errorf("%+v", got)
+	}
+	text := invoke("", "doctor", "--data-dir", "/proc/pando")
+	if text.code != 11 || text.err != "" || !strings.Contains(text.out, "MISSING  data folder") || !strings.Contains(text.out, "cannot run here without: data folder.") {
+		t.Errorf("code %d\n%s%s", text.code, text.out, text.err)
 	}
 }

@@ -1,0 +1,186 @@
+// Package kernel tries out what Pando needs of a machine, each thing by doing it once, and says of what is missing what
+// that costs and how to mend it. It leaves nothing behind: networks are made in a namespace that ends with the trial.
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
+)
+
+// Config says on which machine, seen from where, the trials run.
+type Config struct {
+	DataDir    string // where the store would be; need not exist
+	CgroupRoot string // /sys/fs/cgroup
+	Clock      pando.Clock
+}
+
+// State is how a trial ended.
+type State string
+
+const (
+	OK      State = "ok"
+	Missing State = "missing"
+)
+
+// Finding is what one trial found.
+type Finding struct {
+	Name   string `json:"name"`
+	State  State  `json:"state"`
+	Needed bool   `json:"needed"` // without it Pando does not run here
+	Found  string `json:"found"`  // what the kernel answered
+	Costs  string `json:"costs,omitempty"`
+	Mend   string `json:"mend,omitempty"`
+}
+
+// trial is one thing to try: it returns what it found, or why it is missing.
+type trial struct {
+	name, costs, mend string
+	needed            bool
+	try               func(Config) (string, error)
+}
+
+// trials are in the order in which they matter, root first. Costs says what one goes without, mend what to do about it.
+var trials = []trial{
+	{"root", "nothing can be started", "run the daemons as root (sudo pando up)", true, tryRoot},
+	{"kernel 6.6", "tcx programs and SO_PEERPIDFD came with it", "boot a newer kernel; Debian 12 has one in bookworm-backports", true, tryRelease},
+	{"bpf", "no flow is steered to an instance", "build the kernel with CONFIG_BPF_SYSCALL, or lift what forbids bpf() (lockdown, seccomp of a container)", true, tryBPF},
+	{"bpffs", "steering would not outlive the agent", "mount -t bpf bpf /sys/fs/bpf (`pando up` does it where it may)", true, tryBPFFS},
+	{"namespaces", "no sandbox can be made", "lift what forbids unshare() (a container's seccomp profile, user.max_net_namespaces)", true, tryNamespaces},
+	{"veth", "an instance has no network", "modprobe veth (CONFIG_VETH)", true, inside(tryVeth)},
+	{"dummy device", "a veth pair takes its place as the home of the VIPs: one more device, nothing else", "modprobe dummy (CONFIG_DUMMY)", false, inside(tryDummy)},
+	{"tcx", "packets cannot be steered on their way", "boot a kernel from 6.6 on with CONFIG_NET_XGRESS", true, inside(tryTCX)},
+	{"SO_PEERPIDFD", "who asks on an instance's socket cannot be told safely", "boot a kernel from 6.5 on", true, tryPeerPidfd},
+	{"cgroups", "instances run without limits, and a spec with resources is refused", "mount the memory, cpu and pids controllers (cgroup2 at /sys/fs/cgroup)", false, tryCgroups},
+	{"data folder", "the store cannot write", "choose another with --data-dir, or make room (2 GiB are comfortable)", true, trySpace},
+	{"fsync", "every decision waits for the disk: replicate() takes as long as two of these", "put --data-dir on a faster disk", false, tryFsync},
+	{"addresses", "packets for a VIP would go elsewhere", "remove the routes, or move that network: VIPs are " + pando.VIPs4.String() + ", instances 10.128.0.0/10", false, tryAddresses},
+	{"forwarding", "other machines do not reach VIPs through this one", "sysctl net.ipv4.ip_forward=1 (`pando up` does it)", false, tryForwarding},
+	{"conntrack", "a firewall that tracks connections drops new ones when its table is full", "raise net.netfilter.nf_conntrack_max, or exempt " + pando.VIPs4.String() + " (notrack)", false, tryConntrack},
+	{"clock", "`pando why` of several hosts mixes up what came first", "run chrony or systemd-timesyncd", false, tryClock},
+	{"AF_XDP", "network functions (pando fn) use the slower AF_PACKET", "build the kernel with CONFIG_XDP_SOCKETS", false, inside(tryXDP)},
+	{"userfaultfd", "far memory (pando mem) does not run", "build the kernel with CONFIG_USERFAULTFD", false, tryUserfaultfd},
+	{"UFFDIO_MOVE", "far memory copies pages (1 µs) instead of moving them (0.05 µs)", "boot a kernel from 6.8 on", false, tryMove},
+}
+
+// Examine runs every trial, in order, until ctx ends. Without root nothing else can be tried: what is refused to a user
+// says nothing of the kernel.
+func Examine(ctx context.Context, c Config) []Finding {
+	var out []Finding
+	for i, t := range trials {
+		if ctx.Err() != nil || i > 0 && out[0].State != OK {
+			break
+		}
+		out = append(out, t.run(c))
+	}
+	return out
+}
+
+func (t trial) run(c Config) Finding {
+	found, err := t.try(c)
+	f := Finding{Name: t.name, State: OK, Needed: t.needed, Found: found}
+	if err != nil {
+		f.State, f.Found, f.Costs, f.Mend = Missing, err.Error(), t.costs, t.mend
+	}
+	return f
+}
+
+// Fit says whether everything that is needed is there.
+func Fit(all []Finding) bool {
+	for _, f := range all {
+		if f.Needed && f.State != OK {
+			return false
+		}
+	}
+	return true
+}
+
+// inside runs a trial in a network namespace of its own. The thread that is in it ends with the trial, and so does the
+// namespace with all that was made there.
+func inside(try func() (string, error)) func(Config) (string, error) {
+	return func(Config) (found string, err error) {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			runtime.LockOSThread() // never unlocked: the runtime ends the thread
+			if err = unix.Unshare(unix.CLONE_NEWNET); err != nil {
+				err = fmt.Errorf("make a network namespace: %w", err)
+				return
+			}
+			found, err = try()
+		}()
+		<-done
+		return found, err
+	}
+}
+
+func tryRoot(Config) (string, error) {
+	if uid := unix.Geteuid(); uid != 0 {
+		return "", fmt.Errorf("the user id is %d", uid)
+	}
+	return "the user id is 0", nil
+}
+
+// Oldest kernel that has everything that is needed.
+const majorMin, minorMin = 6, 6
+
+func tryRelease(Config) (string, error) {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return "", fmt.Errorf("uname: %w", err)
+	}
+	release := unix.ByteSliceToString(u.Release[:])
+	return release, recent(release)
+}
+
+// recent says whether a release is not too old: "6.18.4-amd64" is 6.18.
+func recent(release string) error {
+	parts := strings.FieldsFunc(release, func(r rune) bool { return r < '0' || r > '9' })
+	if len(parts) < 2 {
+		return fmt.Errorf("cannot read the release %q", release)
+	}
+	major, err1 := strconv.Atoi(parts[0])
+	minor, err2 := strconv.Atoi(parts[1])
+	if err := errors.Join(err1, err2); err != nil {
+		return fmt.Errorf("cannot read the release %q: %w", release, err)
+	}
+	if major < majorMin || major == majorMin && minor < minorMin {
+		return fmt.Errorf("it is %s", release)
+	}
+	return nil
+}
+
+func tryNamespaces(Config) (string, error) {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		done <- unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWPID)
+	}()
+	if err := <-done; err != nil {
+		return "", fmt.Errorf("unshare: %w", err)
+	}
+	return "mount, network, uts, ipc, pid", nil
+}
+
+func tryPeerPidfd(Config) (string, error) {
+	const soPeerPidfd = 77 // not yet in x/sys
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return "", fmt.Errorf("socketpair: %w", err)
+	}
+	defer unix.Close(pair[0])
+	defer unix.Close(pair[1])
+	pidfd, err := unix.GetsockoptInt(pair[0], unix.SOL_SOCKET, soPeerPidfd)
+	if err != nil {
+		return "", fmt.Errorf("getsockopt: %w", err)
+	}
+	unix.Close(pidfd)
+	return "a socket tells the process behind it", nil
+}

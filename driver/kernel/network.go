@@ -1,0 +1,187 @@
+package kernel
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
+)
+
+// pass is the smallest program for a packet: it lets it go on.
+func pass() (*ebpf.Program, error) {
+	return ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "pando_doctor", Type: ebpf.SchedCLS, License: "GPL",
+		Instructions: asm.Instructions{asm.LoadImm(asm.R0, -1, asm.DWord), asm.Return()},
+	})
+}
+
+func tryBPF(Config) (string, error) {
+	p, err := pass()
+	if err != nil {
+		return "", err
+	}
+	defer p.Close()
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "pando_doctor", Type: ebpf.LRUHash, KeySize: 16, ValueSize: 16, MaxEntries: 16})
+	if err != nil {
+		return "", err
+	}
+	return "a program and a map were loaded", m.Close()
+}
+
+func tryBPFFS(Config) (string, error) {
+	const at = "/sys/fs/bpf"
+	var s unix.Statfs_t
+	if err := unix.Statfs(at, &s); err != nil {
+		return "", fmt.Errorf("%s: %w", at, err)
+	}
+	if s.Type == unix.BPF_FS_MAGIC {
+		return "mounted at " + at, nil
+	}
+	types, err := os.ReadFile("/proc/filesystems")
+	if err != nil {
+		return "", err
+	}
+	if !strings.Contains(string(types), "\tbpf\n") {
+		return "", fmt.Errorf("the kernel has no such file system")
+	}
+	return "not mounted yet; `pando up` does it", nil
+}
+
+// wires makes a pair of devices in the trial's own namespace.
+func wires() (netlink.Link, error) {
+	v := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "doctor0"}, PeerName: "doctor1"}
+	if err := netlink.LinkAdd(v); err != nil {
+		return nil, fmt.Errorf("add a veth pair: %w", err)
+	}
+	return netlink.LinkByName("doctor0")
+}
+
+func tryVeth() (string, error) {
+	l, err := wires()
+	if err != nil {
+		return "", err
+	}
+	if err := netlink.LinkSetUp(l); err != nil {
+		return "", fmt.Errorf("set a veth up: %w", err)
+	}
+	return "a pair was made", nil
+}
+
+func tryDummy() (string, error) {
+	if err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "doctor0"}}); err != nil {
+		return "", fmt.Errorf("add a dummy device: %w", err)
+	}
+	return "one was made", nil
+}
+
+func tryTCX() (string, error) {
+	l, err := wires()
+	if err != nil {
+		return "", err
+	}
+	p, err := pass()
+	if err != nil {
+		return "", err
+	}
+	defer p.Close()
+	for _, where := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
+		a, err := link.AttachTCX(link.TCXOptions{Interface: l.Attrs().Index, Program: p, Attach: where})
+		if err != nil {
+			return "", fmt.Errorf("attach to a veth: %w", err)
+		}
+		defer a.Close()
+	}
+	return "attached both ways to a veth", nil
+}
+
+// tryXDP registers memory for packets with a socket, which is the first thing that a unit does.
+func tryXDP() (string, error) {
+	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return "", fmt.Errorf("socket: %w", err)
+	}
+	defer unix.Close(fd)
+	memory, err := unix.Mmap(-1, 0, 1<<16, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return "", fmt.Errorf("mmap: %w", err)
+	}
+	defer func() { _ = unix.Munmap(memory) }()
+	reg := unix.XDPUmemReg{Addr: uint64(uintptr(unsafe.Pointer(&memory[0]))), Len: uint64(len(memory)), Size: 2048}
+	_, _, errno := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.SOL_XDP, unix.XDP_UMEM_REG, uintptr(unsafe.Pointer(&reg)), unsafe.Sizeof(reg), 0)
+	if errno != 0 {
+		return "", fmt.Errorf("register memory: %w", errno)
+	}
+	return "memory was registered with a socket", nil
+}
+
+// instances is the range from which all hosts take the addresses of their instances.
+var instances = netip.MustParsePrefix("10.128.0.0/10")
+
+// tryAddresses looks for routes of others into the ranges that Pando takes.
+func tryAddresses(Config) (string, error) {
+	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+	if err != nil {
+		return "", fmt.Errorf("list the routes: %w", err)
+	}
+	for _, r := range routes {
+		if r.Dst == nil || r.Dst.IP.IsUnspecified() {
+			continue
+		}
+		p, err := netip.ParsePrefix(r.Dst.String())
+		if err != nil || !p.Overlaps(pando.VIPs4) && !p.Overlaps(instances) {
+			continue
+		}
+		if l, err := netlink.LinkByIndex(r.LinkIndex); err == nil && !ours(l.Attrs().Name) {
+			return "", fmt.Errorf("the route %s goes to %s", p, l.Attrs().Name)
+		}
+	}
+	return "free", nil
+}
+
+// ours says whether a device is one that Pando made: pando0, or the end of an instance's wire (pd12).
+func ours(name string) bool {
+	rest, ok := strings.CutPrefix(name, "pd")
+	return strings.HasPrefix(name, "pando") || ok && strings.Trim(rest, "0123456789") == ""
+}
+
+func tryForwarding(Config) (string, error) {
+	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_forward")
+	if err != nil {
+		return "", err
+	}
+	if strings.TrimSpace(string(text)) != "1" {
+		return "", fmt.Errorf("net.ipv4.ip_forward is off")
+	}
+	return "on", nil
+}
+
+func tryConntrack(Config) (string, error) {
+	var numbers [2]int
+	for i, name := range []string{"count", "max"} {
+		text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_" + name)
+		if os.IsNotExist(err) {
+			return "not in use", nil
+		}
+		if err == nil {
+			numbers[i], err = strconv.Atoi(strings.TrimSpace(string(text)))
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	found := fmt.Sprintf("%d of %d entries", numbers[0], numbers[1])
+	if numbers[0]*10 > numbers[1]*9 {
+		return "", fmt.Errorf("%s", found)
+	}
+	return found, nil
+}
