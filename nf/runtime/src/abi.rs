@@ -163,7 +163,6 @@ impl<'a> Writer<'a> {
         Writer { memory, descriptor, count: 0, used_bytes: 0 }
     }
 
-
     /// Adds a packet that fits.
     pub fn push(&mut self, input: &Input) {
         let batch = self.descriptor.batch;

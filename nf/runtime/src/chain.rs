@@ -52,6 +52,23 @@ pub enum Fate {
     TooLong,
 }
 
+impl Fate {
+    /// All of them, in the order of their values.
+    pub const ALL: [Fate; 6] = [Fate::Passed, Fate::Dropped, Fate::Trapped, Fate::Unseen, Fate::NoRoom, Fate::TooLong];
+
+    /// Its word in output for programs.
+    pub fn word(self) -> &'static str {
+        match self {
+            Fate::Passed => "passed",
+            Fate::Dropped => "dropped",
+            Fate::Trapped => "trapped",
+            Fate::Unseen => "unseen",
+            Fate::NoRoom => "no_room",
+            Fate::TooLong => "too_long",
+        }
+    }
+}
+
 /// What one function did, in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
@@ -170,25 +187,30 @@ impl<E: Executor> Chain<E> {
         self.stages[stage].leases.free()
     }
 
-    /// Sends as many of `arrivals` through the chain as one batch takes, and returns how many that were (at least 1).
-    /// `out` is called in order for each of them, with what became of it and, when it goes on, its bytes.
-    pub fn process(&mut self, arrivals: &[Arrival], mut out: impl FnMut(usize, Fate, &[u8])) -> usize {
+    /// Sends as many of `arrivals` (at least one) through the chain as one batch takes, and returns how many that were.
+    /// [`Chain::outputs`] then says what became of them.
+    pub fn process(&mut self, arrivals: &[Arrival]) -> usize {
         let count = self.admit(arrivals);
         for stage in 0..self.stages.len() {
             self.run_stage(stage, arrivals);
         }
-        let memory = self.stages.last().expect("a chain has a function").executor.memory_ref();
-        let mut live = self.live.iter().peekable();
-        for (index, fate) in self.fates.iter().enumerate() {
-            let bytes = match live.next_if(|l| l.index == index) {
-                Some(l) => bytes_of(l.place, arrivals[index].frame, memory, &self.saved),
-                None if matches!(fate, Fate::Unseen) || *fate == Fate::Trapped && self.policy.trapped_passes => arrivals[index].frame,
-                None => &[],
-            };
-            out(index, *fate, bytes);
-        }
         self.settle(arrivals[count - 1].time_ns);
         count
+    }
+
+    /// What became of each packet of the last batch, in order, and the bytes that go on; empty when none do.
+    /// `arrivals` are those that [`Chain::process`] got.
+    pub fn outputs<'a>(&'a self, arrivals: &'a [Arrival]) -> impl Iterator<Item = (Fate, &'a [u8])> {
+        let memory = self.stages[self.stages.len() - 1].executor.memory_ref();
+        let mut live = self.live.iter().peekable();
+        self.fates.iter().enumerate().map(move |(index, &fate)| {
+            let bytes = match live.next_if(|l| l.index == index) {
+                Some(l) => bytes_of(l.place, arrivals[index].frame, memory, &self.saved),
+                None if fate == Fate::Unseen || fate == Fate::Trapped && self.policy.trapped_passes => arrivals[index].frame,
+                None => &[],
+            };
+            (fate, bytes)
+        })
     }
 
     /// Finds the flow of every packet of the batch.

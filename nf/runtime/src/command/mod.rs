@@ -2,7 +2,10 @@
 
 mod build;
 mod chain;
+mod places;
+mod run;
 mod test;
+mod units;
 
 use std::process::ExitCode;
 
@@ -16,6 +19,18 @@ pub enum Command {
     Build(build::Build),
     /// Sends a capture through functions, and compares what comes out with what is expected.
     Test(test::Test),
+    /// Runs functions on a device of this machine.
+    Run(Box<run::Run>),
+    /// Lists the units of this machine.
+    Ls(units::List),
+    /// Shows what the units do, again and again.
+    Top(units::Top),
+    /// Prints what a unit and its functions said.
+    Logs(units::Logs),
+    /// Ends units.
+    Rm(units::Remove),
+    /// Says what each tenant owes: packets and fuel, per function.
+    Bill(units::Bill),
 }
 
 impl Command {
@@ -24,6 +39,12 @@ impl Command {
         match self {
             Command::Build(c) => c.run(),
             Command::Test(c) => c.run(),
+            Command::Run(c) => c.run(),
+            Command::Ls(c) => c.run(),
+            Command::Top(c) => c.run(),
+            Command::Logs(c) => c.run(),
+            Command::Rm(c) => c.run(),
+            Command::Bill(c) => c.run(),
         }
     }
 }

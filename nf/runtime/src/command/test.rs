@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use pando_unit::chain::{Arrival, Fate};
+use pando_unit::chain::Arrival;
 use pando_unit::pcap::{self, Captured};
 use serde::Serialize;
 
@@ -79,13 +79,14 @@ impl Test {
         let mut output: Vec<Captured> = Vec::new();
         let mut at = 0;
         while at < arrivals.len() {
-            at += chain.process(&arrivals[at..], |index, fate, frame| {
-                *report.fates.entry(word(fate)).or_default() += 1;
+            let count = chain.process(&arrivals[at..]);
+            for (arrived, (fate, frame)) in input[at..].iter().zip(chain.outputs(&arrivals[at..])) {
+                *report.fates.entry(fate.word()).or_default() += 1;
                 if !frame.is_empty() {
-                    let Captured { time_ns, .. } = input[at + index];
-                    output.push(Captured { time_ns, frame: frame.to_vec(), wire_bytes: frame.len() as u32 });
+                    output.push(Captured { time_ns: arrived.time_ns, frame: frame.to_vec(), wire_bytes: frame.len() as u32 });
                 }
-            });
+            }
+            at += count;
         }
         let names: Vec<String> = chain.names().map(str::to_owned).collect();
         report.flows = chain.flows.len();
@@ -106,17 +107,6 @@ impl Test {
         }
         report.print(self.output);
         Ok(if report.expected.is_none_or(|c| c.equal) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-    }
-}
-
-fn word(fate: Fate) -> &'static str {
-    match fate {
-        Fate::Passed => "passed",
-        Fate::Dropped => "dropped",
-        Fate::Trapped => "trapped",
-        Fate::Unseen => "unseen",
-        Fate::NoRoom => "no_room",
-        Fate::TooLong => "too_long",
     }
 }
 

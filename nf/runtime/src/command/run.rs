@@ -1,0 +1,185 @@
+//! `pando fn run`: a unit on devices of this machine.
+//!
+//! The process that is started keeps watch: it says that the unit is ready, what it died of, and cleans up after it. The
+//! unit itself is its child, behind walls.
+
+use std::fs::OpenOptions;
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+
+use clap::Args;
+use pando_unit::meter::Meter;
+use pando_unit::packet::{self, Port};
+use pando_unit::unit::{self, Unit};
+
+use super::Failure;
+use super::chain::{ChainArgs, name_of};
+use super::places::Places;
+
+/// Arguments.
+#[derive(Args, Clone)]
+pub struct Run {
+    #[command(flatten)]
+    chain: ChainArgs,
+    /// The device whose packets the functions get
+    #[arg(long)]
+    iface: String,
+    /// The device that they leave by, and whose packets leave by --iface; without it, they go back where they came from
+    #[arg(long)]
+    out: Option<String>,
+    /// Name of the unit
+    #[arg(long, default_value = "", value_parser = name)]
+    name: String,
+    /// Who pays
+    #[arg(long, default_value = "default", value_parser = name)]
+    tenant: String,
+    /// Come back when the unit is ready, and leave it running
+    #[arg(short, long)]
+    detach: bool,
+    /// Start it again when it crashes
+    #[arg(long)]
+    restart: bool,
+    /// Frames that wait while the unit is off its core
+    #[arg(long, default_value_t = packet::RING_FRAMES)]
+    ring_frames: usize,
+    #[command(flatten)]
+    places: Places,
+    #[arg(long, hide = true)]
+    inside: bool,
+}
+
+fn name(text: &str) -> Result<String, String> {
+    let good = text.len() <= 63 && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) && !text.starts_with('.');
+    if good { Ok(text.to_owned()) } else { Err("at most 63 letters, digits, -, _ and .".into()) }
+}
+
+const READY: &[u8] = b"ready\n";
+
+impl Run {
+    pub fn run(mut self) -> Result<ExitCode, Failure> {
+        if self.name.is_empty() {
+            let stem = |p: &PathBuf| p.file_stem().map(|s| s.to_string_lossy().into_owned());
+            self.name = self.chain.functions.iter().filter_map(stem).collect::<Vec<_>>().join("-");
+        }
+        if self.inside { self.serve() } else { self.watch() }
+    }
+
+    /// The watching process.
+    fn watch(&self) -> Result<ExitCode, Failure> {
+        let place = self.places.unit(&self.name);
+        if unit::ask(&place.control(), "status").is_ok() {
+            return Err(Failure::Invalid(format!(
+                "a unit {} runs already: `pando fn rm {0}` ends it, --name gives this one another",
+                self.name
+            )));
+        }
+        std::fs::create_dir_all(&place.directory).map_err(|e| Failure::Internal(format!("create {}: {e}", place.directory.display())))?;
+        if self.detach {
+            // SAFETY: setsid has no arguments; a process that leads a group already stays what it is.
+            unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
+        }
+        let signals = unit::signals().map_err(|e| Failure::Internal(format!("signals: {e}")))?;
+        let mut child = self.start(&place.log()).inspect_err(|_| drop(std::fs::remove_dir_all(&place.directory)))?;
+        println!("{} runs: `pando fn ls`, `pando fn logs {0}`, `pando fn rm {0}`", self.name);
+        if self.detach {
+            return Ok(ExitCode::SUCCESS);
+        }
+        loop {
+            let status = wait(&mut child, signals.as_raw_fd());
+            if status.success() || status.signal() == Some(libc::SIGTERM) || !self.restart {
+                let _ = std::fs::remove_dir_all(&place.directory);
+                return if status.success() { Ok(ExitCode::SUCCESS) } else { Err(Failure::Internal(format!("the unit ended: {status}"))) };
+            }
+            let line = format!("the unit ended ({status}); it is started again\n");
+            let _ = OpenOptions::new().append(true).open(place.log()).map(|mut log| log.write_all(line.as_bytes()));
+            eprint!("{line}");
+            child = self.start(&place.log())?;
+        }
+    }
+
+    /// Starts the unit and waits until it is ready.
+    fn start(&self, log: &Path) -> Result<Child, Failure> {
+        let internal = |what: &str, e: std::io::Error| Failure::Internal(format!("{what}: {e}"));
+        let log = OpenOptions::new().create(true).append(true).open(log).map_err(|e| internal("open the log", e))?;
+        let own = std::env::current_exe().map_err(|e| internal("find this program", e))?;
+        let mut command = Command::new(own);
+        command.args(std::env::args_os().skip(1)).arg("--inside").arg("--name").arg(&self.name);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+        let mut child = command.spawn().map_err(|e| internal("start the unit", e))?;
+        let mut said = Vec::new();
+        child.stdout.take().expect("it is piped").read_to_end(&mut said).map_err(|e| internal("wait for the unit", e))?;
+        if said == READY {
+            return Ok(child);
+        }
+        let status = child.wait().map_err(|e| internal("wait for the unit", e))?;
+        let reason = String::from_utf8_lossy(&said).trim().to_owned();
+        Err(Failure::Invalid(if reason.is_empty() { format!("the unit ended: {status}") } else { reason }))
+    }
+
+    /// The unit itself. Until it is ready, its standard output says why it is not.
+    fn serve(&self) -> Result<ExitCode, Failure> {
+        // SAFETY: no memory is involved.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, if self.detach { 0 } else { libc::SIGTERM }) };
+        let mut unit = match self.prepare() {
+            Ok(unit) => unit,
+            Err(reason) => {
+                print!("{reason}");
+                return Ok(ExitCode::FAILURE);
+            }
+        };
+        print!("{}", str::from_utf8(READY).expect("it is text"));
+        let _ = std::io::stdout().flush();
+        // SAFETY: nothing writes to standard output after this; the reader's end of file is the unit's word.
+        unsafe { libc::close(1) };
+        unit.run().map_err(|e| Failure::Internal(format!("the unit's loop: {e}")))?;
+        let status = serde_json::to_string(&unit.status()).expect("a status is JSON");
+        eprintln!("{status}");
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn prepare(&self) -> Result<Unit, Failure> {
+        let place = self.places.unit(&self.name);
+        let port = |device: &String| {
+            Port::open(device, self.ring_frames).map_err(|e| match e.kind() {
+                std::io::ErrorKind::NotFound => Failure::NotFound(e.to_string()),
+                std::io::ErrorKind::PermissionDenied => {
+                    Failure::Invalid(format!("{device}: {e}: a unit needs CAP_NET_RAW; run it as root"))
+                }
+                _ => Failure::Internal(format!("{device}: {e}")),
+            })
+        };
+        let signals = unit::signals().map_err(|e| Failure::Internal(format!("signals: {e}")))?;
+        let ports = std::iter::once(&self.iface).chain(&self.out).map(port).collect::<Result<Vec<_>, _>>()?;
+        let chain = self.chain.load()?;
+        let _ = std::fs::remove_file(place.control());
+        let bound = UnixListener::bind(place.control()).and_then(|control| control.set_nonblocking(true).map(|()| control));
+        let control = bound.map_err(|e| Failure::Internal(format!("bind {}: {e}", place.control().display())))?;
+        let names: Vec<&str> = chain.names().collect();
+        let meter = Meter::create(&self.places.data_dir, &self.tenant, &self.name, &names)
+            .map_err(|e| Failure::Internal(format!("the meter below {}: {e}", self.places.data_dir.display())))?;
+        eprintln!("unit {} of tenant {}: {} on {}, epoch {}", self.name, self.tenant, name_of(&chain), self.iface, meter.epoch);
+        let unit = Unit::new(self.name.clone(), self.tenant.clone(), chain, ports, meter, control, signals);
+        pando_unit::sandbox::enter().map_err(|e| Failure::Internal(format!("close the walls around the unit: {e}")))?;
+        Ok(unit)
+    }
+}
+
+/// Waits for the child; passes SIGTERM and SIGINT on.
+fn wait(child: &mut Child, signals: i32) -> ExitStatus {
+    loop {
+        if let Ok(Some(status)) = child.try_wait() {
+            return status;
+        }
+        let mut polled = libc::pollfd { fd: signals, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid entry.
+        if unsafe { libc::poll(&mut polled, 1, 50) } > 0 {
+            // SAFETY: the child is not reaped yet, so its number is its own.
+            unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
+            return child.wait().expect("a child can be waited for");
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! `pando fn ls`, `top`, `logs`, `rm` and `bill`: the units of this machine.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use pando_unit::meter::{self, Billed, Record};
+use pando_unit::unit::{Status, ask};
+use serde::Serialize;
+
+use super::places::Places;
+use super::{Failure, Format};
+
+/// Arguments of `ls`.
+#[derive(Args)]
+pub struct List {
+    #[command(flatten)]
+    places: Places,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+/// Arguments of `top`.
+#[derive(Args)]
+pub struct Top {
+    #[command(flatten)]
+    places: Places,
+    /// Pictures to show; without it, until interrupted
+    #[arg(short, long)]
+    number: Option<u32>,
+    /// Milliseconds between two pictures
+    #[arg(long, default_value_t = 1000)]
+    interval_ms: u64,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+/// Arguments of `logs`.
+#[derive(Args)]
+pub struct Logs {
+    /// The unit
+    name: String,
+    #[command(flatten)]
+    places: Places,
+    /// Go on printing until the unit ends
+    #[arg(short, long)]
+    follow: bool,
+}
+
+/// Arguments of `rm`.
+#[derive(Args)]
+pub struct Remove {
+    /// The units
+    #[arg(required = true)]
+    names: Vec<String>,
+    #[command(flatten)]
+    places: Places,
+}
+
+/// Arguments of `bill`.
+#[derive(Args)]
+pub struct Bill {
+    #[command(flatten)]
+    places: Places,
+    /// Only this tenant
+    #[arg(long)]
+    tenant: Option<String>,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+#[derive(Serialize)]
+struct Listed {
+    name: String,
+    state: &'static str,
+    #[serde(flatten)]
+    status: Option<Status>,
+}
+
+fn listed(places: &Places) -> Vec<Listed> {
+    let units = places.names().into_iter().map(|name| match ask(&places.unit(&name).control(), "status") {
+        Ok(status) => Listed { name, state: "running", status: Some(status) },
+        Err(_) => Listed { name, state: "crashed", status: None },
+    });
+    units.collect()
+}
+
+fn print_json(value: &impl Serialize) {
+    println!("{}", serde_json::to_string_pretty(value).expect("it is JSON"));
+}
+
+impl List {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let units = listed(&self.places);
+        if self.output == Format::Json {
+            print_json(&units);
+            return Ok(ExitCode::SUCCESS);
+        }
+        println!("{:<20} {:<8} {:<20} {:<16} {:>7} {:>12} {:>8}", "UNIT", "STATE", "FUNCTIONS", "DEVICES", "PID", "PACKETS", "FLOWS");
+        for unit in units {
+            let Some(s) = unit.status else {
+                println!("{:<20} {:<8} `pando fn logs {}` says of what", unit.name, unit.state, unit.name);
+                continue;
+            };
+            let functions: Vec<&str> = s.functions.iter().map(|f| f.function.as_str()).collect();
+            let packets: u64 = s.fates.iter().map(|(_, n)| n).sum();
+            println!(
+                "{:<20} {:<8} {:<20} {:<16} {:>7} {:>12} {:>8}",
+                unit.name,
+                unit.state,
+                functions.join("+"),
+                s.devices.join(","),
+                s.pid,
+                packets,
+                s.flows
+            );
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Top {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let mut before: BTreeMap<String, (Instant, u64, u64)> = BTreeMap::new();
+        for picture in 0.. {
+            let units = listed(&self.places);
+            if self.output == Format::Json {
+                println!("{}", serde_json::to_string(&units).expect("it is JSON"));
+            } else {
+                if picture > 0 && self.number.is_none() {
+                    print!("\x1b[H\x1b[2J");
+                }
+                self.picture(&units, &mut before);
+            }
+            let _ = std::io::stdout().flush();
+            if self.number == Some(picture + 1) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(self.interval_ms));
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn picture(&self, units: &[Listed], before: &mut BTreeMap<String, (Instant, u64, u64)>) {
+        println!(
+            "{:<20} {:>10} {:>10} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9} {:>9}",
+            "UNIT", "PACKETS/S", "MBIT/S", "FLOWS", "DROPPED", "TRAPPED", "LOST", "P50 µs", "P75 µs", "P99 µs"
+        );
+        for unit in units {
+            let Some(s) = &unit.status else { continue };
+            let first = s.functions.first().cloned().unwrap_or_default();
+            let now = (Instant::now(), first.packets, first.bytes);
+            let (then, packets, bytes) = before.insert(unit.name.clone(), now).unwrap_or(now);
+            let seconds = (now.0 - then).as_secs_f64().max(1e-9);
+            let of = |word: &str| s.fates.iter().find(|(w, _)| w == word).map_or(0, |(_, n)| *n);
+            let [p50, p75, p99] = s.latency_ns.map(|ns| ns as f64 / 1e3);
+            println!(
+                "{:<20} {:>10.0} {:>10.1} {:>8} {:>8} {:>8} {:>8} {p50:>9.1} {p75:>9.1} {p99:>9.1}",
+                unit.name,
+                now.1.saturating_sub(packets) as f64 / seconds,
+                now.2.saturating_sub(bytes) as f64 * 8e-6 / seconds,
+                s.flows,
+                of("dropped"),
+                of("trapped"),
+                s.lost,
+            );
+        }
+    }
+}
+
+impl Logs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let place = self.places.unit(&self.name);
+        let missing = |_| Failure::NotFound(format!("no unit {}: `pando fn ls` lists them", self.name));
+        let mut log = std::fs::File::open(place.log()).map_err(missing)?;
+        let mut at = 0;
+        loop {
+            let mut text = Vec::new();
+            let read = log.seek(SeekFrom::Start(at)).and_then(|_| log.read_to_end(&mut text));
+            at += read.map_err(|e| Failure::Internal(format!("read the log: {e}")))? as u64;
+            let _ = std::io::stdout().write_all(&text);
+            if !self.follow || !place.directory.exists() {
+                return Ok(ExitCode::SUCCESS);
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+}
+
+impl Remove {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        for name in &self.names {
+            let place = self.places.unit(name);
+            if !place.directory.exists() {
+                return Err(Failure::NotFound(format!("no unit {name}: `pando fn ls` lists them")));
+            }
+            if ask(&place.control(), "stop").is_ok() {
+                let deadline = Instant::now() + Duration::from_secs(5);
+                while ask(&place.control(), "status").is_ok() && Instant::now() < deadline {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            }
+            match std::fs::remove_dir_all(&place.directory) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(Failure::Internal(format!("remove {}: {e}", place.directory.display())));
+                }
+                _ => println!("{name} is gone; its bill stays"),
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// What a tenant owes for one function.
+#[derive(Serialize)]
+struct Owed {
+    tenant: String,
+    #[serde(flatten)]
+    billed: Billed,
+}
+
+#[derive(Serialize)]
+struct Invoice {
+    owed: Vec<Owed>,
+    records: Vec<Record>,
+}
+
+/// The sum over all units and epochs, per tenant and function. Records are totals, so each counts once.
+fn owed(records: &[Record]) -> Vec<Owed> {
+    let mut sums: BTreeMap<(String, String), Billed> = BTreeMap::new();
+    for record in records {
+        for f in &record.functions {
+            let sum = sums.entry((record.tenant.clone(), f.function.clone())).or_default();
+            sum.function.clone_from(&f.function);
+            sum.packets += f.packets;
+            sum.bytes += f.bytes;
+            sum.fuel += f.fuel;
+            sum.trapped += f.trapped;
+        }
+    }
+    sums.into_iter().map(|((tenant, _), billed)| Owed { tenant, billed }).collect()
+}
+
+impl Bill {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let mut records = meter::records(&self.places.data_dir)
+            .map_err(|e| Failure::Internal(format!("read the meters below {}: {e}", self.places.data_dir.display())))?;
+        records.retain(|r| self.tenant.as_ref().is_none_or(|t| *t == r.tenant));
+        let invoice = Invoice { owed: owed(&records), records };
+        if self.output == Format::Json {
+            print_json(&invoice);
+            return Ok(ExitCode::SUCCESS);
+        }
+        println!("{:<16} {:<16} {:>14} {:>16} {:>18} {:>10}", "TENANT", "FUNCTION", "PACKETS", "BYTES", "FUEL", "TRAPPED");
+        for o in &invoice.owed {
+            let b = &o.billed;
+            println!("{:<16} {:<16} {:>14} {:>16} {:>18} {:>10}", o.tenant, b.function, b.packets, b.bytes, b.fuel, b.trapped);
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

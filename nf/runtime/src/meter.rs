@@ -1,0 +1,253 @@
+//! The meter of a unit: what is billed (SNF §2.4: per packet, never per hour).
+//!
+//! One file per unit and epoch (a start of the unit). The unit maps it and writes its running totals after every batch,
+//! before any packet of the batch leaves; the file is the page cache's, so it survives `kill -9` of the unit. A record is
+//! (unit, epoch, sequence, totals): reading it twice, or late, changes nothing, because of each (unit, epoch) only the
+//! highest sequence counts. What a power failure takes is what the kernel had not written back.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+use crate::chain::Work;
+use crate::flows::STAGES_MAX;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"pandomt1");
+const FIELDS: usize = 4;
+/// Sequence, totals of every stage, checksum.
+const SLOT_WORDS: usize = 2 + STAGES_MAX * FIELDS;
+const SLOTS: usize = 8;
+const NAME_WORDS: usize = 64;
+const FILE_WORDS: usize = 512;
+
+/// The meter that a unit writes.
+pub struct Meter {
+    words: *mut u64,
+    sequence: u64,
+    /// Start of the unit, from 1.
+    pub epoch: u32,
+}
+
+// SAFETY: the mapping belongs to this value alone; other processes only read it.
+unsafe impl Send for Meter {}
+
+/// What a meter says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Who pays.
+    pub tenant: String,
+    /// Name of the unit.
+    pub unit: String,
+    /// Start of the unit, from 1.
+    pub epoch: u32,
+    /// Batches so far.
+    pub sequence: u64,
+    /// Per function of the chain.
+    pub functions: Vec<Billed>,
+}
+
+/// What one function did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Billed {
+    /// Name of the function.
+    pub function: String,
+    /// Packets that it processed.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Fuel that it burnt.
+    pub fuel: u64,
+    /// Packets on which it trapped; they are not among `packets`.
+    pub trapped: u64,
+}
+
+fn directory(ledger: &Path, tenant: &str, unit: &str) -> PathBuf {
+    ledger.join("meter").join(tenant).join(unit)
+}
+
+impl Meter {
+    /// A meter for the next epoch of a unit.
+    pub fn create(ledger: &Path, tenant: &str, unit: &str, functions: &[&str]) -> io::Result<Meter> {
+        let directory = directory(ledger, tenant, unit);
+        std::fs::create_dir_all(&directory)?;
+        let mut epoch = 1 + epochs(&directory)?.last().copied().unwrap_or(0);
+        let file = loop {
+            match OpenOptions::new().read(true).write(true).create_new(true).open(directory.join(epoch.to_string())) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => epoch += 1,
+                file => break file?,
+            }
+        };
+        file.set_len(FILE_WORDS as u64 * 8)?;
+        let meter = Meter { words: map(&file, libc::PROT_READ | libc::PROT_WRITE)?, sequence: 0, epoch };
+        let names: Vec<u8> = functions.join("\n").into_bytes();
+        if names.len() > NAME_WORDS * 8 - 8 {
+            return Err(io::Error::other("names of functions: at most 504 bytes together"));
+        }
+        for (n, chunk) in names.chunks(8).enumerate() {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            meter.word(2 + n).store(u64::from_le_bytes(word), Ordering::Relaxed);
+        }
+        meter.word(1).store(names.len() as u64, Ordering::Relaxed);
+        meter.word(0).store(MAGIC, Ordering::Release);
+        Ok(meter)
+    }
+
+    fn word(&self, n: usize) -> &AtomicU64 {
+        assert!(n < FILE_WORDS);
+        // SAFETY: inside of the mapping, which is aligned to a page.
+        unsafe { AtomicU64::from_ptr(self.words.add(n)) }
+    }
+
+    /// Makes `work` the totals. A crash in between leaves the totals of the batch before.
+    pub fn commit(&mut self, work: impl Iterator<Item = Work>) {
+        self.sequence += 1;
+        let slot = 2 + NAME_WORDS + (self.sequence as usize % SLOTS) * SLOT_WORDS;
+        let mut sum = self.sequence ^ MAGIC;
+        self.word(slot).store(0, Ordering::Release);
+        for (stage, w) in work.enumerate() {
+            for (n, value) in [w.packets, w.bytes, w.fuel, w.trapped].into_iter().enumerate() {
+                self.word(slot + 1 + stage * FIELDS + n).store(value, Ordering::Relaxed);
+                sum = mix(sum, value);
+            }
+        }
+        self.word(slot + SLOT_WORDS - 1).store(sum, Ordering::Relaxed);
+        self.word(slot).store(self.sequence, Ordering::Release);
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        // SAFETY: mapped in create.
+        unsafe { libc::munmap(self.words.cast(), FILE_WORDS * 8) };
+    }
+}
+
+fn mix(sum: u64, value: u64) -> u64 {
+    (sum.rotate_left(7) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+fn map(file: &File, protection: libc::c_int) -> io::Result<*mut u64> {
+    // SAFETY: a new mapping of a file of that size.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), FILE_WORDS * 8, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+    if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(at.cast()) }
+}
+
+fn epochs(directory: &Path) -> io::Result<Vec<u32>> {
+    let mut epochs: Vec<u32> = std::fs::read_dir(directory)?.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect();
+    epochs.sort_unstable();
+    Ok(epochs)
+}
+
+/// Every record below `ledger`, ordered by tenant, unit and epoch.
+pub fn records(ledger: &Path) -> io::Result<Vec<Record>> {
+    let mut records = Vec::new();
+    let names = |path: &Path| -> io::Result<Vec<String>> {
+        let mut names: Vec<String> = std::fs::read_dir(path)?.filter_map(|e| e.ok()?.file_name().into_string().ok()).collect();
+        names.sort();
+        Ok(names)
+    };
+    let root = ledger.join("meter");
+    if !root.exists() {
+        return Ok(records);
+    }
+    for tenant in names(&root)? {
+        for unit in names(&root.join(&tenant))? {
+            let directory = directory(ledger, &tenant, &unit);
+            for epoch in epochs(&directory)? {
+                let bytes = std::fs::read(directory.join(epoch.to_string()))?;
+                if let Some((sequence, functions)) = decode(&bytes) {
+                    records.push(Record { tenant: tenant.clone(), unit: unit.clone(), epoch, sequence, functions });
+                }
+            }
+        }
+    }
+    Ok(records)
+}
+
+/// The latest whole slot of a meter's bytes; `None` for a file that is no meter.
+fn decode(bytes: &[u8]) -> Option<(u64, Vec<Billed>)> {
+    let words: Vec<u64> = bytes.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("8 bytes"))).collect();
+    if words.len() < FILE_WORDS || words[0] != MAGIC {
+        return None;
+    }
+    let names = bytes.get(16..16usize.checked_add(words[1] as usize).filter(|&end| end <= 16 + NAME_WORDS * 8)?)?;
+    let names: Vec<&str> = str::from_utf8(names).ok()?.split('\n').collect();
+    if names.len() > STAGES_MAX {
+        return None;
+    }
+    let whole = |slot: &[u64]| {
+        let values = &slot[1..1 + names.len() * FIELDS];
+        slot[0] > 0 && slot[SLOT_WORDS - 1] == values.iter().fold(slot[0] ^ MAGIC, |sum, &v| mix(sum, v))
+    };
+    let slots = words[2 + NAME_WORDS..].chunks_exact(SLOT_WORDS).take(SLOTS);
+    let latest = slots.filter(|slot| whole(slot)).max_by_key(|slot| slot[0]);
+    let billed = |(n, name): (usize, &&str)| match latest {
+        Some(slot) => {
+            let at = 1 + n * FIELDS;
+            Billed { function: name.to_string(), packets: slot[at], bytes: slot[at + 1], fuel: slot[at + 2], trapped: slot[at + 3] }
+        }
+        None => Billed { function: name.to_string(), ..Billed::default() },
+    };
+    Some((latest.map_or(0, |slot| slot[0]), names.iter().enumerate().map(billed).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("meter-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        path
+    }
+
+    fn work(packets: u64) -> Work {
+        Work { packets, bytes: packets * 100, fuel: packets * 7, trapped: 1 }
+    }
+
+    #[test]
+    fn every_start_is_an_epoch_and_all_are_read() {
+        let ledger = scratch("epochs");
+        for packets in [5, 7] {
+            let mut meter = Meter::create(&ledger, "default", "nat-1", &["policer", "nat"]).unwrap();
+            for so_far in 1..=packets {
+                meter.commit([work(so_far), work(so_far)].into_iter());
+            }
+        }
+        let read = records(&ledger).unwrap();
+        assert_eq!(read.iter().map(|r| (r.epoch, r.sequence, r.functions[1].packets)).collect::<Vec<_>>(), [(1, 5, 5), (2, 7, 7)]);
+        assert_eq!(read[0].functions[0].function, "policer");
+        std::fs::remove_dir_all(ledger).unwrap();
+    }
+
+    proptest! {
+        /// Whatever one word a crash tore, the record is that of some batch, never a mixture.
+        #[test]
+        fn a_torn_write_is_not_read(batches in 1..20u64, word in 2 + NAME_WORDS..FILE_WORDS, value: u64) {
+            let ledger = scratch("torn");
+            let mut meter = Meter::create(&ledger, "default", "nat", &["nat"]).unwrap();
+            (1..=batches).for_each(|n| meter.commit([work(n)].into_iter()));
+            meter.word(word).store(value, Ordering::Release);
+            let read = records(&ledger).unwrap().remove(0);
+            let billed = &read.functions[0];
+            prop_assert!(read.sequence <= batches && read.sequence + 1 >= batches);
+            prop_assert_eq!((billed.bytes, billed.fuel), (billed.packets * 100, billed.packets * 7));
+            drop(meter);
+            std::fs::remove_dir_all(ledger).unwrap();
+        }
+
+        #[test]
+        fn no_file_panics(bytes in proptest::collection::vec(any::<u8>(), 4096), names: u64) {
+            let mut bytes = bytes;
+            bytes[..8].copy_from_slice(&MAGIC.to_le_bytes());
+            bytes[8..16].copy_from_slice(&names.to_le_bytes());
+            decode(&bytes);
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! AF_PACKET: a ring of frames that the kernel fills, and sends in batches.
+//!
+//! The ring is of version 2. Version 3 hands packets over when a block is full or when its timer ends, which is a tick
+//! of the kernel (1 to 10 ms) for a quiet flow; version 2 hands over each packet at once and copies no more.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::checksum;
+
+/// Frames of a ring: enough for 33 ms at a million packets a second, while the unit is off its core.
+pub const RING_FRAMES: usize = 32_768;
+const FRAME_BYTES: usize = 2048;
+const BLOCK_BYTES: usize = 1 << 20;
+
+/// The kernel's `struct tpacket2_hdr`.
+#[repr(C)]
+struct Head {
+    status: u32,
+    length: u32,
+    captured: u32,
+    mac: u16,
+    net: u16,
+    seconds: u32,
+    nanoseconds: u32,
+    vlan: u16,
+    vlan_type: u16,
+    padding: [u8; 4],
+}
+
+/// A device that packets come from and go to.
+pub struct Port {
+    socket: OwnedFd,
+    ring: *mut u8,
+    ring_bytes: usize,
+    frames: usize,
+    head: usize,
+    /// Name of the device.
+    pub device: String,
+    /// Packets that were longer than the ring's frames.
+    pub too_long: u64,
+}
+
+// SAFETY: the ring belongs to this value alone.
+unsafe impl Send for Port {}
+
+/// A frame in the ring. It is the kernel's again after [`Port::release`].
+#[derive(Clone, Copy, Debug)]
+pub struct Received<'a> {
+    /// From the Ethernet header on.
+    pub frame: &'a [u8],
+    /// The kernel's time of arrival.
+    pub time_ns: u64,
+}
+
+fn check(result: libc::c_int, what: &str) -> io::Result<libc::c_int> {
+    if result >= 0 {
+        return Ok(result);
+    }
+    let cause = io::Error::last_os_error();
+    Err(io::Error::new(cause.kind(), format!("{what}: {cause}")))
+}
+
+fn set<T>(socket: &OwnedFd, option: libc::c_int, value: &T, what: &str) -> io::Result<()> {
+    let size = size_of::<T>() as libc::socklen_t;
+    // SAFETY: value points to size bytes.
+    check(unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, option, (value as *const T).cast(), size) }, what).map(drop)
+}
+
+impl Port {
+    /// Opens `device` with a ring of `frames` frames (a multiple of 512). Needs CAP_NET_RAW.
+    pub fn open(device: &str, frames: usize) -> io::Result<Port> {
+        let name = CString::new(device).map_err(|_| io::Error::other("a device's name has no zero byte"))?;
+        // SAFETY: name ends with a zero byte.
+        let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+        if index == 0 {
+            return Err(io::Error::new(io::ErrorKind::NotFound, format!("no network device {device} here: `ip link` lists them")));
+        }
+        // The protocol stays 0 until the bind, so that no packet of another device enters the ring.
+        // SAFETY: plain system call.
+        let socket = check(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) }, "open a packet socket")?;
+        // SAFETY: just opened.
+        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+        set(&socket, libc::PACKET_VERSION, &1i32, "PACKET_VERSION")?;
+        set(&socket, PACKET_IGNORE_OUTGOING, &1i32, "PACKET_IGNORE_OUTGOING")?;
+        set(&socket, libc::PACKET_QDISC_BYPASS, &1i32, "PACKET_QDISC_BYPASS")?;
+        let frames = frames.next_multiple_of(BLOCK_BYTES / FRAME_BYTES);
+        let ring_bytes = frames * FRAME_BYTES;
+        let request = [BLOCK_BYTES as u32, (ring_bytes / BLOCK_BYTES) as u32, FRAME_BYTES as u32, frames as u32];
+        set(&socket, libc::PACKET_RX_RING, &request, "PACKET_RX_RING")?;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: the kernel maps the ring that was just asked for.
+        let ring = unsafe { libc::mmap(std::ptr::null_mut(), ring_bytes, protection, libc::MAP_SHARED, socket.as_raw_fd(), 0) };
+        if ring == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let port = Port { socket, ring: ring.cast(), ring_bytes, frames, head: 0, device: device.to_owned(), too_long: 0 };
+        // SAFETY: an all-zero sockaddr_ll is valid.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+        address.sll_ifindex = index as i32;
+        let size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        // SAFETY: address is a sockaddr_ll of size bytes.
+        check(unsafe { libc::bind(port.socket.as_raw_fd(), (&raw const address).cast(), size) }, "bind to the device")?;
+        Ok(port)
+    }
+
+    fn head_at(&self, place: usize) -> *mut Head {
+        // SAFETY: place is below frames, so the result is inside of the ring.
+        unsafe { self.ring.add((self.head + place) % self.frames * FRAME_BYTES).cast() }
+    }
+
+    /// Frames that came, at most `max`, appended to `into` as (offset in the ring, length, time).
+    /// Checksums that were left to a device are made good here.
+    pub fn receive(&mut self, max: usize, into: &mut Vec<Slot>) {
+        for place in 0..max.min(self.frames) {
+            let head = self.head_at(place);
+            // SAFETY: head points to a header in the ring; the kernel sets its status last.
+            let status = unsafe { AtomicU32::from_ptr(&raw mut (*head).status) }.load(Ordering::Acquire);
+            if status & libc::TP_STATUS_USER == 0 {
+                return;
+            }
+            // SAFETY: with that status, the header and the frame behind it are ours.
+            let head = unsafe { &*head };
+            let start = self.frame_of(place, head.mac);
+            let time_ns = u64::from(head.seconds) * 1_000_000_000 + u64::from(head.nanoseconds);
+            let mut length = head.captured as usize;
+            if head.captured < head.length {
+                self.too_long += 1;
+                length = 0;
+            } else if status & libc::TP_STATUS_CSUMNOTREADY != 0 {
+                // SAFETY: captured bytes from start are ours.
+                complete(unsafe { std::slice::from_raw_parts_mut(self.ring.add(start), length) });
+            }
+            into.push(Slot { start, length, time_ns });
+        }
+    }
+
+    fn frame_of(&self, place: usize, mac: u16) -> usize {
+        (self.head + place) % self.frames * FRAME_BYTES + usize::from(mac)
+    }
+
+    /// The bytes of a frame that [`Port::receive`] named and that was not released since.
+    pub fn frame(&self, slot: &Slot) -> Received<'_> {
+        assert!(slot.start + slot.length <= self.ring_bytes);
+        // SAFETY: inside of the ring, and ours until it is released, which needs &mut self.
+        let frame = unsafe { std::slice::from_raw_parts(self.ring.add(slot.start), slot.length) };
+        Received { frame, time_ns: slot.time_ns }
+    }
+
+    /// Gives the oldest `count` frames back to the kernel.
+    pub fn release(&mut self, count: usize) {
+        for place in 0..count {
+            // SAFETY: as in receive; these frames were ours.
+            unsafe { AtomicU32::from_ptr(&raw mut (*self.head_at(place)).status) }.store(libc::TP_STATUS_KERNEL, Ordering::Release);
+        }
+        self.head = (self.head + count) % self.frames;
+    }
+
+    /// Sends frames; returns how many the kernel took. It takes fewer when the device's queue is full.
+    pub fn send(&self, frames: &[&[u8]]) -> usize {
+        let mut vectors: Vec<libc::iovec> =
+            frames.iter().map(|f| libc::iovec { iov_base: f.as_ptr().cast_mut().cast(), iov_len: f.len() }).collect();
+        let mut messages: Vec<libc::mmsghdr> = Vec::with_capacity(frames.len());
+        for vector in &mut vectors {
+            // SAFETY: an all-zero mmsghdr is valid.
+            let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
+            message.msg_hdr.msg_iov = vector;
+            message.msg_hdr.msg_iovlen = 1;
+            messages.push(message);
+        }
+        let mut sent = 0;
+        while sent < messages.len() {
+            let rest = &mut messages[sent..];
+            // SAFETY: rest is a valid array of headers, whose vectors live until the call returns.
+            match unsafe { libc::sendmmsg(self.socket.as_raw_fd(), rest.as_mut_ptr(), rest.len() as u32, 0) } {
+                taken if taken > 0 => sent += taken as usize,
+                // The frame at the front cannot be sent (too long, device down, queue full): it is lost as on a wire.
+                _ => return sent + self.send(&frames[(sent + 1).min(frames.len())..]),
+            }
+        }
+        sent
+    }
+
+    /// Packets that the kernel could not put into the ring since the last call.
+    pub fn lost(&self) -> u64 {
+        let mut statistics = [0u32; 2];
+        let mut size = size_of_val(&statistics) as libc::socklen_t;
+        // SAFETY: statistics has size bytes.
+        let result = unsafe {
+            libc::getsockopt(self.socket.as_raw_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS, statistics.as_mut_ptr().cast(), &mut size)
+        };
+        if result == 0 { statistics[1].into() } else { 0 }
+    }
+}
+
+const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
+
+/// Where a received frame is.
+#[derive(Clone, Copy, Debug)]
+pub struct Slot {
+    start: usize,
+    length: usize,
+    time_ns: u64,
+}
+
+impl AsRawFd for Port {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        // SAFETY: mapped in open, and no frame outlives the port.
+        unsafe { libc::munmap(self.ring.cast(), self.ring_bytes) };
+    }
+}
+
+/// Completes the checksum of a TCP or UDP frame that has only that of its pseudo header.
+fn complete(frame: &mut [u8]) {
+    let (transport, protocol) = match frame {
+        [_, _, _, _, _, _, _, _, _, _, _, _, 8, 0, first, rest @ ..] if rest.len() > 19 => (14 + usize::from(*first & 15) * 4, rest[8]),
+        [_, _, _, _, _, _, _, _, _, _, _, _, 0x86, 0xdd, rest @ ..] if rest.len() > 40 => (54, rest[6]),
+        _ => return,
+    };
+    match protocol {
+        6 => checksum::complete(frame, transport, 16),
+        17 => checksum::complete(frame, transport, 6),
+        _ => {}
+    }
+}

@@ -1,0 +1,262 @@
+//! The unit's loop: packets from a ring, through the chain, out again. One thread, one core.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use crate::abi::BATCH_PACKETS;
+use crate::chain::{Arrival, Chain, Fate};
+use crate::latency::Latencies;
+use crate::meter::{Billed, Meter};
+use crate::module::Function;
+use crate::packet::{Port, Slot};
+
+/// What a unit says of itself on its control socket.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Status {
+    /// Its name.
+    pub name: String,
+    /// Who pays.
+    pub tenant: String,
+    /// Its process.
+    pub pid: u32,
+    /// Starts so far.
+    pub epoch: u32,
+    /// Devices that it serves.
+    pub devices: Vec<String>,
+    /// Seconds since the start.
+    pub seconds: f64,
+    /// What each function did.
+    pub functions: Vec<Billed>,
+    /// What became of the packets: how many were passed, dropped, trapped, unseen, no_room, too_long.
+    pub fates: Vec<(String, u64)>,
+    /// Packets that the kernel could not hand over, because the unit was too slow.
+    pub lost: u64,
+    /// Packets that the device did not take.
+    pub unsent: u64,
+    /// Flows that have state.
+    pub flows: usize,
+    /// From the kernel's receipt until it was sent, in nanoseconds: p50, p75, p99.
+    pub latency_ns: [u64; 3],
+    /// The last trap of each function that had one.
+    pub traps: Vec<String>,
+}
+
+/// A unit, with everything that it needs already open.
+pub struct Unit {
+    /// Its name.
+    pub name: String,
+    /// Who pays.
+    pub tenant: String,
+    /// What packets go through.
+    pub chain: Chain<Function>,
+    /// One device, or two that packets go between.
+    pub ports: Vec<Port>,
+    /// Its bill.
+    pub meter: Meter,
+    /// Where it answers; it does not block.
+    pub control: UnixListener,
+    /// SIGTERM and SIGINT.
+    pub signals: OwnedFd,
+    counters: Counters,
+}
+
+#[derive(Default)]
+struct Counters {
+    fates: [u64; Fate::ALL.len()],
+    lost: u64,
+    unsent: u64,
+    latencies: Latencies,
+    started: Option<Duration>,
+}
+
+/// Blocks SIGTERM and SIGINT for the process and makes them readable instead.
+pub fn signals() -> io::Result<OwnedFd> {
+    // SAFETY: a zeroed signal set is valid to be emptied; the calls only read and write it.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGTERM);
+        libc::sigaddset(&mut set, libc::SIGINT);
+        libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        match libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
+            -1 => Err(io::Error::last_os_error()),
+            fd => Ok(OwnedFd::from_raw_fd(fd)),
+        }
+    }
+}
+
+/// The time that the kernel stamps packets with.
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+impl Unit {
+    /// A unit that has not seen a packet.
+    pub fn new(
+        name: String,
+        tenant: String,
+        chain: Chain<Function>,
+        ports: Vec<Port>,
+        meter: Meter,
+        control: UnixListener,
+        signals: OwnedFd,
+    ) -> Unit {
+        assert!((1..=2).contains(&ports.len()), "a unit has one device or two");
+        Unit { name, tenant, chain, ports, meter, control, signals, counters: Counters::default() }
+    }
+
+    /// Serves until it is told to stop, by a signal or on its control socket.
+    pub fn run(&mut self) -> io::Result<()> {
+        self.counters.started = Some(now());
+        let mut slots = Vec::with_capacity(BATCH_PACKETS);
+        loop {
+            let mut worked = false;
+            for port in 0..self.ports.len() {
+                slots.clear();
+                self.ports[port].receive(BATCH_PACKETS, &mut slots);
+                worked |= !slots.is_empty();
+                self.batch(port, &slots);
+            }
+            // The socket and the signals get their turn every round; the wait is only when there is nothing to do.
+            let ready = self.poll(if worked { 0 } else { 1000 })?;
+            if ready.signalled || ready.control && self.answer()? {
+                return Ok(());
+            }
+            self.print_events();
+        }
+    }
+
+    fn poll(&self, timeout_ms: i32) -> io::Result<Ready> {
+        let fds = [self.signals.as_raw_fd(), self.control.as_raw_fd()];
+        let ports = self.ports.iter().map(|p| p.as_raw_fd());
+        let mut polled: Vec<libc::pollfd> =
+            fds.into_iter().chain(ports).map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+        // SAFETY: polled is a valid array.
+        let result = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout_ms) };
+        if result < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Ready { signalled: polled[0].revents != 0, control: polled[1].revents != 0 })
+    }
+
+    fn batch(&mut self, from: usize, slots: &[Slot]) {
+        let to = (from + 1) % self.ports.len();
+        let mut done = 0;
+        while done < slots.len() {
+            let port = &self.ports[from];
+            let arrivals: Vec<Arrival> = slots[done..]
+                .iter()
+                .map(|slot| {
+                    let received = port.frame(slot);
+                    Arrival { frame: received.frame, time_ns: received.time_ns }
+                })
+                .collect();
+            let count = self.chain.process(&arrivals);
+            // Billed first, sent then: a crash in between never gives work away twice, and never hides any.
+            self.meter.commit(self.chain.work());
+            let mut frames: Vec<&[u8]> = Vec::with_capacity(count);
+            for (fate, frame) in self.chain.outputs(&arrivals) {
+                self.counters.fates[fate as usize] += 1;
+                if !frame.is_empty() {
+                    frames.push(frame);
+                }
+            }
+            let sent = self.ports[to].send(&frames);
+            self.counters.unsent += (frames.len() - sent) as u64;
+            let now_ns = now().as_nanos() as u64;
+            arrivals[..count].iter().for_each(|a| self.counters.latencies.record(now_ns.saturating_sub(a.time_ns)));
+            self.ports[from].release(count);
+            done += count;
+        }
+    }
+
+    /// What it says of itself.
+    pub fn status(&mut self) -> Status {
+        self.counters.lost += self.ports.iter().map(Port::lost).sum::<u64>();
+        let names: Vec<String> = self.chain.names().map(str::to_owned).collect();
+        let functions = names.iter().zip(self.chain.work()).map(|(name, w)| Billed {
+            function: name.clone(),
+            packets: w.packets,
+            bytes: w.bytes,
+            fuel: w.fuel,
+            trapped: w.trapped,
+        });
+        let quantile = |share| self.counters.latencies.quantile_ns(share);
+        Status {
+            name: self.name.clone(),
+            tenant: self.tenant.clone(),
+            pid: std::process::id(),
+            epoch: self.meter.epoch,
+            devices: self.ports.iter().map(|p| p.device.clone()).collect(),
+            seconds: (now() - self.counters.started.unwrap_or_default()).as_secs_f64(),
+            functions: functions.collect(),
+            fates: Fate::ALL.iter().map(|f| (f.word().to_owned(), self.counters.fates[*f as usize])).collect(),
+            lost: self.counters.lost,
+            unsent: self.counters.unsent,
+            flows: self.chain.flows.len(),
+            latency_ns: [quantile(0.5), quantile(0.75), quantile(0.99)],
+            traps: names.iter().zip(self.chain.last_traps()).filter_map(|(n, t)| Some(format!("{n}: {}", t?))).collect(),
+        }
+    }
+
+    /// Answers everybody who waits on the control socket; says whether somebody asked it to stop.
+    fn answer(&mut self) -> io::Result<bool> {
+        let mut stop = false;
+        while let Ok((mut client, _)) = self.control.accept() {
+            client.set_read_timeout(Some(Duration::from_millis(100)))?;
+            client.set_write_timeout(Some(Duration::from_millis(100)))?;
+            let mut request = [0; 16];
+            let length = client.read(&mut request).unwrap_or(0);
+            let answer = match request[..length].trim_ascii() {
+                b"status" => serde_json::to_string(&self.status()).expect("a status is JSON"),
+                b"stop" => {
+                    stop = true;
+                    serde_json::to_string(&self.status()).expect("a status is JSON")
+                }
+                _ => r#"{"error":"ask for status or stop"}"#.to_owned(),
+            };
+            // Whoever does not read the answer does not stop the unit.
+            let _ = client.write_all(answer.as_bytes());
+        }
+        Ok(stop)
+    }
+
+    /// Events and what functions print go to the log, one JSON line each.
+    fn print_events(&mut self) {
+        if !self.chain.events.is_empty() {
+            let names: Vec<String> = self.chain.names().map(str::to_owned).collect();
+            let mut lines = String::new();
+            for e in self.chain.events.drain(..) {
+                let line =
+                    serde_json::json!({"time_ns": e.time_ns, "function": names[e.stage], "flow": format!("{:?}", e.key), "event": e.code});
+                lines += &format!("{line}\n");
+            }
+            let _ = io::stderr().write_all(lines.as_bytes());
+        }
+        for function in self.chain.executors_mut() {
+            let printed = function.take_printed();
+            if !printed.is_empty() {
+                let _ = io::stderr().write_all(&printed);
+            }
+        }
+    }
+}
+
+struct Ready {
+    signalled: bool,
+    control: bool,
+}
+
+/// Asks the unit whose control socket is at `path`: "status" or "stop".
+pub fn ask(path: &std::path::Path, request: &str) -> io::Result<Status> {
+    let mut stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    stream.write_all(request.as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    serde_json::from_str(&answer).map_err(io::Error::other)
+}
