@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -123,12 +124,17 @@ func TestEntryMovesTheProcessAlone(t *testing.T) {
 			}
 			cmd := enter(t, root, g, "sleep", "60")
 			for _, dir := range g.folders() {
-				text, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
-				if err != nil {
-					t.Fatal(err)
+				want, got := strconv.Itoa(cmd.Process.Pid), ""
+				// The thread that started it may take a moment to end.
+				for deadline := time.Now().Add(5 * time.Second); got != want && time.Now().Before(deadline); {
+					text, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+					if err != nil {
+						t.Fatal(err)
+					}
+					got = strings.TrimSpace(string(text))
 				}
-				if got := strings.TrimSpace(string(text)); got != strconv.Itoa(cmd.Process.Pid) {
-					t.Errorf("%s holds %q, want only %d", dir, got, cmd.Process.Pid)
+				if got != want {
+					t.Errorf("%s holds %q, want only %s", dir, got, want)
 				}
 			}
 		})
