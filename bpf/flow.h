@@ -178,7 +178,7 @@ cold int start(struct __sk_buff *skb, struct packet *p, __u32 six)
 	}
 	__u32 hashed = six ? hash(p, 1) : hash(p, 0);
 	int now = pick(*service, hashed, 0), n = now;
-	if (!opens) {
+	if (!opens && !migrating) {
 		n = pick(*service, hashed, 1);
 		if (n < 0)
 			n = now;

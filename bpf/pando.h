@@ -67,9 +67,16 @@ struct flow_key6 {
 };
 
 struct flow {
+#ifdef LAYOUT_NEXT /* the trial layout, with which the upgrade of pinned tables is tested */
+	__u64 spare;
+	__u32 flags;
+	__u32 endpoint;
+	__u32 epoch;
+#else
 	__u32 endpoint;
 	__u32 epoch;
 	__u32 flags;
+#endif
 	__u16 target;
 	__u16 pad;
 	__u64 seen; /* coarse nanoseconds since boot; of a TCP flow that is not established: its first packet */

@@ -11,6 +11,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/cilium/ebpf"
@@ -23,6 +25,12 @@ import (
 )
 
 var _ pando.Steering = (*Driver)(nil)
+
+// Names of pinned links; those of instances are their links' own.
+const (
+	hostPin   = "host"
+	uplinkPin = "uplink-"
+)
 
 const tableSlots = 16381 // bpf/pando.h
 
@@ -65,51 +73,73 @@ func Open(c Config) (*Driver, error) {
 	if d.cpus, err = ebpf.PossibleCPU(); err != nil {
 		return nil, fmt.Errorf("open steering: %w", err)
 	}
-	if err := d.load(); err != nil {
-		return nil, err
-	}
-	if d.index, err = readIndex(&d.objects); err == nil {
-		err = d.attachHost()
-	}
-	if err != nil {
-		d.objects.Close()
+	if err := d.takeUp(); err != nil {
 		return nil, err
 	}
 	return d, nil
 }
 
-func (d *Driver) load() error {
-	spec, err := loadSteer()
+// takeUp finds or makes the tables, brings them to this build's layout, and puts this build's programs in place of those that
+// are attached.
+func (d *Driver) takeUp() error {
+	dir, from, err := d.prepare()
 	if err != nil {
-		return fmt.Errorf("read the steering programs: %w", err)
-	}
-	if err := d.configure(spec); err != nil {
 		return err
 	}
-	_, err = os.Stat(filepath.Join(d.PinDir, "maps", "flows"))
-	d.fresh = errors.Is(err, os.ErrNotExist)
+	spec, err := d.load(dir, from != "")
+	if err != nil {
+		return err
+	}
+	if strings.HasSuffix(dir, unfinished) {
+		err = d.fill(spec, dir, from)
+	}
+	if err == nil {
+		d.index, err = readIndex(&d.objects)
+	}
+	if err == nil {
+		err = d.attachHost()
+	}
+	if err == nil && from != "" {
+		err = d.finish(spec, from)
+	}
+	if err != nil {
+		d.objects.Close()
+	}
+	return err
+}
+
+// load loads the programs and makes the tables, pinned in dir, or finds them there.
+func (d *Driver) load(dir string, migrating bool) (*ebpf.CollectionSpec, error) {
+	spec, err := loadSteer()
+	if err != nil {
+		return nil, fmt.Errorf("read the steering programs: %w", err)
+	}
+	if err := d.configure(spec, migrating); err != nil {
+		return nil, err
+	}
 	for name, m := range spec.Maps {
 		if name[0] != '.' {
 			m.Pinning = ebpf.PinByName
 		}
 	}
-	err = spec.LoadAndAssign(&d.objects, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: filepath.Join(d.PinDir, "maps")}})
+	err = spec.LoadAndAssign(&d.objects, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: dir}})
 	if errors.Is(err, ebpf.ErrMapIncompatible) {
-		return fmt.Errorf("the pinned tables in %s are of another layout: %w; `pando down` removes them", d.PinDir, err)
+		return nil, fmt.Errorf("the pinned tables in %s have other sizes: %w; `pando down --purge` removes them", dir, err)
 	}
 	if err != nil {
-		return fmt.Errorf("load the steering programs (a kernel of at least 6.6 is needed): %w", err)
+		return nil, fmt.Errorf("load the steering programs (a kernel of at least 6.6 is needed): %w", err)
 	}
-	return nil
+	return spec, nil
 }
 
 // configure sets what the programs know from their birth.
-func (d *Driver) configure(spec *ebpf.CollectionSpec) error {
+func (d *Driver) configure(spec *ebpf.CollectionSpec, migrating bool) error {
 	bits := uint32(0xffffffff) << (32 - pando.VIPs4.Bits())
 	net6 := words(pando.VIPs6.Addr())
 	for name, v := range map[string]any{
 		"vip_net": native(pando.VIPs4.Addr()), "vip_mask": native(mask(bits)), "gateway": native(pando.Gateway4),
 		"vip6_net": [2]uint32(net6[:2]), "gateway6": words(pando.Gateway6),
+		"migrating": map[bool]uint32{true: 1}[migrating],
 	} {
 		if err := spec.Variables[name].Set(v); err != nil {
 			return fmt.Errorf("set %s of the steering programs: %w", name, err)
@@ -133,10 +163,8 @@ func ensureBPFFS(dir string) error {
 			return fmt.Errorf("mount a bpffs at %s: %w", root, err)
 		}
 	}
-	for _, sub := range []string{"maps", "links"} {
-		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
-			return fmt.Errorf("make a folder for pins: %w", err)
-		}
+	if err := os.MkdirAll(filepath.Join(dir, "links"), 0o700); err != nil {
+		return fmt.Errorf("make a folder for pins: %w", err)
 	}
 	return nil
 }
@@ -147,7 +175,7 @@ func (d *Driver) attachHost() error {
 	if err != nil {
 		return fmt.Errorf("make %s: %w", Device, err)
 	}
-	if err := d.attach("host", dev.Attrs().Index, ebpf.AttachTCXEgress, d.objects.FromHost); err != nil {
+	if err := d.attach(hostPin, dev.Attrs().Index, ebpf.AttachTCXEgress, d.objects.FromHost); err != nil {
 		return err
 	}
 	for _, name := range d.Uplinks {
@@ -155,11 +183,49 @@ func (d *Driver) attachHost() error {
 		if err != nil {
 			return fmt.Errorf("uplink %s: %w", name, err)
 		}
-		if err := d.attach("uplink-"+name, l.Attrs().Index, ebpf.AttachTCXIngress, d.objects.FromOutside); err != nil {
+		if err := d.attach(uplinkPin+name, l.Attrs().Index, ebpf.AttachTCXIngress, d.objects.FromOutside); err != nil {
 			return err
 		}
 	}
+	return d.attachAgain()
+}
+
+// attachAgain puts this build's program at every instance that a former agent connected, and takes it from what is no uplink
+// any more.
+func (d *Driver) attachAgain() error {
+	pins, err := os.ReadDir(filepath.Join(d.PinDir, "links"))
+	if err != nil {
+		return fmt.Errorf("look for attached programs: %w", err)
+	}
+	for _, pin := range pins {
+		path := filepath.Join(d.PinDir, "links", pin.Name())
+		uplink, ok := strings.CutPrefix(pin.Name(), uplinkPin)
+		switch {
+		case ok && !slices.Contains(d.Uplinks, uplink):
+			err = os.Remove(path)
+		case ok, pin.Name() == hostPin:
+			continue
+		default:
+			err = replace(path, d.objects.FromInstance)
+		}
+		if err != nil {
+			return fmt.Errorf("replace the program at %s: %w", pin.Name(), err)
+		}
+	}
 	return nil
+}
+
+// replace puts another program at a pinned link. The link of a device that is gone goes, too.
+func replace(pin string, p *ebpf.Program) error {
+	l, err := link.LoadPinnedLink(pin, nil)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	if info, err := l.Info(); err != nil || info.TCX() == nil || info.TCX().Ifindex == 0 {
+		return l.Unpin()
+	}
+	return l.Update(p)
 }
 
 // attach puts a program at a hook, in place of the one that a former agent put there.

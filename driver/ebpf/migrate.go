@@ -1,0 +1,263 @@
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+
+	"pando.run/pando"
+)
+
+// Pinned tables of another layout are not changed in place: new ones are made beside them and filled, then the programs are replaced
+// one by one, then what the old programs added meanwhile is brought over, then the old tables go.
+//
+//	layout-1            layout-1                 layout-1                 layout-2
+//	                    layout-2-new (filled)    layout-2 (renamed)
+//
+// Killed before the rename, the next one begins again; killed after it, the next one replaces programs and fills again.
+// Between filling and replacing, a packet of a flow that began in between finds no entry: while the programs are told so
+// (migrating), it goes where the table of its service says, as its first packet did.
+
+const unfinished = "-new" // a bpffs takes no dots
+
+func (d *Driver) tables(n int) string { return filepath.Join(d.PinDir, "layout-"+strconv.Itoa(n)) }
+
+// layouts lists the layouts of which tables are pinned.
+func (d *Driver) layouts() (out []int, err error) {
+	entries, err := os.ReadDir(d.PinDir)
+	if err != nil {
+		return nil, fmt.Errorf("look for pinned tables: %w", err)
+	}
+	for _, e := range entries {
+		if n, err := strconv.Atoi(strings.TrimPrefix(e.Name(), "layout-")); err == nil {
+			out = append(out, n)
+		}
+	}
+	return out, nil
+}
+
+// prepare decides where the tables are made or found, and from which older ones they are filled ("": from none).
+func (d *Driver) prepare() (dir, from string, err error) {
+	dir = d.tables(layout)
+	layouts, err := d.layouts()
+	if err != nil {
+		return "", "", err
+	}
+	found, old := false, 0
+	for _, n := range layouts {
+		switch {
+		case n > layout:
+			return "", "", fmt.Errorf("%w: the tables in %s have layout %d, this build knows up to %d: upgrade pando on this host, or `pando down --purge` to begin anew",
+				pando.ErrInvalid, d.PinDir, n, layout)
+		case n == layout:
+			found = true
+		default:
+			old = max(old, n)
+		}
+	}
+	if old > 0 {
+		from = d.tables(old)
+	}
+	if found || from == "" {
+		_, err := os.Stat(filepath.Join(dir, "flows"))
+		d.fresh = errors.Is(err, os.ErrNotExist)
+		return dir, from, os.MkdirAll(dir, 0o700)
+	}
+	if err := os.RemoveAll(dir + unfinished); err != nil {
+		return "", "", err
+	}
+	return dir + unfinished, from, os.Mkdir(dir+unfinished, 0o700)
+}
+
+// fill brings every table over, as far as the old one has its fields. The programs do not use the new ones yet.
+func (d *Driver) fill(spec *ebpf.CollectionSpec, dir, from string) error {
+	for name, s := range spec.Maps {
+		if name[0] == '.' {
+			continue
+		}
+		if err := copyTable(s, filepath.Join(from, name), filepath.Join(dir, name), ebpf.UpdateAny); err != nil {
+			return fmt.Errorf("bring the table %s over from %s: %w", name, from, err)
+		}
+	}
+	return os.Rename(dir, strings.TrimSuffix(dir, unfinished))
+}
+
+// finish brings over the flows that began while the programs were being replaced, and removes the old tables.
+func (d *Driver) finish(spec *ebpf.CollectionSpec, from string) error {
+	for _, name := range []string{"flows", "flows6"} {
+		if err := copyTable(spec.Maps[name], filepath.Join(from, name), filepath.Join(d.tables(layout), name), ebpf.UpdateNoExist); err != nil {
+			return fmt.Errorf("bring the last of the table %s over from %s: %w", name, from, err)
+		}
+	}
+	if err := d.objects.Migrating.Set(uint32(0)); err != nil {
+		return fmt.Errorf("tell the programs that all tables are there: %w", err)
+	}
+	return os.RemoveAll(from)
+}
+
+// copyTable copies what one pinned map has into another of the same name and another layout.
+func copyTable(spec *ebpf.MapSpec, from, to string, how ebpf.MapUpdateFlags) error {
+	old, err := ebpf.LoadPinnedMap(from, nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // the old layout had no such table
+	}
+	if err != nil {
+		return err
+	}
+	defer old.Close()
+	m, err := ebpf.LoadPinnedMap(to, nil)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	handle, err := old.Handle()
+	if err != nil {
+		return err
+	}
+	defer handle.Close()
+	types, err := handle.Spec(nil)
+	if err != nil {
+		return err
+	}
+	key, err := conversionOf(types, spec.Key)
+	if err != nil {
+		return err
+	}
+	value, err := conversionOf(types, spec.Value)
+	if err != nil {
+		return err
+	}
+	put := func(k, v any) error {
+		err := m.Update(k, v, how)
+		if errors.Is(err, ebpf.ErrKeyExist) {
+			return nil
+		}
+		return err
+	}
+	if spec.Type == ebpf.PerCPUArray {
+		return eachPerCPU(old, value, put)
+	}
+	return eachRaw(old, func(k, v []byte) error {
+		if spec.Type == ebpf.Array && isZero(v) {
+			return nil
+		}
+		return put(key.apply(k), value.apply(v))
+	})
+}
+
+func isZero(b []byte) bool {
+	for _, v := range b {
+		if v != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// eachRaw reads a map as bytes, in batches, so that changes meanwhile do no harm.
+func eachRaw(m *ebpf.Map, f func(key, value []byte) error) error {
+	rows := func(size uint32) reflect.Value {
+		n := readAtOnce
+		if m.ValueSize() > 1<<12 {
+			n = 64
+		}
+		return reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(int(size), reflect.TypeFor[byte]())), n, n)
+	}
+	keys, values := rows(m.KeySize()), rows(m.ValueSize())
+	var cursor ebpf.MapBatchCursor
+	for {
+		n, err := m.BatchLookup(&cursor, keys.Interface(), values.Interface(), nil)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return err
+		}
+		for i := range n {
+			if ferr := f(keys.Index(i).Slice(0, int(m.KeySize())).Bytes(), values.Index(i).Slice(0, int(m.ValueSize())).Bytes()); ferr != nil {
+				return ferr
+			}
+		}
+		if err != nil {
+			return nil
+		}
+	}
+}
+
+// eachPerCPU reads an array that has a value on every CPU; what is zero on all of them is left out.
+func eachPerCPU(m *ebpf.Map, c conversion, put func(k, v any) error) error {
+	for n := range m.MaxEntries() {
+		perCPU := reflect.New(reflect.SliceOf(reflect.ArrayOf(int(m.ValueSize()), reflect.TypeFor[byte]())))
+		if err := m.Lookup(n, perCPU.Interface()); err != nil {
+			return err
+		}
+		out := reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(c.size, reflect.TypeFor[byte]())), perCPU.Elem().Len(), perCPU.Elem().Len())
+		used := false
+		for i := range out.Len() {
+			v := perCPU.Elem().Index(i).Slice(0, int(m.ValueSize())).Bytes()
+			used = used || !isZero(v)
+			reflect.Copy(out.Index(i), reflect.ValueOf(c.apply(v)))
+		}
+		if used {
+			if err := put(n, out.Interface()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// conversion makes a value of the new layout from one of the old, field by field.
+type conversion struct {
+	size  int
+	moves []move
+}
+
+type move struct{ from, to, size int }
+
+func (c conversion) apply(old []byte) []byte {
+	out := make([]byte, c.size)
+	for _, m := range c.moves {
+		copy(out[m.to:m.to+m.size], old[m.from:m.from+m.size])
+	}
+	return out
+}
+
+// conversionOf compares a type with the one of the same name in the old tables' own description (BTF). A field that is new
+// is zero; one that is no longer there is left behind; one that has another size cannot be brought over.
+func conversionOf(old *btf.Spec, t btf.Type) (conversion, error) {
+	size, err := btf.Sizeof(t)
+	if err != nil {
+		return conversion{}, err
+	}
+	now, ok := btf.UnderlyingType(t).(*btf.Struct)
+	if !ok {
+		return conversion{size, []move{{0, 0, size}}}, nil
+	}
+	var was *btf.Struct
+	if err := old.TypeByName(now.Name, &was); err != nil {
+		return conversion{}, fmt.Errorf("struct %s: %w", now.Name, err)
+	}
+	c := conversion{size: size}
+	for _, field := range now.Members {
+		for _, before := range was.Members {
+			if before.Name != field.Name {
+				continue
+			}
+			a, aerr := btf.Sizeof(before.Type)
+			b, berr := btf.Sizeof(field.Type)
+			if err := errors.Join(aerr, berr); err != nil {
+				return c, err
+			}
+			if a != b {
+				return c, fmt.Errorf("%w: %s.%s had %d bytes and has %d", pando.ErrInvalid, now.Name, field.Name, a, b)
+			}
+			c.moves = append(c.moves, move{int(before.Offset.Bytes()), int(field.Offset.Bytes()), a})
+		}
+	}
+	return c, nil
+}
