@@ -1,0 +1,107 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+var update = flag.Bool("update", false, "write the generated files")
+
+func TestTheReferenceIsTheCode(t *testing.T) {
+	path := filepath.Join("..", "..", "docs", "reference", "cli.md")
+	want := reference(rootCommand(Env{Getenv: func(string) string { return "" }}))
+	if *update {
+		if err := os.WriteFile(path, want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%s is stale (%v): make it again with `go test ./cmd/pando -run Reference -update`", path, err)
+	}
+}
+
+// reference is docs/reference/cli.md.
+func reference(root *cobra.Command) []byte {
+	var b bytes.Buffer
+	b.WriteString(`# The command line
+
+<!-- Made from cmd/pando by: go test ./cmd/pando -run Reference -update -->
+
+` + "`pando`" + ` is one binary: the daemons and the operator's commands. Commands speak to the daemons through
+` + "`/run/pando/api.sock`" + ` (` + "`PANDO_API`" + ` names another socket) and through nothing else, so a program can do what they do: see
+[the API](api.md). Every command takes ` + "`-o json`" + ` and ` + "`--help`" + `. Times are written like ` + "`500ms`, `10s` or `1m30s`" + `.
+
+| exit code | |
+|---|---|
+| 0 | done |
+| 1 | a defect |
+| 2 | the command line makes no sense |
+`)
+	for _, k := range codes {
+		fmt.Fprintf(&b, "| %d | %s |\n", k.code, k.name)
+	}
+	for _, g := range root.Groups() {
+		fmt.Fprintf(&b, "\n## %s\n", strings.TrimSuffix(g.Title, ":"))
+		section(&b, root, g.ID)
+	}
+	b.WriteString("\n## Others\n")
+	section(&b, root, "")
+	return b.Bytes()
+}
+
+func section(b *bytes.Buffer, root *cobra.Command, group string) {
+	for _, c := range root.Commands() {
+		if c.GroupID == group && !c.Hidden && c.Name() != "help" && c.Name() != "completion" {
+			walk(c, func(c *cobra.Command) { describe(b, c) })
+		}
+	}
+}
+
+func describe(b *bytes.Buffer, c *cobra.Command) {
+	if c.HasSubCommands() {
+		return // its commands say it
+	}
+	use, _, _ := strings.Cut(c.UseLine(), " [flags]")
+	long := c.Long
+	if long == "" {
+		long = strings.ToUpper(c.Short[:1]) + c.Short[1:] + "."
+	}
+	fmt.Fprintf(b, "\n### `%s`\n\n%s\n\n", use, long)
+	for line := range strings.SplitSeq(c.Example, "\n") {
+		fmt.Fprintf(b, "    %s\n", strings.TrimSpace(line))
+	}
+	var rows []string
+	c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) { rows = append(rows, flagRow(f)) })
+	if p := c.Parent(); p.HasParent() { // a group's own flags
+		p.PersistentFlags().VisitAll(func(f *pflag.Flag) { rows = append(rows, flagRow(f)) })
+	}
+	if rows != nil {
+		fmt.Fprintf(b, "\n| flag | what it says | default |\n|---|---|---|\n%s", strings.Join(rows, ""))
+	}
+}
+
+func flagRow(f *pflag.Flag) string {
+	if f.Name == "help" {
+		return ""
+	}
+	name := "--" + f.Name
+	if f.Shorthand != "" {
+		name = "-" + f.Shorthand + ", " + name
+	}
+	if kind := f.Value.Type(); kind != "bool" {
+		name += " " + strings.ToUpper(strings.TrimSuffix(kind, "Slice"))
+	}
+	def := f.DefValue
+	if def == "false" || def == "[]" || def == "" || def == "0s" {
+		def = ""
+	}
+	return fmt.Sprintf("| `%s` | %s | %s |\n", name, f.Usage, def)
+}
