@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -97,6 +98,8 @@ type site struct {
 	repo    *state.Repo
 	branch  *state.Branch
 	main    pando.ObjectID
+	head    atomic.Pointer[pando.ObjectID] // main, as the server's goroutines may read it
+	sent    atomic.Int64                   // bytes of answers
 	now     time.Time
 	server  *httptest.Server
 }
@@ -106,11 +109,15 @@ func newSite(t *testing.T) *site {
 	s := &site{t: t, objects: newMemory(), now: t0}
 	s.repo = state.Open(s.objects, web, typed)
 	s.branch = s.born("web-1")
-	s.server = httptest.NewServer(Handler(func(k pando.ServiceKey) (pando.Objects, pando.ObjectID, error) {
-		if k != web || s.main.IsZero() {
-			return nil, s.main, fmt.Errorf("state of %s: %w", k, pando.ErrNotFound)
+	states := Handler(func(k pando.ServiceKey) (pando.Objects, pando.ObjectID, error) {
+		head := s.head.Load()
+		if k != web || head == nil {
+			return nil, pando.ObjectID{}, fmt.Errorf("state of %s: %w", k, pando.ErrNotFound)
 		}
-		return s.objects, s.main, nil
+		return s.objects, *head, nil
+	})
+	s.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		states.ServeHTTP(counting{w, &s.sent}, r)
 	}))
 	t.Cleanup(s.server.Close)
 	return s
@@ -141,6 +148,7 @@ func (s *site) push(b *state.Branch, line string) {
 	to, _, err := b.Merge(s.t.Context(), s.main, s.now)
 	s.ok(err)
 	s.main = to
+	s.head.Store(&to)
 	s.ok(b.Pushed(s.t.Context(), to))
 }
 
@@ -235,24 +243,18 @@ func TestFetchBringsTheNewsAlone(t *testing.T) {
 
 // sent counts the bytes that the server answers with while f runs.
 func sent(s *site, f func()) int {
-	var mu sync.Mutex
-	n := 0
-	inner := s.server.Config.Handler
-	s.server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		inner.ServeHTTP(counting{w, func(k int) { mu.Lock(); n += k; mu.Unlock() }}, r)
-	})
+	before := s.sent.Load()
 	f()
-	s.server.Config.Handler = inner
-	return n
+	return int(s.sent.Load() - before)
 }
 
 type counting struct {
 	http.ResponseWriter
-	add func(int)
+	sent *atomic.Int64
 }
 
 func (c counting) Write(b []byte) (int, error) {
-	c.add(len(b))
+	c.sent.Add(int64(len(b)))
 	return c.ResponseWriter.Write(b)
 }
 
