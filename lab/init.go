@@ -3,6 +3,7 @@ package lab
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -15,13 +16,18 @@ import (
 )
 
 // boot starts the init of one host and returns when the host is furnished.
-func boot(ctx context.Context, c Config, name string) (Host, error) {
+func boot(ctx context.Context, c Config, name string, g groups) (Host, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return Host{}, err
 	}
 	defer r.Close()
-	cmd := exec.Command(c.Self, "lab-init", name) // it outlives ctx: the host stays when Up is done
+	room, err := g.room(c.Dir, name)
+	if err != nil {
+		return Host{}, fmt.Errorf("start lab host %s: %w", name, err)
+	}
+	// The name and the directory come first: by them the host is found, whatever happens to the record.
+	cmd := exec.Command(c.Self, "lab-init", name, c.Dir, room) // it outlives ctx: the host stays when Up is done
 	cmd.ExtraFiles = []*os.File{w}
 	var leash *os.File
 	if c.Leashed {
@@ -103,15 +109,15 @@ func (h Host) end() error {
 	}
 }
 
-// InitMain is the init of a lab host: args are its name, and "leashed" if it ends with whoever holds the other end of
-// descriptor 4. It says "ready" on descriptor 3 and then reaps orphans until it is killed.
+// InitMain is the init of a lab host: args are its name, the lab's directory, its room (JSON), and "leashed" if it ends with
+// whoever holds the other end of descriptor 4. It says "ready" on descriptor 3 and then reaps orphans until it is killed.
 func InitMain(args []string) int {
 	say := os.NewFile(3, "ready")
-	if err := furnish(args[0]); err != nil {
+	if err := furnish(args[0], args[2]); err != nil {
 		fmt.Fprint(say, err)
 		return 1
 	}
-	if len(args) > 1 && args[1] == "leashed" {
+	if len(args) > 3 && args[3] == "leashed" {
 		go func() {
 			_, _ = os.NewFile(4, "leash").Read(make([]byte, 1))
 			os.Exit(1)
@@ -133,12 +139,19 @@ func InitMain(args []string) int {
 	return 0
 }
 
-func furnish(name string) error {
+func furnish(name, roomText string) error {
+	var r room
+	if err := json.Unmarshal([]byte(roomText), &r); err != nil {
+		return fmt.Errorf("read the host's room: %w", err)
+	}
 	if err := unix.Sethostname([]byte(name)); err != nil {
 		return fmt.Errorf("set the host's name: %w", err)
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make the mounts private: %w", err)
+	}
+	if err := r.enter(); err != nil {
+		return err
 	}
 	for _, m := range []struct{ fs, at string }{{"proc", "/proc"}, {"tmpfs", "/run"}, {"bpf", "/sys/fs/bpf"}} {
 		if err := unix.Mount(m.fs, m.at, m.fs, 0, ""); err != nil {

@@ -1,6 +1,7 @@
 // Package lab makes virtual hosts on one machine: each has its own pid, net, mount and uts namespaces, and a
 // bridge joins them with a client. A namespace lives exactly as long as its init, so killing that one process is the
-// death of the host. The lab knows nothing of what runs on its hosts and never touches the machine's own network.
+// death of the host. Each host has its own /run, bpffs, cgroups and /var/lib/pando, so that what runs on two hosts meets
+// over the network only. The lab knows nothing of what runs on its hosts and never touches the machine's own network.
 package lab
 
 import (
@@ -41,6 +42,7 @@ type Lab struct {
 	Switch Host   `json:"switch"`
 	Client Host   `json:"client"`
 	dir    string
+	groups groups
 }
 
 // Up makes a lab. What it made is taken down again if any of it fails.
@@ -48,8 +50,13 @@ func Up(ctx context.Context, c Config) (_ *Lab, err error) {
 	if c.Hosts < 1 || c.Hosts > 100 {
 		return nil, fmt.Errorf("make a lab of %d hosts: want 1 to 100", c.Hosts)
 	}
-	if err := os.Mkdir(c.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the lab's directory: %w (is there a lab already? take it down first)", err)
+	if c.Dir, err = filepath.Abs(c.Dir); err != nil {
+		return nil, fmt.Errorf("make the lab's directory: %w", err)
+	}
+	if err := os.Mkdir(c.Dir, 0o700); errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("make a lab in %s: %w: there is a lab already; take it down first (`pando lab down`)", c.Dir, err)
+	} else if err != nil {
+		return nil, fmt.Errorf("make the lab's directory: %w", err)
 	}
 	l := &Lab{dir: c.Dir}
 	defer func() {
@@ -57,14 +64,17 @@ func Up(ctx context.Context, c Config) (_ *Lab, err error) {
 			err = errors.Join(err, l.Down())
 		}
 	}()
-	if l.Switch, err = boot(ctx, c, "switch"); err != nil {
+	if l.groups, err = openGroups(c.Dir); err != nil {
 		return nil, err
 	}
-	if l.Client, err = boot(ctx, c, "client"); err != nil {
+	if l.Switch, err = boot(ctx, c, "switch", l.groups); err != nil {
+		return nil, err
+	}
+	if l.Client, err = boot(ctx, c, "client", l.groups); err != nil {
 		return nil, err
 	}
 	for i := range c.Hosts {
-		h, err := boot(ctx, c, c.Name+strconv.Itoa(i+1))
+		h, err := boot(ctx, c, c.Name+strconv.Itoa(i+1), l.groups)
 		if err != nil {
 			return nil, err
 		}
@@ -78,15 +88,41 @@ func Up(ctx context.Context, c Config) (_ *Lab, err error) {
 
 // Open finds the lab that Up made in dir.
 func Open(dir string) (*Lab, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open the lab: %w", err)
+	}
 	text, err := os.ReadFile(filepath.Join(dir, "lab.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat(dir); err == nil {
+			return nil, fmt.Errorf("open the lab in %s: %w: it was never finished; remove what there is of it with `pando lab down`", dir, fs.ErrNotExist)
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open the lab: %w (make one with `pando lab up`)", err)
 	}
 	l := &Lab{dir: dir}
 	if err := json.Unmarshal(text, l); err != nil {
-		return nil, fmt.Errorf("open the lab in %s: %w", dir, err)
+		return nil, fmt.Errorf("open the lab in %s: %w; remove it with `pando lab down`", dir, err)
 	}
-	return l, nil
+	l.groups, err = openGroups(dir)
+	return l, err
+}
+
+// Sweep removes whatever there is of a lab in dir, also of one that was never finished or whose record is damaged.
+func Sweep(dir string) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return fmt.Errorf("take the lab down: %w", err)
+	}
+	if _, err := os.Stat(dir); err != nil && len(inits(dir)) == 0 {
+		return fmt.Errorf("take the lab down: %w (there is none)", err)
+	}
+	l := &Lab{dir: dir}
+	if l.groups, err = openGroups(dir); err != nil {
+		return err
+	}
+	return l.Down()
 }
 
 func (l *Lab) save() error {
@@ -94,7 +130,11 @@ func (l *Lab) save() error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(l.dir, "lab.json"), text, 0o600)
+	path := filepath.Join(l.dir, "lab.json")
+	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
+		return fmt.Errorf("remember the lab: %w", err)
+	}
+	return os.Rename(path+".new", path)
 }
 
 // List names the hosts that live, then the client.
@@ -110,7 +150,10 @@ func (l *Lab) List() []Host {
 
 // Exec is a command that will run inside all namespaces of the named host.
 func (l *Lab) Exec(ctx context.Context, name string, argv ...string) (*exec.Cmd, error) {
-	for _, h := range l.List() {
+	for _, h := range append(l.Hosts[:len(l.Hosts):len(l.Hosts)], l.Client) {
+		if h.Name == name && !h.alive() {
+			return nil, fmt.Errorf("lab host %q has died: its first process (%d) has ended; take the lab down and up again", name, h.Pid)
+		}
 		if h.Name == name {
 			args := []string{"--target", strconv.Itoa(h.Pid), "--mount", "--uts", "--net", "--pid", "--"}
 			return exec.CommandContext(ctx, "nsenter", append(args, argv...)...), nil
@@ -122,10 +165,10 @@ func (l *Lab) Exec(ctx context.Context, name string, argv ...string) (*exec.Cmd,
 // Down ends every host, and with it its processes, mounts and links, and removes the lab's directory.
 func (l *Lab) Down() error {
 	var errs []error
-	for _, h := range append([]Host{l.Client, l.Switch}, l.Hosts...) {
+	for _, h := range inits(l.dir) {
 		if err := h.end(); err != nil {
 			errs = append(errs, fmt.Errorf("end lab host %s: %w", h.Name, err))
 		}
 	}
-	return errors.Join(append(errs, os.RemoveAll(l.dir))...)
+	return errors.Join(append(errs, l.groups.remove(), os.RemoveAll(l.dir))...)
 }

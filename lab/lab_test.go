@@ -12,11 +12,18 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "lab-init" {
 		os.Exit(InitMain(os.Args[2:]))
+	}
+	if len(os.Args) > 2 && os.Args[1] == "make" {
+		_, err := Up(context.Background(), Config{Hosts: 1, Name: "leashed", Self: "/proc/self/exe", Dir: os.Args[2], Leashed: true})
+		fmt.Println("made", err)
+		select {}
 	}
 	if len(os.Args) > 1 && os.Args[1] == "answer" {
 		answer()
@@ -127,5 +134,177 @@ func TestHostsReachEachOtherAndLeaveNothing(t *testing.T) {
 	}
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
 		t.Errorf("the lab's directory is still there: %v", err)
+	}
+}
+
+// labs for tests that need a few hosts.
+func small(t *testing.T, name string) (*Lab, string) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("namespaces need root")
+	}
+	dir := filepath.Join(t.TempDir(), "lab")
+	l, err := Up(t.Context(), Config{Hosts: 2, Name: name, Self: "/proc/self/exe", Dir: dir, Leashed: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Down(); err != nil {
+			t.Error(err)
+		}
+	})
+	return l, dir
+}
+
+func output(t *testing.T, l *Lab, host string, argv ...string) string {
+	t.Helper()
+	cmd, err := l.Exec(t.Context(), host, argv...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%s: %v: %v: %s", host, argv, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// Two labs at once, with the same names and addresses, do not meet; nor do the hosts of one in their files and cgroups.
+func TestLabsAndTheirHostsDoNotMeet(t *testing.T) {
+	a, _ := small(t, "twin")
+	b, _ := small(t, "twin")
+	for _, w := range []struct {
+		l          *Lab
+		host, text string
+	}{{a, "twin1", "a1"}, {a, "twin2", "a2"}, {b, "twin1", "b1"}} {
+		output(t, w.l, w.host, "sh", "-c", "echo "+w.text+" | tee /var/lib/pando/who /run/who; mkdir /sys/fs/cgroup/pids/"+w.text)
+	}
+	for _, w := range []struct {
+		l          *Lab
+		host, text string
+	}{{a, "twin1", "a1"}, {a, "twin2", "a2"}, {b, "twin1", "b1"}} {
+		got := output(t, w.l, w.host, "sh", "-c", "cat /var/lib/pando/who /run/who; cd /sys/fs/cgroup/pids; ls -d ??")
+		if got != strings.Repeat(w.text+"\n", 2)+w.text {
+			t.Errorf("%s of one lab sees %q, want its own %s", w.host, got, w.text)
+		}
+	}
+	if got := output(t, b, "twin2", "ls", "/var/lib/pando"); got != "" {
+		t.Errorf("a host that wrote nothing has %q", got)
+	}
+}
+
+// A lab whose maker was killed half-way has no record; a damaged one has one of no use. Both are taken down, and another
+// can be made in their place.
+func TestUnfinishedLabIsTakenDown(t *testing.T) {
+	l, dir := small(t, "half")
+	for name, spoil := range map[string]func() error{
+		"no record":      func() error { return os.Remove(filepath.Join(dir, "lab.json")) },
+		"damaged record": func() error { return os.WriteFile(filepath.Join(dir, "lab.json"), []byte("{"), 0o600) },
+	} {
+		if err := spoil(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), "pando lab down") {
+			t.Errorf("%s: opened with %v", name, err)
+		}
+		if _, err := Up(t.Context(), Config{Hosts: 1, Name: "other", Self: "/proc/self/exe", Dir: dir}); err == nil || !strings.Contains(err.Error(), "already") {
+			t.Errorf("%s: another was made on top of it: %v", name, err)
+		}
+	}
+	if err := Sweep(dir); err != nil {
+		t.Fatal(err)
+	}
+	if left := append(l.List(), inits(dir)...); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	if err := Sweep(dir); err == nil {
+		t.Error("a lab that is not there was taken down")
+	}
+	again, err := Up(t.Context(), Config{Hosts: 1, Name: "again", Self: "/proc/self/exe", Dir: dir, Leashed: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := again.Down(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDeadHostIsNamed(t *testing.T) {
+	l, dir := small(t, "mortal")
+	if err := l.Hosts[1].end(); err != nil {
+		t.Fatal(err)
+	}
+	l, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Exec(t.Context(), "mortal2", "true"); err == nil || !strings.Contains(err.Error(), "has died") {
+		t.Errorf("got %v", err)
+	}
+	if n := len(l.List()); n != 2 {
+		t.Errorf("%d members live, want the other host and the client", n)
+	}
+	if got := output(t, l, "mortal1", "hostname"); got != "mortal1" {
+		t.Errorf("the other host says %q", got)
+	}
+}
+
+func TestFullDiskIsNamedAndLeavesNothing(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("namespaces need root")
+	}
+	disk := t.TempDir()
+	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=4k"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(disk, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.WriteFile(filepath.Join(disk, "fill"), make([]byte, 4096), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(disk, "lab")
+	_, err := Up(t.Context(), Config{Hosts: 1, Name: "full", Self: "/proc/self/exe", Dir: dir, Leashed: true})
+	if err == nil || !strings.Contains(err.Error(), "no space left") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(dir); err == nil || len(inits(dir)) > 0 {
+		t.Errorf("left behind: %v %v", err, inits(dir))
+	}
+}
+
+// A leashed lab ends with its maker, even if that is killed.
+func TestLeashedLabEndsWithItsMaker(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("namespaces need root")
+	}
+	dir := filepath.Join(t.TempDir(), "lab")
+	maker := exec.Command("/proc/self/exe", "make", dir)
+	out, err := maker.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := maker.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "made <nil>\n" {
+		t.Fatalf("the maker said %q, %v", line, err)
+	}
+	if n := len(inits(dir)); n != 3 {
+		t.Errorf("%d inits, want a host's, the client's and the switch's", n)
+	}
+	if err := maker.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = maker.Wait()
+	for deadline := time.Now().Add(10 * time.Second); len(inits(dir)) > 0; {
+		if time.Now().After(deadline) {
+			t.Fatalf("still there: %v", inits(dir))
+		}
+	}
+	if err := Sweep(dir); err != nil {
+		t.Error(err)
 	}
 }

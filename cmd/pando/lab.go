@@ -48,7 +48,7 @@ func labCommand(o *command) *cobra.Command {
 		&cobra.Command{Use: "ls", Short: "list the hosts", Example: "  pando lab ls", Args: cobra.NoArgs,
 			RunE: opened(func(_ *cobra.Command, l *lab.Lab, _ []string) error { return o.listLab(l) })},
 		&cobra.Command{Use: "down", Short: "end the hosts and all that runs on them", Example: "  pando lab down", Args: cobra.NoArgs,
-			RunE: opened(func(_ *cobra.Command, l *lab.Lab, _ []string) error { return l.Down() })},
+			RunE: func(*cobra.Command, []string) error { return lab.Sweep(dir) }},
 		&cobra.Command{Use: "exec HOST -- COMMAND [ARG…]", Short: "run a command on a host", Example: "  pando lab exec client -- curl http://10.127.0.2/", Args: cobra.MinimumNArgs(2),
 			RunE: opened(func(c *cobra.Command, l *lab.Lab, args []string) error {
 				cmd, err := l.Exec(c.Context(), args[0], args[1:]...)

@@ -96,16 +96,21 @@ func (h Hierarchies) enable(name string) {
 	}
 }
 
+// Roots are the folders of the hierarchies.
+func (h Hierarchies) Roots() []string {
+	if h.v2 {
+		return []string{h.root}
+	}
+	var out []string
+	for _, c := range h.v1 {
+		out = append(out, filepath.Join(h.root, c))
+	}
+	return out
+}
+
 // Prune implements pando.Cgroups.
 func (h Hierarchies) Prune(name string) {
-	roots := []string{h.root}
-	if !h.v2 {
-		roots = nil
-		for _, c := range h.v1 {
-			roots = append(roots, filepath.Join(h.root, c))
-		}
-	}
-	for _, root := range roots {
+	for _, root := range h.Roots() {
 		for dir := name; dir != "."; dir = filepath.Dir(dir) {
 			if err := os.Remove(filepath.Join(root, dir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				break // somebody else is in it

@@ -41,6 +41,7 @@ type Pando struct {
 	Dir   string   // a folder of the test that every host and every sandbox may read
 	Hosts []string // names; each also the name under which its `pando up` runs
 	flags []string
+	there map[string][]string // what deploy/leaks finds on a host on which nothing has run
 }
 
 // Client is the member of the lab from which the services are used over the network.
@@ -78,8 +79,10 @@ func UpWith(t testing.TB, o Options) *Pando {
 	if err != nil {
 		t.Fatal(err)
 	}
+	p.there = map[string][]string{}
 	for _, h := range p.Lab.Hosts {
 		p.Hosts = append(p.Hosts, h.Name)
+		p.there[h.Name] = p.leaks(h.Name)
 	}
 	t.Cleanup(p.end)
 	if !o.Idle {
@@ -185,11 +188,11 @@ func (p *Pando) alive(host string) bool {
 
 // cgroups are those of a host's sandboxes: they are the machine's, and outlive the host.
 func (p *Pando) cgroups(host string) []string {
-	found, err := filepath.Glob("/sys/fs/cgroup/*/pando/" + host)
+	found, err := filepath.Glob("/sys/fs/cgroup/*/pando-lab/*/" + host)
 	if err != nil {
 		p.Error(err)
 	}
-	v2, _ := filepath.Glob("/sys/fs/cgroup/pando/" + host)
+	v2, _ := filepath.Glob("/sys/fs/cgroup/pando-lab/*/" + host)
 	return append(found, v2...)
 }
 

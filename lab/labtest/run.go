@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -182,8 +183,13 @@ func (p *Pando) killDaemon(host, role string) {
 	})
 }
 
-// Left lists what Pando has left on a host, by deploy/leaks: its processes, mounts, pins, and cgroups.
+// Left lists what Pando has left on a host, by deploy/leaks: its processes, mounts, pins, cgroups and rules.
 func (p *Pando) Left(host string) []string {
+	p.Helper()
+	return slices.DeleteFunc(p.leaks(host), func(line string) bool { return slices.Contains(p.there[host], line) })
+}
+
+func (p *Pando) leaks(host string) []string {
 	p.Helper()
 	root, err := moduleRoot()
 	if err != nil {
@@ -191,11 +197,7 @@ func (p *Pando) Left(host string) []string {
 	}
 	var left []string
 	for line := range strings.Lines(p.Must(host, filepath.Join(root, "deploy", "leaks"))) {
-		line = strings.TrimSpace(line)
-		// The first process is the host itself; cgroups are the machine's, with those of other labs.
-		if line != "process 1 pando" && (!strings.HasPrefix(line, "cgroup ") || strings.Contains(line, "/"+host)) {
-			left = append(left, line)
-		}
+		left = append(left, strings.TrimSpace(line))
 	}
 	return left
 }

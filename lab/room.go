@@ -1,0 +1,137 @@
+package lab
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pando.run/pando/driver/cgroup"
+)
+
+// groups are the cgroups of a lab's hosts: each sees its own as the root of the hierarchies.
+type groups struct {
+	in   cgroup.Hierarchies
+	name string
+}
+
+// openGroups finds the cgroups of the lab in a directory; the directory names them.
+func openGroups(dir string) (groups, error) {
+	in, err := cgroup.Open(cgroup.Root)
+	if err != nil {
+		return groups{}, fmt.Errorf("cgroups of the lab: %w", err)
+	}
+	h := fnv.New64a()
+	h.Write([]byte(dir))
+	return groups{in, "pando-lab/" + strconv.FormatUint(h.Sum64(), 36)}, nil
+}
+
+// room is what a host has of its own on this machine: source -> where the host sees it.
+type room struct {
+	Binds map[string]string `json:"binds"`
+}
+
+// data is where Pando keeps its data on every host, by default.
+const data = "/var/lib/pando"
+
+// room makes the room of a host and returns it as an argument of its init.
+func (g groups) room(dir, name string) (string, error) {
+	r := room{Binds: map[string]string{}}
+	own := filepath.Join(dir, "hosts", name)
+	if err := errors.Join(os.MkdirAll(own, 0o755), os.MkdirAll(data, 0o755)); err != nil {
+		return "", err
+	}
+	r.Binds[own] = data
+	group, err := g.in.Make(g.name + "/" + name)
+	if err != nil {
+		return "", err
+	}
+	e := group.Entry()
+	for _, tasks := range e.Tasks {
+		controller, _, _ := strings.Cut(strings.TrimPrefix(tasks, "/"), "/")
+		r.Binds[filepath.Join(cgroup.Root, filepath.Dir(tasks))] = filepath.Join(cgroup.Root, controller)
+	}
+	if e.Folder != "" {
+		r.Binds[filepath.Join(cgroup.Root, e.Folder)] = cgroup.Root
+	}
+	text, err := json.Marshal(r)
+	return string(text), err
+}
+
+// enter mounts what is the host's own over what is the machine's.
+func (r room) enter() error {
+	for from, to := range r.Binds {
+		if err := unix.Mount(from, to, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("give the host its own %s: %w", to, err)
+		}
+	}
+	return nil
+}
+
+// remove removes the cgroups of every host, from the leaves up. The hosts have ended, so nobody is in them.
+func (g groups) remove() error {
+	var errs []error
+	for _, root := range g.in.Roots() {
+		var dirs []string
+		err := filepath.WalkDir(filepath.Join(root, g.name), func(path string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				dirs = append(dirs, path)
+			}
+			return err
+		})
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+		for _, dir := range slices.Backward(dirs) {
+			if err := removeGroup(dir); err != nil {
+				errs = append(errs, err)
+			}
+		}
+	}
+	g.in.Prune(filepath.Dir(g.name))
+	return errors.Join(errs...)
+}
+
+// removeGroup removes a cgroup; whoever was in it is just leaving, or gone.
+func removeGroup(dir string) error {
+	for range removeTries {
+		switch err := os.Remove(dir); {
+		case err == nil, errors.Is(err, fs.ErrNotExist):
+			return nil
+		case !errors.Is(err, unix.EBUSY):
+			return err
+		}
+		unix.Nanosleep(&unix.Timespec{Nsec: int64(time.Millisecond)}, nil)
+	}
+	return fmt.Errorf("cgroup %s: %w", dir, unix.EBUSY)
+}
+
+// removeTries is how often a cgroup is tried to be removed, a millisecond apart.
+const removeTries = 1000
+
+// inits are the first processes of a lab's hosts, found by their arguments: they say which lab they are of, even if nobody
+// lived to write it down.
+func inits(dir string) []Host {
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	var out []Host
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		words := bytes.Split(text, []byte{0})
+		if err != nil || len(words) < 4 || string(words[1]) != "lab-init" || string(words[3]) != dir {
+			continue
+		}
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		out = append(out, Host{Name: string(words[2]), Pid: pid, Start: startOf(pid)})
+	}
+	return out
+}

@@ -1,0 +1,48 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"pando.run/pando/lab/labtest"
+)
+
+// A lab by hand: hosts, on each of which a plain `pando up` has a place of its own.
+func TestLabByHand(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("virtual hosts need root")
+	}
+	bin, dir := labtest.Build(t, "./cmd/pando"), filepath.Join(t.TempDir(), "lab")
+	pando := func(args ...string) string {
+		t.Helper()
+		out, err := exec.CommandContext(t.Context(), bin, append([]string{"lab", "--dir", dir}, args...)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("pando lab %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+		return string(out)
+	}
+	pando("up", "--hosts", "3")
+	defer func() { _ = exec.Command(bin, "lab", "--dir", dir, "down").Run() }()
+	for _, want := range []string{"host1", "host2", "host3", "client", "10.126.0.2"} {
+		if got := pando("ls"); !strings.Contains(got, want) {
+			t.Errorf("ls does not name %s:\n%s", want, got)
+		}
+	}
+	for _, host := range []string{"host1", "host2"} {
+		if got := pando("exec", host, "--", bin, "up", "--pool", "1"); !strings.Contains(got, "up on "+host) {
+			t.Errorf("pando up on %s says %q", host, got)
+		}
+		if got := pando("exec", host, "--", bin, "hosts"); !strings.Contains(got, host) || strings.Count(got, "host") != 1 {
+			t.Errorf("the hosts that %s knows are:\n%s", host, got)
+		}
+	}
+	pando("exec", "host3", "--", "ping", "-c", "1", "-W", "5", "10.126.0.1")
+	pando("down")
+	if out, err := exec.Command(bin, "lab", "--dir", dir, "ls").CombinedOutput(); err == nil {
+		t.Errorf("after down there is a lab:\n%s", out)
+	}
+}
