@@ -79,10 +79,10 @@ type Drops struct {
 
 // EndpointCounters are totals since the endpoint was published.
 type EndpointCounters struct {
-	Service  ServiceKey
-	Instance InstanceID
-	Flows    uint64 // new flows steered to it
-	Packets  uint64
-	Bytes    uint64
-	At       time.Time
+	Service  ServiceKey `json:"service"`
+	Instance InstanceID `json:"instance"`
+	Flows    uint64     `json:"flows"` // new flows steered to it
+	Packets  uint64     `json:"packets"`
+	Bytes    uint64     `json:"bytes"`
+	At       time.Time  `json:"at"`
 }

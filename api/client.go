@@ -175,25 +175,30 @@ func (c *Client) Hosts(ctx context.Context) ([]pando.Host, error) {
 	return call[[]pando.Host](ctx, c, http.MethodGet, "/v1/hosts", nil, nil)
 }
 
-// Watch calls take for every change after a store revision (0: from now on) until ctx ends, and begins again where it was
-// when the connection breaks. It ends with ErrCompacted when history is no longer kept: look again, and watch from there.
+// watchAgain is how long a watch rests before it asks again for a stream that broke.
+const watchAgain = 100 * time.Millisecond
+
+// Watch calls take for every change after a store revision (0: from now on) until ctx ends. Once it has begun it goes on
+// where it was whenever the connection breaks, also over a restart of the server. It ends with ErrCompacted when history is
+// no longer kept: look again, and watch from there.
 func (c *Client) Watch(ctx context.Context, after pando.StoreRevision, take func(Event)) error {
 	last := strconv.FormatInt(int64(after), 10)
-	for {
+	for begun := false; ; begun = true {
 		header := http.Header{}
 		if last != "0" {
 			header.Set("Last-Event-ID", last)
 		}
 		r, err := c.send(ctx, http.MethodGet, "/v1/watch", nil, header, nil)
-		if err != nil {
+		if err == nil {
+			err = listen(r, &last, take)
+			r.Close()
+		} else if !begun {
 			return err
 		}
-		err = listen(r, &last, take)
-		r.Close()
-		if err != nil || ctx.Err() != nil {
-			return errors.Join(err, ctx.Err())
+		if err != nil && !errors.Is(err, pando.ErrUnavailable) {
+			return err
 		}
-		if err := pando.Sleep(ctx, pando.WallClock{}, 100*time.Millisecond); err != nil {
+		if err := pando.Sleep(ctx, pando.WallClock{}, watchAgain); err != nil {
 			return err
 		}
 	}
@@ -231,10 +236,7 @@ func listen(r io.Reader, last *string, take func(Event)) error {
 				if err := json.Unmarshal([]byte(data), &p); err != nil {
 					return fmt.Errorf("a problem of the watch: %w", err)
 				}
-				if err := p.err(); !errors.Is(err, pando.ErrUnavailable) {
-					return err
-				}
-				return nil
+				return p.err()
 			}
 			var e Event
 			if err := json.Unmarshal([]byte(data), &e); err != nil {

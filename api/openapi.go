@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -53,9 +54,15 @@ func route[I, O any](a huma.API, id, pattern, summary string, do func(context.Co
 // stream adds an operation whose answer goes on.
 func stream[I any](a huma.API, id, pattern, kind, summary string, begin func(context.Context, *I) (func(*sender), error)) {
 	op := operation(a, id, pattern, summary)
-	op.Responses = map[string]*huma.Response{"200": {
-		Description: "OK", Content: map[string]*huma.MediaType{kind: {Schema: &huma.Schema{Type: huma.TypeString}}},
-	}}
+	text := &huma.Schema{Type: huma.TypeString}
+	if kind == "text/event-stream" {
+		// What a program finds in the data of each event.
+		text.Extensions = map[string]any{
+			"contentMediaType": "application/json",
+			"contentSchema":    a.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[pando.Change](), true, ""),
+		}
+	}
+	op.Responses = map[string]*huma.Response{"200": {Description: "OK", Content: map[string]*huma.MediaType{kind: {Schema: text}}}}
 	huma.Register(a, op, func(ctx context.Context, in *I) (*huma.StreamResponse, error) {
 		do, err := begin(ctx, in)
 		if err != nil {

@@ -170,14 +170,13 @@ func tryNamespaces(Config) (string, error) {
 }
 
 func tryPeerPidfd(Config) (string, error) {
-	const soPeerPidfd = 77 // not yet in x/sys
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return "", fmt.Errorf("socketpair: %w", err)
 	}
 	defer unix.Close(pair[0])
 	defer unix.Close(pair[1])
-	pidfd, err := unix.GetsockoptInt(pair[0], unix.SOL_SOCKET, soPeerPidfd)
+	pidfd, err := unix.GetsockoptInt(pair[0], unix.SOL_SOCKET, unix.SO_PEERPIDFD)
 	if err != nil {
 		return "", fmt.Errorf("getsockopt: %w", err)
 	}

@@ -98,7 +98,7 @@ func TestEveryRouteAnswers(t *testing.T) {
 		{"GET", "/v1/services/web/why?max=1", "", `"at":`},
 		{"GET", "/v1/services/web/logs?lines=5", "", "a line of " + id},
 		{"GET", "/v1/services/web/logs?instance=" + id, "", "a line of " + id},
-		{"GET", "/v1/services/web/counters", "", `"Instance":"` + id},
+		{"GET", "/v1/services/web/counters", "", `"instance":"` + id},
 		{"GET", "/v1/hosts", "", `"name":"h1"`},
 		{"GET", "/healthz", "", `"status":"ok"`},
 		{"GET", "/readyz", "", `"status":"ok"`},
