@@ -246,6 +246,8 @@ func (r *Repo) apply(w *work, folder pando.ObjectID, at string, changes map[stri
 		return folder, err
 	}
 	below := map[string]map[string]*change{}
+	edits := make([]edit, 0, len(changes))
+	replaced := map[string]bool{}
 	for p, c := range changes {
 		head, rest, deeper := strings.Cut(p, "/")
 		if deeper {
@@ -260,26 +262,26 @@ func (r *Repo) apply(w *work, folder pando.ObjectID, at string, changes map[stri
 		if err != nil {
 			return folder, err
 		}
-		t = t.without(head)
-		if e.name = head; !e.id.IsZero() {
-			t = t.with(e)
-		}
+		e.name = head
+		edits = append(edits, edit{head, []entry{e}})
+		replaced[head] = true
 	}
 	for name, deeper := range below {
 		old, _ := t.find(name)
-		if !old.tree {
+		if replaced[name] || !old.tree {
 			old = entry{}
 		}
 		id, err := r.apply(w, old.id, at+name+"/", deeper)
 		if err != nil {
 			return folder, err
 		}
-		t = t.without(name)
+		d := edit{name: name}
 		if sub, err := w.tree(id); err != nil || len(sub) > 0 {
-			t = t.with(entry{name: name, tree: true, id: id})
+			d.now = []entry{{name: name, tree: true, id: id}}
 		}
+		edits = append(edits, d)
 	}
-	return w.put(pando.TreeObject, t.encode()), nil
+	return w.put(pando.TreeObject, t.edit(edits).encode()), nil
 }
 
 func (r *Repo) applyOne(w *work, p string, old entry, c *change) (entry, error) {

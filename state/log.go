@@ -134,6 +134,7 @@ func (w *work) graft(folder pando.ObjectID, fresh map[int]pando.ObjectID, first,
 			return folder, err
 		}
 	}
+	var edits []edit
 	span := 1 << (8 * (levels - 1 - level)) // chunks below one entry
 	for digit := range fanOut {
 		low := (upper<<8 | digit) * span
@@ -152,28 +153,7 @@ func (w *work) graft(folder pando.ObjectID, fresh map[int]pando.ObjectID, first,
 		} else {
 			e.id = fresh[low]
 		}
-		t = t.with(e)
+		edits = append(edits, edit{name, []entry{e}})
 	}
-	return w.put(pando.TreeObject, t.encode()), nil
-}
-
-// with returns the tree with an entry put in or replaced.
-func (t tree) with(e entry) tree {
-	out := make(tree, 0, len(t)+1)
-	for _, o := range t {
-		if o.name != e.name {
-			out = append(out, o)
-		}
-	}
-	return append(out, e)
-}
-
-func (t tree) without(name string) tree {
-	out := make(tree, 0, len(t))
-	for _, o := range t {
-		if o.name != name {
-			out = append(out, o)
-		}
-	}
-	return out
+	return w.put(pando.TreeObject, t.edit(edits).encode()), nil
 }

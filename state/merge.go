@@ -2,6 +2,7 @@ package state
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"math/big"
 	"slices"
@@ -43,52 +44,73 @@ func (m *merge) folders(at string, base, ours, theirs pando.ObjectID) (pando.Obj
 		}
 		trees[n] = t
 	}
-	b, o, t := index(trees[0]), index(trees[1]), index(trees[2])
-	out := slices.Clone(trees[1])
-	for _, name := range changedNames(b, o, t) {
-		merged, err := m.entries(at+name, b[name], o[name], t[name])
+	var edits []edit
+	for _, c := range changes(trees[0], trees[2]) {
+		o, _ := trees[1].find(c.name)
+		if c.theirs.id.IsZero() && o.id.IsZero() {
+			continue // deleted on both sides
+		}
+		now, err := m.entries(at+c.name, c.base, o, c.theirs)
 		if err != nil {
 			return ours, err
 		}
-		out = out.without(name)
-		for _, e := range merged {
-			if !e.id.IsZero() {
-				out = out.with(e)
-			}
-		}
+		edits = append(edits, edit{c.name, now})
 	}
+	out := trees[1].edit(edits)
 	if len(out) == 0 && at != "" {
 		return pando.ObjectID{}, nil
 	}
 	return m.put(pando.TreeObject, out.encode()), nil
 }
 
-func index(t tree) map[string]entry {
-	out := make(map[string]entry, len(t))
-	for _, e := range t {
-		out[e.name] = e
+// changed is a name that one side changed: what it stood for and what it stands for, zero for nothing.
+type changed struct {
+	name         string
+	base, theirs entry
+}
+
+// changes are the names that theirs changed. Being equal to ours is no reason to leave one out: two counters that both
+// went from 1 to 2 have counted two.
+func changes(b, t tree) []changed {
+	var out []changed
+	kinds := map[string]int{} // of names that changed their kind: two entries with one name, not beside each other
+	add := func(c changed) {
+		if n, ok := kinds[c.name]; ok {
+			out[n].base, out[n].theirs = cmp.Or(out[n].base, c.base), cmp.Or(out[n].theirs, c.theirs)
+			return
+		}
+		if c.base == (entry{}) || c.theirs == (entry{}) {
+			kinds[c.name] = len(out)
+		}
+		out = append(out, c)
+	}
+	for len(b) > 0 || len(t) > 0 {
+		switch order := first(b, t); {
+		case order < 0:
+			add(changed{name: b[0].name, base: b[0]})
+			b = b[1:]
+		case order > 0:
+			add(changed{name: t[0].name, theirs: t[0]})
+			t = t[1:]
+		default:
+			if b[0].id != t[0].id {
+				add(changed{name: b[0].name, base: b[0], theirs: t[0]})
+			}
+			b, t = b[1:], t[1:]
+		}
 	}
 	return out
 }
 
-// changedNames are the names that theirs changed, in order. Being equal to ours is no reason to leave one out: two counters
-// that both went from 1 to 2 have counted two.
-func changedNames(b, o, t map[string]entry) []string {
-	var out []string
-	for name, e := range t {
-		if e != b[name] {
-			out = append(out, name)
-		}
+// first says which of two trees has the next entry: negative the one, positive the other, zero both.
+func first(a, b tree) int {
+	switch {
+	case len(a) == 0:
+		return 1
+	case len(b) == 0:
+		return -1
 	}
-	for name, e := range b {
-		if _, kept := t[name]; !kept && o[name] == e {
-			out = append(out, name) // deleted there, untouched here
-		} else if _, ours := o[name]; !kept && ours {
-			out = append(out, name) // deleted there, changed here
-		}
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
+	return compare(a[0], b[0])
 }
 
 // entries merges what one name stands for; the result is usually one entry, two when both versions are kept.
@@ -137,8 +159,24 @@ func (m *merge) logs(name string, b, o, t entry) ([]entry, error) {
 
 // leaves merges two files by the type of their path.
 func (m *merge) leaves(p, name string, b, o, t entry) ([]entry, error) {
+	switch typ := m.types.typeOf(p); {
+	case typ == pando.StateCounter:
+		return m.contents(name, mergeCounter, b, o, t)
+	case typ == pando.StateSet:
+		return m.contents(name, mergeSet, b, o, t)
+	case typ == pando.StateOpaque:
+		return m.keepBoth(p, name, o, t), nil
+	case m.later && t != o:
+		t.name = name
+		return []entry{t}, nil
+	}
+	return []entry{o}, nil
+}
+
+// contents merges what is in two files.
+func (m *merge) contents(name string, with func(base, ours, theirs []byte) []byte, files ...entry) ([]entry, error) {
 	var bodies [3][]byte
-	for n, e := range []entry{b, o, t} {
+	for n, e := range files {
 		if e.id.IsZero() || e.tree {
 			continue
 		}
@@ -148,22 +186,7 @@ func (m *merge) leaves(p, name string, b, o, t entry) ([]entry, error) {
 		}
 		bodies[n] = body
 	}
-	var merged []byte
-	switch m.types.typeOf(p) {
-	case pando.StateCounter:
-		merged = mergeCounter(bodies[0], bodies[1], bodies[2])
-	case pando.StateSet:
-		merged = mergeSet(bodies[0], bodies[1], bodies[2])
-	case pando.StateOpaque:
-		return m.keepBoth(p, name, o, t), nil
-	default:
-		if m.later && t != o {
-			t.name = name
-			return []entry{t}, nil
-		}
-		return []entry{o}, nil
-	}
-	return []entry{{name: name, id: m.put(pando.BlobObject, merged)}}, nil
+	return []entry{{name: name, id: m.put(pando.BlobObject, with(bodies[0], bodies[1], bodies[2]))}}, nil
 }
 
 // keepBoth keeps ours at the path and theirs beside it. A deletion loses against a change.

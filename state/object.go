@@ -6,7 +6,6 @@
 package state
 
 import (
-	"bytes"
 	"crypto/sha1"
 	"encoding/hex"
 	"fmt"
@@ -42,48 +41,117 @@ type entry struct {
 // tree is a folder, in git's order: by name, a folder's name as if it ended in '/'.
 type tree []entry
 
-func (e entry) sortKey() string {
-	if e.tree {
-		return e.name + "/"
+// compare is git's order of two entries.
+func compare(a, b entry) int {
+	n := min(len(a.name), len(b.name))
+	if c := strings.Compare(a.name[:n], b.name[:n]); c != 0 {
+		return c
 	}
-	return e.name
+	return int(a.after(n)) - int(b.after(n))
+}
+
+// after is the byte of a name at n, which is at most its end: there a folder has a '/' and a file nothing.
+func (e entry) after(n int) byte {
+	switch {
+	case n < len(e.name):
+		return e.name[n]
+	case e.tree:
+		return '/'
+	}
+	return 0
 }
 
 func (t tree) encode() []byte {
-	slices.SortFunc(t, func(a, b entry) int { return strings.Compare(a.sortKey(), b.sortKey()) })
-	var b bytes.Buffer
+	size := 0
+	for _, e := range t {
+		size += len(modeFile) + 2 + len(e.name) + len(e.id)
+	}
+	b := make([]byte, 0, size)
 	for _, e := range t {
 		mode := modeFile
 		if e.tree {
 			mode = modeTree
 		}
-		b.WriteString(mode + " " + e.name + "\x00")
-		b.Write(e.id[:])
+		b = append(append(append(append(b, mode...), ' '), e.name...), 0)
+		b = append(b, e.id[:]...)
 	}
-	return b.Bytes()
+	return b
 }
 
 func decodeTree(b []byte) (tree, error) {
-	var t tree
-	for len(b) > 0 {
-		head, rest, ok := bytes.Cut(b, []byte{0})
-		mode, name, ok2 := strings.Cut(string(head), " ")
-		if !ok || !ok2 || name == "" || len(rest) < len(pando.ObjectID{}) || mode != modeFile && mode != modeTree {
-			return nil, fmt.Errorf("%w: a tree that is not one of ours", pando.ErrInvalid)
+	bad := fmt.Errorf("%w: a tree that is not one of ours", pando.ErrInvalid)
+	const hash = len(pando.ObjectID{})
+	t := make(tree, 0, len(b)/(len(modeFile)+hash+8))
+	for rest := string(b); rest != ""; { // the names are parts of one string
+		var e entry
+		after, file := strings.CutPrefix(rest, modeFile+" ")
+		if !file {
+			if after, e.tree = strings.CutPrefix(rest, modeTree+" "); !e.tree {
+				return nil, bad
+			}
 		}
-		t = append(t, entry{name: name, tree: mode == modeTree, id: pando.ObjectID(rest[:20])})
-		b = rest[20:]
+		end := strings.IndexByte(after, 0)
+		if end < 1 || len(after) < end+1+hash {
+			return nil, bad
+		}
+		e.name = after[:end]
+		copy(e.id[:], after[end+1:])
+		if len(t) > 0 && compare(t[len(t)-1], e) >= 0 {
+			return nil, bad
+		}
+		t, rest = append(t, e), after[end+1+hash:]
 	}
 	return t, nil
 }
 
+// find looks a name up, be it a file's or a folder's.
 func (t tree) find(name string) (entry, bool) {
-	for _, e := range t {
-		if e.name == name {
-			return e, true
+	for _, folder := range []bool{false, true} {
+		if n, ok := slices.BinarySearchFunc(t, entry{name: name, tree: folder}, compare); ok {
+			return t[n], true
 		}
 	}
 	return entry{}, false
+}
+
+// edit says what stands for a name from now on: nothing, one entry, or that and another beside it, whose name sorts after.
+type edit struct {
+	name string
+	now  []entry
+}
+
+// edit returns a tree with names replaced. A name that is edited itself is not changed by its neighbour.
+func (t tree) edit(edits []edit) tree {
+	slices.SortFunc(edits, func(a, b edit) int { return strings.Compare(a.name, b.name) })
+	edited := make(map[string]entry, len(edits))
+	for _, d := range edits {
+		edited[d.name] = entry{}
+		for _, e := range d.now {
+			edited[e.name] = e
+		}
+	}
+	news := make(tree, 0, len(edited))
+	for _, e := range edited {
+		if !e.id.IsZero() {
+			news = append(news, e)
+		}
+	}
+	slices.SortFunc(news, compare)
+	out := make(tree, 0, len(t)+len(news))
+	for n, e := range t {
+		if len(edited) == 0 && len(news) == 0 {
+			return append(out, t[n:]...)
+		}
+		for len(news) > 0 && compare(news[0], e) < 0 {
+			out, news = append(out, news[0]), news[1:]
+		}
+		if _, ok := edited[e.name]; ok {
+			delete(edited, e.name)
+		} else {
+			out = append(out, e)
+		}
+	}
+	return append(out, news...)
 }
 
 // commit is one state of a whole tree, with where it came from.
