@@ -17,6 +17,7 @@ pub mod meter;
 pub mod module;
 pub mod packet;
 pub mod pcap;
+pub mod rules;
 pub mod sandbox;
 pub mod unit;
 mod wasi;

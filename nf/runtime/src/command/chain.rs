@@ -7,6 +7,7 @@ use pando_unit::chain::{Chain, Policy, Stage};
 use pando_unit::executor::Executor;
 use pando_unit::leases::Leases;
 use pando_unit::module::{Function, Limits, Runtime};
+use pando_unit::rules;
 
 use super::Failure;
 
@@ -19,6 +20,9 @@ pub struct ChainArgs {
     /// A line of configuration, `key=value`, or `NAME.key=value` for one function of several
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
+    /// A file of Snort rules for the IDS (for the function whose file is named ids*.wasm)
+    #[arg(long = "rules", value_name = "FILE")]
+    pub rules: Vec<PathBuf>,
     /// Numbers that this unit may lease to flows (a NAT's ports)
     #[arg(long, default_value = "32768-65535", value_parser = block)]
     pub ports: (u32, u32),
@@ -62,7 +66,7 @@ impl ChainArgs {
         // A new instance is made before the trapped one is gone, so each function needs two places.
         let runtime = Runtime::new(limits, 2 * self.functions.len() as u32);
         let stages = self.functions.iter().map(|path| {
-            let function = runtime.load(path, self.configuration(path).as_bytes())?;
+            let function = runtime.load(path, &self.configuration(path)?)?;
             Ok(Stage::new(function, Leases::new(self.ports.0..=self.ports.1)))
         });
         Ok(Chain::new(stages.collect::<Result<_, Failure>>()?, self.policy()))
@@ -76,9 +80,12 @@ impl ChainArgs {
         }
     }
 
-    /// The lines that are meant for a function: those without a name, and those with the name of its file.
-    fn configuration(&self, path: &Path) -> String {
+    /// What is meant for a function: the rules for an IDS; else the lines without a name and those with its file's.
+    fn configuration(&self, path: &Path) -> Result<Vec<u8>, Failure> {
         let own = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+        if own.starts_with("ids") {
+            return compile_rules(&self.rules);
+        }
         let lines = self.settings.iter().filter_map(|line| {
             let key = line.split('=').next().unwrap_or(line);
             match key.split_once('.') {
@@ -87,8 +94,20 @@ impl ChainArgs {
                 None => Some(line.as_str()),
             }
         });
-        lines.map(|line| format!("{line}\n")).collect()
+        Ok(lines.flat_map(|line| format!("{line}\n").into_bytes()).collect())
     }
+}
+
+/// The automata of all rules in some files.
+fn compile_rules(files: &[PathBuf]) -> Result<Vec<u8>, Failure> {
+    let mut patterns = Vec::new();
+    for file in files {
+        let bytes = std::fs::read(file).map_err(|e| Failure::Invalid(format!("read {}: {e}", file.display())))?;
+        let read = rules::parse(&String::from_utf8_lossy(&bytes), &file.display().to_string());
+        patterns.extend(read.map_err(|e| Failure::Invalid(e.to_string()))?.patterns);
+    }
+    patterns.sort();
+    rules::compile(&patterns).map_err(Failure::Invalid)
 }
 
 /// Names of a chain, joined: `policer+ids`.
