@@ -147,7 +147,7 @@ func tend(ctx context.Context, p place) error {
 	if err := nftables.Translate(h.Instances4, h.Instances6); err != nil { // they serve all the same
 		log.Warn("instances of this host cannot open connections to other machines", "error", err)
 	}
-	sandboxes, err := openSandboxes(p, log)
+	sandboxes, err := openSandboxes(p, steering.Prepare, log)
 	if err != nil {
 		return err
 	}
@@ -180,7 +180,7 @@ func openSteering(p place) (*ebpf.Driver, error) {
 	return ebpf.Open(ebpf.Config{PinDir: p.pins(), Uplinks: p.Uplinks, HostAddr: addr, Buckets: balance.Buckets})
 }
 
-func openSandboxes(p place, log *slog.Logger) (*process.Driver, error) {
+func openSandboxes(p place, made func(pando.Link) error, log *slog.Logger) (*process.Driver, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("find the pando binary: %w", err)
@@ -191,8 +191,9 @@ func openSandboxes(p place, log *slog.Logger) (*process.Driver, error) {
 	}
 	h := p.record()
 	return process.New(process.Config{
-		Cgroups: groups, Groups: cgroup.Root, Hidden: []string{p.Data}, Host: h.Name, RunDir: filepath.Join(p.Run, "sandbox"), LogDir: p.logs(), Self: []string{self}, Prefix4: h.Instances4, Prefix6: h.Instances6,
-		Pool: p.Pool, Clock: pando.WallClock{}, Log: log,
+		Host: h.Name, RunDir: filepath.Join(p.Run, "sandbox"), LogDir: p.logs(), Self: []string{self},
+		Prefix4: h.Instances4, Prefix6: h.Instances6, Cgroups: groups, Groups: cgroup.Root, Hidden: []string{p.Data},
+		Pool: p.Pool, Made: made, Clock: pando.WallClock{}, Log: log,
 	})
 }
 

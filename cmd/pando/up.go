@@ -167,7 +167,7 @@ func (o *command) down(ctx context.Context, p place, purge bool) error {
 	for _, role := range []string{"agent", "server"} {
 		errs = append(errs, stopDaemon(ctx, p, role))
 	}
-	sandboxes, err := openSandboxes(place{Run: p.Run, Data: p.Data, Host: p.Host}, quiet())
+	sandboxes, err := openSandboxes(place{Run: p.Run, Data: p.Data, Host: p.Host}, nil, quiet())
 	if err == nil {
 		err = errors.Join(sandboxes.Purge(ctx), sandboxes.Close())
 	}

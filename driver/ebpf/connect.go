@@ -27,6 +27,12 @@ func (d *Driver) Connect(_ context.Context, l pando.Link, ports []pando.Port, vi
 	return d.attach(l.Host, l.IfIndex, ebpf.AttachTCXIngress, d.objects.FromInstance)
 }
 
+// Prepare puts the checks at the link of a sandbox that has no instance yet: nothing passes there before Connect. The kernel
+// lets a grace period of RCU (about 10 ms) pass for each program that is attached; a start does not have to wait for it.
+func (d *Driver) Prepare(l pando.Link) error {
+	return d.attach(l.Host, l.IfIndex, ebpf.AttachTCXIngress, d.objects.FromInstance)
+}
+
 // translate writes what the ports of an instance are at their other side, and forgets those it no longer has.
 func (d *Driver) translate(ifindex uint32, ports []pando.Port) error {
 	want := map[steerPortKey]uint16{}

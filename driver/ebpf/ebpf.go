@@ -234,7 +234,9 @@ func (d *Driver) attach(name string, ifindex int, where ebpf.AttachType, p *ebpf
 	if l, err := link.LoadPinnedLink(pin, nil); err == nil {
 		info, err := l.Info()
 		if err == nil && info.TCX() != nil && int(info.TCX().Ifindex) == ifindex {
-			err = l.Update(p)
+			if !is(info.Program, p) {
+				err = l.Update(p)
+			}
 			l.Close()
 			if err != nil {
 				return fmt.Errorf("replace the program at %s: %w", name, err)
@@ -253,6 +255,16 @@ func (d *Driver) attach(name string, ifindex int, where ebpf.AttachType, p *ebpf
 		return fmt.Errorf("pin steering at %s: %w", name, err)
 	}
 	return nil
+}
+
+// is says whether a program has an id.
+func is(id ebpf.ProgramID, p *ebpf.Program) bool {
+	info, err := p.Info()
+	if err != nil {
+		return false
+	}
+	own, ok := info.ID()
+	return ok && own == id
 }
 
 // Close lets go of the maps and programs; packets go on.

@@ -39,9 +39,10 @@ type Config struct {
 	Prefix4 netip.Prefix
 	Prefix6 netip.Prefix
 	Cgroups pando.Cgroups
-	Groups  string   // the root of the hierarchies
-	Hidden  []string // folders of the host that no instance sees
-	Pool    int      // sandboxes kept ready
+	Groups  string                 // the root of the hierarchies
+	Hidden  []string               // folders of the host that no instance sees
+	Pool    int                    // sandboxes kept ready
+	Made    func(pando.Link) error // is told of each sandbox that is made ahead of need, before it is used; may be nil
 	Clock   pando.Clock
 	Log     *slog.Logger
 }
@@ -173,6 +174,11 @@ func (d *Driver) keepReady() {
 			if err != nil {
 				d.Log.Error("a sandbox could not be made ready", "error", err)
 				break
+			}
+			if d.Made != nil {
+				if err := d.Made(s.link()); err != nil {
+					d.Log.Warn("a sandbox that is ready will start slower", "error", err)
+				}
 			}
 			d.mu.Lock()
 			d.ready = append(d.ready, s)

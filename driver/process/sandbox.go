@@ -145,8 +145,9 @@ func (b *sandbox) Service() pando.ServiceKey         { return b.slot.Service }
 func (b *sandbox) Listener() net.Listener            { return b.listener }
 func (b *sandbox) Events() <-chan pando.SandboxEvent { return b.events }
 
-func (b *sandbox) Link() pando.Link {
-	s := b.slot
+func (b *sandbox) Link() pando.Link { return b.slot.link() }
+
+func (s *slot) link() pando.Link {
 	mac, _ := net.ParseMAC(s.MAC)
 	hostMAC, _ := net.ParseMAC(s.HostMAC)
 	return pando.Link{IP4: s.IP4, IP6: s.IP6, IfIndex: s.IfIndex, Host: s.Link, MAC: mac, HostMAC: hostMAC, Netns: s.netns()}
