@@ -124,7 +124,7 @@ func (o *command) scale() *cobra.Command {
 		st, err := o.client.Pin(ctx, key, n, keep)
 		if err == nil && o.wait {
 			st, err = o.until(ctx, key, func(st pando.ServiceStatus) (bool, error) {
-				return st.InRotation == n && running(st) == n && (n == 0 || st.Phase == pando.ServiceServing), nil
+				return st.InRotation == n && inService(st) == n && (n == 0 || st.Phase == pando.ServiceServing), nil
 			})
 		}
 		if err != nil {
@@ -136,8 +136,8 @@ func (o *command) scale() *cobra.Command {
 	return c
 }
 
-// running counts the instances of a service that are not in reserve.
-func running(st pando.ServiceStatus) int {
+// inService counts the instances of a service that are not in reserve.
+func inService(st pando.ServiceStatus) int {
 	n := 0
 	for _, i := range st.Instances {
 		if !i.Warm {

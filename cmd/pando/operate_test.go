@@ -163,3 +163,34 @@ func TestUpSaysWhyItDoesNotComeUp(t *testing.T) {
 		t.Errorf("code %d\n%s", out.Code, out.Text)
 	}
 }
+
+func TestRestartTouchesNoInstanceAndNoConnection(t *testing.T) {
+	p := labtest.Up(t)
+	web := p.Deploy(labtest.Echo("web"))
+	before := web.Status().Instances[0]
+	hold := web.Hold(labtest.Client)
+	pid := func(role string) string { return p.Must(p.Host(), "cat", "/run/pando/"+role+".pid") }
+	server, agent := pid("server"), pid("agent")
+	if got := p.Pando("restart"); !strings.Contains(got, "pando is up on "+p.Host()) {
+		t.Errorf("restart said %s", got)
+	}
+	if pid("server") == server || pid("agent") == agent {
+		t.Error("a daemon is the same as before")
+	}
+	after := web.AwaitInstances(1).Instances[0]
+	if after.ID != before.ID || after.Since != before.Since {
+		t.Errorf("before %+v\nafter %+v", before, after)
+	}
+	if got := web.Get(labtest.Client, "/"); !strings.HasPrefix(got, string(before.ID)) {
+		t.Errorf("got %q from another instance than %s", got, before.ID)
+	}
+	if out := hold.Stop(); out.Code != 0 {
+		t.Errorf("the connection: %s", out.Text)
+	}
+	if got := p.Must(p.Host(), "curl", "-sS", "--fail", "http://127.0.0.1:7400/readyz"); !strings.Contains(got, "ok") {
+		t.Errorf("readyz: %s", got)
+	}
+	if got := p.PandoFails(8, "restart", "--run-dir", "/run/none"); !strings.Contains(got, "start them with `pando up`") {
+		t.Errorf("said %s", got)
+	}
+}

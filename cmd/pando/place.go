@@ -35,7 +35,7 @@ func (p *place) flags(c *cobra.Command) {
 	f.StringVar(&p.Host, "host", "", "name of this host (default: its host name)")
 	f.StringVar(&p.Address, "address", "", "address of this host (default: of the first uplink)")
 	f.StringSliceVar(&p.Uplinks, "uplink", nil, "interfaces at which packets for VIPs arrive (default: every one that is up and not Pando's)")
-	f.StringVar(&p.HTTP, "http", "127.0.0.1:7400", "where states can be cloned from (read-only), empty for nowhere")
+	f.StringVar(&p.HTTP, "http", "127.0.0.1:7400", "where states can be cloned and monitoring can look (read-only), empty for nowhere")
 	f.IntVar(&p.Pool, "pool", 3, "sandboxes kept ready")
 }
 

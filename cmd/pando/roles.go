@@ -35,7 +35,7 @@ import (
 
 // roles are the commands that run something that stays: the daemons, what they start, and the lab.
 func roles(o *command) []*cobra.Command {
-	return []*cobra.Command{upCommand(o), downCommand(o), serverCommand(), agentCommand(), shimCommand(), labCommand(o), labInitCommand()}
+	return []*cobra.Command{upCommand(o), restartCommand(o), downCommand(o), serverCommand(), agentCommand(), shimCommand(), labCommand(o), labInitCommand()}
 }
 
 func serverCommand() *cobra.Command {
@@ -68,13 +68,14 @@ func serve(ctx context.Context, p place) error {
 	ctl := control.New(control.Config{
 		Registry: store.Registry(), Peers: peers, Clock: pando.WallClock{}, IDs: names{}, Log: log, Name: p.Host,
 	})
+	face := api.OperatorsHandler(ctl, leads(store.Registry()))
 	operators, err := listen(p.api(), 0o660)
 	if err != nil {
 		return err
 	}
 	jobs := []func(context.Context) error{
 		ctl.Run,
-		serveHTTP(operators, api.OperatorsHandler(ctl, leads(store.Registry()))),
+		serveHTTP(operators, face),
 		func(ctx context.Context) error {
 			select {
 			case err := <-store.Err():
@@ -85,13 +86,11 @@ func serve(ctx context.Context, p place) error {
 		},
 	}
 	if p.HTTP != "" {
-		states, err := net.Listen("tcp", p.HTTP)
+		open, err := net.Listen("tcp", p.HTTP)
 		if err != nil {
-			return fmt.Errorf("listen for clones of states: %w; choose another address with --http", err)
+			return fmt.Errorf("listen for clones of states and for monitoring: %w; choose another address with --http", err)
 		}
-		mux := http.NewServeMux()
-		mux.Handle("/state/", ctl.State())
-		jobs = append(jobs, serveHTTP(states, mux))
+		jobs = append(jobs, serveHTTP(open, api.Readable(face)))
 	}
 	log.Info("ready", "api", p.api(), "states", p.HTTP)
 	return together(ctx, jobs...)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -43,26 +44,19 @@ func upCommand(o *command) *cobra.Command {
 func (o *command) up(ctx context.Context, p place) error {
 	ctx, cancel := context.WithTimeout(ctx, upWait)
 	defer cancel()
+	var since time.Time
 	for _, role := range []string{"server", "agent"} {
+		if _, alive := daemon(p, role); alive {
+			continue
+		}
+		since = time.Now() // a record from before is a former agent's
 		if err := startDaemon(p, role); err != nil {
 			return err
 		}
 	}
-	client := api.NewClient(p.api())
-	var hosts []pando.Host
-	for {
-		var err error
-		if hosts, err = client.Hosts(ctx); err == nil && hosted(hosts, p.Host) {
-			break
-		}
-		for _, role := range []string{"server", "agent"} {
-			if _, alive := daemon(p, role); !alive {
-				return fmt.Errorf("%w: the %s ended at once; the end of %s:\n%s", pando.ErrNotReady, role, daemonLog(p, role), tail(daemonLog(p, role), 10))
-			}
-		}
-		if serr := pando.Sleep(ctx, pando.WallClock{}, 5*time.Millisecond); serr != nil {
-			return fmt.Errorf("%w: the daemons did not answer within %s (%v); their logs are in %s", pando.ErrNotReady, upWait, err, p.logs())
-		}
+	hosts, err := answering(ctx, p, since)
+	if err != nil {
+		return err
 	}
 	is := struct {
 		Host  string       `json:"host"`
@@ -74,13 +68,27 @@ func (o *command) up(ctx context.Context, p place) error {
 	})
 }
 
-func hosted(hosts []pando.Host, name string) bool {
-	for _, h := range hosts {
-		if string(h.Name) == name {
-			return true
+// answering waits until the server answers and this host's agent has joined since then.
+func answering(ctx context.Context, p place, since time.Time) ([]pando.Host, error) {
+	client := api.NewClient(p.api())
+	for {
+		hosts, err := client.Hosts(ctx)
+		if err == nil && hosted(hosts, p.Host, since) {
+			return hosts, nil
+		}
+		for _, role := range []string{"server", "agent"} {
+			if _, alive := daemon(p, role); !alive {
+				return nil, fmt.Errorf("%w: the %s ended at once; the end of %s:\n%s", pando.ErrNotReady, role, daemonLog(p, role), tail(daemonLog(p, role), 10))
+			}
+		}
+		if serr := pando.Sleep(ctx, pando.WallClock{}, 5*time.Millisecond); serr != nil {
+			return nil, fmt.Errorf("%w: the daemons did not answer within %s (%v); their logs are in %s", pando.ErrNotReady, upWait, err, p.logs())
 		}
 	}
-	return false
+}
+
+func hosted(hosts []pando.Host, name string, since time.Time) bool {
+	return slices.ContainsFunc(hosts, func(h pando.Host) bool { return string(h.Name) == name && !h.Joined.Before(since) })
 }
 
 func daemonLog(p place, role string) string { return filepath.Join(p.logs(), role+".log") }
@@ -102,9 +110,6 @@ func daemon(p place, role string) (pid int, alive bool) {
 }
 
 func startDaemon(p place, role string) error {
-	if _, alive := daemon(p, role); alive {
-		return nil
-	}
 	for _, dir := range []string{p.Run, p.logs()} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("start the %s: %w", role, err)

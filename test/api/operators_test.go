@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -240,4 +241,21 @@ func TestAWatchGoesOnWhereItWasCut(t *testing.T) {
 	if one, _ := h.listen(seen+"&service=web", "", pinned(3)); len(one) == 0 || len(one) > len(all) {
 		t.Errorf("%d events of web, %d of all", len(one), len(all))
 	}
+}
+
+func TestOnlyWhatMonitoringNeedsIsReadable(t *testing.T) {
+	h := open(t)
+	h.serving()
+	s := httptest.NewServer(api.Readable(h.http.Config.Handler))
+	t.Cleanup(s.Close)
+	for _, path := range []string{"/healthz", "/readyz", "/metrics", "/openapi.json"} {
+		if a := ask(t, s.URL, "GET", path, ""); a.status != http.StatusOK {
+			t.Errorf("GET %s: %d %s", path, a.status, a.body)
+		}
+	}
+	for _, r := range []string{"GET /v1/services", "GET /v1/services/web", "POST /v1/services", "DELETE /v1/services/web", "GET /v1/watch", "GET /v1/services/web/logs"} {
+		method, path, _ := strings.Cut(r, " ")
+		wrong{method, path, "", nil, 404, "not_found", "the path"}.check(t, s.URL)
+	}
+	wrong{"GET", "/state/../v1/services", "", nil, 400, "invalid", `a part ".."`}.check(t, s.URL)
 }
