@@ -1,0 +1,519 @@
+//! Every decision of the pager under one roof: what a fault needs, what leaves next, which frames are taken again.
+//!
+//! The second-chance list is a ring of frames. Pages leave the program oldest first (a queue with up to three second
+//! chances, after S3-FIFO), wait unmapped in the ring, are written to the hosts in the background, and only give their
+//! frame up when a fetch needs one: `head ≤ cleaned ≤ tail`.
+//!
+//! ```text
+//!        head            cleaned              tail
+//!   ──────┬─────────────────┬───────────────────┬──────
+//!    free │ stored: reusable│ not yet stored    │ free
+//!   ──────┴─────────────────┴───────────────────┴──────
+//!      ▲ a fetch takes frames here   an eviction adds here ▲
+//! ```
+
+use crate::fifo::Fifo;
+use crate::page::{flag, Page, State, NONE};
+use crate::slots::Slots;
+
+/// A frame of the ring that nobody uses and that holds no memory.
+const FREE: u32 = NONE;
+/// A frame that a fetch is filling.
+const FILLING: u32 = NONE - 1;
+/// A frame that holds memory nobody needs any more (its page was dropped).
+const WASTE: u32 = NONE - 2;
+
+/// Second chances of a page of small objects, which are likelier to be used again than a page of a large one.
+const HEAT_SMALL: u8 = 1;
+const HEAT_MAX: u8 = 3;
+
+/// What a fault on a page needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// It is there.
+    Nothing,
+    /// Somebody else is at it: wait until something has progressed, then ask again.
+    Wait,
+    /// A page of zeros.
+    Zeros,
+    /// Its frame mapped back.
+    Rescue(u32),
+    /// A fetch.
+    Fetch,
+}
+
+/// What cleaning a page needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clean {
+    /// The hosts hold the same content.
+    Already,
+    /// Store it in this slot.
+    Write(u32),
+    /// No slot is free.
+    Full,
+}
+
+/// The state of far memory of one process. All methods assume that the caller serialises them.
+pub struct Heart<'a> {
+    pub pages: &'a mut [Page],
+    pub slots: Slots<'a>,
+    sums: &'a mut [u64],
+    fifo: Fifo<'a>,
+    /// Per frame: its page, or `FREE`, `FILLING`, `WASTE`.
+    ring: &'a mut [u32],
+    head: u64,
+    cleaned: u64,
+    /// End of what is being stored right now; `cleaned` when nothing is.
+    cleaning: u64,
+    tail: u64,
+    /// Frames between `head` and `cleaned` that hold memory.
+    reusable: usize,
+    /// Pages of memory that the pager holds: resident, in the ring, or being filled.
+    held: usize,
+    /// Pages that it may hold.
+    limit: usize,
+    busy: usize,
+    /// Pages whose content is anything but zeros.
+    in_use: usize,
+    /// Probes that left without being used: of the prefetcher, of the guide. The caller sets them back.
+    pub probes_unused: [u32; 2],
+}
+
+impl<'a> Heart<'a> {
+    /// `pages` per page of the region, `sums` per slot, `fifo` at least as long as the budget ever is, `ring` per frame.
+    /// All but `pages` zeroed; `pages` may be zeroed memory too, which reads as "never touched".
+    pub fn new(
+        pages: &'a mut [Page],
+        slots: Slots<'a>,
+        sums: &'a mut [u64],
+        fifo: &'a mut [u32],
+        ring: &'a mut [u32],
+        limit: usize,
+    ) -> Self {
+        assert!(sums.len() >= slots.count());
+        ring.fill(FREE);
+        Heart {
+            pages,
+            slots,
+            sums,
+            fifo: Fifo::new(fifo),
+            ring,
+            head: 0,
+            cleaned: 0,
+            cleaning: 0,
+            tail: 0,
+            reusable: 0,
+            held: 0,
+            limit,
+            busy: 0,
+            in_use: 0,
+            probes_unused: [0; 2],
+        }
+    }
+
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    pub fn busy(&self) -> usize {
+        self.busy
+    }
+
+    /// Pages that hold something, wherever they are.
+    pub fn in_use(&self) -> usize {
+        self.in_use
+    }
+
+    /// Pages in the second-chance list, holes included.
+    pub fn limbo(&self) -> usize {
+        (self.tail - self.head) as usize
+    }
+
+    pub fn set_limit(&mut self, pages: usize) {
+        self.limit = pages;
+    }
+
+    /// Pages that could be brought in right now.
+    pub fn room(&self) -> usize {
+        self.limit.saturating_sub(self.held) + self.reusable
+    }
+
+    pub fn frames(&self) -> usize {
+        self.ring.len()
+    }
+
+    /// What a fault on `page` needs. `Zeros` and `Fetch` still want a frame.
+    pub fn fault(&self, page: u32) -> Need {
+        let p = &self.pages[page as usize];
+        match p.state {
+            State::Resident => Need::Nothing,
+            State::Busy => Need::Wait,
+            State::Zero => Need::Zeros,
+            State::Limbo => Need::Rescue(p.frame),
+            State::Remote => Need::Fetch,
+        }
+    }
+
+    /// A frame to fill: one of the ring that holds memory, else `fresh` if the limit allows one more page.
+    pub fn take_frame(&mut self, fresh: u32) -> Option<u32> {
+        while self.head < self.cleaned {
+            let at = (self.head % self.ring.len() as u64) as usize;
+            match self.ring[at] {
+                FREE => self.head += 1,
+                FILLING => unreachable!("a frame in the list is never being filled"),
+                owner => {
+                    if self.held > self.limit {
+                        return None;
+                    }
+                    self.forget_owner(owner);
+                    self.ring[at] = FILLING;
+                    self.head += 1;
+                    self.reusable -= 1;
+                    return Some(at as u32);
+                }
+            }
+        }
+        if self.held < self.limit {
+            self.held += 1;
+            return Some(fresh);
+        }
+        None
+    }
+
+    fn forget_owner(&mut self, owner: u32) {
+        if owner != WASTE {
+            let p = &mut self.pages[owner as usize];
+            debug_assert!(p.state == State::Limbo && p.slot != NONE);
+            p.state = State::Remote;
+            p.frame = NONE;
+            if p.flags & flag::PROBE != 0 {
+                self.probes_unused[(p.flags & flag::GUIDED != 0) as usize] += 1;
+                p.flags &= !(flag::PROBE | flag::GUIDED);
+            }
+        }
+    }
+
+    /// The frame's memory now belongs to a page of the program.
+    fn frame_moved(&mut self, frame: u32) {
+        if (frame as usize) < self.ring.len() {
+            self.ring[frame as usize] = FREE;
+        }
+    }
+
+    /// A page of zeros is mapped; `frame` is where its memory came from.
+    pub fn zeroed(&mut self, page: u32, frame: u32) {
+        self.frame_moved(frame);
+        self.in_use += 1;
+        self.resident(page, 0);
+    }
+
+    /// Marks the remote pages of `want` busy and gives each a frame, as far as there is room. Returns how many; they
+    /// are at the front of `want` then. `fresh` is the first of as many private frames of the caller.
+    pub fn begin_fetch(&mut self, want: &mut [u32], fresh: u32, frames: &mut [u32]) -> usize {
+        let mut n = 0;
+        for k in 0..want.len() {
+            let page = want[k];
+            if self.pages[page as usize].state != State::Remote {
+                continue;
+            }
+            let Some(frame) = self.take_frame(fresh + n as u32) else { break };
+            self.pages[page as usize].state = State::Busy;
+            self.busy += 1;
+            want[n] = page;
+            frames[n] = frame;
+            n += 1;
+        }
+        n
+    }
+
+    /// A fetched page is mapped.
+    pub fn fetched(&mut self, page: u32, frame: u32) {
+        debug_assert_eq!(self.pages[page as usize].state, State::Busy);
+        self.frame_moved(frame);
+        self.busy -= 1;
+        self.resident(page, 0);
+    }
+
+    /// A page of the second-chance list is mapped again. Returns the flags of a probe (fetched ahead, and now used) or 0.
+    pub fn rescued(&mut self, page: u32) -> u8 {
+        let (frame, probe) = {
+            let p = &mut self.pages[page as usize];
+            debug_assert_eq!(p.state, State::Limbo);
+            let probe = p.flags & (flag::PROBE | flag::GUIDED);
+            p.flags &= !(flag::PROBE | flag::GUIDED);
+            (p.frame, probe)
+        };
+        if self.position(frame) < self.cleaned {
+            self.reusable -= 1;
+        }
+        self.ring[frame as usize] = FREE;
+        self.resident(page, if probe != 0 { 0 } else { 2 });
+        probe
+    }
+
+    /// Position in the ring of a frame that is in the list.
+    fn position(&self, frame: u32) -> u64 {
+        let n = self.ring.len() as u64;
+        let base = self.head - self.head % n + frame as u64;
+        if base < self.head {
+            base + n
+        } else {
+            base
+        }
+    }
+
+    fn resident(&mut self, page: u32, warmth: u8) {
+        let p = &mut self.pages[page as usize];
+        if p.state == State::Zero {
+            // Memory of the table that was never written reads as zero, which is a slot.
+            p.slot = NONE;
+        }
+        p.state = State::Resident;
+        p.frame = NONE;
+        let small = if p.flags & flag::IN_EXTENT == 0 { HEAT_SMALL } else { 0 };
+        p.heat = (p.heat + warmth).max(small).min(HEAT_MAX);
+        self.enqueue(page);
+    }
+
+    fn enqueue(&mut self, page: u32) {
+        if self.pages[page as usize].flags & flag::QUEUED != 0 {
+            return;
+        }
+        self.pages[page as usize].flags |= flag::QUEUED;
+        while !self.fifo.push(page) {
+            // Full of pages that were dropped since: make room without losing a resident one.
+            let old = self.fifo.pop().expect("a full queue has a head");
+            if self.pages[old as usize].state == State::Resident {
+                self.fifo.push(old);
+            } else {
+                self.pages[old as usize].flags &= !flag::QUEUED;
+            }
+        }
+    }
+
+    /// Up to `out.len()` pages that should leave, and as many free frames beside one another; the first frame's number.
+    pub fn victims(&mut self, out: &mut [u32]) -> (usize, u32) {
+        let n = self.ring.len();
+        let first = (self.tail % n as u64) as usize;
+        let mut free = 0;
+        while free < out.len() && first + free < n && self.ring[first + free] == FREE && self.tail + (free as u64) < self.head + n as u64 {
+            free += 1;
+        }
+        let mut scan = self.fifo.len() * (HEAT_MAX as usize + 1);
+        let mut k = 0;
+        while k < free && scan > 0 {
+            scan -= 1;
+            let Some(page) = self.fifo.pop() else { break };
+            let p = &mut self.pages[page as usize];
+            if p.state != State::Resident {
+                p.flags &= !flag::QUEUED;
+            } else if p.heat > 0 || p.pins > 0 {
+                p.heat = p.heat.saturating_sub(1);
+                self.fifo.push(page);
+            } else {
+                p.flags &= !flag::QUEUED;
+                out[k] = page;
+                k += 1;
+            }
+        }
+        (k, first as u32)
+    }
+
+    /// A victim was unmapped into the frame at the tail. The caller keeps to the order of [`Heart::victims`].
+    pub fn unmapped(&mut self, page: u32) {
+        let at = (self.tail % self.ring.len() as u64) as u32;
+        self.ring[at as usize] = page;
+        self.tail += 1;
+        let p = &mut self.pages[page as usize];
+        p.state = State::Limbo;
+        p.frame = at;
+    }
+
+    /// A victim that could not be unmapped (shared with a child, or pinned by the kernel) stays.
+    pub fn stays(&mut self, page: u32) {
+        self.enqueue(page);
+    }
+
+    /// Steps over the frame at the tail, which a failed move left empty.
+    pub fn skip_frame(&mut self) {
+        self.tail += 1;
+    }
+
+    /// The oldest pages that are not stored yet, but for the newest `lag`: they are busy until [`Heart::end_clean`].
+    pub fn begin_clean(&mut self, lag: usize, out: &mut [u32]) -> usize {
+        debug_assert_eq!(self.cleaned, self.cleaning);
+        let end = self.tail.saturating_sub(lag as u64);
+        let mut n = 0;
+        while self.cleaning < end && n < out.len() {
+            let owner = self.ring[(self.cleaning % self.ring.len() as u64) as usize];
+            if owner != WASTE && owner != FREE {
+                self.pages[owner as usize].state = State::Busy;
+                self.busy += 1;
+                out[n] = owner;
+                n += 1;
+            }
+            self.cleaning += 1;
+        }
+        n
+    }
+
+    /// Whether the page's slot has this content already.
+    pub fn holds(&self, page: u32, sum: u64) -> bool {
+        let slot = self.pages[page as usize].slot;
+        slot != NONE && self.sums[slot as usize] == sum
+    }
+
+    /// Whether a page on its way out needs a write, and where to. Only asked between `begin_clean` and `end_clean`.
+    pub fn clean(&mut self, page: u32, sum: u64) -> Clean {
+        let old = self.pages[page as usize].slot;
+        if old != NONE && self.sums[old as usize] == sum {
+            return Clean::Already;
+        }
+        if old != NONE && !self.slots.is_frozen(old) {
+            return Clean::Write(old);
+        }
+        let hint = match page.checked_sub(1).map(|before| &self.pages[before as usize]) {
+            Some(p) if p.state != State::Zero && p.slot != NONE => p.slot + 1,
+            _ => NONE,
+        };
+        let Some(slot) = self.slots.take(page, hint) else { return Clean::Full };
+        if old != NONE {
+            self.slots.free(old);
+        }
+        self.pages[page as usize].slot = slot;
+        Clean::Write(slot)
+    }
+
+    /// Every copy has acknowledged these contents (or had them already): the frames may be taken.
+    pub fn end_clean(&mut self, pages: &[u32], sums: &[u64]) {
+        for (&page, &sum) in pages.iter().zip(sums) {
+            let p = &mut self.pages[page as usize];
+            debug_assert_eq!(p.state, State::Busy);
+            p.state = State::Limbo;
+            self.sums[p.slot as usize] = sum;
+            self.busy -= 1;
+        }
+        while self.cleaned < self.cleaning {
+            self.reusable += (self.ring[(self.cleaned % self.ring.len() as u64) as usize] != FREE) as usize;
+            self.cleaned += 1;
+        }
+    }
+
+    /// A page that was being cleaned cannot be stored after all and is mapped again. Before [`Heart::end_clean`].
+    pub fn restored(&mut self, page: u32) {
+        let frame = self.pages[page as usize].frame;
+        self.ring[frame as usize] = FREE;
+        self.busy -= 1;
+        self.resident(page, HEAT_MAX);
+    }
+
+    /// Leaves a fetched page unmapped in the list, in the frame at the tail, to see whether it is used.
+    /// The caller moves its memory there. False: no frame is free.
+    pub fn can_probe(&self) -> Option<u32> {
+        let n = self.ring.len() as u64;
+        let at = (self.tail % n) as usize;
+        (self.tail < self.head + n && self.ring[at] == FREE).then_some(at as u32)
+    }
+
+    /// A fetched page went to the frame that [`Heart::can_probe`] named.
+    pub fn probed(&mut self, page: u32, frame: u32, guided: bool) {
+        self.frame_moved(frame);
+        self.busy -= 1;
+        self.pages[page as usize].flags |= flag::PROBE | if guided { flag::GUIDED } else { 0 };
+        self.unmapped(page);
+    }
+
+    /// The fingerprint that a fetch of this page must show.
+    pub fn sum(&self, page: u32) -> u64 {
+        self.sums[self.pages[page as usize].slot as usize]
+    }
+
+    /// The fingerprint of a slot.
+    pub fn slot_sum(&self, slot: u32) -> u64 {
+        self.sums[slot as usize]
+    }
+
+    /// Takes reusable frames out of the list so that their memory can go back to the kernel; returns how many.
+    pub fn shed(&mut self, out: &mut [u32]) -> usize {
+        let mut n = 0;
+        while n < out.len() && self.head < self.cleaned {
+            let at = (self.head % self.ring.len() as u64) as usize;
+            let owner = self.ring[at];
+            if owner != FREE {
+                self.forget_owner(owner);
+                self.ring[at] = FREE;
+                self.reusable -= 1;
+                self.held -= 1;
+                out[n] = at as u32;
+                n += 1;
+            }
+            self.head += 1;
+        }
+        n
+    }
+
+    /// The page is given up by the program. False: it is busy, wait and ask again. A resident page's memory is
+    /// the caller's to unmap.
+    pub fn drop_page(&mut self, page: u32) -> bool {
+        let p = self.pages[page as usize];
+        match p.state {
+            State::Busy => return false,
+            State::Zero => {}
+            State::Resident => self.held -= 1,
+            State::Limbo => self.ring[p.frame as usize] = WASTE,
+            State::Remote => {}
+        }
+        if p.state != State::Zero {
+            self.in_use -= 1;
+            if p.slot != NONE {
+                self.slots.free(p.slot);
+            }
+        }
+        self.pages[page as usize] = Page { flags: p.flags & flag::QUEUED, pins: p.pins, ..Page::default() };
+        true
+    }
+
+    /// What a forked child starts from: nothing of what is resident is its to evict, all that it fetches is.
+    /// The list must be empty and nothing busy.
+    pub fn become_child(&mut self, limit: usize) {
+        assert!(self.limbo() == 0 && self.busy == 0);
+        while let Some(page) = self.fifo.pop() {
+            self.pages[page as usize].flags &= !flag::QUEUED;
+        }
+        self.ring.fill(FREE);
+        self.held = 0;
+        self.limit = limit;
+    }
+
+    /// Records that `pages` pages from `first` are one allocation.
+    pub fn note_extent(&mut self, first: u32, pages: u32) {
+        let n = pages.min(u16::MAX as u32) as u16;
+        for k in 0..n {
+            let p = &mut self.pages[(first + k as u32) as usize];
+            p.extent_back = k;
+            p.extent_pages = 0;
+            p.flags |= flag::IN_EXTENT;
+        }
+        self.pages[first as usize].extent_pages = n;
+    }
+
+    /// First page and length of the allocation that a page belongs to.
+    pub fn extent(&self, page: u32) -> Option<(u32, u32)> {
+        let p = &self.pages[page as usize];
+        if p.flags & flag::IN_EXTENT == 0 {
+            return None;
+        }
+        let first = page - p.extent_back as u32;
+        let pages = self.pages[first as usize].extent_pages as u32;
+        (page < first + pages).then_some((first, pages))
+    }
+
+    /// Whether a page could be fetched along.
+    pub fn is_remote(&self, page: u32) -> bool {
+        self.pages.get(page as usize).is_some_and(|p| p.state == State::Remote)
+    }
+}

@@ -1,0 +1,70 @@
+//! One page of the region: where its content is, and what is known about its use.
+
+/// No slot, no frame.
+pub const NONE: u32 = u32::MAX;
+
+/// Where the content of a page is.
+///
+/// ```text
+///            fault                   evict                cleaned, frame taken
+///   Zero ───────────► Resident ◄──────────────► Limbo ─────────────────────► Remote
+///    ▲                    ▲          rescue                                     │
+///    └── dropped, from ───┤                                                     │
+///        any of them      └──────────────── Busy (fetch under way) ◄────────────┘
+/// ```
+///
+/// `Busy` is also the state of a page of the second-chance list while its frame is being written to the hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum State {
+    /// Never touched, or given back: reads as zeros.
+    #[default]
+    Zero = 0,
+    /// Mapped in the program.
+    Resident,
+    /// Unmapped, its content in a frame of the second-chance list.
+    Limbo,
+    /// Under way; whoever faults on it waits.
+    Busy,
+    /// Only in its slot on the memory hosts.
+    Remote,
+}
+
+/// What the pager knows about one page; 16 bytes.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Page {
+    /// Slot on the memory hosts, or [`NONE`].
+    pub slot: u32,
+    /// Frame that holds the content while in `Limbo`, else [`NONE`].
+    pub frame: u32,
+    /// Pages back to the first page of the allocation that this page belongs to.
+    pub extent_back: u16,
+    /// On the first page of an allocation: its length in pages. 0: no allocation of more than a page is known.
+    pub extent_pages: u16,
+    pub state: State,
+    /// Second chances left (0..=3).
+    pub heat: u8,
+    /// System calls that are using the page now; it is not evicted meanwhile.
+    pub pins: u8,
+    /// Bits of [`flag`].
+    pub flags: u8,
+}
+
+/// Bits of [`Page::flags`].
+pub mod flag {
+    /// In the eviction queue already.
+    pub const QUEUED: u8 = 1;
+    /// Belongs to an allocation of more than a page.
+    pub const IN_EXTENT: u8 = 2;
+    /// Fetched ahead and left unmapped, to learn whether it is used.
+    pub const PROBE: u8 = 4;
+    /// The probe was asked for by a guide.
+    pub const GUIDED: u8 = 8;
+}
+
+impl Default for Page {
+    fn default() -> Self {
+        Page { slot: NONE, frame: NONE, extent_back: 0, extent_pages: 0, state: State::Zero, heat: 0, pins: 0, flags: 0 }
+    }
+}

@@ -1,0 +1,172 @@
+//! What to fetch along with a page that faulted. A prefetcher may be useless, never wrong: it only names pages.
+//!
+//! One prefetched page in [`PROBE_EVERY`] is left unmapped; whether it is touched before it leaves tells how good the
+//! prefetcher is, without accessed bits. One that is mostly wrong is switched off for a while.
+
+use crate::heart::Heart;
+use crate::BATCH_PAGES_MAX;
+
+/// One prefetched page in this many is a probe.
+pub const PROBE_EVERY: u32 = 64;
+/// Most pages of one object that are fetched with one of its pages.
+const EXTENT_PAGES_MAX: u32 = 128;
+const WINDOW_MAX: u32 = 32;
+/// Probes before a prefetcher is judged, and the share of them that must have been used.
+const JUDGE_AFTER: u32 = 64;
+const USED_PERCENT_MIN: u32 = 25;
+/// Faults that a bad prefetcher sits out.
+const PAUSE_FAULTS: u32 = 8192;
+
+/// How to choose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Nothing.
+    None,
+    /// The pages that follow, a window that grows while it is right (Linux' readahead of swap by VMA).
+    Sequential,
+    /// The majority of the recent steps, continued (Leap, ATC '20, §3.2).
+    Stride,
+    /// The rest of the allocation (the paper's length in the SDS header, for every allocator).
+    Extent,
+}
+
+/// Used and unused probes of one source of prefetches.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Accuracy {
+    used: u32,
+    unused: u32,
+    pause: u32,
+    turn: u32,
+}
+
+impl Accuracy {
+    /// Whether the next prefetched page is a probe.
+    pub fn probe_next(&mut self) -> bool {
+        self.turn = (self.turn + 1) % PROBE_EVERY;
+        self.turn == 0
+    }
+
+    pub fn saw(&mut self, used: bool) {
+        if used {
+            self.used += 1
+        } else {
+            self.unused += 1
+        }
+        let all = self.used + self.unused;
+        if all >= JUDGE_AFTER {
+            if self.used * 100 < all * USED_PERCENT_MIN {
+                self.pause = PAUSE_FAULTS;
+            }
+            self.used /= 2;
+            self.unused /= 2;
+        }
+    }
+
+    /// Counts one fault; whether prefetching is worth it now.
+    pub fn on(&mut self) -> bool {
+        self.pause = self.pause.saturating_sub(1);
+        self.pause == 0
+    }
+
+    pub fn is_paused(&self) -> bool {
+        self.pause > 0
+    }
+}
+
+/// A prefetcher with its memory of recent faults.
+pub struct Prefetcher {
+    kind: Kind,
+    pub accuracy: Accuracy,
+    window: u32,
+    next: u32,
+    last: u32,
+    steps: [i32; 32],
+    at: usize,
+}
+
+impl Prefetcher {
+    pub const fn new(kind: Kind) -> Self {
+        let accuracy = Accuracy { used: 0, unused: 0, pause: 0, turn: 0 };
+        Prefetcher { kind, accuracy, window: 1, next: u32::MAX, last: 0, steps: [0; 32], at: 0 }
+    }
+
+    /// Pages to fetch for a fault on `page`, which comes first; `out` holds at least a batch. All are remote.
+    pub fn plan(&mut self, heart: &Heart, page: u32, out: &mut [u32]) -> usize {
+        out[0] = page;
+        let step = page.wrapping_sub(self.last) as i32;
+        self.last = page;
+        self.steps[self.at % 32] = step;
+        self.at += 1;
+        if !self.accuracy.on() {
+            return 1;
+        }
+        match self.kind {
+            Kind::None => 1,
+            Kind::Sequential => self.sequential(heart, page, out),
+            Kind::Stride => self.stride(heart, page, out),
+            Kind::Extent => extent(heart, page, out),
+        }
+    }
+
+    fn grow(&mut self, right: bool) {
+        self.window = if right { (self.window * 2).min(WINDOW_MAX) } else { (self.window / 2).max(2) };
+    }
+
+    fn sequential(&mut self, heart: &Heart, page: u32, out: &mut [u32]) -> usize {
+        self.grow(page == self.next || page == self.next.wrapping_add(1));
+        let n = along(heart, out, (1..self.window as i64).map(|k| page as i64 + k));
+        self.next = page + self.window;
+        n
+    }
+
+    fn stride(&mut self, heart: &Heart, page: u32, out: &mut [u32]) -> usize {
+        let Some(step) = self.majority() else {
+            self.window = 1;
+            return 1;
+        };
+        self.grow(true);
+        along(heart, out, (1..self.window as i64).map(|k| page as i64 + k * step as i64))
+    }
+
+    /// The step that makes up more than half of the last 4, 8, 16 or 32 (Boyer and Moore), the shortest that has one.
+    fn majority(&self) -> Option<i32> {
+        for w in [4usize, 8, 16, 32] {
+            if self.at < w {
+                return None;
+            }
+            let recent = || (1..=w).map(|k| self.steps[(self.at - k) % 32]);
+            let (mut best, mut votes) = (0, 0);
+            for s in recent() {
+                if votes == 0 {
+                    best = s;
+                }
+                votes += if s == best { 1 } else { -1 };
+            }
+            if best != 0 && recent().filter(|s| *s == best).count() * 2 > w {
+                return Some(best);
+            }
+        }
+        None
+    }
+}
+
+fn extent(heart: &Heart, page: u32, out: &mut [u32]) -> usize {
+    let Some((first, pages)) = heart.extent(page) else { return 1 };
+    let (from, to) = if pages <= EXTENT_PAGES_MAX { (first, first + pages) } else { (page, (page + WINDOW_MAX).min(first + pages)) };
+    along(heart, out, (from as i64..to as i64).filter(|p| *p != page as i64))
+}
+
+/// Adds the remote ones of `candidates` behind `out[0]`; returns the length.
+fn along(heart: &Heart, out: &mut [u32], candidates: impl Iterator<Item = i64>) -> usize {
+    let mut n = 1;
+    for c in candidates {
+        if n == out.len().min(BATCH_PAGES_MAX) {
+            break;
+        }
+        if c >= 0 && c < heart.pages.len() as i64 && heart.is_remote(c as u32) {
+            out[n] = c as u32;
+            n += 1;
+        }
+    }
+    n
+}

@@ -1,0 +1,227 @@
+//! What a pager and a memory host say to each other: little-endian fixed headers, then slots, then pages.
+//!
+//! A connection begins with a [`Hello`] and its answer. Then requests and answers alternate: [`Request`], `count` slot
+//! numbers of 4 bytes, and for a write `count` pages; the answer is a [`Reply`], and for a read `count` pages.
+
+use crate::BATCH_PAGES_MAX;
+
+/// First bytes of a connection; the digit is the version of the format.
+pub const MAGIC: [u8; 8] = *b"PANDOFM1";
+/// Bytes of a token on the wire: its fingerprint, so that it has one length.
+pub const TOKEN_BYTES: usize = 32;
+
+/// What is asked, or why it was refused; the text is what a person is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Status {
+    Ok = 0,
+    WrongVersion,
+    WrongToken,
+    TooSmall,
+    NoSuchLease,
+    BadRequest,
+}
+
+impl Status {
+    pub fn from_u32(n: u32) -> Option<Status> {
+        Some(match n {
+            0 => Status::Ok,
+            1 => Status::WrongVersion,
+            2 => Status::WrongToken,
+            3 => Status::TooSmall,
+            4 => Status::NoSuchLease,
+            5 => Status::BadRequest,
+            _ => return None,
+        })
+    }
+
+    pub fn text(self) -> &'static str {
+        match self {
+            Status::Ok => "ok",
+            Status::WrongVersion => "it speaks another version: install the same release on both sides",
+            Status::WrongToken => "it refuses the token: give both sides the same --token-file",
+            Status::TooSmall => "it has too little memory free: lower --far, or start it with a larger --size",
+            Status::NoSuchLease => "it does not know this lease: it was restarted, or the lease ran out",
+            Status::BadRequest => "it does not understand the request: install the same release on both sides",
+        }
+    }
+}
+
+/// First words of a pager. `lease` 0 asks for a new lease of `slots` slots; another value joins that lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    pub lease: u64,
+    pub slots: u64,
+    pub token: [u8; TOKEN_BYTES],
+    /// Over a unix socket: hand the memory itself over.
+    pub share: bool,
+}
+
+impl Hello {
+    pub const BYTES: usize = 8 + 8 + 8 + TOKEN_BYTES + 8;
+
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut b = [0; Self::BYTES];
+        b[..8].copy_from_slice(&MAGIC);
+        b[8..16].copy_from_slice(&self.lease.to_le_bytes());
+        b[16..24].copy_from_slice(&self.slots.to_le_bytes());
+        b[24..56].copy_from_slice(&self.token);
+        b[56] = self.share as u8;
+        b
+    }
+
+    pub fn decode(b: &[u8; Self::BYTES]) -> Result<Hello, Status> {
+        if b[..8] != MAGIC {
+            return Err(Status::WrongVersion);
+        }
+        if b[56] > 1 || b[57..] != [0; 7] {
+            return Err(Status::BadRequest);
+        }
+        let mut token = [0; TOKEN_BYTES];
+        token.copy_from_slice(&b[24..56]);
+        Ok(Hello { lease: u64_at(b, 8), slots: u64_at(b, 16), token, share: b[56] == 1 })
+    }
+}
+
+/// The host's answer to a [`Hello`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    pub status: Status,
+    pub lease: u64,
+    /// Slots of the lease; with `TooSmall`, the slots that are free.
+    pub slots: u64,
+}
+
+impl Welcome {
+    pub const BYTES: usize = 32;
+
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut b = [0; Self::BYTES];
+        b[..8].copy_from_slice(&MAGIC);
+        b[8..12].copy_from_slice(&(self.status as u32).to_le_bytes());
+        b[16..24].copy_from_slice(&self.lease.to_le_bytes());
+        b[24..32].copy_from_slice(&self.slots.to_le_bytes());
+        b
+    }
+
+    pub fn decode(b: &[u8; Self::BYTES]) -> Result<Welcome, Status> {
+        if b[..8] != MAGIC {
+            return Err(Status::WrongVersion);
+        }
+        let status = Status::from_u32(u32_at(b, 8)).ok_or(Status::BadRequest)?;
+        Ok(Welcome { status, lease: u64_at(b, 16), slots: u64_at(b, 24) })
+    }
+}
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Op {
+    Read = 1,
+    Write = 2,
+}
+
+/// Header of a request; `count` slots follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    pub op: Op,
+    pub count: u32,
+    pub serial: u64,
+}
+
+impl Request {
+    pub const BYTES: usize = 16;
+
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut b = [0; Self::BYTES];
+        b[0] = self.op as u8;
+        b[4..8].copy_from_slice(&self.count.to_le_bytes());
+        b[8..16].copy_from_slice(&self.serial.to_le_bytes());
+        b
+    }
+
+    pub fn decode(b: &[u8; Self::BYTES]) -> Result<Request, Status> {
+        let op = match b[0] {
+            1 => Op::Read,
+            2 => Op::Write,
+            _ => return Err(Status::BadRequest),
+        };
+        let count = u32_at(b, 4);
+        if b[1..4] != [0; 3] || count == 0 || count as usize > BATCH_PAGES_MAX {
+            return Err(Status::BadRequest);
+        }
+        Ok(Request { op, count, serial: u64_at(b, 8) })
+    }
+}
+
+/// Header of an answer; it repeats the request's serial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reply {
+    pub status: Status,
+    pub serial: u64,
+}
+
+impl Reply {
+    pub const BYTES: usize = 16;
+
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut b = [0; Self::BYTES];
+        b[0..4].copy_from_slice(&(self.status as u32).to_le_bytes());
+        b[8..16].copy_from_slice(&self.serial.to_le_bytes());
+        b
+    }
+
+    pub fn decode(b: &[u8; Self::BYTES]) -> Result<Reply, Status> {
+        let status = Status::from_u32(u32_at(b, 0)).ok_or(Status::BadRequest)?;
+        Ok(Reply { status, serial: u64_at(b, 8) })
+    }
+}
+
+fn u32_at(b: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
+}
+
+fn u64_at(b: &[u8], at: usize) -> u64 {
+    u32_at(b, at) as u64 | (u32_at(b, at + 4) as u64) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+        /// Any bytes either are refused or say exactly what they say when written again.
+        #[test]
+        fn hello_round_trip(bytes in proptest::collection::vec(any::<u8>(), Hello::BYTES), good in any::<bool>()) {
+            let mut b: [u8; Hello::BYTES] = bytes.try_into().unwrap();
+            if good { b[..8].copy_from_slice(&MAGIC); b[56] &= 1; b[57..].fill(0); }
+            match Hello::decode(&b) {
+                Ok(h) => prop_assert_eq!(h.encode(), b),
+                Err(_) => prop_assert!(!good),
+            }
+        }
+
+        #[test]
+        fn request_round_trip(bytes in any::<[u8; Request::BYTES]>(), op in 0u8..5, count in 0u32..600) {
+            let mut b = bytes;
+            prop_assert!(Request::decode(&b).is_err() || Request::decode(&b).unwrap().encode() == b);
+            b[..4].copy_from_slice(&[op, 0, 0, 0]);
+            b[4..8].copy_from_slice(&count.to_le_bytes());
+            let fine = (1..=2).contains(&op) && (1..=BATCH_PAGES_MAX as u32).contains(&count);
+            prop_assert_eq!(Request::decode(&b).is_ok(), fine);
+            if let Ok(r) = Request::decode(&b) { prop_assert_eq!(r.encode(), b); }
+        }
+
+        #[test]
+        fn reply_and_welcome_never_panic(a in any::<[u8; Reply::BYTES]>(), w in any::<[u8; Welcome::BYTES]>()) {
+            let _ = Reply::decode(&a);
+            let mut w = w;
+            let _ = Welcome::decode(&w);
+            w[..8].copy_from_slice(&MAGIC);
+            let _ = Welcome::decode(&w);
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Connections: a thread each, blocking, which is enough for the few pagers that share a memory host.
+
+use crate::lease::{Lease, Leases};
+use farmem_core::wire::{Hello, Op, Reply, Request, Status, Welcome, TOKEN_BYTES};
+use farmem_core::BATCH_PAGES_MAX;
+use std::io::{self, Read, Write};
+use std::net::TcpListener;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    Tcp(String),
+    Unix(PathBuf),
+}
+
+impl std::str::FromStr for Address {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Address, String> {
+        match s.strip_prefix("unix:") {
+            Some("") => Err("unix: wants a path".into()),
+            Some(path) => Ok(Address::Unix(path.into())),
+            None if s.rsplit_once(':').is_some_and(|(h, p)| !h.is_empty() && p.parse::<u16>().is_ok()) => Ok(Address::Tcp(s.into())),
+            None => Err(format!("{s:?} is neither HOST:PORT nor unix:PATH")),
+        }
+    }
+}
+
+/// A memory host that has not begun to listen yet.
+pub struct Server {
+    pub leases: Arc<Leases>,
+    pub token: [u8; TOKEN_BYTES],
+    /// For experiments: time that every answer to a read or write is held back, as a longer wire would.
+    pub delay: Duration,
+    /// For tests of the checksum: every n-th page that is read has a bit flipped. 0: none.
+    pub lie_every: u64,
+}
+
+trait Stream: Read + Write + AsRawFd + Send + 'static {}
+impl<T: Read + Write + AsRawFd + Send + 'static> Stream for T {}
+
+impl Server {
+    /// Listens at `address` in a thread of its own; returns the address with the port that it got.
+    pub fn listen(self: &Arc<Self>, address: &Address) -> io::Result<String> {
+        let me = self.clone();
+        match address {
+            Address::Tcp(a) => {
+                let listener = TcpListener::bind(a)?;
+                let bound = listener.local_addr()?.to_string();
+                std::thread::spawn(move || {
+                    for stream in listener.incoming().flatten() {
+                        let _ = stream.set_nodelay(true);
+                        widen(stream.as_raw_fd());
+                        me.clone().attend(stream);
+                    }
+                });
+                Ok(bound)
+            }
+            Address::Unix(path) => {
+                // A socket file that nobody listens on any more is in the way of nobody.
+                if UnixStream::connect(path).is_err() {
+                    let _ = std::fs::remove_file(path);
+                }
+                let listener = UnixListener::bind(path)?;
+                std::thread::spawn(move || {
+                    for stream in listener.incoming().flatten() {
+                        me.clone().attend(stream);
+                    }
+                });
+                Ok(format!("unix:{}", path.display()))
+            }
+        }
+    }
+
+    fn attend(self: Arc<Self>, mut stream: impl Stream) {
+        std::thread::spawn(move || {
+            if let Some(lease) = self.admit(&mut stream) {
+                // The end of a connection is how a borrower says goodbye: no error of interest.
+                let _ = self.serve(&mut stream, &lease);
+                self.leases.leave(lease.id);
+            }
+        });
+    }
+
+    fn admit(&self, stream: &mut impl Stream) -> Option<Arc<Lease>> {
+        let mut b = [0; Hello::BYTES];
+        stream.read_exact(&mut b).ok()?;
+        let (status, lease, slots, share) = match Hello::decode(&b) {
+            Err(status) => (status, None, 0, false),
+            Ok(hello) if !same(&hello.token, &self.token) => (Status::WrongToken, None, 0, false),
+            Ok(hello) if hello.lease != 0 => match self.leases.join(hello.lease) {
+                Some(l) => (Status::Ok, Some(l.clone()), l.slots, hello.share),
+                None => (Status::NoSuchLease, None, 0, false),
+            },
+            Ok(hello) => match self.leases.open(hello.slots) {
+                Ok(Ok(l)) => (Status::Ok, Some(l.clone()), l.slots, hello.share),
+                Ok(Err(free)) => (Status::TooSmall, None, free, false),
+                Err(_) => (Status::TooSmall, None, 0, false),
+            },
+        };
+        let welcome = Welcome { status, lease: lease.as_ref().map_or(0, |l| l.id), slots }.encode();
+        let sent = match &lease {
+            Some(l) if share => send_with_fd(stream.as_raw_fd(), &welcome, l.fd()),
+            _ => stream.write_all(&welcome),
+        };
+        if sent.is_err() {
+            if let Some(l) = &lease {
+                self.leases.leave(l.id);
+            }
+            return None;
+        }
+        lease
+    }
+
+    fn serve(&self, stream: &mut impl Stream, lease: &Lease) -> io::Result<()> {
+        let mut slots = vec![0u32; BATCH_PAGES_MAX];
+        let mut pieces = Vec::with_capacity(BATCH_PAGES_MAX + 1);
+        let mut served = 0u64;
+        loop {
+            let mut head = [0; Request::BYTES];
+            stream.read_exact(&mut head)?;
+            let Ok(request) = Request::decode(&head) else {
+                return refuse(stream, 0);
+            };
+            let wanted = &mut slots[..request.count as usize];
+            let bytes = unsafe { std::slice::from_raw_parts_mut(wanted.as_mut_ptr().cast::<u8>(), wanted.len() * 4) };
+            stream.read_exact(bytes)?;
+            if lease.pieces(wanted, &mut pieces).is_none() {
+                return refuse(stream, request.serial);
+            }
+            let reply = Reply { status: Status::Ok, serial: request.serial }.encode();
+            if request.op == Op::Write {
+                all(&mut pieces, |p| unsafe { libc::readv(stream.as_raw_fd(), p.as_ptr(), p.len() as i32) })?;
+            }
+            if !self.delay.is_zero() {
+                std::thread::sleep(self.delay);
+            }
+            if request.op == Op::Write {
+                stream.write_all(&reply)?;
+                continue;
+            }
+            served += wanted.len() as u64;
+            if self.lie_every > 0 && served % self.lie_every < wanted.len() as u64 {
+                unsafe { *pieces[0].iov_base.cast::<u8>() ^= 1 };
+            }
+            pieces.insert(0, libc::iovec { iov_base: reply.as_ptr() as *mut _, iov_len: reply.len() });
+            all(&mut pieces, |p| unsafe { libc::writev(stream.as_raw_fd(), p.as_ptr(), p.len() as i32) })?;
+        }
+    }
+}
+
+fn refuse(stream: &mut impl Stream, serial: u64) -> io::Result<()> {
+    stream.write_all(&Reply { status: Status::BadRequest, serial }.encode())
+}
+
+/// Compares without telling by its duration how much was right.
+fn same(a: &[u8; TOKEN_BYTES], b: &[u8; TOKEN_BYTES]) -> bool {
+    a.iter().zip(b).fold(0, |d, (x, y)| d | (x ^ y)) == 0
+}
+
+/// Calls a vectored read or write until all pieces are through.
+fn all(pieces: &mut [libc::iovec], mut call: impl FnMut(&[libc::iovec]) -> isize) -> io::Result<()> {
+    let mut from = 0;
+    while from < pieces.len() {
+        let to = pieces.len().min(from + libc::UIO_MAXIOV as usize);
+        let n = call(&pieces[from..to]);
+        if n == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if n < 0 {
+            let e = io::Error::last_os_error();
+            if e.kind() == io::ErrorKind::Interrupted {
+                continue;
+            }
+            return Err(e);
+        }
+        let mut n = n as usize;
+        while from < pieces.len() && n >= pieces[from].iov_len {
+            n -= pieces[from].iov_len;
+            from += 1;
+        }
+        if n > 0 {
+            let p = &mut pieces[from];
+            p.iov_base = p.iov_base.cast::<u8>().wrapping_add(n).cast();
+            p.iov_len -= n;
+        }
+    }
+    Ok(())
+}
+
+/// Socket buffers that hold a whole batch, so that one answer is one wake-up.
+fn widen(fd: RawFd) {
+    let bytes: i32 = 4 << 20;
+    for option in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
+        unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, (&raw const bytes).cast(), 4) };
+    }
+}
+
+fn send_with_fd(socket: RawFd, bytes: &[u8], fd: RawFd) -> io::Result<()> {
+    let mut control = [0u64; 4];
+    let mut piece = libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() };
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &mut piece;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    unsafe {
+        message.msg_controllen = libc::CMSG_SPACE(4) as usize;
+        let c = libc::CMSG_FIRSTHDR(&message);
+        (*c).cmsg_level = libc::SOL_SOCKET;
+        (*c).cmsg_type = libc::SCM_RIGHTS;
+        (*c).cmsg_len = libc::CMSG_LEN(4) as usize;
+        libc::CMSG_DATA(c).cast::<i32>().write_unaligned(fd);
+        if libc::sendmsg(socket, &message, libc::MSG_NOSIGNAL) != bytes.len() as isize {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,99 @@
+//! What a program is, before it is started: the pager can only be preloaded into a dynamically linked one.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// What was learnt about a program.
+#[derive(Debug)]
+pub struct Program {
+    pub path: PathBuf,
+    pub device: u64,
+    pub inode: u64,
+    /// It brings an allocator whose mappings can be interposed.
+    pub own_allocator: bool,
+    /// It makes system calls that the wrappers do not see.
+    pub raw_syscalls: bool,
+}
+
+/// Finds a program as a shell would, and says why it cannot run on far memory if it cannot.
+pub fn inspect(name: &str) -> Result<Program, String> {
+    let path = find(name).ok_or(format!("there is no program {name:?}"))?;
+    let meta = std::fs::metadata(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    if meta.mode() & 0o6000 != 0 {
+        return Err(format!(
+            "{} is setuid or setgid, so the system preloads nothing into it: run a copy without the bit, as the user it should run as",
+            path.display()
+        ));
+    }
+    let mut head = vec![];
+    let mut file = File::open(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    file.read_to_end(&mut head).map_err(|e| format!("{}: {e}", path.display()))?;
+    if head.starts_with(b"#!") {
+        return Err(format!("{} is a script: start its interpreter with the script as the argument", path.display()));
+    }
+    if head.len() < 64 || !head.starts_with(b"\x7fELF\x02\x01") || head[18..20] != [62, 0] {
+        return Err(format!("{} is no 64-bit x86 program", path.display()));
+    }
+    if !has_interpreter(&head) {
+        return Err(format!(
+            "{} is statically linked, so nothing can be preloaded into it: use a dynamically linked build",
+            path.display()
+        ));
+    }
+    let has = |what: &[u8]| head.windows(what.len()).any(|w| w == what);
+    let own_allocator = [&b"libjemalloc.so"[..], b"libtcmalloc", b"libmimalloc"].iter().any(|w| has(w));
+    Ok(Program { device: meta.dev(), inode: meta.ino(), own_allocator, raw_syscalls: has(b"liburing.so") || has(b"io_uring_"), path })
+}
+
+fn find(name: &str) -> Option<PathBuf> {
+    let candidates: Vec<PathBuf> = if name.contains('/') {
+        vec![name.into()]
+    } else {
+        std::env::split_paths(&std::env::var_os("PATH")?).map(|d| d.join(name)).collect()
+    };
+    let found = candidates.into_iter().find(|p| is_executable(p))?;
+    std::fs::canonicalize(found).ok()
+}
+
+fn is_executable(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.mode() & 0o111 != 0)
+}
+
+/// Whether a program header asks for a dynamic linker (PT_INTERP).
+fn has_interpreter(elf: &[u8]) -> bool {
+    let word = |at: usize, n: usize| elf.get(at..at + n).map_or(0, |b| b.iter().rev().fold(0usize, |v, &x| v << 8 | x as usize));
+    let (table, size, count) = (word(32, 8), word(54, 2), word(56, 2));
+    (0..count).any(|i| table.checked_add(i * size).is_some_and(|at| elf.len() > at && word(at, 4) == 3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_test_is_a_program_and_others_are_not() {
+        let me = std::env::current_exe().unwrap();
+        assert!(inspect(me.to_str().unwrap()).is_ok());
+        assert!(inspect("no-such-program-here").unwrap_err().contains("there is no program"));
+        let dir = std::env::temp_dir().join(format!("pando-elf-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        for (bytes, why) in [(&b"#!/bin/sh\n"[..], "script"), (b"plain", "no 64-bit"), (b"\x7fELF\x02\x01", "no 64-bit")] {
+            let p = dir.join("x");
+            std::fs::write(&p, bytes).unwrap();
+            std::fs::set_permissions(&p, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+            assert!(inspect(p.to_str().unwrap()).unwrap_err().contains(why));
+        }
+        // A header that points past its end must not be followed.
+        let mut wild = vec![0u8; 64];
+        wild[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        wild[18] = 62;
+        wild[32..40].fill(0xff);
+        wild[54..58].fill(0xff);
+        let p = dir.join("x");
+        std::fs::write(&p, &wild).unwrap();
+        assert!(inspect(p.to_str().unwrap()).unwrap_err().contains("statically"));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

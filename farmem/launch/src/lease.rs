@@ -1,0 +1,101 @@
+//! Leases: asked for before the program starts, so that what is wrong is said before anything runs.
+
+use farmem_core::wire::{Hello, Status, Welcome, TOKEN_BYTES};
+use farmem_core::PAGE_BYTES;
+use farmem_host::Address;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// How long a memory host may take to answer.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// A lease and the address it was had from, as the kernel takes it, in hexadecimal.
+pub struct Lease {
+    pub address: String,
+    pub id: u64,
+    pub slots: u64,
+}
+
+trait Stream: Read + Write {}
+impl<T: Read + Write> Stream for T {}
+
+/// Leases `slots` slots (0: all that are free) from a memory host.
+pub fn open(from: &Address, name: &str, token: &[u8; TOKEN_BYTES], slots: u64) -> Result<Lease, String> {
+    let away = |e: std::io::Error| {
+        format!("memory host {name} does not answer ({e}); start it there: pando mem serve --size 8GiB --listen {name}")
+    };
+    let (address, mut stream): (String, Box<dyn Stream>) = match from {
+        Address::Tcp(a) => {
+            let to = a
+                .to_socket_addrs()
+                .map_err(|e| format!("memory host {name}: {e}"))?
+                .next()
+                .ok_or(format!("memory host {name} has no address"))?;
+            let stream = TcpStream::connect_timeout(&to, PATIENCE).map_err(away)?;
+            stream.set_read_timeout(Some(PATIENCE)).map_err(away)?;
+            (hex(&raw_ip(&to)), Box::new(stream))
+        }
+        Address::Unix(path) => {
+            let stream = UnixStream::connect(path).map_err(away)?;
+            stream.set_read_timeout(Some(PATIENCE)).map_err(away)?;
+            let mut raw = (libc::AF_UNIX as u16).to_ne_bytes().to_vec();
+            raw.extend_from_slice(path.as_os_str().as_bytes());
+            raw.push(0);
+            (hex(&raw), Box::new(stream))
+        }
+    };
+    stream.write_all(&Hello { lease: 0, slots, token: *token, share: false }.encode()).map_err(away)?;
+    let mut b = [0; Welcome::BYTES];
+    stream.read_exact(&mut b).map_err(|_| format!("{name} is no memory host, or of another release"))?;
+    let welcome = Welcome::decode(&b).map_err(|s| format!("memory host {name}: {}", s.text()))?;
+    match welcome.status {
+        Status::Ok => Ok(Lease { address, id: welcome.lease, slots: welcome.slots }),
+        Status::TooSmall => Err(format!(
+            "memory host {name} has only {} free; lower --far, or start it with a larger --size",
+            crate::size::show(welcome.slots * PAGE_BYTES as u64)
+        )),
+        status => Err(format!("memory host {name}: {}", status.text())),
+    }
+}
+
+fn raw_ip(to: &SocketAddr) -> Vec<u8> {
+    let mut raw = vec![];
+    match to {
+        SocketAddr::V4(a) => {
+            raw.extend((libc::AF_INET as u16).to_ne_bytes());
+            raw.extend(a.port().to_be_bytes());
+            raw.extend(a.ip().octets());
+            raw.extend([0; 8]);
+        }
+        SocketAddr::V6(a) => {
+            raw.extend((libc::AF_INET6 as u16).to_ne_bytes());
+            raw.extend(a.port().to_be_bytes());
+            raw.extend(a.flowinfo().to_be_bytes());
+            raw.extend(a.ip().octets());
+            raw.extend(a.scope_id().to_ne_bytes());
+        }
+    }
+    raw
+}
+
+/// The raw address of a spare host, which is not asked yet.
+pub fn spare(from: &Address, name: &str) -> Result<String, String> {
+    match from {
+        Address::Tcp(a) => {
+            let to = a
+                .to_socket_addrs()
+                .map_err(|e| format!("memory host {name}: {e}"))?
+                .next()
+                .ok_or(format!("memory host {name} has no address"))?;
+            Ok(hex(&raw_ip(&to)))
+        }
+        Address::Unix(_) => Err(format!("memory host {name}: a spare is named as HOST:PORT")),
+    }
+}
+
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}

@@ -1,0 +1,170 @@
+//! `pando mem run`: checks everything, leases the memory, and becomes the program.
+
+use crate::size::Local;
+use crate::{elf, lease, serve, size, top};
+use clap::{Args, ValueEnum};
+use farmem_core::PAGE_BYTES;
+use farmem_host::Address;
+use std::error::Error;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Less local memory than this is not worth the name.
+const LOCAL_BYTES_MIN: u64 = 16 << 20;
+const HOSTS_MAX: usize = 4;
+
+#[derive(Args)]
+pub struct Run {
+    /// Local memory of the whole program: a size, or a share of the far size (25%)
+    #[arg(long)]
+    local: Local,
+    /// Memory hosts: HOST:PORT or unix:PATH, comma-separated. With two or more, every page is on two of them
+    #[arg(long, required = true, value_delimiter = ',')]
+    from: Vec<String>,
+    /// Far memory to borrow [default: all that the first host has free]
+    #[arg(long, value_parser = size::parse)]
+    far: Option<u64>,
+    /// What to fetch along with a page that is missing
+    #[arg(long, value_enum, default_value = "extent")]
+    prefetch: Prefetch,
+    /// A guide for this program: redis
+    #[arg(long, value_enum)]
+    guide: Option<Guide>,
+    /// How faults are handled: sigbus (in the thread itself), thread, or what suits the program
+    #[arg(long, value_enum, default_value = "auto")]
+    mode: Mode,
+    /// Copies of every page [default: 2 with two hosts or more]
+    #[arg(long)]
+    copies: Option<usize>,
+    /// File with the token that the hosts want
+    #[arg(long)]
+    token_file: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    program: Vec<String>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Prefetch {
+    None,
+    Sequential,
+    Stride,
+    Extent,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Guide {
+    Redis,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Mode {
+    Auto,
+    Sigbus,
+    Thread,
+}
+
+impl Run {
+    pub fn run(self) -> Result<(), Box<dyn Error>> {
+        let program = elf::inspect(&self.program[0])?;
+        let beside = beside()?;
+        let pager = library(&beside, "libpando_pager.so")?;
+        let copies = self.copies.unwrap_or(self.from.len().min(2)).max(1);
+        if copies > self.from.len() || self.from.len() > HOSTS_MAX {
+            return Err(format!(
+                "{copies} copies want at least {copies} and at most {HOSTS_MAX} hosts in --from; there are {}",
+                self.from.len()
+            )
+            .into());
+        }
+        let token = serve::token(self.token_file.as_deref())?;
+        if let Local::Bytes(n) = self.local {
+            enough(n)?;
+        }
+        let mut slots = self.far.unwrap_or(0) / PAGE_BYTES as u64;
+        let mut hosts = vec![];
+        for (i, name) in self.from.iter().enumerate() {
+            let address: Address = name.parse()?;
+            if i >= copies {
+                hosts.push(format!("host={}/0", lease::spare(&address, name)?));
+                continue;
+            }
+            let l = lease::open(&address, name, &token, slots)?;
+            slots = l.slots;
+            hosts.push(format!("host={}/{}", l.address, l.id));
+        }
+        let far = slots * PAGE_BYTES as u64;
+        let local = match self.local {
+            Local::Bytes(n) => n,
+            Local::Percent(p) => (far as f64 * p / 100.0) as u64,
+        };
+        enough(local)?;
+        let sigbus = match self.mode {
+            Mode::Auto => !program.raw_syscalls,
+            Mode::Sigbus => true,
+            Mode::Thread => false,
+        };
+        let prefetch = self.prefetch.to_possible_value().expect("a value").get_name().to_string();
+        let config = format!(
+            "exe={}:{} local={local} slots={slots} copies={copies} prefetch={prefetch} mode={} token={} stats={} {}",
+            program.device,
+            program.inode,
+            if sigbus { "sigbus" } else { "thread" },
+            lease::hex(&token),
+            top::create(std::process::id())?.display(),
+            hosts.join(" ")
+        );
+        let mut preload = vec![pager];
+        if !program.own_allocator {
+            preload.push(jemalloc()?);
+        }
+        let mut command = Command::new(&program.path);
+        command.arg0(&self.program[0]).args(&self.program[1..]);
+        if let Some(Guide::Redis) = self.guide {
+            command.arg("--loadmodule").arg(library(&beside, "libpando_guide_redis.so")?);
+        }
+        let preload: Vec<String> = preload.iter().map(|p| p.display().to_string()).collect();
+        command.env("LD_PRELOAD", preload.join(":")).env("PANDO_MEM", config);
+        // Freed memory goes back late rather than page by page: every return would be a call into the pager.
+        if std::env::var_os("MALLOC_CONF").is_none() {
+            command.env("MALLOC_CONF", "thp:never,metadata_thp:disabled");
+        }
+        Err(format!("cannot start {}: {}", program.path.display(), command.exec()).into())
+    }
+}
+
+fn enough(local: u64) -> Result<(), String> {
+    if local < LOCAL_BYTES_MIN {
+        return Err(format!("{} of local memory is too little; give at least {}", size::show(local), size::show(LOCAL_BYTES_MIN)));
+    }
+    Ok(())
+}
+
+/// The folder that this program is in.
+fn beside() -> Result<PathBuf, String> {
+    let me = std::env::current_exe().map_err(|e| format!("cannot find myself: {e}"))?;
+    Ok(me.parent().map(Path::to_path_buf).unwrap_or_default())
+}
+
+fn library(dir: &Path, name: &str) -> Result<PathBuf, String> {
+    let path = dir.join(name);
+    if !path.exists() {
+        return Err(format!("{} is missing: it belongs beside pando-mem; `make build` puts it there", path.display()));
+    }
+    Ok(path)
+}
+
+/// An allocator whose mappings can be interposed, for programs that use the C library's.
+fn jemalloc() -> Result<PathBuf, String> {
+    let places = [
+        "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2",
+        "/usr/lib64/libjemalloc.so.2",
+        "/usr/lib/libjemalloc.so.2",
+        "/usr/local/lib/libjemalloc.so.2",
+    ];
+    places.iter().map(PathBuf::from).find(|p| p.exists()).ok_or(
+        "the program uses the C library's allocator, which cannot be interposed: install jemalloc (Debian: apt-get install libjemalloc2)"
+            .into(),
+    )
+}

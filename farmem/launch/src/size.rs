@@ -1,0 +1,64 @@
+//! Sizes as people write them.
+
+/// Bytes: `512MiB`, `8G`, `4096`. Powers of 1024, as memory is counted.
+pub fn parse(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let shift = match text[digits..].trim().to_ascii_lowercase().trim_end_matches("ib").trim_end_matches('b') {
+        "" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        "t" => 40,
+        _ => return Err(format!("{text:?} is no size; write for example 512MiB or 8GiB")),
+    };
+    let n: f64 = text[..digits].parse().map_err(|_| format!("{text:?} is no size; write for example 512MiB or 8GiB"))?;
+    Ok((n * (1u64 << shift) as f64) as u64)
+}
+
+/// A size for people.
+pub fn show(bytes: u64) -> String {
+    match bytes {
+        b if b >= 10 << 30 => format!("{} GiB", b >> 30),
+        b if b >= 1 << 20 => format!("{:.1} MiB", b as f64 / (1 << 20) as f64),
+        b => format!("{} KiB", b >> 10),
+    }
+}
+
+/// A share of the far memory (`25%`) or a size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Local {
+    Bytes(u64),
+    Percent(f64),
+}
+
+impl std::str::FromStr for Local {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Local, String> {
+        match text.strip_suffix('%') {
+            Some(n) => match n.parse::<f64>() {
+                Ok(p) if p > 0.0 && p <= 100.0 => Ok(Local::Percent(p)),
+                _ => Err(format!("{text:?} is no share; write for example 25%")),
+            },
+            None => parse(text).map(Local::Bytes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in [("4096", 4096), ("1k", 1024), ("128MiB", 128 << 20), ("1.5G", 3 << 29), ("8GiB", 8 << 30), ("2 MB", 2 << 20)]
+        {
+            assert_eq!(parse(text), Ok(bytes), "{text}");
+        }
+        for bad in ["", "MiB", "12 apples", "-4k", "1..2G"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+        assert_eq!("12.5%".parse(), Ok(Local::Percent(12.5)));
+        assert!("0%".parse::<Local>().is_err() && "101%".parse::<Local>().is_err());
+    }
+}

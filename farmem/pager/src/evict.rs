@@ -1,0 +1,306 @@
+//! The evictor: a thread that keeps room ahead of need, the budget, and enough copies.
+
+use crate::budget::Budget;
+use crate::lane::Lane;
+use crate::pager::{running, Pager};
+use crate::sys;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use farmem_core::heart::{Clean, Heart};
+use farmem_core::stats::add;
+use farmem_core::PAGE_BYTES;
+
+/// Pages that are unmapped, or stored, at a time.
+const UNMAP_BATCH: usize = 32;
+const CLEAN_BATCH: usize = 64;
+/// The newest pages of the second-chance list are not stored yet: the likeliest to be wanted back.
+const LAG: usize = 64;
+const TICK_US: u64 = 10_000;
+/// Ticks between looks at missing memory hosts.
+const TEND_TICKS: u32 = 20;
+
+/// Room below which the evictor is woken, pages.
+pub fn low_water(heart: &Heart) -> usize {
+    (heart.limit() / 16).clamp(32, 2048)
+}
+
+fn high_water(heart: &Heart) -> usize {
+    (heart.limit() / 8).clamp(64, 4096).min(heart.frames() / 2)
+}
+
+/// The thread.
+pub extern "C" fn evictor() -> ! {
+    unsafe { sys!(libc::SYS_prctl, libc::PR_SET_NAME, c"pando-evictor".as_ptr()) };
+    let pager = running();
+    let mut work = Evictor { pager, lane: unsafe { pager.lanes.evictor() }, budget: Budget::open(pager), ticked_ns: 0, ticks: 0 };
+    loop {
+        let seen = pager.evictor_wake.load(SeqCst);
+        work.round();
+        pager.evictor_sleeps.store(true, SeqCst);
+        if !pager.fork.is_wanted() && pager.hosts.rebuilding().is_none() {
+            sys::futex_wait(&pager.evictor_wake, seen, TICK_US);
+        }
+        pager.evictor_sleeps.store(false, SeqCst);
+    }
+}
+
+struct Evictor {
+    pager: &'static Pager,
+    lane: &'static mut Lane,
+    budget: Budget,
+    ticked_ns: u64,
+    ticks: u32,
+}
+
+impl Evictor {
+    fn round(&mut self) {
+        if self.pager.fork.is_wanted() {
+            self.flush();
+            self.pager.fork.park();
+        }
+        let now = sys::now_ns();
+        if now - self.ticked_ns >= TICK_US * 1000 {
+            self.ticked_ns = now;
+            self.tick();
+        }
+        self.make_room();
+        if !self.pager.fork.is_child() {
+            self.rebuild();
+        }
+    }
+
+    fn tick(&mut self) {
+        self.ticks += 1;
+        self.budget.sample(self.pager);
+        if self.pager.fork.is_child() {
+            return;
+        }
+        self.pager.fork.reap(self.pager);
+        let suspects = (0..self.pager.hosts.config.hosts_len).any(|h| self.pager.hosts.all[h].suspect.load(SeqCst) != 0);
+        if suspects || self.ticks % TEND_TICKS == 0 {
+            self.pager.hosts.tend(self.lane, self.pager.stats);
+        }
+        self.publish();
+    }
+
+    fn publish(&self) {
+        let s = self.pager.stats;
+        let g = self.pager.lock_blocked();
+        let (held, limbo, used, slots, paused) =
+            (g.heart.held(), g.heart.limbo(), g.heart.in_use(), g.heart.slots.used(), g.prefetcher.accuracy.is_paused());
+        drop(g);
+        s.held_now.store(held as u64, Relaxed);
+        s.limbo_now.store(limbo as u64, Relaxed);
+        s.in_use_now.store(used as u64, Relaxed);
+        s.slots_now.store(slots as u64, Relaxed);
+        s.prefetch_paused_now.store(paused as u64, Relaxed);
+        s.copies_now.store(self.pager.hosts.whole() as u64, Relaxed);
+    }
+
+    fn make_room(&mut self) {
+        loop {
+            self.shed();
+            let g = self.pager.lock_blocked();
+            let (room, low, high, over) = (g.heart.room(), low_water(&g.heart), high_water(&g.heart), g.heart.held() > g.heart.limit());
+            drop(g);
+            if room >= high && !over {
+                return;
+            }
+            let unmapped = self.unmap();
+            let cleaned = self.clean(if room < low || over { 0 } else { LAG });
+            if unmapped + cleaned == 0 {
+                if room == 0 && self.pager.waiting() {
+                    self.overdraw(CLEAN_BATCH);
+                }
+                return;
+            }
+        }
+    }
+
+    /// More local memory than was allowed is better than a program that stands still; counted, and seen in `top`.
+    fn overdraw(&mut self, pages: usize) {
+        let mut g = self.pager.lock_blocked();
+        let limit = g.heart.limit() + pages;
+        g.heart.set_limit(limit);
+        drop(g);
+        add(&self.pager.stats.over_budget, 1);
+        self.budget.overdraw(pages);
+        self.pager.progressed();
+    }
+
+    /// Moves the oldest pages of the program to the second-chance list; returns how many.
+    fn unmap(&mut self) -> usize {
+        let pager = self.pager;
+        let mut victims = [0u32; UNMAP_BATCH];
+        let mut g = pager.lock_blocked();
+        let (n, first) = g.heart.victims(&mut victims);
+        let (mut i, mut done) = (0, 0);
+        while i < n {
+            let mut k = 1;
+            while i + k < n && victims[i + k] == victims[i] + k as u32 {
+                k += 1;
+            }
+            let moved = unsafe { pager.uffd().move_pages(pager.frame(first + i as u32), pager.at(victims[i]), k * PAGE_BYTES) };
+            let moved = match moved {
+                Ok(()) => k,
+                Err((_, bytes)) => bytes / PAGE_BYTES,
+            };
+            for &page in &victims[i..i + moved] {
+                g.heart.unmapped(page);
+            }
+            if moved < k {
+                g.heart.stays(victims[i + moved]);
+                g.heart.skip_frame();
+            }
+            i += moved + (moved < k) as usize;
+            done += moved;
+        }
+        drop(g);
+        add(&pager.stats.pages_evicted, done as u64);
+        done
+    }
+
+    /// Stores the oldest unstored pages of the list where the hosts do not have them already; returns how many pages.
+    fn clean(&mut self, lag: usize) -> usize {
+        let pager = self.pager;
+        let mut pages = [0u32; CLEAN_BATCH];
+        let mut frames = [0u32; CLEAN_BATCH];
+        let mut sums = [0u64; CLEAN_BATCH];
+        let mut g = pager.lock_blocked();
+        let n = g.heart.begin_clean(lag, &mut pages);
+        for i in 0..n {
+            frames[i] = g.heart.pages[pages[i] as usize].frame;
+        }
+        drop(g);
+        for i in 0..n {
+            sums[i] = pager.fingerprint(frames[i]);
+        }
+        let (mut kept, mut writes, mut full) = (0, 0, 0);
+        let mut g = pager.lock_blocked();
+        for i in 0..n {
+            // A child writes nothing: the slots are its parent's.
+            let need =
+                if pager.fork.is_child() && !g.heart.holds(pages[i], sums[i]) { Clean::Full } else { g.heart.clean(pages[i], sums[i]) };
+            if need == Clean::Full {
+                pager.put(pager.at(pages[i]), frames[i], 1);
+                g.heart.restored(pages[i]);
+                full += 1;
+                continue;
+            }
+            if let Clean::Write(slot) = need {
+                self.lane.slots[writes] = slot;
+                self.lane.memory[writes] = pager.frame(frames[i]);
+                writes += 1;
+            }
+            (pages[kept], sums[kept]) = (pages[i], sums[i]);
+            kept += 1;
+        }
+        drop(g);
+        if writes > 0 {
+            let (slots, memory) = (self.lane.slots, self.lane.memory);
+            pager.hosts.write(self.lane, pager.stats, &slots[..writes], &memory[..writes]);
+            add(&pager.stats.pages_written, writes as u64);
+        }
+        let mut g = pager.lock_blocked();
+        g.heart.end_clean(&pages[..kept], &sums[..kept]);
+        drop(g);
+        if full > 0 {
+            self.full(full);
+        }
+        pager.progressed();
+        kept
+    }
+
+    fn full(&mut self, pages: usize) {
+        if !self.pager.fork.is_child() {
+            let g = self.pager.lock_blocked();
+            let (limit, used, slots) = (g.heart.limit(), g.heart.in_use(), g.heart.slots.count());
+            drop(g);
+            if limit > 2 * self.budget.pages() {
+                sys::die(format_args!(
+                    "far memory is full: the program uses {} MiB, {} MiB are leased. Start it with a larger --far",
+                    used / 256,
+                    slots / 256
+                ));
+            }
+        }
+        self.overdraw(pages);
+    }
+
+    /// Gives memory back to the kernel when the program's other memory has eaten into the budget.
+    fn shed(&mut self) {
+        let mut frames = [0u32; CLEAN_BATCH];
+        loop {
+            let mut g = self.pager.lock_blocked();
+            let over = g.heart.held().saturating_sub(g.heart.limit()).min(CLEAN_BATCH);
+            let n = g.heart.shed(&mut frames[..over]);
+            self.release(&frames[..n]);
+            drop(g);
+            if n == 0 {
+                return;
+            }
+        }
+    }
+
+    fn release(&self, frames: &[u32]) {
+        let mut i = 0;
+        while i < frames.len() {
+            let mut k = 1;
+            while i + k < frames.len() && frames[i + k] == frames[i] + k as u32 {
+                k += 1;
+            }
+            unsafe { sys!(libc::SYS_madvise, self.pager.frame(frames[i]), k * PAGE_BYTES, libc::MADV_DONTNEED) };
+            i += k;
+        }
+    }
+
+    /// Empties the second-chance list before a fork: the memory is the child's allowance.
+    fn flush(&mut self) {
+        loop {
+            self.clean(0);
+            let mut frames = [0u32; CLEAN_BATCH];
+            let mut g = self.pager.lock_blocked();
+            let n = g.heart.shed(&mut frames);
+            self.release(&frames[..n]);
+            let left = g.heart.limbo();
+            drop(g);
+            if left == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Copies a batch of slots to the host that is being rebuilt. Only this thread writes, so nothing newer is overtaken.
+    fn rebuild(&mut self) {
+        let pager = self.pager;
+        let Some(h) = pager.hosts.rebuilding() else { return };
+        let host = &pager.hosts.all[h];
+        let mut from = host.rebuilt.load(SeqCst) as usize;
+        let mut n = 0;
+        let landing = pager.landing(self.lane);
+        let g = pager.lock_blocked();
+        while n < CLEAN_BATCH {
+            let Some(slot) = g.heart.slots.next_taken(from) else { break };
+            self.lane.slots[n] = slot;
+            self.lane.sums[n] = g.heart.slot_sum(slot);
+            self.lane.memory[n] = pager.frame(landing + n as u32);
+            from = slot as usize + 1;
+            n += 1;
+        }
+        drop(g);
+        if n == 0 {
+            host.state.store(crate::hosts::WHOLE, SeqCst);
+            sys::say(format_args!("memory host {} holds a whole copy again", h + 1));
+            return;
+        }
+        let (slots, memory, sums) = (self.lane.slots, self.lane.memory, self.lane.sums);
+        pager.hosts.read(self.lane, pager.stats, &slots[..n], &memory[..n], h);
+        if (0..n).any(|i| pager.fingerprint_at(memory[i]) != sums[i]) {
+            sys::die(format_args!("a page is wrong on the only whole copy (checksum). The program is stopped before it reads it"));
+        }
+        if pager.hosts.write_to(self.lane, pager.stats, h, &slots[..n], &memory[..n]) {
+            host.rebuilt.store(from as u32, SeqCst);
+            add(&pager.stats.slots_rebuilt, n as u64);
+        }
+        unsafe { sys!(libc::SYS_madvise, pager.frame(landing), n * PAGE_BYTES, libc::MADV_DONTNEED) };
+    }
+}

@@ -1,0 +1,134 @@
+//! The C ABI for guides: `pando_guide.h`.
+
+use crate::pager::{pager, Pager};
+use core::sync::atomic::Ordering::Relaxed;
+use farmem_core::page::State;
+use farmem_core::stats::add;
+use farmem_core::{BATCH_PAGES_MAX, PAGE_BYTES};
+
+/// `struct pando_range`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Range {
+    pub start: *const u8,
+    pub bytes: usize,
+}
+
+/// Ranges that one call may name; the rest is ignored.
+const RANGES_MAX: usize = 1024;
+
+/// Version of the ABI that this library speaks.
+#[no_mangle]
+pub extern "C" fn pando_guide_abi() -> u32 {
+    1
+}
+
+/// Whether the first byte of `at` can be read without a fault right now. Memory that is not far is always there.
+///
+/// # Safety
+/// Any address will do.
+#[no_mangle]
+pub unsafe extern "C" fn pando_guide_is_resident(at: *const u8) -> i32 {
+    let Some(pager) = pager() else { return 1 };
+    let Some(page) = pager.page_of(at as usize) else { return 1 };
+    let g = pager.lock();
+    (g.heart.pages[page as usize].state == State::Resident) as i32
+}
+
+/// Counts one request of the program, for "rounds per request".
+#[no_mangle]
+pub extern "C" fn pando_guide_request() {
+    if let Some(pager) = pager() {
+        add(&pager.stats.requests, 1);
+    }
+}
+
+/// Brings the ranges in, in as few round trips as possible. Returns how many pages were fetched. Ranges that are not far
+/// memory, wrong, or too many are ignored: a hint may be useless, never wrong.
+///
+/// # Safety
+/// `ranges` points to `count` ranges; what they point to is never read.
+#[no_mangle]
+pub unsafe extern "C" fn pando_guide_prefetch(ranges: *const Range, count: usize) -> usize {
+    let Some(pager) = pager() else { return 0 };
+    if ranges.is_null() || ranges.align_offset(align_of::<Range>()) != 0 {
+        return 0;
+    }
+    add(&pager.stats.guide_calls, 1);
+    let mut fetched = 0;
+    let mut from = Cursor { range: 0, page: 0 };
+    // The list may be far memory itself: it is copied before the lock is taken.
+    let mut copy = [Range { start: core::ptr::null(), bytes: 0 }; 64];
+    let count = count.min(RANGES_MAX);
+    let mut base = 0;
+    while base < count {
+        let n = (count - base).min(copy.len());
+        for (i, r) in copy[..n].iter_mut().enumerate() {
+            *r = ranges.add(base + i).read();
+        }
+        from = Cursor { range: 0, ..from };
+        from.page = 0;
+        while let Some(k) = batch(pager, &copy[..n], &mut from) {
+            fetched += k;
+            if k == 0 {
+                break;
+            }
+        }
+        base += n;
+    }
+    fetched
+}
+
+/// Where in a list of ranges a batch begins.
+struct Cursor {
+    range: usize,
+    page: u32,
+}
+
+/// Fetches the next batch; None when nothing of the list is left.
+fn batch(pager: &Pager, ranges: &[Range], from: &mut Cursor) -> Option<usize> {
+    let lane = loop {
+        match pager.lanes.take() {
+            Some(lane) => break lane,
+            None => pager.wait(pager.lock()),
+        }
+    };
+    let mut g = pager.lock();
+    let mut n = 0;
+    if !g.guide.on() {
+        from.range = ranges.len();
+    }
+    while from.range < ranges.len() && n < BATCH_PAGES_MAX {
+        let Some((first, last)) = pages(pager, &ranges[from.range]) else {
+            from.range += 1;
+            continue;
+        };
+        let mut page = from.page.max(first);
+        while page <= last && n < BATCH_PAGES_MAX {
+            if g.heart.is_remote(page) && (n == 0 || lane.pages[n - 1] != page) {
+                lane.pages[n] = page;
+                n += 1;
+            }
+            page += 1;
+        }
+        from.page = page;
+        if page > last {
+            from.range += 1;
+            from.page = 0;
+        }
+    }
+    let n = pager.clip(&g, n);
+    let done = if n == 0 { None } else { Some(pager.fetch(g, lane, n, true)) };
+    pager.lanes.give(lane);
+    pager.progressed();
+    pager.stats.pages_guided.fetch_add(done.unwrap_or(0) as u64, Relaxed);
+    done
+}
+
+/// First and last page of a range, as far as it lies in the region.
+fn pages(pager: &Pager, r: &Range) -> Option<(u32, u32)> {
+    let end = (r.start as usize).checked_add(r.bytes)?;
+    let (low, high) = (pager.region as usize, pager.region as usize + pager.region_pages * PAGE_BYTES);
+    let (start, end) = ((r.start as usize).max(low), end.min(high));
+    (start < end).then(|| (((start - low) / PAGE_BYTES) as u32, ((end - 1 - low) / PAGE_BYTES) as u32))
+}

@@ -1,0 +1,245 @@
+//! The memory hosts of one program: which hold a complete copy, and what happens when one is lost.
+//!
+//! ```text
+//!              joined, new lease            every slot copied
+//!   Spare ────────────────────► Rebuilding ────────────────────► Whole
+//!     ▲                            │                               │
+//!     └────────────────────────────┴──── a write failed on it ◄────┘
+//! ```
+//! A host that missed a write is never read again before it was rebuilt. Only the evictor writes, so only the
+//! evictor changes these states; a reader that meets a broken connection reads the other copy and reports it.
+
+use crate::config::{Config, HOSTS_MAX};
+use crate::lane::Lane;
+use crate::port::{Broken, Port, Shared, Transport};
+use crate::sys;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering::SeqCst};
+use farmem_core::stats::{add, Stats};
+use farmem_core::wire::Status;
+
+pub const SPARE: u8 = 0;
+pub const REBUILDING: u8 = 1;
+pub const WHOLE: u8 = 2;
+
+/// How long a program waits for its only copy to come back before it is stopped.
+const LOST_AFTER_NS: u64 = 5_000_000_000;
+
+/// One memory host.
+pub struct Host {
+    pub state: AtomicU8,
+    pub lease: AtomicU64,
+    /// A reader met a broken connection: prefer another until the evictor has looked.
+    pub suspect: AtomicU8,
+    pub shared: Shared,
+    /// Next slot to copy while rebuilding.
+    pub rebuilt: AtomicU32,
+}
+
+pub struct Hosts {
+    pub config: Config,
+    pub all: [Host; HOSTS_MAX],
+}
+
+impl Hosts {
+    /// The launcher has leased from the first `copies` hosts; the others are spares.
+    pub fn new(config: Config) -> Hosts {
+        let all = core::array::from_fn(|i| Host {
+            state: AtomicU8::new(if i < config.copies.min(config.hosts_len) { WHOLE } else { SPARE }),
+            lease: AtomicU64::new(config.hosts[i].lease),
+            suspect: AtomicU8::new(0),
+            shared: Shared::none(),
+            rebuilt: AtomicU32::new(0),
+        });
+        Hosts { config, all }
+    }
+
+    fn state(&self, h: usize) -> u8 {
+        self.all[h].state.load(SeqCst)
+    }
+
+    pub fn whole(&self) -> usize {
+        (0..self.config.hosts_len).filter(|&h| self.state(h) == WHOLE).count()
+    }
+
+    /// Connects a lane's port to a host's lease, if it is not.
+    fn port<'l>(&self, lane: &'l mut Lane, h: usize) -> Result<&'l mut Port, Broken> {
+        let port = &mut lane.ports[h];
+        if !port.is_open() {
+            port.open(&self.config.hosts[h], &self.config.token, self.all[h].lease.load(SeqCst), 0, false)?;
+        }
+        Ok(port)
+    }
+
+    /// Maps the memory of hosts on unix sockets; everything else is connected when first used.
+    pub unsafe fn attach(&self) {
+        for h in 0..self.config.hosts_len {
+            if self.state(h) == WHOLE && self.config.hosts[h].family() == libc::AF_UNIX {
+                let mut port = Port::default();
+                let lease = self.all[h].lease.load(SeqCst);
+                match port.open(&self.config.hosts[h], &self.config.token, lease, 0, true) {
+                    Ok((w, fd)) if fd >= 0 && self.all[h].shared.map(fd, w.slots) => {}
+                    e => sys::die(format_args!("memory host {} does not hand its memory over ({e:?})", h + 1)),
+                }
+                // The open connection keeps the lease.
+                core::mem::forget(port);
+            }
+        }
+    }
+
+    fn read_from(&self, lane: &mut Lane, h: usize, slots: &[u32], into: &[*mut u8]) -> Result<(), Broken> {
+        if self.all[h].shared.is_mapped() {
+            return (&self.all[h].shared).read(slots, into);
+        }
+        self.port(lane, h)?.read(slots, into)
+    }
+
+    /// Reads slots from a whole copy other than `not`, whichever answers first. Ends the program if none ever does.
+    /// Returns the host that answered.
+    pub fn read(&self, lane: &mut Lane, stats: &Stats, slots: &[u32], into: &[*mut u8], not: usize) -> usize {
+        let begun = sys::now_ns();
+        let mut first = true;
+        loop {
+            for pass in 0..2 {
+                for k in 0..self.config.hosts_len {
+                    let h = (k + lane.number) % self.config.hosts_len;
+                    let usable = self.state(h) == WHOLE && (pass == 1) == (self.all[h].suspect.load(SeqCst) != 0);
+                    if !usable || h == not {
+                        continue;
+                    }
+                    match self.read_from(lane, h, slots, into) {
+                        Ok(()) => {
+                            if !first {
+                                add(&stats.reads_failed_over, 1);
+                            }
+                            return h;
+                        }
+                        Err(why) => {
+                            first = false;
+                            self.all[h].suspect.store(1, SeqCst);
+                            self.judge(h, why, begun);
+                        }
+                    }
+                }
+            }
+            if first {
+                self.lost(not, format_args!("no other copy of the page is whole"));
+            }
+            self.pause();
+        }
+    }
+
+    fn pause(&self) {
+        let never = AtomicU32::new(0);
+        sys::futex_wait(&never, 0, 2_000);
+    }
+
+    /// With no other copy, a host that forgot the lease or stays away is the end.
+    fn judge(&self, h: usize, why: Broken, since_ns: u64) {
+        if self.whole() > 1 {
+            return;
+        }
+        match why {
+            Broken::Refused(s) if s != Status::BadRequest => self.lost(h, format_args!("{}", s.text())),
+            _ if sys::now_ns() - since_ns > LOST_AFTER_NS => self.lost(h, format_args!("it does not answer")),
+            _ => {}
+        }
+    }
+
+    pub fn lost(&self, h: usize, why: core::fmt::Arguments) -> ! {
+        sys::die(format_args!(
+            "far memory is lost: memory host {} held the only copy and {why}. The program is stopped before it reads a wrong byte; name two hosts in --from to survive this",
+            h + 1
+        ))
+    }
+
+    /// Stores pages on every copy. Returns when each copy that still counts has acknowledged.
+    pub fn write(&self, lane: &mut Lane, stats: &Stats, slots: &[u32], from: &[*mut u8]) {
+        let mut under_way = [false; HOSTS_MAX];
+        for h in 0..self.config.hosts_len {
+            if self.state(h) == SPARE {
+                continue;
+            }
+            under_way[h] = if self.all[h].shared.is_mapped() {
+                (&self.all[h].shared).begin_write(slots, from).is_ok()
+            } else {
+                self.port(lane, h).and_then(|p| p.begin_write(slots, from)).is_ok()
+            };
+        }
+        for h in 0..self.config.hosts_len {
+            if self.state(h) == SPARE || self.all[h].shared.is_mapped() {
+                continue;
+            }
+            if !(under_way[h] && lane.ports[h].end_write().is_ok()) {
+                self.write_again(lane, stats, h, slots, from);
+            }
+        }
+    }
+
+    /// A write failed on a host: once more on a new connection; then it is out, or, as the only copy, waited for.
+    fn write_again(&self, lane: &mut Lane, stats: &Stats, h: usize, slots: &[u32], from: &[*mut u8]) {
+        let begun = sys::now_ns();
+        loop {
+            let again = self.port(lane, h).and_then(|p| p.begin_write(slots, from).and_then(|()| p.end_write()));
+            let Err(why) = again else { return };
+            lane.ports[h].close();
+            if self.state(h) != WHOLE || self.whole() > 1 {
+                self.give_up(stats, h);
+                return;
+            }
+            self.judge(h, why, begun);
+            self.pause();
+        }
+    }
+
+    pub fn give_up(&self, stats: &Stats, h: usize) {
+        self.all[h].state.store(SPARE, SeqCst);
+        self.all[h].lease.store(0, SeqCst);
+        add(&stats.hosts_lost, 1);
+        sys::say(format_args!("memory host {} is lost; {} whole copy left", h + 1, self.whole()));
+    }
+
+    /// Looks after suspects and missing copies; called by the evictor now and then. Returns whether a host joined.
+    pub fn tend(&self, lane: &mut Lane, stats: &Stats) -> bool {
+        for h in 0..self.config.hosts_len {
+            if self.state(h) != SPARE && self.all[h].suspect.load(SeqCst) != 0 {
+                lane.ports[h].close();
+                match self.port(lane, h) {
+                    Ok(_) => self.all[h].suspect.store(0, SeqCst),
+                    Err(_) if self.whole() > 1 || self.state(h) == REBUILDING => self.give_up(stats, h),
+                    Err(_) => {}
+                }
+            }
+        }
+        let have = (0..self.config.hosts_len).filter(|&h| self.state(h) != SPARE).count();
+        if have >= self.config.copies {
+            return false;
+        }
+        (0..self.config.hosts_len).any(|h| self.state(h) == SPARE && self.join(lane, h))
+    }
+
+    fn join(&self, lane: &mut Lane, h: usize) -> bool {
+        if self.config.hosts[h].family() == libc::AF_UNIX {
+            return false;
+        }
+        let Ok((w, _)) = lane.ports[h].open(&self.config.hosts[h], &self.config.token, 0, self.config.slots, false) else { return false };
+        self.all[h].lease.store(w.lease, SeqCst);
+        self.all[h].rebuilt.store(0, SeqCst);
+        self.all[h].suspect.store(0, SeqCst);
+        self.all[h].state.store(REBUILDING, SeqCst);
+        true
+    }
+
+    /// The host that is being rebuilt, if any.
+    pub fn rebuilding(&self) -> Option<usize> {
+        (0..self.config.hosts_len).find(|&h| self.state(h) == REBUILDING)
+    }
+
+    /// Stores pages on the host that is being rebuilt only.
+    pub fn write_to(&self, lane: &mut Lane, stats: &Stats, h: usize, slots: &[u32], from: &[*mut u8]) -> bool {
+        let done = self.port(lane, h).and_then(|p| p.begin_write(slots, from).and_then(|()| p.end_write())).is_ok();
+        if !done {
+            self.give_up(stats, h);
+        }
+        done
+    }
+}

@@ -1,0 +1,71 @@
+//! Lanes: what one transfer needs (lists, landing frames, connections), so that several run at once without allocating.
+
+use crate::config::HOSTS_MAX;
+use crate::port::Port;
+use crate::sys;
+use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use farmem_core::BATCH_PAGES_MAX;
+
+/// Transfers at once. The first lane is the evictor's.
+pub const LANES: usize = 8;
+pub const EVICTOR: usize = 0;
+
+/// One transfer's scratch. Memory of zeros is a lane without connections.
+pub struct Lane {
+    pub number: usize,
+    pub pages: [u32; BATCH_PAGES_MAX],
+    pub frames: [u32; BATCH_PAGES_MAX],
+    pub slots: [u32; BATCH_PAGES_MAX],
+    pub sums: [u64; BATCH_PAGES_MAX],
+    pub memory: [*mut u8; BATCH_PAGES_MAX],
+    pub ports: [Port; HOSTS_MAX],
+}
+
+pub struct Lanes {
+    lanes: *mut Lane,
+    taken: AtomicU32,
+}
+
+impl Lanes {
+    pub unsafe fn new() -> Lanes {
+        let lanes = sys::reserve_slice::<core::mem::MaybeUninit<Lane>>(LANES).as_mut_ptr().cast::<Lane>();
+        for i in 0..LANES {
+            (*lanes.add(i)).number = i;
+        }
+        Lanes { lanes, taken: AtomicU32::new(1 << EVICTOR) }
+    }
+
+    /// A free lane, which the caller owns until [`Lanes::give`].
+    pub fn take(&self) -> Option<&'static mut Lane> {
+        let mut seen = self.taken.load(SeqCst);
+        loop {
+            let i = (!seen).trailing_zeros() as usize;
+            if i >= LANES {
+                return None;
+            }
+            match self.taken.compare_exchange(seen, seen | 1 << i, SeqCst, SeqCst) {
+                Ok(_) => return Some(unsafe { &mut *self.lanes.add(i) }),
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    pub fn give(&self, lane: &Lane) {
+        self.taken.fetch_and(!(1 << lane.number), SeqCst);
+    }
+
+    /// The evictor's own lane.
+    pub unsafe fn evictor(&self) -> &'static mut Lane {
+        &mut *self.lanes.add(EVICTOR)
+    }
+
+    /// A forked child starts with no conversations and no transfer under way.
+    pub unsafe fn become_child(&self) {
+        for i in 0..LANES {
+            for port in &mut (*self.lanes.add(i)).ports {
+                port.close();
+            }
+        }
+        self.taken.store(1 << EVICTOR, SeqCst);
+    }
+}

@@ -1,0 +1,72 @@
+//! The pager for Linux programs, preloaded into them by `pando-mem run`. It gives anonymous memory from a region of its
+//! own, keeps as much of it local as the budget allows, and the rest on memory hosts.
+//!
+//! It never touches the program's files or sockets, and in a process that was not started for it, it does nothing.
+
+mod budget;
+mod config;
+mod evict;
+mod fork;
+mod guide;
+mod handler;
+mod hosts;
+mod lane;
+mod pager;
+mod pin;
+mod port;
+mod sys;
+mod uffd;
+mod wrap;
+
+use farmem_core::stats::Stats;
+
+#[used]
+#[link_section = ".init_array"]
+static START: extern "C" fn() = start;
+
+extern "C" fn start() {
+    unsafe {
+        let text = libc::getenv(config::VARIABLE.as_ptr());
+        if text.is_null() {
+            return;
+        }
+        let Ok(text) = core::ffi::CStr::from_ptr(text).to_str() else { return };
+        let Some(config) = config::parse(text) else {
+            sys::die(format_args!("PANDO_MEM was not written by this release's pando-mem: start the program with `pando-mem run`"));
+        };
+        let mut exe: libc::stat = core::mem::zeroed();
+        if libc::stat(c"/proc/self/exe".as_ptr(), &mut exe) != 0 || (exe.st_dev, exe.st_ino) != config.exe {
+            return;
+        }
+        // What this program starts in turn is on its own.
+        libc::unsetenv(config::VARIABLE.as_ptr());
+        if config.sigbus {
+            handler::install(wrap::signal::real_sigaction());
+        }
+        wrap::register();
+        pager::Pager::start(config, stats(&config.stats));
+    }
+}
+
+/// The counters: in the launcher's file if there is one, else in memory of our own.
+unsafe fn stats(path: &[u8]) -> &'static Stats {
+    if path[0] != 0 {
+        let fd = sys!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC, 0);
+        if fd >= 0 {
+            let at = sys!(
+                libc::SYS_mmap,
+                0,
+                size_of::<Stats>().next_multiple_of(4096),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                fd,
+                0
+            );
+            sys!(libc::SYS_close, fd);
+            if at > 0 {
+                return &*(at as *const Stats);
+            }
+        }
+    }
+    &*sys::reserve(size_of::<Stats>().next_multiple_of(4096)).cast::<Stats>()
+}

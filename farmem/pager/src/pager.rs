@@ -1,0 +1,500 @@
+//! The pager of this process: the region, the fault path, and what everything else shares.
+//!
+//! The fault path allocates nothing, uses no thread-local storage, and takes one lock, whose holders never touch far
+//! memory and have all signals blocked; so it may run inside `malloc`, inside a signal handler, in every thread at once.
+
+use crate::config::Config;
+use crate::hosts::Hosts;
+use crate::lane::{Lane, Lanes, LANES};
+use crate::sys;
+use crate::sys::Lock;
+use crate::uffd::Uffd;
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::SeqCst};
+use farmem_core::heart::{Heart, Need};
+use farmem_core::page::{flag, Page};
+use farmem_core::prefetch::{Accuracy, Prefetcher};
+use farmem_core::slots::Slots;
+use farmem_core::spans::{Run, Spans};
+use farmem_core::stats::{add, bucket, Stats, STATS_MAGIC};
+use farmem_core::{fingerprint, BATCH_PAGES_MAX, PAGE_BYTES};
+
+/// What the lock guards.
+pub struct Inner {
+    pub heart: Heart<'static>,
+    pub spans: Spans<'static>,
+    pub prefetcher: Prefetcher,
+    pub guide: Accuracy,
+}
+
+pub struct Pager {
+    pub region: *mut u8,
+    pub region_pages: usize,
+    /// The ring's frames, then each lane's landing frames.
+    pool: *mut u8,
+    pool_pages: usize,
+    pub ring_pages: usize,
+    pub uffd: UnsafeCell<Uffd>,
+    lock: Lock,
+    inner: UnsafeCell<Inner>,
+    pub lanes: Lanes,
+    pub hosts: Hosts,
+    pub stats: &'static Stats,
+    seed: u64,
+    zeros: *mut u8,
+    /// Changes whenever a busy page is done or room was made; who waits, waits on it.
+    pub progress: AtomicU32,
+    waiters: AtomicU32,
+    pub evictor_wake: AtomicU32,
+    pub evictor_sleeps: AtomicBool,
+    pub fork: crate::fork::Fork,
+}
+
+// Shared fields are atomics or guarded by `lock`.
+unsafe impl Sync for Pager {}
+
+static PAGER: AtomicPtr<Pager> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The pager, once it runs.
+pub fn pager() -> Option<&'static Pager> {
+    unsafe { PAGER.load(SeqCst).as_ref() }
+}
+
+/// The pager of a thread that only exists because there is one.
+pub fn running() -> &'static Pager {
+    pager().expect("the pager runs")
+}
+
+/// Holds the lock. `signals`: the mask to go back to, unless signals were blocked already.
+pub struct Guard<'p> {
+    pager: &'p Pager,
+    signals: Option<u64>,
+}
+
+impl core::ops::Deref for Guard<'_> {
+    type Target = Inner;
+    fn deref(&self) -> &Inner {
+        unsafe { &*self.pager.inner.get() }
+    }
+}
+
+impl core::ops::DerefMut for Guard<'_> {
+    fn deref_mut(&mut self) -> &mut Inner {
+        unsafe { &mut *self.pager.inner.get() }
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.pager.lock.give();
+        if let Some(mask) = self.signals {
+            sys::restore_signals(mask);
+        }
+    }
+}
+
+impl Pager {
+    /// Makes everything and starts to serve. Once per process.
+    pub unsafe fn start(config: Config, stats: &'static Stats) {
+        let limit = (config.local_bytes as usize / PAGE_BYTES).max(256);
+        let slots = config.slots as usize;
+        let region_pages = (4 * (slots + limit)).next_power_of_two().max(16 << 18);
+        let ring = limit / 4 + 1024;
+        let pool_pages = ring + LANES * BATCH_PAGES_MAX;
+        let uffd = Uffd::open(config.sigbus).unwrap_or_else(|e| {
+            sys::die(format_args!(
+                "this kernel gives no userfaultfd with MOVE (error {e}): it takes Linux 6.8, and for --mode thread CAP_SYS_PTRACE"
+            ))
+        });
+        // One reservation more than wanted aligns the region to 2 MiB, as allocators like it.
+        let region = sys::reserve(region_pages * PAGE_BYTES + (2 << 20)).map_addr(|a| a.next_multiple_of(2 << 20));
+        let pool = sys::reserve(pool_pages * PAGE_BYTES);
+        uffd.register(region, region_pages * PAGE_BYTES);
+        // Landing frames get their memory from the kernel as data arrives, so they are not registered.
+        uffd.register(pool, ring * PAGE_BYTES);
+        let words = slots.div_ceil(64);
+        let map = || sys::reserve_slice::<u64>(words);
+        let pages = core::slice::from_raw_parts_mut(sys::reserve(region_pages * size_of::<Page>()).cast::<Page>(), region_pages);
+        let heart = Heart::new(
+            pages,
+            Slots::new(map(), map(), map(), slots),
+            sys::reserve_slice(slots),
+            sys::reserve_slice(2 * limit + 4096),
+            sys::reserve_slice(ring),
+            limit,
+        );
+        let mut seed = 0u64;
+        sys!(libc::SYS_getrandom, &raw mut seed, 8, 0);
+        let inner = Inner {
+            heart,
+            spans: Spans::new(sys::reserve_slice::<Run>(1 << 16), region_pages as u32),
+            prefetcher: Prefetcher::new(config.prefetch),
+            guide: Accuracy::default(),
+        };
+        stats.magic.store(STATS_MAGIC, SeqCst);
+        stats.slots_total.store(config.slots, SeqCst);
+        stats.budget_now.store(config.local_bytes, SeqCst);
+        let zeros = sys::reserve(PAGE_BYTES);
+        zeros.write(0);
+        let place = sys::reserve(size_of::<Pager>()).cast::<Pager>();
+        place.write(Pager {
+            region,
+            region_pages,
+            pool,
+            pool_pages,
+            ring_pages: ring,
+            uffd: UnsafeCell::new(uffd),
+            lock: Lock::new(),
+            inner: UnsafeCell::new(inner),
+            lanes: Lanes::new(),
+            hosts: Hosts::new(config),
+            stats,
+            seed,
+            zeros,
+            progress: AtomicU32::new(0),
+            waiters: AtomicU32::new(0),
+            evictor_wake: AtomicU32::new(0),
+            evictor_sleeps: AtomicBool::new(false),
+            fork: crate::fork::Fork::new(),
+        });
+        (*place).hosts.attach();
+        PAGER.store(place, SeqCst);
+        sys::spawn(crate::evict::evictor);
+        if !config.sigbus {
+            for _ in 0..2 {
+                sys::spawn(crate::handler::handler);
+            }
+        }
+    }
+
+    /// The lock, from ordinary code of the program.
+    pub fn lock(&self) -> Guard<'_> {
+        let signals = Some(sys::block_signals());
+        self.lock.take();
+        Guard { pager: self, signals }
+    }
+
+    /// The lock, where signals are blocked already: in a handler, in a thread of the pager.
+    pub fn lock_blocked(&self) -> Guard<'_> {
+        self.lock.take();
+        Guard { pager: self, signals: None }
+    }
+
+    pub fn uffd(&self) -> Uffd {
+        unsafe { *self.uffd.get() }
+    }
+
+    pub fn page_of(&self, at: usize) -> Option<u32> {
+        let offset = at.wrapping_sub(self.region as usize);
+        (offset < self.region_pages * PAGE_BYTES).then_some((offset / PAGE_BYTES) as u32)
+    }
+
+    pub fn at(&self, page: u32) -> *mut u8 {
+        self.region.wrapping_add(page as usize * PAGE_BYTES)
+    }
+
+    pub fn frame(&self, frame: u32) -> *mut u8 {
+        self.pool.wrapping_add(frame as usize * PAGE_BYTES)
+    }
+
+    pub fn fingerprint(&self, frame: u32) -> u64 {
+        fingerprint(unsafe { core::slice::from_raw_parts(self.frame(frame), PAGE_BYTES) }, self.seed)
+    }
+
+    pub fn fingerprint_at(&self, memory: *mut u8) -> u64 {
+        fingerprint(unsafe { core::slice::from_raw_parts(memory, PAGE_BYTES) }, self.seed)
+    }
+
+    /// Frames of a lane's own, which hold no memory before something lands there.
+    pub fn landing(&self, lane: &Lane) -> u32 {
+        (self.pool_pages - (LANES - lane.number) * BATCH_PAGES_MAX) as u32
+    }
+
+    /// Waits until something has progressed since the guard was taken.
+    pub fn wait(&self, guard: Guard) {
+        let seen = self.progress.load(SeqCst);
+        self.waiters.fetch_add(1, SeqCst);
+        drop(guard);
+        sys::futex_wait(&self.progress, seen, 10_000);
+        self.waiters.fetch_sub(1, SeqCst);
+    }
+
+    pub fn waiting(&self) -> bool {
+        self.waiters.load(SeqCst) > 0
+    }
+
+    pub fn progressed(&self) {
+        self.progress.fetch_add(1, SeqCst);
+        if self.waiters.load(SeqCst) > 0 {
+            sys::futex_wake(&self.progress, u32::MAX >> 1);
+        }
+    }
+
+    pub fn wake_evictor(&self) {
+        self.evictor_wake.fetch_add(1, SeqCst);
+        if self.evictor_sleeps.load(SeqCst) {
+            sys::futex_wake(&self.evictor_wake, 1);
+        }
+    }
+
+    /// Makes a page of the program resident. Signals are blocked.
+    pub fn fault(&self, page: u32) {
+        let begun = sys::now_ns();
+        add(&self.stats.faults, 1);
+        while !self.step(page) {}
+        add(&self.stats.stalls.0[bucket(sys::now_ns() - begun)], 1);
+    }
+
+    /// One attempt; whether the page is there now.
+    fn step(&self, page: u32) -> bool {
+        let mut g = self.lock_blocked();
+        match g.heart.fault(page) {
+            Need::Nothing => return true,
+            Need::Wait => {
+                add(&self.stats.faults_wait, 1);
+                self.wait(g);
+            }
+            Need::Zeros => return self.fill_zeros(g, page),
+            Need::Rescue(frame) => {
+                self.rescue(&mut g, page, frame);
+                return true;
+            }
+            Need::Fetch => {
+                let Some(lane) = self.lanes.take() else {
+                    self.wait(g);
+                    return false;
+                };
+                let inner = &mut *g;
+                let n = inner.prefetcher.plan(&inner.heart, page, &mut lane.pages);
+                let n = self.clip(&g, n);
+                let fetched = self.fetch(g, lane, n, false);
+                self.lanes.give(lane);
+                if fetched == 0 {
+                    self.need_room();
+                } else {
+                    add(&self.stats.faults_fetch, 1);
+                    add(&self.stats.pages_prefetched, fetched as u64 - 1);
+                }
+                self.progressed();
+                return fetched > 0;
+            }
+        }
+        false
+    }
+
+    /// A prefetch takes at most half of the room that there is.
+    pub fn clip(&self, g: &Guard, n: usize) -> usize {
+        n.min((g.heart.room() / 2).max(1))
+    }
+
+    fn need_room(&self) {
+        add(&self.stats.faults_room, 1);
+        let g = self.lock_blocked();
+        self.wake_evictor();
+        self.wait(g);
+    }
+
+    fn fill_zeros(&self, mut g: Guard, page: u32) -> bool {
+        const FRESH: u32 = u32::MAX;
+        let Some(frame) = g.heart.take_frame(FRESH) else {
+            drop(g);
+            self.need_room();
+            return false;
+        };
+        unsafe {
+            if frame == FRESH {
+                self.uffd().copy(self.at(page), self.zeros, PAGE_BYTES);
+            } else {
+                core::ptr::write_bytes(self.frame(frame), 0, PAGE_BYTES);
+                self.put(self.at(page), frame, 1);
+            }
+        }
+        g.heart.zeroed(page, frame);
+        add(&self.stats.faults_zero, 1);
+        self.look_ahead(&g);
+        true
+    }
+
+    fn rescue(&self, g: &mut Guard, page: u32, frame: u32) {
+        self.put(self.at(page), frame, 1);
+        let probe = g.heart.rescued(page);
+        if probe & flag::GUIDED != 0 {
+            g.guide.saw(true);
+            add(&self.stats.guide_probes_used, 1);
+        } else if probe != 0 {
+            g.prefetcher.accuracy.saw(true);
+            add(&self.stats.probes_used, 1);
+        }
+        add(&self.stats.faults_rescue, 1);
+    }
+
+    /// Moves the memory of frames to pages; where the kernel cannot move (shared with a child), copies.
+    pub fn put(&self, to: *mut u8, frame: u32, n: usize) {
+        let (mut to, mut from, mut left) = (to, self.frame(frame), n * PAGE_BYTES);
+        while left > 0 {
+            match unsafe { self.uffd().move_pages(to, from, left) } {
+                Ok(()) => return,
+                Err((e, done)) if e == libc::EBUSY as isize => unsafe {
+                    (to, from, left) = (to.add(done), from.add(done), left - done);
+                    if !self.uffd().copy(to, from, PAGE_BYTES) {
+                        sys::die(format_args!("a page was there before it was brought in"));
+                    }
+                    sys!(libc::SYS_madvise, from, PAGE_BYTES, libc::MADV_DONTNEED);
+                    (to, from, left) = (to.add(PAGE_BYTES), from.add(PAGE_BYTES), left - PAGE_BYTES);
+                },
+                Err((e, _)) => sys::die(format_args!("a page cannot be brought in (error {e})")),
+            }
+        }
+    }
+
+    /// Wakes the evictor when room runs low.
+    fn look_ahead(&self, g: &Guard) {
+        if g.heart.room() < crate::evict::low_water(&g.heart) {
+            self.wake_evictor();
+        }
+    }
+
+    /// Fetches the remote ones of the first `n` pages of the lane's list; returns how many came. Gives the lock back
+    /// while the pages are on their way.
+    pub fn fetch(&self, mut g: Guard, lane: &mut Lane, n: usize, guided: bool) -> usize {
+        let landing = self.landing(lane);
+        let n = g.heart.begin_fetch(&mut lane.pages[..n], landing, &mut lane.frames);
+        for i in 0..n {
+            lane.slots[i] = g.heart.pages[lane.pages[i] as usize].slot;
+            lane.sums[i] = g.heart.sum(lane.pages[i]);
+            lane.memory[i] = self.frame(lane.frames[i]);
+        }
+        self.look_ahead(&g);
+        let signals = g.signals.take();
+        drop(g);
+        if n == 0 {
+            if let Some(mask) = signals {
+                sys::restore_signals(mask);
+            }
+            return 0;
+        }
+        self.transfer(lane, n);
+        let mut g = self.lock_blocked();
+        g.signals = signals;
+        self.install(&mut g, lane, n, guided);
+        add(&self.stats.rounds, 1);
+        add(&self.stats.pages_fetched, n as u64);
+        self.progressed();
+        n
+    }
+
+    /// Reads the lane's slots into its frames and checks every page; a copy that is wrong is replaced by the other.
+    fn transfer(&self, lane: &mut Lane, n: usize) {
+        let slots = lane.slots;
+        let memory = lane.memory;
+        let from = self.hosts.read(lane, self.stats, &slots[..n], &memory[..n], usize::MAX);
+        for i in 0..n {
+            if self.fingerprint_at(memory[i]) == lane.sums[i] {
+                continue;
+            }
+            add(&self.stats.pages_bad, 1);
+            if self.hosts.whole() < 2 {
+                sys::die(format_args!(
+                    "memory host {} returned a page that is not what was stored (checksum). The program is stopped before it reads it",
+                    from + 1
+                ));
+            }
+            self.hosts.read(lane, self.stats, &slots[i..=i], &memory[i..=i], from);
+            if self.fingerprint_at(memory[i]) != lane.sums[i] {
+                sys::die(format_args!(
+                    "both memory hosts returned a page that is not what was stored (checksum). The program is stopped before it reads it"
+                ));
+            }
+        }
+    }
+
+    fn install(&self, g: &mut Guard, lane: &mut Lane, n: usize, guided: bool) {
+        let mut i = 0;
+        while i < n {
+            if i > 0 && self.leave_as_probe(g, lane.pages[i], lane.frames[i], guided) {
+                i += 1;
+                continue;
+            }
+            let mut k = 1;
+            while i + k < n && lane.pages[i + k] == lane.pages[i] + k as u32 && lane.frames[i + k] == lane.frames[i] + k as u32 {
+                k += 1;
+            }
+            self.put(self.at(lane.pages[i]), lane.frames[i], k);
+            for j in i..i + k {
+                g.heart.fetched(lane.pages[j], lane.frames[j]);
+            }
+            i += k;
+        }
+        self.count_probes(g);
+    }
+
+    fn leave_as_probe(&self, g: &mut Guard, page: u32, frame: u32, guided: bool) -> bool {
+        let probe = if guided { g.guide.probe_next() } else { g.prefetcher.accuracy.probe_next() };
+        // A fork is being prepared: it wants the list empty.
+        if !probe || self.fork.is_wanted() {
+            return false;
+        }
+        let Some(tail) = g.heart.can_probe() else { return false };
+        let moved = unsafe { self.uffd().move_pages(self.frame(tail), self.frame(frame), PAGE_BYTES).is_ok() };
+        if moved {
+            g.heart.probed(page, frame, guided);
+        }
+        moved
+    }
+
+    fn count_probes(&self, g: &mut Guard) {
+        let [plain, guided] = core::mem::take(&mut g.heart.probes_unused);
+        for _ in 0..plain {
+            g.prefetcher.accuracy.saw(false);
+        }
+        for _ in 0..guided {
+            g.guide.saw(false);
+        }
+        add(&self.stats.probes_unused, plain as u64);
+        add(&self.stats.guide_probes_unused, guided as u64);
+    }
+
+    /// Gives pages back: they read as zeros afterwards.
+    pub fn discard(&self, first: u32, pages: u32) {
+        let mut page = first;
+        let mut g = self.lock();
+        while page < first + pages {
+            if g.heart.drop_page(page) {
+                page += 1;
+            } else {
+                self.wait(g);
+                g = self.lock();
+            }
+        }
+        unsafe { sys!(libc::SYS_madvise, self.at(first), pages as usize * PAGE_BYTES, libc::MADV_DONTNEED) };
+        drop(g);
+        self.progressed();
+    }
+}
+
+impl Pager {
+    /// In a forked child, before any of its code runs: a descriptor of its own, and nothing under way. The parent took
+    /// the lock before the fork.
+    pub unsafe fn become_child(&self, limit: usize) {
+        let uffd = Uffd::open(self.hosts.config.sigbus)
+            .unwrap_or_else(|e| sys::die(format_args!("a forked child gets no userfaultfd (error {e})")));
+        sys!(libc::SYS_close, self.uffd().0);
+        *self.uffd.get() = uffd;
+        uffd.register(self.region, self.region_pages * PAGE_BYTES);
+        uffd.register(self.pool, self.ring_pages * PAGE_BYTES);
+        self.lanes.become_child();
+        self.waiters.store(0, SeqCst);
+        (*self.inner.get()).heart.become_child(limit);
+    }
+
+    /// Ends what [`Pager::lock_for_fork`] began.
+    pub fn unlock_after_fork(&self) {
+        self.lock.give();
+    }
+
+    /// Takes the lock and keeps it over the fork.
+    pub fn lock_for_fork(&self) -> &mut Heart<'static> {
+        self.lock.take();
+        unsafe { &mut (*self.inner.get()).heart }
+    }
+}

@@ -1,0 +1,75 @@
+//! Pins: pages that a system call is using. The kernel does not raise SIGBUS for its own accesses, it fails the call with
+//! EFAULT; so the pages are brought in first and may not leave until the call is over.
+
+use crate::pager::{pager, Pager};
+use farmem_core::page::State;
+use farmem_core::stats::add;
+use farmem_core::PAGE_BYTES;
+
+/// A pinned range; nothing if it is not far memory.
+pub struct Pin {
+    first: u32,
+    pages: u32,
+}
+
+/// Bytes that are pinned at most at a time: a call on more is given less, as the kernel itself may do.
+pub const PIN_BYTES_MAX: usize = 256 << 10;
+
+/// Whether a range has a byte in far memory.
+pub fn is_far(at: *const u8, bytes: usize) -> bool {
+    match pager() {
+        Some(p) => bytes > 0 && (at as usize) < p.region as usize + p.region_pages * PAGE_BYTES && at as usize + bytes > p.region as usize,
+        None => false,
+    }
+}
+
+impl Pin {
+    /// Brings the range in and keeps it.
+    pub fn new(at: *const u8, bytes: usize) -> Option<Pin> {
+        let pager = pager()?;
+        if !is_far(at, bytes) {
+            return None;
+        }
+        let first = pager.page_of(at as usize)?;
+        let last = pager.page_of(at as usize + bytes - 1)?;
+        add(&pager.stats.syscalls_retried, 1);
+        for page in first..=last {
+            hold(pager, page);
+        }
+        Some(Pin { first, pages: last - first + 1 })
+    }
+}
+
+fn hold(pager: &Pager, page: u32) {
+    loop {
+        let mut g = pager.lock();
+        let p = &mut g.heart.pages[page as usize];
+        if p.state == State::Resident {
+            p.pins = p.pins.saturating_add(1);
+            return;
+        }
+        drop(g);
+        let mask = crate::sys::block_signals();
+        pager.fault(page);
+        crate::sys::restore_signals(mask);
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let Some(pager) = pager() else { return };
+        let mut g = pager.lock();
+        for page in self.first..self.first + self.pages {
+            let p = &mut g.heart.pages[page as usize];
+            p.pins = p.pins.saturating_sub(1);
+        }
+    }
+}
+
+/// Pins a string of the program up to its end.
+pub fn pin_text(text: *const libc::c_char) -> Option<Pin> {
+    if text.is_null() || !is_far(text.cast(), 1) {
+        return None;
+    }
+    Pin::new(text.cast(), unsafe { libc::strlen(text) } + 1)
+}

@@ -1,0 +1,242 @@
+//! How pages travel: a trait, a TCP or unix socket, and the memory itself where the host is the same machine.
+
+use crate::config::Address;
+use crate::sys;
+use crate::uffd::high;
+use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use farmem_core::wire::{Hello, Op, Reply, Request, Status, Welcome, TOKEN_BYTES};
+use farmem_core::{BATCH_PAGES_MAX, PAGE_BYTES};
+
+/// How long one read or write may take before the connection counts as broken.
+const PATIENCE_US: i64 = 250_000;
+
+/// Why a transfer failed. The connection is closed then: what would still come is no longer wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// No connection, or it ended, or it took too long.
+    Away,
+    /// The host refused: a new connection would not help.
+    Refused(Status),
+}
+
+/// What a transport does. A write is two steps so that all copies are under way at once. RDMA verbs would be a third
+/// implementation: the shared one is already one-sided.
+pub trait Transport {
+    /// Fetches slots into pages of memory.
+    fn read(&mut self, slots: &[u32], into: &[*mut u8]) -> Result<(), Broken>;
+    /// Sends pages to slots.
+    fn begin_write(&mut self, slots: &[u32], from: &[*mut u8]) -> Result<(), Broken>;
+    /// Waits until they are stored.
+    fn end_write(&mut self) -> Result<(), Broken>;
+}
+
+/// A connection of one lane to one host. Memory of zeros is a closed port.
+#[derive(Default)]
+pub struct Port {
+    /// Descriptor + 1; 0 is closed.
+    fd: i32,
+    serial: u64,
+}
+
+impl Port {
+    pub fn is_open(&self) -> bool {
+        self.fd > 0
+    }
+
+    pub fn close(&mut self) {
+        if self.fd > 0 {
+            unsafe { sys!(libc::SYS_close, self.fd - 1) };
+        }
+        self.fd = 0;
+    }
+
+    /// Connects and introduces itself; lease 0 asks for a new one. Returns the lease, its slots, and the memory file
+    /// if one was asked for with `share`.
+    pub fn open(&mut self, to: &Address, token: &[u8; TOKEN_BYTES], lease: u64, slots: u64, share: bool) -> Result<(Welcome, i32), Broken> {
+        self.close();
+        let fd = unsafe { sys!(libc::SYS_socket, to.family(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+        if fd < 0 {
+            return Err(Broken::Away);
+        }
+        let fd = unsafe { high(fd as i32) };
+        self.fd = fd + 1;
+        self.serial = 0;
+        let wait = libc::timeval { tv_sec: 0, tv_usec: PATIENCE_US };
+        let (one, wide) = (1i32, 4i32 << 20);
+        unsafe {
+            sys!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &raw const wait, size_of::<libc::timeval>());
+            sys!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &raw const wait, size_of::<libc::timeval>());
+            sys!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &raw const wide, 4);
+            sys!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &raw const wide, 4);
+            if to.family() != libc::AF_UNIX {
+                sys!(libc::SYS_setsockopt, fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &raw const one, 4);
+            }
+            if sys!(libc::SYS_connect, fd, to.bytes.as_ptr(), to.len) < 0 {
+                self.close();
+                return Err(Broken::Away);
+            }
+        }
+        let hello = Hello { lease, slots, token: *token, share }.encode();
+        let mut piece = [libc::iovec { iov_base: hello.as_ptr() as *mut _, iov_len: hello.len() }];
+        self.all(libc::SYS_sendmsg, &mut piece)?;
+        self.welcome()
+    }
+
+    fn welcome(&mut self) -> Result<(Welcome, i32), Broken> {
+        let mut bytes = [0u8; Welcome::BYTES];
+        let mut control = [0u64; 4];
+        let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let mut m: libc::msghdr = unsafe { core::mem::zeroed() };
+        (m.msg_iov, m.msg_iovlen, m.msg_control, m.msg_controllen) = (&mut piece, 1, control.as_mut_ptr().cast(), 32);
+        let n = unsafe { sys!(libc::SYS_recvmsg, self.fd - 1, &raw mut m, libc::MSG_WAITALL | libc::MSG_CMSG_CLOEXEC) };
+        let memory = if m.msg_controllen >= 20 { unsafe { high((control.as_ptr() as *const i32).add(4).read()) } } else { -1 };
+        let welcome = if n == bytes.len() as isize { Welcome::decode(&bytes) } else { Err(Status::Ok) };
+        match welcome {
+            Ok(w) if w.status == Status::Ok => Ok((w, memory)),
+            Ok(w) => self.fail(Broken::Refused(w.status)),
+            Err(Status::Ok) => self.fail(Broken::Away),
+            Err(status) => self.fail(Broken::Refused(status)),
+        }
+    }
+
+    fn fail<T>(&mut self, why: Broken) -> Result<T, Broken> {
+        self.close();
+        Err(why)
+    }
+
+    /// Sends or receives all pieces.
+    fn all(&mut self, nr: i64, pieces: &mut [libc::iovec]) -> Result<(), Broken> {
+        let mut from = 0;
+        while from < pieces.len() {
+            let mut m: libc::msghdr = unsafe { core::mem::zeroed() };
+            m.msg_iov = &mut pieces[from];
+            m.msg_iovlen = (pieces.len() - from).min(libc::UIO_MAXIOV as usize) as _;
+            let flags = if nr == libc::SYS_sendmsg { libc::MSG_NOSIGNAL } else { libc::MSG_WAITALL };
+            let n = unsafe { sys!(nr, self.fd - 1, &raw mut m, flags) };
+            if n == -(libc::EINTR as isize) {
+                continue;
+            }
+            if n <= 0 {
+                return self.fail(Broken::Away);
+            }
+            let mut n = n as usize;
+            while from < pieces.len() && n >= pieces[from].iov_len {
+                n -= pieces[from].iov_len;
+                from += 1;
+            }
+            if n > 0 {
+                pieces[from].iov_base = pieces[from].iov_base.cast::<u8>().wrapping_add(n).cast();
+                pieces[from].iov_len -= n;
+            }
+        }
+        Ok(())
+    }
+
+    fn request(&mut self, op: Op, slots: &[u32], from: &[*mut u8]) -> Result<(), Broken> {
+        if self.fd <= 0 {
+            return Err(Broken::Away);
+        }
+        self.serial += 1;
+        let head = Request { op, count: slots.len() as u32, serial: self.serial }.encode();
+        let mut pieces = [NO_PIECE; BATCH_PAGES_MAX + 2];
+        pieces[0] = libc::iovec { iov_base: head.as_ptr() as *mut _, iov_len: head.len() };
+        pieces[1] = libc::iovec { iov_base: slots.as_ptr() as *mut _, iov_len: slots.len() * 4 };
+        let n = 2 + join(from, &mut pieces[2..]);
+        self.all(libc::SYS_sendmsg, &mut pieces[..n])
+    }
+
+    fn reply(&mut self, into: &[*mut u8]) -> Result<(), Broken> {
+        let mut head = [0u8; Reply::BYTES];
+        let mut pieces = [NO_PIECE; BATCH_PAGES_MAX + 1];
+        pieces[0] = libc::iovec { iov_base: head.as_mut_ptr().cast(), iov_len: head.len() };
+        let n = 1 + join(into, &mut pieces[1..]);
+        self.all(libc::SYS_recvmsg, &mut pieces[..n])?;
+        match Reply::decode(&head) {
+            Ok(r) if r.status == Status::Ok && r.serial == self.serial => Ok(()),
+            Ok(r) if r.status != Status::Ok => self.fail(Broken::Refused(r.status)),
+            _ => self.fail(Broken::Refused(Status::BadRequest)),
+        }
+    }
+}
+
+const NO_PIECE: libc::iovec = libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
+
+/// Pieces for pages, neighbours joined; returns how many.
+fn join(pages: &[*mut u8], out: &mut [libc::iovec]) -> usize {
+    let mut n = 0;
+    for &page in pages {
+        if n > 0 && out[n - 1].iov_base.cast::<u8>().wrapping_add(out[n - 1].iov_len) == page {
+            out[n - 1].iov_len += PAGE_BYTES;
+        } else {
+            out[n] = libc::iovec { iov_base: page.cast(), iov_len: PAGE_BYTES };
+            n += 1;
+        }
+    }
+    n
+}
+
+impl Transport for Port {
+    fn read(&mut self, slots: &[u32], into: &[*mut u8]) -> Result<(), Broken> {
+        self.request(Op::Read, slots, &[])?;
+        self.reply(into)
+    }
+
+    fn begin_write(&mut self, slots: &[u32], from: &[*mut u8]) -> Result<(), Broken> {
+        self.request(Op::Write, slots, from)
+    }
+
+    fn end_write(&mut self) -> Result<(), Broken> {
+        if self.fd <= 0 {
+            return Err(Broken::Away);
+        }
+        self.reply(&[])
+    }
+}
+
+/// The leased memory itself, mapped: reads and writes are copies, and outlive the host's process.
+pub struct Shared {
+    base: AtomicUsize,
+}
+
+impl Shared {
+    pub const fn none() -> Self {
+        Shared { base: AtomicUsize::new(0) }
+    }
+
+    pub fn is_mapped(&self) -> bool {
+        self.base.load(SeqCst) != 0
+    }
+
+    pub unsafe fn map(&self, fd: i32, slots: u64) -> bool {
+        let at = sys!(libc::SYS_mmap, 0, slots as usize * PAGE_BYTES, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0);
+        sys!(libc::SYS_close, fd);
+        if at > 0 {
+            self.base.store(at as usize, SeqCst);
+        }
+        at > 0
+    }
+
+    fn slot(&self, slot: u32) -> *mut u8 {
+        (self.base.load(SeqCst) + slot as usize * PAGE_BYTES) as *mut u8
+    }
+}
+
+impl Transport for &Shared {
+    fn read(&mut self, slots: &[u32], into: &[*mut u8]) -> Result<(), Broken> {
+        for (&slot, &page) in slots.iter().zip(into) {
+            unsafe { core::ptr::copy_nonoverlapping(self.slot(slot), page, PAGE_BYTES) };
+        }
+        Ok(())
+    }
+
+    fn begin_write(&mut self, slots: &[u32], from: &[*mut u8]) -> Result<(), Broken> {
+        for (&slot, &page) in slots.iter().zip(from) {
+            unsafe { core::ptr::copy_nonoverlapping(page, self.slot(slot), PAGE_BYTES) };
+        }
+        Ok(())
+    }
+
+    fn end_write(&mut self) -> Result<(), Broken> {
+        Ok(())
+    }
+}

@@ -1,0 +1,93 @@
+//! userfaultfd by its ioctls (the crates lack MOVE).
+
+use crate::sys;
+
+const API: u64 = 0xaa;
+const FEATURE_SIGBUS: u64 = 1 << 7;
+const FEATURE_MOVE: u64 = 1 << 16;
+const USER_MODE_ONLY: i32 = 1;
+
+const fn iowr(nr: u64, bytes: u64) -> u64 {
+    3 << 30 | bytes << 16 | 0xaa << 8 | nr
+}
+
+/// The descriptor of the region and the pool.
+#[derive(Clone, Copy)]
+pub struct Uffd(pub i32);
+
+impl Uffd {
+    /// `sigbus`: a fault raises SIGBUS in the thread itself, which needs no privilege.
+    pub unsafe fn open(sigbus: bool) -> Result<Uffd, isize> {
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | if sigbus { USER_MODE_ONLY } else { 0 };
+        let fd = sys!(libc::SYS_userfaultfd, flags);
+        if fd < 0 {
+            return Err(-fd);
+        }
+        let fd = high(fd as i32);
+        let mut api = [API, FEATURE_MOVE | if sigbus { FEATURE_SIGBUS } else { 0 }, 0];
+        match sys!(libc::SYS_ioctl, fd, iowr(0x3f, 24), api.as_mut_ptr()) {
+            0 => Ok(Uffd(fd)),
+            e => Err(-e),
+        }
+    }
+
+    pub unsafe fn register(self, at: *mut u8, bytes: usize) {
+        let mut r = [at as u64, bytes as u64, 1, 0];
+        let e = sys!(libc::SYS_ioctl, self.0, iowr(0, 32), r.as_mut_ptr());
+        if e < 0 {
+            sys::die(format_args!("userfaultfd does not take the region (error {})", -e));
+        }
+    }
+
+    /// Moves pages without copying. Ok: all of it. Err: the error number, after so many bytes.
+    pub unsafe fn move_pages(self, dst: *mut u8, src: *mut u8, bytes: usize) -> Result<(), (isize, usize)> {
+        let mut done = 0;
+        while done < bytes {
+            let mut m = [dst.add(done) as u64, src.add(done) as u64, (bytes - done) as u64, 0, 0u64];
+            let e = sys!(libc::SYS_ioctl, self.0, iowr(5, 40), m.as_mut_ptr());
+            let moved = m[4] as i64;
+            if moved > 0 {
+                done += moved as usize;
+            } else if e < 0 && e != -(libc::EAGAIN as isize) {
+                return Err((-e, done));
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies pages in. False: something was there already.
+    pub unsafe fn copy(self, dst: *mut u8, src: *const u8, bytes: usize) -> bool {
+        let mut done = 0;
+        while done < bytes {
+            let mut c = [dst.add(done) as u64, src.add(done) as u64, (bytes - done) as u64, 0, 0u64];
+            let e = sys!(libc::SYS_ioctl, self.0, iowr(3, 40), c.as_mut_ptr());
+            let copied = c[4] as i64;
+            if copied > 0 {
+                done += copied as usize;
+            } else if e == -(libc::EEXIST as isize) {
+                return false;
+            } else if e < 0 && e != -(libc::EAGAIN as isize) {
+                sys::die(format_args!("userfaultfd does not fill a page (error {})", -e));
+            }
+        }
+        true
+    }
+
+    pub unsafe fn wake(self, at: *mut u8, bytes: usize) {
+        let mut r = [at as u64, bytes as u64];
+        // UFFDIO_WAKE is an _IOR.
+        sys!(libc::SYS_ioctl, self.0, 2u64 << 30 | 16 << 16 | 0xaa << 8 | 2, r.as_mut_ptr());
+    }
+}
+
+/// Moves a descriptor out of the way of the program, which may count on low numbers; closed on exec.
+pub unsafe fn high(fd: i32) -> i32 {
+    for from in [900, 200, 3] {
+        let up = sys!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, from);
+        if up >= 0 {
+            sys!(libc::SYS_close, fd);
+            return up as i32;
+        }
+    }
+    fd
+}

@@ -1,0 +1,270 @@
+//! Reads and writes: a call that met an absent page is made again with its memory pinned.
+//!
+//! Calls on a stream may do less than was asked, so they are pinned piece by piece. What the kernel takes from a
+//! descriptor before it copies (an eventfd's counter, a datagram) would be lost with EFAULT: small buffers, and the
+//! buffers of datagram calls, are pinned before the first attempt.
+
+use super::{answer, EFAULT};
+use crate::pin::{is_far, Pin, PIN_BYTES_MAX};
+use crate::sys;
+use core::mem::MaybeUninit;
+use libc::{c_int, c_void, iovec, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
+
+const SMALL_BYTES: usize = 4096;
+
+/// A call with one buffer of a stream.
+unsafe fn stream(at: *const c_void, bytes: usize, call: impl Fn(usize) -> isize) -> ssize_t {
+    if !is_far(at.cast(), bytes) {
+        return answer(call(bytes));
+    }
+    if bytes > SMALL_BYTES {
+        let r = call(bytes);
+        if r != EFAULT {
+            return answer(r);
+        }
+    }
+    let some = bytes.min(PIN_BYTES_MAX);
+    let _pin = Pin::new(at.cast(), some);
+    answer(call(some))
+}
+
+/// A call with one buffer that must be whole.
+unsafe fn whole(at: *const c_void, bytes: usize, call: impl Fn() -> isize) -> ssize_t {
+    let _pin = Pin::new(at.cast(), bytes);
+    answer(call())
+}
+
+/// # Safety
+/// As read(2).
+#[no_mangle]
+pub unsafe extern "C" fn read(fd: c_int, at: *mut c_void, bytes: size_t) -> ssize_t {
+    stream(at, bytes, |n| sys!(libc::SYS_read, fd, at, n))
+}
+
+/// # Safety
+/// As write(2).
+#[no_mangle]
+pub unsafe extern "C" fn write(fd: c_int, at: *const c_void, bytes: size_t) -> ssize_t {
+    stream(at, bytes, |n| sys!(libc::SYS_write, fd, at, n))
+}
+
+/// # Safety
+/// As pread(2).
+#[no_mangle]
+pub unsafe extern "C" fn pread(fd: c_int, at: *mut c_void, bytes: size_t, offset: off_t) -> ssize_t {
+    stream(at, bytes, |n| sys!(libc::SYS_pread64, fd, at, n, offset))
+}
+
+/// # Safety
+/// As pread(2).
+#[no_mangle]
+pub unsafe extern "C" fn pread64(fd: c_int, at: *mut c_void, bytes: size_t, offset: off_t) -> ssize_t {
+    pread(fd, at, bytes, offset)
+}
+
+/// # Safety
+/// As pwrite(2).
+#[no_mangle]
+pub unsafe extern "C" fn pwrite(fd: c_int, at: *const c_void, bytes: size_t, offset: off_t) -> ssize_t {
+    stream(at, bytes, |n| sys!(libc::SYS_pwrite64, fd, at, n, offset))
+}
+
+/// # Safety
+/// As pwrite(2).
+#[no_mangle]
+pub unsafe extern "C" fn pwrite64(fd: c_int, at: *const c_void, bytes: size_t, offset: off_t) -> ssize_t {
+    pwrite(fd, at, bytes, offset)
+}
+
+/// # Safety
+/// As send(2).
+#[no_mangle]
+pub unsafe extern "C" fn send(fd: c_int, at: *const c_void, bytes: size_t, flags: c_int) -> ssize_t {
+    sendto(fd, at, bytes, flags, core::ptr::null(), 0)
+}
+
+/// # Safety
+/// As sendto(2).
+#[no_mangle]
+pub unsafe extern "C" fn sendto(fd: c_int, at: *const c_void, bytes: size_t, flags: c_int, to: *const sockaddr, len: socklen_t) -> ssize_t {
+    let r = sys!(libc::SYS_sendto, fd, at, bytes, flags, to, len);
+    if r != EFAULT {
+        return answer(r);
+    }
+    let _address = Pin::new(to.cast(), len as usize);
+    whole(at, bytes, || sys!(libc::SYS_sendto, fd, at, bytes, flags, to, len))
+}
+
+/// # Safety
+/// As recv(2).
+#[no_mangle]
+pub unsafe extern "C" fn recv(fd: c_int, at: *mut c_void, bytes: size_t, flags: c_int) -> ssize_t {
+    recvfrom(fd, at, bytes, flags, core::ptr::null_mut(), core::ptr::null_mut())
+}
+
+/// # Safety
+/// As recvfrom(2).
+#[no_mangle]
+pub unsafe extern "C" fn recvfrom(
+    fd: c_int,
+    at: *mut c_void,
+    bytes: size_t,
+    flags: c_int,
+    from: *mut sockaddr,
+    len: *mut socklen_t,
+) -> ssize_t {
+    let room = if len.is_null() { 0 } else { *len as usize };
+    let _address = Pin::new(from.cast(), room);
+    let _len = Pin::new(len.cast(), 4);
+    if bytes <= PIN_BYTES_MAX {
+        return whole(at, bytes, || sys!(libc::SYS_recvfrom, fd, at, bytes, flags, from, len));
+    }
+    stream(at, bytes, |n| sys!(libc::SYS_recvfrom, fd, at, n, flags, from, len))
+}
+
+/// Pieces of a vectored call, copied out of far memory and pinned as far as that is allowed.
+struct Pieces {
+    list: [MaybeUninit<iovec>; 1024],
+    pins: [Option<Pin>; 64],
+    len: usize,
+}
+
+impl Pieces {
+    unsafe fn new(from: *const iovec, count: usize, bytes_max: usize) -> Pieces {
+        let mut p = Pieces { list: [MaybeUninit::uninit(); 1024], pins: [const { None }; 64], len: 0 };
+        let (mut bytes, mut pins) = (0, 0);
+        for i in 0..count.min(1024) {
+            let mut piece = *from.add(i);
+            let far = is_far(piece.iov_base.cast(), piece.iov_len);
+            if (far && pins == p.pins.len()) || bytes >= bytes_max {
+                break;
+            }
+            piece.iov_len = piece.iov_len.min(bytes_max - bytes);
+            if far {
+                p.pins[pins] = Pin::new(piece.iov_base.cast(), piece.iov_len);
+                pins += 1;
+            }
+            bytes += piece.iov_len;
+            p.list[i].write(piece);
+            p.len += 1;
+        }
+        p
+    }
+}
+
+unsafe fn vector(at: *const iovec, count: c_int, call: impl Fn(*const iovec, usize) -> isize) -> ssize_t {
+    let r = call(at, count as usize);
+    if r != EFAULT || count <= 0 {
+        return answer(r);
+    }
+    let p = Pieces::new(at, count as usize, PIN_BYTES_MAX);
+    answer(call(p.list.as_ptr().cast(), p.len))
+}
+
+/// # Safety
+/// As readv(2).
+#[no_mangle]
+pub unsafe extern "C" fn readv(fd: c_int, at: *const iovec, count: c_int) -> ssize_t {
+    vector(at, count, |v, n| sys!(libc::SYS_readv, fd, v, n))
+}
+
+/// # Safety
+/// As writev(2).
+#[no_mangle]
+pub unsafe extern "C" fn writev(fd: c_int, at: *const iovec, count: c_int) -> ssize_t {
+    vector(at, count, |v, n| sys!(libc::SYS_writev, fd, v, n))
+}
+
+/// # Safety
+/// As preadv(2).
+#[no_mangle]
+pub unsafe extern "C" fn preadv(fd: c_int, at: *const iovec, count: c_int, offset: off_t) -> ssize_t {
+    vector(at, count, |v, n| sys!(libc::SYS_preadv, fd, v, n, offset, 0))
+}
+
+/// # Safety
+/// As pwritev(2).
+#[no_mangle]
+pub unsafe extern "C" fn pwritev(fd: c_int, at: *const iovec, count: c_int, offset: off_t) -> ssize_t {
+    vector(at, count, |v, n| sys!(libc::SYS_pwritev, fd, v, n, offset, 0))
+}
+
+/// A message with everything that it points to.
+unsafe fn message(m: *const msghdr, call: impl Fn(*const msghdr) -> isize) -> (ssize_t, msghdr) {
+    let mut copy = *m;
+    let _name = Pin::new(copy.msg_name.cast(), copy.msg_namelen as usize);
+    let _control = Pin::new(copy.msg_control.cast(), copy.msg_controllen as usize);
+    let pieces = Pieces::new(copy.msg_iov, copy.msg_iovlen as usize, usize::MAX);
+    let given = copy.msg_iov;
+    copy.msg_iov = pieces.list.as_ptr() as *mut iovec;
+    copy.msg_iovlen = pieces.len as _;
+    let r = answer(call(&copy));
+    copy.msg_iov = given;
+    (r, copy)
+}
+
+/// # Safety
+/// As sendmsg(2).
+#[no_mangle]
+pub unsafe extern "C" fn sendmsg(fd: c_int, m: *const msghdr, flags: c_int) -> ssize_t {
+    let r = sys!(libc::SYS_sendmsg, fd, m, flags);
+    if r != EFAULT {
+        return answer(r);
+    }
+    message(m, |m| sys!(libc::SYS_sendmsg, fd, m, flags)).0
+}
+
+/// # Safety
+/// As recvmsg(2).
+#[no_mangle]
+pub unsafe extern "C" fn recvmsg(fd: c_int, m: *mut msghdr, flags: c_int) -> ssize_t {
+    let (r, after) = message(m, |m| sys!(libc::SYS_recvmsg, fd, m, flags));
+    ((*m).msg_namelen, (*m).msg_controllen, (*m).msg_flags) = (after.msg_namelen, after.msg_controllen, after.msg_flags);
+    r
+}
+
+/// # Safety
+/// As epoll_wait(2).
+#[no_mangle]
+pub unsafe extern "C" fn epoll_wait(fd: c_int, events: *mut libc::epoll_event, count: c_int, timeout: c_int) -> c_int {
+    let _pin = Pin::new(events.cast(), count.max(0) as usize * size_of::<libc::epoll_event>());
+    answer(sys!(libc::SYS_epoll_wait, fd, events, count, timeout as isize)) as c_int
+}
+
+/// # Safety
+/// As epoll_pwait(2).
+#[no_mangle]
+pub unsafe extern "C" fn epoll_pwait(
+    fd: c_int,
+    events: *mut libc::epoll_event,
+    count: c_int,
+    timeout: c_int,
+    mask: *const libc::sigset_t,
+) -> c_int {
+    let _pin = Pin::new(events.cast(), count.max(0) as usize * size_of::<libc::epoll_event>());
+    let _mask = Pin::new(mask.cast(), 8);
+    answer(sys!(libc::SYS_epoll_pwait, fd, events, count, timeout as isize, mask, 8)) as c_int
+}
+
+/// # Safety
+/// As epoll_ctl(2).
+#[no_mangle]
+pub unsafe extern "C" fn epoll_ctl(fd: c_int, op: c_int, which: c_int, event: *mut libc::epoll_event) -> c_int {
+    let copy = if event.is_null() { libc::epoll_event { events: 0, u64: 0 } } else { *event };
+    answer(sys!(libc::SYS_epoll_ctl, fd, op, which, &raw const copy)) as c_int
+}
+
+/// # Safety
+/// As poll(2).
+#[no_mangle]
+pub unsafe extern "C" fn poll(list: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int {
+    let _pin = Pin::new(list.cast(), count as usize * size_of::<libc::pollfd>());
+    answer(sys!(libc::SYS_poll, list, count, timeout as isize)) as c_int
+}
+
+/// # Safety
+/// As getrandom(2).
+#[no_mangle]
+pub unsafe extern "C" fn getrandom(at: *mut c_void, bytes: size_t, flags: libc::c_uint) -> ssize_t {
+    stream(at, bytes, |n| sys!(libc::SYS_getrandom, at, n, flags))
+}

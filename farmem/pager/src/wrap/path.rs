@@ -1,0 +1,92 @@
+//! Calls that take names: the text may be far memory.
+
+use crate::next;
+use crate::pin::{pin_text, Pin};
+use libc::{c_char, c_int, c_void, size_t, ssize_t};
+
+/// Defines wrappers that pin their texts and then do what the C library does.
+macro_rules! texts {
+    ($($name:ident($($a:ident: $t:ty),*) -> $r:ty; $($text:ident),*;)*) => {$(
+        /// # Safety
+        /// As the function of this name in the C library.
+        #[no_mangle]
+        pub unsafe extern "C" fn $name($($a: $t),*) -> $r {
+            $(let _pin = pin_text($text);)*
+            next!($name: fn($($t),*) -> $r)($($a),*)
+        }
+    )*};
+}
+
+texts! {
+    open(path: *const c_char, flags: c_int, mode: c_int) -> c_int; path;
+    open64(path: *const c_char, flags: c_int, mode: c_int) -> c_int; path;
+    openat(at: c_int, path: *const c_char, flags: c_int, mode: c_int) -> c_int; path;
+    creat(path: *const c_char, mode: c_int) -> c_int; path;
+    access(path: *const c_char, mode: c_int) -> c_int; path;
+    unlink(path: *const c_char) -> c_int; path;
+    remove(path: *const c_char) -> c_int; path;
+    rmdir(path: *const c_char) -> c_int; path;
+    mkdir(path: *const c_char, mode: c_int) -> c_int; path;
+    chdir(path: *const c_char) -> c_int; path;
+    chmod(path: *const c_char, mode: c_int) -> c_int; path;
+    truncate(path: *const c_char, bytes: i64) -> c_int; path;
+    rename(from: *const c_char, to: *const c_char) -> c_int; from, to;
+    link(from: *const c_char, to: *const c_char) -> c_int; from, to;
+    symlink(from: *const c_char, to: *const c_char) -> c_int; from, to;
+    opendir(path: *const c_char) -> *mut c_void; path;
+    realpath(path: *const c_char, out: *mut c_char) -> *mut c_char; path;
+    dlopen(path: *const c_char, flags: c_int) -> *mut c_void; path;
+}
+
+/// Defines wrappers of the stat family: a text, and a buffer that the kernel fills.
+macro_rules! stats {
+    ($($name:ident),*; $($name_at:ident),*) => {
+        $(
+            /// # Safety
+            /// As the function of this name in the C library.
+            #[no_mangle]
+            pub unsafe extern "C" fn $name(path: *const c_char, out: *mut libc::stat) -> c_int {
+                let _path = pin_text(path);
+                let _out = Pin::new(out.cast(), size_of::<libc::stat>());
+                next!($name: fn(*const c_char, *mut libc::stat) -> c_int)(path, out)
+            }
+        )*
+        $(
+            /// # Safety
+            /// As the function of this name in the C library.
+            #[no_mangle]
+            pub unsafe extern "C" fn $name_at(at: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int) -> c_int {
+                let _path = pin_text(path);
+                let _out = Pin::new(out.cast(), size_of::<libc::stat>());
+                next!($name_at: fn(c_int, *const c_char, *mut libc::stat, c_int) -> c_int)(at, path, out, flags)
+            }
+        )*
+    };
+}
+
+stats!(stat, stat64, lstat, lstat64; fstatat, fstatat64);
+
+/// # Safety
+/// As fstat(2).
+#[no_mangle]
+pub unsafe extern "C" fn fstat(fd: c_int, out: *mut libc::stat) -> c_int {
+    let _out = Pin::new(out.cast(), size_of::<libc::stat>());
+    next!(fstat: fn(c_int, *mut libc::stat) -> c_int)(fd, out)
+}
+
+/// # Safety
+/// As readlink(2).
+#[no_mangle]
+pub unsafe extern "C" fn readlink(path: *const c_char, out: *mut c_char, bytes: size_t) -> ssize_t {
+    let _path = pin_text(path);
+    let _out = Pin::new(out.cast(), bytes);
+    next!(readlink: fn(*const c_char, *mut c_char, size_t) -> ssize_t)(path, out, bytes)
+}
+
+/// # Safety
+/// As getcwd(3).
+#[no_mangle]
+pub unsafe extern "C" fn getcwd(out: *mut c_char, bytes: size_t) -> *mut c_char {
+    let _out = Pin::new(out.cast(), bytes);
+    next!(getcwd: fn(*mut c_char, size_t) -> *mut c_char)(out, bytes)
+}

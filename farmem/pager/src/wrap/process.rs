@@ -1,0 +1,84 @@
+//! fork and exec.
+
+use super::answer;
+use crate::fork;
+use crate::pin::{pin_text, Pin};
+use crate::{next, sys};
+use core::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use libc::{c_char, c_int, c_void};
+
+type Hook = Option<unsafe extern "C" fn()>;
+
+static REGISTERED: AtomicBool = AtomicBool::new(false);
+
+/// pthread_atfork in disguise. Ours are registered before anybody else's: then they run last before a fork (an allocator
+/// has its locks by then) and first after it (the allocator's handlers already touch far memory).
+///
+/// # Safety
+/// As pthread_atfork(3).
+#[no_mangle]
+pub unsafe extern "C" fn __register_atfork(prepare: Hook, parent: Hook, child: Hook, dso: *mut c_void) -> c_int {
+    let real = next!(__register_atfork: fn(Hook, Hook, Hook, *mut c_void) -> c_int);
+    if !REGISTERED.swap(true, SeqCst) {
+        real(Some(fork::prepare), Some(fork::parent), Some(fork::child), core::ptr::null_mut());
+    }
+    real(prepare, parent, child, dso)
+}
+
+/// Registers ours if nobody else has asked yet.
+pub unsafe fn register() {
+    if !REGISTERED.swap(true, SeqCst) {
+        let real = next!(__register_atfork: fn(Hook, Hook, Hook, *mut c_void) -> c_int);
+        real(Some(fork::prepare), Some(fork::parent), Some(fork::child), core::ptr::null_mut());
+    }
+}
+
+/// What an exec reads: pinned words and texts of a list. The list is copied to where the kernel can always read it.
+struct List {
+    words: [*const c_char; 1024],
+    pins: [Option<Pin>; 64],
+}
+
+impl List {
+    unsafe fn new(from: *const *const c_char) -> Option<List> {
+        let mut l = List { words: [core::ptr::null(); 1024], pins: [const { None }; 64] };
+        let mut pins = 0;
+        for i in 0..l.words.len() - 1 {
+            let text = *from.add(i);
+            if text.is_null() {
+                return Some(l);
+            }
+            l.words[i] = text;
+            if let Some(pin) = pin_text(text) {
+                *l.pins.get_mut(pins)? = Some(pin);
+                pins += 1;
+            }
+        }
+        None
+    }
+}
+
+/// # Safety
+/// As execve(2).
+#[no_mangle]
+pub unsafe extern "C" fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
+    let r = sys!(libc::SYS_execve, path, argv, envp);
+    if r != super::EFAULT {
+        return answer(r) as c_int;
+    }
+    let _path = pin_text(path);
+    match (List::new(argv), List::new(envp)) {
+        (Some(a), Some(e)) => answer(sys!(libc::SYS_execve, path, a.words.as_ptr(), e.words.as_ptr())) as c_int,
+        _ => answer(-(libc::E2BIG as isize)) as c_int,
+    }
+}
+
+/// # Safety
+/// As execv(3).
+#[no_mangle]
+pub unsafe extern "C" fn execv(path: *const c_char, argv: *const *const c_char) -> c_int {
+    extern "C" {
+        static environ: *const *const c_char;
+    }
+    execve(path, argv, environ)
+}
