@@ -10,6 +10,7 @@ help: ## list the targets
 
 build: programs ## everything that runs, into bin/: pando and, where cargo is there, the Rust runtimes beside it
 	@deploy/build-unit
+	@deploy/build-mem
 
 programs: # what is written in Go: all that services need
 	@deploy/deps

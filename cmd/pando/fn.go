@@ -21,7 +21,7 @@ func functionCommand(env Env) *cobra.Command {
 		Use: "fn COMMAND", Short: "network functions: write, build, test and run them", Example: "  pando fn --help",
 		DisableFlagParsing: true,
 		RunE: func(c *cobra.Command, args []string) error {
-			path, err := findUnit()
+			path, err := findBeside(unitBinary)
 			if err != nil {
 				return err
 			}
@@ -38,16 +38,17 @@ func functionCommand(env Env) *cobra.Command {
 	}
 }
 
-func findUnit() (string, error) {
+// findBeside finds a program that is built with pando but not in Go: beside pando, or in the PATH.
+func findBeside(name string) (string, error) {
 	if own, err := os.Executable(); err == nil {
-		beside := filepath.Join(filepath.Dir(own), unitBinary)
+		beside := filepath.Join(filepath.Dir(own), name)
 		if _, err := os.Stat(beside); err == nil {
 			return beside, nil
 		}
 	}
-	path, err := exec.LookPath(unitBinary)
+	path, err := exec.LookPath(name)
 	if err != nil {
-		return "", fmt.Errorf("%w: %s lies neither beside pando nor in the PATH: `make build` makes it when cargo is there", pando.ErrNotFound, unitBinary)
+		return "", fmt.Errorf("%w: %s lies neither beside pando nor in the PATH: `make build` makes it when cargo is there", pando.ErrNotFound, name)
 	}
 	return path, nil
 }

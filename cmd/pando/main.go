@@ -64,7 +64,7 @@ func rootCommand(env Env) *cobra.Command {
 	c.PersistentFlags().VarP((*format)(&o.json), "output", "o", "how to print: text for people, json for programs")
 	c.AddCommand(o.operators()...)
 	c.AddCommand(roles(o)...)
-	c.AddCommand(functionCommand(env))
+	c.AddCommand(functionCommand(env), memoryCommand())
 	group(c)
 	strict(c)
 	return c

@@ -90,7 +90,7 @@ pub fn parse(text: &str) -> Option<Config> {
 fn unhex<const N: usize>(text: &str) -> Option<([u8; N], usize)> {
     let mut out = [0; N];
     let len = text.len() / 2;
-    if text.len() % 2 != 0 || len > N || !text.is_ascii() {
+    if !text.len().is_multiple_of(2) || len > N || !text.is_ascii() {
         return None;
     }
     for i in 0..len {

@@ -76,7 +76,7 @@ impl Evictor {
         }
         self.pager.fork.reap(self.pager);
         let suspects = (0..self.pager.hosts.config.hosts_len).any(|h| self.pager.hosts.all[h].suspect.load(SeqCst) != 0);
-        if suspects || self.ticks % TEND_TICKS == 0 {
+        if suspects || self.ticks.is_multiple_of(TEND_TICKS) {
             self.pager.hosts.tend(self.lane, self.pager.stats);
         }
         self.publish();

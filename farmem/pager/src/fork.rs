@@ -99,7 +99,7 @@ pub unsafe extern "C" fn prepare() {
         sys::futex_wait(&f.parked, 0, 10_000);
     }
     loop {
-        let heart = pager.lock_for_fork();
+        let heart = &mut *pager.lock_for_fork();
         if heart.busy() == 0 && heart.limbo() == 0 {
             if !f.is_child() {
                 heart.slots.freeze();

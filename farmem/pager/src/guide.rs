@@ -1,7 +1,9 @@
 //! The C ABI for guides: `pando_guide.h`.
 
-use crate::pager::{pager, Pager};
-use core::sync::atomic::Ordering::Relaxed;
+use crate::pager::{pager, Guard, Pager};
+use core::ffi::c_void;
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use farmem_core::page::State;
 use farmem_core::stats::add;
 use farmem_core::{BATCH_PAGES_MAX, PAGE_BYTES};
@@ -33,6 +35,61 @@ pub unsafe extern "C" fn pando_guide_is_resident(at: *const u8) -> i32 {
     let Some(page) = pager.page_of(at as usize) else { return 1 };
     let g = pager.lock();
     (g.heart.pages[page as usize].state == State::Resident) as i32
+}
+
+/// `pando_guide_on_fault`.
+type OnFault = unsafe extern "C" fn(*mut c_void, *const u8, *mut Range, usize) -> usize;
+
+static ON_FAULT: AtomicUsize = AtomicUsize::new(0);
+static CONTEXT: AtomicUsize = AtomicUsize::new(0);
+/// Ranges that a callback may add to one fault.
+const FAULT_RANGES_MAX: usize = 32;
+
+/// Sets the callback for faults; none removes it.
+///
+/// # Safety
+/// The callback must stay loaded, and keep to what a signal handler may do.
+#[no_mangle]
+pub unsafe extern "C" fn pando_guide_register(on_fault: Option<OnFault>, context: *mut c_void) -> u32 {
+    ON_FAULT.store(0, SeqCst);
+    CONTEXT.store(context as usize, SeqCst);
+    ON_FAULT.store(on_fault.map_or(0, |f| f as usize), SeqCst);
+    pando_guide_abi()
+}
+
+/// What a guide wants to come along with a fault.
+pub struct Along {
+    ranges: [Range; FAULT_RANGES_MAX],
+    len: usize,
+}
+
+/// Asks the guide, if one has registered. No lock is held.
+pub fn ask(at: *const u8) -> Option<Along> {
+    let f = ON_FAULT.load(SeqCst);
+    if f == 0 {
+        return None;
+    }
+    let mut along = Along { ranges: [Range { start: core::ptr::null(), bytes: 0 }; FAULT_RANGES_MAX], len: 0 };
+    let f: OnFault = unsafe { core::mem::transmute(f) };
+    let n = unsafe { f(CONTEXT.load(SeqCst) as *mut c_void, at, along.ranges.as_mut_ptr(), FAULT_RANGES_MAX) };
+    along.len = n.min(FAULT_RANGES_MAX);
+    Some(along)
+}
+
+impl Along {
+    /// Adds the remote pages of the ranges to a list of `n`; returns its new length.
+    pub fn extend(&self, pager: &Pager, g: &Guard, out: &mut [u32], mut n: usize) -> usize {
+        for range in &self.ranges[..self.len] {
+            let Some((first, last)) = pages(pager, range) else { continue };
+            for page in (first..=last).take(out.len() - n) {
+                if g.heart.is_remote(page) && page != out[0] {
+                    out[n] = page;
+                    n += 1;
+                }
+            }
+        }
+        n
+    }
 }
 
 /// Counts one request of the program, for "rounds per request".

@@ -74,14 +74,13 @@ impl Hosts {
     pub unsafe fn attach(&self) {
         for h in 0..self.config.hosts_len {
             if self.state(h) == WHOLE && self.config.hosts[h].family() == libc::AF_UNIX {
+                // Left open: the connection keeps the lease.
                 let mut port = Port::default();
                 let lease = self.all[h].lease.load(SeqCst);
                 match port.open(&self.config.hosts[h], &self.config.token, lease, 0, true) {
                     Ok((w, fd)) if fd >= 0 && self.all[h].shared.map(fd, w.slots) => {}
                     e => sys::die(format_args!("memory host {} does not hand its memory over ({e:?})", h + 1)),
                 }
-                // The open connection keeps the lease.
-                core::mem::forget(port);
             }
         }
     }
@@ -155,21 +154,21 @@ impl Hosts {
     /// Stores pages on every copy. Returns when each copy that still counts has acknowledged.
     pub fn write(&self, lane: &mut Lane, stats: &Stats, slots: &[u32], from: &[*mut u8]) {
         let mut under_way = [false; HOSTS_MAX];
-        for h in 0..self.config.hosts_len {
+        for (h, begun) in under_way.iter_mut().enumerate().take(self.config.hosts_len) {
             if self.state(h) == SPARE {
                 continue;
             }
-            under_way[h] = if self.all[h].shared.is_mapped() {
+            *begun = if self.all[h].shared.is_mapped() {
                 (&self.all[h].shared).begin_write(slots, from).is_ok()
             } else {
                 self.port(lane, h).and_then(|p| p.begin_write(slots, from)).is_ok()
             };
         }
-        for h in 0..self.config.hosts_len {
+        for (h, begun) in under_way.iter().enumerate().take(self.config.hosts_len) {
             if self.state(h) == SPARE || self.all[h].shared.is_mapped() {
                 continue;
             }
-            if !(under_way[h] && lane.ports[h].end_write().is_ok()) {
+            if !(*begun && lane.ports[h].end_write().is_ok()) {
                 self.write_again(lane, stats, h, slots, from);
             }
         }

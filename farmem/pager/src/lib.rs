@@ -6,6 +6,7 @@
 mod budget;
 mod config;
 mod evict;
+mod fetch;
 mod fork;
 mod guide;
 mod handler;

@@ -4,6 +4,7 @@
 //! memory and have all signals blocked; so it may run inside `malloc`, inside a signal handler, in every thread at once.
 
 use crate::config::Config;
+use crate::guide::Along;
 use crate::hosts::Hosts;
 use crate::lane::{Lane, Lanes, LANES};
 use crate::sys;
@@ -68,7 +69,7 @@ pub fn running() -> &'static Pager {
 /// Holds the lock. `signals`: the mask to go back to, unless signals were blocked already.
 pub struct Guard<'p> {
     pager: &'p Pager,
-    signals: Option<u64>,
+    pub signals: Option<u64>,
 }
 
 impl core::ops::Deref for Guard<'_> {
@@ -241,12 +242,13 @@ impl Pager {
     pub fn fault(&self, page: u32) {
         let begun = sys::now_ns();
         add(&self.stats.faults, 1);
-        while !self.step(page) {}
+        let along = crate::guide::ask(self.at(page));
+        while !self.step(page, along.as_ref()) {}
         add(&self.stats.stalls.0[bucket(sys::now_ns() - begun)], 1);
     }
 
     /// One attempt; whether the page is there now.
-    fn step(&self, page: u32) -> bool {
+    fn step(&self, page: u32, along: Option<&Along>) -> bool {
         let mut g = self.lock_blocked();
         match g.heart.fault(page) {
             Need::Nothing => return true,
@@ -266,6 +268,7 @@ impl Pager {
                 };
                 let inner = &mut *g;
                 let n = inner.prefetcher.plan(&inner.heart, page, &mut lane.pages);
+                let n = along.map_or(n, |a| a.extend(self, &g, &mut lane.pages, n));
                 let n = self.clip(&g, n);
                 let fetched = self.fetch(g, lane, n, false);
                 self.lanes.give(lane);
@@ -348,110 +351,10 @@ impl Pager {
     }
 
     /// Wakes the evictor when room runs low.
-    fn look_ahead(&self, g: &Guard) {
+    pub fn look_ahead(&self, g: &Guard) {
         if g.heart.room() < crate::evict::low_water(&g.heart) {
             self.wake_evictor();
         }
-    }
-
-    /// Fetches the remote ones of the first `n` pages of the lane's list; returns how many came. Gives the lock back
-    /// while the pages are on their way.
-    pub fn fetch(&self, mut g: Guard, lane: &mut Lane, n: usize, guided: bool) -> usize {
-        let landing = self.landing(lane);
-        let n = g.heart.begin_fetch(&mut lane.pages[..n], landing, &mut lane.frames);
-        for i in 0..n {
-            lane.slots[i] = g.heart.pages[lane.pages[i] as usize].slot;
-            lane.sums[i] = g.heart.sum(lane.pages[i]);
-            lane.memory[i] = self.frame(lane.frames[i]);
-        }
-        self.look_ahead(&g);
-        let signals = g.signals.take();
-        drop(g);
-        if n == 0 {
-            if let Some(mask) = signals {
-                sys::restore_signals(mask);
-            }
-            return 0;
-        }
-        self.transfer(lane, n);
-        let mut g = self.lock_blocked();
-        g.signals = signals;
-        self.install(&mut g, lane, n, guided);
-        add(&self.stats.rounds, 1);
-        add(&self.stats.pages_fetched, n as u64);
-        self.progressed();
-        n
-    }
-
-    /// Reads the lane's slots into its frames and checks every page; a copy that is wrong is replaced by the other.
-    fn transfer(&self, lane: &mut Lane, n: usize) {
-        let slots = lane.slots;
-        let memory = lane.memory;
-        let from = self.hosts.read(lane, self.stats, &slots[..n], &memory[..n], usize::MAX);
-        for i in 0..n {
-            if self.fingerprint_at(memory[i]) == lane.sums[i] {
-                continue;
-            }
-            add(&self.stats.pages_bad, 1);
-            if self.hosts.whole() < 2 {
-                sys::die(format_args!(
-                    "memory host {} returned a page that is not what was stored (checksum). The program is stopped before it reads it",
-                    from + 1
-                ));
-            }
-            self.hosts.read(lane, self.stats, &slots[i..=i], &memory[i..=i], from);
-            if self.fingerprint_at(memory[i]) != lane.sums[i] {
-                sys::die(format_args!(
-                    "both memory hosts returned a page that is not what was stored (checksum). The program is stopped before it reads it"
-                ));
-            }
-        }
-    }
-
-    fn install(&self, g: &mut Guard, lane: &mut Lane, n: usize, guided: bool) {
-        let mut i = 0;
-        while i < n {
-            if i > 0 && self.leave_as_probe(g, lane.pages[i], lane.frames[i], guided) {
-                i += 1;
-                continue;
-            }
-            let mut k = 1;
-            while i + k < n && lane.pages[i + k] == lane.pages[i] + k as u32 && lane.frames[i + k] == lane.frames[i] + k as u32 {
-                k += 1;
-            }
-            self.put(self.at(lane.pages[i]), lane.frames[i], k);
-            for j in i..i + k {
-                g.heart.fetched(lane.pages[j], lane.frames[j]);
-            }
-            i += k;
-        }
-        self.count_probes(g);
-    }
-
-    fn leave_as_probe(&self, g: &mut Guard, page: u32, frame: u32, guided: bool) -> bool {
-        let probe = if guided { g.guide.probe_next() } else { g.prefetcher.accuracy.probe_next() };
-        // A fork is being prepared: it wants the list empty.
-        if !probe || self.fork.is_wanted() {
-            return false;
-        }
-        let Some(tail) = g.heart.can_probe() else { return false };
-        let moved = unsafe { self.uffd().move_pages(self.frame(tail), self.frame(frame), PAGE_BYTES).is_ok() };
-        if moved {
-            g.heart.probed(page, frame, guided);
-        }
-        moved
-    }
-
-    fn count_probes(&self, g: &mut Guard) {
-        let [plain, guided] = core::mem::take(&mut g.heart.probes_unused);
-        for _ in 0..plain {
-            g.prefetcher.accuracy.saw(false);
-        }
-        for _ in 0..guided {
-            g.guide.saw(false);
-        }
-        add(&self.stats.probes_unused, plain as u64);
-        add(&self.stats.guide_probes_unused, guided as u64);
     }
 
     /// Gives pages back: they read as zeros afterwards.
@@ -493,8 +396,8 @@ impl Pager {
     }
 
     /// Takes the lock and keeps it over the fork.
-    pub fn lock_for_fork(&self) -> &mut Heart<'static> {
+    pub fn lock_for_fork(&self) -> *mut Heart<'static> {
         self.lock.take();
-        unsafe { &mut (*self.inner.get()).heart }
+        unsafe { &raw mut (*self.inner.get()).heart }
     }
 }

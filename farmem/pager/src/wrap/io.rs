@@ -193,8 +193,8 @@ pub unsafe extern "C" fn pwritev(fd: c_int, at: *const iovec, count: c_int, offs
 unsafe fn message(m: *const msghdr, call: impl Fn(*const msghdr) -> isize) -> (ssize_t, msghdr) {
     let mut copy = *m;
     let _name = Pin::new(copy.msg_name.cast(), copy.msg_namelen as usize);
-    let _control = Pin::new(copy.msg_control.cast(), copy.msg_controllen as usize);
-    let pieces = Pieces::new(copy.msg_iov, copy.msg_iovlen as usize, usize::MAX);
+    let _control = Pin::new(copy.msg_control.cast(), copy.msg_controllen);
+    let pieces = Pieces::new(copy.msg_iov, copy.msg_iovlen, usize::MAX);
     let given = copy.msg_iov;
     copy.msg_iov = pieces.list.as_ptr() as *mut iovec;
     copy.msg_iovlen = pieces.len as _;

@@ -81,7 +81,7 @@ pub unsafe extern "C" fn mmap64(at: *mut c_void, bytes: size_t, prot: c_int, fla
 fn whole(pager: &Pager, at: *const u8, bytes: usize) -> Option<(u32, u32)> {
     let first = pager.page_of(at as usize)?;
     let pages = bytes.div_ceil(PAGE_BYTES);
-    (at as usize % PAGE_BYTES == 0 && pages > 0 && first as usize + pages <= pager.region_pages).then_some((first, pages as u32))
+    ((at as usize).is_multiple_of(PAGE_BYTES) && pages > 0 && first as usize + pages <= pager.region_pages).then_some((first, pages as u32))
 }
 
 /// # Safety

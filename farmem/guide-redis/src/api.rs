@@ -1,0 +1,34 @@
+//! The functions of the Redis module API and of the pager that the guide calls, found at load.
+
+use crate::{Ptr, Range};
+use libc::{c_char, c_int, c_longlong};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Functions of the module API and of the pager, by name; 0 is missing.
+macro_rules! functions {
+    ($($name:ident: fn($($a:ty),*) $(-> $r:ty)?;)*) => {$(
+        #[allow(non_snake_case)]
+        pub mod $name { pub static AT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0); }
+        #[allow(non_snake_case)]
+        pub fn $name() -> unsafe extern "C" fn($($a),*) $(-> $r)? { unsafe { std::mem::transmute($name::AT.load(Relaxed)) } }
+    )*};
+}
+
+functions! {
+    SetModuleAttribs: fn(Ptr, *const c_char, c_int, c_int);
+    GetThreadSafeContext: fn(Ptr) -> Ptr;
+    RegisterCommandFilter: fn(Ptr, unsafe extern "C" fn(Ptr), c_int) -> Ptr;
+    CommandFilterArgsCount: fn(Ptr) -> c_int;
+    CommandFilterArgGet: fn(Ptr, c_int) -> Ptr;
+    StringPtrLen: fn(Ptr, *mut usize) -> *const u8;
+    StringToLongLong: fn(Ptr, *mut c_longlong) -> c_int;
+    CreateString: fn(Ptr, *const u8, usize) -> Ptr;
+    FreeString: fn(Ptr, Ptr);
+    OpenKey: fn(Ptr, Ptr, c_int) -> Ptr;
+    CloseKey: fn(Ptr);
+    DeleteKey: fn(Ptr) -> c_int;
+    ListPush: fn(Ptr, c_int, Ptr) -> c_int;
+    pando_guide_abi: fn() -> u32;
+    pando_guide_prefetch: fn(*const Range, usize) -> usize;
+    pando_guide_request: fn();
+}
