@@ -6,7 +6,7 @@
 #include "reply.h"
 
 #define REFUSE 100 /* above every action */
-#define SEEN_STEP 500000000ull /* how exactly it is known when a flow was last seen, in ns */
+#define SEEN_STEP 64 /* how exactly it is known when a flow was last seen, in ticks */
 
 union flow_any {
 	struct flow_key four;
@@ -17,18 +17,19 @@ inlined void flow_key_of(union flow_any *k, const __u32 *client, const __u32 *vi
 {
 	if (six) {
 		copy(k->six.client, client, 1);
-		copy(k->six.vip, vip, 1);
+		k->six.vip[0] = vip[2];
+		k->six.vip[1] = vip[3];
 		k->six.client_port = client_port;
 		k->six.port = port;
 		k->six.protocol = protocol;
 		__builtin_memset(k->six.pad, 0, sizeof(k->six.pad));
 	} else {
 		k->four.client = client[0];
-		k->four.vip = vip[0];
 		k->four.client_port = client_port;
 		k->four.port = port;
+		k->four.vip = vip[0] >> 16; /* in network order, on a little-endian machine */
 		k->four.protocol = protocol;
-		__builtin_memset(k->four.pad, 0, sizeof(k->four.pad));
+		k->four.pad = 0;
 	}
 }
 
@@ -191,7 +192,7 @@ cold int start(struct __sk_buff *skb, struct packet *p, __u32 six)
 	if (!e || !target)
 		return REFUSE + (opens ? DROP_NO_ENDPOINT : DROP_NO_FLOW);
 	if (n == now) {
-		struct flow f = {.endpoint = slot, .epoch = e->epoch, .target = *target, .seen = bpf_ktime_get_coarse_ns()};
+		struct flow f = {.endpoint = slot, .epoch = e->epoch, .target = *target, .seen = bpf_jiffies64()};
 		f.flags = opens ? 0 : FLOW_ESTABLISHED;
 		if (six) {
 			flow_key_of(&k, p->src, p->dst, p->sport, p->dport, p->protocol, 1);
@@ -247,7 +248,7 @@ inlined int steer(struct __sk_buff *skb, struct packet *p, int six, __u64 back)
 			f->flags = flags;
 	}
 	if (!opens) {
-		__u64 now = bpf_ktime_get_coarse_ns();
+		__u64 now = bpf_jiffies64(); /* a load; the clock would cost 20 ns */
 		if (now - f->seen > SEEN_STEP)
 			f->seen = now;
 	}

@@ -48,18 +48,20 @@ struct port_key {
 	__u8 goes;
 };
 
+/* A key of the connection table has of the VIP only what tells it from other VIPs (they share a /16 and a /64): a word less to
+ * hash for every packet. */
 struct flow_key {
 	__u32 client;
-	__u32 vip;
 	__u16 client_port;
 	__u16 port;
+	__u16 vip; /* its last two bytes */
 	__u8 protocol;
-	__u8 pad[3];
+	__u8 pad;
 };
 
 struct flow_key6 {
 	__u32 client[4];
-	__u32 vip[4];
+	__u32 vip[2]; /* its last eight bytes */
 	__u16 client_port;
 	__u16 port;
 	__u8 protocol;
@@ -79,7 +81,7 @@ struct flow {
 #endif
 	__u16 target;
 	__u16 pad;
-	__u64 seen; /* coarse nanoseconds since boot; of a TCP flow that is not established: its first packet */
+	__u64 seen; /* when, in ticks; of a TCP flow that is not established: its first packet */
 };
 
 /* A datagram in pieces. Only the first has ports; the others follow it. */

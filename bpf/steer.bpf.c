@@ -218,6 +218,13 @@ int from_instance(struct __sk_buff *skb)
 	return drop(DROP_CHATTER);
 }
 
+/* ticks tells user space the time as the connection table has it. */
+SEC("tc")
+int ticks(struct __sk_buff *skb)
+{
+	return bpf_jiffies64();
+}
+
 /* nothing is the program that every measurement is held against. */
 SEC("tc")
 int nothing(struct __sk_buff *skb)

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -49,6 +50,7 @@ type Driver struct {
 	Config
 	objects steerObjects
 	cpus    int
+	tick    time.Duration
 	mu      sync.Mutex
 	index   *index
 	netns   map[uint32]string // of the endpoints that were published, by slot
@@ -71,6 +73,9 @@ func Open(c Config) (*Driver, error) {
 	d := &Driver{Config: c, netns: map[uint32]string{}, filled: map[pando.ServiceKey]bool{}, filledFrom: map[pando.InstanceID]int{}}
 	var err error
 	if d.cpus, err = ebpf.PossibleCPU(); err != nil {
+		return nil, fmt.Errorf("open steering: %w", err)
+	}
+	if d.tick, err = tick(); err != nil {
 		return nil, fmt.Errorf("open steering: %w", err)
 	}
 	if err := d.takeUp(); err != nil {

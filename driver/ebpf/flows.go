@@ -2,6 +2,7 @@ package ebpf
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -35,37 +36,61 @@ func (e entry) socket() connection {
 
 func key4(e entry) steerFlowKey {
 	return steerFlowKey{
-		Client: native(e.client.Addr()), Vip: native(e.vip.Addr()),
+		Client: native(e.client.Addr()), Vip: vipOf(e.vip.Addr()),
 		ClientPort: network(e.client.Port()), Port: network(e.vip.Port()), Protocol: e.protocol,
 	}
 }
 
 func key6(e entry) steerFlowKey6 {
 	return steerFlowKey6{
-		Client: words(e.client.Addr()), Vip: words(e.vip.Addr()),
+		Client: words(e.client.Addr()), Vip: vip6Of(e.vip.Addr()),
 		ClientPort: network(e.client.Port()), Port: network(e.vip.Port()), Protocol: e.protocol,
 	}
 }
 
-func monotonic() (uint64, error) {
+// A key has of the VIP only what tells it from other VIPs (bpf/pando.h).
+func vipOf(a netip.Addr) uint16 { return uint16(native(a) >> 16) }
+
+func vip6Of(a netip.Addr) [2]uint32 { w := words(a); return [2]uint32{w[2], w[3]} }
+
+func vipAt(n uint16) netip.Addr {
+	return address(native(pando.VIPs4.Addr())&0xffff | uint32(n)<<16)
+}
+
+func vip6At(n [2]uint32) netip.Addr {
+	w := words(pando.VIPs6.Addr())
+	return address6([4]uint32{w[0], w[1], n[0], n[1]})
+}
+
+// now is the time in ticks, as the programs write it.
+func (d *Driver) now() (uint32, error) {
+	now, err := d.objects.Ticks.Run(&ebpf.RunOptions{Data: make([]byte, 14), Repeat: 1})
+	if err != nil {
+		return 0, fmt.Errorf("ask the kernel for its ticks: %w", err)
+	}
+	return now, nil
+}
+
+// tick is how long one takes: the resolution of the clock that only advances with them.
+func tick() (time.Duration, error) {
 	var ts unix.Timespec
-	err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &ts)
-	return uint64(ts.Nano()), err
+	err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &ts)
+	return time.Duration(ts.Nano()), err
 }
 
 // eachFlow reads the connection table while it is in use.
 func (d *Driver) eachFlow(f func(entry)) error {
-	now, err := monotonic()
+	now, err := d.now()
 	if err != nil {
 		return err
 	}
-	idle := func(v steerFlow) time.Duration { return time.Duration(max(now, v.Seen) - v.Seen) }
+	idle := func(v steerFlow) time.Duration { return time.Duration(max(0, int32(now-uint32(v.Seen)))) * d.tick }
 	return errors.Join(
 		each(d.objects.Flows, func(k steerFlowKey, v steerFlow) {
-			f(entry{netip.AddrPortFrom(address(k.Client), network(k.ClientPort)), netip.AddrPortFrom(address(k.Vip), network(k.Port)), k.Protocol, v, idle(v)})
+			f(entry{netip.AddrPortFrom(address(k.Client), network(k.ClientPort)), netip.AddrPortFrom(vipAt(k.Vip), network(k.Port)), k.Protocol, v, idle(v)})
 		}),
 		each(d.objects.Flows6, func(k steerFlowKey6, v steerFlow) {
-			f(entry{netip.AddrPortFrom(address6(k.Client), network(k.ClientPort)), netip.AddrPortFrom(address6(k.Vip), network(k.Port)), k.Protocol, v, idle(v)})
+			f(entry{netip.AddrPortFrom(address6(k.Client), network(k.ClientPort)), netip.AddrPortFrom(vip6At(k.Vip), network(k.Port)), k.Protocol, v, idle(v)})
 		}),
 	)
 }
@@ -109,7 +134,7 @@ func (d *Driver) takeOver(service uint32, t pando.SteeringTable) error {
 	if !d.fresh || d.filled[t.Service] {
 		return nil
 	}
-	now, err := monotonic()
+	now, err := d.now()
 	if err != nil {
 		return err
 	}
@@ -129,7 +154,7 @@ func (d *Driver) takeOver(service uint32, t pando.SteeringTable) error {
 				continue
 			}
 			e := entry{client: c.client, vip: netip.AddrPortFrom(c.local.Addr(), network(published)), protocol: c.protocol}
-			e.flow = steerFlow{Endpoint: slot, Epoch: at.Epoch, Target: network(c.local.Port()), Seen: now}
+			e.flow = steerFlow{Endpoint: slot, Epoch: at.Epoch, Target: network(c.local.Port()), Seen: uint64(now)}
 			if established {
 				e.flow.Flags = flowEstablished
 			}

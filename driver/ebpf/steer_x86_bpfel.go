@@ -42,17 +42,17 @@ type steerFlow struct {
 type steerFlowKey struct {
 	_          structs.HostLayout
 	Client     uint32
-	Vip        uint32
 	ClientPort uint16
 	Port       uint16
+	Vip        uint16
 	Protocol   uint8
-	Pad        [3]uint8
+	Pad        uint8
 }
 
 type steerFlowKey6 struct {
 	_          structs.HostLayout
 	Client     [4]uint32
-	Vip        [4]uint32
+	Vip        [2]uint32
 	ClientPort uint16
 	Port       uint16
 	Protocol   uint8
@@ -146,6 +146,7 @@ const (
 	steerProgFromInstance = "from_instance"
 	steerProgFromOutside  = "from_outside"
 	steerProgNothing      = "nothing"
+	steerProgTicks        = "ticks"
 	steerVarGateway       = "gateway"
 	steerVarGateway6      = "gateway6"
 	steerVarMigrating     = "migrating"
@@ -200,6 +201,7 @@ type steerProgramSpecs struct {
 	FromInstance *ebpf.ProgramSpec `ebpf:"from_instance"`
 	FromOutside  *ebpf.ProgramSpec `ebpf:"from_outside"`
 	Nothing      *ebpf.ProgramSpec `ebpf:"nothing"`
+	Ticks        *ebpf.ProgramSpec `ebpf:"ticks"`
 }
 
 // steerMapSpecs contains maps before they are loaded into the kernel.
@@ -312,6 +314,7 @@ type steerPrograms struct {
 	FromInstance *ebpf.Program `ebpf:"from_instance"`
 	FromOutside  *ebpf.Program `ebpf:"from_outside"`
 	Nothing      *ebpf.Program `ebpf:"nothing"`
+	Ticks        *ebpf.Program `ebpf:"ticks"`
 }
 
 func (p *steerPrograms) Close() error {
@@ -320,6 +323,7 @@ func (p *steerPrograms) Close() error {
 		p.FromInstance,
 		p.FromOutside,
 		p.Nothing,
+		p.Ticks,
 	)
 }
 

@@ -212,9 +212,9 @@ func (s *stand) sweep(t *testing.T) pando.SweepReport {
 // eventually waits until a condition holds.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(wait); !holds(); {
+	for deadline := time.Now().Add(3 * wait); !holds(); {
 		if time.Now().After(deadline) {
-			t.Fatalf("after %s still not: %s", wait, what)
+			t.Fatalf("after %s still not: %s", 3*wait, what)
 		}
 	}
 }
