@@ -97,10 +97,12 @@ struct pando_ctx {
 #define PANDO_OFFSET(pointer) ((uint32_t)(uintptr_t)(pointer))
 #define PANDO_EXPORT(name) __attribute__((export_name(#name), visibility("default")))
 #define PANDO_SYMBOL(name) name
+#define PANDO_DEFINE_AREA_BYTES _Static_assert(1, "")
 #else /* compiled for the host, as the wasm's twin: offsets count from the function's own area */
 #define PANDO_AT(offset) (PANDO_SYMBOL(pando_area) + (offset))
 #define PANDO_OFFSET(pointer) ((uint32_t)((uint8_t *)(pointer)-PANDO_SYMBOL(pando_area)))
 #define PANDO_EXPORT(name)
+#define PANDO_DEFINE_AREA_BYTES const uint32_t PANDO_SYMBOL(pando_area_bytes) = sizeof(PANDO_SYMBOL(pando_area))
 #define PANDO_SYMBOL_2(prefix, name) prefix##_##name
 #define PANDO_SYMBOL_1(prefix, name) PANDO_SYMBOL_2(prefix, name)
 #define PANDO_SYMBOL(name) PANDO_SYMBOL_1(PANDO_TWIN, name)
@@ -108,6 +110,7 @@ struct pando_ctx {
 #define PANDO_CONFIG_BYTES 4096
 #endif
 extern uint8_t PANDO_SYMBOL(pando_area)[];
+extern const uint32_t PANDO_SYMBOL(pando_area_bytes);
 #endif
 
 #ifndef PANDO_CONFIG_BYTES
@@ -170,7 +173,8 @@ static inline int pando_event(struct pando_ctx *ctx, uint32_t code)
 		uint8_t slots[PANDO_BATCH_PACKETS * ((sizeof(state_type) + 7) / 8 * 8)] __attribute__((aligned(8)));   \
 		uint8_t config[PANDO_CONFIG_BYTES] __attribute__((aligned(8)));                                        \
 	};                                                                                                             \
-	uint8_t PANDO_SYMBOL(pando_area)[sizeof(struct PANDO_SYMBOL(pando_layout))] __attribute__((aligned(64)))
+	uint8_t PANDO_SYMBOL(pando_area)[sizeof(struct PANDO_SYMBOL(pando_layout))] __attribute__((aligned(64)));      \
+	PANDO_DEFINE_AREA_BYTES
 
 #define PANDO_LAYOUT ((struct PANDO_SYMBOL(pando_layout) *)PANDO_SYMBOL(pando_area))
 

@@ -131,6 +131,11 @@ impl Descriptor {
         })
     }
 
+    /// Offset of the buffer for the configuration.
+    pub fn config_at(&self) -> usize {
+        self.config
+    }
+
     /// Offset of a slot of state.
     pub(crate) fn slot(&self, slot: usize) -> usize {
         self.slots + slot * self.state_bytes.next_multiple_of(8)

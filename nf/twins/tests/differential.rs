@@ -1,0 +1,140 @@
+//! Each function as WebAssembly against its twin: the same packets, the same output, state, events and leases.
+
+mod modules;
+
+use pando_twins::Twin;
+use pando_unit::chain::{Arrival, Chain, Event, Fate, Policy, Stage};
+use pando_unit::executor::Executor;
+use pando_unit::leases::Leases;
+use pando_unit::module::{Limits, Runtime};
+use pando_unit::{checksum, rules};
+use proptest::prelude::*;
+
+/// A packet of one of a few flows, so that state, replies and batches with several packets of a flow are frequent.
+#[derive(Clone, Debug)]
+struct Step {
+    client: u8,
+    reply: bool,
+    tcp: bool,
+    payload: Vec<u8>,
+    flip: Option<(usize, u8)>,
+    cut: Option<usize>,
+    pause_ns: u32,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let payload = proptest::collection::vec(prop_oneof![Just(b'a'), Just(b'b'), Just(b'c'), any::<u8>()], 0..40);
+    let flip = proptest::option::weighted(0.2, (12..60usize, any::<u8>()));
+    let cut = proptest::option::weighted(0.1, 0..60usize);
+    (0..6u8, any::<bool>(), any::<bool>(), payload, flip, cut, 0..50_000_000u32)
+        .prop_map(|(client, reply, tcp, payload, flip, cut, pause_ns)| Step { client, reply, tcp, payload, flip, cut, pause_ns })
+}
+
+fn frame(step: &Step, sequence: &mut u32) -> Vec<u8> {
+    let mut f = modules::udp(step.client.into(), &step.payload);
+    if step.tcp {
+        let mut head = vec![f[34], f[35], 0, 80];
+        head.extend(sequence.to_be_bytes());
+        head.extend([0, 0, 0, 0, 0x50, 0x18, 1, 0, 0, 0, 0, 0]);
+        *sequence = sequence.wrapping_add(step.payload.len() as u32);
+        f.splice(34..42, head);
+        f[23] = 6;
+        let total = (f.len() - 14) as u16;
+        f[16..18].copy_from_slice(&total.to_be_bytes());
+    }
+    if step.reply {
+        for (a, b) in [(26, 30), (27, 31), (28, 32), (29, 33), (34, 36), (35, 37)] {
+            f.swap(a, b);
+        }
+    }
+    if let Some((at, with)) = step.flip
+        && at < f.len()
+    {
+        f[at] ^= with;
+    }
+    f.truncate(step.cut.unwrap_or(f.len()));
+    f
+}
+
+type Outcome = (Vec<(Fate, Vec<u8>)>, Vec<(String, Vec<u8>)>, Vec<Event>, usize);
+
+fn outcome<E: Executor>(executor: E, frames: &[(Vec<u8>, u64)]) -> Outcome {
+    let mut chain = Chain::new(vec![Stage::new(executor, Leases::new(5000..=5003))], Policy { flows_max: 5, ..Policy::default() });
+    let arrivals: Vec<Arrival> = frames.iter().map(|(frame, time_ns)| Arrival { frame, time_ns: *time_ns }).collect();
+    let (mut at, mut outputs) = (0, Vec::new());
+    while at < arrivals.len() {
+        let count = chain.process(&arrivals[at..]);
+        outputs.extend(chain.outputs(&arrivals[at..]).map(|(fate, bytes)| (fate, bytes.to_vec())));
+        at += count;
+    }
+    let mut states: Vec<_> =
+        chain.flows.ids().map(|id| (format!("{:?}", chain.flows.flow(id).key), chain.flows.whole_state(id).to_vec())).collect();
+    states.sort();
+    (outputs, states, std::mem::take(&mut chain.events), chain.leases_free(0))
+}
+
+fn same(name: &str, configuration: &[u8], steps: &[Step]) -> Outcome {
+    let (mut sequence, mut time_ns) = (7, 0);
+    let frames: Vec<(Vec<u8>, u64)> = steps
+        .iter()
+        .map(|s| {
+            time_ns += u64::from(s.pause_ns);
+            (frame(s, &mut sequence), time_ns)
+        })
+        .collect();
+    let path = format!("{}/../functions/{name}/{name}.wasm", env!("CARGO_MANIFEST_DIR"));
+    let wasm = Runtime::new(Limits::default(), 2).load(path.as_ref(), configuration).unwrap();
+    let with_walls = outcome(wasm, &frames);
+    assert_eq!(with_walls, outcome(Twin::new(name, configuration), &frames), "{name}");
+    with_walls
+}
+
+fn ids_configuration() -> Vec<u8> {
+    let text = r#"alert tcp any any -> any any (content:"abca"; sid:1;)
+alert tcp any any -> any any (content:"BBCA"; nocase; sid:2;)
+alert tcp any any -> any any (content:"cabb"; sid:3;)"#;
+    rules::compile(&rules::parse(text, "test").unwrap().patterns).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn nat(steps in proptest::collection::vec(step(), 1..120)) {
+        let (outputs, ..) = same("nat", b"address=203.0.113.7\ninside=10.0.0.0/8\n", &steps);
+        for ((fate, bytes), step) in outputs.iter().zip(&steps) {
+            if *fate == Fate::Passed && step.flip.is_none() && step.cut.is_none() && !step.tcp {
+                prop_assert_eq!(&bytes[26..30], &[203, 0, 113, 7]);
+                prop_assert_ne!(checksum::transport_is_right(bytes), Some(false));
+            }
+        }
+    }
+
+    #[test]
+    fn policer(steps in proptest::collection::vec(step(), 1..120)) {
+        same("policer", b"rate=2000\nburst=200\n", &steps);
+    }
+
+    #[test]
+    fn balancer(steps in proptest::collection::vec(step(), 1..120)) {
+        same("balancer", b"service=192.0.2.9\nservers=10.9.0.1,10.9.0.2,10.9.0.3\n", &steps);
+    }
+
+    #[test]
+    fn whitelister(steps in proptest::collection::vec(step(), 1..120)) {
+        same("whitelister", b"inside=10.0.0.0/8\n", &steps);
+    }
+
+    #[test]
+    fn ids(steps in proptest::collection::vec(step(), 1..120)) {
+        same("ids", &ids_configuration(), &steps);
+    }
+}
+
+/// A content that is cut in two by a packet's end is found, once, and not across a gap.
+#[test]
+fn the_ids_searches_across_packets() {
+    let text = |payload: &[u8]| Step { client: 1, reply: false, tcp: true, payload: payload.to_vec(), flip: None, cut: None, pause_ns: 1 };
+    let (.., events, _) = same("ids", &ids_configuration(), &[text(b"..ab"), text(b"ca.."), text(b"abca"), text(b"bB"), text(b"cA")]);
+    assert_eq!(events.iter().map(|e| e.code).collect::<Vec<_>>(), [1, 2]);
+}
