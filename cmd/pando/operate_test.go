@@ -194,3 +194,17 @@ func TestRestartTouchesNoInstanceAndNoConnection(t *testing.T) {
 		t.Errorf("said %s", got)
 	}
 }
+
+func TestDownRemovesTablesThatNobodyCanOpen(t *testing.T) {
+	p := labtest.Up(t)
+	pins := "/sys/fs/bpf/pando/" + p.Host()
+	p.KillAgent(p.Host())
+	p.Must(p.Host(), "mkdir", pins+"/layout-9999")
+	if got := p.Run(p.Host(), p.Bin, "up", "--data-dir", p.Data(p.Host()), "--host", p.Host()); got.Code == 0 || !strings.Contains(got.Text, "pando down --purge") {
+		t.Errorf("up over tables of a later layout: code %d\n%s", got.Code, got.Text)
+	}
+	p.Down(p.Host(), "--purge")
+	if got := p.Must(p.Host(), "ls", "/sys/fs/bpf"); strings.Contains(got, "pando") {
+		t.Errorf("left behind: %s", got)
+	}
+}

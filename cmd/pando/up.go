@@ -18,6 +18,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/api"
+	"pando.run/pando/driver/ebpf"
 	"pando.run/pando/driver/nftables"
 )
 
@@ -177,11 +178,7 @@ func (o *command) down(ctx context.Context, p place, purge bool) error {
 		err = errors.Join(sandboxes.Purge(ctx), sandboxes.Close())
 	}
 	errs = append(errs, err)
-	steering, err := openSteering(p)
-	if err == nil {
-		err = steering.Purge()
-	}
-	errs = append(errs, err, nftables.Purge(), os.RemoveAll(p.Run))
+	errs = append(errs, ebpf.Purge(p.pins()), nftables.Purge(), os.RemoveAll(p.Run))
 	if purge {
 		errs = append(errs, os.RemoveAll(p.Data))
 	}

@@ -276,14 +276,17 @@ func is(id ebpf.ProgramID, p *ebpf.Program) bool {
 func (d *Driver) Close() error { return d.objects.Close() }
 
 // Purge removes every pin, every program and pando0.
-func (d *Driver) Purge() error {
+func (d *Driver) Purge() error { return errors.Join(d.objects.Close(), Purge(d.PinDir)) }
+
+// Purge removes what a driver pinned in a folder, also one that this build cannot open: another layout, other sizes.
+func Purge(pinDir string) error {
 	var errs []error
-	pins, _ := filepath.Glob(filepath.Join(d.PinDir, "links", "*"))
+	pins, _ := filepath.Glob(filepath.Join(pinDir, "links", "*"))
 	for _, pin := range pins {
 		errs = append(errs, os.Remove(pin))
 	}
-	errs = append(errs, d.objects.Close(), os.RemoveAll(d.PinDir))
-	_ = os.Remove(filepath.Dir(d.PinDir)) // only if no other host's pins are there
+	errs = append(errs, os.RemoveAll(pinDir))
+	_ = os.Remove(filepath.Dir(pinDir)) // only if no other host's pins are there
 	if dev, err := netlink.LinkByName(Device); err == nil {
 		errs = append(errs, netlink.LinkDel(dev))
 	}
