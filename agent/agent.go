@@ -54,7 +54,7 @@ type Agent struct {
 	changed  chan struct{}       // closed and replaced at every change of the world
 	sweep    pando.SweepReport
 	swept    time.Time
-	sweeping sync.Mutex
+	sweeping turn
 	wg       sync.WaitGroup
 	ctx      context.Context // of Run
 }
@@ -64,7 +64,7 @@ func New(c Config) *Agent {
 	return &Agent{
 		Config: c, world: pando.NewWorld(), runners: map[pando.InstanceID]*runner{},
 		found: map[pando.InstanceID]pando.Sandbox{}, repos: map[pando.ServiceKey]*repo{},
-		changed: make(chan struct{}),
+		changed: make(chan struct{}), sweeping: newTurn(),
 	}
 }
 
@@ -241,7 +241,7 @@ func (a *Agent) commit(ctx context.Context, t pando.Txn) (pando.StoreRevision, e
 // repo is the state of one service on this host.
 type repo struct {
 	*state.Repo
-	push sync.Mutex // one merge into main at a time
+	push turn // one merge into main at a time
 }
 
 func (a *Agent) repo(s pando.ServiceKey) *repo {
@@ -250,7 +250,7 @@ func (a *Agent) repo(s pando.ServiceKey) *repo {
 	r, ok := a.repos[s]
 	if !ok {
 		spec, _ := a.world.SpecOf(s, a.world.Services[s].V.Target)
-		r = &repo{Repo: state.Open(a.Objects, s, spec.State)}
+		r = &repo{Repo: state.Open(a.Objects, s, spec.State), push: newTurn()}
 		a.repos[s] = r
 	}
 	return r

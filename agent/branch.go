@@ -112,8 +112,10 @@ func (a *Agent) StatePush(ctx context.Context, i pando.InstanceID) (pando.MergeR
 // a crash after it leaves a branch that main already contains, and merging that again changes nothing.
 func (a *Agent) push(ctx context.Context, r *runner) (pando.MergeResult, error) {
 	repo := a.repo(r.service)
-	repo.push.Lock()
-	defer repo.push.Unlock()
+	if err := repo.push.take(ctx); err != nil {
+		return pando.MergeResult{}, err
+	}
+	defer repo.push.give()
 	for {
 		a.mu.Lock()
 		head, news := a.world.Heads[r.service], a.changed

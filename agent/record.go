@@ -16,7 +16,7 @@ type recorder struct {
 	mu      sync.Mutex
 	steps   []step // not yet written, oldest first
 	nudge   chan struct{}
-	writing sync.Mutex
+	writing turn
 	done    chan struct{}
 	once    sync.Once
 }
@@ -29,7 +29,7 @@ type step struct {
 }
 
 func newRecorder(r *runner) *recorder {
-	return &recorder{r: r, nudge: make(chan struct{}, 1), done: make(chan struct{})}
+	return &recorder{r: r, nudge: make(chan struct{}, 1), writing: newTurn(), done: make(chan struct{})}
 }
 
 func (c *recorder) add(i pando.Instance, because *pando.Decision) {
@@ -68,8 +68,10 @@ func (c *recorder) run(ctx context.Context) {
 
 // flush writes everything that waits. ErrFenced is no reason to try again: a newer agent of this host writes now.
 func (c *recorder) flush(ctx context.Context) error {
-	c.writing.Lock()
-	defer c.writing.Unlock()
+	if err := c.writing.take(ctx); err != nil {
+		return err
+	}
+	defer c.writing.give()
 	for {
 		c.mu.Lock()
 		steps := c.steps

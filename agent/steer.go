@@ -69,8 +69,10 @@ func (a *Agent) sweepNow(ctx context.Context) {
 
 // flows sweeps the connection table, at most once an interval, and returns what is left.
 func (a *Agent) flows(ctx context.Context) map[pando.InstanceID]int {
-	a.sweeping.Lock()
-	defer a.sweeping.Unlock()
+	if a.sweeping.take(ctx) != nil {
+		return nil
+	}
+	defer a.sweeping.give()
 	now := a.Clock.Now()
 	if now.Sub(a.swept) >= sweepDrainInterval {
 		report, err := a.Steering.Sweep(ctx)

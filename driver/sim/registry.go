@@ -11,6 +11,7 @@ package sim
 import (
 	"context"
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -26,9 +27,11 @@ var _ pando.Registry = (*Registry)(nil)
 // Registry keeps records in memory, with the revisions, conditions and fences of the real one.
 type Registry struct {
 	mu       sync.Mutex
-	rand     *rand.Rand
+	seed     uint64
+	drawn    map[string]uint64 // how often something was drawn about a call
 	delayMax time.Duration
 	fault    error
+	lose     float64 // share of the commits whose answer is lost
 	revision pando.StoreRevision
 	records  map[pando.Key]pando.Record
 	history  []pando.Batch // every commit since birth
@@ -38,7 +41,8 @@ type Registry struct {
 // NewRegistry returns an empty registry whose calls and watches take up to delayMax each, as the seed says.
 func NewRegistry(seed uint64, delayMax time.Duration) *Registry {
 	return &Registry{
-		rand:     rand.New(rand.NewPCG(seed, 1)),
+		seed:     seed,
+		drawn:    map[string]uint64{},
 		delayMax: delayMax,
 		records:  map[pando.Key]pando.Record{},
 		changed:  make(chan struct{}),
@@ -51,6 +55,20 @@ func (r *Registry) Fail(err error) {
 	defer r.mu.Unlock()
 	r.fault = err
 	r.wake()
+}
+
+// Lose makes a share of the commits happen without an answer: the writer hears pando.ErrUnavailable and cannot know.
+func (r *Registry) Lose(share float64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lose = share
+}
+
+// History is every commit since birth, in order.
+func (r *Registry) History() []pando.Batch {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.history)
 }
 
 // Depose ends the leadership of a role, or the epoch of a host, as a lost lease does: its fence fails from now on.
@@ -68,12 +86,22 @@ func (r *Registry) wake() {
 	r.changed = make(chan struct{})
 }
 
+// draw returns a number in [0, 1): the nth that is drawn about a call, whatever is drawn about others. The caller holds
+// the lock.
+func (r *Registry) draw(about string) float64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(about))
+	n := r.drawn[about]
+	r.drawn[about]++
+	return rand.New(rand.NewPCG(r.seed^h.Sum64(), n)).Float64()
+}
+
 // travel takes the time that a call or a message is on its way.
-func (r *Registry) travel(ctx context.Context) error {
+func (r *Registry) travel(ctx context.Context, about string) error {
 	r.mu.Lock()
 	var d time.Duration
 	if r.delayMax > 0 {
-		d = time.Duration(r.rand.Int64N(int64(r.delayMax)))
+		d = time.Duration(r.draw(about) * float64(r.delayMax))
 	}
 	r.mu.Unlock()
 	if d == 0 {
@@ -84,7 +112,7 @@ func (r *Registry) travel(ctx context.Context) error {
 
 // Snapshot reads everything under prefix.
 func (r *Registry) Snapshot(ctx context.Context, prefix pando.Key) (pando.Snapshot, error) {
-	if err := r.travel(ctx); err != nil {
+	if err := r.travel(ctx, "read "+string(prefix)); err != nil {
 		return pando.Snapshot{}, err
 	}
 	r.mu.Lock()
@@ -103,7 +131,8 @@ func (r *Registry) Snapshot(ctx context.Context, prefix pando.Key) (pando.Snapsh
 
 // Commit writes a transaction. A fault refuses it before anything is written.
 func (r *Registry) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision, error) {
-	if err := r.travel(ctx); err != nil {
+	about := "commit " + subject(t)
+	if err := r.travel(ctx, about); err != nil {
 		return 0, err
 	}
 	r.mu.Lock()
@@ -130,7 +159,22 @@ func (r *Registry) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision
 	if len(puts) != len(t.Put) || len(puts)+len(t.Delete) == 0 {
 		return 0, fmt.Errorf("%w: a transaction writes each key once, and at least one", pando.ErrInvalid)
 	}
-	return r.write(puts, t.Delete), nil
+	at := r.write(puts, t.Delete)
+	if r.lose > 0 && r.draw("lose "+about) < r.lose {
+		return 0, fmt.Errorf("commit: %w: the answer was lost", pando.ErrUnavailable)
+	}
+	return at, nil
+}
+
+// subject is what a transaction is about: its first key.
+func subject(t pando.Txn) string {
+	for _, v := range t.Put {
+		return string(v.Key())
+	}
+	for _, k := range t.Delete {
+		return string(k)
+	}
+	return ""
 }
 
 func (r *Registry) holds(f pando.Fence) bool { return r.records[f.Key].Created == f.Created }
@@ -175,7 +219,7 @@ func (r *Registry) Watch(ctx context.Context, prefix pando.Key, after pando.Stor
 				if len(b.Changes) == 0 {
 					continue
 				}
-				if r.travel(ctx) != nil || !send(ctx, out, b) {
+				if r.travel(ctx, "watch "+string(b.Changes[0].Key)) != nil || !send(ctx, out, b) {
 					return
 				}
 			}
@@ -234,7 +278,7 @@ func (r *Registry) Lead(ctx context.Context, role, candidate string) (pando.Fenc
 // Join puts the host's record and begins a new epoch of its agent. When ctx ends, the record goes after ttl unless another
 // agent of the host has joined.
 func (r *Registry) Join(ctx context.Context, h pando.Host, ttl time.Duration) (pando.Fence, <-chan struct{}, error) {
-	if err := r.travel(ctx); err != nil {
+	if err := r.travel(ctx, "join "+string(h.Name)); err != nil {
 		return pando.Fence{}, nil, err
 	}
 	value, err := pando.Encode(h)

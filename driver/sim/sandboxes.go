@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"pando.run/pando"
@@ -31,6 +32,7 @@ type Sandboxes struct {
 	run       Application
 	startMax  time.Duration
 	lifeMax   time.Duration
+	born      uint32
 	sandboxes map[pando.InstanceID]*Sandbox
 	steering  *Steering
 }
@@ -66,6 +68,8 @@ func (h *Sandboxes) Start(ctx context.Context, s pando.SandboxSpec) (pando.Sandb
 		return nil, fmt.Errorf("start %s: %w", s.Instance.ID, pando.ErrExists)
 	}
 	alive, kill := context.WithCancelCause(context.Background())
+	h.born++
+	s.Instance.IP4 = netip.AddrFrom4([4]byte{10, 128, byte(h.born >> 8), byte(h.born)})
 	b := &Sandbox{Spec: s, host: h, kill: kill, events: make(chan pando.SandboxEvent, 2), gone: make(chan struct{}), listener: newListener()}
 	h.sandboxes[s.Instance.ID] = b
 	go b.live(alive, h.run, life)
@@ -83,6 +87,17 @@ func (h *Sandboxes) Attach(context.Context) ([]pando.Sandbox, error) {
 	return out, nil
 }
 
+// Reboot ends every program and forgets every sandbox, table and flow, as the end of a kernel does.
+func (h *Sandboxes) Reboot() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for id, b := range h.sandboxes {
+		b.kill(signalled("SIGKILL"))
+		delete(h.sandboxes, id)
+	}
+	h.steering.reboot()
+}
+
 // Sandbox is one instance.
 type Sandbox struct {
 	Spec     pando.SandboxSpec
@@ -90,6 +105,7 @@ type Sandbox struct {
 	kill     context.CancelCauseFunc
 	events   chan pando.SandboxEvent
 	gone     chan struct{} // closes when the program has ended
+	paused   atomic.Pointer[chan struct{}]
 	listener *listener
 }
 
@@ -120,12 +136,37 @@ func (b *Sandbox) Instance() pando.InstanceID        { return b.Spec.Instance.ID
 func (b *Sandbox) Service() pando.ServiceKey         { return b.Spec.Instance.Service }
 func (b *Sandbox) Listener() net.Listener            { return b.listener }
 func (b *Sandbox) Events() <-chan pando.SandboxEvent { return b.events }
-func (b *Sandbox) Pause(context.Context) error       { return nil }
-func (b *Sandbox) Resume(context.Context) error      { return nil }
 func (b *Sandbox) LastLines(int) []string            { return nil }
 
 func (b *Sandbox) Link() pando.Link {
 	return pando.Link{IP4: b.Spec.Instance.IP4, IP6: b.Spec.Instance.IP6, Host: "sim-" + string(b.Instance())}
+}
+
+// Pause makes Awake wait until Resume.
+func (b *Sandbox) Pause(context.Context) error {
+	c := make(chan struct{})
+	b.paused.CompareAndSwap(nil, &c)
+	return nil
+}
+
+// Resume ends a pause.
+func (b *Sandbox) Resume(context.Context) error {
+	if c := b.paused.Swap(nil); c != nil {
+		close(*c)
+	}
+	return nil
+}
+
+// Awake returns at once unless the program is paused; then it returns when it goes on, or ends. A program that wants to be
+// paused calls it wherever it might be.
+func (b *Sandbox) Awake(ctx context.Context) error {
+	if c := b.paused.Load(); c != nil {
+		select {
+		case <-*c:
+		case <-ctx.Done():
+		}
+	}
+	return ctx.Err()
 }
 
 // Stop ends the program and waits for it.
@@ -161,7 +202,7 @@ func (b *Sandbox) Exec(context.Context, []string) (int, []byte, error) {
 }
 
 func (b *Sandbox) Flows(context.Context) (int, error) {
-	return b.host.steering.flowsOf(b.Instance()), nil
+	return b.host.steering.FlowsOf(b.Instance()), nil
 }
 func (b *Sandbox) Usage(context.Context) (pando.Usage, error) { return pando.Usage{PIDs: 1}, nil }
 
@@ -232,7 +273,8 @@ func (s *Steering) Broken() int {
 	return s.broken
 }
 
-func (s *Steering) flowsOf(i pando.InstanceID) int {
+// FlowsOf is how many flows an instance has.
+func (s *Steering) FlowsOf(i pando.InstanceID) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.flows[i]
@@ -259,6 +301,13 @@ func (s *Steering) replace(k pando.ServiceKey, t pando.SteeringTable) {
 		}
 	}
 	s.tables[k] = t
+}
+
+func (s *Steering) reboot() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.tables)
+	clear(s.flows)
 }
 
 // Withdraw forgets a service.

@@ -1,0 +1,194 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/driver/sim"
+)
+
+// ledger is what applications were promised: the lines of commits that were acknowledged, and those that were tried.
+type ledger struct {
+	mu    sync.Mutex
+	acked map[string]bool
+	tried map[string]bool
+}
+
+func newLedger() *ledger { return &ledger{acked: map[string]bool{}, tried: map[string]bool{}} }
+
+func (l *ledger) try(line string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tried[line] = true
+}
+
+func (l *ledger) ack(lines []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, line := range lines {
+		l.acked[line] = true
+	}
+}
+
+// application is one instance's program. What it does is drawn; what it is promised is in the ledger.
+type application struct {
+	h    *host
+	box  *sim.Sandbox
+	id   pando.InstanceID
+	dice *rand.Rand
+
+	mu      sync.Mutex
+	drained bool
+}
+
+// Environment of a spec that makes its programs behave.
+const (
+	envBroken  = "BROKEN"  // exits at once
+	envSilent  = "SILENT"  // is never ready
+	envLazy    = "LAZY"    // reads no events and never leaves by itself
+	envNoState = "NOSTATE" // writes no state
+)
+
+func (h *host) program(ctx context.Context, box *sim.Sandbox) int {
+	p := &application{h: h, box: box, id: box.Instance(), dice: h.c.dice(string(box.Instance()), 0)}
+	env := box.Spec.Spec.Environment
+	if env[envBroken] != "" && p.dice.IntN(3) > 0 {
+		return 1
+	}
+	if p.pause(ctx, 40*time.Millisecond) != nil {
+		return 0
+	}
+	if env[envSilent] == "" {
+		for p.h.ask(ctx, func(ctx context.Context, s pando.Self) error { return s.Ready(ctx, p.id) }) != nil {
+			if p.pause(ctx, 50*time.Millisecond) != nil {
+				return 0
+			}
+		}
+	}
+	if env[envLazy] == "" {
+		h.c.go_(func() { p.listen(ctx) })
+	}
+	for p.pause(ctx, 400*time.Millisecond) == nil {
+		p.step(ctx)
+	}
+	return 0
+}
+
+// pause waits up to most, and as long as the sandbox is paused.
+func (p *application) pause(ctx context.Context, most time.Duration) error {
+	if err := pando.Sleep(ctx, pando.WallClock{}, time.Duration(1+p.dice.Int64N(int64(most)))); err != nil {
+		return err
+	}
+	return p.box.Awake(ctx)
+}
+
+// listen follows the instance's events, and again when its agent was away.
+func (p *application) listen(ctx context.Context) {
+	for ctx.Err() == nil {
+		_ = p.h.ask(ctx, func(_ context.Context, s pando.Self) error {
+			_, life, err := p.h.self()
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			defer context.AfterFunc(life, cancel)()
+			events, err := s.Events(ctx, p.id, 0)
+			if err != nil {
+				return err
+			}
+			for e := range events {
+				if e.Kind == pando.EventDrained {
+					p.setDrained()
+				}
+			}
+			return nil
+		})
+		if pando.Sleep(ctx, pando.WallClock{}, 30*time.Millisecond) != nil {
+			return
+		}
+	}
+}
+
+func (p *application) setDrained() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.drained = true
+}
+
+func (p *application) leaving() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.drained
+}
+
+// step does one thing that an application does.
+func (p *application) step(ctx context.Context) {
+	roll := p.dice.IntN(100)
+	if p.leaving() {
+		p.leave(ctx)
+		return
+	}
+	quiet := p.h.c.isQuiet()
+	lazy := p.box.Spec.Spec.Environment[envLazy] != ""
+	switch {
+	case roll < 55:
+		p.write(ctx)
+	case roll < 70:
+		p.merge(ctx, pando.Self.StatePush)
+	case roll < 76:
+		p.merge(ctx, pando.Self.StatePull)
+	case quiet, lazy:
+	case roll < 90:
+		ask := pando.Ask{Reason: "load", Wait: p.dice.IntN(4) == 0}
+		_ = p.h.ask(ctx, func(ctx context.Context, s pando.Self) error { _, err := s.Replicate(ctx, p.id, ask); return err })
+	default:
+		_ = p.h.ask(ctx, func(ctx context.Context, s pando.Self) error {
+			_, err := s.Halt(ctx, p.id, pando.Ask{Reason: "idle"})
+			return err
+		})
+	}
+}
+
+// write puts some lines into the log, counts each, and commits: all in one life of the agent, as one connection is.
+func (p *application) write(ctx context.Context) {
+	if p.box.Spec.Spec.Environment[envNoState] != "" {
+		return
+	}
+	var lines []string
+	err := p.h.ask(ctx, func(ctx context.Context, s pando.Self) error {
+		for n := range 1 + p.dice.IntN(3) {
+			line := fmt.Sprintf("%s-%d-%d", p.id, time.Now().UnixNano(), n)
+			p.h.c.ledger.try(line)
+			if err := errors.Join(s.StatePatch(ctx, p.id, "log", []byte(line)), s.StatePatch(ctx, p.id, "hits", []byte("1"))); err != nil {
+				return err
+			}
+			lines = append(lines, line)
+		}
+		_, err := s.StateCommit(ctx, p.id, "lines")
+		return err
+	})
+	if err == nil {
+		p.h.c.ledger.ack(lines)
+	}
+}
+
+func (p *application) merge(ctx context.Context, f func(pando.Self, context.Context, pando.InstanceID) (pando.MergeResult, error)) {
+	_ = p.h.ask(ctx, func(ctx context.Context, s pando.Self) error { _, err := f(s, ctx, p.id); return err })
+}
+
+// leave merges and dies. A refusal or a fault is tried again at the next step.
+func (p *application) leave(ctx context.Context) {
+	_ = p.h.ask(ctx, func(ctx context.Context, s pando.Self) error {
+		if _, err := s.StatePush(ctx, p.id); err != nil {
+			return err
+		}
+		_, err := s.Die(ctx, p.id, pando.Ask{Reason: "drained and merged"})
+		return err
+	})
+}

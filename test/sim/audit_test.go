@@ -1,0 +1,206 @@
+package sim
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/scale"
+)
+
+// audit replays everything that was ever written and holds it against the rules.
+type audit struct {
+	t       *testing.T
+	world   *pando.World
+	ended   map[pando.InstanceID]bool // their records are gone
+	service []pando.Service           // every version of it, in order
+	seen    []time.Time               // when each was the newest
+	hosts   time.Time                 // of the last change of who is there
+	grants  map[pando.ServiceKey][]time.Time
+	faults  int
+}
+
+func newAudit(t *testing.T) *audit {
+	return &audit{t: t, world: pando.NewWorld(), ended: map[pando.InstanceID]bool{}, grants: map[pando.ServiceKey][]time.Time{}}
+}
+
+func (a *audit) fail(at pando.StoreRevision, format string, args ...any) {
+	if a.faults++; a.faults < 20 {
+		a.t.Errorf("store revision %d: "+format, append([]any{at}, args...)...)
+	}
+}
+
+func (a *audit) replay(history []pando.Batch) {
+	for _, b := range history {
+		for _, r := range b.Changes {
+			if r.Value == nil {
+				a.deleted(r)
+				continue
+			}
+			v, err := pando.DecodeAny(r)
+			if err != nil {
+				a.fail(b.Revision, "%v", err)
+				continue
+			}
+			switch v := v.(type) {
+			case pando.Intent:
+				a.intent(b.Revision, v)
+			case pando.Instance:
+				a.instance(b.Revision, v)
+			case pando.Decision:
+				if v.Reason == "" {
+					a.fail(b.Revision, "decision %s (%s) has no reason", v.ID, v.Kind)
+				}
+			}
+		}
+		before := a.capacity()
+		if err := a.world.Apply(b.Changes, b.Revision); err != nil {
+			a.fail(b.Revision, "%v", err)
+		}
+		a.bounds(b, before)
+	}
+}
+
+func (a *audit) deleted(r pando.Record) {
+	if r.Key.Kind() == pando.KindInstance {
+		parts := strings.Split(string(r.Key), "/")
+		a.ended[pando.InstanceID(parts[len(parts)-1])] = true
+	}
+}
+
+// intent checks that history only grows, by legal steps with reasons.
+func (a *audit) intent(at pando.StoreRevision, v pando.Intent) {
+	was := a.world.Intents[v.ID].V.History
+	if len(was) > len(v.History) {
+		a.fail(at, "intent %s forgot steps: %v became %v", v.ID, was, v.History)
+		return
+	}
+	var state pando.IntentState
+	for n, step := range v.History {
+		if n < len(was) && was[n] != step && !was[n].At.Equal(step.At) {
+			a.fail(at, "intent %s: step %d changed from %v to %v", v.ID, n, was[n], step)
+		}
+		if state != "" && !state.May(step.State) {
+			a.fail(at, "intent %s: %s became %s", v.ID, state, step.State)
+		}
+		if step.Reason == "" {
+			a.fail(at, "intent %s: %s has no reason", v.ID, step.State)
+		}
+		state = step.State
+	}
+	if v.State != state {
+		a.fail(at, "intent %s is %s, its history ends with %s", v.ID, v.State, state)
+	}
+	if len(was) < len(v.History) && v.By.Kind != pando.AskerControl && v.Verb == pando.VerbReplicate {
+		for _, step := range v.History[len(was):] {
+			if step.State == pando.IntentGranted {
+				a.granted(at, v, step.At)
+			}
+		}
+	}
+}
+
+// granted holds a grant against the budget of its second.
+func (a *audit) granted(at pando.StoreRevision, v pando.Intent, when time.Time) {
+	spec, ok := a.world.SpecOf(v.Service, a.world.Services[v.Service].V.Target)
+	if !ok || spec.Scale.RatePerSecond == 0 {
+		return
+	}
+	recent := []time.Time{when}
+	for _, g := range a.grants[v.Service] {
+		if when.Sub(g) < time.Second {
+			recent = append(recent, g)
+		}
+	}
+	if float64(len(recent)) > max(1, spec.Scale.RatePerSecond) {
+		a.fail(at, "%d grants within a second, the budget is %g", len(recent), spec.Scale.RatePerSecond)
+	}
+	a.grants[v.Service] = recent
+}
+
+// instance checks that a record comes to its phase by a legal way; an agent may record several steps in one.
+func (a *audit) instance(at pando.StoreRevision, v pando.Instance) {
+	if a.ended[v.ID] {
+		a.fail(at, "instance %s came back as %s after its end", v.ID, v.Phase)
+	}
+	was, ok := a.world.Instances[v.ID]
+	switch {
+	case !ok && v.Phase != pando.PhasePlaced:
+		a.fail(at, "instance %s was born %s", v.ID, v.Phase)
+	case ok && was.V.Phase != v.Phase && !reaches(was.V.Phase, v.Phase):
+		a.fail(at, "instance %s: %s became %s", v.ID, was.V.Phase, v.Phase)
+	case v.Reason == "":
+		a.fail(at, "instance %s is %s without a reason", v.ID, v.Phase)
+	}
+}
+
+func reaches(p, q pando.Phase) bool {
+	seen := map[pando.Phase]bool{p: true}
+	for queue := []pando.Phase{p}; len(queue) > 0; queue = queue[1:] {
+		for next := range phases {
+			if !seen[next] && queue[0].May(next) {
+				if next == q {
+					return true
+				}
+				seen[next] = true
+				queue = append(queue, next)
+			}
+		}
+	}
+	return false
+}
+
+var phases = map[pando.Phase]bool{
+	pando.PhasePlaced: true, pando.PhaseStarting: true, pando.PhaseWarm: true, pando.PhaseReady: true, pando.PhaseInRotation: true,
+	pando.PhaseDraining: true, pando.PhaseDrained: true, pando.PhaseFailed: true, pando.PhaseMerged: true, pando.PhaseDead: true,
+}
+
+func (a *audit) capacity() map[pando.ServiceKey]int {
+	out := map[pando.ServiceKey]int{}
+	for k := range a.world.Services {
+		out[k] = scale.Capacity(a.reachable(k))
+	}
+	return out
+}
+
+func (a *audit) reachable(k pando.ServiceKey) []pando.Instance {
+	var out []pando.Instance
+	for _, i := range a.world.Of(k) {
+		if _, alive := a.world.Hosts[i.Host]; alive || len(a.world.Hosts) == 0 {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+// bounds checks that no commit adds capacity beyond what the service's record of that moment allows. Capacity that comes
+// back with its host, or that a lowered bound leaves over, is no fault; control sheds it.
+func (a *audit) bounds(b pando.Batch, before map[pando.ServiceKey]int) {
+	for _, r := range b.Changes {
+		if r.Key.Kind() == pando.KindHost {
+			return
+		}
+	}
+	for k, n := range a.capacity() {
+		if n <= before[k] {
+			continue
+		}
+		svc := a.world.Services[k].V
+		spec, ok := a.world.SpecOf(k, svc.Target)
+		if !ok {
+			continue
+		}
+		most, why := spec.Scale.Max, fmt.Sprintf("max %d", spec.Scale.Max)
+		if svc.Pin != nil {
+			most, why = max(most, svc.Pin.Instances), fmt.Sprintf("%s, a pin of %d", why, svc.Pin.Instances)
+		}
+		if svc.Target != svc.Current {
+			most, why = max(most, svc.Rolling)+spec.Rollout.Surge, fmt.Sprintf("%s, rolling %d with surge %d", why, svc.Rolling, spec.Rollout.Surge)
+		}
+		if n > most {
+			a.fail(b.Revision, "%s grew from %d to %d instances (%s)", k, before[k], n, why)
+		}
+	}
+}

@@ -1,0 +1,249 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/agent"
+	"pando.run/pando/control"
+	"pando.run/pando/driver/sim"
+)
+
+// cluster is everything that one run has.
+type cluster struct {
+	t        *testing.T
+	seed     uint64
+	ctx      context.Context
+	registry *sim.Registry
+	ids      *sim.IDs
+	peers    *sim.Peers
+	hosts    []*host
+	controls []*process
+	front    *control.Control // answers operators; it never leads
+	ledger   *ledger
+	wg       sync.WaitGroup
+	log      *slog.Logger
+
+	mu      sync.Mutex
+	quiet   bool // applications ask for nothing more
+	starts  map[pando.InstanceID]int
+	intents map[pando.IntentID]int // starts per intent
+	cut     []string               // flows that a table took from a living instance
+}
+
+// dice are the random numbers of one actor: the same for the same seed, whatever the others do.
+func (c *cluster) dice(actor string, n uint64) *rand.Rand {
+	h := c.seed * 0x9e3779b97f4a7c15
+	for _, b := range []byte(actor) {
+		h = (h ^ uint64(b)) * 1099511628211
+	}
+	return rand.New(rand.NewPCG(h, n))
+}
+
+func (c *cluster) go_(f func()) {
+	c.wg.Add(1)
+	go func() {
+		defer c.wg.Done()
+		f()
+	}()
+}
+
+// process is one daemon through all of its lives.
+type process struct {
+	name string
+	c    *cluster
+	boot func(ctx context.Context, m *mortal, life int) func(context.Context) error
+
+	mu    sync.Mutex
+	life  int
+	now   *mortal
+	ended chan struct{}
+	ctx   context.Context
+}
+
+// start begins the next life.
+func (p *process) start() {
+	ctx, cancel := context.WithCancel(p.c.ctx)
+	m := &mortal{kill: cancel}
+	p.mu.Lock()
+	p.life++
+	p.now, p.ended, p.ctx = m, make(chan struct{}), ctx
+	ended, life := p.ended, p.life
+	p.mu.Unlock()
+	run := p.boot(ctx, m, life)
+	p.c.go_(func() {
+		defer close(ended)
+		defer cancel()
+		if err := run(ctx); err != nil && ctx.Err() == nil {
+			p.c.t.Errorf("%s ended by itself: %v", p.name, err)
+		}
+	})
+}
+
+// killSoon ends this life at its nth next step, or after a while if it takes no step, and waits until it is over.
+func (p *process) killSoon(n int, after bool) {
+	p.mu.Lock()
+	m, ended := p.now, p.ended
+	p.mu.Unlock()
+	m.doom(n, after)
+	select {
+	case <-ended:
+	case <-time.After(time.Second):
+		m.die()
+		<-ended
+	}
+}
+
+// host is one machine: what survives its agent, and its agent.
+type host struct {
+	process
+	record    pando.Host
+	objects   *sim.Objects
+	steering  *sim.Steering
+	sandboxes *sim.Sandboxes
+	agent     *agent.Agent // of this life; guarded by process.mu
+}
+
+func newCluster(ctx context.Context, t *testing.T, seed uint64, hosts int, delayMax time.Duration) *cluster {
+	c := &cluster{
+		t: t, seed: seed, ctx: ctx, registry: sim.NewRegistry(seed, delayMax), ids: &sim.IDs{}, peers: sim.NewPeers(),
+		ledger: newLedger(), log: slog.New(slog.DiscardHandler),
+		starts: map[pando.InstanceID]int{}, intents: map[pando.IntentID]int{},
+	}
+	if testing.Verbose() {
+		c.log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	for n := range hosts {
+		h := &host{objects: sim.NewObjects(), steering: sim.NewSteering()}
+		h.record = pando.Host{Name: pando.HostName(fmt.Sprintf("h%d", n+1)), Slot: n, CPUs: 2}
+		h.sandboxes = sim.NewSandboxes(seed+uint64(n), h.program, 20*time.Millisecond, 0, h.steering)
+		h.process = process{name: "agent " + string(h.record.Name), c: c, boot: h.boot}
+		c.hosts = append(c.hosts, h)
+	}
+	for n := range 2 {
+		name := fmt.Sprintf("control-%d", n+1)
+		c.controls = append(c.controls, &process{name: name, c: c, boot: func(_ context.Context, m *mortal, _ int) func(context.Context) error {
+			return c.control(name, mortalRegistry{c.registry, m}).Run
+		}})
+	}
+	c.front = c.control("front", follower{c.registry})
+	c.go_(func() { _ = c.front.Run(ctx) })
+	return c
+}
+
+func (c *cluster) control(name string, r pando.Registry) *control.Control {
+	return control.New(control.Config{
+		Registry: r, Peers: c.peers, Clock: pando.WallClock{}, IDs: c.ids, Log: c.log.With("process", name), Name: name,
+	})
+}
+
+// follower is the registry of a control that is never elected.
+type follower struct{ pando.Registry }
+
+func (follower) Lead(ctx context.Context, _, _ string) (pando.Fence, <-chan struct{}, error) {
+	<-ctx.Done()
+	return pando.Fence{}, nil, ctx.Err()
+}
+
+func (h *host) boot(_ context.Context, m *mortal, life int) func(context.Context) error {
+	a := agent.New(agent.Config{
+		Host: h.record, Registry: mortalRegistry{h.c.registry, m}, Peers: h.c.peers, Clock: pando.WallClock{}, IDs: h.c.ids,
+		Sandboxes: mortalSandboxes{h.sandboxes, m, h.c.started},
+		Steering:  mortalSteering{h.steering, m, h.watchTable},
+		Objects:   mortalObjects{h.objects, m},
+		Prober:    prober{},
+		Log:       h.c.log.With("process", h.name, "life", life),
+		Serve:     func(pando.Self, pando.InstanceID) http.Handler { return http.NotFoundHandler() },
+	})
+	h.mu.Lock()
+	h.agent = a
+	h.mu.Unlock()
+	h.c.peers.Set(h.record.Name, a)
+	return func(ctx context.Context) error {
+		defer func() {
+			h.mu.Lock()
+			h.agent = nil
+			h.mu.Unlock()
+			h.c.peers.Set(h.record.Name, nil)
+		}()
+		return a.Run(ctx)
+	}
+}
+
+// prober finds every program that lives well.
+type prober struct{}
+
+func (prober) Probe(ctx context.Context, _ pando.Probe, s pando.Sandbox, _ pando.Port) error {
+	if code, _, err := s.Exec(ctx, nil); err != nil || code != 0 {
+		return errors.Join(err, fmt.Errorf("it exited with %d", code))
+	}
+	return nil
+}
+
+// started counts what is started for what.
+func (c *cluster) started(i pando.Instance) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.starts[i.ID]++
+	c.intents[i.Intent]++
+}
+
+// watchTable notes flows that a new table would take from an instance that lives and has not been given up.
+func (h *host) watchTable(t pando.SteeringTable) {
+	boxes, err := h.sandboxes.Attach(context.Background())
+	if err != nil {
+		return
+	}
+	kept := map[pando.InstanceID]bool{}
+	for _, e := range t.Endpoints {
+		kept[e.Instance] = true
+	}
+	for _, b := range boxes {
+		id := b.Instance()
+		code, _, _ := b.Exec(context.Background(), nil)
+		if n := h.steering.FlowsOf(id); b.Service() == t.Service && n > 0 && !kept[id] && code == 0 {
+			h.c.mu.Lock()
+			h.c.cut = append(h.c.cut, fmt.Sprintf("%s: %d flows of %s", time.Now().Format("05.000"), n, id))
+			h.c.mu.Unlock()
+		}
+	}
+}
+
+// self is this life of the agent, and its end as a context; an error while there is none.
+func (h *host) self() (pando.Self, context.Context, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.agent == nil || h.ctx.Err() != nil {
+		return nil, nil, fmt.Errorf("%w: connection refused", pando.ErrUnavailable)
+	}
+	return h.agent, h.ctx, nil
+}
+
+// ask calls the agent as an application does: the call ends with the application or with the agent.
+func (h *host) ask(ctx context.Context, f func(context.Context, pando.Self) error) error {
+	a, life, err := h.self()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	defer context.AfterFunc(life, cancel)()
+	if err := f(ctx, a); err != nil {
+		return err
+	}
+	return life.Err()
+}
+
+func (c *cluster) isQuiet() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.quiet
+}

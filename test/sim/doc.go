@@ -1,0 +1,8 @@
+// Package sim holds the simulation: the control loop and the agents as they are, over driver/sim, in virtual time
+// (testing/synctest). A seed says what applications and operators ask for, what fails and when; what has happened is then
+// held against the rules that must hold whatever happens.
+//
+// It never touches a file, a socket or the kernel. One seed gives the same asks and the same faults at the same virtual
+// times; goroutines that are ready at the same instant may still take turns in another order. PANDO_SEED runs one seed,
+// PANDO_RUNS says how many are run.
+package sim

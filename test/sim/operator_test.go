@@ -1,0 +1,226 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/state"
+)
+
+var (
+	service    = pando.DefaultService("web")
+	stateTypes = map[string]pando.StateType{"hits": pando.StateCounter, "log": pando.StateLog}
+	by         = pando.Asker{Kind: pando.AskerOperator, Name: "sim"}
+)
+
+// operator deploys, pins and removes the one service of a run, and looks at the registry from outside.
+type operator struct {
+	c    *cluster
+	dice *rand.Rand
+	spec pando.Spec
+	main pando.StateHead // the newest seen
+}
+
+func newOperator(c *cluster) *operator {
+	o := &operator{c: c, dice: c.dice("operator", 0)}
+	o.spec = pando.Spec{
+		Name: service.Name, Command: []string{"web"}, State: stateTypes, Environment: map[string]string{},
+		Ports:  []pando.Port{{Published: 80, Target: 80, Protocol: pando.TCP}},
+		Health: pando.Health{ReadySecondsMax: 2}, StopSeconds: 1,
+		Rollout: pando.Rollout{HealthySeconds: 0.5},
+	}
+	if hostsOf(c.seed) > 1 {
+		o.spec.Environment[envNoState] = "yes"
+	}
+	if c.seed%4 == 1 {
+		o.spec.Environment[envLazy] = "yes"
+	}
+	o.bounds()
+	return o
+}
+
+// bounds draws how many instances the spec wants.
+func (o *operator) bounds() {
+	least := 1 + o.dice.IntN(3)
+	o.spec.Scale = pando.Scale{Min: least, Max: least + o.dice.IntN(5), Warm: o.dice.IntN(2)}
+	if o.dice.IntN(3) == 0 {
+		o.spec.Scale.RatePerSecond = float64(1 + o.dice.IntN(3))
+	}
+}
+
+// operators asks a control that runs.
+func (o *operator) operators(f func(context.Context, pando.Operators) error) error {
+	ctx, cancel := context.WithTimeout(o.c.ctx, 2*time.Second)
+	defer cancel()
+	return f(ctx, o.c.front)
+}
+
+func (o *operator) deploy() error {
+	return o.operators(func(ctx context.Context, p pando.Operators) error {
+		_, err := p.Deploy(ctx, o.spec, by)
+		return err
+	})
+}
+
+// change asks for something else than before.
+func (o *operator) change() error {
+	switch o.dice.IntN(6) {
+	case 0:
+		o.bounds()
+		return o.deploy()
+	case 1:
+		o.spec.Environment["VERSION"] = strconv.Itoa(o.dice.IntN(1000))
+		return o.deploy()
+	case 2: // one that fails, and is rolled back
+		was := o.spec.Environment
+		defer func() { o.spec.Environment = was }()
+		o.spec.Environment = map[string]string{"VERSION": strconv.Itoa(o.dice.IntN(1000))}
+		for k, v := range was {
+			o.spec.Environment[k] = v
+		}
+		o.spec.Environment[[]string{envBroken, envSilent}[o.dice.IntN(2)]] = "yes"
+		return o.deploy()
+	case 3, 4:
+		keep := time.Duration(o.dice.IntN(5000)) * time.Millisecond
+		return o.operators(func(ctx context.Context, p pando.Operators) error {
+			_, err := p.Pin(ctx, service, 1+o.dice.IntN(5), keep, by)
+			return err
+		})
+	default:
+		return o.unpin()
+	}
+}
+
+func (o *operator) unpin() error {
+	return o.operators(func(ctx context.Context, p pando.Operators) error { _, err := p.Unpin(ctx, service, by); return err })
+}
+
+func (o *operator) remove() error {
+	err := o.operators(func(ctx context.Context, p pando.Operators) error { return p.Remove(ctx, service, false, by) })
+	if errors.Is(err, pando.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// world is what the registry says now.
+func (o *operator) world() *pando.World {
+	w := pando.NewWorld()
+	now, err := o.c.registry.Snapshot(o.c.ctx, pando.Root)
+	if err == nil {
+		err = w.Apply(now.Records, now.Revision)
+	}
+	if err != nil {
+		o.c.t.Error(err)
+	}
+	o.main = w.Heads[service].V
+	return w
+}
+
+// until tries f until it succeeds; when it never does, the run has failed.
+func (o *operator) until(what string, most time.Duration, f func() error) bool {
+	deadline := time.Now().Add(most)
+	for {
+		err := f()
+		if err == nil {
+			return true
+		}
+		if time.Now().After(deadline) {
+			o.c.t.Errorf("%s within %s: %v", what, most, err)
+			return false
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// settle: when nothing fails and nobody asks any more, the world comes to what the newest spec says.
+func (o *operator) settle() bool {
+	return o.until("the last spec is taken", settleTime, o.deploy) &&
+		o.until("the pin is lifted", settleTime, o.unpin) &&
+		o.until("the world is as the spec says", settleTime, o.settled)
+}
+
+func (o *operator) settled() error {
+	w := o.world()
+	svc := w.Services[service].V
+	if svc.Phase != pando.ServiceServing || svc.Current != svc.Target {
+		return fmt.Errorf("the service is %s (%s)%s", svc.Phase, svc.Reason, o.instances(w))
+	}
+	serving, warm := 0, 0
+	for _, i := range w.Of(service) {
+		switch {
+		case i.Phase == pando.PhaseInRotation && i.Revision == svc.Current:
+			serving++
+		case i.Phase == pando.PhaseWarm && i.Revision == svc.Current:
+			warm++
+		default:
+			return fmt.Errorf("an instance is neither in rotation nor warm:%s", o.instances(w))
+		}
+	}
+	if s := o.spec.Scale; serving < s.Min || serving > s.Max || warm != s.Warm {
+		return fmt.Errorf("%d in rotation, %d warm; the spec says %+v:%s", serving, warm, s, o.instances(w))
+	}
+	for _, i := range w.IntentsOf(service) {
+		if i.State == pando.IntentAsked {
+			return fmt.Errorf("intent %s waits for an answer", i.ID)
+		}
+	}
+	return nil
+}
+
+func (o *operator) instances(w *pando.World) string {
+	var b strings.Builder
+	for _, i := range w.Of(service) {
+		fmt.Fprintf(&b, "\n  %s on %s, revision %d: %s (%s) for %s", i.ID, i.Host, i.Revision, i.Phase, i.Reason, time.Since(i.Since))
+	}
+	return b.String()
+}
+
+// nothingLeft: a removed service has left no record, no sandbox, no branch and no table.
+func (o *operator) nothingLeft() error {
+	w := o.world()
+	if n := len(w.Services) + len(w.Instances) + len(w.Intents) + len(w.Decisions); n > 0 {
+		return fmt.Errorf("%d records are left:%s", n, o.instances(w))
+	}
+	for _, h := range o.c.hosts {
+		boxes, err := h.sandboxes.Attach(o.c.ctx)
+		if err != nil || len(boxes) > 0 {
+			return fmt.Errorf("%d sandboxes are left on %s (%v)", len(boxes), h.record.Name, err)
+		}
+		branches, err := state.Open(h.objects, service, stateTypes).Branches()
+		if err != nil || len(branches) > 0 {
+			return fmt.Errorf("branches %v are left on %s (%v)", branches, h.record.Name, err)
+		}
+		if tables, err := h.steering.Published(o.c.ctx); err != nil || len(tables) > 0 {
+			return fmt.Errorf("%v are steered on %s (%v)", tables, h.record.Name, err)
+		}
+	}
+	return nil
+}
+
+// readLog reads the merged lines, and what the counter says.
+func (c *cluster) readLog(r *state.Repo, at pando.ObjectID, lines map[string]int) (total int) {
+	log, err := r.Read(at, "log")
+	if err != nil && !errors.Is(err, pando.ErrNotFound) {
+		c.t.Error(err)
+	}
+	for line := range strings.Lines(string(log.Bytes)) {
+		lines[strings.TrimSuffix(line, "\n")]++
+	}
+	hits, err := r.Read(at, "hits")
+	if err != nil && !errors.Is(err, pando.ErrNotFound) {
+		c.t.Error(err)
+	}
+	if len(hits.Bytes) > 0 {
+		if total, err = strconv.Atoi(string(hits.Bytes)); err != nil {
+			c.t.Error(err)
+		}
+	}
+	return total
+}

@@ -1,0 +1,139 @@
+package sim
+
+import (
+	"context"
+	"os"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/agent"
+	"pando.run/pando/state"
+)
+
+// runsDefault is the count of the gate; PANDO_RUNS asks for more.
+const runsDefault = 60
+
+// The times of one run, virtual.
+const (
+	chaosTime  = 40 * time.Second
+	settleTime = 3 * time.Minute
+)
+
+func number(t *testing.T, name string, otherwise uint64) uint64 {
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n
+}
+
+// TestWhateverHappens runs the cluster under random asks and faults, one seed after another.
+func TestWhateverHappens(t *testing.T) {
+	first, runs := number(t, "PANDO_SEED", 0), number(t, "PANDO_RUNS", runsDefault)
+	if os.Getenv("PANDO_SEED") != "" {
+		runs = 1
+	}
+	for seed := first; seed < first+runs; seed++ {
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { run(t, seed) })
+			if t.Failed() {
+				t.Logf("again with: PANDO_SEED=%d go test ./test/sim", seed)
+			}
+		})
+	}
+}
+
+func run(t *testing.T, seed uint64) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer time.Sleep(agent.Lease + time.Second) // until the last lease has ended
+	c := newCluster(ctx, t, seed, hostsOf(seed), time.Duration(seed%5)*4*time.Millisecond)
+	defer c.wg.Wait()
+	defer func() { // after a failure too: nothing may outlive the bubble
+		cancel()
+		for _, h := range c.hosts {
+			h.sandboxes.Reboot()
+		}
+	}()
+	for _, p := range c.controls {
+		p.start()
+	}
+	for _, h := range c.hosts {
+		h.start()
+	}
+	o := newOperator(c)
+	if !o.until("the service is deployed", settleTime, o.deploy) {
+		return
+	}
+	c.chaos(o)
+	if !o.settle() {
+		return
+	}
+	if !o.until("the service is removed", settleTime, o.remove) || !o.until("nothing is left", settleTime, o.nothingLeft) {
+		return
+	}
+	c.verify(o.main)
+}
+
+// hostsOf: a service with state lives on one host; every third run has several hosts and a service without state.
+func hostsOf(seed uint64) int {
+	if seed%3 == 2 {
+		return 3
+	}
+	return 1
+}
+
+// verify holds what was written and what was promised against the rules.
+func (c *cluster) verify(main pando.StateHead) {
+	newAudit(c.t).replay(c.registry.History())
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, n := range c.starts {
+		if n > 1 {
+			c.t.Errorf("instance %s was started %d times", id, n)
+		}
+	}
+	for id, n := range c.intents {
+		if n > 1 {
+			c.t.Errorf("intent %s started %d instances", id, n)
+		}
+	}
+	for _, cut := range c.cut {
+		c.t.Errorf("flows of a living instance were broken: %s", cut)
+	}
+	if len(c.hosts) == 1 {
+		c.verifyState(main)
+	}
+}
+
+// verifyState: each acknowledged line is in the merged log, none twice, and the counter has counted each once.
+func (c *cluster) verifyState(main pando.StateHead) {
+	repo := state.Open(c.hosts[0].objects, service, stateTypes)
+	lines := map[string]int{}
+	total := 0
+	if !main.Commit.IsZero() {
+		total = c.readLog(repo, main.Commit, lines)
+	}
+	for line, n := range lines {
+		if n > 1 {
+			c.t.Errorf("line %s was merged %d times", line, n)
+		}
+		if !c.ledger.tried[line] {
+			c.t.Errorf("line %q was never written", line)
+		}
+	}
+	for line := range c.ledger.acked {
+		if lines[line] == 0 {
+			c.t.Errorf("line %s was acknowledged and is lost", line)
+		}
+	}
+	if total != len(lines) {
+		c.t.Errorf("the counter says %d, the log has %d lines", total, len(lines))
+	}
+}
