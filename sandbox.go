@@ -32,8 +32,11 @@ type Sandbox interface {
 	// Listener accepts connections to the instance's own API socket. A connection from a process outside the sandbox is
 	// closed and counted, never returned.
 	Listener() net.Listener
-	// Events tells of the program. The channel closes after SandboxExited.
+	// Events tells of the program, first of what a former agent was told already. The channel closes after SandboxExited.
 	Events() <-chan SandboxEvent
+	// Notify makes SandboxNotified happen: the program has said in another way that it is ready, and says it once. It is
+	// remembered with the sandbox.
+	Notify(ctx context.Context) error
 	// Pause stops every process of the sandbox; Resume lets it go on.
 	Pause(ctx context.Context) error
 	Resume(ctx context.Context) error
@@ -68,7 +71,7 @@ type Link struct {
 type SandboxEventKind string
 
 const (
-	SandboxNotified SandboxEventKind = "notified" // sd_notify READY=1
+	SandboxNotified SandboxEventKind = "notified" // it is ready: sd_notify READY=1, or Notify
 	SandboxExited   SandboxEventKind = "exited"
 )
 

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/state"
 )
 
 // Lease is how long a host's record outlives its agent: only its end authorises starting things elsewhere.
@@ -49,9 +48,9 @@ type Agent struct {
 	fence    pando.Fence
 	runners  map[pando.InstanceID]*runner
 	found    map[pando.InstanceID]pando.Sandbox // of a former agent, not yet matched with a record
-	repos    map[pando.ServiceKey]*repo
-	applied  pando.StoreRevision // everything up to here is steered
-	changed  chan struct{}       // closed and replaced at every change of the world
+	merges   map[pando.ServiceKey]turn          // into main, one at a time
+	applied  pando.StoreRevision                // everything up to here is steered
+	changed  chan struct{}                      // closed and replaced at every change of the world
 	sweep    pando.SweepReport
 	swept    time.Time
 	sweeping turn
@@ -63,7 +62,7 @@ type Agent struct {
 func New(c Config) *Agent {
 	return &Agent{
 		Config: c, world: pando.NewWorld(), runners: map[pando.InstanceID]*runner{},
-		found: map[pando.InstanceID]pando.Sandbox{}, repos: map[pando.ServiceKey]*repo{},
+		found: map[pando.InstanceID]pando.Sandbox{}, merges: map[pando.ServiceKey]turn{},
 		changed: make(chan struct{}), sweeping: newTurn(),
 	}
 }
@@ -163,6 +162,7 @@ func (a *Agent) take(b pando.Batch, reset bool) {
 	}
 	if reset {
 		a.forgetStrangers()
+		a.spawn(a.dropStrangers)
 	}
 	a.applied = max(a.applied, b.Revision)
 	close(a.changed)
@@ -236,22 +236,4 @@ func (a *Agent) commit(ctx context.Context, t pando.Txn) (pando.StoreRevision, e
 	defer a.mu.Unlock()
 	a.world.Committed(t, at)
 	return at, nil
-}
-
-// repo is the state of one service on this host.
-type repo struct {
-	*state.Repo
-	push turn // one merge into main at a time
-}
-
-func (a *Agent) repo(s pando.ServiceKey) *repo {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	r, ok := a.repos[s]
-	if !ok {
-		spec, _ := a.world.SpecOf(s, a.world.Services[s].V.Target)
-		r = &repo{Repo: state.Open(a.Objects, s, spec.State), push: newTurn()}
-		a.repos[s] = r
-	}
-	return r
 }

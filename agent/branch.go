@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"pando.run/pando"
@@ -107,60 +108,142 @@ func (a *Agent) StatePush(ctx context.Context, i pando.InstanceID) (pando.MergeR
 	return a.push(ctx, r)
 }
 
-// push merges an instance's branch into main exactly once: the objects are durable first, then main moves by
-// compare-and-swap in the registry, then the branch begins anew from main. A crash before the swap leaves main as it was;
-// a crash after it leaves a branch that main already contains, and merging that again changes nothing.
+// repo is the state of a service on this host, as the spec of one revision types it: an instance merges by the spec that
+// it runs by.
+func (a *Agent) repo(s pando.ServiceKey, revision int) *state.Repo {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	spec, _ := a.world.SpecOf(s, revision)
+	return state.Open(a.Objects, s, spec.State)
+}
+
+// merging is the turn of those who merge into the main of a service.
+func (a *Agent) merging(s pando.ServiceKey) turn {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	t, ok := a.merges[s]
+	if !ok {
+		t = newTurn()
+		a.merges[s] = t
+	}
+	return t
+}
+
+// push merges the instance's branch, and says what was in conflict.
 func (a *Agent) push(ctx context.Context, r *runner) (pando.MergeResult, error) {
-	repo := a.repo(r.service)
-	if err := repo.push.take(ctx); err != nil {
+	result, err := a.merge(ctx, r.service, r.branch)
+	if err != nil {
+		return result, fmt.Errorf("merge the state of %s into main: %w", r.id, err)
+	}
+	for _, path := range result.Conflicts {
+		r.decide(ctx, pando.DecidedConflict, "both versions of "+path+" were kept", nil)
+	}
+	return result, nil
+}
+
+// merge takes a branch into main exactly once: the objects are durable first, then main moves by compare-and-swap in the
+// registry, then the branch begins anew from main. A crash before the swap leaves main as it was; a crash after it leaves
+// a branch that main already contains, and merging that again changes nothing.
+func (a *Agent) merge(ctx context.Context, s pando.ServiceKey, b *state.Branch) (pando.MergeResult, error) {
+	turn := a.merging(s)
+	if err := turn.take(ctx); err != nil {
 		return pando.MergeResult{}, err
 	}
-	defer repo.push.give()
+	defer turn.give()
 	for {
 		a.mu.Lock()
-		head, news := a.world.Heads[r.service], a.changed
+		head, news := a.world.Heads[s], a.changed
 		a.mu.Unlock()
 		now := a.Clock.Now()
-		to, result, err := r.branch.Merge(ctx, head.V.Commit, now)
+		to, result, err := b.Merge(ctx, head.V.Commit, now)
 		if err != nil {
 			return result, err
 		}
 		if to != head.V.Commit {
-			next := pando.StateHead{Service: r.service, Commit: to, Host: a.Host.Name, At: now, Merges: head.V.Merges + 1}
+			next := pando.StateHead{Service: s, Commit: to, Host: a.Host.Name, At: now, Merges: head.V.Merges + 1}
 			_, err = a.commit(ctx, pando.Txn{If: []pando.Condition{{Key: next.Key(), Modified: head.Modified}}, Put: []pando.Stored{next}})
 		}
 		if errors.Is(err, pando.ErrConflict) {
-			if err := a.otherPush(ctx, news); err != nil {
+			if err := a.news(ctx, news, 50*time.Millisecond); err != nil {
 				return result, err
 			}
 			continue
 		}
 		if err != nil {
-			return result, fmt.Errorf("merge the state of %s into main: %w", r.id, err)
+			return result, err
 		}
-		for _, path := range result.Conflicts {
-			r.decide(ctx, pando.DecidedConflict, "both versions of "+path+" were kept", nil)
-		}
-		return result, r.branch.Pushed(ctx, to)
+		return result, b.Pushed(ctx, to)
 	}
 }
 
-// otherPush waits for the news of a push that was faster.
-func (a *Agent) otherPush(ctx context.Context, news <-chan struct{}) error {
-	timer, stop := a.Clock.After(50 * time.Millisecond)
+// news waits for the change that a write collided with, and not for ever.
+func (a *Agent) news(ctx context.Context, changed <-chan struct{}, most time.Duration) error {
+	timer, stop := a.Clock.After(most)
 	defer stop()
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-news:
+	case <-changed:
 	case <-timer:
 	}
 	return nil
 }
 
+// dropBranch gives up the branch of an instance that has no record any more. What of it is not in main yet is merged
+// first: an agent can have died at any step before.
+func (a *Agent) dropBranch(ctx context.Context, s pando.ServiceKey, i pando.InstanceID) error {
+	a.mu.Lock()
+	svc, known := a.world.Services[s]
+	_, pushed := a.world.Heads[s]
+	a.mu.Unlock()
+	b, err := a.repo(s, svc.V.Target).Born(ctx, i, a.head(s))
+	if err != nil {
+		return err
+	}
+	if known || pushed { // a service that was purged has nothing to merge into
+		if _, err := a.merge(ctx, s, b); err != nil {
+			return err
+		}
+	}
+	return b.Discard(ctx)
+}
+
+// dropStrangers gives up the branches that instances of a former agent left behind.
+func (a *Agent) dropStrangers(ctx context.Context) {
+	refs, err := a.Objects.Refs("")
+	if err != nil {
+		a.Log.Error("list the branches of this host", "error", err)
+		return
+	}
+	seen := map[pando.ServiceKey]bool{}
+	for name := range refs {
+		parts := strings.SplitN(name, "/", 3)
+		s := pando.ServiceKey{Tenant: pando.Tenant(parts[0]), Name: pando.ServiceName(parts[min(1, len(parts)-1)])}
+		if seen[s] {
+			continue
+		}
+		seen[s] = true
+		branches, err := state.Branches(a.Objects, s)
+		if err != nil {
+			a.Log.Error("list the branches of this host", "error", err)
+		}
+		for i := range branches {
+			a.mu.Lock()
+			_, here := a.world.Instances[i]
+			a.mu.Unlock()
+			if here {
+				continue
+			}
+			if err := a.dropBranch(ctx, s, i); err != nil && ctx.Err() == nil {
+				a.Log.Warn("a branch without an instance stays until the next start", "instance", i, "error", err)
+			}
+		}
+	}
+}
+
 // StateLog implements peer.Agent.
 func (a *Agent) StateLog(_ context.Context, s pando.ServiceKey, most int) ([]pando.StateCommit, error) {
-	return a.repo(s).Log(a.head(s), most)
+	return state.Open(a.Objects, s, nil).Log(a.head(s), most)
 }
 
 // State implements peer.Agent.

@@ -24,7 +24,7 @@ func (r *runner) drain(ctx context.Context, i pando.Instance, box pando.Sandbox,
 		r.drained("the program is not there any more")
 		return time.Microsecond
 	}
-	if i.Warm || !i.IP4.IsValid() {
+	if i.Warm {
 		r.drained("it never took a flow")
 		return time.Microsecond
 	}
@@ -91,7 +91,7 @@ func (r *runner) patience(i pando.Instance) time.Duration {
 // salvage merges what the instance left behind, on its behalf.
 func (r *runner) salvage(ctx context.Context, i pando.Instance, how string) time.Duration {
 	if r.branch == nil {
-		b, err := r.a.repo(r.service).Born(ctx, r.id, r.a.head(r.service))
+		b, err := r.a.repo(r.service, i.Revision).Born(ctx, r.id, r.a.head(r.service))
 		if err != nil {
 			r.a.Log.Error("open a branch to salvage it", "instance", r.id, "error", err)
 			return retryWait
@@ -121,12 +121,13 @@ func (r *runner) again(ctx context.Context, what string, err error) time.Duratio
 	return retryWait
 }
 
-// bury removes the sandbox and then the record, so that a crash in between is seen.
+// bury records the end, then removes the sandbox and then the record: an agent that comes in between never takes the
+// instance for one that has yet to be started.
 func (r *runner) bury(ctx context.Context) time.Duration {
-	r.tearDown(ctx)
 	if err := r.recorder.flush(ctx); err != nil {
 		return r.again(ctx, "record the end of an instance", err)
 	}
+	r.tearDown(ctx)
 	r.a.mu.Lock()
 	t := pando.Txn{Delete: []pando.Key{r.inst.Key()}}
 	now := r.a.Clock.Now()
@@ -142,11 +143,6 @@ func (r *runner) bury(ctx context.Context) time.Duration {
 			return 5 * time.Millisecond
 		}
 		return r.again(ctx, "remove the record of an instance", err)
-	}
-	if r.branch != nil {
-		if err := r.branch.Discard(ctx); err != nil {
-			r.a.Log.Warn("drop a merged branch", "instance", r.id, "error", err)
-		}
 	}
 	return r.remove(ctx)
 }
@@ -172,6 +168,9 @@ func (r *runner) tearDown(ctx context.Context) {
 // remove ends the runner; what is left of the instance goes.
 func (r *runner) remove(ctx context.Context) time.Duration {
 	r.tearDown(ctx)
+	if err := r.a.dropBranch(ctx, r.service, r.id); err != nil {
+		return r.again(ctx, "drop the branch of an instance that is gone", err)
+	}
 	r.recorder.close()
 	r.events.close()
 	r.a.mu.Lock()

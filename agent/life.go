@@ -57,7 +57,7 @@ func (r *runner) resume(ctx context.Context, box pando.Sandbox) time.Duration {
 
 // open gives the instance its branch of the state and its API.
 func (r *runner) open(ctx context.Context, box pando.Sandbox) {
-	b, err := r.a.repo(r.service).Born(ctx, r.id, r.a.head(r.service))
+	b, err := r.a.repo(r.service, r.inst.Revision).Born(ctx, r.id, r.a.head(r.service))
 	if err != nil {
 		r.a.Log.Error("open the state of an instance", "instance", r.id, "error", err)
 	}

@@ -81,7 +81,10 @@ func (c *recorder) flush(ctx context.Context) error {
 		}
 		err := c.write(ctx, steps)
 		if errors.Is(err, pando.ErrConflict) {
-			if err := c.awaitNews(ctx); err != nil {
+			c.r.a.mu.Lock()
+			changed := c.r.a.changed
+			c.r.a.mu.Unlock()
+			if err := c.r.a.news(ctx, changed, 20*time.Millisecond); err != nil {
 				return err
 			}
 			continue
@@ -95,22 +98,6 @@ func (c *recorder) flush(ctx context.Context) error {
 	}
 }
 
-// awaitNews waits a moment for the change that a write collided with.
-func (c *recorder) awaitNews(ctx context.Context) error {
-	c.r.a.mu.Lock()
-	news := c.r.a.changed
-	c.r.a.mu.Unlock()
-	timer, stop := c.r.a.Clock.After(20 * time.Millisecond)
-	defer stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-news:
-	case <-timer:
-	}
-	return nil
-}
-
 // write makes one commit of a run of steps: the last of them as the instance's record, all of them in its intents.
 func (c *recorder) write(ctx context.Context, steps []step) error {
 	a := c.r.a
@@ -121,8 +108,9 @@ func (c *recorder) write(ctx context.Context, steps []step) error {
 		a.mu.Unlock()
 		return nil // its record is gone: nothing to say
 	}
-	if known.V.Phase == pando.PhaseDraining && last.Phase.TakesFlows() {
-		// Control took it out meanwhile; its addresses are news all the same.
+	takenOut := known.V.Phase == pando.PhaseDraining && !last.Phase.Leaving() && last.Phase != pando.PhaseFailed
+	if claimed := last.Warm && !known.V.Warm; takenOut || claimed {
+		// Control was faster; its addresses are news all the same.
 		ip4, ip6 := last.IP4, last.IP6
 		last = known.V
 		last.IP4, last.IP6 = ip4, ip6

@@ -54,7 +54,7 @@ func newRunner(a *Agent, i pando.Instance, box pando.Sandbox) *runner {
 func (r *runner) see(v pando.Versioned[pando.Instance]) {
 	mine, theirs := r.inst.Phase, v.V.Phase
 	switch {
-	case theirs == pando.PhasePlaced && mine == pando.PhaseWarm,
+	case theirs == pando.PhasePlaced && mine == pando.PhaseWarm && !v.V.Warm, // claimed; not an echo of its birth
 		theirs == pando.PhaseDraining && mine.May(pando.PhaseDraining):
 		was := r.inst
 		r.inst = v.V
@@ -218,13 +218,25 @@ func (r *runner) becomeLocked(p pando.Phase, reason string, because *pando.Decis
 
 // adopt takes over a sandbox of a former agent: it serves its API again and finds its branch.
 func (r *runner) adopt(ctx context.Context) {
+	r.a.mu.Lock()
+	link := r.box.Link()
+	r.inst.IP4, r.inst.IP6 = link.IP4, link.IP6
 	if r.inst.Phase == pando.PhasePlaced {
 		// The former agent started it and died before it could say so.
-		r.a.mu.Lock()
-		link := r.box.Link()
-		r.inst.IP4, r.inst.IP6 = link.IP4, link.IP6
 		r.becomeLocked(pando.PhaseStarting, "found running after the agent restarted", nil)
-		r.a.mu.Unlock()
 	}
+	r.a.mu.Unlock()
 	r.open(ctx, r.box)
+	r.sayAgain()
+}
+
+// sayAgain tells an instance that is on its way out what a former agent may have died over before it could.
+func (r *runner) sayAgain() {
+	now := r.a.Clock.Now()
+	if r.inst.Phase.Leaving() && r.inst.Walk {
+		r.events.send(now, pando.EventHalted, map[string]string{"reason": r.inst.Reason})
+	}
+	if r.inst.Phase == pando.PhaseDrained {
+		r.events.send(now, pando.EventDrained, map[string]string{"reason": r.inst.Reason})
+	}
 }

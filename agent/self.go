@@ -61,16 +61,20 @@ func (a *Agent) peers(s pando.ServiceKey) []pando.InstanceStatus {
 }
 
 // Ready implements pando.Self.
-func (a *Agent) Ready(_ context.Context, i pando.InstanceID) error {
+func (a *Agent) Ready(ctx context.Context, i pando.InstanceID) error {
 	r, err := a.runner(i)
 	if err != nil {
 		return err
 	}
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	r.ready = true
 	r.kick()
-	return nil
+	box := r.box
+	a.mu.Unlock()
+	if box == nil {
+		return nil
+	}
+	return box.Notify(ctx) // it will not say so again to an agent after this one
 }
 
 // PutMetrics implements pando.Self.

@@ -15,7 +15,7 @@ func (a *Agent) publish(s pando.ServiceKey) {
 		if err := a.Steering.Withdraw(a.ctx, s); err != nil {
 			a.Log.Error("withdraw a service from steering", "service", s, "error", err)
 		}
-		delete(a.repos, s)
+		delete(a.merges, s)
 		return
 	}
 	spec, ok := a.world.SpecOf(s, svc.V.Target)
@@ -24,9 +24,10 @@ func (a *Agent) publish(s pando.ServiceKey) {
 	}
 	t := pando.SteeringTable{Service: s, VIP4: svc.V.VIP4, VIP6: svc.V.VIP6, Ports: spec.Ports}
 	for _, r := range a.runners {
-		if r.service != s || r.box == nil || r.exited != nil || !r.inst.Phase.KeepsFlows() {
+		if r.service != s || r.box == nil || r.exited != nil || r.inst.Phase == pando.PhaseFailed {
 			continue
 		}
+		// Also one that is only starting: a former agent may have steered flows to it and died before it could say so.
 		e := pando.Endpoint{Instance: r.id, Revision: r.inst.Revision, Link: r.box.Link()}
 		if r.inst.Phase.TakesFlows() {
 			e.Weight = r.inst.Weight

@@ -118,12 +118,9 @@ func (c *Control) campaign(ctx context.Context) {
 
 // lead decides until leadership or ctx ends.
 func (c *Control) lead(ctx context.Context, fence pando.Fence, lost <-chan struct{}) {
-	c.mu.Lock()
-	for s := range c.world.Services {
-		c.dirty[s] = true
+	if !c.catchUp(ctx, fence, lost) {
+		return
 	}
-	c.mu.Unlock()
-	c.wake()
 	scaler := newScaler(c)
 	for {
 		next := c.decideAll(ctx, fence)
@@ -144,6 +141,28 @@ func (c *Control) lead(ctx context.Context, fence pando.Fence, lost <-chan struc
 		case <-lost:
 			return
 		default:
+		}
+	}
+}
+
+// catchUp waits until this control has seen all that former leaders wrote, and marks every service.
+func (c *Control) catchUp(ctx context.Context, fence pando.Fence, lost <-chan struct{}) bool {
+	for {
+		c.mu.Lock()
+		seen, news := c.world.Seen, c.changed
+		for s := range c.world.Services {
+			c.dirty[s] = true
+		}
+		c.mu.Unlock()
+		if seen >= fence.Created {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-lost:
+			return false
+		case <-news:
 		}
 	}
 }

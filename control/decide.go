@@ -55,6 +55,7 @@ type draft struct {
 	conds     map[pando.Key]pando.Condition
 	wake      time.Time
 	forgotten bool // the service's record goes
+	starts    bool // an instance is placed
 }
 
 func newDraft(w *pando.World, s pando.ServiceKey, now time.Time, ids pando.IDs) (*draft, bool) {
@@ -71,7 +72,9 @@ func newDraft(w *pando.World, s pando.ServiceKey, now time.Time, ids pando.IDs) 
 
 // txn is what the draft has come to. Everything that is overwritten is conditioned on what was known of it.
 func (d *draft) txn() pando.Txn {
-	if !d.forgotten && !equal(d.svc, d.before.V) {
+	// Who places an instance writes the service's record: two decisions that do not know of each other, of a leader and its
+	// successor or of one leader whose commit got no answer, would both fill the same gap; now the second conflicts.
+	if !d.forgotten && (d.starts || !equal(d.svc, d.before.V)) {
 		d.puts[d.svc.Key()] = d.svc
 		d.conds[d.svc.Key()] = d.before.If()
 	}
@@ -175,8 +178,8 @@ func (d *draft) grants() []scale.Grant {
 			add(i)
 		}
 	}
-	for n := len(d.intents) - 1; n >= 0 && d.now.Sub(d.intents[n].Asked()) <= 2*time.Second; n-- {
-		add(d.intents[n])
+	for _, i := range d.intents { // all: one that was asked long ago may have been granted just now
+		add(i)
 	}
 	slices.SortFunc(out, func(a, b scale.Grant) int { return a.At.Compare(b.At) })
 	return out
@@ -261,7 +264,7 @@ func (d *draft) place(i pando.Intent, revision int) {
 		if o.Phase != pando.PhaseWarm || o.Revision != revision {
 			continue
 		}
-		i.Instance, i.Host = o.ID, o.Host
+		i.Instance, i.Host, d.starts = o.ID, o.Host, true
 		reason := fmt.Sprintf("warm on %s", o.Host)
 		d.putIntent(i.Become(pando.IntentPlaced, d.now, reason))
 		o.Warm, o.Intent, o.Born, o.Role = false, i.ID, d.now, d.role()
@@ -287,7 +290,7 @@ func (d *draft) placeNew(i *pando.Intent, revision int) (pando.Instance, bool) {
 		ID: d.ids.Instance(d.svc.Name), Service: d.svc.ServiceKey, Host: host.Name, Revision: revision,
 		Weight: 100, Phase: pando.PhasePlaced, Reason: i.Reason, Intent: i.ID, Born: d.now, Since: d.now,
 	}
-	i.Instance, i.Host = o.ID, host.Name
+	i.Instance, i.Host, d.starts = o.ID, host.Name, true
 	d.putIntent(i.Become(pando.IntentPlaced, d.now, why))
 	return o, true
 }

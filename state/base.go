@@ -11,9 +11,12 @@ import (
 // the histories are searched back to where the branch began anew, and where they cross the crossing is merged first
 // (recursive merge base).
 func (b *Branch) common(w *work, main pando.ObjectID) (root pando.ObjectID, contained bool, err error) {
+	if b.head == b.base {
+		return root, true, nil // nothing of its own: what main is need not even be on this host
+	}
 	if !b.unsure {
 		root, err = w.rootOf(b.base)
-		return root, b.head == b.base, err
+		return root, false, err
 	}
 	since, err := w.commit(b.since)
 	if err != nil {

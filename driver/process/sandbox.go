@@ -153,6 +153,12 @@ func (s *slot) link() pando.Link {
 	return pando.Link{IP4: s.IP4, IP6: s.IP6, IfIndex: s.IfIndex, Host: s.Link, MAC: mac, HostMAC: hostMAC, Netns: s.netns()}
 }
 
+// Notify implements pando.Sandbox. The shim remembers it for agents to come.
+func (b *sandbox) Notify(ctx context.Context) error {
+	_, err := b.ask(ctx, request{Verb: "notify"})
+	return err
+}
+
 // Pause implements pando.Sandbox.
 func (b *sandbox) Pause(ctx context.Context) error {
 	_, err := b.ask(ctx, request{Verb: "pause"})

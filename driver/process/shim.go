@@ -119,6 +119,8 @@ func (s *shim) answer(q request) reply {
 			r.Code = 1
 		}
 		s.mu.Unlock()
+	case "notify":
+		s.happened(pando.SandboxEvent{Kind: pando.SandboxNotified})
 	case "signal":
 		err = s.signal(syscall.Signal(q.Signal))
 	case "kill":
@@ -185,6 +187,9 @@ func (s *shim) tell(c *net.UnixConn) {
 func (s *shim) happened(e pando.SandboxEvent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if n := len(s.events); n > 0 && s.events[n-1].Kind == e.Kind {
+		return // it says so again
+	}
 	s.events = append(s.events, e)
 	s.news.Broadcast()
 }

@@ -70,21 +70,72 @@ func (h *Sandboxes) Start(ctx context.Context, s pando.SandboxSpec) (pando.Sandb
 	alive, kill := context.WithCancelCause(context.Background())
 	h.born++
 	s.Instance.IP4 = netip.AddrFrom4([4]byte{10, 128, byte(h.born >> 8), byte(h.born)})
-	b := &Sandbox{Spec: s, host: h, kill: kill, events: make(chan pando.SandboxEvent, 2), gone: make(chan struct{}), listener: newListener()}
+	b := &Sandbox{Spec: s, host: h, kill: kill, events: make(chan pando.SandboxEvent, eventsMax), gone: make(chan struct{}), listener: newListener()}
 	h.sandboxes[s.Instance.ID] = b
 	go b.live(alive, h.run, life)
 	return b, nil
 }
 
-// Attach returns every sandbox that was not removed, in the order of their names.
+// Attach returns every sandbox that was not removed, in the order of their names. Each tells its events from the first on.
 func (h *Sandboxes) Attach(context.Context) ([]pando.Sandbox, error) {
+	var out []pando.Sandbox
+	for _, b := range h.All() {
+		h.mu.Lock()
+		past := b.told
+		b.told, b.events = nil, make(chan pando.SandboxEvent, eventsMax)
+		for _, e := range past {
+			b.tell(e)
+		}
+		h.mu.Unlock()
+		out = append(out, b)
+	}
+	return out, nil
+}
+
+// All returns what Attach does, for a look from outside.
+func (h *Sandboxes) All() []*Sandbox {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var out []pando.Sandbox
+	var out []*Sandbox
 	for _, id := range slices.Sorted(maps.Keys(h.sandboxes)) {
 		out = append(out, h.sandboxes[id])
 	}
-	return out, nil
+	return out
+}
+
+// eventsMax is how many events of one sandbox are told: it is ready, it has ended.
+const eventsMax = 2
+
+// tell sends an event, and remembers it for the next agent. The caller holds the host's lock.
+func (b *Sandbox) tell(e pando.SandboxEvent) {
+	if len(b.told) > 0 && b.told[len(b.told)-1].Kind == e.Kind {
+		return
+	}
+	b.told = append(b.told, e)
+	b.events <- e
+	if e.Kind == pando.SandboxExited {
+		close(b.events)
+	}
+}
+
+// Alive says whether the program runs.
+func (b *Sandbox) Alive() bool {
+	select {
+	case <-b.gone:
+		return false
+	default:
+		return true
+	}
+}
+
+// Notify remembers that the program is ready.
+func (b *Sandbox) Notify(context.Context) error {
+	b.host.mu.Lock()
+	defer b.host.mu.Unlock()
+	if b.Alive() {
+		b.tell(pando.SandboxEvent{Kind: pando.SandboxNotified})
+	}
+	return nil
 }
 
 // Reboot ends every program and forgets every sandbox, table and flow, as the end of a kernel does.
@@ -104,7 +155,8 @@ type Sandbox struct {
 	host     *Sandboxes
 	kill     context.CancelCauseFunc
 	events   chan pando.SandboxEvent
-	gone     chan struct{} // closes when the program has ended
+	gone     chan struct{}        // closes when the program has ended
+	told     []pando.SandboxEvent // so far; guarded by the host's lock
 	paused   atomic.Pointer[chan struct{}]
 	listener *listener
 }
@@ -124,19 +176,26 @@ func (b *Sandbox) live(alive context.Context, run Application, life time.Duratio
 		exit.Code, exit.Signal = -1, string(s)
 	}
 	b.kill(nil)
-	b.events <- pando.SandboxEvent{Kind: pando.SandboxExited, Exit: exit}
-	close(b.events)
 	close(b.gone)
+	b.host.mu.Lock()
+	defer b.host.mu.Unlock()
+	b.tell(pando.SandboxEvent{Kind: pando.SandboxExited, Exit: exit})
+}
+
+// Events tells of the program, to the agent that has attached last.
+func (b *Sandbox) Events() <-chan pando.SandboxEvent {
+	b.host.mu.Lock()
+	defer b.host.mu.Unlock()
+	return b.events
 }
 
 // Crash ends the program as a fault of its own does.
 func (b *Sandbox) Crash() { b.kill(signalled("SIGSEGV")) }
 
-func (b *Sandbox) Instance() pando.InstanceID        { return b.Spec.Instance.ID }
-func (b *Sandbox) Service() pando.ServiceKey         { return b.Spec.Instance.Service }
-func (b *Sandbox) Listener() net.Listener            { return b.listener }
-func (b *Sandbox) Events() <-chan pando.SandboxEvent { return b.events }
-func (b *Sandbox) LastLines(int) []string            { return nil }
+func (b *Sandbox) Instance() pando.InstanceID { return b.Spec.Instance.ID }
+func (b *Sandbox) Service() pando.ServiceKey  { return b.Spec.Instance.Service }
+func (b *Sandbox) Listener() net.Listener     { return b.listener }
+func (b *Sandbox) LastLines(int) []string     { return nil }
 
 func (b *Sandbox) Link() pando.Link {
 	return pando.Link{IP4: b.Spec.Instance.IP4, IP6: b.Spec.Instance.IP6, Host: "sim-" + string(b.Instance())}
@@ -193,12 +252,10 @@ func (b *Sandbox) Remove(ctx context.Context) error {
 
 // Exec succeeds while the program lives.
 func (b *Sandbox) Exec(context.Context, []string) (int, []byte, error) {
-	select {
-	case <-b.gone:
-		return 1, nil, nil
-	default:
+	if b.Alive() {
 		return 0, nil, nil
 	}
+	return 1, nil, nil
 }
 
 func (b *Sandbox) Flows(context.Context) (int, error) {

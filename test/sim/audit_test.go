@@ -200,7 +200,7 @@ func (a *audit) bounds(b pando.Batch, before map[pando.ServiceKey]int) {
 			most, why = max(most, svc.Rolling)+spec.Rollout.Surge, fmt.Sprintf("%s, rolling %d with surge %d", why, svc.Rolling, spec.Rollout.Surge)
 		}
 		if n > most {
-			a.fail(b.Revision, "%s grew from %d to %d instances (%s)", k, before[k], n, why)
+			a.fail(b.Revision, "%s grew from %d to %d instances (%s):%s", k, before[k], n, why, list(a.world.Of(k)))
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/sim"
 )
 
 // chaos lets everything happen for a while: operators change their minds, clients come and go, processes and instances
@@ -97,18 +96,16 @@ func (h *host) hurt(d *rand.Rand) {
 	}
 	h.killSoon(1+d.IntN(25), d.IntN(2) == 0)
 	if d.IntN(6) == 0 {
-		h.sandboxes.Reboot()
+		h.reboot()
 	}
 	time.Sleep(time.Duration(d.Int64N(int64(away))))
 	h.start()
 }
 
 func (h *host) crashOne(d *rand.Rand) {
-	boxes, err := h.sandboxes.Attach(h.c.ctx)
-	if err != nil || len(boxes) == 0 {
-		return
+	if boxes := h.sandboxes.All(); len(boxes) > 0 {
+		boxes[d.IntN(len(boxes))].Crash()
 	}
-	boxes[d.IntN(len(boxes))].(*sim.Sandbox).Crash()
 }
 
 // visit opens a flow that lasts a while.

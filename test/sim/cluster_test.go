@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -33,10 +34,9 @@ type cluster struct {
 	log      *slog.Logger
 
 	mu      sync.Mutex
-	quiet   bool // applications ask for nothing more
-	starts  map[pando.InstanceID]int
-	intents map[pando.IntentID]int // starts per intent
-	cut     []string               // flows that a table took from a living instance
+	quiet   bool                                  // applications ask for nothing more
+	intents map[pando.IntentID][]pando.InstanceID // what was started for each
+	cut     []string                              // flows that a table took from a living instance
 }
 
 // dice are the random numbers of one actor: the same for the same seed, whatever the others do.
@@ -109,20 +109,21 @@ type host struct {
 	objects   *sim.Objects
 	steering  *sim.Steering
 	sandboxes *sim.Sandboxes
-	agent     *agent.Agent // of this life; guarded by process.mu
+	starts    map[pando.InstanceID]int // since the machine booted; guarded by the cluster's lock
+	agent     *agent.Agent             // of this life; guarded by process.mu
 }
 
 func newCluster(ctx context.Context, t *testing.T, seed uint64, hosts int, delayMax time.Duration) *cluster {
 	c := &cluster{
 		t: t, seed: seed, ctx: ctx, registry: sim.NewRegistry(seed, delayMax), ids: &sim.IDs{}, peers: sim.NewPeers(),
 		ledger: newLedger(), log: slog.New(slog.DiscardHandler),
-		starts: map[pando.InstanceID]int{}, intents: map[pando.IntentID]int{},
+		intents: map[pando.IntentID][]pando.InstanceID{},
 	}
-	if testing.Verbose() {
+	if os.Getenv("PANDO_LOG") != "" {
 		c.log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	for n := range hosts {
-		h := &host{objects: sim.NewObjects(), steering: sim.NewSteering()}
+		h := &host{starts: map[pando.InstanceID]int{}, objects: sim.NewObjects(), steering: sim.NewSteering()}
 		h.record = pando.Host{Name: pando.HostName(fmt.Sprintf("h%d", n+1)), Slot: n, CPUs: 2}
 		h.sandboxes = sim.NewSandboxes(seed+uint64(n), h.program, 20*time.Millisecond, 0, h.steering)
 		h.process = process{name: "agent " + string(h.record.Name), c: c, boot: h.boot}
@@ -156,7 +157,7 @@ func (follower) Lead(ctx context.Context, _, _ string) (pando.Fence, <-chan stru
 func (h *host) boot(_ context.Context, m *mortal, life int) func(context.Context) error {
 	a := agent.New(agent.Config{
 		Host: h.record, Registry: mortalRegistry{h.c.registry, m}, Peers: h.c.peers, Clock: pando.WallClock{}, IDs: h.c.ids,
-		Sandboxes: mortalSandboxes{h.sandboxes, m, h.c.started},
+		Sandboxes: mortalSandboxes{h.sandboxes, m, h.started},
 		Steering:  mortalSteering{h.steering, m, h.watchTable},
 		Objects:   mortalObjects{h.objects, m},
 		Prober:    prober{},
@@ -188,28 +189,34 @@ func (prober) Probe(ctx context.Context, _ pando.Probe, s pando.Sandbox, _ pando
 	return nil
 }
 
-// started counts what is started for what.
-func (c *cluster) started(i pando.Instance) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.starts[i.ID]++
-	c.intents[i.Intent]++
+// started counts what is started for what, on machines that have not been rebooted since.
+func (h *host) started(i pando.Instance) {
+	h.c.mu.Lock()
+	defer h.c.mu.Unlock()
+	h.starts[i.ID]++
+	if n := h.starts[i.ID]; n > 1 {
+		h.c.t.Errorf("instance %s was started %d times", i.ID, n)
+	}
+	h.c.intents[i.Intent] = append(h.c.intents[i.Intent], i.ID)
+}
+
+// reboot ends everything that runs on the machine.
+func (h *host) reboot() {
+	h.sandboxes.Reboot()
+	h.c.mu.Lock()
+	defer h.c.mu.Unlock()
+	clear(h.starts)
 }
 
 // watchTable notes flows that a new table would take from an instance that lives and has not been given up.
 func (h *host) watchTable(t pando.SteeringTable) {
-	boxes, err := h.sandboxes.Attach(context.Background())
-	if err != nil {
-		return
-	}
 	kept := map[pando.InstanceID]bool{}
 	for _, e := range t.Endpoints {
 		kept[e.Instance] = true
 	}
-	for _, b := range boxes {
+	for _, b := range h.sandboxes.All() {
 		id := b.Instance()
-		code, _, _ := b.Exec(context.Background(), nil)
-		if n := h.steering.FlowsOf(id); b.Service() == t.Service && n > 0 && !kept[id] && code == 0 {
+		if n := h.steering.FlowsOf(id); b.Service() == t.Service && n > 0 && !kept[id] && b.Alive() {
 			h.c.mu.Lock()
 			h.c.cut = append(h.c.cut, fmt.Sprintf("%s: %d flows of %s", time.Now().Format("05.000"), n, id))
 			h.c.mu.Unlock()

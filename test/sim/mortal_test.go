@@ -157,6 +157,10 @@ func (b mortalSandbox) Remove(ctx context.Context) error {
 	return b.call(func() error { return b.Sandbox.Remove(ctx) })
 }
 
+func (b mortalSandbox) Notify(ctx context.Context) error {
+	return b.call(func() error { return b.Sandbox.Notify(ctx) })
+}
+
 func (b mortalSandbox) Pause(ctx context.Context) error {
 	return b.call(func() error { return b.Sandbox.Pause(ctx) })
 }

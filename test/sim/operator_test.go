@@ -174,10 +174,12 @@ func (o *operator) settled() error {
 	return nil
 }
 
-func (o *operator) instances(w *pando.World) string {
+func (o *operator) instances(w *pando.World) string { return list(w.Of(service)) }
+
+func list(instances []pando.Instance) string {
 	var b strings.Builder
-	for _, i := range w.Of(service) {
-		fmt.Fprintf(&b, "\n  %s on %s, revision %d: %s (%s) for %s", i.ID, i.Host, i.Revision, i.Phase, i.Reason, time.Since(i.Since))
+	for _, i := range instances {
+		fmt.Fprintf(&b, "\n  %s on %s, revision %d: %s (%s) since %s", i.ID, i.Host, i.Revision, i.Phase, i.Reason, i.Since.Format("05.000"))
 	}
 	return b.String()
 }
@@ -189,11 +191,10 @@ func (o *operator) nothingLeft() error {
 		return fmt.Errorf("%d records are left:%s", n, o.instances(w))
 	}
 	for _, h := range o.c.hosts {
-		boxes, err := h.sandboxes.Attach(o.c.ctx)
-		if err != nil || len(boxes) > 0 {
-			return fmt.Errorf("%d sandboxes are left on %s (%v)", len(boxes), h.record.Name, err)
+		if n := len(h.sandboxes.All()); n > 0 {
+			return fmt.Errorf("%d sandboxes are left on %s", n, h.record.Name)
 		}
-		branches, err := state.Open(h.objects, service, stateTypes).Branches()
+		branches, err := state.Branches(h.objects, service)
 		if err != nil || len(branches) > 0 {
 			return fmt.Errorf("branches %v are left on %s (%v)", branches, h.record.Name, err)
 		}
