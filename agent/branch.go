@@ -156,10 +156,7 @@ func (a *Agent) merge(ctx context.Context, s pando.ServiceKey, b *state.Branch) 
 		a.mu.Unlock()
 		now := a.Clock.Now()
 		to, result, err := b.Merge(ctx, head.V.Commit, now)
-		if err != nil {
-			return result, err
-		}
-		if to != head.V.Commit {
+		if err == nil && to != head.V.Commit {
 			next := pando.StateHead{Service: s, Commit: to, Host: a.Host.Name, At: now, Merges: head.V.Merges + 1}
 			_, err = a.commit(ctx, pando.Txn{If: []pando.Condition{{Key: next.Key(), Modified: head.Modified}}, Put: []pando.Stored{next}})
 		}

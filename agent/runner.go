@@ -183,6 +183,11 @@ func (r *runner) step(ctx context.Context) time.Duration {
 	case pando.PhaseDrained:
 		return r.leave(ctx, i, box, exited)
 	case pando.PhaseFailed:
+		if box != nil && exited == nil { // it does not answer, or never became ready: what it still commits counts, too
+			if err := box.Stop(ctx); err != nil {
+				return r.again(ctx, "stop a failed instance", err)
+			}
+		}
 		return r.salvage(ctx, i, "salvaged")
 	case pando.PhaseMerged:
 		return r.bury(ctx)

@@ -12,7 +12,7 @@ import (
 // (recursive merge base).
 func (b *Branch) common(w *work, main pando.ObjectID) (root pando.ObjectID, contained bool, err error) {
 	if b.head == b.base {
-		return root, true, nil // nothing of its own: what main is need not even be on this host
+		return root, true, nil
 	}
 	if !b.unsure {
 		root, err = w.rootOf(b.base)

@@ -22,6 +22,7 @@ type Branch struct {
 	head    pando.ObjectID
 	base    pando.ObjectID // the newest commit of main that head contains
 	since   pando.ObjectID // the commit of main at which the branch began anew: no merge ever looks behind it
+	offered pando.ObjectID // the head that the last merge took into main
 	unsure  bool           // main may contain commits of ours that are newer than base
 	pending map[string]*change
 }

@@ -279,3 +279,33 @@ func checkOnce(t *rapid.T, r *Repo, main pando.ObjectID, total int) {
 		}
 	}
 }
+
+// Another thread of the application may commit while its push is on its way to the registry.
+func TestACommitDuringAPushIsKept(t *testing.T) {
+	ctx := t.Context()
+	r := Open(newMemory(), web, typed)
+	var main pando.ObjectID
+	b := must(r.Born(ctx, "a", main))
+	for _, line := range []string{"first", "second"} {
+		do(b.Patch("log", []byte(line)))
+		do(b.Patch("hits", []byte("1")))
+		must(b.Commit(ctx, line, t0))
+		to, _, err := b.Merge(ctx, main, t0)
+		do(err)
+		do(b.Patch("log", []byte(line+" again")))
+		do(b.Patch("hits", []byte("1")))
+		must(b.Commit(ctx, "meanwhile", t0))
+		main = to
+		do(b.Pushed(ctx, to))
+	}
+	if merged := must(b.Merged(main)); merged {
+		t.Error("main is said to have a commit that it was not given")
+	}
+	push(b, &main, t0)
+	if got, want := text(r, main, "log"), "first\nfirst again\nsecond\nsecond again\n"; got != want {
+		t.Errorf("the log is %q, want %q", got, want)
+	}
+	if got := text(r, main, "hits"); got != "4" {
+		t.Errorf("%s hits, want 4", got)
+	}
+}

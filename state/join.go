@@ -71,9 +71,13 @@ func (b *Branch) Merge(ctx context.Context, main pando.ObjectID, now time.Time) 
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	w := b.repo.work()
+	b.offered = b.head
 	if main.IsZero() {
 		b.unsure = true
 		return b.head, pando.MergeResult{Commit: b.head}, nil
+	}
+	if b.head == b.base {
+		return main, pando.MergeResult{Commit: main}, nil // nothing of its own: what main is need not even be on this host
 	}
 	switch old, err := w.isIn(main, b.base); {
 	case err != nil:
@@ -110,7 +114,8 @@ func (b *Branch) offers() (map[string]pando.ObjectID, error) {
 	return refs, err
 }
 
-// Pushed says that main is now at a commit that contains the branch's head: the branch begins anew from it.
+// Pushed says that main is now at a commit that contains what Merge was given: the branch begins anew from it. A branch
+// that has been committed to since goes on from its own head; its next merge finds what main has of it.
 func (b *Branch) Pushed(ctx context.Context, main pando.ObjectID) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -122,10 +127,14 @@ func (b *Branch) Pushed(ctx context.Context, main pando.ObjectID) error {
 		return fmt.Errorf("withdraw the offers of %s: %w", b.instance, err)
 	}
 	refs[b.repo.ref(mainRef, mainName)] = main
-	if err := b.move(ctx, b.repo.work(), anew(main), refs); err != nil {
+	to, grown := anew(main), b.head != b.offered
+	if grown {
+		to = place{head: b.head, base: b.base, since: b.since}
+	}
+	if err := b.move(ctx, b.repo.work(), to, refs); err != nil {
 		return err
 	}
-	b.unsure = false
+	b.unsure = grown
 	return nil
 }
 

@@ -173,7 +173,7 @@ func (p *application) write(ctx context.Context) {
 		_, err := s.StateCommit(ctx, p.id, "lines")
 		return err
 	})
-	if err == nil {
+	if err == nil && ctx.Err() == nil { // a program that has ended hears nothing
 		p.h.c.ledger.ack(lines)
 	}
 }

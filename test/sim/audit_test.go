@@ -12,14 +12,11 @@ import (
 
 // audit replays everything that was ever written and holds it against the rules.
 type audit struct {
-	t       *testing.T
-	world   *pando.World
-	ended   map[pando.InstanceID]bool // their records are gone
-	service []pando.Service           // every version of it, in order
-	seen    []time.Time               // when each was the newest
-	hosts   time.Time                 // of the last change of who is there
-	grants  map[pando.ServiceKey][]time.Time
-	faults  int
+	t      *testing.T
+	world  *pando.World
+	ended  map[pando.InstanceID]bool // their records are gone
+	grants map[pando.ServiceKey][]time.Time
+	faults int
 }
 
 func newAudit(t *testing.T) *audit {
@@ -165,10 +162,17 @@ func (a *audit) capacity() map[pando.ServiceKey]int {
 	return out
 }
 
+// newsMax is how long the news of a host may be on their way to the leader.
+const newsMax = 200 * time.Millisecond
+
+// reachable are the instances that control had to count when it placed the youngest: not those of a host that came back
+// in the same moment.
 func (a *audit) reachable(k pando.ServiceKey) []pando.Instance {
+	all := a.world.Of(k)
 	var out []pando.Instance
-	for _, i := range a.world.Of(k) {
-		if _, alive := a.world.Hosts[i.Host]; alive || len(a.world.Hosts) == 0 {
+	for _, i := range all {
+		host, alive := a.world.Hosts[i.Host]
+		if alive && all[len(all)-1].Born.Sub(host.V.Joined) > newsMax || len(a.world.Hosts) == 0 {
 			out = append(out, i)
 		}
 	}

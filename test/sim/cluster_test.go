@@ -155,8 +155,10 @@ func (follower) Lead(ctx context.Context, _, _ string) (pando.Fence, <-chan stru
 }
 
 func (h *host) boot(_ context.Context, m *mortal, life int) func(context.Context) error {
+	record := h.record
+	record.Joined = time.Now()
 	a := agent.New(agent.Config{
-		Host: h.record, Registry: mortalRegistry{h.c.registry, m}, Peers: h.c.peers, Clock: pando.WallClock{}, IDs: h.c.ids,
+		Host: record, Registry: mortalRegistry{h.c.registry, m}, Peers: h.c.peers, Clock: pando.WallClock{}, IDs: h.c.ids,
 		Sandboxes: mortalSandboxes{h.sandboxes, m, h.started},
 		Steering:  mortalSteering{h.steering, m, h.watchTable},
 		Objects:   mortalObjects{h.objects, m},
