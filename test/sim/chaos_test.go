@@ -37,7 +37,7 @@ func (c *cluster) chaos(o *operator) {
 		act("instances "+string(h.record.Name), 3*time.Second, h.crashOne)
 		act("clients "+string(h.record.Name), 30*time.Millisecond, h.visit)
 	}
-	time.Sleep(chaosTime)
+	nap(chaosTime)
 	close(stop)
 	actors.Wait()
 	c.registry.Fail(nil)
@@ -59,7 +59,7 @@ func (c *cluster) hurtStore(d *rand.Rand) {
 	default:
 		c.depose(d)
 	}
-	time.Sleep(time.Duration(d.IntN(1500)) * time.Millisecond)
+	nap(time.Duration(d.IntN(1500)) * time.Millisecond)
 	c.registry.Fail(nil)
 	c.registry.Lose(0)
 }
@@ -84,7 +84,7 @@ func (c *cluster) depose(d *rand.Rand) {
 // restart kills a process at one of its next steps, and starts it again after a while.
 func (c *cluster) restart(p *process, d *rand.Rand, away time.Duration) {
 	p.killSoon(1+d.IntN(12), d.IntN(2) == 0)
-	time.Sleep(time.Duration(d.Int64N(int64(away))))
+	nap(time.Duration(d.Int64N(int64(away))))
 	p.start()
 }
 
@@ -98,7 +98,7 @@ func (h *host) hurt(d *rand.Rand) {
 	if d.IntN(6) == 0 {
 		h.reboot()
 	}
-	time.Sleep(time.Duration(d.Int64N(int64(away))))
+	nap(time.Duration(d.Int64N(int64(away))))
 	h.start()
 }
 
@@ -116,7 +116,7 @@ func (h *host) visit(d *rand.Rand) {
 	}
 	length := time.Duration(d.IntN(3000)) * time.Millisecond
 	h.c.go_(func() {
-		time.Sleep(length)
+		nap(length)
 		h.steering.End(i)
 	})
 }

@@ -4,5 +4,5 @@
 //
 // It never touches a file, a socket or the kernel. One seed gives the same asks and the same faults at the same virtual
 // times; goroutines that are ready at the same instant may still take turns in another order. PANDO_SEED runs one seed,
-// PANDO_RUNS says how many are run.
+// PANDO_RUNS says how many are run (`make soak N=…`).
 package sim

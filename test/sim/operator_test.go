@@ -135,7 +135,7 @@ func (o *operator) until(what string, most time.Duration, f func() error) bool {
 			o.c.t.Errorf("%s within %s: %v", what, most, err)
 			return false
 		}
-		time.Sleep(100 * time.Millisecond)
+		nap(100 * time.Millisecond)
 	}
 }
 

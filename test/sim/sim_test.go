@@ -17,13 +17,16 @@ import (
 )
 
 // runsDefault is the count of the gate; PANDO_RUNS asks for more.
-const runsDefault = 60
+const runsDefault = 20
 
 // The times of one run, virtual.
 const (
 	chaosTime  = 40 * time.Second
 	settleTime = 3 * time.Minute
 )
+
+// nap lets virtual time pass.
+func nap(d time.Duration) { time.Sleep(d) }
 
 func number(t *testing.T, name string, otherwise uint64) uint64 {
 	text := os.Getenv(name)
