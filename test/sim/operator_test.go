@@ -25,10 +25,13 @@ type operator struct {
 	dice *rand.Rand
 	spec pando.Spec
 	main pando.StateHead // the newest seen
+
+	known *pando.World // after the first `read` commits
+	read  int
 }
 
 func newOperator(c *cluster) *operator {
-	o := &operator{c: c, dice: c.dice("operator", 0)}
+	o := &operator{c: c, dice: c.dice("operator", 0), known: pando.NewWorld()}
 	o.spec = pando.Spec{
 		Name: service.Name, Command: []string{"web"}, State: stateTypes, Environment: map[string]string{},
 		Ports:  []pando.Port{{Published: 80, Target: 80, Protocol: pando.TCP}},
@@ -111,16 +114,17 @@ func (o *operator) remove() error {
 
 // world is what the registry says now.
 func (o *operator) world() *pando.World {
-	w := pando.NewWorld()
-	now, err := o.c.registry.Snapshot(o.c.ctx, pando.Root)
-	if err == nil {
-		err = w.Apply(now.Records, now.Revision)
+	history := o.c.registry.History()
+	for _, b := range history[o.read:] {
+		if err := o.known.Apply(b.Changes, b.Revision); err != nil {
+			o.c.t.Error(err)
+		}
 	}
-	if err != nil {
-		o.c.t.Error(err)
+	o.read = len(history)
+	if head, ok := o.known.Heads[service]; ok {
+		o.main = head.V
 	}
-	o.main = w.Heads[service].V
-	return w
+	return o.known
 }
 
 // until tries f until it succeeds; when it never does, the run has failed.

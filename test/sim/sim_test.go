@@ -16,8 +16,8 @@ import (
 	"pando.run/pando/state"
 )
 
-// runsDefault is the count of the gate; PANDO_RUNS asks for more.
-const runsDefault = 20
+// runsDefault is the count of the gate, a fifth of it under the race detector; PANDO_RUNS asks for more.
+const runsDefault = 30 / slower
 
 // The times of one run, virtual.
 const (
