@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help build programs demo test lint generate clean
+.PHONY: help build programs demo test soak lint generate clean
 GO_BUILD := CGO_ENABLED=0 go build -trimpath -ldflags "-s -w"
 
 help: ## list the targets
@@ -26,6 +26,10 @@ generate: ## make again what is generated and committed (needs clang)
 test: ## run every check and test there is; the last line counts them
 	@deploy/deps test
 	@deploy/test $(STATICCHECK)
+
+N ?= 10
+soak: ## what is drawn at random, N times as often as `make test` does (N=10 unless given)
+	PANDO_RUNS=$$(($(N) * 30)) go test -timeout 0 ./test/sim
 
 lint: ## gofmt, vet, staticcheck and the rules of the house
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
