@@ -11,7 +11,7 @@ import (
 // An append-log is a folder of three levels, a radix tree of chunks: "00/00/00", "00/00/01", … Its files in path order
 // are the log. Appending writes the last chunk and its three folders, whatever the length of the log.
 const (
-	chunkBytesMax = 64 << 10
+	chunkBytesMax = 16 << 10
 	fanOut        = 256
 	levels        = 3
 	chunksMax     = fanOut * fanOut * fanOut

@@ -26,7 +26,8 @@ var _ pando.Objects = (*Store)(nil)
 const lockWaitMax = 3 * time.Second
 
 var (
-	objectsBucket = []byte("objects") // id -> kind's first letter, body
+	objectsBucket = []byte("objects") // id -> kind's first letter, then the body or where it lies
+	piecesBucket  = []byte("pieces")  // number -> a part of a body
 	refsBucket    = []byte("refs")    // name -> id
 	metaBucket    = []byte("meta")
 	layoutKey     = []byte("layout")
@@ -59,7 +60,7 @@ func Open(path string) (*Store, error) {
 
 func (s *Store) prepare() error {
 	err := s.db.Update(func(tx *bbolt.Tx) error {
-		for _, name := range [][]byte{objectsBucket, refsBucket, metaBucket} {
+		for _, name := range [][]byte{objectsBucket, piecesBucket, refsBucket, metaBucket} {
 			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 				return err
 			}
@@ -90,22 +91,17 @@ func full(err error) error {
 	return err
 }
 
-var letters = map[pando.ObjectKind]byte{pando.BlobObject: 'b', pando.TreeObject: 't', pando.CommitObject: 'c'}
-var kinds = map[byte]pando.ObjectKind{'b': pando.BlobObject, 't': pando.TreeObject, 'c': pando.CommitObject}
-
 // Object implements pando.Objects. The body must not be changed.
 func (s *Store) Object(id pando.ObjectID) (pando.ObjectKind, []byte, error) {
 	o, ok := s.cache.get(id)
 	if ok {
 		return o.Kind, o.Body, nil
 	}
-	err := s.db.View(func(tx *bbolt.Tx) error {
-		v := tx.Bucket(objectsBucket).Get(id[:])
-		if len(v) == 0 {
-			return fmt.Errorf("object %s: %w", id, pando.ErrNotFound)
+	err := s.db.View(func(tx *bbolt.Tx) (err error) {
+		if o, ok, err = getObject(tx, id); err == nil && !ok {
+			err = fmt.Errorf("object %s: %w", id, pando.ErrNotFound)
 		}
-		o = pando.Object{ID: id, Kind: kinds[v[0]], Body: append([]byte(nil), v[1:]...)}
-		return nil
+		return err
 	})
 	if err != nil {
 		return "", nil, err
@@ -149,7 +145,7 @@ func (s *Store) Update(_ context.Context, u pando.ObjectsUpdate) error {
 		if err := check(tx.Bucket(refsBucket), u.If); err != nil {
 			return err
 		}
-		if err := s.putObjects(tx.Bucket(objectsBucket), u.Objects); err != nil {
+		if err := s.putObjects(tx, u.Objects); err != nil {
 			return err
 		}
 		return putRefs(tx.Bucket(refsBucket), u.Refs)
@@ -176,12 +172,12 @@ func check(refs *bbolt.Bucket, conditions map[string]pando.ObjectID) error {
 	return nil
 }
 
-func (s *Store) putObjects(bucket *bbolt.Bucket, objects []pando.Object) error {
+func (s *Store) putObjects(tx *bbolt.Tx, objects []pando.Object) error {
 	for _, o := range objects {
 		if s.written != nil {
 			s.written[o.ID] = true
 		}
-		if err := bucket.Put(o.ID[:], append([]byte{letters[o.Kind]}, o.Body...)); err != nil {
+		if err := putObject(tx, o); err != nil {
 			return err
 		}
 	}

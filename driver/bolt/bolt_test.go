@@ -1,9 +1,13 @@
 package bolt
 
 import (
+	"bytes"
 	"errors"
 	"path/filepath"
+	"slices"
 	"testing"
+
+	"go.etcd.io/bbolt"
 
 	"pando.run/pando"
 )
@@ -38,6 +42,47 @@ func TestWhatIsWrittenIsThereAfterAReopen(t *testing.T) {
 	}
 	if refs, err := s.Refs("a/"); err != nil || len(refs) != 1 {
 		t.Errorf("refs are %v, %v", refs, err)
+	}
+}
+
+func TestBodiesOfEveryLength(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.db")
+	s := open(t, path)
+	var all []pando.Object
+	for n, size := range []int{0, 1, inlineBytesMax, inlineBytesMax + 1, pieceBytesMax - 1, pieceBytesMax, pieceBytesMax + 1, 16, 5*pieceBytesMax + 3, 1 << 20} {
+		body := bytes.Repeat([]byte{byte('a' + n)}, size)
+		all = append(all, pando.Object{ID: pando.ObjectID{byte(n)}, Kind: pando.BlobObject, Body: body})
+	}
+	for range 2 { // what is there already is not written again
+		if err := s.Update(t.Context(), pando.ObjectsUpdate{Objects: all}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	keep := all
+	for len(keep) > 0 {
+		for _, o := range keep {
+			if kind, body, err := s.Object(o.ID); err != nil || kind != o.Kind || !bytes.Equal(body, o.Body) {
+				t.Errorf("%d bytes: %s, %d bytes, %v", len(o.Body), kind, len(body), err)
+			}
+		}
+		keep = keep[1:]
+		n, err := s.Prune(t.Context(), func() (func(pando.ObjectID) bool, error) {
+			return func(id pando.ObjectID) bool {
+				return slices.ContainsFunc(keep, func(o pando.Object) bool { return o.ID == id })
+			}, nil
+		})
+		if n != 1 || err != nil {
+			t.Errorf("pruned %d, %v", n, err)
+		}
+	}
+	err := s.db.View(func(tx *bbolt.Tx) error {
+		if n := tx.Bucket(piecesBucket).Stats().KeyN; n != 0 {
+			t.Errorf("%d pieces are left of nothing", n)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 

@@ -81,7 +81,7 @@ func (s *Store) drop(gone []pando.ObjectID) (deleted int, err error) {
 			if s.written[id] {
 				continue
 			}
-			if err := tx.Bucket(objectsBucket).Delete(id[:]); err != nil {
+			if err := deleteObject(tx, id); err != nil {
 				return err
 			}
 			deleted++
