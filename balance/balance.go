@@ -20,27 +20,33 @@ func Buckets(ids []string, weights []int, size int) []uint16 {
 	if heaviest == 0 || size < 2 {
 		return nil
 	}
-	claims := make([]claim, 0, len(ids))
-	for n, id := range ids {
+	order := make([]int, 0, len(ids))
+	for n := range ids {
 		if weights[n] > 0 {
-			claims = append(claims, newClaim(uint16(n), id, weights[n], size))
+			order = append(order, n)
 		}
 	}
-	slices.SortFunc(claims, func(a, b claim) int { return strings.Compare(a.id, b.id) })
-	out := make([]uint16, size)
-	taken := make([]bool, size)
+	slices.SortFunc(order, func(a, b int) int { return strings.Compare(ids[a], ids[b]) })
+	claims := make([]claim, len(order))
+	for n, at := range order {
+		claims[n] = newClaim(at, ids[at], weights[at], size)
+	}
+	out, taken := make([]uint16, size), make([]bool, size)
+	full, last := int32(heaviest), int32(size)
 	for filled := 0; ; {
 		for n := range claims {
 			c := &claims[n]
-			if c.credit += c.weight; c.credit < heaviest {
+			if c.credit += c.weight; c.credit < full {
 				continue
 			}
-			c.credit -= heaviest
-			at := c.next(size)
+			c.credit -= full
+			at, skip := c.at, c.skip // in registers: nearly all of the time goes by here
 			for taken[at] {
-				at = c.next(size)
+				if at += skip; at >= last {
+					at -= last
+				}
 			}
-			taken[at], out[at] = true, c.index
+			taken[at], out[at], c.at = true, c.index, at
 			if filled++; filled == size {
 				return out
 			}
@@ -48,28 +54,19 @@ func Buckets(ids []string, weights []int, size int) []uint16 {
 	}
 }
 
-// claim is one endpoint's order of preference over the buckets.
+// claim is one endpoint's order of preference over the buckets: at, at + skip, ... It is small, because all of them are used in turn.
 type claim struct {
-	index  uint16
-	id     string
-	weight int
-	credit int
-	at     uint64
-	skip   uint64
+	at, skip       int32
+	weight, credit int32
+	index          uint16
 }
 
-func newClaim(index uint16, id string, weight, size int) claim {
+func newClaim(index int, id string, weight, size int) claim {
 	h := fnv.New64a()
 	h.Write([]byte(id))
 	a := mix(h.Sum64())
 	b := mix(a ^ 0x9E3779B97F4A7C15)
-	return claim{index: index, id: id, weight: weight, at: a % uint64(size), skip: b%uint64(size-1) + 1}
-}
-
-func (c *claim) next(size int) int {
-	at := c.at
-	c.at = (c.at + c.skip) % uint64(size)
-	return int(at)
+	return claim{index: uint16(index), weight: int32(weight), at: int32(a % uint64(size)), skip: int32(b%uint64(size-1)) + 1}
 }
 
 func mix(x uint64) uint64 {

@@ -72,12 +72,16 @@ func TestAChangeMovesLittle(t *testing.T) {
 	}
 }
 
-func BenchmarkBuckets1024(b *testing.B) {
-	ids, weights := make([]string, 1024), make([]int, 1024)
-	for n := range ids {
-		ids[n], weights[n] = fmt.Sprintf("web-%d", n), 100
-	}
-	for b.Loop() {
-		Buckets(ids, weights, size)
+func BenchmarkBuckets(b *testing.B) {
+	for _, n := range []int{4, 1024} {
+		ids, weights := make([]string, n), make([]int, n)
+		for i := range ids {
+			ids[i], weights[i] = fmt.Sprintf("web-%d", i), 100
+		}
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			for b.Loop() {
+				Buckets(ids, weights, size)
+			}
+		})
 	}
 }

@@ -59,7 +59,7 @@ func (d *Driver) Counters(context.Context) ([]pando.EndpointCounters, error) {
 		services[n] = s
 	}
 	var out []pando.EndpointCounters
-	for name, slot := range d.index.endpoints {
+	for slot, name := range d.index.names {
 		var perCPU []steerCounters
 		if err := d.objects.Traffic.Lookup(slot, &perCPU); err != nil {
 			return nil, fmt.Errorf("read the steering counters: %w", err)

@@ -13,8 +13,8 @@ import (
 // index is what the pinned tables say, in memory: this driver is their only writer. So Publish asks the kernel nothing.
 type index struct {
 	services     map[pando.ServiceKey]uint32
-	freeServices []uint32 // the last one is taken first
-	endpoints    map[pando.InstanceID]uint32
+	freeServices []uint32                               // the last one is taken first
+	endpoints    map[uint32]map[pando.InstanceID]uint32 // by service
 	names        map[uint32]pando.InstanceID
 	slots        []steerEndpoint // by number
 	free         []uint32
@@ -27,7 +27,7 @@ type index struct {
 // it has both its name and its link.
 func readIndex(o *steerObjects) (*index, error) {
 	x := &index{
-		services: map[pando.ServiceKey]uint32{}, endpoints: map[pando.InstanceID]uint32{}, names: map[uint32]pando.InstanceID{},
+		services: map[pando.ServiceKey]uint32{}, endpoints: map[uint32]map[pando.InstanceID]uint32{}, names: map[uint32]pando.InstanceID{},
 		ports: map[steerServiceKey]uint32{}, vips: map[[4]uint32]uint32{}, translations: map[uint32]map[steerPortKey]uint16{},
 	}
 	if err := errors.Join(x.readServices(o), x.readEndpoints(o), x.readPorts(o)); err != nil {
@@ -80,7 +80,7 @@ func (x *index) readEndpoints(o *steerObjects) error {
 	for n, name := range slices.Backward(names) {
 		slot := uint32(n)
 		if name.Used != 0 && x.slots[n].Ifindex != 0 {
-			x.endpoints[pando.InstanceID(textOf(name))], x.names[slot] = slot, pando.InstanceID(textOf(name))
+			x.remember(slot, pando.InstanceID(textOf(name)))
 			continue
 		}
 		x.free = append(x.free, slot)
@@ -123,13 +123,16 @@ func (x *index) translate(k steerPortKey, other uint16) {
 	x.translations[k.Ifindex][k] = other
 }
 
-// of lists the endpoints of a service.
-func (x *index) of(service uint32) map[pando.InstanceID]uint32 {
-	out := map[pando.InstanceID]uint32{}
-	for name, slot := range x.endpoints {
-		if x.slots[slot].Service == service {
-			out[name] = slot
-		}
+// remember and forget are of an endpoint, whose slot says of which service.
+func (x *index) remember(slot uint32, name pando.InstanceID) {
+	service := x.slots[slot].Service
+	if x.endpoints[service] == nil {
+		x.endpoints[service] = map[pando.InstanceID]uint32{}
 	}
-	return out
+	x.endpoints[service][name], x.names[slot] = slot, name
+}
+
+func (x *index) forget(slot uint32) {
+	delete(x.endpoints[x.slots[slot].Service], x.names[slot])
+	delete(x.names, slot)
 }

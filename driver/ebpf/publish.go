@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/cilium/ebpf"
 
@@ -26,11 +28,7 @@ func (d *Driver) publish(t pando.SteeringTable) error {
 	if len(t.Endpoints) > pando.EndpointsMax {
 		return fmt.Errorf("%w: %d endpoints, at most %d", pando.ErrTooLarge, len(t.Endpoints), pando.EndpointsMax)
 	}
-	ids, weights := make([]string, len(t.Endpoints)), make([]int, len(t.Endpoints))
-	for n, e := range t.Endpoints {
-		ids[n], weights[n] = string(e.Instance), e.Weight
-	}
-	buckets := d.Buckets(ids, weights, tableSlots) // before the lock: it takes longer than everything below
+	now := d.share(t) // before the lock: it takes longer than everything below
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n, err := d.serviceNumber(t.Service)
@@ -44,9 +42,10 @@ func (d *Driver) publish(t pando.SteeringTable) error {
 	if err := d.takeOver(n, t); err != nil {
 		return err
 	}
-	if err := d.publishTable(n, buckets, slots); err != nil {
+	if err := d.publishTable(n, now, slots); err != nil {
 		return err
 	}
+	d.shares[t.Service] = now
 	if err := d.publishPorts(n, t); err != nil {
 		return err
 	}
@@ -75,12 +74,35 @@ func (d *Driver) serviceNumber(s pando.ServiceKey) (uint32, error) {
 	return n, nil
 }
 
+// share is who of a service's endpoints has which bucket.
+type share struct {
+	ids     []string
+	weights []int
+	buckets []uint16 // indices into ids; nil: nobody has any
+	slots   []uint32 // in which slots they were, once it was published
+}
+
+// share returns the share that the table asks for: the one that is in force, if nothing has changed.
+func (d *Driver) share(t pando.SteeringTable) *share {
+	s := &share{ids: make([]string, len(t.Endpoints)), weights: make([]int, len(t.Endpoints))}
+	for n, e := range t.Endpoints {
+		s.ids[n], s.weights[n] = string(e.Instance), e.Weight
+	}
+	d.mu.Lock()
+	last := d.shares[t.Service]
+	d.mu.Unlock()
+	if last != nil && slices.Equal(last.ids, s.ids) && slices.Equal(last.weights, s.weights) {
+		return last
+	}
+	s.buckets = d.Buckets(s.ids, s.weights, tableSlots)
+	return s
+}
+
 // endpointSlots writes the endpoints and returns their slots in order, and the slots of those that are no longer listed.
 func (d *Driver) endpointSlots(service uint32, want []pando.Endpoint) (slots, gone []uint32, err error) {
-	known := d.index.of(service)
+	slots = make([]uint32, 0, len(want))
 	for _, e := range want {
-		slot, ok := known[e.Instance]
-		delete(known, e.Instance)
+		slot, ok := d.index.endpoints[service][e.Instance]
 		if ok && d.index.slots[slot].Ifindex != uint32(e.Link.IfIndex) { // another link: none of its flows can have lived on
 			if err := d.dropEndpoint(slot); err != nil {
 				return nil, nil, err
@@ -95,8 +117,13 @@ func (d *Driver) endpointSlots(service uint32, want []pando.Endpoint) (slots, go
 		d.netns[slot] = e.Link.Netns
 		slots = append(slots, slot)
 	}
-	for _, slot := range known {
-		gone = append(gone, slot)
+	if len(d.index.endpoints[service]) == len(slots) {
+		return slots, nil, nil
+	}
+	for _, slot := range d.index.endpoints[service] {
+		if !slices.Contains(slots, slot) {
+			gone = append(gone, slot)
+		}
 	}
 	return slots, gone, nil
 }
@@ -104,7 +131,7 @@ func (d *Driver) endpointSlots(service uint32, want []pando.Endpoint) (slots, go
 func (d *Driver) addEndpoint(service uint32, e pando.Endpoint) (uint32, error) {
 	last := len(d.index.free) - 1
 	if last < 0 {
-		return 0, fmt.Errorf("%w: %d endpoints are steered to on this host already", pando.ErrTooLarge, len(d.index.endpoints))
+		return 0, fmt.Errorf("%w: %d endpoints are steered to on this host already", pando.ErrTooLarge, len(d.index.names))
 	}
 	slot := d.index.free[last]
 	v := steerEndpoint{Ifindex: uint32(e.Link.IfIndex), Epoch: d.index.slots[slot].Epoch + 1, Service: service}
@@ -118,7 +145,7 @@ func (d *Driver) addEndpoint(service uint32, e pando.Endpoint) (uint32, error) {
 		return 0, err
 	}
 	d.index.free, d.index.slots[slot] = d.index.free[:last], v
-	d.index.endpoints[e.Instance], d.index.names[slot] = slot, e.Instance
+	d.index.remember(slot, e.Instance)
 	return slot, nil
 }
 
@@ -128,24 +155,27 @@ func (d *Driver) dropEndpoint(slot uint32) error {
 	if err := errors.Join(d.objects.Endpoints.Put(slot, v), d.objects.EndpointNames.Put(slot, steerName{})); err != nil {
 		return err
 	}
-	delete(d.index.endpoints, d.index.names[slot])
-	delete(d.index.names, slot)
+	d.index.forget(slot)
 	delete(d.netns, slot)
 	d.index.slots[slot], d.index.free = v, append(d.index.free, slot)
 	return nil
 }
 
-// publishTable fills the table that is not in use and then makes it the active one, by a write of a single word.
-func (d *Driver) publishTable(service uint32, buckets []uint16, slots []uint32) error {
+// publishTable fills the table that is not in use and then makes it the active one, by a write of a single word. What is in
+// force already is not written again: the table before the last change would be lost.
+func (d *Driver) publishTable(service uint32, now *share, slots []uint32) error {
+	if now.slots != nil && slices.Equal(now.slots, slots) {
+		return nil
+	}
 	var s steerService
 	if err := d.objects.Services.Lookup(service, &s); err != nil {
 		return err
 	}
 	idle := (s.Active & 1) ^ 1
 	s.Endpoints[idle] = 0
-	if buckets != nil {
+	if now.buckets != nil {
 		t := &d.table
-		for n, b := range buckets {
+		for n, b := range now.buckets {
 			t.Endpoint[n] = uint16(slots[b])
 		}
 		if err := d.objects.Tables.Put(service*2+idle, t); err != nil {
@@ -157,7 +187,11 @@ func (d *Driver) publishTable(service uint32, buckets []uint16, slots []uint32) 
 		return err
 	}
 	s.Active = idle
-	return d.objects.Services.Put(service, s)
+	if err := d.objects.Services.Put(service, s); err != nil {
+		return err
+	}
+	now.slots = slots
+	return nil
 }
 
 // publishPorts writes what the service's addresses mean.
@@ -237,7 +271,7 @@ func (d *Driver) Withdraw(_ context.Context, s pando.ServiceKey) error {
 			delete(d.index.vips, vip)
 		}
 	}
-	for _, slot := range d.index.of(n) {
+	for _, slot := range slices.Collect(maps.Values(d.index.endpoints[n])) {
 		errs = append(errs, d.dropEndpoint(slot))
 	}
 	errs = append(errs, d.objects.Services.Put(n, steerService{}), d.objects.ServiceNames.Put(n, steerName{}))
@@ -246,6 +280,7 @@ func (d *Driver) Withdraw(_ context.Context, s pando.ServiceKey) error {
 	}
 	delete(d.index.services, s)
 	delete(d.filled, s)
+	delete(d.shares, s)
 	d.index.freeServices = append(d.index.freeServices, n)
 	return nil
 }
