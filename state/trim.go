@@ -175,12 +175,19 @@ func (t *trim) limit(keep Keep) error {
 			continue
 		}
 		c, err := w.commit(id)
+		if errors.Is(err, pando.ErrNotFound) {
+			continue // a branch that began at a main of another host, and has nothing of its own yet
+		}
 		if err != nil {
 			return err
 		}
 		t.older(c.at)
 	}
-	for _, id := range t.heads() {
+	heads, err := t.heads()
+	if err != nil {
+		return err
+	}
+	for _, id := range heads {
 		for n := 0; n < max(keep.Commits, 1); n++ {
 			c, err := w.commit(id)
 			if err != nil {
@@ -203,24 +210,36 @@ func (t *trim) older(at time.Time) {
 }
 
 // heads are main as this host saw it and as the registry knows it.
-func (t *trim) heads() []pando.ObjectID {
+func (t *trim) heads() ([]pando.ObjectID, error) {
+	return here(t.objects, t.main, t.refs[refOf(t.service, mainRef, mainName)])
+}
+
+// here are those of some commits that this host has: main may be on another one.
+func here(o pando.Objects, ids ...pando.ObjectID) ([]pando.ObjectID, error) {
 	var out []pando.ObjectID
-	for _, id := range []pando.ObjectID{t.main, t.refs[refOf(t.service, mainRef, mainName)]} {
-		if _, _, err := t.objects.Object(id); err == nil && !slices.Contains(out, id) {
+	for _, id := range ids {
+		switch _, _, err := o.Object(id); {
+		case err == nil:
 			out = append(out, id)
+		case !errors.Is(err, pando.ErrNotFound):
+			return nil, err
 		}
 	}
-	return out
+	return out, nil
 }
 
 // edges are the first commits of every line of history that are too old to be looked behind.
 func (t *trim) edges() ([]pando.ObjectID, error) {
 	w := newWork(t.objects, t.service)
-	queue := t.heads()
+	roots := []pando.ObjectID{t.main}
 	for name, id := range t.refs {
 		if !strings.HasPrefix(name, refOf(t.service, edgeRef, "")) {
-			queue = append(queue, id)
+			roots = append(roots, id)
 		}
+	}
+	queue, err := here(t.objects, roots...)
+	if err != nil {
+		return nil, err
 	}
 	var edges []pando.ObjectID
 	seen := map[pando.ObjectID]bool{}
@@ -260,10 +279,8 @@ func live(ctx context.Context, o pando.Objects, heads map[pando.ServiceKey]pando
 			from = append(from, id)
 		}
 	}
-	for _, id := range heads {
-		if _, _, err := o.Object(id); err == nil {
-			from = append(from, id)
-		}
+	if from, err = here(o, slices.AppendSeq(from, maps.Values(heads))...); err != nil {
+		return nil, err
 	}
 	err = walk.From(from, func(pando.ObjectKind, pando.ObjectID) error { return ctx.Err() })
 	return walk.Saw, err
