@@ -79,8 +79,10 @@ func publishUntilKilled() {
 	for n, name := range []string{"a", "b"} {
 		e[n] = pando.Endpoint{Instance: pando.InstanceID(name), Link: links[n]}
 	}
-	fmt.Println("publishing")
 	for n := 0; ; n++ {
+		if n == 1 { // from now on a table of this publisher is there
+			fmt.Println("publishing")
+		}
 		e[n%2].Weight, e[1-n%2].Weight = 100, 0
 		t := pando.SteeringTable{Service: web, VIP4: vip[0], VIP6: vip[1], Ports: webPorts, Endpoints: e[:]}
 		if n%3 == 2 { // one of them comes and goes
