@@ -32,7 +32,17 @@ func OperatorsHandler(ops pando.Operators, ready func(context.Context) error) ht
 		_, _ = w.Write(openAPI) // the asker is gone
 	})
 	mux.Handle("GET /metrics", h.metrics())
-	return known(mux)
+	return isJSON(known(mux))
+}
+
+// isJSON says of every body that it is JSON, whatever it calls itself: curl says of each that it is a form.
+func isJSON(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/v1/") {
+			r.Header.Set("Content-Type", "application/json")
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // routes is the contract.

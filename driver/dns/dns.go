@@ -125,6 +125,8 @@ func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 		m.SetRcode(q, dns.RcodeFormatError)
 	case dns.IsSubDomain(Zone, dns.CanonicalName(q.Question[0].Name)):
 		s.own(m, q)
+	case nobodys(q.Question[0]):
+		m.SetRcode(q, dns.RcodeNameError)
 	default:
 		m = s.forward(q, w.RemoteAddr().Network())
 	}

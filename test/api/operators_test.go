@@ -109,7 +109,7 @@ func TestEveryRouteAnswers(t *testing.T) {
 		{"POST", "/v1/services/web/pin", `{"instances": 2, "for_seconds": 60}`, `"pin":{"instances":2`},
 		{"DELETE", "/v1/services/web/pin", "", `"latest":1`},
 	} {
-		if a := h.ask(c.method, c.path, c.body); a.status != http.StatusOK || !strings.Contains(a.body, c.want) {
+		if a := h.ask(c.method, c.path, c.body, "Content-Type", "application/x-www-form-urlencoded"); a.status != http.StatusOK || !strings.Contains(a.body, c.want) {
 			t.Errorf("%s %s: %d %s\nwant %s", c.method, c.path, a.status, a.body, c.want)
 		}
 	}
