@@ -6,6 +6,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/state"
 )
 
 // Lease is how long a host's record outlives its agent: only its end authorises starting things elsewhere.
@@ -38,6 +40,10 @@ type Config struct {
 	Git func(resolve func(pando.ServiceKey) (pando.Objects, pando.ObjectID, error)) http.Handler
 	// OpenLog reads the log of an instance, living or gone.
 	OpenLog func(ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error)
+	// TrimEvery is how often old history is cut off the states of this host, and Keep how much of it stays; zero: five
+	// minutes, state.DefaultKeep.
+	TrimEvery time.Duration
+	Keep      state.Keep
 }
 
 // Agent runs one host.
@@ -60,6 +66,7 @@ type Agent struct {
 
 // New returns an agent; Run makes it work.
 func New(c Config) *Agent {
+	c.TrimEvery, c.Keep = cmp.Or(c.TrimEvery, trimWait), cmp.Or(c.Keep, state.DefaultKeep)
 	return &Agent{
 		Config: c, world: pando.NewWorld(), runners: map[pando.InstanceID]*runner{},
 		found: map[pando.InstanceID]pando.Sandbox{}, merges: map[pando.ServiceKey]turn{},

@@ -9,21 +9,21 @@ import (
 	"pando.run/pando/state"
 )
 
-// trimWait lies between two trims of the states of this host.
+// trimWait lies between two trims of the states of this host, unless Config says otherwise.
 const trimWait = 5 * time.Minute
 
 // trimStates cuts old history off the states of this host now and then, beside everything else, if something was pushed.
 func (a *Agent) trimStates(ctx context.Context) {
 	last := int64(0)
-	for pando.Sleep(ctx, a.Clock, trimWait) == nil {
+	for pando.Sleep(ctx, a.Clock, a.TrimEvery) == nil {
 		known, merges, ok := a.knownStates()
 		if !ok || merges == last {
 			continue
 		}
-		done, err := state.Trim(ctx, a.Objects, known, state.DefaultKeep, a.Clock.Now())
+		done, err := state.Trim(ctx, a.Objects, known, a.Keep, a.Clock.Now())
 		if err != nil {
 			if !errors.Is(err, context.Canceled) {
-				a.Log.Warn("states could not be trimmed; it is tried again", "in", trimWait, "error", err)
+				a.Log.Warn("states could not be trimmed; it is tried again", "in", a.TrimEvery, "error", err)
 			}
 			continue
 		}

@@ -16,6 +16,7 @@ import (
 	"pando.run/pando/agent"
 	"pando.run/pando/control"
 	"pando.run/pando/driver/sim"
+	"pando.run/pando/state"
 )
 
 // cluster is everything that one run has.
@@ -162,9 +163,10 @@ func (h *host) boot(_ context.Context, m *mortal, life int) func(context.Context
 		Sandboxes: mortalSandboxes{h.sandboxes, m, h.started},
 		Steering:  mortalSteering{h.steering, m, h.watchTable},
 		Objects:   mortalObjects{h.objects, m},
-		Prober:    prober{},
-		Log:       h.c.log.With("process", h.name, "life", life),
-		Serve:     func(pando.Self, pando.InstanceID) http.Handler { return http.NotFoundHandler() },
+		TrimEvery: 700 * time.Millisecond, Keep: state.Keep{Commits: 2, Age: 3 * time.Second},
+		Prober: prober{},
+		Log:    h.c.log.With("process", h.name, "life", life),
+		Serve:  func(pando.Self, pando.InstanceID) http.Handler { return http.NotFoundHandler() },
 	})
 	h.mu.Lock()
 	h.agent = a
