@@ -311,7 +311,7 @@ impl<'a> Heart<'a> {
             let p = &mut self.pages[page as usize];
             if p.state != State::Resident {
                 p.flags &= !flag::QUEUED;
-            } else if p.heat > 0 || p.pins > 0 {
+            } else if p.heat > 0 || p.pins > 0 || p.flags & flag::STICKY != 0 {
                 p.heat = p.heat.saturating_sub(1);
                 self.fifo.push(page);
             } else {
@@ -463,7 +463,7 @@ impl<'a> Heart<'a> {
         match p.state {
             State::Busy => return false,
             State::Zero => {}
-            State::Resident => self.held -= 1,
+            State::Resident => self.held -= (p.flags & flag::INHERITED == 0) as usize,
             State::Limbo => self.ring[p.frame as usize] = WASTE,
             State::Remote => {}
         }
@@ -482,7 +482,11 @@ impl<'a> Heart<'a> {
     pub fn become_child(&mut self, limit: usize) {
         assert!(self.limbo() == 0 && self.busy == 0);
         while let Some(page) = self.fifo.pop() {
-            self.pages[page as usize].flags &= !flag::QUEUED;
+            let p = &mut self.pages[page as usize];
+            p.flags &= !flag::QUEUED;
+            if p.state == State::Resident {
+                p.flags |= flag::INHERITED;
+            }
         }
         self.ring.fill(FREE);
         self.held = 0;

@@ -61,6 +61,10 @@ pub mod flag {
     pub const PROBE: u8 = 4;
     /// The probe was asked for by a guide.
     pub const GUIDED: u8 = 8;
+    /// In a forked child: the parent's, so not counted here and never evicted here.
+    pub const INHERITED: u8 = 16;
+    /// Holds something that the kernel itself waits on: never evicted.
+    pub const STICKY: u8 = 32;
 }
 
 impl Default for Page {

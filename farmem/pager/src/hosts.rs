@@ -38,6 +38,8 @@ pub struct Host {
 pub struct Hosts {
     pub config: Config,
     pub all: [Host; HOSTS_MAX],
+    /// Spreads reads over the copies.
+    turn: AtomicU32,
 }
 
 impl Hosts {
@@ -50,7 +52,7 @@ impl Hosts {
             shared: Shared::none(),
             rebuilt: AtomicU32::new(0),
         });
-        Hosts { config, all }
+        Hosts { config, all, turn: AtomicU32::new(0) }
     }
 
     fn state(&self, h: usize) -> u8 {
@@ -96,11 +98,12 @@ impl Hosts {
     /// Returns the host that answered.
     pub fn read(&self, lane: &mut Lane, stats: &Stats, slots: &[u32], into: &[*mut u8], not: usize) -> usize {
         let begun = sys::now_ns();
+        let turn = self.turn.fetch_add(1, SeqCst) as usize;
         let mut first = true;
         loop {
             for pass in 0..2 {
                 for k in 0..self.config.hosts_len {
-                    let h = (k + lane.number) % self.config.hosts_len;
+                    let h = (k + turn) % self.config.hosts_len;
                     let usable = self.state(h) == WHOLE && (pass == 1) == (self.all[h].suspect.load(SeqCst) != 0);
                     if !usable || h == not {
                         continue;

@@ -31,6 +31,8 @@ pub struct Inner {
 pub struct Pager {
     pub region: *mut u8,
     pub region_pages: usize,
+    /// The page table, for looks without the lock.
+    pub pages: *const Page,
     /// The ring's frames, then each lane's landing frames.
     pool: *mut u8,
     pool_pages: usize,
@@ -116,6 +118,7 @@ impl Pager {
         let words = slots.div_ceil(64);
         let map = || sys::reserve_slice::<u64>(words);
         let pages = core::slice::from_raw_parts_mut(sys::reserve(region_pages * size_of::<Page>()).cast::<Page>(), region_pages);
+        let table = pages.as_ptr();
         let heart = Heart::new(
             pages,
             Slots::new(map(), map(), map(), slots),
@@ -141,6 +144,7 @@ impl Pager {
         place.write(Pager {
             region,
             region_pages,
+            pages: table,
             pool,
             pool_pages,
             ring_pages: ring,

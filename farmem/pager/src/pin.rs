@@ -2,7 +2,7 @@
 //! EFAULT; so the pages are brought in first and may not leave until the call is over.
 
 use crate::pager::{pager, Pager};
-use farmem_core::page::State;
+use farmem_core::page::{flag, State};
 use farmem_core::stats::add;
 use farmem_core::PAGE_BYTES;
 
@@ -64,6 +64,23 @@ impl Drop for Pin {
             p.pins = p.pins.saturating_sub(1);
         }
     }
+}
+
+/// Keeps a page for good: the kernel waits on a word of it (a mutex, a condition), where a fault would be an error that the
+/// C library does not survive. Costs two loads once that is done.
+pub fn keep(at: *const u8) {
+    let Some(pager) = pager() else { return };
+    let Some(page) = pager.page_of(at as usize) else { return };
+    // Set once and cleared only when the memory is given up, so that a look without the lock is enough.
+    let flags = unsafe { (&raw const (*pager.pages.add(page as usize)).flags).read_volatile() };
+    if flags & flag::STICKY != 0 || !pager.hosts.config.sigbus {
+        return;
+    }
+    hold(pager, page);
+    let mut g = pager.lock();
+    let p = &mut g.heart.pages[page as usize];
+    p.flags |= flag::STICKY;
+    p.pins = p.pins.saturating_sub(1);
 }
 
 /// Pins a string of the program up to its end.

@@ -11,6 +11,7 @@ mod process;
 pub use process::register;
 pub mod signal;
 mod stdio;
+mod sync;
 
 /// Sets `errno` from a kernel's answer, as the C library does.
 pub unsafe fn answer(r: isize) -> isize {
@@ -23,6 +24,13 @@ pub unsafe fn answer(r: isize) -> isize {
 
 pub const EFAULT: isize = -(libc::EFAULT as isize);
 
+/// The next definition of a function, by its name with a NUL. Conditions exist in two versions in the C library, which must
+/// not be mixed: programs of this century use the newer.
+pub unsafe fn find(name: &str) -> usize {
+    let newer = if name.starts_with("pthread_cond_") { libc::dlvsym(libc::RTLD_NEXT, name.as_ptr().cast(), c"GLIBC_2.3.2".as_ptr()) } else { core::ptr::null_mut() };
+    if newer.is_null() { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) as usize } else { newer as usize }
+}
+
 /// The next definition of a function, looked up once: `next!(malloc: fn(usize) -> *mut c_void)`.
 #[macro_export]
 macro_rules! next {
@@ -30,7 +38,7 @@ macro_rules! next {
         static FOUND: core::sync::atomic::AtomicUsize = core::sync::atomic::AtomicUsize::new(0);
         let mut f = FOUND.load(core::sync::atomic::Ordering::Relaxed);
         if f == 0 {
-            f = libc::dlsym(libc::RTLD_NEXT, concat!(stringify!($name), "\0").as_ptr().cast()) as usize;
+            f = $crate::wrap::find(concat!(stringify!($name), "\0"));
             if f == 0 {
                 $crate::sys::die(format_args!("the program's C library has no {}", stringify!($name)));
             }

@@ -1,0 +1,187 @@
+//! Memory hosts and programs on far memory for tests, ended when they go out of scope.
+#![allow(dead_code)]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// What `make build` built.
+pub fn pando_mem() -> PathBuf {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bin/pando-mem");
+    assert!(path.exists(), "{} is missing: run deploy/build-mem first", path.display());
+    path
+}
+
+/// An example of this package.
+pub fn example(name: &str) -> PathBuf {
+    let me = std::env::current_exe().unwrap();
+    me.parent().unwrap().parent().unwrap().join("examples").join(name)
+}
+
+/// A process that is killed at the end.
+pub struct Running(pub Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A memory host; `address` is where it listens.
+pub struct Host {
+    pub process: Running,
+    pub address: String,
+}
+
+pub fn host(args: &[&str]) -> Host {
+    let listen = if args.contains(&"--listen") { vec![] } else { vec!["--listen", "127.0.0.1:0"] };
+    let mut child = Command::new(pando_mem()).arg("serve").args(listen).args(args).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().rsplit(' ').next().unwrap().to_string();
+    assert!(line.starts_with("lending"), "{line}");
+    Host { process: Running(child), address }
+}
+
+/// `pando mem run` with these arguments, to its end.
+pub fn run(args: &[&str]) -> Output {
+    Command::new(pando_mem()).arg("run").args(args).output().unwrap()
+}
+
+/// Waits for a condition; panics after half a minute.
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{what}: not within 30 s");
+        std::thread::yield_now();
+    }
+}
+
+/// One figure of `pando mem top -o json`.
+pub fn figure(pid: u32, name: &str) -> u64 {
+    let out = Command::new(pando_mem()).args(["top", "--once", "-o", "json", "--pid", &pid.to_string()]).output().unwrap();
+    let text = String::from_utf8(out.stdout).unwrap();
+    let at = text.find(&format!("\"{name}\":")).unwrap_or_else(|| panic!("no {name} in {text:?}"));
+    let rest = &text[at + name.len() + 3..];
+    rest[..rest.find([',', '}']).unwrap()].parse().unwrap()
+}
+
+/// A Redis on far memory, or without `run` arguments an ordinary one.
+pub struct Redis {
+    pub process: Running,
+    pub dir: PathBuf,
+    socket: PathBuf,
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.process.0.kill();
+        let _ = self.process.0.wait();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+pub fn redis(name: &str, run: &[&str], args: &[&str]) -> Redis {
+    let dir = std::env::temp_dir().join(format!("pando-mem-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let socket = dir.join("redis.sock");
+    let mut command = if run.is_empty() { Command::new("redis-server") } else { Command::new(pando_mem()) };
+    if !run.is_empty() {
+        command.arg("run").args(run).args(["--", "redis-server"]);
+    }
+    command.args(["--port", "0", "--save", "", "--dir", dir.to_str().unwrap(), "--unixsocket", socket.to_str().unwrap()]).args(args);
+    let process = Running(command.stdout(Stdio::null()).spawn().unwrap());
+    let mut redis = Redis { process, dir, socket };
+    until("redis answers", || {
+        assert!(redis.process.0.try_wait().unwrap().is_none(), "redis ended early");
+        std::os::unix::net::UnixStream::connect(&redis.socket).is_ok()
+    });
+    redis
+}
+
+impl Redis {
+    pub fn pid(&self) -> u32 {
+        self.process.0.id()
+    }
+
+    pub fn client(&self) -> Client<std::os::unix::net::UnixStream> {
+        let s = std::os::unix::net::UnixStream::connect(&self.socket).unwrap();
+        s.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let mut c = Client { stream: BufReader::with_capacity(1 << 18, s) };
+        until("redis has loaded", || !matches!(c.call(&[b"PING"]), Reply::Error(_)));
+        c
+    }
+}
+
+/// What Redis answered.
+#[derive(Debug, PartialEq)]
+pub enum Reply {
+    Nil,
+    Number(i64),
+    Text(Vec<u8>),
+    Many(Vec<Reply>),
+    Error(String),
+}
+
+pub struct Client<S: Read + Write> {
+    stream: BufReader<S>,
+}
+
+impl<S: Read + Write> Client<S> {
+    pub fn try_call(&mut self, args: &[&[u8]]) -> std::io::Result<Reply> {
+        let mut out = format!("*{}\r\n", args.len()).into_bytes();
+        for a in args {
+            out.extend(format!("${}\r\n", a.len()).bytes());
+            out.extend(*a);
+            out.extend(b"\r\n");
+        }
+        self.stream.get_mut().write_all(&out)?;
+        self.reply()
+    }
+
+    pub fn call(&mut self, args: &[&[u8]]) -> Reply {
+        self.try_call(args).expect("redis answers")
+    }
+
+    fn reply(&mut self) -> std::io::Result<Reply> {
+        let mut line = String::new();
+        if self.stream.read_line(&mut line)? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        let (kind, rest) = line.trim_end().split_at(1);
+        Ok(match kind {
+            "$" if rest == "-1" => Reply::Nil,
+            "$" => {
+                let mut b = vec![0; rest.parse::<usize>().unwrap() + 2];
+                self.stream.read_exact(&mut b)?;
+                b.truncate(b.len() - 2);
+                Reply::Text(b)
+            }
+            "*" => Reply::Many((0..rest.parse().unwrap_or(0)).map(|_| self.reply()).collect::<Result<_, _>>()?),
+            ":" => Reply::Number(rest.parse().unwrap()),
+            "-" => Reply::Error(rest.into()),
+            _ => Reply::Text(rest.as_bytes().to_vec()),
+        })
+    }
+}
+
+/// Content that nobody can guess from a neighbour's: `bytes` bytes for a key and a version.
+pub fn content(key: u64, version: u64, bytes: usize) -> Vec<u8> {
+    let mut x = key << 32 ^ version ^ 0x9e37_79b9_7f4a_7c15;
+    let mut out = Vec::with_capacity(bytes + 8);
+    while out.len() < bytes {
+        x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        out.extend((z ^ (z >> 31)).to_le_bytes());
+    }
+    out.truncate(bytes);
+    out
+}
+
+/// The paper's sizes in equal shares: 4 to 128 KB.
+pub fn value(key: u64, version: u64) -> Vec<u8> {
+    content(key, version, 4096 << (key % 6))
+}

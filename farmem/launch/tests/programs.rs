@@ -1,0 +1,56 @@
+//! Programs on far memory read what they wrote.
+
+mod far;
+
+use far::*;
+
+fn touch(from: &str, extra: &[&str], mib: &str, threads: &str, accesses: &str) {
+    let program = example("touch");
+    let mut args = vec!["--local", "16MiB", "--far", "256MiB", "--from", from];
+    args.extend(extra);
+    args.extend(["--", program.to_str().unwrap(), mib, threads, accesses, "7"]);
+    let out = run(&args);
+    let text = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success() && text.contains("wrong 0"), "{:?} {text}", out.status);
+    assert!(!text.contains("handled 0 "), "the timer never fired: {text}");
+}
+
+#[test]
+fn every_byte_in_64_threads_inside_malloc_and_inside_signal_handlers() {
+    let h = host(&["--size", "256MiB"]);
+    touch(&h.address, &[], "64", "64", "200000");
+}
+
+#[test]
+fn every_byte_with_handler_threads() {
+    let h = host(&["--size", "256MiB"]);
+    touch(&h.address, &["--mode", "thread"], "64", "4", "60000");
+}
+
+#[test]
+fn every_byte_by_each_prefetcher() {
+    let h = host(&["--size", "1GiB"]);
+    for p in ["none", "sequential", "stride"] {
+        touch(&h.address, &["--prefetch", p], "48", "3", "40000");
+    }
+}
+
+#[test]
+fn every_byte_over_shared_memory() {
+    let path = std::env::temp_dir().join(format!("pando-mem-{}.sock", std::process::id()));
+    let listen = format!("unix:{}", path.display());
+    let h = host(&["--size", "256MiB", "--listen", &listen]);
+    touch(&h.address, &[], "64", "8", "200000");
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn numpy_computes_the_same() {
+    let h = host(&["--size", "512MiB"]);
+    let code = "import numpy as n; a=n.random.default_rng(5).integers(0,1<<30,6_000_000); a.sort(); b=n.cumsum(a)%1000003; c=a[::-1]^b; print(a[::9999].sum(), c.sum(), n.linalg.norm(c.astype(float)), n.unique(b[:100000]).size)";
+    let python = "/usr/bin/python3";
+    let plain = std::process::Command::new(python).args(["-c", code]).output().unwrap();
+    let out = run(&["--local", "40MiB", "--from", &h.address, "--", python, "-c", code]);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(!plain.stdout.is_empty() && plain.stdout == out.stdout);
+}

@@ -1,0 +1,180 @@
+//! An unmodified Redis on far memory: right, through saves, lost hosts and a guide.
+
+mod far;
+
+use far::*;
+use std::time::{Duration, Instant};
+
+const KEYS: u64 = 2400; // 100 MB
+
+fn key(k: u64) -> Vec<u8> {
+    format!("k{k}").into_bytes()
+}
+
+fn load<S: std::io::Read + std::io::Write>(c: &mut Client<S>) {
+    for k in 0..KEYS {
+        assert_eq!(c.call(&[b"SET", &key(k), &value(k, 0)]), Reply::Text(b"OK".into()));
+    }
+}
+
+fn check<S: std::io::Read + std::io::Write>(c: &mut Client<S>, version: impl Fn(u64) -> u64) {
+    for k in 0..KEYS {
+        assert!(c.call(&[b"GET", &key(k)]) == Reply::Text(value(k, version(k))), "key {k} is wrong");
+    }
+}
+
+#[test]
+fn a_snapshot_taken_by_fork_holds_the_moment_of_the_fork() {
+    let h = host(&["--size", "512MiB"]);
+    let r = redis("fork", &["--local", "25MiB", "--from", &h.address], &[]);
+    let mut c = r.client();
+    load(&mut c);
+    for round in 1..=2u64 {
+        assert!(matches!(c.call(&[b"BGSAVE"]), Reply::Text(_)));
+        // The parent goes on writing while the child reads its snapshot.
+        for k in (0..KEYS).step_by(3) {
+            c.call(&[b"SET", &key(k), &value(k, round)]);
+        }
+        until("the snapshot is written", || match c.call(&[b"INFO", b"persistence"]) {
+            Reply::Text(t) => {
+                let t = String::from_utf8_lossy(&t).into_owned();
+                assert!(t.contains("rdb_last_bgsave_status:ok"), "{t}");
+                t.contains("rdb_bgsave_in_progress:0")
+            }
+            other => panic!("{other:?}"),
+        });
+        let dump = r.dir.join("dump.rdb");
+        // An ordinary Redis with all its memory local reads the file.
+        let plain = redis(&format!("plain{round}"), &[], &["--dbfilename", "dump.rdb", "--dir", r.dir.to_str().unwrap()]);
+        check(&mut plain.client(), |k| if k % 3 == 0 { round - 1 } else { 0 });
+        assert!(dump.exists());
+        check(&mut c, |k| if k % 3 == 0 { round } else { 0 });
+    }
+    assert_eq!(figure(r.pid(), "forks"), 2);
+}
+
+#[test]
+fn the_budget_holds_for_the_whole_process() {
+    let h = host(&["--size", "512MiB"]);
+    let r = redis("budget", &["--local", "32MiB", "--from", &h.address], &[]);
+    let mut c = r.client();
+    let mut most = 0;
+    for k in 0..KEYS {
+        c.call(&[b"SET", &key(k), &value(k, 0)]);
+        let status = std::fs::read_to_string(format!("/proc/{}/status", r.pid())).unwrap();
+        let anon = status.lines().find_map(|l| l.strip_prefix("RssAnon:")).unwrap().trim().trim_end_matches(" kB").parse::<u64>().unwrap();
+        most = most.max(anon);
+    }
+    check(&mut c, |_| 0);
+    assert!(most <= (32 << 10) * 102 / 100, "{most} kB of anonymous memory with a budget of 32 MiB");
+    assert_eq!(figure(r.pid(), "over_budget"), 0);
+}
+
+#[test]
+fn killed_hosts_cost_no_request_and_no_byte() {
+    let mut hosts = [host(&["--size", "512MiB"]), host(&["--size", "512MiB"])];
+    let from = format!("{},{}", hosts[0].address, hosts[1].address);
+    let r = redis("kill", &["--local", "25MiB", "--far", "256MiB", "--from", &from], &[]);
+    let mut c = r.client();
+    load(&mut c);
+    let mut versions = vec![0u64; KEYS as usize];
+    let mut longest = Duration::ZERO;
+    let mut step = 1u64;
+    for kill in 0..20 {
+        let victim = kill % 2;
+        // Killed in the middle of requests; the other copy serves on while this host comes back and is filled again.
+        for n in 0..200u64 {
+            if n == 60 {
+                hosts[victim].process.0.kill().unwrap();
+                hosts[victim].process.0.wait().unwrap();
+            }
+            step = step.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let k = (step >> 33) % KEYS;
+            let begun = Instant::now();
+            if step >> 62 == 0 {
+                versions[k as usize] += 1;
+                assert_eq!(c.call(&[b"SET", &key(k), &value(k, versions[k as usize])]), Reply::Text(b"OK".into()));
+            } else {
+                assert!(c.call(&[b"GET", &key(k)]) == Reply::Text(value(k, versions[k as usize])), "key {k} is wrong");
+            }
+            longest = longest.max(begun.elapsed());
+        }
+        let address = hosts[victim].address.clone();
+        hosts[victim] = host(&["--size", "512MiB", "--listen", &address]);
+        until("a second copy is whole again", || figure(r.pid(), "copies_now") == 2);
+    }
+    check(&mut c, |k| versions[k as usize]);
+    println!("20 kills, 4000 requests, longest {longest:?}");
+    assert!(figure(r.pid(), "hosts_lost") >= 20 && longest < Duration::from_secs(2), "{longest:?}");
+}
+
+#[test]
+fn the_only_host_dies_and_the_program_says_so() {
+    let mut h = host(&["--size", "512MiB"]);
+    let mut r = redis("alone", &["--local", "25MiB", "--from", &h.address], &[]);
+    let mut c = r.client();
+    load(&mut c);
+    h.process.0.kill().unwrap();
+    for k in 0..KEYS {
+        match c.try_call(&[b"GET", &key(k)]) {
+            Ok(reply) => assert!(reply == Reply::Text(value(k, 0)), "a wrong byte"),
+            Err(_) => break,
+        }
+    }
+    let status = r.process.0.wait().unwrap();
+    assert_eq!(status.code(), Some(97));
+}
+
+#[test]
+fn a_lying_host_is_caught() {
+    let liar = host(&["--size", "512MiB", "--lie-every", "300"]);
+    let mut r = redis("liar", &["--local", "25MiB", "--from", &liar.address], &[]);
+    let mut c = r.client();
+    load(&mut c);
+    for k in 0..KEYS {
+        match c.try_call(&[b"GET", &key(k)]) {
+            Ok(reply) => assert!(reply == Reply::Text(value(k, 0)), "a wrong byte"),
+            Err(_) => break,
+        }
+    }
+    assert_eq!(r.process.0.wait().unwrap().code(), Some(97));
+    // With an honest second copy it is served from there.
+    let honest = host(&["--size", "512MiB"]);
+    let liar = host(&["--size", "512MiB", "--lie-every", "300"]);
+    let from = format!("{},{}", liar.address, honest.address);
+    let r = redis("liar2", &["--local", "25MiB", "--far", "256MiB", "--from", &from], &[]);
+    let mut c = r.client();
+    load(&mut c);
+    check(&mut c, |_| 0);
+    assert!(figure(r.pid(), "pages_bad") > 0);
+}
+
+#[test]
+fn the_guide_fetches_a_range_in_one_round() {
+    let h = host(&["--size", "512MiB"]);
+    let r = redis("guide", &["--local", "20MiB", "--from", &h.address, "--guide", "redis"], &[]);
+    let mut c = r.client();
+    for l in 0..400u64 {
+        let elements: Vec<Vec<u8>> = (0..200).map(|j| content(l, j, 1024)).collect();
+        let name = format!("l{l}").into_bytes();
+        let mut args: Vec<&[u8]> = vec![b"RPUSH", &name];
+        args.extend(elements.iter().map(|e| e.as_slice()));
+        assert_eq!(c.call(&args), Reply::Number(200));
+    }
+    let before = figure(r.pid(), "rounds");
+    let requests = 800;
+    for k in 0..requests {
+        let l = k * 7919 % 400;
+        let Reply::Many(got) = c.call(&[b"LRANGE", format!("l{l}").as_bytes(), b"0", b"99"]) else { panic!("no list") };
+        assert!(got.len() == 100 && got.iter().enumerate().all(|(j, e)| *e == Reply::Text(content(l, j as u64, 1024))));
+    }
+    let rounds = (figure(r.pid(), "rounds") - before) as f64 / requests as f64;
+    assert!(rounds <= 2.5, "{rounds} rounds per request");
+    // Backwards from the end, past both ends, and of what is no list.
+    let Reply::Many(got) = c.call(&[b"LRANGE", b"l1", b"-3", b"500"]) else { panic!("no list") };
+    assert_eq!(got, (197..200).map(|j| Reply::Text(content(1, j, 1024))).collect::<Vec<_>>());
+    assert_eq!(c.call(&[b"LRANGE", b"nothing", b"0", b"99"]), Reply::Many(vec![]));
+    c.call(&[b"SET", b"s", &value(5, 1)]);
+    assert!(matches!(c.call(&[b"LRANGE", b"s", b"0", b"99"]), Reply::Error(_)));
+    assert_eq!(c.call(&[b"MGET", b"s", b"nothing"]), Reply::Many(vec![Reply::Text(value(5, 1)), Reply::Nil]));
+}
