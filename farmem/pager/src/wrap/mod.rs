@@ -27,8 +27,16 @@ pub const EFAULT: isize = -(libc::EFAULT as isize);
 /// The next definition of a function, by its name with a NUL. Conditions exist in two versions in the C library, which must
 /// not be mixed: programs of this century use the newer.
 pub unsafe fn find(name: &str) -> usize {
-    let newer = if name.starts_with("pthread_cond_") { libc::dlvsym(libc::RTLD_NEXT, name.as_ptr().cast(), c"GLIBC_2.3.2".as_ptr()) } else { core::ptr::null_mut() };
-    if newer.is_null() { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) as usize } else { newer as usize }
+    let newer = if name.starts_with("pthread_cond_") {
+        libc::dlvsym(libc::RTLD_NEXT, name.as_ptr().cast(), c"GLIBC_2.3.2".as_ptr())
+    } else {
+        core::ptr::null_mut()
+    };
+    if newer.is_null() {
+        libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) as usize
+    } else {
+        newer as usize
+    }
 }
 
 /// The next definition of a function, looked up once: `next!(malloc: fn(usize) -> *mut c_void)`.
