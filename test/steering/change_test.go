@@ -44,7 +44,7 @@ func TestNoChangeBreaksAConnection(t *testing.T) {
 		}
 		return again
 	}}
-	if times() > 1 {
+	if times() > 1 || measuring() {
 		c.Connections = 2000
 	}
 	for n := range times() {
@@ -53,7 +53,42 @@ func TestNoChangeBreaksAConnection(t *testing.T) {
 		if r.Broken != 0 || r.Strays != 0 || r.Bridged < 10 {
 			t.Fatalf("seed %d: %+v", c.Seed, r)
 		}
+		record(t, n, "open connections", float64(c.Connections))
+		record(t, n, "broken", float64(r.Broken))
+		record(t, n, "new connections", float64(r.Opened))
 		t.Logf("seed %d: %d connections over %d events: %+v", c.Seed, c.Connections, c.Events, r)
+	}
+}
+
+func TestNothingNewReachesWhoDrains(t *testing.T) {
+	connections := 3000 * times()
+	if measuring() {
+		connections = 105000 // those that a change of the table overlaps do not count
+	}
+	opened, strays := Drains(t, connections, openTCX)
+	if strays != 0 || opened < int64(connections)/2 {
+		t.Errorf("%d of %d new connections reached the instance that drained", strays, opened)
+	}
+	record(t, 0, "new during a drain", float64(opened))
+	record(t, 0, "of them to who drained", float64(strays))
+	t.Logf("%d of %d new connections reached the instance that drained", strays, opened)
+}
+
+// bench/fractal-connections runs these tests with the figures of its goals, and has them written to a file.
+func measuring() bool { return os.Getenv("PANDO_RESULTS") != "" }
+
+func record(t *testing.T, round int, series string, value float64) {
+	t.Helper()
+	if !measuring() {
+		return
+	}
+	f, err := os.OpenFile(os.Getenv("PANDO_RESULTS"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := fmt.Fprintf(f, "%d,%s,%g\n", round, series, value); err != nil {
+		t.Fatal(err)
 	}
 }
 
