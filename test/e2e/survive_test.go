@@ -93,4 +93,5 @@ func TestReserveIsClaimed(t *testing.T) {
 		}
 		return false
 	})
+	p.Pando("scale", "web", "1", "--wait") // the reserve that was filled again is no reason to wait
 }

@@ -1,6 +1,5 @@
-// Command echo is the program that tests run as a service, and the client with which they use it. It knows nothing of
-// Pando but its own name. As a service it answers HTTP on 8080 and UDP on 7007; as a client it holds a connection, sends a
-// datagram or looks a name up. It never ends by itself, unless it is asked to.
+// Command echo is the program that tests run as a service, and the client with which they use it. As a service it answers HTTP on 8080 and UDP on 7007; as a client it holds a connection, sends a
+// datagram or looks a name up. On request it asks Pando for something in its own name. It never ends by itself, unless it is asked to.
 package main
 
 import (
@@ -53,6 +52,9 @@ func serve() error {
 	http.HandleFunc("/exit", func(_ http.ResponseWriter, r *http.Request) { os.Exit(number(r, "code")) })
 	http.HandleFunc("/eat", eat)
 	http.HandleFunc("/get", func(w http.ResponseWriter, r *http.Request) { pass(w, r.Context(), r.FormValue("url")) })
+	http.HandleFunc("/self", func(w http.ResponseWriter, r *http.Request) {
+		self(w, r.Context(), r.FormValue("path"), r.FormValue("body"))
+	})
 	http.HandleFunc("/lookup", func(w http.ResponseWriter, r *http.Request) {
 		found, err := net.DefaultResolver.LookupHost(r.Context(), r.FormValue("name"))
 		answer(w, strings.Join(found, " "), err)
@@ -85,6 +87,26 @@ func eat(w http.ResponseWriter, r *http.Request) {
 		eaten = append(eaten, b)
 	}
 	fmt.Fprintln(w, len(eaten))
+}
+
+// self asks something of Pando in the instance's own name.
+func self(w http.ResponseWriter, ctx context.Context, path, body string) {
+	c := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", os.Getenv("PANDO_SOCKET"))
+	}}}
+	q, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://self"+path, strings.NewReader(body))
+	if err != nil {
+		answer(w, "", err)
+		return
+	}
+	a, err := c.Do(q)
+	if err != nil {
+		answer(w, "", err)
+		return
+	}
+	defer a.Body.Close()
+	w.WriteHeader(a.StatusCode)
+	_, _ = io.Copy(w, a.Body)
 }
 
 // pass answers with the page of another server.

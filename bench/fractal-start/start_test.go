@@ -1,0 +1,219 @@
+//go:build bench
+
+// Package start measures how long it takes from the wish for an instance until the first byte that it serves: sandboxes of
+// the process driver and of its peers, and replicate() through the whole of Pando. It changes nothing on the machine's own
+// network.
+package start
+
+import (
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"pando.run/pando/driver/process"
+	"pando.run/pando/lab/labtest"
+)
+
+const (
+	rounds   = 9
+	each     = 5 // starts of a kind in a round
+	patience = 10 * time.Second
+	pollWait = 100 * time.Microsecond // between two tries to connect
+)
+
+// The test binary is the pando binary of its driver: it can be a shim. The tests run in namespaces of their own.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "shim" {
+		os.Exit(process.ShimMain(os.Args[2:]))
+	}
+	if os.Getenv("BENCH_START") == "" {
+		os.Exit(inOwnNamespaces())
+	}
+	if err := furnish(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+func inOwnNamespaces() int {
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Env = append(os.Environ(), "BENCH_START=inside")
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
+	runtime.LockOSThread() // the thread whose death Pdeathsig is about
+	if err := cmd.Run(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// furnish gives the namespaces an address, as a host has one, and takes away the mount that crun 1.8 does not understand.
+func furnish() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	if err := unix.Unmount("/sys/fs/cgroup/unified", unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	at, err := netlink.ParseAddr("192.0.2.1/32")
+	if err != nil {
+		return err
+	}
+	return errors.Join(netlink.LinkSetUp(lo), netlink.AddrAdd(lo, at))
+}
+
+// samples in milliseconds by series and round.
+type samples map[string][][]float64
+
+func (s samples) add(series string, round int, took time.Duration) {
+	for len(s[series]) <= round {
+		s[series] = append(s[series], nil)
+	}
+	s[series][round] = append(s[series][round], float64(took.Microseconds())/1e3)
+}
+
+func quantile(all []float64, q float64) float64 {
+	sorted := slices.Sorted(slices.Values(all))
+	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))]
+}
+
+func (s samples) quantile(series string, q float64) float64 {
+	return quantile(slices.Concat(s[series]...), q)
+}
+
+// ratio is the median over the rounds of the ratio of two series' medians in the same round.
+func (s samples) ratio(a, b string) float64 {
+	var all []float64
+	for n := range s[a] {
+		all = append(all, quantile(s[a][n], 0.5)/quantile(s[b][n], 0.5))
+	}
+	return quantile(all, 0.5)
+}
+
+// write writes the raw samples.
+func (s samples) write(t *testing.T, order []string) {
+	t.Helper()
+	f, err := os.Create("results.csv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	out := csv.NewWriter(f)
+	rows := [][]string{{"round", "series", "value"}}
+	for _, series := range order {
+		for round, values := range s[series] {
+			for _, v := range values {
+				rows = append(rows, []string{strconv.Itoa(round), series, strconv.FormatFloat(v, 'f', 3, 64)})
+			}
+		}
+	}
+	if err := out.WriteAll(rows); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// firstByte connects until somebody answers.
+func firstByte(t *testing.T, address string) {
+	t.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(pollWait) {
+		c, err := net.DialTimeout("tcp", address, time.Second)
+		if err != nil {
+			continue
+		}
+		_, err = fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: echo\r\nConnection: close\r\n\r\n")
+		if err == nil {
+			_, err = c.Read(make([]byte, 1))
+		}
+		c.Close()
+		if err == nil {
+			return
+		}
+	}
+	t.Fatalf("nobody answers at %s", address)
+}
+
+// The series, in the order of the plot.
+const (
+	plain     = "netns+veth+clone+exec"
+	crun      = "crun"
+	runc      = "runc"
+	cold      = "sandbox, cold"
+	pooled    = "sandbox, pool"
+	resumed   = "sandbox, resume"
+	removed   = "remove"
+	replicate = "replicate(), new"
+	claimed   = "replicate(), warm"
+)
+
+func TestStart(t *testing.T) {
+	s := samples{}
+	p := labtest.Up(t)
+	w := whole{t: t, p: p, took: s}
+	w.deploy()
+	program := p.WithEcho()
+	for round := range rounds {
+		for _, one := range []func(){
+			func() { bare(t, s, round, program) },
+			func() { container(t, s, round, crun, program) },
+			func() { container(t, s, round, runc, program) },
+			func() { sandboxes(t, s, round, program, 0) },
+			func() { sandboxes(t, s, round, program, 2) },
+			func() { w.measure(round) },
+		} {
+			one()
+		}
+		t.Logf("round %d: %s %.1f ms, %s %.1f, %s %.1f, %s %.1f", round, plain, quantile(s[plain][round], 0.5), pooled, quantile(s[pooled][round], 0.5),
+			replicate, quantile(s[replicate][round], 0.5), claimed, quantile(s[claimed][round], 0.5))
+	}
+	s.write(t, []string{plain, crun, runc, cold, pooled, resumed, removed, replicate, claimed})
+	publish(t, s)
+}
+
+func publish(t *testing.T, s samples) {
+	t.Helper()
+	row := func(measure, goal, series, against string, most float64) string {
+		ratio, verdict := s.ratio(series, against), "held"
+		if most > 0 && ratio > most {
+			verdict = "missed"
+		}
+		if most == 0 {
+			verdict = "stated"
+		}
+		return fmt.Sprintf("%s | %s | | %.2f × %s (%.1f ms p50, %.1f p95; peer %.1f, %.1f) | %s", measure, goal, ratio, against,
+			s.quantile(series, 0.5), s.quantile(series, 0.95), s.quantile(against, 0.5), s.quantile(against, 0.95), verdict)
+	}
+	args := []string{"fractal-start", "--title", "From the wish for an instance to its first byte", "--unit", "ms", "--log"}
+	for _, r := range []string{
+		row("replicate() → first byte through the VIP, warm", "≤ 0.6 ×", claimed, plain, 0.6),
+		row("replicate() → first byte through the VIP, new process", "≤ 2 ×", replicate, plain, 2),
+		row("sandbox from the pool → first byte", "", pooled, plain, 0),
+		row("sandbox made on demand → first byte", "", cold, plain, 0),
+		row("paused sandbox, resumed → first byte", "", resumed, plain, 0),
+		row("sandbox from the pool → first byte", "", pooled, crun, 0),
+		row("sandbox from the pool → first byte", "", pooled, runc, 0),
+		row("remove, until its last process is gone", "", removed, plain, 0),
+	} {
+		args = append(args, "--row", r)
+	}
+	if out, err := exec.Command("../publish", args...).CombinedOutput(); err != nil {
+		t.Fatalf("publish: %v\n%s", err, out)
+	}
+}
