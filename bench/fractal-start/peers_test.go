@@ -62,9 +62,16 @@ func newNetwork(t *testing.T) network {
 	if err := up(n.link, fmt.Sprintf("198.18.%d.%d/30", networks/64, networks%64*4+1)); err != nil {
 		t.Fatal(err)
 	}
+	inside, err := netlink.NewHandleAt(n.ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inside.Close()
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(pollWait) {
-		// Both ends are operational at once; a SYN that is sent before is lost for a second.
-		if l, err := netlink.LinkByName(n.link); err == nil && l.Attrs().OperState == netlink.OperUp {
+		// A SYN that is sent before both ends are operational is lost for a second.
+		near, err1 := netlink.LinkByName(n.link)
+		far, err2 := inside.LinkByName("eth0")
+		if err1 == nil && err2 == nil && near.Attrs().OperState == netlink.OperUp && far.Attrs().OperState == netlink.OperUp {
 			return n
 		}
 	}
