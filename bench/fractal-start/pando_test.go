@@ -94,7 +94,7 @@ func sandboxes(t *testing.T, s samples, round int, program string, pool int) {
 func awaitReady(t *testing.T, run string, wanted int) {
 	t.Helper()
 	ready := 0
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(patience); time.Now().Before(end); pause(t, time.Millisecond) {
 		files, err := filepath.Glob(filepath.Join(run, "*", "slot.json"))
 		if err != nil {
 			t.Fatal(err)

@@ -67,7 +67,7 @@ func newNetwork(t *testing.T) network {
 		t.Fatal(err)
 	}
 	defer inside.Close()
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(pollWait) {
+	for end := time.Now().Add(patience); time.Now().Before(end); pause(t, pollWait) {
 		// A SYN that is sent before both ends are operational is lost for a second.
 		near, err1 := netlink.LinkByName(n.link)
 		far, err2 := inside.LinkByName("eth0")

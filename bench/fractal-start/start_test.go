@@ -22,6 +22,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"pando.run/pando"
 	"pando.run/pando/driver/process"
 	"pando.run/pando/lab/labtest"
 )
@@ -130,10 +131,17 @@ func (s samples) write(t *testing.T, order []string) {
 	}
 }
 
+func pause(t *testing.T, d time.Duration) {
+	t.Helper()
+	if err := pando.Sleep(t.Context(), pando.WallClock{}, d); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // firstByte connects until somebody answers.
 func firstByte(t *testing.T, address string) {
 	t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(pollWait) {
+	for end := time.Now().Add(patience); time.Now().Before(end); pause(t, pollWait) {
 		c, err := net.DialTimeout("tcp", address, time.Second)
 		if err != nil {
 			continue

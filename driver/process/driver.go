@@ -278,15 +278,7 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec) (*s
 	if err := s.save(); err != nil {
 		return nil, err
 	}
-	b, err := d.open(s)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := b.ask(ctx, request{Verb: "run", Run: &p}); err != nil {
-		b.close()
-		return nil, err
-	}
-	return b, nil
+	return d.open(ctx, s, &p)
 }
 
 // serveVIPs makes the instance answer for its service's addresses.
@@ -296,7 +288,7 @@ func (s *slot) serveVIPs(v4, v6 netip.Addr) error {
 		return err
 	}
 	defer ns.Close()
-	inside, err := netlink.NewHandleAt(ns)
+	inside, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
 	if err != nil {
 		return err
 	}
@@ -382,17 +374,18 @@ func (d *Driver) Attach(ctx context.Context) ([]pando.Sandbox, error) {
 		if s.Instance == "" {
 			continue
 		}
-		b, err := d.open(s)
-		if err == nil {
-			// A former agent may have died between the claim and the start: then nothing is there to go on with.
-			if r, err := b.ask(ctx, request{Verb: "running"}); err == nil && r.Code == 0 {
-				b.close()
-				if err := s.destroy(); err != nil {
-					d.Log.Error("a sandbox that was claimed and never used is not wholly gone", "instance", s.Instance, "error", err)
-				}
-				d.free(s.Number)
-				continue
+		b, err := d.open(ctx, s, nil)
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("find the sandboxes of a former agent: %w", ctx.Err())
+		}
+		if err == nil && b.empty {
+			// A former agent died between the claim and the start: nothing is there to go on with.
+			b.close()
+			if err := s.destroy(); err != nil {
+				d.Log.Error("a sandbox that was claimed and never used is not wholly gone", "instance", s.Instance, "error", err)
 			}
+			d.free(s.Number)
+			continue
 		}
 		if err != nil {
 			// Its shim ended while nobody looked, and the kernel ended the program with it. The agent has to hear of it from

@@ -13,21 +13,42 @@ import (
 	"pando.run/pando"
 )
 
-// fork starts a program from this thread, which it makes as weak as the program has to be.
-func fork(p program, groups string, stdio *os.File) (int, error) {
-	path, err := lookPath(p)
-	if err != nil {
-		return 0, err
-	}
-	if err := weaken(); err != nil {
-		return 0, err
-	}
-	attr := &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: p.UID, Gid: p.GID}}
-	if err := enter(p.Cgroup, groups, attr); err != nil {
-		return 0, err
+// forking is a program to be started, and how it went.
+type forking struct {
+	program program
+	stdio   *os.File
+	done    chan forked
+}
+
+type forked struct {
+	pid int
+	err error
+}
+
+// waitToFork makes this thread as weak as a program has to be, and forks the one that comes.
+func waitToFork(e pando.CgroupEntry, groups string, turn <-chan forking) {
+	attr := &syscall.SysProcAttr{Setsid: true}
+	err := weaken()
+	if err == nil {
+		err = enter(e, groups, attr)
 	}
 	if attr.UseCgroupFD {
 		defer unix.Close(attr.CgroupFD)
+	}
+	f := <-turn
+	r := forked{err: err}
+	if err == nil {
+		attr.Credential = &syscall.Credential{Uid: f.program.UID, Gid: f.program.GID}
+		r.pid, r.err = fork(f.program, attr, f.stdio)
+	}
+	f.done <- r
+}
+
+// fork starts a program from this thread.
+func fork(p program, attr *syscall.SysProcAttr, stdio *os.File) (int, error) {
+	path, err := lookPath(p)
+	if err != nil {
+		return 0, err
 	}
 	null, err := os.Open(os.DevNull)
 	if err != nil {

@@ -11,15 +11,18 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
 )
 
 // furniture is what a shim needs to know to furnish its sandbox, as its argument.
 type furniture struct {
-	Self    string   `json:"self"`    // the folder with the instance's sockets
-	Resolv  string   `json:"resolv"`  // its resolv.conf
-	Logs    string   `json:"logs"`    // the folder of all logs
-	Cgroups string   `json:"cgroups"` // the root of the hierarchies
-	Hidden  []string `json:"hidden"`  // folders of the host that no instance sees
+	Self    string            `json:"self"`    // the folder with the instance's sockets
+	Resolv  string            `json:"resolv"`  // its resolv.conf
+	Logs    string            `json:"logs"`    // the folder of all logs
+	Cgroups string            `json:"cgroups"` // the root of the hierarchies
+	Entry   pando.CgroupEntry `json:"entry"`   // into its cgroup
+	Hidden  []string          `json:"hidden"`  // folders of the host that no instance sees
 }
 
 func (f furniture) argument() string {

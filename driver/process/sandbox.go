@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -24,30 +25,39 @@ type sandbox struct {
 	listener *ownListener
 	watch    *net.UnixConn
 	ended    chan struct{} // closed once the program has exited
+	empty    bool          // no program was ever started in it
 	once     sync.Once
 }
 
-// open connects to the shim of a slot.
-func (d *Driver) open(s *slot) (*sandbox, error) {
+// open connects to the shim of a slot, and lets it start a program if there is one to start: one message and its answer,
+// because each costs a turn of the scheduler on both sides.
+func (d *Driver) open(ctx context.Context, s *slot, run *program) (*sandbox, error) {
 	b := &sandbox{d: d, slot: s, events: make(chan pando.SandboxEvent, 16), ended: make(chan struct{})}
 	var err error
 	if b.watch, err = dialShim(s); err != nil {
 		return nil, err
 	}
-	if err = send(b.watch, request{Verb: "listener"}, -1); err == nil {
-		var r reply
-		var f *os.File
-		if f, err = receive(b.watch, &r); err == nil {
-			b.listener, err = newOwnListener(f, s.PID)
-		}
+	hurry := context.AfterFunc(ctx, func() { _ = b.watch.SetReadDeadline(time.Unix(1, 0)) })
+	var r reply
+	var f *os.File
+	if err = send(b.watch, request{Verb: "hold", Run: run}, -1); err == nil {
+		f, err = receive(b.watch, &r)
 	}
-	if err == nil {
-		err = send(b.watch, request{Verb: "events"}, -1)
+	if !hurry() {
+		err = errors.Join(ctx.Err(), err)
 	}
 	if err != nil {
 		b.close()
 		return nil, fmt.Errorf("talk to the shim of %s: %w", s.Instance, err)
 	}
+	if b.listener, err = newOwnListener(f, s.PID); err == nil && r.Error != "" {
+		err = errors.New(r.Error)
+	}
+	if err != nil {
+		b.close()
+		return nil, err
+	}
+	b.empty = r.Code == emptyCode
 	go b.listen()
 	return b, nil
 }

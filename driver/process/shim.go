@@ -33,8 +33,9 @@ type shim struct {
 	pid     int
 	log     *logFile
 	logs    *os.Root
-	groups  string // where the shim alone still finds the cgroups writable
-	behind  []int  // the host's folders behind the private ones, in their order
+	groups  string       // where the shim alone still finds the cgroups writable
+	behind  []int        // the host's folders behind the private ones, in their order
+	first   chan forking // to the thread that is ready to fork the program; nil: it has
 	waits   map[int]chan unix.WaitStatus
 	reaping bool
 	events  []pando.SandboxEvent
@@ -66,6 +67,9 @@ func ShimMain(args []string) int {
 		return 1
 	}
 	s.news = sync.NewCond(&s.mu)
+	first := make(chan forking)
+	s.first = first
+	go onThreadOfItsOwn(func() { waitToFork(f.Entry, s.groups, first) })
 	go s.listenNotify()
 	control, err := net.FileListener(os.NewFile(controlFD, "control"))
 	if err != nil {
@@ -89,20 +93,34 @@ func (s *shim) serve(c *net.UnixConn) {
 			return
 		}
 		switch q.Verb {
-		case "events":
-			s.tell(c)
+		case "hold":
+			s.hold(c, q.Run)
 			return
 		case "exec":
 			s.answerExec(c, q.Command)
 			return
 		}
-		fd := -1
-		if q.Verb == "listener" {
-			fd = selfFD
-		}
-		if err := send(c, s.answer(q), fd); err != nil {
+		if err := send(c, s.answer(q), -1); err != nil {
 			return
 		}
+	}
+}
+
+// hold starts a program, if there is one to start, and from then on tells of it.
+func (s *shim) hold(c *net.UnixConn, run *program) {
+	var r reply
+	if run != nil {
+		if err := s.run(*run); err != nil {
+			r.Error = err.Error()
+		}
+	}
+	s.mu.Lock()
+	if s.program == nil {
+		r.Code = emptyCode
+	}
+	s.mu.Unlock()
+	if err := send(c, r, selfFD); err == nil {
+		s.tell(c)
 	}
 }
 
@@ -110,15 +128,6 @@ func (s *shim) answer(q request) reply {
 	var r reply
 	var err error
 	switch q.Verb {
-	case "run":
-		err = s.run(*q.Run)
-	case "listener":
-	case "running":
-		s.mu.Lock()
-		if s.program != nil {
-			r.Code = 1
-		}
-		s.mu.Unlock()
 	case "notify":
 		s.happened(pando.SandboxEvent{Kind: pando.SandboxNotified})
 	case "signal":
@@ -240,24 +249,27 @@ func (s *shim) run(p program) error {
 const outputWaitMax = 50 * time.Millisecond
 
 // start forks a program on a thread that has given up every privilege that a thread can give up and has joined the
-// instance's cgroups: the program inherits all of it, and the shim is not charged for it. The caller holds the lock, so
-// that nobody reaps the program before somebody waits for it.
+// instance's cgroups: the program inherits all of it, and the shim is not charged for it. The first such thread is ready and
+// waiting when a program comes. The caller holds the lock, so that nobody reaps the program before somebody waits for it.
 func (s *shim) start(p program) (pid int, out *os.File, ended <-chan unix.WaitStatus, err error) {
 	out, in, err := os.Pipe()
 	if err != nil {
 		return 0, nil, nil, err
 	}
 	defer in.Close()
-	done := make(chan error)
-	go onThreadOfItsOwn(func() {
-		var err error
-		pid, err = fork(p, s.groups, in)
-		done <- err
-	})
-	if err := <-done; err != nil {
-		out.Close()
-		return 0, nil, nil, err
+	do := forking{program: p, stdio: in, done: make(chan forked, 1)}
+	turn := s.first
+	if s.first = nil; turn == nil {
+		turn = make(chan forking, 1)
+		go onThreadOfItsOwn(func() { waitToFork(p.Cgroup, s.groups, turn) })
 	}
+	turn <- do
+	f := <-do.done
+	if f.err != nil {
+		out.Close()
+		return 0, nil, nil, f.err
+	}
+	pid = f.pid
 	c := make(chan unix.WaitStatus, 1)
 	s.waits[pid] = c
 	if !s.reaping {

@@ -68,7 +68,7 @@ func (d *Driver) newSlot(number int) (_ *slot, err error) {
 	if s.cgroup, err = d.Cgroups.Make(d.cgroupName(number)); err != nil {
 		return nil, err
 	}
-	if err := s.startShim(d.Self, furniture{Self: s.self(), Resolv: filepath.Join(s.dir, "resolv.conf"), Logs: d.LogDir, Cgroups: d.Groups, Hidden: d.Hidden}); err != nil {
+	if err := s.startShim(d.Self, furniture{Self: s.self(), Resolv: filepath.Join(s.dir, "resolv.conf"), Logs: d.LogDir, Cgroups: d.Groups, Entry: s.cgroup.Entry(), Hidden: d.Hidden}); err != nil {
 		return nil, err
 	}
 	if err := s.wire(); err != nil {
@@ -170,7 +170,7 @@ func (s *slot) wire() error {
 		return err
 	}
 	defer ns.Close()
-	inside, err := netlink.NewHandleAt(ns)
+	inside, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
 	if err != nil {
 		return err
 	}

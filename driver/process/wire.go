@@ -13,9 +13,10 @@ import (
 	"pando.run/pando"
 )
 
-// request is what a driver asks of a shim, one at a time per connection, each with one reply.
+// request is what a driver asks of a shim, one at a time per connection, each with one reply. After the reply to hold, which
+// carries the listener of the instance's API, come the events, beginning with those of the past.
 type request struct {
-	Verb    string   `json:"verb"` // run, running, signal, kill, pause, resume, exec, listener, events
+	Verb    string   `json:"verb"` // hold, notify, signal, kill, pause, resume, exec
 	Run     *program `json:"run,omitempty"`
 	Signal  int      `json:"signal,omitempty"`
 	Command []string `json:"command,omitempty"`
@@ -34,7 +35,10 @@ type program struct {
 	Cgroup   pando.CgroupEntry `json:"cgroup"`
 }
 
-// reply answers a request. A connection that asked for events gets a reply for each, beginning with those it missed.
+// emptyCode is the code of a reply to hold in a sandbox in which no program was ever started.
+const emptyCode = 1
+
+// reply answers a request, or tells of an event.
 type reply struct {
 	Error  string              `json:"error,omitempty"`
 	Code   int                 `json:"code,omitempty"`
