@@ -2,7 +2,7 @@
 /*
  * The flowlet rule: which unit serves a flowlet, and when one more unit is needed at once. It is compiled into the
  * kernel program (bpf/flowlet.bpf.c) and into the Rust runtime and simulator (nf/assign), so it calls nothing, has no
- * clock and no branch inside its loop over the units. Times are nanoseconds of one monotonic clock.
+ * clock, and no branch inside its loop over the units. Times are nanoseconds of one monotonic clock.
  *
  * SNF (§4.2, §5.2) packs a flowlet into the fullest unit with room, plus λ where its state already is. What is here
  * keeps the two questions of that rule apart: *which* unit is the one where the flowlet would be served first, with
@@ -17,8 +17,17 @@
 #define ASSIGN_UNITS 64
 #define ASSIGN_NONE 0xffff
 #define ASSIGN_TARGETS_MAX 3
-/* Keeps the compiler from turning arithmetic back into a branch: the verifier would follow 2^64 paths. */
+#define ASSIGN_NO_TARGET 0xff
+#define ASSIGN_GROUPS 4 /* unit i is in group i % 4; targets are of different groups */
+/* Hides a value from the compiler, which else turns arithmetic back into branches: the verifier would follow 2^64 paths. */
 #define ASSIGN_OPAQUE(x) __asm__ volatile("" : "+r"(x))
+
+/* The kernel's program and the others are built by different compilers. */
+#ifdef __clang__
+#define ASSIGN_UNROLL _Pragma("unroll")
+#else
+#define ASSIGN_UNROLL _Pragma("GCC unroll 64")
+#endif
 
 #ifndef inlined
 #define inlined static inline __attribute__((always_inline))
@@ -56,7 +65,6 @@ struct assign_flow {
 	__u64 alone;   /* when it would be done if the flow had the unit for itself */
 	__u64 ready;   /* until then its state is on the way to its unit */
 	__u64 clock;   /* packets so far: the logical clock of SNF §5.3 */
-	__u64 targets; /* units that its state is pushed to when it falls silent */
 	__u64 window;  /* when the current window of its demand began */
 	__u32 window_bytes;
 	__u32 demand_bytes; /* per window, moving average with a weight of 1/4 */
@@ -64,6 +72,8 @@ struct assign_flow {
 	__u32 epoch;        /* units that it has had, this one included */
 	__u32 position;     /* packets since this epoch began */
 	__u16 unit, previous; /* of this epoch and of the one before */
+	__u8 target[ASSIGN_TARGETS_MAX]; /* units that its state is pushed to when it falls silent; ASSIGN_NO_TARGET */
+	__u8 pad[5];
 };
 
 enum assign_result {
@@ -72,15 +82,37 @@ enum assign_result {
 	ASSIGN_GREW = 4,    /* … and one more unit was taken into service */
 };
 
+#define ASSIGN_WORST (~0ull >> 1)
+
+/* assign_sign is all ones if the uppermost bit is set, else 0. What chooses between units has no branches. */
+inlined __u64 assign_sign(__u64 x)
+{
+	__s64 sign = (__s64)x >> 63;
+
+	ASSIGN_OPAQUE(sign);
+	return sign;
+}
+
+/* assign_less is all ones if a < b, else 0; both below 2^63. */
+inlined __u64 assign_less(__u64 a, __u64 b)
+{
+	return assign_sign(a - b);
+}
+
+inlined __u64 assign_min(__u64 a, __u64 b)
+{
+	return b ^ ((a ^ b) & assign_less(a, b));
+}
+
 inlined __u64 assign_max(__u64 a, __u64 b)
 {
-	return a > b ? a : b;
+	return a ^ ((a ^ b) & assign_less(a, b));
 }
 
 /* assign_left is the time from now to then, 0 if then is past. */
 inlined __u64 assign_left(__u64 then, __u64 now)
 {
-	return then > now ? then - now : 0;
+	return (then - now) & ~assign_sign(then - now);
 }
 
 /* assign_cost is how long a unit is busy with a packet. */
@@ -102,10 +134,21 @@ inlined int assign_begins(const struct assign_config *c, const struct assign_uni
 	       !(u->accepting >> (f->unit & 63) & 1);
 }
 
-/* assign_replicas are the units that hold the flow's state besides its own: pushed after half a gap of silence. */
-inlined __u64 assign_replicas(const struct assign_config *c, const struct assign_flow *f, __u64 now)
+/* assign_targets is the set of the flow's targets: bit i is unit i. */
+inlined __u64 assign_targets(const struct assign_flow *f)
 {
-	return assign_max(f->finish, f->seen) + (c->gap_ns >> 1) + c->pull_ns <= now ? f->targets : 0;
+	__u64 set = 0;
+
+	ASSIGN_UNROLL
+	for (int k = 0; k < ASSIGN_TARGETS_MAX; k++)
+		set |= (assign_less(f->target[k], ASSIGN_UNITS) & 1) << (f->target[k] & 63);
+	return set;
+}
+
+/* assign_replicated is all ones if the flow's targets hold its state by now: it was pushed after half a gap of silence. */
+inlined __u64 assign_replicated(const struct assign_config *c, const struct assign_flow *f, __u64 now)
+{
+	return ~assign_less(now, assign_max(f->finish, f->seen) + (c->gap_ns >> 1) + c->pull_ns);
 }
 
 /* assign_tail is how long the flow's own packets will keep its state where it is. When others delay the flow much, its
@@ -113,89 +156,105 @@ inlined __u64 assign_replicas(const struct assign_config *c, const struct assign
  * or a large flow stays on an overloaded unit for ever. */
 inlined __u64 assign_tail(const struct assign_config *c, const struct assign_flow *f, __u64 now)
 {
-	return assign_left(f->finish > f->alone + c->crowded_ns ? f->alone : f->finish, now);
+	__u64 crowded = assign_less(f->alone + c->crowded_ns, f->finish);
+
+	return assign_left(f->finish ^ ((f->finish ^ f->alone) & crowded), now);
 }
 
-/* A choice packs the score and, below it, the rank that settles a tie: the current unit, a replica, the lowest id. */
-#define ASSIGN_RANK_BITS 8
-#define ASSIGN_WORST (~0ull >> 1)
+/* A candidate packs a score and, below it, what settles a tie: the flow's own unit before a replica before any other
+ * (class 0, 1, 2), then the lowest id. */
+#define ASSIGN_CANDIDATE(score, class, id) ((score) << 8 | (class) << 6 | (id))
 
-struct assign_choice {
-	__u64 best;                        /* packed */
-	__u64 targets[ASSIGN_TARGETS_MAX]; /* the next best, packed, in order */
-	__u64 least;                       /* backlog */
-};
-
-/* assign_insert keeps the least of what it has seen in order; sorted by arithmetic, not by branches. */
-inlined void assign_insert(struct assign_choice *best, __u64 score)
+/* assign_backlog is a candidate of one unit by its queue alone, ASSIGN_WORST if it takes no flowlets or is none. */
+inlined __u64 assign_backlog(const struct assign_units *u, __u32 id, __u64 class, __u64 now)
 {
-	__u64 slot, less, swap;
+	__u64 none = ~assign_less(id, ASSIGN_UNITS);
+	__u64 backlog, refuses;
 
-#define ASSIGN_SLOT(field)                       \
-	slot = best->field;                      \
-	less = -((score - slot) >> 63);          \
-	ASSIGN_OPAQUE(less);                     \
-	swap = (score ^ slot) & less;            \
-	best->field = slot ^ swap;               \
-	score ^= swap
-	ASSIGN_SLOT(best);
-	ASSIGN_SLOT(targets[0]);
-	ASSIGN_SLOT(targets[1]);
-	ASSIGN_SLOT(targets[2]);
-#undef ASSIGN_SLOT
+	ASSIGN_OPAQUE(id); /* or the compiler sees that the mask changes nothing, and the verifier does not */
+	id &= ASSIGN_UNITS - 1;
+	backlog = u->finish[id] - now;
+	refuses = assign_sign(~u->accepting << (63 - id));
+	return ASSIGN_CANDIDATE(backlog & ~assign_sign(backlog), class, id) | ((refuses | none) & ASSIGN_WORST);
 }
 
-/* assign_choose scores every accepting unit. A new flow has no state: every unit costs it the queue there. For a known
- * one, a unit without its state costs at least the wait for it, and stick_ns on top. */
-inlined struct assign_choice assign_choose(const struct assign_config *c, const struct assign_units *u,
-					   const struct assign_flow *f, __u64 now)
+/* assign_least finds the shortest queue of each group: its length << 6 | id, ASSIGN_WORST if none accepts. All that is
+ * done 64 times is here, by arithmetic alone. */
+inlined void assign_least(const struct assign_units *u, __u64 now, __u64 least[ASSIGN_GROUPS])
 {
-	struct assign_choice best = {ASSIGN_WORST, {ASSIGN_WORST, ASSIGN_WORST, ASSIGN_WORST}, ASSIGN_WORST};
-	__u64 known = f->unit < ASSIGN_UNITS, own = known << (f->unit & 63), held = assign_replicas(c, f, now);
-	__u64 wait = assign_tail(c, f, now) + c->pull_ns, stick = c->stick_ns;
+	__u64 refuses = ~u->accepting;
 
-	for (__u32 i = 0; i < ASSIGN_UNITS; i++) {
-		__u64 out = (u->accepting >> i & 1) - 1; /* all ones: takes none */
-		__u64 here = own >> i & 1, there = held >> i & 1;
-		__u64 far = -(known & ~(here | there) & 1); /* all ones: the state has to come */
-		__u64 backlog = u->finish[i] - now, late;
+	for (int g = 0; g < ASSIGN_GROUPS; g++)
+		least[g] = ASSIGN_WORST;
+	for (__u32 i = 0; i < ASSIGN_UNITS; i += ASSIGN_GROUPS) {
+		ASSIGN_UNROLL
+		for (__u32 g = 0; g < ASSIGN_GROUPS; g++) {
+			__u64 backlog = u->finish[i + g] - now;
 
-		late = -(backlog >> 63);
-		ASSIGN_OPAQUE(late);
-		backlog &= ~late;
-		out >>= 1;
+			backlog = (backlog & ~assign_sign(backlog)) << 6 | (i + g);
+			backlog |= assign_sign(refuses << (63 - g - i)) & ASSIGN_WORST;
+			least[g] = assign_min(backlog, least[g]);
+		}
+	}
+}
 
-		__u64 more = wait - backlog;
-		__u64 add = -(more >> 63);
-		ASSIGN_OPAQUE(add);
-		__u64 score = backlog + (((more & ~add) + stick) & far);
-		__u64 rank = ((here ^ 1) & (there ^ 1)) << 6;
-		rank = (rank + i + 1) & (here - 1);
+/* assign_best is the unit at which the flowlet would be served first. Its own unit and its replicas cost it the queue
+ * there; any other costs it at least the wait for its state, and stick_ns on top. That wait is the same for all
+ * others, so of each group only the shortest queue can win. A new flow has no state to wait for. */
+inlined __u64 assign_best(const struct assign_config *c, const struct assign_units *u, const struct assign_flow *f,
+			  __u64 now, const __u64 least[ASSIGN_GROUPS])
+{
+	__u64 known = assign_less(f->unit, ASSIGN_UNITS);
+	__u64 stale = ~(known & assign_replicated(c, f, now)) & ASSIGN_WORST;
+	__u64 wait = (assign_tail(c, f, now) + c->pull_ns) & known, stick = c->stick_ns & known;
+	__u64 best = assign_backlog(u, f->unit, 0, now);
 
-		backlog = (backlog & ~out) | out;
-		__u64 less = -((backlog - best.least) >> 63);
-		ASSIGN_OPAQUE(less);
-		best.least ^= (best.least ^ backlog) & less;
-		assign_insert(&best, ((score << ASSIGN_RANK_BITS | rank) & ~out) | out);
+	ASSIGN_UNROLL
+	for (int k = 0; k < ASSIGN_TARGETS_MAX; k++)
+		best = assign_min(best, assign_backlog(u, f->target[k], 1, now) | stale);
+	ASSIGN_UNROLL
+	for (int g = 0; g < ASSIGN_GROUPS; g++) {
+		__u64 none = ~assign_less(least[g], ASSIGN_WORST) & ASSIGN_WORST;
+		__u64 backlog = least[g] >> 6;
+		__u64 score = (backlog ^ ((backlog ^ wait) & assign_less(backlog, wait))) + stick;
+
+		best = assign_min(best, (ASSIGN_CANDIDATE(score, 2ull, least[g] & 63) | none) & ASSIGN_WORST);
 	}
 	return best;
 }
 
-/* assign_id is the unit of a packed choice. */
-inlined __u32 assign_id(const struct assign_flow *f, __u64 choice)
+/* assign_aim chooses where the state will be pushed to: the shortest queues of the groups, the chosen unit left out. */
+inlined void assign_aim(const struct assign_config *c, struct assign_flow *f, __u64 unit,
+			const __u64 least[ASSIGN_GROUPS])
 {
-	__u64 rank = choice & ((1 << ASSIGN_RANK_BITS) - 1);
+	__u64 taken = 0;
 
-	return rank ? (rank - 1) & 63 : f->unit & 63;
+	ASSIGN_UNROLL
+	for (__u32 k = 0; k < ASSIGN_TARGETS_MAX; k++) {
+		__u64 next = ASSIGN_WORST, none;
+
+		ASSIGN_UNROLL
+		for (int g = 0; g < ASSIGN_GROUPS; g++) {
+			__u64 own = ((least[g] & 63) ^ unit) - 1; /* below 0 if it is the chosen one */
+			__u64 before = assign_less(least[g], taken);
+
+			next = assign_min(next, least[g] | ((assign_sign(own) | before) & ASSIGN_WORST));
+		}
+		none = ~(assign_less(k, c->targets) & assign_less(next, ASSIGN_WORST));
+		f->target[k] = (next & 63) | (none & ASSIGN_NO_TARGET);
+		taken = next + 1;
+	}
 }
 
 /* assign_grow takes one more unit into service if even the least loaded one has a queue. It looks at the least backlog
  * and not at the chosen unit's: a flow that stays with its state on a long queue is no sign of too few units. */
-inlined int assign_grow(const struct assign_config *c, struct assign_units *u, __u64 least, __u64 now)
+inlined int assign_grow(const struct assign_config *c, struct assign_units *u, const __u64 least[ASSIGN_GROUPS],
+			__u64 now)
 {
 	__u64 next = ~u->accepting & (u->accepting + 1);
+	__u64 shortest = assign_min(assign_min(least[0], least[1]), assign_min(least[2], least[3])) >> 6;
 
-	if (least <= c->grow_ns || now - u->grown < c->grow_every_ns || !next)
+	if (shortest <= c->grow_ns || now - u->grown < c->grow_every_ns || !next)
 		return 0;
 	if (c->pool < ASSIGN_UNITS && next >> (c->pool & 63))
 		return 0;
@@ -217,25 +276,23 @@ inlined void assign_measure(const struct assign_config *c, struct assign_flow *f
 	f->window_bytes += len;
 }
 
-/* assign_move gives the flow to a unit. Its state comes with it, at once where a replica is, else after its own tail
- * and a pull. */
-inlined int assign_move(const struct assign_config *c, struct assign_flow *f, __u32 unit, __u64 now)
+/* assign_move gives the flow to the unit of a candidate. Its state comes with it, at once where a replica is, else after
+ * its own tail and a pull. */
+inlined int assign_move(const struct assign_config *c, struct assign_flow *f, __u64 chosen, __u64 now)
 {
-	int moved = 0;
+	__u64 far = assign_sign(chosen << 56) & assign_less(f->unit, ASSIGN_UNITS); /* class 2 of a known flow */
+	__u32 unit = chosen & 63;
+	int moved = f->unit < ASSIGN_UNITS ? ASSIGN_MOVED | ASSIGN_FLOWLET : ASSIGN_FLOWLET;
 
-	if (f->unit < ASSIGN_UNITS && f->unit != unit) {
-		int held = assign_replicas(c, f, now) >> (unit & 63) & 1;
-		f->ready = held ? now : assign_max(f->finish, now) + c->pull_ns;
-		moved = ASSIGN_MOVED;
-	}
 	f->bytes = 0;
-	if (f->unit != unit) {
-		f->previous = f->unit;
-		f->unit = unit;
-		f->epoch++;
-		f->position = 0;
-	}
-	return moved | ASSIGN_FLOWLET;
+	if (f->unit == unit)
+		return ASSIGN_FLOWLET;
+	f->ready = (now & ~far) | ((assign_max(f->finish, now) + c->pull_ns) & far);
+	f->previous = f->unit;
+	f->unit = unit;
+	f->epoch++;
+	f->position = 0;
+	return moved;
 }
 
 /* assign_packet decides the unit of a packet and accounts for it; the answer is f->unit. It returns assign_result. If
@@ -248,15 +305,14 @@ inlined int assign_packet(const struct assign_config *c, struct assign_units *u,
 
 	u->bytes += len;
 	if (assign_begins(c, u, f, now, len)) {
-		struct assign_choice best = assign_choose(c, u, f, now);
-		__u64 targets = 0;
+		__u64 least[ASSIGN_GROUPS], best;
 
-		if (best.best != ASSIGN_WORST) {
-			for (__u32 k = 0; k < ASSIGN_TARGETS_MAX; k++)
-				if (k < c->targets && best.targets[k] != ASSIGN_WORST)
-					targets |= 1ull << assign_id(f, best.targets[k]);
-			result = assign_move(c, f, assign_id(f, best.best), now) | assign_grow(c, u, best.least, now);
-			f->targets = targets & ~(1ull << (f->unit & 63));
+		assign_least(u, now, least);
+		best = assign_best(c, u, f, now, least);
+		if (best != ASSIGN_WORST) {
+			assign_aim(c, f, best & 63, least);
+			result = assign_move(c, f, best, now);
+			result |= assign_grow(c, u, least, now);
 		}
 	}
 	if (f->unit >= ASSIGN_UNITS)
@@ -264,8 +320,8 @@ inlined int assign_packet(const struct assign_config *c, struct assign_units *u,
 
 	__u32 at = f->unit;
 
-	ASSIGN_OPAQUE(at); /* or the compiler sees that the mask changes nothing, and the verifier does not */
-	at &= 63;
+	ASSIGN_OPAQUE(at);
+	at &= ASSIGN_UNITS - 1;
 	u->finish[at] = assign_max(u->finish[at], now) + cost;
 	f->finish = assign_max(u->finish[at], assign_max(f->ready, now) + cost);
 	f->alone = assign_max(assign_max(f->alone, f->ready), now) + cost;

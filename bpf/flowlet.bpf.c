@@ -42,6 +42,10 @@ enum flowlet_count {
 	COUNTS,
 };
 
+struct flowlet_tally {
+	__u64 n[COUNTS];
+};
+
 /* Both directions of a conversation are one flow: the ends in ascending order, as bytes. */
 struct flowlet_key {
 	__u8 low[16];
@@ -98,46 +102,45 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, COUNTS);
+	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, __u64);
+	__type(value, struct flowlet_tally);
 } flowlet_counts SEC(".maps");
 
-inlined void count(__u32 what, __u64 by)
+inlined int drop(struct flowlet_tally *counts, enum flowlet_count why)
 {
-	__u64 *n = bpf_map_lookup_elem(&flowlet_counts, &what);
-	if (n)
-		*n += by;
-}
-
-inlined int drop(__u32 why)
-{
-	count(why, 1);
+	counts->n[why]++;
 	return DROP;
 }
 
-/* order writes the ends of a packet into the key in ascending order; addresses of `words` 32-bit words. */
+/* order writes the ends of a packet into the key in ascending order; addresses of `words` 32-bit words. It has no
+ * branches: each would double the paths that the verifier follows through all of the rule. */
 inlined void order(struct flowlet_key *key, const __u32 *src, const __u32 *dst, const __u16 *ports, int words)
 {
-	int swapped = 0, equal = 1;
+	__u64 differ = 0, other; /* differ: the first difference of the two ends, as a signed number */
 
+	differ = (__u64)bpf_ntohs(ports[1]) - bpf_ntohs(ports[0]);
+#pragma unroll
+	for (int i = words - 1; i >= 0; i--) {
+		__u64 here = (__u64)bpf_ntohl(dst[i]) - bpf_ntohl(src[i]);
+		__u64 same = assign_sign(here - 1) & assign_sign(-here - 1); /* only 0 is below 1 both ways */
+
+		differ = here | (differ & same);
+	}
+	other = assign_sign(differ); /* all ones: dst comes first */
 #pragma unroll
 	for (int i = 0; i < words; i++) {
-		__u32 s = bpf_ntohl(src[i]), d = bpf_ntohl(dst[i]);
-		swapped |= equal & (s > d);
-		equal &= s == d;
+		__u32 swap = (src[i] ^ dst[i]) & other;
+
+		((__u32 *)key->low)[i] = src[i] ^ swap;
+		((__u32 *)key->high)[i] = dst[i] ^ swap;
 	}
-	swapped |= equal & (bpf_ntohs(ports[0]) > bpf_ntohs(ports[1]));
-#pragma unroll
-	for (int i = 0; i < words; i++) {
-		((__u32 *)key->low)[i] = swapped ? dst[i] : src[i];
-		((__u32 *)key->high)[i] = swapped ? src[i] : dst[i];
-	}
-	key->low_port = swapped ? ports[1] : ports[0];
-	key->high_port = swapped ? ports[0] : ports[1];
+	__u16 swap = (ports[0] ^ ports[1]) & other;
+	key->low_port = ports[0] ^ swap;
+	key->high_port = ports[1] ^ swap;
 }
 
-/* parse reads the flow of a packet. It returns 0 if the packet has none. Ports lie where TCP and UDP both have them. */
+/* parse reads the flow of a packet from its linear part, where a device leaves at least the headers. It returns 0 if the packet has none. Ports lie where TCP and UDP both have them. */
 inlined int parse(struct __sk_buff *skb, struct flowlet_key *key, __be16 *ethertype)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
@@ -153,8 +156,11 @@ inlined int parse(struct __sk_buff *skb, struct flowlet_key *key, __be16 *ethert
 			return 0;
 		key->protocol = ip->protocol;
 		key->version = 4;
-		if (bpf_skb_load_bytes(skb, ETH_HLEN + ip->ihl * 4, ports, sizeof(ports)))
+		const __u16 *at = (void *)ip + ip->ihl * 4;
+		if ((void *)(at + 2) > end)
 			return 0;
+		ports[0] = at[0];
+		ports[1] = at[1];
 		__u32 src = ip->saddr, dst = ip->daddr;
 		order(key, &src, &dst, ports, 1);
 	} else if (eth->h_proto == bpf_htons(ETH_P_IPV6)) {
@@ -163,8 +169,11 @@ inlined int parse(struct __sk_buff *skb, struct flowlet_key *key, __be16 *ethert
 			return 0;
 		key->protocol = ip->nexthdr;
 		key->version = 6;
-		if (bpf_skb_load_bytes(skb, ETH_HLEN + sizeof(*ip), ports, sizeof(ports)))
+		const __u16 *at = (void *)(ip + 1);
+		if ((void *)(at + 2) > end)
 			return 0;
+		ports[0] = at[0];
+		ports[1] = at[1];
 		order(key, (__u32 *)&ip->saddr, (__u32 *)&ip->daddr, ports, 4);
 	} else {
 		return 0;
@@ -173,33 +182,33 @@ inlined int parse(struct __sk_buff *skb, struct flowlet_key *key, __be16 *ethert
 }
 
 /* find is the flow of a key; a new one has no unit yet. */
-inlined struct flowlet_flow *find(struct flowlet_key *key)
+inlined struct flowlet_flow *find(struct flowlet_key *key, struct flowlet_tally *counts)
 {
 	struct flowlet_flow *known = bpf_map_lookup_elem(&flowlet_flows, key);
 
 	if (known)
 		return known;
-	struct flowlet_flow new = {.flow = {.unit = ASSIGN_NONE, .previous = ASSIGN_NONE}};
+	struct flowlet_flow new = {.flow = {.unit = ASSIGN_NONE, .previous = ASSIGN_NONE, .target = {0xff, 0xff, 0xff}}};
 	bpf_map_update_elem(&flowlet_flows, key, &new, BPF_NOEXIST);
 	known = bpf_map_lookup_elem(&flowlet_flows, key);
 	if (known)
-		count(COUNT_FLOWS, 1);
+		counts->n[COUNT_FLOWS]++;
 	return known;
 }
 
 /* send puts the header behind the Ethernet header and the packet on its unit's way. */
-inlined int send(struct __sk_buff *skb, const struct flowlet_header *header)
+inlined int send(struct __sk_buff *skb, const struct flowlet_header *header, struct flowlet_tally *counts)
 {
 	__u32 unit = header->unit;
 	__be16 ethertype = bpf_htons(HEADER_ETHERTYPE);
 	__u32 *device = bpf_map_lookup_elem(&flowlet_devices, &unit);
 
 	if (!device || !*device)
-		return drop(COUNT_NO_UNIT);
+		return drop(counts, COUNT_NO_UNIT);
 	if (bpf_skb_adjust_room(skb, sizeof(*header), BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO) ||
 	    bpf_skb_store_bytes(skb, sizeof(struct ethhdr), header, sizeof(*header), 0) ||
 	    bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &ethertype, sizeof(ethertype), 0))
-		return drop(COUNT_NO_HEADER);
+		return drop(counts, COUNT_NO_HEADER);
 	return bpf_redirect(*device, 0);
 }
 
@@ -210,17 +219,20 @@ int flowlet(struct __sk_buff *skb)
 	__be16 ethertype = 0;
 	__u32 zero = 0, len = skb->len;
 
+	struct flowlet_tally *counts = bpf_map_lookup_elem(&flowlet_counts, &zero);
+	if (!counts)
+		return DROP;
 	if (!parse(skb, &key, &ethertype)) {
-		count(COUNT_OTHERS, 1);
+		counts->n[COUNT_OTHERS]++;
 		return PASS;
 	}
 	struct assign_config *config = bpf_map_lookup_elem(&flowlet_config, &zero);
 	struct assign_units *units = bpf_map_lookup_elem(&flowlet_units, &zero);
 	if (!config || !units)
-		return drop(COUNT_NO_UNIT);
-	struct flowlet_flow *known = find(&key);
+		return drop(counts, COUNT_NO_UNIT);
+	struct flowlet_flow *known = find(&key, counts);
 	if (!known)
-		return drop(COUNT_FULL);
+		return drop(counts, COUNT_FULL);
 
 	__u64 now = time_is_stamp ? skb->tstamp : bpf_ktime_get_ns();
 	bpf_spin_lock(&known->lock);
@@ -234,22 +246,19 @@ int flowlet(struct __sk_buff *skb)
 		.epoch = known->flow.epoch,
 		.position = known->flow.position - 1,
 		.clock = known->flow.clock,
-		.replicas = known->flow.targets,
+		.replicas = assign_targets(&known->flow),
 	};
 	bpf_spin_unlock(&known->lock);
 	if (header.unit >= ASSIGN_UNITS)
-		return drop(COUNT_NO_UNIT);
+		return drop(counts, COUNT_NO_UNIT);
 
-	count(COUNT_PACKETS, 1);
-	count(COUNT_BYTES, len);
-	if (result) {
-		count(COUNT_FLOWLETS, 1);
-		count(COUNT_MOVES, !!(result & ASSIGN_MOVED));
-		count(COUNT_GROWN, !!(result & ASSIGN_GREW));
-	}
-	if (skb->gso_segs > 1)
-		count(COUNT_AGGREGATES, 1);
-	return decide_only ? PASS : send(skb, &header);
+	counts->n[COUNT_PACKETS]++;
+	counts->n[COUNT_BYTES] += len;
+	counts->n[COUNT_FLOWLETS] += result & 1;
+	counts->n[COUNT_MOVES] += result >> 1 & 1;
+	counts->n[COUNT_GROWN] += result >> 2 & 1;
+	counts->n[COUNT_AGGREGATES] += skb->gso_segs > 1;
+	return decide_only ? PASS : send(skb, &header, counts);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

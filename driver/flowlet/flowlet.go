@@ -240,13 +240,13 @@ type Counts struct {
 // Counts reads the counters.
 func (d *Driver) Counts() (Counts, error) {
 	var c Counts
-	for i, into := range []*uint64{&c.Packets, &c.Bytes, &c.Flows, &c.Flowlets, &c.Moves, &c.Grown, &c.Others, &c.NoUnit, &c.Full, &c.NoHeader, &c.Aggregates} {
-		var perCPU []uint64
-		if err := d.objects.FlowletCounts.Lookup(uint32(i), &perCPU); err != nil {
-			return c, fmt.Errorf("read the counters of flowlet steering: %w", err)
-		}
-		for _, n := range perCPU {
-			*into += n
+	var perCPU []flowletFlowletTally
+	if err := d.objects.FlowletCounts.Lookup(uint32(0), &perCPU); err != nil {
+		return c, fmt.Errorf("read the counters of flowlet steering: %w", err)
+	}
+	for _, cpu := range perCPU {
+		for i, into := range []*uint64{&c.Packets, &c.Bytes, &c.Flows, &c.Flowlets, &c.Moves, &c.Grown, &c.Others, &c.NoUnit, &c.Full, &c.NoHeader, &c.Aggregates} {
+			*into += cpu.N[i]
 		}
 	}
 	return c, nil

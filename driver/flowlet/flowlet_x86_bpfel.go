@@ -47,7 +47,6 @@ type flowletFlowletFlow struct {
 		Alone       uint64
 		Ready       uint64
 		Clock       uint64
-		Targets     uint64
 		Window      uint64
 		WindowBytes uint32
 		DemandBytes uint32
@@ -56,6 +55,8 @@ type flowletFlowletFlow struct {
 		Position    uint32
 		Unit        uint16
 		Previous    uint16
+		Target      [3]uint8
+		Pad         [5]uint8
 	}
 	Lock struct {
 		_   structs.HostLayout
@@ -73,6 +74,11 @@ type flowletFlowletKey struct {
 	Protocol uint8
 	Version  uint8
 	Pad      [2]uint8
+}
+
+type flowletFlowletTally struct {
+	_ structs.HostLayout
+	N [11]uint64
 }
 
 // Names of all BPF objects in the ELF.

@@ -8,10 +8,11 @@ import (
 // model is the flowlet rule once more, written from its description and as plainly as possible: lists, sorting, signed
 // numbers. The program is held against it packet by packet.
 type model struct {
-	rule      flowletAssignConfig
-	finish    map[int]int64 // of each unit's queue
-	accepting map[int]bool
-	grown     int64
+	rule       flowletAssignConfig
+	finish     map[int]int64 // of each unit's queue
+	accepting  map[int]bool
+	candidates []int // when the current packet came
+	grown      int64
 }
 
 type modelFlow struct {
@@ -79,20 +80,20 @@ func (m *model) assign(f *modelFlow, now int64) bool {
 	}
 	tail = max(tail, 0)
 	var list []candidate
-	for unit := range Units {
-		if !m.accepting[unit] {
-			continue
+	if f.known && m.accepting[f.unit] {
+		list = append(list, candidate{f.unit, m.backlog(f.unit, now), 0})
+	}
+	for _, unit := range replicas {
+		if m.accepting[unit] {
+			list = append(list, candidate{unit, m.backlog(unit, now), 1})
 		}
-		c := candidate{unit: unit, score: m.backlog(unit, now), rank: 2}
-		switch {
-		case f.known && unit == f.unit:
-			c.rank = 0
-		case slices.Contains(replicas, unit):
-			c.rank = 1
-		case f.known:
-			c.score = max(c.score, tail+int64(m.rule.PullNs)) + int64(m.rule.StickNs)
+	}
+	for _, unit := range m.shortest(now) {
+		score := m.backlog(unit, now)
+		if f.known {
+			score = max(score, tail+int64(m.rule.PullNs)) + int64(m.rule.StickNs)
 		}
-		list = append(list, c)
+		list = append(list, candidate{unit, score, 2})
 	}
 	if len(list) == 0 {
 		return false
@@ -100,14 +101,43 @@ func (m *model) assign(f *modelFlow, now int64) bool {
 	slices.SortFunc(list, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.score, b.score), cmp.Compare(a.rank, b.rank), cmp.Compare(a.unit, b.unit))
 	})
+	m.candidates = m.shortest(now)
 	m.grow(now)
 	m.move(f, list[0].unit, slices.Contains(replicas, list[0].unit), now)
 	f.flowletBytes = 0
 	f.targets = nil
-	for _, c := range list[1:min(len(list), 1+int(m.rule.Targets))] {
-		f.targets = append(f.targets, c.unit)
-	}
+	m.aim(f, now)
 	return true
+}
+
+// shortest are the units that others are compared with: of those with equal ids modulo 4 the one with the shortest queue.
+func (m *model) shortest(now int64) (units []int) {
+	for group := range 4 {
+		first := -1
+		for unit := group; unit < Units; unit += 4 {
+			if m.accepting[unit] && (first < 0 || m.backlog(unit, now) < m.backlog(first, now)) {
+				first = unit
+			}
+		}
+		if first >= 0 {
+			units = append(units, first)
+		}
+	}
+	return units
+}
+
+// aim chooses the units that state is pushed to: the shortest queues, the flow's own unit left out.
+func (m *model) aim(f *modelFlow, now int64) {
+	f.targets = nil
+	for _, unit := range m.candidates {
+		if unit != f.unit {
+			f.targets = append(f.targets, unit)
+		}
+	}
+	slices.SortFunc(f.targets, func(a, b int) int {
+		return cmp.Or(cmp.Compare(m.backlog(a, now), m.backlog(b, now)), cmp.Compare(a, b))
+	})
+	f.targets = f.targets[:min(len(f.targets), int(m.rule.Targets))]
 }
 
 func (m *model) move(f *modelFlow, unit int, replica bool, now int64) {

@@ -123,6 +123,8 @@ type world struct {
 	m     *model
 	flows [24]modelFlow
 	now   int64
+	// longest pauses between packets
+	pauses []int
 }
 
 func newWorld(t testing.TB, seed uint64) *world {
@@ -132,6 +134,7 @@ func newWorld(t testing.TB, seed uint64) *world {
 	rule.Targets = uint32(r.IntN(4))
 	rule.Stick = time.Duration(r.IntN(3)) * 60 * time.Microsecond
 	rule.Grow = time.Duration(r.IntN(4)) * 30 * time.Microsecond
+	rule.Crowded = time.Duration(r.IntN(3)) * 30 * time.Microsecond
 	rule.PacketNS = uint32(r.IntN(300))
 	kernel, err := rule.kernel()
 	if err != nil {
@@ -139,7 +142,11 @@ func newWorld(t testing.TB, seed uint64) *world {
 	}
 	d := stampedDriver(t, rule)
 	m := &model{rule: kernel, finish: map[int]int64{}, accepting: map[int]bool{}}
-	return &world{t: t, r: r, d: d, m: m, now: 1 << 40}
+	pauses := []int{1, 20_000, 100_000, 900_000, 3_000_000}
+	if seed%2 == 0 { // long queues
+		pauses = []int{1, 1, 1, 1, 1, 1, 1, 1000, 1000, 1000, 60_000}
+	}
+	return &world{t: t, r: r, d: d, m: m, now: 1 << 40, pauses: pauses}
 }
 
 // set chooses the units that accept, and puts some queues right, as user space does at a tick.
@@ -164,7 +171,7 @@ func (w *world) set() {
 }
 
 func (w *world) step() error {
-	w.now += int64(w.r.IntN([]int{1, 20_000, 100_000, 900_000, 3_000_000}[w.r.IntN(5)]))
+	w.now += int64(w.r.IntN(w.pauses[w.r.IntN(len(w.pauses))]))
 	n, length := w.r.IntN(len(w.flows)), 70+w.r.IntN(1430)
 	frame := frameOf(n, length, w.r.IntN(2) == 0)
 	verdict, out := w.d.steer(w.t, frame, w.now)

@@ -17,7 +17,7 @@ __u64 pando_assign_cost(const struct assign_config *c, __u32 len)
 	return assign_cost(c, len);
 }
 
-__u64 pando_assign_replicas(const struct assign_config *c, const struct assign_flow *f, __u64 now)
+__u64 pando_assign_targets(const struct assign_flow *f)
 {
-	return assign_replicas(c, f, now);
+	return assign_targets(f);
 }

@@ -71,8 +71,6 @@ pub struct Flow {
     pub ready: u64,
     /// Packets so far: the logical clock of SNF §5.3.
     pub clock: u64,
-    /// Bit i: the state is pushed to unit i when the flow falls silent.
-    pub targets: u64,
     /// When the current window of its demand began.
     pub window: u64,
     /// Bytes in the current window.
@@ -89,6 +87,10 @@ pub struct Flow {
     pub unit: u16,
     /// The unit of the epoch before.
     pub previous: u16,
+    /// Units that the state is pushed to when the flow falls silent; 255: none.
+    pub target: [u8; TARGETS_MAX as usize],
+    /// No meaning.
+    pub pad: [u8; 5],
 }
 
 /// What happened to a packet: bits of `enum assign_result`.
@@ -113,7 +115,7 @@ impl Outcome {
 unsafe extern "C" {
     fn pando_assign_packet(c: *const Config, u: *mut Units, f: *mut Flow, now: u64, len: u32) -> i32;
     fn pando_assign_cost(c: *const Config, len: u32) -> u64;
-    fn pando_assign_replicas(c: *const Config, f: *const Flow, now: u64) -> u64;
+    fn pando_assign_targets(f: *const Flow) -> u64;
 }
 
 impl Config {
@@ -167,7 +169,6 @@ impl Default for Flow {
             alone: 0,
             ready: 0,
             clock: 0,
-            targets: 0,
             window: 0,
             window_bytes: 0,
             demand_bytes: 0,
@@ -176,14 +177,16 @@ impl Default for Flow {
             position: 0,
             unit: NONE,
             previous: NONE,
+            target: [0xff; TARGETS_MAX as usize],
+            pad: [0; 5],
         }
     }
 }
 
 impl Flow {
-    /// The units that hold this flow's state besides its own.
-    pub fn replicas(&self, config: &Config, now: u64) -> u64 {
-        // SAFETY: the C function reads one Config and one Flow.
-        unsafe { pando_assign_replicas(config, self, now) }
+    /// Bit i: the state is pushed to unit i when the flow falls silent.
+    pub fn targets(&self) -> u64 {
+        // SAFETY: the C function reads one Flow.
+        unsafe { pando_assign_targets(self) }
     }
 }

@@ -51,7 +51,7 @@ impl Rule for Star {
     fn place(&mut self, now: u64, flow: u32, bytes: u32) -> Choice {
         let flow = &mut self.flows[flow as usize];
         let outcome = self.units.assign(&self.config, flow, now, bytes);
-        Choice { unit: flow.unit, begins: outcome.begins(), targets: flow.targets }
+        Choice { unit: flow.unit, begins: outcome.begins(), targets: flow.targets() }
     }
 
     fn tick(&mut self, now: u64, report: &Report) {
