@@ -157,6 +157,7 @@ func (a *Agent) merge(ctx context.Context, s pando.ServiceKey, b *state.Branch) 
 		now := a.Clock.Now()
 		to, result, err := b.Merge(ctx, head.V.Commit, now)
 		if err == nil && to != head.V.Commit {
+			pando.Failpoint("merge written")
 			next := pando.StateHead{Service: s, Commit: to, Host: a.Host.Name, At: now, Merges: head.V.Merges + 1}
 			_, err = a.commit(ctx, pando.Txn{If: []pando.Condition{{Key: next.Key(), Modified: head.Modified}}, Put: []pando.Stored{next}})
 		}
@@ -169,7 +170,12 @@ func (a *Agent) merge(ctx context.Context, s pando.ServiceKey, b *state.Branch) 
 		if err != nil {
 			return result, err
 		}
-		return result, b.Pushed(ctx, to)
+		pando.Failpoint("merge swapped")
+		if err := b.Pushed(ctx, to); err != nil {
+			return result, err
+		}
+		pando.Failpoint("merge noted")
+		return result, nil
 	}
 }
 

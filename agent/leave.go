@@ -127,7 +127,9 @@ func (r *runner) bury(ctx context.Context) time.Duration {
 	if err := r.recorder.flush(ctx); err != nil {
 		return r.again(ctx, "record the end of an instance", err)
 	}
+	pando.Failpoint("die recorded")
 	r.tearDown(ctx)
+	pando.Failpoint("die removed")
 	r.a.mu.Lock()
 	t := pando.Txn{Delete: []pando.Key{r.inst.Key()}}
 	now := r.a.Clock.Now()
@@ -144,6 +146,7 @@ func (r *runner) bury(ctx context.Context) time.Duration {
 		}
 		return r.again(ctx, "remove the record of an instance", err)
 	}
+	pando.Failpoint("die forgotten")
 	return r.remove(ctx)
 }
 

@@ -26,6 +26,7 @@ func (r *runner) start(ctx context.Context, i pando.Instance, box pando.Sandbox)
 		}
 		return time.Millisecond
 	}
+	pando.Failpoint("replicate started")
 	link := box.Link()
 	if err := r.a.Steering.Connect(ctx, link, spec.Ports, svc.VIP4, svc.VIP6); err != nil {
 		r.a.Log.Error("connect an instance to steering", "instance", r.id, "error", err)
@@ -35,6 +36,7 @@ func (r *runner) start(ctx context.Context, i pando.Instance, box pando.Sandbox)
 	r.inst.IP4, r.inst.IP6 = link.IP4, link.IP6
 	r.a.mu.Unlock()
 	r.open(ctx, box)
+	pando.Failpoint("replicate connected")
 	r.become(pando.PhaseStarting, "the program runs")
 	return time.Microsecond
 }
@@ -127,6 +129,7 @@ func (r *runner) awaitReady(ctx context.Context, i pando.Instance, box pando.San
 		r.deadline = time.Time{}
 		r.become(pando.PhaseReady, fmt.Sprintf("after %s", now.Sub(i.Born).Round(100*time.Microsecond)))
 		r.become(pando.PhaseInRotation, "steered to on this host")
+		pando.Failpoint("replicate in rotation")
 		return time.Microsecond
 	case !now.Before(r.deadline):
 		r.fail(fmt.Sprintf("not ready within %gs: %s", spec.Health.ReadySecondsMax, answer), nil)

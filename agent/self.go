@@ -132,6 +132,7 @@ func (a *Agent) Halt(ctx context.Context, i pando.InstanceID, ask pando.Ask) (pa
 	if intent.State == pando.IntentRefused {
 		return pando.HaltResult{Intent: intent}, fmt.Errorf("halt %w: %s", pando.ErrRefused, intent.Reason)
 	}
+	pando.Failpoint("halt granted")
 	a.mu.Lock()
 	at := a.world.Intents[intent.ID].Modified
 	var hosts []pando.Host
@@ -200,6 +201,7 @@ func (a *Agent) ask(ctx context.Context, i pando.InstanceID, verb pando.Verb, as
 		a.answered(r)
 		return nil, intent, fmt.Errorf("%s: %w", verb, err)
 	}
+	pando.Failpoint(string(verb) + " asked")
 	return r, intent, nil
 }
 
@@ -263,6 +265,7 @@ func (a *Agent) Die(ctx context.Context, i pando.InstanceID, ask pando.Ask) (pan
 	r.dieNow = true
 	a.mu.Unlock()
 	_, err = a.commit(ctx, t)
+	pando.Failpoint("die merged")
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r.dieNow = false

@@ -220,9 +220,11 @@ func (c *Control) decide(ctx context.Context, fence pando.Fence, s pando.Service
 	if len(t.Put)+len(t.Delete) == 0 {
 		return
 	}
+	pando.Failpoint("decided")
 	if err := c.commit(ctx, fence, t); err != nil {
 		c.again(s, err)
 	}
+	pando.Failpoint("decision written")
 }
 
 // commit writes as the leader and takes the result over at once, so that the next decision rests on it.

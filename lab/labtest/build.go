@@ -13,32 +13,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var built sync.Map // package folder -> *build
+var built sync.Map // path -> *build
 
 type build struct {
 	once sync.Once
 	err  error
 }
 
-// Build builds a command of this module, "./cmd/pando", as `make build` does, and returns its path in bin/. It builds at
-// most once per process; where nothing changed the go command leaves the file alone.
-func Build(t testing.TB, pkg string) string {
+// Build builds a command of this module, "./cmd/pando", as `make build` does, and returns its path in bin/: the package's
+// name, followed by the build tags if any are given. It builds at most once per process; where nothing changed the go
+// command leaves the file alone.
+func Build(t testing.TB, pkg string, tags ...string) string {
 	t.Helper()
 	root, err := moduleRoot()
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(root, "bin", filepath.Base(pkg))
-	v, _ := built.LoadOrStore(pkg, &build{})
+	path := filepath.Join(root, "bin", strings.Join(append([]string{filepath.Base(pkg)}, tags...), "."))
+	v, _ := built.LoadOrStore(path, &build{})
 	b := v.(*build)
-	b.once.Do(func() { b.err = buildOnce(root, pkg, path) })
+	b.once.Do(func() { b.err = buildOnce(root, pkg, path, tags) })
 	if b.err != nil {
 		t.Fatal(b.err)
 	}
 	return path
 }
 
-func buildOnce(root, pkg, path string) error {
+func buildOnce(root, pkg, path string, tags []string) error {
 	if err := readSources(root); err != nil {
 		return err
 	}
@@ -54,7 +55,7 @@ func buildOnce(root, pkg, path string) error {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return err
 	}
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, pkg)
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-tags", strings.Join(tags, ","), "-o", path, pkg)
 	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", pkg, err, out)

@@ -31,6 +31,7 @@ type Options struct {
 	Hosts int      // 1
 	Flags []string // of `pando up`, beside --data-dir and --host
 	Idle  bool     // the hosts are there, but nothing runs on them yet
+	Tags  []string // of the build
 }
 
 // Pando is one lab with Pando on its hosts. Its methods end the test when something is wrong.
@@ -61,7 +62,7 @@ func UpWith(t testing.TB, o Options) *Pando {
 	if os.Geteuid() != 0 {
 		t.Skip("virtual hosts need root")
 	}
-	p := &Pando{TB: t, Bin: Build(t, "./cmd/pando"), flags: o.Flags}
+	p := &Pando{TB: t, Bin: Build(t, "./cmd/pando", o.Tags...), flags: o.Flags}
 	dir, err := os.MkdirTemp("", "labtest-")
 	if err != nil {
 		t.Fatal(err)
