@@ -29,6 +29,7 @@ type runner struct {
 	asking *pando.Intent // its one outstanding request
 	dieNow bool
 	metric map[string]float64
+	told   budget // last
 
 	branch   *state.Branch
 	kicked   chan struct{}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"time"
 
 	"pando.run/pando"
@@ -320,14 +321,22 @@ func (a *Agent) tell(s pando.ServiceKey, changes []pando.Record) {
 		if kinds[pando.KindInstance] {
 			r.events.send(now, pando.EventPeers, map[string]int{"in_rotation": len(a.peers(s))})
 		}
-		if kinds[pando.KindService] {
-			spec, _ := a.world.SpecOf(s, svc.Target)
-			r.events.send(now, pando.EventBudget, map[string]any{"min": spec.Scale.Min, "max": spec.Scale.Max, "pin": svc.Pin})
+		spec, _ := a.world.SpecOf(s, svc.Target)
+		if b := (budget{spec.Scale.Min, spec.Scale.Max, svc.Pin}); kinds[pando.KindService] && !reflect.DeepEqual(b, r.told) {
+			r.told = b
+			r.events.send(now, pando.EventBudget, b)
 		}
 		if kinds[pando.KindHead] {
 			r.events.send(now, pando.EventState, map[string]string{"commit": a.world.Heads[s].V.Commit.String()})
 		}
 	}
+}
+
+// budget is what an instance is told of how many instances there may be.
+type budget struct {
+	Min int        `json:"min"`
+	Max int        `json:"max"`
+	Pin *pando.Pin `json:"pin"`
 }
 
 // errNoState is for an instance whose branch could not be opened; the reason is in the agent's log.

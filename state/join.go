@@ -74,7 +74,12 @@ func (b *Branch) Merge(ctx context.Context, main pando.ObjectID, now time.Time) 
 	b.offered = b.head
 	if main.IsZero() {
 		b.unsure = true
-		return b.head, pando.MergeResult{Commit: b.head}, nil
+		root, err := w.rootOf(b.head)
+		if err != nil {
+			return main, pando.MergeResult{}, err
+		}
+		first, err := w.tree(root)
+		return b.head, pando.MergeResult{Commit: b.head, Taken: len(first)}, err
 	}
 	if b.head == b.base {
 		return main, pando.MergeResult{Commit: main}, nil // nothing of its own: what main is need not even be on this host

@@ -1,0 +1,173 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/driver/sim"
+	"pando.run/pando/state"
+)
+
+var web = pando.DefaultService("web")
+
+// bench is one host in virtual time: a real agent over driver/sim, and a test that plays control.
+type bench struct {
+	*testing.T
+	ctx       context.Context
+	registry  *sim.Registry
+	steering  *sim.Steering
+	sandboxes *sim.Sandboxes
+	objects   *sim.Objects
+	ids       *sim.IDs
+	agent     *Agent
+	stop      func()
+}
+
+// onBench runs a test in a bubble, on a host with a service of one revision.
+func onBench(t *testing.T, test func(b *bench)) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(context.Background())
+		b := &bench{T: t, ctx: ctx, registry: sim.NewRegistry(1, 0), steering: sim.NewSteering(), objects: sim.NewObjects(), ids: &sim.IDs{}}
+		program := func(ctx context.Context, s *sim.Sandbox) int { <-ctx.Done(); return 0 }
+		b.sandboxes = sim.NewSandboxes(1, program, 0, 0, b.steering)
+		defer func() {
+			b.stop()
+			b.sandboxes.Reboot()
+			cancel()
+			time.Sleep(2 * Lease) // the sim's leases end behind their holders
+		}()
+		b.put(pando.Service{ServiceKey: web, VIP4: pando.VIPs4.Addr().Next().Next(), Current: 1, Target: 1, Latest: 1})
+		b.revision(1, pando.StateCounter)
+		b.start()
+		test(b)
+	})
+}
+
+func (b *bench) revision(n int, hits pando.StateType) {
+	spec := pando.Spec{
+		Name: "web", Command: []string{"web"}, Scale: pando.Scale{Min: 1, Max: 3},
+		State: map[string]pando.StateType{"hits": hits, "log": pando.StateLog},
+	}
+	b.put(pando.Revision{Service: web, Number: n, Spec: spec.WithDefaults(), State: pando.RevisionCurrent})
+}
+
+// start begins a life of the agent; restart ends one and begins the next.
+func (b *bench) start() {
+	ctx, cancel := context.WithCancel(b.ctx)
+	b.agent = New(Config{
+		Host: pando.Host{Name: "h1"}, Registry: b.registry, Sandboxes: b.sandboxes, Steering: b.steering, Objects: b.objects,
+		Peers: sim.NewPeers(), Clock: pando.WallClock{}, IDs: b.ids, Log: slog.New(slog.DiscardHandler),
+		Serve: func(pando.Self, pando.InstanceID) http.Handler { return http.NotFoundHandler() },
+	})
+	ended := make(chan error)
+	go func() { ended <- b.agent.Run(ctx) }()
+	b.stop = func() { cancel(); <-ended }
+	synctest.Wait()
+}
+
+func (b *bench) restart() { b.stop(); b.start() }
+
+func (b *bench) put(v ...pando.Stored) {
+	b.Helper()
+	if _, err := b.registry.Commit(b.ctx, pando.Txn{Put: v}); err != nil {
+		b.Fatal(err)
+	}
+	synctest.Wait()
+}
+
+// world is what the registry says.
+func (b *bench) world() *pando.World {
+	b.Helper()
+	now, err := b.registry.Snapshot(b.ctx, pando.Root)
+	w := pando.NewWorld()
+	if err = errors.Join(err, w.Apply(now.Records, now.Revision)); err != nil {
+		b.Fatal(err)
+	}
+	return w
+}
+
+// serving is an instance of a revision that takes flows, by way of its readiness.
+func (b *bench) serving(id pando.InstanceID, revision int) {
+	b.Helper()
+	b.place(id, revision)
+	b.ok(b.agent.Ready(b.ctx, id))
+	synctest.Wait()
+	b.phase(id, pando.PhaseInRotation)
+}
+
+func (b *bench) place(id pando.InstanceID, revision int) {
+	b.Helper()
+	b.put(pando.Instance{
+		ID: id, Service: web, Host: "h1", Revision: revision, Weight: 100, Phase: pando.PhasePlaced, Reason: "test", Born: time.Now(), Since: time.Now(),
+	})
+}
+
+// drain takes an instance out as control does.
+func (b *bench) drain(id pando.InstanceID, walk bool) {
+	b.Helper()
+	i := b.world().Instances[id].V.Become(pando.PhaseDraining, time.Now(), "test")
+	i.Walk = walk
+	b.put(i)
+}
+
+func (b *bench) phase(id pando.InstanceID, want pando.Phase) {
+	b.Helper()
+	if got := b.world().Instances[id].V; got.Phase != want {
+		b.Errorf("%s is %q (%s), want %q", id, got.Phase, got.Reason, want)
+	}
+}
+
+func (b *bench) gone(id pando.InstanceID) {
+	b.Helper()
+	if i, ok := b.world().Instances[id]; ok {
+		b.Errorf("%s is still there: %s (%s)", id, i.V.Phase, i.V.Reason)
+	}
+	if n := len(b.sandboxes.All()); n > 0 {
+		b.Errorf("%d sandboxes are left", n)
+	}
+	branches, err := state.Branches(b.objects, web)
+	if b.ok(err); len(branches) > 0 {
+		b.Errorf("branches %v are left", branches)
+	}
+}
+
+func (b *bench) ok(err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+func (b *bench) refused(err error) {
+	b.Helper()
+	if !errors.Is(err, pando.ErrRefused) {
+		b.Errorf("got %v, want a refusal", err)
+	}
+}
+
+// write makes an instance count a hit and log a line, and commit it if so wanted.
+func (b *bench) write(id pando.InstanceID, line string, commit bool) {
+	b.Helper()
+	b.ok(b.agent.StatePatch(b.ctx, id, "log", []byte(line)))
+	b.ok(b.agent.StatePatch(b.ctx, id, "hits", []byte("1")))
+	if commit {
+		_, err := b.agent.StateCommit(b.ctx, id, line)
+		b.ok(err)
+	}
+}
+
+// merged reads a path of main.
+func (b *bench) merged(path string) string {
+	b.Helper()
+	v, err := state.Open(b.objects, web, map[string]pando.StateType{"log": pando.StateLog}).Read(b.world().Heads[web].V.Commit, path)
+	if err != nil {
+		return err.Error()
+	}
+	return string(v.Bytes)
+}

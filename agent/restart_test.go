@@ -1,0 +1,139 @@
+package agent
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/state"
+)
+
+func TestInstancesAndFlowsOutliveTheAgent(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.serving("web-1", 1)
+		b.write("web-1", "before", true)
+		flow, _ := b.steering.Open(web)
+		b.restart()
+		b.phase("web-1", pando.PhaseInRotation)
+		if b.steering.FlowsOf(flow) != 1 || b.steering.Broken() != 0 {
+			t.Errorf("%d flows are left, %d were broken", b.steering.FlowsOf(flow), b.steering.Broken())
+		}
+		b.write("web-1", "after", true)
+		_, err := b.agent.StatePush(b.ctx, "web-1")
+		b.ok(err)
+		if log := b.merged("log"); log != "before\nafter\n" {
+			t.Errorf("main has the log %q", log)
+		}
+	})
+}
+
+// The application says once that it is ready: to an agent that may not live long enough to write it down.
+func TestReadinessOutlivesTheAgent(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.place("web-1", 1)
+		b.phase("web-1", pando.PhaseStarting)
+		b.registry.Fail(pando.ErrUnavailable)
+		b.ok(b.agent.Ready(b.ctx, "web-1"))
+		synctest.Wait()
+		flow, ok := b.steering.Open(web)
+		if !ok {
+			t.Fatal("it is ready, and without the store nothing is steered to it")
+		}
+		b.stop()
+		b.registry.Fail(nil)
+		b.phase("web-1", pando.PhaseStarting) // the step is lost
+		b.start()
+		b.phase("web-1", pando.PhaseInRotation)
+		if b.steering.FlowsOf(flow) != 1 {
+			t.Error("the flow that came before was broken")
+		}
+	})
+}
+
+func TestAnInstanceThatEndedWhileNobodyLookedIsFound(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.serving("web-1", 1)
+		b.stop()
+		b.sandboxes.All()[0].Crash()
+		synctest.Wait()
+		b.start()
+		time.Sleep(time.Second)
+		b.gone("web-1")
+	})
+}
+
+func TestARebootEndsInstancesWithAReason(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.serving("web-1", 1)
+		b.write("web-1", "kept", true)
+		b.stop()
+		b.sandboxes.Reboot()
+		b.start()
+		time.Sleep(time.Second)
+		b.gone("web-1")
+		if log := b.merged("log"); log != "kept\n" {
+			t.Errorf("main has the log %q", log)
+		}
+	})
+}
+
+func TestASandboxWithoutARecordGoes(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.serving("web-1", 1)
+		b.write("web-1", "kept", true)
+		b.stop()
+		_, err := b.registry.Commit(b.ctx, pando.Txn{Delete: []pando.Key{b.world().Instances["web-1"].V.Key()}})
+		b.ok(err)
+		b.start()
+		time.Sleep(time.Second)
+		b.gone("web-1")
+		if log := b.merged("log"); log != "kept\n" {
+			t.Errorf("its branch was dropped without a merge: main has the log %q", log)
+		}
+	})
+}
+
+func TestAFullStoreRefusesAndSteersOn(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.serving("web-1", 1)
+		b.registry.Fail(pando.ErrStoreFull)
+		if _, err := b.agent.Replicate(b.ctx, "web-1", pando.Ask{}); !errors.Is(err, pando.ErrStoreFull) {
+			t.Errorf("replicate: %v", err)
+		}
+		b.write("web-1", "kept on this host", true)
+		if _, err := b.agent.StatePush(b.ctx, "web-1"); !errors.Is(err, pando.ErrStoreFull) {
+			t.Errorf("push: %v", err)
+		}
+		if _, ok := b.steering.Open(web); !ok {
+			t.Error("nothing is steered to the instance")
+		}
+		b.registry.Fail(nil)
+		_, err := b.agent.StatePush(b.ctx, "web-1")
+		b.ok(err)
+		if log := b.merged("log"); log != "kept on this host\n" {
+			t.Errorf("main has the log %q", log)
+		}
+	})
+}
+
+// A crash between the end of a record and that of its branch leaves the branch to the next agent.
+func TestABranchWithoutAnInstanceIsMergedOnce(t *testing.T) {
+	onBench(t, func(b *bench) {
+		repo := state.Open(b.objects, web, map[string]pando.StateType{"hits": pando.StateCounter, "log": pando.StateLog})
+		left, err := repo.Born(b.ctx, "web-0", pando.ObjectID{})
+		b.ok(err)
+		b.ok(errors.Join(left.Patch("hits", []byte("1")), left.Patch("log", []byte("left behind"))))
+		_, err = left.Commit(b.ctx, "left", time.Now())
+		b.ok(err)
+		for range 2 {
+			b.restart()
+			time.Sleep(time.Second)
+			if log, hits := b.merged("log"), b.merged("hits"); log != "left behind\n" || hits != "1" {
+				t.Errorf("main has the log %q and %s hits", log, hits)
+			}
+		}
+		b.gone("web-0")
+	})
+}
