@@ -1,0 +1,79 @@
+// Command asker is a service that asks when it is told to, and says how long the answer took. It answers
+//
+//	GET  /           its instance's name
+//	POST /replicate  asks for a copy of itself: {"began": unix nanoseconds, "took": nanoseconds}
+//	POST /halt       asks to leave the rotation
+//	POST /die        answers with the time, then gives itself up
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"time"
+)
+
+var self = http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	return (&net.Dialer{}).DialContext(ctx, "unix", os.Getenv("PANDO_SOCKET"))
+}}}
+
+// ask asks the host and returns when that began and how long it took.
+func ask(verb string) (began time.Time, took time.Duration, err error) {
+	began = time.Now()
+	answer, err := self.Post("http://self/v1/self/"+verb, "", nil)
+	if err != nil {
+		return began, 0, err
+	}
+	took = time.Since(began)
+	defer answer.Body.Close()
+	text, _ := io.ReadAll(answer.Body)
+	if answer.StatusCode/100 != 2 {
+		err = fmt.Errorf("%s: %s", verb, text)
+	}
+	return began, took, err
+}
+
+func reply(w http.ResponseWriter, began time.Time, took time.Duration, err error) {
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusConflict)
+		return
+	}
+	_ = json.NewEncoder(w).Encode(map[string]int64{"began": began.UnixNano(), "took": int64(took)})
+}
+
+func main() {
+	name := os.Getenv("PANDO_INSTANCE")
+	http.HandleFunc("GET /", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, name) })
+	for _, verb := range []string{"replicate", "halt"} {
+		http.HandleFunc("POST /"+verb, func(w http.ResponseWriter, _ *http.Request) {
+			began, took, err := ask(verb)
+			reply(w, began, took, err)
+		})
+	}
+	http.HandleFunc("POST /die", func(w http.ResponseWriter, _ *http.Request) {
+		began := time.Now()
+		reply(w, began, 0, nil)
+		go func() {
+			if _, _, err := ask("die"); err != nil {
+				log.Print(err)
+			}
+		}()
+	})
+	l, err := net.Listen("tcp", ":8080")
+	if err != nil {
+		log.Fatal(err)
+	}
+	if os.Getenv("PANDO_SOCKET") != "" {
+		go func() {
+			if _, _, err := ask("ready"); err != nil {
+				log.Fatal(err)
+			}
+		}()
+	}
+	log.Fatal(http.Serve(l, nil))
+}
