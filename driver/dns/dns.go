@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
@@ -25,7 +26,7 @@ const Zone = "pando."
 const (
 	ttlSeconds       = 5 // a service that was removed and made anew may have another VIP
 	upstreamWaitMax  = 2 * time.Second
-	shutdownWaitMax  = time.Second
+	shutdownWaitMax  = upstreamWaitMax + 500*time.Millisecond // a question that waits for upstream is waited for
 	resolvConf       = "/etc/resolv.conf"
 	forwardedAtMost  = 256 // questions that wait for upstream; more are refused, so that a dead upstream costs no memory
 	zoneSerial       = 1   // nobody transfers this zone
@@ -50,6 +51,7 @@ type Server struct {
 	servers [2]*dns.Server
 	serving sync.WaitGroup
 	slots   chan struct{}
+	closing atomic.Bool
 	addr    string
 }
 
@@ -88,6 +90,7 @@ func (s *Server) Start() error {
 
 // Close stops answering.
 func (s *Server) Close() error {
+	s.closing.Store(true)
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownWaitMax)
 	defer cancel()
 	var errs []error
@@ -123,6 +126,9 @@ func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 		m.SetRcode(q, dns.RcodeNotImplemented)
 	case len(q.Question) != 1:
 		m.SetRcode(q, dns.RcodeFormatError)
+	case q.IsEdns0() != nil && q.IsEdns0().Version() != 0: // RFC 6891 §6.1.3
+		m.SetRcode(q, dns.RcodeBadVers)
+		m.SetEdns0(udpPayloadBytes, false)
 	case dns.IsSubDomain(Zone, dns.CanonicalName(q.Question[0].Name)):
 		s.own(m, q)
 	case nobodys(q.Question[0]):
@@ -217,6 +223,9 @@ func (s *Server) forward(q *dns.Msg, network string) *dns.Msg {
 	}
 	client := dns.Client{Net: network, Timeout: upstreamWaitMax}
 	for _, upstream := range s.config.Upstreams {
+		if s.closing.Load() {
+			break
+		}
 		if m, _, err := client.Exchange(q, upstream); err == nil {
 			return m
 		}
