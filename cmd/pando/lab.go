@@ -61,6 +61,9 @@ func labCommand(o *command) *cobra.Command {
 				if errors.As(err, &child) && child.Exited() {
 					return codeError(child.ExitCode())
 				}
+				if c.Context().Err() != nil {
+					return c.Context().Err()
+				}
 				return err
 			})})
 	return c

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"runtime"
@@ -154,6 +155,9 @@ func (o *command) logs() *cobra.Command {
 		Example: "  pando logs -f website\n  pando logs website --instance website-7k3fq",
 	}, cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
 		log, err := o.client.Logs(ctx, key, pando.InstanceID(instance), lines, follow)
+		if instance != "" && errors.Is(err, pando.ErrNotFound) {
+			return fmt.Errorf("instance %s: %w, and no log of it is kept; `pando ps` lists the instances", instance, pando.ErrNotFound)
+		}
 		if err != nil {
 			return err
 		}

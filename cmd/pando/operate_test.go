@@ -81,6 +81,8 @@ func TestAnOperatorsDay(t *testing.T) {
 	o.has(o.says(0, "why web"), "deploy", "revision 1", "replicate", "control → "+id, "granted", "in rotation")
 	o.has(o.says(0, "hosts"), o.Host(), "GiB")
 	o.says(0, "logs web --lines 5")
+	o.has(o.says(4, "logs web --instance web-none"), "instance web-none: not found", "`pando ps`")
+	o.has(o.says(4, "logs web --instance ../../x"), "not found")
 	o.has(o.says(0, "__complete status we"), "web\tserving")
 	o.has(o.says(0, "spec show web"), "name: web", `ready: "tcp 8080"`)
 

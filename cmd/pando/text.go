@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -223,38 +224,53 @@ func (o *command) tell(e api.Event) {
 		_ = json.NewEncoder(o.env.Stdout).Encode(e) // the reader is gone
 		return
 	}
-	text := changed(e)
+	about, text := changed(e)
 	if e.Deleted {
-		text = "gone"
+		about, text = gone(e.Key), "gone"
 	}
-	_, name, _ := strings.Cut(strings.TrimPrefix(string(e.Key), string(pando.Root)), "/")
-	fmt.Fprintf(o.env.Stdout, "%s  %-9s %s  %s\n", clock(time.Now()), e.Kind, strings.TrimPrefix(name, string(pando.DefaultTenant)+"/"), text)
+	fmt.Fprintf(o.env.Stdout, "%s  %-9s %-20s %s\n", clock(time.Now()), e.Kind, about, text)
 }
 
-// changed says in words what a record says now.
-func changed(e api.Event) string {
+// gone names a record of which only the key is known.
+func gone(k pando.Key) string {
+	parts := strings.Split(string(k), "/")
+	if s, ok := k.Service(); ok && (k.Kind() == pando.KindService || k.Kind() == pando.KindHead || k.Kind() == pando.KindIntent || k.Kind() == pando.KindDecision) {
+		return s.String()
+	}
+	return parts[len(parts)-1]
+}
+
+// changed says in words what a record is about, and what it says now.
+func changed(e api.Event) (about, text string) {
+	reason := func(s string) string {
+		if s == "" {
+			return ""
+		}
+		return " (" + s + ")"
+	}
 	switch e.Kind {
 	case pando.KindService:
 		s := as[pando.Service](e)
-		return fmt.Sprintf("%s (%s), revision %d", s.Phase, s.Reason, s.Target)
+		return s.ServiceKey.String(), fmt.Sprintf("%s%s, revision %d", s.Phase, reason(s.Reason), s.Target)
 	case pando.KindRevision:
 		r := as[pando.Revision](e)
-		return strings.TrimSpace(string(r.State) + " " + r.Reason)
+		return r.Service.String(), fmt.Sprintf("revision %d is %s%s", r.Number, r.State, reason(r.Reason))
 	case pando.KindInstance:
 		i := as[pando.Instance](e)
-		return fmt.Sprintf("%s (%s)", i.Phase, i.Reason)
+		return string(i.ID), string(i.Phase) + reason(i.Reason)
 	case pando.KindIntent:
 		i := as[pando.Intent](e)
-		return fmt.Sprintf("%s by %s: %s (%s)", i.Verb, i.By, i.State, i.Reason)
+		return cmp.Or(string(i.Instance), i.Service.String()), fmt.Sprintf("%s by %s: %s%s", i.Verb, i.By, i.State, reason(i.Reason))
 	case pando.KindDecision:
 		d := as[pando.Decision](e)
-		return fmt.Sprintf("%s by %s: %s", d.Kind, who(d.By, d.Instance), d.Reason)
+		return d.Service.String(), fmt.Sprintf("%s by %s: %s", d.Kind, who(d.By, d.Instance), d.Reason)
 	case pando.KindHead:
-		return "state is at " + as[pando.StateHead](e).Commit.String()[:10]
+		h := as[pando.StateHead](e)
+		return h.Service.String(), "state is at " + h.Commit.String()[:10]
 	case pando.KindHost:
-		return "joined"
+		return string(as[pando.Host](e).Name), "joined"
 	}
-	return ""
+	return "", ""
 }
 
 // as reads the value of an event; one that cannot be read is shown as nothing.
