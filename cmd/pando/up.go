@@ -50,7 +50,9 @@ func (o *command) up(ctx context.Context, p place) error {
 		if _, alive := daemon(p, role); alive {
 			continue
 		}
-		since = time.Now() // a record from before is a former agent's
+		if role == "agent" {
+			since = time.Now() // a record from before is a former agent's
+		}
 		if err := startDaemon(p, role); err != nil {
 			return err
 		}
