@@ -74,6 +74,12 @@ var vip = netip.MustParseAddr("10.127.250.250")
 
 func newDriver(t *testing.T, pool int) *Driver {
 	t.Helper()
+	return newDriverIn(t, pool, cgroup.Root)
+}
+
+// newDriverIn returns a driver with the cgroups below a root, whose sandboxes go with the test.
+func newDriverIn(t *testing.T, pool int, root string) *Driver {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
@@ -82,12 +88,12 @@ func newDriver(t *testing.T, pool int) *Driver {
 		t.Fatal(err)
 	}
 	v4, v6 := pando.InstanceRange(1000)
-	groups, err := cgroup.Open(cgroup.Root)
+	groups, err := cgroup.Open(root)
 	if err != nil {
 		t.Fatal(err)
 	}
 	d, err := New(Config{
-		Cgroups: groups, Groups: cgroup.Root, Host: testHost, RunDir: filepath.Join(dir, "run"), LogDir: filepath.Join(dir, "log"), Self: []string{"/proc/self/exe"},
+		Cgroups: groups, Groups: root, Host: testHost, RunDir: filepath.Join(dir, "run"), LogDir: filepath.Join(dir, "log"), Self: []string{"/proc/self/exe"},
 		Prefix4: v4, Prefix6: v6, Pool: pool, Clock: pando.WallClock{}, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

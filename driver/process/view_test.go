@@ -5,8 +5,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
 )
@@ -135,5 +139,74 @@ func TestUserByNameAndNumber(t *testing.T) {
 		if got := inside(t, b, "echo $(id -u):$(id -G | tr ' ' ,)"); got != want {
 			t.Errorf("user %s runs as %s, want %s and no other group", user, got, want)
 		}
+	}
+}
+
+// In a hierarchy of v2 the program is cloned into its cgroup, and so is a command beside it; the shim stays outside.
+func TestProgramIsInItsCgroupOfV2(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	root := t.TempDir()
+	if err := unix.Mount("cgroup2", root, "cgroup2", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(root, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	d := newDriverIn(t, 1, root)
+	b := run(t, d, nil, "sleep", "60")
+	dir := filepath.Join(root, d.cgroupName(b.(*sandbox).slot.Number))
+	procs := func() []string {
+		text, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Fields(string(text))
+	}
+	if got := procs(); len(got) != 1 || got[0] == strconv.Itoa(b.(*sandbox).slot.PID) {
+		t.Errorf("in the cgroup are %v, want the program alone; the shim is %d", got, b.(*sandbox).slot.PID)
+	}
+	if got := inside(t, b, "cat /proc/self/cgroup"); !strings.Contains(got, "0::/"+d.cgroupName(b.(*sandbox).slot.Number)) {
+		t.Errorf("a command is in %q", got)
+	}
+	if err := b.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		if _, err := os.Stat(dir); err != nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("its cgroup is left")
+		}
+	}
+}
+
+// Two instances of one user do not reach each other's API: each has its own socket, and a socket knows its own.
+func TestInstancesOfOneUserAreTold(t *testing.T) {
+	d := newDriver(t, 0)
+	same := func(s *pando.Spec) { s.User = "nobody" }
+	a, b := run(t, d, same, "sleep", "60"), run(t, d, same, "sleep", "60")
+	answered := make(chan struct{}, 2)
+	for _, x := range []pando.Sandbox{a, b} {
+		go func() {
+			if c, err := x.Listener().Accept(); err == nil {
+				c.Close()
+				answered <- struct{}{}
+			}
+		}()
+	}
+	const dial = "python3 -c 'import socket,sys; s=socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.recv(1)' "
+	if got := inside(t, a, dial+b.(*sandbox).slot.self()+"/self.sock 2>&1"); !strings.Contains(got, "No such file") {
+		t.Errorf("one finds the other's socket: %s", got)
+	}
+	inside(t, a, dial+"$PANDO_SOCKET")
+	select {
+	case <-answered:
+	case <-time.After(5 * time.Second):
+		t.Error("one does not reach its own API")
 	}
 }
