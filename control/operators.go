@@ -47,7 +47,7 @@ func (c *Control) deploy(w *pando.World, s pando.Spec, by pando.Asker, now time.
 		return pando.Txn{}, err
 	}
 	if known, ok := w.SpecOf(key, svc.Target); ok && sameSpec(known, s) {
-		return c.nothing(key, by, now, fmt.Sprintf("revision %d is this spec already", svc.Target)), nil
+		return c.nothing(w, key, by, now, fmt.Sprintf("revision %d is this spec already", svc.Target)), nil
 	}
 	svc.Latest++
 	svc.Target, svc.Rolling, svc.Asked = svc.Latest, 0, now
@@ -76,14 +76,23 @@ func settled(w *pando.World, svc pando.Service, version pando.StoreRevision, key
 	return false, fmt.Errorf("%w: %s is %s at version %d and was at %d when you looked: look again", pando.ErrConflict, key, svc.Phase, version, by.Seen)
 }
 
+// nothingsKept is how many requests that changed nothing are remembered: whoever deploys every minute must not push out
+// what did change something.
+const nothingsKept = 20
+
 // nothing records a request that found everything as it asked, so that it changes nothing when it is sent again later.
-func (c *Control) nothing(key pando.ServiceKey, by pando.Asker, now time.Time, reason string) pando.Txn {
+func (c *Control) nothing(w *pando.World, key pando.ServiceKey, by pando.Asker, now time.Time, reason string) pando.Txn {
 	if by.Request == "" {
 		return pando.Txn{}
 	}
-	return pando.Txn{Put: []pando.Stored{pando.Decision{
+	t := pando.Txn{Put: []pando.Stored{pando.Decision{
 		ID: c.IDs.Sequential(now), Service: key, Kind: pando.DecidedNothing, By: by, Reason: reason, At: now,
 	}}}
+	before := slices.DeleteFunc(w.DecisionsOf(key), func(d pando.Decision) bool { return d.Kind != pando.DecidedNothing })
+	for _, d := range before[:max(0, len(before)-nothingsKept+1)] {
+		t.Delete = append(t.Delete, d.Key())
+	}
+	return t
 }
 
 func sameSpec(a, b pando.Spec) bool {
@@ -154,7 +163,7 @@ func (c *Control) edit(ctx context.Context, s pando.ServiceKey, by pando.Asker, 
 		svc := old.V
 		d := f(&svc, now)
 		if d == nil {
-			return c.nothing(s, by, now, "it was so already"), nil
+			return c.nothing(w, s, by, now, "it was so already"), nil
 		}
 		d.ID, d.Service, d.At = c.IDs.Sequential(now), s, now
 		return pando.Txn{If: []pando.Condition{old.If()}, Put: []pando.Stored{svc, *d}}, nil

@@ -145,7 +145,7 @@ func (o *command) until(ctx context.Context, s pando.ServiceKey, done func(pando
 			continue
 		}
 		if ctx.Err() != nil {
-			return last, ctx.Err()
+			return last, fmt.Errorf("%w: %s goes on without you; `pando status %s` shows how far it is", ctx.Err(), s, s)
 		}
 		return last, fmt.Errorf("waited %s: %w", o.within, explain(last))
 	}

@@ -40,7 +40,7 @@ func run(args []string, env Env) int {
 	c.SetArgs(args)
 	err := c.ExecuteContext(ctx)
 	code := codeOf(err)
-	if err != nil && !errors.As(err, new(codeError)) {
+	if err != nil && err != context.Canceled && !errors.As(err, new(codeError)) { // who interrupts knows it
 		fmt.Fprintln(env.Stderr, "pando:", err)
 	}
 	return code

@@ -138,6 +138,11 @@ func TestWrongTurnsNameTheCauseAndTheNextStep(t *testing.T) {
 	o.has(o.says(4, "status zebra"), "`pando ps` lists what there is")
 	o.has(o.says(3, "status Web!"), `service name "Web!"`)
 	o.has(o.says(3, "scale never 5000"), "want 0 to 1024")
+	o.Must(o.Host(), "cp", o.Bin, o.Dir+"/pando")
+	nobody := o.Run(o.Host(), "setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", o.Dir+"/pando", "ps")
+	if nobody.Code != 10 || !strings.Contains(nobody.Text, "you may not open /run/pando/api.sock: be root, or in its group") {
+		t.Errorf("a stranger: code %d: %s", nobody.Code, nobody.Text)
+	}
 	for _, name := range []string{"gone", "quits", "never"} {
 		o.has(o.says(0, "rm "+name+" --wait"), name+" is gone")
 	}

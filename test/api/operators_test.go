@@ -150,6 +150,23 @@ func TestARequestIsDoneOnce(t *testing.T) {
 	}
 }
 
+func TestRequestsThatChangeNothingPushNothingOut(t *testing.T) {
+	h := open(t)
+	h.serving()
+	for n := range 40 {
+		h.ask("POST", "/v1/services", web, "Idempotency-Key", fmt.Sprintf("k%d", n))
+	}
+	kinds := map[pando.DecisionKind]int{}
+	for _, b := range read[[]pando.Because](h.ask("GET", "/v1/services/web/why", "")) {
+		if b.Decision != nil {
+			kinds[b.Decision.Kind]++
+		}
+	}
+	if kinds[pando.DecidedNothing] != 20 || kinds[pando.DecidedDeploy] != 1 {
+		t.Errorf("remembered: %v", kinds)
+	}
+}
+
 func TestAChangeIsForTheVersionThatWasSeen(t *testing.T) {
 	h := open(t)
 	h.serving()
