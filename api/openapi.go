@@ -88,7 +88,8 @@ func operation(a huma.API, id, pattern, summary string) huma.Operation {
 	return huma.Operation{
 		OperationID: id, Method: method, Path: path, Summary: summary,
 		MaxBodyBytes: bodyBytesMax, RejectUnknownQueryParameters: true, Errors: []int{},
-		Metadata: map[string]any{schemasOf: a.OpenAPI().Components.Schemas},
+		BodyReadTimeout: -1, // a deadline would also end a request that waits for its answer
+		Metadata:        map[string]any{schemasOf: a.OpenAPI().Components.Schemas},
 	}
 }
 

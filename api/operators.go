@@ -76,7 +76,7 @@ func (n Named) key() pando.ServiceKey { return pando.ServiceKey{Tenant: n.Tenant
 // Asking is what a request that changes something may say of itself.
 type Asking struct {
 	Operator string `header:"Pando-Operator" maxLength:"100" doc:"who asks, for the record"`
-	Request  string `header:"Idempotency-Key" maxLength:"100" doc:"a name for this request: sent again with it, it is not done again for as long as its service remembers the decision (its 300 newest)"`
+	Request  string `header:"Idempotency-Key" maxLength:"100" doc:"a name for this request: sent again with it, it is not done again for as long as its service remembers it (the 300 newest decisions; 20 of those that changed nothing)"`
 	IfMatch  string `header:"If-Match" doc:"the ETag of the version that the change is meant for; when the service has changed since, it is refused with 409"`
 }
 
