@@ -7,10 +7,15 @@
 //! *clock*) and its assignments (its *epoch*); both travel in the [`Header`] in front of each packet.
 
 pub mod flow;
+pub mod handover;
 pub mod header;
+pub mod message;
+mod seen;
 
 pub use flow::{Direction, FlowKey};
+pub use handover::{Admission, Effect, Handover, States, Timing};
 pub use header::{Header, HeaderError};
+pub use message::Message;
 
 /// Number of a unit within its group of at most [`UNITS_MAX`].
 pub type UnitId = u16;

@@ -1,0 +1,544 @@
+//! Who may touch the state of a flow, and how it gets there (SNF §5).
+//!
+//! ```text
+//!               first packet of an epoch, state as of clock - 1 at hand
+//!   (nothing) ─────────────────────────────────────────────────────────► owner ◄──┐
+//!      │  ▲                                                               │  │    │ answer, or the
+//!      │  └── push ──► replica ── packet, clock matches ──────────────────┘  │    │ deadline passed
+//!      │                  │ packet, clock does not match                     │    │
+//!      └── packet ────────┴────────────────────────────────► waiting ────────│────┘
+//!                                                               ▲            │ pull with a higher epoch
+//!                                                               │ packet     ▼
+//!                                                               └───────── fenced
+//! ```
+//!
+//! An owner pushes when the flow was silent for T/2, to the units that the header names. It answers a pull when it has
+//! processed all packets that were sent to it, or when it has waited `settle_ns` for them; from then on it is fenced:
+//! what still comes for an older epoch is stale and never changes state. Only the flow in question waits.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use crate::message::{Message, Snapshot};
+use crate::seen::Seen;
+use crate::{FlowKey, Header, NO_UNIT, UnitId};
+
+/// Times of the protocol, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    /// Silence after which state is pushed: half of the flowlet timeout T (§5.2.1).
+    pub push_after_ns: u64,
+    /// How long an old owner waits for packets that were sent to it and did not come.
+    pub settle_ns: u64,
+    /// After this long without an answer, a pull goes to everybody; it is repeated as often.
+    pub retry_ns: u64,
+    /// After this long, a flow goes on with the best state that was found.
+    pub deadline_ns: u64,
+}
+
+impl Default for Timing {
+    /// T = 500 µs. A pull on one host takes some 5 µs, between two in a rack some 50: 1 ms is no answer at all.
+    fn default() -> Self {
+        Timing { push_after_ns: 250_000, settle_ns: 500_000, retry_ns: 1_000_000, deadline_ns: 10_000_000 }
+    }
+}
+
+/// Where the unit keeps the states that it owns.
+pub trait States {
+    /// Writes a flow's state down.
+    fn snapshot(&self, key: &FlowKey) -> Snapshot;
+    /// Makes a snapshot the flow's state; an empty one: the flow has none.
+    fn install(&mut self, key: &FlowKey, snapshot: &[u8]);
+    /// The flow is another unit's.
+    fn forget(&mut self, key: &FlowKey);
+}
+
+/// What is to be done with a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// Process it, and say [`Handover::processed`].
+    Run,
+    /// Keep it until [`Effect::Release`] names its flow, then ask again.
+    Hold,
+    /// Drop it: it is a repetition, or its epoch is over and the state has moved on.
+    Stale,
+}
+
+/// What is to be done besides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Send a message to a unit.
+    Send(UnitId, Message),
+    /// The packets that wait for this flow's state may be asked for again.
+    Release(FlowKey),
+}
+
+/// What happened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Epochs that began with the state already here.
+    pub seamless: u64,
+    /// Epochs that began with a pull.
+    pub pulled: u64,
+    /// … of which some packets that the old owner was sent never reached it.
+    pub with_gap: u64,
+    /// … of which the deadline passed: the flow went on with an older state, or none.
+    pub gave_up: u64,
+    /// Packets that were refused as stale or repeated.
+    pub stale: u64,
+    /// Pushes of whole states.
+    pub pushes: u64,
+    /// Pushes that only said that nothing changed.
+    pub unchanged: u64,
+}
+
+struct Waiting {
+    want: u64,
+    since_ns: u64,
+    retry_at_ns: u64,
+    searching: bool,
+    /// The best state that was found, and its clock.
+    best: Option<(u64, Snapshot)>,
+}
+
+struct Asked {
+    by: UnitId,
+    epoch: u32,
+    want: u64,
+    until_ns: u64,
+}
+
+enum Role {
+    Owner,
+    Replica {
+        clock: u64,
+        holes: u32,
+        state: Snapshot,
+    },
+    Waiting(Waiting),
+    /// With what it handed over (epoch, clock, state), should the answer have been lost.
+    Fenced(Option<(u32, u64, Snapshot)>),
+}
+
+struct Flow {
+    role: Role,
+    epoch: u32,
+    seen: Seen,
+    last_ns: u64,
+    replicas: u64,
+    /// Clock of the last packet that changed the state.
+    changed: u64,
+    /// Clock and targets of the last push.
+    pushed: Option<(u64, u64)>,
+    push_is_due: bool,
+    asked: Vec<Asked>,
+}
+
+/// The protocol's state machine in one unit.
+pub struct Handover {
+    unit: UnitId,
+    /// Bit per unit of the group.
+    group: u64,
+    timing: Timing,
+    flows: HashMap<FlowKey, Flow>,
+    timers: BinaryHeap<Reverse<(u64, FlowKey)>>,
+    /// What is to be done; whoever reads it empties it.
+    pub effects: Vec<Effect>,
+    /// What happened so far.
+    pub counts: Counts,
+}
+
+impl Handover {
+    /// The unit `unit` of a `group` (bit per unit).
+    pub fn new(unit: UnitId, group: u64, timing: Timing) -> Handover {
+        Handover { unit, group, timing, flows: HashMap::new(), timers: BinaryHeap::new(), effects: Vec::new(), counts: Counts::default() }
+    }
+
+    /// Units may come and go.
+    pub fn set_group(&mut self, group: u64) {
+        self.group = group;
+    }
+
+    /// Flows that this unit knows of: own, replicas, fenced.
+    pub fn flows(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// A packet came.
+    pub fn arrive(&mut self, now_ns: u64, key: &FlowKey, header: &Header, states: &mut impl States) -> Admission {
+        let before = header.clock_before_epoch();
+        if !self.flows.contains_key(key) {
+            let mut flow = Flow::new(header.epoch, before, now_ns);
+            if header.previous != NO_UNIT {
+                flow.role = Role::Fenced(None);
+            }
+            self.flows.insert(*key, flow);
+            if header.previous == NO_UNIT {
+                return self.run(now_ns, key, header);
+            }
+            return self.pull(now_ns, key, header, states);
+        }
+        let flow = self.flows.get_mut(key).expect("it is there");
+        let epoch = flow.epoch;
+        match &mut flow.role {
+            Role::Owner if header.epoch <= epoch => self.run(now_ns, key, header),
+            // One of a later epoch waits, too: this epoch's packets come first, then the flow has to be fetched again.
+            Role::Waiting(_) if header.epoch >= epoch => Admission::Hold,
+            Role::Waiting(_) => self.stale(),
+            Role::Fenced(_) if header.epoch <= epoch => self.stale(),
+            Role::Replica { .. } if header.epoch < epoch => self.stale(),
+            // It left and came back before any other unit processed a packet of it.
+            Role::Owner if flow.seen.clock == before && flow.seen.holes() == 0 => {
+                flow.epoch = header.epoch;
+                self.counts.seamless += 1;
+                self.run(now_ns, key, header)
+            }
+            Role::Replica { clock, holes: 0, state } if *clock == before => {
+                states.install(key, state);
+                flow.own(header.epoch, before);
+                self.counts.seamless += 1;
+                self.run(now_ns, key, header)
+            }
+            _ => self.pull(now_ns, key, header, states),
+        }
+    }
+
+    fn stale(&mut self) -> Admission {
+        self.counts.stale += 1;
+        Admission::Stale
+    }
+
+    fn run(&mut self, now_ns: u64, key: &FlowKey, header: &Header) -> Admission {
+        let flow = self.flows.get_mut(key).expect("it is there");
+        if !flow.seen.is_new(header.clock) {
+            return self.stale();
+        }
+        flow.last_ns = now_ns;
+        flow.replicas = header.replicas & !(1 << self.unit);
+        Admission::Run
+    }
+
+    /// The packet that [`Handover::arrive`] let run has been processed; `changed`: the state is another now.
+    pub fn processed(&mut self, now_ns: u64, key: &FlowKey, header: &Header, changed: bool, states: &mut impl States) {
+        let Some(flow) = self.flows.get_mut(key) else { return };
+        flow.seen.insert(header.clock);
+        if changed {
+            flow.changed = flow.changed.max(header.clock);
+        }
+        if !flow.push_is_due && flow.replicas != 0 {
+            flow.push_is_due = true;
+            self.timers.push(Reverse((now_ns + self.timing.push_after_ns, *key)));
+        }
+        if !flow.asked.is_empty() {
+            self.answer(now_ns, key, states);
+        }
+    }
+
+    fn pull(&mut self, now_ns: u64, key: &FlowKey, header: &Header, states: &impl States) -> Admission {
+        let flow = self.flows.get_mut(key).expect("it is there");
+        let want = header.clock_before_epoch();
+        let best = match std::mem::replace(&mut flow.role, Role::Fenced(None)) {
+            Role::Replica { clock, state, .. } => Some((clock, state)),
+            Role::Waiting(waiting) => waiting.best,
+            Role::Fenced(left) => left.map(|(_, clock, state)| (clock, state)),
+            Role::Owner => Some((flow.seen.clock, states.snapshot(key))),
+        };
+        flow.role = Role::Waiting(Waiting { want, since_ns: now_ns, retry_at_ns: now_ns + self.timing.retry_ns, searching: false, best });
+        flow.epoch = header.epoch;
+        self.counts.pulled += 1;
+        let message = Message::Pull { key: *key, epoch: header.epoch, clock: want, search: false };
+        self.effects.push(Effect::Send(header.previous, message));
+        self.timers.push(Reverse((now_ns + self.timing.retry_ns, *key)));
+        Admission::Hold
+    }
+
+    /// A message came from another unit.
+    pub fn message(&mut self, now_ns: u64, from: UnitId, message: Message, states: &mut impl States) {
+        match message {
+            Message::Push { key, epoch, clock, holes, state } => self.push_came(now_ns, key, epoch, clock, holes, Ok(state), states),
+            Message::Unchanged { key, epoch, clock, holes, since } => {
+                self.push_came(now_ns, key, epoch, clock, holes, Err(since), states);
+            }
+            Message::Pull { key, epoch, clock, search } => self.pull_came(now_ns, from, key, epoch, clock, search, states),
+            Message::Answer { key, epoch, owned, clock, state } => self.answer_came(now_ns, key, epoch, owned, clock, state, states),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)] // the fields of one message
+    fn push_came(
+        &mut self,
+        now_ns: u64,
+        key: FlowKey,
+        epoch: u32,
+        clock: u64,
+        holes: u32,
+        state: Result<Snapshot, u64>,
+        states: &mut impl States,
+    ) {
+        let Some(flow) = self.flows.get_mut(&key) else {
+            if let Ok(state) = state {
+                let mut flow = Flow::new(epoch, clock, now_ns);
+                flow.role = Role::Replica { clock, holes, state };
+                self.flows.insert(key, flow);
+            }
+            return;
+        };
+        match &mut flow.role {
+            Role::Waiting(waiting) if epoch < flow.epoch => {
+                if let Ok(state) = state
+                    && waiting.better(clock)
+                {
+                    let complete = clock == waiting.want && holes == 0;
+                    waiting.best = Some((clock, state));
+                    if complete {
+                        self.resume(now_ns, &key, states);
+                    }
+                }
+            }
+            Role::Fenced(_) if epoch >= flow.epoch => {
+                if let Ok(state) = state {
+                    flow.role = Role::Replica { clock, holes, state };
+                    flow.epoch = epoch;
+                }
+            }
+            Role::Replica { clock: at, holes: open, state: kept } if (epoch, clock) >= (flow.epoch, *at) => {
+                match state {
+                    Ok(state) => *kept = state,
+                    // A push in between was lost: what is here is of no use until the next whole one.
+                    Err(since) if since != *at => {
+                        flow.role = Role::Fenced(None);
+                        return;
+                    }
+                    Err(_) => {}
+                }
+                (*at, *open) = (clock, holes);
+                (flow.epoch, flow.last_ns) = (epoch, now_ns);
+            }
+            _ => {}
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)] // the fields of one message
+    fn pull_came(&mut self, now_ns: u64, by: UnitId, key: FlowKey, epoch: u32, want: u64, search: bool, states: &mut impl States) {
+        let unknown = Message::Answer { key, epoch, owned: 0, clock: 0, state: None };
+        let Some(flow) = self.flows.get_mut(&key) else {
+            self.effects.push(Effect::Send(by, unknown));
+            return;
+        };
+        match &flow.role {
+            // The flow left this unit, and came back before the next one could ask for what it left behind.
+            Role::Waiting(Waiting { best: Some((clock, state)), .. }) if epoch < flow.epoch && (search || *clock == want) => {
+                let answer = Message::Answer { key, epoch, owned: 0, clock: *clock, state: Some(state.clone()) };
+                self.effects.push(Effect::Send(by, answer));
+            }
+            Role::Owner | Role::Waiting(_) if epoch <= flow.epoch => {}
+            Role::Fenced(Some((owned, clock, state))) if search || epoch == flow.epoch => {
+                let answer = Message::Answer { key, epoch, owned: *owned, clock: *clock, state: Some(state.clone()) };
+                self.effects.push(Effect::Send(by, answer));
+            }
+            Role::Replica { clock, state, .. } if search || *clock == want => {
+                let answer = Message::Answer { key, epoch, owned: 0, clock: *clock, state: Some(state.clone()) };
+                self.effects.push(Effect::Send(by, answer));
+            }
+            Role::Replica { .. } | Role::Fenced(_) => self.effects.push(Effect::Send(by, unknown)),
+            Role::Owner | Role::Waiting(_) => {
+                if !flow.asked.iter().any(|a| a.by == by && a.epoch == epoch) {
+                    let until_ns = now_ns + self.timing.settle_ns;
+                    flow.asked.push(Asked { by, epoch, want, until_ns });
+                    self.timers.push(Reverse((until_ns, key)));
+                }
+                self.answer(now_ns, &key, states);
+            }
+        }
+    }
+
+    /// An owner answers those who asked, as soon as it has all packets or has waited for them long enough.
+    fn answer(&mut self, now_ns: u64, key: &FlowKey, states: &mut impl States) {
+        let flow = self.flows.get_mut(key).expect("it is there");
+        if !matches!(flow.role, Role::Owner) {
+            return;
+        }
+        // What was asked for an epoch that is over by now was answered by others.
+        let epoch = flow.epoch;
+        flow.asked.retain(|a| a.epoch > epoch);
+        // One after the other: who asked for a later epoch gets what the flow is when it has been here again.
+        let Some(first) = (0..flow.asked.len()).min_by_key(|&n| flow.asked[n].epoch) else { return };
+        let asked = &flow.asked[first];
+        let complete = flow.seen.clock >= asked.want && flow.seen.holes() == 0;
+        if !complete && now_ns < asked.until_ns {
+            return;
+        }
+        let asked = flow.asked.swap_remove(first);
+        let (clock, state) = (flow.seen.clock, states.snapshot(key));
+        states.forget(key);
+        let owned = flow.epoch;
+        flow.role = Role::Fenced(Some((owned, clock, state.clone())));
+        flow.epoch = flow.epoch.max(asked.epoch);
+        self.effects.push(Effect::Send(asked.by, Message::Answer { key: *key, epoch: asked.epoch, owned, clock, state: Some(state) }));
+    }
+
+    #[allow(clippy::too_many_arguments)] // the fields of one message
+    fn answer_came(
+        &mut self,
+        now_ns: u64,
+        key: FlowKey,
+        epoch: u32,
+        owned: u32,
+        clock: u64,
+        state: Option<Snapshot>,
+        states: &mut impl States,
+    ) {
+        let Some(flow) = self.flows.get_mut(&key) else { return };
+        let Role::Waiting(waiting) = &mut flow.role else { return };
+        if epoch != flow.epoch {
+            return;
+        }
+        match state {
+            Some(state) => {
+                let complete = clock == waiting.want;
+                if waiting.better(clock) {
+                    waiting.best = Some((clock, state));
+                }
+                // From the owner of the epoch before, an answer is final even with a gap: that one is fenced now.
+                if complete || owned + 1 == epoch {
+                    self.counts.with_gap += u64::from(!complete);
+                    self.resume(now_ns, &key, states);
+                } else if !waiting.searching {
+                    self.search(&key);
+                }
+            }
+            // Once: everybody who is asked may not know either. The timer repeats it.
+            None if !waiting.searching => self.search(&key),
+            None => {}
+        }
+    }
+
+    /// The state is as good as it gets: the flow goes on.
+    fn resume(&mut self, now_ns: u64, key: &FlowKey, states: &mut impl States) {
+        let flow = self.flows.get_mut(key).expect("it is there");
+        let Role::Waiting(waiting) = &mut flow.role else { return };
+        let state = waiting.best.take().map(|(_, state)| state).unwrap_or_default();
+        let (epoch, want) = (flow.epoch, waiting.want);
+        states.install(key, &state);
+        flow.own(epoch, want);
+        // Whoever asked meanwhile waits for the packets that are held here, and these come first.
+        for asked in &mut flow.asked {
+            asked.until_ns = now_ns + self.timing.settle_ns;
+            self.timers.push(Reverse((asked.until_ns, *key)));
+        }
+        self.effects.push(Effect::Release(*key));
+    }
+
+    /// Asks all units of the group.
+    fn search(&mut self, key: &FlowKey) {
+        let Some(flow) = self.flows.get_mut(key) else { return };
+        let Role::Waiting(waiting) = &mut flow.role else { return };
+        waiting.searching = true;
+        for unit in (0..64).filter(|u| (self.group & !(1 << self.unit)) >> u & 1 == 1) {
+            let message = Message::Pull { key: *key, epoch: flow.epoch, clock: waiting.want, search: true };
+            self.effects.push(Effect::Send(unit, message));
+        }
+    }
+
+    /// When [`Handover::tick`] has something to do.
+    pub fn next_tick_ns(&self) -> Option<u64> {
+        self.timers.peek().map(|Reverse((due_ns, _))| *due_ns)
+    }
+
+    /// Does what is due: pushes, repetitions, deadlines.
+    pub fn tick(&mut self, now_ns: u64, states: &mut impl States) {
+        while let Some(Reverse((due_ns, key))) = self.timers.peek().copied() {
+            if due_ns > now_ns {
+                return;
+            }
+            self.timers.pop();
+            let Some(flow) = self.flows.get_mut(&key) else { continue };
+            match &mut flow.role {
+                // Timers of other purposes come by, too; only the one that was set last repeats the question.
+                Role::Waiting(waiting) if now_ns < waiting.retry_at_ns => {}
+                Role::Waiting(waiting) if now_ns >= waiting.since_ns + self.timing.deadline_ns => {
+                    self.counts.gave_up += 1;
+                    self.resume(now_ns, &key, states);
+                }
+                Role::Waiting(waiting) => {
+                    waiting.retry_at_ns = (now_ns + self.timing.retry_ns).min(waiting.since_ns + self.timing.deadline_ns);
+                    self.timers.push(Reverse((waiting.retry_at_ns, key)));
+                    self.search(&key);
+                }
+                Role::Owner => {
+                    self.answer(now_ns, &key, states);
+                    self.push(now_ns, &key, states);
+                }
+                Role::Replica { .. } | Role::Fenced(_) => flow.push_is_due = false,
+            }
+        }
+    }
+
+    fn push(&mut self, now_ns: u64, key: &FlowKey, states: &mut impl States) {
+        let flow = self.flows.get_mut(key).expect("it is there");
+        if !matches!(flow.role, Role::Owner) || !flow.push_is_due {
+            return;
+        }
+        let silent_at = flow.last_ns + self.timing.push_after_ns;
+        if silent_at > now_ns {
+            self.timers.push(Reverse((silent_at, *key)));
+            return;
+        }
+        flow.push_is_due = false;
+        let (key, epoch, clock, holes) = (*key, flow.epoch, flow.seen.clock, flow.seen.holes());
+        let current = flow.pushed.filter(|(at, to)| flow.changed <= *at && flow.replicas & !to == 0);
+        let message = match current {
+            Some((since, _)) => Message::Unchanged { key, epoch, clock, holes, since },
+            None => Message::Push { key, epoch, clock, holes, state: states.snapshot(&key) },
+        };
+        let count = u64::from(flow.replicas.count_ones());
+        *(if current.is_some() { &mut self.counts.unchanged } else { &mut self.counts.pushes }) += count;
+        // Who got an earlier push and not this one has lost track, so the next unchanged one is not for them.
+        flow.pushed = Some((clock, flow.replicas));
+        for unit in (0..64).filter(|u| flow.replicas >> u & 1 == 1) {
+            self.effects.push(Effect::Send(unit, message.clone()));
+        }
+    }
+
+    /// Forgets a flow: it ended, or was silent for too long.
+    pub fn forget(&mut self, key: &FlowKey) {
+        self.flows.remove(key);
+    }
+
+    /// Forgets the flows that were silent since `before_ns`, except those that wait.
+    pub fn sweep(&mut self, before_ns: u64) {
+        self.flows.retain(|_, flow| flow.last_ns >= before_ns || matches!(flow.role, Role::Waiting(_)));
+    }
+}
+
+impl Flow {
+    fn new(epoch: u32, clock: u64, now_ns: u64) -> Flow {
+        Flow {
+            role: Role::Owner,
+            epoch,
+            seen: Seen::all_up_to(clock),
+            last_ns: now_ns,
+            replicas: 0,
+            changed: clock,
+            pushed: None,
+            push_is_due: false,
+            asked: Vec::new(),
+        }
+    }
+
+    /// Takes the flow over from another unit.
+    fn own(&mut self, epoch: u32, clock: u64) {
+        self.role = Role::Owner;
+        self.epoch = epoch;
+        self.seen = Seen::all_up_to(clock);
+        self.changed = clock;
+        self.pushed = None;
+        self.push_is_due = false;
+    }
+}
+
+impl Waiting {
+    fn better(&self, clock: u64) -> bool {
+        clock <= self.want && self.best.as_ref().is_none_or(|(best, _)| clock > *best)
+    }
+}

@@ -1,0 +1,214 @@
+//! Units with a network between them that loses, delays, doubles and reorders: every packet changes the state at most
+//! once, and whatever was processed is in the state that the next unit goes on with.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pando_protocol::flow::End;
+use pando_protocol::header::Header;
+use pando_protocol::{Admission, Effect, FlowKey, Handover, Message, NO_UNIT, States, Timing, UnitId};
+use proptest::prelude::*;
+
+const UNITS: usize = 4;
+
+/// A state is the list of clocks that made it.
+#[derive(Default)]
+struct Lists(BTreeMap<FlowKey, Vec<u8>>);
+
+impl States for Lists {
+    fn snapshot(&self, key: &FlowKey) -> Vec<u8> {
+        self.0.get(key).cloned().unwrap_or_default()
+    }
+
+    fn install(&mut self, key: &FlowKey, snapshot: &[u8]) {
+        self.0.insert(*key, snapshot.to_vec());
+    }
+
+    fn forget(&mut self, key: &FlowKey) {
+        self.0.remove(key);
+    }
+}
+
+struct Unit {
+    core: Handover,
+    states: Lists,
+    held: Vec<Header>,
+}
+
+enum Event {
+    Packet(Header),
+    Message(UnitId, UnitId, Message),
+    Tick,
+}
+
+struct World {
+    units: Vec<Unit>,
+    events: BTreeMap<(u64, u64), Event>,
+    count: u64,
+    random: u64,
+    loss_percent: u64,
+    key: FlowKey,
+    processed: Vec<u64>,
+    ticks: BTreeSet<u64>,
+    /// The unit that processed last, by epoch.
+    last: (u32, usize),
+}
+
+impl World {
+    fn new(seed: u64, loss_percent: u64) -> World {
+        let unit =
+            |n| Unit { core: Handover::new(n as u16, (1 << UNITS) - 1, Timing::default()), states: Lists::default(), held: Vec::new() };
+        let key = FlowKey::between(End::new(&[10, 0, 0, 1], [0, 1]), End::new(&[10, 0, 0, 2], [0, 2]), 17, 4).0;
+        let units = (0..UNITS).map(unit).collect();
+        World {
+            units,
+            events: BTreeMap::new(),
+            count: 0,
+            random: seed | 1,
+            loss_percent,
+            key,
+            processed: Vec::new(),
+            ticks: BTreeSet::new(),
+            last: (0, 0),
+        }
+    }
+
+    fn dice(&mut self, sides: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % sides
+    }
+
+    fn at(&mut self, time_ns: u64, event: Event) {
+        self.count += 1;
+        self.events.insert((time_ns, self.count), event);
+    }
+
+    fn run(&mut self) {
+        while let Some(((now, _), event)) = self.events.pop_first() {
+            match event {
+                Event::Packet(header) => self.packet(now, header),
+                Event::Message(from, to, message) => {
+                    let unit = &mut self.units[usize::from(to)];
+                    unit.core.message(now, from, message, &mut unit.states);
+                    self.effects(now, to.into());
+                }
+                Event::Tick => {
+                    self.ticks.remove(&now);
+                    for n in 0..UNITS {
+                        let unit = &mut self.units[n];
+                        unit.core.tick(now, &mut unit.states);
+                        self.effects(now, n);
+                    }
+                }
+            }
+        }
+    }
+
+    fn packet(&mut self, now: u64, header: Header) {
+        let n = usize::from(header.unit);
+        let unit = &mut self.units[n];
+        match unit.core.arrive(now, &self.key, &header, &mut unit.states) {
+            Admission::Run => {
+                unit.states.0.entry(self.key).or_default().push(header.clock as u8);
+                unit.core.processed(now, &self.key, &header, true, &mut unit.states);
+                self.processed.push(header.clock);
+                self.last = self.last.max((header.epoch, n));
+            }
+            Admission::Hold => unit.held.push(header),
+            Admission::Stale => {}
+        }
+        self.effects(now, n);
+    }
+
+    fn effects(&mut self, now: u64, n: usize) {
+        for effect in std::mem::take(&mut self.units[n].core.effects) {
+            match effect {
+                Effect::Release(_) => {
+                    for header in std::mem::take(&mut self.units[n].held) {
+                        self.packet(now, header);
+                    }
+                }
+                Effect::Send(to, message) => {
+                    for _ in 0..1 + u64::from(self.dice(10) == 0) {
+                        let delay = 5_000 + self.dice(40_000);
+                        if self.dice(100) >= self.loss_percent {
+                            self.at(now + delay, Event::Message(n as u16, to, message.clone()));
+                        }
+                    }
+                }
+            }
+        }
+        if let Some(due) = self.units[n].core.next_tick_ns() {
+            let due = due.max(now + 1);
+            if self.ticks.insert(due) {
+                self.at(due, Event::Tick);
+            }
+        }
+    }
+}
+
+/// Flowlets: (unit, packets, silence before in µs).
+fn play(world: &mut World, flowlets: &[(u16, u8, u32)], disorder: bool) {
+    let (mut clock, mut epoch, mut position, mut now, mut previous, mut unit) = (0, 0, 0, 0, NO_UNIT, NO_UNIT);
+    for &(to, packets, silence_us) in flowlets {
+        now += u64::from(silence_us) * 1000;
+        if to != unit {
+            (previous, unit, epoch, position) = (unit, to, epoch + 1, 0);
+        }
+        for n in 0..packets {
+            clock += 1;
+            let header =
+                Header { flowlet_starts: n == 0, ethertype: 0x800, unit, previous, epoch, position, clock, replicas: world.dice(16) };
+            position += 1;
+            now += 2_000;
+            let jitter = if disorder { world.dice(30_000) } else { 0 };
+            if !disorder || world.dice(100) >= world.loss_percent {
+                world.at(now + jitter, Event::Packet(header));
+                if disorder && world.dice(20) == 0 {
+                    let jitter = world.dice(600_000);
+                    world.at(now + jitter, Event::Packet(header));
+                }
+            }
+        }
+    }
+    world.run();
+}
+
+fn flowlets() -> impl Strategy<Value = Vec<(u16, u8, u32)>> {
+    proptest::collection::vec((0..UNITS as u16, 1..8u8, prop_oneof![0..20u32, 400..1000u32, Just(5000)]), 1..20)
+}
+
+fn final_state(world: &World) -> Vec<u64> {
+    let (_, n) = world.last;
+    world.units[n].states.0.get(&world.key).map(|s| s.iter().map(|&c| c.into()).collect()).unwrap_or_default()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1024))]
+
+    /// Without loss, every packet is processed, in order within each unit, and is in the last state.
+    #[test]
+    fn a_quiet_network_loses_nothing(flowlets in flowlets(), seed: u64) {
+        let mut world = World::new(seed, 0);
+        play(&mut world, &flowlets, false);
+        let packets: u64 = flowlets.iter().map(|f| u64::from(f.1)).sum();
+        prop_assert_eq!(&final_state(&world), &(1..=packets).collect::<Vec<_>>());
+        prop_assert_eq!(world.units.iter().map(|u| u.core.counts.gave_up + u.core.counts.with_gap).sum::<u64>(), 0);
+    }
+
+    /// With loss, disorder and repetition, no packet is processed twice, nobody waits for ever, and unless a unit gave
+    /// up, what was processed is exactly what the last state is made of: no update was made to a stale copy.
+    #[test]
+    fn no_stale_update(flowlets in flowlets(), seed: u64, loss_percent in 0..15u64) {
+        let mut world = World::new(seed, loss_percent);
+        play(&mut world, &flowlets, true);
+        let once: BTreeSet<u64> = world.processed.iter().copied().collect();
+        prop_assert_eq!(once.len(), world.processed.len(), "a packet was processed twice");
+        prop_assert!(world.units.iter().all(|u| u.held.is_empty()), "a flow waits for ever");
+        if world.units.iter().all(|u| u.core.counts.gave_up == 0) {
+            let state: BTreeSet<u64> = final_state(&world).into_iter().collect();
+            prop_assert_eq!(state, once);
+        }
+    }
+}
