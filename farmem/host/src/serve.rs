@@ -56,7 +56,7 @@ impl Server {
                     for stream in listener.incoming().flatten() {
                         let _ = stream.set_nodelay(true);
                         widen(stream.as_raw_fd());
-                        me.clone().attend(stream);
+                        me.clone().attend(stream, false);
                     }
                 });
                 Ok(bound)
@@ -69,7 +69,7 @@ impl Server {
                 let listener = UnixListener::bind(path)?;
                 std::thread::spawn(move || {
                     for stream in listener.incoming().flatten() {
-                        me.clone().attend(stream);
+                        me.clone().attend(stream, true);
                     }
                 });
                 Ok(format!("unix:{}", path.display()))
@@ -77,9 +77,9 @@ impl Server {
         }
     }
 
-    fn attend(self: Arc<Self>, mut stream: impl Stream) {
+    fn attend(self: Arc<Self>, mut stream: impl Stream, local: bool) {
         std::thread::spawn(move || {
-            if let Some(lease) = self.admit(&mut stream) {
+            if let Some(lease) = self.admit(&mut stream, local) {
                 // The end of a connection is how a borrower says goodbye: no error of interest.
                 let _ = self.serve(&mut stream, &lease);
                 self.leases.leave(lease.id);
@@ -87,7 +87,7 @@ impl Server {
         });
     }
 
-    fn admit(&self, stream: &mut impl Stream) -> Option<Arc<Lease>> {
+    fn admit(&self, stream: &mut impl Stream, local: bool) -> Option<Arc<Lease>> {
         let mut b = [0; Hello::BYTES];
         stream.read_exact(&mut b).ok()?;
         let (status, lease, slots, share) = match Hello::decode(&b) {
@@ -103,6 +103,9 @@ impl Server {
                 Err(_) => (Status::TooSmall, None, 0, false),
             },
         };
+        if let Some(l) = lease.as_ref().filter(|_| local) {
+            l.populate();
+        }
         let welcome = Welcome { status, lease: lease.as_ref().map_or(0, |l| l.id), slots }.encode();
         let sent = match &lease {
             Some(l) if share => send_with_fd(stream.as_raw_fd(), &welcome, l.fd()),

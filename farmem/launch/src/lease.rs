@@ -40,7 +40,8 @@ pub fn open(from: &Address, name: &str, token: &[u8; TOKEN_BYTES], slots: u64) -
         }
         Address::Unix(path) => {
             let stream = UnixStream::connect(path).map_err(away)?;
-            stream.set_read_timeout(Some(PATIENCE)).map_err(away)?;
+            // It takes all of the memory before it answers.
+            stream.set_read_timeout(Some(PATIENCE * 20)).map_err(away)?;
             let mut raw = (libc::AF_UNIX as u16).to_ne_bytes().to_vec();
             raw.extend_from_slice(path.as_os_str().as_bytes());
             raw.push(0);

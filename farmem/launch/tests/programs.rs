@@ -18,7 +18,7 @@ fn touch(from: &str, extra: &[&str], mib: &str, threads: &str, accesses: &str) {
 #[test]
 fn every_byte_in_64_threads_inside_malloc_and_inside_signal_handlers() {
     let h = host(&["--size", "256MiB"]);
-    touch(&h.address, &[], "64", "64", "200000");
+    touch(&h.address, &[], "64", "64", "60000");
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn every_byte_over_shared_memory() {
     let path = std::env::temp_dir().join(format!("pando-mem-{}.sock", std::process::id()));
     let listen = format!("unix:{}", path.display());
     let h = host(&["--size", "256MiB", "--listen", &listen]);
-    touch(&h.address, &[], "64", "8", "200000");
+    touch(&h.address, &[], "64", "8", "100000");
     std::fs::remove_file(path).unwrap();
 }
 
