@@ -98,14 +98,16 @@ impl Server {
                 None => (Status::NoSuchLease, None, 0, false),
             },
             Ok(hello) => match self.leases.open(hello.slots) {
-                Ok(Ok(l)) => (Status::Ok, Some(l.clone()), l.slots, hello.share),
+                Ok(Ok(l)) => {
+                    if local {
+                        l.populate();
+                    }
+                    (Status::Ok, Some(l.clone()), l.slots, hello.share)
+                }
                 Ok(Err(free)) => (Status::TooSmall, None, free, false),
                 Err(_) => (Status::TooSmall, None, 0, false),
             },
         };
-        if let Some(l) = lease.as_ref().filter(|_| local) {
-            l.populate();
-        }
         let welcome = Welcome { status, lease: lease.as_ref().map_or(0, |l| l.id), slots }.encode();
         let sent = match &lease {
             Some(l) if share => send_with_fd(stream.as_raw_fd(), &welcome, l.fd()),
