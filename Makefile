@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help build programs demo test soak lint generate clean
+.PHONY: help build programs demo demo-mem test soak lint generate clean
 GO_BUILD := CGO_ENABLED=0 go build -trimpath -ldflags "-s -w"
 
 help: ## list the targets
@@ -19,6 +19,10 @@ programs: # what is written in Go: all that services need
 
 demo: programs ## a website scales itself under a ramp of real HTTP, in a lab on this machine; writes demo.html
 	@bin/pando-demo --report demo.html
+
+demo-mem: ## a Redis with four times its memory beside zram and swap, live; writes demo-mem.html (needs cargo)
+	@deploy/deps test
+	@farmem/demo
 
 generate: ## make again what is generated and committed (needs clang)
 	go generate ./...
@@ -38,4 +42,4 @@ lint: ## gofmt, vet, staticcheck and the rules of the house
 	go test ./test/house
 
 clean: ## remove what was built
-	rm -rf bin build demo.html examples/website/website
+	rm -rf bin build demo.html demo-mem.html examples/website/website

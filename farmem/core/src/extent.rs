@@ -1,0 +1,34 @@
+//! Extents: which pages belong to one allocation.
+
+use crate::heart::Heart;
+use crate::page::{flag, State};
+
+impl Heart<'_> {
+    /// Records that `pages` pages from `first` are one allocation.
+    pub fn note_extent(&mut self, first: u32, pages: u32) {
+        let n = pages.min(u16::MAX as u32) as u16;
+        for k in 0..n {
+            let p = &mut self.pages[(first + k as u32) as usize];
+            p.extent_back = k;
+            p.extent_pages = 0;
+            p.flags |= flag::IN_EXTENT;
+        }
+        self.pages[first as usize].extent_pages = n;
+    }
+
+    /// First page and length of the allocation that a page belongs to.
+    pub fn extent(&self, page: u32) -> Option<(u32, u32)> {
+        let p = &self.pages[page as usize];
+        if p.flags & flag::IN_EXTENT == 0 {
+            return None;
+        }
+        let first = page - p.extent_back as u32;
+        let pages = self.pages[first as usize].extent_pages as u32;
+        (page < first + pages).then_some((first, pages))
+    }
+
+    /// Whether a page could be fetched along.
+    pub fn is_remote(&self, page: u32) -> bool {
+        self.pages.get(page as usize).is_some_and(|p| p.state == State::Remote)
+    }
+}

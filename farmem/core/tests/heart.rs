@@ -1,0 +1,172 @@
+//! The heart against a plain model: whatever it decides, every page reads as what was last written to it, every snapshot of
+//! a fork stays as it was, and the memory held is what was said.
+
+use farmem_core::heart::{Clean, Heart, Need};
+use farmem_core::page::Page;
+use farmem_core::slots::Slots;
+use proptest::prelude::*;
+use std::collections::HashMap;
+
+const PAGES: usize = 96;
+const SLOTS: usize = 320;
+const RING: usize = 24;
+const LIMIT: usize = 40;
+const FRESH: u32 = 10_000;
+
+/// The outside that a pager would be: contents are version numbers, 0 is a page of zeros.
+struct World<'a> {
+    heart: Heart<'a>,
+    mapped: HashMap<u32, u64>,
+    frames: HashMap<u32, u64>,
+    hosts: HashMap<u32, u64>,
+    truth: HashMap<u32, u64>,
+    /// What each living child must still find: page, its slot then, its content then.
+    snapshots: Vec<Vec<(u32, u64)>>,
+    clock: u64,
+}
+
+impl World<'_> {
+    /// Makes a page resident as the pager does; evicts when there is no room.
+    fn touch(&mut self, page: u32) {
+        loop {
+            match self.heart.fault(page) {
+                Need::Nothing => return,
+                Need::Wait => panic!("nothing is under way"),
+                Need::Zeros => {
+                    if let Some(frame) = self.heart.take_frame(FRESH) {
+                        self.frames.remove(&frame);
+                        self.mapped.insert(page, 0);
+                        self.heart.zeroed(page, frame);
+                        continue;
+                    }
+                }
+                Need::Rescue(frame) => {
+                    let content = self.frames.remove(&frame).expect("a page in the list has a frame");
+                    self.mapped.insert(page, content);
+                    self.heart.rescued(page);
+                    continue;
+                }
+                Need::Fetch => {
+                    let (mut want, mut frames) = ([page], [0; 1]);
+                    if self.heart.begin_fetch(&mut want, FRESH, &mut frames) == 1 {
+                        let slot = self.heart.pages[page as usize].slot;
+                        let content = self.hosts[&slot];
+                        assert_eq!(content, self.heart.sum(page), "the fingerprint is that of the slot");
+                        self.frames.remove(&frames[0]);
+                        self.mapped.insert(page, content);
+                        self.heart.fetched(page, frames[0]);
+                        continue;
+                    }
+                }
+            }
+            let moved = self.unmap();
+            assert!(moved + self.clean(0) > 0, "no room and nothing to evict");
+        }
+    }
+
+    fn unmap(&mut self) -> usize {
+        let mut victims = [0; 8];
+        let (n, first) = self.heart.victims(&mut victims);
+        for (i, &page) in victims[..n].iter().enumerate() {
+            let content = self.mapped.remove(&page).expect("a victim is mapped");
+            assert!(self.frames.insert(first + i as u32, content).is_none(), "the frame is in use");
+            self.heart.unmapped(page);
+        }
+        n
+    }
+
+    fn clean(&mut self, lag: usize) -> usize {
+        let mut pages = [0; 16];
+        let n = self.heart.begin_clean(lag, &mut pages);
+        let mut sums = vec![];
+        for &page in &pages[..n] {
+            let content = self.frames[&self.heart.pages[page as usize].frame];
+            match self.heart.clean(page, content) {
+                Clean::Already => {}
+                Clean::Write(slot) => {
+                    self.hosts.insert(slot, content);
+                }
+                Clean::Full => panic!("there are slots enough"),
+            }
+            sums.push(content);
+        }
+        self.heart.end_clean(&pages[..n], &sums);
+        n
+    }
+
+    fn step(&mut self, op: u8, page: u32) {
+        match op {
+            0..=2 => {
+                self.touch(page);
+                self.clock += 1;
+                self.mapped.insert(page, self.clock);
+                self.truth.insert(page, self.clock);
+            }
+            3..=5 => {
+                self.touch(page);
+                assert_eq!(self.mapped[&page], self.truth.get(&page).copied().unwrap_or(0), "page {page}");
+            }
+            6 => {
+                self.unmap();
+                self.clean(3);
+            }
+            7 => {
+                let mut out = [0; 4];
+                let n = self.heart.shed(&mut out);
+                for frame in &out[..n] {
+                    self.frames.remove(frame);
+                }
+            }
+            8 => {
+                assert!(self.heart.drop_page(page));
+                self.mapped.remove(&page);
+                self.truth.remove(&page);
+            }
+            9 if self.snapshots.len() < 2 => {
+                self.heart.slots.freeze();
+                let taken = self.hosts.iter().filter(|(s, _)| self.heart.slots.is_taken(**s));
+                self.snapshots.push(taken.map(|(s, c)| (*s, *c)).collect());
+            }
+            _ => {
+                // The last child's end frees all; an earlier end keeps everybody's slots.
+                if self.snapshots.pop().is_some() {
+                    self.heart.slots.thaw();
+                }
+            }
+        }
+    }
+
+    fn check(&self) {
+        for snapshot in &self.snapshots {
+            for (slot, content) in snapshot {
+                assert_eq!(self.hosts[slot], *content, "a child's slot {slot} was overwritten");
+            }
+        }
+        assert!(self.truth.len() <= self.heart.in_use());
+        assert!(self.heart.held() <= LIMIT, "{} pages held", self.heart.held());
+        assert!(self.mapped.len() <= self.heart.held());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn no_write_is_ever_lost(ops in proptest::collection::vec((0u8..12, 0u32..PAGES as u32), 1..1500)) {
+        let mut pages = vec![Page::default(); PAGES];
+        let (mut a, mut b, mut c) = ([0u64; SLOTS / 64], [0u64; SLOTS / 64], [0u64; SLOTS / 64]);
+        let (mut sums, mut fifo, mut ring) = ([0u64; SLOTS], [0u32; PAGES], [0u32; RING]);
+        let slots = Slots::new(&mut a, &mut b, &mut c, SLOTS);
+        let heart = Heart::new(&mut pages, slots, &mut sums, &mut fifo, &mut ring, LIMIT);
+        let mut w = World {
+            heart, mapped: HashMap::new(), frames: HashMap::new(), hosts: HashMap::new(), truth: HashMap::new(), snapshots: vec![], clock: 0,
+        };
+        for (op, page) in ops {
+            w.step(op, page);
+            w.check();
+        }
+        for page in 0..PAGES as u32 {
+            w.step(3, page);
+        }
+    }
+}
