@@ -115,6 +115,14 @@ struct Manifest {
     overlay: Overlay,
 }
 
+/// What a variant did: medians over the seeds, and each seed.
+#[derive(Debug, serde::Serialize)]
+struct Row {
+    variant: String,
+    figures: Figures,
+    rounds: Vec<Figures>,
+}
+
 fn main() -> ExitCode {
     match compare(&Options::parse()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -163,7 +171,7 @@ fn compare(o: &Options) -> Result<(), Failure> {
             into.push(figures);
         }
     }
-    let rows: Vec<(String, Figures)> = variants.iter().zip(&runs).map(|(v, r)| (v.name.clone(), median(r))).collect();
+    let rows: Vec<Row> = variants.iter().zip(runs).map(|(v, r)| Row { variant: v.name.clone(), figures: median(&r), rounds: r }).collect();
     print(o.output, &manifest.expect("there is at least one seed"), &rows);
     Ok(())
 }
@@ -193,17 +201,16 @@ fn run_all(case: &Case, variants: &[Variant], jobs: usize) -> Vec<Figures> {
     done.into_inner().expect("no run panics")
 }
 
-fn print(format: Format, manifest: &Manifest, rows: &[(String, Figures)]) {
+fn print(format: Format, manifest: &Manifest, rows: &[Row]) {
     match format {
         Format::Json => {
-            let rows: Vec<_> = rows.iter().map(|(v, f)| serde_json::json!({"variant": v, "figures": f})).collect();
             println!("{:#}", serde_json::json!({"manifest": manifest, "rows": rows}));
         }
         Format::Csv => {
             println!(
                 "workload,half,variant,p50_us,p75_us,p90_us,p99_us,p999_us,mice_p75_us,mice_p99_us,provisioning,provisioning_100ms,seamless,moved,pushes_per_s,pulls_per_s"
             );
-            for (v, f) in rows {
+            for Row { variant: v, figures: f, .. } in rows {
                 let name = v.replace(',', " ");
                 println!(
                     "{:?},{:?},{name},{:.1},{:.1},{:.1},{:.1},{:.1},{:.1},{:.1},{:.3},{:.3},{:.4},{:.4},{:.0},{:.0}",
@@ -231,7 +238,7 @@ fn print(format: Format, manifest: &Manifest, rows: &[(String, Figures)]) {
                 "{:36} {:>9} {:>9} {:>9} {:>9} {:>9} | {:>8} {:>8} | {:>5} {:>5} {:>5} {:>5}",
                 "latency in µs", "p50", "p75", "p90", "p99", "p99.9", "mice p75", "p99", "prov", "100ms", "seaml", "moved"
             );
-            for (v, f) in rows {
+            for Row { variant: v, figures: f, .. } in rows {
                 println!(
                     "{v:36} {:9.0} {:9.0} {:9.0} {:9.0} {:9.0} | {:8.0} {:8.0} | {:5.2} {:5.2} {:5.3} {:5.3}",
                     f.p50_us,
