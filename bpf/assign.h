@@ -46,14 +46,13 @@ struct assign_config {
 	__u32 packet_ns;     /* cost of a packet of no bytes on a unit */
 	__u32 kib_ns;        /* cost of 1024 bytes on a unit */
 	__u32 targets;       /* K: how many units the state is pushed to, up to ASSIGN_TARGETS_MAX */
-	__u32 pool;          /* units that may be used: ids 0 … pool-1, up to ASSIGN_UNITS */
-	__u32 pad;
 };
 
-/* What is known of the units. User space writes accepting and, once a tick, the true queues. */
+/* What is known of the units. User space writes accepting, ready and, once a tick, the true queues. */
 struct assign_units {
 	__u64 finish[ASSIGN_UNITS]; /* when the unit would be done with all that it was given */
 	__u64 accepting;            /* bit i: unit i takes new flowlets */
+	__u64 ready;                /* bit i: unit i may be taken into service at once */
 	__u64 grown;                /* when the last unit was added here */
 	__u64 bytes;                /* all that was assigned, ever: the demand, for user space */
 };
@@ -251,12 +250,10 @@ inlined void assign_aim(const struct assign_config *c, struct assign_flow *f, __
 inlined int assign_grow(const struct assign_config *c, struct assign_units *u, const __u64 least[ASSIGN_GROUPS],
 			__u64 now)
 {
-	__u64 next = ~u->accepting & (u->accepting + 1);
+	__u64 others = u->ready & ~u->accepting, next = others & -others;
 	__u64 shortest = assign_min(assign_min(least[0], least[1]), assign_min(least[2], least[3])) >> 6;
 
 	if (shortest <= c->grow_ns || now - u->grown < c->grow_every_ns || !next)
-		return 0;
-	if (c->pool < ASSIGN_UNITS && next >> (c->pool & 63))
 		return 0;
 	u->accepting |= next;
 	u->grown = now;

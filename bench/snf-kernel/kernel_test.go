@@ -28,13 +28,13 @@ const (
 // config is struct assign_config of bpf/assign.h.
 type config struct {
 	Gap, Pull, Stick, Crowded, Grow, GrowEvery, Window uint64
-	Size, Packet, KiB, Targets, Pool, Pad              uint32
+	Size, Packet, KiB, Targets                         uint32
 }
 
 // units is struct assign_units.
 type units struct {
-	Finish                  [64]uint64
-	Accepting, Grown, Bytes uint64
+	Finish                         [64]uint64
+	Accepting, Ready, Grown, Bytes uint64
 }
 
 // load is the steering program with a gap T: with 0 every packet begins a flowlet.
@@ -51,7 +51,7 @@ func load(t *testing.T, gap uint64, accepting uint64) *ebpf.Collection {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	rule := config{Gap: gap, Stick: 1 << 40, Grow: 100_000, GrowEvery: 1_000_000, Window: 1_000_000, Targets: 3, Pool: 64}
+	rule := config{Gap: gap, Stick: 1 << 40, Grow: 100_000, GrowEvery: 1_000_000, Window: 1_000_000, Targets: 3}
 	if err := c.Maps["flowlet_config"].Put(uint32(0), rule); err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,7 @@ type Rule struct {
 	Window    time.Duration // of a flow's demand
 	UnitBits  uint64        // capacity of a unit in bits per second
 	PacketNS  uint32        // and its cost of a packet of no bytes, in nanoseconds
-	Pool      uint32        // units that the rule may take into service: ids 0 … Pool-1
+	Pool      uint32        // units that there are: ids 0 … Pool-1
 }
 
 // DefaultRule is the rule for units of so many bits per second in a pool; nf/assign (Config::of) says why.
@@ -69,7 +69,7 @@ func (r Rule) kernel() (flowletAssignConfig, error) {
 	return flowletAssignConfig{
 		GapNs: uint64(r.Gap), PullNs: uint64(r.Pull), StickNs: uint64(r.Stick), CrowdedNs: uint64(r.Crowded),
 		GrowNs: uint64(r.Grow), GrowEveryNs: uint64(r.GrowEvery), WindowNs: uint64(r.Window),
-		SizeBytes: r.SizeBytes, PacketNs: r.PacketNS, KibNs: uint32(8_192_000_000_000 / r.UnitBits), Targets: r.Targets, Pool: r.Pool,
+		SizeBytes: r.SizeBytes, PacketNs: r.PacketNS, KibNs: uint32(8_192_000_000_000 / r.UnitBits), Targets: r.Targets,
 	}, nil
 }
 
@@ -190,24 +190,25 @@ func (d *Driver) SetUnit(id int, device string) error {
 // Offsets within struct assign_units.
 const (
 	offsetAccepting = 8 * Units
-	offsetBytes     = offsetAccepting + 16
+	offsetReady     = offsetAccepting + 8
+	offsetBytes     = offsetAccepting + 24
 )
 
 // Demand is what came since the units were first steered to, in bytes, and the units that accept: more than were set if
 // the rule took some into service.
 func (d *Driver) Demand() (bytes, accepting uint64, err error) {
-	var words [24]byte
+	var words [32]byte
 	if _, err := d.memory.ReadAt(words[:], offsetAccepting); err != nil {
 		return 0, 0, fmt.Errorf("read the table of units: %w", err)
 	}
 	return binary.NativeEndian.Uint64(words[offsetBytes-offsetAccepting:]), binary.NativeEndian.Uint64(words[:]), nil
 }
 
-// Tick tells the rule the truth once a millisecond or so: which units accept (bit i: unit i), and how long each has to work
-// on what it was given; a unit without an entry keeps the rule's own account.
-func (d *Driver) Tick(accepting uint64, backlog map[int]time.Duration) error {
-	if beyond := bits.Len64(accepting); beyond > int(d.Rule.Pool) {
-		return fmt.Errorf("unit %d accepts, the pool has units 0 to %d", beyond-1, d.Rule.Pool-1)
+// Tick tells the rule the truth once a millisecond or so: which units accept (bit i: unit i), which may be taken into service
+// at once, and how long each has to work on what it was given; a unit without an entry keeps the rule's own account.
+func (d *Driver) Tick(accepting, ready uint64, backlog map[int]time.Duration) error {
+	if beyond := bits.Len64(accepting | ready); beyond > int(d.Rule.Pool) {
+		return fmt.Errorf("unit %d is to accept, the pool has units 0 to %d", beyond-1, d.Rule.Pool-1)
 	}
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
@@ -217,7 +218,7 @@ func (d *Driver) Tick(accepting uint64, backlog map[int]time.Duration) error {
 	for id, left := range backlog {
 		errs = append(errs, d.write(8*id, uint64(now.Nano()+int64(left))))
 	}
-	return errors.Join(append(errs, d.write(offsetAccepting, accepting))...)
+	return errors.Join(append(errs, d.write(offsetReady, ready), d.write(offsetAccepting, accepting))...)
 }
 
 func (d *Driver) write(offset int, value uint64) error {

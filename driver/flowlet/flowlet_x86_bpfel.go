@@ -26,14 +26,13 @@ type flowletAssignConfig struct {
 	PacketNs    uint32
 	KibNs       uint32
 	Targets     uint32
-	Pool        uint32
-	Pad         uint32
 }
 
 type flowletAssignUnits struct {
 	_         structs.HostLayout
 	Finish    [64]uint64
 	Accepting uint64
+	Ready     uint64
 	Grown     uint64
 	Bytes     uint64
 }

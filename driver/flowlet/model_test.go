@@ -11,6 +11,7 @@ type model struct {
 	rule       flowletAssignConfig
 	finish     map[int]int64 // of each unit's queue
 	accepting  map[int]bool
+	ready      map[int]bool
 	candidates []int // when the current packet came
 	grown      int64
 }
@@ -169,11 +170,9 @@ func (m *model) grow(now int64) {
 		return
 	}
 	for unit := range Units {
-		if !m.accepting[unit] {
-			if unit < int(m.rule.Pool) {
-				m.accepting[unit] = true
-				m.grown = now
-			}
+		if m.ready[unit] && !m.accepting[unit] {
+			m.accepting[unit] = true
+			m.grown = now
 			return
 		}
 	}

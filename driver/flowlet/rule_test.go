@@ -2,6 +2,7 @@ package flowlet
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -141,7 +142,7 @@ func newWorld(t testing.TB, seed uint64) *world {
 		t.Fatal(err)
 	}
 	d := stampedDriver(t, rule)
-	m := &model{rule: kernel, finish: map[int]int64{}, accepting: map[int]bool{}}
+	m := &model{rule: kernel, finish: map[int]int64{}, accepting: map[int]bool{}, ready: map[int]bool{}}
 	pauses := []int{1, 20_000, 100_000, 900_000, 3_000_000}
 	if seed%2 == 0 { // long queues
 		pauses = []int{1, 1, 1, 1, 1, 1, 1, 1000, 1000, 1000, 60_000}
@@ -152,11 +153,16 @@ func newWorld(t testing.TB, seed uint64) *world {
 // set chooses the units that accept, and puts some queues right, as user space does at a tick.
 func (w *world) set() {
 	clear(w.m.accepting)
-	units := []int{}
+	clear(w.m.ready)
+	var accepting, ready []int
 	for u := range int(w.d.Rule.Pool) {
 		if w.r.IntN(4) > 0 {
 			w.m.accepting[u] = true
-			units = append(units, u)
+			accepting = append(accepting, u)
+		}
+		if w.r.IntN(2) == 0 {
+			w.m.ready[u] = true
+			ready = append(ready, u)
 		}
 		if w.r.IntN(4) == 0 {
 			w.m.finish[u] = w.now + int64(w.r.IntN(400_000))
@@ -165,7 +171,7 @@ func (w *world) set() {
 			}
 		}
 	}
-	if err := w.d.write(offsetAccepting, mask(units)); err != nil {
+	if err := errors.Join(w.d.write(offsetAccepting, mask(accepting)), w.d.write(offsetReady, mask(ready))); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -261,7 +267,7 @@ func TestAFullFlowTableDropsAndCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	if err := d.Tick(1, nil); err != nil {
+	if err := d.Tick(1, 1, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.objects.FlowletDevices.Put(uint32(0), uint32(1)); err != nil {

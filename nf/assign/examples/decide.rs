@@ -2,7 +2,7 @@
 //! a socket as one that sits beside the kernel's data path is. Prints both, each the median of short batches: a long one
 //! would measure what else the machine does.
 
-use pando_assign::{Config, Flow, UNITS, Units};
+use pando_assign::{Config, Flow, Units};
 use std::hint::black_box;
 use std::os::unix::net::UnixDatagram;
 use std::time::Instant;
@@ -14,7 +14,7 @@ const QUESTIONS: u32 = 20;
 /// Every packet begins a flowlet, and no unit is ever busy: as the kernel's program is measured.
 fn table() -> (Config, Units) {
     let config = Config { gap_ns: 0, pull_ns: 0, stick_ns: 1 << 40, ..Config::of(u64::MAX) };
-    (config, Units { accepting: u64::MAX >> (64 - UNITS), ..Units::default() })
+    (config, Units { accepting: u64::MAX, ..Units::default() })
 }
 
 fn alone() -> f64 {

@@ -2,8 +2,8 @@
 /* The flowlet rule as functions that Rust can call. */
 #include "assign.h"
 
-_Static_assert(sizeof(struct assign_config) == 80, "struct Config in lib.rs");
-_Static_assert(sizeof(struct assign_units) == 536, "struct Units in lib.rs");
+_Static_assert(sizeof(struct assign_config) == 72, "struct Config in lib.rs");
+_Static_assert(sizeof(struct assign_units) == 544, "struct Units in lib.rs");
 _Static_assert(sizeof(struct assign_flow) == 80, "struct Flow in lib.rs");
 
 int pando_assign_packet(const struct assign_config *c, struct assign_units *u, struct assign_flow *f, __u64 now,

@@ -37,10 +37,6 @@ pub struct Config {
     pub kib_ns: u32,
     /// K of SNF: how many units the state is pushed to.
     pub targets: u32,
-    /// Units that may be used: ids 0 to pool - 1.
-    pub pool: u32,
-    /// No meaning.
-    pub pad: u32,
 }
 
 /// What is known of the units: `struct assign_units`.
@@ -51,6 +47,8 @@ pub struct Units {
     pub finish: [u64; UNITS],
     /// Bit i: unit i takes new flowlets.
     pub accepting: u64,
+    /// Bit i: unit i may be taken into service at once.
+    pub ready: u64,
     /// When the rule last took one more unit into service.
     pub grown: u64,
     /// Bytes assigned so far.
@@ -135,8 +133,6 @@ impl Config {
             packet_ns: 0,
             kib_ns: (8_192_000_000_000 / bits_per_second.max(1)) as u32,
             targets: 2,
-            pool: UNITS as u32,
-            pad: 0,
         }
     }
 
@@ -149,7 +145,7 @@ impl Config {
 
 impl Default for Units {
     fn default() -> Units {
-        Units { finish: [0; UNITS], accepting: 0, grown: 0, bytes: 0 }
+        Units { finish: [0; UNITS], accepting: 0, ready: 0, grown: 0, bytes: 0 }
     }
 }
 

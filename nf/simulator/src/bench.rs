@@ -8,8 +8,8 @@ use crate::rule::per_flow::Shortest;
 use crate::rule::star::{Count, Star};
 use crate::workload::Workload;
 use crate::world::{Physics, Run, TICK_NS, play};
-use pando_assign::Config;
 use pando_assign::queue::Discipline;
+use pando_assign::{Config, UNITS};
 
 /// Which rule decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +51,8 @@ pub struct Variant {
     pub remember_ms: usize,
     /// Demand is met with this share of a unit.
     pub fill: f64,
+    /// Units that there are.
+    pub pool: u32,
     /// What fetching state costs; the rule knows it too unless `believed_pull_ns` is set.
     pub pull_ns: u64,
     /// Factor of the units' true cost.
@@ -97,6 +99,7 @@ impl Variant {
             average_ms: 20.0,
             remember_ms: 5,
             fill: 1.0,
+            pool: UNITS as u32,
             pull_ns: config.pull_ns,
             slowness: 1.0,
             ahead_ms: 0,
@@ -126,7 +129,7 @@ impl Variant {
                     "grow_every_ns" => c.grow_every_ns = number as u64,
                     "size_bytes" => c.size_bytes = number as u32,
                     "targets" => c.targets = number as u32,
-                    "pool" => c.pool = number as u32,
+                    "pool" => self.pool = number as u32,
                     "lambda" => self.lambda = number,
                     "reallocate_ms" => self.reallocate_ms = number as u64,
                     "average_ms" => self.average_ms = number,
@@ -142,7 +145,7 @@ impl Variant {
     }
 
     fn activation(&self, unit_bytes: f64) -> Activation {
-        Activation::new(unit_bytes * self.fill, self.average_ms, self.remember_ms, self.config.pool)
+        Activation::new(unit_bytes * self.fill, self.average_ms, self.remember_ms, self.pool)
     }
 }
 

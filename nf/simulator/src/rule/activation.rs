@@ -42,3 +42,29 @@ impl Activation {
         self.set
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::Random;
+    use std::fmt::Write;
+
+    /// The table that the Go side is held against, too. `UPDATE=1 cargo test` writes it anew.
+    #[test]
+    fn the_table_of_cases_holds() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/activation.csv");
+        let (mut random, mut activation) = (Random::new(7), Activation::new(125_000.0, 20.0, 5, 20));
+        let (mut table, mut units) = (String::from("bytes,accepting,units\n"), 0);
+        for tick in 0..400 {
+            let level = [20_000, 400_000, 2_000_000, 3_000_000][tick / 50 % 4];
+            let bytes = random.below(2 * level);
+            let accepting = (units + if random.below(6) == 0 { random.below(4) as u32 } else { 0 }).min(20);
+            units = activation.tick(bytes, accepting);
+            writeln!(table, "{bytes},{accepting},{units}").expect("a string takes all");
+        }
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::write(&path, &table).expect("the table can be written");
+        }
+        assert_eq!(std::fs::read_to_string(&path).expect("nf/testdata/activation.csv is there"), table);
+    }
+}

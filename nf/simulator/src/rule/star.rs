@@ -27,13 +27,13 @@ pub struct Star {
 impl Star {
     /// The rule for `flows` flows. With a given count the kernel does not grow by itself.
     pub fn new(config: Config, flows: u32, count: Count) -> Star {
-        let mut config = config;
-        if matches!(count, Count::Given(_)) {
-            config.grow_ns = u64::MAX;
-        }
+        let ready = match &count {
+            Count::Activation(a) => first(a.pool),
+            Count::Given(_) => 0,
+        };
         Star {
             config,
-            units: Units { accepting: 1, ..Units::default() },
+            units: Units { accepting: 1, ready, ..Units::default() },
             flows: vec![Flow::default(); flows as usize],
             count,
             ticks: 0,
