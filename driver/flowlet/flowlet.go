@@ -13,6 +13,7 @@ import (
 	"math/bits"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -126,8 +127,10 @@ func (d *Driver) load(spec *ebpf.CollectionSpec) error {
 			return fmt.Errorf("make a folder for pins: %w", err)
 		}
 		options.Maps.PinPath = d.PinDir
-		for _, m := range spec.Maps {
-			m.Pinning = ebpf.PinByName
+		for name, m := range spec.Maps {
+			if strings.HasPrefix(name, "flowlet_") { // not the constants of the program
+				m.Pinning = ebpf.PinByName
+			}
 		}
 	}
 	if err := spec.LoadAndAssign(&d.objects, &options); err != nil {

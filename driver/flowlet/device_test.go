@@ -1,0 +1,192 @@
+package flowlet
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// inNamespace runs the rest of the test in a network namespace of its own, with a pair of devices in0–in1 where packets
+// come in and a pair per unit: u0–v0, u1–v1 …, v being the unit's end.
+func inNamespace(t *testing.T, units int) {
+	t.Helper()
+	needRoot(t)
+	runtime.LockOSThread()
+	before, err := netns.Get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	here, err := netns.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := netns.Set(before); err == nil {
+			runtime.UnlockOSThread()
+		}
+		here.Close()
+		before.Close()
+	})
+	pair(t, "in0", "in1", 1500)
+	for u := range units {
+		pair(t, fmt.Sprint("u", u), fmt.Sprint("v", u), 1500+HeaderBytes)
+	}
+}
+
+func pair(t *testing.T, one, other string, mtu int) {
+	t.Helper()
+	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: one, MTU: mtu}, PeerName: other, PeerMTU: uint32(mtu)}
+	if err := netlink.LinkAdd(veth); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{one, other} {
+		l, err := netlink.LinkByName(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := netlink.LinkSetUp(l); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// packetSocket sends and receives whole frames at a device.
+func packetSocket(t *testing.T, device string) int {
+	t.Helper()
+	l, err := netlink.LinkByName(device)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL))
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, int(all))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: l.Attrs().Index}); err != nil {
+		t.Fatal(err)
+	}
+	patience := unix.Timeval{Sec: 5}
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &patience); err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}
+
+// receive is the next frame with a metadata header.
+func receive(t *testing.T, fd int) []byte {
+	t.Helper()
+	frame := make([]byte, 2000)
+	for {
+		n, _, err := unix.Recvfrom(fd, frame, 0)
+		if err != nil {
+			t.Fatalf("no frame came: %v", err)
+		}
+		if n > 14 && binary.BigEndian.Uint16(frame[12:]) == 0x88b5 {
+			return frame[:n]
+		}
+	}
+}
+
+func bpffs(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "bpf")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("bpf", dir, "bpf", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	return filepath.Join(dir, "in1")
+}
+
+func openAt(t *testing.T, pins string, units int) *Driver {
+	t.Helper()
+	d, err := Open(Config{PinDir: pins, Device: "in1", Rule: DefaultRule(1e9, 4)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for u := range units {
+		if err := d.SetUnit(u, fmt.Sprint("u", u)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return d
+}
+
+func TestAPacketOfFullSizeReachesItsUnitAndGoesOnWithoutAProcess(t *testing.T) {
+	inNamespace(t, 2)
+	pins := bpffs(t)
+	d := openAt(t, pins, 2)
+	if err := d.Tick(0b10, 0b11, map[int]time.Duration{0: 0, 1: 0}); err != nil {
+		t.Fatal(err)
+	}
+	in, unit := packetSocket(t, "in0"), packetSocket(t, "v1")
+	send := func(clock uint64) {
+		t.Helper()
+		frame := frameOf(0, 1514, false)
+		if _, err := unix.Write(in, frame); err != nil {
+			t.Fatal(err)
+		}
+		if h := readHeader(t, receive(t, unit), frame); h.Unit != 1 || h.Clock != clock {
+			t.Fatalf("header %+v, want unit 1 and clock %d", h, clock)
+		}
+	}
+	send(1)
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	send(2)
+	d = openAt(t, pins, 2)
+	send(3)
+	if c, err := d.Counts(); err != nil || c.Packets != 3 || c.Flows != 1 || c.Bytes != 3*1514 {
+		t.Errorf("counted %+v, %v", c, err)
+	}
+	if bytes, accepting, err := d.Demand(); err != nil || bytes != 3*1514 || accepting != 0b10 {
+		t.Errorf("demand of %d bytes, units %b, %v", bytes, accepting, err)
+	}
+	if err := d.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(pins); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("pins are left behind: %v", err)
+	}
+}
+
+func TestWhatCannotBeSteeredIsRefusedWithTheNextStep(t *testing.T) {
+	inNamespace(t, 1)
+	pair(t, "narrow0", "narrow1", 1500)
+	d := openAt(t, "", 1)
+	defer d.Close()
+	if err := d.SetUnit(1, "narrow0"); !errors.Is(err, ErrMTU) {
+		t.Errorf("a unit without room for the header: %v", err)
+	}
+	if err := d.SetUnit(4, "u0"); err == nil {
+		t.Error("a unit beyond the pool was taken")
+	}
+	if err := d.Tick(1<<4, 0, nil); err == nil {
+		t.Error("a unit beyond the pool accepts")
+	}
+	if _, err := Open(Config{Device: "nowhere", Rule: DefaultRule(1e9, 1)}); err == nil {
+		t.Error("steering at no device")
+	}
+	for _, bad := range []Rule{{}, DefaultRule(1e9, 65), DefaultRule(0, 1)} {
+		if _, err := Open(Config{Rule: bad}); err == nil {
+			t.Errorf("rule %+v was taken", bad)
+		}
+	}
+}
