@@ -31,8 +31,9 @@ type Self interface {
 	// "-member" lines to a set.
 	StatePatch(ctx context.Context, i InstanceID, path string, delta []byte) error
 	StateDelete(ctx context.Context, i InstanceID, path string) error
-	// StateCommit makes everything written so far survive the instance; durable on return.
-	StateCommit(ctx context.Context, i InstanceID, message string) (ObjectID, error)
+	// StateCommit makes a change and everything written so far survive the instance; durable on return. With an error
+	// nothing of the change is written.
+	StateCommit(ctx context.Context, i InstanceID, c StateChange) (ObjectID, error)
 	// StatePull takes what others pushed into the instance's branch.
 	StatePull(ctx context.Context, i InstanceID) (MergeResult, error)
 	// StatePush commits, then merges the branch into main; durable on return.
@@ -95,6 +96,14 @@ type StateEntry struct {
 	Path  string    `json:"path"`
 	Type  StateType `json:"type"`
 	Bytes int64     `json:"bytes"`
+}
+
+// StateChange is what one commit writes, all of it or nothing. A path stands in it once.
+type StateChange struct {
+	Message string            `json:"message,omitempty"`
+	Put     map[string]string `json:"put,omitempty"`    // by path: the whole value
+	Patch   map[string]string `json:"patch,omitempty"`  // by path: a delta, as in StatePatch
+	Delete  []string          `json:"delete,omitempty"` // paths
 }
 
 // MergeResult is what a merge did.

@@ -79,12 +79,12 @@ func (a *Agent) StateDelete(_ context.Context, i pando.InstanceID, path string) 
 }
 
 // StateCommit implements pando.Self.
-func (a *Agent) StateCommit(ctx context.Context, i pando.InstanceID, message string) (pando.ObjectID, error) {
+func (a *Agent) StateCommit(ctx context.Context, i pando.InstanceID, c pando.StateChange) (pando.ObjectID, error) {
 	_, b, err := a.branch(i)
 	if err != nil {
 		return pando.ObjectID{}, err
 	}
-	return b.Commit(ctx, message, a.Clock.Now())
+	return b.CommitChange(ctx, c, a.Clock.Now())
 }
 
 // StatePull implements pando.Self.

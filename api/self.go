@@ -44,7 +44,7 @@ func (h self) routes() []selfRoute {
 		{"POST /v1/self/die", "Give the sandbox up. Refused before halt, with open flows, and until the state is merged.", ask, "202 Intent; 409 refused", h.die},
 		{"PUT /v1/self/metrics", "Say how the instance is.", `{"queue": 12}`, "204", h.metrics},
 		{"GET /v1/self/events", "Hear what happens, as server-sent events: drained, halted, peers, budget, state, intent. Last-Event-ID resumes.", "", "200 stream of SelfEvent", h.events},
-		{"POST /v1/self/state/commit", "Make everything written so far survive the instance; durable when answered.", `{"message": "…"}, or nothing`, `200 {"commit": "…"}`, h.commit},
+		{"POST /v1/self/state/commit", "Make everything written so far, and a change that is all made or not at all, survive the instance; durable when answered.", `{"message": "…", "put": {"path": "value"}, "patch": {"path": "delta"}, "delete": ["path"]}, or nothing`, `200 {"commit": "…"}`, h.commit},
 		{"POST /v1/self/state/pull", "Take what others pushed into the instance's branch.", "", "200 MergeResult", h.merge(pando.Self.StatePull)},
 		{"POST /v1/self/state/push", "Commit, then merge the branch into main; durable when answered.", "", "200 MergeResult", h.merge(pando.Self.StatePush)},
 		{"GET /v1/self/state/{path...}", "Read a value as it is; a path that ends in / (or is empty) lists what is below it.", "", "200 bytes, with the type in Pando-State-Type; or a list of StateEntry", h.get},
@@ -169,14 +169,12 @@ func (h self) events(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h self) commit(w http.ResponseWriter, r *http.Request) {
-	var body struct {
-		Message string `json:"message"`
-	}
-	if err := read(r, &body); err != nil {
+	var c pando.StateChange
+	if err := read(r, &c); err != nil {
 		fail(w, err, nil)
 		return
 	}
-	id, err := h.StateCommit(r.Context(), h.id, body.Message)
+	id, err := h.StateCommit(r.Context(), h.id, c)
 	if err != nil {
 		fail(w, err, nil)
 		return

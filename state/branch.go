@@ -2,12 +2,10 @@ package state
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"pando.run/pando"
 )
@@ -66,11 +64,15 @@ func (b *Branch) Merged(main pando.ObjectID) (bool, error) {
 
 // Put replaces the value of a path. A log's value is the whole log.
 func (b *Branch) Put(p string, value []byte) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.put(p, value)
+}
+
+func (b *Branch) put(p string, value []byte) error {
 	if err := b.checkValue(p, value); err != nil {
 		return err
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.pending[p] = &change{set: true, value: bytes.Clone(value)}
 	return nil
 }
@@ -97,11 +99,15 @@ func checkNumber(p string, value []byte) error {
 
 // Delete removes a path.
 func (b *Branch) Delete(p string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.remove(p)
+}
+
+func (b *Branch) remove(p string) error {
 	if err := CheckPath(p); err != nil {
 		return err
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.pending[p] = &change{set: true, gone: true}
 	return nil
 }
@@ -109,6 +115,12 @@ func (b *Branch) Delete(p string) error {
 // Patch applies a delta by the path's type: an integer to add to a counter, lines to append to a log, "+member" and
 // "-member" lines to a set. Its cost is that of the delta.
 func (b *Branch) Patch(p string, delta []byte) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.patch(p, delta)
+}
+
+func (b *Branch) patch(p string, delta []byte) error {
 	if err := b.checkValue(p, nil); err != nil && b.repo.types.typeOf(p) != pando.StateCounter {
 		return err
 	}
@@ -116,8 +128,6 @@ func (b *Branch) Patch(p string, delta []byte) error {
 		return err
 	}
 	typ := b.repo.types.typeOf(p)
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	c := b.pending[p]
 	if c == nil {
 		c = &change{}
@@ -321,45 +331,4 @@ func (r *Repo) applyOne(w *work, p string, old entry, c *change) (entry, error) 
 		return entry{id: w.put(pando.BlobObject, setOf(m))}, nil
 	}
 	return old, nil
-}
-
-// Commit makes everything written so far durable. With nothing written it returns the head.
-func (b *Branch) Commit(ctx context.Context, message string, now time.Time) (pando.ObjectID, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.commit(ctx, message, now)
-}
-
-func (b *Branch) commit(ctx context.Context, message string, now time.Time) (pando.ObjectID, error) {
-	if len(b.pending) == 0 {
-		return b.head, nil
-	}
-	w := b.repo.work()
-	head, err := w.commit(b.head)
-	if err != nil {
-		return b.head, fmt.Errorf("commit the state of %s: %w", b.instance, err)
-	}
-	root, err := b.applied(w)
-	if err != nil {
-		return b.head, fmt.Errorf("commit the state of %s: %w", b.instance, err)
-	}
-	if head.tree == root {
-		b.pending = map[string]*change{}
-		return b.head, nil
-	}
-	if message == "" {
-		message = "commit"
-	}
-	c := commit{tree: root, parents: []pando.ObjectID{b.head}, author: b.instance, at: latest(now, head.at), message: clean(message)}
-	id := w.put(pando.CommitObject, c.encode(b.repo.service))
-	if err := b.move(ctx, w, place{head: id, base: b.base, since: b.since}); err != nil {
-		return b.head, err
-	}
-	b.pending = map[string]*change{}
-	return id, nil
-}
-
-// clean keeps a message from looking like the head of a commit.
-func clean(message string) string {
-	return strings.Join(strings.Fields(message), " ")
 }

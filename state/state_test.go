@@ -86,6 +86,35 @@ func TestEveryTypeMerges(t *testing.T) {
 	}
 }
 
+func TestAChangeIsMadeAsAWholeOrNotAtAll(t *testing.T) {
+	ctx := t.Context()
+	m := newMemory()
+	r := Open(m, web, typed)
+	b := must(r.Born(ctx, "a", pando.ObjectID{}))
+	do(b.Patch("log", []byte("pending")))
+	do(b.Patch("tags", []byte("+x")))
+	wrong := pando.StateChange{Put: map[string]string{"a": "1"}, Patch: map[string]string{"log": "lost\n", "tags": "+y", "hits": "many"}}
+	if _, err := b.CommitChange(ctx, wrong, t0); !errors.Is(err, pando.ErrInvalid) {
+		t.Errorf("a wrong change: %v", err)
+	}
+	twice := pando.StateChange{Put: map[string]string{"a": "1"}, Delete: []string{"a"}}
+	if _, err := b.CommitChange(ctx, twice, t0); !errors.Is(err, pando.ErrInvalid) {
+		t.Errorf("a path that is in a change twice: %v", err)
+	}
+	right := pando.StateChange{Put: map[string]string{"a": "1"}, Patch: map[string]string{"log": "line", "tags": "+z", "hits": "2"}}
+	m.left = 0
+	if _, err := b.CommitChange(ctx, right, t0); !errors.Is(err, errDied) {
+		t.Errorf("a change that cannot be written: %v", err)
+	}
+	m.left = -1
+	must(b.CommitChange(ctx, right, t0))
+	for path, want := range map[string]string{"log": "pending\nline\n", "tags": "x\nz\n", "hits": "2", "a": "1"} {
+		if got := text(r, b.Head(), path); got != want {
+			t.Errorf("%s is %q, want %q", path, got, want)
+		}
+	}
+}
+
 func TestADeletionNeedsTheBase(t *testing.T) {
 	ctx := t.Context()
 	r := Open(newMemory(), web, typed)

@@ -38,11 +38,6 @@ class Site:
             lines, self._lines = self._lines, []
             return lines
 
-    def give_back(self, lines: list[str]) -> None:
-        """Keeps lines that could not be written for the next time."""
-        with self._lock:
-            self._lines = lines + self._lines
-
     def idle(self, connection: socket.socket) -> bool:
         """Notes that a connection waits for its next request; False: it has to end instead."""
         with self._lock:

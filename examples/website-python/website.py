@@ -24,31 +24,40 @@ PUSH_SECONDS = 2.0  # how old what others see of this instance may be
 
 
 class Book:
-    """Writes what the site has answered to the state of the service."""
+    """Writes what the site has answered to the state of the service, each line once: with the lines goes, in the same
+    commit, how many there are by now. When an answer of Pando is lost, that number says whether the commit was made."""
 
     def __init__(self, site: Site, state: pando.State) -> None:
         self.site, self.state = site, state
+        self.position = "position/" + site.instance
+        self.lines: list[str] = []  # answered, and not known to be committed
+        self.before = 0  # lines that came before those
+        self.sure = True
         self.dirty = False  # something is committed and not pushed
         self.pushed = 0.0
 
     def write(self) -> None:
         """Commits what has been answered since the last time, and pushes it now and then."""
-        lines = self.site.take()
-        if lines:
-            try:
-                self.commit(lines)
-            except pando.PandoError:
-                self.site.give_back(lines)
-                raise
-            self.dirty = True
+        self.lines += self.site.take()
+        if not self.sure:
+            self.forget(self.state.counter(self.position))
+            self.sure = True
+        if self.lines:
+            self.commit(len(self.lines))
         if self.dirty and time.monotonic() - self.pushed > PUSH_SECONDS:
             self.push()
 
-    def commit(self, lines: list[str]) -> None:
-        """Writes lines as one step: both paths are pending until the commit."""
-        self.state.append("access.log", *lines)
-        self.state.add("requests", len(lines))
-        self.state.commit()
+    def commit(self, n: int) -> None:
+        self.sure = False
+        log = "".join(line + "\n" for line in self.lines[:n])
+        self.state.commit(patch={"access.log": log, "requests": str(n)}, put={self.position: str(self.before + n)})
+        self.forget(self.before + n)
+        self.sure = self.dirty = True
+
+    def forget(self, position: int) -> None:
+        """Drops the lines that the state has."""
+        self.lines = self.lines[position - self.before:]
+        self.before = position
 
     def push(self) -> None:
         self.state.push()
@@ -57,6 +66,7 @@ class Book:
     def close(self) -> None:
         """Writes everything that is left."""
         self.write()
+        self.state.delete(self.position)
         self.push()
 
 

@@ -30,16 +30,17 @@ func deploy(t *testing.T, name string) example {
 	return example{p, p.DeployFile(path)}
 }
 
-// grow offers a ramp and waits until there are more instances, then until the ramp has passed and one is left. It returns
-// how many requests were answered; every one has to be.
-func (e example) grow(schedule string, flags ...string) int {
+// grow offers a ramp and waits until there are more instances, lets something happen, then waits until the ramp has passed
+// and one is left. It returns how many requests were answered; every one has to be.
+func (e example) grow(schedule string, during func(), flags ...string) int {
 	e.Pando.Helper()
 	e.AwaitPage(labtest.Client)
-	argv := append([]string{labtest.Build(e.Pando, "./cmd/pando-demo"), "load", "--address", e.VIP + ":80", "--schedule", schedule}, flags...)
+	argv := append([]string{labtest.Build(e.Pando, "./cmd/pando-demo"), "load", "--timeout", "60s", "--address", e.VIP + ":80", "--schedule", schedule}, flags...)
 	ramp := e.Start(labtest.Client, argv...)
 	e.Pando.Await("more than one instance in rotation", func() (string, bool) {
 		return e.Why() + ramp.Text(), e.Status().InRotation > 1
 	})
+	during()
 	out := ramp.Wait()
 	answered, offered, broken := 0, 0, 0
 	for line := range strings.Lines(out.Text) {
@@ -87,12 +88,15 @@ func (e example) conserved(answered, extra int) {
 
 func TestWebsitePython(t *testing.T) {
 	e := deploy(t, "website-python")
-	e.conserved(e.grow("40,1s:300,5s:300,1s:20,3s:20", "--connections", "16"), 1)
+	e.conserved(e.grow("40,1s:300,5s:300,1s:20,3s:20", func() { // the agent dies and comes back, and each request still counts once
+		e.KillAgent(e.Host())
+		e.Up(e.Host())
+	}, "--connections", "16"), 1)
 }
 
 func TestWebsiteShell(t *testing.T) {
 	e := deploy(t, "website-shell")
-	e.conserved(e.grow("20,1s:90,6s:90,1s:10,3s:10", "--connections", "16"), 1)
+	e.conserved(e.grow("20,1s:90,6s:90,1s:10,3s:10", func() {}, "--connections", "16"), 1)
 }
 
 func TestNginx(t *testing.T) {
@@ -100,5 +104,5 @@ func TestNginx(t *testing.T) {
 		t.Skip("nginx is not installed: apt-get install nginx-light")
 	}
 	e := deploy(t, "nginx")
-	e.grow("30,1s:200,5s:200,1s:20,5s:20", "--connections", "16", "--fresh", "0.5")
+	e.grow("30,1s:200,5s:200,1s:20,5s:20", func() {}, "--connections", "16", "--fresh", "0.5")
 }

@@ -30,7 +30,7 @@ state: {hits: counter, log: append-log, tags: set}
 	s.Await("the first instance's death", func(st pando.ServiceStatus) bool {
 		return st.InRotation == 1 && len(st.Instances) == 1 && st.Instances[0].ID != first
 	})
-	if why := s.Why(); !strings.Contains(why, "17 hold, 0 broken") {
+	if why := s.Why(); !strings.Contains(why, "20 hold, 0 broken") {
 		t.Errorf("why does not say that all holds:\n%s", why)
 	}
 	if log := p.Pando("state", "log", "contract"); strings.Count(log, "\n") < 2 {

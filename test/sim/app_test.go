@@ -170,7 +170,7 @@ func (p *application) write(ctx context.Context) {
 			}
 			lines = append(lines, line)
 		}
-		_, err := s.StateCommit(ctx, p.id, "lines")
+		_, err := s.StateCommit(ctx, p.id, pando.StateChange{Message: "lines"})
 		return err
 	})
 	if err == nil && ctx.Err() == nil { // a program that has ended hears nothing

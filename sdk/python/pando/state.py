@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -78,9 +79,14 @@ class State:
         """Removes a path."""
         wire.call(self._socket, "DELETE", _at(path))
 
-    def commit(self, message: str = "") -> str:
-        """Makes everything written so far survive this instance; it is durable on return. Returns the commit's name."""
-        return str(wire.call_json(self._socket, "POST", "/state/commit", {"message": message})["commit"])
+    def commit(
+        self, message: str = "", put: Mapping[str, str] | None = None, patch: Mapping[str, str] | None = None, delete: Iterable[str] = (),
+    ) -> str:
+        """Makes everything written so far survive this instance; it is durable on return. Returns the commit's name. put,
+        patch (deltas, such as "1" for a counter and "line" for a log) and delete go with it, all or none of them: of what is
+        written in several steps a part may be lost with the agent."""
+        change = {"message": message, "put": dict(put or {}), "patch": dict(patch or {}), "delete": list(delete)}
+        return str(wire.call_json(self._socket, "POST", "/state/commit", change)["commit"])
 
     def pull(self) -> Merge:
         """Takes what others have pushed."""

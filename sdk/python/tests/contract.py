@@ -54,6 +54,10 @@ def state(me: pando.Self) -> None:
     holds("the paths are listed", [(e.path, e.type) for e in s.entries()] == [
         ("hits", "counter"), ("log", "append-log"), ("notes/with space?.txt", "last-writer-wins"), ("tags", "set")])
     holds("a commit has a name", len(s.commit("all of it")) == 40)
+    refused("a change of which one part is wrong", pando.Invalid, lambda: s.commit(put={"new": "x"}, patch={"hits": "many"}), "integer")
+    refused("the other part of it", pando.NotFound, lambda: s.get("new"), "new")
+    s.commit("in one step", put={"new": "x"}, patch={"hits": "4", "log": "three\n"}, delete=["tags"])
+    holds("a change is made as a whole", (s.get("new"), s.counter("hits"), s.get("log")) == (b"x", 5, b"one\ntwo\nthree\n"))
     holds("a push tells its commit", len(s.push().commit) == 40)
     holds("a pull of what is there takes nothing", s.pull().taken == 0)
 

@@ -1,0 +1,109 @@
+package state
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	"pando.run/pando"
+)
+
+// Commit makes everything written so far durable. With nothing written it returns the head.
+func (b *Branch) Commit(ctx context.Context, message string, now time.Time) (pando.ObjectID, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.commit(ctx, message, now)
+}
+
+func (b *Branch) commit(ctx context.Context, message string, now time.Time) (pando.ObjectID, error) {
+	if len(b.pending) == 0 {
+		return b.head, nil
+	}
+	w := b.repo.work()
+	head, err := w.commit(b.head)
+	if err != nil {
+		return b.head, fmt.Errorf("commit the state of %s: %w", b.instance, err)
+	}
+	root, err := b.applied(w)
+	if err != nil {
+		return b.head, fmt.Errorf("commit the state of %s: %w", b.instance, err)
+	}
+	if head.tree == root {
+		b.pending = map[string]*change{}
+		return b.head, nil
+	}
+	if message == "" {
+		message = "commit"
+	}
+	c := commit{tree: root, parents: []pando.ObjectID{b.head}, author: b.instance, at: latest(now, head.at), message: clean(message)}
+	id := w.put(pando.CommitObject, c.encode(b.repo.service))
+	if err := b.move(ctx, w, place{head: id, base: b.base, since: b.since}); err != nil {
+		return b.head, err
+	}
+	b.pending = map[string]*change{}
+	return id, nil
+}
+
+// CommitChange writes a change on top of what is written already and commits both: all of it, or, with an error, nothing
+// of the change. Of changes that are made in several steps a part may be lost with the agent.
+func (b *Branch) CommitChange(ctx context.Context, c pando.StateChange, now time.Time) (pando.ObjectID, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	before := map[string]*change{}
+	for p, old := range b.pending {
+		before[p] = old.clone()
+	}
+	err := b.write(c)
+	if err == nil {
+		var id pando.ObjectID
+		if id, err = b.commit(ctx, c.Message, now); err == nil {
+			return id, nil
+		}
+	}
+	b.pending = before
+	return b.head, err
+}
+
+// write adds a change to what is pending. The caller holds the lock.
+func (b *Branch) write(c pando.StateChange) error {
+	seen := map[string]bool{}
+	once := func(p string) error {
+		if seen[p] {
+			return fmt.Errorf("%w: state path %q is in one change twice", pando.ErrInvalid, p)
+		}
+		seen[p] = true
+		return nil
+	}
+	for _, p := range c.Delete {
+		if err := errors.Join(once(p), b.remove(p)); err != nil {
+			return err
+		}
+	}
+	for p, value := range c.Put {
+		if err := errors.Join(once(p), b.put(p, []byte(value))); err != nil {
+			return err
+		}
+	}
+	for p, delta := range c.Patch {
+		if err := errors.Join(once(p), b.patch(p, []byte(delta))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *change) clone() *change {
+	d := *c
+	d.value, d.add = bytes.Clone(c.value), bytes.Clone(c.add)
+	d.plus, d.minus = maps.Clone(c.plus), maps.Clone(c.minus)
+	return &d
+}
+
+// clean keeps a message from looking like the head of a commit.
+func clean(message string) string {
+	return strings.Join(strings.Fields(message), " ")
+}
