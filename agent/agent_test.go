@@ -157,7 +157,7 @@ func (b *bench) write(id pando.InstanceID, line string, commit bool) {
 	b.ok(b.agent.StatePatch(b.ctx, id, "log", []byte(line)))
 	b.ok(b.agent.StatePatch(b.ctx, id, "hits", []byte("1")))
 	if commit {
-		_, err := b.agent.StateCommit(b.ctx, id, line)
+		_, err := b.agent.StateCommit(b.ctx, id, pando.StateChange{Message: line})
 		b.ok(err)
 	}
 }
