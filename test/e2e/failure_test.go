@@ -14,7 +14,6 @@ import (
 func TestFailuresNameTheirCause(t *testing.T) {
 	t.Parallel()
 	p := labtest.Up(t)
-	const head = "name: %s\nports: [\"80:8080\"]\nhealth: {ready: \"tcp 8080\", ready_within: 700ms}\n"
 	for name, c := range map[string]struct {
 		spec string
 		want []string
@@ -22,10 +21,10 @@ func TestFailuresNameTheirCause(t *testing.T) {
 		"missing":   {"command: [no-such-program]", []string{"no-such-program", "PATH"}},
 		"notfound":  {"command: [./nothing]", []string{"there is no program", "working_dir"}},
 		"atonce":    {`command: [sh, -c, "echo no database >&2; exit 3"]`, []string{"exited with 3", "no database"}},
-		"wrongport": {`command: [python3, -u, -c, "print('listening on 9999'); import socket; s = socket.create_server(('', 9999)); s.accept()"]`, []string{"not ready within 0.7s", "probe tcp 8080", "refused", "listening on 9999"}},
+		"wrongport": {`command: [python3, -u, -c, "print('listening on 9999'); import socket; s = socket.create_server(('', 9999)); s.accept()"]`, []string{"not ready within 3s", "probe tcp 8080", "refused", "listening on 9999"}},
 		"inuse":     {`command: [python3, -c, "import socket; a = socket.socket(); a.bind(('', 8080)); b = socket.create_server(('', 8080))"]`, []string{"exited with 1", "Address already in use"}},
 		"nouser":    {"command: [./echo]\nuser: nobody-here", []string{`no user "nobody-here"`, "`user`"}},
-		"silent":    {`command: [sleep, "60"]`, []string{"not ready within 0.7s", "refused"}},
+		"silent":    {`command: [sleep, "60"]`, []string{"not ready within 3s", "refused"}},
 		"sick":      {"command: [./echo]\nhealth: {ready: \"http GET /get?url=http://127.0.0.1:1/\", ready_within: 700ms}", []string{"502", "connection refused"}},
 		"execfails": {"command: [./echo]\nhealth: {ready: \"exec sh -c 'echo not yet; exit 4'\", ready_within: 700ms}", []string{"exited with 4", "not yet"}},
 		"hog":       {`command: [python3, -c, "b = bytearray(300 << 20)"]` + "\nresources: {memory: 24M}", []string{"resources.memory"}},
@@ -33,10 +32,15 @@ func TestFailuresNameTheirCause(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := p.In(t)
-			spec := fmt.Sprintf(head, name) + c.spec
-			if strings.Contains(c.spec, "health:") {
-				spec = strings.Replace(spec, "health: {ready: \"tcp 8080\", ready_within: 700ms}\n", "", 1)
+			within := "30s" // it ends by itself
+			if strings.HasPrefix(c.want[0], "not ready") {
+				within = "3s"
 			}
+			health := fmt.Sprintf("health: {ready: \"tcp 8080\", ready_within: %s}\n", within)
+			if strings.Contains(c.spec, "health:") {
+				health = ""
+			}
+			spec := fmt.Sprintf("name: %s\nports: [\"80:8080\"]\n", name) + health + c.spec
 			said := p.DeployFails(7, spec)
 			why := p.Pando("why", name)
 			for _, want := range c.want {
