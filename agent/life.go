@@ -11,10 +11,17 @@ import (
 	"pando.run/pando/lifecycle"
 )
 
+// reserveWait is how long the start of a reserve stands back for the instance whose claim called for it: nobody waits for the
+// reserve, somebody waits for the other.
+const reserveWait = 100 * time.Millisecond
+
 // start makes the sandbox, or wakes a warm one.
 func (r *runner) start(ctx context.Context, i pando.Instance, box pando.Sandbox) time.Duration {
 	if box != nil {
 		return r.resume(ctx, box)
+	}
+	if wait := reserveWait - r.a.Clock.Now().Sub(i.Since); i.Warm && wait > 0 {
+		return wait
 	}
 	r.a.mu.Lock()
 	svc, spec := r.a.world.Services[r.service].V, r.a.specOf(i)

@@ -130,8 +130,29 @@ func (w *whole) deploy() {
 func (w *whole) measure(round int) {
 	for range each {
 		w.took.add(replicate, round, w.once(w.new))
+		w.took.add(inNew, round, w.rotation(w.new))
 		w.took.add(claimed, round, w.once(w.warm))
+		w.took.add(inWarm, round, w.rotation(w.warm))
 	}
+}
+
+// rotation is how long the newest ask of an instance took until what it asked for was in rotation, by Pando's own record.
+func (w *whole) rotation(s *labtest.Service) time.Duration {
+	w.t.Helper()
+	all, err := w.p.API(w.p.Host()).Why(w.t.Context(), pando.DefaultService(pando.ServiceName(s.Name)), 0)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var newest *pando.Intent
+	for _, b := range all {
+		if i := b.Intent; i != nil && i.By.Kind == pando.AskerInstance && (newest == nil || i.Asked().After(newest.Asked())) {
+			newest = i
+		}
+	}
+	if newest == nil || newest.State != pando.IntentInRotation {
+		w.t.Fatalf("the newest ask is %+v", newest)
+	}
+	return newest.History[len(newest.History)-1].At.Sub(newest.Asked())
 }
 
 // once lets the one instance of a service ask for another, waits for its first byte and lets it go again.

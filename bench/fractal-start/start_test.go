@@ -169,6 +169,8 @@ const (
 	removed   = "remove"
 	replicate = "replicate(), new"
 	claimed   = "replicate(), warm"
+	inNew     = "in rotation, new"
+	inWarm    = "in rotation, warm"
 )
 
 func TestStart(t *testing.T) {
@@ -191,7 +193,7 @@ func TestStart(t *testing.T) {
 		t.Logf("round %d: %s %.1f ms, %s %.1f, %s %.1f, %s %.1f", round, plain, quantile(s[plain][round], 0.5), pooled, quantile(s[pooled][round], 0.5),
 			replicate, quantile(s[replicate][round], 0.5), claimed, quantile(s[claimed][round], 0.5))
 	}
-	s.write(t, []string{plain, crun, runc, cold, pooled, resumed, removed, replicate, claimed})
+	s.write(t, []string{plain, crun, runc, cold, pooled, resumed, removed, replicate, claimed, inNew, inWarm})
 	publish(t, s)
 }
 
@@ -212,6 +214,8 @@ func publish(t *testing.T, s samples) {
 	for _, r := range []string{
 		row("replicate() → first byte through the VIP, warm", "≤ 0.6 ×", claimed, plain, 0.6),
 		row("replicate() → first byte through the VIP, new process", "≤ 2 ×", replicate, plain, 2),
+		row("of that, ask → in rotation, warm", "", inWarm, plain, 0),
+		row("of that, ask → in rotation, new process", "", inNew, plain, 0),
 		row("sandbox from the pool → first byte", "", pooled, plain, 0),
 		row("sandbox made on demand → first byte", "", cold, plain, 0),
 		row("paused sandbox, resumed → first byte", "", resumed, plain, 0),

@@ -20,6 +20,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -169,6 +170,9 @@ func (d *Driver) keepReady() {
 			return
 		case <-d.fill:
 		}
+		if !d.standBack() {
+			return
+		}
 		for d.short() {
 			s, err := d.make()
 			if err != nil {
@@ -184,6 +188,28 @@ func (d *Driver) keepReady() {
 			d.ready = append(d.ready, s)
 			d.mu.Unlock()
 		}
+	}
+}
+
+// refillWait is how long the pool waits with its own work after a claim.
+const refillWait = 50 * time.Millisecond
+
+// standBack leaves the machine to the program that has just been given a sandbox, unless there is none left for the next. It
+// returns false when the driver closes.
+func (d *Driver) standBack() bool {
+	d.mu.Lock()
+	empty := len(d.ready) == 0
+	d.mu.Unlock()
+	if empty {
+		return true
+	}
+	timer, stop := d.Clock.After(refillWait)
+	defer stop()
+	select {
+	case <-d.done:
+		return false
+	case <-timer:
+		return true
 	}
 }
 
