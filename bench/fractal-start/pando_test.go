@@ -16,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -136,6 +137,15 @@ func (w *whole) measure(round int) {
 	}
 }
 
+// rest waits until nothing of an earlier measurement goes on: the reserve is there, and the pool is full.
+func (w *whole) rest() {
+	w.t.Helper()
+	w.warm.Await("the reserve", func(st pando.ServiceStatus) bool {
+		return slices.ContainsFunc(st.Instances, func(i pando.InstanceStatus) bool { return i.Phase == pando.PhaseWarm })
+	})
+	awaitReady(w.t, w.p.Path(w.p.Host(), "/run/pando/sandbox"), 3)
+}
+
 // rotation is how long the newest ask of an instance took until what it asked for was in rotation, by Pando's own record.
 func (w *whole) rotation(s *labtest.Service) time.Duration {
 	w.t.Helper()
@@ -158,20 +168,11 @@ func (w *whole) rotation(s *labtest.Service) time.Duration {
 // once lets the one instance of a service ask for another, waits for its first byte and lets it go again.
 func (w *whole) once(s *labtest.Service) time.Duration {
 	w.t.Helper()
-	first := string(s.AwaitInstances(1).Instances[0].ID)
-	if s == w.warm {
-		s.Await("the reserve", func(st pando.ServiceStatus) bool {
-			for _, i := range st.Instances {
-				if i.Phase == pando.PhaseWarm {
-					return true
-				}
-			}
-			return false
-		})
-		for _, i := range s.Status().Instances {
-			if i.Phase == pando.PhaseInRotation {
-				first = string(i.ID)
-			}
+	w.rest()
+	first := ""
+	for _, i := range s.AwaitInstances(1).Instances {
+		if i.Phase == pando.PhaseInRotation {
+			first = string(i.ID)
 		}
 	}
 	type result struct {
