@@ -121,7 +121,8 @@ type Registry interface {
 	Watch(ctx context.Context, prefix Key, after StoreRevision) <-chan Batch
 	// Commit is durable when it returns.
 	Commit(ctx context.Context, t Txn) (StoreRevision, error)
-	// Lead waits until this caller is the one leader of a role and returns its fence. lost closes when leadership ends.
+	// Lead waits until this caller is the one leader of a role and returns its fence. lost closes when leadership ends. Names
+	// of candidates are unique: a leader of the same name is the caller's own former life, and is succeeded at once.
 	Lead(ctx context.Context, role, candidate string) (f Fence, lost <-chan struct{}, err error)
 	// Join puts the host's record under a lease of this length and keeps it alive; a former agent of the same host is
 	// fenced from now on. lost closes when the lease ended or another agent of the same host joined.

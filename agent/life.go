@@ -34,10 +34,8 @@ func (r *runner) start(ctx context.Context, i pando.Instance, box pando.Sandbox)
 		return time.Millisecond
 	}
 	pando.Failpoint("replicate started")
+	r.connect(ctx, i, box)
 	link := box.Link()
-	if err := r.a.Steering.Connect(ctx, link, spec.Ports, svc.VIP4, svc.VIP6); err != nil {
-		r.a.Log.Error("connect an instance to steering", "instance", r.id, "error", err)
-	}
 	r.a.mu.Lock()
 	r.box = box
 	r.inst.IP4, r.inst.IP6 = link.IP4, link.IP6
@@ -46,6 +44,16 @@ func (r *runner) start(ctx context.Context, i pando.Instance, box pando.Sandbox)
 	pando.Failpoint("replicate connected")
 	r.become(pando.PhaseStarting, "the program runs")
 	return time.Microsecond
+}
+
+// connect lets the instance take packets. Doing so again changes nothing.
+func (r *runner) connect(ctx context.Context, i pando.Instance, box pando.Sandbox) {
+	r.a.mu.Lock()
+	svc, spec := r.a.world.Services[r.service].V, r.a.specOf(i)
+	r.a.mu.Unlock()
+	if err := r.a.Steering.Connect(ctx, box.Link(), spec.Ports, svc.VIP4, svc.VIP6); err != nil {
+		r.a.Log.Error("connect an instance to steering", "instance", r.id, "error", err)
+	}
 }
 
 func (r *runner) resume(ctx context.Context, box pando.Sandbox) time.Duration {

@@ -222,8 +222,10 @@ func (r *runner) becomeLocked(p pando.Phase, reason string, because *pando.Decis
 	r.a.publish(r.service)
 }
 
-// adopt takes over a sandbox of a former agent: it serves its API again and finds its branch.
+// adopt takes over a sandbox of a former agent, which may have died at any step: it is connected to steering, serves its
+// API again and finds its branch.
 func (r *runner) adopt(ctx context.Context) {
+	r.connect(ctx, r.inst, r.box)
 	r.a.mu.Lock()
 	link := r.box.Link()
 	r.inst.IP4, r.inst.IP6 = link.IP4, link.IP6

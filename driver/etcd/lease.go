@@ -19,7 +19,7 @@ const leaderTTL = 3 * time.Second
 // resignWaitMax bounds the farewell of a leader whose context has ended.
 const resignWaitMax = 500 * time.Millisecond
 
-// Lead waits until candidate is the one leader of a role. Leadership lasts until ctx ends (the role is free at once), the
+// Lead waits until candidate is the one leader of a role; from its own former life it takes over at once. Leadership lasts until ctx ends (the role is free at once), the
 // lease is lost, or the registry is closed.
 func (r *Registry) Lead(ctx context.Context, role, candidate string) (pando.Fence, <-chan struct{}, error) {
 	k := pando.LeaderKey(role)
@@ -62,10 +62,28 @@ func (r *Registry) win(ctx context.Context, k pando.Key, value string, l *lease)
 			return pando.Fence{Key: k, Created: pando.StoreRevision(resp.Header.Revision)}, nil
 		}
 		holder := resp.Responses[0].GetResponseRange().Kvs[0]
+		if string(holder.Value) == value {
+			// This candidate's own former life, which ended without a farewell: no reason to wait for its lease.
+			if err := r.succeed(ctx, holder); err != nil {
+				return pando.Fence{}, err
+			}
+			continue
+		}
 		if err := l.await(ctx, holder, resp.Header.Revision); err != nil {
 			return pando.Fence{}, err
 		}
 	}
+}
+
+// succeed takes a role from a holder, if it is still the same.
+func (r *Registry) succeed(ctx context.Context, holder *mvccpb.KeyValue) error {
+	call, cancel := bounded(ctx)
+	defer cancel()
+	_, err := r.client.Txn(call).
+		If(clientv3.Compare(clientv3.CreateRevision(string(holder.Key)), "=", holder.CreateRevision)).
+		Then(clientv3.OpDelete(string(holder.Key))).
+		Commit()
+	return sentinel(call, err)
 }
 
 // Join puts the host's record under a lease of ttl and keeps it alive until ctx ends, the lease is lost or another agent
