@@ -51,13 +51,14 @@ type Config struct {
 // Driver makes and claims sandboxes. Its methods may be called from any goroutine.
 type Driver struct {
 	Config
-	mu    sync.Mutex
-	ready []*slot
-	taken map[int]bool // numbers in use
-	next  int
-	fill  chan struct{}
-	done  chan struct{}
-	wg    sync.WaitGroup
+	mu       sync.Mutex
+	ready    []*slot
+	taken    map[int]bool // numbers in use
+	next     int
+	fill     chan struct{}
+	done     chan struct{}
+	wg       sync.WaitGroup
+	removals sync.WaitGroup
 }
 
 // uidFirst is the first of the users that instances without user: run as; each slot has its own.
@@ -96,6 +97,7 @@ func New(c Config) (*Driver, error) {
 func (d *Driver) Close() error {
 	close(d.done)
 	d.wg.Wait()
+	d.removals.Wait()
 	return nil
 }
 
@@ -104,6 +106,7 @@ func (d *Driver) Purge(context.Context) error {
 	d.mu.Lock()
 	d.Pool, d.ready = 0, nil
 	d.mu.Unlock()
+	d.removals.Wait()
 	var errs []error
 	for _, s := range d.found() {
 		errs = append(errs, s.destroy())
@@ -112,15 +115,22 @@ func (d *Driver) Purge(context.Context) error {
 	return errors.Join(errs...)
 }
 
-// found reads what former agents left in the run directory.
+// found reads what former agents left in the run directory. A slot whose agent died while it made it has no record and,
+// soon, no shim: it is in the list as one that is dead.
 func (d *Driver) found() []*slot {
-	files, _ := filepath.Glob(filepath.Join(d.RunDir, "*", "slot.json"))
+	dirs, _ := filepath.Glob(filepath.Join(d.RunDir, "*"))
 	var out []*slot
-	for _, f := range files {
-		b, err := os.ReadFile(f)
-		s := &slot{dir: filepath.Dir(f)}
-		if err != nil || json.Unmarshal(b, s) != nil {
+	for _, dir := range dirs {
+		number, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil {
 			continue
+		}
+		s := d.slot(number)
+		if b, err := os.ReadFile(filepath.Join(dir, "slot.json")); err == nil {
+			err = json.Unmarshal(b, s)
+			if err != nil {
+				d.Log.Error("the record of a sandbox cannot be read", "number", number, "error", err)
+			}
 		}
 		if s.cgroup, err = d.Cgroups.Make(d.cgroupName(s.Number)); err != nil {
 			d.Log.Error("a sandbox without its cgroup is left out", "instance", s.Instance, "error", err)

@@ -215,9 +215,9 @@ func (b *sandbox) Remove(context.Context) error {
 	if err := b.slot.end(); err != nil {
 		return fmt.Errorf("remove %s: %w", b.slot.Instance, err)
 	}
-	b.d.wg.Add(1)
+	b.d.removals.Add(1)
 	go func() {
-		defer b.d.wg.Done()
+		defer b.d.removals.Done()
 		if err := b.slot.destroy(); err != nil {
 			b.d.Log.Error("a sandbox is not wholly gone", "instance", b.slot.Instance, "error", err)
 		}

@@ -23,6 +23,7 @@ const (
 	controlFD = 3 + iota // listener of the control socket
 	selfFD               // listener of the instance's API
 	notifyFD             // sd_notify datagrams
+	liveFD               // says that there is a record of the sandbox
 )
 
 // shim is the first process of one sandbox: it prepares the mounts, waits for a program, holds it and tells of it. If it
@@ -67,6 +68,11 @@ func ShimMain(args []string) int {
 		return 1
 	}
 	s.news = sync.NewCond(&s.mu)
+	go func() {
+		if n, _ := os.NewFile(liveFD, "live").Read(make([]byte, 1)); n == 0 {
+			os.Exit(1) // the agent died before anybody else could know of this sandbox
+		}
+	}()
 	first := make(chan forking)
 	s.first = first
 	go onThreadOfItsOwn(func() { waitToFork(f.Entry, s.groups, first) })

@@ -50,9 +50,14 @@ const linkWaitMax = 3 * time.Second
 func (s *slot) control() string { return filepath.Join(s.dir, "control.sock") }
 func (s *slot) self() string    { return filepath.Join(s.dir, "self") }
 
+// slot is what follows from the number of a sandbox.
+func (d *Driver) slot(number int) *slot {
+	return &slot{Number: number, Link: "pd" + strconv.Itoa(number), dir: filepath.Join(d.RunDir, strconv.Itoa(number))}
+}
+
 // newSlot makes a ready sandbox. What it made is taken down again if any of it fails.
 func (d *Driver) newSlot(number int) (_ *slot, err error) {
-	s := &slot{Number: number, Link: "pd" + strconv.Itoa(number), dir: filepath.Join(d.RunDir, strconv.Itoa(number))}
+	s := d.slot(number)
 	s.IP4, s.IP6 = d.addresses(number)
 	defer func() {
 		if err != nil {
@@ -68,13 +73,19 @@ func (d *Driver) newSlot(number int) (_ *slot, err error) {
 	if s.cgroup, err = d.Cgroups.Make(d.cgroupName(number)); err != nil {
 		return nil, err
 	}
-	if err := s.startShim(d.Self, furniture{Self: s.self(), Resolv: filepath.Join(s.dir, "resolv.conf"), Logs: d.LogDir, Cgroups: d.Groups, Entry: s.cgroup.Entry(), Hidden: d.Hidden}); err != nil {
+	live, err := s.startShim(d.Self, furniture{Self: s.self(), Resolv: filepath.Join(s.dir, "resolv.conf"), Logs: d.LogDir, Cgroups: d.Groups, Entry: s.cgroup.Entry(), Hidden: d.Hidden})
+	if err != nil {
 		return nil, err
 	}
+	defer live.Close()
 	if err := s.wire(); err != nil {
 		return nil, err
 	}
-	return s, s.save()
+	if err := s.save(); err != nil {
+		return nil, err
+	}
+	_, err = live.Write([]byte{1})
+	return s, err
 }
 
 func (s *slot) save() error {
@@ -89,12 +100,13 @@ func (s *slot) save() error {
 	return os.Rename(path+".new", path)
 }
 
-// startShim starts the sandbox's first process in namespaces of its own, with the sockets that outlive any agent.
-func (s *slot) startShim(self []string, furnish furniture) error {
+// startShim starts the sandbox's first process in namespaces of its own, with the sockets that outlive any agent. It ends
+// by itself unless it is told through live that there is a record of it: no agent would find it.
+func (s *slot) startShim(self []string, furnish furniture) (live *os.File, err error) {
 	host, _ := os.ReadFile("/etc/resolv.conf")
 	text := append([]byte("nameserver "+pando.Gateway4.String()+"\n"), host...)
 	if err := os.WriteFile(furnish.Resolv, text, 0o644); err != nil {
-		return err
+		return nil, err
 	}
 	var files []*os.File
 	defer func() {
@@ -105,31 +117,36 @@ func (s *slot) startShim(self []string, furnish furniture) error {
 	for _, path := range []string{s.control(), filepath.Join(s.self(), "self.sock")} {
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 		if err != nil {
-			return err
+			return nil, err
 		}
 		l.SetUnlinkOnClose(false)
 		f, err := l.File()
 		l.Close()
 		if err != nil {
-			return err
+			return nil, err
 		}
 		files = append(files, f)
 	}
 	notify, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(s.self(), "notify.sock"), Net: "unixgram"})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	f, err := notify.File()
 	notify.Close()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	files = append(files, f)
 	log, err := os.Create(filepath.Join(s.dir, "shim.log"))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer log.Close()
+	wait, live, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	files = append(files, wait)
 	cmd := exec.Command(self[0], append(self[1:], "shim", furnish.argument())...)
 	cmd.ExtraFiles, cmd.Stdout, cmd.Stderr, cmd.Dir = files, log, log, "/"
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
@@ -137,12 +154,13 @@ func (s *slot) startShim(self []string, furnish furniture) error {
 		Setsid: true, Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWNET,
 	}
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start a shim: %w; pando needs root", err)
+		live.Close()
+		return nil, fmt.Errorf("start a shim: %w; pando needs root", err)
 	}
 	s.PID = cmd.Process.Pid
 	s.Started = startTime(s.PID)
 	go cmd.Wait() // no zombie stays while this agent lives
-	return nil
+	return live, nil
 }
 
 // startTime tells a process from another that has its number later.
