@@ -1,0 +1,144 @@
+package fault
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/lab/labtest"
+)
+
+// The failpoints of each verb, in the order in which its journey comes to them.
+var failpoints = []struct{ verb, name string }{
+	{"replicate", "replicate asked"},     // agent: the ask is durable, nobody has heard of it
+	{"replicate", "decided"},             // server: granted, not written
+	{"replicate", "decision written"},    // server: granted and placed
+	{"replicate", "replicate started"},   // agent: the program runs, nothing is recorded
+	{"replicate", "replicate connected"}, // agent: and it has its API
+	{"replicate", "replicate in rotation"},
+	{"leave", "halt asked"},
+	{"leave", "halt granted"},  // agent: durable, not acknowledged by any ingress
+	{"leave", "merge written"}, // agent: the objects are durable, main has not moved
+	{"leave", "merge swapped"}, // agent: main has moved, the branch does not know it
+	{"leave", "merge noted"},
+	{"leave", "die merged"},
+	{"leave", "die recorded"},
+	{"leave", "die removed"},   // agent: the sandbox is gone, its record is not
+	{"leave", "die forgotten"}, // agent: the record is gone, the branch is not
+}
+
+// A crash of the agent or the server, wherever it comes, costs no request.
+func TestKilledAtEveryFailpoint(t *testing.T) {
+	s := newSite(t, labtest.Options{Tags: []string{"failpoints"}})
+	s.deploy()
+	for _, f := range failpoints {
+		ok := t.Run(f.name, func(t *testing.T) {
+			began := time.Now()
+			c := s.in(t)
+			answered, failed := c.load(func() { c.crash(f.verb, f.name, false) })
+			s.acked, s.loads = c.acked, c.loads
+			for _, why := range failed {
+				t.Errorf("a request failed: %s", why)
+			}
+			if answered == 0 {
+				t.Error("nothing was asked")
+			}
+			t.Logf("%d requests in %s", answered, time.Since(began).Round(time.Millisecond))
+		})
+		if !ok {
+			return // what follows rests on it
+		}
+	}
+	s.verify()
+	s.nothingLeft()
+}
+
+// A crash of an instance, wherever it comes, costs nothing but what that instance was doing.
+func TestAnInstanceKilledAtEveryFailpoint(t *testing.T) {
+	s := newSite(t, labtest.Options{Tags: []string{"failpoints"}})
+	s.deploy()
+	for _, f := range failpoints {
+		if f.verb != "leave" && f.name != "replicate asked" && f.name != "decision written" {
+			continue
+		}
+		t.Run(f.name, func(t *testing.T) {
+			c := s.in(t)
+			answered, failed := c.load(func() { c.crash(f.verb, f.name, true) })
+			s.acked, s.loads = c.acked, c.loads
+			// Two clients may each have been with the instance, or on the way to it while its end was noticed.
+			if len(failed) > 4 {
+				t.Errorf("%d of %d requests failed: %v", len(failed), answered, failed)
+			}
+		})
+	}
+	s.verify()
+	s.nothingLeft()
+}
+
+// crash walks one verb into a failpoint and lets everything recover.
+func (s *site) crash(verb, name string, instance bool) {
+	s.Helper()
+	st := s.web.Status()
+	asker := youngest(st)
+	if verb == "leave" {
+		asker = s.oneMore(st)
+	}
+	victim := 0
+	if instance {
+		if victim = s.program(asker.ID); victim == 0 {
+			s.Fatalf("the program of %s is not found", asker.ID)
+		}
+	}
+	s.arm(name, victim)
+	verbs := []string{"/replicate"}
+	if verb == "leave" {
+		verbs = []string{"/halt", "/state/push", "/die"}
+	}
+	s.Await("the failpoint "+name, func() (string, bool) {
+		said := ""
+		for _, v := range verbs {
+			if !s.armed() {
+				return "", true
+			}
+			said, _ = s.ask(asker, "POST", v)
+		}
+		return said, !s.armed()
+	})
+	s.serving()
+	if verb == "leave" && !instance {
+		s.leave(asker)
+	}
+	for after := s.serving(); len(after.Instances) > least; after = s.serving() {
+		s.leave(youngest(after))
+	}
+}
+
+// serving is settle for a moment at which an instance may be on its way out, until it is asked again.
+func (s *site) serving() pando.ServiceStatus {
+	s.Helper()
+	s.Up(s.Host())
+	return s.web.Await("enough in rotation", func(st pando.ServiceStatus) bool {
+		moving := 0
+		for _, i := range st.Instances {
+			if i.Phase == pando.PhasePlaced || i.Phase == pando.PhaseStarting || i.Phase == pando.PhaseReady || i.Phase == pando.PhaseFailed {
+				moving++
+			}
+		}
+		return st.InRotation >= least && moving == 0
+	})
+}
+
+// oneMore replicates, and returns the instance that came.
+func (s *site) oneMore(before pando.ServiceStatus) pando.InstanceStatus {
+	s.Helper()
+	if text, ok := s.ask(before.Instances[0], "POST", "/replicate?wait=true"); !ok {
+		s.Fatalf("replicate: %s", text)
+	}
+	i := youngest(s.settle(len(before.Instances)+1, len(before.Instances)+1))
+	at, _, _ := strings.Cut(i.Endpoint, ":")
+	line := "by-" + string(i.ID)
+	s.Must(s.Host(), "curl", "-sS", "--fail", "--max-time", "6", "http://"+at+":8080/write?line="+line) // something to merge
+	s.acked = append(s.acked, line)
+	return i
+}
