@@ -2,6 +2,7 @@
 
 mod build;
 mod chain;
+mod new;
 mod places;
 mod run;
 mod test;
@@ -15,6 +16,8 @@ use clap::Parser;
 #[derive(Parser)]
 #[command(name = "pando fn", version, disable_help_subcommand = true)]
 pub enum Command {
+    /// Makes a directory with a function to begin with.
+    New(new::New),
     /// Builds the function in a directory: C with clang, Go with the Go toolchain.
     Build(build::Build),
     /// Sends a capture through functions, and compares what comes out with what is expected.
@@ -37,6 +40,7 @@ impl Command {
     /// Runs it.
     pub fn run(self) -> Result<ExitCode, Failure> {
         match self {
+            Command::New(c) => c.run(),
             Command::Build(c) => c.run(),
             Command::Test(c) => c.run(),
             Command::Run(c) => c.run(),

@@ -32,7 +32,7 @@ pub struct Run {
     #[arg(long)]
     out: Option<String>,
     /// Name of the unit
-    #[arg(long, default_value = "", value_parser = name)]
+    #[arg(long, default_value = "", value_parser = name, overrides_with = "name")]
     name: String,
     /// Who pays
     #[arg(long, default_value = "default", value_parser = name)]

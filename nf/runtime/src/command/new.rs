@@ -1,0 +1,56 @@
+//! `pando fn new`: a function to begin with, in C or Go.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::Failure;
+
+/// Arguments.
+#[derive(Args)]
+pub struct New {
+    /// A directory that does not exist yet; the function is named after it
+    directory: PathBuf,
+    /// What it is written in
+    #[arg(long, value_enum, default_value_t = Language::C)]
+    lang: Language,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Language {
+    C,
+    Go,
+}
+
+const C: &str = include_str!("template.c");
+const GO: &str = include_str!("template.go.txt");
+const GO_SDK: &str = include_str!("pando.go.txt");
+
+impl New {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let shown = self.directory.display();
+        let name = self.directory.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+        if name.is_empty() || name.len() > 35 || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_') {
+            return Err(Failure::Invalid(format!("{shown}: a function's name is at most 35 letters, digits, - and _")));
+        }
+        if self.directory.exists() {
+            return Err(Failure::Invalid(format!("{shown} exists already")));
+        }
+        let internal = |e: std::io::Error| Failure::Internal(format!("write {shown}: {e}"));
+        std::fs::create_dir_all(&self.directory).map_err(internal)?;
+        let files: Vec<(String, String)> = match self.lang {
+            Language::C => vec![(format!("{name}.c"), C.replace("FUNCTION", name))],
+            Language::Go => vec![
+                ("main.go".into(), GO.replace("FUNCTION", name)),
+                ("pando.go".into(), GO_SDK.into()),
+                ("go.mod".into(), format!("module {name}\n\ngo 1.24\n")),
+            ],
+        };
+        for (file, text) in files {
+            std::fs::write(self.directory.join(file), text).map_err(internal)?;
+        }
+        println!("{shown}: now `pando fn build {shown}` and `pando fn test {shown}/{name}.wasm --pcap CAPTURE`");
+        Ok(ExitCode::SUCCESS)
+    }
+}
