@@ -35,7 +35,7 @@ func TestState(t *testing.T) {
 	p.Deploy(guide["yaml"])
 	p.Write("reader.sh", "set -eux\nPATH="+filepath.Dir(p.Bin)+":$PATH\ncd $(mktemp -d)\n"+guide["sh host"])
 	said := p.Must(p.Host(), "sh", filepath.Join(p.Dir, "reader.sh"))
-	for _, want := range []string{"the first visit", "1green", "GET /"} {
+	for _, want := range []string{"the first visit", "3green", "GET /b"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("the reader does not see %q:\n%s", want, said)
 		}
