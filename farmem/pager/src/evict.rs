@@ -4,6 +4,8 @@ use crate::budget::Budget;
 use crate::lane::Lane;
 use crate::pager::{running, Pager};
 use crate::sys;
+use crate::sys::Lock;
+use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use farmem_core::heart::{Clean, Heart};
 use farmem_core::stats::add;
@@ -31,10 +33,9 @@ fn high_water(heart: &Heart) -> usize {
 pub extern "C" fn evictor() -> ! {
     unsafe { sys!(libc::SYS_prctl, libc::PR_SET_NAME, c"pando-evictor".as_ptr()) };
     let pager = running();
-    let mut work = Evictor { pager, lane: unsafe { pager.lanes.evictor() }, budget: Budget::open(pager), ticked_ns: 0, ticks: 0 };
     loop {
         let seen = pager.evictor_wake.load(SeqCst);
-        work.round();
+        round(pager);
         pager.evictor_sleeps.store(true, SeqCst);
         if !pager.fork.is_wanted() && pager.hosts.rebuilding().is_none() {
             sys::futex_wait(&pager.evictor_wake, seen, TICK_US);
@@ -43,7 +44,62 @@ pub extern "C" fn evictor() -> ! {
     }
 }
 
-struct Evictor {
+/// One round of the thread. The work is shared with threads that find no room, so it is taken in short turns.
+fn round(pager: &'static Pager) {
+    if pager.fork.is_wanted() {
+        pager.evictor.turn(Evictor::flush);
+        pager.fork.park();
+    }
+    pager.evictor.turn(Evictor::tick);
+    while pager.evictor.turn(Evictor::make_room) {}
+    if !pager.fork.is_child() {
+        pager.evictor.turn(Evictor::rebuild);
+    }
+}
+
+/// The evictor's state and the right to use it. A thread that finds no room evicts for itself rather than wait until the
+/// evictor is scheduled, which on a busy machine takes longer than any fetch.
+pub struct Turns {
+    lock: Lock,
+    work: UnsafeCell<Option<Evictor>>,
+}
+
+impl Turns {
+    pub const fn new() -> Turns {
+        Turns { lock: Lock::new(), work: UnsafeCell::new(None) }
+    }
+
+    /// Makes the state; before any thread is there.
+    pub unsafe fn begin(&self, pager: &'static Pager) {
+        *self.work.get() = Some(Evictor { pager, lane: pager.lanes.evictor(), budget: Budget::open(pager), ticked_ns: 0, ticks: 0 });
+    }
+
+    /// In a forked child.
+    pub fn reset(&self) {
+        self.lock.reset();
+    }
+
+    /// Does one thing of the evictor's. Signals are blocked.
+    pub fn turn<T>(&self, f: impl FnOnce(&mut Evictor) -> T) -> T {
+        self.lock.take();
+        let r = f(unsafe { (*self.work.get()).as_mut().expect("begun") });
+        self.lock.give();
+        r
+    }
+
+    /// Evicts a batch here and now. False: somebody else is at it, or there is nothing to evict. Signals are blocked.
+    pub fn help(&self, pager: &Pager) -> bool {
+        if pager.fork.is_wanted() || !self.lock.try_take() {
+            return false;
+        }
+        let work = unsafe { (*self.work.get()).as_mut().expect("begun") };
+        let evicted = work.unmap() + work.clean(0);
+        self.lock.give();
+        evicted > 0
+    }
+}
+
+pub struct Evictor {
     pager: &'static Pager,
     lane: &'static mut Lane,
     budget: Budget,
@@ -52,23 +108,13 @@ struct Evictor {
 }
 
 impl Evictor {
-    fn round(&mut self) {
-        if self.pager.fork.is_wanted() {
-            self.flush();
-            self.pager.fork.park();
-        }
-        let now = sys::now_ns();
-        if now - self.ticked_ns >= TICK_US * 1000 {
-            self.ticked_ns = now;
-            self.tick();
-        }
-        self.make_room();
-        if !self.pager.fork.is_child() {
-            self.rebuild();
-        }
-    }
-
+    /// What is done every 10 ms.
     fn tick(&mut self) {
+        let now = sys::now_ns();
+        if now - self.ticked_ns < TICK_US * 1000 {
+            return;
+        }
+        self.ticked_ns = now;
         self.ticks += 1;
         self.budget.sample(self.pager);
         if self.pager.fork.is_child() {
@@ -96,24 +142,21 @@ impl Evictor {
         s.copies_now.store(self.pager.hosts.whole() as u64, Relaxed);
     }
 
-    fn make_room(&mut self) {
-        loop {
-            self.shed();
-            let g = self.pager.lock_blocked();
-            let (room, low, high, over) = (g.heart.room(), low_water(&g.heart), high_water(&g.heart), g.heart.held() > g.heart.limit());
-            drop(g);
-            if room >= high && !over {
-                return;
-            }
-            let unmapped = self.unmap();
-            let cleaned = self.clean(if room < low || over { 0 } else { LAG });
-            if unmapped + cleaned == 0 {
-                if room == 0 && self.pager.waiting() {
-                    self.overdraw(CLEAN_BATCH);
-                }
-                return;
-            }
+    /// One batch, if room is short; whether there is more to do.
+    fn make_room(&mut self) -> bool {
+        self.shed();
+        let g = self.pager.lock_blocked();
+        let (room, low, high, over) = (g.heart.room(), low_water(&g.heart), high_water(&g.heart), g.heart.held() > g.heart.limit());
+        drop(g);
+        if (room >= high && !over) || self.pager.fork.is_wanted() {
+            return false;
         }
+        let unmapped = self.unmap();
+        let cleaned = self.clean(if room < low || over { 0 } else { LAG });
+        if unmapped + cleaned == 0 && room == 0 && self.pager.waiting() {
+            self.overdraw(CLEAN_BATCH);
+        }
+        unmapped + cleaned > 0
     }
 
     /// More local memory than was allowed is better than a program that stands still; counted, and seen in `top`.
@@ -254,7 +297,7 @@ impl Evictor {
     }
 
     /// Empties the second-chance list before a fork: the memory is the child's allowance.
-    fn flush(&mut self) {
+    pub fn flush(&mut self) {
         loop {
             self.clean(0);
             let mut frames = [0u32; CLEAN_BATCH];

@@ -4,6 +4,7 @@
 //! userfaultfd of its own (without one the kernel would show it zeros) and its own connections, may hold as many
 //! pages as the list gave up, and writes to no slot. A pipe tells the parent when child and grandchildren are gone.
 
+use crate::evict::Evictor;
 use crate::pager::{pager, Pager};
 use crate::sys;
 use crate::uffd::high;
@@ -107,6 +108,8 @@ pub unsafe extern "C" fn prepare() {
             break;
         }
         pager.unlock_after_fork();
+        // A fetch or a helper was still at it.
+        pager.evictor.turn(Evictor::flush);
         let never = AtomicU32::new(0);
         sys::futex_wait(&never, 0, 200);
     }

@@ -151,6 +151,13 @@ fn batch(pager: &Pager, ranges: &[Range], from: &mut Cursor) -> Option<usize> {
         }
     };
     let mut g = pager.lock();
+    if pager.is_short(&g) {
+        drop(g);
+        let mask = crate::sys::block_signals();
+        pager.evictor.help(pager);
+        crate::sys::restore_signals(mask);
+        g = pager.lock();
+    }
     let mut n = 0;
     if !g.guide.on() {
         from.range = ranges.len();

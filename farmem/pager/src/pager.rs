@@ -48,6 +48,7 @@ pub struct Pager {
     /// Changes whenever a busy page is done or room was made; who waits, waits on it.
     pub progress: AtomicU32,
     waiters: AtomicU32,
+    pub evictor: crate::evict::Turns,
     pub evictor_wake: AtomicU32,
     pub evictor_sleeps: AtomicBool,
     pub fork: crate::fork::Fork,
@@ -158,11 +159,13 @@ impl Pager {
             zeros,
             progress: AtomicU32::new(0),
             waiters: AtomicU32::new(0),
+            evictor: crate::evict::Turns::new(),
             evictor_wake: AtomicU32::new(0),
             evictor_sleeps: AtomicBool::new(false),
             fork: crate::fork::Fork::new(),
         });
         (*place).hosts.attach();
+        (*place).evictor.begin(&*place);
         PAGER.store(place, SeqCst);
         sys::spawn(crate::evict::evictor);
         if !config.sigbus {
@@ -245,14 +248,15 @@ impl Pager {
     /// Makes a page of the program resident. Signals are blocked.
     pub fn fault(&self, page: u32) {
         let begun = sys::now_ns();
+        let mut helped = false;
         add(&self.stats.faults, 1);
         let along = crate::guide::ask(self.at(page));
-        while !self.step(page, along.as_ref()) {}
+        while !self.step(page, along.as_ref(), &mut helped) {}
         add(&self.stats.stalls.0[bucket(sys::now_ns() - begun)], 1);
     }
 
     /// One attempt; whether the page is there now.
-    fn step(&self, page: u32, along: Option<&Along>) -> bool {
+    fn step(&self, page: u32, along: Option<&Along>, helped: &mut bool) -> bool {
         let mut g = self.lock_blocked();
         match g.heart.fault(page) {
             Need::Nothing => return true,
@@ -264,6 +268,11 @@ impl Pager {
             Need::Rescue(frame) => {
                 self.rescue(&mut g, page, frame);
                 return true;
+            }
+            Need::Fetch if !*helped && self.is_short(&g) => {
+                *helped = true;
+                drop(g);
+                self.evictor.help(self);
             }
             Need::Fetch => {
                 let Some(lane) = self.lanes.take() else {
@@ -289,12 +298,20 @@ impl Pager {
         false
     }
 
+    /// Whether a fetch of an object would be cut for want of room.
+    pub fn is_short(&self, g: &Guard) -> bool {
+        g.heart.room() < crate::evict::low_water(&g.heart) / 2
+    }
+
     /// A prefetch takes at most half of the room that there is.
     pub fn clip(&self, g: &Guard, n: usize) -> usize {
         n.min((g.heart.room() / 2).max(1))
     }
 
     fn need_room(&self) {
+        if self.evictor.help(self) {
+            return;
+        }
         add(&self.stats.faults_room, 1);
         let g = self.lock_blocked();
         self.wake_evictor();
@@ -391,6 +408,7 @@ impl Pager {
         uffd.register(self.pool, self.ring_pages * PAGE_BYTES);
         self.lanes.become_child();
         self.waiters.store(0, SeqCst);
+        self.evictor.reset();
         (*self.inner.get()).heart.become_child(limit);
     }
 

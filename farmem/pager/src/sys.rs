@@ -93,6 +93,16 @@ impl Lock {
         }
     }
 
+    /// Takes it if nobody has it.
+    pub fn try_take(&self) -> bool {
+        self.0.compare_exchange(0, 1, SeqCst, SeqCst).is_ok()
+    }
+
+    /// In a forked child: whoever had it is not here.
+    pub fn reset(&self) {
+        self.0.store(0, SeqCst);
+    }
+
     pub fn give(&self) {
         if self.0.swap(0, SeqCst) == 2 {
             futex_wake(&self.0, 1);
