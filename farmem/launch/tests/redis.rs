@@ -109,6 +109,17 @@ fn killed_hosts_cost_no_request_and_no_byte() {
 }
 
 #[test]
+fn a_lease_lasts_while_nothing_is_evicted() {
+    let h = host(&["--size", "512MiB"]);
+    let r = redis("idle", &["--local", "25MiB", "--from", &h.address], &[]);
+    let begun = Instant::now();
+    until("longer than a lease without a connection", || begun.elapsed() > Duration::from_secs(17));
+    let mut c = r.client();
+    load(&mut c);
+    check(&mut c, |_| 0);
+}
+
+#[test]
 fn the_only_host_dies_and_the_program_says_so() {
     let mut h = host(&["--size", "512MiB"]);
     let mut r = redis("alone", &["--local", "25MiB", "--from", &h.address], &[]);

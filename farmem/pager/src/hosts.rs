@@ -72,17 +72,23 @@ impl Hosts {
         Ok(port)
     }
 
-    /// Maps the memory of hosts on unix sockets; everything else is connected when first used.
-    pub unsafe fn attach(&self) {
+    /// Joins the leases that the launcher has opened: maps the memory of hosts on unix sockets, connects to the others. The
+    /// connections stay, for a lease ends soon after its last one.
+    pub unsafe fn attach(&self, lane: &mut Lane) {
         for h in 0..self.config.hosts_len {
-            if self.state(h) == WHOLE && self.config.hosts[h].family() == libc::AF_UNIX {
-                // Left open: the connection keeps the lease.
-                let mut port = Port::default();
-                let lease = self.all[h].lease.load(SeqCst);
-                match port.open(&self.config.hosts[h], &self.config.token, lease, 0, true) {
-                    Ok((w, fd)) if fd >= 0 && self.all[h].shared.map(fd, w.slots) => {}
-                    e => sys::die(format_args!("memory host {} does not hand its memory over ({e:?})", h + 1)),
+            if self.state(h) != WHOLE {
+                continue;
+            }
+            if self.config.hosts[h].family() != libc::AF_UNIX {
+                if let Err(e) = self.port(lane, h) {
+                    sys::die(format_args!("memory host {} does not take this program back ({e:?})", h + 1));
                 }
+                continue;
+            }
+            let lease = self.all[h].lease.load(SeqCst);
+            match lane.ports[h].open(&self.config.hosts[h], &self.config.token, lease, 0, true) {
+                Ok((w, fd)) if fd >= 0 && self.all[h].shared.map(fd, w.slots) => {}
+                e => sys::die(format_args!("memory host {} does not hand its memory over ({e:?})", h + 1)),
             }
         }
     }

@@ -164,7 +164,7 @@ impl Pager {
             evictor_sleeps: AtomicBool::new(false),
             fork: crate::fork::Fork::new(),
         });
-        (*place).hosts.attach();
+        (*place).hosts.attach((*place).lanes.evictor());
         (*place).evictor.begin(&*place);
         PAGER.store(place, SeqCst);
         sys::spawn(crate::evict::evictor);
