@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -197,6 +198,17 @@ func TestStart(t *testing.T) {
 	publish(t, s)
 }
 
+// load is how busy the machine was: what needs many turns of the scheduler suffers more than what needs one.
+func load(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, _, _ := strings.Cut(string(text), " ")
+	return first
+}
+
 func publish(t *testing.T, s samples) {
 	t.Helper()
 	row := func(measure, goal, series, against string, most float64) string {
@@ -222,6 +234,8 @@ func publish(t *testing.T, s samples) {
 		row("sandbox from the pool → first byte", "", pooled, crun, 0),
 		row("sandbox from the pool → first byte", "", pooled, runc, 0),
 		row("remove, until its last process is gone", "", removed, plain, 0),
+		fmt.Sprintf("load average at the end of the run, others included | | | %s on %d cores | stated", load(t), runtime.NumCPU()),
+		"what was tried | | | one message per start; a thread in the cgroups that is ready to fork; pool and reserve filled behind the start | stated",
 	} {
 		args = append(args, "--row", r)
 	}
