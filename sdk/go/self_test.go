@@ -106,6 +106,20 @@ func TestStateSpeaksTheTypesOfItsPaths(t *testing.T) {
 	}
 }
 
+func TestAChangeGoesInOneRequest(t *testing.T) {
+	self := host(t, map[string]http.HandlerFunc{"POST /v1/self/state/commit": func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		if want := `{"put":{"at":"3"},"patch":{"hits":"2"},"delete":["old"]}`; string(b) != want {
+			t.Errorf("the change arrived as %s, want %s", b, want)
+		}
+		fmt.Fprint(w, `{"commit": "00"}`)
+	}})
+	change := Change{Put: map[string]string{"at": "3"}, Patch: map[string]string{"hits": "2"}, Delete: []string{"old"}}
+	if err := self.State().CommitChange(t.Context(), change); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestEventsGoOnWhereTheyWereCutOff(t *testing.T) {
 	var after []string
 	self := host(t, map[string]http.HandlerFunc{"GET /v1/self/events": func(w http.ResponseWriter, r *http.Request) {

@@ -78,6 +78,20 @@ func (s State) Commit(ctx context.Context, message string) error {
 	return s.self.call(ctx, "POST", "state/commit", map[string]string{"message": message}, nil)
 }
 
+// Change is what one commit writes, all of it or nothing. A path stands in it once.
+type Change struct {
+	Message string            `json:"message,omitempty"`
+	Put     map[string]string `json:"put,omitempty"`    // by path: the whole value
+	Patch   map[string]string `json:"patch,omitempty"`  // by path: "3" for a counter, lines for a log, "+member" for a set
+	Delete  []string          `json:"delete,omitempty"` // paths
+}
+
+// CommitChange commits a change and everything written so far; it is durable on return. Of what is written in several
+// calls a part may be lost with the agent.
+func (s State) CommitChange(ctx context.Context, c Change) error {
+	return s.self.call(ctx, "POST", "state/commit", c, nil)
+}
+
 // Pull takes what others have pushed.
 func (s State) Pull(ctx context.Context) (m Merge, err error) {
 	return m, s.self.call(ctx, "POST", "state/pull", nil, &m)
