@@ -3,6 +3,7 @@ load changes nothing, the same captures and seeds give the same figures. Capture
 .pcap and .pcapng files; figures are of the half that nothing was tuned on."""
 
 import csv
+import functools
 import json
 import os
 import pathlib
@@ -13,20 +14,22 @@ BENCH = pathlib.Path(__file__).parent
 SIMULATOR = BENCH.parent / "nf/target/release/pando-simulate"
 
 
+@functools.cache
+def build():
+    """Builds the simulator once per run."""
+    subprocess.run(["cargo", "build", "--release", "--quiet", "-p", "pando-simulate"], cwd=BENCH.parent / "nf", check=True)
+
+
 def simulate(workload, variants, seeds=5, **options):
     """The manifest, and the row of each variant, from one run of the simulator."""
     if not os.environ.get("CAPTURES"):
         sys.exit("set CAPTURES to a folder of .pcap and .pcapng files, for example nDPI's tests/cfgs/default/pcap")
-    if not simulate.built:
-        subprocess.run(["cargo", "build", "--release", "--quiet", "-p", "pando-simulate"], cwd=BENCH.parent / "nf", check=True)
-        simulate.built = True
+    build()
     settings = {"half": "report", "window": 350, "warm": 150, **options, "workload": workload, "seeds": seeds}
     command = [str(SIMULATOR), "-o", "json"] + [f"--{k}={v}" for k, v in settings.items()] + list(variants)
     out = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     return out["manifest"], {r["variant"]: r for r in out["rows"]}
 
-
-simulate.built = False
 
 
 def manifest(m):
@@ -58,7 +61,7 @@ def publish(name, title, unit, rows, *extra):
 
 def us(value):
     """Microseconds for people."""
-    return f"{value / 1000:.3g} ms" if value >= 10_000 else f"{value:.3g} µs"
+    return f"{value / 1000:.3g} ms" if value >= 1000 else f"{value:.3g} µs"
 
 
 def four(f):

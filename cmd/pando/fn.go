@@ -12,16 +12,24 @@ import (
 	"pando.run/pando"
 )
 
-// unitBinary runs network functions. It lies beside pando, or in the PATH.
-const unitBinary = "pando-unit"
+// unitBinary runs network functions, simulateBinary plays captures in virtual time. They lie beside pando, or in the PATH.
+const (
+	unitBinary     = "pando-unit"
+	simulateBinary = "pando-simulate"
+)
 
-// functionCommand is `pando fn`: all of it is done by the unit's own program, which needs no cluster.
+// functionCommand is `pando fn`: all of it is done by the unit's own program, which needs no cluster, but for
+// `pando fn simulate`.
 func functionCommand(env Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "fn COMMAND", Short: "network functions: write, build, test and run them", Example: "  pando fn --help",
 		DisableFlagParsing: true,
 		RunE: func(c *cobra.Command, args []string) error {
-			path, err := findBeside(unitBinary)
+			binary := unitBinary
+			if len(args) > 0 && args[0] == "simulate" {
+				binary, args = simulateBinary, args[1:]
+			}
+			path, err := findBeside(binary)
 			if err != nil {
 				return err
 			}
