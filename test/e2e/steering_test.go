@@ -1,0 +1,31 @@
+package e2e
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"pando.run/pando"
+	"pando.run/pando/lab/labtest"
+)
+
+// A service has an address in each family, for the network and for its own host, and a port that it does not have refuses at
+// once: curl says 7 (refused), not 28 (timed out).
+func TestBothFamiliesAndARefusal(t *testing.T) {
+	t.Parallel()
+	p := labtest.Up(t)
+	web := p.Deploy(labtest.Echo("web", "environment: {TEXT: here}"))
+	four, six := netip.MustParseAddr(web.VIP).As4(), pando.VIPs6.Addr().As16()
+	base := pando.VIPs4.Addr().As4()
+	six[14], six[15] = four[2]-base[2], four[3]-base[3] // control gives a service the same number in both ranges
+	for _, from := range []string{labtest.Client, p.Host()} {
+		for _, vip := range []string{web.VIP, "[" + netip.AddrFrom16(six).String() + "]"} {
+			if out := p.Run(from, "curl", "-sS", "--max-time", "5", "http://"+vip+"/"); out.Code != 0 || !strings.Contains(out.Text, "here") {
+				t.Errorf("from %s, http://%s/: %d %s", from, vip, out.Code, out.Text)
+			}
+			if out := p.Run(from, "curl", "-sS", "--max-time", "5", "http://"+vip+":81/"); out.Code != 7 {
+				t.Errorf("from %s, port 81 of %s: curl ends with %d, want 7: %s", from, vip, out.Code, out.Text)
+			}
+		}
+	}
+}
