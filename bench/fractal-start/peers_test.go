@@ -187,7 +187,7 @@ func bundle(n network, id string) []byte {
 		"process": object{"user": object{"uid": 65534, "gid": 65534}, "args": []string{"/echo"}, "cwd": "/", "noNewPrivileges": true},
 		"mounts":  []object{{"destination": "/proc", "type": "proc", "source": "proc"}, {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"}},
 		"linux": object{
-			"cgroupsPath": "/bench-start/" + id, "resources": object{"memory": object{"limit": 128 << 20}},
+			"cgroupsPath": "/bench-" + id, "resources": object{"memory": object{"limit": 128 << 20}},
 			"namespaces": []object{{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"},
 				{"type": "network", "path": fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), int(n.ns))}},
 		},
