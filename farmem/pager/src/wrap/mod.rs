@@ -10,6 +10,7 @@ mod process;
 
 pub use process::register;
 pub mod signal;
+mod small;
 mod stdio;
 mod sync;
 

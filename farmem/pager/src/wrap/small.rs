@@ -1,0 +1,50 @@
+//! Calls with small arguments that the kernel reads or fills: addresses, options, sets, times, directory buffers.
+
+use crate::next;
+use crate::pin::Pin;
+use libc::{c_int, c_void, fd_set, sockaddr, socklen_t, timespec, timeval};
+
+/// Defines wrappers that pin what pointers point to and then do what the C library does.
+macro_rules! small {
+    ($($name:ident($($a:ident: $t:ty),*) -> $r:ty { $($pointer:expr, $bytes:expr);* })*) => {$(
+        /// # Safety
+        /// As the function of this name in the C library.
+        #[no_mangle]
+        pub unsafe extern "C" fn $name($($a: $t),*) -> $r {
+            let _pins = [$(Pin::new($pointer.cast(), $bytes)),*];
+            next!($name: fn($($t),*) -> $r)($($a),*)
+        }
+    )*};
+}
+
+/// The room that a length argument announces; reading it brings it in.
+unsafe fn room(len: *const socklen_t) -> usize {
+    if len.is_null() {
+        0
+    } else {
+        *len as usize
+    }
+}
+
+const WORD: usize = 4;
+const SET: usize = size_of::<fd_set>();
+const TIME: usize = size_of::<timespec>();
+
+small! {
+    bind(fd: c_int, at: *const sockaddr, len: socklen_t) -> c_int { at, len as usize }
+    connect(fd: c_int, at: *const sockaddr, len: socklen_t) -> c_int { at, len as usize }
+    accept(fd: c_int, at: *mut sockaddr, len: *mut socklen_t) -> c_int { at, room(len); len, WORD }
+    accept4(fd: c_int, at: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int { at, room(len); len, WORD }
+    getsockname(fd: c_int, at: *mut sockaddr, len: *mut socklen_t) -> c_int { at, room(len); len, WORD }
+    getpeername(fd: c_int, at: *mut sockaddr, len: *mut socklen_t) -> c_int { at, room(len); len, WORD }
+    getsockopt(fd: c_int, level: c_int, name: c_int, at: *mut c_void, len: *mut socklen_t) -> c_int { at, room(len); len, WORD }
+    setsockopt(fd: c_int, level: c_int, name: c_int, at: *const c_void, len: socklen_t) -> c_int { at, len as usize }
+    socketpair(domain: c_int, kind: c_int, protocol: c_int, fds: *mut c_int) -> c_int { fds, 2 * WORD }
+    pipe(fds: *mut c_int) -> c_int { fds, 2 * WORD }
+    pipe2(fds: *mut c_int, flags: c_int) -> c_int { fds, 2 * WORD }
+    waitpid(pid: c_int, status: *mut c_int, options: c_int) -> c_int { status, WORD }
+    select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, t: *mut timeval) -> c_int { r, SET; w, SET; e, SET; t, TIME }
+    nanosleep(t: *const timespec, left: *mut timespec) -> c_int { t, TIME; left, TIME }
+    readdir(dir: *mut c_void) -> *mut c_void { dir, libc::malloc_usable_size(dir) }
+    readdir64(dir: *mut c_void) -> *mut c_void { dir, libc::malloc_usable_size(dir) }
+}
