@@ -40,9 +40,9 @@ impl New {
         let internal = |e: std::io::Error| Failure::Internal(format!("write {shown}: {e}"));
         std::fs::create_dir_all(&self.directory).map_err(internal)?;
         let files: Vec<(String, String)> = match self.lang {
-            Language::C => vec![(format!("{name}.c"), C.replace("FUNCTION", name))],
+            Language::C => vec![(format!("{name}.c"), C.replace("@NAME@", name))],
             Language::Go => vec![
-                ("main.go".into(), GO.replace("FUNCTION", name)),
+                ("main.go".into(), GO.replace("@NAME@", name)),
                 ("pando.go".into(), GO_SDK.into()),
                 ("go.mod".into(), format!("module {name}\n\ngo 1.24\n")),
             ],

@@ -19,4 +19,4 @@ static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_pac
 	return s.packets <= 100 ? PANDO_PASS : PANDO_DROP;
 }
 
-PANDO_FUNCTION("FUNCTION", struct state, process_packet);
+PANDO_FUNCTION("@NAME@", struct state, process_packet);
