@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"strconv"
+	"strings"
 	"time"
 
 	"pando.run/sdk"
@@ -34,15 +36,12 @@ func (b *book) write(ctx context.Context) error {
 	return b.push(ctx)
 }
 
-// commit writes lines as one step: both paths are pending until Commit, and writing starts from what is committed.
+// commit writes lines and their number as one step: all of it or nothing, should the agent be killed meanwhile.
 func (b *book) commit(ctx context.Context, lines []string) error {
-	if err := b.state.Append(ctx, "access.log", lines...); err != nil {
-		return err
-	}
-	if err := b.state.Add(ctx, "requests", int64(len(lines))); err != nil {
-		return err
-	}
-	return b.state.Commit(ctx, "")
+	return b.state.CommitChange(ctx, pando.Change{Patch: map[string]string{
+		"access.log": strings.Join(lines, "\n") + "\n",
+		"requests":   strconv.Itoa(len(lines)),
+	}})
 }
 
 func (b *book) push(ctx context.Context) error {
