@@ -61,7 +61,15 @@ def publish(name, title, unit, rows, *extra):
 
 def us(value):
     """Microseconds for people."""
-    return f"{value / 1000:.3g} ms" if value >= 1000 else f"{value:.3g} µs"
+    for size, unit in ((1e6, "s"), (1e3, "ms"), (1, "µs")):
+        if value >= size:
+            break
+    return f"{value / size:.3g} {unit}"
+
+
+def times(ratio):
+    """A ratio for people, to three digits."""
+    return f"{float(f'{ratio:.3g}'):,g} ×"
 
 
 def four(f):
