@@ -4,6 +4,7 @@ mod build;
 mod chain;
 mod new;
 mod places;
+mod replay;
 mod run;
 mod test;
 mod units;
@@ -24,6 +25,8 @@ pub enum Command {
     Test(test::Test),
     /// Runs functions on a device of this machine.
     Run(Box<run::Run>),
+    /// Plays a capture on a device of this machine.
+    Replay(replay::Replay),
     /// Lists the units of this machine.
     Ls(units::List),
     /// Shows what the units do, again and again.
@@ -44,6 +47,7 @@ impl Command {
             Command::Build(c) => c.run(),
             Command::Test(c) => c.run(),
             Command::Run(c) => c.run(),
+            Command::Replay(c) => c.run(),
             Command::Ls(c) => c.run(),
             Command::Top(c) => c.run(),
             Command::Logs(c) => c.run(),
