@@ -27,11 +27,11 @@ static START: extern "C" fn() = start;
 
 extern "C" fn start() {
     unsafe {
-        let text = libc::getenv(config::VARIABLE.as_ptr());
-        if text.is_null() {
+        let raw = libc::getenv(config::VARIABLE.as_ptr());
+        if raw.is_null() || *raw as u8 == b'-' {
             return;
         }
-        let Ok(text) = core::ffi::CStr::from_ptr(text).to_str() else { return };
+        let Ok(text) = core::ffi::CStr::from_ptr(raw).to_str() else { return };
         let Some(config) = config::parse(text) else {
             sys::die(format_args!("PANDO_MEM was not written by this release's pando-mem: start the program with `pando-mem run`"));
         };
@@ -39,8 +39,9 @@ extern "C" fn start() {
         if libc::stat(c"/proc/self/exe".as_ptr(), &mut exe) != 0 || (exe.st_dev, exe.st_ino) != config.exe {
             return;
         }
-        // What this program starts in turn is on its own.
-        libc::unsetenv(config::VARIABLE.as_ptr());
+        // What this program starts in turn is on its own. Overwritten, not removed: programs that write their title over
+        // the environment count on its being in one piece.
+        core::ptr::write_bytes(raw, b'-', libc::strlen(raw));
         if config.sigbus {
             handler::install(wrap::signal::real_sigaction());
         }
