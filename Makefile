@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help build programs demo demo-mem test soak lint generate clean
+.PHONY: help build programs demo demo-fn demo-mem test soak lint generate clean
 GO_BUILD := CGO_ENABLED=0 go build -trimpath -ldflags "-s -w"
 
 help: ## list the targets
@@ -23,6 +23,9 @@ demo: programs ## a website scales itself under a ramp of real HTTP, in a lab on
 demo-mem: ## a Redis with four times its memory beside zram and swap, live; writes demo-mem.html (needs cargo)
 	@deploy/deps test
 	@farmem/demo
+
+demo-fn: build ## a capture through a policer and an IDS; the unit is killed and the bill is right: make demo-fn CAPTURE=FILE [RULES=FILE]
+	@CAPTURE="$(CAPTURE)" RULES="$(RULES)" deploy/demo-fn
 
 generate: ## make again what is generated and committed (needs clang)
 	go generate ./...
