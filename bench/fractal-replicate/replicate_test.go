@@ -78,13 +78,37 @@ func TestReplicate(t *testing.T) {
 	plain := b.Deploy(fmt.Sprintf(spec, "plain", ""))
 	warm := b.Deploy(fmt.Sprintf(spec, "warm", ", warm: 1"))
 	for round := range rounds {
+		b.rest()
 		b.put(round)
 		b.add(round, bare, b.bare(round, program))
+		b.rest()
 		b.round(round, plain, cold)
+		b.rest()
 		b.round(round, warm, woken)
 	}
 	b.out.Flush()
 	b.publish()
+}
+
+// pool is how many sandboxes Pando keeps ready.
+const pool = 3
+
+// rest waits until the work behind the last round is done: the pool is full again and the machine has nothing to run.
+func (b *bench) rest() {
+	b.Await("the pool to be full", func() (string, bool) {
+		found, _ := filepath.Glob(b.Path(b.Host(), "/run/pando/sandbox/*/slot.json"))
+		free := 0
+		for _, file := range found {
+			var slot struct{ Instance pando.InstanceID }
+			if text, err := os.ReadFile(file); err == nil && json.Unmarshal(text, &slot) == nil && slot.Instance == "" {
+				free++
+			}
+		}
+		return fmt.Sprint(free), free == pool
+	})
+	if err := pando.Sleep(b.Context(), pando.WallClock{}, 100*time.Millisecond); err != nil {
+		b.Fatal(err)
+	}
 }
 
 // put is one durable write of the size of an intent.
