@@ -53,10 +53,11 @@ type Agent struct {
 	world    *pando.World
 	fence    pando.Fence
 	runners  map[pando.InstanceID]*runner
-	found    map[pando.InstanceID]pando.Sandbox // of a former agent, not yet matched with a record
-	merges   map[pando.ServiceKey]turn          // into main, one at a time
-	applied  pando.StoreRevision                // everything up to here is steered
-	changed  chan struct{}                      // closed and replaced at every change of the world
+	found    map[pando.InstanceID]pando.Sandbox       // of a former agent, not yet matched with a record
+	merges   map[pando.ServiceKey]turn                // into main, one at a time
+	steered  map[pando.ServiceKey]pando.SteeringTable // the newest table of each service
+	applied  pando.StoreRevision                      // everything up to here is steered
+	changed  chan struct{}                            // closed and replaced at every change of the world
 	sweep    pando.SweepReport
 	swept    time.Time
 	sweeping turn
@@ -69,7 +70,7 @@ func New(c Config) *Agent {
 	c.TrimEvery, c.Keep = cmp.Or(c.TrimEvery, trimWait), cmp.Or(c.Keep, state.DefaultKeep)
 	return &Agent{
 		Config: c, world: pando.NewWorld(), runners: map[pando.InstanceID]*runner{},
-		found: map[pando.InstanceID]pando.Sandbox{}, merges: map[pando.ServiceKey]turn{},
+		found: map[pando.InstanceID]pando.Sandbox{}, merges: map[pando.ServiceKey]turn{}, steered: map[pando.ServiceKey]pando.SteeringTable{},
 		changed: make(chan struct{}), sweeping: newTurn(),
 	}
 }

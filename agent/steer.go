@@ -1,8 +1,11 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
+	"reflect"
+	"slices"
 	"time"
 
 	"pando.run/pando"
@@ -16,6 +19,7 @@ func (a *Agent) publish(s pando.ServiceKey) {
 			a.Log.Error("withdraw a service from steering", "service", s, "error", err)
 		}
 		delete(a.merges, s)
+		delete(a.steered, s)
 		return
 	}
 	spec, ok := a.world.SpecOf(s, svc.V.Target)
@@ -34,9 +38,16 @@ func (a *Agent) publish(s pando.ServiceKey) {
 		}
 		t.Endpoints = append(t.Endpoints, e)
 	}
+	slices.SortFunc(t.Endpoints, func(x, y pando.Endpoint) int { return cmp.Compare(x.Instance, y.Instance) })
+	if was, ok := a.steered[s]; ok && reflect.DeepEqual(was, t) {
+		return // most commits about a service change nothing here, and shares take a while to compute
+	}
 	if err := a.Steering.Publish(a.ctx, t); err != nil {
 		a.Log.Error("publish a steering table", "service", s, "error", err)
+		delete(a.steered, s)
+		return
 	}
+	a.steered[s] = t
 }
 
 // forgetStrangers withdraws what a former agent steered and nobody wants any more. The caller holds the lock.
