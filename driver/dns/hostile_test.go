@@ -123,11 +123,17 @@ func TestADeadUpstreamHoldsUpNobody(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	begin := time.Now()
-	if m := ask(t, s, "udp", "web.pando.", dns.TypeA); len(m.Answer) != 1 {
-		t.Errorf("%s", m)
-	}
-	if took := time.Since(begin); took >= upstreamWaitMax {
-		t.Errorf("an answer about a service took %s", took)
+	// The flood may have filled the server's socket, so a question is asked again as resolvers do.
+	m := new(dns.Msg)
+	m.SetQuestion("web.pando.", dns.TypeA)
+	asker := dns.Client{Timeout: upstreamWaitMax / 10}
+	for begin := time.Now(); ; {
+		answer, _, err := asker.Exchange(m, s.Addr())
+		if err == nil && len(answer.Answer) == 1 {
+			return
+		}
+		if time.Since(begin) >= upstreamWaitMax {
+			t.Fatalf("no answer about a service within %s: %v %s", upstreamWaitMax, err, answer)
+		}
 	}
 }
