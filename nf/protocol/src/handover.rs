@@ -19,8 +19,8 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
+use crate::held::{Asked, Held, Role, Waiting};
 use crate::message::{Message, Snapshot};
-use crate::seen::Seen;
 use crate::{FlowKey, Header, NO_UNIT, UnitId};
 
 /// Times of the protocol, in nanoseconds.
@@ -92,55 +92,13 @@ pub struct Counts {
     pub unchanged: u64,
 }
 
-struct Waiting {
-    want: u64,
-    since_ns: u64,
-    retry_at_ns: u64,
-    searching: bool,
-    /// The best state that was found, and its clock.
-    best: Option<(u64, Snapshot)>,
-}
-
-struct Asked {
-    by: UnitId,
-    epoch: u32,
-    want: u64,
-    until_ns: u64,
-}
-
-enum Role {
-    Owner,
-    Replica {
-        clock: u64,
-        holes: u32,
-        state: Snapshot,
-    },
-    Waiting(Waiting),
-    /// With what it handed over (epoch, clock, state), should the answer have been lost.
-    Fenced(Option<(u32, u64, Snapshot)>),
-}
-
-struct Flow {
-    role: Role,
-    epoch: u32,
-    seen: Seen,
-    last_ns: u64,
-    replicas: u64,
-    /// Clock of the last packet that changed the state.
-    changed: u64,
-    /// Clock and targets of the last push.
-    pushed: Option<(u64, u64)>,
-    push_is_due: bool,
-    asked: Vec<Asked>,
-}
-
 /// The protocol's state machine in one unit.
 pub struct Handover {
     unit: UnitId,
     /// Bit per unit of the group.
     group: u64,
     timing: Timing,
-    flows: HashMap<FlowKey, Flow>,
+    flows: HashMap<FlowKey, Held>,
     timers: BinaryHeap<Reverse<(u64, FlowKey)>>,
     /// What is to be done; whoever reads it empties it.
     pub effects: Vec<Effect>,
@@ -168,7 +126,7 @@ impl Handover {
     pub fn arrive(&mut self, now_ns: u64, key: &FlowKey, header: &Header, states: &mut impl States) -> Admission {
         let before = header.clock_before_epoch();
         if !self.flows.contains_key(key) {
-            let mut flow = Flow::new(header.epoch, before, now_ns);
+            let mut flow = Held::new(header.epoch, before, now_ns);
             if header.previous != NO_UNIT {
                 flow.role = Role::Fenced(None);
             }
@@ -277,7 +235,7 @@ impl Handover {
     ) {
         let Some(flow) = self.flows.get_mut(&key) else {
             if let Ok(state) = state {
-                let mut flow = Flow::new(epoch, clock, now_ns);
+                let mut flow = Held::new(epoch, clock, now_ns);
                 flow.role = Role::Replica { clock, holes, state };
                 self.flows.insert(key, flow);
             }
@@ -508,37 +466,5 @@ impl Handover {
     /// Forgets the flows that were silent since `before_ns`, except those that wait.
     pub fn sweep(&mut self, before_ns: u64) {
         self.flows.retain(|_, flow| flow.last_ns >= before_ns || matches!(flow.role, Role::Waiting(_)));
-    }
-}
-
-impl Flow {
-    fn new(epoch: u32, clock: u64, now_ns: u64) -> Flow {
-        Flow {
-            role: Role::Owner,
-            epoch,
-            seen: Seen::all_up_to(clock),
-            last_ns: now_ns,
-            replicas: 0,
-            changed: clock,
-            pushed: None,
-            push_is_due: false,
-            asked: Vec::new(),
-        }
-    }
-
-    /// Takes the flow over from another unit.
-    fn own(&mut self, epoch: u32, clock: u64) {
-        self.role = Role::Owner;
-        self.epoch = epoch;
-        self.seen = Seen::all_up_to(clock);
-        self.changed = clock;
-        self.pushed = None;
-        self.push_is_due = false;
-    }
-}
-
-impl Waiting {
-    fn better(&self, clock: u64) -> bool {
-        clock <= self.want && self.best.as_ref().is_none_or(|(best, _)| clock > *best)
     }
 }

@@ -1,7 +1,7 @@
 //! How the units of a function hand the state of flows to each other (SNF §5).
 //!
 //! Everything here is pure: no clock, no socket, no randomness. Time comes in as nanoseconds of one monotonic clock,
-//! what is to be sent goes out as a value. The unit (`pando-unit`) and the simulator run the same code.
+//! what is to be sent goes out as a value, so that a unit and a simulator can run the same code.
 //!
 //! A flow's state is *owned* by one unit at a time. The steering program numbers the packets of a flow (its logical
 //! *clock*) and its assignments (its *epoch*); both travel in the [`Header`] in front of each packet.
@@ -9,6 +9,7 @@
 pub mod flow;
 pub mod handover;
 pub mod header;
+mod held;
 pub mod message;
 mod seen;
 

@@ -1,0 +1,79 @@
+//! What a unit holds of one flow: its role, what it has seen, and who waits for it.
+
+use crate::UnitId;
+use crate::message::Snapshot;
+use crate::seen::Seen;
+
+pub(crate) struct Waiting {
+    pub(crate) want: u64,
+    pub(crate) since_ns: u64,
+    pub(crate) retry_at_ns: u64,
+    pub(crate) searching: bool,
+    /// The best state that was found, and its clock.
+    pub(crate) best: Option<(u64, Snapshot)>,
+}
+
+pub(crate) struct Asked {
+    pub(crate) by: UnitId,
+    pub(crate) epoch: u32,
+    pub(crate) want: u64,
+    pub(crate) until_ns: u64,
+}
+
+pub(crate) enum Role {
+    Owner,
+    Replica {
+        clock: u64,
+        holes: u32,
+        state: Snapshot,
+    },
+    Waiting(Waiting),
+    /// With what it handed over (epoch, clock, state), should the answer have been lost.
+    Fenced(Option<(u32, u64, Snapshot)>),
+}
+
+pub(crate) struct Held {
+    pub(crate) role: Role,
+    pub(crate) epoch: u32,
+    pub(crate) seen: Seen,
+    pub(crate) last_ns: u64,
+    pub(crate) replicas: u64,
+    /// Clock of the last packet that changed the state.
+    pub(crate) changed: u64,
+    /// Clock and targets of the last push.
+    pub(crate) pushed: Option<(u64, u64)>,
+    pub(crate) push_is_due: bool,
+    pub(crate) asked: Vec<Asked>,
+}
+
+impl Held {
+    pub(crate) fn new(epoch: u32, clock: u64, now_ns: u64) -> Held {
+        Held {
+            role: Role::Owner,
+            epoch,
+            seen: Seen::all_up_to(clock),
+            last_ns: now_ns,
+            replicas: 0,
+            changed: clock,
+            pushed: None,
+            push_is_due: false,
+            asked: Vec::new(),
+        }
+    }
+
+    /// Takes the flow over from another unit.
+    pub(crate) fn own(&mut self, epoch: u32, clock: u64) {
+        self.role = Role::Owner;
+        self.epoch = epoch;
+        self.seen = Seen::all_up_to(clock);
+        self.changed = clock;
+        self.pushed = None;
+        self.push_is_due = false;
+    }
+}
+
+impl Waiting {
+    pub(crate) fn better(&self, clock: u64) -> bool {
+        clock <= self.want && self.best.as_ref().is_none_or(|(best, _)| clock > *best)
+    }
+}
