@@ -28,6 +28,9 @@ impl Default for Limits {
     }
 }
 
+/// Address space of an instance: all that 32 bits can name, so that the processor's page tables check every access and the
+/// compiled code checks none. Only what the function uses of it, up to [`Limits::memory_bytes`], is memory.
+const ADDRESSABLE_BYTES: u64 = 4 << 30;
 /// Fuel for `_initialize`, `pando_describe` and `pando_configure`.
 const START_FUEL: u64 = 20_000_000_000;
 /// A call that outlives this many ticks of the engine's clock ends, whatever its fuel.
@@ -127,7 +130,7 @@ impl Runtime {
         let mut config = Config::new();
         config
             .allocation_strategy(InstanceAllocationStrategy::Pooling(pool))
-            .memory_reservation(limits.memory_bytes as u64)
+            .memory_reservation(ADDRESSABLE_BYTES)
             .consume_fuel(true)
             .epoch_interruption(true)
             .max_wasm_stack(256 << 10);

@@ -158,7 +158,8 @@ fn hex_bytes(text: &[u8]) -> Result<Vec<u8>, String> {
     digits.chunks(2).map(|p| pair(p).ok_or_else(|| format!("{:?} is not hexadecimal", String::from_utf8_lossy(text)))).collect()
 }
 
-const NONE: u32 = u32::MAX;
+/// In an entry of a row: the next node has no row, or it has output.
+const SLOW: u32 = 1 << 31;
 /// Nodes nearest to the root have a full row each: most bytes of real traffic are spent there.
 const ROWS_MAX: usize = 4096;
 /// Next nodes have 24 bits beside their byte.
@@ -172,7 +173,7 @@ struct Node {
 
 /// Both automata of some patterns, as the IDS takes them for its configuration.
 pub fn compile(patterns: &[Pattern]) -> Result<Vec<u8>, String> {
-    let mut words = vec![u32::from_le_bytes(*b"PIDS"), 1];
+    let mut words = vec![u32::from_le_bytes(*b"PIDS"), 2];
     let mut bodies = Vec::new();
     for nocase in [false, true] {
         let body = automaton(patterns.iter().filter(|p| p.nocase == nocase))?;
@@ -270,18 +271,18 @@ fn walk(nodes: &[Node], rows: &[[u32; 256]], mut at: u32, byte: u8) -> u32 {
 fn flatten(nodes: &[Node], rows: &[[u32; 256]]) -> Body {
     let (mut records, mut edges, mut outputs) = (Vec::new(), Vec::new(), Vec::<u32>::new());
     for (at, node) in nodes.iter().enumerate() {
-        let dense = at < rows.len();
-        let (row, first) = (if dense { at as u32 } else { NONE }, edges.len() as u32);
-        if !dense {
+        let first = edges.len() as u32;
+        if at >= rows.len() {
             edges.extend(node.children.iter().map(|(&byte, &child)| u32::from(byte) << 24 | child));
         }
         let output = outputs.len() as u32;
         outputs.extend(&node.sids);
-        records.extend([row, first, edges.len() as u32 - first, node.fail, output, node.sids.len() as u32]);
+        records.extend([first, edges.len() as u32 - first, node.fail, output, node.sids.len() as u32]);
     }
     let sizes = [nodes.len() as u32, rows.len() as u32, edges.len() as u32, outputs.len() as u32];
+    let slow = |next: u32| next as usize >= rows.len() || !nodes[next as usize].sids.is_empty();
     let mut words = records;
-    words.extend(rows.iter().flatten());
+    words.extend(rows.iter().flatten().map(|&next| if slow(next) { next | SLOW } else { next }));
     words.extend(edges);
     words.extend(outputs);
     Body { sizes, words }
