@@ -171,7 +171,7 @@ func (a *Agent) merge(ctx context.Context, s pando.ServiceKey, b *state.Branch) 
 			return result, err
 		}
 		pando.Failpoint("merge swapped")
-		if err := b.Pushed(ctx, to); err != nil {
+		if err := b.Pushed(to); err != nil {
 			return result, err
 		}
 		pando.Failpoint("merge noted")

@@ -20,6 +20,7 @@ func (a *Agent) trimStates(ctx context.Context) {
 		if !ok || merges == last {
 			continue
 		}
+		a.settle(ctx)
 		done, err := state.Trim(ctx, a.Objects, known, a.Keep, a.Clock.Now())
 		if err != nil {
 			if !errors.Is(err, context.Canceled) {
@@ -29,6 +30,23 @@ func (a *Agent) trimStates(ctx context.Context) {
 		}
 		last = merges
 		a.Log.Info("states trimmed", "objects", done.Objects, "branches", done.Branches)
+	}
+}
+
+// settle notes where the branches of this host's instances are: an instance that pushed and writes no more holds no history.
+func (a *Agent) settle(ctx context.Context) {
+	a.mu.Lock()
+	var branches []*state.Branch
+	for _, r := range a.runners {
+		if r.branch != nil {
+			branches = append(branches, r.branch)
+		}
+	}
+	a.mu.Unlock()
+	for _, b := range branches {
+		if err := b.Settle(ctx); err != nil && ctx.Err() == nil {
+			a.Log.Warn("where a branch is could not be noted; its history stays until it is", "error", err)
+		}
 	}
 }
 

@@ -16,12 +16,12 @@ type Branch struct {
 	repo     *Repo
 	instance pando.InstanceID
 
-	mu      sync.Mutex
-	head    pando.ObjectID
-	base    pando.ObjectID // the newest commit of main that head contains
-	since   pando.ObjectID // the commit of main at which the branch began anew: no merge ever looks behind it
-	offered pando.ObjectID // the head that the last merge took into main
-	unsure  bool           // main may contain commits of ours that are newer than base
+	mu sync.Mutex
+	place
+	stored  pando.ObjectID            // the head as the store has it
+	owed    map[string]pando.ObjectID // refs that the next write carries: what Pushed noted
+	offered pando.ObjectID            // the head that the last merge took into main
+	unsure  bool                      // main may contain commits of ours that are newer than base
 	pending map[string]*change
 }
 
@@ -292,7 +292,7 @@ func (r *Repo) apply(w *work, folder pando.ObjectID, at string, changes map[stri
 		}
 		edits = append(edits, d)
 	}
-	return w.put(pando.TreeObject, t.edit(edits).encode()), nil
+	return w.put(pando.TreeObject, t.edit(edits)), nil
 }
 
 func (r *Repo) applyOne(w *work, p string, old entry, c *change) (entry, error) {

@@ -204,7 +204,7 @@ func (h *history) push(id pando.InstanceID, swap, noted bool) error {
 	if !noted {
 		return nil
 	}
-	return h.branches[id].Pushed(h.ctx, to)
+	return h.branches[id].Pushed(to)
 }
 
 func (h *history) trim(keep Keep) error {
@@ -296,7 +296,7 @@ func TestACommitDuringAPushIsKept(t *testing.T) {
 		do(b.Patch("hits", []byte("1")))
 		must(b.Commit(ctx, "meanwhile", t0))
 		main = to
-		do(b.Pushed(ctx, to))
+		do(b.Pushed(to))
 	}
 	if merged := must(b.Merged(main)); merged {
 		t.Error("main is said to have a commit that it was not given")
@@ -307,5 +307,37 @@ func TestACommitDuringAPushIsKept(t *testing.T) {
 	}
 	if got := text(r, main, "hits"); got != "4" {
 		t.Errorf("%s hits, want 4", got)
+	}
+}
+
+// A push is one write: the note of it travels with the branch's next one. An agent that dies before that finds the branch
+// where main is, with all that others pushed by then.
+func TestThePushIsNotedByTheNextWrite(t *testing.T) {
+	ctx := t.Context()
+	objects := newMemory()
+	r := Open(objects, web, typed)
+	var main pando.ObjectID
+	a, b := must(r.Born(ctx, "a", main)), must(r.Born(ctx, "b", main))
+	do(a.Patch("hits", []byte("3")))
+	push(a, &main, t0)
+	do(b.Patch("hits", []byte("4")))
+	must(b.Commit(ctx, "", t0))
+	objects.left = 1 // the merge is the one write
+	to, _, err := b.Merge(ctx, main, t0)
+	do(err)
+	main = to
+	do(b.Pushed(main))
+	objects.left = -1
+	for _, b := range []*Branch{b, must(r.Born(ctx, "b", main))} {
+		if b.Head() != main || string(must(b.Get("hits")).Bytes) != "7" {
+			t.Errorf("the branch is at %s with %s hits, want %s with 7", b.Head(), must(b.Get("hits")).Bytes, main)
+		}
+	}
+	do(b.Settle(ctx))
+	if got := objects.refs[r.ref(branchRef, "b")]; got != main {
+		t.Errorf("the settled branch is at %s, want %s", got, main)
+	}
+	if left := must(objects.Refs(r.ref(offerRef, "b/"))); len(left) > 0 {
+		t.Errorf("offers are left: %v", left)
 	}
 }

@@ -10,7 +10,11 @@ import (
 )
 
 // place is where a branch is.
-type place struct{ head, base, since pando.ObjectID }
+type place struct {
+	head  pando.ObjectID
+	base  pando.ObjectID // the newest commit of main that head contains
+	since pando.ObjectID // the commit of main at which the branch began anew: no merge ever looks behind it
+}
 
 // anew is the place of a branch that is one with main.
 func anew(main pando.ObjectID) place { return place{main, main, main} }
@@ -26,20 +30,29 @@ func latest(now time.Time, parents ...time.Time) time.Time {
 	return now
 }
 
-// move writes what was made and moves the branch, durably. Other refs may move in the same step.
-func (b *Branch) move(ctx context.Context, w *work, to place, others ...map[string]pando.ObjectID) error {
+// move writes what was made and moves the branch, durably, with what is owed from before.
+func (b *Branch) move(ctx context.Context, w *work, to place) error {
 	i := string(b.instance)
 	branch := b.repo.ref(branchRef, i)
 	refs := map[string]pando.ObjectID{branch: to.head, b.repo.ref(baseRef, i): to.base, b.repo.ref(sinceRef, i): to.since}
-	for _, o := range others {
-		maps.Copy(refs, o)
-	}
-	err := b.repo.objects.Update(ctx, pando.ObjectsUpdate{Objects: w.save(), Refs: refs, If: map[string]pando.ObjectID{branch: b.head}})
+	maps.Copy(refs, b.owedNow(w))
+	err := b.repo.objects.Update(ctx, pando.ObjectsUpdate{Objects: w.save(), Refs: refs, If: map[string]pando.ObjectID{branch: b.stored}})
 	if err != nil {
 		return fmt.Errorf("move the branch of %s: %w", b.instance, err)
 	}
-	b.head, b.base, b.since = to.head, to.base, to.since
+	b.place, b.stored, b.owed = to, to.head, nil
 	return nil
+}
+
+// owedNow is what the next write of the branch has to carry. Where main is noted goes forward only: another branch may
+// have noted a later one meanwhile.
+func (b *Branch) owedNow(w *work) map[string]pando.ObjectID {
+	main := b.repo.ref(mainRef, mainName)
+	seen, err := b.repo.lookup(main)
+	if later, known := w.isIn(b.owed[main], seen); err == nil && known == nil && later {
+		delete(b.owed, main)
+	}
+	return b.owed
 }
 
 // join merges the branch's head and main.
@@ -121,26 +134,46 @@ func (b *Branch) offers() (map[string]pando.ObjectID, error) {
 
 // Pushed says that main is now at a commit that contains what Merge was given: the branch begins anew from it. A branch
 // that has been committed to since goes on from its own head; its next merge finds what main has of it.
-func (b *Branch) Pushed(ctx context.Context, main pando.ObjectID) error {
+//
+// The note of that is no write of its own: the branch's next one carries it, or Settle. Until then the store has the branch
+// as main contains it, protected by the same refs, and Born finds out.
+func (b *Branch) Pushed(main pando.ObjectID) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.head == main && b.base == main && b.since == main && !b.unsure {
+	if b.place == anew(main) && !b.unsure {
 		return nil
 	}
+	if err := b.owe(main); err != nil {
+		return err
+	}
+	if b.unsure = b.head != b.offered; !b.unsure {
+		b.place = anew(main)
+	}
+	return nil
+}
+
+// owe keeps for the next write that main is at a commit, and that what was offered to it has its answer.
+func (b *Branch) owe(main pando.ObjectID) error {
 	refs, err := b.offers()
 	if err != nil {
 		return fmt.Errorf("withdraw the offers of %s: %w", b.instance, err)
 	}
 	refs[b.repo.ref(mainRef, mainName)] = main
-	to, grown := anew(main), b.head != b.offered
-	if grown {
-		to = place{head: b.head, base: b.base, since: b.since}
+	if b.owed == nil {
+		b.owed = map[string]pando.ObjectID{}
 	}
-	if err := b.move(ctx, b.repo.work(), to, refs); err != nil {
-		return err
-	}
-	b.unsure = grown
+	maps.Copy(b.owed, refs)
 	return nil
+}
+
+// Settle writes what Pushed left to be noted, so that a branch that is not written to holds no old history.
+func (b *Branch) Settle(ctx context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.owed == nil {
+		return nil
+	}
+	return b.move(ctx, b.repo.work(), b.place)
 }
 
 // Pull takes what others pushed into the branch.
@@ -169,20 +202,20 @@ func (b *Branch) Pull(ctx context.Context, main pando.ObjectID, now time.Time) (
 func (b *Branch) Discard(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.repo.discard(ctx, b.instance); err != nil {
+	if err := b.discard(ctx); err != nil {
 		return fmt.Errorf("drop the branch of %s: %w", b.instance, err)
 	}
 	return nil
 }
 
-func (r *Repo) discard(ctx context.Context, i pando.InstanceID) error {
-	b := Branch{repo: r, instance: i}
+func (b *Branch) discard(ctx context.Context) error {
 	refs, err := b.offers()
 	if err != nil {
 		return err
 	}
+	maps.Copy(refs, b.owedNow(b.repo.work()))
 	for _, kind := range []string{branchRef, baseRef, sinceRef} {
-		refs[r.ref(kind, string(i))] = pando.ObjectID{}
+		refs[b.repo.ref(kind, string(b.instance))] = pando.ObjectID{}
 	}
-	return r.objects.Update(ctx, pando.ObjectsUpdate{Refs: refs})
+	return b.repo.objects.Update(ctx, pando.ObjectsUpdate{Refs: refs})
 }

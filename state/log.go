@@ -155,5 +155,5 @@ func (w *work) graft(folder pando.ObjectID, fresh map[int]pando.ObjectID, first,
 		}
 		edits = append(edits, edit{name, []entry{e}})
 	}
-	return w.put(pando.TreeObject, t.edit(edits).encode()), nil
+	return w.put(pando.TreeObject, t.edit(edits)), nil
 }

@@ -36,17 +36,25 @@ func (m *merge) folders(at string, base, ours, theirs pando.ObjectID) (pando.Obj
 		m.result.Taken++
 		return theirs, nil
 	}
-	var trees [3]tree
-	for n, id := range []pando.ObjectID{base, ours, theirs} {
-		t, err := m.tree(id)
-		if err != nil {
-			return ours, err
-		}
-		trees[n] = t
+	before, err := m.folder(base)
+	if err != nil {
+		return ours, err
 	}
-	var edits []edit
-	for _, c := range changes(trees[0], trees[2]) {
-		o, _ := trees[1].find(c.name)
+	after, err := m.folder(theirs)
+	if err != nil {
+		return ours, err
+	}
+	their, err := changes(read(before), read(after))
+	if err != nil {
+		return ours, err
+	}
+	into, err := m.tree(ours)
+	if err != nil {
+		return ours, err
+	}
+	edits := make([]edit, 0, len(their))
+	for _, c := range their {
+		o, _ := into.find(c.name)
 		if c.theirs.id.IsZero() && o.id.IsZero() {
 			continue // deleted on both sides
 		}
@@ -56,11 +64,11 @@ func (m *merge) folders(at string, base, ours, theirs pando.ObjectID) (pando.Obj
 		}
 		edits = append(edits, edit{c.name, now})
 	}
-	out := trees[1].edit(edits)
+	out := into.edit(edits)
 	if len(out) == 0 && at != "" {
 		return pando.ObjectID{}, nil
 	}
-	return m.put(pando.TreeObject, out.encode()), nil
+	return m.put(pando.TreeObject, out), nil
 }
 
 // changed is a name that one side changed: what it stood for and what it stands for, zero for nothing.
@@ -71,8 +79,7 @@ type changed struct {
 
 // changes are the names that theirs changed. Being equal to ours is no reason to leave one out: two counters that both
 // went from 1 to 2 have counted two.
-func changes(b, t tree) []changed {
-	var out []changed
+func changes(base, theirs lines) (out []changed, err error) {
 	kinds := map[string]int{} // of names that changed their kind: two entries with one name, not beside each other
 	add := func(c changed) {
 		if n, ok := kinds[c.name]; ok {
@@ -84,33 +91,44 @@ func changes(b, t tree) []changed {
 		}
 		out = append(out, c)
 	}
-	for len(b) > 0 || len(t) > 0 {
-		switch order := first(b, t); {
-		case order < 0:
-			add(changed{name: b[0].name, base: b[0]})
-			b = b[1:]
-		case order > 0:
-			add(changed{name: t[0].name, theirs: t[0]})
-			t = t[1:]
-		default:
-			if b[0].id != t[0].id {
-				add(changed{name: b[0].name, base: b[0], theirs: t[0]})
-			}
-			b, t = b[1:], t[1:]
+	var b, t entry // the next of each; none has no name
+	next := func(e *entry, of *lines) {
+		*e = entry{}
+		if *of != "" && err == nil {
+			*e, *of, err = of.first()
 		}
 	}
-	return out
+	next(&b, &base)
+	next(&t, &theirs)
+	for err == nil && (b.name != "" || t.name != "") {
+		order := first(b, t)
+		switch {
+		case order < 0:
+			add(changed{name: b.name, base: b})
+		case order > 0:
+			add(changed{name: t.name, theirs: t})
+		case b.id != t.id:
+			add(changed{name: b.name, base: b, theirs: t})
+		}
+		if order <= 0 {
+			next(&b, &base)
+		}
+		if order >= 0 {
+			next(&t, &theirs)
+		}
+	}
+	return out, err
 }
 
-// first says which of two trees has the next entry: negative the one, positive the other, zero both.
-func first(a, b tree) int {
+// first says which of two entries comes first: negative the one, positive the other, zero both.
+func first(a, b entry) int {
 	switch {
-	case len(a) == 0:
+	case a.name == "":
 		return 1
-	case len(b) == 0:
+	case b.name == "":
 		return -1
 	}
-	return compare(a[0], b[0])
+	return compare(a, b)
 }
 
 // entries merges what one name stands for; the result is usually one entry, two when both versions are kept.

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unsafe"
 
 	"pando.run/pando"
 )
@@ -43,6 +44,9 @@ type tree []entry
 
 // compare is git's order of two entries.
 func compare(a, b entry) int {
+	if a.tree == b.tree && a.name == b.name {
+		return 0
+	}
 	n := min(len(a.name), len(b.name))
 	if c := strings.Compare(a.name[:n], b.name[:n]); c != 0 {
 		return c
@@ -61,45 +65,53 @@ func (e entry) after(n int) byte {
 	return 0
 }
 
-func (t tree) encode() []byte {
-	size := 0
-	for _, e := range t {
-		size += len(modeFile) + 2 + len(e.name) + len(e.id)
+// add appends a line to a tree's body.
+func (e entry) add(b []byte) []byte {
+	mode := modeFile
+	if e.tree {
+		mode = modeTree
 	}
-	b := make([]byte, 0, size)
-	for _, e := range t {
-		mode := modeFile
-		if e.tree {
-			mode = modeTree
-		}
-		b = append(append(append(append(b, mode...), ' '), e.name...), 0)
-		b = append(b, e.id[:]...)
-	}
-	return b
+	b = append(append(append(append(b, mode...), ' '), e.name...), 0)
+	return append(b, e.id[:]...)
 }
 
-func decodeTree(b []byte) (tree, error) {
-	bad := fmt.Errorf("%w: a tree that is not one of ours", pando.ErrInvalid)
-	const hash = len(pando.ObjectID{})
-	t := make(tree, 0, len(b)/(len(modeFile)+hash+8))
-	for rest := string(b); rest != ""; { // the names are parts of one string
+// lines is the body of a tree of which the first entries are read already.
+type lines string
+
+// read looks at a body, which nobody changes: the names of its entries are parts of it.
+func read(body []byte) lines { return lines(unsafe.String(unsafe.SliceData(body), len(body))) }
+
+var errTree = fmt.Errorf("%w: a tree that is not one of ours", pando.ErrInvalid)
+
+// first is the first entry, and what follows it. The body must not be empty.
+func (l lines) first() (e entry, after lines, err error) {
+	head := len(modeFile) + 1
+	if strings.HasPrefix(string(l), modeTree+" ") {
+		head, e.tree = len(modeTree)+1, true
+	} else if !strings.HasPrefix(string(l), modeFile+" ") {
+		return e, l, errTree
+	}
+	name := strings.IndexByte(string(l[head:]), 0)
+	end := head + name + 1 + len(e.id)
+	if name < 1 || len(l) < end {
+		return e, l, errTree
+	}
+	e.name = string(l[head : head+name])
+	copy(e.id[:], l[head+name+1:])
+	return e, l[end:], nil
+}
+
+func decodeTree(b []byte) (t tree, err error) {
+	t = make(tree, 0, len(b)/(len(modeFile)+len(pando.ObjectID{})+8))
+	for rest := read(b); rest != ""; {
 		var e entry
-		after, file := strings.CutPrefix(rest, modeFile+" ")
-		if !file {
-			if after, e.tree = strings.CutPrefix(rest, modeTree+" "); !e.tree {
-				return nil, bad
-			}
+		if e, rest, err = rest.first(); err != nil {
+			return nil, err
 		}
-		end := strings.IndexByte(after, 0)
-		if end < 1 || len(after) < end+1+hash {
-			return nil, bad
-		}
-		e.name = after[:end]
-		copy(e.id[:], after[end+1:])
 		if len(t) > 0 && compare(t[len(t)-1], e) >= 0 {
-			return nil, bad
+			return nil, errTree
 		}
-		t, rest = append(t, e), after[end+1+hash:]
+		t = append(t, e)
 	}
 	return t, nil
 }
@@ -120,16 +132,9 @@ type edit struct {
 	now  []entry
 }
 
-// edit returns a tree with names replaced. A name that is edited itself is not changed by its neighbour.
-func (t tree) edit(edits []edit) tree {
-	slices.SortFunc(edits, func(a, b edit) int { return strings.Compare(a.name, b.name) })
-	edited := make(map[string]entry, len(edits))
-	for _, d := range edits {
-		edited[d.name] = entry{}
-		for _, e := range d.now {
-			edited[e.name] = e
-		}
-	}
+// edit returns the body of a tree with names replaced. A name that is edited itself is not changed by its neighbour.
+func (t tree) edit(edits []edit) []byte {
+	edited := replacements(edits)
 	news := make(tree, 0, len(edited))
 	for _, e := range edited {
 		if !e.id.IsZero() {
@@ -137,22 +142,59 @@ func (t tree) edit(edits []edit) tree {
 		}
 	}
 	slices.SortFunc(news, compare)
-	out := make(tree, 0, len(t)+len(news))
-	for n, e := range t {
-		if len(edited) == 0 && len(news) == 0 {
-			return append(out, t[n:]...)
-		}
+	out := make([]byte, 0, t.size()+news.size())
+	next := 0 // of edited: the first that is not before the files seen so far
+	for _, e := range t {
 		for len(news) > 0 && compare(news[0], e) < 0 {
-			out, news = append(out, news[0]), news[1:]
+			out, news = news[0].add(out), news[1:]
 		}
-		if _, ok := edited[e.name]; ok {
-			delete(edited, e.name)
+		at := next
+		if e.tree { // sorts as if it ended in '/', not among the plain names
+			at, _ = slices.BinarySearchFunc(edited, e, byName)
 		} else {
-			out = append(out, e)
+			for at < len(edited) && edited[at].name < e.name {
+				at++
+			}
+			next = at
+		}
+		if at == len(edited) || edited[at].name != e.name {
+			out = e.add(out)
 		}
 	}
-	return append(out, news...)
+	for _, e := range news {
+		out = e.add(out)
+	}
+	return out
 }
+
+// size bounds the length of a tree's body.
+func (t tree) size() (n int) {
+	for _, e := range t {
+		n += len(modeFile) + 2 + len(e.name) + len(e.id)
+	}
+	return n
+}
+
+// replacements are the names that edits touch, sorted as plain names, each with what stands for it from now on; a zero id
+// for nothing.
+func replacements(edits []edit) []entry {
+	slices.SortFunc(edits, func(a, b edit) int { return strings.Compare(a.name, b.name) })
+	all := make([]entry, 0, len(edits)+len(edits)/2)
+	for _, d := range edits {
+		all = append(all, entry{name: d.name})
+		all = append(all, d.now...)
+	}
+	slices.SortStableFunc(all, byName)
+	last := all[:0]
+	for n, e := range all {
+		if n+1 == len(all) || all[n+1].name != e.name {
+			last = append(last, e)
+		}
+	}
+	return last
+}
+
+func byName(a, b entry) int { return strings.Compare(a.name, b.name) }
 
 // commit is one state of a whole tree, with where it came from.
 type commit struct {

@@ -51,26 +51,25 @@ func (r *Repo) lookup(ref string) (pando.ObjectID, error) {
 	return id, err
 }
 
-// Born returns the branch of an instance: a new one from main, or the one that a former agent left.
+// Born returns the branch of an instance: a new one from main, or the one that a former agent left. That one goes on from
+// main, too, if main contains it: its push came through, and only the note of it was not written.
 func (r *Repo) Born(ctx context.Context, i pando.InstanceID, main pando.ObjectID) (*Branch, error) {
 	b := &Branch{repo: r, instance: i, pending: map[string]*change{}}
-	head, err := r.lookup(r.ref(branchRef, string(i)))
-	if err != nil {
-		return nil, fmt.Errorf("open the branch of %s: %w", i, err)
-	}
-	if !head.IsZero() {
-		base, err := r.lookup(r.ref(baseRef, string(i)))
-		if err != nil {
+	var err error
+	for kind, id := range map[string]*pando.ObjectID{branchRef: &b.head, baseRef: &b.base, sinceRef: &b.since} {
+		if *id, err = r.lookup(r.ref(kind, string(i))); err != nil {
 			return nil, fmt.Errorf("open the branch of %s: %w", i, err)
 		}
-		since, err := r.lookup(r.ref(sinceRef, string(i)))
-		if err != nil {
-			return nil, fmt.Errorf("open the branch of %s: %w", i, err)
-		}
-		b.head, b.base, b.since, b.unsure = head, base, since, true
-		return b, nil
 	}
 	w := r.work()
+	if !b.head.IsZero() {
+		b.stored, b.unsure = b.head, true
+		if pushed, err := w.isIn(b.head, main); err == nil && pushed {
+			b.place, b.unsure = anew(main), false
+			return b, b.owe(main)
+		}
+		return b, nil
+	}
 	if main.IsZero() {
 		main = w.put(pando.CommitObject, commit{tree: w.put(pando.TreeObject, nil), author: "pando", at: time.Unix(0, 0), message: "empty"}.encode(r.service))
 	}

@@ -139,7 +139,7 @@ func (t *trim) bury(ctx context.Context, alive func(pando.InstanceID) bool, done
 			return err
 		}
 		if merged {
-			if err := r.discard(ctx, i); err != nil {
+			if err := (&Branch{repo: r, instance: i}).discard(ctx); err != nil {
 				return err
 			}
 			done.Branches++

@@ -48,14 +48,19 @@ func (w *work) blob(id pando.ObjectID) ([]byte, error) { return w.get(pando.Blob
 
 // tree reads a folder; the zero id is the empty one.
 func (w *work) tree(id pando.ObjectID) (tree, error) {
-	if id.IsZero() {
-		return nil, nil
-	}
-	b, err := w.get(pando.TreeObject, id)
+	b, err := w.folder(id)
 	if err != nil {
 		return nil, err
 	}
 	return decodeTree(b)
+}
+
+// folder is the body of a tree.
+func (w *work) folder(id pando.ObjectID) ([]byte, error) {
+	if id.IsZero() {
+		return nil, nil
+	}
+	return w.get(pando.TreeObject, id)
 }
 
 func (w *work) commit(id pando.ObjectID) (commit, error) {

@@ -126,7 +126,7 @@ func (h *host) merge() (ms, bytes float64) {
 	to, _, err := other.Merge(ctx, h.main, at())
 	h.ok(err)
 	h.main = to
-	h.ok(other.Pushed(ctx, to))
+	h.ok(other.Pushed(to))
 	before, begin := h.wrote(), time.Now()
 	to, result, err := b.Merge(ctx, h.main, at())
 	ms = float64(time.Since(begin)) / float64(time.Millisecond)
@@ -136,7 +136,7 @@ func (h *host) merge() (ms, bytes float64) {
 		h.Fatalf("the merge did %+v", result)
 	}
 	h.main = to
-	h.ok(b.Pushed(ctx, to))
+	h.ok(b.Pushed(to))
 	h.ok(other.Discard(ctx))
 	h.ok(b.Discard(ctx))
 	return ms, bytes

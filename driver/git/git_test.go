@@ -149,7 +149,7 @@ func (s *site) push(b *state.Branch, line string) {
 	s.ok(err)
 	s.main = to
 	s.head.Store(&to)
-	s.ok(b.Pushed(s.t.Context(), to))
+	s.ok(b.Pushed(to))
 }
 
 func (s *site) url() string { return s.server.URL + "/state/web.git" }
