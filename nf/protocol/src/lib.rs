@@ -11,6 +11,7 @@ pub mod handover;
 pub mod header;
 mod held;
 pub mod message;
+pub mod random;
 mod seen;
 
 pub use flow::{Direction, FlowKey};

@@ -26,19 +26,70 @@ fn fold(mut sum: u64) -> u16 {
     sum as u16
 }
 
-/// Whether the transport checksum of an IPv4 frame without VLAN tag is right; `None` when it has none to check.
+/// Where the transport header is, and what precedes it in its checksum, in a frame without VLAN tag whose IPv6 has no
+/// extension headers.
+struct Transport {
+    start: usize,
+    end: usize,
+    protocol: u8,
+    addresses: std::ops::Range<usize>,
+}
+
+impl Transport {
+    fn of(frame: &[u8]) -> Option<Transport> {
+        let be16 = |at: usize| Some(usize::from(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?])));
+        let found = match frame.get(12..15)? {
+            [8, 0, first] if first >> 4 == 4 => {
+                Transport { start: 14 + usize::from(first & 15) * 4, end: 14 + be16(16)?, protocol: *frame.get(23)?, addresses: 26..34 }
+            }
+            [0x86, 0xdd, first] if first >> 4 == 6 => {
+                Transport { start: 54, end: 54 + be16(18)?, protocol: *frame.get(20)?, addresses: 22..54 }
+            }
+            _ => return None,
+        };
+        (found.start <= found.end && found.end <= frame.len() && found.addresses.end <= found.start).then_some(found)
+    }
+
+    fn pseudo_sum(&self, frame: &[u8]) -> u64 {
+        sum_of(&frame[self.addresses.clone()]) + u64::from(self.protocol) + (self.end - self.start) as u64
+    }
+
+    /// Offset of the checksum behind the start of the header.
+    fn field(&self) -> Option<usize> {
+        match self.protocol {
+            6 => Some(16),
+            17 => Some(6),
+            _ => None,
+        }
+    }
+}
+
+/// Fills in the checksums of a TCP or UDP frame that was just made, in the IP header and in the transport header.
+pub fn fill(frame: &mut [u8]) {
+    let Some(transport) = Transport::of(frame) else { return };
+    let Some(offset) = transport.field() else { return };
+    let pseudo = fold(transport.pseudo_sum(frame));
+    frame[transport.start + offset..transport.start + offset + 2].copy_from_slice(&pseudo.to_be_bytes());
+    complete(&mut frame[..transport.end], transport.start, offset);
+    if frame[12..14] == [8, 0] {
+        frame[24..26].fill(0);
+        let sum = !fold(sum_of(&frame[14..transport.start]));
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    }
+}
+
+/// Whether the transport checksum of a frame without VLAN tag is right; `None` when it has none to check.
 pub fn transport_is_right(frame: &[u8]) -> Option<bool> {
-    let ip = frame.get(14..)?;
-    if frame[12..14] != [8, 0] || ip.first()? >> 4 != 4 {
+    let transport = Transport::of(frame)?;
+    let header = &frame[transport.start..transport.end];
+    if transport.field()? == 6 && header.get(6..8)? == [0, 0] {
         return None;
     }
-    let header = usize::from(ip[0] & 15) * 4;
-    let total = usize::from(u16::from_be_bytes([*ip.get(2)?, *ip.get(3)?]));
-    let transport = ip.get(header..total)?;
-    let protocol = ip[9];
-    if protocol == 17 && transport.get(6..8)? == [0, 0] || !matches!(protocol, 6 | 17) {
-        return None;
-    }
-    let pseudo = sum_of(&ip[12..20]) + u64::from(protocol) + transport.len() as u64;
-    Some(fold(pseudo + sum_of(transport)) == 0xffff)
+    Some(fold(transport.pseudo_sum(frame) + sum_of(header)) == 0xffff)
+}
+
+/// Whether the checksum of an IPv4 header is right; `None` for a frame without one.
+pub fn header_is_right(frame: &[u8]) -> Option<bool> {
+    let ip = frame.get(14..).filter(|ip| frame[12..14] == [8, 0] && ip.first().is_some_and(|b| b >> 4 == 4))?;
+    Some(fold(sum_of(ip.get(..usize::from(ip[0] & 15) * 4)?)) == 0xffff)
 }

@@ -9,6 +9,7 @@
 pub mod abi;
 pub mod chain;
 pub mod checksum;
+pub mod copies;
 pub mod executor;
 pub mod flows;
 pub mod latency;
@@ -19,5 +20,7 @@ pub mod packet;
 pub mod pcap;
 pub mod rules;
 pub mod sandbox;
+pub mod stamp;
+pub mod traffic;
 pub mod unit;
 mod wasi;

@@ -26,7 +26,7 @@ pub enum PcapError {
         source: io::Error,
     },
     /// Neither of the two formats.
-    #[error("{0}: neither pcap nor pcapng")]
+    #[error("{0}: neither pcap nor pcapng; `pando fn generate FILE` makes a capture, `tcpdump -w FILE` records one")]
     Format(String),
     /// A link type that has no Ethernet frame to be made of.
     #[error("{path}: link type {linktype} is not supported: Ethernet (1), raw IP (12, 101), null (0) and Linux cooked (113, 276) are")]
@@ -37,7 +37,7 @@ pub enum PcapError {
         linktype: u32,
     },
     /// It ends within a packet, or a length contradicts itself.
-    #[error("{path}: broken after packet {after}")]
+    #[error("{path}: packet {} is cut off or broken; the {after} before it are whole: `tcpdump -r {path} -w whole.pcap` keeps those", after + 1)]
     Broken {
         /// The file.
         path: String,
@@ -179,6 +179,13 @@ fn ethernet(data: &[u8], linktype: u32, path: &str) -> Result<Vec<u8>, PcapError
 
 fn of_ip(packet: &[u8]) -> [u8; 2] {
     if packet.first().is_some_and(|b| b >> 4 == 6) { [0x86, 0xdd] } else { [8, 0] }
+}
+
+/// Writes a whole capture.
+pub fn write(path: &Path, packets: &[Captured]) -> io::Result<()> {
+    let mut writer = Writer::new(io::BufWriter::new(std::fs::File::create(path)?))?;
+    packets.iter().try_for_each(|p| writer.write(p.time_ns, &p.frame))?;
+    writer.finish().map(drop)
 }
 
 /// Writes a pcap of Ethernet frames with nanoseconds.

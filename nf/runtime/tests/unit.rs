@@ -1,8 +1,9 @@
 //! A unit on a veth in a network namespace of its own: real packets, a real kill, and the bill afterwards.
 //! Needs root; without it the test says so and is skipped.
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use pando_unit::packet::Port;
@@ -48,20 +49,13 @@ impl Bench {
     }
 
     fn start(&self) {
-        let module = concat!(env!("CARGO_MANIFEST_DIR"), "/../functions/nat/nat.wasm");
-        let output = self.run(&[
-            "run",
-            module,
-            "--set",
-            "address=203.0.113.7",
-            "--iface",
-            "far",
-            "--name",
-            "n",
-            "--detach",
-            "--ring-frames",
-            "4096",
-        ]);
+        self.start_with("nat", &["--set", "address=203.0.113.7"]);
+    }
+
+    fn start_with(&self, function: &str, settings: &[&str]) {
+        let module = format!("{}/../functions/{function}/{function}.wasm", env!("CARGO_MANIFEST_DIR"));
+        let place = ["--iface", "far", "--name", "n", "--detach", "--ring-frames", "4096"];
+        let output = self.run(&[&["run", &module], settings, &place].concat());
         assert!(output.status.success(), "{output:?}");
     }
 
@@ -118,4 +112,39 @@ fn the_bill_is_right_across_kills() {
     assert_eq!(billed, [500, 500, 500, 0]);
     assert_eq!((&bill["owed"][0]["packets"], &bill["owed"][0]["bytes"]), (&1500.into(), &(1500 * 46).into()));
     assert_eq!(bench.json(&["ls", "-o", "json"])[0]["epoch"], 4);
+}
+
+/// What `generate` makes and `replay` sends in copies comes out at the other end, and `receive` says so.
+#[test]
+fn a_replayed_capture_is_received_whole() {
+    let Some(bench) = bench("replay") else { return };
+    let tool = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_pando-unit")).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
+    };
+    let (capture, written) = (bench.directory.join("in.pcap"), bench.directory.join("out.pcap"));
+    let made = tool(&["generate", capture.to_str().unwrap(), "--flows", "40", "--seconds", "0.2", "-o", "json"]);
+    bench.start_with("policer", &["--set", "rate=1000000000", "--set", "burst=1000000000"]);
+    let mut receive = Command::new(env!("CARGO_BIN_EXE_pando-unit"));
+    receive.args(["receive", "--iface", "near", "--interval-ms", "20", "-o", "json", "--write"]).arg(&written);
+    let mut receive = receive.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines =
+        BufReader::new(receive.stdout.take().unwrap()).lines().map(|l| serde_json::from_str::<serde_json::Value>(&l.unwrap()).unwrap());
+    lines.next(); // it receives
+    let sent = tool(&["replay", capture.to_str().unwrap(), "--iface", "near", "--copies", "3", "--stamp", "-o", "json"]);
+    let expected = 3 * made["packets"].as_u64().unwrap();
+    assert_eq!((&sent["packets"], &sent["not_taken_by_the_device"]), (&expected.into(), &0.into()));
+    let (mut came, deadline) = (0, Instant::now() + Duration::from_secs(20));
+    while came < expected {
+        assert!(Instant::now() < deadline, "{came} of {expected} came");
+        came += lines.next().unwrap()["packets"].as_u64().unwrap();
+    }
+    // SAFETY: the child of this test, which is not reaped.
+    unsafe { libc::kill(receive.id() as i32, libc::SIGTERM) };
+    let last = lines.find(|l| l["last"] == true).unwrap();
+    assert!(receive.wait().unwrap().success());
+    assert_eq!((&last["packets"], &last["others"], &last["losses"]), (&expected.into(), &0.into(), &serde_json::json!([])));
+    assert!(last["latency_ns"][0].as_u64().unwrap() > 0);
+    assert_eq!(pando_unit::pcap::read(&written).unwrap().len() as u64, expected);
 }

@@ -5,6 +5,7 @@
 //! captures is played once per copy, and the load does not depend on the speed.
 
 use crate::capture::Capture;
+use pando_protocol::random::Random;
 use std::collections::HashMap;
 
 /// How captures become a load. Every figure names these.
@@ -42,29 +43,6 @@ pub struct Workload {
     pub packets: Vec<Packet>,
     /// Number of flows.
     pub flows: u32,
-}
-
-/// The random numbers of all of this crate: splitmix64 (Steele, Lea, Flood 2014), the same on every machine.
-#[derive(Clone, Debug)]
-pub struct Random(u64);
-
-impl Random {
-    /// A sequence that depends on the seed alone.
-    pub fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678_9abc_def1)
-    }
-    /// The next 64 bits.
-    pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-    /// A number below `n`, which is not 0.
-    pub fn below(&mut self, n: u64) -> u64 {
-        ((u128::from(self.next_u64()) * u128::from(n)) >> 64) as u64
-    }
 }
 
 /// The bytes of all packets of some captures.

@@ -2,8 +2,10 @@
 
 mod build;
 mod chain;
+mod generate;
 mod new;
 mod places;
+mod receive;
 mod replay;
 mod run;
 mod test;
@@ -12,6 +14,7 @@ mod units;
 use std::process::ExitCode;
 
 use clap::Parser;
+use pando_unit::pcap::PcapError;
 
 /// Network functions: write, build, test and run them.
 #[derive(Parser)]
@@ -27,6 +30,10 @@ pub enum Command {
     Run(Box<run::Run>),
     /// Plays a capture on a device of this machine.
     Replay(replay::Replay),
+    /// Counts what `replay --stamp` sent: how long it took, what is missing.
+    Receive(receive::Receive),
+    /// Makes a capture to test and play.
+    Generate(generate::Generate),
     /// Lists the units of this machine.
     Ls(units::List),
     /// Shows what the units do, again and again.
@@ -48,6 +55,8 @@ impl Command {
             Command::Test(c) => c.run(),
             Command::Run(c) => c.run(),
             Command::Replay(c) => c.run(),
+            Command::Receive(c) => c.run(),
+            Command::Generate(c) => c.run(),
             Command::Ls(c) => c.run(),
             Command::Top(c) => c.run(),
             Command::Logs(c) => c.run(),
@@ -80,6 +89,17 @@ impl Failure {
             Failure::NotFound(_) => 4,
         }
     }
+
+    /// Why a device could not be opened.
+    pub fn of_device(device: &str, e: &std::io::Error) -> Failure {
+        match e.kind() {
+            std::io::ErrorKind::NotFound => Failure::NotFound(e.to_string()),
+            std::io::ErrorKind::PermissionDenied => {
+                Failure::Invalid(format!("{device}: {e}: packet sockets need CAP_NET_RAW; run it as root"))
+            }
+            _ => Failure::Internal(format!("{device}: {e}")),
+        }
+    }
 }
 
 impl From<pando_unit::module::ModuleError> for Failure {
@@ -88,9 +108,12 @@ impl From<pando_unit::module::ModuleError> for Failure {
     }
 }
 
-impl From<pando_unit::pcap::PcapError> for Failure {
-    fn from(e: pando_unit::pcap::PcapError) -> Self {
-        Failure::Invalid(e.to_string())
+impl From<PcapError> for Failure {
+    fn from(e: PcapError) -> Self {
+        match &e {
+            PcapError::Read { source, .. } if source.kind() == std::io::ErrorKind::NotFound => Failure::NotFound(e.to_string()),
+            _ => Failure::Invalid(e.to_string()),
+        }
     }
 }
 

@@ -1,19 +1,23 @@
-//! `pando fn replay`: a capture on a real device, as fast as it was or a multiple of that.
+//! `pando fn replay`: a capture on a real device, as fast as it was or a multiple of that, and several times at once.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use pando_unit::abi::BATCH_PACKETS;
+use pando_unit::copies::Copies;
 use pando_unit::packet::Port;
 use pando_unit::pcap::{self, Captured};
+use pando_unit::stamp::Stamp;
 use serde::Serialize;
 
 use super::{Failure, Format};
 
 /// Arguments.
 #[derive(Args)]
+#[command(after_help = "Example: pando fn replay capture.pcap --iface veth-in --speed 20 --copies 20\n\n\
+A measurement in which the generator itself lost packets or was late says nothing about the receiver; the last line says which it is.")]
 pub struct Replay {
     /// The capture (pcap or pcapng)
     pcap: PathBuf,
@@ -23,6 +27,15 @@ pub struct Replay {
     /// How much faster than it was captured; gaps shrink, so there are fewer flowlets
     #[arg(long, default_value_t = 1.0)]
     speed: f64,
+    /// How often it is played at once, each with other addresses, so that it has flows of its own
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    copies: u32,
+    /// Milliseconds from the begin of a copy to that of the next; without it, copies begin evenly over the capture's length
+    #[arg(long)]
+    stagger_ms: Option<f64>,
+    /// Put number and time of sending behind each packet, for `pando fn receive`
+    #[arg(long)]
+    stamp: bool,
     /// How to print the result
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
@@ -33,58 +46,140 @@ pub struct Replay {
 struct Report {
     capture: String,
     speed: f64,
+    copies: u32,
+    stagger_ms: f64,
     packets: usize,
+    bytes: u64,
     sent: usize,
     not_taken_by_the_device: usize,
     /// Packets that left more than a millisecond after they were due.
     late: usize,
+    latest_us: u64,
+    /// When the first packet was sent, since the Unix epoch.
+    begin_ns: u64,
     seconds: f64,
 }
 
+/// When which packet of which copy is due.
+struct Due {
+    at_ns: u64,
+    packet: u32,
+    copy: u32,
+}
+
 /// Packets that are due within this are sent together.
-const TOGETHER: Duration = Duration::from_micros(50);
+const TOGETHER_NS: u64 = 20_000;
+const LATE_NS: u64 = 1_000_000;
 
 impl Replay {
     pub fn run(self) -> Result<ExitCode, Failure> {
         if !self.speed.is_finite() || self.speed <= 0.0 {
             return Err(Failure::Invalid("--speed is a number above 0".into()));
         }
-        let mut packets = pcap::read(&self.pcap)?;
-        packets.sort_by_key(|p| p.time_ns);
-        let port = Port::open(&self.iface, BATCH_PACKETS).map_err(|e| Failure::Invalid(format!("{}: {e}", self.iface)))?;
-        let mut report =
-            Report { capture: self.pcap.display().to_string(), speed: self.speed, packets: packets.len(), ..Report::default() };
-        self.play(&packets, &port, &mut report);
-        if self.output == Format::Json {
-            println!("{}", serde_json::to_string_pretty(&report).expect("a report is JSON"));
-        } else {
-            let Report { packets, sent, late, seconds, .. } = report;
-            println!("{packets} packets in {seconds:.3} s at {} × speed: {sent} sent, {late} later than 1 ms", self.speed);
-            if sent < packets {
-                println!("the generator itself lost {}: the device did not take them (too long for its MTU, or too fast)", packets - sent);
-            }
+        if self.stagger_ms.is_some_and(|ms| !ms.is_finite() || ms < 0.0) {
+            return Err(Failure::Invalid("--stagger-ms is a number from 0".into()));
         }
+        let packets = pcap::read(&self.pcap)?;
+        let copies = Copies::new(self.copies, packets.iter().map(|p| p.frame.as_slice())).map_err(Failure::Invalid)?;
+        let port = Port::open(&self.iface, BATCH_PACKETS).map_err(|e| Failure::of_device(&self.iface, &e))?;
+        let (stagger_ns, plan) = self.plan(&packets);
+        let mut report = Report {
+            capture: self.pcap.display().to_string(),
+            speed: self.speed,
+            copies: self.copies,
+            stagger_ms: stagger_ns / 1e6,
+            ..Report::default()
+        };
+        self.play(&packets, &copies, &plan, &port, &mut report);
+        report.print(self.output);
         Ok(ExitCode::SUCCESS)
     }
 
-    fn play(&self, packets: &[Captured], port: &Port, report: &mut Report) {
+    /// Every packet of every copy in order of time, in nanoseconds from the first.
+    fn plan(&self, packets: &[Captured]) -> (f64, Vec<Due>) {
+        let first_ns = packets.iter().map(|p| p.time_ns).min().unwrap_or(0);
+        let last_ns = packets.iter().map(|p| p.time_ns).max().unwrap_or(0);
+        let length_ns = (last_ns - first_ns) as f64 / self.speed;
+        let stagger_ns = self.stagger_ms.map_or(length_ns / f64::from(self.copies), |ms| ms * 1e6);
+        let mut plan: Vec<Due> = (0..self.copies)
+            .flat_map(|copy| {
+                packets.iter().enumerate().map(move |(n, p)| {
+                    let at_ns = (p.time_ns - first_ns) as f64 / self.speed + f64::from(copy) * stagger_ns;
+                    Due { at_ns: at_ns as u64, packet: n as u32, copy }
+                })
+            })
+            .collect();
+        plan.sort_by_key(|d| d.at_ns);
+        (stagger_ns, plan)
+    }
+
+    fn play(&self, packets: &[Captured], copies: &Copies, plan: &[Due], port: &Port, report: &mut Report) {
+        // SAFETY: no memory is involved. Sleeps end when they should, not up to 50 µs later.
+        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+        let wall = |at: SystemTime| at.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
         let start = Instant::now();
-        let first_ns = packets.first().map_or(0, |p| p.time_ns);
-        let due = |p: &Captured| Duration::from_secs_f64((p.time_ns - first_ns) as f64 / 1e9 / self.speed);
+        report.begin_ns = wall(SystemTime::now());
+        let mut frames: Vec<Vec<u8>> = vec![Vec::with_capacity(2048); BATCH_PACKETS];
         let mut at = 0;
-        while at < packets.len() {
-            let now = start.elapsed();
-            if let Some(wait) = due(&packets[at]).checked_sub(now) {
+        while at < plan.len() {
+            let due = Duration::from_nanos(plan[at].at_ns);
+            if let Some(wait) = due.checked_sub(start.elapsed()) {
                 std::thread::sleep(wait);
             }
-            let now = start.elapsed();
-            let batch: Vec<&Captured> = packets[at..].iter().take(BATCH_PACKETS).take_while(|p| due(p) <= now + TOGETHER).collect();
-            let frames: Vec<&[u8]> = batch.iter().map(|p| p.frame.as_slice()).collect();
-            report.late += batch.iter().filter(|p| due(p) + Duration::from_millis(1) < now).count();
-            report.sent += port.send(&frames);
-            at += frames.len();
+            let now_ns = start.elapsed().as_nanos() as u64;
+            let sent_ns = wall(SystemTime::now());
+            let mut filled = 0;
+            let batch = plan[at..].iter().take(BATCH_PACKETS).take_while(|d| d.at_ns <= now_ns + TOGETHER_NS);
+            for due in batch {
+                at += 1;
+                let frame = &mut frames[filled];
+                frame.clear();
+                frame.extend(&packets[due.packet as usize].frame);
+                if !copies.rewrite(due.copy as usize, frame) {
+                    continue; // of no flow: it is played once
+                }
+                if self.stamp {
+                    Stamp { sequence: report.packets as u64, sent_ns }.append(frame);
+                }
+                let behind_ns = now_ns.saturating_sub(due.at_ns);
+                report.late += usize::from(behind_ns > LATE_NS);
+                report.latest_us = report.latest_us.max(behind_ns / 1000);
+                report.packets += 1;
+                report.bytes += frame.len() as u64;
+                filled += 1;
+            }
+            let batch: Vec<&[u8]> = frames[..filled].iter().map(Vec::as_slice).collect();
+            report.sent += port.send(&batch);
         }
-        report.not_taken_by_the_device = packets.len() - report.sent;
+        report.not_taken_by_the_device = report.packets - report.sent;
         report.seconds = start.elapsed().as_secs_f64();
+    }
+}
+
+impl Report {
+    fn print(&self, format: Format) {
+        if format == Format::Json {
+            println!("{}", serde_json::to_string_pretty(self).expect("a report is JSON"));
+            return;
+        }
+        let rate = self.sent as f64 / self.seconds.max(1e-9);
+        let copies = if self.copies > 1 { format!(", {} copies {:.1} ms apart", self.copies, self.stagger_ms) } else { String::new() };
+        println!(
+            "{} packets sent in {:.3} s at {} × speed{copies}: {rate:.0} packets/s, {:.1} Mbit/s",
+            self.sent,
+            self.seconds,
+            self.speed,
+            self.bytes as f64 * 8e-6 / self.seconds.max(1e-9)
+        );
+        match (self.not_taken_by_the_device, self.late) {
+            (0, 0) => println!("the generator lost none, and none was later than 1 ms (the latest {} µs)", self.latest_us),
+            (0, late) => println!(
+                "the generator lost none, but {late} left later than 1 ms (the latest {} µs): with less --speed or --copies all are on time",
+                self.latest_us
+            ),
+            (lost, _) => println!(
+                "the generator itself lost {lost}: the device did not take them. They are longer than its MTU (`ip link`), or too fast: less --speed or --copies"
+            ),
+        }
     }
 }

@@ -143,15 +143,7 @@ impl Run {
 
     fn prepare(&self) -> Result<Unit, Failure> {
         let place = self.places.unit(&self.name);
-        let port = |device: &String| {
-            Port::open(device, self.ring_frames).map_err(|e| match e.kind() {
-                std::io::ErrorKind::NotFound => Failure::NotFound(e.to_string()),
-                std::io::ErrorKind::PermissionDenied => {
-                    Failure::Invalid(format!("{device}: {e}: a unit needs CAP_NET_RAW; run it as root"))
-                }
-                _ => Failure::Internal(format!("{device}: {e}")),
-            })
-        };
+        let port = |device: &String| Port::open(device, self.ring_frames).map_err(|e| Failure::of_device(device, &e));
         let signals = unit::signals().map_err(|e| Failure::Internal(format!("signals: {e}")))?;
         let ports = std::iter::once(&self.iface).chain(&self.out).map(port).collect::<Result<Vec<_>, _>>()?;
         let chain = self.chain.load()?;

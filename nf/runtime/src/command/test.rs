@@ -103,19 +103,11 @@ impl Test {
         report.traps = names.iter().zip(chain.last_traps()).filter_map(|(name, t)| Some(format!("{name}: {}", t?))).collect();
         report.expected = expected.map(|e| compare(&output, &e));
         if let Some(path) = &self.write {
-            write(path, &output).map_err(|e| Failure::Internal(format!("write {}: {e}", path.display())))?;
+            pcap::write(path, &output).map_err(|e| Failure::Internal(format!("write {}: {e}", path.display())))?;
         }
         report.print(self.output);
         Ok(if report.expected.is_none_or(|c| c.equal) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
-}
-
-fn write(path: &std::path::Path, packets: &[Captured]) -> std::io::Result<()> {
-    let mut writer = pcap::Writer::new(std::io::BufWriter::new(std::fs::File::create(path)?))?;
-    for p in packets {
-        writer.write(p.time_ns, &p.frame)?;
-    }
-    writer.finish().map(drop)
 }
 
 /// Packet by packet, byte by byte; times are not compared: a test says what, not when.

@@ -46,7 +46,7 @@ impl Activation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::Random;
+    use pando_protocol::random::Random;
     use std::fmt::Write;
 
     /// The table that the Go side is held against, too. `UPDATE=1 cargo test` writes it anew.
