@@ -119,7 +119,7 @@ impl Replay {
         let wall = |at: SystemTime| at.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
         let start = Instant::now();
         report.begin_ns = wall(SystemTime::now());
-        let mut frames: Vec<Vec<u8>> = vec![Vec::with_capacity(2048); BATCH_PACKETS];
+        let mut frames: Vec<Vec<u8>> = vec![Vec::new(); BATCH_PACKETS];
         let mut at = 0;
         while at < plan.len() {
             let due = Duration::from_nanos(plan[at].at_ns);
