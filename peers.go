@@ -21,6 +21,15 @@ type Peers interface {
 	State(h Host) http.Handler
 }
 
+// Decider is how an agent has the control that leads answer an ask that is not in the store yet, so that one durable write
+// holds the ask, its answer and what follows from it. driver/peer implements it over HTTP.
+type Decider interface {
+	// Answer returns the records that the answer has written: of the intent, and of the instance that it is about. by entitles
+	// the asking host. ErrFenced and ErrStoreFull are final. After any other error it is not known whether something was
+	// written; who then writes the ask by itself, on condition that its key does not exist, finds out.
+	Answer(ctx context.Context, by Fence, ask Intent) ([]Record, error)
+}
+
 // StateCommit is one line of `pando state log`.
 type StateCommit struct {
 	Commit    ObjectID   `json:"commit"`

@@ -31,9 +31,11 @@ type Config struct {
 	Prober    pando.Prober
 	Peers     pando.Peers
 	Objects   pando.Objects
-	Clock     pando.Clock
-	IDs       pando.IDs
-	Log       *slog.Logger
+	// Control answers asks in one durable write; nil, or out of reach: they are written first, and answered by way of the store.
+	Control pando.Decider
+	Clock   pando.Clock
+	IDs     pando.IDs
+	Log     *slog.Logger
 	// Serve makes the HTTP face of an instance's own API.
 	Serve func(pando.Self, pando.InstanceID) http.Handler
 	// Git makes the read-only smart HTTP face of states; nil: there is none.
@@ -157,14 +159,8 @@ func (a *Agent) take(b pando.Batch, reset bool) {
 	if err := a.world.Apply(b.Changes, b.Revision); err != nil {
 		a.Log.Error("a record cannot be read and is left out", "error", err)
 	}
-	services := map[pando.ServiceKey]bool{}
-	for _, r := range b.Changes {
-		if s, ok := r.Key.Service(); ok {
-			services[s] = true
-		}
-	}
 	a.reconcile()
-	for s := range services {
+	for s := range servicesOf(b.Changes) {
 		a.publish(s)
 		a.tell(s, b.Changes)
 	}
@@ -175,6 +171,31 @@ func (a *Agent) take(b pando.Batch, reset bool) {
 	a.applied = max(a.applied, b.Revision)
 	close(a.changed)
 	a.changed = make(chan struct{})
+}
+
+// learn takes over records ahead of the watch, which brings them again together with all that came before them.
+func (a *Agent) learn(records []pando.Record) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.world.Apply(records, 0); err != nil {
+		a.Log.Error("a record cannot be read and is left out", "error", err)
+	}
+	a.reconcile()
+	for s := range servicesOf(records) {
+		a.publish(s)
+	}
+	close(a.changed)
+	a.changed = make(chan struct{})
+}
+
+func servicesOf(records []pando.Record) map[pando.ServiceKey]bool {
+	out := map[pando.ServiceKey]bool{}
+	for _, r := range records {
+		if s, ok := r.Key.Service(); ok {
+			out[s] = true
+		}
+	}
+	return out
 }
 
 // reconcile gives every instance of this host its runner, and ends the runners of instances that have no record.

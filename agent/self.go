@@ -198,12 +198,40 @@ func (a *Agent) ask(ctx context.Context, i pando.InstanceID, verb pando.Verb, as
 		a.answered(r)
 		return nil, intent, err
 	}
-	if _, err := a.commit(ctx, pando.Txn{Put: []pando.Stored{intent}}); err != nil {
+	if err := a.submit(ctx, intent); err != nil {
 		a.answered(r)
 		return nil, intent, fmt.Errorf("%s: %w", verb, err)
 	}
 	pando.Failpoint(string(verb) + " asked")
 	return r, intent, nil
+}
+
+// answerWaitMax is how long control is waited for before an ask is written without it.
+const answerWaitMax = time.Second
+
+// submit makes an ask durable: together with its answer if control can be asked, or else alone; the watch brings the answer
+// then. An answer that was lost on its way is in the store, where the second attempt meets it.
+func (a *Agent) submit(ctx context.Context, i pando.Intent) error {
+	if a.Control != nil {
+		a.mu.Lock()
+		fence := a.fence
+		a.mu.Unlock()
+		call, cancel := context.WithTimeout(ctx, answerWaitMax)
+		records, err := a.Control.Answer(call, fence, i)
+		cancel()
+		switch {
+		case err == nil:
+			a.learn(records)
+			return nil
+		case errors.Is(err, pando.ErrStoreFull), errors.Is(err, pando.ErrFenced), ctx.Err() != nil:
+			return err
+		}
+	}
+	_, err := a.commit(ctx, pando.Txn{If: []pando.Condition{{Key: i.Key()}}, Put: []pando.Stored{i}})
+	if errors.Is(err, pando.ErrConflict) {
+		return nil
+	}
+	return err
 }
 
 func reasonOf(ask pando.Ask) string {

@@ -34,6 +34,8 @@ type Control struct {
 	wakes   map[pando.ServiceKey]time.Time
 	changed chan struct{} // closed and replaced at every change of the world
 	nudge   chan struct{}
+	leading bool
+	asks    map[pando.ServiceKey][]ask // that came straight from agents, not yet answered
 }
 
 // New returns a control; Run makes it work.
@@ -41,7 +43,7 @@ func New(c Config) *Control {
 	return &Control{
 		Config: c, world: pando.NewWorld(),
 		dirty: map[pando.ServiceKey]bool{}, wakes: map[pando.ServiceKey]time.Time{},
-		changed: make(chan struct{}), nudge: make(chan struct{}, 1),
+		changed: make(chan struct{}), nudge: make(chan struct{}, 1), asks: map[pando.ServiceKey][]ask{},
 	}
 }
 
@@ -121,6 +123,8 @@ func (c *Control) lead(ctx context.Context, fence pando.Fence, lost <-chan struc
 	if !c.catchUp(ctx, fence, lost) {
 		return
 	}
+	c.hearAsks(true)
+	defer c.hearAsks(false)
 	scaler := newScaler(c)
 	for {
 		next := c.decideAll(ctx, fence)
@@ -210,21 +214,25 @@ func (c *Control) nextDirty() (pando.ServiceKey, bool) {
 
 func (c *Control) decide(ctx context.Context, fence pando.Fence, s pando.ServiceKey) {
 	c.mu.Lock()
-	t, wake := Decide(c.world, s, c.Clock.Now(), c.IDs)
+	asks := c.asks[s]
+	delete(c.asks, s)
+	t, wake := Decide(c.world, s, c.Clock.Now(), c.IDs, intentsOf(asks)...)
+	t.If = append(t.If, fencesOf(asks)...)
 	if wake.IsZero() {
 		delete(c.wakes, s)
 	} else {
 		c.wakes[s] = wake
 	}
 	c.mu.Unlock()
-	if len(t.Put)+len(t.Delete) == 0 {
-		return
+	var err error
+	if len(t.Put)+len(t.Delete) > 0 {
+		pando.Failpoint("decided")
+		if err = c.commit(ctx, fence, t); err != nil {
+			c.again(s, err)
+		}
+		pando.Failpoint("decision written")
 	}
-	pando.Failpoint("decided")
-	if err := c.commit(ctx, fence, t); err != nil {
-		c.again(s, err)
-	}
-	pando.Failpoint("decision written")
+	c.answer(asks, err)
 }
 
 // commit writes as the leader and takes the result over at once, so that the next decision rests on it.

@@ -16,12 +16,14 @@ import (
 var self = pando.Asker{Kind: pando.AskerControl}
 
 // Decide says what to write about one service now, in one transaction, and when to look again if nothing changes before
-// (zero: never). It is a function of the world and the time.
-func Decide(w *pando.World, s pando.ServiceKey, now time.Time, ids pando.IDs) (pando.Txn, time.Time) {
+// (zero: never). It is a function of the world, the time and the asks that are not in the store yet: these are written
+// with their answers, once.
+func Decide(w *pando.World, s pando.ServiceKey, now time.Time, ids pando.IDs, asks ...pando.Intent) (pando.Txn, time.Time) {
 	d, ok := newDraft(w, s, now, ids)
 	if !ok {
 		return pando.Txn{}, time.Time{}
 	}
+	d.hear(asks)
 	d.address()
 	d.liftPin()
 	d.answerAsks()
@@ -68,6 +70,17 @@ func newDraft(w *pando.World, s pando.ServiceKey, now time.Time, ids pando.IDs) 
 		instances: w.Of(s), decisions: w.DecisionsOf(s), intents: w.IntentsOf(s),
 		puts: map[pando.Key]pando.Stored{}, conds: map[pando.Key]pando.Condition{},
 	}, true
+}
+
+// hear takes in the asks that nobody has written yet. Who else writes one before this decision is written makes it void.
+func (d *draft) hear(asks []pando.Intent) {
+	for _, i := range asks {
+		if _, ok := d.w.Intents[i.ID]; !ok {
+			d.intents = append(d.intents, i)
+			d.conds[i.Key()] = pando.Condition{Key: i.Key()}
+		}
+	}
+	slices.SortFunc(d.intents, func(a, b pando.Intent) int { return cmp.Compare(a.ID, b.ID) })
 }
 
 // txn is what the draft has come to. Everything that is overwritten is conditioned on what was known of it.

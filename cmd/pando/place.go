@@ -49,12 +49,13 @@ func (p place) args() []string {
 	return out
 }
 
-func (p place) api() string    { return filepath.Join(p.Run, "api.sock") }
-func (p place) store() string  { return filepath.Join(p.Run, "store.sock") }
-func (p place) agent() string  { return filepath.Join(p.Run, "agent.sock") }
-func (p place) pins() string   { return "/sys/fs/bpf/pando/" + p.Host }
-func (p place) states() string { return filepath.Join(p.Data, "state.db") }
-func (p place) logs() string   { return filepath.Join(p.Data, "log") }
+func (p place) api() string     { return filepath.Join(p.Run, "api.sock") }
+func (p place) store() string   { return filepath.Join(p.Run, "store.sock") }
+func (p place) agent() string   { return filepath.Join(p.Run, "agent.sock") }
+func (p place) control() string { return filepath.Join(p.Run, "control.sock") }
+func (p place) pins() string    { return "/sys/fs/bpf/pando/" + p.Host }
+func (p place) states() string  { return filepath.Join(p.Data, "state.db") }
+func (p place) logs() string    { return filepath.Join(p.Data, "log") }
 
 var notLabel = regexp.MustCompile(`[^a-z0-9-]+`)
 

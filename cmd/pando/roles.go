@@ -73,9 +73,14 @@ func serve(ctx context.Context, p place) error {
 	if err != nil {
 		return err
 	}
+	asks, err := listen(p.control(), 0o600)
+	if err != nil {
+		return err
+	}
 	jobs := []func(context.Context) error{
 		ctl.Run,
 		serveHTTP(operators, face),
+		serveHTTP(asks, peer.ControlHandler(ctl)),
 		func(ctx context.Context) error {
 			select {
 			case err := <-store.Err():
@@ -156,7 +161,8 @@ func tend(ctx context.Context, p place) error {
 	a := agent.New(agent.Config{
 		Host: p.record(), Registry: registry, Sandboxes: sandboxes, Steering: steering, Prober: probe.New(), Peers: peers,
 		Objects: objects, Clock: pando.WallClock{}, IDs: names{}, Log: log,
-		Serve: api.SelfHandler, Git: git.Handler,
+		Control: peer.Control{Client: peers, Server: pando.Host{Name: h.Name, Endpoint: "unix://" + p.control()}},
+		Serve:   api.SelfHandler, Git: git.Handler,
 		OpenLog: func(ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error) {
 			return sandboxes.OpenLog(ctx, s, i, lines, follow)
 		},

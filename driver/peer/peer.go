@@ -99,14 +99,14 @@ func decodePath(s string) (string, error) {
 	return string(b), err
 }
 
-// get asks a host; the caller closes the body.
-func (c *Client) get(ctx context.Context, h pando.Host, path string, query url.Values) (io.ReadCloser, error) {
+// call asks a host; the caller closes the body of the answer.
+func (c *Client) call(ctx context.Context, h pando.Host, method, path string, query url.Values, body io.Reader) (io.ReadCloser, error) {
 	u, err := base(h)
 	if err != nil {
 		return nil, err
 	}
 	u.Path, u.RawQuery = path, query.Encode()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
 	if err != nil {
 		return nil, fmt.Errorf("ask host %s for %s: %w", h.Name, path, err)
 	}
@@ -129,8 +129,13 @@ func outOfReach(ctx context.Context, h pando.Host, err error) error {
 	return fmt.Errorf("%w: host %s at %s does not answer: %w", pando.ErrUnavailable, h.Name, h.Endpoint, err)
 }
 
-func (c *Client) read(ctx context.Context, h pando.Host, path string, query url.Values, into any) error {
-	body, err := c.get(ctx, h, path, query)
+// get reads what a host answers.
+func (c *Client) get(ctx context.Context, h pando.Host, path string, query url.Values, into any) error {
+	return c.read(ctx, h, http.MethodGet, path, query, nil, into)
+}
+
+func (c *Client) read(ctx context.Context, h pando.Host, method, path string, query url.Values, ask io.Reader, into any) error {
+	body, err := c.call(ctx, h, method, path, query, ask)
 	if err != nil {
 		return err
 	}
@@ -145,24 +150,24 @@ func (c *Client) read(ctx context.Context, h pando.Host, path string, query url.
 // Applied returns once the host's steering reflects every record of the service up to a store revision.
 func (c *Client) Applied(ctx context.Context, h pando.Host, s pando.ServiceKey, at pando.StoreRevision) error {
 	var done struct{}
-	return c.read(ctx, h, "/peer/applied", url.Values{
+	return c.get(ctx, h, "/peer/applied", url.Values{
 		"tenant": {string(s.Tenant)}, "service": {string(s.Name)}, "at": {strconv.FormatInt(int64(at), 10)}}, &done)
 }
 
 // Logs streams the log of an instance. The stream ends with ctx, or when the caller closes it.
 func (c *Client) Logs(ctx context.Context, h pando.Host, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error) {
-	return c.get(ctx, h, "/peer/logs", url.Values{
-		"instance": {string(i)}, "lines": {strconv.Itoa(lines)}, "follow": {strconv.FormatBool(follow)}})
+	return c.call(ctx, h, http.MethodGet, "/peer/logs", url.Values{
+		"instance": {string(i)}, "lines": {strconv.Itoa(lines)}, "follow": {strconv.FormatBool(follow)}}, nil)
 }
 
 // Counters of the host's steering.
 func (c *Client) Counters(ctx context.Context, h pando.Host) (out []pando.EndpointCounters, err error) {
-	return out, c.read(ctx, h, "/peer/counters", nil, &out)
+	return out, c.get(ctx, h, "/peer/counters", nil, &out)
 }
 
 // StateLog returns the newest commits of a service's main branch.
 func (c *Client) StateLog(ctx context.Context, h pando.Host, s pando.ServiceKey, max int) (out []pando.StateCommit, err error) {
-	return out, c.read(ctx, h, "/peer/statelog", url.Values{
+	return out, c.get(ctx, h, "/peer/statelog", url.Values{
 		"tenant": {string(s.Tenant)}, "service": {string(s.Name)}, "max": {strconv.Itoa(max)}}, &out)
 }
 

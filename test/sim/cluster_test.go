@@ -29,7 +29,8 @@ type cluster struct {
 	peers    *sim.Peers
 	hosts    []*host
 	controls []*process
-	front    *control.Control // answers operators; it never leads
+	leaders  []*control.Control // of each process's life; guarded by mu
+	front    *control.Control   // answers operators; it never leads
 	ledger   *ledger
 	wg       sync.WaitGroup
 	log      *slog.Logger
@@ -130,10 +131,15 @@ func newCluster(ctx context.Context, t *testing.T, seed uint64, hosts int, delay
 		h.process = process{name: "agent " + string(h.record.Name), c: c, boot: h.boot}
 		c.hosts = append(c.hosts, h)
 	}
-	for n := range 2 {
+	c.leaders = make([]*control.Control, 2)
+	for n := range c.leaders {
 		name := fmt.Sprintf("control-%d", n+1)
 		c.controls = append(c.controls, &process{name: name, c: c, boot: func(_ context.Context, m *mortal, _ int) func(context.Context) error {
-			return c.control(name, mortalRegistry{c.registry, m}).Run
+			v := c.control(name, mortalRegistry{c.registry, m})
+			c.mu.Lock()
+			c.leaders[n] = v
+			c.mu.Unlock()
+			return v.Run
 		}})
 	}
 	c.front = c.control("front", follower{c.registry})
@@ -164,9 +170,9 @@ func (h *host) boot(_ context.Context, m *mortal, life int) func(context.Context
 		Steering:  mortalSteering{h.steering, m, h.watchTable},
 		Objects:   mortalObjects{h.objects, m},
 		TrimEvery: 700 * time.Millisecond, Keep: state.Keep{Commits: 2, Age: 3 * time.Second},
-		Prober: prober{},
-		Log:    h.c.log.With("process", h.name, "life", life),
-		Serve:  func(pando.Self, pando.InstanceID) http.Handler { return http.NotFoundHandler() },
+		Prober: prober{}, Control: &askers{c: h.c, m: m, dice: h.c.dice("asks "+h.name, uint64(life))},
+		Log:   h.c.log.With("process", h.name, "life", life),
+		Serve: func(pando.Self, pando.InstanceID) http.Handler { return http.NotFoundHandler() },
 	})
 	h.mu.Lock()
 	h.agent = a

@@ -1,0 +1,130 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/driver/sim"
+)
+
+func TestAnAskThatNobodyHasWrittenIsWrittenOnceWithItsAnswer(t *testing.T) {
+	tb := newTable(t)
+	tb.deploy(1, nil)
+	tb.settle()
+	tb.run()
+	tb.settle()
+	ask := pando.Intent{
+		ID: pando.IntentID(tb.ids.Sequential(tb.now)), Service: web, Verb: pando.VerbReplicate, Host: "h1",
+		By: pando.Asker{Kind: pando.AskerInstance, Name: string(tb.w.Of(web)[0].ID)},
+	}.Become(pando.IntentAsked, tb.now, "load")
+	txn, _ := Decide(tb.w, web, tb.now, tb.ids, ask)
+	if !slices.Contains(txn.If, pando.Condition{Key: ask.Key()}) {
+		t.Errorf("conditions %+v do not say that nobody else has written the ask", txn.If)
+	}
+	tb.rev++
+	tb.w.Committed(txn, tb.rev)
+	if i := tb.w.Intents[ask.ID].V; i.State != pando.IntentPlaced || len(i.History) != 3 {
+		t.Errorf("the ask is %s by way of %v", i.State, i.History)
+	}
+	if n := tb.count(pando.PhasePlaced); n != 1 {
+		t.Errorf("%d instances are placed, want 1", n)
+	}
+	if txn, _ := Decide(tb.w, web, tb.now, tb.ids, ask); len(txn.Put) > 0 {
+		t.Errorf("an ask that is in the store is answered again: %+v", txn.Put)
+	}
+}
+
+// leadership is a control that leads over a registry in memory, and a host that has joined.
+type leadership struct {
+	*Control
+	registry *sim.Registry
+	host     pando.Fence
+	ids      *sim.IDs
+}
+
+func lead(t *testing.T, test func(t *testing.T, l leadership)) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(context.Background())
+		l := leadership{registry: sim.NewRegistry(1, 0), ids: &sim.IDs{}}
+		svc := pando.Service{ServiceKey: web, VIP4: pando.VIPs4.Addr().Next().Next(), VIP6: pando.VIPs6.Addr().Next().Next(), Current: 1, Target: 1, Latest: 1, Phase: pando.ServiceServing}
+		spec := pando.Spec{Name: "web", Command: []string{"web"}, Scale: pando.Scale{Max: 3}}.WithDefaults()
+		if _, err := l.registry.Commit(ctx, pando.Txn{Put: []pando.Stored{svc, pando.Revision{Service: web, Number: 1, Spec: spec, State: pando.RevisionCurrent}}}); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if l.host, _, err = l.registry.Join(ctx, pando.Host{Name: "h1"}, time.Second); err != nil {
+			t.Fatal(err)
+		}
+		l.Control = New(Config{Registry: l.registry, Peers: sim.NewPeers(), Clock: pando.WallClock{}, IDs: l.ids, Log: slog.New(slog.DiscardHandler), Name: "c"})
+		run, stop := context.WithCancel(ctx)
+		ended := make(chan error)
+		go func() { ended <- l.Run(run) }()
+		synctest.Wait()
+		test(t, l)
+		stop()
+		<-ended
+		if _, err := l.Answer(ctx, l.host, l.ask()); !errors.Is(err, pando.ErrUnavailable) {
+			t.Errorf("a control that does not lead answered: %v", err)
+		}
+		cancel()
+		time.Sleep(2 * time.Second) // the lease of the host ends behind it
+	})
+}
+
+func (l leadership) ask() pando.Intent {
+	now := time.Now()
+	return pando.Intent{
+		ID: pando.IntentID(l.ids.Sequential(now)), Service: web, Verb: pando.VerbReplicate, Host: "h1",
+		By: pando.Asker{Kind: pando.AskerOperator},
+	}.Become(pando.IntentAsked, now, "load")
+}
+
+func TestAnAnswerIsInTheStoreWhenItIsGiven(t *testing.T) {
+	lead(t, func(t *testing.T, l leadership) {
+		ask := l.ask()
+		records, err := l.Answer(t.Context(), l.host, ask)
+		if err != nil {
+			t.Fatal(err)
+		}
+		now, err := l.registry.Snapshot(t.Context(), pando.Root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		told, stored := pando.NewWorld(), pando.NewWorld()
+		if err := errors.Join(told.Apply(records, 0), stored.Apply(now.Records, now.Revision)); err != nil {
+			t.Fatal(err)
+		}
+		i := told.Intents[ask.ID]
+		if i.V.State != pando.IntentPlaced || stored.Intents[ask.ID].Modified != i.Modified {
+			t.Errorf("told %s of revision %d, stored at %d", i.V.State, i.Modified, stored.Intents[ask.ID].Modified)
+		}
+		if o := told.Instances[i.V.Instance]; o.Modified != i.Modified || stored.Instances[i.V.Instance].Modified != o.Modified {
+			t.Errorf("the instance is %+v, stored %+v", o, stored.Instances[i.V.Instance])
+		}
+	})
+}
+
+func TestAnAskOfAHostThatLostItsEpochIsNotAnswered(t *testing.T) {
+	lead(t, func(t *testing.T, l leadership) {
+		l.registry.Depose(l.host)
+		synctest.Wait()
+		ask := l.ask()
+		if records, err := l.Answer(t.Context(), l.host, ask); err == nil {
+			t.Errorf("it was answered: %+v", records)
+		}
+		if i, ok := l.world.Intents[ask.ID]; ok {
+			t.Errorf("it was written: %+v", i)
+		}
+		for _, o := range l.world.Instances {
+			if o.V.Intent == ask.ID {
+				t.Errorf("it was given %s", o.V.ID)
+			}
+		}
+	})
+}
