@@ -1,15 +1,34 @@
-//! A bounded queue of page numbers over borrowed memory.
+//! A queue of page numbers over borrowed memory, of which it uses as little as it needs.
 
-/// Ring of page numbers. Capacity is the length of the slice; positions only grow.
+/// Ring of page numbers. Positions only grow, but when the ring itself does.
 pub struct Fifo<'a> {
-    ring: &'a mut [u32],
+    memory: &'a mut [u32],
+    /// Entries of `memory` that are in use; the rest stays untouched.
+    capacity: usize,
     head: u64,
     tail: u64,
 }
 
 impl<'a> Fifo<'a> {
-    pub fn new(ring: &'a mut [u32]) -> Self {
-        Fifo { ring, head: 0, tail: 0 }
+    /// Begins with room for `first` numbers; may grow to all of `memory`.
+    pub fn new(memory: &'a mut [u32], first: usize) -> Self {
+        Fifo { capacity: first.min(memory.len()), memory, head: 0, tail: 0 }
+    }
+
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.len() == self.capacity
+    }
+
+    /// Twice the room, as far as there is memory.
+    pub fn grow(&mut self) {
+        let (n, first) = (self.len(), (self.head % self.capacity as u64) as usize);
+        self.memory[..self.capacity].rotate_left(first);
+        (self.head, self.tail) = (0, n as u64);
+        self.capacity = (2 * self.capacity).min(self.memory.len());
     }
 
     pub fn len(&self) -> usize {
@@ -22,11 +41,11 @@ impl<'a> Fifo<'a> {
 
     /// Appends; false when full.
     pub fn push(&mut self, page: u32) -> bool {
-        if self.len() == self.ring.len() {
+        if self.is_full() {
             return false;
         }
-        let at = (self.tail % self.ring.len() as u64) as usize;
-        self.ring[at] = page;
+        let at = (self.tail % self.capacity as u64) as usize;
+        self.memory[at] = page;
         self.tail += 1;
         true
     }
@@ -35,12 +54,33 @@ impl<'a> Fifo<'a> {
         if self.is_empty() {
             return None;
         }
-        let at = (self.head % self.ring.len() as u64) as usize;
+        let at = (self.head % self.capacity as u64) as usize;
         self.head += 1;
-        Some(self.ring[at])
+        Some(self.memory[at])
     }
 
     pub fn clear(&mut self) {
         self.head = self.tail;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn growing_keeps_the_order() {
+        let mut memory = [0; 10];
+        let mut f = Fifo::new(&mut memory, 4);
+        for page in 0..4 {
+            assert!(f.push(page));
+        }
+        assert_eq!((f.pop(), f.pop()), (Some(0), Some(1)));
+        assert!(f.push(4) && f.push(5) && !f.push(6));
+        f.grow();
+        assert!(f.push(6) && f.capacity() == 8);
+        f.grow();
+        assert_eq!(f.capacity(), 10);
+        assert!((2..=6).all(|page| f.pop() == Some(page)) && f.is_empty());
     }
 }

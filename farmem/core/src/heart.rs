@@ -80,7 +80,7 @@ pub struct Heart<'a> {
 }
 
 impl<'a> Heart<'a> {
-    /// `pages` per page of the region, `sums` per slot, `fifo` at least as long as the budget ever is, `ring` per frame.
+    /// `pages` per page of the region, `sums` per slot, `fifo` per page of the region too (what is not needed is not touched), `ring` per frame.
     /// All but `pages` zeroed; `pages` may be zeroed memory too, which reads as "never touched".
     pub fn new(
         pages: &'a mut [Page],
@@ -96,7 +96,7 @@ impl<'a> Heart<'a> {
             pages,
             slots,
             sums,
-            fifo: Fifo::new(fifo),
+            fifo: Fifo::new(fifo, 2 * limit + 4096),
             ring,
             head: 0,
             cleaned: 0,
@@ -284,14 +284,25 @@ impl<'a> Heart<'a> {
             return;
         }
         self.pages[page as usize].flags |= flag::QUEUED;
-        while !self.fifo.push(page) {
-            // Full of pages that were dropped since: make room without losing a resident one.
-            let old = self.fifo.pop().expect("a full queue has a head");
-            if self.pages[old as usize].state == State::Resident {
-                self.fifo.push(old);
+        if self.fifo.is_full() {
+            self.prune();
+        }
+        let there = self.fifo.push(page);
+        debug_assert!(there, "no page is queued twice, and there is room for all");
+    }
+
+    /// Takes pages out of the queue that were dropped since; with many left it grows, so that this is rare.
+    fn prune(&mut self) {
+        for _ in 0..self.fifo.len() {
+            let Some(page) = self.fifo.pop() else { break };
+            if self.pages[page as usize].state == State::Resident {
+                self.fifo.push(page);
             } else {
-                self.pages[old as usize].flags &= !flag::QUEUED;
+                self.pages[page as usize].flags &= !flag::QUEUED;
             }
+        }
+        if self.fifo.len() > self.fifo.capacity() / 2 {
+            self.fifo.grow();
         }
     }
 

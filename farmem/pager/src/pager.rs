@@ -124,7 +124,7 @@ impl Pager {
             pages,
             Slots::new(map(), map(), map(), slots),
             sys::reserve_slice(slots),
-            sys::reserve_slice(2 * limit + 4096),
+            sys::reserve_slice(region_pages),
             sys::reserve_slice(ring),
             limit,
         );
