@@ -37,7 +37,7 @@ pub extern "C" fn evictor() -> ! {
         let seen = pager.evictor_wake.load(SeqCst);
         round(pager);
         pager.evictor_sleeps.store(true, SeqCst);
-        if !pager.fork.is_wanted() && pager.hosts.rebuilding().is_none() {
+        if !pager.fork.is_wanted() && (pager.fork.is_child() || pager.hosts.rebuilding().is_none()) {
             sys::futex_wait(&pager.evictor_wake, seen, TICK_US);
         }
         pager.evictor_sleeps.store(false, SeqCst);
@@ -118,6 +118,9 @@ impl Evictor {
         self.ticks += 1;
         self.budget.sample(self.pager);
         if self.pager.fork.is_child() {
+            if self.ticks.is_multiple_of(TEND_TICKS) {
+                self.pager.hosts.hold(self.lane);
+            }
             return;
         }
         self.pager.fork.reap(self.pager);

@@ -8,9 +8,11 @@
 //! ```
 //! A host that missed a write is never read again before it was rebuilt. Only the evictor writes, so only the
 //! evictor changes these states; a reader that meets a broken connection reads the other copy and reports it.
+//! Forked children share them, so that a child finds its snapshot on a host that was rebuilt after the fork.
 
 use crate::config::{Config, HOSTS_MAX};
 use crate::lane::Lane;
+use crate::pager::pager;
 use crate::port::{Broken, Port, Shared, Transport};
 use crate::sys;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering::SeqCst};
@@ -24,7 +26,12 @@ pub const WHOLE: u8 = 2;
 /// How long a program waits for its only copy to come back before it is stopped.
 const LOST_AFTER_NS: u64 = 5_000_000_000;
 
-/// One memory host.
+/// Whether asking again cannot help: the host answered, and has not what is asked for.
+fn is_final(why: Broken) -> bool {
+    matches!(why, Broken::Refused(s) if s != Status::BadRequest)
+}
+
+/// One memory host. Memory of zeros is a spare.
 pub struct Host {
     pub state: AtomicU8,
     pub lease: AtomicU64,
@@ -37,7 +44,7 @@ pub struct Host {
 
 pub struct Hosts {
     pub config: Config,
-    pub all: [Host; HOSTS_MAX],
+    pub all: &'static [Host; HOSTS_MAX],
     /// Spreads reads over the copies.
     turn: AtomicU32,
 }
@@ -45,13 +52,11 @@ pub struct Hosts {
 impl Hosts {
     /// The launcher has leased from the first `copies` hosts; the others are spares.
     pub fn new(config: Config) -> Hosts {
-        let all = core::array::from_fn(|i| Host {
-            state: AtomicU8::new(if i < config.copies.min(config.hosts_len) { WHOLE } else { SPARE }),
-            lease: AtomicU64::new(config.hosts[i].lease),
-            suspect: AtomicU8::new(0),
-            shared: Shared::none(),
-            rebuilt: AtomicU32::new(0),
-        });
+        let all = unsafe { &*sys::reserve_shared(size_of::<[Host; HOSTS_MAX]>()).cast::<[Host; HOSTS_MAX]>() };
+        for (i, host) in all.iter().enumerate() {
+            host.state.store(if i < config.copies.min(config.hosts_len) { WHOLE } else { SPARE }, SeqCst);
+            host.lease.store(config.hosts[i].lease, SeqCst);
+        }
         Hosts { config, all, turn: AtomicU32::new(0) }
     }
 
@@ -65,9 +70,9 @@ impl Hosts {
 
     /// Connects a lane's port to a host's lease, if it is not.
     fn port<'l>(&self, lane: &'l mut Lane, h: usize) -> Result<&'l mut Port, Broken> {
-        let port = &mut lane.ports[h];
-        if !port.is_open() {
-            port.open(&self.config.hosts[h], &self.config.token, self.all[h].lease.load(SeqCst), 0, false)?;
+        let (port, lease) = (&mut lane.ports[h], self.all[h].lease.load(SeqCst));
+        if !port.is_open(lease) {
+            port.open(&self.config.hosts[h], &self.config.token, lease, 0, false)?;
         }
         Ok(port)
     }
@@ -93,6 +98,16 @@ impl Hosts {
         }
     }
 
+    /// Connects to every whole copy that this lane has no connection to: a lease ends soon after its last one, also under a
+    /// forked child that outlives its parent. A host that is away is met again by whoever reads.
+    pub fn hold(&self, lane: &mut Lane) {
+        for h in 0..self.config.hosts_len {
+            if self.state(h) == WHOLE && !self.all[h].shared.is_mapped() {
+                let _ = self.port(lane, h);
+            }
+        }
+    }
+
     fn read_from(&self, lane: &mut Lane, h: usize, slots: &[u32], into: &[*mut u8]) -> Result<(), Broken> {
         if self.all[h].shared.is_mapped() {
             return (&self.all[h].shared).read(slots, into);
@@ -105,34 +120,32 @@ impl Hosts {
     pub fn read(&self, lane: &mut Lane, stats: &Stats, slots: &[u32], into: &[*mut u8], not: usize) -> usize {
         let begun = sys::now_ns();
         let turn = self.turn.fetch_add(1, SeqCst) as usize;
-        let mut first = true;
         loop {
-            for pass in 0..2 {
-                for k in 0..self.config.hosts_len {
-                    let h = (k + turn) % self.config.hosts_len;
-                    let usable = self.state(h) == WHOLE && (pass == 1) == (self.all[h].suspect.load(SeqCst) != 0);
-                    if !usable || h == not {
-                        continue;
-                    }
-                    match self.read_from(lane, h, slots, into) {
-                        Ok(()) => {
-                            if !first {
-                                add(&stats.reads_failed_over, 1);
-                            }
-                            return h;
-                        }
-                        Err(why) => {
-                            first = false;
-                            self.all[h].suspect.store(1, SeqCst);
-                            self.judge(h, why, begun);
-                        }
-                    }
+            let mut failed = None;
+            let mut refused = true;
+            for k in 0..2 * self.config.hosts_len {
+                let h = (k + turn) % self.config.hosts_len;
+                // Suspects come last.
+                let late = k >= self.config.hosts_len;
+                if h == not || self.state(h) != WHOLE || late != (self.all[h].suspect.load(SeqCst) != 0) {
+                    continue;
                 }
+                let Err(why) = self.read_from(lane, h, slots, into) else {
+                    if failed.is_some() {
+                        add(&stats.reads_failed_over, 1);
+                    }
+                    return h;
+                };
+                self.all[h].suspect.store(1, SeqCst);
+                refused &= is_final(why);
+                failed = Some((h, why));
             }
-            if first {
-                self.lost(not, format_args!("no other copy of the page is whole"));
+            match failed {
+                None => self.lost(not, format_args!("no other copy of the page is whole")),
+                Some((h, Broken::Refused(s))) if refused => self.lost(h, format_args!("{}", s.text())),
+                Some((h, _)) if sys::now_ns() - begun > LOST_AFTER_NS => self.lost(h, format_args!("it does not answer")),
+                Some(_) => self.pause(),
             }
-            self.pause();
         }
     }
 
@@ -147,15 +160,19 @@ impl Hosts {
             return;
         }
         match why {
-            Broken::Refused(s) if s != Status::BadRequest => self.lost(h, format_args!("{}", s.text())),
+            Broken::Refused(s) if is_final(why) => self.lost(h, format_args!("{}", s.text())),
             _ if sys::now_ns() - since_ns > LOST_AFTER_NS => self.lost(h, format_args!("it does not answer")),
             _ => {}
         }
     }
 
     pub fn lost(&self, h: usize, why: core::fmt::Arguments) -> ! {
+        let what = if pager().is_some_and(|p| p.fork.is_child()) { "forked child" } else { "program" };
+        if self.whole() > 1 {
+            sys::die(format_args!("far memory is lost: no copy answers; memory host {}: {why}. The {what} is stopped", h + 1))
+        }
         sys::die(format_args!(
-            "far memory is lost: memory host {} held the only copy and {why}. The program is stopped before it reads a wrong byte; name two hosts in --from to survive this",
+            "far memory is lost: memory host {} held the only copy and {why}. The {what} is stopped before it reads a wrong byte; name two hosts in --from to survive this",
             h + 1
         ))
     }

@@ -36,11 +36,14 @@ pub struct Port {
     /// Descriptor + 1; 0 is closed.
     fd: i32,
     serial: u64,
+    /// The lease that it reads and writes.
+    lease: u64,
 }
 
 impl Port {
-    pub fn is_open(&self) -> bool {
-        self.fd > 0
+    /// Whether it is connected to this lease: a host that was given up and came back may still serve the old one, too.
+    pub fn is_open(&self, lease: u64) -> bool {
+        self.fd > 0 && self.lease == lease
     }
 
     pub fn close(&mut self) {
@@ -92,7 +95,10 @@ impl Port {
         let memory = if m.msg_controllen >= 20 { unsafe { high((control.as_ptr() as *const i32).add(4).read()) } } else { -1 };
         let welcome = if n == bytes.len() as isize { Welcome::decode(&bytes) } else { Err(Status::Ok) };
         match welcome {
-            Ok(w) if w.status == Status::Ok => Ok((w, memory)),
+            Ok(w) if w.status == Status::Ok => {
+                self.lease = w.lease;
+                Ok((w, memory))
+            }
             Ok(w) => self.fail(Broken::Refused(w.status)),
             Err(Status::Ok) => self.fail(Broken::Away),
             Err(status) => self.fail(Broken::Refused(status)),
@@ -193,16 +199,12 @@ impl Transport for Port {
     }
 }
 
-/// The leased memory itself, mapped: reads and writes are copies, and outlive the host's process.
+/// The leased memory itself, mapped: reads and writes are copies, and outlive the host's process. Zeros are not mapped.
 pub struct Shared {
     base: AtomicUsize,
 }
 
 impl Shared {
-    pub const fn none() -> Self {
-        Shared { base: AtomicUsize::new(0) }
-    }
-
     pub fn is_mapped(&self) -> bool {
         self.base.load(SeqCst) != 0
     }

@@ -37,6 +37,15 @@ pub unsafe fn reserve(bytes: usize) -> *mut u8 {
     at as *mut u8
 }
 
+/// The same, shared with forked children.
+pub unsafe fn reserve_shared(bytes: usize) -> *mut u8 {
+    let at = call(libc::SYS_mmap, [0, bytes, 3, (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as usize, usize::MAX, 0]);
+    if at < 0 {
+        die(format_args!("cannot reserve {bytes} bytes of shared memory (error {})", -at));
+    }
+    at as *mut u8
+}
+
 /// Zeroed memory as a slice of `n` values, for types for which zero bytes are a value.
 pub unsafe fn reserve_slice<T>(n: usize) -> &'static mut [T] {
     core::slice::from_raw_parts_mut(reserve((n * size_of::<T>()).next_multiple_of(4096)).cast(), n)

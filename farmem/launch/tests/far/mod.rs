@@ -47,7 +47,8 @@ pub fn host(args: &[&str]) -> Host {
 
 /// `pando mem run` with these arguments, to its end.
 pub fn run(args: &[&str]) -> Output {
-    Command::new(pando_mem()).arg("run").args(args).output().unwrap()
+    // What hangs is a failure, not a test that never ends.
+    Command::new("timeout").args(["-s", "KILL", "300"]).arg(pando_mem()).arg("run").args(args).output().unwrap()
 }
 
 /// Waits for a condition; panics after half a minute.
@@ -57,6 +58,19 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(begun.elapsed() < Duration::from_secs(30), "{what}: not within 30 s");
         std::thread::yield_now();
     }
+}
+
+impl Host {
+    /// Ends it without a last word.
+    pub fn kill(&mut self) {
+        self.process.0.kill().unwrap();
+        self.process.0.wait().unwrap();
+    }
+}
+
+/// Whether a process is there and not a zombie.
+pub fn lives(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| !s.contains(") Z "))
 }
 
 /// One figure of `pando mem top -o json`.
@@ -79,6 +93,9 @@ impl Drop for Redis {
     fn drop(&mut self) {
         let _ = self.process.0.kill();
         let _ = self.process.0.wait();
+        if std::thread::panicking() {
+            eprintln!("{}", self.said());
+        }
         let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
@@ -92,7 +109,8 @@ pub fn redis(name: &str, run: &[&str], args: &[&str]) -> Redis {
         command.arg("run").args(run).args(["--", "redis-server"]);
     }
     command.args(["--port", "0", "--save", "", "--dir", dir.to_str().unwrap(), "--unixsocket", socket.to_str().unwrap()]).args(args);
-    let process = Running(command.stdout(Stdio::null()).spawn().unwrap());
+    let said = std::fs::File::create(dir.join("said")).unwrap();
+    let process = Running(command.stdout(Stdio::null()).stderr(said).spawn().unwrap());
     let mut redis = Redis { process, dir, socket };
     until("redis answers", || {
         assert!(redis.process.0.try_wait().unwrap().is_none(), "redis ended early");
@@ -102,6 +120,17 @@ pub fn redis(name: &str, run: &[&str], args: &[&str]) -> Redis {
 }
 
 impl Redis {
+    /// What it and its children wrote to standard error.
+    pub fn said(&self) -> String {
+        std::fs::read_to_string(self.dir.join("said")).unwrap()
+    }
+
+    /// The forked child that lives, if any.
+    pub fn child(&self) -> Option<u32> {
+        let pid = self.pid();
+        std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap().split_whitespace().next()?.parse().ok()
+    }
+
     pub fn pid(&self) -> u32 {
         self.process.0.id()
     }
