@@ -24,7 +24,8 @@ type Operators interface {
 	Service(ctx context.Context, s ServiceKey) (ServiceStatus, error)
 	// Why lists intents and decisions of a service in the order of their newest step, newest last; max 0 is all that is kept.
 	Why(ctx context.Context, s ServiceKey, max int) ([]Because, error)
-	Hosts(ctx context.Context) ([]Host, error)
+	// Hosts lists every member, also those that are away.
+	Hosts(ctx context.Context) ([]HostStatus, error)
 	// Watch sends a change for everything that happens to services, instances, intents and decisions, from a store revision on
 	// (0: from now). It ends with ctx; a last change with Err set says that history is compacted.
 	Watch(ctx context.Context, after StoreRevision) <-chan Change
@@ -54,7 +55,8 @@ type ServiceStatus struct {
 // InstanceStatus is one line of `pando ps`.
 type InstanceStatus struct {
 	Instance
-	Endpoint string `json:"endpoint"` // ip:port, "" before it has an address
+	Endpoint string `json:"endpoint"`       // ip:port, "" before it has an address
+	Away     string `json:"away,omitempty"` // its host is: the phase is the last that was heard
 }
 
 // Because is one answer of `pando why`: an intent or a decision.

@@ -8,5 +8,8 @@ package pando
 // (see Decode); it refuses newer ones.
 const Layout = 1
 
+// CurrentLayout is what this build writes: all members of a cluster write the same.
+func CurrentLayout() int { return currentLayout }
+
 // DefaultTenant owns whatever names no tenant.
 const DefaultTenant Tenant = "default"

@@ -28,6 +28,7 @@ const (
 	KindDecision Kind = "decision"
 	KindHead     Kind = "head"
 	KindHost     Kind = "host"
+	KindMember   Kind = "member"
 	KindLeader   Kind = "leader"
 )
 
@@ -67,7 +68,7 @@ func HeadKey(s ServiceKey) Key  { return key(KindHead, string(s.Tenant), string(
 func HostKey(h HostName) Key    { return key(KindHost, string(h)) }
 func LeaderKey(role string) Key { return key(KindLeader, role) }
 
-// Stored is a value that has a key: Service, Revision, Instance, Intent, Decision, StateHead or Host.
+// Stored is a value that has a key: Service, Revision, Instance, Intent, Decision, StateHead, Host or Member.
 type Stored interface{ Key() Key }
 
 // Record is one key with its value. Modified is zero for a record that does not exist.

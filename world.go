@@ -16,8 +16,9 @@ type World struct {
 	Intents   map[IntentID]Versioned[Intent]
 	Decisions map[string]Versioned[Decision]
 	Heads     map[ServiceKey]Versioned[StateHead]
-	Hosts     map[HostName]Versioned[Host]
-	Seen      StoreRevision // of the newest commit applied
+	Hosts     map[HostName]Versioned[Host]   // whose agents have their lease
+	Members   map[HostName]Versioned[Member] // that were admitted
+	Seen      StoreRevision                  // of the newest commit applied
 	byKey     map[Key]noted
 	gone      map[Key]StoreRevision // deleted; kept until every older message has been seen
 }
@@ -47,6 +48,7 @@ func NewWorld() *World {
 		Decisions: map[string]Versioned[Decision]{},
 		Heads:     map[ServiceKey]Versioned[StateHead]{},
 		Hosts:     map[HostName]Versioned[Host]{},
+		Members:   map[HostName]Versioned[Member]{},
 		byKey:     map[Key]noted{},
 		gone:      map[Key]StoreRevision{},
 	}
@@ -110,6 +112,8 @@ func DecodeAny(r Record) (Stored, error) {
 		return decode[StateHead](r)
 	case KindHost:
 		return decode[Host](r)
+	case KindMember:
+		return decode[Member](r)
 	}
 	return nil, nil
 }
@@ -143,6 +147,8 @@ func (w *World) put(v Stored, at StoreRevision) {
 		w.Heads[v.Service] = Versioned[StateHead]{v, at}
 	case Host:
 		w.Hosts[v.Name] = Versioned[Host]{v, at}
+	case Member:
+		w.Members[v.Name] = Versioned[Member]{v, at}
 	}
 }
 
@@ -171,6 +177,8 @@ func (w *World) forget(k Key, at StoreRevision) {
 		delete(w.Heads, v.Service)
 	case Host:
 		delete(w.Hosts, v.Name)
+	case Member:
+		delete(w.Members, v.Name)
 	}
 }
 

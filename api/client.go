@@ -171,8 +171,8 @@ func (c *Client) StateLog(ctx context.Context, s pando.ServiceKey, most int) ([]
 }
 
 // Hosts lists the hosts.
-func (c *Client) Hosts(ctx context.Context) ([]pando.Host, error) {
-	return call[[]pando.Host](ctx, c, http.MethodGet, "/v1/hosts", nil, nil)
+func (c *Client) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
+	return call[[]pando.HostStatus](ctx, c, http.MethodGet, "/v1/hosts", nil, nil)
 }
 
 // watchAgain is how long a watch rests before it asks again for a stream that broke.

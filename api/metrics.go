@@ -56,6 +56,9 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 		to <- prometheus.NewInvalidMetric(metricHosts, err)
 	}
 	for _, h := range hosts {
+		if h.State != pando.HostHere {
+			continue
+		}
 		send(metricHosts, prometheus.GaugeValue, 1, string(h.Name), h.Version)
 	}
 	services, err := g.Services(g.ctx)

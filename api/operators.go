@@ -194,7 +194,7 @@ func (h operators) stateLog(ctx context.Context, in *struct {
 	return all(h.StateLog(ctx, in.key(), in.Max))
 }
 
-func (h operators) hosts(ctx context.Context, _ *nothing) (*listOf[pando.Host], error) {
+func (h operators) hosts(ctx context.Context, _ *nothing) (*listOf[pando.HostStatus], error) {
 	return all(h.Hosts(ctx))
 }
 

@@ -23,19 +23,23 @@ type Config struct {
 	IDs      pando.IDs
 	Log      *slog.Logger
 	Name     string // of this candidate, in the election
+	// Heard says how long ago the agent of a host that has its lease was heard of; nil: nobody knows.
+	Heard func(ctx context.Context, h pando.HostName) (time.Duration, error)
 }
 
 // Control decides for the whole cluster while it leads, and answers operators always.
 type Control struct {
 	Config
-	mu      sync.Mutex
-	world   *pando.World
-	dirty   map[pando.ServiceKey]bool
-	wakes   map[pando.ServiceKey]time.Time
-	changed chan struct{} // closed and replaced at every change of the world
-	nudge   chan struct{}
-	leading bool
-	asks    map[pando.ServiceKey][]ask // that came straight from agents, not yet answered
+	mu        sync.Mutex
+	world     *pando.World
+	dirty     map[pando.ServiceKey]bool
+	wakes     map[pando.ServiceKey]time.Time
+	changed   chan struct{} // closed and replaced at every change of the world
+	nudge     chan struct{}
+	leading   bool
+	asks      map[pando.ServiceKey][]ask   // that came straight from agents, not yet answered
+	left      map[pando.HostName]time.Time // since when a member is away
+	admitting sync.Mutex
 }
 
 // New returns a control; Run makes it work.
@@ -44,6 +48,7 @@ func New(c Config) *Control {
 		Config: c, world: pando.NewWorld(),
 		dirty: map[pando.ServiceKey]bool{}, wakes: map[pando.ServiceKey]time.Time{},
 		changed: make(chan struct{}), nudge: make(chan struct{}, 1), asks: map[pando.ServiceKey][]ask{},
+		left: map[pando.HostName]time.Time{},
 	}
 }
 
@@ -72,6 +77,7 @@ func (c *Control) take(b pando.Batch, reset bool) {
 	}
 	for _, r := range b.Changes {
 		c.touch(r.Key)
+		c.comeAndGo(r)
 	}
 	if reset {
 		for s := range c.world.Services {

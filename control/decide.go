@@ -154,12 +154,14 @@ func (d *draft) putInstance(i pando.Instance) {
 
 // reachable are the instances whose host has a lease. The others may well be running; they count for nothing as long as
 // there is another host to start on, and count again when their host returns.
-func (d *draft) reachable() []pando.Instance {
-	if len(d.w.Hosts) == 0 {
-		return d.instances
+func (d *draft) reachable() []pando.Instance { return reachable(d.w, d.instances) }
+
+func reachable(w *pando.World, all []pando.Instance) []pando.Instance {
+	if len(w.Hosts) == 0 {
+		return all
 	}
-	return slices.DeleteFunc(slices.Clone(d.instances), func(i pando.Instance) bool {
-		_, alive := d.w.Hosts[i.Host]
+	return slices.DeleteFunc(slices.Clone(all), func(i pando.Instance) bool {
+		_, alive := w.Hosts[i.Host]
 		return !alive
 	})
 }

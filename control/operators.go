@@ -270,12 +270,15 @@ func (c *Control) status(s pando.ServiceKey) (pando.ServiceStatus, bool) {
 	}
 	for _, i := range c.world.Of(s) {
 		is := pando.InstanceStatus{Instance: i}
+		if _, here := c.world.Hosts[i.Host]; !here && len(c.world.Members) > 0 {
+			is.Away = awayNote(c.left, i.Host)
+		}
 		if i.IP4.IsValid() && len(spec.Ports) > 0 {
 			is.Endpoint = netip.AddrPortFrom(i.IP4, spec.Ports[0].Target).String()
 		}
 		st.Instances = append(st.Instances, is)
 	}
-	st.InRotation = scale.Serving(c.world.Of(s))
+	st.InRotation = scale.Serving(reachable(c.world, c.world.Of(s)))
 	st.Problem = problem(v.V, c.world.DecisionsOf(s))
 	return st, true
 }
@@ -317,6 +320,3 @@ func (c *Control) Why(_ context.Context, s pando.ServiceKey, most int) ([]pando.
 	}
 	return out, nil
 }
-
-// Hosts implements pando.Operators.
-func (c *Control) Hosts(context.Context) ([]pando.Host, error) { return c.hosts(), nil }

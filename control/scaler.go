@@ -2,6 +2,8 @@ package control
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"time"
 
 	"pando.run/pando"
@@ -99,14 +101,17 @@ func (s *scaler) ask(ctx context.Context, fence pando.Fence, key pando.ServiceKe
 func (c *Control) everyCounter(ctx context.Context) []pando.EndpointCounters {
 	ctx, cancel := context.WithTimeout(ctx, scaleInterval)
 	defer cancel()
-	var out []pando.EndpointCounters
-	for _, h := range c.hosts() {
-		got, err := c.Peers.Counters(ctx, h)
-		if err != nil {
-			c.Log.Warn("no counters", "host", h.Name, "error", err)
-			continue
-		}
-		out = append(out, got...)
+	hosts := c.hosts()
+	each := make([][]pando.EndpointCounters, len(hosts))
+	var wg sync.WaitGroup
+	for n, h := range hosts {
+		wg.Go(func() { // one that is cut off must not keep the others waiting
+			var err error
+			if each[n], err = c.Peers.Counters(ctx, h); err != nil {
+				c.Log.Warn("no counters", "host", h.Name, "error", err)
+			}
+		})
 	}
-	return out
+	wg.Wait()
+	return slices.Concat(each...)
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -14,16 +13,6 @@ import (
 
 	"pando.run/pando"
 )
-
-func (c *Control) hosts() []pando.Host {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	out := []pando.Host{}
-	for _, name := range slices.Sorted(maps.Keys(c.world.Hosts)) {
-		out = append(out, c.world.Hosts[name].V)
-	}
-	return out
-}
 
 // Watch implements pando.Operators.
 func (c *Control) Watch(ctx context.Context, after pando.StoreRevision) <-chan pando.Change {

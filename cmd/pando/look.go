@@ -196,7 +196,7 @@ func (o *command) hosts() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.show(all, func(w io.Writer) { hosts(w, all) })
+			return o.show(all, func(w io.Writer) { hosts(w, all, time.Now()) })
 		},
 	}
 }

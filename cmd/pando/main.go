@@ -73,7 +73,7 @@ func rootCommand(env Env) *cobra.Command {
 // group sorts the list of commands by what they are about.
 func group(c *cobra.Command) {
 	of := map[string]string{"fn": "alone", "mem": "alone"}
-	for _, name := range []string{"up", "restart", "down", "doctor", "hosts", "lab", "server", "agent"} {
+	for _, name := range []string{"up", "restart", "down", "doctor", "hosts", "token", "lab", "server", "agent"} {
 		of[name] = "machine"
 	}
 	for _, name := range []string{"deploy", "ps", "status", "why", "logs", "watch", "scale", "rm", "state", "spec"} {

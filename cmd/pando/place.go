@@ -26,6 +26,10 @@ type place struct {
 	Uplinks []string // where packets for VIPs come in
 	HTTP    string   // where states can be cloned from
 	Pool    int      // ready sandboxes
+	Listen  string   // address at which other hosts reach this one
+	Join    string   // the server of the cluster to be a member of
+	Token   string   //
+	Slot    int      // of this host in its cluster
 }
 
 func (p *place) flags(c *cobra.Command) {
@@ -36,12 +40,14 @@ func (p *place) flags(c *cobra.Command) {
 	f.StringVar(&p.Address, "address", "", "address of this host (default: of the first uplink)")
 	f.StringSliceVar(&p.Uplinks, "uplink", nil, "interfaces at which packets for VIPs arrive (default: every one that is up and not Pando's)")
 	f.StringVar(&p.HTTP, "http", "127.0.0.1:7400", "where states can be cloned and monitoring can look (read-only), empty for nowhere")
+	f.StringVar(&p.Listen, "listen", "auto", "address at which other hosts of the cluster reach this one, ports 7401 to 7403, empty for nowhere (default: --address)")
 	f.IntVar(&p.Pool, "pool", 3, "sandboxes kept ready")
 }
 
 // args are the flags that hand this place on to another role.
 func (p place) args() []string {
 	out := []string{"--run-dir", p.Run, "--data-dir", p.Data, "--host", p.Host, "--address", p.Address, "--http", p.HTTP,
+		"--listen", p.Listen,
 		"--pool", fmt.Sprint(p.Pool)}
 	for _, u := range p.Uplinks {
 		out = append(out, "--uplink", u)
@@ -81,6 +87,9 @@ func (p *place) complete() error {
 	if p.Address == "" {
 		p.Address = addressOf(p.Uplinks)
 	}
+	if p.Listen == "auto" {
+		p.Listen = p.Address
+	}
 	return nil
 }
 
@@ -118,8 +127,11 @@ func addressOf(names []string) string {
 // record is the host as the registry knows it.
 func (p place) record() pando.Host {
 	h := pando.Host{
-		Name: pando.HostName(p.Host), Endpoint: "unix://" + p.agent(), CPUs: float64(runtime.NumCPU()), Version: version,
+		Name: pando.HostName(p.Host), Slot: p.Slot, Endpoint: "unix://" + p.agent(), CPUs: float64(runtime.NumCPU()), Version: version,
 		Joined: pando.WallClock{}.Now(),
+	}
+	if p.Listen != "" {
+		h.Endpoint = p.endpoint()
 	}
 	h.Address, _ = netip.ParseAddr(p.Address)
 	h.Instances4, h.Instances6 = pando.InstanceRange(h.Slot)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -30,12 +31,13 @@ import (
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/probe"
 	"pando.run/pando/driver/process"
+	"pando.run/pando/driver/trust"
 	"pando.run/pando/lab"
 )
 
 // roles are the commands that run something that stays: the daemons, what they start, and the lab.
 func roles(o *command) []*cobra.Command {
-	return []*cobra.Command{upCommand(o), restartCommand(o), downCommand(o), serverCommand(), agentCommand(), shimCommand(), labCommand(o), labInitCommand()}
+	return []*cobra.Command{upCommand(o), restartCommand(o), downCommand(o), tokenCommand(o), serverCommand(), agentCommand(), shimCommand(), labCommand(o), labInitCommand()}
 }
 
 func serverCommand() *cobra.Command {
@@ -58,16 +60,29 @@ func serve(ctx context.Context, p place) error {
 	if err := os.MkdirAll(p.Run, 0o755); err != nil {
 		return fmt.Errorf("make the folder for sockets: %w", err)
 	}
-	store, err := etcd.Start(ctx, etcd.ServerConfig{Dir: filepath.Join(p.Data, "store"), ClientSocket: p.store(), Log: log})
+	authority, identity, err := serverTrust(p)
+	if err != nil {
+		return err
+	}
+	members, err := storeForMembers(p, identity)
+	if err != nil {
+		return err
+	}
+	store, err := etcd.Start(ctx, etcd.ServerConfig{Dir: filepath.Join(p.Data, "store"), ClientSocket: p.store(), Members: members, Log: log})
 	if err != nil {
 		return err
 	}
 	defer store.Close()
-	peers := peer.New()
+	peers := peer.New(peer.Reach{Own: pando.HostName(p.Host), Socket: p.agent(), TLS: identity.ToHost})
 	defer peers.Close()
 	ctl := control.New(control.Config{
 		Registry: store.Registry(), Peers: peers, Clock: pando.WallClock{}, IDs: names{}, Log: log, Name: p.Host,
+		Heard: store.Registry().Heard,
 	})
+	h := p.record()
+	if _, err := ctl.Admit(ctx, pando.Member{Name: h.Name, Address: h.Address, Server: true}, false); err != nil {
+		log.Warn("this host's membership is not written", "error", err)
+	}
 	face := api.OperatorsHandler(ctl, leads(store.Registry()))
 	operators, err := listen(p.api(), 0o660)
 	if err != nil {
@@ -77,18 +92,13 @@ func serve(ctx context.Context, p place) error {
 	if err != nil {
 		return err
 	}
-	jobs := []func(context.Context) error{
-		ctl.Run,
-		serveHTTP(operators, face),
-		serveHTTP(asks, peer.ControlHandler(ctl)),
-		func(ctx context.Context) error {
-			select {
-			case err := <-store.Err():
-				return fmt.Errorf("the store ended: %w", err)
-			case <-ctx.Done():
-				return nil
-			}
-		},
+	jobs := []func(context.Context) error{ctl.Run, serveHTTP(operators, face), serveHTTP(asks, peer.ControlHandler(ctl)), until(store.Err())}
+	if p.Listen != "" {
+		open, err := tls.Listen("tcp", p.open(joinPort), identity.Anybody())
+		if err != nil {
+			return fmt.Errorf("listen for other hosts: %w; choose another address with --listen", err)
+		}
+		jobs = append(jobs, serveHTTP(open, welcome(p, ctl, authority, face)))
 	}
 	if p.HTTP != "" {
 		open, err := net.Listen("tcp", p.HTTP)
@@ -97,8 +107,43 @@ func serve(ctx context.Context, p place) error {
 		}
 		jobs = append(jobs, serveHTTP(open, api.Readable(face)))
 	}
-	log.Info("ready", "api", p.api(), "states", p.HTTP)
+	log.Info("ready", "api", p.api(), "states", p.HTTP, "hosts", p.Listen)
 	return together(ctx, jobs...)
+}
+
+// until is a job that ends with the store.
+func until(ends <-chan error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		select {
+		case err := <-ends:
+			return fmt.Errorf("the store ended: %w", err)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// serverTrust is the authority of this host's cluster, and the server's own certificate.
+func serverTrust(p place) (*trust.Authority, *trust.Identity, error) {
+	a, err := trust.OpenAuthority(p.trust(), pando.WallClock{}.Now())
+	if err != nil {
+		return nil, nil, err
+	}
+	i, err := a.Identity("", pando.WallClock{}.Now())
+	return a, i, err
+}
+
+// storeForMembers is how other hosts reach the store; nil: not at all.
+func storeForMembers(p place, i *trust.Identity) (*etcd.Members, error) {
+	if p.Listen == "" {
+		return nil, nil
+	}
+	m := &etcd.Members{Listen: p.open(storePort), HostOf: trust.HostOf}
+	var err error
+	if m.Certificate, m.Key, m.Authority, err = i.Files(p.trust()); err != nil {
+		return nil, fmt.Errorf("write the server's certificate: %w", err)
+	}
+	return m, nil
 }
 
 // leads says whether the store answers and a control leads.
@@ -116,10 +161,11 @@ func agentCommand() *cobra.Command {
 	var p place
 	c := &cobra.Command{
 		Use: "agent", Short: "run the host loop: instances, steering and what instances ask",
-		Example: "  pando agent --uplink eth0", Args: cobra.NoArgs,
+		Example: "  pando agent --uplink eth0\n  pando agent --join 192.0.2.10 --token pando1…", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return tend(c.Context(), p) },
 	}
 	p.flags(c)
+	p.joinFlags(c)
 	return c
 }
 
@@ -129,14 +175,15 @@ func tend(ctx context.Context, p place) error {
 		return err
 	}
 	log := slog.Default().With("role", "agent")
-	registry, err := etcd.Dial(ctx, "unix://"+p.store())
+	if err := errors.Join(os.MkdirAll(p.Data, 0o750), os.MkdirAll(p.Run, 0o755)); err != nil {
+		return fmt.Errorf("make the folders for data and sockets: %w", err)
+	}
+	c, err := enter(ctx, p, log)
 	if err != nil {
 		return err
 	}
-	defer registry.Close()
-	if err := os.MkdirAll(p.Data, 0o750); err != nil {
-		return fmt.Errorf("make the folder for data: %w", err)
-	}
+	defer c.registry.Close()
+	p.Slot = c.slot
 	objects, err := bolt.Open(p.states())
 	if err != nil {
 		return err
@@ -156,18 +203,18 @@ func tend(ctx context.Context, p place) error {
 		return err
 	}
 	defer sandboxes.Close()
-	peers := peer.New()
+	peers := peer.New(peer.Reach{Own: h.Name, Socket: p.agent(), TLS: c.identity.ToHost})
 	defer peers.Close()
 	a := agent.New(agent.Config{
-		Host: p.record(), Registry: registry, Sandboxes: sandboxes, Steering: steering, Prober: probe.New(), Peers: peers,
+		Host: h, Registry: c.registry, Sandboxes: sandboxes, Steering: steering, Prober: probe.New(), Peers: peers,
 		Objects: objects, Clock: pando.WallClock{}, IDs: names{}, Log: log,
-		Control: peer.Control{Client: peers, Server: pando.Host{Name: h.Name, Endpoint: "unix://" + p.control()}},
+		Control: c.control(p, peers),
 		Serve:   api.SelfHandler, Git: git.Handler,
 		OpenLog: func(ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error) {
 			return sandboxes.OpenLog(ctx, s, i, lines, follow)
 		},
 	})
-	face, err := listen(p.agent(), 0o600)
+	faces, err := agentFaces(p, c, peer.Handler(a))
 	if err != nil {
 		return err
 	}
@@ -177,7 +224,7 @@ func tend(ctx context.Context, p place) error {
 	} else {
 		defer answers.Close()
 	}
-	return together(ctx, a.Run, serveHTTP(face, peer.Handler(a)))
+	return together(ctx, append(append(faces, c.jobs...), a.Run)...)
 }
 
 func openSteering(p place) (*ebpf.Driver, error) {

@@ -124,12 +124,27 @@ func revision(st pando.ServiceStatus) string {
 	return fmt.Sprintf("%d, on the way to %d", st.Current, st.Target)
 }
 
-func hosts(w io.Writer, all []pando.Host) {
-	rows := []string{row("HOST", "ADDRESS", "CPUS", "MEMORY", "INSTANCES IN", "VERSION")}
+func hosts(w io.Writer, all []pando.HostStatus, now time.Time) {
+	rows := []string{row("HOST", "ADDRESS", "ROLE", "STATE", "HEARD OF", "INSTANCES", "CPUS", "MEMORY", "VERSION")}
 	for _, h := range all {
-		rows = append(rows, row(h.Name, h.Address, h.CPUs, fmt.Sprintf("%.1f GiB", float64(h.Memory)/(1<<30)), h.Instances4, h.Version))
+		rows = append(rows, row(h.Name, h.Address, roleOf(h), h.State, heard(h, now), h.Instances, h.CPUs, fmt.Sprintf("%.1f GiB", float64(h.Memory)/(1<<30)), h.Version))
 	}
 	columns(w, rows...)
+}
+
+func roleOf(h pando.HostStatus) string {
+	if h.Server {
+		return "server, agent"
+	}
+	return "agent"
+}
+
+// heard is how old the newest sign of a host is.
+func heard(h pando.HostStatus, now time.Time) string {
+	if h.Heard.IsZero() {
+		return "-"
+	}
+	return now.Sub(h.Heard).Round(time.Second).String() + " ago"
 }
 
 func commits(w io.Writer, all []pando.StateCommit) {

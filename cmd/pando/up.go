@@ -29,7 +29,9 @@ func upCommand(o *command) *cobra.Command {
 	var p place
 	c := &cobra.Command{
 		Use: "up", Short: "start Pando on this machine: the server and the agent, each a process of its own",
-		Example: "  pando up\n  pando up --uplink eth0 --address 192.0.2.10",
+		Long: "Starts what does not run. With --join it starts an agent alone, which makes this machine a host of the cluster whose server is at\n" +
+			"that address; `pando token` on the server's host prints the token. A host that joined stays a member: `pando up` is enough then.",
+		Example: "  pando up\n  pando up --uplink eth0 --address 192.0.2.10\n  pando up --join 192.0.2.10 --token pando1…",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := p.complete(); err != nil {
@@ -39,14 +41,26 @@ func upCommand(o *command) *cobra.Command {
 		},
 	}
 	p.flags(c)
+	p.joinFlags(c)
 	return c
 }
 
 func (o *command) up(ctx context.Context, p place) error {
 	ctx, cancel := context.WithTimeout(ctx, upWait)
 	defer cancel()
+	if _, serves := daemon(p, "server"); serves && p.Join != "" {
+		return fmt.Errorf("%w: this host has a cluster of its own; to forget it with all that is in it: pando down --purge", pando.ErrExists)
+	}
+	m, err := join(ctx, p)
+	if err != nil {
+		return err
+	}
+	roles := []string{"server", "agent"}
+	if m != nil {
+		roles = roles[1:]
+	}
 	var since time.Time
-	for _, role := range []string{"server", "agent"} {
+	for _, role := range roles {
 		if _, alive := daemon(p, role); alive {
 			continue
 		}
@@ -57,14 +71,14 @@ func (o *command) up(ctx context.Context, p place) error {
 			return err
 		}
 	}
-	hosts, err := answering(ctx, p, since)
+	hosts, err := answering(ctx, p, roles, since)
 	if err != nil {
 		return err
 	}
 	is := struct {
-		Host  string       `json:"host"`
-		API   string       `json:"api"`
-		Hosts []pando.Host `json:"hosts"`
+		Host  string             `json:"host"`
+		API   string             `json:"api"`
+		Hosts []pando.HostStatus `json:"hosts"`
 	}{p.Host, p.api(), hosts}
 	return o.show(is, func(w io.Writer) {
 		fmt.Fprintf(w, "pando is up on %s (api %s). Next: pando deploy SPEC.yaml\n", p.Host, p.api())
@@ -72,14 +86,14 @@ func (o *command) up(ctx context.Context, p place) error {
 }
 
 // answering waits until the server answers and this host's agent has joined since then.
-func answering(ctx context.Context, p place, since time.Time) ([]pando.Host, error) {
+func answering(ctx context.Context, p place, roles []string, since time.Time) ([]pando.HostStatus, error) {
 	client := api.NewClient(p.api())
 	for {
 		hosts, err := client.Hosts(ctx)
 		if err == nil && hosted(hosts, p.Host, since) {
 			return hosts, nil
 		}
-		for _, role := range []string{"server", "agent"} {
+		for _, role := range roles {
 			if _, alive := daemon(p, role); !alive {
 				return nil, fmt.Errorf("%w: the %s ended at once; the end of %s:\n%s", pando.ErrNotReady, role, daemonLog(p, role), tail(daemonLog(p, role), 10))
 			}
@@ -90,8 +104,10 @@ func answering(ctx context.Context, p place, since time.Time) ([]pando.Host, err
 	}
 }
 
-func hosted(hosts []pando.Host, name string, since time.Time) bool {
-	return slices.ContainsFunc(hosts, func(h pando.Host) bool { return string(h.Name) == name && !h.Joined.Before(since) })
+func hosted(hosts []pando.HostStatus, name string, since time.Time) bool {
+	return slices.ContainsFunc(hosts, func(h pando.HostStatus) bool {
+		return string(h.Name) == name && h.State == pando.HostHere && !h.Joined.Before(since)
+	})
 }
 
 func daemonLog(p place, role string) string { return filepath.Join(p.logs(), role+".log") }

@@ -34,6 +34,8 @@ func sentinel(ctx context.Context, err error) error {
 		return fmt.Errorf("%w: %w", pando.ErrTooLarge, err)
 	case errors.Is(err, rpctypes.ErrDuplicateKey), errors.Is(err, rpctypes.ErrEmptyKey):
 		return fmt.Errorf("%w: %w", pando.ErrInvalid, err)
+	case isForbidden(err):
+		return fmt.Errorf("%w: %s", pando.ErrForbidden, strings.TrimPrefix(status.Convert(err).Message(), pando.ErrForbidden.Error()+": "))
 	case unreachable(err):
 		return fmt.Errorf("%w: %w", pando.ErrUnavailable, err)
 	}
@@ -52,6 +54,9 @@ func unreachable(err error) bool {
 	}
 	return code == codes.Unavailable || code == codes.DeadlineExceeded || code == codes.Canceled
 }
+
+// isForbidden recognises the refusal of the gate.
+func isForbidden(err error) bool { return status.Code(err) == codes.PermissionDenied }
 
 // isFull recognises the refusal of another process's guard, which comes over the wire as a text.
 func isFull(err error) bool {

@@ -54,10 +54,11 @@ func (r *Registry) win(ctx context.Context, k pando.Key, value string, l *lease)
 			Then(clientv3.OpPut(string(k), value, clientv3.WithLease(l.id))).
 			Else(clientv3.OpGet(string(k))).
 			Commit()
-		cancel()
-		if err != nil {
-			return pando.Fence{}, sentinel(call, err)
+		if err = sentinel(call, err); err != nil {
+			cancel()
+			return pando.Fence{}, err
 		}
+		cancel()
 		if resp.Succeeded {
 			return pando.Fence{Key: k, Created: pando.StoreRevision(resp.Header.Revision)}, nil
 		}

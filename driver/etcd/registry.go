@@ -6,6 +6,7 @@ package etcd
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net/url"
 	"sync"
@@ -48,7 +49,9 @@ const (
 // Dial returns a registry over the etcd at endpoint: "unix:///path", "http://host:port" or "https://host:port". It does
 // not wait for the server: calls fail with pando.ErrUnavailable until it is there, and again while it restarts. The
 // registry ends with ctx or with Close.
-func Dial(ctx context.Context, endpoint string) (*Registry, error) {
+//
+// identity is the member's, for https; nil otherwise.
+func Dial(ctx context.Context, endpoint string, identity *tls.Config) (*Registry, error) {
 	u, err := url.Parse(endpoint)
 	if err != nil {
 		return nil, fmt.Errorf("%w: store endpoint %q: %w", pando.ErrInvalid, endpoint, err)
@@ -62,6 +65,7 @@ func Dial(ctx context.Context, endpoint string) (*Registry, error) {
 	c, err := clientv3.New(clientv3.Config{
 		Context:              ctx,
 		Endpoints:            []string{endpoint},
+		TLS:                  identity,
 		DialKeepAliveTime:    10 * time.Second,
 		DialKeepAliveTimeout: 3 * time.Second,
 		MaxUnaryRetries:      readAttempts,
@@ -100,6 +104,24 @@ func (r *Registry) Snapshot(ctx context.Context, prefix pando.Key) (pando.Snapsh
 		s.Records[i] = record(kv)
 	}
 	return s, nil
+}
+
+// Heard says how long ago the agent of a host that has its lease renewed it, to the second. ErrNotFound: it has none.
+func (r *Registry) Heard(ctx context.Context, h pando.HostName) (time.Duration, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	got, err := r.client.Get(ctx, string(pando.HostKey(h)), clientv3.WithKeysOnly())
+	if err != nil {
+		return 0, fmt.Errorf("look for host %s: %w", h, sentinel(ctx, err))
+	}
+	if len(got.Kvs) == 0 {
+		return 0, fmt.Errorf("the lease of host %s: %w", h, pando.ErrNotFound)
+	}
+	left, err := r.client.TimeToLive(ctx, clientv3.LeaseID(got.Kvs[0].Lease))
+	if err != nil {
+		return 0, fmt.Errorf("the lease of host %s: %w", h, sentinel(ctx, err))
+	}
+	return time.Duration(max(0, left.GrantedTTL-left.TTL)) * time.Second, nil
 }
 
 // bounded gives a call that has no deadline one.

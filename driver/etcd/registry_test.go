@@ -42,7 +42,7 @@ func tempDir(t *testing.T) string {
 
 func dial(t *testing.T, endpoint string) *Registry {
 	t.Helper()
-	r, err := Dial(context.Background(), endpoint)
+	r, err := Dial(context.Background(), endpoint, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -344,7 +344,7 @@ func TestServerStartsAndStopsFastAndOnlyOncePerDirectory(t *testing.T) {
 
 func TestDialRefusesWhatIsNoEndpoint(t *testing.T) {
 	for _, e := range []string{"", "etcd", "unix://", "http://", "ftp://x", "unix://x/y"} {
-		if _, err := Dial(t.Context(), e); !errors.Is(err, pando.ErrInvalid) {
+		if _, err := Dial(t.Context(), e, nil); !errors.Is(err, pando.ErrInvalid) {
 			t.Errorf("%q: %v; want ErrInvalid", e, err)
 		}
 	}

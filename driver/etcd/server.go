@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -26,6 +25,7 @@ import (
 type ServerConfig struct {
 	Dir          string       // of the data; made if it is not there
 	ClientSocket string       // unix path for agents, mode 0600; "" for none but this process
+	Members      *Members     // how other hosts reach it; nil: not at all
 	Name         string       // of the member: "pando" unless given
 	Log          *slog.Logger // errors and what happens to the disk; slog.Default() unless given
 }
@@ -50,7 +50,8 @@ type Server struct {
 	lock     *os.File
 	stop     context.CancelFunc // of the guard
 	guarding sync.WaitGroup
-	grpc     atomic.Pointer[grpc.Server] // set by etcd once it serves
+	mu       sync.Mutex
+	grpc     []*grpc.Server // given by etcd once it serves, one for each listener
 	closed   sync.Once
 }
 
@@ -121,7 +122,7 @@ func lockDir(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// embedded is etcd's configuration: unix sockets only, small memory, history by revision.
+// embedded is etcd's configuration: unix sockets, and TLS for members if there may be any; small memory, history by revision.
 func (s *Server) embedded(c ServerConfig, g *guard) (*embed.Config, error) {
 	peer, client := filepath.Join(c.Dir, "peer"), c.ClientSocket
 	if client == "" {
@@ -133,6 +134,9 @@ func (s *Server) embedded(c ServerConfig, g *guard) (*embed.Config, error) {
 		}
 	}
 	clients := []url.URL{{Scheme: "unix", Path: client}}
+	if c.Members != nil {
+		clients = append(clients, c.Members.url())
+	}
 	peers := []url.URL{{Scheme: "unix", Path: peer}}
 
 	conf := embed.NewConfig()
@@ -149,8 +153,18 @@ func (s *Server) embedded(c ServerConfig, g *guard) (*embed.Config, error) {
 	conf.MaxTxnOps = batchOperationsMax
 	conf.WatchProgressNotifyInterval = 10 * time.Second
 	conf.ZapLoggerBuilder = embed.NewZapLoggerBuilder(quiet(c.Log))
-	conf.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.ChainUnaryInterceptor(g.intercept)}
-	conf.ServiceRegister = s.grpc.Store
+	door := gate{c.Members}
+	if c.Members != nil {
+		conf.ClientTLSInfo = c.Members.tls()
+	}
+	conf.GRPCAdditionalServerOptions = []grpc.ServerOption{
+		grpc.ChainUnaryInterceptor(door.unary, g.intercept), grpc.ChainStreamInterceptor(door.stream),
+	}
+	conf.ServiceRegister = func(one *grpc.Server) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.grpc = append(s.grpc, one)
+	}
 	return conf, nil
 }
 
@@ -194,9 +208,11 @@ func (s *Server) Close() error {
 		if s.registry != nil {
 			err = s.registry.Close()
 		}
-		if g := s.grpc.Load(); g != nil {
-			g.Stop() // etcd's own way waits 5 s for watchers to leave
+		s.mu.Lock()
+		for _, one := range s.grpc {
+			one.Stop() // etcd's own way waits 5 s for watchers to leave
 		}
+		s.mu.Unlock()
 		s.etcd.Close()
 		err = errors.Join(err, s.lock.Close())
 	})

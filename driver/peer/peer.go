@@ -1,11 +1,12 @@
-// Package peer carries what servers and agents ask of each other's hosts over HTTP: on a unix socket within a host, on TCP
-// between hosts.
+// Package peer carries what servers and agents ask of each other's hosts over HTTP: on a unix socket within a host, over TLS
+// between hosts, and how a host asks to become a member.
 //
 // It never stores anything and never retries: who asks knows whether the answer still matters.
 package peer
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -40,18 +41,28 @@ var _ pando.Peers = (*Client)(nil)
 
 // Client reaches the agents of hosts by the Endpoint of their records. Connections are kept and shared.
 type Client struct {
+	Reach
 	http *http.Client
 }
 
+// Reach is how a client comes to the agents of hosts.
+type Reach struct {
+	Own    pando.HostName                   // of this host, whose agent answers
+	Socket string                           // here, beside its https endpoint
+	TLS    func(pando.HostName) *tls.Config // for https endpoints; nil: they cannot be reached
+}
+
 // New returns a client. Close lets its idle connections go.
-func New() *Client {
+func New(r Reach) *Client {
+	c := &Client{Reach: r}
 	t := &http.Transport{
-		DialContext:         dial,
+		DialContext:         c.dial,
 		MaxIdleConnsPerHost: idleConns,
 		IdleConnTimeout:     time.Minute,
 		DisableCompression:  true,
 	}
-	return &Client{http: &http.Client{Transport: t}}
+	c.http = &http.Client{Transport: t}
+	return c
 }
 
 // Close ends the connections that nobody is using.
@@ -60,10 +71,14 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// unixSuffix marks the name that a socket's path takes in a URL, so that each path has connections of its own.
-const unixSuffix = ".unix"
+// The marks of names in a URL that are not addresses, so that each socket and each host has connections of its own: the
+// path of a socket, and a host's name with its address.
+const (
+	unixSuffix = ".unix"
+	tlsSuffix  = ".tls"
+)
 
-func dial(ctx context.Context, network, addr string) (net.Conn, error) {
+func (c *Client) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	d := net.Dialer{Timeout: dialWaitMax}
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -76,19 +91,32 @@ func dial(ctx context.Context, network, addr string) (net.Conn, error) {
 		}
 		return d.DialContext(ctx, "unix", path)
 	}
+	if name, ok := strings.CutSuffix(host, tlsSuffix); ok {
+		text, err := decodePath(name)
+		if err != nil {
+			return nil, err
+		}
+		name, addr, _ := strings.Cut(text, " ")
+		t := tls.Dialer{NetDialer: &d, Config: c.TLS(pando.HostName(name))}
+		return t.DialContext(ctx, network, addr)
+	}
 	return d.DialContext(ctx, network, addr)
 }
 
 // base turns a host's endpoint into the beginning of a URL.
-func base(h pando.Host) (*url.URL, error) {
+func (c *Client) base(h pando.Host) (*url.URL, error) {
 	u, err := url.Parse(h.Endpoint)
 	switch {
+	case err == nil && u.Scheme == "https" && c.Socket != "" && h.Name == c.Own:
+		return &url.URL{Scheme: "http", Host: encodePath(c.Socket) + unixSuffix}, nil
 	case err == nil && u.Scheme == "unix" && u.Path != "":
 		return &url.URL{Scheme: "http", Host: encodePath(u.Path) + unixSuffix}, nil
 	case err == nil && u.Scheme == "http" && u.Host != "":
 		return &url.URL{Scheme: "http", Host: u.Host}, nil
+	case err == nil && u.Scheme == "https" && u.Host != "" && c.TLS != nil:
+		return &url.URL{Scheme: "http", Host: encodePath(string(h.Name)+" "+u.Host) + tlsSuffix}, nil
 	}
-	return nil, fmt.Errorf("%w: host %s has the endpoint %q: want unix:///path or http://address:port", pando.ErrInvalid, h.Name, h.Endpoint)
+	return nil, fmt.Errorf("%w: host %s has the endpoint %q: want unix:///path or https://address:port", pando.ErrInvalid, h.Name, h.Endpoint)
 }
 
 func encodePath(p string) string { return fmt.Sprintf("%x", p) }
@@ -101,7 +129,7 @@ func decodePath(s string) (string, error) {
 
 // call asks a host; the caller closes the body of the answer.
 func (c *Client) call(ctx context.Context, h pando.Host, method, path string, query url.Values, body io.Reader) (io.ReadCloser, error) {
-	u, err := base(h)
+	u, err := c.base(h)
 	if err != nil {
 		return nil, err
 	}
@@ -173,7 +201,7 @@ func (c *Client) StateLog(ctx context.Context, h pando.Host, s pando.ServiceKey,
 
 // State hands requests to the host's own git server.
 func (c *Client) State(h pando.Host) http.Handler {
-	u, err := base(h)
+	u, err := c.base(h)
 	if err != nil {
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeProblem(w, err) })
 	}

@@ -89,7 +89,7 @@ func serve(t *testing.T, h *host, network string) (pando.Host, *Client) {
 	s := &http.Server{Handler: Handler(h)}
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = s.Serve(l) }()
-	c := New()
+	c := New(Reach{})
 	t.Cleanup(func() { c.Close(); s.Close(); <-ended; os.RemoveAll(dir) })
 	return pando.Host{Name: "h1", Endpoint: scheme + l.Addr().String()}, c
 }
@@ -162,7 +162,7 @@ func TestSentinelsCrossTheWire(t *testing.T) {
 }
 
 func TestAHostThatDoesNotAnswerIsNamed(t *testing.T) {
-	c := New()
+	c := New(Reach{})
 	defer c.Close()
 	for _, endpoint := range []string{"unix:///nowhere/agent", "http://127.0.0.1:1"} {
 		h := pando.Host{Name: "h7", Endpoint: endpoint}
@@ -191,7 +191,7 @@ func (d decider) Answer(_ context.Context, by pando.Fence, i pando.Intent) ([]pa
 func TestAnAskAndItsAnswerCrossTheWire(t *testing.T) {
 	for _, wrong := range []error{nil, pando.ErrStoreFull, pando.ErrFenced} {
 		s := httptest.NewServer(ControlHandler(decider{wrong}))
-		c := New()
+		c := New(Reach{})
 		control := Control{Client: c, Server: pando.Host{Name: "h1", Endpoint: s.URL}}
 		ask := pando.Intent{ID: "1", Service: pando.DefaultService("web"), Verb: pando.VerbReplicate}
 		got, err := control.Answer(t.Context(), pando.Fence{Key: "epoch", Created: 7}, ask)

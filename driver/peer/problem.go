@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -74,4 +75,9 @@ func readProblem(resp *http.Response) error {
 		}
 	}
 	return errors.New(p.Detail)
+}
+
+// isTrust recognises a server that is not the one it was taken for.
+func isTrust(err error) bool {
+	return errors.Is(err, pando.ErrForbidden) || errors.As(err, new(*tls.CertificateVerificationError))
 }

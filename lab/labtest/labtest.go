@@ -5,6 +5,7 @@ package labtest
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -31,6 +32,7 @@ type Options struct {
 	Hosts int      // 1
 	Flags []string // of `pando up`, beside --data-dir and --host
 	Idle  bool     // the hosts are there, but nothing runs on them yet
+	One   bool     // the hosts are one cluster: the first runs the server, the others join it
 	Tags  []string // of the build
 }
 
@@ -86,8 +88,12 @@ func UpWith(t testing.TB, o Options) *Pando {
 		p.there[h.Name] = p.leaks(h.Name)
 	}
 	t.Cleanup(p.end)
-	if !o.Idle {
-		for _, h := range p.Hosts {
+	for n, h := range p.Hosts {
+		switch {
+		case o.Idle:
+		case o.One && n > 0:
+			p.Join(h)
+		default:
 			p.Up(h)
 		}
 	}
@@ -113,9 +119,35 @@ func (p *Pando) place(host string) []string {
 }
 
 // Up starts Pando on a host, or starts again what of it has ended.
-func (p *Pando) Up(host string) {
+func (p *Pando) Up(host string, flags ...string) {
 	p.Helper()
-	p.Must(host, append([]string{p.Bin, "up"}, p.place(host)...)...)
+	p.Must(host, append(append([]string{p.Bin, "up"}, p.place(host)...), flags...)...)
+}
+
+// Join makes a host a member of the cluster of the first host.
+func (p *Pando) Join(host string) {
+	p.Helper()
+	p.Up(host, p.Invitation()...)
+}
+
+// Invitation are the flags by which a host joins the cluster of the first host.
+func (p *Pando) Invitation() []string {
+	p.Helper()
+	var is struct{ Join, Token string }
+	if err := json.Unmarshal([]byte(p.Pando("token", "-o", "json")), &is); err != nil {
+		p.Fatalf("pando token -o json: %v", err)
+	}
+	return []string{"--join", is.Join, "--token", is.Token}
+}
+
+// UpFails starts Pando on a host where it has to fail with an exit code; it returns what the command said.
+func (p *Pando) UpFails(code int, host string, flags ...string) string {
+	p.Helper()
+	out := p.Run(host, append(append([]string{p.Bin, "up"}, p.place(host)...), flags...)...)
+	if out.Code != code {
+		p.Fatalf("pando up %s on %s: exit code %d, want %d\n%s", strings.Join(flags, " "), host, out.Code, code, out.Text)
+	}
+	return out.Text
 }
 
 // Down stops Pando on a host.

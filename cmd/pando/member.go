@@ -1,0 +1,297 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pando.run/pando"
+	"pando.run/pando/api"
+	"pando.run/pando/control"
+	"pando.run/pando/driver/etcd"
+	"pando.run/pando/driver/peer"
+	"pando.run/pando/driver/trust"
+)
+
+// The ports at which the hosts of a cluster speak with each other, all of them over TLS.
+const (
+	joinPort  = 7401 // of the server: hosts join, members read the operators' API
+	storePort = 7402 // of the server: the registry
+	agentPort = 7403 // of every host: its agent
+)
+
+func (p place) trust() string        { return filepath.Join(p.Data, "trust") }
+func (p place) open(port int) string { return net.JoinHostPort(p.Listen, strconv.Itoa(port)) }
+func (p place) endpoint() string     { return "https://" + p.open(agentPort) }
+func (p place) hasStore() (bool, error) {
+	_, err := os.Stat(filepath.Join(p.Data, "store"))
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// joinFlags are those by which a host becomes a member.
+func (p *place) joinFlags(c *cobra.Command) {
+	c.Flags().StringVar(&p.Join, "join", "", "become a host of the cluster whose server is at this address, instead of one's own")
+	c.Flags().StringVar(&p.Token, "token", "", "what `pando token` printed on the server's host; needed once")
+}
+
+// join makes this host a member as its flags say, and returns its membership; nil: it is a cluster of its own.
+func join(ctx context.Context, p place) (*trust.Membership, error) {
+	m, err := trust.LoadMembership(p.trust())
+	if err != nil || p.Join == "" {
+		return m, err
+	}
+	server := p.Join
+	if _, _, err := net.SplitHostPort(server); err != nil {
+		server = net.JoinHostPort(server, strconv.Itoa(joinPort))
+	}
+	if m != nil && p.Token == "" {
+		if m.Server != server {
+			return nil, fmt.Errorf("%w: this host is a member of the cluster of %s; to leave it: pando down --purge", pando.ErrExists, m.Server)
+		}
+		return m, nil
+	}
+	if own, err := p.hasStore(); err != nil || own {
+		return nil, errors.Join(err, fmt.Errorf("%w: this host has a cluster of its own in %s; to forget it with all that is in it: pando down --purge", pando.ErrExists, p.Data))
+	}
+	if p.Token == "" {
+		return nil, usageError{fmt.Errorf("--join needs a --token: `pando token` on %s prints one", server)}
+	}
+	identity, err := trust.ByToken(p.Token)
+	if err != nil {
+		return nil, err
+	}
+	next := &trust.Membership{Host: pando.HostName(p.Host), Server: server}
+	if next.Identity, err = trust.NewKey(); err != nil {
+		return nil, err
+	}
+	if m != nil {
+		next.Identity = m.Identity // of another cluster: refused when the certificate comes
+	}
+	asked, err := p.joining(next.Identity)
+	if err != nil {
+		return nil, err
+	}
+	asked.Token = p.Token
+	got, err := peer.Join(ctx, server, identity, asked)
+	if err != nil {
+		return nil, err
+	}
+	return next, accept(p, next, got)
+}
+
+func (p place) joining(i *trust.Identity) (peer.Joining, error) {
+	request, err := i.Request()
+	return peer.Joining{Host: pando.HostName(p.Host), Address: p.Address, Layout: pando.CurrentLayout(), Version: version, Request: request}, err
+}
+
+func accept(p place, m *trust.Membership, got peer.Joined) error {
+	if err := m.Identity.Accept(got.Certificate, got.Authority); err != nil {
+		return fmt.Errorf("join the cluster of %s: %w", m.Server, err)
+	}
+	m.Slot, m.Store = got.Slot, got.Store
+	return m.Save(p.trust())
+}
+
+// renewEvery is how often a member asks for a new certificate: far more often than one ends.
+const renewEvery = 24 * time.Hour
+
+// renew shows the server the certificate of a member, and which records it writes, and takes a new one. A server that does not
+// answer is no reason not to serve; one that refuses is.
+func renew(ctx context.Context, p place, m *trust.Membership) error {
+	asked, err := p.joining(m.Identity)
+	if err != nil {
+		return err
+	}
+	got, err := peer.Join(ctx, m.Server, m.Identity.ToServer(), asked)
+	if err == nil {
+		err = accept(p, m, got)
+	}
+	return err
+}
+
+// renewing is renew now and then, for as long as the agent lives.
+func renewing(p place, m *trust.Membership, log *slog.Logger) func(context.Context) error {
+	return func(ctx context.Context) error {
+		for pando.Sleep(ctx, pando.WallClock{}, renewEvery) == nil {
+			if err := renew(ctx, p, m); err != nil {
+				log.Warn("this host's certificate is not renewed", "ends", m.Identity.Ends(), "error", err)
+			}
+		}
+		return ctx.Err()
+	}
+}
+
+// admission is the server's side: who may become a member, and what it gets.
+func admission(p place, ctl *control.Control, a *trust.Authority) func(context.Context, peer.Joining, *x509.Certificate) (peer.Joined, error) {
+	return func(ctx context.Context, j peer.Joining, known *x509.Certificate) (peer.Joined, error) {
+		now := time.Now()
+		if known == nil {
+			if err := a.Check(j.Token, now); err != nil {
+				return peer.Joined{}, err
+			}
+		} else if h, err := trust.HostOf(known); err != nil || h != j.Host {
+			return peer.Joined{}, fmt.Errorf("%w: the certificate is of %q, not of host %s", pando.ErrForbidden, known.Subject.CommonName, j.Host)
+		}
+		if own := pando.CurrentLayout(); j.Layout != own {
+			return peer.Joined{}, fmt.Errorf("%w: host %s runs pando %s, which keeps records in layout %d, and this cluster's is %d (pando %s): install the same pando on both, then try again; `pando restart` takes a newer one over",
+				pando.ErrInvalid, j.Host, j.Version, j.Layout, own, version)
+		}
+		address, err := netip.ParseAddr(j.Address)
+		if err != nil {
+			return peer.Joined{}, fmt.Errorf("%w: host %s gives %q as its address; say it with --address", pando.ErrInvalid, j.Host, j.Address)
+		}
+		m, err := ctl.Admit(ctx, pando.Member{Name: j.Host, Address: address}, known == nil)
+		if err != nil {
+			return peer.Joined{}, err
+		}
+		der, err := a.Sign(j.Request, j.Host, now)
+		return peer.Joined{Slot: m.Slot, Store: "https://" + p.open(storePort), Certificate: der, Authority: a.Certificate().Raw}, err
+	}
+}
+
+// welcome is what the server serves to other hosts.
+func welcome(p place, ctl *control.Control, a *trust.Authority, face http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("POST "+peer.JoinPath, peer.JoinHandler(admission(p, ctl, a)))
+	mux.Handle("/", api.ForMembers(face, func(r *http.Request) bool { return peer.Shown(r) != nil }))
+	return mux
+}
+
+func tokenCommand(o *command) *cobra.Command {
+	var p place
+	var keep time.Duration
+	c := &cobra.Command{
+		Use: "token", Short: "print a token by which other hosts join this cluster",
+		Long: "Prints a token, and the command line that makes another host a member. The token carries the hash of the cluster's authority, so\n" +
+			"that the host joins no other cluster. Whoever has it can join until it ends. Run it on the server's host, as root.",
+		Example: "  pando token\n  pando token --for 10m -o json", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if err := p.complete(); err != nil {
+				return err
+			}
+			return o.token(p, keep)
+		},
+	}
+	c.Flags().StringVar(&p.Run, "run-dir", "/run/pando", "sockets of the daemons")
+	c.Flags().DurationVar(&keep, "for", time.Hour, "how long hosts can join by it")
+	return c
+}
+
+func (o *command) token(p place, keep time.Duration) error {
+	live, err := running(p)
+	if err != nil {
+		return err
+	}
+	if _, serves := daemon(live, "server"); !serves {
+		return fmt.Errorf("%w: the server of this cluster is on another host; `pando hosts` shows which: make the token there", pando.ErrNotFound)
+	}
+	if live.Listen == "" {
+		return fmt.Errorf("%w: the server listens for no other host; start it again with --listen ADDRESS", pando.ErrRefused)
+	}
+	a, err := trust.OpenAuthority(live.trust(), time.Now())
+	if err != nil {
+		return err
+	}
+	until := time.Now().Add(keep).Truncate(time.Second)
+	token, err := a.Token(until)
+	if err != nil {
+		return err
+	}
+	is := struct {
+		Token string    `json:"token"`
+		Join  string    `json:"join"`
+		Until time.Time `json:"until"`
+	}{token, live.open(joinPort), until}
+	return o.show(is, func(w io.Writer) {
+		fmt.Fprintf(w, "until %s, on the other host:\n  pando up --join %s --token %s\n", until.Format("15:04:05"), live.Listen, token)
+	})
+}
+
+// cluster is what an agent needs of the one that its host belongs to.
+type cluster struct {
+	registry *etcd.Registry
+	identity *trust.Identity
+	slot     int
+	server   string // address:port, when it is on another host
+	jobs     []func(context.Context) error
+}
+
+// enter finds the cluster of this host: its own, whose server is or will be on this host, or the one that it joined.
+func enter(ctx context.Context, p place, log *slog.Logger) (c cluster, err error) {
+	m, err := join(ctx, p)
+	if err != nil {
+		return c, err
+	}
+	if m == nil {
+		a, err := trust.OpenAuthority(p.trust(), pando.WallClock{}.Now())
+		if err != nil {
+			return c, err
+		}
+		if c.identity, err = a.Identity(pando.HostName(p.Host), pando.WallClock{}.Now()); err != nil {
+			return c, err
+		}
+		c.registry, err = etcd.Dial(ctx, "unix://"+p.store(), nil)
+		return c, err
+	}
+	if m.Host != pando.HostName(p.Host) {
+		return c, fmt.Errorf("%w: this host joined as %s and is called %s now: start it with --host %s, or `pando down --purge` and join anew", pando.ErrInvalid, m.Host, p.Host, m.Host)
+	}
+	if err := renew(ctx, p, m); errors.Is(err, pando.ErrUnavailable) {
+		log.Warn("the server does not answer; what runs here goes on", "error", err)
+	} else if err != nil {
+		return c, err
+	}
+	c.identity, c.slot, c.server, c.jobs = m.Identity, m.Slot, m.Server, []func(context.Context) error{renewing(p, m, log)}
+	c.registry, err = etcd.Dial(ctx, m.Store, m.Identity.ToServer())
+	return c, err
+}
+
+// agentFaces serve the agent to this host, and over TLS to the other members; on a host without a server also the operators'
+// API, which the server answers.
+func agentFaces(p place, c cluster, h http.Handler) ([]func(context.Context) error, error) {
+	own, err := listen(p.agent(), 0o600)
+	if err != nil {
+		return nil, err
+	}
+	jobs := []func(context.Context) error{serveHTTP(own, h)}
+	if p.Listen != "" {
+		open, err := tls.Listen("tcp", p.open(agentPort), c.identity.Members())
+		if err != nil {
+			return nil, fmt.Errorf("listen for other hosts: %w; choose another address with --listen", err)
+		}
+		jobs = append(jobs, serveHTTP(open, h))
+	}
+	if c.server != "" {
+		operators, err := listen(p.api(), 0o660)
+		if err != nil {
+			return nil, err
+		}
+		t := &http.Transport{TLSClientConfig: c.identity.ToServer(), DisableCompression: true, IdleConnTimeout: time.Minute}
+		jobs = append(jobs, serveHTTP(operators, api.Elsewhere(c.server, t)))
+	}
+	return jobs, nil
+}
+
+// control is the short way to the server's decisions, when it is on this host; over the network agents ask by way of the store.
+func (c cluster) control(p place, peers *peer.Client) pando.Decider {
+	if c.server != "" {
+		return nil
+	}
+	return peer.Control{Client: peers, Server: pando.Host{Name: "server", Endpoint: "unix://" + p.control()}}
+}

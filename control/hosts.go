@@ -1,0 +1,138 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"pando.run/pando"
+)
+
+// hosts are those whose agents have their lease.
+func (c *Control) hosts() []pando.Host {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := []pando.Host{}
+	for _, name := range slices.Sorted(maps.Keys(c.world.Hosts)) {
+		out = append(out, c.world.Hosts[name].V)
+	}
+	return out
+}
+
+// Hosts implements pando.Operators.
+func (c *Control) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
+	c.mu.Lock()
+	all := map[pando.HostName]pando.HostStatus{}
+	for name, m := range c.world.Members {
+		h := pando.Host{Name: name, Slot: m.V.Slot, Address: m.V.Address}
+		h.Instances4, h.Instances6 = pando.InstanceRange(h.Slot)
+		all[name] = pando.HostStatus{Host: h, State: pando.HostAway, Server: m.V.Server, Heard: c.left[name]}
+	}
+	for name, h := range c.world.Hosts {
+		all[name] = pando.HostStatus{Host: h.V, State: pando.HostHere, Server: all[name].Server}
+	}
+	for _, i := range c.world.Instances {
+		if h, ok := all[i.V.Host]; ok {
+			h.Instances++
+			all[i.V.Host] = h
+		}
+	}
+	c.mu.Unlock()
+	out := []pando.HostStatus{}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		h := all[name]
+		if h.State == pando.HostHere && c.Heard != nil {
+			if ago, err := c.Heard(ctx, name); err == nil {
+				h.Heard = c.Clock.Now().Add(-ago)
+			}
+		}
+		out = append(out, h)
+	}
+	return out, nil
+}
+
+// comeAndGo remembers since when a host is away. The caller holds the lock.
+func (c *Control) comeAndGo(r pando.Record) {
+	if r.Key.Kind() != pando.KindHost {
+		return
+	}
+	for name := range c.world.Members {
+		switch {
+		case pando.HostKey(name) != r.Key:
+		case r.Value == nil:
+			c.left[name] = c.Clock.Now()
+		default:
+			delete(c.left, name)
+		}
+	}
+}
+
+// Admit makes a host a member, or says of one that is what its slot is. byToken: it has shown a token and no certificate, so
+// it must not be a member that lives. Errors: ErrExists, ErrNoRoom.
+func (c *Control) Admit(ctx context.Context, m pando.Member, byToken bool) (pando.Member, error) {
+	if err := pando.CheckLabel("host", string(m.Name)); err != nil {
+		return m, err
+	}
+	c.admitting.Lock()
+	defer c.admitting.Unlock()
+	for n := 0; ; n++ {
+		t, err := c.admission(ctx, &m, byToken)
+		if err != nil {
+			return m, fmt.Errorf("admit host %s: %w", m.Name, err)
+		}
+		if _, err = c.Registry.Commit(ctx, t); err == nil {
+			return m, nil
+		}
+		if !errors.Is(err, pando.ErrConflict) || n == attempts {
+			return m, fmt.Errorf("admit host %s: %w", m.Name, err)
+		}
+	}
+}
+
+// admission reads what is, not what was heard of: slots are given once. The server admits one host after another.
+func (c *Control) admission(ctx context.Context, m *pando.Member, byToken bool) (pando.Txn, error) {
+	at, err := c.Registry.Snapshot(ctx, pando.Root)
+	if err != nil {
+		return pando.Txn{}, err
+	}
+	w := pando.NewWorld()
+	if err := w.Apply(at.Records, at.Revision); err != nil {
+		return pando.Txn{}, err
+	}
+	t := pando.Txn{}
+	taken := map[int]bool{}
+	for _, one := range w.Members {
+		taken[one.V.Slot] = true
+		t.If = append(t.If, one.If())
+	}
+	known, member := w.Members[m.Name]
+	_, here := w.Hosts[m.Name]
+	now := c.Clock.Now()
+	switch {
+	case member && byToken && (here || known.V.Server):
+		return t, fmt.Errorf("%w: a host of this name is a member and lives; choose another name with --host", pando.ErrExists)
+	case member:
+		m.Slot, m.Since = known.V.Slot, known.V.Since
+	default:
+		t.If = append(t.If, pando.Condition{Key: m.Key()})
+		for m.Slot, m.Since = 0, now; taken[m.Slot]; m.Slot++ {
+		}
+		if m.Slot >= pando.HostSlots {
+			return t, fmt.Errorf("%w: a cluster has at most %d hosts", pando.ErrNoRoom, pando.HostSlots)
+		}
+	}
+	m.Renewed = now
+	t.Put = []pando.Stored{*m}
+	return t, nil
+}
+
+// awayNote says of an instance what its own record cannot: that its host is away.
+func awayNote(left map[pando.HostName]time.Time, h pando.HostName) string {
+	if since, ok := left[h]; ok {
+		return fmt.Sprintf("host %s is away since %s", h, since.UTC().Format("15:04:05Z"))
+	}
+	return fmt.Sprintf("host %s is away", h)
+}

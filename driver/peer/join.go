@@ -1,0 +1,99 @@
+package peer
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"pando.run/pando"
+)
+
+// JoinPath is where a server is asked for membership.
+const JoinPath = "/peer/join"
+
+const (
+	joinWaitMax  = 10 * time.Second
+	joinBytesMax = 64 << 10
+)
+
+// Joining is what a host says of itself when it asks to be a member, or for a new certificate.
+type Joining struct {
+	Token   string         `json:"token,omitempty"` // none: its certificate says who it is
+	Host    pando.HostName `json:"host"`
+	Address string         `json:"address"`
+	Layout  int            `json:"layout"` // that it writes
+	Version string         `json:"version"`
+	Request []byte         `json:"request"` // for a certificate, DER
+}
+
+// Joined is what a member gets.
+type Joined struct {
+	Slot        int    `json:"slot"`
+	Store       string `json:"store"`       // endpoint of the registry
+	Certificate []byte `json:"certificate"` // DER
+	Authority   []byte `json:"authority"`   // DER
+}
+
+// Join asks the server at an address for membership. Errors: ErrForbidden and ErrInvalid about the token, ErrExists,
+// ErrUnsupported for another layout, ErrUnavailable when nobody answers.
+func Join(ctx context.Context, server string, identity *tls.Config, j Joining) (Joined, error) {
+	ctx, cancel := context.WithTimeout(ctx, joinWaitMax)
+	defer cancel()
+	body, err := json.Marshal(j)
+	if err != nil {
+		return Joined{}, err
+	}
+	t := &http.Transport{TLSClientConfig: identity, DisableKeepAlives: true}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+server+JoinPath, bytes.NewReader(body))
+	if err != nil {
+		return Joined{}, fmt.Errorf("%w: the server's address %q: %w", pando.ErrInvalid, server, err)
+	}
+	resp, err := (&http.Client{Transport: t}).Do(req)
+	if err != nil {
+		return Joined{}, fmt.Errorf("join the cluster of %s: %w", server, unanswered(server, err))
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return Joined{}, fmt.Errorf("join the cluster of %s: %w", server, readProblem(resp))
+	}
+	var out Joined
+	if err := json.NewDecoder(io.LimitReader(resp.Body, joinBytesMax)).Decode(&out); err != nil {
+		return Joined{}, fmt.Errorf("join the cluster of %s: %w", server, unanswered(server, err))
+	}
+	return out, nil
+}
+
+// unanswered tells a server that was refused from one that nobody reaches.
+func unanswered(server string, err error) error {
+	if isTrust(err) {
+		return err
+	}
+	return fmt.Errorf("%w: no server answers at %s (%w); is it up, and may this host reach that port?", pando.ErrUnavailable, server, err)
+}
+
+// JoinHandler serves JoinPath. known is the certificate that the asker has shown, verified; nil: none.
+func JoinHandler(admit func(ctx context.Context, j Joining, known *x509.Certificate) (Joined, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var j Joining
+		if err := json.NewDecoder(io.LimitReader(r.Body, joinBytesMax)).Decode(&j); err != nil {
+			writeProblem(w, fmt.Errorf("%w: the request to join: %w", pando.ErrInvalid, err))
+			return
+		}
+		out, err := admit(r.Context(), j, Shown(r))
+		answer(w, out, err)
+	})
+}
+
+// Shown is the verified certificate of who asks; nil: none.
+func Shown(r *http.Request) *x509.Certificate {
+	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+		return nil
+	}
+	return r.TLS.VerifiedChains[0][0]
+}

@@ -1,0 +1,232 @@
+package trust
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"pando.run/pando"
+)
+
+// Identity is a key with the certificate that the cluster's authority gave it, renewed in place.
+type Identity struct {
+	key       *ecdsa.PrivateKey
+	authority *x509.Certificate
+	own       atomic.Pointer[tls.Certificate]
+}
+
+// NewKey begins an identity: it has no certificate yet.
+func NewKey() (*Identity, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make a key: %w", err)
+	}
+	return &Identity{key: key}, nil
+}
+
+// Identity makes a certificate for a host that shares the authority's file, the server's own; "" is the server itself.
+func (a *Authority) Identity(h pando.HostName, now time.Time) (*Identity, error) {
+	i, err := NewKey()
+	if err != nil {
+		return nil, err
+	}
+	name := ServerName
+	if h != "" {
+		name = string(h) + hostSuffix
+	}
+	der, err := a.sign(&i.key.PublicKey, name, now)
+	if err != nil {
+		return nil, fmt.Errorf("make a certificate for %s: %w", name, err)
+	}
+	return i, i.Accept(der, a.certificate.Raw)
+}
+
+// Request asks the authority for a certificate, in DER.
+func (i *Identity) Request() ([]byte, error) {
+	return x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, i.key)
+}
+
+// Accept takes a certificate (DER) over, and the authority that signed it. A renewal is of the same authority.
+func (i *Identity) Accept(der, authority []byte) error {
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		return fmt.Errorf("read a certificate: %w", err)
+	}
+	ca, err := x509.ParseCertificate(authority)
+	if err != nil {
+		return fmt.Errorf("read the authority's certificate: %w", err)
+	}
+	if public, ok := leaf.PublicKey.(*ecdsa.PublicKey); !ok || !public.Equal(&i.key.PublicKey) || leaf.CheckSignatureFrom(ca) != nil {
+		return fmt.Errorf("%w: the certificate is not for this host's key", pando.ErrInvalid)
+	}
+	if i.authority != nil && !i.authority.Equal(ca) {
+		return fmt.Errorf("%w: the certificate is another cluster's", pando.ErrForbidden)
+	}
+	i.authority = ca
+	i.own.Store(&tls.Certificate{Certificate: [][]byte{der, authority}, PrivateKey: i.key, Leaf: leaf})
+	return nil
+}
+
+// Ends is when the certificate does.
+func (i *Identity) Ends() time.Time { return i.own.Load().Leaf.NotAfter }
+
+func (i *Identity) pool() *x509.CertPool {
+	p := x509.NewCertPool()
+	p.AddCert(i.authority)
+	return p
+}
+
+func (i *Identity) base() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return i.own.Load(), nil
+		},
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return i.own.Load(), nil
+		},
+	}
+}
+
+// ToServer is how a member speaks to the cluster's server and to nobody else.
+func (i *Identity) ToServer() *tls.Config { return i.to(ServerName) }
+
+// ToHost is how a member speaks to the agent of one host and to nobody else.
+func (i *Identity) ToHost(h pando.HostName) *tls.Config { return i.to(string(h) + hostSuffix) }
+
+// to verifies the name that is meant, whatever address it was dialled by: libraries put that in place of ServerName.
+func (i *Identity) to(name string) *tls.Config {
+	c := i.base()
+	c.ServerName, c.InsecureSkipVerify = name, true // VerifyConnection does it
+	c.VerifyConnection = func(s tls.ConnectionState) error { return verify(s.PeerCertificates, i.pool(), name) }
+	return c
+}
+
+func verify(shown []*x509.Certificate, roots *x509.CertPool, name string) error {
+	if len(shown) == 0 {
+		return fmt.Errorf("%w: no certificate", pando.ErrForbidden)
+	}
+	if _, err := shown[0].Verify(x509.VerifyOptions{Roots: roots, DNSName: name}); err != nil {
+		return fmt.Errorf("%w: it is not %s of this cluster: %w", pando.ErrForbidden, name, err)
+	}
+	return nil
+}
+
+// Members is how a member listens: to members only.
+func (i *Identity) Members() *tls.Config {
+	c := i.Anybody()
+	c.ClientAuth = tls.RequireAndVerifyClientCert
+	return c
+}
+
+// Anybody is how the server listens where hosts ask to join: a certificate is verified if there is one.
+func (i *Identity) Anybody() *tls.Config {
+	c := i.base()
+	c.ClientAuth, c.ClientCAs = tls.VerifyClientCertIfGiven, i.pool()
+	return c
+}
+
+// Files writes the certificate, its key and the authority's certificate for those who want files: all in dir.
+func (i *Identity) Files(dir string) (certificate, key, authority string, err error) {
+	own := i.own.Load()
+	k, err := x509.MarshalPKCS8PrivateKey(i.key)
+	if err != nil {
+		return "", "", "", err
+	}
+	certificate, key, authority = filepath.Join(dir, "server.pem"), filepath.Join(dir, "server.key"), filepath.Join(dir, "members.pem")
+	return certificate, key, authority, errors.Join(
+		replace(certificate, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: own.Certificate[0]})),
+		replace(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: k})),
+		replace(authority, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: i.authority.Raw})))
+}
+
+// ByToken is how a host that is not a member yet speaks to a server: to the one that the token is of. Nothing is sent
+// before the server has shown the authority whose hash the token carries.
+func ByToken(token string) (*tls.Config, error) {
+	raw, err := readToken(token)
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, ServerName: ServerName,
+		InsecureSkipVerify: true, // VerifyConnection does it, against the token instead of the system's authorities
+		VerifyConnection: func(s tls.ConnectionState) error {
+			if len(s.PeerCertificates) != 2 || !hmac.Equal(hashOf(s.PeerCertificates[1]), raw[:hashBytes]) {
+				return fmt.Errorf("%w: the token is another cluster's; make one with `pando token` on the server's host", pando.ErrForbidden)
+			}
+			roots := x509.NewCertPool()
+			roots.AddCert(s.PeerCertificates[1])
+			return verify(s.PeerCertificates, roots, ServerName)
+		},
+	}, nil
+}
+
+// Membership is what a host that joined keeps.
+type Membership struct {
+	Host      pando.HostName `json:"host"`
+	Slot      int            `json:"slot"`
+	Server    string         `json:"server"` // where it joined: address:port
+	Store     string         `json:"store"`  // https://address:port
+	Pair      string         `json:"pair"`   // its certificate and its key
+	Authority string         `json:"authority"`
+	Identity  *Identity      `json:"-"`
+}
+
+// LoadMembership reads what Save wrote in dir; nil if this host has joined no cluster.
+func LoadMembership(dir string) (*Membership, error) {
+	path := filepath.Join(dir, "member.json")
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read this host's membership: %w", err)
+	}
+	m := &Membership{}
+	if err := json.Unmarshal(text, m); err != nil {
+		return nil, fmt.Errorf("read this host's membership in %s: %w; remove the file and join again", path, err)
+	}
+	leaf, key, err := parsePair([]byte(m.Pair))
+	if err != nil {
+		return nil, fmt.Errorf("read this host's membership in %s: %w", path, err)
+	}
+	ca, _ := pem.Decode([]byte(m.Authority))
+	if ca == nil {
+		return nil, fmt.Errorf("%w: this host's membership in %s names no authority; remove the file and join again", pando.ErrInvalid, path)
+	}
+	m.Identity = &Identity{key: key}
+	return m, m.Identity.Accept(leaf.Raw, ca.Bytes)
+}
+
+// Save keeps the membership, with the identity's newest certificate, in dir.
+func (m *Membership) Save(dir string) error {
+	text, err := pair(m.Identity.own.Load().Certificate[0], m.Identity.key)
+	if err != nil {
+		return err
+	}
+	m.Pair = string(text)
+	m.Authority = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: m.Identity.authority.Raw}))
+	out, err := json.Marshal(m)
+	if err == nil {
+		err = os.MkdirAll(dir, 0o700)
+	}
+	if err == nil {
+		err = replace(filepath.Join(dir, "member.json"), out)
+	}
+	if err != nil {
+		return fmt.Errorf("keep this host's membership: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,189 @@
+package trust
+
+import (
+	"crypto/tls"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pando.run/pando"
+)
+
+func authority(t *testing.T) *Authority {
+	t.Helper()
+	a, err := OpenAuthority(t.TempDir(), time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func TestTheAuthorityIsMadeOnceAndForItsOwnerAlone(t *testing.T) {
+	dir := t.TempDir()
+	var all [8]*Authority
+	var wg sync.WaitGroup
+	for n := range all {
+		wg.Go(func() { all[n], _ = OpenAuthority(dir, time.Now()) })
+	}
+	wg.Wait()
+	for _, a := range all {
+		if a == nil || !a.certificate.Equal(all[0].certificate) {
+			t.Fatal("two that came at once have two authorities")
+		}
+	}
+	st, err := os.Stat(filepath.Join(dir, "authority.pem"))
+	if err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v; want mode 0600", st.Mode(), err)
+	}
+}
+
+func TestTokens(t *testing.T) {
+	a, b := authority(t), authority(t)
+	now := time.Now()
+	good, err := a.Token(now.Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Check(good, now); err != nil {
+		t.Errorf("its own: %v", err)
+	}
+	if err := a.Check(good, now.Add(2*time.Hour)); !errors.Is(err, pando.ErrForbidden) || !strings.Contains(err.Error(), "ended at") {
+		t.Errorf("an old one: %v", err)
+	}
+	if err := b.Check(good, now); !errors.Is(err, pando.ErrForbidden) {
+		t.Errorf("another cluster's: %v", err)
+	}
+	for n := len(tokenPrefix); n < len(good); n++ { // no letter can be changed
+		other := good[:n] + map[bool]string{true: "b", false: "a"}[good[n] == 'a'] + good[n+1:]
+		if a.Check(other, now) == nil {
+			t.Errorf("letter %d does not count", n)
+		}
+	}
+	for _, bad := range []string{"", "pando1", good[:len(good)-1], good + "a", "x" + good} {
+		if err := a.Check(bad, now); !errors.Is(err, pando.ErrInvalid) {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
+// meet lets a client and a server shake hands; each answers with its own error.
+func meet(t *testing.T, client, server *tls.Config) (c, s error) {
+	t.Helper()
+	l, err := tls.Listen("tcp", "127.0.0.1:0", server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	done := make(chan error, 1)
+	go func() {
+		conn, err := l.Accept()
+		if err == nil {
+			err = conn.(*tls.Conn).Handshake()
+			conn.Close()
+		}
+		done <- err
+	}()
+	conn, err := tls.DialWithDialer(&net.Dialer{Timeout: 5 * time.Second}, "tcp", l.Addr().String(), client)
+	if err == nil {
+		conn.Close()
+	}
+	return err, <-done
+}
+
+func TestWhoSpeaksWithWhom(t *testing.T) {
+	a, b := authority(t), authority(t)
+	of := func(a *Authority, h pando.HostName) *Identity {
+		i, err := a.Identity(h, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return i
+	}
+	server, h1, h2, alien := of(a, ""), of(a, "h1"), of(a, "h2"), of(b, "h1")
+	token, err := a.Token(time.Now().Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	byToken, err := ByToken(token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name           string
+		client, server *tls.Config
+		good           bool
+	}{
+		{"member to server", h1.ToServer(), server.Anybody(), true},
+		{"server to host", server.ToHost("h2"), h2.Members(), true},
+		{"host to host", h1.ToHost("h2"), h2.Members(), true},
+		{"another host than meant", h1.ToHost("h2"), h1.Members(), false},
+		{"a host that says it is the server", h1.ToServer(), h2.Anybody(), false},
+		{"another cluster's server", h1.ToServer(), of(b, "").Anybody(), false},
+		{"another cluster's host at a host", alien.ToHost("h2"), h2.Members(), false},
+		{"by token", byToken, server.Anybody(), true},
+		{"by token to another cluster", byToken, of(b, "").Anybody(), false},
+		{"by token to a host that says it is the server", byToken, h1.Anybody(), false},
+		{"by token where members are wanted", byToken, server.Members(), false},
+	} {
+		if cerr, serr := meet(t, c.client, c.server); (cerr == nil && serr == nil) != c.good {
+			t.Errorf("%s: client %v, server %v", c.name, cerr, serr)
+		}
+	}
+}
+
+func TestAMembershipIsKeptAndRenewed(t *testing.T) {
+	a, b, dir := authority(t), authority(t), t.TempDir()
+	if m, err := LoadMembership(dir); m != nil || err != nil {
+		t.Fatalf("%v, %v", m, err)
+	}
+	i, err := NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed := func(by *Authority, at time.Time) []byte {
+		request, err := i.Request()
+		if err != nil {
+			t.Fatal(err)
+		}
+		der, err := by.Sign(request, "h2", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return der
+	}
+	if err := i.Accept(signed(a, time.Now()), a.certificate.Raw); err != nil {
+		t.Fatal(err)
+	}
+	if err := (&Membership{Host: "h2", Slot: 3, Identity: i}).Save(dir); err != nil {
+		t.Fatal(err)
+	}
+	m, err := LoadMembership(dir)
+	if err != nil || m.Host != "h2" || m.Slot != 3 {
+		t.Fatalf("%+v, %v", m, err)
+	}
+	if h, err := HostOf(m.Identity.own.Load().Leaf); h != "h2" || err != nil {
+		t.Errorf("%s, %v", h, err)
+	}
+	later := time.Now().Add(24 * time.Hour)
+	if err := m.Identity.Accept(signed(a, later), a.certificate.Raw); err != nil || m.Identity.Ends().Before(later.Add(CertificateLife-time.Minute)) {
+		t.Errorf("renewed until %s, %v", m.Identity.Ends(), err)
+	}
+	if err := m.Identity.Accept(signed(b, later), b.certificate.Raw); !errors.Is(err, pando.ErrForbidden) {
+		t.Errorf("another cluster's certificate: %v", err)
+	}
+	if err := m.Identity.Accept(b.certificate.Raw, b.certificate.Raw); !errors.Is(err, pando.ErrInvalid) {
+		t.Errorf("a certificate of another key: %v", err)
+	}
+	server, err := a.Identity("", later)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := HostOf(server.own.Load().Leaf); !errors.Is(err, pando.ErrForbidden) {
+		t.Errorf("the server is no host: %v", err)
+	}
+}
