@@ -11,6 +11,7 @@ var (
 	ErrRefused     = errors.New("refused")                      // a budget, a bound or a rule says no; the text says which
 	ErrForbidden   = errors.New("forbidden")                    // the asker is not who may ask
 	ErrTooLarge    = errors.New("too large")                    // a body or a record is over its limit
+	ErrLost        = errors.New("lost")                         // what was written before is not known any more; nothing new was done
 	ErrFenced      = errors.New("fenced")                       // the writer lost its leadership or its host epoch
 	ErrStoreFull   = errors.New("the store is out of space")    // writes are refused until there is room; traffic goes on
 	ErrUnavailable = errors.New("the store is out of reach")    // try again; nothing is known to be written

@@ -45,6 +45,25 @@ type Objects interface {
 	Prune(ctx context.Context, live func() (keep func(ObjectID) bool, err error)) (deleted int, err error)
 }
 
+// Journals keeps what the instances of one host have written to their state and not committed, so that it outlives the
+// agent. It need not outlive the host: its instances do not. driver/journal implements it with a file each.
+type Journals interface {
+	// Journal opens the journal of an instance, or makes an empty one.
+	Journal(i InstanceID) (Journal, error)
+}
+
+// Journal is a list of records of one instance.
+type Journal interface {
+	// Append adds a record. Once it has returned, the record survives the death of this process.
+	Append(record []byte) error
+	// Records are all records, oldest first. One that was being appended at a death is left out.
+	Records() ([][]byte, error)
+	// Rewrite replaces all records at once.
+	Rewrite(records [][]byte) error
+	// Remove gives the journal up.
+	Remove() error
+}
+
 // ObjectsUpdate is one durable step.
 type ObjectsUpdate struct {
 	Objects []Object

@@ -31,6 +31,7 @@ type Config struct {
 	Prober    pando.Prober
 	Peers     pando.Peers
 	Objects   pando.Objects
+	Journals  pando.Journals // nil: what instances write and do not commit is lost with the agent
 	// Control answers asks in one durable write; nil, or out of reach: they are written first, and answered by way of the store.
 	Control pando.Decider
 	Clock   pando.Clock

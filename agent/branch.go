@@ -114,7 +114,7 @@ func (a *Agent) repo(s pando.ServiceKey, revision int) *state.Repo {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	spec, _ := a.world.SpecOf(s, revision)
-	return state.Open(a.Objects, s, spec.State)
+	return state.Open(a.Objects, s, spec.State).With(a.Journals)
 }
 
 // merging is the turn of those who merge into the main of a service.

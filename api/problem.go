@@ -56,6 +56,7 @@ var problems = []struct {
 	{pando.ErrUnavailable, "unavailable", http.StatusServiceUnavailable},
 	{pando.ErrNotReady, "not_ready", http.StatusGatewayTimeout},
 	{pando.ErrNoRoom, "no_room", http.StatusConflict},
+	{pando.ErrLost, "lost", http.StatusConflict},
 	{pando.ErrFenced, "fenced", http.StatusConflict},
 	{pando.ErrCompacted, "compacted", http.StatusGone},
 	{pando.ErrUnsupported, "unsupported", http.StatusNotImplemented},

@@ -11,7 +11,7 @@ import (
 )
 
 // Branch is the state as one instance sees it: its commits since it was last one with main, and what it has written since
-// its last commit (in memory, lost with the agent by design).
+// its last commit (in memory, and in its journal).
 type Branch struct {
 	repo     *Repo
 	instance pando.InstanceID
@@ -23,6 +23,11 @@ type Branch struct {
 	offered pando.ObjectID            // the head that the last merge took into main
 	unsure  bool                      // main may contain commits of ours that are newer than base
 	pending map[string]*change
+
+	journal pando.Journal // of what is pending; nil: none is kept
+	noted   int           // bytes in it
+	kept    int           // of them, when it was rewritten last
+	lost    error         // why something that was written is not known any more
 }
 
 // change is what is written to one path since the last commit.
@@ -66,7 +71,7 @@ func (b *Branch) Merged(main pando.ObjectID) (bool, error) {
 func (b *Branch) Put(p string, value []byte) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.put(p, value)
+	return b.journalled(p, written{Put: p, Value: value}, func() error { return b.put(p, value) })
 }
 
 func (b *Branch) put(p string, value []byte) error {
@@ -101,7 +106,7 @@ func checkNumber(p string, value []byte) error {
 func (b *Branch) Delete(p string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.remove(p)
+	return b.journalled(p, written{Delete: p}, func() error { return b.remove(p) })
 }
 
 func (b *Branch) remove(p string) error {
@@ -117,7 +122,7 @@ func (b *Branch) remove(p string) error {
 func (b *Branch) Patch(p string, delta []byte) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.patch(p, delta)
+	return b.journalled(p, written{Patch: p, Value: delta}, func() error { return b.patch(p, delta) })
 }
 
 func (b *Branch) patch(p string, delta []byte) error {

@@ -16,6 +16,9 @@ import (
 func (b *Branch) Commit(ctx context.Context, message string, now time.Time) (pando.ObjectID, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if err := b.complete(); err != nil {
+		return b.head, err
+	}
 	return b.commit(ctx, message, now)
 }
 
@@ -33,7 +36,7 @@ func (b *Branch) commit(ctx context.Context, message string, now time.Time) (pan
 		return b.head, fmt.Errorf("commit the state of %s: %w", b.instance, err)
 	}
 	if head.tree == root {
-		b.pending = map[string]*change{}
+		b.taken()
 		return b.head, nil
 	}
 	if message == "" {
@@ -41,18 +44,32 @@ func (b *Branch) commit(ctx context.Context, message string, now time.Time) (pan
 	}
 	c := commit{tree: root, parents: []pando.ObjectID{b.head}, author: b.instance, at: latest(now, head.at), message: clean(message)}
 	id := w.put(pando.CommitObject, c.encode(b.repo.service))
+	if b.noted > 0 { // so that whoever opens the branch anew can tell whether it was made
+		if err := b.note(written{Commit: id}); err != nil {
+			return b.head, err
+		}
+	}
 	if err := b.move(ctx, w, place{head: id, base: b.base, since: b.since}); err != nil {
 		return b.head, err
 	}
-	b.pending = map[string]*change{}
+	b.taken()
 	return id, nil
 }
 
+// taken forgets what was pending: a commit has it.
+func (b *Branch) taken() {
+	b.pending = map[string]*change{}
+	b.rewrite()
+}
+
 // CommitChange writes a change on top of what is written already and commits both: all of it, or, with an error, nothing
-// of the change. Of changes that are made in several steps a part may be lost with the agent.
+// of the change.
 func (b *Branch) CommitChange(ctx context.Context, c pando.StateChange, now time.Time) (pando.ObjectID, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if err := b.complete(); err != nil {
+		return b.head, err
+	}
 	before := map[string]*change{}
 	for p, old := range b.pending {
 		before[p] = old.clone()
@@ -97,6 +114,9 @@ func (b *Branch) write(c pando.StateChange) error {
 }
 
 func (c *change) clone() *change {
+	if c == nil {
+		return nil
+	}
 	d := *c
 	d.value, d.add = bytes.Clone(c.value), bytes.Clone(c.add)
 	d.plus, d.minus = maps.Clone(c.plus), maps.Clone(c.minus)

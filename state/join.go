@@ -202,7 +202,11 @@ func (b *Branch) Pull(ctx context.Context, main pando.ObjectID, now time.Time) (
 func (b *Branch) Discard(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.discard(ctx); err != nil {
+	err := b.discard(ctx)
+	if err == nil && b.journal != nil {
+		err = b.journal.Remove()
+	}
+	if err != nil {
 		return fmt.Errorf("drop the branch of %s: %w", b.instance, err)
 	}
 	return nil

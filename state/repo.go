@@ -16,6 +16,8 @@ type Repo struct {
 	objects pando.Objects
 	service pando.ServiceKey
 	types   types
+
+	journals pando.Journals // nil: what is written and not committed is lost with the agent
 }
 
 // Open returns the state of a service; of says how each path merges (patterns with *, ?, [] and **; an exact path wins,
@@ -66,14 +68,19 @@ func (r *Repo) Born(ctx context.Context, i pando.InstanceID, main pando.ObjectID
 		b.stored, b.unsure = b.head, true
 		if pushed, err := w.isIn(b.head, main); err == nil && pushed {
 			b.place, b.unsure = anew(main), false
-			return b, b.owe(main)
+			if err := b.owe(main); err != nil {
+				return nil, err
+			}
 		}
-		return b, nil
+		return b, b.recall()
 	}
 	if main.IsZero() {
 		main = w.put(pando.CommitObject, commit{tree: w.put(pando.TreeObject, nil), author: "pando", at: time.Unix(0, 0), message: "empty"}.encode(r.service))
 	}
-	return b, b.move(ctx, w, anew(main))
+	if err := b.move(ctx, w, anew(main)); err != nil {
+		return nil, err
+	}
+	return b, b.recall()
 }
 
 // Log returns the newest commits of main, newest first.

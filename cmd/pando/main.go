@@ -161,7 +161,7 @@ var codes = []struct {
 	{3, "invalid input", []error{pando.ErrInvalid, pando.ErrTooLarge}},
 	{4, "not found", []error{pando.ErrNotFound, fs.ErrNotExist}},
 	{5, "refused", []error{pando.ErrRefused, pando.ErrNoRoom}},
-	{6, "conflict", []error{pando.ErrConflict, pando.ErrExists, pando.ErrFenced, pando.ErrCompacted}},
+	{6, "conflict", []error{pando.ErrConflict, pando.ErrExists, pando.ErrFenced, pando.ErrCompacted, pando.ErrLost}},
 	{7, "not ready by the deadline", []error{pando.ErrNotReady, context.DeadlineExceeded}},
 	{8, "pando is not running", []error{pando.ErrUnavailable}},
 	{9, "the store is full", []error{pando.ErrStoreFull}},

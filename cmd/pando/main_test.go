@@ -79,7 +79,7 @@ func TestExitCodesTellWhatWentWrong(t *testing.T) {
 		{nil, 0}, {errors.New("a defect"), 1}, {usageError{errors.New("x")}, 2}, {codeError(42), 42},
 		{pando.ErrInvalid, 3}, {spec.Problems{{File: "a.yaml"}}, 3}, {pando.ErrTooLarge, 3},
 		{pando.ErrNotFound, 4}, {fs.ErrNotExist, 4}, {pando.ErrRefused, 5}, {pando.ErrNoRoom, 5},
-		{pando.ErrConflict, 6}, {pando.ErrExists, 6}, {pando.ErrFenced, 6}, {pando.ErrNotReady, 7}, {context.DeadlineExceeded, 7},
+		{pando.ErrConflict, 6}, {pando.ErrExists, 6}, {pando.ErrFenced, 6}, {pando.ErrLost, 6}, {pando.ErrNotReady, 7}, {context.DeadlineExceeded, 7},
 		{pando.ErrUnavailable, 8}, {pando.ErrStoreFull, 9}, {pando.ErrForbidden, 10}, {pando.ErrUnsupported, 11}, {context.Canceled, 130},
 	} {
 		if got := codeOf(c.err); got != c.want {

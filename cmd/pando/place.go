@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/journal"
 )
 
 // place is where a host's daemons live: the same flags for every role, so that they find each other.
@@ -62,6 +63,9 @@ func (p place) control() string { return filepath.Join(p.Run, "control.sock") }
 func (p place) pins() string    { return "/sys/fs/bpf/pando/" + p.Host }
 func (p place) states() string  { return filepath.Join(p.Data, "state.db") }
 func (p place) logs() string    { return filepath.Join(p.Data, "log") }
+func (p place) journals() journal.Folder {
+	return journal.Folder(filepath.Join(p.Run, "journal"))
+}
 
 var notLabel = regexp.MustCompile(`[^a-z0-9-]+`)
 

@@ -207,7 +207,7 @@ func tend(ctx context.Context, p place) error {
 	defer peers.Close()
 	a := agent.New(agent.Config{
 		Host: h, Registry: c.registry, Sandboxes: sandboxes, Steering: steering, Prober: probe.New(), Peers: peers,
-		Objects: objects, Clock: pando.WallClock{}, IDs: names{}, Log: log,
+		Objects: objects, Journals: p.journals(), Clock: pando.WallClock{}, IDs: names{}, Log: log,
 		Control: c.control(p, peers),
 		Serve:   api.SelfHandler, Git: git.Handler,
 		OpenLog: func(ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error) {

@@ -24,6 +24,7 @@ var (
 	ErrPending  = errors.New("a request is pending")      // one request of an instance may be outstanding
 	ErrNotFound = errors.New("not found")                 // no such state path
 	ErrInvalid  = errors.New("invalid")                   // the request itself is wrong
+	ErrLost     = errors.New("lost")                      // what was written since the last commit: write it again, then commit
 	ErrAway     = errors.New("the agent does not answer") // it is being restarted: try again
 )
 
@@ -185,7 +186,8 @@ func problem(what string, answer *http.Response) error {
 		return fmt.Errorf("%s: %s", what, answer.Status)
 	}
 	sentinel := map[string]error{
-		"refused": ErrRefused, "conflict": ErrPending, "not_found": ErrNotFound, "invalid": ErrInvalid, "unavailable": ErrAway,
+		"refused": ErrRefused, "conflict": ErrPending, "not_found": ErrNotFound, "invalid": ErrInvalid, "lost": ErrLost,
+		"unavailable": ErrAway,
 	}[p.Code]
 	if sentinel == nil {
 		return errors.New(p.Detail)

@@ -73,7 +73,8 @@ func (s State) Delete(ctx context.Context, path string) error {
 	return s.self.call(ctx, "DELETE", "state/"+path, nil, nil)
 }
 
-// Commit makes everything written so far survive this instance; it is durable on return.
+// Commit makes everything written so far survive this instance; it is durable on return. ErrLost, once, if some of that is
+// not known any more: nothing is committed then, so write it again.
 func (s State) Commit(ctx context.Context, message string) error {
 	return s.self.call(ctx, "POST", "state/commit", map[string]string{"message": message}, nil)
 }
@@ -86,8 +87,7 @@ type Change struct {
 	Delete  []string          `json:"delete,omitempty"` // paths
 }
 
-// CommitChange commits a change and everything written so far; it is durable on return. Of what is written in several
-// calls a part may be lost with the agent.
+// CommitChange commits a change and everything written so far; it is durable on return.
 func (s State) CommitChange(ctx context.Context, c Change) error {
 	return s.self.call(ctx, "POST", "state/commit", c, nil)
 }

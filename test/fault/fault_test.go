@@ -80,8 +80,13 @@ func (s *site) load(f func()) (answered int, failed []string) {
 // ask makes one instance ask its own API, from the host, and returns the answer; ok is false for a refusal or no answer.
 func (s *site) ask(i pando.InstanceStatus, method, path string) (string, bool) {
 	s.Helper()
+	return s.askWith(i, method, path, "")
+}
+
+func (s *site) askWith(i pando.InstanceStatus, method, path, body string) (string, bool) {
+	s.Helper()
 	at, _, _ := strings.Cut(i.Endpoint, ":")
-	q := url.Values{"method": {method}, "path": {path}, "body": {""}}
+	q := url.Values{"method": {method}, "path": {path}, "body": {body}}
 	out := s.Run(s.Host(), "curl", "-sS", "--fail-with-body", "--max-time", "6", "http://"+at+":8080/ask?"+q.Encode())
 	return out.Text, out.Code == 0
 }

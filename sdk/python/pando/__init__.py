@@ -10,12 +10,12 @@ It is a thin client of the unix socket in PANDO_SOCKET and uses nothing but the 
 identity: there is nothing to log in with, and no other instance can be asked about. It never decides anything.
 """
 
-from .errors import Away, Invalid, NotFound, PandoError, Pending, Refused
+from .errors import Away, Invalid, Lost, NotFound, PandoError, Pending, Refused
 from .self import BUDGET, DRAINED, HALTED, PEERS, PUSHED, Event, Instance, Intent, Scale, Self, View, open
 from .state import Entry, Merge, State
 
 __all__ = [
-    "Away", "Invalid", "NotFound", "PandoError", "Pending", "Refused",
+    "Away", "Invalid", "Lost", "NotFound", "PandoError", "Pending", "Refused",
     "BUDGET", "DRAINED", "HALTED", "PEERS", "PUSHED",
     "Entry", "Event", "Instance", "Intent", "Merge", "Scale", "Self", "State", "View", "open",
 ]

@@ -29,13 +29,17 @@ class Invalid(PandoError):
     """The request itself is wrong."""
 
 
+class Lost(PandoError):
+    """What was written since the last commit is not known any more, and nothing was committed: write it again, then commit."""
+
+
 class Away(PandoError):
     """The agent does not answer: it is being restarted. Instances go on without it; try again."""
 
 
 _BY_CODE: dict[str, type[PandoError]] = {
     "refused": Refused, "conflict": Pending, "not_found": NotFound, "invalid": Invalid, "too_large": Invalid,
-    "unavailable": Away,
+    "lost": Lost, "unavailable": Away,
 }
 
 

@@ -83,8 +83,7 @@ class State:
         self, message: str = "", put: Mapping[str, str] | None = None, patch: Mapping[str, str] | None = None, delete: Iterable[str] = (),
     ) -> str:
         """Makes everything written so far survive this instance; it is durable on return. Returns the commit's name. put,
-        patch (deltas, such as "1" for a counter and "line" for a log) and delete go with it, all or none of them: of what is
-        written in several steps a part may be lost with the agent."""
+        patch (deltas, such as "1" for a counter and "line" for a log) and delete go with it, all or none of them."""
         change = {"message": message, "put": dict(put or {}), "patch": dict(patch or {}), "delete": list(delete)}
         return str(wire.call_json(self._socket, "POST", "/state/commit", change)["commit"])
 

@@ -125,7 +125,7 @@ class TestSelf(Case):
     def test_the_kinds_of_errors(self) -> None:
         kinds = {
             "refused": pando.Refused, "conflict": pando.Pending, "not_found": pando.NotFound, "invalid": pando.Invalid,
-            "too_large": pando.Invalid, "unavailable": pando.Away, "store_full": pando.PandoError,
+            "too_large": pando.Invalid, "lost": pando.Lost, "unavailable": pando.Away, "store_full": pando.PandoError,
         }
         for code, kind in kinds.items():
             me = self.agent({"POST /v1/self/die": answers(409, {"code": code, "detail": "because"})})

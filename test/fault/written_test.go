@@ -1,0 +1,72 @@
+package fault
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"pando.run/pando"
+	"pando.run/pando/lab/labtest"
+)
+
+// What an instance wrote and did not commit survives its agent. Where it does not, the next commit says so, once, instead of
+// committing what is left.
+func TestWhatIsWrittenOutlivesTheAgent(t *testing.T) {
+	s := newSite(t, labtest.Options{})
+	s.deploy()
+	i := s.web.Status().Instances[0]
+	write := func(line string) {
+		t.Helper()
+		if text, ok := s.askWith(i, "PATCH", "/state/log", line); !ok {
+			t.Fatalf("write %s: %s", line, text)
+		}
+	}
+	restart := func(between func()) {
+		t.Helper()
+		s.KillAgent(s.Host())
+		between()
+		s.serving()
+		s.Await("the agent at the instance's socket", func() (string, bool) { return s.ask(i, "GET", "") })
+	}
+	want := func(lines ...string) {
+		t.Helper()
+		if log, _ := s.ask(i, "GET", "/state/log"); log != strings.Join(lines, "\n")+"\n" {
+			t.Errorf("the log is %q, want %q", log, lines)
+		}
+	}
+	write("first")
+	write("second")
+	restart(func() {})
+	want("first", "second")
+	if text, ok := s.ask(i, "POST", "/state/commit"); !ok {
+		t.Fatalf("commit: %s", text)
+	}
+	restart(func() {}) // and what is committed does not come twice
+	want("first", "second")
+
+	write("third")
+	restart(func() { s.damage(i.ID) })
+	if text, ok := s.ask(i, "POST", "/state/commit"); ok || !strings.Contains(text, `"lost"`) || !strings.Contains(text, "write it again") {
+		t.Errorf("the commit of what is lost was answered with %s", text)
+	}
+	write("third")
+	if text, ok := s.ask(i, "POST", "/state/push"); !ok {
+		t.Errorf("the push of what is written again: %s", text)
+	}
+	want("first", "second", "third")
+	s.nothingLeft()
+}
+
+// damage spoils what is kept of an instance's writes.
+func (s *site) damage(i pando.InstanceID) {
+	s.Helper()
+	path := s.Path(s.Host(), "/run/pando/journal/"+string(i))
+	b, err := os.ReadFile(path)
+	if err != nil || len(b) == 0 {
+		s.Fatalf("%d bytes are kept of what %s wrote, %v", len(b), i, err)
+	}
+	b[len(b)-1] ^= 0xff
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		s.Fatal(err)
+	}
+}
