@@ -247,12 +247,21 @@ impl<'a> Heart<'a> {
             p.flags &= !(flag::PROBE | flag::GUIDED);
             (p.frame, probe)
         };
-        if self.position(frame) < self.cleaned {
-            self.reusable -= 1;
+        if self.is_written_from(frame) {
+            // The frame is still read from: the page got a copy.
+            self.ring[frame as usize] = WASTE;
+            self.held += 1;
+        } else {
+            self.reusable -= (self.position(frame) < self.cleaned) as usize;
+            self.ring[frame as usize] = FREE;
         }
-        self.ring[frame as usize] = FREE;
         self.resident(page, if probe != 0 { 0 } else { 2 });
         probe
+    }
+
+    /// Whether a frame of the list is being written to the hosts: its page is then mapped again by a copy.
+    pub fn is_written_from(&self, frame: u32) -> bool {
+        (self.cleaned..self.cleaning).contains(&self.position(frame))
     }
 
     /// Position in the ring of a frame that is in the list.
@@ -354,7 +363,8 @@ impl<'a> Heart<'a> {
         self.tail += 1;
     }
 
-    /// The oldest pages that are not stored yet, but for the newest `lag`: they are busy until [`Heart::end_clean`].
+    /// The oldest pages that are not stored yet, but for the newest `lag`: their frames
+    /// keep their content until [`Heart::end_clean`], whatever becomes of the pages.
     pub fn begin_clean(&mut self, lag: usize, out: &mut [u32]) -> usize {
         debug_assert_eq!(self.cleaned, self.cleaning);
         let end = self.tail.saturating_sub(lag as u64);
@@ -362,14 +372,18 @@ impl<'a> Heart<'a> {
         while self.cleaning < end && n < out.len() {
             let owner = self.ring[(self.cleaning % self.ring.len() as u64) as usize];
             if owner != WASTE && owner != FREE {
-                self.pages[owner as usize].state = State::Busy;
-                self.busy += 1;
+                self.pages[owner as usize].flags |= flag::CLEANING;
                 out[n] = owner;
                 n += 1;
             }
             self.cleaning += 1;
         }
         n
+    }
+
+    /// Whether a page of the batch is still the one that it was: it may have been given up meanwhile.
+    pub fn is_cleaning(&self, page: u32) -> bool {
+        self.pages[page as usize].flags & flag::CLEANING != 0
     }
 
     /// Whether the page's slot has this content already.
@@ -402,11 +416,11 @@ impl<'a> Heart<'a> {
     /// Every copy has acknowledged these contents (or had them already): the frames may be taken.
     pub fn end_clean(&mut self, pages: &[u32], sums: &[u64]) {
         for (&page, &sum) in pages.iter().zip(sums) {
-            let p = &mut self.pages[page as usize];
-            debug_assert_eq!(p.state, State::Busy);
-            p.state = State::Limbo;
-            self.sums[p.slot as usize] = sum;
-            self.busy -= 1;
+            if self.is_cleaning(page) {
+                let p = &mut self.pages[page as usize];
+                p.flags &= !flag::CLEANING;
+                self.sums[p.slot as usize] = sum;
+            }
         }
         while self.cleaned < self.cleaning {
             self.reusable += (self.ring[(self.cleaned % self.ring.len() as u64) as usize] != FREE) as usize;
@@ -414,12 +428,14 @@ impl<'a> Heart<'a> {
         }
     }
 
-    /// A page that was being cleaned cannot be stored after all and is mapped again. Before [`Heart::end_clean`].
+    /// A page of the batch cannot be stored after all. If it still waits in its frame, the caller has mapped that again.
     pub fn restored(&mut self, page: u32) {
-        let frame = self.pages[page as usize].frame;
-        self.ring[frame as usize] = FREE;
-        self.busy -= 1;
-        self.resident(page, HEAT_MAX);
+        self.pages[page as usize].flags &= !flag::CLEANING;
+        let p = self.pages[page as usize];
+        if p.state == State::Limbo && self.is_written_from(p.frame) {
+            self.ring[p.frame as usize] = FREE;
+            self.resident(page, HEAT_MAX);
+        }
     }
 
     /// Leaves a fetched page unmapped in the list, in the frame at the tail, to see whether it is used.

@@ -13,7 +13,7 @@ pub const NONE: u32 = u32::MAX;
 ///        any of them      └──────────────── Busy (fetch under way) ◄────────────┘
 /// ```
 ///
-/// `Busy` is also the state of a page of the second-chance list while its frame is being written to the hosts.
+/// A page of the second-chance list whose frame is being written to the hosts stays in `Limbo` and may be rescued, by a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum State {
@@ -65,6 +65,8 @@ pub mod flag {
     pub const INHERITED: u8 = 16;
     /// Holds something that the kernel itself waits on: never evicted.
     pub const STICKY: u8 = 32;
+    /// Part of the batch that is being written to the hosts, wherever the page itself is by now.
+    pub const CLEANING: u8 = 64;
 }
 
 impl Default for Page {

@@ -105,6 +105,11 @@ pub fn quantile(counts: &[u64], share: f64) -> u64 {
     0
 }
 
+/// The longest stall, as the end of its bucket, ns; 0 without any.
+pub fn longest(counts: &[u64]) -> u64 {
+    counts.iter().rposition(|&n| n > 0).map_or(0, bucket_end)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,5 +125,7 @@ mod tests {
         counts[bucket(90_000)] = 1;
         assert!((2_400..3_100).contains(&quantile(&counts, 0.5)));
         assert!(quantile(&counts, 0.995) > 90_000);
+        assert_eq!(longest(&counts), bucket_end(bucket(90_000)));
+        assert_eq!(longest(&[0; STALL_BUCKETS]), 0);
     }
 }

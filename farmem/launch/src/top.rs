@@ -2,7 +2,7 @@
 
 use crate::size;
 use clap::Args;
-use farmem_core::stats::{quantile, Stats, STALL_BUCKETS, STATS_MAGIC};
+use farmem_core::stats::{longest, quantile, Stats, STALL_BUCKETS, STATS_MAGIC};
 use std::error::Error;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -195,6 +195,7 @@ fn json(p: &Process, look: &Look) -> String {
     for (name, q) in [("stall_p50_ns", 0.5), ("stall_p99_ns", 0.99), ("stall_p999_ns", 0.999)] {
         fields.push(format!("\"{name}\":{}", quantile(&look.stalls, q)));
     }
+    fields.push(format!("\"stall_max_ns\":{}", longest(&look.stalls)));
     format!("{{{}}}\n", fields.join(","))
 }
 
@@ -209,14 +210,14 @@ fn text(p: &Process, now: &Look, last: Option<&Look>, every: f64) -> String {
         "{} {}   local {} of {} {}   far {} in use, {} of {} leased, {} whole copies\n\
          faults/s  zero {:.0}  second chance {:.0}  fetch {:.0}  waited {:.0}  for room {:.0}   syscalls pinned/s {:.0}\n\
          rounds/s {:.0}  per request {per_request}   pages/s  fetched {:.0}  ahead {:.0}  guided {:.0}  out {:.0}  written {:.0} ({} of what left was dirty)\n\
-         hit rate  prefetch {}{}  guide {}   stalls  p50 {:.1} us  p99 {:.1} us  p99.9 {:.1} us\n{}\n",
+         hit rate  prefetch {}{}  guide {}   stalls  p50 {:.1} us  p99 {:.1} us  p99.9 {:.1} us  longest {:.1} us\n{}\n",
         p.name, p.pid, size::show(anon), size::show(budget), bar(anon, budget), size::show(now.get("in_use_now") << 12), size::show(now.get("slots_now") << 12),
         size::show(now.get("slots_total_now") << 12), now.get("copies_now"),
         rate("faults_zero"), rate("faults_rescue"), rate("faults_fetch"), rate("faults_wait"), rate("faults_room"), rate("syscalls_pinned"),
         rate("rounds"), rate("pages_fetched"), rate("pages_prefetched"), rate("pages_guided"), rate("pages_evicted"), rate("pages_written"), share(since("pages_written"), since("pages_evicted")),
         share(now.get("probes_used"), now.get("probes_used") + now.get("probes_unused")), if now.get("prefetch_paused_now") > 0 { " (paused)" } else { "" },
         share(now.get("guide_probes_used"), now.get("guide_probes_used") + now.get("guide_probes_unused")),
-        quantile(&stalls, 0.5) as f64 / 1e3, quantile(&stalls, 0.99) as f64 / 1e3, quantile(&stalls, 0.999) as f64 / 1e3, histogram(&stalls),
+        quantile(&stalls, 0.5) as f64 / 1e3, quantile(&stalls, 0.99) as f64 / 1e3, quantile(&stalls, 0.999) as f64 / 1e3, longest(&stalls) as f64 / 1e3, histogram(&stalls),
     )
 }
 

@@ -12,14 +12,13 @@ const LIMIT_PAGES_MIN: usize = 256;
 pub struct Budget {
     statm: i32,
     pages: usize,
-    overdrawn: usize,
 }
 
 impl Budget {
     pub fn open(pager: &Pager) -> Budget {
         let fd = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, c"/proc/self/statm".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC, 0) };
         let statm = if fd >= 0 { unsafe { high(fd as i32) } } else { -1 };
-        Budget { statm, pages: pager.hosts.config.local_bytes as usize / PAGE_BYTES, overdrawn: 0 }
+        Budget { statm, pages: pager.hosts.config.local_bytes as usize / PAGE_BYTES }
     }
 
     pub fn pages(&self) -> usize {
@@ -36,14 +35,11 @@ impl Budget {
         let mut g = pager.lock_blocked();
         let other = anon.saturating_sub(g.heart.held());
         let limit = self.pages.saturating_sub(other + pager.fork.allowance(self.pages));
-        g.heart.set_limit(limit.max(LIMIT_PAGES_MIN) + self.overdrawn);
-        drop(g);
+        let overdrawn = pager.overdrawn.load(Relaxed);
+        g.heart.set_limit(limit.max(LIMIT_PAGES_MIN) + overdrawn);
         // What was overdrawn is worked off again.
-        self.overdrawn -= self.overdrawn / 16 + (self.overdrawn > 0) as usize;
-    }
-
-    pub fn overdraw(&mut self, pages: usize) {
-        self.overdrawn += pages;
+        pager.overdrawn.store(overdrawn - overdrawn / 16 - (overdrawn > 0) as usize, Relaxed);
+        drop(g);
     }
 
     /// statm: size, resident, shared (file and shmem) …, in pages.

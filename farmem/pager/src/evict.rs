@@ -7,7 +7,7 @@ use crate::sys;
 use crate::sys::Lock;
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
-use farmem_core::heart::{Clean, Heart};
+use farmem_core::heart::{Clean, Heart, Need};
 use farmem_core::stats::add;
 use farmem_core::PAGE_BYTES;
 
@@ -50,10 +50,31 @@ fn round(pager: &'static Pager) {
         pager.evictor.turn(Evictor::flush);
         pager.fork.park();
     }
-    pager.evictor.turn(Evictor::tick);
+    if pager.evictor.turn(Evictor::tick) {
+        tend(pager);
+    }
     while pager.evictor.turn(Evictor::make_room) {}
     if !pager.fork.is_child() {
         pager.evictor.turn(Evictor::rebuild);
+    }
+}
+
+/// Looks after suspects and missing copies. A host that is dying may take its time to answer, so it is asked out of turn, and
+/// only what was learnt is entered in turn.
+fn tend(pager: &'static Pager) {
+    let (hosts, lane) = (&pager.hosts, unsafe { pager.lanes.tender() });
+    hosts.hold(lane);
+    if pager.fork.is_child() {
+        return;
+    }
+    for h in 0..hosts.config.hosts_len {
+        if hosts.is_suspect(h) {
+            let answers = hosts.probe(lane, h);
+            pager.evictor.turn(|_| hosts.judged(pager.stats, h, answers));
+        }
+    }
+    if let Some((h, lease)) = hosts.find_spare(lane) {
+        pager.evictor.turn(|_| hosts.admit(h, lease));
     }
 }
 
@@ -108,27 +129,22 @@ pub struct Evictor {
 }
 
 impl Evictor {
-    /// What is done every 10 ms.
-    fn tick(&mut self) {
+    /// What is done every 10 ms; whether the hosts want looking after.
+    fn tick(&mut self) -> bool {
         let now = sys::now_ns();
         if now - self.ticked_ns < TICK_US * 1000 {
-            return;
+            return false;
         }
         self.ticked_ns = now;
         self.ticks += 1;
         self.budget.sample(self.pager);
+        let tend = self.ticks.is_multiple_of(TEND_TICKS) || self.pager.hosts.any_suspect();
         if self.pager.fork.is_child() {
-            if self.ticks.is_multiple_of(TEND_TICKS) {
-                self.pager.hosts.hold(self.lane);
-            }
-            return;
+            return tend;
         }
         self.pager.fork.reap(self.pager);
-        let suspects = (0..self.pager.hosts.config.hosts_len).any(|h| self.pager.hosts.all[h].suspect.load(SeqCst) != 0);
-        if suspects || self.ticks.is_multiple_of(TEND_TICKS) {
-            self.pager.hosts.tend(self.lane, self.pager.stats);
-        }
         self.publish();
+        tend
     }
 
     fn publish(&self) {
@@ -157,20 +173,9 @@ impl Evictor {
         let unmapped = self.unmap();
         let cleaned = self.clean(if room < low || over { 0 } else { LAG });
         if unmapped + cleaned == 0 && room == 0 && self.pager.waiting() {
-            self.overdraw(CLEAN_BATCH);
+            self.pager.overdraw(&mut self.pager.lock_blocked(), CLEAN_BATCH);
         }
         unmapped + cleaned > 0
-    }
-
-    /// More local memory than was allowed is better than a program that stands still; counted, and seen in `top`.
-    fn overdraw(&mut self, pages: usize) {
-        let mut g = self.pager.lock_blocked();
-        let limit = g.heart.limit() + pages;
-        g.heart.set_limit(limit);
-        drop(g);
-        add(&self.pager.stats.over_budget, 1);
-        self.budget.overdraw(pages);
-        self.pager.progressed();
     }
 
     /// Moves the oldest pages of the program to the second-chance list; returns how many.
@@ -223,11 +228,16 @@ impl Evictor {
         let (mut kept, mut writes, mut full) = (0, 0, 0);
         let mut g = pager.lock_blocked();
         for i in 0..n {
+            if !g.heart.is_cleaning(pages[i]) {
+                continue;
+            }
             // A child writes nothing: the slots are its parent's.
             let need =
                 if pager.fork.is_child() && !g.heart.holds(pages[i], sums[i]) { Clean::Full } else { g.heart.clean(pages[i], sums[i]) };
             if need == Clean::Full {
-                pager.put(pager.at(pages[i]), frames[i], 1);
+                if g.heart.fault(pages[i]) == Need::Rescue(frames[i]) {
+                    pager.put(pager.at(pages[i]), frames[i], 1);
+                }
                 g.heart.restored(pages[i]);
                 full += 1;
                 continue;
@@ -269,7 +279,7 @@ impl Evictor {
                 ));
             }
         }
-        self.overdraw(pages);
+        self.pager.overdraw(&mut self.pager.lock_blocked(), pages);
     }
 
     /// Gives memory back to the kernel when the program's other memory has eaten into the budget.

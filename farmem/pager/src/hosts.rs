@@ -13,7 +13,7 @@
 use crate::config::{Config, HOSTS_MAX};
 use crate::lane::Lane;
 use crate::pager::pager;
-use crate::port::{Broken, Port, Shared, Transport};
+use crate::port::{Broken, Port, Shared, Transport, LONG, SHORT, WAIT};
 use crate::sys;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering::SeqCst};
 use farmem_core::stats::{add, Stats};
@@ -23,6 +23,8 @@ pub const SPARE: u8 = 0;
 pub const REBUILDING: u8 = 1;
 pub const WHOLE: u8 = 2;
 
+/// An acknowledgement that takes longer keeps no thread of the program waiting.
+const LATE_AFTER_NS: u64 = 10_000_000;
 /// How long a program waits for its only copy to come back before it is stopped.
 const LOST_AFTER_NS: u64 = 5_000_000_000;
 
@@ -47,6 +49,8 @@ pub struct Hosts {
     pub all: &'static [Host; HOSTS_MAX],
     /// Spreads reads over the copies.
     turn: AtomicU32,
+    /// When the write began that is under way; 0: none is.
+    writing_since_ns: AtomicU64,
 }
 
 impl Hosts {
@@ -57,7 +61,7 @@ impl Hosts {
             host.state.store(if i < config.copies.min(config.hosts_len) { WHOLE } else { SPARE }, SeqCst);
             host.lease.store(config.hosts[i].lease, SeqCst);
         }
-        Hosts { config, all, turn: AtomicU32::new(0) }
+        Hosts { config, all, turn: AtomicU32::new(0), writing_since_ns: AtomicU64::new(0) }
     }
 
     fn state(&self, h: usize) -> u8 {
@@ -68,9 +72,16 @@ impl Hosts {
         (0..self.config.hosts_len).filter(|&h| self.state(h) == WHOLE).count()
     }
 
+    /// Whether an acknowledgement is overdue, so that nothing is evicted for a while.
+    pub fn is_late(&self) -> bool {
+        let since = self.writing_since_ns.load(SeqCst);
+        since != 0 && sys::now_ns().saturating_sub(since) > LATE_AFTER_NS
+    }
+
     /// Connects a lane's port to a host's lease, if it is not.
-    fn port<'l>(&self, lane: &'l mut Lane, h: usize) -> Result<&'l mut Port, Broken> {
+    fn port<'l>(&self, lane: &'l mut Lane, h: usize, patience: u32) -> Result<&'l mut Port, Broken> {
         let (port, lease) = (&mut lane.ports[h], self.all[h].lease.load(SeqCst));
+        port.patience = patience;
         if !port.is_open(lease) {
             port.open(&self.config.hosts[h], &self.config.token, lease, 0, false)?;
         }
@@ -85,12 +96,17 @@ impl Hosts {
                 continue;
             }
             if self.config.hosts[h].family() != libc::AF_UNIX {
-                if let Err(e) = self.port(lane, h) {
-                    sys::die(format_args!("memory host {} does not take this program back ({e:?})", h + 1));
+                let begun = sys::now_ns();
+                while let Err(e) = self.port(lane, h, LONG) {
+                    if is_final(e) || sys::now_ns() - begun > LOST_AFTER_NS {
+                        sys::die(format_args!("memory host {} does not take this program back ({e:?})", h + 1));
+                    }
+                    self.pause();
                 }
                 continue;
             }
             let lease = self.all[h].lease.load(SeqCst);
+            lane.ports[h].patience = WAIT;
             match lane.ports[h].open(&self.config.hosts[h], &self.config.token, lease, 0, true) {
                 Ok((w, fd)) if fd >= 0 && self.all[h].shared.map(fd, w.slots) => {}
                 e => sys::die(format_args!("memory host {} does not hand its memory over ({e:?})", h + 1)),
@@ -103,7 +119,7 @@ impl Hosts {
     pub fn hold(&self, lane: &mut Lane) {
         for h in 0..self.config.hosts_len {
             if self.state(h) == WHOLE && !self.all[h].shared.is_mapped() {
-                let _ = self.port(lane, h);
+                let _ = self.port(lane, h, LONG);
             }
         }
     }
@@ -112,7 +128,9 @@ impl Hosts {
         if self.all[h].shared.is_mapped() {
             return (&self.all[h].shared).read(slots, into);
         }
-        self.port(lane, h)?.read(slots, into)
+        // Another copy can answer instead, unless it is under suspicion itself.
+        let other = (0..self.config.hosts_len).any(|o| o != h && self.state(o) == WHOLE && !self.is_suspect(o));
+        self.port(lane, h, if other { SHORT } else { LONG })?.read(slots, into)
     }
 
     /// Reads slots from a whole copy other than `not`, whichever answers first. Ends the program if none ever does.
@@ -127,7 +145,7 @@ impl Hosts {
                 let h = (k + turn) % self.config.hosts_len;
                 // Suspects come last.
                 let late = k >= self.config.hosts_len;
-                if h == not || self.state(h) != WHOLE || late != (self.all[h].suspect.load(SeqCst) != 0) {
+                if h == not || self.state(h) != WHOLE || late != self.is_suspect(h) {
                     continue;
                 }
                 let Err(why) = self.read_from(lane, h, slots, into) else {
@@ -179,6 +197,8 @@ impl Hosts {
 
     /// Stores pages on every copy. Returns when each copy that still counts has acknowledged.
     pub fn write(&self, lane: &mut Lane, stats: &Stats, slots: &[u32], from: &[*mut u8]) {
+        self.writing_since_ns.store(sys::now_ns(), SeqCst);
+        let patience = if self.whole() > 1 { LONG } else { WAIT };
         let mut under_way = [false; HOSTS_MAX];
         for (h, begun) in under_way.iter_mut().enumerate().take(self.config.hosts_len) {
             if self.state(h) == SPARE {
@@ -187,7 +207,7 @@ impl Hosts {
             *begun = if self.all[h].shared.is_mapped() {
                 (&self.all[h].shared).begin_write(slots, from).is_ok()
             } else {
-                self.port(lane, h).and_then(|p| p.begin_write(slots, from)).is_ok()
+                self.port(lane, h, patience).and_then(|p| p.begin_write(slots, from)).is_ok()
             };
         }
         for (h, begun) in under_way.iter().enumerate().take(self.config.hosts_len) {
@@ -195,22 +215,23 @@ impl Hosts {
                 continue;
             }
             if !(*begun && lane.ports[h].end_write().is_ok()) {
-                self.write_again(lane, stats, h, slots, from);
+                self.missed(lane, stats, h, slots, from);
             }
         }
+        self.writing_since_ns.store(0, SeqCst);
     }
 
-    /// A write failed on a host: once more on a new connection; then it is out, or, as the only copy, waited for.
-    fn write_again(&self, lane: &mut Lane, stats: &Stats, h: usize, slots: &[u32], from: &[*mut u8]) {
+    /// A host missed a write. With another whole copy it is out, and is filled again under a new lease: what may still be under
+    /// way to the old one cannot overtake anything. The only copy is asked again until it is lost.
+    fn missed(&self, lane: &mut Lane, stats: &Stats, h: usize, slots: &[u32], from: &[*mut u8]) {
+        lane.ports[h].close();
+        if self.state(h) != WHOLE || self.whole() > 1 {
+            return self.give_up(stats, h);
+        }
         let begun = sys::now_ns();
         loop {
-            let again = self.port(lane, h).and_then(|p| p.begin_write(slots, from).and_then(|()| p.end_write()));
+            let again = self.port(lane, h, WAIT).and_then(|p| p.begin_write(slots, from).and_then(|()| p.end_write()));
             let Err(why) = again else { return };
-            lane.ports[h].close();
-            if self.state(h) != WHOLE || self.whole() > 1 {
-                self.give_up(stats, h);
-                return;
-            }
             self.judge(h, why, begun);
             self.pause();
         }
@@ -219,39 +240,56 @@ impl Hosts {
     pub fn give_up(&self, stats: &Stats, h: usize) {
         self.all[h].state.store(SPARE, SeqCst);
         self.all[h].lease.store(0, SeqCst);
+        stats.copies_now.store(self.whole() as u64, SeqCst);
         add(&stats.hosts_lost, 1);
         sys::say(format_args!("memory host {} is lost; {} whole copy left", h + 1, self.whole()));
     }
 
-    /// Looks after suspects and missing copies; called by the evictor now and then. Returns whether a host joined.
-    pub fn tend(&self, lane: &mut Lane, stats: &Stats) -> bool {
-        for h in 0..self.config.hosts_len {
-            if self.state(h) != SPARE && self.all[h].suspect.load(SeqCst) != 0 {
-                lane.ports[h].close();
-                match self.port(lane, h) {
-                    Ok(_) => self.all[h].suspect.store(0, SeqCst),
-                    Err(_) if self.whole() > 1 || self.state(h) == REBUILDING => self.give_up(stats, h),
-                    Err(_) => {}
-                }
-            }
-        }
-        let have = (0..self.config.hosts_len).filter(|&h| self.state(h) != SPARE).count();
-        if have >= self.config.copies {
-            return false;
-        }
-        (0..self.config.hosts_len).any(|h| self.state(h) == SPARE && self.join(lane, h))
+    pub fn is_suspect(&self, h: usize) -> bool {
+        self.all[h].suspect.load(SeqCst) != 0 && self.state(h) != SPARE
     }
 
-    fn join(&self, lane: &mut Lane, h: usize) -> bool {
-        if self.config.hosts[h].family() == libc::AF_UNIX {
-            return false;
+    pub fn any_suspect(&self) -> bool {
+        (0..self.config.hosts_len).any(|h| self.is_suspect(h))
+    }
+
+    /// Whether a host takes a new connection to its lease.
+    pub fn probe(&self, lane: &mut Lane, h: usize) -> bool {
+        lane.ports[h].close();
+        self.port(lane, h, LONG).is_ok()
+    }
+
+    /// Enters what a probe has shown. In the evictor's turn.
+    pub fn judged(&self, stats: &Stats, h: usize, answers: bool) {
+        if answers {
+            self.all[h].suspect.store(0, SeqCst);
+        } else if self.state(h) == REBUILDING || self.state(h) == WHOLE && self.whole() > 1 {
+            self.give_up(stats, h);
         }
-        let Ok((w, _)) = lane.ports[h].open(&self.config.hosts[h], &self.config.token, 0, self.config.slots, false) else { return false };
-        self.all[h].lease.store(w.lease, SeqCst);
+    }
+
+    /// If a copy is missing: a spare that lends, and its new lease.
+    pub fn find_spare(&self, lane: &mut Lane) -> Option<(usize, u64)> {
+        let have = (0..self.config.hosts_len).filter(|&h| self.state(h) != SPARE).count();
+        if have >= self.config.copies {
+            return None;
+        }
+        (0..self.config.hosts_len).find_map(|h| {
+            if self.state(h) != SPARE || self.config.hosts[h].family() == libc::AF_UNIX {
+                return None;
+            }
+            lane.ports[h].patience = LONG;
+            let (w, _) = lane.ports[h].open(&self.config.hosts[h], &self.config.token, 0, self.config.slots, false).ok()?;
+            Some((h, w.lease))
+        })
+    }
+
+    /// A spare begins to be filled. In the evictor's turn.
+    pub fn admit(&self, h: usize, lease: u64) {
+        self.all[h].lease.store(lease, SeqCst);
         self.all[h].rebuilt.store(0, SeqCst);
         self.all[h].suspect.store(0, SeqCst);
         self.all[h].state.store(REBUILDING, SeqCst);
-        true
     }
 
     /// The host that is being rebuilt, if any.
@@ -261,7 +299,9 @@ impl Hosts {
 
     /// Stores pages on the host that is being rebuilt only.
     pub fn write_to(&self, lane: &mut Lane, stats: &Stats, h: usize, slots: &[u32], from: &[*mut u8]) -> bool {
-        let done = self.port(lane, h).and_then(|p| p.begin_write(slots, from).and_then(|()| p.end_write())).is_ok();
+        self.writing_since_ns.store(sys::now_ns(), SeqCst);
+        let done = self.port(lane, h, LONG).and_then(|p| p.begin_write(slots, from).and_then(|()| p.end_write())).is_ok();
+        self.writing_since_ns.store(0, SeqCst);
         if !done {
             self.give_up(stats, h);
         }

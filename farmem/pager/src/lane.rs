@@ -6,9 +6,11 @@ use crate::sys;
 use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use farmem_core::BATCH_PAGES_MAX;
 
-/// Transfers at once. The first lane is the evictor's.
-pub const LANES: usize = 8;
-pub const EVICTOR: usize = 0;
+/// Transfers at once. The first lane is the evictor's, the second that of its looks at the hosts.
+pub const LANES: usize = 9;
+const EVICTOR: usize = 0;
+const TENDER: usize = 1;
+const RESERVED: u32 = 1 << EVICTOR | 1 << TENDER;
 
 /// One transfer's scratch. Memory of zeros is a lane without connections.
 pub struct Lane {
@@ -32,7 +34,7 @@ impl Lanes {
         for i in 0..LANES {
             (*lanes.add(i)).number = i;
         }
-        Lanes { lanes, taken: AtomicU32::new(1 << EVICTOR) }
+        Lanes { lanes, taken: AtomicU32::new(RESERVED) }
     }
 
     /// A free lane, which the caller owns until [`Lanes::give`].
@@ -59,6 +61,11 @@ impl Lanes {
         &mut *self.lanes.add(EVICTOR)
     }
 
+    /// The lane by which the evictor's thread looks after the hosts.
+    pub unsafe fn tender(&self) -> &'static mut Lane {
+        &mut *self.lanes.add(TENDER)
+    }
+
     /// A forked child starts with no conversations and no transfer under way.
     pub unsafe fn become_child(&self) {
         for i in 0..LANES {
@@ -66,6 +73,6 @@ impl Lanes {
                 port.close();
             }
         }
-        self.taken.store(1 << EVICTOR, SeqCst);
+        self.taken.store(RESERVED, SeqCst);
     }
 }

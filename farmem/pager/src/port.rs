@@ -7,8 +7,16 @@ use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use farmem_core::wire::{Hello, Op, Reply, Request, Status, Welcome, TOKEN_BYTES};
 use farmem_core::{BATCH_PAGES_MAX, PAGE_BYTES};
 
-/// How long one read or write may take before the connection counts as broken.
-const PATIENCE_US: i64 = 250_000;
+/// Silence is noticed, and counted, in steps of this length.
+const TICK_US: i64 = 5_000;
+/// How many steps a host may be silent if another copy can answer.
+pub const SHORT: u32 = 3;
+/// The same if there is none, and for an acknowledgement before the host is given up: 250 ms.
+pub const LONG: u32 = 50;
+/// The same for the only copy: 5 s. A write is not begun again beside one that may still arrive.
+pub const WAIT: u32 = 1000;
+/// A transfer that crawls counts as silent below this many bytes a step.
+const CRAWL_BYTES: usize = 64 << 10;
 
 /// Why a transfer failed. The connection is closed then: what would still come is no longer wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +46,8 @@ pub struct Port {
     serial: u64,
     /// The lease that it reads and writes.
     lease: u64,
+    /// Steps of silence after which it counts as broken.
+    pub patience: u32,
 }
 
 impl Port {
@@ -64,7 +74,7 @@ impl Port {
         let fd = unsafe { high(fd as i32) };
         self.fd = fd + 1;
         self.serial = 0;
-        let wait = libc::timeval { tv_sec: 0, tv_usec: PATIENCE_US };
+        let wait = libc::timeval { tv_sec: 0, tv_usec: TICK_US };
         let (one, wide) = (1i32, 4i32 << 20);
         unsafe {
             sys!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &raw const wait, size_of::<libc::timeval>());
@@ -74,15 +84,23 @@ impl Port {
             if to.family() != libc::AF_UNIX {
                 sys!(libc::SYS_setsockopt, fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &raw const one, 4);
             }
-            if sys!(libc::SYS_connect, fd, to.bytes.as_ptr(), to.len) < 0 {
-                self.close();
-                return Err(Broken::Away);
-            }
         }
+        self.connect(to)?;
         let hello = Hello { lease, slots, token: *token, share }.encode();
         let mut piece = [libc::iovec { iov_base: hello.as_ptr() as *mut _, iov_len: hello.len() }];
         self.all(libc::SYS_sendmsg, &mut piece)?;
         self.welcome()
+    }
+
+    fn connect(&mut self, to: &Address) -> Result<(), Broken> {
+        for _ in 0..self.patience.max(1) {
+            match unsafe { sys!(libc::SYS_connect, self.fd - 1, to.bytes.as_ptr(), to.len) } as i32 {
+                0 => return Ok(()),
+                e if [libc::EINPROGRESS, libc::EALREADY, libc::EINTR].contains(&-e) => {}
+                _ => break,
+            }
+        }
+        self.fail(Broken::Away)
     }
 
     fn welcome(&mut self) -> Result<(Welcome, i32), Broken> {
@@ -91,8 +109,15 @@ impl Port {
         let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         let mut m: libc::msghdr = unsafe { core::mem::zeroed() };
         (m.msg_iov, m.msg_iovlen, m.msg_control, m.msg_controllen) = (&mut piece, 1, control.as_mut_ptr().cast(), 32);
-        let n = unsafe { sys!(libc::SYS_recvmsg, self.fd - 1, &raw mut m, libc::MSG_WAITALL | libc::MSG_CMSG_CLOEXEC) };
-        let memory = if m.msg_controllen >= 20 { unsafe { high((control.as_ptr() as *const i32).add(4).read()) } } else { -1 };
+        let mut n = -(libc::EAGAIN as isize);
+        for _ in 0..self.patience.max(1) {
+            n = unsafe { sys!(libc::SYS_recvmsg, self.fd - 1, &raw mut m, libc::MSG_WAITALL | libc::MSG_CMSG_CLOEXEC) };
+            if n != -(libc::EAGAIN as isize) && n != -(libc::EINTR as isize) {
+                break;
+            }
+            m.msg_controllen = 32;
+        }
+        let memory = if n > 0 && m.msg_controllen >= 20 { unsafe { high((control.as_ptr() as *const i32).add(4).read()) } } else { -1 };
         let welcome = if n == bytes.len() as isize { Welcome::decode(&bytes) } else { Err(Status::Ok) };
         match welcome {
             Ok(w) if w.status == Status::Ok => {
@@ -113,6 +138,8 @@ impl Port {
     /// Sends or receives all pieces.
     fn all(&mut self, nr: i64, pieces: &mut [libc::iovec]) -> Result<(), Broken> {
         let mut from = 0;
+        let mut silent = 0;
+        let mut patience = None;
         while from < pieces.len() {
             let mut m: libc::msghdr = unsafe { core::mem::zeroed() };
             m.msg_iov = &mut pieces[from];
@@ -122,10 +149,10 @@ impl Port {
             if n == -(libc::EINTR as isize) {
                 continue;
             }
-            if n <= 0 {
+            if n <= 0 && n != -(libc::EAGAIN as isize) {
                 return self.fail(Broken::Away);
             }
-            let mut n = n as usize;
+            let mut n = n.max(0) as usize;
             while from < pieces.len() && n >= pieces[from].iov_len {
                 n -= pieces[from].iov_len;
                 from += 1;
@@ -133,6 +160,15 @@ impl Port {
             if n > 0 {
                 pieces[from].iov_base = pieces[from].iov_base.cast::<u8>().wrapping_add(n).cast();
                 pieces[from].iov_len -= n;
+            }
+            if from < pieces.len() {
+                // Cut short by the socket's timeout.
+                silent += 1;
+                let allowed = *patience
+                    .get_or_insert_with(|| self.patience as usize + pieces[from..].iter().map(|p| p.iov_len).sum::<usize>() / CRAWL_BYTES);
+                if silent > allowed {
+                    return self.fail(Broken::Away);
+                }
             }
         }
         Ok(())

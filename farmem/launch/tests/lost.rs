@@ -1,0 +1,155 @@
+//! Memory hosts that die, hang and come back under load: no error, no wrong byte, and no long stall while one copy lives.
+
+mod far;
+
+use far::*;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const KEYS: u64 = 2400; // 100 MB
+/// The longest that a request may take because of a host that died, beside what the machine itself stands still.
+const STALL_MAX: Duration = Duration::from_millis(50);
+/// The same for a host that says nothing any more: it is only given up after 250 ms.
+const HANG_MAX: Duration = Duration::from_secs(1);
+
+fn key(k: u64) -> Vec<u8> {
+    format!("k{k}").into_bytes()
+}
+
+/// How long this machine leaves a thread lying that wants to run: a busy one must not fail the test.
+struct Noise {
+    longest_us: Arc<AtomicU64>,
+    over: Arc<AtomicBool>,
+}
+
+impl Noise {
+    fn listen() -> Noise {
+        let noise = Noise { longest_us: Arc::default(), over: Arc::default() };
+        for _ in 0..2 {
+            let (longest, over) = (noise.longest_us.clone(), noise.over.clone());
+            std::thread::spawn(move || {
+                while !over.load(Relaxed) {
+                    let begun = Instant::now();
+                    std::thread::park_timeout(Duration::from_millis(1));
+                    longest.fetch_max(begun.elapsed().as_micros() as u64 - 1000, Relaxed);
+                }
+            });
+        }
+        noise
+    }
+
+    fn longest(&self) -> Duration {
+        Duration::from_micros(self.longest_us.load(Relaxed))
+    }
+}
+
+impl Drop for Noise {
+    fn drop(&mut self) {
+        self.over.store(true, Relaxed);
+    }
+}
+
+/// A Redis on two hosts and what it should hold.
+struct Load {
+    redis: Redis,
+    client: Client<std::os::unix::net::UnixStream>,
+    versions: Vec<u64>,
+    step: u64,
+    longest: Duration,
+}
+
+impl Load {
+    fn new(name: &str, hosts: &[Host; 2]) -> Load {
+        let from = format!("{},{}", hosts[0].address, hosts[1].address);
+        let redis = redis(name, &["--local", "25MiB", "--far", "256MiB", "--from", &from], &[]);
+        let mut client = redis.client();
+        for k in 0..KEYS {
+            assert_eq!(client.call(&[b"SET", &key(k), &value(k, 0)]), Reply::Text(b"OK".into()));
+        }
+        Load { redis, client, versions: vec![0; KEYS as usize], step: 1, longest: Duration::ZERO }
+    }
+
+    /// A read, which is checked, or one time in four a write.
+    fn request(&mut self) {
+        self.step = self.step.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let k = (self.step >> 33) % KEYS;
+        let version = &mut self.versions[k as usize];
+        let begun = Instant::now();
+        if self.step >> 62 == 0 {
+            *version += 1;
+            assert_eq!(self.client.call(&[b"SET", &key(k), &value(k, *version)]), Reply::Text(b"OK".into()));
+        } else {
+            assert!(self.client.call(&[b"GET", &key(k)]) == Reply::Text(value(k, *version)), "key {k} is wrong");
+        }
+        self.longest = self.longest.max(begun.elapsed());
+    }
+
+    fn until_whole(&mut self) {
+        let pid = self.redis.pid();
+        until("a second copy is whole again", || {
+            self.request();
+            figure(pid, "copies_now") == 2
+        });
+    }
+
+    fn check(mut self, what: &str, stall_max: Duration, noise: &Noise) {
+        for k in 0..KEYS {
+            assert!(self.client.call(&[b"GET", &key(k)]) == Reply::Text(value(k, self.versions[k as usize])), "key {k} is wrong");
+        }
+        println!("{what}: longest {:?}, noise {:?}", self.longest, noise.longest());
+        assert!(self.longest <= stall_max + noise.longest(), "{what}: {:?} with {:?} of noise", self.longest, noise.longest());
+    }
+}
+
+fn two() -> [Host; 2] {
+    std::array::from_fn(|_| host(&["--size", "512MiB"]))
+}
+
+/// As often as the variable says, else as often as fits into a test.
+fn times(variable: &str, usual: usize) -> usize {
+    std::env::var(variable).map_or(usual, |n| n.parse().expect("a number"))
+}
+
+#[test]
+fn killed_hosts_cost_no_request_no_byte_and_no_long_stall() {
+    let (mut hosts, kills) = (two(), times("PANDO_KILLS", 20));
+    let mut load = Load::new("kill", &hosts);
+    let noise = Noise::listen();
+    for kill in 0..kills {
+        let victim = kill % 2;
+        for n in 0..200 {
+            if n == 60 {
+                // In the middle of requests; the other copy serves on while this host comes back and is filled again.
+                hosts[victim].kill();
+            }
+            load.request();
+        }
+        let address = hosts[victim].address.clone();
+        hosts[victim] = host(&["--size", "512MiB", "--listen", &address]);
+        load.until_whole();
+    }
+    assert!(figure(load.redis.pid(), "hosts_lost") >= kills as u64);
+    load.check(&format!("{kills} kills"), STALL_MAX, &noise);
+}
+
+#[test]
+fn a_host_that_hangs_is_left_alone_and_filled_again() {
+    let (hosts, pauses) = (two(), times("PANDO_PAUSES", 6));
+    let mut load = Load::new("hang", &hosts);
+    let noise = Noise::listen();
+    for pause in 0..pauses {
+        let victim = hosts[pause % 2].process.0.id() as i32;
+        let lost = figure(load.redis.pid(), "hosts_lost");
+        unsafe { libc::kill(victim, libc::SIGSTOP) };
+        until("the host is given up", || {
+            load.request();
+            figure(load.redis.pid(), "hosts_lost") > lost
+        });
+        // It wakes with old requests in its buffers, while new ones arrive.
+        unsafe { libc::kill(victim, libc::SIGCONT) };
+        load.until_whole();
+    }
+    assert_eq!(figure(load.redis.pid(), "pages_bad"), 0);
+    load.check(&format!("{pauses} pauses"), HANG_MAX, &noise);
+}
