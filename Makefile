@@ -24,8 +24,8 @@ demo-mem: ## a Redis with four times its memory beside zram and swap, live; writ
 	@deploy/deps test
 	@farmem/demo
 
-demo-fn: build ## a capture through a policer and an IDS; the unit is killed and the bill is right: make demo-fn CAPTURE=FILE [RULES=FILE]
-	@CAPTURE="$(CAPTURE)" RULES="$(RULES)" deploy/demo-fn
+demo-fn: build ## a capture through a policer and an IDS, live; a unit is killed, the bill is right; writes demo-fn.html: make demo-fn [CAPTURE=FILE] [RULES=FILE] [SPEED=N] [COPIES=N]
+	@bin/pando-demo fn --report demo-fn.html --capture "$(CAPTURE)" --rules "$(RULES)" $(if $(SPEED),--speed $(SPEED)) $(if $(COPIES),--copies $(COPIES))
 
 generate: ## make again what is generated and committed (needs clang)
 	go generate ./...
@@ -45,4 +45,4 @@ lint: ## gofmt, vet, staticcheck and the rules of the house
 	go test ./test/house
 
 clean: ## remove what was built
-	rm -rf bin build demo.html demo-mem.html examples/website/website
+	rm -rf bin build demo.html demo-fn.html demo-mem.html examples/website/website

@@ -1,6 +1,5 @@
-// Command pando-demo shows an application that scales itself, on virtual hosts of this machine: it raises a lab, starts
-// Pando in it, deploys a website, offers it a ramp of real HTTP and checks at the end that nothing was lost. With the
-// role `load` it is the load generator alone. It never decides anything for the service that it loads.
+// Command pando-demo shows Pando at work on this machine, live, and writes a report: a website that scales itself, or with
+// the role `fn` a capture that goes through network functions. With the role `load` it is the load generator alone.
 package main
 
 import (
@@ -11,6 +10,9 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"pando.run/pando/cmd/pando-demo/function"
+	"pando.run/pando/cmd/pando-demo/website"
 )
 
 func main() {
@@ -25,7 +27,10 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	if len(args) > 0 && args[0] == "load" {
-		return offer(ctx, args[1:])
+		return website.Offer(ctx, args[1:])
 	}
-	return demo(ctx, args)
+	if len(args) > 0 && args[0] == "fn" {
+		return function.Demo(ctx, args[1:])
+	}
+	return website.Demo(ctx, args)
 }

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -33,16 +35,36 @@ func functionCommand(env Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			// No context: an interrupt reaches the child itself, which ends in its own order.
+			// No context: an interrupt of the terminal reaches the child itself, which ends in its own order.
 			child := exec.Command(path, args...)
 			child.Stdin, child.Stdout, child.Stderr = env.Stdin, env.Stdout, env.Stderr
-			err = child.Run()
+			err = runThrough(child)
 			var exit *exec.ExitError
 			if errors.As(err, &exit) && exit.Exited() {
 				return codeError(exit.ExitCode())
 			}
 			return err
 		},
+	}
+}
+
+// runThrough runs a program and hands on to it the SIGTERM that this process gets.
+func runThrough(child *exec.Cmd) error {
+	told := make(chan os.Signal, 1)
+	signal.Notify(told, syscall.SIGTERM)
+	defer signal.Stop(told)
+	if err := child.Start(); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- child.Wait() }()
+	for {
+		select {
+		case s := <-told:
+			_ = child.Process.Signal(s) // it may have ended already
+		case err := <-ended:
+			return err
+		}
 	}
 }
 

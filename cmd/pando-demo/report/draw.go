@@ -85,7 +85,7 @@ func (c Chart) Rows() []Tick {
 	}
 	step := stepOf(high)
 	for n := 0; float64(n)*step <= high*1.001; n++ {
-		out = append(out, Tick{c.y(float64(n) * step), fmt.Sprintf("%g", float64(n)*step)})
+		out = append(out, Tick{c.y(float64(n) * step), fmt.Sprintf("%.6g", float64(n)*step)})
 	}
 	return out
 }
@@ -101,7 +101,7 @@ func columns(until float64) []Tick {
 	var out []Tick
 	for n := 0; float64(n)*step <= until; n++ {
 		at := float64(n) * step
-		out = append(out, Tick{left + (right-left)*at/until, fmt.Sprintf("%g s", at)})
+		out = append(out, Tick{left + (right-left)*at/until, fmt.Sprintf("%.6g s", at)})
 	}
 	return out
 }
@@ -129,6 +129,15 @@ func (c Chart) Fill(l Line) string {
 	return fmt.Sprintf("%sV%.1fH%.1fZ", c.Path(l), bottom, c.x(l.Points[0].Seconds))
 }
 
+// MarksAt are the places of the page's marks.
+func (p Page) MarksAt() []Tick {
+	var out []Tick
+	for _, m := range p.Marks {
+		out = append(out, Tick{left + (right-left)*m.Seconds/p.Until(), m.Name})
+	}
+	return out
+}
+
 // Bar is one span of a life as a rectangle.
 type Bar struct {
 	X, Y, Width, Height float64
@@ -146,7 +155,7 @@ type Row struct {
 func (p Page) Rows() []Row {
 	until := p.Until()
 	var out []Row
-	for n, l := range p.Lives {
+	for n, l := range p.Lives.Rows {
 		y := 8 + float64(n)*(barHeight+4)
 		row := Row{Name: l.Name, Label: y + barHeight - 5}
 		for _, s := range l.Spans {
@@ -161,7 +170,7 @@ func (p Page) Rows() []Row {
 }
 
 // LivesHeight is the height of the picture of lives without its axis.
-func (p Page) LivesHeight() float64 { return 12 + float64(len(p.Lives))*(barHeight+4) }
+func (p Page) LivesHeight() float64 { return 12 + float64(len(p.Lives.Rows))*(barHeight+4) }
 
 // LivesFoot is where the labels of its axis stand.
 func (p Page) LivesFoot() float64 { return p.LivesHeight() + 16 }

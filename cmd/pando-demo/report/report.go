@@ -14,8 +14,10 @@ type Page struct {
 	Title, Lead string
 	Figures     []Fact
 	Charts      []Chart
-	Lives       []Life
+	Marks       []Mark // on every chart
+	Lives       Lives
 	Checks      []Check
+	Tables      []Table
 	Decisions   []Decision
 	Facts       []Fact
 }
@@ -38,6 +40,26 @@ type Line struct {
 
 // Point is a value at a time since the run began.
 type Point struct{ Seconds, Value float64 }
+
+// Mark is a moment that every chart shows.
+type Mark struct {
+	Seconds float64
+	Name    string
+}
+
+// Table is rows of text; columns behind the first are aligned to the right if Numbers is set.
+type Table struct {
+	Title, Note string
+	Numbers     bool
+	Head        []string
+	Rows        [][]string
+}
+
+// Lives is the chart of lives, with the words for its three kinds of spans.
+type Lives struct {
+	Title, Starting, Serving, Leaving string
+	Rows                              []Life
+}
 
 // Life is one bar of the chart of lives: what an instance was doing, and when.
 type Life struct {
@@ -79,7 +101,7 @@ func (p Page) Until() float64 {
 	for _, c := range p.Charts {
 		until = max(until, c.right())
 	}
-	for _, l := range p.Lives {
+	for _, l := range p.Lives.Rows {
 		for _, s := range l.Spans {
 			until = max(until, s.To)
 		}

@@ -53,7 +53,7 @@ func TestALogarithmicScaleEndsAtPowersOfTen(t *testing.T) {
 func TestLivesShareTheTimeAxisOfTheCharts(t *testing.T) {
 	p := Page{
 		Charts: []Chart{{Lines: []Line{{Points: []Point{{20, 1}}}}}},
-		Lives:  []Life{{Name: "a", Spans: []Span{{"starting", 0, 10}, {"serving", 10, 20}}}},
+		Lives:  Lives{Rows: []Life{{Name: "a", Spans: []Span{{"starting", 0, 10}, {"serving", 10, 20}}}}},
 	}
 	bars := p.Rows()[0].Bars
 	if bars[0].X != left || bars[1].X != (left+right)/2 || bars[1].X+bars[1].Width != right {

@@ -36,18 +36,25 @@ pub struct Replay {
     /// Put number and time of sending behind each packet, for `pando fn receive`
     #[arg(long)]
     stamp: bool,
-    /// How to print the result
+    /// Print how far it is every so many milliseconds
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    interval_ms: Option<u64>,
+    /// How to print the result; json is one line each
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }
 
-/// What was sent, and what the generator itself lost: a measurement with losses here says nothing about the receiver.
+/// What was sent so far, and what the generator itself lost: a measurement with losses here says nothing about the receiver.
 #[derive(Serialize, Default)]
 struct Report {
+    /// Nothing follows.
+    last: bool,
     capture: String,
     speed: f64,
     copies: u32,
     stagger_ms: f64,
+    /// What there is to send in all, packets of no flow once per copy.
+    planned: usize,
     packets: usize,
     bytes: u64,
     sent: usize,
@@ -88,6 +95,7 @@ impl Replay {
             speed: self.speed,
             copies: self.copies,
             stagger_ms: stagger_ns / 1e6,
+            planned: plan.len(),
             ..Report::default()
         };
         self.play(&packets, &copies, &plan, &port, &mut report);
@@ -121,7 +129,12 @@ impl Replay {
         report.begin_ns = wall(SystemTime::now());
         let mut frames: Vec<Vec<u8>> = vec![Vec::new(); BATCH_PACKETS];
         let mut at = 0;
+        let mut next = self.interval_ms.map(Duration::from_millis);
         while at < plan.len() {
+            if let Some(due) = next.filter(|&due| start.elapsed() >= due) {
+                report.pause(start.elapsed(), self.output);
+                next = self.interval_ms.map(|ms| due + Duration::from_millis(ms));
+            }
             let due = Duration::from_nanos(plan[at].at_ns);
             if let Some(wait) = due.checked_sub(start.elapsed()) {
                 std::thread::sleep(wait);
@@ -151,15 +164,29 @@ impl Replay {
             let batch: Vec<&[u8]> = frames[..filled].iter().map(Vec::as_slice).collect();
             report.sent += port.send(&batch);
         }
-        report.not_taken_by_the_device = report.packets - report.sent;
-        report.seconds = start.elapsed().as_secs_f64();
+        report.last = true;
+        report.stand(start.elapsed());
     }
 }
 
 impl Report {
+    fn stand(&mut self, at: Duration) {
+        self.not_taken_by_the_device = self.packets - self.sent;
+        self.seconds = at.as_secs_f64();
+    }
+
+    /// Says how far it is.
+    fn pause(&mut self, at: Duration, format: Format) {
+        self.stand(at);
+        match format {
+            Format::Json => self.print(format),
+            Format::Text => println!("{:8.1} s  {} packets, {} bytes, {} late", self.seconds, self.packets, self.bytes, self.late),
+        }
+    }
+
     fn print(&self, format: Format) {
         if format == Format::Json {
-            println!("{}", serde_json::to_string_pretty(self).expect("a report is JSON"));
+            println!("{}", serde_json::to_string(self).expect("a report is JSON"));
             return;
         }
         let rate = self.sent as f64 / self.seconds.max(1e-9);

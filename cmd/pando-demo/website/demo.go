@@ -1,4 +1,6 @@
-package main
+// Package website is the demo of a service: a lab is raised, a website deployed in it and loaded with a ramp of real HTTP, and
+// at the end nothing may be lost. It never decides anything for the service that it loads.
+package website
 
 import (
 	"context"
@@ -12,6 +14,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando-demo/load"
+	"pando.run/pando/cmd/pando-demo/screen"
 	"pando.run/pando/spec"
 )
 
@@ -26,7 +29,8 @@ type play struct {
 // settleWait is how long the crowd may take to be as small as before, after the load.
 const settleWait = 90 * time.Second
 
-func demo(ctx context.Context, args []string) error {
+// Demo plays it.
+func Demo(ctx context.Context, args []string) error {
 	p := play{load: load.Config{Path: "/", Timeout: 10 * time.Second, ReportEvery: 100 * time.Millisecond}}
 	flags := flag.NewFlagSet("pando-demo", flag.ContinueOnError)
 	flags.StringVar(&p.binary, "pando", "bin/pando", "the pando `binary`")
@@ -49,7 +53,7 @@ func demo(ctx context.Context, args []string) error {
 	t := newTimeline()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	shown := show(ctx, stop, t, p.plain || !terminal(os.Stdout))
+	shown := screen.Show(ctx, stop, t, p.plain || !screen.Terminal(os.Stdout))
 	r, err := p.run(ctx, t)
 	shown()
 	if err != nil {

@@ -1,4 +1,4 @@
-package main
+package website
 
 import (
 	"context"
@@ -9,11 +9,12 @@ import (
 	"time"
 
 	"pando.run/pando/cmd/pando-demo/load"
+	"pando.run/pando/cmd/pando-demo/report"
 )
 
-// offer is the load generator alone. It prints one JSON line per interval, the last with the latencies of the whole run,
+// Offer is the load generator alone. It prints one JSON line per interval, the last with the latencies of the whole run,
 // and fails if any request did.
-func offer(ctx context.Context, args []string) error {
+func Offer(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("pando-demo load", flag.ContinueOnError)
 	var c load.Config
 	flags.StringVar(&c.Address, "address", "", "`host:port` to load")
@@ -47,7 +48,7 @@ func offer(ctx context.Context, args []string) error {
 		return unprinted
 	}
 	if *html != "" {
-		if err := write(*html, loadPage(c, *schedule, t)); err != nil {
+		if err := report.Save(*html, loadPage(c, *schedule, t)); err != nil {
 			return err
 		}
 	}

@@ -1,4 +1,4 @@
-package main
+package website
 
 import (
 	"fmt"
@@ -17,26 +17,7 @@ type result struct{ audit audit }
 func (r result) conclude(p play, t *timeline) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	page := r.page(p, t)
-	if err := write(p.report, page); err != nil {
-		return err
-	}
-	for _, f := range page.Figures {
-		fmt.Fprintf(os.Stdout, "  %-46s %s\n", f.Name, f.Value)
-	}
-	failed := 0
-	for _, c := range page.Checks {
-		mark := "✓"
-		if !c.Held {
-			mark, failed = "✗", failed+1
-		}
-		fmt.Fprintf(os.Stdout, "%s %-52s %s\n", mark, c.Name, c.Detail)
-	}
-	fmt.Fprintf(os.Stdout, "report: %s\n", p.report)
-	if failed > 0 {
-		return fmt.Errorf("%d of %d checks did not hold: see %s", failed, len(page.Checks), p.report)
-	}
-	return nil
+	return report.Conclude(os.Stdout, p.report, r.page(p, t))
 }
 
 // page is the report of a run. The caller holds the timeline's lock.
@@ -57,7 +38,7 @@ func (r result) page(p play, t *timeline) report.Page {
 			"and leaves when it is not needed. The kernel steers new connections; no proxy is on the way. The state of every instance is merged.",
 		Charts: []report.Chart{rates, {Title: "Instances", Step: true, Lines: []report.Line{
 			{Name: "in rotation", Area: true, Points: lines["in rotation"]}, {Name: "starting or leaving", Points: lines["starting or leaving"]}}}, latency},
-		Lives:  t.lives(end),
+		Lives:  report.Lives{Title: "Lives of the instances", Starting: "starting", Serving: "in rotation", Leaving: "draining and merging", Rows: t.lives(end)},
 		Checks: slices.Concat(r.audit.checks(t.totals.answered), t.totals.checks()),
 		Facts:  manifest(p.load, p.schedule),
 	}

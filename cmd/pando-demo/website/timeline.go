@@ -1,4 +1,4 @@
-package main
+package website
 
 import (
 	"cmp"
@@ -33,10 +33,11 @@ type timeline struct {
 	crowds  []crowd
 	now     pando.ServiceStatus
 	because map[string]pando.Because
+	shown   shown
 }
 
 func newTimeline() *timeline {
-	return &timeline{begin: time.Now(), because: map[string]pando.Because{}}
+	return &timeline{begin: time.Now(), because: map[string]pando.Because{}, shown: shown{told: map[string]bool{}}}
 }
 
 // say names what the demo does next.

@@ -1,0 +1,66 @@
+package function
+
+import (
+	"testing"
+	"time"
+)
+
+// whole is a run in which all that is promised held: 1,000 packets, 40 of them lost in the kill.
+func whole() (*timeline, result) {
+	t := newTimeline()
+	t.begin = time.Unix(1000, 0)
+	at := func(d time.Duration) uint64 { return uint64(t.begin.Add(d).UnixNano()) }
+	t.offered = []sent{{Planned: 1000, Packets: 1000, Sent: 1000, Seconds: 10}}
+	t.final = came{Packets: 960, Losses: []loss{{Packets: 40, FromNanos: at(5 * time.Second), ToNanos: at(5100 * time.Millisecond)}}}
+	t.dead = kill{at: t.begin.Add(5010 * time.Millisecond), back: t.begin.Add(5100 * time.Millisecond), recovered: true}
+	return t, result{
+		bill:     []billed{{Function: "policer", Packets: 970}, {Function: "ids", Packets: 970}},
+		expected: map[string]bool{"a 1": true}, found: map[string]bool{"a 1": true}, planted: true,
+	}
+}
+
+func TestEachPromiseIsHeldAgainstWhatWasCounted(t *testing.T) {
+	for _, c := range []struct {
+		breach string // the check that must fail
+		spoil  func(*timeline, *result)
+	}{
+		{"", func(*timeline, *result) {}},
+		{"the generator lost none", func(t *timeline, _ *result) { t.offered[0].NotTaken = 1 }},
+		{"the receiver lost none", func(t *timeline, _ *result) { t.final.Overrun = 1 }},
+		{"the receiver lost none", func(t *timeline, _ *result) { t.final.Twice = 1 }},
+		{"a unit was killed, and packets went on", func(t *timeline, _ *result) { t.dead.recovered = false }},
+		{"packets in = packets out + those lost in the kill", func(t *timeline, _ *result) { t.final.Losses[0].Packets = 39 }},
+		{"packets in = packets out + those lost in the kill", func(t *timeline, _ *result) { t.final.Losses[0].FromNanos -= 2e9 }},
+		{"the bill = packets processed", func(_ *timeline, r *result) { r.bill[0].Packets, r.bill[1].Packets = 993, 993 }},
+		{"the bill = packets processed", func(_ *timeline, r *result) { r.bill[1].Packets = 959 }},
+		{"alerts found = alerts expected of what came out", func(_ *timeline, r *result) { r.found, r.expected = nil, nil }},
+		{"alerts found = alerts expected of what came out", func(_ *timeline, r *result) { r.found = map[string]bool{"b 1": true} }},
+		{"alerts found = alerts expected of what came out", func(_ *timeline, r *result) { r.found["b 1"] = true }},
+	} {
+		line, r := whole()
+		c.spoil(line, &r)
+		failed := map[string]bool{}
+		for _, check := range r.checks(line) {
+			if !check.Held {
+				failed[check.Name] = true
+			}
+		}
+		if (c.breach == "") != (len(failed) == 0) || c.breach != "" && !failed[c.breach] {
+			t.Errorf("%q should fail, %v did", c.breach, failed)
+		}
+	}
+}
+
+func TestWhatTheCommandsSayIsRead(t *testing.T) {
+	line := newTimeline()
+	line.saw([]unit{{Name: "demo", State: "running", PID: 7, Epoch: 1, Functions: []billed{{Packets: 5}, {Packets: 4}}}, {Name: "old", State: "crashed"}})
+	if s := line.samples[0]; s.active != 1 || s.billed != 4 {
+		t.Fatalf("one unit that runs and billed 4 is seen as %+v", s)
+	}
+	line.dead.at = time.Now()
+	line.saw(nil)
+	line.saw([]unit{{Name: "demo", State: "running", PID: 8, Epoch: 2}})
+	if !line.dead.recovered || len(line.events) != 2 || line.events[1].What != "recovered" {
+		t.Fatalf("a unit that is back after the kill gives %+v", line.events)
+	}
+}

@@ -1,0 +1,116 @@
+package function
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+)
+
+// What `pando fn … -o json` says, as far as the demo reads it. Names are those of the commands' own output.
+type (
+	// sent is how far the generator is.
+	sent struct {
+		Last                         bool
+		Planned, Packets, Sent, Late uint64
+		Bytes                        uint64
+		LatestMicros                 uint64  `json:"latest_us"`
+		BeginNanos                   uint64  `json:"begin_ns"`
+		Seconds                      float64 `json:"seconds"`
+		NotTaken                     uint64  `json:"not_taken_by_the_device"`
+		Copies                       uint32
+		Speed                        float64
+		StaggerMillis                float64 `json:"stagger_ms"`
+	}
+	// came is what the receiver saw, in an interval or in all.
+	came struct {
+		Last           bool
+		AtMillis       int64 `json:"at_ms"`
+		Packets, Bytes uint64
+		Others         uint64
+		LatencyNanos   [4]uint64 `json:"latency_ns"` // p50, p75, p90, p99
+		Twice, Overrun uint64
+		Losses         []loss
+	}
+	// loss is packets that are missing, all sent between two moments.
+	loss struct {
+		Packets   uint64
+		FromNanos uint64 `json:"from_ns"`
+		ToNanos   uint64 `json:"to_ns"`
+	}
+	// unit is what a unit says of itself.
+	unit struct {
+		Name, State string
+		PID         int
+		Epoch       uint32
+		Flows       int
+		Lost        uint64
+		Functions   []billed
+	}
+	billed struct {
+		Tenant, Function              string
+		Packets, Bytes, Fuel, Trapped uint64
+	}
+	// invoice is what there is to pay, per tenant and function.
+	invoice struct{ Owed []billed }
+	// alert is an event of a function on a flow; `pando fn logs` calls its code event.
+	alert struct {
+		Function, Flow string
+		Code, Event    uint32
+	}
+	// tested is what came of a capture without a network.
+	tested struct {
+		Packets uint64
+		Events  []alert
+	}
+	// capture is what `pando fn generate` made.
+	capture struct{ Packets, Flows, WithContent uint64 }
+)
+
+// ask runs a command about the units and reads what it prints.
+func ask[T any](ctx context.Context, s *stage, args ...string) (v T, err error) {
+	out, err := s.unit(ctx, append(args, "-o", "json")...)
+	if err != nil {
+		return v, err
+	}
+	if err := json.Unmarshal(out, &v); err != nil {
+		return v, fmt.Errorf("read pando fn %s: %w", args[0], err)
+	}
+	return v, nil
+}
+
+// found are the alerts in the units' logs: flow and rule, each once.
+func (s *stage) found(ctx context.Context, names []string) (map[string]bool, error) {
+	alerts := map[string]bool{}
+	for _, name := range names {
+		out, err := s.unit(ctx, "logs", name)
+		if err != nil {
+			return nil, err
+		}
+		for line := range strings.Lines(string(out)) {
+			var a alert
+			if json.Unmarshal([]byte(line), &a) == nil && a.Flow != "" {
+				alerts[fmt.Sprintf("%s %d", a.Flow, a.Event)] = true
+			}
+		}
+	}
+	return alerts, nil
+}
+
+// expected are the alerts of the same functions on what came out, played without a network and without a kill.
+func (s *stage) expected(ctx context.Context, chain []string, name string) (map[string]bool, error) {
+	out, err := s.fn(ctx, "unit", append([]string{"test", "--pcap", filepath.Join(s.dir, name), "-o", "json"}, chain...)...)
+	if err != nil {
+		return nil, err
+	}
+	var t tested
+	if err := json.Unmarshal(out, &t); err != nil {
+		return nil, fmt.Errorf("read pando fn test: %w", err)
+	}
+	alerts := map[string]bool{}
+	for _, a := range t.Events {
+		alerts[fmt.Sprintf("%s %d", a.Flow, a.Code)] = true
+	}
+	return alerts, nil
+}

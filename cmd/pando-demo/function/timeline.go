@@ -1,0 +1,203 @@
+package function
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"pando.run/pando/cmd/pando-demo/report"
+)
+
+// sample is what the units were doing at one moment.
+type sample struct {
+	at     time.Duration // since the first packet was sent
+	active int
+	billed uint64 // packets, by the last function of the chain, of the units that run
+}
+
+// timeline is what has been seen of a run so far.
+type timeline struct {
+	mu       sync.Mutex
+	born     time.Time // of the demo
+	begin    time.Time // of the replay
+	step     string
+	offered  []sent
+	arrived  []came
+	received time.Time // when the receiver began
+	final    came      // once it is Last
+	samples  []sample
+	units    []unit
+	seen     map[string]*life
+	order    []string
+	events   []report.Decision
+	dead     kill
+	shown    shown
+}
+
+// life is one start of a unit, as it was seen.
+type life struct {
+	name                string
+	starts, serves, end time.Duration // end 0: it goes on
+}
+
+// kill is what was killed, and when packets went on.
+type kill struct {
+	unit      unit
+	at, back  time.Time
+	recovered bool
+}
+
+func newTimeline() *timeline {
+	now := time.Now()
+	return &timeline{born: now, begin: now, seen: map[string]*life{}}
+}
+
+// say names what the demo does next.
+func (t *timeline) say(step string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.step = step
+}
+
+// event records something that happened, with its reason.
+func (t *timeline) event(who, what, why, outcome string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.happened(who, what, why, outcome)
+}
+
+// happened is event for those who hold the lock.
+func (t *timeline) happened(who, what, why, outcome string) {
+	at := fmt.Sprintf("%+.2f s", time.Since(t.begin).Seconds())
+	if len(t.offered) == 0 {
+		at = "before"
+	}
+	t.events = append(t.events, report.Decision{At: at, Who: who, What: what, Why: why, Outcome: outcome})
+}
+
+// sent takes a report of the generator.
+func (t *timeline) sent(r sent) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.begin = time.Unix(0, int64(r.BeginNanos))
+	t.offered = append(t.offered, r)
+}
+
+// came takes a report of the receiver.
+func (t *timeline) came(r came) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r.Last {
+		t.final = r
+		return
+	}
+	if len(t.arrived) == 0 {
+		t.received = time.Now().Add(-time.Duration(r.AtMillis) * time.Millisecond)
+	}
+	t.arrived = append(t.arrived, r)
+}
+
+// saw takes what the units say of themselves.
+func (t *timeline) saw(units []unit) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Since(t.begin)
+	s := sample{at: now}
+	here := map[string]bool{}
+	for _, u := range units {
+		if u.State != "running" {
+			continue
+		}
+		s.active++
+		s.billed += u.processed()
+		key := fmt.Sprintf("%s/%d", u.Name, u.Epoch)
+		here[key] = true
+		if t.seen[key] == nil {
+			t.seen[key] = &life{name: fmt.Sprintf("%s %d", u.Name, u.Epoch), starts: now, serves: now}
+			t.order = append(t.order, key)
+			t.arise(u)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(t.seen)) {
+		if l := t.seen[key]; !here[key] && l.end == 0 {
+			l.end = now
+		}
+	}
+	t.units, t.samples = units, append(t.samples, s)
+}
+
+// processed is how many packets its last function processed.
+func (u unit) processed() uint64 {
+	if len(u.Functions) == 0 {
+		return 0
+	}
+	return u.Functions[len(u.Functions)-1].Packets
+}
+
+// arise records that a unit serves which did not before.
+func (t *timeline) arise(u unit) {
+	if t.dead.at.IsZero() || t.dead.recovered {
+		t.happened(u.Name, "started", "pando fn run", fmt.Sprintf("process %d, epoch %d", u.PID, u.Epoch))
+		return
+	}
+	t.dead.recovered, t.dead.back = true, time.Now()
+	t.happened(u.Name, "recovered", "its watcher saw it die (--restart)",
+		fmt.Sprintf("process %d, epoch %d, seen %s after the kill", u.PID, u.Epoch, t.dead.back.Sub(t.dead.at).Round(time.Millisecond)))
+}
+
+// kill kills the unit that processed most.
+func (t *timeline) kill(ctx context.Context, s *stage) error {
+	units, err := ask[[]unit](ctx, s, "ls")
+	if err != nil {
+		return err
+	}
+	if len(units) == 0 {
+		return fmt.Errorf("no unit runs: nothing to kill")
+	}
+	victim := slices.MaxFunc(units, func(a, b unit) int { return int(a.processed()) - int(b.processed()) })
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.step = fmt.Sprintf("kill -9 %d: unit %s, which holds %d flows", victim.PID, victim.Name, victim.Flows)
+	t.dead = kill{unit: victim, at: time.Now()}
+	if err := syscall.Kill(victim.PID, syscall.SIGKILL); err != nil {
+		return fmt.Errorf("kill unit %s, process %d: %w", victim.Name, victim.PID, err)
+	}
+	t.happened(victim.Name, "killed", "kill -9 by the demo, at half of the capture",
+		fmt.Sprintf("process %d, with %d flows and %d packets processed", victim.PID, victim.Flows, victim.processed()))
+	return nil
+}
+
+// ready waits until a unit says that it runs.
+func (t *timeline) ready(ctx context.Context, s *stage, watcher *process) error {
+	first := make([]byte, 1)
+	if _, err := watcher.out.Read(first); err != nil {
+		return fmt.Errorf("the unit does not start: %w", watcher.wait())
+	}
+	units, err := ask[[]unit](ctx, s, "ls")
+	if err != nil {
+		return err
+	}
+	t.saw(units)
+	return nil
+}
+
+// settle waits until what was sent has come or will never: nothing came for a second.
+func (t *timeline) settle(ctx context.Context) error {
+	const quiet = 10 // reports of 100 ms
+	return t.until(ctx, "packets that are under way come to an end", settleWait, func() bool {
+		n := len(t.arrived)
+		if n < quiet {
+			return false
+		}
+		for _, r := range t.arrived[n-quiet:] {
+			if r.Packets > 0 {
+				return false
+			}
+		}
+		return true
+	})
+}

@@ -1,0 +1,48 @@
+package report
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"unicode/utf8"
+)
+
+// Save writes a page to a file.
+func Save(name string, page Page) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return fmt.Errorf("make the report: %w", err)
+	}
+	return errors.Join(Write(f, page), f.Close())
+}
+
+// Conclude saves the page, prints its figures and checks, and fails if a check did not hold.
+func Conclude(w io.Writer, name string, page Page) error {
+	if err := Save(name, page); err != nil {
+		return err
+	}
+	wide := 0
+	for _, f := range page.Figures {
+		wide = max(wide, utf8.RuneCountInString(f.Name))
+	}
+	for _, c := range page.Checks {
+		wide = max(wide, utf8.RuneCountInString(c.Name))
+	}
+	for _, f := range page.Figures {
+		fmt.Fprintf(w, "  %-*s  %s\n", wide, f.Name, f.Value)
+	}
+	failed := 0
+	for _, c := range page.Checks {
+		mark := "✓"
+		if !c.Held {
+			mark, failed = "✗", failed+1
+		}
+		fmt.Fprintf(w, "%s %-*s  %s\n", mark, wide, c.Name, c.Detail)
+	}
+	fmt.Fprintf(w, "report: %s\n", name)
+	if failed > 0 {
+		return fmt.Errorf("%d of %d checks did not hold: see %s", failed, len(page.Checks), name)
+	}
+	return nil
+}
