@@ -115,7 +115,11 @@ const (
 	StateOpaque  StateType = "opaque"
 )
 
-// Resources limits one instance. Zero is no limit.
+// PIDsDefault bounds an instance whose spec does not say how many processes and threads it may have: more than servers
+// need, and too few for a fork bomb to take a machine's numbers (32,768 on a small one) from its neighbours.
+const PIDsDefault = 2048
+
+// Resources limits one instance. Zero is no limit; of PIDs it is PIDsDefault, where the machine can count them.
 type Resources struct {
 	CPUs        float64 `json:"cpus,omitempty"`
 	MemoryBytes int64   `json:"memory_bytes,omitempty"`

@@ -3,6 +3,7 @@ package spec
 import (
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"pando.run/pando"
@@ -141,7 +142,7 @@ var resourceFields = []field{
 	{name: "memory", doc: "Memory, in bytes or with b, k, m or g (of 1024).", def: "no limit", example: "64M", kind: bytesKind,
 		set: func(s *pando.Spec, v any) { s.Resources.MemoryBytes = v.(int64) },
 		get: func(s pando.Spec) any { return s.Resources.MemoryBytes }},
-	{name: "pids", doc: "Processes and threads.", def: "no limit", example: "100", kind: integerKind(1, math.MaxInt32),
+	{name: "pids", doc: "Processes and threads.", def: strconv.Itoa(pando.PIDsDefault), example: "100", kind: integerKind(1, math.MaxInt32),
 		set: func(s *pando.Spec, v any) { s.Resources.PIDs = int64(v.(int)) },
 		get: func(s pando.Spec) any { return s.Resources.PIDs }},
 }

@@ -7,6 +7,7 @@
 package cgroup
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -154,13 +155,14 @@ func (g *Group) Limit(r pando.Resources) error {
 	if r.CPUs > 0 {
 		quota = max(quota, cpuQuotaMicrosecondsMin)
 	}
+	pids := orText(cmp.Or(r.PIDs, pando.PIDsDefault), "max")
 	settings := []struct {
 		controller, v1, v2, value1, value2 string
 		wanted                             bool
 	}{
 		{"cpu", "cpu.cfs_quota_us", "cpu.max", orText(quota, "-1"), orText(quota, "max") + " " + strconv.Itoa(cpuPeriodMicroseconds), r.CPUs > 0},
 		{"memory", "memory.limit_in_bytes", "memory.max", orText(r.MemoryBytes, "-1"), orText(r.MemoryBytes, "max"), r.MemoryBytes > 0},
-		{"pids", "pids.max", "pids.max", orText(r.PIDs, "max"), orText(r.PIDs, "max"), r.PIDs > 0},
+		{"pids", "pids.max", "pids.max", pids, pids, r.PIDs > 0},
 	}
 	for _, s := range settings {
 		err := g.write(s.controller, s.v1, s.v2, s.value1, s.value2)

@@ -44,6 +44,27 @@ func TestForkBombFillsItsOwnSandboxOnly(t *testing.T) {
 	awaitUsage(t, b, func(u pando.Usage) bool { return u.PIDs == 0 })
 }
 
+// A spec that does not speak of processes has a bound all the same; threads count.
+func TestForkBombIsBoundedWithoutALimitInTheSpec(t *testing.T) {
+	const threads = `import threading, time
+while True:
+    try:
+        threading.Thread(target=time.sleep, args=(60,)).start()
+    except RuntimeError:
+        time.sleep(60)`
+	b := run(t, newDriver(t, 0), nil, "python3", "-c", threads)
+	awaitUsage(t, b, func(u pando.Usage) bool {
+		if u.PIDs > pando.PIDsDefault {
+			t.Fatalf("%d threads, at most %d", u.PIDs, pando.PIDsDefault)
+		}
+		return u.PIDs == pando.PIDsDefault
+	})
+	if err := b.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	awaitUsage(t, b, func(u pando.Usage) bool { return u.PIDs == 0 })
+}
+
 func TestCommandInAFullSandboxFailsWithTheCause(t *testing.T) {
 	const forks = "import os, time\nwhile True:\n  try:\n    if os.fork() == 0: break\n  except OSError: time.sleep(0.01)\ntime.sleep(60)"
 	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.Resources.PIDs = 9 }, "python3", "-c", forks)
