@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"log/slog"
+	"strings"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -37,8 +38,23 @@ func (c slogCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.Chec
 }
 
 func (c slogCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
-	c.log.Log(context.Background(), level(e.Level), e.Message, attrs(fields)...)
+	l := level(e.Level)
+	if isBirth(fields) {
+		l = slog.LevelDebug
+	}
+	c.log.Log(context.Background(), l, e.Message, attrs(fields)...)
 	return nil
+}
+
+// isBirth tells the one error that is none: a new store is asked for the version of its layout before its first entry has
+// given it one, and is asked again.
+func isBirth(fields []zapcore.Field) bool {
+	for _, f := range fields {
+		if err, ok := f.Interface.(error); ok && strings.HasPrefix(err.Error(), "cannot detect storage schema version: missing ") {
+			return true
+		}
+	}
+	return false
 }
 
 func (slogCore) Sync() error { return nil }

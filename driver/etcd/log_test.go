@@ -1,0 +1,29 @@
+package etcd
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"go.uber.org/zap"
+)
+
+// Errors of etcd are passed on, all but the one that every new store begins with.
+func TestErrorsArePassedOn(t *testing.T) {
+	var b bytes.Buffer
+	log := quiet(slog.New(slog.NewTextHandler(&b, nil)))
+	log.Error("failed to update storage version", zap.Error(errors.New("cannot detect storage schema version: missing confstate information")))
+	log.Warn("slow")
+	if b.Len() > 0 {
+		t.Errorf("a store at rest says %q", &b)
+	}
+	log.Error("failed to update storage version", zap.Error(errors.New("cannot detect storage schema version: the file is damaged")))
+	log.Error("failed to write", zap.Error(errors.New("input/output error")))
+	for _, want := range []string{"the file is damaged", "input/output error"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("%q is not in %q", want, &b)
+		}
+	}
+}
