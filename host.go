@@ -18,6 +18,7 @@ type Host struct {
 	Instances6 netip.Prefix `json:"instances6"`
 	Joined     time.Time    `json:"joined"`
 	Version    string       `json:"version"`
+	Leaving    bool         `json:"leaving,omitempty"` // nothing is placed on it, and what is there is taken out
 }
 
 // Addresses of the cluster. Every host answers for every VIP; each has its own range for instances.

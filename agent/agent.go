@@ -61,6 +61,7 @@ type Agent struct {
 	steered  map[pando.ServiceKey]pando.SteeringTable // the newest table of each service
 	applied  pando.StoreRevision                      // everything up to here is steered
 	changed  chan struct{}                            // closed and replaced at every change of the world
+	leaveBy  time.Time                                // when connections of a host that leaves have ended; zero: it stays
 	sweep    pando.SweepReport
 	swept    time.Time
 	sweeping turn
@@ -134,7 +135,11 @@ func (a *Agent) join(ctx context.Context) error {
 
 func (a *Agent) joinOnce(ctx context.Context) (<-chan struct{}, error) {
 	for {
-		fence, lost, err := a.Registry.Join(ctx, a.Host, Lease)
+		h := a.Host
+		a.mu.Lock()
+		h.Leaving = !a.leaveBy.IsZero()
+		a.mu.Unlock()
+		fence, lost, err := a.Registry.Join(ctx, h, Lease)
 		if err == nil {
 			a.mu.Lock()
 			a.fence = fence

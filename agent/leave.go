@@ -33,6 +33,11 @@ func (r *runner) drain(ctx context.Context, i pando.Instance, box pando.Sandbox,
 		r.drained(fmt.Sprintf("its last flow ended after %s", now.Sub(i.Since).Round(time.Millisecond)))
 		return time.Microsecond
 	}
+	if r.a.leaving(now) {
+		r.decide(ctx, pando.DecidedDrainEnd, fmt.Sprintf("its host leaves: %d flows were ended", n), map[string]float64{"flows": float64(n)})
+		r.drained(fmt.Sprintf("its host leaves, %d flows were ended", n))
+		return time.Microsecond
+	}
 	limit := r.spec(i).DrainSecondsMax
 	if limit > 0 && now.Sub(i.Since) >= pando.Seconds(limit) {
 		r.decide(ctx, pando.DecidedDrainEnd, fmt.Sprintf("drain_max of %gs ended %d flows", limit, n), map[string]float64{"flows": float64(n)})

@@ -26,6 +26,7 @@ func Decide(w *pando.World, s pando.ServiceKey, now time.Time, ids pando.IDs, as
 	d.hear(asks)
 	d.address()
 	d.liftPin()
+	d.evacuate()
 	d.answerAsks()
 	switch spec, known := d.spec(d.serving()); {
 	case d.svc.Removing:
@@ -317,10 +318,13 @@ func (d *draft) role() pando.Role {
 	return pando.RoleReplica
 }
 
+// hosts are those that take new instances.
 func (d *draft) hosts() []pando.Host {
 	var out []pando.Host
 	for _, name := range slices.Sorted(maps.Keys(d.w.Hosts)) {
-		out = append(out, d.w.Hosts[name].V)
+		if h := d.w.Hosts[name].V; !h.Leaving {
+			out = append(out, h)
+		}
 	}
 	return out
 }

@@ -93,6 +93,15 @@ func (d *draft) remove() {
 	d.forgotten = true
 }
 
+// evacuate takes out what is on a host that leaves.
+func (d *draft) evacuate() {
+	for _, i := range slices.Clone(d.instances) {
+		if d.w.Hosts[i.Host].V.Leaving && i.Phase.May(pando.PhaseDraining) {
+			d.drain(i, fmt.Sprintf("its host %s leaves", i.Host))
+		}
+	}
+}
+
 // hold keeps a service that is not rolling out within its bounds, and its reserve filled.
 func (d *draft) hold(spec pando.Spec) {
 	least, most, why := scale.Bounds(spec.Scale, d.svc.Pin, d.now)
@@ -116,7 +125,7 @@ func (d *draft) hold(spec pando.Spec) {
 func (d *draft) mayStart() bool {
 	notBefore, failures := lifecycle.BackOff(d.decisions, d.now)
 	if !d.now.Before(notBefore) {
-		return len(d.w.Hosts) > 0
+		return len(d.hosts()) > 0
 	}
 	d.lookAgain(notBefore)
 	if !d.saidBackOff(failures) {
@@ -134,7 +143,7 @@ func (d *draft) saidBackOff(failures int) bool {
 
 // start asks and grants in one step: control needs nobody's leave to hold a bound.
 func (d *draft) start(revision int, reason string) {
-	if len(d.w.Hosts) == 0 {
+	if len(d.hosts()) == 0 {
 		return
 	}
 	d.place(d.ask(pando.VerbReplicate, reason), revision)
@@ -206,7 +215,7 @@ func (d *draft) roll(pando.Spec) {
 		case m.Finish:
 			d.finishRollout(m.Reason)
 			return
-		case m.Start && len(d.w.Hosts) > 0:
+		case m.Start && len(d.hosts()) > 0:
 			d.start(d.svc.Target, m.Reason)
 		case m.Drain != nil:
 			d.decide(pando.DecidedRollout, self, m.Drain.ID, m.Reason, nil)

@@ -20,7 +20,7 @@ const InstancesPerHostMax = 3500
 // the one with the fewest instances. all are the instances of every service.
 func Place(hosts []pando.Host, all []pando.Instance, s pando.Spec, prefer pando.HostName) (pando.Host, string, error) {
 	if len(hosts) == 0 {
-		return pando.Host{}, "", fmt.Errorf("%w: no host has joined; is the agent running? (`pando up`)", pando.ErrNoRoom)
+		return pando.Host{}, "", fmt.Errorf("%w: no host takes instances; is the agent running? (`pando up`)", pando.ErrNoRoom)
 	}
 	on := map[pando.HostName]int{}
 	memory := map[pando.HostName]int64{}

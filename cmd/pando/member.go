@@ -264,12 +264,12 @@ func enter(ctx context.Context, p place, log *slog.Logger) (c cluster, err error
 
 // agentFaces serve the agent to this host, and over TLS to the other members; on a host without a server also the operators'
 // API, which the server answers.
-func agentFaces(p place, c cluster, h http.Handler) ([]func(context.Context) error, error) {
+func agentFaces(p place, c cluster, h, forOwn http.Handler) ([]func(context.Context) error, error) {
 	own, err := listen(p.agent(), 0o600)
 	if err != nil {
 		return nil, err
 	}
-	jobs := []func(context.Context) error{serveHTTP(own, h)}
+	jobs := []func(context.Context) error{serveHTTP(own, forOwn)}
 	if p.Listen != "" {
 		open, err := tls.Listen("tcp", p.open(agentPort), c.identity.Members())
 		if err != nil {

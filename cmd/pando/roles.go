@@ -214,7 +214,8 @@ func tend(ctx context.Context, p place) error {
 			return sandboxes.OpenLog(ctx, s, i, lines, follow)
 		},
 	})
-	faces, err := agentFaces(p, c, peer.Handler(a))
+	forPeers := peer.Handler(a)
+	faces, err := agentFaces(p, c, forPeers, peer.OwnHandler(a, forPeers))
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -18,8 +17,6 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/api"
-	"pando.run/pando/driver/ebpf"
-	"pando.run/pando/driver/nftables"
 )
 
 // upWait is how long `pando up` waits for its daemons.
@@ -163,70 +160,4 @@ func tail(path string, lines int) string {
 	}
 	all := strings.Split(strings.TrimSpace(string(b)), "\n")
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
-}
-
-func downCommand(o *command) *cobra.Command {
-	var p place
-	var purge bool
-	c := &cobra.Command{
-		Use: "down", Short: "stop every instance and the daemons; with --purge forget everything",
-		Long: "Stops the daemons and every instance on this machine. Services, states and logs stay: they return with `pando up`.\n" +
-			"To let connections end first, remove or scale the services before.",
-		Example: "  pando down\n  pando down --purge",
-		Args:    cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			if err := p.complete(); err != nil {
-				return err
-			}
-			return o.down(c.Context(), p, purge)
-		},
-	}
-	p.flags(c)
-	c.Flags().BoolVar(&purge, "purge", false, "also delete services, states and logs")
-	return c
-}
-
-func (o *command) down(ctx context.Context, p place, purge bool) error {
-	var errs []error
-	for _, role := range []string{"agent", "server"} {
-		errs = append(errs, stopDaemon(ctx, p, role))
-	}
-	sandboxes, err := openSandboxes(place{Run: p.Run, Data: p.Data, Host: p.Host}, nil, quiet())
-	if err == nil {
-		err = errors.Join(sandboxes.Purge(ctx), sandboxes.Close())
-	}
-	errs = append(errs, err)
-	errs = append(errs, ebpf.Purge(p.pins()), nftables.Purge(), os.RemoveAll(p.Run))
-	if purge {
-		errs = append(errs, os.RemoveAll(p.Data))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("stop pando: %w", err)
-	}
-	is := struct {
-		Host   string `json:"host"`
-		Purged bool   `json:"purged"`
-	}{p.Host, purge}
-	return o.show(is, func(w io.Writer) { fmt.Fprintf(w, "pando is down on %s\n", p.Host) })
-}
-
-// stopDaemon asks a daemon to end and waits until it has.
-func stopDaemon(ctx context.Context, p place, role string) error {
-	pid, alive := daemon(p, role)
-	if !alive {
-		return nil
-	}
-	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
-		return fmt.Errorf("stop the %s: %w", role, err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	for {
-		if _, alive := daemon(p, role); !alive {
-			return nil
-		}
-		if err := pando.Sleep(ctx, pando.WallClock{}, 10*time.Millisecond); err != nil {
-			return fmt.Errorf("the %s (pid %d) did not end within 10 s", role, pid)
-		}
-	}
 }

@@ -189,7 +189,7 @@ func (p *Pando) end() {
 		p.tellLogs()
 	}
 	for _, h := range p.Hosts {
-		out := p.run(context.Background(), h, append([]string{p.Bin, "down", "--purge"}, p.place(h)...)...)
+		out := p.run(context.Background(), h, append([]string{p.Bin, "down", "--now", "--purge"}, p.place(h)...)...)
 		if out.Code != 0 && p.alive(h) {
 			p.Errorf("pando down --purge on %s: %s", h, out.Text)
 		}

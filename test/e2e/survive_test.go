@@ -53,7 +53,7 @@ func TestServicesReturnAfterAReboot(t *testing.T) {
 	t.Parallel()
 	p := labtest.Up(t)
 	web := p.Deploy(labtest.Echo("web"))
-	p.Down(p.Host()) // what a reboot leaves: the data folder
+	p.Down(p.Host(), "--now") // what a reboot leaves: the data folder
 	p.Up(p.Host())
 	web.AwaitPage(labtest.Client)
 	web.AwaitInstances(1)

@@ -142,7 +142,7 @@ func (s *stage) lower() error {
 	defer cancel()
 	var errs []error
 	if s.lab != nil {
-		_, err := s.do(ctx, "down", "--purge", "--data-dir", filepath.Join(s.dir, "data"))
+		_, err := s.do(ctx, "down", "--now", "--purge", "--data-dir", filepath.Join(s.dir, "data"))
 		errs = append(errs, err, s.lab.Down())
 	}
 	return errors.Join(append(errs, os.RemoveAll(s.dir))...)

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pando.run/pando"
+	"pando.run/pando/driver/ebpf"
+	"pando.run/pando/driver/nftables"
+	"pando.run/pando/driver/peer"
+)
+
+func downCommand(o *command) *cobra.Command {
+	var p place
+	var purge, now bool
+	var drain time.Duration
+	c := &cobra.Command{
+		Use: "down", Short: "stop every instance and the daemons; with --purge forget everything",
+		Long: "Takes every instance on this machine out, then stops the daemons. Instances get no new connections; open ones may end for --drain.\n" +
+			"Then instances are asked to stop, as their specs say, and what they wrote is merged into the states. Services, states and logs\n" +
+			"stay: they return with `pando up`. With --now instances are killed at once: what they have committed stays, what they have\n" +
+			"written and not committed is lost.",
+		Example: "  pando down\n  pando down --drain 1m\n  pando down --now --purge",
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := p.complete(); err != nil {
+				return err
+			}
+			if now {
+				drain = -1
+			}
+			return o.down(c.Context(), p, drain, purge)
+		},
+	}
+	p.flags(c)
+	c.Flags().BoolVar(&purge, "purge", false, "also delete services, states and logs")
+	c.Flags().DurationVar(&drain, "drain", 10*time.Second, "how long open connections may take to end")
+	c.Flags().BoolVar(&now, "now", false, "kill instances at once")
+	c.MarkFlagsMutuallyExclusive("drain", "now")
+	return c
+}
+
+// evacuate takes every instance out through the agent. What keeps it from that is said and does not keep the host up.
+func (o *command) evacuate(ctx context.Context, p place, drain time.Duration) error {
+	if _, alive := daemon(p, "agent"); !alive {
+		return nil
+	}
+	own := peer.New(peer.Reach{})
+	defer own.Close()
+	left, err := own.Leave(ctx, pando.Host{Name: pando.HostName(p.Host), Endpoint: "unix://" + p.agent()}, drain)
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("stop pando: %w; instances leave, and the daemons run: `pando down` again, or with --now", ctx.Err())
+	case err != nil:
+		fmt.Fprintf(o.env.Stderr, "instances are killed without having left (%v): what they committed stays\n", err)
+	case left > 0:
+		fmt.Fprintf(o.env.Stderr, "%d instances did not leave in time and are killed: what they committed stays\n", left)
+	}
+	return nil
+}
+
+func (o *command) down(ctx context.Context, p place, drain time.Duration, purge bool) error {
+	if drain >= 0 {
+		if err := o.evacuate(ctx, p, drain); err != nil {
+			return err
+		}
+	}
+	var errs []error
+	for _, role := range []string{"agent", "server"} {
+		errs = append(errs, stopDaemon(ctx, p, role))
+	}
+	sandboxes, err := openSandboxes(place{Run: p.Run, Data: p.Data, Host: p.Host}, nil, quiet())
+	if err == nil {
+		err = errors.Join(sandboxes.Purge(ctx), sandboxes.Close())
+	}
+	errs = append(errs, err)
+	errs = append(errs, ebpf.Purge(p.pins()), nftables.Purge(), os.RemoveAll(p.Run))
+	if purge {
+		errs = append(errs, os.RemoveAll(p.Data))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("stop pando: %w", err)
+	}
+	is := struct {
+		Host   string `json:"host"`
+		Purged bool   `json:"purged"`
+	}{p.Host, purge}
+	return o.show(is, func(w io.Writer) { fmt.Fprintf(w, "pando is down on %s\n", p.Host) })
+}
+
+// stopDaemon asks a daemon to end and waits until it has.
+func stopDaemon(ctx context.Context, p place, role string) error {
+	pid, alive := daemon(p, role)
+	if !alive {
+		return nil
+	}
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+		return fmt.Errorf("stop the %s: %w", role, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for {
+		if _, alive := daemon(p, role); !alive {
+			return nil
+		}
+		if err := pando.Sleep(ctx, pando.WallClock{}, 10*time.Millisecond); err != nil {
+			return fmt.Errorf("the %s (pid %d) did not end within 10 s", role, pid)
+		}
+	}
+}
