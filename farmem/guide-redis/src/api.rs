@@ -4,17 +4,23 @@ use crate::{Ptr, Range};
 use libc::{c_char, c_int, c_longlong};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Functions of the module API and of the pager, by name; 0 is missing.
+/// Functions by name, and one that looks all of them up; whether they are there.
 macro_rules! functions {
-    ($($name:ident: fn($($a:ty),*) $(-> $r:ty)?;)*) => {$(
-        #[allow(non_snake_case)]
-        pub mod $name { pub static AT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0); }
-        #[allow(non_snake_case)]
-        pub fn $name() -> unsafe extern "C" fn($($a),*) $(-> $r)? { unsafe { std::mem::transmute($name::AT.load(Relaxed)) } }
-    )*};
+    ($load:ident; $($name:ident: fn($($a:ty),*) $(-> $r:ty)?;)*) => {
+        $(
+            #[allow(non_snake_case)]
+            mod $name { pub static AT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0); }
+            #[allow(non_snake_case)]
+            pub fn $name() -> unsafe extern "C" fn($($a),*) $(-> $r)? { unsafe { std::mem::transmute($name::AT.load(Relaxed)) } }
+        )*
+        pub fn $load(find: impl Fn(&str) -> usize) -> bool {
+            $($name::AT.store(find(concat!(stringify!($name), "\0")), Relaxed);)*
+            [$($name::AT.load(Relaxed)),*].iter().all(|&at| at != 0)
+        }
+    };
 }
 
-functions! {
+functions! { load_redis;
     SetModuleAttribs: fn(Ptr, *const c_char, c_int, c_int);
     GetThreadSafeContext: fn(Ptr) -> Ptr;
     RegisterCommandFilter: fn(Ptr, unsafe extern "C" fn(Ptr), c_int) -> Ptr;
@@ -28,6 +34,9 @@ functions! {
     CloseKey: fn(Ptr);
     DeleteKey: fn(Ptr) -> c_int;
     ListPush: fn(Ptr, c_int, Ptr) -> c_int;
+}
+
+functions! { load_pager;
     pando_guide_abi: fn() -> u32;
     pando_guide_prefetch: fn(*const Range, usize) -> usize;
     pando_guide_request: fn();

@@ -1,8 +1,10 @@
 //! A guide for Redis 6 to 8, as an ordinary module: before a command runs, it names the memory that the command will
 //! touch, and the pager fetches it in one round trip. It reads Redis' structures by their layout; which layout is tried
-//! out on a list of its own at load, and without a match the guide does nothing. It never writes to anything of Redis.
+//! out on a list of its own at load, and without a match the guide says so and does nothing. It never writes to anything of Redis.
 
 mod api;
+#[cfg(test)]
+mod tests;
 
 use api::*;
 use libc::{c_char, c_int, c_void};
@@ -17,15 +19,10 @@ struct Range {
     bytes: usize,
 }
 
-/// Where a quicklist node keeps the size of its entry, and its count of elements.
-#[derive(Clone, Copy)]
-struct Layout {
-    size_bytes: usize,
-    count_at: usize,
-}
-const LAYOUTS: [Layout; 2] = [Layout { size_bytes: 8, count_at: 32 }, Layout { size_bytes: 4, count_at: 28 }];
-/// The layout that fits this Redis, + 1; 0: none.
-static LAYOUT: AtomicUsize = AtomicUsize::new(0);
+/// Where a quicklist node may keep its count of elements: in Redis 7 and 8, in Redis 6.
+const COUNTS_AT: [usize; 2] = [32, 28];
+/// Where it does; 0 until that is known.
+static COUNT_AT: AtomicUsize = AtomicUsize::new(0);
 static CONTEXT: AtomicUsize = AtomicUsize::new(0);
 
 const READ: c_int = 1 | 1 << 16 | 1 << 17 | 1 << 18 | 1 << 19; // and: do not touch, notify, count or expire
@@ -43,6 +40,11 @@ unsafe fn word(at: *const u8, offset: usize) -> usize {
     at.add(offset).cast::<usize>().read_unaligned()
 }
 
+/// The object behind an open key, which is the fourth word of the handle.
+unsafe fn object(key: Ptr) -> *const u8 {
+    word(key.cast(), 24) as *const u8
+}
+
 /// Ranges to prefetch.
 struct Wanted {
     list: [Range; RANGES_MAX],
@@ -50,59 +52,45 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn add(&mut self, start: *const u8, bytes: usize) {
-        if self.len < RANGES_MAX && bytes > 0 && bytes < 1 << 32 {
-            self.list[self.len] = Range { start, bytes };
+    /// A whole allocation: the allocator knows how long it is without a look at it. An SDS follows its header of up to 17 bytes.
+    unsafe fn add(&mut self, data: usize) {
+        if self.len < RANGES_MAX && data != 0 {
+            let start = (data & !15) as *const u8;
+            self.list[self.len] = Range { start, bytes: libc::malloc_usable_size(start as Ptr) };
             self.len += 1;
         }
     }
 
     /// The value of a key: `from..=to` are the elements of a list that are wanted.
     unsafe fn value(&mut self, object: *const u8, from: i64, to: i64) {
-        let (kind, encoding, data) = (*object & 15, *object >> 4, word(object, 8) as *const u8);
-        match (kind, encoding) {
-            (LIST, QUICKLIST) => self.quicklist(data, from, to),
-            // An SDS follows its header of 5, 9 or 17 bytes; the allocator knows how long it is without a look at it.
-            (STRING, RAW) | (_, LISTPACK | ZIPLIST) => {
-                let start = (data as usize & !15) as *const u8;
-                self.add(start, libc::malloc_usable_size(start as Ptr));
-            }
+        match (*object & 15, *object >> 4) {
+            (LIST, QUICKLIST) => self.quicklist(word(object, 8) as *const u8, from, to),
+            (STRING, RAW) | (_, LISTPACK | ZIPLIST) => self.add(word(object, 8)),
             _ => {}
         }
     }
 
-    /// head, tail, count. Nodes are small and stay local; only their entries are far.
+    /// head, tail, count. Nodes (previous, next, entry …) are small and stay local; only their entries are far.
     unsafe fn quicklist(&mut self, list: *const u8, from: i64, to: i64) {
-        let Some(layout) = LAYOUT.load(Relaxed).checked_sub(1).map(|i| LAYOUTS[i]) else { return };
         let count = word(list, 16) as i64;
         let index = |i: i64| if i < 0 { i + count } else { i };
         let (from, to) = (index(from).max(0), index(to).min(count - 1));
         let backwards = from > count / 2;
         let (mut node, mut at) = if backwards { (word(list, 8), count) } else { (word(list, 0), 0) };
         while node != 0 && self.len < RANGES_MAX && if backwards { at > from } else { at <= to } {
-            let n = node as *const u8;
-            let held = n.add(layout.count_at).cast::<u16>().read_unaligned() as i64;
+            let held = elements(node as *const u8, COUNT_AT.load(Relaxed)) as i64;
             let first = if backwards { at - held } else { at };
             if first <= to && first + held > from {
-                self.add(word(n, 16) as *const u8, size(n, layout));
+                self.add(word(node as *const u8, 16));
             }
             at += if backwards { -held } else { held };
-            node = word(n, if backwards { 0 } else { 8 });
+            node = word(node as *const u8, if backwards { 0 } else { 8 });
         }
     }
 }
 
-unsafe fn size(node: *const u8, layout: Layout) -> usize {
-    if layout.size_bytes == 8 {
-        word(node, 24)
-    } else {
-        word(node, 24) & 0xffff_ffff
-    }
-}
-
-/// The object behind an open key, which is the fourth word of the handle.
-unsafe fn object(key: Ptr) -> *const u8 {
-    word(key.cast(), 24) as *const u8
+unsafe fn elements(node: *const u8, count_at: usize) -> usize {
+    node.add(count_at).cast::<u16>().read_unaligned() as usize
 }
 
 unsafe extern "C" fn on_command(filter: Ptr) {
@@ -147,21 +135,18 @@ unsafe extern "C" fn on_command(filter: Ptr) {
     pando_guide_prefetch()(wanted.list.as_ptr(), wanted.len);
 }
 
-/// Makes a list and looks for a layout by which it reads as what it is.
-unsafe fn try_layouts(context: Ptr) -> usize {
+/// Makes a list and looks where its nodes must keep their counts for it to read as what it is.
+unsafe fn find_layout(context: Ptr) -> Option<usize> {
     const PUSHED: usize = 40;
     let text = |b: &[u8]| CreateString()(context, b.as_ptr(), b.len());
-    let name = text(b"\0pando-guide-self-test");
+    let (name, element) = (text(b"\0pando-guide-self-test"), text(&[b'x'; 1000]));
     let key = OpenKey()(context, name, WRITE);
-    let element = text(&[b'x'; 1000]);
     for _ in 0..PUSHED {
         ListPush()(key, -1, element);
     }
     let o = object(key);
-    let mut found = 0;
-    if !o.is_null() && *o & 15 == LIST && *o >> 4 == QUICKLIST && word(word(o, 8) as *const u8, 16) == PUSHED {
-        found = (1..=LAYOUTS.len()).find(|&i| fits(word(o, 8) as *const u8, LAYOUTS[i - 1], PUSHED)).unwrap_or(0);
-    }
+    let is_list = !o.is_null() && *o & 15 == LIST && *o >> 4 == QUICKLIST && word(word(o, 8) as *const u8, 16) == PUSHED;
+    let found = COUNTS_AT.into_iter().find(|&at| is_list && fits(word(o, 8) as *const u8, at, PUSHED));
     DeleteKey()(key);
     CloseKey()(key);
     FreeString()(context, element);
@@ -169,17 +154,16 @@ unsafe fn try_layouts(context: Ptr) -> usize {
     found
 }
 
-/// Every entry says its own size in its first four bytes, and the counts add up.
-unsafe fn fits(list: *const u8, layout: Layout, pushed: usize) -> bool {
-    let (mut node, mut count, mut nodes) = (word(list, 0), 0, 0);
-    while node != 0 && nodes < pushed {
-        let n = node as *const u8;
-        let entry = word(n, 16) as *const u8;
-        if size(n, layout) != entry.cast::<u32>().read_unaligned() as usize {
+/// Every entry says in its first four bytes how long it is, which its allocation must hold, and the counts add up.
+unsafe fn fits(list: *const u8, count_at: usize, pushed: usize) -> bool {
+    let (mut node, mut count, mut nodes) = (word(list, 0) as *const u8, 0, 0);
+    while !node.is_null() && nodes < pushed {
+        let entry = word(node, 16) as *mut u32;
+        if entry.read_unaligned() as usize > libc::malloc_usable_size(entry.cast()) {
             return false;
         }
-        count += n.add(layout.count_at).cast::<u16>().read_unaligned() as usize;
-        (node, nodes) = (word(n, 8), nodes + 1);
+        count += elements(node, count_at);
+        (node, nodes) = (word(node, 8) as *const u8, nodes + 1);
     }
     nodes > 1 && count == pushed
 }
@@ -189,36 +173,24 @@ unsafe fn fits(list: *const u8, layout: Layout, pushed: usize) -> bool {
 #[no_mangle]
 pub unsafe extern "C" fn RedisModule_OnLoad(context: Ptr, _argv: *mut Ptr, _argc: c_int) -> c_int {
     let get_api: unsafe extern "C" fn(*const c_char, *mut usize) -> c_int = std::mem::transmute(word(context.cast(), 0));
-    macro_rules! load { ($($name:ident),*) => {$(
-        let name = concat!("RedisModule_", stringify!($name), "\0").as_ptr();
+    let of_redis = |name: &str| {
         let mut at = 0;
-        if get_api(name.cast(), &mut at) != 0 { return 1; }
-        $name::AT.store(at, Relaxed);
-    )*}; }
-    load!(
-        SetModuleAttribs,
-        GetThreadSafeContext,
-        RegisterCommandFilter,
-        CommandFilterArgsCount,
-        CommandFilterArgGet,
-        StringPtrLen,
-        StringToLongLong,
-        CreateString,
-        FreeString,
-        OpenKey,
-        CloseKey,
-        DeleteKey,
-        ListPush
-    );
+        get_api(format!("RedisModule_{name}").as_ptr().cast(), &mut at);
+        at
+    };
+    if !load_redis(of_redis) {
+        return 1;
+    }
     SetModuleAttribs()(context, c"pandoguide".as_ptr(), 1, 1);
-    macro_rules! find { ($($name:ident),*) => {$(
-        $name::AT.store(libc::dlsym(libc::RTLD_DEFAULT, concat!(stringify!($name), "\0").as_ptr().cast()) as usize, Relaxed);
-    )*}; }
-    find!(pando_guide_abi, pando_guide_prefetch, pando_guide_request);
-    if pando_guide_abi::AT.load(Relaxed) == 0 || pando_guide_abi()() != 1 {
+    let of_pager = |name: &str| libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr().cast()) as usize;
+    if !load_pager(of_pager) || pando_guide_abi()() != 1 {
         return 0; // no far memory here, or another ABI: an ordinary Redis
     }
-    LAYOUT.store(try_layouts(context), Relaxed);
+    let Some(count_at) = find_layout(context) else {
+        eprintln!("pando-mem: this Redis keeps its lists in a way that the guide does not know: it goes on without the guide");
+        return 0;
+    };
+    COUNT_AT.store(count_at, Relaxed);
     CONTEXT.store(GetThreadSafeContext()(std::ptr::null_mut()) as usize, Relaxed);
     RegisterCommandFilter()(context, on_command, 0);
     0
