@@ -106,11 +106,6 @@ fn two() -> [Host; 2] {
     std::array::from_fn(|_| host(&["--size", "512MiB"]))
 }
 
-/// As often as the variable says, else as often as fits into a test.
-fn times(variable: &str, usual: usize) -> usize {
-    std::env::var(variable).map_or(usual, |n| n.parse().expect("a number"))
-}
-
 #[test]
 fn killed_hosts_cost_no_request_no_byte_and_no_long_stall() {
     let (mut hosts, kills) = (two(), times("PANDO_KILLS", 20));

@@ -18,7 +18,7 @@ fn touch(from: &str, extra: &[&str], mib: &str, threads: &str, accesses: &str) {
 #[test]
 fn every_byte_in_64_threads_inside_malloc_and_inside_signal_handlers() {
     let h = host(&["--size", "256MiB"]);
-    touch(&h.address, &[], "64", "64", "60000");
+    touch(&h.address, &[], "64", "64", &times("PANDO_ACCESSES", 60_000).to_string());
 }
 
 #[test]

@@ -48,7 +48,13 @@ pub fn host(args: &[&str]) -> Host {
 /// `pando mem run` with these arguments, to its end.
 pub fn run(args: &[&str]) -> Output {
     // What hangs is a failure, not a test that never ends.
-    Command::new("timeout").args(["-s", "KILL", "300"]).arg(pando_mem()).arg("run").args(args).output().unwrap()
+    let seconds = 300 + times("PANDO_ACCESSES", 0) / 1000;
+    Command::new("timeout").args(["-s", "KILL", &seconds.to_string()]).arg(pando_mem()).arg("run").args(args).output().unwrap()
+}
+
+/// As often as the variable says, else as often as fits into a test.
+pub fn times(variable: &str, usual: usize) -> usize {
+    std::env::var(variable).map_or(usual, |n| n.parse().expect("a number"))
 }
 
 /// Waits for a condition; panics after half a minute.
