@@ -83,6 +83,13 @@ func (h *host) push(ctx context.Context, b *state.Branch, line string, swap func
 	return b.Pushed(to)
 }
 
+// head is main as a server's goroutine may read it.
+func (h *host) head() pando.ObjectID {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.main
+}
+
 func (h *host) trim(ctx context.Context, keep state.Keep) (state.Trimmed, error) {
 	h.mu.Lock()
 	known := state.Known{Heads: map[pando.ServiceKey]pando.ObjectID{}}
@@ -292,7 +299,7 @@ func TestATrimmedStateIsClonedAndFetched(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer h.objects.Close()
-	server := httptest.NewServer(git.Handler(func(pando.ServiceKey) (pando.Objects, pando.ObjectID, error) { return h.objects, h.main, nil }))
+	server := httptest.NewServer(git.Handler(func(pando.ServiceKey) (pando.Objects, pando.ObjectID, error) { return h.objects, h.head(), nil }))
 	defer server.Close()
 	a, err := h.repo.Born(ctx, "web-a", h.main)
 	if err != nil {
