@@ -33,7 +33,8 @@ const (
 type HostStatus struct {
 	Host
 	State     HostState `json:"state"`
-	Server    bool      `json:"server"`         // it runs the server
-	Heard     time.Time `json:"heard,omitzero"` // the newest sign of its agent; zero: none since the server started
-	Instances int       `json:"instances"`      // that are placed on it
+	Server    bool      `json:"server"`           // it runs the server
+	Heard     time.Time `json:"heard,omitzero"`   // the newest sign of its agent; zero: none since the server started
+	Instances int       `json:"instances"`        // that are placed on it
+	Losses    *Losses   `json:"losses,omitempty"` // what its steering did not carry; nil: it does not answer
 }

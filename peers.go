@@ -15,6 +15,8 @@ type Peers interface {
 	Logs(ctx context.Context, h Host, i InstanceID, lines int, follow bool) (io.ReadCloser, error)
 	// Counters of a host's steering.
 	Counters(ctx context.Context, h Host) ([]EndpointCounters, error)
+	// Losses of a host's steering.
+	Losses(ctx context.Context, h Host) (Losses, error)
 	// StateLog returns the newest commits of a service's main branch.
 	StateLog(ctx context.Context, h Host, s ServiceKey, max int) ([]StateCommit, error)
 	// State serves git's read-only smart HTTP protocol for a service whose objects are on this host.

@@ -77,6 +77,13 @@ type Drops struct {
 	Answered uint64 // of them, those whose sender was told: RST, or ICMP "port unreachable"
 }
 
+// Losses are what the steering of one host has not carried since its birth.
+type Losses struct {
+	Dropped  map[DropReason]uint64 `json:"dropped"`  // packets, by reason; a reason that has not occurred is left out
+	Answered uint64                `json:"answered"` // of them, those whose sender was told
+	Evicted  int                   `json:"evicted"`  // flows that a full connection table gave up
+}
+
 // EndpointCounters are totals since the endpoint was published.
 type EndpointCounters struct {
 	Service  ServiceKey `json:"service"`

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"pando.run/pando"
@@ -64,6 +65,7 @@ type Agent struct {
 	leaveBy  time.Time                                // when connections of a host that leaves have ended; zero: it stays
 	sweep    pando.SweepReport
 	swept    time.Time
+	evicted  atomic.Int64 // as of the last sweep
 	sweeping turn
 	wg       sync.WaitGroup
 	ctx      context.Context // of Run

@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"context"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -93,6 +94,7 @@ func (a *Agent) flows(ctx context.Context) map[pando.InstanceID]int {
 			return nil
 		}
 		a.sweep, a.swept = report, now
+		a.evicted.Store(int64(report.Evicted))
 	}
 	return a.sweep.Flows
 }
@@ -105,6 +107,18 @@ func (a *Agent) Applied(ctx context.Context, _ pando.ServiceKey, at pando.StoreR
 // Counters implements peer.Agent.
 func (a *Agent) Counters(ctx context.Context) ([]pando.EndpointCounters, error) {
 	return a.Steering.Counters(ctx)
+}
+
+// Losses implements peer.Agent.
+func (a *Agent) Losses(ctx context.Context) (pando.Losses, error) {
+	d, err := a.Steering.Drops(ctx)
+	if err != nil {
+		return pando.Losses{}, err
+	}
+	// What was evicted is as of the last sweep: who only looks does not wait for a walk over a million flows.
+	l := pando.Losses{Dropped: d.Packets, Answered: d.Answered, Evicted: int(a.evicted.Load())}
+	maps.DeleteFunc(l.Dropped, func(_ pando.DropReason, n uint64) bool { return n == 0 })
+	return l, nil
 }
 
 // VIPs answers for the name of a service.

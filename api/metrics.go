@@ -28,6 +28,7 @@ type gauges struct {
 var (
 	ofService  = []string{"tenant", "service"}
 	ofEndpoint = []string{"tenant", "service", "instance"}
+	ofHost     = []string{"host"}
 
 	metricServices  = prometheus.NewDesc("pando_service_info", "Always 1; the phase of a service is a label.", append(ofService, "phase"), nil)
 	metricInstances = prometheus.NewDesc("pando_instances", "Instances by phase.", append(ofService, "phase"), nil)
@@ -36,12 +37,15 @@ var (
 	metricFlows     = prometheus.NewDesc("pando_flows_total", "New flows steered to an instance.", ofEndpoint, nil)
 	metricPackets   = prometheus.NewDesc("pando_packets_total", "Packets steered to an instance.", ofEndpoint, nil)
 	metricBytes     = prometheus.NewDesc("pando_bytes_total", "Bytes steered to an instance.", ofEndpoint, nil)
+	metricDropped   = prometheus.NewDesc("pando_dropped_packets_total", "Packets that the steering of a host dropped, by reason.", []string{"host", "reason"}, nil)
+	metricAnswered  = prometheus.NewDesc("pando_answered_drops_total", "Dropped packets whose sender was told.", ofHost, nil)
+	metricEvicted   = prometheus.NewDesc("pando_evicted_flows_total", "Flows that a full connection table gave up.", ofHost, nil)
 	metricHosts     = prometheus.NewDesc("pando_host_info", "Always 1 for a host that has its lease.", []string{"host", "version"}, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (g gauges) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{metricServices, metricInstances, metricMax, metricDecisions, metricFlows, metricPackets, metricBytes, metricHosts} {
+	for _, d := range []*prometheus.Desc{metricServices, metricInstances, metricMax, metricDecisions, metricFlows, metricPackets, metricBytes, metricDropped, metricAnswered, metricEvicted, metricHosts} {
 		to <- d
 	}
 }
@@ -60,6 +64,14 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 			continue
 		}
 		send(metricHosts, prometheus.GaugeValue, 1, string(h.Name), h.Version)
+		if h.Losses == nil {
+			continue
+		}
+		for why, n := range h.Losses.Dropped {
+			send(metricDropped, prometheus.CounterValue, float64(n), string(h.Name), string(why))
+		}
+		send(metricAnswered, prometheus.CounterValue, float64(h.Losses.Answered), string(h.Name))
+		send(metricEvicted, prometheus.CounterValue, float64(h.Losses.Evicted), string(h.Name))
 	}
 	services, err := g.Services(g.ctx)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"pando.run/pando"
@@ -41,6 +42,7 @@ func (c *Control) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 		}
 	}
 	c.mu.Unlock()
+	losses := c.losses(ctx)
 	out := []pando.HostStatus{}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		h := all[name]
@@ -49,9 +51,35 @@ func (c *Control) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 				h.Heard = c.Clock.Now().Add(-ago)
 			}
 		}
+		h.Losses = losses[name]
 		out = append(out, h)
 	}
 	return out, nil
+}
+
+// lossesWait bounds how long hosts may take to say what they lost.
+const lossesWait = 300 * time.Millisecond
+
+// losses asks every host what its steering did not carry; one that does not answer is left out.
+func (c *Control) losses(ctx context.Context) map[pando.HostName]*pando.Losses {
+	ctx, cancel := context.WithTimeout(ctx, lossesWait)
+	defer cancel()
+	out := map[pando.HostName]*pando.Losses{}
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	for _, h := range c.hosts() {
+		asking.Go(func() {
+			l, err := c.Peers.Losses(ctx, h)
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			out[h.Name] = &l
+		})
+	}
+	asking.Wait()
+	return out
 }
 
 // comeAndGo remembers since when a host is away. The caller holds the lock.

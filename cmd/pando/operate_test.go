@@ -80,6 +80,12 @@ func TestAnOperatorsDay(t *testing.T) {
 	o.has(o.says(0, "status"), "1 of 1 to 4")
 	o.has(o.says(0, "why web"), "deploy", "revision 1", "replicate", "control → "+id, "granted", "in rotation")
 	o.has(o.says(0, "hosts"), o.Host(), "GiB")
+	if out := o.Run(labtest.Client, "curl", "-sS", "http://"+st.VIP+":81/"); out.Code != 7 {
+		t.Errorf("a port that is not published: code %d: %s", out.Code, out.Text)
+	}
+	o.has(o.says(0, "hosts"), o.Host()+" dropped ", "1 no_service", "the senders of 1 were told")
+	o.has(o.Must(o.Host(), "curl", "-sS", "http://127.0.0.1:7400/metrics"),
+		`pando_dropped_packets_total{host="`+o.Host()+`",reason="no_service"} 1`, `pando_answered_drops_total{host="`+o.Host()+`"} 1`)
 	o.says(0, "logs web --lines 5")
 	o.has(o.says(4, "logs web --instance web-none"), "instance web-none: not found", "`pando ps`")
 	o.has(o.says(4, "logs web --instance ../../x"), "not found")

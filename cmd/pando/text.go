@@ -130,6 +130,30 @@ func hosts(w io.Writer, all []pando.HostStatus, now time.Time) {
 		rows = append(rows, row(h.Name, h.Address, roleOf(h), h.State, heard(h, now), h.Instances, h.CPUs, fmt.Sprintf("%.1f GiB", float64(h.Memory)/(1<<30)), h.Version))
 	}
 	columns(w, rows...)
+	for _, h := range all {
+		if text := lost(h.Losses); text != "" {
+			fmt.Fprintf(w, "%s %s\n", h.Name, text)
+		}
+	}
+}
+
+// lost says what a host's steering did not carry; "" for nothing.
+func lost(l *pando.Losses) string {
+	if l == nil || len(l.Dropped) == 0 && l.Evicted == 0 {
+		return ""
+	}
+	var parts []string
+	for _, why := range slices.Sorted(maps.Keys(l.Dropped)) {
+		parts = append(parts, fmt.Sprintf("%d %s", l.Dropped[why], why))
+	}
+	if l.Evicted > 0 {
+		parts = append(parts, fmt.Sprintf("%d flows of a full table", l.Evicted))
+	}
+	text := "dropped " + strings.Join(parts, ", ")
+	if l.Answered > 0 {
+		text += fmt.Sprintf("; the senders of %d were told", l.Answered)
+	}
+	return text
 }
 
 func roleOf(h pando.HostStatus) string {

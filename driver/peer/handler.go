@@ -28,6 +28,10 @@ func Handler(a Agent) http.Handler {
 		c, err := a.Counters(r.Context())
 		answer(w, c, err)
 	})
+	mux.HandleFunc("GET /peer/losses", func(w http.ResponseWriter, r *http.Request) {
+		l, err := a.Losses(r.Context())
+		answer(w, l, err)
+	})
 	mux.HandleFunc("GET /peer/statelog", func(w http.ResponseWriter, r *http.Request) {
 		s, err := service(r)
 		most, err2 := number(r, "max")

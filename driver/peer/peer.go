@@ -27,6 +27,7 @@ type Agent interface {
 	Applied(ctx context.Context, s pando.ServiceKey, at pando.StoreRevision) error
 	Logs(ctx context.Context, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error)
 	Counters(ctx context.Context) ([]pando.EndpointCounters, error)
+	Losses(ctx context.Context) (pando.Losses, error)
 	StateLog(ctx context.Context, s pando.ServiceKey, max int) ([]pando.StateCommit, error)
 	State() http.Handler
 }
@@ -191,6 +192,11 @@ func (c *Client) Logs(ctx context.Context, h pando.Host, i pando.InstanceID, lin
 // Counters of the host's steering.
 func (c *Client) Counters(ctx context.Context, h pando.Host) (out []pando.EndpointCounters, err error) {
 	return out, c.get(ctx, h, "/peer/counters", nil, &out)
+}
+
+// Losses of the host's steering.
+func (c *Client) Losses(ctx context.Context, h pando.Host) (out pando.Losses, err error) {
+	return out, c.read(ctx, h, http.MethodGet, "/peer/losses", nil, nil, &out)
 }
 
 // StateLog returns the newest commits of a service's main branch.

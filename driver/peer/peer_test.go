@@ -62,6 +62,10 @@ func (h *host) Logs(_ context.Context, i pando.InstanceID, lines int, follow boo
 	return follower{Reader: r, Closer: r, closed: h.closed}, nil
 }
 
+func (h *host) Losses(context.Context) (pando.Losses, error) {
+	return pando.Losses{Dropped: map[pando.DropReason]uint64{pando.DroppedSpoofed: 3}, Evicted: 2}, h.err
+}
+
 func (h *host) Counters(context.Context) ([]pando.EndpointCounters, error) { return h.counters, h.err }
 
 func (h *host) StateLog(_ context.Context, _ pando.ServiceKey, max int) ([]pando.StateCommit, error) {
@@ -102,6 +106,9 @@ func TestEveryQuestionOverBothNetworks(t *testing.T) {
 			ctx := t.Context()
 			if err := c.Applied(ctx, h, pando.DefaultService("web"), 42); err != nil || a.applied != 42 {
 				t.Errorf("applied: %d, %v", a.applied, err)
+			}
+			if got, err := c.Losses(ctx, h); err != nil || got.Dropped[pando.DroppedSpoofed] != 3 || got.Evicted != 2 {
+				t.Errorf("losses: %+v, %v", got, err)
 			}
 			if got, err := c.Counters(ctx, h); err != nil || len(got) != 1 || got[0].Flows != 7 {
 				t.Errorf("counters: %+v, %v", got, err)

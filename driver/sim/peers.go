@@ -17,6 +17,7 @@ type Agent interface {
 	Applied(ctx context.Context, s pando.ServiceKey, at pando.StoreRevision) error
 	Logs(ctx context.Context, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error)
 	Counters(ctx context.Context) ([]pando.EndpointCounters, error)
+	Losses(ctx context.Context) (pando.Losses, error)
 	StateLog(ctx context.Context, s pando.ServiceKey, max int) ([]pando.StateCommit, error)
 	State() http.Handler
 }
@@ -72,6 +73,14 @@ func (p *Peers) Counters(ctx context.Context, h pando.Host) ([]pando.EndpointCou
 		return nil, err
 	}
 	return a.Counters(ctx)
+}
+
+func (p *Peers) Losses(ctx context.Context, h pando.Host) (pando.Losses, error) {
+	a, err := p.agent(h)
+	if err != nil {
+		return pando.Losses{}, err
+	}
+	return a.Losses(ctx)
 }
 
 func (p *Peers) StateLog(ctx context.Context, h pando.Host, s pando.ServiceKey, max int) ([]pando.StateCommit, error) {
