@@ -32,7 +32,7 @@
 #define PANDO_ABI 1
 #define PANDO_BATCH_PACKETS 32
 #define PANDO_BATCH_BYTES (128 * 1024) /* of all packets of a batch together, with their room to grow */
-#define PANDO_BATCH_EVENTS 128
+#define PANDO_BATCH_EVENTS 1024
 #define PANDO_STATE_BYTES_MAX 4096
 
 enum pando_verdict { PANDO_DROP = 0, PANDO_PASS = 1 };

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Intrusion detection (SNF §8): looks for the contents of Snort rules in the payload of each direction of a flow, by
- * Aho-Corasick, across packets. It reports a rule's sid once per flow and lets everything pass.
+ * Aho-Corasick, across packets. It reports a rule's sid per flow and lets everything pass.
  *
- * TCP is followed by sequence number: what came before is skipped, and a gap starts the search anew.
+ * TCP is followed by sequence number. A gap starts the search anew, and a segment from before it is searched by itself:
+ * nothing is put back in order, so a content that a late segment has only a part of is missed.
  *
  * Its configuration is what `pando fn run --rules` makes of rule files (see nf/runtime/src/rules.rs): two automata, one
  * for contents as they are and one for those with "nocase", each of
@@ -21,7 +22,7 @@
 
 #define SLOW 0x80000000u
 #define NODE 0x00ffffffu
-#define REPORTED_MAX 16
+#define REPORTED 16
 #define TURN_BYTES 4
 
 struct node {
@@ -44,8 +45,8 @@ struct direction {
 
 struct state {
 	struct direction directions[2];
-	uint32_t reported_count;
-	uint32_t reported[REPORTED_MAX];
+	uint32_t next_report; /* place of the one to forget */
+	uint32_t reported[REPORTED];
 };
 
 static int in_range(const struct automaton *a, uint32_t edges, uint32_t outputs)
@@ -107,13 +108,14 @@ static uint32_t step(const struct automaton *a, uint32_t at, uint8_t byte)
 
 static inline uint8_t lower(uint8_t byte) { return (uint8_t)(byte | ((uint8_t)(byte - 'A') < 26) << 5); }
 
+/* A sid is reported once per flow, unless REPORTED others have come since: then it may be again, but none is missed. */
 static void report(struct pando_ctx *ctx, struct state *s, uint32_t sid)
 {
-	for (uint32_t i = 0; i < s->reported_count; i++)
+	for (uint32_t i = 0; i < REPORTED; i++)
 		if (s->reported[i] == sid)
 			return;
-	if (s->reported_count < REPORTED_MAX && pando_event(ctx, sid))
-		s->reported[s->reported_count++] = sid;
+	if (pando_event(ctx, sid))
+		s->reported[s->next_report++ % REPORTED] = sid;
 }
 
 static void report_all(struct pando_ctx *ctx, struct state *s, const struct automaton *a, uint32_t at)
@@ -173,6 +175,7 @@ static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_pac
 	if (!pando_parse(p, packet->length, &h) || h.payload >= h.end)
 		return PANDO_PASS;
 	struct direction *d = &s->directions[packet->flags & PANDO_REPLY ? 1 : 0];
+	struct direction alone = {{0, 0}, 0, 0};
 	uint32_t length = h.end - h.payload, skip = 0;
 	if (h.protocol == 6) {
 		uint32_t sequence = pando_be32(p + h.transport + 4);
@@ -181,10 +184,13 @@ static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_pac
 			skip = behind;
 		else if (d->following)
 			d->at[0] = d->at[1] = 0;
-		if (skip >= length)
-			return PANDO_PASS;
-		d->next_sequence = sequence + length;
-		d->following = 1;
+		if (skip >= length) { /* seen before, or late: what may fill a gap is searched by itself */
+			d = &alone;
+			skip = 0;
+		} else {
+			d->next_sequence = sequence + length;
+			d->following = 1;
+		}
 	} else {
 		d->at[0] = d->at[1] = 0; /* datagrams are searched one by one */
 	}

@@ -7,7 +7,7 @@ pub const BATCH_PACKETS: usize = 32;
 /// Bytes of all packets of one call, with their room to grow.
 pub const BATCH_BYTES: usize = 128 * 1024;
 /// Events that one call may report.
-pub const BATCH_EVENTS: usize = 128;
+pub const BATCH_EVENTS: usize = 1024;
 /// State of one flow.
 pub const STATE_BYTES_MAX: usize = 4096;
 /// Configuration of a function.
