@@ -105,6 +105,8 @@ type Cgroup interface {
 	// OOMKilled says whether the kernel has killed something in the group for its memory.
 	OOMKilled() bool
 	Entry() CgroupEntry
+	// Processes are the ids of all processes of the group, as this process counts them.
+	Processes() ([]int, error)
 	// Remove removes the group; whoever was in it has ended.
 	Remove() error
 }

@@ -116,8 +116,12 @@ func (b *bench) drain(id pando.InstanceID, walk bool) {
 	b.put(i)
 }
 
+// phase awaits what is recorded of an instance; that may take as long as a recorder collects.
 func (b *bench) phase(id pando.InstanceID, want pando.Phase) {
 	b.Helper()
+	for end := time.Now().Add(time.Second); b.world().Instances[id].V.Phase != want && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
 	if got := b.world().Instances[id].V; got.Phase != want {
 		b.Errorf("%s is %q (%s), want %q", id, got.Phase, got.Reason, want)
 	}

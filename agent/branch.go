@@ -20,10 +20,16 @@ func (a *Agent) head(s pando.ServiceKey) pando.ObjectID {
 	return a.world.Heads[s].V.Commit
 }
 
-func (a *Agent) branch(i pando.InstanceID) (*runner, *state.Branch, error) {
+// branch is the branch of an instance. An instance that has just been started may have to wait for the birth of its own.
+func (a *Agent) branch(ctx context.Context, i pando.InstanceID) (*runner, *state.Branch, error) {
 	r, err := a.runner(i)
 	if err != nil {
 		return nil, nil, err
+	}
+	select {
+	case <-r.born:
+	case <-ctx.Done():
+		return nil, nil, ctx.Err()
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -34,8 +40,8 @@ func (a *Agent) branch(i pando.InstanceID) (*runner, *state.Branch, error) {
 }
 
 // StateGet implements pando.Self.
-func (a *Agent) StateGet(_ context.Context, i pando.InstanceID, path string) (pando.StateValue, error) {
-	_, b, err := a.branch(i)
+func (a *Agent) StateGet(ctx context.Context, i pando.InstanceID, path string) (pando.StateValue, error) {
+	_, b, err := a.branch(ctx, i)
 	if err != nil {
 		return pando.StateValue{}, err
 	}
@@ -43,8 +49,8 @@ func (a *Agent) StateGet(_ context.Context, i pando.InstanceID, path string) (pa
 }
 
 // StateList implements pando.Self.
-func (a *Agent) StateList(_ context.Context, i pando.InstanceID, prefix string) ([]pando.StateEntry, error) {
-	_, b, err := a.branch(i)
+func (a *Agent) StateList(ctx context.Context, i pando.InstanceID, prefix string) ([]pando.StateEntry, error) {
+	_, b, err := a.branch(ctx, i)
 	if err != nil {
 		return nil, err
 	}
@@ -52,8 +58,8 @@ func (a *Agent) StateList(_ context.Context, i pando.InstanceID, prefix string) 
 }
 
 // StatePut implements pando.Self.
-func (a *Agent) StatePut(_ context.Context, i pando.InstanceID, path string, value []byte) error {
-	_, b, err := a.branch(i)
+func (a *Agent) StatePut(ctx context.Context, i pando.InstanceID, path string, value []byte) error {
+	_, b, err := a.branch(ctx, i)
 	if err != nil {
 		return err
 	}
@@ -61,8 +67,8 @@ func (a *Agent) StatePut(_ context.Context, i pando.InstanceID, path string, val
 }
 
 // StatePatch implements pando.Self.
-func (a *Agent) StatePatch(_ context.Context, i pando.InstanceID, path string, delta []byte) error {
-	_, b, err := a.branch(i)
+func (a *Agent) StatePatch(ctx context.Context, i pando.InstanceID, path string, delta []byte) error {
+	_, b, err := a.branch(ctx, i)
 	if err != nil {
 		return err
 	}
@@ -70,8 +76,8 @@ func (a *Agent) StatePatch(_ context.Context, i pando.InstanceID, path string, d
 }
 
 // StateDelete implements pando.Self.
-func (a *Agent) StateDelete(_ context.Context, i pando.InstanceID, path string) error {
-	_, b, err := a.branch(i)
+func (a *Agent) StateDelete(ctx context.Context, i pando.InstanceID, path string) error {
+	_, b, err := a.branch(ctx, i)
 	if err != nil {
 		return err
 	}
@@ -80,7 +86,7 @@ func (a *Agent) StateDelete(_ context.Context, i pando.InstanceID, path string) 
 
 // StateCommit implements pando.Self.
 func (a *Agent) StateCommit(ctx context.Context, i pando.InstanceID, c pando.StateChange) (pando.ObjectID, error) {
-	_, b, err := a.branch(i)
+	_, b, err := a.branch(ctx, i)
 	if err != nil {
 		return pando.ObjectID{}, err
 	}
@@ -89,7 +95,7 @@ func (a *Agent) StateCommit(ctx context.Context, i pando.InstanceID, c pando.Sta
 
 // StatePull implements pando.Self.
 func (a *Agent) StatePull(ctx context.Context, i pando.InstanceID) (pando.MergeResult, error) {
-	r, b, err := a.branch(i)
+	r, b, err := a.branch(ctx, i)
 	if err != nil {
 		return pando.MergeResult{}, err
 	}
@@ -98,7 +104,7 @@ func (a *Agent) StatePull(ctx context.Context, i pando.InstanceID) (pando.MergeR
 
 // StatePush implements pando.Self.
 func (a *Agent) StatePush(ctx context.Context, i pando.InstanceID) (pando.MergeResult, error) {
-	r, b, err := a.branch(i)
+	r, b, err := a.branch(ctx, i)
 	if err != nil {
 		return pando.MergeResult{}, err
 	}

@@ -40,9 +40,10 @@ func (r *runner) start(ctx context.Context, i pando.Instance, box pando.Sandbox)
 	r.box = box
 	r.inst.IP4, r.inst.IP6 = link.IP4, link.IP6
 	r.a.mu.Unlock()
-	r.open(ctx, box)
+	r.serve(box)
 	pando.Failpoint("replicate connected")
 	r.become(pando.PhaseStarting, "the program runs")
+	r.bear(ctx) // durably, while the program finds its feet
 	return time.Microsecond
 }
 
@@ -72,8 +73,8 @@ func (r *runner) resume(ctx context.Context, box pando.Sandbox) time.Duration {
 	return time.Microsecond
 }
 
-// open gives the instance its branch of the state and its API.
-func (r *runner) open(ctx context.Context, box pando.Sandbox) {
+// bear gives the instance its branch of the state.
+func (r *runner) bear(ctx context.Context) {
 	b, err := r.a.repo(r.service, r.inst.Revision).Born(ctx, r.id, r.a.head(r.service))
 	if err != nil {
 		r.a.Log.Error("open the state of an instance", "instance", r.id, "error", err)
@@ -81,6 +82,11 @@ func (r *runner) open(ctx context.Context, box pando.Sandbox) {
 	r.a.mu.Lock()
 	r.branch = b
 	r.a.mu.Unlock()
+	close(r.born)
+}
+
+// serve gives the instance its API.
+func (r *runner) serve(box pando.Sandbox) {
 	server := &http.Server{Handler: r.a.Serve(r.a, r.id), ReadHeaderTimeout: 10 * time.Second}
 	l := box.Listener()
 	r.a.spawn(func(ctx context.Context) {

@@ -53,6 +53,9 @@ func (c *recorder) run(ctx context.Context) {
 			return
 		case <-c.nudge:
 		}
+		if !c.collect(ctx) {
+			return
+		}
 		for c.flush(ctx) != nil && ctx.Err() == nil {
 			if pando.Sleep(ctx, c.r.a.Clock, 100*time.Millisecond) != nil {
 				return
@@ -64,6 +67,44 @@ func (c *recorder) run(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// collectWait is how long the record of a step waits for the next one, to be written with it, and leaves the machine to the
+// instance that starts: control counts it from its placement on, and this host steers to it before any record says so.
+var collectWait = map[pando.Phase]time.Duration{
+	pando.PhaseStarting:   100 * time.Millisecond,
+	pando.PhaseReady:      15 * time.Millisecond,
+	pando.PhaseInRotation: 15 * time.Millisecond,
+}
+
+// collect waits as long as the newest step may; false: the recorder ends.
+func (c *recorder) collect(ctx context.Context) bool {
+	for wait := c.wait(); wait > 0; wait = c.wait() {
+		timer, stop := c.r.a.Clock.After(wait)
+		select {
+		case <-ctx.Done():
+			stop()
+			return false
+		case <-c.done:
+			stop()
+			return false
+		case <-c.nudge:
+			stop()
+		case <-timer:
+		}
+	}
+	return true
+}
+
+// wait is how much longer the newest step may wait; nothing, if there is none.
+func (c *recorder) wait() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.steps) == 0 {
+		return 0
+	}
+	last := c.steps[len(c.steps)-1]
+	return collectWait[last.Phase] - c.r.a.Clock.Now().Sub(last.Since)
 }
 
 // flush writes everything that waits. ErrFenced is no reason to try again: a newer agent of this host writes now.

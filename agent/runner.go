@@ -32,6 +32,7 @@ type runner struct {
 	told   budget // last
 
 	branch   *state.Branch
+	born     chan struct{} // closed once the branch is there, or could not be opened
 	kicked   chan struct{}
 	recorder *recorder
 
@@ -45,7 +46,7 @@ type runner struct {
 func newRunner(a *Agent, i pando.Instance, box pando.Sandbox) *runner {
 	r := &runner{
 		a: a, id: i.ID, service: i.Service, inst: i, box: box, events: newEvents(),
-		kicked: make(chan struct{}, 1),
+		kicked: make(chan struct{}, 1), born: make(chan struct{}),
 	}
 	r.recorder = newRecorder(r)
 	return r
@@ -234,7 +235,8 @@ func (r *runner) adopt(ctx context.Context) {
 		r.becomeLocked(pando.PhaseStarting, "found running after the agent restarted", nil)
 	}
 	r.a.mu.Unlock()
-	r.open(ctx, r.box)
+	r.bear(ctx)
+	r.serve(r.box)
 	r.sayAgain()
 }
 

@@ -144,6 +144,23 @@ func (g *Group) Entry() pando.CgroupEntry {
 	return e
 }
 
+// Processes implements pando.Cgroup.
+func (g *Group) Processes() ([]int, error) {
+	b, err := os.ReadFile(filepath.Join(g.folders()[0], "cgroup.procs"))
+	if err != nil {
+		return nil, fmt.Errorf("list the processes of a cgroup: %w", err)
+	}
+	var out []int
+	for _, word := range strings.Fields(string(b)) {
+		pid, err := strconv.Atoi(word)
+		if err != nil {
+			return nil, fmt.Errorf("list the processes of a cgroup: %w", err)
+		}
+		out = append(out, pid)
+	}
+	return out, nil
+}
+
 const (
 	cpuPeriodMicroseconds   = 100_000
 	cpuQuotaMicrosecondsMin = 1_000 // the kernel's

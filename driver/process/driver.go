@@ -22,10 +22,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
-
 	"pando.run/pando"
 )
 
@@ -194,6 +190,9 @@ func (d *Driver) keepReady() {
 					d.Log.Warn("a sandbox that is ready will start slower", "error", err)
 				}
 			}
+			if s.ready, err = dialShim(s); err != nil {
+				d.Log.Warn("a sandbox that is ready will start slower", "error", err)
+			}
 			d.mu.Lock()
 			d.ready = append(d.ready, s)
 			d.mu.Unlock()
@@ -301,9 +300,6 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec) (*s
 	if err := s.cgroup.Limit(spec.Spec.Resources); err != nil {
 		return nil, err
 	}
-	if err := s.serveVIPs(spec.VIP4, spec.VIP6); err != nil {
-		return nil, err
-	}
 	for _, name := range []string{"self.sock", "notify.sock"} {
 		path := filepath.Join(s.self(), name)
 		if err := errors.Join(os.Chown(path, int(p.UID), int(p.GID)), os.Chmod(path, 0o600)); err != nil {
@@ -315,33 +311,6 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec) (*s
 		return nil, err
 	}
 	return d.open(ctx, s, &p)
-}
-
-// serveVIPs makes the instance answer for its service's addresses.
-func (s *slot) serveVIPs(v4, v6 netip.Addr) error {
-	ns, err := netns.GetFromPath(s.netns())
-	if err != nil {
-		return err
-	}
-	defer ns.Close()
-	inside, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
-	if err != nil {
-		return err
-	}
-	defer inside.Close()
-	lo, err := inside.LinkByName("lo")
-	if err != nil {
-		return err
-	}
-	for _, a := range []netip.Addr{v4, v6} {
-		if !a.IsValid() {
-			continue
-		}
-		if err := inside.AddrAdd(lo, host(a)); err != nil && !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("give the instance its service's address %s: %w", a, err)
-		}
-	}
-	return nil
 }
 
 // program is what the shim has to start.
@@ -364,6 +333,11 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 	p := program{
 		Instance: spec.Instance.ID, Service: spec.Instance.Service, Argv: spec.Spec.Command, Dir: spec.Spec.WorkingDir, UID: uid, GID: gid,
 		LogDir: logName(spec.Instance.Service, spec.Instance.ID), Cgroup: s.cgroup.Entry(),
+	}
+	for _, a := range []netip.Addr{spec.VIP4, spec.VIP6} {
+		if a.IsValid() {
+			p.VIPs = append(p.VIPs, a)
+		}
 	}
 	for k, v := range env {
 		p.Env = append(p.Env, k+"="+v)

@@ -34,8 +34,10 @@ type sandbox struct {
 func (d *Driver) open(ctx context.Context, s *slot, run *program) (*sandbox, error) {
 	b := &sandbox{d: d, slot: s, events: make(chan pando.SandboxEvent, 16), ended: make(chan struct{})}
 	var err error
-	if b.watch, err = dialShim(s); err != nil {
-		return nil, err
+	if b.watch, s.ready = s.ready, nil; b.watch == nil {
+		if b.watch, err = dialShim(s); err != nil {
+			return nil, err
+		}
 	}
 	hurry := context.AfterFunc(ctx, func() { _ = b.watch.SetReadDeadline(time.Unix(1, 0)) })
 	var r reply
@@ -175,10 +177,19 @@ func (b *sandbox) Pause(ctx context.Context) error {
 	return err
 }
 
-// Resume implements pando.Sandbox.
-func (b *sandbox) Resume(ctx context.Context) error {
-	_, err := b.ask(ctx, request{Verb: "resume"})
-	return err
+// Resume implements pando.Sandbox. It wakes the processes itself and does not wait for the shim to be scheduled: nothing that
+// is stopped can start another.
+func (b *sandbox) Resume(context.Context) error {
+	pids, err := b.slot.cgroup.Processes()
+	if err != nil {
+		return fmt.Errorf("resume %s: %w", b.slot.Instance, err)
+	}
+	for _, pid := range pids {
+		if err := unix.Kill(pid, unix.SIGCONT); err != nil && err != unix.ESRCH {
+			return fmt.Errorf("resume %s: %w", b.slot.Instance, err)
+		}
+	}
+	return nil
 }
 
 // Stop implements pando.Sandbox. What the program left running ends with it. It asks without ctx, whose end means

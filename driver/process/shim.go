@@ -2,6 +2,7 @@ package process
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -142,8 +143,6 @@ func (s *shim) answer(q request) reply {
 		s.kill()
 	case "pause":
 		err = everyone(unix.SIGSTOP)
-	case "resume":
-		err = everyone(unix.SIGCONT)
 	default:
 		err = fmt.Errorf("%w: the shim knows no verb %q", pando.ErrInvalid, q.Verb)
 	}
@@ -216,8 +215,7 @@ func (s *shim) run(p program) error {
 	if s.program != nil {
 		return fmt.Errorf("%w: the sandbox runs %s", pando.ErrExists, s.program.Instance)
 	}
-	log, err := openLogFile(s.logs, p.LogDir)
-	if err != nil {
+	if err := serveVIPs(p.VIPs); err != nil {
 		return err
 	}
 	if err := s.settle(p.Dir); err != nil {
@@ -229,6 +227,11 @@ func (s *shim) run(p program) error {
 	pid, out, ended, err := s.start(p)
 	if err != nil {
 		return err
+	}
+	log, err := openLogFile(s.logs, p.LogDir) // the program has begun meanwhile
+	if err != nil {
+		out.Close()
+		return errors.Join(err, everyone(unix.SIGKILL))
 	}
 	s.program, s.pid, s.log = &p, pid, log
 	copied := make(chan struct{})

@@ -37,6 +37,7 @@ type slot struct {
 	Spec     pando.Spec       `json:"spec,omitzero"`
 	dir      string
 	cgroup   pando.Cgroup
+	ready    *net.UnixConn // to the shim, ahead of need; may be nil
 }
 
 // The far end of every veth: instances send everything there, without asking for an address first.
@@ -273,6 +274,9 @@ const endWaitMax = 5 * time.Second
 
 func (s *slot) destroy() error {
 	var errs []error
+	if s.ready != nil {
+		s.ready.Close()
+	}
 	if s.PID != 0 {
 		errs = append(errs, s.end())
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -16,7 +17,7 @@ import (
 // request is what a driver asks of a shim, one at a time per connection, each with one reply. After the reply to hold, which
 // carries the listener of the instance's API, come the events, beginning with those of the past.
 type request struct {
-	Verb    string   `json:"verb"` // hold, notify, signal, kill, pause, resume, exec
+	Verb    string   `json:"verb"` // hold, notify, signal, kill, pause, exec
 	Run     *program `json:"run,omitempty"`
 	Signal  int      `json:"signal,omitempty"`
 	Command []string `json:"command,omitempty"`
@@ -33,6 +34,7 @@ type program struct {
 	GID      uint32            `json:"gid"`
 	LogDir   string            `json:"log_dir"`
 	Cgroup   pando.CgroupEntry `json:"cgroup"`
+	VIPs     []netip.Addr      `json:"vips"`
 }
 
 // emptyCode is the code of a reply to hold in a sandbox in which no program was ever started.

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -22,6 +23,20 @@ func host(a netip.Addr) *netlink.Addr {
 		addr.Flags = unix.IFA_F_NODAD
 	}
 	return addr
+}
+
+// loopback is the index of lo in every network namespace.
+const loopback = 1
+
+// serveVIPs makes the instance in this network namespace answer for its service's addresses.
+func serveVIPs(vips []netip.Addr) error {
+	lo := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: loopback}}
+	for _, a := range vips {
+		if err := netlink.AddrAdd(lo, host(a)); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("give the instance its service's address %s: %w", a, err)
+		}
+	}
+	return nil
 }
 
 func neighbour(l netlink.Link, ip net.IP, mac string) *netlink.Neigh {
