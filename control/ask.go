@@ -14,12 +14,6 @@ var _ pando.Decider = (*Control)(nil)
 type ask struct {
 	intent pando.Intent
 	by     pando.Fence
-	answer chan<- answer // takes one without waiting
-}
-
-type answer struct {
-	records []pando.Record
-	err     error
 }
 
 // Answer implements pando.Decider. The ask is decided with all else that is known of its service, and tried once: a decision
@@ -28,53 +22,22 @@ func (c *Control) Answer(ctx context.Context, by pando.Fence, i pando.Intent) ([
 	if i.State != pando.IntentAsked || by == (pando.Fence{}) {
 		return nil, fmt.Errorf("%w: intent %s is %q and comes from %q; want one that is asked, from a host", pando.ErrInvalid, i.ID, i.State, by.Key)
 	}
-	c.mu.Lock()
-	_, known := c.world.Services[i.Service]
-	if !c.leading || !known {
-		c.mu.Unlock()
-		return nil, fmt.Errorf("answer a %s of %s: %w: this server does not lead, or has not heard of the service", i.Verb, i.Service, pando.ErrUnavailable)
+	c.deciding.Lock()
+	defer c.deciding.Unlock()
+	if c.term == (pando.Fence{}) {
+		return nil, fmt.Errorf("answer a %s of %s: %w: this server does not lead", i.Verb, i.Service, pando.ErrUnavailable)
 	}
-	answered := make(chan answer, 1)
-	c.asks[i.Service] = append(c.asks[i.Service], ask{i, by, answered})
-	c.dirty[i.Service] = true
-	c.wake()
-	c.mu.Unlock()
-	select {
-	case v := <-answered:
-		return v.records, v.err
-	case <-ctx.Done():
-		return nil, fmt.Errorf("answer a %s of %s: %w: %w", i.Verb, i.Service, pando.ErrUnavailable, ctx.Err())
+	if err := c.decide(ctx, c.term, i.Service, ask{i, by}); err != nil {
+		return nil, err
 	}
+	defer c.wake() // something may follow from the answer
+	return c.recordsOf(i.ID)
 }
 
-// hearAsks begins to take asks, or stops and sends those away that have no answer yet.
-func (c *Control) hearAsks(leading bool) {
-	c.mu.Lock()
-	c.leading = leading
-	left := c.asks
-	c.asks = map[pando.ServiceKey][]ask{}
-	c.mu.Unlock()
-	for _, asks := range left {
-		c.answer(asks, fmt.Errorf("%w: leadership was lost", pando.ErrUnavailable))
-	}
-}
-
-// answer tells askers what has become of their asks, after the decision about them was written or could not be.
-func (c *Control) answer(asks []ask, err error) {
+// recordsOf is an intent and the instance that it is about, as the store has them.
+func (c *Control) recordsOf(id pando.IntentID) ([]pando.Record, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, a := range asks {
-		if err != nil {
-			a.answer <- answer{err: err}
-			continue
-		}
-		records, err := c.recordsOf(a.intent.ID)
-		a.answer <- answer{records, err}
-	}
-}
-
-// recordsOf is an intent and the instance that it is about, as the store has them. The caller holds the lock.
-func (c *Control) recordsOf(id pando.IntentID) ([]pando.Record, error) {
 	i, ok := c.world.Intents[id]
 	if !ok {
 		return nil, fmt.Errorf("%w: intent %s was not answered", pando.ErrUnavailable, id)

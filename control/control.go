@@ -36,8 +36,8 @@ type Control struct {
 	wakes     map[pando.ServiceKey]time.Time
 	changed   chan struct{} // closed and replaced at every change of the world
 	nudge     chan struct{}
-	leading   bool
-	asks      map[pando.ServiceKey][]ask   // that came straight from agents, not yet answered
+	deciding  sync.Mutex                   // is held from a decision until it is written
+	term      pando.Fence                  // of the leadership, zero: none; guarded by deciding
 	left      map[pando.HostName]time.Time // since when a member is away
 	admitting sync.Mutex
 }
@@ -47,7 +47,7 @@ func New(c Config) *Control {
 	return &Control{
 		Config: c, world: pando.NewWorld(),
 		dirty: map[pando.ServiceKey]bool{}, wakes: map[pando.ServiceKey]time.Time{},
-		changed: make(chan struct{}), nudge: make(chan struct{}, 1), asks: map[pando.ServiceKey][]ask{},
+		changed: make(chan struct{}), nudge: make(chan struct{}, 1),
 		left: map[pando.HostName]time.Time{},
 	}
 }
@@ -129,8 +129,8 @@ func (c *Control) lead(ctx context.Context, fence pando.Fence, lost <-chan struc
 	if !c.catchUp(ctx, fence, lost) {
 		return
 	}
-	c.hearAsks(true)
-	defer c.hearAsks(false)
+	c.serve(fence)
+	defer c.serve(pando.Fence{})
 	scaler := newScaler(c)
 	for {
 		next := c.decideAll(ctx, fence)
@@ -197,7 +197,9 @@ func (c *Control) decideAll(ctx context.Context, fence pando.Fence) time.Duratio
 		if !ok {
 			break
 		}
-		c.decide(ctx, fence, s)
+		c.deciding.Lock()
+		_ = c.decide(ctx, fence, s) // what could not be written is decided again
+		c.deciding.Unlock()
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -218,10 +220,16 @@ func (c *Control) nextDirty() (pando.ServiceKey, bool) {
 	return pando.ServiceKey{}, false
 }
 
-func (c *Control) decide(ctx context.Context, fence pando.Fence, s pando.ServiceKey) {
+// serve says by which leadership asks are answered from now on; by none with the zero fence.
+func (c *Control) serve(term pando.Fence) {
+	c.deciding.Lock()
+	defer c.deciding.Unlock()
+	c.term = term
+}
+
+// decide makes the next decision about a service, which answers the asks, and writes it. The caller is the one who decides.
+func (c *Control) decide(ctx context.Context, fence pando.Fence, s pando.ServiceKey, asks ...ask) error {
 	c.mu.Lock()
-	asks := c.asks[s]
-	delete(c.asks, s)
 	t, wake := Decide(c.world, s, c.Clock.Now(), c.IDs, intentsOf(asks)...)
 	t.If = append(t.If, fencesOf(asks)...)
 	if wake.IsZero() {
@@ -230,15 +238,16 @@ func (c *Control) decide(ctx context.Context, fence pando.Fence, s pando.Service
 		c.wakes[s] = wake
 	}
 	c.mu.Unlock()
-	var err error
-	if len(t.Put)+len(t.Delete) > 0 {
-		pando.Failpoint("decided")
-		if err = c.commit(ctx, fence, t); err != nil {
-			c.again(s, err)
-		}
-		pando.Failpoint("decision written")
+	if len(t.Put)+len(t.Delete) == 0 {
+		return nil
 	}
-	c.answer(asks, err)
+	pando.Failpoint("decided")
+	err := c.commit(ctx, fence, t)
+	if err != nil {
+		c.again(s, err)
+	}
+	pando.Failpoint("decision written")
+	return err
 }
 
 // commit writes as the leader and takes the result over at once, so that the next decision rests on it.

@@ -263,9 +263,18 @@ func (d *draft) takeOut(i pando.Instance, halt pando.Intent, walk bool, reason s
 	d.putInstance(i.Become(pando.PhaseDraining, d.now, reason))
 }
 
-// drain is takeOut when control itself wants it.
+// drain is takeOut when control itself wants it. What this decision has placed is left to the next one.
 func (d *draft) drain(i pando.Instance, reason string) {
+	if d.fresh(i) {
+		return
+	}
 	d.takeOut(i, d.ask(pando.VerbHalt, reason), true, reason)
+}
+
+// fresh says whether the instance is born by this very decision.
+func (d *draft) fresh(i pando.Instance) bool {
+	_, known := d.w.Instances[i.ID]
+	return !known
 }
 
 // ask makes a granted intent of control's own.

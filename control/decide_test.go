@@ -251,6 +251,42 @@ func TestARolloutReplacesOneByOneAndAFailureRollsBack(t *testing.T) {
 	}
 }
 
+func TestARollbackTakesOutWhatTheSameDecisionPlacesOnlyAfterwards(t *testing.T) {
+	tb := newTable(t)
+	tb.deploy(1, nil)
+	tb.settle()
+	tb.run()
+	tb.settle()
+	tb.deploy(2, nil)
+	tb.settle()
+	for _, i := range tb.w.Of(web) {
+		if i.Revision == 2 {
+			i.Phase, i.Reason = pando.PhaseFailed, "it exited with 1"
+			tb.put(i)
+		}
+	}
+	tb.now = tb.now.Add(time.Second)
+	ask := tb.ask(pando.VerbReplicate, tb.w.Of(web)[0].ID)
+	txn, _ := Decide(tb.w, web, tb.now, tb.ids)
+	placed := 0
+	for _, v := range txn.Put {
+		if i, ok := v.(pando.Instance); ok && i.Intent == ask {
+			if placed++; i.Phase != pando.PhasePlaced {
+				t.Errorf("%s is born %s", i.ID, i.Phase)
+			}
+		}
+	}
+	if placed != 1 {
+		t.Fatalf("%d instances are placed for the ask, want 1", placed)
+	}
+	tb.rev++
+	tb.w.Committed(txn, tb.rev)
+	tb.settle()
+	if i := tb.w.Intents[ask].V.Instance; tb.w.Instances[i].V.Phase != pando.PhaseDraining {
+		t.Errorf("an instance of the revision that failed is %s", tb.w.Instances[i].V.Phase)
+	}
+}
+
 func TestARemovedServiceLeavesNoRecord(t *testing.T) {
 	tb := newTable(t)
 	tb.deploy(1, nil)

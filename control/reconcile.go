@@ -217,7 +217,7 @@ func (d *draft) roll(pando.Spec) {
 			return
 		case m.Start && len(d.hosts()) > 0:
 			d.start(d.svc.Target, m.Reason)
-		case m.Drain != nil:
+		case m.Drain != nil && !d.fresh(*m.Drain):
 			d.decide(pando.DecidedRollout, self, m.Drain.ID, m.Reason, nil)
 			d.drain(*m.Drain, m.Reason)
 		default:
