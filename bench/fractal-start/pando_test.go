@@ -3,30 +3,19 @@
 package start
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
-	"net"
-	"net/http"
 	"net/netip"
-	"net/url"
 	"os"
 	"path/filepath"
-	"runtime"
-	"slices"
-	"strings"
 	"testing"
 	"time"
-
-	"github.com/vishvananda/netns"
 
 	"pando.run/pando"
 	"pando.run/pando/driver/cgroup"
 	"pando.run/pando/driver/process"
-	"pando.run/pando/lab/labtest"
 )
 
 // sandboxes measures the process driver, with or without sandboxes that are ready.
@@ -112,140 +101,4 @@ func awaitReady(t *testing.T, run string, wanted int) {
 		}
 	}
 	t.Fatalf("%d sandboxes are ready, want %d", ready, wanted)
-}
-
-// whole measures all of Pando: an instance asks for another, and a client over the network sees the first byte of it.
-type whole struct {
-	t    *testing.T
-	p    *labtest.Pando
-	took samples
-	new  *labtest.Service
-	warm *labtest.Service
-}
-
-func (w *whole) deploy() {
-	w.new = w.p.Deploy(labtest.Echo("new", "scale: {min: 1, max: 2}"))
-	w.warm = w.p.Deploy(labtest.Echo("warm", "scale: {min: 1, max: 2, warm: 1}"))
-}
-
-func (w *whole) measure(round int) {
-	for range each {
-		w.took.add(replicate, round, w.once(w.new))
-		w.took.add(inNew, round, w.rotation(w.new))
-		w.took.add(claimed, round, w.once(w.warm))
-		w.took.add(inWarm, round, w.rotation(w.warm))
-	}
-}
-
-// rest waits until nothing of an earlier measurement goes on: the reserve is there, and the pool is full.
-func (w *whole) rest() {
-	w.t.Helper()
-	w.warm.Await("the reserve", func(st pando.ServiceStatus) bool {
-		return slices.ContainsFunc(st.Instances, func(i pando.InstanceStatus) bool { return i.Phase == pando.PhaseWarm })
-	})
-	awaitReady(w.t, w.p.Path(w.p.Host(), "/run/pando/sandbox"), 3)
-}
-
-// rotation is how long the newest ask of an instance took until what it asked for was in rotation, by Pando's own record.
-func (w *whole) rotation(s *labtest.Service) time.Duration {
-	w.t.Helper()
-	all, err := w.p.API(w.p.Host()).Why(w.t.Context(), pando.DefaultService(pando.ServiceName(s.Name)), 0)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	var newest *pando.Intent
-	for _, b := range all {
-		if i := b.Intent; i != nil && i.By.Kind == pando.AskerInstance && (newest == nil || i.Asked().After(newest.Asked())) {
-			newest = i
-		}
-	}
-	if newest == nil || newest.State != pando.IntentInRotation {
-		w.t.Fatalf("the newest ask is %+v", newest)
-	}
-	return newest.History[len(newest.History)-1].At.Sub(newest.Asked())
-}
-
-// once lets the one instance of a service ask for another, waits for its first byte and lets it go again.
-func (w *whole) once(s *labtest.Service) time.Duration {
-	w.t.Helper()
-	w.rest()
-	first := ""
-	for _, i := range s.AwaitInstances(1).Instances {
-		if i.Phase == pando.PhaseInRotation {
-			first = string(i.ID)
-		}
-	}
-	type result struct {
-		took time.Duration
-		err  error
-	}
-	done := make(chan result)
-	go func() {
-		runtime.LockOSThread() // the thread is in the client's network and ends with this goroutine
-		took, err := w.ask(s, first)
-		done <- result{took, err}
-	}()
-	r := <-done
-	if r.err != nil {
-		w.t.Fatal(r.err)
-	}
-	w.p.Pando("scale", s.Name, "1", "--wait")
-	w.p.Pando("scale", s.Name, "auto")
-	return r.took
-}
-
-func (w *whole) ask(s *labtest.Service, first string) (time.Duration, error) {
-	ns, err := netns.GetFromPid(w.p.Lab.Client.Pid)
-	if err != nil {
-		return 0, err
-	}
-	defer ns.Close()
-	if err := netns.Set(ns); err != nil {
-		return 0, err
-	}
-	begin := time.Now()
-	asked := make(chan error, 1)
-	c, err := get(s.VIP, "/self?path=/v1/self/replicate&body="+url.QueryEscape(`{"reason":"a measurement"}`))
-	if err != nil {
-		return 0, err
-	}
-	defer c.Close()
-	go func() { asked <- granted(c) }()
-	for time.Since(begin) < patience {
-		a, err := get(s.VIP, "/")
-		if err != nil {
-			return 0, err
-		}
-		b := make([]byte, 512)
-		n, err := a.Read(b)
-		took := time.Since(begin)
-		a.Close()
-		if err == nil && !strings.Contains(string(b[:n]), first) {
-			return took, <-asked
-		}
-	}
-	return 0, fmt.Errorf("no byte of another instance of %s: %v", s.Name, <-asked)
-}
-
-// get sends a request on a connection of its own.
-func get(vip, path string) (net.Conn, error) {
-	c, err := net.DialTimeout("tcp", vip+":80", patience)
-	if err != nil {
-		return nil, err
-	}
-	_ = c.SetDeadline(time.Now().Add(patience))
-	_, err = fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: echo\r\nConnection: close\r\n\r\n", path)
-	return c, err
-}
-
-func granted(c net.Conn) error {
-	a, err := http.ReadResponse(bufio.NewReader(c), nil)
-	if err != nil {
-		return err
-	}
-	text, err := io.ReadAll(a.Body)
-	if err == nil && a.StatusCode >= 300 {
-		err = fmt.Errorf("replicate: %s: %s", a.Status, text)
-	}
-	return err
 }

@@ -14,14 +14,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/vishvananda/netns"
 
 	"pando.run/pando"
 	"pando.run/pando/lab/labtest"
@@ -79,16 +76,17 @@ func TestStep(t *testing.T) {
 // from the first copy's ask until it was in rotation.
 func measure(t *testing.T, p *labtest.Pando, s *labtest.Service) (served, rotation float64) {
 	first := string(s.Status().Instances[0].ID)
-	c := caller{t: t, pid: p.Lab.Client.Pid, address: s.VIP + ":80", first: first, found: make(chan time.Time, calls)}
+	found := make(chan time.Time, calls)
 	end := make(chan struct{})
 	var calling sync.WaitGroup
 	step := time.Now().Add(time.Second)
 	for n := range calls {
+		c := caller{t: t, dial: p.Dialer(p.Lab.Client.Name), address: s.VIP + ":80", first: first, found: found}
 		calling.Go(func() { c.call(n, step, end) })
 	}
 	var at time.Time
 	select {
-	case at = <-c.found:
+	case at = <-found:
 	case <-time.After(patience):
 		t.Error("no copy answered")
 	}
@@ -113,7 +111,7 @@ func measure(t *testing.T, p *labtest.Pando, s *labtest.Service) (served, rotati
 // caller sends requests from the lab's client, each on a connection of its own.
 type caller struct {
 	t       *testing.T
-	pid     int
+	dial    func(address string) (net.Conn, error)
 	address string
 	first   string
 	found   chan time.Time
@@ -121,16 +119,6 @@ type caller struct {
 
 // call sends its share of the load: the low rate until the step, the high one after it.
 func (c caller) call(n int, step time.Time, end <-chan struct{}) {
-	runtime.LockOSThread() // and never unlocked: the thread is in another namespace and ends with this goroutine
-	ns, err := netns.GetFromPid(c.pid)
-	if err == nil {
-		err = netns.Set(ns)
-		ns.Close()
-	}
-	if err != nil {
-		c.t.Errorf("enter the client's network: %v", err)
-		return
-	}
 	for due := time.Now().Add(time.Duration(n) * time.Second / before); ; {
 		select {
 		case <-end:
@@ -160,7 +148,7 @@ func (c caller) call(n int, step time.Time, end <-chan struct{}) {
 
 // ask returns the name of the instance that answered.
 func (c caller) ask() (string, error) {
-	conn, err := net.DialTimeout("tcp", c.address, patience)
+	conn, err := c.dial(c.address)
 	if err != nil {
 		return "", err
 	}

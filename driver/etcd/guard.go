@@ -94,7 +94,7 @@ func writes(req any) bool {
 
 // watch keeps the store able to write its last words until ctx ends: the ballast is in place while there is room for it,
 // the database's next pages are allocated, and the quota alarm is lifted once compaction has made room.
-func (g *guard) watch(ctx context.Context, c *clientv3.Client, defragment func() error) {
+func (g *guard) watch(ctx context.Context, c *clientv3.Client, alarmed func() bool, defragment func() error) {
 	t := time.NewTicker(lookInterval)
 	defer t.Stop()
 	for {
@@ -108,6 +108,9 @@ func (g *guard) watch(ctx context.Context, c *clientv3.Client, defragment func()
 		}
 		if err := g.allocateAhead(); err != nil && !errors.Is(err, unix.ENOSPC) && ctx.Err() == nil {
 			g.log.Warn("allocate the store's next pages", "error", err)
+		}
+		if !alarmed() {
+			continue
 		}
 		if err := g.liftAlarm(ctx, c, defragment); err != nil && ctx.Err() == nil {
 			g.log.Warn("lift the store's quota alarm", "error", err)
@@ -157,10 +160,6 @@ func (g *guard) allocateAhead() error {
 
 // liftAlarm compacts and defragments a database that reached its quota, and lets it be written again if that made room.
 func (g *guard) liftAlarm(ctx context.Context, c *clientv3.Client, defragment func() error) error {
-	alarms, err := c.AlarmList(ctx)
-	if err != nil || len(alarms.Alarms) == 0 {
-		return err
-	}
 	resp, err := c.Get(ctx, string(pando.Root), clientv3.WithCountOnly())
 	if err != nil {
 		return err

@@ -31,10 +31,10 @@ type ServerConfig struct {
 }
 
 // The embedded server is for one member: no heartbeat can be missed, so the election may be short, and a start waits for
-// nothing else.
+// nothing else. It has at least five ticks, each of which wakes a machine that may be idle.
 const (
-	tickMilliseconds     = 20
-	electionMilliseconds = 100
+	tickMilliseconds     = 50
+	electionMilliseconds = 250
 	startWaitMax         = 30 * time.Second
 	historyRevisions     = "20000" // kept for watches that resume
 	snapshotEntries      = 5000    // raft entries between two snapshots: they are kept in memory
@@ -187,8 +187,10 @@ func (s *Server) guard(g *guard, c *clientv3.Client) {
 	if g.check() == nil {
 		g.layBallast()
 	}
+	// Not through the client, which has it written into the log of raft, with an fsync.
+	alarmed := func() bool { return len(s.etcd.Server.Alarms()) > 0 }
 	// Not through the client: in-process, its Defragment dereferences a nil pointer (etcd 3.7.3).
-	s.guarding.Go(func() { g.watch(ctx, c, s.etcd.Server.Backend().Defrag) })
+	s.guarding.Go(func() { g.watch(ctx, c, alarmed, s.etcd.Server.Backend().Defrag) })
 }
 
 // Registry is the store as this process sees it, without a socket in between. It ends with the server.
