@@ -22,8 +22,10 @@ func (c *Control) Answer(ctx context.Context, by pando.Fence, i pando.Intent) ([
 	if i.State != pando.IntentAsked || by == (pando.Fence{}) {
 		return nil, fmt.Errorf("%w: intent %s is %q and comes from %q; want one that is asked, from a host", pando.ErrInvalid, i.ID, i.State, by.Key)
 	}
-	c.deciding.Lock()
-	defer c.deciding.Unlock()
+	if err := c.turn(ctx); err != nil {
+		return nil, fmt.Errorf("answer a %s of %s: %w: %w", i.Verb, i.Service, pando.ErrUnavailable, err)
+	}
+	defer func() { <-c.deciding }()
 	if c.term == (pando.Fence{}) {
 		return nil, fmt.Errorf("answer a %s of %s: %w: this server does not lead", i.Verb, i.Service, pando.ErrUnavailable)
 	}

@@ -36,8 +36,8 @@ type Control struct {
 	wakes     map[pando.ServiceKey]time.Time
 	changed   chan struct{} // closed and replaced at every change of the world
 	nudge     chan struct{}
-	deciding  sync.Mutex                   // is held from a decision until it is written
-	term      pando.Fence                  // of the leadership, zero: none; guarded by deciding
+	deciding  chan struct{}                // is full from a decision until it is written
+	term      pando.Fence                  // of the leadership, zero: none; known to who decides
 	left      map[pando.HostName]time.Time // since when a member is away
 	admitting sync.Mutex
 }
@@ -47,7 +47,7 @@ func New(c Config) *Control {
 	return &Control{
 		Config: c, world: pando.NewWorld(),
 		dirty: map[pando.ServiceKey]bool{}, wakes: map[pando.ServiceKey]time.Time{},
-		changed: make(chan struct{}), nudge: make(chan struct{}, 1),
+		changed: make(chan struct{}), nudge: make(chan struct{}, 1), deciding: make(chan struct{}, 1),
 		left: map[pando.HostName]time.Time{},
 	}
 }
@@ -197,9 +197,11 @@ func (c *Control) decideAll(ctx context.Context, fence pando.Fence) time.Duratio
 		if !ok {
 			break
 		}
-		c.deciding.Lock()
+		if c.turn(ctx) != nil {
+			break
+		}
 		_ = c.decide(ctx, fence, s) // what could not be written is decided again
-		c.deciding.Unlock()
+		<-c.deciding
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -222,9 +224,19 @@ func (c *Control) nextDirty() (pando.ServiceKey, bool) {
 
 // serve says by which leadership asks are answered from now on; by none with the zero fence.
 func (c *Control) serve(term pando.Fence) {
-	c.deciding.Lock()
-	defer c.deciding.Unlock()
+	c.deciding <- struct{}{}
 	c.term = term
+	<-c.deciding
+}
+
+// turn makes the caller the one who decides, until it empties the channel.
+func (c *Control) turn(ctx context.Context) error {
+	select {
+	case c.deciding <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // decide makes the next decision about a service, which answers the asks, and writes it. The caller is the one who decides.
