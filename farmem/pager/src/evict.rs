@@ -1,6 +1,8 @@
-//! The evictor: a thread that keeps room ahead of need, the budget, and enough copies.
+//! The evictor: a thread that keeps room ahead of need, and the budget. A second one, the tender, looks after the copies: a
+//! host that is dying may take its time to answer, and meanwhile pages have to leave for the others.
 
 use crate::budget::Budget;
+use crate::hosts::Writing;
 use crate::lane::Lane;
 use crate::pager::{running, Pager};
 use crate::sys;
@@ -51,7 +53,8 @@ fn round(pager: &'static Pager) {
         pager.fork.park();
     }
     if pager.evictor.turn(Evictor::tick) {
-        tend(pager);
+        pager.tender_wake.fetch_add(1, SeqCst);
+        sys::futex_wake(&pager.tender_wake, 1);
     }
     while pager.evictor.turn(Evictor::make_room) {}
     if !pager.fork.is_child() {
@@ -59,8 +62,18 @@ fn round(pager: &'static Pager) {
     }
 }
 
-/// Looks after suspects and missing copies. A host that is dying may take its time to answer, so it is asked out of turn, and
-/// only what was learnt is entered in turn.
+/// The other thread.
+pub extern "C" fn tender() -> ! {
+    unsafe { sys!(libc::SYS_prctl, libc::PR_SET_NAME, c"pando-tender".as_ptr()) };
+    let pager = running();
+    loop {
+        let seen = pager.tender_wake.load(SeqCst);
+        tend(pager);
+        sys::futex_wait(&pager.tender_wake, seen, 1_000_000);
+    }
+}
+
+/// Looks after suspects and missing copies. Hosts are asked out of turn; what was learnt is entered in turn.
 fn tend(pager: &'static Pager) {
     let (hosts, lane) = (&pager.hosts, unsafe { pager.lanes.tender() });
     hosts.hold(lane);
@@ -92,7 +105,8 @@ impl Turns {
 
     /// Makes the state; before any thread is there.
     pub unsafe fn begin(&self, pager: &'static Pager) {
-        *self.work.get() = Some(Evictor { pager, lane: pager.lanes.evictor(), budget: Budget::open(pager), ticked_ns: 0, ticks: 0 });
+        *self.work.get() =
+            Some(Evictor { pager, lane: pager.lanes.evictor(), budget: Budget::open(pager), batch: None, ticked_ns: 0, ticks: 0 });
     }
 
     /// In a forked child.
@@ -114,16 +128,30 @@ impl Turns {
             return false;
         }
         let work = unsafe { (*self.work.get()).as_mut().expect("begun") };
-        let evicted = work.unmap() + work.clean(0);
+        // Nor may it wait for a host that does not answer: that is left to the thread.
+        let mut evicted = work.unmap();
+        if work.batch.is_some() || pager.hosts.is_ready(work.lane) {
+            evicted += work.clean(0, false);
+        }
         self.lock.give();
         evicted > 0
     }
+}
+
+/// Pages that are being stored, and their fingerprints. The lane has the slots and the memory.
+struct Batch {
+    pages: [u32; CLEAN_BATCH],
+    sums: [u64; CLEAN_BATCH],
+    len: usize,
+    writes: usize,
+    writing: Writing,
 }
 
 pub struct Evictor {
     pager: &'static Pager,
     lane: &'static mut Lane,
     budget: Budget,
+    batch: Option<Batch>,
     ticked_ns: u64,
     ticks: u32,
 }
@@ -171,7 +199,7 @@ impl Evictor {
             return false;
         }
         let unmapped = self.unmap();
-        let cleaned = self.clean(if room < low || over { 0 } else { LAG });
+        let cleaned = self.clean(if room < low || over { 0 } else { LAG }, true);
         if unmapped + cleaned == 0 && room == 0 && self.pager.waiting() {
             self.pager.overdraw(&mut self.pager.lock_blocked(), CLEAN_BATCH);
         }
@@ -210,8 +238,36 @@ impl Evictor {
         done
     }
 
-    /// Stores the oldest unstored pages of the list where the hosts do not have them already; returns how many pages.
-    fn clean(&mut self, lag: usize) -> usize {
+    /// Stores the oldest unstored pages of the list where the hosts do not have them already; returns how many pages were
+    /// acknowledged. A batch that is not, because nobody waits for it `patiently`, stays under way and is the next to be ended.
+    fn clean(&mut self, lag: usize, patiently: bool) -> usize {
+        let before = self.acknowledged(patiently);
+        if self.batch.is_some() || before > 0 && !patiently {
+            return before;
+        }
+        self.begin(lag);
+        before + self.acknowledged(patiently)
+    }
+
+    /// Waits for the batch that is under way; returns how many pages became reusable.
+    fn acknowledged(&mut self, patiently: bool) -> usize {
+        let Some(mut b) = self.batch.take() else { return 0 };
+        let pager = self.pager;
+        if b.writes > 0 {
+            let (slots, memory) = (self.lane.slots, self.lane.memory);
+            if !pager.hosts.end_write(self.lane, pager.stats, &mut b.writing, &slots[..b.writes], &memory[..b.writes], patiently) {
+                self.batch = Some(b);
+                return 0;
+            }
+            add(&pager.stats.pages_written, b.writes as u64);
+        }
+        pager.lock_blocked().heart.end_clean(&b.pages[..b.len], &b.sums[..b.len]);
+        pager.progressed();
+        b.len
+    }
+
+    /// Begins a batch.
+    fn begin(&mut self, lag: usize) {
         let pager = self.pager;
         let mut pages = [0u32; CLEAN_BATCH];
         let mut frames = [0u32; CLEAN_BATCH];
@@ -251,19 +307,16 @@ impl Evictor {
             kept += 1;
         }
         drop(g);
-        if writes > 0 {
+        let writing = if writes > 0 {
             let (slots, memory) = (self.lane.slots, self.lane.memory);
-            pager.hosts.write(self.lane, pager.stats, &slots[..writes], &memory[..writes]);
-            add(&pager.stats.pages_written, writes as u64);
-        }
-        let mut g = pager.lock_blocked();
-        g.heart.end_clean(&pages[..kept], &sums[..kept]);
-        drop(g);
+            pager.hosts.begin_write(self.lane, &slots[..writes], &memory[..writes])
+        } else {
+            Writing::default()
+        };
+        self.batch = Some(Batch { pages, sums, len: kept, writes, writing });
         if full > 0 {
             self.full(full);
         }
-        pager.progressed();
-        kept
     }
 
     fn full(&mut self, pages: usize) {
@@ -312,7 +365,7 @@ impl Evictor {
     /// Empties the second-chance list before a fork: the memory is the child's allowance.
     pub fn flush(&mut self) {
         loop {
-            self.clean(0);
+            self.clean(0, true);
             let mut frames = [0u32; CLEAN_BATCH];
             let mut g = self.pager.lock_blocked();
             let n = g.heart.shed(&mut frames);
@@ -329,6 +382,7 @@ impl Evictor {
     fn rebuild(&mut self) {
         let pager = self.pager;
         let Some(h) = pager.hosts.rebuilding() else { return };
+        self.acknowledged(true);
         let host = &pager.hosts.all[h];
         let mut from = host.rebuilt.load(SeqCst) as usize;
         let mut n = 0;

@@ -157,6 +157,7 @@ pub unsafe extern "C" fn child() {
     f.parked.store(0, SeqCst);
     pager.become_child((pager.hosts.config.local_bytes as usize / 4096 / ALLOWANCE).max(128));
     sys::spawn(crate::evict::evictor);
+    sys::spawn(crate::evict::tender);
     if !pager.hosts.config.sigbus {
         sys::spawn(crate::handler::handler);
     }

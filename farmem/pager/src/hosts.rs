@@ -6,8 +6,8 @@
 //!     ▲                            │                               │
 //!     └────────────────────────────┴──── a write failed on it ◄────┘
 //! ```
-//! A host that missed a write is never read again before it was rebuilt. Only the evictor writes, so only the
-//! evictor changes these states; a reader that meets a broken connection reads the other copy and reports it.
+//! A host that missed a write is never read again before it was rebuilt. These states change in the evictor's turn only,
+//! as all that is written; a reader that meets a broken connection reads the other copy and reports it.
 //! Forked children share them, so that a child finds its snapshot on a host that was rebuilt after the fork.
 
 use crate::config::{Config, HOSTS_MAX};
@@ -31,6 +31,13 @@ const LOST_AFTER_NS: u64 = 5_000_000_000;
 /// Whether asking again cannot help: the host answered, and has not what is asked for.
 fn is_final(why: Broken) -> bool {
     matches!(why, Broken::Refused(s) if s != Status::BadRequest)
+}
+
+/// A write that is under way: where it was begun, and who has not acknowledged it yet.
+#[derive(Default)]
+pub struct Writing {
+    begun: [bool; HOSTS_MAX],
+    owed: [bool; HOSTS_MAX],
 }
 
 /// One memory host. Memory of zeros is a spare.
@@ -79,9 +86,9 @@ impl Hosts {
     }
 
     /// Connects a lane's port to a host's lease, if it is not.
-    fn port<'l>(&self, lane: &'l mut Lane, h: usize, patience: u32) -> Result<&'l mut Port, Broken> {
+    fn port<'l>(&self, lane: &'l mut Lane, h: usize, patience_ns: u64) -> Result<&'l mut Port, Broken> {
         let (port, lease) = (&mut lane.ports[h], self.all[h].lease.load(SeqCst));
-        port.patience = patience;
+        port.patience = patience_ns;
         if !port.is_open(lease) {
             port.open(&self.config.hosts[h], &self.config.token, lease, 0, false)?;
         }
@@ -124,13 +131,14 @@ impl Hosts {
         }
     }
 
-    fn read_from(&self, lane: &mut Lane, h: usize, slots: &[u32], into: &[*mut u8]) -> Result<(), Broken> {
+    /// The `attempt`-th time, from 0.
+    fn read_from(&self, lane: &mut Lane, h: usize, slots: &[u32], into: &[*mut u8], attempt: u32) -> Result<(), Broken> {
         if self.all[h].shared.is_mapped() {
             return (&self.all[h].shared).read(slots, into);
         }
-        // Another copy can answer instead, unless it is under suspicion itself.
-        let other = (0..self.config.hosts_len).any(|o| o != h && self.state(o) == WHOLE && !self.is_suspect(o));
-        self.port(lane, h, if other { SHORT } else { LONG })?.read(slots, into)
+        // Another copy can answer instead; if all are slow to, they are given more time by turns.
+        let other = (0..self.config.hosts_len).any(|o| o != h && self.state(o) == WHOLE);
+        self.port(lane, h, if other { LONG.min(SHORT << attempt.min(8)) } else { LONG })?.read(slots, into)
     }
 
     /// Reads slots from a whole copy other than `not`, whichever answers first. Ends the program if none ever does.
@@ -138,7 +146,7 @@ impl Hosts {
     pub fn read(&self, lane: &mut Lane, stats: &Stats, slots: &[u32], into: &[*mut u8], not: usize) -> usize {
         let begun = sys::now_ns();
         let turn = self.turn.fetch_add(1, SeqCst) as usize;
-        loop {
+        for attempt in 0.. {
             let mut failed = None;
             let mut refused = true;
             for k in 0..2 * self.config.hosts_len {
@@ -148,7 +156,7 @@ impl Hosts {
                 if h == not || self.state(h) != WHOLE || late != self.is_suspect(h) {
                     continue;
                 }
-                let Err(why) = self.read_from(lane, h, slots, into) else {
+                let Err(why) = self.read_from(lane, h, slots, into, attempt) else {
                     if failed.is_some() {
                         add(&stats.reads_failed_over, 1);
                     }
@@ -165,6 +173,7 @@ impl Hosts {
                 Some(_) => self.pause(),
             }
         }
+        unreachable!("it is lost before it was asked so often")
     }
 
     fn pause(&self) {
@@ -195,30 +204,53 @@ impl Hosts {
         ))
     }
 
-    /// Stores pages on every copy. Returns when each copy that still counts has acknowledged.
-    pub fn write(&self, lane: &mut Lane, stats: &Stats, slots: &[u32], from: &[*mut u8]) {
+    /// Whether a write would keep nobody waiting but for its acknowledgements: every copy is connected and none is suspect.
+    pub fn is_ready(&self, lane: &Lane) -> bool {
+        let ready =
+            |h: usize| self.all[h].shared.is_mapped() || lane.ports[h].is_open(self.all[h].lease.load(SeqCst)) && !self.is_suspect(h);
+        (0..self.config.hosts_len).all(|h| self.state(h) == SPARE || ready(h))
+    }
+
+    /// Sends pages to every copy.
+    pub fn begin_write(&self, lane: &mut Lane, slots: &[u32], from: &[*mut u8]) -> Writing {
         self.writing_since_ns.store(sys::now_ns(), SeqCst);
         let patience = if self.whole() > 1 { LONG } else { WAIT };
-        let mut under_way = [false; HOSTS_MAX];
-        for (h, begun) in under_way.iter_mut().enumerate().take(self.config.hosts_len) {
-            if self.state(h) == SPARE {
-                continue;
-            }
-            *begun = if self.all[h].shared.is_mapped() {
-                (&self.all[h].shared).begin_write(slots, from).is_ok()
+        let mut w = Writing::default();
+        for h in (0..self.config.hosts_len).filter(|&h| self.state(h) != SPARE) {
+            if self.all[h].shared.is_mapped() {
+                let _ = (&self.all[h].shared).begin_write(slots, from);
             } else {
-                self.port(lane, h, patience).and_then(|p| p.begin_write(slots, from)).is_ok()
-            };
+                w.owed[h] = true;
+                w.begun[h] = self.port(lane, h, patience).and_then(|p| p.begin_write(slots, from)).is_ok();
+            }
         }
-        for (h, begun) in under_way.iter().enumerate().take(self.config.hosts_len) {
-            if self.state(h) == SPARE || self.all[h].shared.is_mapped() {
+        w
+    }
+
+    /// Whether each copy that still counts has acknowledged. With `patiently` it waits until that is so; else only as long as
+    /// an acknowledgement is not late.
+    pub fn end_write(&self, lane: &mut Lane, stats: &Stats, w: &mut Writing, slots: &[u32], from: &[*mut u8], patiently: bool) -> bool {
+        for h in 0..self.config.hosts_len {
+            if !w.owed[h] {
                 continue;
             }
-            if !(*begun && lane.ports[h].end_write().is_ok()) {
-                self.missed(lane, stats, h, slots, from);
+            let lease = self.all[h].lease.load(SeqCst);
+            if self.state(h) == SPARE || w.begun[h] && !lane.ports[h].is_open(lease) {
+                // Given up meanwhile, and perhaps admitted again: then it is filled with this, too.
+                lane.ports[h].close();
+            } else {
+                let late = (self.writing_since_ns.load(SeqCst) + LATE_AFTER_NS).saturating_sub(sys::now_ns());
+                if !patiently && w.begun[h] && !lane.ports[h].answers_within(late) {
+                    return false;
+                }
+                if !(w.begun[h] && lane.ports[h].end_write().is_ok()) {
+                    self.missed(lane, stats, h, slots, from);
+                }
             }
+            w.owed[h] = false;
         }
         self.writing_since_ns.store(0, SeqCst);
+        true
     }
 
     /// A host missed a write. With another whole copy it is out, and is filled again under a new lease: what may still be under

@@ -6,7 +6,7 @@ use crate::sys;
 use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use farmem_core::BATCH_PAGES_MAX;
 
-/// Transfers at once. The first lane is the evictor's, the second that of its looks at the hosts.
+/// Transfers at once. The first lane is the evictor's, the second the tender's.
 pub const LANES: usize = 9;
 const EVICTOR: usize = 0;
 const TENDER: usize = 1;
@@ -61,7 +61,7 @@ impl Lanes {
         &mut *self.lanes.add(EVICTOR)
     }
 
-    /// The lane by which the evictor's thread looks after the hosts.
+    /// The tender's own lane.
     pub unsafe fn tender(&self) -> &'static mut Lane {
         &mut *self.lanes.add(TENDER)
     }

@@ -57,6 +57,7 @@ pub struct Pager {
     pub evictor: crate::evict::Turns,
     pub evictor_wake: AtomicU32,
     pub evictor_sleeps: AtomicBool,
+    pub tender_wake: AtomicU32,
     pub fork: crate::fork::Fork,
 }
 
@@ -169,12 +170,14 @@ impl Pager {
             evictor: crate::evict::Turns::new(),
             evictor_wake: AtomicU32::new(0),
             evictor_sleeps: AtomicBool::new(false),
+            tender_wake: AtomicU32::new(0),
             fork: crate::fork::Fork::new(),
         });
         (*place).hosts.attach((*place).lanes.evictor());
         (*place).evictor.begin(&*place);
         PAGER.store(place, SeqCst);
         sys::spawn(crate::evict::evictor);
+        sys::spawn(crate::evict::tender);
         if !config.sigbus {
             for _ in 0..2 {
                 sys::spawn(crate::handler::handler);

@@ -7,16 +7,18 @@ use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use farmem_core::wire::{Hello, Op, Reply, Request, Status, Welcome, TOKEN_BYTES};
 use farmem_core::{BATCH_PAGES_MAX, PAGE_BYTES};
 
-/// Silence is noticed, and counted, in steps of this length.
+/// Silence is noticed in steps of this length.
 const TICK_US: i64 = 5_000;
-/// How many steps a host may be silent if another copy can answer.
-pub const SHORT: u32 = 3;
-/// The same if there is none, and for an acknowledgement before the host is given up: 250 ms.
-pub const LONG: u32 = 50;
-/// The same for the only copy: 5 s. A write is not begun again beside one that may still arrive.
-pub const WAIT: u32 = 1000;
-/// A transfer that crawls counts as silent below this many bytes a step.
-const CRAWL_BYTES: usize = 64 << 10;
+/// A step that took longer counts as this long: the process itself was not running.
+const STEP_MAX_NS: u64 = 12_000_000;
+/// How long a host may be silent if another copy can answer, ns.
+pub const SHORT: u64 = 15_000_000;
+/// The same if there is none, and for an acknowledgement before the host is given up.
+pub const LONG: u64 = 250_000_000;
+/// The same for the only copy. A write is not begun again beside one that may still arrive.
+pub const WAIT: u64 = 5_000_000_000;
+/// A transfer that crawls counts as silent above this time per byte, ns: 13 MB/s.
+const CRAWL_NS: u64 = 76;
 
 /// Why a transfer failed. The connection is closed then: what would still come is no longer wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +27,26 @@ pub enum Broken {
     Away,
     /// The host refused: a new connection would not help.
     Refused(Status),
+}
+
+/// How much longer a host may be silent.
+struct Silence {
+    left_ns: u64,
+    since_ns: u64,
+}
+
+impl Silence {
+    fn of(patience_ns: u64) -> Silence {
+        Silence { left_ns: patience_ns, since_ns: sys::now_ns() }
+    }
+
+    /// Counts a step that brought too little; whether patience is at an end.
+    fn is_over(&mut self) -> bool {
+        let now = sys::now_ns();
+        let step = (now - self.since_ns).min(STEP_MAX_NS);
+        (self.left_ns, self.since_ns) = (self.left_ns.saturating_sub(step), now);
+        self.left_ns == 0
+    }
 }
 
 /// What a transport does. A write is two steps so that all copies are under way at once. RDMA verbs would be a third
@@ -46,8 +68,8 @@ pub struct Port {
     serial: u64,
     /// The lease that it reads and writes.
     lease: u64,
-    /// Steps of silence after which it counts as broken.
-    pub patience: u32,
+    /// Silence after which it counts as broken, ns.
+    pub patience: u64,
 }
 
 impl Port {
@@ -57,10 +79,18 @@ impl Port {
     }
 
     pub fn close(&mut self) {
-        if self.fd > 0 {
-            unsafe { sys!(libc::SYS_close, self.fd - 1) };
+        // In this order: a fork in between must not leave the child a number that is somebody else's by then.
+        let fd = core::mem::take(&mut self.fd);
+        if fd > 0 {
+            unsafe { sys!(libc::SYS_close, fd - 1) };
         }
-        self.fd = 0;
+    }
+
+    /// Whether something has arrived, or the connection has ended, within so much time.
+    pub fn answers_within(&self, ns: u64) -> bool {
+        let mut p = libc::pollfd { fd: self.fd - 1, events: libc::POLLIN, revents: 0 };
+        let t = libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
+        self.fd <= 0 || unsafe { sys!(libc::SYS_ppoll, &raw mut p, 1, &raw const t, 0, 0) } == 1
     }
 
     /// Connects and introduces itself; lease 0 asks for a new one. Returns the lease, its slots, and the memory file
@@ -93,10 +123,11 @@ impl Port {
     }
 
     fn connect(&mut self, to: &Address) -> Result<(), Broken> {
-        for _ in 0..self.patience.max(1) {
+        let mut silence = Silence::of(self.patience);
+        loop {
             match unsafe { sys!(libc::SYS_connect, self.fd - 1, to.bytes.as_ptr(), to.len) } as i32 {
                 0 => return Ok(()),
-                e if [libc::EINPROGRESS, libc::EALREADY, libc::EINTR].contains(&-e) => {}
+                e if [libc::EINPROGRESS, libc::EALREADY, libc::EINTR].contains(&-e) && !silence.is_over() => {}
                 _ => break,
             }
         }
@@ -109,14 +140,14 @@ impl Port {
         let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         let mut m: libc::msghdr = unsafe { core::mem::zeroed() };
         (m.msg_iov, m.msg_iovlen, m.msg_control, m.msg_controllen) = (&mut piece, 1, control.as_mut_ptr().cast(), 32);
-        let mut n = -(libc::EAGAIN as isize);
-        for _ in 0..self.patience.max(1) {
-            n = unsafe { sys!(libc::SYS_recvmsg, self.fd - 1, &raw mut m, libc::MSG_WAITALL | libc::MSG_CMSG_CLOEXEC) };
-            if n != -(libc::EAGAIN as isize) && n != -(libc::EINTR as isize) {
-                break;
+        let mut silence = Silence::of(self.patience);
+        let n = loop {
+            let n = unsafe { sys!(libc::SYS_recvmsg, self.fd - 1, &raw mut m, libc::MSG_WAITALL | libc::MSG_CMSG_CLOEXEC) };
+            if n != -(libc::EAGAIN as isize) && n != -(libc::EINTR as isize) || silence.is_over() {
+                break n;
             }
             m.msg_controllen = 32;
-        }
+        };
         let memory = if n > 0 && m.msg_controllen >= 20 { unsafe { high((control.as_ptr() as *const i32).add(4).read()) } } else { -1 };
         let welcome = if n == bytes.len() as isize { Welcome::decode(&bytes) } else { Err(Status::Ok) };
         match welcome {
@@ -138,8 +169,8 @@ impl Port {
     /// Sends or receives all pieces.
     fn all(&mut self, nr: i64, pieces: &mut [libc::iovec]) -> Result<(), Broken> {
         let mut from = 0;
-        let mut silent = 0;
-        let mut patience = None;
+        let bytes: usize = pieces.iter().map(|p| p.iov_len).sum();
+        let mut silence = Silence::of(self.patience + bytes as u64 * CRAWL_NS);
         while from < pieces.len() {
             let mut m: libc::msghdr = unsafe { core::mem::zeroed() };
             m.msg_iov = &mut pieces[from];
@@ -161,14 +192,9 @@ impl Port {
                 pieces[from].iov_base = pieces[from].iov_base.cast::<u8>().wrapping_add(n).cast();
                 pieces[from].iov_len -= n;
             }
-            if from < pieces.len() {
-                // Cut short by the socket's timeout.
-                silent += 1;
-                let allowed = *patience
-                    .get_or_insert_with(|| self.patience as usize + pieces[from..].iter().map(|p| p.iov_len).sum::<usize>() / CRAWL_BYTES);
-                if silent > allowed {
-                    return self.fail(Broken::Away);
-                }
+            // Cut short by the socket's timeout.
+            if from < pieces.len() && silence.is_over() {
+                return self.fail(Broken::Away);
             }
         }
         Ok(())
