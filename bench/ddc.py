@@ -20,8 +20,8 @@ MEM = ROOT / "bin" / "pando-mem"
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "farmem" / "target"))
 LOAD = TARGET / "release" / "examples" / "load"
 MIB = 1 << 20
-# The cgroup also holds the program's files and socket buffers, the kernel's share of it; the budget leaves them room.
-SLACK_BYTES = 6 * MIB
+# The cgroup also holds the program's files and socket buffers, which the budget does not count.
+SLACK_BYTES = 2 * MIB
 
 cleanups = []
 

@@ -1,4 +1,5 @@
-//! The budget: all anonymous memory of the process counts, the pager's own and the program's other memory included.
+//! The budget: all anonymous memory of the process counts, the pager's own and the program's other memory included, and
+//! what the kernel keeps for it (page tables, stacks), so that a cgroup of this size holds the program.
 
 use crate::pager::Pager;
 use crate::sys;
@@ -6,19 +7,24 @@ use crate::uffd::high;
 use core::sync::atomic::Ordering::Relaxed;
 use farmem_core::PAGE_BYTES;
 
+/// A thread's kernel stack and what belongs to it.
+const THREAD_BYTES: usize = 24 << 10;
+/// Mappings, descriptors, sockets without their buffers.
+const KERNEL_BYTES: usize = 512 << 10;
+
 /// Far memory keeps at least this much local, or nothing would ever move.
 const LIMIT_PAGES_MIN: usize = 256;
 
 pub struct Budget {
-    statm: i32,
+    status: i32,
     pages: usize,
 }
 
 impl Budget {
     pub fn open(pager: &Pager) -> Budget {
-        let fd = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, c"/proc/self/statm".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC, 0) };
-        let statm = if fd >= 0 { unsafe { high(fd as i32) } } else { -1 };
-        Budget { statm, pages: pager.hosts.config.local_bytes as usize / PAGE_BYTES }
+        let fd = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, c"/proc/self/status".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC, 0) };
+        let status = if fd >= 0 { unsafe { high(fd as i32) } } else { -1 };
+        Budget { status, pages: pager.hosts.config.local_bytes as usize / PAGE_BYTES }
     }
 
     pub fn pages(&self) -> usize {
@@ -27,14 +33,15 @@ impl Budget {
 
     /// Sets what far memory may hold to what everything else leaves of the budget. A child keeps its allowance.
     pub fn sample(&mut self, pager: &Pager) {
-        if pager.fork.is_child() || self.statm < 0 {
+        if pager.fork.is_child() || self.status < 0 {
             return;
         }
-        let Some(anon) = self.anon_pages() else { return };
-        pager.stats.anon_now.store((anon * PAGE_BYTES) as u64, Relaxed);
+        let Some(used) = self.read() else { return };
+        pager.stats.anon_now.store((used.anon + used.kernel) as u64, Relaxed);
         let mut g = pager.lock_blocked();
-        let other = anon.saturating_sub(g.heart.held());
-        let limit = self.pages.saturating_sub(other + pager.fork.allowance(self.pages));
+        let other = (used.anon / PAGE_BYTES).saturating_sub(g.heart.held()) + used.kernel / PAGE_BYTES;
+        let children = pager.fork.allowance(self.pages, used.tables / PAGE_BYTES);
+        let limit = self.pages.saturating_sub(other + children + pager.overdraft_max());
         let overdrawn = pager.overdrawn.load(Relaxed);
         g.heart.set_limit(limit.max(LIMIT_PAGES_MIN) + overdrawn);
         // What was overdrawn is worked off again.
@@ -42,14 +49,27 @@ impl Budget {
         drop(g);
     }
 
-    /// statm: size, resident, shared (file and shmem) …, in pages.
-    fn anon_pages(&self) -> Option<usize> {
-        let mut b = [0u8; 128];
-        let n = unsafe { sys!(libc::SYS_pread64, self.statm, b.as_mut_ptr(), b.len(), 0) };
-        let text = core::str::from_utf8(b.get(..usize::try_from(n).ok()?)?).ok()?;
-        let mut words = text.split(' ').skip(1);
-        let resident: usize = words.next()?.parse().ok()?;
-        let shared: usize = words.next()?.parse().ok()?;
-        Some(resident.saturating_sub(shared))
+    /// From the exact counters: those of statm may be off by megabytes.
+    fn read(&self) -> Option<Used> {
+        let mut b = [0u8; 4096];
+        let n = unsafe { sys!(libc::SYS_pread64, self.status, b.as_mut_ptr(), b.len(), 0) };
+        parse(core::str::from_utf8(b.get(..usize::try_from(n).ok()?)?).ok()?)
     }
+}
+
+/// What a process uses, bytes. The tables are part of the kernel's.
+struct Used {
+    anon: usize,
+    kernel: usize,
+    tables: usize,
+}
+
+/// Lines of `/proc/self/status`; sizes are in kB.
+fn parse(status: &str) -> Option<Used> {
+    let field = |name: &str| {
+        let value = status.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))?;
+        value.split_ascii_whitespace().next()?.parse::<usize>().ok()
+    };
+    let tables = field("VmPTE")? << 10;
+    Some(Used { anon: field("RssAnon")? << 10, kernel: tables + field("Threads")? * THREAD_BYTES + KERNEL_BYTES, tables })
 }

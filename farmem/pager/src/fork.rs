@@ -47,10 +47,11 @@ impl Fork {
         self.child.load(SeqCst)
     }
 
-    /// Pages that living children may hold, of a budget of so many.
-    pub fn allowance(&self, pages: usize) -> usize {
-        if self.children.iter().any(|c| c.load(SeqCst) > 0) {
-            pages / ALLOWANCE
+    /// Pages that living children may hold, of a budget of so many, beside page tables like the parent's.
+    pub fn allowance(&self, pages: usize, tables: usize) -> usize {
+        let children = self.children.iter().filter(|c| c.load(SeqCst) > 0).count();
+        if children > 0 {
+            pages / ALLOWANCE + children * tables
         } else {
             0
         }

@@ -20,9 +20,9 @@ use farmem_core::spans::{Run, Spans};
 use farmem_core::stats::{add, bucket, Stats, STATS_MAGIC};
 use farmem_core::{fingerprint, BATCH_PAGES_MAX, PAGE_BYTES};
 
-/// Pages that are overdrawn at a time while a memory host is late, and of which share of the budget at most.
-const OVERDRAFT_PAGES: usize = 256;
-const OVERDRAFT_SHARE: usize = 8;
+/// Pages that are overdrawn at a time while a memory host is late, and the share of the budget that is kept for that.
+const OVERDRAFT_PAGES: usize = 64;
+const OVERDRAFT_SHARE: usize = 64;
 
 /// What the lock guards.
 pub struct Inner {
@@ -324,11 +324,16 @@ impl Pager {
         }
         add(&self.stats.faults_room, 1);
         let mut g = self.lock_blocked();
-        if self.hosts.is_late() && self.overdrawn.load(SeqCst) < self.hosts.config.local_bytes as usize / PAGE_BYTES / OVERDRAFT_SHARE {
+        if self.hosts.is_late() && self.overdrawn.load(SeqCst) + OVERDRAFT_PAGES <= self.overdraft_max() {
             self.overdraw(&mut g, OVERDRAFT_PAGES);
         }
         self.wake_evictor();
         self.wait(g);
+    }
+
+    /// Pages of the budget that are only used while a memory host is late.
+    pub fn overdraft_max(&self) -> usize {
+        self.hosts.config.local_bytes as usize / PAGE_BYTES / OVERDRAFT_SHARE
     }
 
     /// More local memory than was allowed is better than a program that stands still; counted, and seen in `top`.

@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -106,7 +107,41 @@ impl Drop for Redis {
     }
 }
 
+/// A memory cgroup, gone at the end.
+pub struct Group(PathBuf);
+
+impl Group {
+    pub fn new(name: &str, bytes: u64) -> Group {
+        let base = Path::new("/sys/fs/cgroup");
+        let (base, limit) = match base.join("memory") {
+            v1 if v1.is_dir() => (v1, "memory.limit_in_bytes"),
+            _ => (base.to_path_buf(), "memory.max"),
+        };
+        let group = Group(base.join(format!("pando-mem-{}-{name}", std::process::id())));
+        std::fs::create_dir(&group.0).unwrap();
+        std::fs::write(group.0.join(limit), bytes.to_string()).expect("the memory controller, and root");
+        group
+    }
+
+    /// Processes that were killed because it was full.
+    pub fn kills(&self) -> u64 {
+        let text = ["memory.events", "memory.oom_control"].iter().find_map(|f| std::fs::read_to_string(self.0.join(f)).ok()).unwrap();
+        text.lines().find_map(|l| l.strip_prefix("oom_kill ")).unwrap().parse().unwrap()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Its last process may take a moment to leave.
+        until("the cgroup is empty", || std::fs::remove_dir(&self.0).is_ok());
+    }
+}
+
 pub fn redis(name: &str, run: &[&str], args: &[&str]) -> Redis {
+    redis_in(None, name, run, args)
+}
+
+pub fn redis_in(group: Option<&Group>, name: &str, run: &[&str], args: &[&str]) -> Redis {
     let dir = std::env::temp_dir().join(format!("pando-mem-{}-{name}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let socket = dir.join("redis.sock");
@@ -115,6 +150,9 @@ pub fn redis(name: &str, run: &[&str], args: &[&str]) -> Redis {
         command.arg("run").args(run).args(["--", "redis-server"]);
     }
     command.args(["--port", "0", "--save", "", "--dir", dir.to_str().unwrap(), "--unixsocket", socket.to_str().unwrap()]).args(args);
+    if let Some(procs) = group.map(|g| g.0.join("cgroup.procs")) {
+        unsafe { command.pre_exec(move || std::fs::write(&procs, "0")) };
+    }
     let said = std::fs::File::create(dir.join("said")).unwrap();
     let process = Running(command.stdout(Stdio::null()).stderr(said).spawn().unwrap());
     let mut redis = Redis { process, dir, socket };
