@@ -1,6 +1,9 @@
 //! A unit on a veth in a network namespace of its own: real packets, a real kill, and the bill afterwards.
 //! Needs root; without it the test says so and is skipped.
 
+#[path = "../../twins/tests/modules/mod.rs"]
+mod modules;
+
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -54,8 +57,12 @@ impl Bench {
 
     fn start_with(&self, function: &str, settings: &[&str]) {
         let module = format!("{}/../functions/{function}/{function}.wasm", env!("CARGO_MANIFEST_DIR"));
+        self.start_at(Path::new(&module), settings);
+    }
+
+    fn start_at(&self, module: &Path, settings: &[&str]) {
         let place = ["--iface", "far", "--name", "n", "--detach", "--ring-frames", "4096"];
-        let output = self.run(&[&["run", &module], settings, &place].concat());
+        let output = self.run(&[&["run", module.to_str().unwrap()], settings, &place].concat());
         assert!(output.status.success(), "{output:?}");
     }
 
@@ -68,13 +75,18 @@ impl Bench {
     fn exchange(&mut self, packets: std::ops::Range<u32>) {
         let frames: Vec<Vec<u8>> = packets.map(frame).collect();
         assert_eq!(self.near.send(&frames.iter().map(Vec::as_slice).collect::<Vec<_>>()), frames.len());
+        self.back(frames.len(), |f| f.get(26..30) == Some(&[203, 0, 113, 7]));
+    }
+
+    /// Waits until `count` such packets came back.
+    fn back(&mut self, count: usize, such: impl Fn(&[u8]) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
         let mut back = 0;
-        while back < frames.len() {
-            assert!(Instant::now() < deadline, "{back} of {} packets came back", frames.len());
+        while back < count {
+            assert!(Instant::now() < deadline, "{back} of {count} packets came back");
             let mut slots = Vec::new();
             self.near.receive(32, &mut slots);
-            back += slots.iter().filter(|s| self.near.frame(s).frame.get(26..30) == Some(&[203, 0, 113, 7])).count();
+            back += slots.iter().filter(|s| such(self.near.frame(s).frame)).count();
             self.near.release(slots.len());
         }
     }
@@ -112,6 +124,50 @@ fn the_bill_is_right_across_kills() {
     assert_eq!(billed, [500, 500, 500, 0]);
     assert_eq!((&bill["owed"][0]["packets"], &bill["owed"][0]["bytes"]), (&1500.into(), &(1500 * 46).into()));
     assert_eq!(bench.json(&["ls", "-o", "json"])[0]["epoch"], 4);
+}
+
+/// All threads of a unit are behind the walls, and tenants are different users.
+#[test]
+fn a_unit_is_behind_its_walls() {
+    let Some(bench) = bench("walls") else { return };
+    let mut users = Vec::new();
+    for tenant in ["one", "another"] {
+        bench.start_with("nat", &["--set", "address=203.0.113.7", "--tenant", tenant]);
+        let pid = bench.json(&["ls", "-o", "json"])[0]["pid"].as_i64().unwrap();
+        for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+            let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+            let field = |name: &str| status.lines().find_map(|l| l.strip_prefix(name)).unwrap().split_whitespace().collect::<Vec<_>>();
+            assert_eq!((field("Seccomp:"), field("NoNewPrivs:")), (vec!["2"], vec!["1"]), "{status}");
+            assert_eq!((field("CapEff:"), field("CapPrm:")), (vec!["0000000000000000"], vec!["0000000000000000"]), "{status}");
+            assert!(field("Groups:").is_empty(), "{status}");
+            users.push(field("Uid:").join(" "));
+        }
+        // Where the unit works there is no device but a loopback that is down.
+        let devices = std::fs::read_to_string(format!("/proc/{pid}/net/dev")).unwrap();
+        assert!(!devices.contains("far:") && devices.contains("lo:"), "{devices}");
+        assert!(bench.run(&["rm", "n"]).status.success());
+    }
+    users.dedup();
+    assert!(users.len() == 2 && !users.iter().any(|u| u.split(' ').any(|id| id == "0")), "{users:?}");
+}
+
+/// A packet that makes the function trap, loop or eat memory costs its flow that packet, in a real unit behind its walls.
+#[test]
+fn a_hostile_packet_harms_its_flow_alone() {
+    let Some(mut bench) = bench("hostile") else { return };
+    let module = modules::build("hostile-unit", include_str!("../../twins/tests/hostile/hostile.c"));
+    bench.start_at(&module.wasm, &["--fuel-per-packet", "200000", "--memory-mib", "8"]);
+    let calm = |n: u32| modules::udp(n, b".calm");
+    for (n, how) in b"LROUG".iter().enumerate() {
+        let before = (0..16).map(calm);
+        let frames: Vec<Vec<u8>> = before.chain([modules::udp(100 + n as u32, &[*how])]).chain((16..32).map(calm)).collect();
+        assert_eq!(bench.near.send(&frames.iter().map(Vec::as_slice).collect::<Vec<_>>()), frames.len());
+        bench.back(32, |f| f.ends_with(b".calm"));
+        let unit = &bench.json(&["ls", "-o", "json"])[0];
+        assert_eq!(unit["functions"][0]["trapped"], n + 1, "{}: {unit}", *how as char);
+        assert_eq!(unit["functions"][0]["packets"], 32 * (n + 1), "{}: {unit}", *how as char);
+        assert_eq!((&unit["epoch"], &unit["flows"]), (&1.into(), &32.into()), "{}: {unit}", *how as char);
+    }
 }
 
 /// What `generate` makes and `replay` sends in copies comes out at the other end, and `receive` says so.

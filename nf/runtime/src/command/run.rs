@@ -155,7 +155,7 @@ impl Run {
             .map_err(|e| Failure::Internal(format!("the meter below {}: {e}", self.places.data_dir.display())))?;
         eprintln!("unit {} of tenant {}: {} on {}, epoch {}", self.name, self.tenant, name_of(&chain), self.iface, meter.epoch);
         let unit = Unit::new(self.name.clone(), self.tenant.clone(), chain, ports, meter, control, signals);
-        pando_unit::sandbox::enter().map_err(|e| Failure::Internal(format!("close the walls around the unit: {e}")))?;
+        pando_unit::sandbox::enter(&self.tenant).map_err(|e| Failure::Internal(format!("close the walls around the unit: {e}")))?;
         Ok(unit)
     }
 }
