@@ -24,8 +24,11 @@ enum Language {
 }
 
 const C: &str = include_str!("template.c");
-const GO: &str = include_str!("template.go.txt");
-const GO_SDK: &str = include_str!("pando.go.txt");
+/// The example is what a new function begins with: one that is built and tested.
+const GO: &str = include_str!("../../../../examples/function-go/main.go");
+const GO_SDK: &str = include_str!("../../../../examples/function-go/pando.go");
+const GO_MODULE: &str = include_str!("../../../../examples/function-go/go.mod");
+const GO_NAME: &str = "function-go";
 
 impl New {
     pub fn run(self) -> Result<ExitCode, Failure> {
@@ -42,9 +45,9 @@ impl New {
         let files: Vec<(String, String)> = match self.lang {
             Language::C => vec![(format!("{name}.c"), C.replace("@NAME@", name))],
             Language::Go => vec![
-                ("main.go".into(), GO.replace("@NAME@", name)),
+                ("main.go".into(), GO.replace(GO_NAME, name)),
                 ("pando.go".into(), GO_SDK.into()),
-                ("go.mod".into(), format!("module {name}\n\ngo 1.24\n")),
+                ("go.mod".into(), GO_MODULE.replace(GO_NAME, name)),
             ],
         };
         for (file, text) in files {

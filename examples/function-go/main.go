@@ -1,9 +1,11 @@
+// A network function in Go. `pando fn new --lang go NAME` makes a copy of this directory; `pando fn build` and `pando fn test`
+// build and try it.
 package main
 
 import "encoding/binary"
 
 func init() {
-	Register("@NAME@", 8, processPacket)
+	Register("function-go", 8, processPacket)
 }
 
 // processPacket lets the first hundred packets of a flow pass. The state is the number of them, in 8 bytes; it moves

@@ -1,0 +1,3 @@
+module function-go
+
+go 1.24
