@@ -14,24 +14,19 @@ import (
 	"pando.run/pando"
 )
 
-// unitBinary runs network functions, simulateBinary plays captures in virtual time. They lie beside pando, or in the PATH.
-const (
-	unitBinary     = "pando-unit"
-	simulateBinary = "pando-simulate"
-)
+// unitBinary runs network functions. It lies beside pando, or in the PATH.
+const unitBinary = "pando-unit"
 
-// functionCommand is `pando fn`: all of it is done by the unit's own program, which needs no cluster, but for
-// `pando fn simulate`.
+// functionCommand is `pando fn`: all of it is done by the unit's own program, which needs no cluster.
 func functionCommand(env Env) *cobra.Command {
 	return &cobra.Command{
-		Use: "fn COMMAND", Short: "network functions: write, build, test and run them", Example: "  pando fn --help",
+		Use: "fn COMMAND", Short: "network functions: write, build, test and run them",
+		Long: "Network functions: write, build, test and run them on this machine. `pando fn --help` lists the commands, `pando fn COMMAND --help`\nexplains one.",
+		Example: "  pando fn new --lang go hundred\n  pando fn build hundred\n  pando fn generate in.pcap\n  pando fn test hundred/hundred.wasm --pcap in.pcap -o json\n" +
+			"  pando fn run hundred/hundred.wasm --iface eth1 --out eth2 -d\n  pando fn top\n  pando fn logs -f hundred\n  pando fn bill\n  pando fn rm hundred",
 		DisableFlagParsing: true,
 		RunE: func(c *cobra.Command, args []string) error {
-			binary := unitBinary
-			if len(args) > 0 && args[0] == "simulate" {
-				binary, args = simulateBinary, args[1:]
-			}
-			path, err := findBeside(binary)
+			path, err := findBeside(unitBinary)
 			if err != nil {
 				return err
 			}

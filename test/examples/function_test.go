@@ -6,20 +6,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
 // The function in Go is built and tried on a capture; what passes is what a plain count per flow says.
 func TestAFunctionInGo(t *testing.T) {
 	t.Parallel()
-	unit, err := filepath.Abs("../../bin/pando-unit")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(unit); err != nil {
-		t.Skip("bin/pando-unit is not there: deploy/build-unit builds it with cargo")
-	}
-	dir := t.TempDir()
+	unit, dir := functions(t), t.TempDir()
 	function, capture := filepath.Join(dir, "function-go"), filepath.Join(dir, "made.pcap")
 	if err := os.CopyFS(function, os.DirFS("../../examples/function-go")); err != nil {
 		t.Fatal(err)
@@ -45,6 +39,68 @@ func TestAFunctionInGo(t *testing.T) {
 	if pass == packets || said.Packets != packets || said.Fates["passed"] != pass || said.Fates["dropped"] != packets-pass || len(said.Traps) > 0 {
 		t.Errorf("of %d packets %d are among the first hundred of their flows; the function says %+v", packets, pass, said)
 	}
+}
+
+// A wrong turn ends with an exit code of its kind and words that say how to go on.
+func TestWrongTurnsOfFunctions(t *testing.T) {
+	t.Parallel()
+	unit, dir := functions(t), t.TempDir()
+	nat, err := filepath.Abs("../../nf/functions/nat/nat.wasm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	places := []string{"--run-dir", filepath.Join(dir, "run"), "--data-dir", filepath.Join(dir, "data")}
+	for _, c := range []struct {
+		args []string
+		code int
+		word string
+	}{
+		{[]string{"new", "mine"}, 0, "pando fn build mine"},
+		{[]string{"new", "mine"}, 6, "another directory"},
+		{[]string{"new", "my function"}, 3, "at most 35 letters"},
+		{[]string{"build", "nowhere"}, 4, "`pando fn new nowhere`"},
+		{[]string{"build", "."}, 3, "`pando fn new DIR`"},
+		{[]string{"build", "mine", "-o", "json"}, 0, `"file":`},
+		{[]string{"generate", "in.pcap", "--flows", "200"}, 0, "200 flows"},
+		{[]string{"generate", "no/in.pcap"}, 4, "write no/in.pcap"},
+		{[]string{"test", "mine/mine.wasm"}, 2, "--pcap"},
+		{[]string{"test", "mine/mine.wasm", "--pcap", "no.pcap"}, 4, "`pando fn generate FILE`"},
+		{[]string{"test", "mine/mine.wasm", "--pcap", "mine/mine.c"}, 3, "neither pcap nor pcapng"},
+		{[]string{"test", "no.wasm", "--pcap", "in.pcap"}, 4, "`pando fn build DIR`"},
+		{[]string{"test", "mine", "--pcap", "in.pcap"}, 3, "mine/mine.wasm"},
+		{[]string{"test", "mine/mine.c", "--pcap", "in.pcap"}, 3, "not a WebAssembly module"},
+		{[]string{"test", "mine/mine.wasm", "--pcap", "in.pcap", "--expect", "in.pcap"}, 1, "NOT AS EXPECTED"},
+		{[]string{"test", nat, "--pcap", "in.pcap"}, 3, "docs/guides/network-function.md"},
+		{[]string{"test", nat, "--pcap", "in.pcap", "--set", "address"}, 3, "KEY=VALUE"},
+		{[]string{"test", nat, "--pcap", "in.pcap", "--set", "tan.address=192.0.2.1"}, 3, "only nat"},
+		{[]string{"test", nat, "--pcap", "in.pcap", "--rules", "in.rules"}, 3, "only nat"},
+		{append([]string{"run", nat, "--iface", "pando-no-dev"}, places...), 4, "`ip link`"},
+		{append([]string{"logs", "nobody"}, places...), 4, "`pando fn ls`"},
+		{append([]string{"rm", "nobody"}, places...), 4, "`pando fn ls`"},
+		{append([]string{"ls", "-o", "json"}, places...), 0, "[]"},
+		{[]string{"simulate", "--captures", "nowhere"}, 4, "nowhere"},
+		{[]string{"simulate", "--captures", ".", "best"}, 3, "use vanilla"},
+	} {
+		command := exec.Command(unit, c.args...)
+		command.Dir = dir
+		out, err := command.CombinedOutput()
+		if code := command.ProcessState.ExitCode(); code != c.code || !strings.Contains(string(out), c.word) {
+			t.Errorf("pando fn %v: exit code %d (%v) and no %q, instead of %d:\n%s", c.args, code, err, c.word, c.code, out)
+		}
+	}
+}
+
+// functions is what runs functions.
+func functions(t *testing.T) string {
+	t.Helper()
+	unit, err := filepath.Abs("../../bin/pando-unit")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(unit); err != nil {
+		t.Skip("bin/pando-unit is not there: deploy/build-unit builds it with cargo")
+	}
+	return unit
 }
 
 // count reads a pcap of little-endian nanoseconds and Ethernet, as `pando fn generate` writes it, and says how many packets

@@ -92,7 +92,9 @@ pub enum ModuleError {
         trap: String,
     },
     /// It does not take its configuration.
-    #[error("{path} refuses its configuration (complaint {complaint} of pando_configure; its source says what that is)")]
+    #[error(
+        "{path} refuses its configuration with complaint {complaint}: settings are given as --set KEY=VALUE. docs/guides/network-function.md lists those of Pando's own functions; in another, see what its configure() returns {complaint} for"
+    )]
     Configuration {
         /// The file.
         path: String,
@@ -164,6 +166,9 @@ impl Runtime {
 
     /// Code that was compiled from the same bytes before lies beside the module: `nat.wasm` → `nat.cwasm`.
     fn compile(&self, path: &Path, wasm: &[u8]) -> wasmtime::Result<Code> {
+        if !wasm.starts_with(b"\0asm") {
+            return Err(wasmtime::format_err!("it does not begin like one"));
+        }
         let ahead = path.with_extension("cwasm");
         let newer = |a: &Path, b: &Path| Some(a.metadata().ok()?.modified().ok()? >= b.metadata().ok()?.modified().ok()?);
         if newer(&ahead, path) == Some(true) {

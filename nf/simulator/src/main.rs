@@ -17,7 +17,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// believed_pull_ns, stick_ns, crowded_ns, grow_ns, grow_every_ns, pool, reallocate_ms, average_ms,
 /// remember_ms, fill, slowness, ahead_ms.
 #[derive(Parser, Debug)]
-#[command(version)]
+#[command(
+    name = "pando fn simulate",
+    bin_name = "pando fn simulate",
+    version,
+    after_help = "Example: pando fn simulate --captures DIR --workload A --load 9500 star flow,reallocate_ms=50 -o json"
+)]
 struct Options {
     /// Folder of .pcap and .pcapng files.
     #[arg(long, env = "CAPTURES")]
@@ -98,6 +103,16 @@ enum Failure {
     Window { window: u64, warm: u64 },
 }
 
+impl Failure {
+    /// The exit code, one of those of `pando`.
+    fn code(&self) -> u8 {
+        match self {
+            Failure::Capture(CaptureError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => 4,
+            _ => 3,
+        }
+    }
+}
+
 /// What every figure has to name.
 #[derive(Debug, serde::Serialize)]
 struct Manifest {
@@ -127,8 +142,8 @@ fn main() -> ExitCode {
     match compare(&Options::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("pando-simulate: {failure}");
-            ExitCode::FAILURE
+            eprintln!("pando fn simulate: {failure}");
+            failure.code().into()
         }
     }
 }

@@ -6,10 +6,11 @@ use std::process::{Command, ExitCode};
 use clap::Args;
 use pando_unit::module::{Limits, Runtime};
 
-use super::Failure;
+use super::{Failure, Format, print_json};
 
 /// Arguments.
 #[derive(Args)]
+#[command(after_help = "Example: pando fn build hundred")]
 pub struct Build {
     /// The directory with the function's source; the module is named after it and lies in it
     directory: PathBuf,
@@ -19,13 +20,19 @@ pub struct Build {
     /// Fail if the module that is there is not what the source gives
     #[arg(long)]
     check: bool,
+    /// How to print what was built
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
 }
 
 const SDK: &str = include_str!("../../../../sdk/c/pando_nf.h");
 
 impl Build {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let directory = self.directory.canonicalize().map_err(|e| Failure::NotFound(format!("{}: {e}", self.directory.display())))?;
+        let directory = self.directory.canonicalize().map_err(|e| match Failure::of_file("build", &self.directory, &e) {
+            Failure::NotFound(words) => Failure::NotFound(format!("{words}: `pando fn new {}` makes a function", self.directory.display())),
+            other => other,
+        })?;
         let name = directory.file_name().ok_or_else(|| Failure::Invalid("the root directory is no function".into()))?;
         let module = directory.join(name).with_extension("wasm");
         let scratch = Scratch::new()?;
@@ -42,11 +49,17 @@ impl Build {
                 || Failure::Invalid(format!("{} is not what its source gives: pando fn build {}", module.display(), directory.display()));
             return if same { Ok(ExitCode::SUCCESS) } else { Err(stale()) };
         }
-        std::fs::write(&module, &bytes).map_err(|e| Failure::Internal(format!("write {}: {e}", module.display())))?;
-        println!("{}: {} bytes", module.display(), bytes.len());
+        std::fs::write(&module, &bytes).map_err(|e| Failure::of_file("write", &module, &e))?;
+        let mut built = vec![(module.clone(), bytes.len())];
         if self.ahead {
             let size = Runtime::new(Limits::default(), 1).compile_ahead(&module)?;
-            println!("{}: {size} bytes", module.with_extension("cwasm").display());
+            built.push((module.with_extension("cwasm"), size));
+        }
+        match self.output {
+            Format::Json => {
+                print_json(&built.iter().map(|(file, bytes)| serde_json::json!({"file": file, "bytes": bytes})).collect::<Vec<_>>())
+            }
+            Format::Text => built.iter().for_each(|(file, bytes)| println!("{}: {bytes} bytes", file.display())),
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -92,7 +105,7 @@ const C_FLAGS: [&str; 14] = [
 ];
 
 fn build_c(directory: &Path, scratch: &Path, module: &Path) -> Result<(), Failure> {
-    let listed = std::fs::read_dir(directory).map_err(|e| Failure::Internal(format!("list {}: {e}", directory.display())))?;
+    let listed = std::fs::read_dir(directory).map_err(|e| Failure::of_file("list", directory, &e))?;
     let mut sources: Vec<PathBuf> =
         listed.filter_map(|e| Some(e.ok()?.path())).filter(|p| p.extension().is_some_and(|x| x == "c")).collect();
     sources.sort();

@@ -65,7 +65,16 @@ impl ChainArgs {
         let limits = Limits { fuel_per_packet: self.fuel_per_packet, memory_bytes: (self.memory_mib as usize) << 20 };
         // A new instance is made before the trapped one is gone, so each function needs two places.
         let runtime = Runtime::new(limits, 2 * self.functions.len() as u32);
+        self.check_settings()?;
         let stages = self.functions.iter().map(|path| {
+            if path.is_dir() {
+                let built = path.join(stem(path)).with_extension("wasm");
+                return Err(Failure::Invalid(format!(
+                    "{} is a directory: the module that was built in it is {}",
+                    path.display(),
+                    built.display()
+                )));
+            }
             let function = runtime.load(path, &self.configuration(path)?)?;
             Ok(Stage::new(function, Leases::new(self.ports.0..=self.ports.1)))
         });
@@ -80,10 +89,34 @@ impl ChainArgs {
         }
     }
 
+    /// A setting that no function gets, or rules that none or nothing reads, would be a mistake that nobody sees.
+    fn check_settings(&self) -> Result<(), Failure> {
+        let names: Vec<String> = self.functions.iter().map(|path| stem(path)).collect();
+        for line in &self.settings {
+            let Some((key, _)) = line.split_once('=') else {
+                return Err(Failure::Invalid(format!(
+                    "--set {line}: a setting is KEY=VALUE, or NAME.KEY=VALUE for one of several functions"
+                )));
+            };
+            if let Some((name, _)) = key.split_once('.')
+                && !names.iter().any(|n| n == name)
+            {
+                return Err(Failure::Invalid(format!("--set {line}: no function {name} here, only {}", names.join(" and "))));
+            }
+        }
+        match (names.iter().find(|n| takes_rules(n)), self.rules.is_empty()) {
+            (Some(ids), true) => Err(Failure::Invalid(format!("{ids} has nothing to look for: give it rules with --rules FILE"))),
+            (None, false) => {
+                Err(Failure::Invalid(format!("--rules is for a function ids*.wasm, and here is only {}", names.join(" and "))))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// What is meant for a function: the rules for an IDS; else the lines without a name and those with its file's.
     fn configuration(&self, path: &Path) -> Result<Vec<u8>, Failure> {
-        let own = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-        if own.starts_with("ids") {
+        let own = stem(path);
+        if takes_rules(&own) {
             return compile_rules(&self.rules);
         }
         let lines = self.settings.iter().filter_map(|line| {
@@ -98,11 +131,20 @@ impl ChainArgs {
     }
 }
 
+/// A function's name for settings: its file's.
+fn stem(path: &Path) -> String {
+    path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+fn takes_rules(function: &str) -> bool {
+    function.starts_with("ids")
+}
+
 /// The automata of all rules in some files.
 fn compile_rules(files: &[PathBuf]) -> Result<Vec<u8>, Failure> {
     let mut patterns = Vec::new();
     for file in files {
-        let bytes = std::fs::read(file).map_err(|e| Failure::Invalid(format!("read {}: {e}", file.display())))?;
+        let bytes = std::fs::read(file).map_err(|e| Failure::of_file("read", file, &e))?;
         let read = rules::parse(&String::from_utf8_lossy(&bytes), &file.display().to_string());
         patterns.extend(read.map_err(|e| Failure::Invalid(e.to_string()))?.patterns);
     }

@@ -72,7 +72,7 @@ impl Generate {
             seed: self.seed,
         };
         let made = traffic::generate(&shape);
-        pcap::write(&self.capture, &made.packets).map_err(|e| Failure::Internal(format!("write {}: {e}", self.capture.display())))?;
+        pcap::write(&self.capture, &made.packets).map_err(|e| Failure::of_file("write", &self.capture, &e))?;
         let (first, last) = (made.packets.first().map_or(0, |p| p.time_ns), made.packets.last().map_or(0, |p| p.time_ns));
         let report = Report {
             capture: self.capture.display().to_string(),

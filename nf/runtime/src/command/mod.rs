@@ -8,17 +8,29 @@ mod places;
 mod receive;
 mod replay;
 mod run;
+mod simulate;
 mod test;
 mod units;
 
+use std::io::{Error, ErrorKind};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
+use pando_unit::module::ModuleError;
 use pando_unit::pcap::PcapError;
 
 /// Network functions: write, build, test and run them.
 #[derive(Parser)]
-#[command(name = "pando fn", version, disable_help_subcommand = true)]
+#[command(
+    name = "pando fn",
+    bin_name = "pando fn",
+    version,
+    disable_help_subcommand = true,
+    after_help = "Example: pando fn new hundred && pando fn build hundred && pando fn test hundred/hundred.wasm --pcap capture.pcap\n\n\
+Exit codes: 0 done, 1 a defect, or not as expected (test, build --check), 2 the command line makes no sense, 3 invalid input, 4 not found, 6 conflict, 10 not allowed.\n\
+A guide: docs/guides/network-function.md."
+)]
 pub enum Command {
     /// Makes a directory with a function to begin with.
     New(new::New),
@@ -44,6 +56,8 @@ pub enum Command {
     Rm(units::Remove),
     /// Says what each tenant owes: packets and fuel, per function.
     Bill(units::Bill),
+    /// Plays captures through units in virtual time and compares rules of assignment.
+    Simulate(simulate::Simulate),
 }
 
 impl Command {
@@ -62,6 +76,7 @@ impl Command {
             Command::Logs(c) => c.run(),
             Command::Rm(c) => c.run(),
             Command::Bill(c) => c.run(),
+            Command::Simulate(c) => c.run(),
         }
     }
 }
@@ -75,9 +90,15 @@ pub enum Failure {
     /// What was given makes no sense.
     #[error("{0}")]
     Invalid(String),
-    /// There is no such unit.
+    /// There is no such unit, device or file.
     #[error("{0}")]
     NotFound(String),
+    /// What is there already stands in the way.
+    #[error("{0}")]
+    Conflict(String),
+    /// The user may not.
+    #[error("{0}")]
+    Denied(String),
 }
 
 impl Failure {
@@ -87,31 +108,60 @@ impl Failure {
             Failure::Internal(_) => 1,
             Failure::Invalid(_) => 3,
             Failure::NotFound(_) => 4,
+            Failure::Conflict(_) => 6,
+            Failure::Denied(_) => 10,
+        }
+    }
+
+    /// What another process of this program ended with, in its words.
+    pub fn from_code(code: Option<i32>, words: String) -> Failure {
+        match code {
+            Some(3) => Failure::Invalid(words),
+            Some(4) => Failure::NotFound(words),
+            Some(6) => Failure::Conflict(words),
+            Some(10) => Failure::Denied(words),
+            _ => Failure::Internal(words),
+        }
+    }
+
+    /// Why a file that the user named cannot be read or written.
+    pub fn of_file(doing: &str, file: &Path, e: &Error) -> Failure {
+        let words = format!("{doing} {}: {e}", file.display());
+        match e.kind() {
+            ErrorKind::NotFound => Failure::NotFound(words),
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Failure::Denied(words),
+            ErrorKind::IsADirectory | ErrorKind::NotADirectory => Failure::Invalid(words),
+            _ => Failure::Internal(words),
         }
     }
 
     /// Why a device could not be opened.
-    pub fn of_device(device: &str, e: &std::io::Error) -> Failure {
+    pub fn of_device(device: &str, e: &Error) -> Failure {
         match e.kind() {
-            std::io::ErrorKind::NotFound => Failure::NotFound(e.to_string()),
-            std::io::ErrorKind::PermissionDenied => {
-                Failure::Invalid(format!("{device}: {e}: packet sockets need CAP_NET_RAW; run it as root"))
-            }
+            ErrorKind::NotFound => Failure::NotFound(e.to_string()),
+            ErrorKind::PermissionDenied => Failure::Denied(format!("{device}: {e}: packet sockets need CAP_NET_RAW; run it as root")),
             _ => Failure::Internal(format!("{device}: {e}")),
         }
     }
 }
 
-impl From<pando_unit::module::ModuleError> for Failure {
-    fn from(e: pando_unit::module::ModuleError) -> Self {
-        Failure::Invalid(e.to_string())
+impl From<ModuleError> for Failure {
+    fn from(e: ModuleError) -> Self {
+        match &e {
+            ModuleError::Read { source, .. } if source.kind() == ErrorKind::NotFound => {
+                Failure::NotFound(format!("{e}: `pando fn build DIR` makes DIR/DIR.wasm"))
+            }
+            _ => Failure::Invalid(e.to_string()),
+        }
     }
 }
 
 impl From<PcapError> for Failure {
     fn from(e: PcapError) -> Self {
         match &e {
-            PcapError::Read { source, .. } if source.kind() == std::io::ErrorKind::NotFound => Failure::NotFound(e.to_string()),
+            PcapError::Read { source, .. } if source.kind() == ErrorKind::NotFound => {
+                Failure::NotFound(format!("{e}: `pando fn generate FILE` makes a capture"))
+            }
             _ => Failure::Invalid(e.to_string()),
         }
     }
@@ -125,4 +175,8 @@ pub enum Format {
     Text,
     /// For programs.
     Json,
+}
+
+fn print_json(value: &impl serde::Serialize) {
+    println!("{}", serde_json::to_string_pretty(value).expect("it is JSON"));
 }

@@ -5,16 +5,20 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::Failure;
+use super::{Failure, Format, print_json};
 
 /// Arguments.
 #[derive(Args)]
+#[command(after_help = "Example: pando fn new --lang go hundred")]
 pub struct New {
     /// A directory that does not exist yet; the function is named after it
     directory: PathBuf,
     /// What it is written in
     #[arg(long, value_enum, default_value_t = Language::C)]
     lang: Language,
+    /// How to print what was made
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -38,10 +42,10 @@ impl New {
             return Err(Failure::Invalid(format!("{shown}: a function's name is at most 35 letters, digits, - and _")));
         }
         if self.directory.exists() {
-            return Err(Failure::Invalid(format!("{shown} exists already")));
+            return Err(Failure::Conflict(format!("{shown} exists already: remove it, or give another directory")));
         }
-        let internal = |e: std::io::Error| Failure::Internal(format!("write {shown}: {e}"));
-        std::fs::create_dir_all(&self.directory).map_err(internal)?;
+        let failed = |e: std::io::Error| Failure::of_file("write", &self.directory, &e);
+        std::fs::create_dir_all(&self.directory).map_err(failed)?;
         let files: Vec<(String, String)> = match self.lang {
             Language::C => vec![(format!("{name}.c"), C.replace("@NAME@", name))],
             Language::Go => vec![
@@ -50,8 +54,13 @@ impl New {
                 ("go.mod".into(), GO_MODULE.replace(GO_NAME, name)),
             ],
         };
-        for (file, text) in files {
-            std::fs::write(self.directory.join(file), text).map_err(internal)?;
+        for (file, text) in &files {
+            std::fs::write(self.directory.join(file), text).map_err(failed)?;
+        }
+        if self.output == Format::Json {
+            let names: Vec<&String> = files.iter().map(|(file, _)| file).collect();
+            print_json(&serde_json::json!({"directory": self.directory, "files": names}));
+            return Ok(ExitCode::SUCCESS);
         }
         println!("{shown}: now `pando fn build {shown}` and `pando fn test {shown}/{name}.wasm --pcap CAPTURE`");
         Ok(ExitCode::SUCCESS)

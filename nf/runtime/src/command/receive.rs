@@ -131,7 +131,7 @@ impl Receive {
     }
 
     fn unwritten(&self, e: &std::io::Error) -> Failure {
-        Failure::Internal(format!("write {}: {e}", self.write.as_deref().unwrap_or("the capture".as_ref()).display()))
+        Failure::of_file("write", self.write.as_deref().unwrap_or("the capture".as_ref()), e)
     }
 
     fn print(&self, report: &Report) {

@@ -22,6 +22,7 @@ use super::places::Places;
 
 /// Arguments.
 #[derive(Args, Clone)]
+#[command(after_help = "Example: pando fn run nat.wasm --set address=192.0.2.1 --set inside=10.0.0.0/8 --iface lan --out wan -d")]
 pub struct Run {
     #[command(flatten)]
     chain: ChainArgs,
@@ -72,7 +73,7 @@ impl Run {
     fn watch(&self) -> Result<ExitCode, Failure> {
         let place = self.places.unit(&self.name);
         if unit::ask(&place.control(), "status").is_ok() {
-            return Err(Failure::Invalid(format!(
+            return Err(Failure::Conflict(format!(
                 "a unit {} runs already: `pando fn rm {0}` ends it, --name gives this one another",
                 self.name
             )));
@@ -117,7 +118,7 @@ impl Run {
         }
         let status = child.wait().map_err(|e| internal("wait for the unit", e))?;
         let reason = String::from_utf8_lossy(&said).trim().to_owned();
-        Err(Failure::Invalid(if reason.is_empty() { format!("the unit ended: {status}") } else { reason }))
+        Err(Failure::from_code(status.code(), if reason.is_empty() { format!("the unit ended: {status}") } else { reason }))
     }
 
     /// The unit itself. Until it is ready, its standard output says why it is not.
@@ -128,7 +129,7 @@ impl Run {
             Ok(unit) => unit,
             Err(reason) => {
                 print!("{reason}");
-                return Ok(ExitCode::FAILURE);
+                return Ok(reason.code().into());
             }
         };
         print!("{}", str::from_utf8(READY).expect("it is text"));

@@ -14,6 +14,7 @@ use super::{Failure, Format};
 
 /// Arguments.
 #[derive(Args)]
+#[command(after_help = "Example: pando fn test hundred/hundred.wasm --pcap capture.pcap --expect out.pcap -o json")]
 pub struct Test {
     #[command(flatten)]
     chain: ChainArgs,
@@ -103,7 +104,7 @@ impl Test {
         report.traps = names.iter().zip(chain.last_traps()).filter_map(|(name, t)| Some(format!("{name}: {}", t?))).collect();
         report.expected = expected.map(|e| compare(&output, &e));
         if let Some(path) = &self.write {
-            pcap::write(path, &output).map_err(|e| Failure::Internal(format!("write {}: {e}", path.display())))?;
+            pcap::write(path, &output).map_err(|e| Failure::of_file("write", path, &e))?;
         }
         report.print(self.output);
         Ok(if report.expected.is_none_or(|c| c.equal) { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -11,10 +11,11 @@ use pando_unit::unit::{Status, ask};
 use serde::Serialize;
 
 use super::places::Places;
-use super::{Failure, Format};
+use super::{Failure, Format, print_json};
 
 /// Arguments of `ls`.
 #[derive(Args)]
+#[command(after_help = "Example: pando fn ls -o json")]
 pub struct List {
     #[command(flatten)]
     places: Places,
@@ -25,6 +26,7 @@ pub struct List {
 
 /// Arguments of `top`.
 #[derive(Args)]
+#[command(after_help = "Example: pando fn top -n 1")]
 pub struct Top {
     #[command(flatten)]
     places: Places,
@@ -41,6 +43,7 @@ pub struct Top {
 
 /// Arguments of `logs`.
 #[derive(Args)]
+#[command(after_help = "Example: pando fn logs -f nat")]
 pub struct Logs {
     /// The unit
     name: String,
@@ -53,16 +56,21 @@ pub struct Logs {
 
 /// Arguments of `rm`.
 #[derive(Args)]
+#[command(after_help = "Example: pando fn rm nat")]
 pub struct Remove {
     /// The units
     #[arg(required = true)]
     names: Vec<String>,
     #[command(flatten)]
     places: Places,
+    /// How to print what is gone
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
 }
 
 /// Arguments of `bill`.
 #[derive(Args)]
+#[command(after_help = "Example: pando fn bill --tenant default")]
 pub struct Bill {
     #[command(flatten)]
     places: Places,
@@ -88,10 +96,6 @@ fn listed(places: &Places) -> Vec<Listed> {
         Err(_) => Listed { name, state: "crashed", status: None },
     });
     units.collect()
-}
-
-fn print_json(value: &impl Serialize) {
-    println!("{}", serde_json::to_string_pretty(value).expect("it is JSON"));
 }
 
 impl List {
@@ -209,8 +213,12 @@ impl Remove {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                     return Err(Failure::Internal(format!("remove {}: {e}", place.directory.display())));
                 }
-                _ => println!("{name} is gone; its bill stays"),
+                _ if self.output == Format::Text => println!("{name} is gone; its bill stays"),
+                _ => {}
             }
+        }
+        if self.output == Format::Json {
+            print_json(&self.names);
         }
         Ok(ExitCode::SUCCESS)
     }
