@@ -14,6 +14,7 @@ type Host struct {
 	Endpoint   string       `json:"endpoint"` // of its agent, for Peers: unix:///path or http://addr:port
 	CPUs       float64      `json:"cpus"`
 	Memory     int64        `json:"memory_bytes"`
+	PIDs       int64        `json:"pids"`       // how many it can have; 0: nobody knows
 	Instances4 netip.Prefix `json:"instances4"` // addresses of its instances
 	Instances6 netip.Prefix `json:"instances6"`
 	Joined     time.Time    `json:"joined"`

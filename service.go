@@ -25,6 +25,7 @@ type Service struct {
 	Target   int          `json:"target"`            // the newest revision that is wanted; != Current during a rollout
 	Latest   int          `json:"latest"`            // the highest revision number ever given
 	Phase    ServicePhase `json:"phase"`             //
+	Home     HostName     `json:"home,omitempty"`    // where its instances are placed, all of them
 	Reason   string       `json:"reason,omitempty"`  //
 	Pin      *Pin         `json:"pin,omitempty"`     //
 	Rolling  int          `json:"rolling,omitempty"` // how many instances a rollout has to end with

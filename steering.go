@@ -13,6 +13,8 @@ type Steering interface {
 	// returns). Established flows stay with their endpoint as long as it is in the table, whatever its weight. An endpoint
 	// that is no longer in the table loses its flows.
 	Publish(ctx context.Context, t SteeringTable) error
+	// Neighbours are the other hosts of the cluster: packets to their instances find their way there.
+	Neighbours(ctx context.Context, hosts []Host) error
 	// Withdraw forgets a service.
 	Withdraw(ctx context.Context, s ServiceKey) error
 	// Published lists the services that are steered, also by a former agent of this host.
@@ -36,6 +38,9 @@ type SteeringTable struct {
 	VIP4, VIP6 netip.Addr
 	Ports      []Port     // what is published; an instance's targets are those of its Connect
 	Endpoints  []Endpoint // at most EndpointsMax
+	// Via is the address of the host that serves it while no endpoint here takes new flows: what is of no flow here goes on to
+	// there, as it is. Zero: nobody else does.
+	Via netip.Addr
 }
 
 // EndpointsMax of one service.

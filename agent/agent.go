@@ -12,6 +12,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -171,6 +172,9 @@ func (a *Agent) take(b pando.Batch, reset bool) {
 	for s := range servicesOf(b.Changes) {
 		a.publish(s)
 		a.tell(s, b.Changes)
+	}
+	if slices.ContainsFunc(b.Changes, func(r pando.Record) bool { return r.Key.Kind() == pando.KindHost }) {
+		a.neighbours()
 	}
 	if reset {
 		a.forgetStrangers()

@@ -40,6 +40,7 @@ func (a *Agent) publish(s pando.ServiceKey) {
 		t.Endpoints = append(t.Endpoints, e)
 	}
 	slices.SortFunc(t.Endpoints, func(x, y pando.Endpoint) int { return cmp.Compare(x.Instance, y.Instance) })
+	t.Via = a.elsewhere(s, t.Endpoints)
 	if was, ok := a.steered[s]; ok && reflect.DeepEqual(was, t) {
 		return // most commits about a service change nothing here, and shares take a while to compute
 	}
@@ -49,6 +50,40 @@ func (a *Agent) publish(s pando.ServiceKey) {
 		return
 	}
 	a.steered[s] = t
+}
+
+// elsewhere is the address of the host that serves a service while no endpoint here takes new flows; zero: none does.
+func (a *Agent) elsewhere(s pando.ServiceKey, here []pando.Endpoint) netip.Addr {
+	if len(a.world.Hosts) < 2 || slices.ContainsFunc(here, func(e pando.Endpoint) bool { return e.Weight > 0 }) {
+		return netip.Addr{}
+	}
+	var via pando.Host
+	for _, i := range a.world.Of(s) {
+		h, alive := a.world.Hosts[i.Host]
+		if !alive || h.V.Name == a.Host.Name || !h.V.Address.Is4() || !i.Phase.TakesFlows() {
+			continue
+		}
+		if h.V.Name == a.world.Services[s].V.Home || via.Name == "" {
+			via = h.V
+		}
+	}
+	return via.Address
+}
+
+// neighbours is what follows from hosts that come and go. The caller holds the lock.
+func (a *Agent) neighbours() {
+	var others []pando.Host
+	for _, h := range a.world.Hosts {
+		if h.V.Name != a.Host.Name {
+			others = append(others, h.V)
+		}
+	}
+	if err := a.Steering.Neighbours(a.ctx, others); err != nil {
+		a.Log.Error("find the way to other hosts", "error", err)
+	}
+	for s := range a.world.Services {
+		a.publish(s)
+	}
 }
 
 // forgetStrangers withdraws what a former agent steered and nobody wants any more. The caller holds the lock.

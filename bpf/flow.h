@@ -114,6 +114,17 @@ inlined int forward(struct __sk_buff *skb, struct packet *p, __u32 n, struct end
 	return bpf_redirect(e->ifindex, 0);
 }
 
+/* elsewhere says whether another host serves a VIP. What is of no flow of an instance here goes on to there, as it is, by the
+ * routes of this host. */
+cold int elsewhere(const __u32 *vip, __u32 six)
+{
+	__u32 key[4];
+
+	four(key, vip, six);
+	__u32 *service = bpf_map_lookup_elem(&vips, key);
+	return service && *service & ELSEWHERE;
+}
+
 inlined void fragment_key_of(struct fragment_key *k, const struct packet *p, int six)
 {
 	four(k->src, p->src, six);
@@ -140,7 +151,7 @@ cold int follow(struct __sk_buff *skb, struct packet *p, __u32 six)
 	fragment_key_of(&k, p, six);
 	struct fragment *f = bpf_map_lookup_elem(&fragments, &k);
 	if (!f)
-		return drop(DROP_FRAGMENT);
+		return elsewhere(p->dst, six) ? PASS : drop(DROP_FRAGMENT);
 	__u32 n = f->endpoint;
 	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &n);
 	if (!e || !e->ifindex || e->epoch != f->epoch)
@@ -211,6 +222,9 @@ inlined int begin(struct __sk_buff *skb, struct packet *p, int six, __u64 back)
 
 	int verdict = start(skb, &q, six);
 
+	/* What this host itself sends (back) goes there by a route of its own, once it has no flows here to lose. */
+	if (verdict >= REFUSE && !back && elsewhere(p->dst, six))
+		return PASS;
 	return verdict < REFUSE ? verdict : refuse(skb, &q, verdict - REFUSE, six, back);
 }
 

@@ -77,8 +77,11 @@ inlined int echo(struct __sk_buff *skb, struct packet *p, int six, __u64 back)
 	__u32 vip[4], at = ETH_HLEN + (six ? offsetof(struct ipv6hdr, saddr) : offsetof(struct iphdr, saddr));
 
 	four(vip, p->dst, six);
-	if (!bpf_map_lookup_elem(&vips, vip))
+	__u32 *service = bpf_map_lookup_elem(&vips, vip);
+	if (!service)
 		return drop(DROP_NO_SERVICE);
+	if (!back && *service & ELSEWHERE)
+		return PASS;
 	if (bpf_l4_csum_replace(skb, p->l4 + ICMP_CHECK, from, to, 2) ||
 	    bpf_skb_store_bytes(skb, p->l4, &type, 1, 0) || turn(skb))
 		return drop(DROP_KERNEL);
@@ -99,7 +102,7 @@ inlined int deliver_error(struct __sk_buff *skb, struct packet *p, int six)
 	flow_key_of(&k, q.dst, q.src, q.dport, q.sport, q.protocol, six);
 	struct flow *f = find_flow(&k, six);
 	if (!f)
-		return drop(DROP_NO_FLOW);
+		return elsewhere(p->dst, six) ? PASS : drop(DROP_NO_FLOW);
 	__u32 n = f->endpoint;
 	__u16 target = f->target;
 	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &n);

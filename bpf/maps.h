@@ -36,7 +36,9 @@ struct {
 
 struct {
 	TABLE_OF(HASH, 2 * SERVICES_MAX, __u32[4], __u32);
-} vips SEC(".maps");
+} vips SEC(".maps"); /* -> service, with ELSEWHERE if another host serves it */
+
+#define ELSEWHERE (1u << 31)
 
 struct {
 	TABLE_OF(ARRAY, SERVICES_MAX, __u32, struct service);

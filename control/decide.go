@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/lifecycle"
 	"pando.run/pando/scale"
 )
 
@@ -155,7 +154,14 @@ func (d *draft) putInstance(i pando.Instance) {
 
 // reachable are the instances whose host has a lease. The others may well be running; they count for nothing as long as
 // there is another host to start on, and count again when their host returns.
-func (d *draft) reachable() []pando.Instance { return reachable(d.w, d.instances) }
+func (d *draft) reachable() []pando.Instance {
+	all, home := reachable(d.w, d.instances), d.home()
+	if home == "" || len(d.w.Hosts) == 0 {
+		return all
+	}
+	// Nor do those count that are not at home: what they are to become is bringHome's.
+	return slices.DeleteFunc(slices.Clone(all), func(i pando.Instance) bool { return i.Host != home })
+}
 
 func reachable(w *pando.World, all []pando.Instance) []pando.Instance {
 	if len(w.Hosts) == 0 {
@@ -286,7 +292,7 @@ func (d *draft) ask(v pando.Verb, reason string) pando.Intent {
 // place gives a granted replicate an instance: a warm one of the same revision if there is one, else a new one.
 func (d *draft) place(i pando.Intent, revision int) {
 	for _, o := range d.reachable() {
-		if o.Phase != pando.PhaseWarm || o.Revision != revision {
+		if o.Phase != pando.PhaseWarm || o.Revision != revision || o.Host != d.home() {
 			continue
 		}
 		i.Instance, i.Host, d.starts = o.ID, o.Host, true
@@ -305,8 +311,7 @@ func (d *draft) place(i pando.Intent, revision int) {
 // placeNew finds a host for a new instance and takes the intent to placed, or to refused.
 func (d *draft) placeNew(i *pando.Intent, revision int) (pando.Instance, bool) {
 	spec, _ := d.spec(revision)
-	prefer := i.Host
-	host, why, err := lifecycle.Place(d.hosts(), d.everyInstance(), spec, prefer)
+	host, why, err := d.choose(spec)
 	if err != nil {
 		d.putIntent(i.Become(pando.IntentFailed, d.now, err.Error()))
 		return pando.Instance{}, false

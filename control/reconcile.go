@@ -66,6 +66,7 @@ func (d *draft) letGo(p pando.Pin) {
 
 // remove drains whatever is left, and forgets the service when nothing is.
 func (d *draft) remove() {
+	d.forgetLost()
 	if len(d.instances) > 0 {
 		for _, i := range d.instances {
 			if i.Phase.May(pando.PhaseDraining) {
@@ -119,13 +120,14 @@ func (d *draft) hold(spec pando.Spec) {
 	}
 	d.keepWarm(spec.Scale.Warm, d.serving())
 	d.drainStrangers()
+	d.bringHome(least)
 }
 
 // mayStart holds starts back after failures.
 func (d *draft) mayStart() bool {
 	notBefore, failures := lifecycle.BackOff(d.decisions, d.now)
 	if !d.now.Before(notBefore) {
-		return len(d.hosts()) > 0
+		return d.waits() == ""
 	}
 	d.lookAgain(notBefore)
 	if !d.saidBackOff(failures) {
@@ -143,7 +145,7 @@ func (d *draft) saidBackOff(failures int) bool {
 
 // start asks and grants in one step: control needs nobody's leave to hold a bound.
 func (d *draft) start(revision int, reason string) {
-	if len(d.hosts()) == 0 {
+	if d.waits() != "" {
 		return
 	}
 	d.place(d.ask(pando.VerbReplicate, reason), revision)
@@ -215,7 +217,7 @@ func (d *draft) roll(pando.Spec) {
 		case m.Finish:
 			d.finishRollout(m.Reason)
 			return
-		case m.Start && len(d.hosts()) > 0:
+		case m.Start && d.waits() == "":
 			d.start(d.svc.Target, m.Reason)
 		case m.Drain != nil && !d.fresh(*m.Drain):
 			d.decide(pando.DecidedRollout, self, m.Drain.ID, m.Reason, nil)
@@ -291,6 +293,8 @@ func (d *draft) judge() {
 		set(pando.ServiceServing, "%d in rotation", serving)
 	case d.svc.Target != d.svc.Current:
 		set(pando.ServiceRolling, "revision %d takes over from %d", d.svc.Target, d.svc.Current)
+	case serving < least && len(d.w.Hosts) > 0 && d.waits() != "":
+		set(pando.ServiceDegraded, "%d of %d instances in rotation: %s", serving, least, d.waits())
 	case serving < least:
 		set(pando.ServiceDegraded, "%d of %d instances in rotation", serving, least)
 	default:

@@ -162,6 +162,16 @@ func (l *Lab) Exec(ctx context.Context, name string, argv ...string) (*exec.Cmd,
 	return nil, fmt.Errorf("lab host %q: %w (see `pando lab ls`)", name, fs.ErrNotExist)
 }
 
+// Kill ends one host with all that runs on it; it stays in the lab's record.
+func (l *Lab) Kill(name string) error {
+	for _, h := range l.Hosts {
+		if h.Name == name {
+			return h.end()
+		}
+	}
+	return fmt.Errorf("lab host %q: %w (see `pando lab ls`)", name, fs.ErrNotExist)
+}
+
 // Down ends every host, and with it its processes, mounts and links, and removes the lab's directory.
 func (l *Lab) Down() error {
 	var errs []error

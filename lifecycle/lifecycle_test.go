@@ -13,18 +13,39 @@ import (
 
 var t0 = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-func TestPlacePrefersTheAskersHostThenTheEmptiest(t *testing.T) {
-	hosts := []pando.Host{{Name: "a", Memory: 100}, {Name: "b", Memory: 100}, {Name: "c", Memory: 100}}
-	spec := pando.Spec{Name: "web", Resources: pando.Resources{MemoryBytes: 60}}.WithDefaults()
-	on := func(h pando.HostName) pando.Instance { return pando.Instance{Host: h, Service: spec.Key()} }
-	if h, _, err := Place(hosts, nil, spec, "b"); err != nil || h.Name != "b" {
-		t.Errorf("got %s, %v; want the asker's host b", h.Name, err)
+func TestPlaceStaysAtHomeElseGoesWhereThereIsMostRoom(t *testing.T) {
+	hosts := []pando.Host{{Name: "a", Memory: 100, PIDs: 10}, {Name: "b", Memory: 100, PIDs: 10}, {Name: "c", Memory: 400, PIDs: 10}}
+	spec := pando.Spec{Name: "web", Resources: pando.Resources{MemoryBytes: 60, PIDs: 2}}.WithDefaults()
+	on := func(names ...pando.HostName) map[pando.HostName]Load {
+		var all []pando.Instance
+		for _, h := range names {
+			all = append(all, pando.Instance{Host: h, Service: spec.Key()})
+		}
+		return Loads(all, func(pando.Instance) pando.Resources { return spec.Resources })
 	}
-	if h, _, err := Place(hosts, []pando.Instance{on("b"), on("a")}, spec, "b"); err != nil || h.Name != "c" {
-		t.Errorf("got %s, %v; want c, the only one with room", h.Name, err)
+	for _, c := range []struct {
+		name  string
+		loads map[pando.HostName]Load
+		home  pando.HostName
+		want  pando.HostName
+	}{
+		{"nothing runs", on(), "", "a"},
+		{"the home, however loaded", on("c", "c"), "c", "c"},
+		{"the least loaded by its share of memory", on("a", "b", "c"), "", "c"},
+		{"a home that is gone", on("a"), "z", "b"},
+		{"processes count, too", map[pando.HostName]Load{"a": {PIDs: 9}, "b": {PIDs: 9}}, "", "c"},
+		{"the fewest instances when nothing is limited", map[pando.HostName]Load{"a": {Instances: 2}, "b": {Instances: 1}, "c": {Instances: 2}}, "", "b"},
+	} {
+		if h, why, err := Place(hosts, c.loads, spec, c.home); err != nil || h.Name != c.want || why == "" {
+			t.Errorf("%s: got %s (%s), %v; want %s", c.name, h.Name, why, err, c.want)
+		}
 	}
-	if _, _, err := Place(hosts, []pando.Instance{on("a"), on("b"), on("c")}, spec, "b"); !errors.Is(err, pando.ErrNoRoom) {
-		t.Errorf("got %v, want ErrNoRoom", err)
+	for name, full := range map[pando.HostName]map[pando.HostName]Load{
+		"a": on("a"), "c": {"c": {PIDs: 9}}, "": {"a": {PIDs: 9}, "b": {MemoryBytes: 50}, "c": {Instances: InstancesPerHostMax}},
+	} {
+		if h, _, err := Place(hosts, full, spec, name); !errors.Is(err, pando.ErrNoRoom) {
+			t.Errorf("home %q: got %s, %v; want ErrNoRoom", name, h.Name, err)
+		}
 	}
 	if _, _, err := Place(nil, nil, spec, ""); !errors.Is(err, pando.ErrNoRoom) {
 		t.Errorf("got %v, want ErrNoRoom", err)

@@ -16,39 +16,63 @@ import (
 // InstancesPerHostMax is bounded by a host's range of addresses (pando.InstanceRange) less a reserve for those that leave.
 const InstancesPerHostMax = 3500
 
-// Place chooses the host of a new instance: the asker's own when it has room (nearest state, nearest warm reserve), else
-// the one with the fewest instances. all are the instances of every service.
-func Place(hosts []pando.Host, all []pando.Instance, s pando.Spec, prefer pando.HostName) (pando.Host, string, error) {
+// Load is what the instances of a host may use.
+type Load struct {
+	Instances   int
+	MemoryBytes int64
+	PIDs        int64
+}
+
+// Loads sums up what instances may use, by host; resources says what one may.
+func Loads(all []pando.Instance, resources func(pando.Instance) pando.Resources) map[pando.HostName]Load {
+	out := map[pando.HostName]Load{}
+	for _, i := range all {
+		r, l := resources(i), out[i.Host]
+		out[i.Host] = Load{l.Instances + 1, l.MemoryBytes + r.MemoryBytes, l.PIDs + r.PIDs}
+	}
+	return out
+}
+
+// share is how much of a host a load takes, by what it takes most of: 1 is all of it.
+func (l Load) share(h pando.Host) float64 {
+	most := float64(l.Instances) / InstancesPerHostMax
+	if h.Memory > 0 {
+		most = max(most, float64(l.MemoryBytes)/float64(h.Memory))
+	}
+	if h.PIDs > 0 {
+		most = max(most, float64(l.PIDs)/float64(h.PIDs))
+	}
+	return most
+}
+
+// Place chooses the host of a new instance: the service's home, where its state and its VIP are, or for a service that has
+// none the least loaded host that has room.
+func Place(hosts []pando.Host, loads map[pando.HostName]Load, s pando.Spec, home pando.HostName) (pando.Host, string, error) {
 	if len(hosts) == 0 {
 		return pando.Host{}, "", fmt.Errorf("%w: no host takes instances; is the agent running? (`pando up`)", pando.ErrNoRoom)
 	}
-	on := map[pando.HostName]int{}
-	memory := map[pando.HostName]int64{}
-	for _, i := range all {
-		on[i.Host]++
-		if i.Service == s.Key() {
-			memory[i.Host] += s.Resources.MemoryBytes
-		}
-	}
 	room := func(h pando.Host) bool {
-		fits := h.Memory == 0 || memory[h.Name]+s.Resources.MemoryBytes <= h.Memory
-		return on[h.Name] < InstancesPerHostMax && fits
+		l := loads[h.Name]
+		return Load{l.Instances + 1, l.MemoryBytes + s.Resources.MemoryBytes, l.PIDs + s.Resources.PIDs}.share(h) <= 1
 	}
 	var with []pando.Host
 	for _, h := range hosts {
-		if !room(h) {
-			continue
+		switch {
+		case h.Name == home && room(h):
+			return h, fmt.Sprintf("on %s, the home of %s", h.Name, s.Key()), nil
+		case h.Name == home:
+			return pando.Host{}, "", fmt.Errorf("%w for another instance of %s, which may use %d bytes of memory and %d processes: its home %s is full; lower its resources, or end something there",
+				pando.ErrNoRoom, s.Key(), s.Resources.MemoryBytes, s.Resources.PIDs, home)
+		case room(h):
+			with = append(with, h)
 		}
-		if h.Name == prefer {
-			return h, fmt.Sprintf("on %s, the asker's own host", h.Name), nil
-		}
-		with = append(with, h)
 	}
 	if len(with) == 0 {
-		return pando.Host{}, "", fmt.Errorf("%w for an instance of %s that may use %d bytes of memory", pando.ErrNoRoom, s.Key(), s.Resources.MemoryBytes)
+		return pando.Host{}, "", fmt.Errorf("%w for an instance of %s that may use %d bytes of memory and %d processes; lower its resources, or add a host (`pando token`)",
+			pando.ErrNoRoom, s.Key(), s.Resources.MemoryBytes, s.Resources.PIDs)
 	}
 	h := slices.MinFunc(with, func(a, b pando.Host) int {
-		return cmp.Or(cmp.Compare(on[a.Name], on[b.Name]), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(loads[a.Name].share(a), loads[b.Name].share(b)), cmp.Compare(a.Name, b.Name))
 	})
-	return h, fmt.Sprintf("on %s, which has the fewest instances (%d)", h.Name, on[h.Name]), nil
+	return h, fmt.Sprintf("on %s, the least loaded host (%d instances)", h.Name, loads[h.Name].Instances), nil
 }

@@ -282,11 +282,17 @@ func agentFaces(p place, c cluster, h, forOwn http.Handler) ([]func(context.Cont
 		if err != nil {
 			return nil, err
 		}
-		t := &http.Transport{TLSClientConfig: c.identity.ToServer(), DisableCompression: true, IdleConnTimeout: time.Minute}
+		t := &http.Transport{
+			TLSClientConfig: c.identity.ToServer(), DisableCompression: true, IdleConnTimeout: time.Minute,
+			DialContext: (&net.Dialer{Timeout: serverWaitMax}).DialContext, ResponseHeaderTimeout: serverWaitMax,
+		}
 		jobs = append(jobs, serveHTTP(operators, api.Elsewhere(c.server, t)))
 	}
 	return jobs, nil
 }
+
+// serverWaitMax is how long a command on a member waits for the first word of the server.
+const serverWaitMax = 3 * time.Second
 
 // control is the short way to the server's decisions, when it is on this host; over the network agents ask by way of the store.
 func (c cluster) control(p place, peers *peer.Client) pando.Decider {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -139,6 +140,9 @@ func (p place) record() pando.Host {
 	}
 	h.Address, _ = netip.ParseAddr(p.Address)
 	h.Instances4, h.Instances6 = pando.InstanceRange(h.Slot)
+	if text, err := os.ReadFile("/proc/sys/kernel/pid_max"); err == nil {
+		h.PIDs, _ = strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	}
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) == nil {
 		h.Memory = int64(info.Totalram) * int64(info.Unit)

@@ -55,7 +55,11 @@ func hasIPv6() bool {
 // it may have its own addresses, unless it is told to (accept_ra 2).
 func forward(six bool, uplinks []string) error {
 	type setting struct{ name, value string }
-	settings := []setting{{"ipv4/ip_forward", "1"}, {"ipv4/conf/all/rp_filter", "0"}, {"ipv4/conf/" + Device + "/rp_filter", "0"}}
+	// Nor does it tell clients of a shorter way to another host: they would remember it beyond that host's end.
+	settings := []setting{{"ipv4/ip_forward", "1"}, {"ipv4/conf/all/send_redirects", "0"}, {"ipv4/conf/all/rp_filter", "0"}, {"ipv4/conf/" + Device + "/rp_filter", "0"}}
+	for _, name := range uplinks {
+		settings = append(settings, setting{"ipv4/conf/" + name + "/send_redirects", "0"})
+	}
 	if six {
 		for _, name := range uplinks {
 			if now, err := os.ReadFile(sysctls + "ipv6/conf/" + name + "/accept_ra"); err == nil && now[0] == '1' {

@@ -53,6 +53,7 @@ type Driver struct {
 	tick    time.Duration
 	mu      sync.Mutex
 	index   *index
+	ways    map[[4]uint32]way           // of the VIPs that were published
 	netns   map[uint32]string           // of the endpoints that were published, by slot
 	shares  map[pando.ServiceKey]*share // in force
 	table   steerTable                  // where the next one is put together
@@ -71,7 +72,7 @@ func Open(c Config) (*Driver, error) {
 	if err := ensureBPFFS(c.PinDir); err != nil {
 		return nil, err
 	}
-	d := &Driver{Config: c, netns: map[uint32]string{}, shares: map[pando.ServiceKey]*share{}, filled: map[pando.ServiceKey]bool{}, filledFrom: map[pando.InstanceID]int{}}
+	d := &Driver{Config: c, ways: map[[4]uint32]way{}, netns: map[uint32]string{}, shares: map[pando.ServiceKey]*share{}, filled: map[pando.ServiceKey]bool{}, filledFrom: map[pando.InstanceID]int{}}
 	var err error
 	if d.cpus, err = ebpf.PossibleCPU(); err != nil {
 		return nil, fmt.Errorf("open steering: %w", err)
@@ -288,6 +289,7 @@ func Purge(pinDir string) error {
 	}
 	errs = append(errs, os.RemoveAll(pinDir))
 	_ = os.Remove(filepath.Dir(pinDir)) // only if no other host's pins are there
+	errs = append(errs, forgetRoutes())
 	if dev, err := netlink.LinkByName(Device); err == nil {
 		errs = append(errs, netlink.LinkDel(dev))
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 
 	"github.com/cilium/ebpf"
@@ -216,13 +217,20 @@ func (d *Driver) publishPorts(service uint32, t pando.SteeringTable) error {
 		d.index.ports[k] = service
 	}
 	for _, a := range vips(t) { // after its ports: a known address refuses what a port of it does not take
-		if at, ok := d.index.vips[a]; ok && at == service {
-			continue
+		means := service
+		if t.Via.IsValid() {
+			means |= elsewhere
 		}
-		if err := d.objects.Vips.Put(a, service); err != nil {
+		if err := d.passOn(a, t.Via, len(t.Endpoints)); err != nil {
 			return err
 		}
-		d.index.vips[a] = service
+		if at, ok := d.index.vips[a]; ok && at == means {
+			continue
+		}
+		if err := d.objects.Vips.Put(a, means); err != nil {
+			return err
+		}
+		d.index.vips[a] = means
 	}
 	return d.forgetPorts(service, func(k steerServiceKey) bool { return want[k] })
 }
@@ -266,8 +274,9 @@ func (d *Driver) Withdraw(_ context.Context, s pando.ServiceKey) error {
 	}
 	errs := []error{d.forgetPorts(n, func(steerServiceKey) bool { return false })}
 	for vip, at := range d.index.vips {
-		if at == n {
+		if at&^elsewhere == n {
 			errs = append(errs, ignoreMissing(d.objects.Vips.Delete(vip)))
+			errs = append(errs, d.passOn(vip, netip.Addr{}, 0))
 			delete(d.index.vips, vip)
 		}
 	}

@@ -376,6 +376,9 @@ func (s *Steering) Withdraw(_ context.Context, k pando.ServiceKey) error {
 	return nil
 }
 
+// Neighbours changes nothing: every host of a simulation reaches every instance.
+func (s *Steering) Neighbours(context.Context, []pando.Host) error { return nil }
+
 // Published lists the services.
 func (s *Steering) Published(context.Context) ([]pando.ServiceKey, error) {
 	s.mu.Lock()

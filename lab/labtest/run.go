@@ -183,6 +183,14 @@ func (p *Pando) killDaemon(host, role string) {
 	})
 }
 
+// KillHost ends a host with all that runs on it, as a power cut would.
+func (p *Pando) KillHost(host string) {
+	p.Helper()
+	if err := p.Lab.Kill(host); err != nil {
+		p.Fatal(err)
+	}
+}
+
 // Left lists what Pando has left on a host, by deploy/leaks: its processes, mounts, pins, cgroups and rules.
 func (p *Pando) Left(host string) []string {
 	p.Helper()

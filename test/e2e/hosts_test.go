@@ -92,3 +92,149 @@ func TestWhoMayJoin(t *testing.T) {
 		t.Errorf("it came back as %+v", h)
 	}
 }
+
+// homeOf is the one host on which all instances of a service are.
+func homeOf(t testing.TB, st pando.ServiceStatus) string {
+	t.Helper()
+	for _, i := range st.Instances {
+		if i.Host != st.Home {
+			t.Errorf("%s is on %s; the home of %s is %s", i.ID, i.Host, st.Name, st.Home)
+		}
+	}
+	return string(st.Home)
+}
+
+// settled waits until all instances of a service are at one home, other than some.
+func settled(s *labtest.Service, n int, not string) pando.ServiceStatus {
+	return s.Await("all of "+s.Name+" in one place, not "+not, func(st pando.ServiceStatus) bool {
+		for _, i := range st.Instances {
+			if i.Host != st.Home {
+				return false
+			}
+		}
+		return st.InRotation == n && len(st.Instances) == n && string(st.Home) != not
+	})
+}
+
+func TestACluster(t *testing.T) {
+	t.Parallel()
+	p := labtest.UpWith(t, labtest.Options{Hosts: 3, One: true, Flags: []string{"--pool", "1"}})
+	one := p.Host()
+	homes := map[string]*labtest.Service{}
+	for _, name := range []string{"web", "shop", "blog"} {
+		s := p.Deploy(labtest.Echo(name, "scale: {min: 2, max: 4}"))
+		homes[homeOf(t, s.AwaitInstances(2))] = s
+	}
+	if len(homes) != 3 {
+		t.Fatalf("three services have the homes %v", homes)
+	}
+	for _, s := range homes {
+		for _, from := range append([]string{labtest.Client}, p.Hosts...) {
+			p.Await(s.Name+" from "+from, func() (string, bool) {
+				out := p.Run(from, "curl", "-sS", "--fail", "--max-time", "2", s.URL("/"))
+				return out.Text, out.Code == 0 && strings.HasPrefix(out.Text, s.Name+"-")
+			})
+		}
+		has(t, p.Must(labtest.Client, "ping", "-c", "1", "-W", "5", s.VIP), "1 received")
+	}
+	away := homes[p.Hosts[1]] // from the first host: what only the other has
+	id := string(away.Status().Instances[0].ID)
+	has(t, away.Why(), "deploy", "the home of "+away.Name, "in rotation")
+	p.Pando("logs", away.Name, "--lines", "5")
+	p.Pando("logs", away.Name, "--instance", id)
+	has(t, p.Must(p.Hosts[2], p.Bin, "status", away.Name), away.VIP, id, p.Hosts[1]) // and from a host without a server
+	p.Pando("scale", away.Name, "3", "--wait")
+	p.Pando("scale", away.Name, "2", "--wait")
+	homeOf(t, away.AwaitInstances(2))
+	has(t, p.Must(one, p.Bin, "hosts"), "server, agent", "here", "ago")
+
+	t.Run("between instances of two hosts", func(t *testing.T) {
+		p := p.In(t)
+		ask := p.Deploy("name: asker\ncommand: [sh, -c, 'curl -sS --retry 20 --retry-connrefused --max-time 60 " + away.URL("/") + "; exec sleep 1000']\nhealth: {ready: exec true}")
+		p.Await("the answer in the asker's log", func() (string, bool) {
+			text := p.Pando("logs", ask.Name)
+			return text, strings.Contains(text, away.Name+"-")
+		})
+		p.Pando("rm", "asker", "--wait")
+	})
+	t.Run("a killed agent", func(t *testing.T) { killedAgent(p.In(t), homes[p.Hosts[2]]) })
+	t.Run("a cut link", func(t *testing.T) { cutLink(p.In(t), homes[p.Hosts[1]]) })
+	t.Run("a killed host", func(t *testing.T) { killedHost(p.In(t)) })
+}
+
+// killedAgent: nothing breaks on its host; the service moves when the lease has ended, and is brought together when the
+// agent returns.
+func killedAgent(p *labtest.Pando, s *labtest.Service) {
+	home := string(s.Status().Home)
+	held := s.Hold(home)
+	p.KillAgent(home)
+	if got := s.Get(home, "/"); !strings.HasPrefix(got, s.Name+"-") {
+		p.Errorf("with no agent there a new connection got %q", got)
+	}
+	awaitState(p, home, pando.HostAway)
+	s.Await("its instances to be shown away", func(st pando.ServiceStatus) bool {
+		for _, i := range st.Instances {
+			if string(i.Host) == home && !strings.Contains(i.Away, "host "+home+" is away since") {
+				return false
+			}
+		}
+		return string(st.Home) != home && st.InRotation == 2
+	})
+	p.Await("the page from the client", func() (string, bool) {
+		out := p.Run(labtest.Client, "curl", "-sS", "--fail", "--max-time", "2", s.URL("/"))
+		return out.Text, out.Code == 0
+	})
+	if got := s.Get(home, "/"); !strings.HasPrefix(got, s.Name+"-") {
+		p.Errorf("on its host a new connection got %q", got)
+	}
+	p.Up(home)
+	awaitState(p, home, pando.HostHere)
+	if out := held.Stop(); out.Code != 0 {
+		p.Errorf("a connection on the host was broken: %s", out.Text)
+	}
+	settled(s, 2, home)
+	has(p, s.Why(), "while "+home+" was away")
+}
+
+// cutLink: a host that nobody reaches is away, goes on by itself, and ends what has moved when the link is back.
+func cutLink(p *labtest.Pando, s *labtest.Service) {
+	home := string(s.Status().Home)
+	p.Must(home, "ip", "link", "set", "eth0", "down")
+	awaitState(p, home, pando.HostAway)
+	if got := s.Get(home, "/"); !strings.HasPrefix(got, s.Name+"-") {
+		p.Errorf("on the host that is cut off a connection got %q", got)
+	}
+	has(p, p.Run(home, p.Bin, "ps").Text, "does not answer", "go on")
+	s.Await("the service elsewhere", func(st pando.ServiceStatus) bool { return string(st.Home) != home && st.InRotation == 2 })
+	p.Must(home, "ip", "link", "set", "eth0", "up")
+	awaitState(p, home, pando.HostHere)
+	settled(s, 2, home)
+	p.Await("the page from the host that is back", func() (string, bool) {
+		out := p.Run(home, "curl", "-sS", "--fail", "--max-time", "2", s.URL("/"))
+		return out.Text, out.Code == 0
+	})
+}
+
+// killedHost: what can start elsewhere does; what has its state there waits, and says so.
+func killedHost(p *labtest.Pando) {
+	last := p.Hosts[2]
+	bound := p.Deploy(labtest.Echo("ledger", "resources: {memory: 16M}", "state: {total: counter}"))
+	for n := 0; string(bound.Status().Home) != last; n++ { // fill the others until it lands on the host that is to die
+		if n == 6 {
+			p.Fatalf("ledger never came to %s", last)
+		}
+		p.Pando("rm", "ledger", "--purge", "--wait")
+		p.Deploy(labtest.Echo("filler"+string(rune('a'+n)), "scale: {min: 3, max: 3}"))
+		bound = p.Deploy(labtest.Echo("ledger", "resources: {memory: 16M}", "state: {total: counter}"))
+	}
+	p.KillHost(last)
+	awaitState(p, last, pando.HostAway)
+	bound.Await("the reason why it waits", func(st pando.ServiceStatus) bool {
+		return st.Phase == pando.ServiceDegraded && strings.Contains(st.Reason, "its state is on "+last)
+	})
+	p.Pando("rm", "ledger", "--purge", "--wait")
+	bound = p.Deploy(labtest.Echo("ledger", "state: {total: counter}"))
+	if home := string(bound.Status().Home); home == last {
+		p.Errorf("it began anew on %s", home)
+	}
+}

@@ -1,0 +1,89 @@
+package control
+
+import (
+	"fmt"
+
+	"pando.run/pando"
+	"pando.run/pando/lifecycle"
+	"pando.run/pando/scale"
+)
+
+// home is the host on which all instances of a service are placed: its VIP is served there, and the objects of its state are
+// there. "": it has none yet, or is free to find another.
+//
+// A service whose spec has a state is bound to its home: what was committed there must not be forgotten because the host is
+// away for a while. Any other one finds a new home once the lease of the old one has ended.
+func (d *draft) home() pando.HostName {
+	bound := len(d.newest().State) > 0
+	if head, ok := d.w.Heads[d.svc.ServiceKey]; ok && bound {
+		return head.V.Host
+	}
+	home := d.svc.Home
+	if home == "" {
+		for _, i := range reachable(d.w, d.instances) { // of a service that was placed before there were homes
+			if i.Capacity() {
+				return i.Host
+			}
+		}
+	}
+	if _, here := d.w.Hosts[home]; here || bound {
+		return home
+	}
+	return ""
+}
+
+// waits says why nothing of the service can be started anywhere now; "": it can.
+func (d *draft) waits() string {
+	home := d.home()
+	_, here := d.w.Hosts[home]
+	switch {
+	case len(d.w.Hosts) == 0:
+		return "no host is there"
+	case home != "" && !here:
+		return fmt.Sprintf("its state is on %s, which is away: it goes on there when the host is back; `pando rm --purge` and a new deploy begin without that state", home)
+	}
+	return ""
+}
+
+// resources of an instance, as its spec limits them.
+func (d *draft) resources(i pando.Instance) pando.Resources {
+	s, _ := d.w.SpecOf(i.Service, i.Revision)
+	return s.Resources
+}
+
+// choose finds the host of a new instance, and makes it the service's home.
+func (d *draft) choose(s pando.Spec) (pando.Host, string, error) {
+	if why := d.waits(); why != "" && len(d.w.Hosts) > 0 {
+		return pando.Host{}, "", fmt.Errorf("%w: %s", pando.ErrNoRoom, why)
+	}
+	h, why, err := lifecycle.Place(d.hosts(), lifecycle.Loads(d.everyInstance(), d.resources), s, d.home())
+	if err == nil {
+		d.svc.Home = h.Name
+	}
+	return h, why, err
+}
+
+// bringHome takes out what runs elsewhere, once the home serves: a host was away, the service moved, and now it is back.
+func (d *draft) bringHome(least int) {
+	home := d.home()
+	if home == "" || scale.Serving(d.reachable()) < least {
+		return
+	}
+	for _, i := range reachable(d.w, d.instances) {
+		if i.Host != home && i.Phase.May(pando.PhaseDraining) {
+			d.drain(i, fmt.Sprintf("the service moved to %s while %s was away", home, i.Host))
+		}
+	}
+}
+
+// forgetLost gives up the records of a service that is removed on hosts that are away: whoever returns ends what has none.
+func (d *draft) forgetLost() {
+	left := reachable(d.w, d.instances)
+	for _, i := range d.instances {
+		if _, here := d.w.Hosts[i.Host]; !here && len(d.w.Hosts) > 0 {
+			d.deletes = append(d.deletes, i.Key())
+			d.conds[i.Key()] = d.w.Instances[i.ID].If()
+		}
+	}
+	d.instances = left
+}

@@ -1,0 +1,132 @@
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
+)
+
+// elsewhere marks a VIP that another host serves (bpf/maps.h).
+const elsewhere = 1 << 31
+
+// routeProtocol marks the routes that this driver made, in `ip route` too; any number that the kernel leaves to others, like that of their table.
+const (
+	routeProtocol = 112
+	routeTable    = 112
+	rulePriority  = 1120
+)
+
+// passOn makes packets to a VIP that are for nobody here find the host that serves it; zero: nobody else does. What comes from
+// outside and from instances has a table of its own; what this host itself sends follows when no endpoint is left here: its
+// connections would not survive another route. A VIP6 has no way to another host: the records of hosts have their IPv4
+// addresses.
+func (d *Driver) passOn(vip [4]uint32, via netip.Addr, endpoints int) error {
+	want, dst := way{via, via.IsValid() && endpoints == 0}, address6(vip)
+	was, known := d.ways[vip]
+	if !known {
+		known = d.index.vips[vip]&elsewhere == 0 // nor has a former agent set any
+	}
+	if known && was == want || !dst.Is4() {
+		return nil
+	}
+	d.ways[vip] = want
+	own := via
+	if !want.own {
+		own = netip.Addr{}
+	}
+	p := netip.PrefixFrom(dst, 32)
+	return errors.Join(toward(p, via, routeTable), toward(p, own, unix.RT_TABLE_MAIN))
+}
+
+// way is where packets to a VIP go on to.
+type way struct {
+	via netip.Addr
+	own bool // also those of this host
+}
+
+// toward sets the route to a prefix by way of a host, or removes it.
+func toward(p netip.Prefix, via netip.Addr, table int) error {
+	route := &netlink.Route{Dst: prefix(p), Protocol: routeProtocol, Table: table}
+	if !via.Is4() {
+		if err := netlink.RouteDel(route); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("remove the route to %s: %w", p, err)
+		}
+		return nil
+	}
+	route.Gw = net.IP(via.AsSlice())
+	if err := netlink.RouteReplace(route); err != nil {
+		return fmt.Errorf("set the route to %s by way of %s (are both on one network?): %w", p, via, err)
+	}
+	return nil
+}
+
+// strangers is the rule by which packets that this host does not send itself look into the driver's table first.
+func strangers() *netlink.Rule {
+	r := netlink.NewRule()
+	r.Family, r.Invert, r.IifName, r.Table, r.Priority = netlink.FAMILY_V4, true, "lo", routeTable, rulePriority
+	return r
+}
+
+// Neighbours implements pando.Steering.
+func (d *Driver) Neighbours(_ context.Context, hosts []pando.Host) error {
+	var errs []error
+	if len(hosts) > 0 {
+		if err := netlink.RuleAdd(strangers()); err != nil && !errors.Is(err, unix.EEXIST) {
+			errs = append(errs, fmt.Errorf("make the rule for packets that go on to other hosts: %w", err))
+		}
+	}
+	want := map[netip.Prefix]bool{}
+	for _, h := range hosts {
+		if h.Address.Is4() && h.Instances4.IsValid() {
+			want[h.Instances4] = true
+			errs = append(errs, toward(h.Instances4, h.Address, unix.RT_TABLE_MAIN))
+		}
+	}
+	set, err := routes()
+	errs = append(errs, err)
+	for _, r := range set {
+		if bits, _ := r.Dst.Mask.Size(); bits < 32 && !want[toPrefix(r.Dst)] {
+			errs = append(errs, netlink.RouteDel(&r))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func toPrefix(n *net.IPNet) netip.Prefix {
+	a, _ := netip.AddrFromSlice(n.IP)
+	bits, _ := n.Mask.Size()
+	return netip.PrefixFrom(a.Unmap(), bits)
+}
+
+// routes lists what this driver, or a former one, has set.
+func routes() (out []netlink.Route, err error) {
+	for _, table := range []int{unix.RT_TABLE_MAIN, routeTable} {
+		all, lerr := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: routeProtocol, Table: table}, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+		if lerr != nil && !errors.Is(lerr, unix.ENOENT) {
+			err = errors.Join(err, lerr)
+		}
+		out = append(out, all...)
+	}
+	return slices.DeleteFunc(out, func(r netlink.Route) bool { return r.Dst == nil }), err
+}
+
+// forgetRoutes removes all of them, and the rule.
+func forgetRoutes() error {
+	set, err := routes()
+	errs := []error{err}
+	for _, r := range set {
+		errs = append(errs, netlink.RouteDel(&r))
+	}
+	if err := netlink.RuleDel(strangers()); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EAFNOSUPPORT) {
+		errs = append(errs, fmt.Errorf("remove the rule for packets that go on to other hosts: %w", err))
+	}
+	return errors.Join(errs...)
+}
