@@ -1,15 +1,23 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"pando.run/pando/api"
 	"pando.run/pando/lab"
 )
 
@@ -17,24 +25,8 @@ func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 func labCommand(o *command) *cobra.Command {
 	var dir string
-	c := &cobra.Command{Use: "lab", Short: "virtual hosts on this machine, to try and to test", Example: "  pando lab up --hosts 3\n  pando lab exec host1 -- ip addr\n  pando lab down"}
+	c := &cobra.Command{Use: "lab", Short: "virtual hosts on this machine, to try and to test", Example: "  pando lab up --hosts 3\n  pando lab exec host2 -- pando hosts\n  pando lab down"}
 	c.PersistentFlags().StringVar(&dir, "dir", "/var/lib/pando-lab", "where the lab is remembered")
-	var hosts int
-	upLab := &cobra.Command{
-		Use: "up", Short: "make the hosts, a switch between them and a client", Example: "  pando lab up --hosts 3", Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			self, err := os.Executable()
-			if err != nil {
-				return fmt.Errorf("find the pando binary: %w", err)
-			}
-			l, err := lab.Up(c.Context(), lab.Config{Hosts: hosts, Name: "host", Self: self, Dir: dir})
-			if err != nil {
-				return err
-			}
-			return o.listLab(l)
-		},
-	}
-	upLab.Flags().IntVar(&hosts, "hosts", 3, "how many")
 	opened := func(f func(*cobra.Command, *lab.Lab, []string) error) func(*cobra.Command, []string) error {
 		return func(c *cobra.Command, args []string) error {
 			l, err := lab.Open(dir)
@@ -44,36 +36,154 @@ func labCommand(o *command) *cobra.Command {
 			return f(c, l, args)
 		}
 	}
-	c.AddCommand(upLab,
+	c.AddCommand(labUpCommand(o, &dir),
 		&cobra.Command{Use: "ls", Short: "list the hosts", Example: "  pando lab ls", Args: cobra.NoArgs,
-			RunE: opened(func(_ *cobra.Command, l *lab.Lab, _ []string) error { return o.listLab(l) })},
+			RunE: opened(func(c *cobra.Command, l *lab.Lab, _ []string) error { return o.listLab(c.Context(), l) })},
 		&cobra.Command{Use: "down", Short: "end the hosts and all that runs on them", Example: "  pando lab down", Args: cobra.NoArgs,
 			RunE: func(*cobra.Command, []string) error { return lab.Sweep(dir) }},
-		&cobra.Command{Use: "exec HOST -- COMMAND [ARG…]", Short: "run a command on a host", Example: "  pando lab exec client -- curl http://10.127.0.2/", Args: cobra.MinimumNArgs(2),
-			RunE: opened(func(c *cobra.Command, l *lab.Lab, args []string) error {
-				cmd, err := l.Exec(c.Context(), args[0], args[1:]...)
-				if err != nil {
-					return err
-				}
-				cmd.Stdin, cmd.Stdout, cmd.Stderr = o.env.Stdin, o.env.Stdout, o.env.Stderr
-				err = cmd.Run()
-				var child *exec.ExitError
-				if errors.As(err, &child) && child.Exited() {
-					return codeError(child.ExitCode())
-				}
-				if c.Context().Err() != nil {
-					return c.Context().Err()
-				}
-				return err
-			})})
+		&cobra.Command{Use: "exec HOST -- COMMAND [ARG…]", Short: "run a command on a host", Args: cobra.MinimumNArgs(2),
+			Long:    "Runs a command on a virtual host, or on the client. The pando that it finds is this one.",
+			Example: "  pando lab exec client -- curl http://10.127.0.2/\n  pando lab exec host2 -- pando hosts",
+			RunE:    opened(func(c *cobra.Command, l *lab.Lab, args []string) error { return o.labExec(c.Context(), l, args) })})
 	return c
 }
 
-func (o *command) listLab(l *lab.Lab) error {
-	return o.show(l.List(), func(w io.Writer) {
-		rows := []string{row("HOST", "PID", "IPV4", "IPV6")}
-		for _, h := range l.List() {
-			rows = append(rows, row(h.Name, h.Pid, h.IPv4, h.IPv6))
+func labUpCommand(o *command, dir *string) *cobra.Command {
+	var hosts int
+	var bare bool
+	c := &cobra.Command{
+		Use: "up", Short: "make the hosts, a switch between them and a client, and start Pando on them",
+		Long: "Makes virtual hosts with a switch between them and a client. The first host runs the server, the others join it; with --bare nothing\n" +
+			"runs on any of them.",
+		Example: "  pando lab up --hosts 3\n  pando lab up --hosts 2 --bare", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			self, err := os.Executable()
+			if err != nil {
+				return fmt.Errorf("find the pando binary: %w", err)
+			}
+			l, err := lab.Up(c.Context(), lab.Config{Hosts: hosts, Name: "host", Self: self, Dir: *dir})
+			if err == nil && !bare {
+				if err = populate(c.Context(), l, self); err != nil {
+					err = errors.Join(err, l.Down())
+				}
+			}
+			if err != nil {
+				return err
+			}
+			return o.listLab(c.Context(), l)
+		},
+	}
+	c.Flags().IntVar(&hosts, "hosts", 3, "how many")
+	c.Flags().BoolVar(&bare, "bare", false, "start nothing on them")
+	return c
+}
+
+// populate makes the hosts of a lab one cluster.
+func populate(ctx context.Context, l *lab.Lab, self string) error {
+	first := l.Hosts[0].Name
+	if _, err := labRun(ctx, l, first, self, "up"); err != nil {
+		return err
+	}
+	if len(l.Hosts) == 1 {
+		return nil
+	}
+	text, err := labRun(ctx, l, first, self, "token", "-o", "json")
+	if err != nil {
+		return err
+	}
+	var is struct{ Join, Token string }
+	if err := json.Unmarshal(text, &is); err != nil {
+		return fmt.Errorf("read the token of %s: %w", first, err)
+	}
+	ends := make(chan error)
+	for _, h := range l.Hosts[1:] {
+		go func() {
+			_, err := labRun(ctx, l, h.Name, self, "up", "--join", is.Join, "--token", is.Token)
+			ends <- err
+		}()
+	}
+	for range l.Hosts[1:] {
+		err = errors.Join(err, <-ends)
+	}
+	return err
+}
+
+// labRun runs a command of pando on a host to its end.
+func labRun(ctx context.Context, l *lab.Lab, host string, argv ...string) ([]byte, error) {
+	cmd, err := l.Exec(ctx, host, argv...)
+	if err != nil {
+		return nil, err
+	}
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("pando %s on lab host %s: %w: %s", argv[1], host, err, strings.TrimSpace(said.String()))
+	}
+	return out, nil
+}
+
+func (o *command) labExec(ctx context.Context, l *lab.Lab, args []string) error {
+	cmd, err := l.Exec(ctx, args[0], args[1:]...)
+	if err != nil {
+		return err
+	}
+	if self, err := os.Executable(); err == nil {
+		cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(self)+":"+os.Getenv("PATH"))
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = o.env.Stdin, o.env.Stdout, o.env.Stderr
+	err = cmd.Run()
+	var child *exec.ExitError
+	if errors.As(err, &child) && child.Exited() {
+		return codeError(child.ExitCode())
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// labLook is how long the list of a lab waits for the word of its server.
+const labLook = 2 * time.Second
+
+// labHost is one line of `pando lab ls`.
+type labHost struct {
+	lab.Host
+	Role  string `json:"role"`
+	State string `json:"state"`
+}
+
+// labHosts says of every member of a lab what it is: whether its namespaces live, and what the first host's server says.
+func labHosts(ctx context.Context, l *lab.Lab) []labHost {
+	ctx, cancel := context.WithTimeout(ctx, labLook)
+	defer cancel()
+	said, _ := api.NewClient(fmt.Sprintf("/proc/%d/root/run/pando/api.sock", l.Hosts[0].Pid)).Hosts(ctx)
+	alive := l.List()
+	var out []labHost
+	for _, h := range append(slices.Clone(l.Hosts), l.Client) {
+		one := labHost{Host: h, Role: "-", State: "up"}
+		if h.Name == l.Client.Name {
+			one.Role = "client"
+		}
+		for _, s := range said {
+			if string(s.Name) == h.Name {
+				one.Role, one.State = roleOf(s), string(s.State)
+			}
+		}
+		if !slices.ContainsFunc(alive, func(a lab.Host) bool { return a.Name == h.Name }) {
+			one.State = "dead"
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+func (o *command) listLab(ctx context.Context, l *lab.Lab) error {
+	all := labHosts(ctx, l)
+	return o.show(all, func(w io.Writer) {
+		rows := []string{row("HOST", "IPV4", "IPV6", "ROLE", "STATE", "PID")}
+		for _, h := range all {
+			rows = append(rows, row(h.Name, h.IPv4, h.IPv6, h.Role, h.State, h.Pid))
 		}
 		columns(w, rows...)
 	})

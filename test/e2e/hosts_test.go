@@ -218,14 +218,25 @@ func cutLink(p *labtest.Pando, s *labtest.Service) {
 // killedHost: what can start elsewhere does; what has its state there waits, and says so.
 func killedHost(p *labtest.Pando) {
 	last := p.Hosts[2]
-	bound := p.Deploy(labtest.Echo("ledger", "resources: {memory: 16M}", "state: {total: counter}"))
+	const self = "curl -sS --fail --unix-socket $PANDO_SOCKET http://pando/v1/self/"
+	ledger := "name: ledger\nstate: {total: counter}\nresources: {memory: 16M}\nhealth: {ready: exec true}\n" +
+		"command: [sh, -c, '" + self + "state/total -X PUT -d 7 && " + self + "state/push -X POST && exec sleep 1000']\n"
+	bound := p.Deploy(ledger)
 	for n := 0; string(bound.Status().Home) != last; n++ { // fill the others until it lands on the host that is to die
 		if n == 6 {
 			p.Fatalf("ledger never came to %s", last)
 		}
 		p.Pando("rm", "ledger", "--purge", "--wait")
 		p.Deploy(labtest.Echo("filler"+string(rune('a'+n)), "scale: {min: 3, max: 3}"))
-		bound = p.Deploy(labtest.Echo("ledger", "resources: {memory: 16M}", "state: {total: counter}"))
+		bound = p.Deploy(ledger)
+	}
+	p.Await("its state by way of the first host", func() (string, bool) {
+		log := p.Run(p.Host(), p.Bin, "state", "log", "ledger")
+		return log.Text, strings.Contains(log.Text, "ledger-")
+	})
+	clone := "rm -rf $0 && git clone -q http://127.0.0.1:7400/state/ledger.git $0 && cat $0/total"
+	if got := p.Must(p.Host(), "sh", "-c", clone, p.Dir+"/ledger.clone"); strings.TrimSpace(got) != "7" {
+		p.Errorf("the clone has the total %q", got)
 	}
 	p.KillHost(last)
 	awaitState(p, last, pando.HostAway)
@@ -233,7 +244,7 @@ func killedHost(p *labtest.Pando) {
 		return st.Phase == pando.ServiceDegraded && strings.Contains(st.Reason, "its state is on "+last)
 	})
 	p.Pando("rm", "ledger", "--purge", "--wait")
-	bound = p.Deploy(labtest.Echo("ledger", "state: {total: counter}"))
+	bound = p.Deploy(ledger)
 	if home := string(bound.Status().Home); home == last {
 		p.Errorf("it began anew on %s", home)
 	}

@@ -10,7 +10,7 @@ import (
 	"pando.run/pando/lab/labtest"
 )
 
-// A lab by hand: hosts, on each of which a plain `pando up` has a place of its own.
+// A lab as a user makes it: one command, and the hosts are a cluster; then one with nothing on its hosts.
 func TestLabByHand(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -27,20 +27,33 @@ func TestLabByHand(t *testing.T) {
 	}
 	pando("up", "--hosts", "3")
 	defer func() { _ = exec.Command(bin, "lab", "--dir", dir, "down").Run() }()
-	for _, want := range []string{"host1", "host2", "host3", "client", "10.126.0.2"} {
-		if got := pando("ls"); !strings.Contains(got, want) {
-			t.Errorf("ls does not name %s:\n%s", want, got)
+	list := pando("ls")
+	for _, want := range []string{"host1", "host2", "host3", "client", "10.126.0.2", "server, agent"} {
+		if !strings.Contains(list, want) {
+			t.Errorf("ls does not name %s:\n%s", want, list)
 		}
 	}
-	for _, host := range []string{"host1", "host2"} {
+	if n := strings.Count(list, "here"); n != 3 {
+		t.Errorf("%d of 3 hosts are here:\n%s", n, list)
+	}
+	if got := pando("exec", "host2", "--", "pando", "hosts"); strings.Count(got, "here") != 3 {
+		t.Errorf("the hosts that host2 knows are:\n%s", got)
+	}
+	pando("down")
+
+	pando("up", "--hosts", "2", "--bare")
+	if got := pando("ls"); strings.Contains(got, "here") {
+		t.Errorf("something runs on bare hosts:\n%s", got)
+	}
+	for _, host := range []string{"host1", "host2"} { // each a cluster of its own
 		if got := pando("exec", host, "--", bin, "up", "--pool", "1"); !strings.Contains(got, "up on "+host) {
 			t.Errorf("pando up on %s says %q", host, got)
 		}
-		if got := pando("exec", host, "--", bin, "hosts"); !strings.Contains(got, host) || strings.Count(got, "host") != 1 {
+		if got := pando("exec", host, "--", bin, "hosts"); !strings.Contains(got, host) || strings.Count(got, "here") != 1 {
 			t.Errorf("the hosts that %s knows are:\n%s", host, got)
 		}
 	}
-	pando("exec", "host3", "--", "ping", "-c", "1", "-W", "5", "10.126.0.1")
+	pando("exec", "host2", "--", "ping", "-c", "1", "-W", "5", "10.126.0.1")
 	pando("down")
 	if out, err := exec.Command(bin, "lab", "--dir", dir, "ls").CombinedOutput(); err == nil {
 		t.Errorf("after down there is a lab:\n%s", out)
