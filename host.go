@@ -11,6 +11,7 @@ type Host struct {
 	Name       HostName     `json:"name"`
 	Slot       int          `json:"slot"`     // small number, unique and kept for life: it chooses the host's addresses
 	Address    netip.Addr   `json:"address"`  // where other hosts and clients reach it
+	Address6   netip.Addr   `json:"address6"` // the same by IPv6; zero: by IPv4 only
 	Endpoint   string       `json:"endpoint"` // of its agent, for Peers: unix:///path or http://addr:port
 	CPUs       float64      `json:"cpus"`
 	Memory     int64        `json:"memory_bytes"`

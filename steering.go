@@ -38,9 +38,9 @@ type SteeringTable struct {
 	VIP4, VIP6 netip.Addr
 	Ports      []Port     // what is published; an instance's targets are those of its Connect
 	Endpoints  []Endpoint // at most EndpointsMax
-	// Via is the address of the host that serves it while no endpoint here takes new flows: what is of no flow here goes on to
-	// there, as it is. Zero: nobody else does.
-	Via netip.Addr
+	// Via are the addresses of the host that serves it while no endpoint here takes new flows: what is of no flow here goes on
+	// to there, as it is. Zero: nobody else does, or it is not reached by this family.
+	Via4, Via6 netip.Addr
 }
 
 // EndpointsMax of one service.

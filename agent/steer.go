@@ -40,7 +40,8 @@ func (a *Agent) publish(s pando.ServiceKey) {
 		t.Endpoints = append(t.Endpoints, e)
 	}
 	slices.SortFunc(t.Endpoints, func(x, y pando.Endpoint) int { return cmp.Compare(x.Instance, y.Instance) })
-	t.Via = a.elsewhere(s, t.Endpoints)
+	via := a.elsewhere(s, t.Endpoints)
+	t.Via4, t.Via6 = via.Address, via.Address6
 	if was, ok := a.steered[s]; ok && reflect.DeepEqual(was, t) {
 		return // most commits about a service change nothing here, and shares take a while to compute
 	}
@@ -52,22 +53,21 @@ func (a *Agent) publish(s pando.ServiceKey) {
 	a.steered[s] = t
 }
 
-// elsewhere is the address of the host that serves a service while no endpoint here takes new flows; zero: none does.
-func (a *Agent) elsewhere(s pando.ServiceKey, here []pando.Endpoint) netip.Addr {
+// elsewhere is the host that serves a service while no endpoint here takes new flows; zero: none does.
+func (a *Agent) elsewhere(s pando.ServiceKey, here []pando.Endpoint) (via pando.Host) {
 	if len(a.world.Hosts) < 2 || slices.ContainsFunc(here, func(e pando.Endpoint) bool { return e.Weight > 0 }) {
-		return netip.Addr{}
+		return via
 	}
-	var via pando.Host
 	for _, i := range a.world.Of(s) {
 		h, alive := a.world.Hosts[i.Host]
-		if !alive || h.V.Name == a.Host.Name || !h.V.Address.Is4() || !i.Phase.TakesFlows() {
+		if !alive || h.V.Name == a.Host.Name || !i.Phase.TakesFlows() {
 			continue
 		}
 		if h.V.Name == a.world.Services[s].V.Home || via.Name == "" {
 			via = h.V
 		}
 	}
-	return via.Address
+	return via
 }
 
 // neighbours is what follows from hosts that come and go. The caller holds the lock.

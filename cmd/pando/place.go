@@ -90,7 +90,7 @@ func (p *place) complete() error {
 		p.Uplinks = uplinks()
 	}
 	if p.Address == "" {
-		p.Address = addressOf(p.Uplinks)
+		p.Address = addressOf(p.Uplinks, netlink.FAMILY_V4)
 	}
 	if p.Listen == "auto" {
 		p.Listen = p.Address
@@ -115,15 +115,19 @@ func uplinks() []string {
 	return out
 }
 
-func addressOf(names []string) string {
+// addressOf is an address by which others reach this host; one of a single link (fe80::) is none: a host that passes packets
+// on to it would tell their senders of a shorter way.
+func addressOf(names []string, family int) string {
 	for _, n := range names {
 		l, err := netlink.LinkByName(n)
 		if err != nil {
 			continue
 		}
-		addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
-		if err == nil && len(addrs) > 0 {
-			return addrs[0].IP.String()
+		addrs, _ := netlink.AddrList(l, family)
+		for _, a := range addrs {
+			if a.IP.IsGlobalUnicast() && a.Flags&(unix.IFA_F_TEMPORARY|unix.IFA_F_DEPRECATED|unix.IFA_F_DADFAILED) == 0 {
+				return a.IP.String()
+			}
 		}
 	}
 	return ""
@@ -139,6 +143,7 @@ func (p place) record() pando.Host {
 		h.Endpoint = p.endpoint()
 	}
 	h.Address, _ = netip.ParseAddr(p.Address)
+	h.Address6, _ = netip.ParseAddr(addressOf(p.Uplinks, netlink.FAMILY_V6))
 	h.Instances4, h.Instances6 = pando.InstanceRange(h.Slot)
 	if text, err := os.ReadFile("/proc/sys/kernel/pid_max"); err == nil {
 		h.PIDs, _ = strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)

@@ -217,12 +217,14 @@ func (d *Driver) publishPorts(service uint32, t pando.SteeringTable) error {
 		d.index.ports[k] = service
 	}
 	for _, a := range vips(t) { // after its ports: a known address refuses what a port of it does not take
-		means := service
-		if t.Via.IsValid() {
-			means |= elsewhere
+		means, via := service, t.Via4
+		if !address6(a).Is4() {
+			via = t.Via6
 		}
-		if err := d.passOn(a, t.Via, len(t.Endpoints)); err != nil {
+		if passes, err := d.passOn(a, via, len(t.Endpoints)); err != nil {
 			return err
+		} else if passes {
+			means |= elsewhere
 		}
 		if at, ok := d.index.vips[a]; ok && at == means {
 			continue
@@ -276,7 +278,8 @@ func (d *Driver) Withdraw(_ context.Context, s pando.ServiceKey) error {
 	for vip, at := range d.index.vips {
 		if at&^elsewhere == n {
 			errs = append(errs, ignoreMissing(d.objects.Vips.Delete(vip)))
-			errs = append(errs, d.passOn(vip, netip.Addr{}, 0))
+			_, err := d.passOn(vip, netip.Addr{}, 0)
+			errs = append(errs, err)
 			delete(d.index.vips, vip)
 		}
 	}

@@ -26,24 +26,30 @@ const (
 
 // passOn makes packets to a VIP that are for nobody here find the host that serves it; zero: nobody else does. What comes from
 // outside and from instances has a table of its own; what this host itself sends follows when no endpoint is left here: its
-// connections would not survive another route. A VIP6 has no way to another host: the records of hosts have their IPv4
-// addresses.
-func (d *Driver) passOn(vip [4]uint32, via netip.Addr, endpoints int) error {
+// connections would not survive another route. It says whether there is a way: hosts may have IPv6 addresses that they do not
+// reach each other by.
+func (d *Driver) passOn(vip [4]uint32, via netip.Addr, endpoints int) (bool, error) {
 	want, dst := way{via, via.IsValid() && endpoints == 0}, address6(vip)
 	was, known := d.ways[vip]
 	if !known {
 		known = d.index.vips[vip]&elsewhere == 0 // nor has a former agent set any
 	}
-	if known && was == want || !dst.Is4() {
-		return nil
+	if known && was == want {
+		return via.IsValid(), nil
 	}
-	d.ways[vip] = want
 	own := via
 	if !want.own {
 		own = netip.Addr{}
 	}
-	p := netip.PrefixFrom(dst, 32)
-	return errors.Join(toward(p, via, routeTable), toward(p, own, unix.RT_TABLE_MAIN))
+	p := netip.PrefixFrom(dst, dst.BitLen())
+	err := errors.Join(toward(p, via, routeTable), toward(p, own, unix.RT_TABLE_MAIN))
+	if errors.Is(err, unix.EHOSTUNREACH) && dst.Is6() {
+		return false, nil
+	}
+	if err == nil {
+		d.ways[vip] = want
+	}
+	return err == nil && via.IsValid(), err
 }
 
 // way is where packets to a VIP go on to.
@@ -55,7 +61,7 @@ type way struct {
 // toward sets the route to a prefix by way of a host, or removes it.
 func toward(p netip.Prefix, via netip.Addr, table int) error {
 	route := &netlink.Route{Dst: prefix(p), Protocol: routeProtocol, Table: table}
-	if !via.Is4() {
+	if !via.IsValid() {
 		if err := netlink.RouteDel(route); err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("remove the route to %s: %w", p, err)
 		}
@@ -68,10 +74,18 @@ func toward(p netip.Prefix, via netip.Addr, table int) error {
 	return nil
 }
 
+// families are those that this host speaks.
+func families() []int {
+	if hasIPv6() {
+		return []int{netlink.FAMILY_V4, netlink.FAMILY_V6}
+	}
+	return []int{netlink.FAMILY_V4}
+}
+
 // strangers is the rule by which packets that this host does not send itself look into the driver's table first.
-func strangers() *netlink.Rule {
+func strangers(family int) *netlink.Rule {
 	r := netlink.NewRule()
-	r.Family, r.Invert, r.IifName, r.Table, r.Priority = netlink.FAMILY_V4, true, "lo", routeTable, rulePriority
+	r.Family, r.Invert, r.IifName, r.Table, r.Priority = family, true, "lo", routeTable, rulePriority
 	return r
 }
 
@@ -79,21 +93,27 @@ func strangers() *netlink.Rule {
 func (d *Driver) Neighbours(_ context.Context, hosts []pando.Host) error {
 	var errs []error
 	if len(hosts) > 0 {
-		if err := netlink.RuleAdd(strangers()); err != nil && !errors.Is(err, unix.EEXIST) {
-			errs = append(errs, fmt.Errorf("make the rule for packets that go on to other hosts: %w", err))
+		for _, f := range families() {
+			if err := netlink.RuleAdd(strangers(f)); err != nil && !errors.Is(err, unix.EEXIST) {
+				errs = append(errs, fmt.Errorf("make the rule for packets that go on to other hosts: %w", err))
+			}
 		}
 	}
 	want := map[netip.Prefix]bool{}
 	for _, h := range hosts {
-		if h.Address.Is4() && h.Instances4.IsValid() {
-			want[h.Instances4] = true
-			errs = append(errs, toward(h.Instances4, h.Address, unix.RT_TABLE_MAIN))
+		for p, via := range map[netip.Prefix]netip.Addr{h.Instances4: h.Address, h.Instances6: h.Address6} {
+			if p.IsValid() && via.BitLen() == p.Addr().BitLen() {
+				want[p] = true
+				if err := toward(p, via, unix.RT_TABLE_MAIN); !errors.Is(err, unix.EHOSTUNREACH) || via.Is4() {
+					errs = append(errs, err)
+				}
+			}
 		}
 	}
 	set, err := routes()
 	errs = append(errs, err)
 	for _, r := range set {
-		if bits, _ := r.Dst.Mask.Size(); bits < 32 && !want[toPrefix(r.Dst)] {
+		if ones, bits := r.Dst.Mask.Size(); ones < bits && !want[toPrefix(r.Dst)] {
 			errs = append(errs, netlink.RouteDel(&r))
 		}
 	}
@@ -102,31 +122,35 @@ func (d *Driver) Neighbours(_ context.Context, hosts []pando.Host) error {
 
 func toPrefix(n *net.IPNet) netip.Prefix {
 	a, _ := netip.AddrFromSlice(n.IP)
-	bits, _ := n.Mask.Size()
-	return netip.PrefixFrom(a.Unmap(), bits)
+	ones, _ := n.Mask.Size()
+	return netip.PrefixFrom(a.Unmap(), ones)
 }
 
 // routes lists what this driver, or a former one, has set.
 func routes() (out []netlink.Route, err error) {
-	for _, table := range []int{unix.RT_TABLE_MAIN, routeTable} {
-		all, lerr := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: routeProtocol, Table: table}, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
-		if lerr != nil && !errors.Is(lerr, unix.ENOENT) {
-			err = errors.Join(err, lerr)
+	for _, f := range families() {
+		for _, table := range []int{unix.RT_TABLE_MAIN, routeTable} {
+			all, lerr := netlink.RouteListFiltered(f, &netlink.Route{Protocol: routeProtocol, Table: table}, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+			if lerr != nil && !errors.Is(lerr, unix.ENOENT) {
+				err = errors.Join(err, lerr)
+			}
+			out = append(out, all...)
 		}
-		out = append(out, all...)
 	}
 	return slices.DeleteFunc(out, func(r netlink.Route) bool { return r.Dst == nil }), err
 }
 
-// forgetRoutes removes all of them, and the rule.
+// forgetRoutes removes all of them, and the rules.
 func forgetRoutes() error {
 	set, err := routes()
 	errs := []error{err}
 	for _, r := range set {
 		errs = append(errs, netlink.RouteDel(&r))
 	}
-	if err := netlink.RuleDel(strangers()); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EAFNOSUPPORT) {
-		errs = append(errs, fmt.Errorf("remove the rule for packets that go on to other hosts: %w", err))
+	for _, f := range families() {
+		if err := netlink.RuleDel(strangers(f)); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EAFNOSUPPORT) {
+			errs = append(errs, fmt.Errorf("remove the rule for packets that go on to other hosts: %w", err))
+		}
 	}
 	return errors.Join(errs...)
 }

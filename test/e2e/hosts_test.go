@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -129,13 +131,7 @@ func TestACluster(t *testing.T) {
 		t.Fatalf("three services have the homes %v", homes)
 	}
 	for _, s := range homes {
-		for _, from := range append([]string{labtest.Client}, p.Hosts...) {
-			p.Await(s.Name+" from "+from, func() (string, bool) {
-				out := p.Run(from, "curl", "-sS", "--fail", "--max-time", "2", s.URL("/"))
-				return out.Text, out.Code == 0 && strings.HasPrefix(out.Text, s.Name+"-")
-			})
-		}
-		has(t, p.Must(labtest.Client, "ping", "-c", "1", "-W", "5", s.VIP), "1 received")
+		reached(p, s)
 	}
 	away := homes[p.Hosts[1]] // from the first host: what only the other has
 	id := string(away.Status().Instances[0].ID)
@@ -143,9 +139,7 @@ func TestACluster(t *testing.T) {
 	p.Pando("logs", away.Name, "--lines", "5")
 	p.Pando("logs", away.Name, "--instance", id)
 	has(t, p.Must(p.Hosts[2], p.Bin, "status", away.Name), away.VIP, id, p.Hosts[1]) // and from a host without a server
-	p.Pando("scale", away.Name, "3", "--wait")
-	p.Pando("scale", away.Name, "2", "--wait")
-	homeOf(t, away.AwaitInstances(2))
+	grows(p, away)
 	has(t, p.Must(one, p.Bin, "hosts"), "server, agent", "here", "ago")
 
 	t.Run("between instances of two hosts", func(t *testing.T) {
@@ -160,6 +154,49 @@ func TestACluster(t *testing.T) {
 	t.Run("a killed agent", func(t *testing.T) { killedAgent(p.In(t), homes[p.Hosts[2]]) })
 	t.Run("a cut link", func(t *testing.T) { cutLink(p.In(t), homes[p.Hosts[1]]) })
 	t.Run("a killed host", func(t *testing.T) { killedHost(p.In(t)) })
+}
+
+// reached: a service is reached from everywhere, by every protocol.
+func reached(p *labtest.Pando, s *labtest.Service) {
+	p.Helper()
+	for _, from := range append([]string{labtest.Client}, p.Hosts...) {
+		for _, vip := range []string{s.VIP, "[" + s.Status().VIP6.String() + "]"} {
+			for _, ask := range [][]string{
+				{"curl", "-gsS", "--fail", "--max-time", "2", "http://" + vip + "/"},
+				{p.WithEcho(), "udp", vip + ":7", "?"},
+			} {
+				p.Await(strings.Join(ask, " ")+" on "+from, func() (string, bool) {
+					out := p.Run(from, ask...)
+					return out.Text, out.Code == 0 && strings.HasPrefix(out.Text, s.Name+"-")
+				})
+			}
+			has(p, p.Must(from, "ping", "-c", "1", "-W", "5", strings.Trim(vip, "[]")), "1 received")
+		}
+	}
+}
+
+// grows: connections to a service on another host stay with their instance while others come and go, and new ones find those.
+func grows(p *labtest.Pando, s *labtest.Service) {
+	var held []*labtest.Process
+	for _, from := range append([]string{labtest.Client}, p.Hosts...) {
+		held = append(held, s.Hold(from))
+	}
+	p.Pando("scale", s.Name, "4", "--wait")
+	for _, from := range []string{labtest.Client, p.Hosts[0], p.Hosts[1], p.Hosts[2]} {
+		answered := map[string]bool{}
+		p.Await("all four from "+from, func() (string, bool) {
+			answered[s.Get(from, "/")] = true
+			return strings.Join(slices.Collect(maps.Keys(answered)), ", "), len(answered) == 4
+		})
+	}
+	p.Pando("scale", s.Name, "2", "--wait")
+	for _, h := range held {
+		if out := h.Stop(); out.Code != 0 {
+			p.Errorf("a connection did not outlive the scaling: %s", out.Text)
+		}
+	}
+	p.Pando("scale", s.Name, "auto")
+	homeOf(p, s.AwaitInstances(2))
 }
 
 // killedAgent: nothing breaks on its host; the service moves when the lease has ended, and is brought together when the
