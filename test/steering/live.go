@@ -212,9 +212,10 @@ func (s *stand) sweep(t *testing.T) pando.SweepReport {
 // eventually waits until a condition holds.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(3 * wait); !holds(); {
+	const patience = 10 * wait // the machine may be busy
+	for deadline := time.Now().Add(patience); !holds(); {
 		if time.Now().After(deadline) {
-			t.Fatalf("after %s still not: %s", 3*wait, what)
+			t.Fatalf("after %s still not: %s", patience, what)
 		}
 	}
 }
