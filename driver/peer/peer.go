@@ -1,7 +1,7 @@
 // Package peer carries what servers and agents ask of each other's hosts over HTTP: on a unix socket within a host, over TLS
 // between hosts, and how a host asks to become a member.
 //
-// It never stores anything and never retries: who asks knows whether the answer still matters.
+// It never stores anything, and retries nothing but reads of states: who asks knows whether the answer still matters.
 package peer
 
 import (
@@ -13,7 +13,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httputil"
 	"net/url"
 	"strconv"
 	"strings"
@@ -203,23 +202,4 @@ func (c *Client) Losses(ctx context.Context, h pando.Host) (out pando.Losses, er
 func (c *Client) StateLog(ctx context.Context, h pando.Host, s pando.ServiceKey, max int) (out []pando.StateCommit, err error) {
 	return out, c.get(ctx, h, "/peer/statelog", url.Values{
 		"tenant": {string(s.Tenant)}, "service": {string(s.Name)}, "max": {strconv.Itoa(max)}}, &out)
-}
-
-// State hands requests to the host's own git server.
-func (c *Client) State(h pando.Host) http.Handler {
-	u, err := c.base(h)
-	if err != nil {
-		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeProblem(w, err) })
-	}
-	return &httputil.ReverseProxy{
-		Transport: c.http.Transport,
-		Rewrite: func(r *httputil.ProxyRequest) {
-			r.SetURL(u)
-			r.Out.URL.Path = "/peer/state/" + strings.TrimPrefix(r.In.URL.Path, "/")
-			r.Out.URL.RawPath = ""
-		},
-		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			writeProblem(w, outOfReach(r.Context(), h, err))
-		},
-	}
 }

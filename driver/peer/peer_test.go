@@ -178,7 +178,9 @@ func TestAHostThatDoesNotAnswerIsNamed(t *testing.T) {
 			t.Errorf("%s: %v", endpoint, err)
 		}
 		w := httptest.NewRecorder()
-		c.State(h).ServeHTTP(w, httptest.NewRequest("GET", "/x", nil))
+		ctx, cancel := context.WithTimeout(t.Context(), 2*stateAskAgain)
+		c.State(h).ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", "/x", nil))
+		cancel()
 		if w.Code != http.StatusServiceUnavailable {
 			t.Errorf("%s: state answered %d", endpoint, w.Code)
 		}
