@@ -107,6 +107,8 @@ type Cgroup interface {
 	Entry() CgroupEntry
 	// Processes are the ids of all processes of the group, as this process counts them.
 	Processes() ([]int, error)
+	// Holds says whether a process is in the group.
+	Holds(pid int) bool
 	// Remove removes the group; whoever was in it has ended.
 	Remove() error
 }

@@ -62,13 +62,14 @@ func Open(root string) (Hierarchies, error) {
 // Group is the cgroup of one sandbox, in each hierarchy.
 type Group struct {
 	root string
+	name string            // below the root of each hierarchy
 	v2   string            // its folder in v2
 	v1   map[string]string // controller -> folder
 }
 
 // Make implements pando.Cgroups.
 func (h Hierarchies) Make(name string) (pando.Cgroup, error) {
-	g := &Group{root: h.root, v1: map[string]string{}}
+	g := &Group{root: h.root, name: name, v1: map[string]string{}}
 	if h.v2 {
 		g.v2 = filepath.Join(h.root, name)
 	}

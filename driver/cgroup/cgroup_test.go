@@ -123,6 +123,9 @@ func TestEntryMovesTheProcessAlone(t *testing.T) {
 				t.Skip("this machine has one hierarchy of v2 at " + Root)
 			}
 			cmd := enter(t, root, g, "sleep", "60")
+			if !g.Holds(cmd.Process.Pid) || g.Holds(os.Getpid()) || g.Holds(1) {
+				t.Errorf("%s holds the process: %v, the test: %v, the first process: %v", name, g.Holds(cmd.Process.Pid), g.Holds(os.Getpid()), g.Holds(1))
+			}
 			for _, dir := range g.folders() {
 				want, got := strconv.Itoa(cmd.Process.Pid), ""
 				// The thread that started it may take a moment to end.

@@ -52,7 +52,7 @@ func (d *Driver) open(ctx context.Context, s *slot, run *program) (*sandbox, err
 		b.close()
 		return nil, fmt.Errorf("talk to the shim of %s: %w", s.Instance, err)
 	}
-	if b.listener, err = newOwnListener(f, s.PID); err == nil && r.Error != "" {
+	if b.listener, err = newOwnListener(f, s.cgroup); err == nil && r.Error != "" {
 		err = errors.New(r.Error)
 	}
 	if err != nil {
@@ -258,11 +258,11 @@ func (b *sandbox) LastLines(n int) []string {
 // ownListener is the listener of an instance's own API. It accepts connections from its own sandbox only.
 type ownListener struct {
 	net.Listener
-	space   string // the sandbox's pid namespace
+	cgroup  pando.Cgroup
 	foreign atomic.Int64
 }
 
-func newOwnListener(f *os.File, shim int) (*ownListener, error) {
+func newOwnListener(f *os.File, c pando.Cgroup) (*ownListener, error) {
 	if f == nil {
 		return nil, fmt.Errorf("%w: the shim sent no listener", pando.ErrInvalid)
 	}
@@ -272,12 +272,7 @@ func newOwnListener(f *os.File, shim int) (*ownListener, error) {
 		return nil, err
 	}
 	l.(*net.UnixListener).SetUnlinkOnClose(false)
-	space, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", shim))
-	if err != nil {
-		l.Close()
-		return nil, err
-	}
-	return &ownListener{Listener: l, space: space}, nil
+	return &ownListener{Listener: l, cgroup: c}, nil
 }
 
 // Accept implements net.Listener.
@@ -295,8 +290,9 @@ func (l *ownListener) Accept() (net.Conn, error) {
 	}
 }
 
-// own says whether the process at the other end lives in the sandbox. The pidfd makes sure that the process that was
-// looked at is the one that connected, and not another that got its number since.
+// own says whether the process at the other end is in the sandbox's cgroup, which nothing in a sandbox can leave, whatever
+// namespaces it makes. The pidfd makes sure that the process that was looked at is the one that connected, and not another
+// that got its number since.
 func (l *ownListener) own(c *net.UnixConn) bool {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -313,8 +309,7 @@ func (l *ownListener) own(c *net.UnixConn) bool {
 			return
 		}
 		defer unix.Close(pidfd)
-		space, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", cred.Pid))
-		same = err == nil && space == l.space && unix.PidfdSendSignal(pidfd, 0, nil, 0) == nil
+		same = l.cgroup.Holds(int(cred.Pid)) && unix.PidfdSendSignal(pidfd, 0, nil, 0) == nil
 	})
 	return err == nil && same
 }

@@ -1,8 +1,11 @@
 package process
 
 import (
+	"io"
 	"net"
+	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -208,5 +211,24 @@ func TestInstancesOfOneUserAreTold(t *testing.T) {
 	case <-answered:
 	case <-time.After(5 * time.Second):
 		t.Error("one does not reach its own API")
+	}
+}
+
+// Who an instance is says its cgroup, not the namespaces that somebody is in: it may make some, and root may enter its own.
+func TestNamespacesMakeNobodyAnInstance(t *testing.T) {
+	d := newDriver(t, 0)
+	b := run(t, d, nil, "sleep", "60")
+	go http.Serve(b.Listener(), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") }))
+	const ask = "curl -sS --max-time 5 --unix-socket $PANDO_SOCKET http://self/"
+	if got := inside(t, b, ask); got != "hello" {
+		t.Errorf("a command of the instance: %s", got)
+	}
+	if got := inside(t, b, "unshare --user --pid --fork sh -c '"+ask+"'"); got != "hello" {
+		t.Errorf("from a pid namespace of the instance's: %s", got)
+	}
+	pid := strconv.Itoa(b.(*sandbox).slot.PID)
+	nsenter := exec.Command("nsenter", "--target", pid, "--all", "env", "PANDO_SOCKET="+inside(t, b, "echo $PANDO_SOCKET"), "sh", "-c", ask)
+	if out, err := nsenter.CombinedOutput(); err == nil || strings.Contains(string(out), "hello") {
+		t.Errorf("somebody of the host in its namespaces was answered: %v\n%s", err, out)
 	}
 }
