@@ -66,6 +66,10 @@ type Because struct {
 	Decision *Decision `json:"decision,omitempty"`
 }
 
+// KindBookmark is no record's: the first event of every watch has it. All that came up to its revision is known to whoever
+// asked, and everything later follows.
+const KindBookmark Kind = "bookmark"
+
 // Change is one event of a watch.
 type Change struct {
 	Revision StoreRevision `json:"revision"`

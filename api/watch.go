@@ -44,7 +44,7 @@ func change(c pando.Change, of pando.ServiceKey) (b []byte) {
 	if !c.More {
 		b = fmt.Appendf(b, "id: %d\n", c.Revision)
 	}
-	if s, _ := c.Key.Service(); of.Name != "" && s != of {
+	if s, _ := c.Key.Service(); c.Kind != pando.KindBookmark && of.Name != "" && s != of {
 		if b == nil {
 			return nil
 		}

@@ -14,7 +14,8 @@ import (
 	"pando.run/pando"
 )
 
-// Watch implements pando.Operators.
+// Watch implements pando.Operators. Its first event is a bookmark, so who begins with "from now on" knows what that means,
+// also when the stream breaks before anything has changed.
 func (c *Control) Watch(ctx context.Context, after pando.StoreRevision) <-chan pando.Change {
 	c.mu.Lock()
 	if after == 0 {
@@ -24,6 +25,7 @@ func (c *Control) Watch(ctx context.Context, after pando.StoreRevision) <-chan p
 	out := make(chan pando.Change, 64)
 	go func() {
 		defer close(out)
+		out <- pando.Change{Revision: after, Kind: pando.KindBookmark} // there is room for it
 		for b := range c.Registry.Watch(ctx, pando.Root, after) {
 			for _, change := range changes(b) {
 				select {

@@ -86,7 +86,9 @@ func ended(ctx context.Context, err error) error {
 func (o *command) watch() *cobra.Command {
 	return o.of(&cobra.Command{
 		Use: "watch [SERVICE]", Short: "print every change as it happens",
-		Long:    "Prints a line for every change of services, instances, requests and decisions until it is interrupted; with -o json each line is\none JSON object. It goes on where it was when the server restarts.",
+		Long: "Prints a line for every change of services, instances, requests and decisions until it is interrupted; with -o json each line is\n" +
+			"one JSON object. The first line, a bookmark, says that it listens and from which revision of the store on. It goes on where it\n" +
+			"was when the server restarts.",
 		Example: "  pando watch website\n  pando watch -o json | jq .kind",
 	}, cobra.MaximumNArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
 		var from pando.StoreRevision
@@ -98,7 +100,7 @@ func (o *command) watch() *cobra.Command {
 			from = st.Seen
 		}
 		err := o.client.Watch(ctx, from, func(e api.Event) {
-			if s, ok := e.Key.Service(); key.Name == "" || ok && s == key {
+			if s, ok := e.Key.Service(); key.Name == "" || e.Kind == pando.KindBookmark || ok && s == key {
 				o.tell(e)
 			}
 		})

@@ -95,10 +95,11 @@ func TestAnOperatorsDay(t *testing.T) {
 	list := o.Start(o.Host(), o.Bin, "ps", "--watch")
 	list.AwaitText(id)
 	watcher := o.Start(o.Host(), o.Bin, "watch", "web")
+	watcher.AwaitText("follows") // it listens
 	o.has(o.says(0, "scale web 2 --for 10m --wait"), "serving (2 in rotation)")
 	o.has(o.says(0, "status web"), "pinned", "at 2 for another ", "by operator")
 	o.says(0, "scale web auto")
-	// The watch may have begun after the pin, but what follows comes.
+	watcher.AwaitText("pin by operator")
 	watcher.AwaitText("unpin by operator")
 	if out := watcher.Stop(); out.Code != 0 || !strings.Contains(out.Text, "decision") {
 		t.Errorf("watch: code %d\n%s", out.Code, out.Text)

@@ -308,6 +308,8 @@ func changed(e api.Event) (about, text string) {
 		return h.Service.String(), "state is at " + h.Commit.String()[:10]
 	case pando.KindHost:
 		return string(as[pando.Host](e).Name), "joined"
+	case pando.KindBookmark:
+		return "", fmt.Sprintf("what changes after store revision %d follows", e.Revision)
 	}
 	return "", ""
 }

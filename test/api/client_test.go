@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -117,16 +118,20 @@ func ignore[T any](_ T, err error) error { return err }
 
 func TestAWatchOutlivesItsServer(t *testing.T) {
 	h := open(t)
-	st := h.serving()
+	h.serving()
 	socket := filepath.Join(t.TempDir(), "api.sock")
 	stop := at(t, socket, h.http.Config.Handler)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	pins := make(chan int, 100)
+	listens := make(chan pando.StoreRevision, 10)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- api.NewClient(socket).Watch(ctx, st.Seen, func(e api.Event) {
+		ended <- api.NewClient(socket).Watch(ctx, 0, func(e api.Event) {
 			var s pando.Service
+			if e.Kind == pando.KindBookmark {
+				listens <- e.Revision
+			}
 			if e.Kind == pando.KindService && json.Unmarshal(e.Value, &s) == nil && s.Pin != nil {
 				pins <- s.Pin.Instances
 			}
@@ -145,12 +150,15 @@ func TestAWatchOutlivesItsServer(t *testing.T) {
 			}
 		}
 	}
-	h.ask("POST", "/v1/services/web/pin", `{"instances": 2}`)
-	await(2)
-	stop()
-	h.ask("POST", "/v1/services/web/pin", `{"instances": 3}`) // while nobody answers at the socket
-	at(t, socket, h.http.Config.Handler)
-	await(3)
+	if from := <-listens; from == 0 {
+		t.Error("the watch does not say from which revision on it listens")
+	}
+	for n := 2; n <= 3; n++ { // the first time before anything has changed
+		stop()
+		h.ask("POST", "/v1/services/web/pin", fmt.Sprintf(`{"instances": %d}`, n)) // while nobody answers at the socket
+		stop = at(t, socket, h.http.Config.Handler)
+		await(n)
+	}
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)

@@ -212,7 +212,7 @@ func (h *house) listen(query, last string, enough func(api.Event) bool) (events 
 		h.Fatal(err)
 	}
 	defer resp.Body.Close()
-	done := false
+	begun, done := false, false
 	for in := bufio.NewScanner(resp.Body); in.Scan(); {
 		name, value, _ := strings.Cut(in.Text(), ": ")
 		switch {
@@ -222,6 +222,12 @@ func (h *house) listen(query, last string, enough func(api.Event) bool) (events 
 			var e api.Event
 			if err := json.Unmarshal([]byte(value), &e); err != nil {
 				h.Fatal(err)
+			}
+			if bookmark := e.Kind == pando.KindBookmark; bookmark != !begun {
+				h.Errorf("a watch begins with its one bookmark: %+v", e)
+			} else if bookmark {
+				begun = true
+				continue
 			}
 			events = append(events, e)
 			done = done || enough(e)
