@@ -132,6 +132,7 @@ func Full(t *testing.T, flows int, open func(t *testing.T, uplinks ...string) Su
 	s.publish(t, s.endpoint("a", 100), s.endpoint("b", 100))
 	first := dialFrom(t, s.outside, netip.AddrPortFrom(vip[0], 80))
 	was := first.who(t)
+	first.acknowledge(t)
 	const more = 4
 	for n := range more * flows {
 		p := tcp(netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 18, byte(n >> 8), byte(n)}), 1), netip.AddrPortFrom(vip[0], 80), "S")
@@ -149,5 +150,20 @@ func Full(t *testing.T, flows int, open func(t *testing.T, uplinks ...string) Su
 	}
 	if d := s.drops(t); d.Packets[pando.DroppedNoFlow] != 0 {
 		t.Errorf("drops: %v", d)
+	}
+}
+
+// acknowledge sends at once what the kernel would send for up to 40 ms later: a packet that comes when its flow has been
+// given up makes the flow anew, and counts.
+func (c *client) acknowledge(t *testing.T) {
+	t.Helper()
+	raw, err := c.Conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var refused error
+	err = raw.Control(func(fd uintptr) { refused = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1) })
+	if err != nil || refused != nil {
+		t.Fatalf("acknowledge at once: %v, %v", err, refused)
 	}
 }
