@@ -1,11 +1,12 @@
 //! A chain of functions in one unit (SNF §4.2): batches in, packets and state out, no I/O.
 
-use pando_protocol::FlowKey;
+use pando_protocol::{Direction, FlowKey};
 
 use crate::abi::{self, BATCH_PACKETS, Input, Output, Writer, flag};
 use crate::executor::{Executor, Trap};
 use crate::flows::{FlowId, Flows, Met, STAGES_MAX};
 use crate::leases::Leases;
+use crate::log::record::FlowHead;
 
 /// A packet that came.
 #[derive(Clone, Copy, Debug)]
@@ -133,8 +134,10 @@ pub struct Chain<E> {
     batch: u64,
     /// What functions reported; whoever reads it empties it.
     pub events: Vec<Event>,
-    /// Flows whose state the last batch changed; some perhaps twice.
+    /// Flows that the last batch changed.
     pub changed: Vec<FlowId>,
+    /// Keys of flows that were forgotten, where somebody keeps a log of them and empties this.
+    pub forgotten: Option<Vec<FlowKey>>,
     fates: Vec<Fate>,
     touched: Vec<FlowId>,
     live: Vec<Live>,
@@ -154,6 +157,7 @@ impl<E: Executor> Chain<E> {
             batch: 0,
             events: Vec::new(),
             changed: Vec::new(),
+            forgotten: None,
             fates: Vec::new(),
             touched: Vec::new(),
             live: Vec::new(),
@@ -248,6 +252,7 @@ impl<E: Executor> Chain<E> {
             if flow.mark.batch != self.batch {
                 flow.mark.batch = self.batch;
                 flow.mark.slot = self.touched.len() as u8;
+                (flow.mark.changed, flow.mark.noted) = (0, false);
                 self.touched.push(live.met.flow);
             }
         }
@@ -337,11 +342,14 @@ impl<E: Executor> Chain<E> {
                 let flow = self.flows.flow_mut(live.met.flow);
                 flow.valid |= bit;
                 let slot = descriptor.slot(flow.mark.slot.into());
+                flow.mark.changed |= bit;
                 self.flows.state_mut(live.met.flow, at).copy_from_slice(&memory[slot..slot + descriptor.state_bytes]);
-                self.changed.push(live.met.flow);
             }
             if output.flags & flag::LEASE_TAKEN != 0 {
                 self.flows.flow_mut(live.met.flow).taken |= bit;
+            }
+            if output.flags & (flag::STATE_PUT | flag::LEASE_TAKEN | flag::ALIAS) != 0 {
+                note(&mut self.changed, &mut self.flows, live.met.flow);
             }
             if output.pass
                 && output.flags & flag::ALIAS != 0
@@ -405,12 +413,13 @@ impl<E: Executor> Chain<E> {
         self.flows.state_mut(id, at).fill(0);
         let flow = self.flows.flow_mut(id);
         flow.valid &= !bit;
+        flow.mark.changed |= bit;
         if flow.leased & bit != 0 {
             flow.leased &= !bit;
             flow.taken &= !bit;
             self.stages[at].leases.give_back(flow.leases[at]);
         }
-        self.changed.push(id);
+        note(&mut self.changed, &mut self.flows, id);
     }
 
     /// After a batch: leases that were not taken go back, flows that never got state are forgotten, idle ones, too.
@@ -440,15 +449,40 @@ impl<E: Executor> Chain<E> {
         }
     }
 
+    /// Makes a flow what it was in another unit: its fixed part, and the state of all stages together. False without room.
+    pub fn restore(&mut self, was: &FlowHead, states: &[u8], now_ns: u64) -> bool {
+        let direction = if was.up { Direction::Up } else { Direction::Down };
+        let Some(met) = self.flows.meet(was.key, direction, now_ns) else { return false };
+        self.flows.whole_state_mut(met.flow).copy_from_slice(states);
+        if let Some(alias) = was.alias {
+            self.flows.add_alias(met.flow, alias);
+        }
+        let flow = self.flows.flow_mut(met.flow);
+        (flow.valid, flow.leased, flow.taken, flow.leases, flow.packets) = (was.valid, was.taken, was.taken, was.leases, was.packets);
+        for (at, stage) in self.stages.iter_mut().enumerate().filter(|(at, _)| was.taken & 1 << at != 0) {
+            stage.leases.claim(was.leases[at]);
+        }
+        true
+    }
+
     /// Removes a flow and takes its leases back.
     pub fn forget(&mut self, id: FlowId) {
         let was = self.flows.remove(id);
         self.changed.retain(|&changed| changed != id);
+        if let Some(forgotten) = &mut self.forgotten {
+            forgotten.push(was.key);
+        }
         for (at, stage) in self.stages.iter_mut().enumerate() {
             if was.leased & 1 << at != 0 {
                 stage.leases.give_back(was.leases[at]);
             }
         }
+    }
+}
+
+fn note(changed: &mut Vec<FlowId>, flows: &mut Flows, id: FlowId) {
+    if !std::mem::replace(&mut flows.flow_mut(id).mark.noted, true) {
+        changed.push(id);
     }
 }
 

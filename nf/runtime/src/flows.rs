@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::hash::{Hash, Hasher};
 
 use pando_protocol::{Direction, FlowKey};
 
@@ -44,6 +45,10 @@ pub(crate) struct Mark {
     pub slot: u8,
     /// 1 + index of its latest packet.
     pub latest: u8,
+    /// Bit per stage: its state changed in the batch.
+    pub changed: u8,
+    /// Whether it is among the batch's changed flows.
+    pub noted: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -177,6 +182,16 @@ impl Flows {
         &mut self.states[id as usize * stride..][..stride]
     }
 
+    /// Functions of the chain.
+    pub fn stages(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    /// State of a flow at each stage, in bytes.
+    pub fn stage_bytes(&self) -> Vec<usize> {
+        self.offsets.windows(2).map(|w| w[1] - w[0]).collect()
+    }
+
     /// Size of [`Flows::whole_state`].
     pub fn state_bytes(&self) -> usize {
         self.offsets[self.offsets.len() - 1]
@@ -193,6 +208,21 @@ impl Flows {
                 self.index.remove(&before);
             }
         }
+    }
+
+    /// Touches the memory of so many flows, so that the first of them that come find it there.
+    pub fn warm(&mut self, flows: usize) {
+        let flows = flows.min(self.flows_max);
+        self.index.reserve(2 * flows);
+        let key = |n: usize| {
+            let mut bytes = [0; FlowKey::LENGTH_BYTES];
+            bytes[..8].copy_from_slice(&n.to_le_bytes());
+            FlowKey::from_bytes(bytes)
+        };
+        let made: Vec<FlowId> = (0..flows).filter_map(|n| Some(self.meet(key(n), Direction::Up, 0)?.flow)).collect();
+        made.into_iter().rev().for_each(|id| {
+            self.remove(id);
+        });
     }
 
     /// Removes a flow and returns what it was.
@@ -218,6 +248,19 @@ impl Flows {
                 idle.push(self.swept as FlowId);
             }
         }
+    }
+
+    /// A fingerprint of all flows: keys, aliases, leases and states, in whatever order they came. Not of the direction of
+    /// their first packet: which one that was depends on the batches, until a packet leaves state.
+    pub fn digest(&self) -> u64 {
+        let of = |id: FlowId| {
+            let flow = self.flow(id);
+            let mut hasher = std::hash::DefaultHasher::new();
+            (flow.key, flow.alias, flow.valid, flow.taken, self.whole_state(id)).hash(&mut hasher);
+            (0..STAGES_MAX).filter(|at| flow.taken & 1 << at != 0).for_each(|at| flow.leases[at].hash(&mut hasher));
+            hasher.finish()
+        };
+        self.ids().fold(0, |sum, id| sum.wrapping_add(of(id)))
     }
 
     /// All flows.

@@ -14,6 +14,7 @@ pub mod executor;
 pub mod flows;
 pub mod latency;
 pub mod leases;
+pub mod log;
 pub mod meter;
 pub mod module;
 pub mod packet;

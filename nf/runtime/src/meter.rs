@@ -97,6 +97,20 @@ impl Meter {
         Ok(meter)
     }
 
+    /// Makes good the totals of an earlier epoch, whose unit died before it wrote what its output log says of it.
+    /// Doing it again changes nothing.
+    pub fn settle(ledger: &Path, tenant: &str, unit: &str, epoch: u32, totals: &[Work]) -> io::Result<()> {
+        let path = directory(ledger, tenant, unit).join(epoch.to_string());
+        let file = OpenOptions::new().read(true).write(true).open(&path)?;
+        let (sequence, billed) = decode(&std::fs::read(&path)?).ok_or(io::ErrorKind::InvalidData)?;
+        let behind = |(b, w): (&Billed, &Work)| b.packets < w.packets || b.trapped < w.trapped;
+        if billed.iter().zip(totals).any(behind) {
+            let mut meter = Meter { words: map(&file, libc::PROT_READ | libc::PROT_WRITE)?, sequence, epoch };
+            meter.commit(totals.iter().copied());
+        }
+        Ok(())
+    }
+
     fn word(&self, n: usize) -> &AtomicU64 {
         assert!(n < FILE_WORDS);
         // SAFETY: inside of the mapping, which is aligned to a page.
@@ -223,6 +237,20 @@ mod tests {
         let read = records(&ledger).unwrap();
         assert_eq!(read.iter().map(|r| (r.epoch, r.sequence, r.functions[1].packets)).collect::<Vec<_>>(), [(1, 5, 5), (2, 7, 7)]);
         assert_eq!(read[0].functions[0].function, "policer");
+        std::fs::remove_dir_all(ledger).unwrap();
+    }
+
+    #[test]
+    fn what_a_dead_unit_did_not_write_is_settled_once() {
+        let ledger = scratch("settle");
+        let mut meter = Meter::create(&ledger, "default", "nat", &["nat"]).unwrap();
+        meter.commit([work(5)].into_iter());
+        for _ in 0..2 {
+            Meter::settle(&ledger, "default", "nat", 1, &[work(9)]).unwrap();
+            Meter::settle(&ledger, "default", "nat", 1, &[work(5)]).unwrap();
+        }
+        let read = records(&ledger).unwrap();
+        assert_eq!((read[0].sequence, read[0].functions[0].packets), (2, 9));
         std::fs::remove_dir_all(ledger).unwrap();
     }
 

@@ -37,6 +37,8 @@ pub struct Port {
     ring_bytes: usize,
     frames: usize,
     head: usize,
+    /// Frames that were given back so far, by this process or those before it.
+    position: u64,
     /// Name of the device.
     pub device: String,
     /// Packets that were longer than the ring's frames.
@@ -88,24 +90,50 @@ impl Port {
         set(&socket, libc::PACKET_QDISC_BYPASS, &1i32, "PACKET_QDISC_BYPASS")?;
         let frames = frames.next_multiple_of(BLOCK_BYTES / FRAME_BYTES);
         let ring_bytes = frames * FRAME_BYTES;
+        let index = index as i32;
         let request = [BLOCK_BYTES as u32, (ring_bytes / BLOCK_BYTES) as u32, FRAME_BYTES as u32, frames as u32];
         set(&socket, libc::PACKET_RX_RING, &request, "PACKET_RX_RING")?;
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: the kernel maps the ring that was just asked for.
-        let ring = unsafe { libc::mmap(std::ptr::null_mut(), ring_bytes, protection, libc::MAP_SHARED, socket.as_raw_fd(), 0) };
-        if ring == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let port = Port { socket, ring: ring.cast(), ring_bytes, frames, head: 0, device: device.to_owned(), too_long: 0 };
+        let port = Port::adopt(socket, device, frames)?;
         // SAFETY: an all-zero sockaddr_ll is valid.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
         address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
-        address.sll_ifindex = index as i32;
+        address.sll_ifindex = index;
         let size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
         // SAFETY: address is a sockaddr_ll of size bytes.
         check(unsafe { libc::bind(port.socket.as_raw_fd(), (&raw const address).cast(), size) }, "bind to the device")?;
         Ok(port)
+    }
+
+    /// Maps the ring of `frames` frames that another process opened on `device`. Both may be there at once; only one may use it.
+    pub fn adopt(socket: OwnedFd, device: &str, frames: usize) -> io::Result<Port> {
+        let frames = frames.next_multiple_of(BLOCK_BYTES / FRAME_BYTES);
+        let ring_bytes = frames * FRAME_BYTES;
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        // SAFETY: the kernel maps the ring that the socket was given.
+        let ring = unsafe { libc::mmap(std::ptr::null_mut(), ring_bytes, protection, flags, socket.as_raw_fd(), 0) };
+        if ring == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let device = device.to_owned();
+        Ok(Port { socket, ring: ring.cast(), ring_bytes, frames, head: 0, position: 0, device, too_long: 0 })
+    }
+
+    /// Another descriptor of the same socket: as long as one is open, the ring and what is in it stay.
+    pub fn share(&self) -> io::Result<OwnedFd> {
+        self.socket.try_clone()
+    }
+
+    /// Frames that were given back so far.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Goes on at frame `position` of the ring; frames before it, from `released` on, may not have been given back.
+    pub fn resume(&mut self, released: u64, position: u64) {
+        (self.position, self.head) = (released, (released % self.frames as u64) as usize);
+        self.release((position.saturating_sub(released) as usize).min(self.frames));
+        (self.position, self.head) = (position, (position % self.frames as u64) as usize);
     }
 
     fn head_at(&self, place: usize) -> *mut Head {
@@ -119,7 +147,9 @@ impl Port {
         for place in 0..max.min(self.frames) {
             let head = self.head_at(place);
             // SAFETY: head points to a header in the ring; the kernel sets its status last.
-            let status = unsafe { AtomicU32::from_ptr(&raw mut (*head).status) }.load(Ordering::Acquire);
+            let status_at = unsafe { &raw mut (*head).status };
+            // SAFETY: as above.
+            let status = unsafe { AtomicU32::from_ptr(status_at) }.load(Ordering::Acquire);
             if status & libc::TP_STATUS_USER == 0 {
                 return;
             }
@@ -134,6 +164,9 @@ impl Port {
             } else if status & libc::TP_STATUS_CSUMNOTREADY != 0 {
                 // SAFETY: captured bytes from start are ours.
                 complete(unsafe { std::slice::from_raw_parts_mut(self.ring.add(start), length) });
+                // Whoever reads the frame again, after this process died, must not complete it twice.
+                // SAFETY: as above, the header is ours until it is released.
+                unsafe { AtomicU32::from_ptr(status_at) }.store(status & !libc::TP_STATUS_CSUMNOTREADY, Ordering::Release);
             }
             into.push(Slot { start, length, time_ns });
         }
@@ -158,6 +191,7 @@ impl Port {
             unsafe { AtomicU32::from_ptr(&raw mut (*self.head_at(place)).status) }.store(libc::TP_STATUS_KERNEL, Ordering::Release);
         }
         self.head = (self.head + count) % self.frames;
+        self.position += count as u64;
     }
 
     /// Sends frames; returns how many the kernel took. It takes fewer when the device's queue is full.

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::abi::BATCH_PACKETS;
 use crate::chain::{Arrival, Chain, Fate};
 use crate::latency::Latencies;
+use crate::log::journal::{Done, Ended, Journal};
+use crate::log::{Durability, Positions};
 use crate::meter::{Billed, Meter};
 use crate::module::Function;
 use crate::packet::{Port, Slot};
@@ -43,6 +45,8 @@ pub struct Status {
     pub latency_ns: [u64; 3],
     /// The last trap of each function that had one.
     pub traps: Vec<String>,
+    /// What its output log did for it, if it has one.
+    pub durability: Option<Durability>,
 }
 
 /// A unit, with everything that it needs already open.
@@ -61,6 +65,8 @@ pub struct Unit {
     pub control: UnixListener,
     /// SIGTERM and SIGINT.
     pub signals: OwnedFd,
+    /// Its way to the output log, if there is one.
+    pub journal: Option<Journal>,
     counters: Counters,
 }
 
@@ -106,7 +112,7 @@ impl Unit {
         signals: OwnedFd,
     ) -> Unit {
         assert!((1..=2).contains(&ports.len()), "a unit has one device or two");
-        Unit { name, tenant, chain, ports, meter, control, signals, counters: Counters::default() }
+        Unit { name, tenant, chain, ports, meter, control, signals, journal: None, counters: Counters::default() }
     }
 
     /// Serves until it is told to stop, by a signal or on its control socket.
@@ -119,11 +125,19 @@ impl Unit {
                 slots.clear();
                 self.ports[port].receive(BATCH_PACKETS, &mut slots);
                 worked |= !slots.is_empty();
-                self.batch(port, &slots);
+                self.batch(port, &slots)?;
             }
             // The socket and the signals get their turn every round; the wait is only when there is nothing to do.
-            let ready = self.poll(if worked { 0 } else { 1000 })?;
+            let idle_ms = if worked { 0 } else { 1000 };
+            let sleep_ms = self.journal.as_mut().map_or(idle_ms, |j| j.idle(!worked));
+            let ready = self.poll(sleep_ms)?;
+            if ready.journal {
+                self.attend()?;
+            }
             if ready.signalled || ready.control && self.answer()? {
+                if let Some(journal) = &self.journal {
+                    journal.vitals.stop();
+                }
                 return Ok(());
             }
             self.print_events();
@@ -132,18 +146,28 @@ impl Unit {
 
     fn poll(&self, timeout_ms: i32) -> io::Result<Ready> {
         let fds = [self.signals.as_raw_fd(), self.control.as_raw_fd()];
+        let journal = self.journal.as_ref().map_or([-1; 2], Journal::fds);
         let ports = self.ports.iter().map(|p| p.as_raw_fd());
         let mut polled: Vec<libc::pollfd> =
-            fds.into_iter().chain(ports).map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+            fds.into_iter().chain(journal).chain(ports).map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
         // SAFETY: polled is a valid array.
         let result = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout_ms) };
         if result < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
             return Err(io::Error::last_os_error());
         }
-        Ok(Ready { signalled: polled[0].revents != 0, control: polled[1].revents != 0 })
+        Ok(Ready {
+            signalled: polled[0].revents != 0,
+            control: polled[1].revents != 0,
+            journal: polled[2].revents | polled[3].revents != 0,
+        })
     }
 
-    fn batch(&mut self, from: usize, slots: &[Slot]) {
+    fn attend(&mut self) -> io::Result<()> {
+        let done = Done { positions: positions(&self.ports), port: 0, frames: &[], forgotten: &[] };
+        self.journal.as_mut().map_or(Ok(()), |j| j.attend(&self.chain, &done))
+    }
+
+    fn batch(&mut self, from: usize, slots: &[Slot]) -> io::Result<()> {
         let to = (from + 1) % self.ports.len();
         let mut done = 0;
         while done < slots.len() {
@@ -155,9 +179,11 @@ impl Unit {
                     Arrival { frame: received.frame, time_ns: received.time_ns }
                 })
                 .collect();
+            if let Some(journal) = &self.journal {
+                journal.begin(from, arrivals.len());
+            }
             let count = self.chain.process(&arrivals);
-            // Billed first, sent then: a crash in between never gives work away twice, and never hides any.
-            self.meter.commit(self.chain.work());
+            let forgotten = self.chain.forgotten.as_mut().map(std::mem::take).unwrap_or_default();
             let mut frames: Vec<&[u8]> = Vec::with_capacity(count);
             for (fate, frame) in self.chain.outputs(&arrivals) {
                 self.counters.fates[fate as usize] += 1;
@@ -165,13 +191,32 @@ impl Unit {
                     frames.push(frame);
                 }
             }
+            if let Some(journal) = &mut self.journal {
+                let mut positions = positions(&self.ports);
+                positions[from] += count as u64;
+                let done = Done { positions, port: to, frames: &frames, forgotten: &forgotten };
+                match journal.append(&self.chain, &done, self.signals.as_raw_fd()) {
+                    // Told to end: these packets never leave, and the run ends with the next look at the signals.
+                    Err(Ended::Told) => return Ok(()),
+                    result => result.map_err(io::Error::other)?,
+                }
+            }
+            // Billed first, sent then: a crash in between never gives work away twice, and never hides any.
+            self.meter.commit(self.chain.work());
             let sent = self.ports[to].send(&frames);
+            if let Some(journal) = &mut self.journal {
+                journal.sent();
+            }
             self.counters.unsent += (frames.len() - sent) as u64;
             let now_ns = now().as_nanos() as u64;
             arrivals[..count].iter().for_each(|a| self.counters.latencies.record(now_ns.saturating_sub(a.time_ns)));
             self.ports[from].release(count);
+            if let Some(journal) = &self.journal {
+                journal.vitals.set_position(from, self.ports[from].position());
+            }
             done += count;
         }
+        Ok(())
     }
 
     /// What it says of itself.
@@ -200,6 +245,7 @@ impl Unit {
             flows: self.chain.flows.len(),
             latency_ns: [quantile(0.5), quantile(0.75), quantile(0.99)],
             traps: names.iter().zip(self.chain.last_traps()).filter_map(|(n, t)| Some(format!("{n}: {}", t?))).collect(),
+            durability: self.journal.as_ref().map(|j| Durability::read(&j.vitals)),
         }
     }
 
@@ -217,7 +263,8 @@ impl Unit {
                     stop = true;
                     serde_json::to_string(&self.status()).expect("a status is JSON")
                 }
-                _ => r#"{"error":"ask for status or stop"}"#.to_owned(),
+                b"digest" => format!("\"{:016x}\"", self.chain.flows.digest()),
+                _ => r#"{"error":"ask for status, digest or stop"}"#.to_owned(),
             };
             // Whoever does not read the answer does not stop the unit.
             let _ = client.write_all(answer.as_bytes());
@@ -249,14 +296,24 @@ impl Unit {
 struct Ready {
     signalled: bool,
     control: bool,
+    journal: bool,
+}
+
+fn positions(ports: &[Port]) -> Positions {
+    [0, 1].map(|port| ports.get(port).map_or(0, Port::position))
 }
 
 /// Asks the unit whose control socket is at `path`: "status" or "stop".
 pub fn ask(path: &std::path::Path, request: &str) -> io::Result<Status> {
+    serde_json::from_str(&self::request(path, request)?).map_err(io::Error::other)
+}
+
+/// The same, with the answer as it came: "digest" is a fingerprint of all flows and their state.
+pub fn request(path: &std::path::Path, request: &str) -> io::Result<String> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     stream.write_all(request.as_bytes())?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
-    serde_json::from_str(&answer).map_err(io::Error::other)
+    Ok(answer)
 }

@@ -2,7 +2,9 @@
 
 mod build;
 mod chain;
+mod durable;
 mod generate;
+mod log;
 mod new;
 mod places;
 mod receive;
@@ -46,6 +48,8 @@ pub enum Command {
     Receive(receive::Receive),
     /// Makes a capture to test and play.
     Generate(generate::Generate),
+    /// Keeps the output log of units on other hosts.
+    Log(log::Log),
     /// Lists the units of this machine.
     Ls(units::List),
     /// Shows what the units do, again and again.
@@ -71,6 +75,7 @@ impl Command {
             Command::Replay(c) => c.run(),
             Command::Receive(c) => c.run(),
             Command::Generate(c) => c.run(),
+            Command::Log(c) => c.run(),
             Command::Ls(c) => c.run(),
             Command::Top(c) => c.run(),
             Command::Logs(c) => c.run(),

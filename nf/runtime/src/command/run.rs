@@ -5,7 +5,7 @@
 
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -18,6 +18,7 @@ use pando_unit::unit::{self, Unit};
 
 use super::Failure;
 use super::chain::{ChainArgs, name_of};
+use super::durable::{self, Durability, DurableArgs};
 use super::places::Places;
 
 /// Arguments.
@@ -34,10 +35,10 @@ pub struct Run {
     out: Option<String>,
     /// Name of the unit
     #[arg(long, default_value = "", value_parser = name, overrides_with = "name")]
-    name: String,
+    pub name: String,
     /// Who pays
     #[arg(long, default_value = "default", value_parser = name)]
-    tenant: String,
+    pub tenant: String,
     /// Come back when the unit is ready, and leave it running
     #[arg(short, long)]
     detach: bool,
@@ -48,7 +49,9 @@ pub struct Run {
     #[arg(long, default_value_t = packet::RING_FRAMES)]
     ring_frames: usize,
     #[command(flatten)]
-    places: Places,
+    pub places: Places,
+    #[command(flatten)]
+    pub durable: DurableArgs,
     #[arg(long, hide = true)]
     inside: bool,
 }
@@ -66,7 +69,11 @@ impl Run {
             let stem = |p: &PathBuf| p.file_stem().map(|s| s.to_string_lossy().into_owned());
             self.name = self.chain.functions.iter().filter_map(stem).collect::<Vec<_>>().join("-");
         }
-        if self.inside { self.serve() } else { self.watch() }
+        match (self.inside, self.durable.unit) {
+            (false, _) => self.watch(),
+            (true, false) => self.serve(),
+            (true, true) => durable::unit(&self),
+        }
     }
 
     /// The watching process.
@@ -125,6 +132,20 @@ impl Run {
     fn serve(&self) -> Result<ExitCode, Failure> {
         // SAFETY: no memory is involved.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, if self.detach { 0 } else { libc::SIGTERM }) };
+        let said_ready = || {
+            print!("{}", str::from_utf8(READY).expect("it is text"));
+            let _ = std::io::stdout().flush();
+            // The reader's end of file is the unit's word; what is printed from here on goes to the log. Behind the walls
+            // there is no dup2, and nothing is printed or opened any more: there it is closed.
+            // SAFETY: plain system calls.
+            if unsafe { libc::dup2(2, 1) } < 0 {
+                // SAFETY: as above.
+                unsafe { libc::close(1) };
+            }
+        };
+        if self.durable.durability == Durability::Log {
+            return durable::supervise(self, said_ready).inspect_err(|reason| print!("{reason}"));
+        }
         let mut unit = match self.prepare() {
             Ok(unit) => unit,
             Err(reason) => {
@@ -132,10 +153,7 @@ impl Run {
                 return Ok(reason.code().into());
             }
         };
-        print!("{}", str::from_utf8(READY).expect("it is text"));
-        let _ = std::io::stdout().flush();
-        // SAFETY: nothing writes to standard output after this; the reader's end of file is the unit's word.
-        unsafe { libc::close(1) };
+        said_ready();
         unit.run().map_err(|e| Failure::Internal(format!("the unit's loop: {e}")))?;
         let status = serde_json::to_string(&unit.status()).expect("a status is JSON");
         eprintln!("{status}");
@@ -143,14 +161,36 @@ impl Run {
     }
 
     fn prepare(&self) -> Result<Unit, Failure> {
-        let place = self.places.unit(&self.name);
-        let port = |device: &String| Port::open(device, self.ring_frames).map_err(|e| Failure::of_device(device, &e));
         let signals = unit::signals().map_err(|e| Failure::Internal(format!("signals: {e}")))?;
-        let ports = std::iter::once(&self.iface).chain(&self.out).map(port).collect::<Result<Vec<_>, _>>()?;
+        self.assemble(self.open_ports()?, self.bind_control()?, signals)
+    }
+
+    fn devices(&self) -> impl Iterator<Item = &String> {
+        std::iter::once(&self.iface).chain(&self.out)
+    }
+
+    /// Opens the devices.
+    pub fn open_ports(&self) -> Result<Vec<Port>, Failure> {
+        self.devices().map(|device| Port::open(device, self.ring_frames).map_err(|e| Failure::of_device(device, &e))).collect()
+    }
+
+    /// Takes devices that another process opened.
+    pub fn adopt_ports(&self, sockets: Vec<OwnedFd>) -> Result<Vec<Port>, Failure> {
+        let adopt = |(device, socket): (&String, OwnedFd)| Port::adopt(socket, device, self.ring_frames);
+        self.devices().zip(sockets).map(|pair| adopt(pair).map_err(|e| Failure::Internal(format!("map a device's ring: {e}")))).collect()
+    }
+
+    /// The socket on which the unit answers.
+    pub fn bind_control(&self) -> Result<UnixListener, Failure> {
+        let path = self.places.unit(&self.name).control();
+        let _ = std::fs::remove_file(&path);
+        let bound = UnixListener::bind(&path).and_then(|control| control.set_nonblocking(true).map(|()| control));
+        bound.map_err(|e| Failure::Internal(format!("bind {}: {e}", path.display())))
+    }
+
+    /// A unit behind its walls.
+    pub fn assemble(&self, ports: Vec<Port>, control: UnixListener, signals: OwnedFd) -> Result<Unit, Failure> {
         let chain = self.chain.load()?;
-        let _ = std::fs::remove_file(place.control());
-        let bound = UnixListener::bind(place.control()).and_then(|control| control.set_nonblocking(true).map(|()| control));
-        let control = bound.map_err(|e| Failure::Internal(format!("bind {}: {e}", place.control().display())))?;
         let names: Vec<&str> = chain.names().collect();
         let meter = Meter::create(&self.places.data_dir, &self.tenant, &self.name, &names)
             .map_err(|e| Failure::Internal(format!("the meter below {}: {e}", self.places.data_dir.display())))?;

@@ -1,0 +1,418 @@
+//! `pando fn run --durability log`: a unit, its standby and their output log, and the process that watches them.
+//!
+//! ```text
+//!   watching process: opens devices and the control socket, lends them to all; settles bills
+//!      ├── unit     ──────────── link ───┐
+//!      ├── standby  ──────────── link ───┤  waits on the unit's pidfd, takes over by itself
+//!      └── log      ◄────────────────────┘  here, or `pando fn log` on another host
+//! ```
+//!
+//! Whoever dies is started again; the unit's successor is its standby. A unit that gives no sign of life is killed first,
+//! so there are never two.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use clap::Args;
+use pando_unit::chain::Work;
+use pando_unit::log::journal::Journal;
+use pando_unit::log::link::Shared;
+use pando_unit::log::orders::{self, Order, Orders};
+use pando_unit::log::record::Hello;
+use pando_unit::log::standby::{self, Call};
+use pando_unit::log::vitals::{self, Vitals};
+use pando_unit::meter::Meter;
+use pando_unit::packet::Port;
+use pando_unit::unit::{self, Unit};
+
+use super::Failure;
+use super::run::Run;
+
+/// Whether there is an output log, and where.
+#[derive(Args, Clone)]
+pub struct DurableArgs {
+    /// What a crash may cost: everything (none), or nothing that was sent (log: an output log and a standby unit)
+    #[arg(long, value_enum, default_value_t)]
+    pub durability: Durability,
+    /// The output log on another host, where `pando fn log --listen` runs; without it, it is a process here
+    #[arg(long, value_name = "HOST:PORT", requires = "durability")]
+    log: Option<String>,
+    /// Milliseconds without a sign of life after which a unit is killed and followed by its standby
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(200..))]
+    hang_ms: u64,
+    #[arg(long, hide = true)]
+    pub unit: bool,
+}
+
+/// What a crash may cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Durability {
+    /// The state of all flows.
+    #[default]
+    None,
+    /// Nothing that was sent: an output log outlives the unit.
+    Log,
+}
+
+/// Units that die one after the other without finishing a batch: the last one's death ends the run.
+const DEATHS_MAX: u32 = 10;
+/// How often a log on another host is called.
+const CALL_AGAIN: Duration = Duration::from_millis(100);
+
+fn internal(what: &'static str) -> impl Fn(io::Error) -> Failure {
+    move |e| Failure::Internal(format!("{what}: {e}"))
+}
+
+struct Process {
+    child: Child,
+    pidfd: OwnedFd,
+    orders: Orders,
+    /// The link that it was given last; 0: it needs one.
+    link: u64,
+    serving: bool,
+}
+
+impl Process {
+    fn start(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> io::Result<Process> {
+        let (ours, theirs) = Orders::pair()?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(arguments).stdin(Stdio::from(theirs.into_fd())).stdout(Stdio::null());
+        let child = command.spawn()?;
+        // SAFETY: plain system call; the child is not reaped yet, so its number is its own.
+        let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id(), 0) };
+        if pidfd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: just opened.
+        let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd as i32) };
+        Ok(Process { child, pidfd, orders: ours, link: 0, serving: false })
+    }
+
+    /// Whoever is gone is noticed by its pidfd.
+    fn tell(&self, text: &str, fds: &[std::os::fd::BorrowedFd]) {
+        let _ = self.orders.send(text, fds);
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+struct Watch<'a> {
+    run: &'a Run,
+    signals: OwnedFd,
+    ports: Vec<OwnedFd>,
+    control: UnixListener,
+    page: OwnedFd,
+    vitals: Vitals,
+    unit: Process,
+    standby: Option<Process>,
+    log: Option<Process>,
+    address: Option<SocketAddr>,
+    /// Links so far.
+    links: u64,
+    /// Units that died in a row without getting further.
+    deaths: u32,
+    positions: [u64; 2],
+}
+
+impl Process {
+    /// A unit, which has been told what to open.
+    fn unit(ports: &[OwnedFd], control: &UnixListener, page: &OwnedFd) -> Result<Process, Failure> {
+        let arguments = std::env::args_os().skip(1).chain(["--unit".into()]);
+        let process = Process::start(arguments).map_err(internal("start a unit"))?;
+        let mut fds: Vec<_> = ports.iter().map(AsFd::as_fd).collect();
+        fds.extend([control.as_fd(), page.as_fd()]);
+        process.tell("open", &fds);
+        Ok(process)
+    }
+
+    fn log() -> Result<Process, Failure> {
+        Process::start(["log".into(), "--inside".into()]).map_err(internal("start the output log"))
+    }
+
+    /// Waits until a unit has its walls around it; says why it has not.
+    fn ready(&mut self) -> Result<(), Failure> {
+        match self.orders.receive(true) {
+            Ok(Order { text, .. }) if text == "ready" => Ok(()),
+            Ok(Order { text, .. }) => {
+                let status = self.child.wait().map_err(internal("wait for the unit"))?;
+                Err(Failure::from_code(status.code(), text))
+            }
+            Err(_) => Err(Failure::Internal(format!("the unit ended: {}", self.child.wait().map_err(internal("wait for the unit"))?))),
+        }
+    }
+}
+
+/// Runs until it is told to end. `ready` is called when the first unit serves.
+pub fn supervise(run: &Run, ready: impl FnOnce()) -> Result<ExitCode, Failure> {
+    let mut watch = Watch::start(run)?;
+    ready();
+    let ended = watch.watch();
+    watch.end();
+    ended.map(|()| ExitCode::SUCCESS)
+}
+
+impl<'a> Watch<'a> {
+    fn start(run: &'a Run) -> Result<Watch<'a>, Failure> {
+        let signals = unit::signals().map_err(internal("signals"))?;
+        let address = run.durable.log.as_deref().map(resolve).transpose()?;
+        let opened = run.open_ports()?;
+        let ports: Vec<OwnedFd> = opened.iter().map(Port::share).collect::<Result<_, _>>().map_err(internal("share a device"))?;
+        drop(opened);
+        let control = run.bind_control()?;
+        let page = vitals::memory().map_err(internal("shared memory"))?;
+        let vitals = Vitals::map(page.as_fd()).map_err(internal("shared memory"))?;
+        let log = if address.is_none() { Some(Process::log()?) } else { None };
+        let mut unit = Process::unit(&ports, &control, &page)?;
+        unit.ready().inspect_err(|_| unit.kill())?;
+        unit.tell("serve", &[]);
+        unit.serving = true;
+        let mut watch =
+            Watch { run, signals, ports, control, page, vitals, unit, standby: None, log, address, links: 0, deaths: 0, positions: [0; 2] };
+        watch.link();
+        watch.stand_by()?;
+        Ok(watch)
+    }
+
+    /// Starts a standby for the unit.
+    fn stand_by(&mut self) -> Result<(), Failure> {
+        let standby = Process::unit(&self.ports, &self.control, &self.page)?;
+        standby.tell("watch", &[self.unit.pidfd.as_fd()]);
+        self.standby = Some(standby);
+        self.link();
+        Ok(())
+    }
+
+    /// Gives a link to whoever has none.
+    fn link(&mut self) {
+        for process in [Some(&mut self.unit), self.standby.as_mut()].into_iter().flatten().filter(|p| p.link == 0) {
+            self.links += 1;
+            let order = format!("log {}", self.links);
+            let linked = match (&self.log, self.address) {
+                (Some(log), _) => Shared::make().map(|(memory, unit, socket)| {
+                    log.tell("link", &[memory.as_fd(), socket.as_fd()]);
+                    process.tell(&order, &[memory.as_fd(), unit.as_fd()]);
+                }),
+                (None, Some(address)) => {
+                    TcpStream::connect_timeout(&address, 2 * CALL_AGAIN).map(|socket| process.tell(&order, &[socket.as_fd()]))
+                }
+                (None, None) => Err(io::ErrorKind::NotConnected.into()),
+            };
+            process.link = if linked.is_ok() { self.links } else { 0 };
+        }
+    }
+
+    fn watch(&mut self) -> Result<(), Failure> {
+        let (mut beats, mut silent) = (0, 0);
+        loop {
+            let alive = |p: Option<&Process>| p.map_or([-1, -1], |p| [p.pidfd.as_raw_fd(), p.orders.as_raw_fd()]);
+            let [unit, said] = alive(Some(&self.unit));
+            let [standby, answered] = alive(self.standby.as_ref());
+            let [log, _] = alive(self.log.as_ref());
+            let unlinked = self.unit.link == 0 || self.standby.as_ref().is_some_and(|s| s.link == 0);
+            let quarter = Duration::from_millis(self.run.durable.hang_ms / 4);
+            let round = if unlinked { quarter.min(CALL_AGAIN) } else { quarter };
+            let ready = orders::poll(&[self.signals.as_raw_fd(), unit, said, standby, answered, log], round.as_millis() as i32)
+                .map_err(internal("wait for the unit"))?;
+            if ready[0] {
+                return Ok(());
+            }
+            self.listen(ready[2], ready[4])?;
+            if ready[5] {
+                self.bury_log()?;
+            }
+            if ready[3] && !ready[1] {
+                self.standby_died()?;
+            }
+            if ready[1] && self.bury_unit()? {
+                return Ok(());
+            }
+            // A round without an event is one in which the unit should have given a sign of life.
+            let now = self.vitals.beats();
+            silent = if now != beats || ready.contains(&true) || !self.unit.serving { 0 } else { silent + 1 };
+            beats = now;
+            if silent >= 4 {
+                eprintln!("the unit has given no sign of life for {} ms: it is killed", self.run.durable.hang_ms);
+                let _ = self.unit.child.kill();
+                silent = 0;
+            }
+            self.link();
+        }
+    }
+
+    fn listen(&mut self, unit: bool, standby: bool) -> Result<(), Failure> {
+        let mut said = Vec::new();
+        if unit && let Ok(order) = self.unit.orders.receive(false) {
+            said.push((order.text, true));
+        }
+        if standby && let Some(Ok(order)) = self.standby.as_ref().map(|s| s.orders.receive(false)) {
+            said.push((order.text, false));
+        }
+        for (text, by_unit) in said {
+            match text.as_str() {
+                "ready" => {}
+                lost if lost.starts_with("lost ") || lost.starts_with("unlinked ") => self.lost(lost, by_unit),
+                taken if taken.starts_with('{') => {
+                    self.settle(taken)?;
+                    // The standby may say so before its predecessor's end is noticed here.
+                    if !by_unit {
+                        self.bury_unit()?;
+                    }
+                    self.unit.serving = true;
+                    self.stand_by()?;
+                }
+                reason => eprintln!("a unit does not start: {reason}"),
+            }
+        }
+        Ok(())
+    }
+
+    /// A unit needs another link. A log of this host that it lost and that still lives does not do its work: it is ended.
+    fn lost(&mut self, said: &str, by_unit: bool) {
+        let number = said.split(' ').nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
+        let process = if by_unit { Some(&mut self.unit) } else { self.standby.as_mut() };
+        if let Some(process) = process.filter(|p| p.link == number) {
+            process.link = 0;
+            if said.starts_with("lost ")
+                && let Some(log) = &mut self.log
+            {
+                let _ = log.child.kill();
+            }
+        }
+    }
+
+    fn bury_log(&mut self) -> Result<(), Failure> {
+        if let Some(mut log) = self.log.take() {
+            let status = log.child.wait().map_err(internal("wait for the output log"))?;
+            eprintln!("the output log ended ({status}): another is filled from the unit");
+            self.log = Some(Process::log()?);
+            self.unit.link = 0;
+            self.standby.iter_mut().for_each(|s| s.link = 0);
+        }
+        Ok(())
+    }
+
+    fn standby_died(&mut self) -> Result<(), Failure> {
+        if let Some(mut standby) = self.standby.take() {
+            let Some(status) = standby.child.try_wait().map_err(internal("wait for the standby"))? else {
+                // It is another than the one whose end was noticed: that one has become the unit meanwhile.
+                self.standby = Some(standby);
+                return Ok(());
+            };
+            self.count_death(&format!("the standby ended ({status})"))?;
+            self.stand_by()?;
+        }
+        Ok(())
+    }
+
+    fn count_death(&mut self, what: &str) -> Result<(), Failure> {
+        eprintln!("{what}");
+        self.deaths = if self.vitals.positions() == self.positions { self.deaths + 1 } else { 1 };
+        self.positions = self.vitals.positions();
+        if self.deaths < DEATHS_MAX {
+            return Ok(());
+        }
+        Err(Failure::Internal(format!("{DEATHS_MAX} units ended one after the other without finishing a batch; the last: {what}")))
+    }
+
+    /// The unit is dead: its standby is the unit now. True: it ended because it was told to.
+    fn bury_unit(&mut self) -> Result<bool, Failure> {
+        let Some(status) = self.unit.child.try_wait().map_err(internal("wait for the unit"))? else { return Ok(false) };
+        if self.vitals.stopped() {
+            return Ok(true);
+        }
+        self.count_death(&format!("the unit ended ({status}); its standby goes on"))?;
+        let next = match self.standby.take() {
+            Some(standby) => standby,
+            None => {
+                let next = Process::unit(&self.ports, &self.control, &self.page)?;
+                next.tell("watch", &[self.unit.pidfd.as_fd()]);
+                next
+            }
+        };
+        self.unit = next;
+        Ok(false)
+    }
+
+    /// The dead unit's bill is what the log says of it.
+    fn settle(&self, taken: &str) -> Result<(), Failure> {
+        #[derive(serde::Deserialize)]
+        struct Said {
+            taken_over: Taken,
+        }
+        #[derive(serde::Deserialize)]
+        struct Taken {
+            epoch: u32,
+            totals: Vec<[u64; 4]>,
+        }
+        let said: Said = serde_json::from_str(taken).map_err(|e| Failure::Internal(format!("a standby said {taken}: {e}")))?;
+        let work = |[packets, bytes, fuel, trapped]: [u64; 4]| Work { packets, bytes, fuel, trapped };
+        let totals: Vec<Work> = said.taken_over.totals.into_iter().map(work).collect();
+        if totals.is_empty() {
+            return Ok(());
+        }
+        Meter::settle(&self.run.places.data_dir, &self.run.tenant, &self.run.name, said.taken_over.epoch, &totals)
+            .map_err(internal("settle the bill of the dead unit"))
+    }
+
+    /// Ends everybody: the standby first, so that it does not take over.
+    fn end(&mut self) {
+        self.vitals.stop();
+        self.standby.iter_mut().for_each(Process::kill);
+        // SAFETY: the child is not reaped here before this; a reaped one has no process of this number in this run's group.
+        if matches!(self.unit.child.try_wait(), Ok(None)) {
+            // SAFETY: as above.
+            unsafe { libc::kill(self.unit.child.id() as i32, libc::SIGTERM) };
+            let _ = self.unit.child.wait();
+        }
+        self.log.iter_mut().for_each(Process::kill);
+    }
+}
+
+fn resolve(address: &str) -> Result<SocketAddr, Failure> {
+    let found = address.to_socket_addrs().map_err(|e| Failure::Invalid(format!("--log {address}: {e}; it is HOST:PORT")))?.next();
+    found.ok_or_else(|| Failure::Invalid(format!("--log {address}: no address")))
+}
+
+/// A unit or its standby: the child of the watching process.
+pub fn unit(run: &Run) -> Result<ExitCode, Failure> {
+    let orders = Orders::inherited();
+    let prepared = prepare(run, &orders).inspect_err(|reason| drop(orders.send(&reason.to_string(), &[])));
+    let (mut unit, hello, page) = prepared?;
+    let _ = orders.send("ready", &[]);
+    let signals = unit.signals.as_raw_fd();
+    let call = standby::wait(&orders, &hello, &page, signals).map_err(internal("wait for the unit's end"))?;
+    let mut journal = Journal::new(orders, page, hello);
+    match call {
+        Call::End => return Ok(ExitCode::SUCCESS),
+        Call::Serve => {}
+        Call::TakeOver(link, noticed) => {
+            standby::take_over(&mut unit.chain, &mut unit.ports, &mut journal, link, noticed).map_err(internal("take over"))?;
+        }
+    }
+    unit.journal = Some(journal);
+    unit.run().map_err(internal("the unit's loop"))?;
+    eprintln!("{}", serde_json::to_string(&unit.status()).expect("a status is JSON"));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn prepare(run: &Run, orders: &Orders) -> Result<(Unit, Hello, Vitals), Failure> {
+    let signals = unit::signals().map_err(internal("signals"))?;
+    let mut order = orders.receive(true).map_err(internal("hear what to open"))?;
+    let missing = || Failure::Internal("a unit is started by `pando fn run`, not by hand".into());
+    let page = order.fds.pop().ok_or_else(missing)?;
+    let control = UnixListener::from(order.fds.pop().ok_or_else(missing)?);
+    let vitals = Vitals::map(page.as_fd()).map_err(internal("shared memory"))?;
+    let mut unit = run.assemble(run.adopt_ports(order.fds)?, control, signals)?;
+    unit.chain.forgotten = Some(Vec::new());
+    unit.chain.flows.warm(standby::WARM_FLOWS);
+    let hello =
+        Hello { epoch: unit.meter.epoch, state_bytes: unit.chain.flows.stage_bytes(), unit: format!("{}/{}", run.tenant, run.name) };
+    Ok((unit, hello, vitals))
+}

@@ -1,0 +1,294 @@
+//! The unit's side of the output log: nothing leaves that is not in the log.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::{Duration, Instant};
+
+use pando_protocol::FlowKey;
+
+use super::Positions;
+use super::link::{Link, PATIENCE};
+use super::orders::{self, Order, Orders};
+use super::record::{self, FlowHead, Head, Hello, Reader, kind};
+use super::vitals::{Count, Vitals};
+use crate::chain::Chain;
+use crate::executor::Executor;
+use crate::flows::FlowId;
+
+/// While something waits to be read by the log, the unit sleeps no longer than this.
+const LAG: Duration = Duration::from_millis(1);
+/// A unit that lives says so this often.
+const BEAT: Duration = Duration::from_millis(100);
+
+/// A unit's way to its log.
+pub struct Journal {
+    link: Option<Link>,
+    orders: Option<Orders>,
+    /// Shared with whoever watches.
+    pub vitals: Vitals,
+    hello: Hello,
+    sequence: u64,
+    message: Vec<u8>,
+    lag: Lag,
+    /// When the death of the unit before this one was noticed, until the first packet has left.
+    noticed: Option<Instant>,
+}
+
+/// What the log may not have read yet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lag {
+    None,
+    /// A batch was written since the unit slept last.
+    Fresh,
+    /// The unit slept since, briefly.
+    Quiet,
+}
+
+/// Why a batch did not go into a log.
+#[derive(Debug, thiserror::Error)]
+pub enum Ended {
+    /// The unit was told to end while it waited for a log.
+    #[error("told to end while it waited for a log")]
+    Told,
+    /// The log is gone, and nobody is there who could start another.
+    #[error("the output log is gone, and so is the process that would start another: start the unit again")]
+    Unwatched,
+    /// Something that cannot be waited for.
+    #[error(transparent)]
+    Failed(#[from] io::Error),
+}
+
+/// What a batch did besides what the chain knows.
+pub struct Done<'a> {
+    /// Where the unit is in its devices' rings afterwards.
+    pub positions: Positions,
+    /// The device by which the packets leave.
+    pub port: usize,
+    /// The packets.
+    pub frames: &'a [&'a [u8]],
+    /// Flows that it forgot.
+    pub forgotten: &'a [FlowKey],
+}
+
+impl Journal {
+    /// A journal without a log yet.
+    pub fn new(orders: Orders, vitals: Vitals, hello: Hello) -> Journal {
+        Journal { link: None, orders: Some(orders), vitals, hello, sequence: 0, message: Vec::new(), lag: Lag::None, noticed: None }
+    }
+
+    /// Goes on after a unit that died, whose last batch was `sequence`, over the standby's own link.
+    pub fn go_on(&mut self, sequence: u64, link: Option<Link>, noticed: Instant) {
+        (self.sequence, self.noticed) = (sequence, Some(noticed));
+        self.link = link;
+    }
+
+    /// Start of the unit.
+    pub fn epoch(&self) -> u32 {
+        self.hello.epoch
+    }
+
+    /// Where orders come from.
+    pub fn orders(&self) -> Option<&Orders> {
+        self.orders.as_ref()
+    }
+
+    /// Who speaks.
+    pub fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    /// Tells whoever watches.
+    pub fn report(&self, text: &str) {
+        self.tell(text);
+        eprintln!("{text}");
+    }
+
+    /// What the unit has to sleep on besides its devices.
+    pub fn fds(&self) -> [RawFd; 2] {
+        [self.orders.as_ref().map_or(-1, |o| o.as_raw_fd()), self.link.as_ref().map_or(-1, |l| l.way.fd())]
+    }
+
+    /// Before the unit looks for packets: it is alive. How long it may sleep, in milliseconds.
+    pub fn idle(&mut self, sleeps: bool) -> i32 {
+        self.vitals.beat();
+        if !sleeps {
+            return 0;
+        }
+        match (self.lag, &mut self.link) {
+            // The log is woken when the unit has had nothing to do for a while, not between two packets.
+            (Lag::Fresh, Some(_)) => {
+                self.lag = Lag::Quiet;
+                LAG.as_millis() as i32
+            }
+            (Lag::Quiet, Some(link)) => {
+                self.lag = Lag::None;
+                // A log that is gone is noticed by the sleep on its socket.
+                let _ = link.way.flush();
+                BEAT.as_millis() as i32
+            }
+            _ => BEAT.as_millis() as i32,
+        }
+    }
+
+    /// Reads what woke the unit: an order, or the end of the log.
+    pub fn attend<E: Executor>(&mut self, chain: &Chain<E>, done: &Done) -> io::Result<()> {
+        if let Some(link) = &mut self.link
+            && orders::poll(&[link.way.fd()], 0)?[0]
+            && link.way.woken().and_then(|()| link.way.receive(&mut Vec::new())).is_err()
+        {
+            self.lose();
+        }
+        match self.orders.as_ref().map(|o| o.receive(false)) {
+            Some(Ok(order)) => self.refill(chain, order, done),
+            Some(Err(e)) if e.kind() != ErrorKind::WouldBlock => {
+                eprintln!("nobody watches this unit any more: it serves on, and its log is not renewed");
+                self.orders = None;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn tell(&self, text: &str) {
+        if let Some(orders) = &self.orders {
+            // Whoever watches and is gone is noticed where orders are read.
+            let _ = orders.send(text, &[]);
+        }
+    }
+
+    fn lose(&mut self) {
+        if let Some(link) = self.link.take() {
+            eprintln!("the output log is gone: nothing leaves until another has the state");
+            self.tell(&format!("lost {}", link.number));
+        }
+    }
+
+    /// Gives a new log the whole state, and the packets that wait to leave. Until it has them, nothing leaves.
+    fn refill<E: Executor>(&mut self, chain: &Chain<E>, order: Order, done: &Done) {
+        self.sequence += 1;
+        let filled = Link::open(order).and_then(|mut link| {
+            link.way.send(&self.hello.encode())?;
+            link.way.send(&[kind::CLEAR])?;
+            self.link = Some(link);
+            self.send_flows(chain)?;
+            self.encode(chain, done, &[]);
+            self.hand_over()
+        });
+        if filled.is_err() {
+            return self.lose();
+        }
+        if done.frames.is_empty() {
+            self.vitals.set_sent(self.sequence);
+        }
+        self.vitals.add(Count::Refills, 1);
+    }
+
+    fn send_flows<E: Executor>(&mut self, chain: &Chain<E>) -> io::Result<()> {
+        let ids: Vec<FlowId> = chain.flows.ids().collect();
+        let link = self.link.as_mut().ok_or(ErrorKind::NotConnected)?;
+        for some in ids.chunks(64) {
+            self.message.clear();
+            self.message.push(kind::FLOWS);
+            self.message.extend_from_slice(&(some.len() as u32).to_le_bytes());
+            for &id in some {
+                put_flow(&mut self.message, chain, id, u8::MAX);
+            }
+            link.way.send(&self.message)?;
+        }
+        Ok(())
+    }
+
+    /// Puts a batch into the log; returns when it is kept there. While there is no log, it waits for one.
+    pub fn append<E: Executor>(&mut self, chain: &Chain<E>, done: &Done, signals: RawFd) -> Result<(), Ended> {
+        self.sequence += 1;
+        self.encode(chain, done, &chain.changed);
+        if self.link.is_some() && self.hand_over().is_ok() {
+            return Ok(());
+        }
+        self.lose();
+        let since = Instant::now();
+        while self.link.is_none() {
+            self.vitals.beat();
+            let Some(orders) = &self.orders else { return Err(Ended::Unwatched) };
+            if orders::poll(&[signals, orders.as_raw_fd()], BEAT.as_millis() as i32)?[0] {
+                return Err(Ended::Told);
+            }
+            self.attend(chain, done)?;
+        }
+        self.vitals.add(Count::HeldNs, since.elapsed().as_nanos() as u64);
+        Ok(())
+    }
+
+    fn encode<E: Executor>(&mut self, chain: &Chain<E>, done: &Done, changed: &[FlowId]) {
+        let message = &mut self.message;
+        message.clear();
+        let head = Head {
+            epoch: self.hello.epoch,
+            sequence: self.sequence,
+            positions: done.positions,
+            port: done.port as u8,
+            totals: chain.work().collect(),
+        };
+        let counts = record::put_head(message, &head);
+        done.forgotten.iter().for_each(|key| message.extend_from_slice(key.as_bytes()));
+        for &id in changed {
+            put_flow(message, chain, id, chain.flows.flow(id).mark.changed);
+        }
+        done.frames.iter().for_each(|frame| record::put_packet(message, frame));
+        record::set_counts(message, counts, [done.forgotten.len(), changed.len(), done.frames.len()]);
+    }
+
+    /// Sends the message that was encoded last; returns when the log keeps it.
+    fn hand_over(&mut self) -> io::Result<()> {
+        let link = self.link.as_mut().ok_or(ErrorKind::NotConnected)?.way.as_mut();
+        link.send(&self.message)?;
+        self.lag = Lag::Fresh;
+        if link.keeps_at_once() {
+            return Ok(());
+        }
+        let deadline = Instant::now() + PATIENCE;
+        let mut answer = Vec::new();
+        loop {
+            answer.clear();
+            link.receive_by(&mut answer, deadline)?;
+            let mut reader = Reader(&answer);
+            if reader.u8() == Ok(kind::APPLIED) && reader.u64() == Ok(self.sequence) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// A batch of at most `packets` from a device begins.
+    pub fn begin(&self, port: usize, packets: usize) {
+        self.vitals.set_at_work(port, packets);
+    }
+
+    /// The batch has left.
+    pub fn sent(&mut self) {
+        if let Some(noticed) = self.noticed.take() {
+            self.vitals.set(Count::FirstPacketNs, noticed.elapsed().as_nanos() as u64);
+        }
+        self.vitals.set_sent(self.sequence);
+        self.vitals.set_at_work(0, 0);
+        self.vitals.survived();
+    }
+}
+
+fn put_flow<E: Executor>(message: &mut Vec<u8>, chain: &Chain<E>, id: FlowId, changed: u8) {
+    let flow = chain.flows.flow(id);
+    let changed = changed & ((1u16 << chain.flows.stages()) - 1) as u8;
+    let head = FlowHead {
+        key: flow.key,
+        alias: flow.alias,
+        up: flow.first == pando_protocol::Direction::Up,
+        valid: flow.valid,
+        taken: flow.taken,
+        changed,
+        packets: flow.packets,
+        leases: flow.leases,
+    };
+    record::put_flow(message, &head);
+    for stage in (0..chain.flows.stages()).filter(|s| changed & 1 << s != 0) {
+        message.extend_from_slice(chain.flows.state(id, stage));
+    }
+}

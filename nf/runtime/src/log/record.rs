@@ -1,0 +1,229 @@
+//! What a unit and its log say to each other. Little endian throughout; a message begins with its kind.
+
+use pando_protocol::FlowKey;
+
+use super::Positions;
+use crate::chain::Work;
+use crate::flows::STAGES_MAX;
+
+/// Kinds of messages.
+pub mod kind {
+    /// Unit → log: who speaks.
+    pub const HELLO: u8 = 1;
+    /// Unit → log: what one batch did.
+    pub const BATCH: u8 = 2;
+    /// Unit → log: forget all, the whole state follows in [`FLOWS`] and is there with the next [`BATCH`].
+    pub const CLEAR: u8 = 3;
+    /// Either way: some flows of a whole state.
+    pub const FLOWS: u8 = 4;
+    /// Standby → log: the unit is dead, I go on from here.
+    pub const TAKE: u8 = 5;
+    /// Log → standby: the flows follow, this many; then the last [`BATCH`] whole, if there was one.
+    pub const TAKEN: u8 = 6;
+    /// Log → unit: applied up to this sequence. Only where a message is not kept as soon as it is sent.
+    pub const APPLIED: u8 = 7;
+}
+
+/// A message that is not one.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a message of the output log is cut off or contradicts itself: are unit and log of the same version?")]
+pub struct Malformed;
+
+/// Who speaks to the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Start of the unit.
+    pub epoch: u32,
+    /// State of a flow at each stage of the chain, in bytes.
+    pub state_bytes: Vec<usize>,
+    /// Tenant and name of the unit.
+    pub unit: String,
+}
+
+/// One batch, or the end of a whole state; its flows and packets come behind it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Head {
+    /// Start of the unit.
+    pub epoch: u32,
+    /// Batches so far.
+    pub sequence: u64,
+    /// Where the unit is in its devices' rings afterwards.
+    pub positions: Positions,
+    /// The device by which the packets leave.
+    pub port: u8,
+    /// Totals of the bill afterwards, per stage.
+    pub totals: Vec<Work>,
+}
+
+/// What is fixed of a flow; the state of its stages follows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlowHead {
+    /// Whose packets these are.
+    pub key: FlowKey,
+    /// The key under which returns meet it.
+    pub alias: Option<FlowKey>,
+    /// The first packet went up.
+    pub up: bool,
+    /// Bit per stage: has state.
+    pub valid: u8,
+    /// Bit per stage: took a lease.
+    pub taken: u8,
+    /// Bit per stage: its state follows.
+    pub changed: u8,
+    /// Packets so far.
+    pub packets: u64,
+    /// Lease of each stage that took one.
+    pub leases: [u32; STAGES_MAX],
+}
+
+/// Writes a flow without its state.
+pub fn put_flow(into: &mut Vec<u8>, flow: &FlowHead) {
+    into.extend_from_slice(flow.key.as_bytes());
+    let flags = u8::from(flow.up) | u8::from(flow.alias.is_some()) << 1;
+    into.extend_from_slice(&[flags, flow.valid, flow.taken, flow.changed]);
+    into.extend_from_slice(&flow.packets.to_le_bytes());
+    if let Some(alias) = &flow.alias {
+        into.extend_from_slice(alias.as_bytes());
+    }
+    for stage in (0..STAGES_MAX).filter(|s| flow.taken & 1 << s != 0) {
+        into.extend_from_slice(&flow.leases[stage].to_le_bytes());
+    }
+}
+
+/// Begins a batch; returns where [`set_counts`] puts its counts.
+pub fn put_head(into: &mut Vec<u8>, head: &Head) -> usize {
+    into.push(kind::BATCH);
+    into.extend_from_slice(&head.epoch.to_le_bytes());
+    for word in [head.sequence, head.positions[0], head.positions[1]] {
+        into.extend_from_slice(&word.to_le_bytes());
+    }
+    into.extend_from_slice(&[head.port, head.totals.len() as u8]);
+    for work in &head.totals {
+        for word in [work.packets, work.bytes, work.fuel, work.trapped] {
+            into.extend_from_slice(&word.to_le_bytes());
+        }
+    }
+    let at = into.len();
+    into.extend_from_slice(&[0; 12]);
+    at
+}
+
+/// Flows that are forgotten, flows that changed, packets that go out.
+pub fn set_counts(message: &mut [u8], at: usize, counts: [usize; 3]) {
+    for (n, count) in counts.into_iter().enumerate() {
+        message[at + 4 * n..][..4].copy_from_slice(&(count as u32).to_le_bytes());
+    }
+}
+
+/// Writes a packet that goes out.
+pub fn put_packet(into: &mut Vec<u8>, frame: &[u8]) {
+    into.extend_from_slice(&(frame.len() as u32).to_le_bytes());
+    into.extend_from_slice(frame);
+}
+
+impl Hello {
+    /// As a message.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut message = vec![kind::HELLO, VERSION];
+        message.extend_from_slice(&self.epoch.to_le_bytes());
+        message.push(self.state_bytes.len() as u8);
+        for bytes in &self.state_bytes {
+            message.extend_from_slice(&(*bytes as u32).to_le_bytes());
+        }
+        message.extend_from_slice(self.unit.as_bytes());
+        message
+    }
+}
+
+/// Version of these messages.
+const VERSION: u8 = 1;
+
+/// Reads a message from its start.
+#[derive(Clone, Copy)]
+pub struct Reader<'a>(pub &'a [u8]);
+
+impl<'a> Reader<'a> {
+    /// The next `count` bytes.
+    pub fn bytes(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
+        let (now, rest) = self.0.split_at_checked(count).ok_or(Malformed)?;
+        self.0 = rest;
+        Ok(now)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        Ok(self.bytes(N)?.try_into().expect("N bytes"))
+    }
+
+    /// A byte.
+    pub fn u8(&mut self) -> Result<u8, Malformed> {
+        Ok(self.bytes(1)?[0])
+    }
+
+    /// Four bytes.
+    pub fn u32(&mut self) -> Result<u32, Malformed> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    /// Eight bytes.
+    pub fn u64(&mut self) -> Result<u64, Malformed> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    /// A key.
+    pub fn key(&mut self) -> Result<FlowKey, Malformed> {
+        Ok(FlowKey::from_bytes(self.array()?))
+    }
+
+    /// A [`Hello`], after its kind.
+    pub fn hello(&mut self) -> Result<Hello, Malformed> {
+        if self.u8()? != VERSION {
+            return Err(Malformed);
+        }
+        let epoch = self.u32()?;
+        let stages = usize::from(self.u8()?);
+        if stages > STAGES_MAX {
+            return Err(Malformed);
+        }
+        let state_bytes = (0..stages).map(|_| Ok(self.u32()? as usize)).collect::<Result<Vec<_>, _>>()?;
+        if state_bytes.iter().any(|&b| b > crate::abi::STATE_BYTES_MAX) {
+            return Err(Malformed);
+        }
+        let unit = str::from_utf8(self.0).map_err(|_| Malformed)?.to_owned();
+        Ok(Hello { epoch, state_bytes, unit })
+    }
+
+    /// A [`Head`] and its three counts, after its kind.
+    pub fn head(&mut self) -> Result<(Head, [usize; 3]), Malformed> {
+        let epoch = self.u32()?;
+        let (sequence, positions) = (self.u64()?, [self.u64()?, self.u64()?]);
+        let (port, stages) = (self.u8()?, self.u8()?);
+        if usize::from(stages) > STAGES_MAX || port > 1 {
+            return Err(Malformed);
+        }
+        let work = |r: &mut Self| Ok(Work { packets: r.u64()?, bytes: r.u64()?, fuel: r.u64()?, trapped: r.u64()? });
+        let totals = (0..stages).map(|_| work(self)).collect::<Result<_, _>>()?;
+        let counts = [self.u32()? as usize, self.u32()? as usize, self.u32()? as usize];
+        Ok((Head { epoch, sequence, positions, port, totals }, counts))
+    }
+
+    /// A flow without its state.
+    pub fn flow(&mut self) -> Result<FlowHead, Malformed> {
+        let key = self.key()?;
+        let [flags, valid, taken, changed] = self.array()?;
+        let packets = self.u64()?;
+        let alias = if flags & 2 != 0 { Some(self.key()?) } else { None };
+        let mut leases = [0; STAGES_MAX];
+        for (stage, lease) in leases.iter_mut().enumerate() {
+            if taken & 1 << stage != 0 {
+                *lease = self.u32()?;
+            }
+        }
+        Ok(FlowHead { key, alias, up: flags & 1 != 0, valid, taken, changed, packets, leases })
+    }
+
+    /// A packet.
+    pub fn packet(&mut self) -> Result<&'a [u8], Malformed> {
+        let length = self.u32()? as usize;
+        self.bytes(length)
+    }
+}

@@ -1,0 +1,225 @@
+//! The process that holds the log: copies of the state of units, each fed by its unit and taken by a standby.
+
+use std::collections::HashMap;
+use std::io::{self, ErrorKind};
+use std::net::TcpListener;
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::{Duration, Instant};
+
+use super::copy::Copy;
+use super::link::{Shared, Stream, Transport};
+use super::orders::{self, Orders};
+use super::record::{Hello, Malformed, Reader, kind};
+
+/// Messages of one peer before the others get their turn.
+const TURN: usize = 256;
+
+/// A copy whose unit and standby are gone is kept for so long, should another standby come.
+const ORPHAN: Duration = Duration::from_secs(60);
+
+struct Peer {
+    link: Box<dyn Transport>,
+    hello: Option<Hello>,
+    /// It has filled the copy or taken it: it is the unit, not a standby.
+    active: bool,
+}
+
+/// The log.
+pub struct Server {
+    /// Where links within the host come from; the log ends with its last peer when this has ended.
+    pub orders: Option<Orders>,
+    /// Where units of other hosts come to.
+    pub listener: Option<TcpListener>,
+    /// SIGTERM and SIGINT.
+    pub signals: RawFd,
+    peers: Vec<Peer>,
+    copies: HashMap<String, Copy>,
+    message: Vec<u8>,
+}
+
+/// Why a peer is let go.
+#[derive(Debug, thiserror::Error)]
+enum Parting {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    #[error("epoch {0} is over: another unit has gone on")]
+    Over(u32),
+}
+
+impl Server {
+    /// A log that knows of no unit.
+    pub fn new(orders: Option<Orders>, listener: Option<TcpListener>, signals: RawFd) -> Server {
+        Server { orders, listener, signals, peers: Vec::new(), copies: HashMap::new(), message: Vec::new() }
+    }
+
+    /// Serves until it is told to end, or until nobody can come any more.
+    pub fn run(&mut self) -> io::Result<()> {
+        while self.orders.is_some() || self.listener.is_some() || !self.peers.is_empty() {
+            let mut at = 0;
+            while at < self.peers.len() {
+                match self.turn(at) {
+                    Ok(()) => at += 1,
+                    Err(parting) => self.part(at, &parting),
+                }
+            }
+            if self.sleep()? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Sleeps until something comes; true: it was told to end.
+    fn sleep(&mut self) -> io::Result<bool> {
+        let mut may_sleep = true;
+        for peer in &mut self.peers {
+            may_sleep &= peer.link.may_sleep();
+        }
+        let orders = self.orders.as_ref().map_or(-1, |o| o.as_raw_fd());
+        let listener = self.listener.as_ref().map_or(-1, |l| l.as_raw_fd());
+        let fds: Vec<RawFd> = [self.signals, orders, listener].into_iter().chain(self.peers.iter().map(|p| p.link.fd())).collect();
+        let ready = orders::poll(&fds, if may_sleep { -1 } else { 0 })?;
+        if ready[0] {
+            return Ok(true);
+        }
+        for peer in &mut self.peers {
+            // Its end is noticed in its turn, after all that it wrote is read.
+            let _ = peer.link.woken();
+        }
+        self.admit(ready[1], ready[2])?;
+        Ok(false)
+    }
+
+    fn admit(&mut self, ordered: bool, called: bool) -> io::Result<()> {
+        if ordered && let Some(orders) = &self.orders {
+            match orders.receive(false) {
+                Ok(mut order) => {
+                    if let (Some(socket), Some(memory)) = (order.fds.pop(), order.fds.pop()) {
+                        self.welcome(Box::new(Shared::open(&memory, socket, false)?));
+                    }
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => self.orders = None,
+            }
+        }
+        if called && let Some(listener) = &self.listener {
+            // A caller who is gone again is no reason to end.
+            if let Ok(link) = listener.accept().and_then(|(socket, _)| Stream::new(socket)) {
+                self.welcome(Box::new(link));
+            }
+        }
+        Ok(())
+    }
+
+    fn welcome(&mut self, link: Box<dyn Transport>) {
+        self.copies.retain(|_, copy| copy.orphaned.is_none_or(|since| since.elapsed() < ORPHAN));
+        self.peers.push(Peer { link, hello: None, active: false });
+    }
+
+    fn turn(&mut self, at: usize) -> Result<(), Parting> {
+        for _ in 0..TURN {
+            let mut message = std::mem::take(&mut self.message);
+            message.clear();
+            let handled = match self.peers[at].link.receive(&mut message) {
+                Ok(true) => self.handle(at, &message).map(|()| true),
+                Ok(false) => Ok(false),
+                Err(e) => Err(e.into()),
+            };
+            self.message = message;
+            if !handled? {
+                // All that it wrote is read; now its end counts.
+                return Ok(self.peers[at].link.woken()?);
+            }
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, at: usize, message: &[u8]) -> Result<(), Parting> {
+        let mut reader = Reader(message);
+        let kind = reader.u8()?;
+        if kind == kind::HELLO {
+            self.peers[at].hello = Some(reader.hello()?);
+            return Ok(());
+        }
+        let hello = self.peers[at].hello.clone().ok_or(Malformed)?;
+        match kind {
+            kind::CLEAR => self.begin(at, &hello),
+            kind::TAKE => self.hand_over(at, &hello),
+            _ => {
+                let copy = self.copies.get_mut(&hello.unit).filter(|_| self.peers[at].active).ok_or(Malformed)?;
+                if hello.epoch < copy.epoch {
+                    return Err(Parting::Over(hello.epoch));
+                }
+                copy.apply(message)?;
+                let link = &mut self.peers[at].link;
+                if kind == kind::BATCH && !link.keeps_at_once() {
+                    link.send(&[&[kind::APPLIED][..], &copy.sequence.to_le_bytes()].concat())?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn of_unit<'a>(&'a self, unit: &'a str) -> impl Iterator<Item = usize> + 'a {
+        (0..self.peers.len()).filter(move |&p| self.peers[p].hello.as_ref().is_some_and(|h| h.unit == unit))
+    }
+
+    /// A unit begins to hand over its whole state.
+    fn begin(&mut self, at: usize, hello: &Hello) -> Result<(), Parting> {
+        let later = |p: usize| self.peers[p].active && self.peers[p].hello.as_ref().is_some_and(|h| h.epoch > hello.epoch);
+        if self.of_unit(&hello.unit).any(later) {
+            return Err(Parting::Over(hello.epoch));
+        }
+        self.peers[at].active = true;
+        let mut copy = Copy::new(hello.state_bytes.clone());
+        copy.epoch = hello.epoch;
+        copy.apply(&[kind::CLEAR])?;
+        self.copies.insert(hello.unit.clone(), copy);
+        Ok(())
+    }
+
+    /// A standby takes over: all that the dead unit wrote is applied, then nothing of it counts any more.
+    fn hand_over(&mut self, at: usize, hello: &Hello) -> Result<(), Parting> {
+        let others: Vec<usize> = self.of_unit(&hello.unit).filter(|&p| p != at && self.peers[p].active).collect();
+        let mut message = Vec::new();
+        for other in others {
+            // It is dead: what it left is finite, and where it left nonsense, what was before that counts.
+            while matches!(self.peers[other].link.receive(&mut message), Ok(true)) && self.handle(other, &message).is_ok() {
+                message.clear();
+            }
+            self.peers[other].active = false;
+        }
+        self.peers[at].active = true;
+        let link = &mut self.peers[at].link;
+        let copy = self.copies.entry(hello.unit.clone()).or_default();
+        let whole = copy.is_whole() && copy.fits(&hello.state_bytes);
+        (copy.epoch, copy.orphaned) = (copy.epoch.max(hello.epoch), None);
+        let flows = if whole { copy.flows() as u32 } else { 0 };
+        link.send(&[&[kind::TAKEN, u8::from(whole)][..], &flows.to_le_bytes()].concat())?;
+        if whole {
+            copy.snapshot(|chunk| {
+                link.send(chunk)?;
+                link.flush()
+            })?;
+            link.send(&copy.last()?)?;
+        }
+        link.flush()?;
+        Ok(())
+    }
+
+    /// Lets a peer go. The copy stays for a standby that may still be on its way.
+    fn part(&mut self, at: usize, parting: &Parting) {
+        let peer = self.peers.swap_remove(at);
+        let Some(hello) = peer.hello else { return };
+        if !matches!(parting, Parting::Io(e) if e.kind() == ErrorKind::UnexpectedEof || e.kind() == ErrorKind::ConnectionReset) {
+            eprintln!("unit {} (epoch {}) is let go: {parting}", hello.unit, hello.epoch);
+        }
+        if self.of_unit(&hello.unit).next().is_none()
+            && let Some(copy) = self.copies.get_mut(&hello.unit)
+        {
+            copy.orphaned = Some(Instant::now());
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! A unit that waits for another's death: module compiled, devices open, memory touched, so that what is left to do is to
+//! take the state of the flows from the log.
+//!
+//! ```text
+//!   standing by ──"serve"──► serving                      (the first unit of a run)
+//!        │
+//!        ├─ the unit ended as it was told ──► ended
+//!        │
+//!        └─ the unit died ──► ask the log ──► flows restored ──► last batch sent again, if it may not have left
+//!                                │                                        │
+//!                                └─ no log either: state lost, counted ───┴──► serving, from the next frame of the ring
+//! ```
+
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::time::Instant;
+
+use super::Positions;
+use super::journal::Journal;
+use super::link::{Link, PATIENCE, Transport};
+use super::orders::{self, Orders};
+use super::record::{Head, Hello, Malformed, Reader, kind};
+use super::vitals::{Count, Vitals};
+use crate::chain::Chain;
+use crate::executor::Executor;
+use crate::flows::STAGES_MAX;
+use crate::packet::Port;
+
+/// Flows for whose state memory is touched ahead of need.
+pub const WARM_FLOWS: usize = 4096;
+/// Deaths on one batch after which it is dropped: what kills two units would kill the third.
+const DEATHS_MAX: u64 = 2;
+
+/// How the waiting ended.
+pub enum Call {
+    /// It is the first unit; its log comes with an order.
+    Serve,
+    /// The unit before it died, as was noticed at this time.
+    TakeOver(Option<Link>, Instant),
+    /// It is not needed.
+    End,
+}
+
+/// Waits for what is to be done.
+pub fn wait(orders: &Orders, hello: &Hello, vitals: &Vitals, signals: RawFd) -> io::Result<Call> {
+    let (mut unit, mut link): (Option<OwnedFd>, Option<Link>) = (None, None);
+    let mut watched = true;
+    loop {
+        let fds = [
+            signals,
+            if watched { orders.as_raw_fd() } else { -1 },
+            unit.as_ref().map_or(-1, |u| u.as_raw_fd()),
+            link.as_ref().map_or(-1, |l| l.way.fd()),
+        ];
+        let ready = orders::poll(&fds, -1)?;
+        if ready[0] || !watched && unit.is_none() {
+            return Ok(Call::End);
+        }
+        // Orders first: the log that a standby was given counts also when the unit died before it was read.
+        if ready[1] {
+            match orders.receive(false) {
+                Ok(order) if order.text == "serve" => return Ok(Call::Serve),
+                Ok(order) if order.text == "watch" => unit = order.fds.into_iter().next(),
+                Ok(order) => link = Link::open(order).and_then(|l| greet(l, hello)).ok(),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => watched = false,
+            }
+            continue;
+        }
+        if ready[2] {
+            let noticed = Instant::now();
+            return Ok(if vitals.stopped() { Call::End } else { Call::TakeOver(link, noticed) });
+        }
+        if ready[3] && link.as_mut().is_some_and(|l| l.way.woken().is_err() || l.way.receive(&mut Vec::new()).is_err()) {
+            let _ = orders.send(&format!("unlinked {}", link.take().map_or(0, |l| l.number)), &[]);
+        }
+    }
+}
+
+fn greet(mut link: Link, hello: &Hello) -> io::Result<Link> {
+    link.way.send(&hello.encode())?;
+    link.way.flush()?;
+    Ok(link)
+}
+
+/// What a standby takes over.
+struct Taken {
+    flows: usize,
+    /// The last batch, its counts read, and its packets.
+    last: Option<(Head, Vec<Vec<u8>>)>,
+}
+
+/// Makes a unit of the standby, after the death of the unit before it.
+pub fn take_over<E: Executor>(
+    chain: &mut Chain<E>,
+    ports: &mut [Port],
+    journal: &mut Journal,
+    link: Option<Link>,
+    noticed: Instant,
+) -> io::Result<()> {
+    let mut link = link;
+    let taken = link.as_mut().ok_or(ErrorKind::NotConnected.into()).and_then(|l| take(l.way.as_mut(), chain, journal.epoch()));
+    let vitals = &journal.vitals;
+    vitals.add(Count::Takeovers, 1);
+    vitals.set(Count::TransferNs, noticed.elapsed().as_nanos() as u64);
+    let (positions, sequence, again) = match &taken {
+        Ok(Taken { last: Some((head, packets)), .. }) => {
+            let appended = head.sequence > vitals.sent();
+            if appended {
+                vitals.set_at_work(0, 0);
+            }
+            let unsent = if appended { packets.as_slice() } else { &[] };
+            let frames: Vec<&[u8]> = unsent.iter().map(Vec::as_slice).collect();
+            if !frames.is_empty() {
+                ports[usize::from(head.port) % ports.len()].send(&frames);
+                vitals.add(Count::SentAgain, frames.len() as u64);
+            }
+            vitals.set_sent(head.sequence);
+            (head.positions, head.sequence, frames.len())
+        }
+        lost => {
+            let why = lost.as_ref().err().map_or("the log had none".to_owned(), io::Error::to_string);
+            eprintln!("the state of all flows is lost: unit and output log died together ({why})");
+            vitals.add(Count::StateLost, 1);
+            (vitals.positions(), vitals.sent(), 0)
+        }
+    };
+    let skipped = resume(ports, vitals, positions);
+    let flows = taken.as_ref().map_or(0, |t| t.flows);
+    // A log that has no state gets it over another link.
+    let number = link.as_ref().map_or(0, |l| l.number);
+    let link = link.filter(|_| taken.as_ref().is_ok_and(|t| t.last.is_some()));
+    if link.is_none() {
+        journal.report(&format!("unlinked {number}"));
+    }
+    let totals: Vec<[u64; 4]> = match &taken {
+        Ok(Taken { last: Some((head, _)), .. }) => head.totals.iter().map(|w| [w.packets, w.bytes, w.fuel, w.trapped]).collect(),
+        _ => Vec::new(),
+    };
+    let epoch = taken.as_ref().ok().and_then(|t| t.last.as_ref()).map_or(0, |(head, _)| head.epoch);
+    let transfer_ns = vitals.count(Count::TransferNs);
+    let said = serde_json::json!({
+        "taken_over": {"flows": flows, "epoch": epoch, "sequence": sequence, "totals": totals, "transfer_ns": transfer_ns,
+            "sent_again": again, "dropped": skipped}
+    });
+    // The bill of the dead unit is made good before the first packet of this one can be billed.
+    journal.report(&said.to_string());
+    journal.go_on(sequence, link, noticed);
+    Ok(())
+}
+
+/// Asks the log for everything, and puts it into the chain.
+fn take<E: Executor>(link: &mut dyn Transport, chain: &mut Chain<E>, epoch: u32) -> io::Result<Taken> {
+    let malformed = |e: Malformed| io::Error::new(ErrorKind::InvalidData, e);
+    link.send(&[&[kind::TAKE][..], &epoch.to_le_bytes()].concat())?;
+    link.flush()?;
+    let deadline = Instant::now() + PATIENCE;
+    let mut message = Vec::with_capacity(512 << 10);
+    link.receive_by(&mut message, deadline)?;
+    let mut reader = Reader(&message);
+    if reader.u8().map_err(malformed)? != kind::TAKEN {
+        return Err(malformed(Malformed));
+    }
+    let (whole, flows) = (reader.u8().map_err(malformed)? == 1, reader.u32().map_err(malformed)? as usize);
+    if !whole {
+        return Ok(Taken { flows: 0, last: None });
+    }
+    let now_ns = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+    let mut restored = 0;
+    loop {
+        message.clear();
+        link.receive_by(&mut message, deadline)?;
+        let mut reader = Reader(&message);
+        match reader.u8().map_err(malformed)? {
+            kind::FLOWS => restored += restore(chain, reader, now_ns).map_err(malformed)?,
+            kind::BATCH if restored == flows => return Ok(Taken { flows, last: Some(last(reader).map_err(malformed)?) }),
+            _ => return Err(malformed(Malformed)),
+        }
+    }
+}
+
+fn restore<E: Executor>(chain: &mut Chain<E>, mut reader: Reader, now_ns: u64) -> Result<usize, Malformed> {
+    let count = reader.u32()? as usize;
+    let bytes = chain.flows.state_bytes();
+    for _ in 0..count {
+        let flow = reader.flow()?;
+        // Flows of a log that was given more than this unit has room for are forgotten, as in the unit that died.
+        chain.restore(&flow, reader.bytes(bytes)?, now_ns);
+    }
+    Ok(count)
+}
+
+fn last(mut reader: Reader) -> Result<(Head, Vec<Vec<u8>>), Malformed> {
+    let (head, [forgotten, changed, packets]) = reader.head()?;
+    if forgotten > 0 || changed > 0 || head.totals.len() > STAGES_MAX {
+        return Err(Malformed);
+    }
+    let packets = (0..packets).map(|_| Ok(reader.packet()?.to_vec())).collect::<Result<_, Malformed>>()?;
+    Ok((head, packets))
+}
+
+/// Goes to the frame at which the dead unit was; a batch on which two units died is dropped. Answers how many packets that were.
+fn resume(ports: &mut [Port], vitals: &Vitals, positions: Positions) -> usize {
+    let released = vitals.positions();
+    for (n, port) in ports.iter_mut().enumerate() {
+        port.resume(released[n], positions[n]);
+    }
+    let mut skipped = 0;
+    if let Some((port, packets)) = vitals.at_work().filter(|&(port, _)| port < ports.len())
+        && vitals.died_at(positions[port] << 1 | port as u64) >= DEATHS_MAX
+    {
+        eprintln!("two units died on the same {packets} packets of {}: they are dropped", ports[port].device);
+        ports[port].release(packets);
+        vitals.add(Count::Dropped, packets as u64);
+        skipped = packets;
+    }
+    ports.iter().enumerate().for_each(|(n, port)| vitals.set_position(n, port.position()));
+    vitals.set_at_work(0, 0);
+    skipped
+}

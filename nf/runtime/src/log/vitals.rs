@@ -1,0 +1,153 @@
+//! A page that the unit, its standby and whoever watches them share: how the unit is, and how far.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::Positions;
+use super::ring;
+
+/// What is counted over all takeovers of a unit.
+#[derive(Clone, Copy, Debug)]
+#[repr(usize)]
+pub enum Count {
+    /// Takeovers.
+    Takeovers = 16,
+    /// Packets that were sent again, because nobody knew whether they had left.
+    SentAgain = 17,
+    /// Packets that were dropped before the functions, because two units died on their batch.
+    Dropped = 18,
+    /// Takeovers without state: unit and log died together.
+    StateLost = 19,
+    /// Logs that were filled anew from the unit.
+    Refills = 20,
+    /// Nanoseconds in which outputs were held for want of a log.
+    HeldNs = 21,
+    /// Nanoseconds of the last takeover, from asking the log until the state was there.
+    TransferNs = 22,
+    /// Nanoseconds of the last takeover, from noticing the death until the first packet was processed.
+    FirstPacketNs = 23,
+}
+
+const HEARTBEAT: usize = 0;
+const STOPPED: usize = 1;
+const SENT: usize = 2;
+const AT_WORK: usize = 3;
+const DEATHS: usize = 4;
+const POSITIONS: usize = 8;
+
+/// The page.
+pub struct Vitals {
+    words: *mut u64,
+}
+
+// SAFETY: all access is atomic.
+unsafe impl Send for Vitals {}
+
+/// Memory for a page.
+pub fn memory() -> io::Result<OwnedFd> {
+    ring::memory(&[0])
+}
+
+impl Vitals {
+    /// Maps what [`memory`] made.
+    pub fn map(fd: BorrowedFd) -> io::Result<Vitals> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping inside of the file.
+        let words = unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
+        if words == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Vitals { words: words.cast() }) }
+    }
+
+    fn word(&self, n: usize) -> &AtomicU64 {
+        assert!(n < 512);
+        // SAFETY: inside of the page, aligned.
+        unsafe { AtomicU64::from_ptr(self.words.add(n)) }
+    }
+
+    /// The unit is alive.
+    pub fn beat(&self) {
+        self.word(HEARTBEAT).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Beats so far.
+    pub fn beats(&self) -> u64 {
+        self.word(HEARTBEAT).load(Ordering::Relaxed)
+    }
+
+    /// The unit ends because it was told to: nobody takes over.
+    pub fn stop(&self) {
+        self.word(STOPPED).store(1, Ordering::Release);
+    }
+
+    /// Whether the unit was told to end.
+    pub fn stopped(&self) -> bool {
+        self.word(STOPPED).load(Ordering::Acquire) == 1
+    }
+
+    /// The batch with this sequence has left.
+    pub fn set_sent(&self, sequence: u64) {
+        self.word(SENT).store(sequence, Ordering::Release);
+    }
+
+    /// The last batch that has left.
+    pub fn sent(&self) -> u64 {
+        self.word(SENT).load(Ordering::Acquire)
+    }
+
+    /// The unit begins a batch of `packets`; 0: it is done with it.
+    pub fn set_at_work(&self, port: usize, packets: usize) {
+        self.word(AT_WORK).store((port as u64) << 32 | packets as u64, Ordering::Release);
+    }
+
+    /// Device and size of the batch at work, if there is one.
+    pub fn at_work(&self) -> Option<(usize, usize)> {
+        let word = self.word(AT_WORK).load(Ordering::Acquire);
+        let packets = (word & 0xffff_ffff) as usize;
+        (packets > 0).then_some(((word >> 32) as usize & 1, packets))
+    }
+
+    /// Counts a death on the batch that begins at this position; answers how many there were.
+    pub fn died_at(&self, position: u64) -> u64 {
+        if self.word(DEATHS + 1).swap(position, Ordering::AcqRel) != position {
+            self.word(DEATHS).store(0, Ordering::Release);
+        }
+        self.word(DEATHS).fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// A batch was finished: whoever dies next dies on another.
+    pub fn survived(&self) {
+        self.word(DEATHS).store(0, Ordering::Release);
+    }
+
+    /// The frames of a device below this position are the kernel's again.
+    pub fn set_position(&self, port: usize, position: u64) {
+        self.word(POSITIONS + port).store(position, Ordering::Release);
+    }
+
+    /// Positions up to which frames are the kernel's again.
+    pub fn positions(&self) -> Positions {
+        [0, 1].map(|port| self.word(POSITIONS + port).load(Ordering::Acquire))
+    }
+
+    /// Adds to a count.
+    pub fn add(&self, count: Count, value: u64) {
+        self.word(count as usize).fetch_add(value, Ordering::Relaxed);
+    }
+
+    /// Makes a figure what it is now.
+    pub fn set(&self, count: Count, value: u64) {
+        self.word(count as usize).store(value, Ordering::Relaxed);
+    }
+
+    /// A count.
+    pub fn count(&self, count: Count) -> u64 {
+        self.word(count as usize).load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Vitals {
+    fn drop(&mut self) {
+        // SAFETY: mapped in map.
+        unsafe { libc::munmap(self.words.cast(), 4096) };
+    }
+}

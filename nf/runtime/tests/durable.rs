@@ -1,0 +1,377 @@
+//! A unit with an output log: kills at any moment, and what comes out is what would have come out without them.
+//! Needs root; without it the tests say so and are skipped. PANDO_KILLS=N kills N times per function (3 unless given).
+
+mod bed;
+
+use std::collections::HashSet;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bed::{Bench, bench, frame, ip};
+use pando_unit::abi::BATCH_PACKETS;
+use pando_unit::chain::{Arrival, Chain, Policy, Stage};
+use pando_unit::leases::Leases;
+use pando_unit::module::{Function, Limits, Runtime};
+use pando_unit::packet::Port;
+use pando_unit::rules;
+use serde_json::Value;
+
+const LOG: [&str; 2] = ["--durability", "log"];
+const NAT: [&str; 2] = ["--set", "address=203.0.113.7"];
+
+fn status(bench: &Bench) -> Value {
+    bench.json(&["ls", "-o", "json"])[0].clone()
+}
+
+fn soon<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "{what}: not within 30 s");
+        std::thread::yield_now();
+    }
+}
+
+fn signal(pid: i64, signal: i32) {
+    // SAFETY: a process of this test.
+    unsafe { libc::kill(pid as i32, signal) };
+}
+
+fn pid(bench: &Bench) -> i64 {
+    status(bench)["pid"].as_i64().unwrap_or(0)
+}
+
+/// Waits until the unit is another process than `dead`, and has a standby that waits.
+fn next_unit(bench: &Bench, dead: i64, epoch: u32) -> i64 {
+    soon("the standby serves", || Some(pid(bench)).filter(|&p| p != dead && p != 0).filter(|_| standing_by(bench, epoch)))
+}
+
+/// Whether so many units were started: the last of them is a standby then.
+fn standing_by(bench: &Bench, epoch: u32) -> bool {
+    bench.json(&["bill", "-o", "json"])["records"].as_array().is_some_and(|r| r.len() as u32 >= epoch)
+}
+
+/// The process of the log of this bench's unit.
+fn log_pid(bench: &Bench) -> i64 {
+    let unit = pid(bench);
+    let parent = |pid: i64| -> Option<i64> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
+    };
+    let watch = parent(unit).expect("the unit has a parent");
+    let all = std::fs::read_dir("/proc").unwrap().filter_map(|e| e.ok()?.file_name().to_str()?.parse::<i64>().ok());
+    let is_log =
+        |&p: &i64| parent(p) == Some(watch) && std::fs::read(format!("/proc/{p}/cmdline")).is_ok_and(|c| c.ends_with(b"log\0--inside\0"));
+    all.into_iter().find(is_log).expect("the unit has a log")
+}
+
+/// The translations that 200 flows get, one packet each.
+fn translate(bench: &mut Bench) -> Vec<Vec<u8>> {
+    let frames: Vec<Vec<u8>> = (0..200).map(frame).collect();
+    let sent: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+    let (mut back, mut slots) = (Vec::new(), Vec::new());
+    assert_eq!(bench.near.send(&sent), 200);
+    soon("200 packets come back", || {
+        slots.clear();
+        bench.near.receive(BATCH_PACKETS, &mut slots);
+        back.extend(slots.iter().map(|s| bench.near.frame(s).frame.to_vec()));
+        bench.near.release(slots.len());
+        (back.len() >= 200).then_some(())
+    });
+    back.sort();
+    back
+}
+
+#[test]
+fn a_killed_unit_is_followed_with_its_state_and_so_is_a_killed_log() {
+    let Some(mut bench) = bench("follow") else { return };
+    bench.start_with("nat", &[&NAT[..], &LOG].concat());
+    let before = translate(&mut bench);
+    let first = pid(&bench);
+    signal(first, libc::SIGKILL);
+    assert_eq!(translate(&mut bench), before, "the standby translates as the unit did");
+    let second = next_unit(&bench, first, 3);
+
+    signal(log_pid(&bench), libc::SIGKILL);
+    soon("another log is filled", || (status(&bench)["durability"]["refills"] == 2).then_some(()));
+    assert_eq!(translate(&mut bench), before);
+    signal(second, libc::SIGKILL);
+    assert_eq!(translate(&mut bench), before, "the new log has what the old one had");
+    let third = next_unit(&bench, second, 4);
+
+    // A unit that hangs is killed, and followed.
+    signal(third, libc::SIGSTOP);
+    assert_eq!(translate(&mut bench), before);
+    let durability = status(&bench)["durability"].clone();
+    assert_eq!((&durability["takeovers"], &durability["state_lost"]), (&3.into(), &0.into()), "{durability}");
+    let bill = bench.json(&["bill", "-o", "json"]);
+    assert_eq!(bill["owed"][0]["packets"], 5 * 200, "{bill}");
+}
+
+#[test]
+fn unit_and_log_that_die_together_lose_the_state_and_say_so() {
+    let Some(mut bench) = bench("both") else { return };
+    bench.start_with("nat", &[&NAT[..], &LOG].concat());
+    translate(&mut bench);
+    let (unit, log) = (pid(&bench), log_pid(&bench));
+    soon("there is a standby", || standing_by(&bench, 2).then_some(()));
+    // Stopped, they cannot act on each other's death.
+    signal(unit, libc::SIGSTOP);
+    signal(log, libc::SIGKILL);
+    signal(unit, libc::SIGKILL);
+    next_unit(&bench, unit, 3);
+    translate(&mut bench);
+    assert_eq!(status(&bench)["durability"]["state_lost"], 1);
+    let said = String::from_utf8(bench.run(&["logs", "n"]).stdout).unwrap();
+    assert!(said.contains("the state of all flows is lost: unit and output log died together"), "{said}");
+}
+
+/// A log in a namespace of its own, behind another veth: as on another host.
+struct Elsewhere {
+    log: Child,
+    namespace: String,
+}
+
+impl Elsewhere {
+    fn start(port: u16) -> Elsewhere {
+        let namespace = format!("log-{}", std::process::id());
+        ip(&format!("netns add {namespace}"));
+        ip(&format!("link add name here type veth peer name there netns {namespace}"));
+        ip("address add 192.0.2.1/24 dev here");
+        ip("link set here up");
+        for command in ["address add 192.0.2.2/24 dev there", "link set there up"] {
+            ip(&format!("-n {namespace} {command}"));
+        }
+        Elsewhere { log: Self::log(&namespace, port), namespace }
+    }
+
+    fn log(namespace: &str, port: u16) -> Child {
+        let mut log = Command::new("nsenter");
+        log.arg(format!("--net=/run/netns/{namespace}")).arg(env!("CARGO_BIN_EXE_pando-unit"));
+        let mut log = log.args(["log", "--listen", &format!("192.0.2.2:{port}")]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(log.stdout.take().unwrap()), &mut line).unwrap();
+        assert!(line.contains("listens on"), "{line}");
+        log
+    }
+
+    fn kill(&mut self) {
+        self.log.kill().unwrap();
+        self.log.wait().unwrap();
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = Command::new("ip").args(["netns", "del", &self.namespace]).status();
+    }
+}
+
+#[test]
+fn a_log_on_another_host_does_the_same() {
+    let Some(mut bench) = bench("remote") else { return };
+    let mut elsewhere = Elsewhere::start(7001);
+    bench.start_with("nat", &[&NAT[..], &LOG, &["--log", "192.0.2.2:7001"]].concat());
+    let before = translate(&mut bench);
+    let first = pid(&bench);
+    soon("there is a standby", || standing_by(&bench, 2).then_some(()));
+    signal(first, libc::SIGKILL);
+    assert_eq!(translate(&mut bench), before, "the standby translates as the unit did");
+    let second = next_unit(&bench, first, 3);
+
+    // While there is no log, nothing leaves; then the unit fills the new one and goes on.
+    elsewhere.kill();
+    let frames: Vec<Vec<u8>> = (0..32).map(frame).collect();
+    bench.near.send(&frames.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    soon("the unit misses its log", || {
+        String::from_utf8(bench.run(&["logs", "n"]).stdout).unwrap().contains("nothing leaves").then_some(())
+    });
+    let mut slots = Vec::new();
+    bench.near.receive(1, &mut slots);
+    assert!(slots.is_empty(), "a packet left without a log");
+    elsewhere.log = Elsewhere::log(&elsewhere.namespace, 7001);
+    soon("the packets that were held come", || {
+        slots.clear();
+        bench.near.receive(BATCH_PACKETS, &mut slots);
+        (slots.len() == 32).then_some(())
+    });
+    bench.near.release(32);
+    signal(second, libc::SIGKILL);
+    assert_eq!(translate(&mut bench), before, "the new log has what the old one had");
+    assert_eq!(status(&bench)["durability"]["state_lost"], 0);
+}
+
+/// A function, the arguments of its unit, and the same for a chain in this process.
+struct Case {
+    name: &'static str,
+    settings: &'static [&'static str],
+}
+
+const RULES: &str = "alert tcp any any -> any any (content:\"abca\"; sid:1;)\nalert udp any any -> any any (content:\"cabb\"; sid:3;)\n";
+
+const CASES: [Case; 5] = [
+    Case { name: "nat", settings: &["address=203.0.113.7"] },
+    Case { name: "policer", settings: &["rate=200000", "burst=3000"] },
+    Case { name: "ids", settings: &[] },
+    Case { name: "balancer", settings: &["service=192.0.2.9", "servers=10.1.0.1,10.1.0.2,10.1.0.3"] },
+    Case { name: "whitelister", settings: &["inside=10.0.0.0/8"] },
+];
+
+impl Case {
+    fn arguments(&self, rules: &PathBuf) -> Vec<String> {
+        std::fs::write(rules, RULES).unwrap();
+        let settings = self.settings.iter().flat_map(|s| ["--set".to_owned(), s.to_string()]);
+        let rules = ["--rules".to_owned(), rules.display().to_string()];
+        settings.chain(rules).chain(LOG.map(str::to_owned)).collect()
+    }
+
+    fn chain(&self) -> Chain<Function> {
+        let configuration = match self.name {
+            "ids" => rules::compile(&{
+                let mut patterns = rules::parse(RULES, "test").unwrap().patterns;
+                patterns.sort();
+                patterns
+            })
+            .unwrap(),
+            _ => self.settings.iter().flat_map(|s| format!("{s}\n").into_bytes()).collect(),
+        };
+        let path = format!("{}/../functions/{1}/{1}.wasm", env!("CARGO_MANIFEST_DIR"), self.name);
+        let function = Runtime::new(Limits::default(), 2).load(path.as_ref(), &configuration).unwrap();
+        Chain::new(vec![Stage::new(function, Leases::new(32768..=65535))], Policy::default())
+    }
+}
+
+/// Packets of 48 flows, each packet unlike every other, drawn from a seed.
+struct Traffic {
+    seed: u64,
+    made: u32,
+}
+
+impl Traffic {
+    fn draw(&mut self, below: u64) -> u64 {
+        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.seed >> 33) % below
+    }
+
+    fn frame(&mut self) -> Vec<u8> {
+        let flow = self.draw(48) as u32;
+        let mut f = frame(flow);
+        self.made += 1;
+        let words: Vec<u8> = (0..self.draw(60)).map(|_| b"abc"[self.draw(3) as usize]).collect();
+        f.extend(&words);
+        // Its number is in its addresses' places that no function reads: the sources of the Ethernet header.
+        f[8..12].copy_from_slice(&self.made.to_be_bytes());
+        let (total, udp) = ((f.len() - 14) as u16, (f.len() - 34) as u16);
+        f[16..18].copy_from_slice(&total.to_be_bytes());
+        f[38..40].copy_from_slice(&udp.to_be_bytes());
+        if self.draw(3) == 0 {
+            for (a, b) in [(26, 30), (27, 31), (28, 32), (29, 33), (34, 36), (35, 37)] {
+                f.swap(a, b);
+            }
+        }
+        f
+    }
+}
+
+/// Sees every packet as the unit does, with the same time of arrival.
+fn observer() -> Port {
+    let port = Port::open("far", 32_768).unwrap();
+    let on = 1i32;
+    // SAFETY: the option takes an int. With it, the kernel stamps each packet once for all who look.
+    let set = unsafe { libc::setsockopt(port.as_raw_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, (&raw const on).cast(), 4) };
+    assert_eq!(set, 0);
+    port
+}
+
+fn drain(port: &mut Port, into: &mut Vec<(Vec<u8>, u64)>) {
+    let mut slots = Vec::new();
+    port.receive(1024, &mut slots);
+    into.extend(slots.iter().map(|s| (port.frame(s).frame.to_vec(), port.frame(s).time_ns)));
+    port.release(slots.len());
+}
+
+/// What a run without crashes gives: the packets that leave, and the fingerprint of all flows.
+fn expected(case: &Case, seen: &[(Vec<u8>, u64)]) -> (Vec<Vec<u8>>, u64) {
+    let mut chain = case.chain();
+    let arrivals: Vec<Arrival> = seen.iter().map(|(frame, time_ns)| Arrival { frame, time_ns: *time_ns }).collect();
+    let (mut outputs, mut at) = (Vec::new(), 0);
+    while at < arrivals.len() {
+        let count = chain.process(&arrivals[at..]);
+        outputs.extend(chain.outputs(&arrivals[at..]).filter(|(_, f)| !f.is_empty()).map(|(_, f)| f.to_vec()));
+        at += count;
+    }
+    (outputs, chain.flows.digest())
+}
+
+/// Kills at random moments, most of them in the middle of a batch: everything that came in was processed once, whatever
+/// was sent is what a run without kills sends, in its order, and the state of all flows is that run's.
+fn killed(case: &Case, kills: u64) {
+    let Some(mut bench) = bench(case.name) else { return };
+    let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let mut traffic = Traffic { seed, made: 0 };
+    let arguments = case.arguments(&bench.directory.join("test.rules"));
+    let mut far = observer();
+    bench.start_with(case.name, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    let (mut seen, mut left) = (Vec::new(), Vec::new());
+    let mut unit = pid(&bench);
+    for kill in 0..kills {
+        soon("there is a standby", || standing_by(&bench, kill as u32 + 2).then_some(()));
+        let at = traffic.draw(24);
+        for burst in 0..24 {
+            let frames: Vec<Vec<u8>> = (0..traffic.draw(BATCH_PACKETS as u64 * 2) + 1).map(|_| traffic.frame()).collect();
+            bench.near.send(&frames.iter().map(Vec::as_slice).collect::<Vec<_>>());
+            if burst == at {
+                let moment = Instant::now() + Duration::from_nanos(traffic.draw(60_000));
+                while Instant::now() < moment {}
+                signal(unit, libc::SIGKILL);
+            }
+            drain(&mut bench.near, &mut left);
+            drain(&mut far, &mut seen);
+        }
+        unit = next_unit(&bench, unit, kill as u32 + 2);
+    }
+    soon("everything is processed", || {
+        drain(&mut bench.near, &mut left);
+        drain(&mut far, &mut seen);
+        let passed: u64 = bench.json(&["bill", "-o", "json"])["owed"][0]["packets"].as_u64()?;
+        (passed >= u64::from(traffic.made)).then_some(())
+    });
+    let durability = status(&bench)["durability"].clone();
+    let digest = pando_unit::unit::request(&bench.directory.join("run/n/control.sock"), "digest").unwrap();
+    drain(&mut bench.near, &mut left);
+    let context = format!("{} with seed {seed}: {durability}", case.name);
+    assert_eq!((durability["takeovers"].as_u64(), durability["dropped"].as_u64()), (Some(kills), Some(0)), "{context}");
+    assert_eq!(seen.len(), traffic.made as usize, "{context}: the observer saw all");
+    let (outputs, state) = expected(case, &seen);
+    let mut unique = HashSet::new();
+    let first: Vec<Vec<u8>> = left.iter().map(|(f, _)| f.clone()).filter(|f| unique.insert(f.clone())).collect();
+    assert_eq!(first.len(), outputs.len(), "{context}: packets that left");
+    assert!(first == outputs, "{context}: other packets left, or in another order");
+    assert!(
+        (left.len() - first.len()) as u64 <= durability["sent_again"].as_u64().unwrap(),
+        "{context}: {} left twice",
+        left.len() - first.len()
+    );
+    assert_eq!(digest.trim_matches('"'), format!("{state:016x}"), "{context}: the state of the flows");
+    let bill = bench.json(&["bill", "-o", "json"]);
+    assert_eq!(bill["owed"][0]["packets"], traffic.made, "{context}: the bill");
+}
+
+fn kills() -> u64 {
+    std::env::var("PANDO_KILLS").map_or(3, |n| n.parse().expect("PANDO_KILLS is a number"))
+}
+
+#[test]
+fn nat_and_policer_are_killed_and_nobody_notices() {
+    CASES[..2].iter().for_each(|case| killed(case, kills()));
+}
+
+#[test]
+fn ids_balancer_and_whitelister_are_killed_and_nobody_notices() {
+    CASES[2..].iter().for_each(|case| killed(case, kills()));
+}
