@@ -226,7 +226,7 @@ impl Case {
     fn arguments(&self, rules: &PathBuf) -> Vec<String> {
         std::fs::write(rules, RULES).unwrap();
         let settings = self.settings.iter().flat_map(|s| ["--set".to_owned(), s.to_string()]);
-        let rules = ["--rules".to_owned(), rules.display().to_string()];
+        let rules = ["--rules".to_owned(), rules.display().to_string()].into_iter().filter(|_| self.name == "ids");
         settings.chain(rules).chain(LOG.map(str::to_owned)).collect()
     }
 
