@@ -1,5 +1,6 @@
 //! A function as WebAssembly: compiled once, checked against the ABI, instantiated in a microsecond.
 
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -38,6 +39,9 @@ const DEADLINE_TICKS: u64 = 20;
 /// One tick.
 const TICK: std::time::Duration = std::time::Duration::from_millis(10);
 
+/// The largest module: ten times what Go makes of a function. A compiler needs some fifty times a module's size.
+pub const MODULE_BYTES_MAX: u64 = 64 << 20;
+
 /// Why a file does not become a function.
 #[derive(Debug, thiserror::Error)]
 pub enum ModuleError {
@@ -48,6 +52,12 @@ pub enum ModuleError {
         path: String,
         /// The cause.
         source: std::io::Error,
+    },
+    /// Larger than [`MODULE_BYTES_MAX`].
+    #[error("{path} has more than {} MiB, which no function needs: is it built without debug information?", MODULE_BYTES_MAX >> 20)]
+    TooLarge {
+        /// The file.
+        path: String,
     },
     /// Not WebAssembly, or WebAssembly that does not validate.
     #[error("{path} is not a WebAssembly module: {reason}. `pando fn build DIR` makes one")]
@@ -155,7 +165,7 @@ impl Runtime {
     /// Loads `path` (.wasm), or what was compiled from it ahead of time, and gives it its configuration.
     pub fn load(&self, path: &Path, configuration: &[u8]) -> Result<Function, ModuleError> {
         let shown = path.display().to_string();
-        let wasm = std::fs::read(path).map_err(|source| ModuleError::Read { path: shown.clone(), source })?;
+        let wasm = read(path)?;
         let code = self.compile(path, &wasm).map_err(|e| ModuleError::NotWasm { path: shown.clone(), reason: format!("{e:#}") })?;
         self.check_exports(&shown, &code)?;
         let mut linker = Linker::new(&self.engine);
@@ -184,7 +194,7 @@ impl Runtime {
     /// Compiles `path` ahead of time, beside it; returns the bytes that were written.
     pub fn compile_ahead(&self, path: &Path) -> Result<usize, ModuleError> {
         let shown = path.display().to_string();
-        let wasm = std::fs::read(path).map_err(|source| ModuleError::Read { path: shown.clone(), source })?;
+        let wasm = read(path)?;
         let reason = |e: wasmtime::Error| ModuleError::NotWasm { path: shown.clone(), reason: format!("{e:#}") };
         let code = Code::from_binary(&self.engine, &wasm).and_then(|c| c.serialize()).map_err(reason)?;
         let ahead = path.with_extension("cwasm");
@@ -199,6 +209,17 @@ impl Runtime {
             }
         }
         Ok(())
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, ModuleError> {
+    let shown = || path.display().to_string();
+    let mut wasm = Vec::new();
+    let file = std::fs::File::open(path);
+    let bytes = file.and_then(|file| file.take(MODULE_BYTES_MAX + 1).read_to_end(&mut wasm));
+    match bytes.map_err(|source| ModuleError::Read { path: shown(), source })? as u64 {
+        bytes if bytes > MODULE_BYTES_MAX => Err(ModuleError::TooLarge { path: shown() }),
+        _ => Ok(wasm),
     }
 }
 

@@ -109,7 +109,7 @@ fn next_generation(bytes: &[u8], path: &str) -> Result<Vec<Captured>, PcapError>
     let mut interfaces: Vec<Interface> = Vec::new();
     let mut order = Order { big: false };
     let mut at = 0;
-    while at + 12 <= bytes.len() {
+    while at < bytes.len() {
         let broken = || PcapError::Broken { path: path.to_owned(), after: packets.len() };
         if order.u32(bytes, at) == Some(0x0a0d_0d0a) {
             order = Order { big: bytes.get(at + 8..at + 12) == Some(&[0x1a, 0x2b, 0x3c, 0x4d]) };
@@ -132,7 +132,7 @@ fn next_generation(bytes: &[u8], path: &str) -> Result<Vec<Captured>, PcapError>
             3 => {
                 let interface = interfaces.first().ok_or_else(broken)?;
                 let wire_bytes = order.u32(block, 8).ok_or_else(broken)?;
-                let data = &block[12..block.len() - 4];
+                let data = block.get(12..block.len() - 4).ok_or_else(broken)?;
                 let data = &data[..data.len().min(wire_bytes as usize)];
                 let time_ns = packets.last().map_or(0, |p| p.time_ns);
                 packets.push(Captured { time_ns, frame: ethernet(data, interface.linktype, path)?, wire_bytes });

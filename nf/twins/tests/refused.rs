@@ -5,7 +5,7 @@ mod modules;
 use std::path::Path;
 
 use modules::{build, scratch};
-use pando_unit::module::{Limits, Runtime};
+use pando_unit::module::{Limits, MODULE_BYTES_MAX, Runtime};
 
 fn refusal(path: &Path, configuration: &[u8]) -> String {
     let limits = Limits { memory_bytes: 8 << 20, ..Limits::default() };
@@ -21,14 +21,26 @@ struct state { uint32_t n; };
 static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_packet *packet) { (void)ctx; (void)packet; return PANDO_PASS; }
 "#;
 
+/// Files that are no module, or only the beginning of one, or more than one can be.
 #[test]
 fn not_wasm() {
+    let whole = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../functions/nat/nat.wasm")).unwrap();
+    let mut broken = whole.clone();
+    broken[whole.len() / 2..].fill(0xff);
     let directory = scratch("not-wasm");
-    let path = directory.join("text.wasm");
-    std::fs::write(&path, "#!/bin/sh\n").unwrap();
-    let reason = refusal(&path, b"");
+    let path = directory.join("some.wasm");
+    let shapes = [&b"#!/bin/sh\n"[..], b"", &whole[..7], &whole[..whole.len() / 2], &whole[..whole.len() - 1], &broken];
+    for bytes in shapes {
+        std::fs::write(&path, bytes).unwrap();
+        let reason = refusal(&path, b"");
+        assert!(reason.contains("is not a WebAssembly module") && reason.contains("pando fn build"), "{} bytes: {reason}", bytes.len());
+    }
+    std::fs::File::create(&path).unwrap().set_len(MODULE_BYTES_MAX + 1).unwrap();
+    let huge = refusal(&path, b"");
     std::fs::remove_dir_all(directory).unwrap();
-    assert!(reason.contains("is not a WebAssembly module") && reason.contains("pando fn build"), "{reason}");
+    assert!(huge.contains("more than 64 MiB") && huge.contains("debug information"), "{huge}");
+    let endless = refusal(Path::new("/dev/zero"), b"");
+    assert!(endless.contains("more than 64 MiB"), "{endless}");
 }
 
 #[test]
@@ -42,6 +54,17 @@ fn no_export() {
     let module = build("no-export", "__attribute__((export_name(\"other\"))) int other(void) { return 0; }");
     let reason = refusal(&module.wasm, b"");
     assert!(reason.contains("does not export pando_describe"), "{reason}");
+}
+
+/// What it exports has to be of the right kind.
+#[test]
+fn an_export_of_another_type() {
+    let source = format!(
+        "{GOOD}PANDO_EXPORT(pando_describe) float describe(void) {{ return 1; }} PANDO_EXPORT(pando_process) void process(uint32_t n) {{ (void)n; (void)process_packet; }}"
+    );
+    let module = build("type", &source);
+    let reason = refusal(&module.wasm, b"");
+    assert!(reason.contains("does not export pando_describe() -> i32"), "{reason}");
 }
 
 #[test]
