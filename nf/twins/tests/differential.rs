@@ -6,8 +6,9 @@ use pando_twins::Twin;
 use pando_unit::chain::{Arrival, Chain, Event, Fate, Policy, Stage};
 use pando_unit::executor::Executor;
 use pando_unit::leases::Leases;
-use pando_unit::module::{Limits, Runtime};
-use pando_unit::{checksum, rules};
+use pando_unit::module::{Function, Limits, Runtime};
+use pando_unit::traffic::{Shape, generate};
+use pando_unit::{checksum, pcap, rules};
 use proptest::prelude::*;
 
 /// A packet of one of a few flows, so that state, replies and batches with several packets of a flow are frequent.
@@ -58,8 +59,17 @@ fn frame(step: &Step, sequence: &mut u32) -> Vec<u8> {
 
 type Outcome = (Vec<(Fate, Vec<u8>)>, Vec<(String, Vec<u8>)>, Vec<Event>, usize);
 
-fn outcome<E: Executor>(executor: E, frames: &[(Vec<u8>, u64)]) -> Outcome {
-    let mut chain = Chain::new(vec![Stage::new(executor, Leases::new(5000..=5003))], Policy { flows_max: 5, ..Policy::default() });
+/// Few flows and few numbers to lease, so that both run out.
+fn scarce<E: Executor>(executor: E) -> Chain<E> {
+    Chain::new(vec![Stage::new(executor, Leases::new(5000..=5003))], Policy { flows_max: 5, ..Policy::default() })
+}
+
+/// As in a unit.
+fn ample<E: Executor>(executor: E) -> Chain<E> {
+    Chain::new(vec![Stage::new(executor, Leases::new(32_768..=65_535))], Policy::default())
+}
+
+fn outcome<E: Executor>(mut chain: Chain<E>, frames: &[(Vec<u8>, u64)]) -> Outcome {
     let arrivals: Vec<Arrival> = frames.iter().map(|(frame, time_ns)| Arrival { frame, time_ns: *time_ns }).collect();
     let (mut at, mut outputs) = (0, Vec::new());
     while at < arrivals.len() {
@@ -82,11 +92,14 @@ fn same(name: &str, configuration: &[u8], steps: &[Step]) -> Outcome {
             (frame(s, &mut sequence), time_ns)
         })
         .collect();
-    let path = format!("{}/../functions/{name}/{name}.wasm", env!("CARGO_MANIFEST_DIR"));
-    let wasm = Runtime::new(Limits::default(), 2).load(path.as_ref(), configuration).unwrap();
-    let with_walls = outcome(wasm, &frames);
-    assert_eq!(with_walls, outcome(Twin::new(name, configuration), &frames), "{name}");
+    let with_walls = outcome(scarce(wasm(name, configuration)), &frames);
+    assert_eq!(with_walls, outcome(scarce(Twin::new(name, configuration)), &frames), "{name}");
     with_walls
+}
+
+fn wasm(name: &str, configuration: &[u8]) -> Function {
+    let path = format!("{}/../functions/{name}/{name}.wasm", env!("CARGO_MANIFEST_DIR"));
+    Runtime::new(Limits::default(), 2).load(path.as_ref(), configuration).unwrap()
 }
 
 fn ids_configuration() -> Vec<u8> {
@@ -137,4 +150,45 @@ fn the_ids_searches_across_packets() {
     let text = |payload: &[u8]| Step { client: 1, reply: false, tcp: true, payload: payload.to_vec(), flip: None, cut: None, pause_ns: 1 };
     let (.., events, _) = same("ids", &ids_configuration(), &[text(b"..ab"), text(b"ca.."), text(b"abca"), text(b"bB"), text(b"cA")]);
     assert_eq!(events.iter().map(|e| e.code).collect::<Vec<_>>(), [1, 2]);
+}
+
+/// Captures: one that is made here, and those of the folder that CAPTURES names, if it does.
+fn captures() -> Vec<(String, Vec<pcap::Captured>)> {
+    let made = generate(&Shape { flows: 400, seconds: 2.0, content: b"abca-bBcA".to_vec(), content_every: 5, ..Shape::default() });
+    let mut captures = vec![("made".to_owned(), made.packets)];
+    if let Ok(folder) = std::env::var("CAPTURES") {
+        let paths = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+        let such = paths.filter(|p| p.extension().is_some_and(|e| e == "pcap" || e == "pcapng"));
+        captures.extend(such.map(|p| (p.display().to_string(), pcap::read(&p).unwrap())));
+        assert!(captures.len() > 1, "no captures in {folder}");
+    }
+    captures
+}
+
+/// Every packet of a capture comes out of a function as it does out of its twin, with the same state and events.
+#[test]
+fn captures_come_out_the_same() {
+    let ids = ids_configuration();
+    let configured: [(&str, &[u8]); 5] = [
+        ("nat", b"address=203.0.113.7\n"),
+        ("policer", b"rate=20000\nburst=5000\n"),
+        ("ids", &ids),
+        ("balancer", b"service=198.51.100.1\nservers=10.9.0.1,10.9.0.2,10.9.0.3\n"),
+        ("whitelister", b"inside=10.0.0.0/8\n"),
+    ];
+    let captures = captures();
+    for (name, configuration) in configured {
+        let mut seen = [0; Fate::ALL.len()];
+        let mut alerts = 0;
+        for (path, packets) in &captures {
+            let frames: Vec<(Vec<u8>, u64)> = packets.iter().map(|p| (p.frame.clone(), p.time_ns)).collect();
+            let with_walls = outcome(ample(wasm(name, configuration)), &frames);
+            assert!(with_walls == outcome(ample(Twin::new(name, configuration)), &frames), "{name} on {path}");
+            with_walls.0.iter().for_each(|(fate, _)| seen[*fate as usize] += 1);
+            alerts += with_walls.2.len();
+        }
+        println!("{name}: {seen:?} packets of {} captures, {alerts} events", captures.len());
+        assert!(seen[Fate::Passed as usize] > 0 && seen[Fate::Trapped as usize] == 0, "{name}: {seen:?}");
+        assert_eq!(name == "ids", alerts > 0, "{name}: {alerts} events");
+    }
 }
