@@ -45,7 +45,8 @@ type (
 		PID         int
 		Epoch       uint32
 		Flows       int
-		Lost        uint64
+		Lost        uint64 // its ring had no room
+		Unsent      uint64 // the next device had none
 		Functions   []billed
 	}
 	billed struct {

@@ -14,7 +14,7 @@ import (
 
 // sample is what the units were doing at one moment.
 type sample struct {
-	at     time.Duration // since the first packet was sent
+	at     time.Time
 	active int
 	billed uint64 // packets, by the last function of the chain, of the units that run
 }
@@ -34,14 +34,15 @@ type timeline struct {
 	seen     map[string]*life
 	order    []string
 	events   []report.Decision
+	dropped  map[string]uint64 // per start of a unit: packets that its ring or the next device had no room for
 	dead     kill
 	shown    shown
 }
 
 // life is one start of a unit, as it was seen.
 type life struct {
-	name                string
-	starts, serves, end time.Duration // end 0: it goes on
+	name       string
+	begin, end time.Time // end zero: it goes on
 }
 
 // kill is what was killed, and when packets went on.
@@ -53,7 +54,7 @@ type kill struct {
 
 func newTimeline() *timeline {
 	now := time.Now()
-	return &timeline{born: now, begin: now, seen: map[string]*life{}}
+	return &timeline{born: now, begin: now, seen: map[string]*life{}, dropped: map[string]uint64{}}
 }
 
 // say names what the demo does next.
@@ -105,25 +106,26 @@ func (t *timeline) came(r came) {
 func (t *timeline) saw(units []unit) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	now := time.Since(t.begin)
+	now := time.Now()
 	s := sample{at: now}
 	here := map[string]bool{}
 	for _, u := range units {
 		if u.State != "running" {
 			continue
 		}
-		s.active++
-		s.billed += u.processed()
 		key := fmt.Sprintf("%s/%d", u.Name, u.Epoch)
 		here[key] = true
+		s.active++
+		s.billed += u.processed()
+		t.dropped[key] = u.Lost + u.Unsent
 		if t.seen[key] == nil {
-			t.seen[key] = &life{name: fmt.Sprintf("%s %d", u.Name, u.Epoch), starts: now, serves: now}
+			t.seen[key] = &life{name: fmt.Sprintf("%s %d", u.Name, u.Epoch), begin: now}
 			t.order = append(t.order, key)
 			t.arise(u)
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(t.seen)) {
-		if l := t.seen[key]; !here[key] && l.end == 0 {
+		if l := t.seen[key]; !here[key] && l.end.IsZero() {
 			l.end = now
 		}
 	}
@@ -146,7 +148,7 @@ func (t *timeline) arise(u unit) {
 	}
 	t.dead.recovered, t.dead.back = true, time.Now()
 	t.happened(u.Name, "recovered", "its watcher saw it die (--restart)",
-		fmt.Sprintf("process %d, epoch %d, seen %s after the kill", u.PID, u.Epoch, t.dead.back.Sub(t.dead.at).Round(time.Millisecond)))
+		fmt.Sprintf("process %d, epoch %d, seen %s after the kill", u.PID, u.Epoch, micros(uint64(t.dead.back.Sub(t.dead.at)))))
 }
 
 // kill kills the unit that processed most.

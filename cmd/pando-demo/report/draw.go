@@ -44,7 +44,7 @@ func (c Chart) scale() (low, high float64) {
 		return 0, 1
 	}
 	if !c.Log {
-		step := stepOf(high)
+		step := c.step(high)
 		return 0, step * math.Ceil(high/step)
 	}
 	low, high = math.Pow(10, math.Floor(math.Log10(low))), math.Pow(10, math.Ceil(math.Log10(high)))
@@ -60,6 +60,14 @@ func stepOf(high float64) float64 {
 		}
 	}
 	return 2 * power
+}
+
+// step is the distance of two ticks of the value axis; there is no half of what comes in steps.
+func (c Chart) step(high float64) float64 {
+	if c.Step {
+		return max(1, stepOf(high))
+	}
+	return stepOf(high)
 }
 
 func (c Chart) x(seconds float64) float64 { return left + (right-left)*seconds/c.right() }
@@ -83,7 +91,7 @@ func (c Chart) Rows() []Tick {
 		}
 		return out
 	}
-	step := stepOf(high)
+	step := c.step(high)
 	for n := 0; float64(n)*step <= high*1.001; n++ {
 		out = append(out, Tick{c.y(float64(n) * step), fmt.Sprintf("%.6g", float64(n)*step)})
 	}

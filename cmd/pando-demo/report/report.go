@@ -55,7 +55,7 @@ type Table struct {
 	Rows        [][]string
 }
 
-// Lives is the chart of lives, with the words for its three kinds of spans.
+// Lives is the chart of lives, with the words for its three kinds of spans; a word that is empty is for spans that do not occur.
 type Lives struct {
 	Title, Starting, Serving, Leaving string
 	Rows                              []Life
