@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"pando.run/pando"
 	"pando.run/pando/lab/labtest"
@@ -56,25 +57,28 @@ func (s *site) in(t *testing.T) *site {
 	return &q
 }
 
+// told is what the client says of its load.
+type told struct {
+	Answered      int
+	Failed        []string
+	Failing, Late time.Duration
+	Acked         []string
+}
+
 // load runs the client while f does something, and returns what the client was told.
-func (s *site) load(f func()) (answered int, failed []string) {
+func (s *site) load(f func()) (v told) {
 	s.Helper()
 	r := s.Start(labtest.Client, "env", "RUN="+strconv.Itoa(s.loads), s.keeper, "load", s.web.VIP)
 	s.loads++
 	r.AwaitText("loading")
 	f()
 	out := r.Stop()
-	var told struct {
-		Answered int
-		Failed   []string
-		Acked    []string
-	}
 	_, text, _ := strings.Cut(out.Text, "loading\n")
-	if err := json.Unmarshal([]byte(text), &told); err != nil {
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
 		s.Fatalf("the client said %q: %v", out.Text, err)
 	}
-	s.acked = append(s.acked, told.Acked...)
-	return told.Answered, told.Failed
+	s.acked = append(s.acked, v.Acked...)
+	return v
 }
 
 // ask makes one instance ask its own API, from the host, and returns the answer; ok is false for a refusal or no answer.

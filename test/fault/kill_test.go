@@ -36,15 +36,15 @@ func TestKilledAtEveryFailpoint(t *testing.T) {
 		ok := t.Run(f.name, func(t *testing.T) {
 			began := time.Now()
 			c := s.in(t)
-			answered, failed := c.load(func() { c.crash(f.verb, f.name, false) })
+			v := c.load(func() { c.crash(f.verb, f.name, false) })
 			s.acked, s.loads = c.acked, c.loads
-			for _, why := range failed {
+			for _, why := range v.Failed {
 				t.Errorf("a request failed: %s", why)
 			}
-			if answered == 0 {
+			if v.Answered == 0 {
 				t.Error("nothing was asked")
 			}
-			t.Logf("%d requests in %s", answered, time.Since(began).Round(time.Millisecond))
+			t.Logf("%d requests in %s", v.Answered, time.Since(began).Round(time.Millisecond))
 		})
 		if !ok {
 			return // what follows rests on it
@@ -53,6 +53,14 @@ func TestKilledAtEveryFailpoint(t *testing.T) {
 	s.verify()
 	s.nothingLeft()
 }
+
+// How long clients may run into the end of an instance: it is noticed within notice where there is nothing else to do, and the
+// news passes through as many turns of the scheduler as there are threads on its way, from the kernel by way of the shim and
+// the agent into the table.
+const (
+	notice = 10 * time.Millisecond
+	turns  = 6
+)
 
 // A crash of an instance, wherever it comes, costs nothing but what that instance was doing.
 func TestAnInstanceKilledAtEveryFailpoint(t *testing.T) {
@@ -64,11 +72,11 @@ func TestAnInstanceKilledAtEveryFailpoint(t *testing.T) {
 		}
 		t.Run(f.name, func(t *testing.T) {
 			c := s.in(t)
-			answered, failed := c.load(func() { c.crash(f.verb, f.name, true) })
+			v := c.load(func() { c.crash(f.verb, f.name, true) })
 			s.acked, s.loads = c.acked, c.loads
-			// Two clients may each have been with the instance, or on the way to it while its end was noticed.
-			if len(failed) > 4 {
-				t.Errorf("%d of %d requests failed: %v", len(failed), answered, failed)
+			if most := notice + turns*v.Late; v.Failing > most {
+				t.Errorf("requests failed for %s, want at most %s (the client was woken %s late at worst); %d of %d: %v",
+					v.Failing, most, v.Late, len(v.Failed), v.Answered, v.Failed)
 			}
 		})
 	}

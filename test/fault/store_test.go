@@ -19,7 +19,7 @@ func TestAFullDiskUnderTheStoreRefusesWritesAndRecovers(t *testing.T) {
 	s.Must(h, "mount", "-t", "tmpfs", "-o", "size=192m", "tmpfs", store)
 	s.Up(h)
 	s.deploy()
-	_, failed := s.load(func() {
+	v := s.load(func() {
 		out := s.Run(h, "dd", "if=/dev/zero", "of="+store+"/filler", "bs=1M")
 		if !strings.Contains(out.Text, "No space left") {
 			t.Errorf("the disk is not full: %s", out.Text)
@@ -40,7 +40,7 @@ func TestAFullDiskUnderTheStoreRefusesWritesAndRecovers(t *testing.T) {
 		})
 		s.web.AwaitInstances(least + 1)
 	})
-	for _, why := range failed {
+	for _, why := range v.Failed {
 		t.Errorf("a request failed: %s", why)
 	}
 	if out := s.Run(h, "cat", s.Data(h)+"/log/server.log"); strings.Count(out.Text, "ready") != 1 {
@@ -55,7 +55,7 @@ func TestAnUpgradeOfTheLayoutUnderLoadCostsNoRequest(t *testing.T) {
 	s.deploy()
 	before := s.web.Status()
 	next := labtest.Build(t, "./cmd/pando", "layoutnext")
-	_, failed := s.load(func() {
+	v := s.load(func() {
 		for _, kill := range []func(string){s.KillServer, s.KillAgent} {
 			kill(s.Host())
 			s.Bin = next
@@ -64,7 +64,7 @@ func TestAnUpgradeOfTheLayoutUnderLoadCostsNoRequest(t *testing.T) {
 		}
 		s.Pando.Pando("scale", "web", "3", "--wait")
 	})
-	for _, why := range failed {
+	for _, why := range v.Failed {
 		t.Errorf("a request failed: %s", why)
 	}
 	after := s.web.Status()

@@ -93,9 +93,14 @@ func answer(w http.ResponseWriter, text string, err error) {
 // Told is what the client prints at its end.
 type Told struct {
 	Answered int
-	Failed   []string // each with its time
-	Acked    []string // lines whose commit was acknowledged
+	Failed   []string      // each with its time
+	Failing  time.Duration // from the first to the last of them
+	Late     time.Duration // how long after its time the client was woken at worst: so busy is the machine
+	Acked    []string      // lines whose commit was acknowledged
 }
+
+// pause is how long a client waits before it asks again.
+const pause = 5 * time.Millisecond
 
 // load asks for the page over a new connection each time, and for lines to be kept, until SIGTERM.
 func load(address string) error {
@@ -116,17 +121,26 @@ func load(address string) error {
 		}
 		return err
 	}
+	var first time.Time // of the failures
 	var workers sync.WaitGroup
 	for range 2 {
 		workers.Go(func() {
 			for ctx.Err() == nil {
 				err := get("/")
+				now := time.Now()
 				mu.Lock()
 				if told.Answered++; err != nil {
-					told.Failed = append(told.Failed, time.Now().Format("05.000 ")+err.Error())
+					told.Failed = append(told.Failed, now.Format("05.000 ")+err.Error())
+					if first.IsZero() {
+						first = now
+					}
+					told.Failing = now.Sub(first)
 				}
 				mu.Unlock()
-				time.Sleep(5 * time.Millisecond)
+				time.Sleep(pause)
+				mu.Lock()
+				told.Late = max(told.Late, time.Since(now)-pause)
+				mu.Unlock()
 			}
 		})
 	}
