@@ -26,17 +26,14 @@ func (a *Agent) branch(ctx context.Context, i pando.InstanceID) (*runner, *state
 	if err != nil {
 		return nil, nil, err
 	}
-	select {
-	case <-r.born:
-	case <-ctx.Done():
+	b := r.awaitBranch(ctx)
+	switch {
+	case ctx.Err() != nil:
 		return nil, nil, ctx.Err()
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if r.branch == nil {
+	case b == nil:
 		return nil, nil, fmt.Errorf("instance %s: %w", i, errNoState)
 	}
-	return r, r.branch, nil
+	return r, b, nil
 }
 
 // StateGet implements pando.Self.
@@ -137,7 +134,7 @@ func (a *Agent) merging(s pando.ServiceKey) turn {
 
 // push merges the instance's branch, and says what was in conflict.
 func (a *Agent) push(ctx context.Context, r *runner) (pando.MergeResult, error) {
-	result, err := a.merge(ctx, r.service, r.branch)
+	result, err := a.merge(ctx, r.service, r.awaitBranch(ctx))
 	if err != nil {
 		return result, fmt.Errorf("merge the state of %s into main: %w", r.id, err)
 	}

@@ -95,16 +95,19 @@ func (r *runner) patience(i pando.Instance) time.Duration {
 
 // salvage merges what the instance left behind, on its behalf.
 func (r *runner) salvage(ctx context.Context, i pando.Instance, how string) time.Duration {
-	if r.branch == nil {
+	branch := r.awaitBranch(ctx)
+	if branch == nil {
 		b, err := r.a.repo(r.service, i.Revision).Born(ctx, r.id, r.a.head(r.service))
 		if err != nil {
 			r.a.Log.Error("open a branch to salvage it", "instance", r.id, "error", err)
 			return retryWait
 		}
-		r.branch = b
+		r.a.mu.Lock()
+		branch, r.branch = b, b
+		r.a.mu.Unlock()
 	}
 	if i.Phase != pando.PhaseFailed {
-		if _, err := r.branch.Commit(ctx, "the last writes of "+string(r.id), r.a.Clock.Now()); err != nil {
+		if _, err := branch.Commit(ctx, "the last writes of "+string(r.id), r.a.Clock.Now()); err != nil {
 			return r.again(ctx, "commit the last writes", err)
 		}
 	}
@@ -157,6 +160,7 @@ func (r *runner) bury(ctx context.Context) time.Duration {
 
 // tearDown gives back everything that the instance has on this host but its record and its branch.
 func (r *runner) tearDown(ctx context.Context) {
+	_ = r.awaitBranch(ctx) // nothing of it may come to be later
 	r.a.mu.Lock()
 	box := r.box
 	r.box = nil

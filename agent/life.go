@@ -9,6 +9,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/lifecycle"
+	"pando.run/pando/state"
 )
 
 // reserveWait is how long the start of a reserve stands back for the instance whose claim called for it: nobody waits for the
@@ -40,10 +41,10 @@ func (r *runner) start(ctx context.Context, i pando.Instance, box pando.Sandbox)
 	r.box = box
 	r.inst.IP4, r.inst.IP6 = link.IP4, link.IP6
 	r.a.mu.Unlock()
+	r.bear()
 	r.serve(box)
 	pando.Failpoint("replicate connected")
 	r.become(pando.PhaseStarting, "the program runs")
-	r.bear(ctx) // durably, while the program finds its feet
 	return time.Microsecond
 }
 
@@ -62,27 +63,52 @@ func (r *runner) resume(ctx context.Context, box pando.Sandbox) time.Duration {
 		r.fail("wake the warm instance: "+err.Error(), nil)
 		return time.Millisecond
 	}
-	if r.branch != nil {
-		if _, err := r.branch.Pull(ctx, r.a.head(r.service), r.a.Clock.Now()); err != nil {
-			r.a.Log.Error("bring a warm instance's state up to date", "instance", r.id, "error", err)
-		}
-	}
 	r.become(pando.PhaseStarting, "woken from the reserve")
 	r.become(pando.PhaseReady, "it was fully started")
 	r.become(pando.PhaseInRotation, "steered to on this host")
+	if b := r.awaitBranch(ctx); b != nil { // durably if anything is new, so behind the flows that wait for the instance
+		if _, err := b.Pull(ctx, r.a.head(r.service), r.a.Clock.Now()); err != nil {
+			r.a.Log.Error("bring a warm instance's state up to date", "instance", r.id, "error", err)
+		}
+	}
 	return time.Microsecond
 }
 
-// bear gives the instance its branch of the state.
-func (r *runner) bear(ctx context.Context) {
-	b, err := r.a.repo(r.service, r.inst.Revision).Born(ctx, r.id, r.a.head(r.service))
-	if err != nil {
-		r.a.Log.Error("open the state of an instance", "instance", r.id, "error", err)
+// bear gives the instance its branch of the state, durably, while the program finds its feet. Who wants the branch waits for
+// its birth (awaitBranch).
+func (r *runner) bear() {
+	born := make(chan struct{})
+	r.a.mu.Lock()
+	r.born = born
+	revision := r.inst.Revision
+	r.a.mu.Unlock()
+	r.a.spawn(func(ctx context.Context) {
+		defer close(born)
+		b, err := r.a.repo(r.service, revision).Born(ctx, r.id, r.a.head(r.service))
+		if err != nil {
+			r.a.Log.Error("open the state of an instance", "instance", r.id, "error", err)
+			return
+		}
+		r.a.mu.Lock()
+		r.branch = b
+		r.a.mu.Unlock()
+	})
+}
+
+// awaitBranch is the instance's branch of the state, after its birth if that is under way; nil: it has none.
+func (r *runner) awaitBranch(ctx context.Context) *state.Branch {
+	r.a.mu.Lock()
+	born := r.born
+	r.a.mu.Unlock()
+	if born != nil {
+		select {
+		case <-born:
+		case <-ctx.Done():
+		}
 	}
 	r.a.mu.Lock()
-	r.branch = b
-	r.a.mu.Unlock()
-	close(r.born)
+	defer r.a.mu.Unlock()
+	return r.branch
 }
 
 // serve gives the instance its API.

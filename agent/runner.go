@@ -32,7 +32,7 @@ type runner struct {
 	told   budget // last
 
 	branch   *state.Branch
-	born     chan struct{} // closed once the branch is there, or could not be opened
+	born     chan struct{} // closed once the branch is there, or could not be opened; nil: nobody opens it
 	kicked   chan struct{}
 	recorder *recorder
 
@@ -46,7 +46,7 @@ type runner struct {
 func newRunner(a *Agent, i pando.Instance, box pando.Sandbox) *runner {
 	r := &runner{
 		a: a, id: i.ID, service: i.Service, inst: i, box: box, events: newEvents(),
-		kicked: make(chan struct{}, 1), born: make(chan struct{}),
+		kicked: make(chan struct{}, 1),
 	}
 	r.recorder = newRecorder(r)
 	return r
@@ -235,7 +235,7 @@ func (r *runner) adopt(ctx context.Context) {
 		r.becomeLocked(pando.PhaseStarting, "found running after the agent restarted", nil)
 	}
 	r.a.mu.Unlock()
-	r.bear(ctx)
+	r.bear()
 	r.serve(r.box)
 	r.sayAgain()
 }

@@ -309,7 +309,7 @@ func (a *Agent) Die(ctx context.Context, i pando.InstanceID, ask pando.Ask) (pan
 // mayDie refuses death before halt, with flows left, and until the merge of the instance's state is durable.
 func (a *Agent) mayDie(ctx context.Context, r *runner) error {
 	a.mu.Lock()
-	phase, branch, box, head := r.inst.Phase, r.branch, r.box, a.world.Heads[r.service].V.Commit
+	phase, box, head := r.inst.Phase, r.box, a.world.Heads[r.service].V.Commit
 	a.mu.Unlock()
 	if phase != pando.PhaseDraining && phase != pando.PhaseDrained {
 		return fmt.Errorf("die %w: the instance is %s; halt it first", pando.ErrRefused, phase)
@@ -319,8 +319,9 @@ func (a *Agent) mayDie(ctx context.Context, r *runner) error {
 			return fmt.Errorf("die %w: %d flows are open; wait for the event drained", pando.ErrRefused, n)
 		}
 	}
+	branch := r.awaitBranch(ctx)
 	if branch == nil {
-		return nil
+		return ctx.Err()
 	}
 	merged, err := branch.Merged(head)
 	if err != nil {
