@@ -129,7 +129,8 @@ func (s *site) serving() pando.ServiceStatus {
 	return s.web.Await("enough in rotation", func(st pando.ServiceStatus) bool {
 		moving := 0
 		for _, i := range st.Instances {
-			if i.Phase == pando.PhasePlaced || i.Phase == pando.PhaseStarting || i.Phase == pando.PhaseReady || i.Phase == pando.PhaseFailed {
+			if i.Phase == pando.PhasePlaced || i.Phase == pando.PhaseStarting || i.Phase == pando.PhaseReady ||
+				i.Phase == pando.PhaseFailed || i.Phase == pando.PhaseMerged {
 				moving++
 			}
 		}
