@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Steering of flowlets to units of network functions: packet → flow → flowlet → unit (assign.h), a metadata header in
- * front, and out of the unit's device. No process is on the path. */
+ * front, and out of the unit's device; and from there on with what the unit made of it. No process but the unit is on
+ * the path. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -17,10 +18,11 @@
 
 #define PASS -1 /* TCX_NEXT */
 #define DROP 2  /* TCX_DROP */
-#define HEADER_VERSION 1
+#define HEADER_VERSION 2
 #define HEADER_FLOWLET 1
+#define HEADER_BACK 2       /* came in at the outer device; from a unit: leaves by the inner one */
+#define HEADER_TRANSLATED 4 /* met its flow through an alias; from a unit: what follows is an alias of the flow */
 #define HEADER_ETHERTYPE 0x88b5 /* the first of the two for local experiments (IEEE 802) */
-#define BEHIND_ETHERNET (-(int)sizeof(struct ethhdr))
 
 /* Decide only, with no header and no redirect: what measurements of the decision run. */
 volatile const __u32 decide_only;
@@ -34,11 +36,13 @@ enum flowlet_count {
 	COUNT_FLOWLETS,
 	COUNT_MOVES,       /* flowlets on another unit than the one before */
 	COUNT_GROWN,       /* units taken into service by the rule */
-	COUNT_OTHERS,      /* neither TCP nor UDP, or a fragment without ports: passed on untouched */
+	COUNT_OTHERS,      /* not IP: to the other device untouched, or passed on when there is none */
 	COUNT_NO_UNIT,     /* dropped: no unit accepts */
 	COUNT_FULL,        /* dropped: the flow table is full */
 	COUNT_NO_HEADER,   /* dropped: no room for the header */
 	COUNT_AGGREGATES,  /* several packets that the device glued together: one for the function */
+	COUNT_RETURNED,    /* from a unit, sent on */
+	COUNT_ALIASES,     /* learnt */
 	COUNTS,
 };
 
@@ -46,7 +50,8 @@ struct flowlet_tally {
 	__u64 n[COUNTS];
 };
 
-/* Both directions of a conversation are one flow: the ends in ascending order, as bytes. */
+/* Both directions of a conversation are one flow: the ends in ascending order, as bytes. A fragment, and a protocol
+ * other than TCP and UDP, has ports 0. */
 struct flowlet_key {
 	__u8 low[16];
 	__u8 high[16];
@@ -68,7 +73,11 @@ struct flowlet_header {
 	__u16 unit, previous;
 	__u32 epoch, position;
 	__u64 clock, replicas;
+	struct flowlet_key key; /* of the flow, which an alias does not tell */
 };
+
+/* The ends of the wire that units stand in. Zero: there is no such end. */
+enum { WIRE_INNER = 0, WIRE_OUTER, WIRE_ENDS };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH); /* not LRU: a flow that is evicted silently would lose its clock */
@@ -99,6 +108,22 @@ struct {
 	__type(key, __u32);
 	__type(value, __u32);
 } flowlet_devices SEC(".maps"); /* unit → ifindex of its device at this end */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, WIRE_ENDS);
+	__type(key, __u32);
+	__type(value, __u32);
+} flowlet_wire SEC(".maps"); /* end → ifindex */
+
+/* What the packets of a flow look like behind a function that rewrites addresses: the way back meets the flow here. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1 << 18);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct flowlet_key);
+	__type(value, struct flowlet_key);
+} flowlet_aliases SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -140,60 +165,87 @@ inlined void order(struct flowlet_key *key, const __u32 *src, const __u32 *dst, 
 	key->high_port = ports[1] ^ swap;
 }
 
-/* parse reads the flow of a packet from its linear part, where a device leaves at least the headers. It returns 0 if the packet has none. Ports lie where TCP and UDP both have them. */
-inlined int parse(struct __sk_buff *skb, struct flowlet_key *key, __be16 *ethertype)
+/* has_ports says whether ports lie behind the IP header: all ones, or 0. */
+inlined __u64 has_ports(__u8 protocol, __u32 fragment)
+{
+	__u64 tcp = (__u64)protocol ^ IPPROTO_TCP, udp = (__u64)protocol ^ IPPROTO_UDP;
+
+	return (assign_sign(tcp - 1) | assign_sign(udp - 1)) & assign_sign((__u64)fragment - 1);
+}
+
+/* parse reads the flow of a packet that begins at `at`, from its linear part, where a device leaves at least the
+ * headers. It returns 0 if the packet is of none. */
+inlined int parse(struct __sk_buff *skb, __u32 at, __be16 ethertype, struct flowlet_key *key)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	struct ethhdr *eth = data;
-	__u16 ports[2];
+	void *packet = data + at;
+	__u16 ports[2] = {};
 
-	if ((void *)(eth + 1) > end)
-		return 0;
-	*ethertype = eth->h_proto;
-	if (eth->h_proto == bpf_htons(ETH_P_IP)) {
-		struct iphdr *ip = (void *)(eth + 1);
-		if ((void *)(ip + 1) > end || ip->ihl < 5 || ip->frag_off & bpf_htons(0x1fff))
+	if (ethertype == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = packet;
+		if ((void *)(ip + 1) > end || ip->ihl < 5)
 			return 0;
 		key->protocol = ip->protocol;
 		key->version = 4;
-		const __u16 *at = (void *)ip + ip->ihl * 4;
-		if ((void *)(at + 2) > end)
-			return 0;
-		ports[0] = at[0];
-		ports[1] = at[1];
+		__u64 with = has_ports(ip->protocol, ip->frag_off & bpf_htons(0x3fff));
+		bpf_skb_load_bytes(skb, at + ip->ihl * 4, ports, sizeof(ports));
+		ports[0] &= with;
+		ports[1] &= with;
 		__u32 src = ip->saddr, dst = ip->daddr;
 		order(key, &src, &dst, ports, 1);
-	} else if (eth->h_proto == bpf_htons(ETH_P_IPV6)) {
-		struct ipv6hdr *ip = (void *)(eth + 1);
+	} else if (ethertype == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6hdr *ip = packet;
 		if ((void *)(ip + 1) > end)
 			return 0;
 		key->protocol = ip->nexthdr;
 		key->version = 6;
-		const __u16 *at = (void *)(ip + 1);
-		if ((void *)(at + 2) > end)
-			return 0;
-		ports[0] = at[0];
-		ports[1] = at[1];
+		__u64 with = has_ports(ip->nexthdr, 0);
+		bpf_skb_load_bytes(skb, at + sizeof(*ip), ports, sizeof(ports));
+		ports[0] &= with;
+		ports[1] &= with;
 		order(key, (__u32 *)&ip->saddr, (__u32 *)&ip->daddr, ports, 4);
 	} else {
 		return 0;
 	}
-	return key->protocol == IPPROTO_TCP || key->protocol == IPPROTO_UDP;
+	return 1;
 }
 
-/* find is the flow of a key; a new one has no unit yet. */
-inlined struct flowlet_flow *find(struct flowlet_key *key, struct flowlet_tally *counts)
+/* meet gives a key that no flow has to the flow that it is an alias of, or to a new one, which has no unit yet. It returns
+ * HEADER_TRANSLATED for an alias. The verifier takes it on its own: the rule behind it is followed once, not per case. */
+__noinline int meet(struct flowlet_key *key)
 {
-	struct flowlet_flow *known = bpf_map_lookup_elem(&flowlet_flows, key);
-
-	if (known)
-		return known;
+	__u32 zero = 0;
+	struct flowlet_tally *counts = bpf_map_lookup_elem(&flowlet_counts, &zero);
+	struct flowlet_key *original;
 	struct flowlet_flow new = {.flow = {.unit = ASSIGN_NONE, .previous = ASSIGN_NONE, .target = {0xff, 0xff, 0xff}}};
-	bpf_map_update_elem(&flowlet_flows, key, &new, BPF_NOEXIST);
-	known = bpf_map_lookup_elem(&flowlet_flows, key);
-	if (known)
+	int flags = 0;
+
+	if (!key || !counts)
+		return 0;
+	original = bpf_map_lookup_elem(&flowlet_aliases, key);
+	if (original) {
+		*key = *original;
+		flags = HEADER_TRANSLATED;
+	}
+	if (!bpf_map_update_elem(&flowlet_flows, key, &new, BPF_NOEXIST))
 		counts->n[COUNT_FLOWS]++;
-	return known;
+	return flags;
+}
+
+/* leave sends a packet out of an end of the wire; without that end, the stack has it. */
+inlined int leave(__u32 end)
+{
+	__u32 *device = bpf_map_lookup_elem(&flowlet_wire, &end);
+
+	return device && *device ? bpf_redirect(*device, 0) : PASS;
+}
+
+/* back is HEADER_BACK if the packet came in at the outer end, else 0. */
+inlined __u64 back(struct __sk_buff *skb)
+{
+	__u32 end = WIRE_OUTER, *device = bpf_map_lookup_elem(&flowlet_wire, &end);
+
+	return device ? assign_sign(((__u64)*device ^ skb->ifindex) - 1) & HEADER_BACK : 0;
 }
 
 /* send puts the header behind the Ethernet header and the packet on its unit's way. */
@@ -212,45 +264,53 @@ inlined int send(struct __sk_buff *skb, const struct flowlet_header *header, str
 	return bpf_redirect(*device, 0);
 }
 
+/* ethertype_of is the EtherType of a frame, 0 if it is too short to have one. */
+inlined __be16 ethertype_of(struct __sk_buff *skb)
+{
+	struct ethhdr *eth = (void *)(long)skb->data;
+
+	return (void *)(eth + 1) > (void *)(long)skb->data_end ? 0 : eth->h_proto;
+}
+
 SEC("tc")
 int flowlet(struct __sk_buff *skb)
 {
-	struct flowlet_key key = {};
-	__be16 ethertype = 0;
+	struct flowlet_header header = {.version = HEADER_VERSION, .ethertype = ethertype_of(skb)};
 	__u32 zero = 0, len = skb->len;
 
 	struct flowlet_tally *counts = bpf_map_lookup_elem(&flowlet_counts, &zero);
 	if (!counts)
 		return DROP;
-	if (!parse(skb, &key, &ethertype)) {
+	__u64 flags = back(skb);
+	if (!parse(skb, sizeof(struct ethhdr), header.ethertype, &header.key)) {
 		counts->n[COUNT_OTHERS]++;
-		return PASS;
+		return leave(flags & HEADER_BACK ? WIRE_INNER : WIRE_OUTER);
 	}
 	struct assign_config *config = bpf_map_lookup_elem(&flowlet_config, &zero);
 	struct assign_units *units = bpf_map_lookup_elem(&flowlet_units, &zero);
 	if (!config || !units)
 		return drop(counts, COUNT_NO_UNIT);
-	struct flowlet_flow *known = find(&key, counts);
-	if (!known)
-		return drop(counts, COUNT_FULL);
+	struct flowlet_flow *known = bpf_map_lookup_elem(&flowlet_flows, &header.key);
+	if (!known) {
+		flags |= meet(&header.key);
+		known = bpf_map_lookup_elem(&flowlet_flows, &header.key);
+		if (!known)
+			return drop(counts, COUNT_FULL);
+	}
 
 	__u64 now = time_is_stamp ? skb->tstamp : bpf_ktime_get_ns();
 	bpf_spin_lock(&known->lock);
 	int result = assign_packet(config, units, &known->flow, now, len);
-	struct flowlet_header header = {
-		.version = HEADER_VERSION,
-		.flags = result & ASSIGN_FLOWLET ? HEADER_FLOWLET : 0,
-		.ethertype = ethertype,
-		.unit = known->flow.unit,
-		.previous = known->flow.previous,
-		.epoch = known->flow.epoch,
-		.position = known->flow.position - 1,
-		.clock = known->flow.clock,
-		.replicas = assign_targets(&known->flow),
-	};
+	header.unit = known->flow.unit;
+	header.previous = known->flow.previous;
+	header.epoch = known->flow.epoch;
+	header.position = known->flow.position - 1;
+	header.clock = known->flow.clock;
+	header.replicas = assign_targets(&known->flow);
 	bpf_spin_unlock(&known->lock);
 	if (header.unit >= ASSIGN_UNITS)
 		return drop(counts, COUNT_NO_UNIT);
+	header.flags = flags | (result & ASSIGN_FLOWLET); /* HEADER_FLOWLET is the same bit */
 
 	counts->n[COUNT_PACKETS]++;
 	counts->n[COUNT_BYTES] += len;
@@ -259,6 +319,53 @@ int flowlet(struct __sk_buff *skb)
 	counts->n[COUNT_GROWN] += result >> 2 & 1;
 	counts->n[COUNT_AGGREGATES] += skb->gso_segs > 1;
 	return decide_only ? PASS : send(skb, &header, counts);
+}
+
+inlined int same(const struct flowlet_key *a, const struct flowlet_key *b)
+{
+	const __u16 *x = (void *)a, *y = (void *)b;
+	__u16 differ = 0;
+
+#pragma unroll
+	for (int i = 0; i < sizeof(*a) / sizeof(*x); i++)
+		differ |= x[i] ^ y[i];
+	return !differ;
+}
+
+/* learn remembers what a flow's packets look like behind the unit. A flow that began under that name before was of
+ * packets that nobody had asked for. */
+inlined void learn(struct __sk_buff *skb, const struct flowlet_header *header, struct flowlet_tally *counts)
+{
+	struct flowlet_key alias = {};
+
+	if (!parse(skb, sizeof(struct ethhdr) + sizeof(*header), header->ethertype, &alias))
+		return;
+	struct flowlet_key *known = bpf_map_lookup_elem(&flowlet_aliases, &alias);
+	if (known && same(known, &header->key))
+		return;
+	bpf_map_update_elem(&flowlet_aliases, &alias, &header->key, BPF_ANY);
+	bpf_map_delete_elem(&flowlet_flows, &alias);
+	counts->n[COUNT_ALIASES]++;
+}
+
+/* What a unit sends: the header off, and out of the end that it names. The Ethernet header says what the packet is, not
+ * that there is a header: room is taken only from what the kernel knows to be IP. */
+SEC("tc")
+int flowlet_return(struct __sk_buff *skb)
+{
+	struct flowlet_header header;
+	__u32 zero = 0;
+
+	struct flowlet_tally *counts = bpf_map_lookup_elem(&flowlet_counts, &zero);
+	if (!counts || bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &header, sizeof(header)) ||
+	    header.version != HEADER_VERSION || header.ethertype != ethertype_of(skb))
+		return DROP;
+	if (header.flags & HEADER_TRANSLATED)
+		learn(skb, &header, counts);
+	if (bpf_skb_adjust_room(skb, -(int)sizeof(header), BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
+		return drop(counts, COUNT_NO_HEADER);
+	counts->n[COUNT_RETURNED]++;
+	return leave(header.flags & HEADER_BACK ? WIRE_INNER : WIRE_OUTER);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -36,6 +36,10 @@ func inNamespace(t *testing.T, units int) {
 		here.Close()
 		before.Close()
 	})
+	// Without it, the kernel's own multicast would be steered.
+	if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0); err != nil {
+		t.Fatal(err)
+	}
 	pair(t, "in0", "in1", 1500)
 	for u := range units {
 		pair(t, fmt.Sprint("u", u), fmt.Sprint("v", u), 1500+HeaderBytes)
@@ -164,6 +168,80 @@ func TestAPacketOfFullSizeReachesItsUnitAndGoesOnWithoutAProcess(t *testing.T) {
 	}
 	if _, err := os.Stat(pins); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("pins are left behind: %v", err)
+	}
+}
+
+// reply is what a unit sends: the header that a frame came with, changed, and another packet behind it.
+func reply(h header, frame []byte) []byte {
+	out, err := binary.Append(append([]byte{}, frame[:14]...), binary.LittleEndian, &h)
+	if err != nil {
+		panic(err)
+	}
+	return append(out, frame[14:]...)
+}
+
+func TestBothWaysOfATranslatedFlowMeetAtItsUnit(t *testing.T) {
+	inNamespace(t, 1)
+	pair(t, "out0", "out1", 1500)
+	d, err := Open(Config{Device: "in1", Out: "out1", Rule: DefaultRule(1e9, 4)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if err := errors.Join(d.SetUnit(0, "u0"), d.Tick(1, 1, nil)); err != nil {
+		t.Fatal(err)
+	}
+	in, out, unit := packetSocket(t, "in0"), packetSocket(t, "out0"), packetSocket(t, "v0")
+	exchange := func(from int, frame []byte) header {
+		t.Helper()
+		if _, err := unix.Write(from, frame); err != nil {
+			t.Fatal(err)
+		}
+		return readHeader(t, receive(t, unit), frame)
+	}
+	there, translated, answer := frameOf(2, 200, false), frameOf(4, 200, false), frameOf(4, 120, true)
+	h := exchange(in, there)
+	if h.Flags != 1 || h.Clock != 1 {
+		t.Fatalf("header %+v", h)
+	}
+	key := h.Key
+	h.Flags = 4
+	if _, err := unix.Write(unit, reply(h, translated)); err != nil {
+		t.Fatal(err)
+	}
+	if got := receiveAny(t, out, 200); string(got) != string(translated) {
+		t.Fatalf("%x left, %x was sent", got, translated)
+	}
+	if h = exchange(out, answer); h.Flags&^1 != 2|4 || h.Clock != 2 || h.Key != key {
+		t.Fatalf("the way back has header %+v, key %x", h, key)
+	}
+	if _, err := unix.Write(unit, reply(header{Version: 2, Flags: 2, Ethertype: h.Ethertype, Key: key}, answer)); err != nil {
+		t.Fatal(err)
+	}
+	if got := receiveAny(t, in, 120); string(got) != string(answer) {
+		t.Fatalf("%x came back, %x was sent", got, answer)
+	}
+	c, err := d.Counts()
+	if err != nil || c.Returned != 2 || c.Aliases != 1 || c.Flows != 1 {
+		t.Errorf("counted %+v, %v", c, err)
+	}
+	if left, err := d.Sweep(0); err != nil || left != 0 || d.objects.FlowletAliases.Iterate().Next(&key, &key) {
+		t.Errorf("%d flows are left, %v, or an alias", left, err)
+	}
+}
+
+// receiveAny is the next frame of so many bytes.
+func receiveAny(t *testing.T, fd, bytes int) []byte {
+	t.Helper()
+	frame := make([]byte, 2000)
+	for {
+		n, _, err := unix.Recvfrom(fd, frame, 0)
+		if err != nil {
+			t.Fatalf("no frame came: %v", err)
+		}
+		if n == bytes {
+			return frame[:n]
+		}
 	}
 }
 

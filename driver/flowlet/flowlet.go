@@ -1,6 +1,6 @@
 // Package flowlet steers the flowlets of one device to units of network functions, inside the kernel: a tcx program finds
 // a packet's flow, decides its unit by the rule of bpf/assign.h, puts a metadata header in front and sends it out of
-// the unit's device (SNF §3, §4).
+// the unit's device (SNF §3, §4); another one takes what the unit made of it to the other end of the wire.
 //
 // It never decides how many units there are: it is told which accept and how long their queues are, and tells what came.
 // What is pinned goes on without a process.
@@ -21,13 +21,15 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
 )
 
 const (
 	// Units is how many units one device's flowlets are spread over at most.
 	Units = 64
 	// HeaderBytes is what the metadata header adds to a packet: a unit's device needs an MTU that much larger.
-	HeaderBytes = 32
+	HeaderBytes = 72
 	// FlowsMax is how many flows are known at once if Config does not say.
 	FlowsMax = 1 << 18
 )
@@ -78,6 +80,7 @@ func (r Rule) kernel() (flowletAssignConfig, error) {
 type Config struct {
 	PinDir   string // a folder of a bpffs for this device alone; "": nothing outlives the Driver
 	Device   string // where packets come in; "": the program is loaded and attached nowhere
+	Out      string // where they leave, and the way back comes in; "": they leave where they came in
 	Rule     Rule
 	FlowsMax uint32 // flows known at once; 0: FlowsMax of the package
 }
@@ -86,9 +89,9 @@ type Config struct {
 type Driver struct {
 	Config
 	objects flowletObjects
-	memory  *ebpf.Memory // of flowlet_units
-	link    link.Link
-	mtu     int
+	memory  *ebpf.Memory         // of flowlet_units
+	links   map[string]link.Link // by device: the ends of the wire, the units' devices
+	mtu     int                  // the larger of the wire's ends
 }
 
 // Open loads the program, or takes over what an earlier Driver pinned with its flows, and attaches it.
@@ -97,15 +100,12 @@ func Open(c Config) (*Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the flowlet program: %w", err)
 	}
-	d := &Driver{Config: c}
+	d := &Driver{Config: c, links: map[string]link.Link{}}
 	if err := d.load(spec); err != nil {
 		return nil, err
 	}
-	if c.Device != "" {
-		if err := d.attach(); err != nil {
-			d.Close()
-			return nil, err
-		}
+	if err := d.attach(); err != nil {
+		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
 }
@@ -143,38 +143,74 @@ func (d *Driver) load(spec *ebpf.CollectionSpec) error {
 	return d.objects.FlowletConfig.Put(uint32(0), rule)
 }
 
+// Keys of flowlet_wire.
+const (
+	wireInner uint32 = iota
+	wireOuter
+)
+
+// attach steers at the ends of the wire. They are written down first: no packet is taken for one of the other end.
 func (d *Driver) attach() error {
-	device, err := netlink.LinkByName(d.Device)
-	if err != nil {
-		return fmt.Errorf("device %s: %w", d.Device, err)
+	if d.Device == "" {
+		return nil
 	}
-	d.mtu = device.Attrs().MTU
-	pin := filepath.Join(d.PinDir, "link")
-	if d.PinDir != "" {
-		if l, err := link.LoadPinnedLink(pin, nil); err == nil {
-			info, err := l.Info()
-			if err == nil && info.TCX() != nil && int(info.TCX().Ifindex) == device.Attrs().Index {
-				d.link = l
-				return l.Update(d.objects.Flowlet)
-			}
-			_ = l.Unpin() // of a device that is gone
-			l.Close()
+	ends := map[uint32]string{wireInner: d.Device}
+	if d.Out != "" {
+		ends[wireOuter] = d.Out
+	} else if err := d.objects.FlowletWire.Put(wireOuter, uint32(0)); err != nil {
+		return fmt.Errorf("write the ends of the wire: %w", err)
+	}
+	for end, name := range ends {
+		device, err := netlink.LinkByName(name)
+		if err != nil {
+			return fmt.Errorf("%w: device %s: %w: `ip link` lists them", pando.ErrNotFound, name, err)
+		}
+		d.mtu = max(d.mtu, device.Attrs().MTU)
+		if err := d.objects.FlowletWire.Put(end, uint32(device.Attrs().Index)); err != nil {
+			return fmt.Errorf("write the ends of the wire: %w", err)
 		}
 	}
-	d.link, err = link.AttachTCX(link.TCXOptions{Interface: device.Attrs().Index, Program: d.objects.Flowlet, Attach: ebpf.AttachTCXIngress})
-	if err != nil {
-		return fmt.Errorf("attach flowlet steering at %s: %w", d.Device, err)
-	}
-	if d.PinDir != "" {
-		if err := d.link.Pin(pin); err != nil {
-			return fmt.Errorf("pin flowlet steering at %s: %w", d.Device, err)
+	for _, name := range ends {
+		if err := d.attachAt(name, d.objects.Flowlet); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// SetUnit says through which device a unit is reached. Its MTU has to be HeaderBytes above that of the device where
-// packets come in: else ErrMTU.
+// attachAt runs a program on what comes in at a device, in place of what an earlier Driver pinned there.
+func (d *Driver) attachAt(name string, program *ebpf.Program) error {
+	device, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("device %s: %w", name, err)
+	}
+	pin := filepath.Join(d.PinDir, "link-"+name)
+	if d.PinDir != "" {
+		if l, err := link.LoadPinnedLink(pin, nil); err == nil {
+			info, err := l.Info()
+			if err == nil && info.TCX() != nil && int(info.TCX().Ifindex) == device.Attrs().Index {
+				d.links[name] = l
+				return l.Update(program)
+			}
+			_ = l.Unpin() // of a device that is gone
+			l.Close()
+		}
+	}
+	l, err := link.AttachTCX(link.TCXOptions{Interface: device.Attrs().Index, Program: program, Attach: ebpf.AttachTCXIngress})
+	if err != nil {
+		return fmt.Errorf("attach flowlet steering at %s: %w", name, err)
+	}
+	d.links[name] = l
+	if d.PinDir != "" {
+		if err := l.Pin(pin); err != nil {
+			return fmt.Errorf("pin flowlet steering at %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// SetUnit says through which device a unit is reached, and takes what it sends on from there. The device's MTU has to be
+// HeaderBytes above those of the wire's ends: else ErrMTU.
 func (d *Driver) SetUnit(id int, device string) error {
 	if id < 0 || id >= int(d.Rule.Pool) {
 		return fmt.Errorf("unit %d: the pool has units 0 to %d", id, d.Rule.Pool-1)
@@ -187,7 +223,23 @@ func (d *Driver) SetUnit(id int, device string) error {
 		return fmt.Errorf("%w: device %s of unit %d has MTU %d, %s has %d: `ip link set %s mtu %d`, and the same at its peer",
 			ErrMTU, device, id, mtu, d.Device, d.mtu, device, d.mtu+HeaderBytes)
 	}
+	if err := d.attachAt(device, d.objects.FlowletReturn); err != nil {
+		return err
+	}
 	return d.objects.FlowletDevices.Put(uint32(id), uint32(l.Attrs().Index))
+}
+
+// UnsetUnit forgets a unit whose device is gone or about to go: what is still assigned to it is dropped and counted.
+func (d *Driver) UnsetUnit(id int, device string) error {
+	var err error
+	if l := d.links[device]; l != nil {
+		delete(d.links, device)
+		if d.PinDir != "" {
+			err = l.Unpin()
+		}
+		err = errors.Join(err, l.Close())
+	}
+	return errors.Join(err, d.objects.FlowletDevices.Put(uint32(id), uint32(0)))
 }
 
 // Offsets within struct assign_units.
@@ -236,9 +288,10 @@ func (d *Driver) write(offset int, value uint64) error {
 // Counts says what happened since the program was first loaded.
 type Counts struct {
 	Packets, Bytes, Flows, Flowlets, Moves, Grown uint64
-	Others                                        uint64 // passed on untouched: neither TCP nor UDP, fragments without ports
+	Others                                        uint64 // not IP: to the other end of the wire untouched
 	NoUnit, Full, NoHeader                        uint64 // dropped: no unit accepts; the flow table is full; no room for the header
 	Aggregates                                    uint64 // packets that a device had glued together: switch its GRO off
+	Returned, Aliases                             uint64 // packets that units sent on; what flows are called behind them
 }
 
 // Counts reads the counters.
@@ -249,7 +302,7 @@ func (d *Driver) Counts() (Counts, error) {
 		return c, fmt.Errorf("read the counters of flowlet steering: %w", err)
 	}
 	for _, cpu := range perCPU {
-		for i, into := range []*uint64{&c.Packets, &c.Bytes, &c.Flows, &c.Flowlets, &c.Moves, &c.Grown, &c.Others, &c.NoUnit, &c.Full, &c.NoHeader, &c.Aggregates} {
+		for i, into := range []*uint64{&c.Packets, &c.Bytes, &c.Flows, &c.Flowlets, &c.Moves, &c.Grown, &c.Others, &c.NoUnit, &c.Full, &c.NoHeader, &c.Aggregates, &c.Returned, &c.Aliases} {
 			*into += cpu.N[i]
 		}
 	}
@@ -278,21 +331,44 @@ func (d *Driver) Sweep(idle time.Duration) (int, error) {
 	if err := entries.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
 		return left, fmt.Errorf("look through the flow table: %w", err)
 	}
+	gone := make(map[flowletFlowletKey]bool, len(silent))
 	for _, k := range silent {
 		if err := d.objects.FlowletFlows.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return left, fmt.Errorf("forget a flow: %w", err)
 		}
+		gone[k] = true
 	}
-	return left, nil
+	return left, d.forgetAliases(gone)
+}
+
+// forgetAliases forgets what flows that are gone were called behind their units.
+func (d *Driver) forgetAliases(gone map[flowletFlowletKey]bool) error {
+	var alias, original flowletFlowletKey
+	var silent []flowletFlowletKey
+	entries := d.objects.FlowletAliases.Iterate()
+	for len(gone) > 0 && entries.Next(&alias, &original) {
+		if gone[original] {
+			silent = append(silent, alias)
+		}
+	}
+	if err := entries.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
+		return fmt.Errorf("look through the aliases of flows: %w", err)
+	}
+	for _, k := range silent {
+		if err := d.objects.FlowletAliases.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("forget an alias: %w", err)
+		}
+	}
+	return nil
 }
 
 // Close lets go of the program. What was pinned goes on; see Remove.
 func (d *Driver) Close() error {
-	var err error
-	if d.link != nil {
-		err = d.link.Close()
+	errs := []error{d.objects.Close()}
+	for _, l := range d.links {
+		errs = append(errs, l.Close())
 	}
-	return errors.Join(err, d.objects.Close())
+	return errors.Join(errs...)
 }
 
 // Remove ends the steering, pinned or not, and closes.

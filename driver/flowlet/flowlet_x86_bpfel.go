@@ -77,19 +77,22 @@ type flowletFlowletKey struct {
 
 type flowletFlowletTally struct {
 	_ structs.HostLayout
-	N [11]uint64
+	N [13]uint64
 }
 
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	flowletMapFlowletAliases = "flowlet_aliases"
 	flowletMapFlowletConfig  = "flowlet_config"
 	flowletMapFlowletCounts  = "flowlet_counts"
 	flowletMapFlowletDevices = "flowlet_devices"
 	flowletMapFlowletFlows   = "flowlet_flows"
 	flowletMapFlowletUnits   = "flowlet_units"
+	flowletMapFlowletWire    = "flowlet_wire"
 	flowletProgFlowlet       = "flowlet"
+	flowletProgFlowletReturn = "flowlet_return"
 	flowletVarDecideOnly     = "decide_only"
 	flowletVarTimeIsStamp    = "time_is_stamp"
 )
@@ -136,18 +139,21 @@ type flowletSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type flowletProgramSpecs struct {
-	Flowlet *ebpf.ProgramSpec `ebpf:"flowlet"`
+	Flowlet       *ebpf.ProgramSpec `ebpf:"flowlet"`
+	FlowletReturn *ebpf.ProgramSpec `ebpf:"flowlet_return"`
 }
 
 // flowletMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type flowletMapSpecs struct {
+	FlowletAliases *ebpf.MapSpec `ebpf:"flowlet_aliases"`
 	FlowletConfig  *ebpf.MapSpec `ebpf:"flowlet_config"`
 	FlowletCounts  *ebpf.MapSpec `ebpf:"flowlet_counts"`
 	FlowletDevices *ebpf.MapSpec `ebpf:"flowlet_devices"`
 	FlowletFlows   *ebpf.MapSpec `ebpf:"flowlet_flows"`
 	FlowletUnits   *ebpf.MapSpec `ebpf:"flowlet_units"`
+	FlowletWire    *ebpf.MapSpec `ebpf:"flowlet_wire"`
 }
 
 // flowletVariableSpecs contains global variables before they are loaded into the kernel.
@@ -178,20 +184,24 @@ func (o *flowletObjects) Close() error {
 //
 // It can be passed to loadFlowletObjects or ebpf.CollectionSpec.LoadAndAssign.
 type flowletMaps struct {
+	FlowletAliases *ebpf.Map `ebpf:"flowlet_aliases"`
 	FlowletConfig  *ebpf.Map `ebpf:"flowlet_config"`
 	FlowletCounts  *ebpf.Map `ebpf:"flowlet_counts"`
 	FlowletDevices *ebpf.Map `ebpf:"flowlet_devices"`
 	FlowletFlows   *ebpf.Map `ebpf:"flowlet_flows"`
 	FlowletUnits   *ebpf.Map `ebpf:"flowlet_units"`
+	FlowletWire    *ebpf.Map `ebpf:"flowlet_wire"`
 }
 
 func (m *flowletMaps) Close() error {
 	return _FlowletClose(
+		m.FlowletAliases,
 		m.FlowletConfig,
 		m.FlowletCounts,
 		m.FlowletDevices,
 		m.FlowletFlows,
 		m.FlowletUnits,
+		m.FlowletWire,
 	)
 }
 
@@ -207,12 +217,14 @@ type flowletVariables struct {
 //
 // It can be passed to loadFlowletObjects or ebpf.CollectionSpec.LoadAndAssign.
 type flowletPrograms struct {
-	Flowlet *ebpf.Program `ebpf:"flowlet"`
+	Flowlet       *ebpf.Program `ebpf:"flowlet"`
+	FlowletReturn *ebpf.Program `ebpf:"flowlet_return"`
 }
 
 func (p *flowletPrograms) Close() error {
 	return _FlowletClose(
 		p.Flowlet,
+		p.FlowletReturn,
 	)
 }
 

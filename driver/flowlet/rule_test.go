@@ -57,6 +57,7 @@ type header struct {
 	Unit, Previous  uint16
 	Epoch, Position uint32
 	Clock, Replicas uint64
+	Key             [40]byte
 }
 
 // steer runs the program over a frame and returns its verdict and the frame that left.
@@ -193,8 +194,9 @@ func (w *world) step() error {
 		return fmt.Errorf("verdict %d for a packet of unit %d", verdict, f.unit)
 	}
 	got := readHeader(w.t, out, frame)
+	got.Key = [40]byte{} // see TestBothWaysOfATranslatedFlowMeetAtItsUnit
 	want := header{
-		Version: 1, Ethertype: [2]byte(frame[12:14]), Unit: uint16(f.unit), Previous: uint16(f.previous),
+		Version: 2, Ethertype: [2]byte(frame[12:14]), Unit: uint16(f.unit), Previous: uint16(f.previous),
 		Epoch: uint32(f.epoch), Position: uint32(f.position - 1), Clock: uint64(f.clock), Replicas: mask(f.targets),
 	}
 	if begins {
@@ -236,22 +238,31 @@ func (w *world) moves() (n int) {
 	return n
 }
 
-func TestWhatIsNoFlowIsPassedOn(t *testing.T) {
+func TestWhatIsNotIPIsPassedOnAndWhatHasNoPortsIsAFlow(t *testing.T) {
 	needRoot(t)
 	d := stampedDriver(t, DefaultRule(1e9, 4))
-	fragment := frameOf(0, 100, false)
-	fragment[21] = 8
+	if err := d.Tick(1, 1, nil); err != nil {
+		t.Fatal(err)
+	}
 	arp := make([]byte, 60)
 	arp[12], arp[13] = 8, 6
+	if verdict, out := d.steer(t, arp, 1); verdict != 0xffffffff || string(out) != string(arp) {
+		t.Errorf("ARP: verdict %d, %d of %d bytes", verdict, len(out), len(arp))
+	}
+	first, later := frameOf(0, 100, false), frameOf(0, 100, false)
+	first[20], later[21] = 0x20, 8
 	icmp := frameOf(0, 100, false)
 	icmp[23] = 1
 	short := frameOf(0, 34, false)
-	for name, frame := range map[string][]byte{"a later fragment": fragment, "ARP": arp, "ICMP": icmp, "a header without ports": short} {
-		if verdict, out := d.steer(t, frame, 1); verdict != 0xffffffff || string(out) != string(frame) {
-			t.Errorf("%s: verdict %d, %d of %d bytes", name, verdict, len(out), len(frame))
+	for n, frame := range [][]byte{first, later, short, icmp, frameOf(0, 100, false)} {
+		verdict, out := d.steer(t, frame, int64(n))
+		h := readHeader(t, out, frame)
+		ports := h.Key[32:36]
+		if want := []uint64{1, 2, 3, 1, 1}[n]; verdict != redirected || h.Clock != want || (string(ports) == "\x00\x00\x00\x00") != (n < 4) {
+			t.Errorf("packet %d: verdict %d, clock %d, ports %x", n, verdict, h.Clock, ports)
 		}
 	}
-	if c, err := d.Counts(); err != nil || c.Others != 4 || c.Packets != 0 {
+	if c, err := d.Counts(); err != nil || c.Others != 1 || c.Packets != 5 || c.Flows != 3 {
 		t.Errorf("counted %+v, %v", c, err)
 	}
 }
