@@ -94,11 +94,11 @@ pub struct Counts {
 
 /// The protocol's state machine in one unit.
 pub struct Handover {
-    unit: UnitId,
+    pub(crate) unit: UnitId,
     /// Bit per unit of the group.
-    group: u64,
+    pub(crate) group: u64,
     timing: Timing,
-    flows: HashMap<FlowKey, Held>,
+    pub(crate) flows: HashMap<FlowKey, Held>,
     timers: BinaryHeap<Reverse<(u64, FlowKey)>>,
     /// What is to be done; whoever reads it empties it.
     pub effects: Vec<Effect>,
@@ -110,11 +110,6 @@ impl Handover {
     /// The unit `unit` of a `group` (bit per unit).
     pub fn new(unit: UnitId, group: u64, timing: Timing) -> Handover {
         Handover { unit, group, timing, flows: HashMap::new(), timers: BinaryHeap::new(), effects: Vec::new(), counts: Counts::default() }
-    }
-
-    /// Units may come and go.
-    pub fn set_group(&mut self, group: u64) {
-        self.group = group;
     }
 
     /// Flows that this unit knows of: own, replicas, fenced.
@@ -171,15 +166,19 @@ impl Handover {
         if !flow.seen.is_new(header.clock) {
             return self.stale();
         }
+        flow.seen.insert(header.clock);
+        flow.pending += 1;
         flow.last_ns = now_ns;
         flow.replicas = header.replicas & !(1 << self.unit);
         Admission::Run
     }
 
-    /// The packet that [`Handover::arrive`] let run has been processed; `changed`: the state is another now.
+    /// The packet that [`Handover::arrive`] let run has been processed; `changed`: the state is another now. Packets may
+    /// queue in between: until the last of them has been processed, the state goes nowhere.
     pub fn processed(&mut self, now_ns: u64, key: &FlowKey, header: &Header, changed: bool, states: &mut impl States) {
         let Some(flow) = self.flows.get_mut(key) else { return };
-        flow.seen.insert(header.clock);
+        flow.pending -= 1;
+        flow.last_ns = now_ns;
         if changed {
             flow.changed = flow.changed.max(header.clock);
         }
@@ -187,13 +186,20 @@ impl Handover {
             flow.push_is_due = true;
             self.timers.push(Reverse((now_ns + self.timing.push_after_ns, *key)));
         }
-        if !flow.asked.is_empty() {
+        if flow.pending == 0 && std::mem::take(&mut flow.later) {
+            self.effects.push(Effect::Release(*key));
+        }
+        if !self.flows[key].asked.is_empty() {
             self.answer(now_ns, key, states);
         }
     }
 
     fn pull(&mut self, now_ns: u64, key: &FlowKey, header: &Header, states: &impl States) -> Admission {
         let flow = self.flows.get_mut(key).expect("it is there");
+        if flow.pending > 0 {
+            flow.later = true;
+            return Admission::Hold;
+        }
         let want = header.clock_before_epoch();
         let best = match std::mem::replace(&mut flow.role, Role::Fenced(None)) {
             Role::Replica { clock, state, .. } => Some((clock, state)),
@@ -201,11 +207,15 @@ impl Handover {
             Role::Fenced(left) => left.map(|(_, clock, state)| (clock, state)),
             Role::Owner => Some((flow.seen.clock, states.snapshot(key))),
         };
-        flow.role = Role::Waiting(Waiting { want, since_ns: now_ns, retry_at_ns: now_ns + self.timing.retry_ns, searching: false, best });
+        flow.role = Role::Waiting(Waiting { from: header.previous, want, since_ns: now_ns, retry_at_ns: now_ns + self.timing.retry_ns, searching: false, best });
         flow.epoch = header.epoch;
         self.counts.pulled += 1;
-        let message = Message::Pull { key: *key, epoch: header.epoch, clock: want, search: false };
-        self.effects.push(Effect::Send(header.previous, message));
+        if self.group >> (header.previous & 63) & 1 == 1 {
+            let message = Message::Pull { key: *key, epoch: header.epoch, clock: want, search: false };
+            self.effects.push(Effect::Send(header.previous, message));
+        } else {
+            self.search(key);
+        }
         self.timers.push(Reverse((now_ns + self.timing.retry_ns, *key)));
         Admission::Hold
     }
@@ -323,7 +333,7 @@ impl Handover {
         let Some(first) = (0..flow.asked.len()).min_by_key(|&n| flow.asked[n].epoch) else { return };
         let asked = &flow.asked[first];
         let complete = flow.seen.clock >= asked.want && flow.seen.holes() == 0;
-        if !complete && now_ns < asked.until_ns {
+        if flow.pending > 0 || !complete && now_ns < asked.until_ns {
             return;
         }
         let asked = flow.asked.swap_remove(first);
@@ -388,7 +398,7 @@ impl Handover {
     }
 
     /// Asks all units of the group.
-    fn search(&mut self, key: &FlowKey) {
+    pub(crate) fn search(&mut self, key: &FlowKey) {
         let Some(flow) = self.flows.get_mut(key) else { return };
         let Role::Waiting(waiting) = &mut flow.role else { return };
         waiting.searching = true;
@@ -437,9 +447,10 @@ impl Handover {
         if !matches!(flow.role, Role::Owner) || !flow.push_is_due {
             return;
         }
+        // With packets in the queue it is not silent, and is asked again when the last one has been processed.
         let silent_at = flow.last_ns + self.timing.push_after_ns;
-        if silent_at > now_ns {
-            self.timers.push(Reverse((silent_at, *key)));
+        if flow.pending > 0 || silent_at > now_ns {
+            self.timers.push(Reverse((silent_at.max(now_ns + self.timing.push_after_ns / 4), *key)));
             return;
         }
         flow.push_is_due = false;
@@ -465,6 +476,6 @@ impl Handover {
 
     /// Forgets the flows that were silent since `before_ns`, except those that wait.
     pub fn sweep(&mut self, before_ns: u64) {
-        self.flows.retain(|_, flow| flow.last_ns >= before_ns || matches!(flow.role, Role::Waiting(_)));
+        self.flows.retain(|_, flow| flow.last_ns >= before_ns || matches!(flow.role, Role::Waiting(_)) || flow.pending > 0);
     }
 }

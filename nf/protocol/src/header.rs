@@ -1,19 +1,19 @@
 //! The metadata header that the steering program puts in front of each packet (SNF §3, "state management module").
 
-use crate::{NO_UNIT, UnitId};
+use crate::flow::End;
+use crate::{FlowKey, NO_UNIT, UnitId};
 
 /// EtherType of a frame with a [`Header`]: the first of the two for local experiments (IEEE 802).
 pub const ETHERTYPE: u16 = 0x88b5;
 
 /// What the steering program tells the unit about a packet.
 ///
-/// On the wire it follows the Ethernet header of the frame, whose EtherType is then [`ETHERTYPE`]: 32 bytes, little
-/// endian, so the links between steering and units need an MTU that is 32 bytes above the clients'. In C:
+/// On the wire it is the first part of [`Steered`], little endian. In C:
 ///
 /// ```c
 /// struct pando_nf_header {
-///     __u8  version;          // 1
-///     __u8  flags;            // 1: first packet of a flowlet
+///     __u8  version;          // 2
+///     __u8  flags;            // 1: first packet of a flowlet; 2, 4: see Steered
 ///     __be16 ethertype;       // of the packet itself
 ///     __u16 unit, previous;   // previous: 0xffff for a new flow
 ///     __u32 epoch;            // assignments of this flow so far, from 1
@@ -45,11 +45,11 @@ pub struct Header {
 /// Why some bytes are not a header.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
-    /// Fewer than [`Header::LENGTH_BYTES`].
-    #[error("metadata header: {0} bytes, 32 are needed: is the MTU between steering and unit 32 above the clients'?")]
+    /// Fewer than [`Steered::LENGTH_BYTES`].
+    #[error("metadata header: {0} bytes, 72 are needed: is the MTU between steering and unit 72 above the clients'?")]
     Short(usize),
     /// Written by another version of the steering program.
-    #[error("metadata header: version {0}, this unit reads version 1: upgrade steering and units together")]
+    #[error("metadata header: version {0}, this unit reads version 2: upgrade steering and units together")]
     Version(u8),
     /// Clocks and epochs count from 1, and an epoch cannot begin before the flow.
     #[error("metadata header: clock {clock}, position {position}, epoch {epoch} contradict each other")]
@@ -63,8 +63,10 @@ pub enum HeaderError {
     },
 }
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const FLOWLET_STARTS: u8 = 1;
+const BACK: u8 = 2;
+const TRANSLATED: u8 = 4;
 
 impl Header {
     /// Length on the wire.
@@ -114,6 +116,48 @@ impl Header {
     }
 }
 
+/// All that steering puts between a frame's Ethernet header, whose EtherType is then [`ETHERTYPE`], and its packet; and
+/// what a unit puts there when it sends the packet on, with the packet's own EtherType. It takes 72 bytes, so links
+/// between steering and units need an MTU that much above the clients'.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Steered {
+    /// Which packet of the flow this is.
+    pub header: Header,
+    /// The flow, also where the packet's own addresses are those behind a translation.
+    pub key: FlowKey,
+    /// It came in at the outer end of the wire; from a unit: it leaves by the inner one.
+    pub back: bool,
+    /// Its addresses are not those of the key; from a unit: steering is to take them for the flow's from now on.
+    pub translated: bool,
+}
+
+impl Steered {
+    /// Length on the wire: the header, and the key as `struct flowlet_key` of bpf/flowlet.bpf.c.
+    pub const LENGTH_BYTES: usize = Header::LENGTH_BYTES + 40;
+
+    /// Writes it as it stands on the wire.
+    pub fn encode(&self) -> [u8; Self::LENGTH_BYTES] {
+        let mut b = [0; Self::LENGTH_BYTES];
+        b[..32].copy_from_slice(&self.header.encode());
+        b[1] |= if self.back { BACK } else { 0 } | if self.translated { TRANSLATED } else { 0 };
+        let key = self.key.as_bytes();
+        b[32..48].copy_from_slice(&key[..16]);
+        b[48..64].copy_from_slice(&key[18..34]);
+        b[64..66].copy_from_slice(&key[16..18]);
+        b[66..70].copy_from_slice(&key[34..38]);
+        b
+    }
+
+    /// Reads it from the start of `bytes`.
+    pub fn decode(bytes: &[u8]) -> Result<Steered, HeaderError> {
+        let b: &[u8; Self::LENGTH_BYTES] = bytes.first_chunk().ok_or(HeaderError::Short(bytes.len()))?;
+        let header = Header::decode(b)?;
+        let (low, high) = (End::new(&b[32..48], [b[64], b[65]]), End::new(&b[48..64], [b[66], b[67]]));
+        let (key, _) = FlowKey::between(low, high, b[68], b[69]);
+        Ok(Steered { header, key, back: b[1] & BACK != 0, translated: b[1] & TRANSLATED != 0 })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,6 +170,19 @@ mod tests {
             let header = Header { flowlet_starts: starts, ethertype, unit, previous: 3, epoch, position, clock, replicas };
             prop_assert_eq!(Header::decode(&header.encode()), Ok(header));
             prop_assert_eq!(header.clock_before_epoch(), u64::from(before));
+        }
+
+        #[test]
+        fn what_is_steered_is_read(a: [u8; 4], b: [u8; 16], ports: [u8; 4], back: bool, translated: bool) {
+            let header = Header { flowlet_starts: true, ethertype: 0x800, unit: 1, previous: NO_UNIT, epoch: 1, position: 0, clock: 1, replicas: 6 };
+            let (key, _) = FlowKey::between(End::new(&a, [ports[0], ports[1]]), End::new(&b, [ports[2], ports[3]]), 6, 4);
+            let steered = Steered { header, key, back, translated };
+            prop_assert_eq!(Steered::decode(&steered.encode()), Ok(steered));
+        }
+
+        #[test]
+        fn no_steered_bytes_panic(bytes in proptest::collection::vec(0..3u8, 0..90)) {
+            let _ = Steered::decode(&bytes);
         }
 
         #[test]

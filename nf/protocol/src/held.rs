@@ -5,6 +5,8 @@ use crate::message::Snapshot;
 use crate::seen::Seen;
 
 pub(crate) struct Waiting {
+    /// Who was asked first.
+    pub(crate) from: UnitId,
     pub(crate) want: u64,
     pub(crate) since_ns: u64,
     pub(crate) retry_at_ns: u64,
@@ -35,7 +37,12 @@ pub(crate) enum Role {
 pub(crate) struct Held {
     pub(crate) role: Role,
     pub(crate) epoch: u32,
+    /// Packets that may run or have run.
     pub(crate) seen: Seen,
+    /// … of which so many have not run yet: until then the state is not the one of `seen`.
+    pub(crate) pending: u32,
+    /// Packets of a later epoch wait for those.
+    pub(crate) later: bool,
     pub(crate) last_ns: u64,
     pub(crate) replicas: u64,
     /// Clock of the last packet that changed the state.
@@ -52,6 +59,8 @@ impl Held {
             role: Role::Owner,
             epoch,
             seen: Seen::all_up_to(clock),
+            pending: 0,
+            later: false,
             last_ns: now_ns,
             replicas: 0,
             changed: clock,

@@ -10,13 +10,14 @@ pub mod flow;
 pub mod handover;
 pub mod header;
 mod held;
+mod members;
 pub mod message;
 pub mod random;
 mod seen;
 
 pub use flow::{Direction, FlowKey};
 pub use handover::{Admission, Effect, Handover, States, Timing};
-pub use header::{Header, HeaderError};
+pub use header::{Header, HeaderError, Steered};
 pub use message::Message;
 
 /// Number of a unit within its group of at most [`UNITS_MAX`].

@@ -32,10 +32,13 @@ struct Unit {
     core: Handover,
     states: Lists,
     held: Vec<Header>,
+    /// Until when it serves what was admitted.
+    busy_ns: u64,
 }
 
 enum Event {
     Packet(Header),
+    Done(Header),
     Message(UnitId, UnitId, Message),
     Tick,
 }
@@ -46,6 +49,8 @@ struct World {
     count: u64,
     random: u64,
     loss_percent: u64,
+    /// Packets take up to this long, one after the other.
+    service_ns: u64,
     key: FlowKey,
     processed: Vec<u64>,
     ticks: BTreeSet<u64>,
@@ -54,9 +59,9 @@ struct World {
 }
 
 impl World {
-    fn new(seed: u64, loss_percent: u64) -> World {
+    fn new(seed: u64, loss_percent: u64, service_ns: u64) -> World {
         let unit =
-            |n| Unit { core: Handover::new(n as u16, (1 << UNITS) - 1, Timing::default()), states: Lists::default(), held: Vec::new() };
+            |n| Unit { core: Handover::new(n as u16, (1 << UNITS) - 1, Timing::default()), states: Lists::default(), held: Vec::new(), busy_ns: 0 };
         let key = FlowKey::between(End::new(&[10, 0, 0, 1], [0, 1]), End::new(&[10, 0, 0, 2], [0, 2]), 17, 4).0;
         let units = (0..UNITS).map(unit).collect();
         World {
@@ -65,6 +70,7 @@ impl World {
             count: 0,
             random: seed | 1,
             loss_percent,
+            service_ns,
             key,
             processed: Vec::new(),
             ticks: BTreeSet::new(),
@@ -88,6 +94,7 @@ impl World {
         while let Some(((now, _), event)) = self.events.pop_first() {
             match event {
                 Event::Packet(header) => self.packet(now, header),
+                Event::Done(header) => self.done(now, header),
                 Event::Message(from, to, message) => {
                     let unit = &mut self.units[usize::from(to)];
                     unit.core.message(now, from, message, &mut unit.states);
@@ -110,10 +117,11 @@ impl World {
         let unit = &mut self.units[n];
         match unit.core.arrive(now, &self.key, &header, &mut unit.states) {
             Admission::Run => {
-                unit.states.0.entry(self.key).or_default().push(header.clock as u8);
-                unit.core.processed(now, &self.key, &header, true, &mut unit.states);
-                self.processed.push(header.clock);
-                self.last = self.last.max((header.epoch, n));
+                let service = self.dice(self.service_ns);
+                let unit = &mut self.units[n];
+                unit.busy_ns = unit.busy_ns.max(now) + service;
+                let done = unit.busy_ns;
+                self.at(done, Event::Done(header));
             }
             Admission::Hold => unit.held.push(header),
             Admission::Stale => {}
@@ -121,11 +129,24 @@ impl World {
         self.effects(now, n);
     }
 
+    fn done(&mut self, now: u64, header: Header) {
+        let n = usize::from(header.unit);
+        let unit = &mut self.units[n];
+        unit.states.0.entry(self.key).or_default().push(header.clock as u8);
+        unit.core.processed(now, &self.key, &header, true, &mut unit.states);
+        self.processed.push(header.clock);
+        self.last = self.last.max((header.epoch, n));
+        self.effects(now, n);
+    }
+
     fn effects(&mut self, now: u64, n: usize) {
         for effect in std::mem::take(&mut self.units[n].core.effects) {
             match effect {
                 Effect::Release(_) => {
-                    for header in std::mem::take(&mut self.units[n].held) {
+                    // By clock: what waits for an earlier epoch comes before what waits for a later one.
+                    let mut held = std::mem::take(&mut self.units[n].held);
+                    held.sort_by_key(|header| header.clock);
+                    for header in held {
                         self.packet(now, header);
                     }
                 }
@@ -189,8 +210,8 @@ proptest! {
 
     /// Without loss, every packet is processed, in order within each unit, and is in the last state.
     #[test]
-    fn a_quiet_network_loses_nothing(flowlets in flowlets(), seed: u64) {
-        let mut world = World::new(seed, 0);
+    fn a_quiet_network_loses_nothing(flowlets in flowlets(), seed: u64, service_ns in prop_oneof![Just(1u64), Just(300_000)]) {
+        let mut world = World::new(seed, 0, service_ns);
         play(&mut world, &flowlets, false);
         let packets: u64 = flowlets.iter().map(|f| u64::from(f.1)).sum();
         prop_assert_eq!(&final_state(&world), &(1..=packets).collect::<Vec<_>>());
@@ -200,8 +221,8 @@ proptest! {
     /// With loss, disorder and repetition, no packet is processed twice, nobody waits for ever, and unless a unit gave
     /// up, what was processed is exactly what the last state is made of: no update was made to a stale copy.
     #[test]
-    fn no_stale_update(flowlets in flowlets(), seed: u64, loss_percent in 0..15u64) {
-        let mut world = World::new(seed, loss_percent);
+    fn no_stale_update(flowlets in flowlets(), seed: u64, loss_percent in 0..15u64, service_ns in prop_oneof![Just(1u64), Just(300_000)]) {
+        let mut world = World::new(seed, loss_percent, service_ns);
         play(&mut world, &flowlets, true);
         let once: BTreeSet<u64> = world.processed.iter().copied().collect();
         prop_assert_eq!(once.len(), world.processed.len(), "a packet was processed twice");

@@ -1,0 +1,38 @@
+//! Units come and go: what that means for the flows of those that stay, and of the one that goes.
+
+use crate::handover::{Effect, Handover, States};
+use crate::held::{Held, Role};
+use crate::message::Message;
+use crate::{FlowKey, UnitId};
+
+impl Handover {
+    /// Units may come and go. A flow that waits for the answer of one that is gone asks all others at once.
+    pub fn set_group(&mut self, group: u64) {
+        let gone = self.group & !group;
+        self.group = group;
+        let waits = |flow: &Held| matches!(&flow.role, Role::Waiting(w) if !w.searching && gone >> (w.from & 63) & 1 == 1);
+        let orphans: Vec<FlowKey> = self.flows.iter().filter(|(_, f)| gone != 0 && waits(f)).map(|(key, _)| *key).collect();
+        orphans.iter().for_each(|key| self.search(key));
+    }
+
+    /// The unit is to end: the state of every flow that it owns is pushed to the units `to` (bit per unit), to each some. A
+    /// flow with packets in the queue is left for the next call; how many there were.
+    pub fn evacuate(&mut self, to: u64, states: &impl States) -> usize {
+        let targets: Vec<UnitId> = (0..64).filter(|u| (to & !(1 << self.unit)) >> u & 1 == 1).collect();
+        let mut left = 0;
+        for (n, (key, flow)) in self.flows.iter_mut().filter(|(_, f)| matches!(f.role, Role::Owner)).enumerate() {
+            let Some(&target) = targets.get(n % targets.len().max(1)) else { return 0 };
+            if flow.pending > 0 {
+                left += 1;
+                continue;
+            }
+            let (epoch, clock, holes) = (flow.epoch, flow.seen.clock, flow.seen.holes());
+            // Once: it stays the owner, who is asked first, until it ends.
+            if flow.pushed.is_none_or(|(at, everywhere)| at < clock || everywhere != u64::MAX) {
+                flow.pushed = Some((clock, u64::MAX));
+                self.effects.push(Effect::Send(target, Message::Push { key: *key, epoch, clock, holes, state: states.snapshot(key) }));
+            }
+        }
+        left
+    }
+}
