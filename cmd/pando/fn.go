@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -29,6 +31,9 @@ func functionCommand(env Env) *cobra.Command {
 			path, err := findBeside(unitBinary)
 			if err != nil {
 				return err
+			}
+			if len(args) > 0 && args[0] == "run" && slices.ContainsFunc(args, func(a string) bool { return a == "--units" || strings.HasPrefix(a, "--units=") }) {
+				return runGroup(c.Context(), env, path, args[1:])
 			}
 			// No context: an interrupt of the terminal reaches the child itself, which ends in its own order.
 			child := exec.Command(path, args...)

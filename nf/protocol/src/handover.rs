@@ -207,7 +207,7 @@ impl Handover {
             Role::Fenced(left) => left.map(|(_, clock, state)| (clock, state)),
             Role::Owner => Some((flow.seen.clock, states.snapshot(key))),
         };
-        flow.role = Role::Waiting(Waiting { from: header.previous, want, since_ns: now_ns, retry_at_ns: now_ns + self.timing.retry_ns, searching: false, best });
+        flow.role = Role::Waiting(Waiting { from: header.previous, want, since_ns: now_ns, retry_at_ns: now_ns + self.timing.retry_ns, searching: false, answered: 0, best });
         flow.epoch = header.epoch;
         self.counts.pulled += 1;
         if self.group >> (header.previous & 63) & 1 == 1 {
@@ -228,7 +228,7 @@ impl Handover {
                 self.push_came(now_ns, key, epoch, clock, holes, Err(since), states);
             }
             Message::Pull { key, epoch, clock, search } => self.pull_came(now_ns, from, key, epoch, clock, search, states),
-            Message::Answer { key, epoch, owned, clock, state } => self.answer_came(now_ns, key, epoch, owned, clock, state, states),
+            Message::Answer { key, epoch, owned, clock, state } => self.answer_came(now_ns, from, key, epoch, owned, clock, state, states),
         }
     }
 
@@ -349,6 +349,7 @@ impl Handover {
     fn answer_came(
         &mut self,
         now_ns: u64,
+        from: UnitId,
         key: FlowKey,
         epoch: u32,
         owned: u32,
@@ -361,6 +362,9 @@ impl Handover {
         if epoch != flow.epoch {
             return;
         }
+        if waiting.searching {
+            waiting.answered |= 1 << (from & 63);
+        }
         match state {
             Some(state) => {
                 let complete = clock == waiting.want;
@@ -370,14 +374,19 @@ impl Handover {
                 // From the owner of the epoch before, an answer is final even with a gap: that one is fenced now.
                 if complete || owned + 1 == epoch {
                     self.counts.with_gap += u64::from(!complete);
-                    self.resume(now_ns, &key, states);
+                    return self.resume(now_ns, &key, states);
                 } else if !waiting.searching {
-                    self.search(&key);
+                    return self.search(&key);
                 }
             }
             // Once: everybody who is asked may not know either. The timer repeats it.
-            None if !waiting.searching => self.search(&key),
+            None if !waiting.searching => return self.search(&key),
             None => {}
+        }
+        // An owner does not answer before it is done, so when all have, nobody has a newer one: its owner died.
+        if self.group & !(1 << self.unit | waiting.answered) == 0 {
+            self.counts.gave_up += 1;
+            self.resume(now_ns, &key, states);
         }
     }
 
@@ -401,7 +410,7 @@ impl Handover {
     pub(crate) fn search(&mut self, key: &FlowKey) {
         let Some(flow) = self.flows.get_mut(key) else { return };
         let Role::Waiting(waiting) = &mut flow.role else { return };
-        waiting.searching = true;
+        (waiting.searching, waiting.answered) = (true, 0);
         for unit in (0..64).filter(|u| (self.group & !(1 << self.unit)) >> u & 1 == 1) {
             let message = Message::Pull { key: *key, epoch: flow.epoch, clock: waiting.want, search: true };
             self.effects.push(Effect::Send(unit, message));
@@ -424,7 +433,10 @@ impl Handover {
             match &mut flow.role {
                 // Timers of other purposes come by, too; only the one that was set last repeats the question.
                 Role::Waiting(waiting) if now_ns < waiting.retry_at_ns => {}
-                Role::Waiting(waiting) if now_ns >= waiting.since_ns + self.timing.deadline_ns => {
+                // Nobody is there to be asked, or nobody has answered for too long.
+                Role::Waiting(waiting)
+                    if self.group & !(1 << self.unit) == 0 || now_ns >= waiting.since_ns + self.timing.deadline_ns =>
+                {
                     self.counts.gave_up += 1;
                     self.resume(now_ns, &key, states);
                 }

@@ -11,6 +11,8 @@ pub(crate) struct Waiting {
     pub(crate) since_ns: u64,
     pub(crate) retry_at_ns: u64,
     pub(crate) searching: bool,
+    /// Bit per unit that has answered since.
+    pub(crate) answered: u64,
     /// The best state that was found, and its clock.
     pub(crate) best: Option<(u64, Snapshot)>,
 }

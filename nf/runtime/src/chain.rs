@@ -1,12 +1,13 @@
 //! A chain of functions in one unit (SNF §4.2): batches in, packets and state out, no I/O.
 
-use pando_protocol::{Direction, FlowKey};
+mod handed;
+
+use pando_protocol::FlowKey;
 
 use crate::abi::{self, BATCH_PACKETS, Input, Output, Writer, flag};
 use crate::executor::{Executor, Trap};
 use crate::flows::{FlowId, Flows, Met, STAGES_MAX};
 use crate::leases::Leases;
-use crate::log::record::FlowHead;
 
 /// A packet that came.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +16,8 @@ pub struct Arrival<'a> {
     pub frame: &'a [u8],
     /// When, in nanoseconds of any clock that all packets share.
     pub time_ns: u64,
+    /// Its flow, where steering says so, and whether its addresses are those behind a translation.
+    pub steered: Option<(FlowKey, bool)>,
 }
 
 /// What a chain is asked to do where its functions have no say.
@@ -232,12 +235,17 @@ impl<E: Executor> Chain<E> {
             if bytes > room && index > 0 {
                 break;
             }
-            let fate = match FlowKey::of_frame(arrival.frame) {
+            let steered = arrival.steered;
+            let flow = FlowKey::of_frame(arrival.frame).map(|(key, way)| (steered.map_or(key, |(key, _)| key), way));
+            let fate = match flow {
                 _ if bytes > room => Fate::TooLong,
                 None => Fate::Unseen,
                 Some((key, direction)) => match self.flows.meet(key, direction, arrival.time_ns) {
                     None => Fate::NoRoom,
-                    Some(met) => {
+                    Some(mut met) => {
+                        if steered.is_some_and(|(_, translated)| translated) {
+                            (met.translated, met.reply) = (true, true);
+                        }
                         self.live.push(Live { index, met, place: Place::Arrived });
                         room -= bytes;
                         Fate::Passed
@@ -447,22 +455,6 @@ impl<E: Executor> Chain<E> {
             }
             self.idle = idle;
         }
-    }
-
-    /// Makes a flow what it was in another unit: its fixed part, and the state of all stages together. False without room.
-    pub fn restore(&mut self, was: &FlowHead, states: &[u8], now_ns: u64) -> bool {
-        let direction = if was.up { Direction::Up } else { Direction::Down };
-        let Some(met) = self.flows.meet(was.key, direction, now_ns) else { return false };
-        self.flows.whole_state_mut(met.flow).copy_from_slice(states);
-        if let Some(alias) = was.alias {
-            self.flows.add_alias(met.flow, alias);
-        }
-        let flow = self.flows.flow_mut(met.flow);
-        (flow.valid, flow.leased, flow.taken, flow.leases, flow.packets) = (was.valid, was.taken, was.taken, was.leases, was.packets);
-        for (at, stage) in self.stages.iter_mut().enumerate().filter(|(at, _)| was.taken & 1 << at != 0) {
-            stage.leases.claim(was.leases[at]);
-        }
-        true
     }
 
     /// Removes a flow and takes its leases back.

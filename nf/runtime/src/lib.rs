@@ -15,6 +15,7 @@ pub mod flows;
 pub mod latency;
 pub mod leases;
 pub mod log;
+pub mod member;
 pub mod meter;
 pub mod module;
 pub mod packet;

@@ -12,6 +12,7 @@ use crate::chain::{Arrival, Chain, Fate};
 use crate::latency::Latencies;
 use crate::log::journal::{Done, Ended, Journal};
 use crate::log::{Durability, Positions};
+use crate::member::HandoverStatus;
 use crate::meter::{Billed, Meter};
 use crate::module::Function;
 use crate::packet::{Port, Slot};
@@ -47,6 +48,9 @@ pub struct Status {
     pub traps: Vec<String>,
     /// What its output log did for it, if it has one.
     pub durability: Option<Durability>,
+    /// What it and the other units of its group handed to each other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handover: Option<HandoverStatus>,
 }
 
 /// A unit, with everything that it needs already open.
@@ -67,16 +71,18 @@ pub struct Unit {
     pub signals: OwnedFd,
     /// Its way to the output log, if there is one.
     pub journal: Option<Journal>,
-    counters: Counters,
+    /// What it and the other units of its group handed to each other, if it is of one.
+    pub(crate) handover: Option<HandoverStatus>,
+    pub(crate) counters: Counters,
 }
 
 #[derive(Default)]
-struct Counters {
-    fates: [u64; Fate::ALL.len()],
+pub(crate) struct Counters {
+    pub(crate) fates: [u64; Fate::ALL.len()],
     lost: u64,
-    unsent: u64,
-    latencies: Latencies,
-    started: Option<Duration>,
+    pub(crate) unsent: u64,
+    pub(crate) latencies: Latencies,
+    pub(crate) started: Option<Duration>,
 }
 
 /// Blocks SIGTERM and SIGINT for the process and makes them readable instead.
@@ -96,7 +102,7 @@ pub fn signals() -> io::Result<OwnedFd> {
 }
 
 /// The time that the kernel stamps packets with.
-fn now() -> Duration {
+pub(crate) fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
@@ -112,7 +118,8 @@ impl Unit {
         signals: OwnedFd,
     ) -> Unit {
         assert!((1..=2).contains(&ports.len()), "a unit has one device or two");
-        Unit { name, tenant, chain, ports, meter, control, signals, journal: None, counters: Counters::default() }
+        let counters = Counters::default();
+        Unit { name, tenant, chain, ports, meter, control, signals, journal: None, handover: None, counters }
     }
 
     /// Serves until it is told to stop, by a signal or on its control socket.
@@ -176,7 +183,7 @@ impl Unit {
                 .iter()
                 .map(|slot| {
                     let received = port.frame(slot);
-                    Arrival { frame: received.frame, time_ns: received.time_ns }
+                    Arrival { frame: received.frame, time_ns: received.time_ns, steered: None }
                 })
                 .collect();
             if let Some(journal) = &self.journal {
@@ -246,11 +253,12 @@ impl Unit {
             latency_ns: [quantile(0.5), quantile(0.75), quantile(0.99)],
             traps: names.iter().zip(self.chain.last_traps()).filter_map(|(n, t)| Some(format!("{n}: {}", t?))).collect(),
             durability: self.journal.as_ref().map(|j| Durability::read(&j.vitals)),
+            handover: self.handover,
         }
     }
 
     /// Answers everybody who waits on the control socket; says whether somebody asked it to stop.
-    fn answer(&mut self) -> io::Result<bool> {
+    pub(crate) fn answer(&mut self) -> io::Result<bool> {
         let mut stop = false;
         while let Ok((mut client, _)) = self.control.accept() {
             client.set_read_timeout(Some(Duration::from_millis(100)))?;
@@ -273,7 +281,7 @@ impl Unit {
     }
 
     /// Events and what functions print go to the log, one JSON line each.
-    fn print_events(&mut self) {
+    pub(crate) fn print_events(&mut self) {
         if !self.chain.events.is_empty() {
             let names: Vec<String> = self.chain.names().map(str::to_owned).collect();
             let mut lines = String::new();

@@ -298,7 +298,7 @@ fn drain(port: &mut Port, into: &mut Vec<(Vec<u8>, u64)>) {
 /// What a run without crashes gives: the packets that leave, and the fingerprint of all flows.
 fn expected(case: &Case, seen: &[(Vec<u8>, u64)]) -> (Vec<Vec<u8>>, u64) {
     let mut chain = case.chain();
-    let arrivals: Vec<Arrival> = seen.iter().map(|(frame, time_ns)| Arrival { frame, time_ns: *time_ns }).collect();
+    let arrivals: Vec<Arrival> = seen.iter().map(|(frame, time_ns)| Arrival { frame, time_ns: *time_ns, steered: None }).collect();
     let (mut outputs, mut at) = (Vec::new(), 0);
     while at < arrivals.len() {
         let count = chain.process(&arrivals[at..]);

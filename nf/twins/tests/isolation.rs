@@ -30,7 +30,7 @@ fn packets(victim: u32, how: u8) -> Vec<Vec<u8>> {
 }
 
 fn run(chain: &mut Chain<Function>, packets: &[Vec<u8>]) -> Vec<(Fate, Vec<u8>)> {
-    let arrivals: Vec<Arrival> = packets.iter().enumerate().map(|(n, frame)| Arrival { frame, time_ns: n as u64 }).collect();
+    let arrivals: Vec<Arrival> = packets.iter().enumerate().map(|(n, frame)| Arrival { frame, time_ns: n as u64, steered: None }).collect();
     let (mut at, mut outputs) = (0, Vec::new());
     while at < arrivals.len() {
         let count = chain.process(&arrivals[at..]);

@@ -5,6 +5,7 @@ mod chain;
 mod durable;
 mod generate;
 mod log;
+mod member;
 mod new;
 mod places;
 mod receive;
@@ -50,6 +51,9 @@ pub enum Command {
     Generate(generate::Generate),
     /// Keeps the output log of units on other hosts.
     Log(log::Log),
+    /// One unit of a group, with what the group has opened for it.
+    #[command(hide = true)]
+    Member(Box<member::Member>),
     /// Lists the units of this machine.
     Ls(units::List),
     /// Shows what the units do, again and again.
@@ -76,6 +80,7 @@ impl Command {
             Command::Receive(c) => c.run(),
             Command::Generate(c) => c.run(),
             Command::Log(c) => c.run(),
+            Command::Member(c) => c.run(),
             Command::Ls(c) => c.run(),
             Command::Top(c) => c.run(),
             Command::Logs(c) => c.run(),

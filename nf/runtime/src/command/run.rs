@@ -23,7 +23,10 @@ use super::places::Places;
 
 /// Arguments.
 #[derive(Args, Clone)]
-#[command(after_help = "Example: pando fn run nat.wasm --set address=192.0.2.1 --set inside=10.0.0.0/8 --iface lan --out wan -d")]
+#[command(after_help = "Example: pando fn run nat.wasm --set address=192.0.2.1 --set inside=10.0.0.0/8 --iface lan --out wan -d
+
+\
+    With --units LEAST..MOST, pando itself runs a group of units behind flowlet steering: `pando fn run --units help`")]
 pub struct Run {
     #[command(flatten)]
     chain: ChainArgs,
@@ -56,12 +59,12 @@ pub struct Run {
     inside: bool,
 }
 
-fn name(text: &str) -> Result<String, String> {
+pub fn name(text: &str) -> Result<String, String> {
     let good = text.len() <= 63 && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) && !text.starts_with('.');
     if good { Ok(text.to_owned()) } else { Err("at most 63 letters, digits, -, _ and .".into()) }
 }
 
-const READY: &[u8] = b"ready\n";
+pub const READY: &[u8] = b"ready\n";
 
 impl Run {
     pub fn run(mut self) -> Result<ExitCode, Failure> {

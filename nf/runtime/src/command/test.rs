@@ -76,7 +76,7 @@ impl Test {
         let input = pcap::read(&self.pcap)?;
         let expected = self.expect.as_ref().map(|path| pcap::read(path)).transpose()?;
         let mut report = Report { functions: name_of(&chain), packets: input.len(), ..Report::default() };
-        let arrivals: Vec<Arrival> = input.iter().map(|p| Arrival { frame: &p.frame, time_ns: p.time_ns }).collect();
+        let arrivals: Vec<Arrival> = input.iter().map(|p| Arrival { frame: &p.frame, time_ns: p.time_ns, steered: None }).collect();
         let mut output: Vec<Captured> = Vec::new();
         let mut at = 0;
         while at < arrivals.len() {

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pando.run/pando"
+	"pando.run/pando/cmd/pando/units"
+)
+
+// nominalBits is what a unit is taken to serve if nothing limits it: a NAT on one core takes about that (bench/snf-wasm).
+const nominalBits = 1_000_000_000
+
+// groupFlags are those of `pando fn run --units` that are not the group's own.
+type groupFlags struct {
+	units, ports, capacity string
+	detach                 bool
+	unit                   []string // passed on to each unit
+}
+
+// passedOn are flags of units, which a group hands to all of them as they are.
+var passedOn = map[string]string{
+	"set": "a line of configuration, KEY=VALUE", "rules": "a file of Snort rules for the IDS", "flows-max": "flows of which state is kept, per unit",
+	"idle-seconds": "seconds of silence after which a flow is forgotten", "fuel-per-packet": "fuel per packet",
+	"memory-mib": "memory of one function", "on-trap": "what becomes of a packet on which a function trapped: drop or pass",
+	"ring-frames": "frames that wait while a unit is off its core",
+}
+
+// runGroup is `pando fn run --units LEAST..MOST`.
+func runGroup(ctx context.Context, env Env, binary string, args []string) error {
+	if slices.Contains(args, "help") {
+		args = []string{"--help"}
+	}
+	config, flags := units.Config{Binary: binary}, groupFlags{}
+	c := &cobra.Command{
+		Use: "run FUNCTION.wasm… --iface IN [--out OUT] --units LEAST..MOST", Short: "run functions as a group of units, to which flowlets are steered",
+		Example:      "  pando fn run nat.wasm --set address=192.0.2.1 --iface lan --out wan --units 1..4",
+		Args:         cobra.MinimumNArgs(1),
+		SilenceUsage: true, SilenceErrors: true,
+		RunE: func(c *cobra.Command, functions []string) error {
+			config.Functions = functions
+			for name := range passedOn {
+				values, err := c.Flags().GetStringArray(name)
+				if err != nil {
+					return err
+				}
+				for _, v := range values {
+					config.Flags = append(config.Flags, "--"+name, v)
+				}
+			}
+			if err := flags.into(&config); err != nil {
+				return err
+			}
+			if flags.detach {
+				return detached(env, config, args)
+			}
+			return units.Run(c.Context(), config, func() {
+				fmt.Fprintf(env.Stdout, "%s runs: `pando fn ls`, `pando fn top`, `pando fn rm %[1]s`\n", config.Name)
+			})
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&flags.units, "units", "1", "units: so many, or LEAST..MOST as demand asks")
+	f.StringVar(&config.In, "iface", "", "the device whose packets the functions get")
+	f.StringVar(&config.Out, "out", "", "the device that they leave by, and whose packets leave by --iface; without it, they go back where they came from")
+	f.StringVar(&config.Name, "name", "", "name of the group; without it, those of the functions")
+	f.StringVar(&config.Tenant, "tenant", "default", "who pays")
+	f.BoolVarP(&flags.detach, "detach", "d", false, "come back when the group is ready, and leave it running")
+	f.Bool("restart", true, "start units again when they crash; a group always does")
+	f.StringVar(&flags.ports, "ports", "32768-65535", "numbers that may be leased to flows (a NAT's ports), shared out among the units")
+	f.StringVar(&flags.capacity, "unit-capacity", "", "bits per second that a unit serves at most, for example 20M; without it, as many as it can")
+	f.Uint32Var(&config.Targets, "replicas", 2, "units that a flow's state is pushed to when it falls silent (K), up to 3")
+	f.DurationVar(&config.Gap, "gap", 500*time.Microsecond, "a longer silence of a flow ends a flowlet (T)")
+	f.BoolVar(&config.PerFlow, "per-flow", false, "leave a flow on its first unit, to compare with")
+	f.StringVar(&config.Exchange, "exchange", "memory", "how units hand states to each other: memory or udp")
+	f.StringVar(&config.Chaos, "chaos", "", "LOSS,REPETITION,DISORDER in percent on the way to and between units, for tests")
+	f.StringVar(&config.RunDir, "run-dir", "/run/pando/fn", "where running units have their sockets and logs")
+	f.StringVar(&config.DataDir, "data-dir", "/var/lib/pando/fn", "where the meters are kept")
+	for name, what := range passedOn {
+		f.StringArray(name, nil, what)
+	}
+	c.SetArgs(args)
+	c.SetOut(env.Stdout)
+	c.SetErr(env.Stderr)
+	return c.ExecuteContext(ctx)
+}
+
+// into writes what needs to be understood first.
+func (f *groupFlags) into(c *units.Config) (err error) {
+	least, most, ranged := strings.Cut(f.units, "..")
+	if !ranged {
+		most = least
+	}
+	var one, two error
+	c.Least, one = strconv.Atoi(least)
+	c.Most, two = strconv.Atoi(most)
+	if one != nil || two != nil || c.Least < 1 || c.Most < c.Least || c.Most > 32 {
+		return fmt.Errorf("%w: --units %s: want a number, or LEAST..MOST with 1 ≤ LEAST ≤ MOST ≤ 32", pando.ErrInvalid, f.units)
+	}
+	first, last, _ := strings.Cut(f.ports, "-")
+	c.Ports[0], one = strconv.Atoi(first)
+	c.Ports[1], two = strconv.Atoi(last)
+	if one != nil || two != nil || c.Ports[0] < 0 || c.Ports[1] < c.Ports[0] || c.Ports[1] > 65535 {
+		return fmt.Errorf("%w: --ports %s: want FIRST-LAST, for example 32768-65535", pando.ErrInvalid, f.ports)
+	}
+	if c.In == "" {
+		return fmt.Errorf("%w: --iface is missing: the device whose packets the functions get", pando.ErrInvalid)
+	}
+	if c.Exchange != "memory" && c.Exchange != "udp" {
+		return fmt.Errorf("%w: --exchange %s: want memory or udp", pando.ErrInvalid, c.Exchange)
+	}
+	if c.Name == "" {
+		var stems []string
+		for _, path := range c.Functions {
+			stems = append(stems, strings.TrimSuffix(filepath.Base(path), filepath.Ext(path)))
+		}
+		c.Name = strings.Join(stems, "-")
+	}
+	c.UnitBits = nominalBits
+	if f.capacity != "" {
+		c.Limited = true
+		c.UnitBits, err = bitsOf(f.capacity)
+	}
+	return err
+}
+
+// bitsOf reads a number of bits per second with K, M or G behind it.
+func bitsOf(text string) (uint64, error) {
+	digits, factor := strings.TrimRight(text, "KMG"), uint64(1)
+	if unit := text[len(digits):]; len(unit) == 1 {
+		factor = map[string]uint64{"K": 1_000, "M": 1_000_000, "G": 1_000_000_000}[unit]
+	}
+	n, err := strconv.ParseUint(digits, 10, 32)
+	if err != nil || n == 0 || len(text)-len(digits) > 1 {
+		return 0, fmt.Errorf("%w: --unit-capacity %s: want bits per second, for example 20M", pando.ErrInvalid, text)
+	}
+	return n * factor, nil
+}
+
+// detached starts the group again as a process of its own, and waits until that is ready.
+func detached(env Env, c units.Config, args []string) error {
+	args = slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a == "-d" || a == "--detach" || a == "--detach=true" })
+	own, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	directory := filepath.Join(c.RunDir, c.Name)
+	if err := os.MkdirAll(directory, 0o755); err != nil {
+		return err
+	}
+	path := filepath.Join(directory, "log")
+	log, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	child := exec.Command(own, append([]string{"fn", "run"}, args...)...)
+	child.Stderr, child.SysProcAttr = log, &syscall.SysProcAttr{Setsid: true}
+	said, err := child.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := child.Start(); err != nil {
+		return err
+	}
+	if line, err := bufio.NewReader(said).ReadString('\n'); err == nil {
+		_, err := fmt.Fprint(env.Stdout, line)
+		return err
+	}
+	_ = child.Wait() // its reason is in the log
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	fmt.Fprint(env.Stderr, string(text))
+	return codeError(max(1, child.ProcessState.ExitCode()))
+}

@@ -1,0 +1,417 @@
+// Package units runs the units of one chain of network functions as one (SNF §3): it steers flowlets to them inside the
+// kernel, decides each millisecond how many take packets, replaces those that die, and lets those that are not needed
+// hand their states on before they go.
+//
+// It is never on a packet's path. When it ends, in whatever way, its units and its steering end with it.
+package units
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
+	"pando.run/pando/driver/flowlet"
+	"pando.run/pando/nf"
+)
+
+// Config says what a group runs, and on what.
+type Config struct {
+	Name, Tenant    string
+	Functions       []string // .wasm, in the order in which packets pass them
+	Flags           []string // more arguments of each unit
+	In, Out         string   // devices; without Out, packets leave where they came in
+	Least, Most     int      // units
+	UnitBits        uint64   // what a unit serves, in bits per second
+	Limited         bool     // … and never more
+	Ports           [2]int   // numbers that may be leased to flows, first and last
+	Targets         uint32   // K: units that a flow's state is pushed to
+	Gap             time.Duration
+	PerFlow         bool   // a flow stays on its first unit: what measurements compare with
+	Exchange        string // how units talk: "memory" or "udp"
+	Chaos           string // LOSS,REPETITION,DISORDER in percent, for tests
+	RunDir, DataDir string
+	Binary          string // pando-unit
+}
+
+// Tick is how often the group looks at demand and queues.
+const Tick = time.Millisecond
+
+// fresh is for how long a unit's word on its own queue is better than the rule's account of it.
+const fresh = 2 * time.Millisecond
+
+// unit is one place of the group.
+type unit struct {
+	phase   nf.Phase
+	process *process
+	started time.Time
+	leaves  int // ticks until it is told to leave, once it takes no more packets
+	retired bool
+}
+
+// Group is a group that runs.
+type Group struct {
+	Config
+	memory    *memory
+	starter   *starter
+	driver    *flowlet.Driver
+	sockets   []*os.File
+	addresses []string
+	mtu       int
+	blocks    int
+
+	units      [nf.Units]unit
+	activation *nf.Activation
+	pool       nf.Pool
+	bytes      uint64
+	counts     Counts
+	notBefore  time.Time
+	events     chan event
+	sweptAt    time.Time
+	closed     bool
+}
+
+// Counts says what the group did.
+type Counts struct {
+	UnitTicks uint64 `json:"unit_ticks"` // sum over all ticks of the units that took packets or had some
+	Ticks     uint64 `json:"ticks"`
+	Started   uint64 `json:"started"`
+	Died      uint64 `json:"died"` // without having been told to
+	Left      uint64 `json:"left"` // because they were not needed
+}
+
+// event is what happened to a process: it is ready (err nil, ended false), could not be started, or has ended.
+type event struct {
+	id      int
+	process *process
+	ended   bool
+	err     error
+}
+
+// Run serves until the context ends or somebody asks it to stop. It calls ready when the least number of units serves.
+func Run(ctx context.Context, c Config, ready func()) error {
+	g, err := open(c)
+	if err != nil {
+		return err
+	}
+	defer func() { g.close() }()
+	listener, err := g.listen()
+	if err != nil {
+		return err
+	}
+	asked := make(chan request)
+	go serve(listener, asked)
+	defer listener.Close()
+	ticker := time.NewTicker(Tick)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case r := <-asked:
+			answer := g.answer(r.words)
+			if r.words == "stop" { // who asked may do as if it had never been there as soon as there is an answer
+				text := answer()
+				g.close()
+				r.answer <- func() []byte { return text }
+				<-r.done
+				return nil
+			}
+			r.answer <- answer
+		case e := <-g.events:
+			if err := g.happened(e); err != nil {
+				return err
+			}
+			err = g.tick()
+		case <-ticker.C:
+			err = g.tick()
+		}
+		if err != nil {
+			return err
+		}
+		if ready != nil && g.serving() >= g.Least {
+			ready()
+			ready = nil
+		}
+	}
+}
+
+func open(c Config) (*Group, error) {
+	g := &Group{Config: c, events: make(chan event, nf.Units), sweptAt: time.Now()}
+	var err error
+	if g.activation, err = nf.NewActivation(c.UnitBits, c.Most); err != nil {
+		return nil, fmt.Errorf("%w: %w", pando.ErrInvalid, err)
+	}
+	g.activation.Least = c.Least
+	// Ids are used in turn, so that no unit is taken for one that died: there are more of them than units.
+	g.pool = nf.Pool{Most: nf.Units, Idle: int(10 * time.Second / Tick)}
+	for _, device := range []string{c.In, c.Out} {
+		if l, err := netlink.LinkByName(device); err == nil {
+			g.mtu = max(g.mtu, l.Attrs().MTU+room)
+		}
+	}
+	rule := flowlet.DefaultRule(c.UnitBits, nf.Units)
+	rule.Targets, rule.Gap = c.Targets, c.Gap
+	if c.PerFlow {
+		rule.Gap, rule.SizeBytes = 1<<62, 0
+	}
+	if g.driver, err = flowlet.Open(flowlet.Config{Device: c.In, Out: c.Out, Rule: rule}); err != nil {
+		return nil, err
+	}
+	if g.memory, err = newMemory(c.Name); err == nil {
+		g.starter, err = newStarter()
+	}
+	if err == nil && c.Exchange == "udp" {
+		err = g.openSockets()
+	}
+	if err != nil {
+		g.close()
+		return nil, err
+	}
+	return g, nil
+}
+
+// openSockets makes a UDP socket for each unit that there may be. Within one host they are on loopback; between hosts the
+// addresses would be those of the hosts.
+func (g *Group) openSockets() error {
+	for range nf.Units {
+		c, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		if err != nil {
+			return fmt.Errorf("open a socket for state between units: %w", err)
+		}
+		g.addresses = append(g.addresses, c.LocalAddr().String())
+		f, err := c.File()
+		c.Close()
+		if err != nil {
+			return fmt.Errorf("open a socket for state between units: %w", err)
+		}
+		g.sockets = append(g.sockets, f)
+	}
+	return nil
+}
+
+func (g *Group) serving() (n int) {
+	for id := range g.units {
+		if g.units[id].phase == nf.Ready {
+			n++
+		}
+	}
+	return n
+}
+
+// happened takes over what became of a process.
+func (g *Group) happened(e event) error {
+	u := &g.units[e.id]
+	if e.err != nil {
+		return e.err
+	}
+	if !e.ended {
+		u.phase, u.process = nf.Ready, e.process
+		g.counts.Started++
+		return g.driver.SetUnit(e.id, e.process.device)
+	}
+	asked := u.phase == nf.Draining
+	u.phase, u.retired, u.process = nf.Draining, true, nil
+	err := g.driver.UnsetUnit(e.id, e.process.device)
+	g.memory.clear(e.id)
+	directory := filepath.Join(g.RunDir, e.process.name)
+	last := tail(filepath.Join(directory, "log"))
+	_ = os.RemoveAll(directory)
+	if asked {
+		g.counts.Left++
+		return err
+	}
+	g.counts.Died++
+	fmt.Fprintf(os.Stderr, "unit %s ended (%v); another takes its place%s\n", e.process.name, e.process.command.ProcessState, last)
+	if time.Since(u.started) < time.Second {
+		g.notBefore = time.Now().Add(time.Second) // what dies at once is not started in a circle
+	}
+	return err
+}
+
+// tail is the end of a unit's log, indented.
+func tail(path string) string {
+	text, err := os.ReadFile(path)
+	if err != nil || len(text) == 0 {
+		return ""
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return ": its last words\n  " + strings.Join(lines[max(0, len(lines)-10):], "\n  ")
+}
+
+// tick decides how many units take packets, tells the kernel's rule, and starts and ends units.
+func (g *Group) tick() error {
+	bytes, accepting, err := g.driver.Demand()
+	if err != nil {
+		return err
+	}
+	need := g.activation.Tick(bytes-g.bytes, bits.OnesCount64(accepting))
+	g.bytes = bytes
+	var phases [nf.Units]nf.Phase
+	for id := range g.units {
+		phases[id] = g.units[id].phase
+	}
+	g.pool.Spare = min(1, g.Most-need)
+	plan := g.pool.Plan(need, phases[:])
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return fmt.Errorf("read the clock of the kernel's programs: %w", err)
+	}
+	backlog, busy := g.queues(now.Nano())
+	g.memory.setAlive(g.alive())
+	if err := g.driver.Tick(plan.Accept, plan.Ready, backlog); err != nil {
+		return err
+	}
+	g.counts.Ticks++
+	g.counts.UnitTicks += uint64(bits.OnesCount64(plan.Accept | busy))
+	if time.Now().After(g.notBefore) {
+		for _, id := range plan.Start {
+			g.begin(id)
+		}
+	}
+	for _, id := range plan.Stop {
+		g.units[id].phase, g.units[id].leaves = nf.Draining, 5
+	}
+	g.leave()
+	return g.sweep()
+}
+
+// alive is the set of units that answer others.
+func (g *Group) alive() (set uint64) {
+	for id := range g.units {
+		if u := &g.units[id]; u.process != nil && u.phase != nf.Starting {
+			set |= 1 << id
+		}
+	}
+	return set
+}
+
+// queues is how long each unit has to work, where it has said so lately, and the set of those that have packets.
+func (g *Group) queues(nowNS int64) (map[int]time.Duration, uint64) {
+	backlog, busy := map[int]time.Duration{}, uint64(0)
+	for id := range g.units {
+		if g.units[id].process == nil {
+			continue
+		}
+		r := g.memory.report(id)
+		if r.waiting > 0 {
+			busy |= 1 << id
+		}
+		if time.Duration(nowNS-int64(r.nowNS)) < fresh {
+			backlog[id] = max(0, time.Duration(int64(r.finishNS)-nowNS))
+		}
+	}
+	return backlog, busy
+}
+
+// leave tells units to go that have had no new packets for some ticks.
+func (g *Group) leave() {
+	for id := range g.units {
+		if u := &g.units[id]; u.process != nil && u.leaves > 0 {
+			if u.leaves--; u.leaves == 0 {
+				_ = u.process.command.Process.Signal(syscall.SIGTERM) // it has ended already, or will
+			}
+		}
+	}
+}
+
+// begin starts a unit in a place; what becomes of it comes as an event.
+func (g *Group) begin(id int) {
+	u := &g.units[id]
+	*u = unit{phase: nf.Starting, started: time.Now()}
+	go func() {
+		p, err := g.starter.start(g, id)
+		if err == nil {
+			err = p.wait()
+		}
+		if err != nil {
+			g.events <- event{id: id, err: err}
+			return
+		}
+		g.events <- event{id: id, process: p}
+		_ = p.command.Wait() // how it ended is in its state
+		g.events <- event{id: id, process: p, ended: true}
+	}()
+}
+
+// flowIdle is after how long a silent flow is forgotten, as in the units.
+const flowIdle = 5 * time.Minute
+
+// sweep forgets silent flows, and lets places be used again when there are few others.
+func (g *Group) sweep() error {
+	cold := 0
+	for id := range g.units {
+		if g.units[id].phase == nf.Cold {
+			cold++
+		}
+	}
+	for id := range g.units {
+		if u := &g.units[id]; cold < g.Most && u.retired {
+			*u = unit{}
+		}
+	}
+	if time.Since(g.sweptAt) < flowIdle/10 {
+		return nil
+	}
+	g.sweptAt = time.Now()
+	_, err := g.driver.Sweep(flowIdle)
+	return err
+}
+
+// close ends the steering, then the units, once.
+func (g *Group) close() {
+	if g.closed {
+		return
+	}
+	g.closed = true
+	err := g.driver.Remove()
+	for id := range g.units {
+		if p := g.units[id].process; p != nil {
+			_, _ = ask(filepath.Join(g.RunDir, p.name, "control.sock"), "stop") // it may have ended
+		}
+	}
+	deadline := time.After(5 * time.Second)
+	for id := range g.units {
+		for g.units[id].process != nil {
+			select {
+			case e := <-g.events:
+				g.units[e.id].process = nil
+				if e.process != nil && !e.ended {
+					g.units[e.id].process = e.process // it was just ready: its end comes next
+					_ = e.process.command.Process.Kill()
+				}
+			case <-deadline:
+				_ = g.units[id].process.command.Process.Kill()
+				g.units[id].process = nil
+			}
+		}
+	}
+	if g.starter != nil {
+		close(g.starter.ask)
+	}
+	for id := range nf.Units {
+		if l, err := netlink.LinkByName(deviceOf(g.Name, id)); err == nil {
+			_ = netlink.LinkDel(l) // its namespace may be faster
+		}
+		_ = os.RemoveAll(filepath.Join(g.RunDir, fmt.Sprintf("%s.%d", g.Name, id)))
+	}
+	for _, f := range g.sockets {
+		f.Close()
+	}
+	if g.memory != nil {
+		g.memory.close()
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		fmt.Fprintln(os.Stderr, "end the steering:", err)
+	}
+}

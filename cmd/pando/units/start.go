@@ -1,0 +1,189 @@
+package units
+
+import (
+	"fmt"
+	"hash/fnv"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+
+	"pando.run/pando"
+	"pando.run/pando/driver/flowlet"
+)
+
+// starter starts units from one thread, which lives as long as the group: the kernel ends a unit with the thread that
+// started it, so none outlives a group that is killed.
+type starter struct {
+	ask  chan func()
+	here netns.NsHandle
+}
+
+func newStarter() (*starter, error) {
+	s := &starter{ask: make(chan func())}
+	ready := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with this function
+		var err error
+		s.here, err = netns.Get()
+		ready <- err
+		for do := range s.ask {
+			do()
+		}
+		s.here.Close()
+	}()
+	if err := <-ready; err != nil {
+		return nil, fmt.Errorf("find the network namespace: %w", err)
+	}
+	return s, nil
+}
+
+// process is one unit.
+type process struct {
+	command *exec.Cmd
+	device  string // its end of the pair on this side
+	name    string
+	said    io.Reader
+}
+
+// deviceOf is a name for the device of a unit, at most 15 characters.
+func deviceOf(group string, id int) string {
+	h := fnv.New32a()
+	h.Write([]byte(group))
+	return fmt.Sprintf("pando%05x%02d", h.Sum32()&0xfffff, id)
+}
+
+// start makes a network namespace with one device for a unit, which goes when the unit does, and the unit in it.
+func (s *starter) start(g *Group, id int) (p *process, err error) {
+	done := make(chan struct{})
+	s.ask <- func() {
+		defer close(done)
+		p, err = s.inside(g, id)
+	}
+	<-done
+	return p, err
+}
+
+func (s *starter) inside(g *Group, id int) (*process, error) {
+	p := &process{device: deviceOf(g.Name, id), name: fmt.Sprintf("%s.%d", g.Name, id)}
+	there, err := netns.New()
+	if err != nil {
+		return nil, fmt.Errorf("make a network namespace for unit %s: %w", p.name, err)
+	}
+	defer there.Close()
+	defer netns.Set(s.here) //nolint:errcheck // the thread is of no use then, and the next unit's namespace is new anyway
+	if err := s.wire(p.device, there, g.mtu); err != nil {
+		return nil, fmt.Errorf("make the device of unit %s: %w", p.name, err)
+	}
+	directory := filepath.Join(g.RunDir, p.name)
+	if err := os.MkdirAll(directory, 0o755); err != nil {
+		return nil, err
+	}
+	log, err := os.OpenFile(filepath.Join(directory, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	p.command = exec.Command(g.Binary, g.arguments(id, p.name)...)
+	p.command.Stderr = log
+	p.command.ExtraFiles = append([]*os.File{g.memory.file}, g.memory.bells...)
+	if g.sockets != nil {
+		p.command.ExtraFiles = append(p.command.ExtraFiles, g.sockets[id])
+	}
+	if p.said, err = p.command.StdoutPipe(); err != nil {
+		return nil, err
+	}
+	if err := p.command.Start(); err != nil {
+		return nil, fmt.Errorf("start unit %s: %w", p.name, err)
+	}
+	return p, nil
+}
+
+// wire makes the pair: the unit's end, called unit, in its namespace.
+func (s *starter) wire(device string, there netns.NsHandle, mtu int) error {
+	if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0); err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	h, err := netlink.NewHandleAt(s.here)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	if stale, err := h.LinkByName(device); err == nil { // of a group that was killed, whose namespace is about to go
+		if err := h.LinkDel(stale); err != nil {
+			return err
+		}
+	}
+	pair := &netlink.Veth{
+		LinkAttrs: netlink.LinkAttrs{Name: device, MTU: mtu}, PeerName: "unit", PeerMTU: uint32(mtu), PeerNamespace: netlink.NsFd(there),
+	}
+	if err := h.LinkAdd(pair); err != nil {
+		return err
+	}
+	ours, err := h.LinkByName(device)
+	if err != nil {
+		return err
+	}
+	if err := h.LinkSetIP6AddrGenMode(ours, 1); err != nil { // none: the host has nothing to say on this wire
+		return err
+	}
+	if err := h.LinkSetUp(ours); err != nil {
+		return err
+	}
+	theirs, err := netlink.LinkByName("unit")
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetUp(theirs)
+}
+
+// arguments are those of `pando-unit member`.
+func (g *Group) arguments(id int, name string) []string {
+	first, last := g.block()
+	args := append([]string{"member"}, g.Functions...)
+	args = append(args, "--iface", "unit", "--name", name, "--tenant", g.Tenant, "--unit", fmt.Sprint(id),
+		"--ports", fmt.Sprintf("%d-%d", first, last), "--gap-ns", fmt.Sprint(int64(g.Gap)), "--memory-fd", "3",
+		"--nominal-bits", fmt.Sprint(g.UnitBits), "--run-dir", g.RunDir, "--data-dir", g.DataDir)
+	if g.Limited {
+		args = append(args, "--capacity-bits", fmt.Sprint(g.UnitBits))
+	}
+	if g.Chaos != "" {
+		args = append(args, "--chaos", fmt.Sprintf("%s,%d", g.Chaos, 1+id))
+	}
+	if g.sockets != nil {
+		args = append(args, "--udp-fd", fmt.Sprint(3+1+len(g.memory.bells)), "--peers", strings.Join(g.addresses, ","))
+	}
+	return append(args, g.Flags...)
+}
+
+// block is the next part of the numbers that may be leased: each unit that is started gets one. Flows take their numbers
+// along when they move, so a part is given again only after all others were.
+func (g *Group) block() (first, last int) {
+	blocks := min(4*g.Most, g.Ports[1]-g.Ports[0]+1)
+	size := (g.Ports[1] - g.Ports[0] + 1) / blocks
+	first = g.Ports[0] + g.blocks%blocks*size
+	g.blocks++
+	return first, first + size - 1
+}
+
+// wait waits until a unit is ready, or says why it will not be.
+func (p *process) wait() error {
+	said, err := io.ReadAll(p.said)
+	if err == nil && string(said) == "ready\n" {
+		return nil
+	}
+	_ = p.command.Wait()
+	reason := strings.TrimSpace(string(said))
+	if reason == "" {
+		reason = fmt.Sprint("it ended before it was ready: ", p.command.ProcessState)
+	}
+	return fmt.Errorf("%w: unit %s: %s", pando.ErrInvalid, p.name, reason)
+}
+
+// room is what a unit's device needs beyond the packets.
+const room = flowlet.HeaderBytes

@@ -1,0 +1,131 @@
+//! One unit of a group. `pando fn run --units` starts it in a network namespace with one device, and hands it the
+//! descriptors of what the group shares.
+
+use std::io::Write;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixListener;
+use std::process::ExitCode;
+
+use clap::Args;
+use pando_protocol::{Timing, UNITS_MAX, UnitId};
+use pando_unit::member::chaos::Chaos;
+use pando_unit::member::shared::{Shared, SharedMemory};
+use pando_unit::member::transport::{Transport, Udp};
+use pando_unit::member::{Member as Core, Membership};
+use pando_unit::meter::Meter;
+use pando_unit::packet::{self, Port};
+use pando_unit::unit::{self, Unit};
+
+use super::Failure;
+use super::chain::ChainArgs;
+use super::places::Places;
+use super::run::{READY, name};
+
+/// Arguments.
+#[derive(Args)]
+pub struct Member {
+    #[command(flatten)]
+    chain: ChainArgs,
+    #[arg(long)]
+    iface: String,
+    #[arg(long, value_parser = name)]
+    name: String,
+    #[arg(long, default_value = "default", value_parser = name)]
+    tenant: String,
+    #[arg(long, default_value_t = packet::RING_FRAMES)]
+    ring_frames: usize,
+    /// Its number in the group
+    #[arg(long, value_parser = clap::value_parser!(u16).range(0..UNITS_MAX as i64))]
+    unit: UnitId,
+    /// T of the steering, in nanoseconds: state is pushed after half of it
+    #[arg(long)]
+    gap_ns: u64,
+    /// Bits per second that it serves at most
+    #[arg(long)]
+    capacity_bits: Option<u64>,
+    /// Bits per second that it is assumed to serve
+    #[arg(long, default_value_t = 1_000_000_000)]
+    nominal_bits: u64,
+    /// Descriptor of the group's memory; the eventfds of all units follow it
+    #[arg(long)]
+    memory_fd: RawFd,
+    /// Descriptor of a UDP socket, to talk by that
+    #[arg(long, requires = "peers")]
+    udp_fd: Option<RawFd>,
+    /// Addresses of all units, by their numbers
+    #[arg(long, value_delimiter = ',')]
+    peers: Vec<SocketAddr>,
+    /// LOSS,REPETITION,DISORDER,SEED: what happens to packets and messages, in percent
+    #[arg(long)]
+    chaos: Option<Chaos>,
+    #[command(flatten)]
+    places: Places,
+}
+
+/// A unit that is descheduled is not gone: the group says who is, so patience costs nobody anything.
+const DEADLINE_NS: u64 = 1_000_000_000;
+
+impl Member {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        // SAFETY: no memory is involved.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        // SAFETY: as above. The kernel may round a sleep up by 1 µs, not by 50.
+        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000) };
+        let mut member = match self.prepare() {
+            Ok(member) => member,
+            Err(reason) => {
+                print!("{reason}");
+                return Ok(ExitCode::FAILURE);
+            }
+        };
+        print!("{}", str::from_utf8(READY).expect("it is text"));
+        let _ = std::io::stdout().flush();
+        // SAFETY: nothing writes to standard output after this; the reader's end of file is the unit's word.
+        unsafe { libc::close(1) };
+        member.run().map_err(|e| Failure::Internal(format!("the unit's loop: {e}")))?;
+        eprintln!("{}", serde_json::to_string(&member.status()).expect("a status is JSON"));
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn prepare(&self) -> Result<Core, Failure> {
+        let internal = |what: &'static str| move |e: std::io::Error| Failure::Internal(format!("{what}: {e}"));
+        let place = self.places.unit(&self.name);
+        let signals = unit::signals().map_err(internal("signals"))?;
+        let port = Port::open(&self.iface, self.ring_frames).map_err(|e| Failure::of_device(&self.iface, &e))?;
+        let chain = self.chain.load()?;
+        std::fs::create_dir_all(&place.directory).map_err(internal("make the unit's directory"))?;
+        let _ = std::fs::remove_file(place.control());
+        let control = UnixListener::bind(place.control()).map_err(internal("bind the control socket"))?;
+        control.set_nonblocking(true).map_err(internal("the control socket"))?;
+        let names: Vec<&str> = chain.names().collect();
+        let meter =
+            Meter::create(&self.places.data_dir, &self.tenant, &self.name, &names).map_err(internal("create the meter"))?;
+        let unit = Unit::new(self.name.clone(), self.tenant.clone(), chain, vec![port], meter, control, signals);
+        let group = self.membership().map_err(internal("what the group shares"))?;
+        pando_unit::sandbox::enter().map_err(internal("close the walls around the unit"))?;
+        Ok(Core::new(unit, group))
+    }
+
+    fn membership(&self) -> std::io::Result<Membership> {
+        // SAFETY: the group opened these for this process, and nothing else uses them.
+        let own = |fd: RawFd| unsafe { OwnedFd::from_raw_fd(fd) };
+        let memory = own(self.memory_fd);
+        let transport: Box<dyn Transport> = match self.udp_fd {
+            Some(fd) => Box::new(Udp::new(self.unit, UdpSocket::from(own(fd)), self.peers.iter().copied().map(Some).collect())?),
+            None => {
+                let bells = (1..=UNITS_MAX as RawFd).map(|n| own(self.memory_fd + n)).collect();
+                Box::new(SharedMemory::new(self.unit, Shared::open(&memory)?, bells))
+            }
+        };
+        Ok(Membership {
+            id: self.unit,
+            shared: Shared::open(&memory)?,
+            transport,
+            timing: Timing { push_after_ns: self.gap_ns / 2, deadline_ns: DEADLINE_NS, ..Timing::default() },
+            capacity_bits: self.capacity_bits,
+            nominal_bits: self.nominal_bits,
+            chaos: self.chaos.clone(),
+        })
+    }
+}

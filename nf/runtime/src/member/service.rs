@@ -1,0 +1,158 @@
+//! What a unit of a group has to do, in the order of the virtual clock, no faster than it may.
+
+use std::hash::{BuildHasher, Hash, Hasher};
+
+use pando_assign::queue::{Discipline, Queue, Waiting};
+use pando_protocol::{FlowKey, Steered, header};
+
+use crate::chain::Arrival;
+use crate::flows::Flows;
+
+/// A packet that steering sent.
+#[derive(Clone, Debug)]
+pub struct Packet {
+    /// The frame without steering's header.
+    pub frame: Vec<u8>,
+    /// What that header said.
+    pub steered: Steered,
+    /// The kernel's time of arrival.
+    pub time_ns: u64,
+}
+
+const ETHERNET: usize = 14;
+const BEHIND: usize = ETHERNET + Steered::LENGTH_BYTES;
+
+impl Packet {
+    /// Reads a frame with steering's header; `None` for any other.
+    pub fn read(frame: &[u8], time_ns: u64) -> Option<Packet> {
+        if frame.get(12..14)? != header::ETHERTYPE.to_be_bytes() {
+            return None;
+        }
+        let steered = Steered::decode(&frame[ETHERNET..]).ok()?;
+        let mut bytes = Vec::with_capacity(frame.len() - Steered::LENGTH_BYTES);
+        bytes.extend(&frame[..12]);
+        bytes.extend(steered.header.ethertype.to_be_bytes());
+        bytes.extend(&frame[BEHIND..]);
+        Some(Packet { frame: bytes, steered, time_ns })
+    }
+
+    /// As the chain takes it.
+    pub fn arrival(&self) -> Arrival<'_> {
+        Arrival { frame: &self.frame, time_ns: self.time_ns, steered: Some((self.steered.key, self.steered.translated)) }
+    }
+
+    /// What the chain made of it, with the header that sends it on. What is called otherwise now, and will come back
+    /// under that name, is told to steering with it.
+    pub fn answer(&self, output: &[u8], flows: &Flows) -> Vec<u8> {
+        let key = self.steered.key;
+        let alias = || flows.find(&key).and_then(|id| flows.flow(id).alias);
+        let translated = !self.steered.translated
+            && FlowKey::of_frame(output).is_some_and(|(output, _)| output != key && alias() == Some(output));
+        let mut frame = Vec::with_capacity(output.len() + Steered::LENGTH_BYTES);
+        frame.extend(&output[..ETHERNET]);
+        frame.extend(Steered { translated, ..self.steered }.encode());
+        frame.extend(&output[ETHERNET..]);
+        frame
+    }
+}
+
+/// The packets that may be processed, and how long each takes.
+pub struct Service {
+    queue: Queue,
+    packets: Vec<Option<Packet>>,
+    free: Vec<u32>,
+    /// Taken from the queue: (its place, when it came, its cost); it is done when the unit has had time for it.
+    serving: Option<Waiting>,
+    came_ns: Vec<u64>,
+    busy_ns: u64,
+    work_ns: u64,
+    limited: bool,
+    bits: u64,
+}
+
+impl Service {
+    /// With a limit in bits per second, or without and only the cost of one that serves `nominal_bits`.
+    pub fn new(limit: Option<u64>, nominal_bits: u64) -> Service {
+        Service {
+            queue: Queue::new(Discipline::DEFAULT),
+            packets: Vec::new(),
+            free: Vec::new(),
+            serving: None,
+            came_ns: Vec::new(),
+            busy_ns: 0,
+            work_ns: 0,
+            limited: limit.is_some(),
+            bits: limit.unwrap_or(nominal_bits).max(1),
+        }
+    }
+
+    /// How long the unit is busy with a packet.
+    pub fn cost_ns(&self, packet: &Packet) -> u64 {
+        packet.frame.len() as u64 * 8_000_000_000 / self.bits
+    }
+
+    /// Packets in it.
+    pub fn len(&self) -> usize {
+        self.packets.len() - self.free.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Adds a packet.
+    pub fn push(&mut self, packet: Packet, now_ns: u64) {
+        let cost_ns = self.cost_ns(&packet);
+        let mut hasher = foldhash::fast::FixedState::default().build_hasher();
+        packet.steered.key.hash(&mut hasher);
+        let flow = hasher.finish() as u32;
+        let place = self.free.pop().unwrap_or(self.packets.len() as u32);
+        if place as usize == self.packets.len() {
+            self.packets.push(None);
+            self.came_ns.push(0);
+        }
+        self.packets[place as usize] = Some(packet);
+        self.came_ns[place as usize] = now_ns;
+        self.work_ns += cost_ns;
+        self.queue.push(Waiting { packet: place, flow, cost_ns }, now_ns);
+    }
+
+    /// Takes up to `max` packets that are done by now.
+    pub fn due(&mut self, now_ns: u64, max: usize) -> Vec<Packet> {
+        let mut due = Vec::new();
+        while due.len() < max {
+            let Some(next) = self.serving.take().or_else(|| self.queue.pop(now_ns)) else { break };
+            let done_ns = self.done_ns(&next);
+            if self.limited && done_ns > now_ns {
+                self.serving = Some(next);
+                break;
+            }
+            self.busy_ns = done_ns;
+            self.work_ns -= next.cost_ns;
+            self.free.push(next.packet);
+            due.extend(self.packets[next.packet as usize].take());
+        }
+        due
+    }
+
+    fn done_ns(&self, next: &Waiting) -> u64 {
+        self.busy_ns.max(self.came_ns[next.packet as usize]) + next.cost_ns
+    }
+
+    /// When the next packet is done; `None` when there is none.
+    pub fn next_ns(&self) -> Option<u64> {
+        match &self.serving {
+            Some(next) => Some(self.done_ns(next)),
+            None => (!self.is_empty()).then_some(0),
+        }
+    }
+
+    /// When all of them are done.
+    pub fn finish_ns(&self, now_ns: u64) -> u64 {
+        match self.limited {
+            true if self.work_ns > 0 => self.busy_ns.max(now_ns.saturating_sub(self.work_ns)) + self.work_ns,
+            _ => now_ns + self.work_ns,
+        }
+    }
+}

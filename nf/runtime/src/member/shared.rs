@@ -1,0 +1,245 @@
+//! The memory that the units of a group on one host share: who is alive, what each has to do, and a ring from each unit
+//! to each other one.
+//!
+//! A ring has one writer and one reader, so a unit that dies in the middle of a message leaves nothing half-written: what
+//! is in the ring is what its tail says. The file is sparse: 64 × 64 rings take memory as they are used.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use pando_protocol::{UNITS_MAX, UnitId};
+
+use super::transport::Transport;
+
+const PAGE_WORDS: usize = 512;
+const RING_WORDS: usize = 1 << 14;
+const RINGS_AT: usize = PAGE_WORDS * (1 + UNITS_MAX);
+/// Words of the file; `cmd/pando/units` makes it.
+const WORDS: usize = RINGS_AT + UNITS_MAX * UNITS_MAX * RING_WORDS;
+/// Words of a ring before its records: head and tail, on cache lines of their own.
+const RING_HEAD: usize = 16;
+const ROOM: usize = RING_WORDS - RING_HEAD;
+const WRAP: u64 = u64::MAX;
+
+/// Word of the first page: bit per unit that is alive.
+const ALIVE: usize = 0;
+
+/// Words of a unit's page.
+const DOORBELL: usize = 0;
+const SLEEPS: usize = 8;
+const REPORT: usize = 16;
+
+/// What a unit tells the group after every round.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Report {
+    /// When it wrote this, by the monotonic clock.
+    pub now_ns: u64,
+    /// When it would be done with all that it has.
+    pub finish_ns: u64,
+    /// Packets that it has and has not processed, those that wait for state included.
+    pub waiting: u64,
+    /// Packets and bytes that it took from steering.
+    pub packets: u64,
+    /// As above.
+    pub bytes: u64,
+    /// 1 when all that it owned has been handed on, after it was told to leave.
+    pub left: u64,
+}
+
+/// The mapping.
+pub struct Shared {
+    words: *mut u64,
+}
+
+// SAFETY: all access is atomic, or to parts of a ring that belong to one side.
+unsafe impl Send for Shared {}
+
+impl Shared {
+    /// Maps the file behind a descriptor.
+    pub fn open(file: &OwnedFd) -> io::Result<Shared> {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_NORESERVE);
+        // SAFETY: a zeroed stat is valid, and is filled by the call.
+        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: as above.
+        if unsafe { libc::fstat(file.as_raw_fd(), &mut stat) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        if stat.st_size < (WORDS * 8) as i64 {
+            return Err(io::Error::other(format!("the group's memory has {} bytes, this unit needs {}", stat.st_size, WORDS * 8)));
+        }
+        // SAFETY: a new mapping of a file of that size.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), WORDS * 8, protection, flags, file.as_raw_fd(), 0) };
+        if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Shared { words: at.cast() }) }
+    }
+
+    fn word(&self, n: usize) -> &AtomicU64 {
+        assert!(n < WORDS);
+        // SAFETY: inside of the mapping, aligned.
+        unsafe { AtomicU64::from_ptr(self.words.add(n)) }
+    }
+
+    fn of(&self, unit: UnitId, word: usize) -> &AtomicU64 {
+        self.word(PAGE_WORDS * (1 + usize::from(unit)) + word)
+    }
+
+    /// Bit per unit that is alive.
+    pub fn alive(&self) -> u64 {
+        self.word(ALIVE).load(Ordering::Acquire)
+    }
+
+    /// Publishes what `unit` has to do.
+    pub fn report(&self, unit: UnitId, r: &Report) {
+        for (n, value) in [r.now_ns, r.finish_ns, r.waiting, r.packets, r.bytes, r.left].into_iter().enumerate() {
+            self.of(unit, REPORT + n).store(value, Ordering::Release);
+        }
+    }
+
+    fn ring(&self, from: UnitId, to: UnitId) -> Ring<'_> {
+        let at = RINGS_AT + (usize::from(to) * UNITS_MAX + usize::from(from)) * RING_WORDS;
+        Ring { shared: self, at }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: mapped in open.
+        unsafe { libc::munmap(self.words.cast(), WORDS * 8) };
+    }
+}
+
+/// Records of a length in bytes and that many bytes, from one unit to one other.
+struct Ring<'a> {
+    shared: &'a Shared,
+    at: usize,
+}
+
+impl Ring<'_> {
+    fn head(&self) -> &AtomicU64 {
+        self.shared.word(self.at)
+    }
+
+    fn tail(&self) -> &AtomicU64 {
+        self.shared.word(self.at + 8)
+    }
+
+    fn place(&self, position: u64) -> usize {
+        self.at + RING_HEAD + position as usize % ROOM
+    }
+
+    /// Appends a record; `false` when there is no room.
+    fn push(&self, bytes: &[u8]) -> bool {
+        let words = 1 + bytes.len().div_ceil(8);
+        let (mut tail, head) = (self.tail().load(Ordering::Relaxed), self.head().load(Ordering::Acquire));
+        let to_end = ROOM - tail as usize % ROOM;
+        let skipped = if words > to_end { to_end } else { 0 };
+        if words + skipped > ROOM - (tail.wrapping_sub(head) as usize).min(ROOM) {
+            return false;
+        }
+        if skipped > 0 {
+            self.shared.word(self.place(tail)).store(WRAP, Ordering::Relaxed);
+            tail += skipped as u64;
+        }
+        self.shared.word(self.place(tail)).store(bytes.len() as u64, Ordering::Relaxed);
+        for (n, chunk) in bytes.chunks(8).enumerate() {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.shared.word(self.place(tail) + 1 + n).store(u64::from_le_bytes(word), Ordering::Relaxed);
+        }
+        self.tail().store(tail + words as u64, Ordering::Release);
+        true
+    }
+
+    /// Takes the oldest record. What is no record (a writer that went mad) empties the ring.
+    fn pop(&self) -> Option<Vec<u8>> {
+        let (mut head, tail) = (self.head().load(Ordering::Relaxed), self.tail().load(Ordering::Acquire));
+        if head == tail {
+            return None;
+        }
+        let mut length = self.shared.word(self.place(head)).load(Ordering::Relaxed);
+        if length == WRAP {
+            head += (ROOM - head as usize % ROOM) as u64;
+            length = self.shared.word(self.place(head)).load(Ordering::Relaxed);
+        }
+        let words = 1 + length.min(u64::MAX - 7).div_ceil(8);
+        if head + words > tail || words as usize > ROOM - head as usize % ROOM {
+            self.head().store(tail, Ordering::Release);
+            return None;
+        }
+        let at = self.place(head) + 1;
+        let mut bytes: Vec<u8> =
+            (0..words as usize - 1).flat_map(|n| self.shared.word(at + n).load(Ordering::Relaxed).to_le_bytes()).collect();
+        bytes.truncate(length as usize);
+        self.head().store(head + words, Ordering::Release);
+        Some(bytes)
+    }
+}
+
+/// Messages through the shared memory; a peer that sleeps is woken by an eventfd, one that works sees its doorbell.
+pub struct SharedMemory {
+    unit: UnitId,
+    shared: Shared,
+    bells: Vec<OwnedFd>,
+}
+
+impl SharedMemory {
+    /// The unit's end. `bells` are eventfds, one per unit. What an earlier unit of this number was sent is skipped.
+    pub fn new(unit: UnitId, shared: Shared, bells: Vec<OwnedFd>) -> SharedMemory {
+        for from in 0..bells.len() as UnitId {
+            let ring = shared.ring(from, unit);
+            ring.head().store(ring.tail().load(Ordering::Acquire), Ordering::Release);
+        }
+        SharedMemory { unit, shared, bells }
+    }
+
+    /// The memory itself.
+    pub fn shared(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+impl Transport for SharedMemory {
+    fn send(&mut self, to: UnitId, bytes: &[u8]) -> bool {
+        let Some(bell) = self.bells.get(usize::from(to)) else { return false };
+        if !self.shared.ring(self.unit, to).push(bytes) {
+            return false;
+        }
+        self.shared.of(to, DOORBELL).fetch_or(1 << self.unit, Ordering::SeqCst);
+        if self.shared.of(to, SLEEPS).load(Ordering::SeqCst) != 0 {
+            let one = 1u64;
+            // SAFETY: eight bytes of ours.
+            unsafe { libc::write(bell.as_raw_fd(), (&raw const one).cast(), 8) };
+        }
+        true
+    }
+
+    fn receive(&mut self, into: &mut Vec<(UnitId, Vec<u8>)>) {
+        let mut rung = self.shared.of(self.unit, DOORBELL).swap(0, Ordering::SeqCst);
+        while rung != 0 {
+            let from = rung.trailing_zeros() as UnitId;
+            rung &= rung - 1;
+            while let Some(bytes) = self.shared.ring(from, self.unit).pop() {
+                into.push((from, bytes));
+            }
+        }
+    }
+
+    fn sleep(&mut self) -> bool {
+        self.shared.of(self.unit, SLEEPS).store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        self.shared.of(self.unit, DOORBELL).load(Ordering::SeqCst) == 0
+    }
+
+    fn awake(&mut self, woken: bool) {
+        self.shared.of(self.unit, SLEEPS).store(0, Ordering::SeqCst);
+        if woken {
+            let mut count = 0u64;
+            // SAFETY: eight bytes of ours; the eventfd does not block.
+            unsafe { libc::read(self.fd(), (&raw mut count).cast(), 8) };
+        }
+    }
+
+    fn fd(&self) -> RawFd {
+        self.bells[usize::from(self.unit)].as_raw_fd()
+    }
+}
