@@ -207,7 +207,15 @@ impl Handover {
             Role::Fenced(left) => left.map(|(_, clock, state)| (clock, state)),
             Role::Owner => Some((flow.seen.clock, states.snapshot(key))),
         };
-        flow.role = Role::Waiting(Waiting { from: header.previous, want, since_ns: now_ns, retry_at_ns: now_ns + self.timing.retry_ns, searching: false, answered: 0, best });
+        flow.role = Role::Waiting(Waiting {
+            from: header.previous,
+            want,
+            since_ns: now_ns,
+            retry_at_ns: now_ns + self.timing.retry_ns,
+            searching: false,
+            answered: 0,
+            best,
+        });
         flow.epoch = header.epoch;
         self.counts.pulled += 1;
         if self.group >> (header.previous & 63) & 1 == 1 {
@@ -434,9 +442,7 @@ impl Handover {
                 // Timers of other purposes come by, too; only the one that was set last repeats the question.
                 Role::Waiting(waiting) if now_ns < waiting.retry_at_ns => {}
                 // Nobody is there to be asked, or nobody has answered for too long.
-                Role::Waiting(waiting)
-                    if self.group & !(1 << self.unit) == 0 || now_ns >= waiting.since_ns + self.timing.deadline_ns =>
-                {
+                Role::Waiting(waiting) if self.group & !(1 << self.unit) == 0 || now_ns >= waiting.since_ns + self.timing.deadline_ns => {
                     self.counts.gave_up += 1;
                     self.resume(now_ns, &key, states);
                 }

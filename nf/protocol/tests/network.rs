@@ -60,8 +60,12 @@ struct World {
 
 impl World {
     fn new(seed: u64, loss_percent: u64, service_ns: u64) -> World {
-        let unit =
-            |n| Unit { core: Handover::new(n as u16, (1 << UNITS) - 1, Timing::default()), states: Lists::default(), held: Vec::new(), busy_ns: 0 };
+        let unit = |n| Unit {
+            core: Handover::new(n as u16, (1 << UNITS) - 1, Timing::default()),
+            states: Lists::default(),
+            held: Vec::new(),
+            busy_ns: 0,
+        };
         let key = FlowKey::between(End::new(&[10, 0, 0, 1], [0, 1]), End::new(&[10, 0, 0, 2], [0, 2]), 17, 4).0;
         let units = (0..UNITS).map(unit).collect();
         World {

@@ -51,6 +51,9 @@ pub struct Status {
     /// What it and the other units of its group handed to each other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handover: Option<HandoverStatus>,
+    /// What only a group knows: its units, and what steering counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<serde_json::Value>,
 }
 
 /// A unit, with everything that it needs already open.
@@ -254,6 +257,7 @@ impl Unit {
             traps: names.iter().zip(self.chain.last_traps()).filter_map(|(n, t)| Some(format!("{n}: {}", t?))).collect(),
             durability: self.journal.as_ref().map(|j| Durability::read(&j.vitals)),
             handover: self.handover,
+            group: None,
         }
     }
 

@@ -99,8 +99,7 @@ impl Member {
         let control = UnixListener::bind(place.control()).map_err(internal("bind the control socket"))?;
         control.set_nonblocking(true).map_err(internal("the control socket"))?;
         let names: Vec<&str> = chain.names().collect();
-        let meter =
-            Meter::create(&self.places.data_dir, &self.tenant, &self.name, &names).map_err(internal("create the meter"))?;
+        let meter = Meter::create(&self.places.data_dir, &self.tenant, &self.name, &names).map_err(internal("create the meter"))?;
         let unit = Unit::new(self.name.clone(), self.tenant.clone(), chain, vec![port], meter, control, signals);
         let group = self.membership().map_err(internal("what the group shares"))?;
         pando_unit::sandbox::enter().map_err(internal("close the walls around the unit"))?;

@@ -1,6 +1,6 @@
 //! What a unit of a group has to do, in the order of the virtual clock, no faster than it may.
 
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::hash::BuildHasher;
 
 use pando_assign::queue::{Discipline, Queue, Waiting};
 use pando_protocol::{FlowKey, Steered, header};
@@ -46,8 +46,8 @@ impl Packet {
     pub fn answer(&self, output: &[u8], flows: &Flows) -> Vec<u8> {
         let key = self.steered.key;
         let alias = || flows.find(&key).and_then(|id| flows.flow(id).alias);
-        let translated = !self.steered.translated
-            && FlowKey::of_frame(output).is_some_and(|(output, _)| output != key && alias() == Some(output));
+        let translated =
+            !self.steered.translated && FlowKey::of_frame(output).is_some_and(|(output, _)| output != key && alias() == Some(output));
         let mut frame = Vec::with_capacity(output.len() + Steered::LENGTH_BYTES);
         frame.extend(&output[..ETHERNET]);
         frame.extend(Steered { translated, ..self.steered }.encode());
@@ -104,9 +104,7 @@ impl Service {
     /// Adds a packet.
     pub fn push(&mut self, packet: Packet, now_ns: u64) {
         let cost_ns = self.cost_ns(&packet);
-        let mut hasher = foldhash::fast::FixedState::default().build_hasher();
-        packet.steered.key.hash(&mut hasher);
-        let flow = hasher.finish() as u32;
+        let flow = foldhash::fast::FixedState::default().hash_one(packet.steered.key) as u32;
         let place = self.free.pop().unwrap_or(self.packets.len() as u32);
         if place as usize == self.packets.len() {
             self.packets.push(None);

@@ -1,0 +1,219 @@
+//! Groups of units: real processes behind real steering. A function numbers the packets of each flow, so what comes out
+//! says whether any packet was processed twice, or on a state that was not the latest.
+//! Needs root and Go; without root the tests say so and are skipped.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use pando_unit::packet::Port;
+
+struct Bench {
+    directory: PathBuf,
+    inner: Port,
+    outer: Port,
+}
+
+const FLOWS: u16 = 24;
+
+fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {output:?}");
+    output
+}
+
+/// Moves this thread into a network namespace of its own, with a wire for units to stand in: inner–inner1, outer1–outer.
+fn bench(name: &str) -> Option<Bench> {
+    // SAFETY: plain system calls.
+    if unsafe { libc::geteuid() } != 0 || unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+        println!("skipped: needs root for a network namespace");
+        return None;
+    }
+    std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
+    for end in ["inner", "outer"] {
+        run(Command::new("ip").args(["link", "add", end, "type", "veth", "peer", "name"]).arg(format!("{end}1")));
+        run(Command::new("ip").args(["link", "set", end, "up"]));
+        run(Command::new("ip").args(["link", "set"]).arg(format!("{end}1")).arg("up"));
+    }
+    let directory = std::env::temp_dir().join(format!("nf-group-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(directory.join("count")).unwrap();
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    std::fs::copy(here.join("tests/count/count.c"), directory.join("count/count.c")).unwrap();
+    let unit = env!("CARGO_BIN_EXE_pando-unit");
+    run(Command::new(unit).arg("build").arg(directory.join("count")));
+    run(Command::new("go").args(["build", "-o"]).arg(directory.join("pando")).arg("./cmd/pando").current_dir(here.join("../..")));
+    std::os::unix::fs::symlink(unit, directory.join("pando-unit")).unwrap();
+    let open = |device| Port::open(device, 16_384).unwrap();
+    Some(Bench { directory, inner: open("inner"), outer: open("outer") })
+}
+
+fn frame(flow: u16, sequence: u32, length: usize) -> Vec<u8> {
+    let [high, low] = flow.to_be_bytes();
+    let mut f = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0];
+    f.extend((length as u16 - 14).to_be_bytes());
+    f.extend([0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 192, 0, 2, 9, 16 + high, low, 0, 53]);
+    f.extend((length as u16 - 34).to_be_bytes());
+    f.extend([0; 6]);
+    f.extend(sequence.to_be_bytes());
+    f.resize(length, 0);
+    f
+}
+
+/// The numbers that the packets of each flow got, in the order in which they came out.
+type Numbers = BTreeMap<u16, Vec<u32>>;
+
+impl Bench {
+    fn pando(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(self.directory.join("pando"));
+        let (run, data) = (self.directory.join("run"), self.directory.join("data"));
+        command.arg("fn").args(arguments).arg("--run-dir").arg(run);
+        if arguments[0] != "logs" {
+            command.arg("--data-dir").arg(data);
+        }
+        command.output().unwrap()
+    }
+
+    fn start(&self, more: &[&str]) {
+        let module = self.directory.join("count/count.wasm");
+        let mut arguments = vec!["run", module.to_str().unwrap(), "--iface", "inner1", "--out", "outer1", "--name", "g", "--detach"];
+        arguments.extend(["--ring-frames", "4096", "--unit-capacity", "40M"]);
+        arguments.extend(more);
+        let output = self.pando(&arguments);
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    /// What the group or one of its units says of itself.
+    fn status(&self, name: &str) -> serde_json::Value {
+        let output = self.pando(&["ls", "-o", "json"]);
+        let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"));
+        listed.as_array().unwrap().iter().find(|u| u["name"] == name).cloned().unwrap_or_default()
+    }
+
+    /// Plays rounds of bursts: each goes on when everything of the one before came out, or nothing has for a while.
+    fn play(&mut self, rounds: std::ops::Range<u32>, numbers: &mut Numbers, mut after: impl FnMut(&Bench, u32)) -> u64 {
+        let mut sent = 0;
+        for round in rounds {
+            let burst = 1 + round % 5;
+            let flows: Vec<u16> = (0..FLOWS).filter(|flow| (u32::from(*flow) + round) % 3 < 2).collect();
+            let frames: Vec<Vec<u8>> = (0..burst).flat_map(|n| flows.iter().map(move |&flow| frame(flow, round * 8 + n, 900))).collect();
+            assert_eq!(self.inner.send(&frames.iter().map(Vec::as_slice).collect::<Vec<_>>()), frames.len());
+            sent += frames.len() as u64;
+            self.drain(frames.len(), numbers);
+            after(self, round);
+        }
+        sent
+    }
+
+    fn drain(&mut self, most: usize, numbers: &mut Numbers) {
+        let (mut came, mut last) = (0, Instant::now());
+        while came < most && last.elapsed() < Duration::from_millis(40) {
+            let mut slots = Vec::new();
+            self.outer.receive(64, &mut slots);
+            for slot in &slots {
+                let frame = self.outer.frame(slot).frame;
+                assert_eq!(frame.len(), 900, "something else came out: {frame:x?}");
+                let flow = u16::from_be_bytes([frame[34] - 16, frame[35]]);
+                numbers.entry(flow).or_default().push(u32::from_be_bytes(frame[42..46].try_into().unwrap()));
+                (came, last) = (came + 1, Instant::now());
+            }
+            self.outer.release(slots.len());
+            std::thread::yield_now();
+        }
+    }
+
+    fn billed(&self) -> u64 {
+        let output = self.pando(&["bill", "-o", "json"]);
+        let bill: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"));
+        bill["owed"][0]["packets"].as_u64().unwrap()
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("{}", String::from_utf8_lossy(&self.pando(&["logs", "g"]).stdout));
+        }
+        self.pando(&["rm", "g"]);
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Each number once: what a single unit that sees the same packets gives.
+fn assert_as_from_one_unit(numbers: &Numbers) {
+    for (flow, numbers) in numbers {
+        let mut sorted = numbers.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, (1..=numbers.len() as u32).collect::<Vec<_>>(), "flow {flow}: {numbers:?}");
+    }
+}
+
+fn handed_over(status: &serde_json::Value, what: &str) -> u64 {
+    status["handover"][what].as_u64().unwrap()
+}
+
+#[test]
+fn four_units_do_what_one_does() {
+    for exchange in ["memory", "udp"] {
+        let Some(mut bench) = bench(exchange) else { return };
+        bench.start(&["--units", "4", "--exchange", exchange]);
+        let mut numbers = Numbers::new();
+        let sent = bench.play(0..200, &mut numbers, |_, _| {});
+        let status = bench.status("g");
+        assert_eq!(numbers.values().map(|n| n.len() as u64).sum::<u64>(), sent, "{status}");
+        assert_as_from_one_unit(&numbers);
+        assert_eq!(bench.billed(), sent);
+        assert!(handed_over(&status, "seamless") > 20 && handed_over(&status, "pushes") > 20, "hardly a flow moved: {status}");
+        assert_eq!([handed_over(&status, "gave_up"), handed_over(&status, "with_gap"), handed_over(&status, "stale")], [0; 3], "{status}");
+    }
+}
+
+/// Packets are lost, repeated and late between steering and units, and messages lost and repeated between units: no
+/// update is made to a stale state, so the numbers are those of a unit to which the lost packets never came.
+#[test]
+fn a_bad_network_makes_no_stale_update() {
+    let Some(mut bench) = bench("chaos") else { return };
+    bench.start(&["--units", "4", "--chaos", "2,5,5"]);
+    let mut numbers = Numbers::new();
+    bench.play(0..150, &mut numbers, |_, _| {});
+    bench.drain(usize::MAX, &mut numbers);
+    let status = bench.status("g");
+    assert!(handed_over(&status, "stale") > 20, "nothing was repeated: {status}");
+    assert_eq!(handed_over(&status, "gave_up"), 0, "{status}");
+    assert_as_from_one_unit(&numbers);
+    assert_eq!(bench.billed(), numbers.values().map(|n| n.len() as u64).sum::<u64>());
+}
+
+/// Units are killed under load: nobody else is disturbed, each is replaced, and the bill is that of what came out, but
+/// for the batch at work in each kill.
+#[test]
+fn a_killed_unit_is_replaced_and_the_bill_is_right() {
+    let Some(mut bench) = bench("kill") else { return };
+    bench.start(&["--units", "4"]);
+    let (mut numbers, mut killed) = (Numbers::new(), 0);
+    let sent = bench.play(0..120, &mut numbers, |bench, round| {
+        if round % 30 == 29 {
+            let output = bench.pando(&["ls", "-o", "json"]);
+            let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            let busiest = listed.as_array().unwrap().iter().filter(|u| u["name"] != "g").max_by_key(|u| u["flows"].as_u64()).unwrap();
+            let pid = busiest["pid"].as_i64().unwrap();
+            // SAFETY: a unit of this test's own group, which answered just now.
+            assert_eq!(unsafe { libc::kill(pid as i32, libc::SIGKILL) }, 0);
+            killed += 1;
+        }
+    });
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let mut status = bench.status("g");
+    while (status["group"]["counts"]["died"] != killed || status["group"]["units"] != 4) && Instant::now() < deadline {
+        std::thread::yield_now();
+        status = bench.status("g");
+    }
+    assert_eq!((&status["group"]["counts"]["died"], &status["group"]["units"]), (&killed.into(), &4.into()), "{status}");
+    let out = numbers.values().map(|n| n.len() as u64).sum::<u64>();
+    let billed = bench.billed();
+    assert!(out + 200 > sent, "{out} of {sent} packets came out: {status}");
+    assert!(billed >= out && billed <= out + 32 * killed, "{out} packets came out, {billed} are billed");
+    // Who had a replica goes on where it was; who had none begins anew.
+    let whole = numbers.values().filter(|n| n.iter().max() == Some(&(n.len() as u32))).count();
+    assert!(whole > usize::from(FLOWS) / 4, "only {whole} flows kept their states: {numbers:?}");
+}
