@@ -184,6 +184,9 @@ func open(c Config) (*Group, error) {
 // openSockets makes a UDP socket for each unit that there may be. Within one host they are on loopback; between hosts the
 // addresses would be those of the hosts.
 func (g *Group) openSockets() error {
+	if lo, err := net.InterfaceByName("lo"); err == nil && lo.Flags&net.FlagUp == 0 {
+		return fmt.Errorf("%w: --exchange udp needs the device lo, which is down: `ip link set lo up`", pando.ErrInvalid)
+	}
 	for range nf.Units {
 		c, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 		if err != nil {
@@ -216,9 +219,14 @@ func (g *Group) happened(e event) error {
 		return e.err
 	}
 	if !e.ended {
-		u.phase, u.process = nf.Ready, e.process
+		u.process = e.process
 		g.counts.Started++
-		return g.driver.SetUnit(e.id, e.process.device)
+		err := g.driver.SetUnit(e.id, e.process.device)
+		if errors.As(err, &netlink.LinkNotFoundError{}) {
+			return nil // it has died, and its device with it: its end comes next
+		}
+		u.phase = nf.Ready
+		return err
 	}
 	asked := u.phase == nf.Draining
 	u.phase, u.retired, u.process = nf.Draining, true, nil

@@ -30,7 +30,7 @@ pub struct Timing {
     pub push_after_ns: u64,
     /// How long an old owner waits for packets that were sent to it and did not come.
     pub settle_ns: u64,
-    /// After this long without an answer, a pull goes to everybody; it is repeated as often.
+    /// After this long without an answer, a pull goes to everybody; it is repeated, each time after twice as long.
     pub retry_ns: u64,
     /// After this long, a flow goes on with the best state that was found.
     pub deadline_ns: u64,
@@ -447,7 +447,9 @@ impl Handover {
                     self.resume(now_ns, &key, states);
                 }
                 Role::Waiting(waiting) => {
-                    waiting.retry_at_ns = (now_ns + self.timing.retry_ns).min(waiting.since_ns + self.timing.deadline_ns);
+                    // Twice as long each time: who is slow because of many questions does not get more of them.
+                    let pause_ns = self.timing.retry_ns.max(now_ns - waiting.since_ns);
+                    waiting.retry_at_ns = (now_ns + pause_ns).min(waiting.since_ns + self.timing.deadline_ns);
                     self.timers.push(Reverse((waiting.retry_at_ns, key)));
                     self.search(&key);
                 }

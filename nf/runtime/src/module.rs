@@ -149,9 +149,11 @@ impl Runtime {
         let engine = Engine::new(&config).expect("a fixed configuration of the engine is valid");
         let clock = engine.weak();
         // The clock that ends calls which fuel does not: it stops when the last user of the engine has gone.
+        let (started, starts) = std::sync::mpsc::channel();
         std::thread::Builder::new()
             .name("epoch".into())
             .spawn(move || {
+                drop(started);
                 while let Some(engine) = clock.upgrade() {
                     engine.increment_epoch();
                     drop(engine);
@@ -159,6 +161,8 @@ impl Runtime {
                 }
             })
             .expect("start the engine's clock");
+        // It asks the kernel for what a thread needs, which the walls that may come next do not let through.
+        let _ = starts.recv() as Result<(), _>;
         Runtime { engine, limits }
     }
 

@@ -20,4 +20,4 @@ static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_pac
 	return PANDO_PASS;
 }
 
-PANDO_FUNCTION("count", struct state, process_packet)
+PANDO_FUNCTION("count", struct state, process_packet);
