@@ -30,7 +30,7 @@ pub struct Timing {
     pub push_after_ns: u64,
     /// How long an old owner waits for packets that were sent to it and did not come.
     pub settle_ns: u64,
-    /// After this long without an answer, a pull goes to everybody; it is repeated, each time after twice as long.
+    /// After this long without an answer, a pull goes to everybody; it is repeated, ever more seldom.
     pub retry_ns: u64,
     /// After this long, a flow goes on with the best state that was found.
     pub deadline_ns: u64,
@@ -42,6 +42,9 @@ impl Default for Timing {
         Timing { push_after_ns: 250_000, settle_ns: 500_000, retry_ns: 1_000_000, deadline_ns: 10_000_000 }
     }
 }
+
+/// A question is repeated after at most so many times `retry_ns`.
+const RETRY_FACTOR_MAX: u64 = 64;
 
 /// Where the unit keeps the states that it owns.
 pub trait States {
@@ -447,8 +450,8 @@ impl Handover {
                     self.resume(now_ns, &key, states);
                 }
                 Role::Waiting(waiting) => {
-                    // Twice as long each time: who is slow because of many questions does not get more of them.
-                    let pause_ns = self.timing.retry_ns.max(now_ns - waiting.since_ns);
+                    // Ever more seldom: who is slow because of many questions does not get more of them.
+                    let pause_ns = (now_ns - waiting.since_ns).clamp(self.timing.retry_ns, RETRY_FACTOR_MAX * self.timing.retry_ns);
                     waiting.retry_at_ns = (now_ns + pause_ns).min(waiting.since_ns + self.timing.deadline_ns);
                     self.timers.push(Reverse((waiting.retry_at_ns, key)));
                     self.search(&key);

@@ -63,8 +63,13 @@ pub struct Member {
     places: Places,
 }
 
-/// A unit that is descheduled is not gone: the group says who is, so patience costs nobody anything.
-const DEADLINE_NS: u64 = 1_000_000_000;
+/// A unit that is descheduled is not gone: the group says who is, so patience costs nobody anything but a flow whose owner
+/// hangs.
+const DEADLINE_NS: u64 = 10_000_000_000;
+
+/// Between steering and units on one host, packets are seldom lost, but late when the processor is busy: who answers
+/// before they came refuses them then.
+const SETTLE_NS: u64 = 100_000_000;
 
 impl Member {
     pub fn run(self) -> Result<ExitCode, Failure> {
@@ -121,7 +126,7 @@ impl Member {
             id: self.unit,
             shared: Shared::open(&memory)?,
             transport,
-            timing: Timing { push_after_ns: self.gap_ns / 2, deadline_ns: DEADLINE_NS, ..Timing::default() },
+            timing: Timing { push_after_ns: self.gap_ns / 2, settle_ns: SETTLE_NS, deadline_ns: DEADLINE_NS, ..Timing::default() },
             capacity_bits: self.capacity_bits,
             nominal_bits: self.nominal_bits,
             chaos: self.chaos.clone(),
