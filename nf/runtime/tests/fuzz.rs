@@ -131,7 +131,8 @@ fn no_frame_makes_a_function_trap() {
 }
 
 fn pass(chain: &mut Chain<Function>, frames: &[Vec<u8>]) {
-    let arrivals: Vec<Arrival> = frames.iter().enumerate().map(|(n, frame)| Arrival { frame, time_ns: n as u64 * 1_000_000, steered: None }).collect();
+    let arrivals: Vec<Arrival> =
+        frames.iter().enumerate().map(|(n, frame)| Arrival { frame, time_ns: n as u64 * 1_000_000, steered: None }).collect();
     let mut at = 0;
     while at < arrivals.len() {
         let count = chain.process(&arrivals[at..]);
