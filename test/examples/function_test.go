@@ -45,10 +45,12 @@ func TestAFunctionInGo(t *testing.T) {
 func TestWrongTurnsOfFunctions(t *testing.T) {
 	t.Parallel()
 	unit, dir := functions(t), t.TempDir()
-	nat, err := filepath.Abs("../../nf/functions/nat/nat.wasm")
+	built, err := filepath.Abs("../../nf/functions")
 	if err != nil {
 		t.Fatal(err)
 	}
+	nat, ids := filepath.Join(built, "nat", "nat.wasm"), filepath.Join(built, "ids", "ids.wasm")
+	badFiles(t, dir)
 	places := []string{"--run-dir", filepath.Join(dir, "run"), "--data-dir", filepath.Join(dir, "data")}
 	for _, c := range []struct {
 		args []string
@@ -66,12 +68,22 @@ func TestWrongTurnsOfFunctions(t *testing.T) {
 		{[]string{"test", "mine/mine.wasm"}, 2, "--pcap"},
 		{[]string{"test", "mine/mine.wasm", "--pcap", "no.pcap"}, 4, "`pando fn generate FILE`"},
 		{[]string{"test", "mine/mine.wasm", "--pcap", "mine/mine.c"}, 3, "neither pcap nor pcapng"},
+		{[]string{"test", "mine/mine.wasm", "--pcap", "cut.pcap"}, 3, "packet 1 is cut off or broken; the 0 before it are whole"},
+		{[]string{"test", "mine/mine.wasm", "--pcap", "radio.pcap"}, 3, "link type 127 is not supported"},
+		{[]string{"replay", "cut.pcap", "--iface", "lo"}, 3, "tcpdump -r cut.pcap"},
+		{[]string{"replay", "in.pcap", "--iface", "pando-no-dev"}, 4, "`ip link`"},
+		{[]string{"receive", "--iface", "pando-no-dev"}, 4, "`ip link`"},
 		{[]string{"test", "no.wasm", "--pcap", "in.pcap"}, 4, "`pando fn build DIR`"},
 		{[]string{"test", "mine", "--pcap", "in.pcap"}, 3, "mine/mine.wasm"},
 		{[]string{"test", "mine/mine.c", "--pcap", "in.pcap"}, 3, "not a WebAssembly module"},
 		{[]string{"test", "mine/mine.wasm", "--pcap", "in.pcap", "--expect", "in.pcap"}, 1, "NOT AS EXPECTED"},
 		{[]string{"test", nat, "--pcap", "in.pcap"}, 3, "docs/guides/network-function.md"},
 		{[]string{"test", nat, "--pcap", "in.pcap", "--set", "address"}, 3, "KEY=VALUE"},
+		{[]string{"test", nat, "--pcap", "in.pcap", "--set", "address=1.2.3"}, 3, "complaint 2"},
+		{[]string{"test", nat, "--pcap", "in.pcap", "--set", "address=192.0.2.1", "--ports", "9-1"}, 2, "the block 9-1 is empty"},
+		{[]string{"test", ids, "--pcap", "in.pcap"}, 3, "--rules FILE"},
+		{[]string{"test", ids, "--pcap", "in.pcap", "--rules", "no.rules"}, 4, "read no.rules"},
+		{[]string{"test", ids, "--pcap", "in.pcap", "--rules", "bad.rules"}, 3, "bad.rules:2: a quote is not closed"},
 		{[]string{"test", nat, "--pcap", "in.pcap", "--set", "tan.address=192.0.2.1"}, 3, "only nat"},
 		{[]string{"test", nat, "--pcap", "in.pcap", "--rules", "in.rules"}, 3, "only nat"},
 		{append([]string{"run", nat, "--iface", "pando-no-dev"}, places...), 4, "`ip link`"},
@@ -86,6 +98,26 @@ func TestWrongTurnsOfFunctions(t *testing.T) {
 		out, err := command.CombinedOutput()
 		if code := command.ProcessState.ExitCode(); code != c.code || !strings.Contains(string(out), c.word) {
 			t.Errorf("pando fn %v: exit code %d (%v) and no %q, instead of %d:\n%s", c.args, code, err, c.word, c.code, out)
+		}
+	}
+}
+
+// badFiles writes a capture that ends within its first packet, one of IEEE 802.11 frames (link type 127), and broken rules.
+func badFiles(t *testing.T, dir string) {
+	t.Helper()
+	capture := func(linktype uint32, packet string) string {
+		var file []byte
+		for _, field := range []uint32{0xa1b2c3d4, 4<<16 | 2, 0, 0, 1 << 18, linktype, 1, 0, 4, 4} {
+			file = binary.LittleEndian.AppendUint32(file, field)
+		}
+		return string(file) + packet
+	}
+	for name, text := range map[string]string{
+		"cut.pcap": capture(1, "ab"), "radio.pcap": capture(127, "abcd"),
+		"bad.rules": "# rules\nalert ip any any -> any any (content:\"open; sid:1;)\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
