@@ -48,5 +48,5 @@ func (c Control) Answer(ctx context.Context, by pando.Fence, i pando.Intent) (ou
 	if err != nil {
 		return nil, fmt.Errorf("ask control: %w", err)
 	}
-	return out, c.Client.read(ctx, c.Server, http.MethodPost, "/control/answer", nil, bytes.NewReader(b), &out)
+	return out, c.Client.readBy(ctx, c.Client.direct, c.Server, http.MethodPost, "/control/answer", nil, bytes.NewReader(b), &out)
 }

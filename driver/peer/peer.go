@@ -42,7 +42,8 @@ var _ pando.Peers = (*Client)(nil)
 // Client reaches the agents of hosts by the Endpoint of their records. Connections are kept and shared.
 type Client struct {
 	Reach
-	http *http.Client
+	http   *http.Client
+	direct *http.Client // for asks, to whose answers instances wait
 }
 
 // Reach is how a client comes to the agents of hosts.
@@ -62,12 +63,14 @@ func New(r Reach) *Client {
 		DisableCompression:  true,
 	}
 	c.http = &http.Client{Transport: t}
+	c.direct = &http.Client{Transport: &direct{dial: c.dial, idle: map[string][]*kept{}}}
 	return c
 }
 
 // Close ends the connections that nobody is using.
 func (c *Client) Close() error {
 	c.http.CloseIdleConnections()
+	c.direct.CloseIdleConnections()
 	return nil
 }
 
@@ -129,6 +132,10 @@ func decodePath(s string) (string, error) {
 
 // call asks a host; the caller closes the body of the answer.
 func (c *Client) call(ctx context.Context, h pando.Host, method, path string, query url.Values, body io.Reader) (io.ReadCloser, error) {
+	return c.callBy(ctx, c.http, h, method, path, query, body)
+}
+
+func (c *Client) callBy(ctx context.Context, by *http.Client, h pando.Host, method, path string, query url.Values, body io.Reader) (io.ReadCloser, error) {
 	u, err := c.base(h)
 	if err != nil {
 		return nil, err
@@ -138,7 +145,7 @@ func (c *Client) call(ctx context.Context, h pando.Host, method, path string, qu
 	if err != nil {
 		return nil, fmt.Errorf("ask host %s for %s: %w", h.Name, path, err)
 	}
-	resp, err := c.http.Do(req)
+	resp, err := by.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("ask host %s for %s: %w", h.Name, path, outOfReach(ctx, h, err))
 	}
@@ -163,7 +170,11 @@ func (c *Client) get(ctx context.Context, h pando.Host, path string, query url.V
 }
 
 func (c *Client) read(ctx context.Context, h pando.Host, method, path string, query url.Values, ask io.Reader, into any) error {
-	body, err := c.call(ctx, h, method, path, query, ask)
+	return c.readBy(ctx, c.http, h, method, path, query, ask, into)
+}
+
+func (c *Client) readBy(ctx context.Context, by *http.Client, h pando.Host, method, path string, query url.Values, ask io.Reader, into any) error {
+	body, err := c.callBy(ctx, by, h, method, path, query, ask)
 	if err != nil {
 		return err
 	}

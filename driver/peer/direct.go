@@ -1,0 +1,126 @@
+package peer
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// direct is a transport for small questions to which somebody waits for the answer: the goroutine that asks writes and reads
+// itself. An http.Transport has two others do that, and each turn of the scheduler is a good part of such an answer's time.
+// It speaks HTTP/1.1 over connections that it keeps, one question at a time on each.
+type direct struct {
+	dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	mu   sync.Mutex
+	idle map[string][]*kept // by host, newest last
+}
+
+type kept struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+// answerBytesMax bounds an answer, which is read as a whole.
+const answerBytesMax = 1 << 20
+
+// RoundTrip implements http.RoundTripper. A question that fails on a connection that was kept, which the other side may have
+// closed meanwhile, is asked once more on a new one: it may be heard twice.
+func (d *direct) RoundTrip(q *http.Request) (*http.Response, error) {
+	if c := d.take(q.URL.Host); c != nil {
+		a, err := d.ask(c, q)
+		if err == nil || q.Context().Err() != nil || q.GetBody == nil {
+			return a, err
+		}
+		if q.Body, err = q.GetBody(); err != nil {
+			return nil, err
+		}
+	}
+	addr := q.URL.Host
+	if q.URL.Port() == "" {
+		addr = net.JoinHostPort(addr, "80")
+	}
+	c, err := d.dial(q.Context(), "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	return d.ask(&kept{c, bufio.NewReader(c)}, q)
+}
+
+// ask asks on a connection, and keeps it if all went well.
+func (d *direct) ask(c *kept, q *http.Request) (*http.Response, error) {
+	hurry := context.AfterFunc(q.Context(), func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+	a, err := c.exchange(q)
+	if !hurry() || err != nil || a.Close {
+		c.Close()
+	} else {
+		d.keep(q.URL.Host, c)
+	}
+	if err != nil && q.Context().Err() != nil {
+		err = q.Context().Err()
+	}
+	return a, err
+}
+
+func (c *kept) exchange(q *http.Request) (*http.Response, error) {
+	var out bytes.Buffer // one write: the other side is woken once
+	if err := q.Write(&out); err != nil {
+		return nil, err
+	}
+	if _, err := c.Write(out.Bytes()); err != nil {
+		return nil, err
+	}
+	a, err := http.ReadResponse(c.r, q)
+	if err != nil {
+		return nil, err
+	}
+	defer a.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(a.Body, answerBytesMax+1))
+	switch {
+	case err != nil:
+		return nil, err
+	case len(b) > answerBytesMax:
+		return nil, fmt.Errorf("an answer of more than %d bytes", answerBytesMax)
+	}
+	a.Body = io.NopCloser(bytes.NewReader(b))
+	return a, nil
+}
+
+func (d *direct) take(host string) *kept {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all := d.idle[host]
+	if len(all) == 0 {
+		return nil
+	}
+	c := all[len(all)-1]
+	d.idle[host] = all[:len(all)-1]
+	return c
+}
+
+func (d *direct) keep(host string, c *kept) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.idle[host]) >= idleConns {
+		c.Close()
+		return
+	}
+	d.idle[host] = append(d.idle[host], c)
+}
+
+// CloseIdleConnections ends the connections that nobody is using, as http.Client asks of its transport.
+func (d *direct) CloseIdleConnections() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, all := range d.idle {
+		for _, c := range all {
+			c.Close()
+		}
+	}
+	clear(d.idle)
+}
