@@ -8,24 +8,40 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"strings"
 
 	"pando.run/pando"
 )
 
-// ForMembers is the operators' API for the other hosts of a cluster: everything that reads. shown says whether the asker has
-// shown a certificate. Changes are asked on the server's host, so that a host that falls to somebody changes no service.
-func ForMembers(operators http.Handler, shown func(*http.Request) bool) http.Handler {
+// ForMembers is the operators' API for the other hosts of a cluster: what reads, what says how many instances there are, and
+// what removes a service. What runs is said on the server's host alone: a host that falls to somebody starts no program on
+// another. asker is the name of the member whose certificate the request came with, "" without one; it is put on record.
+func ForMembers(operators http.Handler, asker func(*http.Request) string) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		fail(w, fmt.Errorf("%w: what runs in this cluster is said on the server's host alone; `pando hosts` shows which it is", pando.ErrForbidden), nil)
+	})
+	for _, may := range []string{"GET /", "POST /state/", "POST /v1/services/{name}/pin", "DELETE /v1/services/{name}/pin", "DELETE /v1/services/{name}"} {
+		mux.Handle(may, operators)
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch {
-		case !shown(r):
+		from := asker(r)
+		if from == "" {
 			fail(w, fmt.Errorf("%w: only members of the cluster may ask; `pando up --join` makes this host one", pando.ErrForbidden), nil)
-		case r.Method != http.MethodGet && r.Method != http.MethodHead:
-			fail(w, fmt.Errorf("%w: services are changed on the server's host alone; `pando hosts` shows which it is", pando.ErrForbidden), nil)
-		default:
-			operators.ServeHTTP(w, r)
+			return
 		}
+		who := r.Header.Get(operatorHeader)
+		who = who[:min(len(who), operatorMax-1-len(from))]
+		r.Header.Set(operatorHeader, strings.TrimPrefix(who+"@"+from, "@"))
+		mux.ServeHTTP(w, r)
 	})
 }
+
+// How an operator's name for the record comes (Asking.Operator).
+const (
+	operatorHeader = "Pando-Operator"
+	operatorMax    = 100
+)
 
 // Elsewhere serves the operators' API of a server that is on another host.
 func Elsewhere(server string, t http.RoundTripper) http.Handler {

@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"strings"
 
 	"pando.run/pando"
 	"pando.run/pando/lifecycle"
@@ -11,14 +12,13 @@ import (
 // home is the host on which all instances of a service are placed: its VIP is served there, and the objects of its state are
 // there. "": it has none yet, or is free to find another.
 //
-// A service whose spec has a state is bound to its home: what was committed there must not be forgotten because the host is
-// away for a while. Any other one finds a new home once the lease of the old one has ended.
+// A service that has pushed a state, or whose spec has one, is bound to its home: what was committed there must not be forgotten
+// because the host is away for a while. Any other one finds a new home once the lease of the old one has ended, or when it leaves.
 func (d *draft) home() pando.HostName {
-	bound := len(d.newest().State) > 0
-	if head, ok := d.w.Heads[d.svc.ServiceKey]; ok && bound {
+	if head, ok := d.w.Heads[d.svc.ServiceKey]; ok {
 		return head.V.Host
 	}
-	home := d.svc.Home
+	home, bound := d.svc.Home, len(d.newest().State) > 0
 	if home == "" {
 		for _, i := range reachable(d.w, d.instances) { // of a service that was placed before there were homes
 			if i.Capacity() {
@@ -26,23 +26,43 @@ func (d *draft) home() pando.HostName {
 			}
 		}
 	}
-	if _, here := d.w.Hosts[home]; here || bound {
+	if bound || d.takes(home) {
 		return home
 	}
 	return ""
 }
 
+// takes says whether a host takes instances: it has its lease and does not leave.
+func (d *draft) takes(h pando.HostName) bool {
+	known, here := d.w.Hosts[h]
+	return here && !known.V.Leaving
+}
+
 // waits says why nothing of the service can be started anywhere now; "": it can.
 func (d *draft) waits() string {
 	home := d.home()
-	_, here := d.w.Hosts[home]
 	switch {
-	case len(d.w.Hosts) == 0:
-		return "no host is there"
-	case home != "" && !here:
-		return fmt.Sprintf("its state is on %s, which is away: it goes on there when the host is back; `pando rm --purge` and a new deploy begin without that state", home)
+	case len(d.hosts()) == 0:
+		return "no host takes instances"
+	case home != "" && !d.takes(home):
+		return fmt.Sprintf("its state is on %s, which %s: it goes on there when the host is back; `pando rm --purge` and a new deploy begin without that state", home, d.gone(home))
 	}
 	return ""
+}
+
+// gone says in which way a host takes no instances.
+func (d *draft) gone(h pando.HostName) string {
+	if d.w.Hosts[h].V.Leaving {
+		return "leaves"
+	}
+	return "is away"
+}
+
+// sayWaits puts it on record, once, when a service begins to wait for its home.
+func (d *draft) sayWaits(why string) {
+	if why != "" && !strings.Contains(d.svc.Reason, why) {
+		d.decide(pando.DecidedHostLost, self, "", "nothing is started in its place: "+why, nil)
+	}
 }
 
 // resources of an instance, as its spec limits them.
@@ -53,14 +73,18 @@ func (d *draft) resources(i pando.Instance) pando.Resources {
 
 // choose finds the host of a new instance, and makes it the service's home.
 func (d *draft) choose(s pando.Spec) (pando.Host, string, error) {
-	if why := d.waits(); why != "" && len(d.w.Hosts) > 0 {
+	if why := d.waits(); why != "" {
 		return pando.Host{}, "", fmt.Errorf("%w: %s", pando.ErrNoRoom, why)
 	}
 	h, why, err := lifecycle.Place(d.hosts(), lifecycle.Loads(d.everyInstance(), d.resources), s, d.home())
-	if err == nil {
-		d.svc.Home = h.Name
+	if err != nil {
+		return h, why, err
 	}
-	return h, why, err
+	if was := d.svc.Home; was != "" && was != h.Name {
+		d.decide(pando.DecidedHostLost, self, "", fmt.Sprintf("it moves to %s, because %s, its home, %s; it keeps no state there", h.Name, was, d.gone(was)), nil)
+	}
+	d.svc.Home = h.Name
+	return h, why, nil
 }
 
 // bringHome takes out what runs elsewhere, once the home serves: a host was away, the service moved, and now it is back.

@@ -285,6 +285,9 @@ func (d *draft) judge() {
 	switch {
 	case d.svc.Removing:
 		set(pando.ServiceRemoving, "%d instances are left", len(d.instances))
+	case serving < least && len(d.w.Hosts) > 0 && d.waits() != "":
+		d.sayWaits(d.waits())
+		set(pando.ServiceDegraded, "%d of %d instances in rotation: %s", serving, least, d.waits())
 	case d.svc.Current == 0 && serving < least:
 		set(pando.ServiceDeploying, "%d of %d instances in rotation", serving, least)
 	case d.svc.Current == 0:
@@ -293,8 +296,6 @@ func (d *draft) judge() {
 		set(pando.ServiceServing, "%d in rotation", serving)
 	case d.svc.Target != d.svc.Current:
 		set(pando.ServiceRolling, "revision %d takes over from %d", d.svc.Target, d.svc.Current)
-	case serving < least && len(d.w.Hosts) > 0 && d.waits() != "":
-		set(pando.ServiceDegraded, "%d of %d instances in rotation: %s", serving, least, d.waits())
 	case serving < least:
 		set(pando.ServiceDegraded, "%d of %d instances in rotation", serving, least)
 	default:

@@ -105,6 +105,14 @@ func (c *Control) everyLog(ctx context.Context, st pando.ServiceStatus, lines in
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for _, i := range st.Instances {
+		if i.Away != "" {
+			wg.Go(func() {
+				mu.Lock()
+				defer mu.Unlock()
+				fmt.Fprintf(w, "%s  (what it prints cannot be read now: %s)\n", i.ID, i.Away)
+			})
+			continue
+		}
 		h, err := c.hostOf(i.ID)
 		if err != nil {
 			continue

@@ -17,7 +17,7 @@ func TestTheGuidesAreTrue(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p := labtest.UpWith(t, labtest.Options{Idle: true})
+			p := labtest.UpWith(t, labtest.Options{Hosts: 3, Idle: true})
 			ran := 0
 			for _, b := range blocks(string(text)) {
 				if b.file != "" {
@@ -36,16 +36,25 @@ func TestTheGuidesAreTrue(t *testing.T) {
 	}
 }
 
-// follow does what a line says, as root on the first host. The daemons get a place of their own.
+// follow does what a line says, as root on the first host or on the one whose prompt it has. The daemons get a place of their own,
+// and TOKEN stands for one that the server makes.
 func follow(p *labtest.Pando, line string) {
 	p.Helper()
-	fails := strings.HasSuffix(line, "# fails")
-	place := " --data-dir " + p.Data(p.Host()) + " --host " + p.Host()
+	fails, host := strings.HasSuffix(line, "# fails"), p.Host()
+	for n, prompt := range []string{"two# ", "three# "} {
+		if rest, ok := strings.CutPrefix(line, prompt); ok {
+			line, host = rest, p.Hosts[n+1]
+		}
+	}
+	if strings.Contains(line, "TOKEN") {
+		line = strings.ReplaceAll(line, "TOKEN", p.Invitation()[3])
+	}
+	place := " --data-dir " + p.Data(host) + " --host " + host
 	script := "set -o pipefail; cd " + p.Dir + "; PATH=" + filepath.Dir(p.Bin) + ":$PATH\n" +
 		"pando() { case $1 in up|down) command pando \"$@\"" + place + ";; *) command pando \"$@\";; esac; }\n" + line
-	out := p.Run(p.Host(), "bash", "-c", script)
+	out := p.Run(host, "bash", "-c", script)
 	if (out.Code != 0) != fails {
-		p.Fatalf("%s\nended with %d\n%s", line, out.Code, out.Text)
+		p.Fatalf("%s\non %s ended with %d\n%s", line, host, out.Code, out.Text)
 	}
 }
 

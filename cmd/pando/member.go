@@ -169,8 +169,21 @@ func admission(p place, ctl *control.Control, a *trust.Authority) func(context.C
 func welcome(p place, ctl *control.Control, a *trust.Authority, face http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("POST "+peer.JoinPath, peer.JoinHandler(admission(p, ctl, a)))
-	mux.Handle("/", api.ForMembers(face, func(r *http.Request) bool { return peer.Shown(r) != nil }))
+	mux.Handle("/", api.ForMembers(face, asker))
 	return mux
+}
+
+// asker is the member that a request comes from.
+func asker(r *http.Request) string {
+	shown := peer.Shown(r)
+	if shown == nil {
+		return ""
+	}
+	h, err := trust.HostOf(shown)
+	if err != nil {
+		return ""
+	}
+	return string(h)
 }
 
 func tokenCommand(o *command) *cobra.Command {
@@ -286,13 +299,21 @@ func agentFaces(p place, c cluster, h, forOwn http.Handler) ([]func(context.Cont
 			TLSClientConfig: c.identity.ToServer(), DisableCompression: true, IdleConnTimeout: time.Minute,
 			DialContext: (&net.Dialer{Timeout: serverWaitMax}).DialContext, ResponseHeaderTimeout: serverWaitMax,
 		}
-		jobs = append(jobs, serveHTTP(operators, api.Elsewhere(c.server, t)))
+		face := api.Elsewhere(c.server, t)
+		jobs = append(jobs, serveHTTP(operators, face))
+		if p.HTTP != "" {
+			open, err := openReadable(p, face)
+			if err != nil {
+				return nil, err
+			}
+			jobs = append(jobs, open)
+		}
 	}
 	return jobs, nil
 }
 
 // serverWaitMax is how long a command on a member waits for the first word of the server.
-const serverWaitMax = 3 * time.Second
+const serverWaitMax = 10 * time.Second
 
 // control is the short way to the server's decisions, when it is on this host; over the network agents ask by way of the store.
 func (c cluster) control(p place, peers *peer.Client) pando.Decider {

@@ -101,14 +101,23 @@ func serve(ctx context.Context, p place) error {
 		jobs = append(jobs, serveHTTP(open, welcome(p, ctl, authority, face)))
 	}
 	if p.HTTP != "" {
-		open, err := net.Listen("tcp", p.HTTP)
+		open, err := openReadable(p, face)
 		if err != nil {
-			return fmt.Errorf("listen for clones of states and for monitoring: %w; choose another address with --http", err)
+			return err
 		}
-		jobs = append(jobs, serveHTTP(open, api.Readable(face)))
+		jobs = append(jobs, open)
 	}
 	log.Info("ready", "api", p.api(), "states", p.HTTP, "hosts", p.Listen)
 	return together(ctx, jobs...)
+}
+
+// openReadable serves the part of the operators' API that needs no guard.
+func openReadable(p place, face http.Handler) (func(context.Context) error, error) {
+	open, err := net.Listen("tcp", p.HTTP)
+	if err != nil {
+		return nil, fmt.Errorf("listen for clones of states and for monitoring: %w; choose another address with --http", err)
+	}
+	return serveHTTP(open, api.Readable(face)), nil
 }
 
 // until is a job that ends with the store.
