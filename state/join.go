@@ -78,13 +78,16 @@ func (b *Branch) join(w *work, base, main pando.ObjectID, now time.Time, parents
 
 // Merge merges what is committed into main and returns main's next commit, its objects durable. The caller moves main by
 // compare-and-swap and then calls Pushed; if the swap is lost, it merges again onto the newer main. A branch that main
-// contains already is left out: the answer is main itself. Of the branches of one host, one at a time may be between Merge
+// contains already is left out: the answer is main itself, also when there is none. Of the branches of one host, one at a time may be between Merge
 // and Pushed.
 func (b *Branch) Merge(ctx context.Context, main pando.ObjectID, now time.Time) (pando.ObjectID, pando.MergeResult, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	w := b.repo.work()
 	b.offered = b.head
+	if main.IsZero() && b.head == b.base {
+		return main, pando.MergeResult{Commit: b.head}, nil // a service that keeps no state gets no main
+	}
 	if main.IsZero() {
 		b.unsure = true
 		root, err := w.rootOf(b.head)
@@ -140,7 +143,7 @@ func (b *Branch) offers() (map[string]pando.ObjectID, error) {
 func (b *Branch) Pushed(main pando.ObjectID) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.place == anew(main) && !b.unsure {
+	if main.IsZero() || b.place == anew(main) && !b.unsure { // zero: there is no main to begin anew from
 		return nil
 	}
 	if err := b.owe(main); err != nil {

@@ -19,6 +19,13 @@ type Service struct {
 	file string
 }
 
+// In is the same service for a subtest on its lab (see Pando.In).
+func (s *Service) In(p *Pando) *Service {
+	q := *s
+	q.p = p
+	return &q
+}
+
 // Echo is the spec of the program echo (see lab/labtest/echo) with what follows appended, each a line of the spec.
 func Echo(name string, lines ...string) string {
 	return fmt.Sprintf("name: %s\ncommand: [./echo]\nports: [\"80:8080\", \"7:7007/udp\"]\nhealth: {ready: \"tcp 8080\"}\n%s\n", name, strings.Join(lines, "\n"))

@@ -63,10 +63,22 @@ func TestACluster(t *testing.T) {
 		})
 		p.Must(p.Hosts[2], p.Bin, "rm", "asker", "--wait")
 	})
-	t.Run("a killed agent", func(t *testing.T) { killedAgent(p.In(t), homes[p.Hosts[2]]) })
-	t.Run("a cut link", func(t *testing.T) { cutLink(p.In(t), homes[p.Hosts[1]]) })
-	t.Run("all killed", func(t *testing.T) { allKilled(p.In(t), homes[p.Hosts[1]]) })
+	t.Run("a killed agent", func(t *testing.T) { in(t, p, homes[p.Hosts[2]], killedAgent) })
+	t.Run("a cut link", func(t *testing.T) { in(t, p, homes[p.Hosts[1]], cutLink) })
+	t.Run("all killed", func(t *testing.T) { in(t, p, homes[p.Hosts[1]], allKilled) })
 	t.Run("a killed host", func(t *testing.T) { killedHost(p.In(t)) })
+}
+
+// in runs a part of the test on its own; if it fails, it says why the service is as it is.
+func in(t *testing.T, p *labtest.Pando, s *labtest.Service, part func(*labtest.Pando, *labtest.Service)) {
+	p = p.In(t)
+	s = s.In(p)
+	defer func() {
+		if p.Failed() {
+			p.Log(p.Run(p.Host(), p.Bin, "why", s.Name).Text)
+		}
+	}()
+	part(p, s)
 }
 
 // reached: a service is reached from everywhere, by every protocol.
