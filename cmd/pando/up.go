@@ -121,6 +121,10 @@ func daemon(p place, role string) (pid int, alive bool) {
 		return 0, false
 	}
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err == nil && len(line) == 0 { // in the midst of exec it has a program and no arguments yet; once it has ended, it has neither
+		_, err = os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+		return pid, err == nil
+	}
 	words := strings.Split(string(line), "\x00")
 	return pid, err == nil && len(words) > 1 && words[1] == role
 }
