@@ -78,7 +78,7 @@ func instances(w io.Writer, all []pando.ServiceStatus, now time.Time) {
 	rows := []string{row("SERVICE", "INSTANCE", "HOST", "ENDPOINT", "REV", "PHASE", "FOR", "REASON")}
 	for _, st := range all {
 		for _, i := range st.Instances {
-			rows = append(rows, row(st.ServiceKey, i.ID, i.Host, i.Endpoint, i.Revision, i.Phase, brief(now.Sub(i.Since)), i.Reason))
+			rows = append(rows, row(st.ServiceKey, i.ID, i.Host, i.Endpoint, i.Revision, i.Phase, brief(now.Sub(i.Since)), cmp.Or(i.Away, i.Reason)))
 		}
 	}
 	if len(rows) == 1 {
@@ -96,6 +96,9 @@ func whole(w io.Writer, st pando.ServiceStatus, now time.Time) {
 		row("revision", revision(st)),
 		row("address", strings.TrimSpace(fmt.Sprintf("%s  %s  %s", st.VIP, st.DNS, ports(st.Ports)))),
 		row("instances", fmt.Sprintf("%d in rotation, budget %s", st.InRotation, bounds(st.Scale))),
+	}
+	if st.Home != "" {
+		lines = append(lines, row("home", st.Home))
 	}
 	if st.Pin.Holds(now) {
 		until := "until it is lifted"

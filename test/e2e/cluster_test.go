@@ -191,7 +191,7 @@ func everyCommand(p *labtest.Pando) {
 	id := string(s.Status().Instances[0].ID)
 	for n, host := range p.Hosts {
 		pando := func(args ...string) string { return p.Must(host, append([]string{p.Bin}, args...)...) }
-		has(p, pando("status", s.Name), id, p.Hosts[1])
+		has(p, pando("status", s.Name), id, "home       "+p.Hosts[1])
 		has(p, pando("why", s.Name), "deploy", "least loaded host", "in rotation")
 		has(p, pando("logs", s.Name, "--lines", "5"), id)
 		has(p, pando("state", "log", s.Name), id)
@@ -247,7 +247,7 @@ func waits(p *labtest.Pando, s *labtest.Service, home string) {
 		p.Errorf("its instances are %+v", st.Instances)
 	}
 	has(p, s.Why(), "nothing is started in its place", "its state is on "+home)
-	has(p, p.Pando("status", s.Name), "its state is on "+home, "is away")
+	has(p, p.Pando("status", s.Name), "its state is on "+home, "host "+home+" is away since")
 }
 
 // allKilled: with the server and all agents dead, connections go on and new ones are steered; whoever starts again finds what is.
