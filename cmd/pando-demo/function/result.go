@@ -12,6 +12,8 @@ import (
 // result is what was counted when all was over.
 type result struct {
 	bill            []billed
+	ring, unsent    uint64 // packets for which a unit's ring or the device behind it had no room, by the meters
+	wireIn, wireOut uint64 // packets for which the wire to the units and the one from them had none, by the kernel
 	expected, found map[string]bool
 	planted         bool // the capture and the rule are the demo's own: there must be alerts
 }
@@ -22,7 +24,17 @@ func (p play) count(ctx context.Context, t *timeline, s *stage) (r result, err e
 	if err != nil {
 		return r, err
 	}
-	r.bill, r.planted = bill.Owed, p.planted()
+	for _, o := range bill.Owed {
+		r.bill = append(r.bill, o.billed)
+		r.ring, r.unsent = r.ring+o.Lost, r.unsent+o.Unsent
+	}
+	r.planted = p.planted()
+	if r.wireIn, err = s.dropped(ctx, "in", "eth0"); err != nil {
+		return r, err
+	}
+	if r.wireOut, err = s.dropped(ctx, "unit", "out"); err != nil {
+		return r, err
+	}
 	if r.found, err = s.found(ctx, []string{name}); err != nil {
 		return r, err
 	}
@@ -33,7 +45,7 @@ func (p play) count(ctx context.Context, t *timeline, s *stage) (r result, err e
 // batch is how many packets a unit may have billed and not sent yet when it is killed.
 const batch = 32
 
-// inRing is how long a packet may have waited in a unit's ring when that was killed.
+// inRing is how long before and after the outage that was seen a packet may have been lost in it.
 const inRing = 500 * time.Millisecond
 
 // checks hold what was counted against what was played. The caller holds the timeline's lock.
@@ -44,14 +56,15 @@ func (r result) checks(t *timeline) []report.Check {
 	within, stray := uint64(0), uint64(0)
 	for _, l := range in.Losses {
 		from, to := time.Unix(0, int64(l.FromNanos)), time.Unix(0, int64(l.ToNanos))
-		if t.dead.recovered && from.After(t.dead.at.Add(-inRing)) && to.Before(t.dead.back.Add(inRing)) {
+		// What has waited in the ring of a starved unit was sent long before the kill.
+		if t.dead.recovered && from.Before(t.dead.back.Add(inRing)) && to.After(t.dead.at.Add(-inRing)) {
 			within += l.Packets
 		} else {
 			stray += l.Packets
 		}
 	}
 	first, last := r.packets("policer"), r.packets("ids")
-	unsent := int64(last) - int64(in.Packets)
+	unsent := int64(last) - int64(in.Packets) - int64(r.unsent+r.wireOut)
 	same := len(r.expected) == len(r.found)
 	for a := range r.expected {
 		same = same && r.found[a]
@@ -61,33 +74,28 @@ func (r result) checks(t *timeline) []report.Check {
 			Held: out.NotTaken == 0 && out.Sent > 0},
 		{Name: "the receiver lost none", Detail: fmt.Sprintf("%d came, %d too fast for it, %d twice", in.Packets, in.Overrun, in.Twice), Held: in.Overrun == 0 && in.Twice == 0},
 		{Name: "a unit was killed, and packets went on", Held: t.dead.recovered, Detail: t.outage()},
-		{Name: "packets in = packets out + those lost in the kill", Held: missing == int64(within+stray) && stray <= t.counted(),
-			Detail: fmt.Sprintf("%d = %d + %d", out.Sent, in.Packets, within) + elsewhere(missing-int64(within), t.counted())},
+		{Name: "packets in = packets out + those lost in the kill", Held: missing == int64(within+stray) && stray <= r.counted(),
+			Detail: fmt.Sprintf("%d = %d + %d", out.Sent, in.Packets, within) + elsewhere(missing-int64(within), r.counted())},
 		{Name: "the bill = packets processed", Held: unsent >= 0 && unsent <= batch && first == last,
-			Detail: fmt.Sprintf("%d = %d that came out + %d in the batch of the kill (at most %d)", last, in.Packets, unsent, batch)},
+			Detail: fmt.Sprintf("%d = %d that left the units + %d in the batch of the kill (at most %d)", last, int64(last)-unsent, unsent, batch)},
 		{Name: "alerts found = alerts expected of what came out", Held: same && (len(r.expected) > 0 || !r.planted),
 			Detail: fmt.Sprintf("%d = %d, as (flow, rule)", len(r.found), len(r.expected))},
 	}
 }
 
-// counted is how many packets the units say that they had no room for: on a machine that is too busy to run them, their rings
-// overflow. The caller holds the lock.
-func (t *timeline) counted() (sum uint64) {
-	for _, n := range t.dropped {
-		sum += n
-	}
-	return sum
-}
+// counted is how many packets were dropped for want of room, where and as each was counted: on a machine that is too busy
+// to run the units or the kernel's own threads, queues overflow.
+func (r result) counted() uint64 { return r.ring + r.unsent + r.wireIn + r.wireOut }
 
-// elsewhere names packets that are missing and not because of the kill; the units counted so many drops.
+// elsewhere names packets that are missing and not because of the kill; so many drops were counted.
 func elsewhere(packets int64, counted uint64) string {
 	switch {
 	case packets == 0:
 		return ""
 	case packets > 0 && uint64(packets) <= counted:
-		return fmt.Sprintf(" + %d for which the units, off their processor for too long, had no room", packets)
+		return fmt.Sprintf(" + %d for which queues that nobody had the time to empty had no room", packets)
 	}
-	return fmt.Sprintf(", and %d are missing elsewhere (the units counted %d)", packets, counted)
+	return fmt.Sprintf(", and %d are missing elsewhere (%d were counted as dropped)", packets, counted)
 }
 
 // packets is what is billed for one function.

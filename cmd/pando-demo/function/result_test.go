@@ -30,13 +30,15 @@ func TestEachPromiseIsHeldAgainstWhatWasCounted(t *testing.T) {
 		{"the receiver lost none", func(t *timeline, _ *result) { t.final.Twice = 1 }},
 		{"a unit was killed, and packets went on", func(t *timeline, _ *result) { t.dead.recovered = false }},
 		{"packets in = packets out + those lost in the kill", func(t *timeline, _ *result) { t.final.Losses[0].Packets = 39 }},
-		{"packets in = packets out + those lost in the kill", func(t *timeline, _ *result) { t.final.Losses[0].FromNanos -= 2e9 }},
-		{"", func(t *timeline, _ *result) {
-			t.final.Losses[0].FromNanos, t.dropped["demo/1"] = t.final.Losses[0].FromNanos-2e9, 40
+		{"packets in = packets out + those lost in the kill", func(t *timeline, _ *result) { t.final.Losses[0].FromNanos, t.final.Losses[0].ToNanos = 1, 2 }},
+		{"", func(t *timeline, _ *result) { t.final.Losses[0].FromNanos -= 2e9 }}, // it waited in the ring until the kill
+		{"", func(t *timeline, r *result) {
+			t.final.Losses[0].FromNanos, t.final.Losses[0].ToNanos, r.ring, r.wireIn = 1, 2, 39, 1
 		}},
-		{"packets in = packets out + those lost in the kill", func(t *timeline, _ *result) {
-			t.final.Losses[0].FromNanos, t.dropped["demo/1"] = t.final.Losses[0].FromNanos-2e9, 39
+		{"packets in = packets out + those lost in the kill", func(t *timeline, r *result) {
+			t.final.Losses[0].FromNanos, t.final.Losses[0].ToNanos, r.ring = 1, 2, 39
 		}},
+		{"the bill = packets processed", func(_ *timeline, r *result) { r.wireOut = 11 }},
 		{"the bill = packets processed", func(_ *timeline, r *result) { r.bill[0].Packets, r.bill[1].Packets = 993, 993 }},
 		{"the bill = packets processed", func(_ *timeline, r *result) { r.bill[1].Packets = 959 }},
 		{"alerts found = alerts expected of what came out", func(_ *timeline, r *result) { r.found, r.expected = nil, nil }},

@@ -54,7 +54,12 @@ type (
 		Packets, Bytes, Fuel, Trapped uint64
 	}
 	// invoice is what there is to pay, per tenant and function.
-	invoice struct{ Owed []billed }
+	invoice struct {
+		Owed []struct {
+			billed
+			Lost, Unsent uint64 // nobody pays for them
+		}
+	}
 	// alert is an event of a function on a flow; `pando fn logs` calls its code event.
 	alert struct {
 		Function, Flow string

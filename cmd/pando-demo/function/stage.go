@@ -101,6 +101,26 @@ func (s *stage) fn(ctx context.Context, end string, args ...string) ([]byte, err
 	return s.on(ctx, end, append([]string{s.pando, "fn"}, args...)...)
 }
 
+// dropped is what the wire behind a device had no room for: the kernel's queue for a busy processor has an end.
+func (s *stage) dropped(ctx context.Context, end, device string) (n uint64, err error) {
+	out, err := s.on(ctx, end, "ip", "-j", "-s", "link", "show", "dev", device)
+	if err != nil {
+		return 0, err
+	}
+	var links []struct {
+		Statistics struct {
+			Tx struct{ Dropped uint64 } `json:"tx"`
+		} `json:"stats64"`
+	}
+	if err := json.Unmarshal(out, &links); err != nil {
+		return 0, fmt.Errorf("read the counters of %s: %w", device, err)
+	}
+	for _, l := range links {
+		n += l.Statistics.Tx.Dropped
+	}
+	return n, nil
+}
+
 // places are the flags that keep the demo's units apart from others of this machine.
 func (s *stage) places() []string {
 	return []string{"--run-dir", filepath.Join(s.dir, "run"), "--data-dir", filepath.Join(s.dir, "data")}

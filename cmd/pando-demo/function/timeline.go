@@ -34,7 +34,6 @@ type timeline struct {
 	seen     map[string]*life
 	order    []string
 	events   []report.Decision
-	dropped  map[string]uint64 // per start of a unit: packets that its ring or the next device had no room for
 	dead     kill
 	shown    shown
 }
@@ -54,7 +53,7 @@ type kill struct {
 
 func newTimeline() *timeline {
 	now := time.Now()
-	return &timeline{born: now, begin: now, seen: map[string]*life{}, dropped: map[string]uint64{}}
+	return &timeline{born: now, begin: now, seen: map[string]*life{}}
 }
 
 // say names what the demo does next.
@@ -117,7 +116,6 @@ func (t *timeline) saw(units []unit) {
 		here[key] = true
 		s.active++
 		s.billed += u.processed()
-		t.dropped[key] = u.Lost + u.Unsent
 		if t.seen[key] == nil {
 			t.seen[key] = &life{name: fmt.Sprintf("%s %d", u.Name, u.Epoch), begin: now}
 			t.order = append(t.order, key)
