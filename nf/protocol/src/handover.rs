@@ -87,6 +87,9 @@ pub struct Counts {
     pub with_gap: u64,
     /// … of which the deadline passed: the flow went on with an older state, or none.
     pub gave_up: u64,
+    /// Packets that the states with which epochs began do not know of: they never came to their unit, or it died with
+    /// what it made of them.
+    pub updates_lost: u64,
     /// Packets that were refused as stale or repeated.
     pub stale: u64,
     /// Pushes of whole states.
@@ -405,8 +408,9 @@ impl Handover {
     fn resume(&mut self, now_ns: u64, key: &FlowKey, states: &mut impl States) {
         let flow = self.flows.get_mut(key).expect("it is there");
         let Role::Waiting(waiting) = &mut flow.role else { return };
-        let state = waiting.best.take().map(|(_, state)| state).unwrap_or_default();
+        let (clock, state) = waiting.best.take().unwrap_or_default();
         let (epoch, want) = (flow.epoch, waiting.want);
+        self.counts.updates_lost += want.saturating_sub(clock);
         states.install(key, &state);
         flow.own(epoch, want);
         // Whoever asked meanwhile waits for the packets that are held here, and these come first.

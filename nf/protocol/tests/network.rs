@@ -219,7 +219,7 @@ proptest! {
         play(&mut world, &flowlets, false);
         let packets: u64 = flowlets.iter().map(|f| u64::from(f.1)).sum();
         prop_assert_eq!(&final_state(&world), &(1..=packets).collect::<Vec<_>>());
-        prop_assert_eq!(world.units.iter().map(|u| u.core.counts.gave_up + u.core.counts.with_gap).sum::<u64>(), 0);
+        prop_assert_eq!(world.units.iter().map(|u| u.core.counts.gave_up + u.core.counts.with_gap + u.core.counts.updates_lost).sum::<u64>(), 0);
     }
 
     /// With loss, disorder and repetition, no packet is processed twice, nobody waits for ever, and unless a unit gave

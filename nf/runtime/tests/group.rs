@@ -167,7 +167,7 @@ fn four_units_do_what_one_does() {
         assert_as_from_one_unit(&numbers);
         assert_eq!(bench.billed(), sent);
         assert!(handed_over(&status, "seamless") > 20 && handed_over(&status, "pushes") > 20, "hardly a flow moved: {status}");
-        assert_eq!([handed_over(&status, "gave_up"), handed_over(&status, "with_gap"), handed_over(&status, "stale")], [0; 3], "{status}");
+        assert_eq!(["gave_up", "with_gap", "stale", "updates_lost"].map(|what| handed_over(&status, what)), [0; 4], "{status}");
     }
 }
 

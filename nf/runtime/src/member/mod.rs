@@ -38,6 +38,9 @@ pub struct HandoverStatus {
     pub with_gap: u64,
     /// … of which the deadline passed: the flow went on with an older state, or none.
     pub gave_up: u64,
+    /// Packets that the states with which assignments began do not know of: they never came to their unit, or it died
+    /// with what it made of them.
+    pub updates_lost: u64,
     /// Packets that were refused: repeated, or of an assignment that is over.
     pub stale: u64,
     /// States pushed ahead.
@@ -194,6 +197,7 @@ impl Member {
     fn take(&mut self) -> usize {
         let mut slots = Vec::with_capacity(TAKEN);
         self.unit.ports[0].receive(TAKEN, &mut slots);
+        self.unit.note_lost(false);
         let count = slots.len();
         let mut packets = Vec::with_capacity(count);
         for slot in &slots {
@@ -303,7 +307,10 @@ impl Member {
         }
         let frames: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
         let sent = unit.ports[0].send(&frames);
-        unit.counters.unsent += (frames.len() - sent) as u64;
+        if sent < frames.len() {
+            unit.counters.unsent += (frames.len() - sent) as u64;
+            unit.note_lost(true);
+        }
         let (wall_ns, now_ns) = (now().as_nanos() as u64, monotonic_ns());
         for (n, packet) in packets[..count].iter().enumerate() {
             unit.counters.latencies.record(wall_ns.saturating_sub(packet.time_ns));
@@ -331,6 +338,7 @@ impl Member {
             pulled: c.pulled,
             with_gap: c.with_gap,
             gave_up: c.gave_up,
+            updates_lost: c.updates_lost,
             stale: c.stale,
             pushes: c.pushes,
             unchanged: c.unchanged,
