@@ -23,6 +23,9 @@ const SLOT_WORDS: usize = 2 + STAGES_MAX * FIELDS;
 const SLOTS: usize = 8;
 const NAME_WORDS: usize = 64;
 const FILE_WORDS: usize = 512;
+/// Two words behind the slots: packets that were not served and are on nobody's bill.
+const UNSERVED_AT: usize = FILE_WORDS - 2;
+const _: () = assert!(2 + NAME_WORDS + SLOTS * SLOT_WORDS <= UNSERVED_AT);
 
 /// The meter that a unit writes.
 pub struct Meter {
@@ -48,6 +51,18 @@ pub struct Record {
     pub sequence: u64,
     /// Per function of the chain.
     pub functions: Vec<Billed>,
+    /// What nobody pays for.
+    #[serde(flatten)]
+    pub unserved: Unserved,
+}
+
+/// Packets that a unit could not serve, as far as it had counted them when it died.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unserved {
+    /// The ring had no room for them: they came faster than they were taken.
+    pub lost: u64,
+    /// They were processed, and the device did not take them.
+    pub unsent: u64,
 }
 
 /// What one function did.
@@ -117,6 +132,12 @@ impl Meter {
         unsafe { AtomicU64::from_ptr(self.words.add(n)) }
     }
 
+    /// Says what was not served so far.
+    pub fn note(&self, unserved: Unserved) {
+        self.word(UNSERVED_AT).store(unserved.lost, Ordering::Relaxed);
+        self.word(UNSERVED_AT + 1).store(unserved.unsent, Ordering::Relaxed);
+    }
+
     /// Makes `work` the totals. A crash in between leaves the totals of the batch before.
     pub fn commit(&mut self, work: impl Iterator<Item = Work>) {
         self.sequence += 1;
@@ -175,7 +196,9 @@ pub fn records(ledger: &Path) -> io::Result<Vec<Record>> {
             for epoch in epochs(&directory)? {
                 let bytes = std::fs::read(directory.join(epoch.to_string()))?;
                 if let Some((sequence, functions)) = decode(&bytes) {
-                    records.push(Record { tenant: tenant.clone(), unit: unit.clone(), epoch, sequence, functions });
+                    let word = |n: usize| bytes[n * 8..].first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
+                    let unserved = Unserved { lost: word(UNSERVED_AT), unsent: word(UNSERVED_AT + 1) };
+                    records.push(Record { tenant: tenant.clone(), unit: unit.clone(), epoch, sequence, functions, unserved });
                 }
             }
         }
@@ -233,10 +256,12 @@ mod tests {
             for so_far in 1..=packets {
                 meter.commit([work(so_far), work(so_far)].into_iter());
             }
+            meter.note(Unserved { lost: packets, unsent: 1 });
         }
         let read = records(&ledger).unwrap();
         assert_eq!(read.iter().map(|r| (r.epoch, r.sequence, r.functions[1].packets)).collect::<Vec<_>>(), [(1, 5, 5), (2, 7, 7)]);
         assert_eq!(read[0].functions[0].function, "policer");
+        assert_eq!(read[1].unserved, Unserved { lost: 7, unsent: 1 });
         std::fs::remove_dir_all(ledger).unwrap();
     }
 

@@ -41,6 +41,8 @@ pub struct Port {
     position: u64,
     /// Name of the device.
     pub device: String,
+    /// Packets were lost since they were last counted: the kernel says so with each frame that it puts into the ring then.
+    losing: bool,
     /// Packets that were longer than the ring's frames.
     pub too_long: u64,
 }
@@ -116,7 +118,7 @@ impl Port {
             return Err(io::Error::last_os_error());
         }
         let device = device.to_owned();
-        Ok(Port { socket, ring: ring.cast(), ring_bytes, frames, head: 0, position: 0, device, too_long: 0 })
+        Ok(Port { socket, ring: ring.cast(), ring_bytes, frames, head: 0, position: 0, device, losing: false, too_long: 0 })
     }
 
     /// Another descriptor of the same socket: as long as one is open, the ring and what is in it stay.
@@ -153,6 +155,7 @@ impl Port {
             if status & libc::TP_STATUS_USER == 0 {
                 return;
             }
+            self.losing |= status & libc::TP_STATUS_LOSING != 0;
             // SAFETY: with that status, the header and the frame behind it are ours.
             let head = unsafe { &*head };
             let start = self.frame_of(place, head.mac);
@@ -217,6 +220,11 @@ impl Port {
             }
         }
         sent
+    }
+
+    /// As [`Port::lost`], if a frame that was received since said that there are some: it asks the kernel only then.
+    pub fn noticed(&mut self) -> u64 {
+        if std::mem::take(&mut self.losing) { self.lost() } else { 0 }
     }
 
     /// Packets that the kernel could not put into the ring since the last call.

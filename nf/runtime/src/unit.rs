@@ -13,7 +13,7 @@ use crate::latency::Latencies;
 use crate::log::journal::{Done, Ended, Journal};
 use crate::log::{Durability, Positions};
 use crate::member::HandoverStatus;
-use crate::meter::{Billed, Meter};
+use crate::meter::{Billed, Meter, Unserved};
 use crate::module::Function;
 use crate::packet::{Port, Slot};
 
@@ -135,6 +135,7 @@ impl Unit {
                 slots.clear();
                 self.ports[port].receive(BATCH_PACKETS, &mut slots);
                 worked |= !slots.is_empty();
+                self.note_lost(false);
                 self.batch(port, &slots)?;
             }
             // The socket and the signals get their turn every round; the wait is only when there is nothing to do.
@@ -217,7 +218,10 @@ impl Unit {
             if let Some(journal) = &mut self.journal {
                 journal.sent();
             }
-            self.counters.unsent += (frames.len() - sent) as u64;
+            if sent < frames.len() {
+                self.counters.unsent += (frames.len() - sent) as u64;
+                self.meter.note(Unserved { lost: self.counters.lost, unsent: self.counters.unsent });
+            }
             let now_ns = now().as_nanos() as u64;
             arrivals[..count].iter().for_each(|a| self.counters.latencies.record(now_ns.saturating_sub(a.time_ns)));
             self.ports[from].release(count);
@@ -229,9 +233,18 @@ impl Unit {
         Ok(())
     }
 
+    /// Counts what the rings had no room for, at once and where it outlives the unit; `all`: also what no frame told of yet.
+    pub(crate) fn note_lost(&mut self, all: bool) {
+        let lost = self.ports.iter_mut().map(|port| if all { port.lost() } else { port.noticed() }).sum::<u64>();
+        if lost > 0 || all {
+            self.counters.lost += lost;
+            self.meter.note(Unserved { lost: self.counters.lost, unsent: self.counters.unsent });
+        }
+    }
+
     /// What it says of itself.
     pub fn status(&mut self) -> Status {
-        self.counters.lost += self.ports.iter().map(Port::lost).sum::<u64>();
+        self.note_lost(true);
         let names: Vec<String> = self.chain.names().map(str::to_owned).collect();
         let functions = names.iter().zip(self.chain.work()).map(|(name, w)| Billed {
             function: name.clone(),

@@ -29,6 +29,42 @@ fn the_bill_is_right_across_kills() {
     assert_eq!(bench.json(&["ls", "-o", "json"])[0]["epoch"], 4);
 }
 
+/// A unit that gets no processor for a while: what its ring had no room for is counted, also when it is killed then.
+#[test]
+fn what_a_ring_had_no_room_for_is_counted_and_outlives_the_unit() {
+    let Some(bench) = bench("ring") else { return };
+    bench.start();
+    let pid = bench.json(&["ls", "-o", "json"])[0]["pid"].as_i64().unwrap() as i32;
+    let frames: Vec<Vec<u8>> = (0..6000).map(bed::frame).collect();
+    // SAFETY: the unit of this test, which is alive.
+    unsafe { libc::kill(pid, libc::SIGSTOP) };
+    assert_eq!(bench.near.send(&frames.iter().map(Vec::as_slice).collect::<Vec<_>>()), frames.len());
+    // SAFETY: as above.
+    unsafe { libc::kill(pid, libc::SIGCONT) };
+    let wire = Command::new("ip").args(["-j", "-s", "link", "show", "near"]).output().unwrap();
+    let wire: serde_json::Value = serde_json::from_slice(&wire.stdout).unwrap();
+    let dropped = wire[0]["stats64"]["tx"]["dropped"].as_u64().unwrap();
+    let accounted = || {
+        let owed = &bench.json(&["bill", "-o", "json"])["owed"][0];
+        let [served, lost] = ["packets", "lost"].map(|word| owed[word].as_u64().unwrap());
+        (served + lost + dropped, lost)
+    };
+    // One more, when the ring has room again, is how the unit comes to know.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut sent = 6000;
+    while accounted().0 < sent {
+        assert!(Instant::now() < deadline, "{:?} of {sent} are accounted for", accounted());
+        if bench.json(&["bill", "-o", "json"])["owed"][0]["packets"].as_u64().unwrap() >= 4000 && sent == 6000 {
+            sent += bench.near.send(&[&bed::frame(6000)]) as u64;
+        }
+    }
+    bench.kill();
+    let (all, lost) = accounted();
+    assert!(all == sent && lost + dropped >= 6000 - 4096, "{all} of {sent} accounted for, {lost} lost in the ring, {dropped} on the wire");
+    let printed = String::from_utf8(bench.run(&["bill"]).stdout).unwrap();
+    assert!(printed.lines().any(|line| line.ends_with(&format!(" {lost}"))), "{printed}");
+}
+
 /// All threads of a unit are behind the walls, and tenants are different users.
 #[test]
 fn a_unit_is_behind_its_walls() {

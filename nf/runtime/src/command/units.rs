@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use pando_unit::meter::{self, Billed, Record};
+use pando_unit::meter::{self, Billed, Record, Unserved};
 use pando_unit::unit::{Status, ask};
 use serde::Serialize;
 
@@ -230,6 +230,9 @@ struct Owed {
     tenant: String,
     #[serde(flatten)]
     billed: Billed,
+    /// Packets that never came to the chain that begins with this function, or never left the one that ends with it.
+    #[serde(flatten)]
+    unserved: Unserved,
 }
 
 #[derive(Serialize)]
@@ -240,18 +243,20 @@ struct Invoice {
 
 /// The sum over all units and epochs, per tenant and function. Records are totals, so each counts once.
 fn owed(records: &[Record]) -> Vec<Owed> {
-    let mut sums: BTreeMap<(String, String), Billed> = BTreeMap::new();
+    let mut sums: BTreeMap<(String, String), (Billed, Unserved)> = BTreeMap::new();
     for record in records {
-        for f in &record.functions {
-            let sum = sums.entry((record.tenant.clone(), f.function.clone())).or_default();
+        for (n, f) in record.functions.iter().enumerate() {
+            let (sum, unserved) = sums.entry((record.tenant.clone(), f.function.clone())).or_default();
             sum.function.clone_from(&f.function);
             sum.packets += f.packets;
             sum.bytes += f.bytes;
             sum.fuel += f.fuel;
             sum.trapped += f.trapped;
+            unserved.lost += if n == 0 { record.unserved.lost } else { 0 };
+            unserved.unsent += if n + 1 == record.functions.len() { record.unserved.unsent } else { 0 };
         }
     }
-    sums.into_iter().map(|((tenant, _), billed)| Owed { tenant, billed }).collect()
+    sums.into_iter().map(|((tenant, _), (billed, unserved))| Owed { tenant, billed, unserved }).collect()
 }
 
 impl Bill {
@@ -264,10 +269,16 @@ impl Bill {
             print_json(&invoice);
             return Ok(ExitCode::SUCCESS);
         }
-        println!("{:<16} {:<16} {:>14} {:>16} {:>18} {:>10}", "TENANT", "FUNCTION", "PACKETS", "BYTES", "FUEL", "TRAPPED");
+        println!(
+            "{:<16} {:<16} {:>14} {:>16} {:>18} {:>10} {:>10}",
+            "TENANT", "FUNCTION", "PACKETS", "BYTES", "FUEL", "TRAPPED", "NOT SERVED"
+        );
         for o in &invoice.owed {
-            let b = &o.billed;
-            println!("{:<16} {:<16} {:>14} {:>16} {:>18} {:>10}", o.tenant, b.function, b.packets, b.bytes, b.fuel, b.trapped);
+            let (b, unserved) = (&o.billed, o.unserved.lost + o.unserved.unsent);
+            println!(
+                "{:<16} {:<16} {:>14} {:>16} {:>18} {:>10} {unserved:>10}",
+                o.tenant, b.function, b.packets, b.bytes, b.fuel, b.trapped
+            );
         }
         Ok(ExitCode::SUCCESS)
     }
