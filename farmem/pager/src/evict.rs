@@ -52,11 +52,10 @@ fn round(pager: &'static Pager) {
         pager.evictor.turn(Evictor::flush);
         pager.fork.park();
     }
-    if pager.evictor.turn(Evictor::tick) {
-        pager.tender_wake.fetch_add(1, SeqCst);
-        sys::futex_wake(&pager.tender_wake, 1);
-    }
-    while pager.evictor.turn(Evictor::make_room) {}
+    while pager.evictor.turn(|e| {
+        e.tick();
+        e.make_room()
+    }) {}
     if !pager.fork.is_child() {
         pager.evictor.turn(Evictor::rebuild);
     }
@@ -128,7 +127,9 @@ impl Turns {
             return false;
         }
         let work = unsafe { (*self.work.get()).as_mut().expect("begun") };
-        // Nor may it wait for a host that does not answer: that is left to the thread.
+        // Where the thread is not scheduled, the budget has to hold all the same.
+        work.tick();
+        // And it may not wait for a host that does not answer: that is left to the thread.
         let mut evicted = work.unmap();
         if work.batch.is_some() || pager.hosts.is_ready(work.lane) {
             evicted += work.clean(0, false);
@@ -157,22 +158,23 @@ pub struct Evictor {
 }
 
 impl Evictor {
-    /// What is done every 10 ms; whether the hosts want looking after.
-    fn tick(&mut self) -> bool {
+    /// What is done every 10 ms.
+    fn tick(&mut self) {
         let now = sys::now_ns();
         if now - self.ticked_ns < TICK_US * 1000 {
-            return false;
+            return;
         }
         self.ticked_ns = now;
         self.ticks += 1;
         self.budget.sample(self.pager);
-        let tend = self.ticks.is_multiple_of(TEND_TICKS) || self.pager.hosts.any_suspect();
-        if self.pager.fork.is_child() {
-            return tend;
+        if self.ticks.is_multiple_of(TEND_TICKS) || self.pager.hosts.any_suspect() {
+            self.pager.tender_wake.fetch_add(1, SeqCst);
+            sys::futex_wake(&self.pager.tender_wake, 1);
         }
-        self.pager.fork.reap(self.pager);
-        self.publish();
-        tend
+        if !self.pager.fork.is_child() {
+            self.pager.fork.reap(self.pager);
+            self.publish();
+        }
     }
 
     fn publish(&self) {
