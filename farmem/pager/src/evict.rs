@@ -74,18 +74,18 @@ pub extern "C" fn tender() -> ! {
 
 /// Looks after suspects and missing copies. Hosts are asked out of turn; what was learnt is entered in turn.
 fn tend(pager: &'static Pager) {
-    let (hosts, lane) = (&pager.hosts, unsafe { pager.lanes.tender() });
-    hosts.hold(lane);
+    let (hosts, ports) = (&pager.hosts, unsafe { &mut pager.lanes.tender().ports });
+    hosts.hold(ports);
     if pager.fork.is_child() {
         return;
     }
     for h in 0..hosts.config.hosts_len {
         if hosts.is_suspect(h) {
-            let answers = hosts.probe(lane, h);
+            let answers = hosts.probe(ports, h);
             pager.evictor.turn(|_| hosts.judged(pager.stats, h, answers));
         }
     }
-    if let Some((h, lease)) = hosts.find_spare(lane) {
+    if let Some((h, lease)) = hosts.find_spare(ports) {
         pager.evictor.turn(|_| hosts.admit(h, lease));
     }
 }
@@ -131,7 +131,7 @@ impl Turns {
         work.tick();
         // And it may not wait for a host that does not answer: that is left to the thread.
         let mut evicted = work.unmap();
-        if work.batch.is_some() || pager.hosts.is_ready(work.lane) {
+        if work.batch.is_some() || pager.hosts.is_ready(&work.lane.ports) {
             evicted += work.clean(0, false);
         }
         self.lock.give();
@@ -256,8 +256,8 @@ impl Evictor {
         let Some(mut b) = self.batch.take() else { return 0 };
         let pager = self.pager;
         if b.writes > 0 {
-            let (slots, memory) = (self.lane.slots, self.lane.memory);
-            if !pager.hosts.end_write(self.lane, pager.stats, &mut b.writing, &slots[..b.writes], &memory[..b.writes], patiently) {
+            let Lane { slots, memory, ports, .. } = &mut *self.lane;
+            if !pager.hosts.end_write(ports, pager.stats, &mut b.writing, &slots[..b.writes], &memory[..b.writes], patiently) {
                 self.batch = Some(b);
                 return 0;
             }
@@ -310,8 +310,8 @@ impl Evictor {
         }
         drop(g);
         let writing = if writes > 0 {
-            let (slots, memory) = (self.lane.slots, self.lane.memory);
-            pager.hosts.begin_write(self.lane, &slots[..writes], &memory[..writes])
+            let Lane { slots, memory, ports, .. } = &mut *self.lane;
+            pager.hosts.begin_write(ports, &slots[..writes], &memory[..writes])
         } else {
             Writing::default()
         };
@@ -404,12 +404,12 @@ impl Evictor {
             sys::say(format_args!("memory host {} holds a whole copy again", h + 1));
             return;
         }
-        let (slots, memory, sums) = (self.lane.slots, self.lane.memory, self.lane.sums);
-        pager.hosts.read(self.lane, pager.stats, &slots[..n], &memory[..n], h);
+        let Lane { slots, memory, sums, ports, .. } = &mut *self.lane;
+        pager.hosts.read(ports, pager.stats, &slots[..n], &memory[..n], h);
         if (0..n).any(|i| pager.fingerprint_at(memory[i]) != sums[i]) {
             sys::die(format_args!("a page is wrong on the only whole copy (checksum). The program is stopped before it reads it"));
         }
-        if pager.hosts.write_to(self.lane, pager.stats, h, &slots[..n], &memory[..n]) {
+        if pager.hosts.write_to(ports, pager.stats, h, &slots[..n], &memory[..n]) {
             host.rebuilt.store(from as u32, SeqCst);
             add(&pager.stats.slots_rebuilt, n as u64);
         }

@@ -38,11 +38,10 @@ impl Pager {
 
     /// Reads the lane's slots into its frames and checks every page; a copy that is wrong is replaced by the other.
     fn transfer(&self, lane: &mut Lane, n: usize) {
-        let slots = lane.slots;
-        let memory = lane.memory;
-        let from = self.hosts.read(lane, self.stats, &slots[..n], &memory[..n], usize::MAX);
+        let Lane { slots, memory, sums, ports, .. } = lane;
+        let from = self.hosts.read(ports, self.stats, &slots[..n], &memory[..n], usize::MAX);
         for i in 0..n {
-            if self.fingerprint_at(memory[i]) == lane.sums[i] {
+            if self.fingerprint_at(memory[i]) == sums[i] {
                 continue;
             }
             add(&self.stats.pages_bad, 1);
@@ -52,8 +51,8 @@ impl Pager {
                     from + 1
                 ));
             }
-            self.hosts.read(lane, self.stats, &slots[i..=i], &memory[i..=i], from);
-            if self.fingerprint_at(memory[i]) != lane.sums[i] {
+            self.hosts.read(ports, self.stats, &slots[i..=i], &memory[i..=i], from);
+            if self.fingerprint_at(memory[i]) != sums[i] {
                 sys::die(format_args!(
                     "both memory hosts returned a page that is not what was stored (checksum). The program is stopped before it reads it"
                 ));

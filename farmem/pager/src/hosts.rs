@@ -11,7 +11,7 @@
 //! Forked children share them, so that a child finds its snapshot on a host that was rebuilt after the fork.
 
 use crate::config::{Config, HOSTS_MAX};
-use crate::lane::Lane;
+use crate::lane::Ports;
 use crate::pager::pager;
 use crate::port::{Broken, Port, Shared, Transport, LONG, SHORT, WAIT};
 use crate::sys;
@@ -86,8 +86,8 @@ impl Hosts {
     }
 
     /// Connects a lane's port to a host's lease, if it is not.
-    fn port<'l>(&self, lane: &'l mut Lane, h: usize, patience_ns: u64) -> Result<&'l mut Port, Broken> {
-        let (port, lease) = (&mut lane.ports[h], self.all[h].lease.load(SeqCst));
+    fn port<'l>(&self, ports: &'l mut Ports, h: usize, patience_ns: u64) -> Result<&'l mut Port, Broken> {
+        let (port, lease) = (&mut ports[h], self.all[h].lease.load(SeqCst));
         port.patience = patience_ns;
         if !port.is_open(lease) {
             port.open(&self.config.hosts[h], &self.config.token, lease, 0, false)?;
@@ -97,14 +97,14 @@ impl Hosts {
 
     /// Joins the leases that the launcher has opened: maps the memory of hosts on unix sockets, connects to the others. The
     /// connections stay, for a lease ends soon after its last one.
-    pub unsafe fn attach(&self, lane: &mut Lane) {
+    pub unsafe fn attach(&self, ports: &mut Ports) {
         for h in 0..self.config.hosts_len {
             if self.state(h) != WHOLE {
                 continue;
             }
             if self.config.hosts[h].family() != libc::AF_UNIX {
                 let begun = sys::now_ns();
-                while let Err(e) = self.port(lane, h, LONG) {
+                while let Err(e) = self.port(ports, h, LONG) {
                     if is_final(e) || sys::now_ns() - begun > LOST_AFTER_NS {
                         sys::die(format_args!("memory host {} does not take this program back ({e:?})", h + 1));
                     }
@@ -113,37 +113,37 @@ impl Hosts {
                 continue;
             }
             let lease = self.all[h].lease.load(SeqCst);
-            lane.ports[h].patience = WAIT;
-            match lane.ports[h].open(&self.config.hosts[h], &self.config.token, lease, 0, true) {
+            ports[h].patience = WAIT;
+            match ports[h].open(&self.config.hosts[h], &self.config.token, lease, 0, true) {
                 Ok((w, fd)) if fd >= 0 && self.all[h].shared.map(fd, w.slots) => {}
                 e => sys::die(format_args!("memory host {} does not hand its memory over ({e:?})", h + 1)),
             }
         }
     }
 
-    /// Connects to every whole copy that this lane has no connection to: a lease ends soon after its last one, also under a
+    /// Connects to every whole copy that these ports have no connection to: a lease ends soon after its last one, also under a
     /// forked child that outlives its parent. A host that is away is met again by whoever reads.
-    pub fn hold(&self, lane: &mut Lane) {
+    pub fn hold(&self, ports: &mut Ports) {
         for h in 0..self.config.hosts_len {
             if self.state(h) == WHOLE && !self.all[h].shared.is_mapped() {
-                let _ = self.port(lane, h, LONG);
+                let _ = self.port(ports, h, LONG);
             }
         }
     }
 
     /// The `attempt`-th time, from 0.
-    fn read_from(&self, lane: &mut Lane, h: usize, slots: &[u32], into: &[*mut u8], attempt: u32) -> Result<(), Broken> {
+    fn read_from(&self, ports: &mut Ports, h: usize, slots: &[u32], into: &[*mut u8], attempt: u32) -> Result<(), Broken> {
         if self.all[h].shared.is_mapped() {
             return (&self.all[h].shared).read(slots, into);
         }
         // Another copy can answer instead; if all are slow to, they are given more time by turns.
         let other = (0..self.config.hosts_len).any(|o| o != h && self.state(o) == WHOLE);
-        self.port(lane, h, if other { LONG.min(SHORT << attempt.min(8)) } else { LONG })?.read(slots, into)
+        self.port(ports, h, if other { LONG.min(SHORT << attempt.min(8)) } else { LONG })?.read(slots, into)
     }
 
     /// Reads slots from a whole copy other than `not`, whichever answers first. Ends the program if none ever does.
     /// Returns the host that answered.
-    pub fn read(&self, lane: &mut Lane, stats: &Stats, slots: &[u32], into: &[*mut u8], not: usize) -> usize {
+    pub fn read(&self, ports: &mut Ports, stats: &Stats, slots: &[u32], into: &[*mut u8], not: usize) -> usize {
         let begun = sys::now_ns();
         let turn = self.turn.fetch_add(1, SeqCst) as usize;
         for attempt in 0.. {
@@ -156,7 +156,7 @@ impl Hosts {
                 if h == not || self.state(h) != WHOLE || late != self.is_suspect(h) {
                     continue;
                 }
-                let Err(why) = self.read_from(lane, h, slots, into, attempt) else {
+                let Err(why) = self.read_from(ports, h, slots, into, attempt) else {
                     if failed.is_some() {
                         add(&stats.reads_failed_over, 1);
                     }
@@ -205,14 +205,13 @@ impl Hosts {
     }
 
     /// Whether a write would keep nobody waiting but for its acknowledgements: every copy is connected and none is suspect.
-    pub fn is_ready(&self, lane: &Lane) -> bool {
-        let ready =
-            |h: usize| self.all[h].shared.is_mapped() || lane.ports[h].is_open(self.all[h].lease.load(SeqCst)) && !self.is_suspect(h);
+    pub fn is_ready(&self, ports: &Ports) -> bool {
+        let ready = |h: usize| self.all[h].shared.is_mapped() || ports[h].is_open(self.all[h].lease.load(SeqCst)) && !self.is_suspect(h);
         (0..self.config.hosts_len).all(|h| self.state(h) == SPARE || ready(h))
     }
 
     /// Sends pages to every copy.
-    pub fn begin_write(&self, lane: &mut Lane, slots: &[u32], from: &[*mut u8]) -> Writing {
+    pub fn begin_write(&self, ports: &mut Ports, slots: &[u32], from: &[*mut u8]) -> Writing {
         self.writing_since_ns.store(sys::now_ns(), SeqCst);
         let patience = if self.whole() > 1 { LONG } else { WAIT };
         let mut w = Writing::default();
@@ -221,7 +220,7 @@ impl Hosts {
                 let _ = (&self.all[h].shared).begin_write(slots, from);
             } else {
                 w.owed[h] = true;
-                w.begun[h] = self.port(lane, h, patience).and_then(|p| p.begin_write(slots, from)).is_ok();
+                w.begun[h] = self.port(ports, h, patience).and_then(|p| p.begin_write(slots, from)).is_ok();
             }
         }
         w
@@ -229,22 +228,22 @@ impl Hosts {
 
     /// Whether each copy that still counts has acknowledged. With `patiently` it waits until that is so; else only as long as
     /// an acknowledgement is not late.
-    pub fn end_write(&self, lane: &mut Lane, stats: &Stats, w: &mut Writing, slots: &[u32], from: &[*mut u8], patiently: bool) -> bool {
+    pub fn end_write(&self, ports: &mut Ports, stats: &Stats, w: &mut Writing, slots: &[u32], from: &[*mut u8], patiently: bool) -> bool {
         for h in 0..self.config.hosts_len {
             if !w.owed[h] {
                 continue;
             }
             let lease = self.all[h].lease.load(SeqCst);
-            if self.state(h) == SPARE || w.begun[h] && !lane.ports[h].is_open(lease) {
+            if self.state(h) == SPARE || w.begun[h] && !ports[h].is_open(lease) {
                 // Given up meanwhile, and perhaps admitted again: then it is filled with this, too.
-                lane.ports[h].close();
+                ports[h].close();
             } else {
                 let late = (self.writing_since_ns.load(SeqCst) + LATE_AFTER_NS).saturating_sub(sys::now_ns());
-                if !patiently && w.begun[h] && !lane.ports[h].answers_within(late) {
+                if !patiently && w.begun[h] && !ports[h].answers_within(late) {
                     return false;
                 }
-                if !(w.begun[h] && lane.ports[h].end_write().is_ok()) {
-                    self.missed(lane, stats, h, slots, from);
+                if !(w.begun[h] && ports[h].end_write().is_ok()) {
+                    self.missed(ports, stats, h, slots, from);
                 }
             }
             w.owed[h] = false;
@@ -255,14 +254,14 @@ impl Hosts {
 
     /// A host missed a write. With another whole copy it is out, and is filled again under a new lease: what may still be under
     /// way to the old one cannot overtake anything. The only copy is asked again until it is lost.
-    fn missed(&self, lane: &mut Lane, stats: &Stats, h: usize, slots: &[u32], from: &[*mut u8]) {
-        lane.ports[h].close();
+    fn missed(&self, ports: &mut Ports, stats: &Stats, h: usize, slots: &[u32], from: &[*mut u8]) {
+        ports[h].close();
         if self.state(h) != WHOLE || self.whole() > 1 {
             return self.give_up(stats, h);
         }
         let begun = sys::now_ns();
         loop {
-            let again = self.port(lane, h, WAIT).and_then(|p| p.begin_write(slots, from).and_then(|()| p.end_write()));
+            let again = self.port(ports, h, WAIT).and_then(|p| p.begin_write(slots, from).and_then(|()| p.end_write()));
             let Err(why) = again else { return };
             self.judge(h, why, begun);
             self.pause();
@@ -286,9 +285,9 @@ impl Hosts {
     }
 
     /// Whether a host takes a new connection to its lease.
-    pub fn probe(&self, lane: &mut Lane, h: usize) -> bool {
-        lane.ports[h].close();
-        self.port(lane, h, LONG).is_ok()
+    pub fn probe(&self, ports: &mut Ports, h: usize) -> bool {
+        ports[h].close();
+        self.port(ports, h, LONG).is_ok()
     }
 
     /// Enters what a probe has shown. In the evictor's turn.
@@ -301,7 +300,7 @@ impl Hosts {
     }
 
     /// If a copy is missing: a spare that lends, and its new lease.
-    pub fn find_spare(&self, lane: &mut Lane) -> Option<(usize, u64)> {
+    pub fn find_spare(&self, ports: &mut Ports) -> Option<(usize, u64)> {
         let have = (0..self.config.hosts_len).filter(|&h| self.state(h) != SPARE).count();
         if have >= self.config.copies {
             return None;
@@ -310,8 +309,8 @@ impl Hosts {
             if self.state(h) != SPARE || self.config.hosts[h].family() == libc::AF_UNIX {
                 return None;
             }
-            lane.ports[h].patience = LONG;
-            let (w, _) = lane.ports[h].open(&self.config.hosts[h], &self.config.token, 0, self.config.slots, false).ok()?;
+            ports[h].patience = LONG;
+            let (w, _) = ports[h].open(&self.config.hosts[h], &self.config.token, 0, self.config.slots, false).ok()?;
             Some((h, w.lease))
         })
     }
@@ -330,9 +329,9 @@ impl Hosts {
     }
 
     /// Stores pages on the host that is being rebuilt only.
-    pub fn write_to(&self, lane: &mut Lane, stats: &Stats, h: usize, slots: &[u32], from: &[*mut u8]) -> bool {
+    pub fn write_to(&self, ports: &mut Ports, stats: &Stats, h: usize, slots: &[u32], from: &[*mut u8]) -> bool {
         self.writing_since_ns.store(sys::now_ns(), SeqCst);
-        let done = self.port(lane, h, LONG).and_then(|p| p.begin_write(slots, from).and_then(|()| p.end_write())).is_ok();
+        let done = self.port(ports, h, LONG).and_then(|p| p.begin_write(slots, from).and_then(|()| p.end_write())).is_ok();
         self.writing_since_ns.store(0, SeqCst);
         if !done {
             self.give_up(stats, h);

@@ -12,6 +12,9 @@ const EVICTOR: usize = 0;
 const TENDER: usize = 1;
 const RESERVED: u32 = 1 << EVICTOR | 1 << TENDER;
 
+/// A lane's connections, by host.
+pub type Ports = [Port; HOSTS_MAX];
+
 /// One transfer's scratch. Memory of zeros is a lane without connections.
 pub struct Lane {
     pub number: usize,
@@ -20,7 +23,7 @@ pub struct Lane {
     pub slots: [u32; BATCH_PAGES_MAX],
     pub sums: [u64; BATCH_PAGES_MAX],
     pub memory: [*mut u8; BATCH_PAGES_MAX],
-    pub ports: [Port; HOSTS_MAX],
+    pub ports: Ports,
 }
 
 pub struct Lanes {

@@ -173,7 +173,7 @@ impl Pager {
             tender_wake: AtomicU32::new(0),
             fork: crate::fork::Fork::new(),
         });
-        (*place).hosts.attach((*place).lanes.evictor());
+        (*place).hosts.attach(&mut (*place).lanes.evictor().ports);
         (*place).evictor.begin(&*place);
         PAGER.store(place, SeqCst);
         sys::spawn(crate::evict::evictor);
@@ -200,6 +200,15 @@ impl Pager {
 
     pub fn uffd(&self) -> Uffd {
         unsafe { *self.uffd.get() }
+    }
+
+    /// Whether these pages are noted as one allocation already: allocators give out the same places again and again. A look
+    /// without the lock; an extent is a hint.
+    pub fn knows_extent(&self, first: u32, last: u32) -> bool {
+        let look = |page: u32| unsafe { self.pages.add(page as usize).read_volatile() };
+        let (a, z) = (look(first), look(last));
+        let n = last - first;
+        a.flags & z.flags & flag::IN_EXTENT != 0 && a.extent_pages as u32 == n + 1 && a.extent_back == 0 && z.extent_back as u32 == n
     }
 
     pub fn page_of(&self, at: usize) -> Option<u32> {

@@ -12,7 +12,9 @@ unsafe fn note(at: *mut c_void, bytes: usize) {
     }
     let Some(pager) = pager() else { return };
     if let (Some(first), Some(last)) = (pager.page_of(at as usize), pager.page_of(at as usize + bytes - 1)) {
-        pager.lock().heart.note_extent(first, last - first + 1);
+        if !pager.knows_extent(first, last) {
+            pager.lock().heart.note_extent(first, last - first + 1);
+        }
     }
 }
 
