@@ -94,6 +94,17 @@ mod tests {
         let p = dir.join("x");
         std::fs::write(&p, &wild).unwrap();
         assert!(inspect(p.to_str().unwrap()).unwrap_err().contains("statically"));
+        // Nor any other nonsense.
+        let head = std::fs::read(&me).unwrap()[..4096].to_vec();
+        for i in 0..2000usize {
+            let mut bytes = head[..head.len() - i].to_vec();
+            for k in 0..4 {
+                let at = (i * 31 + k * 7919) % if i % 2 == 0 { 64 } else { bytes.len() };
+                bytes[at] = (i * 167 + k * 59) as u8;
+            }
+            std::fs::write(&p, &bytes).unwrap();
+            assert!(inspect(p.to_str().unwrap()).err().is_none_or(|why| why.contains(p.to_str().unwrap())));
+        }
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -3,6 +3,8 @@
 mod far;
 
 use far::*;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 
 fn touch(from: &str, extra: &[&str], mib: &str, threads: &str, accesses: &str) {
     let program = example("touch");
@@ -25,6 +27,27 @@ fn every_byte_in_64_threads_inside_malloc_and_inside_signal_handlers() {
 fn every_byte_with_handler_threads() {
     let h = host(&["--size", "256MiB"]);
     touch(&h.address, &["--mode", "thread"], "64", "4", "60000");
+}
+
+#[test]
+fn a_program_past_the_wrappers_gets_handler_threads_by_itself() {
+    let h = host(&["--size", "256MiB"]);
+    let program = std::env::temp_dir().join(format!("pando-uring-{}", std::process::id()));
+    // What tells is the name of the library among its bytes.
+    let mut bytes = std::fs::read(example("touch")).unwrap();
+    bytes.extend(b"liburing.so.2\0");
+    std::fs::write(&program, bytes).unwrap();
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    let mut command = std::process::Command::new(pando_mem());
+    command.args(["run", "--local", "16MiB", "--far", "128MiB", "--from", &h.address, "--", program.to_str().unwrap()]);
+    let mut running = Running(command.args(["48", "2", "60000", "7"]).stdout(std::process::Stdio::piped()).spawn().unwrap());
+    let pid = running.0.id();
+    let named = |t: std::fs::DirEntry| std::fs::read_to_string(t.path().join("comm")).is_ok_and(|c| c.starts_with("pando-handler"));
+    until("handler threads", || std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten().any(named));
+    let mut text = String::new();
+    running.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert!(running.0.wait().unwrap().success() && text.contains("wrong 0"), "{text}");
+    std::fs::remove_file(program).unwrap();
 }
 
 #[test]

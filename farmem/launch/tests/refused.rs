@@ -20,6 +20,16 @@ fn bad_input() {
     std::fs::set_permissions(&setuid, PermissionsExt::from_mode(0o4755)).unwrap();
     let h = host(&["--size", "64MiB", "--token-file", &token]);
     let at = h.address.as_str();
+    // Something else listens there, and says something else.
+    let stranger = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let strange = stranger.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for mut s in stranger.incoming().flatten() {
+            let _ = std::io::Write::write_all(&mut s, b"220 mail.example.org ESMTP, at your service\r\n");
+        }
+    });
+    let script = file("script", "#!/bin/sh\n");
+    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
     let setuid = setuid.to_str().unwrap();
     let cases: &[(&[&str], &str)] = &[
         (&["--local", "32MiB", "--from", "127.0.0.1:9", "--", "true"], "does not answer"),
@@ -34,6 +44,14 @@ fn bad_input() {
         (&["--local", "32MiB", "--from", "nowhere", "--", "true"], "neither HOST:PORT nor unix:PATH"),
         (&["--local", "32MiB", "--from", at, "--copies", "2", "--", "true"], "2 copies want at least 2"),
         (&["--local", "lots", "--from", at, "--", "true"], "is no size"),
+        (&["--local", "32MiB", "--from", at, "--", "/sbin/ldconfig"], "statically linked"),
+        (&["--local", "32MiB", "--from", at, "--", &script], "is a script"),
+        (&["--local", "32MiB", "--from", &strange, "--", "true"], "another version"),
+        (&["--local", "32MiB", "--from", at, "--token-file", "/no/such/file", "--", "true"], "cannot read the token file"),
+        (&["--local", "32MiB", "--from", at, "--copies", "9", "--", "true"], "want at least 9"),
+        (&["--local", "0%", "--from", at, "--", "true"], "is no share"),
+        (&["--local", "32MiB", "--", "true"], "--from"),
+        (&["--local", "32MiB", "--from", at], "<PROGRAM>"),
     ];
     for (args, why) in cases {
         let out = run(args);
@@ -45,4 +63,31 @@ fn bad_input() {
         run(&["--local", "32MiB", "--from", at, "--token-file", &token, "--far", "60MiB", "--", "true"]).status.success()
     });
     std::fs::remove_dir_all(dir).unwrap();
+}
+
+/// What the launcher tells the pager may be anything, where somebody else wrote it: a sentence or an ordinary start, no crash.
+#[test]
+fn any_configuration_is_read_or_refused() {
+    let pager = pando_mem().with_file_name("libpando_pager.so");
+    let good = "exe=0:0 local=33554432 slots=16384 copies=1 prefetch=extent mode=sigbus token=00 stats=/dev/null host=02001b9e7f000001/77";
+    let mut refusals = 0;
+    for i in 0..150u64 {
+        let mut text = good.as_bytes().to_vec();
+        let noise = content(i, 3, 12);
+        for pair in noise.chunks(2).take(1 + i as usize % 6) {
+            let at = pair[0] as usize % text.len().max(1);
+            match i % 3 {
+                0 if at < text.len() => text[at] = pair[1].max(1),
+                0 | 1 => text.truncate(at),
+                _ => text.insert(at, b" =/:0-"[pair[1] as usize % 6]),
+            }
+        }
+        let text = <std::ffi::OsString as std::os::unix::ffi::OsStringExt>::from_vec(text);
+        let out = std::process::Command::new("/bin/true").env("LD_PRELOAD", &pager).env("PANDO_MEM", &text).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        let refused = out.status.code() == Some(97) && said.contains("start the program with `pando-mem run`");
+        assert!(refused || out.status.success(), "{text:?}: {:?} {said}", out.status);
+        refusals += refused as u32;
+    }
+    assert!((10..150).contains(&refusals), "{refusals} of 150 refused");
 }
