@@ -345,12 +345,14 @@ impl Pager {
         self.hosts.config.local_bytes as usize / PAGE_BYTES / OVERDRAFT_SHARE
     }
 
-    /// More local memory than was allowed is better than a program that stands still; counted, and seen in `top`.
+    /// More local memory than was allowed is better than a program that stands still; counted once the share of the budget
+    /// that is kept for it is used up, and seen in `top`.
     pub fn overdraw(&self, g: &mut Guard, pages: usize) {
         let limit = g.heart.limit().max(g.heart.held()) + pages;
         g.heart.set_limit(limit);
-        self.overdrawn.fetch_add(pages, SeqCst);
-        add(&self.stats.over_budget, 1);
+        if self.overdrawn.fetch_add(pages, SeqCst) + pages > self.overdraft_max() {
+            add(&self.stats.over_budget, 1);
+        }
         self.progressed();
     }
 
