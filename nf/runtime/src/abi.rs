@@ -12,6 +12,8 @@ pub const BATCH_EVENTS: usize = 1024;
 pub const STATE_BYTES_MAX: usize = 4096;
 /// Configuration of a function.
 pub const CONFIG_BYTES_MAX: usize = 48 << 20;
+/// An Ethernet header: what is shorter is no packet.
+const FRAME_BYTES_MIN: usize = 14;
 /// What a packet may grow by inside a function.
 pub const GROWTH_BYTES: usize = 64;
 
@@ -203,11 +205,12 @@ pub(crate) struct Output {
     pub pass: bool,
 }
 
-/// Reads the result for packet `index` back; the offset and the room are the unit's own, not what the function left.
+/// Reads the result for packet `index` back; the offset and the room are the unit's own, not what the function left. A
+/// length that cannot be drops the packet.
 pub(crate) fn output(memory: &[u8], descriptor: &Descriptor, index: usize, data: usize, input_length: usize) -> Output {
     let entry = descriptor.batch + PACKETS + index * PACKET_BYTES;
     let length = u32_at(memory, entry + 4) as usize;
-    let valid = length <= room_for(input_length);
+    let valid = (FRAME_BYTES_MIN..=room_for(input_length)).contains(&length);
     Output {
         data: descriptor.batch + DATA + data,
         length: if valid { length } else { 0 },

@@ -1,10 +1,12 @@
 //! What parses bytes of others, on inputs that were valid once: seeds are numbers from 1, so the gate tries the same
 //! inputs every time, and PANDO_RUNS (of `make soak`) says how many seeds there are.
 
+use std::collections::HashMap;
 use std::panic::catch_unwind;
+use std::sync::Mutex;
 
 use pando_protocol::random::Random;
-use pando_protocol::{FlowKey, Header, Message};
+use pando_protocol::{Admission, Effect, FlowKey, Handover, Header, Message, NO_UNIT, States, Steered, Timing};
 use pando_unit::chain::{Arrival, Chain, Policy, Stage};
 use pando_unit::leases::Leases;
 use pando_unit::module::{Function, Limits, Runtime};
@@ -149,7 +151,7 @@ fn headers_that_are_read_are_written_the_same() {
         flowlet_starts: n.is_multiple_of(2),
         ethertype: 0x800,
         unit: n as u16,
-        previous: if n == 0 { pando_protocol::NO_UNIT } else { 3 },
+        previous: if n == 0 { NO_UNIT } else { 3 },
         epoch: 1 + n as u32,
         position: n as u32,
         clock: n + 1,
@@ -160,6 +162,11 @@ fn headers_that_are_read_are_written_the_same() {
         if let Ok(header) = Header::decode(bytes) {
             header.clock_before_epoch();
             assert_eq!(Header::decode(&header.encode()), Ok(header));
+        }
+        // Behind it, the flow's key.
+        let long = [bytes, &[7; Steered::LENGTH_BYTES - Header::LENGTH_BYTES]].concat();
+        if let Ok(steered) = Steered::decode(&long) {
+            assert_eq!(Steered::decode(&steered.encode()), Ok(steered));
         }
     });
 }
@@ -188,6 +195,105 @@ fn messages_that_are_read_are_written_the_same() {
             assert_eq!(again.len(), bytes.len());
             assert_eq!(Message::decode_all(&again), Ok(messages));
         }
+    });
+}
+
+/// Where the states of a unit are, in the plainest way.
+#[derive(Default)]
+struct Kept(HashMap<FlowKey, Vec<u8>>);
+
+impl States for Kept {
+    fn snapshot(&self, key: &FlowKey) -> Vec<u8> {
+        self.0.get(key).cloned().unwrap_or_default()
+    }
+    fn install(&mut self, key: &FlowKey, snapshot: &[u8]) {
+        self.0.insert(*key, snapshot.to_vec());
+    }
+    fn forget(&mut self, key: &FlowKey) {
+        self.0.remove(key);
+    }
+}
+
+/// Whatever datagrams come, a unit goes on: the next packet of its flow is run, kept until a state comes, or stale, and
+/// with the deadline it is released.
+#[test]
+fn no_datagram_stops_the_state_protocol() {
+    let key = FlowKey::of_frame(&frames()[0]).unwrap().0;
+    let header = |epoch: u32, previous, clock| Header {
+        flowlet_starts: true,
+        ethertype: 0x800,
+        unit: 1,
+        previous,
+        epoch,
+        position: 0,
+        clock,
+        replicas: 4,
+    };
+    let mut corpus = Vec::new();
+    for epoch in 1..4 {
+        let state = vec![epoch as u8; 20];
+        for message in [
+            Message::Push { key, epoch, clock: 9, holes: 0, state: state.clone() },
+            Message::Unchanged { key, epoch, clock: 9, holes: 0, since: 8 },
+            Message::Pull { key, epoch, clock: 1, search: epoch == 2 },
+            Message::Answer { key, epoch, owned: epoch - 1, clock: 1, state: Some(state) },
+        ] {
+            let mut datagram = Vec::new();
+            message.encode(&mut datagram);
+            corpus.push(datagram);
+        }
+    }
+    fuzz(&corpus, |bytes| {
+        let Ok(messages) = Message::decode_all(bytes) else { return };
+        let mut states = Kept::default();
+        let mut unit = Handover::new(1, 0b1111, Timing::default());
+        let first = header(1, NO_UNIT, 1);
+        assert_eq!(unit.arrive(0, &key, &first, &mut states), Admission::Run);
+        unit.processed(0, &key, &first, true, &mut states);
+        let mut now = 1;
+        for (n, message) in messages.into_iter().enumerate() {
+            unit.message(now, n as u16 % 80, message, &mut states);
+            now += 100_000;
+            unit.tick(now, &mut states);
+        }
+        let next = header(u32::MAX, 2, u64::MAX);
+        let admission = unit.arrive(now, &key, &next, &mut states);
+        unit.effects.clear();
+        for _ in 0..20 {
+            now += Timing::default().retry_ns;
+            unit.tick(now, &mut states);
+        }
+        let released = unit.effects.iter().any(|e| matches!(e, Effect::Release(flow) if *flow == key));
+        assert_eq!(admission == Admission::Hold, released, "{admission:?}");
+    });
+}
+
+/// What another unit says a flow's state is becomes that, or the flow has none; the chain goes on either way.
+#[test]
+fn no_state_of_another_unit_stops_a_chain() {
+    let frames = frames();
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../functions/nat/nat.wasm");
+    let nat = || {
+        let function = Runtime::new(Limits::default(), 2).load(path.as_ref(), b"address=203.0.113.7\n").unwrap();
+        Chain::new(vec![Stage::new(function, Leases::new(1024..=2047))], Policy::default())
+    };
+    let mut source = nat();
+    pass(&mut source, &frames[..20]);
+    let corpus: Vec<Vec<u8>> = source.flows.ids().map(|id| source.export(&source.flows.flow(id).key)).collect();
+    let key = FlowKey::of_frame(&frames[0]).unwrap().0;
+    let chain = Mutex::new(nat());
+    fuzz(&corpus, |bytes| {
+        let mut chain = chain.lock().unwrap();
+        if chain.import(&key, bytes, 1) && !bytes.is_empty() {
+            assert!(chain.flows.find(&key).is_some());
+        }
+        pass(&mut chain, &frames[..1]);
+        // Its numbers go with a flow, so whatever number came with it is given back here.
+        let free = chain.leases_free(0);
+        if let Some(id) = chain.flows.find(&key) {
+            chain.forget(id);
+        }
+        assert!((free..=free + 1).contains(&chain.leases_free(0)));
     });
 }
 

@@ -77,3 +77,14 @@ fn a_trapped_packet_passes_when_asked() {
     assert_eq!(outputs.iter().map(|o| o.0).collect::<Vec<_>>(), [Fate::Passed, Fate::Trapped, Fate::Passed]);
     assert_eq!(outputs[1].1, frames[1]);
 }
+
+/// A length that a packet cannot have drops it, and nothing traps.
+#[test]
+fn a_packet_of_an_impossible_length_is_dropped() {
+    let module = build("length", include_str!("hostile/hostile.c"));
+    let mut chain = chain(&module.wasm, true);
+    let frames = [udp(1, b"."), udp(2, b"S"), udp(3, b"H"), udp(4, b".")];
+    let outputs = run(&mut chain, &frames);
+    assert_eq!(outputs.iter().map(|o| o.0).collect::<Vec<_>>(), [Fate::Passed, Fate::Dropped, Fate::Dropped, Fate::Passed]);
+    assert!(outputs[1].1.is_empty() && outputs[2].1.is_empty());
+}

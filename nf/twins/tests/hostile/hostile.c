@@ -36,6 +36,15 @@ static void misbehave(uint8_t how)
 	}
 }
 
+/* Lengths that a packet cannot have. */
+static void resize(struct pando_packet *packet, uint8_t how)
+{
+	if (how == 'S')
+		packet->length = 13;
+	if (how == 'H')
+		packet->length = 0xffffffffu;
+}
+
 static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_packet *packet)
 {
 	struct pando_headers h;
@@ -47,6 +56,7 @@ static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_pac
 		s.sum = s.sum * 31 + p[h.end - 1];
 		pando_put(ctx, &s);
 		misbehave(p[h.payload]);
+		resize(packet, p[h.payload]);
 	}
 	return PANDO_PASS;
 }
