@@ -1,4 +1,5 @@
 //! A Linux router in a network namespace of its own, between two devices of this thread's: `inside` and `outside`.
+#![allow(dead_code)] // each user takes its part
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -19,9 +20,15 @@ pub struct Router {
     holder: Child,
 }
 
-fn run(program: &str, arguments: &str) {
-    let status = Command::new(program).args(arguments.split(' ')).status();
-    assert!(status.unwrap_or_else(|e| panic!("{program}: {e}")).success(), "{program} {arguments}");
+fn run(program: &str, arguments: &str) -> String {
+    let output = Command::new(program).args(arguments.split(' ')).stderr(Stdio::inherit()).output();
+    let output = output.unwrap_or_else(|e| panic!("{program}: {e}"));
+    assert!(output.status.success(), "{program} {arguments}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn net_of(holder: &Child) -> String {
+    format!("--net=/proc/{}/ns/net", holder.id())
 }
 
 impl Router {
@@ -41,7 +48,7 @@ impl Router {
             .spawn()
             .unwrap();
         holder.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-        let there = |program: &str, arguments: &str| run("nsenter", &format!("--net=/proc/{}/ns/net {program} {arguments}", holder.id()));
+        let there = |program: &str, arguments: &str| run("nsenter", &format!("{} {program} {arguments}", net_of(&holder)));
         std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
         there("sysctl", "-qw net.ipv4.ip_forward=1 net.ipv6.conf.default.disable_ipv6=1 net.ipv4.conf.all.rp_filter=0");
         for (ours, theirs, address) in [("inside", "r_in", "10.0.0.1/8"), ("outside", "r_out", "203.0.113.7/24")] {
@@ -55,9 +62,19 @@ impl Router {
         for client in 2..10 {
             there("ip", &format!("neighbor add 10.0.0.{client} lladdr 02:00:00:00:00:03 dev r_in"));
         }
-        let mut nft = Command::new("nsenter").arg(format!("--net=/proc/{}/ns/net", holder.id())).args(["nft", rules]).spawn().unwrap();
+        let mut nft = Command::new("nsenter").arg(net_of(&holder)).args(["nft", rules]).spawn().unwrap();
         assert!(nft.wait().unwrap().success(), "nft {rules}");
         Some(Router { inside: Port::open("inside", 512).unwrap(), outside: Port::open("outside", 512).unwrap(), holder })
+    }
+
+    /// Runs a program in the router's namespace and returns what it prints.
+    pub fn there(&self, program: &str, arguments: &str) -> String {
+        run("nsenter", &format!("{} {program} {arguments}", self.net()))
+    }
+
+    /// The argument by which `nsenter` enters the router's namespace.
+    pub fn net(&self) -> String {
+        net_of(&self.holder)
     }
 
     /// The next packets that leave on a side, until `enough` says so of one or the time is over.

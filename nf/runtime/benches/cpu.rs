@@ -1,0 +1,172 @@
+//! Processor time of a packet on its whole way through the NAT, against nftables' masquerade and XDP forwarding.
+//!
+//! A generator sends at a fixed rate into one end of a router. What it costs is the time of the generator's thread (the
+//! kernel works on a veth's packet in the context of who sends it), of the unit and of ksoftirqd, less the time of the
+//! same packets when the router ignores them. Ways are interleaved. Prints CSV: round, way, burst, nanoseconds per packet,
+//! share that arrived.
+
+#[path = "../tests/router/mod.rs"]
+mod router;
+
+use std::fs;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use pando_unit::packet::Port;
+use router::{Router, SERVER, frame};
+
+const ROUNDS: usize = 7;
+const FLOWS: u16 = 64;
+/// Within which the last packets come out, on a machine that has other things to do.
+const DRAINED: Duration = Duration::from_secs(2);
+const PAYLOAD: [u8; 300] = [7; 300];
+const MASQUERADE: &str =
+    "add table ip t; add chain ip t c { type nat hook postrouting priority 100; }; add rule ip t c oifname r_out masquerade";
+const NOTHING: &str = "add table ip t";
+/// Packets that are sent at once, the time between two sends, and how many: 100,000 a second, and 5,000 a second one at a
+/// time, each of which wakes the unit.
+const LOADS: [(usize, Duration, usize); 2] = [(32, Duration::from_micros(320), 3000), (1, Duration::from_micros(200), 5000)];
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    Ignored,
+    Nftables,
+    Xdp,
+    Unit,
+}
+
+const XDP: &str = r#"
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+SEC("xdp") int forward(struct xdp_md *ctx)
+{
+	unsigned char *p = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	if (p + 34 > end || p[12] != 8 || p[13] != 0 || p[22] <= 1)
+		return XDP_PASS;
+	p[22]--;
+	unsigned int sum = (p[24] << 8 | p[25]) + 0x100;
+	sum += sum >> 16;
+	p[24] = sum >> 8;
+	p[25] = sum;
+	return bpf_redirect(OUT, 0);
+}
+char _license[] SEC("license") = "GPL";
+"#;
+
+/// Loads the forwarding program on the router's way in.
+fn attach_xdp(router: &Router) {
+    let directory = std::env::temp_dir().join(format!("bench-cpu-{}", std::process::id()));
+    fs::create_dir_all(&directory).unwrap();
+    let (source, object) = (directory.join("x.c"), directory.join("x.o"));
+    let index = router.there("ip", "-o link show dev r_out");
+    fs::write(&source, XDP.replace("OUT", index.split(':').next().unwrap())).unwrap();
+    let clang = Command::new("clang")
+        .args(["-O2", "-target", "bpf", "-I/usr/include/x86_64-linux-gnu", "-c"])
+        .arg(&source)
+        .arg("-o")
+        .arg(&object)
+        .status();
+    assert!(clang.unwrap().success());
+    router.there("ip", &format!("link set dev r_in xdpgeneric obj {} sec xdp", object.display()));
+    fs::remove_dir_all(directory).unwrap();
+}
+
+fn start_unit(router: &Router) -> (Child, u32) {
+    let module = concat!(env!("CARGO_MANIFEST_DIR"), "/../functions/nat/nat.wasm");
+    let place = std::env::temp_dir().join(format!("bench-cpu-unit-{}", std::process::id()));
+    let places = ["--run-dir", "run", "--data-dir", "data"]
+        .map(|p| if p.starts_with('-') { p.to_owned() } else { place.join(p).display().to_string() });
+    let mut command = Command::new("nsenter");
+    command.arg(router.net()).arg(env!("CARGO_BIN_EXE_pando-unit")).args(["run", module, "--set", "address=203.0.113.7"]);
+    command.args(["--iface", "r_in", "--out", "r_out", "--name", "cpu"]).args(places).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut said = [0; 1];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut said).expect("the unit says that it runs");
+    let inside = fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap();
+    (child, inside.trim().parse().expect("the watcher has one child: the unit"))
+}
+
+/// Nanoseconds on a processor of all threads of a process so far.
+fn process_ns(pid: u32) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    tasks.filter_map(|t| fs::read_to_string(t.path().join("schedstat")).ok()?.split(' ').next()?.parse::<u64>().ok()).sum()
+}
+
+fn softirq_pids() -> Vec<u32> {
+    let named = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|c| c.starts_with("ksoftirqd/"));
+    fs::read_dir("/proc").unwrap().flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).filter(named).collect()
+}
+
+fn thread_ns() -> u64 {
+    let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    text.split(' ').next().unwrap().parse().unwrap()
+}
+
+/// Packets that came to `outside`, of this thread's namespace.
+fn arrived() -> u64 {
+    let devices = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+    let line = devices.lines().find_map(|l| l.trim().strip_prefix("outside:")).expect("the device is there");
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// One way, one load: nanoseconds per packet and the share that arrived. In a thread of its own, with its namespace.
+fn measure(way: Way, (burst, gap, turns): (usize, Duration, usize)) -> (f64, f64) {
+    let mut router = Router::new(if way == Way::Nftables { MASQUERADE } else { NOTHING }).expect("needs root");
+    // Nobody listens outside: a ring there would be a cost of the measurement's own.
+    router.outside = Port::open("lo", 512).unwrap();
+    let unit = match way {
+        Way::Unit => Some(start_unit(&router)),
+        Way::Xdp => {
+            attach_xdp(&router);
+            None
+        }
+        _ => None,
+    };
+    let mut frames: Vec<Vec<u8>> = (0..FLOWS).map(|n| frame(([10, 0, 0, 2], 5000 + n), (SERVER, 80), None, 0, &PAYLOAD, true)).collect();
+    if matches!(way, Way::Unit | Way::Ignored) {
+        frames.iter_mut().for_each(|f| f[5] = 0x77); // for another host: the kernel does nothing with it
+    }
+    let mut busy: Vec<u32> = softirq_pids();
+    busy.extend(unit.as_ref().map(|u| u.1));
+    let others = || busy.iter().map(|&pid| process_ns(pid)).sum::<u64>();
+    let (mut sent, mut before, mut arrived_before) = (0, 0, 0);
+    let mut start = Instant::now();
+    for turn in 0..turns + turns / 10 {
+        if turn == turns / 10 {
+            (sent, before, arrived_before, start) = (0, thread_ns() + others(), arrived(), Instant::now() - gap * turn as u32);
+        }
+        let batch: Vec<&[u8]> = (0..burst).map(|n| frames[(turn * burst + n) % frames.len()].as_slice()).collect();
+        sent += router.inside.send(&batch);
+        if let Some(left) = (gap * (turn as u32 + 1)).checked_sub(start.elapsed()) {
+            std::thread::sleep(left);
+        }
+    }
+    // What waits in the unit's ring is the unit's work still to come; waiting for it is not the generator's.
+    let own = thread_ns();
+    let deadline = Instant::now() + DRAINED;
+    while way != Way::Ignored && arrived() - arrived_before < sent as u64 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let spent = own + others() - before;
+    let share = (arrived() - arrived_before) as f64 / sent as f64;
+    if let Some((mut watcher, pid)) = unit {
+        // SAFETY: the watcher is this function's child; the unit is the watcher's and ends with it.
+        unsafe { libc::kill(watcher.id() as i32, libc::SIGTERM) };
+        watcher.wait().unwrap();
+        assert!(!fs::exists(format!("/proc/{pid}/exe")).unwrap_or(false), "the unit outlives its watcher");
+        let _ = fs::remove_dir_all(std::env::temp_dir().join(format!("bench-cpu-unit-{}", std::process::id())));
+    }
+    (spent as f64 / sent as f64, share)
+}
+
+fn main() {
+    println!("round,way,burst,ns_per_packet,arrived");
+    for round in 0..ROUNDS {
+        for load in LOADS {
+            for way in [Way::Ignored, Way::Nftables, Way::Xdp, Way::Unit] {
+                let (ns, share) = std::thread::spawn(move || measure(way, load)).join().expect("the measurement");
+                println!("{round},{way:?},{},{ns:.0},{share:.4}", load.0);
+            }
+        }
+    }
+}
