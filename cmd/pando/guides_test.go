@@ -1,8 +1,11 @@
 package main
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -33,6 +36,58 @@ func TestTheGuidesAreTrue(t *testing.T) {
 				t.Errorf("only %d command lines were found", ran)
 			}
 		})
+	}
+}
+
+// The guide of network functions needs no daemons: it is run in a network namespace of its own, in which all processes end
+// with the shell.
+func TestTheGuideOfFunctionsIsTrue(t *testing.T) {
+	bin, err := filepath.Abs(filepath.Join("..", "..", "bin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(bin, unitBinary)); err != nil {
+		t.Skip("bin/pando-unit is not there: deploy/build-unit builds it with cargo")
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("namespaces need root")
+	}
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "guides", "network-function.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.Symlink(filepath.Join(bin, "..", "nf"), filepath.Join(dir, "nf")); err != nil {
+		t.Fatal(err)
+	}
+	script := "set -e -o pipefail\npando() { case $2 in run|ls|top|logs|rm|bill) set -- \"$@\" --run-dir $PWD/run --data-dir $PWD/data;; esac; shift; " +
+		filepath.Join(bin, unitBinary) + " \"$@\"; }\n"
+	for i, b := range blocks(string(text)) {
+		if b.file != "" {
+			from := filepath.Join(dir, fmt.Sprint("file", i))
+			if err := os.WriteFile(from, []byte(b.text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			script += fmt.Sprintf("if [ -e %[2]s ]; then diff %[1]s %[2]s; else cp %[1]s %[2]s; fi\n", from, b.file) // what a command made must be so
+			continue
+		}
+		for line := range strings.Lines(b.text) {
+			if command, fails := strings.CutSuffix(strings.TrimSpace(line), "# fails"); fails {
+				line = "if " + command + "; then exit 99; fi\n"
+			}
+			script += "echo '$' " + strconv.Quote(strings.TrimSpace(line)) + "\n" + line
+		}
+	}
+	shell := exec.Command("unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", script)
+	shell.Dir = dir
+	out, err := shell.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, want := range []string{`"equal": true`, "NOT AS EXPECTED", "the generator lost none", "hundred is gone", `"event":1000001`} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("the reader does not see %s:\n%s", want, out)
+		}
 	}
 }
 

@@ -7,11 +7,17 @@ import "unsafe"
 const (
 	abi          = 1
 	batchPackets = 32
+	batchEvents  = 1024
 	stateMax     = 4096
+	configMax    = 4096
 
 	stateValid = 1
 	reply      = 2
+	translated = 4
+	leased     = 8
 	statePut   = 16
+	leaseTaken = 32
+	alias      = 64
 )
 
 type entry struct {
@@ -22,7 +28,7 @@ type entry struct {
 type batchArea struct {
 	current, eventCount uint32
 	packets             [batchPackets]entry
-	events              [1024][2]uint32
+	events              [batchEvents][2]uint32
 	data                [128 * 1024]byte
 }
 
@@ -34,20 +40,32 @@ type descriptor struct {
 var (
 	batch   batchArea
 	slots   [batchPackets * stateMax]byte
-	self    descriptor
+	config  [configMax]byte
+	self    = descriptor{abi: abi}
 	process func(*Packet) bool
+	read    func(config []byte) (complaint int32)
 )
 
 // Packet is one packet of a flow.
 type Packet struct{ e *entry }
 
 // Register says what the function is: its name, the size of a flow's state, and what it does with a packet. It returns
-// whether the packet passes. Call it from init.
+// whether the packet passes. A state has at most 4096 bytes. Call it from init.
 func Register(name string, stateBytes uint32, f func(*Packet) bool) {
 	process = f
-	self = descriptor{abi: abi, stateBytes: stateBytes, batch: at(unsafe.Pointer(&batch)), slots: at(unsafe.Pointer(&slots))}
+	self.stateBytes, self.batch, self.slots = stateBytes, at(unsafe.Pointer(&batch)), at(unsafe.Pointer(&slots))
 	copy(self.name[:35], name)
 }
+
+// Configure says who reads the configuration, which is lines "key=value" of at most 4096 bytes together, before the first
+// packet. A result other than 0 refuses it. Call it from init; without it, the function takes no configuration.
+func Configure(f func(config []byte) (complaint int32)) {
+	read = f
+	self.config, self.configBytes = at(unsafe.Pointer(&config)), configMax
+}
+
+// WantLeases asks for a number of its own for each new flow (Packet.Lease). Call it from init.
+func WantLeases() { self.leases = 1 }
 
 func at(p unsafe.Pointer) uint32 { return uint32(uintptr(p)) }
 
@@ -70,11 +88,55 @@ func (p *Packet) HasState() bool { return p.e.flags&stateValid != 0 }
 // IsReply says whether the packet goes against the direction of the flow's first.
 func (p *Packet) IsReply() bool { return p.e.flags&reply != 0 }
 
+// IsTranslated says whether the packet met its flow through the addresses of an earlier output (Alias).
+func (p *Packet) IsTranslated() bool { return p.e.flags&translated != 0 }
+
+// Lease takes the number that no other flow of the function has, for example a port. A new flow is offered one, and keeps
+// what it took.
+func (p *Packet) Lease() (number uint32, ok bool) {
+	if p.e.flags&leased == 0 {
+		return 0, false
+	}
+	p.e.flags |= leaseTaken
+	return p.e.lease, true
+}
+
+// Alias says that whoever answers to the addresses and ports that the packet has on return belongs to this flow, too.
+func (p *Packet) Alias() { p.e.flags |= alias }
+
+// Resize sets the length of the packet, and says whether there is room: 64 bytes more than it came with.
+func (p *Packet) Resize(length uint32) bool {
+	if length > p.e.capacity {
+		return false
+	}
+	p.e.length = length
+	return true
+}
+
+// Report tells the owner of the function of something, for example an alert; `pando fn logs` shows it. It says whether the
+// batch had room for it.
+func (p *Packet) Report(code uint32) bool {
+	if batch.eventCount >= batchEvents {
+		return false
+	}
+	batch.events[batch.eventCount] = [2]uint32{batch.current, code}
+	batch.eventCount++
+	return true
+}
+
 // TimeNanos is when the packet came.
 func (p *Packet) TimeNanos() uint64 { return p.e.timeNanos }
 
 //go:wasmexport pando_describe
 func describe() uint32 { return at(unsafe.Pointer(&self)) }
+
+//go:wasmexport pando_configure
+func configure(length uint32) int32 {
+	if read == nil {
+		return 0
+	}
+	return read(config[:length])
+}
 
 //go:wasmexport pando_process
 func processBatch(count uint32) {

@@ -41,6 +41,85 @@ func TestAFunctionInGo(t *testing.T) {
 	}
 }
 
+// everything uses all that a function in Go can ask for: it lets as many packets of a flow pass as its configuration says, reports
+// the first of each with its lease, makes each longer by one byte, and prints.
+const everything = `package main
+
+import "fmt"
+
+var limit byte
+
+func init() {
+	Register("everything", 1, each)
+	Configure(func(config []byte) int32 {
+		if n, _ := fmt.Sscanf(string(config), "limit=%d", &limit); n != 1 {
+			return 7
+		}
+		return 0
+	})
+	WantLeases()
+}
+
+func each(p *Packet) bool {
+	number, ok := p.Lease()
+	if !ok || !p.HasState() && !p.Report(number) {
+		return false
+	}
+	p.State()[0] = min(p.State()[0]+1, 255)
+	p.Put()
+	return p.Resize(uint32(len(p.Data())+1)) && !p.Resize(1<<20) && p.State()[0] <= limit
+}
+
+func main() {}
+`
+
+func TestAllThatAFunctionInGoCanDo(t *testing.T) {
+	t.Parallel()
+	unit, dir := functions(t), t.TempDir()
+	run := func(code int, args ...string) []byte {
+		t.Helper()
+		command := exec.Command(unit, args...)
+		command.Dir = dir
+		out, err := command.CombinedOutput()
+		if command.ProcessState.ExitCode() != code {
+			t.Fatalf("pando fn %v: %v instead of exit code %d\n%s", args, err, code, out)
+		}
+		return out
+	}
+	run(0, "new", "--lang", "go", "everything")
+	if err := os.WriteFile(filepath.Join(dir, "everything", "main.go"), []byte(everything), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	run(0, "build", "everything")
+	run(0, "generate", "in.pcap", "--flows", "50")
+	if out := run(3, "test", "everything/everything.wasm", "--pcap", "in.pcap", "--set", "limit=few"); !strings.Contains(string(out), "complaint 7") {
+		t.Errorf("a configuration that it refuses: %s", out)
+	}
+	var said struct {
+		Fates  map[string]int
+		Flows  int
+		Events []struct{ Code int }
+	}
+	out := run(0, "test", "everything/everything.wasm", "--pcap", "in.pcap", "--set", "limit=3", "--write", "out.pcap", "-o", "json")
+	if err := json.Unmarshal(out, &said); err != nil {
+		t.Fatal(err)
+	}
+	codes := map[int]bool{}
+	for _, e := range said.Events {
+		codes[e.Code] = true
+	}
+	if said.Flows != 50 || len(said.Events) != 50 || len(codes) != 50 || said.Fates["passed"] != 50*3 {
+		t.Errorf("50 flows, a lease of its own each, and 3 packets of each pass: %+v", said)
+	}
+	in, err := os.Stat(filepath.Join(dir, "in.pcap"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if written, err := os.Stat(filepath.Join(dir, "out.pcap")); err != nil || written.Size() >= in.Size() {
+		t.Errorf("150 packets are fewer bytes than all: %v", err)
+	}
+}
+
 // A wrong turn ends with an exit code of its kind and words that say how to go on.
 func TestWrongTurnsOfFunctions(t *testing.T) {
 	t.Parallel()
