@@ -48,10 +48,10 @@ type leadership struct {
 	ids      *sim.IDs
 }
 
-func lead(t *testing.T, test func(t *testing.T, l leadership)) {
+func lead(t *testing.T, delayMax time.Duration, test func(t *testing.T, l leadership)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
-		l := leadership{registry: sim.NewRegistry(1, 0), ids: &sim.IDs{}}
+		l := leadership{registry: sim.NewRegistry(1, delayMax), ids: &sim.IDs{}}
 		svc := pando.Service{ServiceKey: web, VIP4: pando.VIPs4.Addr().Next().Next(), VIP6: pando.VIPs6.Addr().Next().Next(), Current: 1, Target: 1, Latest: 1, Phase: pando.ServiceServing}
 		spec := pando.Spec{Name: "web", Command: []string{"web"}, Scale: pando.Scale{Max: 3}}.WithDefaults()
 		if _, err := l.registry.Commit(ctx, pando.Txn{Put: []pando.Stored{svc, pando.Revision{Service: web, Number: 1, Spec: spec, State: pando.RevisionCurrent}}}); err != nil {
@@ -65,6 +65,7 @@ func lead(t *testing.T, test func(t *testing.T, l leadership)) {
 		run, stop := context.WithCancel(ctx)
 		ended := make(chan error)
 		go func() { ended <- l.Run(run) }()
+		time.Sleep(20 * delayMax)
 		synctest.Wait()
 		test(t, l)
 		stop()
@@ -86,7 +87,7 @@ func (l leadership) ask() pando.Intent {
 }
 
 func TestAnAnswerIsInTheStoreWhenItIsGiven(t *testing.T) {
-	lead(t, func(t *testing.T, l leadership) {
+	lead(t, 0, func(t *testing.T, l leadership) {
 		ask := l.ask()
 		records, err := l.Answer(t.Context(), l.host, ask)
 		if err != nil {
@@ -111,7 +112,7 @@ func TestAnAnswerIsInTheStoreWhenItIsGiven(t *testing.T) {
 }
 
 func TestAnAskOfAHostThatLostItsEpochIsNotAnswered(t *testing.T) {
-	lead(t, func(t *testing.T, l leadership) {
+	lead(t, 0, func(t *testing.T, l leadership) {
 		l.registry.Depose(l.host)
 		synctest.Wait()
 		ask := l.ask()
@@ -125,6 +126,42 @@ func TestAnAskOfAHostThatLostItsEpochIsNotAnswered(t *testing.T) {
 			if o.V.Intent == ask.ID {
 				t.Errorf("it was given %s", o.V.ID)
 			}
+		}
+	})
+}
+
+func TestAsksThatComeWhileOneIsWrittenAreAnsweredTogether(t *testing.T) {
+	lead(t, 5*time.Millisecond, func(t *testing.T, l leadership) {
+		const many = 20
+		type told struct {
+			pando.Versioned[pando.Intent]
+			err error
+		}
+		answers := make(chan told, many)
+		for range many {
+			ask := l.ask()
+			go func() {
+				records, err := l.Answer(t.Context(), l.host, ask)
+				w := pando.NewWorld()
+				err = errors.Join(err, w.Apply(records, 0))
+				answers <- told{w.Intents[ask.ID], err}
+			}()
+		}
+		written := map[pando.StoreRevision]bool{}
+		for range many {
+			v := <-answers
+			if v.err != nil || v.V.State == pando.IntentAsked {
+				t.Errorf("an ask is %q: %v", v.V.State, v.err)
+			}
+			written[v.Modified] = true
+		}
+		if len(written) > 3 {
+			t.Errorf("%d asks were answered in %d commits, want at most 3", many, len(written))
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if len(l.asks) > 0 {
+			t.Errorf("asks are left: %v", l.asks)
 		}
 	})
 }

@@ -36,6 +36,7 @@ type Control struct {
 	wakes     map[pando.ServiceKey]time.Time
 	changed   chan struct{} // closed and replaced at every change of the world
 	nudge     chan struct{}
+	asks      map[pando.ServiceKey][]*ask  // that came straight from agents and nobody has taken yet
 	deciding  chan struct{}                // is full from a decision until it is written
 	term      pando.Fence                  // of the leadership, zero: none; known to who decides
 	left      map[pando.HostName]time.Time // since when a member is away
@@ -48,7 +49,7 @@ func New(c Config) *Control {
 		Config: c, world: pando.NewWorld(),
 		dirty: map[pando.ServiceKey]bool{}, wakes: map[pando.ServiceKey]time.Time{},
 		changed: make(chan struct{}), nudge: make(chan struct{}, 1), deciding: make(chan struct{}, 1),
-		left: map[pando.HostName]time.Time{},
+		left: map[pando.HostName]time.Time{}, asks: map[pando.ServiceKey][]*ask{},
 	}
 }
 
@@ -239,9 +240,12 @@ func (c *Control) turn(ctx context.Context) error {
 	}
 }
 
-// decide makes the next decision about a service, which answers the asks, and writes it. The caller is the one who decides.
-func (c *Control) decide(ctx context.Context, fence pando.Fence, s pando.ServiceKey, asks ...ask) error {
+// decide makes the next decision about a service, which answers what is asked of it, and writes it. The caller is the one
+// who decides.
+func (c *Control) decide(ctx context.Context, fence pando.Fence, s pando.ServiceKey) (err error) {
 	c.mu.Lock()
+	asks := c.takeAsks(s)
+	defer func() { c.answer(asks, err) }()
 	t, wake := Decide(c.world, s, c.Clock.Now(), c.IDs, intentsOf(asks)...)
 	t.If = append(t.If, fencesOf(asks)...)
 	if wake.IsZero() {
@@ -254,8 +258,7 @@ func (c *Control) decide(ctx context.Context, fence pando.Fence, s pando.Service
 		return nil
 	}
 	pando.Failpoint("decided")
-	err := c.commit(ctx, fence, t)
-	if err != nil {
+	if err = c.commit(ctx, fence, t); err != nil {
 		c.again(s, err)
 	}
 	pando.Failpoint("decision written")
