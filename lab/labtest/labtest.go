@@ -124,6 +124,13 @@ func (p *Pando) Up(host string, flags ...string) {
 	p.Must(host, append(append([]string{p.Bin, "up"}, p.place(host)...), flags...)...)
 }
 
+// TryUp is Up where what still runs may be about to end; it returns what the command said, and whether everything is up.
+func (p *Pando) TryUp(host string) (said string, ok bool) {
+	p.Helper()
+	out := p.Run(host, append([]string{p.Bin, "up"}, p.place(host)...)...)
+	return out.Text, out.Code == 0
+}
+
 // Join makes a host a member of the cluster of the first host.
 func (p *Pando) Join(host string) {
 	p.Helper()

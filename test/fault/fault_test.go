@@ -124,10 +124,17 @@ func (s *site) program(i pando.InstanceID) int {
 	return 0
 }
 
+// restart starts what was killed. Who comes to a failpoint takes its mark away before it dies, so what is found running may
+// end while its readiness is waited for.
+func (s *site) restart() {
+	s.Helper()
+	s.Await("everything up", func() (string, bool) { return s.TryUp(s.Host()) })
+}
+
 // settle starts what was killed, and waits until all instances are in rotation and each has one program.
 func (s *site) settle(least, most int) pando.ServiceStatus {
 	s.Helper()
-	s.Up(s.Host())
+	s.restart()
 	return s.web.Await("everything in rotation, once", func(st pando.ServiceStatus) bool {
 		programs := len(strings.Fields(s.Run(s.Host(), "pgrep", "-x", "keeper").Text))
 		return st.InRotation == len(st.Instances) && programs == st.InRotation && least <= programs && programs <= most
@@ -138,7 +145,7 @@ func (s *site) settle(least, most int) pando.ServiceStatus {
 func (s *site) leave(i pando.InstanceStatus) {
 	s.Helper()
 	s.Await(string(i.ID)+" gone", func() (string, bool) {
-		s.Up(s.Host())
+		s.restart()
 		s.ask(i, "POST", "/halt")
 		s.ask(i, "POST", "/state/push")
 		text, _ := s.ask(i, "POST", "/die")

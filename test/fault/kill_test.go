@@ -125,7 +125,7 @@ func (s *site) crash(verb, name string, instance bool) {
 // serving is settle for a moment at which an instance may be on its way out, until it is asked again.
 func (s *site) serving() pando.ServiceStatus {
 	s.Helper()
-	s.Up(s.Host())
+	s.restart()
 	return s.web.Await("enough in rotation", func(st pando.ServiceStatus) bool {
 		moving := 0
 		for _, i := range st.Instances {
