@@ -139,6 +139,35 @@ class Peer:
         return json.loads(out)["rounds"] if out else 0
 
 
+def curve(what, count, whole_bytes, far_bytes, shares, peers, percent=100, rounds=3, seconds=0.5, clients=1):
+    """Requests per second of each peer, all-local included, by share of the values that is local; samples with the share as x.
+
+    peers: by name, the arguments of `pando-mem run` and the added round trip in microseconds; a kind of swap has None.
+    """
+    rows, shown = [], []
+    for share in shares:
+        folder, local = scratch(), int(whole_bytes * share / 100) + SLACK_BYTES
+        for kind in peers:
+            if peers[kind] is None and not swap_on(kind, folder, 1 << 30):
+                raise SystemExit(f"no {kind} here, or it is in use")
+        all_peers = [Peer("local", folder, 0, limit=False)]
+        for name, given in peers.items():
+            all_peers.append(Peer(name, folder, local) if given is None else Peer(name, folder, local, given[0], hosts_bytes=far_bytes, delay_us=given[1]))
+        for p in all_peers:
+            p.fill(what, count, percent)
+        print(f"{share} % local, {clients} client(s)", flush=True)
+        samples = interleave(all_peers, what, count, percent, rounds, seconds, clients)
+        clean()
+        rows += [(i, f"{what} {name}", m["rate"], share) for name, s in samples.items() for i, m in enumerate(s)]
+        shown.append((share, {name: 100 * ratio(samples, name, "local") for name in peers}))
+    return rows, shown
+
+
+def shares(shown, name):
+    """The points of one curve, for a cell."""
+    return ", ".join(f"{share} % local: {by_name[name]:.0f} %" for share, by_name in shown)
+
+
 def interleave(peers, what, count, percent, rounds, seconds, clients):
     """Samples by peer name; the order turns with every round."""
     samples = {p.name: [] for p in peers}
@@ -165,12 +194,13 @@ def ratio(samples, a, b, key="rate"):
 def write_csv(folder, rows):
     with open(folder / "results.csv", "w", newline="") as f:
         w = csv.writer(f)
-        w.writerow(["round", "series", "value"])
+        w.writerow(["round", "series", "value", "x"][: len(rows[0])])
         w.writerows(rows)
 
 
-def publish(name, title, unit, rows, log=False):
-    sh(ROOT / "bench" / "publish", name, "--title", title, "--unit", unit, *(["--log"] if log else []), *[w for r in rows for w in ("--row", r)])
+def publish(name, title, unit, rows, log=False, xlabel=None):
+    sh(ROOT / "bench" / "publish", name, "--title", title, "--unit", unit, *(["--log"] if log else []),
+       *(["--x", xlabel] if xlabel else []), *[w for r in rows for w in ("--row", r)])
 
 
 def verdict(value, goal, above=True):
