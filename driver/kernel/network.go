@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"strconv"
 	"strings"
 	"unsafe"
 
@@ -152,36 +151,4 @@ func tryAddresses(Config) (string, error) {
 func ours(name string) bool {
 	rest, ok := strings.CutPrefix(name, "pd")
 	return strings.HasPrefix(name, "pando") || ok && strings.Trim(rest, "0123456789") == ""
-}
-
-func tryForwarding(Config) (string, error) {
-	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_forward")
-	if err != nil {
-		return "", err
-	}
-	if strings.TrimSpace(string(text)) != "1" {
-		return "", fmt.Errorf("net.ipv4.ip_forward is off")
-	}
-	return "on", nil
-}
-
-func tryConntrack(Config) (string, error) {
-	var numbers [2]int
-	for i, name := range []string{"count", "max"} {
-		text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_" + name)
-		if os.IsNotExist(err) {
-			return "not in use", nil
-		}
-		if err == nil {
-			numbers[i], err = strconv.Atoi(strings.TrimSpace(string(text)))
-		}
-		if err != nil {
-			return "", err
-		}
-	}
-	found := fmt.Sprintf("%d of %d entries", numbers[0], numbers[1])
-	if numbers[0]*10 > numbers[1]*9 {
-		return "", fmt.Errorf("%s", found)
-	}
-	return found, nil
 }
