@@ -36,10 +36,7 @@ test: ## run every check and test there is; the last line counts them
 
 N ?= 10
 soak: ## what is drawn at random, N times as often as `make test` does (N=10 unless given)
-	PANDO_RUNS=$$(($(N) * 30)) go test -timeout 0 ./test/sim
-	! command -v cargo >/dev/null || PANDO_RUNS=$$(($(N) * 30)) PROPTEST_CASES=$$(($(N) * 256)) \
-		cargo test --manifest-path nf/Cargo.toml --locked --quiet --release -p pando-protocol -p pando-unit --lib --test fuzz -- --test-threads 2
-	farmem/soak $(N)
+	@deploy/soak $(N)
 
 lint: ## gofmt, vet, staticcheck and the rules of the house
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }

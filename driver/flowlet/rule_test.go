@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"strconv"
 	"testing"
 	"time"
 
@@ -213,7 +214,11 @@ const dropped = 2
 
 func TestTheProgramDecidesAsTheModelDoes(t *testing.T) {
 	needRoot(t)
-	for seed := range uint64(40) {
+	seeds := uint64(40)
+	if times, err := strconv.ParseUint(os.Getenv("PANDO_SOAK"), 10, 32); err == nil { // make soak
+		seeds *= times
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			w := newWorld(t, seed)
 			for i := range 600 {
