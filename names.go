@@ -60,6 +60,9 @@ func ParseServiceKey(s string) (ServiceKey, error) {
 func Nearest(word string, known []string) string {
 	best, distance := "", 1+max(1, len(word)/3)
 	for _, k := range known {
+		if len(word) >= 3 && strings.HasPrefix(k, word) { // as env is environment
+			return k
+		}
 		if d := slips(word, k); d < distance {
 			best, distance = k, d
 		}

@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -152,8 +153,8 @@ func (a *Agent) joinOnce(ctx context.Context) (<-chan struct{}, error) {
 		if !errors.Is(err, pando.ErrUnavailable) && !errors.Is(err, pando.ErrStoreFull) {
 			return nil, err
 		}
-		if err := pando.Sleep(ctx, a.Clock, 100*time.Millisecond); err != nil {
-			return nil, err
+		if serr := pando.Sleep(ctx, a.Clock, 100*time.Millisecond); serr != nil {
+			return nil, fmt.Errorf("%w: %w", err, serr)
 		}
 	}
 }

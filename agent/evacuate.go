@@ -21,7 +21,9 @@ func (a *Agent) Leave(ctx context.Context, drain time.Duration) (left int, err e
 	a.leaveBy = a.Clock.Now().Add(drain)
 	bound := a.leaveBy.Add(settleMax + a.longestStop())
 	a.mu.Unlock()
-	if _, err := a.joinOnce(ctx); err != nil { // the record says that the host leaves
+	writes, cancel := context.WithTimeout(ctx, settleMax)
+	defer cancel()
+	if _, err := a.joinOnce(writes); err != nil { // the record says that the host leaves
 		return a.here(), err
 	}
 	for {

@@ -137,3 +137,17 @@ func TestABranchWithoutAnInstanceIsMergedOnce(t *testing.T) {
 		b.gone("web-0")
 	})
 }
+
+// A host whose store takes no writes leaves all the same, and says that it could not be written.
+func TestAFullStoreKeepsNoHost(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.serving("web-1", 1)
+		b.registry.Fail(pando.ErrStoreFull)
+		defer b.registry.Fail(nil)
+		began := time.Now()
+		left, err := b.agent.Leave(b.ctx, 0)
+		if took := time.Since(began); took > 2*settleMax || left != 1 || err == nil {
+			b.Errorf("after %s: %d instances are left: %v", took, left, err)
+		}
+	})
+}

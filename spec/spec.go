@@ -74,6 +74,9 @@ func readFile(path string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the spec: %w", err)
 	}
+	if st.IsDir() {
+		return nil, fmt.Errorf("%w: %s is a folder: name the file in it, such as %s", pando.ErrInvalid, path, filepath.Join(path, "pando.yaml"))
+	}
 	if st.Size() > fileBytesMax {
 		return nil, Problems{{File: path, Line: 1, Column: 1, Message: tooLarge}}
 	}

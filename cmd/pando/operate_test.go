@@ -169,6 +169,11 @@ func TestUpSaysWhyItDoesNotComeUp(t *testing.T) {
 	if out = p.Run(p.Host(), append(up, "-o", "json")...); out.Code != 0 || json.Unmarshal([]byte(out.Text), &is) != nil || is.Host != p.Host() || is.API == "" {
 		t.Errorf("code %d\n%s", out.Code, out.Text)
 	}
+	for _, other := range [][]string{{"--data-dir", p.Dir + "/elsewhere", "--host", p.Host()}, {"--data-dir", p.Data(p.Host()), "--host", "another"}} {
+		if out = p.Run(p.Host(), append([]string{p.Bin, "up"}, other...)...); out.Code != 6 || !strings.Contains(out.Text, "runs here as host "+p.Host()) || !strings.Contains(out.Text, "pando down --data-dir "+p.Data(p.Host())) {
+			t.Errorf("up %v over another: code %d\n%s", other, out.Code, out.Text)
+		}
+	}
 	var down struct {
 		Host   string
 		Purged bool
@@ -176,6 +181,38 @@ func TestUpSaysWhyItDoesNotComeUp(t *testing.T) {
 	if out = p.Run(p.Host(), p.Bin, "down", "--data-dir", p.Data(p.Host()), "--host", p.Host(), "-o", "json"); out.Code != 0 || json.Unmarshal([]byte(out.Text), &down) != nil || down.Purged {
 		t.Errorf("code %d\n%s", out.Code, out.Text)
 	}
+}
+
+func TestWrongPlacesAndDamagedFilesAreNamed(t *testing.T) {
+	p := labtest.Up(t)
+	data := p.Data(p.Host())
+	up := func(code int, want string, flags ...string) {
+		t.Helper()
+		out := p.Run(p.Host(), append([]string{p.Bin, "up", "--host", p.Host()}, flags...)...)
+		if out.Code != code || !strings.Contains(out.Text, want) {
+			t.Errorf("up %v: code %d, want %d and %q\n%s", flags, out.Code, code, want, out.Text)
+		}
+	}
+	down := func() { p.Must(p.Host(), p.Bin, "down", "--data-dir", data, "--host", p.Host()) }
+	down()
+	writeFile(t, p.Dir+"/file", "")
+	up(3, "no folder; choose another with --data-dir", "--data-dir", p.Dir+"/file")
+	up(3, "there is no interface nope0 for --uplink: here are ", "--data-dir", data, "--uplink", "nope0")
+	small := p.Dir + "/small"
+	p.Must(p.Host(), "mkdir", small)
+	p.Must(p.Host(), "mount", "-t", "tmpfs", "-o", "size=50m", "tmpfs", small)
+	up(9, "the store needs 128: make room", "--data-dir", small+"/data")
+	p.Must(p.Host(), "umount", small)
+
+	for _, path := range []string{"state.db", "store/member/snap/db"} {
+		file := data + "/" + path
+		p.Must(p.Host(), "cp", file, file+".good")
+		p.Must(p.Host(), "dd", "if=/dev/urandom", "of="+file, "bs=4096", "count=4", "conv=notrunc")
+		up(7, "or forget everything with `pando down --purge`", "--data-dir", data)
+		down()
+		p.Must(p.Host(), "mv", file+".good", file)
+	}
+	up(0, "pando is up", "--data-dir", data)
 }
 
 func TestRestartTouchesNoInstanceAndNoConnection(t *testing.T) {

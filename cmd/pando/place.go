@@ -86,6 +86,21 @@ func (p *place) complete() error {
 	if err := pando.CheckLabel("host", p.Host); err != nil {
 		return err
 	}
+	for _, name := range p.Uplinks {
+		if _, err := netlink.LinkByName(name); err != nil {
+			return fmt.Errorf("%w: there is no interface %s for --uplink: here are %s", pando.ErrInvalid, name, strings.Join(uplinks(), ", "))
+		}
+	}
+	for _, dir := range []*string{&p.Data, &p.Run} { // the daemons work in another folder
+		abs, err := filepath.Abs(*dir)
+		if err != nil {
+			return fmt.Errorf("find the folder %s: %w", *dir, err)
+		}
+		*dir = abs
+	}
+	if st, err := os.Stat(p.Data); err == nil && !st.IsDir() {
+		return fmt.Errorf("%w: %s is no folder; choose another with --data-dir", pando.ErrInvalid, p.Data)
+	}
 	if len(p.Uplinks) == 0 {
 		p.Uplinks = uplinks()
 	}

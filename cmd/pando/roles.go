@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -70,7 +71,7 @@ func serve(ctx context.Context, p place) error {
 	}
 	store, err := etcd.Start(ctx, etcd.ServerConfig{Dir: filepath.Join(p.Data, "store"), ClientSocket: p.store(), Members: members, Log: log})
 	if err != nil {
-		return err
+		return damaged(p, err)
 	}
 	defer store.Close()
 	peers := peer.New(peer.Reach{Own: pando.HostName(p.Host), Socket: p.agent(), TLS: identity.ToHost})
@@ -118,6 +119,14 @@ func openReadable(p place, face http.Handler) (func(context.Context) error, erro
 		return nil, fmt.Errorf("listen for clones of states and for monitoring: %w; choose another address with --http", err)
 	}
 	return serveHTTP(open, api.Readable(face)), nil
+}
+
+// damaged says what to do about a store that was there and does not start. What its files are like is etcd's to know.
+func damaged(p place, err error) error {
+	if had, _ := p.hasStore(); !had || errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, pando.ErrExists) || errors.Is(err, pando.ErrStoreFull) {
+		return err
+	}
+	return fmt.Errorf("%w; if its files are damaged, restore %s from a copy, or forget everything with `pando down --purge`", err, p.Data)
 }
 
 // until is a job that ends with the store.

@@ -19,8 +19,8 @@ import (
 	"pando.run/pando/api"
 )
 
-// upWait is how long `pando up` waits for its daemons.
-const upWait = 20 * time.Second
+// upWait is how long `pando up` waits for daemons that live: a busy machine may take its time.
+const upWait = time.Minute
 
 func upCommand(o *command) *cobra.Command {
 	var p place
@@ -48,6 +48,14 @@ func (o *command) up(ctx context.Context, p place) error {
 	if _, serves := daemon(p, "server"); serves && p.Join != "" {
 		return fmt.Errorf("%w: this host has a cluster of its own; to forget it with all that is in it: pando down --purge", pando.ErrExists)
 	}
+	if err := elsewhere(p); err != nil {
+		return err
+	}
+	if had, err := p.hasStore(); err == nil && !had && p.Join == "" {
+		if err := p.hasRoom(); err != nil {
+			return err
+		}
+	}
 	m, err := join(ctx, p)
 	if err != nil {
 		return err
@@ -57,7 +65,11 @@ func (o *command) up(ctx context.Context, p place) error {
 		roles = roles[1:]
 	}
 	var since time.Time
+	began := map[string]int64{} // how long each log was before
 	for _, role := range roles {
+		if st, err := os.Stat(daemonLog(p, role)); err == nil {
+			began[role] = st.Size()
+		}
 		if _, alive := daemon(p, role); alive {
 			continue
 		}
@@ -68,7 +80,7 @@ func (o *command) up(ctx context.Context, p place) error {
 			return err
 		}
 	}
-	hosts, err := answering(ctx, p, roles, since)
+	hosts, err := answering(ctx, p, roles, since, began)
 	if err != nil {
 		return err
 	}
@@ -82,8 +94,59 @@ func (o *command) up(ctx context.Context, p place) error {
 	})
 }
 
+// elsewhere refuses to be up twice: the daemons that run here are another host, or keep their data elsewhere.
+func elsewhere(p place) error {
+	for _, role := range []string{"server", "agent"} {
+		pid, alive := daemon(p, role)
+		if !alive {
+			continue
+		}
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if err != nil {
+			continue // it has just ended
+		}
+		is := map[string]string{}
+		for words := strings.Split(string(line), "\x00"); len(words) > 1; words = words[1:] {
+			is[words[0]] = words[1]
+		}
+		if is["--data-dir"] != p.Data || is["--host"] != p.Host {
+			return fmt.Errorf("%w: pando runs here as host %s with its data in %s; `pando down --data-dir %s --host %s` stops that", pando.ErrExists,
+				is["--host"], is["--data-dir"], is["--data-dir"], is["--host"])
+		}
+	}
+	return nil
+}
+
+const (
+	storeBytesBorn = 128 << 20 // what a new store takes: its first segments and what it keeps for a full disk
+	storeBytesMin  = 40 << 20  // without which one that is there takes no writes
+)
+
+// hasRoom says whether the store could begin to work.
+func (p place) hasRoom() error {
+	need := int64(storeBytesMin)
+	if had, err := p.hasStore(); err == nil && !had {
+		need = storeBytesBorn
+	}
+	dir := p.Data
+	for dir != "/" {
+		if _, err := os.Stat(dir); err == nil {
+			break
+		}
+		dir = filepath.Dir(dir)
+	}
+	var s syscall.Statfs_t
+	if err := syscall.Statfs(dir, &s); err != nil {
+		return fmt.Errorf("look at the disk under %s: %w", p.Data, err)
+	}
+	if free := int64(s.Bavail) * s.Bsize; free < need {
+		return fmt.Errorf("%w: %s has %d MiB free and the store needs %d: make room, or choose another disk with --data-dir", pando.ErrStoreFull, dir, free>>20, need>>20)
+	}
+	return nil
+}
+
 // answering waits until the server answers and this host's agent has joined since then.
-func answering(ctx context.Context, p place, roles []string, since time.Time) ([]pando.HostStatus, error) {
+func answering(ctx context.Context, p place, roles []string, since time.Time, began map[string]int64) ([]pando.HostStatus, error) {
 	client := api.NewClient(p.api())
 	for {
 		hosts, err := client.Hosts(ctx)
@@ -92,11 +155,27 @@ func answering(ctx context.Context, p place, roles []string, since time.Time) ([
 		}
 		for _, role := range roles {
 			if _, alive := daemon(p, role); !alive {
-				return nil, fmt.Errorf("%w: the %s ended at once; the end of %s:\n%s", pando.ErrNotReady, role, daemonLog(p, role), tail(daemonLog(p, role), 10))
+				log := daemonLog(p, role)
+				said := tail(log, began[role], 10)
+				if strings.Contains(said, "panic: ") { // as etcd does over a file that it cannot read
+					said += fmt.Sprintf("\nif its files are damaged, restore %s from a copy, or forget everything with `pando down --purge`", p.Data)
+				}
+				return nil, fmt.Errorf("%w: the %s ended at once; the end of %s:\n%s", pando.ErrNotReady, role, log, said)
 			}
 		}
 		if serr := pando.Sleep(ctx, pando.WallClock{}, 5*time.Millisecond); serr != nil {
-			return nil, fmt.Errorf("%w: the daemons did not answer within %s (%v); their logs are in %s", pando.ErrNotReady, upWait, err, p.logs())
+			why := ""
+			if full := p.hasRoom(); full != nil && roles[0] == "server" {
+				why = "; " + full.Error()
+			}
+			for _, role := range roles {
+				log := daemonLog(p, role)
+				why += fmt.Sprintf("\nthe end of %s:\n%s", log, tail(log, began[role], 5))
+			}
+			if err != nil {
+				why = fmt.Sprintf(" (%v)%s", err, why)
+			}
+			return nil, fmt.Errorf("%w: the daemons did not answer within %s%s", pando.ErrNotReady, upWait, why)
 		}
 	}
 }
@@ -157,11 +236,15 @@ func startDaemon(p place, role string) error {
 	return cmd.Process.Release()
 }
 
-func tail(path string, lines int) string {
+// tail is the end of what was written to a log since it had so many bytes. Of a crash it is what the program said last, not
+// where.
+func tail(path string, from int64, lines int) string {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return err.Error()
 	}
-	all := strings.Split(strings.TrimSpace(string(b)), "\n")
+	text := string(b[min(from, int64(len(b))):])
+	text, _, _ = strings.Cut(text, "\n\ngoroutine ")
+	all := strings.Split(strings.TrimSpace(text), "\n")
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }

@@ -49,6 +49,9 @@ func Open(path string) (*Store, error) {
 		if errors.Is(err, bbolterrors.ErrTimeout) {
 			return nil, fmt.Errorf("open the states in %s: another agent has them open; stop it with `pando down`", path)
 		}
+		if errors.Is(err, bbolterrors.ErrInvalid) || errors.Is(err, bbolterrors.ErrChecksum) || errors.Is(err, bbolterrors.ErrVersionMismatch) {
+			err = fmt.Errorf("%w: the file is damaged; restore it from a copy, or forget everything with `pando down --purge`", err)
+		}
 		return nil, fmt.Errorf("open the states in %s: %w", path, full(err))
 	}
 	s := &Store{db: db, path: path}
