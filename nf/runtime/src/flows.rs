@@ -220,6 +220,7 @@ impl Flows {
             FlowKey::from_bytes(bytes)
         };
         let made: Vec<FlowId> = (0..flows).filter_map(|n| Some(self.meet(key(n), Direction::Up, 0)?.flow)).collect();
+        made.iter().for_each(|&id| self.add_alias(id, key(flows + id as usize)));
         made.into_iter().rev().for_each(|id| {
             self.remove(id);
         });

@@ -1,6 +1,6 @@
 //! Numbers that a unit hands out to flows, each to one at a time: the block of ports that it was leased (SNF §8, NAT).
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
 /// A pool of numbers. The one that was given back first is given out first, so a port rests before its next flow.
@@ -9,21 +9,26 @@ pub struct Leases {
     block: RangeInclusive<u32>,
     /// Free numbers, and perhaps some of the claimed.
     free: VecDeque<u32>,
-    /// Numbers that went to flows from elsewhere and are still among `free`.
-    claimed: HashSet<u32, foldhash::fast::RandomState>,
+    /// A bit per number of the block: it went to a flow from elsewhere and is still among `free`.
+    claimed: Vec<u64>,
+    claims: usize,
 }
 
 impl Leases {
     /// All numbers of a block.
     pub fn new(block: RangeInclusive<u32>) -> Leases {
-        Leases { free: block.clone().collect(), block, claimed: HashSet::default() }
+        let words = block.clone().count().div_ceil(64);
+        // Written, so that a claim does not wait for its page.
+        let mut claimed = vec![u64::MAX; words];
+        claimed.fill(0);
+        Leases { free: block.clone().collect(), block, claimed, claims: 0 }
     }
 
     /// The next free number.
     pub fn take(&mut self) -> Option<u32> {
         loop {
             let number = self.free.pop_front()?;
-            if self.claimed.is_empty() || !self.claimed.remove(&number) {
+            if self.claims == 0 || !self.unclaim(number) {
                 return Some(number);
             }
         }
@@ -31,7 +36,7 @@ impl Leases {
 
     /// A number that no flow has any more.
     pub fn give_back(&mut self, number: u32) {
-        if !self.claimed.remove(&number) {
+        if !self.unclaim(number) {
             self.free.push_back(number);
         }
     }
@@ -44,14 +49,27 @@ impl Leases {
     /// Takes a free number of the block out of the pool: a flow that came from elsewhere has it. The pool is not searched
     /// for it, so that many can be claimed at once; it is skipped when its turn comes.
     pub fn claim(&mut self, number: u32) {
-        if self.block.contains(&number) {
-            self.claimed.insert(number);
+        if let Some((word, bit)) = self.place(number) {
+            self.claims += usize::from(self.claimed[word] & bit == 0);
+            self.claimed[word] |= bit;
         }
+    }
+
+    fn unclaim(&mut self, number: u32) -> bool {
+        let Some((word, bit)) = self.place(number).filter(|&(word, bit)| self.claimed[word] & bit != 0) else { return false };
+        self.claimed[word] &= !bit;
+        self.claims -= 1;
+        true
+    }
+
+    fn place(&self, number: u32) -> Option<(usize, u64)> {
+        let at = self.block.contains(&number).then(|| number - self.block.start())?;
+        Some((at as usize / 64, 1 << (at % 64)))
     }
 
     /// Numbers that are free.
     pub fn free(&self) -> usize {
-        self.free.len().saturating_sub(self.claimed.len())
+        self.free.len().saturating_sub(self.claims)
     }
 }
 

@@ -1,5 +1,5 @@
 //! A unit with an output log: kills at any moment, and what comes out is what would have come out without them.
-//! Needs root; without it the tests say so and are skipped. PANDO_KILLS=N kills N times per function (3 unless given).
+//! Needs root; without it the tests say so and are skipped. PANDO_KILLS=N kills N times per function (20 unless given).
 
 mod bed;
 
@@ -363,7 +363,7 @@ fn killed(case: &Case, kills: u64) {
 }
 
 fn kills() -> u64 {
-    std::env::var("PANDO_KILLS").map_or(3, |n| n.parse().expect("PANDO_KILLS is a number"))
+    std::env::var("PANDO_KILLS").map_or(20, |n| n.parse().expect("PANDO_KILLS is a number"))
 }
 
 #[test]

@@ -387,8 +387,8 @@ pub fn unit(run: &Run) -> Result<ExitCode, Failure> {
     let (mut unit, hello, page) = prepared?;
     let _ = orders.send("ready", &[]);
     let signals = unit.signals.as_raw_fd();
-    let call = standby::wait(&orders, &hello, &page, signals).map_err(internal("wait for the unit's end"))?;
     let mut journal = Journal::new(orders, page, hello);
+    let call = standby::wait(&journal, signals).map_err(internal("wait for the unit's end"))?;
     match call {
         Call::End => return Ok(ExitCode::SUCCESS),
         Call::Serve => {}

@@ -7,8 +7,8 @@ use pando_protocol::FlowKey;
 
 use super::record::{self, FlowHead, Malformed, Reader, kind};
 
-/// Bytes of one message of a whole state.
-const CHUNK_BYTES: usize = 256 << 10;
+/// Bytes of one message of a whole state: the standby puts one into place while the log writes the next.
+const CHUNK_BYTES: usize = 32 << 10;
 
 /// What is kept of one unit.
 #[derive(Default)]
@@ -157,5 +157,74 @@ impl Copy {
         record::set_counts(&mut message, counts, [0, 0, packets]);
         message.extend_from_slice(reader.0);
         Ok(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn batch(sequence: u64, forgotten: &[u8], changed: &[(u8, [u8; 6])]) -> Vec<u8> {
+        let key = |n: u8| FlowKey::from_bytes([n; FlowKey::LENGTH_BYTES]);
+        let mut message = Vec::new();
+        let at = record::put_head(&mut message, &record::Head { sequence, ..record::Head::default() });
+        forgotten.iter().for_each(|&n| message.extend_from_slice(key(n).as_bytes()));
+        for &(n, state) in changed {
+            let leases = [0; crate::flows::STAGES_MAX];
+            record::put_flow(
+                &mut message,
+                &FlowHead { key: key(n), alias: None, up: true, valid: 3, taken: 0, changed: 3, packets: 1, leases },
+            );
+            message.extend_from_slice(&state);
+        }
+        record::set_counts(&mut message, at, [forgotten.len(), changed.len(), 0]);
+        message
+    }
+
+    fn filling() -> Copy {
+        let mut copy = Copy::new(vec![4, 2]);
+        copy.apply(&[kind::CLEAR]).unwrap();
+        copy
+    }
+
+    fn states(copy: &Copy) -> HashMap<FlowKey, Vec<u8>> {
+        let stride = copy.stride();
+        copy.heads.iter().enumerate().map(|(n, h)| (h.key, copy.states[n * stride..][..stride].to_vec())).collect()
+    }
+
+    proptest! {
+        /// After any batches a copy has what was put last and not forgotten, and another that takes its snapshot has the same.
+        #[test]
+        fn it_holds_what_was_put_and_not_forgotten(batches in proptest::collection::vec((proptest::collection::vec(0..8u8, 0..3), proptest::collection::vec((0..8u8, any::<[u8; 6]>()), 0..5)), 1..20)) {
+            let (mut copy, mut model) = (filling(), HashMap::new());
+            for (n, (forgotten, changed)) in batches.iter().enumerate() {
+                copy.apply(&batch(n as u64, forgotten, changed)).unwrap();
+                forgotten.iter().for_each(|n| drop(model.remove(&FlowKey::from_bytes([*n; FlowKey::LENGTH_BYTES]))));
+                model.extend(changed.iter().map(|(n, state)| (FlowKey::from_bytes([*n; FlowKey::LENGTH_BYTES]), state.to_vec())));
+            }
+            prop_assert_eq!(&states(&copy), &model);
+            prop_assert!(copy.apply(&batch(batches.len() as u64 + 1, &[], &[])).is_err(), "a batch is missing");
+            let mut other = filling();
+            copy.snapshot(|message| other.apply(message)).unwrap();
+            prop_assert_eq!(states(&other), model);
+        }
+
+        /// Whatever a unit says, the log refuses it or applies it.
+        #[test]
+        fn no_message_panics(kind in 0..9u8, bytes in proptest::collection::vec(any::<u8>(), 0..300), cut in 0..400usize, flip in any::<(usize, u8)>()) {
+            let mut copy = filling();
+            let _ = copy.apply(&[&[kind][..], &bytes].concat());
+            let mut message = batch(0, &[1], &[(1, [7; 6]), (2, [8; 6])]);
+            let at = flip.0 % message.len();
+            message[at] ^= flip.1;
+            message.truncate(cut);
+            let mut copy = filling();
+            if copy.apply(&message).is_ok() {
+                let _ = copy.last();
+                copy.snapshot(|_| Ok::<(), ()>(())).unwrap();
+            }
+            let _ = Reader(&bytes).hello();
+        }
     }
 }

@@ -17,6 +17,8 @@ use crate::flows::FlowId;
 
 /// While something waits to be read by the log, the unit sleeps no longer than this.
 const LAG: Duration = Duration::from_millis(1);
+/// Room for most messages: a batch of packets of 1,434 bytes, or a part of a whole state.
+const MESSAGE_BYTES: usize = 128 << 10;
 /// A unit that lives says so this often.
 const BEAT: Duration = Duration::from_millis(100);
 
@@ -28,7 +30,8 @@ pub struct Journal {
     pub vitals: Vitals,
     hello: Hello,
     sequence: u64,
-    message: Vec<u8>,
+    /// What is sent or was received last.
+    pub(super) message: Vec<u8>,
     lag: Lag,
     /// When the death of the unit before this one was noticed, until the first packet has left.
     noticed: Option<Instant>,
@@ -73,7 +76,10 @@ pub struct Done<'a> {
 impl Journal {
     /// A journal without a log yet.
     pub fn new(orders: Orders, vitals: Vitals, hello: Hello) -> Journal {
-        Journal { link: None, orders: Some(orders), vitals, hello, sequence: 0, message: Vec::new(), lag: Lag::None, noticed: None }
+        // Touched here, so that neither a takeover nor the first batch waits for its pages.
+        let mut message = vec![1; MESSAGE_BYTES];
+        message.clear();
+        Journal { link: None, orders: Some(orders), vitals, hello, sequence: 0, message, lag: Lag::None, noticed: None }
     }
 
     /// Goes on after a unit that died, whose last batch was `sequence`, over the standby's own link.
@@ -274,7 +280,8 @@ impl Journal {
     }
 }
 
-fn put_flow<E: Executor>(message: &mut Vec<u8>, chain: &Chain<E>, id: FlowId, changed: u8) {
+/// Writes a flow with the state of the stages whose bits are in `changed`.
+pub fn put_flow<E: Executor>(message: &mut Vec<u8>, chain: &Chain<E>, id: FlowId, changed: u8) {
     let flow = chain.flows.flow(id);
     let changed = changed & ((1u16 << chain.flows.stages()) - 1) as u8;
     let head = FlowHead {

@@ -18,7 +18,7 @@ use std::time::Instant;
 use super::Positions;
 use super::journal::Journal;
 use super::link::{Link, PATIENCE, Transport};
-use super::orders::{self, Orders};
+use super::orders;
 use super::record::{Head, Hello, Malformed, Reader, kind};
 use super::vitals::{Count, Vitals};
 use crate::chain::Chain;
@@ -42,7 +42,9 @@ pub enum Call {
 }
 
 /// Waits for what is to be done.
-pub fn wait(orders: &Orders, hello: &Hello, vitals: &Vitals, signals: RawFd) -> io::Result<Call> {
+pub fn wait(journal: &Journal, signals: RawFd) -> io::Result<Call> {
+    let (hello, vitals) = (journal.hello(), &journal.vitals);
+    let orders = journal.orders().ok_or(ErrorKind::NotConnected)?;
     let (mut unit, mut link): (Option<OwnedFd>, Option<Link>) = (None, None);
     let mut watched = true;
     loop {
@@ -99,7 +101,7 @@ pub fn take_over<E: Executor>(
     noticed: Instant,
 ) -> io::Result<()> {
     let mut link = link;
-    let taken = link.as_mut().ok_or(ErrorKind::NotConnected.into()).and_then(|l| take(l.way.as_mut(), chain, journal.epoch()));
+    let taken = link.as_mut().ok_or(ErrorKind::NotConnected.into()).and_then(|l| take(l.way.as_mut(), chain, journal));
     let vitals = &journal.vitals;
     vitals.add(Count::Takeovers, 1);
     vitals.set(Count::TransferNs, noticed.elapsed().as_nanos() as u64);
@@ -150,14 +152,15 @@ pub fn take_over<E: Executor>(
 }
 
 /// Asks the log for everything, and puts it into the chain.
-fn take<E: Executor>(link: &mut dyn Transport, chain: &mut Chain<E>, epoch: u32) -> io::Result<Taken> {
+fn take<E: Executor>(link: &mut dyn Transport, chain: &mut Chain<E>, journal: &mut Journal) -> io::Result<Taken> {
     let malformed = |e: Malformed| io::Error::new(ErrorKind::InvalidData, e);
-    link.send(&[&[kind::TAKE][..], &epoch.to_le_bytes()].concat())?;
+    link.send(&[&[kind::TAKE][..], &journal.epoch().to_le_bytes()].concat())?;
     link.flush()?;
     let deadline = Instant::now() + PATIENCE;
-    let mut message = Vec::with_capacity(512 << 10);
-    link.receive_by(&mut message, deadline)?;
-    let mut reader = Reader(&message);
+    let message = &mut journal.message;
+    message.clear();
+    link.receive_by(message, deadline)?;
+    let mut reader = Reader(message);
     if reader.u8().map_err(malformed)? != kind::TAKEN {
         return Err(malformed(Malformed));
     }
@@ -169,8 +172,8 @@ fn take<E: Executor>(link: &mut dyn Transport, chain: &mut Chain<E>, epoch: u32)
     let mut restored = 0;
     loop {
         message.clear();
-        link.receive_by(&mut message, deadline)?;
-        let mut reader = Reader(&message);
+        link.receive_by(message, deadline)?;
+        let mut reader = Reader(message);
         match reader.u8().map_err(malformed)? {
             kind::FLOWS => restored += restore(chain, reader, now_ns).map_err(malformed)?,
             kind::BATCH if restored == flows => return Ok(Taken { flows, last: Some(last(reader).map_err(malformed)?) }),
@@ -179,7 +182,8 @@ fn take<E: Executor>(link: &mut dyn Transport, chain: &mut Chain<E>, epoch: u32)
     }
 }
 
-fn restore<E: Executor>(chain: &mut Chain<E>, mut reader: Reader, now_ns: u64) -> Result<usize, Malformed> {
+/// Puts some flows of a whole state into the chain, as the unit had them that wrote them; answers how many.
+pub fn restore<E: Executor>(chain: &mut Chain<E>, mut reader: Reader, now_ns: u64) -> Result<usize, Malformed> {
     let count = reader.u32()? as usize;
     let bytes = chain.flows.state_bytes();
     for _ in 0..count {

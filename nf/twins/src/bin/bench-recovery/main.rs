@@ -1,0 +1,100 @@
+//! Recovery of a killed NAT unit with 1,000 flows at half of its load: a standby and an output log (SNF §6), against a
+//! checkpoint every 50 ms and replay of what came since; and what the log costs while nobody dies.
+//!
+//! Real processes on a veth in a network namespace that ends with this process; rounds are interleaved. Prints CSV:
+//! round, series, value; microseconds, and packets per second for what ends with "packets/s". Needs root.
+
+mod bed;
+mod checkpoint;
+
+use std::time::{Duration, Instant};
+
+use bed::{Bed, FLOWS, Load};
+
+const ROUNDS: u32 = 9;
+const LOG: [&str; 2] = ["--durability", "log"];
+const TCP: [&str; 4] = ["--durability", "log", "--log", "127.0.0.1:7171"];
+
+fn main() {
+    if std::env::args().nth(1).as_deref() == Some("peer") {
+        return checkpoint::serve();
+    }
+    let mut bed = Bed::enter();
+    let log = bed.log("127.0.0.1:7171");
+    bed.start(&LOG);
+    let rate = (0..3).map(|_| capacity(&mut bed)).max().expect("three") / 2;
+    bed.stop();
+    println!("round,series,value\n0,half load packets/s,{rate}");
+    for round in 0..ROUNDS {
+        let costs: [(&str, &[&str]); 3] = [("none", &[]), ("log", &LOG), ("log over TCP", &TCP)];
+        for (name, arguments) in costs {
+            bed.start(arguments);
+            cost(&mut bed, name, round);
+            bed.stop();
+        }
+        recover(&mut bed, round, rate);
+        // Kills spread evenly over the interval between two checkpoints.
+        let phase = checkpoint::EVERY * (2 * round + 1) / (2 * ROUNDS);
+        for by_device in [false, true] {
+            let (us, packets) = checkpoint::recover(&mut bed, rate, phase, by_device);
+            let way = if by_device { "replayed by its device" } else { "replayed from memory" };
+            println!("{round},checkpoint + replay: {way},{us:.1}\n{round},packets {way},{packets}");
+        }
+    }
+    bed.end(log);
+}
+
+/// Packets per second that come back when as many are on their way as fit.
+fn capacity(bed: &mut Bed) -> u64 {
+    let mut load = Load::new();
+    load.establish(&mut bed.near);
+    let (began, before) = (Instant::now(), load.back);
+    while began.elapsed() < Duration::from_millis(300) {
+        if load.sent - load.back < 4096 {
+            load.send(&mut bed.near, 64);
+        }
+        load.receive(&mut bed.near);
+    }
+    let rate = (load.back - before) as f64 / began.elapsed().as_secs_f64();
+    load.settle(&mut bed.near);
+    rate as u64
+}
+
+fn cost(bed: &mut Bed, name: &str, round: u32) {
+    println!("{round},{name} packets/s,{}", capacity(bed));
+    let mut load = Load::new();
+    load.establish(&mut bed.near);
+    let mut took: Vec<Duration> = (0..2000)
+        .map(|_| {
+            let began = Instant::now();
+            load.send(&mut bed.near, 1);
+            load.settle(&mut bed.near);
+            began.elapsed()
+        })
+        .collect();
+    took.sort();
+    for (quantile, at) in [("p50", 1000), ("p99", 1980)] {
+        println!("{round},{name}: one packet there and back {quantile},{:.1}", took[at].as_nanos() as f64 / 1e3);
+    }
+}
+
+/// One kill of a unit with a log, and what its standby says of it.
+fn recover(bed: &mut Bed, round: u32, rate: u64) {
+    bed.start(&LOG);
+    let mut load = Load::new();
+    load.establish(&mut bed.near);
+    assert_eq!(bed.status()["flows"], FLOWS, "the unit knows all flows");
+    let unit = bed.status()["pid"].as_i64().expect("the unit has a pid");
+    load.offer(&mut bed.near, rate, Duration::from_millis(50 + 7 * u64::from(round)));
+    load.silence_ns = 0;
+    bed.kill(unit);
+    load.offer(&mut bed.near, rate, Duration::from_millis(200));
+    load.settle(&mut bed.near);
+    let said = bed.status()["durability"].clone();
+    assert_eq!((&said["takeovers"], &said["state_lost"]), (&1.into(), &0.into()), "{said}");
+    let us = |name: &str| said[name].as_f64().expect("a figure") / 1e3;
+    println!("{round},output log: state transferred,{:.1}", us("transfer_ns"));
+    println!("{round},output log: first packet,{:.1}", us("first_packet_ns"));
+    println!("{round},output log: longest silence on the wire,{:.1}", load.silence_ns as f64 / 1e3);
+    bed.stop();
+}
