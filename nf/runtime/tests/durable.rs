@@ -97,7 +97,7 @@ fn a_killed_unit_is_followed_with_its_state_and_so_is_a_killed_log() {
     let second = next_unit(&bench, first, 3);
 
     signal(log_pid(&bench), libc::SIGKILL);
-    soon("another log is filled", || (status(&bench)["durability"]["refills"] == 2).then_some(()));
+    soon("another log is filled", || (status(&bench)["durability"]["refills"].as_u64() >= Some(2)).then_some(()));
     assert_eq!(translate(&mut bench), before);
     signal(second, libc::SIGKILL);
     assert_eq!(translate(&mut bench), before, "the new log has what the old one had");

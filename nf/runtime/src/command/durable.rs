@@ -257,7 +257,7 @@ impl<'a> Watch<'a> {
         for (text, by_unit) in said {
             match text.as_str() {
                 "ready" => {}
-                lost if lost.starts_with("lost ") || lost.starts_with("unlinked ") => self.lost(lost, by_unit),
+                lost if lost.starts_with("lost ") || lost.starts_with("unlinked ") => self.lost(lost, by_unit)?,
                 taken if taken.starts_with('{') => {
                     self.settle(taken)?;
                     // The standby may say so before its predecessor's end is noticed here.
@@ -274,7 +274,7 @@ impl<'a> Watch<'a> {
     }
 
     /// A unit needs another link. A log of this host that it lost and that still lives does not do its work: it is ended.
-    fn lost(&mut self, said: &str, by_unit: bool) {
+    fn lost(&mut self, said: &str, by_unit: bool) -> Result<(), Failure> {
         let number = said.split(' ').nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
         let process = if by_unit { Some(&mut self.unit) } else { self.standby.as_mut() };
         if let Some(process) = process.filter(|p| p.link == number) {
@@ -282,14 +282,20 @@ impl<'a> Watch<'a> {
             if said.starts_with("lost ")
                 && let Some(log) = &mut self.log
             {
-                let _ = log.child.kill();
+                // Buried here, so that nobody is given a link to a log that is dead.
+                log.kill();
+                return self.bury_log();
             }
         }
+        Ok(())
     }
 
     fn bury_log(&mut self) -> Result<(), Failure> {
-        if let Some(mut log) = self.log.take() {
-            let status = log.child.wait().map_err(internal("wait for the output log"))?;
+        if let Some(log) = &mut self.log {
+            let Some(status) = log.child.try_wait().map_err(internal("wait for the output log"))? else {
+                // It is another than the one whose end was noticed: that one is buried already.
+                return Ok(());
+            };
             eprintln!("the output log ended ({status}): another is filled from the unit");
             self.log = Some(Process::log()?);
             self.unit.link = 0;

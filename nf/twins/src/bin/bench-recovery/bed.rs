@@ -104,6 +104,18 @@ impl Bed {
         self.json(&["ls", "-o", "json"])[0].clone()
     }
 
+    /// What the unit says of its log, once a standby has followed it.
+    pub fn followed(&self) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let said = self.status()["durability"].clone();
+            if said["takeovers"].as_u64() >= Some(1) {
+                return said;
+            }
+            assert!(Instant::now() < deadline, "no standby has followed: {said}");
+        }
+    }
+
     /// Kills a process of this bed.
     pub fn kill(&self, pid: i64) {
         assert!(Path::new(&format!("/proc/{pid}")).exists(), "the unit lives");

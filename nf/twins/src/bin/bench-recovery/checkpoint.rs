@@ -80,7 +80,8 @@ fn primary(chain: &mut Chain<Function>, port: &mut Port, vitals: &Vitals, link: 
 fn batch(chain: &mut Chain<Function>, port: &mut Port, sends: bool) -> usize {
     let mut slots = Vec::with_capacity(BATCH_PACKETS);
     port.receive(BATCH_PACKETS, &mut slots);
-    let arrivals: Vec<Arrival> = slots.iter().map(|s| port.frame(s)).map(|r| Arrival { frame: r.frame, time_ns: r.time_ns }).collect();
+    let arrivals: Vec<Arrival> =
+        slots.iter().map(|s| port.frame(s)).map(|r| Arrival { frame: r.frame, time_ns: r.time_ns, steered: None }).collect();
     let mut done = 0;
     while done < arrivals.len() {
         let count = chain.process(&arrivals[done..]);
@@ -119,7 +120,7 @@ fn recovered(chain: &mut Chain<Function>, replay: &mut Port, link: &mut Shared) 
             PACKETS => {
                 let mut packets = Vec::new();
                 while let Ok(frame) = reader.packet() {
-                    packets.push(Arrival { frame, time_ns: now_ns });
+                    packets.push(Arrival { frame, time_ns: now_ns, steered: None });
                 }
                 let mut done = 0;
                 while done < packets.len() {

@@ -90,7 +90,7 @@ fn recover(bed: &mut Bed, round: u32, rate: u64) {
     bed.kill(unit);
     load.offer(&mut bed.near, rate, Duration::from_millis(200));
     load.settle(&mut bed.near);
-    let said = bed.status()["durability"].clone();
+    let said = bed.followed();
     assert_eq!((&said["takeovers"], &said["state_lost"]), (&1.into(), &0.into()), "{said}");
     let us = |name: &str| said[name].as_f64().expect("a figure") / 1e3;
     println!("{round},output log: state transferred,{:.1}", us("transfer_ns"));
