@@ -26,7 +26,6 @@ const nominalBits = 1_000_000_000
 type groupFlags struct {
 	units, ports, capacity string
 	detach                 bool
-	unit                   []string // passed on to each unit
 }
 
 // passedOn are flags of units, which a group hands to all of them as they are.
