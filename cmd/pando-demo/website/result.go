@@ -46,10 +46,10 @@ func (r result) page(p play, t *timeline) report.Page {
 		Held: peak > 1 && last == 1})
 	page.Figures = []report.Fact{{Name: "requests answered", Value: fmt.Sprint(t.totals.answered)}, {Name: "instances", Value: fmt.Sprintf("1 → %d → %d", peak, last)}}
 	if copies := t.copies(); len(copies) > 0 {
-		page.Figures = append(page.Figures, report.Fact{Name: "from a copy's ask to its first flow, p50", Value: copies[len(copies)/2].Round(100 * time.Microsecond).String()})
+		page.Figures = append(page.Figures, report.Fact{Name: "from a copy's ask to its first flow, p50", Value: report.Took(copies[len(copies)/2])})
 	}
 	if l := t.totals.last.LatencyMicros; t.totals.last.Final {
-		page.Figures = append(page.Figures, report.Fact{Name: "latency p50 / p99", Value: fmt.Sprintf("%.2f / %.2f ms", float64(l[0])/1e3, float64(l[1])/1e3)})
+		page.Figures = append(page.Figures, report.Fact{Name: "latency p50 / p99", Value: report.Took(micros(l[0])) + " / " + report.Took(micros(l[1]))})
 	}
 	for _, b := range t.told() {
 		page.Decisions = append(page.Decisions, t.row(b))
@@ -73,3 +73,5 @@ func shares(served map[string]int) string {
 
 // suffix is the part of an instance's name that tells it from its fellows.
 func suffix(name string) string { return name[strings.LastIndexByte(name, '-')+1:] }
+
+func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }

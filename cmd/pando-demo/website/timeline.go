@@ -136,7 +136,7 @@ func (t *timeline) row(b pando.Because) report.Decision {
 		d.What += " → " + string(i.Instance)
 	}
 	if i.State == pando.IntentInRotation {
-		d.Outcome = fmt.Sprintf("in rotation after %s", took(*i).Round(100*time.Microsecond))
+		d.Outcome = "in rotation after " + report.Took(took(*i))
 	}
 	return d
 }
