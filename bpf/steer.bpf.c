@@ -199,7 +199,9 @@ int from_instance(struct __sk_buff *skb)
 	__u32 ifindex = skb->ifindex;
 	struct instance_link *l = bpf_map_lookup_elem(&links, &ifindex);
 
-	if (!l || (void *)(eth + 1) > end || skb->vlan_present)
+	if (!l) /* a sandbox that waits for its instance: no program is in it, only a kernel */
+		return drop(DROP_CHATTER);
+	if ((void *)(eth + 1) > end || skb->vlan_present)
 		return drop(DROP_SPOOFED);
 	__u32 high, mac_high;
 	__u16 low, mac_low;

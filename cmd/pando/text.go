@@ -140,17 +140,22 @@ func hosts(w io.Writer, all []pando.HostStatus, now time.Time) {
 	}
 }
 
-// lost says what a host's steering did not carry; "" for nothing.
+// lost says what a host's steering did not carry, and somebody may miss; "" for nothing.
 func lost(l *pando.Losses) string {
-	if l == nil || len(l.Dropped) == 0 && l.Evicted == 0 {
+	if l == nil {
 		return ""
 	}
 	var parts []string
 	for _, why := range slices.Sorted(maps.Keys(l.Dropped)) {
-		parts = append(parts, fmt.Sprintf("%d %s", l.Dropped[why], why))
+		if why != pando.DroppedChatter {
+			parts = append(parts, fmt.Sprintf("%d %s", l.Dropped[why], why))
+		}
 	}
 	if l.Evicted > 0 {
 		parts = append(parts, fmt.Sprintf("%d flows of a full table", l.Evicted))
+	}
+	if len(parts) == 0 {
+		return ""
 	}
 	text := "dropped " + strings.Join(parts, ", ")
 	if l.Answered > 0 {
