@@ -11,7 +11,7 @@ use clap::{Parser, Subcommand};
 
 /// Far memory: a program larger than its host's memory, unmodified.
 #[derive(Parser)]
-#[command(name = "pando mem", version, arg_required_else_help = true)]
+#[command(name = "pando mem", bin_name = "pando mem", version, arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -15,6 +15,7 @@ const LOCAL_BYTES_MIN: u64 = 16 << 20;
 const HOSTS_MAX: usize = 4;
 
 #[derive(Args)]
+#[command(after_help = "Example:\n  pando mem run --local 256MiB --from 127.0.0.1:7070 -- redis-server --save ''")]
 pub struct Run {
     /// Local memory of the whole program: a size, or a share of the far size (25%)
     #[arg(long)]

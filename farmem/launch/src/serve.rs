@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(Args)]
+#[command(after_help = "Example:\n  pando mem serve --size 8GiB --listen 127.0.0.1:7070")]
 pub struct Serve {
     /// How much to lend
     #[arg(long, value_parser = size::parse)]

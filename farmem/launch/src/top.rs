@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 #[derive(Args)]
+#[command(after_help = "Example:\n  pando mem top --once")]
 pub struct Top {
     /// Print once and end
     #[arg(long)]
@@ -29,6 +30,7 @@ pub struct Top {
 }
 
 #[derive(Args)]
+#[command(after_help = "Example:\n  pando mem metrics --listen 127.0.0.1:9464")]
 pub struct Metrics {
     /// Answer HTTP at HOST:PORT instead of printing once
     #[arg(long)]

@@ -85,7 +85,7 @@ fn any_configuration_is_read_or_refused() {
         let text = <std::ffi::OsString as std::os::unix::ffi::OsStringExt>::from_vec(text);
         let out = std::process::Command::new("/bin/true").env("LD_PRELOAD", &pager).env("PANDO_MEM", &text).output().unwrap();
         let said = String::from_utf8_lossy(&out.stderr);
-        let refused = out.status.code() == Some(97) && said.contains("start the program with `pando-mem run`");
+        let refused = out.status.code() == Some(97) && said.contains("start the program with `pando mem run`");
         assert!(refused || out.status.success(), "{text:?}: {:?} {said}", out.status);
         refusals += refused as u32;
     }

@@ -33,7 +33,7 @@ extern "C" fn start() {
         }
         let Ok(text) = core::ffi::CStr::from_ptr(raw).to_str() else { return };
         let Some(config) = config::parse(text) else {
-            sys::die(format_args!("PANDO_MEM was not written by this release's pando-mem: start the program with `pando-mem run`"));
+            sys::die(format_args!("PANDO_MEM was not written by this release's pando-mem: start the program with `pando mem run`"));
         };
         let mut exe: libc::stat = core::mem::zeroed();
         if libc::stat(c"/proc/self/exe".as_ptr(), &mut exe) != 0 || (exe.st_dev, exe.st_ino) != config.exe {
