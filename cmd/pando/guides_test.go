@@ -60,8 +60,10 @@ func TestTheGuideOfFunctionsIsTrue(t *testing.T) {
 	if err := os.Symlink(filepath.Join(bin, "..", "nf"), filepath.Join(dir, "nf")); err != nil {
 		t.Fatal(err)
 	}
-	script := "set -e -o pipefail\npando() { case $2 in run|ls|top|logs|rm|bill) set -- \"$@\" --run-dir $PWD/run --data-dir $PWD/data;; esac; shift; " +
-		filepath.Join(bin, unitBinary) + " \"$@\"; }\n"
+	// The other host is an address of this one; what it serves goes on behind the next commands.
+	script := "set -e -o pipefail\nip link set lo up; ip addr add 192.0.2.2/32 dev lo\n" +
+		"pando() { case $2 in run|ls|top|logs|rm|bill) set -- \"$@\" --run-dir $PWD/run --data-dir $PWD/data;; esac; " + labtest.Build(t, "./cmd/pando") + " \"$@\"; }\n" +
+		"listening() { until grep -q \" 020200C0:\" /proc/net/tcp; do [ $SECONDS -lt 60 ]; done; }\n"
 	for i, b := range blocks(string(text)) {
 		if b.file != "" {
 			from := filepath.Join(dir, fmt.Sprint("file", i))
@@ -75,6 +77,9 @@ func TestTheGuideOfFunctionsIsTrue(t *testing.T) {
 			if command, fails := strings.CutSuffix(strings.TrimSpace(line), "# fails"); fails {
 				line = "if " + command + "; then exit 99; fi\n"
 			}
+			if command, there := strings.CutPrefix(strings.TrimSpace(line), "two# "); there {
+				line = command + " & listening\n"
+			}
 			script += "echo '$' " + strconv.Quote(strings.TrimSpace(line)) + "\n" + line
 		}
 	}
@@ -84,7 +89,7 @@ func TestTheGuideOfFunctionsIsTrue(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, want := range []string{`"equal": true`, "NOT AS EXPECTED", "the generator lost none", "hundred is gone", `"event":1000001`} {
+	for _, want := range []string{`"equal": true`, "NOT AS EXPECTED", "the generator lost none", "hundred is gone", `"event":1000001`, "nat.1 ", `"takeovers"`} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("the reader does not see %s:\n%s", want, out)
 		}
