@@ -78,6 +78,8 @@ pub struct Flows {
     offsets: Vec<usize>,
     flows_max: usize,
     swept: usize,
+    /// Until here nobody says how long a flow was silent.
+    seen_ns: u64,
 }
 
 impl Flows {
@@ -87,7 +89,16 @@ impl Flows {
         for bytes in state_bytes {
             offsets.push(offsets[offsets.len() - 1] + bytes);
         }
-        Flows { index: HashMap::default(), flows: Vec::new(), free: Vec::new(), states: Vec::new(), offsets, flows_max, swept: 0 }
+        Flows {
+            index: HashMap::default(),
+            flows: Vec::new(),
+            free: Vec::new(),
+            states: Vec::new(),
+            offsets,
+            flows_max,
+            swept: 0,
+            seen_ns: 0,
+        }
     }
 
     /// Flows in the table.
@@ -240,12 +251,17 @@ impl Flows {
         was
     }
 
+    /// No flow counts as silent since before now: when each had its last packet is not known.
+    pub fn see_all(&mut self, now_ns: u64) {
+        self.seen_ns = now_ns;
+    }
+
     /// Looks at the next `count` places and names the flows that were silent since `before_ns`.
     pub fn sweep(&mut self, count: usize, before_ns: u64, idle: &mut Vec<FlowId>) {
         for _ in 0..count.min(self.flows.len()) {
             self.swept = (self.swept + 1) % self.flows.len();
             let flow = &self.flows[self.swept];
-            if flow.used && flow.last_ns < before_ns {
+            if flow.used && flow.last_ns.max(self.seen_ns) < before_ns {
                 idle.push(self.swept as FlowId);
             }
         }

@@ -55,8 +55,8 @@ fn standing_by(bench: &Bench, epoch: u32) -> bool {
     bench.json(&["bill", "-o", "json"])["records"].as_array().is_some_and(|r| r.len() as u32 >= epoch)
 }
 
-/// The process of the log of this bench's unit.
-fn log_pid(bench: &Bench) -> i64 {
+/// Another process of the watching one, the parent of this bench's unit.
+fn sibling(bench: &Bench, found: impl Fn(i64, &[u8]) -> bool) -> i64 {
     let unit = pid(bench);
     let parent = |pid: i64| -> Option<i64> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -64,9 +64,16 @@ fn log_pid(bench: &Bench) -> i64 {
     };
     let watch = parent(unit).expect("the unit has a parent");
     let all = std::fs::read_dir("/proc").unwrap().filter_map(|e| e.ok()?.file_name().to_str()?.parse::<i64>().ok());
-    let is_log =
-        |&p: &i64| parent(p) == Some(watch) && std::fs::read(format!("/proc/{p}/cmdline")).is_ok_and(|c| c.ends_with(b"log\0--inside\0"));
-    all.into_iter().find(is_log).expect("the unit has a log")
+    let such = |&p: &i64| p != unit && parent(p) == Some(watch) && std::fs::read(format!("/proc/{p}/cmdline")).is_ok_and(|c| found(p, &c));
+    all.into_iter().find(such).expect("the unit has a log and a standby")
+}
+
+fn log_pid(bench: &Bench) -> i64 {
+    sibling(bench, |_, command| command.ends_with(b"log\0--inside\0"))
+}
+
+fn standby_pid(bench: &Bench) -> i64 {
+    sibling(bench, |_, command| command.ends_with(b"--unit\0"))
 }
 
 /// The translations that 200 flows get, one packet each.
@@ -110,6 +117,34 @@ fn a_killed_unit_is_followed_with_its_state_and_so_is_a_killed_log() {
     assert_eq!((&durability["takeovers"], &durability["state_lost"]), (&3.into(), &0.into()), "{durability}");
     let bill = bench.json(&["bill", "-o", "json"]);
     assert_eq!(bill["owed"][0]["packets"], 5 * 200, "{bill}");
+}
+
+#[test]
+fn a_standby_that_dies_is_replaced_and_costs_nothing() {
+    let Some(mut bench) = bench("standby") else { return };
+    bench.start_with("nat", &[&NAT[..], &LOG].concat());
+    let before = translate(&mut bench);
+    soon("there is a standby", || standing_by(&bench, 2).then_some(()));
+    signal(standby_pid(&bench), libc::SIGKILL);
+    soon("there is another", || standing_by(&bench, 3).then_some(()));
+    let first = pid(&bench);
+    signal(first, libc::SIGKILL);
+    assert_eq!(translate(&mut bench), before, "the second standby has what the first had");
+    let second = next_unit(&bench, first, 4);
+
+    // Both at once: the log alone has the state.
+    signal(standby_pid(&bench), libc::SIGKILL);
+    signal(second, libc::SIGKILL);
+    assert_eq!(translate(&mut bench), before, "a unit that is started when both are dead goes on from the log");
+    let third = next_unit(&bench, second, 6);
+
+    // One that does not read holds up neither the log nor the unit.
+    signal(standby_pid(&bench), libc::SIGSTOP);
+    assert_eq!(translate(&mut bench), before);
+    signal(standby_pid(&bench), libc::SIGCONT);
+    signal(third, libc::SIGKILL);
+    assert_eq!(translate(&mut bench), before, "it follows what it missed");
+    assert_eq!(status(&bench)["durability"]["state_lost"], 0);
 }
 
 #[test]

@@ -66,6 +66,21 @@ impl<E: Executor> Chain<E> {
         }
     }
 
+    /// The unit that this one follows does not have the flow any more.
+    pub fn release(&mut self, key: &FlowKey) {
+        let Some(id) = self.flows.find(key).filter(|&id| self.flows.flow(id).key == *key) else { return };
+        let was = self.flows.remove(id);
+        for (at, stage) in self.stages.iter_mut().enumerate().filter(|(at, _)| was.taken & 1 << at != 0) {
+            stage.leases.give_back(was.leases[at]);
+        }
+    }
+
+    /// The same of all flows.
+    pub fn release_all(&mut self) {
+        let keys: Vec<FlowKey> = self.flows.ids().map(|id| self.flows.flow(id).key).collect();
+        keys.iter().for_each(|key| self.release(key));
+    }
+
     /// Makes a flow what it was in another unit: its fixed part, and the state of all stages together. False without room.
     pub fn restore(&mut self, was: &FlowHead, states: &[u8], now_ns: u64) -> bool {
         let direction = if was.up { Direction::Up } else { Direction::Down };

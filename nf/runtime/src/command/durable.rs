@@ -394,7 +394,7 @@ pub fn unit(run: &Run) -> Result<ExitCode, Failure> {
     let _ = orders.send("ready", &[]);
     let signals = unit.signals.as_raw_fd();
     let mut journal = Journal::new(orders, page, hello);
-    let call = standby::wait(&journal, signals).map_err(internal("wait for the unit's end"))?;
+    let call = standby::wait(&mut unit.chain, &mut journal, signals).map_err(internal("wait for the unit's end"))?;
     match call {
         Call::End => return Ok(ExitCode::SUCCESS),
         Call::Serve => {}

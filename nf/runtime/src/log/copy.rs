@@ -5,10 +5,11 @@ use std::time::Instant;
 
 use pando_protocol::FlowKey;
 
+use super::behind::Behind;
 use super::record::{self, FlowHead, Malformed, Reader, kind};
 
-/// Bytes of one message of a whole state: the standby puts one into place while the log writes the next.
-const CHUNK_BYTES: usize = 32 << 10;
+/// Bytes of one message to a standby, which puts one into place while the log writes the next.
+pub const CHUNK_BYTES: usize = 32 << 10;
 
 /// What is kept of one unit.
 #[derive(Default)]
@@ -18,6 +19,9 @@ pub struct Copy {
     heads: Vec<FlowHead>,
     /// Of all flows, in the order of their heads.
     states: Vec<u8>,
+    /// Per head: it is among those that changed.
+    noted: Vec<bool>,
+    behind: Option<Behind>,
     /// The last [`kind::BATCH`] as it came; empty while there is no whole state.
     last: Vec<u8>,
     filling: bool,
@@ -59,7 +63,8 @@ impl Copy {
         let mut reader = Reader(message);
         match reader.u8()? {
             kind::CLEAR => {
-                *self = Copy { epoch: self.epoch, filling: true, ..Copy::new(std::mem::take(&mut self.state_bytes)) };
+                let behind = self.behind.take().map(|_| Behind::all());
+                *self = Copy { epoch: self.epoch, filling: true, behind, ..Copy::new(std::mem::take(&mut self.state_bytes)) };
                 Ok(())
             }
             kind::FLOWS => {
@@ -95,9 +100,22 @@ impl Copy {
         let place = *self.index.entry(head.key).or_insert(next);
         if place == next {
             self.heads.push(head);
+            self.noted.push(false);
             self.states.resize((next + 1) * stride, 0);
         } else {
-            self.heads[place] = head;
+            let before = std::mem::replace(&mut self.heads[place], head);
+            let head = &self.heads[place];
+            // What it has of its own may have been another flow's since: for who follows, it begins again.
+            if (before.taken, before.leases, before.alias, before.up) != (head.taken, head.leases, head.alias, head.up)
+                && let Some(behind) = &mut self.behind
+            {
+                behind.forget(head.key, next);
+            }
+        }
+        if let Some(behind) = &mut self.behind
+            && !std::mem::replace(&mut self.noted[place], true)
+        {
+            behind.note(self.heads[place].key, next);
         }
         let mut at = place * stride;
         for (stage, &bytes) in self.state_bytes.iter().enumerate() {
@@ -113,6 +131,10 @@ impl Copy {
         let Some(place) = self.index.remove(key) else { return };
         let (stride, last) = (self.stride(), self.heads.len() - 1);
         self.heads.swap_remove(place);
+        self.noted.swap_remove(place);
+        if let Some(behind) = &mut self.behind {
+            behind.forget(*key, last);
+        }
         if place != last {
             self.index.insert(self.heads[place].key, place);
             self.states.copy_within(last * stride..(last + 1) * stride, place * stride);
@@ -120,25 +142,78 @@ impl Copy {
         self.states.truncate(last * stride);
     }
 
-    /// All flows as [`kind::FLOWS`], in messages of some size.
-    pub fn snapshot<E>(&self, mut send: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
-        let all = (1u16 << self.state_bytes.len()) - 1;
-        let stride = self.stride();
-        let mut message = Vec::with_capacity(CHUNK_BYTES);
-        let mut place = 0;
-        while place < self.heads.len() {
-            message.clear();
-            message.extend_from_slice(&[kind::FLOWS, 0, 0, 0, 0]);
-            let first = place;
-            while place < self.heads.len() && message.len() < CHUNK_BYTES - stride - 256 {
-                record::put_flow(&mut message, &FlowHead { changed: all as u8, ..self.heads[place].clone() });
-                message.extend_from_slice(&self.states[place * stride..][..stride]);
-                place += 1;
+    /// A standby follows from now on; it has nothing.
+    pub fn follow(&mut self) {
+        self.behind = Some(Behind::all());
+    }
+
+    /// Nobody follows any more.
+    pub fn unfollow(&mut self) {
+        self.behind = None;
+    }
+
+    /// Whether there is anything to tell to who follows.
+    pub fn is_ahead(&self) -> bool {
+        self.is_whole() && self.behind.as_ref().is_some_and(|b| !b.is_empty())
+    }
+
+    /// Tells who follows what it does not have yet, as [`kind::CLEAR`], [`kind::FORGET`] and [`kind::FLOWS`]. What `send`
+    /// has no room for (false) is told another time.
+    pub fn catch_up<E>(&mut self, mut send: impl FnMut(&[u8]) -> Result<bool, E>) -> Result<bool, E> {
+        let Some(mut behind) = self.behind.take_if(|_| !self.last.is_empty()) else { return Ok(true) };
+        let told = self.tell(&mut behind, &mut send);
+        self.behind = Some(behind);
+        told
+    }
+
+    fn tell<E>(&mut self, behind: &mut Behind, send: &mut impl FnMut(&[u8]) -> Result<bool, E>) -> Result<bool, E> {
+        if behind.anew {
+            if !send(&[kind::CLEAR])? {
+                return Ok(false);
             }
-            message[1..5].copy_from_slice(&((place - first) as u32).to_le_bytes());
-            send(&message)?;
+            *behind = Behind { changed: self.heads.iter().map(|h| h.key).collect(), ..Behind::default() };
+            self.noted.fill(true);
         }
-        Ok(())
+        let mut message = Vec::with_capacity(CHUNK_BYTES);
+        while !behind.gone.is_empty() {
+            let from = behind.gone.len().saturating_sub(CHUNK_BYTES / FlowKey::LENGTH_BYTES);
+            message.clear();
+            message.push(kind::FORGET);
+            message.extend_from_slice(&((behind.gone.len() - from) as u32).to_le_bytes());
+            behind.gone[from..].iter().for_each(|key| message.extend_from_slice(key.as_bytes()));
+            if !send(&message)? {
+                return Ok(false);
+            }
+            behind.gone.truncate(from);
+        }
+        while !behind.changed.is_empty() {
+            let from = self.write_flows(&behind.changed, &mut message);
+            if !send(&message)? {
+                return Ok(false);
+            }
+            for key in behind.changed.drain(from..) {
+                self.index.get(&key).into_iter().for_each(|&place| self.noted[place] = false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Writes the last of the flows that changed, as many as fit, as [`kind::FLOWS`]; returns where it ended.
+    fn write_flows(&self, changed: &[FlowKey], message: &mut Vec<u8>) -> usize {
+        let all = ((1u16 << self.state_bytes.len()) - 1) as u8;
+        let stride = self.stride();
+        message.clear();
+        message.extend_from_slice(&[kind::FLOWS, 0, 0, 0, 0]);
+        let (mut from, mut count) = (changed.len(), 0u32);
+        while from > 0 && (count == 0 || message.len() + stride + 256 < CHUNK_BYTES) {
+            from -= 1;
+            let Some(&place) = self.index.get(&changed[from]).filter(|&&place| self.noted[place]) else { continue };
+            record::put_flow(message, &FlowHead { changed: all, ..self.heads[place].clone() });
+            message.extend_from_slice(&self.states[place * stride..][..stride]);
+            count += 1;
+        }
+        message[1..5].copy_from_slice(&count.to_le_bytes());
+        from
     }
 
     /// The last batch without what it did to flows, for that is in their state: its head and its packets.
@@ -188,31 +263,51 @@ mod tests {
         copy
     }
 
+    fn follow(other: &mut Copy, message: &[u8]) -> Result<(), Malformed> {
+        let mut reader = Reader(message);
+        if reader.u8()? != kind::FORGET {
+            return other.apply(message);
+        }
+        (0..reader.u32()?).try_for_each(|_| reader.key().map(|key| other.remove(&key)))
+    }
+
     fn states(copy: &Copy) -> HashMap<FlowKey, Vec<u8>> {
         let stride = copy.stride();
         copy.heads.iter().enumerate().map(|(n, h)| (h.key, copy.states[n * stride..][..stride].to_vec())).collect()
     }
 
     proptest! {
-        /// After any batches a copy has what was put last and not forgotten, and another that takes its snapshot has the same.
+        /// After any batches a copy has what was put last and not forgotten, and so has another that followed it, whenever
+        /// it was told and however little it had room for.
         #[test]
-        fn it_holds_what_was_put_and_not_forgotten(batches in proptest::collection::vec((proptest::collection::vec(0..8u8, 0..3), proptest::collection::vec((0..8u8, any::<[u8; 6]>()), 0..5)), 1..20)) {
-            let (mut copy, mut model) = (filling(), HashMap::new());
+        fn it_holds_what_was_put_and_not_forgotten(batches in proptest::collection::vec((proptest::collection::vec(0..8u8, 0..3), proptest::collection::vec((0..8u8, any::<[u8; 6]>()), 0..5)), 1..20), mut room in any::<u64>(), begins in 0..20usize) {
+            let (mut copy, mut model, mut other) = (filling(), HashMap::new(), filling());
             for (n, (forgotten, changed)) in batches.iter().enumerate() {
                 copy.apply(&batch(n as u64, forgotten, changed)).unwrap();
                 forgotten.iter().for_each(|n| drop(model.remove(&FlowKey::from_bytes([*n; FlowKey::LENGTH_BYTES]))));
                 model.extend(changed.iter().map(|(n, state)| (FlowKey::from_bytes([*n; FlowKey::LENGTH_BYTES]), state.to_vec())));
+                if n == begins {
+                    copy.follow();
+                }
+                copy.catch_up(|message| {
+                    room = room.rotate_right(1);
+                    if room & 1 == 1 { follow(&mut other, message).map(|()| true) } else { Ok(false) }
+                })
+                .unwrap();
             }
             prop_assert_eq!(&states(&copy), &model);
             prop_assert!(copy.apply(&batch(batches.len() as u64 + 1, &[], &[])).is_err(), "a batch is missing");
-            let mut other = filling();
-            copy.snapshot(|message| other.apply(message)).unwrap();
+            if begins >= batches.len() {
+                copy.follow();
+            }
+            prop_assert!(copy.catch_up(|message| follow(&mut other, message).map(|()| true)).unwrap());
             prop_assert_eq!(states(&other), model);
+            prop_assert!(!copy.is_ahead());
         }
 
         /// Whatever a unit says, the log refuses it or applies it.
         #[test]
-        fn no_message_panics(kind in 0..9u8, bytes in proptest::collection::vec(any::<u8>(), 0..300), cut in 0..400usize, flip in any::<(usize, u8)>()) {
+        fn no_message_panics(kind in 0..11u8, bytes in proptest::collection::vec(any::<u8>(), 0..300), cut in 0..400usize, flip in any::<(usize, u8)>()) {
             let mut copy = filling();
             let _ = copy.apply(&[&[kind][..], &bytes].concat());
             let mut message = batch(0, &[1], &[(1, [7; 6]), (2, [8; 6])]);
@@ -222,7 +317,8 @@ mod tests {
             let mut copy = filling();
             if copy.apply(&message).is_ok() {
                 let _ = copy.last();
-                copy.snapshot(|_| Ok::<(), ()>(())).unwrap();
+                copy.follow();
+                copy.catch_up(|_| Ok::<_, ()>(true)).unwrap();
             }
             let _ = Reader(&bytes).hello();
         }

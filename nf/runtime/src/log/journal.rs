@@ -172,10 +172,11 @@ impl Journal {
     /// Gives a new log the whole state, and the packets that wait to leave. Until it has them, nothing leaves.
     fn refill<E: Executor>(&mut self, chain: &Chain<E>, order: Order, done: &Done) {
         self.sequence += 1;
-        let filled = Link::open(order).and_then(|mut link| {
-            link.way.send(&self.hello.encode())?;
-            link.way.send(&[kind::CLEAR])?;
-            self.link = Some(link);
+        let number = Link::number_of(&order);
+        let Ok(link) = Link::open(order) else { return self.tell(&format!("unlinked {number}")) };
+        let link = self.link.insert(link);
+        let greeted = link.way.send(&self.hello.encode()).and_then(|()| link.way.send(&[kind::CLEAR]));
+        let filled = greeted.and_then(|()| {
             self.send_flows(chain)?;
             self.encode(chain, done, &[]);
             self.hand_over()

@@ -13,6 +13,9 @@ pub trait Transport {
     /// Hands a message over; waits for room. After an error the other side is gone.
     fn send(&mut self, message: &[u8]) -> io::Result<()>;
 
+    /// Whether a message of so many bytes can be sent without waiting.
+    fn has_room(&self, bytes: usize) -> bool;
+
     /// Wakes the other side, should it sleep and there be something to read.
     fn flush(&mut self) -> io::Result<()>;
 
@@ -53,9 +56,14 @@ pub struct Link {
 }
 
 impl Link {
+    /// The number of the link that an order brings; 0 when it brings none.
+    pub fn number_of(order: &Order) -> u64 {
+        order.text.strip_prefix("log ").and_then(|n| n.parse().ok()).unwrap_or(0)
+    }
+
     /// Opens what came with the order `log NUMBER`: memory and a socket, or a TCP connection.
     pub fn open(order: Order) -> io::Result<Link> {
-        let number = order.text.strip_prefix("log ").and_then(|n| n.parse().ok()).ok_or(ErrorKind::InvalidInput)?;
+        let number = Link::number_of(&order);
         let mut fds = order.fds;
         let socket = fds.pop().ok_or(ErrorKind::InvalidInput)?;
         let way: Box<dyn Transport> = match fds.pop() {
@@ -110,6 +118,10 @@ impl Transport for Shared {
             }
         }
         if self.outward.fill() >= LAG_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    fn has_room(&self, bytes: usize) -> bool {
+        self.outward.has_room(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -207,6 +219,13 @@ impl Transport for Stream {
         framed.extend_from_slice(&(message.len() as u32).to_le_bytes());
         framed.extend_from_slice(message);
         io::Write::write_all(&mut self.socket, &framed)
+    }
+
+    /// The kernel says so when a third of its buffer is free, which is more than any message to a standby.
+    fn has_room(&self, _: usize) -> bool {
+        let mut polled = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+        // SAFETY: one valid descriptor to look at.
+        unsafe { libc::poll(&mut polled, 1, 0) == 1 }
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -13,15 +13,19 @@
 //!                         │ shared memory: kept as soon as it is written, for the log holds the memory
 //!                         │ TCP: kept when the log has said so
 //!                         ▼
-//!   log: a copy of every flow's state, and the last batch whole ──► standby, when the unit is dead
+//!   log: a copy of every flow's state, and the last batch whole ──► standby: state as it changes, the batch when the unit is dead
 //! ```
 //!
 //! The unit itself sends, not the log as in the paper: what is in the log's memory survives the unit, so there is nothing
 //! to wait for. A batch that is not in the log is still in the ring and is processed again, from the state before it; a
 //! batch that is in the log is never processed again. So a crash loses no packet, and at most one batch leaves twice.
 //!
+//! The standby follows the log while it waits: every few milliseconds it gets the state of the flows that changed. What is
+//! left to take when the unit dies is what changed since.
+//!
 //! Nothing here protects from the death of unit and log together: the state is lost then, which is said and counted.
 
+pub mod behind;
 pub mod copy;
 pub mod journal;
 pub mod link;

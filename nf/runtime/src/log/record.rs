@@ -12,16 +12,20 @@ pub mod kind {
     pub const HELLO: u8 = 1;
     /// Unit → log: what one batch did.
     pub const BATCH: u8 = 2;
-    /// Unit → log: forget all, the whole state follows in [`FLOWS`] and is there with the next [`BATCH`].
+    /// Either way: forget all, the whole state follows in [`FLOWS`] and is there with the next [`BATCH`].
     pub const CLEAR: u8 = 3;
-    /// Either way: some flows of a whole state.
+    /// Either way: some flows with all of their state.
     pub const FLOWS: u8 = 4;
     /// Standby → log: the unit is dead, I go on from here.
     pub const TAKE: u8 = 5;
-    /// Log → standby: the flows follow, this many; then the last [`BATCH`] whole, if there was one.
+    /// Log → standby: that was all, it makes so many flows; the last [`BATCH`] follows, if there is a whole state.
     pub const TAKEN: u8 = 6;
     /// Log → unit: applied up to this sequence. Only where a message is not kept as soon as it is sent.
     pub const APPLIED: u8 = 7;
+    /// Standby → log: keep me close behind the unit, with [`CLEAR`], [`FORGET`] and [`FLOWS`].
+    pub const FOLLOW: u8 = 8;
+    /// Log → standby: these flows are gone, or begin again with what follows.
+    pub const FORGET: u8 = 9;
 }
 
 /// A message that is not one.
@@ -136,7 +140,7 @@ impl Hello {
 }
 
 /// Version of these messages.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// Reads a message from its start.
 #[derive(Clone, Copy)]

@@ -102,18 +102,22 @@ impl Ring {
         unsafe { self.base.add(HEADER_BYTES + (at & (self.room - 1)) as usize) }
     }
 
+    /// Whether there is room for a message of so many bytes now.
+    pub fn has_room(&self, length: usize) -> bool {
+        let used = self.at.wrapping_sub(self.read().load(Ordering::Acquire));
+        used <= self.room && entry_bytes(length) <= self.room - used
+    }
+
     /// Writes a message; false when there is no room now.
     pub fn push(&mut self, message: &[u8]) -> bool {
         assert!(message.len() <= self.message_bytes_max(), "a message of {} bytes in a ring of {}", message.len(), self.room);
-        let used = self.at.wrapping_sub(self.read().load(Ordering::Acquire));
-        let bytes = entry_bytes(message.len());
-        if used > self.room || bytes > self.room - used {
+        if !self.has_room(message.len()) {
             return false;
         }
         // SAFETY: these 8 bytes are in the mapping (positions are multiples of 8) and not the reader's yet.
         unsafe { self.place(self.at).cast::<u64>().write(message.len() as u64) };
         self.copy(self.at + 8, message);
-        self.at += bytes;
+        self.at += entry_bytes(message.len());
         // The reader must not be seen awake from before this store: it looks again after it has said that it sleeps.
         self.written().store(self.at, Ordering::SeqCst);
         true

@@ -6,13 +6,16 @@ use std::net::TcpListener;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
-use super::copy::Copy;
+use super::copy::{CHUNK_BYTES, Copy};
 use super::link::{Shared, Stream, Transport};
 use super::orders::{self, Orders};
 use super::record::{Hello, Malformed, Reader, kind};
 
 /// Messages of one peer before the others get their turn.
 const TURN: usize = 256;
+
+/// A standby is told what changed this often at most, so that it costs little however much changes.
+const FOLLOW_EVERY: Duration = Duration::from_millis(5);
 
 /// A copy whose unit and standby are gone is kept for so long, should another standby come.
 const ORPHAN: Duration = Duration::from_secs(60);
@@ -22,6 +25,8 @@ struct Peer {
     hello: Option<Hello>,
     /// It has filled the copy or taken it: it is the unit, not a standby.
     active: bool,
+    /// It is the standby that is kept close behind its unit, and was told last at this time.
+    follows: Option<Instant>,
 }
 
 /// The log.
@@ -64,15 +69,45 @@ impl Server {
                     Err(parting) => self.part(at, &parting),
                 }
             }
-            if self.sleep()? {
+            let next = self.tell_standbys();
+            if self.sleep(next)? {
                 return Ok(());
             }
         }
         Ok(())
     }
 
-    /// Sleeps until something comes; true: it was told to end.
-    fn sleep(&mut self) -> io::Result<bool> {
+    /// Tells standbys what they do not have, where it is time or the unit is gone; returns when it is time for the next.
+    fn tell_standbys(&mut self) -> Option<Instant> {
+        let mut next: Option<Instant> = None;
+        for at in 0..self.peers.len() {
+            let peer = &self.peers[at];
+            let (Some(hello), Some(told)) = (&peer.hello, peer.follows) else { continue };
+            let served = self.of_unit(&hello.unit).any(|p| self.peers[p].active);
+            let Some(copy) = self.copies.get_mut(&hello.unit).filter(|c| c.is_ahead() && c.fits(&hello.state_bytes)) else { continue };
+            let (now, mut due) = (Instant::now(), told + FOLLOW_EVERY);
+            if now >= due || !served {
+                let peer = &mut self.peers[at];
+                let link = &mut peer.link;
+                let told = copy.catch_up(|message| {
+                    let room = link.has_room(2 * CHUNK_BYTES);
+                    if room { link.send(message).map(|()| true) } else { Ok(false) }
+                });
+                // Its end is noticed in its turn.
+                let _ = told.and_then(|_| link.flush());
+                peer.follows = Some(now);
+                due = now + FOLLOW_EVERY;
+                if !copy.is_ahead() {
+                    continue;
+                }
+            }
+            next = Some(next.map_or(due, |n| n.min(due)));
+        }
+        next
+    }
+
+    /// Sleeps until something comes or it is time to tell standbys; true: it was told to end.
+    fn sleep(&mut self, until: Option<Instant>) -> io::Result<bool> {
         let mut may_sleep = true;
         for peer in &mut self.peers {
             may_sleep &= peer.link.may_sleep();
@@ -80,7 +115,7 @@ impl Server {
         let orders = self.orders.as_ref().map_or(-1, |o| o.as_raw_fd());
         let listener = self.listener.as_ref().map_or(-1, |l| l.as_raw_fd());
         let fds: Vec<RawFd> = [self.signals, orders, listener].into_iter().chain(self.peers.iter().map(|p| p.link.fd())).collect();
-        let ready = orders::poll(&fds, if may_sleep { -1 } else { 0 })?;
+        let ready = orders::poll(&fds, if may_sleep { until.map_or(-1, left_ms) } else { 0 })?;
         if ready[0] {
             return Ok(true);
         }
@@ -115,7 +150,7 @@ impl Server {
 
     fn welcome(&mut self, link: Box<dyn Transport>) {
         self.copies.retain(|_, copy| copy.orphaned.is_none_or(|since| since.elapsed() < ORPHAN));
-        self.peers.push(Peer { link, hello: None, active: false });
+        self.peers.push(Peer { link, hello: None, active: false, follows: None });
     }
 
     fn turn(&mut self, at: usize) -> Result<(), Parting> {
@@ -147,6 +182,10 @@ impl Server {
         match kind {
             kind::CLEAR => self.begin(at, &hello),
             kind::TAKE => self.hand_over(at, &hello),
+            kind::FOLLOW => {
+                self.follow(at, &hello);
+                Ok(())
+            }
             _ => {
                 let copy = self.copies.get_mut(&hello.unit).filter(|_| self.peers[at].active).ok_or(Malformed)?;
                 if hello.epoch < copy.epoch {
@@ -166,6 +205,17 @@ impl Server {
         (0..self.peers.len()).filter(move |&p| self.peers[p].hello.as_ref().is_some_and(|h| h.unit == unit))
     }
 
+    /// A standby is to be kept close behind its unit, from nothing.
+    fn follow(&mut self, at: usize, hello: &Hello) {
+        // One that it replaces is gone, or will notice that it is.
+        let others: Vec<usize> = self.of_unit(&hello.unit).collect();
+        others.into_iter().for_each(|p| self.peers[p].follows = None);
+        self.peers[at].follows = Some(Instant::now());
+        if let Some(copy) = self.copies.get_mut(&hello.unit) {
+            copy.follow();
+        }
+    }
+
     /// A unit begins to hand over its whole state.
     fn begin(&mut self, at: usize, hello: &Hello) -> Result<(), Parting> {
         let later = |p: usize| self.peers[p].active && self.peers[p].hello.as_ref().is_some_and(|h| h.epoch > hello.epoch);
@@ -176,6 +226,9 @@ impl Server {
         let mut copy = Copy::new(hello.state_bytes.clone());
         copy.epoch = hello.epoch;
         copy.apply(&[kind::CLEAR])?;
+        if self.of_unit(&hello.unit).any(|p| self.peers[p].follows.is_some()) {
+            copy.follow();
+        }
         self.copies.insert(hello.unit.clone(), copy);
         Ok(())
     }
@@ -192,17 +245,24 @@ impl Server {
             self.peers[other].active = false;
         }
         self.peers[at].active = true;
+        let followed = self.peers[at].follows.take().is_some();
         let link = &mut self.peers[at].link;
         let copy = self.copies.entry(hello.unit.clone()).or_default();
+        if !followed {
+            copy.follow();
+        }
         let whole = copy.is_whole() && copy.fits(&hello.state_bytes);
         (copy.epoch, copy.orphaned) = (copy.epoch.max(hello.epoch), None);
         let flows = if whole { copy.flows() as u32 } else { 0 };
+        if whole {
+            copy.catch_up(|message| {
+                link.send(message)?;
+                link.flush().map(|()| true)
+            })?;
+        }
+        copy.unfollow();
         link.send(&[&[kind::TAKEN, u8::from(whole)][..], &flows.to_le_bytes()].concat())?;
         if whole {
-            copy.snapshot(|chunk| {
-                link.send(chunk)?;
-                link.flush()
-            })?;
             link.send(&copy.last()?)?;
         }
         link.flush()?;
@@ -216,10 +276,20 @@ impl Server {
         if !matches!(parting, Parting::Io(e) if e.kind() == ErrorKind::UnexpectedEof || e.kind() == ErrorKind::ConnectionReset) {
             eprintln!("unit {} (epoch {}) is let go: {parting}", hello.unit, hello.epoch);
         }
-        if self.of_unit(&hello.unit).next().is_none()
-            && let Some(copy) = self.copies.get_mut(&hello.unit)
-        {
-            copy.orphaned = Some(Instant::now());
+        let followed = self.of_unit(&hello.unit).any(|p| self.peers[p].follows.is_some());
+        let orphaned = self.of_unit(&hello.unit).next().is_none();
+        if let Some(copy) = self.copies.get_mut(&hello.unit) {
+            if !followed {
+                copy.unfollow();
+            }
+            if orphaned {
+                copy.orphaned = Some(Instant::now());
+            }
         }
     }
+}
+
+/// Milliseconds until then, for a sleep that does not end before.
+fn left_ms(until: Instant) -> i32 {
+    until.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000) as i32
 }

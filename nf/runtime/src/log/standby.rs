@@ -1,12 +1,14 @@
-//! A unit that waits for another's death: module compiled, devices open, memory touched, so that what is left to do is to
-//! take the state of the flows from the log.
+//! A unit that waits for another's death: module compiled, devices open, memory touched, and the state of the flows as it
+//! was a moment ago, so that what is left to do is to take what changed since from the log.
 //!
 //! ```text
 //!   standing by ──"serve"──► serving                      (the first unit of a run)
+//!        │  ▲
+//!        ├──┘ the log tells what changed: flows restored
 //!        │
 //!        ├─ the unit ended as it was told ──► ended
 //!        │
-//!        └─ the unit died ──► ask the log ──► flows restored ──► last batch sent again, if it may not have left
+//!        └─ the unit died ──► ask the log ──► the rest restored ─► last batch sent again, if it may not have left
 //!                                │                                        │
 //!                                └─ no log either: state lost, counted ───┴──► serving, from the next frame of the ring
 //! ```
@@ -41,8 +43,15 @@ pub enum Call {
     End,
 }
 
-/// Waits for what is to be done.
-pub fn wait(journal: &Journal, signals: RawFd) -> io::Result<Call> {
+/// Waits for what is to be done, and follows the unit meanwhile as the log tells of it.
+pub fn wait<E: Executor>(chain: &mut Chain<E>, journal: &mut Journal, signals: RawFd) -> io::Result<Call> {
+    let mut message = std::mem::take(&mut journal.message);
+    let call = waited(chain, journal, signals, &mut message);
+    journal.message = message;
+    call
+}
+
+fn waited<E: Executor>(chain: &mut Chain<E>, journal: &Journal, signals: RawFd, message: &mut Vec<u8>) -> io::Result<Call> {
     let (hello, vitals) = (journal.hello(), &journal.vitals);
     let orders = journal.orders().ok_or(ErrorKind::NotConnected)?;
     let (mut unit, mut link): (Option<OwnedFd>, Option<Link>) = (None, None);
@@ -54,7 +63,8 @@ pub fn wait(journal: &Journal, signals: RawFd) -> io::Result<Call> {
             unit.as_ref().map_or(-1, |u| u.as_raw_fd()),
             link.as_ref().map_or(-1, |l| l.way.fd()),
         ];
-        let ready = orders::poll(&fds, -1)?;
+        let may_sleep = link.as_mut().is_none_or(|l| l.way.may_sleep());
+        let ready = orders::poll(&fds, if may_sleep { -1 } else { 0 })?;
         if ready[0] || !watched && unit.is_none() {
             return Ok(Call::End);
         }
@@ -63,7 +73,13 @@ pub fn wait(journal: &Journal, signals: RawFd) -> io::Result<Call> {
             match orders.receive(false) {
                 Ok(order) if order.text == "serve" => return Ok(Call::Serve),
                 Ok(order) if order.text == "watch" => unit = order.fds.into_iter().next(),
-                Ok(order) => link = Link::open(order).and_then(|l| greet(l, hello)).ok(),
+                Ok(order) => {
+                    let number = Link::number_of(&order);
+                    link = Link::open(order).and_then(|l| greet(l, hello)).ok();
+                    if link.is_none() {
+                        let _ = orders.send(&format!("unlinked {number}"), &[]);
+                    }
+                }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {}
                 Err(_) => watched = false,
             }
@@ -73,14 +89,46 @@ pub fn wait(journal: &Journal, signals: RawFd) -> io::Result<Call> {
             let noticed = Instant::now();
             return Ok(if vitals.stopped() { Call::End } else { Call::TakeOver(link, noticed) });
         }
-        if ready[3] && link.as_mut().is_some_and(|l| l.way.woken().is_err() || l.way.receive(&mut Vec::new()).is_err()) {
+        if (ready[3] || !may_sleep) && link.as_mut().is_some_and(|l| told(l.way.as_mut(), chain, message).is_err()) {
             let _ = orders.send(&format!("unlinked {}", link.take().map_or(0, |l| l.number)), &[]);
         }
     }
 }
 
+/// Reads what the log tells of the unit.
+fn told<E: Executor>(link: &mut dyn Transport, chain: &mut Chain<E>, message: &mut Vec<u8>) -> io::Result<()> {
+    link.woken()?;
+    message.clear();
+    while link.receive(message)? {
+        follow(chain, message).map_err(malformed)?;
+        message.clear();
+    }
+    Ok(())
+}
+
+/// Does to the flows what the log tells of them.
+pub fn follow<E: Executor>(chain: &mut Chain<E>, message: &[u8]) -> Result<(), Malformed> {
+    let mut reader = Reader(message);
+    match reader.u8()? {
+        kind::CLEAR => chain.release_all(),
+        kind::FORGET => (0..reader.u32()?).try_for_each(|_| reader.key().map(|key| chain.release(&key)))?,
+        kind::FLOWS => drop(restore(chain, reader, now_ns())?),
+        _ => return Err(Malformed),
+    }
+    Ok(())
+}
+
+fn malformed(e: Malformed) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, e)
+}
+
+fn now_ns() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
+}
+
 fn greet(mut link: Link, hello: &Hello) -> io::Result<Link> {
     link.way.send(&hello.encode())?;
+    link.way.send(&[kind::FOLLOW])?;
     link.way.flush()?;
     Ok(link)
 }
@@ -102,6 +150,11 @@ pub fn take_over<E: Executor>(
 ) -> io::Result<()> {
     let mut link = link;
     let taken = link.as_mut().ok_or(ErrorKind::NotConnected.into()).and_then(|l| take(l.way.as_mut(), chain, journal));
+    if !taken.as_ref().is_ok_and(|t| t.last.is_some()) {
+        // What it followed may be older than what the unit has sent.
+        chain.release_all();
+    }
+    chain.flows.see_all(now_ns());
     let vitals = &journal.vitals;
     vitals.add(Count::Takeovers, 1);
     vitals.set(Count::TransferNs, noticed.elapsed().as_nanos() as u64);
@@ -151,38 +204,33 @@ pub fn take_over<E: Executor>(
     Ok(())
 }
 
-/// Asks the log for everything, and puts it into the chain.
+/// Asks the log for what it has not told yet, and for the last batch.
 fn take<E: Executor>(link: &mut dyn Transport, chain: &mut Chain<E>, journal: &mut Journal) -> io::Result<Taken> {
-    let malformed = |e: Malformed| io::Error::new(ErrorKind::InvalidData, e);
     link.send(&[&[kind::TAKE][..], &journal.epoch().to_le_bytes()].concat())?;
     link.flush()?;
     let deadline = Instant::now() + PATIENCE;
     let message = &mut journal.message;
-    message.clear();
-    link.receive_by(message, deadline)?;
-    let mut reader = Reader(message);
-    if reader.u8().map_err(malformed)? != kind::TAKEN {
-        return Err(malformed(Malformed));
-    }
-    let (whole, flows) = (reader.u8().map_err(malformed)? == 1, reader.u32().map_err(malformed)? as usize);
-    if !whole {
-        return Ok(Taken { flows: 0, last: None });
-    }
-    let now_ns = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
-    let mut restored = 0;
+    let mut taken = None;
     loop {
         message.clear();
         link.receive_by(message, deadline)?;
         let mut reader = Reader(message);
-        match reader.u8().map_err(malformed)? {
-            kind::FLOWS => restored += restore(chain, reader, now_ns).map_err(malformed)?,
-            kind::BATCH if restored == flows => return Ok(Taken { flows, last: Some(last(reader).map_err(malformed)?) }),
+        match (reader.u8().map_err(malformed)?, taken) {
+            (kind::TAKEN, None) => {
+                let (whole, flows) = (reader.u8().map_err(malformed)? == 1, reader.u32().map_err(malformed)? as usize);
+                if !whole {
+                    return Ok(Taken { flows: 0, last: None });
+                }
+                taken = Some(flows);
+            }
+            (kind::BATCH, Some(flows)) => return Ok(Taken { flows, last: Some(last(reader).map_err(malformed)?) }),
+            (_, None) => follow(chain, message).map_err(malformed)?,
             _ => return Err(malformed(Malformed)),
         }
     }
 }
 
-/// Puts some flows of a whole state into the chain, as the unit had them that wrote them; answers how many.
+/// Puts some flows into the chain, as the unit had them that wrote them; answers how many.
 pub fn restore<E: Executor>(chain: &mut Chain<E>, mut reader: Reader, now_ns: u64) -> Result<usize, Malformed> {
     let count = reader.u32()? as usize;
     let bytes = chain.flows.state_bytes();
