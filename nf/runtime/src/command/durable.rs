@@ -398,8 +398,8 @@ pub fn unit(run: &Run) -> Result<ExitCode, Failure> {
     match call {
         Call::End => return Ok(ExitCode::SUCCESS),
         Call::Serve => {}
-        Call::TakeOver(link, noticed) => {
-            standby::take_over(&mut unit.chain, &mut unit.ports, &mut journal, link, noticed).map_err(internal("take over"))?;
+        Call::TakeOver(link, heard, noticed) => {
+            standby::take_over(&mut unit.chain, &mut unit.ports, &mut journal, (link, heard), noticed).map_err(internal("take over"))?;
         }
     }
     unit.journal = Some(journal);

@@ -251,6 +251,7 @@ impl Journal {
         link.send(&self.message)?;
         self.lag = Lag::Fresh;
         if link.keeps_at_once() {
+            self.vitals.set_appended(self.sequence);
             return Ok(());
         }
         let deadline = Instant::now() + PATIENCE;
@@ -260,6 +261,7 @@ impl Journal {
             link.receive_by(&mut answer, deadline)?;
             let mut reader = Reader(&answer);
             if reader.u8() == Ok(kind::APPLIED) && reader.u64() == Ok(self.sequence) {
+                self.vitals.set_appended(self.sequence);
                 return Ok(());
             }
         }

@@ -22,7 +22,8 @@ pub mod kind {
     pub const TAKEN: u8 = 6;
     /// Log → unit: applied up to this sequence. Only where a message is not kept as soon as it is sent.
     pub const APPLIED: u8 = 7;
-    /// Standby → log: keep me close behind the unit, with [`CLEAR`], [`FORGET`] and [`FLOWS`].
+    /// Standby → log: keep me close behind the unit, with [`CLEAR`], [`FORGET`] and [`FLOWS`]; and with the last [`BATCH`]
+    /// when the unit's link has ended.
     pub const FOLLOW: u8 = 8;
     /// Log → standby: these flows are gone, or begin again with what follows.
     pub const FORGET: u8 = 9;

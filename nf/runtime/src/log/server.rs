@@ -27,6 +27,8 @@ struct Peer {
     active: bool,
     /// It is the standby that is kept close behind its unit, and was told last at this time.
     follows: Option<Instant>,
+    /// The last batch that it has as a standby.
+    has: Option<u64>,
 }
 
 /// The log.
@@ -77,14 +79,17 @@ impl Server {
         Ok(())
     }
 
-    /// Tells standbys what they do not have, where it is time or the unit is gone; returns when it is time for the next.
+    /// Tells standbys what they do not have, where it is time or the unit's link has ended: then the last batch, too, so that
+    /// a standby that notices the unit's death need not ask. Returns when it is time for the next.
     fn tell_standbys(&mut self) -> Option<Instant> {
         let mut next: Option<Instant> = None;
         for at in 0..self.peers.len() {
             let peer = &self.peers[at];
             let (Some(hello), Some(told)) = (&peer.hello, peer.follows) else { continue };
             let served = self.of_unit(&hello.unit).any(|p| self.peers[p].active);
-            let Some(copy) = self.copies.get_mut(&hello.unit).filter(|c| c.is_ahead() && c.fits(&hello.state_bytes)) else { continue };
+            let ended = |c: &Copy| !served && c.is_whole() && peer.has != Some(c.sequence);
+            let copy = self.copies.get_mut(&hello.unit).filter(|c| (c.is_ahead() || ended(c)) && c.fits(&hello.state_bytes));
+            let Some(copy) = copy else { continue };
             let (now, mut due) = (Instant::now(), told + FOLLOW_EVERY);
             if now >= due || !served {
                 let peer = &mut self.peers[at];
@@ -93,6 +98,11 @@ impl Server {
                     let room = link.has_room(2 * CHUNK_BYTES);
                     if room { link.send(message).map(|()| true) } else { Ok(false) }
                 });
+                let last = if served { None } else { copy.last().ok() };
+                let last = last.filter(|m| matches!(told, Ok(true)) && link.has_room(m.len()));
+                if last.is_some_and(|message| link.send(&message).is_ok()) {
+                    peer.has = Some(copy.sequence);
+                }
                 // Its end is noticed in its turn.
                 let _ = told.and_then(|_| link.flush());
                 peer.follows = Some(now);
@@ -150,7 +160,7 @@ impl Server {
 
     fn welcome(&mut self, link: Box<dyn Transport>) {
         self.copies.retain(|_, copy| copy.orphaned.is_none_or(|since| since.elapsed() < ORPHAN));
-        self.peers.push(Peer { link, hello: None, active: false, follows: None });
+        self.peers.push(Peer { link, hello: None, active: false, follows: None, has: None });
     }
 
     fn turn(&mut self, at: usize) -> Result<(), Parting> {

@@ -33,12 +33,16 @@ pub const WARM_FLOWS: usize = 4096;
 /// Deaths on one batch after which it is dropped: what kills two units would kill the third.
 const DEATHS_MAX: u64 = 2;
 
+/// The last batch that the unit gave to the log, where the log has told it already.
+#[derive(Default)]
+pub struct Heard(Option<Vec<u8>>);
+
 /// How the waiting ended.
 pub enum Call {
     /// It is the first unit; its log comes with an order.
     Serve,
     /// The unit before it died, as was noticed at this time.
-    TakeOver(Option<Link>, Instant),
+    TakeOver(Option<Link>, Heard, Instant),
     /// It is not needed.
     End,
 }
@@ -55,7 +59,7 @@ fn waited<E: Executor>(chain: &mut Chain<E>, journal: &Journal, signals: RawFd, 
     let (hello, vitals) = (journal.hello(), &journal.vitals);
     let orders = journal.orders().ok_or(ErrorKind::NotConnected)?;
     let (mut unit, mut link): (Option<OwnedFd>, Option<Link>) = (None, None);
-    let mut watched = true;
+    let (mut watched, mut heard) = (true, Heard::default());
     loop {
         let fds = [
             signals,
@@ -87,20 +91,27 @@ fn waited<E: Executor>(chain: &mut Chain<E>, journal: &Journal, signals: RawFd, 
         }
         if ready[2] {
             let noticed = Instant::now();
-            return Ok(if vitals.stopped() { Call::End } else { Call::TakeOver(link, noticed) });
+            return Ok(if vitals.stopped() { Call::End } else { Call::TakeOver(link, heard, noticed) });
         }
-        if (ready[3] || !may_sleep) && link.as_mut().is_some_and(|l| told(l.way.as_mut(), chain, message).is_err()) {
+        if (ready[3] || !may_sleep) && link.as_mut().is_some_and(|l| told(l.way.as_mut(), chain, message, &mut heard).is_err()) {
+            heard = Heard::default();
             let _ = orders.send(&format!("unlinked {}", link.take().map_or(0, |l| l.number)), &[]);
         }
     }
 }
 
 /// Reads what the log tells of the unit.
-fn told<E: Executor>(link: &mut dyn Transport, chain: &mut Chain<E>, message: &mut Vec<u8>) -> io::Result<()> {
+fn told<E: Executor>(link: &mut dyn Transport, chain: &mut Chain<E>, message: &mut Vec<u8>, heard: &mut Heard) -> io::Result<()> {
     link.woken()?;
     message.clear();
     while link.receive(message)? {
-        follow(chain, message).map_err(malformed)?;
+        if message.first() == Some(&kind::BATCH) {
+            *heard = Heard(Some(message.clone()));
+        } else {
+            // The unit goes on over another link.
+            *heard = Heard::default();
+            follow(chain, message).map_err(malformed)?;
+        }
         message.clear();
     }
     Ok(())
@@ -145,11 +156,11 @@ pub fn take_over<E: Executor>(
     chain: &mut Chain<E>,
     ports: &mut [Port],
     journal: &mut Journal,
-    link: Option<Link>,
+    call: (Option<Link>, Heard),
     noticed: Instant,
 ) -> io::Result<()> {
-    let mut link = link;
-    let taken = link.as_mut().ok_or(ErrorKind::NotConnected.into()).and_then(|l| take(l.way.as_mut(), chain, journal));
+    let (mut link, heard) = call;
+    let taken = link.as_mut().ok_or(ErrorKind::NotConnected.into()).and_then(|l| take(l.way.as_mut(), chain, journal, heard));
     if !taken.as_ref().is_ok_and(|t| t.last.is_some()) {
         // What it followed may be older than what the unit has sent.
         chain.release_all();
@@ -204,13 +215,23 @@ pub fn take_over<E: Executor>(
     Ok(())
 }
 
-/// Asks the log for what it has not told yet, and for the last batch.
-fn take<E: Executor>(link: &mut dyn Transport, chain: &mut Chain<E>, journal: &mut Journal) -> io::Result<Taken> {
+/// Asks the log for what it has not told yet, and for the last batch, unless it has told all.
+fn take<E: Executor>(link: &mut dyn Transport, chain: &mut Chain<E>, journal: &mut Journal, heard: Heard) -> io::Result<Taken> {
+    let mut heard = heard;
+    told(link, chain, &mut journal.message, &mut heard)?;
     link.send(&[&[kind::TAKE][..], &journal.epoch().to_le_bytes()].concat())?;
     link.flush()?;
+    // One of a unit that went on over another link is not the last.
+    let is_last = |head: &Head| head.sequence >= journal.vitals.appended();
     let deadline = Instant::now() + PATIENCE;
     let message = &mut journal.message;
     let mut taken = None;
+    if let Some(message) = heard.0 {
+        let last = last(Reader(message.get(1..).unwrap_or_default())).map_err(malformed)?;
+        if is_last(&last.0) {
+            return Ok(Taken { flows: chain.flows.len(), last: Some(last) });
+        }
+    }
     loop {
         message.clear();
         link.receive_by(message, deadline)?;
@@ -224,6 +245,13 @@ fn take<E: Executor>(link: &mut dyn Transport, chain: &mut Chain<E>, journal: &m
                 taken = Some(flows);
             }
             (kind::BATCH, Some(flows)) => return Ok(Taken { flows, last: Some(last(reader).map_err(malformed)?) }),
+            // Told before the log was asked.
+            (kind::BATCH, None) => {
+                let last = last(reader).map_err(malformed)?;
+                if is_last(&last.0) {
+                    return Ok(Taken { flows: chain.flows.len(), last: Some(last) });
+                }
+            }
             (_, None) => follow(chain, message).map_err(malformed)?,
             _ => return Err(malformed(Malformed)),
         }

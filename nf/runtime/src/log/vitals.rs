@@ -34,6 +34,7 @@ const STOPPED: usize = 1;
 const SENT: usize = 2;
 const AT_WORK: usize = 3;
 const DEATHS: usize = 4;
+const APPENDED: usize = 6;
 const POSITIONS: usize = 8;
 
 /// The page.
@@ -82,6 +83,16 @@ impl Vitals {
     /// Whether the unit was told to end.
     pub fn stopped(&self) -> bool {
         self.word(STOPPED).load(Ordering::Acquire) == 1
+    }
+
+    /// The log keeps the batch with this sequence.
+    pub fn set_appended(&self, sequence: u64) {
+        self.word(APPENDED).store(sequence, Ordering::Release);
+    }
+
+    /// The last batch that the log is known to keep; nothing is billed or sent of a later one.
+    pub fn appended(&self) -> u64 {
+        self.word(APPENDED).load(Ordering::Acquire)
     }
 
     /// The batch with this sequence has left.
