@@ -82,6 +82,7 @@ func runGroup(ctx context.Context, env Env, binary string, args []string) error 
 	f.Uint32Var(&config.Targets, "replicas", 2, "units that a flow's state is pushed to when it falls silent (K), up to 3")
 	f.DurationVar(&config.Gap, "gap", 500*time.Microsecond, "a longer silence of a flow ends a flowlet (T)")
 	f.BoolVar(&config.PerFlow, "per-flow", false, "leave a flow on its first unit, to compare with")
+	f.StringVar(&config.Store, "state-store", "", "socket of a Redis that keeps the states instead of the units, to compare with")
 	f.StringVar(&config.Exchange, "exchange", "memory", "how units hand states to each other: memory or udp")
 	f.StringVar(&config.Chaos, "chaos", "", "LOSS,REPETITION,DISORDER in percent on the way to and between units, for tests")
 	f.StringVar(&config.RunDir, "run-dir", "/run/pando/fn", "where running units have their sockets and logs")

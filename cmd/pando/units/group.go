@@ -38,6 +38,7 @@ type Config struct {
 	Targets         uint32   // K: units that a flow's state is pushed to
 	Gap             time.Duration
 	PerFlow         bool   // a flow stays on its first unit: what measurements compare with
+	Store           string // socket of a Redis that has the states instead of the units: what measurements compare with
 	Exchange        string // how units talk: "memory" or "udp"
 	Chaos           string // LOSS,REPETITION,DISORDER in percent, for tests
 	RunDir, DataDir string

@@ -155,6 +155,9 @@ func (g *Group) arguments(id int, name string) []string {
 	if g.Chaos != "" {
 		args = append(args, "--chaos", fmt.Sprintf("%s,%d", g.Chaos, 1+id))
 	}
+	if g.Store != "" {
+		args = append(args, "--state-store", g.Store)
+	}
 	if g.sockets != nil {
 		args = append(args, "--udp-fd", fmt.Sprint(3+1+len(g.memory.bells)), "--peers", strings.Join(g.addresses, ","))
 	}

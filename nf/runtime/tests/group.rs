@@ -223,3 +223,54 @@ fn a_killed_unit_is_replaced_and_the_bill_is_right() {
     let whole = numbers.values().filter(|n| n.iter().max() == Some(&(n.len() as u32))).count();
     assert!(whole > usize::from(FLOWS) / 4, "only {whole} flows kept their states: {numbers:?}");
 }
+
+/// A process that ends with the test, however that ends.
+struct Ended(std::process::Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// With the states in a Redis, nobody's death takes any along, and nothing is handed over.
+#[test]
+fn states_in_a_store_outlive_their_unit() {
+    let Some(mut bench) = bench("store") else { return };
+    let socket = bench.directory.join("redis.sock");
+    let mut redis = Command::new("redis-server");
+    redis.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket).arg("--dir").arg(&bench.directory);
+    let Ok(redis) = redis.stdout(std::process::Stdio::null()).spawn() else {
+        println!("skipped: needs redis-server");
+        return;
+    };
+    let _redis = Ended(redis);
+    let until = |what: &mut dyn FnMut() -> bool| {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !what() {
+            assert!(Instant::now() < deadline);
+            std::thread::yield_now();
+        }
+    };
+    until(&mut || socket.exists());
+    bench.start(&["--units", "1", "--state-store", socket.to_str().unwrap()]);
+    let mut numbers = Numbers::new();
+    let sent = bench.play(0..20, &mut numbers, |bench, round| {
+        if round == 9 {
+            let output = bench.pando(&["ls", "-o", "json"]);
+            let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            let pid = listed.as_array().unwrap().iter().find(|u| u["name"] != "g").unwrap()["pid"].as_i64().unwrap();
+            // SAFETY: a unit of this test's own group, which answered just now.
+            assert_eq!(unsafe { libc::kill(pid as i32, libc::SIGKILL) }, 0);
+            until(&mut || {
+                let status = bench.status("g");
+                status["group"]["counts"]["died"] == 1 && status["group"]["accepting"] == 1
+            });
+        }
+    });
+    let status = bench.status("g");
+    assert_eq!(numbers.values().map(|n| n.len() as u64).sum::<u64>(), sent, "{status}");
+    assert_as_from_one_unit(&numbers);
+    assert_eq!(["seamless", "pulled", "pushes"].map(|what| handed_over(&status, what)), [0; 3], "{status}");
+}

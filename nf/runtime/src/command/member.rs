@@ -5,12 +5,14 @@ use std::io::Write;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 use pando_protocol::{Timing, UNITS_MAX, UnitId};
 use pando_unit::member::chaos::Chaos;
 use pando_unit::member::shared::{Shared, SharedMemory};
+use pando_unit::member::store::Store;
 use pando_unit::member::transport::{Transport, Udp};
 use pando_unit::member::{Member as Core, Membership};
 use pando_unit::meter::Meter;
@@ -59,6 +61,9 @@ pub struct Member {
     /// LOSS,REPETITION,DISORDER,SEED: what happens to packets and messages, in percent
     #[arg(long)]
     chaos: Option<Chaos>,
+    /// Socket of a Redis that has the states instead of the units
+    #[arg(long)]
+    state_store: Option<PathBuf>,
     #[command(flatten)]
     places: Places,
 }
@@ -106,12 +111,20 @@ impl Member {
         let names: Vec<&str> = chain.names().collect();
         let meter = Meter::create(&self.places.data_dir, &self.tenant, &self.name, &names).map_err(internal("create the meter"))?;
         let unit = Unit::new(self.name.clone(), self.tenant.clone(), chain, vec![port], meter, control, signals);
-        let group = self.membership().map_err(internal("what the group shares"))?;
+        let group = self.membership(self.store()?).map_err(internal("what the group shares"))?;
         pando_unit::sandbox::enter(&self.tenant).map_err(internal("close the walls around the unit"))?;
         Ok(Core::new(unit, group))
     }
 
-    fn membership(&self) -> std::io::Result<Membership> {
+    fn store(&self) -> Result<Option<Store>, Failure> {
+        let connect = |path: &PathBuf| {
+            let reason = |e| Failure::Invalid(format!("--state-store {}: {e}: want the socket of a Redis that runs", path.display()));
+            Store::connect(path).map_err(reason)
+        };
+        self.state_store.as_ref().map(connect).transpose()
+    }
+
+    fn membership(&self, store: Option<Store>) -> std::io::Result<Membership> {
         // SAFETY: the group opened these for this process, and nothing else uses them.
         let own = |fd: RawFd| unsafe { OwnedFd::from_raw_fd(fd) };
         let memory = own(self.memory_fd);
@@ -130,6 +143,7 @@ impl Member {
             capacity_bits: self.capacity_bits,
             nominal_bits: self.nominal_bits,
             chaos: self.chaos.clone(),
+            store,
         })
     }
 }

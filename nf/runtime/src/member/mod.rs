@@ -6,6 +6,7 @@
 pub mod chaos;
 mod service;
 pub mod shared;
+pub mod store;
 pub mod transport;
 
 use std::collections::HashMap;
@@ -23,6 +24,7 @@ use crate::unit::{Unit, now};
 use chaos::Chaos;
 use service::{Packet, Service};
 use shared::{Report, Shared};
+use store::Store;
 use transport::Transport;
 
 /// What the units of a group handed to each other, as one of them saw it.
@@ -94,6 +96,8 @@ pub struct Membership {
     pub nominal_bits: u64,
     /// Losses, repetitions and disorder that tests ask for.
     pub chaos: Option<Chaos>,
+    /// Where states are instead of in the units: then nothing is handed over, and every packet may run at once.
+    pub store: Option<Store>,
 }
 
 /// A unit of a group, with everything that it needs already open.
@@ -163,7 +167,7 @@ impl Member {
             self.look_around(now_ns);
             self.handover.tick(now_ns, &mut Carried(&mut self.unit.chain));
             self.effects();
-            let served = self.serve();
+            let served = self.serve()?;
             self.report();
             if self.left {
                 return Ok(());
@@ -222,6 +226,9 @@ impl Member {
     fn admit(&mut self, packet: Packet) {
         let Steered { header, key, .. } = packet.steered;
         let now_ns = monotonic_ns();
+        if self.group.store.is_some() {
+            return self.service.push(packet, now_ns);
+        }
         match self.handover.arrive(now_ns, &key, &header, &mut Carried(&mut self.unit.chain)) {
             Admission::Run => self.service.push(packet, now_ns),
             Admission::Hold => {
@@ -272,7 +279,7 @@ impl Member {
     }
 
     /// Processes what is due.
-    fn serve(&mut self) -> usize {
+    fn serve(&mut self) -> io::Result<usize> {
         let mut served = 0;
         while served <= TAKEN {
             let packets = self.service.due(monotonic_ns(), BATCH_PACKETS);
@@ -282,20 +289,29 @@ impl Member {
             served += packets.len();
             let mut rest = &packets[..];
             while !rest.is_empty() {
-                let count = self.batch(rest);
+                let count = self.batch(rest)?;
                 rest = &rest[count..];
             }
         }
-        served
+        Ok(served)
     }
 
-    fn batch(&mut self, packets: &[Packet]) -> usize {
+    fn batch(&mut self, packets: &[Packet]) -> io::Result<usize> {
         let arrivals: Vec<Arrival> = packets.iter().map(Packet::arrival).collect();
         let unit = &mut self.unit;
+        if let Some(store) = &mut self.group.store {
+            let mut keys: Vec<FlowKey> = packets.iter().map(|p| p.steered.key).collect();
+            keys.sort_unstable();
+            keys.dedup();
+            store.fetch(&keys, &mut unit.chain)?;
+        }
         let count = unit.chain.process(&arrivals);
         // Billed first, sent then, as in a unit on its own.
         unit.meter.commit(unit.chain.work());
         let changed: Vec<FlowKey> = unit.chain.changed.iter().map(|&id| unit.chain.flows.flow(id).key).collect();
+        if let Some(store) = &mut self.group.store {
+            store.put(&changed, &unit.chain)?;
+        }
         let mut frames: Vec<Vec<u8>> = Vec::with_capacity(count);
         let mut trapped = [false; BATCH_PACKETS];
         for (n, (fate, bytes)) in unit.chain.outputs(&arrivals).enumerate() {
@@ -314,12 +330,15 @@ impl Member {
         let (wall_ns, now_ns) = (now().as_nanos() as u64, monotonic_ns());
         for (n, packet) in packets[..count].iter().enumerate() {
             unit.counters.latencies.record(wall_ns.saturating_sub(packet.time_ns));
+            if self.group.store.is_some() {
+                continue;
+            }
             let Steered { header, key, .. } = &packet.steered;
             let changed = trapped[n] || changed.contains(key);
             self.handover.processed(now_ns, key, header, changed, &mut Carried(&mut unit.chain));
         }
         self.effects();
-        count
+        Ok(count)
     }
 
     fn report(&mut self) {
