@@ -1,5 +1,7 @@
 //! What units say to each other about flows, and how it stands on the wire.
 
+use std::ops::Range;
+
 use crate::FlowKey;
 
 /// The state of a flow as a unit wrote it down; only units read it.
@@ -76,8 +78,14 @@ impl Message {
     /// Appends it to a datagram. All numbers are little endian.
     pub fn encode(&self, to: &mut Vec<u8>) {
         let mut head = |kind: u8, key: &FlowKey, epoch: u32, clock: u64| {
-            to.push(kind);
-            to.extend_from_slice(key.as_bytes());
+            let short = is_short(key);
+            to.push(kind | if short { SHORT } else { 0 });
+            let bytes = key.as_bytes();
+            if short {
+                SHORT_PARTS.into_iter().for_each(|part| to.extend_from_slice(&bytes[part]));
+            } else {
+                to.extend_from_slice(bytes);
+            }
             to.extend(epoch.to_le_bytes());
             to.extend(clock.to_le_bytes());
         };
@@ -120,6 +128,15 @@ impl Message {
     }
 }
 
+/// Bit of a message's kind: of its key there is only what IPv4 does not leave empty.
+const SHORT: u8 = 0x80;
+const SHORT_PARTS: [Range<usize>; 3] = [0..4, 16..22, 34..FlowKey::LENGTH_BYTES];
+
+fn is_short(key: &FlowKey) -> bool {
+    let bytes = key.as_bytes();
+    bytes[4..16].iter().chain(&bytes[22..34]).all(|&byte| byte == 0)
+}
+
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -147,11 +164,24 @@ impl Reader<'_> {
         Some(state)
     }
 
+    fn key(&mut self, short: bool) -> Option<FlowKey> {
+        if !short {
+            return self.array().map(FlowKey::from_bytes);
+        }
+        let mut bytes = [0; FlowKey::LENGTH_BYTES];
+        for part in SHORT_PARTS {
+            let from = self.bytes.get(self.at..self.at + part.len())?;
+            self.at += part.len();
+            bytes[part].copy_from_slice(from);
+        }
+        Some(FlowKey::from_bytes(bytes))
+    }
+
     fn message(&mut self) -> Option<Message> {
         let [kind] = self.array()?;
-        let key = FlowKey::from_bytes(self.array()?);
+        let key = self.key(kind & SHORT != 0)?;
         let (epoch, clock) = (self.u32()?, self.u64()?);
-        Some(match kind {
+        Some(match kind & !SHORT {
             1 => Message::Push { key, epoch, clock, holes: self.u32()?, state: self.state()? },
             2 => Message::Unchanged { key, epoch, clock, holes: self.u32()?, since: self.u64()? },
             3 => Message::Pull { key, epoch, clock, search: self.array::<1>()? != [0] },
@@ -167,16 +197,25 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Keys with both ends long, with one and with none.
+    fn key(n: u32) -> FlowKey {
+        let mut bytes = [7; FlowKey::LENGTH_BYTES];
+        if !n.is_multiple_of(3) {
+            bytes[4..16].fill(0);
+            bytes[22..34].fill((n % 3 - 1) as u8);
+        }
+        FlowKey::from_bytes(bytes)
+    }
+
     proptest! {
         #[test]
         fn what_is_written_is_read(kinds in proptest::collection::vec((0..5u8, any::<u32>(), any::<u64>(), proptest::collection::vec(any::<u8>(), 0..50)), 0..9)) {
-            let key = FlowKey::from_bytes([7; FlowKey::LENGTH_BYTES]);
-            let messages: Vec<Message> = kinds.into_iter().map(|(kind, n, clock, state)| match kind {
-                0 => Message::Push { key, epoch: n, clock, holes: n / 2, state },
-                1 => Message::Unchanged { key, epoch: n, clock, holes: n / 3, since: clock / 2 },
-                2 => Message::Pull { key, epoch: n, clock, search: n % 2 == 0 },
-                3 => Message::Answer { key, epoch: n, owned: n / 5, clock, state: Some(state) },
-                _ => Message::Answer { key, epoch: n, owned: 0, clock, state: None },
+            let messages: Vec<Message> = kinds.into_iter().map(|(kind, n, clock, state)| match (kind, key(n)) {
+                (0, key) => Message::Push { key, epoch: n, clock, holes: n / 2, state },
+                (1, key) => Message::Unchanged { key, epoch: n, clock, holes: n / 3, since: clock / 2 },
+                (2, key) => Message::Pull { key, epoch: n, clock, search: n % 2 == 0 },
+                (3, key) => Message::Answer { key, epoch: n, owned: n / 5, clock, state: Some(state) },
+                (_, key) => Message::Answer { key, epoch: n, owned: 0, clock, state: None },
             }).collect();
             let mut bytes = Vec::new();
             messages.iter().for_each(|m| m.encode(&mut bytes));
@@ -184,7 +223,7 @@ mod tests {
         }
 
         #[test]
-        fn no_datagram_panics(bytes in proptest::collection::vec(0..6u8, 0..200)) {
+        fn no_datagram_panics(bytes in proptest::collection::vec(prop_oneof![0..6u8, SHORT..SHORT + 6], 0..200)) {
             let _ = Message::decode_all(&bytes);
         }
     }
