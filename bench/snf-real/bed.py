@@ -47,6 +47,7 @@ class Bed:
             sys.exit("needs root: for network namespaces and for steering in the kernel")
         if not shutil.which("redis-server"):
             sys.exit("redis-server is missing: apt install redis-server")
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # or nothing would be cleaned up
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="snf-real-"))
         self.space = f"snf-real-{os.getpid()}"
         self.redis, self.socket = None, self.folder / "redis.sock"
