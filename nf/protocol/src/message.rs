@@ -166,7 +166,7 @@ impl Reader<'_> {
 
     fn key(&mut self, short: bool) -> Option<FlowKey> {
         if !short {
-            return self.array().map(FlowKey::from_bytes);
+            return self.array().map(FlowKey::from_bytes).filter(|key| !is_short(key));
         }
         let mut bytes = [0; FlowKey::LENGTH_BYTES];
         for part in SHORT_PARTS {
