@@ -142,6 +142,11 @@ impl Drop for Bench {
     }
 }
 
+/// Packets that came out.
+fn came(numbers: &Numbers) -> u64 {
+    numbers.values().map(|n| n.len() as u64).sum()
+}
+
 /// Each number once: what a single unit that sees the same packets gives.
 fn assert_as_from_one_unit(numbers: &Numbers) {
     for (flow, numbers) in numbers {
@@ -163,7 +168,7 @@ fn four_units_do_what_one_does() {
         let mut numbers = Numbers::new();
         let sent = bench.play(0..200, &mut numbers, |_, _| {});
         let status = bench.status("g");
-        assert_eq!(numbers.values().map(|n| n.len() as u64).sum::<u64>(), sent, "{status}");
+        assert_eq!(came(&numbers), sent, "{status}");
         assert_as_from_one_unit(&numbers);
         assert_eq!(bench.billed(), sent);
         assert!(handed_over(&status, "seamless") > 20 && handed_over(&status, "pushes") > 20, "hardly a flow moved: {status}");
@@ -180,13 +185,18 @@ fn a_bad_network_makes_no_stale_update() {
     let mut numbers = Numbers::new();
     bench.patience = Duration::from_millis(5);
     bench.play(0..150, &mut numbers, |_, _| {});
+    // On a busy machine packets are under way for long: all that are on the bill come.
     bench.patience = Duration::from_millis(500);
+    let deadline = Instant::now() + Duration::from_secs(30);
     bench.drain(usize::MAX, &mut numbers);
+    while came(&numbers) < bench.billed() && Instant::now() < deadline {
+        bench.drain(usize::MAX, &mut numbers);
+    }
     let status = bench.status("g");
     assert!(handed_over(&status, "stale") > 20, "nothing was repeated: {status}");
     // A unit whose only packet of a flow was lost knows nothing of it: then all are asked, and the newest state is taken.
+    assert_eq!(came(&numbers), bench.billed(), "{status}");
     assert_as_from_one_unit(&numbers);
-    assert_eq!(bench.billed(), numbers.values().map(|n| n.len() as u64).sum::<u64>());
 }
 
 /// Units are killed under load: nobody else is disturbed, each is replaced, and the bill is that of what came out, but
@@ -215,7 +225,7 @@ fn a_killed_unit_is_replaced_and_the_bill_is_right() {
         status = bench.status("g");
     }
     assert_eq!((&status["group"]["counts"]["died"], &status["group"]["units"]), (&killed.into(), &4.into()), "{status}");
-    let out = numbers.values().map(|n| n.len() as u64).sum::<u64>();
+    let out = came(&numbers);
     let billed = bench.billed();
     assert!(out + 200 > sent, "{out} of {sent} packets came out: {status}");
     assert!(billed >= out && billed <= out + 32 * killed, "{out} packets came out, {billed} are billed");
@@ -270,7 +280,7 @@ fn states_in_a_store_outlive_their_unit() {
         }
     });
     let status = bench.status("g");
-    assert_eq!(numbers.values().map(|n| n.len() as u64).sum::<u64>(), sent, "{status}");
+    assert_eq!(came(&numbers), sent, "{status}");
     assert_as_from_one_unit(&numbers);
     assert_eq!(["seamless", "pulled", "pushes"].map(|what| handed_over(&status, what)), [0; 3], "{status}");
 }
