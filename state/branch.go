@@ -3,6 +3,7 @@ package state
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -214,7 +215,7 @@ func (b *Branch) List(prefix string) ([]pando.StateEntry, error) {
 }
 
 func (r *Repo) list(w *work, folder pando.ObjectID, at, prefix string, out *[]pando.StateEntry) error {
-	t, err := w.tree(folder)
+	t, err := w.entries(folder)
 	if err != nil {
 		return err
 	}
@@ -252,52 +253,76 @@ func (b *Branch) applied(w *work) (pando.ObjectID, error) {
 	return b.repo.apply(w, root, "", b.pending)
 }
 
-// apply puts changes (by their path below a folder) into it.
+// below is what changes for one name of a folder: itself, or paths below it.
+type below struct {
+	own    *change
+	deeper map[string]*change
+}
+
+// apply puts changes (by their path below a folder) into it. A name that is given a value and paths below it is a folder.
 func (r *Repo) apply(w *work, folder pando.ObjectID, at string, changes map[string]*change) (pando.ObjectID, error) {
 	if len(changes) == 0 {
 		return folder, nil
 	}
-	t, err := w.tree(folder)
+	t, err := w.folder(folder)
 	if err != nil {
 		return folder, err
 	}
-	below := map[string]map[string]*change{}
-	edits := make([]edit, 0, len(changes))
-	replaced := map[string]bool{}
+	names := map[string]below{}
 	for p, c := range changes {
 		head, rest, deeper := strings.Cut(p, "/")
-		if deeper {
-			if below[head] == nil {
-				below[head] = map[string]*change{}
-			}
-			below[head][rest] = c
-			continue
+		of := names[head]
+		switch {
+		case !deeper:
+			of.own = c
+		case of.deeper == nil:
+			of.deeper = map[string]*change{rest: c}
+		default:
+			of.deeper[rest] = c
 		}
-		old, _ := t.find(head)
-		e, err := r.applyOne(w, at+head, old, c)
+		names[head] = of
+	}
+	rest := t
+	edits := make([]entry, 0, len(names))
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		old, err := rest.seek(name)
 		if err != nil {
 			return folder, err
 		}
-		e.name = head
-		edits = append(edits, edit{head, []entry{e}})
-		replaced[head] = true
-	}
-	for name, deeper := range below {
-		old, _ := t.find(name)
-		if replaced[name] || !old.tree {
-			old = entry{}
-		}
-		id, err := r.apply(w, old.id, at+name+"/", deeper)
+		now, err := r.applyName(w, at+name, old, names[name])
 		if err != nil {
 			return folder, err
 		}
-		d := edit{name: name}
-		if sub, err := w.tree(id); err != nil || len(sub) > 0 {
-			d.now = []entry{{name: name, tree: true, id: id}}
-		}
-		edits = append(edits, d)
+		now.name = name
+		edits = replaced(edits, old, now)
 	}
-	return w.put(pando.TreeObject, t.edit(edits)), nil
+	body, err := t.edit(edits)
+	return w.put(pando.TreeObject, body), err
+}
+
+func (r *Repo) applyName(w *work, p string, old entry, c below) (now entry, err error) {
+	now = old
+	if c.own != nil {
+		if now, err = r.applyOne(w, p, old, c.own); err != nil || len(c.deeper) == 0 {
+			return now, err
+		}
+		old = entry{}
+	}
+	if !old.tree {
+		old = entry{}
+	}
+	id, err := r.apply(w, old.id, p+"/", c.deeper)
+	if err != nil {
+		return now, err
+	}
+	t, err := w.folder(id)
+	if err != nil || t != "" {
+		return entry{tree: true, id: id}, err
+	}
+	if c.own == nil && old.tree { // nothing is left in it
+		return entry{}, nil
+	}
+	return now, nil
 }
 
 func (r *Repo) applyOne(w *work, p string, old entry, c *change) (entry, error) {

@@ -36,7 +36,7 @@ func (b *Branch) move(ctx context.Context, w *work, to place) error {
 	branch := b.repo.ref(branchRef, i)
 	refs := map[string]pando.ObjectID{branch: to.head, b.repo.ref(baseRef, i): to.base, b.repo.ref(sinceRef, i): to.since}
 	maps.Copy(refs, b.owedNow(w))
-	err := b.repo.objects.Update(ctx, pando.ObjectsUpdate{Objects: w.save(), Refs: refs, If: map[string]pando.ObjectID{branch: b.stored}})
+	err := b.repo.objects.Update(ctx, pando.ObjectsUpdate{Objects: w.saved, Refs: refs, If: map[string]pando.ObjectID{branch: b.stored}})
 	if err != nil {
 		return fmt.Errorf("move the branch of %s: %w", b.instance, err)
 	}
@@ -94,7 +94,7 @@ func (b *Branch) Merge(ctx context.Context, main pando.ObjectID, now time.Time) 
 		if err != nil {
 			return main, pando.MergeResult{}, err
 		}
-		first, err := w.tree(root)
+		first, err := w.entries(root)
 		return b.head, pando.MergeResult{Commit: b.head, Taken: len(first)}, err
 	}
 	if b.head == b.base {
@@ -115,7 +115,7 @@ func (b *Branch) Merge(ctx context.Context, main pando.ObjectID, now time.Time) 
 		return main, result, err
 	}
 	offer := map[string]pando.ObjectID{b.offer(id): id}
-	if err := b.repo.objects.Update(ctx, pando.ObjectsUpdate{Objects: w.save(), Refs: offer}); err != nil {
+	if err := b.repo.objects.Update(ctx, pando.ObjectsUpdate{Objects: w.saved, Refs: offer}); err != nil {
 		return main, result, fmt.Errorf("merge the state of %s: %w", b.instance, err)
 	}
 	b.unsure = true

@@ -35,7 +35,7 @@ func (w *work) endOf(log pando.ObjectID) (position, error) {
 	}
 	id := log
 	for range levels {
-		t, err := w.tree(id)
+		t, err := w.entries(id)
 		if err != nil {
 			return p, err
 		}
@@ -58,12 +58,11 @@ func (w *work) endOf(log pando.ObjectID) (position, error) {
 func (w *work) chunk(log pando.ObjectID, n int) ([]byte, error) {
 	id := log
 	for level := range levels {
-		t, err := w.tree(id)
+		e, err := w.child(id, chunkName(n, level))
 		if err != nil {
 			return nil, err
 		}
-		e, ok := t.find(chunkName(n, level))
-		if !ok {
+		if e.id.IsZero() {
 			return nil, fmt.Errorf("chunk %d of a log: %w", n, pando.ErrNotFound)
 		}
 		id = e.id
@@ -127,14 +126,12 @@ func (w *work) append(log pando.ObjectID, lines []byte) (pando.ObjectID, error) 
 
 // graft puts chunks into one folder of a log (its level and the number of its first chunk's upper digits given).
 func (w *work) graft(folder pando.ObjectID, fresh map[int]pando.ObjectID, first, level, upper int) (pando.ObjectID, error) {
-	var t tree
-	if !folder.IsZero() {
-		var err error
-		if t, err = w.tree(folder); err != nil {
-			return folder, err
-		}
+	t, err := w.folder(folder)
+	if err != nil {
+		return folder, err
 	}
-	var edits []edit
+	rest := t
+	var edits []entry
 	span := 1 << (8 * (levels - 1 - level)) // chunks below one entry
 	for digit := range fanOut {
 		low := (upper<<8 | digit) * span
@@ -142,7 +139,10 @@ func (w *work) graft(folder pando.ObjectID, fresh map[int]pando.ObjectID, first,
 			continue
 		}
 		name := fmt.Sprintf("%02x", digit)
-		old, _ := t.find(name)
+		old, err := rest.seek(name)
+		if err != nil {
+			return folder, err
+		}
 		e := entry{name: name, tree: level < levels-1}
 		if e.tree {
 			id, err := w.graft(old.id, fresh, first, level+1, upper<<8|digit)
@@ -153,7 +153,8 @@ func (w *work) graft(folder pando.ObjectID, fresh map[int]pando.ObjectID, first,
 		} else {
 			e.id = fresh[low]
 		}
-		edits = append(edits, edit{name, []entry{e}})
+		edits = replaced(edits, old, e)
 	}
-	return w.put(pando.TreeObject, t.edit(edits)), nil
+	body, err := t.edit(edits)
+	return w.put(pando.TreeObject, body), err
 }

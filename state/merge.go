@@ -44,32 +44,72 @@ func (m *merge) folders(at string, base, ours, theirs pando.ObjectID) (pando.Obj
 	if err != nil {
 		return ours, err
 	}
-	their, err := changes(read(before), read(after))
+	into, err := m.folder(ours)
 	if err != nil {
 		return ours, err
 	}
-	into, err := m.tree(ours)
+	edits, err := m.edits(at, before, after, into)
 	if err != nil {
 		return ours, err
 	}
-	edits := make([]edit, 0, len(their))
-	for _, c := range their {
-		o, _ := into.find(c.name)
-		if c.theirs.id.IsZero() && o.id.IsZero() {
-			continue // deleted on both sides
-		}
-		now, err := m.entries(at+c.name, c.base, o, c.theirs)
-		if err != nil {
-			return ours, err
-		}
-		edits = append(edits, edit{c.name, now})
+	out, err := into.edit(edits)
+	if err != nil {
+		return ours, err
 	}
-	out := into.edit(edits)
 	if len(out) == 0 && at != "" {
 		return pando.ObjectID{}, nil
 	}
 	return m.put(pando.TreeObject, out), nil
 }
+
+// edits are what the merge of a folder changes in ours.
+func (m *merge) edits(at string, base, theirs, ours tree) ([]entry, error) {
+	their, err := changes(base, theirs)
+	if err != nil {
+		return nil, err
+	}
+	suffix := conflictMark + string(m.branch)
+	taken := map[string]bool{} // names that end in suffix and have a value of theirs
+	kept := map[string]bool{}  // names that have a version that lost its path
+	for _, c := range their {
+		if !c.theirs.id.IsZero() && strings.HasSuffix(c.name, suffix) {
+			taken[c.name] = true
+		}
+	}
+	edits := make([]entry, 0, len(their)+len(their)/2)
+	for _, c := range their {
+		o, err := ours.seek(c.name)
+		if err != nil {
+			return nil, err
+		}
+		if c.theirs.id.IsZero() && (o.id.IsZero() || kept[c.name]) {
+			continue // deleted on both sides, or a deletion of what was kept there before
+		}
+		now, beside, err := m.entry(at+c.name, c.base, o, c.theirs)
+		if err != nil {
+			return nil, err
+		}
+		now.name = c.name
+		edits = replaced(edits, o, now)
+		if beside.id.IsZero() {
+			continue
+		}
+		for beside.name = c.name + suffix; taken[beside.name] || kept[beside.name]; {
+			beside.name += suffix
+		}
+		kept[beside.name] = true
+		ahead := ours
+		was, err := ahead.seek(beside.name)
+		if err != nil {
+			return nil, err
+		}
+		edits = replaced(edits, was, beside)
+	}
+	return edits, nil
+}
+
+// conflictMark stands, with the branch's name behind it, behind the name of a version that lost its path.
+const conflictMark = ".conflict-"
 
 // changed is a name that one side changed: what it stood for and what it stands for, zero for nothing.
 type changed struct {
@@ -77,47 +117,57 @@ type changed struct {
 	base, theirs entry
 }
 
-// changes are the names that theirs changed. Being equal to ours is no reason to leave one out: two counters that both
-// went from 1 to 2 have counted two.
-func changes(base, theirs lines) (out []changed, err error) {
-	kinds := map[string]int{} // of names that changed their kind: two entries with one name, not beside each other
-	add := func(c changed) {
-		if n, ok := kinds[c.name]; ok {
-			out[n].base, out[n].theirs = cmp.Or(out[n].base, c.base), cmp.Or(out[n].theirs, c.theirs)
-			return
+// changes are the names that theirs changed, in the order of strings. Being equal to ours is no reason to leave one out:
+// two counters that both went from 1 to 2 have counted two.
+func changes(base, theirs tree) (out []changed, err error) {
+	for base != "" || theirs != "" {
+		var b, t entry // the next of each; none has no name
+		var afterB, afterT tree
+		if base != "" {
+			if b, afterB, err = base.first(); err != nil {
+				return nil, err
+			}
+			if line := base[:len(base)-len(afterB)]; strings.HasPrefix(string(theirs), string(line)) {
+				base, theirs = afterB, theirs[len(line):]
+				continue
+			}
 		}
-		if c.base == (entry{}) || c.theirs == (entry{}) {
-			kinds[c.name] = len(out)
+		if theirs != "" {
+			if t, afterT, err = theirs.first(); err != nil {
+				return nil, err
+			}
+		}
+		order := first(b, t)
+		if order <= 0 {
+			base = afterB
+		} else {
+			b = entry{}
+		}
+		if order >= 0 {
+			theirs = afterT
+		} else {
+			t = entry{}
+		}
+		out = append(out, changed{name: cmp.Or(b.name, t.name), base: b, theirs: t})
+	}
+	return byName(out), nil
+}
+
+// byName puts changes in the order of strings. A name that changed its kind has two, one for each: they become one.
+func byName(all []changed) []changed {
+	order := func(a, b changed) int { return strings.Compare(a.name, b.name) }
+	if !slices.IsSortedFunc(all, order) {
+		slices.SortFunc(all, order)
+	}
+	out := all[:0]
+	for _, c := range all {
+		if n := len(out) - 1; n >= 0 && out[n].name == c.name {
+			out[n].base, out[n].theirs = cmp.Or(out[n].base, c.base), cmp.Or(out[n].theirs, c.theirs)
+			continue
 		}
 		out = append(out, c)
 	}
-	var b, t entry // the next of each; none has no name
-	next := func(e *entry, of *lines) {
-		*e = entry{}
-		if *of != "" && err == nil {
-			*e, *of, err = of.first()
-		}
-	}
-	next(&b, &base)
-	next(&t, &theirs)
-	for err == nil && (b.name != "" || t.name != "") {
-		order := first(b, t)
-		switch {
-		case order < 0:
-			add(changed{name: b.name, base: b})
-		case order > 0:
-			add(changed{name: t.name, theirs: t})
-		case b.id != t.id:
-			add(changed{name: b.name, base: b, theirs: t})
-		}
-		if order <= 0 {
-			next(&b, &base)
-		}
-		if order >= 0 {
-			next(&t, &theirs)
-		}
-	}
-	return out, err
+	return out
 }
 
 // first says which of two entries comes first: negative the one, positive the other, zero both.
@@ -131,68 +181,71 @@ func first(a, b entry) int {
 	return compare(a, b)
 }
 
-// entries merges what one name stands for; the result is usually one entry, two when both versions are kept.
-func (m *merge) entries(p string, b, o, t entry) ([]entry, error) {
-	name := p[strings.LastIndex(p, "/")+1:]
+// entry merges what one name stands for: what does from now on and, when both versions are kept, the other one. Neither has
+// its name yet.
+func (m *merge) entry(p string, b, o, t entry) (now, beside entry, err error) {
 	if o == b {
 		m.result.Taken++
-		t.name = name
-		return []entry{t}, nil
+		return t, beside, nil
 	}
 	if m.types.typeOf(p) == pando.StateLog && (t.tree || t.id.IsZero()) && (o.tree || o.id.IsZero()) {
 		m.result.Merged++
-		return m.logs(name, b, o, t)
+		now, err = m.logs(b, o, t)
+		return now, beside, err
 	}
 	if t.tree && o.tree {
 		var from pando.ObjectID
 		if b.tree {
 			from = b.id
 		}
-		id, err := m.folders(p+"/", from, o.id, t.id)
-		return []entry{{name: name, tree: true, id: id}}, err
+		now.tree = true
+		now.id, err = m.folders(p+"/", from, o.id, t.id)
+		return now, beside, err
 	}
 	m.result.Merged++
 	if t.tree != o.tree && !t.id.IsZero() && !o.id.IsZero() {
-		return m.keepBoth(p, name, o, t), nil
+		now, beside = m.keepBoth(p, o, t)
+		return now, beside, nil
 	}
-	return m.leaves(p, name, b, o, t)
+	return m.leaves(p, b, o, t)
 }
 
 // logs puts what theirs appended since the base behind ours.
-func (m *merge) logs(name string, b, o, t entry) ([]entry, error) {
+func (m *merge) logs(b, o, t entry) (entry, error) {
 	if t.id.IsZero() {
-		return []entry{o}, nil // deleted there: what was appended here is not known there, so it stays
+		return o, nil // deleted there: what was appended here is not known there, so it stays
 	}
 	from, err := m.endOf(b.id)
 	if err != nil {
-		return nil, err
+		return o, err
 	}
 	lines, err := m.since(t.id, from)
 	if err != nil {
-		return nil, err
+		return o, err
 	}
 	id, err := m.append(o.id, lines)
-	return []entry{{name: name, tree: true, id: id}}, err
+	return entry{tree: true, id: id}, err
 }
 
 // leaves merges two files by the type of their path.
-func (m *merge) leaves(p, name string, b, o, t entry) ([]entry, error) {
+func (m *merge) leaves(p string, b, o, t entry) (now, beside entry, err error) {
 	switch typ := m.types.typeOf(p); {
 	case typ == pando.StateCounter:
-		return m.contents(name, mergeCounter, b, o, t)
+		now, err = m.contents(mergeCounter, b, o, t)
 	case typ == pando.StateSet:
-		return m.contents(name, mergeSet, b, o, t)
+		now, err = m.contents(mergeSet, b, o, t)
 	case typ == pando.StateOpaque:
-		return m.keepBoth(p, name, o, t), nil
-	case m.later && t != o:
-		t.name = name
-		return []entry{t}, nil
+		now, beside = m.keepBoth(p, o, t)
+	case m.later:
+		now = t
+	default:
+		now = o
 	}
-	return []entry{o}, nil
+	return now, beside, err
 }
 
 // contents merges what is in two files.
-func (m *merge) contents(name string, with func(base, ours, theirs []byte) []byte, files ...entry) ([]entry, error) {
+func (m *merge) contents(with func(base, ours, theirs []byte) []byte, files ...entry) (entry, error) {
 	var bodies [3][]byte
 	for n, e := range files {
 		if e.id.IsZero() || e.tree {
@@ -200,26 +253,23 @@ func (m *merge) contents(name string, with func(base, ours, theirs []byte) []byt
 		}
 		body, err := m.blob(e.id)
 		if err != nil {
-			return nil, err
+			return entry{}, err
 		}
 		bodies[n] = body
 	}
-	return []entry{{name: name, id: m.put(pando.BlobObject, with(bodies[0], bodies[1], bodies[2]))}}, nil
+	return entry{id: m.put(pando.BlobObject, with(bodies[0], bodies[1], bodies[2]))}, nil
 }
 
 // keepBoth keeps ours at the path and theirs beside it. A deletion loses against a change.
-func (m *merge) keepBoth(p, name string, o, t entry) []entry {
+func (m *merge) keepBoth(p string, o, t entry) (now, beside entry) {
 	switch {
 	case t.id.IsZero() || t == o:
-		return []entry{o}
+		return o, beside
 	case o.id.IsZero():
-		t.name = name
-		return []entry{t}
+		return t, beside
 	}
 	m.result.Conflicts = append(m.result.Conflicts, p)
-	beside := t
-	beside.name = name + ".conflict-" + string(m.branch)
-	return []entry{o, beside}
+	return o, t
 }
 
 // mergeCounter adds what theirs added since the base.

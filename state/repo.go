@@ -142,15 +142,10 @@ func (w *work) lookup(root pando.ObjectID, p string) (entry, error) {
 		if !e.tree {
 			return entry{}, nil
 		}
-		t, err := w.tree(e.id)
-		if err != nil {
+		var err error
+		if e, err = w.child(e.id, part); err != nil {
 			return entry{}, err
 		}
-		next, ok := t.find(part)
-		if !ok {
-			return entry{}, nil
-		}
-		e = next
 	}
 	return e, nil
 }

@@ -77,7 +77,7 @@ func (w *Walk) folder(id pando.ObjectID, visit func(pando.ObjectKind, pando.Obje
 			return err
 		}
 	}
-	t, err := newWork(w.Objects, pando.ServiceKey{}).tree(id)
+	t, err := newWork(w.Objects, pando.ServiceKey{}).entries(id)
 	if err != nil {
 		return err
 	}

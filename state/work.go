@@ -15,24 +15,26 @@ import (
 type work struct {
 	objects pando.Objects
 	service pando.ServiceKey
-	made    map[pando.ObjectID]pando.Object
+	made    map[pando.ObjectID]int // what it makes: where that is in saved
+	saved   []pando.Object
 }
 
 func newWork(o pando.Objects, s pando.ServiceKey) *work {
-	return &work{objects: o, service: s, made: map[pando.ObjectID]pando.Object{}}
+	return &work{objects: o, service: s, made: map[pando.ObjectID]int{}}
 }
 
 func (w *work) put(kind pando.ObjectKind, body []byte) pando.ObjectID {
 	id := ID(kind, body)
 	if _, ok := w.made[id]; !ok {
-		w.made[id] = pando.Object{ID: id, Kind: kind, Body: body}
+		w.made[id] = len(w.saved)
+		w.saved = append(w.saved, pando.Object{ID: id, Kind: kind, Body: body})
 	}
 	return id
 }
 
 func (w *work) get(want pando.ObjectKind, id pando.ObjectID) ([]byte, error) {
-	if o, ok := w.made[id]; ok {
-		return o.Body, nil
+	if n, ok := w.made[id]; ok {
+		return w.saved[n].Body, nil
 	}
 	kind, body, err := w.objects.Object(id)
 	if err != nil {
@@ -46,21 +48,31 @@ func (w *work) get(want pando.ObjectKind, id pando.ObjectID) ([]byte, error) {
 
 func (w *work) blob(id pando.ObjectID) ([]byte, error) { return w.get(pando.BlobObject, id) }
 
-// tree reads a folder; the zero id is the empty one.
-func (w *work) tree(id pando.ObjectID) (tree, error) {
-	b, err := w.folder(id)
+// folder reads a tree; the zero id is the empty one.
+func (w *work) folder(id pando.ObjectID) (tree, error) {
+	if id.IsZero() {
+		return "", nil
+	}
+	body, err := w.get(pando.TreeObject, id)
+	return read(body), err
+}
+
+// entries reads what is in a folder.
+func (w *work) entries(id pando.ObjectID) ([]entry, error) {
+	t, err := w.folder(id)
 	if err != nil {
 		return nil, err
 	}
-	return decodeTree(b)
+	return t.entries()
 }
 
-// folder is the body of a tree.
-func (w *work) folder(id pando.ObjectID) ([]byte, error) {
-	if id.IsZero() {
-		return nil, nil
+// child finds what a name stands for in a folder; a zero entry for nothing.
+func (w *work) child(folder pando.ObjectID, name string) (entry, error) {
+	t, err := w.folder(folder)
+	if err != nil {
+		return entry{}, err
 	}
-	return w.get(pando.TreeObject, id)
+	return t.seek(name)
 }
 
 func (w *work) commit(id pando.ObjectID) (commit, error) {
@@ -78,15 +90,6 @@ func (w *work) rootOf(id pando.ObjectID) (pando.ObjectID, error) {
 	}
 	c, err := w.commit(id)
 	return c.tree, err
-}
-
-// save returns what the store has to write.
-func (w *work) save() []pando.Object {
-	out := make([]pando.Object, 0, len(w.made))
-	for _, o := range w.made {
-		out = append(out, o)
-	}
-	return out
 }
 
 // isIn says whether a commit is main or comes before it.
