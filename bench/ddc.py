@@ -1,14 +1,18 @@
 """What the benchmarks of far memory share: a Redis per peer in a cgroup of one size, swap devices, interleaved rounds.
 
-Nothing is left behind: processes, cgroups, swap and mounts end with the run, whatever happens.
+Nothing is left behind: what a run makes is named after its folder /tmp/pando-ddc-*, so `sweep` finds all of it by name. It is
+called at the end, on SIGTERM, SIGINT and SIGHUP, when the parent dies, and by the next run for one that was killed.
 """
 
 import atexit
 import csv
+import ctypes
+import fcntl
 import json
 import os
 import pathlib
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -18,86 +22,194 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MEM = ROOT / "bin" / "pando-mem"
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "farmem" / "target"))
-LOAD = TARGET / "release" / "examples" / "load"
+EXAMPLES = TARGET / "release" / "examples"
+LOAD = EXAMPLES / "load"
 MIB = 1 << 20
 # The cgroup also holds the program's files and socket buffers, which the budget does not count.
 SLACK_BYTES = 2 * MIB
+ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+GROUPS = pathlib.Path("/sys/fs/cgroup/memory")  # version 1
+if not GROUPS.is_dir():
+    GROUPS = pathlib.Path("/sys/fs/cgroup")
+ZRAM = pathlib.Path("/sys/block/zram0")
+DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+prctl = ctypes.CDLL(None).prctl
 
-cleanups = []
-
-
-@atexit.register
-def clean():
-    while cleanups:
-        try:
-            cleanups.pop()()
-        except Exception as e:  # one that fails must not keep the others from running
-            print("clean up:", e, file=sys.stderr)
+scratches = {}  # folder: its lock, held as long as this run lives
 
 
 def sh(*words, **kw):
     return subprocess.run([str(w) for w in words], check=True, **kw)
 
 
+def said(*words):
+    return sh(*words, capture_output=True, text=True).stdout.strip()
+
+
 def build():
     sh(ROOT / "deploy" / "build-mem", stdout=subprocess.DEVNULL)
     sh("cargo", "build", "--quiet", "--release", "--locked", "--manifest-path", ROOT / "farmem" / "Cargo.toml", "--target-dir", TARGET,
-       "-p", "pando-farmem-launch", "--example", "load", "--example", "touch")
+       "-p", "pando-farmem-launch", "--example", "load", "--example", "touch", "--example", "wire")
 
 
 def scratch():
+    """A folder, which owns what is made with it."""
     d = pathlib.Path(tempfile.mkdtemp(prefix="pando-ddc-"))
-    cleanups.append(lambda: shutil.rmtree(d, ignore_errors=True))
+    scratches[d] = open(d / "lock", "w")
+    fcntl.flock(scratches[d], fcntl.LOCK_EX)
     return d
+
+
+def clean():
+    """Takes away all that this run has made. No signal ends it half done."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    while scratches:
+        folder, lock = scratches.popitem()
+        sweep(folder)
+        lock.close()
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def sweep(folder):
+    """Takes away what was made with a folder, in the one order that works.
+
+    First the processes: swapoff brings every page back into the group that it belongs to, and in a group that is full the kernel
+    kills its processes and gives up. Then what holds one another: swap, device, file system, folder.
+    """
+    for step in (end_processes, end_swap, end_folder):
+        try:
+            step(folder)
+        except (OSError, subprocess.CalledProcessError) as e:  # one that fails must not keep the others from running
+            print(f"clean up {folder}: {e}", file=sys.stderr)
+
+
+def end_processes(folder):
+    groups = sorted(GROUPS.glob(f"{folder.name}-*"))
+    deadline = time.time() + 60
+    for procs in [g / "cgroup.procs" for g in groups]:
+        while pids := procs.read_text().split():
+            for pid in pids:
+                try:
+                    os.kill(int(pid), signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            while True:  # ours are waited for, or they stay in the group
+                try:
+                    if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                        break
+                except ChildProcessError:
+                    break
+            if time.time() > deadline:
+                raise OSError(f"{procs}: processes {' '.join(pids)} do not end")
+            time.sleep(0.01)
+    for g in groups:
+        while True:
+            try:
+                g.rmdir()
+                break
+            except OSError:  # busy for a moment after its last process
+                if time.time() > deadline:
+                    raise
+                time.sleep(0.01)
+
+
+def swaps():
+    return [line.split()[0] for line in pathlib.Path("/proc/swaps").read_text().splitlines()[1:]]
+
+
+def end_swap(folder):
+    if (folder / "zram").exists():
+        if "/dev/zram0" in swaps():
+            sh("swapoff", "/dev/zram0")
+        (ZRAM / "reset").write_text("1")
+    mount = folder / "swap"
+    if not mount.is_mount():
+        return
+    for device in said("losetup", "-n", "-O", "NAME", "-j", mount / "file").split():
+        if device in swaps():
+            sh("swapoff", device)
+        sh("losetup", "-d", device)
+    sh("umount", mount)
+
+
+def end_folder(folder):
+    if (folder / "swap").is_mount():
+        raise OSError("its swap is still there")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep_the_dead():
+    """What is left of runs that were killed: nobody holds their lock."""
+    for lock in pathlib.Path(tempfile.gettempdir()).glob("pando-ddc-*/lock"):
+        with open(lock) as f:
+            try:
+                fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                continue
+            print(f"removing what a killed run has left: {lock.parent}", file=sys.stderr)
+            sweep(lock.parent)
+
+
+def begin():
+    """From here on the run cleans up after itself however it ends."""
+    atexit.register(clean)
+    for s in ENDING:
+        if s != signal.SIGHUP or signal.getsignal(s) != signal.SIG_IGN:  # nohup
+            signal.signal(s, lambda number, _: sys.exit(128 + number))
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN and os.getsid(0) != os.getpid():
+        prctl(DIE_WITH_PARENT, signal.SIGTERM)
+    sweep_the_dead()
+
+
+begin()
 
 
 def swap_on(kind, folder, size_bytes):
     """Swap on zram, or on a loop device over tmpfs. Returns whether the kernel has it."""
     if kind == "zram":
-        disk = pathlib.Path("/sys/block/zram0")
-        if not disk.exists() or int((disk / "disksize").read_text()) != 0:
+        if not ZRAM.exists() or int((ZRAM / "disksize").read_text()) != 0:
             return False
-        (disk / "disksize").write_text(str(size_bytes))
-        cleanups.append(lambda: (disk / "reset").write_text("1"))
+        (folder / "zram").touch()
+        (ZRAM / "disksize").write_text(str(size_bytes))
         device = "/dev/zram0"
     else:
         mount = folder / "swap"
         mount.mkdir()
-        sh("mount", "-t", "tmpfs", "-o", f"size={size_bytes + 16 * MIB}", "tmpfs", mount)
-        cleanups.append(lambda: sh("umount", mount))
-        sh("truncate", "-s", size_bytes, mount / "file")
-        device = sh("losetup", "--find", "--show", mount / "file", capture_output=True, text=True).stdout.strip()
-        cleanups.append(lambda: sh("losetup", "-d", device))
+        # Its own pages must not be swapped out to itself (before 6.4 there is no such option), and it has all of them
+        # before the first page leaves: or else the kernel needs memory to free memory, and stands still when there is none.
+        size = f"size={size_bytes + 16 * MIB}"
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", f"{size},noswap", "tmpfs", mount], capture_output=True).returncode:
+            sh("mount", "-t", "tmpfs", "-o", size, "tmpfs", mount)
+        sh("fallocate", "-l", size_bytes, mount / "file")
+        device = said("losetup", "--find", "--show", mount / "file")
     sh("mkswap", device, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     sh("swapon", device)
-    cleanups.append(lambda: sh("swapoff", device))
     return True
 
 
-def memory_group(name, limit_bytes):
-    """A memory cgroup (v1 or v2); returns the file that takes pids."""
-    base = pathlib.Path("/sys/fs/cgroup/memory")
-    v1 = base.is_dir()
-    group = (base if v1 else pathlib.Path("/sys/fs/cgroup")) / f"pando-ddc-{os.getpid()}-{name}"
+def memory_group(folder, name, limit_bytes):
+    """A memory cgroup; returns the file that takes pids. Without a limit it only says what belongs to the folder."""
+    group = GROUPS / f"{folder.name}-{name}"
     group.mkdir()
-    cleanups.append(group.rmdir)
-    (group / ("memory.limit_in_bytes" if v1 else "memory.max")).write_text(str(limit_bytes))
+    if limit_bytes:
+        v1 = GROUPS.name == "memory"
+        (group / ("memory.limit_in_bytes" if v1 else "memory.max")).write_text(str(limit_bytes))
     return group / "cgroup.procs"
 
 
-def start(words, group=None, log=subprocess.DEVNULL):
+def start(words, group=None, **kw):
+    """A process that dies with this one, and that no signal from the terminal reaches first."""
     def join():
+        prctl(DIE_WITH_PARENT, signal.SIGKILL)
         if group:
             group.write_text(str(os.getpid()))
-    p = subprocess.Popen([str(w) for w in words], preexec_fn=join, stdout=log, stderr=subprocess.STDOUT)
+    return subprocess.Popen([str(w) for w in words], preexec_fn=join, start_new_session=True, stdin=subprocess.DEVNULL, **kw)
 
-    def end():
-        p.kill()
-        p.wait()
-        # A cgroup is busy for a moment after its last process.
-        time.sleep(0.05)
-    cleanups.append(end)
-    return p
+
+def serve(size, listen="127.0.0.1:0", group=None, delay_us=0):
+    """A memory host; returns the process and its address."""
+    p = start([MEM, "serve", "--size", size, "--listen", listen, "--delay-us", delay_us], group, stdout=subprocess.PIPE, text=True)
+    return p, p.stdout.readline().split()[-1]
 
 
 class Peer:
@@ -105,18 +217,13 @@ class Peer:
 
     def __init__(self, name, folder, local_bytes, run=None, limit=True, hosts_bytes=0, delay_us=0):
         self.name, self.socket = name, folder / f"{name}.sock"
-        group = memory_group(name, local_bytes) if limit else None
         redis = ["redis-server", "--port", "0", "--unixsocket", self.socket, "--save", "", "--dir", folder, "--maxclients", "100"]
         if run:
-            at = folder / f"{name}.host"
-            listen = f"unix:{at}" if "shm" in name else "127.0.0.1:0"
-            host = subprocess.Popen([MEM, "serve", "--size", str(hosts_bytes), "--listen", listen, "--delay-us", str(delay_us)],
-                                    stdout=subprocess.PIPE, text=True)
-            cleanups.append(lambda: (host.kill(), host.wait()))
-            address = host.stdout.readline().split()[-1]
-            redis = [MEM, "run", "--local", str(local_bytes - SLACK_BYTES), "--from", address, *run, "--", *redis]
-        self.process = start(redis, group)
-        deadline = time.time() + 20
+            listen = f"unix:{folder / name}.host" if "shm" in name else "127.0.0.1:0"
+            _, address = serve(hosts_bytes, listen, memory_group(folder, f"{name}-host", 0), delay_us)
+            redis = [MEM, "run", "--local", local_bytes - SLACK_BYTES, "--from", address, *run, "--", *redis]
+        self.process = start(redis, memory_group(folder, name, local_bytes if limit else 0), stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+        deadline = time.time() + 60
         while not self.socket.exists():
             if time.time() > deadline or self.process.poll() is not None:
                 raise SystemExit(f"{name}: redis does not come up")
@@ -127,8 +234,10 @@ class Peer:
 
     def measure(self, what, count, percent, seconds, clients, seed):
         before = self.rounds()
-        out = sh(LOAD, what, self.socket, count, percent, seconds, clients, seed, capture_output=True, text=True).stdout
-        m = json.loads(out)
+        try:
+            m = json.loads(said(LOAD, what, self.socket, count, percent, seconds, clients, seed))
+        except subprocess.CalledProcessError:
+            raise SystemExit(f"{self.name}: its Redis has ended. If dmesg says that the kernel killed it: swap was too slow for its cgroup") from None
         if m["wrong"]:
             raise SystemExit(f"{self.name}: {m['wrong']} wrong answers")
         m["rounds"] = (self.rounds() - before) / max(1, m["requests"])

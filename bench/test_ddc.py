@@ -1,0 +1,83 @@
+"""However a benchmark of far memory ends, nothing is left of it: no process, swap, loop device, mount, cgroup or folder."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+# What a benchmark does, without the work: swap on a loop device, a group whose process is larger than its limit.
+RUN = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+import ddc
+folder = ddc.scratch()
+ddc.swap_on("loop", folder, 64 << 20)
+grow = "m = bytearray(b'x') * (24 << 20); print(flush=True); import time; time.sleep(1000)"
+peer = ddc.start([sys.executable, "-c", grow], ddc.memory_group(folder, "peer", 12 << 20), stdout=ddc.subprocess.PIPE)
+other = ddc.start([sys.executable, "-c", "import time; time.sleep(1000)"], ddc.memory_group(folder, "other", 0))
+peer.stdout.readline()
+print(folder.name, flush=True)
+time.sleep(1000)
+"""
+PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
+
+
+def left(name):
+    """What the kernel still has of a folder."""
+    found = [line for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines() if name in line]
+    found += [line for line in subprocess.run(["losetup", "-a"], capture_output=True, text=True).stdout.splitlines() if name in line]
+    for base in (pathlib.Path("/tmp"), pathlib.Path("/sys/fs/cgroup/memory"), pathlib.Path("/sys/fs/cgroup")):
+        found += map(str, base.glob(f"{name}*"))
+    return found
+
+
+@unittest.skipUnless(os.geteuid() == 0, "swap and cgroups: root")
+@unittest.skipUnless(os.path.exists("/dev/loop-control"), "loop devices")
+class Cut(unittest.TestCase):
+    def begin(self, *before):
+        p = subprocess.Popen([sys.executable, "-c", *before, RUN, HERE], stdout=subprocess.PIPE, text=True)
+        self.addCleanup(p.stdout.close)
+        self.addCleanup(p.wait)
+        self.addCleanup(p.kill)
+        name = p.stdout.readline().strip()
+        self.assertTrue(name)
+        self.assertGreaterEqual(len(left(name)), 5, "it has a mount, a loop device, two groups, a folder")
+        return p, name
+
+    def gone(self, name):
+        deadline = time.time() + 20
+        while (found := left(name)) and time.time() < deadline:
+            time.sleep(0.02)
+        self.assertEqual(found, [])
+
+    def test_a_signal(self):
+        for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            with self.subTest(s.name):
+                p, name = self.begin()
+                p.send_signal(s)
+                self.assertEqual(p.wait(20), 128 + s)
+                self.assertEqual(left(name), [])
+
+    def test_the_death_of_the_parent(self):
+        p, name = self.begin(PARENT)
+        p.kill()
+        self.gone(name)
+
+    def test_a_later_run_removes_what_a_killed_one_has_left(self):
+        p, name = self.begin()
+        p.kill()
+        p.wait()
+        self.assertNotEqual(left(name), [])
+        other, another = self.begin()
+        self.assertEqual(left(name), [])
+        other.terminate()
+        other.wait(20)
+        self.assertEqual(left(another), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
