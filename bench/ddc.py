@@ -49,7 +49,7 @@ def said(*words):
 def build():
     sh(ROOT / "deploy" / "build-mem", stdout=subprocess.DEVNULL)
     sh("cargo", "build", "--quiet", "--release", "--locked", "--manifest-path", ROOT / "farmem" / "Cargo.toml", "--target-dir", TARGET,
-       "-p", "pando-farmem-launch", "--example", "load", "--example", "touch", "--example", "wire")
+       "-p", "pando-farmem-launch", *[w for e in ("load", "pagein", "touch", "wire") for w in ("--example", e)])
 
 
 def scratch():
