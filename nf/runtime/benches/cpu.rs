@@ -1,4 +1,5 @@
-//! Processor time of a packet on its whole way through the NAT, against nftables' masquerade and XDP forwarding.
+//! Processor time of a packet on its whole way through the NAT, against nftables' masquerade and XDP forwarding: the
+//! unit once by AF_PACKET, once by AF_XDP.
 //!
 //! A generator sends at a fixed rate into one end of a router. What it costs is the time of the generator's thread (the
 //! kernel works on a veth's packet in the context of who sends it), of the unit and of ksoftirqd, less the time of the
@@ -33,6 +34,7 @@ enum Way {
     Nftables,
     Xdp,
     Unit,
+    UnitXdp,
 }
 
 const XDP: &str = r#"
@@ -71,14 +73,14 @@ fn attach_xdp(router: &Router) {
     fs::remove_dir_all(directory).unwrap();
 }
 
-fn start_unit(router: &Router) -> (Child, u32) {
+fn start_unit(router: &Router, port: &str) -> (Child, u32) {
     let module = concat!(env!("CARGO_MANIFEST_DIR"), "/../functions/nat/nat.wasm");
     let place = std::env::temp_dir().join(format!("bench-cpu-unit-{}", std::process::id()));
     let places = ["--run-dir", "run", "--data-dir", "data"]
         .map(|p| if p.starts_with('-') { p.to_owned() } else { place.join(p).display().to_string() });
     let mut command = Command::new("nsenter");
     command.arg(router.net()).arg(env!("CARGO_BIN_EXE_pando-unit")).args(["run", module, "--set", "address=203.0.113.7"]);
-    command.args(["--iface", "r_in", "--out", "r_out", "--name", "cpu"]).args(places).stdout(Stdio::piped());
+    command.args(["--iface", "r_in", "--out", "r_out", "--name", "cpu", "--port", port]).args(places).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut said = [0; 1];
     std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut said).expect("the unit says that it runs");
@@ -115,7 +117,8 @@ fn measure(way: Way, (burst, gap, turns): (usize, Duration, usize)) -> (f64, f64
     // Nobody listens outside: a ring there would be a cost of the measurement's own.
     router.outside = Port::open("lo", 512).unwrap();
     let unit = match way {
-        Way::Unit => Some(start_unit(&router)),
+        Way::Unit => Some(start_unit(&router, "packet")),
+        Way::UnitXdp => Some(start_unit(&router, "xdp")),
         Way::Xdp => {
             attach_xdp(&router);
             None
@@ -123,7 +126,7 @@ fn measure(way: Way, (burst, gap, turns): (usize, Duration, usize)) -> (f64, f64
         _ => None,
     };
     let mut frames: Vec<Vec<u8>> = (0..FLOWS).map(|n| frame(([10, 0, 0, 2], 5000 + n), (SERVER, 80), None, 0, &PAYLOAD, true)).collect();
-    if matches!(way, Way::Unit | Way::Ignored) {
+    if matches!(way, Way::Unit | Way::UnitXdp | Way::Ignored) {
         frames.iter_mut().for_each(|f| f[5] = 0x77); // for another host: the kernel does nothing with it
     }
     let mut busy: Vec<u32> = softirq_pids();
@@ -163,7 +166,7 @@ fn main() {
     println!("round,way,burst,ns_per_packet,arrived");
     for round in 0..ROUNDS {
         for load in LOADS {
-            for way in [Way::Ignored, Way::Nftables, Way::Xdp, Way::Unit] {
+            for way in [Way::Ignored, Way::Nftables, Way::Xdp, Way::Unit, Way::UnitXdp] {
                 let (ns, share) = std::thread::spawn(move || measure(way, load)).join().expect("the measurement");
                 println!("{round},{way:?},{},{ns:.0},{share:.4}", load.0);
             }

@@ -78,6 +78,19 @@ pub fn fill(frame: &mut [u8]) {
     }
 }
 
+/// Completes the checksum of a frame whose field holds the sum of the pseudo header, where nobody says whether it does.
+/// A right checksum that happens to have that value stays what it is: the sum of what it covers is then the same.
+pub fn complete_partial(frame: &mut [u8]) {
+    let Some(transport) = Transport::of(frame) else { return };
+    // The kernel sums what it cuts into fragments, and behind the first one there is no header.
+    let fragment = frame[12..14] == [8, 0] && (frame[20] & 0x3f | frame[21]) != 0;
+    let Some(offset) = transport.field().filter(|_| !fragment) else { return };
+    let at = transport.start + offset;
+    if frame.get(at..at + 2) == Some(&fold(transport.pseudo_sum(frame)).to_be_bytes()[..]) {
+        complete(&mut frame[..transport.end], transport.start, offset);
+    }
+}
+
 /// Whether the transport checksum of a frame without VLAN tag is right; `None` when it has none to check.
 pub fn transport_is_right(frame: &[u8]) -> Option<bool> {
     let transport = Transport::of(frame)?;
@@ -92,4 +105,49 @@ pub fn transport_is_right(frame: &[u8]) -> Option<bool> {
 pub fn header_is_right(frame: &[u8]) -> Option<bool> {
     let ip = frame.get(14..).filter(|ip| frame[12..14] == [8, 0] && ip.first().is_some_and(|b| b >> 4 == 4))?;
     Some(fold(sum_of(ip.get(..usize::from(ip[0] & 15) * 4)?)) == 0xffff)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::traffic::{Shape, generate};
+
+    /// What the kernel left to a device is completed; what is right already stays, whatever its value is.
+    #[test]
+    fn a_partial_checksum_is_told_from_a_right_one() {
+        for packet in generate(&Shape { flows: 200, ..Shape::default() }).packets {
+            let transport = Transport::of(&packet.frame).unwrap();
+            let (at, pseudo) = (transport.start + transport.field().unwrap(), fold(transport.pseudo_sum(&packet.frame)));
+            let mut frame = packet.frame.clone();
+            complete_partial(&mut frame);
+            assert_eq!(frame, packet.frame);
+            frame[at..at + 2].copy_from_slice(&pseudo.to_be_bytes());
+            complete_partial(&mut frame);
+            assert_eq!(frame, packet.frame);
+            let mut fragment = frame.clone();
+            fragment[at..at + 2].copy_from_slice(&pseudo.to_be_bytes());
+            if fragment[12] == 8 {
+                fragment[20] |= 0x20;
+                let before = fragment.clone();
+                complete_partial(&mut fragment);
+                assert_eq!(fragment, before);
+            }
+        }
+        // A payload that makes the right checksum equal to the sum of the pseudo header.
+        let mut frame = crate::traffic::generate(&Shape { flows: 40, ..Shape::default() }).packets;
+        frame.retain(|p| p.frame.len() > 100 && p.frame[12] == 8);
+        for mut frame in frame.into_iter().map(|p| p.frame) {
+            let transport = Transport::of(&frame).unwrap();
+            let (at, pseudo) = (transport.start + transport.field().unwrap(), fold(transport.pseudo_sum(&frame)));
+            let word = transport.start + 30;
+            frame[at..at + 2].copy_from_slice(&pseudo.to_be_bytes());
+            frame[word..word + 2].fill(0);
+            let rest = fold(transport.pseudo_sum(&frame) + sum_of(&frame[transport.start..transport.end]));
+            frame[word..word + 2].copy_from_slice(&(!rest).to_be_bytes());
+            assert_eq!(transport_is_right(&frame), Some(true));
+            let before = frame.clone();
+            complete_partial(&mut frame);
+            assert_eq!(frame, before);
+        }
+    }
 }

@@ -4,7 +4,7 @@
 //! state, the numbers that it leases to flows, and the clock; so a function that traps, loops or writes where it should
 //! not is thrown away with its memory, and no flow but the one at fault notices.
 //!
-//! [`chain::Chain`] is the core and does no I/O; what touches the outside is beside it: AF_PACKET, pcap, sockets, files.
+//! [`chain::Chain`] is the core and does no I/O; what touches the outside is beside it: AF_PACKET, AF_XDP, pcap, sockets, files.
 
 pub mod abi;
 pub mod chain;
@@ -20,9 +20,11 @@ pub mod meter;
 pub mod module;
 pub mod packet;
 pub mod pcap;
+pub mod port;
 pub mod rules;
 pub mod sandbox;
 pub mod stamp;
 pub mod traffic;
 pub mod unit;
 mod wasi;
+pub mod xdp;

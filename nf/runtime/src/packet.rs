@@ -244,9 +244,9 @@ const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
 /// Where a received frame is.
 #[derive(Clone, Copy, Debug)]
 pub struct Slot {
-    start: usize,
-    length: usize,
-    time_ns: u64,
+    pub(crate) start: usize,
+    pub(crate) length: usize,
+    pub(crate) time_ns: u64,
 }
 
 impl AsRawFd for Port {

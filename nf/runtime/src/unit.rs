@@ -15,7 +15,8 @@ use crate::log::{Durability, Positions};
 use crate::member::HandoverStatus;
 use crate::meter::{Billed, Meter, Unserved};
 use crate::module::Function;
-use crate::packet::{Port, Slot};
+use crate::packet::Slot;
+use crate::port::Port;
 
 /// What a unit says of itself on its control socket.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -30,6 +31,9 @@ pub struct Status {
     pub epoch: u32,
     /// Devices that it serves.
     pub devices: Vec<String>,
+    /// How packets of each come.
+    #[serde(default)]
+    pub ways: Vec<String>,
     /// Seconds since the start.
     pub seconds: f64,
     /// What each function did.
@@ -139,7 +143,14 @@ impl Unit {
                 self.batch(port, &slots)?;
             }
             // The socket and the signals get their turn every round; the wait is only when there is nothing to do.
-            let idle_ms = if worked { 0 } else { 1000 };
+            let behind = || self.ports.iter().any(Port::is_behind);
+            let idle_ms = if worked {
+                0
+            } else if behind() {
+                1
+            } else {
+                1000
+            };
             let sleep_ms = self.journal.as_mut().map_or(idle_ms, |j| j.idle(!worked));
             let ready = self.poll(sleep_ms)?;
             if ready.journal {
@@ -158,7 +169,7 @@ impl Unit {
     fn poll(&self, timeout_ms: i32) -> io::Result<Ready> {
         let fds = [self.signals.as_raw_fd(), self.control.as_raw_fd()];
         let journal = self.journal.as_ref().map_or([-1; 2], Journal::fds);
-        let ports = self.ports.iter().map(|p| p.as_raw_fd());
+        let ports = self.ports.iter().flat_map(Port::fds);
         let mut polled: Vec<libc::pollfd> =
             fds.into_iter().chain(journal).chain(ports).map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
         // SAFETY: polled is a valid array.
@@ -259,7 +270,8 @@ impl Unit {
             tenant: self.tenant.clone(),
             pid: std::process::id(),
             epoch: self.meter.epoch,
-            devices: self.ports.iter().map(|p| p.device.clone()).collect(),
+            devices: self.ports.iter().map(|p| p.device().to_owned()).collect(),
+            ways: self.ports.iter().map(Port::to_string).collect(),
             seconds: (now() - self.counters.started.unwrap_or_default()).as_secs_f64(),
             functions: functions.collect(),
             fates: Fate::ALL.iter().map(|f| (f.word().to_owned(), self.counters.fates[*f as usize])).collect(),

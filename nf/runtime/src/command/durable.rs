@@ -26,7 +26,7 @@ use pando_unit::log::record::Hello;
 use pando_unit::log::standby::{self, Call};
 use pando_unit::log::vitals::{self, Vitals};
 use pando_unit::meter::Meter;
-use pando_unit::packet::Port;
+use pando_unit::port::Port;
 use pando_unit::unit::{self, Unit};
 
 use super::Failure;

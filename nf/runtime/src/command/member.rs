@@ -110,7 +110,7 @@ impl Member {
         control.set_nonblocking(true).map_err(internal("the control socket"))?;
         let names: Vec<&str> = chain.names().collect();
         let meter = Meter::create(&self.places.data_dir, &self.tenant, &self.name, &names).map_err(internal("create the meter"))?;
-        let unit = Unit::new(self.name.clone(), self.tenant.clone(), chain, vec![port], meter, control, signals);
+        let unit = Unit::new(self.name.clone(), self.tenant.clone(), chain, vec![port.into()], meter, control, signals);
         let group = self.membership(self.store()?).map_err(internal("what the group shares"))?;
         pando_unit::sandbox::enter(&self.tenant).map_err(internal("close the walls around the unit"))?;
         Ok(Core::new(unit, group))

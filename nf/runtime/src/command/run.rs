@@ -13,7 +13,8 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 
 use clap::Args;
 use pando_unit::meter::Meter;
-use pando_unit::packet::{self, Port};
+use pando_unit::packet;
+use pando_unit::port::{Port, Wanted};
 use pando_unit::unit::{self, Unit};
 
 use super::Failure;
@@ -36,6 +37,9 @@ pub struct Run {
     /// The device that they leave by, and whose packets leave by --iface; without it, they go back where they came from
     #[arg(long)]
     out: Option<String>,
+    /// How packets come: AF_PACKET, AF_XDP, or AF_XDP where the device is a physical one that can
+    #[arg(long, value_enum, default_value_t)]
+    port: Way,
     /// Name of the unit
     #[arg(long, default_value = "", value_parser = name, overrides_with = "name")]
     pub name: String,
@@ -57,6 +61,15 @@ pub struct Run {
     pub durable: DurableArgs,
     #[arg(long, hide = true)]
     inside: bool,
+}
+
+/// How packets come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Way {
+    #[default]
+    Auto,
+    Packet,
+    Xdp,
 }
 
 pub fn name(text: &str) -> Result<String, String> {
@@ -96,6 +109,7 @@ impl Run {
         let signals = unit::signals().map_err(|e| Failure::Internal(format!("signals: {e}")))?;
         let mut child = self.start(&place.log()).inspect_err(|_| drop(std::fs::remove_dir_all(&place.directory)))?;
         println!("{} runs: `pando fn ls`, `pando fn logs {0}`, `pando fn rm {0}`", self.name);
+        unit::ask(&place.control(), "status").iter().flat_map(|s| &s.ways).for_each(|way| println!("  {way}"));
         if self.detach {
             return Ok(ExitCode::SUCCESS);
         }
@@ -174,7 +188,16 @@ impl Run {
 
     /// Opens the devices.
     pub fn open_ports(&self) -> Result<Vec<Port>, Failure> {
-        self.devices().map(|device| Port::open(device, self.ring_frames).map_err(|e| Failure::of_device(device, &e))).collect()
+        let wanted = match (self.port, self.durable.durability) {
+            // The ring outlives the unit: the unit after it goes on where it was.
+            (Way::Xdp, Durability::Log) => {
+                return Err(Failure::Invalid("--durability log needs a ring that outlives the unit: --port packet".into()));
+            }
+            (Way::Packet, _) | (_, Durability::Log) => Wanted::Packet,
+            (Way::Auto, _) => Wanted::Auto,
+            (Way::Xdp, _) => Wanted::Xdp,
+        };
+        self.devices().map(|device| Port::open(device, self.ring_frames, wanted).map_err(|e| Failure::of_device(device, &e))).collect()
     }
 
     /// Takes devices that another process opened.
@@ -197,7 +220,8 @@ impl Run {
         let names: Vec<&str> = chain.names().collect();
         let meter = Meter::create(&self.places.data_dir, &self.tenant, &self.name, &names)
             .map_err(|e| Failure::Internal(format!("the meter below {}: {e}", self.places.data_dir.display())))?;
-        eprintln!("unit {} of tenant {}: {} on {}, epoch {}", self.name, self.tenant, name_of(&chain), self.iface, meter.epoch);
+        let ways: Vec<String> = ports.iter().map(Port::to_string).collect();
+        eprintln!("unit {} of tenant {}: {} on {}, epoch {}", self.name, self.tenant, name_of(&chain), ways.join(", "), meter.epoch);
         let unit = Unit::new(self.name.clone(), self.tenant.clone(), chain, ports, meter, control, signals);
         pando_unit::sandbox::enter(&self.tenant).map_err(|e| Failure::Internal(format!("close the walls around the unit: {e}")))?;
         Ok(unit)

@@ -26,7 +26,7 @@ use super::vitals::{Count, Vitals};
 use crate::chain::Chain;
 use crate::executor::Executor;
 use crate::flows::STAGES_MAX;
-use crate::packet::Port;
+use crate::port::Port;
 
 /// Flows for whose state memory is touched ahead of need.
 pub const WARM_FLOWS: usize = 4096;
@@ -289,7 +289,7 @@ fn resume(ports: &mut [Port], vitals: &Vitals, positions: Positions) -> usize {
     if let Some((port, packets)) = vitals.at_work().filter(|&(port, _)| port < ports.len())
         && vitals.died_at(positions[port] << 1 | port as u64) >= DEATHS_MAX
     {
-        eprintln!("two units died on the same {packets} packets of {}: they are dropped", ports[port].device);
+        eprintln!("two units died on the same {packets} packets of {}: they are dropped", ports[port].device());
         ports[port].release(packets);
         vitals.add(Count::Dropped, packets as u64);
         skipped = packets;

@@ -375,7 +375,8 @@ impl Member {
         if worked || self.leaving || !self.group.transport.sleep() {
             wait_ns = wait_ns.min(if worked { 0 } else { 100_000 });
         }
-        let fds = [self.unit.signals.as_raw_fd(), self.unit.control.as_raw_fd(), self.group.transport.fd(), self.unit.ports[0].as_raw_fd()];
+        let port = self.unit.ports[0].fds().next().expect("AF_PACKET has one");
+        let fds = [self.unit.signals.as_raw_fd(), self.unit.control.as_raw_fd(), self.group.transport.fd(), port];
         let mut polled = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
         let wait = libc::timespec { tv_sec: (wait_ns / 1_000_000_000) as i64, tv_nsec: (wait_ns % 1_000_000_000) as i64 };
         // SAFETY: polled and wait live during the call.

@@ -1,0 +1,154 @@
+//! Where packets come from and go to: a device, by the way that suits it.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use crate::packet::{self, Received, Slot};
+use crate::xdp;
+
+/// Which way is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wanted {
+    /// AF_XDP on a physical device that can, AF_PACKET on all others.
+    #[default]
+    Auto,
+    /// AF_PACKET, which every device can.
+    Packet,
+    /// AF_XDP, or nothing.
+    Xdp,
+}
+
+/// A device of a unit. What is asked of it is asked once for a batch, but for the look at a packet.
+pub struct Port {
+    way: Way,
+    /// Why it is not AF_XDP, on a device that might have been.
+    instead: Option<String>,
+}
+
+enum Way {
+    Packet(packet::Port),
+    Xdp(Box<xdp::Port>),
+}
+
+macro_rules! either {
+    ($port:expr, $name:ident => $result:expr) => {
+        match $port {
+            Way::Packet($name) => $result,
+            Way::Xdp($name) => $result,
+        }
+    };
+}
+
+impl From<packet::Port> for Port {
+    fn from(port: packet::Port) -> Port {
+        Port { way: Way::Packet(port), instead: None }
+    }
+}
+
+impl Port {
+    /// Opens `device` with room for `frames` packets.
+    pub fn open(device: &str, frames: usize, wanted: Wanted) -> io::Result<Port> {
+        let xdp = || xdp::Port::open(device, frames).map(|port| Port { way: Way::Xdp(Box::new(port)), instead: None });
+        let packet = |instead| Ok(Port { instead, ..packet::Port::open(device, frames)?.into() });
+        match wanted {
+            Wanted::Xdp => xdp(),
+            Wanted::Packet => packet(None),
+            Wanted::Auto if !xdp::suits(device)? => packet(None),
+            Wanted::Auto => xdp().or_else(|e| packet(Some(e.to_string()))),
+        }
+    }
+
+    /// Takes over an AF_PACKET ring that another process opened.
+    pub fn adopt(socket: OwnedFd, device: &str, frames: usize) -> io::Result<Port> {
+        packet::Port::adopt(socket, device, frames).map(Port::from)
+    }
+
+    /// Another descriptor of the same ring, for another process to adopt.
+    pub fn share(&self) -> io::Result<OwnedFd> {
+        match &self.way {
+            Way::Packet(port) => port.share(),
+            Way::Xdp(_) => Err(io::Error::new(io::ErrorKind::Unsupported, "AF_XDP's memory is one process's own")),
+        }
+    }
+
+    /// Name of the device.
+    pub fn device(&self) -> &str {
+        either!(&self.way, port => &port.device)
+    }
+
+    /// What poll() has to look at.
+    pub fn fds(&self) -> impl Iterator<Item = RawFd> {
+        let (packet, xdp) = match &self.way {
+            Way::Packet(port) => (Some(port.as_raw_fd()), None),
+            Way::Xdp(port) => (None, Some(port.fds())),
+        };
+        packet.into_iter().chain(xdp.into_iter().flatten())
+    }
+
+    /// Packets that came and were not released, at most `max`, appended to `into`.
+    pub fn receive(&mut self, max: usize, into: &mut Vec<Slot>) {
+        either!(&mut self.way, port => port.receive(max, into))
+    }
+
+    /// The bytes of a packet that [`Port::receive`] named and that was not released since.
+    pub fn frame(&self, slot: &Slot) -> Received<'_> {
+        either!(&self.way, port => port.frame(slot))
+    }
+
+    /// Gives the oldest `count` packets back.
+    pub fn release(&mut self, count: usize) {
+        either!(&mut self.way, port => port.release(count))
+    }
+
+    /// Sends frames; returns how many the kernel took.
+    pub fn send(&self, frames: &[&[u8]]) -> usize {
+        either!(&self.way, port => port.send(frames))
+    }
+
+    /// Packets that were taken to be sent still wait for a call.
+    pub fn is_behind(&self) -> bool {
+        match &self.way {
+            Way::Packet(_) => false,
+            Way::Xdp(port) => port.is_behind(),
+        }
+    }
+
+    /// Packets for which there was no room since the last call, if one that came said that there are some.
+    pub fn noticed(&mut self) -> u64 {
+        either!(&mut self.way, port => port.noticed())
+    }
+
+    /// The same; it always asks.
+    pub fn lost(&mut self) -> u64 {
+        either!(&mut self.way, port => port.lost())
+    }
+
+    /// Packets that were given back so far, by this process or those before it.
+    pub fn position(&self) -> u64 {
+        either!(&self.way, port => port.position())
+    }
+
+    /// Goes on at packet `position` of a ring that was adopted; packets before it, from `released` on, may not have been given
+    /// back.
+    pub fn resume(&mut self, released: u64, position: u64) {
+        match &mut self.way {
+            Way::Packet(port) => port.resume(released, position),
+            Way::Xdp(_) => unreachable!("it is never adopted"),
+        }
+    }
+}
+
+impl fmt::Display for Port {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match (&self.way, &self.instead) {
+            (Way::Packet(port), None) => write!(f, "{}: AF_PACKET", port.device),
+            (Way::Packet(port), Some(why)) => write!(f, "{}: AF_PACKET, because with AF_XDP {why}", port.device),
+            (Way::Xdp(port), _) => {
+                let copied = if port.zero_copy { "zero-copy" } else { "copied by the kernel" };
+                let queues = port.queues();
+                write!(f, "{}: AF_XDP, {copied}, {queues} queue{}", port.device, if queues == 1 { "" } else { "s" })
+            }
+        }
+    }
+}
