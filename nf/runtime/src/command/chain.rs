@@ -81,6 +81,17 @@ impl ChainArgs {
         Ok(Chain::new(stages.collect::<Result<_, Failure>>()?, self.policy()))
     }
 
+    /// Loads the functions while a thread of its own does something that the kernel takes its time for: a ring of packets is
+    /// there after some 10 ms. Of two errors, that of the other thing is told.
+    pub fn load_while<T: Send>(&self, other: impl FnOnce() -> Result<T, Failure> + Send) -> Result<(T, Chain<Function>), Failure> {
+        std::thread::scope(|scope| {
+            let other = scope.spawn(other);
+            let chain = self.load();
+            let other = other.join().map_err(|_| Failure::Internal("a thread of the start panicked".into()))?;
+            Ok((other?, chain?))
+        })
+    }
+
     fn policy(&self) -> Policy {
         Policy {
             flows_max: self.flows_max,

@@ -415,7 +415,7 @@ fn prepare(run: &Run, orders: &Orders) -> Result<(Unit, Hello, Vitals), Failure>
     let page = order.fds.pop().ok_or_else(missing)?;
     let control = UnixListener::from(order.fds.pop().ok_or_else(missing)?);
     let vitals = Vitals::map(page.as_fd()).map_err(internal("shared memory"))?;
-    let mut unit = run.assemble(run.adopt_ports(order.fds)?, control, signals)?;
+    let mut unit = run.assemble(|| run.adopt_ports(order.fds), control, signals)?;
     unit.chain.forgotten = Some(Vec::new());
     unit.chain.flows.warm(standby::WARM_FLOWS);
     let hello =

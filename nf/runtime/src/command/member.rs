@@ -102,8 +102,8 @@ impl Member {
         let internal = |what: &'static str| move |e: std::io::Error| Failure::Internal(format!("{what}: {e}"));
         let place = self.places.unit(&self.name);
         let signals = unit::signals().map_err(internal("signals"))?;
-        let port = Port::open(&self.iface, self.ring_frames).map_err(|e| Failure::of_device(&self.iface, &e))?;
-        let chain = self.chain.load()?;
+        let open = || Port::open(&self.iface, self.ring_frames).map_err(|e| Failure::of_device(&self.iface, &e));
+        let (port, chain) = self.chain.load_while(open)?;
         std::fs::create_dir_all(&place.directory).map_err(internal("make the unit's directory"))?;
         let _ = std::fs::remove_file(place.control());
         let control = UnixListener::bind(place.control()).map_err(internal("bind the control socket"))?;

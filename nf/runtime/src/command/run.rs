@@ -179,7 +179,7 @@ impl Run {
 
     fn prepare(&self) -> Result<Unit, Failure> {
         let signals = unit::signals().map_err(|e| Failure::Internal(format!("signals: {e}")))?;
-        self.assemble(self.open_ports()?, self.bind_control()?, signals)
+        self.assemble(|| self.open_ports(), self.bind_control()?, signals)
     }
 
     fn devices(&self) -> impl Iterator<Item = &String> {
@@ -214,9 +214,9 @@ impl Run {
         bound.map_err(|e| Failure::Internal(format!("bind {}: {e}", path.display())))
     }
 
-    /// A unit behind its walls.
-    pub fn assemble(&self, ports: Vec<Port>, control: UnixListener, signals: OwnedFd) -> Result<Unit, Failure> {
-        let chain = self.chain.load()?;
+    /// A unit behind its walls, on the ports that `open` opens.
+    pub fn assemble(&self, open: impl FnOnce() -> Opened + Send, control: UnixListener, signals: OwnedFd) -> Result<Unit, Failure> {
+        let (ports, chain) = self.chain.load_while(open)?;
         let names: Vec<&str> = chain.names().collect();
         let meter = Meter::create(&self.places.data_dir, &self.tenant, &self.name, &names)
             .map_err(|e| Failure::Internal(format!("the meter below {}: {e}", self.places.data_dir.display())))?;
@@ -227,6 +227,8 @@ impl Run {
         Ok(unit)
     }
 }
+
+type Opened = Result<Vec<Port>, Failure>;
 
 /// Waits for the child; passes SIGTERM and SIGINT on.
 fn wait(child: &mut Child, signals: i32) -> ExitStatus {

@@ -1,0 +1,41 @@
+//! What a unit's start is compared with: a native program that does nothing but what a unit does with packets. It opens
+//! the same ring on a device and runs the NAT's C on what comes, without walls, bill, control socket and a process that
+//! watches.
+
+use pando_twins::Twin;
+use pando_unit::abi::BATCH_PACKETS;
+use pando_unit::chain::{Arrival, Chain, Policy, Stage};
+use pando_unit::leases::Leases;
+use pando_unit::packet::Port;
+use std::os::fd::AsRawFd;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    let [_, device, frames] = &arguments[..] else { panic!("usage: bench-start-native DEVICE FRAMES") };
+    // It ends with whoever measures, in whatever way that ends.
+    // SAFETY: no memory is involved.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    let twin = Twin::new("nat", b"address=203.0.113.7\n");
+    let mut chain = Chain::new(vec![Stage::new(twin, Leases::new(32768..=65535))], Policy::default());
+    let mut port = Port::open(device, frames.parse().expect("a number of frames")).expect("open the device");
+    let mut slots = Vec::with_capacity(BATCH_PACKETS);
+    loop {
+        slots.clear();
+        port.receive(BATCH_PACKETS, &mut slots);
+        let mut done = 0;
+        while done < slots.len() {
+            let of = |slot| Arrival { frame: port.frame(slot).frame, time_ns: port.frame(slot).time_ns, steered: None };
+            let arrivals: Vec<Arrival> = slots[done..].iter().map(of).collect();
+            let count = chain.process(&arrivals);
+            let frames: Vec<&[u8]> = chain.outputs(&arrivals).map(|(_, frame)| frame).filter(|f| !f.is_empty()).collect();
+            port.send(&frames);
+            port.release(count);
+            done += count;
+        }
+        let mut polled = libc::pollfd { fd: port.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        if slots.is_empty() {
+            // SAFETY: one valid entry.
+            unsafe { libc::poll(&mut polled, 1, -1) };
+        }
+    }
+}
