@@ -143,9 +143,11 @@ func TestWrongTurnsOfFunctions(t *testing.T) {
 		{[]string{"build", "."}, 3, "`pando fn new DIR`"},
 		{[]string{"build", "mine", "-o", "json"}, 0, `"file":`},
 		{[]string{"generate", "in.pcap", "--flows", "200"}, 0, "200 flows"},
-		{[]string{"generate", "no/in.pcap"}, 4, "write no/in.pcap"},
 		{[]string{"test", "mine/mine.wasm"}, 2, "--pcap"},
 		{[]string{"test", "mine/mine.wasm", "--pcap", "no.pcap"}, 4, "`pando fn generate FILE`"},
+		{[]string{"test", "mine/mine.wasm", "--pcap", "in.pcap", "--expect", "no.pcap"}, 4, "--write no.pcap instead of --expect"},
+		{[]string{"generate", "no/in.pcap"}, 4, "write no/in.pcap: No such file or directory (os error 2): `mkdir -p no`"},
+		{[]string{"simulate", "--captures", "nowhere"}, 4, "read nowhere: No such file or directory (os error 2): want a folder"},
 		{[]string{"test", "mine/mine.wasm", "--pcap", "mine/mine.c"}, 3, "neither pcap nor pcapng"},
 		{[]string{"test", "mine/mine.wasm", "--pcap", "cut.pcap"}, 3, "packet 1 is cut off or broken; the 0 before it are whole"},
 		{[]string{"test", "mine/mine.wasm", "--pcap", "radio.pcap"}, 3, "link type 127 is not supported"},
@@ -169,7 +171,6 @@ func TestWrongTurnsOfFunctions(t *testing.T) {
 		{append([]string{"logs", "nobody"}, places...), 4, "`pando fn ls`"},
 		{append([]string{"rm", "nobody"}, places...), 4, "`pando fn ls`"},
 		{append([]string{"ls", "-o", "json"}, places...), 0, "[]"},
-		{[]string{"simulate", "--captures", "nowhere"}, 4, "nowhere"},
 		{[]string{"simulate", "--captures", ".", "best"}, 3, "use vanilla"},
 	} {
 		command := exec.Command(unit, c.args...)

@@ -2,6 +2,8 @@
 //! says whether any packet was processed twice, or on a state that was not the latest.
 //! Needs root and Go; without root the tests say so and are skipped.
 
+mod bed;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -39,6 +41,7 @@ fn bench(name: &str) -> Option<Bench> {
         run(Command::new("ip").args(["link", "set", end, "up"]));
         run(Command::new("ip").args(["link", "set"]).arg(format!("{end}1")).arg("up"));
     }
+    bed::clear("nf-group-");
     let directory = std::env::temp_dir().join(format!("nf-group-{name}-{}", std::process::id()));
     std::fs::create_dir_all(directory.join("count")).unwrap();
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -30,7 +30,7 @@ pub struct Capture {
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
     /// The folder or the file cannot be read.
-    #[error("{path}: {source}")]
+    #[error("read {path}: {source}: want a folder of captures, --captures DIR; `pando fn generate DIR/in.pcap` makes one")]
     Io {
         /// What was opened.
         path: PathBuf,
@@ -41,7 +41,9 @@ pub enum CaptureError {
     #[error("not a capture: it begins with neither the magic number of pcap nor that of pcapng")]
     Magic,
     /// A folder without captures.
-    #[error("{0}: no .pcap or .pcapng file with TCP or UDP packets in it: give a folder of captures with --captures DIR")]
+    #[error(
+        "{0}: no .pcap or .pcapng file with TCP or UDP packets in it: give a folder of captures with --captures DIR; `pando fn generate DIR/in.pcap` makes one"
+    )]
     Empty(PathBuf),
 }
 

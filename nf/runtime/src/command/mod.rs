@@ -136,7 +136,11 @@ impl Failure {
 
     /// Why a file that the user named cannot be read or written.
     pub fn of_file(doing: &str, file: &Path, e: &Error) -> Failure {
-        let words = format!("{doing} {}: {e}", file.display());
+        let mut words = format!("{doing} {}: {e}", file.display());
+        // A file that is to be written is missing only if its folder is.
+        if let (ErrorKind::NotFound, "write", Some(folder)) = (e.kind(), doing, file.parent()) {
+            words += &format!(": `mkdir -p {}` makes its folder", folder.display());
+        }
         match e.kind() {
             ErrorKind::NotFound => Failure::NotFound(words),
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Failure::Denied(words),

@@ -1,12 +1,13 @@
 //! `pando fn test`: a capture through functions, without a network and without a clock.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 use pando_unit::chain::Arrival;
-use pando_unit::pcap::{self, Captured};
+use pando_unit::pcap::{self, Captured, PcapError};
 use serde::Serialize;
 
 use super::chain::{ChainArgs, name_of};
@@ -74,7 +75,7 @@ impl Test {
     pub fn run(self) -> Result<ExitCode, Failure> {
         let mut chain = self.chain.load()?;
         let input = pcap::read(&self.pcap)?;
-        let expected = self.expect.as_ref().map(|path| pcap::read(path)).transpose()?;
+        let expected = self.expect.as_ref().map(|path| expected(path)).transpose()?;
         let mut report = Report { functions: name_of(&chain), packets: input.len(), ..Report::default() };
         let arrivals: Vec<Arrival> = input.iter().map(|p| Arrival { frame: &p.frame, time_ns: p.time_ns, steered: None }).collect();
         let mut output: Vec<Captured> = Vec::new();
@@ -109,6 +110,17 @@ impl Test {
         report.print(self.output);
         Ok(if report.expected.is_none_or(|c| c.equal) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
+}
+
+/// The capture that must come out. Where there is none yet, the next step is another than for one that goes in.
+fn expected(path: &Path) -> Result<Vec<Captured>, Failure> {
+    pcap::read(path).map_err(|e| match &e {
+        PcapError::Read { source, .. } if source.kind() == ErrorKind::NotFound => Failure::NotFound(format!(
+            "{e}: the same command with --write {} instead of --expect makes it of what comes out now",
+            path.display()
+        )),
+        _ => e.into(),
+    })
 }
 
 /// Packet by packet, byte by byte; times are not compared: a test says what, not when.

@@ -25,9 +25,21 @@ pub fn bench(name: &str) -> Option<Bench> {
     ip("link add name near type veth peer name far");
     ip("link set near up");
     ip("link set far up");
+    clear("nf-unit-");
     let directory = std::env::temp_dir().join(format!("nf-unit-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     Some(Bench { directory, near: Port::open("near", 4096).unwrap() })
+}
+
+/// Removes what tests have left that were killed: their directories end with their processes' ids.
+pub fn clear(prefix: &str) {
+    for entry in std::fs::read_dir(std::env::temp_dir()).unwrap().flatten() {
+        let name = entry.file_name().into_string().unwrap_or_default();
+        let pid = name.strip_prefix(prefix).and_then(|rest| rest.rsplit_once('-')).and_then(|(_, pid)| pid.parse::<u32>().ok());
+        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 pub fn ip(arguments: &str) {
