@@ -12,6 +12,11 @@ import (
 type Sandboxes interface {
 	// Start makes a sandbox and starts the program in it; it returns once the program is running, not once it is ready.
 	Start(ctx context.Context, s SandboxSpec) (Sandbox, error)
+	// Prepare does of a start all that can be undone without a trace: no instruction of the program has run when it returns. Start
+	// of the same instance, as it was prepared, has only to let the program go; Discard gives up what was prepared and not
+	// started, if there is such a thing. Who prepares does one of the two; Attach never finds what was only prepared.
+	Prepare(ctx context.Context, s SandboxSpec) error
+	Discard(i InstanceID)
 	// Attach finds every sandbox that outlived a former agent of this host.
 	Attach(ctx context.Context) ([]Sandbox, error)
 }

@@ -30,9 +30,13 @@ func (g *granting) Answer(ctx context.Context, _ pando.Fence, i pando.Intent) ([
 
 // grant writes what control decides about an ask, of which the store has a version.
 func (b *bench) grant(ctx context.Context, i pando.Intent, known pando.StoreRevision) ([]pando.Record, error) {
+	return b.grantAs(ctx, i, known, b.ids.Instance("web"))
+}
+
+func (b *bench) grantAs(ctx context.Context, i pando.Intent, known pando.StoreRevision, as pando.InstanceID) ([]pando.Record, error) {
 	now := time.Now()
 	o := pando.Instance{
-		ID: b.ids.Instance("web"), Service: web, Host: "h1", Revision: 1, Weight: 100, Phase: pando.PhasePlaced, Reason: "test", Intent: i.ID, Born: now, Since: now,
+		ID: as, Role: pando.RoleReplica, Service: web, Host: "h1", Revision: 1, Weight: 100, Phase: pando.PhasePlaced, Reason: "test", Intent: i.ID, Born: now, Since: now,
 	}
 	i.Instance = o.ID
 	i = i.Become(pando.IntentGranted, now, "test").Become(pando.IntentPlaced, now, "test")

@@ -161,6 +161,7 @@ func (r *runner) bury(ctx context.Context) time.Duration {
 // tearDown gives back everything that the instance has on this host but its record and its branch.
 func (r *runner) tearDown(ctx context.Context) {
 	_ = r.awaitBranch(ctx) // nothing of it may come to be later
+	r.a.Sandboxes.Discard(r.id)
 	r.a.mu.Lock()
 	box := r.box
 	r.box = nil

@@ -193,6 +193,12 @@ func (a *Agent) ask(ctx context.Context, i pando.InstanceID, verb pando.Verb, as
 		return nil, pending, fmt.Errorf("%w: a %s of this instance is pending", pando.ErrConflict, pending.Verb)
 	}
 	r.asking = &intent
+	if verb == pando.VerbReplicate {
+		if spec, ok := a.foresee(intent); ok {
+			intent.Instance = spec.Instance.ID
+			defer a.prepare(spec)()
+		}
+	}
 	a.mu.Unlock()
 	if err := r.recorder.flush(ctx); err != nil {
 		a.answered(r)

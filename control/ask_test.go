@@ -40,6 +40,34 @@ func TestAnAskThatNobodyHasWrittenIsWrittenOnceWithItsAnswer(t *testing.T) {
 	}
 }
 
+func TestANewInstanceIsCalledAsItsAskerProposes(t *testing.T) {
+	tb := newTable(t)
+	tb.deploy(1, nil)
+	tb.settle()
+	tb.run()
+	tb.settle()
+	first := tb.w.Of(web)[0].ID
+	for proposed, held := range map[pando.InstanceID]bool{"web-mine": true, first: false, "other-1": false, "web-../x": false, "": false} {
+		ask := pando.Intent{
+			ID: pando.IntentID(tb.ids.Sequential(tb.now)), Service: web, Verb: pando.VerbReplicate, Host: "h1", Instance: proposed,
+			By: pando.Asker{Kind: pando.AskerInstance, Name: string(first)},
+		}.Become(pando.IntentAsked, tb.now, "load")
+		txn, _ := Decide(tb.w, web, tb.now, tb.ids, ask)
+		for _, v := range txn.Put {
+			i, ok := v.(pando.Instance)
+			if !ok {
+				continue
+			}
+			if i.ID == first || (i.ID == proposed) != held {
+				t.Errorf("%q was proposed, it is called %q", proposed, i.ID)
+			}
+			if !slices.Contains(txn.If, pando.Condition{Key: i.Key()}) {
+				t.Errorf("conditions %+v do not say that nobody is called %s", txn.If, i.ID)
+			}
+		}
+	}
+}
+
 // leadership is a control that leads over a registry in memory, and a host that has joined.
 type leadership struct {
 	*Control

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"pando.run/pando"
@@ -140,9 +141,7 @@ func (d *draft) putIntent(i pando.Intent) {
 }
 
 func (d *draft) putInstance(i pando.Instance) {
-	if known, ok := d.w.Instances[i.ID]; ok {
-		d.conds[i.Key()] = known.If()
-	}
+	d.conds[i.Key()] = pando.Condition{Key: i.Key(), Modified: d.w.Instances[i.ID].Modified} // a new one takes nobody's name
 	d.puts[i.Key()] = i
 	at := slices.IndexFunc(d.instances, func(o pando.Instance) bool { return o.ID == i.ID })
 	if at < 0 {
@@ -237,6 +236,7 @@ func (d *draft) answerReplicate(i pando.Intent) {
 		i.Instance = v.With.Instance
 		d.putIntent(i.Become(v.State, d.now, v.Reason))
 	default:
+		i.Instance = ""
 		d.putIntent(i.Become(v.State, d.now, v.Reason))
 	}
 }
@@ -313,16 +313,26 @@ func (d *draft) placeNew(i *pando.Intent, revision int) (pando.Instance, bool) {
 	spec, _ := d.spec(revision)
 	host, why, err := d.choose(spec)
 	if err != nil {
+		i.Instance = ""
 		d.putIntent(i.Become(pando.IntentFailed, d.now, err.Error()))
 		return pando.Instance{}, false
 	}
 	o := pando.Instance{
-		ID: d.ids.Instance(d.svc.Name), Service: d.svc.ServiceKey, Host: host.Name, Revision: revision,
+		ID: d.name(*i), Service: d.svc.ServiceKey, Host: host.Name, Revision: revision,
 		Weight: 100, Phase: pando.PhasePlaced, Reason: i.Reason, Intent: i.ID, Born: d.now, Since: d.now,
 	}
 	i.Instance, i.Host, d.starts = o.ID, host.Name, true
 	d.putIntent(i.Become(pando.IntentPlaced, d.now, why))
 	return o, true
+}
+
+// name is what a new instance is called: as its asker has proposed, if nobody is called so and the name is one of the service.
+func (d *draft) name(i pando.Intent) pando.InstanceID {
+	used := slices.ContainsFunc(d.everyInstance(), func(o pando.Instance) bool { return o.ID == i.Instance })
+	if used || !strings.HasPrefix(string(i.Instance), string(d.svc.Name)+"-") || pando.CheckLabel("instance", string(i.Instance)) != nil {
+		return d.ids.Instance(d.svc.Name)
+	}
+	return i.Instance
 }
 
 func (d *draft) role() pando.Role {

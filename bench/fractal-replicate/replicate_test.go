@@ -33,6 +33,7 @@ const rounds = 30
 type bench struct {
 	*labtest.Pando
 	dial    func(address string) (net.Conn, error)
+	ask     chan<- awaited
 	store   *clientv3.Client
 	samples map[string][]float64
 	out     *csv.Writer
@@ -62,7 +63,7 @@ func TestReplicate(t *testing.T) {
 	if err := b.out.Write([]string{"round", "series", "value"}); err != nil {
 		t.Fatal(err)
 	}
-	b.dial = b.Dialer(b.Host())
+	b.dial, b.ask = b.Dialer(b.Host()), b.probes()
 	b.store, err = clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + b.Path(b.Host(), "/run/pando/store.sock")}})
 	if err != nil {
 		t.Fatal(err)
@@ -139,13 +140,7 @@ func (b *bench) round(round int, s *labtest.Service, series string) {
 	asker := first[slices.IndexFunc(first, func(i pando.InstanceStatus) bool { return i.Phase.TakesFlows() })]
 	began, took := b.call(asker.Endpoint, "replicate")
 	b.add(round, accepted, took)
-	address, born := s.VIP+":80", time.Time{}
-	for born.IsZero() {
-		if name, at := b.who(address); name != "" && name != string(asker.ID) {
-			born = at
-		}
-	}
-	b.add(round, series, born.Sub(began))
+	b.add(round, series, b.first(s.VIP+":80", string(asker.ID)).Sub(began))
 	b.leave(round, s, asker.ID)
 }
 
@@ -194,7 +189,7 @@ func (b *bench) slot(id pando.InstanceID) (folder, shim string) {
 
 // call tells an instance, at its own address, to ask for something.
 func (b *bench) call(endpoint, verb string) (began time.Time, took time.Duration) {
-	body, _, err := b.exchange(endpoint, "POST /"+verb)
+	body, err := b.exchange(endpoint, "POST /"+verb)
 	var v struct{ Began, Took int64 }
 	if err != nil || json.Unmarshal([]byte(body), &v) != nil {
 		b.Fatalf("%s: %v %s", verb, err, body)
@@ -202,37 +197,26 @@ func (b *bench) call(endpoint, verb string) (began time.Time, took time.Duration
 	return time.Unix(0, v.Began), time.Duration(v.Took)
 }
 
-// who is the name that an address answers with, and when its first byte came; nobody may be there yet.
-func (b *bench) who(address string) (string, time.Time) {
-	body, at, _ := b.exchange(address, "GET /")
-	return body, at
-}
-
-func (b *bench) exchange(address, request string) (body string, at time.Time, err error) {
+func (b *bench) exchange(address, request string) (body string, err error) {
 	conn, err := b.dial(address)
 	if err != nil {
-		return "", at, err
+		return "", err
 	}
 	defer conn.Close()
 	if err := conn.SetDeadline(time.Now().Add(labtest.Patience)); err != nil {
-		return "", at, err
+		return "", err
 	}
 	fmt.Fprintf(conn, "%s HTTP/1.1\r\nHost: bench\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", request)
-	r := bufio.NewReader(conn)
-	if _, err := r.Peek(1); err != nil {
-		return "", at, err
-	}
-	at = time.Now()
-	answer, err := http.ReadResponse(r, nil)
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
-		return "", at, err
+		return "", err
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
 	if answer.StatusCode/100 != 2 {
 		err = fmt.Errorf("%s", answer.Status)
 	}
-	return string(text), at, err
+	return string(text), err
 }
 
 func median(v []float64) float64 {

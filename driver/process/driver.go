@@ -50,6 +50,7 @@ type Driver struct {
 	mu       sync.Mutex
 	ready    []*slot
 	taken    map[int]bool // numbers in use
+	prepared map[pando.InstanceID]*prepared
 	next     int
 	fill     chan struct{}
 	done     chan struct{}
@@ -70,7 +71,7 @@ func New(c Config) (*Driver, error) {
 			return nil, fmt.Errorf("make a folder for sandboxes: %w", err)
 		}
 	}
-	d := &Driver{Config: c, taken: map[int]bool{}, fill: make(chan struct{}, 1), done: make(chan struct{})}
+	d := &Driver{Config: c, taken: map[int]bool{}, prepared: map[pando.InstanceID]*prepared{}, fill: make(chan struct{}, 1), done: make(chan struct{})}
 	for _, s := range d.found() {
 		d.taken[s.Number] = true
 		if s.Instance != "" {
@@ -278,11 +279,19 @@ func (d *Driver) claim() (*slot, error) {
 
 // Start implements pando.Sandboxes.
 func (d *Driver) Start(ctx context.Context, spec pando.SandboxSpec) (pando.Sandbox, error) {
+	if b := d.letGo(ctx, spec); b != nil {
+		return b, nil
+	}
 	s, err := d.claim()
 	if err != nil {
 		return nil, err
 	}
-	b, err := d.start(ctx, s, spec)
+	return d.use(ctx, s, spec, false)
+}
+
+// use gives a slot to an instance, whose program is started in it, or only loaded.
+func (d *Driver) use(ctx context.Context, s *slot, spec pando.SandboxSpec, load bool) (*sandbox, error) {
+	b, err := d.start(ctx, s, spec, load)
 	if err != nil {
 		err = fmt.Errorf("start %s: %w", spec.Instance.ID, err)
 		err = errors.Join(err, s.destroy())
@@ -292,7 +301,7 @@ func (d *Driver) Start(ctx context.Context, spec pando.SandboxSpec) (pando.Sandb
 	return b, nil
 }
 
-func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec) (*sandbox, error) {
+func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, load bool) (*sandbox, error) {
 	p, err := d.program(s, spec)
 	if err != nil {
 		return nil, err
@@ -310,7 +319,7 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec) (*s
 	if err := s.save(); err != nil {
 		return nil, err
 	}
-	return d.open(ctx, s, &p)
+	return d.open(ctx, s, request{Run: &p, Load: load})
 }
 
 // program is what the shim has to start.
@@ -384,7 +393,7 @@ func (d *Driver) Attach(ctx context.Context) ([]pando.Sandbox, error) {
 		if s.Instance == "" {
 			continue
 		}
-		b, err := d.open(ctx, s, nil)
+		b, err := d.open(ctx, s, request{})
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("find the sandboxes of a former agent: %w", ctx.Err())
 		}

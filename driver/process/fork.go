@@ -18,6 +18,7 @@ type forking struct {
 	program program
 	stdio   *os.File
 	done    chan forked
+	gate    func() bool // keeps the program, loaded, before its first instruction until it returns: true, go; false, end. May be nil
 }
 
 type forked struct {
@@ -39,9 +40,36 @@ func waitToFork(e pando.CgroupEntry, groups string, turn <-chan forking) {
 	r := forked{err: err}
 	if err == nil {
 		attr.Credential = &syscall.Credential{Uid: f.program.UID, Gid: f.program.GID}
+		attr.Ptrace = f.gate != nil
 		r.pid, r.err = fork(f.program, attr, f.stdio)
 	}
+	if f.gate == nil || r.err != nil {
+		f.done <- r
+		return
+	}
+	r.err = loaded(r.pid)
 	f.done <- r
+	// This thread traces the program until here; it must not end before, for the kernel would let the program go then.
+	if r.err != nil || !f.gate() || syscall.PtraceDetach(r.pid) != nil {
+		_ = unix.Kill(r.pid, unix.SIGKILL)
+	}
+}
+
+// loaded waits until a program that this thread traces stands before its first instruction, where the kernel stops it.
+func loaded(pid int) error {
+	var status unix.WaitStatus
+	for {
+		_, err := unix.Wait4(pid, &status, unix.WALL, nil)
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
+			return fmt.Errorf("wait for a program to be loaded: %w", err)
+		case !status.Stopped():
+			return fmt.Errorf("%w: the program ended while it was loaded", pando.ErrNotReady)
+		default:
+			return nil
+		}
+	}
 }
 
 // fork starts a program from this thread.

@@ -29,9 +29,9 @@ type sandbox struct {
 	once     sync.Once
 }
 
-// open connects to the shim of a slot, and lets it start a program if there is one to start: one message and its answer,
-// because each costs a turn of the scheduler on both sides.
-func (d *Driver) open(ctx context.Context, s *slot, run *program) (*sandbox, error) {
+// open connects to the shim of a slot, and lets it start or load a program if there is one: one message and its answer, because
+// each costs a turn of the scheduler on both sides.
+func (d *Driver) open(ctx context.Context, s *slot, q request) (*sandbox, error) {
 	b := &sandbox{d: d, slot: s, events: make(chan pando.SandboxEvent, 16), ended: make(chan struct{})}
 	var err error
 	if b.watch, s.ready = s.ready, nil; b.watch == nil {
@@ -42,7 +42,8 @@ func (d *Driver) open(ctx context.Context, s *slot, run *program) (*sandbox, err
 	hurry := context.AfterFunc(ctx, func() { _ = b.watch.SetReadDeadline(time.Unix(1, 0)) })
 	var r reply
 	var f *os.File
-	if err = send(b.watch, request{Verb: "hold", Run: run}, -1); err == nil {
+	q.Verb = "hold"
+	if err = send(b.watch, q, -1); err == nil {
 		f, err = receive(b.watch, &r)
 	}
 	if !hurry() {
@@ -60,7 +61,9 @@ func (d *Driver) open(ctx context.Context, s *slot, run *program) (*sandbox, err
 		return nil, err
 	}
 	b.empty = r.Code == emptyCode
-	go b.listen()
+	if !q.Load {
+		go b.listen()
+	}
 	return b, nil
 }
 

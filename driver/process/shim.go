@@ -38,6 +38,8 @@ type shim struct {
 	groups  string       // where the shim alone still finds the cgroups writable
 	behind  []int        // the host's folders behind the private ones, in their order
 	first   chan forking // to the thread that is ready to fork the program; nil: it has
+	loaded  bool         // the program waits for its first instruction
+	barred  bool         // somebody was told that the sandbox is empty: no program begins in it any more
 	waits   map[int]chan unix.WaitStatus
 	reaping bool
 	events  []pando.SandboxEvent
@@ -101,7 +103,7 @@ func (s *shim) serve(c *net.UnixConn) {
 		}
 		switch q.Verb {
 		case "hold":
-			s.hold(c, q.Run)
+			s.hold(c, q)
 			return
 		case "exec":
 			s.answerExec(c, q.Command)
@@ -114,19 +116,31 @@ func (s *shim) serve(c *net.UnixConn) {
 }
 
 // hold starts a program, if there is one to start, and from then on tells of it.
-func (s *shim) hold(c *net.UnixConn, run *program) {
+func (s *shim) hold(c *net.UnixConn, q request) {
 	var r reply
-	if run != nil {
-		if err := s.run(*run); err != nil {
+	var g *gate
+	if q.Run != nil {
+		if q.Load {
+			g = &gate{s: s, c: c, told: make(chan struct{}), open: make(chan bool, 1)}
+		}
+		if err := s.run(*q.Run, g); err != nil {
 			r.Error = err.Error()
 		}
 	}
 	s.mu.Lock()
-	if s.program == nil {
-		r.Code = emptyCode
+	if q.Run == nil && (s.program == nil || s.loaded) {
+		r.Code, s.barred = emptyCode, true
 	}
 	s.mu.Unlock()
-	if err := send(c, r, selfFD); err == nil {
+	err := send(c, r, selfFD)
+	if g != nil && r.Error == "" {
+		close(g.told)
+		if !<-g.open {
+			return
+		}
+		s.begun(g)
+	}
+	if err == nil {
 		s.tell(c)
 	}
 }
@@ -208,8 +222,8 @@ func (s *shim) happened(e pando.SandboxEvent) {
 	s.news.Broadcast()
 }
 
-// run starts the program and says when it ends.
-func (s *shim) run(p program) error {
+// run starts the program and says when it ends; with a gate, it only loads it.
+func (s *shim) run(p program, g *gate) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.program != nil {
@@ -224,21 +238,45 @@ func (s *shim) run(p program) error {
 	if err := unix.Sethostname([]byte(p.Instance)); err != nil {
 		return fmt.Errorf("name the sandbox: %w", err)
 	}
-	pid, out, ended, err := s.start(p)
+	var wait func() bool
+	if g != nil {
+		wait = g.wait
+	}
+	pid, out, ended, err := s.start(p, wait)
 	if err != nil {
 		return err
 	}
-	log, err := openLogFile(s.logs, p.LogDir) // the program has begun meanwhile
-	if err != nil {
-		out.Close()
-		return errors.Join(err, everyone(unix.SIGKILL))
+	s.program, s.pid = &p, pid
+	if g != nil {
+		s.loaded, g.out, g.ended = true, out, ended
+		return nil
 	}
-	s.program, s.pid, s.log = &p, pid, log
+	return s.follow(out, ended) // the program has begun meanwhile
+}
+
+// begun follows a program that was loaded and has been let go.
+func (s *shim) begun(g *gate) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_ = s.follow(g.out, g.ended) // without a log the program is killed, and that is told
+}
+
+// follow writes what the program prints to its log, and says when it ends; a program that cannot have a log is killed. The
+// caller holds the lock.
+func (s *shim) follow(out *os.File, ended <-chan unix.WaitStatus) error {
 	copied := make(chan struct{})
-	go func() {
-		log.copy(out)
+	log, err := openLogFile(s.logs, s.program.LogDir)
+	if err == nil {
+		s.log = log
+		go func() {
+			log.copy(out)
+			close(copied)
+		}()
+	} else {
+		out.Close()
 		close(copied)
-	}()
+		err = errors.Join(err, everyone(unix.SIGKILL))
+	}
 	go func() {
 		status := <-ended
 		select {
@@ -251,7 +289,7 @@ func (s *shim) run(p program) error {
 		}
 		s.happened(pando.SandboxEvent{Kind: pando.SandboxExited, Exit: e})
 	}()
-	return nil
+	return err
 }
 
 // outputWaitMax is how long the end of a program waits for the last of its output.
@@ -260,13 +298,13 @@ const outputWaitMax = 50 * time.Millisecond
 // start forks a program on a thread that has given up every privilege that a thread can give up and has joined the
 // instance's cgroups: the program inherits all of it, and the shim is not charged for it. The first such thread is ready and
 // waiting when a program comes. The caller holds the lock, so that nobody reaps the program before somebody waits for it.
-func (s *shim) start(p program) (pid int, out *os.File, ended <-chan unix.WaitStatus, err error) {
+func (s *shim) start(p program, gate func() bool) (pid int, out *os.File, ended <-chan unix.WaitStatus, err error) {
 	out, in, err := os.Pipe()
 	if err != nil {
 		return 0, nil, nil, err
 	}
 	defer in.Close()
-	do := forking{program: p, stdio: in, done: make(chan forked, 1)}
+	do := forking{program: p, stdio: in, gate: gate, done: make(chan forked, 1)}
 	turn := s.first
 	if s.first = nil; turn == nil {
 		turn = make(chan forking, 1)
@@ -378,10 +416,10 @@ func (s *shim) answerExec(c *net.UnixConn, command []string) {
 func (s *shim) exec(command []string) (int, *os.File, <-chan unix.WaitStatus, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.program == nil || s.pid == 0 || len(command) == 0 {
+	if s.program == nil || s.loaded || s.pid == 0 || len(command) == 0 {
 		return 0, nil, nil, fmt.Errorf("%w: nothing runs in the sandbox", pando.ErrNotFound)
 	}
 	q := *s.program
 	q.Argv = command
-	return s.start(q)
+	return s.start(q, nil)
 }

@@ -15,10 +15,12 @@ import (
 )
 
 // request is what a driver asks of a shim, one at a time per connection, each with one reply. After the reply to hold, which
-// carries the listener of the instance's API, come the events, beginning with those of the past.
+// carries the listener of the instance's API, come the events, beginning with those of the past; but first the driver has to say
+// go, which nobody answers, if the program was only to be loaded.
 type request struct {
-	Verb    string   `json:"verb"` // hold, notify, signal, kill, pause, exec
+	Verb    string   `json:"verb"` // hold, go, notify, signal, kill, pause, exec
 	Run     *program `json:"run,omitempty"`
+	Load    bool     `json:"load,omitempty"` // the program waits before its first instruction for a go on this connection
 	Signal  int      `json:"signal,omitempty"`
 	Command []string `json:"command,omitempty"`
 }
@@ -37,7 +39,7 @@ type program struct {
 	VIPs     []netip.Addr      `json:"vips"`
 }
 
-// emptyCode is the code of a reply to hold in a sandbox in which no program was ever started.
+// emptyCode is the code of a reply to hold in a sandbox in which no program was ever started. From then on none will be.
 const emptyCode = 1
 
 // reply answers a request, or tells of an event.

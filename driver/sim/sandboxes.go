@@ -34,6 +34,7 @@ type Sandboxes struct {
 	lifeMax   time.Duration
 	born      uint32
 	sandboxes map[pando.InstanceID]*Sandbox
+	prepared  map[pando.InstanceID]pando.SandboxSpec
 	steering  *Steering
 }
 
@@ -42,7 +43,7 @@ type Sandboxes struct {
 func NewSandboxes(seed uint64, run Application, startMax, lifeMax time.Duration, steering *Steering) *Sandboxes {
 	return &Sandboxes{
 		rand: rand.New(rand.NewPCG(seed, 2)), run: run, startMax: startMax, lifeMax: lifeMax,
-		sandboxes: map[pando.InstanceID]*Sandbox{}, steering: steering,
+		sandboxes: map[pando.InstanceID]*Sandbox{}, prepared: map[pando.InstanceID]pando.SandboxSpec{}, steering: steering,
 	}
 }
 
@@ -54,10 +55,39 @@ func (h *Sandboxes) draw(most time.Duration) time.Duration {
 	return time.Duration(h.rand.Int64N(int64(most)))
 }
 
+// Prepare makes the start take no time.
+func (h *Sandboxes) Prepare(_ context.Context, s pando.SandboxSpec) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, ok := h.prepared[s.Instance.ID]; ok {
+		return fmt.Errorf("prepare %s: %w", s.Instance.ID, pando.ErrExists)
+	}
+	h.prepared[s.Instance.ID] = s
+	return nil
+}
+
+// Discard forgets what was prepared.
+func (h *Sandboxes) Discard(i pando.InstanceID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.prepared, i)
+}
+
+// Prepared are the instances for which something is prepared, for a look from outside.
+func (h *Sandboxes) Prepared() []pando.InstanceID {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Sorted(maps.Keys(h.prepared))
+}
+
 // Start starts the program after the time that a start takes.
 func (h *Sandboxes) Start(ctx context.Context, s pando.SandboxSpec) (pando.Sandbox, error) {
 	h.mu.Lock()
 	wait, life := h.draw(h.startMax), h.draw(h.lifeMax)
+	if _, ok := h.prepared[s.Instance.ID]; ok {
+		wait = 0
+		delete(h.prepared, s.Instance.ID)
+	}
 	h.mu.Unlock()
 	if err := pando.Sleep(ctx, pando.WallClock{}, wait); err != nil {
 		return nil, err
@@ -78,6 +108,9 @@ func (h *Sandboxes) Start(ctx context.Context, s pando.SandboxSpec) (pando.Sandb
 
 // Attach returns every sandbox that was not removed, in the order of their names. Each tells its events from the first on.
 func (h *Sandboxes) Attach(context.Context) ([]pando.Sandbox, error) {
+	h.mu.Lock()
+	clear(h.prepared)
+	h.mu.Unlock()
 	var out []pando.Sandbox
 	for _, b := range h.All() {
 		h.mu.Lock()

@@ -11,6 +11,7 @@ import (
 
 // The failpoints of each verb, in the order in which its journey comes to them.
 var failpoints = []struct{ verb, name string }{
+	{"replicate", "replicate prepared"},  // agent: the program is loaded, the ask is durable or not
 	{"replicate", "replicate asked"},     // agent: the ask is durable, nobody has heard of it
 	{"replicate", "decided"},             // server: granted, not written
 	{"replicate", "decision written"},    // server: granted and placed

@@ -136,6 +136,14 @@ func (h mortalSandboxes) Start(ctx context.Context, s pando.SandboxSpec) (b pand
 	return mortalSandbox{b, h.mortal}, nil
 }
 
+func (h mortalSandboxes) Prepare(ctx context.Context, s pando.SandboxSpec) error {
+	return h.call(func() error { return h.Sandboxes.Prepare(ctx, s) })
+}
+
+func (h mortalSandboxes) Discard(i pando.InstanceID) {
+	_ = h.call(func() error { h.Sandboxes.Discard(i); return nil })
+}
+
 func (h mortalSandboxes) Attach(ctx context.Context) ([]pando.Sandbox, error) {
 	boxes, err := h.Sandboxes.Attach(ctx)
 	for n, b := range boxes {

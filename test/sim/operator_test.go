@@ -195,6 +195,9 @@ func (o *operator) nothingLeft() error {
 		return fmt.Errorf("%d records are left:%s", n, o.instances(w))
 	}
 	for _, h := range o.c.hosts {
+		if prepared := h.sandboxes.Prepared(); len(prepared) > 0 {
+			return fmt.Errorf("%s has something prepared for %v", h.name, prepared)
+		}
 		if n := len(h.sandboxes.All()); n > 0 {
 			return fmt.Errorf("%d sandboxes are left on %s", n, h.record.Name)
 		}

@@ -1,0 +1,102 @@
+package process
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+
+	"pando.run/pando"
+)
+
+// prepared is a sandbox whose program is loaded and waits before its first instruction.
+type prepared struct {
+	spec pando.SandboxSpec
+	done chan struct{} // closed once box is there, or will never be
+	box  *sandbox      // nil: it could not be prepared
+}
+
+// Prepare implements pando.Sandboxes. It takes what the pool has ready: making a sandbox takes longer than what it would spare.
+func (d *Driver) Prepare(ctx context.Context, spec pando.SandboxSpec) error {
+	p := &prepared{spec: spec, done: make(chan struct{})}
+	defer close(p.done)
+	d.mu.Lock()
+	_, twice := d.prepared[spec.Instance.ID]
+	if !twice && len(d.ready) > 0 {
+		d.prepared[spec.Instance.ID] = p
+	}
+	none := len(d.ready) == 0
+	d.mu.Unlock()
+	switch {
+	case twice:
+		return fmt.Errorf("prepare %s: %w", spec.Instance.ID, pando.ErrExists)
+	case none:
+		return fmt.Errorf("prepare %s: %w: the pool is empty", spec.Instance.ID, pando.ErrNotReady)
+	}
+	s, err := d.claim()
+	if err != nil {
+		return err
+	}
+	p.box, err = d.use(ctx, s, spec, true)
+	return err
+}
+
+// takePrepared is what was prepared for an instance, after it is finished; nil: nothing.
+func (d *Driver) takePrepared(i pando.InstanceID) *prepared {
+	d.mu.Lock()
+	p := d.prepared[i]
+	delete(d.prepared, i)
+	d.mu.Unlock()
+	if p == nil {
+		return nil
+	}
+	if <-p.done; p.box == nil {
+		return nil
+	}
+	return p
+}
+
+// letGo starts the program that was loaded for an instance; nil: there is none, or it was prepared as another than is wanted.
+func (d *Driver) letGo(ctx context.Context, spec pando.SandboxSpec) *sandbox {
+	p := d.takePrepared(spec.Instance.ID)
+	if p == nil {
+		return nil
+	}
+	if ctx.Err() == nil && sameProgram(p.spec, spec) && send(p.box.watch, request{Verb: "go"}, -1) == nil {
+		go p.box.listen()
+		return p.box
+	}
+	d.drop(p)
+	return nil
+}
+
+// sameProgram says whether two specs make the same of a sandbox.
+func sameProgram(a, b pando.SandboxSpec) bool {
+	return a.Instance.Service == b.Instance.Service && a.Instance.Role == b.Instance.Role && a.VIP4 == b.VIP4 && a.VIP6 == b.VIP6 &&
+		reflect.DeepEqual(a.Spec, b.Spec)
+}
+
+// Discard implements pando.Sandboxes.
+func (d *Driver) Discard(i pando.InstanceID) {
+	d.mu.Lock()
+	_, ok := d.prepared[i]
+	d.mu.Unlock()
+	if !ok {
+		return
+	}
+	d.removals.Add(1)
+	go func() {
+		defer d.removals.Done()
+		if p := d.takePrepared(i); p != nil {
+			d.drop(p)
+		}
+	}()
+}
+
+// drop removes a sandbox in which nothing has begun.
+func (d *Driver) drop(p *prepared) {
+	p.box.close()
+	if err := p.box.slot.destroy(); err != nil {
+		d.Log.Error("a sandbox that was prepared and never used is not wholly gone", "instance", p.box.slot.Instance, "error", err)
+	}
+	d.free(p.box.slot.Number)
+}
