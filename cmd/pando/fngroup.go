@@ -24,8 +24,8 @@ const nominalBits = 1_000_000_000
 
 // groupFlags are those of `pando fn run --units` that are not the group's own.
 type groupFlags struct {
-	units, ports, capacity string
-	detach                 bool
+	units, port, ports, capacity string
+	detach                       bool
 }
 
 // passedOn are flags of units, which a group hands to all of them as they are.
@@ -77,6 +77,7 @@ func runGroup(ctx context.Context, env Env, binary string, args []string) error 
 	f.StringVar(&config.Tenant, "tenant", "default", "who pays")
 	f.BoolVarP(&flags.detach, "detach", "d", false, "come back when the group is ready, and leave it running")
 	f.Bool("restart", true, "start units again when they crash; a group always does")
+	f.StringVar(&flags.port, "port", "auto", "how packets come: units of a group have theirs by AF_PACKET (packet)")
 	f.StringVar(&flags.ports, "ports", "32768-65535", "numbers that may be leased to flows (a NAT's ports), shared out among the units")
 	f.StringVar(&flags.capacity, "unit-capacity", "", "bits per second that a unit serves at most, for example 20M; without it, as many as it can")
 	f.Uint32Var(&config.Targets, "replicas", 2, "units that a flow's state is pushed to when it falls silent (K), up to 3")
@@ -113,6 +114,9 @@ func (f *groupFlags) into(c *units.Config) (err error) {
 	c.Ports[1], two = strconv.Atoi(last)
 	if one != nil || two != nil || c.Ports[0] < 0 || c.Ports[1] < c.Ports[0] || c.Ports[1] > 65535 {
 		return fmt.Errorf("%w: --ports %s: want FIRST-LAST, for example 32768-65535", pando.ErrInvalid, f.ports)
+	}
+	if f.port != "auto" && f.port != "packet" {
+		return fmt.Errorf("%w: --port %s: units of a group have their packets by AF_PACKET: leave it out, or leave out --units", pando.ErrInvalid, f.port)
 	}
 	if c.In == "" {
 		return fmt.Errorf("%w: --iface is missing: the device whose packets the functions get", pando.ErrInvalid)
