@@ -283,7 +283,7 @@ static inline int pando_parse_ipv6(const uint8_t *p, uint32_t length, struct pan
 		return 0;
 	uint8_t next = p[ip + 6];
 	for (int i = 0; i < 8 && at + 8 <= h->end && (next == 0 || next == 43 || next == 60 || next == 44); i++) {
-		h->fragment |= next == 44;
+		h->fragment |= next == 44 && (pando_be16(p + at + 2) & 0xfff9) != 0; /* the only fragment is a whole packet */
 		uint32_t size = next == 44 ? 8 : 8 + p[at + 1] * 8u;
 		next = p[at];
 		at += size;
@@ -295,25 +295,38 @@ static inline int pando_parse_ipv6(const uint8_t *p, uint32_t length, struct pan
 	return 1;
 }
 
-/* Finds the headers of an Ethernet frame with IPv4 or IPv6, behind at most one VLAN tag; returns 0 for all else. */
-static inline int pando_parse(const uint8_t *p, uint32_t length, struct pando_headers *h)
+/* Where the IP packet of an Ethernet frame begins, behind up to two VLAN tags and the header of a PPPoE session; 0 if there is none. */
+static inline uint32_t pando_network(const uint8_t *p, uint32_t length)
 {
+	uint32_t at = 12;
 	if (length < 14 + 20)
 		return 0;
-	uint32_t at = 12;
-	if (pando_be16(p + at) == 0x8100)
-		at += 4;
-	h->ip = at + 2;
-	uint16_t type = pando_be16(p + at);
-	int ok = type == 0x0800 && p[h->ip] >> 4 == 4   ? pando_parse_ipv4(p, length, h)
-	         : type == 0x86dd && p[h->ip] >> 4 == 6 ? pando_parse_ipv6(p, length, h)
-	                                                : 0;
-	if (!ok)
+	for (int tags = 0; tags < 2; tags++)
+		if (pando_be16(p + at) == 0x8100 || pando_be16(p + at) == 0x88a8)
+			at += 4;
+	uint32_t type = pando_be16(p + at), session = type == 0x8864 && pando_be16(p + at + 2) == 0x1100;
+	if (session)
+		at += 8;
+	if (length < at + 2 + 20)
+		return 0;
+	if (session) /* PPP's names for the two */
+		type = pando_be16(p + at) == 0x0021 ? 0x0800 : pando_be16(p + at) == 0x0057 ? 0x86dd : 0;
+	at += 2;
+	return (type == 0x0800 && p[at] >> 4 == 4) || (type == 0x86dd && p[at] >> 4 == 6) ? at : 0;
+}
+
+/* Finds the headers of a frame as pando_network does, and those behind; returns 0 for what is not IPv4 or IPv6. The unit puts
+ * datagrams together from their fragments, so that functions see no fragment. */
+static inline int pando_parse(const uint8_t *p, uint32_t length, struct pando_headers *h)
+{
+	h->ip = pando_network(p, length);
+	if (!h->ip || !(p[h->ip] >> 4 == 4 ? pando_parse_ipv4(p, length, h) : pando_parse_ipv6(p, length, h)))
 		return 0;
 	h->payload = h->end;
 	if (h->fragment)
 		return 1;
-	if (h->protocol == 17 && h->transport + 8 <= h->end)
+	/* A datagram that claims more bytes than came has none: whoever receives it throws it away. */
+	if (h->protocol == 17 && h->transport + 8 <= h->end && h->transport + pando_be16(p + h->transport + 4) <= h->end)
 		h->payload = h->transport + 8;
 	if (h->protocol == 6 && h->transport + 20 <= h->end) {
 		uint32_t payload = h->transport + (p[h->transport + 12] >> 4) * 4u;

@@ -33,16 +33,11 @@ impl FlowKey {
         (FlowKey { bytes }, direction)
     }
 
-    /// The flow of an Ethernet frame that carries IPv4 or IPv6 (behind at most one VLAN tag), or `None`.
+    /// The flow of an Ethernet frame that carries IPv4 or IPv6 (see [`network`]), or `None`.
     pub fn of_frame(frame: &[u8]) -> Option<(FlowKey, Direction)> {
-        let mut at = 12;
-        if be16(frame, at)? == 0x8100 {
-            at += 4;
-        }
-        match be16(frame, at)? {
-            0x0800 => of_ipv4(frame.get(at + 2..)?),
-            0x86dd => of_ipv6(frame.get(at + 2..)?),
-            _ => None,
+        match network(frame)? {
+            (4, at) => of_ipv4(&frame[at..]),
+            (_, at) => of_ipv6(&frame[at..]),
         }
     }
 
@@ -90,6 +85,32 @@ impl End {
     }
 }
 
+/// VLAN tags that are looked through: one of the customer (802.1Q), and one of the provider around it (802.1ad).
+const TAGS_MAX: usize = 2;
+
+/// Where an Ethernet frame's IP packet begins, behind VLAN tags and the header of a PPPoE session: (IP version, offset);
+/// `None` for all that is not IP.
+pub fn network(frame: &[u8]) -> Option<(u8, usize)> {
+    let mut at = 12;
+    for _ in 0..TAGS_MAX {
+        if matches!(be16(frame, at)?, 0x8100 | 0x88a8) {
+            at += 4;
+        }
+    }
+    let (version, at) = match be16(frame, at)? {
+        0x0800 => (4, at + 2),
+        0x86dd => (6, at + 2),
+        // Version 1, type 1, code 0 (session data); its number and length; then PPP's protocol.
+        0x8864 if be16(frame, at + 2)? == 0x1100 => match be16(frame, at + 8)? {
+            0x0021 => (4, at + 10),
+            0x0057 => (6, at + 10),
+            _ => return None,
+        },
+        _ => return None,
+    };
+    (frame.get(at)? >> 4 == version).then_some((version, at))
+}
+
 fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
 }
@@ -104,7 +125,7 @@ fn ports(protocol: u8, payload: &[u8]) -> ([u8; 2], [u8; 2]) {
 
 fn of_ipv4(ip: &[u8]) -> Option<(FlowKey, Direction)> {
     let header = usize::from(*ip.first()? & 15) * 4;
-    if ip[0] >> 4 != 4 || header < 20 || ip.len() < header {
+    if header < 20 || ip.len() < header {
         return None;
     }
     // Only the first fragment has ports; all of them take the key without, so that they meet.
@@ -117,7 +138,7 @@ fn of_ipv4(ip: &[u8]) -> Option<(FlowKey, Direction)> {
 const EXTENSIONS_MAX: usize = 8;
 
 fn of_ipv6(ip: &[u8]) -> Option<(FlowKey, Direction)> {
-    if ip.len() < 40 || ip[0] >> 4 != 6 {
+    if ip.len() < 40 {
         return None;
     }
     let (mut next, mut at, mut fragment) = (ip[6], 40, false);
@@ -126,7 +147,8 @@ fn of_ipv6(ip: &[u8]) -> Option<(FlowKey, Direction)> {
         match next {
             0 | 43 | 60 => at += 8 + usize::from(extension[1]) * 8,
             44 => {
-                fragment = true;
+                // A datagram that is its only fragment is whole (RFC 6946).
+                fragment |= u16::from_be_bytes([extension[2], extension[3]]) & 0xfff9 != 0;
                 at += 8;
             }
             _ => break,
@@ -164,11 +186,11 @@ mod tests {
         }
 
         #[test]
-        fn no_frame_panics(frame in proptest::collection::vec(any::<u8>(), 0..120), kind in 0..3usize) {
+        fn no_frame_panics(frame in proptest::collection::vec(any::<u8>(), 0..120), kind in 0..4usize) {
             let mut frame = frame;
             if frame.len() > 14 {
-                frame[12..14].copy_from_slice(&[[8, 0], [0x86, 0xdd], [0x81, 0]][kind]);
-                frame[14] = [0x45, 0x60, 8][kind];
+                frame[12..14].copy_from_slice(&[[8, 0], [0x86, 0xdd], [0x81, 0], [0x88, 0x64]][kind]);
+                frame[14] = [0x45, 0x60, 8, 0x11][kind];
             }
             FlowKey::of_frame(&frame);
         }
@@ -183,5 +205,38 @@ mod tests {
         second[21] = 185; // offset
         second[34..38].copy_from_slice(b"data");
         assert_eq!(FlowKey::of_frame(&first), FlowKey::of_frame(&second));
+    }
+
+    #[test]
+    fn tags_and_sessions_are_looked_through() {
+        let plain = udp4([10, 0, 0, 1, 1, 1], [10, 0, 0, 2, 2, 2]);
+        let behind = |shim: &[u8], ethertype: &[u8]| {
+            let mut frame = plain.clone();
+            frame.splice(12..14, [shim, ethertype].concat());
+            FlowKey::of_frame(&frame)
+        };
+        let flow = FlowKey::of_frame(&plain);
+        assert!(flow.is_some());
+        let session = [0x88, 0x64, 0x11, 0, 0, 9, 0, 30];
+        assert_eq!(behind(&[0x81, 0, 0, 7], &[8, 0]), flow);
+        assert_eq!(behind(&[0x88, 0xa8, 0, 7, 0x81, 0, 0, 8], &[8, 0]), flow);
+        assert_eq!(behind(&session, &[0, 0x21]), flow);
+        assert_eq!(behind(&[&[0x81, 0, 0, 7][..], &session].concat(), &[0, 0x21]), flow);
+        assert_eq!(behind(&[0x81, 0, 0, 7, 0x81, 0, 0, 7, 0x81, 0, 0, 7], &[8, 0]), None, "three tags");
+        assert_eq!(behind(&session, &[0xc0, 0x21]), None, "LCP is no packet of a flow");
+        assert_eq!(behind(&[0x88, 0x64, 0x11, 9, 0, 9, 0, 30], &[0, 0x21]), None, "a code other than session data");
+    }
+
+    #[test]
+    fn the_only_fragment_of_a_datagram_has_its_ports() {
+        let with = |offset_and_more: u8| {
+            let mut frame = vec![0; 12];
+            frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 16, 44, 64]);
+            frame.extend([1; 16].into_iter().chain([2; 16]));
+            frame.extend([17, 0, 0, offset_and_more, 0, 0, 0, 1, 0, 53, 0, 54, 0, 8, 0, 0]);
+            format!("{:?}", FlowKey::of_frame(&frame).unwrap().0)
+        };
+        assert!(with(0).contains("]:53"), "{}", with(0));
+        assert!(with(1).contains("]:0"), "{}", with(1));
     }
 }

@@ -1,12 +1,18 @@
 //! A chain of functions in one unit (SNF §4.2): batches in, packets and state out, no I/O.
 
+mod datagrams;
+mod fate;
 mod handed;
 
+use datagrams::Datagrams;
+pub use datagrams::Frames;
+pub use fate::Fate;
 use pando_protocol::FlowKey;
 
 use crate::abi::{self, BATCH_PACKETS, Input, Output, Writer, flag};
 use crate::executor::{Executor, Trap};
 use crate::flows::{FlowId, Flows, Met, STAGES_MAX};
+use crate::fragments::Taken;
 use crate::leases::Leases;
 
 /// A packet that came.
@@ -35,41 +41,6 @@ impl Default for Policy {
     /// 65,536 flows; forgotten after 300 s (RFC 4787 asks 2 minutes at least of a NAT); a trap drops its packet.
     fn default() -> Self {
         Policy { flows_max: 1 << 16, idle_ns: 300_000_000_000, trapped_passes: false }
-    }
-}
-
-/// What became of a packet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Fate {
-    /// It goes on; the chain's output.
-    #[default]
-    Passed,
-    /// A function said so.
-    Dropped,
-    /// A function trapped on it.
-    Trapped,
-    /// It is of no flow (not IP): it goes on, unseen by the functions.
-    Unseen,
-    /// The table of flows is full; it is dropped.
-    NoRoom,
-    /// Longer than a batch can hold; it is dropped.
-    TooLong,
-}
-
-impl Fate {
-    /// All of them, in the order of their values.
-    pub const ALL: [Fate; 6] = [Fate::Passed, Fate::Dropped, Fate::Trapped, Fate::Unseen, Fate::NoRoom, Fate::TooLong];
-
-    /// Its word in output for programs.
-    pub fn word(self) -> &'static str {
-        match self {
-            Fate::Passed => "passed",
-            Fate::Dropped => "dropped",
-            Fate::Trapped => "trapped",
-            Fate::Unseen => "unseen",
-            Fate::NoRoom => "no_room",
-            Fate::TooLong => "too_long",
-        }
     }
 }
 
@@ -146,6 +117,7 @@ pub struct Chain<E> {
     live: Vec<Live>,
     saved: Vec<u8>,
     idle: Vec<FlowId>,
+    datagrams: Datagrams,
 }
 
 impl<E: Executor> Chain<E> {
@@ -166,6 +138,7 @@ impl<E: Executor> Chain<E> {
             live: Vec::new(),
             saved: Vec::new(),
             idle: Vec::new(),
+            datagrams: Datagrams::default(),
         }
     }
 
@@ -202,22 +175,36 @@ impl<E: Executor> Chain<E> {
             self.run_stage(stage, arrivals);
         }
         self.settle(arrivals[count - 1].time_ns);
+        for index in self.datagrams.indices() {
+            let out = self.whole_outputs(arrivals).nth(index).map_or(Vec::new(), |(_, bytes)| bytes.to_vec());
+            self.datagrams.set_parts(index, |datagram| if out.is_empty() { Vec::new() } else { datagram.cut.apart(&out) });
+        }
         count
     }
 
-    /// What became of each packet of the last batch, in order, and the bytes that go on; empty when none do.
+    /// What became of each packet of the last batch, in order, and what goes on for it.
     /// `arrivals` are those that [`Chain::process`] got.
-    pub fn outputs<'a>(&'a self, arrivals: &'a [Arrival]) -> impl Iterator<Item = (Fate, &'a [u8])> {
+    pub fn outputs<'a>(&'a self, arrivals: &'a [Arrival]) -> impl Iterator<Item = (Fate, Frames<'a>)> {
+        self.whole_outputs(arrivals).enumerate().map(|(index, (fate, bytes))| (fate, self.datagrams.frames(index, bytes)))
+    }
+
+    fn whole_outputs<'a>(&'a self, arrivals: &'a [Arrival]) -> impl Iterator<Item = (Fate, &'a [u8])> {
         let memory = self.stages[self.stages.len() - 1].executor.memory_ref();
         let mut live = self.live.iter().peekable();
         self.fates.iter().enumerate().map(move |(index, &fate)| {
+            let arrived = || self.datagrams.frame(arrivals, index);
             let bytes = match live.next_if(|l| l.index == index) {
-                Some(l) => bytes_of(l.place, arrivals[index].frame, memory, &self.saved),
-                None if fate == Fate::Unseen || fate == Fate::Trapped && self.policy.trapped_passes => arrivals[index].frame,
+                Some(l) => bytes_of(l.place, arrived(), memory, &self.saved),
+                None if fate == Fate::Unseen || fate == Fate::Trapped && self.policy.trapped_passes => arrived(),
                 None => &[],
             };
             (fate, bytes)
         })
+    }
+
+    /// Fragments that were held and given up, because the others of their datagrams never came.
+    pub fn fragments_expired(&self) -> u64 {
+        self.datagrams.expired()
     }
 
     /// Finds the flow of every packet of the batch.
@@ -228,15 +215,28 @@ impl<E: Executor> Chain<E> {
         self.saved.clear();
         self.touched.clear();
         self.changed.clear();
+        self.datagrams.clear();
         let mut room = abi::BATCH_BYTES;
         for (index, arrival) in arrivals.iter().take(BATCH_PACKETS).enumerate() {
+            let taken = self.datagrams.take(arrival);
+            let frame = if let Taken::Complete(datagram) = &taken { &datagram.frame } else { arrival.frame };
             // A function may make a packet longer, and the next one takes it as it is then.
-            let bytes = abi::room_for(arrival.frame.len() + self.stages.len() * (abi::GROWTH_BYTES + 64));
-            if bytes > room && index > 0 {
-                break;
-            }
+            let bytes = abi::room_for(frame.len() + self.stages.len() * (abi::GROWTH_BYTES + 64));
             let steered = arrival.steered;
-            let flow = FlowKey::of_frame(arrival.frame).map(|(key, way)| (steered.map_or(key, |(key, _)| key), way));
+            let flow = FlowKey::of_frame(frame).map(|(key, way)| (steered.map_or(key, |(key, _)| key), way));
+            match taken {
+                Taken::Held | Taken::Refused => {
+                    self.fates.push(if taken == Taken::Held { Fate::Held } else { Fate::Incomplete });
+                    continue;
+                }
+                Taken::Whole if bytes > room && index > 0 => break,
+                Taken::Complete(datagram) if bytes > room && index > 0 => {
+                    self.datagrams.postpone(datagram);
+                    break;
+                }
+                Taken::Complete(datagram) => self.datagrams.admit(index, datagram),
+                Taken::Whole => {}
+            }
             let fate = match flow {
                 _ if bytes > room => Fate::TooLong,
                 None => Fate::Unseen,
@@ -275,8 +275,8 @@ impl<E: Executor> Chain<E> {
             self.flows.flow_mut(flow).mark.latest = 0;
         }
         let all = 0..self.live.len();
-        self.write(at, arrivals, all.clone());
-        match self.stages[at].executor.process(self.live.len()) {
+        let shares = self.write(at, arrivals, all.clone());
+        match self.stages[at].executor.process(self.live.len(), shares) {
             Ok(fuel) => {
                 self.stages[at].work.fuel += fuel;
                 self.collect(at, arrivals, all, false);
@@ -287,8 +287,9 @@ impl<E: Executor> Chain<E> {
         self.live.retain(|l| fates[l.index] == Fate::Passed);
     }
 
-    /// Writes the packets `range` of the live ones, and the state of their flows, into the memory of a function.
-    fn write(&mut self, at: usize, arrivals: &[Arrival], range: std::ops::Range<usize>) {
+    /// Writes the packets `range` of the live ones, and the state of their flows, into the memory of a function. Returns
+    /// how many packets they are worth: a large datagram takes the work of many.
+    fn write(&mut self, at: usize, arrivals: &[Arrival], range: std::ops::Range<usize>) -> usize {
         let (before, rest) = self.stages.split_at_mut(at);
         let Stage { executor, leases, .. } = &mut rest[0];
         let source = before.last().map_or(&[][..], |s| s.executor.memory_ref());
@@ -309,9 +310,10 @@ impl<E: Executor> Chain<E> {
             memory[slot..slot + descriptor.state_bytes].copy_from_slice(self.flows.state(live.met.flow, at));
         }
         let mut writer = Writer::new(memory, descriptor);
+        let mut shares = 0;
         for (n, live) in self.live[range].iter().enumerate() {
             let flow = self.flows.flow_mut(live.met.flow);
-            let frame = bytes_of(live.place, arrivals[live.index].frame, source, &self.saved);
+            let frame = bytes_of(live.place, self.datagrams.frame(arrivals, live.index), source, &self.saved);
             let flags = [
                 (flow.valid & bit != 0, flag::STATE_VALID),
                 (live.met.reply, flag::REPLY),
@@ -327,7 +329,9 @@ impl<E: Executor> Chain<E> {
                 time_ns: arrivals[live.index].time_ns,
             });
             flow.mark.latest = n as u8 + 1;
+            shares += frame.len().div_ceil(SHARE_BYTES);
         }
+        shares
     }
 
     /// Takes the outputs, states and events of the packets `range`, which a function has just processed, out of its
@@ -339,7 +343,7 @@ impl<E: Executor> Chain<E> {
         let mut data = 0;
         for (n, live) in self.live[range.clone()].iter_mut().enumerate() {
             let length = match live.place {
-                Place::Arrived => arrivals[live.index].frame.len(),
+                Place::Arrived => self.datagrams.frame(arrivals, live.index).len(),
                 Place::Memory(_, length) | Place::Saved(_, length) => length,
             };
             let output: Output = abi::output(memory, descriptor, n, data, length);
@@ -394,8 +398,8 @@ impl<E: Executor> Chain<E> {
         for n in 0..self.live.len() {
             let id = self.live[n].met.flow;
             self.flows.flow_mut(id).mark.latest = 0;
-            self.write(at, arrivals, n..n + 1);
-            match self.stages[at].executor.process(1) {
+            let shares = self.write(at, arrivals, n..n + 1);
+            match self.stages[at].executor.process(1, shares) {
                 Ok(fuel) => {
                     self.stages[at].work.fuel += fuel;
                     self.collect(at, arrivals, n..n + 1, true);
@@ -478,6 +482,8 @@ fn note(changed: &mut Vec<FlowId>, flows: &mut Flows, id: FlowId) {
     }
 }
 
+/// What a packet's share of fuel is for: as much as came in one frame.
+const SHARE_BYTES: usize = 2048;
 /// Places of the table of flows that are looked at after each batch, so that no batch waits for a whole sweep.
 const SWEPT_PER_BATCH: usize = 64;
 

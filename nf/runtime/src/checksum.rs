@@ -72,9 +72,7 @@ pub fn fill(frame: &mut [u8]) {
     frame[transport.start + offset..transport.start + offset + 2].copy_from_slice(&pseudo.to_be_bytes());
     complete(&mut frame[..transport.end], transport.start, offset);
     if frame[12..14] == [8, 0] {
-        frame[24..26].fill(0);
-        let sum = !fold(sum_of(&frame[14..transport.start]));
-        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        fill_header(&mut frame[14..transport.start]);
     }
 }
 
@@ -89,6 +87,13 @@ pub fn complete_partial(frame: &mut [u8]) {
     if frame.get(at..at + 2) == Some(&fold(transport.pseudo_sum(frame)).to_be_bytes()[..]) {
         complete(&mut frame[..transport.end], transport.start, offset);
     }
+}
+
+/// Fills in the checksum of an IPv4 header.
+pub fn fill_header(header: &mut [u8]) {
+    header[10..12].fill(0);
+    let sum = !fold(sum_of(header));
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 
 /// Whether the transport checksum of a frame without VLAN tag is right; `None` when it has none to check.

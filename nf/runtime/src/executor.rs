@@ -24,8 +24,9 @@ pub trait Executor {
     /// Its memory, for reading.
     fn memory_ref(&self) -> &[u8];
 
-    /// Processes the batch of `count` packets that is in memory; answers with the fuel that it took.
-    fn process(&mut self, count: usize) -> Result<u64, Trap>;
+    /// Processes the batch of `count` packets that is in memory, whose bytes are worth `shares` packets of the usual size;
+    /// answers with the fuel that it took.
+    fn process(&mut self, count: usize, shares: usize) -> Result<u64, Trap>;
 
     /// Makes it as new, as after [`Trap`]: nothing that the function wrote is left but its configuration.
     fn renew(&mut self) -> Result<(), Trap>;

@@ -12,6 +12,7 @@ pub mod checksum;
 pub mod copies;
 pub mod executor;
 pub mod flows;
+pub mod fragments;
 pub mod latency;
 pub mod leases;
 pub mod log;

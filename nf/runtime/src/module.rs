@@ -329,9 +329,9 @@ impl Executor for Function {
         self.live.memory.data(&self.live.store)
     }
 
-    fn process(&mut self, count: usize) -> Result<u64, Trap> {
+    fn process(&mut self, count: usize, shares: usize) -> Result<u64, Trap> {
         let Live { store, process, .. } = &mut self.live;
-        let fuel = self.runtime.limits.fuel_per_packet.saturating_mul(count as u64);
+        let fuel = self.runtime.limits.fuel_per_packet.saturating_mul(shares as u64);
         store.set_fuel(fuel).expect("fuel is on");
         store.set_epoch_deadline(DEADLINE_TICKS);
         process.call(&mut *store, count as u32).map_err(|e| trap_of(&e))?;

@@ -8,6 +8,8 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use pando_protocol::flow::network;
+
 use crate::checksum;
 
 /// Frames of a ring: enough for 33 ms at a million packets a second, while the unit is off its core.
@@ -90,6 +92,7 @@ impl Port {
         set(&socket, libc::PACKET_VERSION, &1i32, "PACKET_VERSION")?;
         set(&socket, PACKET_IGNORE_OUTGOING, &1i32, "PACKET_IGNORE_OUTGOING")?;
         set(&socket, libc::PACKET_QDISC_BYPASS, &1i32, "PACKET_QDISC_BYPASS")?;
+        set(&socket, libc::PACKET_RESERVE, &(TAG_BYTES as u32), "PACKET_RESERVE")?;
         let frames = frames.next_multiple_of(BLOCK_BYTES / FRAME_BYTES);
         let ring_bytes = frames * FRAME_BYTES;
         let index = index as i32;
@@ -144,7 +147,7 @@ impl Port {
     }
 
     /// Frames that came, at most `max`, appended to `into` as (offset in the ring, length, time).
-    /// Checksums that were left to a device are made good here.
+    /// Checksums that were left to a device are made good here, and a VLAN tag that the kernel took off is put back.
     pub fn receive(&mut self, max: usize, into: &mut Vec<Slot>) {
         for place in 0..max.min(self.frames) {
             let head = self.head_at(place);
@@ -157,8 +160,8 @@ impl Port {
             }
             self.losing |= status & libc::TP_STATUS_LOSING != 0;
             // SAFETY: with that status, the header and the frame behind it are ours.
-            let head = unsafe { &*head };
-            let start = self.frame_of(place, head.mac);
+            let head = unsafe { &mut *head };
+            let mut start = self.frame_of(place, head.mac);
             let time_ns = u64::from(head.seconds) * 1_000_000_000 + u64::from(head.nanoseconds);
             let mut length = head.captured as usize;
             if head.captured < head.length {
@@ -167,9 +170,21 @@ impl Port {
             } else if status & libc::TP_STATUS_CSUMNOTREADY != 0 {
                 // SAFETY: captured bytes from start are ours.
                 complete(unsafe { std::slice::from_raw_parts_mut(self.ring.add(start), length) });
-                // Whoever reads the frame again, after this process died, must not complete it twice.
+            }
+            if length >= 2 * ADDRESS_BYTES && status & libc::TP_STATUS_VLAN_VALID != 0 {
+                let ethertype = if status & libc::TP_STATUS_VLAN_TPID_VALID != 0 { head.vlan_type } else { TAGGED };
+                start -= TAG_BYTES;
+                // SAFETY: PACKET_RESERVE left room for a tag in front of the frame.
+                let frame = unsafe { std::slice::from_raw_parts_mut(self.ring.add(start), length + TAG_BYTES) };
+                tag(frame, ethertype, head.vlan);
+                length += TAG_BYTES;
+                head.mac -= TAG_BYTES as u16;
+                (head.captured, head.length) = (head.captured + TAG_BYTES as u32, head.length + TAG_BYTES as u32);
+            }
+            if status & DONE_HERE != 0 {
+                // Whoever reads the frame again, after this process died, must not do either twice.
                 // SAFETY: as above, the header is ours until it is released.
-                unsafe { AtomicU32::from_ptr(status_at) }.store(status & !libc::TP_STATUS_CSUMNOTREADY, Ordering::Release);
+                unsafe { AtomicU32::from_ptr(status_at) }.store(status & !DONE_HERE, Ordering::Release);
             }
             into.push(Slot { start, length, time_ns });
         }
@@ -240,6 +255,19 @@ impl Port {
 }
 
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
+const ADDRESS_BYTES: usize = 6;
+const TAG_BYTES: usize = 4;
+/// EtherType of a VLAN tag (802.1Q).
+const TAGGED: u16 = 0x8100;
+/// What the kernel left to do with a frame.
+const DONE_HERE: u32 = libc::TP_STATUS_CSUMNOTREADY | libc::TP_STATUS_VLAN_VALID | libc::TP_STATUS_VLAN_TPID_VALID;
+
+/// Puts a VLAN tag into a frame that begins behind its room.
+fn tag(frame: &mut [u8], ethertype: u16, vlan: u16) {
+    frame.copy_within(TAG_BYTES..TAG_BYTES + 2 * ADDRESS_BYTES, 0);
+    frame[2 * ADDRESS_BYTES..][..2].copy_from_slice(&ethertype.to_be_bytes());
+    frame[2 * ADDRESS_BYTES + 2..][..2].copy_from_slice(&vlan.to_be_bytes());
+}
 
 /// Where a received frame is.
 #[derive(Clone, Copy, Debug)]
@@ -264,9 +292,9 @@ impl Drop for Port {
 
 /// Completes the checksum of a TCP or UDP frame that has only that of its pseudo header.
 fn complete(frame: &mut [u8]) {
-    let (transport, protocol) = match frame {
-        [_, _, _, _, _, _, _, _, _, _, _, _, 8, 0, first, rest @ ..] if rest.len() > 19 => (14 + usize::from(*first & 15) * 4, rest[8]),
-        [_, _, _, _, _, _, _, _, _, _, _, _, 0x86, 0xdd, rest @ ..] if rest.len() > 40 => (54, rest[6]),
+    let (transport, protocol) = match network(frame) {
+        Some((4, ip)) if frame.len() >= ip + 20 => (ip + usize::from(frame[ip] & 15) * 4, frame[ip + 9]),
+        Some((6, ip)) if frame.len() >= ip + 40 => (ip + 40, frame[ip + 6]),
         _ => return,
     };
     match protocol {

@@ -38,7 +38,8 @@ pub struct Status {
     pub seconds: f64,
     /// What each function did.
     pub functions: Vec<Billed>,
-    /// What became of the packets: how many were passed, dropped, trapped, unseen, no_room, too_long.
+    /// What became of the packets: how many were passed, dropped, trapped, unseen, no_room, too_long. Of fragments, how many
+    /// were held until the others came, and how many were dropped, at once or when those did not come (incomplete).
     pub fates: Vec<(String, u64)>,
     /// Packets that the kernel could not hand over, because the unit was too slow.
     pub lost: u64,
@@ -215,11 +216,9 @@ impl Unit {
             let count = self.chain.process(&arrivals);
             let forgotten = self.chain.forgotten.as_mut().map(std::mem::take).unwrap_or_default();
             let mut frames: Vec<&[u8]> = Vec::with_capacity(count);
-            for (fate, frame) in self.chain.outputs(&arrivals) {
+            for (fate, out) in self.chain.outputs(&arrivals) {
                 self.counters.fates[fate as usize] += 1;
-                if !frame.is_empty() {
-                    frames.push(frame);
-                }
+                frames.extend(out.iter());
             }
             if let Some(journal) = &mut self.journal {
                 let mut positions = positions(&self.ports);
@@ -272,6 +271,8 @@ impl Unit {
             fuel: w.fuel,
             trapped: w.trapped,
         });
+        let mut fates = self.counters.fates;
+        fates[Fate::Incomplete as usize] += self.chain.fragments_expired();
         let quantile = |share| self.counters.latencies.quantile_ns(share);
         Status {
             name: self.name.clone(),
@@ -282,7 +283,7 @@ impl Unit {
             ways: self.ports.iter().map(Port::to_string).collect(),
             seconds: (now() - self.counters.started.unwrap_or_default()).as_secs_f64(),
             functions: functions.collect(),
-            fates: Fate::ALL.iter().map(|f| (f.word().to_owned(), self.counters.fates[*f as usize])).collect(),
+            fates: Fate::ALL.iter().map(|f| (f.word().to_owned(), fates[*f as usize])).collect(),
             lost: self.counters.lost,
             unsent: self.counters.unsent,
             flows: self.chain.flows.len(),

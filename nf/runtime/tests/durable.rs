@@ -337,7 +337,7 @@ fn expected(case: &Case, seen: &[(Vec<u8>, u64)]) -> (Vec<Vec<u8>>, u64) {
     let (mut outputs, mut at) = (Vec::new(), 0);
     while at < arrivals.len() {
         let count = chain.process(&arrivals[at..]);
-        outputs.extend(chain.outputs(&arrivals[at..]).filter(|(_, f)| !f.is_empty()).map(|(_, f)| f.to_vec()));
+        outputs.extend(chain.outputs(&arrivals[at..]).flat_map(|(_, out)| out.iter()).map(<[u8]>::to_vec));
         at += count;
     }
     (outputs, chain.flows.digest())

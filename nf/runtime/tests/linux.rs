@@ -27,7 +27,7 @@ fn through(chain: &mut Chain<Function>, frame: &[u8], time_ns: u64) -> Option<Ve
     let arrivals = [Arrival { frame, time_ns, steered: None }];
     chain.process(&arrivals);
     let (fate, bytes) = chain.outputs(&arrivals).next().unwrap();
-    (fate == Fate::Passed).then(|| bytes.to_vec())
+    (fate == Fate::Passed).then(|| bytes.concat())
 }
 
 fn port_at(frame: &[u8], at: usize) -> u16 {

@@ -114,7 +114,7 @@ impl Executor for Twin {
         unsafe { std::slice::from_raw_parts(self.symbols.area, *self.symbols.area_bytes as usize) }
     }
 
-    fn process(&mut self, count: usize) -> Result<u64, Trap> {
+    fn process(&mut self, count: usize, _shares: usize) -> Result<u64, Trap> {
         // SAFETY: the batch lies where the function looks for it.
         unsafe { (self.symbols.process)(count as u32) };
         Ok(0)

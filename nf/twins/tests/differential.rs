@@ -74,7 +74,7 @@ fn outcome<E: Executor>(mut chain: Chain<E>, frames: &[(Vec<u8>, u64)]) -> Outco
     let (mut at, mut outputs) = (0, Vec::new());
     while at < arrivals.len() {
         let count = chain.process(&arrivals[at..]);
-        outputs.extend(chain.outputs(&arrivals[at..]).map(|(fate, bytes)| (fate, bytes.to_vec())));
+        outputs.extend(chain.outputs(&arrivals[at..]).map(|(fate, out)| (fate, out.concat())));
         at += count;
     }
     let mut states: Vec<_> =

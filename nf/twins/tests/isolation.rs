@@ -34,7 +34,7 @@ fn run(chain: &mut Chain<Function>, packets: &[Vec<u8>]) -> Vec<(Fate, Vec<u8>)>
     let (mut at, mut outputs) = (0, Vec::new());
     while at < arrivals.len() {
         let count = chain.process(&arrivals[at..]);
-        outputs.extend(chain.outputs(&arrivals[at..]).map(|(fate, frame)| (fate, frame.to_vec())));
+        outputs.extend(chain.outputs(&arrivals[at..]).map(|(fate, out)| (fate, out.concat())));
         at += count;
     }
     outputs

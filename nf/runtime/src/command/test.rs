@@ -82,11 +82,10 @@ impl Test {
         let mut at = 0;
         while at < arrivals.len() {
             let count = chain.process(&arrivals[at..]);
-            for (arrived, (fate, frame)) in input[at..].iter().zip(chain.outputs(&arrivals[at..])) {
+            for (arrived, (fate, out)) in input[at..].iter().zip(chain.outputs(&arrivals[at..])) {
                 *report.fates.entry(fate.word()).or_default() += 1;
-                if !frame.is_empty() {
-                    output.push(Captured { time_ns: arrived.time_ns, frame: frame.to_vec(), wire_bytes: frame.len() as u32 });
-                }
+                let captured = |frame: &[u8]| Captured { time_ns: arrived.time_ns, frame: frame.to_vec(), wire_bytes: frame.len() as u32 };
+                output.extend(out.iter().map(captured));
             }
             at += count;
         }

@@ -314,12 +314,10 @@ impl Member {
         }
         let mut frames: Vec<Vec<u8>> = Vec::with_capacity(count);
         let mut trapped = [false; BATCH_PACKETS];
-        for (n, (fate, bytes)) in unit.chain.outputs(&arrivals).enumerate() {
+        for (n, (fate, out)) in unit.chain.outputs(&arrivals).enumerate() {
             unit.counters.fates[fate as usize] += 1;
             trapped[n] = fate == Fate::Trapped;
-            if !bytes.is_empty() {
-                frames.push(packets[n].answer(bytes, &unit.chain.flows));
-            }
+            frames.extend(out.iter().map(|bytes| packets[n].answer(bytes, &unit.chain.flows)));
         }
         let frames: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
         let sent = unit.ports[0].send(&frames);

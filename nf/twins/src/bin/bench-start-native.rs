@@ -27,7 +27,7 @@ fn main() {
             let of = |slot| Arrival { frame: port.frame(slot).frame, time_ns: port.frame(slot).time_ns, steered: None };
             let arrivals: Vec<Arrival> = slots[done..].iter().map(of).collect();
             let count = chain.process(&arrivals);
-            let frames: Vec<&[u8]> = chain.outputs(&arrivals).map(|(_, frame)| frame).filter(|f| !f.is_empty()).collect();
+            let frames: Vec<&[u8]> = chain.outputs(&arrivals).flat_map(|(_, out)| out.iter()).collect();
             port.send(&frames);
             port.release(count);
             done += count;

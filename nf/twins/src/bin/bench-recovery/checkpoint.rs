@@ -86,7 +86,7 @@ fn batch(chain: &mut Chain<Function>, port: &mut Port, sends: bool) -> usize {
     while done < arrivals.len() {
         let count = chain.process(&arrivals[done..]);
         if sends {
-            let frames: Vec<&[u8]> = chain.outputs(&arrivals[done..]).map(|(_, f)| f).filter(|f| !f.is_empty()).collect();
+            let frames: Vec<&[u8]> = chain.outputs(&arrivals[done..]).flat_map(|(_, out)| out.iter()).collect();
             port.send(&frames);
         }
         done += count;

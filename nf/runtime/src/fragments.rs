@@ -1,0 +1,498 @@
+//! Datagrams put together from their IP fragments, and taken apart again: functions see whole packets only, as they do
+//! behind Linux's connection tracking.
+//!
+//! What is held is bounded in bytes, in time (of the packets, not of a clock) and in fragments per datagram; when there
+//! is no more room, the oldest unfinished datagram goes, so a flood of fragments that never end costs nothing but the
+//! datagrams that take longer to arrive than the flood takes to fill the room.
+
+use std::collections::{HashMap, VecDeque};
+
+use pando_protocol::flow::network;
+
+/// Bytes of all fragments that are held, as many as Linux holds (`net.ipv4.ipfrag_high_thresh`).
+const HELD_BYTES_MAX: usize = 4 << 20;
+/// From a datagram's first fragment to its last (RFC 1122 §3.3.2).
+const HELD_NS_MAX: u64 = 60_000_000_000;
+/// Fragments of one datagram: the largest one in links of 296 bytes has 241.
+const FRAGMENTS_MAX: usize = 256;
+/// What holding a fragment takes besides its bytes.
+const OVERHEAD_BYTES: usize = 128;
+/// The length field of IP.
+const DATAGRAM_BYTES_MAX: usize = 65_535;
+/// Of IPv6's fragment header; fragments begin at multiples of as much.
+const UNIT_BYTES: usize = 8;
+const FRAGMENT: u8 = 44;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    from: [u8; 16],
+    to: [u8; 16],
+    id: u32,
+    version: u8,
+    protocol: u8,
+}
+
+/// One fragment, as offsets into its frame.
+struct Parsed {
+    key: Key,
+    /// Of the IP header.
+    ip: usize,
+    /// Of what is fragmented.
+    payload: usize,
+    end: usize,
+    /// Where the payload belongs.
+    offset: usize,
+    more: bool,
+}
+
+struct Piece {
+    offset: usize,
+    payload: Vec<u8>,
+}
+
+struct Datagram {
+    began_ns: u64,
+    /// In the order in which they came.
+    pieces: Vec<Piece>,
+    /// All that is before the payload of the fragment at offset 0: link, IP, without a fragment header.
+    head: Option<(Vec<u8>, usize)>,
+    /// Known when the last one is here.
+    length: Option<usize>,
+    /// IP bytes of the largest fragment.
+    largest: usize,
+    bytes: usize,
+}
+
+/// What became of a frame.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It is not a fragment.
+    Whole,
+    /// It waits for the others of its datagram.
+    Held,
+    /// It is no fragment that a datagram can be made of.
+    Refused,
+    /// It was the last one that was missing.
+    Complete(Complete),
+}
+
+/// A datagram whose fragments are all here.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Complete {
+    /// The frame as if it had not been fragmented.
+    pub frame: Vec<u8>,
+    /// How to take it apart again.
+    pub cut: Cut,
+}
+
+/// How a datagram was fragmented.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    largest: usize,
+    id: u32,
+}
+
+/// The fragments that wait.
+#[derive(Default)]
+pub struct Fragments {
+    datagrams: HashMap<Key, Datagram>,
+    /// In the order in which they began; some may be gone since.
+    began: VecDeque<(u64, Key)>,
+    bytes: usize,
+    /// Fragments that were given up: too old, or no room.
+    pub expired: u64,
+}
+
+impl Fragments {
+    /// Takes a frame if it is a fragment.
+    pub fn take(&mut self, frame: &[u8], now_ns: u64) -> Taken {
+        let Some((version, ip)) = network(frame) else { return Taken::Whole };
+        let parsed = match if version == 4 { parse_ipv4(frame, ip) } else { parse_ipv6(frame, ip) } {
+            Ok(None) => return Taken::Whole,
+            Ok(Some(parsed)) => parsed,
+            Err(Malformed) => return Taken::Refused,
+        };
+        self.expire(now_ns);
+        let size = parsed.end - parsed.payload + OVERHEAD_BYTES;
+        while self.bytes + size > HELD_BYTES_MAX {
+            let Some((_, oldest)) = self.began.front().copied() else { break };
+            self.give_up(oldest);
+        }
+        let key = parsed.key;
+        let began = &mut self.began;
+        let datagram = self.datagrams.entry(key).or_insert_with(|| {
+            began.push_back((now_ns, key));
+            Datagram { began_ns: now_ns, pieces: Vec::new(), head: None, length: None, largest: 0, bytes: 0 }
+        });
+        if datagram.pieces.len() == FRAGMENTS_MAX {
+            self.give_up(key);
+            return Taken::Refused;
+        }
+        datagram.add(frame, &parsed);
+        datagram.bytes += size;
+        self.bytes += size;
+        let Some(frame) = datagram.whole(version) else { return Taken::Held };
+        let cut = Cut { largest: datagram.largest, id: key.id };
+        self.remove(key);
+        Taken::Complete(Complete { frame, cut })
+    }
+
+    fn remove(&mut self, key: Key) -> usize {
+        let Some(datagram) = self.datagrams.remove(&key) else { return 0 };
+        self.bytes -= datagram.bytes;
+        while self.began.front().is_some_and(|(began_ns, key)| self.datagrams.get(key).is_none_or(|d| d.began_ns != *began_ns)) {
+            self.began.pop_front();
+        }
+        datagram.pieces.len()
+    }
+
+    fn give_up(&mut self, key: Key) {
+        self.expired += self.remove(key) as u64;
+    }
+
+    fn expire(&mut self, now_ns: u64) {
+        while let Some(&(began_ns, key)) = self.began.front()
+            && now_ns.saturating_sub(began_ns) > HELD_NS_MAX
+        {
+            self.give_up(key);
+        }
+        // Places of datagrams that were completed behind one that still waits.
+        if self.began.len() > 2 * self.datagrams.len() + 64 {
+            self.began.retain(|(began_ns, key)| self.datagrams.get(key).is_some_and(|d| d.began_ns == *began_ns));
+        }
+    }
+}
+
+impl Datagram {
+    fn add(&mut self, frame: &[u8], parsed: &Parsed) {
+        if parsed.offset == 0 && self.head.is_none() {
+            let header = if parsed.key.version == 6 { parsed.payload - UNIT_BYTES } else { parsed.payload };
+            let mut head = frame[..header].to_vec();
+            if parsed.key.version == 6 {
+                // What said "a fragment follows" names what follows it.
+                let at = names_fragment(frame, parsed.ip, header);
+                head[at] = parsed.key.protocol;
+            }
+            self.head = Some((head, parsed.ip));
+        }
+        let end = parsed.offset + parsed.end - parsed.payload;
+        if !parsed.more && self.length.is_none() {
+            self.length = Some(end);
+        }
+        self.largest = self.largest.max(parsed.end - parsed.ip);
+        self.pieces.push(Piece { offset: parsed.offset, payload: frame[parsed.payload..parsed.end].to_vec() });
+    }
+
+    /// The datagram, once nothing of it is missing. Where fragments overlap, the one that begins earlier counts, and of
+    /// two that begin at the same place the one that came first, as in BSD; Suricata does the same unless told otherwise.
+    fn whole(&self, version: u8) -> Option<Vec<u8>> {
+        let (length, (head, ip)) = (self.length?, self.head.as_ref()?);
+        let held: usize = self.pieces.iter().map(|p| p.payload.len()).sum();
+        if held < length {
+            return None;
+        }
+        let mut order: Vec<&Piece> = self.pieces.iter().collect();
+        order.sort_by_key(|p| p.offset); // stable: ties stay in the order of arrival
+        let mut whole = head.clone();
+        let mut covered = 0;
+        for piece in order {
+            if piece.offset > covered {
+                return None;
+            }
+            if let Some(new) = piece.payload.get(covered - piece.offset..) {
+                whole.extend(new);
+                covered += new.len();
+            }
+        }
+        if covered < length {
+            return None;
+        }
+        whole.truncate(head.len() + length);
+        finish(&mut whole, *ip, version, 0);
+        Some(whole)
+    }
+}
+
+impl Cut {
+    /// The frame as fragments that are no longer than the longest that came, or as it is where it is short enough.
+    pub fn apart(self, frame: &[u8]) -> Vec<Vec<u8>> {
+        let Some((version, ip)) = network(frame) else { return vec![frame.to_vec()] };
+        let (header, names) = match version {
+            4 => (ip + usize::from(frame[ip] & 15) * 4, 0),
+            _ => unfragmentable(frame, ip),
+        };
+        let end = end_of(frame, ip, version);
+        let extra = if version == 4 { 0 } else { UNIT_BYTES };
+        let room = self.largest.saturating_sub(header - ip + extra) / UNIT_BYTES * UNIT_BYTES;
+        if header > end || end - ip <= self.largest || room == 0 {
+            return vec![frame.to_vec()];
+        }
+        let payload = &frame[header..end];
+        let fragment = |(n, part): (usize, &[u8])| {
+            let more = n * room + part.len() < payload.len();
+            let offset = (n * room) as u16;
+            let mut made = frame[..header].to_vec();
+            if version == 6 {
+                let next = std::mem::replace(&mut made[names], FRAGMENT);
+                made.extend([next, 0]);
+                made.extend((offset | u16::from(more)).to_be_bytes());
+                made.extend(self.id.to_be_bytes());
+            }
+            made.extend(part);
+            finish(&mut made, ip, version, (offset / 8) | (u16::from(more) << 13));
+            made
+        };
+        payload.chunks(room).enumerate().map(fragment).collect()
+    }
+}
+
+/// Makes the lengths of a frame's headers right, and in IPv4 its checksum and what says which fragment it is.
+fn finish(frame: &mut [u8], ip: usize, version: u8, fragment: u16) {
+    let length = frame.len() - ip;
+    // In front of the packet are an EtherType, or PPP's name for the protocol and before that the session's length.
+    if matches!(frame[ip - 2..ip], [0, 0x21 | 0x57]) {
+        frame[ip - 4..ip - 2].copy_from_slice(&((length + 2).min(DATAGRAM_BYTES_MAX) as u16).to_be_bytes());
+    }
+    if version == 6 {
+        frame[ip + 4..ip + 6].copy_from_slice(&((length - 40) as u16).to_be_bytes());
+        return;
+    }
+    let untouched = frame[ip + 6] & 0xc0; // "do not fragment" stays
+    frame[ip + 2..ip + 4].copy_from_slice(&(length as u16).to_be_bytes());
+    frame[ip + 6..ip + 8].copy_from_slice(&(fragment | u16::from(untouched) << 8).to_be_bytes());
+    let header = usize::from(frame[ip] & 15) * 4;
+    crate::checksum::fill_header(&mut frame[ip..ip + header]);
+}
+
+fn be16(bytes: &[u8], at: usize) -> usize {
+    usize::from(u16::from_be_bytes([bytes[at], bytes[at + 1]]))
+}
+
+/// Behind the IP packet, as its header says, but not behind the frame.
+fn end_of(frame: &[u8], ip: usize, version: u8) -> usize {
+    let length = if version == 4 { be16(frame, ip + 2) } else { 40 + be16(frame, ip + 4) };
+    (ip + length).min(frame.len())
+}
+
+/// A fragment that no datagram can be made of.
+struct Malformed;
+
+fn checked(parsed: Parsed) -> Result<Option<Parsed>, Malformed> {
+    let length = parsed.end - parsed.payload;
+    let fits = parsed.payload - parsed.ip + parsed.offset + length <= DATAGRAM_BYTES_MAX;
+    let sound = length > 0 && fits && (!parsed.more || length.is_multiple_of(UNIT_BYTES));
+    if sound { Ok(Some(parsed)) } else { Err(Malformed) }
+}
+
+fn parse_ipv4(frame: &[u8], ip: usize) -> Result<Option<Parsed>, Malformed> {
+    let packet = &frame[ip..];
+    if packet.len() < 20 || be16(packet, 6) & 0x3fff == 0 {
+        return Ok(None);
+    }
+    let header = usize::from(packet[0] & 15) * 4;
+    // One that was cut off has not all that it claims.
+    if header < 20 || be16(packet, 2) <= header || be16(packet, 2) > packet.len() {
+        return Err(Malformed);
+    }
+    let mut key = Key { from: [0; 16], to: [0; 16], id: be16(packet, 4) as u32, version: 4, protocol: packet[9] };
+    key.from[..4].copy_from_slice(&packet[12..16]);
+    key.to[..4].copy_from_slice(&packet[16..20]);
+    let (offset, more) = ((be16(packet, 6) & 0x1fff) * UNIT_BYTES, packet[6] & 0x20 != 0);
+    checked(Parsed { key, ip, payload: ip + header, end: end_of(frame, ip, 4), offset, more })
+}
+
+/// Headers that are looked through; a packet with more is no fragment.
+const EXTENSIONS_MAX: usize = 8;
+
+fn parse_ipv6(frame: &[u8], ip: usize) -> Result<Option<Parsed>, Malformed> {
+    let packet = &frame[ip..];
+    if packet.len() < 40 {
+        return Ok(None);
+    }
+    let (mut next, mut at) = (packet[6], 40);
+    for _ in 0..EXTENSIONS_MAX {
+        let Some(extension) = packet.get(at..at + UNIT_BYTES) else { return Ok(None) };
+        match next {
+            0 | 43 | 60 => {
+                next = extension[0];
+                at += UNIT_BYTES + usize::from(extension[1]) * UNIT_BYTES;
+            }
+            FRAGMENT => break,
+            _ => return Ok(None),
+        }
+    }
+    let Some(header) = packet.get(at..at + UNIT_BYTES).filter(|h| next == FRAGMENT && be16(h, 2) & 0xfff9 != 0) else { return Ok(None) };
+    let end = 40 + be16(packet, 4);
+    if end <= at + UNIT_BYTES || end > packet.len() {
+        return Err(Malformed);
+    }
+    let id = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
+    let mut key = Key { from: [0; 16], to: [0; 16], id, version: 6, protocol: header[0] };
+    key.from.copy_from_slice(&packet[8..24]);
+    key.to.copy_from_slice(&packet[24..40]);
+    let (offset, more) = (be16(header, 2) & 0xfff8, header[3] & 1 != 0);
+    checked(Parsed { key, ip, payload: ip + at + UNIT_BYTES, end: ip + end, offset, more })
+}
+
+/// The byte of an IPv6 packet that names the header at `until`.
+fn names_fragment(frame: &[u8], ip: usize, until: usize) -> usize {
+    let (mut names, mut at) = (ip + 6, ip + 40);
+    while at < until {
+        names = at;
+        at += UNIT_BYTES + usize::from(frame[at + 1]) * UNIT_BYTES;
+    }
+    names
+}
+
+/// How much of an IPv6 packet every fragment has (RFC 8200 §4.5), and the byte that names what follows: up to the headers
+/// that every router reads.
+fn unfragmentable(frame: &[u8], ip: usize) -> (usize, usize) {
+    let (mut names, mut at) = (ip + 6, ip + 40);
+    let mut found = (at, names);
+    while let Some(extension) = frame.get(at..at + 2).filter(|_| matches!(frame[names], 0 | 43 | 60)) {
+        let routers = frame[names] != 60;
+        names = at;
+        at += UNIT_BYTES + usize::from(extension[1]) * UNIT_BYTES;
+        if routers {
+            found = (at, names);
+        }
+    }
+    (found.0.min(frame.len()), found.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const LINKS: [&[u8]; 4] = [
+        &[],
+        &[0x81, 0, 0, 7],
+        &[0x88, 0xa8, 0, 7, 0x81, 0, 0, 8],
+        &[0x88, 0x64, 0x11, 0, 0, 9, 0, 0], // a PPPoE session; its length is filled in
+    ];
+
+    /// A whole UDP datagram behind link headers.
+    fn datagram(version: u8, link: usize, payload: &[u8]) -> Vec<u8> {
+        let mut frame = [[2; 12].as_slice(), LINKS[link]].concat();
+        let ethertype = if version == 4 { [8, 0] } else { [0x86, 0xdd] };
+        frame.extend(if link == 3 { [0, if version == 4 { 0x21 } else { 0x57 }] } else { ethertype });
+        let ip = frame.len();
+        match version {
+            4 => frame.extend([0x45, 0, 0, 0, 0, 9, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]),
+            _ => frame.extend([&[0x60, 0, 0, 0, 0, 0, 17, 64][..], &[1; 16], &[2; 16]].concat()),
+        }
+        frame.extend([0, 53, 0, 54]);
+        frame.extend((payload.len() as u16 + 8).to_be_bytes());
+        frame.extend([0, 0]);
+        frame.extend(payload);
+        finish(&mut frame, ip, version, 0);
+        frame
+    }
+
+    /// An IPv4 fragment of a datagram.
+    fn piece(id: u8, offset: u16, more: bool, payload: &[u8]) -> Vec<u8> {
+        let mut frame = [[2; 12].as_slice(), &[8, 0, 0x45, 0, 0, 0, 0, id, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2], payload].concat();
+        finish(&mut frame, 14, 4, (offset / 8) | (u16::from(more) << 13));
+        frame
+    }
+
+    fn payload(taken: Taken) -> Vec<u8> {
+        let Taken::Complete(complete) = taken else { panic!("{taken:?}") };
+        complete.frame[34..].to_vec()
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_taken_apart_comes_together_in_any_order(
+            version in prop_oneof![Just(4u8), Just(6u8)], link in 0..4usize, bytes in proptest::collection::vec(any::<u8>(), 200..3000),
+            largest in 100..1500usize, seed: u64, again: bool,
+        ) {
+            let whole = datagram(version, link, &bytes);
+            let parts = Cut { largest, id: 9 }.apart(&whole);
+            prop_assert_eq!(parts.len() > 1, whole.len() - network(&whole).unwrap().1 > largest);
+            prop_assume!(parts.len() > 1);
+            let mut order: Vec<&Vec<u8>> = parts.iter().collect();
+            order.sort_by_key(|p| p.iter().fold(seed, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3)));
+            if again {
+                order.insert(1, order[0]);
+            }
+            let mut fragments = Fragments::default();
+            let mut taken: Vec<Taken> = order.iter().map(|p| fragments.take(p, 5)).collect();
+            let Some(Taken::Complete(complete)) = taken.pop() else { panic!("{taken:?}") };
+            prop_assert!(taken.iter().all(|t| *t == Taken::Held));
+            prop_assert_eq!(&complete.frame, &whole);
+            prop_assert_eq!(complete.cut.apart(&complete.frame), parts.clone());
+            prop_assert!(parts.iter().all(|p| p.len() - network(p).unwrap().1 <= largest));
+            prop_assert_eq!((fragments.bytes, fragments.datagrams.len(), fragments.expired), (0, 0, 0));
+        }
+
+        #[test]
+        fn no_fragments_panic(frames in proptest::collection::vec((0..3u8, 0..40u16, any::<bool>(), proptest::collection::vec(any::<u8>(), 0..64), 0..90usize), 0..60)) {
+            let mut fragments = Fragments::default();
+            for (id, offset, more, payload, cut) in frames {
+                let frame = piece(id, offset * 8, more, &payload);
+                if let Taken::Complete(complete) = fragments.take(&frame[..frame.len().saturating_sub(cut / 40 * cut)], 0) {
+                    complete.cut.apart(&complete.frame);
+                }
+            }
+        }
+    }
+
+    /// The policy of BSD, which is Suricata's: what begins earlier counts, and of two that begin together what came first.
+    #[test]
+    fn where_fragments_overlap_the_one_that_begins_earlier_counts() {
+        let mut fragments = Fragments::default();
+        assert_eq!(fragments.take(&piece(1, 8, true, b"BBBBBBBBbbbbbbbb"), 0), Taken::Held);
+        assert_eq!(fragments.take(&piece(1, 0, true, b"AAAAAAAAaaaaaaaa"), 0), Taken::Held);
+        assert_eq!(payload(fragments.take(&piece(1, 16, false, b"CCCCCCCCcccc"), 0)), b"AAAAAAAAaaaaaaaabbbbbbbbcccc");
+        assert_eq!(fragments.take(&piece(2, 0, true, b"firstone"), 0), Taken::Held);
+        assert_eq!(fragments.take(&piece(2, 0, true, b"theother"), 0), Taken::Held);
+        assert_eq!(payload(fragments.take(&piece(2, 8, false, b"end"), 0)), b"firstoneend");
+    }
+
+    #[test]
+    fn what_cannot_be_a_datagram_is_refused() {
+        let mut fragments = Fragments::default();
+        assert_eq!(fragments.take(&piece(1, 0, true, b"seven b"), 0), Taken::Refused, "not a multiple of 8, and not the last");
+        assert_eq!(fragments.take(&piece(1, 65_528, false, &[7; 100]), 0), Taken::Refused, "ends behind 65,535 bytes");
+        assert_eq!(fragments.take(&piece(1, 8, true, b""), 0), Taken::Refused);
+        assert_eq!(fragments.take(&piece(1, 0, true, &[7; 64])[..60], 0), Taken::Refused, "cut off");
+        for n in 0..FRAGMENTS_MAX as u16 {
+            assert_eq!(fragments.take(&piece(1, 8 * n, true, &[7; 8]), 0), Taken::Held);
+        }
+        assert_eq!(fragments.take(&piece(1, 8 * FRAGMENTS_MAX as u16, true, &[7; 8]), 0), Taken::Refused, "too many");
+        assert_eq!((fragments.bytes, fragments.datagrams.len()), (0, 0));
+    }
+
+    #[test]
+    fn what_does_not_come_in_time_is_given_up() {
+        let mut fragments = Fragments::default();
+        assert_eq!(fragments.take(&piece(1, 0, true, b"too late"), 0), Taken::Held);
+        assert_eq!(fragments.take(&piece(2, 0, true, b"in time."), HELD_NS_MAX), Taken::Held);
+        assert_eq!(fragments.take(&piece(1, 8, false, b"x"), HELD_NS_MAX + 1), Taken::Held, "of a datagram that is forgotten");
+        assert_eq!(payload(fragments.take(&piece(2, 8, false, b"x"), 2 * HELD_NS_MAX)), b"in time.x");
+        assert_eq!(fragments.expired, 1);
+    }
+
+    #[test]
+    fn a_flood_has_a_bound_and_others_get_through() {
+        let mut fragments = Fragments::default();
+        let flood = |n: u32| {
+            let mut frame = piece(0, 0, true, &[7; 1400]);
+            frame[26..30].copy_from_slice(&n.to_be_bytes()); // every one from another address
+            frame
+        };
+        let (start, end) = (piece(9, 0, true, b"unharmed"), piece(9, 8, false, b"!"));
+        for n in 0..20_000 {
+            assert_eq!(fragments.take(&flood(n), u64::from(n)), Taken::Held);
+            assert!(fragments.bytes <= HELD_BYTES_MAX && fragments.began.len() <= 2 * fragments.datagrams.len() + 65);
+            match n % 1000 {
+                0 => assert_eq!(fragments.take(&start, u64::from(n)), Taken::Held),
+                999 => assert_eq!(payload(fragments.take(&end, u64::from(n))), b"unharmed!"),
+                _ => {}
+            }
+        }
+        assert!(fragments.expired > 15_000, "{}", fragments.expired);
+    }
+}
