@@ -222,22 +222,33 @@ class Peer:
             listen = f"unix:{folder / name}.host" if "shm" in name else "127.0.0.1:0"
             _, address = serve(hosts_bytes, listen, memory_group(folder, f"{name}-host", 0), delay_us)
             redis = [MEM, "run", "--local", local_bytes - SLACK_BYTES, "--from", address, *run, "--", *redis]
-        self.process = start(redis, memory_group(folder, name, local_bytes if limit else 0), stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+        self.log = folder / f"{name}.log"
+        with open(self.log, "w") as log:
+            self.process = start(redis, memory_group(folder, name, local_bytes if limit else 0), stdout=log, stderr=log)
         deadline = time.time() + 60
         while not self.socket.exists():
             if time.time() > deadline or self.process.poll() is not None:
-                raise SystemExit(f"{name}: redis does not come up")
+                raise self.ended()
             time.sleep(0.02)
 
+    def ended(self):
+        """What to say when Redis does not answer."""
+        code = self.process.poll()
+        why = "does not answer" if code is None else "was killed: dmesg says whether swap was too slow for its cgroup" if code < 0 else f"ended with {code}"
+        return SystemExit("\n".join([f"{self.name}: its Redis {why}", *self.log.read_text().splitlines()[-3:]]))
+
+    def ask(self, *words):
+        try:
+            return said(LOAD, words[0], self.socket, *words[1:])
+        except subprocess.CalledProcessError:
+            raise self.ended() from None
+
     def fill(self, what, count, percent):
-        sh(LOAD, f"fill-{what}", self.socket, count, percent, 0, 0, 0)
+        self.ask(f"fill-{what}", count, percent, 0, 0, 0)
 
     def measure(self, what, count, percent, seconds, clients, seed):
         before = self.rounds()
-        try:
-            m = json.loads(said(LOAD, what, self.socket, count, percent, seconds, clients, seed))
-        except subprocess.CalledProcessError:
-            raise SystemExit(f"{self.name}: its Redis has ended. If dmesg says that the kernel killed it: swap was too slow for its cgroup") from None
+        m = json.loads(self.ask(what, count, percent, seconds, clients, seed))
         if m["wrong"]:
             raise SystemExit(f"{self.name}: {m['wrong']} wrong answers")
         m["rounds"] = (self.rounds() - before) / max(1, m["requests"])
