@@ -27,6 +27,28 @@ impl Heart<'_> {
         (page < first + pages).then_some((first, pages))
     }
 
+    /// The pages around one of the second-chance list, from `first` up to `end`, that lie in the list as they lie in the
+    /// program, so that one move brings all of them back: first page and length. Left out are those being written to the
+    /// hosts, and probes, which are to tell by themselves whether they are used.
+    pub fn limbo_run(&self, page: u32, first: u32, end: u32) -> (u32, u32) {
+        let base = self.pages[page as usize].frame.wrapping_sub(page);
+        let joins = |at: u32| {
+            let p = &self.pages[at as usize];
+            p.state == State::Limbo && p.frame.wrapping_sub(at) == base && p.flags & flag::PROBE == 0 && !self.is_written_from(p.frame)
+        };
+        if self.is_written_from(self.pages[page as usize].frame) {
+            return (page, 1);
+        }
+        let (mut from, mut to) = (page, page + 1);
+        while from > first && joins(from - 1) {
+            from -= 1;
+        }
+        while to < end && joins(to) {
+            to += 1;
+        }
+        (from, to - from)
+    }
+
     /// Whether a page could be fetched along.
     pub fn is_remote(&self, page: u32) -> bool {
         self.pages.get(page as usize).is_some_and(|p| p.state == State::Remote)

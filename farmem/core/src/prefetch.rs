@@ -108,6 +108,16 @@ impl Prefetcher {
         }
     }
 
+    /// What may come back along with a page of the second-chance list: its object, or a part of a large one; first page and end.
+    pub fn beside(&self, heart: &Heart, page: u32) -> (u32, u32) {
+        match heart.extent(page) {
+            Some((first, pages)) if self.kind == Kind::Extent && !self.accuracy.is_paused() => {
+                (first.max(page.saturating_sub(EXTENT_PAGES_MAX)), (first + pages).min(page + EXTENT_PAGES_MAX))
+            }
+            _ => (page, page + 1),
+        }
+    }
+
     fn grow(&mut self, right: bool) {
         self.window = if right { (self.window * 2).min(WINDOW_MAX) } else { (self.window / 2).max(2) };
     }

@@ -3,6 +3,7 @@
 
 use farmem_core::heart::{Clean, Heart, Need};
 use farmem_core::page::Page;
+use farmem_core::prefetch::{Kind, Prefetcher};
 use farmem_core::slots::Slots;
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -42,13 +43,19 @@ impl World<'_> {
                         continue;
                     }
                 }
-                Need::Rescue(frame) => {
-                    let content = self.frames[&frame];
-                    if !self.heart.is_written_from(frame) {
-                        self.frames.remove(&frame);
+                Need::Rescue(_) => {
+                    // Half of the pages bring back what is beside them.
+                    let reach = if page.is_multiple_of(2) { 0 } else { 6 };
+                    let (first, n) = self.heart.limbo_run(page, page.saturating_sub(reach), (page + 1 + reach).min(PAGES as u32));
+                    let from = self.heart.pages[first as usize].frame;
+                    for (at, frame) in (first..first + n).zip(from..) {
+                        let content = self.frames[&frame];
+                        if !self.heart.is_written_from(frame) {
+                            self.frames.remove(&frame);
+                        }
+                        assert!(self.mapped.insert(at, content).is_none(), "page {at} was mapped already");
+                        self.heart.rescued(at);
                     }
-                    self.mapped.insert(page, content);
-                    self.heart.rescued(page);
                     continue;
                 }
                 Need::Fetch => {
@@ -197,4 +204,36 @@ proptest! {
             w.step(3, page);
         }
     }
+}
+
+#[test]
+fn an_object_that_waits_in_the_list_comes_back_whole_but_for_what_is_being_written() {
+    let mut pages = vec![Page::default(); PAGES];
+    let (mut a, mut b, mut c) = ([0u64; SLOTS / 64], [0u64; SLOTS / 64], [0u64; SLOTS / 64]);
+    let (mut sums, mut fifo, mut ring) = ([0u64; SLOTS], [0u32; PAGES], [0u32; RING]);
+    let slots = Slots::new(&mut a, &mut b, &mut c, SLOTS);
+    let mut heart = Heart::new(&mut pages, slots, &mut sums, &mut fifo, &mut ring, LIMIT);
+    heart.note_extent(10, 8);
+    for page in 8..20 {
+        let frame = heart.take_frame(FRESH).unwrap();
+        heart.zeroed(page, frame);
+    }
+    let mut victims = [0; 8];
+    let (n, _) = heart.victims(&mut victims);
+    assert_eq!(victims[..n], [10, 11, 12, 13, 14, 15, 16, 17], "an object's pages leave first, in order");
+    for page in victims {
+        heart.unmapped(page);
+    }
+    let extents = Prefetcher::new(Kind::Extent);
+    let (first, end) = extents.beside(&heart, 13);
+    assert_eq!((first, end), (10, 18));
+    assert_eq!(heart.limbo_run(13, first, end), (10, 8));
+    assert_eq!(Prefetcher::new(Kind::None).beside(&heart, 13), (13, 14));
+    // The three oldest are being written: they are read from meanwhile.
+    assert_eq!(heart.begin_clean(5, &mut [0; 8]), 3);
+    assert_eq!(heart.limbo_run(13, first, end), (13, 5));
+    assert_eq!(heart.limbo_run(11, first, end), (11, 1));
+    // One that is back already ends the run.
+    heart.rescued(15);
+    assert_eq!(heart.limbo_run(13, first, end), (13, 2));
 }

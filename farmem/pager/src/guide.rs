@@ -4,7 +4,7 @@ use crate::pager::{pager, Guard, Pager};
 use core::ffi::c_void;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
-use farmem_core::page::State;
+use farmem_core::page::{flag, State};
 use farmem_core::stats::add;
 use farmem_core::{BATCH_PAGES_MAX, PAGE_BYTES};
 
@@ -173,7 +173,11 @@ fn batch(pager: &Pager, ranges: &[Range], from: &mut Cursor) -> Option<usize> {
                 lane.pages[n] = page;
                 n += 1;
             }
-            page += 1;
+            page = match g.heart.pages[page as usize] {
+                // What is on its way out is as little there as what is away; a probe waits for the program itself.
+                p if p.state == State::Limbo && p.flags & flag::PROBE == 0 => pager.rescue(&mut g, page, page, last + 1),
+                _ => page + 1,
+            };
         }
         from.page = page;
         if page > last {

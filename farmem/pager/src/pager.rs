@@ -284,8 +284,10 @@ impl Pager {
                 self.wait(g);
             }
             Need::Zeros => return self.fill_zeros(g, page),
-            Need::Rescue(frame) => {
-                self.rescue(&mut g, page, frame);
+            Need::Rescue(_) => {
+                let (first, end) = g.prefetcher.beside(&g.heart, page);
+                self.rescue(&mut g, page, first, end);
+                add(&self.stats.faults_rescue, 1);
                 return true;
             }
             Need::Fetch if !*helped && self.is_short(&g) => {
@@ -377,21 +379,28 @@ impl Pager {
         true
     }
 
-    fn rescue(&self, g: &mut Guard, page: u32, frame: u32) {
+    /// Maps a page of the second-chance list again, and those from `first` up to `end` that come along in the same move.
+    /// Returns the page behind the last one.
+    pub fn rescue(&self, g: &mut Guard, page: u32, first: u32, end: u32) -> u32 {
+        let (first, n) = g.heart.limbo_run(page, first, end);
+        let frame = g.heart.pages[first as usize].frame;
         if g.heart.is_written_from(frame) {
             unsafe { self.uffd().copy(self.at(page), self.frame(frame), PAGE_BYTES) };
         } else {
-            self.put(self.at(page), frame, 1);
+            self.put(self.at(first), frame, n as usize);
         }
-        let probe = g.heart.rescued(page);
-        if probe & flag::GUIDED != 0 {
-            g.guide.saw(true);
-            add(&self.stats.guide_probes_used, 1);
-        } else if probe != 0 {
-            g.prefetcher.accuracy.saw(true);
-            add(&self.stats.probes_used, 1);
+        for page in first..first + n {
+            let probe = g.heart.rescued(page);
+            if probe & flag::GUIDED != 0 {
+                g.guide.saw(true);
+                add(&self.stats.guide_probes_used, 1);
+            } else if probe != 0 {
+                g.prefetcher.accuracy.saw(true);
+                add(&self.stats.probes_used, 1);
+            }
         }
-        add(&self.stats.faults_rescue, 1);
+        self.look_ahead(g);
+        first + n
     }
 
     /// Moves the memory of frames to pages; where the kernel cannot move (shared with a child), copies.
