@@ -67,6 +67,35 @@ fn every_byte_over_shared_memory() {
     std::fs::remove_file(path).unwrap();
 }
 
+/// Inside of these calls nobody can handle a fault as usual.
+#[test]
+fn calls_on_memory_that_is_away() {
+    let h = host(&["--size", "8GiB"]);
+    let program = example("calls");
+    for (case, finds) in [
+        ("output", "first second\nthird"),
+        ("passwd", "true"),
+        ("names", "0"),
+        ("blocked", "found 7"),
+        ("alternate", "found 7"),
+        ("system", "away\n0"),
+        ("popen", "away 0"),
+        ("spawn", "away sh\n0 0"),
+        ("streams", "300"),
+        ("cancel", "-1"),
+        ("fork", "700"),
+        ("clone", "700"),
+        ("bare", "700"),
+        ("stack", "0 0"),
+        ("descriptors", "7"),
+        ("growing", "0 7 0"),
+    ] {
+        let out = run(&["--local", "16MiB", "--far", "256MiB", "--from", &h.address, "--", program.to_str().unwrap(), case]);
+        let (said, why) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+        assert!(out.status.success() && said.trim() == finds, "{case}: {:?} {said:?} {why}", out.status);
+    }
+}
+
 #[test]
 fn numpy_computes_the_same() {
     let h = host(&["--size", "512MiB"]);

@@ -2,8 +2,7 @@
 //! what the kernel keeps for it (page tables, stacks), so that a cgroup of this size holds the program.
 
 use crate::pager::Pager;
-use crate::sys;
-use crate::uffd::high;
+use crate::{descriptor, sys};
 use core::sync::atomic::Ordering::Relaxed;
 use farmem_core::PAGE_BYTES;
 
@@ -23,7 +22,7 @@ pub struct Budget {
 impl Budget {
     pub fn open(pager: &Pager) -> Budget {
         let fd = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, c"/proc/self/status".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC, 0) };
-        let status = if fd >= 0 { unsafe { high(fd as i32) } } else { -1 };
+        let status = if fd >= 0 { unsafe { descriptor::adopt(fd as i32) } } else { -1 };
         Budget { status, pages: pager.hosts.config.local_bytes as usize / PAGE_BYTES }
     }
 

@@ -6,8 +6,7 @@
 
 use crate::evict::Evictor;
 use crate::pager::{pager, Pager};
-use crate::sys;
-use crate::uffd::high;
+use crate::{descriptor, sys};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst};
 use farmem_core::stats::add;
 
@@ -78,8 +77,9 @@ impl Fork {
             let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
             let n = unsafe { sys!(libc::SYS_ppoll, &raw mut p, 1, &raw const now, 0, 0) };
             if n == 1 && p.revents & (libc::POLLHUP | libc::POLLERR) != 0 {
-                unsafe { sys!(libc::SYS_close, fd) };
+                // In this order: a fork in between must not leave the child a number that is somebody else's by then.
                 c.store(0, SeqCst);
+                unsafe { descriptor::close(fd) };
                 pager.lock_blocked().heart.slots.thaw();
             }
         }
@@ -120,10 +120,11 @@ pub unsafe extern "C" fn prepare() {
         if e < 0 {
             sys::die(format_args!("a fork needs a pipe (error {})", -e));
         }
-        ends = ends.map(|fd| high(fd));
+        ends = ends.map(|fd| descriptor::adopt(fd));
     }
     f.ends[0].store(ends[0], SeqCst);
     f.ends[1].store(ends[1], SeqCst);
+    pager.inherit(true);
 }
 
 /// First of all that runs in the parent afterwards.
@@ -131,7 +132,7 @@ pub unsafe extern "C" fn parent() {
     let Some(pager) = pager() else { return };
     let f = &pager.fork;
     if !f.is_child() {
-        sys!(libc::SYS_close, f.ends[1].load(SeqCst));
+        descriptor::close(f.ends[1].load(SeqCst));
         let mine = f.ends[0].load(SeqCst) + 1;
         if !f.children.iter().any(|c| c.compare_exchange(0, mine, SeqCst, SeqCst).is_ok()) {
             sys::die(format_args!("more than {CHILDREN_MAX} forked children at once"));
@@ -146,11 +147,11 @@ pub unsafe extern "C" fn child() {
     let Some(pager) = pager() else { return };
     let f = &pager.fork;
     if !f.is_child() {
-        sys!(libc::SYS_close, f.ends[0].load(SeqCst));
+        descriptor::close(f.ends[0].load(SeqCst));
         for c in &f.children {
             let fd = c.swap(0, SeqCst) - 1;
             if fd >= 0 {
-                sys!(libc::SYS_close, fd);
+                descriptor::close(fd);
             }
         }
     }
@@ -167,6 +168,7 @@ pub unsafe extern "C" fn child() {
 
 unsafe fn over(pager: &Pager) {
     let signals = pager.fork.signals.load(SeqCst);
+    pager.inherit(false);
     pager.unlock_after_fork();
     pager.fork.wanted.store(0, SeqCst);
     sys::futex_wake(&pager.fork.wanted, i32::MAX as u32);

@@ -5,6 +5,7 @@
 
 mod budget;
 mod config;
+mod descriptor;
 mod evict;
 mod fetch;
 mod fork;
@@ -46,6 +47,7 @@ extern "C" fn start() {
             handler::install(wrap::signal::real_sigaction());
         }
         wrap::register();
+        wrap::heap::find_code();
         pager::Pager::start(config, stats(&config.stats));
     }
 }

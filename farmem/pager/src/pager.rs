@@ -7,13 +7,13 @@ use crate::config::Config;
 use crate::guide::Along;
 use crate::hosts::Hosts;
 use crate::lane::{Lane, Lanes, LANES};
-use crate::sys;
 use crate::sys::Lock;
 use crate::uffd::Uffd;
+use crate::{descriptor, sys};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
 use farmem_core::heart::{Heart, Need};
-use farmem_core::page::{flag, Page};
+use farmem_core::page::{flag, Page, State};
 use farmem_core::prefetch::{Accuracy, Prefetcher};
 use farmem_core::slots::Slots;
 use farmem_core::spans::{Run, Spans};
@@ -23,6 +23,9 @@ use farmem_core::{fingerprint, BATCH_PAGES_MAX, PAGE_BYTES};
 /// Pages that are overdrawn at a time while a memory host is late, and the share of the budget that is kept for that.
 const OVERDRAFT_PAGES: usize = 64;
 const OVERDRAFT_SHARE: usize = 64;
+
+/// Pages that are given back at a time.
+const DISCARD_PAGES: u32 = 4096;
 
 /// What the lock guards.
 pub struct Inner {
@@ -121,6 +124,7 @@ impl Pager {
         let region = sys::reserve(region_pages * PAGE_BYTES + (2 << 20)).map_addr(|a| a.next_multiple_of(2 << 20));
         let pool = sys::reserve(pool_pages * PAGE_BYTES);
         uffd.register(region, region_pages * PAGE_BYTES);
+        sys!(libc::SYS_madvise, region, region_pages * PAGE_BYTES, libc::MADV_DONTFORK);
         // Landing frames get their memory from the kernel as data arrives, so they are not registered.
         uffd.register(pool, ring * PAGE_BYTES);
         let words = slots.div_ceil(64);
@@ -429,21 +433,29 @@ impl Pager {
         }
     }
 
-    /// Gives pages back: they read as zeros afterwards.
+    /// Gives pages back: they read as zeros afterwards. In pieces, so that no fault waits for all of a large mapping; and what
+    /// the table says of a page is true whenever the lock is free.
     pub fn discard(&self, first: u32, pages: u32) {
-        let mut page = first;
-        let mut g = self.lock();
-        while page < first + pages {
-            if g.heart.drop_page(page) {
+        let (mut page, end) = (first, first + pages);
+        while page < end {
+            let (from, stop) = (page, end.min(page + DISCARD_PAGES));
+            let mut g = self.lock();
+            while page < stop && g.heart.drop_page(page) {
                 page += 1;
-            } else {
+            }
+            if page > from {
+                unsafe { sys!(libc::SYS_madvise, self.at(from), (page - from) as usize * PAGE_BYTES, libc::MADV_DONTNEED) };
+            }
+            if page < stop {
                 self.wait(g);
-                g = self.lock();
             }
         }
-        unsafe { sys!(libc::SYS_madvise, self.at(first), pages as usize * PAGE_BYTES, libc::MADV_DONTNEED) };
-        drop(g);
         self.progressed();
+    }
+
+    /// Whether a page holds anything but zeros; a look without the lock, for who alone uses the page.
+    pub fn is_used(&self, page: u32) -> bool {
+        unsafe { (&raw const (*self.pages.add(page as usize)).state).read_volatile() != State::Zero }
     }
 }
 
@@ -453,7 +465,7 @@ impl Pager {
     pub unsafe fn become_child(&self, limit: usize) {
         let uffd = Uffd::open(self.hosts.config.sigbus)
             .unwrap_or_else(|e| sys::die(format_args!("a forked child gets no userfaultfd (error {e})")));
-        sys!(libc::SYS_close, self.uffd().0);
+        descriptor::close(self.uffd().0);
         *self.uffd.get() = uffd;
         uffd.register(self.region, self.region_pages * PAGE_BYTES);
         uffd.register(self.pool, self.ring_pages * PAGE_BYTES);
@@ -466,6 +478,13 @@ impl Pager {
     /// Ends what [`Pager::lock_for_fork`] began.
     pub fn unlock_after_fork(&self) {
         self.lock.give();
+    }
+
+    /// Whether a new process gets the region. One that comes about past the fork handlers has none of it, for it would read
+    /// what is away as zeros.
+    pub fn inherit(&self, on: bool) {
+        let advice = if on { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
+        unsafe { sys!(libc::SYS_madvise, self.region, self.region_pages * PAGE_BYTES, advice) };
     }
 
     /// Takes the lock and keeps it over the fork.

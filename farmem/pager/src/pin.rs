@@ -45,7 +45,12 @@ fn hold(pager: &Pager, page: u32) {
         let mut g = pager.lock();
         let p = &mut g.heart.pages[page as usize];
         if p.state == State::Resident {
-            p.pins = p.pins.saturating_add(1);
+            if p.pins == u8::MAX {
+                // More calls than can be counted: it stays, whatever becomes of the count.
+                p.flags |= flag::STICKY;
+            } else {
+                p.pins += 1;
+            }
             return;
         }
         drop(g);
@@ -73,7 +78,7 @@ pub fn keep(at: *const u8) {
     let Some(page) = pager.page_of(at as usize) else { return };
     // Set once and cleared only when the memory is given up, so that a look without the lock is enough.
     let flags = unsafe { (&raw const (*pager.pages.add(page as usize)).flags).read_volatile() };
-    if flags & flag::STICKY != 0 || !pager.hosts.config.sigbus {
+    if flags & flag::STICKY != 0 {
         return;
     }
     hold(pager, page);
@@ -81,6 +86,16 @@ pub fn keep(at: *const u8) {
     let p = &mut g.heart.pages[page as usize];
     p.flags |= flag::STICKY;
     p.pins = p.pins.saturating_sub(1);
+}
+
+/// The same for every page of a range.
+pub fn keep_all(at: *const u8, bytes: usize) {
+    for offset in (0..bytes).step_by(PAGE_BYTES) {
+        keep(at.wrapping_add(offset));
+    }
+    if bytes > 0 {
+        keep(at.wrapping_add(bytes - 1));
+    }
 }
 
 /// Pins a string of the program up to its end.

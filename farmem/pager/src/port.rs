@@ -1,8 +1,7 @@
 //! How pages travel: a trait, a TCP or unix socket, and the memory itself where the host is the same machine.
 
 use crate::config::Address;
-use crate::sys;
-use crate::uffd::high;
+use crate::{descriptor, sys};
 use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use farmem_core::wire::{Hello, Op, Reply, Request, Status, Welcome, TOKEN_BYTES};
 use farmem_core::{BATCH_PAGES_MAX, PAGE_BYTES};
@@ -82,7 +81,7 @@ impl Port {
         // In this order: a fork in between must not leave the child a number that is somebody else's by then.
         let fd = core::mem::take(&mut self.fd);
         if fd > 0 {
-            unsafe { sys!(libc::SYS_close, fd - 1) };
+            unsafe { descriptor::close(fd - 1) };
         }
     }
 
@@ -101,7 +100,7 @@ impl Port {
         if fd < 0 {
             return Err(Broken::Away);
         }
-        let fd = unsafe { high(fd as i32) };
+        let fd = unsafe { descriptor::adopt(fd as i32) };
         self.fd = fd + 1;
         self.serial = 0;
         let wait = libc::timeval { tv_sec: 0, tv_usec: TICK_US };
@@ -148,7 +147,8 @@ impl Port {
             }
             m.msg_controllen = 32;
         };
-        let memory = if n > 0 && m.msg_controllen >= 20 { unsafe { high((control.as_ptr() as *const i32).add(4).read()) } } else { -1 };
+        let memory =
+            if n > 0 && m.msg_controllen >= 20 { unsafe { descriptor::adopt((control.as_ptr() as *const i32).add(4).read()) } } else { -1 };
         let welcome = if n == bytes.len() as isize { Welcome::decode(&bytes) } else { Err(Status::Ok) };
         match welcome {
             Ok(w) if w.status == Status::Ok => {
@@ -273,7 +273,7 @@ impl Shared {
 
     pub unsafe fn map(&self, fd: i32, slots: u64) -> bool {
         let at = sys!(libc::SYS_mmap, 0, slots as usize * PAGE_BYTES, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0);
-        sys!(libc::SYS_close, fd);
+        descriptor::close(fd);
         if at > 0 {
             self.base.store(at as usize, SeqCst);
         }

@@ -1,6 +1,6 @@
 //! userfaultfd by its ioctls (the crates lack MOVE).
 
-use crate::sys;
+use crate::{descriptor, sys};
 
 const API: u64 = 0xaa;
 const FEATURE_SIGBUS: u64 = 1 << 7;
@@ -23,7 +23,7 @@ impl Uffd {
         if fd < 0 {
             return Err(-fd);
         }
-        let fd = high(fd as i32);
+        let fd = descriptor::adopt(fd as i32);
         let mut api = [API, FEATURE_MOVE | if sigbus { FEATURE_SIGBUS } else { 0 }, 0];
         match sys!(libc::SYS_ioctl, fd, iowr(0x3f, 24), api.as_mut_ptr()) {
             0 => Ok(Uffd(fd)),
@@ -78,16 +78,4 @@ impl Uffd {
         // UFFDIO_WAKE is an _IOR.
         sys!(libc::SYS_ioctl, self.0, 2u64 << 30 | 16 << 16 | 0xaa << 8 | 2, r.as_mut_ptr());
     }
-}
-
-/// Moves a descriptor out of the way of the program, which may count on low numbers; closed on exec.
-pub unsafe fn high(fd: i32) -> i32 {
-    for from in [900, 200, 3] {
-        let up = sys!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, from);
-        if up >= 0 {
-            sys!(libc::SYS_close, fd);
-            return up as i32;
-        }
-    }
-    fd
 }

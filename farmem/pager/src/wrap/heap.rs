@@ -1,9 +1,13 @@
-//! The allocator's functions, to learn which pages belong to one object.
+//! The allocator's functions, to learn which pages belong to one object, and which the C library needs for itself: its own
+//! system calls cannot be wrapped, so what it reads and writes through stays local.
 
 use crate::next;
 use crate::pager::pager;
+use crate::pin::keep_all;
+use core::ops::RangeInclusive;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use farmem_core::PAGE_BYTES;
-use libc::{c_int, c_void, size_t};
+use libc::{c_char, c_int, c_void, size_t};
 
 /// Notes an allocation of more than a page.
 unsafe fn note(at: *mut c_void, bytes: usize) {
@@ -18,13 +22,70 @@ unsafe fn note(at: *mut c_void, bytes: usize) {
     }
 }
 
+/// Where the C library's own code is.
+static CODE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+/// What it allocates for itself of these sizes are buffers of streams and directories, which it hands to the kernel.
+const BUFFER_BYTES: RangeInclusive<usize> = 1 << 10..=64 << 10;
+
+/// Looks where the C library is.
+pub unsafe fn find_code() {
+    unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: size_t, _: *mut c_void) -> c_int {
+        let it = &*info;
+        for segment in core::slice::from_raw_parts(it.dlpi_phdr, it.dlpi_phnum as usize) {
+            let from = it.dlpi_addr as usize + segment.p_vaddr as usize;
+            let to = from + segment.p_memsz as usize;
+            if segment.p_type == libc::PT_LOAD && (from..to).contains(&(libc::gnu_get_libc_version as *const () as usize)) {
+                CODE[0].store(from, Relaxed);
+                CODE[1].store(to, Relaxed);
+                return 1;
+            }
+        }
+        0
+    }
+    libc::dl_iterate_phdr(Some(look), core::ptr::null_mut());
+}
+
+/// malloc(3), which wants to know who calls: that is where the stack points to.
+///
 /// # Safety
 /// As malloc(3).
+#[unsafe(naked)]
 #[no_mangle]
 pub unsafe extern "C" fn malloc(bytes: size_t) -> *mut c_void {
+    core::arch::naked_asm!("mov rsi, [rsp]", "jmp {}", sym allocate)
+}
+
+unsafe extern "C" fn allocate(bytes: size_t, caller: usize) -> *mut c_void {
     let at = next!(malloc: fn(size_t) -> *mut c_void)(bytes);
     note(at, bytes);
+    if BUFFER_BYTES.contains(&bytes) && (CODE[0].load(Relaxed)..CODE[1].load(Relaxed)).contains(&caller) {
+        keep_all(at.cast(), bytes);
+    }
     at
+}
+
+/// Texts that the program has copied are the program's.
+unsafe fn copied(from: *const c_char, len: usize) -> *mut c_char {
+    let at = allocate(len + 1, 0).cast::<c_char>();
+    if !at.is_null() {
+        at.copy_from_nonoverlapping(from, len);
+        at.add(len).write(0);
+    }
+    at
+}
+
+/// # Safety
+/// As strdup(3).
+#[no_mangle]
+pub unsafe extern "C" fn strdup(text: *const c_char) -> *mut c_char {
+    copied(text, libc::strlen(text))
+}
+
+/// # Safety
+/// As strndup(3).
+#[no_mangle]
+pub unsafe extern "C" fn strndup(text: *const c_char, most: size_t) -> *mut c_char {
+    copied(text, libc::strnlen(text, most))
 }
 
 /// # Safety

@@ -4,13 +4,24 @@
 //! descriptor before it copies (an eventfd's counter, a datagram) would be lost with EFAULT: small buffers, and the
 //! buffers of datagram calls, are pinned before the first attempt.
 
+use super::signal::without_sigbus;
 use super::{answer, EFAULT};
 use crate::pin::{is_far, Pin, PIN_BYTES_MAX};
-use crate::sys;
+use crate::{next, sys};
 use core::mem::MaybeUninit;
 use libc::{c_int, c_void, iovec, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 const SMALL_BYTES: usize = 4096;
+
+/// What the C library's own function answered, as the kernel answers. It is that which is called, for only there can a thread
+/// that waits be cancelled.
+unsafe fn told(r: isize) -> isize {
+    if r == -1 {
+        -(*libc::__errno_location() as isize)
+    } else {
+        r
+    }
+}
 
 /// A call with one buffer of a stream.
 unsafe fn stream(at: *const c_void, bytes: usize, call: impl Fn(usize) -> isize) -> ssize_t {
@@ -38,21 +49,21 @@ unsafe fn whole(at: *const c_void, bytes: usize, call: impl Fn() -> isize) -> ss
 /// As read(2).
 #[no_mangle]
 pub unsafe extern "C" fn read(fd: c_int, at: *mut c_void, bytes: size_t) -> ssize_t {
-    stream(at, bytes, |n| sys!(libc::SYS_read, fd, at, n))
+    stream(at, bytes, |n| told(next!(read: fn(c_int, *mut c_void, size_t) -> ssize_t)(fd, at, n)))
 }
 
 /// # Safety
 /// As write(2).
 #[no_mangle]
 pub unsafe extern "C" fn write(fd: c_int, at: *const c_void, bytes: size_t) -> ssize_t {
-    stream(at, bytes, |n| sys!(libc::SYS_write, fd, at, n))
+    stream(at, bytes, |n| told(next!(write: fn(c_int, *const c_void, size_t) -> ssize_t)(fd, at, n)))
 }
 
 /// # Safety
 /// As pread(2).
 #[no_mangle]
 pub unsafe extern "C" fn pread(fd: c_int, at: *mut c_void, bytes: size_t, offset: off_t) -> ssize_t {
-    stream(at, bytes, |n| sys!(libc::SYS_pread64, fd, at, n, offset))
+    stream(at, bytes, |n| told(next!(pread64: fn(c_int, *mut c_void, size_t, off_t) -> ssize_t)(fd, at, n, offset)))
 }
 
 /// # Safety
@@ -66,7 +77,7 @@ pub unsafe extern "C" fn pread64(fd: c_int, at: *mut c_void, bytes: size_t, offs
 /// As pwrite(2).
 #[no_mangle]
 pub unsafe extern "C" fn pwrite(fd: c_int, at: *const c_void, bytes: size_t, offset: off_t) -> ssize_t {
-    stream(at, bytes, |n| sys!(libc::SYS_pwrite64, fd, at, n, offset))
+    stream(at, bytes, |n| told(next!(pwrite64: fn(c_int, *const c_void, size_t, off_t) -> ssize_t)(fd, at, n, offset)))
 }
 
 /// # Safety
@@ -87,12 +98,15 @@ pub unsafe extern "C" fn send(fd: c_int, at: *const c_void, bytes: size_t, flags
 /// As sendto(2).
 #[no_mangle]
 pub unsafe extern "C" fn sendto(fd: c_int, at: *const c_void, bytes: size_t, flags: c_int, to: *const sockaddr, len: socklen_t) -> ssize_t {
-    let r = sys!(libc::SYS_sendto, fd, at, bytes, flags, to, len);
+    let r =
+        told(next!(sendto: fn(c_int, *const c_void, size_t, c_int, *const sockaddr, socklen_t) -> ssize_t)(fd, at, bytes, flags, to, len));
     if r != EFAULT {
         return answer(r);
     }
     let _address = Pin::new(to.cast(), len as usize);
-    whole(at, bytes, || sys!(libc::SYS_sendto, fd, at, bytes, flags, to, len))
+    whole(at, bytes, || {
+        told(next!(sendto: fn(c_int, *const c_void, size_t, c_int, *const sockaddr, socklen_t) -> ssize_t)(fd, at, bytes, flags, to, len))
+    })
 }
 
 /// # Safety
@@ -117,9 +131,15 @@ pub unsafe extern "C" fn recvfrom(
     let _address = Pin::new(from.cast(), room);
     let _len = Pin::new(len.cast(), 4);
     if bytes <= PIN_BYTES_MAX {
-        return whole(at, bytes, || sys!(libc::SYS_recvfrom, fd, at, bytes, flags, from, len));
+        return whole(at, bytes, || {
+            told(next!(recvfrom: fn(c_int, *mut c_void, size_t, c_int, *mut sockaddr, *mut socklen_t) -> ssize_t)(
+                fd, at, bytes, flags, from, len,
+            ))
+        });
     }
-    stream(at, bytes, |n| sys!(libc::SYS_recvfrom, fd, at, n, flags, from, len))
+    stream(at, bytes, |n| {
+        told(next!(recvfrom: fn(c_int, *mut c_void, size_t, c_int, *mut sockaddr, *mut socklen_t) -> ssize_t)(fd, at, n, flags, from, len))
+    })
 }
 
 /// Pieces of a vectored call, copied out of far memory and pinned as far as that is allowed.
@@ -165,14 +185,14 @@ unsafe fn vector(at: *const iovec, count: c_int, call: impl Fn(*const iovec, usi
 /// As readv(2).
 #[no_mangle]
 pub unsafe extern "C" fn readv(fd: c_int, at: *const iovec, count: c_int) -> ssize_t {
-    vector(at, count, |v, n| sys!(libc::SYS_readv, fd, v, n))
+    vector(at, count, |v, n| told(next!(readv: fn(c_int, *const iovec, c_int) -> ssize_t)(fd, v, n as c_int)))
 }
 
 /// # Safety
 /// As writev(2).
 #[no_mangle]
 pub unsafe extern "C" fn writev(fd: c_int, at: *const iovec, count: c_int) -> ssize_t {
-    vector(at, count, |v, n| sys!(libc::SYS_writev, fd, v, n))
+    vector(at, count, |v, n| told(next!(writev: fn(c_int, *const iovec, c_int) -> ssize_t)(fd, v, n as c_int)))
 }
 
 /// # Safety
@@ -207,18 +227,18 @@ unsafe fn message(m: *const msghdr, call: impl Fn(*const msghdr) -> isize) -> (s
 /// As sendmsg(2).
 #[no_mangle]
 pub unsafe extern "C" fn sendmsg(fd: c_int, m: *const msghdr, flags: c_int) -> ssize_t {
-    let r = sys!(libc::SYS_sendmsg, fd, m, flags);
+    let r = told(next!(sendmsg: fn(c_int, *const msghdr, c_int) -> ssize_t)(fd, m, flags));
     if r != EFAULT {
         return answer(r);
     }
-    message(m, |m| sys!(libc::SYS_sendmsg, fd, m, flags)).0
+    message(m, |m| told(next!(sendmsg: fn(c_int, *const msghdr, c_int) -> ssize_t)(fd, m, flags))).0
 }
 
 /// # Safety
 /// As recvmsg(2).
 #[no_mangle]
 pub unsafe extern "C" fn recvmsg(fd: c_int, m: *mut msghdr, flags: c_int) -> ssize_t {
-    let (r, after) = message(m, |m| sys!(libc::SYS_recvmsg, fd, m, flags));
+    let (r, after) = message(m, |m| told(next!(recvmsg: fn(c_int, *const msghdr, c_int) -> ssize_t)(fd, m, flags)));
     ((*m).msg_namelen, (*m).msg_controllen, (*m).msg_flags) = (after.msg_namelen, after.msg_controllen, after.msg_flags);
     r
 }
@@ -228,7 +248,7 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, m: *mut msghdr, flags: c_int) -> ssi
 #[no_mangle]
 pub unsafe extern "C" fn epoll_wait(fd: c_int, events: *mut libc::epoll_event, count: c_int, timeout: c_int) -> c_int {
     let _pin = Pin::new(events.cast(), count.max(0) as usize * size_of::<libc::epoll_event>());
-    answer(sys!(libc::SYS_epoll_wait, fd, events, count, timeout as isize)) as c_int
+    answer(told(next!(epoll_wait: fn(c_int, *mut libc::epoll_event, c_int, c_int) -> c_int)(fd, events, count, timeout) as isize)) as c_int
 }
 
 /// # Safety
@@ -242,8 +262,11 @@ pub unsafe extern "C" fn epoll_pwait(
     mask: *const libc::sigset_t,
 ) -> c_int {
     let _pin = Pin::new(events.cast(), count.max(0) as usize * size_of::<libc::epoll_event>());
-    let _mask = Pin::new(mask.cast(), 8);
-    answer(sys!(libc::SYS_epoll_pwait, fd, events, count, timeout as isize, mask, 8)) as c_int
+    let open = if mask.is_null() { None } else { Some(without_sigbus(mask)) };
+    let mask = open.as_ref().map_or(core::ptr::null(), |m| &raw const *m);
+    answer(told(next!(epoll_pwait: fn(c_int, *mut libc::epoll_event, c_int, c_int, *const libc::sigset_t) -> c_int)(
+        fd, events, count, timeout, mask,
+    ) as isize)) as c_int
 }
 
 /// # Safety
@@ -259,7 +282,7 @@ pub unsafe extern "C" fn epoll_ctl(fd: c_int, op: c_int, which: c_int, event: *m
 #[no_mangle]
 pub unsafe extern "C" fn poll(list: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int {
     let _pin = Pin::new(list.cast(), count as usize * size_of::<libc::pollfd>());
-    answer(sys!(libc::SYS_poll, list, count, timeout as isize)) as c_int
+    answer(told(next!(poll: fn(*mut libc::pollfd, libc::nfds_t, c_int) -> c_int)(list, count, timeout) as isize)) as c_int
 }
 
 /// # Safety

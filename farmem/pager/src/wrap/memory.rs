@@ -11,6 +11,8 @@ use libc::{c_int, c_void, off_t, size_t};
 const FAR_BYTES_MIN: usize = 64 << 10;
 /// Larger ones start on a boundary of 2 MiB, as allocators ask for.
 const ALIGN_PAGES: u32 = 512;
+/// Pages that a growing mapping moves at a time.
+const MOVED_PAGES: u32 = 256;
 
 unsafe fn kernel_mmap(at: *mut c_void, bytes: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
     answer(sys!(libc::SYS_mmap, at, bytes, prot, flags, fd as isize, offset)) as *mut c_void
@@ -38,21 +40,21 @@ pub unsafe extern "C" fn mmap(at: *mut c_void, bytes: size_t, prot: c_int, flags
     if !wanted(bytes, prot, flags, fd) {
         return kernel_mmap(at, bytes, prot, flags, fd, offset);
     }
-    let pages = bytes.div_ceil(PAGE_BYTES);
+    match take(pager, bytes.div_ceil(PAGE_BYTES)) {
+        Some(first) => pager.at(first).cast(),
+        None => answer(-(libc::ENOMEM as isize)) as *mut c_void,
+    }
+}
+
+/// Pages of the region, unless the program would then have more than fits into local and far memory.
+fn take(pager: &Pager, pages: usize) -> Option<u32> {
     let mut g = pager.lock();
     let capacity = g.heart.slots.count() + g.heart.limit();
     if g.heart.in_use() + pages > capacity && pages > capacity / 64 {
-        drop(g);
-        return answer(-(libc::ENOMEM as isize)) as *mut c_void;
+        return None;
     }
     let align = if pages >= ALIGN_PAGES as usize { ALIGN_PAGES } else { 1 };
-    match u32::try_from(pages).ok().and_then(|n| g.spans.take(n, align)) {
-        Some(first) => pager.at(first).cast(),
-        None => {
-            drop(g);
-            answer(-(libc::ENOMEM as isize)) as *mut c_void
-        }
-    }
+    g.spans.take(u32::try_from(pages).ok()?, align)
 }
 
 /// A mapping at a place that the program names: over far memory only an empty one of the same kind.
@@ -90,9 +92,15 @@ fn whole(pager: &Pager, at: *const u8, bytes: usize) -> Option<(u32, u32)> {
 pub unsafe extern "C" fn munmap(at: *mut c_void, bytes: size_t) -> c_int {
     let Some(pager) = pager().filter(|_| is_far(at.cast(), bytes)) else { return answer(sys!(libc::SYS_munmap, at, bytes)) as c_int };
     let Some((first, pages)) = whole(pager, at.cast(), bytes) else { return answer(-(libc::EINVAL as isize)) as c_int };
-    pager.discard(first, pages);
-    pager.lock().spans.give(first, pages);
+    give(pager, first, pages);
     0
+}
+
+fn give(pager: &Pager, first: u32, pages: u32) {
+    if pages > 0 {
+        pager.discard(first, pages);
+        pager.lock().spans.give(first, pages);
+    }
 }
 
 /// # Safety
@@ -136,29 +144,32 @@ pub unsafe extern "C" fn mprotect(at: *mut c_void, bytes: size_t, prot: c_int) -
 /// As mremap(2); `target` counts only with MREMAP_FIXED.
 #[no_mangle]
 pub unsafe extern "C" fn mremap(at: *mut c_void, old: size_t, new: size_t, flags: c_int, target: *mut c_void) -> *mut c_void {
-    if !is_far(at.cast(), old) {
+    let fixed = flags & libc::MREMAP_FIXED != 0;
+    let Some(pager) = pager().filter(|_| is_far(at.cast(), old.max(1)) || fixed && is_far(target.cast(), new)) else {
         return answer(sys!(libc::SYS_mremap, at, old, new, flags, target)) as *mut c_void;
-    }
-    if flags & libc::MREMAP_FIXED != 0 {
+    };
+    let (Some((first, have)), false) = (whole(pager, at.cast(), old), fixed) else {
+        return answer(-(libc::EINVAL as isize)) as *mut c_void;
+    };
+    let want = u32::try_from(new.div_ceil(PAGE_BYTES)).unwrap_or(u32::MAX);
+    if new == 0 {
         return answer(-(libc::EINVAL as isize)) as *mut c_void;
     }
-    let (have, want) = (old.next_multiple_of(PAGE_BYTES), new.next_multiple_of(PAGE_BYTES));
     if want <= have {
-        if want < have {
-            munmap(at.cast::<u8>().add(want).cast(), have - want);
-        }
+        give(pager, first + want, have - want);
         return at;
     }
-    if flags & libc::MREMAP_MAYMOVE == 0 {
-        return answer(-(libc::ENOMEM as isize)) as *mut c_void;
+    let to = if flags & libc::MREMAP_MAYMOVE != 0 { take(pager, want as usize) } else { None };
+    let Some(to) = to else { return answer(-(libc::ENOMEM as isize)) as *mut c_void };
+    // What was never touched stays so, and little is there twice at a time.
+    for from in (0..have).step_by(MOVED_PAGES as usize) {
+        let pages = MOVED_PAGES.min(have - from);
+        for k in (from..from + pages).filter(|k| pager.is_used(first + k)) {
+            pager.at(to + k).copy_from_nonoverlapping(pager.at(first + k), PAGE_BYTES);
+        }
+        give(pager, first + from, pages);
     }
-    let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let to = mmap(core::ptr::null_mut(), want.max(FAR_BYTES_MIN), libc::PROT_READ | libc::PROT_WRITE, private, -1, 0);
-    if to != libc::MAP_FAILED {
-        core::ptr::copy_nonoverlapping(at.cast::<u8>(), to.cast::<u8>(), have);
-        munmap(at, have);
-    }
-    to
+    pager.at(to).cast()
 }
 
 /// Memory that may be away cannot be locked; programs go on without.

@@ -2,7 +2,8 @@
 //!
 //! Each does what the original does; memory of the region and calls that meet absent pages are treated first.
 
-mod heap;
+mod descriptor;
+pub mod heap;
 mod io;
 mod memory;
 mod path;
@@ -11,6 +12,7 @@ mod process;
 pub use process::register;
 pub mod signal;
 mod small;
+mod spawn;
 mod stdio;
 mod sync;
 

@@ -33,6 +33,34 @@ pub unsafe fn register() {
     }
 }
 
+/// A fork that runs no handlers: with ours.
+///
+/// # Safety
+/// As _Fork(3).
+#[no_mangle]
+pub unsafe extern "C" fn _Fork() -> c_int {
+    forked(|| next!(_Fork: fn() -> c_int)() as isize) as c_int
+}
+
+/// Surrounds a call that makes a child with what a fork of ours takes. The call answers as the kernel does or as the C library.
+pub unsafe fn forked(call: impl FnOnce() -> isize) -> isize {
+    fork::prepare();
+    match call() {
+        0 => {
+            fork::child();
+            0
+        }
+        r => {
+            fork::parent();
+            if r < -1 {
+                answer(r)
+            } else {
+                r
+            }
+        }
+    }
+}
+
 /// What an exec reads: pinned words and texts of a list. The list is copied to where the kernel can always read it.
 struct List {
     words: [*const c_char; 1024],

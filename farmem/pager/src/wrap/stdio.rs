@@ -1,36 +1,14 @@
-//! stdio makes its system calls inside of the C library, where they cannot be wrapped: its buffers are kept local, and
-//! what is read or written in large pieces is pinned around the call.
+//! stdio makes its system calls inside of the C library, where they cannot be wrapped: its buffers stay local (see
+//! `heap`), and what is read or written in large pieces is pinned around the call.
 
-use crate::pager::pager;
-use crate::pin::{pin_text, Pin, PIN_BYTES_MAX};
-use crate::{next, sys};
-use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use super::spawn::Environment;
+use crate::next;
+use crate::pin::{keep_all, pin_text, Pin, PIN_BYTES_MAX};
 use libc::{c_char, c_int, c_void, size_t, FILE};
 
-const BUFFER_BYTES: usize = 4096;
-/// Local buffers there are; a program that opens more streams at once gets unbuffered ones.
-const BUFFERS: usize = 1024;
-
-static POOL: AtomicUsize = AtomicUsize::new(0);
-/// Which stream uses each buffer; 0 is none.
-static USERS: [AtomicUsize; BUFFERS] = [const { AtomicUsize::new(0) }; BUFFERS];
-
-/// Gives a new stream a buffer that never leaves.
-unsafe fn keep_local(f: *mut FILE) -> *mut FILE {
-    if f.is_null() || pager().is_none() {
-        return f;
-    }
-    if POOL.load(SeqCst) == 0 {
-        let fresh = sys::reserve(BUFFERS * BUFFER_BYTES) as usize;
-        if POOL.compare_exchange(0, fresh, SeqCst, SeqCst).is_err() {
-            sys!(libc::SYS_munmap, fresh, BUFFERS * BUFFER_BYTES);
-        }
-    }
-    let free = (0..BUFFERS).find(|&i| USERS[i].compare_exchange(0, f as usize, SeqCst, SeqCst).is_ok());
-    match free {
-        Some(i) => libc::setvbuf(f, (POOL.load(SeqCst) + i * BUFFER_BYTES) as *mut c_char, libc::_IOFBF, BUFFER_BYTES),
-        None => libc::setvbuf(f, core::ptr::null_mut(), libc::_IONBF, 0),
-    };
+/// A stream stays: a forked child of a program with threads resets its lock before it can handle any fault.
+unsafe fn keep_stream(f: *mut FILE) -> *mut FILE {
+    keep_all(f.cast(), if f.is_null() { 0 } else { libc::malloc_usable_size(f.cast()) });
     f
 }
 
@@ -39,7 +17,7 @@ unsafe fn keep_local(f: *mut FILE) -> *mut FILE {
 #[no_mangle]
 pub unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
     let _path = pin_text(path);
-    keep_local(next!(fopen: fn(*const c_char, *const c_char) -> *mut FILE)(path, mode))
+    keep_stream(next!(fopen: fn(*const c_char, *const c_char) -> *mut FILE)(path, mode))
 }
 
 /// # Safety
@@ -53,19 +31,43 @@ pub unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *m
 /// As fdopen(3).
 #[no_mangle]
 pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-    keep_local(next!(fdopen: fn(c_int, *const c_char) -> *mut FILE)(fd, mode))
+    keep_stream(next!(fdopen: fn(c_int, *const c_char) -> *mut FILE)(fd, mode))
 }
 
 /// # Safety
-/// As fclose(3).
+/// As tmpfile(3).
 #[no_mangle]
-pub unsafe extern "C" fn fclose(f: *mut FILE) -> c_int {
-    let user = USERS.iter().find(|u| u.load(SeqCst) == f as usize);
-    let r = next!(fclose: fn(*mut FILE) -> c_int)(f);
-    if let Some(u) = user {
-        u.store(0, SeqCst);
+pub unsafe extern "C" fn tmpfile() -> *mut FILE {
+    keep_stream(next!(tmpfile: fn() -> *mut FILE)())
+}
+
+/// # Safety
+/// As popen(3).
+#[no_mangle]
+pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
+    let _pins = (pin_text(command), Environment::pin());
+    keep_stream(next!(popen: fn(*const c_char, *const c_char) -> *mut FILE)(command, mode))
+}
+
+/// A buffer of the program's own stays, too; one that is larger than is pinned at a time is not used.
+///
+/// # Safety
+/// As setvbuf(3).
+#[no_mangle]
+pub unsafe extern "C" fn setvbuf(f: *mut FILE, at: *mut c_char, mode: c_int, bytes: size_t) -> c_int {
+    let own = !at.is_null() && bytes <= PIN_BYTES_MAX;
+    if own {
+        keep_all(at.cast(), bytes);
     }
-    r
+    let at = if own { at } else { core::ptr::null_mut() };
+    next!(setvbuf: fn(*mut FILE, *mut c_char, c_int, size_t) -> c_int)(f, at, mode, bytes)
+}
+
+/// # Safety
+/// As setbuf(3).
+#[no_mangle]
+pub unsafe extern "C" fn setbuf(f: *mut FILE, at: *mut c_char) {
+    setvbuf(f, at, if at.is_null() { libc::_IONBF } else { libc::_IOFBF }, libc::BUFSIZ as usize);
 }
 
 /// Pieces of a long transfer, each pinned.

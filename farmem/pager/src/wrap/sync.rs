@@ -1,8 +1,9 @@
 //! Mutexes, conditions, locks and semaphores in far memory: the kernel waits on their words, so their pages stay.
 
 use crate::next;
-use crate::pin::keep;
-use libc::{c_int, c_void, timespec};
+use crate::pager::pager;
+use crate::pin::{keep, keep_all, Pin};
+use libc::{c_int, c_void, size_t, timespec};
 
 /// Defines wrappers that keep the pages of their objects and then do what the C library does.
 macro_rules! waits {
@@ -11,7 +12,9 @@ macro_rules! waits {
         /// As the function of this name in the C library.
         #[no_mangle]
         pub unsafe extern "C" fn $name($($a: $t),*) -> c_int {
-            $(keep($object.cast());)*
+            if pager().is_some_and(|p| p.hosts.config.sigbus) {
+                $(keep($object.cast());)*
+            }
             next!($name: fn($($t),*) -> c_int)($($a),*)
         }
     )*};
@@ -31,4 +34,32 @@ waits! {
     sem_wait(s: *mut c_void); s;
     sem_timedwait(s: *mut c_void, until: *const timespec); s;
     sem_clockwait(s: *mut c_void, clock: c_int, until: *const timespec); s;
+}
+
+/// A stack that the program gives stays: the kernel cannot write a signal frame where a page is away.
+///
+/// # Safety
+/// As pthread_attr_setstack(3).
+#[no_mangle]
+pub unsafe extern "C" fn pthread_attr_setstack(a: *mut c_void, at: *mut c_void, bytes: size_t) -> c_int {
+    keep_all(at.cast(), bytes);
+    next!(pthread_attr_setstack: fn(*mut c_void, *mut c_void, size_t) -> c_int)(a, at, bytes)
+}
+
+/// The C library reads what a new thread shall be while all signals are blocked.
+///
+/// # Safety
+/// As pthread_create(3).
+#[no_mangle]
+pub unsafe extern "C" fn pthread_create(
+    id: *mut libc::pthread_t,
+    a: *const libc::pthread_attr_t,
+    body: extern "C" fn(*mut c_void) -> *mut c_void,
+    given: *mut c_void,
+) -> c_int {
+    let _id = Pin::new(id.cast(), size_of::<libc::pthread_t>());
+    let _a = Pin::new(a.cast(), if a.is_null() { 0 } else { size_of::<libc::pthread_attr_t>() });
+    next!(pthread_create: fn(*mut libc::pthread_t, *const libc::pthread_attr_t, extern "C" fn(*mut c_void) -> *mut c_void, *mut c_void) -> c_int)(
+        id, a, body, given,
+    )
 }

@@ -1,0 +1,234 @@
+//! What a program asks of the C library and the kernel with memory that is away. Each case is a call inside of which nobody
+//! can handle a fault as usual: `calls CASE` prints what it should find.
+
+use std::ffi::{c_char, c_int, c_void, CStr};
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering::SeqCst};
+
+const PAGE: usize = 4096;
+const BIG: usize = 48 << 20;
+
+extern "C" {
+    static stdout: *mut libc::FILE;
+    static environ: *const *mut c_char;
+    fn _Fork() -> c_int;
+    fn close_range(first: u32, last: u32, flags: c_int) -> c_int;
+    fn pthread_cancel(t: libc::pthread_t) -> c_int;
+    fn pthread_attr_setstack(a: *mut libc::pthread_attr_t, at: *mut c_void, bytes: usize) -> c_int;
+}
+
+static FOUND: AtomicI32 = AtomicI32::new(-1);
+static HELD: AtomicPtr<u8> = AtomicPtr::new(null_mut());
+
+/// Memory that is touched for others to leave.
+struct Big(*mut u8);
+
+impl Big {
+    unsafe fn new() -> Big {
+        // What the allocator took before there was a pager is always local: it is used up first, in every size.
+        for size in (3..13).map(|n| 1usize << n).chain([552, 20_000]) {
+            for _ in 0..(3 << 20) / size {
+                libc::malloc(size).cast::<u8>().write_volatile(1);
+            }
+        }
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        Big(libc::mmap(null_mut(), BIG, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0).cast())
+    }
+
+    unsafe fn sweep(&self) {
+        for _ in 0..2 {
+            for i in (0..BIG).step_by(PAGE) {
+                *self.0.add(i) = self.0.add(i).read_volatile().wrapping_add(1);
+            }
+        }
+    }
+
+    /// Sweeps until a byte's page is away.
+    unsafe fn send_away(&self, at: *const u8) {
+        for _ in 0..20 {
+            self.sweep();
+            let mut there = 0u8;
+            libc::mincore((at as usize / PAGE * PAGE) as *mut c_void, PAGE, &mut there);
+            if there & 1 == 0 {
+                return;
+            }
+        }
+        panic!("the page does not leave");
+    }
+}
+
+/// A megabyte of sevens.
+unsafe fn sevens() -> *mut u8 {
+    let at = libc::malloc(1 << 20).cast::<u8>();
+    at.write_bytes(7, 1 << 20);
+    HELD.store(at, SeqCst);
+    at
+}
+
+unsafe fn text(s: &CStr) -> *mut c_char {
+    libc::strdup(s.as_ptr())
+}
+
+extern "C" fn on_signal(_: c_int) {
+    FOUND.store(unsafe { *HELD.load(SeqCst).add(5000) } as i32, SeqCst);
+}
+
+extern "C" fn reads(fd: *mut c_void) -> *mut c_void {
+    let mut b = 0u8;
+    unsafe { libc::read(*fd.cast::<c_int>(), (&raw mut b).cast(), 1) };
+    null_mut()
+}
+
+unsafe fn pipe() -> [c_int; 2] {
+    let mut ends = [0; 2];
+    libc::pipe(ends.as_mut_ptr());
+    ends
+}
+
+unsafe fn ended(child: c_int) -> c_int {
+    let mut status = -1;
+    libc::waitpid(child, &mut status, 0);
+    status
+}
+
+unsafe fn handle(big: &Big, flags: c_int, mask: unsafe extern "C" fn(*mut libc::sigset_t) -> c_int) -> String {
+    let mut action: libc::sigaction = std::mem::zeroed();
+    action.sa_sigaction = on_signal as *const () as usize;
+    action.sa_flags = flags;
+    mask(&mut action.sa_mask);
+    libc::sigaction(libc::SIGUSR1, &action, null_mut());
+    big.send_away(sevens().add(5000));
+    libc::raise(libc::SIGUSR1);
+    format!("found {}", FOUND.load(SeqCst))
+}
+
+unsafe fn spawn(big: &Big) -> String {
+    let list = libc::malloc(1 << 16).cast::<*mut c_char>();
+    list.write(text(c"sh"));
+    list.add(1).write(text(c"-c"));
+    list.add(2).write(text(c"read line <&5; echo $FAR $line"));
+    list.add(3).write(null_mut());
+    let actions = libc::malloc(size_of::<libc::posix_spawn_file_actions_t>()).cast::<libc::posix_spawn_file_actions_t>();
+    libc::posix_spawn_file_actions_init(actions);
+    libc::posix_spawn_file_actions_addopen(actions, 5, text(c"/proc/self/comm"), 0, 0);
+    big.send_away(list.cast());
+    let mut child = 0;
+    let r = libc::posix_spawnp(&mut child, c"sh".as_ptr(), actions, null(), list, environ);
+    format!("{r} {}", ended(child))
+}
+
+unsafe fn run(case: &str, big: &Big) -> String {
+    libc::setenv(c"FAR".as_ptr(), c"away".as_ptr(), 1);
+    match case {
+        "output" => {
+            libc::printf(c"first ".as_ptr());
+            big.sweep();
+            libc::printf(c"second\n".as_ptr());
+            big.sweep();
+            libc::fflush(stdout);
+            "third".into()
+        }
+        "passwd" => {
+            big.sweep();
+            let user = libc::getpwnam(c"root".as_ptr());
+            format!("{}", !user.is_null() && CStr::from_ptr((*user).pw_name) == c"root")
+        }
+        "names" => {
+            big.sweep();
+            let mut found = null_mut();
+            format!("{}", libc::getaddrinfo(c"localhost".as_ptr(), c"80".as_ptr(), null(), &mut found))
+        }
+        "blocked" => handle(big, 0, libc::sigfillset),
+        "alternate" => {
+            let stack = libc::stack_t { ss_sp: libc::malloc(1 << 17), ss_flags: 0, ss_size: 1 << 17 };
+            libc::sigaltstack(&stack, null_mut());
+            handle(big, libc::SA_ONSTACK, libc::sigemptyset)
+        }
+        "system" => {
+            let command = text(c"echo $FAR");
+            big.sweep();
+            format!("{}", libc::system(command))
+        }
+        "popen" => {
+            let command = text(c"echo $FAR");
+            big.sweep();
+            let f = libc::popen(command, c"r".as_ptr());
+            big.sweep();
+            let mut line = [0 as c_char; 100];
+            libc::fgets(line.as_mut_ptr(), 100, f);
+            format!("{} {}", CStr::from_ptr(line.as_ptr()).to_string_lossy().trim(), libc::pclose(f))
+        }
+        "spawn" => spawn(big),
+        "streams" => {
+            // A program with threads and open files forks.
+            let (ends, mut t) = (pipe(), 0);
+            libc::pthread_create(&mut t, null(), reads, ends.as_ptr() as *mut c_void);
+            for _ in 0..100 {
+                libc::fopen(c"/etc/passwd".as_ptr(), c"r".as_ptr());
+            }
+            big.sweep();
+            let child = libc::fork();
+            if child == 0 {
+                libc::_exit(3);
+            }
+            format!("{:x}", ended(child))
+        }
+        "cancel" => {
+            let (ends, mut t, mut r) = (pipe(), 0, null_mut());
+            libc::pthread_create(&mut t, null(), reads, ends.as_ptr() as *mut c_void);
+            pthread_cancel(t);
+            libc::pthread_join(t, &mut r);
+            format!("{}", r as isize)
+        }
+        "fork" | "clone" | "bare" => {
+            let at = sevens();
+            big.send_away(at.add(5000));
+            let child = match case {
+                "fork" => libc::syscall(libc::SYS_fork) as c_int,
+                "clone" => libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as c_int,
+                _ => _Fork(),
+            };
+            if child == 0 {
+                libc::_exit(*at.add(5000) as c_int);
+            }
+            format!("{:x}", ended(child))
+        }
+        "stack" => {
+            let (ends, mut t, bytes) = (pipe(), 0, 1 << 19);
+            let stack = libc::memalign(PAGE, bytes);
+            stack.write_bytes(0, bytes);
+            big.send_away(stack.cast::<u8>().add(bytes - 3 * PAGE));
+            let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
+            libc::pthread_attr_init(&mut attributes);
+            pthread_attr_setstack(&mut attributes, stack, bytes);
+            big.sweep();
+            libc::write(ends[1], c"x".as_ptr().cast(), 1);
+            let r = libc::pthread_create(&mut t, &attributes, reads, ends.as_ptr() as *mut c_void);
+            format!("{r} {}", libc::pthread_join(t, null_mut()))
+        }
+        "descriptors" => {
+            let at = sevens();
+            for fd in 3..2000 {
+                libc::close(fd);
+            }
+            close_range(3, u32::MAX, 0);
+            big.send_away(at.add(5000));
+            format!("{}", *at.add(5000))
+        }
+        "growing" => {
+            // Most of it was never touched, and must not be because it moves.
+            let (flags, bytes) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, 100 << 20);
+            let at = libc::mmap(null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0).cast::<u8>();
+            at.add(50 << 20).write_bytes(7, PAGE * 2);
+            big.send_away(at.add(50 << 20));
+            let at = libc::mremap(at.cast(), bytes, bytes + (50 << 20), libc::MREMAP_MAYMOVE).cast::<u8>();
+            format!("{} {} {}", *at, *at.add((50 << 20) + 5000), *at.add(bytes + 5))
+        }
+        _ => panic!("no case {case}"),
+    }
+}
+
+fn main() {
+    let case = std::env::args().nth(1).expect("calls CASE");
+    println!("{}", unsafe { run(&case, &Big::new()) });
+}

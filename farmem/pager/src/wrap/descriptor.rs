@@ -1,0 +1,42 @@
+//! Descriptors: those of the pager are not the program's to close.
+
+use super::answer;
+use crate::{descriptor, next, sys};
+use libc::{c_int, c_uint};
+
+/// # Safety
+/// As close(2).
+#[no_mangle]
+pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+    if descriptor::is_ours(fd) {
+        return answer(-(libc::EBADF as isize)) as c_int;
+    }
+    next!(close: fn(c_int) -> c_int)(fd)
+}
+
+/// # Safety
+/// As close_range(2).
+#[no_mangle]
+pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    let mut from = first;
+    while let Some(ours) = descriptor::next(from).filter(|&ours| ours <= last) {
+        if ours > from {
+            let r = sys!(libc::SYS_close_range, from, ours - 1, flags);
+            if r < 0 {
+                return answer(r) as c_int;
+            }
+        }
+        from = ours + 1;
+    }
+    if from > last && first <= last {
+        return 0;
+    }
+    answer(sys!(libc::SYS_close_range, from, last, flags)) as c_int
+}
+
+/// # Safety
+/// As closefrom(3).
+#[no_mangle]
+pub unsafe extern "C" fn closefrom(first: c_int) {
+    close_range(first.max(0) as c_uint, c_uint::MAX, 0);
+}
