@@ -6,7 +6,7 @@
 use crate::BATCH_PAGES_MAX;
 
 /// First bytes of a connection; the digit is the version of the format.
-pub const MAGIC: [u8; 8] = *b"PANDOFM1";
+pub const MAGIC: [u8; 8] = *b"PANDOFM2";
 /// Bytes of a token on the wire: its fingerprint, so that it has one length.
 pub const TOKEN_BYTES: usize = 32;
 
@@ -47,7 +47,9 @@ impl Status {
     }
 }
 
-/// First words of a pager. `lease` 0 asks for a new lease of `slots` slots; another value joins that lease.
+/// First words of a pager. `lease` 0 asks for a new lease of `slots` slots; another value joins that lease or, with `slots`,
+/// asks for a new one in its place, and the old one ends. Who knows its number is who had it; it may be one that no host has
+/// given, and asking again in its place gives the same lease again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     pub lease: u64,
@@ -55,6 +57,8 @@ pub struct Hello {
     pub token: [u8; TOKEN_BYTES],
     /// Over a unix socket: hand the memory itself over.
     pub share: bool,
+    /// The borrower is about to end, and the lease ends with its last connection.
+    pub last: bool,
 }
 
 impl Hello {
@@ -67,6 +71,7 @@ impl Hello {
         b[16..24].copy_from_slice(&self.slots.to_le_bytes());
         b[24..56].copy_from_slice(&self.token);
         b[56] = self.share as u8;
+        b[57] = self.last as u8;
         b
     }
 
@@ -74,12 +79,12 @@ impl Hello {
         if b[..8] != MAGIC {
             return Err(Status::WrongVersion);
         }
-        if b[56] > 1 || b[57..] != [0; 7] {
+        if b[56] > 1 || b[57] > 1 || b[58..] != [0; 6] {
             return Err(Status::BadRequest);
         }
         let mut token = [0; TOKEN_BYTES];
         token.copy_from_slice(&b[24..56]);
-        Ok(Hello { lease: u64_at(b, 8), slots: u64_at(b, 16), token, share: b[56] == 1 })
+        Ok(Hello { lease: u64_at(b, 8), slots: u64_at(b, 16), token, share: b[56] == 1, last: b[57] == 1 })
     }
 }
 

@@ -93,11 +93,11 @@ impl Server {
         let (status, lease, slots, share) = match Hello::decode(&b) {
             Err(status) => (status, None, 0, false),
             Ok(hello) if !same(&hello.token, &self.token) => (Status::WrongToken, None, 0, false),
-            Ok(hello) if hello.lease != 0 => match self.leases.join(hello.lease) {
+            Ok(hello) if hello.lease != 0 && hello.slots == 0 => match self.leases.join(hello.lease, hello.last) {
                 Some(l) => (Status::Ok, Some(l.clone()), l.slots, hello.share),
                 None => (Status::NoSuchLease, None, 0, false),
             },
-            Ok(hello) => match self.leases.open(hello.slots) {
+            Ok(hello) => match self.lend(&hello) {
                 Ok(Ok(l)) => {
                     if local {
                         l.populate();
@@ -122,6 +122,14 @@ impl Server {
         lease
     }
 
+    fn lend(&self, hello: &Hello) -> io::Result<Result<Arc<Lease>, u64>> {
+        if hello.lease != 0 {
+            self.leases.replace(hello.lease, hello.slots)
+        } else {
+            self.leases.open(hello.slots)
+        }
+    }
+
     fn serve(&self, stream: &mut impl Stream, lease: &Lease) -> io::Result<()> {
         let mut slots = vec![0u32; BATCH_PAGES_MAX];
         let mut pieces = Vec::with_capacity(BATCH_PAGES_MAX + 1);
@@ -139,7 +147,7 @@ impl Server {
             let wanted = &mut slots[..request.count as usize];
             let bytes = unsafe { std::slice::from_raw_parts_mut(wanted.as_mut_ptr().cast::<u8>(), wanted.len() * 4) };
             stream.read_exact(bytes)?;
-            if lease.pieces(wanted, &mut pieces).is_none() {
+            if lease.is_ended() || lease.pieces(wanted, &mut pieces).is_none() {
                 return refuse(stream, request.serial);
             }
             let reply = Reply { status: Status::Ok, serial: request.serial }.encode();

@@ -38,7 +38,7 @@ impl Borrower {
     fn new(address: &str, slots: u64) -> Borrower {
         let mut stream = TcpStream::connect(address).expect("the host listens");
         stream.set_nodelay(true).unwrap();
-        stream.write_all(&Hello { lease: 0, slots, token: [0; 32], share: false }.encode()).unwrap();
+        stream.write_all(&Hello { lease: 0, slots, token: [0; 32], share: false, last: false }.encode()).unwrap();
         let mut b = [0; Welcome::BYTES];
         stream.read_exact(&mut b).unwrap();
         let w = Welcome::decode(&b).unwrap();

@@ -48,7 +48,7 @@ pub fn open(from: &Address, name: &str, token: &[u8; TOKEN_BYTES], slots: u64) -
             (hex(&raw), Box::new(stream))
         }
     };
-    stream.write_all(&Hello { lease: 0, slots, token: *token, share: false }.encode()).map_err(away)?;
+    stream.write_all(&Hello { lease: 0, slots, token: *token, share: false, last: false }.encode()).map_err(away)?;
     let mut b = [0; Welcome::BYTES];
     stream.read_exact(&mut b).map_err(|_| format!("{name} is no memory host, or of another release"))?;
     let welcome = Welcome::decode(&b).map_err(|s| format!("memory host {name}: {}", s.text()))?;
@@ -82,8 +82,12 @@ fn raw_ip(to: &SocketAddr) -> Vec<u8> {
     raw
 }
 
-/// The raw address of a spare host, which is not asked yet.
-pub fn spare(from: &Address, name: &str) -> Result<String, String> {
+/// A spare host, which is not asked yet: its raw address, and a number under which it will be.
+pub fn spare(from: &Address, name: &str) -> Result<Lease, String> {
+    let mut id = [0; 8];
+    if unsafe { libc::getrandom(id.as_mut_ptr().cast(), 8, 0) } != 8 {
+        return Err(format!("no random number: {}", std::io::Error::last_os_error()));
+    }
     match from {
         Address::Tcp(a) => {
             let to = a
@@ -91,7 +95,7 @@ pub fn spare(from: &Address, name: &str) -> Result<String, String> {
                 .map_err(|e| format!("memory host {name}: {e}"))?
                 .next()
                 .ok_or(format!("memory host {name} has no address"))?;
-            Ok(hex(&raw_ip(&to)))
+            Ok(Lease { address: hex(&raw_ip(&to)), id: u64::from_le_bytes(id) | 1, slots: 0 })
         }
         Address::Unix(_) => Err(format!("memory host {name}: a spare is named as HOST:PORT")),
     }

@@ -87,12 +87,8 @@ impl Run {
         let mut hosts = vec![];
         for (i, name) in self.from.iter().enumerate() {
             let address: Address = name.parse()?;
-            if i >= copies {
-                hosts.push(format!("host={}/0", lease::spare(&address, name)?));
-                continue;
-            }
-            let l = lease::open(&address, name, &token, slots)?;
-            slots = l.slots;
+            let l = if i < copies { lease::open(&address, name, &token, slots)? } else { lease::spare(&address, name)? };
+            slots = slots.max(l.slots);
             hosts.push(format!("host={}/{}", l.address, l.id));
         }
         let far = slots * PAGE_BYTES as u64;

@@ -16,7 +16,7 @@ fn connect(address: &str) -> TcpStream {
 
 fn borrow(address: &str, slots: u64) -> (TcpStream, Welcome) {
     let mut s = connect(address);
-    s.write_all(&Hello { lease: 0, slots, token: [0; 32], share: false }.encode()).unwrap();
+    s.write_all(&Hello { lease: 0, slots, token: [0; 32], share: false, last: false }.encode()).unwrap();
     let mut b = [0; Welcome::BYTES];
     s.read_exact(&mut b).unwrap();
     (s, Welcome::decode(&b).unwrap())

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const KEYS: u64 = 2400; // 100 MB
+/// Of far memory, and of each host.
+const SIZE: &str = "256MiB";
 /// The longest that a request may take because of a host that died, beside what the machine itself stands still.
 const STALL_MAX: Duration = Duration::from_millis(50);
 /// The same for a host that says nothing any more: it is only given up after 250 ms.
@@ -75,7 +77,7 @@ struct Load {
 impl Load {
     fn new(name: &str, hosts: &[Host; 2]) -> Load {
         let from = format!("{},{}", hosts[0].address, hosts[1].address);
-        let redis = redis(name, &["--local", "25MiB", "--far", "256MiB", "--from", &from], &[]);
+        let redis = redis(name, &["--local", "25MiB", "--far", SIZE, "--from", &from], &[]);
         let mut client = redis.client();
         for k in 0..KEYS {
             assert_eq!(client.call(&[b"SET", &key(k), &value(k, 0)]), Reply::Text(b"OK".into()));
@@ -133,8 +135,8 @@ impl Load {
 }
 
 fn two() -> [Host; 2] {
-    // A lease lives on for ten seconds after its host was given up, beside the next one.
-    std::array::from_fn(|_| host(&["--size", "1GiB"]))
+    // Room for one lease each: the one that was given up ends where the next one begins.
+    std::array::from_fn(|_| host(&["--size", SIZE]))
 }
 
 #[test]
@@ -153,7 +155,7 @@ fn killed_hosts_cost_no_request_no_byte_and_no_long_stall() {
             load.request();
         }
         let address = hosts[victim].address.clone();
-        hosts[victim] = host(&["--size", "1GiB", "--listen", &address]);
+        hosts[victim] = host(&["--size", SIZE, "--listen", &address]);
         load.look_at(&hosts);
         load.until_whole();
     }

@@ -62,6 +62,9 @@ fn bad_input() {
     until("the lease runs out", || {
         run(&["--local", "32MiB", "--from", at, "--token-file", &token, "--far", "60MiB", "--", "true"]).status.success()
     });
+    // A program that has ended has given back what it borrowed.
+    let again = run(&["--local", "32MiB", "--from", at, "--token-file", &token, "--far", "60MiB", "--", "true"]);
+    assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
     std::fs::remove_dir_all(dir).unwrap();
 }
 

@@ -46,6 +46,11 @@ impl Fork {
         self.child.load(SeqCst)
     }
 
+    /// Whether any forked process may still need what this one has borrowed.
+    pub fn is_shared(&self) -> bool {
+        self.is_child() || self.children.iter().any(|c| c.load(SeqCst) > 0)
+    }
+
     /// Pages that living children may hold, of a budget of so many, beside page tables like the parent's.
     pub fn allowance(&self, pages: usize, tables: usize) -> usize {
         let children = self.children.iter().filter(|c| c.load(SeqCst) > 0).count();

@@ -17,7 +17,7 @@ use crate::port::{Broken, Port, Shared, Transport, LONG, SHORT, WAIT};
 use crate::sys;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering::SeqCst};
 use farmem_core::stats::{add, Stats};
-use farmem_core::wire::Status;
+use farmem_core::wire::{Hello, Status};
 
 pub const SPARE: u8 = 0;
 pub const REBUILDING: u8 = 1;
@@ -85,12 +85,27 @@ impl Hosts {
         since != 0 && sys::now_ns().saturating_sub(since) > LATE_AFTER_NS
     }
 
+    /// What joins a lease.
+    fn hello(&self, lease: u64) -> Hello {
+        Hello { lease, slots: 0, token: self.config.token, share: false, last: false }
+    }
+
+    /// Tells the hosts that this process is about to end, so that its leases end with it and not only after a while.
+    pub fn part(&self) {
+        for h in (0..self.config.hosts_len).filter(|&h| self.state(h) != SPARE) {
+            let mut port = Port::default();
+            port.patience = SHORT;
+            let _ = port.open(&self.config.hosts[h], &Hello { last: true, ..self.hello(self.all[h].lease.load(SeqCst)) });
+            port.close();
+        }
+    }
+
     /// Connects a lane's port to a host's lease, if it is not.
     fn port<'l>(&self, ports: &'l mut Ports, h: usize, patience_ns: u64) -> Result<&'l mut Port, Broken> {
         let (port, lease) = (&mut ports[h], self.all[h].lease.load(SeqCst));
         port.patience = patience_ns;
         if !port.is_open(lease) {
-            port.open(&self.config.hosts[h], &self.config.token, lease, 0, false)?;
+            port.open(&self.config.hosts[h], &self.hello(lease))?;
         }
         Ok(port)
     }
@@ -114,7 +129,7 @@ impl Hosts {
             }
             let lease = self.all[h].lease.load(SeqCst);
             ports[h].patience = WAIT;
-            match ports[h].open(&self.config.hosts[h], &self.config.token, lease, 0, true) {
+            match ports[h].open(&self.config.hosts[h], &Hello { share: true, ..self.hello(lease) }) {
                 Ok((w, fd)) if fd >= 0 && self.all[h].shared.map(fd, w.slots) => {}
                 e => sys::die(format_args!("memory host {} does not hand its memory over ({e:?})", h + 1)),
             }
@@ -270,7 +285,6 @@ impl Hosts {
 
     pub fn give_up(&self, stats: &Stats, h: usize) {
         self.all[h].state.store(SPARE, SeqCst);
-        self.all[h].lease.store(0, SeqCst);
         stats.copies_now.store(self.whole() as u64, SeqCst);
         add(&stats.hosts_lost, 1);
         sys::say(format_args!("memory host {} is lost; {} whole copy left", h + 1, self.whole()));
@@ -310,7 +324,9 @@ impl Hosts {
                 return None;
             }
             ports[h].patience = LONG;
-            let (w, _) = ports[h].open(&self.config.hosts[h], &self.config.token, 0, self.config.slots, false).ok()?;
+            // In place of the one that was given up there, or of a number that stands for none.
+            let hello = Hello { slots: self.config.slots, ..self.hello(self.all[h].lease.load(SeqCst)) };
+            let (w, _) = ports[h].open(&self.config.hosts[h], &hello).ok()?;
             Some((h, w.lease))
         })
     }

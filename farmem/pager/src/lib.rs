@@ -52,6 +52,17 @@ extern "C" fn start() {
     }
 }
 
+#[used]
+#[link_section = ".fini_array"]
+static END: extern "C" fn() = end;
+
+/// The program ends by itself; what is killed is noticed by the memory hosts some seconds later.
+extern "C" fn end() {
+    if let Some(pager) = pager::pager().filter(|p| !p.fork.is_shared()) {
+        pager.hosts.part();
+    }
+}
+
 /// The counters: in the launcher's file if there is one, else in memory of our own.
 unsafe fn stats(path: &[u8]) -> &'static Stats {
     if path[0] != 0 {

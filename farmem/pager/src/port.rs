@@ -3,7 +3,7 @@
 use crate::config::Address;
 use crate::{descriptor, sys};
 use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use farmem_core::wire::{Hello, Op, Reply, Request, Status, Welcome, TOKEN_BYTES};
+use farmem_core::wire::{Hello, Op, Reply, Request, Status, Welcome};
 use farmem_core::{BATCH_PAGES_MAX, PAGE_BYTES};
 
 /// Silence is noticed in steps of this length.
@@ -92,9 +92,8 @@ impl Port {
         self.fd <= 0 || unsafe { sys!(libc::SYS_ppoll, &raw mut p, 1, &raw const t, 0, 0) } == 1
     }
 
-    /// Connects and introduces itself; lease 0 asks for a new one. Returns the lease, its slots, and the memory file
-    /// if one was asked for with `share`.
-    pub fn open(&mut self, to: &Address, token: &[u8; TOKEN_BYTES], lease: u64, slots: u64, share: bool) -> Result<(Welcome, i32), Broken> {
+    /// Connects and introduces itself. Returns the lease, its slots, and the memory file if one was asked for with `share`.
+    pub fn open(&mut self, to: &Address, hello: &Hello) -> Result<(Welcome, i32), Broken> {
         self.close();
         let fd = unsafe { sys!(libc::SYS_socket, to.family(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
         if fd < 0 {
@@ -115,7 +114,7 @@ impl Port {
             }
         }
         self.connect(to)?;
-        let hello = Hello { lease, slots, token: *token, share }.encode();
+        let hello = hello.encode();
         let mut piece = [libc::iovec { iov_base: hello.as_ptr() as *mut _, iov_len: hello.len() }];
         self.all(libc::SYS_sendmsg, &mut piece)?;
         self.welcome()
