@@ -67,6 +67,18 @@ fn every_byte_over_shared_memory() {
     std::fs::remove_file(path).unwrap();
 }
 
+#[test]
+fn forks_while_threads_map_and_unmap() {
+    let h = host(&["--size", "512MiB"]);
+    for mode in ["sigbus", "thread"] {
+        let (program, forks) = (example("churn"), times("PANDO_FORKS", 24).to_string());
+        let args = ["--local", "16MiB", "--far", "256MiB", "--from", &h.address, "--mode", mode, "--", program.to_str().unwrap()];
+        let out = run(&[&args[..], &["32", "3", &forks, "11"]].concat());
+        let text = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+        assert!(out.status.success() && text.contains("wrong 0") && !text.contains("handled 0 "), "{mode}: {:?} {text}", out.status);
+    }
+}
+
 /// Inside of these calls nobody can handle a fault as usual.
 #[test]
 fn calls_on_memory_that_is_away() {
