@@ -1,6 +1,7 @@
 //! Touches far memory in every way that is hard on a pager and checks every byte that it reads: many threads, a timer whose
 //! handler touches far memory on top of whatever runs, allocations that come and go, reads and writes through the kernel.
-//! `touch MIB THREADS ACCESSES SEED` prints `accesses N wrong N` and ends with 1 if anything was wrong.
+//! `touch MIB THREADS ACCESSES SEED [PANDO-MEM]` prints `accesses N wrong N`, then what that pando-mem knows of it, and ends with 1
+//! if anything was wrong.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
@@ -109,7 +110,7 @@ fn map(words: usize) -> &'static mut [u64] {
 }
 
 fn main() {
-    let args: Vec<usize> = std::env::args().skip(1).map(|a| a.parse().expect("MIB THREADS ACCESSES SEED")).collect();
+    let args: Vec<usize> = std::env::args().skip(1).take(4).map(|a| a.parse().expect("MIB THREADS ACCESSES SEED")).collect();
     let [mib, threads, accesses, seed] = args[..] else { panic!("touch MIB THREADS ACCESSES SEED") };
     let fixed = map(mib * (1 << 17) / 4);
     for (i, w) in fixed.iter_mut().enumerate() {
@@ -131,5 +132,9 @@ fn main() {
     });
     let wrong = WRONG.load(Relaxed);
     println!("accesses {accesses} handled {} wrong {wrong}", HANDLED.load(Relaxed));
+    if let Some(pando_mem) = std::env::args().nth(5) {
+        let args = ["top", "--once", "-o", "json", "--pid", &std::process::id().to_string()];
+        std::process::Command::new(pando_mem).args(args).status().expect("pando-mem runs");
+    }
     std::process::exit((wrong > 0) as i32);
 }

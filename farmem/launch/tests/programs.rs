@@ -10,11 +10,16 @@ fn touch(from: &str, extra: &[&str], mib: &str, threads: &str, accesses: &str) {
     let program = example("touch");
     let mut args = vec!["--local", "16MiB", "--far", "256MiB", "--from", from];
     args.extend(extra);
-    args.extend(["--", program.to_str().unwrap(), mib, threads, accesses, "7"]);
+    let pando_mem = pando_mem();
+    args.extend(["--", program.to_str().unwrap(), mib, threads, accesses, "7", pando_mem.to_str().unwrap()]);
     let out = run(&args);
     let text = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
     assert!(out.status.success() && text.contains("wrong 0"), "{:?} {text}", out.status);
     assert!(!text.contains("handled 0 "), "the timer never fired: {text}");
+    // Or it was no test of far memory.
+    let (fetched, accesses) = (figure_in(&text, "pages_fetched"), accesses.parse::<u64>().unwrap());
+    println!("{accesses} accesses, {fetched} pages fetched, {} times room was short", figure_in(&text, "faults_room"));
+    assert!(fetched * 10 >= accesses, "{fetched} pages fetched: {text}");
 }
 
 #[test]

@@ -83,7 +83,11 @@ pub fn lives(pid: u32) -> bool {
 /// One figure of `pando mem top -o json`.
 pub fn figure(pid: u32, name: &str) -> u64 {
     let out = Command::new(pando_mem()).args(["top", "--once", "-o", "json", "--pid", &pid.to_string()]).output().unwrap();
-    let text = String::from_utf8(out.stdout).unwrap();
+    figure_in(&String::from_utf8(out.stdout).unwrap(), name)
+}
+
+/// The same of what it printed.
+pub fn figure_in(text: &str, name: &str) -> u64 {
     let at = text.find(&format!("\"{name}\":")).unwrap_or_else(|| panic!("no {name} in {text:?}"));
     let rest = &text[at + name.len() + 3..];
     rest[..rest.find([',', '}']).unwrap()].parse().unwrap()
