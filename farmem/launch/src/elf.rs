@@ -53,8 +53,8 @@ fn find(name: &str) -> Option<PathBuf> {
     } else {
         std::env::split_paths(&std::env::var_os("PATH")?).map(|d| d.join(name)).collect()
     };
-    let found = candidates.into_iter().find(|p| is_executable(p))?;
-    std::fs::canonicalize(found).ok()
+    // By the name that was asked for: many programs look at it, and so do those who look for the program.
+    candidates.into_iter().find(|p| is_executable(p))
 }
 
 fn is_executable(path: &Path) -> bool {

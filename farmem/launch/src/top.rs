@@ -202,19 +202,21 @@ fn json(p: &Process, look: &Look) -> String {
 }
 
 fn text(p: &Process, now: &Look, last: Option<&Look>, every: f64) -> String {
-    let rate = |name: &str| last.map_or(0.0, |l| (now.get(name) - l.get(name)) as f64 / every);
+    // The first look shows sums, the others rates.
+    let rate = |name: &str| last.map_or(now.get(name) as f64, |l| (now.get(name) - l.get(name)) as f64 / every);
+    let per = if last.is_some() { "/s" } else { "" };
     let since = |name: &str| now.get(name) - last.map_or(0, |l| l.get(name));
     let share = |a: u64, b: u64| if b == 0 { "-".to_string() } else { format!("{:.0} %", a as f64 * 100.0 / b as f64) };
     let stalls: Vec<u64> = (0..STALL_BUCKETS).map(|i| now.stalls[i] - last.map_or(0, |l| l.stalls[i])).collect();
     let (anon, budget) = (now.get("anon_now"), now.get("budget_now"));
     let per_request = if since("requests") > 0 { format!("{:.2}", since("rounds") as f64 / since("requests") as f64) } else { "-".into() };
     format!(
-        "{} {}   local {} of {} {}   far {} in use, {} of {} leased, {} whole copies\n\
-         faults/s  zero {:.0}  second chance {:.0}  fetch {:.0}  waited {:.0}  for room {:.0}   syscalls pinned/s {:.0}\n\
-         rounds/s {:.0}  per request {per_request}   pages/s  fetched {:.0}  ahead {:.0}  guided {:.0}  out {:.0}  written {:.0} ({} of what left was dirty)\n\
+        "{} {}   local {} of {} {}   far {} in use, {} of {} leased, {} whole cop{}\n\
+         faults{per}  zero {:.0}  second chance {:.0}  fetch {:.0}  waited {:.0}  for room {:.0}   syscalls pinned{per} {:.0}\n\
+         rounds{per} {:.0}  per request {per_request}   pages{per}  fetched {:.0}  ahead {:.0}  guided {:.0}  out {:.0}  written {:.0} ({} of what left was dirty)\n\
          hit rate  prefetch {}{}  guide {}   stalls  p50 {:.1} us  p99 {:.1} us  p99.9 {:.1} us  longest {:.1} us\n{}\n",
         p.name, p.pid, size::show(anon), size::show(budget), bar(anon, budget), size::show(now.get("in_use_now") << 12), size::show(now.get("slots_now") << 12),
-        size::show(now.get("slots_total_now") << 12), now.get("copies_now"),
+        size::show(now.get("slots_total_now") << 12), now.get("copies_now"), if now.get("copies_now") == 1 { "y" } else { "ies" },
         rate("faults_zero"), rate("faults_rescue"), rate("faults_fetch"), rate("faults_wait"), rate("faults_room"), rate("syscalls_pinned"),
         rate("rounds"), rate("pages_fetched"), rate("pages_prefetched"), rate("pages_guided"), rate("pages_evicted"), rate("pages_written"), share(since("pages_written"), since("pages_evicted")),
         share(now.get("probes_used"), now.get("probes_used") + now.get("probes_unused")), if now.get("prefetch_paused_now") > 0 { " (paused)" } else { "" },
