@@ -51,6 +51,7 @@ type Endpoint struct {
 	Instance InstanceID
 	Revision int
 	Weight   int // share of new flows; 0 drains: what it has stays, nothing new comes
+	Soon     int // the weight that it is about to get; 0: nobody knows. What that takes may be done ahead, and changes nothing
 	Link     Link
 }
 

@@ -69,7 +69,7 @@ type Agent struct {
 	swept    time.Time
 	evicted  atomic.Int64 // as of the last sweep
 	sweeping turn
-	refused  map[pando.ServiceKey]time.Time // when it last turned out that something was prepared in vain
+	vain     map[pando.ServiceKey]time.Time // when it last turned out that something was prepared in vain
 	wg       sync.WaitGroup
 	ctx      context.Context // of Run
 }
@@ -80,7 +80,7 @@ func New(c Config) *Agent {
 	return &Agent{
 		Config: c, world: pando.NewWorld(), runners: map[pando.InstanceID]*runner{},
 		found: map[pando.InstanceID]pando.Sandbox{}, merges: map[pando.ServiceKey]turn{}, steered: map[pando.ServiceKey]pando.SteeringTable{},
-		changed: make(chan struct{}), sweeping: newTurn(), refused: map[pando.ServiceKey]time.Time{},
+		changed: make(chan struct{}), sweeping: newTurn(), vain: map[pando.ServiceKey]time.Time{},
 	}
 }
 

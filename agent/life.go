@@ -59,10 +59,13 @@ func (r *runner) connect(ctx context.Context, i pando.Instance, box pando.Sandbo
 }
 
 func (r *runner) resume(ctx context.Context, box pando.Sandbox) time.Duration {
-	if err := box.Resume(ctx); err != nil {
-		r.fail("wake the warm instance: "+err.Error(), nil)
-		return time.Millisecond
+	if !r.awake {
+		if err := box.Resume(ctx); err != nil {
+			r.fail("wake the warm instance: "+err.Error(), nil)
+			return time.Millisecond
+		}
 	}
+	r.awake = false
 	r.become(pando.PhaseStarting, "woken from the reserve")
 	r.become(pando.PhaseReady, "it was fully started")
 	r.become(pando.PhaseInRotation, "steered to on this host")
@@ -204,8 +207,11 @@ func (r *runner) live(ctx context.Context, i pando.Instance, box pando.Sandbox) 
 	if i.Phase == pando.PhaseReady { // a former agent died before it could say more
 		r.become(pando.PhaseInRotation, "steered to on this host")
 	}
+	if i.Phase == pando.PhaseWarm {
+		return r.doze(ctx, box)
+	}
 	spec := r.spec(i)
-	if spec.Health.Live.Kind == pando.ProbeExplicit || i.Phase == pando.PhaseWarm {
+	if spec.Health.Live.Kind == pando.ProbeExplicit {
 		return 0
 	}
 	now := r.a.Clock.Now()

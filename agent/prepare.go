@@ -12,36 +12,76 @@ import (
 // as the rate of grants is counted, so that who asks all the time costs no more than an answer.
 const vainWait = time.Second
 
-// foresee says which new instance an ask will lead to, if it is granted: one of this host that no reserve is there for and that
-// no other start can take the place of. Control decides; it takes the name that is proposed if nothing stands against it. The
-// caller holds the lock.
-func (a *Agent) foresee(i pando.Intent) (pando.SandboxSpec, bool) {
+// prepare does what can be done for an ask beside the write that makes it and its placement durable: an instance in reserve is
+// woken, or, where there is none, a start is prepared. Control decides; this is what it will do if nothing has changed. The
+// intent proposes the name of a new instance. What is returned is called once it is known what has become of the ask, and takes
+// back what was done for nothing. The caller holds the lock.
+func (a *Agent) prepare(i *pando.Intent) (settle func()) {
 	svc, now := a.world.Services[i.Service].V, a.Clock.Now()
-	at, refused := a.refused[i.Service]
-	if a.Control == nil || svc.Home != a.Host.Name || svc.Removing || svc.Target != svc.Current || refused && now.Sub(at) < vainWait {
-		return pando.SandboxSpec{}, false
+	vain, ok := a.vain[i.Service]
+	if a.Control == nil || svc.Home != a.Host.Name || svc.Removing || svc.Target != svc.Current || ok && now.Sub(vain) < vainWait {
+		return func() {}
 	}
 	all := a.world.Of(i.Service)
-	for _, o := range all {
-		if o.Phase == pando.PhaseWarm || o.Phase == pando.PhasePlaced || o.Phase == pando.PhaseStarting {
-			return pando.SandboxSpec{}, false
-		}
-	}
 	spec, ok := a.world.SpecOf(i.Service, svc.Current)
 	budget := scale.Budget{Scale: spec.Scale, Pin: svc.Pin, Instances: all}
 	if !ok || scale.Replicate(budget, i.By, now).State != pando.IntentGranted {
-		return pando.SandboxSpec{}, false
+		return func() {}
 	}
-	return pando.SandboxSpec{
-		Instance: pando.Instance{ID: a.IDs.Instance(i.Service.Name), Service: i.Service, Host: a.Host.Name, Revision: svc.Current, Role: pando.RoleReplica},
+	for _, o := range all {
+		if r := a.runners[o.ID]; o.Phase == pando.PhaseWarm && o.Revision == svc.Current && r != nil {
+			return a.call(r)
+		}
+		if o.Phase == pando.PhaseWarm || o.Phase == pando.PhasePlaced || o.Phase == pando.PhaseStarting {
+			return func() {} // it may be what the ask gets, in a while
+		}
+	}
+	i.Instance = a.IDs.Instance(i.Service.Name)
+	return a.load(pando.SandboxSpec{
+		Instance: pando.Instance{ID: i.Instance, Service: i.Service, Host: a.Host.Name, Revision: svc.Current, Role: pando.RoleReplica},
 		Spec:     spec, VIP4: svc.VIP4, VIP6: svc.VIP6,
-	}, true
+	})
 }
 
-// prepare does as much of a start as leaves no trace, beside the write that makes the ask and its placement durable: the program
-// is loaded, and runs its first instruction once this host knows of the placement. What is returned is called with what has
-// become of the ask known, and gives up what was prepared for nothing.
-func (a *Agent) prepare(s pando.SandboxSpec) (settle func()) {
+// call wakes an instance in reserve. It takes no flows before it is claimed, and if it is not it sleeps again. The caller holds
+// the lock.
+func (a *Agent) call(r *runner) (settle func()) {
+	r.called++
+	r.kick()
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if r.called--; r.inst.Phase == pando.PhaseWarm {
+			a.vain[r.service] = a.Clock.Now()
+			r.kick()
+		}
+	}
+}
+
+// doze lets an instance in reserve sleep, unless an ask on its way may claim it.
+func (r *runner) doze(ctx context.Context, box pando.Sandbox) time.Duration {
+	r.a.mu.Lock()
+	called := r.called > 0
+	r.a.mu.Unlock()
+	if called == r.awake {
+		return 0
+	}
+	change, what := box.Pause, "put the instance in reserve again"
+	if called {
+		change, what = box.Resume, "wake the instance for an ask"
+	}
+	if err := change(ctx); err != nil {
+		r.fail(what+": "+err.Error(), nil)
+		return time.Millisecond
+	}
+	r.awake = called
+	pando.Failpoint("replicate prepared")
+	return 0
+}
+
+// load does as much of a start as leaves no trace: the program is loaded, and runs its first instruction once this host knows of
+// the placement.
+func (a *Agent) load(s pando.SandboxSpec) (settle func()) {
 	done := make(chan struct{})
 	a.spawn(func(ctx context.Context) {
 		defer close(done)
@@ -57,7 +97,7 @@ func (a *Agent) prepare(s pando.SandboxSpec) (settle func()) {
 		if _, granted := a.world.Instances[s.Instance.ID]; granted {
 			return
 		}
-		a.refused[s.Instance.Service] = a.Clock.Now()
+		a.vain[s.Instance.Service] = a.Clock.Now()
 		a.spawn(func(context.Context) {
 			<-done
 			a.Sandboxes.Discard(s.Instance.ID)

@@ -18,6 +18,25 @@ func (d deciding) Answer(ctx context.Context, _ pando.Fence, i pando.Intent) ([]
 	return d(ctx, i)
 }
 
+// claim writes that an instance in reserve is what an ask gets.
+func (b *bench) claim(ctx context.Context, i pando.Intent, id pando.InstanceID) ([]pando.Record, error) {
+	now, known := time.Now(), b.world().Instances[id]
+	o := known.V
+	o.Warm, o.Intent = false, i.ID
+	o = o.Become(pando.PhasePlaced, now, "test")
+	i.Instance = id
+	i = i.Become(pando.IntentGranted, now, "test").Become(pando.IntentPlaced, now, "test")
+	at, err := b.registry.Commit(ctx, pando.Txn{If: []pando.Condition{known.If()}, Put: []pando.Stored{i, o}})
+	b.ok(err)
+	var out []pando.Record
+	for _, v := range []pando.Stored{o, i} {
+		text, err := pando.Encode(v)
+		b.ok(err)
+		out = append(out, pando.Record{Key: v.Key(), Value: text, Modified: at})
+	}
+	return out, nil
+}
+
 // atHome makes the host of the bench its service's home.
 func (b *bench) atHome(change func(*pando.Service)) {
 	svc := b.world().Services[web].V
@@ -108,6 +127,87 @@ func TestWhatIsPreparedInVainIsGivenUp(t *testing.T) {
 			})
 		})
 	}
+}
+
+// reserve makes an instance one in reserve.
+func (b *bench) reserve(id pando.InstanceID) {
+	b.Helper()
+	b.put(pando.Instance{
+		ID: id, Service: web, Host: "h1", Revision: 1, Weight: 100, Phase: pando.PhasePlaced, Warm: true, Reason: "test", Born: time.Now(), Since: time.Now().Add(-time.Second),
+	})
+	b.ok(b.agent.Ready(b.ctx, id))
+	b.phase(id, pando.PhaseWarm)
+}
+
+// paused is whether an instance stands still.
+func (b *bench) paused(id pando.InstanceID, want bool) {
+	b.Helper()
+	synctest.Wait()
+	for _, box := range b.sandboxes.All() {
+		if box.Instance() == id && box.Paused() != want {
+			b.Errorf("%s is paused: %v, want %v", id, !want, want)
+		}
+	}
+}
+
+func TestAReserveIsAwakeWhileAnAskMayClaimIt(t *testing.T) {
+	for _, granted := range []bool{true, false} {
+		onBench(t, func(b *bench) {
+			b.atHome(nil)
+			b.serving("web-1", 1)
+			b.reserve("web-2")
+			b.paused("web-2", true)
+			b.agent.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
+				b.paused("web-2", false)
+				for range 3 {
+					if who, _ := b.steering.Open(web); who != "web-1" {
+						t.Errorf("a flow came to %q before it was claimed", who)
+					}
+				}
+				for range 3 {
+					b.steering.End("web-1")
+				}
+				if i.Instance != "" {
+					t.Errorf("%s is to be started though there is a reserve", i.Instance)
+				}
+				if !granted {
+					return nil, pando.ErrStoreFull
+				}
+				return b.claim(ctx, i, "web-2")
+			})
+			_, err := b.agent.Replicate(b.ctx, "web-1", pando.Ask{})
+			if granted != (err == nil) {
+				t.Error(err)
+			}
+			b.paused("web-2", !granted)
+			if granted {
+				b.phase("web-2", pando.PhaseInRotation)
+				return
+			}
+			b.phase("web-2", pando.PhaseWarm)
+			b.agent.Control = deciding(func(context.Context, pando.Intent) ([]pando.Record, error) {
+				b.paused("web-2", true) // one has just been refused
+				return nil, pando.ErrStoreFull
+			})
+			_, _ = b.agent.Replicate(b.ctx, "web-1", pando.Ask{})
+		})
+	}
+}
+
+// The agent dies while an ask is on its way: the next one does not leave the reserve awake.
+func TestAReserveThatAFormerAgentCalledSleepsAgain(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.atHome(nil)
+		b.serving("web-1", 1)
+		b.reserve("web-2")
+		b.stop()
+		for _, box := range b.sandboxes.All() {
+			b.ok(box.Resume(b.ctx))
+		}
+		b.start()
+		b.paused("web-2", true)
+		b.paused("web-1", false)
+	})
 }
 
 func TestNothingIsPreparedThatWillNotBeStarted(t *testing.T) {

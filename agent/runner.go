@@ -28,6 +28,7 @@ type runner struct {
 	events *events
 	asking *pando.Intent // its one outstanding request
 	dieNow bool
+	called int // asks on their way that may claim it from the reserve
 	metric map[string]float64
 	told   budget // last
 
@@ -40,6 +41,7 @@ type runner struct {
 	deadline time.Time // of readiness, or of the drain
 	probed   time.Time
 	falls    int
+	awake    bool // though it is in reserve
 	wait     time.Duration
 }
 
@@ -227,6 +229,7 @@ func (r *runner) becomeLocked(p pando.Phase, reason string, because *pando.Decis
 // API again and finds its branch.
 func (r *runner) adopt(ctx context.Context) {
 	r.connect(ctx, r.inst, r.box)
+	r.awake = r.inst.Phase == pando.PhaseWarm // for all that is known: an ask may have called it
 	r.a.mu.Lock()
 	link := r.box.Link()
 	r.inst.IP4, r.inst.IP6 = link.IP4, link.IP6

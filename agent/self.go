@@ -194,10 +194,7 @@ func (a *Agent) ask(ctx context.Context, i pando.InstanceID, verb pando.Verb, as
 	}
 	r.asking = &intent
 	if verb == pando.VerbReplicate {
-		if spec, ok := a.foresee(intent); ok {
-			intent.Instance = spec.Instance.ID
-			defer a.prepare(spec)()
-		}
+		defer a.prepare(&intent)()
 	}
 	a.mu.Unlock()
 	if err := r.recorder.flush(ctx); err != nil {

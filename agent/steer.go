@@ -34,8 +34,11 @@ func (a *Agent) publish(s pando.ServiceKey) {
 		}
 		// Also one that is only starting: a former agent may have steered flows to it and died before it could say so.
 		e := pando.Endpoint{Instance: r.id, Revision: r.inst.Revision, Link: r.box.Link()}
-		if r.inst.Phase.TakesFlows() {
+		switch {
+		case r.inst.Phase.TakesFlows():
 			e.Weight = r.inst.Weight
+		case r.inst.Phase == pando.PhaseWarm, r.inst.Phase == pando.PhaseStarting && !r.inst.Warm:
+			e.Soon = r.inst.Weight
 		}
 		t.Endpoints = append(t.Endpoints, e)
 	}

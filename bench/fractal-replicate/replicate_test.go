@@ -237,8 +237,8 @@ func (b *bench) publish() {
 	c, cv := ratio(cold, bare, 2)
 	rows := []string{
 		fmt.Sprintf("replicate() accepted and durable (ask, answer and placement in one write), against one durable put into the same store | ≤ 3 × | | %s; p99 %.1f ms | %s", a, p99[len(p99)*99/100], av),
-		fmt.Sprintf("replicate() → first byte through the VIP, warm, against namespace + veth + clone + exec | ≤ 0.6 × (≈ 5 ms) | | %s; tried: tables that did not change are not computed again, the reserve refills behind the start, one message to the shim, one durable write instead of two, steered to before it catches up with main | %s", w, wv),
-		fmt.Sprintf("the same, new process | ≤ 2 × (≈ 25 ms) | | %s; tried: a thread joins its cgroups as itself (0.2 instead of 9 ms for each, on a busy machine), steering is attached ahead of need (0.3 instead of about 10 ms, likewise), one message to the shim, one durable write instead of two, the branch born beside the start | %s", c, cv),
+		fmt.Sprintf("replicate() → first byte through the VIP, warm, against namespace + veth + clone + exec | ≤ 0.6 × (≈ 5 ms) | | %s; tried: tables that did not change are not computed again, the reserve refills behind the start, one message to the shim, one durable write instead of two, steered to before it catches up with main, woken beside the durable write, the steering table computed ahead | %s", w, wv),
+		fmt.Sprintf("the same, new process | ≤ 2 × (≈ 25 ms) | | %s; tried: a thread joins its cgroups as itself (0.2 instead of 9 ms for each, on a busy machine), steering is attached ahead of need (0.3 instead of about 10 ms, likewise), one message to the shim, one durable write instead of two, the branch born beside the start, the program loaded beside the durable write | %s", c, cv),
 		fmt.Sprintf("die() → record and every process of the sandbox gone | ≤ 50 ms p50 | | %.1f ms p50; its link and folder, too: %.1f ms | %s", m(died), m(reaped), verdict(m(died) <= 50)),
 	}
 	args := []string{"fractal-replicate", "--title", "What a copy costs", "--unit", "ms", "--log"}

@@ -15,6 +15,7 @@ import (
 	"pando.run/pando/driver/ebpf"
 	"pando.run/pando/driver/nftables"
 	"pando.run/pando/driver/peer"
+	"pando.run/pando/driver/process"
 )
 
 func downCommand(o *command) *cobra.Command {
@@ -58,7 +59,7 @@ func (o *command) evacuate(ctx context.Context, p place, drain time.Duration) er
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("stop pando: %w; instances leave, and the daemons run: `pando down` again, or with --now", ctx.Err())
-	case err != nil:
+	case err != nil && process.Instances(p.sandboxes()) > 0: // else nobody is there who could leave
 		fmt.Fprintf(o.env.Stderr, "instances are killed without having left (%v): what they committed stays\n", err)
 	case left > 0:
 		fmt.Fprintf(o.env.Stderr, "%d instances did not leave in time and are killed: what they committed stays\n", left)

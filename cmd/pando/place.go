@@ -64,6 +64,9 @@ func (p place) control() string { return filepath.Join(p.Run, "control.sock") }
 func (p place) pins() string    { return "/sys/fs/bpf/pando/" + p.Host }
 func (p place) states() string  { return filepath.Join(p.Data, "state.db") }
 func (p place) logs() string    { return filepath.Join(p.Data, "log") }
+func (p place) sandboxes() string {
+	return filepath.Join(p.Run, "sandbox")
+}
 func (p place) journals() journal.Folder {
 	return journal.Folder(filepath.Join(p.Run, "journal"))
 }

@@ -262,7 +262,7 @@ func openSandboxes(p place, made func(pando.Link) error, log *slog.Logger) (*pro
 	}
 	h := p.record()
 	return process.New(process.Config{
-		Host: h.Name, RunDir: filepath.Join(p.Run, "sandbox"), LogDir: p.logs(), Self: []string{self},
+		Host: h.Name, RunDir: p.sandboxes(), LogDir: p.logs(), Self: []string{self},
 		Prefix4: h.Instances4, Prefix6: h.Instances6, Cgroups: groups, Groups: cgroup.Root, Hidden: []string{p.Data},
 		Pool: p.Pool, Made: made, Clock: pando.WallClock{}, Log: log,
 	})

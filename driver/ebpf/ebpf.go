@@ -56,7 +56,9 @@ type Driver struct {
 	ways    map[[4]uint32]way           // of the VIPs that were published
 	netns   map[uint32]string           // of the endpoints that were published, by slot
 	shares  map[pando.ServiceKey]*share // in force
-	table   steerTable                  // where the next one is put together
+	// foreseen are the shares that were computed ahead: perhaps the next.
+	foreseen map[pando.ServiceKey]*share
+	table    steerTable // where the next one is put together
 	// fresh: the connection table was made by this Open; filled: from which services it was filled since, filledFrom: how many
 	// connections of each instance were taken over.
 	fresh      bool
@@ -72,7 +74,7 @@ func Open(c Config) (*Driver, error) {
 	if err := ensureBPFFS(c.PinDir); err != nil {
 		return nil, err
 	}
-	d := &Driver{Config: c, ways: map[[4]uint32]way{}, netns: map[uint32]string{}, shares: map[pando.ServiceKey]*share{}, filled: map[pando.ServiceKey]bool{}, filledFrom: map[pando.InstanceID]int{}}
+	d := &Driver{Config: c, ways: map[[4]uint32]way{}, netns: map[uint32]string{}, shares: map[pando.ServiceKey]*share{}, foreseen: map[pando.ServiceKey]*share{}, filled: map[pando.ServiceKey]bool{}, filledFrom: map[pando.InstanceID]int{}}
 	var err error
 	if d.cpus, err = ebpf.PossibleCPU(); err != nil {
 		return nil, fmt.Errorf("open steering: %w", err)

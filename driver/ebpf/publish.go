@@ -22,7 +22,23 @@ func (d *Driver) Publish(_ context.Context, t pando.SteeringTable) error {
 	if err := d.publish(t); err != nil {
 		return fmt.Errorf("publish the steering of %s: %w", t.Service, err)
 	}
+	d.foresee(t)
 	return nil
+}
+
+// foresee computes the share that the next publication will most likely ask for, while nobody waits for it: of these endpoints,
+// with the first that is about to take flows among those that do.
+func (d *Driver) foresee(t pando.SteeringTable) {
+	n := slices.IndexFunc(t.Endpoints, func(e pando.Endpoint) bool { return e.Soon > 0 && e.Weight == 0 })
+	if n < 0 {
+		return
+	}
+	t.Endpoints = slices.Clone(t.Endpoints)
+	t.Endpoints[n].Weight = t.Endpoints[n].Soon
+	next := d.share(t)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.foreseen[t.Service] = next
 }
 
 func (d *Driver) publish(t pando.SteeringTable) error {
@@ -45,6 +61,9 @@ func (d *Driver) publish(t pando.SteeringTable) error {
 	}
 	if err := d.publishTable(n, now, slots); err != nil {
 		return err
+	}
+	if last := d.shares[t.Service]; last != nil && last != now {
+		last.slots = nil // it is not in force any more, and may come again
 	}
 	d.shares[t.Service] = now
 	if err := d.publishPorts(n, t); err != nil {
@@ -80,20 +99,22 @@ type share struct {
 	ids     []string
 	weights []int
 	buckets []uint16 // indices into ids; nil: nobody has any
-	slots   []uint32 // in which slots they were, once it was published
+	slots   []uint32 // in which slots they are, while it is in force
 }
 
-// share returns the share that the table asks for: the one that is in force, if nothing has changed.
+// share returns the share that the table asks for: the one that is in force or was foreseen, if it is that.
 func (d *Driver) share(t pando.SteeringTable) *share {
 	s := &share{ids: make([]string, len(t.Endpoints)), weights: make([]int, len(t.Endpoints))}
 	for n, e := range t.Endpoints {
 		s.ids[n], s.weights[n] = string(e.Instance), e.Weight
 	}
 	d.mu.Lock()
-	last := d.shares[t.Service]
+	known := []*share{d.shares[t.Service], d.foreseen[t.Service]}
 	d.mu.Unlock()
-	if last != nil && slices.Equal(last.ids, s.ids) && slices.Equal(last.weights, s.weights) {
-		return last
+	for _, k := range known {
+		if k != nil && slices.Equal(k.ids, s.ids) && slices.Equal(k.weights, s.weights) {
+			return k
+		}
 	}
 	s.buckets = d.Buckets(s.ids, s.weights, tableSlots)
 	return s
@@ -293,6 +314,7 @@ func (d *Driver) Withdraw(_ context.Context, s pando.ServiceKey) error {
 	delete(d.index.services, s)
 	delete(d.filled, s)
 	delete(d.shares, s)
+	delete(d.foreseen, s)
 	d.index.freeServices = append(d.index.freeServices, n)
 	return nil
 }

@@ -139,6 +139,18 @@ func (d *Driver) found() []*slot {
 	return out
 }
 
+// Instances counts the instances for which there are sandboxes in a run directory, whatever has become of their agent.
+func Instances(runDir string) (n int) {
+	records, _ := filepath.Glob(filepath.Join(runDir, "*", "slot.json"))
+	for _, file := range records {
+		var s slot
+		if b, err := os.ReadFile(file); err == nil && json.Unmarshal(b, &s) == nil && s.Instance != "" {
+			n++
+		}
+	}
+	return n
+}
+
 func (d *Driver) cgroupName(number int) string {
 	return filepath.Join("pando", string(d.Host), string(pando.DefaultTenant), strconv.Itoa(number))
 }

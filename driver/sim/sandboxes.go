@@ -249,6 +249,9 @@ func (b *Sandbox) Resume(context.Context) error {
 	return nil
 }
 
+// Paused says whether the program is to stand still, for a look from outside.
+func (b *Sandbox) Paused() bool { return b.paused.Load() != nil }
+
 // Awake returns at once unless the program is paused; then it returns when it goes on, or ends. A program that wants to be
 // paused calls it wherever it might be.
 func (b *Sandbox) Awake(ctx context.Context) error {

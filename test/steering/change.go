@@ -212,3 +212,25 @@ func (g *grove) closeAll() {
 		c.Close()
 	}
 }
+
+// announcedComesAgain: a table that a driver may have made ahead is published, replaced, and published again.
+func announcedComesAgain(t *testing.T, s *stand) {
+	soon := s.endpoint("b", 0)
+	soon.Soon = 100
+	for round := range 3 {
+		s.publish(t, s.endpoint("a", 100), soon)
+		for range 50 {
+			if who := dial(t, netip.AddrPortFrom(vip[0], 80)).who(t); who != "a" {
+				t.Fatalf("round %d: %s answers before it takes flows", round, who)
+			}
+		}
+		s.publish(t, s.endpoint("a", 100), s.endpoint("b", 100))
+		seen := map[string]bool{}
+		for n := 0; n < 200 && len(seen) < 2; n++ {
+			seen[dial(t, netip.AddrPortFrom(vip[0], 80)).who(t)] = true
+		}
+		if len(seen) < 2 {
+			t.Fatalf("round %d: only %v answer, both take flows", round, seen)
+		}
+	}
+}

@@ -20,6 +20,7 @@ import (
 func Live(t *testing.T, open func(t *testing.T, uplinks ...string) Subject) {
 	for name, f := range map[string]func(*testing.T, *stand){
 		"flows are shared and stay":                       flowsAreSharedAndStay,
+		"what is announced comes, goes and comes again":   announcedComesAgain,
 		"the sweep knows what is over":                    sweepKnowsWhatIsOver,
 		"nobody waits for what will not come":             nobodyWaits,
 		"UDP is answered by the VIP":                      udpIsAnsweredByTheVIP,
