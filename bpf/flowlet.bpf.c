@@ -50,8 +50,8 @@ struct flowlet_tally {
 	__u64 n[COUNTS];
 };
 
-/* Both directions of a conversation are one flow: the ends in ascending order, as bytes. A fragment, and a protocol
- * other than TCP and UDP, has ports 0. */
+/* Both directions of a conversation are one flow: the ends in ascending order, as bytes. A fragment without ports whose
+ * datagram is not known, and a protocol other than TCP and UDP, has ports 0. */
 struct flowlet_key {
 	__u8 low[16];
 	__u8 high[16];
@@ -75,6 +75,21 @@ struct flowlet_header {
 	__u64 clock, replicas;
 	struct flowlet_key key; /* of the flow, which an alias does not tell */
 };
+
+/* What the fragments of a datagram have in common. */
+struct flowlet_datagram {
+	__u8 src[16], dst[16];
+	__u32 id;
+	__u8 protocol, version;
+	__u8 pad[2];
+};
+
+struct flowlet_datagram_flow {
+	struct flowlet_key key; /* as its first fragment that came has it */
+	__u64 since;
+};
+
+#define DATAGRAM_NS 60000000000ull /* as long as a unit waits for fragments (nf/runtime/src/fragments.rs) */
 
 /* The ends of the wire that units stand in. Zero: there is no such end. */
 enum { WIRE_INNER = 0, WIRE_OUTER, WIRE_ENDS };
@@ -126,6 +141,13 @@ struct {
 } flowlet_aliases SEC(".maps");
 
 struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH); /* a flood of fragments harms other fragments at most */
+	__uint(max_entries, 1 << 14);
+	__type(key, struct flowlet_datagram);
+	__type(value, struct flowlet_datagram_flow);
+} flowlet_datagrams SEC(".maps");
+
+struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
@@ -173,21 +195,52 @@ inlined __u64 has_ports(__u8 protocol, __u32 fragment)
 	return (assign_sign(tcp - 1) | assign_sign(udp - 1)) & assign_sign((__u64)fragment - 1);
 }
 
-/* parse reads the flow of a packet that begins at `at`, from its linear part, where a device leaves at least the
- * headers. It returns 0 if the packet is of none. */
-inlined int parse(struct __sk_buff *skb, __u32 at, __be16 ethertype, struct flowlet_key *key)
+/* unwrap finds the IP packet behind VLAN tags and the header of a PPPoE session, which begin at `at`. It returns its
+ * offset << 16 | its EtherType, 0 if there is none; nf/protocol/src/flow.rs looks through the same. */
+__noinline __u32 unwrap(struct __sk_buff *skb, __u32 at, __u32 ethertype)
 {
-	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	void *packet = data + at;
+	__be16 tag[2], session[4];
+
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		if (ethertype != bpf_htons(ETH_P_8021Q) && ethertype != bpf_htons(ETH_P_8021AD))
+			break;
+		if (bpf_skb_load_bytes(skb, at, tag, sizeof(tag)))
+			return 0;
+		ethertype = tag[1];
+		at += sizeof(tag);
+	}
+	if (ethertype == bpf_htons(ETH_P_PPP_SES)) {
+		/* Version 1, type 1, code 0; number; length; PPP's protocol. */
+		if (bpf_skb_load_bytes(skb, at, session, sizeof(session)) || session[0] != bpf_htons(0x1100))
+			return 0;
+		ethertype = session[3] == bpf_htons(0x0021) ? bpf_htons(ETH_P_IP) : session[3] == bpf_htons(0x0057) ? bpf_htons(ETH_P_IPV6) : 0;
+		at += sizeof(session);
+	}
+	return ethertype == bpf_htons(ETH_P_IP) || ethertype == bpf_htons(ETH_P_IPV6) ? at << 16 | ethertype : 0;
+}
+
+/* parse reads the flow of a packet whose link header ends at `at`, from its linear part, where a device leaves at least
+ * the headers. It returns the offset of the IP header, 0 if the packet is of no flow; *fragment is not 0 for a fragment. */
+inlined __u32 parse(struct __sk_buff *skb, __u32 at, __be16 ethertype, struct flowlet_key *key, __u32 *fragment)
+{
 	__u16 ports[2] = {};
 
+	if (ethertype != bpf_htons(ETH_P_IP) && ethertype != bpf_htons(ETH_P_IPV6)) {
+		__u32 found = unwrap(skb, at, ethertype);
+		at = found >> 16;
+		ethertype = found;
+	}
+	at &= 0x7f; /* for the verifier: 14, the header of 72, two tags, and a session are less */
+	void *packet = (void *)(long)skb->data + at, *end = (void *)(long)skb->data_end;
 	if (ethertype == bpf_htons(ETH_P_IP)) {
 		struct iphdr *ip = packet;
 		if ((void *)(ip + 1) > end || ip->ihl < 5)
 			return 0;
+		*fragment = ip->frag_off & bpf_htons(0x3fff);
 		key->protocol = ip->protocol;
 		key->version = 4;
-		__u64 with = has_ports(ip->protocol, ip->frag_off & bpf_htons(0x3fff));
+		__u64 with = has_ports(ip->protocol, ip->frag_off & bpf_htons(0x1fff));
 		bpf_skb_load_bytes(skb, at + ip->ihl * 4, ports, sizeof(ports));
 		ports[0] &= with;
 		ports[1] &= with;
@@ -195,19 +248,63 @@ inlined int parse(struct __sk_buff *skb, __u32 at, __be16 ethertype, struct flow
 		order(key, &src, &dst, ports, 1);
 	} else if (ethertype == bpf_htons(ETH_P_IPV6)) {
 		struct ipv6hdr *ip = packet;
+		struct {
+			__u8 next, reserved;
+			__be16 offset; /* and whether there are more */
+		} header = {};
+		__u32 behind = at + sizeof(*ip);
 		if ((void *)(ip + 1) > end)
 			return 0;
-		key->protocol = ip->nexthdr;
+		header.next = ip->nexthdr;
+		if (header.next == IPPROTO_FRAGMENT) {
+			bpf_skb_load_bytes(skb, behind, &header, sizeof(header));
+			behind += 8;
+		}
+		*fragment = header.offset & bpf_htons(0xfff9);
+		key->protocol = header.next;
 		key->version = 6;
-		__u64 with = has_ports(ip->nexthdr, 0);
-		bpf_skb_load_bytes(skb, at + sizeof(*ip), ports, sizeof(ports));
+		__u64 with = has_ports(header.next, header.offset & bpf_htons(0xfff8));
+		bpf_skb_load_bytes(skb, behind, ports, sizeof(ports));
 		ports[0] &= with;
 		ports[1] &= with;
 		order(key, (__u32 *)&ip->saddr, (__u32 *)&ip->daddr, ports, 4);
 	} else {
 		return 0;
 	}
-	return 1;
+	return at;
+}
+
+/* gather gives a fragment, whose IP header is at `at`, the flow of its datagram. The first that comes decides which that is,
+ * so that all of them go to one unit; in most cases it has the ports. It returns 1 for those behind it. */
+__noinline int gather(struct __sk_buff *skb, __u32 at, struct flowlet_key *key)
+{
+	struct flowlet_datagram datagram = {};
+	struct flowlet_datagram_flow flow = {}, *known;
+
+	if (!key)
+		return 0;
+	datagram.protocol = key->protocol;
+	datagram.version = key->version;
+	if (key->version == 4) {
+		bpf_skb_load_bytes(skb, at + offsetof(struct iphdr, saddr), datagram.src, 4);
+		bpf_skb_load_bytes(skb, at + offsetof(struct iphdr, daddr), datagram.dst, 4);
+		bpf_skb_load_bytes(skb, at + offsetof(struct iphdr, id), &datagram.id, 2);
+	} else {
+		bpf_skb_load_bytes(skb, at + offsetof(struct ipv6hdr, saddr), datagram.src, 16);
+		bpf_skb_load_bytes(skb, at + offsetof(struct ipv6hdr, daddr), datagram.dst, 16);
+		bpf_skb_load_bytes(skb, at + sizeof(struct ipv6hdr) + 4, &datagram.id, 4);
+	}
+	flow.since = time_is_stamp ? skb->tstamp : bpf_ktime_get_ns();
+	known = bpf_map_lookup_elem(&flowlet_datagrams, &datagram);
+	/* With ports on both sides this is the beginning of another datagram with the same number. */
+	if (known && flow.since - known->since < DATAGRAM_NS &&
+	    !((key->low_port | key->high_port) && (known->key.low_port | known->key.high_port))) {
+		*key = known->key;
+		return 1;
+	}
+	flow.key = *key;
+	bpf_map_update_elem(&flowlet_datagrams, &datagram, &flow, BPF_ANY);
+	return 0;
 }
 
 /* meet gives a key that no flow has to the flow that it is an alias of, or to a new one, which has no unit yet. It returns
@@ -248,6 +345,18 @@ inlined __u64 back(struct __sk_buff *skb)
 	return device ? assign_sign(((__u64)*device ^ skb->ifindex) - 1) & HEADER_BACK : 0;
 }
 
+/* make_room moves what follows the Ethernet header back. The kernel does so only in what it knows to be IP; in front of all
+ * else, tags and sessions, it makes room, into which the addresses go. */
+inlined int make_room(struct __sk_buff *skb, __u32 bytes)
+{
+	__u8 addresses[2 * ETH_ALEN];
+
+	if (skb->protocol == bpf_htons(ETH_P_IP) || skb->protocol == bpf_htons(ETH_P_IPV6))
+		return bpf_skb_adjust_room(skb, bytes, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO);
+	return bpf_skb_change_head(skb, bytes, 0) || bpf_skb_load_bytes(skb, bytes, addresses, sizeof(addresses)) ||
+	       bpf_skb_store_bytes(skb, 0, addresses, sizeof(addresses), 0);
+}
+
 /* send puts the header behind the Ethernet header and the packet on its unit's way. */
 inlined int send(struct __sk_buff *skb, const struct flowlet_header *header, struct flowlet_tally *counts)
 {
@@ -257,8 +366,7 @@ inlined int send(struct __sk_buff *skb, const struct flowlet_header *header, str
 
 	if (!device || !*device)
 		return drop(counts, COUNT_NO_UNIT);
-	if (bpf_skb_adjust_room(skb, sizeof(*header), BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO) ||
-	    bpf_skb_store_bytes(skb, sizeof(struct ethhdr), header, sizeof(*header), 0) ||
+	if (make_room(skb, sizeof(*header)) || bpf_skb_store_bytes(skb, sizeof(struct ethhdr), header, sizeof(*header), 0) ||
 	    bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &ethertype, sizeof(ethertype), 0))
 		return drop(counts, COUNT_NO_HEADER);
 	return bpf_redirect(*device, 0);
@@ -281,8 +389,9 @@ int flowlet(struct __sk_buff *skb)
 	struct flowlet_tally *counts = bpf_map_lookup_elem(&flowlet_counts, &zero);
 	if (!counts)
 		return DROP;
-	__u64 flags = back(skb);
-	if (!parse(skb, sizeof(struct ethhdr), header.ethertype, &header.key)) {
+	__u64 flags = back(skb), later = 0;
+	__u32 fragment = 0, ip = parse(skb, sizeof(struct ethhdr), header.ethertype, &header.key, &fragment);
+	if (!ip) {
 		counts->n[COUNT_OTHERS]++;
 		return leave(flags & HEADER_BACK ? WIRE_INNER : WIRE_OUTER);
 	}
@@ -290,6 +399,8 @@ int flowlet(struct __sk_buff *skb)
 	struct assign_units *units = bpf_map_lookup_elem(&flowlet_units, &zero);
 	if (!config || !units)
 		return drop(counts, COUNT_NO_UNIT);
+	if (fragment)
+		later = gather(skb, ip, &header.key);
 	struct flowlet_flow *known = bpf_map_lookup_elem(&flowlet_flows, &header.key);
 	if (!known) {
 		flags |= meet(&header.key);
@@ -300,6 +411,8 @@ int flowlet(struct __sk_buff *skb)
 
 	__u64 now = time_is_stamp ? skb->tstamp : bpf_ktime_get_ns();
 	bpf_spin_lock(&known->lock);
+	/* No flowlet begins while state is on the way, nor behind the first fragment of a datagram. */
+	known->flow.ready = assign_max(known->flow.ready, (now + 1) & -(later & 1));
 	int result = assign_packet(config, units, &known->flow, now, len);
 	header.unit = known->flow.unit;
 	header.previous = known->flow.previous;
@@ -337,8 +450,9 @@ inlined int same(const struct flowlet_key *a, const struct flowlet_key *b)
 inlined void learn(struct __sk_buff *skb, const struct flowlet_header *header, struct flowlet_tally *counts)
 {
 	struct flowlet_key alias = {};
+	__u32 fragment;
 
-	if (!parse(skb, sizeof(struct ethhdr) + sizeof(*header), header->ethertype, &alias))
+	if (!parse(skb, sizeof(struct ethhdr) + sizeof(*header), header->ethertype, &alias, &fragment))
 		return;
 	struct flowlet_key *known = bpf_map_lookup_elem(&flowlet_aliases, &alias);
 	if (known && same(known, &header->key))
@@ -348,8 +462,8 @@ inlined void learn(struct __sk_buff *skb, const struct flowlet_header *header, s
 	counts->n[COUNT_ALIASES]++;
 }
 
-/* What a unit sends: the header off, and out of the end that it names. The Ethernet header says what the packet is, not
- * that there is a header: room is taken only from what the kernel knows to be IP. */
+/* What a unit sends: the header off, and out of the end that it names. The Ethernet header says IP, whatever is behind the
+ * header, which has the packet's own EtherType: room is taken only from what the kernel knows to be IP. */
 SEC("tc")
 int flowlet_return(struct __sk_buff *skb)
 {
@@ -358,11 +472,14 @@ int flowlet_return(struct __sk_buff *skb)
 
 	struct flowlet_tally *counts = bpf_map_lookup_elem(&flowlet_counts, &zero);
 	if (!counts || bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &header, sizeof(header)) ||
-	    header.version != HEADER_VERSION || header.ethertype != ethertype_of(skb))
+	    header.version != HEADER_VERSION)
 		return DROP;
 	if (header.flags & HEADER_TRANSLATED)
 		learn(skb, &header, counts);
 	if (bpf_skb_adjust_room(skb, -(int)sizeof(header), BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
+		return drop(counts, COUNT_NO_HEADER);
+	if (header.ethertype != ethertype_of(skb) &&
+	    bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &header.ethertype, sizeof(header.ethertype), 0))
 		return drop(counts, COUNT_NO_HEADER);
 	counts->n[COUNT_RETURNED]++;
 	return leave(header.flags & HEADER_BACK ? WIRE_INNER : WIRE_OUTER);

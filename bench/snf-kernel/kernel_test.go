@@ -136,7 +136,7 @@ func TestDecision(t *testing.T) {
 
 // counted reads a counter of the program: 0 packets, 3 flowlets.
 func counted(t *testing.T, c *ebpf.Collection, which int) (sum uint64) {
-	var perCPU [][11]uint64
+	var perCPU [][13]uint64
 	if err := c.Maps["flowlet_counts"].Lookup(uint32(0), &perCPU); err != nil {
 		t.Fatal(err)
 	}

@@ -37,6 +37,22 @@ type flowletAssignUnits struct {
 	Bytes     uint64
 }
 
+type flowletFlowletDatagram struct {
+	_        structs.HostLayout
+	Src      [16]uint8
+	Dst      [16]uint8
+	Id       uint32
+	Protocol uint8
+	Version  uint8
+	Pad      [2]uint8
+}
+
+type flowletFlowletDatagramFlow struct {
+	_     structs.HostLayout
+	Key   flowletFlowletKey
+	Since uint64
+}
+
 type flowletFlowletFlow struct {
 	_    structs.HostLayout
 	Flow struct {
@@ -84,17 +100,18 @@ type flowletFlowletTally struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	flowletMapFlowletAliases = "flowlet_aliases"
-	flowletMapFlowletConfig  = "flowlet_config"
-	flowletMapFlowletCounts  = "flowlet_counts"
-	flowletMapFlowletDevices = "flowlet_devices"
-	flowletMapFlowletFlows   = "flowlet_flows"
-	flowletMapFlowletUnits   = "flowlet_units"
-	flowletMapFlowletWire    = "flowlet_wire"
-	flowletProgFlowlet       = "flowlet"
-	flowletProgFlowletReturn = "flowlet_return"
-	flowletVarDecideOnly     = "decide_only"
-	flowletVarTimeIsStamp    = "time_is_stamp"
+	flowletMapFlowletAliases   = "flowlet_aliases"
+	flowletMapFlowletConfig    = "flowlet_config"
+	flowletMapFlowletCounts    = "flowlet_counts"
+	flowletMapFlowletDatagrams = "flowlet_datagrams"
+	flowletMapFlowletDevices   = "flowlet_devices"
+	flowletMapFlowletFlows     = "flowlet_flows"
+	flowletMapFlowletUnits     = "flowlet_units"
+	flowletMapFlowletWire      = "flowlet_wire"
+	flowletProgFlowlet         = "flowlet"
+	flowletProgFlowletReturn   = "flowlet_return"
+	flowletVarDecideOnly       = "decide_only"
+	flowletVarTimeIsStamp      = "time_is_stamp"
 )
 
 // loadFlowlet returns the embedded CollectionSpec for flowlet.
@@ -147,13 +164,14 @@ type flowletProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type flowletMapSpecs struct {
-	FlowletAliases *ebpf.MapSpec `ebpf:"flowlet_aliases"`
-	FlowletConfig  *ebpf.MapSpec `ebpf:"flowlet_config"`
-	FlowletCounts  *ebpf.MapSpec `ebpf:"flowlet_counts"`
-	FlowletDevices *ebpf.MapSpec `ebpf:"flowlet_devices"`
-	FlowletFlows   *ebpf.MapSpec `ebpf:"flowlet_flows"`
-	FlowletUnits   *ebpf.MapSpec `ebpf:"flowlet_units"`
-	FlowletWire    *ebpf.MapSpec `ebpf:"flowlet_wire"`
+	FlowletAliases   *ebpf.MapSpec `ebpf:"flowlet_aliases"`
+	FlowletConfig    *ebpf.MapSpec `ebpf:"flowlet_config"`
+	FlowletCounts    *ebpf.MapSpec `ebpf:"flowlet_counts"`
+	FlowletDatagrams *ebpf.MapSpec `ebpf:"flowlet_datagrams"`
+	FlowletDevices   *ebpf.MapSpec `ebpf:"flowlet_devices"`
+	FlowletFlows     *ebpf.MapSpec `ebpf:"flowlet_flows"`
+	FlowletUnits     *ebpf.MapSpec `ebpf:"flowlet_units"`
+	FlowletWire      *ebpf.MapSpec `ebpf:"flowlet_wire"`
 }
 
 // flowletVariableSpecs contains global variables before they are loaded into the kernel.
@@ -184,13 +202,14 @@ func (o *flowletObjects) Close() error {
 //
 // It can be passed to loadFlowletObjects or ebpf.CollectionSpec.LoadAndAssign.
 type flowletMaps struct {
-	FlowletAliases *ebpf.Map `ebpf:"flowlet_aliases"`
-	FlowletConfig  *ebpf.Map `ebpf:"flowlet_config"`
-	FlowletCounts  *ebpf.Map `ebpf:"flowlet_counts"`
-	FlowletDevices *ebpf.Map `ebpf:"flowlet_devices"`
-	FlowletFlows   *ebpf.Map `ebpf:"flowlet_flows"`
-	FlowletUnits   *ebpf.Map `ebpf:"flowlet_units"`
-	FlowletWire    *ebpf.Map `ebpf:"flowlet_wire"`
+	FlowletAliases   *ebpf.Map `ebpf:"flowlet_aliases"`
+	FlowletConfig    *ebpf.Map `ebpf:"flowlet_config"`
+	FlowletCounts    *ebpf.Map `ebpf:"flowlet_counts"`
+	FlowletDatagrams *ebpf.Map `ebpf:"flowlet_datagrams"`
+	FlowletDevices   *ebpf.Map `ebpf:"flowlet_devices"`
+	FlowletFlows     *ebpf.Map `ebpf:"flowlet_flows"`
+	FlowletUnits     *ebpf.Map `ebpf:"flowlet_units"`
+	FlowletWire      *ebpf.Map `ebpf:"flowlet_wire"`
 }
 
 func (m *flowletMaps) Close() error {
@@ -198,6 +217,7 @@ func (m *flowletMaps) Close() error {
 		m.FlowletAliases,
 		m.FlowletConfig,
 		m.FlowletCounts,
+		m.FlowletDatagrams,
 		m.FlowletDevices,
 		m.FlowletFlows,
 		m.FlowletUnits,

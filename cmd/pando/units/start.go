@@ -188,5 +188,5 @@ func (p *process) wait() error {
 	return fmt.Errorf("%w: unit %s: %s", pando.ErrInvalid, p.name, reason)
 }
 
-// room is what a unit's device needs beyond the packets.
-const room = flowlet.HeaderBytes
+// room is what a unit's device needs beyond the packets: steering's header, and two VLAN tags behind it.
+const room = flowlet.HeaderBytes + 8

@@ -12,7 +12,7 @@ pub enum Direction {
 /// A flow in both directions: the two ends in canonical (byte-wise ascending) order, and the protocol.
 ///
 /// Flowlets are directional, but the state of a NAT or of a load balancer is not: both directions share one key, and
-/// therefore one unit. A fragment without ports, and a protocol without ports, has ports 0.
+/// therefore one unit. A fragment behind the first, and a protocol without ports, has ports 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FlowKey {
     bytes: [u8; FlowKey::LENGTH_BYTES],
@@ -128,8 +128,8 @@ fn of_ipv4(ip: &[u8]) -> Option<(FlowKey, Direction)> {
     if header < 20 || ip.len() < header {
         return None;
     }
-    // Only the first fragment has ports; all of them take the key without, so that they meet.
-    let fragment = be16(ip, 6)? & 0x3fff != 0;
+    // Only the first fragment has ports.
+    let fragment = be16(ip, 6)? & 0x1fff != 0;
     let (from, to) = if fragment { Default::default() } else { ports(ip[9], &ip[header..]) };
     Some(FlowKey::between(End::new(&ip[12..16], from), End::new(&ip[16..20], to), ip[9], 4))
 }
@@ -147,8 +147,7 @@ fn of_ipv6(ip: &[u8]) -> Option<(FlowKey, Direction)> {
         match next {
             0 | 43 | 60 => at += 8 + usize::from(extension[1]) * 8,
             44 => {
-                // A datagram that is its only fragment is whole (RFC 6946).
-                fragment |= u16::from_be_bytes([extension[2], extension[3]]) & 0xfff9 != 0;
+                fragment |= u16::from_be_bytes([extension[2], extension[3]]) & 0xfff8 != 0;
                 at += 8;
             }
             _ => break,
@@ -197,17 +196,6 @@ mod tests {
     }
 
     #[test]
-    fn fragments_meet() {
-        let mut first = udp4([10, 0, 0, 1, 1, 1], [10, 0, 0, 2, 2, 2]);
-        first[20] = 0x20; // more fragments
-        let mut second = first.clone();
-        second[20] = 0;
-        second[21] = 185; // offset
-        second[34..38].copy_from_slice(b"data");
-        assert_eq!(FlowKey::of_frame(&first), FlowKey::of_frame(&second));
-    }
-
-    #[test]
     fn tags_and_sessions_are_looked_through() {
         let plain = udp4([10, 0, 0, 1, 1, 1], [10, 0, 0, 2, 2, 2]);
         let behind = |shim: &[u8], ethertype: &[u8]| {
@@ -228,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn the_only_fragment_of_a_datagram_has_its_ports() {
+    fn only_the_first_fragment_has_the_ports() {
         let with = |offset_and_more: u8| {
             let mut frame = vec![0; 12];
             frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 16, 44, 64]);
@@ -237,6 +225,7 @@ mod tests {
             format!("{:?}", FlowKey::of_frame(&frame).unwrap().0)
         };
         assert!(with(0).contains("]:53"), "{}", with(0));
-        assert!(with(1).contains("]:0"), "{}", with(1));
+        assert!(with(1).contains("]:53"), "{}", with(1));
+        assert!(with(9).contains("]:0"), "{}", with(9));
     }
 }

@@ -3,7 +3,8 @@
 use std::hash::BuildHasher;
 
 use pando_assign::queue::{Discipline, Queue, Waiting};
-use pando_protocol::{FlowKey, Steered, header};
+use pando_protocol::flow::network;
+use pando_protocol::{FlowKey, Header, Steered, header};
 
 use crate::chain::Arrival;
 use crate::flows::Flows;
@@ -20,19 +21,22 @@ pub struct Packet {
 }
 
 const ETHERNET: usize = 14;
+const TAG: usize = 4;
 const BEHIND: usize = ETHERNET + Steered::LENGTH_BYTES;
 
 impl Packet {
-    /// Reads a frame with steering's header; `None` for any other.
+    /// Reads a frame with steering's header; `None` for any other. A VLAN tag that the kernel keeps beside its packets is in
+    /// front of the header here.
     pub fn read(frame: &[u8], time_ns: u64) -> Option<Packet> {
-        if frame.get(12..14)? != header::ETHERTYPE.to_be_bytes() {
+        let tag = if matches!(frame.get(12..14)?, [0x81, 0] | [0x88, 0xa8]) { TAG } else { 0 };
+        if frame.get(12 + tag..ETHERNET + tag)? != header::ETHERTYPE.to_be_bytes() {
             return None;
         }
-        let steered = Steered::decode(&frame[ETHERNET..]).ok()?;
+        let steered = Steered::decode(&frame[ETHERNET + tag..]).ok()?;
         let mut bytes = Vec::with_capacity(frame.len() - Steered::LENGTH_BYTES);
-        bytes.extend(&frame[..12]);
+        bytes.extend(&frame[..12 + tag]);
         bytes.extend(steered.header.ethertype.to_be_bytes());
-        bytes.extend(&frame[BEHIND..]);
+        bytes.extend(&frame[BEHIND + tag..]);
         Some(Packet { frame: bytes, steered, time_ns })
     }
 
@@ -49,8 +53,12 @@ impl Packet {
         let translated =
             !self.steered.translated && FlowKey::of_frame(output).is_some_and(|(output, _)| output != key && alias() == Some(output));
         let mut frame = Vec::with_capacity(output.len() + Steered::LENGTH_BYTES);
-        frame.extend(&output[..ETHERNET]);
-        frame.extend(Steered { translated, ..self.steered }.encode());
+        let header = Header { ethertype: u16::from_be_bytes([output[12], output[13]]), ..self.steered.header };
+        // Steering takes its header off what the kernel takes for IP: tags and sessions are behind it.
+        let ip = if network(output).is_some_and(|(version, _)| version == 6) { [0x86, 0xdd] } else { [8, 0] };
+        frame.extend(&output[..12]);
+        frame.extend(ip);
+        frame.extend(Steered { translated, header, ..self.steered }.encode());
         frame.extend(&output[ETHERNET..]);
         frame
     }
@@ -151,6 +159,35 @@ impl Service {
         match self.limited {
             true if self.work_ns > 0 => self.busy_ns.max(now_ns.saturating_sub(self.work_ns)) + self.work_ns,
             _ => now_ns + self.work_ns,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pando_protocol::NO_UNIT;
+
+    use super::*;
+    use crate::traffic::{Shape, generate};
+
+    /// The tag is in front of steering's header on the way in, and behind it on the way out.
+    #[test]
+    fn a_tagged_packet_comes_and_goes_as_it_is() {
+        let plain = generate(&Shape { flows: 1, ..Shape::default() }).packets[0].frame.clone();
+        let key = FlowKey::of_frame(&plain).unwrap().0;
+        for tag in [&[][..], &[0x81, 0, 0, 7], &[0x88, 0xa8, 0, 7]] {
+            let ethertype = u16::from_be_bytes([plain[12], plain[13]]);
+            let header =
+                Header { flowlet_starts: true, ethertype, unit: 0, previous: NO_UNIT, epoch: 1, position: 0, clock: 1, replicas: 0 };
+            let steered = Steered { header, back: false, translated: false, key };
+            let came = [&plain[..12], tag, &header::ETHERTYPE.to_be_bytes(), &steered.encode()[..], &plain[14..]].concat();
+            let packet = Packet::read(&came, 5).unwrap();
+            let frame = [&plain[..12], tag, &plain[12..]].concat();
+            assert_eq!(packet.frame, frame);
+            let answer = packet.answer(&frame, &Flows::new(&[8], 1));
+            assert_eq!(answer[12..14], plain[12..14], "what the kernel takes it for");
+            assert_eq!(answer[BEHIND..], frame[14..]);
+            assert_eq!(Steered::decode(&answer[14..]).unwrap().header.ethertype.to_be_bytes(), frame[12..14]);
         }
     }
 }
