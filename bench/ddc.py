@@ -57,6 +57,7 @@ def scratch():
     d = pathlib.Path(tempfile.mkdtemp(prefix="pando-ddc-"))
     scratches[d] = open(d / "lock", "w")
     fcntl.flock(scratches[d], fcntl.LOCK_EX)
+    print(os.getpid(), file=scratches[d], flush=True)
     return d
 
 
@@ -145,6 +146,8 @@ def sweep_the_dead():
             try:
                 fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
+                continue
+            if not f.read():  # of a run that is about to take it
                 continue
             print(f"removing what a killed run has left: {lock.parent}", file=sys.stderr)
             sweep(lock.parent)
