@@ -57,10 +57,15 @@ type Rule struct {
 func DefaultRule(unitBits uint64, pool int) Rule {
 	return Rule{
 		Gap: 500 * time.Microsecond, SizeBytes: 30_000, Targets: 2,
-		Pull: 130 * time.Microsecond, Stick: 130 * time.Microsecond, Crowded: time.Millisecond,
+		Pull: 130 * time.Microsecond, Stick: stick(unitBits), Crowded: time.Millisecond,
 		Grow: 100 * time.Microsecond, GrowEvery: 200 * time.Microsecond, Window: time.Millisecond,
 		UnitBits: unitBits, Pool: uint32(pool),
 	}
+}
+
+// stick is a pull, or the time of 16 kB on a unit that is slow.
+func stick(unitBits uint64) time.Duration {
+	return max(130*time.Microsecond, time.Duration(128_000_000_000_000/max(unitBits, 1)))
 }
 
 // kernel is the rule as the program reads it.
