@@ -1,6 +1,7 @@
 package pando
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"strings"
@@ -42,6 +43,11 @@ func (k ServiceKey) String() string {
 		return string(k.Name)
 	}
 	return string(k.Tenant) + "/" + string(k.Name)
+}
+
+// Compare orders services by tenant, then by name.
+func (k ServiceKey) Compare(o ServiceKey) int {
+	return cmp.Or(cmp.Compare(k.Tenant, o.Tenant), cmp.Compare(k.Name, o.Name))
 }
 
 // ParseServiceKey reads what ServiceKey.String prints.

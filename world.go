@@ -242,7 +242,5 @@ func (w *World) SpecOf(s ServiceKey, revision int) (Spec, bool) {
 
 // Names returns the services in order, for decisions that must not depend on the order of a map.
 func (w *World) Names() []ServiceKey {
-	return slices.SortedFunc(maps.Keys(w.Services), func(a, b ServiceKey) int {
-		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Name, b.Name))
-	})
+	return slices.SortedFunc(maps.Keys(w.Services), ServiceKey.Compare)
 }

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 	"sync"
@@ -171,7 +172,7 @@ func (a *Agent) take(b pando.Batch, reset bool) {
 		a.Log.Error("a record cannot be read and is left out", "error", err)
 	}
 	a.reconcile()
-	for s := range servicesOf(b.Changes) {
+	for _, s := range servicesOf(b.Changes) {
 		a.publish(s)
 		a.tell(s, b.Changes)
 	}
@@ -195,21 +196,22 @@ func (a *Agent) learn(records []pando.Record) {
 		a.Log.Error("a record cannot be read and is left out", "error", err)
 	}
 	a.reconcile()
-	for s := range servicesOf(records) {
+	for _, s := range servicesOf(records) {
 		a.publish(s)
 	}
 	close(a.changed)
 	a.changed = make(chan struct{})
 }
 
-func servicesOf(records []pando.Record) map[pando.ServiceKey]bool {
-	out := map[pando.ServiceKey]bool{}
+// servicesOf are the services that records are about, in order.
+func servicesOf(records []pando.Record) (out []pando.ServiceKey) {
 	for _, r := range records {
 		if s, ok := r.Key.Service(); ok {
-			out[s] = true
+			out = append(out, s)
 		}
 	}
-	return out
+	slices.SortFunc(out, pando.ServiceKey.Compare)
+	return slices.Compact(out)
 }
 
 // reconcile gives every instance of this host its runner, and ends the runners of instances that have no record.
@@ -224,13 +226,14 @@ func (a *Agent) reconcile() {
 		}
 		r.see(a.world.Instances[i.ID])
 	}
-	for id, r := range a.runners {
-		if _, ok := a.world.Instances[id]; !ok && !r.over {
+	for _, r := range a.everyRunner() {
+		if _, ok := a.world.Instances[r.id]; !ok && !r.over {
 			r.over = true
 			r.kick()
 		}
 	}
-	for id, b := range a.found {
+	for _, id := range slices.Sorted(maps.Keys(a.found)) {
+		b := a.found[id]
 		delete(a.found, id)
 		a.spawn(func(ctx context.Context) {
 			a.Log.Warn("a sandbox without a record is removed", "instance", id)
@@ -244,9 +247,18 @@ func (a *Agent) reconcile() {
 func (a *Agent) kickAll() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, r := range a.runners {
+	for _, r := range a.everyRunner() {
 		r.kick()
 	}
+}
+
+// everyRunner are the runners in the order of their instances' names: what they do first must not hang on a map. The caller
+// holds the lock.
+func (a *Agent) everyRunner() (out []*runner) {
+	for _, id := range slices.Sorted(maps.Keys(a.runners)) {
+		out = append(out, a.runners[id])
+	}
+	return out
 }
 
 // wait blocks until ok holds; it is looked at after every change of the world, with the lock held.

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -222,7 +224,7 @@ func (a *Agent) dropStrangers(ctx context.Context) {
 		return
 	}
 	seen := map[pando.ServiceKey]bool{}
-	for name := range refs {
+	for _, name := range slices.Sorted(maps.Keys(refs)) {
 		parts := strings.SplitN(name, "/", 3)
 		s := pando.ServiceKey{Tenant: pando.Tenant(parts[0]), Name: pando.ServiceName(parts[min(1, len(parts)-1)])}
 		if seen[s] {
@@ -233,7 +235,7 @@ func (a *Agent) dropStrangers(ctx context.Context) {
 		if err != nil {
 			a.Log.Error("list the branches of this host", "error", err)
 		}
-		for i := range branches {
+		for _, i := range slices.Sorted(maps.Keys(branches)) {
 			a.mu.Lock()
 			_, here := a.world.Instances[i]
 			a.mu.Unlock()

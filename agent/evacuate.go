@@ -48,7 +48,7 @@ func (a *Agent) here() int {
 
 // longestStop is how long the slowest instance may take to end. The caller holds the lock.
 func (a *Agent) longestStop() (most time.Duration) {
-	for _, r := range a.runners {
+	for _, r := range a.everyRunner() {
 		most = max(most, pando.Seconds(a.specOf(r.inst).StopSeconds))
 	}
 	return most

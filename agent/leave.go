@@ -141,7 +141,8 @@ func (r *runner) bury(ctx context.Context) time.Duration {
 	r.a.mu.Lock()
 	t := pando.Txn{Delete: []pando.Key{r.inst.Key()}}
 	now := r.a.Clock.Now()
-	for _, v := range r.a.world.Intents {
+	for _, i := range r.a.world.IntentsOf(r.service) {
+		v := r.a.world.Intents[i.ID]
 		if v.V.Instance == r.id && v.V.Verb != pando.VerbReplicate && v.V.State.May(pando.IntentDead) {
 			t.If = append(t.If, v.If())
 			t.Put = append(t.Put, v.V.Become(pando.IntentDead, now, "its sandbox and its record are gone"))

@@ -48,22 +48,18 @@ func (c *recorder) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			return
 		case <-c.done:
-			return
 		case <-c.nudge:
 		}
-		if !c.collect(ctx) {
+		if c.ended(ctx) || !c.collect(ctx) {
 			return
 		}
 		for c.flush(ctx) != nil && ctx.Err() == nil {
 			if pando.Sleep(ctx, c.r.a.Clock, 100*time.Millisecond) != nil {
 				return
 			}
-			select {
-			case <-c.done:
+			if c.ended(ctx) {
 				return
-			default:
 			}
 		}
 	}
@@ -83,17 +79,27 @@ func (c *recorder) collect(ctx context.Context) bool {
 		timer, stop := c.r.a.Clock.After(wait)
 		select {
 		case <-ctx.Done():
-			stop()
-			return false
 		case <-c.done:
-			stop()
-			return false
 		case <-c.nudge:
-			stop()
 		case <-timer:
+		}
+		if stop(); c.ended(ctx) {
+			return false
 		}
 	}
 	return true
+}
+
+// ended says whether nothing is left to be recorded.
+func (c *recorder) ended(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return true
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
 }
 
 // wait is how much longer the newest step may wait; nothing, if there is none.

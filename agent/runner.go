@@ -103,21 +103,30 @@ func (r *runner) run(ctx context.Context) {
 		if box := r.sandbox(); box != nil && boxEvents == nil {
 			boxEvents = box.Events()
 		}
-		select {
-		case <-ctx.Done():
-			stop()
-			return
-		case <-r.kicked:
-		case <-timer:
-		case e, ok := <-boxEvents:
-			if !ok {
-				boxEvents = nil
-				r.detach()
-				break
+		var e pando.SandboxEvent
+		told, open := false, true
+		select { // what the program did comes first: a step that does not know of it would be for nothing
+		case e, open = <-boxEvents:
+			told = true
+		default:
+			select {
+			case <-ctx.Done():
+			case <-r.kicked:
+			case <-timer:
+			case e, open = <-boxEvents:
+				told = true
 			}
-			r.heard(e)
 		}
 		stop()
+		switch {
+		case ctx.Err() != nil:
+			return
+		case !open:
+			boxEvents = nil
+			r.detach()
+		case told:
+			r.heard(e)
+		}
 	}
 }
 

@@ -346,7 +346,7 @@ func (a *Agent) tell(s pando.ServiceKey, changes []pando.Record) {
 	}
 	now := a.Clock.Now()
 	svc := a.world.Services[s].V
-	for _, r := range a.runners {
+	for _, r := range a.everyRunner() {
 		if r.service != s {
 			continue
 		}

@@ -28,7 +28,7 @@ func (a *Agent) publish(s pando.ServiceKey) {
 		return
 	}
 	t := pando.SteeringTable{Service: s, VIP4: svc.V.VIP4, VIP6: svc.V.VIP6, Ports: spec.Ports}
-	for _, r := range a.runners {
+	for _, r := range a.everyRunner() {
 		if r.service != s || r.box == nil || r.exited != nil || r.inst.Phase == pando.PhaseFailed {
 			continue
 		}
@@ -84,7 +84,7 @@ func (a *Agent) neighbours() {
 	if err := a.Steering.Neighbours(a.ctx, others); err != nil {
 		a.Log.Error("find the way to other hosts", "error", err)
 	}
-	for s := range a.world.Services {
+	for _, s := range a.world.Names() {
 		a.publish(s)
 	}
 }
@@ -101,7 +101,7 @@ func (a *Agent) forgetStrangers() {
 			a.publish(s)
 		}
 	}
-	for s := range a.world.Services {
+	for _, s := range a.world.Names() {
 		a.publish(s)
 	}
 }

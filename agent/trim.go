@@ -37,7 +37,7 @@ func (a *Agent) trimStates(ctx context.Context) {
 func (a *Agent) settle(ctx context.Context) {
 	a.mu.Lock()
 	var branches []*state.Branch
-	for _, r := range a.runners {
+	for _, r := range a.everyRunner() {
 		if r.branch != nil {
 			branches = append(branches, r.branch)
 		}

@@ -9,6 +9,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,7 +34,8 @@ type Control struct {
 	Config
 	mu        sync.Mutex
 	world     *pando.World
-	dirty     map[pando.ServiceKey]bool
+	queue     []pando.ServiceKey        // to be decided about
+	dirty     map[pando.ServiceKey]bool // what is in the queue
 	wakes     map[pando.ServiceKey]time.Time
 	changed   chan struct{} // closed and replaced at every change of the world
 	nudge     chan struct{}
@@ -81,9 +84,7 @@ func (c *Control) take(b pando.Batch, reset bool) {
 		c.comeAndGo(r)
 	}
 	if reset {
-		for s := range c.world.Services {
-			c.dirty[s] = true
-		}
+		c.markAll()
 	}
 	close(c.changed)
 	c.changed = make(chan struct{})
@@ -93,13 +94,25 @@ func (c *Control) take(b pando.Batch, reset bool) {
 // touch marks the services that a change concerns: its own, or all when hosts come and go.
 func (c *Control) touch(k pando.Key) {
 	if k.Kind() == pando.KindHost {
-		for s := range c.world.Services {
-			c.dirty[s] = true
-		}
+		c.markAll()
 		return
 	}
 	if s, ok := k.Service(); ok {
+		c.mark(s)
+	}
+}
+
+// mark puts a service behind those that are to be decided about. The caller holds the lock.
+func (c *Control) mark(s pando.ServiceKey) {
+	if !c.dirty[s] {
 		c.dirty[s] = true
+		c.queue = append(c.queue, s)
+	}
+}
+
+func (c *Control) markAll() {
+	for _, s := range c.world.Names() {
+		c.mark(s)
 	}
 }
 
@@ -135,24 +148,24 @@ func (c *Control) lead(ctx context.Context, fence pando.Fence, lost <-chan struc
 	scaler := newScaler(c)
 	for {
 		next := c.decideAll(ctx, fence)
-		timer, stop := c.Clock.After(min(next, scaleInterval))
+		timer, stop := c.Clock.After(min(next, scaler.next()))
 		select {
 		case <-ctx.Done():
 		case <-lost:
-			c.Log.Warn("leadership lost")
 		case <-c.nudge:
 		case <-timer:
-			scaler.step(ctx, fence)
-			c.markDue()
 		}
 		stop()
 		select {
 		case <-ctx.Done():
 			return
 		case <-lost:
+			c.Log.Warn("leadership lost")
 			return
 		default:
 		}
+		scaler.step(ctx, fence) // whatever woke it: news that never end must not keep it from looking
+		c.markDue()
 	}
 }
 
@@ -161,9 +174,7 @@ func (c *Control) catchUp(ctx context.Context, fence pando.Fence, lost <-chan st
 	for {
 		c.mu.Lock()
 		seen, news := c.world.Seen, c.changed
-		for s := range c.world.Services {
-			c.dirty[s] = true
-		}
+		c.markAll()
 		c.mu.Unlock()
 		if seen >= fence.Created {
 			return true
@@ -183,10 +194,10 @@ func (c *Control) markDue() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.Clock.Now()
-	for s, at := range c.wakes {
-		if !now.Before(at) {
+	for _, s := range slices.SortedFunc(maps.Keys(c.wakes), pando.ServiceKey.Compare) {
+		if at := c.wakes[s]; !now.Before(at) {
 			delete(c.wakes, s)
-			c.dirty[s] = true
+			c.mark(s)
 		}
 	}
 }
@@ -216,11 +227,13 @@ func (c *Control) decideAll(ctx context.Context, fence pando.Fence) time.Duratio
 func (c *Control) nextDirty() (pando.ServiceKey, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for s := range c.dirty {
-		delete(c.dirty, s)
-		return s, true
+	if len(c.queue) == 0 {
+		return pando.ServiceKey{}, false
 	}
-	return pando.ServiceKey{}, false
+	s := c.queue[0]
+	c.queue = c.queue[1:]
+	delete(c.dirty, s)
+	return s, true
 }
 
 // serve says by which leadership asks are answered from now on; by none with the zero fence.

@@ -3,6 +3,7 @@ package control
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -78,8 +79,8 @@ func (d *draft) remove() {
 	k := d.svc.ServiceKey
 	d.deletes = append(d.deletes, d.svc.Key())
 	d.conds[d.svc.Key()] = d.before.If()
-	for _, r := range d.w.Revisions[k] {
-		d.deletes = append(d.deletes, r.V.Key())
+	for _, n := range slices.Sorted(maps.Keys(d.w.Revisions[k])) {
+		d.deletes = append(d.deletes, d.w.Revisions[k][n].V.Key())
 	}
 	for _, i := range d.intents {
 		d.deletes = append(d.deletes, i.Key())

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -25,6 +26,11 @@ func newScaler(c *Control) *scaler {
 	return &scaler{c: c, policies: map[pando.ServiceKey]*scale.Policy{}}
 }
 
+// next is how long it is until the next sample.
+func (s *scaler) next() time.Duration {
+	return max(time.Millisecond, scaleInterval-s.c.Clock.Now().Sub(s.last))
+}
+
 // step samples the counters of every host once an interval and writes what the policies ask for.
 func (s *scaler) step(ctx context.Context, fence pando.Fence) {
 	now := s.c.Clock.Now()
@@ -37,7 +43,8 @@ func (s *scaler) step(ctx context.Context, fence pando.Fence) {
 		return
 	}
 	counters := s.c.everyCounter(ctx)
-	for key, spec := range wanted {
+	for _, key := range slices.SortedFunc(maps.Keys(wanted), pando.ServiceKey.Compare) {
+		spec := wanted[key]
 		p := s.policies[key]
 		if p == nil {
 			p = &scale.Policy{}

@@ -97,10 +97,11 @@ func (o *Objects) Prune(_ context.Context, live func() (func(pando.ObjectID) boo
 
 var _ pando.IDs = (*IDs)(nil)
 
-// IDs counts: the same run gives the same names.
+// IDs counts: the same run gives the same names. Each process has its own: what it draws does not hang on the others.
 type IDs struct {
-	mu sync.Mutex
-	n  int
+	Process int // below 10
+	mu      sync.Mutex
+	n       int
 }
 
 func (i *IDs) next() int {
@@ -110,12 +111,12 @@ func (i *IDs) next() int {
 	return i.n
 }
 
-// Instance is website-00001 and so on.
+// Instance is website-000001 and so on.
 func (i *IDs) Instance(s pando.ServiceName) pando.InstanceID {
-	return pando.InstanceID(fmt.Sprintf("%s-%05d", s, i.next()))
+	return pando.InstanceID(fmt.Sprintf("%s-%d%05d", s, i.Process, i.next()))
 }
 
 // Sequential sorts by time, then by the order of asking.
 func (i *IDs) Sequential(now time.Time) string {
-	return fmt.Sprintf("%013x%013x", now.UnixMilli(), i.next())
+	return fmt.Sprintf("%013x%01d%012x", now.UnixMilli(), i.Process, i.next())
 }

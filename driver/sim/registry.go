@@ -3,7 +3,7 @@
 //
 // It has no clock of its own. A simulation runs inside a bubble of testing/synctest, where time is virtual for everything,
 // the packages of others included: pando.WallClock is the clock, and time passes when every goroutine waits. What is random
-// comes from a seed; what goroutines that are ready at the same instant do first is the scheduler's choice.
+// comes from a seed; it is drawn for each caller, so that it does not hang on what others do.
 //
 // It never touches a file, a socket or the kernel.
 package sim
@@ -26,6 +26,11 @@ var _ pando.Registry = (*Registry)(nil)
 
 // Registry keeps records in memory, with the revisions, conditions and fences of the real one.
 type Registry struct {
+	*store
+	by string // who calls
+}
+
+type store struct {
 	mu       sync.Mutex
 	seed     uint64
 	drawn    map[string]uint64 // how often something was drawn about a call
@@ -40,14 +45,17 @@ type Registry struct {
 
 // NewRegistry returns an empty registry whose calls and watches take up to delayMax each, as the seed says.
 func NewRegistry(seed uint64, delayMax time.Duration) *Registry {
-	return &Registry{
+	return &Registry{store: &store{
 		seed:     seed,
 		drawn:    map[string]uint64{},
 		delayMax: delayMax,
 		records:  map[pando.Key]pando.Record{},
 		changed:  make(chan struct{}),
-	}
+	}}
 }
+
+// As is the same registry as one process calls it: what is drawn about its calls does not hang on those of others.
+func (r *Registry) As(process string) *Registry { return &Registry{r.store, process} }
 
 // Fail makes every call end with err (pando.ErrUnavailable, pando.ErrStoreFull) until Fail(nil). A full store can be read.
 func (r *Registry) Fail(err error) {
@@ -89,20 +97,23 @@ func (r *Registry) wake() {
 // draw returns a number in [0, 1): the nth that is drawn about a call, whatever is drawn about others. The caller holds
 // the lock.
 func (r *Registry) draw(about string) float64 {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(about))
+	about = r.by + " " + about
 	n := r.drawn[about]
 	r.drawn[about]++
-	return rand.New(rand.NewPCG(r.seed^h.Sum64(), n)).Float64()
+	return diceOf(r.seed, about, n).Float64()
+}
+
+// diceOf are the dice for the nth draw about something, whatever is drawn about others.
+func diceOf(seed uint64, about string, n uint64) *rand.Rand {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(about))
+	return rand.New(rand.NewPCG(seed^h.Sum64(), n))
 }
 
 // travel takes the time that a call or a message is on its way.
 func (r *Registry) travel(ctx context.Context, about string) error {
 	r.mu.Lock()
-	var d time.Duration
-	if r.delayMax > 0 {
-		d = time.Duration(r.draw(about) * float64(r.delayMax))
-	}
+	d := time.Duration(r.draw(about) * float64(r.delayMax))
 	r.mu.Unlock()
 	if d == 0 {
 		return ctx.Err()

@@ -28,7 +28,7 @@ type Application func(ctx context.Context, s *Sandbox) (code int)
 // Sandboxes starts instances whose program is a function. It survives its agent: hand the same to the next one.
 type Sandboxes struct {
 	mu        sync.Mutex
-	rand      *rand.Rand
+	seed      uint64
 	run       Application
 	startMax  time.Duration
 	lifeMax   time.Duration
@@ -42,17 +42,17 @@ type Sandboxes struct {
 // both as the seed says. steering tells how many flows an instance has.
 func NewSandboxes(seed uint64, run Application, startMax, lifeMax time.Duration, steering *Steering) *Sandboxes {
 	return &Sandboxes{
-		rand: rand.New(rand.NewPCG(seed, 2)), run: run, startMax: startMax, lifeMax: lifeMax,
+		seed: seed, run: run, startMax: startMax, lifeMax: lifeMax,
 		sandboxes: map[pando.InstanceID]*Sandbox{}, prepared: map[pando.InstanceID]pando.SandboxSpec{}, steering: steering,
 	}
 }
 
-// draw returns a time below most; 0 when most is. The caller holds the lock.
-func (h *Sandboxes) draw(most time.Duration) time.Duration {
+// draw returns a time below most; 0 when most is.
+func draw(dice *rand.Rand, most time.Duration) time.Duration {
 	if most <= 0 {
 		return 0
 	}
-	return time.Duration(h.rand.Int64N(int64(most)))
+	return time.Duration(dice.Int64N(int64(most)))
 }
 
 // Prepare makes the start take no time.
@@ -82,8 +82,9 @@ func (h *Sandboxes) Prepared() []pando.InstanceID {
 
 // Start starts the program after the time that a start takes.
 func (h *Sandboxes) Start(ctx context.Context, s pando.SandboxSpec) (pando.Sandbox, error) {
+	dice := diceOf(h.seed, "start "+string(s.Instance.ID), 0)
+	wait, life := draw(dice, h.startMax), draw(dice, h.lifeMax)
 	h.mu.Lock()
-	wait, life := h.draw(h.startMax), h.draw(h.lifeMax)
 	if _, ok := h.prepared[s.Instance.ID]; ok {
 		wait = 0
 		delete(h.prepared, s.Instance.ID)
@@ -419,9 +420,7 @@ func (s *Steering) Neighbours(context.Context, []pando.Host) error { return nil 
 func (s *Steering) Published(context.Context) ([]pando.ServiceKey, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.SortedFunc(maps.Keys(s.tables), func(a, b pando.ServiceKey) int {
-		return slices.Compare([]string{string(a.Tenant), string(a.Name)}, []string{string(b.Tenant), string(b.Name)})
-	}), nil
+	return slices.SortedFunc(maps.Keys(s.tables), pando.ServiceKey.Compare), nil
 }
 
 // Connect and Disconnect have nothing to do: there is no link.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"time"
 
 	"pando.run/pando"
@@ -16,21 +15,15 @@ import (
 type askers struct {
 	c    *cluster
 	m    *mortal
-	mu   sync.Mutex
-	dice *rand.Rand
-}
-
-func (a *askers) draw(n int) int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.dice.IntN(n)
+	life uint64
 }
 
 func (a *askers) Answer(ctx context.Context, by pando.Fence, ask pando.Intent) (out []pando.Record, err error) {
+	dice := a.c.dice("ask "+string(ask.ID), a.life)
 	err = a.m.call(func() error {
-		nap(time.Duration(a.draw(2000)) * time.Microsecond)
-		out, err = a.leader().Answer(ctx, by, ask)
-		if lost := a.draw(5) == 0; lost && !a.c.isQuiet() {
+		nap(time.Duration(dice.Int64N(int64(2 * time.Millisecond))))
+		out, err = a.leader(dice).Answer(ctx, by, ask)
+		if lost := dice.IntN(5) == 0; lost && !a.c.isQuiet() {
 			return fmt.Errorf("%w: the answer was lost", pando.ErrUnavailable)
 		}
 		return err
@@ -38,8 +31,8 @@ func (a *askers) Answer(ctx context.Context, by pando.Fence, ask pando.Intent) (
 	return out, err
 }
 
-func (a *askers) leader() *control.Control {
+func (a *askers) leader(dice *rand.Rand) *control.Control {
 	a.c.mu.Lock()
 	defer a.c.mu.Unlock()
-	return a.c.leaders[a.draw(len(a.c.leaders))]
+	return a.c.leaders[dice.IntN(len(a.c.leaders))]
 }

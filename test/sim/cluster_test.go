@@ -25,7 +25,6 @@ type cluster struct {
 	seed     uint64
 	ctx      context.Context
 	registry *sim.Registry
-	ids      *sim.IDs
 	peers    *sim.Peers
 	hosts    []*host
 	controls []*process
@@ -112,12 +111,13 @@ type host struct {
 	steering  *sim.Steering
 	sandboxes *sim.Sandboxes
 	starts    map[pando.InstanceID]int // since the machine booted; guarded by the cluster's lock
-	agent     *agent.Agent             // of this life; guarded by process.mu
+	ids       *sim.IDs
+	agent     *agent.Agent // of this life; guarded by process.mu
 }
 
 func newCluster(ctx context.Context, t *testing.T, seed uint64, hosts int, delayMax time.Duration) *cluster {
 	c := &cluster{
-		t: t, seed: seed, ctx: ctx, registry: sim.NewRegistry(seed, delayMax), ids: &sim.IDs{}, peers: sim.NewPeers(),
+		t: t, seed: seed, ctx: ctx, registry: sim.NewRegistry(seed, delayMax), peers: sim.NewPeers(),
 		ledger: newLedger(), log: slog.New(slog.DiscardHandler),
 		intents: map[pando.IntentID][]pando.InstanceID{},
 	}
@@ -131,25 +131,28 @@ func newCluster(ctx context.Context, t *testing.T, seed uint64, hosts int, delay
 		h.process = process{name: "agent " + string(h.record.Name), c: c, boot: h.boot}
 		c.hosts = append(c.hosts, h)
 	}
+	for n, h := range c.hosts {
+		h.ids = &sim.IDs{Process: 3 + n}
+	}
 	c.leaders = make([]*control.Control, 2)
 	for n := range c.leaders {
-		name := fmt.Sprintf("control-%d", n+1)
+		name, ids := fmt.Sprintf("control-%d", n+1), &sim.IDs{Process: 1 + n}
 		c.controls = append(c.controls, &process{name: name, c: c, boot: func(_ context.Context, m *mortal, _ int) func(context.Context) error {
-			v := c.control(name, mortalRegistry{c.registry, m})
+			v := c.control(name, mortalRegistry{c.registry.As(name), m}, ids)
 			c.mu.Lock()
 			c.leaders[n] = v
 			c.mu.Unlock()
 			return v.Run
 		}})
 	}
-	c.front = c.control("front", follower{c.registry})
+	c.front = c.control("front", follower{c.registry.As("front")}, &sim.IDs{})
 	c.go_(func() { _ = c.front.Run(ctx) })
 	return c
 }
 
-func (c *cluster) control(name string, r pando.Registry) *control.Control {
+func (c *cluster) control(name string, r pando.Registry, ids *sim.IDs) *control.Control {
 	return control.New(control.Config{
-		Registry: r, Peers: c.peers, Clock: pando.WallClock{}, IDs: c.ids, Log: c.log.With("process", name), Name: name,
+		Registry: r, Peers: c.peers, Clock: pando.WallClock{}, IDs: ids, Log: c.log.With("process", name), Name: name,
 	})
 }
 
@@ -165,12 +168,12 @@ func (h *host) boot(_ context.Context, m *mortal, life int) func(context.Context
 	record := h.record
 	record.Joined = time.Now()
 	a := agent.New(agent.Config{
-		Host: record, Registry: mortalRegistry{h.c.registry, m}, Peers: h.c.peers, Clock: pando.WallClock{}, IDs: h.c.ids,
+		Host: record, Registry: mortalRegistry{h.c.registry.As(h.name), m}, Peers: h.c.peers, Clock: pando.WallClock{}, IDs: h.ids,
 		Sandboxes: mortalSandboxes{h.sandboxes, m, h.started},
 		Steering:  mortalSteering{h.steering, m, h.watchTable},
 		Objects:   mortalObjects{h.objects, m},
 		TrimEvery: 700 * time.Millisecond, Keep: state.Keep{Commits: 2, Age: 3 * time.Second},
-		Prober: prober{}, Control: &askers{c: h.c, m: m, dice: h.c.dice("asks "+h.name, uint64(life))},
+		Prober: prober{}, Control: &askers{h.c, m, uint64(life)},
 		Log:   h.c.log.With("process", h.name, "life", life),
 		Serve: func(pando.Self, pando.InstanceID) http.Handler { return http.NotFoundHandler() },
 	})

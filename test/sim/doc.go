@@ -3,6 +3,7 @@
 // held against the rules that must hold whatever happens.
 //
 // It never touches a file, a socket or the kernel. One seed gives the same asks and the same faults at the same virtual
-// times; goroutines that are ready at the same instant may still take turns in another order. PANDO_SEED runs one seed,
-// PANDO_RUNS says how many are run (`make soak N=…`).
+// times, and almost always the same run, byte by byte (TestASeedIsOneRun): nothing hangs on the order of a map, on a select
+// or on who draws first. Left to the runtime are goroutines that it preempts and timers that end at the same instant.
+// PANDO_SEED runs one seed, PANDO_RUNS says how many are run (`make soak N=…`).
 package sim

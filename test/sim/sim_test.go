@@ -23,6 +23,9 @@ const runsDefault = 30 / slower
 const (
 	chaosTime  = 40 * time.Second
 	settleTime = 3 * time.Minute
+	// delayLeast is the longest that calls take where they take next to nothing: enough that no two arrive at the same
+	// instant, where the scheduler would say which comes first.
+	delayLeast = 10 * time.Microsecond
 )
 
 // nap lets virtual time pass.
@@ -40,8 +43,8 @@ func number(t *testing.T, name string, otherwise uint64) uint64 {
 	return n
 }
 
-// One processor: goroutines that are ready at the same virtual instant then take their turns in much the same order, and a
-// seed reproduces its run but for what select and maps leave to chance.
+// One processor: goroutines that are ready at the same virtual instant then take their turns in the same order, unless one is
+// preempted.
 func TestMain(m *testing.M) {
 	runtime.GOMAXPROCS(1)
 	os.Exit(m.Run())
@@ -63,10 +66,11 @@ func TestWhateverHappens(t *testing.T) {
 	}
 }
 
-func run(t *testing.T, seed uint64) {
+// run is one run; it returns everything that was written.
+func run(t *testing.T, seed uint64) (written []pando.Batch) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer time.Sleep(agent.Lease + time.Second) // until the last lease has ended
-	c := newCluster(ctx, t, seed, hostsOf(seed), time.Duration(seed%5)*4*time.Millisecond)
+	c := newCluster(ctx, t, seed, hostsOf(seed), max(delayLeast, time.Duration(seed%5)*4*time.Millisecond))
 	defer c.wg.Wait()
 	defer func() { // after a failure too: nothing may outlive the bubble
 		cancel()
@@ -82,16 +86,17 @@ func run(t *testing.T, seed uint64) {
 	}
 	o := newOperator(c)
 	if !o.until("the service is deployed", settleTime, o.deploy) {
-		return
+		return nil
 	}
 	c.chaos(o)
 	if !o.settle() {
-		return
+		return nil
 	}
 	if !o.until("the service is removed", settleTime, o.remove) || !o.until("nothing is left", settleTime, o.nothingLeft) {
-		return
+		return nil
 	}
 	c.verify(o.main)
+	return c.registry.History()
 }
 
 // hostsOf: a service with state lives on one host; every third run has several hosts and a service without state.
