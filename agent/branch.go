@@ -98,7 +98,11 @@ func (a *Agent) StatePull(ctx context.Context, i pando.InstanceID) (pando.MergeR
 	if err != nil {
 		return pando.MergeResult{}, err
 	}
-	return b.Pull(ctx, a.head(r.service), a.Clock.Now())
+	a.mu.Lock()
+	head := a.world.Heads[r.service].V
+	a.mu.Unlock()
+	result, err := b.Pull(ctx, head.Commit, a.Clock.Now())
+	return result, a.moved(head, err)
 }
 
 // StatePush implements pando.Self.
@@ -161,6 +165,7 @@ func (a *Agent) merge(ctx context.Context, s pando.ServiceKey, b *state.Branch) 
 		a.mu.Unlock()
 		now := a.Clock.Now()
 		to, result, err := b.Merge(ctx, head.V.Commit, now)
+		err = a.moved(head.V, err)
 		if err == nil && to != head.V.Commit {
 			pando.Failpoint("merge written")
 			next := pando.StateHead{Service: s, Commit: to, Host: a.Host.Name, At: now, Merges: head.V.Merges + 1}
@@ -182,6 +187,19 @@ func (a *Agent) merge(ctx context.Context, s pando.ServiceKey, b *state.Branch) 
 		pando.Failpoint("merge noted")
 		return result, nil
 	}
+}
+
+// errMoved is for a branch that can never be merged: main is on another host.
+var errMoved = fmt.Errorf("%w: the service has moved", pando.ErrRefused)
+
+// moved says why main could not be read, if it is on another host: the service moved there while this one was away, which
+// one that keeps a state never does, and pushed something all the same. Objects do not follow.
+func (a *Agent) moved(main pando.StateHead, err error) error {
+	if main.Host == a.Host.Name || !errors.Is(err, pando.ErrNotFound) {
+		return err
+	}
+	return fmt.Errorf("%w: its state is on %s, and what was committed on %s stays there, unmerged; a spec that names a `state:` keeps a service at home",
+		errMoved, main.Host, a.Host.Name)
 }
 
 // news waits for the change that a write collided with, and not for ever.

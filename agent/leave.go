@@ -112,6 +112,11 @@ func (r *runner) salvage(ctx context.Context, i pando.Instance, how string) time
 		}
 	}
 	result, err := r.a.push(ctx, r)
+	if errors.Is(err, errMoved) {
+		r.decide(ctx, pando.DecidedSalvage, err.Error(), nil)
+		r.become(pando.PhaseMerged, "not merged: the service has moved; its commits stay here")
+		return time.Microsecond
+	}
 	if err != nil {
 		return r.again(ctx, "merge a branch", err)
 	}
@@ -182,7 +187,7 @@ func (r *runner) tearDown(ctx context.Context) {
 // remove ends the runner; what is left of the instance goes.
 func (r *runner) remove(ctx context.Context) time.Duration {
 	r.tearDown(ctx)
-	if err := r.a.dropBranch(ctx, r.service, r.id); err != nil {
+	if err := r.a.dropBranch(ctx, r.service, r.id); err != nil && !errors.Is(err, errMoved) {
 		return r.again(ctx, "drop the branch of an instance that is gone", err)
 	}
 	r.recorder.close()

@@ -312,7 +312,7 @@ func (a *Agent) Die(ctx context.Context, i pando.InstanceID, ask pando.Ask) (pan
 // mayDie refuses death before halt, with flows left, and until the merge of the instance's state is durable.
 func (a *Agent) mayDie(ctx context.Context, r *runner) error {
 	a.mu.Lock()
-	phase, box, head := r.inst.Phase, r.box, a.world.Heads[r.service].V.Commit
+	phase, box, head := r.inst.Phase, r.box, a.world.Heads[r.service].V
 	a.mu.Unlock()
 	if phase != pando.PhaseDraining && phase != pando.PhaseDrained {
 		return fmt.Errorf("die %w: the instance is %s; halt it first", pando.ErrRefused, phase)
@@ -326,9 +326,9 @@ func (a *Agent) mayDie(ctx context.Context, r *runner) error {
 	if branch == nil {
 		return ctx.Err()
 	}
-	merged, err := branch.Merged(head)
+	merged, err := branch.Merged(head.Commit)
 	if err != nil {
-		return err
+		return a.moved(head, err)
 	}
 	if !merged {
 		return fmt.Errorf("die %w: the instance's state is not in main; POST /v1/self/state/push first", pando.ErrRefused)
