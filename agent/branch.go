@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"pando.run/pando"
@@ -236,19 +235,12 @@ func (a *Agent) dropBranch(ctx context.Context, s pando.ServiceKey, i pando.Inst
 
 // dropStrangers gives up the branches that instances of a former agent left behind.
 func (a *Agent) dropStrangers(ctx context.Context) {
-	refs, err := a.Objects.Refs("")
+	services, err := state.Services(a.Objects)
 	if err != nil {
 		a.Log.Error("list the branches of this host", "error", err)
 		return
 	}
-	seen := map[pando.ServiceKey]bool{}
-	for _, name := range slices.Sorted(maps.Keys(refs)) {
-		parts := strings.SplitN(name, "/", 3)
-		s := pando.ServiceKey{Tenant: pando.Tenant(parts[0]), Name: pando.ServiceName(parts[min(1, len(parts)-1)])}
-		if seen[s] {
-			continue
-		}
-		seen[s] = true
+	for _, s := range services {
 		branches, err := state.Branches(a.Objects, s)
 		if err != nil {
 			a.Log.Error("list the branches of this host", "error", err)

@@ -43,7 +43,7 @@ type Trimmed struct {
 // goes, and an object goes only if no ref reached it after the deletion had begun to note what is written; so a trim may be
 // killed anywhere and may run beside every other operation.
 func Trim(ctx context.Context, o pando.Objects, known Known, keep Keep, now time.Time) (done Trimmed, err error) {
-	services, err := servicesOf(o)
+	services, err := Services(o)
 	if err != nil {
 		return done, fmt.Errorf("trim states: %w", err)
 	}
@@ -57,8 +57,8 @@ func Trim(ctx context.Context, o pando.Objects, known Known, keep Keep, now time
 	return done, err
 }
 
-// servicesOf are the services that have a ref on this host.
-func servicesOf(o pando.Objects) ([]pando.ServiceKey, error) {
+// Services are the services that have a ref on this host.
+func Services(o pando.Objects) ([]pando.ServiceKey, error) {
 	refs, err := o.Refs("")
 	if err != nil {
 		return nil, err
@@ -69,9 +69,7 @@ func servicesOf(o pando.Objects) ([]pando.ServiceKey, error) {
 			found[pando.ServiceKey{Tenant: pando.Tenant(parts[0]), Name: pando.ServiceName(parts[1])}] = true
 		}
 	}
-	return slices.SortedFunc(maps.Keys(found), func(a, b pando.ServiceKey) int {
-		return strings.Compare(refsOf(a), refsOf(b))
-	}), nil
+	return slices.SortedFunc(maps.Keys(found), pando.ServiceKey.Compare), nil
 }
 
 // trim is that of one service.
