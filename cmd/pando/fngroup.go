@@ -25,6 +25,8 @@ const nominalBits = 1_000_000_000
 // groupFlags are those of `pando fn run --units` that are not the group's own.
 type groupFlags struct {
 	units, port, ports, capacity string
+	durability                   string
+	memoryMiB                    int64
 	detach                       bool
 }
 
@@ -80,6 +82,9 @@ func runGroup(ctx context.Context, env Env, binary string, args []string) error 
 	f.StringVar(&flags.port, "port", "auto", "how packets come: units of a group have theirs by AF_PACKET (packet)")
 	f.StringVar(&flags.ports, "ports", "32768-65535", "numbers that may be leased to flows (a NAT's ports), shared out among the units")
 	f.StringVar(&flags.capacity, "unit-capacity", "", "bits per second that a unit serves at most, for example 20M; without it, as many as it can")
+	f.StringVar(&flags.durability, "durability", "none", "what a unit's death may cost: what changed since it last pushed a state (none), or no state (log: an output log beside the units)")
+	f.Int64Var(&flags.memoryMiB, "unit-memory-mib", 0, "MiB of memory that a unit's process may use in all; one that needs more is ended, and replaced")
+	f.Float64Var(&config.Limits.CPUs, "unit-cpus", 0, "processors that a unit's process may use, for example 0.5")
 	f.Uint32Var(&config.Targets, "replicas", 2, "units that a flow's state is pushed to when it falls silent (K), up to 3")
 	f.DurationVar(&config.Gap, "gap", 500*time.Microsecond, "a longer silence of a flow ends a flowlet (T)")
 	f.BoolVar(&config.PerFlow, "per-flow", false, "leave a flow on its first unit, to compare with")
@@ -118,8 +123,22 @@ func (f *groupFlags) into(c *units.Config) (err error) {
 	if f.port != "auto" && f.port != "packet" {
 		return fmt.Errorf("%w: --port %s: units of a group have their packets by AF_PACKET: leave it out, or leave out --units", pando.ErrInvalid, f.port)
 	}
+	if f.durability != "none" && f.durability != "log" {
+		return fmt.Errorf("%w: --durability %s: want none or log", pando.ErrInvalid, f.durability)
+	}
+	c.Log = f.durability == "log"
+	if c.Log && (c.Exchange != "memory" || c.Store != "") {
+		return fmt.Errorf("%w: --durability log of a group is in its memory: leave out --exchange and --state-store", pando.ErrInvalid)
+	}
 	if c.In == "" {
 		return fmt.Errorf("%w: --iface is missing: the device whose packets the functions get", pando.ErrInvalid)
+	}
+	if f.memoryMiB != 0 && f.memoryMiB < 16 {
+		return fmt.Errorf("%w: --unit-memory-mib %d: a unit needs 16 at least", pando.ErrInvalid, f.memoryMiB)
+	}
+	c.Limits.MemoryBytes = f.memoryMiB << 20
+	if c.Limits.CPUs != 0 && (c.Limits.CPUs < 0.01 || c.Limits.CPUs > 1024) {
+		return fmt.Errorf("%w: --unit-cpus %g: want a number from 0.01 to 1024", pando.ErrInvalid, c.Limits.CPUs)
 	}
 	if c.Exchange != "memory" && c.Exchange != "udp" {
 		return fmt.Errorf("%w: --exchange %s: want memory or udp", pando.ErrInvalid, c.Exchange)

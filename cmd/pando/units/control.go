@@ -22,6 +22,7 @@ type status struct {
 	PID       int              `json:"pid"`
 	Epoch     int              `json:"epoch"`
 	Devices   []string         `json:"devices"`
+	Limits    *limits          `json:"limits,omitempty"` // of each unit
 	Seconds   float64          `json:"seconds"`
 	Functions []billed         `json:"functions"`
 	Fates     [][2]any         `json:"fates"`
@@ -32,6 +33,11 @@ type status struct {
 	Traps     []string         `json:"traps"`
 	Handover  map[string]int64 `json:"handover,omitempty"`
 	Group     *members         `json:"group,omitempty"`
+}
+
+type limits struct {
+	MemoryBytes int64   `json:"memory_bytes,omitempty"`
+	CPUs        float64 `json:"cpus,omitempty"`
 }
 
 type billed struct {
@@ -106,6 +112,9 @@ func (g *Group) answer(words string) func() []byte {
 	whole := status{
 		Name: g.Name, Tenant: g.Tenant, PID: os.Getpid(), Epoch: 1, Devices: []string{g.In}, Functions: []billed{}, Traps: []string{},
 		Handover: map[string]int64{}, Fates: [][2]any{}, Group: &members{UnitBits: g.UnitBits, Counts: g.counts, Units: g.serving()},
+	}
+	if g.Limits != (pando.Resources{}) {
+		whole.Limits = &limits{g.Limits.MemoryBytes, g.Limits.CPUs}
 	}
 	if g.Out != "" {
 		whole.Devices = append(whole.Devices, g.Out)

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/cgroup"
 	"pando.run/pando/driver/flowlet"
 	"pando.run/pando/nf"
 )
@@ -28,16 +29,18 @@ import (
 // Config says what a group runs, and on what.
 type Config struct {
 	Name, Tenant    string
-	Functions       []string // .wasm, in the order in which packets pass them
-	Flags           []string // more arguments of each unit
-	In, Out         string   // devices; without Out, packets leave where they came in
-	Least, Most     int      // units
-	UnitBits        uint64   // what a unit serves, in bits per second
-	Limited         bool     // … and never more
-	Ports           [2]int   // numbers that may be leased to flows, first and last
-	Targets         uint32   // K: units that a flow's state is pushed to
+	Functions       []string        // .wasm, in the order in which packets pass them
+	Flags           []string        // more arguments of each unit
+	In, Out         string          // devices; without Out, packets leave where they came in
+	Least, Most     int             // units
+	UnitBits        uint64          // what a unit serves, in bits per second
+	Limited         bool            // … and never more
+	Ports           [2]int          // numbers that may be leased to flows, first and last
+	Limits          pando.Resources // of each unit's process; what is 0 is not limited
+	Targets         uint32          // K: units that a flow's state is pushed to
 	Gap             time.Duration
 	PerFlow         bool   // a flow stays on its first unit: what measurements compare with
+	Log             bool   // an output log has the state of each flow after each batch
 	Store           string // socket of a Redis that has the states instead of the units: what measurements compare with
 	Exchange        string // how units talk: "memory" or "udp"
 	Chaos           string // LOSS,REPETITION,DISORDER in percent, for tests
@@ -60,12 +63,16 @@ type unit struct {
 	retired bool
 }
 
+// logUnit is the place of the output log, if there is one: a unit like the others, to which nothing is steered.
+const logUnit = nf.Units - 1
+
 // Group is a group that runs.
 type Group struct {
 	Config
 	memory    *memory
 	starter   *starter
 	driver    *flowlet.Driver
+	cgroups   cgroup.Hierarchies
 	sockets   []*os.File
 	addresses []string
 	mtu       int
@@ -140,7 +147,7 @@ func Run(ctx context.Context, c Config, ready func()) error {
 		if err != nil {
 			return err
 		}
-		if ready != nil && g.serving() >= g.Least {
+		if ready != nil && g.serving() >= g.Least && (!c.Log || g.units[logUnit].process != nil) {
 			ready()
 			ready = nil
 		}
@@ -155,7 +162,7 @@ func open(c Config) (*Group, error) {
 	}
 	g.activation.Least = c.Least
 	// Ids are used in turn, so that no unit is taken for one that died: there are more of them than units.
-	g.pool = nf.Pool{Most: nf.Units, Idle: int(10 * time.Second / Tick)}
+	g.pool = nf.Pool{Most: logUnit, Idle: int(10 * time.Second / Tick)}
 	for _, device := range []string{c.In, c.Out} {
 		if l, err := netlink.LinkByName(device); err == nil {
 			g.mtu = max(g.mtu, l.Attrs().MTU+room)
@@ -169,7 +176,13 @@ func open(c Config) (*Group, error) {
 	if g.driver, err = flowlet.Open(flowlet.Config{Device: c.In, Out: c.Out, Rule: rule}); err != nil {
 		return nil, err
 	}
-	if g.memory, err = newMemory(c.Name); err == nil {
+	if c.Limits != (pando.Resources{}) {
+		g.cgroups, err = cgroup.Open(cgroup.Root)
+	}
+	if err == nil {
+		g.memory, err = newMemory(c.Name)
+	}
+	if err == nil {
 		g.starter, err = newStarter()
 	}
 	if err == nil && c.Exchange == "udp" {
@@ -206,7 +219,7 @@ func (g *Group) openSockets() error {
 
 func (g *Group) serving() (n int) {
 	for id := range g.units {
-		if g.units[id].phase == nf.Ready {
+		if id != logUnit && g.units[id].phase == nf.Ready {
 			n++
 		}
 	}
@@ -222,6 +235,10 @@ func (g *Group) happened(e event) error {
 	if !e.ended {
 		u.process = e.process
 		g.counts.Started++
+		if e.id == logUnit {
+			u.phase = nf.Ready
+			return nil
+		}
 		err := g.driver.SetUnit(e.id, e.process.device)
 		if errors.As(err, &netlink.LinkNotFoundError{}) {
 			return nil // it has died, and its device with it: its end comes next
@@ -231,7 +248,12 @@ func (g *Group) happened(e event) error {
 	}
 	asked := u.phase == nf.Draining
 	u.phase, u.retired, u.process = nf.Draining, true, nil
-	err := g.driver.UnsetUnit(e.id, e.process.device)
+	var err error
+	if e.id == logUnit {
+		*u = unit{started: u.started} // the next tick starts another, which the units fill
+	} else {
+		err = g.driver.UnsetUnit(e.id, e.process.device)
+	}
 	g.memory.clear(e.id)
 	directory := filepath.Join(g.RunDir, e.process.name)
 	last := tail(filepath.Join(directory, "log"))
@@ -241,7 +263,7 @@ func (g *Group) happened(e event) error {
 		return err
 	}
 	g.counts.Died++
-	fmt.Fprintf(os.Stderr, "unit %s ended (%v); another takes its place%s\n", e.process.name, e.process.command.ProcessState, last)
+	fmt.Fprintf(os.Stderr, "unit %s ended (%v%s); another takes its place%s\n", e.process.name, e.process.command.ProcessState, e.process.why, last)
 	if time.Since(u.started) < time.Second {
 		g.notBefore = time.Now().Add(time.Second) // what dies at once is not started in a circle
 	}
@@ -284,6 +306,9 @@ func (g *Group) tick() error {
 	g.counts.Ticks++
 	g.counts.UnitTicks += uint64(bits.OnesCount64(plan.Accept | busy))
 	if time.Now().After(g.notBefore) {
+		if g.Log && g.units[logUnit].phase == nf.Cold {
+			g.begin(logUnit)
+		}
 		for _, id := range plan.Start {
 			g.begin(id)
 		}
@@ -341,7 +366,9 @@ func (g *Group) begin(id int) {
 	go func() {
 		p, err := g.starter.start(g, id)
 		if err == nil {
-			err = p.wait()
+			if err = p.wait(); err != nil {
+				p.release(g)
+			}
 		}
 		if err != nil {
 			g.events <- event{id: id, err: err}
@@ -349,6 +376,7 @@ func (g *Group) begin(id int) {
 		}
 		g.events <- event{id: id, process: p}
 		_ = p.command.Wait() // how it ended is in its state
+		p.release(g)
 		g.events <- event{id: id, process: p, ended: true}
 	}()
 }
@@ -400,8 +428,11 @@ func (g *Group) close() {
 					_ = e.process.command.Process.Kill()
 				}
 			case <-deadline:
-				_ = g.units[id].process.command.Process.Kill()
-				g.units[id].process = nil
+				for id := range g.units { // the event that it has ended comes next
+					if p := g.units[id].process; p != nil {
+						_ = p.command.Process.Kill()
+					}
+				}
 			}
 		}
 	}
@@ -412,7 +443,7 @@ func (g *Group) close() {
 		if l, err := netlink.LinkByName(deviceOf(g.Name, id)); err == nil {
 			_ = netlink.LinkDel(l) // its namespace may be faster
 		}
-		_ = os.RemoveAll(filepath.Join(g.RunDir, fmt.Sprintf("%s.%d", g.Name, id)))
+		_ = os.RemoveAll(filepath.Join(g.RunDir, g.nameOf(id)))
 	}
 	for _, f := range g.sockets {
 		f.Close()

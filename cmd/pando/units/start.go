@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netns"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/cgroup"
 	"pando.run/pando/driver/flowlet"
 )
 
@@ -49,6 +50,50 @@ type process struct {
 	device  string // its end of the pair on this side
 	name    string
 	said    io.Reader
+	cgroup  pando.Cgroup // if it is limited
+	why     string       // what is known of its end besides how it ended
+}
+
+// confine makes the control group that the unit enters; what it writes to for that is among its arguments.
+func (p *process) confine(g *Group) (entries []string, err error) {
+	name := filepath.Join("pando/fn", g.Tenant, p.name)
+	if p.cgroup, err = g.cgroups.Make(name); err != nil {
+		return nil, err
+	}
+	if p.cgroup.OOMKilled() { // of a group that was killed, before its counts were looked at
+		if err := p.cgroup.Remove(); err != nil {
+			return nil, err
+		}
+		if p.cgroup, err = g.cgroups.Make(name); err != nil {
+			return nil, err
+		}
+	}
+	entry := p.cgroup.Entry()
+	if entry.Folder != "" {
+		entries = []string{filepath.Join(cgroup.Root, entry.Folder, "cgroup.procs")}
+	}
+	for _, tasks := range entry.Tasks {
+		entries = append(entries, filepath.Join(cgroup.Root, tasks))
+	}
+	if err = p.cgroup.Limit(g.Limits); err != nil {
+		p.release(g)
+	}
+	return entries, err
+}
+
+// release removes the control group of a process that has ended, and remembers what it says of the end.
+func (p *process) release(g *Group) {
+	if p == nil || p.cgroup == nil {
+		return
+	}
+	if p.cgroup.OOMKilled() {
+		p.why = fmt.Sprintf(": it needed more memory than its limit of %d MiB, see --unit-memory-mib", g.Limits.MemoryBytes>>20)
+	}
+	if err := p.cgroup.Remove(); err != nil {
+		fmt.Fprintf(os.Stderr, "the control group of unit %s: %v\n", p.name, err)
+	}
+	g.cgroups.Prune(filepath.Join("pando/fn", g.Tenant))
+	p.cgroup = nil
 }
 
 // deviceOf is a name for the device of a unit, at most 15 characters.
@@ -56,6 +101,13 @@ func deviceOf(group string, id int) string {
 	h := fnv.New32a()
 	h.Write([]byte(group))
 	return fmt.Sprintf("pando%05x%02d", h.Sum32()&0xfffff, id)
+}
+
+func (g *Group) nameOf(id int) string {
+	if g.Log && id == logUnit {
+		return g.Name + ".log"
+	}
+	return fmt.Sprintf("%s.%d", g.Name, id)
 }
 
 // start makes a network namespace with one device for a unit, which goes when the unit does, and the unit in it.
@@ -70,7 +122,7 @@ func (s *starter) start(g *Group, id int) (p *process, err error) {
 }
 
 func (s *starter) inside(g *Group, id int) (*process, error) {
-	p := &process{device: deviceOf(g.Name, id), name: fmt.Sprintf("%s.%d", g.Name, id)}
+	p := &process{device: deviceOf(g.Name, id), name: g.nameOf(id)}
 	there, err := netns.New()
 	if err != nil {
 		return nil, fmt.Errorf("make a network namespace for unit %s: %w", p.name, err)
@@ -89,16 +141,27 @@ func (s *starter) inside(g *Group, id int) (*process, error) {
 		return nil, err
 	}
 	defer log.Close()
-	p.command = exec.Command(g.Binary, g.arguments(id, p.name)...)
+	arguments := g.arguments(id, p.name)
+	if g.Limits != (pando.Resources{}) {
+		entries, err := p.confine(g)
+		if err != nil {
+			return nil, err
+		}
+		for _, entry := range entries {
+			arguments = append(arguments, "--cgroup", entry)
+		}
+	}
+	p.command = exec.Command(g.Binary, arguments...)
 	p.command.Stderr = log
 	p.command.ExtraFiles = append([]*os.File{g.memory.file}, g.memory.bells...)
 	if g.sockets != nil {
 		p.command.ExtraFiles = append(p.command.ExtraFiles, g.sockets[id])
 	}
-	if p.said, err = p.command.StdoutPipe(); err != nil {
-		return nil, err
+	if p.said, err = p.command.StdoutPipe(); err == nil {
+		err = p.command.Start()
 	}
-	if err := p.command.Start(); err != nil {
+	if err != nil {
+		p.release(g)
 		return nil, fmt.Errorf("start unit %s: %w", p.name, err)
 	}
 	return p, nil
@@ -149,11 +212,20 @@ func (g *Group) arguments(id int, name string) []string {
 	args = append(args, "--iface", "unit", "--name", name, "--tenant", g.Tenant, "--unit", fmt.Sprint(id),
 		"--ports", fmt.Sprintf("%d-%d", first, last), "--gap-ns", fmt.Sprint(int64(g.Gap)), "--memory-fd", "3",
 		"--nominal-bits", fmt.Sprint(g.UnitBits), "--run-dir", g.RunDir, "--data-dir", g.DataDir)
+	if g.Limits.MemoryBytes > 0 {
+		args = append(args, "--unit-memory-mib", fmt.Sprint(g.Limits.MemoryBytes>>20))
+	}
+	if g.Limits.CPUs > 0 {
+		args = append(args, "--unit-cpus", fmt.Sprint(g.Limits.CPUs))
+	}
 	if g.Limited {
 		args = append(args, "--capacity-bits", fmt.Sprint(g.UnitBits))
 	}
 	if g.Chaos != "" {
 		args = append(args, "--chaos", fmt.Sprintf("%s,%d", g.Chaos, 1+id))
+	}
+	if g.Log {
+		args = append(args, "--output-log", fmt.Sprint(logUnit))
 	}
 	if g.Store != "" {
 		args = append(args, "--state-store", g.Store)

@@ -47,6 +47,8 @@ pub(crate) struct Held {
     pub(crate) later: bool,
     pub(crate) last_ns: u64,
     pub(crate) replicas: u64,
+    /// Clock of the last packet that has run, as far as the output log was told.
+    pub(crate) done: u64,
     /// Clock of the last packet that changed the state.
     pub(crate) changed: u64,
     /// Clock and targets of the last push.
@@ -65,6 +67,7 @@ impl Held {
             later: false,
             last_ns: now_ns,
             replicas: 0,
+            done: clock,
             changed: clock,
             pushed: None,
             push_is_due: false,
@@ -77,6 +80,7 @@ impl Held {
         self.role = Role::Owner;
         self.epoch = epoch;
         self.seen = Seen::all_up_to(clock);
+        self.done = clock;
         self.changed = clock;
         self.pushed = None;
         self.push_is_due = false;

@@ -10,6 +10,7 @@ pub mod flow;
 pub mod handover;
 pub mod header;
 mod held;
+mod keep;
 mod members;
 pub mod message;
 pub mod random;

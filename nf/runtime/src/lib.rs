@@ -7,6 +7,7 @@
 //! [`chain::Chain`] is the core and does no I/O; what touches the outside is beside it: AF_PACKET, AF_XDP, pcap, sockets, files.
 
 pub mod abi;
+pub mod cgroup;
 pub mod chain;
 pub mod checksum;
 pub mod copies;

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use crate::abi::BATCH_PACKETS;
+use crate::cgroup::Limits;
 use crate::chain::{Arrival, Chain, Fate};
 use crate::latency::Latencies;
 use crate::log::journal::{Done, Ended, Journal};
@@ -31,6 +32,9 @@ pub struct Status {
     pub epoch: u32,
     /// Devices that it serves.
     pub devices: Vec<String>,
+    /// What its process may use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
     /// How packets of each come.
     #[serde(default)]
     pub ways: Vec<String>,
@@ -77,6 +81,8 @@ pub struct Unit {
     pub control: UnixListener,
     /// SIGTERM and SIGINT.
     pub signals: OwnedFd,
+    /// What its process may use, if it is limited.
+    pub limits: Option<Limits>,
     /// Its way to the output log, if there is one.
     pub journal: Option<Journal>,
     /// What it and the other units of its group handed to each other, if it is of one.
@@ -127,7 +133,7 @@ impl Unit {
     ) -> Unit {
         assert!((1..=2).contains(&ports.len()), "a unit has one device or two");
         let counters = Counters::default();
-        Unit { name, tenant, chain, ports, meter, control, signals, journal: None, handover: None, counters }
+        Unit { name, tenant, chain, ports, meter, control, signals, limits: None, journal: None, handover: None, counters }
     }
 
     /// Serves until it is told to stop, by a signal or on its control socket.
@@ -281,6 +287,7 @@ impl Unit {
             epoch: self.meter.epoch,
             devices: self.ports.iter().map(|p| p.device().to_owned()).collect(),
             ways: self.ports.iter().map(Port::to_string).collect(),
+            limits: self.limits,
             seconds: (now() - self.counters.started.unwrap_or_default()).as_secs_f64(),
             functions: functions.collect(),
             fates: Fate::ALL.iter().map(|f| (f.word().to_owned(), fates[*f as usize])).collect(),

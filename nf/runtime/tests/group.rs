@@ -43,11 +43,14 @@ fn bench(name: &str) -> Option<Bench> {
     }
     bed::clear("nf-group-");
     let directory = std::env::temp_dir().join(format!("nf-group-{name}-{}", std::process::id()));
-    std::fs::create_dir_all(directory.join("count")).unwrap();
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    std::fs::copy(here.join("tests/count/count.c"), directory.join("count/count.c")).unwrap();
     let unit = env!("CARGO_BIN_EXE_pando-unit");
-    run(Command::new(unit).arg("build").arg(directory.join("count")));
+    for function in ["count", "eat"] {
+        let (folder, source) = (directory.join(function), Path::new(function).join(function).with_extension("c"));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::copy(here.join("tests").join(&source), directory.join(&source)).unwrap();
+        run(Command::new(unit).arg("build").arg(folder));
+    }
     run(Command::new("go").args(["build", "-o"]).arg(directory.join("pando")).arg("./cmd/pando").current_dir(here.join("../..")));
     std::os::unix::fs::symlink(unit, directory.join("pando-unit")).unwrap();
     let open = |device| Port::open(device, 16_384).unwrap();
@@ -81,7 +84,11 @@ impl Bench {
     }
 
     fn start(&self, more: &[&str]) {
-        let module = self.directory.join("count/count.wasm");
+        self.start_function("count", more);
+    }
+
+    fn start_function(&self, function: &str, more: &[&str]) {
+        let module = self.directory.join(function).join(function).with_extension("wasm");
         let mut arguments = vec!["run", module.to_str().unwrap(), "--iface", "inner1", "--out", "outer1", "--name", "g", "--detach"];
         arguments.extend(["--ring-frames", "4096", "--unit-capacity", "40M"]);
         arguments.extend(more);
@@ -235,6 +242,106 @@ fn a_killed_unit_is_replaced_and_the_bill_is_right() {
     // Who had a replica goes on where it was; who had none begins anew.
     let whole = numbers.values().filter(|n| n.iter().max() == Some(&(n.len() as u32))).count();
     assert!(whole > usize::from(FLOWS) / 4, "only {whole} flows kept their states: {numbers:?}");
+}
+
+/// Waits for what the group says of itself, and plays what `meanwhile` plays.
+fn until(bench: &mut Bench, such: impl Fn(&serde_json::Value) -> bool, mut meanwhile: impl FnMut(&mut Bench)) -> serde_json::Value {
+    let deadline = Instant::now() + Duration::from_secs(90);
+    let control = bench.directory.join("run/g/control.sock");
+    loop {
+        let status = pando_unit::unit::request(&control, "status").unwrap_or_default();
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap_or_default();
+        if such(&status) {
+            return status;
+        }
+        assert!(Instant::now() < deadline, "{status}");
+        meanwhile(bench);
+    }
+}
+
+/// A unit that needs more memory than it may is ended by the kernel, which is said, and another takes its place; with the
+/// group go all control groups.
+#[test]
+fn a_unit_beyond_its_memory_is_replaced() {
+    let Some(mut bench) = bench("eat") else { return };
+    let tenant = format!("eat{}", std::process::id());
+    let confined = || {
+        let hierarchies = ["memory", "cpu", ""].map(|h| Path::new(pando_unit::cgroup::ROOT).join(h).join("pando/fn").join(&tenant));
+        hierarchies.iter().flat_map(std::fs::read_dir).flatten().flatten().filter(|e| e.path().is_dir()).count()
+    };
+    let limits = ["--unit-memory-mib", "32", "--unit-cpus", "1.5", "--fuel-per-packet", "4000000000"];
+    bench.start_function("eat", &[&["--units", "2", "--tenant", &tenant][..], &limits].concat());
+    assert!(confined() >= 2, "no control groups");
+    let mut numbers = Numbers::new();
+    assert_eq!(bench.play(0..10, &mut numbers, |_, _| {}), came(&numbers));
+    let listed = String::from_utf8(bench.pando(&["ls"]).stdout).unwrap();
+    assert!(listed.contains("32 MiB, 1.5 CPU"), "{listed}");
+    assert_eq!(bench.inner.send(&[&frame(1, 0xff00_0000, 900)]), 1);
+    until(
+        &mut bench,
+        |status| status["group"]["counts"]["died"] == 1 && status["group"]["units"] == 2,
+        |bench| {
+            bench.patience = Duration::from_millis(50);
+            bench.drain(1, &mut Numbers::new());
+        },
+    );
+    let said = String::from_utf8(bench.pando(&["logs", "g"]).stdout).unwrap();
+    assert!(said.contains("signal: killed: it needed more memory than its limit of 32 MiB, see --unit-memory-mib"), "{said}");
+    bench.patience = Duration::from_secs(5);
+    let mut numbers = Numbers::new();
+    assert_eq!(bench.play(20..30, &mut numbers, |_, _| {}), came(&numbers));
+    bench.pando(&["rm", "g"]);
+    assert_eq!(confined(), 0, "control groups are left");
+}
+
+/// Kills a process of the group and waits until another is in its place.
+fn kill_and_replace(bench: &mut Bench, pid: i64, died: u64) {
+    // SAFETY: a process of this test's own group, which answered just now.
+    assert_eq!(unsafe { libc::kill(pid as i32, libc::SIGKILL) }, 0);
+    let log = bench.directory.join("run/g.log/control.sock");
+    let whole = |status: &serde_json::Value| {
+        let there = status["group"]["counts"]["died"] == died && status["group"]["units"] == 3;
+        there && pando_unit::unit::request(&log, "status").is_ok()
+    };
+    until(bench, whole, |_| std::thread::yield_now());
+}
+
+/// With an output log, a killed unit takes no state along: no number is given twice, and what is missing was in the unit.
+#[test]
+fn a_log_has_the_states_of_a_killed_unit() {
+    let Some(mut bench) = bench("log") else { return };
+    bench.start(&["--units", "3", "--replicas", "0", "--durability", "log"]);
+    bench.patience = Duration::from_millis(200);
+    let (mut numbers, mut sent, mut killed) = (Numbers::new(), 0, 0);
+    for part in 0..6 {
+        sent += bench.play(part * 15..part * 15 + 15, &mut numbers, |_, _| {});
+        let output = bench.pando(&["ls", "-o", "json"]);
+        let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let units = || listed.as_array().unwrap().iter();
+        // Twice the log itself dies, and is filled again by the units.
+        let victim = match part {
+            1 | 3 => units().find(|u| u["name"] == "g.log"),
+            _ => units().filter(|u| u["name"] != "g").max_by_key(|u| u["flows"].as_u64()),
+        };
+        let pid = victim.unwrap()["pid"].as_i64().unwrap();
+        let burst: Vec<Vec<u8>> = (0..2).flat_map(|n| (0..FLOWS).map(move |flow| frame(flow, 5000 + part * 8 + n, 900))).collect();
+        assert_eq!(bench.inner.send(&burst.iter().map(Vec::as_slice).collect::<Vec<_>>()), burst.len());
+        (sent, killed) = (sent + burst.len() as u64, killed + 1);
+        kill_and_replace(&mut bench, pid, killed);
+        bench.drain(burst.len(), &mut numbers);
+    }
+    sent += bench.play(90..105, &mut numbers, |_, _| {});
+    let status = bench.status("g");
+    let (out, billed) = (came(&numbers), bench.billed());
+    assert!(billed >= out && billed <= out + 32 * killed, "{out} packets of {sent} came out, {billed} are billed: {status}");
+    for (flow, numbers) in &numbers {
+        let mut once = numbers.clone();
+        once.sort_unstable();
+        once.dedup();
+        assert_eq!(once.len(), numbers.len(), "flow {flow} went on with an older state: {numbers:?}; {status}");
+        assert!(u64::from(once[once.len() - 1]) <= numbers.len() as u64 + 32 * killed, "flow {flow}: {numbers:?}");
+    }
+    assert!(handed_over(&status, "kept") > 0, "{status}");
 }
 
 /// A process that ends with the test, however that ends.

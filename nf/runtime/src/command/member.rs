@@ -21,6 +21,7 @@ use pando_unit::unit::{self, Unit};
 
 use super::Failure;
 use super::chain::ChainArgs;
+use super::limits::LimitArgs;
 use super::places::Places;
 use super::run::{READY, name};
 
@@ -61,9 +62,14 @@ pub struct Member {
     /// LOSS,REPETITION,DISORDER,SEED: what happens to packets and messages, in percent
     #[arg(long)]
     chaos: Option<Chaos>,
+    /// Number of the unit that is the group's output log
+    #[arg(long, value_parser = clap::value_parser!(u16).range(0..UNITS_MAX as i64))]
+    output_log: Option<UnitId>,
     /// Socket of a Redis that has the states instead of the units
     #[arg(long)]
     state_store: Option<PathBuf>,
+    #[command(flatten)]
+    limits: LimitArgs,
     #[command(flatten)]
     places: Places,
 }
@@ -100,6 +106,7 @@ impl Member {
 
     fn prepare(&self) -> Result<Core, Failure> {
         let internal = |what: &'static str| move |e: std::io::Error| Failure::Internal(format!("{what}: {e}"));
+        self.limits.enter()?;
         let place = self.places.unit(&self.name);
         let signals = unit::signals().map_err(internal("signals"))?;
         let open = || Port::open(&self.iface, self.ring_frames).map_err(|e| Failure::of_device(&self.iface, &e));
@@ -110,7 +117,8 @@ impl Member {
         control.set_nonblocking(true).map_err(internal("the control socket"))?;
         let names: Vec<&str> = chain.names().collect();
         let meter = Meter::create(&self.places.data_dir, &self.tenant, &self.name, &names).map_err(internal("create the meter"))?;
-        let unit = Unit::new(self.name.clone(), self.tenant.clone(), chain, vec![port.into()], meter, control, signals);
+        let mut unit = Unit::new(self.name.clone(), self.tenant.clone(), chain, vec![port.into()], meter, control, signals);
+        unit.limits = self.limits.limits();
         let group = self.membership(self.store()?).map_err(internal("what the group shares"))?;
         pando_unit::sandbox::enter(&self.tenant).map_err(internal("close the walls around the unit"))?;
         Ok(Core::new(unit, group))
@@ -143,6 +151,7 @@ impl Member {
             capacity_bits: self.capacity_bits,
             nominal_bits: self.nominal_bits,
             chaos: self.chaos.clone(),
+            log: self.output_log,
             store,
         })
     }

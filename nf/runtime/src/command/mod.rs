@@ -4,6 +4,7 @@ mod build;
 mod chain;
 mod durable;
 mod generate;
+mod limits;
 mod log;
 mod member;
 mod new;

@@ -1,8 +1,10 @@
 //! Where units are found, and where their bills are kept.
 
-use std::path::PathBuf;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
 
 use clap::Args;
+use pando_unit::cgroup::{self, Cgroup};
 
 /// The two directories.
 #[derive(Args, Clone, Debug)]
@@ -45,5 +47,25 @@ impl UnitPlace {
     /// What the unit printed.
     pub fn log(&self) -> PathBuf {
         self.directory.join("log")
+    }
+
+    /// Where the folders of its control group are listed, a line each, if it has one.
+    pub fn cgroup(&self) -> PathBuf {
+        self.directory.join("cgroup")
+    }
+
+    /// Its control group.
+    pub fn group(&self) -> Option<Cgroup> {
+        let folders = std::fs::read_to_string(self.cgroup()).ok()?;
+        Some(Cgroup::of(Path::new(cgroup::ROOT), folders.lines().map(PathBuf::from).collect()))
+    }
+
+    /// Removes what is left of it: its control group and its directory.
+    pub fn remove(&self) -> io::Result<()> {
+        let group = self.group().map_or(Ok(()), |group| group.remove());
+        match std::fs::remove_dir_all(&self.directory) {
+            Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
+            _ => group,
+        }
     }
 }

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 
 use clap::Args;
+use pando_unit::cgroup::{self, Cgroup};
 use pando_unit::meter::Meter;
 use pando_unit::packet;
 use pando_unit::port::{Port, Wanted};
@@ -20,7 +21,8 @@ use pando_unit::unit::{self, Unit};
 use super::Failure;
 use super::chain::{ChainArgs, name_of};
 use super::durable::{self, Durability, DurableArgs};
-use super::places::Places;
+use super::limits::LimitArgs;
+use super::places::{Places, UnitPlace};
 
 /// Arguments.
 #[derive(Args, Clone)]
@@ -55,6 +57,8 @@ pub struct Run {
     /// Frames that wait while the unit is off its core
     #[arg(long, default_value_t = packet::RING_FRAMES)]
     ring_frames: usize,
+    #[command(flatten)]
+    limits: LimitArgs,
     #[command(flatten)]
     pub places: Places,
     #[command(flatten)]
@@ -107,32 +111,59 @@ impl Run {
             unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
         }
         let signals = unit::signals().map_err(|e| Failure::Internal(format!("signals: {e}")))?;
-        let mut child = self.start(&place.log()).inspect_err(|_| drop(std::fs::remove_dir_all(&place.directory)))?;
+        let group = self.confine(&place).inspect_err(|_| drop(place.remove()))?;
+        let mut child = self.start(&place.log(), group.as_ref()).inspect_err(|_| drop(place.remove()))?;
         println!("{} runs: `pando fn ls`, `pando fn logs {0}`, `pando fn rm {0}`", self.name);
         unit::ask(&place.control(), "status").iter().flat_map(|s| &s.ways).for_each(|way| println!("  {way}"));
         if self.detach {
             return Ok(ExitCode::SUCCESS);
         }
+        let mut out_of_memory = 0;
         loop {
             let status = wait(&mut child, signals.as_raw_fd());
+            let killed = group.as_ref().map_or(0, Cgroup::out_of_memory);
+            let why = if killed > out_of_memory { self.beyond_memory() } else { String::new() };
+            out_of_memory = killed;
             if status.success() || status.signal() == Some(libc::SIGTERM) || !self.restart {
-                let _ = std::fs::remove_dir_all(&place.directory);
-                return if status.success() { Ok(ExitCode::SUCCESS) } else { Err(Failure::Internal(format!("the unit ended: {status}"))) };
+                let _ = place.remove();
+                return if status.success() {
+                    Ok(ExitCode::SUCCESS)
+                } else {
+                    Err(Failure::Internal(format!("the unit ended: {status}{why}")))
+                };
             }
-            let line = format!("the unit ended ({status}); it is started again\n");
+            let line = format!("the unit ended ({status}{why}); it is started again\n");
             let _ = OpenOptions::new().append(true).open(place.log()).map(|mut log| log.write_all(line.as_bytes()));
             eprint!("{line}");
-            child = self.start(&place.log())?;
+            child = self.start(&place.log(), group.as_ref()).inspect_err(|_| drop(place.remove()))?;
         }
     }
 
+    fn beyond_memory(&self) -> String {
+        let limit = self.limits.limits().unwrap_or_default();
+        format!(": it needed more memory than its limit of {} MiB, see --unit-memory-mib", limit.memory_bytes.unwrap_or(0) >> 20)
+    }
+
+    /// The control group of the unit, if it is limited.
+    fn confine(&self, place: &UnitPlace) -> Result<Option<Cgroup>, Failure> {
+        let Some(limits) = self.limits.limits() else { return Ok(None) };
+        let failed = |e| Failure::Internal(format!("limit the unit: {e}: needs root, and a kernel with the controllers memory and cpu"));
+        let group = Cgroup::make(Path::new(cgroup::ROOT), &format!("pando/fn/{}/{}", self.tenant, self.name), &limits).map_err(failed)?;
+        let lines: String = group.folders().iter().map(|folder| format!("{}\n", folder.display())).collect();
+        std::fs::write(place.cgroup(), lines).inspect_err(|_| drop(group.remove())).map_err(failed)?;
+        Ok(Some(group))
+    }
+
     /// Starts the unit and waits until it is ready.
-    fn start(&self, log: &Path) -> Result<Child, Failure> {
+    fn start(&self, log: &Path, group: Option<&Cgroup>) -> Result<Child, Failure> {
         let internal = |what: &str, e: std::io::Error| Failure::Internal(format!("{what}: {e}"));
         let log = OpenOptions::new().create(true).append(true).open(log).map_err(|e| internal("open the log", e))?;
         let own = std::env::current_exe().map_err(|e| internal("find this program", e))?;
         let mut command = Command::new(own);
         command.args(std::env::args_os().skip(1)).arg("--inside").arg("--name").arg(&self.name);
+        for entry in group.into_iter().flat_map(Cgroup::entries) {
+            command.arg("--cgroup").arg(entry);
+        }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         let mut child = command.spawn().map_err(|e| internal("start the unit", e))?;
         let mut said = Vec::new();
@@ -149,6 +180,7 @@ impl Run {
     fn serve(&self) -> Result<ExitCode, Failure> {
         // SAFETY: no memory is involved.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, if self.detach { 0 } else { libc::SIGTERM }) };
+        self.limits.enter().inspect_err(|reason| print!("{reason}"))?;
         let said_ready = || {
             print!("{}", str::from_utf8(READY).expect("it is text"));
             let _ = std::io::stdout().flush();
@@ -222,7 +254,8 @@ impl Run {
             .map_err(|e| Failure::Internal(format!("the meter below {}: {e}", self.places.data_dir.display())))?;
         let ways: Vec<String> = ports.iter().map(Port::to_string).collect();
         eprintln!("unit {} of tenant {}: {} on {}, epoch {}", self.name, self.tenant, name_of(&chain), ways.join(", "), meter.epoch);
-        let unit = Unit::new(self.name.clone(), self.tenant.clone(), chain, ports, meter, control, signals);
+        let mut unit = Unit::new(self.name.clone(), self.tenant.clone(), chain, ports, meter, control, signals);
+        unit.limits = self.limits.limits();
         pando_unit::sandbox::enter(&self.tenant).map_err(|e| Failure::Internal(format!("close the walls around the unit: {e}")))?;
         Ok(unit)
     }

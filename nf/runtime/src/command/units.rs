@@ -105,23 +105,29 @@ impl List {
             print_json(&units);
             return Ok(ExitCode::SUCCESS);
         }
-        println!("{:<20} {:<8} {:<20} {:<16} {:>7} {:>12} {:>8}", "UNIT", "STATE", "FUNCTIONS", "DEVICES", "PID", "PACKETS", "FLOWS");
+        println!(
+            "{:<20} {:<8} {:<20} {:<16} {:>7} {:>12} {:>8} {:>18}",
+            "UNIT", "STATE", "FUNCTIONS", "DEVICES", "PID", "PACKETS", "FLOWS", "LIMITS"
+        );
         for unit in units {
             let Some(s) = unit.status else {
-                println!("{:<20} {:<8} `pando fn logs {}` says of what", unit.name, unit.state, unit.name);
+                let of_memory = self.places.unit(&unit.name).group().is_some_and(|group| group.out_of_memory() > 0);
+                let why = if of_memory { "it needed more memory than its limit (--unit-memory-mib); " } else { "" };
+                println!("{:<20} {:<8} {why}`pando fn logs {}` says of what", unit.name, unit.state, unit.name);
                 continue;
             };
             let functions: Vec<&str> = s.functions.iter().map(|f| f.function.as_str()).collect();
             let packets: u64 = s.fates.iter().map(|(_, n)| n).sum();
             println!(
-                "{:<20} {:<8} {:<20} {:<16} {:>7} {:>12} {:>8}",
+                "{:<20} {:<8} {:<20} {:<16} {:>7} {:>12} {:>8} {:>18}",
                 unit.name,
                 unit.state,
                 functions.join("+"),
                 s.devices.join(","),
                 s.pid,
                 packets,
-                s.flows
+                s.flows,
+                s.limits.unwrap_or_default()
             );
         }
         Ok(ExitCode::SUCCESS)
@@ -152,8 +158,8 @@ impl Top {
 
     fn picture(&self, units: &[Listed], before: &mut BTreeMap<String, (Instant, u64, u64)>) {
         println!(
-            "{:<20} {:>10} {:>10} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9} {:>9}",
-            "UNIT", "PACKETS/S", "MBIT/S", "FLOWS", "DROPPED", "TRAPPED", "LOST", "P50 µs", "P75 µs", "P99 µs"
+            "{:<20} {:>10} {:>10} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9} {:>9} {:>18}",
+            "UNIT", "PACKETS/S", "MBIT/S", "FLOWS", "DROPPED", "TRAPPED", "LOST", "P50 µs", "P75 µs", "P99 µs", "LIMITS"
         );
         for unit in units {
             let Some(s) = &unit.status else { continue };
@@ -164,7 +170,7 @@ impl Top {
             let of = |word: &str| s.fates.iter().find(|(w, _)| w == word).map_or(0, |(_, n)| *n);
             let [p50, p75, p99] = s.latency_ns.map(|ns| ns as f64 / 1e3);
             println!(
-                "{:<20} {:>10.0} {:>10.1} {:>8} {:>8} {:>8} {:>8} {p50:>9.1} {p75:>9.1} {p99:>9.1}",
+                "{:<20} {:>10.0} {:>10.1} {:>8} {:>8} {:>8} {:>8} {p50:>9.1} {p75:>9.1} {p99:>9.1} {:>18}",
                 unit.name,
                 now.1.saturating_sub(packets) as f64 / seconds,
                 now.2.saturating_sub(bytes) as f64 * 8e-6 / seconds,
@@ -172,6 +178,7 @@ impl Top {
                 of("dropped"),
                 of("trapped"),
                 s.lost,
+                s.limits.unwrap_or_default(),
             );
         }
     }
@@ -209,12 +216,9 @@ impl Remove {
                     std::thread::sleep(Duration::from_millis(5));
                 }
             }
-            match std::fs::remove_dir_all(&place.directory) {
-                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(Failure::Internal(format!("remove {}: {e}", place.directory.display())));
-                }
-                _ if self.output == Format::Text => println!("{name} is gone; its bill stays"),
-                _ => {}
+            place.remove().map_err(|e| Failure::Internal(format!("remove {}: {e}", place.directory.display())))?;
+            if self.output == Format::Text {
+                println!("{name} is gone; its bill stays");
             }
         }
         if self.output == Format::Json {

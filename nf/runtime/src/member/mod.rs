@@ -4,6 +4,7 @@
 //! It has one device. Its chain, its bill and its answers are those of [`crate::unit::Unit`].
 
 pub mod chaos;
+mod keep;
 mod service;
 pub mod shared;
 pub mod store;
@@ -55,6 +56,10 @@ pub struct HandoverStatus {
     pub pulled_bytes: u64,
     /// Messages that found no room.
     pub unsent: u64,
+    /// States that the output log was told.
+    pub kept: u64,
+    /// … and could not be told, because it was gone or did not read: they are told with the flow's next packet, or to the next log.
+    pub unkept: u64,
     /// Packets that came without a header that could be read.
     pub headless: u64,
     /// Packets that wait for state now.
@@ -96,6 +101,8 @@ pub struct Membership {
     pub nominal_bits: u64,
     /// Losses, repetitions and disorder that tests ask for.
     pub chaos: Option<Chaos>,
+    /// The unit that is the group's output log.
+    pub log: Option<UnitId>,
     /// Where states are instead of in the units: then nothing is handed over, and every packet may run at once.
     pub store: Option<Store>,
 }
@@ -184,8 +191,12 @@ impl Member {
     fn look_around(&mut self, now_ns: u64) {
         let alive = self.group.shared.alive() | 1 << self.group.id;
         if alive != self.alive {
+            let came = alive & !self.alive;
             self.alive = alive;
             self.handover.set_group(alive);
+            if self.group.log.is_some_and(|log| came >> log & 1 == 1) {
+                self.refill();
+            }
         }
         if now_ns - self.swept_ns > IDLE_NS / 100 {
             self.swept_ns = now_ns;
@@ -319,6 +330,8 @@ impl Member {
             trapped[n] = fate == Fate::Trapped;
             frames.extend(out.iter().map(|bytes| packets[n].answer(bytes, &unit.chain.flows)));
         }
+        self.keep(&packets[..count]);
+        let unit = &mut self.unit;
         let frames: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
         let sent = unit.ports[0].send(&frames);
         if sent < frames.len() {
