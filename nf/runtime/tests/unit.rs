@@ -72,6 +72,21 @@ fn overrun(way: &str) {
     assert!(printed.lines().any(|line| line.ends_with(&format!(" {lost}"))), "{printed}");
 }
 
+/// The kernel takes the outer tag off what it hands over: it is there again for the function, and on what leaves.
+#[test]
+fn packets_leave_with_the_tags_that_they_came_with() {
+    let Some(mut bench) = bench("tags") else { return };
+    bench.start_with("nat", &["--set", "address=203.0.113.7", "--port", "packet"]);
+    for tags in [&[0x81, 0, 0, 7][..], &[0x88, 0xa8, 0, 8, 0x81, 0, 0, 7]] {
+        let plain = bed::frame(9);
+        let tagged = [&plain[..12], tags, &plain[12..]].concat();
+        assert_eq!(bench.near.send(&[&tagged]), 1);
+        let at = 26 + tags.len();
+        bench.back(1, |f| f.get(12..12 + tags.len()) == Some(tags) && f.get(at..at + 4) == Some(&[203, 0, 113, 7]));
+    }
+    assert_eq!(bench.json(&["bill", "-o", "json"])["owed"][0]["packets"], 2);
+}
+
 /// All threads of a unit are behind the walls, and tenants are different users.
 #[test]
 fn a_unit_is_behind_its_walls() {
