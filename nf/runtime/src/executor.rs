@@ -5,7 +5,7 @@ use crate::abi::Descriptor;
 /// Why a call did not return.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Trap {
-    /// Used more fuel or more time than one call may.
+    /// Used more fuel or more processor time than one call may.
     #[error("ran for longer than its limit")]
     Limit,
     /// Any other trap of WebAssembly, with its words.

@@ -3,10 +3,11 @@
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use wasmtime::{
     Config, Engine, InstanceAllocationStrategy, InstancePre, Linker, Memory, Module as Code, PoolingAllocationConfig, Store, StoreLimits,
-    StoreLimitsBuilder, TypedFunc,
+    StoreLimitsBuilder, TypedFunc, UpdateDeadline,
 };
 
 use crate::abi::{Descriptor, DescriptorError};
@@ -34,10 +35,12 @@ impl Default for Limits {
 const ADDRESSABLE_BYTES: u64 = 4 << 30;
 /// Fuel for `_initialize`, `pando_describe` and `pando_configure`.
 const START_FUEL: u64 = 20_000_000_000;
-/// A call that outlives this many ticks of the engine's clock ends, whatever its fuel.
-const DEADLINE_TICKS: u64 = 20;
-/// One tick.
-const TICK: std::time::Duration = std::time::Duration::from_millis(10);
+/// Processor time of a call, whatever its fuel: an instruction that fills memory costs as little fuel as one that adds.
+const CALL_TIME: Duration = Duration::from_millis(200);
+/// Processor time of all calls before the first packet: a Go module initialises its runtime, an IDS reads its rules.
+const START_TIME: Duration = Duration::from_secs(10);
+/// How often the time of a long call is looked at.
+const TICK: Duration = Duration::from_millis(10);
 
 /// The largest module: ten times what Go makes of a function. A compiler needs some fifty times a module's size.
 pub const MODULE_BYTES_MAX: u64 = 64 << 20;
@@ -230,10 +233,45 @@ fn read(path: &Path) -> Result<Vec<u8>, ModuleError> {
 /// What an instance's host functions may touch.
 pub(crate) struct Host {
     limits: StoreLimits,
+    stopwatch: Stopwatch,
     /// The time of the packet at work: a function has no other clock.
     pub time_ns: u64,
     /// What the function printed, up to a limit.
     pub printed: Vec<u8>,
+}
+
+/// The processor time of the call at work: on a busy machine a thread waits for its turn, which is not the function's doing.
+struct Stopwatch {
+    limit: Duration,
+    /// What the thread had used at the first tick of the call. Nearly all calls end before one, and ask no clock.
+    since: Option<Duration>,
+}
+
+impl Stopwatch {
+    /// Looks at the thread's time, on which the call runs: whether it goes on, and until which tick.
+    fn tick(&mut self) -> UpdateDeadline {
+        let now = processor_time();
+        let left = self.limit.saturating_sub(now - *self.since.get_or_insert(now));
+        if left.is_zero() {
+            return UpdateDeadline::Interrupt;
+        }
+        UpdateDeadline::Continue(left.as_nanos().div_ceil(TICK.as_nanos()) as u64)
+    }
+}
+
+/// What this thread has run for.
+fn processor_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes one timespec; a thread always has this clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Before a call: begins its time and its fuel.
+fn begin(store: &mut Store<Host>, fuel: u64) {
+    store.data_mut().stopwatch.since = None;
+    store.set_epoch_deadline(1);
+    store.set_fuel(fuel).expect("fuel is on");
 }
 
 /// A function in an instance of its own.
@@ -272,10 +310,11 @@ impl Function {
 impl Live {
     fn start(runtime: &Runtime, path: &str, pre: &InstancePre<Host>, configuration: &[u8]) -> Result<Live, ModuleError> {
         let limits = StoreLimitsBuilder::new().memory_size(runtime.limits.memory_bytes).build();
-        let mut store = Store::new(&runtime.engine, Host { limits, time_ns: 0, printed: Vec::new() });
+        let stopwatch = Stopwatch { limit: START_TIME, since: None };
+        let mut store = Store::new(&runtime.engine, Host { limits, stopwatch, time_ns: 0, printed: Vec::new() });
         store.limiter(|host| &mut host.limits);
-        store.set_epoch_deadline(START_TICKS);
-        store.set_fuel(START_FUEL).expect("fuel is on");
+        store.epoch_deadline_callback(|mut store| Ok(store.data_mut().stopwatch.tick()));
+        begin(&mut store, START_FUEL);
         let failed = |during| move |e: wasmtime::Error| ModuleError::Start { path: path.to_owned(), during, trap: trap_of(&e).to_string() };
         let instance = pre.instantiate(&mut store).map_err(failed("start"))?;
         if let Ok(initialize) = instance.get_typed_func::<(), ()>(&mut store, "_initialize") {
@@ -301,12 +340,10 @@ impl Live {
                 return Err(ModuleError::Configuration { path: path.to_owned(), complaint });
             }
         }
+        store.data_mut().stopwatch.limit = CALL_TIME;
         Ok(Live { store, memory, process, descriptor })
     }
 }
-
-/// Ticks for the calls before the first packet: a Go module initialises its runtime, an IDS reads its rules.
-const START_TICKS: u64 = 1000;
 
 fn trap_of(error: &wasmtime::Error) -> Trap {
     match error.downcast_ref::<wasmtime::Trap>() {
@@ -332,8 +369,7 @@ impl Executor for Function {
     fn process(&mut self, count: usize, shares: usize) -> Result<u64, Trap> {
         let Live { store, process, .. } = &mut self.live;
         let fuel = self.runtime.limits.fuel_per_packet.saturating_mul(shares as u64);
-        store.set_fuel(fuel).expect("fuel is on");
-        store.set_epoch_deadline(DEADLINE_TICKS);
+        begin(store, fuel);
         process.call(&mut *store, count as u32).map_err(|e| trap_of(&e))?;
         Ok(fuel - store.get_fuel().expect("fuel is on"))
     }

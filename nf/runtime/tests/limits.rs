@@ -1,0 +1,109 @@
+//! The limit of a call's time is of processor time: it ends a function that loops, and not one that has to wait.
+
+#[path = "../../twins/tests/modules/mod.rs"]
+mod modules;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use modules::{Built, udp};
+use pando_unit::chain::{Arrival, Chain, Fate, Policy, Stage};
+use pando_unit::executor::Trap;
+use pando_unit::leases::Leases;
+use pando_unit::module::{Function, Limits, Runtime};
+
+/// Counts as many millions as the first byte of a UDP payload says, or for ever if that is 0.
+const COUNT: &str = r#"
+#include <pando_nf.h>
+
+struct state {
+	uint32_t packets;
+};
+
+static volatile uint32_t sink;
+
+static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_packet *packet)
+{
+	const uint32_t millions = ((const uint8_t *)pando_data(packet))[42];
+	(void)ctx;
+	for (uint32_t n = 0; millions == 0 || n < millions * 1000000; n++)
+		sink++;
+	return PANDO_PASS;
+}
+
+PANDO_FUNCTION("count", struct state, process_packet);
+"#;
+
+fn chain(module: &Built) -> Chain<Function> {
+    let limits = Limits { fuel_per_packet: u64::MAX, ..Limits::default() };
+    let function = Runtime::new(limits, 2).load(&module.wasm, b"").unwrap();
+    Chain::new(vec![Stage::new(function, Leases::new(1..=1))], Policy::default())
+}
+
+fn fate(chain: &mut Chain<Function>, millions: u8) -> Fate {
+    let frame = udp(1, &[millions]);
+    let arrivals = [Arrival { frame: &frame, time_ns: 1, steered: None }];
+    chain.process(&arrivals);
+    chain.outputs(&arrivals).next().unwrap().0
+}
+
+fn processor_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes one timespec.
+    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) }, 0);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[test]
+fn a_function_that_loops_is_ended() {
+    let module = modules::build("limits-loop", COUNT);
+    let mut chain = chain(&module);
+    let before = processor_time();
+    assert_eq!(fate(&mut chain, 0), Fate::Trapped);
+    let used = processor_time() - before;
+    assert_eq!(chain.last_traps().next().unwrap(), Some(&Trap::Limit));
+    assert!(used >= Duration::from_millis(200) && used < Duration::from_millis(600), "it ran for {used:?}");
+    assert_eq!(fate(&mut chain, 1), Fate::Passed);
+}
+
+const STALL: Duration = Duration::from_millis(400);
+static STALLS: AtomicU32 = AtomicU32::new(0);
+
+/// What a busy machine does to a thread: it waits, twice as long as a call may run.
+extern "C" fn stall(_: libc::c_int) {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: STALL.as_nanos() as _ };
+    // SAFETY: the time lives during the call, which handlers of signals may make.
+    unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
+    STALLS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Has this thread stalled when it has run for a few milliseconds more.
+fn stall_soon() {
+    // SAFETY: each call reads or writes one structure that lives as long, for which all zeros are a value; the handler is
+    // a function of this program that only calls what a handler may.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = stall as *const () as usize;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()), 0);
+        let mut event: libc::sigevent = std::mem::zeroed();
+        (event.sigev_notify, event.sigev_signo) = (libc::SIGEV_THREAD_ID, libc::SIGUSR1);
+        event.sigev_notify_thread_id = libc::gettid();
+        let mut timer: libc::timer_t = std::mem::zeroed();
+        assert_eq!(libc::timer_create(libc::CLOCK_THREAD_CPUTIME_ID, &mut event, &mut timer), 0);
+        let mut once: libc::itimerspec = std::mem::zeroed();
+        once.it_value.tv_nsec = 5_000_000;
+        assert_eq!(libc::timer_settime(timer, 0, &once, std::ptr::null_mut()), 0);
+    }
+}
+
+#[test]
+fn a_function_that_waits_for_a_processor_is_not() {
+    let module = modules::build("limits-stall", COUNT);
+    let mut chain = chain(&module);
+    stall_soon();
+    let (began, before) = (Instant::now(), processor_time());
+    let fate = fate(&mut chain, 20);
+    let used = processor_time() - before;
+    assert_eq!((fate, STALLS.load(Ordering::Relaxed)), (Fate::Passed, 1), "it ran for {used:?} of {:?}", began.elapsed());
+    assert!(began.elapsed() >= STALL + used / 2 && used > Duration::from_millis(5), "it ran for {used:?}");
+}
