@@ -135,6 +135,14 @@ impl Bench {
         }
     }
 
+    /// Nothing comes for so long.
+    fn silence(&mut self, time: Duration) {
+        let (patience, mut none) = (std::mem::replace(&mut self.patience, time), Numbers::new());
+        self.drain(usize::MAX, &mut none);
+        self.patience = patience;
+        assert_eq!(came(&none), 0, "more came than was sent: {none:?}");
+    }
+
     fn billed(&self) -> u64 {
         let output = self.pando(&["bill", "-o", "json"]);
         let bill: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"));
@@ -257,6 +265,46 @@ fn until(bench: &mut Bench, such: impl Fn(&serde_json::Value) -> bool, mut meanw
         assert!(Instant::now() < deadline, "{status}");
         meanwhile(bench);
     }
+}
+
+/// Units take packets when load rises and end when it has fallen. Nothing is lost, each packet meets its flow's latest
+/// state, and the bill is of every packet once.
+#[test]
+fn a_group_grows_with_its_load_and_shrinks_again() {
+    let Some(mut bench) = bench("grow") else { return };
+    bench.start(&["--units", "1..4"]);
+    let (mut numbers, mut sent, mut sequence) = (Numbers::new(), 0u64, 0u32);
+    // So many packets of each flow, of which so many are on their way at once.
+    let mut load = |bench: &mut Bench, each: u32, at_once: usize| {
+        let frames: Vec<Vec<u8>> = (0..each).flat_map(|n| (0..FLOWS).map(move |flow| frame(flow, sequence + n, 900))).collect();
+        for some in frames.chunks(at_once) {
+            assert_eq!(bench.inner.send(&some.iter().map(Vec::as_slice).collect::<Vec<_>>()), some.len());
+            bench.drain(some.len(), &mut numbers);
+        }
+        (sent, sequence) = (sent + frames.len() as u64, sequence + each);
+    };
+    // A unit of 40 Mbit/s has work for 70 ms, which is less than the kernel queues for a processor.
+    const HIGH: (u32, usize) = (16, 16 * FLOWS as usize);
+    // Nobody waits, and then there is silence for as long as the group averages demand over.
+    const LOW: (u32, usize) = (1, 1);
+    const SILENCE: Duration = Duration::from_millis(20);
+    let number = |status: &serde_json::Value, what: &str| status["group"][what].as_u64().unwrap_or(0);
+    let counted = |status: &serde_json::Value, what: &str| status["group"]["counts"][what].as_u64().unwrap_or(0);
+    until(&mut bench, |status| number(status, "accepting") == 1, |bench| load(bench, LOW.0, LOW.1));
+    let grown = until(&mut bench, |status| number(status, "accepting") >= 3, |bench| load(bench, HIGH.0, HIGH.1));
+    assert!(counted(&grown, "started") >= 3 && counted(&grown, "left") == 0, "{grown}");
+    let shrunk = |status: &serde_json::Value| number(status, "accepting") == 1 && counted(status, "left") >= 1;
+    until(&mut bench, shrunk, |bench| {
+        load(bench, LOW.0, LOW.1);
+        bench.silence(SILENCE);
+    });
+    load(&mut bench, HIGH.0, HIGH.1); // the states of the unit that ended are still there
+    let status = bench.status("g");
+    assert_eq!((counted(&status, "died"), came(&numbers)), (0, sent), "{status}");
+    assert_as_from_one_unit(&numbers);
+    assert_eq!(["gave_up", "with_gap", "stale", "updates_lost"].map(|what| handed_over(&status, what)), [0; 4], "{status}");
+    bench.pando(&["rm", "g"]);
+    assert_eq!(bench.billed(), sent);
 }
 
 /// A unit that needs more memory than it may is ended by the kernel, which is said, and another takes its place; with the
