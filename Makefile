@@ -24,7 +24,7 @@ demo-mem: ## a Redis with four times its memory beside zram and swap, live; writ
 	@deploy/deps test
 	@farmem/demo
 
-demo-fn: build ## a capture through a policer and an IDS, live; a unit is killed, the bill is right; writes demo-fn.html: make demo-fn [CAPTURE=FILE] [RULES=FILE] [SPEED=N] [COPIES=N]
+demo-fn: build ## a capture through a policer and an IDS, live; units come and go, one is killed, the bill is right; writes demo-fn.html: make demo-fn [CAPTURE=FILE] [RULES=FILE] [SPEED=N] [COPIES=N]
 	@bin/pando-demo fn --report demo-fn.html --capture "$(CAPTURE)" --rules "$(RULES)" $(if $(SPEED),--speed $(SPEED)) $(if $(COPIES),--copies $(COPIES))
 
 generate: ## make again what is generated and committed (needs clang)

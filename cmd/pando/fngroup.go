@@ -183,7 +183,7 @@ func detached(env Env, c units.Config, args []string) error {
 		return err
 	}
 	path := filepath.Join(directory, "log")
-	log, err := os.Create(path)
+	log, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_APPEND|os.O_WRONLY, 0o644) // its units append to it, too
 	if err != nil {
 		return err
 	}

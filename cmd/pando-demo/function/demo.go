@@ -1,6 +1,6 @@
-// Package function is the demo of network functions: a capture goes through a policer and an IDS in units that come and go,
-// one of them is killed in the middle, and at the end every packet, every alert and the bill are accounted for. It decides
-// nothing for the units: it plays, kills and counts.
+// Package function is the demo of network functions: a capture goes through a policer and an IDS in a group of units that come
+// and go with the load, one of them is killed in the middle, and at the end every packet, every alert and the bill are accounted
+// for. It decides nothing for the units: it plays, kills and counts.
 package function
 
 import (
@@ -29,11 +29,14 @@ type play struct {
 	plain, made               bool
 }
 
-// name is the unit's, tenant who pays.
-const name, tenant = "demo", "acme"
+// name is the group's, tenant who pays; so many units of so many bits per second there may be.
+const name, tenant, units, capacity = "demo", "acme", "1..4", "40M"
 
 // settleWait is how long packets may still be under way after the last was sent.
 const settleWait = 15 * time.Second
+
+// shrinkWait is how long units that are not needed may still be there: they stay 10 seconds in case they are.
+const shrinkWait = 20 * time.Second
 
 // look is how often the units are looked at.
 const look = 100 * time.Millisecond
@@ -81,9 +84,9 @@ func (p *play) run(ctx context.Context, t *timeline) (r result, err error) {
 	if err := p.provide(ctx, t, s); err != nil {
 		return r, err
 	}
-	t.say("pando fn run policer.wasm ids.wasm --restart")
+	t.say("pando fn run policer.wasm ids.wasm --units " + units + " --unit-capacity " + capacity)
 	watcher, err := s.start("unit", append(append([]string{"run"}, p.chain()...), append(s.places(),
-		"--name", name, "--tenant", tenant, "--iface", "in", "--out", "out", "--restart")...)...)
+		"--name", name, "--tenant", tenant, "--iface", "in", "--out", "out", "--units", units, "--unit-capacity", capacity)...)...)
 	if err != nil {
 		return r, err
 	}
@@ -179,7 +182,11 @@ func (p play) through(ctx context.Context, t *timeline, s *stage) (err error) {
 		return err
 	}
 	t.say("the capture was sent; waiting for what is under way")
-	return t.settle(ctx)
+	if err := t.settle(ctx); err != nil {
+		return err
+	}
+	t.say("units that nobody needs for 10 seconds leave")
+	return t.shrink(ctx)
 }
 
 func stopped(p *process) error {

@@ -3,6 +3,7 @@ package function
 import (
 	"context"
 	"fmt"
+	"math"
 	"path/filepath"
 	"time"
 
@@ -45,7 +46,8 @@ func (p play) count(ctx context.Context, t *timeline, s *stage) (r result, err e
 // batch is how many packets a unit may have billed and not sent yet when it is killed.
 const batch = 32
 
-// inRing is how long before and after the outage that was seen a packet may have been lost in it.
+// inRing is how long before and after the kill a packet may have been sent that was lost in it, besides the time for which
+// packets wait in the units of this run.
 const inRing = 500 * time.Millisecond
 
 // checks hold what was counted against what was played. The caller holds the timeline's lock.
@@ -55,14 +57,13 @@ func (r result) checks(t *timeline) []report.Check {
 	missing := int64(out.Sent) - int64(in.Packets)
 	within, stray := uint64(0), uint64(0)
 	for _, l := range in.Losses {
-		from, to := time.Unix(0, int64(l.FromNanos)), time.Unix(0, int64(l.ToNanos))
-		// What has waited in the ring of a starved unit was sent long before the kill.
-		if t.dead.recovered && from.Before(t.dead.back.Add(inRing)) && to.After(t.dead.at.Add(-inRing)) {
+		if t.inKill(l) {
 			within += l.Packets
 		} else {
 			stray += l.Packets
 		}
 	}
+	grew, most, left := t.grown()
 	first, last := r.packets("policer"), r.packets("ids")
 	unsent := int64(last) - int64(in.Packets) - int64(r.unsent+r.wireOut)
 	same := len(r.expected) == len(r.found)
@@ -73,7 +74,8 @@ func (r result) checks(t *timeline) []report.Check {
 		{Name: "the generator lost none", Detail: fmt.Sprintf("%d of %d sent; %d later than 1 ms, the latest %s", out.Sent, out.Packets, out.Late, micros(out.LatestMicros*1000)),
 			Held: out.NotTaken == 0 && out.Sent > 0},
 		{Name: "the receiver lost none", Detail: fmt.Sprintf("%d came, %d too fast for it, %d twice", in.Packets, in.Overrun, in.Twice), Held: in.Overrun == 0 && in.Twice == 0},
-		{Name: "a unit was killed, and packets went on", Held: t.dead.recovered, Detail: t.outage()},
+		{Name: "units came and went with the load", Held: most > grew && most > left, Detail: fmt.Sprintf("%d → %d → %d units", grew, most, left)},
+		{Name: "a unit was killed, another took its place", Held: t.dead.replaced, Detail: t.outage()},
 		{Name: "packets in = packets out + those lost in the kill", Held: missing == int64(within+stray) && stray <= r.counted(),
 			Detail: fmt.Sprintf("%d = %d + %d", out.Sent, in.Packets, within) + elsewhere(missing-int64(within), r.counted())},
 		{Name: "the bill = packets processed", Held: unsent >= 0 && unsent <= batch && first == last,
@@ -108,17 +110,31 @@ func (r result) packets(function string) (sum uint64) {
 	return sum
 }
 
-// outage says for how long packets were lost. The caller holds the lock.
-func (t *timeline) outage() string {
-	if !t.dead.recovered {
-		return "it did not come back"
+// inKill says whether packets were lost in the kill: what has waited in the ring of the unit was sent before it.
+func (t *timeline) inKill(l loss) bool {
+	from, to := time.Unix(0, int64(l.FromNanos)), time.Unix(0, int64(l.ToNanos))
+	wait := inRing
+	for _, r := range t.arrived {
+		wait = max(wait, inRing+time.Duration(r.LatencyNanos[3]))
 	}
+	return t.dead.replaced && from.Before(t.dead.at.Add(inRing)) && to.After(t.dead.at.Add(-wait))
+}
+
+// outage says how many packets were lost in the kill. The caller holds the lock.
+func (t *timeline) outage() string {
+	if !t.dead.replaced {
+		return "none did"
+	}
+	lost, from, to := uint64(0), uint64(math.MaxUint64), uint64(0)
 	for _, l := range t.final.Losses {
-		if time.Unix(0, int64(l.ToNanos)).After(t.dead.at) {
-			return fmt.Sprintf("%d packets, sent within %s", l.Packets, micros(l.ToNanos-l.FromNanos))
+		if t.inKill(l) {
+			lost, from, to = lost+l.Packets, min(from, l.FromNanos), max(to, l.ToNanos)
 		}
 	}
-	return "no packet was lost"
+	if lost == 0 {
+		return "no packet was lost"
+	}
+	return fmt.Sprintf("%d packets, sent within %s", lost, micros(to-from))
 }
 
 // page is the report of a run.
@@ -129,16 +145,16 @@ func (r result) page(p play, t *timeline) report.Page {
 	checks := r.checks(t)
 	page := report.Page{
 		Title: "Network functions that come and go",
-		Lead: "A capture goes through a policer and an IDS, both WebAssembly, in units: one process each, behind walls, on real devices. " +
-			"Half way through, a unit is killed with kill -9. Every packet carries its number, so what is missing is known one by one.",
+		Lead: "A capture goes through a policer and an IDS, both WebAssembly, in a group of units: one process each, behind walls, on real " +
+			"devices. Units come and go with the load, and flows move between them with their states. Half way through, a unit is killed with kill -9. Every packet carries its number, so what is missing is known one by one.",
 		Charts: t.charts(),
 		Checks: checks,
 		Lives:  t.lives(),
 		Tables: []report.Table{r.invoice(), r.beside(t)},
 		Facts:  p.manifest(out),
 	}
-	if t.dead.recovered {
-		page.Marks = []report.Mark{{Seconds: t.dead.at.Sub(t.begin).Seconds(), Name: "killed"}, {Seconds: t.dead.back.Sub(t.begin).Seconds(), Name: "recovered"}}
+	if !t.dead.at.IsZero() {
+		page.Marks = []report.Mark{{Seconds: t.dead.at.Sub(t.begin).Seconds(), Name: "killed"}}
 	}
 	l := t.final.LatencyNanos
 	page.Figures = []report.Fact{
@@ -160,7 +176,7 @@ func (t *timeline) charts() []report.Chart {
 	for i, o := range t.offered[:len(t.offered)-1] { // the last interval is not a whole one
 		add("offered", o.Seconds, t.megabits(i))
 	}
-	shift, until := t.shift(), t.offered[len(t.offered)-1].Seconds+1
+	shift, until := t.shift(), t.offered[len(t.offered)-1].Seconds+shrinkWait.Seconds()
 	for _, r := range t.arrived {
 		at := float64(r.AtMillis)/1e3 - shift
 		if at < 0 || at > until {
@@ -174,12 +190,13 @@ func (t *timeline) charts() []report.Chart {
 	}
 	for _, s := range t.samples {
 		if at := s.at.Sub(t.begin).Seconds(); at >= 0 && at <= until {
-			add("active", at, float64(s.active))
+			add("running", at, float64(s.active))
+			add("taking packets", at, float64(s.accepting))
 		}
 	}
 	return []report.Chart{
 		{Title: "Load, Mbit/s", Lines: []report.Line{{Name: "offered", Area: true, Points: lines["offered"]}, {Name: "came out", Points: lines["came out"]}}},
-		{Title: "Units", Step: true, Lines: []report.Line{{Name: "active", Area: true, Points: lines["active"]}}},
+		{Title: "Units", Step: true, Lines: []report.Line{{Name: "running", Points: lines["running"]}, {Name: "taking packets", Area: true, Points: lines["taking packets"]}}},
 		{Title: "Latency from the sender's stamp to the receiver's kernel, µs", Log: true, Lines: []report.Line{{Name: "p50", Points: lines["p50"]}, {Name: "p99", Points: lines["p99"]}}},
 	}
 }
@@ -224,7 +241,7 @@ func (r result) beside(t *timeline) report.Table {
 		Head: []string{"measure", "this run", "the paper"},
 		Rows: [][]string{
 			{"latency p50 / p75 / p90 / p99", fmt.Sprintf("%s / %s / %s / %s", micros(l[0]), micros(l[1]), micros(l[2]), micros(l[3])), "p75 14 µs (§9.1)"},
-			{"from the kill to packets going on", t.outage(), "140 µs of state transfer, detection not included; FTMB 25.7 ms, CHC 3.2 ms (§9.4)"},
+			{"lost in the kill of a unit", t.outage(), "140 µs of state transfer, detection not included; FTMB 25.7 ms, CHC 3.2 ms (§9.4)"},
 		},
 	}
 }
@@ -234,7 +251,7 @@ func (p play) manifest(s sent) []report.Fact {
 	return append([]report.Fact{
 		{Name: "capture", Value: p.capturedBy()}, {Name: "rules", Value: filepath.Base(p.rules)},
 		{Name: "replay", Value: fmt.Sprintf("%d copies %.1f ms apart, speed %g ×, %.1f s, a real run", s.Copies, s.StaggerMillis, s.Speed, s.Seconds)},
-		{Name: "chain", Value: "policer → ids, one unit per process"},
+		{Name: "chain", Value: "policer → ids, " + units + " units of " + capacity + "bit/s, one process each"},
 	}, report.Machine()...)
 }
 

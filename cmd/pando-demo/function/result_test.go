@@ -12,7 +12,8 @@ func whole() (*timeline, result) {
 	at := func(d time.Duration) uint64 { return uint64(t.begin.Add(d).UnixNano()) }
 	t.offered = []sent{{Planned: 1000, Packets: 1000, Sent: 1000, Seconds: 10}}
 	t.final = came{Packets: 960, Losses: []loss{{Packets: 40, FromNanos: at(5 * time.Second), ToNanos: at(5100 * time.Millisecond)}}}
-	t.dead = kill{at: t.begin.Add(5010 * time.Millisecond), back: t.begin.Add(5100 * time.Millisecond), recovered: true}
+	t.dead = kill{at: t.begin.Add(5010 * time.Millisecond), replaced: true}
+	t.samples = []sample{{active: 1}, {active: 3}, {active: 2}}
 	return t, result{
 		bill:     []billed{{Function: "policer", Packets: 970}, {Function: "ids", Packets: 970}},
 		expected: map[string]bool{"a 1": true}, found: map[string]bool{"a 1": true}, planted: true,
@@ -28,7 +29,8 @@ func TestEachPromiseIsHeldAgainstWhatWasCounted(t *testing.T) {
 		{"the generator lost none", func(t *timeline, _ *result) { t.offered[0].NotTaken = 1 }},
 		{"the receiver lost none", func(t *timeline, _ *result) { t.final.Overrun = 1 }},
 		{"the receiver lost none", func(t *timeline, _ *result) { t.final.Twice = 1 }},
-		{"a unit was killed, and packets went on", func(t *timeline, _ *result) { t.dead.recovered = false }},
+		{"units came and went with the load", func(t *timeline, _ *result) { t.samples[1].active = 2 }},
+		{"a unit was killed, another took its place", func(t *timeline, _ *result) { t.dead.replaced = false }},
 		{"packets in = packets out + those lost in the kill", func(t *timeline, _ *result) { t.final.Losses[0].Packets = 39 }},
 		{"packets in = packets out + those lost in the kill", func(t *timeline, _ *result) { t.final.Losses[0].FromNanos, t.final.Losses[0].ToNanos = 1, 2 }},
 		{"", func(t *timeline, _ *result) { t.final.Losses[0].FromNanos -= 2e9 }}, // it waited in the ring until the kill
@@ -61,14 +63,21 @@ func TestEachPromiseIsHeldAgainstWhatWasCounted(t *testing.T) {
 
 func TestWhatTheCommandsSayIsRead(t *testing.T) {
 	line := newTimeline()
-	line.saw([]unit{{Name: "demo", State: "running", PID: 7, Epoch: 1, Functions: []billed{{Packets: 5}, {Packets: 4}}}, {Name: "old", State: "crashed"}})
-	if s := line.samples[0]; s.active != 1 || s.billed != 4 {
+	line.saw([]unit{
+		{Name: "demo", State: "running", PID: 5, Group: &struct{ Accepting int }{1}, Functions: []billed{{Packets: 5}, {Packets: 4}}},
+		{Name: "demo.0", State: "running", PID: 7, Epoch: 1, Functions: []billed{{Packets: 5}, {Packets: 4}}}, {Name: "old", State: "crashed"},
+	})
+	if s := line.samples[0]; s.active != 1 || s.accepting != 1 || s.billed != 4 {
 		t.Fatalf("one unit that runs and billed 4 is seen as %+v", s)
 	}
-	line.dead.at = time.Now()
+	line.dead = kill{unit: unit{Name: "demo.0"}, at: time.Now()}
 	line.saw(nil)
-	line.saw([]unit{{Name: "demo", State: "running", PID: 8, Epoch: 2}})
-	if !line.dead.recovered || len(line.events) != 2 || line.events[1].What != "recovered" {
-		t.Fatalf("a unit that is back after the kill gives %+v", line.events)
+	line.saw([]unit{{Name: "demo.1", State: "running", PID: 8, Epoch: 1}})
+	if s := line.samples[2]; !line.dead.replaced || len(line.events) != 2 || line.events[1].What != "started" || s.billed != 4 {
+		t.Fatalf("a unit in the place of the one that was killed gives %+v, %+v", s, line.events)
+	}
+	line.saw(nil)
+	if len(line.events) != 3 || line.events[2].What != "left" {
+		t.Fatalf("a unit that was not killed and is gone gives %+v", line.events)
 	}
 }

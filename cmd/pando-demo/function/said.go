@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -42,6 +43,7 @@ type (
 	// unit is what a unit says of itself.
 	unit struct {
 		Name, State string
+		Group       *struct{ Accepting int } // it is not a unit, but a group of units that are listed, too
 		PID         int
 		Epoch       uint32
 		Flows       int
@@ -84,6 +86,11 @@ func ask[T any](ctx context.Context, s *stage, args ...string) (v T, err error) 
 		return v, fmt.Errorf("read pando fn %s: %w", args[0], err)
 	}
 	return v, nil
+}
+
+// alone are those that are no groups.
+func alone(listed []unit) []unit {
+	return slices.DeleteFunc(listed, func(u unit) bool { return u.Group != nil || u.Name == name })
 }
 
 // found are the alerts in the units' logs: flow and rule, each once.

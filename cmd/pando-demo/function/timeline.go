@@ -14,9 +14,10 @@ import (
 
 // sample is what the units were doing at one moment.
 type sample struct {
-	at     time.Time
-	active int
-	billed uint64 // packets, by the last function of the chain, of the units that run
+	at        time.Time
+	accepting int // of those that run, so many take packets
+	active    int
+	billed    uint64 // packets, by the last function of the chain
 }
 
 // timeline is what has been seen of a run so far.
@@ -42,13 +43,14 @@ type timeline struct {
 type life struct {
 	name       string
 	begin, end time.Time // end zero: it goes on
+	billed     uint64    // packets, when it was last seen
 }
 
-// kill is what was killed, and when packets went on.
+// kill is what was killed, and whether another took its place.
 type kill struct {
-	unit      unit
-	at, back  time.Time
-	recovered bool
+	unit     unit
+	at       time.Time
+	replaced bool
 }
 
 func newTimeline() *timeline {
@@ -102,12 +104,17 @@ func (t *timeline) came(r came) {
 }
 
 // saw takes what the units say of themselves.
-func (t *timeline) saw(units []unit) {
+func (t *timeline) saw(listed []unit) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
 	s := sample{at: now}
-	here := map[string]bool{}
+	for _, u := range listed {
+		if u.Group != nil {
+			s.accepting = u.Group.Accepting
+		}
+	}
+	units, here := alone(listed), map[string]bool{}
 	for _, u := range units {
 		if u.State != "running" {
 			continue
@@ -115,17 +122,23 @@ func (t *timeline) saw(units []unit) {
 		key := fmt.Sprintf("%s/%d", u.Name, u.Epoch)
 		here[key] = true
 		s.active++
-		s.billed += u.processed()
 		if t.seen[key] == nil {
-			t.seen[key] = &life{name: fmt.Sprintf("%s %d", u.Name, u.Epoch), begin: now}
+			t.seen[key] = &life{name: u.Name, begin: now}
 			t.order = append(t.order, key)
 			t.arise(u)
 		}
+		t.seen[key].billed = u.processed()
 	}
 	for _, key := range slices.Sorted(maps.Keys(t.seen)) {
 		if l := t.seen[key]; !here[key] && l.end.IsZero() {
 			l.end = now
+			if l.name != t.dead.unit.Name {
+				t.happened(l.name, "left", "the others carry the load", "its flows' states were handed on")
+			}
 		}
+	}
+	for _, l := range t.seen {
+		s.billed += l.billed
 	}
 	t.units, t.samples = units, append(t.samples, s)
 }
@@ -140,13 +153,15 @@ func (u unit) processed() uint64 {
 
 // arise records that a unit serves which did not before.
 func (t *timeline) arise(u unit) {
-	if t.dead.at.IsZero() || t.dead.recovered {
-		t.happened(u.Name, "started", "pando fn run", fmt.Sprintf("process %d, epoch %d", u.PID, u.Epoch))
-		return
+	why := "the load asks for it, or will"
+	switch {
+	case len(t.order) == 1:
+		why = "pando fn run"
+	case !t.dead.at.IsZero() && !t.dead.replaced:
+		t.dead.replaced = true
+		why = fmt.Sprintf("%s is dead, seen %s after the kill", t.dead.unit.Name, micros(uint64(time.Since(t.dead.at))))
 	}
-	t.dead.recovered, t.dead.back = true, time.Now()
-	t.happened(u.Name, "recovered", "its watcher saw it die (--restart)",
-		fmt.Sprintf("process %d, epoch %d, seen %s after the kill", u.PID, u.Epoch, micros(uint64(t.dead.back.Sub(t.dead.at)))))
+	t.happened(u.Name, "started", why, fmt.Sprintf("process %d", u.PID))
 }
 
 // kill kills the unit that processed most.
@@ -155,6 +170,7 @@ func (t *timeline) kill(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
+	units = slices.DeleteFunc(alone(units), func(u unit) bool { return u.State != "running" })
 	if len(units) == 0 {
 		return fmt.Errorf("no unit runs: nothing to kill")
 	}
@@ -183,6 +199,22 @@ func (t *timeline) ready(ctx context.Context, s *stage, watcher *process) error 
 	}
 	t.saw(units)
 	return nil
+}
+
+// shrink waits until units have left that nobody needs any more.
+func (t *timeline) shrink(ctx context.Context) error {
+	return t.until(ctx, "units leave that are not needed", shrinkWait, func() bool {
+		_, most, last := t.grown()
+		return last < most
+	})
+}
+
+// grown is how many units there were first, at most, and last. The caller holds the lock.
+func (t *timeline) grown() (first, most, last int) {
+	for _, s := range t.samples {
+		most = max(most, s.active)
+	}
+	return t.samples[0].active, most, t.samples[len(t.samples)-1].active
 }
 
 // settle waits until what was sent has come or will never: nothing came for a second.

@@ -25,7 +25,7 @@ func (t *timeline) Draw(width, height int) string {
 		if u.State != "running" {
 			colour = screen.Orange
 		}
-		line := fmt.Sprintf("%-12s %-8s process %-7d epoch %-3d %6d flows %10d packets", u.Name, u.State, u.PID, u.Epoch, u.Flows, u.processed())
+		line := fmt.Sprintf("%-12s %-8s process %-7d %6d flows %10d packets", u.Name, u.State, u.PID, u.Flows, u.processed())
 		fmt.Fprintf(&b, "  %s●%s %s\n", colour, screen.Plain, screen.Cut(line, width-5))
 	}
 	b.WriteByte('\n')
@@ -49,9 +49,6 @@ func (t *timeline) totals() string {
 	if n := len(t.samples); n > 0 {
 		billed = t.samples[n-1].billed
 	}
-	if t.dead.recovered {
-		billed += t.dead.unit.processed()
-	}
 	return fmt.Sprintf("packets sent %d   came out %d   on the bill ~%d", out, received, billed)
 }
 
@@ -61,7 +58,7 @@ func (t *timeline) series() (offered, active, p50, p99 []float64) {
 		offered = append(offered, t.megabits(i))
 	}
 	for _, s := range t.samples {
-		active = append(active, float64(s.active))
+		active = append(active, float64(s.accepting))
 	}
 	for _, r := range t.arrived {
 		p50, p99 = append(p50, float64(r.LatencyNanos[0])/1e3), append(p99, float64(r.LatencyNanos[3])/1e3)
@@ -105,10 +102,10 @@ func (t *timeline) Lines() (out []string) {
 		t.shown.second = int(t.offered[n-1].Seconds)
 		active := 0
 		if k := len(t.samples); k > 0 {
-			active = t.samples[k-1].active
+			active = t.samples[k-1].accepting
 		}
 		r := t.arrived[m-1]
-		out = append(out, fmt.Sprintf("%9.1f s  offered %6.1f Mbit/s  units %d  latency p50 %s p99 %s  %s", t.offered[n-1].Seconds, t.megabits(n-2), active,
+		out = append(out, fmt.Sprintf("%9.1f s  offered %6.1f Mbit/s  %d take packets  latency p50 %s p99 %s  %s", t.offered[n-1].Seconds, t.megabits(n-2), active,
 			micros(r.LatencyNanos[0]), micros(r.LatencyNanos[3]), t.totals()))
 	}
 	return out

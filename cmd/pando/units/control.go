@@ -131,6 +131,7 @@ func (g *Group) answer(words string) func() []byte {
 			names = append(names, p.name)
 		}
 	}
+	whole.account(&g.gone)
 	return func() []byte {
 		for _, name := range names {
 			if s, err := ask(filepath.Join(g.RunDir, name, "control.sock"), "status"); err == nil {
@@ -145,8 +146,22 @@ func (g *Group) answer(words string) func() []byte {
 	}
 }
 
-// add adds what a unit did; its slowest unit says how slow the group is.
+// add adds a unit that runs; the slowest says how slow the group is.
 func (whole *status) add(s *status) {
+	whole.account(s)
+	for word, count := range s.Handover {
+		whole.Handover[word] += count
+	}
+	whole.Handover["unit"] = 0
+	for n := range whole.LatencyNS {
+		whole.LatencyNS[n] = max(whole.LatencyNS[n], s.LatencyNS[n])
+	}
+	whole.Flows += s.Flows
+	whole.Seconds = max(whole.Seconds, s.Seconds)
+}
+
+// account adds what a unit did, whether it still runs or not.
+func (whole *status) account(s *status) {
 	for len(whole.Functions) < len(s.Functions) {
 		whole.Functions = append(whole.Functions, billed{Function: s.Functions[len(whole.Functions)].Function})
 	}
@@ -162,15 +177,7 @@ func (whole *status) add(s *status) {
 		before, _ := whole.Fates[n][1].(float64)
 		whole.Fates[n][1] = before + count
 	}
-	for word, count := range s.Handover {
-		whole.Handover[word] += count
-	}
-	whole.Handover["unit"] = 0
-	for n := range whole.LatencyNS {
-		whole.LatencyNS[n] = max(whole.LatencyNS[n], s.LatencyNS[n])
-	}
-	whole.Lost, whole.Unsent, whole.Flows = whole.Lost+s.Lost, whole.Unsent+s.Unsent, whole.Flows+s.Flows
-	whole.Seconds = max(whole.Seconds, s.Seconds)
+	whole.Lost, whole.Unsent = whole.Lost+s.Lost, whole.Unsent+s.Unsent
 	whole.Traps = append(whole.Traps, s.Traps...)
 }
 

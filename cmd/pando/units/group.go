@@ -6,9 +6,12 @@
 package units
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/bits"
 	"net"
 	"os"
@@ -83,6 +86,7 @@ type Group struct {
 	pool       nf.Pool
 	bytes      uint64
 	counts     Counts
+	gone       status // what units did that have left in order, as they said at their end
 	notBefore  time.Time
 	events     chan event
 	sweptAt    time.Time
@@ -125,7 +129,8 @@ func Run(ctx context.Context, c Config, ready func()) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			g.close()
+			return os.RemoveAll(filepath.Join(g.RunDir, g.Name))
 		case r := <-asked:
 			answer := g.answer(r.words)
 			if r.words == "stop" { // who asked may do as if it had never been there as soon as there is an answer
@@ -255,9 +260,11 @@ func (g *Group) happened(e event) error {
 		err = g.driver.UnsetUnit(e.id, e.process.device)
 	}
 	g.memory.clear(e.id)
-	directory := filepath.Join(g.RunDir, e.process.name)
-	last := tail(filepath.Join(directory, "log"))
-	_ = os.RemoveAll(directory)
+	last, account := g.lastWords(e.process)
+	if account != nil {
+		g.gone.account(account)
+	}
+	_ = os.RemoveAll(filepath.Join(g.RunDir, e.process.name))
 	if asked {
 		g.counts.Left++
 		return err
@@ -270,14 +277,34 @@ func (g *Group) happened(e event) error {
 	return err
 }
 
-// tail is the end of a unit's log, indented.
-func tail(path string) string {
-	text, err := os.ReadFile(path)
-	if err != nil || len(text) == 0 {
-		return ""
+// log is where all units of the group write, so that what a unit reported is still there when it has left.
+func (g *Group) log() string { return filepath.Join(g.RunDir, g.Name, "log") }
+
+// lastWords are what the log has since a unit began: the last lines that are no reports of events, indented, and the account
+// that a unit gives at an orderly end.
+func (g *Group) lastWords(p *process) (words string, account *status) {
+	file, err := os.Open(g.log())
+	if err != nil {
+		return "", nil
 	}
-	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	return ": its last words\n  " + strings.Join(lines[max(0, len(lines)-10):], "\n  ")
+	defer file.Close()
+	var lines []string
+	read := bufio.NewScanner(io.NewSectionReader(file, p.logged, 1<<62))
+	read.Buffer(nil, 1<<20)
+	for read.Scan() {
+		line := read.Text()
+		if !strings.HasPrefix(line, "{") {
+			lines = append(lines[max(0, len(lines)-9):], line)
+			continue
+		}
+		if s := (&status{}); strings.HasPrefix(line, `{"name":`) && json.Unmarshal([]byte(line), s) == nil && s.Name == p.name {
+			account = s
+		}
+	}
+	if len(lines) > 0 {
+		words = ": the last words\n  " + strings.Join(lines, "\n  ")
+	}
+	return words, account
 }
 
 // tick decides how many units take packets, tells the kernel's rule, and starts and ends units.

@@ -50,6 +50,7 @@ type process struct {
 	device  string // its end of the pair on this side
 	name    string
 	said    io.Reader
+	logged  int64        // bytes that the group's log had when it began
 	cgroup  pando.Cgroup // if it is limited
 	why     string       // what is known of its end besides how it ended
 }
@@ -136,11 +137,14 @@ func (s *starter) inside(g *Group, id int) (*process, error) {
 	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return nil, err
 	}
-	log, err := os.OpenFile(filepath.Join(directory, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	log, err := os.OpenFile(g.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
+	if p.logged, err = log.Seek(0, io.SeekEnd); err != nil {
+		return nil, err
+	}
 	arguments := g.arguments(id, p.name)
 	if g.Limits != (pando.Resources{}) {
 		entries, err := p.confine(g)
