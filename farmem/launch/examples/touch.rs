@@ -7,6 +7,11 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 
 const PAGE_WORDS: usize = 512;
+/// Allocations that all threads keep together, and that one keeps: with them the program needs at most 80 MB beside MIB,
+/// however long it runs.
+const KEPT_MAX: usize = 256;
+const KEPT_BY_ONE_MAX: usize = 40;
+const ALLOCATION_BYTES_MAX: usize = 300_000;
 static WRONG: AtomicU64 = AtomicU64::new(0);
 static HANDLED: AtomicU64 = AtomicU64::new(0);
 /// Pages that nobody changes, for the handler.
@@ -46,7 +51,7 @@ extern "C" fn on_alarm(_: i32) {
 }
 
 /// One thread's part: every page has a version, and every word says page, version and place.
-fn work(part: &mut [u64], accesses: usize, seed: u64) {
+fn work(part: &mut [u64], accesses: usize, keep: usize, seed: u64) {
     let pages = part.len() / PAGE_WORDS;
     let mut versions = vec![0u64; pages];
     let mut random = Random(seed);
@@ -65,7 +70,7 @@ fn work(part: &mut [u64], accesses: usize, seed: u64) {
             }
         }
         if k % 512 == 0 {
-            allocations(&mut kept, &mut random);
+            allocations(&mut kept, keep, &mut random);
         }
         if k % 2048 == 0 {
             through_the_kernel(&mut file, part, page.min(pages.saturating_sub(40)), &mut random);
@@ -73,11 +78,11 @@ fn work(part: &mut [u64], accesses: usize, seed: u64) {
     }
 }
 
-fn allocations(kept: &mut Vec<(usize, Vec<u8>)>, random: &mut Random) {
+fn allocations(kept: &mut Vec<(usize, Vec<u8>)>, keep: usize, random: &mut Random) {
     let fill = random.below(251);
-    kept.push((fill, vec![fill as u8; 1 + random.below(300_000)]));
-    if kept.len() > 40 {
-        let (fill, bytes) = kept.swap_remove(random.below(40));
+    kept.push((fill, vec![fill as u8; 1 + random.below(ALLOCATION_BYTES_MAX)]));
+    if kept.len() > keep {
+        let (fill, bytes) = kept.swap_remove(random.below(keep));
         if bytes.iter().any(|b| *b as usize != fill) {
             WRONG.fetch_add(1, Relaxed);
         }
@@ -124,10 +129,10 @@ fn main() {
         libc::setitimer(libc::ITIMER_REAL, &libc::itimerval { it_interval: every, it_value: every }, std::ptr::null_mut());
     }
     let all = map(mib * (1 << 17) * 3 / 4 / threads / PAGE_WORDS * PAGE_WORDS * threads);
-    let part = all.len() / threads;
+    let (part, keep) = (all.len() / threads, (KEPT_MAX / threads).clamp(1, KEPT_BY_ONE_MAX));
     std::thread::scope(|s| {
         for (t, part) in all.chunks_mut(part).enumerate() {
-            s.spawn(move || work(part, accesses / threads, (seed + t) as u64));
+            s.spawn(move || work(part, accesses / threads, keep, (seed + t) as u64));
         }
     });
     let wrong = WRONG.load(Relaxed);
