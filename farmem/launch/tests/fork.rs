@@ -69,7 +69,8 @@ fn a_child_finishes_on_hosts_that_came_back() {
 #[test]
 fn a_child_that_outlives_its_parent_reads_and_writes_more_than_its_share() {
     let h = host(&["--size", "256MiB"]);
-    let file = std::env::temp_dir().join(format!("pando-outlive-{}", std::process::id()));
+    let folder = Folder::new("outlive");
+    let file = folder.path.join("child");
     // It sleeps for longer than a lease lasts without a connection, and then holds the whole of it twice.
     let code = format!(
         "import os,time,hashlib\nb=[os.urandom(1<<20) for _ in range(48)]\ns=lambda:hashlib.sha256(b''.join(b)).hexdigest()\nwas=s()\nif os.fork(): os._exit(0)\nopen('{0}','w').write(str(os.getpid()))\ntime.sleep(12)\nopen('{0}.is','w').write('same.' if s()==was else 'other')",
@@ -84,9 +85,6 @@ fn a_child_that_outlives_its_parent_reads_and_writes_more_than_its_share() {
     let child = Orphan(read("").parse().unwrap());
     until("the child ends", || !lives(child.0));
     assert_eq!((read("is").as_str(), read("said").as_str()), ("same.", ""));
-    for extension in ["", "is", "said"] {
-        std::fs::remove_file(file.with_extension(extension)).unwrap();
-    }
 }
 
 /// A process that is nobody's child any more.

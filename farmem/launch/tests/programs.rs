@@ -37,7 +37,8 @@ fn every_byte_with_handler_threads() {
 #[test]
 fn a_program_past_the_wrappers_gets_handler_threads_by_itself() {
     let h = host(&["--size", "256MiB"]);
-    let program = std::env::temp_dir().join(format!("pando-uring-{}", std::process::id()));
+    let folder = Folder::new("uring");
+    let program = folder.path.join("touch");
     // What tells is the name of the library among its bytes.
     let mut bytes = std::fs::read(example("touch")).unwrap();
     bytes.extend(b"liburing.so.2\0");
@@ -52,7 +53,6 @@ fn a_program_past_the_wrappers_gets_handler_threads_by_itself() {
     let mut text = String::new();
     running.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
     assert!(running.0.wait().unwrap().success() && text.contains("wrong 0"), "{text}");
-    std::fs::remove_file(program).unwrap();
 }
 
 #[test]
@@ -65,11 +65,10 @@ fn every_byte_by_each_prefetcher() {
 
 #[test]
 fn every_byte_over_shared_memory() {
-    let path = std::env::temp_dir().join(format!("pando-mem-{}.sock", std::process::id()));
-    let listen = format!("unix:{}", path.display());
+    let folder = Folder::new("shared");
+    let listen = format!("unix:{}", folder.path.join("socket").display());
     let h = host(&["--size", "256MiB", "--listen", &listen]);
     touch(&h.address, &[], "64", "8", "100000");
-    std::fs::remove_file(path).unwrap();
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 
 #[test]
 fn bad_input() {
-    let dir = std::env::temp_dir().join(format!("pando-refused-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
+    let folder = Folder::new("refused");
+    let dir = &folder.path;
     let file = |name: &str, text: &str| {
         let path = dir.join(name);
         std::fs::write(&path, text).unwrap();

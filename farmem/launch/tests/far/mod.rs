@@ -1,7 +1,8 @@
 //! Memory hosts and programs on far memory for tests, ended when they go out of scope.
 #![allow(dead_code)]
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Error, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -18,6 +19,46 @@ pub fn pando_mem() -> PathBuf {
 pub fn example(name: &str) -> PathBuf {
     let me = std::env::current_exe().unwrap();
     me.parent().unwrap().parent().unwrap().join("examples").join(name)
+}
+
+/// Has a process killed when the test that starts it ends without a word, as by SIGKILL.
+pub fn bound(command: &mut Command) -> &mut Command {
+    unsafe { command.pre_exec(|| (libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == 0).then_some(()).ok_or_else(Error::last_os_error)) }
+}
+
+/// A folder that is gone at the end. What a killed test has left is removed by the next one: nobody holds the lock on it.
+pub struct Folder {
+    pub path: PathBuf,
+    _lock: File,
+}
+
+impl Folder {
+    pub fn new(name: &str) -> Folder {
+        const BEGIN: &str = "pando-mem-test-";
+        let base = std::env::temp_dir();
+        for left in std::fs::read_dir(&base).unwrap().flatten().filter(|e| e.file_name().to_string_lossy().starts_with(BEGIN)) {
+            if File::open(left.path()).is_ok_and(|f| f.try_lock().is_ok()) {
+                let _ = std::fs::remove_dir_all(left.path());
+            }
+        }
+        let path = base.join(format!("{BEGIN}{}-{name}", std::process::id()));
+        loop {
+            std::fs::create_dir_all(&path).unwrap();
+            // Another test may have looked in between.
+            if let Ok(lock) = File::open(&path) {
+                lock.lock().unwrap();
+                if path.exists() {
+                    return Folder { path, _lock: lock };
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
 }
 
 /// A process that is killed at the end.
@@ -38,7 +79,8 @@ pub struct Host {
 
 pub fn host(args: &[&str]) -> Host {
     let listen = if args.contains(&"--listen") { vec![] } else { vec!["--listen", "127.0.0.1:0"] };
-    let mut child = Command::new(pando_mem()).arg("serve").args(listen).args(args).stdout(Stdio::piped()).spawn().unwrap();
+    let mut command = Command::new(pando_mem());
+    let mut child = bound(command.arg("serve").args(listen).args(args)).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     let address = line.trim().rsplit(' ').next().unwrap().to_string();
@@ -98,6 +140,7 @@ pub struct Redis {
     pub process: Running,
     pub dir: PathBuf,
     socket: PathBuf,
+    _folder: Folder,
 }
 
 impl Drop for Redis {
@@ -107,7 +150,6 @@ impl Drop for Redis {
         if std::thread::panicking() {
             eprintln!("{}", self.said());
         }
-        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 
@@ -136,6 +178,10 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = std::fs::remove_dir(&self.0);
+            return;
+        }
         // Its last process may take a moment to leave.
         until("the cgroup is empty", || std::fs::remove_dir(&self.0).is_ok());
     }
@@ -146,8 +192,8 @@ pub fn redis(name: &str, run: &[&str], args: &[&str]) -> Redis {
 }
 
 pub fn redis_in(group: Option<&Group>, name: &str, run: &[&str], args: &[&str]) -> Redis {
-    let dir = std::env::temp_dir().join(format!("pando-mem-{}-{name}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
+    let folder = Folder::new(name);
+    let dir = folder.path.clone();
     let socket = dir.join("redis.sock");
     let mut command = if run.is_empty() { Command::new("redis-server") } else { Command::new(pando_mem()) };
     if !run.is_empty() {
@@ -158,8 +204,8 @@ pub fn redis_in(group: Option<&Group>, name: &str, run: &[&str], args: &[&str]) 
         unsafe { command.pre_exec(move || std::fs::write(&procs, "0")) };
     }
     let said = std::fs::File::create(dir.join("said")).unwrap();
-    let process = Running(command.stdout(Stdio::null()).stderr(said).spawn().unwrap());
-    let mut redis = Redis { process, dir, socket };
+    let process = Running(bound(&mut command).stdout(Stdio::null()).stderr(said).spawn().unwrap());
+    let mut redis = Redis { process, dir, socket, _folder: folder };
     until("redis answers", || {
         assert!(redis.process.0.try_wait().unwrap().is_none(), "redis ended early");
         std::os::unix::net::UnixStream::connect(&redis.socket).is_ok()
@@ -170,7 +216,8 @@ pub fn redis_in(group: Option<&Group>, name: &str, run: &[&str], args: &[&str]) 
 impl Redis {
     /// What it and its children wrote to standard error.
     pub fn said(&self) -> String {
-        std::fs::read_to_string(self.dir.join("said")).unwrap()
+        // Also while a test panics, when another panic would end all tests without a message.
+        std::fs::read(self.dir.join("said")).map_or_else(|e| e.to_string(), |said| String::from_utf8_lossy(&said).into_owned())
     }
 
     /// The forked child that lives, if any.
