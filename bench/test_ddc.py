@@ -1,14 +1,20 @@
-"""However a benchmark of far memory ends, nothing is left of it: no process, swap, loop device, mount, cgroup or folder."""
+"""However a benchmark of far memory ends, nothing is left of it: no process, swap, loop device, mount, cgroup or folder. And it
+counts nothing wrong."""
 
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
 import time
+import types
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+import ddc  # noqa: E402
+
 # What a benchmark does, without the work: swap on a loop device, a group whose process is larger than its limit.
 RUN = """
 import sys, time
@@ -77,6 +83,18 @@ class Cut(unittest.TestCase):
         other.terminate()
         other.wait(20)
         self.assertEqual(left(another), [])
+
+
+class Counters(unittest.TestCase):
+    def test_without_counters_nothing_is_counted(self):
+        peer = ddc.Peer.__new__(ddc.Peer)
+        peer.name, peer.far, peer.process = "plain", False, None
+        self.assertEqual(peer.rounds(), 0)
+        peer.name, peer.far, peer.process = "far", True, types.SimpleNamespace(pid=os.getpid())
+        before, ddc.MEM = ddc.MEM, shutil.which("false")
+        self.addCleanup(setattr, ddc, "MEM", before)
+        with self.assertRaisesRegex(SystemExit, "^far: its counters are missing"):
+            peer.rounds()
 
 
 if __name__ == "__main__":

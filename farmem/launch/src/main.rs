@@ -1,5 +1,6 @@
 //! `pando-mem`: lends memory (`serve`), starts programs that borrow it (`run`), and shows how they fare (`top`, `metrics`).
 
+mod counters;
 mod elf;
 mod lease;
 mod run;

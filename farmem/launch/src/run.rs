@@ -1,11 +1,13 @@
 //! `pando mem run`: checks everything, leases the memory, and becomes the program.
 
 use crate::size::Local;
-use crate::{elf, lease, serve, size, top};
+use crate::{counters, elf, lease, serve, size};
 use clap::{Args, ValueEnum};
 use farmem_core::PAGE_BYTES;
 use farmem_host::Address;
 use std::error::Error;
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -102,6 +104,7 @@ impl Run {
             Mode::Sigbus => true,
             Mode::Thread => false,
         };
+        let counters = handed_on(counters::create()?)?;
         let prefetch = self.prefetch.to_possible_value().expect("a value").get_name().to_string();
         let config = format!(
             "exe={}:{} local={local} slots={slots} copies={copies} prefetch={prefetch} mode={} token={} stats={} {}",
@@ -109,7 +112,7 @@ impl Run {
             program.inode,
             if sigbus { "sigbus" } else { "thread" },
             lease::hex(&token),
-            top::create(std::process::id())?.display(),
+            counters.as_raw_fd(),
             hosts.join(" ")
         );
         let mut preload = vec![pager];
@@ -128,6 +131,14 @@ impl Run {
             command.env("MALLOC_CONF", "thp:never,metadata_thp:disabled");
         }
         Err(format!("cannot start {}: {}", program.path.display(), command.exec()).into())
+    }
+}
+
+/// A file that the program gets, too.
+fn handed_on(file: File) -> Result<File, std::io::Error> {
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFD, 0) } {
+        0 => Ok(file),
+        _ => Err(std::io::Error::last_os_error()),
     }
 }
 

@@ -1,14 +1,11 @@
 //! `pando mem top` and `pando mem metrics`: the counters that every pager keeps in a file.
 
+use crate::counters::{processes, Process};
 use crate::size;
 use clap::Args;
-use farmem_core::stats::{longest, quantile, Stats, STALL_BUCKETS, STATS_MAGIC};
+use farmem_core::stats::{longest, quantile, Stats, STALL_BUCKETS};
 use std::error::Error;
-use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -35,72 +32,6 @@ pub struct Metrics {
     /// Answer HTTP at HOST:PORT instead of printing once
     #[arg(long)]
     listen: Option<String>,
-}
-
-fn folder() -> PathBuf {
-    let base = std::env::var_os("XDG_RUNTIME_DIR").filter(|_| unsafe { libc::geteuid() } != 0);
-    base.map_or("/run".into(), PathBuf::from).join("pando-mem")
-}
-
-/// Makes the file of counters for a process that is about to become a program on far memory.
-pub fn create(pid: u32) -> Result<PathBuf, String> {
-    let dir = folder();
-    let fail = |e: std::io::Error| format!("cannot write the counters in {}: {e}", dir.display());
-    fs::DirBuilder::new().recursive(true).mode(0o755).create(&dir).map_err(fail)?;
-    sweep();
-    let path = dir.join(pid.to_string());
-    let file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&path).map_err(fail)?;
-    file.set_len(size_of::<Stats>().next_multiple_of(4096) as u64).map_err(fail)?;
-    Ok(path)
-}
-
-/// Removes the files of processes that are gone.
-fn sweep() {
-    for entry in fs::read_dir(folder()).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        if name.to_str().is_some_and(|n| n.parse::<u32>().is_ok() && !PathBuf::from("/proc").join(n).exists()) {
-            let _ = fs::remove_file(entry.path());
-        }
-    }
-}
-
-/// One process' counters, mapped.
-struct Process {
-    pid: u32,
-    name: String,
-    stats: &'static Stats,
-    bytes: usize,
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        unsafe { libc::munmap(std::ptr::from_ref(self.stats) as *mut _, self.bytes) };
-    }
-}
-
-fn processes(only: Option<u32>) -> Vec<Process> {
-    sweep();
-    let mut all: Vec<Process> = fs::read_dir(folder()).into_iter().flatten().flatten().filter_map(|e| open(e.path())).collect();
-    all.retain(|p| only.is_none_or(|pid| pid == p.pid));
-    all.sort_by_key(|p| p.pid);
-    all
-}
-
-fn open(path: PathBuf) -> Option<Process> {
-    let pid = path.file_name()?.to_str()?.parse().ok()?;
-    let file = File::open(&path).ok()?;
-    let bytes = size_of::<Stats>().next_multiple_of(4096);
-    if file.metadata().ok()?.len() < bytes as u64 {
-        return None;
-    }
-    let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0) };
-    if at == libc::MAP_FAILED {
-        return None;
-    }
-    let stats = unsafe { &*at.cast::<Stats>() };
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_string();
-    let process = Process { pid, name, stats, bytes };
-    (stats.magic.load(Relaxed) == STATS_MAGIC).then_some(process)
 }
 
 /// A look at the counters of one process.

@@ -34,8 +34,8 @@ pub struct Config {
     pub token: [u8; TOKEN_BYTES],
     pub hosts: [Address; HOSTS_MAX],
     pub hosts_len: usize,
-    /// File of the counters, NUL-terminated; empty: none.
-    pub stats: [u8; 128],
+    /// Descriptor of the file of the counters; negative: none.
+    pub stats: i32,
 }
 
 /// Parses `key=value` words. None: not written by this release's launcher.
@@ -51,7 +51,7 @@ pub fn parse(text: &str) -> Option<Config> {
         token: [0; TOKEN_BYTES],
         hosts: [none; HOSTS_MAX],
         hosts_len: 0,
-        stats: [0; 128],
+        stats: -1,
     };
     for word in text.split(' ') {
         let (key, value) = word.split_once('=')?;
@@ -74,7 +74,7 @@ pub fn parse(text: &str) -> Option<Config> {
             }
             "mode" => c.sigbus = value == "sigbus",
             "token" => c.token.copy_from_slice(&unhex::<TOKEN_BYTES>(value)?.0),
-            "stats" if value.len() < c.stats.len() => c.stats[..value.len()].copy_from_slice(value.as_bytes()),
+            "stats" => c.stats = value.parse().ok()?,
             "host" => {
                 let (address, lease) = value.split_once('/')?;
                 let (bytes, len) = unhex::<110>(address)?;

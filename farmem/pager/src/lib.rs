@@ -48,7 +48,7 @@ extern "C" fn start() {
         }
         wrap::register();
         wrap::heap::find_code();
-        pager::Pager::start(config, stats(&config.stats));
+        pager::Pager::start(config, stats(config.stats));
     }
 }
 
@@ -63,25 +63,16 @@ extern "C" fn end() {
     }
 }
 
-/// The counters: in the launcher's file if there is one, else in memory of our own.
-unsafe fn stats(path: &[u8]) -> &'static Stats {
-    if path[0] != 0 {
-        let fd = sys!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC, 0);
-        if fd >= 0 {
-            let at = sys!(
-                libc::SYS_mmap,
-                0,
-                size_of::<Stats>().next_multiple_of(4096),
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                fd,
-                0
-            );
-            sys!(libc::SYS_close, fd);
-            if at > 0 {
-                return &*(at as *const Stats);
-            }
+/// The counters: in the launcher's file if there is one, else in memory of our own. The launcher holds a lock on its file that
+/// says that they count; it stays as long as the mapping does.
+unsafe fn stats(fd: i32) -> &'static Stats {
+    let bytes = size_of::<Stats>().next_multiple_of(4096);
+    if fd >= 0 {
+        let at = sys!(libc::SYS_mmap, 0, bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0);
+        sys!(libc::SYS_close, fd);
+        if at > 0 {
+            return &*(at as *const Stats);
         }
     }
-    &*sys::reserve(size_of::<Stats>().next_multiple_of(4096)).cast::<Stats>()
+    &*sys::reserve(bytes).cast::<Stats>()
 }
