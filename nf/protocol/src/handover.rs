@@ -12,14 +12,17 @@
 //!                                                               └───────── fenced
 //! ```
 //!
-//! An owner pushes when the flow was silent for T/2, to the units that the header names. It answers a pull when it has
+//! An owner pushes when the flow was silent for T/2, to the units that the header names. A unit answers a pull when it has
 //! processed all packets that were sent to it, or when it has waited `settle_ns` for them; from then on it is fenced:
 //! what still comes for an older epoch is stale and never changes state. Only the flow in question waits.
+//!
+//! Questions may overtake packets. A unit that does not know of the epoch before, and is said to have been sent its packets,
+//! will own the flow when they come: its answer waits for them like an owner's. Else the flow would go on without them.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-use crate::held::{Asked, Held, Role, Waiting};
+use crate::held::{Held, Role, Waiting};
 use crate::message::{Message, Snapshot};
 use crate::{FlowKey, Header, NO_UNIT, UnitId};
 
@@ -45,6 +48,11 @@ impl Default for Timing {
 
 /// A question is repeated after at most so many times `retry_ns`.
 const RETRY_FACTOR_MAX: u64 = 64;
+
+/// Up to where a state is whole that knows of `clock` and may lack `holes` packets before it.
+pub(crate) fn known(clock: u64, holes: u32) -> u64 {
+    clock.saturating_sub(holes.into())
+}
 
 /// Where the unit keeps the states that it owns.
 pub trait States {
@@ -103,9 +111,9 @@ pub struct Handover {
     pub(crate) unit: UnitId,
     /// Bit per unit of the group.
     pub(crate) group: u64,
-    timing: Timing,
+    pub(crate) timing: Timing,
     pub(crate) flows: HashMap<FlowKey, Held>,
-    timers: BinaryHeap<Reverse<(u64, FlowKey)>>,
+    pub(crate) timers: BinaryHeap<Reverse<(u64, FlowKey)>>,
     /// What is to be done; whoever reads it empties it.
     pub effects: Vec<Effect>,
     /// What happened so far.
@@ -126,8 +134,9 @@ impl Handover {
     /// A packet came.
     pub fn arrive(&mut self, now_ns: u64, key: &FlowKey, header: &Header, states: &mut impl States) -> Admission {
         let before = header.clock_before_epoch();
-        if !self.flows.contains_key(key) {
-            let mut flow = Held::new(header.epoch, before, now_ns);
+        if self.flows.get(key).is_none_or(|flow| matches!(flow.role, Role::Expected)) {
+            let asked = self.flows.remove(key).map(|flow| flow.asked).unwrap_or_default();
+            let mut flow = Held { asked, ..Held::new(header.epoch, before, now_ns) };
             if header.previous != NO_UNIT {
                 flow.role = Role::Fenced(None);
             }
@@ -181,12 +190,12 @@ impl Handover {
 
     /// The packet that [`Handover::arrive`] let run has been processed; `changed`: the state is another now. Packets may
     /// queue in between: until the last of them has been processed, the state goes nowhere.
-    pub fn processed(&mut self, now_ns: u64, key: &FlowKey, header: &Header, changed: bool, states: &mut impl States) {
+    pub fn processed(&mut self, now_ns: u64, key: &FlowKey, changed: bool, states: &mut impl States) {
         let Some(flow) = self.flows.get_mut(key) else { return };
         flow.pending -= 1;
         flow.last_ns = now_ns;
         if changed {
-            flow.changed = flow.changed.max(header.clock);
+            flow.pushed = None; // also by a packet that comes after later ones had been pushed
         }
         if !flow.push_is_due && flow.replicas != 0 {
             flow.push_is_due = true;
@@ -208,8 +217,9 @@ impl Handover {
         }
         let want = header.clock_before_epoch();
         let best = match std::mem::replace(&mut flow.role, Role::Fenced(None)) {
-            Role::Replica { clock, state, .. } => Some((clock, state)),
+            Role::Replica { clock, holes, state } => Some((known(clock, holes), state)),
             Role::Waiting(waiting) => waiting.best,
+            Role::Expected => None,
             Role::Fenced(left) => left.map(|(_, clock, state)| (clock, state)),
             Role::Owner => Some((flow.seen.clock, states.snapshot(key))),
         };
@@ -225,7 +235,7 @@ impl Handover {
         flow.epoch = header.epoch;
         self.counts.pulled += 1;
         if self.group >> (header.previous & 63) & 1 == 1 {
-            let message = Message::Pull { key: *key, epoch: header.epoch, clock: want, search: false };
+            let message = Message::Pull { key: *key, epoch: header.epoch, clock: want, previous: header.previous };
             self.effects.push(Effect::Send(header.previous, message));
         } else {
             self.search(key);
@@ -241,7 +251,7 @@ impl Handover {
             Message::Unchanged { key, epoch, clock, holes, since } => {
                 self.push_came(now_ns, key, epoch, clock, holes, Err(since), states);
             }
-            Message::Pull { key, epoch, clock, search } => self.pull_came(now_ns, from, key, epoch, clock, search, states),
+            Message::Pull { key, epoch, clock, previous } => self.pull_came(now_ns, from, key, epoch, clock, previous, states),
             Message::Answer { key, epoch, owned, clock, state } => self.answer_came(now_ns, from, key, epoch, owned, clock, state, states),
         }
     }
@@ -267,17 +277,18 @@ impl Handover {
         };
         match &mut flow.role {
             Role::Waiting(waiting) if epoch < flow.epoch => {
+                let clock = known(clock, holes);
                 if let Ok(state) = state
                     && waiting.better(clock)
                 {
-                    let complete = clock == waiting.want && holes == 0;
+                    let complete = clock == waiting.want;
                     waiting.best = Some((clock, state));
                     if complete {
                         self.resume(now_ns, &key, states);
                     }
                 }
             }
-            Role::Fenced(_) if epoch >= flow.epoch => {
+            Role::Fenced(_) | Role::Expected if epoch >= flow.epoch => {
                 if let Ok(state) = state {
                     flow.role = Role::Replica { clock, holes, state };
                     flow.epoch = epoch;
@@ -298,65 +309,6 @@ impl Handover {
             }
             _ => {}
         }
-    }
-
-    #[allow(clippy::too_many_arguments)] // the fields of one message
-    fn pull_came(&mut self, now_ns: u64, by: UnitId, key: FlowKey, epoch: u32, want: u64, search: bool, states: &mut impl States) {
-        let unknown = Message::Answer { key, epoch, owned: 0, clock: 0, state: None };
-        let Some(flow) = self.flows.get_mut(&key) else {
-            self.effects.push(Effect::Send(by, unknown));
-            return;
-        };
-        match &flow.role {
-            // The flow left this unit, and came back before the next one could ask for what it left behind.
-            Role::Waiting(Waiting { best: Some((clock, state)), .. }) if epoch < flow.epoch && (search || *clock == want) => {
-                let answer = Message::Answer { key, epoch, owned: 0, clock: *clock, state: Some(state.clone()) };
-                self.effects.push(Effect::Send(by, answer));
-            }
-            Role::Owner | Role::Waiting(_) if epoch <= flow.epoch => {}
-            Role::Fenced(Some((owned, clock, state))) if search || epoch == flow.epoch => {
-                let answer = Message::Answer { key, epoch, owned: *owned, clock: *clock, state: Some(state.clone()) };
-                self.effects.push(Effect::Send(by, answer));
-            }
-            Role::Replica { clock, state, .. } if search || *clock == want => {
-                let answer = Message::Answer { key, epoch, owned: 0, clock: *clock, state: Some(state.clone()) };
-                self.effects.push(Effect::Send(by, answer));
-            }
-            Role::Replica { .. } | Role::Fenced(_) => self.effects.push(Effect::Send(by, unknown)),
-            Role::Owner | Role::Waiting(_) => {
-                if !flow.asked.iter().any(|a| a.by == by && a.epoch == epoch) {
-                    let until_ns = now_ns + self.timing.settle_ns;
-                    flow.asked.push(Asked { by, epoch, want, until_ns });
-                    self.timers.push(Reverse((until_ns, key)));
-                }
-                self.answer(now_ns, &key, states);
-            }
-        }
-    }
-
-    /// An owner answers those who asked, as soon as it has all packets or has waited for them long enough.
-    fn answer(&mut self, now_ns: u64, key: &FlowKey, states: &mut impl States) {
-        let flow = self.flows.get_mut(key).expect("it is there");
-        if !matches!(flow.role, Role::Owner) {
-            return;
-        }
-        // What was asked for an epoch that is over by now was answered by others.
-        let epoch = flow.epoch;
-        flow.asked.retain(|a| a.epoch > epoch);
-        // One after the other: who asked for a later epoch gets what the flow is when it has been here again.
-        let Some(first) = (0..flow.asked.len()).min_by_key(|&n| flow.asked[n].epoch) else { return };
-        let asked = &flow.asked[first];
-        let complete = flow.seen.clock >= asked.want && flow.seen.holes() == 0;
-        if flow.pending > 0 || !complete && now_ns < asked.until_ns {
-            return;
-        }
-        let asked = flow.asked.swap_remove(first);
-        let (clock, state) = (flow.seen.clock, states.snapshot(key));
-        states.forget(key);
-        let owned = flow.epoch;
-        flow.role = Role::Fenced(Some((owned, clock, state.clone())));
-        flow.epoch = flow.epoch.max(asked.epoch);
-        self.effects.push(Effect::Send(asked.by, Message::Answer { key: *key, epoch: asked.epoch, owned, clock, state: Some(state) }));
     }
 
     #[allow(clippy::too_many_arguments)] // the fields of one message
@@ -427,7 +379,7 @@ impl Handover {
         let Role::Waiting(waiting) = &mut flow.role else { return };
         (waiting.searching, waiting.answered) = (true, 0);
         for unit in (0..64).filter(|u| (self.group & !(1 << self.unit)) >> u & 1 == 1) {
-            let message = Message::Pull { key: *key, epoch: flow.epoch, clock: waiting.want, search: true };
+            let message = Message::Pull { key: *key, epoch: flow.epoch, clock: waiting.want, previous: waiting.from };
             self.effects.push(Effect::Send(unit, message));
         }
     }
@@ -464,35 +416,11 @@ impl Handover {
                     self.answer(now_ns, &key, states);
                     self.push(now_ns, &key, states);
                 }
-                Role::Replica { .. } | Role::Fenced(_) => flow.push_is_due = false,
+                Role::Replica { .. } | Role::Fenced(_) | Role::Expected => {
+                    flow.push_is_due = false;
+                    self.expect_no_longer(now_ns, &key);
+                }
             }
-        }
-    }
-
-    fn push(&mut self, now_ns: u64, key: &FlowKey, states: &mut impl States) {
-        let flow = self.flows.get_mut(key).expect("it is there");
-        if !matches!(flow.role, Role::Owner) || !flow.push_is_due {
-            return;
-        }
-        // With packets in the queue it is not silent, and is asked again when the last one has been processed.
-        let silent_at = flow.last_ns + self.timing.push_after_ns;
-        if flow.pending > 0 || silent_at > now_ns {
-            self.timers.push(Reverse((silent_at.max(now_ns + self.timing.push_after_ns / 4), *key)));
-            return;
-        }
-        flow.push_is_due = false;
-        let (key, epoch, clock, holes) = (*key, flow.epoch, flow.seen.clock, flow.seen.holes());
-        let current = flow.pushed.filter(|(at, to)| flow.changed <= *at && flow.replicas & !to == 0);
-        let message = match current {
-            Some((since, _)) => Message::Unchanged { key, epoch, clock, holes, since },
-            None => Message::Push { key, epoch, clock, holes, state: states.snapshot(&key) },
-        };
-        let count = u64::from(flow.replicas.count_ones());
-        *(if current.is_some() { &mut self.counts.unchanged } else { &mut self.counts.pushes }) += count;
-        // Who got an earlier push and not this one has lost track, so the next unchanged one is not for them.
-        flow.pushed = Some((clock, flow.replicas));
-        for unit in (0..64).filter(|u| flow.replicas >> u & 1 == 1) {
-            self.effects.push(Effect::Send(unit, message.clone()));
         }
     }
 

@@ -32,6 +32,8 @@ pub(crate) enum Role {
         state: Snapshot,
     },
     Waiting(Waiting),
+    /// Nothing is known, but another unit says that packets were sent here.
+    Expected,
     /// With what it handed over (epoch, clock, state), should the answer have been lost.
     Fenced(Option<(u32, u64, Snapshot)>),
 }
@@ -49,9 +51,7 @@ pub(crate) struct Held {
     pub(crate) replicas: u64,
     /// Clock of the last packet that has run, as far as the output log was told.
     pub(crate) done: u64,
-    /// Clock of the last packet that changed the state.
-    pub(crate) changed: u64,
-    /// Clock and targets of the last push.
+    /// Clock and targets of the last push, if the state is still what it said.
     pub(crate) pushed: Option<(u64, u64)>,
     pub(crate) push_is_due: bool,
     pub(crate) asked: Vec<Asked>,
@@ -68,7 +68,6 @@ impl Held {
             last_ns: now_ns,
             replicas: 0,
             done: clock,
-            changed: clock,
             pushed: None,
             push_is_due: false,
             asked: Vec::new(),
@@ -81,7 +80,6 @@ impl Held {
         self.epoch = epoch;
         self.seen = Seen::all_up_to(clock);
         self.done = clock;
-        self.changed = clock;
         self.pushed = None;
         self.push_is_due = false;
     }

@@ -13,6 +13,7 @@ mod held;
 mod keep;
 mod members;
 pub mod message;
+mod owner;
 pub mod random;
 mod seen;
 

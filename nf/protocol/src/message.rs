@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::FlowKey;
+use crate::{FlowKey, UnitId};
 
 /// The state of a flow as a unit wrote it down; only units read it.
 pub type Snapshot = Vec<u8>;
@@ -44,8 +44,8 @@ pub enum Message {
         epoch: u32,
         /// The clock before that epoch.
         clock: u64,
-        /// Whether the sender asks everybody, because the previous unit does not know.
-        search: bool,
+        /// The unit to which the packets of the epoch before were sent.
+        previous: UnitId,
     },
     /// The answer to a pull.
     Answer {
@@ -101,9 +101,9 @@ impl Message {
                 to.extend(holes.to_le_bytes());
                 to.extend(since.to_le_bytes());
             }
-            Message::Pull { key, epoch, clock, search } => {
+            Message::Pull { key, epoch, clock, previous } => {
                 head(3, key, *epoch, *clock);
-                to.push((*search).into());
+                to.extend(previous.to_le_bytes());
             }
             Message::Answer { key, epoch, owned, clock, state } => {
                 head(if state.is_some() { 4 } else { 5 }, key, *epoch, *clock);
@@ -184,7 +184,7 @@ impl Reader<'_> {
         Some(match kind & !SHORT {
             1 => Message::Push { key, epoch, clock, holes: self.u32()?, state: self.state()? },
             2 => Message::Unchanged { key, epoch, clock, holes: self.u32()?, since: self.u64()? },
-            3 => Message::Pull { key, epoch, clock, search: self.array::<1>()? != [0] },
+            3 => Message::Pull { key, epoch, clock, previous: UnitId::from_le_bytes(self.array()?) },
             4 => Message::Answer { key, epoch, clock, owned: self.u32()?, state: Some(self.state()?) },
             5 => Message::Answer { key, epoch, clock, owned: self.u32()?, state: None },
             _ => return None,
@@ -213,7 +213,7 @@ mod tests {
             let messages: Vec<Message> = kinds.into_iter().map(|(kind, n, clock, state)| match (kind, key(n)) {
                 (0, key) => Message::Push { key, epoch: n, clock, holes: n / 2, state },
                 (1, key) => Message::Unchanged { key, epoch: n, clock, holes: n / 3, since: clock / 2 },
-                (2, key) => Message::Pull { key, epoch: n, clock, search: n % 2 == 0 },
+                (2, key) => Message::Pull { key, epoch: n, clock, previous: n as UnitId },
                 (3, key) => Message::Answer { key, epoch: n, owned: n / 5, clock, state: Some(state) },
                 (_, key) => Message::Answer { key, epoch: n, owned: 0, clock, state: None },
             }).collect();

@@ -51,6 +51,8 @@ struct World {
     loss_percent: u64,
     /// Packets take up to this long, one after the other.
     service_ns: u64,
+    /// How much later than they were sent packets come to a unit at most, each unit's in their order.
+    lag_ns: u64,
     key: FlowKey,
     processed: Vec<u64>,
     ticks: BTreeSet<u64>,
@@ -59,13 +61,11 @@ struct World {
 }
 
 impl World {
-    fn new(seed: u64, loss_percent: u64, service_ns: u64) -> World {
-        let unit = |n| Unit {
-            core: Handover::new(n as u16, (1 << UNITS) - 1, Timing::default()),
-            states: Lists::default(),
-            held: Vec::new(),
-            busy_ns: 0,
-        };
+    fn new(seed: u64, loss_percent: u64, service_ns: u64, lag_ns: u64) -> World {
+        // As in units: they do not lose patience before they have been told that one is gone.
+        let timing = Timing { deadline_ns: 10_000_000_000, ..Timing::default() };
+        let unit =
+            |n| Unit { core: Handover::new(n as u16, (1 << UNITS) - 1, timing), states: Lists::default(), held: Vec::new(), busy_ns: 0 };
         let key = FlowKey::between(End::new(&[10, 0, 0, 1], [0, 1]), End::new(&[10, 0, 0, 2], [0, 2]), 17, 4).0;
         let units = (0..UNITS).map(unit).collect();
         World {
@@ -75,6 +75,7 @@ impl World {
             random: seed | 1,
             loss_percent,
             service_ns,
+            lag_ns,
             key,
             processed: Vec::new(),
             ticks: BTreeSet::new(),
@@ -95,22 +96,32 @@ impl World {
     }
 
     fn run(&mut self) {
-        while let Some(((now, _), event)) = self.events.pop_first() {
-            match event {
-                Event::Packet(header) => self.packet(now, header),
-                Event::Done(header) => self.done(now, header),
-                Event::Message(from, to, message) => {
-                    let unit = &mut self.units[usize::from(to)];
-                    unit.core.message(now, from, message, &mut unit.states);
-                    self.effects(now, to.into());
-                }
-                Event::Tick => {
-                    self.ticks.remove(&now);
-                    for n in 0..UNITS {
-                        let unit = &mut self.units[n];
-                        unit.core.tick(now, &mut unit.states);
-                        self.effects(now, n);
-                    }
+        self.run_only(|_| true);
+    }
+
+    /// Lets happen what is chosen, in the order of its times, and what it leads to.
+    fn run_only(&mut self, chosen: impl Fn(&Event) -> bool) {
+        while let Some(at) = self.events.iter().find(|(_, event)| chosen(event)).map(|(at, _)| *at) {
+            let event = self.events.remove(&at).expect("it was there");
+            self.happen(at.0, event);
+        }
+    }
+
+    fn happen(&mut self, now: u64, event: Event) {
+        match event {
+            Event::Packet(header) => self.packet(now, header),
+            Event::Done(header) => self.done(now, header),
+            Event::Message(from, to, message) => {
+                let unit = &mut self.units[usize::from(to)];
+                unit.core.message(now, from, message, &mut unit.states);
+                self.effects(now, to.into());
+            }
+            Event::Tick => {
+                self.ticks.remove(&now);
+                for n in 0..UNITS {
+                    let unit = &mut self.units[n];
+                    unit.core.tick(now, &mut unit.states);
+                    self.effects(now, n);
                 }
             }
         }
@@ -137,7 +148,7 @@ impl World {
         let n = usize::from(header.unit);
         let unit = &mut self.units[n];
         unit.states.0.entry(self.key).or_default().push(header.clock as u8);
-        unit.core.processed(now, &self.key, &header, true, &mut unit.states);
+        unit.core.processed(now, &self.key, true, &mut unit.states);
         self.processed.push(header.clock);
         self.last = self.last.max((header.epoch, n));
         self.effects(now, n);
@@ -176,10 +187,12 @@ impl World {
 /// Flowlets: (unit, packets, silence before in µs).
 fn play(world: &mut World, flowlets: &[(u16, u8, u32)], disorder: bool) {
     let (mut clock, mut epoch, mut position, mut now, mut previous, mut unit) = (0, 0, 0, 0, NO_UNIT, NO_UNIT);
+    let (mut lags, mut came) = ([0; UNITS], [0; UNITS]);
     for &(to, packets, silence_us) in flowlets {
         now += u64::from(silence_us) * 1000;
         if to != unit {
             (previous, unit, epoch, position) = (unit, to, epoch + 1, 0);
+            lags[usize::from(to)] = world.dice(world.lag_ns);
         }
         for n in 0..packets {
             clock += 1;
@@ -189,7 +202,9 @@ fn play(world: &mut World, flowlets: &[(u16, u8, u32)], disorder: bool) {
             now += 2_000;
             let jitter = if disorder { world.dice(30_000) } else { 0 };
             if !disorder || world.dice(100) >= world.loss_percent {
-                world.at(now + jitter, Event::Packet(header));
+                let to = usize::from(unit);
+                came[to] = came[to].max(now + lags[to]);
+                world.at(came[to] + jitter, Event::Packet(header));
                 if disorder && world.dice(20) == 0 {
                     let jitter = world.dice(600_000);
                     world.at(now + jitter, Event::Packet(header));
@@ -209,13 +224,60 @@ fn final_state(world: &World) -> Vec<u64> {
     world.units[n].states.0.get(&world.key).map(|s| s.iter().map(|&c| c.into()).collect()).unwrap_or_default()
 }
 
+/// Unit 2 asks before unit 1 has the packet that it was sent, and unit 0 when that packet has already fetched the state:
+/// everybody whom it asks would know of nothing, or of an older state, at the time at which he is asked.
+#[test]
+fn an_answer_waits_for_packets_that_are_on_their_way() {
+    let mut world = World::new(7, 0, 1, 1);
+    let header = |clock: u64, unit, previous| Header {
+        flowlet_starts: true,
+        ethertype: 0x800,
+        unit,
+        previous,
+        epoch: clock as u32,
+        position: 0,
+        clock,
+        replicas: 0,
+    };
+    let to = |unit: UnitId| move |event: &Event| matches!(event, Event::Message(_, to, _) if *to == unit);
+    world.packet(0, header(1, 0, NO_UNIT));
+    world.run_only(|event| matches!(event, Event::Done(_)));
+    world.packet(10, header(3, 2, 1));
+    for unit in [1, 2, 1, 2] {
+        world.run_only(to(unit));
+    }
+    world.packet(20, header(2, 1, 0));
+    for unit in [0, 1] {
+        world.run_only(to(unit));
+    }
+    world.run();
+    assert_eq!(final_state(&world), [1, 2, 3]);
+    let counts = world.units[2].core.counts;
+    assert_eq!((counts.pulled, counts.gave_up, counts.updates_lost), (1, 0, 0));
+}
+
+/// A packet comes after later ones have been pushed: that nothing changed since is not so.
+#[test]
+fn a_late_packet_is_in_the_next_push() {
+    let mut world = World::new(7, 0, 1, 1);
+    for (time_ns, clock) in [(0, 1), (1_000, 3), (600_000, 2), (2_000_000, 4)] {
+        let (unit, previous, epoch) = if clock == 4 { (1, 0, 2) } else { (0, NO_UNIT, 1) };
+        let position = if clock == 4 { 0 } else { clock as u32 - 1 };
+        let header = Header { flowlet_starts: clock == 1, ethertype: 0x800, unit, previous, epoch, position, clock, replicas: 0b10 };
+        world.at(time_ns, Event::Packet(header));
+    }
+    world.run();
+    assert_eq!(final_state(&world), [1, 3, 2, 4]);
+    assert_eq!(world.units[1].core.counts.seamless, 1);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
 
     /// Without loss, every packet is processed, in order within each unit, and is in the last state.
     #[test]
-    fn a_quiet_network_loses_nothing(flowlets in flowlets(), seed: u64, service_ns in prop_oneof![Just(1u64), Just(300_000)]) {
-        let mut world = World::new(seed, 0, service_ns);
+    fn a_quiet_network_loses_nothing(flowlets in flowlets(), seed: u64, service_ns in prop_oneof![Just(1u64), Just(300_000)], lag_ns in prop_oneof![Just(1u64), Just(400_000)]) {
+        let mut world = World::new(seed, 0, service_ns, lag_ns);
         play(&mut world, &flowlets, false);
         let packets: u64 = flowlets.iter().map(|f| u64::from(f.1)).sum();
         prop_assert_eq!(&final_state(&world), &(1..=packets).collect::<Vec<_>>());
@@ -225,8 +287,8 @@ proptest! {
     /// With loss, disorder and repetition, no packet is processed twice, nobody waits for ever, and unless a unit gave
     /// up, what was processed is exactly what the last state is made of: no update was made to a stale copy.
     #[test]
-    fn no_stale_update(flowlets in flowlets(), seed: u64, loss_percent in 0..15u64, service_ns in prop_oneof![Just(1u64), Just(300_000)]) {
-        let mut world = World::new(seed, loss_percent, service_ns);
+    fn no_stale_update(flowlets in flowlets(), seed: u64, loss_percent in 0..15u64, service_ns in prop_oneof![Just(1u64), Just(300_000)], lag_ns in prop_oneof![Just(1u64), Just(400_000)]) {
+        let mut world = World::new(seed, loss_percent, service_ns, lag_ns);
         play(&mut world, &flowlets, true);
         let once: BTreeSet<u64> = world.processed.iter().copied().collect();
         prop_assert_eq!(once.len(), world.processed.len(), "a packet was processed twice");

@@ -344,9 +344,9 @@ impl Member {
             if self.group.store.is_some() {
                 continue;
             }
-            let Steered { header, key, .. } = &packet.steered;
+            let key = &packet.steered.key;
             let changed = trapped[n] || changed.contains(key);
-            self.handover.processed(now_ns, key, header, changed, &mut Carried(&mut unit.chain));
+            self.handover.processed(now_ns, key, changed, &mut Carried(&mut unit.chain));
         }
         self.effects();
         Ok(count)

@@ -1,0 +1,126 @@
+//! Who answers whom: an owner, one that was an owner or has a replica, and one that will be an owner.
+
+use std::cmp::Reverse;
+
+use crate::handover::{Effect, Handover, States, known};
+use crate::held::{Asked, Held, Role};
+use crate::message::Message;
+use crate::{FlowKey, UnitId};
+
+impl Handover {
+    #[allow(clippy::too_many_arguments)] // the fields of one message
+    pub(crate) fn pull_came(
+        &mut self,
+        now_ns: u64,
+        by: UnitId,
+        key: FlowKey,
+        epoch: u32,
+        want: u64,
+        previous: UnitId,
+        states: &mut impl States,
+    ) {
+        let sent_here = previous == self.unit;
+        if sent_here && !self.flows.contains_key(&key) {
+            self.flows.insert(key, Held { role: Role::Expected, ..Held::new(0, 0, now_ns) });
+        }
+        let Some(flow) = self.flows.get_mut(&key) else {
+            let unknown = Message::Answer { key, epoch, owned: 0, clock: 0, state: None };
+            return self.effects.push(Effect::Send(by, unknown));
+        };
+        match &flow.role {
+            // The flow left this unit, and came back before the next one could ask for what it left behind.
+            Role::Waiting(_) if epoch < flow.epoch => self.effects.push(Effect::Send(by, what_is_here(&key, epoch, flow))),
+            Role::Owner | Role::Waiting(_) if epoch <= flow.epoch => {}
+            Role::Replica { .. } | Role::Fenced(_) | Role::Expected if !sent_here || epoch <= flow.epoch => {
+                self.effects.push(Effect::Send(by, what_is_here(&key, epoch, flow)));
+            }
+            _ => {
+                if !flow.asked.iter().any(|a| a.by == by && a.epoch == epoch) {
+                    let until_ns = now_ns + self.timing.settle_ns;
+                    flow.asked.push(Asked { by, epoch, want, until_ns });
+                    self.timers.push(Reverse((until_ns, key)));
+                }
+                self.answer(now_ns, &key, states);
+            }
+        }
+    }
+
+    /// An owner answers those who asked, as soon as it has all packets or has waited for them long enough.
+    pub(crate) fn answer(&mut self, now_ns: u64, key: &FlowKey, states: &mut impl States) {
+        let flow = self.flows.get_mut(key).expect("it is there");
+        if !matches!(flow.role, Role::Owner) {
+            return;
+        }
+        // What was asked for an epoch that is over by now was answered by others.
+        let epoch = flow.epoch;
+        flow.asked.retain(|a| a.epoch > epoch);
+        // One after the other: who asked for a later epoch gets what the flow is when it has been here again.
+        let Some(first) = (0..flow.asked.len()).min_by_key(|&n| flow.asked[n].epoch) else { return };
+        let asked = &flow.asked[first];
+        let complete = flow.seen.clock >= asked.want && flow.seen.holes() == 0;
+        if flow.pending > 0 || !complete && now_ns < asked.until_ns {
+            return;
+        }
+        let asked = flow.asked.swap_remove(first);
+        let (clock, state) = (flow.seen.clock, states.snapshot(key));
+        states.forget(key);
+        let owned = flow.epoch;
+        flow.role = Role::Fenced(Some((owned, clock, state.clone())));
+        flow.epoch = flow.epoch.max(asked.epoch);
+        self.effects.push(Effect::Send(asked.by, Message::Answer { key: *key, epoch: asked.epoch, owned, clock, state: Some(state) }));
+        // Those who asked for later epochs get their answer when the packets in between have come, or in time.
+        self.timers.extend(flow.asked.iter().map(|a| Reverse((a.until_ns.max(now_ns + 1), *key))));
+    }
+
+    /// Packets of which others say that they were sent here did not come: those who asked for what they make of the flow
+    /// get what there is, and what still comes is stale.
+    pub(crate) fn expect_no_longer(&mut self, now_ns: u64, key: &FlowKey) {
+        let Some(flow) = self.flows.get_mut(key) else { return };
+        while let Some(n) = flow.asked.iter().position(|a| a.until_ns <= now_ns) {
+            let asked = flow.asked.swap_remove(n);
+            flow.epoch = flow.epoch.max(asked.epoch);
+            if matches!(flow.role, Role::Expected) {
+                flow.role = Role::Fenced(None);
+            }
+            self.effects.push(Effect::Send(asked.by, what_is_here(key, asked.epoch, flow)));
+        }
+    }
+
+    pub(crate) fn push(&mut self, now_ns: u64, key: &FlowKey, states: &mut impl States) {
+        let flow = self.flows.get_mut(key).expect("it is there");
+        if !matches!(flow.role, Role::Owner) || !flow.push_is_due {
+            return;
+        }
+        // With packets in the queue it is not silent, and is asked again when the last one has been processed.
+        let silent_at = flow.last_ns + self.timing.push_after_ns;
+        if flow.pending > 0 || silent_at > now_ns {
+            self.timers.push(Reverse((silent_at.max(now_ns + self.timing.push_after_ns / 4), *key)));
+            return;
+        }
+        flow.push_is_due = false;
+        let (key, epoch, clock, holes) = (*key, flow.epoch, flow.seen.clock, flow.seen.holes());
+        let current = flow.pushed.filter(|(_, to)| flow.replicas & !to == 0);
+        let message = match current {
+            Some((since, _)) => Message::Unchanged { key, epoch, clock, holes, since },
+            None => Message::Push { key, epoch, clock, holes, state: states.snapshot(&key) },
+        };
+        let count = u64::from(flow.replicas.count_ones());
+        *(if current.is_some() { &mut self.counts.unchanged } else { &mut self.counts.pushes }) += count;
+        // Who got an earlier push and not this one has lost track, so the next unchanged one is not for them.
+        flow.pushed = Some((clock, flow.replicas));
+        for unit in (0..64).filter(|u| flow.replicas >> u & 1 == 1) {
+            self.effects.push(Effect::Send(unit, message.clone()));
+        }
+    }
+}
+
+/// What a unit that does not own a flow answers to who wants it for `epoch`.
+fn what_is_here(key: &FlowKey, epoch: u32, flow: &Held) -> Message {
+    let (owned, clock, state) = match &flow.role {
+        Role::Replica { clock, holes, state } => (0, known(*clock, *holes), Some(state)),
+        Role::Fenced(Some((owned, clock, state))) => (*owned, *clock, Some(state)),
+        Role::Waiting(waiting) => waiting.best.as_ref().map_or((0, 0, None), |(clock, state)| (0, *clock, Some(state))),
+        Role::Owner | Role::Fenced(None) | Role::Expected => (0, 0, None),
+    };
+    Message::Answer { key: *key, epoch, owned, clock, state: state.cloned() }
+}
