@@ -66,10 +66,10 @@ fn a_function_that_loops_is_ended() {
     assert_eq!(fate(&mut chain, 1), Fate::Passed);
 }
 
-const STALL: Duration = Duration::from_millis(400);
+const STALL: Duration = Duration::from_millis(250);
 static STALLS: AtomicU32 = AtomicU32::new(0);
 
-/// What a busy machine does to a thread: it waits, twice as long as a call may run.
+/// What a busy machine does to a thread: it waits, longer than a call may run.
 extern "C" fn stall(_: libc::c_int) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: STALL.as_nanos() as _ };
     // SAFETY: the time lives during the call, which handlers of signals may make.
@@ -77,22 +77,34 @@ extern "C" fn stall(_: libc::c_int) {
     STALLS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Has this thread stalled when it has run for a few milliseconds more.
-fn stall_soon() {
-    // SAFETY: each call reads or writes one structure that lives as long, for which all zeros are a value; the handler is
-    // a function of this program that only calls what a handler may.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = stall as *const () as usize;
-        assert_eq!(libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()), 0);
-        let mut event: libc::sigevent = std::mem::zeroed();
-        (event.sigev_notify, event.sigev_signo) = (libc::SIGEV_THREAD_ID, libc::SIGUSR1);
-        event.sigev_notify_thread_id = libc::gettid();
-        let mut timer: libc::timer_t = std::mem::zeroed();
-        assert_eq!(libc::timer_create(libc::CLOCK_THREAD_CPUTIME_ID, &mut event, &mut timer), 0);
-        let mut once: libc::itimerspec = std::mem::zeroed();
-        once.it_value.tv_nsec = 5_000_000;
-        assert_eq!(libc::timer_settime(timer, 0, &once, std::ptr::null_mut()), 0);
+/// Stalls this thread after every few milliseconds that it has run.
+struct Stalls(libc::timer_t);
+
+impl Stalls {
+    fn begin() -> Stalls {
+        let few = libc::timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+        let every = libc::itimerspec { it_interval: few, it_value: few };
+        // SAFETY: each call reads or writes structures that live as long, for which all zeros are a value; the handler is a
+        // function of this program that only calls what a handler may.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = stall as *const () as usize;
+            assert_eq!(libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()), 0);
+            let mut event: libc::sigevent = std::mem::zeroed();
+            (event.sigev_notify, event.sigev_signo) = (libc::SIGEV_THREAD_ID, libc::SIGUSR1);
+            event.sigev_notify_thread_id = libc::gettid();
+            let mut timer: libc::timer_t = std::mem::zeroed();
+            assert_eq!(libc::timer_create(libc::CLOCK_THREAD_CPUTIME_ID, &mut event, &mut timer), 0);
+            assert_eq!(libc::timer_settime(timer, 0, &every, std::ptr::null_mut()), 0);
+            Stalls(timer)
+        }
+    }
+}
+
+impl Drop for Stalls {
+    fn drop(&mut self) {
+        // SAFETY: the timer is this one's own.
+        unsafe { libc::timer_delete(self.0) };
     }
 }
 
@@ -100,10 +112,13 @@ fn stall_soon() {
 fn a_function_that_waits_for_a_processor_is_not() {
     let module = modules::build("limits-stall", COUNT);
     let mut chain = chain(&module);
-    stall_soon();
+    let stalls = Stalls::begin();
     let (began, before) = (Instant::now(), processor_time());
     let fate = fate(&mut chain, 20);
-    let used = processor_time() - before;
-    assert_eq!((fate, STALLS.load(Ordering::Relaxed)), (Fate::Passed, 1), "it ran for {used:?} of {:?}", began.elapsed());
-    assert!(began.elapsed() >= STALL + used / 2 && used > Duration::from_millis(5), "it ran for {used:?}");
+    let (took, used) = (began.elapsed(), processor_time() - before);
+    drop(stalls);
+    assert_eq!(fate, Fate::Passed, "it ran for {used:?} of {took:?}");
+    // The time of a call is looked at first when a tick has passed: at the latest after the first stall.
+    let count = STALLS.load(Ordering::Relaxed);
+    assert!(count >= 2 && took >= count * STALL, "{count} stalls: it ran for {used:?} of {took:?}");
 }
