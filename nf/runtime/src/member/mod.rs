@@ -119,6 +119,8 @@ pub struct Member {
     leaving: bool,
     left: bool,
     swept_ns: u64,
+    /// All that had come by then has been taken. It is the handover's time: no packet that waits in the device is given up.
+    taken_ns: u64,
     status: HandoverStatus,
     bytes: u64,
     packets: u64,
@@ -151,6 +153,7 @@ impl Member {
             leaving: false,
             left: false,
             swept_ns: monotonic_ns(),
+            taken_ns: monotonic_ns(),
             status: HandoverStatus { unit: group.id, ..HandoverStatus::default() },
             bytes: 0,
             packets: 0,
@@ -164,7 +167,11 @@ impl Member {
         self.unit.counters.started = Some(now());
         let mut came = Vec::new();
         loop {
+            let before_ns = monotonic_ns();
             let taken = self.take();
+            if taken < TAKEN {
+                self.taken_ns = before_ns;
+            }
             self.group.transport.receive(&mut came);
             let talked = !came.is_empty();
             for (from, bytes) in came.drain(..) {
@@ -172,7 +179,7 @@ impl Member {
             }
             let now_ns = monotonic_ns();
             self.look_around(now_ns);
-            self.handover.tick(now_ns, &mut Carried(&mut self.unit.chain));
+            self.handover.tick(self.taken_ns, &mut Carried(&mut self.unit.chain));
             self.effects();
             let served = self.serve()?;
             self.report();
@@ -254,7 +261,7 @@ impl Member {
     fn hear(&mut self, from: UnitId, bytes: &[u8]) {
         // What cannot be read is as good as lost; the protocol lives with loss.
         for message in Message::decode_all(bytes).unwrap_or_default() {
-            self.handover.message(monotonic_ns(), from, message, &mut Carried(&mut self.unit.chain));
+            self.handover.message(self.taken_ns, from, message, &mut Carried(&mut self.unit.chain));
             self.effects();
         }
     }
@@ -338,7 +345,7 @@ impl Member {
             unit.counters.unsent += (frames.len() - sent) as u64;
             unit.note_lost(true);
         }
-        let (wall_ns, now_ns) = (now().as_nanos() as u64, monotonic_ns());
+        let wall_ns = now().as_nanos() as u64;
         for (n, packet) in packets[..count].iter().enumerate() {
             unit.counters.latencies.record(wall_ns.saturating_sub(packet.time_ns));
             if self.group.store.is_some() {
@@ -346,7 +353,7 @@ impl Member {
             }
             let key = &packet.steered.key;
             let changed = trapped[n] || changed.contains(key);
-            self.handover.processed(now_ns, key, changed, &mut Carried(&mut unit.chain));
+            self.handover.processed(self.taken_ns, key, changed, &mut Carried(&mut unit.chain));
         }
         self.effects();
         Ok(count)
