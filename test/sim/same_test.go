@@ -1,3 +1,7 @@
+// Under -race the runtime shuffles goroutines on purpose, and no seed is one run.
+
+//go:build !race
+
 package sim
 
 import (
