@@ -45,7 +45,9 @@ def left(name):
 @unittest.skipUnless(os.path.exists("/dev/loop-control"), "loop devices")
 class Cut(unittest.TestCase):
     def begin(self, *before):
-        p = subprocess.Popen([sys.executable, "-c", *before, RUN, HERE], stdout=subprocess.PIPE, text=True)
+        # Below nohup a hang-up is ignored, and so is the death of the parent; not here.
+        heard = lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)  # noqa: E731
+        p = subprocess.Popen([sys.executable, "-c", *before, RUN, HERE], stdout=subprocess.PIPE, text=True, preexec_fn=heard)
         self.addCleanup(p.stdout.close)
         self.addCleanup(p.wait)
         self.addCleanup(p.kill)

@@ -207,7 +207,7 @@ func (t *timeline) shift() float64 { return t.begin.Sub(t.received).Seconds() }
 // lives are the units' lives as they were seen. The caller holds the lock.
 func (t *timeline) lives() report.Lives {
 	out := report.Lives{Title: "Lives of the units", Serving: "serving"}
-	until := t.offered[len(t.offered)-1].Seconds
+	until := t.samples[len(t.samples)-1].at.Sub(t.begin).Seconds()
 	for _, key := range t.order {
 		l := t.seen[key]
 		end := until
