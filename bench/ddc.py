@@ -7,6 +7,7 @@ called at the end, on SIGTERM, SIGINT and SIGHUP, when the parent dies, and by t
 import atexit
 import csv
 import ctypes
+import errno
 import fcntl
 import json
 import os
@@ -195,9 +196,27 @@ def memory_group(folder, name, limit_bytes):
     group = GROUPS / f"{folder.name}-{name}"
     group.mkdir()
     if limit_bytes:
-        v1 = GROUPS.name == "memory"
-        (group / ("memory.limit_in_bytes" if v1 else "memory.max")).write_text(str(limit_bytes))
+        confine(group, limit_bytes)
     return group / "cgroup.procs"
+
+
+def confine(group, limit_bytes):
+    """Limits a memory cgroup. What it has beyond that goes to swap, for which the kernel may have to be asked more than once."""
+    v1 = GROUPS.name == "memory"
+    limit, now = (group / n for n in (("memory.limit_in_bytes", "memory.usage_in_bytes") if v1 else ("memory.max", "memory.current")))
+    if not v1:
+        (group / "memory.high").write_text(str(limit_bytes))  # a lower memory.max would end processes instead of waiting
+    deadline = time.time() + 60
+    while True:
+        try:
+            if v1 or int(now.read_text()) <= limit_bytes:
+                return limit.write_text(str(limit_bytes))
+        except OSError as e:
+            if e.errno != errno.EBUSY:
+                raise
+        if time.time() > deadline:
+            raise SystemExit(f"{group.name}: {int(now.read_text()) >> 20} MiB do not fit into {limit_bytes >> 20} MiB and swap")
+        time.sleep(0.02)
 
 
 def start(words, group=None, **kw):
@@ -226,8 +245,12 @@ class Peer:
             _, address = serve(hosts_bytes, listen, memory_group(folder, f"{name}-host", 0), delay_us)
             redis = [MEM, "run", "--local", local_bytes - SLACK_BYTES, "--from", address, *run, "--", *redis]
         self.log = folder / f"{name}.log"
+        # Under swap, the limit comes when the values are there: a program that grows faster than swap takes is killed.
+        self.limit = local_bytes if limit and not self.far else 0
+        group = memory_group(folder, name, local_bytes if limit and self.far else 0)
+        self.group = group.parent
         with open(self.log, "w") as log:
-            self.process = start(redis, memory_group(folder, name, local_bytes if limit else 0), stdout=log, stderr=log)
+            self.process = start(redis, group, stdout=log, stderr=log)
         deadline = time.time() + 60
         while not self.socket.exists():
             if time.time() > deadline or self.process.poll() is not None:
@@ -248,6 +271,8 @@ class Peer:
 
     def fill(self, what, count, percent):
         self.ask(f"fill-{what}", count, percent, 0, 0, 0)
+        if self.limit:
+            confine(self.group, self.limit)
 
     def measure(self, what, count, percent, seconds, clients, seed):
         before = self.rounds()
