@@ -14,11 +14,7 @@ import (
 )
 
 func TestAnAskThatNobodyHasWrittenIsWrittenOnceWithItsAnswer(t *testing.T) {
-	tb := newTable(t)
-	tb.deploy(1, nil)
-	tb.settle()
-	tb.run()
-	tb.settle()
+	tb := serving(t)
 	ask := pando.Intent{
 		ID: pando.IntentID(tb.ids.Sequential(tb.now)), Service: web, Verb: pando.VerbReplicate, Host: "h1",
 		By: pando.Asker{Kind: pando.AskerInstance, Name: string(tb.w.Of(web)[0].ID)},
@@ -41,11 +37,7 @@ func TestAnAskThatNobodyHasWrittenIsWrittenOnceWithItsAnswer(t *testing.T) {
 }
 
 func TestANewInstanceIsCalledAsItsAskerProposes(t *testing.T) {
-	tb := newTable(t)
-	tb.deploy(1, nil)
-	tb.settle()
-	tb.run()
-	tb.settle()
+	tb := serving(t)
 	first := tb.w.Of(web)[0].ID
 	for proposed, held := range map[pando.InstanceID]bool{"web-mine": true, first: false, "other-1": false, "web-../x": false, "": false} {
 		ask := pando.Intent{

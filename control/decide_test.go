@@ -39,6 +39,16 @@ func newTable(t *testing.T) *table {
 	return tb
 }
 
+// serving is a table whose website serves, at its first revision.
+func serving(t *testing.T) *table {
+	tb := newTable(t)
+	tb.deploy(1, nil)
+	tb.settle()
+	tb.run()
+	tb.settle()
+	return tb
+}
+
 func (tb *table) put(v ...pando.Stored) {
 	tb.rev++
 	tb.w.Committed(pando.Txn{Put: v}, tb.rev)
@@ -126,11 +136,7 @@ func TestANewServiceGetsAddressesAndItsMinimum(t *testing.T) {
 }
 
 func TestAsksAreAnsweredWithinTheBudget(t *testing.T) {
-	tb := newTable(t)
-	tb.deploy(1, nil)
-	tb.settle()
-	tb.run()
-	tb.settle()
+	tb := serving(t)
 	first := tb.w.Of(web)[0].ID
 	second := tb.w.Of(web)[1].ID
 	a, b := tb.ask(pando.VerbReplicate, first), tb.ask(pando.VerbReplicate, second)
@@ -179,11 +185,7 @@ func TestAWarmInstanceIsClaimedBeforeANewOneIsMade(t *testing.T) {
 }
 
 func TestAPinHoldsAndEnds(t *testing.T) {
-	tb := newTable(t)
-	tb.deploy(1, nil)
-	tb.settle()
-	tb.run()
-	tb.settle()
+	tb := serving(t)
 	svc := tb.w.Services[web].V
 	svc.Pin = &pando.Pin{Instances: 3, Until: tb.now.Add(time.Minute), By: pando.Asker{Kind: pando.AskerOperator}, Before: 2}
 	tb.put(svc)
@@ -216,11 +218,7 @@ func TestAPinHoldsAndEnds(t *testing.T) {
 }
 
 func TestARolloutReplacesOneByOneAndAFailureRollsBack(t *testing.T) {
-	tb := newTable(t)
-	tb.deploy(1, nil)
-	tb.settle()
-	tb.run()
-	tb.settle()
+	tb := serving(t)
 	tb.deploy(2, func(s *pando.Spec) { s.Command = []string{"false"} })
 	for range 20 {
 		tb.settle()
@@ -252,11 +250,7 @@ func TestARolloutReplacesOneByOneAndAFailureRollsBack(t *testing.T) {
 }
 
 func TestARollbackTakesOutWhatTheSameDecisionPlacesOnlyAfterwards(t *testing.T) {
-	tb := newTable(t)
-	tb.deploy(1, nil)
-	tb.settle()
-	tb.run()
-	tb.settle()
+	tb := serving(t)
 	tb.deploy(2, nil)
 	tb.settle()
 	for _, i := range tb.w.Of(web) {
@@ -288,11 +282,7 @@ func TestARollbackTakesOutWhatTheSameDecisionPlacesOnlyAfterwards(t *testing.T) 
 }
 
 func TestARemovedServiceLeavesNoRecord(t *testing.T) {
-	tb := newTable(t)
-	tb.deploy(1, nil)
-	tb.settle()
-	tb.run()
-	tb.settle()
+	tb := serving(t)
 	svc := tb.w.Services[web].V
 	svc.Removing = true
 	tb.put(svc, pando.StateHead{Service: web})
