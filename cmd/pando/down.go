@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -73,10 +72,12 @@ func (o *command) down(ctx context.Context, p place, drain time.Duration, purge 
 			return err
 		}
 	}
-	var errs []error
 	for _, role := range []string{"agent", "server"} {
-		errs = append(errs, stopDaemon(ctx, p, role))
+		if err := o.stopDaemon(ctx, p, role, asking, purge); err != nil {
+			return fmt.Errorf("stop pando: %w; nothing was removed: `pando down` again", err)
+		}
 	}
+	var errs []error
 	sandboxes, err := openSandboxes(place{Run: p.Run, Data: p.Data, Host: p.Host}, nil, quiet())
 	if err == nil {
 		err = errors.Join(sandboxes.Purge(ctx), sandboxes.Close())
@@ -94,25 +95,4 @@ func (o *command) down(ctx context.Context, p place, drain time.Duration, purge 
 		Purged bool   `json:"purged"`
 	}{p.Host, purge}
 	return o.show(is, func(w io.Writer) { fmt.Fprintf(w, "pando is down on %s\n", p.Host) })
-}
-
-// stopDaemon asks a daemon to end and waits until it has.
-func stopDaemon(ctx context.Context, p place, role string) error {
-	pid, alive := daemon(p, role)
-	if !alive {
-		return nil
-	}
-	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
-		return fmt.Errorf("stop the %s: %w", role, err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	for {
-		if _, alive := daemon(p, role); !alive {
-			return nil
-		}
-		if err := pando.Sleep(ctx, pando.WallClock{}, 10*time.Millisecond); err != nil {
-			return fmt.Errorf("the %s (pid %d) did not end within 10 s", role, pid)
-		}
-	}
 }

@@ -54,7 +54,7 @@ func running(p place) (place, error) {
 }
 
 func (o *command) restart(ctx context.Context, p place) error {
-	if err := errors.Join(stopDaemon(ctx, p, "agent"), stopDaemon(ctx, p, "server")); err != nil {
+	if err := errors.Join(o.stopDaemon(ctx, p, "agent", asking, false), o.stopDaemon(ctx, p, "server", asking, false)); err != nil {
 		return err
 	}
 	return o.up(ctx, p)

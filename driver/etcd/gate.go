@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/x509"
 	"fmt"
-	"net/url"
 	"strings"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -27,8 +26,6 @@ type Members struct {
 	// HostOf says whose a verified certificate is.
 	HostOf func(*x509.Certificate) (pando.HostName, error)
 }
-
-func (m *Members) url() url.URL { return url.URL{Scheme: "https", Host: m.Listen} }
 
 func (m *Members) tls() transport.TLSInfo {
 	return transport.TLSInfo{CertFile: m.Certificate, KeyFile: m.Key, TrustedCAFile: m.Authority, ClientCertAuth: true}

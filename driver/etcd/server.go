@@ -50,8 +50,9 @@ type Server struct {
 	lock     *os.File
 	stop     context.CancelFunc // of the guard
 	guarding sync.WaitGroup
-	mu       sync.Mutex
-	grpc     []*grpc.Server // given by etcd once it serves, one for each listener
+	doors    []*door
+	serving  sync.WaitGroup // the doors, and the watch for etcd's own end
+	ended    chan error     // what Err tells, the first only
 	closed   sync.Once
 }
 
@@ -67,33 +68,38 @@ func Start(ctx context.Context, c ServerConfig) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{lock: lock}
+	s := &Server{lock: lock, ended: make(chan error, 1)}
 	g := &guard{dir: c.Dir, log: c.Log}
-	if g.check() != nil {
-		g.dropBallast() // what it was kept for: etcd allocates while it starts
-	}
-	conf, err := s.embedded(c, g)
-	if err != nil {
-		return nil, errors.Join(err, lock.Close())
-	}
-	shrinkSegments()
-	if s.etcd, err = embed.StartEtcd(conf); err != nil {
-		return nil, errors.Join(fmt.Errorf("start the store in %s: %w", c.Dir, err), lock.Close())
-	}
-	if err := s.ready(ctx); err != nil {
+	if err := s.start(ctx, c, g); err != nil {
 		s.Close()
 		return nil, fmt.Errorf("start the store in %s: %w", c.Dir, err)
 	}
-	if c.ClientSocket != "" {
-		if err := os.Chmod(c.ClientSocket, 0o600); err != nil {
-			s.Close()
-			return nil, fmt.Errorf("start the store in %s: %w", c.Dir, err)
-		}
+	return s, nil
+}
+
+func (s *Server) start(ctx context.Context, c ServerConfig, g *guard) (err error) {
+	if g.check() != nil {
+		g.dropBallast() // what it was kept for: etcd allocates while it starts
+	}
+	if s.doors, err = c.doors(); err != nil {
+		return err
+	}
+	conf, err := embedded(c)
+	if err != nil {
+		return err
+	}
+	shrinkSegments()
+	if s.etcd, err = embed.StartEtcd(conf); err != nil {
+		return err
+	}
+	if err := s.ready(ctx); err != nil {
+		return err
 	}
 	client := v3client.New(s.etcd.Server)
 	s.registry = newRegistry(client, g)
 	s.guard(g, client)
-	return s, nil
+	s.serve(gate{c.Members}, g)
+	return nil
 }
 
 func (c ServerConfig) withDefaults() ServerConfig {
@@ -122,26 +128,18 @@ func lockDir(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// embedded is etcd's configuration: unix sockets, and TLS for members if there may be any; small memory, history by revision.
-func (s *Server) embedded(c ServerConfig, g *guard) (*embed.Config, error) {
-	peer, client := filepath.Join(c.Dir, "peer"), c.ClientSocket
-	if client == "" {
-		client = filepath.Join(c.Dir, "client")
-	}
-	for _, path := range []string{peer, client} {
-		if len(path) > socketPathMax {
-			return nil, fmt.Errorf("%w: the socket path %q is longer than %d bytes: choose a shorter directory", pando.ErrInvalid, path, socketPathMax)
-		}
-	}
-	clients := []url.URL{{Scheme: "unix", Path: client}}
-	if c.Members != nil {
-		clients = append(clients, c.Members.url())
+// embedded is etcd's configuration: small memory, history by revision, and no way in but our doors. Its peer socket is one
+// that nobody calls.
+func embedded(c ServerConfig) (*embed.Config, error) {
+	peer := filepath.Join(c.Dir, "peer")
+	if err := fitsSocket(peer); err != nil {
+		return nil, err
 	}
 	peers := []url.URL{{Scheme: "unix", Path: peer}}
 
 	conf := embed.NewConfig()
 	conf.Name, conf.Dir = c.Name, c.Dir
-	conf.ListenClientUrls, conf.AdvertiseClientUrls = clients, clients
+	conf.ListenClientUrls, conf.AdvertiseClientUrls = nil, nil
 	conf.ListenPeerUrls, conf.AdvertisePeerUrls = peers, peers
 	conf.InitialCluster = conf.InitialClusterFromName(c.Name)
 	conf.EnableGRPCGateway = false
@@ -153,18 +151,6 @@ func (s *Server) embedded(c ServerConfig, g *guard) (*embed.Config, error) {
 	conf.MaxTxnOps = batchOperationsMax
 	conf.WatchProgressNotifyInterval = 10 * time.Second
 	conf.ZapLoggerBuilder = embed.NewZapLoggerBuilder(quiet(c.Log))
-	door := gate{c.Members}
-	if c.Members != nil {
-		conf.ClientTLSInfo = c.Members.tls()
-	}
-	conf.GRPCAdditionalServerOptions = []grpc.ServerOption{
-		grpc.ChainUnaryInterceptor(door.unary, g.intercept), grpc.ChainStreamInterceptor(door.stream),
-	}
-	conf.ServiceRegister = func(one *grpc.Server) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.grpc = append(s.grpc, one)
-	}
 	return conf, nil
 }
 
@@ -193,11 +179,31 @@ func (s *Server) guard(g *guard, c *clientv3.Client) {
 	s.guarding.Go(func() { g.watch(ctx, c, alarmed, s.etcd.Server.Backend().Defrag) })
 }
 
+// serve opens the doors. What goes through a gate is held against the rules and the disk.
+func (s *Server) serve(rules gate, disk *guard) {
+	for _, d := range s.doors {
+		d.open(s.etcd.Server, grpc.ChainUnaryInterceptor(rules.unary, disk.intercept), grpc.ChainStreamInterceptor(rules.stream))
+		s.serving.Go(func() { s.end(d.serve()) })
+	}
+	s.serving.Go(func() { s.end(<-s.etcd.Err()) })
+}
+
+// end tells of an end, the first of which is what Err is about; nil is one that was asked for.
+func (s *Server) end(err error) {
+	if err == nil {
+		return
+	}
+	select {
+	case s.ended <- err:
+	default:
+	}
+}
+
 // Registry is the store as this process sees it, without a socket in between. It ends with the server.
 func (s *Server) Registry() *Registry { return s.registry }
 
 // Err tells of an end of the store that nobody asked for.
-func (s *Server) Err() <-chan error { return s.etcd.Err() }
+func (s *Server) Err() <-chan error { return s.ended }
 
 // Close ends the server in the one order that is fast: its own client, the connections of others, raft, the rest.
 func (s *Server) Close() error {
@@ -210,12 +216,13 @@ func (s *Server) Close() error {
 		if s.registry != nil {
 			err = s.registry.Close()
 		}
-		s.mu.Lock()
-		for _, one := range s.grpc {
-			one.Stop() // etcd's own way waits 5 s for watchers to leave
+		for _, d := range s.doors {
+			d.shut()
 		}
-		s.mu.Unlock()
-		s.etcd.Close()
+		if s.etcd != nil {
+			s.etcd.Close()
+		}
+		s.serving.Wait()
 		err = errors.Join(err, s.lock.Close())
 	})
 	return err

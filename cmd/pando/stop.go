@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+	"time"
+
+	"pando.run/pando"
+)
+
+// asking is how a daemon is made to end: asked, then asked where it hangs, then killed. Each step has its time. To be killed
+// costs a daemon nothing that it has acknowledged: it is a crash like any other.
+var asking = []request{{syscall.SIGTERM, 10 * time.Second}, {syscall.SIGQUIT, 2 * time.Second}, {syscall.SIGKILL, 2 * time.Second}}
+
+// request is a signal and how long it may take until it has worked.
+type request struct {
+	signal syscall.Signal
+	within time.Duration
+}
+
+// stopDaemon ends a daemon and says so if that took force. logsGo: the folder of its log is about to be deleted.
+func (o *command) stopDaemon(ctx context.Context, p place, role string, requests []request, logsGo bool) error {
+	pid, alive := daemon(p, role)
+	for n, r := range requests {
+		if !alive {
+			return nil
+		}
+		if err := syscall.Kill(pid, r.signal); err != nil && err != syscall.ESRCH {
+			return fmt.Errorf("stop the %s: %w", role, err)
+		}
+		if alive = !ends(ctx, p, role, r.within); ctx.Err() != nil {
+			return fmt.Errorf("stop the %s (pid %d): %w", role, pid, ctx.Err())
+		}
+		if n > 0 && !alive {
+			fmt.Fprintf(o.env.Stderr, "the %s (pid %d) did not end within %v and was ended by force, which loses nothing that was acknowledged; where it hung is in %s\n",
+				role, pid, requests[0].within, keptLog(p, role, logsGo))
+		}
+	}
+	if alive {
+		return fmt.Errorf("the %s (pid %d) cannot be killed: it waits for the kernel (a disk or a mount that hangs? see /proc/%d/stack)", role, pid, pid)
+	}
+	return nil
+}
+
+// ends waits until a daemon has ended, and says whether it has.
+func ends(ctx context.Context, p place, role string, within time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	for {
+		if _, alive := daemon(p, role); !alive {
+			return true
+		}
+		if pando.Sleep(ctx, pando.WallClock{}, 10*time.Millisecond) != nil {
+			return false
+		}
+	}
+}
+
+// keptLog is where a daemon's log can be read, also when its own folder goes.
+func keptLog(p place, role string, logsGo bool) string {
+	path := daemonLog(p, role)
+	if !logsGo {
+		return path
+	}
+	from, err := os.Open(path)
+	if err != nil {
+		return path + ", which cannot be read: " + err.Error()
+	}
+	defer from.Close()
+	to, err := os.CreateTemp("", "pando-"+role+"-*.log")
+	if err != nil {
+		return path + ", which cannot be kept: " + err.Error()
+	}
+	defer to.Close()
+	if _, err := io.Copy(to, from); err != nil {
+		return to.Name() + ", not all of it: " + err.Error()
+	}
+	return to.Name()
+}

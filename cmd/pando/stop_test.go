@@ -1,0 +1,109 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// deaf names the signals that this program, run as a daemon by a test, does not hear.
+const deaf = "PANDO_TEST_DEAF"
+
+func TestMain(m *testing.M) {
+	if signals, ok := os.LookupEnv(deaf); ok {
+		signal.Ignore(syscall.SIGTERM)
+		if signals == "TERM QUIT" {
+			signal.Ignore(syscall.SIGQUIT)
+		}
+		fmt.Println("deaf")
+		_, _ = io.Copy(io.Discard, os.Stdin) // until the test lets go
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// deafServer runs a server that does not end when it is asked to.
+func deafServer(t *testing.T, signals string) place {
+	t.Helper()
+	p := place{Run: t.TempDir(), Data: t.TempDir(), Host: "h1"}
+	if err := os.MkdirAll(p.logs(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.Create(daemonLog(p, "server"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := exec.Command(self, "server")
+	server.Env, server.Stderr = append(os.Environ(), deaf+"="+signals), log
+	holds, err := server.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	says, err := server.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		holds.Close()
+		_ = server.Wait()
+	})
+	if line, err := bufio.NewReader(says).ReadString('\n'); err != nil || line != "deaf\n" {
+		t.Fatalf("the server said %q, %v", line, err)
+	}
+	writeFile(t, pidFile(p, "server"), fmt.Sprint(server.Process.Pid))
+	return p
+}
+
+func TestADaemonThatDoesNotEndIsEndedByForce(t *testing.T) {
+	for signals, logsGo := range map[string]bool{"TERM": false, "TERM QUIT": true} {
+		t.Run(signals, func(t *testing.T) {
+			t.Setenv("TMPDIR", t.TempDir())
+			p := deafServer(t, signals)
+			requests := slices.Clone(asking) // what is heard has all the time of a busy machine, what is not none
+			for n := range requests {
+				if requests[n].within = time.Minute; n <= strings.Count(signals, " ") {
+					requests[n].within = 50 * time.Millisecond
+				}
+			}
+			var said strings.Builder
+			err := newCommand(Env{Stderr: &said, Getenv: func(string) string { return "" }}).stopDaemon(t.Context(), p, "server", requests, logsGo)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, alive := daemon(p, "server"); alive {
+				t.Error("it lives")
+			}
+			if !strings.Contains(said.String(), "ended by force") {
+				t.Errorf("said: %q", said.String())
+			}
+			_, path, _ := strings.Cut(strings.TrimSpace(said.String()), "where it hung is in ")
+			if logsGo != (filepath.Dir(path) == os.Getenv("TMPDIR")) {
+				t.Errorf("with the log's folder gone: %v, the log is %s", logsGo, path)
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if stacks := strings.Contains(string(text), "goroutine 1"); stacks == strings.Contains(signals, "QUIT") {
+				t.Errorf("deaf to %s, its log is: %.200s", signals, text)
+			}
+		})
+	}
+}

@@ -1,0 +1,149 @@
+package etcd
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+
+	"pando.run/pando"
+)
+
+// door is where clients come in: etcd's services on a listener that can be shut at once. etcd's own listeners wait for those
+// who were let in: 5 s for a host that was cut off while its watch was open, for ever for one that connected and says nothing.
+type door struct {
+	*listener
+	identity *tls.Config // the server's; nil on the unix socket, whose mode says who may come
+	server   *grpc.Server
+}
+
+// doors are the ways to the store that c names; nobody is let in before serve.
+func (c ServerConfig) doors() (all []*door, err error) {
+	if c.ClientSocket != "" {
+		l, err := listenUnix(c.ClientSocket)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, &door{listener: l})
+	}
+	if c.Members == nil {
+		return all, nil
+	}
+	identity, err := c.Members.tls().ServerConfig()
+	if err != nil {
+		return all, fmt.Errorf("read the server's certificate: %w", err)
+	}
+	l, err := net.Listen("tcp", c.Members.Listen)
+	if err != nil {
+		return all, fmt.Errorf("listen for members: %w", err)
+	}
+	return append(all, &door{listener: newListener(l), identity: identity}), nil
+}
+
+func fitsSocket(path string) error {
+	if len(path) > socketPathMax {
+		return fmt.Errorf("%w: the socket path %q is longer than %d bytes: choose a shorter directory", pando.ErrInvalid, path, socketPathMax)
+	}
+	return nil
+}
+
+// listenUnix makes a socket for root, over one that a dead server left.
+func listenUnix(path string) (*listener, error) {
+	if err := fitsSocket(path); err != nil {
+		return nil, err
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("remove a stale socket: %w", err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("listen for agents: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(fmt.Errorf("listen for agents: %w", err), l.Close())
+	}
+	return newListener(l), nil
+}
+
+// A member that was cut off without a word is noticed as soon as its host is missed.
+const (
+	memberSilenceMax = 10 * time.Second
+	memberAnswerMax  = 3 * time.Second
+	memberPingMin    = 5 * time.Second // a client asks no more often whether the server is alive
+)
+
+// open makes the server behind the door; guards see every call first.
+func (d *door) open(s *etcdserver.EtcdServer, guards ...grpc.ServerOption) {
+	d.server = v3rpc.Server(s, d.identity, nil, append(guards,
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: memberSilenceMax, Timeout: memberAnswerMax}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: memberPingMin}))...)
+}
+
+// serve lets clients in until shut.
+func (d *door) serve() error { return d.server.Serve(d.listener) }
+
+// shut ends every call and connection.
+func (d *door) shut() {
+	if d.server != nil {
+		d.server.Stop()
+	}
+	d.listener.Close()
+}
+
+// listener is a net.Listener whose end is the end of all that it let in.
+type listener struct {
+	net.Listener
+	mu sync.Mutex
+	in map[*visitor]bool // nil once closed
+}
+
+// visitor is a connection that its listener knows of.
+type visitor struct {
+	net.Conn
+	of *listener
+}
+
+func newListener(l net.Listener) *listener { return &listener{Listener: l, in: map[*visitor]bool{}} }
+
+func (l *listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	v := &visitor{c, l}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.in == nil {
+		return nil, errors.Join(net.ErrClosed, c.Close())
+	}
+	l.in[v] = true
+	return v, nil
+}
+
+func (l *listener) Close() error {
+	err := l.Listener.Close()
+	l.mu.Lock()
+	in := l.in
+	l.in = nil
+	l.mu.Unlock()
+	for v := range in {
+		v.Conn.Close()
+	}
+	return err
+}
+
+func (v *visitor) Close() error {
+	v.of.mu.Lock()
+	delete(v.of.in, v)
+	v.of.mu.Unlock()
+	return v.Conn.Close()
+}
