@@ -80,15 +80,59 @@ type Plan struct {
 	Ready  uint64 // bit i: the kernel's rule may take unit i into service at once
 	Start  []int  // units to start
 	Stop   []int  // units to drain and end
+	Why    string // … and the reason, if there are any
 }
 
-// Pool says how units are kept at hand: bursts do not wait for a unit to start, so some are ready beyond those needed.
+// Pool says how units are kept at hand: bursts do not wait for a unit to start, so some are ready beyond those that load
+// lasts for. What is needed now is started at once; what is kept is what was needed for long, and the spare.
+//
+// A need lasts if it took more than a tenth of some part of the window: bursts of some milliseconds, however often they come, hold
+// no unit that is not spare, while a load that comes and goes within the window of Idle holds its units.
 type Pool struct {
-	Spare int // units that are ready beyond those needed
-	Most  int // units that there may be
-	// Idle is for how many ticks a unit beyond need and spare stays ready before it is stopped.
+	Spare  int // units that are ready beyond those that load lasts for
+	Most   int // units that there may be
+	Places int // ids that they may have
+	// Idle is the window of ticks over which needs are remembered, and for how long a unit stays at least.
 	Idle int
-	over int
+
+	now     part  // of the window, not complete yet
+	lasted  []int // what lasted in each complete part, the oldest first
+	settled int   // ticks since a unit was started or stopped
+}
+
+// part is a part of the window.
+type part struct {
+	ticks int
+	needs [Units + 1]int // ticks by need
+}
+
+// parts is into how many parts the window is divided.
+const parts = 10
+
+// lasting is the least number of units that so many ticks at most needed more than.
+func (p *part) lasting(most int) int {
+	n := Units
+	for more := p.needs[n]; n > 0 && more <= most; more += p.needs[n] {
+		n--
+	}
+	return n
+}
+
+// remember takes a need into the window, and returns the most that lasted in any part of it.
+func (p *Pool) remember(need int) int {
+	p.now.needs[min(max(need, 0), Units)]++
+	p.now.ticks++
+	whole := max(p.Idle/parts, 1)
+	most := p.now.lasting(whole / 10)
+	if p.now.ticks >= whole {
+		p.lasted = append(p.lasted, most)
+		p.lasted = p.lasted[max(0, len(p.lasted)-parts):]
+		p.now = part{}
+	}
+	for _, n := range p.lasted {
+		most = max(most, n)
+	}
+	return most
 }
 
 // Plan chooses the units for a need of so many. The lowest ids that are ready accept, so that low ids stay and high ones
@@ -97,7 +141,7 @@ func (p *Pool) Plan(need int, phases []Phase) Plan {
 	var plan Plan
 	var ready, cold []int
 	alive := 0
-	for id, phase := range phases[:min(len(phases), p.Most, Units)] {
+	for id, phase := range phases[:min(len(phases), p.Places, Units)] {
 		switch phase {
 		case Cold:
 			cold = append(cold, id)
@@ -114,17 +158,19 @@ func (p *Pool) Plan(need int, phases []Phase) Plan {
 			plan.Accept |= 1 << id
 		}
 	}
-	if missing := need + p.Spare - alive; missing > 0 {
+	lasting := p.remember(need)
+	want := min(max(need, lasting+p.Spare), p.Most)
+	p.settled++
+	if missing := want - alive; missing > 0 && len(cold) > 0 {
 		plan.Start = cold[:min(missing, len(cold))]
+		plan.Why = fmt.Sprintf("%d needed now, %d for long, %d spare", need, lasting, p.Spare)
+		p.settled = 0
 	}
-	p.over++
-	if len(ready) <= need+p.Spare {
-		p.over = 0
-	}
-	if p.over > p.Idle {
-		plan.Stop = []int{ready[len(ready)-1]}
-		plan.Ready &^= 1 << ready[len(ready)-1]
-		p.over = 0
+	if len(ready) > want && p.settled > p.Idle {
+		plan.Stop = ready[len(ready)-1:]
+		plan.Ready &^= 1 << plan.Stop[0]
+		plan.Why = fmt.Sprintf("in %d ticks no more than %d of %d units were needed for long, %d spare", p.Idle, lasting, len(ready), p.Spare)
+		p.settled = 0
 	}
 	return plan
 }

@@ -167,7 +167,7 @@ func open(c Config) (*Group, error) {
 	}
 	g.activation.Least = c.Least
 	// Ids are used in turn, so that no unit is taken for one that died: there are more of them than units.
-	g.pool = nf.Pool{Most: logUnit, Idle: int(10 * time.Second / Tick)}
+	g.pool = nf.Pool{Spare: 1, Most: c.Most, Places: logUnit, Idle: int(10 * time.Second / Tick)}
 	for _, device := range []string{c.In, c.Out} {
 		if l, err := netlink.LinkByName(device); err == nil {
 			g.mtu = max(g.mtu, l.Attrs().MTU+room)
@@ -319,7 +319,6 @@ func (g *Group) tick() error {
 	for id := range g.units {
 		phases[id] = g.units[id].phase
 	}
-	g.pool.Spare = min(1, g.Most-need)
 	plan := g.pool.Plan(need, phases[:])
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
@@ -341,6 +340,7 @@ func (g *Group) tick() error {
 		}
 	}
 	for _, id := range plan.Stop {
+		fmt.Fprintf(os.Stderr, "unit %s leaves: %s\n", g.nameOf(id), plan.Why)
 		g.units[id].phase, g.units[id].leaves = nf.Draining, 5
 	}
 	g.leave()
