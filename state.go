@@ -77,4 +77,15 @@ type Object struct {
 	ID   ObjectID
 	Kind ObjectKind
 	Body []byte
+
+	// The body is that of Base with the splices made, in their order, so that a store may keep the difference. Zero: nothing is
+	// known of that.
+	Base    ObjectID
+	Splices []Splice
+}
+
+// Splice is one step from one body to another: Keep bytes stay, then Drop bytes give way to Put bytes of the other body.
+// What is behind the last one stays.
+type Splice struct {
+	Keep, Drop, Put int
 }

@@ -296,8 +296,11 @@ func (r *Repo) apply(w *work, folder pando.ObjectID, at string, changes map[stri
 		now.name = name
 		edits = replaced(edits, old, now)
 	}
-	body, err := t.edit(edits)
-	return w.put(pando.TreeObject, body), err
+	body, splices, err := t.edit(edits)
+	if err != nil {
+		return folder, err
+	}
+	return w.derive(folder, body, splices), nil
 }
 
 func (r *Repo) applyName(w *work, p string, old entry, c below) (now entry, err error) {

@@ -155,6 +155,9 @@ func (w *work) graft(folder pando.ObjectID, fresh map[int]pando.ObjectID, first,
 		}
 		edits = replaced(edits, old, e)
 	}
-	body, err := t.edit(edits)
-	return w.put(pando.TreeObject, body), err
+	body, splices, err := t.edit(edits)
+	if err != nil {
+		return folder, err
+	}
+	return w.derive(folder, body, splices), nil
 }

@@ -52,14 +52,14 @@ func (m *merge) folders(at string, base, ours, theirs pando.ObjectID) (pando.Obj
 	if err != nil {
 		return ours, err
 	}
-	out, err := into.edit(edits)
+	body, splices, err := into.edit(edits)
 	if err != nil {
 		return ours, err
 	}
-	if len(out) == 0 && at != "" {
+	if len(body) == 0 && at != "" {
 		return pando.ObjectID{}, nil
 	}
-	return m.put(pando.TreeObject, out), nil
+	return m.derive(ours, body, splices), nil
 }
 
 // edits are what the merge of a folder changes in ours.
@@ -69,23 +69,36 @@ func (m *merge) edits(at string, base, theirs, ours tree) ([]entry, error) {
 		return nil, err
 	}
 	suffix := conflictMark + string(m.branch)
-	taken := map[string]bool{} // names that end in suffix and have a value of theirs
-	kept := map[string]bool{}  // names that have a version that lost its path
+	var taken, kept map[string]bool // names that end in suffix: those that have a value of theirs, and versions that lost their paths
 	for _, c := range their {
-		if !c.theirs.id.IsZero() && strings.HasSuffix(c.name, suffix) {
+		if !strings.HasSuffix(c.name, suffix) {
+			continue
+		}
+		if kept == nil { // otherwise all names of lost versions are new and different
+			taken, kept = map[string]bool{}, map[string]bool{}
+		}
+		if c.theirs != "" {
 			taken[c.name] = true
 		}
 	}
 	edits := make([]entry, 0, len(their)+len(their)/2)
 	for _, c := range their {
+		b, err := c.base.only()
+		if err != nil {
+			return nil, err
+		}
+		t, err := c.theirs.only()
+		if err != nil {
+			return nil, err
+		}
 		o, err := ours.seek(c.name)
 		if err != nil {
 			return nil, err
 		}
-		if c.theirs.id.IsZero() && (o.id.IsZero() || kept[c.name]) {
+		if t.id.IsZero() && (o.id.IsZero() || kept[c.name]) {
 			continue // deleted on both sides, or a deletion of what was kept there before
 		}
-		now, beside, err := m.entry(at+c.name, c.base, o, c.theirs)
+		now, beside, err := m.entry(at+c.name, b, o, t)
 		if err != nil {
 			return nil, err
 		}
@@ -97,7 +110,9 @@ func (m *merge) edits(at string, base, theirs, ours tree) ([]entry, error) {
 		for beside.name = c.name + suffix; taken[beside.name] || kept[beside.name]; {
 			beside.name += suffix
 		}
-		kept[beside.name] = true
+		if kept != nil {
+			kept[beside.name] = true
+		}
 		ahead := ours
 		was, err := ahead.seek(beside.name)
 		if err != nil {
@@ -111,46 +126,53 @@ func (m *merge) edits(at string, base, theirs, ours tree) ([]entry, error) {
 // conflictMark stands, with the branch's name behind it, behind the name of a version that lost its path.
 const conflictMark = ".conflict-"
 
-// changed is a name that one side changed: what it stood for and what it stands for, zero for nothing.
+// changed is a name that one side changed: the lines of what it stood for and of what it stands for, empty for nothing.
 type changed struct {
 	name         string
-	base, theirs entry
+	base, theirs tree
 }
 
 // changes are the names that theirs changed, in the order of strings. Being equal to ours is no reason to leave one out:
 // two counters that both went from 1 to 2 have counted two.
 func changes(base, theirs tree) (out []changed, err error) {
-	for base != "" || theirs != "" {
-		var b, t entry // the next of each; none has no name
-		var afterB, afterT tree
+	same := sameEnd(base, theirs)
+	for len(base) != len(theirs) || len(base) > same {
+		var b, t lead
 		if base != "" {
-			if b, afterB, err = base.first(); err != nil {
+			if b, err = base.lead(); err != nil {
 				return nil, err
 			}
-			if line := base[:len(base)-len(afterB)]; strings.HasPrefix(string(theirs), string(line)) {
-				base, theirs = afterB, theirs[len(line):]
+			if strings.HasPrefix(string(theirs), string(base[:b.end])) {
+				base, theirs = base[b.end:], theirs[b.end:]
 				continue
 			}
 		}
 		if theirs != "" {
-			if t, afterT, err = theirs.first(); err != nil {
+			if t, err = theirs.lead(); err != nil {
 				return nil, err
 			}
 		}
-		order := first(b, t)
-		if order <= 0 {
-			base = afterB
-		} else {
-			b = entry{}
+		if b.end > 0 && t.end > 0 { // of two names the one that comes first
+			switch order := compareNames(b.name, t.name, b.folder, t.folder); {
+			case order < 0:
+				t = lead{}
+			case order > 0:
+				b = lead{}
+			}
 		}
-		if order >= 0 {
-			theirs = afterT
-		} else {
-			t = entry{}
-		}
-		out = append(out, changed{name: cmp.Or(b.name, t.name), base: b, theirs: t})
+		out = append(out, changed{name: cmp.Or(b.name, t.name), base: base[:b.end], theirs: theirs[:t.end]})
+		base, theirs = base[b.end:], theirs[t.end:]
 	}
 	return byName(out), nil
+}
+
+// sameEnd is how many bytes, at the least, two trees have in common at their ends.
+func sameEnd(a, b tree) (n int) {
+	const step = 256
+	for n+step <= min(len(a), len(b)) && a[len(a)-n-step:len(a)-n] == b[len(b)-n-step:len(b)-n] {
+		n += step
+	}
+	return n
 }
 
 // byName puts changes in the order of strings. A name that changed its kind has two, one for each: they become one.
@@ -168,17 +190,6 @@ func byName(all []changed) []changed {
 		out = append(out, c)
 	}
 	return out
-}
-
-// first says which of two entries comes first: negative the one, positive the other, zero both.
-func first(a, b entry) int {
-	switch {
-	case a.name == "":
-		return 1
-	case b.name == "":
-		return -1
-	}
-	return compare(a, b)
 }
 
 // entry merges what one name stands for: what does from now on and, when both versions are kept, the other one. Neither has

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unsafe"
 
 	"pando.run/pando"
 )
@@ -44,12 +45,14 @@ func (c commit) encode(s pando.ServiceKey) []byte {
 	return []byte(b.String())
 }
 
+var errCommit = fmt.Errorf("%w: a commit that is not one of ours", pando.ErrInvalid)
+
+// decodeCommit reads a body, which nobody may change: the message is a part of it.
 func decodeCommit(b []byte) (commit, error) {
 	var c commit
-	bad := fmt.Errorf("%w: a commit that is not one of ours", pando.ErrInvalid)
-	head, message, ok := strings.Cut(string(b), "\n\n")
+	head, message, ok := strings.Cut(unsafe.String(unsafe.SliceData(b), len(b)), "\n\n")
 	if !ok {
-		return c, bad
+		return c, errCommit
 	}
 	c.message = strings.TrimSuffix(message, "\n")
 	for line := range strings.SplitSeq(head, "\n") {
@@ -58,7 +61,7 @@ func decodeCommit(b []byte) (commit, error) {
 		case "tree", "parent":
 			id, err := parseID(rest)
 			if err != nil {
-				return c, bad
+				return c, errCommit
 			}
 			if word == "tree" {
 				c.tree = id
@@ -71,13 +74,13 @@ func decodeCommit(b []byte) (commit, error) {
 			seconds, _, _ := strings.Cut(when, " ")
 			n, err := strconv.ParseInt(seconds, 10, 64)
 			if !ok || !ok2 || err != nil {
-				return c, bad
+				return c, errCommit
 			}
 			c.author, c.at = pando.InstanceID(name), time.Unix(n, 0).UTC()
 		}
 	}
 	if c.tree.IsZero() {
-		return c, bad
+		return c, errCommit
 	}
 	return c, nil
 }

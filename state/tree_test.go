@@ -1,6 +1,7 @@
 package state
 
 import (
+	"bytes"
 	"maps"
 	"slices"
 	"strings"
@@ -48,14 +49,34 @@ func TestATreeIsEditedInItsOrder(t *testing.T) {
 			edits = replaced(edits, old, now[name])
 		}
 		edits = rapid.Permutation(edits).Draw(t, "edits")
-		got, err := treeOf(was).edit(edits)
+		got, splices, err := treeOf(was).edit(edits)
 		if err != nil || string(got) != string(treeOf(now)) {
 			t.Fatalf("edited %q into %q, %v; want %q", treeOf(was), got, err, treeOf(now))
+		}
+		if by := spliced([]byte(treeOf(was)), got, splices); !bytes.Equal(by, got) {
+			t.Fatalf("by splices it is %q; want %q", by, got)
 		}
 		if all, err := read(got).entries(); err != nil || len(all) != len(now) {
 			t.Fatalf("%d entries, %v; want %d", len(all), err, len(now))
 		}
 	})
+}
+
+// spliced makes the splices, with what they put taken from where they put it.
+func spliced(base, body []byte, splices []pando.Splice) (out []byte) {
+	for _, s := range splices {
+		out = append(out, base[:s.Keep]...)
+		out = append(out, body[len(out):len(out)+s.Put]...)
+		base = base[s.Keep+s.Drop:]
+	}
+	return append(out, base...)
+}
+
+func line(e entry) tree {
+	if e.id.IsZero() {
+		return ""
+	}
+	return read(e.add(nil))
 }
 
 func TestChangesAreWhatDiffers(t *testing.T) {
@@ -68,7 +89,7 @@ func TestChangesAreWhatDiffers(t *testing.T) {
 		var want []changed
 		for _, name := range names {
 			if base[name] != theirs[name] {
-				want = append(want, changed{name: name, base: base[name], theirs: theirs[name]})
+				want = append(want, changed{name: name, base: line(base[name]), theirs: line(theirs[name])})
 			}
 		}
 		if !slices.Equal(got, want) {

@@ -24,12 +24,21 @@ func newWork(o pando.Objects, s pando.ServiceKey) *work {
 }
 
 func (w *work) put(kind pando.ObjectKind, body []byte) pando.ObjectID {
-	id := ID(kind, body)
-	if _, ok := w.made[id]; !ok {
-		w.made[id] = len(w.saved)
-		w.saved = append(w.saved, pando.Object{ID: id, Kind: kind, Body: body})
+	return w.save(pando.Object{Kind: kind, Body: body})
+}
+
+// derive makes a folder by splices of another one.
+func (w *work) derive(from pando.ObjectID, body []byte, by []pando.Splice) pando.ObjectID {
+	return w.save(pando.Object{Kind: pando.TreeObject, Body: body, Base: from, Splices: by})
+}
+
+func (w *work) save(o pando.Object) pando.ObjectID {
+	o.ID = ID(o.Kind, o.Body)
+	if _, ok := w.made[o.ID]; !ok {
+		w.made[o.ID] = len(w.saved)
+		w.saved = append(w.saved, o)
 	}
-	return id
+	return o.ID
 }
 
 func (w *work) get(want pando.ObjectKind, id pando.ObjectID) ([]byte, error) {

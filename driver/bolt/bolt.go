@@ -22,6 +22,9 @@ import (
 
 var _ pando.Objects = (*Store)(nil)
 
+// layout is that of the file. The first had no generations; a file of it is read as one in which they are empty.
+const layout = 2
+
 // lockWaitMax is how long Open waits for another process to let go of the file.
 const lockWaitMax = 3 * time.Second
 
@@ -33,13 +36,22 @@ var (
 	layoutKey     = []byte("layout")
 )
 
+var errDamaged = errors.New("the file is damaged; restore it from a copy, or forget everything with `pando down --purge`")
+
 // Store is one file. Its methods may be called from any goroutine.
 type Store struct {
-	db      *bbolt.DB
-	path    string
-	cache   cache
-	written map[pando.ObjectID]bool // since a prune began, nil: none is at work; guarded by the file's write transactions
-	pruning sync.Mutex
+	db     *bbolt.DB
+	path   string
+	cache  cache
+	recent recent
+
+	writing sync.Mutex              // held by whoever writes, until the index says what the file says
+	written map[pando.ObjectID]bool // since a prune began, nil: none is at work; guarded by writing
+
+	moving   sync.Mutex // held by a prune, and by whatever else brings objects to their places
+	settling sync.WaitGroup
+	closing  context.Context
+	close    context.CancelFunc
 }
 
 // Open opens the file, or makes it.
@@ -50,11 +62,12 @@ func Open(path string) (*Store, error) {
 			return nil, fmt.Errorf("open the states in %s: another agent has them open; stop it with `pando down`", path)
 		}
 		if errors.Is(err, bbolterrors.ErrInvalid) || errors.Is(err, bbolterrors.ErrChecksum) || errors.Is(err, bbolterrors.ErrVersionMismatch) {
-			err = fmt.Errorf("%w: the file is damaged; restore it from a copy, or forget everything with `pando down --purge`", err)
+			err = fmt.Errorf("%w: %w", err, errDamaged)
 		}
 		return nil, fmt.Errorf("open the states in %s: %w", path, full(err))
 	}
 	s := &Store{db: db, path: path}
+	s.closing, s.close = context.WithCancel(context.Background())
 	if err := s.prepare(); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
@@ -69,13 +82,14 @@ func (s *Store) prepare() error {
 			}
 		}
 		meta := tx.Bucket(metaBucket)
-		if b := meta.Get(layoutKey); b != nil {
-			if n := binary.BigEndian.Uint32(b); n > pando.Layout {
-				return fmt.Errorf("the file has layout %d, this build reads up to %d: upgrade pando on this host", n, pando.Layout)
-			}
-			return nil
+		b := meta.Get(layoutKey)
+		if b != nil && binary.BigEndian.Uint32(b) > layout {
+			return fmt.Errorf("the file has layout %d, this build reads up to %d: upgrade pando on this host", binary.BigEndian.Uint32(b), layout)
 		}
-		return meta.Put(layoutKey, binary.BigEndian.AppendUint32(nil, pando.Layout))
+		if err := meta.Put(layoutKey, binary.BigEndian.AppendUint32(nil, layout)); err != nil {
+			return err
+		}
+		return s.recent.load(tx)
 	})
 	if err != nil {
 		return fmt.Errorf("prepare the states in %s: %w", s.path, full(err))
@@ -84,7 +98,11 @@ func (s *Store) prepare() error {
 }
 
 // Close lets go of the file.
-func (s *Store) Close() error { return s.db.Close() }
+func (s *Store) Close() error {
+	s.close()
+	s.settling.Wait()
+	return s.db.Close()
+}
 
 // full names a disk without room.
 func full(err error) error {
@@ -96,21 +114,55 @@ func full(err error) error {
 
 // Object implements pando.Objects. The body must not be changed.
 func (s *Store) Object(id pando.ObjectID) (pando.ObjectKind, []byte, error) {
-	o, ok := s.cache.get(id)
-	if ok {
+	if o, ok := s.cache.get(id); ok {
 		return o.Kind, o.Body, nil
 	}
+	s.recent.RLock() // no base leaves before what differs from it
+	defer s.recent.RUnlock()
+	var o pando.Object
 	err := s.db.View(func(tx *bbolt.Tx) (err error) {
-		if o, ok, err = getObject(tx, id); err == nil && !ok {
-			err = fmt.Errorf("object %s: %w", id, pando.ErrNotFound)
+		var ok bool
+		if o, ok, err = s.read(tx, id); err == nil && !ok {
+			err = pando.ErrNotFound
 		}
 		return err
 	})
 	if err != nil {
-		return "", nil, err
+		return "", nil, fmt.Errorf("object %s: %w", id, err)
 	}
 	s.cache.put(o)
 	return o.Kind, o.Body, nil
+}
+
+// read reads an object; ok is false where there is none.
+func (s *Store) read(tx *bbolt.Tx, id pando.ObjectID) (o pando.Object, ok bool, err error) {
+	if o, ok = s.cache.get(id); ok {
+		return o, true, nil
+	}
+	value := s.recent.of[id].value
+	if value == nil {
+		value = tx.Bucket(objectsBucket).Get(id[:])
+	}
+	if len(value) == 0 {
+		return o, false, nil
+	}
+	o.ID = id
+	from, differs := baseOf(value)
+	if !differs {
+		o.Kind = kinds[value[0]&^inPieces]
+		o.Body, err = bodyOf(tx, value)
+		return o, err == nil, err
+	}
+	base, ok, err := s.read(tx, from)
+	if err == nil && !ok {
+		err = fmt.Errorf("its base %s is not there: %w", from, errDamaged)
+	}
+	if err != nil {
+		return o, false, err
+	}
+	o.Kind = kinds[value[1]]
+	o.Body, err = splice(value, base.Body)
+	return o, err == nil, err
 }
 
 // Ref implements pando.Objects.
@@ -144,24 +196,41 @@ func (s *Store) Update(_ context.Context, u pando.ObjectsUpdate) error {
 	if len(u.Objects)+len(u.Refs) == 0 {
 		return nil
 	}
-	err := s.db.Update(func(tx *bbolt.Tx) error {
+	err := s.update(func(tx *bbolt.Tx) (func(), error) {
 		if err := check(tx.Bucket(refsBucket), u.If); err != nil {
-			return err
+			return nil, err
 		}
-		if err := s.putObjects(tx, u.Objects); err != nil {
-			return err
+		fresh, err := s.putObjects(tx, u.Objects)
+		if err == nil {
+			err = putRefs(tx.Bucket(refsBucket), u.Refs)
 		}
-		return putRefs(tx.Bucket(refsBucket), u.Refs)
+		return func() { s.recent.add(fresh) }, err
 	})
 	if err != nil {
 		return fmt.Errorf("write states to %s: %w", s.path, full(err))
 	}
 	for _, o := range u.Objects {
 		if o.Kind != pando.BlobObject { // a blob may be a part of something large
-			s.cache.put(o)
+			s.cache.put(pando.Object{ID: o.ID, Kind: o.Kind, Body: o.Body})
 		}
 	}
+	s.settleSometimes()
 	return nil
+}
+
+// update makes one write and, once it is durable, what the index has to follow with, before anybody else writes.
+func (s *Store) update(write func(*bbolt.Tx) (follow func(), err error)) error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	var follow func()
+	err := s.db.Update(func(tx *bbolt.Tx) (err error) {
+		follow, err = write(tx)
+		return err
+	})
+	if err == nil && follow != nil {
+		follow()
+	}
+	return err
 }
 
 func check(refs *bbolt.Bucket, conditions map[string]pando.ObjectID) error {
@@ -170,18 +239,6 @@ func check(refs *bbolt.Bucket, conditions map[string]pando.ObjectID) error {
 		copy(have[:], refs.Get([]byte(name)))
 		if have != want {
 			return fmt.Errorf("ref %s: %w: it is %s, not %s", name, pando.ErrConflict, have, want)
-		}
-	}
-	return nil
-}
-
-func (s *Store) putObjects(tx *bbolt.Tx, objects []pando.Object) error {
-	for _, o := range objects {
-		if s.written != nil {
-			s.written[o.ID] = true
-		}
-		if err := putObject(tx, o); err != nil {
-			return err
 		}
 	}
 	return nil

@@ -26,30 +26,30 @@ var (
 // inPieces marks the letter of an object whose value is not its body but the number of its first piece and its length.
 const inPieces = 0x80
 
-// putObject writes an object that is not there yet.
-func putObject(tx *bbolt.Tx, o pando.Object) error {
-	objects := tx.Bucket(objectsBucket)
-	if objects.Get(o.ID[:]) != nil {
-		return nil
-	}
-	letter := letters[o.Kind]
-	if len(o.Body) <= inlineBytesMax {
-		return objects.Put(o.ID[:], append([]byte{letter}, o.Body...))
+// inPlace says what stands for an object among the others: its body, or where that lies from now on.
+func inPlace(tx *bbolt.Tx, kind pando.ObjectKind, body []byte) ([]byte, error) {
+	if len(body) <= inlineBytesMax {
+		return append([]byte{letters[kind]}, body...), nil
 	}
 	pieces := tx.Bucket(piecesBucket)
-	pieces.FillPercent = 1 // keys only grow
 	first := pieces.Sequence()
-	for piece := range slices.Chunk(o.Body, pieceBytesMax) {
-		n, err := pieces.NextSequence()
+	value := binary.BigEndian.AppendUint64([]byte{letters[kind] | inPieces}, first+1)
+	return binary.BigEndian.AppendUint64(value, uint64(len(body))), appendPieces(pieces, body)
+}
+
+// appendPieces writes a body behind all that a bucket has.
+func appendPieces(to *bbolt.Bucket, body []byte) error {
+	to.FillPercent = 1 // keys only grow
+	for piece := range slices.Chunk(body, pieceBytesMax) {
+		n, err := to.NextSequence()
 		if err != nil {
 			return err
 		}
-		if err := pieces.Put(binary.BigEndian.AppendUint64(nil, n), piece); err != nil {
+		if err := to.Put(binary.BigEndian.AppendUint64(nil, n), piece); err != nil {
 			return err
 		}
 	}
-	value := binary.BigEndian.AppendUint64([]byte{letter | inPieces}, first+1)
-	return objects.Put(o.ID[:], binary.BigEndian.AppendUint64(value, uint64(len(o.Body))))
+	return nil
 }
 
 // place reads where the body of a value lies; ok is false for one that lies beside its name.
@@ -60,27 +60,21 @@ func place(value []byte) (first, bytes uint64, ok bool) {
 	return binary.BigEndian.Uint64(value[1:]), binary.BigEndian.Uint64(value[9:]), true
 }
 
-// getObject reads an object; ok is false where there is none.
-func getObject(tx *bbolt.Tx, id pando.ObjectID) (o pando.Object, ok bool, err error) {
-	value := tx.Bucket(objectsBucket).Get(id[:])
-	if len(value) == 0 {
-		return o, false, nil
-	}
-	o = pando.Object{ID: id, Kind: kinds[value[0]&^inPieces]}
+// bodyOf reads the body of a value that is whole.
+func bodyOf(tx *bbolt.Tx, value []byte) ([]byte, error) {
 	first, size, elsewhere := place(value)
 	if !elsewhere {
-		o.Body = slices.Clone(value[1:])
-		return o, true, nil
+		return slices.Clone(value[1:]), nil
 	}
-	o.Body = make([]byte, 0, size)
+	body := make([]byte, 0, size)
 	c := tx.Bucket(piecesBucket).Cursor()
-	for k, v := c.Seek(binary.BigEndian.AppendUint64(nil, first)); k != nil && uint64(len(o.Body)) < size; k, v = c.Next() {
-		o.Body = append(o.Body, v...)
+	for k, v := c.Seek(binary.BigEndian.AppendUint64(nil, first)); k != nil && uint64(len(body)) < size; k, v = c.Next() {
+		body = append(body, v...)
 	}
-	if uint64(len(o.Body)) != size {
-		return o, false, fmt.Errorf("object %s has %d bytes of %d: the file is damaged", id, len(o.Body), size)
+	if uint64(len(body)) != size {
+		return nil, fmt.Errorf("there are %d bytes of %d: %w", len(body), size, errDamaged)
 	}
-	return o, true, nil
+	return body, nil
 }
 
 // deleteObject removes an object and the pieces of its body.

@@ -17,13 +17,15 @@ const (
 
 // Prune implements pando.Objects. What it frees is used again for what is written later; the file itself does not shrink.
 func (s *Store) Prune(ctx context.Context, live func() (func(pando.ObjectID) bool, error)) (deleted int, err error) {
-	s.pruning.Lock()
-	defer s.pruning.Unlock()
-	if err := s.note(map[pando.ObjectID]bool{}); err != nil {
-		return 0, fmt.Errorf("prune states in %s: %w", s.path, full(err))
-	}
+	s.moving.Lock()
+	defer s.moving.Unlock()
+	s.note(map[pando.ObjectID]bool{})
+	defer s.note(nil)
 	defer s.cache.clear()
 	keep, err := live()
+	if err == nil {
+		deleted, err = s.settle(ctx, keep)
+	}
 	for from := []byte{}; err == nil && from != nil; {
 		var gone []pando.ObjectID
 		var n int
@@ -35,22 +37,18 @@ func (s *Store) Prune(ctx context.Context, live func() (func(pando.ObjectID) boo
 			err = ctx.Err()
 		}
 	}
-	if noted := s.note(nil); err == nil {
-		err = noted
-	}
 	if err != nil {
 		return deleted, fmt.Errorf("prune states in %s: %w", s.path, full(err))
 	}
 	return deleted, nil
 }
 
-// note begins or ends to write down what is written. A write transaction is alone in the file: each one lies either before
-// this moment as a whole or after it.
-func (s *Store) note(written map[pando.ObjectID]bool) error {
-	return s.db.Update(func(*bbolt.Tx) error {
-		s.written = written
-		return nil
-	})
+// note begins or ends to write down what is written: each write lies either before this moment as a whole or after it.
+func (s *Store) note(written map[pando.ObjectID]bool) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	s.written = written
+	s.recent.generation++
 }
 
 // garbage looks at some objects from an id on, and returns those not to keep and where to go on; nil: that was all.
@@ -75,18 +73,17 @@ func (s *Store) drop(gone []pando.ObjectID) (deleted int, err error) {
 	if len(gone) == 0 {
 		return 0, nil
 	}
-	err = s.db.Update(func(tx *bbolt.Tx) error {
-		deleted = 0
+	err = s.update(func(tx *bbolt.Tx) (func(), error) {
 		for _, id := range gone {
 			if s.written[id] {
 				continue
 			}
 			if err := deleteObject(tx, id); err != nil {
-				return err
+				return nil, err
 			}
 			deleted++
 		}
-		return nil
+		return nil, nil
 	})
 	if err != nil {
 		return 0, err

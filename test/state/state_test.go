@@ -61,13 +61,24 @@ func open(dir string) (*host, error) {
 	return h, nil
 }
 
-// push writes a hit and a line by a branch and merges it into main, which moves by swap.
+// users are in a folder that is large enough to be kept as what differs from the one before.
+const users = 150
+
+// push writes a hit, a line and a user by a branch and merges it into main, which moves by swap.
 func (h *host) push(ctx context.Context, b *state.Branch, line string, swap func(pando.ObjectID) error) error {
-	if err := errors.Join(b.Patch("hits", []byte("1")), b.Patch("access.log", []byte(line))); err != nil {
-		return err
-	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	first, last := len(line)%users, len(line)%users
+	if h.main.IsZero() {
+		first, last = 0, users-1
+	}
+	err := errors.Join(b.Patch("hits", []byte("1")), b.Patch("access.log", []byte(line)))
+	for n := first; n <= last; n++ {
+		err = errors.Join(err, b.Put(fmt.Sprintf("users/%03d", n), []byte(line)))
+	}
+	if err != nil {
+		return err
+	}
 	h.now = h.now.Add(time.Second)
 	if _, err := b.Commit(ctx, "one hit", h.now); err != nil {
 		return err
@@ -211,7 +222,10 @@ func whole(t *testing.T, h *host) int {
 	n := 0
 	err = (&state.Walk{Objects: h.objects, Edge: edge}).From(heads, func(_ pando.ObjectKind, id pando.ObjectID) error {
 		n++
-		_, _, err := h.objects.Object(id)
+		kind, body, err := h.objects.Object(id)
+		if is := state.ID(kind, body); err == nil && is != id {
+			err = fmt.Errorf("what is read as %s is %s", id, is)
+		}
 		return err
 	})
 	if err != nil {
