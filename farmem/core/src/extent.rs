@@ -9,11 +9,21 @@ impl Heart<'_> {
         let n = pages.min(u16::MAX as u32) as u16;
         for k in 0..n {
             let p = &mut self.pages[(first + k as u32) as usize];
+            self.small -= p.is_small_here() as usize;
+            p.flags &= !flag::SMALL;
             p.extent_back = k;
             p.extent_pages = 0;
             p.flags |= flag::IN_EXTENT;
         }
         self.pages[first as usize].extent_pages = n;
+    }
+
+    /// Records that a page holds small objects.
+    pub fn note_small(&mut self, page: u32) {
+        let p = &mut self.pages[page as usize];
+        self.small -= p.is_small_here() as usize;
+        p.flags |= flag::SMALL;
+        self.small += p.is_small_here() as usize;
     }
 
     /// First page and length of the allocation that a page belongs to.

@@ -29,6 +29,8 @@ const WASTE: u32 = NONE - 2;
 /// Second chances of a page of small objects, which are likelier to be used again than a page of a large one.
 const HEAT_SMALL: u8 = 1;
 const HEAT_MAX: u8 = 3;
+/// Pages of small objects that fit into this share of the limit never leave.
+const SMALL_SHARE: usize = 8;
 
 /// What a fault on a page needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +69,7 @@ pub struct Heart<'a> {
     busy: usize,
     /// Pages whose content is anything but zeros.
     in_use: usize,
+    pub(crate) small: usize,
     /// Probes that left without being used: of the prefetcher, of the guide. The caller sets them back.
     pub probes_unused: [u32; 2],
 }
@@ -99,6 +102,7 @@ impl<'a> Heart<'a> {
             limit,
             busy: 0,
             in_use: 0,
+            small: 0,
             probes_unused: [0; 2],
         }
     }
@@ -118,6 +122,11 @@ impl<'a> Heart<'a> {
     /// Pages that hold something, wherever they are.
     pub fn in_use(&self) -> usize {
         self.in_use
+    }
+
+    /// Resident pages of small objects.
+    pub fn small(&self) -> usize {
+        self.small
     }
 
     /// Pages in the second-chance list, holes included.
@@ -277,6 +286,7 @@ impl<'a> Heart<'a> {
         p.frame = NONE;
         let small = if p.flags & flag::IN_EXTENT == 0 { HEAT_SMALL } else { 0 };
         p.heat = (p.heat + warmth).max(small).min(HEAT_MAX);
+        self.small += p.is_small_here() as usize;
         self.enqueue(page);
     }
 
@@ -344,6 +354,7 @@ impl<'a> Heart<'a> {
             State::Limbo => self.ring[p.frame as usize] = WASTE,
             State::Remote => {}
         }
+        self.small -= p.is_small_here() as usize;
         if p.state != State::Zero {
             self.in_use -= 1;
             if p.slot != NONE {
@@ -367,6 +378,7 @@ impl<'a> Heart<'a> {
         }
         self.ring.fill(FREE);
         self.held = 0;
+        self.small = 0;
         self.limit = limit;
     }
 }

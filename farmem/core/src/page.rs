@@ -67,6 +67,15 @@ pub mod flag {
     pub const STICKY: u8 = 32;
     /// Part of the batch that is being written to the hosts, wherever the page itself is by now.
     pub const CLEANING: u8 = 64;
+    /// Holds small objects, which lead to all the others.
+    pub const SMALL: u8 = 128;
+}
+
+impl Page {
+    /// Whether it counts as a page of small objects that is in memory.
+    pub fn is_small_here(&self) -> bool {
+        self.state == State::Resident && self.flags & (flag::SMALL | flag::INHERITED) == flag::SMALL
+    }
 }
 
 impl Default for Page {

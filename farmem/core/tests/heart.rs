@@ -161,6 +161,8 @@ impl World<'_> {
                 let taken = self.hosts.iter().filter(|(s, _)| self.heart.slots.is_taken(**s));
                 self.snapshots.push(taken.map(|(s, c)| (*s, *c)).collect());
             }
+            11 => self.heart.note_small(page),
+            12 => self.heart.note_extent(page, 2.min(PAGES as u32 - page)),
             _ => {
                 // The last child's end frees all; an earlier end keeps everybody's slots.
                 if self.snapshots.pop().is_some() {
@@ -177,6 +179,7 @@ impl World<'_> {
             }
         }
         assert!(self.truth.len() <= self.heart.in_use());
+        assert_eq!(self.heart.small(), self.heart.pages.iter().filter(|p| p.is_small_here()).count());
         // A page that is rescued while it is written has its memory twice for so long.
         assert!(self.heart.held() <= LIMIT + 16, "{} pages held", self.heart.held());
         assert!(self.mapped.len() <= self.heart.held());
@@ -187,7 +190,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn no_write_is_ever_lost(ops in proptest::collection::vec((0u8..13, 0u32..PAGES as u32), 1..1500)) {
+    fn no_write_is_ever_lost(ops in proptest::collection::vec((0u8..15, 0u32..PAGES as u32), 1..1500)) {
         let mut pages = vec![Page::default(); PAGES];
         let (mut a, mut b, mut c) = ([0u64; SLOTS / 64], [0u64; SLOTS / 64], [0u64; SLOTS / 64]);
         let (mut sums, mut fifo, mut ring) = ([0u64; SLOTS], [0u32; PAGES], [0u32; RING]);
@@ -236,4 +239,35 @@ fn an_object_that_waits_in_the_list_comes_back_whole_but_for_what_is_being_writt
     // One that is back already ends the run.
     heart.rescued(15);
     assert_eq!(heart.limbo_run(13, first, end), (13, 2));
+}
+
+#[test]
+fn pages_of_small_objects_stay_as_long_as_they_are_few() {
+    let mut pages = vec![Page::default(); PAGES];
+    let (mut a, mut b, mut c) = ([0u64; SLOTS / 64], [0u64; SLOTS / 64], [0u64; SLOTS / 64]);
+    let (mut sums, mut fifo, mut ring) = ([0u64; SLOTS], [0u32; PAGES], [0u32; RING]);
+    let slots = Slots::new(&mut a, &mut b, &mut c, SLOTS);
+    let mut heart = Heart::new(&mut pages, slots, &mut sums, &mut fifo, &mut ring, LIMIT);
+    for page in 0..16 {
+        if page < 8 {
+            heart.note_small(page);
+        }
+        let frame = heart.take_frame(FRESH).unwrap();
+        heart.zeroed(page, frame);
+    }
+    let leave = |heart: &mut Heart| {
+        let mut victims = [0; RING];
+        let (n, _) = heart.victims(&mut victims);
+        for &page in &victims[..n] {
+            heart.unmapped(page);
+        }
+        victims[..n].to_vec()
+    };
+    // An eighth of the limit are 5 pages.
+    assert_eq!(leave(&mut heart), [0, 1, 2, 8, 9, 10, 11, 12, 13, 14, 15], "the oldest of too many, and all others");
+    assert_eq!(heart.small(), LIMIT / 8);
+    assert_eq!(leave(&mut heart), []);
+    // What lies there now is a large object.
+    heart.note_extent(4, 2);
+    assert_eq!(leave(&mut heart), [5, 4]);
 }

@@ -52,11 +52,9 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// A whole allocation: the allocator knows how long it is without a look at it. An SDS follows its header of up to 17 bytes.
-    unsafe fn add(&mut self, data: usize) {
-        if self.len < RANGES_MAX && data != 0 {
-            let start = (data & !15) as *const u8;
-            self.list[self.len] = Range { start, bytes: libc::malloc_usable_size(start as Ptr) };
+    fn add(&mut self, start: usize, bytes: usize) {
+        if self.len < RANGES_MAX {
+            self.list[self.len] = Range { start: start as *const u8, bytes };
             self.len += 1;
         }
     }
@@ -65,12 +63,16 @@ impl Wanted {
     unsafe fn value(&mut self, object: *const u8, from: i64, to: i64) {
         match (*object & 15, *object >> 4) {
             (LIST, QUICKLIST) => self.quicklist(word(object, 8) as *const u8, from, to),
-            (STRING, RAW) | (_, LISTPACK | ZIPLIST) => self.add(word(object, 8)),
+            // A whole allocation: the allocator knows how long it is. An SDS follows its header of up to 17 bytes.
+            (STRING, RAW) | (_, LISTPACK | ZIPLIST) => {
+                self.add(word(object, 8) & !15, libc::malloc_usable_size((word(object, 8) & !15) as Ptr))
+            }
             _ => {}
         }
     }
 
-    /// head, tail, count. Nodes (previous, next, entry …) are small and stay local; only their entries are far.
+    /// head, tail, count. Nodes (previous, next, entry, its bytes …) are small and stay local; only their entries are far. The
+    /// allocator is not asked for lengths here: its own table of them, a word per page, may be far, too.
     unsafe fn quicklist(&mut self, list: *const u8, from: i64, to: i64) {
         let count = word(list, 16) as i64;
         let index = |i: i64| if i < 0 { i + count } else { i };
@@ -81,7 +83,7 @@ impl Wanted {
             let held = elements(node as *const u8, COUNT_AT.load(Relaxed)) as i64;
             let first = if backwards { at - held } else { at };
             if first <= to && first + held > from {
-                self.add(word(node as *const u8, 16));
+                self.add(word(node as *const u8, 16), word(node as *const u8, 24) as u32 as usize);
             }
             at += if backwards { -held } else { held };
             node = word(node as *const u8, if backwards { 0 } else { 8 });
@@ -154,12 +156,12 @@ unsafe fn find_layout(context: Ptr) -> Option<usize> {
     found
 }
 
-/// Every entry says in its first four bytes how long it is, which its allocation must hold, and the counts add up.
+/// Every entry says in its first four bytes how long it is, as its node does; its allocation must hold that, and the counts add up.
 unsafe fn fits(list: *const u8, count_at: usize, pushed: usize) -> bool {
     let (mut node, mut count, mut nodes) = (word(list, 0) as *const u8, 0, 0);
     while !node.is_null() && nodes < pushed {
         let entry = word(node, 16) as *mut u32;
-        if entry.read_unaligned() as usize > libc::malloc_usable_size(entry.cast()) {
+        if entry.read_unaligned() != word(node, 24) as u32 || entry.read_unaligned() as usize > libc::malloc_usable_size(entry.cast()) {
             return false;
         }
         count += elements(node, count_at);

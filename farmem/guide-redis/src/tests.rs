@@ -11,6 +11,7 @@ unsafe fn quicklist(count_at: usize, held: &[u16], says: u32) -> *const u8 {
         entry.write(says);
         node.add(8).cast::<usize>().write(next);
         node.add(16).cast::<usize>().write(entry as usize);
+        node.add(24).cast::<u32>().write(says);
         node.add(count_at).cast::<u16>().write(n);
         next = node as usize;
     }
@@ -31,5 +32,8 @@ fn a_layout_fits_where_the_counts_add_up() {
         assert!(!COUNTS_AT.into_iter().any(|c| fits(quicklist(40, &[20, 20], 1000), c, 40)), "counts elsewhere");
         assert!(!fits(quicklist(32, &[20, 20], 1 << 20), 32, 40), "an entry longer than its allocation");
         assert!(!fits(quicklist(32, &[40], 1000), 32, 40), "one node shows nothing");
+        let list = quicklist(32, &[20, 20], 1000);
+        (word(list, 0) as *mut u8).add(24).cast::<u32>().write(999);
+        assert!(!fits(list, 32, 40), "a node that says another length than its entry");
     }
 }

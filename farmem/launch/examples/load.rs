@@ -121,7 +121,7 @@ fn main() {
             let socket = socket.clone();
             std::thread::spawn(move || {
                 let (mut c, mut buffer, mut took, mut wrong, mut n) = (Client::new(&socket), vec![], vec![], 0u64, 0u64);
-                while begun.elapsed() < time {
+                while n == 0 || begun.elapsed() < time {
                     n += 1;
                     let k = mix(seed << 32 ^ t << 24 ^ n) % count;
                     let at = Instant::now();

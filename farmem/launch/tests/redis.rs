@@ -145,7 +145,7 @@ fn the_guide_fetches_a_range_in_one_round() {
         assert!(got.len() == 100 && got.iter().enumerate().all(|(j, e)| *e == Reply::Text(content(l, j as u64, 1024))));
     }
     let rounds = (figure(r.pid(), "rounds") - before) as f64 / requests as f64;
-    assert!(rounds <= 2.5, "{rounds} rounds per request");
+    assert!(rounds <= 1.3, "{rounds} rounds per request");
     // Backwards from the end, past both ends, and of what is no list.
     let Reply::Many(got) = c.call(&[b"LRANGE", b"l1", b"-3", b"500"]) else { panic!("no list") };
     assert_eq!(got, (197..200).map(|j| Reply::Text(content(1, j, 1024))).collect::<Vec<_>>());

@@ -212,7 +212,13 @@ impl Pager {
         let look = |page: u32| unsafe { self.pages.add(page as usize).read_volatile() };
         let (a, z) = (look(first), look(last));
         let n = last - first;
-        a.flags & z.flags & flag::IN_EXTENT != 0 && a.extent_pages as u32 == n + 1 && a.extent_back == 0 && z.extent_back as u32 == n
+        let noted = |p: &Page| p.flags & (flag::IN_EXTENT | flag::SMALL) == flag::IN_EXTENT;
+        noted(&a) && noted(&z) && a.extent_pages as u32 == n + 1 && a.extent_back == 0 && z.extent_back as u32 == n
+    }
+
+    /// Whether a page is noted as one of small objects already.
+    pub fn knows_small(&self, page: u32) -> bool {
+        unsafe { (&raw const (*self.pages.add(page as usize)).flags).read_volatile() & flag::SMALL != 0 }
     }
 
     pub fn page_of(&self, at: usize) -> Option<u32> {

@@ -1,6 +1,6 @@
 //! The way out: which pages leave the program, which of them the hosts must be sent, and when their frames are free.
 
-use super::{Heart, FREE, HEAT_MAX, WASTE};
+use super::{Heart, FREE, HEAT_MAX, SMALL_SHARE, WASTE};
 use crate::page::{flag, State, NONE};
 
 /// What cleaning a page needs.
@@ -24,18 +24,19 @@ impl Heart<'_> {
             free += 1;
         }
         let mut scan = self.fifo.len() * (HEAT_MAX as usize + 1);
-        let mut k = 0;
+        let (mut k, mut small) = (0, self.small);
         while k < free && scan > 0 {
             scan -= 1;
             let Some(page) = self.fifo.pop() else { break };
             let p = &mut self.pages[page as usize];
             if p.state != State::Resident {
                 p.flags &= !flag::QUEUED;
-            } else if p.heat > 0 || p.pins > 0 || p.flags & flag::STICKY != 0 {
+            } else if p.heat > 0 || p.pins > 0 || p.flags & flag::STICKY != 0 || p.is_small_here() && small <= self.limit / SMALL_SHARE {
                 p.heat = p.heat.saturating_sub(1);
                 self.fifo.push(page);
             } else {
                 p.flags &= !flag::QUEUED;
+                small -= p.is_small_here() as usize;
                 out[k] = page;
                 k += 1;
             }
@@ -49,6 +50,7 @@ impl Heart<'_> {
         self.ring[at as usize] = page;
         self.tail += 1;
         let p = &mut self.pages[page as usize];
+        self.small -= p.is_small_here() as usize;
         p.state = State::Limbo;
         p.frame = at;
     }

@@ -9,12 +9,21 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use farmem_core::PAGE_BYTES;
 use libc::{c_char, c_int, c_void, size_t};
 
-/// Notes an allocation of more than a page.
+/// Objects up to this size are what programs find their others by: entries, nodes, short names.
+const SMALL_BYTES: usize = 256;
+
+/// Notes an allocation of more than a page, or what is small.
 unsafe fn note(at: *mut c_void, bytes: usize) {
-    if bytes <= PAGE_BYTES || at.is_null() {
+    if bytes > SMALL_BYTES && bytes <= PAGE_BYTES || at.is_null() {
         return;
     }
     let Some(pager) = pager() else { return };
+    if bytes <= SMALL_BYTES {
+        if let Some(page) = pager.page_of(at as usize).filter(|&page| !pager.knows_small(page)) {
+            pager.lock().heart.note_small(page);
+        }
+        return;
+    }
     if let (Some(first), Some(last)) = (pager.page_of(at as usize), pager.page_of(at as usize + bytes - 1)) {
         if !pager.knows_extent(first, last) {
             pager.lock().heart.note_extent(first, last - first + 1);
