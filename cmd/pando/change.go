@@ -132,7 +132,7 @@ func (o *command) scale() *cobra.Command {
 		}
 		return o.show(st, func(w io.Writer) { oneLine(w, st) })
 	})
-	c.Flags().DurationVar(&keep, "for", 0, "how long (0: until `scale SERVICE auto`)")
+	c.Flags().DurationVar(&keep, "for", 0, "how long (0: until it is lifted with auto)")
 	return c
 }
 

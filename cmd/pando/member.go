@@ -47,7 +47,7 @@ func (p place) hasStore() (bool, error) {
 // joinFlags are those by which a host becomes a member.
 func (p *place) joinFlags(c *cobra.Command) {
 	c.Flags().StringVar(&p.Join, "join", "", "become a host of the cluster whose server is at this address, instead of one's own")
-	c.Flags().StringVar(&p.Token, "token", "", "what `pando token` printed on the server's host; needed once")
+	c.Flags().StringVar(&p.Token, "token", "", "what 'pando token' printed on the server's host; needed once")
 }
 
 // join makes this host a member as its flags say, and returns its membership; nil: it is a cluster of its own.

@@ -42,7 +42,7 @@ func (p *place) flags(c *cobra.Command) {
 	f.StringVar(&p.Address, "address", "", "address of this host (default: of the first uplink)")
 	f.StringSliceVar(&p.Uplinks, "uplink", nil, "interfaces at which packets for VIPs arrive (default: every one that is up and not Pando's)")
 	f.StringVar(&p.HTTP, "http", "127.0.0.1:7400", "where states can be cloned and monitoring can look (read-only), empty for nowhere")
-	f.StringVar(&p.Listen, "listen", "auto", "address at which other hosts of the cluster reach this one, ports 7401 to 7403, empty for nowhere (default: --address)")
+	f.StringVar(&p.Listen, "listen", "auto", "address at which other hosts of the cluster reach this one, ports 7401 to 7403; auto is --address, empty is nowhere")
 	f.IntVar(&p.Pool, "pool", 3, "sandboxes kept ready")
 }
 

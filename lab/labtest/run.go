@@ -65,8 +65,8 @@ func (p *Pando) run(ctx context.Context, host string, argv ...string) Output {
 	}
 	out, err := cmd.CombinedOutput()
 	text := string(out)
-	if err != nil && !errors.As(err, new(*exec.ExitError)) {
-		text += err.Error()
+	if err != nil && !errors.As(err, new(*exec.ExitError)) { // also where it ended well and not all that it said was read
+		return Output{Code: -1, Text: text + err.Error()}
 	}
 	return Output{Code: cmd.ProcessState.ExitCode(), Text: text}
 }
@@ -79,7 +79,7 @@ func (p *Pando) command(ctx context.Context, host string, argv ...string) (*exec
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = Patience // of a busy machine: what the command said is read within it
 	return cmd, nil
 }
 

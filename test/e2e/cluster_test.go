@@ -142,10 +142,7 @@ func killedAgent(p *labtest.Pando, s *labtest.Service) {
 		}
 		return string(st.Home) != home && st.InRotation == 2
 	})
-	p.Await("the page from the client", func() (string, bool) {
-		out := p.Run(labtest.Client, "curl", "-sS", "--fail", "--max-time", "2", s.URL("/"))
-		return out.Text, out.Code == 0
-	})
+	served(p, s, labtest.Client)
 	if got := s.Get(home, "/"); !strings.HasPrefix(got, s.Name+"-") {
 		p.Errorf("on its host a new connection got %q", got)
 	}
@@ -156,6 +153,15 @@ func killedAgent(p *labtest.Pando, s *labtest.Service) {
 	}
 	settled(s, 2, home)
 	has(p, s.Why(), "while "+home+" was away")
+}
+
+// served waits until a service is reached.
+func served(p *labtest.Pando, s *labtest.Service, from string) {
+	p.Helper()
+	p.Await("the page from "+from, func() (string, bool) {
+		out := p.Run(from, "curl", "-sS", "--fail", "--max-time", "2", s.URL("/"))
+		return out.Text, out.Code == 0
+	})
 }
 
 // ledger has a state: 7 in total, once it serves.
@@ -227,10 +233,7 @@ func cutLink(p *labtest.Pando, s *labtest.Service) {
 	p.Must(home, "ip", "link", "set", "eth0", "up")
 	awaitState(p, home, pando.HostHere)
 	settled(s, 2, home)
-	p.Await("the page from the host that is back", func() (string, bool) {
-		out := p.Run(home, "curl", "-sS", "--fail", "--max-time", "2", s.URL("/"))
-		return out.Text, out.Code == 0
-	})
+	served(p, s, home)
 	if st := bound.AwaitInstances(1); st.Instances[0].ID != first {
 		p.Errorf("%s is there in place of %s, which has the state", st.Instances[0].ID, first)
 	}
@@ -275,7 +278,9 @@ func allKilled(p *labtest.Pando, s *labtest.Service) {
 		awaitState(p, h, pando.HostHere)
 	}
 	s.Await("two serve", func(st pando.ServiceStatus) bool { return st.InRotation == 2 })
-	everywhere("with all back")
+	for _, from := range append([]string{labtest.Client}, p.Hosts...) {
+		served(p, s, from) // if they took longer to come back than a host may be away, it moves
+	}
 	for _, h := range held {
 		if out := h.Stop(); out.Code != 0 {
 			p.Errorf("a connection to %s was broken: %s", home, out.Text)
