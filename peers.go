@@ -28,8 +28,9 @@ type Peers interface {
 type Decider interface {
 	// Answer returns the records that the answer has written: of the intent, and of the instance that it is about. by entitles
 	// the asking host. ErrFenced and ErrStoreFull are final. After any other error it is not known whether something was
-	// written; who then writes the ask by itself, on condition that its key does not exist, finds out.
-	Answer(ctx context.Context, by Fence, ask Intent) ([]Record, error)
+	// written; who then writes the ask by itself, on condition that its key does not exist, finds out. sent is called at most
+	// once, before Answer returns, when the ask is on its way and nothing is left to do but to wait.
+	Answer(ctx context.Context, by Fence, ask Intent, sent func()) ([]Record, error)
 }
 
 // StateCommit is one line of `pando state log`.

@@ -20,7 +20,9 @@ type World struct {
 	Members   map[HostName]Versioned[Member] // that were admitted
 	Seen      StoreRevision                  // of the newest commit applied
 	byKey     map[Key]noted
-	gone      map[Key]StoreRevision // deleted; kept until every older message has been seen
+	gone      map[Key]StoreRevision     // deleted; kept until every older message has been seen
+	intents   map[ServiceKey][]IntentID // of each service, in order
+	decisions map[ServiceKey][]string   // likewise
 }
 
 // noted is what the world knows of one key, so that a late message never brings back an older state.
@@ -51,6 +53,8 @@ func NewWorld() *World {
 		Members:   map[HostName]Versioned[Member]{},
 		byKey:     map[Key]noted{},
 		gone:      map[Key]StoreRevision{},
+		intents:   map[ServiceKey][]IntentID{},
+		decisions: map[ServiceKey][]string{},
 	}
 }
 
@@ -82,7 +86,20 @@ func (w *World) Committed(t Txn, at StoreRevision) {
 	}
 }
 
+// Knows says whether a record is no news: this process wrote it itself, say, and took it over then.
+func (w *World) Knows(r Record) bool {
+	if r.Value == nil {
+		at, ok := w.gone[r.Key]
+		return ok && at >= r.Modified
+	}
+	n, ok := w.byKey[r.Key]
+	return ok && n.modified >= r.Modified
+}
+
 func (w *World) apply(r Record) error {
+	if w.Knows(r) {
+		return nil
+	}
 	if r.Value == nil {
 		w.forget(r.Key, r.Modified)
 		return nil
@@ -141,8 +158,10 @@ func (w *World) put(v Stored, at StoreRevision) {
 		w.Instances[v.ID] = Versioned[Instance]{v, at}
 	case Intent:
 		w.Intents[v.ID] = Versioned[Intent]{v, at}
+		list(w.intents, v.Service, v.ID)
 	case Decision:
 		w.Decisions[v.ID] = Versioned[Decision]{v, at}
+		list(w.decisions, v.Service, v.ID)
 	case StateHead:
 		w.Heads[v.Service] = Versioned[StateHead]{v, at}
 	case Host:
@@ -171,8 +190,10 @@ func (w *World) forget(k Key, at StoreRevision) {
 		delete(w.Instances, v.ID)
 	case Intent:
 		delete(w.Intents, v.ID)
+		unlist(w.intents, v.Service, v.ID)
 	case Decision:
 		delete(w.Decisions, v.ID)
+		unlist(w.decisions, v.Service, v.ID)
 	case StateHead:
 		delete(w.Heads, v.Service)
 	case Host:
@@ -211,26 +232,35 @@ func byBirth(a, b Instance) int {
 }
 
 // IntentsOf returns the intents of a service in the order in which they were asked.
-func (w *World) IntentsOf(s ServiceKey) []Intent {
-	var out []Intent
-	for _, v := range w.Intents {
-		if v.V.Service == s {
-			out = append(out, v.V)
-		}
-	}
-	slices.SortFunc(out, func(a, b Intent) int { return cmp.Compare(a.ID, b.ID) })
-	return out
-}
+func (w *World) IntentsOf(s ServiceKey) []Intent { return listed(w.Intents, w.intents[s]) }
 
 // DecisionsOf returns the decisions about a service, oldest first.
-func (w *World) DecisionsOf(s ServiceKey) []Decision {
-	var out []Decision
-	for _, v := range w.Decisions {
-		if v.V.Service == s {
-			out = append(out, v.V)
-		}
+func (w *World) DecisionsOf(s ServiceKey) []Decision { return listed(w.Decisions, w.decisions[s]) }
+
+// list puts a name where it belongs among those of its service. Names of what happens later are greater: it is the end nearly always.
+func list[N cmp.Ordered](names map[ServiceKey][]N, s ServiceKey, n N) {
+	if at, there := slices.BinarySearch(names[s], n); !there {
+		names[s] = slices.Insert(names[s], at, n)
 	}
-	slices.SortFunc(out, func(a, b Decision) int { return cmp.Compare(a.ID, b.ID) })
+}
+
+func unlist[N cmp.Ordered](names map[ServiceKey][]N, s ServiceKey, n N) {
+	if at, there := slices.BinarySearch(names[s], n); there {
+		names[s] = slices.Delete(names[s], at, at+1)
+	}
+	if len(names[s]) == 0 {
+		delete(names, s)
+	}
+}
+
+func listed[N comparable, T Stored](all map[N]Versioned[T], names []N) []T {
+	if len(names) == 0 {
+		return nil
+	}
+	out := make([]T, len(names), len(names)+1) // the caller may have one more
+	for n, name := range names {
+		out[n] = all[name].V
+	}
 	return out
 }
 

@@ -17,10 +17,11 @@ type granting struct {
 	lost bool
 }
 
-func (g *granting) Answer(ctx context.Context, _ pando.Fence, i pando.Intent) ([]pando.Record, error) {
+func (g *granting) Answer(ctx context.Context, _ pando.Fence, i pando.Intent, sent func()) ([]pando.Record, error) {
 	if g.away {
 		return nil, fmt.Errorf("%w: connection refused", pando.ErrUnavailable)
 	}
+	sent()
 	records, err := g.b.grant(ctx, i, 0)
 	if err == nil && g.lost {
 		return nil, fmt.Errorf("%w: connection reset", pando.ErrUnavailable)

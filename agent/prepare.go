@@ -12,28 +12,35 @@ import (
 // as the rate of grants is counted, so that who asks all the time costs no more than an answer.
 const vainWait = time.Second
 
-// prepare does what can be done for an ask beside the write that makes it and its placement durable: an instance in reserve is
-// woken, or, where there is none, a start is prepared. Control decides; this is what it will do if nothing has changed. The
-// intent proposes the name of a new instance. What is returned is called once it is known what has become of the ask, and takes
-// back what was done for nothing. The caller holds the lock.
-func (a *Agent) prepare(i *pando.Intent) (settle func()) {
+// preparation is what can be done for an ask beside the write that makes it and its placement durable.
+type preparation struct {
+	begin  func() // once the ask is on its way: what has to be done until then is not kept waiting
+	settle func() // once it is known what has become of the ask; takes back what was done for nothing
+}
+
+var nothing = preparation{begin: func() {}, settle: func() {}}
+
+// prepare says what can be done for an ask: an instance in reserve is woken, or, where there is none, a start is prepared.
+// Control decides; this is what it will do if nothing has changed. The intent proposes the name of a new instance. The caller
+// holds the lock, and does not when it calls what is returned.
+func (a *Agent) prepare(i *pando.Intent) preparation {
 	svc, now := a.world.Services[i.Service].V, a.Clock.Now()
 	vain, ok := a.vain[i.Service]
 	if a.Control == nil || svc.Home != a.Host.Name || svc.Removing || svc.Target != svc.Current || ok && now.Sub(vain) < vainWait {
-		return func() {}
+		return nothing
 	}
 	all := a.world.Of(i.Service)
 	spec, ok := a.world.SpecOf(i.Service, svc.Current)
 	budget := scale.Budget{Scale: spec.Scale, Pin: svc.Pin, Instances: all}
 	if !ok || scale.Replicate(budget, i.By, now).State != pando.IntentGranted {
-		return func() {}
+		return nothing
 	}
 	for _, o := range all {
 		if r := a.runners[o.ID]; o.Phase == pando.PhaseWarm && o.Revision == svc.Current && r != nil {
 			return a.call(r)
 		}
 		if o.Phase == pando.PhaseWarm || o.Phase == pando.PhasePlaced || o.Phase == pando.PhaseStarting {
-			return func() {} // it may be what the ask gets, in a while
+			return nothing // it may be what the ask gets, in a while
 		}
 	}
 	i.Instance = a.IDs.Instance(i.Service.Name)
@@ -43,18 +50,28 @@ func (a *Agent) prepare(i *pando.Intent) (settle func()) {
 	})
 }
 
-// call wakes an instance in reserve. It takes no flows before it is claimed, and if it is not it sleeps again. The caller holds
-// the lock.
-func (a *Agent) call(r *runner) (settle func()) {
-	r.called++
-	r.kick()
-	return func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if r.called--; r.inst.Phase == pando.PhaseWarm {
-			a.vain[r.service] = a.Clock.Now()
+// call wakes an instance in reserve. It takes no flows before it is claimed, and if it is not it sleeps again.
+func (a *Agent) call(r *runner) preparation {
+	called := false
+	return preparation{
+		begin: func() {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			called = true
+			r.called++
 			r.kick()
-		}
+		},
+		settle: func() {
+			if !called {
+				return
+			}
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			if r.called--; r.inst.Phase == pando.PhaseWarm {
+				a.vain[r.service] = a.Clock.Now()
+				r.kick()
+			}
+		},
 	}
 }
 
@@ -81,26 +98,31 @@ func (r *runner) doze(ctx context.Context, box pando.Sandbox) time.Duration {
 
 // load does as much of a start as leaves no trace: the program is loaded, and runs its first instruction once this host knows of
 // the placement.
-func (a *Agent) load(s pando.SandboxSpec) (settle func()) {
-	done := make(chan struct{})
-	a.spawn(func(ctx context.Context) {
-		defer close(done)
-		if err := a.Sandboxes.Prepare(ctx, s); err != nil {
-			a.Log.Debug("a start is not prepared", "instance", s.Instance.ID, "error", err)
-			return
-		}
-		pando.Failpoint("replicate prepared")
-	})
-	return func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if _, granted := a.world.Instances[s.Instance.ID]; granted {
-			return
-		}
-		a.vain[s.Instance.Service] = a.Clock.Now()
-		a.spawn(func(context.Context) {
-			<-done
-			a.Sandboxes.Discard(s.Instance.ID)
-		})
+func (a *Agent) load(s pando.SandboxSpec) preparation {
+	var done chan struct{} // nil: not begun
+	return preparation{
+		begin: func() {
+			done = make(chan struct{})
+			a.spawn(func(ctx context.Context) {
+				defer close(done)
+				if err := a.Sandboxes.Prepare(ctx, s); err != nil {
+					a.Log.Debug("a start is not prepared", "instance", s.Instance.ID, "error", err)
+					return
+				}
+				pando.Failpoint("replicate prepared")
+			})
+		},
+		settle: func() {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			if _, granted := a.world.Instances[s.Instance.ID]; granted || done == nil {
+				return
+			}
+			a.vain[s.Instance.Service] = a.Clock.Now()
+			a.spawn(func(context.Context) {
+				<-done
+				a.Sandboxes.Discard(s.Instance.ID)
+			})
+		},
 	}
 }

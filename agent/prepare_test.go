@@ -14,8 +14,16 @@ import (
 // deciding is a control of one function.
 type deciding func(context.Context, pando.Intent) ([]pando.Record, error)
 
-func (d deciding) Answer(ctx context.Context, _ pando.Fence, i pando.Intent) ([]pando.Record, error) {
+func (d deciding) Answer(ctx context.Context, _ pando.Fence, i pando.Intent, sent func()) ([]pando.Record, error) {
+	sent()
 	return d(ctx, i)
+}
+
+// hearing is a control that says itself when an ask has come to it.
+type hearing func(i pando.Intent, sent func()) ([]pando.Record, error)
+
+func (h hearing) Answer(_ context.Context, _ pando.Fence, i pando.Intent, sent func()) ([]pando.Record, error) {
+	return h(i, sent)
 }
 
 // claim writes that an instance in reserve is what an ask gets.
@@ -77,6 +85,46 @@ func TestAnAskPreparesTheStartThatItLeadsTo(t *testing.T) {
 		if n := len(b.sandboxes.All()); n != 2 {
 			t.Errorf("%d sandboxes run, want 2", n)
 		}
+	})
+}
+
+func TestNothingIsPreparedBeforeTheAskIsOnItsWay(t *testing.T) {
+	ask := func(b *bench, h hearing) {
+		b.Helper()
+		b.agent.Control = h
+		if _, err := b.agent.Replicate(b.ctx, "web-1", pando.Ask{}); !errors.Is(err, pando.ErrStoreFull) {
+			b.Error(err)
+		}
+	}
+	onBench(t, func(b *bench) {
+		b.atHome(nil)
+		b.serving("web-1", 1)
+		for range 2 { // what was not begun was not in vain
+			ask(b, func(i pando.Intent, _ func()) ([]pando.Record, error) {
+				if b.prepared(); i.Instance == "" {
+					t.Error("nothing is proposed")
+				}
+				return nil, pando.ErrStoreFull
+			})
+		}
+		ask(b, func(i pando.Intent, sent func()) ([]pando.Record, error) {
+			sent()
+			b.prepared(i.Instance)
+			return nil, pando.ErrStoreFull
+		})
+		b.prepared()
+	})
+	onBench(t, func(b *bench) {
+		b.atHome(nil)
+		b.serving("web-1", 1)
+		b.reserve("web-2")
+		ask(b, func(_ pando.Intent, sent func()) ([]pando.Record, error) {
+			b.paused("web-2", true)
+			sent()
+			b.paused("web-2", false)
+			return nil, pando.ErrStoreFull
+		})
+		b.paused("web-2", true)
 	})
 }
 

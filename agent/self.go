@@ -193,15 +193,17 @@ func (a *Agent) ask(ctx context.Context, i pando.InstanceID, verb pando.Verb, as
 		return nil, pending, fmt.Errorf("%w: a %s of this instance is pending", pando.ErrConflict, pending.Verb)
 	}
 	r.asking = &intent
+	ahead := nothing
 	if verb == pando.VerbReplicate {
-		defer a.prepare(&intent)()
+		ahead = a.prepare(&intent)
 	}
 	a.mu.Unlock()
+	defer ahead.settle()
 	if err := r.recorder.flush(ctx); err != nil {
 		a.answered(r)
 		return nil, intent, err
 	}
-	if err := a.submit(ctx, intent); err != nil {
+	if err := a.submit(ctx, intent, ahead.begin); err != nil {
 		a.answered(r)
 		return nil, intent, fmt.Errorf("%s: %w", verb, err)
 	}
@@ -213,14 +215,15 @@ func (a *Agent) ask(ctx context.Context, i pando.InstanceID, verb pando.Verb, as
 const answerWaitMax = time.Second
 
 // submit makes an ask durable: together with its answer if control can be asked, or else alone; the watch brings the answer
-// then. An answer that was lost on its way is in the store, where the second attempt meets it.
-func (a *Agent) submit(ctx context.Context, i pando.Intent) error {
+// then. An answer that was lost on its way is in the store, where the second attempt meets it. sent is called once the ask is on
+// its way to control.
+func (a *Agent) submit(ctx context.Context, i pando.Intent, sent func()) error {
 	if a.Control != nil {
 		a.mu.Lock()
 		fence := a.fence
 		a.mu.Unlock()
 		call, cancel := context.WithTimeout(ctx, answerWaitMax)
-		records, err := a.Control.Answer(call, fence, i)
+		records, err := a.Control.Answer(call, fence, i, sent)
 		cancel()
 		switch {
 		case err == nil:

@@ -25,7 +25,7 @@ type answer struct {
 // Answer implements pando.Decider. The ask is decided with all else that is known and asked of its service, by the first
 // who gets the turn, and tried once: a decision that collides with news is left to the askers, who write what they ask and
 // wait like everybody.
-func (c *Control) Answer(ctx context.Context, by pando.Fence, i pando.Intent) ([]pando.Record, error) {
+func (c *Control) Answer(ctx context.Context, by pando.Fence, i pando.Intent, sent func()) ([]pando.Record, error) {
 	if i.State != pando.IntentAsked || by == (pando.Fence{}) {
 		return nil, fmt.Errorf("%w: intent %s is %q and comes from %q; want one that is asked, from a host", pando.ErrInvalid, i.ID, i.State, by.Key)
 	}
@@ -34,6 +34,7 @@ func (c *Control) Answer(ctx context.Context, by pando.Fence, i pando.Intent) ([
 	c.asks[i.Service] = append(c.asks[i.Service], mine)
 	c.mu.Unlock()
 	defer c.withdraw(mine)
+	sent()
 	select {
 	case v := <-mine.answer:
 		return v.records, v.err

@@ -90,7 +90,7 @@ func lead(t *testing.T, delayMax time.Duration, test func(t *testing.T, l leader
 		test(t, l)
 		stop()
 		<-ended
-		if _, err := l.Answer(ctx, l.host, l.ask()); !errors.Is(err, pando.ErrUnavailable) {
+		if _, err := l.Answer(ctx, l.host, l.ask(), func() {}); !errors.Is(err, pando.ErrUnavailable) {
 			t.Errorf("a control that does not lead answered: %v", err)
 		}
 		cancel()
@@ -109,7 +109,7 @@ func (l leadership) ask() pando.Intent {
 func TestAnAnswerIsInTheStoreWhenItIsGiven(t *testing.T) {
 	lead(t, 0, func(t *testing.T, l leadership) {
 		ask := l.ask()
-		records, err := l.Answer(t.Context(), l.host, ask)
+		records, err := l.Answer(t.Context(), l.host, ask, func() {})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +136,7 @@ func TestAnAskOfAHostThatLostItsEpochIsNotAnswered(t *testing.T) {
 		l.registry.Depose(l.host)
 		synctest.Wait()
 		ask := l.ask()
-		if records, err := l.Answer(t.Context(), l.host, ask); err == nil {
+		if records, err := l.Answer(t.Context(), l.host, ask, func() {}); err == nil {
 			t.Errorf("it was answered: %+v", records)
 		}
 		if i, ok := l.world.Intents[ask.ID]; ok {
@@ -161,7 +161,7 @@ func TestAsksThatComeWhileOneIsWrittenAreAnsweredTogether(t *testing.T) {
 		for range many {
 			ask := l.ask()
 			go func() {
-				records, err := l.Answer(t.Context(), l.host, ask)
+				records, err := l.Answer(t.Context(), l.host, ask, func() {})
 				w := pando.NewWorld()
 				err = errors.Join(err, w.Apply(records, 0))
 				answers <- told{w.Intents[ask.ID], err}
@@ -182,6 +182,32 @@ func TestAsksThatComeWhileOneIsWrittenAreAnsweredTogether(t *testing.T) {
 		defer l.mu.Unlock()
 		if len(l.asks) > 0 {
 			t.Errorf("asks are left: %v", l.asks)
+		}
+	})
+}
+
+func TestWhatFollowsFromAnAnswerIsLookedAtBehindIt(t *testing.T) {
+	lead(t, time.Millisecond, func(t *testing.T, l leadership) {
+		due := func() (time.Duration, bool) {
+			synctest.Wait()
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			at, ok := l.wakes[web]
+			return time.Until(at), ok && len(l.queue) == 0
+		}
+		if _, err := l.Answer(t.Context(), l.host, l.ask(), func() {}); err != nil {
+			t.Fatal(err)
+		}
+		if in, waits := due(); !waits || in <= 0 || in > laterWait {
+			t.Errorf("the service is looked at again in %s (it waits: %v), want %s", in, waits, laterWait)
+		}
+		time.Sleep(laterWait / 2) // the watch has told of the answer
+		if _, waits := due(); !waits {
+			t.Error("what this control wrote made it decide once more")
+		}
+		time.Sleep(laterWait)
+		if in, _ := due(); 0 < in && in <= laterWait {
+			t.Errorf("the service is looked at again in %s", in)
 		}
 	})
 }

@@ -76,10 +76,11 @@ func (c *Control) take(b pando.Batch, reset bool) {
 	if reset {
 		c.world = pando.NewWorld()
 	}
+	news := slices.DeleteFunc(slices.Clone(b.Changes), c.world.Knows) // what this control wrote it has thought about
 	if err := c.world.Apply(b.Changes, b.Revision); err != nil {
 		c.Log.Error("a record cannot be read and is left out", "error", err)
 	}
-	for _, r := range b.Changes {
+	for _, r := range news {
 		c.touch(r.Key)
 		c.comeAndGo(r)
 	}
@@ -273,6 +274,8 @@ func (c *Control) decide(ctx context.Context, fence pando.Fence, s pando.Service
 	pando.Failpoint("decided")
 	if err = c.commit(ctx, fence, t); err != nil {
 		c.again(s, err)
+	} else if len(asks) > 0 {
+		c.later(s)
 	}
 	pando.Failpoint("decision written")
 	return err
@@ -287,11 +290,37 @@ func (c *Control) commit(ctx context.Context, fence pando.Fence, t pando.Txn) er
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.took(t, at)
+	return nil
+}
+
+// took takes over what this control has written: the watch, which tells of it later, brings nothing new then. The caller holds
+// the lock.
+func (c *Control) took(t pando.Txn, at pando.StoreRevision) {
 	c.world.Committed(t, at)
 	for _, v := range t.Put {
 		c.touch(v.Key())
 	}
-	return nil
+	for _, k := range t.Delete {
+		c.touch(k)
+	}
+}
+
+// laterWait is how long what may follow from an answer waits, so that it does not compete with the answer and the start for
+// the processor. A decision looks at all of its service, so more asks meanwhile keep nothing waiting.
+const laterWait = 5 * time.Millisecond
+
+// later puts off the next look at a service of which a decision was just written.
+func (c *Control) later(s pando.ServiceKey) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.dirty[s] {
+		delete(c.dirty, s)
+		c.queue = slices.DeleteFunc(c.queue, func(o pando.ServiceKey) bool { return o == s })
+	}
+	if at, next := c.wakes[s], c.Clock.Now().Add(laterWait); at.IsZero() || next.Before(at) {
+		c.wakes[s] = next
+	}
 }
 
 // again schedules another look after a commit that failed. A conflict means that news is on its way.

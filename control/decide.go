@@ -81,7 +81,9 @@ func (d *draft) hear(asks []pando.Intent) {
 			d.conds[i.Key()] = pando.Condition{Key: i.Key()}
 		}
 	}
-	slices.SortFunc(d.intents, func(a, b pando.Intent) int { return cmp.Compare(a.ID, b.ID) })
+	if len(asks) > 0 {
+		slices.SortFunc(d.intents, func(a, b pando.Intent) int { return cmp.Compare(a.ID, b.ID) })
+	}
 }
 
 // txn is what the draft has come to. Everything that is overwritten is conditioned on what was known of it.

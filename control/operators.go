@@ -183,10 +183,7 @@ func (c *Control) change(ctx context.Context, f func(*pando.World, time.Time) (p
 		at, err := c.Registry.Commit(ctx, t)
 		if err == nil {
 			c.mu.Lock()
-			c.world.Committed(t, at)
-			for _, v := range t.Put {
-				c.touch(v.Key())
-			}
+			c.took(t, at)
 			c.wake()
 			c.mu.Unlock()
 			return nil

@@ -49,6 +49,7 @@ func (b *bench) add(round int, series string, d time.Duration) {
 
 const (
 	put, accepted     = "one durable put", "replicate() answered"
+	restedPut         = "one durable put, the first after a rest" // of the same puts: an ask, too, comes after a rest
 	bare, cold, woken = "namespace + veth + exec", "replicate(), new process", "replicate(), warm"
 	died, reaped      = "die() → sandbox and record gone", "… its link and folder, too"
 )
@@ -117,12 +118,15 @@ func (b *bench) put(round int) {
 	value := string(make([]byte, 600))
 	ctx, cancel := context.WithTimeout(b.Context(), labtest.Patience)
 	defer cancel()
-	for range 3 {
+	for n := range 3 {
 		began := time.Now()
 		if _, err := b.store.Put(ctx, "bench/put", value); err != nil {
 			b.Fatal(err)
 		}
-		b.add(round, put, time.Since(began))
+		took := time.Since(began)
+		if b.add(round, put, took); n == 0 {
+			b.add(round, restedPut, took)
+		}
 	}
 }
 
@@ -236,9 +240,9 @@ func (b *bench) publish() {
 	w, wv := ratio(woken, bare, 0.6)
 	c, cv := ratio(cold, bare, 2)
 	rows := []string{
-		fmt.Sprintf("replicate() accepted and durable (ask, answer and placement in one write), against one durable put into the same store | ≤ 3 × | | %s; p99 %.1f ms | %s", a, p99[len(p99)*99/100], av),
-		fmt.Sprintf("replicate() → first byte through the VIP, warm, against namespace + veth + clone + exec | ≤ 0.6 × (≈ 5 ms) | | %s; tried: tables that did not change are not computed again, the reserve refills behind the start, one message to the shim, one durable write instead of two, steered to before it catches up with main, woken beside the durable write, the steering table computed ahead | %s", w, wv),
-		fmt.Sprintf("the same, new process | ≤ 2 × (≈ 25 ms) | | %s; tried: a thread joins its cgroups as itself (0.2 instead of 9 ms for each, on a busy machine), steering is attached ahead of need (0.3 instead of about 10 ms, likewise), one message to the shim, one durable write instead of two, the branch born beside the start, the program loaded beside the durable write | %s", c, cv),
+		fmt.Sprintf("replicate() accepted and durable (ask, answer and placement in one write), against one durable put into the same store | ≤ 3 × | | %s; against the first put after a rest, as an ask comes after one, %.2f ×; p99 %.1f ms; tried: preparing begins once the ask is on its way, a service's intents are kept in order instead of searched and sorted for each decision (39 instead of 88 µs of processor with 60 in each of two services), what a process wrote itself it does not read again, what may follow is decided 5 ms behind the answer (all of it, interleaved on a busy machine: the server's processor time until the answer 0.74 × warm, 0.54 × new process) | %s", a, m(accepted)/m(restedPut), p99[len(p99)*99/100], av),
+		fmt.Sprintf("replicate() → first byte through the VIP, warm, against namespace + veth + clone + exec | ≤ 0.6 × (≈ 5 ms) | | %s; tried: tables that did not change are not computed again, the reserve refills behind the start, one message to the shim, one durable write instead of two, steered to before it catches up with main, woken beside the durable write once the ask is on its way, the steering table computed ahead | %s", w, wv),
+		fmt.Sprintf("the same, new process | ≤ 2 × (≈ 25 ms) | | %s; tried: a thread joins its cgroups as itself (0.2 instead of 9 ms for each, on a busy machine), steering is attached ahead of need (0.3 instead of about 10 ms, likewise), one message to the shim, one durable write instead of two, the branch born beside the start, the program loaded beside the durable write once the ask is on its way | %s", c, cv),
 		fmt.Sprintf("die() → record and every process of the sandbox gone | ≤ 50 ms p50 | | %.1f ms p50; its link and folder, too: %.1f ms | %s", m(died), m(reaped), verdict(m(died) <= 50)),
 	}
 	args := []string{"fractal-replicate", "--title", "What a copy costs", "--unit", "ms", "--log"}

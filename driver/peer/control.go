@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptrace"
+	"sync"
 
 	"pando.run/pando"
 )
@@ -28,7 +30,7 @@ func ControlHandler(d pando.Decider) http.Handler {
 			writeProblem(w, fmt.Errorf("%w: read an ask: %w", pando.ErrInvalid, err))
 			return
 		}
-		records, err := d.Answer(r.Context(), q.By, q.Intent)
+		records, err := d.Answer(r.Context(), q.By, q.Intent, func() {})
 		answer(w, records, err)
 	})
 	return mux
@@ -43,10 +45,16 @@ type Control struct {
 }
 
 // Answer implements pando.Decider.
-func (c Control) Answer(ctx context.Context, by pando.Fence, i pando.Intent) (out []pando.Record, err error) {
+func (c Control) Answer(ctx context.Context, by pando.Fence, i pando.Intent, sent func()) (out []pando.Record, err error) {
 	b, err := json.Marshal(ask{by, i})
 	if err != nil {
 		return nil, fmt.Errorf("ask control: %w", err)
 	}
+	once := sync.OnceFunc(sent) // a question may be asked twice
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(w httptrace.WroteRequestInfo) {
+		if w.Err == nil {
+			once()
+		}
+	}})
 	return out, c.Client.readBy(ctx, c.Client.direct, c.Server, http.MethodPost, "/control/answer", nil, bytes.NewReader(b), &out)
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"sync"
 	"time"
 )
@@ -69,10 +70,14 @@ func (d *direct) ask(c *kept, q *http.Request) (*http.Response, error) {
 
 func (c *kept) exchange(q *http.Request) (*http.Response, error) {
 	var out bytes.Buffer // one write: the other side is woken once
-	if err := q.Write(&out); err != nil {
+	if err := q.WithContext(context.Background()).Write(&out); err != nil {
 		return nil, err
 	}
-	if _, err := c.Write(out.Bytes()); err != nil {
+	_, err := c.Write(out.Bytes())
+	if t := httptrace.ContextClientTrace(q.Context()); t != nil && t.WroteRequest != nil { // not when it was in the buffer
+		t.WroteRequest(httptrace.WroteRequestInfo{Err: err})
+	}
+	if err != nil {
 		return nil, err
 	}
 	a, err := http.ReadResponse(c.r, q)

@@ -193,7 +193,7 @@ func TestAHostThatDoesNotAnswerIsNamed(t *testing.T) {
 // decider answers an ask with itself.
 type decider struct{ err error }
 
-func (d decider) Answer(_ context.Context, by pando.Fence, i pando.Intent) ([]pando.Record, error) {
+func (d decider) Answer(_ context.Context, by pando.Fence, i pando.Intent, _ func()) ([]pando.Record, error) {
 	return []pando.Record{{Key: i.Key(), Value: []byte(by.Key), Modified: by.Created}}, d.err
 }
 
@@ -203,13 +203,13 @@ func TestAnAskAndItsAnswerCrossTheWire(t *testing.T) {
 		c := New(Reach{})
 		control := Control{Client: c, Server: pando.Host{Name: "h1", Endpoint: s.URL}}
 		ask := pando.Intent{ID: "1", Service: pando.DefaultService("web"), Verb: pando.VerbReplicate}
-		got, err := control.Answer(t.Context(), pando.Fence{Key: "epoch", Created: 7}, ask)
+		got, err := control.Answer(t.Context(), pando.Fence{Key: "epoch", Created: 7}, ask, func() {})
 		if !errors.Is(err, wrong) || wrong == nil && (len(got) != 1 || got[0].Key != ask.Key() || string(got[0].Value) != "epoch" || got[0].Modified != 7) {
 			t.Errorf("%v: %+v, %v", wrong, got, err)
 		}
 		c.Close()
 		s.Close()
-		if _, err := control.Answer(t.Context(), pando.Fence{}, ask); !errors.Is(err, pando.ErrUnavailable) {
+		if _, err := control.Answer(t.Context(), pando.Fence{}, ask, func() {}); !errors.Is(err, pando.ErrUnavailable) {
 			t.Errorf("a server that is away: %v", err)
 		}
 	}

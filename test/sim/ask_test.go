@@ -18,11 +18,11 @@ type askers struct {
 	life uint64
 }
 
-func (a *askers) Answer(ctx context.Context, by pando.Fence, ask pando.Intent) (out []pando.Record, err error) {
+func (a *askers) Answer(ctx context.Context, by pando.Fence, ask pando.Intent, sent func()) (out []pando.Record, err error) {
 	dice := a.c.dice("ask "+string(ask.ID), a.life)
 	err = a.m.call(func() error {
 		nap(time.Duration(dice.Int64N(int64(2 * time.Millisecond))))
-		out, err = a.leader(dice).Answer(ctx, by, ask)
+		out, err = a.leader(dice).Answer(ctx, by, ask, sent)
 		if lost := dice.IntN(5) == 0; lost && !a.c.isQuiet() {
 			return fmt.Errorf("%w: the answer was lost", pando.ErrUnavailable)
 		}
