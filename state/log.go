@@ -35,14 +35,17 @@ func (w *work) endOf(log pando.ObjectID) (position, error) {
 	}
 	id := log
 	for range levels {
-		t, err := w.entries(id)
+		t, err := w.folder(id)
 		if err != nil {
 			return p, err
 		}
-		if len(t) == 0 {
+		if t == "" {
 			return p, fmt.Errorf("%w: a log with an empty folder", pando.ErrInvalid)
 		}
-		last := t[len(t)-1]
+		last, err := t.last()
+		if err != nil {
+			return p, err
+		}
 		n, err := strconv.ParseUint(last.name, 16, 8)
 		if err != nil {
 			return p, fmt.Errorf("%w: a log with a chunk %q", pando.ErrInvalid, last.name)

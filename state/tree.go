@@ -100,6 +100,20 @@ func (t tree) first() (e entry, after tree, err error) {
 	return e, t[l.end:], nil
 }
 
+// last is the last entry. The tree must not be empty.
+func (t tree) last() (entry, error) {
+	for {
+		l, err := t.lead()
+		if err != nil {
+			return entry{}, err
+		}
+		if l.end == len(t) {
+			return t.only()
+		}
+		t = t[l.end:]
+	}
+}
+
 // only is the entry of a tree of one line; a zero entry for none.
 func (t tree) only() (entry, error) {
 	if t == "" {

@@ -108,7 +108,7 @@ func (h *host) grow(n int) {
 	to, _, err := b.Merge(h.Context(), h.main, at())
 	h.ok(err)
 	h.main = to
-	h.ok(b.Pushed(h.Context(), to))
+	h.ok(b.Pushed(to))
 }
 
 // merge lets two branches append to the log, pushes the one, and measures the merge of the other: milliseconds, and bytes
