@@ -6,11 +6,12 @@ use crate::message::Message;
 use crate::{FlowKey, UnitId};
 
 impl Handover {
-    /// Units may come and go. A flow that waits for the answer of one that is gone asks all others at once.
+    /// Units may come and go. A flow that waits for the answer of one that is gone asks all others at once; so does one that
+    /// has asked all, for whose answer the one that is gone may have been the last to wait.
     pub fn set_group(&mut self, group: u64) {
         let gone = self.group & !group;
         self.group = group;
-        let waits = |flow: &Held| matches!(&flow.role, Role::Waiting(w) if !w.searching && gone >> (w.from & 63) & 1 == 1);
+        let waits = |flow: &Held| matches!(&flow.role, Role::Waiting(w) if w.searching || gone >> (w.from & 63) & 1 == 1);
         let orphans: Vec<FlowKey> = self.flows.iter().filter(|(_, f)| gone != 0 && waits(f)).map(|(key, _)| *key).collect();
         orphans.iter().for_each(|key| self.search(key));
     }

@@ -271,6 +271,28 @@ fn a_late_packet_is_in_the_next_push() {
     assert_eq!(world.units[1].core.counts.seamless, 1);
 }
 
+/// Two of three have answered that they know nothing, and the third, who might know, is gone: the flow goes on when the two
+/// have said so once more, and waits for no timer.
+#[test]
+fn nobody_waits_for_the_answer_of_a_unit_that_is_gone() {
+    let mut world = World::new(7, 0, 1, 1);
+    let header = Header { flowlet_starts: true, ethertype: 0x800, unit: 1, previous: 0, epoch: 2, position: 0, clock: 6, replicas: 0 };
+    world.packet(0, header);
+    let (key, unit) = (world.key, &mut world.units[1]);
+    let none = |unit: &mut Unit, from| {
+        let unknown = Message::Answer { key, epoch: 2, owned: 0, clock: 0, state: None };
+        unit.core.message(10, from, unknown, &mut unit.states);
+    };
+    [0, 0, 2].into_iter().for_each(|from| none(unit, from));
+    unit.core.effects.clear();
+    unit.core.set_group(0b0111);
+    let asked = |effect: &Effect| matches!(effect, Effect::Send(0 | 2, Message::Pull { .. }));
+    assert!(unit.core.effects.len() == 2 && unit.core.effects.iter().all(asked), "{:?}", unit.core.effects);
+    unit.core.effects.clear();
+    [0, 2].into_iter().for_each(|from| none(unit, from));
+    assert_eq!((&unit.core.effects[..], unit.core.counts.gave_up), (&[Effect::Release(key)][..], 1));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
 

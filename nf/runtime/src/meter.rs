@@ -59,7 +59,8 @@ pub struct Record {
 /// Packets that a unit could not serve, as far as it had counted them when it died.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unserved {
-    /// The ring had no room for them: they came faster than they were taken.
+    /// The ring had no room for them: they came faster than they were taken. Or, in a group, they were repeated, or came when
+    /// their flow was another unit's.
     pub lost: u64,
     /// They were processed, and the device did not take them.
     pub unsent: u64,

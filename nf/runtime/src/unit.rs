@@ -45,7 +45,7 @@ pub struct Status {
     /// What became of the packets: how many were passed, dropped, trapped, unseen, no_room, too_long. Of fragments, how many
     /// were held until the others came, and how many were dropped, at once or when those did not come (incomplete).
     pub fates: Vec<(String, u64)>,
-    /// Packets that the kernel could not hand over, because the unit was too slow.
+    /// Packets that the kernel could not hand over, because the unit was too slow; in a group also those that it refused.
     pub lost: u64,
     /// Packets that the device did not take.
     pub unsent: u64,
@@ -94,9 +94,17 @@ pub struct Unit {
 pub(crate) struct Counters {
     pub(crate) fates: [u64; Fate::ALL.len()],
     lost: u64,
+    /// Came to a unit of a group when their assignment was over.
+    refused: u64,
     pub(crate) unsent: u64,
     pub(crate) latencies: Latencies,
     pub(crate) started: Option<Duration>,
+}
+
+impl Counters {
+    fn unserved(&self) -> Unserved {
+        Unserved { lost: self.lost + self.refused, unsent: self.unsent }
+    }
 }
 
 /// Blocks SIGTERM and SIGINT for the process and makes them readable instead.
@@ -244,7 +252,7 @@ impl Unit {
             }
             if sent < frames.len() {
                 self.counters.unsent += (frames.len() - sent) as u64;
-                self.meter.note(Unserved { lost: self.counters.lost, unsent: self.counters.unsent });
+                self.meter.note(self.counters.unserved());
             }
             let now_ns = now().as_nanos() as u64;
             arrivals[..count].iter().for_each(|a| self.counters.latencies.record(now_ns.saturating_sub(a.time_ns)));
@@ -262,7 +270,14 @@ impl Unit {
         let lost = self.ports.iter_mut().map(|port| if all { port.lost() } else { port.noticed() }).sum::<u64>();
         if lost > 0 || all {
             self.counters.lost += lost;
-            self.meter.note(Unserved { lost: self.counters.lost, unsent: self.counters.unsent });
+            self.meter.note(self.counters.unserved());
+        }
+    }
+
+    /// The same of the packets that a unit of a group has refused so far.
+    pub(crate) fn note_refused(&mut self, refused: u64) {
+        if std::mem::replace(&mut self.counters.refused, refused) != refused {
+            self.meter.note(self.counters.unserved());
         }
     }
 
@@ -291,7 +306,7 @@ impl Unit {
             seconds: (now() - self.counters.started.unwrap_or_default()).as_secs_f64(),
             functions: functions.collect(),
             fates: Fate::ALL.iter().map(|f| (f.word().to_owned(), fates[*f as usize])).collect(),
-            lost: self.counters.lost,
+            lost: self.counters.unserved().lost,
             unsent: self.counters.unsent,
             flows: self.chain.flows.len(),
             latency_ns: [quantile(0.5), quantile(0.75), quantile(0.99)],

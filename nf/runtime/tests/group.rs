@@ -143,10 +143,13 @@ impl Bench {
         assert_eq!(came(&none), 0, "more came than was sent: {none:?}");
     }
 
-    fn billed(&self) -> u64 {
+    fn bill(&self) -> serde_json::Value {
         let output = self.pando(&["bill", "-o", "json"]);
-        let bill: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"));
-        bill["owed"][0]["packets"].as_u64().unwrap()
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"))
+    }
+
+    fn billed(&self) -> u64 {
+        self.bill()["owed"][0]["packets"].as_u64().unwrap()
     }
 }
 
@@ -215,6 +218,15 @@ fn a_bad_network_makes_no_stale_update() {
     // A unit whose only packet of a flow was lost knows nothing of it: then all are asked, and the newest state is taken.
     assert_eq!(came(&numbers), bench.billed(), "{status}");
     assert_as_from_one_unit(&numbers);
+    // What came was answered or refused; the refused are among the lost, also beside the bill.
+    let told = |status: &serde_json::Value| {
+        let count = |what: &str| status["handover"][what].as_u64();
+        count("stale").is_some_and(|stale| count("payload_bytes") == Some(900 * (came(&numbers) + stale)))
+    };
+    let status = until(&mut bench, told, |_| std::thread::yield_now());
+    let lost = status["lost"].as_u64().unwrap();
+    assert!(lost >= handed_over(&status, "stale"), "{status}");
+    assert_eq!(bench.bill()["owed"][0]["lost"], lost, "{status}");
 }
 
 /// Units are killed under load: nobody else is disturbed, each is replaced, and the bill is that of what came out, but

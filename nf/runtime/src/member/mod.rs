@@ -44,7 +44,7 @@ pub struct HandoverStatus {
     /// Packets that the states with which assignments began do not know of: they never came to their unit, or it died
     /// with what it made of them.
     pub updates_lost: u64,
-    /// Packets that were refused: repeated, or of an assignment that is over.
+    /// Packets that were refused: repeated, or of an assignment that is over. They are among the unit's lost ones.
     pub stale: u64,
     /// States pushed ahead.
     pub pushes: u64,
@@ -360,6 +360,7 @@ impl Member {
     }
 
     fn report(&mut self) {
+        self.unit.note_refused(self.handover.counts.stale);
         let now_ns = monotonic_ns();
         let waiting = (self.service.len() + self.held.values().map(Vec::len).sum::<usize>()) as u64;
         let finish_ns = self.service.finish_ns(now_ns) + self.held_ns;
