@@ -14,6 +14,7 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -252,10 +253,15 @@ class Peer:
         with open(self.log, "w") as log:
             self.process = start(redis, group, stdout=log, stderr=log)
         deadline = time.time() + 60
-        while not self.socket.exists():
+        while not self.listens():
             if time.time() > deadline or self.process.poll() is not None:
                 raise self.ended()
             time.sleep(0.02)
+
+    def listens(self):
+        """Redis makes its socket a moment before it takes connections."""
+        with socket.socket(socket.AF_UNIX) as s:
+            return s.connect_ex(str(self.socket)) == 0
 
     def ended(self):
         """What to say when Redis does not answer."""
