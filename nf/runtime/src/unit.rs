@@ -1,5 +1,6 @@
 //! The unit's loop: packets from a ring, through the chain, out again. One thread, one core.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -332,12 +333,20 @@ impl Unit {
                     serde_json::to_string(&self.status()).expect("a status is JSON")
                 }
                 b"digest" => format!("\"{:016x}\"", self.chain.flows.digest()),
-                _ => r#"{"error":"ask for status, digest or stop"}"#.to_owned(),
+                b"states" => serde_json::to_string(&self.states()).expect("words are JSON"),
+                _ => r#"{"error":"ask for status, digest, states or stop"}"#.to_owned(),
             };
             // Whoever does not read the answer does not stop the unit.
             let _ = client.write_all(answer.as_bytes());
         }
         Ok(stop)
+    }
+
+    /// The flows that are here: key, and what another unit would need to go on with it, in hexadecimal digits.
+    fn states(&self) -> BTreeMap<String, String> {
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let keys = self.chain.flows.ids().map(|id| self.chain.flows.flow(id).key);
+        keys.map(|key| (hex(key.as_bytes()), hex(&self.chain.export(&key)))).collect()
     }
 
     /// Events and what functions print go to the log, one JSON line each.
@@ -376,7 +385,7 @@ pub fn ask(path: &std::path::Path, request: &str) -> io::Result<Status> {
     serde_json::from_str(&self::request(path, request)?).map_err(io::Error::other)
 }
 
-/// The same, with the answer as it came: "digest" is a fingerprint of all flows and their state.
+/// The same, with the answer as it came: "digest" is a fingerprint of all flows and their state, "states" are the flows themselves.
 pub fn request(path: &std::path::Path, request: &str) -> io::Result<String> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;

@@ -5,17 +5,14 @@ mod bed;
 
 use std::collections::HashSet;
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use bed::cases::{CASES, Case, Traffic};
 use bed::{Bench, bench, frame, ip};
 use pando_unit::abi::BATCH_PACKETS;
-use pando_unit::chain::{Arrival, Chain, Policy, Stage};
-use pando_unit::leases::Leases;
-use pando_unit::module::{Function, Limits, Runtime};
+use pando_unit::chain::Arrival;
 use pando_unit::packet::Port;
-use pando_unit::rules;
 use serde_json::Value;
 
 const LOG: [&str; 2] = ["--durability", "log"];
@@ -241,78 +238,6 @@ fn a_log_on_another_host_does_the_same() {
     assert_eq!(status(&bench)["durability"]["state_lost"], 0);
 }
 
-/// A function, the arguments of its unit, and the same for a chain in this process.
-struct Case {
-    name: &'static str,
-    settings: &'static [&'static str],
-}
-
-const RULES: &str = "alert tcp any any -> any any (content:\"abca\"; sid:1;)\nalert udp any any -> any any (content:\"cabb\"; sid:3;)\n";
-
-const CASES: [Case; 5] = [
-    Case { name: "nat", settings: &["address=203.0.113.7"] },
-    Case { name: "policer", settings: &["rate=200000", "burst=3000"] },
-    Case { name: "ids", settings: &[] },
-    Case { name: "balancer", settings: &["service=192.0.2.9", "servers=10.1.0.1,10.1.0.2,10.1.0.3"] },
-    Case { name: "whitelister", settings: &["inside=10.0.0.0/8"] },
-];
-
-impl Case {
-    fn arguments(&self, rules: &PathBuf) -> Vec<String> {
-        std::fs::write(rules, RULES).unwrap();
-        let settings = self.settings.iter().flat_map(|s| ["--set".to_owned(), s.to_string()]);
-        let rules = ["--rules".to_owned(), rules.display().to_string()].into_iter().filter(|_| self.name == "ids");
-        settings.chain(rules).chain(LOG.map(str::to_owned)).collect()
-    }
-
-    fn chain(&self) -> Chain<Function> {
-        let configuration = match self.name {
-            "ids" => rules::compile(&{
-                let mut patterns = rules::parse(RULES, "test").unwrap().patterns;
-                patterns.sort();
-                patterns
-            })
-            .unwrap(),
-            _ => self.settings.iter().flat_map(|s| format!("{s}\n").into_bytes()).collect(),
-        };
-        let path = format!("{}/../functions/{1}/{1}.wasm", env!("CARGO_MANIFEST_DIR"), self.name);
-        let function = Runtime::new(Limits::default(), 2).load(path.as_ref(), &configuration).unwrap();
-        Chain::new(vec![Stage::new(function, Leases::new(32768..=65535))], Policy::default())
-    }
-}
-
-/// Packets of 48 flows, each packet unlike every other, drawn from a seed.
-struct Traffic {
-    seed: u64,
-    made: u32,
-}
-
-impl Traffic {
-    fn draw(&mut self, below: u64) -> u64 {
-        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.seed >> 33) % below
-    }
-
-    fn frame(&mut self) -> Vec<u8> {
-        let flow = self.draw(48) as u32;
-        let mut f = frame(flow);
-        self.made += 1;
-        let words: Vec<u8> = (0..self.draw(60)).map(|_| b"abc"[self.draw(3) as usize]).collect();
-        f.extend(&words);
-        // Its number is in its addresses' places that no function reads: the sources of the Ethernet header.
-        f[8..12].copy_from_slice(&self.made.to_be_bytes());
-        let (total, udp) = ((f.len() - 14) as u16, (f.len() - 34) as u16);
-        f[16..18].copy_from_slice(&total.to_be_bytes());
-        f[38..40].copy_from_slice(&udp.to_be_bytes());
-        if self.draw(3) == 0 {
-            for (a, b) in [(26, 30), (27, 31), (28, 32), (29, 33), (34, 36), (35, 37)] {
-                f.swap(a, b);
-            }
-        }
-        f
-    }
-}
-
 /// Sees every packet as the unit does, with the same time of arrival.
 fn observer() -> Port {
     let port = Port::open("far", 32_768).unwrap();
@@ -348,8 +273,8 @@ fn expected(case: &Case, seen: &[(Vec<u8>, u64)]) -> (Vec<Vec<u8>>, u64) {
 fn killed(case: &Case, kills: u64) {
     let Some(mut bench) = bench(case.name) else { return };
     let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
-    let mut traffic = Traffic { seed, made: 0 };
-    let arguments = case.arguments(&bench.directory.join("test.rules"));
+    let mut traffic = Traffic { seed, first: 0, made: 0 };
+    let arguments = [case.arguments(&bench.directory.join("test.rules")), LOG.map(str::to_owned).to_vec()].concat();
     let mut far = observer();
     bench.start_with(case.name, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
     let (mut seen, mut left) = (Vec::new(), Vec::new());

@@ -5,56 +5,16 @@
 mod bed;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use pando_unit::packet::Port;
-
-struct Bench {
-    directory: PathBuf,
-    inner: Port,
-    outer: Port,
-    /// How long nothing may come before the rest is taken for lost.
-    patience: Duration,
-}
+use bed::group::Bench;
 
 const FLOWS: u16 = 24;
 
-fn run(command: &mut Command) -> Output {
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{command:?}: {output:?}");
-    output
-}
-
-/// Moves this thread into a network namespace of its own, with a wire for units to stand in: inner–inner1, outer1–outer.
 fn bench(name: &str) -> Option<Bench> {
-    // SAFETY: plain system calls.
-    if unsafe { libc::geteuid() } != 0 || unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-        println!("skipped: needs root for a network namespace");
-        return None;
-    }
-    std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
-    run(Command::new("ip").args(["link", "set", "lo", "up"])); // for states by UDP
-    for end in ["inner", "outer"] {
-        run(Command::new("ip").args(["link", "add", end, "type", "veth", "peer", "name"]).arg(format!("{end}1")));
-        run(Command::new("ip").args(["link", "set", end, "up"]));
-        run(Command::new("ip").args(["link", "set"]).arg(format!("{end}1")).arg("up"));
-    }
-    bed::clear("nf-group-");
-    let directory = std::env::temp_dir().join(format!("nf-group-{name}-{}", std::process::id()));
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let unit = env!("CARGO_BIN_EXE_pando-unit");
-    for function in ["count", "eat"] {
-        let (folder, source) = (directory.join(function), Path::new(function).join(function).with_extension("c"));
-        std::fs::create_dir_all(&folder).unwrap();
-        std::fs::copy(here.join("tests").join(&source), directory.join(&source)).unwrap();
-        run(Command::new(unit).arg("build").arg(folder));
-    }
-    run(Command::new("go").args(["build", "-o"]).arg(directory.join("pando")).arg("./cmd/pando").current_dir(here.join("../..")));
-    std::os::unix::fs::symlink(unit, directory.join("pando-unit")).unwrap();
-    let open = |device| Port::open(device, 16_384).unwrap();
-    Some(Bench { directory, inner: open("inner"), outer: open("outer"), patience: Duration::from_secs(5) })
+    bed::group::bench(name, &["count", "eat"])
 }
 
 fn frame(flow: u16, sequence: u32, length: usize) -> Vec<u8> {
@@ -73,34 +33,8 @@ fn frame(flow: u16, sequence: u32, length: usize) -> Vec<u8> {
 type Numbers = BTreeMap<u16, Vec<u32>>;
 
 impl Bench {
-    fn pando(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(self.directory.join("pando"));
-        let (run, data) = (self.directory.join("run"), self.directory.join("data"));
-        command.arg("fn").args(arguments).arg("--run-dir").arg(run);
-        if arguments[0] != "logs" {
-            command.arg("--data-dir").arg(data);
-        }
-        command.output().unwrap()
-    }
-
     fn start(&self, more: &[&str]) {
-        self.start_function("count", more);
-    }
-
-    fn start_function(&self, function: &str, more: &[&str]) {
-        let module = self.directory.join(function).join(function).with_extension("wasm");
-        let mut arguments = vec!["run", module.to_str().unwrap(), "--iface", "inner1", "--out", "outer1", "--name", "g", "--detach"];
-        arguments.extend(["--ring-frames", "4096", "--unit-capacity", "40M"]);
-        arguments.extend(more);
-        let output = self.pando(&arguments);
-        assert!(output.status.success(), "{output:?}");
-    }
-
-    /// What the group or one of its units says of itself.
-    fn status(&self, name: &str) -> serde_json::Value {
-        let output = self.pando(&["ls", "-o", "json"]);
-        let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"));
-        listed.as_array().unwrap().iter().find(|u| u["name"] == name).cloned().unwrap_or_default()
+        self.start_chain(&[&self.module("count")], more);
     }
 
     /// Plays rounds of bursts: each goes on when everything of the one before came out, or nothing has for a while.
@@ -141,25 +75,6 @@ impl Bench {
         self.drain(usize::MAX, &mut none);
         self.patience = patience;
         assert_eq!(came(&none), 0, "more came than was sent: {none:?}");
-    }
-
-    fn bill(&self) -> serde_json::Value {
-        let output = self.pando(&["bill", "-o", "json"]);
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"))
-    }
-
-    fn billed(&self) -> u64 {
-        self.bill()["owed"][0]["packets"].as_u64().unwrap()
-    }
-}
-
-impl Drop for Bench {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            println!("{}", String::from_utf8_lossy(&self.pando(&["logs", "g"]).stdout));
-        }
-        self.pando(&["rm", "g"]);
-        let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 
@@ -330,7 +245,7 @@ fn a_unit_beyond_its_memory_is_replaced() {
         hierarchies.iter().flat_map(std::fs::read_dir).flatten().flatten().filter(|e| e.path().is_dir()).count()
     };
     let limits = ["--unit-memory-mib", "32", "--unit-cpus", "1.5", "--fuel-per-packet", "4000000000"];
-    bench.start_function("eat", &[&["--units", "2", "--tenant", &tenant][..], &limits].concat());
+    bench.start_chain(&[&bench.module("eat")], &[&["--units", "2", "--tenant", &tenant][..], &limits].concat());
     assert!(confined() >= 2, "no control groups");
     let mut numbers = Numbers::new();
     assert_eq!(bench.play(0..10, &mut numbers, |_, _| {}), came(&numbers));

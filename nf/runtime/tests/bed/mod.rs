@@ -1,6 +1,9 @@
 //! What tests of a unit stand on: a network namespace, a veth, and a unit on its far end.
 #![allow(dead_code)] // each test uses its part
 
+pub mod cases;
+pub mod group;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
