@@ -346,6 +346,24 @@ func (d *Driver) Sweep(idle time.Duration) (int, error) {
 	return left, d.forgetAliases(gone)
 }
 
+// Referred is the set of units that flows are at, or were before: what they left may still be asked of a unit of that number.
+func (d *Driver) Referred() (set uint64, err error) {
+	var key flowletFlowletKey
+	var flow flowletFlowletFlow
+	entries := d.objects.FlowletFlows.Iterate()
+	for entries.Next(&key, &flow) {
+		for _, unit := range []uint16{flow.Flow.Unit, flow.Flow.Previous} {
+			if unit < Units {
+				set |= 1 << unit
+			}
+		}
+	}
+	if err := entries.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
+		return set, fmt.Errorf("look through the flow table: %w", err)
+	}
+	return set, nil
+}
+
 // forgetAliases forgets what flows that are gone were called behind their units.
 func (d *Driver) forgetAliases(gone map[flowletFlowletKey]bool) error {
 	var alias, original flowletFlowletKey

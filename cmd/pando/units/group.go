@@ -90,6 +90,7 @@ type Group struct {
 	notBefore  time.Time
 	events     chan event
 	sweptAt    time.Time
+	scarceAt   time.Time
 	closed     bool
 }
 
@@ -406,30 +407,6 @@ func (g *Group) begin(id int) {
 		p.release(g)
 		g.events <- event{id: id, process: p, ended: true}
 	}()
-}
-
-// flowIdle is after how long a silent flow is forgotten, as in the units.
-const flowIdle = 5 * time.Minute
-
-// sweep forgets silent flows, and lets places be used again when there are few others.
-func (g *Group) sweep() error {
-	cold := 0
-	for id := range g.units {
-		if g.units[id].phase == nf.Cold {
-			cold++
-		}
-	}
-	for id := range g.units {
-		if u := &g.units[id]; cold < g.Most && u.retired {
-			*u = unit{}
-		}
-	}
-	if time.Since(g.sweptAt) < flowIdle/10 {
-		return nil
-	}
-	g.sweptAt = time.Now()
-	_, err := g.driver.Sweep(flowIdle)
-	return err
 }
 
 // close ends the steering, then the units, once.

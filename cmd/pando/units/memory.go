@@ -16,7 +16,8 @@ const (
 	pageBytes   = 4096
 	ringBytes   = 1 << 17
 	pagesBytes  = pageBytes * (1 + nf.Units)
-	memoryBytes = pagesBytes + nf.Units*nf.Units*ringBytes
+	usesBytes   = 8 * (1 << 16) * 4 // when each number that may be leased was used last, for each function of a chain
+	memoryBytes = pagesBytes + nf.Units*nf.Units*ringBytes + usesBytes
 	reportWord  = 16
 )
 

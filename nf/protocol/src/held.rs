@@ -49,8 +49,8 @@ pub(crate) struct Held {
     pub(crate) later: bool,
     pub(crate) last_ns: u64,
     pub(crate) replicas: u64,
-    /// Clock of the last packet that has run, as far as the output log was told.
-    pub(crate) done: u64,
+    /// Packets that have run, as far as the output log was told.
+    pub(crate) done: Seen,
     /// Clock and targets of the last push, if the state is still what it said.
     pub(crate) pushed: Option<(u64, u64)>,
     pub(crate) push_is_due: bool,
@@ -67,7 +67,7 @@ impl Held {
             later: false,
             last_ns: now_ns,
             replicas: 0,
-            done: clock,
+            done: Seen::all_up_to(clock),
             pushed: None,
             push_is_due: false,
             asked: Vec::new(),
@@ -79,7 +79,7 @@ impl Held {
         self.role = Role::Owner;
         self.epoch = epoch;
         self.seen = Seen::all_up_to(clock);
-        self.done = clock;
+        self.done = Seen::all_up_to(clock);
         self.pushed = None;
         self.push_is_due = false;
     }

@@ -256,7 +256,6 @@ impl<E: Executor> Chain<E> {
         }
         for live in &self.live {
             let flow = self.flows.flow_mut(live.met.flow);
-            flow.packets += 1;
             if flow.mark.batch != self.batch {
                 flow.mark.batch = self.batch;
                 flow.mark.slot = self.touched.len() as u8;
@@ -302,7 +301,7 @@ impl<E: Executor> Chain<E> {
                 && flow.valid & bit == 0
                 && flow.leased & bit == 0
                 && flow.mark.latest == 0
-                && let Some(number) = leases.take()
+                && let Some(number) = leases.take(arrivals[live.index].time_ns)
             {
                 flow.leased |= bit;
                 flow.leases[at] = number;
@@ -446,6 +445,9 @@ impl<E: Executor> Chain<E> {
                     }
                 }
                 flow.leased = flow.taken;
+            }
+            for (at, stage) in self.stages.iter().enumerate().filter(|(at, _)| flow.taken & 1 << at != 0) {
+                stage.leases.note(flow.leases[at], now_ns);
             }
             if flow.valid == 0 {
                 self.forget(id);

@@ -31,8 +31,6 @@ pub struct Flow {
     pub leases: [u32; STAGES_MAX],
     /// Another key under which packets meet this flow: what its output looks like on return.
     pub alias: Option<FlowKey>,
-    /// Packets that were processed.
-    pub packets: u64,
     /// Batch that touched it last, and its place there.
     pub(crate) mark: Mark,
     used: bool,
@@ -133,7 +131,6 @@ impl Flows {
             taken: 0,
             leases: [0; STAGES_MAX],
             alias: None,
-            packets: 0,
             mark: Mark::default(),
             used: true,
         };

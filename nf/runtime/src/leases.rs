@@ -3,8 +3,19 @@
 use std::collections::VecDeque;
 use std::ops::{Range, RangeInclusive};
 
+/// When each number last was a flow's that had packets, whichever unit of a group it was at. Flows take their numbers along,
+/// and units and their copies of flows come and go: only this says which numbers are free.
+pub trait Uses {
+    /// In seconds of the packets' time; 0: never.
+    fn last_s(&self, number: u32) -> u32;
+    /// A packet of the flow that has the number came.
+    fn note(&self, number: u32, now_s: u32);
+}
+
+/// Numbers that are looked at for a free one, before the next packet goes on.
+const TRIES: usize = 256;
+
 /// A pool of numbers. The one that was given back first is given out first, so a port rests before its next flow.
-#[derive(Clone, Debug)]
 pub struct Leases {
     block: RangeInclusive<u32>,
     /// Free numbers, and perhaps some of the claimed: those that were declined, the last first; those that nobody ever had;
@@ -15,6 +26,12 @@ pub struct Leases {
     /// A bit per number of the block: it went to a flow from elsewhere and is still among the free.
     claimed: Vec<u64>,
     claims: usize,
+    /// In a group, with the seconds for which a number rests behind the last packet of its flow.
+    uses: Option<(Box<dyn Uses>, u32)>,
+}
+
+fn seconds(ns: u64) -> u32 {
+    (ns / 1_000_000_000) as u32
 }
 
 impl Leases {
@@ -24,16 +41,48 @@ impl Leases {
         // Written, so that a claim does not wait for its page.
         let mut claimed = vec![u64::MAX; fresh.len().div_ceil(64)];
         claimed.fill(0);
-        Leases { declined: Vec::new(), fresh, back: VecDeque::new(), block, claimed, claims: 0 }
+        Leases { declined: Vec::new(), fresh, back: VecDeque::new(), block, claimed, claims: 0, uses: None }
+    }
+
+    /// Shares the numbers with others that may have flows with some of them. A flow is forgotten after `idle_ns`.
+    pub fn share(&mut self, uses: Box<dyn Uses>, idle_ns: u64) {
+        self.uses = Some((uses, seconds(idle_ns).saturating_add(2)));
     }
 
     /// The next free number.
-    pub fn take(&mut self) -> Option<u32> {
+    pub fn take(&mut self, now_ns: u64) -> Option<u32> {
+        for _ in 0..TRIES {
+            let number = self.next()?;
+            if !self.is_used(number, seconds(now_ns)) {
+                return Some(number);
+            }
+            self.back.push_back(number);
+        }
+        None
+    }
+
+    fn is_used(&self, number: u32, now_s: u32) -> bool {
+        self.uses.as_ref().is_some_and(|(uses, rest_s)| match uses.last_s(number) {
+            0 => false,
+            last_s => now_s < last_s.saturating_add(*rest_s),
+        })
+    }
+
+    fn next(&mut self) -> Option<u32> {
         loop {
             let number = self.declined.pop().or_else(|| self.fresh.next()).or_else(|| self.back.pop_front())?;
             if self.claims == 0 || !self.unclaim(number) {
                 return Some(number);
             }
+        }
+    }
+
+    /// A packet of the flow that has the number came.
+    pub fn note(&self, number: u32, now_ns: u64) {
+        if let Some((uses, _)) = &self.uses
+            && uses.last_s(number) != seconds(now_ns)
+        {
+            uses.note(number, seconds(now_ns));
         }
     }
 
@@ -78,6 +127,9 @@ impl Leases {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
     use super::*;
 
     #[test]
@@ -88,10 +140,44 @@ mod tests {
         assert_eq!(leases.free(), 2);
         leases.give_back(1);
         leases.claim(1);
-        assert_eq!([leases.take(), leases.take(), leases.take()], [Some(2), Some(3), None]);
+        assert_eq!([leases.take(0), leases.take(0), leases.take(0)], [Some(2), Some(3), None]);
         leases.give_back(1);
         leases.give_back(9);
-        assert_eq!([leases.take(), leases.take(), leases.take()], [Some(1), Some(9), None]);
+        assert_eq!([leases.take(0), leases.take(0), leases.take(0)], [Some(1), Some(9), None]);
+    }
+
+    #[derive(Clone, Default)]
+    struct Table(Rc<RefCell<[u32; 10]>>);
+
+    impl Uses for Table {
+        fn last_s(&self, number: u32) -> u32 {
+            self.0.borrow()[number as usize]
+        }
+
+        fn note(&self, number: u32, now_s: u32) {
+            self.0.borrow_mut()[number as usize] = now_s;
+        }
+    }
+
+    /// Two units with the same numbers, as when the second replaces one that died: a flow of the first one's is at a third.
+    #[test]
+    fn a_number_that_a_flow_uses_anywhere_is_not_given_out() {
+        const S: u64 = 1_000_000_000;
+        let table = Table::default();
+        let leases = || {
+            let mut leases = Leases::new(1..=2);
+            leases.share(Box::new(table.clone()), 10 * S);
+            leases
+        };
+        let (mut dead, mut next, elsewhere) = (leases(), leases(), leases());
+        assert_eq!(dead.take(100 * S), Some(1));
+        elsewhere.note(1, 100 * S);
+        assert_eq!([next.take(101 * S), next.take(101 * S)], [Some(2), None]);
+        elsewhere.note(1, 110 * S);
+        // Who has an old copy of the flow forgets it: the number is the flow's all the same.
+        dead.give_back(1);
+        assert_eq!([dead.take(121 * S), next.take(121 * S)], [Some(2), None]);
+        assert_eq!([dead.take(122 * S), next.take(122 * S)], [Some(1), Some(1)], "nobody has used it since");
     }
 
     /// Whatever is done to it, it gives out what a queue of all its numbers would.
@@ -113,7 +199,7 @@ mod tests {
                     queue.push_front(number);
                 }
                 _ => {
-                    let number = leases.take();
+                    let number = leases.take(0);
                     assert_eq!(number, queue.pop_front());
                     given.extend(number);
                 }

@@ -8,7 +8,6 @@ use pando_protocol::FlowKey;
 use pando_unit::chain::{Arrival, Chain, Policy, Stage};
 use pando_unit::leases::Leases;
 use pando_unit::log::copy::Copy;
-use pando_unit::log::journal;
 use pando_unit::log::record::{self, Head, kind};
 use pando_unit::log::standby;
 use pando_unit::module::{Function, Limits, Runtime};
@@ -32,7 +31,7 @@ fn batch(chain: &mut Chain<Function>, sequence: u64) -> Vec<u8> {
     let at = record::put_head(&mut message, &Head { sequence, ..Head::default() });
     let forgotten: Vec<FlowKey> = chain.forgotten.as_mut().map(std::mem::take).unwrap();
     forgotten.iter().for_each(|key| message.extend_from_slice(key.as_bytes()));
-    chain.changed.iter().for_each(|&id| journal::put_flow(&mut message, chain, id, u8::MAX));
+    chain.changed.iter().for_each(|&id| chain.put_flow(&mut message, id, chain.flows.flow(id).valid));
     record::set_counts(&mut message, at, [forgotten.len(), chain.changed.len(), 0]);
     message
 }

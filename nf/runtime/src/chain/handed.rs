@@ -3,25 +3,40 @@
 use pando_protocol::{Direction, FlowKey};
 
 use super::Chain;
+use crate::abi::STATE_BYTES_MAX;
 use crate::executor::Executor;
-use crate::flows::{FlowId, Met};
-use crate::log::record::FlowHead;
+use crate::flows::{Flow, FlowId, Met};
+use crate::leases::Uses;
+use crate::log::record::{self, FlowHead, Malformed, Reader};
 
 impl<E: Executor> Chain<E> {
-    /// All that another unit needs to go on with a flow: bits of what it has, its leases, and of each stage's state as
-    /// much as is not zero at its end. Empty for a flow without state.
-    pub fn export(&self, key: &FlowKey) -> Vec<u8> {
-        let Some(id) = self.flows.find(key) else { return Vec::new() };
+    /// Shares the numbers of each stage with other units.
+    pub fn share_leases(&mut self, uses: impl Fn(usize) -> Box<dyn Uses>) {
+        let idle_ns = self.policy.idle_ns;
+        self.stages.iter_mut().enumerate().for_each(|(at, stage)| stage.leases.share(uses(at), idle_ns));
+    }
+
+    /// Writes a flow with the state of the stages whose bits are in `changed`, without its key.
+    fn put(&self, into: &mut Vec<u8>, id: FlowId, changed: u8) {
         let flow = self.flows.flow(id);
-        let mut to = vec![u8::from(flow.first == Direction::Up), flow.valid, flow.taken];
-        for at in (0..self.stages.len()).filter(|at| flow.taken >> at & 1 == 1) {
-            to.extend(flow.leases[at].to_le_bytes());
-        }
-        for at in (0..self.stages.len()).filter(|at| flow.valid >> at & 1 == 1) {
-            let state = self.flows.state(id, at);
-            let used = state.len() - state.iter().rev().take_while(|&&byte| byte == 0).count();
-            to.extend((used as u16).to_le_bytes());
-            to.extend(&state[..used]);
+        let changed = changed & ((1u16 << self.stages.len()) - 1) as u8;
+        let Flow { key, alias, valid, taken, leases, .. } = *flow;
+        FlowHead { key, alias, up: flow.first == Direction::Up, valid, taken, changed, leases }.encode(into);
+        let changed = (0..self.stages.len()).filter(|at| changed >> at & 1 == 1);
+        changed.for_each(|at| record::put_state(into, self.flows.state(id, at)));
+    }
+
+    /// The same with its key, for the log.
+    pub fn put_flow(&self, into: &mut Vec<u8>, id: FlowId, changed: u8) {
+        into.extend_from_slice(self.flows.flow(id).key.as_bytes());
+        self.put(into, id, changed);
+    }
+
+    /// All that another unit needs to go on with a flow. Empty for a flow without state.
+    pub fn export(&self, key: &FlowKey) -> Vec<u8> {
+        let mut to = Vec::new();
+        if let Some(id) = self.flows.find(key) {
+            self.put(&mut to, id, self.flows.flow(id).valid);
         }
         to
     }
@@ -29,33 +44,41 @@ impl<E: Executor> Chain<E> {
     /// Makes a flow what another unit exported. What cannot be read, or has no room, leaves it without state: `false`.
     pub fn import(&mut self, key: &FlowKey, from: &[u8], now_ns: u64) -> bool {
         self.hand_over(key);
-        let [first, valid, taken, ref rest @ ..] = *from else { return from.is_empty() };
-        let direction = if first == 1 { Direction::Up } else { Direction::Down };
-        let Some(Met { flow: id, .. }) = self.flows.meet(*key, direction, now_ns) else { return false };
-        let stages = self.stages.len();
-        if self.fill(id, (valid, taken), rest).is_none() || (u32::from(valid) | u32::from(taken)) >> stages != 0 {
-            self.flows.remove(id);
-            return false;
+        if from.is_empty() {
+            return true;
         }
-        true
+        let mut reader = Reader(from);
+        let read = reader.flow(*key).and_then(|was| self.place(&was, &mut reader, now_ns));
+        if read.is_err() {
+            self.hand_over(key);
+        }
+        read.is_ok_and(|id| id.is_some())
     }
 
-    fn fill(&mut self, id: FlowId, (valid, taken): (u8, u8), mut rest: &[u8]) -> Option<()> {
-        let stages = self.stages.len();
-        for at in (0..stages).filter(|at| taken >> at & 1 == 1) {
-            let (lease, behind) = rest.split_first_chunk()?;
-            self.flows.flow_mut(id).leases[at] = u32::from_le_bytes(*lease);
-            rest = behind;
+    /// Makes a flow what was written of it; `None` without room. What cannot be read leaves it half done.
+    fn place(&mut self, was: &FlowHead, reader: &mut Reader, now_ns: u64) -> Result<Option<FlowId>, Malformed> {
+        if u32::from(was.valid | was.taken | was.changed) >> self.stages.len() != 0 {
+            return Err(Malformed);
         }
-        for at in (0..stages).filter(|at| valid >> at & 1 == 1) {
-            let (used, behind) = rest.split_first_chunk()?;
-            let (state, behind) = behind.split_at_checked(u16::from_le_bytes(*used).into())?;
-            self.flows.state_mut(id, at).get_mut(..state.len())?.copy_from_slice(state);
-            rest = behind;
+        let changed = (0..self.stages.len()).filter(|at| was.changed >> at & 1 == 1);
+        let direction = if was.up { Direction::Up } else { Direction::Down };
+        let Some(Met { flow: id, .. }) = self.flows.meet(was.key, direction, now_ns) else {
+            let mut none = [0; STATE_BYTES_MAX];
+            for at in changed {
+                let bytes = self.stages[at].executor.descriptor().state_bytes;
+                reader.state(&mut none[..bytes])?;
+            }
+            return Ok(None);
+        };
+        for at in changed {
+            reader.state(self.flows.state_mut(id, at))?;
+        }
+        if let Some(alias) = was.alias {
+            self.flows.add_alias(id, alias);
         }
         let flow = self.flows.flow_mut(id);
-        (flow.valid, flow.leased, flow.taken) = (valid, taken, taken);
-        Some(())
+        (flow.valid, flow.leased, flow.taken, flow.leases) = (was.valid, was.taken, was.taken, was.leases);
+        Ok(Some(id))
     }
 
     /// The flow is another unit's now, with its leases.
@@ -81,19 +104,15 @@ impl<E: Executor> Chain<E> {
         keys.iter().for_each(|key| self.release(key));
     }
 
-    /// Makes a flow what it was in another unit: its fixed part, and the state of all stages together. False without room.
-    pub fn restore(&mut self, was: &FlowHead, states: &[u8], now_ns: u64) -> bool {
-        let direction = if was.up { Direction::Up } else { Direction::Down };
-        let Some(met) = self.flows.meet(was.key, direction, now_ns) else { return false };
-        self.flows.whole_state_mut(met.flow).copy_from_slice(states);
-        if let Some(alias) = was.alias {
-            self.flows.add_alias(met.flow, alias);
+    /// Makes a flow what it was in the unit that this one follows, with the state of all stages that have any.
+    pub fn restore(&mut self, reader: &mut Reader, now_ns: u64) -> Result<(), Malformed> {
+        let key = reader.key()?;
+        let was = reader.flow(key)?;
+        if self.place(&was, reader, now_ns)?.is_some() {
+            for (at, stage) in self.stages.iter_mut().enumerate().filter(|(at, _)| was.taken & 1 << at != 0) {
+                stage.leases.claim(was.leases[at]);
+            }
         }
-        let flow = self.flows.flow_mut(met.flow);
-        (flow.valid, flow.leased, flow.taken, flow.leases, flow.packets) = (was.valid, was.taken, was.taken, was.leases, was.packets);
-        for (at, stage) in self.stages.iter_mut().enumerate().filter(|(at, _)| was.taken & 1 << at != 0) {
-            stage.leases.claim(was.leases[at]);
-        }
-        true
+        Ok(())
     }
 }

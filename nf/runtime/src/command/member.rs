@@ -7,6 +7,7 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Args;
 use pando_protocol::{Timing, UNITS_MAX, UnitId};
@@ -145,7 +146,7 @@ impl Member {
         };
         Ok(Membership {
             id: self.unit,
-            shared: Shared::open(&memory)?,
+            shared: Arc::new(Shared::open(&memory)?),
             transport,
             timing: Timing { push_after_ns: self.gap_ns / 2, settle_ns: SETTLE_NS, deadline_ns: DEADLINE_NS, ..Timing::default() },
             capacity_bits: self.capacity_bits,

@@ -95,7 +95,8 @@ impl Copy {
     }
 
     fn put(&mut self, reader: &mut Reader) -> Result<(), Malformed> {
-        let head = reader.flow()?;
+        let key = reader.key()?;
+        let head = reader.flow(key)?;
         let (changed, stride, next) = (head.changed, self.stride(), self.heads.len());
         let place = *self.index.entry(head.key).or_insert(next);
         if place == next {
@@ -120,7 +121,7 @@ impl Copy {
         let mut at = place * stride;
         for (stage, &bytes) in self.state_bytes.iter().enumerate() {
             if changed & 1 << stage != 0 {
-                self.states[at..at + bytes].copy_from_slice(reader.bytes(bytes)?);
+                reader.state(&mut self.states[at..at + bytes])?;
             }
             at += bytes;
         }
@@ -200,7 +201,6 @@ impl Copy {
 
     /// Writes the last of the flows that changed, as many as fit, as [`kind::FLOWS`]; returns where it ended.
     fn write_flows(&self, changed: &[FlowKey], message: &mut Vec<u8>) -> usize {
-        let all = ((1u16 << self.state_bytes.len()) - 1) as u8;
         let stride = self.stride();
         message.clear();
         message.extend_from_slice(&[kind::FLOWS, 0, 0, 0, 0]);
@@ -208,8 +208,16 @@ impl Copy {
         while from > 0 && (count == 0 || message.len() + stride + 256 < CHUNK_BYTES) {
             from -= 1;
             let Some(&place) = self.index.get(&changed[from]).filter(|&&place| self.noted[place]) else { continue };
-            record::put_flow(message, &FlowHead { changed: all, ..self.heads[place].clone() });
-            message.extend_from_slice(&self.states[place * stride..][..stride]);
+            // A stage without state has zeroes, which is what a flow begins with.
+            let head = FlowHead { changed: self.heads[place].valid, ..self.heads[place].clone() };
+            record::put_flow(message, &head);
+            let mut at = place * stride;
+            for (stage, &bytes) in self.state_bytes.iter().enumerate() {
+                if head.changed & 1 << stage != 0 {
+                    record::put_state(message, &self.states[at..at + bytes]);
+                }
+                at += bytes;
+            }
             count += 1;
         }
         message[1..5].copy_from_slice(&count.to_le_bytes());
@@ -223,9 +231,11 @@ impl Copy {
         let (head, [forgotten, changed, packets]) = reader.head()?;
         reader.bytes(forgotten * FlowKey::LENGTH_BYTES)?;
         for _ in 0..changed {
-            let flow = reader.flow()?;
-            let states = self.state_bytes.iter().enumerate().filter(|(stage, _)| flow.changed & 1 << stage != 0);
-            reader.bytes(states.map(|(_, bytes)| bytes).sum())?;
+            let key = reader.key()?;
+            let flow = reader.flow(key)?;
+            for _ in (0..self.state_bytes.len()).filter(|stage| flow.changed & 1 << stage != 0) {
+                reader.skip_state()?;
+            }
         }
         let mut message = Vec::with_capacity(self.last.len());
         let counts = record::put_head(&mut message, &head);
@@ -247,11 +257,9 @@ mod tests {
         forgotten.iter().for_each(|&n| message.extend_from_slice(key(n).as_bytes()));
         for &(n, state) in changed {
             let leases = [0; crate::flows::STAGES_MAX];
-            record::put_flow(
-                &mut message,
-                &FlowHead { key: key(n), alias: None, up: true, valid: 3, taken: 0, changed: 3, packets: 1, leases },
-            );
-            message.extend_from_slice(&state);
+            record::put_flow(&mut message, &FlowHead { key: key(n), alias: None, up: true, valid: 3, taken: 0, changed: 3, leases });
+            record::put_state(&mut message, &state[..4]);
+            record::put_state(&mut message, &state[4..]);
         }
         record::set_counts(&mut message, at, [forgotten.len(), changed.len(), 0]);
         message

@@ -9,7 +9,7 @@ use pando_protocol::FlowKey;
 use super::Positions;
 use super::link::{Link, PATIENCE};
 use super::orders::{self, Order, Orders};
-use super::record::{self, FlowHead, Head, Hello, Reader, kind};
+use super::record::{self, Head, Hello, Reader, kind};
 use super::vitals::{Count, Vitals};
 use crate::chain::Chain;
 use crate::executor::Executor;
@@ -198,7 +198,7 @@ impl Journal {
             self.message.push(kind::FLOWS);
             self.message.extend_from_slice(&(some.len() as u32).to_le_bytes());
             for &id in some {
-                put_flow(&mut self.message, chain, id, u8::MAX);
+                chain.put_flow(&mut self.message, id, chain.flows.flow(id).valid);
             }
             link.way.send(&self.message)?;
         }
@@ -239,7 +239,7 @@ impl Journal {
         let counts = record::put_head(message, &head);
         done.forgotten.iter().for_each(|key| message.extend_from_slice(key.as_bytes()));
         for &id in changed {
-            put_flow(message, chain, id, chain.flows.flow(id).mark.changed);
+            chain.put_flow(message, id, chain.flows.flow(id).mark.changed);
         }
         done.frames.iter().for_each(|frame| record::put_packet(message, frame));
         record::set_counts(message, counts, [done.forgotten.len(), changed.len(), done.frames.len()]);
@@ -280,25 +280,5 @@ impl Journal {
         self.vitals.set_sent(self.sequence);
         self.vitals.set_at_work(0, 0);
         self.vitals.survived();
-    }
-}
-
-/// Writes a flow with the state of the stages whose bits are in `changed`.
-pub fn put_flow<E: Executor>(message: &mut Vec<u8>, chain: &Chain<E>, id: FlowId, changed: u8) {
-    let flow = chain.flows.flow(id);
-    let changed = changed & ((1u16 << chain.flows.stages()) - 1) as u8;
-    let head = FlowHead {
-        key: flow.key,
-        alias: flow.alias,
-        up: flow.first == pando_protocol::Direction::Up,
-        valid: flow.valid,
-        taken: flow.taken,
-        changed,
-        packets: flow.packets,
-        leases: flow.leases,
-    };
-    record::put_flow(message, &head);
-    for stage in (0..chain.flows.stages()).filter(|s| changed & 1 << s != 0) {
-        message.extend_from_slice(chain.flows.state(id, stage));
     }
 }

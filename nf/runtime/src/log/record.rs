@@ -1,6 +1,7 @@
 //! What a unit and its log say to each other. Little endian throughout; a message begins with its kind.
 
 use pando_protocol::FlowKey;
+use pando_protocol::flow::End;
 
 use super::Positions;
 use crate::chain::Work;
@@ -75,23 +76,77 @@ pub struct FlowHead {
     pub taken: u8,
     /// Bit per stage: its state follows.
     pub changed: u8,
-    /// Packets so far.
-    pub packets: u64,
     /// Lease of each stage that took one.
     pub leases: [u32; STAGES_MAX],
 }
 
-/// Writes a flow without its state.
+/// Writes a flow without its state, to who does not know which one it is.
 pub fn put_flow(into: &mut Vec<u8>, flow: &FlowHead) {
     into.extend_from_slice(flow.key.as_bytes());
-    let flags = u8::from(flow.up) | u8::from(flow.alias.is_some()) << 1;
-    into.extend_from_slice(&[flags, flow.valid, flow.taken, flow.changed]);
-    into.extend_from_slice(&flow.packets.to_le_bytes());
-    if let Some(alias) = &flow.alias {
-        into.extend_from_slice(alias.as_bytes());
+    flow.encode(into);
+}
+
+/// Writes the state of a flow at one stage, as much of it as is not zero at its end.
+pub fn put_state(into: &mut Vec<u8>, state: &[u8]) {
+    let used = state.len() - state.iter().rev().take_while(|&&byte| byte == 0).count();
+    into.extend_from_slice(&(used as u16).to_le_bytes());
+    into.extend_from_slice(&state[..used]);
+}
+
+/// Flags of a flow.
+mod of {
+    pub const UP: u8 = 1;
+    /// Two bits: how the alias stands here, one of the following.
+    pub const ALIAS: u8 = 6;
+    /// As the end that it has and the key has not, which keeps the key's lower end …
+    pub const LOW: u8 = 2;
+    /// … or its higher one.
+    pub const HIGH: u8 = 4;
+    pub const WHOLE: u8 = 6;
+    /// Other stages' states follow than those that the flow has.
+    pub const SOME: u8 = 8;
+}
+
+/// An end of a key, as bytes.
+const END: usize = 18;
+
+/// Bytes of an address of this IP version.
+fn address_bytes(version: u8) -> usize {
+    if version == 4 { 4 } else { 16 }
+}
+
+impl FlowHead {
+    /// Writes it without the key: how a flow stands in messages of the log and of a group.
+    pub fn encode(&self, into: &mut Vec<u8>) {
+        let at = into.len();
+        let some = self.changed != self.valid;
+        let up = if self.up { of::UP } else { 0 };
+        into.extend_from_slice(&[if some { up | of::SOME } else { up }, self.valid, self.taken]);
+        if some {
+            into.push(self.changed);
+        }
+        if let Some(alias) = &self.alias {
+            into[at] |= self.put_alias(into, alias);
+        }
+        for stage in (0..STAGES_MAX).filter(|s| self.taken & 1 << s != 0) {
+            into.extend_from_slice(&self.leases[stage].to_le_bytes());
+        }
     }
-    for stage in (0..STAGES_MAX).filter(|s| flow.taken & 1 << s != 0) {
-        into.extend_from_slice(&flow.leases[stage].to_le_bytes());
+
+    fn put_alias(&self, into: &mut Vec<u8>, alias: &FlowKey) -> u8 {
+        let (key, alias) = (self.key.as_bytes(), alias.as_bytes());
+        let (ends, address) = ([&alias[..END], &alias[END..2 * END]], address_bytes(key[2 * END + 1]));
+        for (flag, kept) in [(of::LOW, &key[..END]), (of::HIGH, &key[END..2 * END])] {
+            for (one, other) in [(ends[0], ends[1]), (ends[1], ends[0])] {
+                if one == kept && key[2 * END..] == alias[2 * END..] && other[address..END - 2].iter().all(|&byte| byte == 0) {
+                    into.extend_from_slice(&other[..address]);
+                    into.extend_from_slice(&other[END - 2..]);
+                    return flag;
+                }
+            }
+        }
+        into.extend_from_slice(alias);
+        of::WHOLE
     }
 }
 
@@ -141,7 +196,7 @@ impl Hello {
 }
 
 /// Version of these messages.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// Reads a message from its start.
 #[derive(Clone, Copy)]
@@ -211,24 +266,85 @@ impl<'a> Reader<'a> {
         Ok((Head { epoch, sequence, positions, port, totals }, counts))
     }
 
-    /// A flow without its state.
-    pub fn flow(&mut self) -> Result<FlowHead, Malformed> {
-        let key = self.key()?;
-        let [flags, valid, taken, changed] = self.array()?;
-        let packets = self.u64()?;
-        let alias = if flags & 2 != 0 { Some(self.key()?) } else { None };
+    /// A flow without its state, after its key.
+    pub fn flow(&mut self, key: FlowKey) -> Result<FlowHead, Malformed> {
+        let [flags, valid, taken] = self.array()?;
+        let changed = if flags & of::SOME != 0 { self.u8()? } else { valid };
+        let alias = match flags & of::ALIAS {
+            0 => None,
+            of::WHOLE => Some(self.key()?),
+            kept => Some(self.alias(&key, if kept == of::LOW { 0 } else { END })?),
+        };
         let mut leases = [0; STAGES_MAX];
         for (stage, lease) in leases.iter_mut().enumerate() {
             if taken & 1 << stage != 0 {
                 *lease = self.u32()?;
             }
         }
-        Ok(FlowHead { key, alias, up: flags & 1 != 0, valid, taken, changed, packets, leases })
+        Ok(FlowHead { key, alias, up: flags & of::UP != 0, valid, taken, changed, leases })
+    }
+
+    /// The key that keeps the end of another that begins at `kept`.
+    fn alias(&mut self, key: &FlowKey, kept: usize) -> Result<FlowKey, Malformed> {
+        let bytes = key.as_bytes();
+        let (kept, [protocol, version]) = (&bytes[kept..kept + END], [bytes[2 * END], bytes[2 * END + 1]]);
+        let other = End::new(self.bytes(address_bytes(version))?, self.array()?);
+        Ok(FlowKey::between(End::new(&kept[..END - 2], [kept[END - 2], kept[END - 1]]), other, protocol, version).0)
+    }
+
+    /// What [`put_state`] wrote, into a stage's state.
+    pub fn state(&mut self, into: &mut [u8]) -> Result<(), Malformed> {
+        let used = u16::from_le_bytes(self.array()?).into();
+        let (part, rest) = into.split_at_mut_checked(used).ok_or(Malformed)?;
+        part.copy_from_slice(self.bytes(used)?);
+        rest.fill(0);
+        Ok(())
+    }
+
+    /// Goes past what [`put_state`] wrote.
+    pub fn skip_state(&mut self) -> Result<(), Malformed> {
+        let used = u16::from_le_bytes(self.array()?);
+        self.bytes(used.into()).map(drop)
     }
 
     /// A packet.
     pub fn packet(&mut self) -> Result<&'a [u8], Malformed> {
         let length = self.u32()? as usize;
         self.bytes(length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A flow's alias is told by the end that is another one, where that is all that differs.
+    #[test]
+    fn a_flow_is_read_as_it_was_written() {
+        let end = |n: u8, bytes: usize| End::new(&[n; 16][..bytes], [n, n]);
+        let key = |a: End, b: End, version: u8| FlowKey::between(a, b, 17, version).0;
+        for (version, bytes) in [(4, 4), (6, 16)] {
+            let flow = key(end(10, bytes), end(20, bytes), version);
+            let aliases = [
+                (None, 0),
+                (Some(key(end(30, bytes), end(20, bytes), version)), bytes + 2),
+                (Some(key(end(10, bytes), end(15, bytes), version)), bytes + 2),
+                (Some(key(end(10, bytes), end(5, bytes), version)), bytes + 2),
+                (Some(key(end(1, bytes), end(2, bytes), version)), FlowKey::LENGTH_BYTES),
+                (Some(FlowKey::between(end(30, bytes), end(20, bytes), 6, version).0), FlowKey::LENGTH_BYTES),
+            ];
+            for (n, (alias, alias_bytes)) in aliases.into_iter().enumerate() {
+                let (taken, changed, leases) = (n as u8 & 1, 2 + (n as u8 & 1), [7, 0, 0, 0, 0, 0, 0, 0]);
+                let leases = if taken == 1 { leases } else { [0; STAGES_MAX] };
+                let head = FlowHead { key: flow, alias, up: n % 2 == 0, valid: 2, taken, changed, leases };
+                let mut bytes = Vec::new();
+                head.encode(&mut bytes);
+                put_state(&mut bytes, &[1, 2, 0, 0]);
+                assert_eq!(bytes.len(), 3 + usize::from(changed != 2) + alias_bytes + 4 * usize::from(taken) + 4);
+                let (mut reader, mut state) = (Reader(&bytes), [9; 4]);
+                assert_eq!(reader.flow(flow).as_ref(), Ok(&head));
+                assert_eq!((reader.state(&mut state), state, reader.0.len()), (Ok(()), [1, 2, 0, 0], 0));
+            }
+        }
     }
 }

@@ -261,12 +261,8 @@ fn take<E: Executor>(link: &mut dyn Transport, chain: &mut Chain<E>, journal: &m
 /// Puts some flows into the chain, as the unit had them that wrote them; answers how many.
 pub fn restore<E: Executor>(chain: &mut Chain<E>, mut reader: Reader, now_ns: u64) -> Result<usize, Malformed> {
     let count = reader.u32()? as usize;
-    let bytes = chain.flows.state_bytes();
-    for _ in 0..count {
-        let flow = reader.flow()?;
-        // Flows of a log that was given more than this unit has room for are forgotten, as in the unit that died.
-        chain.restore(&flow, reader.bytes(bytes)?, now_ns);
-    }
+    // Flows of a log that was given more than this unit has room for are forgotten, as in the unit that died.
+    (0..count).try_for_each(|_| chain.restore(&mut reader, now_ns))?;
     Ok(count)
 }
 

@@ -21,13 +21,12 @@ impl Member {
     /// Tells the log what these packets, which have been processed, made of their flows.
     pub(super) fn keep(&mut self, packets: &[Packet]) {
         let Some(log) = self.log() else { return };
-        let mut latest: BTreeMap<FlowKey, u64> = BTreeMap::new();
+        let mut clocks: BTreeMap<FlowKey, Vec<u64>> = BTreeMap::new();
         for packet in packets {
-            let clock = latest.entry(packet.steered.key).or_default();
-            *clock = packet.steered.header.clock.max(*clock);
+            clocks.entry(packet.steered.key).or_default().push(packet.steered.header.clock);
         }
         let states = Carried(&mut self.unit.chain);
-        let messages = latest.iter().filter_map(|(key, &clock)| self.handover.keep(key, clock, &states)).collect();
+        let messages = clocks.iter().filter_map(|(key, clocks)| self.handover.keep(key, clocks, &states)).collect();
         self.tell(log, messages);
     }
 

@@ -5,6 +5,7 @@
 
 pub mod chaos;
 mod keep;
+mod questions;
 mod service;
 pub mod shared;
 pub mod store;
@@ -13,6 +14,7 @@ pub mod transport;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 
 use pando_protocol::message::Snapshot;
 use pando_protocol::{Admission, Effect, FlowKey, Handover, Message, Steered, Timing, UnitId};
@@ -23,8 +25,9 @@ use crate::chain::{Arrival, Chain, Fate};
 use crate::module::Function;
 use crate::unit::{Unit, now};
 use chaos::Chaos;
+use questions::Questions;
 use service::{Packet, Service};
-use shared::{Report, Shared};
+use shared::{Numbers, Report, Shared};
 use store::Store;
 use transport::Transport;
 
@@ -90,7 +93,7 @@ pub struct Membership {
     /// Its number.
     pub id: UnitId,
     /// The group's memory: who is alive, and what each reports.
-    pub shared: Shared,
+    pub shared: Arc<Shared>,
     /// The way to the others.
     pub transport: Box<dyn Transport>,
     /// Times of the protocol.
@@ -114,6 +117,7 @@ pub struct Member {
     handover: Handover,
     service: Service,
     held: HashMap<FlowKey, Vec<Packet>>,
+    questions: Questions,
     held_ns: u64,
     alive: u64,
     leaving: bool,
@@ -141,13 +145,15 @@ fn monotonic_ns() -> u64 {
 
 impl Member {
     /// A unit of a group; `unit` has one device.
-    pub fn new(unit: Unit, group: Membership) -> Member {
+    pub fn new(mut unit: Unit, group: Membership) -> Member {
+        unit.chain.share_leases(|stage| Box::new(Numbers(group.shared.clone(), stage)));
         assert_eq!(unit.ports.len(), 1, "a unit of a group has one device");
         let alive = group.shared.alive() | 1 << group.id;
         Member {
             handover: Handover::new(group.id, alive, group.timing),
             service: Service::new(group.capacity_bits, group.nominal_bits),
             held: HashMap::new(),
+            questions: Questions::default(),
             held_ns: 0,
             alive,
             leaving: false,
@@ -273,6 +279,7 @@ impl Member {
                     Effect::Send(to, message) => self.send(to, &message),
                     Effect::Release(key) => {
                         // By clock: what waits for an earlier assignment comes before what waits for a later one.
+                        self.questions.answered(&key);
                         let mut packets = self.held.remove(&key).unwrap_or_default();
                         packets.sort_by_key(|p| p.steered.header.clock);
                         for packet in packets {
@@ -286,13 +293,20 @@ impl Member {
     }
 
     fn send(&mut self, to: UnitId, message: &Message) {
+        if self.questions.is_open(to, message, &*self.group.transport) {
+            return;
+        }
         let mut bytes = Vec::new();
         message.encode(&mut bytes);
         let ahead = matches!(message, Message::Push { .. } | Message::Unchanged { .. });
         *(if ahead { &mut self.status.pushed_bytes } else { &mut self.status.pulled_bytes }) += bytes.len() as u64;
         let copies = self.group.chaos.as_mut().map_or(1, Chaos::copies);
         for _ in 0..copies {
-            self.status.unsent += u64::from(!self.group.transport.send(to, &bytes));
+            if self.group.transport.send(to, &bytes) {
+                self.questions.sent(to, message, &*self.group.transport);
+            } else {
+                self.status.unsent += 1;
+            }
         }
     }
 

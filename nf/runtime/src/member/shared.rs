@@ -1,22 +1,34 @@
 //! The memory that the units of a group on one host share: who is alive, what each has to do, and a ring from each unit
-//! to each other one.
+//! to each other one, and which numbers flows use.
 //!
 //! A ring has one writer and one reader, so a unit that dies in the middle of a message leaves nothing half-written: what
 //! is in the ring is what its tail says. The file is sparse: 64 × 64 rings take memory as they are used.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use pando_protocol::{UNITS_MAX, UnitId};
 
 use super::transport::Transport;
+use crate::flows::STAGES_MAX;
+use crate::leases::Uses;
 
 const PAGE_WORDS: usize = 512;
 const RING_WORDS: usize = 1 << 14;
 const RINGS_AT: usize = PAGE_WORDS * (1 + UNITS_MAX);
+const NUMBERS_AT: usize = RINGS_AT + UNITS_MAX * UNITS_MAX * RING_WORDS;
+/// Numbers that may be leased to flows: ports.
+const NUMBERS: usize = 1 << 16;
 /// Words of the file; `cmd/pando/units` makes it.
-const WORDS: usize = RINGS_AT + UNITS_MAX * UNITS_MAX * RING_WORDS;
+const WORDS: usize = NUMBERS_AT + STAGES_MAX * NUMBERS / 2;
+/// Bytes of the file.
+#[cfg(test)]
+pub(crate) fn file_bytes() -> usize {
+    WORDS * 8
+}
+
 /// Words of a ring before its records: head and tail, on cache lines of their own.
 const RING_HEAD: usize = 16;
 const ROOM: usize = RING_WORDS - RING_HEAD;
@@ -54,6 +66,8 @@ pub struct Shared {
 
 // SAFETY: all access is atomic, or to parts of a ring that belong to one side.
 unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
 
 impl Shared {
     /// Maps the file behind a descriptor.
@@ -98,6 +112,28 @@ impl Shared {
     fn ring(&self, from: UnitId, to: UnitId) -> Ring<'_> {
         let at = RINGS_AT + (usize::from(to) * UNITS_MAX + usize::from(from)) * RING_WORDS;
         Ring { shared: self, at }
+    }
+}
+
+/// When the numbers of one stage were used last.
+pub struct Numbers(pub Arc<Shared>, pub usize);
+
+impl Numbers {
+    fn word(&self, number: u32) -> Option<&AtomicU32> {
+        let at = self.1 * NUMBERS + number as usize;
+        // SAFETY: inside of the mapping, which is not smaller than WORDS.
+        (self.1 < STAGES_MAX && (number as usize) < NUMBERS)
+            .then(|| unsafe { AtomicU32::from_ptr(self.0.words.add(NUMBERS_AT).cast::<u32>().add(at)) })
+    }
+}
+
+impl Uses for Numbers {
+    fn last_s(&self, number: u32) -> u32 {
+        self.word(number).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    fn note(&self, number: u32, now_s: u32) {
+        self.word(number).into_iter().for_each(|word| word.store(now_s, Ordering::Relaxed));
     }
 }
 
@@ -211,6 +247,14 @@ impl Transport for SharedMemory {
             unsafe { libc::write(bell.as_raw_fd(), (&raw const one).cast(), 8) };
         }
         true
+    }
+
+    fn written(&self, to: UnitId) -> Option<u64> {
+        Some(self.shared.ring(self.unit, to).tail().load(Ordering::Relaxed))
+    }
+
+    fn is_unread(&self, to: UnitId, written: u64) -> bool {
+        self.shared.ring(self.unit, to).head().load(Ordering::Acquire) < written
     }
 
     fn receive(&mut self, into: &mut Vec<(UnitId, Vec<u8>)>) {

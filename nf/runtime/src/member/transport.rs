@@ -10,6 +10,14 @@ use pando_protocol::UnitId;
 pub trait Transport {
     /// Sends the encoded messages of one call; `false`: they are lost, and known to be.
     fn send(&mut self, to: UnitId, bytes: &[u8]) -> bool;
+    /// How far messages to a unit are written, where that can be told.
+    fn written(&self, _to: UnitId) -> Option<u64> {
+        None
+    }
+    /// Whether a unit has not read yet what was written up to there.
+    fn is_unread(&self, _to: UnitId, _written: u64) -> bool {
+        false
+    }
     /// All that came, and from whom.
     fn receive(&mut self, into: &mut Vec<(UnitId, Vec<u8>)>);
     /// The unit is about to sleep; `false`: something has come meanwhile.

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use pando_unit::abi::BATCH_PACKETS;
 use pando_unit::chain::{Arrival, Chain, Policy, Stage};
 use pando_unit::leases::Leases;
-use pando_unit::log::journal;
 use pando_unit::log::link::{Shared, Transport};
 use pando_unit::log::orders::{self, Orders};
 use pando_unit::log::record::{self, Reader};
@@ -100,7 +99,7 @@ fn checkpoint(chain: &Chain<Function>, position: u64, link: &mut Shared) {
     for some in ids.chunks(64) {
         let mut message = vec![FLOWS_OF];
         message.extend((some.len() as u32).to_le_bytes());
-        some.iter().for_each(|&id| journal::put_flow(&mut message, chain, id, u8::MAX));
+        some.iter().for_each(|&id| chain.put_flow(&mut message, id, chain.flows.flow(id).valid));
         link.send(&message).expect("the store reads");
     }
     link.send(&number(END, position)).expect("the store reads");
