@@ -1,22 +1,29 @@
 //! Processor time of a packet on its whole way through the NAT, against nftables' masquerade and XDP forwarding: the
 //! unit once by AF_PACKET, once by AF_XDP.
 //!
-//! A generator sends at a fixed rate into one end of a router. What it costs is the time of the generator's thread (the
-//! kernel works on a veth's packet in the context of who sends it), of the unit and of ksoftirqd, less the time of the
-//! same packets when the router ignores them. Ways are interleaved. Prints CSV: round, way, burst, nanoseconds per packet,
-//! share that arrived.
+//! Each way has a router of its own, and all stand side by side: slices of a quarter of a second take turns, so that what
+//! the machine does besides meets all of them alike. What a slice costs is the generator's thread while it sends (the kernel
+//! works on a veth's packet in the context of who sends it; its sleeping is not counted), the unit and ksoftirqd, less what
+//! the latter two cost in a slice without packets, and less the same packets at a router that ignores them, in the slice
+//! beside it. Prints CSV: round, way, burst, nanoseconds per packet, share that arrived.
 
 #[path = "../tests/router/mod.rs"]
 mod router;
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use pando_unit::packet::Port;
 use router::{Router, SERVER, frame};
 
-const ROUNDS: usize = 7;
+/// Slices of each way under each load.
+const ROUNDS: usize = 48;
+/// Slices before those that count: what a router and a unit have to do first is done in them.
+const WARMING: usize = 2;
 const FLOWS: u16 = 64;
 /// Within which the last packets come out, on a machine that has other things to do.
 const DRAINED: Duration = Duration::from_secs(2);
@@ -24,9 +31,9 @@ const PAYLOAD: [u8; 300] = [7; 300];
 const MASQUERADE: &str =
     "add table ip t; add chain ip t c { type nat hook postrouting priority 100; }; add rule ip t c oifname r_out masquerade";
 const NOTHING: &str = "add table ip t";
-/// Packets that are sent at once, the time between two sends, and how many: 100,000 a second, and 5,000 a second one at a
+/// Packets that are sent at once, the time between two sends, and how many: 100,000 a second, and 20,000 a second one at a
 /// time, each of which wakes the unit.
-const LOADS: [(usize, Duration, usize); 2] = [(32, Duration::from_micros(320), 3000), (1, Duration::from_micros(200), 5000)];
+const LOADS: [(usize, Duration, usize); 2] = [(32, Duration::from_micros(320), 780), (1, Duration::from_micros(50), 5000)];
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
@@ -73,9 +80,14 @@ fn attach_xdp(router: &Router) {
     fs::remove_dir_all(directory).unwrap();
 }
 
-fn start_unit(router: &Router, port: &str) -> (Child, u32) {
+/// Where the unit of a way has its files.
+fn place(way: Way) -> PathBuf {
+    std::env::temp_dir().join(format!("bench-cpu-{way:?}-{}", std::process::id()))
+}
+
+fn start_unit(router: &Router, way: Way, port: &str) -> (Child, u32) {
     let module = concat!(env!("CARGO_MANIFEST_DIR"), "/../functions/nat/nat.wasm");
-    let place = std::env::temp_dir().join(format!("bench-cpu-unit-{}", std::process::id()));
+    let place = place(way);
     let places = ["--run-dir", "run", "--data-dir", "data"]
         .map(|p| if p.starts_with('-') { p.to_owned() } else { place.join(p).display().to_string() });
     let mut command = Command::new("nsenter");
@@ -99,9 +111,12 @@ fn softirq_pids() -> Vec<u32> {
     fs::read_dir("/proc").unwrap().flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).filter(named).collect()
 }
 
+/// Nanoseconds on a processor of this thread so far.
 fn thread_ns() -> u64 {
-    let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-    text.split(' ').next().unwrap().parse().unwrap()
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: time is a timespec of ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// Packets that came to `outside`, of this thread's namespace.
@@ -111,65 +126,115 @@ fn arrived() -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// One way, one load: nanoseconds per packet and the share that arrived. In a thread of its own, with its namespace.
-fn measure(way: Way, (burst, gap, turns): (usize, Duration, usize)) -> (f64, f64) {
-    let mut router = Router::new(if way == Way::Nftables { MASQUERADE } else { NOTHING }).expect("needs root");
-    // Nobody listens outside: a ring there would be a cost of the measurement's own.
-    router.outside = Port::open("lo", 512).unwrap();
-    let unit = match way {
-        Way::Unit => Some(start_unit(&router, "packet")),
-        Way::UnitXdp => Some(start_unit(&router, "xdp")),
-        Way::Xdp => {
-            attach_xdp(&router);
-            None
+/// A way that stands ready, in a thread of its own, with its namespace.
+struct Stand {
+    way: Way,
+    router: Router,
+    unit: Option<(Child, u32)>,
+    frames: Vec<Vec<u8>>,
+    busy: Vec<u32>,
+}
+
+impl Stand {
+    fn new(way: Way) -> Stand {
+        let mut router = Router::new(if way == Way::Nftables { MASQUERADE } else { NOTHING }).expect("needs root");
+        // Nobody listens outside: a ring there would be a cost of the measurement's own.
+        router.outside = Port::open("lo", 512).unwrap();
+        let unit = match way {
+            Way::Unit => Some(start_unit(&router, way, "packet")),
+            Way::UnitXdp => Some(start_unit(&router, way, "xdp")),
+            Way::Xdp => {
+                attach_xdp(&router);
+                None
+            }
+            _ => None,
+        };
+        let mut frames: Vec<Vec<u8>> =
+            (0..FLOWS).map(|n| frame(([10, 0, 0, 2], 5000 + n), (SERVER, 80), None, 0, &PAYLOAD, true)).collect();
+        if matches!(way, Way::Unit | Way::UnitXdp | Way::Ignored) {
+            frames.iter_mut().for_each(|f| f[5] = 0x77); // for another host: the kernel does nothing with it
         }
-        _ => None,
-    };
-    let mut frames: Vec<Vec<u8>> = (0..FLOWS).map(|n| frame(([10, 0, 0, 2], 5000 + n), (SERVER, 80), None, 0, &PAYLOAD, true)).collect();
-    if matches!(way, Way::Unit | Way::UnitXdp | Way::Ignored) {
-        frames.iter_mut().for_each(|f| f[5] = 0x77); // for another host: the kernel does nothing with it
+        let mut busy: Vec<u32> = softirq_pids();
+        busy.extend(unit.as_ref().map(|u| u.1));
+        Stand { way, router, unit, frames, busy }
     }
-    let mut busy: Vec<u32> = softirq_pids();
-    busy.extend(unit.as_ref().map(|u| u.1));
-    let others = || busy.iter().map(|&pid| process_ns(pid)).sum::<u64>();
-    let (mut sent, mut before, mut arrived_before) = (0, 0, 0);
-    let mut start = Instant::now();
-    for turn in 0..turns + turns / 10 {
-        if turn == turns / 10 {
-            (sent, before, arrived_before, start) = (0, thread_ns() + others(), arrived(), Instant::now() - gap * turn as u32);
+
+    /// What others than the generator spend.
+    fn others(&self) -> u64 {
+        self.busy.iter().map(|&pid| process_ns(pid)).sum()
+    }
+
+    /// A slice: nanoseconds per packet, and the share that arrived.
+    fn slice(&mut self, (burst, gap, turns): (usize, Duration, usize)) -> (f64, f64) {
+        let (idle, since) = (self.others(), Instant::now());
+        std::thread::sleep(gap * turns as u32 / 4);
+        let idle_share = (self.others() - idle) as f64 / since.elapsed().as_nanos() as f64;
+        let (before, arrived_before, start) = (self.others(), arrived(), Instant::now());
+        let (mut sent, mut own) = (0, 0);
+        for turn in 0..turns {
+            let batch: Vec<&[u8]> = (0..burst).map(|n| self.frames[(turn * burst + n) % self.frames.len()].as_slice()).collect();
+            let began = thread_ns();
+            sent += self.router.inside.send(&batch);
+            own += thread_ns() - began;
+            if let Some(left) = (gap * (turn as u32 + 1)).checked_sub(start.elapsed()) {
+                std::thread::sleep(left);
+            }
         }
-        let batch: Vec<&[u8]> = (0..burst).map(|n| frames[(turn * burst + n) % frames.len()].as_slice()).collect();
-        sent += router.inside.send(&batch);
-        if let Some(left) = (gap * (turn as u32 + 1)).checked_sub(start.elapsed()) {
-            std::thread::sleep(left);
+        // What waits in the unit's ring is the unit's work still to come; waiting for it is not the generator's.
+        let deadline = Instant::now() + DRAINED;
+        while self.way != Way::Ignored && arrived() - arrived_before < sent as u64 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
         }
+        let others = (self.others() - before) as f64 - idle_share * start.elapsed().as_nanos() as f64;
+        ((own as f64 + others) / sent as f64, (arrived() - arrived_before) as f64 / sent as f64)
     }
-    // What waits in the unit's ring is the unit's work still to come; waiting for it is not the generator's.
-    let own = thread_ns();
-    let deadline = Instant::now() + DRAINED;
-    while way != Way::Ignored && arrived() - arrived_before < sent as u64 && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    let spent = own + others() - before;
-    let share = (arrived() - arrived_before) as f64 / sent as f64;
-    if let Some((mut watcher, pid)) = unit {
-        // SAFETY: the watcher is this function's child; the unit is the watcher's and ends with it.
+}
+
+impl Drop for Stand {
+    fn drop(&mut self) {
+        let Some((watcher, pid)) = &mut self.unit else { return };
+        // SAFETY: the watcher is this process's child; the unit is the watcher's and ends with it.
         unsafe { libc::kill(watcher.id() as i32, libc::SIGTERM) };
         watcher.wait().unwrap();
         assert!(!fs::exists(format!("/proc/{pid}/exe")).unwrap_or(false), "the unit outlives its watcher");
-        let _ = fs::remove_dir_all(std::env::temp_dir().join(format!("bench-cpu-unit-{}", std::process::id())));
+        let _ = fs::remove_dir_all(place(self.way));
     }
-    (spent as f64 / sent as f64, share)
+}
+
+/// A slice that is asked for, and where its result goes.
+type Turn = ((usize, Duration, usize), Sender<(f64, f64)>);
+
+/// A thread that measures a way when it is its turn.
+fn stand(way: Way) -> (Sender<Turn>, JoinHandle<()>) {
+    let (turns, mine) = channel::<Turn>();
+    let thread = std::thread::spawn(move || {
+        let mut stand = Stand::new(way);
+        for (load, answer) in mine {
+            answer.send(stand.slice(load)).expect("somebody waits for it");
+        }
+    });
+    (turns, thread)
 }
 
 fn main() {
     println!("round,way,burst,ns_per_packet,arrived");
-    for round in 0..ROUNDS {
-        for load in LOADS {
-            for way in [Way::Ignored, Way::Nftables, Way::Xdp, Way::Unit, Way::UnitXdp] {
-                let (ns, share) = std::thread::spawn(move || measure(way, load)).join().expect("the measurement");
-                println!("{round},{way:?},{},{ns:.0},{share:.4}", load.0);
+    let ways = [Way::Ignored, Way::Nftables, Way::Xdp, Way::Unit, Way::UnitXdp];
+    let stands = ways.map(|way| (way, stand(way)));
+    for load in LOADS {
+        for round in 0..ROUNDS + WARMING {
+            for at in 0..ways.len() {
+                let (way, (turns, _)) = &stands[(round + at) % ways.len()];
+                let (answer, mine) = channel();
+                turns.send((load, answer)).expect("it measures");
+                let (ns, share) = mine.recv().expect("the measurement");
+                if let Some(round) = round.checked_sub(WARMING) {
+                    println!("{round},{way:?},{},{ns:.0},{share:.4}", load.0);
+                }
             }
         }
+    }
+    for (_, (turns, thread)) in stands {
+        drop(turns);
+        thread.join().expect("the way is taken down");
     }
 }
