@@ -122,6 +122,9 @@ func (o *command) scale() *cobra.Command {
 			return usageError{fmt.Errorf("scale: want a number or auto, got %q", args[0])}
 		}
 		st, err := o.client.Pin(ctx, key, n, keep)
+		if err == nil && st.Scale.Max > 0 && (n < st.Scale.Min || n > st.Scale.Max) {
+			fmt.Fprintf(o.env.Stderr, "%d is beyond the budget of %s: a pin is stronger; `pando scale %s auto` lifts it\n", n, bounds(st.Scale), key.Name)
+		}
 		if err == nil && o.wait {
 			st, err = o.until(ctx, key, func(st pando.ServiceStatus) (bool, error) {
 				return st.InRotation == n && inService(st) == n && (n == 0 || st.Phase == pando.ServiceServing), nil

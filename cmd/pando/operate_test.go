@@ -102,6 +102,7 @@ func TestAnOperatorsDay(t *testing.T) {
 	watcher.AwaitText("follows") // it listens
 	o.has(o.says(0, "scale web 2 --for 10m --wait"), "serving (2 in rotation)")
 	o.has(o.says(0, "status web"), "pinned", "at 2 for another ", "by operator")
+	o.has(o.says(0, "scale web 5"), "beyond the budget of 1 to 4", "scale web auto")
 	o.says(0, "scale web auto")
 	watcher.AwaitText("pin by operator")
 	watcher.AwaitText("unpin by operator")
