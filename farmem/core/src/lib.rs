@@ -9,7 +9,6 @@ mod extent;
 pub mod fifo;
 pub mod heart;
 pub mod page;
-pub mod poll;
 pub mod prefetch;
 pub mod slots;
 pub mod spans;

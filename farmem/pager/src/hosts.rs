@@ -33,15 +33,6 @@ fn is_final(why: Broken) -> bool {
     matches!(why, Broken::Refused(s) if s != Status::BadRequest)
 }
 
-/// How long to wait for the acknowledgement of a write.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Wait {
-    Never,
-    UntilLate,
-    /// Until every copy that still counts has acknowledged.
-    Long,
-}
-
 /// A write that is under way: where it was begun, and who has not acknowledged it yet.
 #[derive(Default)]
 pub struct Writing {
@@ -155,30 +146,19 @@ impl Hosts {
         }
     }
 
-    /// The `attempt`-th time, from 0. `meanwhile` is what is done while the answer is on its way.
-    fn read_from(
-        &self,
-        ports: &mut Ports,
-        h: usize,
-        slots: &[u32],
-        into: &[*mut u8],
-        attempt: u32,
-        meanwhile: impl Fn(),
-    ) -> Result<(), Broken> {
+    /// The `attempt`-th time, from 0.
+    fn read_from(&self, ports: &mut Ports, h: usize, slots: &[u32], into: &[*mut u8], attempt: u32) -> Result<(), Broken> {
         if self.all[h].shared.is_mapped() {
-            return (&self.all[h].shared).end_read(slots, into);
+            return (&self.all[h].shared).read(slots, into);
         }
         // Another copy can answer instead; if all are slow to, they are given more time by turns.
         let other = (0..self.config.hosts_len).any(|o| o != h && self.state(o) == WHOLE);
-        let port = self.port(ports, h, if other { LONG.min(SHORT << attempt.min(8)) } else { LONG })?;
-        port.begin_read(slots)?;
-        meanwhile();
-        port.end_read(slots, into)
+        self.port(ports, h, if other { LONG.min(SHORT << attempt.min(8)) } else { LONG })?.read(slots, into)
     }
 
     /// Reads slots from a whole copy other than `not`, whichever answers first. Ends the program if none ever does.
     /// Returns the host that answered.
-    pub fn read(&self, ports: &mut Ports, stats: &Stats, slots: &[u32], into: &[*mut u8], not: usize, meanwhile: impl Fn()) -> usize {
+    pub fn read(&self, ports: &mut Ports, stats: &Stats, slots: &[u32], into: &[*mut u8], not: usize) -> usize {
         let begun = sys::now_ns();
         let turn = self.turn.fetch_add(1, SeqCst) as usize;
         for attempt in 0.. {
@@ -191,7 +171,7 @@ impl Hosts {
                 if h == not || self.state(h) != WHOLE || late != self.is_suspect(h) {
                     continue;
                 }
-                let Err(why) = self.read_from(ports, h, slots, into, attempt, &meanwhile) else {
+                let Err(why) = self.read_from(ports, h, slots, into, attempt) else {
                     if failed.is_some() {
                         add(&stats.reads_failed_over, 1);
                     }
@@ -261,8 +241,9 @@ impl Hosts {
         w
     }
 
-    /// Whether each copy that still counts has acknowledged.
-    pub fn end_write(&self, ports: &mut Ports, stats: &Stats, w: &mut Writing, slots: &[u32], from: &[*mut u8], wait: Wait) -> bool {
+    /// Whether each copy that still counts has acknowledged. With `patiently` it waits until that is so; else only as long as
+    /// an acknowledgement is not late.
+    pub fn end_write(&self, ports: &mut Ports, stats: &Stats, w: &mut Writing, slots: &[u32], from: &[*mut u8], patiently: bool) -> bool {
         for h in 0..self.config.hosts_len {
             if !w.owed[h] {
                 continue;
@@ -272,11 +253,8 @@ impl Hosts {
                 // Given up meanwhile, and perhaps admitted again: then it is filled with this, too.
                 ports[h].close();
             } else {
-                let ns = match wait {
-                    Wait::Never => 0,
-                    _ => (self.writing_since_ns.load(SeqCst) + LATE_AFTER_NS).saturating_sub(sys::now_ns()),
-                };
-                if wait != Wait::Long && w.begun[h] && !ports[h].answers_within(ns) {
+                let late = (self.writing_since_ns.load(SeqCst) + LATE_AFTER_NS).saturating_sub(sys::now_ns());
+                if !patiently && w.begun[h] && !ports[h].answers_within(late) {
                     return false;
                 }
                 if !(w.begun[h] && ports[h].end_write().is_ok()) {
