@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -83,9 +85,9 @@ func (o *command) down(ctx context.Context, p place, drain time.Duration, purge 
 		err = errors.Join(sandboxes.Purge(ctx), sandboxes.Close())
 	}
 	errs = append(errs, err)
-	errs = append(errs, ebpf.Purge(p.pins()), nftables.Purge(), os.RemoveAll(p.Run))
+	errs = append(errs, ebpf.Purge(p.pins()), nftables.Purge(), removeOwn(p.Run))
 	if purge {
-		errs = append(errs, os.RemoveAll(p.Data))
+		errs = append(errs, removeOwn(p.Data))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("stop pando: %w", err)
@@ -95,4 +97,28 @@ func (o *command) down(ctx context.Context, p place, drain time.Duration, purge 
 		Purged bool   `json:"purged"`
 	}{p.Host, purge}
 	return o.show(is, func(w io.Writer) { fmt.Fprintf(w, "pando is down on %s\n", p.Host) })
+}
+
+// removeOwn removes what the daemons have in a folder. Network functions keep theirs beside it, and run without the daemons:
+// their sockets and bills stay until `pando fn rm`.
+func removeOwn(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if e.Name() != functionsFolder {
+			errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
+		}
+	}
+	for _, d := range []string{filepath.Join(dir, functionsFolder), dir} {
+		switch err := os.Remove(d); {
+		case err == nil, errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ENOTEMPTY):
+		case errors.Is(err, syscall.EBUSY): // a mount of the operator's: it is empty
+		default:
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -91,8 +91,8 @@ func runGroup(ctx context.Context, env Env, binary string, args []string) error 
 	f.StringVar(&config.Store, "state-store", "", "socket of a Redis that keeps the states instead of the units, to compare with")
 	f.StringVar(&config.Exchange, "exchange", "memory", "how units hand states to each other: memory or udp")
 	f.StringVar(&config.Chaos, "chaos", "", "LOSS,REPETITION,DISORDER in percent on the way to and between units, for tests")
-	f.StringVar(&config.RunDir, "run-dir", "/run/pando/fn", "where running units have their sockets and logs")
-	f.StringVar(&config.DataDir, "data-dir", "/var/lib/pando/fn", "where the meters are kept")
+	f.StringVar(&config.RunDir, "run-dir", "/run/pando/"+functionsFolder, "where running units have their sockets and logs")
+	f.StringVar(&config.DataDir, "data-dir", "/var/lib/pando/"+functionsFolder, "where the meters are kept")
 	for name, what := range passedOn {
 		f.StringArray(name, nil, what)
 	}

@@ -57,6 +57,9 @@ func (p place) args() []string {
 	return out
 }
 
+// functionsFolder lies in the run and the data folder, and is of network functions (nf/runtime/src/command/places.rs).
+const functionsFolder = "fn"
+
 func (p place) api() string     { return filepath.Join(p.Run, "api.sock") }
 func (p place) store() string   { return filepath.Join(p.Run, "store.sock") }
 func (p place) agent() string   { return filepath.Join(p.Run, "agent.sock") }

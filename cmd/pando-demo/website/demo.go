@@ -117,9 +117,13 @@ func (p play) offer(ctx context.Context, t *timeline, s *stage, st pando.Service
 		return err
 	}
 	t.say("the load is over; the copies leave")
-	err := s.until(ctx, name, "the copies leave", settleWait, func(st pando.ServiceStatus) bool {
+	err := s.until(ctx, name, "the copies leave", settleWait, func(now pando.ServiceStatus) bool {
+		st = now
 		return len(st.Instances) == st.Scale.Min && st.InRotation == st.Scale.Min
 	})
+	end()
+	watching.Wait()
+	t.count(st) // what was waited for is the last that counts, whatever the watch has seen of it
 	t.explain(ctx, s, name)
 	return err
 }

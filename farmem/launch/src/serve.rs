@@ -49,7 +49,7 @@ impl Serve {
             lie_every: self.lie_every,
         });
         for address in &self.listen {
-            let bound = server.listen(address).map_err(|e| format!("cannot listen at {address:?}: {e}"))?;
+            let bound = server.listen(address).map_err(|e| format!("cannot listen at {address}: {e}; choose another --listen"))?;
             if matches!(address, Address::Tcp(a) if self.token_file.is_none() && !a.starts_with("127.")) {
                 eprintln!("pando-mem: warning: whoever reaches {bound} may borrow; give a --token-file");
             }

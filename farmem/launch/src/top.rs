@@ -97,6 +97,9 @@ impl Top {
         let mut before: Vec<(u32, Look)> = vec![];
         loop {
             let all = processes(self.pid);
+            if let (true, true, Some(pid)) = (all.is_empty(), self.once, self.pid) {
+                return Err(format!("process {pid} borrows no memory; `pando mem top --once` shows those that do").into());
+            }
             if all.is_empty() && self.once {
                 return Err(
                     "no program on this machine borrows memory; start one: pando mem run --local 128MiB --from HOST:PORT -- PROGRAM".into(),

@@ -94,3 +94,16 @@ fn any_configuration_is_read_or_refused() {
     }
     assert!((10..150).contains(&refusals), "{refusals} of 150 refused");
 }
+
+#[test]
+fn a_port_that_is_taken_and_a_process_that_borrows_nothing_are_named() {
+    let h = host(&["--size", "64MiB"]);
+    for (args, want) in [
+        (["serve", "--size", "64MiB", "--listen", &h.address].as_slice(), format!("cannot listen at {}: ", h.address)),
+        (&["top", "--once", "--pid", "1"], "process 1 borrows no memory".into()),
+    ] {
+        let out = std::process::Command::new(pando_mem()).args(args).output().unwrap();
+        let text = String::from_utf8_lossy(&out.stderr);
+        assert!(!out.status.success() && text.contains(&want), "{args:?}: {text}");
+    }
+}

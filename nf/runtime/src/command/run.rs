@@ -105,7 +105,10 @@ impl Run {
                 self.name
             )));
         }
-        std::fs::create_dir_all(&place.directory).map_err(|e| Failure::Internal(format!("create {}: {e}", place.directory.display())))?;
+        std::fs::create_dir_all(&place.directory).map_err(|e| match e.kind() {
+            std::io::ErrorKind::PermissionDenied => Failure::Denied(format!("create {}: {e}: run it as root", place.directory.display())),
+            _ => Failure::Internal(format!("create {}: {e}", place.directory.display())),
+        })?;
         if self.detach {
             // SAFETY: setsid has no arguments; a process that leads a group already stays what it is.
             unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
