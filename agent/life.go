@@ -26,6 +26,7 @@ func (r *runner) start(ctx context.Context, i pando.Instance, box pando.Sandbox)
 	}
 	r.a.mu.Lock()
 	svc, spec := r.a.world.Services[r.service].V, r.a.specOf(i)
+	r.begun = true
 	r.a.mu.Unlock()
 	box, err := r.a.Sandboxes.Start(ctx, pando.SandboxSpec{Instance: i, Spec: spec, VIP4: svc.VIP4, VIP6: svc.VIP6})
 	if err != nil {

@@ -100,6 +100,7 @@ func (r *runner) doze(ctx context.Context, box pando.Sandbox) time.Duration {
 // the placement.
 func (a *Agent) load(s pando.SandboxSpec) preparation {
 	var done chan struct{} // nil: not begun
+	granted := false
 	return preparation{
 		begin: func() {
 			done = make(chan struct{})
@@ -110,12 +111,17 @@ func (a *Agent) load(s pando.SandboxSpec) preparation {
 					return
 				}
 				pando.Failpoint("replicate prepared")
+				a.mu.Lock()
+				defer a.mu.Unlock()
+				if r := a.runners[s.Instance.ID]; r != nil && r.begun || r == nil && granted {
+					a.Sandboxes.Discard(s.Instance.ID) // the placement was here first: whatever the start did not take, nobody will
+				}
 			})
 		},
 		settle: func() {
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			if _, granted := a.world.Instances[s.Instance.ID]; granted || done == nil {
+			if _, granted = a.world.Instances[s.Instance.ID]; granted || done == nil {
 				return
 			}
 			a.vain[s.Instance.Service] = a.Clock.Now()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/sim"
 )
 
 // deciding is a control of one function.
@@ -85,6 +86,37 @@ func TestAnAskPreparesTheStartThatItLeadsTo(t *testing.T) {
 		if n := len(b.sandboxes.All()); n != 2 {
 			t.Errorf("%d sandboxes run, want 2", n)
 		}
+	})
+}
+
+// late prepares only once it is let.
+type late struct {
+	*sim.Sandboxes
+	let chan struct{}
+}
+
+func (l late) Prepare(ctx context.Context, s pando.SandboxSpec) error {
+	<-l.let
+	return l.Sandboxes.Prepare(ctx, s)
+}
+
+func TestAPreparationThatTheStartHasOvertakenIsGivenUp(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.atHome(nil)
+		b.serving("web-1", 1)
+		let := make(chan struct{})
+		b.agent.Sandboxes = late{b.sandboxes, let}
+		b.agent.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
+			return b.grantAs(ctx, i, 0, i.Instance)
+		})
+		_, err := b.agent.Replicate(b.ctx, "web-1", pando.Ask{})
+		b.ok(err)
+		synctest.Wait()
+		if n := len(b.sandboxes.All()); n != 2 {
+			t.Errorf("%d sandboxes run, want 2", n)
+		}
+		close(let)
+		b.prepared()
 	})
 }
 

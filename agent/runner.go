@@ -28,7 +28,8 @@ type runner struct {
 	events *events
 	asking *pando.Intent // its one outstanding request
 	dieNow bool
-	called int // asks on their way that may claim it from the reserve
+	called int  // asks on their way that may claim it from the reserve
+	begun  bool // its start has taken what was prepared for it by then
 	metric map[string]float64
 	told   budget // last
 
