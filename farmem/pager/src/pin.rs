@@ -2,6 +2,7 @@
 //! EFAULT; so the pages are brought in first and may not leave until the call is over.
 
 use crate::pager::{pager, Pager};
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use farmem_core::page::{flag, State};
 use farmem_core::stats::add;
 use farmem_core::PAGE_BYTES;
@@ -69,6 +70,46 @@ impl Drop for Pin {
             p.pins = p.pins.saturating_sub(1);
         }
     }
+}
+
+/// Blocks that stay as long as they are allocated, by address: what a line holds is looked at whole. Memory of zeros is empty.
+static BLOCKS: [Line; 128] = [const { Line([const { AtomicUsize::new(0) }; 8]) }; 128];
+
+#[repr(align(64))]
+struct Line([AtomicUsize; 8]);
+
+fn line(block: usize) -> &'static [AtomicUsize; 8] {
+    &BLOCKS[(block >> 4).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (usize::BITS - 7)].0
+}
+
+/// Keeps an allocated block until [`release_block`]; for good where too many are kept already.
+///
+/// # Safety
+/// It is a block of the allocator's.
+pub unsafe fn keep_block(block: *mut u8) {
+    let bytes = libc::malloc_usable_size(block.cast());
+    if !is_far(block, bytes) {
+        return;
+    }
+    if !line(block as usize).iter().any(|b| b.compare_exchange(0, block as usize, SeqCst, SeqCst).is_ok()) {
+        return keep_all(block, bytes);
+    }
+    core::mem::forget(Pin::new(block, bytes));
+}
+
+/// The block is about to be given back: its pages may leave again. Costs a look at one cache line for any other block.
+///
+/// # Safety
+/// It is a block of the allocator's.
+pub unsafe fn release_block(block: *mut u8) {
+    let at = block as usize;
+    let Some(kept) = line(at).iter().find(|b| at != 0 && b.load(Relaxed) == at) else { return };
+    let Some(pager) = pager() else { return };
+    let bytes = libc::malloc_usable_size(block.cast());
+    if let (Some(first), Some(last)) = (pager.page_of(at), pager.page_of(at + bytes - 1)) {
+        drop(Pin { first, pages: last - first + 1 });
+    }
+    kept.store(0, SeqCst);
 }
 
 /// Keeps a page for good: the kernel waits on a word of it (a mutex, a condition), where a fault would be an error that the

@@ -29,9 +29,9 @@ impl Heart<'_> {
             scan -= 1;
             let Some(page) = self.fifo.pop() else { break };
             let p = &mut self.pages[page as usize];
-            if p.state != State::Resident {
-                p.flags &= !flag::QUEUED;
-            } else if p.heat > 0 || p.pins > 0 || p.flags & flag::STICKY != 0 || p.is_small_here() && small <= self.limit / SMALL_SHARE {
+            if p.state != State::Resident || p.flags & flag::STICKY != 0 {
+                p.flags &= !flag::QUEUED; // a page that is kept for good is not looked at again
+            } else if p.heat > 0 || p.pins > 0 || p.is_small_here() && small <= self.limit / SMALL_SHARE {
                 p.heat = p.heat.saturating_sub(1);
                 self.fifo.push(page);
             } else {

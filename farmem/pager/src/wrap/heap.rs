@@ -3,7 +3,7 @@
 
 use crate::next;
 use crate::pager::pager;
-use crate::pin::keep_all;
+use crate::pin::{keep_block, release_block};
 use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use farmem_core::PAGE_BYTES;
@@ -67,10 +67,18 @@ pub unsafe extern "C" fn malloc(bytes: size_t) -> *mut c_void {
 unsafe extern "C" fn allocate(bytes: size_t, caller: usize) -> *mut c_void {
     let at = next!(malloc: fn(size_t) -> *mut c_void)(bytes);
     note(at, bytes);
-    if BUFFER_BYTES.contains(&bytes) && (CODE[0].load(Relaxed)..CODE[1].load(Relaxed)).contains(&caller) {
-        keep_all(at.cast(), bytes);
+    if BUFFER_BYTES.contains(&bytes) && !at.is_null() && (CODE[0].load(Relaxed)..CODE[1].load(Relaxed)).contains(&caller) {
+        keep_block(at.cast());
     }
     at
+}
+
+/// # Safety
+/// As free(3).
+#[no_mangle]
+pub unsafe extern "C" fn free(at: *mut c_void) {
+    release_block(at.cast());
+    next!(free: fn(*mut c_void))(at)
 }
 
 /// Texts that the program has copied are the program's.
@@ -101,6 +109,7 @@ pub unsafe extern "C" fn strndup(text: *const c_char, most: size_t) -> *mut c_ch
 /// As realloc(3).
 #[no_mangle]
 pub unsafe extern "C" fn realloc(old: *mut c_void, bytes: size_t) -> *mut c_void {
+    release_block(old.cast());
     let at = next!(realloc: fn(*mut c_void, size_t) -> *mut c_void)(old, bytes);
     note(at, bytes);
     at

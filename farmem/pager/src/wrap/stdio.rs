@@ -3,12 +3,14 @@
 
 use super::spawn::Environment;
 use crate::next;
-use crate::pin::{keep_all, pin_text, Pin, PIN_BYTES_MAX};
+use crate::pin::{keep_all, keep_block, pin_text, Pin, PIN_BYTES_MAX};
 use libc::{c_char, c_int, c_void, size_t, FILE};
 
 /// A stream stays: a forked child of a program with threads resets its lock before it can handle any fault.
 unsafe fn keep_stream(f: *mut FILE) -> *mut FILE {
-    keep_all(f.cast(), if f.is_null() { 0 } else { libc::malloc_usable_size(f.cast()) });
+    if !f.is_null() {
+        keep_block(f.cast());
+    }
     f
 }
 
