@@ -211,9 +211,8 @@ impl Pager {
     pub fn knows_extent(&self, first: u32, last: u32) -> bool {
         let look = |page: u32| unsafe { self.pages.add(page as usize).read_volatile() };
         let (a, z) = (look(first), look(last));
-        let n = last - first;
         let noted = |p: &Page| p.flags & (flag::IN_EXTENT | flag::SMALL) == flag::IN_EXTENT;
-        noted(&a) && noted(&z) && a.extent_pages as u32 == n + 1 && a.extent_back == 0 && z.extent_back as u32 == n
+        noted(&a) && noted(&z) && a.extent_pages as u32 == last - first + 1 && a.extent_back == 0 && z.extent_back as u32 == last - first
     }
 
     /// Whether a page is noted as one of small objects already.
