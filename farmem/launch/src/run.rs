@@ -11,6 +11,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 /// Less local memory than this is not worth the name.
 const LOCAL_BYTES_MIN: u64 = 16 << 20;
@@ -40,6 +41,10 @@ pub struct Run {
     /// Copies of every page [default: 2 with two hosts or more]
     #[arg(long)]
     copies: Option<usize>,
+    /// How long to stand still for a memory host that holds the only copy and does not answer; one that is gone ends the
+    /// program at once
+    #[arg(long, default_value = "60s", value_parser = size::time)]
+    patience: Duration,
     /// File with the token that the hosts want
     #[arg(long)]
     token_file: Option<PathBuf>,
@@ -107,9 +112,10 @@ impl Run {
         let counters = handed_on(counters::create()?)?;
         let prefetch = self.prefetch.to_possible_value().expect("a value").get_name().to_string();
         let config = format!(
-            "exe={}:{} local={local} slots={slots} copies={copies} prefetch={prefetch} mode={} token={} stats={} {}",
+            "exe={}:{} local={local} slots={slots} copies={copies} patience={} prefetch={prefetch} mode={} token={} stats={} {}",
             program.device,
             program.inode,
+            self.patience.as_nanos(),
             if sigbus { "sigbus" } else { "thread" },
             lease::hex(&token),
             counters.as_raw_fd(),

@@ -1,4 +1,6 @@
-//! Sizes as people write them.
+//! Sizes and times as people write them.
+
+use std::time::Duration;
 
 /// Bytes: `512MiB`, `8G`, `4096`. Powers of 1024, as memory is counted.
 pub fn parse(text: &str) -> Result<u64, String> {
@@ -13,6 +15,22 @@ pub fn parse(text: &str) -> Result<u64, String> {
     };
     let n: f64 = text[..digits].parse().map_err(|_| format!("{text:?} is no size; write for example 512MiB or 8GiB"))?;
     Ok((n * (1u64 << shift) as f64) as u64)
+}
+
+/// A time of a second to a day: `90s`, `5m`, `1h`.
+pub fn time(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is no time from 1s to 24h; write for example 90s or 5m");
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let unit = match &text[digits..] {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err(wrong()),
+    };
+    match text[..digits].parse::<u64>().ok().and_then(|n| n.checked_mul(unit)) {
+        Some(s) if (1..=86400).contains(&s) => Ok(Duration::from_secs(s)),
+        _ => Err(wrong()),
+    }
 }
 
 /// A size for people.
@@ -57,6 +75,12 @@ mod tests {
         }
         for bad in ["", "MiB", "12 apples", "-4k", "1..2G"] {
             assert!(parse(bad).is_err(), "{bad}");
+        }
+        for (text, seconds) in [("1s", 1), ("90s", 90), ("5m", 300), ("24h", 86400)] {
+            assert_eq!(time(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for bad in ["", "s", "60", "0s", "-1s", "1.5m", "25h", "5 minutes", "99999999999999999999s", "5124095576030432h"] {
+            assert!(time(bad).is_err(), "{bad}");
         }
         assert_eq!("12.5%".parse(), Ok(Local::Percent(12.5)));
         assert!("0%".parse::<Local>().is_err() && "101%".parse::<Local>().is_err());

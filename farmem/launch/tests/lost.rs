@@ -184,3 +184,89 @@ fn a_host_that_hangs_is_left_alone_and_filled_again() {
     assert_eq!(figure(load.redis.pid(), "pages_bad"), 0);
     load.check(&format!("{pauses} pauses"), HANG_MAX, &noise);
 }
+
+struct AtEnd<F: Fn()>(F);
+
+impl<F: Fn()> Drop for AtEnd<F> {
+    fn drop(&mut self) {
+        self.0();
+    }
+}
+
+/// The only host of two programs says nothing for a while, and then goes on: one program has the patience, the other has not.
+fn silent(name: &str, host: &Host, silence: impl Fn(bool)) {
+    const KEYS: u64 = 800; // 34 MB
+    let begin = |extra: &[&str]| {
+        let redis = redis(
+            &format!("{name}{}", extra.len()),
+            &[&["--local", "16MiB", "--far", "96MiB", "--from", &host.address], extra].concat(),
+            &[],
+        );
+        let mut client = redis.client();
+        for k in 0..KEYS {
+            assert_eq!(client.call(&[b"SET", &key(k), &value(k, 0)]), Reply::Text(b"OK".into()));
+        }
+        (redis, client)
+    };
+    let (patient, mut client) = begin(&[]);
+    let (mut hasty, mut hasty_client) = begin(&["--patience", "6s"]);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        // Also when something panics, or the other thread would go on for ever.
+        let end = AtEnd(|| over.store(true, Relaxed));
+        // Reads and writes, in every state of both.
+        let versions = s.spawn(|| {
+            let mut versions = vec![0; KEYS as usize];
+            while !over.load(Relaxed) {
+                for k in 0..KEYS {
+                    let version = &mut versions[k as usize];
+                    if k % 3 == 0 {
+                        *version += 1;
+                        assert_eq!(client.call(&[b"SET", &key(k), &value(k, *version)]), Reply::Text(b"OK".into()));
+                    }
+                    assert!(client.call(&[b"GET", &key(k)]) == Reply::Text(value(k, *version)), "key {k} is wrong");
+                }
+            }
+            versions
+        });
+        silence(true);
+        for k in 0.. {
+            match hasty_client.try_call(&[b"GET", &key(k % KEYS)]) {
+                Ok(reply) => assert!(reply == Reply::Text(value(k % KEYS, 0)), "a wrong byte"),
+                Err(_) => break,
+            }
+        }
+        until("the program without patience has ended", || hasty.process.0.try_wait().unwrap().is_some());
+        assert_eq!(hasty.process.0.wait().unwrap().code(), Some(97));
+        assert!(hasty.said().contains("held the only copy and has not answered for 6 s"), "{}", hasty.said());
+        until("the other says why it stands still", || patient.said().contains("stands still: memory host 1"));
+        silence(false);
+        until("it goes on", || patient.said().contains("memory host 1 answers again"));
+        drop(end);
+        let versions = versions.join().unwrap();
+        let mut client = patient.client();
+        for k in 0..KEYS {
+            assert!(client.call(&[b"GET", &key(k)]) == Reply::Text(value(k, versions[k as usize])), "key {k} is wrong");
+        }
+    });
+    assert_eq!((figure(patient.pid(), "pages_bad"), figure(patient.pid(), "over_budget")), (0, 0));
+    assert_eq!(patient.said().matches("stands still").count(), 1, "{}", patient.said());
+}
+
+#[test]
+fn the_only_host_is_paused_and_waited_for() {
+    let host = host(&["--size", SIZE]);
+    silent("paused", &host, |on| unsafe {
+        libc::kill(host.process.0.id() as i32, if on { libc::SIGSTOP } else { libc::SIGCONT });
+    });
+}
+
+#[test]
+fn the_link_to_the_only_host_is_cut_and_waited_for() {
+    // A network of this thread and of what it starts.
+    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "root is wanted: {}", std::io::Error::last_os_error());
+    let link = |state: &str| assert!(std::process::Command::new("ip").args(["link", "set", "lo", state]).status().unwrap().success());
+    link("up");
+    let host = host(&["--size", SIZE]);
+    silent("cut", &host, |on| link(if on { "down" } else { "up" }));
+}

@@ -97,8 +97,10 @@ fn the_only_host_dies_and_the_program_says_so() {
             Err(_) => break,
         }
     }
-    let status = r.process.0.wait().unwrap();
-    assert_eq!(status.code(), Some(97));
+    // At once, and not when there is no more patience with a host that is silent.
+    until("the program has ended", || r.process.0.try_wait().unwrap().is_some());
+    assert_eq!(r.process.0.wait().unwrap().code(), Some(97));
+    assert!(r.said().contains("memory host 1 held the only copy and is gone"), "{}", r.said());
 }
 
 #[test]

@@ -50,6 +50,7 @@ fn bad_input() {
         (&["--local", "32MiB", "--from", at, "--token-file", "/no/such/file", "--", "true"], "cannot read the token file"),
         (&["--local", "32MiB", "--from", at, "--copies", "9", "--", "true"], "want at least 9"),
         (&["--local", "0%", "--from", at, "--", "true"], "is no share"),
+        (&["--local", "32MiB", "--from", at, "--patience", "60", "--", "true"], "write for example 90s or 5m"),
         (&["--local", "32MiB", "--", "true"], "--from"),
         (&["--local", "32MiB", "--from", at], "<PROGRAM>"),
     ];
@@ -72,7 +73,7 @@ fn bad_input() {
 #[test]
 fn any_configuration_is_read_or_refused() {
     let pager = pando_mem().with_file_name("libpando_pager.so");
-    let good = "exe=0:0 local=33554432 slots=16384 copies=1 prefetch=extent mode=sigbus token=00 stats=/dev/null host=02001b9e7f000001/77";
+    let good = "exe=0:0 local=33554432 slots=16384 copies=1 patience=60000000000 prefetch=extent mode=sigbus token=00 stats=/dev/null host=02001b9e7f000001/77";
     let mut refusals = 0;
     for i in 0..150u64 {
         let mut text = good.as_bytes().to_vec();

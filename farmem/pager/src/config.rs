@@ -29,6 +29,8 @@ pub struct Config {
     pub local_bytes: u64,
     pub slots: u64,
     pub copies: usize,
+    /// How long the only copy may be silent.
+    pub patience_ns: u64,
     pub prefetch: Kind,
     pub sigbus: bool,
     pub token: [u8; TOKEN_BYTES],
@@ -46,6 +48,7 @@ pub fn parse(text: &str) -> Option<Config> {
         local_bytes: 0,
         slots: 0,
         copies: 1,
+        patience_ns: 60_000_000_000,
         prefetch: Kind::None,
         sigbus: true,
         token: [0; TOKEN_BYTES],
@@ -63,6 +66,7 @@ pub fn parse(text: &str) -> Option<Config> {
             "local" => c.local_bytes = value.parse().ok()?,
             "slots" => c.slots = value.parse().ok()?,
             "copies" => c.copies = value.parse().ok()?,
+            "patience" => c.patience_ns = value.parse().ok()?,
             "prefetch" => {
                 c.prefetch = match value {
                     "none" => Kind::None,

@@ -13,7 +13,7 @@
 use crate::config::{Config, HOSTS_MAX};
 use crate::lane::Ports;
 use crate::pager::pager;
-use crate::port::{Broken, Port, Shared, Transport, LONG, SHORT, WAIT};
+use crate::port::{Broken, Port, Shared, Transport, LONG, SHORT};
 use crate::sys;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering::SeqCst};
 use farmem_core::stats::{add, Stats};
@@ -25,12 +25,29 @@ pub const WHOLE: u8 = 2;
 
 /// An acknowledgement that takes longer keeps no thread of the program waiting.
 const LATE_AFTER_NS: u64 = 10_000_000;
-/// How long a program waits for its only copy to come back before it is stopped.
-const LOST_AFTER_NS: u64 = 5_000_000_000;
+/// How long nobody may listen where the only copy was before the program is stopped: a tunnel on the way may be restarting.
+const GONE_AFTER_NS: u64 = 1_000_000_000;
+/// Between two tries; and the longest one to read the only copy, for each may take twice as long as the one before.
+const PAUSE_NS: u64 = 2_000_000;
+const TRY_MAX_NS: u64 = 4_000_000_000;
 
 /// Whether asking again cannot help: the host answered, and has not what is asked for.
 fn is_final(why: Broken) -> bool {
     matches!(why, Broken::Refused(s) if s != Status::BadRequest)
+}
+
+/// Of two copies that failed, whether the first is the one to hope for.
+fn is_better(a: Broken, b: Broken) -> bool {
+    let hope = |why| if is_final(why) { 0 } else { 1 + matches!(why, Broken::Silent(_)) as u8 };
+    hope(a) >= hope(b)
+}
+
+/// What asking in vain has come to.
+#[derive(Default)]
+struct Vain {
+    silent_ns: u64,
+    /// Since when nobody listens; 0: somebody does.
+    gone_since_ns: u64,
 }
 
 /// A write that is under way: where it was begun, and who has not acknowledged it yet.
@@ -46,6 +63,8 @@ pub struct Host {
     pub lease: AtomicU64,
     /// A reader met a broken connection: prefer another until the evictor has looked.
     pub suspect: AtomicU8,
+    /// The program stands still because this one is silent, and has said so.
+    waited_for: AtomicU8,
     pub shared: Shared,
     /// Next slot to copy while rebuilding.
     pub rebuilt: AtomicU32,
@@ -118,17 +137,17 @@ impl Hosts {
                 continue;
             }
             if self.config.hosts[h].family() != libc::AF_UNIX {
-                let begun = sys::now_ns();
+                let mut vain = Vain::default();
                 while let Err(e) = self.port(ports, h, LONG) {
-                    if is_final(e) || sys::now_ns() - begun > LOST_AFTER_NS {
+                    if self.is_over(&mut vain, h, e) {
                         sys::die(format_args!("memory host {} does not take this program back ({e:?})", h + 1));
                     }
-                    self.pause();
                 }
+                self.answers(h);
                 continue;
             }
             let lease = self.all[h].lease.load(SeqCst);
-            ports[h].patience = WAIT;
+            ports[h].patience = self.config.patience_ns;
             match ports[h].open(&self.config.hosts[h], &Hello { share: true, ..self.hello(lease) }) {
                 Ok((w, fd)) if fd >= 0 && self.all[h].shared.map(fd, w.slots) => {}
                 e => sys::die(format_args!("memory host {} does not hand its memory over ({e:?})", h + 1)),
@@ -151,19 +170,20 @@ impl Hosts {
         if self.all[h].shared.is_mapped() {
             return (&self.all[h].shared).read(slots, into);
         }
-        // Another copy can answer instead; if all are slow to, they are given more time by turns.
+        // Another copy can answer instead; if all are slow to, they are given more time by turns. On a machine that is too busy
+        // to answer, being asked anew would only be more of the same.
         let other = (0..self.config.hosts_len).any(|o| o != h && self.state(o) == WHOLE);
-        self.port(ports, h, if other { LONG.min(SHORT << attempt.min(8)) } else { LONG })?.read(slots, into)
+        let (first, most) = if other { (SHORT, LONG) } else { (LONG, TRY_MAX_NS.min(self.config.patience_ns)) };
+        self.port(ports, h, most.min(first << attempt.min(8)))?.read(slots, into)
     }
 
     /// Reads slots from a whole copy other than `not`, whichever answers first. Ends the program if none ever does.
     /// Returns the host that answered.
     pub fn read(&self, ports: &mut Ports, stats: &Stats, slots: &[u32], into: &[*mut u8], not: usize) -> usize {
-        let begun = sys::now_ns();
+        let mut vain = Vain::default();
         let turn = self.turn.fetch_add(1, SeqCst) as usize;
         for attempt in 0.. {
             let mut failed = None;
-            let mut refused = true;
             for k in 0..2 * self.config.hosts_len {
                 let h = (k + turn) % self.config.hosts_len;
                 // Suspects come last.
@@ -175,36 +195,68 @@ impl Hosts {
                     if failed.is_some() {
                         add(&stats.reads_failed_over, 1);
                     }
+                    self.answers(h);
                     return h;
                 };
                 self.all[h].suspect.store(1, SeqCst);
-                refused &= is_final(why);
-                failed = Some((h, why));
+                failed = failed.filter(|&(_, other)| is_better(other, why)).or(Some((h, why)));
             }
             match failed {
                 None => self.lost(not, format_args!("no other copy of the page is whole")),
-                Some((h, Broken::Refused(s))) if refused => self.lost(h, format_args!("{}", s.text())),
-                Some((h, _)) if sys::now_ns() - begun > LOST_AFTER_NS => self.lost(h, format_args!("it does not answer")),
-                Some(_) => self.pause(),
+                Some((h, why)) if self.is_over(&mut vain, h, why) => self.lost_by(h, why),
+                Some(_) => {}
             }
         }
         unreachable!("it is lost before it was asked so often")
     }
 
-    fn pause(&self) {
+    /// Whether asking a host has been in vain for good: it forgot the lease, is gone, or is silent for longer than the program
+    /// has patience. Else it may be asked again now.
+    fn is_over(&self, vain: &mut Vain, h: usize, why: Broken) -> bool {
+        if is_final(why) {
+            return true;
+        }
+        if let Broken::Silent(ns) = why {
+            (vain.silent_ns, vain.gone_since_ns) = (vain.silent_ns + ns.max(PAUSE_NS), 0);
+            self.is_silent(h, vain.silent_ns);
+        } else if vain.gone_since_ns == 0 {
+            vain.gone_since_ns = sys::now_ns();
+        }
+        let gone_ns = if vain.gone_since_ns > 0 { sys::now_ns() - vain.gone_since_ns } else { 0 };
+        if vain.silent_ns >= self.config.patience_ns || gone_ns > GONE_AFTER_NS {
+            return true;
+        }
         let never = AtomicU32::new(0);
-        sys::futex_wait(&never, 0, 2_000);
+        sys::futex_wait(&never, 0, PAUSE_NS / 1000);
+        false
     }
 
-    /// With no other copy, a host that forgot the lease or stays away is the end.
-    fn judge(&self, h: usize, why: Broken, since_ns: u64) {
-        if self.whole() > 1 {
+    /// A host has been silent for so long: says so, once, if the program stands still for it.
+    pub fn is_silent(&self, h: usize, ns: u64) {
+        let patience = self.config.patience_ns;
+        if ns < patience / 12 || self.state(h) != WHOLE || self.whole() > 1 || self.all[h].waited_for.swap(1, SeqCst) == 1 {
             return;
         }
+        sys::say(format_args!(
+            "the program stands still: memory host {} holds the only copy and does not answer. It is waited for, {} s in all (--patience)",
+            h + 1,
+            patience / 1_000_000_000
+        ));
+    }
+
+    /// A host has answered.
+    fn answers(&self, h: usize) {
+        let waited_for = &self.all[h].waited_for;
+        if waited_for.load(SeqCst) == 1 && waited_for.swap(0, SeqCst) == 1 {
+            sys::say(format_args!("memory host {} answers again: the program goes on", h + 1));
+        }
+    }
+
+    fn lost_by(&self, h: usize, why: Broken) -> ! {
         match why {
-            Broken::Refused(s) if is_final(why) => self.lost(h, format_args!("{}", s.text())),
-            _ if sys::now_ns() - since_ns > LOST_AFTER_NS => self.lost(h, format_args!("it does not answer")),
-            _ => {}
+            Broken::Refused(s) => self.lost(h, format_args!("{}", s.text())),
+            Broken::Away => self.lost(h, format_args!("is gone: nobody listens there")),
+            Broken::Silent(_) => self.lost(h, format_args!("has not answered for {} s", self.config.patience_ns / 1_000_000_000)),
         }
     }
 
@@ -225,10 +277,19 @@ impl Hosts {
         (0..self.config.hosts_len).all(|h| self.state(h) == SPARE || ready(h))
     }
 
+    /// How long an acknowledgement may take. A write to the only copy is not begun again beside one that may still arrive.
+    fn write_patience(&self) -> u64 {
+        if self.whole() > 1 {
+            LONG
+        } else {
+            self.config.patience_ns
+        }
+    }
+
     /// Sends pages to every copy.
     pub fn begin_write(&self, ports: &mut Ports, slots: &[u32], from: &[*mut u8]) -> Writing {
         self.writing_since_ns.store(sys::now_ns(), SeqCst);
-        let patience = if self.whole() > 1 { LONG } else { WAIT };
+        let patience = self.write_patience();
         let mut w = Writing::default();
         for h in (0..self.config.hosts_len).filter(|&h| self.state(h) != SPARE) {
             if self.all[h].shared.is_mapped() {
@@ -257,9 +318,12 @@ impl Hosts {
                 if !patiently && w.begun[h] && !ports[h].answers_within(late) {
                     return false;
                 }
+                // By now it may be the only one.
+                ports[h].patience = self.write_patience();
                 if !(w.begun[h] && ports[h].end_write().is_ok()) {
                     self.missed(ports, stats, h, slots, from);
                 }
+                self.answers(h);
             }
             w.owed[h] = false;
         }
@@ -274,17 +338,20 @@ impl Hosts {
         if self.state(h) != WHOLE || self.whole() > 1 {
             return self.give_up(stats, h);
         }
-        let begun = sys::now_ns();
+        let mut vain = Vain::default();
         loop {
-            let again = self.port(ports, h, WAIT).and_then(|p| p.begin_write(slots, from).and_then(|()| p.end_write()));
+            let patience = self.config.patience_ns;
+            let again = self.port(ports, h, patience).and_then(|p| p.begin_write(slots, from).and_then(|()| p.end_write()));
             let Err(why) = again else { return };
-            self.judge(h, why, begun);
-            self.pause();
+            if self.is_over(&mut vain, h, why) {
+                self.lost_by(h, why);
+            }
         }
     }
 
     pub fn give_up(&self, stats: &Stats, h: usize) {
         self.all[h].state.store(SPARE, SeqCst);
+        self.all[h].waited_for.store(0, SeqCst);
         stats.copies_now.store(self.whole() as u64, SeqCst);
         add(&stats.hosts_lost, 1);
         sys::say(format_args!("memory host {} is lost; {} whole copy left", h + 1, self.whole()));

@@ -35,7 +35,9 @@ impl Lanes {
     pub unsafe fn new() -> Lanes {
         let lanes = sys::reserve_slice::<core::mem::MaybeUninit<Lane>>(LANES).as_mut_ptr().cast::<Lane>();
         for i in 0..LANES {
-            (*lanes.add(i)).number = i;
+            let lane = &mut *lanes.add(i);
+            lane.number = i;
+            lane.ports.iter_mut().enumerate().for_each(|(h, port)| port.host = h);
         }
         Lanes { lanes, taken: AtomicU32::new(RESERVED) }
     }

@@ -1,6 +1,7 @@
 //! How pages travel: a trait, a TCP or unix socket, and the memory itself where the host is the same machine.
 
 use crate::config::Address;
+use crate::pager::pager;
 use crate::{descriptor, sys};
 use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use farmem_core::wire::{Hello, Op, Reply, Request, Status, Welcome};
@@ -12,39 +13,48 @@ const TICK_US: i64 = 5_000;
 const STEP_MAX_NS: u64 = 12_000_000;
 /// How long a host may be silent if another copy can answer, ns.
 pub const SHORT: u64 = 15_000_000;
-/// The same if there is none, and for an acknowledgement before the host is given up.
+/// The same for an acknowledgement before the host is given up, and for the first try to read the only copy.
 pub const LONG: u64 = 250_000_000;
-/// The same for the only copy. A write is not begun again beside one that may still arrive.
-pub const WAIT: u64 = 5_000_000_000;
 /// A transfer that crawls counts as silent above this time per byte, ns: 13 MB/s.
 const CRAWL_NS: u64 = 76;
 
 /// Why a transfer failed. The connection is closed then: what would still come is no longer wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// No connection, or it ended, or it took too long.
+    /// Nobody listens there, or the connection was ended: the host's process is gone, and its memory with it.
     Away,
+    /// No answer for so long, ns: it is busy, or paused, or the link is cut. Its memory may be as it was.
+    Silent(u64),
     /// The host refused: a new connection would not help.
     Refused(Status),
 }
 
-/// How much longer a host may be silent.
+/// How long a host has been silent, and may be.
 struct Silence {
-    left_ns: u64,
+    host: usize,
+    counted_ns: u64,
+    patience_ns: u64,
     since_ns: u64,
 }
 
 impl Silence {
-    fn of(patience_ns: u64) -> Silence {
-        Silence { left_ns: patience_ns, since_ns: sys::now_ns() }
-    }
-
     /// Counts a step that brought too little; whether patience is at an end.
     fn is_over(&mut self) -> bool {
         let now = sys::now_ns();
         let step = (now - self.since_ns).min(STEP_MAX_NS);
-        (self.left_ns, self.since_ns) = (self.left_ns.saturating_sub(step), now);
-        self.left_ns == 0
+        (self.counted_ns, self.since_ns) = (self.counted_ns + step, now);
+        if let Some(pager) = pager() {
+            pager.hosts.is_silent(self.host, self.counted_ns);
+        }
+        self.counted_ns >= self.patience_ns
+    }
+
+    /// Why a call on a socket failed with this error, or with the end of the connection: 0.
+    fn ended_by(&self, error: isize) -> Broken {
+        match -error as i32 {
+            0 | libc::ECONNREFUSED | libc::ECONNRESET | libc::EPIPE | libc::ENOENT => Broken::Away,
+            _ => Broken::Silent(self.counted_ns),
+        }
     }
 }
 
@@ -67,6 +77,8 @@ pub struct Port {
     serial: u64,
     /// The lease that it reads and writes.
     lease: u64,
+    /// Whose it is among the hosts.
+    pub host: usize,
     /// Silence after which it counts as broken, ns.
     pub patience: u64,
 }
@@ -97,7 +109,7 @@ impl Port {
         self.close();
         let fd = unsafe { sys!(libc::SYS_socket, to.family(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
         if fd < 0 {
-            return Err(Broken::Away);
+            return Err(Broken::Silent(0));
         }
         let fd = unsafe { descriptor::adopt(fd as i32) };
         self.fd = fd + 1;
@@ -121,15 +133,18 @@ impl Port {
     }
 
     fn connect(&mut self, to: &Address) -> Result<(), Broken> {
-        let mut silence = Silence::of(self.patience);
+        let mut silence = self.silence(self.patience);
         loop {
-            match unsafe { sys!(libc::SYS_connect, self.fd - 1, to.bytes.as_ptr(), to.len) } as i32 {
+            match unsafe { sys!(libc::SYS_connect, self.fd - 1, to.bytes.as_ptr(), to.len) } {
                 0 => return Ok(()),
-                e if [libc::EINPROGRESS, libc::EALREADY, libc::EINTR].contains(&-e) && !silence.is_over() => {}
-                _ => break,
+                e if [libc::EINPROGRESS, libc::EALREADY, libc::EINTR].contains(&(-e as i32)) && !silence.is_over() => {}
+                e => return self.fail(silence.ended_by(e)),
             }
         }
-        self.fail(Broken::Away)
+    }
+
+    fn silence(&self, patience_ns: u64) -> Silence {
+        Silence { host: self.host, counted_ns: 0, patience_ns, since_ns: sys::now_ns() }
     }
 
     fn welcome(&mut self) -> Result<(Welcome, i32), Broken> {
@@ -138,7 +153,7 @@ impl Port {
         let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         let mut m: libc::msghdr = unsafe { core::mem::zeroed() };
         (m.msg_iov, m.msg_iovlen, m.msg_control, m.msg_controllen) = (&mut piece, 1, control.as_mut_ptr().cast(), 32);
-        let mut silence = Silence::of(self.patience);
+        let mut silence = self.silence(self.patience);
         let n = loop {
             let n = unsafe { sys!(libc::SYS_recvmsg, self.fd - 1, &raw mut m, libc::MSG_WAITALL | libc::MSG_CMSG_CLOEXEC) };
             if n != -(libc::EAGAIN as isize) && n != -(libc::EINTR as isize) || silence.is_over() {
@@ -155,7 +170,7 @@ impl Port {
                 Ok((w, memory))
             }
             Ok(w) => self.fail(Broken::Refused(w.status)),
-            Err(Status::Ok) => self.fail(Broken::Away),
+            Err(Status::Ok) => self.fail(silence.ended_by(n.min(0))),
             Err(status) => self.fail(Broken::Refused(status)),
         }
     }
@@ -169,7 +184,7 @@ impl Port {
     fn all(&mut self, nr: i64, pieces: &mut [libc::iovec]) -> Result<(), Broken> {
         let mut from = 0;
         let bytes: usize = pieces.iter().map(|p| p.iov_len).sum();
-        let mut silence = Silence::of(self.patience + bytes as u64 * CRAWL_NS);
+        let mut silence = self.silence(self.patience + bytes as u64 * CRAWL_NS);
         while from < pieces.len() {
             let mut m: libc::msghdr = unsafe { core::mem::zeroed() };
             m.msg_iov = &mut pieces[from];
@@ -180,7 +195,7 @@ impl Port {
                 continue;
             }
             if n <= 0 && n != -(libc::EAGAIN as isize) {
-                return self.fail(Broken::Away);
+                return self.fail(silence.ended_by(n));
             }
             let mut n = n.max(0) as usize;
             while from < pieces.len() && n >= pieces[from].iov_len {
@@ -193,7 +208,7 @@ impl Port {
             }
             // Cut short by the socket's timeout.
             if from < pieces.len() && silence.is_over() {
-                return self.fail(Broken::Away);
+                return self.fail(Broken::Silent(silence.counted_ns));
             }
         }
         Ok(())
