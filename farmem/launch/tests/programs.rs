@@ -98,6 +98,7 @@ fn calls_on_memory_that_is_away() {
         ("popen", "away 0"),
         ("spawn", "away sh\n0 0"),
         ("streams", "300"),
+        ("closed", "700"),
         ("cancel", "-1"),
         ("fork", "700"),
         ("clone", "700"),

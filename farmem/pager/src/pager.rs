@@ -127,8 +127,7 @@ impl Pager {
         sys!(libc::SYS_madvise, region, region_pages * PAGE_BYTES, libc::MADV_DONTFORK);
         // Landing frames get their memory from the kernel as data arrives, so they are not registered.
         uffd.register(pool, ring * PAGE_BYTES);
-        let words = slots.div_ceil(64);
-        let map = || sys::reserve_slice::<u64>(words);
+        let map = || sys::reserve_slice::<u64>(slots.div_ceil(64));
         let pages = core::slice::from_raw_parts_mut(sys::reserve(region_pages * size_of::<Page>()).cast::<Page>(), region_pages);
         let table = pages.as_ptr();
         let heart = Heart::new(
@@ -179,6 +178,7 @@ impl Pager {
         });
         (*place).hosts.attach(&mut (*place).lanes.evictor().ports);
         (*place).evictor.begin(&*place);
+        crate::pin::begin(region_pages);
         PAGER.store(place, SeqCst);
         sys::spawn(crate::evict::evictor);
         sys::spawn(crate::evict::tender);

@@ -2,7 +2,7 @@
 //! EFAULT; so the pages are brought in first and may not leave until the call is over.
 
 use crate::pager::{pager, Pager};
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
 use farmem_core::page::{flag, State};
 use farmem_core::stats::add;
 use farmem_core::PAGE_BYTES;
@@ -72,44 +72,49 @@ impl Drop for Pin {
     }
 }
 
-/// Blocks that stay as long as they are allocated, by address: what a line holds is looked at whole. Memory of zeros is empty.
-static BLOCKS: [Line; 128] = [const { Line([const { AtomicUsize::new(0) }; 8]) }; 128];
+/// Where blocks begin that stay as long as they are allocated: a bit for every 16 bytes of the region, for allocators give
+/// nothing smaller. It has memory only where blocks were kept; elsewhere a look finds the kernel's page of zeros.
+static KEPT: AtomicPtr<AtomicU8> = AtomicPtr::new(core::ptr::null_mut());
+const GRAIN_BYTES: usize = 16;
 
-#[repr(align(64))]
-struct Line([AtomicUsize; 8]);
-
-fn line(block: usize) -> &'static [AtomicUsize; 8] {
-    &BLOCKS[(block >> 4).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (usize::BITS - 7)].0
+/// Before the pager runs.
+pub unsafe fn begin(region_pages: usize) {
+    KEPT.store(crate::sys::reserve(region_pages * (PAGE_BYTES / GRAIN_BYTES / 8)).cast(), SeqCst);
 }
 
-/// Keeps an allocated block until [`release_block`]; for good where too many are kept already.
+/// The byte and the bit of a block that begins in far memory.
+fn kept(pager: &Pager, block: *mut u8) -> Option<(&'static AtomicU8, u8)> {
+    pager.page_of(block as usize)?;
+    let grain = (block as usize - pager.region as usize) / GRAIN_BYTES;
+    Some((unsafe { &*KEPT.load(Relaxed).add(grain / 8) }, 1 << (grain % 8)))
+}
+
+/// Keeps an allocated block until [`release_block`].
 ///
 /// # Safety
 /// It is a block of the allocator's.
 pub unsafe fn keep_block(block: *mut u8) {
-    let bytes = libc::malloc_usable_size(block.cast());
-    if !is_far(block, bytes) {
-        return;
+    let Some((byte, bit)) = pager().and_then(|p| kept(p, block)) else { return };
+    if byte.fetch_or(bit, SeqCst) & bit == 0 {
+        core::mem::forget(Pin::new(block, libc::malloc_usable_size(block.cast())));
     }
-    if !line(block as usize).iter().any(|b| b.compare_exchange(0, block as usize, SeqCst, SeqCst).is_ok()) {
-        return keep_all(block, bytes);
-    }
-    core::mem::forget(Pin::new(block, bytes));
 }
 
-/// The block is about to be given back: its pages may leave again. Costs a look at one cache line for any other block.
+/// The block is about to be given back: its pages may leave again. Costs a look at one byte for any other block.
 ///
 /// # Safety
 /// It is a block of the allocator's.
 pub unsafe fn release_block(block: *mut u8) {
-    let at = block as usize;
-    let Some(kept) = line(at).iter().find(|b| at != 0 && b.load(Relaxed) == at) else { return };
     let Some(pager) = pager() else { return };
-    let bytes = libc::malloc_usable_size(block.cast());
+    let Some((byte, bit)) = kept(pager, block) else { return };
+    if byte.load(Relaxed) & bit == 0 {
+        return;
+    }
+    let (at, bytes) = (block as usize, libc::malloc_usable_size(block.cast()));
     if let (Some(first), Some(last)) = (pager.page_of(at), pager.page_of(at + bytes - 1)) {
         drop(Pin { first, pages: last - first + 1 });
     }
-    kept.store(0, SeqCst);
+    byte.fetch_and(!bit, SeqCst);
 }
 
 /// Keeps a page for good: the kernel waits on a word of it (a mutex, a condition), where a fault would be an error that the
