@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	_ "embed"
 	"fmt"
@@ -35,9 +36,23 @@ func document() huma.Config {
 			},
 			Components: &huma.Components{Schemas: schemas},
 		},
-		Formats:       map[string]huma.Format{"application/json": huma.DefaultJSONFormat, "json": huma.DefaultJSONFormat},
+		Formats:       map[string]huma.Format{"application/json": asJSON, "json": asJSON},
 		DefaultFormat: "application/json",
 	}
+}
+
+// asJSON writes an answer whole. That the asker has left meanwhile is no error: the library would take it for a value that has
+// no JSON, and say so with a second status or a panic.
+var asJSON = huma.Format{
+	Marshal: func(w io.Writer, v any) error {
+		var b bytes.Buffer
+		if err := huma.DefaultJSONFormat.Marshal(&b, v); err != nil {
+			return err
+		}
+		_, _ = b.WriteTo(w)
+		return nil
+	},
+	Unmarshal: huma.DefaultJSONFormat.Unmarshal,
 }
 
 // route adds an operation: pattern is its method and path.
