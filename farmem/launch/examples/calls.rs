@@ -92,6 +92,12 @@ unsafe fn pipe() -> [c_int; 2] {
     ends
 }
 
+/// Descriptors of pipes: those of the pager are gone once it has noticed that its children are.
+fn pipes() -> usize {
+    let is_pipe = |f: &std::fs::DirEntry| std::fs::read_link(f.path()).is_ok_and(|to| to.to_string_lossy().starts_with("pipe:"));
+    std::fs::read_dir("/proc/self/fd").unwrap().flatten().filter(is_pipe).count()
+}
+
 unsafe fn ended(child: c_int) -> c_int {
     let mut status = -1;
     libc::waitpid(child, &mut status, 0);
@@ -211,6 +217,35 @@ unsafe fn run(case: &str, big: &Big) -> String {
                 libc::_exit(*at.add(5000) as c_int);
             }
             format!("{:x}", ended(child))
+        }
+        "children" => {
+            // More at once than there are pipes that tell of their ends, and each sees the moment of its fork.
+            let (at, early, late, before) = (sevens().add(5000), pipe(), pipe(), pipes());
+            let born = |gate: [c_int; 2]| {
+                let child = libc::fork();
+                if child == 0 {
+                    reads(gate.as_ptr() as *mut c_void);
+                    libc::_exit(at.read() as c_int);
+                }
+                child
+            };
+            let open = |gate: [c_int; 2], of: &[c_int]| {
+                libc::write(gate[1], [0u8; 64].as_ptr().cast(), of.len());
+                of.iter().map(|&child| ended(child) >> 8).sum::<c_int>()
+            };
+            big.send_away(at);
+            let first: Vec<c_int> = (0..40).map(|i| born(if i % 2 == 0 { early } else { late })).collect();
+            at.write(8);
+            big.send_away(at);
+            let gone = open(early, &first.iter().copied().step_by(2).collect::<Vec<_>>());
+            let mut rest: Vec<c_int> = first.into_iter().skip(1).step_by(2).collect();
+            rest.push(born(late));
+            let gone = [gone, open(late, &rest)];
+            let noticed = (0..10_000).any(|_| {
+                libc::usleep(1000);
+                pipes() == before
+            });
+            format!("{gone:?} {noticed}")
         }
         "stack" => {
             let (ends, mut t, bytes) = (pipe(), 0, 1 << 19);

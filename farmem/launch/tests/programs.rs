@@ -103,6 +103,7 @@ fn calls_on_memory_that_is_away() {
         ("fork", "700"),
         ("clone", "700"),
         ("bare", "700"),
+        ("children", "[140, 148] true"),
         ("stack", "0 0"),
         ("descriptors", "7"),
         ("growing", "0 7 0"),

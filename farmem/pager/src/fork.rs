@@ -2,7 +2,8 @@
 //!
 //! Before: nothing is under way, the second-chance list is empty, every slot in use is frozen. The child opens a
 //! userfaultfd of its own (without one the kernel would show it zeros) and its own connections, may hold as many
-//! pages as the list gave up, and writes to no slot. A pipe tells the parent when child and grandchildren are gone.
+//! pages as the list gave up, and writes to no slot. A pipe tells the parent when child and grandchildren are gone: its read
+//! end hangs up with the last of those who have the write end.
 
 use crate::evict::Evictor;
 use crate::pager::{pager, Pager};
@@ -10,8 +11,8 @@ use crate::{descriptor, sys};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst};
 use farmem_core::stats::add;
 
-/// Children that may be alive at once; the next fork waits.
-const CHILDREN_MAX: usize = 256;
+/// Pipes at once. When all are in use, the next children share the last one: what is frozen thaws with the last child anyway.
+const PIPES_MAX: usize = 32;
 /// The child may hold the budget divided by this.
 const ALLOWANCE: usize = 8;
 
@@ -20,7 +21,9 @@ pub struct Fork {
     parked: AtomicU32,
     child: AtomicBool,
     /// Read ends of the pipes of living children, + 1; 0 is none.
-    children: [AtomicI32; CHILDREN_MAX],
+    children: [AtomicI32; PIPES_MAX],
+    /// While all pipes are in use, the write end of the last one, + 1.
+    shared: AtomicI32,
     ends: [AtomicI32; 2],
     signals: AtomicU64,
 }
@@ -31,7 +34,8 @@ impl Fork {
             wanted: AtomicU32::new(0),
             parked: AtomicU32::new(0),
             child: AtomicBool::new(false),
-            children: [const { AtomicI32::new(0) }; CHILDREN_MAX],
+            children: [const { AtomicI32::new(0) }; PIPES_MAX],
+            shared: AtomicI32::new(0),
             ends: [const { AtomicI32::new(-1) }; 2],
             signals: AtomicU64::new(0),
         }
@@ -49,6 +53,10 @@ impl Fork {
     /// Whether any forked process may still need what this one has borrowed.
     pub fn is_shared(&self) -> bool {
         self.is_child() || self.children.iter().any(|c| c.load(SeqCst) > 0)
+    }
+
+    fn is_full(&self) -> bool {
+        self.children.iter().all(|c| c.load(SeqCst) > 0)
     }
 
     /// Pages that living children may hold, of a budget of so many, beside page tables like the parent's.
@@ -85,9 +93,20 @@ impl Fork {
                 // In this order: a fork in between must not leave the child a number that is somebody else's by then.
                 c.store(0, SeqCst);
                 unsafe { descriptor::close(fd) };
-                pager.lock_blocked().heart.slots.thaw();
+                let mut g = pager.lock_blocked();
+                g.heart.slots.thaw();
+                // From now on a fork has a pipe of its own; and only without a write end here does the shared one hang up.
+                if !self.is_full() {
+                    close(self.shared.swap(0, SeqCst) - 1);
+                }
             }
         }
+    }
+}
+
+fn close(fd: i32) {
+    if fd >= 0 {
+        unsafe { descriptor::close(fd) };
     }
 }
 
@@ -105,22 +124,30 @@ pub unsafe extern "C" fn prepare() {
     while f.parked.load(SeqCst) == 0 {
         sys::futex_wait(&f.parked, 0, 10_000);
     }
-    loop {
+    // Asked once, with the lock: who gives a pipe up meanwhile counts with it, too.
+    let shares = loop {
         let heart = &mut *pager.lock_for_fork();
         if heart.busy() == 0 && heart.limbo() == 0 {
+            let shares = f.is_full();
             if !f.is_child() {
                 heart.slots.freeze();
             }
-            break;
+            if shares {
+                // Its end is that of others, who are counted already.
+                heart.slots.thaw();
+            }
+            break shares;
         }
         pager.unlock_after_fork();
         // A fetch or a helper was still at it.
         pager.evictor.turn(Evictor::flush);
         let never = AtomicU32::new(0);
         sys::futex_wait(&never, 0, 200);
-    }
+    };
     let mut ends = [-1i32; 2];
-    if !f.is_child() {
+    if shares {
+        ends[1] = f.shared.load(SeqCst) - 1;
+    } else if !f.is_child() {
         let e = sys!(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC);
         if e < 0 {
             sys::die(format_args!("a fork needs a pipe (error {})", -e));
@@ -137,10 +164,11 @@ pub unsafe extern "C" fn parent() {
     let Some(pager) = pager() else { return };
     let f = &pager.fork;
     if !f.is_child() {
-        descriptor::close(f.ends[1].load(SeqCst));
-        let mine = f.ends[0].load(SeqCst) + 1;
-        if !f.children.iter().any(|c| c.compare_exchange(0, mine, SeqCst, SeqCst).is_ok()) {
-            sys::die(format_args!("more than {CHILDREN_MAX} forked children at once"));
+        let [read, write] = [0, 1].map(|i| f.ends[i].load(SeqCst));
+        if read >= 0 {
+            let place = f.children.iter().find(|c| c.load(SeqCst) == 0).expect("there was one before the fork");
+            place.store(read + 1, SeqCst);
+            close(if f.is_full() { f.shared.swap(write + 1, SeqCst) - 1 } else { write });
         }
         add(&pager.stats.forks, 1);
     }
@@ -152,12 +180,13 @@ pub unsafe extern "C" fn child() {
     let Some(pager) = pager() else { return };
     let f = &pager.fork;
     if !f.is_child() {
-        descriptor::close(f.ends[0].load(SeqCst));
+        close(f.ends[0].load(SeqCst));
         for c in &f.children {
-            let fd = c.swap(0, SeqCst) - 1;
-            if fd >= 0 {
-                descriptor::close(fd);
-            }
+            close(c.swap(0, SeqCst) - 1);
+        }
+        let shared = f.shared.swap(0, SeqCst) - 1;
+        if shared != f.ends[1].load(SeqCst) {
+            close(shared);
         }
     }
     f.child.store(true, SeqCst);
