@@ -40,6 +40,9 @@ impl std::str::FromStr for Address {
     }
 }
 
+/// A connection that has not said by then what it wants is closed.
+const HELLO_WITHIN: Duration = Duration::from_secs(5);
+
 /// A memory host that has not begun to listen yet.
 pub struct Server {
     pub leases: Arc<Leases>,
@@ -62,9 +65,11 @@ impl Server {
                 let listener = TcpListener::bind(a)?;
                 let bound = listener.local_addr()?.to_string();
                 std::thread::spawn(move || {
-                    for stream in listener.incoming().flatten() {
+                    for stream in listener.incoming() {
+                        let Some(stream) = accepted(stream) else { continue };
                         let _ = stream.set_nodelay(true);
                         widen(stream.as_raw_fd());
+                        keep_alive(stream.as_raw_fd());
                         me.clone().attend(stream, false);
                     }
                 });
@@ -77,7 +82,8 @@ impl Server {
                 }
                 let listener = UnixListener::bind(path)?;
                 std::thread::spawn(move || {
-                    for stream in listener.incoming().flatten() {
+                    for stream in listener.incoming() {
+                        let Some(stream) = accepted(stream) else { continue };
                         me.clone().attend(stream, true);
                     }
                 });
@@ -87,8 +93,12 @@ impl Server {
     }
 
     fn attend(self: Arc<Self>, mut stream: impl Stream, local: bool) {
-        std::thread::spawn(move || {
-            if let Some(lease) = self.admit(&mut stream, local) {
+        // Without a thread for it the connection ends, as it does without a word in time: others wait for what it holds.
+        let _ = std::thread::Builder::new().spawn(move || {
+            patience(stream.as_raw_fd(), HELLO_WITHIN);
+            let admitted = self.admit(&mut stream, local);
+            patience(stream.as_raw_fd(), Duration::ZERO);
+            if let Some(lease) = admitted {
                 // The end of a connection is how a borrower says goodbye: no error of interest.
                 let _ = self.serve(&mut stream, &lease);
                 self.leases.leave(lease.id);
@@ -182,6 +192,29 @@ impl Server {
 
 fn refuse(stream: &mut impl Stream, serial: u64) -> io::Result<()> {
     stream.write_all(&Reply { status: Status::BadRequest, serial }.encode())
+}
+
+/// A connection; if there is none, for want of descriptors perhaps, that is not asked for again at once.
+fn accepted<S>(stream: io::Result<S>) -> Option<S> {
+    stream.map_err(|_| std::thread::sleep(Duration::from_millis(10))).ok()
+}
+
+/// How long a read may last; zero: for ever.
+fn patience(fd: RawFd, most: Duration) {
+    let most = libc::timeval { tv_sec: most.as_secs() as i64, tv_usec: 0 };
+    unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, (&raw const most).cast(), size_of::<libc::timeval>() as u32) };
+}
+
+/// A borrower whose machine is gone without a word does not keep its lease for ever: 5 minutes.
+fn keep_alive(fd: RawFd) {
+    for (level, option, value) in [
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 60),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 30),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 8),
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1i32),
+    ] {
+        unsafe { libc::setsockopt(fd, level, option, (&raw const value).cast(), 4) };
+    }
 }
 
 /// Compares without telling by its duration how much was right.

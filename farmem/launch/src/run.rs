@@ -16,6 +16,8 @@ use std::time::Duration;
 /// Less local memory than this is not worth the name.
 const LOCAL_BYTES_MIN: u64 = 16 << 20;
 const HOSTS_MAX: usize = 4;
+/// More pages than this, local and far, cannot be numbered: 2 TiB.
+const PAGES_MAX: u64 = 1 << 29;
 
 #[derive(Args)]
 #[command(after_help = "Example:\n  pando mem run --local 256MiB --from 127.0.0.1:7070 -- redis-server --save ''")]
@@ -98,12 +100,16 @@ impl Run {
             slots = slots.max(l.slots);
             hosts.push(format!("host={}/{}", l.address, l.id));
         }
-        let far = slots * PAGE_BYTES as u64;
+        let far = slots.saturating_mul(PAGE_BYTES as u64);
         let local = match self.local {
             Local::Bytes(n) => n,
             Local::Percent(p) => (far as f64 * p / 100.0) as u64,
         };
         enough(local)?;
+        if slots.saturating_add(local / PAGE_BYTES as u64) > PAGES_MAX {
+            let (far, most) = (size::show(far), size::show(PAGES_MAX * PAGE_BYTES as u64));
+            return Err(format!("{far} of far memory and {} of local memory are more than {most}; lower --far", size::show(local)).into());
+        }
         let sigbus = match self.mode {
             Mode::Auto => !program.raw_syscalls,
             Mode::Sigbus => true,

@@ -78,6 +78,52 @@ fn a_memory_host_survives_nonsense() {
     assert_eq!(read_slot(&mut honest, 6), vec![0; 4096], "memory that nobody wrote reads as zeros");
 }
 
+/// Sets a limit of a process; returns the one it had.
+fn limit(pid: u32, what: libc::__rlimit_resource_t, soft: u64) -> u64 {
+    let mut was = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    unsafe {
+        assert_eq!(libc::prlimit(pid as i32, what, std::ptr::null(), &mut was), 0);
+        let now = libc::rlimit { rlim_cur: soft.min(was.rlim_max), ..was };
+        assert_eq!(libc::prlimit(pid as i32, what, &now, std::ptr::null_mut()), 0);
+    }
+    was.rlim_cur
+}
+
+#[test]
+fn who_says_nothing_takes_no_place_and_no_want_ends_a_memory_host() {
+    let h = host(&["--size", "64MiB"]);
+    let pid = h.process.0.id();
+    let (mut honest, w) = borrow(&h.address, 64);
+    assert_eq!(w.status, Status::Ok);
+    // It has no memory for another thread: whoever comes then is turned away.
+    let address_space = limit(pid, libc::RLIMIT_AS, 1);
+    assert!(!matches!(connect(&h.address).read(&mut [0]), Ok(1..)), "there is nothing to say");
+    limit(pid, libc::RLIMIT_AS, address_space);
+    assert_eq!(borrow(&h.address, 1).1.status, Status::Ok);
+    // Nor a descriptor, for they are taken by some who say nothing.
+    limit(pid, libc::RLIMIT_NOFILE, 32);
+    let silent: Vec<TcpStream> = (0..64).map(|_| connect(&h.address)).collect();
+    assert_eq!(read_slot(&mut honest, 5), vec![0; 4096]);
+    let mut late = connect(&h.address);
+    late.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    late.write_all(&Hello { lease: 0, slots: 1, token: [0; 32], share: false, last: false }.encode()).unwrap();
+    let mut b = [0; Welcome::BYTES];
+    late.read_exact(&mut b).expect("the silent ones are turned away");
+    assert_eq!(Welcome::decode(&b).unwrap().status, Status::Ok);
+    drop(silent);
+}
+
+#[test]
+fn a_borrower_whose_machine_is_gone_is_noticed() {
+    let h = host(&["--size", "64MiB"]);
+    let (_borrower, w) = borrow(&h.address, 64);
+    assert_eq!(w.status, Status::Ok);
+    let port = format!(":{}", h.address.rsplit(':').next().unwrap());
+    let out = std::process::Command::new("ss").args(["-Htno", "state", "established", "sport", "=", &port]).output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(text.contains("timer:(keepalive"), "the kernel asks for it: {text:?}");
+}
+
 #[test]
 fn memory_is_zeroed_between_borrowers() {
     let h = host(&["--size", "1MiB"]);

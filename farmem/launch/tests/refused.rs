@@ -3,6 +3,7 @@
 mod far;
 
 use far::*;
+use farmem_core::wire::{Hello, Status, Welcome};
 use std::os::unix::fs::PermissionsExt;
 
 #[test]
@@ -28,6 +29,16 @@ fn bad_input() {
             let _ = std::io::Write::write_all(&mut s, b"220 mail.example.org ESMTP, at your service\r\n");
         }
     });
+    // A memory host lends more than there can be.
+    let boaster = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let boast = boaster.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        let welcome = Welcome { status: Status::Ok, lease: 7, slots: u64::MAX }.encode();
+        for mut s in boaster.incoming().flatten() {
+            let _ = std::io::Read::read_exact(&mut s, &mut [0; Hello::BYTES]);
+            let _ = std::io::Write::write_all(&mut s, &welcome);
+        }
+    });
     let script = file("script", "#!/bin/sh\n");
     std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
     let setuid = setuid.to_str().unwrap();
@@ -47,6 +58,7 @@ fn bad_input() {
         (&["--local", "32MiB", "--from", at, "--", "/sbin/ldconfig"], "statically linked"),
         (&["--local", "32MiB", "--from", at, "--", &script], "is a script"),
         (&["--local", "32MiB", "--from", &strange, "--", "true"], "another version"),
+        (&["--local", "32MiB", "--from", &boast, "--", "true"], "are more than 2048 GiB"),
         (&["--local", "32MiB", "--from", at, "--token-file", "/no/such/file", "--", "true"], "cannot read the token file"),
         (&["--local", "32MiB", "--from", at, "--copies", "9", "--", "true"], "want at least 9"),
         (&["--local", "0%", "--from", at, "--", "true"], "is no share"),
