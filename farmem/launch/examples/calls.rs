@@ -12,6 +12,7 @@ extern "C" {
     static stdout: *mut libc::FILE;
     static environ: *const *mut c_char;
     fn _Fork() -> c_int;
+    fn vfork() -> c_int;
     fn close_range(first: u32, last: u32, flags: c_int) -> c_int;
     fn pthread_cancel(t: libc::pthread_t) -> c_int;
     fn pthread_attr_setstack(a: *mut libc::pthread_attr_t, at: *mut c_void, bytes: usize) -> c_int;
@@ -246,6 +247,44 @@ unsafe fn run(case: &str, big: &Big) -> String {
                 pipes() == before
             });
             format!("{gone:?} {noticed}")
+        }
+        "arguments" => {
+            // More than are short, so that they leave; the program tells how many it got.
+            let list = libc::malloc(1 << 16).cast::<*mut c_char>();
+            list.write(text(c"sh"));
+            list.add(1).write(text(c"-c"));
+            list.add(2).write(text(c"echo $#"));
+            for i in 3..3000 {
+                let long = libc::malloc(400).cast::<c_char>();
+                long.write_bytes(b'x', 399);
+                long.add(399).write(0);
+                list.add(i).write(long);
+            }
+            list.add(3000).write(null_mut());
+            let places = std::slice::from_raw_parts(list.cast::<*const u8>(), 3000);
+            let far: Vec<*const u8> = places[3..].to_vec();
+            big.send_all_away(&far);
+            let child = libc::fork();
+            if child == 0 {
+                libc::execv(c"/bin/sh".as_ptr(), list.cast());
+                libc::_exit(9);
+            }
+            let exec = ended(child);
+            big.send_all_away(&far);
+            let mut child = 0;
+            let r = libc::posix_spawn(&mut child, c"/bin/sh".as_ptr(), null(), null(), list, environ);
+            format!("{exec} {r} {}", ended(child))
+        }
+        "vfork" => {
+            let at = sevens().add(5000);
+            big.send_away(at);
+            let child = vfork();
+            if child == 0 {
+                let found = at.read();
+                at.write(8);
+                libc::_exit(found as c_int);
+            }
+            format!("{:x} {}", ended(child), at.read())
         }
         "stack" => {
             let (ends, mut t, bytes) = (pipe(), 0, 1 << 19);

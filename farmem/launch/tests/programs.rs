@@ -103,6 +103,8 @@ fn calls_on_memory_that_is_away() {
         ("fork", "700"),
         ("clone", "700"),
         ("bare", "700"),
+        ("arguments", "2996\n2996\n0 0 0"),
+        ("vfork", "700 7"),
         ("children", "[140, 148] true"),
         ("stack", "0 0"),
         ("descriptors", "7"),

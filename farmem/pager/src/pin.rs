@@ -39,6 +39,13 @@ impl Pin {
         }
         Some(Pin { first, pages: last - first + 1 })
     }
+
+    /// Whether it keeps all of a range.
+    pub fn covers(&self, at: *const u8, bytes: usize) -> bool {
+        let inside =
+            |at: usize| pager().and_then(|p| p.page_of(at)).is_some_and(|page| (self.first..self.first + self.pages).contains(&page));
+        inside(at as usize) && inside(at as usize + bytes - 1)
+    }
 }
 
 fn hold(pager: &Pager, page: u32) {

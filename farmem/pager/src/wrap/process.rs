@@ -1,8 +1,9 @@
 //! fork and exec.
 
 use super::answer;
+use super::spawn::Texts;
 use crate::fork;
-use crate::pin::{pin_text, Pin};
+use crate::pin::pin_text;
 use crate::{next, sys};
 use core::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use libc::{c_char, c_int, c_void};
@@ -61,29 +62,13 @@ pub unsafe fn forked(call: impl FnOnce() -> isize) -> isize {
     }
 }
 
-/// What an exec reads: pinned words and texts of a list. The list is copied to where the kernel can always read it.
-struct List {
-    words: [*const c_char; 1024],
-    pins: [Option<Pin>; 64],
-}
-
-impl List {
-    unsafe fn new(from: *const *const c_char) -> Option<List> {
-        let mut l = List { words: [core::ptr::null(); 1024], pins: [const { None }; 64] };
-        let mut pins = 0;
-        for i in 0..l.words.len() - 1 {
-            let text = *from.add(i);
-            if text.is_null() {
-                return Some(l);
-            }
-            l.words[i] = text;
-            if let Some(pin) = pin_text(text) {
-                *l.pins.get_mut(pins)? = Some(pin);
-                pins += 1;
-            }
-        }
-        None
-    }
+/// As a fork: a child that has this one's memory would leave connections of its own in it.
+///
+/// # Safety
+/// As vfork(2).
+#[no_mangle]
+pub unsafe extern "C" fn vfork() -> c_int {
+    libc::fork()
 }
 
 /// # Safety
@@ -94,11 +79,8 @@ pub unsafe extern "C" fn execve(path: *const c_char, argv: *const *const c_char,
     if r != super::EFAULT {
         return answer(r) as c_int;
     }
-    let _path = pin_text(path);
-    match (List::new(argv), List::new(envp)) {
-        (Some(a), Some(e)) => answer(sys!(libc::SYS_execve, path, a.words.as_ptr(), e.words.as_ptr())) as c_int,
-        _ => answer(-(libc::E2BIG as isize)) as c_int,
-    }
+    let _pins = (pin_text(path), Texts::pin(argv), Texts::pin(envp));
+    answer(sys!(libc::SYS_execve, path, argv, envp)) as c_int
 }
 
 /// # Safety

@@ -1,30 +1,55 @@
 //! Programs that are started beside this one. The C library does it in a process that has this one's memory and a fault of
 //! which nobody would handle: all that it reads is brought in first and stays until it is done.
 
-use crate::next;
 use crate::pin::{is_far, pin_text, Pin};
+use crate::{next, sys};
 use libc::{c_char, c_int, c_void, pid_t};
 
-const TEXTS_MAX: usize = 256;
-
-/// A list of texts and what it points to. Of more than so many far texts the rest is left to luck.
-struct Texts {
-    _pins: [Option<Pin>; TEXTS_MAX],
+/// A list of texts and what it points to, however many.
+pub struct Texts {
+    pins: *mut Pin,
+    len: usize,
+    most: usize,
     _list: Option<Pin>,
 }
 
 impl Texts {
-    unsafe fn pin(list: *const *const c_char) -> Texts {
-        let mut pins = [const { None }; TEXTS_MAX];
-        let (mut n, mut len) = (0, 0);
-        while !list.is_null() && !(*list.add(len)).is_null() {
-            if n < TEXTS_MAX {
-                pins[n] = pin_text(*list.add(len));
-                n += pins[n].is_some() as usize;
-            }
-            len += 1;
+    /// The list ends with null, and may itself be null.
+    pub unsafe fn pin(list: *const *const c_char) -> Texts {
+        let mut most = 0;
+        while !list.is_null() && !(*list.add(most)).is_null() {
+            most += 1;
         }
-        Texts { _pins: pins, _list: Pin::new(list.cast(), if list.is_null() { 0 } else { (len + 1) * size_of::<*const c_char>() }) }
+        let words = if list.is_null() { 0 } else { most + 1 };
+        let mut texts = Texts { pins: core::ptr::null_mut(), len: 0, most, _list: Pin::new(list.cast(), words * size_of::<usize>()) };
+        for i in 0..most {
+            texts.add(*list.add(i));
+        }
+        texts
+    }
+
+    unsafe fn add(&mut self, text: *const c_char) {
+        // Most lie side by side in few pages.
+        if self.len > 0 && (*self.pins.add(self.len - 1)).covers(text.cast(), libc::strlen(text) + 1) {
+            return;
+        }
+        let Some(pin) = pin_text(text) else { return };
+        if self.pins.is_null() {
+            self.pins = sys::reserve(self.most * size_of::<Pin>()).cast();
+        }
+        self.pins.add(self.len).write(pin);
+        self.len += 1;
+    }
+}
+
+impl Drop for Texts {
+    fn drop(&mut self) {
+        for i in 0..self.len {
+            unsafe { self.pins.add(i).drop_in_place() };
+        }
+        if !self.pins.is_null() {
+            unsafe { sys!(libc::SYS_munmap, self.pins, self.most * size_of::<Pin>()) };
+        }
     }
 }
 
@@ -44,30 +69,29 @@ impl Environment {
 
 /// What is to be done to the child's files: a list in memory of its own, whose words may point to names.
 struct Actions {
-    _pins: [Option<Pin>; TEXTS_MAX],
+    _names: Texts,
     _list: Option<Pin>,
     _head: Option<Pin>,
 }
 
 impl Actions {
     unsafe fn pin(actions: *const libc::posix_spawn_file_actions_t) -> Actions {
-        let mut pins = [const { None }; TEXTS_MAX];
+        let mut names = Texts { pins: core::ptr::null_mut(), len: 0, most: 0, _list: None };
         if actions.is_null() {
-            return Actions { _pins: pins, _list: None, _head: None };
+            return Actions { _names: names, _list: None, _head: None };
         }
         // Two counts, then the list.
         let list = actions.cast::<*const usize>().add(1).read();
         let bytes = if list.is_null() { 0 } else { libc::malloc_usable_size(list as *mut c_void) };
-        let mut n = 0;
-        for i in 0..bytes / size_of::<usize>() {
+        names.most = bytes / size_of::<usize>();
+        for i in 0..names.most {
             let word = list.add(i).read() as *const c_char;
-            if n < TEXTS_MAX && is_far(word.cast(), 1) {
-                pins[n] = pin_text(word);
-                n += 1;
+            if is_far(word.cast(), 1) {
+                names.add(word);
             }
         }
         let head = Pin::new(actions.cast(), size_of::<libc::posix_spawn_file_actions_t>());
-        Actions { _pins: pins, _list: Pin::new(list.cast(), bytes), _head: head }
+        Actions { _names: names, _list: Pin::new(list.cast(), bytes), _head: head }
     }
 }
 
