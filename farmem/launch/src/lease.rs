@@ -17,43 +17,66 @@ pub struct Lease {
     pub address: String,
     pub id: u64,
     pub slots: u64,
+    /// Who lent it, and the token; a spare has lent nothing yet.
+    lender: Option<(Address, [u8; TOKEN_BYTES])>,
+}
+
+/// A start that is refused gives back what it has leased already. One that succeeds becomes the program, and drops nothing.
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some((from, token)) = &self.lender {
+            let hello = Hello { lease: self.id, slots: 0, token: *token, share: false, last: true };
+            // A host that does not answer now lets the lease run out by itself.
+            let _ = reach(from, "").and_then(|(_, mut stream)| {
+                let said = stream.write_all(&hello.encode()).and_then(|()| stream.read_exact(&mut [0; Welcome::BYTES]));
+                said.map_err(|e| e.to_string())
+            });
+        }
+    }
 }
 
 trait Stream: Read + Write {}
 impl<T: Read + Write> Stream for T {}
 
-/// Leases `slots` slots (0: all that are free) from a memory host.
-pub fn open(from: &Address, name: &str, token: &[u8; TOKEN_BYTES], slots: u64) -> Result<Lease, String> {
-    let away = |e: std::io::Error| {
-        format!("memory host {name} does not answer ({e}); start it there: pando mem serve --size 8GiB --listen {name}")
-    };
-    let (address, mut stream): (String, Box<dyn Stream>) = match from {
+fn away(name: &str) -> impl Fn(std::io::Error) -> String + '_ {
+    move |e| format!("memory host {name} does not answer ({e}); start it there: pando mem serve --size 8GiB --listen {name}")
+}
+
+/// Connects to a memory host: its raw address, and the connection.
+fn reach(from: &Address, name: &str) -> Result<(String, Box<dyn Stream>), String> {
+    let away = away(name);
+    match from {
         Address::Tcp(a) => {
             let to = a
                 .to_socket_addrs()
                 .map_err(|e| format!("memory host {name}: {e}"))?
                 .next()
                 .ok_or(format!("memory host {name} has no address"))?;
-            let stream = TcpStream::connect_timeout(&to, PATIENCE).map_err(away)?;
-            stream.set_read_timeout(Some(PATIENCE)).map_err(away)?;
-            (hex(&raw_ip(&to)), Box::new(stream))
+            let stream = TcpStream::connect_timeout(&to, PATIENCE).map_err(&away)?;
+            stream.set_read_timeout(Some(PATIENCE)).map_err(&away)?;
+            Ok((hex(&raw_ip(&to)), Box::new(stream)))
         }
         Address::Unix(path) => {
-            let stream = UnixStream::connect(path).map_err(away)?;
+            let stream = UnixStream::connect(path).map_err(&away)?;
             // It takes all of the memory before it answers.
-            stream.set_read_timeout(Some(PATIENCE * 20)).map_err(away)?;
+            stream.set_read_timeout(Some(PATIENCE * 20)).map_err(&away)?;
             let mut raw = (libc::AF_UNIX as u16).to_ne_bytes().to_vec();
             raw.extend_from_slice(path.as_os_str().as_bytes());
             raw.push(0);
-            (hex(&raw), Box::new(stream))
+            Ok((hex(&raw), Box::new(stream)))
         }
-    };
-    stream.write_all(&Hello { lease: 0, slots, token: *token, share: false, last: false }.encode()).map_err(away)?;
+    }
+}
+
+/// Leases `slots` slots (0: all that are free) from a memory host.
+pub fn open(from: &Address, name: &str, token: &[u8; TOKEN_BYTES], slots: u64) -> Result<Lease, String> {
+    let (address, mut stream) = reach(from, name)?;
+    stream.write_all(&Hello { lease: 0, slots, token: *token, share: false, last: false }.encode()).map_err(away(name))?;
     let mut b = [0; Welcome::BYTES];
     stream.read_exact(&mut b).map_err(|_| format!("{name} is no memory host, or of another release"))?;
     let welcome = Welcome::decode(&b).map_err(|s| format!("memory host {name}: {}", s.text()))?;
     match welcome.status {
-        Status::Ok => Ok(Lease { address, id: welcome.lease, slots: welcome.slots }),
+        Status::Ok => Ok(Lease { address, id: welcome.lease, slots: welcome.slots, lender: Some((from.clone(), *token)) }),
         Status::TooSmall => Err(format!(
             "memory host {name} has only {} free; lower --far, or start it with a larger --size",
             crate::size::show(welcome.slots * PAGE_BYTES as u64)
@@ -95,7 +118,7 @@ pub fn spare(from: &Address, name: &str) -> Result<Lease, String> {
                 .map_err(|e| format!("memory host {name}: {e}"))?
                 .next()
                 .ok_or(format!("memory host {name} has no address"))?;
-            Ok(Lease { address: hex(&raw_ip(&to)), id: u64::from_le_bytes(id) | 1, slots: 0 })
+            Ok(Lease { address: hex(&raw_ip(&to)), id: u64::from_le_bytes(id) | 1, slots: 0, lender: None })
         }
         Address::Unix(_) => Err(format!("memory host {name}: a spare is named as HOST:PORT")),
     }

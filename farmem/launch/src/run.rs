@@ -93,12 +93,12 @@ impl Run {
             enough(n)?;
         }
         let mut slots = self.far.unwrap_or(0) / PAGE_BYTES as u64;
-        let mut hosts = vec![];
+        let mut leases = vec![]; // they go back if anything below is refused
         for (i, name) in self.from.iter().enumerate() {
             let address: Address = name.parse()?;
             let l = if i < copies { lease::open(&address, name, &token, slots)? } else { lease::spare(&address, name)? };
             slots = slots.max(l.slots);
-            hosts.push(format!("host={}/{}", l.address, l.id));
+            leases.push(l);
         }
         let far = slots.saturating_mul(PAGE_BYTES as u64);
         let local = match self.local {
@@ -125,7 +125,7 @@ impl Run {
             if sigbus { "sigbus" } else { "thread" },
             lease::hex(&token),
             counters.as_raw_fd(),
-            hosts.join(" ")
+            leases.iter().map(|l| format!("host={}/{}", l.address, l.id)).collect::<Vec<_>>().join(" ")
         );
         let mut preload = vec![pager];
         if !program.own_allocator {

@@ -6,6 +6,7 @@ use farmem_core::wire::TOKEN_BYTES;
 use farmem_core::PAGE_BYTES;
 use farmem_host::{Address, Leases, Server};
 use std::error::Error;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,7 +67,13 @@ impl Serve {
 pub fn token(path: Option<&std::path::Path>) -> Result<[u8; TOKEN_BYTES], String> {
     let mut token = [0; TOKEN_BYTES];
     let Some(path) = path else { return Ok(token) };
-    let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read the token file {}: {e}", path.display()))?;
+    let text = std::fs::read_to_string(path).map_err(|e| match e.kind() {
+        ErrorKind::NotFound => format!(
+            "cannot read the token file {0}: {e}; `head -c 24 /dev/urandom | base64 >{0}` makes one, the same for both sides",
+            path.display()
+        ),
+        _ => format!("cannot read the token file {}: {e}", path.display()),
+    })?;
     let text = text.trim_end();
     if !(8..=TOKEN_BYTES).contains(&text.len()) {
         return Err(format!("the token in {} has {} bytes; it wants 8 to {TOKEN_BYTES}", path.display(), text.len()));

@@ -38,7 +38,8 @@ pub fn show(bytes: u64) -> String {
     match bytes {
         b if b >= 10 << 30 => format!("{} GiB", b >> 30),
         b if b >= 1 << 20 => format!("{:.1} MiB", b as f64 / (1 << 20) as f64),
-        b => format!("{} KiB", b >> 10),
+        b if b >= 1 << 10 || b == 0 => format!("{} KiB", b >> 10),
+        b => format!("{b} bytes"),
     }
 }
 
@@ -82,6 +83,7 @@ mod tests {
         for bad in ["", "s", "60", "0s", "-1s", "1.5m", "25h", "5 minutes", "99999999999999999999s", "5124095576030432h"] {
             assert!(time(bad).is_err(), "{bad}");
         }
+        assert_eq!([show(0), show(25), show(4096), show(3 << 19)], ["0 KiB", "25 bytes", "4 KiB", "1.5 MiB"]);
         assert_eq!("12.5%".parse(), Ok(Local::Percent(12.5)));
         assert!("0%".parse::<Local>().is_err() && "101%".parse::<Local>().is_err());
     }

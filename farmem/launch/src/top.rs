@@ -5,7 +5,7 @@ use crate::size;
 use clap::Args;
 use farmem_core::stats::{longest, quantile, Stats, STALL_BUCKETS};
 use std::error::Error;
-use std::io::Write;
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -92,6 +92,8 @@ const FIGURES: &[Figure] = &[
     ("prefetch_paused_now", "1 while the prefetcher sits out for being wrong", |s| &s.prefetch_paused_now),
 ];
 
+const NOBODY: &str = "no program on this machine borrows memory; start one: pando mem run --local 128MiB --from HOST:PORT -- PROGRAM";
+
 impl Top {
     pub fn run(self) -> Result<(), Box<dyn Error>> {
         let mut before: Vec<(u32, Look)> = vec![];
@@ -101,27 +103,36 @@ impl Top {
                 return Err(format!("process {pid} borrows no memory; `pando mem top --once` shows those that do").into());
             }
             if all.is_empty() && self.once {
-                return Err(
-                    "no program on this machine borrows memory; start one: pando mem run --local 128MiB --from HOST:PORT -- PROGRAM".into(),
-                );
+                return Err(NOBODY.into());
             }
             let looks: Vec<(u32, Look)> = all.iter().map(|p| (p.pid, Look::at(p.stats))).collect();
             let mut out = String::new();
+            if self.output == "text" && !self.once && std::io::stdout().is_terminal() {
+                out += "\x1b[H\x1b[2J";
+            }
+            if all.is_empty() && self.output == "text" {
+                out += &format!("{NOBODY}\n");
+            }
             for (process, (pid, look)) in all.iter().zip(&looks) {
                 let last = before.iter().find(|b| b.0 == *pid).map(|b| &b.1);
                 out += &if self.output == "json" { json(process, look) } else { text(process, look, last, self.every) };
             }
-            if self.output == "text" && !self.once {
-                print!("\x1b[H\x1b[2J");
-            }
-            print!("{out}");
-            std::io::stdout().flush()?;
-            if self.once {
+            let gone = !told(&out)?;
+            if self.once || gone {
                 return Ok(());
             }
             before = looks;
             std::thread::sleep(Duration::from_secs_f64(self.every.max(0.1)));
         }
+    }
+}
+
+/// Prints; false if nobody reads any more (`head` has seen enough), which is no error.
+fn told(text: &str) -> std::io::Result<bool> {
+    let mut to = std::io::stdout();
+    match to.write_all(text.as_bytes()).and_then(|()| to.flush()) {
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(e),
+        written => Ok(written.is_ok()),
     }
 }
 
@@ -205,10 +216,11 @@ fn prometheus() -> String {
 impl Metrics {
     pub fn run(self) -> Result<(), Box<dyn Error>> {
         let Some(address) = self.listen else {
-            print!("{}", prometheus());
+            told(&prometheus())?;
             return Ok(());
         };
-        let listener = std::net::TcpListener::bind(&address).map_err(|e| format!("cannot listen at {address}: {e}"))?;
+        let listener =
+            std::net::TcpListener::bind(&address).map_err(|e| format!("cannot listen at {address}: {e}; choose another --listen"))?;
         println!("metrics at http://{}/metrics", listener.local_addr()?);
         for mut stream in listener.incoming().flatten() {
             // One scrape at a time is enough; a client that says nothing is left after a second.
