@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -99,7 +100,18 @@ func runGroup(ctx context.Context, env Env, binary string, args []string) error 
 	c.SetArgs(args)
 	c.SetOut(env.Stdout)
 	c.SetErr(env.Stderr)
+	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		return usageError{fmt.Errorf("%w; `pando fn run --units help` lists what a group takes", err)}
+	})
 	return c.ExecuteContext(ctx)
+}
+
+// asRoot adds what to do to an error for which the user is the reason.
+func asRoot(err error) error {
+	if errors.Is(err, os.ErrPermission) {
+		return fmt.Errorf("%w: run it as root", err)
+	}
+	return err
 }
 
 // into writes what needs to be understood first.
@@ -129,6 +141,9 @@ func (f *groupFlags) into(c *units.Config) (err error) {
 	c.Log = f.durability == "log"
 	if c.Log && (c.Exchange != "memory" || c.Store != "") {
 		return fmt.Errorf("%w: --durability log of a group is in its memory: leave out --exchange and --state-store", pando.ErrInvalid)
+	}
+	if c.Out == c.In && c.In != "" {
+		return fmt.Errorf("%w: --out %s is --iface, too: leave --out away and packets go back where they came from", pando.ErrInvalid, c.Out)
 	}
 	if c.In == "" {
 		return fmt.Errorf("%w: --iface is missing: the device whose packets the functions get", pando.ErrInvalid)
@@ -178,14 +193,17 @@ func detached(env Env, c units.Config, args []string) error {
 	if err != nil {
 		return err
 	}
+	if err := c.Free(); err != nil {
+		return err
+	}
 	directory := filepath.Join(c.RunDir, c.Name)
 	if err := os.MkdirAll(directory, 0o755); err != nil {
-		return err
+		return asRoot(err)
 	}
 	path := filepath.Join(directory, "log")
 	log, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_APPEND|os.O_WRONLY, 0o644) // its units append to it, too
 	if err != nil {
-		return err
+		return asRoot(err)
 	}
 	defer log.Close()
 	child := exec.Command(own, append([]string{"fn", "run"}, args...)...)
@@ -207,5 +225,8 @@ func detached(env Env, c units.Config, args []string) error {
 		return err
 	}
 	fmt.Fprint(env.Stderr, string(text))
+	if err := os.RemoveAll(directory); err != nil { // it never ran, so `pando fn ls` is not to list it as crashed
+		return err
+	}
 	return codeError(max(1, child.ProcessState.ExitCode()))
 }

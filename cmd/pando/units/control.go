@@ -63,12 +63,20 @@ type request struct {
 	done   chan struct{} // closed when it has been written
 }
 
+// Free says whether the name is free: no unit and no group has it.
+func (c Config) Free() error {
+	if _, err := ask(filepath.Join(c.RunDir, c.Name, "control.sock"), "status"); err == nil {
+		return fmt.Errorf("%w: a unit or group %s runs: `pando fn rm %[2]s` ends it, --name gives this one another", pando.ErrExists, c.Name)
+	}
+	return nil
+}
+
 func (g *Group) listen() (net.Listener, error) {
+	if err := g.Free(); err != nil {
+		return nil, err
+	}
 	directory := filepath.Join(g.RunDir, g.Name)
 	path := filepath.Join(directory, "control.sock")
-	if _, err := ask(path, "status"); err == nil {
-		return nil, fmt.Errorf("%w: %s runs already: `pando fn rm %s` ends it, --name gives this one another", pando.ErrInvalid, g.Name, g.Name)
-	}
 	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return nil, err
 	}

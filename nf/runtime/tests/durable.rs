@@ -220,13 +220,14 @@ fn a_log_on_another_host_does_the_same() {
     elsewhere.kill();
     let frames: Vec<Vec<u8>> = (0..32).map(frame).collect();
     bench.near.send(&frames.iter().map(Vec::as_slice).collect::<Vec<_>>());
-    soon("the unit misses its log", || {
-        String::from_utf8(bench.run(&["logs", "n"]).stdout).unwrap().contains("nothing leaves").then_some(())
-    });
+    let said = |bench: &Bench, what: &str| String::from_utf8(bench.run(&["logs", "n"]).stdout).unwrap().contains(what).then_some(());
+    soon("the unit misses its log", || said(&bench, "nothing leaves"));
+    soon("it is said where the log is missed", || said(&bench, "`pando fn log --listen 192.0.2.2:7001`"));
     let mut slots = Vec::new();
     bench.near.receive(1, &mut slots);
     assert!(slots.is_empty(), "a packet left without a log");
     elsewhere.log = Elsewhere::log(&elsewhere.namespace, 7001);
+    soon("it is said that the log is there again", || said(&bench, "the output log at 192.0.2.2:7001 answers"));
     soon("the packets that were held come", || {
         slots.clear();
         bench.near.receive(BATCH_PACKETS, &mut slots);

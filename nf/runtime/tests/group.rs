@@ -144,6 +144,32 @@ fn a_bad_network_makes_no_stale_update() {
     assert_eq!(bench.bill()["owed"][0]["lost"], lost, "{status}");
 }
 
+/// What cannot start is refused and leaves nothing behind, and what runs is not disturbed by it.
+#[test]
+fn a_group_that_does_not_start_leaves_nothing() {
+    let Some(bench) = bench("refused") else { return };
+    let start = |name: &str, more: &[&str]| {
+        let module = bench.module("count");
+        let output =
+            bench.pando(&[&["run", module.to_str().unwrap(), "--iface", "inner1", "--name", name, "-d", "--units", "1..2"], more].concat());
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    for (more, code, want) in [
+        (&["--out", "inner1"][..], 3, "leave --out away"),
+        (&["--out", "none1"], 4, "`ip link` lists them"),
+        (&["--out", "outer1", "--unit-capacty", "20M"], 2, "`pando fn run --units help` lists"),
+        (&["--out", "outer1", "--set", "x=1"], 3, "refuses its configuration"),
+    ] {
+        let (got, said) = start("refused", more);
+        assert!(got == Some(code) && said.contains(want), "{more:?}: exit code {got:?}: {said}");
+        assert_eq!(bench.pando(&["ls", "-o", "json"]).stdout, b"[]\n", "{more:?}");
+    }
+    bench.start(&["--units", "1"]);
+    let (got, said) = start("g", &["--out", "outer1"]);
+    assert!(got == Some(6) && said.contains("`pando fn rm g` ends it"), "{got:?}: {said}");
+    assert_eq!(bench.status("g")["state"], "running");
+}
+
 /// Units are killed under load: nobody else is disturbed, each is replaced, and the bill is that of what came out, but
 /// for the batch at work in each kill.
 #[test]

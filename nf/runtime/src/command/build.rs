@@ -33,6 +33,13 @@ impl Build {
             Failure::NotFound(words) => Failure::NotFound(format!("{words}: `pando fn new {}` makes a function", self.directory.display())),
             other => other,
         })?;
+        if let (true, Some(folder)) = (directory.is_file(), directory.parent()) {
+            return Err(Failure::Invalid(format!(
+                "{} is a file: `pando fn build {}` builds what is in its folder",
+                self.directory.display(),
+                folder.display()
+            )));
+        }
         let name = directory.file_name().ok_or_else(|| Failure::Invalid("the root directory is no function".into()))?;
         let module = directory.join(name).with_extension("wasm");
         let scratch = Scratch::new()?;

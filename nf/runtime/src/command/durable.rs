@@ -114,6 +114,8 @@ struct Watch<'a> {
     standby: Option<Process>,
     log: Option<Process>,
     address: Option<SocketAddr>,
+    /// The log's host does not answer, which has been said.
+    away: bool,
     /// Links so far.
     links: u64,
     /// Units that died in a row without getting further.
@@ -158,6 +160,18 @@ pub fn supervise(run: &Run, ready: impl FnOnce()) -> Result<ExitCode, Failure> {
     ended.map(|()| ExitCode::SUCCESS)
 }
 
+/// What is said of a log's host that does not answer, or does again.
+fn away(address: SocketAddr, why: Option<io::Error>) -> String {
+    match why {
+        Some(e) => {
+            format!(
+                "the output log at {address} does not answer ({e}): no packet leaves until it does; there: `pando fn log --listen {address}`"
+            )
+        }
+        None => format!("the output log at {address} answers"),
+    }
+}
+
 impl<'a> Watch<'a> {
     fn start(run: &'a Run) -> Result<Watch<'a>, Failure> {
         let signals = unit::signals().map_err(internal("signals"))?;
@@ -173,8 +187,22 @@ impl<'a> Watch<'a> {
         unit.ready().inspect_err(|_| unit.kill())?;
         unit.tell("serve", &[]);
         unit.serving = true;
-        let mut watch =
-            Watch { run, signals, ports, control, page, vitals, unit, standby: None, log, address, links: 0, deaths: 0, positions: [0; 2] };
+        let mut watch = Watch {
+            run,
+            signals,
+            ports,
+            control,
+            page,
+            vitals,
+            unit,
+            standby: None,
+            log,
+            address,
+            away: false,
+            links: 0,
+            deaths: 0,
+            positions: [0; 2],
+        };
         watch.link();
         watch.stand_by()?;
         Ok(watch)
@@ -205,6 +233,10 @@ impl<'a> Watch<'a> {
                 (None, None) => Err(io::ErrorKind::NotConnected.into()),
             };
             process.link = if linked.is_ok() { self.links } else { 0 };
+            if let (Some(address), true) = (self.address, self.away == linked.is_ok()) {
+                self.away = !self.away;
+                eprintln!("{}", away(address, linked.err()));
+            }
         }
     }
 

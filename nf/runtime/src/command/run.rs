@@ -89,6 +89,11 @@ impl Run {
             let stem = |p: &PathBuf| p.file_stem().map(|s| s.to_string_lossy().into_owned());
             self.name = self.chain.functions.iter().filter_map(stem).collect::<Vec<_>>().join("-");
         }
+        if let Some(same) = self.out.as_ref().filter(|out| **out == self.iface) {
+            return Err(Failure::Invalid(format!(
+                "--out {same} is --iface, too: leave --out away and packets go back where they came from"
+            )));
+        }
         match (self.inside, self.durable.unit) {
             (false, _) => self.watch(),
             (true, false) => self.serve(),
@@ -160,7 +165,10 @@ impl Run {
     /// Starts the unit and waits until it is ready.
     fn start(&self, log: &Path, group: Option<&Cgroup>) -> Result<Child, Failure> {
         let internal = |what: &str, e: std::io::Error| Failure::Internal(format!("{what}: {e}"));
-        let log = OpenOptions::new().create(true).append(true).open(log).map_err(|e| internal("open the log", e))?;
+        let log = OpenOptions::new().create(true).append(true).open(log).map_err(|e| match Failure::of_file("open", log, &e) {
+            Failure::Denied(words) => Failure::Denied(format!("{words}: run it as root")),
+            other => other,
+        })?;
         let own = std::env::current_exe().map_err(|e| internal("find this program", e))?;
         let mut command = Command::new(own);
         command.args(std::env::args_os().skip(1)).arg("--inside").arg("--name").arg(&self.name);

@@ -102,7 +102,8 @@ impl List {
     pub fn run(self) -> Result<ExitCode, Failure> {
         let units = listed(&self.places);
         if self.output == Format::Json {
-            print_json(&units);
+            // By way of values, so that the name that a unit gives itself does not stand there twice.
+            print_json(&serde_json::to_value(&units).expect("it is JSON"));
             return Ok(ExitCode::SUCCESS);
         }
         println!(
