@@ -9,6 +9,7 @@ mod extent;
 pub mod fifo;
 pub mod heart;
 pub mod page;
+pub mod poll;
 pub mod prefetch;
 pub mod slots;
 pub mod spans;
@@ -27,5 +28,5 @@ pub const BATCH_PAGES_MAX: usize = 512;
 /// or fails), and a page on its way out whose fingerprint is that of its slot needs no write. The second makes dirty
 /// tracking free of write faults; a changed page passes for a clean one with probability 2^-64 per eviction.
 pub fn fingerprint(page: &[u8], seed: u64) -> u64 {
-    xxhash_rust::xxh3::xxh3_64_with_seed(page, seed)
+    twox_hash::XxHash3_64::oneshot_with_seed(seed, page)
 }

@@ -1,8 +1,9 @@
 //! Connections: a thread each, blocking, which is enough for the few pagers that share a memory host.
 
+use crate::inbox::Inbox;
 use crate::lease::{Lease, Leases};
-use farmem_core::wire::{Hello, Op, Reply, Request, Status, Welcome, TOKEN_BYTES};
-use farmem_core::BATCH_PAGES_MAX;
+use farmem_core::wire::{Hello, Op, Reply, Status, Welcome, TOKEN_BYTES};
+use farmem_core::{BATCH_PAGES_MAX, PAGE_BYTES};
 use std::io::{self, Read, Write};
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, RawFd};
@@ -157,20 +158,18 @@ impl Server {
             // Or a sleep of microseconds takes 50 longer.
             unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
         }
+        let mut inbox = Inbox::new(stream.as_raw_fd());
         loop {
-            let mut head = [0; Request::BYTES];
-            stream.read_exact(&mut head)?;
-            let Ok(request) = Request::decode(&head) else {
+            let Ok(request) = inbox.next(&mut slots)? else {
                 return refuse(stream, 0);
             };
-            let wanted = &mut slots[..request.count as usize];
-            let bytes = unsafe { std::slice::from_raw_parts_mut(wanted.as_mut_ptr().cast::<u8>(), wanted.len() * 4) };
-            stream.read_exact(bytes)?;
+            let wanted = &slots[..request.count as usize];
             if lease.is_ended() || lease.pieces(wanted, &mut pieces).is_none() {
                 return refuse(stream, request.serial);
             }
             let reply = Reply { status: Status::Ok, serial: request.serial }.encode();
             if request.op == Op::Write {
+                put(inbox.more(wanted.len() * PAGE_BYTES), &mut pieces);
                 all(&mut pieces, |p| unsafe { libc::readv(stream.as_raw_fd(), p.as_ptr(), p.len() as i32) })?;
             }
             if !self.delay.is_zero() {
@@ -214,6 +213,16 @@ fn keep_alive(fd: RawFd) {
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1i32),
     ] {
         unsafe { libc::setsockopt(fd, level, option, (&raw const value).cast(), 4) };
+    }
+}
+
+/// Copies into the first pieces; they are then what is left.
+fn put(mut bytes: &[u8], pieces: &mut [libc::iovec]) {
+    for piece in pieces {
+        let n = bytes.len().min(piece.iov_len);
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), piece.iov_base.cast(), n) };
+        (piece.iov_base, piece.iov_len) = (piece.iov_base.wrapping_byte_add(n), piece.iov_len - n);
+        bytes = &bytes[n..];
     }
 }
 

@@ -2,7 +2,7 @@
 //! host that is dying may take its time to answer, and meanwhile pages have to leave for the others.
 
 use crate::budget::Budget;
-use crate::hosts::Writing;
+use crate::hosts::{Wait, Writing};
 use crate::lane::Lane;
 use crate::pager::{running, Pager};
 use crate::sys;
@@ -55,7 +55,10 @@ fn round(pager: &'static Pager) {
     while pager.evictor.turn(|e| {
         e.tick();
         e.make_room()
-    }) {}
+    }) {
+        // Whoever wants this processor waits for one turn, not for all of them.
+        unsafe { sys!(libc::SYS_sched_yield) };
+    }
     if !pager.fork.is_child() {
         pager.evictor.turn(Evictor::rebuild);
     }
@@ -132,10 +135,20 @@ impl Turns {
         // And it may not wait for a host that does not answer: that is left to the thread.
         let mut evicted = work.unmap();
         if work.batch.is_some() || pager.hosts.is_ready(&work.lane.ports) {
-            evicted += work.clean(0, false);
+            evicted += work.clean(0, Wait::UntilLate);
         }
         self.lock.give();
         evicted > 0
+    }
+
+    /// Makes room while a fetch is on its way: the time is lost anyway, and so no thread has to be woken for it and no other
+    /// processor told of pages that leave. Waits for nothing. Signals are blocked.
+    pub fn ahead(&self, pager: &Pager) {
+        if !self.lock.try_take() {
+            return;
+        }
+        unsafe { (*self.work.get()).as_mut().expect("begun") }.ahead(pager);
+        self.lock.give();
     }
 }
 
@@ -198,14 +211,30 @@ impl Evictor {
         let (room, low, high, over) = (g.heart.room(), low_water(&g.heart), high_water(&g.heart), g.heart.held() > g.heart.limit());
         drop(g);
         if (room >= high && !over) || self.pager.fork.is_wanted() {
+            self.acknowledged(Wait::Never);
             return false;
         }
         let unmapped = self.unmap();
-        let cleaned = self.clean(if room < low || over { 0 } else { LAG }, true);
+        let cleaned = self.clean(if room < low || over { 0 } else { LAG }, Wait::Long);
         if unmapped + cleaned == 0 && room == 0 && self.pager.waiting() {
             self.pager.overdraw(&mut self.pager.lock_blocked(), CLEAN_BATCH);
         }
         unmapped + cleaned > 0
+    }
+
+    /// A batch, once room for it is missing.
+    fn ahead(&mut self, pager: &Pager) {
+        self.tick();
+        let g = pager.lock_blocked();
+        let (room, high) = (g.heart.room(), high_water(&g.heart));
+        drop(g);
+        if room + UNMAP_BATCH > high || pager.fork.is_wanted() {
+            return;
+        }
+        self.unmap();
+        if self.batch.is_some() || pager.hosts.is_ready(&self.lane.ports) {
+            self.clean(LAG, Wait::Never);
+        }
     }
 
     /// Moves the oldest pages of the program to the second-chance list; returns how many.
@@ -241,23 +270,23 @@ impl Evictor {
     }
 
     /// Stores the oldest unstored pages of the list where the hosts do not have them already; returns how many pages were
-    /// acknowledged. A batch that is not, because nobody waits for it `patiently`, stays under way and is the next to be ended.
-    fn clean(&mut self, lag: usize, patiently: bool) -> usize {
-        let before = self.acknowledged(patiently);
-        if self.batch.is_some() || before > 0 && !patiently {
+    /// acknowledged. A batch that is not in the time that is waited for stays under way and is the next to be ended.
+    fn clean(&mut self, lag: usize, wait: Wait) -> usize {
+        let before = self.acknowledged(wait);
+        if self.batch.is_some() || before > 0 && wait != Wait::Long {
             return before;
         }
         self.begin(lag);
-        before + self.acknowledged(patiently)
+        before + self.acknowledged(wait)
     }
 
-    /// Waits for the batch that is under way; returns how many pages became reusable.
-    fn acknowledged(&mut self, patiently: bool) -> usize {
+    /// Ends the batch that is under way; returns how many pages became reusable.
+    fn acknowledged(&mut self, wait: Wait) -> usize {
         let Some(mut b) = self.batch.take() else { return 0 };
         let pager = self.pager;
         if b.writes > 0 {
             let Lane { slots, memory, ports, .. } = &mut *self.lane;
-            if !pager.hosts.end_write(ports, pager.stats, &mut b.writing, &slots[..b.writes], &memory[..b.writes], patiently) {
+            if !pager.hosts.end_write(ports, pager.stats, &mut b.writing, &slots[..b.writes], &memory[..b.writes], wait) {
                 self.batch = Some(b);
                 return 0;
             }
@@ -367,7 +396,7 @@ impl Evictor {
     /// Empties the second-chance list before a fork: the memory is the child's allowance.
     pub fn flush(&mut self) {
         loop {
-            self.clean(0, true);
+            self.clean(0, Wait::Long);
             let mut frames = [0u32; CLEAN_BATCH];
             let mut g = self.pager.lock_blocked();
             let n = g.heart.shed(&mut frames);
@@ -384,7 +413,7 @@ impl Evictor {
     fn rebuild(&mut self) {
         let pager = self.pager;
         let Some(h) = pager.hosts.rebuilding() else { return };
-        self.acknowledged(true);
+        self.acknowledged(Wait::Long);
         let host = &pager.hosts.all[h];
         let mut from = host.rebuilt.load(SeqCst) as usize;
         let mut n = 0;
@@ -405,7 +434,7 @@ impl Evictor {
             return;
         }
         let Lane { slots, memory, sums, ports, .. } = &mut *self.lane;
-        pager.hosts.read(ports, pager.stats, &slots[..n], &memory[..n], h);
+        pager.hosts.read(ports, pager.stats, &slots[..n], &memory[..n], h, || {});
         if (0..n).any(|i| pager.fingerprint_at(memory[i]) != sums[i]) {
             sys::die(format_args!("a page is wrong on the only whole copy (checksum). The program is stopped before it reads it"));
         }

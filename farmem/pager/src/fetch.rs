@@ -39,7 +39,7 @@ impl Pager {
     /// Reads the lane's slots into its frames and checks every page; a copy that is wrong is replaced by the other.
     fn transfer(&self, lane: &mut Lane, n: usize) {
         let Lane { slots, memory, sums, ports, .. } = lane;
-        let from = self.hosts.read(ports, self.stats, &slots[..n], &memory[..n], usize::MAX);
+        let from = self.hosts.read(ports, self.stats, &slots[..n], &memory[..n], usize::MAX, || self.evictor.ahead(self));
         for i in 0..n {
             if self.fingerprint_at(memory[i]) == sums[i] {
                 continue;
@@ -51,7 +51,7 @@ impl Pager {
                     from + 1
                 ));
             }
-            self.hosts.read(ports, self.stats, &slots[i..=i], &memory[i..=i], from);
+            self.hosts.read(ports, self.stats, &slots[i..=i], &memory[i..=i], from, || {});
             if self.fingerprint_at(memory[i]) != sums[i] {
                 sys::die(format_args!(
                     "both memory hosts returned a page that is not what was stored (checksum). The program is stopped before it reads it"

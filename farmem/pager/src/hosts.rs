@@ -50,6 +50,15 @@ struct Vain {
     gone_since_ns: u64,
 }
 
+/// How long to wait for the acknowledgement of a write.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    Never,
+    UntilLate,
+    /// Until every copy that still counts has acknowledged.
+    Long,
+}
+
 /// A write that is under way: where it was begun, and who has not acknowledged it yet.
 #[derive(Default)]
 pub struct Writing {
@@ -165,21 +174,32 @@ impl Hosts {
         }
     }
 
-    /// The `attempt`-th time, from 0.
-    fn read_from(&self, ports: &mut Ports, h: usize, slots: &[u32], into: &[*mut u8], attempt: u32) -> Result<(), Broken> {
+    /// The `attempt`-th time, from 0. `meanwhile` is what is done while the answer is on its way.
+    fn read_from(
+        &self,
+        ports: &mut Ports,
+        h: usize,
+        slots: &[u32],
+        into: &[*mut u8],
+        attempt: u32,
+        meanwhile: impl Fn(),
+    ) -> Result<(), Broken> {
         if self.all[h].shared.is_mapped() {
-            return (&self.all[h].shared).read(slots, into);
+            return (&self.all[h].shared).end_read(slots, into);
         }
         // Another copy can answer instead; if all are slow to, they are given more time by turns. On a machine that is too busy
         // to answer, being asked anew would only be more of the same.
         let other = (0..self.config.hosts_len).any(|o| o != h && self.state(o) == WHOLE);
         let (first, most) = if other { (SHORT, LONG) } else { (LONG, TRY_MAX_NS.min(self.config.patience_ns)) };
-        self.port(ports, h, most.min(first << attempt.min(8)))?.read(slots, into)
+        let port = self.port(ports, h, most.min(first << attempt.min(8)))?;
+        port.begin_read(slots)?;
+        meanwhile();
+        port.end_read(slots, into)
     }
 
     /// Reads slots from a whole copy other than `not`, whichever answers first. Ends the program if none ever does.
     /// Returns the host that answered.
-    pub fn read(&self, ports: &mut Ports, stats: &Stats, slots: &[u32], into: &[*mut u8], not: usize) -> usize {
+    pub fn read(&self, ports: &mut Ports, stats: &Stats, slots: &[u32], into: &[*mut u8], not: usize, meanwhile: impl Fn()) -> usize {
         let mut vain = Vain::default();
         let turn = self.turn.fetch_add(1, SeqCst) as usize;
         for attempt in 0.. {
@@ -191,7 +211,7 @@ impl Hosts {
                 if h == not || self.state(h) != WHOLE || late != self.is_suspect(h) {
                     continue;
                 }
-                let Err(why) = self.read_from(ports, h, slots, into, attempt) else {
+                let Err(why) = self.read_from(ports, h, slots, into, attempt, &meanwhile) else {
                     if failed.is_some() {
                         add(&stats.reads_failed_over, 1);
                     }
@@ -302,9 +322,8 @@ impl Hosts {
         w
     }
 
-    /// Whether each copy that still counts has acknowledged. With `patiently` it waits until that is so; else only as long as
-    /// an acknowledgement is not late.
-    pub fn end_write(&self, ports: &mut Ports, stats: &Stats, w: &mut Writing, slots: &[u32], from: &[*mut u8], patiently: bool) -> bool {
+    /// Whether each copy that still counts has acknowledged.
+    pub fn end_write(&self, ports: &mut Ports, stats: &Stats, w: &mut Writing, slots: &[u32], from: &[*mut u8], wait: Wait) -> bool {
         for h in 0..self.config.hosts_len {
             if !w.owed[h] {
                 continue;
@@ -314,8 +333,11 @@ impl Hosts {
                 // Given up meanwhile, and perhaps admitted again: then it is filled with this, too.
                 ports[h].close();
             } else {
-                let late = (self.writing_since_ns.load(SeqCst) + LATE_AFTER_NS).saturating_sub(sys::now_ns());
-                if !patiently && w.begun[h] && !ports[h].answers_within(late) {
+                let ns = match wait {
+                    Wait::Never => 0,
+                    _ => (self.writing_since_ns.load(SeqCst) + LATE_AFTER_NS).saturating_sub(sys::now_ns()),
+                };
+                if wait != Wait::Long && w.begun[h] && !ports[h].answers_within(ns) {
                     return false;
                 }
                 // By now it may be the only one.

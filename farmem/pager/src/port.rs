@@ -4,6 +4,7 @@ use crate::config::Address;
 use crate::pager::pager;
 use crate::{descriptor, sys};
 use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use farmem_core::poll::Poll;
 use farmem_core::wire::{Hello, Op, Reply, Request, Status, Welcome};
 use farmem_core::{BATCH_PAGES_MAX, PAGE_BYTES};
 
@@ -17,6 +18,8 @@ pub const SHORT: u64 = 15_000_000;
 pub const LONG: u64 = 250_000_000;
 /// A transfer that crawls counts as silent above this time per byte, ns: 13 MB/s.
 const CRAWL_NS: u64 = 76;
+/// How long a thread of the program stays awake for an answer: a few round trips of a fast wire.
+const POLL_NS: u64 = 100_000;
 
 /// Why a transfer failed. The connection is closed then: what would still come is no longer wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,11 +61,13 @@ impl Silence {
     }
 }
 
-/// What a transport does. A write is two steps so that all copies are under way at once. RDMA verbs would be a third
-/// implementation: the shared one is already one-sided.
+/// What a transport does. A read is two steps so that the wait between them is used, a write so that all copies are under way
+/// at once. RDMA verbs would be a third implementation: the shared one is already one-sided.
 pub trait Transport {
-    /// Fetches slots into pages of memory.
-    fn read(&mut self, slots: &[u32], into: &[*mut u8]) -> Result<(), Broken>;
+    /// Asks for slots.
+    fn begin_read(&mut self, slots: &[u32]) -> Result<(), Broken>;
+    /// Waits until they are in these pages of memory.
+    fn end_read(&mut self, slots: &[u32], into: &[*mut u8]) -> Result<(), Broken>;
     /// Sends pages to slots.
     fn begin_write(&mut self, slots: &[u32], from: &[*mut u8]) -> Result<(), Broken>;
     /// Waits until they are stored.
@@ -81,6 +86,7 @@ pub struct Port {
     pub host: usize,
     /// Silence after which it counts as broken, ns.
     pub patience: u64,
+    poll: Poll,
 }
 
 impl Port {
@@ -128,7 +134,7 @@ impl Port {
         self.connect(to)?;
         let hello = hello.encode();
         let mut piece = [libc::iovec { iov_base: hello.as_ptr() as *mut _, iov_len: hello.len() }];
-        self.all(libc::SYS_sendmsg, &mut piece)?;
+        self.all(libc::SYS_sendmsg, &mut piece, false)?;
         self.welcome()
     }
 
@@ -180,18 +186,33 @@ impl Port {
         Err(why)
     }
 
-    /// Sends or receives all pieces.
-    fn all(&mut self, nr: i64, pieces: &mut [libc::iovec]) -> Result<(), Broken> {
+    /// Sends or receives all pieces; `awake`: does not sleep at first.
+    fn all(&mut self, nr: i64, pieces: &mut [libc::iovec], mut awake: bool) -> Result<(), Broken> {
         let mut from = 0;
         let bytes: usize = pieces.iter().map(|p| p.iov_len).sum();
         let mut silence = self.silence(self.patience + bytes as u64 * CRAWL_NS);
+        let awake_until = if awake { sys::now_ns() + POLL_NS } else { 0 };
         while from < pieces.len() {
             let mut m: libc::msghdr = unsafe { core::mem::zeroed() };
             m.msg_iov = &mut pieces[from];
             m.msg_iovlen = (pieces.len() - from).min(libc::UIO_MAXIOV as usize) as _;
-            let flags = if nr == libc::SYS_sendmsg { libc::MSG_NOSIGNAL } else { libc::MSG_WAITALL };
+            let flags = match awake {
+                true => libc::MSG_DONTWAIT,
+                false if nr == libc::SYS_sendmsg => libc::MSG_NOSIGNAL,
+                false => libc::MSG_WAITALL,
+            };
             let n = unsafe { sys!(nr, self.fd - 1, &raw mut m, flags) };
             if n == -(libc::EINTR as isize) {
+                continue;
+            }
+            if awake && n == -(libc::EAGAIN as isize) {
+                awake = sys::now_ns() < awake_until;
+                if awake {
+                    // The host may want this very processor.
+                    unsafe { sys!(libc::SYS_sched_yield) };
+                } else {
+                    self.poll.went(false);
+                }
                 continue;
             }
             if n <= 0 && n != -(libc::EAGAIN as isize) {
@@ -211,6 +232,9 @@ impl Port {
                 return self.fail(Broken::Silent(silence.counted_ns));
             }
         }
+        if awake {
+            self.poll.went(sys::now_ns() < awake_until);
+        }
         Ok(())
     }
 
@@ -224,15 +248,15 @@ impl Port {
         pieces[0] = libc::iovec { iov_base: head.as_ptr() as *mut _, iov_len: head.len() };
         pieces[1] = libc::iovec { iov_base: slots.as_ptr() as *mut _, iov_len: slots.len() * 4 };
         let n = 2 + join(from, &mut pieces[2..]);
-        self.all(libc::SYS_sendmsg, &mut pieces[..n])
+        self.all(libc::SYS_sendmsg, &mut pieces[..n], false)
     }
 
-    fn reply(&mut self, into: &[*mut u8]) -> Result<(), Broken> {
+    fn reply(&mut self, into: &[*mut u8], awake: bool) -> Result<(), Broken> {
         let mut head = [0u8; Reply::BYTES];
         let mut pieces = [NO_PIECE; BATCH_PAGES_MAX + 1];
         pieces[0] = libc::iovec { iov_base: head.as_mut_ptr().cast(), iov_len: head.len() };
         let n = 1 + join(into, &mut pieces[1..]);
-        self.all(libc::SYS_recvmsg, &mut pieces[..n])?;
+        self.all(libc::SYS_recvmsg, &mut pieces[..n], awake)?;
         match Reply::decode(&head) {
             Ok(r) if r.status == Status::Ok && r.serial == self.serial => Ok(()),
             Ok(r) if r.status != Status::Ok => self.fail(Broken::Refused(r.status)),
@@ -258,9 +282,13 @@ fn join(pages: &[*mut u8], out: &mut [libc::iovec]) -> usize {
 }
 
 impl Transport for Port {
-    fn read(&mut self, slots: &[u32], into: &[*mut u8]) -> Result<(), Broken> {
-        self.request(Op::Read, slots, &[])?;
-        self.reply(into)
+    fn begin_read(&mut self, slots: &[u32]) -> Result<(), Broken> {
+        self.request(Op::Read, slots, &[])
+    }
+
+    fn end_read(&mut self, _: &[u32], into: &[*mut u8]) -> Result<(), Broken> {
+        let awake = self.poll.now();
+        self.reply(into, awake)
     }
 
     fn begin_write(&mut self, slots: &[u32], from: &[*mut u8]) -> Result<(), Broken> {
@@ -271,7 +299,7 @@ impl Transport for Port {
         if self.fd <= 0 {
             return Err(Broken::Away);
         }
-        self.reply(&[])
+        self.reply(&[], false)
     }
 }
 
@@ -300,7 +328,11 @@ impl Shared {
 }
 
 impl Transport for &Shared {
-    fn read(&mut self, slots: &[u32], into: &[*mut u8]) -> Result<(), Broken> {
+    fn begin_read(&mut self, _: &[u32]) -> Result<(), Broken> {
+        Ok(())
+    }
+
+    fn end_read(&mut self, slots: &[u32], into: &[*mut u8]) -> Result<(), Broken> {
         for (&slot, &page) in slots.iter().zip(into) {
             unsafe { core::ptr::copy_nonoverlapping(self.slot(slot), page, PAGE_BYTES) };
         }
