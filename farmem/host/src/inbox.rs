@@ -52,10 +52,10 @@ impl Inbox {
 
     /// Receives until there are so many bytes, or more.
     fn fill(&mut self, bytes: usize) -> io::Result<()> {
-        let mut awake_until = (self.len < bytes && self.poll.now()).then(|| Instant::now() + POLL);
+        let mut awake_since = (self.len < bytes && self.poll.now()).then(Instant::now);
         while self.len < bytes {
             let room = &mut self.bytes[self.len..];
-            let flags = if awake_until.is_some() { libc::MSG_DONTWAIT } else { 0 };
+            let flags = if awake_since.is_some() { libc::MSG_DONTWAIT } else { 0 };
             let n = unsafe { libc::recv(self.socket, room.as_mut_ptr().cast(), room.len(), flags) };
             if n == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
@@ -65,20 +65,20 @@ impl Inbox {
                 continue;
             }
             let e = io::Error::last_os_error();
-            match (e.kind(), awake_until) {
+            match (e.kind(), awake_since) {
                 (io::ErrorKind::Interrupted, _) => {}
-                (io::ErrorKind::WouldBlock, Some(until)) if Instant::now() < until => {
-                    std::thread::yield_now();
-                }
-                (io::ErrorKind::WouldBlock, Some(_)) => {
-                    self.poll.went(false);
-                    awake_until = None;
+                (io::ErrorKind::WouldBlock, Some(since)) if since.elapsed() < POLL => std::thread::yield_now(),
+                (io::ErrorKind::WouldBlock, Some(since)) => {
+                    self.poll.lost(since.elapsed().as_nanos() as u64);
+                    awake_since = None;
                 }
                 _ => return Err(e),
             }
         }
-        if let Some(until) = awake_until {
-            self.poll.went(Instant::now() < until);
+        match awake_since.map(|since| since.elapsed()) {
+            Some(took) if took > POLL => self.poll.lost(took.as_nanos() as u64),
+            Some(_) => self.poll.came(),
+            None => {}
         }
         Ok(())
     }

@@ -18,8 +18,9 @@ pub const SHORT: u64 = 15_000_000;
 pub const LONG: u64 = 250_000_000;
 /// A transfer that crawls counts as silent above this time per byte, ns: 13 MB/s.
 const CRAWL_NS: u64 = 76;
-/// How long a thread of the program stays awake for an answer: a few round trips of a fast wire.
-const POLL_NS: u64 = 100_000;
+/// How long a thread of the program stays awake for an answer: as long as to sleep and be woken takes. It does not let others
+/// go first meanwhile, for whoever only computes would keep the processor.
+const POLL_NS: u64 = 60_000;
 
 /// Why a transfer failed. The connection is closed then: what would still come is no longer wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,11 +208,8 @@ impl Port {
             }
             if awake && n == -(libc::EAGAIN as isize) {
                 awake = sys::now_ns() < awake_until;
-                if awake {
-                    // The host may want this very processor.
-                    unsafe { sys!(libc::SYS_sched_yield) };
-                } else {
-                    self.poll.went(false);
+                if !awake {
+                    self.poll.lost(POLL_NS);
                 }
                 continue;
             }
@@ -233,7 +231,7 @@ impl Port {
             }
         }
         if awake {
-            self.poll.went(sys::now_ns() < awake_until);
+            self.poll.came();
         }
         Ok(())
     }
