@@ -2,13 +2,16 @@
 //! unit once by AF_PACKET, once by AF_XDP.
 //!
 //! Each way has a router of its own, and all stand side by side: slices of a quarter of a second take turns, so that what
-//! the machine does besides meets all of them alike. What a slice costs is the generator's thread while it sends (the kernel
-//! works on a veth's packet in the context of who sends it; its sleeping is not counted), the unit and ksoftirqd, less what
-//! the latter two cost in a slice without packets, and less the same packets at a router that ignores them, in the slice
-//! beside it. Prints CSV: round, way, burst, nanoseconds per packet, share that arrived.
+//! the machine does besides meets all of them alike, and a round of slices in which the hypervisor steals is done again.
+//! What a slice costs is the generator's thread while it sends (the kernel works on a veth's packet in the context of who
+//! sends it; its sleeping is not counted), the unit and ksoftirqd, less what the latter two cost in a slice without packets,
+//! and less the same packets at a router that ignores them, in the slice beside it. Prints CSV: round, way, burst,
+//! nanoseconds per packet, share that arrived.
 
 #[path = "../tests/router/mod.rs"]
 mod router;
+#[path = "../../twins/src/steal.rs"]
+mod steal;
 
 use std::fs;
 use std::path::PathBuf;
@@ -25,8 +28,8 @@ const ROUNDS: usize = 48;
 /// Slices before those that count: what a router and a unit have to do first is done in them.
 const WARMING: usize = 2;
 const FLOWS: u16 = 64;
-/// Within which the last packets come out, on a machine that has other things to do.
-const DRAINED: Duration = Duration::from_secs(2);
+/// After so long without a packet no more come out, on a machine that has other things to do: what is missing then is lost.
+const DRAINED: Duration = Duration::from_millis(300);
 const PAYLOAD: [u8; 300] = [7; 300];
 const MASQUERADE: &str =
     "add table ip t; add chain ip t c { type nat hook postrouting priority 100; }; add rule ip t c oifname r_out masquerade";
@@ -181,9 +184,11 @@ impl Stand {
             }
         }
         // What waits in the unit's ring is the unit's work still to come; waiting for it is not the generator's.
-        let deadline = Instant::now() + DRAINED;
-        while self.way != Way::Ignored && arrived() - arrived_before < sent as u64 && Instant::now() < deadline {
+        let (mut came, mut last) = (arrived(), Instant::now());
+        while self.way != Way::Ignored && came - arrived_before < sent as u64 && last.elapsed() < DRAINED {
             std::thread::sleep(Duration::from_millis(1));
+            let before = std::mem::replace(&mut came, arrived());
+            last = if came > before { Instant::now() } else { last };
         }
         let others = (self.others() - before) as f64 - idle_share * start.elapsed().as_nanos() as f64;
         ((own as f64 + others) / sent as f64, (arrived() - arrived_before) as f64 / sent as f64)
@@ -222,11 +227,16 @@ fn main() {
     let stands = ways.map(|way| (way, stand(way)));
     for load in LOADS {
         for round in 0..ROUNDS + WARMING {
-            for at in 0..ways.len() {
-                let (way, (turns, _)) = &stands[(round + at) % ways.len()];
-                let (answer, mine) = channel();
-                turns.send((load, answer)).expect("it measures");
-                let (ns, share) = mine.recv().expect("the measurement");
+            let slices = steal::undisturbed(|| {
+                let slice = |at: usize| {
+                    let (way, (turns, _)) = &stands[(round + at) % stands.len()];
+                    let (answer, mine) = channel();
+                    turns.send((load, answer)).expect("it measures");
+                    (way, mine.recv().expect("the measurement"))
+                };
+                (0..stands.len()).map(slice).collect::<Vec<_>>()
+            });
+            for (way, (ns, share)) in slices {
                 if let Some(round) = round.checked_sub(WARMING) {
                     println!("{round},{way:?},{},{ns:.0},{share:.4}", load.0);
                 }

@@ -1,7 +1,8 @@
 //! Recovery of a killed NAT unit with 1,000 flows at half of its load: a standby and an output log (SNF §6), against a
 //! checkpoint every 50 ms and replay of what came since; and what the log costs while nobody dies.
 //!
-//! Real processes on a veth in a network namespace that ends with this process; rounds are interleaved. Prints CSV:
+//! Real processes on a veth in a network namespace that ends with this process; rounds are interleaved, and
+//! one in which the hypervisor steals is done again. Prints CSV:
 //! round, series, value; microseconds, and packets per second for what ends with "packets/s". Needs root.
 
 mod bed;
@@ -10,6 +11,7 @@ mod checkpoint;
 use std::time::{Duration, Instant};
 
 use bed::{Bed, FLOWS, Load};
+use pando_twins::steal::undisturbed;
 
 const ROUNDS: u32 = 9;
 const LOG: [&str; 2] = ["--durability", "log"];
@@ -25,23 +27,35 @@ fn main() {
     let rate = (0..3).map(|_| capacity(&mut bed)).max().expect("three") / 2;
     bed.stop();
     println!("round,series,value\n0,half load packets/s,{rate}");
-    for round in 0..ROUNDS {
-        let costs: [(&str, &[&str]); 3] = [("none", &[]), ("log", &LOG), ("log over TCP", &TCP)];
-        for (name, arguments) in costs {
-            bed.start(arguments);
-            cost(&mut bed, name, round);
-            bed.stop();
-        }
-        recover(&mut bed, round, rate);
-        // Kills spread evenly over the interval between two checkpoints.
-        let phase = checkpoint::EVERY * (2 * round + 1) / (2 * ROUNDS);
-        for by_device in [false, true] {
-            let (us, packets) = checkpoint::recover(&mut bed, rate, phase, by_device);
-            let way = if by_device { "replayed by its device" } else { "replayed from memory" };
-            println!("{round},checkpoint + replay: {way},{us:.1}\n{round},packets {way},{packets}");
+    for number in 0..ROUNDS {
+        for (series, value) in undisturbed(|| round(&mut bed, number, rate)) {
+            println!("{number},{series},{value:.1}");
         }
     }
     bed.end(log);
+}
+
+/// What was measured: series and value.
+type Samples = Vec<(String, f64)>;
+
+/// All that is compared, once.
+fn round(bed: &mut Bed, number: u32, rate: u64) -> Samples {
+    let mut samples = Samples::new();
+    let costs: [(&str, &[&str]); 3] = [("none", &[]), ("log", &LOG), ("log over TCP", &TCP)];
+    for (name, arguments) in costs {
+        bed.start(arguments);
+        cost(bed, name, &mut samples);
+        bed.stop();
+    }
+    recover(bed, number, rate, &mut samples);
+    // Kills spread evenly over the interval between two checkpoints.
+    let phase = checkpoint::EVERY * (2 * number + 1) / (2 * ROUNDS);
+    for by_device in [false, true] {
+        let (us, packets) = checkpoint::recover(bed, rate, phase, by_device);
+        let way = if by_device { "replayed by its device" } else { "replayed from memory" };
+        samples.extend([(format!("checkpoint + replay: {way}"), us), (format!("packets {way}"), packets as f64)]);
+    }
+    samples
 }
 
 /// Packets on their way at once: fewer than the kernel queues for a processor (net.core.netdev_max_backlog, 1000), for one that
@@ -64,8 +78,8 @@ fn capacity(bed: &mut Bed) -> u64 {
     rate as u64
 }
 
-fn cost(bed: &mut Bed, name: &str, round: u32) {
-    println!("{round},{name} packets/s,{}", capacity(bed));
+fn cost(bed: &mut Bed, name: &str, samples: &mut Samples) {
+    samples.push((format!("{name} packets/s"), capacity(bed) as f64));
     let mut load = Load::new();
     load.establish(&mut bed.near);
     let mut took: Vec<Duration> = (0..2000)
@@ -78,12 +92,12 @@ fn cost(bed: &mut Bed, name: &str, round: u32) {
         .collect();
     took.sort();
     for (quantile, at) in [("p50", 1000), ("p99", 1980)] {
-        println!("{round},{name}: one packet there and back {quantile},{:.1}", took[at].as_nanos() as f64 / 1e3);
+        samples.push((format!("{name}: one packet there and back {quantile}"), took[at].as_nanos() as f64 / 1e3));
     }
 }
 
 /// One kill of a unit with a log, and what its standby says of it.
-fn recover(bed: &mut Bed, round: u32, rate: u64) {
+fn recover(bed: &mut Bed, round: u32, rate: u64, samples: &mut Samples) {
     bed.start(&LOG);
     let mut load = Load::new();
     load.establish(&mut bed.near);
@@ -97,8 +111,8 @@ fn recover(bed: &mut Bed, round: u32, rate: u64) {
     let said = bed.followed();
     assert_eq!((&said["takeovers"], &said["state_lost"]), (&1.into(), &0.into()), "{said}");
     let us = |name: &str| said[name].as_f64().expect("a figure") / 1e3;
-    println!("{round},output log: state transferred,{:.1}", us("transfer_ns"));
-    println!("{round},output log: first packet,{:.1}", us("first_packet_ns"));
-    println!("{round},output log: longest silence on the wire,{:.1}", load.silence_ns as f64 / 1e3);
+    samples.push(("output log: state transferred".into(), us("transfer_ns")));
+    samples.push(("output log: first packet".into(), us("first_packet_ns")));
+    samples.push(("output log: longest silence on the wire".into(), load.silence_ns as f64 / 1e3));
     bed.stop();
 }
