@@ -14,7 +14,8 @@
 //!
 //! An owner pushes when the flow was silent for T/2, to the units that the header names. A unit answers a pull when it has
 //! processed all packets that were sent to it, or when it has waited `settle_ns` for them; from then on it is fenced:
-//! what still comes for an older epoch is stale and never changes state. Only the flow in question waits.
+//! what still comes for an older epoch is stale and never changes state. Only the flow in question waits. An owner whose
+//! replica was gone on with elsewhere is not asked; it hears of that by the next push to it, and has a replica from then on.
 //!
 //! Questions may overtake packets. A unit that does not know of the epoch before, and is said to have been sent its packets,
 //! will own the flow when they come: its answer waits for them like an owner's. Else the flow would go on without them.
@@ -286,6 +287,14 @@ impl Handover {
                     if complete {
                         self.resume(now_ns, &key, states);
                     }
+                }
+            }
+            // An owner whose replica was gone on with elsewhere hears of it here first: its epoch is over.
+            Role::Owner if epoch > flow.epoch && flow.pending == 0 => {
+                if let Ok(state) = state {
+                    states.forget(&key);
+                    flow.role = Role::Replica { clock, holes, state };
+                    (flow.epoch, flow.last_ns) = (epoch, now_ns);
                 }
             }
             Role::Fenced(_) | Role::Expected if epoch >= flow.epoch => {

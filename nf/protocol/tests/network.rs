@@ -271,6 +271,21 @@ fn a_late_packet_is_in_the_next_push() {
     assert_eq!(world.units[1].core.counts.seamless, 1);
 }
 
+/// A flow goes on at another unit with what was pushed there, and comes back. The unit that it left knows from the push that
+/// it owns the flow no more, and has what it made of it elsewhere.
+#[test]
+fn a_flow_comes_back_to_a_state_that_was_pushed() {
+    let mut world = World::new(7, 0, 1, 1);
+    for (clock, unit, previous) in [(1, 0, NO_UNIT), (2, 1, 0), (3, 0, 1), (4, 1, 0)] {
+        let (ethertype, epoch) = (0x800, clock as u32);
+        let header = Header { flowlet_starts: true, ethertype, unit, previous, epoch, position: 0, clock, replicas: 0b11 };
+        world.at(clock * 1_000_000, Event::Packet(header));
+    }
+    world.run();
+    assert_eq!(final_state(&world), [1, 2, 3, 4]);
+    assert_eq!([0, 1].map(|n| (world.units[n].core.counts.seamless, world.units[n].core.counts.pulled)), [(1, 0), (2, 0)]);
+}
+
 /// Two of three have answered that they know nothing, and the third, who might know, is gone: the flow goes on when the two
 /// have said so once more, and waits for no timer.
 #[test]
