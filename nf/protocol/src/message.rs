@@ -75,6 +75,11 @@ impl Message {
         }
     }
 
+    /// Whether it comes unasked, ahead of packets that may need it: it is to be heard before them, and nobody waits for it.
+    pub fn is_ahead(&self) -> bool {
+        matches!(self, Message::Push { .. } | Message::Unchanged { .. })
+    }
+
     /// Appends it to a datagram. All numbers are little endian.
     pub fn encode(&self, to: &mut Vec<u8>) {
         let mut head = |kind: u8, key: &FlowKey, epoch: u32, clock: u64| {

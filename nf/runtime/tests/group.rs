@@ -112,6 +112,23 @@ fn four_units_do_what_one_does() {
     }
 }
 
+/// In a silence states are pushed, to units that sleep on: flows that move then find them there.
+#[test]
+fn after_a_silence_hardly_a_flow_waits_for_its_state() {
+    let Some(mut bench) = bench("ahead") else { return };
+    bench.start(&["--units", "3"]);
+    let (mut numbers, mut sent) = (Numbers::new(), 0);
+    for round in 0..150 {
+        sent += bench.play(round..round + 1, &mut numbers, |_, _| {});
+        bench.silence(Duration::from_millis(2));
+    }
+    let status = bench.status("g");
+    assert_eq!(came(&numbers), sent, "{status}");
+    assert_as_from_one_unit(&numbers);
+    let [seamless, pulled] = ["seamless", "pulled"].map(|what| handed_over(&status, what));
+    assert!(seamless > 20 && seamless > 5 * pulled, "{status}");
+}
+
 /// Packets are lost, repeated and late between steering and units, and messages lost and repeated between units: no
 /// update is made to a stale state, so the numbers are those of a unit to which the lost packets never came.
 #[test]

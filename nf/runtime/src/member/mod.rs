@@ -133,6 +133,10 @@ pub struct Member {
 /// Frames that are taken from the ring at once.
 const TAKEN: usize = 256;
 
+/// So late may be what the handover does by the clock: mostly packets come before, and it is done when they are. A state that
+/// is pushed after T/2 of silence is still there when the rule counts on it (`pull_ns` of bpf/assign.h).
+const LATE_NS: u64 = 125_000;
+
 /// A flow of which nothing was heard for so long is another unit's or over.
 const IDLE_NS: u64 = 300_000_000_000;
 
@@ -171,18 +175,19 @@ impl Member {
     /// Serves until it is told to stop. SIGTERM is first a request to leave: it ends when its states are elsewhere.
     pub fn run(&mut self) -> io::Result<()> {
         self.unit.counters.started = Some(now());
-        let mut came = Vec::new();
         loop {
             let before_ns = monotonic_ns();
-            let taken = self.take();
+            let (taken, packets) = self.take();
+            let messages = self.listen();
+            let talked = !messages.is_empty();
+            // What was pushed ahead of a packet is there before it. All else is heard behind the packets that came before it.
+            let (ahead, others): (Vec<_>, Vec<_>) = messages.into_iter().partition(|(_, message)| message.is_ahead());
+            self.hear(ahead);
+            packets.into_iter().for_each(|packet| self.admit(packet));
             if taken < TAKEN {
                 self.taken_ns = before_ns;
             }
-            self.group.transport.receive(&mut came);
-            let talked = !came.is_empty();
-            for (from, bytes) in came.drain(..) {
-                self.hear(from, &bytes);
-            }
+            self.hear(others);
             let now_ns = monotonic_ns();
             self.look_around(now_ns);
             self.handover.tick(self.taken_ns, &mut Carried(&mut self.unit.chain));
@@ -221,8 +226,8 @@ impl Member {
         }
     }
 
-    /// Takes what the device has.
-    fn take(&mut self) -> usize {
+    /// Takes what the device has: frames, and the packets that they are.
+    fn take(&mut self) -> (usize, Vec<Packet>) {
         let mut slots = Vec::with_capacity(TAKEN);
         self.unit.ports[0].receive(TAKEN, &mut slots);
         self.unit.note_lost(false);
@@ -239,12 +244,9 @@ impl Member {
         if let Some(chaos) = &mut self.group.chaos {
             packets = chaos.packets(packets);
         }
-        for packet in packets {
-            self.packets += 1;
-            self.bytes += packet.frame.len() as u64;
-            self.admit(packet);
-        }
-        count
+        self.packets += packets.len() as u64;
+        self.bytes += packets.iter().map(|packet| packet.frame.len() as u64).sum::<u64>();
+        (count, packets)
     }
 
     fn admit(&mut self, packet: Packet) {
@@ -264,9 +266,17 @@ impl Member {
         self.effects();
     }
 
-    fn hear(&mut self, from: UnitId, bytes: &[u8]) {
+    /// What other units have said.
+    fn listen(&mut self) -> Vec<(UnitId, Message)> {
+        let mut came = Vec::new();
+        self.group.transport.receive(&mut came);
         // What cannot be read is as good as lost; the protocol lives with loss.
-        for message in Message::decode_all(bytes).unwrap_or_default() {
+        let read = |(from, bytes): (UnitId, Vec<u8>)| Message::decode_all(&bytes).unwrap_or_default().into_iter().map(move |m| (from, m));
+        came.into_iter().flat_map(read).collect()
+    }
+
+    fn hear(&mut self, messages: Vec<(UnitId, Message)>) {
+        for (from, message) in messages {
             self.handover.message(self.taken_ns, from, message, &mut Carried(&mut self.unit.chain));
             self.effects();
         }
@@ -298,11 +308,13 @@ impl Member {
         }
         let mut bytes = Vec::new();
         message.encode(&mut bytes);
-        let ahead = matches!(message, Message::Push { .. } | Message::Unchanged { .. });
+        let ahead = message.is_ahead();
         *(if ahead { &mut self.status.pushed_bytes } else { &mut self.status.pulled_bytes }) += bytes.len() as u64;
         let copies = self.group.chaos.as_mut().map_or(1, Chaos::copies);
         for _ in 0..copies {
-            if self.group.transport.send(to, &bytes) {
+            let transport = &mut self.group.transport;
+            let sent = if ahead { transport.send_ahead(to, &bytes) } else { transport.send(to, &bytes) };
+            if sent {
                 self.questions.sent(to, message, &*self.group.transport);
             } else {
                 self.status.unsent += 1;
@@ -403,7 +415,8 @@ impl Member {
     /// Sleeps until something comes or is due; says whether somebody asked the unit to stop.
     fn rest(&mut self, worked: bool) -> io::Result<bool> {
         let now_ns = monotonic_ns();
-        let due = [self.handover.next_tick_ns(), self.service.next_ns()].into_iter().flatten().min();
+        let tick_ns = self.handover.next_tick_ns().map(|due_ns| due_ns + LATE_NS);
+        let due = [tick_ns, self.service.next_ns()].into_iter().flatten().min();
         let mut wait_ns = due.map_or(1_000_000_000, |due| due.saturating_sub(now_ns)).min(1_000_000_000);
         if worked || self.leaving || !self.group.transport.sleep() {
             wait_ns = wait_ns.min(if worked { 0 } else { 100_000 });

@@ -40,29 +40,13 @@ impl Questions {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::{FromRawFd, OwnedFd};
-
-    use pando_protocol::UNITS_MAX;
-
-    use super::super::shared::{Shared, SharedMemory, file_bytes};
+    use super::super::shared::{SharedMemory, tests::ends};
     use super::*;
-
-    fn own(fd: i32) -> OwnedFd {
-        assert!(fd >= 0);
-        // SAFETY: just made.
-        unsafe { OwnedFd::from_raw_fd(fd) }
-    }
 
     /// A thousand flows ask a unit that hangs, again and again; each question is there once, and is asked again when it was read.
     #[test]
     fn who_hangs_is_asked_once() {
-        // SAFETY: plain system calls.
-        let file = own(unsafe { libc::memfd_create(c"group".as_ptr(), libc::MFD_CLOEXEC) });
-        // SAFETY: as above.
-        assert_eq!(unsafe { libc::ftruncate(std::os::fd::AsRawFd::as_raw_fd(&file), file_bytes() as i64) }, 0);
-        let bells = || (0..UNITS_MAX).map(|_| own(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK) })).collect();
-        let end = |unit| SharedMemory::new(unit, Shared::open(&file).unwrap(), bells());
-        let (mut asker, mut hangs, mut questions) = (end(0), end(1), Questions::default());
+        let ([mut asker, mut hangs], mut questions) = (ends(), Questions::default());
         let mut ask = |asker: &mut SharedMemory, epoch| {
             for flow in 0..1000u32 {
                 let mut bytes = [0; FlowKey::LENGTH_BYTES];

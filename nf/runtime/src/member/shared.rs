@@ -23,12 +23,6 @@ const NUMBERS_AT: usize = RINGS_AT + UNITS_MAX * UNITS_MAX * RING_WORDS;
 const NUMBERS: usize = 1 << 16;
 /// Words of the file; `cmd/pando/units` makes it.
 const WORDS: usize = NUMBERS_AT + STAGES_MAX * NUMBERS / 2;
-/// Bytes of the file.
-#[cfg(test)]
-pub(crate) fn file_bytes() -> usize {
-    WORDS * 8
-}
-
 /// Words of a ring before its records: head and tail, on cache lines of their own.
 const RING_HEAD: usize = 16;
 const ROOM: usize = RING_WORDS - RING_HEAD;
@@ -186,6 +180,11 @@ impl Ring<'_> {
         true
     }
 
+    /// Whether more than half of it waits to be read.
+    fn fills(&self) -> bool {
+        self.tail().load(Ordering::Relaxed) - self.head().load(Ordering::Acquire) > ROOM as u64 / 2
+    }
+
     /// Takes the oldest record. What is no record (a writer that went mad) empties the ring.
     fn pop(&self) -> Option<Vec<u8>> {
         let (mut head, tail) = (self.head().load(Ordering::Relaxed), self.tail().load(Ordering::Acquire));
@@ -234,19 +233,41 @@ impl SharedMemory {
     }
 }
 
-impl Transport for SharedMemory {
-    fn send(&mut self, to: UnitId, bytes: &[u8]) -> bool {
-        let Some(bell) = self.bells.get(usize::from(to)) else { return false };
-        if !self.shared.ring(self.unit, to).push(bytes) {
+impl SharedMemory {
+    /// Writes a message and rings its receiver's doorbell; `false`: there is no room, or no such unit.
+    fn leave(&self, to: UnitId, bytes: &[u8]) -> bool {
+        if usize::from(to) >= self.bells.len() || !self.shared.ring(self.unit, to).push(bytes) {
             return false;
         }
         self.shared.of(to, DOORBELL).fetch_or(1 << self.unit, Ordering::SeqCst);
+        true
+    }
+
+    /// Wakes a unit that sleeps.
+    fn wake(&self, to: UnitId) {
         if self.shared.of(to, SLEEPS).load(Ordering::SeqCst) != 0 {
             let one = 1u64;
             // SAFETY: eight bytes of ours.
-            unsafe { libc::write(bell.as_raw_fd(), (&raw const one).cast(), 8) };
+            unsafe { libc::write(self.bells[usize::from(to)].as_raw_fd(), (&raw const one).cast(), 8) };
         }
-        true
+    }
+}
+
+impl Transport for SharedMemory {
+    fn send(&mut self, to: UnitId, bytes: &[u8]) -> bool {
+        let left = self.leave(to, bytes);
+        if left {
+            self.wake(to);
+        }
+        left
+    }
+
+    fn send_ahead(&mut self, to: UnitId, bytes: &[u8]) -> bool {
+        let left = self.leave(to, bytes);
+        if left && self.shared.ring(self.unit, to).fills() {
+            self.wake(to);
+        }
+        left
     }
 
     fn written(&self, to: UnitId) -> Option<u64> {
@@ -285,5 +306,52 @@ impl Transport for SharedMemory {
 
     fn fd(&self) -> RawFd {
         self.bells[usize::from(self.unit)].as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::os::fd::FromRawFd;
+
+    use super::*;
+
+    fn own(fd: i32) -> OwnedFd {
+        assert!(fd >= 0);
+        // SAFETY: just made.
+        unsafe { OwnedFd::from_raw_fd(fd) }
+    }
+
+    /// The ends of a group's units, in memory of their own.
+    pub(crate) fn ends<const UNITS: usize>() -> [SharedMemory; UNITS] {
+        // SAFETY: plain system calls.
+        let file = own(unsafe { libc::memfd_create(c"group".as_ptr(), libc::MFD_CLOEXEC) });
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::ftruncate(file.as_raw_fd(), (WORDS * 8) as i64) }, 0);
+        // SAFETY: as above.
+        let bells: [OwnedFd; UNITS] = std::array::from_fn(|_| own(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK) }));
+        let bells = || bells.iter().map(|bell| bell.try_clone().unwrap()).collect();
+        std::array::from_fn(|unit| SharedMemory::new(unit as UnitId, Shared::open(&file).unwrap(), bells()))
+    }
+
+    /// Whether somebody woke the unit, which slept.
+    fn woken(unit: &mut SharedMemory) -> bool {
+        let mut count = 0u64;
+        // SAFETY: eight bytes of ours; the eventfd does not block.
+        unsafe { libc::read(unit.fd(), (&raw mut count).cast(), 8) == 8 }
+    }
+
+    #[test]
+    fn what_is_sent_ahead_wakes_nobody_while_there_is_room() {
+        let [mut owner, mut sleeper] = ends();
+        assert!(sleeper.sleep());
+        let bytes = [7; 80];
+        let fitting = ROOM / 2 / (1 + bytes.len() / 8);
+        (0..fitting).for_each(|_| assert!(owner.send_ahead(1, &bytes)));
+        assert!(!woken(&mut sleeper));
+        assert!(owner.send_ahead(1, &bytes) && woken(&mut sleeper), "the ring runs full");
+        let mut came = Vec::new();
+        sleeper.receive(&mut came);
+        assert_eq!(came.len(), fitting + 1);
+        assert!(owner.send_ahead(1, &bytes) && !woken(&mut sleeper) && owner.send(1, &bytes) && woken(&mut sleeper));
     }
 }

@@ -10,6 +10,10 @@ use pando_protocol::UnitId;
 pub trait Transport {
     /// Sends the encoded messages of one call; `false`: they are lost, and known to be.
     fn send(&mut self, to: UnitId, bytes: &[u8]) -> bool;
+    /// Sends what its receiver has to know by its next packet: where it can be, one that sleeps is not woken.
+    fn send_ahead(&mut self, to: UnitId, bytes: &[u8]) -> bool {
+        self.send(to, bytes)
+    }
     /// How far messages to a unit are written, where that can be told.
     fn written(&self, _to: UnitId) -> Option<u64> {
         None
