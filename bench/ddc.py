@@ -329,20 +329,6 @@ def shares(shown, name):
     return ", ".join(f"{share} % local: {by_name[name]:.0f} %" for share, by_name in shown)
 
 
-def interleave(peers, what, count, percent, rounds, seconds, clients):
-    """Samples by peer name; the order turns with every round."""
-    samples = {p.name: [] for p in peers}
-    for r in range(rounds + 1):
-        for k in range(len(peers)):
-            p = peers[(k + r) % len(peers)]
-            m = undisturbed(lambda: p.measure(what, count, percent, seconds, clients, r + 1))
-            if r > 0:  # the first round warms
-                samples[p.name].append(m)
-    for name, s in samples.items():
-        print(f"  {name:16} {median(s, 'rate'):9.0f} req/s   p50 {median(s, 'p50_us'):8.0f} us   p99 {median(s, 'p99_us'):8.0f} us   rounds {median(s, 'rounds'):.2f}", flush=True)
-    return samples
-
-
 def undisturbed(measure):
     """A sample in which the hypervisor left the processors to us. It is the same rule for every peer."""
     for _ in range(STOLEN_RETRIES):
@@ -359,6 +345,20 @@ def processor_time():
     """Ticks that the hypervisor took, and all."""
     ticks = [int(t) for t in open("/proc/stat").readline().split()[1:9]]
     return ticks[7], sum(ticks)
+
+
+def interleave(peers, what, count, percent, rounds, seconds, clients, undisturbed=undisturbed):
+    """Samples by peer name; the order turns with every round."""
+    samples = {p.name: [] for p in peers}
+    for r in range(rounds + 1):
+        for k in range(len(peers)):
+            p = peers[(k + r) % len(peers)]
+            m = undisturbed(lambda: p.measure(what, count, percent, seconds, clients, r + 1))
+            if r > 0:  # the first round warms
+                samples[p.name].append(m)
+    for name, s in samples.items():
+        print(f"  {name:16} {median(s, 'rate'):9.0f} req/s   p50 {median(s, 'p50_us'):8.0f} us   p99 {median(s, 'p99_us'):8.0f} us   rounds {median(s, 'rounds'):.2f}", flush=True)
+    return samples
 
 
 def median(samples, key):
