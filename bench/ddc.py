@@ -238,6 +238,24 @@ def serve(size, listen="127.0.0.1:0", group=None, delay_us=0):
     return p, p.stdout.readline().split()[-1]
 
 
+class KilledUnderSwap(SystemExit):
+    """The kernel gave up looking for memory in the group of a peer. It may do so whenever the device is slower than the program."""
+
+
+def again(batch):
+    """A batch in which that happened is made once more, which is said; not more than twice."""
+    def attempts(*args, **kw):
+        for left in (2, 1, 0):
+            try:
+                return batch(*args, **kw)
+            except KilledUnderSwap as e:
+                clean()
+                if left == 0:
+                    raise
+                print(f"once more: {str(e).splitlines()[0]}", flush=True)
+    return attempts
+
+
 class Peer:
     """One Redis: plain, under swap, or on far memory."""
 
@@ -270,7 +288,8 @@ class Peer:
         """What to say when Redis does not answer."""
         code = self.process.poll()
         why = "does not answer" if code is None else "was killed: dmesg says whether swap was too slow for its cgroup" if code < 0 else f"ended with {code}"
-        return SystemExit("\n".join([f"{self.name}: its Redis {why}", *self.log.read_text().splitlines()[-3:]]))
+        kind = KilledUnderSwap if code == -signal.SIGKILL and not self.far else SystemExit
+        return kind("\n".join([f"{self.name}: its Redis {why}", *self.log.read_text().splitlines()[-3:]]))
 
     def ask(self, *words):
         try:
