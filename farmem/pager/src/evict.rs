@@ -142,7 +142,7 @@ impl Turns {
     }
 
     /// Makes room while a fetch is on its way: the time is lost anyway, and so no thread has to be woken for it and no other
-    /// processor told of pages that leave. Waits for nothing. Signals are blocked.
+    /// processor told of pages that leave. Waits for no answer. Signals are blocked.
     pub fn ahead(&self, pager: &Pager) {
         if !self.lock.try_take() {
             return;
