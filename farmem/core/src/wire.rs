@@ -10,6 +10,10 @@ pub const MAGIC: [u8; 8] = *b"PANDOFM2";
 /// Bytes of a token on the wire: its fingerprint, so that it has one length.
 pub const TOKEN_BYTES: usize = 32;
 
+/// The socket option TCP_RTO_MAX_MS of Linux 6.15 and later, and what both ends set it to: what a cut link swallowed is sent
+/// again within a second of its coming back, and not after as long again. An older kernel refuses, and waits.
+pub const TCP_RTO_MAX_MS: (i32, i32) = (44, 1000);
+
 /// What is asked, or why it was refused; the text is what a person is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]

@@ -2,7 +2,7 @@
 
 use crate::inbox::Inbox;
 use crate::lease::{Lease, Leases};
-use farmem_core::wire::{Hello, Op, Reply, Status, Welcome, TOKEN_BYTES};
+use farmem_core::wire::{Hello, Op, Reply, Status, Welcome, TCP_RTO_MAX_MS, TOKEN_BYTES};
 use farmem_core::{BATCH_PAGES_MAX, PAGE_BYTES};
 use std::io::{self, Read, Write};
 use std::net::TcpListener;
@@ -204,12 +204,14 @@ fn patience(fd: RawFd, most: Duration) {
     unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, (&raw const most).cast(), size_of::<libc::timeval>() as u32) };
 }
 
-/// A borrower whose machine is gone without a word does not keep its lease for ever: 5 minutes.
+/// A borrower whose machine is gone without a word does not keep its lease for ever: 5 minutes, whether an answer is under way
+/// to it or nothing is.
 fn keep_alive(fd: RawFd) {
     for (level, option, value) in [
         (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 60),
         (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 30),
-        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 8),
+        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 300_000),
+        (libc::IPPROTO_TCP, TCP_RTO_MAX_MS.0, TCP_RTO_MAX_MS.1),
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1i32),
     ] {
         unsafe { libc::setsockopt(fd, level, option, (&raw const value).cast(), 4) };

@@ -72,6 +72,8 @@ pub struct Host {
     pub lease: AtomicU64,
     /// A reader met a broken connection: prefer another until the evictor has looked.
     pub suspect: AtomicU8,
+    /// Since when all that is asked of it waits in vain; 0: nothing does, or something was answered since.
+    silent_since_ns: AtomicU64,
     /// The program stands still because this one is silent, and has said so.
     waited_for: AtomicU8,
     pub shared: Shared,
@@ -251,22 +253,30 @@ impl Hosts {
         false
     }
 
-    /// A host has been silent for so long: says so, once, if the program stands still for it.
+    /// Whoever asks a host has waited in vain for so long. Says so, once, if the program stands still for it: when nobody else
+    /// was answered meanwhile, who would have been over another connection.
     pub fn is_silent(&self, h: usize, ns: u64) {
-        let patience = self.config.patience_ns;
-        if ns < patience / 12 || self.state(h) != WHOLE || self.whole() > 1 || self.all[h].waited_for.swap(1, SeqCst) == 1 {
+        let (host, now, long) = (&self.all[h], sys::now_ns(), self.config.patience_ns / 12);
+        let since = host.silent_since_ns.compare_exchange(0, now, SeqCst, SeqCst).err().unwrap_or(now);
+        if ns < long || now.saturating_sub(since) < long {
+            return;
+        }
+        if self.state(h) != WHOLE || self.whole() > 1 || host.waited_for.swap(1, SeqCst) == 1 {
             return;
         }
         sys::say(format_args!(
             "the program stands still: memory host {} holds the only copy and does not answer. It is waited for, {} s in all (--patience)",
             h + 1,
-            patience / 1_000_000_000
+            self.config.patience_ns / 1_000_000_000
         ));
     }
 
     /// A host has answered.
     fn answers(&self, h: usize) {
-        let waited_for = &self.all[h].waited_for;
+        let Host { silent_since_ns, waited_for, .. } = &self.all[h];
+        if silent_since_ns.load(SeqCst) != 0 {
+            silent_since_ns.store(0, SeqCst);
+        }
         if waited_for.load(SeqCst) == 1 && waited_for.swap(0, SeqCst) == 1 {
             sys::say(format_args!("memory host {} answers again: the program goes on", h + 1));
         }
@@ -374,6 +384,7 @@ impl Hosts {
     pub fn give_up(&self, stats: &Stats, h: usize) {
         self.all[h].state.store(SPARE, SeqCst);
         self.all[h].waited_for.store(0, SeqCst);
+        self.all[h].silent_since_ns.store(0, SeqCst);
         stats.copies_now.store(self.whole() as u64, SeqCst);
         add(&stats.hosts_lost, 1);
         sys::say(format_args!("memory host {} is lost; {} whole copy left", h + 1, self.whole()));

@@ -5,7 +5,7 @@ use crate::pager::pager;
 use crate::{descriptor, sys};
 use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use farmem_core::poll::Poll;
-use farmem_core::wire::{Hello, Op, Reply, Request, Status, Welcome};
+use farmem_core::wire::{Hello, Op, Reply, Request, Status, Welcome, TCP_RTO_MAX_MS};
 use farmem_core::{BATCH_PAGES_MAX, PAGE_BYTES};
 
 /// Silence is noticed in steps of this length.
@@ -21,6 +21,8 @@ const CRAWL_NS: u64 = 76;
 /// How long a thread of the program stays awake for an answer: as long as to sleep and be woken takes. It does not let others
 /// go first meanwhile, for whoever only computes would keep the processor.
 const POLL_NS: u64 = 60_000;
+/// The kernel does not give a connection up, ms: patience is counted here.
+const NEVER_MS: i32 = i32::MAX;
 
 /// Why a transfer failed. The connection is closed then: what would still come is no longer wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,14 +124,16 @@ impl Port {
         self.fd = fd + 1;
         self.serial = 0;
         let wait = libc::timeval { tv_sec: 0, tv_usec: TICK_US };
-        let (one, wide) = (1i32, 4i32 << 20);
+        let wide = 4i32 << 20;
         unsafe {
             sys!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &raw const wait, size_of::<libc::timeval>());
             sys!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &raw const wait, size_of::<libc::timeval>());
             sys!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &raw const wide, 4);
             sys!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &raw const wide, 4);
             if to.family() != libc::AF_UNIX {
-                sys!(libc::SYS_setsockopt, fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &raw const one, 4);
+                for (option, value) in [(libc::TCP_NODELAY, 1), (libc::TCP_USER_TIMEOUT, NEVER_MS), TCP_RTO_MAX_MS] {
+                    sys!(libc::SYS_setsockopt, fd, libc::IPPROTO_TCP, option, &raw const value, 4);
+                }
             }
         }
         self.connect(to)?;
