@@ -24,7 +24,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 use crate::held::{Held, Role, Waiting};
-use crate::message::{Message, Snapshot};
+use crate::message::{Message, Snapshot, fingerprint};
+use crate::push::Pushed;
 use crate::{FlowKey, Header, NO_UNIT, UnitId};
 
 /// Times of the protocol, in nanoseconds.
@@ -103,7 +104,7 @@ pub struct Counts {
     pub stale: u64,
     /// Pushes of whole states.
     pub pushes: u64,
-    /// Pushes that only said that nothing changed.
+    /// Pushes to units that had the state: only its fingerprint.
     pub unchanged: u64,
 }
 
@@ -189,15 +190,13 @@ impl Handover {
         Admission::Run
     }
 
-    /// The packet that [`Handover::arrive`] let run has been processed; `changed`: the state is another now. Packets may
-    /// queue in between: until the last of them has been processed, the state goes nowhere.
-    pub fn processed(&mut self, now_ns: u64, key: &FlowKey, changed: bool, states: &mut impl States) {
+    /// The packet that [`Handover::arrive`] let run has been processed. Packets may queue in between: until the last of them
+    /// has been processed, the state goes nowhere.
+    pub fn processed(&mut self, now_ns: u64, key: &FlowKey, states: &mut impl States) {
         let Some(flow) = self.flows.get_mut(key) else { return };
         flow.pending -= 1;
         flow.last_ns = now_ns;
-        if changed {
-            flow.pushed = None; // also by a packet that comes after later ones had been pushed
-        }
+        flow.evacuated = 0; // also by a packet that comes after later ones
         if !flow.push_is_due && flow.replicas != 0 {
             flow.push_is_due = true;
             self.timers.push(Reverse((now_ns + self.timing.push_after_ns, *key)));
@@ -248,75 +247,14 @@ impl Handover {
     /// A message came from another unit.
     pub fn message(&mut self, now_ns: u64, from: UnitId, message: Message, states: &mut impl States) {
         match message {
-            Message::Push { key, epoch, clock, holes, state } => self.push_came(now_ns, key, epoch, clock, holes, Ok(state), states),
-            Message::Unchanged { key, epoch, clock, holes, since } => {
-                self.push_came(now_ns, key, epoch, clock, holes, Err(since), states);
+            Message::Push { key, epoch, clock, holes, state } => {
+                self.push_came(now_ns, from, key, Pushed { epoch, clock, holes, state: Ok(state) }, states);
+            }
+            Message::Unchanged { key, epoch, clock, holes, print } => {
+                self.push_came(now_ns, from, key, Pushed { epoch, clock, holes, state: Err(print) }, states);
             }
             Message::Pull { key, epoch, clock, previous } => self.pull_came(now_ns, from, key, epoch, clock, previous, states),
             Message::Answer { key, epoch, owned, clock, state } => self.answer_came(now_ns, from, key, epoch, owned, clock, state, states),
-        }
-    }
-
-    #[allow(clippy::too_many_arguments)] // the fields of one message
-    fn push_came(
-        &mut self,
-        now_ns: u64,
-        key: FlowKey,
-        epoch: u32,
-        clock: u64,
-        holes: u32,
-        state: Result<Snapshot, u64>,
-        states: &mut impl States,
-    ) {
-        let Some(flow) = self.flows.get_mut(&key) else {
-            if let Ok(state) = state {
-                let mut flow = Held::new(epoch, clock, now_ns);
-                flow.role = Role::Replica { clock, holes, state };
-                self.flows.insert(key, flow);
-            }
-            return;
-        };
-        match &mut flow.role {
-            Role::Waiting(waiting) if epoch < flow.epoch => {
-                let clock = known(clock, holes);
-                if let Ok(state) = state
-                    && waiting.better(clock)
-                {
-                    let complete = clock == waiting.want;
-                    waiting.best = Some((clock, state));
-                    if complete {
-                        self.resume(now_ns, &key, states);
-                    }
-                }
-            }
-            // An owner whose replica was gone on with elsewhere hears of it here first: its epoch is over.
-            Role::Owner if epoch > flow.epoch && flow.pending == 0 => {
-                if let Ok(state) = state {
-                    states.forget(&key);
-                    flow.role = Role::Replica { clock, holes, state };
-                    (flow.epoch, flow.last_ns) = (epoch, now_ns);
-                }
-            }
-            Role::Fenced(_) | Role::Expected if epoch >= flow.epoch => {
-                if let Ok(state) = state {
-                    flow.role = Role::Replica { clock, holes, state };
-                    flow.epoch = epoch;
-                }
-            }
-            Role::Replica { clock: at, holes: open, state: kept } if (epoch, clock) >= (flow.epoch, *at) => {
-                match state {
-                    Ok(state) => *kept = state,
-                    // A push in between was lost: what is here is of no use until the next whole one.
-                    Err(since) if since != *at => {
-                        flow.role = Role::Fenced(None);
-                        return;
-                    }
-                    Err(_) => {}
-                }
-                (*at, *open) = (clock, holes);
-                (flow.epoch, flow.last_ns) = (epoch, now_ns);
-            }
-            _ => {}
         }
     }
 
@@ -342,6 +280,7 @@ impl Handover {
         }
         match state {
             Some(state) => {
+                *flow.known.units(fingerprint(&state)) |= 1 << (from & 63);
                 let complete = clock == waiting.want;
                 if waiting.better(clock) {
                     waiting.best = Some((clock, state));
@@ -366,7 +305,7 @@ impl Handover {
     }
 
     /// The state is as good as it gets: the flow goes on.
-    fn resume(&mut self, now_ns: u64, key: &FlowKey, states: &mut impl States) {
+    pub(crate) fn resume(&mut self, now_ns: u64, key: &FlowKey, states: &mut impl States) {
         let flow = self.flows.get_mut(key).expect("it is there");
         let Role::Waiting(waiting) = &mut flow.role else { return };
         let (clock, state) = waiting.best.take().unwrap_or_default();

@@ -51,10 +51,34 @@ pub(crate) struct Held {
     pub(crate) replicas: u64,
     /// Packets that have run, as far as the output log was told.
     pub(crate) done: Seen,
-    /// Clock and targets of the last push, if the state is still what it said.
-    pub(crate) pushed: Option<(u64, u64)>,
+    /// Who has the state as it was pushed last, here or from elsewhere.
+    pub(crate) known: Known,
+    /// Up to which clock it was handed on because its unit is to end.
+    pub(crate) evacuated: u64,
     pub(crate) push_is_due: bool,
     pub(crate) asked: Vec<Asked>,
+}
+
+/// Which units have a state: it was pushed to them, or came from them.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Known {
+    print: u32,
+    units: u64,
+}
+
+impl Known {
+    /// A bit for each unit that has the state with this fingerprint; those of another one are forgotten.
+    pub(crate) fn units(&mut self, print: u32) -> &mut u64 {
+        if self.print != print {
+            *self = Known { print, units: 0 };
+        }
+        &mut self.units
+    }
+
+    /// These units may not have it.
+    pub(crate) fn forget(&mut self, units: u64) {
+        self.units &= !units;
+    }
 }
 
 impl Held {
@@ -68,7 +92,8 @@ impl Held {
             last_ns: now_ns,
             replicas: 0,
             done: Seen::all_up_to(clock),
-            pushed: None,
+            known: Known::default(),
+            evacuated: 0,
             push_is_due: false,
             asked: Vec::new(),
         }
@@ -80,7 +105,7 @@ impl Held {
         self.epoch = epoch;
         self.seen = Seen::all_up_to(clock);
         self.done = Seen::all_up_to(clock);
-        self.pushed = None;
+        self.evacuated = 0;
         self.push_is_due = false;
     }
 }

@@ -14,6 +14,7 @@ mod keep;
 mod members;
 pub mod message;
 mod owner;
+mod push;
 pub mod random;
 mod seen;
 

@@ -10,6 +10,9 @@ impl Handover {
     /// has asked all, for whose answer the one that is gone may have been the last to wait.
     pub fn set_group(&mut self, group: u64) {
         let gone = self.group & !group;
+        // One that comes, perhaps again, has nothing yet.
+        let others = self.group ^ group;
+        self.flows.values_mut().for_each(|flow| flow.known.forget(others));
         self.group = group;
         let waits = |flow: &Held| matches!(&flow.role, Role::Waiting(w) if w.searching || gone >> (w.from & 63) & 1 == 1);
         let orphans: Vec<FlowKey> = self.flows.iter().filter(|(_, f)| gone != 0 && waits(f)).map(|(key, _)| *key).collect();
@@ -28,9 +31,9 @@ impl Handover {
                 continue;
             }
             let (epoch, clock, holes) = (flow.epoch, flow.seen.clock, flow.seen.holes());
-            // Once: it stays the owner, who is asked first, until it ends.
-            if flow.pushed.is_none_or(|(at, everywhere)| at < clock || everywhere != u64::MAX) {
-                flow.pushed = Some((clock, u64::MAX));
+            // Once: it stays the owner, who is asked first, until it ends. Whole: nobody else may have it then.
+            if flow.evacuated < clock {
+                flow.evacuated = clock;
                 self.effects.push(Effect::Send(target, Message::Push { key: *key, epoch, clock, holes, state: states.snapshot(key) }));
             }
         }

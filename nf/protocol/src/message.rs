@@ -7,6 +7,13 @@ use crate::{FlowKey, UnitId};
 /// The state of a flow as a unit wrote it down; only units read it.
 pub type Snapshot = Vec<u8>;
 
+/// Names a state by what it is (FNV-1a, 64 bits folded to 32). It matters where a unit has another state than the sender knows,
+/// because a push was lost: the two are taken for one once in 2³² times.
+pub fn fingerprint(state: &[u8]) -> u32 {
+    let hash = state.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    (hash >> 32 ^ hash) as u32
+}
+
 /// One message about one flow. Several travel in one datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
@@ -23,7 +30,7 @@ pub enum Message {
         /// The state.
         state: Snapshot,
     },
-    /// As [`Message::Push`], but the state is still what was pushed with clock `since`.
+    /// As [`Message::Push`] to a unit that is known to have this state: it still is the one with this fingerprint.
     Unchanged {
         /// The flow.
         key: FlowKey,
@@ -33,8 +40,8 @@ pub enum Message {
         clock: u64,
         /// As above.
         holes: u32,
-        /// Clock of the push before.
-        since: u64,
+        /// What [`fingerprint`] says of the state.
+        print: u32,
     },
     /// The flow is mine from `epoch` on: give me its state as of `clock`, and touch it no more (§5.2.1, §5.3).
     Pull {
@@ -80,42 +87,27 @@ impl Message {
         matches!(self, Message::Push { .. } | Message::Unchanged { .. })
     }
 
-    /// Appends it to a datagram. All numbers are little endian.
+    /// Appends it to a datagram: a byte of kind and flags, the key, epoch and clock, and what else there is. Numbers that begin
+    /// small are written in as many bytes as they need, seven bits in each, all others little endian.
     pub fn encode(&self, to: &mut Vec<u8>) {
-        let mut head = |kind: u8, key: &FlowKey, epoch: u32, clock: u64| {
-            let short = is_short(key);
-            to.push(kind | if short { SHORT } else { 0 });
-            let bytes = key.as_bytes();
-            if short {
-                SHORT_PARTS.into_iter().for_each(|part| to.extend_from_slice(&bytes[part]));
-            } else {
-                to.extend_from_slice(bytes);
-            }
-            to.extend(epoch.to_le_bytes());
-            to.extend(clock.to_le_bytes());
-        };
         match self {
             Message::Push { key, epoch, clock, holes, state } => {
-                head(1, key, *epoch, *clock);
-                to.extend(holes.to_le_bytes());
-                to.extend((state.len() as u16).to_le_bytes());
-                to.extend(state);
+                head(to, PUSH, key, *epoch, *clock, *holes);
+                put_state(to, state);
             }
-            Message::Unchanged { key, epoch, clock, holes, since } => {
-                head(2, key, *epoch, *clock);
-                to.extend(holes.to_le_bytes());
-                to.extend(since.to_le_bytes());
+            Message::Unchanged { key, epoch, clock, holes, print } => {
+                head(to, UNCHANGED, key, *epoch, *clock, *holes);
+                to.extend(print.to_le_bytes());
             }
             Message::Pull { key, epoch, clock, previous } => {
-                head(3, key, *epoch, *clock);
+                head(to, PULL, key, *epoch, *clock, 0);
                 to.extend(previous.to_le_bytes());
             }
             Message::Answer { key, epoch, owned, clock, state } => {
-                head(if state.is_some() { 4 } else { 5 }, key, *epoch, *clock);
-                to.extend(owned.to_le_bytes());
+                head(to, if state.is_some() { ANSWER } else { UNKNOWN }, key, *epoch, *clock, 0);
+                put_number(to, (*owned).into());
                 if let Some(state) = state {
-                    to.extend((state.len() as u16).to_le_bytes());
-                    to.extend(state);
+                    put_state(to, state);
                 }
             }
         }
@@ -133,13 +125,52 @@ impl Message {
     }
 }
 
-/// Bit of a message's kind: of its key there is only what IPv4 does not leave empty.
+/// Kinds. Those from 1 to 5 were messages with numbers of fixed length: units that know only them read none of these.
+const PUSH: u8 = 8;
+const UNCHANGED: u8 = 9;
+const PULL: u8 = 10;
+const ANSWER: u8 = 11;
+const UNKNOWN: u8 = 12;
+/// Flag of a kind: of the key there is only what is not the same in every flow of IPv4.
 const SHORT: u8 = 0x80;
-const SHORT_PARTS: [Range<usize>; 3] = [0..4, 16..22, 34..FlowKey::LENGTH_BYTES];
+/// … there are holes.
+const HOLES: u8 = 0x40;
+
+/// Addresses, ports and protocol. The rest of a flow of IPv4 is zeroes and the version.
+const SHORT_PARTS: [Range<usize>; 3] = [0..4, 16..22, 34..37];
+const VERSION_AT: usize = FlowKey::LENGTH_BYTES - 1;
 
 fn is_short(key: &FlowKey) -> bool {
     let bytes = key.as_bytes();
-    bytes[4..16].iter().chain(&bytes[22..34]).all(|&byte| byte == 0)
+    bytes[VERSION_AT] == 4 && bytes[4..16].iter().chain(&bytes[22..34]).all(|&byte| byte == 0)
+}
+
+fn head(to: &mut Vec<u8>, kind: u8, key: &FlowKey, epoch: u32, clock: u64, holes: u32) {
+    let (short, bytes) = (is_short(key), key.as_bytes());
+    to.push(kind | if short { SHORT } else { 0 } | if holes > 0 { HOLES } else { 0 });
+    if short {
+        SHORT_PARTS.into_iter().for_each(|part| to.extend_from_slice(&bytes[part]));
+    } else {
+        to.extend_from_slice(bytes);
+    }
+    put_number(to, epoch.into());
+    put_number(to, clock);
+    if holes > 0 {
+        put_number(to, holes.into());
+    }
+}
+
+fn put_number(to: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        to.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    to.push(number as u8);
+}
+
+fn put_state(to: &mut Vec<u8>, state: &[u8]) {
+    put_number(to, state.len() as u64);
+    to.extend_from_slice(state);
 }
 
 struct Reader<'a> {
@@ -154,17 +185,30 @@ impl Reader<'_> {
         Some(part)
     }
 
-    fn u32(&mut self) -> Option<u32> {
-        self.array().map(u32::from_le_bytes)
+    /// A number as [`put_number`] writes it, and in no more bytes.
+    fn number(&mut self) -> Option<u64> {
+        let mut number = 0;
+        for shift in (0..u64::BITS).step_by(7) {
+            let [byte] = self.array()?;
+            let bits = u64::from(byte & 0x7f);
+            if bits << shift >> shift != bits || byte == 0 && shift > 0 {
+                return None;
+            }
+            number |= bits << shift;
+            if byte < 0x80 {
+                return Some(number);
+            }
+        }
+        None
     }
 
-    fn u64(&mut self) -> Option<u64> {
-        self.array().map(u64::from_le_bytes)
+    fn u32(&mut self) -> Option<u32> {
+        self.number()?.try_into().ok()
     }
 
     fn state(&mut self) -> Option<Snapshot> {
-        let length = usize::from(u16::from_le_bytes(self.array()?));
-        let state = self.bytes.get(self.at..self.at + length)?.to_vec();
+        let length = self.number()?.try_into().ok()?;
+        let state = self.bytes[self.at..].get(..length)?.to_vec();
         self.at += length;
         Some(state)
     }
@@ -179,19 +223,23 @@ impl Reader<'_> {
             self.at += part.len();
             bytes[part].copy_from_slice(from);
         }
+        bytes[VERSION_AT] = 4;
         Some(FlowKey::from_bytes(bytes))
     }
 
     fn message(&mut self) -> Option<Message> {
-        let [kind] = self.array()?;
-        let key = self.key(kind & SHORT != 0)?;
-        let (epoch, clock) = (self.u32()?, self.u64()?);
-        Some(match kind & !SHORT {
-            1 => Message::Push { key, epoch, clock, holes: self.u32()?, state: self.state()? },
-            2 => Message::Unchanged { key, epoch, clock, holes: self.u32()?, since: self.u64()? },
-            3 => Message::Pull { key, epoch, clock, previous: UnitId::from_le_bytes(self.array()?) },
-            4 => Message::Answer { key, epoch, clock, owned: self.u32()?, state: Some(self.state()?) },
-            5 => Message::Answer { key, epoch, clock, owned: self.u32()?, state: None },
+        let [first] = self.array()?;
+        let (kind, holes) = (first & !(SHORT | HOLES), first & HOLES != 0);
+        let key = self.key(first & SHORT != 0)?;
+        let (epoch, clock) = (self.u32()?, self.number()?);
+        let holes = if holes { self.u32().filter(|&holes| holes > 0)? } else { 0 };
+        Some(match kind {
+            PUSH => Message::Push { key, epoch, clock, holes, state: self.state()? },
+            UNCHANGED => Message::Unchanged { key, epoch, clock, holes, print: u32::from_le_bytes(self.array()?) },
+            _ if holes > 0 => return None,
+            PULL => Message::Pull { key, epoch, clock, previous: UnitId::from_le_bytes(self.array()?) },
+            ANSWER => Message::Answer { key, epoch, clock, owned: self.u32()?, state: Some(self.state()?) },
+            UNKNOWN => Message::Answer { key, epoch, clock, owned: self.u32()?, state: None },
             _ => return None,
         })
     }
@@ -202,34 +250,73 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Keys with both ends long, with one and with none.
+    /// Keys with both ends long, with one and with none, and short ones of another version.
     fn key(n: u32) -> FlowKey {
         let mut bytes = [7; FlowKey::LENGTH_BYTES];
-        if !n.is_multiple_of(3) {
+        if !n.is_multiple_of(4) {
             bytes[4..16].fill(0);
-            bytes[22..34].fill((n % 3 - 1) as u8);
+            bytes[22..34].fill((n % 4 / 3) as u8);
+            bytes[VERSION_AT] = 4 + (n % 4 / 2) as u8;
         }
         FlowKey::from_bytes(bytes)
     }
 
+    /// Numbers of all lengths.
+    fn number() -> impl Strategy<Value = u64> {
+        (any::<u64>(), 0..u64::BITS).prop_map(|(number, shift)| number >> shift)
+    }
+
     proptest! {
         #[test]
-        fn what_is_written_is_read(kinds in proptest::collection::vec((0..5u8, any::<u32>(), any::<u64>(), proptest::collection::vec(any::<u8>(), 0..50)), 0..9)) {
-            let messages: Vec<Message> = kinds.into_iter().map(|(kind, n, clock, state)| match (kind, key(n)) {
-                (0, key) => Message::Push { key, epoch: n, clock, holes: n / 2, state },
-                (1, key) => Message::Unchanged { key, epoch: n, clock, holes: n / 3, since: clock / 2 },
-                (2, key) => Message::Pull { key, epoch: n, clock, previous: n as UnitId },
-                (3, key) => Message::Answer { key, epoch: n, owned: n / 5, clock, state: Some(state) },
-                (_, key) => Message::Answer { key, epoch: n, owned: 0, clock, state: None },
+        fn what_is_written_is_read(kinds in proptest::collection::vec((0..5u8, number(), number(), number(), proptest::collection::vec(any::<u8>(), 0..200)), 0..9)) {
+            let messages: Vec<Message> = kinds.into_iter().map(|(kind, n, clock, m, state)| match (kind, key(n as u32), n as u32, m as u32) {
+                (0, key, epoch, holes) => Message::Push { key, epoch, clock, holes, state },
+                (1, key, epoch, holes) => Message::Unchanged { key, epoch, clock, holes, print: fingerprint(&state) },
+                (2, key, epoch, unit) => Message::Pull { key, epoch, clock, previous: unit as UnitId },
+                (3, key, epoch, owned) => Message::Answer { key, epoch, owned, clock, state: Some(state) },
+                (_, key, epoch, owned) => Message::Answer { key, epoch, owned, clock, state: None },
             }).collect();
             let mut bytes = Vec::new();
             messages.iter().for_each(|m| m.encode(&mut bytes));
             prop_assert_eq!(Message::decode_all(&bytes), Ok(messages));
         }
 
+        /// A message has one form: what is read is written in the same bytes.
         #[test]
-        fn no_datagram_panics(bytes in proptest::collection::vec(prop_oneof![0..6u8, SHORT..SHORT + 6], 0..200)) {
-            let _ = Message::decode_all(&bytes);
+        fn no_datagram_panics(bytes in proptest::collection::vec(prop_oneof![0..15u8, SHORT..SHORT + 15, HOLES..HOLES + 15], 0..200)) {
+            if let Ok(messages) = Message::decode_all(&bytes) {
+                let mut again = Vec::new();
+                messages.iter().for_each(|m| m.encode(&mut again));
+                prop_assert_eq!(again, bytes);
+            }
+        }
+    }
+
+    /// What the pushes of a young flow of IPv4 cost, and those of one that is as old as can be.
+    #[test]
+    fn a_push_is_as_long_as_what_it_says() {
+        let length = |epoch, clock, holes, state: Option<Snapshot>| {
+            let key = key(1);
+            let mut bytes = Vec::new();
+            match state {
+                Some(state) => Message::Push { key, epoch, clock, holes, state }.encode(&mut bytes),
+                None => Message::Unchanged { key, epoch, clock, holes, print: 0 }.encode(&mut bytes),
+            }
+            bytes.len()
+        };
+        let (kind, key, print) = (1, 13, 4);
+        assert_eq!(length(1, 100, 0, Some(vec![7; 20])), kind + key + 1 + 1 + 1 + 20);
+        assert_eq!(length(1, 100, 0, None), kind + key + 1 + 1 + print);
+        assert_eq!(length(u32::MAX, u64::MAX, 64, None), kind + key + 5 + 10 + 1 + print);
+    }
+
+    /// What units of before wrote is nothing, rather than something else.
+    #[test]
+    fn messages_of_before_are_not_read() {
+        for kind in 0..8 {
+            for flags in [0, SHORT, HOLES, SHORT | HOLES] {
+                assert_eq!(Message::decode_all(&[&[kind | flags][..], &[1; 80]].concat()), Err(MessageError(0)));
+            }
         }
     }
 }

@@ -85,33 +85,6 @@ impl Handover {
             self.effects.push(Effect::Send(asked.by, what_is_here(key, asked.epoch, flow)));
         }
     }
-
-    pub(crate) fn push(&mut self, now_ns: u64, key: &FlowKey, states: &mut impl States) {
-        let flow = self.flows.get_mut(key).expect("it is there");
-        if !matches!(flow.role, Role::Owner) || !flow.push_is_due {
-            return;
-        }
-        // With packets in the queue it is not silent, and is asked again when the last one has been processed.
-        let silent_at = flow.last_ns + self.timing.push_after_ns;
-        if flow.pending > 0 || silent_at > now_ns {
-            self.timers.push(Reverse((silent_at.max(now_ns + self.timing.push_after_ns / 4), *key)));
-            return;
-        }
-        flow.push_is_due = false;
-        let (key, epoch, clock, holes) = (*key, flow.epoch, flow.seen.clock, flow.seen.holes());
-        let current = flow.pushed.filter(|(_, to)| flow.replicas & !to == 0);
-        let message = match current {
-            Some((since, _)) => Message::Unchanged { key, epoch, clock, holes, since },
-            None => Message::Push { key, epoch, clock, holes, state: states.snapshot(&key) },
-        };
-        let count = u64::from(flow.replicas.count_ones());
-        *(if current.is_some() { &mut self.counts.unchanged } else { &mut self.counts.pushes }) += count;
-        // Who got an earlier push and not this one has lost track, so the next unchanged one is not for them.
-        flow.pushed = Some((clock, flow.replicas));
-        for unit in (0..64).filter(|u| flow.replicas >> u & 1 == 1) {
-            self.effects.push(Effect::Send(unit, message.clone()));
-        }
-    }
 }
 
 /// What a unit that does not own a flow answers to who wants it for `epoch`.

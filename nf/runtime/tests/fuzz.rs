@@ -178,7 +178,7 @@ fn messages_that_are_read_are_written_the_same() {
     let state = vec![7; 100];
     let kinds = [
         Message::Push { key, epoch: 2, clock: 9, holes: 1, state: state.clone() },
-        Message::Unchanged { key, epoch: 2, clock: 9, holes: 0, since: 8 },
+        Message::Unchanged { key, epoch: 2, clock: 9, holes: 0, print: 8 },
         Message::Pull { key, epoch: 3, clock: 10, previous: 2 },
         Message::Answer { key, epoch: 3, owned: 2, clock: 10, state: Some(state) },
         Message::Answer { key, epoch: 3, owned: 2, clock: 10, state: None },
@@ -235,7 +235,7 @@ fn no_datagram_stops_the_state_protocol() {
         let state = vec![epoch as u8; 20];
         for message in [
             Message::Push { key, epoch, clock: 9, holes: 0, state: state.clone() },
-            Message::Unchanged { key, epoch, clock: 9, holes: 0, since: 8 },
+            Message::Unchanged { key, epoch, clock: 9, holes: 0, print: 8 },
             Message::Pull { key, epoch, clock: 1, previous: epoch as u16 - 1 },
             Message::Answer { key, epoch, owned: epoch - 1, clock: 1, state: Some(state) },
         ] {
@@ -250,7 +250,7 @@ fn no_datagram_stops_the_state_protocol() {
         let mut unit = Handover::new(1, 0b1111, Timing::default());
         let first = header(1, NO_UNIT, 1);
         assert_eq!(unit.arrive(0, &key, &first, &mut states), Admission::Run);
-        unit.processed(0, &key, true, &mut states);
+        unit.processed(0, &key, &mut states);
         let mut now = 1;
         for (n, message) in messages.into_iter().enumerate() {
             unit.message(now, n as u16 % 80, message, &mut states);

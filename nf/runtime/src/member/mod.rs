@@ -21,7 +21,7 @@ use pando_protocol::{Admission, Effect, FlowKey, Handover, Message, Steered, Tim
 use serde::{Deserialize, Serialize};
 
 use crate::abi::BATCH_PACKETS;
-use crate::chain::{Arrival, Chain, Fate};
+use crate::chain::{Arrival, Chain};
 use crate::module::Function;
 use crate::unit::{Unit, now};
 use chaos::Chaos;
@@ -51,7 +51,7 @@ pub struct HandoverStatus {
     pub stale: u64,
     /// States pushed ahead.
     pub pushes: u64,
-    /// Pushes that only said that nothing had changed.
+    /// Pushes to units that had the state: only its fingerprint.
     pub unchanged: u64,
     /// Bytes of all pushes.
     pub pushed_bytes: u64,
@@ -318,6 +318,7 @@ impl Member {
                 self.questions.sent(to, message, &*self.group.transport);
             } else {
                 self.status.unsent += 1;
+                self.handover.unsent(to, message.key());
             }
         }
     }
@@ -352,15 +353,13 @@ impl Member {
         let count = unit.chain.process(&arrivals);
         // Billed first, sent then, as in a unit on its own.
         unit.meter.commit(unit.chain.work());
-        let changed: Vec<FlowKey> = unit.chain.changed.iter().map(|&id| unit.chain.flows.flow(id).key).collect();
         if let Some(store) = &mut self.group.store {
+            let changed: Vec<FlowKey> = unit.chain.changed.iter().map(|&id| unit.chain.flows.flow(id).key).collect();
             store.put(&changed, &unit.chain)?;
         }
         let mut frames: Vec<Vec<u8>> = Vec::with_capacity(count);
-        let mut trapped = [false; BATCH_PACKETS];
         for (n, (fate, out)) in unit.chain.outputs(&arrivals).enumerate() {
             unit.counters.fates[fate as usize] += 1;
-            trapped[n] = fate == Fate::Trapped;
             frames.extend(out.iter().map(|bytes| packets[n].answer(bytes, &unit.chain.flows)));
         }
         self.keep(&packets[..count]);
@@ -372,14 +371,12 @@ impl Member {
             unit.note_lost(true);
         }
         let wall_ns = now().as_nanos() as u64;
-        for (n, packet) in packets[..count].iter().enumerate() {
+        for packet in &packets[..count] {
             unit.counters.latencies.record(wall_ns.saturating_sub(packet.time_ns));
             if self.group.store.is_some() {
                 continue;
             }
-            let key = &packet.steered.key;
-            let changed = trapped[n] || changed.contains(key);
-            self.handover.processed(self.taken_ns, key, changed, &mut Carried(&mut unit.chain));
+            self.handover.processed(self.taken_ns, &packet.steered.key, &mut Carried(&mut unit.chain));
         }
         self.effects();
         Ok(count)
