@@ -52,6 +52,8 @@ def said(*words):
 
 
 def build():
+    if not shutil.which("cargo"):
+        raise SystemExit("no cargo: far memory is written in Rust (https://rustup.rs, Rust 1.95 or newer)")
     sh(ROOT / "deploy" / "build-mem", stdout=subprocess.DEVNULL)
     sh("cargo", "build", "--quiet", "--release", "--locked", "--manifest-path", ROOT / "farmem" / "Cargo.toml", "--target-dir", TARGET,
        "-p", "pando-farmem-launch", *[w for e in ("load", "pagein", "touch", "wire") for w in ("--example", e)])
