@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"pando.run/pando/cmd/pando-demo/function"
+	"pando.run/pando/cmd/pando-demo/screen"
 	"pando.run/pando/cmd/pando-demo/website"
 )
 
@@ -19,10 +20,14 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	err := run(ctx, os.Args[1:])
-	if err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "pando-demo:", err)
-		os.Exit(1)
+	if err == nil || errors.Is(err, flag.ErrHelp) {
+		return
 	}
+	fmt.Fprintln(os.Stderr, "pando-demo:", err)
+	if errors.Is(err, screen.ErrInterrupted) {
+		os.Exit(130)
+	}
+	os.Exit(1)
 }
 
 func run(ctx context.Context, args []string) error {

@@ -61,6 +61,9 @@ func Demo(ctx context.Context, args []string) error {
 	if os.Geteuid() != 0 {
 		return errors.New("the demo makes network namespaces and packet sockets: run it as root")
 	}
+	if err := report.Possible(p.report); err != nil {
+		return err
+	}
 	t := newTimeline()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -78,9 +81,9 @@ func (p *play) run(ctx context.Context, t *timeline) (r result, err error) {
 	t.say("raising three network namespaces in a row: a sender, the units, a receiver")
 	s, err := raise(ctx, p.binary)
 	if err != nil {
-		return r, err
+		return r, screen.Ended(ctx, err)
 	}
-	defer func() { err = errors.Join(err, s.lower()) }()
+	defer func() { err = errors.Join(screen.Ended(ctx, err), s.lower()) }()
 	if err := p.provide(ctx, t, s); err != nil {
 		return r, err
 	}
@@ -90,7 +93,7 @@ func (p *play) run(ctx context.Context, t *timeline) (r result, err error) {
 	if err != nil {
 		return r, err
 	}
-	defer func() { err = errors.Join(err, s.remove(watcher)) }()
+	defer func() { err = errors.Join(screen.Ended(ctx, err), s.remove(watcher)) }()
 	if err := t.ready(ctx, s, watcher); err != nil {
 		return r, err
 	}

@@ -184,8 +184,8 @@ func (t *timeline) charts() []report.Chart {
 		}
 		add("came out", at, float64(r.Bytes)*8e-6/0.1)
 		if r.Packets > 0 {
-			add("p50", at, float64(r.LatencyNanos[0])/1e3)
-			add("p99", at, float64(r.LatencyNanos[3])/1e3)
+			add("p50", at, float64(r.LatencyNanos[0])/1e6)
+			add("p99", at, float64(r.LatencyNanos[3])/1e6)
 		}
 	}
 	for _, s := range t.samples {
@@ -197,7 +197,7 @@ func (t *timeline) charts() []report.Chart {
 	return []report.Chart{
 		{Title: "Load, Mbit/s", Lines: []report.Line{{Name: "offered", Area: true, Points: lines["offered"]}, {Name: "came out", Points: lines["came out"]}}},
 		{Title: "Units", Step: true, Lines: []report.Line{{Name: "running", Points: lines["running"]}, {Name: "taking packets", Area: true, Points: lines["taking packets"]}}},
-		{Title: "Latency from the sender's stamp to the receiver's kernel, µs", Log: true, Lines: []report.Line{{Name: "p50", Points: lines["p50"]}, {Name: "p99", Points: lines["p99"]}}},
+		{Title: "Latency from the sender's stamp to the receiver's kernel, ms", Log: true, Lines: []report.Line{{Name: "p50", Points: lines["p50"]}, {Name: "p99", Points: lines["p99"]}}},
 	}
 }
 

@@ -61,6 +61,21 @@ func TestEachPromiseIsHeldAgainstWhatWasCounted(t *testing.T) {
 	}
 }
 
+func TestWhatIsShownIsAsOfOneMoment(t *testing.T) {
+	line := newTimeline()
+	line.sent(sent{BeginNanos: uint64(time.Unix(1000, 0).UnixNano()), Seconds: 0.1, Packets: 30})
+	line.received = line.begin.Add(-50 * time.Millisecond) // the receiver began before
+	line.arrived = []came{{AtMillis: 100, Packets: 10}, {AtMillis: 148, Packets: 15}, {AtMillis: 200, Packets: 20}}
+	line.samples = []sample{{at: line.begin.Add(90 * time.Millisecond), billed: 28}, {at: line.begin.Add(110 * time.Millisecond), billed: 40}}
+	if got := line.totals(); got != "sent 30  came out 25  billed ~28" {
+		t.Errorf("100 ms after the begin it shows %q", got)
+	}
+	line.sent(sent{BeginNanos: uint64(line.begin.UnixNano()), Seconds: 0.11, Packets: 45, Last: true})
+	if got := line.totals(); got != "sent 45  came out 45  billed ~40" {
+		t.Errorf("at the end it shows %q", got)
+	}
+}
+
 func TestWhatTheCommandsSayIsRead(t *testing.T) {
 	line := newTimeline()
 	line.saw([]unit{

@@ -17,9 +17,9 @@ func (t *timeline) Draw(width, height int) string {
 	offered, active, p50, p99 := t.series()
 	b.WriteString(screen.Strip("offered", screen.Blue, offered, "%8.1f Mbit/s", width))
 	b.WriteString(screen.Strip("units", screen.Orange, active, "%8.0f", width))
-	b.WriteString(screen.Strip("latency p50", screen.Dim, p50, "%8.0f µs", width))
-	b.WriteString(screen.Strip("latency p99", screen.Dim, p99, "%8.0f µs", width))
-	fmt.Fprintf(&b, "\n%s\n\n", t.totals())
+	b.WriteString(screen.Strip("latency p50", screen.Dim, p50, "%8.1f ms", width))
+	b.WriteString(screen.Strip("latency p99", screen.Dim, p99, "%8.1f ms", width))
+	fmt.Fprintf(&b, "\npackets  %s\n\n", t.totals())
 	for _, u := range t.units {
 		colour := screen.Blue
 		if u.State != "running" {
@@ -37,19 +37,26 @@ func (t *timeline) Draw(width, height int) string {
 	return b.String()
 }
 
-// totals is what was sent, came and is billed so far. The caller holds the lock.
+// totals is what was sent, came out and is billed, all as of the newest report of the generator: what came later was counted
+// later, too. The caller holds the lock.
 func (t *timeline) totals() string {
 	var out, received, billed uint64
 	if n := len(t.offered); n > 0 {
-		out = t.offered[n-1].Packets
+		newest := t.offered[n-1]
+		out = newest.Packets
+		now := t.begin.Add(time.Duration(newest.Seconds * 1e9))
+		for _, r := range t.arrived {
+			if end := t.received.Add(time.Duration(r.AtMillis+1) * time.Millisecond); newest.Last || !end.After(now) {
+				received += r.Packets
+			}
+		}
+		for _, s := range t.samples {
+			if newest.Last || !s.at.After(now) {
+				billed = s.billed
+			}
+		}
 	}
-	for _, r := range t.arrived {
-		received += r.Packets
-	}
-	if n := len(t.samples); n > 0 {
-		billed = t.samples[n-1].billed
-	}
-	return fmt.Sprintf("packets sent %d   came out %d   on the bill ~%d", out, received, billed)
+	return fmt.Sprintf("sent %d  came out %d  billed ~%d", out, received, billed)
 }
 
 // series are the values over time that are drawn as strips.
@@ -61,7 +68,7 @@ func (t *timeline) series() (offered, active, p50, p99 []float64) {
 		active = append(active, float64(s.accepting))
 	}
 	for _, r := range t.arrived {
-		p50, p99 = append(p50, float64(r.LatencyNanos[0])/1e3), append(p99, float64(r.LatencyNanos[3])/1e3)
+		p50, p99 = append(p50, float64(r.LatencyNanos[0])/1e6), append(p99, float64(r.LatencyNanos[3])/1e6)
 	}
 	return offered, active, p50, p99
 }
@@ -105,7 +112,7 @@ func (t *timeline) Lines() (out []string) {
 			active = t.samples[k-1].accepting
 		}
 		r := t.arrived[m-1]
-		out = append(out, fmt.Sprintf("%9.1f s  offered %6.1f Mbit/s  %d take packets  latency p50 %s p99 %s  %s", t.offered[n-1].Seconds, t.megabits(n-2), active,
+		out = append(out, fmt.Sprintf("%9.1f s  %5.1f Mbit/s  %d units busy  p50 %s p99 %s  packets %s", t.offered[n-1].Seconds, t.megabits(n-2), active,
 			micros(r.LatencyNanos[0]), micros(r.LatencyNanos[3]), t.totals()))
 	}
 	return out

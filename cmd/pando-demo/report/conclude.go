@@ -17,11 +17,21 @@ func Save(name string, page Page) error {
 	return errors.Join(Write(f, page), f.Close())
 }
 
-// Conclude saves the page, prints its figures and checks, and fails if a check did not hold.
-func Conclude(w io.Writer, name string, page Page) error {
-	if err := Save(name, page); err != nil {
+// Possible says whether a page can be written to a file, before there is anything to write.
+func Possible(name string) error {
+	_, missing := os.Stat(name)
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return fmt.Errorf("make the report: %w; --report names another file", err)
+	}
+	if err := f.Close(); err != nil || missing == nil {
 		return err
 	}
+	return os.Remove(name)
+}
+
+// Conclude prints the page's figures and checks, saves it, and fails if a check did not hold.
+func Conclude(w io.Writer, name string, page Page) error {
 	wide := 0
 	for _, f := range page.Figures {
 		wide = max(wide, utf8.RuneCountInString(f.Name))
@@ -39,6 +49,9 @@ func Conclude(w io.Writer, name string, page Page) error {
 			mark, failed = "✗", failed+1
 		}
 		fmt.Fprintf(w, "%s %-*s  %s\n", mark, wide, c.Name, c.Detail)
+	}
+	if err := Save(name, page); err != nil {
+		return err
 	}
 	fmt.Fprintf(w, "report: %s\n", name)
 	if failed > 0 {

@@ -1,6 +1,10 @@
 package report
 
 import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -20,6 +24,26 @@ func want(t *testing.T, text string, parts ...string) {
 		if !strings.Contains(text, part) {
 			t.Errorf("the page lacks %q:\n%s", part, text)
 		}
+	}
+}
+
+func TestAReportThatCannotBeWrittenIsToldBeforeTheRun(t *testing.T) {
+	dir := t.TempDir()
+	if err := Possible(filepath.Join(dir, "none", "demo.html")); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "--report") {
+		t.Errorf("a folder that is not there gives %v", err)
+	}
+	name := filepath.Join(dir, "demo.html")
+	if err := Possible(name); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(name); err == nil {
+		t.Error("the attempt has left a file")
+	}
+	if err := os.WriteFile(name, []byte("before"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if now, err := os.ReadFile(name); Possible(name) != nil || string(now) != "before" {
+		t.Errorf("the last report is %q now, %v", now, err)
 	}
 }
 

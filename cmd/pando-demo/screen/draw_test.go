@@ -1,6 +1,8 @@
 package screen
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 )
@@ -22,5 +24,22 @@ func TestNoLineIsLongerThanTheScreen(t *testing.T) {
 	}
 	if got := Tail([]string{"1", "2", "3"}, 2, 8); got != "2\n3\n" {
 		t.Errorf("the last two are %q", got)
+	}
+}
+
+func TestWhatFailedBecauseOfAnInterruptIsNotTold(t *testing.T) {
+	ctx, stop := context.WithCancel(context.Background())
+	failed := errors.New("signal: killed")
+	if err := Ended(ctx, failed); !errors.Is(err, failed) {
+		t.Errorf("a failure becomes %v", err)
+	}
+	stop()
+	left := errors.New("a namespace is left")
+	err := Ended(ctx, errors.Join(Ended(ctx, failed), left))
+	if !errors.Is(err, ErrInterrupted) || errors.Is(err, failed) || !errors.Is(err, left) {
+		t.Errorf("after an interrupt it is %v", err)
+	}
+	if err := Ended(ctx, nil); err != nil {
+		t.Errorf("a run that was over becomes %v", err)
 	}
 }

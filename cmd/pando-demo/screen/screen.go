@@ -4,6 +4,7 @@ package screen
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -15,6 +16,17 @@ import (
 
 	"pando.run/pando"
 )
+
+// ErrInterrupted is how a run ends that somebody ended.
+var ErrInterrupted = errors.New("interrupted: what the demo had started is gone again")
+
+// Ended is what a run has ended in: if it was interrupted that is all, for what failed then failed because of it.
+func Ended(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() == nil || errors.Is(err, ErrInterrupted) {
+		return err
+	}
+	return ErrInterrupted
+}
 
 // View is a run that can be watched. Its methods are called from one goroutine at a time.
 type View interface {

@@ -14,6 +14,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando-demo/load"
+	"pando.run/pando/cmd/pando-demo/report"
 	"pando.run/pando/cmd/pando-demo/screen"
 	"pando.run/pando/spec"
 )
@@ -50,6 +51,9 @@ func Demo(ctx context.Context, args []string) error {
 	if p.load.Schedule, err = load.ParseSchedule(p.schedule); err != nil {
 		return err
 	}
+	if err := report.Possible(p.report); err != nil {
+		return err
+	}
 	t := newTimeline()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -72,11 +76,11 @@ func (p play) run(ctx context.Context, t *timeline) (r result, err error) {
 	t.say("raising a lab of one host and a client; pando up")
 	s, err := raise(ctx, p.binary)
 	if err != nil {
-		return r, err
+		return r, screen.Ended(ctx, err)
 	}
 	defer func() {
 		t.say("pando down --purge")
-		err = errors.Join(err, s.lower())
+		err = errors.Join(screen.Ended(ctx, err), s.lower())
 	}()
 	t.say("pando deploy " + p.spec)
 	path, err := filepath.Abs(p.spec)
