@@ -87,6 +87,52 @@ fn a_child_that_outlives_its_parent_reads_and_writes_more_than_its_share() {
     assert_eq!((read("is").as_str(), read("said").as_str()), ("same.", ""));
 }
 
+#[test]
+fn a_program_without_a_free_descriptor_forks() {
+    let h = host(&["--size", "256MiB"]);
+    let code = "import os,hashlib
+b = [os.urandom(1 << 20) for _ in range(48)]
+look = lambda: hashlib.sha256(b''.join(b)).hexdigest()
+def fork():
+    was, pid = look(), os.fork()
+    if pid == 0:
+        os._exit(look() != was)
+    return pid
+def wait(pids):
+    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0] * len(pids)
+wait([fork()])
+held = []
+try:
+    while True:
+        held.append(os.open('/dev/null', os.O_RDONLY))
+except OSError:
+    pass
+for n in 1, 1, 3:
+    children = []
+    for i in range(n):
+        children.append(fork())
+        b[7 * i] = os.urandom(1 << 20)
+    wait(children)
+for fd in held:
+    os.close(fd)
+wait([fork(), fork()])
+print('forked')";
+    let mut limited = std::process::Command::new("prlimit");
+    limited.arg("--nofile=256:256").arg(pando_mem()).args([
+        "run",
+        "--local",
+        "16MiB",
+        "--from",
+        &h.address,
+        "--",
+        "/usr/bin/python3",
+        "-c",
+        code,
+    ]);
+    let out = limited.output().unwrap();
+    assert_eq!((String::from_utf8_lossy(&out.stdout).trim(), String::from_utf8_lossy(&out.stderr).trim()), ("forked", ""));
+}
+
 /// A process that is nobody's child any more.
 struct Orphan(u32);
 

@@ -12,8 +12,10 @@ static OURS: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 /// Takes a descriptor over; returns its new number.
 pub unsafe fn adopt(fd: i32) -> i32 {
     let up = [900, 200, 3].into_iter().map(|from| sys!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, from)).find(|&up| up >= 0);
-    let Some(up) = up else { return fd };
-    sys!(libc::SYS_close, fd);
+    if up.is_some() {
+        sys!(libc::SYS_close, fd);
+    }
+    let up = up.unwrap_or(fd as isize);
     if let Some(word) = OURS.get(up as usize / 64) {
         word.fetch_or(1 << (up % 64), SeqCst);
     }

@@ -3,7 +3,8 @@
 //! Before: nothing is under way, the second-chance list is empty, every slot in use is frozen. The child opens a
 //! userfaultfd of its own (without one the kernel would show it zeros) and its own connections, may hold as many
 //! pages as the list gave up, and writes to no slot. A pipe tells the parent when child and grandchildren are gone: its read
-//! end hangs up with the last of those who have the write end.
+//! end hangs up with the last of those who have the write end. A fork fails for want of descriptors as little as without far
+//! memory: the next pipe is always there before it is needed, and the child takes the place of what it closes.
 
 use crate::evict::Evictor;
 use crate::pager::{pager, Pager};
@@ -11,7 +12,8 @@ use crate::{descriptor, sys};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst};
 use farmem_core::stats::add;
 
-/// Pipes at once. When all are in use, the next children share the last one: what is frozen thaws with the last child anyway.
+/// Pipes at once. When all are in use, or no descriptor is left for another, the next children share the last one: what is frozen
+/// thaws with the last child anyway.
 const PIPES_MAX: usize = 32;
 /// The child may hold the budget divided by this.
 const ALLOWANCE: usize = 8;
@@ -22,8 +24,11 @@ pub struct Fork {
     child: AtomicBool,
     /// Read ends of the pipes of living children, + 1; 0 is none.
     children: [AtomicI32; PIPES_MAX],
-    /// While all pipes are in use, the write end of the last one, + 1.
+    /// While there is no pipe for the next child, the write end of the last one, + 1.
     shared: AtomicI32,
+    /// The pipe for the next child, + 1.
+    spare: [AtomicI32; 2],
+    /// The pipe for the child of the fork that is under way, + 1; without a read end it is shared.
     ends: [AtomicI32; 2],
     signals: AtomicU64,
 }
@@ -36,7 +41,8 @@ impl Fork {
             child: AtomicBool::new(false),
             children: [const { AtomicI32::new(0) }; PIPES_MAX],
             shared: AtomicI32::new(0),
-            ends: [const { AtomicI32::new(-1) }; 2],
+            spare: [const { AtomicI32::new(0) }; 2],
+            ends: [const { AtomicI32::new(0) }; 2],
             signals: AtomicU64::new(0),
         }
     }
@@ -57,6 +63,24 @@ impl Fork {
 
     fn is_full(&self) -> bool {
         self.children.iter().all(|c| c.load(SeqCst) > 0)
+    }
+
+    /// Whether there is a pipe for the next child, after an attempt to have one. With the lock, or before there are others.
+    pub fn provide(&self) -> bool {
+        let mut ends = [-1i32; 2];
+        if self.spare[0].load(SeqCst) == 0 && unsafe { sys!(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) } == 0 {
+            for (place, fd) in self.spare.iter().zip(ends) {
+                place.store(unsafe { descriptor::adopt(fd) } + 1, SeqCst);
+            }
+        }
+        self.spare[0].load(SeqCst) > 0
+    }
+
+    /// From when a child may have a pipe of its own again: only without a write end here does the shared one hang up.
+    fn unshare(&self) {
+        if self.shared.load(SeqCst) > 0 && !self.is_full() && self.provide() {
+            close(&self.shared);
+        }
     }
 
     /// Pages that living children may hold, of a budget of so many, beside page tables like the parent's.
@@ -93,18 +117,19 @@ impl Fork {
                 // In this order: a fork in between must not leave the child a number that is somebody else's by then.
                 c.store(0, SeqCst);
                 unsafe { descriptor::close(fd) };
-                let mut g = pager.lock_blocked();
-                g.heart.slots.thaw();
-                // From now on a fork has a pipe of its own; and only without a write end here does the shared one hang up.
-                if !self.is_full() {
-                    close(self.shared.swap(0, SeqCst) - 1);
-                }
+                pager.lock_blocked().heart.slots.thaw();
             }
+        }
+        if self.shared.load(SeqCst) > 0 {
+            let _g = pager.lock_blocked();
+            self.unshare();
         }
     }
 }
 
-fn close(fd: i32) {
+/// Closes a descriptor of which + 1 is kept.
+fn close(place: &AtomicI32) {
+    let fd = place.swap(0, SeqCst) - 1;
     if fd >= 0 {
         unsafe { descriptor::close(fd) };
     }
@@ -124,38 +149,29 @@ pub unsafe extern "C" fn prepare() {
     while f.parked.load(SeqCst) == 0 {
         sys::futex_wait(&f.parked, 0, 10_000);
     }
-    // Asked once, with the lock: who gives a pipe up meanwhile counts with it, too.
-    let shares = loop {
+    // With the lock: who gives a pipe up meanwhile does it before or after.
+    loop {
         let heart = &mut *pager.lock_for_fork();
         if heart.busy() == 0 && heart.limbo() == 0 {
-            let shares = f.is_full();
-            if !f.is_child() {
-                heart.slots.freeze();
+            if f.is_child() {
+                break;
             }
-            if shares {
-                // Its end is that of others, who are counted already.
+            heart.slots.freeze();
+            if f.is_full() || !f.provide() {
+                // The child is counted with those whose pipe it shares.
                 heart.slots.thaw();
+                f.ends[1].store(f.shared.load(SeqCst), SeqCst);
+            } else {
+                f.ends.iter().zip(&f.spare).for_each(|(end, spare)| end.store(spare.swap(0, SeqCst), SeqCst));
             }
-            break shares;
+            break;
         }
         pager.unlock_after_fork();
         // A fetch or a helper was still at it.
         pager.evictor.turn(Evictor::flush);
         let never = AtomicU32::new(0);
         sys::futex_wait(&never, 0, 200);
-    };
-    let mut ends = [-1i32; 2];
-    if shares {
-        ends[1] = f.shared.load(SeqCst) - 1;
-    } else if !f.is_child() {
-        let e = sys!(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC);
-        if e < 0 {
-            sys::die(format_args!("a fork needs a pipe (error {})", -e));
-        }
-        ends = ends.map(|fd| descriptor::adopt(fd));
     }
-    f.ends[0].store(ends[0], SeqCst);
-    f.ends[1].store(ends[1], SeqCst);
     pager.inherit(true);
 }
 
@@ -164,12 +180,14 @@ pub unsafe extern "C" fn parent() {
     let Some(pager) = pager() else { return };
     let f = &pager.fork;
     if !f.is_child() {
-        let [read, write] = [0, 1].map(|i| f.ends[i].load(SeqCst));
-        if read >= 0 {
+        if f.ends[0].load(SeqCst) > 0 {
             let place = f.children.iter().find(|c| c.load(SeqCst) == 0).expect("there was one before the fork");
-            place.store(read + 1, SeqCst);
-            close(if f.is_full() { f.shared.swap(write + 1, SeqCst) - 1 } else { write });
+            place.store(f.ends[0].swap(0, SeqCst), SeqCst);
+            close(&f.shared);
+            f.shared.store(f.ends[1].load(SeqCst), SeqCst);
+            f.unshare();
         }
+        f.ends[1].store(0, SeqCst);
         add(&pager.stats.forks, 1);
     }
     over(pager);
@@ -180,14 +198,11 @@ pub unsafe extern "C" fn child() {
     let Some(pager) = pager() else { return };
     let f = &pager.fork;
     if !f.is_child() {
-        close(f.ends[0].load(SeqCst));
-        for c in &f.children {
-            close(c.swap(0, SeqCst) - 1);
+        // All of the pipes but its own write end, which goes with it.
+        if f.shared.load(SeqCst) == f.ends[1].load(SeqCst) {
+            f.shared.store(0, SeqCst);
         }
-        let shared = f.shared.swap(0, SeqCst) - 1;
-        if shared != f.ends[1].load(SeqCst) {
-            close(shared);
-        }
+        f.children.iter().chain(&f.spare).chain([&f.ends[0], &f.shared]).for_each(close);
     }
     f.child.store(true, SeqCst);
     f.parked.store(0, SeqCst);

@@ -179,6 +179,9 @@ impl Pager {
         (*place).hosts.attach(&mut (*place).lanes.evictor().ports);
         (*place).evictor.begin(&*place);
         crate::pin::begin(region_pages);
+        if !(*place).fork.provide() {
+            sys::die(format_args!("no descriptor is left for the pager; raise the limit (ulimit -n)"));
+        }
         PAGER.store(place, SeqCst);
         sys::spawn(crate::evict::evictor);
         sys::spawn(crate::evict::tender);
@@ -468,13 +471,14 @@ impl Pager {
     /// In a forked child, before any of its code runs: a descriptor of its own, and nothing under way. The parent took
     /// the lock before the fork.
     pub unsafe fn become_child(&self, limit: usize) {
+        // First what is the parent's: no other descriptor may be left.
+        descriptor::close(self.uffd().0);
+        self.lanes.become_child();
         let uffd = Uffd::open(self.hosts.config.sigbus)
             .unwrap_or_else(|e| sys::die(format_args!("a forked child gets no userfaultfd (error {e})")));
-        descriptor::close(self.uffd().0);
         *self.uffd.get() = uffd;
         uffd.register(self.region, self.region_pages * PAGE_BYTES);
         uffd.register(self.pool, self.ring_pages * PAGE_BYTES);
-        self.lanes.become_child();
         self.waiters.store(0, SeqCst);
         self.evictor.reset();
         (*self.inner.get()).heart.become_child(limit);
