@@ -14,9 +14,12 @@ use std::sync::atomic::Ordering::Relaxed;
 
 const FILE_BYTES: usize = size_of::<Stats>().next_multiple_of(4096);
 
+/// Where root's programs have theirs, and those of users without a folder of their own.
+const SHARED: &str = "/run/pando-mem";
+
 fn folder() -> PathBuf {
-    let base = std::env::var_os("XDG_RUNTIME_DIR").filter(|_| unsafe { libc::geteuid() } != 0);
-    base.map_or("/run".into(), PathBuf::from).join("pando-mem")
+    let own = std::env::var_os("XDG_RUNTIME_DIR").filter(|_| unsafe { libc::geteuid() } != 0);
+    own.map_or(SHARED.into(), |base| PathBuf::from(base).join("pando-mem"))
 }
 
 /// The number of this process' pid namespace.
@@ -28,7 +31,11 @@ fn namespace() -> u64 {
 /// as anything of the descriptor is.
 pub fn create() -> Result<File, String> {
     let dir = folder();
-    let fail = |e: io::Error| format!("cannot write the counters in {}: {e}", dir.display());
+    let fail = |e: io::Error| {
+        let mend =
+            if e.kind() == io::ErrorKind::PermissionDenied { "; be root, or set XDG_RUNTIME_DIR to a folder of your own" } else { "" };
+        format!("cannot write the counters in {}: {e}{mend}", dir.display())
+    };
     fs::DirBuilder::new().recursive(true).mode(0o755).create(&dir).map_err(fail)?;
     processes(None);
     let path = dir.join(format!("{}-{}", std::process::id(), namespace()));
@@ -76,10 +83,24 @@ pub fn processes(only: Option<u32>) -> Vec<Process> {
     all
 }
 
+/// Whether there are programs of other users, at which this one may not look; `only` as in `processes`.
+pub fn others(only: Option<u32>) -> bool {
+    let here = namespace();
+    fs::read_dir(SHARED).into_iter().flatten().flatten().any(|e| {
+        let asked = owner(&e.path()).is_some_and(|(pid, namespace)| only.is_none_or(|only| (only, here) == (pid, namespace)));
+        asked && File::open(e.path()).is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied)
+    })
+}
+
+/// The number of the process that a file belongs to, and that of its pid namespace.
+fn owner(path: &Path) -> Option<(u32, u64)> {
+    let (pid, namespace) = path.file_name()?.to_str()?.split_once('-')?;
+    Some((pid.parse().ok()?, namespace.parse().ok()?))
+}
+
 /// `only` is a number of this namespace.
 fn open(path: &Path, here: u64, only: Option<u32>) -> Option<Process> {
-    let (pid, namespace) = path.file_name()?.to_str()?.split_once('-')?;
-    let (pid, namespace) = (pid.parse::<u32>().ok()?, namespace.parse::<u64>().ok()?);
+    let (pid, namespace) = owner(path)?;
     let file = File::open(path).ok()?;
     if file.try_lock().is_ok() {
         // As long as the lock is held nobody else removes the file, so nothing newer is there by that name.

@@ -51,7 +51,7 @@ pub struct Run {
     #[arg(long)]
     token_file: Option<PathBuf>,
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(required = true, trailing_var_arg = true)]
     program: Vec<String>,
 }
 
@@ -87,6 +87,9 @@ impl Run {
                 self.from.len()
             )
             .into());
+        }
+        if let Some(twice) = self.from.iter().enumerate().find(|(i, name)| self.from[..*i].contains(name)) {
+            return Err(format!("{} stands twice in --from: its loss would take both copies; name two memory hosts", twice.1).into());
         }
         let token = serve::token(self.token_file.as_deref())?;
         if let Local::Bytes(n) = self.local {

@@ -33,6 +33,9 @@ pub struct Serve {
 
 impl Serve {
     pub fn run(self) -> Result<(), Box<dyn Error>> {
+        if self.size < PAGE_BYTES as u64 {
+            return Err(format!("{} is too little to lend: a page has {}", size::show(self.size), size::show(PAGE_BYTES as u64)).into());
+        }
         let free = available_bytes();
         if self.size > free {
             return Err(format!(

@@ -37,6 +37,7 @@ pub fn time(text: &str) -> Result<Duration, String> {
 pub fn show(bytes: u64) -> String {
     match bytes {
         b if b >= 10 << 30 => format!("{} GiB", b >> 30),
+        b if b >= 1 << 30 => format!("{:.1} GiB", b as f64 / (1 << 30) as f64),
         b if b >= 1 << 20 => format!("{:.1} MiB", b as f64 / (1 << 20) as f64),
         b if b >= 1 << 10 || b == 0 => format!("{} KiB", b >> 10),
         b => format!("{b} bytes"),
@@ -83,7 +84,8 @@ mod tests {
         for bad in ["", "s", "60", "0s", "-1s", "1.5m", "25h", "5 minutes", "99999999999999999999s", "5124095576030432h"] {
             assert!(time(bad).is_err(), "{bad}");
         }
-        assert_eq!([show(0), show(25), show(4096), show(3 << 19)], ["0 KiB", "25 bytes", "4 KiB", "1.5 MiB"]);
+        let sizes = [0, 25, 4096, 3 << 19, 3 << 29, 12 << 30].map(show);
+        assert_eq!(sizes, ["0 KiB", "25 bytes", "4 KiB", "1.5 MiB", "1.5 GiB", "12 GiB"]);
         assert_eq!("12.5%".parse(), Ok(Local::Percent(12.5)));
         assert!("0%".parse::<Local>().is_err() && "101%".parse::<Local>().is_err());
     }

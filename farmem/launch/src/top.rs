@@ -1,6 +1,6 @@
 //! `pando mem top` and `pando mem metrics`: the counters that every pager keeps in a file.
 
-use crate::counters::{processes, Process};
+use crate::counters::{others, processes, Process};
 use crate::size;
 use clap::Args;
 use farmem_core::stats::{longest, quantile, Stats, STALL_BUCKETS};
@@ -92,18 +92,24 @@ const FIGURES: &[Figure] = &[
     ("prefetch_paused_now", "1 while the prefetcher sits out for being wrong", |s| &s.prefetch_paused_now),
 ];
 
-const NOBODY: &str = "no program on this machine borrows memory; start one: pando mem run --local 128MiB --from HOST:PORT -- PROGRAM";
+/// What is said where nothing is to be shown.
+fn nobody(pid: Option<u32>) -> String {
+    match pid {
+        _ if others(pid) => {
+            "another user's programs may borrow memory here, and you may not look at them: run it as that user or as root".into()
+        }
+        Some(pid) => format!("process {pid} borrows no memory; `pando mem top --once` shows those that do"),
+        None => "no program on this machine borrows memory; start one: pando mem run --local 128MiB --from HOST:PORT -- PROGRAM".into(),
+    }
+}
 
 impl Top {
     pub fn run(self) -> Result<(), Box<dyn Error>> {
         let mut before: Vec<(u32, Look)> = vec![];
         loop {
             let all = processes(self.pid);
-            if let (true, true, Some(pid)) = (all.is_empty(), self.once, self.pid) {
-                return Err(format!("process {pid} borrows no memory; `pando mem top --once` shows those that do").into());
-            }
             if all.is_empty() && self.once {
-                return Err(NOBODY.into());
+                return Err(nobody(self.pid).into());
             }
             let looks: Vec<(u32, Look)> = all.iter().map(|p| (p.pid, Look::at(p.stats))).collect();
             let mut out = String::new();
@@ -111,7 +117,7 @@ impl Top {
                 out += "\x1b[H\x1b[2J";
             }
             if all.is_empty() && self.output == "text" {
-                out += &format!("{NOBODY}\n");
+                out += &format!("{}\n", nobody(self.pid));
             }
             for (process, (pid, look)) in all.iter().zip(&looks) {
                 let last = before.iter().find(|b| b.0 == *pid).map(|b| &b.1);

@@ -61,6 +61,22 @@ fn counters_go_with_their_program_though_another_has_its_number() {
 }
 
 #[test]
+fn another_user_hears_that_he_may_not_look() {
+    let h = host(&["--size", "64MiB"]);
+    let (running, _) = waiting(&h.address);
+    let top = |args: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(pando_mem()).args(["top", "--once"]).args(args);
+        String::from_utf8(command.env_remove("XDG_RUNTIME_DIR").output().unwrap().stderr).unwrap()
+    };
+    let pid = running.0.id().to_string();
+    for args in [&[][..], &["--pid", &pid]] {
+        assert!(top(args).contains("you may not look at them"), "{args:?}: {}", top(args));
+    }
+    assert!(top(&["--pid", "1"]).contains("process 1 borrows no memory"));
+}
+
+#[test]
 fn a_folder_of_a_killed_test_is_removed_by_the_next() {
     let left = std::env::temp_dir().join(format!("pando-mem-test-{}-left", std::process::id()));
     std::fs::create_dir_all(left.join("deep")).unwrap();

@@ -63,7 +63,12 @@ fn bad_input() {
         (&["--local", "32MiB", "--from", at, "--copies", "9", "--", "true"], "want at least 9"),
         (&["--local", "0%", "--from", at, "--", "true"], "is no share"),
         (&["--local", "32MiB", "--from", at, "--patience", "60", "--", "true"], "write for example 90s or 5m"),
+        (&["--local", "32MiB", "--from", &format!("{at},{at}"), "--token-file", &token, "--", "true"], "stands twice in --from"),
         (&["--local", "32MiB", "--", "true"], "--from"),
+        (
+            &["--local", "32MiB", "--fron", at, "--", "true"],
+            "unexpected argument '--fron' found\n\n  tip: a similar argument exists: '--from'",
+        ),
         (&["--local", "32MiB", "--from", at], "<PROGRAM>"),
     ];
     for (args, why) in cases {
