@@ -87,6 +87,25 @@ fn packets_leave_with_the_tags_that_they_came_with() {
     assert_eq!(bench.json(&["bill", "-o", "json"])["owed"][0]["packets"], 2);
 }
 
+/// Whoever may not ask a unit does not hear that it crashed, and not that it is gone.
+#[test]
+fn another_user_hears_that_he_may_not() {
+    let Some(bench) = bench("other") else { return };
+    bench.start();
+    let program = bench.directory.join("pando-unit");
+    std::fs::copy(env!("CARGO_BIN_EXE_pando-unit"), &program).unwrap();
+    for (arguments, code, says) in
+        [(&["ls"][..], 0, "n                    unknown  another user's: root may ask it"), (&["rm", "n"], 10, "run it as root")]
+    {
+        let mut other = Command::new("setpriv");
+        other.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program).args(arguments);
+        let output = other.arg("--run-dir").arg(bench.directory.join("run")).output().unwrap();
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.code() == Some(code) && said.contains(says), "{arguments:?}: {} {said}", output.status);
+    }
+    assert_eq!(bench.json(&["ls", "-o", "json"])[0]["state"], "running");
+}
+
 /// All threads of a unit are behind the walls, and tenants are different users.
 #[test]
 fn a_unit_is_behind_its_walls() {

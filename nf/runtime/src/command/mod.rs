@@ -142,6 +142,9 @@ impl Failure {
         if let (ErrorKind::NotFound, "write", Some(folder)) = (e.kind(), doing, file.parent()) {
             words += &format!(": `mkdir -p {}` makes its folder", folder.display());
         }
+        if (e.kind(), doing) == (ErrorKind::PermissionDenied, "remove") {
+            words += ": run it as root";
+        }
         match e.kind() {
             ErrorKind::NotFound => Failure::NotFound(words),
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Failure::Denied(words),

@@ -1,7 +1,7 @@
 //! `pando fn ls`, `top`, `logs`, `rm` and `bill`: the units of this machine.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -93,6 +93,7 @@ struct Listed {
 fn listed(places: &Places) -> Vec<Listed> {
     let units = places.names().into_iter().map(|name| match ask(&places.unit(&name).control(), "status") {
         Ok(status) => Listed { name, state: "running", status: Some(status) },
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => Listed { name, state: "unknown", status: None },
         Err(_) => Listed { name, state: "crashed", status: None },
     });
     units.collect()
@@ -112,6 +113,10 @@ impl List {
         );
         for unit in units {
             let Some(s) = unit.status else {
+                if unit.state == "unknown" {
+                    println!("{:<20} {:<8} another user's: root may ask it", unit.name, unit.state);
+                    continue;
+                }
                 let of_memory = self.places.unit(&unit.name).group().is_some_and(|group| group.out_of_memory() > 0);
                 let why = if of_memory { "it needed more memory than its limit (--unit-memory-mib); " } else { "" };
                 println!("{:<20} {:<8} {why}`pando fn logs {}` says of what", unit.name, unit.state, unit.name);
@@ -217,7 +222,7 @@ impl Remove {
                     std::thread::sleep(Duration::from_millis(5));
                 }
             }
-            place.remove().map_err(|e| Failure::Internal(format!("remove {}: {e}", place.directory.display())))?;
+            place.remove().map_err(|e| Failure::of_file("remove", &place.directory, &e))?;
             if self.output == Format::Text {
                 println!("{name} is gone; its bill stays");
             }
