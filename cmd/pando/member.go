@@ -207,6 +207,9 @@ func tokenCommand(o *command) *cobra.Command {
 }
 
 func (o *command) token(p place, keep time.Duration) error {
+	if keep <= 0 {
+		return fmt.Errorf("%w: a token that ends before it is used: --for %s", pando.ErrInvalid, keep)
+	}
 	live, err := running(p)
 	if err != nil {
 		return err

@@ -166,10 +166,14 @@ func TestUpSaysWhyItDoesNotComeUp(t *testing.T) {
 	busy.AwaitText("Serving HTTP")
 	up := []string{p.Bin, "up", "--data-dir", p.Data(p.Host()), "--host", p.Host()}
 	out := p.Run(p.Host(), up...)
-	if out.Code != 7 || !strings.Contains(out.Text, "address already in use") || !strings.Contains(out.Text, "--http") {
+	if out.Code != 7 || !strings.Contains(out.Text, "address already in use") || !strings.Contains(out.Text, "--http") || strings.Contains(out.Text, "from=etcd") {
 		t.Errorf("code %d\n%s", out.Code, out.Text)
 	}
 	busy.Stop()
+	out = p.Run(p.Host(), append(up, "--listen", "300.0.0.1")...)
+	if out.Code != 7 || !strings.Contains(out.Text, "choose another address with --listen") || strings.Contains(out.Text, "from=etcd") {
+		t.Errorf("code %d\n%s", out.Code, out.Text)
+	}
 	var is struct{ Host, API string }
 	if out = p.Run(p.Host(), append(up, "-o", "json")...); out.Code != 0 || json.Unmarshal([]byte(out.Text), &is) != nil || is.Host != p.Host() || is.API == "" {
 		t.Errorf("code %d\n%s", out.Code, out.Text)

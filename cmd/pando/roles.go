@@ -121,8 +121,11 @@ func openReadable(p place, face http.Handler) (func(context.Context) error, erro
 	return serveHTTP(open, api.Readable(face)), nil
 }
 
-// damaged says what to do about a store that was there and does not start. What its files are like is etcd's to know.
+// damaged says what to do about a store that does not start. What its files are like is etcd's to know.
 func damaged(p place, err error) error {
+	if at := new(net.OpError); errors.As(err, &at) && at.Net == "tcp" {
+		return fmt.Errorf("%w; choose another address with --listen", err)
+	}
 	if had, _ := p.hasStore(); !had || errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, pando.ErrExists) || errors.Is(err, pando.ErrStoreFull) {
 		return err
 	}

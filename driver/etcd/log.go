@@ -2,7 +2,9 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"net"
 	"strings"
 
 	"go.uber.org/zap"
@@ -39,7 +41,7 @@ func (c slogCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.Chec
 
 func (c slogCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	l := level(e.Level)
-	if isBirth(fields) {
+	if isBirth(fields) || isEnd(fields) {
 		l = slog.LevelDebug
 	}
 	c.log.Log(context.Background(), l, e.Message, attrs(fields)...)
@@ -51,6 +53,16 @@ func (c slogCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 func isBirth(fields []zapcore.Field) bool {
 	for _, f := range fields {
 		if err, ok := f.Interface.(error); ok && strings.HasPrefix(err.Error(), "cannot detect storage schema version: missing ") {
+			return true
+		}
+	}
+	return false
+}
+
+// isEnd tells the other one: a store that is ended while it starts no longer listens.
+func isEnd(fields []zapcore.Field) bool {
+	for _, f := range fields {
+		if err, ok := f.Interface.(error); ok && errors.Is(err, net.ErrClosed) {
 			return true
 		}
 	}

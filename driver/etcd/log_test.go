@@ -4,18 +4,20 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"net"
 	"strings"
 	"testing"
 
 	"go.uber.org/zap"
 )
 
-// Errors of etcd are passed on, all but the one that every new store begins with.
+// Errors of etcd are passed on, all but the one that every new store begins with, and that of one which is ended while it starts.
 func TestErrorsArePassedOn(t *testing.T) {
 	var b bytes.Buffer
 	log := quiet(slog.New(slog.NewTextHandler(&b, nil)))
 	log.Error("failed to update storage version", zap.Error(errors.New("cannot detect storage schema version: missing confstate information")))
 	log.Warn("slow")
+	log.Error("setting up serving failed", zap.Error(&net.OpError{Op: "accept", Net: "unix", Err: net.ErrClosed}))
 	if b.Len() > 0 {
 		t.Errorf("a store at rest says %q", &b)
 	}

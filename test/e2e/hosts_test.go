@@ -55,7 +55,7 @@ func TestWhoMayJoin(t *testing.T) {
 	forged := token[:len(token)-4] + "aaaa"
 	has(t, p.UpFails(10, two, "--join", server, "--token", forged), "not one of this cluster", "`pando token`")
 	var short struct{ Token string }
-	if err := json.Unmarshal([]byte(p.Pando("token", "--for", "0s", "-o", "json")), &short); err != nil {
+	if err := json.Unmarshal([]byte(p.Pando("token", "--for", "1ns", "-o", "json")), &short); err != nil {
 		t.Fatal(err)
 	}
 	has(t, p.UpFails(10, two, "--join", server, "--token", short.Token), "the token ended at", "make a new one")
