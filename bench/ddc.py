@@ -21,15 +21,14 @@ import sys
 import tempfile
 import time
 
+from steal import undisturbed
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MEM = ROOT / "bin" / "pando-mem"
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "farmem" / "target"))
 EXAMPLES = TARGET / "release" / "examples"
 LOAD = EXAMPLES / "load"
 MIB = 1 << 20
-# Of a sample's processor time, what the hypervisor may give to others. On a shared machine it takes half for seconds at a time.
-STOLEN_MAX = 0.04
-STOLEN_RETRIES = 120  # a second apart
 # The cgroup also holds the program's files and socket buffers, which the budget does not count.
 SLACK_BYTES = 2 * MIB
 ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
@@ -348,24 +347,6 @@ def curve(what, count, whole_bytes, far_bytes, shares, peers, percent=100, round
 def shares(shown, name):
     """The points of one curve, for a cell."""
     return ", ".join(f"{share} % local: {by_name[name]:.0f} %" for share, by_name in shown)
-
-
-def undisturbed(measure):
-    """A sample in which the hypervisor left the processors to us. It is the same rule for every peer."""
-    for _ in range(STOLEN_RETRIES):
-        stolen, whole = processor_time()
-        m = measure()
-        now_stolen, now_whole = processor_time()
-        if now_stolen - stolen <= STOLEN_MAX * (now_whole - whole):
-            return m
-        time.sleep(1)
-    raise SystemExit(f"the hypervisor takes more than {STOLEN_MAX:.0%} of the processors (steal in top): measure at another time")
-
-
-def processor_time():
-    """Ticks that the hypervisor took, and all."""
-    ticks = [int(t) for t in open("/proc/stat").readline().split()[1:9]]
-    return ticks[7], sum(ticks)
 
 
 def interleave(peers, what, count, percent, rounds, seconds, clients, undisturbed=undisturbed):

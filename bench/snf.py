@@ -1,4 +1,4 @@
-"""What SNF's benchmarks share: running pando-simulate, rounds in which the hypervisor does not steal, and publishing figures.
+"""What SNF's benchmarks share: running pando-simulate, and publishing figures.
 The simulator's time is virtual: the machine's load changes nothing, the same captures and seeds give the same figures. Captures
 come from $CAPTURES, a folder of .pcap and .pcapng files; figures are of the half that nothing was tuned on."""
 
@@ -9,33 +9,9 @@ import os
 import pathlib
 import subprocess
 import sys
-import time
 
 BENCH = pathlib.Path(__file__).parent
 SIMULATOR = BENCH.parent / "nf/target/release/pando-simulate"
-STOLEN_MAX = 0.04  # the share of the processors' time that others may have had during a round
-PAUSE, PATIENCE = 2, 300  # seconds until the next try, and of trying
-
-
-def ticks():
-    """Ticks of all processors so far, and those that the hypervisor gave to others (proc_stat(5): steal)."""
-    spent = [int(n) for n in pathlib.Path("/proc/stat").read_text().split()[1:9]]
-    return sum(spent), spent[7]
-
-
-def undisturbed(measure):
-    """What a round gives. One during which too much was stolen is forgotten and done again, with all that it compares."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        before = ticks()
-        result = measure()
-        every, stolen = (b - a for a, b in zip(before, ticks()))
-        if stolen <= STOLEN_MAX * every:
-            return result
-        print(f"a round is done again: {stolen / every:.0%} of the processors' time was stolen", file=sys.stderr, flush=True)
-        if time.monotonic() > deadline:
-            sys.exit("the hypervisor steals in every round: measure when it does not")
-        time.sleep(PAUSE)
 
 
 @functools.cache

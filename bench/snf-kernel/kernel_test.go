@@ -155,7 +155,7 @@ func ticks(t *testing.T) (all, stolen float64) {
 	return all, spent[7]
 }
 
-// undisturbed does a round again in which more than 4 % of the processors' time was stolen, as bench/snf.py does.
+// undisturbed does a round again in which more than 4 % of the processors' time was stolen, as bench/steal.py does.
 func undisturbed(t *testing.T, round func() []float64) []float64 {
 	for deadline := time.Now().Add(5 * time.Minute); ; {
 		all, stolen := ticks(t)

@@ -1,4 +1,4 @@
-//! Rounds of a measurement in which the hypervisor left the processors to this machine. `bench/snf.py` has the same rule.
+//! Rounds of a measurement in which the hypervisor left the processors to this machine. `bench/steal.py` has the same rule.
 
 use std::time::{Duration, Instant};
 
