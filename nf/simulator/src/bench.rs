@@ -1,5 +1,6 @@
 //! Variants: a rule with its options, as one word on the command line: `star`, `star,gap_ns=100000`, `blind,fifo`.
 
+use crate::replication::State;
 use crate::report::{Figures, figures};
 use crate::rule::Rule;
 use crate::rule::activation::Activation;
@@ -57,6 +58,8 @@ pub struct Variant {
     pub pull_ns: u64,
     /// Factor of the units' true cost.
     pub slowness: f64,
+    /// What is pushed.
+    pub state: State,
     /// How far the clairvoyant looks ahead, in ms; 0: the best of several.
     pub ahead_ms: usize,
 }
@@ -102,6 +105,7 @@ impl Variant {
             pool: UNITS as u32,
             pull_ns: config.pull_ns,
             slowness: 1.0,
+            state: State::DEFAULT,
             ahead_ms: 0,
         };
         for word in words {
@@ -136,6 +140,8 @@ impl Variant {
                     "remember_ms" => self.remember_ms = number as usize,
                     "fill" => self.fill = number,
                     "slowness" => self.slowness = number,
+                    "state_bytes" => self.state.bytes = number as usize,
+                    "state_changes" => self.state.changes = number != 0.0,
                     "ahead_ms" => self.ahead_ms = number as usize,
                     _ => return None,
                 }
@@ -188,8 +194,14 @@ impl Case<'_> {
     }
 
     fn play(&self, v: &Variant, rule: &mut dyn Rule) -> Figures {
-        let physics =
-            Physics { discipline: v.discipline, gap_ns: v.config.gap_ns, pull_ns: v.pull_ns, push_ns: v.pull_ns, slowness: v.slowness };
+        let physics = Physics {
+            discipline: v.discipline,
+            gap_ns: v.config.gap_ns,
+            pull_ns: v.pull_ns,
+            push_ns: v.pull_ns,
+            slowness: v.slowness,
+            state: v.state,
+        };
         self.judge(&play(self.load, self.window_ns, &v.config, &physics, rule))
     }
 

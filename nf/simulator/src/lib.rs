@@ -4,6 +4,7 @@
 
 pub mod bench;
 pub mod capture;
+pub mod replication;
 pub mod report;
 pub mod rule;
 pub mod unit;

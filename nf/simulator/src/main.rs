@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// A variant is a rule (vanilla, flow, paper, blind, star, clairvoyant, infinite), followed by options with commas:
 /// fifo or fair, and KEY=NUMBER with the keys parts (of a unit, for a virtual clock), gap_ns (T), size_bytes (B), targets (K), lambda, pull_ns,
 /// believed_pull_ns, stick_ns, crowded_ns, grow_ns, grow_every_ns, pool, reallocate_ms, average_ms,
-/// remember_ms, fill, slowness, ahead_ms.
+/// remember_ms, fill, slowness, ahead_ms, state_bytes, state_changes (1: with each packet).
 #[derive(Parser, Debug)]
 #[command(
     name = "pando fn simulate",
@@ -223,12 +223,12 @@ fn print(format: Format, manifest: &Manifest, rows: &[Row]) {
         }
         Format::Csv => {
             println!(
-                "workload,half,variant,p50_us,p75_us,p90_us,p99_us,p999_us,mice_p75_us,mice_p99_us,provisioning,provisioning_100ms,seamless,moved,pushes_per_s,pulls_per_s"
+                "workload,half,variant,p50_us,p75_us,p90_us,p99_us,p999_us,mice_p75_us,mice_p99_us,provisioning,provisioning_100ms,seamless,moved,pushes_per_s,pulls_per_s,pushed_share"
             );
             for Row { variant: v, figures: f, .. } in rows {
                 let name = v.replace(',', " ");
                 println!(
-                    "{:?},{:?},{name},{:.1},{:.1},{:.1},{:.1},{:.1},{:.1},{:.1},{:.3},{:.3},{:.4},{:.4},{:.0},{:.0}",
+                    "{:?},{:?},{name},{:.1},{:.1},{:.1},{:.1},{:.1},{:.1},{:.1},{:.3},{:.3},{:.4},{:.4},{:.0},{:.0},{:.5}",
                     manifest.workload,
                     manifest.half,
                     f.p50_us,
@@ -243,7 +243,8 @@ fn print(format: Format, manifest: &Manifest, rows: &[Row]) {
                     f.seamless,
                     f.moved,
                     f.pushes_per_s,
-                    f.pulls_per_s
+                    f.pulls_per_s,
+                    f.pushed_share
                 );
             }
         }

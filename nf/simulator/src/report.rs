@@ -38,6 +38,8 @@ pub struct Figures {
     pub pushes_per_s: f64,
     /// States pulled per second.
     pub pulls_per_s: f64,
+    /// Bytes of all pushes over those of all packets.
+    pub pushed_share: f64,
     /// Longest time for which a packet waited for its flow's state, in milliseconds.
     pub held_max_ms: f64,
 }
@@ -97,6 +99,7 @@ pub fn figures(load: &Workload, run: &Run, window_ns: u64, warm_ns: u64, unit_by
         seamless: if run.moves == 0 { 1.0 } else { run.seamless as f64 / run.moves as f64 },
         pushes_per_s: run.pushes as f64 / seconds,
         pulls_per_s: run.pulls as f64 / seconds,
+        pushed_share: run.pushed_bytes as f64 / load.packets.iter().map(|p| u64::from(p.bytes)).sum::<u64>().max(1) as f64,
         held_max_ms: run.held_max_ns as f64 / 1e6,
     }
 }
@@ -125,6 +128,7 @@ pub fn median(runs: &[Figures]) -> Figures {
         seamless: of(|f| f.seamless),
         pushes_per_s: of(|f| f.pushes_per_s),
         pulls_per_s: of(|f| f.pulls_per_s),
+        pushed_share: of(|f| f.pushed_share),
         held_max_ms: of(|f| f.held_max_ms),
     }
 }

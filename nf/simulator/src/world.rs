@@ -4,6 +4,7 @@
 //! flow. A flow that gets another unit waits there until its own packets elsewhere are done and its state has come:
 //! at once where a push has brought it, else after a pull. Only that flow waits; the unit goes on with others.
 
+use crate::replication::{Known, State};
 use crate::rule::{Report, Rule};
 use crate::unit::Unit;
 use crate::workload::Workload;
@@ -28,6 +29,8 @@ pub struct Physics {
     pub push_ns: u64,
     /// Units are faster or slower than their nominal cost by this factor.
     pub slowness: f64,
+    /// What is pushed.
+    pub state: State,
 }
 
 /// What happened.
@@ -47,6 +50,8 @@ pub struct Run {
     pub seamless: u64,
     /// States sent ahead, to all targets together.
     pub pushes: u64,
+    /// Bytes of those messages.
+    pub pushed_bytes: u64,
     /// States fetched.
     pub pulls: u64,
     /// Longest time for which a packet waited for state, or for its own flow's packets elsewhere.
@@ -70,6 +75,9 @@ struct Flow {
     replicas: u64,
     replicas_at: u64,
     targets: u64,
+    known: Known,
+    epoch: u32,
+    clock: u64,
     /// Its state travels to the first segment's unit.
     travels: bool,
     /// Sent to another unit than home, in order.
@@ -116,6 +124,7 @@ pub fn play(load: &Workload, window_ns: u64, config: &Config, physics: &Physics,
         world.tick(next_tick, rule);
         next_tick += TICK_NS;
     }
+    (0..load.flows).for_each(|flow| world.push_if_silent(flow, window_ns));
     world.until(u64::MAX);
     world.run
 }
@@ -129,6 +138,9 @@ impl<'a> World<'a> {
             replicas: 0,
             replicas_at: 0,
             targets: 0,
+            known: Known::default(),
+            epoch: 1,
+            clock: 0,
             travels: false,
             segments: VecDeque::new(),
         };
@@ -208,6 +220,7 @@ impl<'a> World<'a> {
         self.run.flowlets += u64::from(choice.begins);
         let flow = &mut self.flows[packet.flow as usize];
         flow.targets = choice.targets;
+        flow.clock += 1;
         if flow.home == NOWHERE {
             flow.home = choice.unit;
         }
@@ -224,6 +237,7 @@ impl<'a> World<'a> {
             last.packets.push(number);
             return;
         }
+        flow.epoch += 1;
         flow.segments.push_back(Segment { unit: choice.unit, packets: vec![number] });
         self.run.moves += 1;
         if flow.outstanding == 0 && !flow.travels {
@@ -231,7 +245,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// State is pushed half a gap after its last change. It is noticed here, at the flow's next packet.
+    /// State is pushed half a gap after its last change. It is noticed here, at the flow's next packet or at the end.
     fn push_if_silent(&mut self, number: u32, now: u64) {
         let flow = &mut self.flows[number as usize];
         let pushed = flow.done_ns + self.physics.gap_ns / 2;
@@ -241,6 +255,7 @@ impl<'a> World<'a> {
         flow.replicas = flow.targets & !(1 << flow.home);
         flow.replicas_at = pushed + self.physics.push_ns;
         self.run.pushes += u64::from(flow.replicas.count_ones());
+        self.run.pushed_bytes += flow.known.push(&self.physics.state, flow.home, flow.replicas, flow.epoch, flow.clock);
     }
 
     /// The state of a flow with nothing left to do at home goes to the unit of its first segment.
@@ -250,7 +265,10 @@ impl<'a> World<'a> {
         let pushed = flow.replicas >> segment.unit & 1 == 1;
         let comes = if pushed { flow.replicas_at.max(now) } else { u64::MAX }.min(now + self.physics.pull_ns);
         flow.travels = true;
-        self.run.pulls += u64::from(!pushed);
+        if !pushed {
+            self.run.pulls += 1;
+            flow.known.give(flow.home, 1 << segment.unit);
+        }
         if comes <= now {
             self.run.seamless += u64::from(segment.packets.len() == 1);
             self.state_arrives(number, now);
