@@ -143,6 +143,11 @@ impl<'a> Heart<'a> {
         self.limit.saturating_sub(self.held) + self.reusable
     }
 
+    /// Whether [`Heart::take_frame`] would give one.
+    pub fn has_frame(&self) -> bool {
+        self.held < self.limit || self.held == self.limit && self.reusable > 0
+    }
+
     pub fn frames(&self) -> usize {
         self.ring.len()
     }

@@ -5,6 +5,7 @@
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
+pub mod blocks;
 mod extent;
 pub mod fifo;
 pub mod heart;

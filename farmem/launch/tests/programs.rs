@@ -29,6 +29,15 @@ fn every_byte_in_64_threads_inside_malloc_and_inside_signal_handlers() {
 }
 
 #[test]
+fn threads_end_while_what_the_c_library_noted_of_them_is_away() {
+    let h = host(&["--size", "256MiB"]);
+    let program = example("threads");
+    let out = run(&["--local", "16MiB", "--far", "128MiB", "--from", &h.address, "--", program.to_str().unwrap(), "48", "6"]);
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success() && text == "ended 288\n", "{:?} {text} {}", out.status, String::from_utf8_lossy(&out.stderr));
+}
+
+#[test]
 fn every_byte_with_handler_threads() {
     let h = host(&["--size", "256MiB"]);
     touch(&h.address, &["--mode", "thread"], "64", "4", "60000");

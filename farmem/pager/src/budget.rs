@@ -42,10 +42,15 @@ impl Budget {
         let children = pager.fork.allowance(self.pages, used.tables / PAGE_BYTES);
         let limit = self.pages.saturating_sub(other + children + pager.overdraft_max());
         let overdrawn = pager.overdrawn.load(Relaxed);
+        let before = g.heart.limit();
         g.heart.set_limit(limit.max(LIMIT_PAGES_MIN) + overdrawn);
+        let more = g.heart.limit() > before;
         // What was overdrawn is worked off again.
         pager.overdrawn.store(overdrawn - overdrawn / 16 - (overdrawn > 0) as usize, Relaxed);
         drop(g);
+        if more {
+            pager.made_room();
+        }
     }
 
     /// From the exact counters: those of statm may be off by megabytes.

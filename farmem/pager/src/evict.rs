@@ -216,7 +216,7 @@ impl Evictor {
         }
         let unmapped = self.unmap();
         let cleaned = self.clean(if room < low || over { 0 } else { LAG }, Wait::Long);
-        if unmapped + cleaned == 0 && room == 0 && self.pager.waiting() {
+        if unmapped + cleaned == 0 && room == 0 && self.pager.room.is_waited_in() {
             self.pager.overdraw(&mut self.pager.lock_blocked(), CLEAN_BATCH);
         }
         unmapped + cleaned > 0
@@ -293,7 +293,7 @@ impl Evictor {
             add(&pager.stats.pages_written, b.writes as u64);
         }
         pager.lock_blocked().heart.end_clean(&b.pages[..b.len], &b.sums[..b.len]);
-        pager.progressed();
+        pager.made_room();
         b.len
     }
 
@@ -378,6 +378,7 @@ impl Evictor {
             if n == 0 {
                 return;
             }
+            self.pager.made_room();
         }
     }
 

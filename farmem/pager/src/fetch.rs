@@ -28,11 +28,14 @@ impl Pager {
         }
         self.transfer(lane, n);
         let mut g = self.lock_blocked();
-        g.signals = signals;
         self.install(&mut g, lane, n, guided);
         add(&self.stats.rounds, 1);
         add(&self.stats.pages_fetched, n as u64);
-        self.progressed();
+        drop(g);
+        self.done(&lane.pages[..n]);
+        if let Some(mask) = signals {
+            sys::restore_signals(mask);
+        }
         n
     }
 

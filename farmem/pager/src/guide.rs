@@ -145,9 +145,10 @@ struct Cursor {
 /// Fetches the next batch; None when nothing of the list is left.
 fn batch(pager: &Pager, ranges: &[Range], from: &mut Cursor) -> Option<usize> {
     let lane = loop {
+        let seen = pager.lanes.free.seen();
         match pager.lanes.take() {
             Some(lane) => break lane,
-            None => pager.wait(pager.lock()),
+            None => pager.lanes.free.wait(seen),
         }
     };
     let mut g = pager.lock();
@@ -188,7 +189,6 @@ fn batch(pager: &Pager, ranges: &[Range], from: &mut Cursor) -> Option<usize> {
     let n = pager.clip(&g, n);
     let done = if n == 0 { None } else { Some(pager.fetch(g, lane, n, true)) };
     pager.lanes.give(lane);
-    pager.progressed();
     pager.stats.pages_guided.fetch_add(done.unwrap_or(0) as u64, Relaxed);
     done
 }

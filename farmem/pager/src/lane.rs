@@ -2,12 +2,15 @@
 
 use crate::config::HOSTS_MAX;
 use crate::port::Port;
+use crate::queue::Queue;
 use crate::sys;
 use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use farmem_core::BATCH_PAGES_MAX;
 
-/// Transfers at once. The first lane is the evictor's, the second the tender's.
-pub const LANES: usize = 9;
+/// Transfers of the program at once.
+pub const TRANSFERS: usize = 7;
+/// The first lane is the evictor's, the second the tender's.
+pub const LANES: usize = 2 + TRANSFERS;
 const EVICTOR: usize = 0;
 const TENDER: usize = 1;
 const RESERVED: u32 = 1 << EVICTOR | 1 << TENDER;
@@ -29,6 +32,8 @@ pub struct Lane {
 pub struct Lanes {
     lanes: *mut Lane,
     taken: AtomicU32,
+    /// Where threads wait for one.
+    pub free: Queue,
 }
 
 impl Lanes {
@@ -39,7 +44,7 @@ impl Lanes {
             lane.number = i;
             lane.ports.iter_mut().enumerate().for_each(|(h, port)| port.host = h);
         }
-        Lanes { lanes, taken: AtomicU32::new(RESERVED) }
+        Lanes { lanes, taken: AtomicU32::new(RESERVED), free: Queue::new() }
     }
 
     /// A free lane, which the caller owns until [`Lanes::give`].
@@ -59,6 +64,7 @@ impl Lanes {
 
     pub fn give(&self, lane: &Lane) {
         self.taken.fetch_and(!(1 << lane.number), SeqCst);
+        self.free.wake(1);
     }
 
     /// The evictor's own lane.
@@ -79,5 +85,6 @@ impl Lanes {
             }
         }
         self.taken.store(RESERVED, SeqCst);
+        self.free.reset();
     }
 }

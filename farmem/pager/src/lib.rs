@@ -7,6 +7,7 @@ mod budget;
 mod config;
 mod descriptor;
 mod evict;
+mod fault;
 mod fetch;
 mod fork;
 mod guide;
@@ -16,6 +17,7 @@ mod lane;
 mod pager;
 mod pin;
 mod port;
+mod queue;
 mod sys;
 mod uffd;
 mod wrap;
@@ -47,7 +49,7 @@ extern "C" fn start() {
             handler::install(wrap::signal::real_sigaction());
         }
         wrap::register();
-        wrap::heap::find_code();
+        wrap::heap::begin();
         pager::Pager::start(config, stats(config.stats));
     }
 }

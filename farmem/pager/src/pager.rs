@@ -4,24 +4,24 @@
 //! memory and have all signals blocked; so it may run inside `malloc`, inside a signal handler, in every thread at once.
 
 use crate::config::Config;
-use crate::guide::Along;
 use crate::hosts::Hosts;
-use crate::lane::{Lane, Lanes, LANES};
+use crate::lane::{Lane, Lanes, LANES, TRANSFERS};
+use crate::queue::{PageQueues, Queue};
 use crate::sys::Lock;
 use crate::uffd::Uffd;
 use crate::{descriptor, sys};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
-use farmem_core::heart::{Heart, Need};
+use farmem_core::heart::Heart;
 use farmem_core::page::{flag, Page, State};
 use farmem_core::prefetch::{Accuracy, Prefetcher};
 use farmem_core::slots::Slots;
 use farmem_core::spans::{Run, Spans};
-use farmem_core::stats::{add, bucket, Stats, STATS_MAGIC};
+use farmem_core::stats::{add, Stats, STATS_MAGIC};
 use farmem_core::{fingerprint, BATCH_PAGES_MAX, PAGE_BYTES};
 
 /// Pages that are overdrawn at a time while a memory host is late, and the share of the budget that is kept for that.
-const OVERDRAFT_PAGES: usize = 64;
+pub const OVERDRAFT_PAGES: usize = 64;
 const OVERDRAFT_SHARE: usize = 64;
 
 /// Pages that are given back at a time.
@@ -51,10 +51,10 @@ pub struct Pager {
     pub hosts: Hosts,
     pub stats: &'static Stats,
     seed: u64,
-    zeros: *mut u8,
-    /// Changes whenever a busy page is done or room was made; who waits, waits on it.
-    pub progress: AtomicU32,
-    waiters: AtomicU32,
+    pub zeros: *mut u8,
+    /// Where threads wait for a page that is busy, and for room.
+    busy: PageQueues,
+    pub room: Queue,
     /// Pages that the limit is above what the budget leaves.
     pub overdrawn: AtomicUsize,
     pub evictor: crate::evict::Turns,
@@ -167,8 +167,8 @@ impl Pager {
             stats,
             seed,
             zeros,
-            progress: AtomicU32::new(0),
-            waiters: AtomicU32::new(0),
+            busy: PageQueues::new(),
+            room: Queue::new(),
             overdrawn: AtomicUsize::new(0),
             evictor: crate::evict::Turns::new(),
             evictor_wake: AtomicU32::new(0),
@@ -249,24 +249,22 @@ impl Pager {
         (self.pool_pages - (LANES - lane.number) * BATCH_PAGES_MAX) as u32
     }
 
-    /// Waits until something has progressed since the guard was taken.
-    pub fn wait(&self, guard: Guard) {
-        let seen = self.progress.load(SeqCst);
-        self.waiters.fetch_add(1, SeqCst);
+    /// Waits while somebody else is at a page.
+    pub fn wait_for(&self, page: u32, guard: Guard) {
+        let queue = self.busy.of(page);
+        let seen = queue.seen();
         drop(guard);
-        sys::futex_wait(&self.progress, seen, 10_000);
-        self.waiters.fetch_sub(1, SeqCst);
+        queue.wait(seen);
     }
 
-    pub fn waiting(&self) -> bool {
-        self.waiters.load(SeqCst) > 0
+    /// There may be room. It wakes as many as can fetch at once; each of them wakes the next.
+    pub fn made_room(&self) {
+        self.room.wake(TRANSFERS);
     }
 
-    pub fn progressed(&self) {
-        self.progress.fetch_add(1, SeqCst);
-        if self.waiters.load(SeqCst) > 0 {
-            sys::futex_wake(&self.progress, u32::MAX >> 1);
-        }
+    /// These pages are busy no more.
+    pub fn done(&self, pages: &[u32]) {
+        self.busy.wake(pages);
     }
 
     pub fn wake_evictor(&self) {
@@ -274,61 +272,6 @@ impl Pager {
         if self.evictor_sleeps.load(SeqCst) {
             sys::futex_wake(&self.evictor_wake, 1);
         }
-    }
-
-    /// Makes a page of the program resident. Signals are blocked.
-    pub fn fault(&self, page: u32) {
-        let begun = sys::now_ns();
-        let mut helped = false;
-        add(&self.stats.faults, 1);
-        let along = crate::guide::ask(self.at(page));
-        while !self.step(page, along.as_ref(), &mut helped) {}
-        add(&self.stats.stalls.0[bucket(sys::now_ns() - begun)], 1);
-    }
-
-    /// One attempt; whether the page is there now.
-    fn step(&self, page: u32, along: Option<&Along>, helped: &mut bool) -> bool {
-        let mut g = self.lock_blocked();
-        match g.heart.fault(page) {
-            Need::Nothing => return true,
-            Need::Wait => {
-                add(&self.stats.faults_wait, 1);
-                self.wait(g);
-            }
-            Need::Zeros => return self.fill_zeros(g, page),
-            Need::Rescue(_) => {
-                let (first, end) = g.prefetcher.beside(&g.heart, page);
-                self.rescue(&mut g, page, first, end);
-                add(&self.stats.faults_rescue, 1);
-                return true;
-            }
-            Need::Fetch if !*helped && self.is_short(&g) => {
-                *helped = true;
-                drop(g);
-                self.evictor.help(self);
-            }
-            Need::Fetch => {
-                let Some(lane) = self.lanes.take() else {
-                    self.wait(g);
-                    return false;
-                };
-                let inner = &mut *g;
-                let n = inner.prefetcher.plan(&inner.heart, page, &mut lane.pages);
-                let n = along.map_or(n, |a| a.extend(self, &g, &mut lane.pages, n));
-                let n = self.clip(&g, n);
-                let fetched = self.fetch(g, lane, n, false);
-                self.lanes.give(lane);
-                if fetched == 0 {
-                    self.need_room();
-                } else {
-                    add(&self.stats.faults_fetch, 1);
-                    add(&self.stats.pages_prefetched, fetched as u64 - 1);
-                }
-                self.progressed();
-                return fetched > 0;
-            }
-        }
-        false
     }
 
     /// Whether a fetch of an object would be cut for want of room.
@@ -339,19 +282,6 @@ impl Pager {
     /// A prefetch takes at most half of the room that there is.
     pub fn clip(&self, g: &Guard, n: usize) -> usize {
         n.min((g.heart.room() / 2).max(1))
-    }
-
-    fn need_room(&self) {
-        if self.evictor.help(self) {
-            return;
-        }
-        add(&self.stats.faults_room, 1);
-        let mut g = self.lock_blocked();
-        if self.hosts.is_late() && self.overdrawn.load(SeqCst) + OVERDRAFT_PAGES <= self.overdraft_max() {
-            self.overdraw(&mut g, OVERDRAFT_PAGES);
-        }
-        self.wake_evictor();
-        self.wait(g);
     }
 
     /// Pages of the budget that are only used while a memory host is late.
@@ -367,28 +297,7 @@ impl Pager {
         if self.overdrawn.fetch_add(pages, SeqCst) + pages > self.overdraft_max() {
             add(&self.stats.over_budget, 1);
         }
-        self.progressed();
-    }
-
-    fn fill_zeros(&self, mut g: Guard, page: u32) -> bool {
-        const FRESH: u32 = u32::MAX;
-        let Some(frame) = g.heart.take_frame(FRESH) else {
-            drop(g);
-            self.need_room();
-            return false;
-        };
-        unsafe {
-            if frame == FRESH {
-                self.uffd().copy(self.at(page), self.zeros, PAGE_BYTES);
-            } else {
-                core::ptr::write_bytes(self.frame(frame), 0, PAGE_BYTES);
-                self.put(self.at(page), frame, 1);
-            }
-        }
-        g.heart.zeroed(page, frame);
-        add(&self.stats.faults_zero, 1);
-        self.look_ahead(&g);
-        true
+        self.made_room();
     }
 
     /// Maps a page of the second-chance list again, and those from `first` up to `end` that come along in the same move.
@@ -455,10 +364,10 @@ impl Pager {
                 unsafe { sys!(libc::SYS_madvise, self.at(from), (page - from) as usize * PAGE_BYTES, libc::MADV_DONTNEED) };
             }
             if page < stop {
-                self.wait(g);
+                self.wait_for(page, g);
             }
         }
-        self.progressed();
+        self.made_room();
     }
 
     /// Whether a page holds anything but zeros; a look without the lock, for who alone uses the page.
@@ -479,7 +388,8 @@ impl Pager {
         *self.uffd.get() = uffd;
         uffd.register(self.region, self.region_pages * PAGE_BYTES);
         uffd.register(self.pool, self.ring_pages * PAGE_BYTES);
-        self.waiters.store(0, SeqCst);
+        self.busy.reset();
+        self.room.reset();
         self.evictor.reset();
         (*self.inner.get()).heart.become_child(limit);
     }

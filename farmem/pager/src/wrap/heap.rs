@@ -1,6 +1,7 @@
 //! The allocator's functions, to learn which pages belong to one object, and which the C library needs for itself: its own
 //! system calls cannot be wrapped, so what it reads and writes through stays local.
 
+use super::loader;
 use crate::next;
 use crate::pager::pager;
 use crate::pin::{keep_block, release_block};
@@ -31,22 +32,43 @@ unsafe fn note(at: *mut c_void, bytes: usize) {
     }
 }
 
-/// Where the C library's own code is.
-static CODE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
-/// What it allocates for itself of these sizes are buffers of streams and directories, which it hands to the kernel.
+/// Where somebody's code is.
+struct Code([AtomicUsize; 2]);
+
+/// That of the C library, and of the dynamic loader.
+static LIBRARY: Code = Code::new();
+static LOADER: Code = Code::new();
+/// What the C library allocates for itself of these sizes are buffers of streams and directories, which it hands to the kernel.
 const BUFFER_BYTES: RangeInclusive<usize> = 1 << 10..=64 << 10;
 
-/// Looks where the C library is.
-pub unsafe fn find_code() {
+impl Code {
+    const fn new() -> Code {
+        Code([const { AtomicUsize::new(0) }; 2])
+    }
+
+    fn holds(&self, at: usize) -> bool {
+        (self.0[0].load(Relaxed)..self.0[1].load(Relaxed)).contains(&at)
+    }
+}
+
+extern "C" {
+    fn __tls_get_addr(at: *mut c_void) -> *mut c_void;
+}
+
+/// Looks where the C library and the loader are. Before the pager runs.
+pub unsafe fn begin() {
+    loader::begin();
     unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: size_t, _: *mut c_void) -> c_int {
         let it = &*info;
+        let functions = [(&LIBRARY, libc::gnu_get_libc_version as *const () as usize), (&LOADER, __tls_get_addr as *const () as usize)];
         for segment in core::slice::from_raw_parts(it.dlpi_phdr, it.dlpi_phnum as usize) {
             let from = it.dlpi_addr as usize + segment.p_vaddr as usize;
             let to = from + segment.p_memsz as usize;
-            if segment.p_type == libc::PT_LOAD && (from..to).contains(&(libc::gnu_get_libc_version as *const () as usize)) {
-                CODE[0].store(from, Relaxed);
-                CODE[1].store(to, Relaxed);
-                return 1;
+            for (code, function) in functions {
+                if segment.p_type == libc::PT_LOAD && (from..to).contains(&function) {
+                    code.0[0].store(from, Relaxed);
+                    code.0[1].store(to, Relaxed);
+                }
             }
         }
         0
@@ -65,18 +87,49 @@ pub unsafe extern "C" fn malloc(bytes: size_t) -> *mut c_void {
 }
 
 unsafe extern "C" fn allocate(bytes: size_t, caller: usize) -> *mut c_void {
+    if LOADER.holds(caller) {
+        let at = loader::take(bytes);
+        if !at.is_null() {
+            return at.cast();
+        }
+    }
     let at = next!(malloc: fn(size_t) -> *mut c_void)(bytes);
     note(at, bytes);
-    if BUFFER_BYTES.contains(&bytes) && !at.is_null() && (CODE[0].load(Relaxed)..CODE[1].load(Relaxed)).contains(&caller) {
+    if BUFFER_BYTES.contains(&bytes) && !at.is_null() && LIBRARY.holds(caller) {
         keep_block(at.cast());
     }
     at
+}
+
+/// calloc(3), which wants to know it, too.
+///
+/// # Safety
+/// As calloc(3).
+#[unsafe(naked)]
+#[no_mangle]
+pub unsafe extern "C" fn calloc(count: size_t, bytes: size_t) -> *mut c_void {
+    core::arch::naked_asm!("mov rdx, [rsp]", "jmp {}", sym allocate_zeros)
+}
+
+unsafe extern "C" fn allocate_zeros(count: size_t, bytes: size_t, caller: usize) -> *mut c_void {
+    if LOADER.holds(caller) {
+        let all = count.saturating_mul(bytes);
+        let at = loader::take(all);
+        if !at.is_null() {
+            at.write_bytes(0, all);
+            return at.cast();
+        }
+    }
+    next!(calloc: fn(size_t, size_t) -> *mut c_void)(count, bytes)
 }
 
 /// # Safety
 /// As free(3).
 #[no_mangle]
 pub unsafe extern "C" fn free(at: *mut c_void) {
+    if loader::owns(at.cast()) {
+        return loader::give(at.cast());
+    }
     release_block(at.cast());
     next!(free: fn(*mut c_void))(at)
 }
@@ -109,6 +162,18 @@ pub unsafe extern "C" fn strndup(text: *const c_char, most: size_t) -> *mut c_ch
 /// As realloc(3).
 #[no_mangle]
 pub unsafe extern "C" fn realloc(old: *mut c_void, bytes: size_t) -> *mut c_void {
+    if loader::owns(old.cast()) {
+        let room = loader::room(old.cast());
+        if bytes <= room {
+            return old;
+        }
+        let at = allocate(bytes, LOADER.0[0].load(Relaxed));
+        if !at.is_null() {
+            at.copy_from_nonoverlapping(old, room);
+            loader::give(old.cast());
+        }
+        return at;
+    }
     release_block(old.cast());
     let at = next!(realloc: fn(*mut c_void, size_t) -> *mut c_void)(old, bytes);
     note(at, bytes);

@@ -5,6 +5,7 @@
 mod descriptor;
 pub mod heap;
 mod io;
+mod loader;
 mod memory;
 mod path;
 mod process;
