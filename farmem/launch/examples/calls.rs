@@ -14,6 +14,8 @@ extern "C" {
     fn _Fork() -> c_int;
     fn vfork() -> c_int;
     fn close_range(first: u32, last: u32, flags: c_int) -> c_int;
+    fn aio_write(block: *mut c_void) -> c_int;
+    fn getaddrinfo_a(mode: c_int, list: *mut *mut c_void, count: c_int, event: *mut c_void) -> c_int;
     fn pthread_cancel(t: libc::pthread_t) -> c_int;
     fn pthread_attr_setstack(a: *mut libc::pthread_attr_t, at: *mut c_void, bytes: usize) -> c_int;
 }
@@ -116,6 +118,36 @@ unsafe fn handle(big: &Big, flags: c_int, mask: unsafe extern "C" fn(*mut libc::
     format!("found {}", FOUND.load(SeqCst))
 }
 
+extern "C" fn on_timer(at: *mut u8) {
+    FOUND.fetch_add(unsafe { *at } as i32 + 1, SeqCst);
+}
+
+/// Two timers that are told by threads, which read memory that is away.
+unsafe fn timers(big: &Big) -> String {
+    let read = sevens().add(5000);
+    let timers = [0, 1].map(|_| {
+        let mut event: libc::sigevent = std::mem::zeroed();
+        event.sigev_notify = libc::SIGEV_THREAD;
+        event.sigev_value.sival_ptr = read.cast();
+        // Where the C library has the function to call.
+        (&raw mut event.sigev_notify_thread_id).cast::<usize>().write_unaligned(on_timer as *const () as usize);
+        let mut timer = null_mut();
+        assert_eq!(libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer), 0);
+        timer
+    });
+    let at_once = libc::itimerspec { it_interval: std::mem::zeroed(), it_value: libc::timespec { tv_sec: 0, tv_nsec: 1 } };
+    for timer in timers {
+        let before = FOUND.load(SeqCst);
+        big.send_away(read);
+        libc::timer_settime(timer, 0, &at_once, null_mut());
+        while FOUND.load(SeqCst) == before {
+            std::thread::yield_now();
+        }
+    }
+    timers.iter().for_each(|&timer| assert_eq!(libc::timer_delete(timer), 0));
+    format!("found {}", FOUND.load(SeqCst))
+}
+
 unsafe fn spawn(big: &Big) -> String {
     let list = libc::malloc(1 << 16).cast::<*mut c_char>();
     list.write(text(c"sh"));
@@ -153,6 +185,16 @@ unsafe fn run(case: &str, big: &Big) -> String {
             format!("{}", libc::getaddrinfo(c"localhost".as_ptr(), c"80".as_ptr(), null(), &mut found))
         }
         "blocked" => handle(big, 0, libc::sigfillset),
+        "timers" => timers(big),
+        "asynchronous" => {
+            let (mut block, mut list) = ([0u64; 64], [null_mut(); 1]);
+            let written = aio_write(block.as_mut_ptr().cast());
+            format!(
+                "{written} {} {}",
+                std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS),
+                getaddrinfo_a(0, list.as_mut_ptr(), 1, null_mut())
+            )
+        }
         "alternate" => {
             let stack = libc::stack_t { ss_sp: libc::malloc(1 << 17), ss_flags: 0, ss_size: 1 << 17 };
             libc::sigaltstack(&stack, null_mut());

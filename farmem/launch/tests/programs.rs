@@ -102,6 +102,8 @@ fn calls_on_memory_that_is_away() {
         ("passwd", "true"),
         ("names", "0"),
         ("blocked", "found 7"),
+        ("timers", "found 15"),
+        ("asynchronous", "-1 true -11"),
         ("alternate", "found 7"),
         ("system", "away\n0"),
         ("popen", "away 0"),

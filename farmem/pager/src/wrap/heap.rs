@@ -1,7 +1,7 @@
 //! The allocator's functions, to learn which pages belong to one object, and which the C library needs for itself: its own
 //! system calls cannot be wrapped, so what it reads and writes through stays local.
 
-use super::loader;
+use super::{loader, threads};
 use crate::next;
 use crate::pager::pager;
 use crate::pin::{keep_block, release_block};
@@ -87,7 +87,8 @@ pub unsafe extern "C" fn malloc(bytes: size_t) -> *mut c_void {
 }
 
 unsafe extern "C" fn allocate(bytes: size_t, caller: usize) -> *mut c_void {
-    if LOADER.holds(caller) {
+    let library = LIBRARY.holds(caller);
+    if LOADER.holds(caller) || library && (threads::is_noting() || threads::is_its_own()) {
         let at = loader::take(bytes);
         if !at.is_null() {
             return at.cast();
@@ -95,7 +96,7 @@ unsafe extern "C" fn allocate(bytes: size_t, caller: usize) -> *mut c_void {
     }
     let at = next!(malloc: fn(size_t) -> *mut c_void)(bytes);
     note(at, bytes);
-    if BUFFER_BYTES.contains(&bytes) && !at.is_null() && LIBRARY.holds(caller) {
+    if BUFFER_BYTES.contains(&bytes) && !at.is_null() && library {
         keep_block(at.cast());
     }
     at

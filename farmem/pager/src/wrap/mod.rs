@@ -16,6 +16,7 @@ mod small;
 mod spawn;
 mod stdio;
 mod sync;
+mod threads;
 
 /// Sets `errno` from a kernel's answer, as the C library does.
 pub unsafe fn answer(r: isize) -> isize {

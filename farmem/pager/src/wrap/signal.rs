@@ -12,7 +12,7 @@ pub unsafe fn real_sigaction() -> Real {
     next!(sigaction: fn(c_int, *const Action, *mut Action) -> c_int)
 }
 
-fn ours() -> bool {
+pub fn ours() -> bool {
     pager().is_some_and(|p| p.hosts.config.sigbus)
 }
 

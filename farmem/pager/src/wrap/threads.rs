@@ -1,0 +1,68 @@
+//! Threads that the C library starts by itself, for timers and for what is asked asynchronously. They begin with every signal
+//! blocked, ours included, and read what was noted for them.
+
+use super::signal::ours;
+use crate::{next, sys};
+use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use libc::{c_int, c_void, clockid_t, sigevent, timer_t};
+
+/// Calls under way whose notes such a thread will read.
+static NOTING: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether what the C library allocates now is to stay local.
+pub fn is_noting() -> bool {
+    NOTING.load(SeqCst) > 0
+}
+
+/// A signal that only the C library can block, and only blocks in its own threads.
+const ITS_OWN: u64 = 1 << (32 - 1);
+
+/// Whether this is such a thread. Then its SIGBUS is opened, also for those that it starts; its own stack may be too small for a
+/// fault, so that what it allocates is to stay local.
+pub fn is_its_own() -> bool {
+    if !ours() {
+        return false;
+    }
+    let (bus, mut old) = (1u64 << (libc::SIGBUS - 1), 0u64);
+    unsafe { sys!(libc::SYS_rt_sigprocmask, libc::SIG_UNBLOCK, &raw const bus, &raw mut old, 8) };
+    old & ITS_OWN != 0
+}
+
+/// # Safety
+/// As timer_create(2).
+#[no_mangle]
+pub unsafe extern "C" fn timer_create(clock: clockid_t, event: *mut sigevent, timer: *mut timer_t) -> c_int {
+    NOTING.fetch_add(1, SeqCst);
+    let r = next!(timer_create: fn(clockid_t, *mut sigevent, *mut timer_t) -> c_int)(clock, event, timer);
+    NOTING.fetch_sub(1, SeqCst);
+    r
+}
+
+/// Defines calls that are refused in sigbus mode: the C library's thread would make system calls on far memory, which nobody can
+/// make again. Programs go on without, as where io_uring is missing.
+macro_rules! refused {
+    ($($name:ident($($a:ident: $t:ty),*), $answer:expr;)*) => {$(
+        /// # Safety
+        /// As the function of this name in the C library.
+        #[no_mangle]
+        pub unsafe extern "C" fn $name($($a: $t),*) -> c_int {
+            if ours() {
+                *libc::__errno_location() = libc::ENOSYS;
+                return $answer;
+            }
+            next!($name: fn($($t),*) -> c_int)($($a),*)
+        }
+    )*};
+}
+
+refused! {
+    aio_read(block: *mut c_void), -1;
+    aio_read64(block: *mut c_void), -1;
+    aio_write(block: *mut c_void), -1;
+    aio_write64(block: *mut c_void), -1;
+    aio_fsync(how: c_int, block: *mut c_void), -1;
+    aio_fsync64(how: c_int, block: *mut c_void), -1;
+    lio_listio(mode: c_int, list: *const c_void, count: c_int, event: *mut c_void), -1;
+    lio_listio64(mode: c_int, list: *const c_void, count: c_int, event: *mut c_void), -1;
+    getaddrinfo_a(mode: c_int, list: *mut c_void, count: c_int, event: *mut c_void), libc::EAI_SYSTEM;
+}
