@@ -22,7 +22,7 @@ type Config struct {
 	Name  string // begins the names of its hosts
 	Self  string // a program that passes `lab-init …` on to InitMain
 	Dir   string // holds the lab's record; made by Up, removed by Down
-	// Leashed hosts end with the process that made them, however it ends: for tests.
+	// Leashed hosts end with the process that made them, however it ends: for tests and demos.
 	Leashed bool
 }
 

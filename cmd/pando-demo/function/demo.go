@@ -123,6 +123,9 @@ func (p *play) provide(ctx context.Context, t *timeline, s *stage) error {
 		}
 	}
 	if p.capture != "" {
+		if _, err := os.Stat(p.capture); err != nil {
+			return fmt.Errorf("find the capture: %w", err)
+		}
 		p.speed = cmp.Or(p.speed, 20)
 		return nil
 	}
@@ -206,24 +209,27 @@ func (p play) replay(ctx context.Context, t *timeline, s *stage) error {
 		return err
 	}
 	defer context.AfterFunc(ctx, generator.end)()
-	half := make(chan struct{})
+	half, over := make(chan struct{}), make(chan struct{})
 	var killing sync.WaitGroup
 	var unkilled error
 	killing.Go(func() {
 		select {
-		case <-ctx.Done():
+		case <-over:
 		case <-half:
 			unkilled = t.kill(ctx, s)
 		}
 	})
-	var once sync.Once
+	reached := false
 	err = each(generator, func(r sent) {
 		t.sent(r)
-		if r.Packets*2 >= r.Planned {
-			once.Do(func() { close(half) })
+		if r.Packets*2 >= r.Planned && !reached {
+			reached = true
+			close(half)
 		}
 	})
-	once.Do(func() { close(half) })
+	if !reached { // it failed
+		close(over)
+	}
 	killing.Wait()
 	return errors.Join(err, generator.wait(), unkilled, ctx.Err())
 }

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"pando.run/pando"
@@ -51,7 +52,7 @@ func raise(ctx context.Context, binary string) (_ *stage, err error) {
 			err = errors.Join(err, s.lower())
 		}
 	}()
-	if s.lab, err = lab.Up(ctx, lab.Config{Hosts: 1, Name: "demo", Self: binary, Dir: filepath.Join(dir, "lab")}); err != nil {
+	if s.lab, err = lab.Up(ctx, lab.Config{Hosts: 1, Name: "demo", Self: binary, Dir: filepath.Join(dir, "lab"), Leashed: true}); err != nil {
 		return nil, err
 	}
 	if _, err = s.do(ctx, "up", "--data-dir", filepath.Join(dir, "data")); err != nil {
@@ -93,6 +94,9 @@ func (s *stage) offer(ctx context.Context, c load.Config, schedule string, repor
 	if err != nil {
 		return err
 	}
+	// nsenter waits for the generator, which would go on without it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return err
