@@ -6,6 +6,15 @@
 //!
 //! [`chain::Chain`] is the core and does no I/O; what touches the outside is beside it: AF_PACKET, AF_XDP, pcap, sockets, files.
 
+/// As `eprintln!`, which panics where it cannot write: a log without room ends no unit.
+#[macro_export]
+macro_rules! say {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($words)*);
+    }};
+}
+
 pub mod abi;
 pub mod cgroup;
 pub mod chain;

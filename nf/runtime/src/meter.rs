@@ -91,13 +91,14 @@ impl Meter {
         let directory = directory(ledger, tenant, unit);
         std::fs::create_dir_all(&directory)?;
         let mut epoch = 1 + epochs(&directory)?.last().copied().unwrap_or(0);
-        let file = loop {
-            match OpenOptions::new().read(true).write(true).create_new(true).open(directory.join(epoch.to_string())) {
+        let (file, path) = loop {
+            let path = directory.join(epoch.to_string());
+            match OpenOptions::new().read(true).write(true).create_new(true).open(&path) {
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => epoch += 1,
-                file => break file?,
+                file => break (file?, path),
             }
         };
-        file.set_len(FILE_WORDS as u64 * 8)?;
+        allocate(&file).inspect_err(|_| drop(std::fs::remove_file(path)))?;
         let meter = Meter { words: map(&file, libc::PROT_READ | libc::PROT_WRITE)?, sequence: 0, epoch };
         let names: Vec<u8> = functions.join("\n").into_bytes();
         if names.len() > NAME_WORDS * 8 - 8 {
@@ -165,6 +166,15 @@ impl Drop for Meter {
 
 fn mix(sum: u64, value: u64) -> u64 {
     (sum.rotate_left(7) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// All of the file, now: a page for which the disk has no room later would end the unit with SIGBUS.
+fn allocate(file: &File) -> io::Result<()> {
+    // SAFETY: no memory is involved.
+    match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, FILE_WORDS as libc::off_t * 8) } {
+        0 => Ok(()),
+        e => Err(io::Error::from_raw_os_error(e)),
+    }
 }
 
 fn map(file: &File, protection: libc::c_int) -> io::Result<*mut u64> {

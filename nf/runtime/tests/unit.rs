@@ -106,6 +106,31 @@ fn another_user_hears_that_he_may_not() {
     assert_eq!(bench.json(&["ls", "-o", "json"])[0]["state"], "running");
 }
 
+/// A disk without room is named before a unit runs; a log without room ends none.
+#[test]
+fn a_full_disk_is_named_and_a_full_log_ends_nothing() {
+    let Some(mut bench) = bench("full") else { return };
+    // SAFETY: mounts are this thread's from here on, and end with it.
+    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNS) }, 0);
+    let (disk, data, unit) = (bench.directory.join("disk"), bench.directory.join("data"), bench.directory.join("run/n"));
+    std::fs::create_dir(&disk).unwrap();
+    for words in ["--make-rprivate /", &format!("-t tmpfs -o size=16k tmpfs {}", disk.display())] {
+        assert!(Command::new("mount").args(words.split(' ')).status().unwrap().success());
+    }
+    std::fs::write(disk.join("fill"), [0; 16 << 10]).unwrap();
+    std::os::unix::fs::symlink(&disk, &data).unwrap();
+    let module = concat!(env!("CARGO_MANIFEST_DIR"), "/../functions/nat/nat.wasm");
+    let output = bench.run(&["run", module, "--set", "address=203.0.113.7", "--iface", "far", "--name", "n", "--detach"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("No space left on device") && said.contains("--data-dir"), "{said}");
+    std::fs::remove_file(data).unwrap();
+    std::fs::create_dir_all(&unit).unwrap();
+    std::os::unix::fs::symlink("/dev/full", unit.join("log")).unwrap();
+    bench.start();
+    bench.exchange(0..50);
+    bench.kill();
+}
+
 /// All threads of a unit are behind the walls, and tenants are different users.
 #[test]
 fn a_unit_is_behind_its_walls() {

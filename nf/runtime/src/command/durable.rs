@@ -235,7 +235,7 @@ impl<'a> Watch<'a> {
             process.link = if linked.is_ok() { self.links } else { 0 };
             if let (Some(address), true) = (self.address, self.away == linked.is_ok()) {
                 self.away = !self.away;
-                eprintln!("{}", away(address, linked.err()));
+                pando_unit::say!("{}", away(address, linked.err()));
             }
         }
     }
@@ -270,7 +270,7 @@ impl<'a> Watch<'a> {
             silent = if now != beats || ready.contains(&true) || !self.unit.serving { 0 } else { silent + 1 };
             beats = now;
             if silent >= 4 {
-                eprintln!("the unit has given no sign of life for {} ms: it is killed", self.run.durable.hang_ms);
+                pando_unit::say!("the unit has given no sign of life for {} ms: it is killed", self.run.durable.hang_ms);
                 let _ = self.unit.child.kill();
                 silent = 0;
             }
@@ -299,7 +299,7 @@ impl<'a> Watch<'a> {
                     self.unit.serving = true;
                     self.stand_by()?;
                 }
-                reason => eprintln!("a unit does not start: {reason}"),
+                reason => pando_unit::say!("a unit does not start: {reason}"),
             }
         }
         Ok(())
@@ -328,7 +328,7 @@ impl<'a> Watch<'a> {
                 // It is another than the one whose end was noticed: that one is buried already.
                 return Ok(());
             };
-            eprintln!("the output log ended ({status}): another is filled from the unit");
+            pando_unit::say!("the output log ended ({status}): another is filled from the unit");
             self.log = Some(Process::log()?);
             self.unit.link = 0;
             self.standby.iter_mut().for_each(|s| s.link = 0);
@@ -350,7 +350,7 @@ impl<'a> Watch<'a> {
     }
 
     fn count_death(&mut self, what: &str) -> Result<(), Failure> {
-        eprintln!("{what}");
+        pando_unit::say!("{what}");
         self.deaths = if self.vitals.positions() == self.positions { self.deaths + 1 } else { 1 };
         self.positions = self.vitals.positions();
         if self.deaths < DEATHS_MAX {
@@ -436,7 +436,7 @@ pub fn unit(run: &Run) -> Result<ExitCode, Failure> {
     }
     unit.journal = Some(journal);
     unit.run().map_err(internal("the unit's loop"))?;
-    eprintln!("{}", serde_json::to_string(&unit.status()).expect("a status is JSON"));
+    pando_unit::say!("{}", serde_json::to_string(&unit.status()).expect("a status is JSON"));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -16,7 +16,6 @@ use pando_unit::member::shared::{Shared, SharedMemory};
 use pando_unit::member::store::Store;
 use pando_unit::member::transport::{Transport, Udp};
 use pando_unit::member::{Member as Core, Membership};
-use pando_unit::meter::Meter;
 use pando_unit::packet::{self, Port};
 use pando_unit::unit::{self, Unit};
 
@@ -101,7 +100,7 @@ impl Member {
         // SAFETY: nothing writes to standard output after this; the reader's end of file is the unit's word.
         unsafe { libc::close(1) };
         member.run().map_err(|e| Failure::Internal(format!("the unit's loop: {e}")))?;
-        eprintln!("{}", serde_json::to_string(&member.status()).expect("a status is JSON"));
+        pando_unit::say!("{}", serde_json::to_string(&member.status()).expect("a status is JSON"));
         Ok(ExitCode::SUCCESS)
     }
 
@@ -117,7 +116,7 @@ impl Member {
         let control = UnixListener::bind(place.control()).map_err(internal("bind the control socket"))?;
         control.set_nonblocking(true).map_err(internal("the control socket"))?;
         let names: Vec<&str> = chain.names().collect();
-        let meter = Meter::create(&self.places.data_dir, &self.tenant, &self.name, &names).map_err(internal("create the meter"))?;
+        let meter = self.places.meter(&self.tenant, &self.name, &names)?;
         let mut unit = Unit::new(self.name.clone(), self.tenant.clone(), chain, vec![port.into()], meter, control, signals);
         unit.limits = self.limits.limits();
         let group = self.membership(self.store()?).map_err(internal("what the group shares"))?;

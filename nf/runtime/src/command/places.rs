@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use pando_unit::cgroup::{self, Cgroup};
+use pando_unit::meter::Meter;
+
+use super::Failure;
 
 /// The two directories.
 #[derive(Args, Clone, Debug)]
@@ -27,6 +30,13 @@ impl Places {
     /// The files of the unit with this name.
     pub fn unit(&self, name: &str) -> UnitPlace {
         UnitPlace { directory: self.run_dir.join(name) }
+    }
+
+    /// A meter for a start of a unit.
+    pub fn meter(&self, tenant: &str, unit: &str, functions: &[&str]) -> Result<Meter, Failure> {
+        Meter::create(&self.data_dir, tenant, unit, functions).map_err(|e| {
+            Failure::Internal(format!("make the meter below {}: {e}; --data-dir names another place", self.data_dir.display()))
+        })
     }
 
     /// Names of all units that run or crashed.

@@ -13,7 +13,6 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 
 use clap::Args;
 use pando_unit::cgroup::{self, Cgroup};
-use pando_unit::meter::Meter;
 use pando_unit::packet;
 use pando_unit::port::{Port, Wanted};
 use pando_unit::unit::{self, Unit};
@@ -142,7 +141,7 @@ impl Run {
             }
             let line = format!("the unit ended ({status}{why}); it is started again\n");
             let _ = OpenOptions::new().append(true).open(place.log()).map(|mut log| log.write_all(line.as_bytes()));
-            eprint!("{line}");
+            pando_unit::say!("{}", line.trim_end());
             child = self.start(&place.log(), group.as_ref()).inspect_err(|_| drop(place.remove()))?;
         }
     }
@@ -216,7 +215,7 @@ impl Run {
         said_ready();
         unit.run().map_err(|e| Failure::Internal(format!("the unit's loop: {e}")))?;
         let status = serde_json::to_string(&unit.status()).expect("a status is JSON");
-        eprintln!("{status}");
+        pando_unit::say!("{status}");
         Ok(ExitCode::SUCCESS)
     }
 
@@ -261,10 +260,9 @@ impl Run {
     pub fn assemble(&self, open: impl FnOnce() -> Opened + Send, control: UnixListener, signals: OwnedFd) -> Result<Unit, Failure> {
         let (ports, chain) = self.chain.load_while(open)?;
         let names: Vec<&str> = chain.names().collect();
-        let meter = Meter::create(&self.places.data_dir, &self.tenant, &self.name, &names)
-            .map_err(|e| Failure::Internal(format!("the meter below {}: {e}", self.places.data_dir.display())))?;
+        let meter = self.places.meter(&self.tenant, &self.name, &names)?;
         let ways: Vec<String> = ports.iter().map(Port::to_string).collect();
-        eprintln!("unit {} of tenant {}: {} on {}, epoch {}", self.name, self.tenant, name_of(&chain), ways.join(", "), meter.epoch);
+        pando_unit::say!("unit {} of tenant {}: {} on {}, epoch {}", self.name, self.tenant, name_of(&chain), ways.join(", "), meter.epoch);
         let mut unit = Unit::new(self.name.clone(), self.tenant.clone(), chain, ports, meter, control, signals);
         unit.limits = self.limits.limits();
         pando_unit::sandbox::enter(&self.tenant).map_err(|e| Failure::Internal(format!("close the walls around the unit: {e}")))?;

@@ -106,7 +106,7 @@ impl Journal {
     /// Tells whoever watches.
     pub fn report(&self, text: &str) {
         self.tell(text);
-        eprintln!("{text}");
+        crate::say!("{text}");
     }
 
     /// What the unit has to sleep on besides its devices.
@@ -147,7 +147,7 @@ impl Journal {
         match self.orders.as_ref().map(|o| o.receive(false)) {
             Some(Ok(order)) => self.refill(chain, order, done),
             Some(Err(e)) if e.kind() != ErrorKind::WouldBlock => {
-                eprintln!("nobody watches this unit any more: it serves on, and its log is not renewed");
+                crate::say!("nobody watches this unit any more: it serves on, and its log is not renewed");
                 self.orders = None;
             }
             _ => {}
@@ -164,7 +164,7 @@ impl Journal {
 
     fn lose(&mut self) {
         if let Some(link) = self.link.take() {
-            eprintln!("the output log is gone: nothing leaves until another has the state");
+            crate::say!("the output log is gone: nothing leaves until another has the state");
             self.tell(&format!("lost {}", link.number));
         }
     }

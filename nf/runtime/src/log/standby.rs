@@ -186,7 +186,7 @@ pub fn take_over<E: Executor>(
         }
         lost => {
             let why = lost.as_ref().err().map_or("the log had none".to_owned(), io::Error::to_string);
-            eprintln!("the state of all flows is lost: unit and output log died together ({why})");
+            crate::say!("the state of all flows is lost: unit and output log died together ({why})");
             vitals.add(Count::StateLost, 1);
             (vitals.positions(), vitals.sent(), 0)
         }
@@ -285,7 +285,7 @@ fn resume(ports: &mut [Port], vitals: &Vitals, positions: Positions) -> usize {
     if let Some((port, packets)) = vitals.at_work().filter(|&(port, _)| port < ports.len())
         && vitals.died_at(positions[port] << 1 | port as u64) >= DEATHS_MAX
     {
-        eprintln!("two units died on the same {packets} packets of {}: they are dropped", ports[port].device());
+        crate::say!("two units died on the same {packets} packets of {}: they are dropped", ports[port].device());
         ports[port].release(packets);
         vitals.add(Count::Dropped, packets as u64);
         skipped = packets;
