@@ -161,18 +161,48 @@ fn text(p: &Process, now: &Look, last: Option<&Look>, every: f64) -> String {
     let stalls: Vec<u64> = (0..STALL_BUCKETS).map(|i| now.stalls[i] - last.map_or(0, |l| l.stalls[i])).collect();
     let (anon, budget) = (now.get("anon_now"), now.get("budget_now"));
     let per_request = if since("requests") > 0 { format!("{:.2}", since("rounds") as f64 / since("requests") as f64) } else { "-".into() };
+    let over = match now.get("over_budget") {
+        0 => String::new(),
+        n => format!("   over budget {n} times"),
+    };
     format!(
-        "{} {}   local {} of {} {}   far {} in use, {} of {} leased, {} whole cop{}\n\
+        "{} {}   local {} of {} {}{over}\n\
+         far  {} in use   {} of {} leased hold pages   {} whole cop{}\n\
          faults{per}  zero {:.0}  second chance {:.0}  fetch {:.0}  waited {:.0}  for room {:.0}   syscalls pinned{per} {:.0}\n\
-         rounds{per} {:.0}  per request {per_request}   pages{per}  fetched {:.0}  ahead {:.0}  guided {:.0}  out {:.0}  written {:.0} ({} of what left was dirty)\n\
-         hit rate  prefetch {}{}  guide {}   stalls  p50 {:.1} us  p99 {:.1} us  p99.9 {:.1} us  longest {:.1} us\n{}\n",
-        p.name, p.pid, size::show(anon), size::show(budget), bar(anon, budget), size::show(now.get("in_use_now") << 12), size::show(now.get("slots_now") << 12),
-        size::show(now.get("slots_total_now") << 12), now.get("copies_now"), if now.get("copies_now") == 1 { "y" } else { "ies" },
-        rate("faults_zero"), rate("faults_rescue"), rate("faults_fetch"), rate("faults_wait"), rate("faults_room"), rate("syscalls_pinned"),
-        rate("rounds"), rate("pages_fetched"), rate("pages_prefetched"), rate("pages_guided"), rate("pages_evicted"), rate("pages_written"), share(since("pages_written"), since("pages_evicted")),
-        share(now.get("probes_used"), now.get("probes_used") + now.get("probes_unused")), if now.get("prefetch_paused_now") > 0 { " (paused)" } else { "" },
+         rounds{per} {:.0}  per request {per_request}   pages{per}  fetched {:.0}  ahead {:.0}  guided {:.0}\n\
+         out{per} {:.0}  written {:.0} ({} of what left was dirty)   hit rate  prefetch {}{}  guide {}\n\
+         stalls  p50 {:.1} us  p99 {:.1} us  p99.9 {:.1} us  longest {:.1} us\n{}\n",
+        p.name,
+        p.pid,
+        size::show(anon),
+        size::show(budget),
+        bar(anon, budget),
+        size::show(now.get("in_use_now") << 12),
+        size::show(now.get("slots_now") << 12),
+        size::show(now.get("slots_total_now") << 12),
+        now.get("copies_now"),
+        if now.get("copies_now") == 1 { "y" } else { "ies" },
+        rate("faults_zero"),
+        rate("faults_rescue"),
+        rate("faults_fetch"),
+        rate("faults_wait"),
+        rate("faults_room"),
+        rate("syscalls_pinned"),
+        rate("rounds"),
+        rate("pages_fetched"),
+        rate("pages_prefetched"),
+        rate("pages_guided"),
+        rate("pages_evicted"),
+        rate("pages_written"),
+        share(since("pages_written"), since("pages_evicted")),
+        share(now.get("probes_used"), now.get("probes_used") + now.get("probes_unused")),
+        if now.get("prefetch_paused_now") > 0 { " (paused)" } else { "" },
         share(now.get("guide_probes_used"), now.get("guide_probes_used") + now.get("guide_probes_unused")),
-        quantile(&stalls, 0.5) as f64 / 1e3, quantile(&stalls, 0.99) as f64 / 1e3, quantile(&stalls, 0.999) as f64 / 1e3, longest(&stalls) as f64 / 1e3, histogram(&stalls),
+        quantile(&stalls, 0.5) as f64 / 1e3,
+        quantile(&stalls, 0.99) as f64 / 1e3,
+        quantile(&stalls, 0.999) as f64 / 1e3,
+        longest(&stalls) as f64 / 1e3,
+        histogram(&stalls),
     )
 }
 
