@@ -90,6 +90,12 @@ struct Listed {
     status: Option<Status>,
 }
 
+impl Listed {
+    fn is_limited(&self) -> bool {
+        self.status.as_ref().is_some_and(|s| s.limits.is_some())
+    }
+}
+
 fn listed(places: &Places) -> Vec<Listed> {
     let units = places.names().into_iter().map(|name| match ask(&places.unit(&name).control(), "status") {
         Ok(status) => Listed { name, state: "running", status: Some(status) },
@@ -163,9 +169,20 @@ impl Top {
     }
 
     fn picture(&self, units: &[Listed], before: &mut BTreeMap<String, (Instant, u64, u64)>) {
+        let limits = |text: String| if units.iter().any(Listed::is_limited) { format!("{text:>19}") } else { String::new() };
         println!(
-            "{:<20} {:>10} {:>10} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9} {:>9} {:>18}",
-            "UNIT", "PACKETS/S", "MBIT/S", "FLOWS", "DROPPED", "TRAPPED", "LOST", "P50 µs", "P75 µs", "P99 µs", "LIMITS"
+            "{:<20} {:>10} {:>10} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9} {:>9}{}",
+            "UNIT",
+            "PACKETS/S",
+            "MBIT/S",
+            "FLOWS",
+            "DROPPED",
+            "TRAPPED",
+            "LOST",
+            "P50 µs",
+            "P75 µs",
+            "P99 µs",
+            limits("LIMITS".into())
         );
         for unit in units {
             let Some(s) = &unit.status else { continue };
@@ -176,7 +193,7 @@ impl Top {
             let of = |word: &str| s.fates.iter().find(|(w, _)| w == word).map_or(0, |(_, n)| *n);
             let [p50, p75, p99] = s.latency_ns.map(|ns| ns as f64 / 1e3);
             println!(
-                "{:<20} {:>10.0} {:>10.1} {:>8} {:>8} {:>8} {:>8} {p50:>9.1} {p75:>9.1} {p99:>9.1} {:>18}",
+                "{:<20} {:>10.0} {:>10.1} {:>8} {:>8} {:>8} {:>8} {p50:>9.1} {p75:>9.1} {p99:>9.1}{}",
                 unit.name,
                 now.1.saturating_sub(packets) as f64 / seconds,
                 now.2.saturating_sub(bytes) as f64 * 8e-6 / seconds,
@@ -184,7 +201,7 @@ impl Top {
                 of("dropped"),
                 of("trapped"),
                 s.lost,
-                s.limits.unwrap_or_default(),
+                limits(s.limits.unwrap_or_default().to_string()),
             );
         }
     }
