@@ -128,6 +128,28 @@ fn calls_on_memory_that_is_away() {
 }
 
 #[test]
+fn more_than_fits_is_told_and_then_the_end() {
+    let h = host(&["--size", "256MiB"]);
+    // Room for it is asked for before any is used: what the program asks for then, it would be refused.
+    let script = "import mmap, sys\n\
+        all = [mmap.mmap(-1, 8 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(int(sys.argv[1]))]\n\
+        places = [(m, at) for m in all for at in range(0, len(m), 4096)]\n\
+        for m, at in places: m[at:at + 8] = at.to_bytes(8, 'big')\n\
+        print(min(m[at:at + 8] == at.to_bytes(8, 'big') for m, at in places))";
+    for (maps, ends, said) in [
+        ("2", 0, &[][..]),
+        ("6", 0, &["stays local, over the budget"]),
+        ("14", 97, &["stays local, over the budget", "stopped at twice its --local"]),
+    ] {
+        let out = run(&["--local", "24MiB", "--far", "32MiB", "--from", &h.address, "--", "/usr/bin/python3", "-c", script, maps]);
+        let why = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(ends), "{maps} maps: {why}");
+        assert!(why.matches("is full").count() == said.len() && said.iter().all(|s| why.contains(s)), "{maps} maps: {why}");
+        assert!(ends != 0 || out.stdout == b"True\n", "{maps} maps: a wrong byte");
+    }
+}
+
+#[test]
 fn numpy_computes_the_same() {
     let h = host(&["--size", "512MiB"]);
     let code = "import numpy as n; a=n.random.default_rng(5).integers(0,1<<30,6_000_000); a.sort(); b=n.cumsum(a)%1000003; c=a[::-1]^b; print(a[::9999].sum(), c.sum(), n.linalg.norm(c.astype(float)), n.unique(b[:100000]).size)";

@@ -107,8 +107,15 @@ impl Turns {
 
     /// Makes the state; before any thread is there.
     pub unsafe fn begin(&self, pager: &'static Pager) {
-        *self.work.get() =
-            Some(Evictor { pager, lane: pager.lanes.evictor(), budget: Budget::open(pager), batch: None, ticked_ns: 0, ticks: 0 });
+        *self.work.get() = Some(Evictor {
+            pager,
+            lane: pager.lanes.evictor(),
+            budget: Budget::open(pager),
+            batch: None,
+            ticked_ns: 0,
+            ticks: 0,
+            is_full: false,
+        });
     }
 
     /// In a forked child.
@@ -168,6 +175,8 @@ pub struct Evictor {
     batch: Option<Batch>,
     ticked_ns: u64,
     ticks: u32,
+    /// It was said that far memory is full.
+    is_full: bool,
 }
 
 impl Evictor {
@@ -353,13 +362,16 @@ impl Evictor {
     fn full(&mut self, pages: usize) {
         if !self.pager.fork.is_child() {
             let g = self.pager.lock_blocked();
-            let (limit, used, slots) = (g.heart.limit(), g.heart.in_use(), g.heart.slots.count());
+            let (limit, used, slots) = (g.heart.limit(), g.heart.in_use() / 256, g.heart.slots.count() / 256);
             drop(g);
             if limit > 2 * self.budget.pages() {
                 sys::die(format_args!(
-                    "far memory is full: the program uses {} MiB, {} MiB are leased. Start it with a larger --far",
-                    used / 256,
-                    slots / 256
+                    "far memory is full: the program uses {used} MiB, {slots} MiB are leased. It is stopped at twice its --local; start it with a larger --far"
+                ));
+            }
+            if !core::mem::replace(&mut self.is_full, true) {
+                sys::say(format_args!(
+                    "far memory is full: {slots} MiB are leased. What is more stays local, over the budget, up to twice --local; a larger --far would keep it"
                 ));
             }
         }
