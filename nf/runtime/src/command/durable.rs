@@ -3,7 +3,7 @@
 //! ```text
 //!   watching process: opens devices and the control socket, lends them to all; settles bills
 //!      ├── unit     ──────────── link ───┐
-//!      ├── standby  ──────────── link ───┤  waits on the unit's pidfd, takes over by itself
+//!      ├── standby  ──────────── link ───┤  waits for the unit's death, takes over by itself
 //!      └── log      ◄────────────────────┘  here, or `pando fn log` on another host
 //! ```
 //!
@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use clap::Args;
 use pando_unit::chain::Work;
+use pando_unit::log::hold::Watcher;
 use pando_unit::log::journal::Journal;
 use pando_unit::log::link::Shared;
 use pando_unit::log::orders::{self, Order, Orders};
@@ -182,6 +183,7 @@ impl<'a> Watch<'a> {
         let control = run.bind_control()?;
         let page = vitals::memory().map_err(internal("shared memory"))?;
         let vitals = Vitals::map(page.as_fd()).map_err(internal("shared memory"))?;
+        vitals.make_hold().map_err(internal("shared memory"))?;
         let log = if address.is_none() { Some(Process::log()?) } else { None };
         let mut unit = Process::unit(&ports, &control, &page)?;
         unit.ready().inspect_err(|_| unit.kill())?;
@@ -292,8 +294,9 @@ impl<'a> Watch<'a> {
                 lost if lost.starts_with("lost ") || lost.starts_with("unlinked ") => self.lost(lost, by_unit)?,
                 taken if taken.starts_with('{') => {
                     self.settle(taken)?;
-                    // The standby may say so before its predecessor's end is noticed here.
+                    // The standby may say so before its predecessor's end is noticed here, or is complete.
                     if !by_unit {
+                        self.unit.child.wait().map_err(internal("wait for the unit"))?;
                         self.bury_unit()?;
                     }
                     self.unit.serving = true;
@@ -422,11 +425,11 @@ fn resolve(address: &str) -> Result<SocketAddr, Failure> {
 pub fn unit(run: &Run) -> Result<ExitCode, Failure> {
     let orders = Orders::inherited();
     let prepared = prepare(run, &orders).inspect_err(|reason| drop(orders.send(&reason.to_string(), &[])));
-    let (mut unit, hello, page) = prepared?;
+    let (mut unit, hello, vitals, watcher) = prepared?;
     let _ = orders.send("ready", &[]);
     let signals = unit.signals.as_raw_fd();
-    let mut journal = Journal::new(orders, page, hello);
-    let call = standby::wait(&mut unit.chain, &mut journal, signals).map_err(internal("wait for the unit's end"))?;
+    let mut journal = Journal::new(orders, vitals, hello);
+    let call = standby::wait(&mut unit.chain, &mut journal, signals, watcher).map_err(internal("wait for the unit's end"))?;
     match call {
         Call::End => return Ok(ExitCode::SUCCESS),
         Call::Serve => {}
@@ -440,17 +443,18 @@ pub fn unit(run: &Run) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn prepare(run: &Run, orders: &Orders) -> Result<(Unit, Hello, Vitals), Failure> {
+fn prepare(run: &Run, orders: &Orders) -> Result<(Unit, Hello, Vitals, Watcher), Failure> {
     let signals = unit::signals().map_err(internal("signals"))?;
     let mut order = orders.receive(true).map_err(internal("hear what to open"))?;
     let missing = || Failure::Internal("a unit is started by `pando fn run`, not by hand".into());
     let page = order.fds.pop().ok_or_else(missing)?;
     let control = UnixListener::from(order.fds.pop().ok_or_else(missing)?);
     let vitals = Vitals::map(page.as_fd()).map_err(internal("shared memory"))?;
+    let watcher = Watcher::start(page.as_fd()).map_err(internal("a thread that waits"))?;
     let mut unit = run.assemble(|| run.adopt_ports(order.fds), control, signals)?;
     unit.chain.forgotten = Some(Vec::new());
     unit.chain.flows.warm(standby::WARM_FLOWS);
     let hello =
         Hello { epoch: unit.meter.epoch, state_bytes: unit.chain.flows.stage_bytes(), unit: format!("{}/{}", run.tenant, run.name) };
-    Ok((unit, hello, vitals))
+    Ok((unit, hello, vitals, watcher))
 }

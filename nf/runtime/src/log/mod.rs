@@ -27,6 +27,7 @@
 
 pub mod behind;
 pub mod copy;
+pub mod hold;
 pub mod journal;
 pub mod link;
 pub mod orders;

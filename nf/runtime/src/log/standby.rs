@@ -18,6 +18,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Instant;
 
 use super::Positions;
+use super::hold::Watcher;
 use super::journal::Journal;
 use super::link::{Link, PATIENCE, Transport};
 use super::orders;
@@ -48,14 +49,18 @@ pub enum Call {
 }
 
 /// Waits for what is to be done, and follows the unit meanwhile as the log tells of it.
-pub fn wait<E: Executor>(chain: &mut Chain<E>, journal: &mut Journal, signals: RawFd) -> io::Result<Call> {
+pub fn wait<E: Executor>(chain: &mut Chain<E>, journal: &mut Journal, signals: RawFd, watcher: Watcher) -> io::Result<Call> {
     let mut message = std::mem::take(&mut journal.message);
-    let call = waited(chain, journal, signals, &mut message);
+    let call = waited(chain, journal, [signals, watcher.as_raw_fd()], &mut message);
     journal.message = message;
+    if matches!(call, Ok(Call::Serve | Call::TakeOver(..))) {
+        watcher.end();
+        journal.vitals.hold()?;
+    }
     call
 }
 
-fn waited<E: Executor>(chain: &mut Chain<E>, journal: &Journal, signals: RawFd, message: &mut Vec<u8>) -> io::Result<Call> {
+fn waited<E: Executor>(chain: &mut Chain<E>, journal: &Journal, [signals, died]: [RawFd; 2], message: &mut Vec<u8>) -> io::Result<Call> {
     let (hello, vitals) = (journal.hello(), &journal.vitals);
     let orders = journal.orders().ok_or(ErrorKind::NotConnected)?;
     let (mut unit, mut link): (Option<OwnedFd>, Option<Link>) = (None, None);
@@ -66,6 +71,7 @@ fn waited<E: Executor>(chain: &mut Chain<E>, journal: &Journal, signals: RawFd, 
             if watched { orders.as_raw_fd() } else { -1 },
             unit.as_ref().map_or(-1, |u| u.as_raw_fd()),
             link.as_ref().map_or(-1, |l| l.way.fd()),
+            died,
         ];
         let may_sleep = link.as_mut().is_none_or(|l| l.way.may_sleep());
         let ready = orders::poll(&fds, if may_sleep { -1 } else { 0 })?;
@@ -89,7 +95,8 @@ fn waited<E: Executor>(chain: &mut Chain<E>, journal: &Journal, signals: RawFd, 
             }
             continue;
         }
-        if ready[2] {
+        // Its thread at work, or all of it.
+        if ready[2] || ready[4] {
             let noticed = Instant::now();
             return Ok(if vitals.stopped() { Call::End } else { Call::TakeOver(link, heard, noticed) });
         }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::Positions;
 use super::ring;
@@ -36,10 +36,14 @@ const AT_WORK: usize = 3;
 const DEATHS: usize = 4;
 const APPENDED: usize = 6;
 const POSITIONS: usize = 8;
+/// The lock of whoever is at work, on cache lines of its own.
+const HOLD: usize = 256;
 
 /// The page.
 pub struct Vitals {
     words: *mut u64,
+    /// It is held, and never unmapped: the kernel gives up only what it can reach.
+    pub(super) held: AtomicBool,
 }
 
 // SAFETY: all access is atomic.
@@ -56,13 +60,24 @@ impl Vitals {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping inside of the file.
         let words = unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
-        if words == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Vitals { words: words.cast() }) }
+        if words == libc::MAP_FAILED {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(Vitals { words: words.cast(), held: AtomicBool::new(false) })
+        }
     }
 
     fn word(&self, n: usize) -> &AtomicU64 {
         assert!(n < 512);
         // SAFETY: inside of the page, aligned.
         unsafe { AtomicU64::from_ptr(self.words.add(n)) }
+    }
+
+    /// Where the lock of whoever is at work has its place.
+    pub(super) fn hold_place(&self) -> *mut libc::pthread_mutex_t {
+        const { assert!(HOLD * 8 + size_of::<libc::pthread_mutex_t>() <= 4096) };
+        // SAFETY: inside of the page, aligned.
+        unsafe { self.words.add(HOLD).cast() }
     }
 
     /// The unit is alive.
@@ -158,7 +173,9 @@ impl Vitals {
 
 impl Drop for Vitals {
     fn drop(&mut self) {
-        // SAFETY: mapped in map.
-        unsafe { libc::munmap(self.words.cast(), 4096) };
+        if !*self.held.get_mut() {
+            // SAFETY: mapped in map.
+            unsafe { libc::munmap(self.words.cast(), 4096) };
+        }
     }
 }
