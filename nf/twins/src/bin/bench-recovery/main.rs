@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use bed::{Bed, FLOWS, Load};
 use pando_twins::steal::undisturbed;
 
-const ROUNDS: u32 = 9;
+const ROUNDS: u32 = 27;
 const LOG: [&str; 2] = ["--durability", "log"];
 const TCP: [&str; 4] = ["--durability", "log", "--log", "127.0.0.1:7171"];
 
