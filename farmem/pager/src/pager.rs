@@ -177,6 +177,7 @@ impl Pager {
             fork: crate::fork::Fork::new(),
         });
         (*place).hosts.attach(&mut (*place).lanes.evictor().ports);
+        stats.copies_now.store((*place).hosts.whole() as u64, SeqCst);
         (*place).evictor.begin(&*place);
         crate::pin::begin(region_pages);
         if !(*place).fork.provide() {
