@@ -117,7 +117,7 @@ func (s *stage) remove(watcher *process) error {
 // provide makes the capture and the rules, unless they were given.
 func (p *play) provide(ctx context.Context, t *timeline, s *stage) error {
 	if p.rules == "" {
-		p.rules = filepath.Join(s.dir, ownFile)
+		p.rules = s.dir.File(ownFile)
 		if err := os.WriteFile(p.rules, []byte(ownRules), 0o644); err != nil {
 			return fmt.Errorf("write the rules: %w", err)
 		}
@@ -131,7 +131,7 @@ func (p *play) provide(ctx context.Context, t *timeline, s *stage) error {
 	}
 	p.speed = cmp.Or(p.speed, 1)
 	t.say("pando fn generate: a capture of flows with a heavy tail and a burst in the middle")
-	p.capture, p.made = filepath.Join(s.dir, "made.pcap"), true
+	p.capture, p.made = s.dir.File("made.pcap"), true
 	out, err := s.fn(ctx, "in", "generate", p.capture, "--flows", fmt.Sprint(p.flows), "--seconds", fmt.Sprint(p.seconds), "--content", ownContent, "-o", "json")
 	if err != nil {
 		return err
@@ -162,7 +162,7 @@ func (p play) chain() []string {
 
 // through plays the capture, kills a unit at half of it, and waits until all that is under way has come.
 func (p play) through(ctx context.Context, t *timeline, s *stage) (err error) {
-	receiver, err := s.start("out", "receive", "--iface", "eth0", "--interval-ms", "100", "-o", "json", "--write", filepath.Join(s.dir, "out.pcap"))
+	receiver, err := s.start("out", "receive", "--iface", "eth0", "--interval-ms", "100", "-o", "json", "--write", s.dir.File("out.pcap"))
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -113,7 +112,7 @@ func (s *stage) found(ctx context.Context, names []string) (map[string]bool, err
 
 // expected are the alerts of the same functions on what came out, played without a network and without a kill.
 func (s *stage) expected(ctx context.Context, chain []string, name string) (map[string]bool, error) {
-	out, err := s.fn(ctx, "unit", append([]string{"test", "--pcap", filepath.Join(s.dir, name), "-o", "json"}, chain...)...)
+	out, err := s.fn(ctx, "unit", append([]string{"test", "--pcap", s.dir.File(name), "-o", "json"}, chain...)...)
 	if err != nil {
 		return nil, err
 	}

@@ -13,22 +13,30 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"pando.run/pando/cmd/pando-demo/scratch"
 )
 
 // stage is three network namespaces in a row: `in` sends, `unit` runs the functions on its devices in and out, `out`
 // receives.
 type stage struct {
-	pando string // the binary
-	dir   string // all that it writes
-	tag   string // of the namespaces
+	pando string          // the binary
+	dir   *scratch.Folder // all that it writes
+	tag   string          // of the namespaces
 }
+
+// prefix begins the names of the folder and of the namespaces.
+const prefix = "pando-demo-fn-"
+
+// ends are the namespaces: the sender's, the units' and the receiver's.
+var ends = []string{"in", "unit", "out"}
 
 // lowerWait bounds the end of the stage, which is not cut short by an interrupt.
 const lowerWait = 20 * time.Second
 
 // raise makes the namespaces and the links between them.
 func raise(ctx context.Context, binary string) (_ *stage, err error) {
-	s := &stage{tag: fmt.Sprintf("pando-fn-%d-", os.Getpid())}
+	s := &stage{}
 	if s.pando, err = filepath.Abs(binary); err != nil {
 		return nil, err
 	}
@@ -37,16 +45,20 @@ func raise(ctx context.Context, binary string) (_ *stage, err error) {
 			return nil, fmt.Errorf("find what runs functions: %w (`make build` builds it when cargo is there)", err)
 		}
 	}
-	if s.dir, err = os.MkdirTemp("", "pando-demo-"); err != nil {
+	if err = scratch.Sweep(prefix, lower); err != nil {
 		return nil, err
 	}
+	if s.dir, err = scratch.Make(prefix); err != nil {
+		return nil, err
+	}
+	s.tag = tag(s.dir.Path)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.lower())
 		}
 	}()
-	for _, end := range []string{"in", "unit", "out"} {
-		if _, err = s.tell(ctx, "ip", "netns", "add", s.tag+end); err != nil {
+	for _, end := range ends {
+		if _, err = tell(ctx, "ip", "netns", "add", s.tag+end); err != nil {
 			return nil, err
 		}
 		// Without it, the kernel's own multicast would go through the functions, too.
@@ -57,7 +69,7 @@ func raise(ctx context.Context, binary string) (_ *stage, err error) {
 	for _, end := range []string{"in", "out"} {
 		link := "link add name " + end + " mtu 9000 type veth peer name eth0 mtu 9000 netns " + s.tag + end
 		for _, args := range []string{"-n " + s.tag + "unit " + link, "-n " + s.tag + "unit link set " + end + " up", "-n " + s.tag + end + " link set eth0 up"} {
-			if _, err = s.tell(ctx, "ip", strings.Fields(args)...); err != nil {
+			if _, err = tell(ctx, "ip", strings.Fields(args)...); err != nil {
 				return nil, err
 			}
 		}
@@ -66,21 +78,27 @@ func raise(ctx context.Context, binary string) (_ *stage, err error) {
 }
 
 // lower ends what raise made.
-func (s *stage) lower() error {
+func (s *stage) lower() error { return errors.Join(lower(s.dir.Path), s.dir.Remove()) }
+
+// tag begins the names of the namespaces that belong to a folder.
+func tag(dir string) string { return filepath.Base(dir) + "-" }
+
+// lower removes the namespaces that belong to a folder.
+func lower(dir string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), lowerWait)
 	defer cancel()
 	var errs []error
-	for _, end := range []string{"in", "unit", "out"} {
-		if _, err := os.Stat("/run/netns/" + s.tag + end); err == nil {
-			_, err := s.tell(ctx, "ip", "netns", "del", s.tag+end)
+	for _, end := range ends {
+		if _, err := os.Stat("/run/netns/" + tag(dir) + end); err == nil {
+			_, err := tell(ctx, "ip", "netns", "del", tag(dir)+end)
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(append(errs, os.RemoveAll(s.dir))...)
+	return errors.Join(errs...)
 }
 
 // tell runs a program and returns what it printed; its error holds what it said.
-func (s *stage) tell(ctx context.Context, name string, args ...string) ([]byte, error) {
+func tell(ctx context.Context, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	var said bytes.Buffer
 	cmd.Stderr = &said
@@ -93,7 +111,7 @@ func (s *stage) tell(ctx context.Context, name string, args ...string) ([]byte, 
 
 // on runs a program in a namespace.
 func (s *stage) on(ctx context.Context, end string, argv ...string) ([]byte, error) {
-	return s.tell(ctx, "nsenter", append([]string{"--net=/run/netns/" + s.tag + end}, argv...)...)
+	return tell(ctx, "nsenter", append([]string{"--net=/run/netns/" + s.tag + end}, argv...)...)
 }
 
 // fn runs `pando fn` in a namespace.
@@ -123,7 +141,7 @@ func (s *stage) dropped(ctx context.Context, end, device string) (n uint64, err 
 
 // places are the flags that keep the demo's units apart from others of this machine.
 func (s *stage) places() []string {
-	return []string{"--run-dir", filepath.Join(s.dir, "run"), "--data-dir", filepath.Join(s.dir, "data")}
+	return []string{"--run-dir", s.dir.File("run"), "--data-dir", s.dir.File("data")}
 }
 
 // unit runs a `pando fn` command about the demo's units.

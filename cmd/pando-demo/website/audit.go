@@ -26,7 +26,7 @@ type audit struct {
 // auditOf clones the state as anybody could, with git, and counts.
 func (s *stage) auditOf(ctx context.Context, name pando.ServiceKey) (audit, error) {
 	a := audit{served: map[string]int{}}
-	clone := filepath.Join(s.dir, "clone")
+	clone := s.dir.File("clone")
 	if _, err := s.on(ctx, hostName, "git", "clone", "--quiet", "http://127.0.0.1:7400/state/"+string(name.Name)+".git", clone); err != nil {
 		return a, fmt.Errorf("clone the merged state: %w", err)
 	}

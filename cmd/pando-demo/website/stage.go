@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,19 +18,23 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/api"
 	"pando.run/pando/cmd/pando-demo/load"
+	"pando.run/pando/cmd/pando-demo/scratch"
 	"pando.run/pando/lab"
 )
 
 // stage is where the demo plays: a lab of one host, which runs Pando, and a client.
 type stage struct {
 	lab   *lab.Lab
-	pando string // the binary
-	dir   string // all that it writes
+	pando string          // the binary
+	dir   *scratch.Folder // all that it writes
 	api   *api.Client
 }
 
 // lowerWait bounds the end of the stage, which is not cut short by an interrupt.
 const lowerWait = 20 * time.Second
+
+// prefix begins the name of the folder.
+const prefix = "pando-demo-website-"
 
 // hostName is the one host of the lab, clientName the other machine.
 const hostName, clientName = "demo1", "client"
@@ -42,20 +47,22 @@ func raise(ctx context.Context, binary string) (_ *stage, err error) {
 	if _, err := os.Stat(binary); err != nil {
 		return nil, fmt.Errorf("find pando: %w (build it with `make build`)", err)
 	}
-	dir, err := os.MkdirTemp("", "pando-demo-")
-	if err != nil {
+	if err := scratch.Sweep(prefix, lowerDead); err != nil {
 		return nil, err
 	}
-	s := &stage{pando: binary, dir: dir}
+	s := &stage{pando: binary}
+	if s.dir, err = scratch.Make(prefix); err != nil {
+		return nil, err
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.lower())
 		}
 	}()
-	if s.lab, err = lab.Up(ctx, lab.Config{Hosts: 1, Name: "demo", Self: binary, Dir: filepath.Join(dir, "lab"), Leashed: true}); err != nil {
+	if s.lab, err = lab.Up(ctx, lab.Config{Hosts: 1, Name: "demo", Self: binary, Dir: labOf(s.dir.Path), Leashed: true}); err != nil {
 		return nil, err
 	}
-	if _, err = s.do(ctx, "up", "--data-dir", filepath.Join(dir, "data")); err != nil {
+	if _, err = s.do(ctx, "up", "--data-dir", s.dir.File("data")); err != nil {
 		return nil, err
 	}
 	s.api = api.NewClient(fmt.Sprintf("/proc/%d/root/run/pando/api.sock", s.lab.Hosts[0].Pid))
@@ -140,14 +147,25 @@ func (s *stage) until(ctx context.Context, name pando.ServiceKey, what string, w
 	}
 }
 
+// labOf is where the lab of a folder is remembered.
+func labOf(dir string) string { return filepath.Join(dir, "lab") }
+
+// lowerDead takes down the lab of a demo that was killed, if it had come to make one.
+func lowerDead(dir string) error {
+	if err := lab.Sweep(labOf(dir)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
 // lower ends everything that raise and what came after it have made.
 func (s *stage) lower() error {
 	ctx, cancel := context.WithTimeout(context.Background(), lowerWait)
 	defer cancel()
 	var errs []error
 	if s.lab != nil {
-		_, err := s.do(ctx, "down", "--now", "--purge", "--data-dir", filepath.Join(s.dir, "data"))
+		_, err := s.do(ctx, "down", "--now", "--purge", "--data-dir", s.dir.File("data"))
 		errs = append(errs, err, s.lab.Down())
 	}
-	return errors.Join(append(errs, os.RemoveAll(s.dir))...)
+	return errors.Join(append(errs, s.dir.Remove())...)
 }
