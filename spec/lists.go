@@ -3,6 +3,7 @@ package spec
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
@@ -107,6 +108,8 @@ func quote(words []string) string {
 
 const portWant = "a port such as 8080, 80:8080 or 53:53/udp"
 
+var portForm = regexp.MustCompile(`^[0-9]{1,5}(:[0-9]{1,5})?(/(tcp|udp))?$`)
+
 var protocolKind = enumKind("tcp", "udp")
 
 var portNumberSchema = map[string]any{"type": []any{"integer", "string"}, "minimum": 1, "maximum": 65535, "pattern": "^[0-9]{1,5}$"}
@@ -128,7 +131,7 @@ var portNumberKind = kind{schema: portNumberSchema, read: func(r *reader, n ast.
 var portsKind = kind{
 	schema: map[string]any{"type": "array", "items": map[string]any{"oneOf": []any{
 		map[string]any{"type": "integer", "minimum": 1, "maximum": 65535},
-		map[string]any{"type": "string", "pattern": `^[0-9]{1,5}(:[0-9]{1,5})?(/(tcp|udp))?$`},
+		map[string]any{"type": "string", "pattern": portForm.String()},
 		map[string]any{"type": "object", "additionalProperties": false, "required": []any{"target"}, "properties": map[string]any{
 			"target": portNumberSchema, "published": portNumberSchema, "protocol": protocolKind.schema}},
 	}}},
@@ -171,6 +174,10 @@ func (r *reader) port(n ast.Node, path string) (pando.Port, bool) {
 		}
 		return p, ok
 	}
+	if !portForm.MatchString(s) {
+		r.wrong(n, path, portWant)
+		return p, false
+	}
 	ports, protocol, slash := strings.Cut(s, "/")
 	if slash {
 		p.Protocol = pando.Protocol(protocol)
@@ -183,8 +190,6 @@ func (r *reader) port(n ast.Node, path string) (pando.Port, bool) {
 	p.Published, err1 = parsePort(published)
 	p.Target, err2 = parsePort(target)
 	switch {
-	case p.Protocol != pando.TCP && p.Protocol != pando.UDP || strings.Contains(target, ":") || n.Type() == ast.FloatType || n.Type() == ast.BoolType:
-		r.wrong(n, path, portWant)
 	case err1 != nil:
 		r.at(n, path, "%v", err1)
 	case err2 != nil:

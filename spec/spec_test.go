@@ -102,6 +102,8 @@ var refused = []struct{ yaml, want string }{
 	{"ports: [0]", "3:9: ports[0]: port 0: want 1 to 65535"},
 	{"ports: [\"80:65536\"]", "3:9: ports[0]: port 65536: want 1 to 65535"},
 	{"ports: [80/sctp]", "3:9: ports[0]: want a port such as"},
+	{"ports: [80-8080]", "3:9: ports[0]: want a port such as 8080, 80:8080 or 53:53/udp; this is \"80-8080\""},
+	{"ports: [1:2:3]", "3:9: ports[0]: want a port such as"},
 	{"ports: [{published: 80}]", "ports[0].target: is missing"},
 	{"stop_signal: SIGFOO", "3:14: stop_signal: want a signal such as SIGTERM"},
 	{"stop_grace_period: 10", "3:20: stop_grace_period: want a duration such as"},
