@@ -155,11 +155,32 @@ func (l *Lab) Exec(ctx context.Context, name string, argv ...string) (*exec.Cmd,
 			return nil, fmt.Errorf("lab host %q has died: its first process (%d) has ended; take the lab down and up again", name, h.Pid)
 		}
 		if h.Name == name {
-			args := []string{"--target", strconv.Itoa(h.Pid), "--mount", "--uts", "--net", "--pid", "--"}
-			return exec.CommandContext(ctx, "nsenter", append(args, argv...)...), nil
+			args := []string{"--target", strconv.Itoa(h.Pid), "--mount", "--uts", "--net", "--pid"}
+			if at := h.folder(); at != "" {
+				args = append(args, "--wdns="+at)
+			}
+			return exec.CommandContext(ctx, "nsenter", append(append(args, "--"), argv...)...), nil
 		}
 	}
 	return nil, fmt.Errorf("lab host %q: %w (see `pando lab ls`)", name, fs.ErrNotExist)
+}
+
+// folder is the caller's own folder where the host has it, too, so that relative names mean the same there; else nothing, which
+// is the host's root.
+func (h Host) folder() string {
+	at, err := os.Getwd()
+	if err != nil {
+		return ""
+	}
+	here, err := os.Stat(at)
+	if err != nil {
+		return ""
+	}
+	there, err := os.Stat(fmt.Sprintf("/proc/%d/root%s", h.Pid, at))
+	if err != nil || !os.SameFile(here, there) {
+		return ""
+	}
+	return at
 }
 
 // Kill ends one host with all that runs on it; it stays in the lab's record.

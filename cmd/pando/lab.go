@@ -42,7 +42,8 @@ func labCommand(o *command) *cobra.Command {
 		&cobra.Command{Use: "down", Short: "end the hosts and all that runs on them", Example: "  pando lab down", Args: cobra.NoArgs,
 			RunE: func(*cobra.Command, []string) error { return lab.Sweep(dir) }},
 		&cobra.Command{Use: "exec HOST -- COMMAND [ARG…]", Short: "run a command on a host", Args: cobra.MinimumNArgs(2),
-			Long:    "Runs a command on a virtual host, or on the client. The pando that it finds is this one.",
+			Long: "Runs a command on a virtual host, or on the client, in the folder that it is called from (in / where the host has another there).\n" +
+				"The pando that it finds is this one.",
 			Example: "  pando lab exec client -- curl http://10.127.0.2/\n  pando lab exec host2 -- pando hosts",
 			RunE:    opened(func(c *cobra.Command, l *lab.Lab, args []string) error { return o.labExec(c.Context(), l, args) })})
 	return c

@@ -17,9 +17,12 @@ func TestLabByHand(t *testing.T) {
 		t.Skip("virtual hosts need root")
 	}
 	bin, dir := labtest.Build(t, "./cmd/pando"), filepath.Join(t.TempDir(), "lab")
+	from := "/"
 	pando := func(args ...string) string {
 		t.Helper()
-		out, err := exec.CommandContext(t.Context(), bin, append([]string{"lab", "--dir", dir}, args...)...).CombinedOutput()
+		cmd := exec.CommandContext(t.Context(), bin, append([]string{"lab", "--dir", dir}, args...)...)
+		cmd.Dir = from
+		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Fatalf("pando lab %s: %v\n%s", strings.Join(args, " "), err, out)
 		}
@@ -38,6 +41,12 @@ func TestLabByHand(t *testing.T) {
 	}
 	if got := pando("exec", "host2", "--", "pando", "hosts"); strings.Count(got, "here") != 3 {
 		t.Errorf("the hosts that host2 knows are:\n%s", got)
+	}
+	for _, c := range []struct{ from, there string }{{filepath.Dir(bin), filepath.Dir(bin)}, {"/run", "/"}} { // each host has a /run of its own
+		from = c.from
+		if got := strings.TrimSpace(pando("exec", "host1", "--", "pwd")); got != c.there {
+			t.Errorf("a command called from %s runs in %s on the host, not in %s", c.from, got, c.there)
+		}
 	}
 	pando("down")
 
