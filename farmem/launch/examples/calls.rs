@@ -1,7 +1,7 @@
 //! What a program asks of the C library and the kernel with memory that is away. Each case is a call inside of which nobody
 //! can handle a fault as usual: `calls CASE` prints what it should find.
 
-use std::ffi::{c_char, c_int, c_void, CStr};
+use std::ffi::{c_char, c_int, c_void, CStr, CString};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering::SeqCst};
 
@@ -118,34 +118,84 @@ unsafe fn handle(big: &Big, flags: c_int, mask: unsafe extern "C" fn(*mut libc::
     format!("found {}", FOUND.load(SeqCst))
 }
 
-extern "C" fn on_timer(at: *mut u8) {
+extern "C" fn on_event(at: *mut u8) {
     FOUND.fetch_add(unsafe { *at } as i32 + 1, SeqCst);
 }
 
-/// Two timers that are told by threads, which read memory that is away.
+/// An event that is told by a thread, which is like `attributes` and reads what is at `read`.
+unsafe fn told_by_thread(read: *mut u8, attributes: &mut libc::pthread_attr_t) -> libc::sigevent {
+    let mut processors: libc::cpu_set_t = std::mem::zeroed();
+    libc::sched_getaffinity(0, size_of_val(&processors), &mut processors);
+    libc::pthread_attr_init(attributes);
+    // More than fits into the structure.
+    assert_eq!(libc::pthread_attr_setaffinity_np(attributes, size_of_val(&processors), &processors), 0);
+    let mut event: libc::sigevent = std::mem::zeroed();
+    event.sigev_notify = libc::SIGEV_THREAD;
+    event.sigev_value.sival_ptr = read.cast();
+    // Where the C library has the function to call and the attributes.
+    let place = (&raw mut event.sigev_notify_thread_id).cast::<usize>();
+    place.write_unaligned(on_event as *const () as usize);
+    place.add(1).write_unaligned(attributes as *mut _ as usize);
+    event
+}
+
+/// Waits for that thread once what it reads is away, and the neighbours of what the C library has noted of it.
+unsafe fn await_thread(big: &Big, read: *mut u8, begin: impl FnOnce()) {
+    let noted = [size_of::<libc::pthread_attr_t>(), size_of::<libc::cpu_set_t>(), 152].map(|bytes| {
+        let at = libc::malloc(bytes).cast::<u8>();
+        at.write(1);
+        at
+    });
+    // More that is small than has its place in local memory.
+    for _ in 0..(4 << 20) / 160 {
+        libc::malloc(160).cast::<u8>().write_volatile(1);
+    }
+    let before = FOUND.load(SeqCst);
+    big.send_all_away(&[noted[0], noted[1], noted[2], read]);
+    begin();
+    while FOUND.load(SeqCst) == before {
+        std::thread::yield_now();
+    }
+}
+
 unsafe fn timers(big: &Big) -> String {
-    let read = sevens().add(5000);
+    let (read, mut attributes) = (sevens().add(5000), std::mem::zeroed());
     let timers = [0, 1].map(|_| {
-        let mut event: libc::sigevent = std::mem::zeroed();
-        event.sigev_notify = libc::SIGEV_THREAD;
-        event.sigev_value.sival_ptr = read.cast();
-        // Where the C library has the function to call.
-        (&raw mut event.sigev_notify_thread_id).cast::<usize>().write_unaligned(on_timer as *const () as usize);
-        let mut timer = null_mut();
+        let (mut event, mut timer) = (told_by_thread(read, &mut attributes), null_mut());
         assert_eq!(libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer), 0);
         timer
     });
     let at_once = libc::itimerspec { it_interval: std::mem::zeroed(), it_value: libc::timespec { tv_sec: 0, tv_nsec: 1 } };
     for timer in timers {
-        let before = FOUND.load(SeqCst);
-        big.send_away(read);
-        libc::timer_settime(timer, 0, &at_once, null_mut());
-        while FOUND.load(SeqCst) == before {
-            std::thread::yield_now();
-        }
+        await_thread(big, read, || assert_eq!(libc::timer_settime(timer, 0, &at_once, null_mut()), 0));
     }
     timers.iter().for_each(|&timer| assert_eq!(libc::timer_delete(timer), 0));
     format!("found {}", FOUND.load(SeqCst))
+}
+
+/// Messages of which a thread tells, from and to memory that is away.
+unsafe fn messages(big: &Big) -> String {
+    let (read, mut attributes) = (sevens().add(5000), std::mem::zeroed());
+    let mut like: libc::mq_attr = std::mem::zeroed();
+    (like.mq_maxmsg, like.mq_msgsize) = (1, 100);
+    let name = CString::new(format!("/pando-calls-{}", std::process::id())).unwrap();
+    let queue = libc::mq_open(name.as_ptr(), libc::O_CREAT | libc::O_EXCL | libc::O_RDWR, 0o600, &mut like as *mut libc::mq_attr);
+    assert!(queue >= 0 && libc::mq_unlink(name.as_ptr()) == 0);
+    let to = read.add(100_000);
+    let got = [0, 1].map(|_| {
+        // Also as the one that was asked before is forgotten.
+        for _ in 0..2 {
+            libc::mq_notify(queue, null());
+            assert_eq!(libc::mq_notify(queue, &told_by_thread(read, &mut attributes)), 0);
+        }
+        to.write_bytes(0, 100);
+        big.send_away(to);
+        await_thread(big, read, || assert_eq!(libc::mq_send(queue, read.cast(), 100, 0), 0));
+        big.send_away(to);
+        let got = libc::mq_receive(queue, to.cast(), 100, null_mut());
+        got + to.add(99).read() as isize
+    });
+    format!("found {} {got:?}", FOUND.load(SeqCst))
 }
 
 unsafe fn spawn(big: &Big) -> String {
@@ -186,6 +236,7 @@ unsafe fn run(case: &str, big: &Big) -> String {
         }
         "blocked" => handle(big, 0, libc::sigfillset),
         "timers" => timers(big),
+        "messages" => messages(big),
         "asynchronous" => {
             let (mut block, mut list) = ([0u64; 64], [null_mut(); 1]);
             let written = aio_write(block.as_mut_ptr().cast());

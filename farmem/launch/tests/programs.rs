@@ -103,6 +103,7 @@ fn calls_on_memory_that_is_away() {
         ("names", "0"),
         ("blocked", "found 7"),
         ("timers", "found 15"),
+        ("messages", "found 15 [107, 107]"),
         ("asynchronous", "-1 true -11"),
         ("alternate", "found 7"),
         ("system", "away\n0"),

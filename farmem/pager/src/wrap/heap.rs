@@ -86,9 +86,13 @@ pub unsafe extern "C" fn malloc(bytes: size_t) -> *mut c_void {
     core::arch::naked_asm!("mov rsi, [rsp]", "jmp {}", sym allocate)
 }
 
+/// Whether what somebody allocates is never to be far.
+fn is_local(caller: usize) -> bool {
+    LOADER.holds(caller) || LIBRARY.holds(caller) && (threads::is_noting() || threads::is_its_own())
+}
+
 unsafe extern "C" fn allocate(bytes: size_t, caller: usize) -> *mut c_void {
-    let library = LIBRARY.holds(caller);
-    if LOADER.holds(caller) || library && (threads::is_noting() || threads::is_its_own()) {
+    if is_local(caller) {
         let at = loader::take(bytes);
         if !at.is_null() {
             return at.cast();
@@ -96,7 +100,7 @@ unsafe extern "C" fn allocate(bytes: size_t, caller: usize) -> *mut c_void {
     }
     let at = next!(malloc: fn(size_t) -> *mut c_void)(bytes);
     note(at, bytes);
-    if BUFFER_BYTES.contains(&bytes) && !at.is_null() && library {
+    if BUFFER_BYTES.contains(&bytes) && !at.is_null() && LIBRARY.holds(caller) {
         keep_block(at.cast());
     }
     at
@@ -113,7 +117,7 @@ pub unsafe extern "C" fn calloc(count: size_t, bytes: size_t) -> *mut c_void {
 }
 
 unsafe extern "C" fn allocate_zeros(count: size_t, bytes: size_t, caller: usize) -> *mut c_void {
-    if LOADER.holds(caller) {
+    if is_local(caller) {
         let all = count.saturating_mul(bytes);
         let at = loader::take(all);
         if !at.is_null() {
@@ -159,16 +163,29 @@ pub unsafe extern "C" fn strndup(text: *const c_char, most: size_t) -> *mut c_ch
     copied(text, libc::strnlen(text, most))
 }
 
+/// realloc(3), which wants to know it, too.
+///
 /// # Safety
 /// As realloc(3).
+#[unsafe(naked)]
 #[no_mangle]
 pub unsafe extern "C" fn realloc(old: *mut c_void, bytes: size_t) -> *mut c_void {
+    core::arch::naked_asm!("mov rdx, [rsp]", "jmp {}", sym reallocate)
+}
+
+unsafe extern "C" fn reallocate(old: *mut c_void, bytes: size_t, caller: usize) -> *mut c_void {
+    if old.is_null() {
+        return allocate(bytes, caller);
+    }
     if loader::owns(old.cast()) {
         let room = loader::room(old.cast());
         if bytes <= room {
             return old;
         }
-        let at = allocate(bytes, LOADER.0[0].load(Relaxed));
+        let mut at: *mut c_void = loader::take(bytes).cast();
+        if at.is_null() {
+            at = malloc(bytes);
+        }
         if !at.is_null() {
             at.copy_from_nonoverlapping(old, room);
             loader::give(old.cast());

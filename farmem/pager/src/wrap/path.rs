@@ -24,6 +24,7 @@ texts! {
     creat(path: *const c_char, mode: c_int) -> c_int; path;
     access(path: *const c_char, mode: c_int) -> c_int; path;
     unlink(path: *const c_char) -> c_int; path;
+    mq_unlink(name: *const c_char) -> c_int; name;
     remove(path: *const c_char) -> c_int; path;
     rmdir(path: *const c_char) -> c_int; path;
     mkdir(path: *const c_char, mode: c_int) -> c_int; path;

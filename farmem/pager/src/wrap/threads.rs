@@ -1,13 +1,22 @@
-//! Threads that the C library starts by itself, for timers and for what is asked asynchronously. They begin with every signal
-//! blocked, ours included, and read what was noted for them.
+//! Threads that the C library starts by itself, for timers, for messages and for what is asked asynchronously. They begin with every
+//! signal blocked, ours included, and read what was noted for them.
 
 use super::signal::ours;
+use crate::pin::Pin;
 use crate::{next, sys};
 use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use libc::{c_int, c_void, clockid_t, sigevent, timer_t};
+use libc::{c_int, c_void, clockid_t, mqd_t, sigevent, timer_t};
 
 /// Calls under way whose notes such a thread will read.
 static NOTING: AtomicUsize = AtomicUsize::new(0);
+
+/// Makes a call whose notes such a thread will read.
+fn noting<R>(call: impl FnOnce() -> R) -> R {
+    NOTING.fetch_add(1, SeqCst);
+    let r = call();
+    NOTING.fetch_sub(1, SeqCst);
+    r
+}
 
 /// Whether what the C library allocates now is to stay local.
 pub fn is_noting() -> bool {
@@ -32,10 +41,16 @@ pub fn is_its_own() -> bool {
 /// As timer_create(2).
 #[no_mangle]
 pub unsafe extern "C" fn timer_create(clock: clockid_t, event: *mut sigevent, timer: *mut timer_t) -> c_int {
-    NOTING.fetch_add(1, SeqCst);
-    let r = next!(timer_create: fn(clockid_t, *mut sigevent, *mut timer_t) -> c_int)(clock, event, timer);
-    NOTING.fetch_sub(1, SeqCst);
-    r
+    let _pins = (Pin::new(event.cast(), size_of::<sigevent>()), Pin::new(timer.cast(), size_of::<timer_t>()));
+    noting(|| next!(timer_create: fn(clockid_t, *mut sigevent, *mut timer_t) -> c_int)(clock, event, timer))
+}
+
+/// # Safety
+/// As mq_notify(3).
+#[no_mangle]
+pub unsafe extern "C" fn mq_notify(queue: mqd_t, event: *const sigevent) -> c_int {
+    let _pin = Pin::new(event.cast(), size_of::<sigevent>());
+    noting(|| next!(mq_notify: fn(mqd_t, *const sigevent) -> c_int)(queue, event))
 }
 
 /// Defines calls that are refused in sigbus mode: the C library's thread would make system calls on far memory, which nobody can
