@@ -20,7 +20,7 @@ func TestExamplesAreGoodSpecs(t *testing.T) {
 	}
 	s := compiledSchema(t)
 	for _, file := range files {
-		specs, err := Load(file)
+		specs, err := Load(t.Context(), file)
 		if err != nil {
 			t.Error(err)
 			continue

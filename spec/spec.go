@@ -6,12 +6,16 @@ package spec
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -57,8 +61,8 @@ func (p Problems) Error() string {
 func (Problems) Is(target error) bool { return target == pando.ErrInvalid }
 
 // Load reads the services of a file, one per YAML document. A relative working_dir is relative to the file.
-func Load(path string) ([]pando.Spec, error) {
-	data, err := readFile(path)
+func Load(ctx context.Context, path string) ([]pando.Spec, error) {
+	data, err := readFile(ctx, path)
 	if err != nil {
 		return nil, err
 	}
@@ -69,22 +73,42 @@ func Load(path string) ([]pando.Spec, error) {
 	return Parse(path, data, dir)
 }
 
-func readFile(path string) ([]byte, error) {
-	st, err := os.Stat(path)
+// readFile reads what a path names, of which it may be anything: a pipe whose writer has not come is waited for until ctx ends, and
+// what has no end is not read to it.
+func readFile(ctx context.Context, path string) ([]byte, error) {
+	type read struct {
+		data []byte
+		err  error
+	}
+	done := make(chan read, 1)
+	go func() {
+		data, err := readBounded(path)
+		done <- read{data, err}
+	}()
+	select {
+	case r := <-done:
+		if r.err != nil && !errors.Is(r.err, fs.ErrNotExist) && !errors.Is(r.err, fs.ErrPermission) {
+			return nil, fmt.Errorf("%w: read the spec: %w", pando.ErrInvalid, r.err)
+		}
+		if r.err != nil {
+			return nil, fmt.Errorf("read the spec: %w", r.err)
+		}
+		return r.data, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func readBounded(path string) ([]byte, error) {
+	f, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("read the spec: %w", err)
+		return nil, err
 	}
-	if st.IsDir() {
-		return nil, fmt.Errorf("%w: %s is a folder: name the file in it, such as %s", pando.ErrInvalid, path, filepath.Join(path, "pando.yaml"))
+	defer f.Close()
+	if st, err := f.Stat(); err == nil && st.IsDir() {
+		return nil, fmt.Errorf("%s is a folder: name the file in it, such as %s", path, filepath.Join(path, "pando.yaml"))
 	}
-	if st.Size() > fileBytesMax {
-		return nil, Problems{{File: path, Line: 1, Column: 1, Message: tooLarge}}
-	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("read the spec: %w", err)
-	}
-	return data, nil
+	return io.ReadAll(io.LimitReader(f, fileBytesMax+1))
 }
 
 const tooLarge = "the file is larger than 1 MiB: a spec is a page of text"
@@ -92,6 +116,7 @@ const tooLarge = "the file is larger than 1 MiB: a spec is a page of text"
 // Parse reads the services in data. name stands in errors; dir is what a relative working_dir is relative to.
 // When anything at all is wrong it returns no spec and Problems.
 func Parse(name string, data []byte, dir string) ([]pando.Spec, error) {
+	data = bytes.TrimPrefix(data, []byte("\ufeff")) // some editors begin a file of UTF-8 with it
 	r := &reader{file: name, dir: dir}
 	if !r.acceptable(data) {
 		return nil, r.problems
@@ -135,9 +160,18 @@ func (r *reader) acceptable(data []byte) bool {
 		r.add(1, 1, "", tooLarge)
 		return false
 	}
-	if i := bytes.IndexByte(data, 0); i >= 0 {
-		r.add(1+bytes.Count(data[:i], []byte("\n")), i-bytes.LastIndexByte(data[:i], '\n'), "", "a NUL byte: this is not a text file")
+	wrong := func(i int, format string, args ...any) bool {
+		r.add(1+bytes.Count(data[:i], []byte("\n")), i-bytes.LastIndexByte(data[:i], '\n'), "", format, args...)
 		return false
+	}
+	if bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
+		return wrong(0, "the file is in UTF-16: save it as UTF-8")
+	}
+	if i := bytes.IndexByte(data, 0); i >= 0 {
+		return wrong(i, "a NUL byte: this is not a text file")
+	}
+	if i := len(data) - len(afterText(data)); i < len(data) {
+		return wrong(i, "the byte 0x%x is not UTF-8: save the file as UTF-8", data[i])
 	}
 	line, depth := 0, 0
 	for text := range bytes.Lines(data) {
@@ -153,6 +187,18 @@ func (r *reader) acceptable(data []byte) bool {
 		depth = max(0, depth)
 	}
 	return true
+}
+
+// afterText is data from the first byte on that is not UTF-8.
+func afterText(data []byte) []byte {
+	for len(data) > 0 {
+		r, n := utf8.DecodeRune(data)
+		if r == utf8.RuneError && n == 1 {
+			break
+		}
+		data = data[n:]
+	}
+	return data
 }
 
 // syntax reports why the file is not YAML.

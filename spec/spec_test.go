@@ -2,12 +2,14 @@ package spec
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"flag"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -73,10 +75,44 @@ func TestSeveralDocumentsAreSeveralServices(t *testing.T) {
 	if err := os.WriteFile(file, []byte("name: a\ncommand: x\n---\nname: b\ncommand: y\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got, err := Load(file)
+	got, err := Load(t.Context(), file)
 	if err != nil || len(got) != 2 || got[1].Name != "b" || got[1].WorkingDir != filepath.Dir(file) {
 		t.Fatalf("%+v, %v", got, err)
 	}
+}
+
+// A name may be that of anything: no file is waited for past an interrupt, or read without end, and none is called a defect.
+func TestOddFilesAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	if err := errors.Join(os.Symlink("loop", at("loop")), syscall.Mkfifo(at("pipe"), 0o600), os.Mkdir(at("folder"), 0o700),
+		os.WriteFile(at("file"), []byte("\ufeffname: a\ncommand: x\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		at("loop"):    "levels of symbolic links",
+		at("file/in"): "not a directory",
+		at("folder"):  "is a folder: name the file in it",
+		"/dev/zero":   "larger than 1 MiB",
+		"/dev/null":   "there is no service in this file",
+	} {
+		if _, err := Load(t.Context(), path); !errors.Is(err, pando.ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; want %q", path, err, want)
+		}
+	}
+	if specs, err := Load(t.Context(), at("file")); err != nil || specs[0].Name != "a" {
+		t.Errorf("behind a byte order mark: %+v, %v", specs, err)
+	}
+	ctx, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	if _, err := Load(ctx, at("pipe")); !errors.Is(err, context.Canceled) {
+		t.Errorf("a pipe that nobody writes to: %v", err)
+	}
+	w, err := os.OpenFile(at("pipe"), os.O_RDWR, 0) // lets go whoever still waits for a writer
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = w.Close()
 }
 
 // minimal is put before the lines of a case, so that they begin in line 3.
@@ -147,6 +183,9 @@ func TestErrorsNameTheirPlace(t *testing.T) {
 		"name: w\ncommand: \"x 'y\"":     "a.yaml:2:10: command: a quote ' that does not end",
 		"name: W\ncommand: x":            "a.yaml:1:7: name: want a service name",
 		"name: w\ncommand: x\x00":        "a.yaml:2:11: a NUL byte",
+		"name: w\ncommand: t\xe4":        "a.yaml:2:11: the byte 0xe4 is not UTF-8",
+		"\xff\xfen\x00a\x00":             "a.yaml:1:1: the file is in UTF-16",
+		"name: w\ncommand: x\xef":        "a.yaml:2:11: the byte 0xef is not UTF-8",
 		"- name: w":                      "want a map with name",
 		strings.Repeat("[", 1<<20):       "nested deeper than 100 levels",
 		strings.Repeat("- ", 1<<19):      "nested deeper than 100 levels",

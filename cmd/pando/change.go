@@ -28,7 +28,7 @@ func (o *command) deploy() *cobra.Command {
 			return []cobra.Completion{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt
 		},
 		RunE: func(c *cobra.Command, args []string) error {
-			specs, err := spec.Load(args[0])
+			specs, err := spec.Load(c.Context(), args[0])
 			if err != nil {
 				return err
 			}

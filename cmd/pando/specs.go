@@ -19,10 +19,10 @@ func (o *command) spec() *cobra.Command {
 	c.AddCommand(
 		&cobra.Command{
 			Use: "check FILE…", Short: "say everything that is wrong in spec files", Example: "  pando spec check pando.yaml", Args: cobra.MinimumNArgs(1),
-			RunE: func(_ *cobra.Command, args []string) error {
+			RunE: func(c *cobra.Command, args []string) error {
 				all := []pando.Spec{}
 				for _, file := range args {
-					specs, err := spec.Load(file)
+					specs, err := spec.Load(c.Context(), file)
 					if err != nil {
 						return err
 					}

@@ -68,7 +68,7 @@ func Demo(ctx context.Context, args []string) error {
 
 // run plays the demo from an empty machine to an empty machine.
 func (p play) run(ctx context.Context, t *timeline) (r result, err error) {
-	specs, err := spec.Load(p.spec)
+	specs, err := spec.Load(ctx, p.spec)
 	if err != nil {
 		return r, err
 	}
