@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -53,13 +54,25 @@ func (f *format) Set(s string) error {
 
 // show prints a value for programs, or lets text print it for people.
 func (o *command) show(v any, text func(w io.Writer)) error {
+	var page bytes.Buffer
 	if !o.json {
-		text(o.env.Stdout)
-		return nil
+		text(&page)
+		return o.print(page.Bytes())
 	}
-	e := json.NewEncoder(o.env.Stdout)
+	e := json.NewEncoder(&page)
 	e.SetIndent("", "  ")
-	return e.Encode(v)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	return o.print(page.Bytes())
+}
+
+// print writes to standard output. What does not get there is an error: it may be a file on a full disk.
+func (o *command) print(text []byte) error {
+	if _, err := o.env.Stdout.Write(text); err != nil {
+		return fmt.Errorf("the output is not whole: %w", err)
+	}
+	return nil
 }
 
 func (o *command) waits(c *cobra.Command) *cobra.Command {

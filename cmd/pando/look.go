@@ -99,11 +99,19 @@ func (o *command) watch() *cobra.Command {
 			}
 			from = st.Seen
 		}
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
+		var unsaid error
 		err := o.client.Watch(ctx, from, func(e api.Event) {
-			if s, ok := e.Key.Service(); key.Name == "" || e.Kind == pando.KindBookmark || ok && s == key {
-				o.tell(e)
+			if s, ok := e.Key.Service(); unsaid == nil && (key.Name == "" || e.Kind == pando.KindBookmark || ok && s == key) {
+				if unsaid = o.tell(e); unsaid != nil {
+					stop() // nobody would see what follows
+				}
 			}
 		})
+		if unsaid != nil {
+			return unsaid
+		}
 		return ended(ctx, err)
 	})
 }

@@ -34,6 +34,22 @@ func invoke(socket string, args ...string) said {
 	return said{code, out.String(), errs.String()}
 }
 
+// A full disk behind standard output is not success: what was printed is gone.
+func TestOutputThatIsNotWrittenIsAnError(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	for _, args := range [][]string{{"version"}, {"version", "-o", "json"}, {"spec", "schema"}} {
+		var errs bytes.Buffer
+		code := run(args, Env{Stdout: full, Stderr: &errs, Getenv: func(string) string { return "" }})
+		if code != 1 || !strings.Contains(errs.String(), "the output is not whole: write /dev/full: no space left on device") {
+			t.Errorf("%v: code %d, %q", args, code, errs.String())
+		}
+	}
+}
+
 // walk visits every command that people see.
 func walk(c *cobra.Command, visit func(*cobra.Command)) {
 	visit(c)

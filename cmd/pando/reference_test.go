@@ -42,7 +42,7 @@ func reference(root *cobra.Command) []byte {
 | exit code | |
 |---|---|
 | 0 | done |
-| 1 | a defect |
+| 1 | a defect, or standard output could not be written |
 | 2 | the command line makes no sense |
 `)
 	for _, k := range codes {

@@ -266,16 +266,19 @@ func brief(d time.Duration) string {
 }
 
 // tell prints one change as a line.
-func (o *command) tell(e api.Event) {
+func (o *command) tell(e api.Event) error {
 	if o.json {
-		_ = json.NewEncoder(o.env.Stdout).Encode(e) // the reader is gone
-		return
+		line, err := json.Marshal(e)
+		if err != nil {
+			return err
+		}
+		return o.print(append(line, '\n'))
 	}
 	about, text := changed(e)
 	if e.Deleted {
 		about, text = gone(e.Key), "gone"
 	}
-	fmt.Fprintf(o.env.Stdout, "%s  %-9s %-20s %s\n", clock(time.Now()), e.Kind, about, text)
+	return o.print(fmt.Appendf(nil, "%s  %-9s %-20s %s\n", clock(time.Now()), e.Kind, about, text))
 }
 
 // gone names a record of which only the key is known.

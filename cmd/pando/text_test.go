@@ -57,7 +57,9 @@ func TestWatchTellsWhatChangedInWords(t *testing.T) {
 			if deleted {
 				e.Value = nil
 			}
-			o.tell(e)
+			if err := o.tell(e); err != nil {
+				t.Fatal(err)
+			}
 			_, got, _ := strings.Cut(strings.TrimSpace(b.String()), "  ")
 			if !deleted && got != want || deleted && !strings.HasSuffix(got, " gone") {
 				t.Errorf("got  %q\nwant %q (deleted: %v)", got, want, deleted)
