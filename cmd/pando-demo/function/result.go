@@ -75,7 +75,7 @@ func (r result) checks(t *timeline) []report.Check {
 			Held: out.NotTaken == 0 && out.Sent > 0},
 		{Name: "the receiver lost none", Detail: fmt.Sprintf("%d came, %d too fast for it, %d twice", in.Packets, in.Overrun, in.Twice), Held: in.Overrun == 0 && in.Twice == 0},
 		{Name: "units came and went with the load", Held: most > grew && most > left, Detail: fmt.Sprintf("%d → %d → %d units", grew, most, left)},
-		{Name: "a unit was killed, another took its place", Held: t.dead.replaced, Detail: t.outage()},
+		{Name: "a unit was killed, others took its place", Held: !t.dead.over.IsZero(), Detail: t.outage()},
 		{Name: "packets in = packets out + those lost in the kill", Held: missing == int64(within+stray) && stray <= r.counted(),
 			Detail: fmt.Sprintf("%d = %d + %d", out.Sent, in.Packets, within) + elsewhere(missing-int64(within), r.counted())},
 		{Name: "the bill = packets processed", Held: unsent >= 0 && unsent <= batch && first == last,
@@ -117,12 +117,12 @@ func (t *timeline) inKill(l loss) bool {
 	for _, r := range t.arrived {
 		wait = max(wait, inRing+time.Duration(r.LatencyNanos[3]))
 	}
-	return t.dead.replaced && from.Before(t.dead.at.Add(inRing)) && to.After(t.dead.at.Add(-wait))
+	return !t.dead.at.IsZero() && from.Before(t.dead.at.Add(inRing)) && to.After(t.dead.at.Add(-wait))
 }
 
 // outage says how many packets were lost in the kill. The caller holds the lock.
 func (t *timeline) outage() string {
-	if !t.dead.replaced {
+	if t.dead.over.IsZero() {
 		return "none did"
 	}
 	lost, from, to := uint64(0), uint64(math.MaxUint64), uint64(0)

@@ -12,7 +12,7 @@ func whole() (*timeline, result) {
 	at := func(d time.Duration) uint64 { return uint64(t.begin.Add(d).UnixNano()) }
 	t.offered = []sent{{Planned: 1000, Packets: 1000, Sent: 1000, Seconds: 10}}
 	t.final = came{Packets: 960, Losses: []loss{{Packets: 40, FromNanos: at(5 * time.Second), ToNanos: at(5100 * time.Millisecond)}}}
-	t.dead = kill{at: t.begin.Add(5010 * time.Millisecond), replaced: true}
+	t.dead = kill{at: t.begin.Add(5010 * time.Millisecond), over: t.begin.Add(5100 * time.Millisecond)}
 	t.samples = []sample{{active: 1}, {active: 3}, {active: 2}}
 	return t, result{
 		bill:     []billed{{Function: "policer", Packets: 970}, {Function: "ids", Packets: 970}},
@@ -30,7 +30,7 @@ func TestEachPromiseIsHeldAgainstWhatWasCounted(t *testing.T) {
 		{"the receiver lost none", func(t *timeline, _ *result) { t.final.Overrun = 1 }},
 		{"the receiver lost none", func(t *timeline, _ *result) { t.final.Twice = 1 }},
 		{"units came and went with the load", func(t *timeline, _ *result) { t.samples[1].active = 2 }},
-		{"a unit was killed, another took its place", func(t *timeline, _ *result) { t.dead.replaced = false }},
+		{"a unit was killed, others took its place", func(t *timeline, _ *result) { t.dead.over = time.Time{} }},
 		{"packets in = packets out + those lost in the kill", func(t *timeline, _ *result) { t.final.Losses[0].Packets = 39 }},
 		{"packets in = packets out + those lost in the kill", func(t *timeline, _ *result) { t.final.Losses[0].FromNanos, t.final.Losses[0].ToNanos = 1, 2 }},
 		{"", func(t *timeline, _ *result) { t.final.Losses[0].FromNanos -= 2e9 }}, // it waited in the ring until the kill
@@ -85,14 +85,32 @@ func TestWhatTheCommandsSayIsRead(t *testing.T) {
 	if s := line.samples[0]; s.active != 1 || s.accepting != 1 || s.billed != 4 {
 		t.Fatalf("one unit that runs and billed 4 is seen as %+v", s)
 	}
-	line.dead = kill{unit: unit{Name: "demo.0"}, at: time.Now()}
+	line.dead = kill{unit: unit{Name: "demo.0", Epoch: 1}, at: time.Now()}
 	line.saw(nil)
+	if len(line.events) != 2 || line.events[1].What != "dead" || !line.dead.over.IsZero() {
+		t.Fatalf("the only unit was killed: %+v, %+v", line.dead, line.events)
+	}
 	line.saw([]unit{{Name: "demo.1", State: "running", PID: 8, Epoch: 1}})
-	if s := line.samples[2]; !line.dead.replaced || len(line.events) != 2 || line.events[1].What != "started" || s.billed != 4 {
+	if s := line.samples[2]; line.dead.over.IsZero() || len(line.events) != 3 || line.events[2].What != "started" || s.billed != 4 {
 		t.Fatalf("a unit in the place of the one that was killed gives %+v, %+v", s, line.events)
 	}
 	line.saw(nil)
-	if len(line.events) != 3 || line.events[2].What != "left" {
+	if len(line.events) != 4 || line.events[3].What != "left" {
 		t.Fatalf("a unit that was not killed and is gone gives %+v", line.events)
+	}
+}
+
+func TestOthersThatServeAlreadyTakeTheFlowsOfTheDead(t *testing.T) {
+	line := newTimeline()
+	two := []unit{{Name: "demo.0", State: "running", Epoch: 1}, {Name: "demo.1", State: "running", Epoch: 1}}
+	line.saw(two)
+	line.dead = kill{unit: two[0], at: time.Now()}
+	line.saw(two)
+	if !line.dead.over.IsZero() {
+		t.Fatal("nobody has seen yet that it is dead")
+	}
+	line.saw(two[1:])
+	if line.dead.over.IsZero() || line.events[len(line.events)-1].Outcome != "units that serve on: 1" {
+		t.Fatalf("the other one serves: %+v, %+v", line.dead, line.events)
 	}
 }

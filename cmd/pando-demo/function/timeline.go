@@ -46,11 +46,10 @@ type life struct {
 	billed     uint64    // packets, when it was last seen
 }
 
-// kill is what was killed, and whether another took its place.
+// kill is what was killed, and when others were seen in its place; zero: not yet.
 type kill struct {
 	unit     unit
-	at       time.Time
-	replaced bool
+	at, over time.Time
 }
 
 func newTimeline() *timeline {
@@ -114,14 +113,22 @@ func (t *timeline) saw(listed []unit) {
 			s.accepting = u.Group.Accepting
 		}
 	}
-	units, here := alone(listed), map[string]bool{}
-	for _, u := range units {
-		if u.State != "running" {
-			continue
+	t.units = alone(listed)
+	running := map[string]unit{}
+	for _, u := range t.units {
+		if u.State == "running" {
+			running[u.key()] = u
 		}
-		key := fmt.Sprintf("%s/%d", u.Name, u.Epoch)
-		here[key] = true
-		s.active++
+	}
+	s.active = len(running)
+	for _, key := range slices.Sorted(maps.Keys(t.seen)) {
+		if _, runs := running[key]; !runs && t.seen[key].end.IsZero() {
+			t.seen[key].end = now
+			t.ended(t.seen[key].name, s.active)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(running)) {
+		u := running[key]
 		if t.seen[key] == nil {
 			t.seen[key] = &life{name: u.Name, begin: now}
 			t.order = append(t.order, key)
@@ -129,19 +136,17 @@ func (t *timeline) saw(listed []unit) {
 		}
 		t.seen[key].billed = u.processed()
 	}
-	for _, key := range slices.Sorted(maps.Keys(t.seen)) {
-		if l := t.seen[key]; !here[key] && l.end.IsZero() {
-			l.end = now
-			if l.name != t.dead.unit.Name {
-				t.happened(l.name, "left", "the others carry the load", "its flows' states were handed on")
-			}
+	for key, l := range t.seen {
+		s.billed += l.billed
+		if key == t.dead.unit.key() && !l.end.IsZero() && s.active > 0 && t.dead.over.IsZero() {
+			t.dead.over = now
 		}
 	}
-	for _, l := range t.seen {
-		s.billed += l.billed
-	}
-	t.units, t.samples = units, append(t.samples, s)
+	t.samples = append(t.samples, s)
 }
+
+// key tells the starts of a unit apart.
+func (u unit) key() string { return fmt.Sprintf("%s/%d", u.Name, u.Epoch) }
 
 // processed is how many packets its last function processed.
 func (u unit) processed() uint64 {
@@ -154,14 +159,19 @@ func (u unit) processed() uint64 {
 // arise records that a unit serves which did not before.
 func (t *timeline) arise(u unit) {
 	why := "the load asks for it, or will"
-	switch {
-	case len(t.order) == 1:
+	if len(t.order) == 1 {
 		why = "pando fn run"
-	case !t.dead.at.IsZero() && !t.dead.replaced:
-		t.dead.replaced = true
-		why = fmt.Sprintf("%s is dead, seen %s after the kill", t.dead.unit.Name, micros(uint64(time.Since(t.dead.at))))
 	}
 	t.happened(u.Name, "started", why, fmt.Sprintf("process %d", u.PID))
+}
+
+// ended records that a unit serves no more; so many others do.
+func (t *timeline) ended(name string, others int) {
+	if name != t.dead.unit.Name {
+		t.happened(name, "left", "the others carry the load", "its flows' states were handed on")
+		return
+	}
+	t.happened(name, "dead", fmt.Sprintf("seen %s after the kill", micros(uint64(time.Since(t.dead.at)))), fmt.Sprintf("units that serve on: %d", others))
 }
 
 // kill kills the unit that processed most.
