@@ -75,7 +75,12 @@ fn standby_pid(bench: &Bench) -> i64 {
 
 /// The translations that 200 flows get, one packet each.
 fn translate(bench: &mut Bench) -> Vec<Vec<u8>> {
-    let frames: Vec<Vec<u8>> = (0..200).map(frame).collect();
+    translate_from(bench, 0)
+}
+
+/// The same of flows with other numbers.
+fn translate_from(bench: &mut Bench, first: u32) -> Vec<Vec<u8>> {
+    let frames: Vec<Vec<u8>> = (first..first + 200).map(frame).collect();
     let sent: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
     let (mut back, mut slots) = (Vec::new(), Vec::new());
     assert_eq!(bench.near.send(&sent), 200);
@@ -144,18 +149,77 @@ fn a_standby_that_dies_is_replaced_and_costs_nothing() {
     assert_eq!(status(&bench)["durability"]["state_lost"], 0);
 }
 
+/// Waits until there is a standby that has been told all.
+fn followed(bench: &Bench) {
+    soon("the standby has all", || (status(bench)["durability"]["behind"] == 0).then_some(()));
+}
+
 #[test]
-fn unit_and_log_that_die_together_lose_the_state_and_say_so() {
+fn a_log_that_hangs_holds_up_neither_the_unit_nor_its_standby() {
+    let Some(mut bench) = bench("hang") else { return };
+    bench.start_with("nat", &[&NAT[..], &LOG].concat());
+    let before = translate(&mut bench);
+    followed(&bench);
+    let (unit, log) = (pid(&bench), log_pid(&bench));
+    signal(log, libc::SIGSTOP);
+    let unheard = translate_from(&mut bench, 200);
+    signal(unit, libc::SIGKILL);
+    assert_eq!(translate(&mut bench), before, "what the log had told");
+    assert_eq!(translate_from(&mut bench, 200), unheard, "what only the unit had written");
+    let second = next_unit(&bench, unit, 3);
+    let newer = translate_from(&mut bench, 400);
+    let durability = status(&bench)["durability"].clone();
+    assert_eq!((&durability["takeovers"], &durability["asked"]), (&1.into(), &0.into()), "{durability}");
+
+    // When it goes on, it has what both units wrote.
+    signal(log, libc::SIGCONT);
+    followed(&bench);
+    signal(standby_pid(&bench), libc::SIGKILL);
+    signal(second, libc::SIGKILL);
+    assert_eq!(translate(&mut bench), before);
+    assert_eq!([translate_from(&mut bench, 200), translate_from(&mut bench, 400)], [unheard, newer]);
+    let durability = status(&bench)["durability"].clone();
+    assert_eq!(
+        (&durability["asked"], &durability["state_lost"], &durability["refills"]),
+        (&1.into(), &0.into(), &1.into()),
+        "{durability}"
+    );
+}
+
+#[test]
+fn unit_and_log_that_die_together_leave_the_state_to_the_standby() {
     let Some(mut bench) = bench("both") else { return };
     bench.start_with("nat", &[&NAT[..], &LOG].concat());
+    let before = translate(&mut bench);
+    followed(&bench);
+    let unit = pid(&bench);
+    // Stopped, it cannot fill another log.
+    signal(unit, libc::SIGSTOP);
+    signal(log_pid(&bench), libc::SIGKILL);
+    signal(unit, libc::SIGKILL);
+    assert_eq!(translate(&mut bench), before);
+    let second = next_unit(&bench, unit, 3);
+    followed(&bench);
+    signal(second, libc::SIGKILL);
+    assert_eq!(translate(&mut bench), before, "the new log has it from the standby");
+    let durability = status(&bench)["durability"].clone();
+    assert_eq!((&durability["asked"], &durability["state_lost"]), (&0.into(), &0.into()), "{durability}");
+}
+
+#[test]
+fn unit_standby_and_log_that_die_together_lose_the_state_and_say_so() {
+    let Some(mut bench) = bench("all") else { return };
+    bench.start_with("nat", &[&NAT[..], &LOG].concat());
     translate(&mut bench);
-    let (unit, log) = (pid(&bench), log_pid(&bench));
     soon("there is a standby", || standing_by(&bench, 2).then_some(()));
+    let (unit, standby, log) = (pid(&bench), standby_pid(&bench), log_pid(&bench));
     // Stopped, they cannot act on each other's death.
     signal(unit, libc::SIGSTOP);
-    signal(log, libc::SIGKILL);
-    signal(unit, libc::SIGKILL);
-    next_unit(&bench, unit, 3);
+    signal(standby, libc::SIGSTOP);
+    for pid in [log, standby, unit] {
+        signal(pid, libc::SIGKILL);
+    }
+    next_unit(&bench, unit, 4);
     translate(&mut bench);
     assert_eq!(status(&bench)["durability"]["state_lost"], 1);
     let said = String::from_utf8(bench.run(&["logs", "n"]).stdout).unwrap();

@@ -8,8 +8,9 @@ use pando_protocol::FlowKey;
 use pando_unit::chain::{Arrival, Chain, Policy, Stage};
 use pando_unit::leases::Leases;
 use pando_unit::log::copy::Copy;
-use pando_unit::log::record::{self, Head, kind};
-use pando_unit::log::standby;
+use pando_unit::log::link::{Shared, Transport};
+use pando_unit::log::record::{self, FlowHead, Head, Mark, kind};
+use pando_unit::log::{standby, tail};
 use pando_unit::module::{Function, Limits, Runtime};
 use proptest::prelude::*;
 
@@ -51,14 +52,76 @@ fn followed(unit: &mut Chain<Function>, standby: &mut Chain<Function>, batches: 
         let mut room = *room;
         copy.catch_up(|message| {
             room >>= 1;
-            if room & 1 == 1 { standby::follow(standby, message).map(|()| true) } else { Ok(false) }
+            if room & 1 == 1 { standby::follow(standby, message).map(|_| true) } else { Ok(false) }
         })
         .unwrap();
     }
-    copy.catch_up(|message| standby::follow(standby, message).map(|()| true)).unwrap();
+    copy.catch_up(|message| standby::follow(standby, message).map(|_| true)).unwrap();
     assert_eq!(standby.flows.len(), unit.flows.len());
     assert_eq!(standby.flows.digest(), unit.flows.digest());
     assert_eq!(standby.leases_free(0), unit.leases_free(0));
+}
+
+/// The same where the standby is told now and then, and what the unit wrote since is in memory when it dies.
+fn found(unit: &mut Chain<Function>, standby: &mut Chain<Function>, batches: &[(Vec<u32>, u64, u8)]) {
+    let (memory, socket, other) = Shared::make().unwrap();
+    let (mut written, mut log) = (Shared::open(&memory, socket, true).unwrap(), Shared::open(&memory, other, false).unwrap());
+    let (mut copy, mut mark, mut message, mut time_ns) = (Copy::new(unit.flows.stage_bytes()), None, Vec::new(), 1_000_000);
+    copy.apply(&[kind::CLEAR]).unwrap();
+    copy.follow();
+    for (n, (flows, passed_ns, told)) in batches.iter().enumerate() {
+        time_ns += passed_ns;
+        let frames: Vec<Vec<u8>> = flows.iter().map(|&n| frame(n)).collect();
+        let arrivals: Vec<Arrival> = frames.iter().map(|frame| Arrival { frame, time_ns, steered: None }).collect();
+        assert_eq!(unit.process(&arrivals), arrivals.len());
+        written.send(&batch(unit, n as u64)).unwrap();
+        message.clear();
+        assert!(log.receive(&mut message).unwrap());
+        copy.apply(&message).unwrap();
+        copy.position = log.received_at();
+        if told % 8 == 0 {
+            copy.catch_up(|message| standby::follow(standby, message).map(|_| true)).unwrap();
+            mark = standby::follow(standby, &copy.mark().encode()).unwrap();
+        }
+    }
+    let (appended, ring) = (batches.len() as u64 - 1, Shared::written(&memory).unwrap());
+    let wrong = Mark { epoch: 1, sequence: 0, position: Some(0) };
+    assert!(tail::replay(&ring, &wrong, appended, standby, time_ns).is_none(), "another unit's");
+    let Some(mark) = mark else { return };
+    assert!(tail::replay(&ring, &mark, appended + 1, standby, time_ns).is_none(), "the last is missing");
+    let (head, packets) = tail::replay(&ring, &mark, appended, standby, time_ns).unwrap();
+    assert_eq!((head.sequence, packets.len()), (appended, 0));
+    assert_eq!(standby.flows.digest(), unit.flows.digest());
+    assert_eq!(standby.leases_free(0), unit.leases_free(0));
+}
+
+/// A lease that a flow lost in a batch, for its function trapped, and that the next flow of the batch got.
+#[test]
+fn what_changes_hands_within_a_batch_is_the_new_owners() {
+    let flow = |n: u8, taken: u8, lease: u32| {
+        let [key, alias] =
+            [FlowKey::from_bytes([n; FlowKey::LENGTH_BYTES]), FlowKey::from_bytes([100 + lease as u8; FlowKey::LENGTH_BYTES])];
+        let (alias, leases) = if taken == 1 { (Some(alias), [lease, 0, 0, 0, 0, 0, 0, 0]) } else { (None, [0; 8]) };
+        FlowHead { key, alias, up: true, valid: 1, taken, changed: 1, leases }
+    };
+    let batch = |flows: &[FlowHead], state: &[u8]| {
+        let mut message = Vec::new();
+        let at = record::put_head(&mut message, &Head::default());
+        for flow in flows {
+            record::put_flow(&mut message, flow);
+            record::put_state(&mut message, state);
+        }
+        record::set_counts(&mut message, at, [0, flows.len(), 0]);
+        message
+    };
+    let (mut standby, mut fresh) = (chain("nat", b"address=203.0.113.7\n"), chain("nat", b"address=203.0.113.7\n"));
+    let (first, second) = (PORTS.start(), PORTS.start() + 1);
+    tail::batch(&mut standby, &batch(&[flow(1, 1, *first), flow(2, 1, second)], &[1]), 0).unwrap();
+    let moved = batch(&[flow(3, 1, *first), flow(1, 1, second), flow(2, 0, 0)], &[2]);
+    tail::batch(&mut standby, &moved, 0).unwrap();
+    tail::batch(&mut fresh, &moved, 0).unwrap();
+    assert_eq!(standby.flows.digest(), fresh.flows.digest());
+    assert_eq!((standby.leases_free(0), fresh.leases_free(0)), (PORTS.count() - 2, PORTS.count() - 2));
 }
 
 proptest! {
@@ -70,6 +133,7 @@ proptest! {
         // A log that begins anew, and one that says that it has nothing.
         standby.release_all();
         assert_eq!((standby.flows.len(), standby.leases_free(0)), (0, PORTS.count()));
+        found(&mut chain("nat", b"address=203.0.113.7\n"), &mut standby, &batches);
         let mut policed = chain("policer", b"rate=200000\nburst=3000\n");
         followed(&mut policed, &mut chain("policer", b"rate=200000\nburst=3000\n"), &batches);
     }

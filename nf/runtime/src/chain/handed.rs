@@ -9,6 +9,10 @@ use crate::flows::{Flow, FlowId, Met};
 use crate::leases::Uses;
 use crate::log::record::{self, FlowHead, Malformed, Reader};
 
+fn direction(was: &FlowHead) -> Direction {
+    if was.up { Direction::Up } else { Direction::Down }
+}
+
 impl<E: Executor> Chain<E> {
     /// Shares the numbers of each stage with other units.
     pub fn share_leases(&mut self, uses: impl Fn(usize) -> Box<dyn Uses>) {
@@ -61,8 +65,7 @@ impl<E: Executor> Chain<E> {
             return Err(Malformed);
         }
         let changed = (0..self.stages.len()).filter(|at| was.changed >> at & 1 == 1);
-        let direction = if was.up { Direction::Up } else { Direction::Down };
-        let Some(Met { flow: id, .. }) = self.flows.meet(was.key, direction, now_ns) else {
+        let Some(Met { flow: id, .. }) = self.flows.meet(was.key, direction(was), now_ns) else {
             let mut none = [0; STATE_BYTES_MAX];
             for at in changed {
                 let bytes = self.stages[at].executor.descriptor().state_bytes;
@@ -102,6 +105,35 @@ impl<E: Executor> Chain<E> {
     pub fn release_all(&mut self) {
         let keys: Vec<FlowKey> = self.flows.ids().map(|id| self.flows.flow(id).key).collect();
         keys.iter().for_each(|key| self.release(key));
+    }
+
+    /// Does to `count` flows what a batch of the unit that this one follows did to them.
+    pub fn replay(&mut self, mut reader: Reader, count: usize, now_ns: u64) -> Result<(), Malformed> {
+        self.loosen(reader, count, now_ns)?;
+        (0..count).try_for_each(|_| self.restore(&mut reader, now_ns))
+    }
+
+    /// Flows that will have another lease or alias begin again with the state that they have, before any gets what it will have:
+    /// what they had of their own may be another's of the same batch.
+    fn loosen(&mut self, mut reader: Reader, count: usize, now_ns: u64) -> Result<(), Malformed> {
+        let mut again = Vec::new();
+        for _ in 0..count {
+            let key = reader.key()?;
+            let will = reader.flow(key)?;
+            (0..will.changed.count_ones()).try_for_each(|_| reader.skip_state())?;
+            let Some(id) = self.flows.find(&key) else { continue };
+            let is = self.flows.flow(id);
+            if is.key == key && (is.taken, &is.leases, &is.alias, is.first) != (will.taken, &will.leases, &will.alias, direction(&will)) {
+                again.push((key, direction(&will), self.flows.whole_state(id).to_vec()));
+                self.release(&key);
+            }
+        }
+        for (key, direction, state) in again {
+            if let Some(Met { flow: id, .. }) = self.flows.meet(key, direction, now_ns) {
+                self.flows.whole_state_mut(id).copy_from_slice(&state);
+            }
+        }
+        Ok(())
     }
 
     /// Makes a flow what it was in the unit that this one follows, with the state of all stages that have any.

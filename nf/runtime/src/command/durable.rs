@@ -74,6 +74,8 @@ struct Process {
     orders: Orders,
     /// The link that it was given last; 0: it needs one.
     link: u64,
+    /// The memory of that link, if its log is on this host: what the process wrote is there when it is dead.
+    memory: Option<OwnedFd>,
     serving: bool,
 }
 
@@ -90,7 +92,7 @@ impl Process {
         }
         // SAFETY: just opened.
         let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd as i32) };
-        Ok(Process { child, pidfd, orders: ours, link: 0, serving: false })
+        Ok(Process { child, pidfd, orders: ours, link: 0, memory: None, serving: false })
     }
 
     /// Whoever is gone is noticed by its pidfd.
@@ -137,6 +139,13 @@ impl Process {
 
     fn log() -> Result<Process, Failure> {
         Process::start(["log".into(), "--inside".into()]).map_err(internal("start the output log"))
+    }
+
+    /// Tells a standby which unit it follows.
+    fn watch(&self, unit: &Process) {
+        let memory = unit.memory.as_ref().map(AsFd::as_fd);
+        let fds: Vec<_> = [unit.pidfd.as_fd()].into_iter().chain(memory).collect();
+        self.tell("watch", &fds);
     }
 
     /// Waits until a unit has its walls around it; says why it has not.
@@ -213,7 +222,8 @@ impl<'a> Watch<'a> {
     /// Starts a standby for the unit.
     fn stand_by(&mut self) -> Result<(), Failure> {
         let standby = Process::unit(&self.ports, &self.control, &self.page)?;
-        standby.tell("watch", &[self.unit.pidfd.as_fd()]);
+        self.vitals.set_followed(0);
+        standby.watch(&self.unit);
         self.standby = Some(standby);
         self.link();
         Ok(())
@@ -221,6 +231,7 @@ impl<'a> Watch<'a> {
 
     /// Gives a link to whoever has none.
     fn link(&mut self) {
+        let before = self.unit.link;
         for process in [Some(&mut self.unit), self.standby.as_mut()].into_iter().flatten().filter(|p| p.link == 0) {
             self.links += 1;
             let order = format!("log {}", self.links);
@@ -228,6 +239,7 @@ impl<'a> Watch<'a> {
                 (Some(log), _) => Shared::make().map(|(memory, unit, socket)| {
                     log.tell("link", &[memory.as_fd(), socket.as_fd()]);
                     process.tell(&order, &[memory.as_fd(), unit.as_fd()]);
+                    process.memory = Some(memory);
                 }),
                 (None, Some(address)) => {
                     TcpStream::connect_timeout(&address, 2 * CALL_AGAIN).map(|socket| process.tell(&order, &[socket.as_fd()]))
@@ -239,6 +251,9 @@ impl<'a> Watch<'a> {
                 self.away = !self.away;
                 pando_unit::say!("{}", away(address, linked.err()));
             }
+        }
+        if let Some(standby) = self.standby.as_ref().filter(|_| self.unit.link != before) {
+            standby.watch(&self.unit);
         }
     }
 
@@ -373,7 +388,7 @@ impl<'a> Watch<'a> {
             Some(standby) => standby,
             None => {
                 let next = Process::unit(&self.ports, &self.control, &self.page)?;
-                next.tell("watch", &[self.unit.pidfd.as_fd()]);
+                next.watch(&self.unit);
                 next
             }
         };
@@ -433,8 +448,8 @@ pub fn unit(run: &Run) -> Result<ExitCode, Failure> {
     match call {
         Call::End => return Ok(ExitCode::SUCCESS),
         Call::Serve => {}
-        Call::TakeOver(link, heard, noticed) => {
-            standby::take_over(&mut unit.chain, &mut unit.ports, &mut journal, (link, heard), noticed).map_err(internal("take over"))?;
+        Call::TakeOver(link, followed, noticed) => {
+            standby::take_over(&mut unit.chain, &mut unit.ports, &mut journal, (link, followed), noticed).map_err(internal("take over"))?;
         }
     }
     unit.journal = Some(journal);

@@ -6,7 +6,7 @@ use std::time::Instant;
 use pando_protocol::FlowKey;
 
 use super::behind::Behind;
-use super::record::{self, FlowHead, Malformed, Reader, kind};
+use super::record::{self, FlowHead, Malformed, Mark, Reader, kind};
 
 /// Bytes of one message to a standby, which puts one into place while the log writes the next.
 pub const CHUNK_BYTES: usize = 32 << 10;
@@ -29,6 +29,8 @@ pub struct Copy {
     pub epoch: u32,
     /// Sequence of the last batch.
     pub sequence: u64,
+    /// Where the last batch is in memory of the unit that outlives it.
+    pub position: Option<u64>,
     /// Since when neither the unit nor a standby has been there.
     pub orphaned: Option<Instant>,
 }
@@ -224,29 +226,20 @@ impl Copy {
         from
     }
 
-    /// The last batch without what it did to flows, for that is in their state: its head and its packets.
-    pub fn last(&self) -> Result<Vec<u8>, Malformed> {
-        let mut reader = Reader(&self.last);
-        reader.u8()?;
-        let (head, [forgotten, changed, packets]) = reader.head()?;
-        reader.bytes(forgotten * FlowKey::LENGTH_BYTES)?;
-        for _ in 0..changed {
-            let key = reader.key()?;
-            let flow = reader.flow(key)?;
-            for _ in (0..self.state_bytes.len()).filter(|stage| flow.changed & 1 << stage != 0) {
-                reader.skip_state()?;
-            }
-        }
-        let mut message = Vec::with_capacity(self.last.len());
-        let counts = record::put_head(&mut message, &head);
-        record::set_counts(&mut message, counts, [0, 0, packets]);
-        message.extend_from_slice(reader.0);
-        Ok(message)
+    /// The last batch, for who has been told all.
+    pub fn mark(&self) -> Mark {
+        Mark { epoch: self.epoch, sequence: self.sequence, position: self.position }
+    }
+
+    /// The last batch as it came; empty while there is no whole state.
+    pub fn last(&self) -> &[u8] {
+        &self.last
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::tail;
     use super::*;
     use proptest::prelude::*;
 
@@ -324,7 +317,7 @@ mod tests {
             message.truncate(cut);
             let mut copy = filling();
             if copy.apply(&message).is_ok() {
-                let _ = copy.last();
+                let _ = tail::last(copy.last());
                 copy.follow();
                 copy.catch_up(|_| Ok::<_, ()>(true)).unwrap();
             }

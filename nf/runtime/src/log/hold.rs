@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::orders;
 use super::vitals::Vitals;
 
 /// How often it is looked whether somebody is at work by now.
@@ -91,10 +92,12 @@ impl Watcher {
     }
 
     /// Waits no more: this process is at work itself now, and nobody of a dying process shall be woken in place of another.
-    /// Only where nobody else is at work.
+    /// Only where nobody else is at work. One that has told of a death has let go of the lock, and its end is not waited for.
     pub fn end(self) {
         self.over.store(true, Ordering::Release);
-        let _ = self.thread.join();
+        if !orders::poll(&[self.died.as_raw_fd()], 0).is_ok_and(|told| told[0]) {
+            let _ = self.thread.join();
+        }
     }
 }
 
@@ -110,7 +113,7 @@ mod tests {
     use std::os::fd::AsFd;
     use std::sync::mpsc;
 
-    use super::super::{orders, vitals};
+    use super::super::vitals;
     use super::*;
 
     #[test]

@@ -34,6 +34,9 @@ pub trait Transport {
     /// Whether a message that was sent is kept although nobody has read it yet.
     fn keeps_at_once(&self) -> bool;
 
+    /// Where the message that was received last began, for [`Shared::written`] of its sender; `None` where there is no such memory.
+    fn received_at(&self) -> Option<u64>;
+
     /// Waits for a message, at most until `deadline`.
     fn receive_by(&mut self, into: &mut Vec<u8>, deadline: Instant) -> io::Result<()> {
         while !self.receive(into)? {
@@ -93,6 +96,11 @@ impl Shared {
     pub fn make() -> io::Result<(OwnedFd, OwnedFd, OwnedFd)> {
         let [unit, log] = orders::socketpair(libc::SOCK_STREAM)?;
         Ok((ring::memory(&ROOMS)?, unit, log))
+    }
+
+    /// What the unit writes, for its standby to look into when the unit is dead.
+    pub fn written(memory: &OwnedFd) -> io::Result<Ring> {
+        Ring::view(memory.as_fd(), &ROOMS, 0)
     }
 
     /// The side of the unit, or that of the log.
@@ -166,6 +174,10 @@ impl Transport for Shared {
 
     fn keeps_at_once(&self) -> bool {
         true
+    }
+
+    fn received_at(&self) -> Option<u64> {
+        Some(self.inward.popped_at())
     }
 }
 
@@ -269,6 +281,10 @@ impl Transport for Stream {
 
     fn keeps_at_once(&self) -> bool {
         false
+    }
+
+    fn received_at(&self) -> Option<u64> {
+        None
     }
 }
 

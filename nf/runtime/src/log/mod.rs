@@ -13,17 +13,18 @@
 //!                         │ shared memory: kept as soon as it is written, for the log holds the memory
 //!                         │ TCP: kept when the log has said so
 //!                         ▼
-//!   log: a copy of every flow's state, and the last batch whole ──► standby: state as it changes, the batch when the unit is dead
+//!   log: a copy of every flow's state, and the last batch whole ──► standby: state as it changes; the rest from memory, or asked for
 //! ```
 //!
 //! The unit itself sends, not the log as in the paper: what is in the log's memory survives the unit, so there is nothing
 //! to wait for. A batch that is not in the log is still in the ring and is processed again, from the state before it; a
 //! batch that is in the log is never processed again. So a crash loses no packet, and at most one batch leaves twice.
 //!
-//! The standby follows the log while it waits: every few milliseconds it gets the state of the flows that changed. What is
-//! left to take when the unit dies is what changed since.
+//! The standby follows the log while it waits: every few milliseconds it gets the state of the flows that changed. What the
+//! unit wrote since it reads itself when the unit is dead ([`tail`]); of a log on another host, or of one that it has not kept
+//! up with, it asks for that.
 //!
-//! Nothing here protects from the death of unit and log together: the state is lost then, which is said and counted.
+//! Nothing here protects from the death of unit, log and standby together: the state is lost then, which is said and counted.
 
 pub mod behind;
 pub mod copy;
@@ -35,6 +36,7 @@ pub mod record;
 pub mod ring;
 pub mod server;
 pub mod standby;
+pub mod tail;
 pub mod vitals;
 
 /// Where a unit is in the rings of its devices: frames that it has finished with.
@@ -52,8 +54,12 @@ pub struct Durability {
     pub sent_again: u64,
     /// Packets that were dropped before the functions, because two units died on their batch.
     pub dropped: u64,
-    /// Takeovers without state, because unit and log died together.
+    /// Takeovers for which the log had to be asked, because the standby did not find in memory what the unit had written last.
+    pub asked: u64,
+    /// Takeovers without state, because the log could not be asked either.
     pub state_lost: u64,
+    /// Batches that the log keeps and that the standby has not heard of: a few, while packets come.
+    pub behind: u64,
     /// Logs that were filled from the unit: the first, and one for each that was lost.
     pub refills: u64,
     /// Nanoseconds in which packets waited for a log.
@@ -71,7 +77,9 @@ impl Durability {
             takeovers: vitals.count(Count::Takeovers),
             sent_again: vitals.count(Count::SentAgain),
             dropped: vitals.count(Count::Dropped),
+            asked: vitals.count(Count::Asked),
             state_lost: vitals.count(Count::StateLost),
+            behind: vitals.behind(),
             refills: vitals.count(Count::Refills),
             held_ns: vitals.count(Count::HeldNs),
             transfer_ns: vitals.count(Count::TransferNs),

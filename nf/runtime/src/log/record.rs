@@ -23,11 +23,14 @@ pub mod kind {
     pub const TAKEN: u8 = 6;
     /// Log → unit: applied up to this sequence. Only where a message is not kept as soon as it is sent.
     pub const APPLIED: u8 = 7;
-    /// Standby → log: keep me close behind the unit, with [`CLEAR`], [`FORGET`] and [`FLOWS`]; and with the last [`BATCH`]
-    /// when the unit's link has ended.
+    /// Standby → log: keep me close behind the unit, with [`CLEAR`], [`FORGET`] and [`FLOWS`], and [`EVEN`] behind them.
     pub const FOLLOW: u8 = 8;
     /// Log → standby: these flows are gone, or begin again with what follows.
     pub const FORGET: u8 = 9;
+    /// Log → standby: you have all up to this batch.
+    pub const EVEN: u8 = 10;
+    /// Standby → log: the unit is dead, I have all that it wrote, and go on from there.
+    pub const GO_ON: u8 = 11;
 }
 
 /// A message that is not one.
@@ -59,6 +62,28 @@ pub struct Head {
     pub port: u8,
     /// Totals of the bill afterwards, per stage.
     pub totals: Vec<Work>,
+}
+
+/// The batch up to which a standby has all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Start of the unit.
+    pub epoch: u32,
+    /// Number of the batch.
+    pub sequence: u64,
+    /// Where it begins in the memory that the unit wrote it to; `None` when it is in none that outlives the unit.
+    pub position: Option<u64>,
+}
+
+impl Mark {
+    /// As a [`kind::EVEN`].
+    pub fn encode(&self) -> Vec<u8> {
+        let mut message = vec![kind::EVEN];
+        message.extend_from_slice(&self.epoch.to_le_bytes());
+        message.extend_from_slice(&self.sequence.to_le_bytes());
+        self.position.iter().for_each(|position| message.extend_from_slice(&position.to_le_bytes()));
+        message
+    }
 }
 
 /// What is fixed of a flow; the state of its stages follows.
@@ -196,7 +221,7 @@ impl Hello {
 }
 
 /// Version of these messages.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 
 /// Reads a message from its start.
 #[derive(Clone, Copy)]
@@ -264,6 +289,12 @@ impl<'a> Reader<'a> {
         let totals = (0..stages).map(|_| work(self)).collect::<Result<_, _>>()?;
         let counts = [self.u32()? as usize, self.u32()? as usize, self.u32()? as usize];
         Ok((Head { epoch, sequence, positions, port, totals }, counts))
+    }
+
+    /// A [`Mark`], after its kind.
+    pub fn mark(&mut self) -> Result<Mark, Malformed> {
+        let (epoch, sequence) = (self.u32()?, self.u64()?);
+        Ok(Mark { epoch, sequence, position: if self.0.is_empty() { None } else { Some(self.u64()?) } })
     }
 
     /// A flow without its state, after its key.

@@ -7,6 +7,7 @@
 //! A message is there when `written` says so, never in part: a writer that dies in between leaves what was there before.
 //! What the other side wrote is checked before it is used, for it may be out of its mind.
 
+use std::borrow::Cow;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -20,10 +21,15 @@ pub struct Ring {
     room: u64,
     /// The own position, which nobody else can move.
     at: u64,
+    /// Where the message began that was read last.
+    began: u64,
 }
 
 // SAFETY: the mapping belongs to this value; the other process only touches it by the rules above.
 unsafe impl Send for Ring {}
+
+/// A message that is looked at, and where the next begins.
+pub type Seen<'a> = (Cow<'a, [u8]>, u64);
 
 /// The other side wrote what cannot be.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -54,16 +60,24 @@ pub fn memory(rooms: &[usize]) -> io::Result<OwnedFd> {
 impl Ring {
     /// The ring number `index` of what [`memory`] made of the same `rooms`; its pages are there afterwards.
     pub fn map(fd: BorrowedFd, rooms: &[usize], index: usize) -> io::Result<Ring> {
+        Self::mapped(fd, rooms, index, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    /// The same, to [`Ring::look`] into.
+    pub fn view(fd: BorrowedFd, rooms: &[usize], index: usize) -> io::Result<Ring> {
+        Self::mapped(fd, rooms, index, libc::PROT_READ)
+    }
+
+    fn mapped(fd: BorrowedFd, rooms: &[usize], index: usize, protection: i32) -> io::Result<Ring> {
         assert!(rooms[index].is_power_of_two());
         let before: usize = rooms[..index].iter().map(|room| HEADER_BYTES + room).sum();
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
-        let bytes = HEADER_BYTES + rooms[index];
+        let (bytes, flags) = (HEADER_BYTES + rooms[index], libc::MAP_SHARED | libc::MAP_POPULATE);
         // SAFETY: a new mapping inside of the file.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, fd.as_raw_fd(), before as i64) };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(Ring { base: base.cast(), room: rooms[index] as u64, at: 0 })
+        Ok(Ring { base: base.cast(), room: rooms[index] as u64, at: 0, began: 0 })
     }
 
     fn written(&self) -> &AtomicU64 {
@@ -124,7 +138,7 @@ impl Ring {
     }
 
     fn copy(&self, at: u64, message: &[u8]) {
-        let first = message.len().min((self.room - (at & (self.room - 1))) as usize);
+        let first = message.len().min(self.until_wrap(at));
         // SAFETY: both parts are in the mapping, and the room was checked.
         unsafe {
             std::ptr::copy_nonoverlapping(message.as_ptr(), self.place(at), first);
@@ -134,22 +148,8 @@ impl Ring {
 
     /// Appends the next message to `into`; false when there is none.
     pub fn pop(&mut self, into: &mut Vec<u8>) -> Result<bool, Nonsense> {
-        let written = self.written().load(Ordering::SeqCst);
-        let there = written.wrapping_sub(self.at);
-        if there == 0 {
-            return Ok(false);
-        }
-        let nonsense = Nonsense { written, read: self.at, room: self.room };
-        if there > self.room || !there.is_multiple_of(8) {
-            return Err(nonsense);
-        }
-        // SAFETY: in the mapping, and written.
-        let length = unsafe { self.place(self.at).cast::<u64>().read() };
-        if length > self.room / 2 || entry_bytes(length as usize) > there {
-            return Err(nonsense);
-        }
-        let (start, length) = (self.at + 8, length as usize);
-        let first = length.min((self.room - (start & (self.room - 1))) as usize);
+        let Some((start, length)) = self.entry(self.at)? else { return Ok(false) };
+        let first = length.min(self.until_wrap(start));
         into.reserve(length);
         // SAFETY: both parts are in the mapping; into has the room.
         unsafe {
@@ -158,9 +158,57 @@ impl Ring {
             std::ptr::copy_nonoverlapping(self.base.add(HEADER_BYTES), end.add(first), length - first);
             into.set_len(into.len() + length);
         }
+        self.began = self.at;
         self.at += entry_bytes(length);
         self.read().store(self.at, Ordering::SeqCst);
         Ok(true)
+    }
+
+    /// Where the message that was popped last began.
+    pub fn popped_at(&self) -> u64 {
+        self.began
+    }
+
+    /// Whether what began at `at` cannot have been written over, not even by a message that the writer has not finished.
+    pub fn keeps(&self, at: u64) -> bool {
+        let there = self.written().load(Ordering::SeqCst).wrapping_sub(at);
+        there <= self.room - entry_bytes(self.message_bytes_max())
+    }
+
+    /// The message that begins at `at`, and where the next does; `None` at the end of what is written. Only where the writer
+    /// is dead, and where the ring [`keeps`](Ring::keeps) it.
+    pub fn look(&self, at: u64) -> Result<Option<Seen<'_>>, Nonsense> {
+        let Some((start, length)) = self.entry(at)? else { return Ok(None) };
+        let first = length.min(self.until_wrap(start));
+        // SAFETY: both parts are in the mapping and nobody writes any more.
+        let [head, tail] = unsafe {
+            [(self.place(start), first), (self.place(0), length - first)].map(|(part, bytes)| std::slice::from_raw_parts(part, bytes))
+        };
+        let message = if tail.is_empty() { Cow::Borrowed(head) } else { Cow::Owned([head, tail].concat()) };
+        Ok(Some((message, at + entry_bytes(length))))
+    }
+
+    /// Start and length of the message that begins at `at`.
+    fn entry(&self, at: u64) -> Result<Option<(u64, usize)>, Nonsense> {
+        let written = self.written().load(Ordering::SeqCst);
+        let there = written.wrapping_sub(at);
+        if there == 0 {
+            return Ok(None);
+        }
+        let nonsense = Nonsense { written, read: at, room: self.room };
+        if there > self.room || !there.is_multiple_of(8) || !at.is_multiple_of(8) {
+            return Err(nonsense);
+        }
+        // SAFETY: in the mapping, aligned and written.
+        let length = unsafe { self.place(at).cast::<u64>().read() };
+        if length > self.room / 2 || entry_bytes(length as usize) > there {
+            return Err(nonsense);
+        }
+        Ok(Some((at + 8, length as usize)))
+    }
+
+    fn until_wrap(&self, at: u64) -> usize {
+        (self.room - (at & (self.room - 1))) as usize
     }
 }
 
@@ -204,14 +252,45 @@ mod tests {
             prop_assert_eq!(popped, lengths.iter().enumerate().map(|(n, &l)| vec![n as u8; l]).collect::<Vec<_>>());
         }
 
+        /// Whoever looks on finds what is still there, whole and in order, though it was read and though another message was begun.
+        #[test]
+        fn what_was_pushed_is_seen_as_long_as_it_is_kept(lengths in proptest::collection::vec(0..2048usize, 1..200), begun in 0..2048usize) {
+            let fd = memory(&ROOMS).unwrap();
+            let (mut writer, mut reader) = (Ring::map(fd.as_fd(), &ROOMS, 0).unwrap(), Ring::map(fd.as_fd(), &ROOMS, 0).unwrap());
+            let (mut messages, mut message) = (Vec::new(), Vec::new());
+            for (n, &length) in lengths.iter().enumerate() {
+                prop_assert!(writer.push(&vec![n as u8; length]));
+                prop_assert!(reader.pop(&mut message).unwrap());
+                messages.push((reader.popped_at(), std::mem::take(&mut message)));
+            }
+            writer.copy(writer.at, &vec![255; 8 + begun]);
+            let view = Ring::view(fd.as_fd(), &ROOMS, 0).unwrap();
+            let kept = messages.iter().position(|&(at, _)| view.keeps(at)).unwrap_or(messages.len());
+            prop_assert!(kept == messages.len() || messages[kept..].iter().all(|&(at, _)| view.keeps(at)));
+            prop_assert!(kept < messages.len() || entry_bytes(lengths[lengths.len() - 1]) >= 2048);
+            let mut at = messages.get(kept).map_or(writer.at, |&(at, _)| at);
+            for (began, message) in &messages[kept..] {
+                let (seen, next) = view.look(at).unwrap().unwrap();
+                prop_assert_eq!((at, seen.as_ref()), (*began, message.as_slice()));
+                at = next;
+            }
+            prop_assert_eq!(view.look(at), Ok(None));
+        }
+
         /// A writer that is out of its mind is found out or read as some message; nothing is read outside.
         #[test]
-        fn no_header_panics(written: u64, length: u64) {
+        fn no_header_panics(written: u64, length: u64, at: u64) {
             let fd = memory(&ROOMS).unwrap();
             let mut ring = Ring::map(fd.as_fd(), &ROOMS, 0).unwrap();
             ring.written().store(written, Ordering::SeqCst);
             // SAFETY: inside of the mapping.
             unsafe { ring.place(0).cast::<u64>().write(length) };
+            let inside = written.wrapping_sub(at % ROOMS[0] as u64);
+            for at in [0, at, at & !7, inside, inside & !7] {
+                if let Ok(Some((message, next))) = ring.look(at) {
+                    prop_assert!(message.len() <= 2048 && next.wrapping_sub(at) <= 2056);
+                }
+            }
             let mut message = Vec::new();
             if ring.pop(&mut message) == Ok(true) {
                 prop_assert!(message.len() <= 2048);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::copy::{CHUNK_BYTES, Copy};
 use super::link::{Shared, Stream, Transport};
 use super::orders::{self, Orders};
-use super::record::{Hello, Malformed, Reader, kind};
+use super::record::{Hello, Malformed, Mark, Reader, kind};
 
 /// Messages of one peer before the others get their turn.
 const TURN: usize = 256;
@@ -27,8 +27,8 @@ struct Peer {
     active: bool,
     /// It is the standby that is kept close behind its unit, and was told last at this time.
     follows: Option<Instant>,
-    /// The last batch that it has as a standby.
-    has: Option<u64>,
+    /// The batch up to which it has all as a standby.
+    has: Option<Mark>,
 }
 
 /// The log.
@@ -79,35 +79,32 @@ impl Server {
         Ok(())
     }
 
-    /// Tells standbys what they do not have, where it is time or the unit's link has ended: then the last batch, too, so that
-    /// a standby that notices the unit's death need not ask. Returns when it is time for the next.
+    /// Tells standbys what they do not have, where it is time, and up to which batch they have all then. Returns when it is time
+    /// for the next.
     fn tell_standbys(&mut self) -> Option<Instant> {
         let mut next: Option<Instant> = None;
         for at in 0..self.peers.len() {
             let peer = &self.peers[at];
             let (Some(hello), Some(told)) = (&peer.hello, peer.follows) else { continue };
-            let served = self.of_unit(&hello.unit).any(|p| self.peers[p].active);
-            let ended = |c: &Copy| !served && c.is_whole() && peer.has != Some(c.sequence);
-            let copy = self.copies.get_mut(&hello.unit).filter(|c| (c.is_ahead() || ended(c)) && c.fits(&hello.state_bytes));
+            let is_ahead = |c: &Copy| c.is_ahead() || c.is_whole() && peer.has != Some(c.mark());
+            let copy = self.copies.get_mut(&hello.unit).filter(|c| is_ahead(c) && c.fits(&hello.state_bytes));
             let Some(copy) = copy else { continue };
             let (now, mut due) = (Instant::now(), told + FOLLOW_EVERY);
-            if now >= due || !served {
+            if now >= due {
                 let peer = &mut self.peers[at];
                 let link = &mut peer.link;
                 let told = copy.catch_up(|message| {
                     let room = link.has_room(2 * CHUNK_BYTES);
                     if room { link.send(message).map(|()| true) } else { Ok(false) }
                 });
-                let last = if served { None } else { copy.last().ok() };
-                let last = last.filter(|m| matches!(told, Ok(true)) && link.has_room(m.len()));
-                if last.is_some_and(|message| link.send(&message).is_ok()) {
-                    peer.has = Some(copy.sequence);
+                if matches!(told, Ok(true)) && link.has_room(CHUNK_BYTES) && link.send(&copy.mark().encode()).is_ok() {
+                    peer.has = Some(copy.mark());
                 }
                 // Its end is noticed in its turn.
                 let _ = told.and_then(|_| link.flush());
                 peer.follows = Some(now);
                 due = now + FOLLOW_EVERY;
-                if !copy.is_ahead() {
+                if peer.has == Some(copy.mark()) {
                     continue;
                 }
             }
@@ -192,6 +189,11 @@ impl Server {
         match kind {
             kind::CLEAR => self.begin(at, &hello),
             kind::TAKE => self.hand_over(at, &hello),
+            kind::GO_ON => {
+                self.succeed(at, &hello);
+                self.copies.entry(hello.unit).and_modify(Copy::unfollow);
+                Ok(())
+            }
             kind::FOLLOW => {
                 self.follow(at, &hello);
                 Ok(())
@@ -203,6 +205,7 @@ impl Server {
                 }
                 copy.apply(message)?;
                 let link = &mut self.peers[at].link;
+                copy.position = link.received_at();
                 if kind == kind::BATCH && !link.keeps_at_once() {
                     link.send(&[&[kind::APPLIED][..], &copy.sequence.to_le_bytes()].concat())?;
                 }
@@ -243,8 +246,9 @@ impl Server {
         Ok(())
     }
 
-    /// A standby takes over: all that the dead unit wrote is applied, then nothing of it counts any more.
-    fn hand_over(&mut self, at: usize, hello: &Hello) -> Result<(), Parting> {
+    /// A standby takes over: all that the dead unit wrote is applied, then nothing of it counts any more. Answers whether the
+    /// standby followed the unit.
+    fn succeed(&mut self, at: usize, hello: &Hello) -> bool {
         let others: Vec<usize> = self.of_unit(&hello.unit).filter(|&p| p != at && self.peers[p].active).collect();
         let mut message = Vec::new();
         for other in others {
@@ -255,14 +259,20 @@ impl Server {
             self.peers[other].active = false;
         }
         self.peers[at].active = true;
-        let followed = self.peers[at].follows.take().is_some();
+        let copy = self.copies.entry(hello.unit.clone()).or_default();
+        (copy.epoch, copy.position, copy.orphaned) = (copy.epoch.max(hello.epoch), None, None);
+        self.peers[at].follows.take().is_some()
+    }
+
+    /// The same for a standby that does not find by itself what the unit wrote: it is told what it has not heard of.
+    fn hand_over(&mut self, at: usize, hello: &Hello) -> Result<(), Parting> {
+        let followed = self.succeed(at, hello);
         let link = &mut self.peers[at].link;
         let copy = self.copies.entry(hello.unit.clone()).or_default();
         if !followed {
             copy.follow();
         }
         let whole = copy.is_whole() && copy.fits(&hello.state_bytes);
-        (copy.epoch, copy.orphaned) = (copy.epoch.max(hello.epoch), None);
         let flows = if whole { copy.flows() as u32 } else { 0 };
         if whole {
             copy.catch_up(|message| {
@@ -273,7 +283,7 @@ impl Server {
         copy.unfollow();
         link.send(&[&[kind::TAKEN, u8::from(whole)][..], &flows.to_le_bytes()].concat())?;
         if whole {
-            link.send(&copy.last()?)?;
+            link.send(copy.last())?;
         }
         link.flush()?;
         Ok(())

@@ -1,5 +1,5 @@
 //! A unit that waits for another's death: module compiled, devices open, memory touched, and the state of the flows as it
-//! was a moment ago, so that what is left to do is to take what changed since from the log.
+//! was a moment ago, so that what is left to do is to take what changed since.
 //!
 //! ```text
 //!   standing by ──"serve"──► serving                      (the first unit of a run)
@@ -8,9 +8,11 @@
 //!        │
 //!        ├─ the unit ended as it was told ──► ended
 //!        │
-//!        └─ the unit died ──► ask the log ──► the rest restored ─► last batch sent again, if it may not have left
-//!                                │                                        │
-//!                                └─ no log either: state lost, counted ───┴──► serving, from the next frame of the ring
+//!        └─ the unit died ──► what it wrote last, from memory ──┬──► last batch sent again, if it may not have left ─┐
+//!                                │ where that cannot be           │                                                  │
+//!                                └─► ask the log ─────────────────┘                                                  │
+//!                                     └─ no log either: state lost, counted ─────────────────────────────────────────┴─► serving,
+//!                                                                                                   from the next frame of the ring
 //! ```
 
 use std::io::{self, ErrorKind};
@@ -20,13 +22,13 @@ use std::time::Instant;
 use super::Positions;
 use super::hold::Watcher;
 use super::journal::Journal;
-use super::link::{Link, PATIENCE, Transport};
-use super::orders;
-use super::record::{Head, Hello, Malformed, Reader, kind};
+use super::link::{Link, PATIENCE, Shared, Transport};
+use super::record::{Head, Hello, Malformed, Mark, Reader, kind};
+use super::ring::Ring;
 use super::vitals::{Count, Vitals};
+use super::{orders, tail};
 use crate::chain::Chain;
 use crate::executor::Executor;
-use crate::flows::STAGES_MAX;
 use crate::port::Port;
 
 /// Flows for whose state memory is touched ahead of need.
@@ -34,16 +36,43 @@ pub const WARM_FLOWS: usize = 4096;
 /// Deaths on one batch after which it is dropped: what kills two units would kill the third.
 const DEATHS_MAX: u64 = 2;
 
-/// The last batch that the unit gave to the log, where the log has told it already.
+/// What a standby has of the unit besides its flows.
 #[derive(Default)]
-pub struct Heard(Option<Vec<u8>>);
+pub struct Followed {
+    /// What the unit writes to its log, and what it wrote to the log before, where it may be still.
+    memory: [Option<Ring>; 2],
+    /// The batch up to which the flows are as the unit had them; `None` while they are between two batches.
+    mark: Option<Mark>,
+    /// Number of the link over which that was told.
+    told_by: u64,
+}
+
+impl Followed {
+    /// Reads what the log tells of the unit. A log that is gone leaves what it told before.
+    fn hear<E: Executor>(&mut self, link: &mut Link, chain: &mut Chain<E>, message: &mut Vec<u8>, vitals: &Vitals) -> io::Result<()> {
+        message.clear();
+        while link.way.receive(message)? {
+            (self.mark, self.told_by) = (None, link.number);
+            self.mark = follow(chain, message).map_err(malformed)?;
+            self.mark.iter().for_each(|mark| vitals.set_followed(mark.sequence));
+            message.clear();
+        }
+        link.way.woken()
+    }
+
+    /// Does to the flows what the unit wrote since; the last batch.
+    fn replay<E: Executor>(&self, chain: &mut Chain<E>, appended: u64) -> Option<(Head, Vec<Vec<u8>>)> {
+        let mark = self.mark?;
+        self.memory.iter().flatten().find_map(|memory| tail::replay(memory, &mark, appended, chain, now_ns()))
+    }
+}
 
 /// How the waiting ended.
 pub enum Call {
     /// It is the first unit; its log comes with an order.
     Serve,
     /// The unit before it died, as was noticed at this time.
-    TakeOver(Option<Link>, Heard, Instant),
+    TakeOver(Option<Link>, Followed, Instant),
     /// It is not needed.
     End,
 }
@@ -64,7 +93,7 @@ fn waited<E: Executor>(chain: &mut Chain<E>, journal: &Journal, [signals, died]:
     let (hello, vitals) = (journal.hello(), &journal.vitals);
     let orders = journal.orders().ok_or(ErrorKind::NotConnected)?;
     let (mut unit, mut link): (Option<OwnedFd>, Option<Link>) = (None, None);
-    let (mut watched, mut heard) = (true, Heard::default());
+    let (mut watched, mut followed) = (true, Followed::default());
     loop {
         let fds = [
             signals,
@@ -82,7 +111,12 @@ fn waited<E: Executor>(chain: &mut Chain<E>, journal: &Journal, [signals, died]:
         if ready[1] {
             match orders.receive(false) {
                 Ok(order) if order.text == "serve" => return Ok(Call::Serve),
-                Ok(order) if order.text == "watch" => unit = order.fds.into_iter().next(),
+                Ok(order) if order.text == "watch" => {
+                    let mut fds = order.fds.into_iter();
+                    unit = fds.next();
+                    followed.memory.swap(0, 1);
+                    followed.memory[0] = fds.next().and_then(|memory| Shared::written(&memory).ok());
+                }
                 Ok(order) => {
                     let number = Link::number_of(&order);
                     link = Link::open(order).and_then(|l| greet(l, hello)).ok();
@@ -98,42 +132,25 @@ fn waited<E: Executor>(chain: &mut Chain<E>, journal: &Journal, [signals, died]:
         // Its thread at work, or all of it.
         if ready[2] || ready[4] {
             let noticed = Instant::now();
-            return Ok(if vitals.stopped() { Call::End } else { Call::TakeOver(link, heard, noticed) });
+            return Ok(if vitals.stopped() { Call::End } else { Call::TakeOver(link, followed, noticed) });
         }
-        if (ready[3] || !may_sleep) && link.as_mut().is_some_and(|l| told(l.way.as_mut(), chain, message, &mut heard).is_err()) {
-            heard = Heard::default();
+        if (ready[3] || !may_sleep) && link.as_mut().is_some_and(|l| followed.hear(l, chain, message, vitals).is_err()) {
             let _ = orders.send(&format!("unlinked {}", link.take().map_or(0, |l| l.number)), &[]);
         }
     }
 }
 
-/// Reads what the log tells of the unit.
-fn told<E: Executor>(link: &mut dyn Transport, chain: &mut Chain<E>, message: &mut Vec<u8>, heard: &mut Heard) -> io::Result<()> {
-    link.woken()?;
-    message.clear();
-    while link.receive(message)? {
-        if message.first() == Some(&kind::BATCH) {
-            *heard = Heard(Some(message.clone()));
-        } else {
-            // The unit goes on over another link.
-            *heard = Heard::default();
-            follow(chain, message).map_err(malformed)?;
-        }
-        message.clear();
-    }
-    Ok(())
-}
-
-/// Does to the flows what the log tells of them.
-pub fn follow<E: Executor>(chain: &mut Chain<E>, message: &[u8]) -> Result<(), Malformed> {
+/// Does to the flows what the log tells of them; answers up to which batch they are as the unit had them then, if it says so.
+pub fn follow<E: Executor>(chain: &mut Chain<E>, message: &[u8]) -> Result<Option<Mark>, Malformed> {
     let mut reader = Reader(message);
     match reader.u8()? {
         kind::CLEAR => chain.release_all(),
         kind::FORGET => (0..reader.u32()?).try_for_each(|_| reader.key().map(|key| chain.release(&key)))?,
         kind::FLOWS => drop(restore(chain, reader, now_ns())?),
+        kind::EVEN => return reader.mark().map(Some),
         _ => return Err(Malformed),
     }
-    Ok(())
+    Ok(None)
 }
 
 fn malformed(e: Malformed) -> io::Error {
@@ -163,11 +180,12 @@ pub fn take_over<E: Executor>(
     chain: &mut Chain<E>,
     ports: &mut [Port],
     journal: &mut Journal,
-    call: (Option<Link>, Heard),
+    call: (Option<Link>, Followed),
     noticed: Instant,
 ) -> io::Result<()> {
-    let (mut link, heard) = call;
-    let taken = link.as_mut().ok_or(ErrorKind::NotConnected.into()).and_then(|l| take(l.way.as_mut(), chain, journal, heard));
+    let (mut link, mut followed) = call;
+    let number = link.as_ref().map_or(0, |l| l.number);
+    let taken = take(&mut link, chain, journal, &mut followed);
     if !taken.as_ref().is_ok_and(|t| t.last.is_some()) {
         // What it followed may be older than what the unit has sent.
         chain.release_all();
@@ -201,7 +219,6 @@ pub fn take_over<E: Executor>(
     let skipped = resume(ports, vitals, positions);
     let flows = taken.as_ref().map_or(0, |t| t.flows);
     // A log that has no state gets it over another link.
-    let number = link.as_ref().map_or(0, |l| l.number);
     let link = link.filter(|_| taken.as_ref().is_ok_and(|t| t.last.is_some()));
     if link.is_none() {
         journal.report(&format!("unlinked {number}"));
@@ -222,23 +239,26 @@ pub fn take_over<E: Executor>(
     Ok(())
 }
 
-/// Asks the log for what it has not told yet, and for the last batch, unless it has told all.
-fn take<E: Executor>(link: &mut dyn Transport, chain: &mut Chain<E>, journal: &mut Journal, heard: Heard) -> io::Result<Taken> {
-    let mut heard = heard;
-    told(link, chain, &mut journal.message, &mut heard)?;
-    link.send(&[&[kind::TAKE][..], &journal.epoch().to_le_bytes()].concat())?;
-    link.flush()?;
-    // One of a unit that went on over another link is not the last.
-    let is_last = |head: &Head| head.sequence >= journal.vitals.appended();
-    let deadline = Instant::now() + PATIENCE;
-    let message = &mut journal.message;
-    let mut taken = None;
-    if let Some(message) = heard.0 {
-        let last = last(Reader(message.get(1..).unwrap_or_default())).map_err(malformed)?;
-        if is_last(&last.0) {
-            return Ok(Taken { flows: chain.flows.len(), last: Some(last) });
-        }
+/// Takes what the unit wrote and the log has not told yet.
+fn take<E: Executor>(link: &mut Option<Link>, chain: &mut Chain<E>, journal: &mut Journal, followed: &mut Followed) -> io::Result<Taken> {
+    let (vitals, message) = (&journal.vitals, &mut journal.message);
+    link.take_if(|l| followed.hear(l, chain, message, vitals).is_err());
+    let replayed = followed.replay(chain, vitals.appended());
+    if replayed.is_some() {
+        // Another log than the one that told has not got what was told.
+        link.take_if(|l| l.number != followed.told_by || l.way.send(&[kind::GO_ON]).and_then(|()| l.way.flush()).is_err());
+        return Ok(Taken { flows: chain.flows.len(), last: replayed });
     }
+    vitals.add(Count::Asked, 1);
+    ask(link.as_mut().ok_or(ErrorKind::NotConnected)?.way.as_mut(), chain, message)
+}
+
+/// Asks the log for what it has not told yet, and for the last batch.
+fn ask<E: Executor>(link: &mut dyn Transport, chain: &mut Chain<E>, message: &mut Vec<u8>) -> io::Result<Taken> {
+    link.send(&[kind::TAKE])?;
+    link.flush()?;
+    let deadline = Instant::now() + PATIENCE;
+    let mut taken = None;
     loop {
         message.clear();
         link.receive_by(message, deadline)?;
@@ -251,15 +271,8 @@ fn take<E: Executor>(link: &mut dyn Transport, chain: &mut Chain<E>, journal: &m
                 }
                 taken = Some(flows);
             }
-            (kind::BATCH, Some(flows)) => return Ok(Taken { flows, last: Some(last(reader).map_err(malformed)?) }),
-            // Told before the log was asked.
-            (kind::BATCH, None) => {
-                let last = last(reader).map_err(malformed)?;
-                if is_last(&last.0) {
-                    return Ok(Taken { flows: chain.flows.len(), last: Some(last) });
-                }
-            }
-            (_, None) => follow(chain, message).map_err(malformed)?,
+            (kind::BATCH, Some(flows)) => return Ok(Taken { flows, last: Some(tail::last(message).map_err(malformed)?) }),
+            (_, None) => drop(follow(chain, message).map_err(malformed)?),
             _ => return Err(malformed(Malformed)),
         }
     }
@@ -271,15 +284,6 @@ pub fn restore<E: Executor>(chain: &mut Chain<E>, mut reader: Reader, now_ns: u6
     // Flows of a log that was given more than this unit has room for are forgotten, as in the unit that died.
     (0..count).try_for_each(|_| chain.restore(&mut reader, now_ns))?;
     Ok(count)
-}
-
-fn last(mut reader: Reader) -> Result<(Head, Vec<Vec<u8>>), Malformed> {
-    let (head, [forgotten, changed, packets]) = reader.head()?;
-    if forgotten > 0 || changed > 0 || head.totals.len() > STAGES_MAX {
-        return Err(Malformed);
-    }
-    let packets = (0..packets).map(|_| Ok(reader.packet()?.to_vec())).collect::<Result<_, Malformed>>()?;
-    Ok((head, packets))
 }
 
 /// Goes to the frame at which the dead unit was; a batch on which two units died is dropped. Answers how many packets that were.

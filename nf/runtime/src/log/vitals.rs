@@ -23,10 +23,12 @@ pub enum Count {
     Refills = 20,
     /// Nanoseconds in which outputs were held for want of a log.
     HeldNs = 21,
-    /// Nanoseconds of the last takeover, from asking the log until the state was there.
+    /// Nanoseconds of the last takeover, from noticing the death until the state was there.
     TransferNs = 22,
     /// Nanoseconds of the last takeover, from noticing the death until the first packet was processed.
     FirstPacketNs = 23,
+    /// Takeovers for which the log had to be asked.
+    Asked = 24,
 }
 
 const HEARTBEAT: usize = 0;
@@ -35,6 +37,7 @@ const SENT: usize = 2;
 const AT_WORK: usize = 3;
 const DEATHS: usize = 4;
 const APPENDED: usize = 6;
+const FOLLOWED: usize = 7;
 const POSITIONS: usize = 8;
 /// The lock of whoever is at work, on cache lines of its own.
 const HOLD: usize = 256;
@@ -108,6 +111,16 @@ impl Vitals {
     /// The last batch that the log is known to keep; nothing is billed or sent of a later one.
     pub fn appended(&self) -> u64 {
         self.word(APPENDED).load(Ordering::Acquire)
+    }
+
+    /// The standby has all up to the batch with this sequence.
+    pub fn set_followed(&self, sequence: u64) {
+        self.word(FOLLOWED).store(sequence, Ordering::Release);
+    }
+
+    /// Batches that the log keeps and the standby has not heard of.
+    pub fn behind(&self) -> u64 {
+        self.appended().saturating_sub(self.word(FOLLOWED).load(Ordering::Acquire))
     }
 
     /// The batch with this sequence has left.
