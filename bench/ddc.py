@@ -36,6 +36,7 @@ GROUPS = pathlib.Path("/sys/fs/cgroup/memory")  # version 1
 if not GROUPS.is_dir():
     GROUPS = pathlib.Path("/sys/fs/cgroup")
 ZRAM = pathlib.Path("/sys/block/zram0")
+READAHEAD = pathlib.Path("/proc/sys/vm/page-cluster")  # swap brings in 2^this pages a fault, of all that swaps here
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 prctl = ctypes.CDLL(None).prctl
 
@@ -125,6 +126,8 @@ def swaps():
 
 
 def end_swap(folder):
+    if (folder / "readahead").exists():
+        READAHEAD.write_text((folder / "readahead").read_text())
     if (folder / "zram").exists():
         if "/dev/zram0" in swaps():
             sh("swapoff", "/dev/zram0")
@@ -194,6 +197,14 @@ def swap_on(kind, folder, size_bytes):
     sh("mkswap", device, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     sh("swapon", device)
     return True
+
+
+def without_readahead(folder):
+    """Swap brings in the page of a fault and none beside it, as far memory does without a prefetcher; until the folder is swept."""
+    note = folder / "readahead.new"
+    note.write_text(READAHEAD.read_text())
+    note.rename(folder / "readahead")
+    READAHEAD.write_text("0")
 
 
 def memory_group(folder, name, limit_bytes):

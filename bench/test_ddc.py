@@ -22,6 +22,7 @@ sys.path.insert(0, sys.argv[1])
 import ddc
 folder = ddc.scratch()
 ddc.swap_on("loop", folder, 64 << 20)
+ddc.without_readahead(folder)
 grow = "m = bytearray(b'x') * (24 << 20); print(flush=True); import time; time.sleep(1000)"
 peer = ddc.start([sys.executable, "-c", grow], ddc.memory_group(folder, "peer", 12 << 20), stdout=ddc.subprocess.PIPE)
 other = ddc.start([sys.executable, "-c", "import time; time.sleep(1000)"], ddc.memory_group(folder, "other", 0))
@@ -29,6 +30,7 @@ peer.stdout.readline()
 print(folder.name, flush=True)
 time.sleep(1000)
 """
+READAHEAD = ddc.READAHEAD.read_text()
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
 
 
@@ -54,7 +56,11 @@ class Cut(unittest.TestCase):
         name = p.stdout.readline().strip()
         self.assertTrue(name)
         self.assertGreaterEqual(len(left(name)), 5, "it has a mount, a loop device, two groups, a folder")
+        self.assertEqual(ddc.READAHEAD.read_text(), "0\n")
         return p, name
+
+    def tearDown(self):
+        self.assertEqual(ddc.READAHEAD.read_text(), READAHEAD, "swap reads ahead as before")
 
     def gone(self, name):
         deadline = time.time() + 20
