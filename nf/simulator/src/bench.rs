@@ -216,9 +216,9 @@ impl Case<'_> {
     }
 
     /// Pando's choice of unit under a number of units that is known ahead: so many as the mean demand of the next
-    /// milliseconds needs, times the factor that makes its provisioning that of Pando's own activation.
+    /// milliseconds needs, times the factor that makes its provisioning that of Pando itself.
     fn clairvoyant(&self, v: &Variant) -> Figures {
-        let equal = self.run(&Variant { kind: Kind::Star, ..v.clone() }).provisioning;
+        let equal = self.run(&Variant { kind: Kind::Star, discipline: Discipline::DEFAULT, ..v.clone() }).provisioning;
         let horizons = if v.ahead_ms > 0 { vec![v.ahead_ms] } else { vec![1, 5] };
         let best = horizons.into_iter().map(|ahead| self.clairvoyant_at(v, ahead, equal));
         best.min_by(|a, b| a.p75_us.total_cmp(&b.p75_us)).unwrap_or_default()
@@ -229,12 +229,12 @@ impl Case<'_> {
         self.load.packets.iter().for_each(|p| demand[(p.at_ns / TICK_NS) as usize] += f64::from(p.bytes));
         let (mut low, mut high) = (0.5, 4.0);
         let mut figures = Figures::default();
-        for _ in 0..6 {
+        for _ in 0..12 {
             let factor = (low + high) / 2.0;
             let need = |d: &[f64]| (factor * d.iter().sum::<f64>() / ahead as f64 / self.unit_bytes).ceil().clamp(1.0, 64.0) as u32;
             let counts = demand.windows(ahead).map(need).collect();
             figures = self.play(v, &mut Star::new(v.config, self.load.flows, Count::Given(counts)));
-            if (figures.provisioning / equal - 1.0).abs() < 0.01 {
+            if (figures.provisioning / equal - 1.0).abs() < 0.003 {
                 break;
             }
             if figures.provisioning > equal { high = factor } else { low = factor }
