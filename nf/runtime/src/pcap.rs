@@ -1,6 +1,7 @@
 //! Captures: pcap and pcapng in, pcap out. Every packet comes out as an Ethernet frame.
 
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::path::Path;
 
 /// A captured packet.
@@ -46,6 +47,11 @@ pub enum PcapError {
     },
 }
 
+// How a capture begins: pcap with times in microseconds or nanoseconds, in either order of bytes; pcapng.
+const MICROSECONDS: u32 = 0xa1b2_c3d4;
+const NANOSECONDS: u32 = 0xa1b2_3c4d;
+const NEXT_GENERATION: u32 = 0x0a0d_0d0a;
+
 #[derive(Clone, Copy)]
 struct Order {
     big: bool,
@@ -66,19 +72,31 @@ impl Order {
 /// Reads a whole capture.
 pub fn read(path: &Path) -> Result<Vec<Captured>, PcapError> {
     let shown = path.display().to_string();
-    let bytes = std::fs::read(path).map_err(|source| PcapError::Read { path: shown.clone(), source })?;
+    let bytes = bytes(path).map_err(|source| PcapError::Read { path: shown.clone(), source })?;
     parse(&bytes, &shown)
+}
+
+/// A whole capture, or the beginning of what is none and may have no end.
+fn bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let mut bytes = Vec::new();
+    Read::by_ref(&mut file).take(4).read_to_end(&mut bytes)?;
+    let begins = |magic: &u32| [magic.to_le_bytes(), magic.to_be_bytes()].iter().any(|m| bytes == m);
+    if [MICROSECONDS, NANOSECONDS, NEXT_GENERATION].iter().any(begins) {
+        file.read_to_end(&mut bytes)?;
+    }
+    Ok(bytes)
 }
 
 /// Reads a capture that is in memory; `path` is for errors.
 pub fn parse(bytes: &[u8], path: &str) -> Result<Vec<Captured>, PcapError> {
     let magic = Order { big: false }.u32(bytes, 0).ok_or_else(|| PcapError::Format(path.to_owned()))?;
     match magic {
-        0xa1b2_c3d4 => classic(bytes, Order { big: false }, 1000, path),
-        0xa1b2_3c4d => classic(bytes, Order { big: false }, 1, path),
-        0xd4c3_b2a1 => classic(bytes, Order { big: true }, 1000, path),
-        0x4d3c_b2a1 => classic(bytes, Order { big: true }, 1, path),
-        0x0a0d_0d0a => next_generation(bytes, path),
+        MICROSECONDS => classic(bytes, Order { big: false }, 1000, path),
+        NANOSECONDS => classic(bytes, Order { big: false }, 1, path),
+        m if m == MICROSECONDS.swap_bytes() => classic(bytes, Order { big: true }, 1000, path),
+        m if m == NANOSECONDS.swap_bytes() => classic(bytes, Order { big: true }, 1, path),
+        NEXT_GENERATION => next_generation(bytes, path),
         _ => Err(PcapError::Format(path.to_owned())),
     }
 }
@@ -111,7 +129,7 @@ fn next_generation(bytes: &[u8], path: &str) -> Result<Vec<Captured>, PcapError>
     let mut at = 0;
     while at < bytes.len() {
         let broken = || PcapError::Broken { path: path.to_owned(), after: packets.len() };
-        if order.u32(bytes, at) == Some(0x0a0d_0d0a) {
+        if order.u32(bytes, at) == Some(NEXT_GENERATION) {
             order = Order { big: bytes.get(at + 8..at + 12) == Some(&[0x1a, 0x2b, 0x3c, 0x4d]) };
             interfaces.clear();
         }

@@ -1,5 +1,6 @@
 //! `pando fn build`: from a directory of C or Go to a module.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -66,7 +67,7 @@ impl Build {
             Format::Json => {
                 print_json(&built.iter().map(|(file, bytes)| serde_json::json!({"file": file, "bytes": bytes})).collect::<Vec<_>>())
             }
-            Format::Text => built.iter().for_each(|(file, bytes)| println!("{}: {bytes} bytes", file.display())),
+            Format::Text => built.iter().for_each(|(file, bytes)| tell!("{}: {bytes} bytes", file.display())),
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -133,6 +134,9 @@ fn build_go(directory: &Path, module: &Path) -> Result<(), Failure> {
 }
 
 fn finish(mut command: Command, what: &str) -> Result<(), Failure> {
-    let status = command.status().map_err(|e| Failure::Internal(format!("start {what}: {e}")))?;
+    let status = command.status().map_err(|e| match e.kind() {
+        ErrorKind::NotFound => Failure::NotFound(format!("the PATH does not have {what}")),
+        _ => Failure::Internal(format!("start {what}: {e}")),
+    })?;
     if status.success() { Ok(()) } else { Err(Failure::Invalid(format!("the source does not build ({status})"))) }
 }

@@ -83,10 +83,10 @@ impl Generate {
             seconds: (last - first) as f64 / 1e9,
         };
         if self.output == Format::Json {
-            println!("{}", serde_json::to_string_pretty(&report).expect("a report is JSON"));
+            tell!("{}", serde_json::to_string_pretty(&report).expect("a report is JSON"));
         } else {
             let Report { capture, packets, bytes, flows, with_content, seconds } = report;
-            println!(
+            tell!(
                 "{capture}: {packets} packets of {flows} flows, {bytes} bytes, {seconds:.1} s; {with_content} flows have the content in them"
             );
         }

@@ -38,7 +38,7 @@ impl Log {
         let address = listener.as_ref().and_then(|l| l.local_addr().ok());
         sandbox::enter(USER).map_err(internal("close the walls around the log"))?;
         if let Some(address) = address {
-            println!("the output log listens on {address}");
+            tell!("the output log listens on {address}");
         }
         Server::new(orders, listener, signals.as_raw_fd()).run().map_err(internal("the output log"))?;
         Ok(ExitCode::SUCCESS)

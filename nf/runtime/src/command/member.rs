@@ -1,7 +1,6 @@
 //! One unit of a group. `pando fn run --units` starts it in a network namespace with one device, and hands it the
 //! descriptors of what the group shares.
 
-use std::io::Write;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
@@ -19,11 +18,11 @@ use pando_unit::member::{Member as Core, Membership};
 use pando_unit::packet::{self, Port};
 use pando_unit::unit::{self, Unit};
 
-use super::Failure;
 use super::chain::ChainArgs;
 use super::limits::LimitArgs;
 use super::places::Places;
 use super::run::{READY, name};
+use super::{Failure, out};
 
 /// Arguments.
 #[derive(Args)]
@@ -91,12 +90,11 @@ impl Member {
         let mut member = match self.prepare() {
             Ok(member) => member,
             Err(reason) => {
-                print!("{reason}");
+                out::text(format_args!("{reason}"));
                 return Ok(ExitCode::FAILURE);
             }
         };
-        print!("{}", str::from_utf8(READY).expect("it is text"));
-        let _ = std::io::stdout().flush();
+        out::text(format_args!("{}", str::from_utf8(READY).expect("it is text")));
         // SAFETY: nothing writes to standard output after this; the reader's end of file is the unit's word.
         unsafe { libc::close(1) };
         member.run().map_err(|e| Failure::Internal(format!("the unit's loop: {e}")))?;

@@ -1,5 +1,8 @@
 //! The commands of `pando fn`: arguments, files and words. What they decide is decided in the library.
 
+#[macro_use]
+mod out;
+
 mod build;
 mod chain;
 mod durable;
@@ -72,6 +75,10 @@ pub enum Command {
 impl Command {
     /// Runs it.
     pub fn run(self) -> Result<ExitCode, Failure> {
+        self.does().map(out::ended)
+    }
+
+    fn does(self) -> Result<ExitCode, Failure> {
         match self {
             Command::New(c) => c.run(),
             Command::Build(c) => c.run(),
@@ -198,5 +205,5 @@ pub enum Format {
 }
 
 fn print_json(value: &impl serde::Serialize) {
-    println!("{}", serde_json::to_string_pretty(value).expect("it is JSON"));
+    tell!("{}", serde_json::to_string_pretty(value).expect("it is JSON"));
 }

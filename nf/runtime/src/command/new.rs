@@ -62,7 +62,7 @@ impl New {
             print_json(&serde_json::json!({"directory": self.directory, "files": names}));
             return Ok(ExitCode::SUCCESS);
         }
-        println!("{shown}: now `pando fn build {shown}` and `pando fn test {shown}/{name}.wasm --pcap CAPTURE`");
+        tell!("{shown}: now `pando fn build {shown}` and `pando fn test {shown}/{name}.wasm --pcap CAPTURE`");
         Ok(ExitCode::SUCCESS)
     }
 }

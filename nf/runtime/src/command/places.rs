@@ -32,6 +32,14 @@ impl Places {
         UnitPlace { directory: self.run_dir.join(name) }
     }
 
+    /// The files of a unit that there is. A name that is none, such as an empty one or `..`, is that of no unit.
+    pub fn known(&self, name: &str) -> Result<UnitPlace, Failure> {
+        if self.names().iter().any(|n| n == name) {
+            return Ok(self.unit(name));
+        }
+        Err(Failure::NotFound(format!("no unit {name:?}: `pando fn ls` lists them")))
+    }
+
     /// A meter for a start of a unit.
     pub fn meter(&self, tenant: &str, unit: &str, functions: &[&str]) -> Result<Meter, Failure> {
         Meter::create(&self.data_dir, tenant, unit, functions).map_err(|e| {

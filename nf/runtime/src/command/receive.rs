@@ -1,6 +1,5 @@
 //! `pando fn receive`: the other end of `pando fn replay --stamp`: what came, how long it took, and what is missing.
 
-use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,7 +14,7 @@ use pando_unit::stamp::{Arrivals, Loss, Stamp};
 use pando_unit::unit;
 use serde::Serialize;
 
-use super::{Failure, Format};
+use super::{Failure, Format, out};
 
 /// Arguments.
 #[derive(Args)]
@@ -116,7 +115,7 @@ impl Receive {
                 self.print(&std::mem::take(&mut sink.now).report(false, at));
                 next = at + interval;
             }
-            if wait(&sink.port, signals.as_raw_fd(), next.saturating_sub(at)) || end.is_some_and(|end| at >= end) {
+            if wait(&sink.port, signals.as_raw_fd(), next.saturating_sub(at)) || end.is_some_and(|end| at >= end) || out::is_gone() {
                 break;
             }
         }
@@ -136,11 +135,10 @@ impl Receive {
 
     fn print(&self, report: &Report) {
         if self.output == Format::Json {
-            println!("{}", serde_json::to_string(report).expect("a report is JSON"));
+            tell!("{}", serde_json::to_string(report).expect("a report is JSON"));
         } else {
             report.tell();
         }
-        let _ = std::io::stdout().flush();
     }
 }
 
@@ -187,20 +185,20 @@ impl Report {
         let [p50, p75, p90, p99] = self.latency_ns.map(|ns| ns as f64 / 1e3);
         let others = if self.others > 0 { format!(", {} without a stamp", self.others) } else { String::new() };
         let whole = if self.last { "in all " } else { "" };
-        println!(
+        tell!(
             "{:8.1} s  {whole}{} packets, {} bytes{others}; latency p50 {p50:.0} p75 {p75:.0} p90 {p90:.0} p99 {p99:.0} µs",
             self.at_ms as f64 / 1e3,
             self.packets,
             self.bytes
         );
         for loss in self.losses.iter().flatten() {
-            println!("  {} are missing of those sent within {:.1} ms", loss.packets, (loss.to_ns - loss.from_ns) as f64 / 1e6);
+            tell!("  {} are missing of those sent within {:.1} ms", loss.packets, (loss.to_ns - loss.from_ns) as f64 / 1e6);
         }
         if let Some(twice @ 1..) = self.twice {
-            println!("  {twice} came once more");
+            tell!("  {twice} came once more");
         }
         if let Some(overrun @ 1..) = self.overrun {
-            println!("  {overrun} were too fast for this program: what is missing says nothing about the sender");
+            tell!("  {overrun} were too fast for this program: what is missing says nothing about the sender");
         }
     }
 }

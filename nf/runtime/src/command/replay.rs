@@ -180,18 +180,18 @@ impl Report {
         self.stand(at);
         match format {
             Format::Json => self.print(format),
-            Format::Text => println!("{:8.1} s  {} packets, {} bytes, {} late", self.seconds, self.packets, self.bytes, self.late),
+            Format::Text => tell!("{:8.1} s  {} packets, {} bytes, {} late", self.seconds, self.packets, self.bytes, self.late),
         }
     }
 
     fn print(&self, format: Format) {
         if format == Format::Json {
-            println!("{}", serde_json::to_string(self).expect("a report is JSON"));
+            tell!("{}", serde_json::to_string(self).expect("a report is JSON"));
             return;
         }
         let rate = self.sent as f64 / self.seconds.max(1e-9);
         let copies = if self.copies > 1 { format!(", {} copies {:.1} ms apart", self.copies, self.stagger_ms) } else { String::new() };
-        println!(
+        tell!(
             "{} packets sent in {:.3} s at {} × speed{copies}: {rate:.0} packets/s, {:.1} Mbit/s",
             self.sent,
             self.seconds,
@@ -199,12 +199,12 @@ impl Report {
             self.bytes as f64 * 8e-6 / self.seconds.max(1e-9)
         );
         match (self.not_taken_by_the_device, self.late) {
-            (0, 0) => println!("the generator lost none, and none was later than 1 ms (the latest {} µs)", self.latest_us),
-            (0, late) => println!(
+            (0, 0) => tell!("the generator lost none, and none was later than 1 ms (the latest {} µs)", self.latest_us),
+            (0, late) => tell!(
                 "the generator lost none, but {late} left later than 1 ms (the latest {} µs): with less --speed or --copies all are on time",
                 self.latest_us
             ),
-            (lost, _) => println!(
+            (lost, _) => tell!(
                 "the generator itself lost {lost}: the device did not take them. They are longer than its MTU (`ip link`), or too fast: less --speed or --copies"
             ),
         }

@@ -17,11 +17,11 @@ use pando_unit::packet;
 use pando_unit::port::{Port, Wanted};
 use pando_unit::unit::{self, Unit};
 
-use super::Failure;
 use super::chain::{ChainArgs, name_of};
 use super::durable::{self, Durability, DurableArgs};
 use super::limits::LimitArgs;
 use super::places::{Places, UnitPlace};
+use super::{Failure, out};
 
 /// Arguments.
 #[derive(Args, Clone)]
@@ -87,6 +87,8 @@ impl Run {
         if self.name.is_empty() {
             let stem = |p: &PathBuf| p.file_stem().map(|s| s.to_string_lossy().into_owned());
             self.name = self.chain.functions.iter().filter_map(stem).collect::<Vec<_>>().join("-");
+            name(&self.name)
+                .map_err(|e| Failure::Invalid(format!("the unit's name {:?} is not {e}: --name gives it another", self.name)))?;
         }
         if let Some(same) = self.out.as_ref().filter(|out| **out == self.iface) {
             return Err(Failure::Invalid(format!(
@@ -120,8 +122,8 @@ impl Run {
         let signals = unit::signals().map_err(|e| Failure::Internal(format!("signals: {e}")))?;
         let group = self.confine(&place).inspect_err(|_| drop(place.remove()))?;
         let mut child = self.start(&place.log(), group.as_ref()).inspect_err(|_| drop(place.remove()))?;
-        println!("{} runs: `pando fn ls`, `pando fn logs {0}`, `pando fn rm {0}`", self.name);
-        unit::ask(&place.control(), "status").iter().flat_map(|s| &s.ways).for_each(|way| println!("  {way}"));
+        tell!("{} runs: `pando fn ls`, `pando fn logs {0}`, `pando fn rm {0}`", self.name);
+        unit::ask(&place.control(), "status").iter().flat_map(|s| &s.ways).for_each(|way| tell!("  {way}"));
         if self.detach {
             return Ok(ExitCode::SUCCESS);
         }
@@ -190,10 +192,9 @@ impl Run {
     fn serve(&self) -> Result<ExitCode, Failure> {
         // SAFETY: no memory is involved.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, if self.detach { 0 } else { libc::SIGTERM }) };
-        self.limits.enter().inspect_err(|reason| print!("{reason}"))?;
+        self.limits.enter().inspect_err(|reason| out::text(format_args!("{reason}")))?;
         let said_ready = || {
-            print!("{}", str::from_utf8(READY).expect("it is text"));
-            let _ = std::io::stdout().flush();
+            out::text(format_args!("{}", str::from_utf8(READY).expect("it is text")));
             // The reader's end of file is the unit's word; what is printed from here on goes to the log. Behind the walls
             // there is no dup2, and nothing is printed or opened any more: there it is closed.
             // SAFETY: plain system calls.
@@ -203,12 +204,12 @@ impl Run {
             }
         };
         if self.durable.durability == Durability::Log {
-            return durable::supervise(self, said_ready).inspect_err(|reason| print!("{reason}"));
+            return durable::supervise(self, said_ready).inspect_err(|reason| out::text(format_args!("{reason}")));
         }
         let mut unit = match self.prepare() {
             Ok(unit) => unit,
             Err(reason) => {
-                print!("{reason}");
+                out::text(format_args!("{reason}"));
                 return Ok(reason.code().into());
             }
         };

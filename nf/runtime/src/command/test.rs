@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -73,6 +74,7 @@ struct Comparison {
 
 impl Test {
     pub fn run(self) -> Result<ExitCode, Failure> {
+        self.spares_its_input()?;
         let mut chain = self.chain.load()?;
         let input = pcap::read(&self.pcap)?;
         let expected = self.expect.as_ref().map(|path| expected(path)).transpose()?;
@@ -111,6 +113,20 @@ impl Test {
     }
 }
 
+impl Test {
+    /// What comes out may not take the place of what it is made of, or of what it is held against.
+    fn spares_its_input(&self) -> Result<(), Failure> {
+        let Some(Ok(out)) = self.write.as_ref().map(std::fs::metadata) else { return Ok(()) };
+        for (read, flag) in [(Some(&self.pcap), "--pcap"), (self.expect.as_ref(), "--expect")] {
+            let same = |path| std::fs::metadata(path).is_ok_and(|m| m.is_file() && (m.dev(), m.ino()) == (out.dev(), out.ino()));
+            if read.is_some_and(same) {
+                return Err(Failure::Conflict(format!("--write would overwrite the capture of {flag}: name another file")));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The capture that must come out. Where there is none yet, the next step is another than for one that goes in.
 fn expected(path: &Path) -> Result<Vec<Captured>, Failure> {
     pcap::read(path).map_err(|e| match &e {
@@ -143,26 +159,26 @@ fn byte(frame: &[u8], at: usize) -> String {
 impl Report {
     fn print(&self, format: Format) {
         if format == Format::Json {
-            println!("{}", serde_json::to_string_pretty(self).expect("a report is JSON"));
+            tell!("{}", serde_json::to_string_pretty(self).expect("a report is JSON"));
             return;
         }
         let fates: Vec<String> = self.fates.iter().map(|(fate, n)| format!("{n} {}", fate.replace('_', " "))).collect();
-        println!("{}: {} packets: {}; {} flows", self.functions, self.packets, fates.join(", "), self.flows);
+        tell!("{}: {} packets: {}; {} flows", self.functions, self.packets, fates.join(", "), self.flows);
         for w in &self.work {
-            println!("  {:<12} {} packets, {} bytes, {} fuel per packet", w.function, w.packets, w.bytes, w.fuel / w.packets.max(1));
+            tell!("  {:<12} {} packets, {} bytes, {} fuel per packet", w.function, w.packets, w.bytes, w.fuel / w.packets.max(1));
         }
         for e in self.events.iter().take(20) {
-            println!("  {} reports {} on {}", e.function, e.code, e.flow);
+            tell!("  {} reports {} on {}", e.function, e.code, e.flow);
         }
         if self.events.len() > 20 {
-            println!("  … and {} events more (-o json lists all)", self.events.len() - 20);
+            tell!("  … and {} events more (-o json lists all)", self.events.len() - 20);
         }
         for trap in &self.traps {
-            println!("  {trap}");
+            tell!("  {trap}");
         }
         match &self.expected {
-            Some(Comparison { first_difference: Some(d), .. }) => println!("NOT AS EXPECTED: {d}"),
-            Some(c) => println!("as expected: {} packets", c.packets),
+            Some(Comparison { first_difference: Some(d), .. }) => tell!("NOT AS EXPECTED: {d}"),
+            Some(c) => tell!("as expected: {} packets", c.packets),
             None => {}
         }
     }

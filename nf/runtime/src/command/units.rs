@@ -1,7 +1,7 @@
 //! `pando fn ls`, `top`, `logs`, `rm` and `bill`: the units of this machine.
 
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use pando_unit::unit::{Status, ask};
 use serde::Serialize;
 
 use super::places::Places;
-use super::{Failure, Format, print_json};
+use super::{Failure, Format, out, print_json};
 
 /// Arguments of `ls`.
 #[derive(Args)]
@@ -113,24 +113,31 @@ impl List {
             print_json(&serde_json::to_value(&units).expect("it is JSON"));
             return Ok(ExitCode::SUCCESS);
         }
-        println!(
+        tell!(
             "{:<20} {:<8} {:<20} {:<16} {:>7} {:>12} {:>8} {:>18}",
-            "UNIT", "STATE", "FUNCTIONS", "DEVICES", "PID", "PACKETS", "FLOWS", "LIMITS"
+            "UNIT",
+            "STATE",
+            "FUNCTIONS",
+            "DEVICES",
+            "PID",
+            "PACKETS",
+            "FLOWS",
+            "LIMITS"
         );
         for unit in units {
             let Some(s) = unit.status else {
                 if unit.state == "unknown" {
-                    println!("{:<20} {:<8} another user's: root may ask it", unit.name, unit.state);
+                    tell!("{:<20} {:<8} another user's: root may ask it", unit.name, unit.state);
                     continue;
                 }
                 let of_memory = self.places.unit(&unit.name).group().is_some_and(|group| group.out_of_memory() > 0);
                 let why = if of_memory { "it needed more memory than its limit (--unit-memory-mib); " } else { "" };
-                println!("{:<20} {:<8} {why}`pando fn logs {}` says of what", unit.name, unit.state, unit.name);
+                tell!("{:<20} {:<8} {why}`pando fn logs {}` says of what", unit.name, unit.state, unit.name);
                 continue;
             };
             let functions: Vec<&str> = s.functions.iter().map(|f| f.function.as_str()).collect();
             let packets: u64 = s.fates.iter().map(|(_, n)| n).sum();
-            println!(
+            tell!(
                 "{:<20} {:<8} {:<20} {:<16} {:>7} {:>12} {:>8} {:>18}",
                 unit.name,
                 unit.state,
@@ -152,15 +159,14 @@ impl Top {
         for picture in 0.. {
             let units = listed(&self.places);
             if self.output == Format::Json {
-                println!("{}", serde_json::to_string(&units).expect("it is JSON"));
+                tell!("{}", serde_json::to_string(&units).expect("it is JSON"));
             } else {
                 if picture > 0 && self.number.is_none() {
-                    print!("\x1b[H\x1b[2J");
+                    out::text(format_args!("\x1b[H\x1b[2J"));
                 }
                 self.picture(&units, &mut before);
             }
-            let _ = std::io::stdout().flush();
-            if self.number == Some(picture + 1) {
+            if self.number == Some(picture + 1) || out::is_gone() {
                 break;
             }
             std::thread::sleep(Duration::from_millis(self.interval_ms));
@@ -170,7 +176,7 @@ impl Top {
 
     fn picture(&self, units: &[Listed], before: &mut BTreeMap<String, (Instant, u64, u64)>) {
         let limits = |text: String| if units.iter().any(Listed::is_limited) { format!("{text:>19}") } else { String::new() };
-        println!(
+        tell!(
             "{:<20} {:>10} {:>10} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9} {:>9}{}",
             "UNIT",
             "PACKETS/S",
@@ -192,7 +198,7 @@ impl Top {
             let seconds = (now.0 - then).as_secs_f64().max(1e-9);
             let of = |word: &str| s.fates.iter().find(|(w, _)| w == word).map_or(0, |(_, n)| *n);
             let [p50, p75, p99] = s.latency_ns.map(|ns| ns as f64 / 1e3);
-            println!(
+            tell!(
                 "{:<20} {:>10.0} {:>10.1} {:>8} {:>8} {:>8} {:>8} {p50:>9.1} {p75:>9.1} {p99:>9.1}{}",
                 unit.name,
                 now.1.saturating_sub(packets) as f64 / seconds,
@@ -209,16 +215,15 @@ impl Top {
 
 impl Logs {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let place = self.places.unit(&self.name);
-        let missing = |_| Failure::NotFound(format!("no unit {}: `pando fn ls` lists them", self.name));
-        let mut log = std::fs::File::open(place.log()).map_err(missing)?;
+        let place = self.places.known(&self.name)?;
+        let mut log = std::fs::File::open(place.log()).map_err(|e| Failure::of_file("open", &place.log(), &e))?;
         let mut at = 0;
         loop {
             let mut text = Vec::new();
             let read = log.seek(SeekFrom::Start(at)).and_then(|_| log.read_to_end(&mut text));
             at += read.map_err(|e| Failure::Internal(format!("read the log: {e}")))? as u64;
-            let _ = std::io::stdout().write_all(&text);
-            if !self.follow || !place.directory.exists() {
+            out::bytes(&text);
+            if !self.follow || out::is_gone() || !place.directory.exists() {
                 return Ok(ExitCode::SUCCESS);
             }
             std::thread::sleep(Duration::from_millis(200));
@@ -228,11 +233,11 @@ impl Logs {
 
 impl Remove {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        for name in &self.names {
-            let place = self.places.unit(name);
-            if !place.directory.exists() {
-                return Err(Failure::NotFound(format!("no unit {name}: `pando fn ls` lists them")));
-            }
+        let mut names = self.names.clone();
+        names.sort();
+        names.dedup();
+        let places = names.iter().map(|name| self.places.known(name)).collect::<Result<Vec<_>, _>>()?; // all of them, or nothing goes
+        for (name, place) in names.iter().zip(places) {
             if ask(&place.control(), "stop").is_ok() {
                 let deadline = Instant::now() + Duration::from_secs(5);
                 while ask(&place.control(), "status").is_ok() && Instant::now() < deadline {
@@ -241,11 +246,11 @@ impl Remove {
             }
             place.remove().map_err(|e| Failure::of_file("remove", &place.directory, &e))?;
             if self.output == Format::Text {
-                println!("{name} is gone; its bill stays");
+                tell!("{name} is gone; its bill stays");
             }
         }
         if self.output == Format::Json {
-            print_json(&self.names);
+            print_json(&names);
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -296,16 +301,19 @@ impl Bill {
             print_json(&invoice);
             return Ok(ExitCode::SUCCESS);
         }
-        println!(
+        tell!(
             "{:<16} {:<16} {:>14} {:>16} {:>18} {:>10} {:>10}",
-            "TENANT", "FUNCTION", "PACKETS", "BYTES", "FUEL", "TRAPPED", "NOT SERVED"
+            "TENANT",
+            "FUNCTION",
+            "PACKETS",
+            "BYTES",
+            "FUEL",
+            "TRAPPED",
+            "NOT SERVED"
         );
         for o in &invoice.owed {
             let (b, unserved) = (&o.billed, o.unserved.lost + o.unserved.unsent);
-            println!(
-                "{:<16} {:<16} {:>14} {:>16} {:>18} {:>10} {unserved:>10}",
-                o.tenant, b.function, b.packets, b.bytes, b.fuel, b.trapped
-            );
+            tell!("{:<16} {:<16} {:>14} {:>16} {:>18} {:>10} {unserved:>10}", o.tenant, b.function, b.packets, b.bytes, b.fuel, b.trapped);
         }
         Ok(ExitCode::SUCCESS)
     }
