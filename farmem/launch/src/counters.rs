@@ -4,6 +4,7 @@
 //! file: the launcher takes it, the pager's mapping of the file keeps it, and the kernel gives it back with the last of the
 //! program, of its forked children too. Whoever gets the lock may remove the file.
 
+use crate::refusal::{self, Refusal};
 use farmem_core::stats::{Stats, STATS_MAGIC};
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -29,12 +30,12 @@ fn namespace() -> u64 {
 
 /// Makes the file of counters for this process, which is about to become a program on far memory. The lock on it is held as long
 /// as anything of the descriptor is.
-pub fn create() -> Result<File, String> {
+pub fn create() -> Result<File, Refusal> {
     let dir = folder();
     let fail = |e: io::Error| {
         let mend =
             if e.kind() == io::ErrorKind::PermissionDenied { "; be root, or set XDG_RUNTIME_DIR to a folder of your own" } else { "" };
-        format!("cannot write the counters in {}: {e}{mend}", dir.display())
+        refusal::of(&e, format!("cannot write the counters in {}: {e}{mend}", dir.display()))
     };
     fs::DirBuilder::new().recursive(true).mode(0o755).create(&dir).map_err(fail)?;
     processes(None);

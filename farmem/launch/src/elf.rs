@@ -1,5 +1,6 @@
 //! What a program is, before it is started: the pager can only be preloaded into a dynamically linked one.
 
+use crate::refusal::{self, Refusal};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -18,29 +19,29 @@ pub struct Program {
 }
 
 /// Finds a program as a shell would, and says why it cannot run on far memory if it cannot.
-pub fn inspect(name: &str) -> Result<Program, String> {
-    let path = find(name).ok_or(format!("there is no program {name:?}"))?;
-    let meta = std::fs::metadata(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+pub fn inspect(name: &str) -> Result<Program, Refusal> {
+    let path = find(name).ok_or_else(|| missing(name))?;
+    let unread = |e: std::io::Error| refusal::of(&e, format!("{}: {e}", path.display()));
+    let meta = std::fs::metadata(&path).map_err(unread)?;
     if meta.mode() & 0o6000 != 0 {
-        return Err(format!(
+        return Err(refusal::unsupported(format!(
             "{} is setuid or setgid, so the system preloads nothing into it: run a copy without the bit, as the user it should run as",
             path.display()
-        ));
+        )));
     }
     let mut head = vec![];
-    let mut file = File::open(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-    file.read_to_end(&mut head).map_err(|e| format!("{}: {e}", path.display()))?;
+    File::open(&path).and_then(|mut file| file.read_to_end(&mut head)).map_err(unread)?;
     if head.starts_with(b"#!") {
-        return Err(format!("{} is a script: start its interpreter with the script as the argument", path.display()));
+        return Err(refusal::unsupported(format!("{} is a script: start its interpreter with the script as the argument", path.display())));
     }
     if head.len() < 64 || !head.starts_with(b"\x7fELF\x02\x01") || head[18..20] != [62, 0] {
-        return Err(format!("{} is no 64-bit x86 program", path.display()));
+        return Err(refusal::unsupported(format!("{} is no 64-bit x86 program", path.display())));
     }
     if !has_interpreter(&head) {
-        return Err(format!(
+        return Err(refusal::unsupported(format!(
             "{} is statically linked, so nothing can be preloaded into it: use a dynamically linked build",
             path.display()
-        ));
+        )));
     }
     let has = |what: &[u8]| head.windows(what.len()).any(|w| w == what);
     let own_allocator = [&b"libjemalloc.so"[..], b"libtcmalloc", b"libmimalloc"].iter().any(|w| has(w));
@@ -55,6 +56,18 @@ fn find(name: &str) -> Option<PathBuf> {
     };
     // By the name that was asked for: many programs look at it, and so do those who look for the program.
     candidates.into_iter().find(|p| is_executable(p))
+}
+
+/// Why no program was found.
+fn missing(name: &str) -> Refusal {
+    match std::fs::metadata(name) {
+        Ok(m) if name.contains('/') && m.is_dir() => refusal::invalid(format!("{name:?} is a folder: name the program in it")),
+        Ok(_) if name.contains('/') => refusal::invalid(format!("{name:?} may not be executed: `chmod +x` makes a program of it")),
+        Ok(m) if m.is_file() => {
+            refusal::not_found(format!("there is no program {name:?} in the PATH; the one in this folder is \"./{name}\""))
+        }
+        _ => refusal::not_found(format!("there is no program {name:?}")),
+    }
 }
 
 fn is_executable(path: &Path) -> bool {
@@ -76,14 +89,14 @@ mod tests {
     fn this_test_is_a_program_and_others_are_not() {
         let me = std::env::current_exe().unwrap();
         assert!(inspect(me.to_str().unwrap()).is_ok());
-        assert!(inspect("no-such-program-here").unwrap_err().contains("there is no program"));
+        assert!(inspect("no-such-program-here").unwrap_err().words.contains("there is no program"));
         let dir = std::env::temp_dir().join(format!("pando-elf-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         for (bytes, why) in [(&b"#!/bin/sh\n"[..], "script"), (b"plain", "no 64-bit"), (b"\x7fELF\x02\x01", "no 64-bit")] {
             let p = dir.join("x");
             std::fs::write(&p, bytes).unwrap();
             std::fs::set_permissions(&p, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-            assert!(inspect(p.to_str().unwrap()).unwrap_err().contains(why));
+            assert!(inspect(p.to_str().unwrap()).unwrap_err().words.contains(why));
         }
         // A header that points past its end must not be followed.
         let mut wild = vec![0u8; 64];
@@ -93,7 +106,7 @@ mod tests {
         wild[54..58].fill(0xff);
         let p = dir.join("x");
         std::fs::write(&p, &wild).unwrap();
-        assert!(inspect(p.to_str().unwrap()).unwrap_err().contains("statically"));
+        assert!(inspect(p.to_str().unwrap()).unwrap_err().words.contains("statically"));
         // Nor any other nonsense.
         let head = std::fs::read(&me).unwrap()[..4096].to_vec();
         for i in 0..2000usize {
@@ -103,7 +116,7 @@ mod tests {
                 bytes[at] = (i * 167 + k * 59) as u8;
             }
             std::fs::write(&p, &bytes).unwrap();
-            assert!(inspect(p.to_str().unwrap()).err().is_none_or(|why| why.contains(p.to_str().unwrap())));
+            assert!(inspect(p.to_str().unwrap()).err().is_none_or(|why| why.words.contains(p.to_str().unwrap())));
         }
         std::fs::remove_dir_all(&dir).unwrap();
     }

@@ -1,5 +1,6 @@
 //! Leases: asked for before the program starts, so that what is wrong is said before anything runs.
 
+use crate::refusal::{self, Refusal};
 use farmem_core::wire::{Hello, Status, Welcome, TOKEN_BYTES};
 use farmem_core::PAGE_BYTES;
 use farmem_host::Address;
@@ -29,7 +30,7 @@ impl Drop for Lease {
             // A host that does not answer now lets the lease run out by itself.
             let _ = reach(from, "").and_then(|(_, mut stream)| {
                 let said = stream.write_all(&hello.encode()).and_then(|()| stream.read_exact(&mut [0; Welcome::BYTES]));
-                said.map_err(|e| e.to_string())
+                said.map_err(away(""))
             });
         }
     }
@@ -38,20 +39,22 @@ impl Drop for Lease {
 trait Stream: Read + Write {}
 impl<T: Read + Write> Stream for T {}
 
-fn away(name: &str) -> impl Fn(std::io::Error) -> String + '_ {
-    move |e| format!("memory host {name} does not answer ({e}); start it there: pando mem serve --size 8GiB --listen {name}")
+fn away(name: &str) -> impl Fn(std::io::Error) -> Refusal + '_ {
+    move |e| refusal::away(format!("memory host {name} does not answer ({e}); start it there: pando mem serve --size 8GiB --listen {name}"))
+}
+
+/// The address of a name.
+fn resolve(a: &str, name: &str) -> Result<SocketAddr, Refusal> {
+    let mut all = a.to_socket_addrs().map_err(|e| refusal::not_found(format!("memory host {name}: {e}")))?;
+    all.next().ok_or_else(|| refusal::not_found(format!("memory host {name} has no address")))
 }
 
 /// Connects to a memory host: its raw address, and the connection.
-fn reach(from: &Address, name: &str) -> Result<(String, Box<dyn Stream>), String> {
+fn reach(from: &Address, name: &str) -> Result<(String, Box<dyn Stream>), Refusal> {
     let away = away(name);
     match from {
         Address::Tcp(a) => {
-            let to = a
-                .to_socket_addrs()
-                .map_err(|e| format!("memory host {name}: {e}"))?
-                .next()
-                .ok_or(format!("memory host {name} has no address"))?;
+            let to = resolve(a, name)?;
             let stream = TcpStream::connect_timeout(&to, PATIENCE).map_err(&away)?;
             stream.set_read_timeout(Some(PATIENCE)).map_err(&away)?;
             Ok((hex(&raw_ip(&to)), Box::new(stream)))
@@ -69,19 +72,19 @@ fn reach(from: &Address, name: &str) -> Result<(String, Box<dyn Stream>), String
 }
 
 /// Leases `slots` slots (0: all that are free) from a memory host.
-pub fn open(from: &Address, name: &str, token: &[u8; TOKEN_BYTES], slots: u64) -> Result<Lease, String> {
+pub fn open(from: &Address, name: &str, token: &[u8; TOKEN_BYTES], slots: u64) -> Result<Lease, Refusal> {
     let (address, mut stream) = reach(from, name)?;
     stream.write_all(&Hello { lease: 0, slots, token: *token, share: false, last: false }.encode()).map_err(away(name))?;
     let mut b = [0; Welcome::BYTES];
-    stream.read_exact(&mut b).map_err(|_| format!("{name} is no memory host, or of another release"))?;
-    let welcome = Welcome::decode(&b).map_err(|s| format!("memory host {name}: {}", s.text()))?;
+    stream.read_exact(&mut b).map_err(|_| refusal::invalid(format!("{name} is no memory host, or of another release")))?;
+    let welcome = Welcome::decode(&b).map_err(|s| refusal::invalid(format!("memory host {name}: {}", s.text())))?;
     match welcome.status {
         Status::Ok => Ok(Lease { address, id: welcome.lease, slots: welcome.slots, lender: Some((from.clone(), *token)) }),
-        Status::TooSmall => Err(format!(
+        Status::TooSmall => Err(refusal::refused(format!(
             "memory host {name} has only {} free; lower --far, or start it with a larger --size",
             crate::size::show(welcome.slots * PAGE_BYTES as u64)
-        )),
-        status => Err(format!("memory host {name}: {}", status.text())),
+        ))),
+        status => Err(refusal::refused(format!("memory host {name}: {}", status.text()))),
     }
 }
 
@@ -106,21 +109,18 @@ fn raw_ip(to: &SocketAddr) -> Vec<u8> {
 }
 
 /// A spare host, which is not asked yet: its raw address, and a number under which it will be.
-pub fn spare(from: &Address, name: &str) -> Result<Lease, String> {
+pub fn spare(from: &Address, name: &str) -> Result<Lease, Refusal> {
     let mut id = [0; 8];
     if unsafe { libc::getrandom(id.as_mut_ptr().cast(), 8, 0) } != 8 {
-        return Err(format!("no random number: {}", std::io::Error::last_os_error()));
+        let e = std::io::Error::last_os_error();
+        return Err(refusal::of(&e, format!("no random number: {e}")));
     }
     match from {
         Address::Tcp(a) => {
-            let to = a
-                .to_socket_addrs()
-                .map_err(|e| format!("memory host {name}: {e}"))?
-                .next()
-                .ok_or(format!("memory host {name} has no address"))?;
+            let to = resolve(a, name)?;
             Ok(Lease { address: hex(&raw_ip(&to)), id: u64::from_le_bytes(id) | 1, slots: 0, lender: None })
         }
-        Address::Unix(_) => Err(format!("memory host {name}: a spare is named as HOST:PORT")),
+        Address::Unix(_) => Err(refusal::invalid(format!("memory host {name}: a spare is named as HOST:PORT"))),
     }
 }
 

@@ -3,6 +3,7 @@
 mod counters;
 mod elf;
 mod lease;
+mod refusal;
 mod run;
 mod serve;
 mod size;
@@ -39,6 +40,6 @@ fn main() {
     };
     if let Err(e) = done {
         eprintln!("pando-mem: {e}");
-        std::process::exit(1);
+        std::process::exit(e.downcast_ref::<refusal::Refusal>().map_or(1, |r| r.code));
     }
 }

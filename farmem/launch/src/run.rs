@@ -1,5 +1,6 @@
 //! `pando mem run`: checks everything, leases the memory, and becomes the program.
 
+use crate::refusal::{self, Refusal};
 use crate::size::Local;
 use crate::{counters, elf, lease, serve, size};
 use clap::{Args, ValueEnum};
@@ -82,14 +83,18 @@ impl Run {
         let pager = library(&beside, "libpando_pager.so")?;
         let copies = self.copies.unwrap_or(self.from.len().min(2)).max(1);
         if copies > self.from.len() || self.from.len() > HOSTS_MAX {
-            return Err(format!(
+            return Err(refusal::invalid(format!(
                 "{copies} copies want at least {copies} and at most {HOSTS_MAX} hosts in --from; there are {}",
                 self.from.len()
-            )
+            ))
             .into());
         }
         if let Some(twice) = self.from.iter().enumerate().find(|(i, name)| self.from[..*i].contains(name)) {
-            return Err(format!("{} stands twice in --from: its loss would take both copies; name two memory hosts", twice.1).into());
+            return Err(refusal::invalid(format!(
+                "{} stands twice in --from: its loss would take both copies; name two memory hosts",
+                twice.1
+            ))
+            .into());
         }
         let token = serve::token(self.token_file.as_deref())?;
         if let Local::Bytes(n) = self.local {
@@ -98,7 +103,7 @@ impl Run {
         let mut slots = self.far.unwrap_or(0) / PAGE_BYTES as u64;
         let mut leases = vec![]; // they go back if anything below is refused
         for (i, name) in self.from.iter().enumerate() {
-            let address: Address = name.parse()?;
+            let address: Address = name.parse().map_err(refusal::invalid)?;
             let l = if i < copies { lease::open(&address, name, &token, slots)? } else { lease::spare(&address, name)? };
             slots = slots.max(l.slots);
             leases.push(l);
@@ -111,7 +116,11 @@ impl Run {
         enough(local)?;
         if slots.saturating_add(local / PAGE_BYTES as u64) > PAGES_MAX {
             let (far, most) = (size::show(far), size::show(PAGES_MAX * PAGE_BYTES as u64));
-            return Err(format!("{far} of far memory and {} of local memory are more than {most}; lower --far", size::show(local)).into());
+            return Err(refusal::invalid(format!(
+                "{far} of far memory and {} of local memory are more than {most}; lower --far",
+                size::show(local)
+            ))
+            .into());
         }
         let sigbus = match self.mode {
             Mode::Auto => !program.raw_syscalls,
@@ -145,7 +154,8 @@ impl Run {
         if std::env::var_os("MALLOC_CONF").is_none() {
             command.env("MALLOC_CONF", "thp:never,metadata_thp:disabled");
         }
-        Err(format!("cannot start {}: {}", program.path.display(), command.exec()).into())
+        let e = command.exec();
+        Err(refusal::of(&e, format!("cannot start {}: {e}", program.path.display())).into())
     }
 }
 
@@ -157,37 +167,42 @@ fn handed_on(file: File) -> Result<File, std::io::Error> {
     }
 }
 
-fn enough(local: u64) -> Result<(), String> {
+fn enough(local: u64) -> Result<(), Refusal> {
     if local < LOCAL_BYTES_MIN {
-        return Err(format!("{} of local memory is too little; give at least {}", size::show(local), size::show(LOCAL_BYTES_MIN)));
+        return Err(refusal::invalid(format!(
+            "{} of local memory is too little; give at least {}",
+            size::show(local),
+            size::show(LOCAL_BYTES_MIN)
+        )));
     }
     Ok(())
 }
 
 /// The folder that this program is in.
-fn beside() -> Result<PathBuf, String> {
-    let me = std::env::current_exe().map_err(|e| format!("cannot find myself: {e}"))?;
+fn beside() -> Result<PathBuf, Refusal> {
+    let me = std::env::current_exe().map_err(|e| refusal::of(&e, format!("cannot find myself: {e}")))?;
     Ok(me.parent().map(Path::to_path_buf).unwrap_or_default())
 }
 
-fn library(dir: &Path, name: &str) -> Result<PathBuf, String> {
+fn library(dir: &Path, name: &str) -> Result<PathBuf, Refusal> {
     let path = dir.join(name);
     if !path.exists() {
-        return Err(format!("{} is missing: it belongs beside pando-mem; `make build` puts it there", path.display()));
+        return Err(refusal::not_found(format!("{} is missing: it belongs beside pando-mem; `make build` puts it there", path.display())));
     }
     Ok(path)
 }
 
 /// An allocator whose mappings can be interposed, for programs that use the C library's.
-fn jemalloc() -> Result<PathBuf, String> {
+fn jemalloc() -> Result<PathBuf, Refusal> {
     let places = [
         "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2",
         "/usr/lib64/libjemalloc.so.2",
         "/usr/lib/libjemalloc.so.2",
         "/usr/local/lib/libjemalloc.so.2",
     ];
-    places.iter().map(PathBuf::from).find(|p| p.exists()).ok_or(
-        "the program uses the C library's allocator, which cannot be interposed: install jemalloc (Debian: apt-get install libjemalloc2)"
-            .into(),
-    )
+    places.iter().map(PathBuf::from).find(|p| p.exists()).ok_or_else(|| {
+        refusal::not_found(
+            "the program uses the C library's allocator, which cannot be interposed: install jemalloc (Debian: apt-get install libjemalloc2)",
+        )
+    })
 }

@@ -1,12 +1,14 @@
 //! `pando mem serve`.
 
+use crate::refusal::{self, Refusal};
 use crate::size;
 use clap::Args;
 use farmem_core::wire::TOKEN_BYTES;
 use farmem_core::PAGE_BYTES;
 use farmem_host::{Address, Leases, Server};
 use std::error::Error;
-use std::io::ErrorKind;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,15 +36,16 @@ pub struct Serve {
 impl Serve {
     pub fn run(self) -> Result<(), Box<dyn Error>> {
         if self.size < PAGE_BYTES as u64 {
-            return Err(format!("{} is too little to lend: a page has {}", size::show(self.size), size::show(PAGE_BYTES as u64)).into());
+            let (size, page) = (size::show(self.size), size::show(PAGE_BYTES as u64));
+            return Err(refusal::invalid(format!("{size} is too little to lend: a page has {page}")).into());
         }
         let free = available_bytes();
         if self.size > free {
-            return Err(format!(
+            return Err(refusal::refused(format!(
                 "cannot lend {}: only {} of memory are available on this machine; lower --size",
                 size::show(self.size),
                 size::show(free)
-            )
+            ))
             .into());
         }
         let slots = self.size / PAGE_BYTES as u64;
@@ -53,7 +56,8 @@ impl Serve {
             lie_every: self.lie_every,
         });
         for address in &self.listen {
-            let bound = server.listen(address).map_err(|e| format!("cannot listen at {address}: {e}; choose another --listen"))?;
+            let bound =
+                server.listen(address).map_err(|e| refusal::of(&e, format!("cannot listen at {address}: {e}; choose another --listen")))?;
             if matches!(address, Address::Tcp(a) if self.token_file.is_none() && !a.starts_with("127.")) {
                 eprintln!("pando-mem: warning: whoever reaches {bound} may borrow; give a --token-file");
             }
@@ -66,20 +70,33 @@ impl Serve {
     }
 }
 
+/// Of a longer file the rest is not read: its token is too long as it is.
+const TOKEN_FILE_BYTES_MAX: u64 = 4096;
+
 /// The token of a file as it goes over the wire; without a file, zeros.
-pub fn token(path: Option<&std::path::Path>) -> Result<[u8; TOKEN_BYTES], String> {
+pub fn token(path: Option<&std::path::Path>) -> Result<[u8; TOKEN_BYTES], Refusal> {
     let mut token = [0; TOKEN_BYTES];
     let Some(path) = path else { return Ok(token) };
-    let text = std::fs::read_to_string(path).map_err(|e| match e.kind() {
-        ErrorKind::NotFound => format!(
-            "cannot read the token file {0}: {e}; `head -c 24 /dev/urandom | base64 >{0}` makes one, the same for both sides",
-            path.display()
-        ),
-        _ => format!("cannot read the token file {}: {e}", path.display()),
+    let mut text = String::new();
+    // Whatever the path names, of which it may be something that has no end.
+    let read = File::open(path).and_then(|file| file.take(TOKEN_FILE_BYTES_MAX).read_to_string(&mut text));
+    read.map_err(|e| {
+        let next = match e.kind() {
+            ErrorKind::NotFound => {
+                format!("; `head -c 24 /dev/urandom | base64 >{}` makes one, the same for both sides", path.display())
+            }
+            _ => String::new(),
+        };
+        refusal::of(&e, format!("cannot read the token file {}: {e}{next}", path.display()))
     })?;
     let text = text.trim_end();
     if !(8..=TOKEN_BYTES).contains(&text.len()) {
-        return Err(format!("the token in {} has {} bytes; it wants 8 to {TOKEN_BYTES}", path.display(), text.len()));
+        let more = if text.len() as u64 > TOKEN_FILE_BYTES_MAX / 2 { " or more" } else { "" };
+        return Err(refusal::invalid(format!(
+            "the token in {} has {} bytes{more}; it wants 8 to {TOKEN_BYTES}",
+            path.display(),
+            text.len()
+        )));
     }
     token[..text.len()].copy_from_slice(text.as_bytes());
     Ok(token)

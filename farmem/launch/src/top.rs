@@ -137,7 +137,7 @@ impl Top {
 fn told(text: &str) -> std::io::Result<bool> {
     let mut to = std::io::stdout();
     match to.write_all(text.as_bytes()).and_then(|()| to.flush()) {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(e),
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(std::io::Error::new(e.kind(), format!("the output is not whole: {e}"))),
         written => Ok(written.is_ok()),
     }
 }

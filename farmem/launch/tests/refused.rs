@@ -42,39 +42,47 @@ fn bad_input() {
     let script = file("script", "#!/bin/sh\n");
     std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
     let setuid = setuid.to_str().unwrap();
-    let cases: &[(&[&str], &str)] = &[
-        (&["--local", "32MiB", "--from", "127.0.0.1:9", "--", "true"], "does not answer"),
-        (&["--local", "32MiB", "--from", at, "--", "true"], "refuses the token"),
-        (&["--local", "32MiB", "--from", at, "--token-file", &other, "--", "true"], "refuses the token"),
-        (&["--local", "32MiB", "--from", at, "--token-file", &short, "--", "true"], "wants 8 to 32"),
-        (&["--local", "32MiB", "--from", at, "--token-file", &token, "--far", "65MiB", "--", "true"], "has only 64.0 MiB free"),
-        (&["--local", "1MiB", "--from", at, "--token-file", &token, "--", "true"], "give at least 16.0 MiB"),
-        (&["--local", "10%", "--from", at, "--token-file", &token, "--", "true"], "give at least 16.0 MiB"),
-        (&["--local", "32MiB", "--from", at, "--token-file", &token, "--", setuid], "setuid"),
-        (&["--local", "32MiB", "--from", at, "--token-file", &token, "--", "no-such-program"], "there is no program"),
-        (&["--local", "32MiB", "--from", "nowhere", "--", "true"], "neither HOST:PORT nor unix:PATH"),
-        (&["--local", "32MiB", "--from", at, "--copies", "2", "--", "true"], "2 copies want at least 2"),
-        (&["--local", "lots", "--from", at, "--", "true"], "is no size"),
-        (&["--local", "32MiB", "--from", at, "--", "/sbin/ldconfig"], "statically linked"),
-        (&["--local", "32MiB", "--from", at, "--", &script], "is a script"),
-        (&["--local", "32MiB", "--from", &strange, "--", "true"], "another version"),
-        (&["--local", "32MiB", "--from", &boast, "--", "true"], "are more than 2048 GiB"),
-        (&["--local", "32MiB", "--from", at, "--token-file", "/no/such/file", "--", "true"], "makes one, the same for both sides"),
-        (&["--local", "32MiB", "--from", at, "--copies", "9", "--", "true"], "want at least 9"),
-        (&["--local", "0%", "--from", at, "--", "true"], "is no share"),
-        (&["--local", "32MiB", "--from", at, "--patience", "60", "--", "true"], "write for example 90s or 5m"),
-        (&["--local", "32MiB", "--from", &format!("{at},{at}"), "--token-file", &token, "--", "true"], "stands twice in --from"),
-        (&["--local", "32MiB", "--", "true"], "--from"),
+    let cases: &[(&[&str], &str, i32)] = &[
+        (&["--local", "32MiB", "--from", "127.0.0.1:9", "--", "true"], "does not answer", 8),
+        (&["--local", "32MiB", "--from", at, "--", "true"], "refuses the token", 5),
+        (&["--local", "32MiB", "--from", at, "--token-file", &other, "--", "true"], "refuses the token", 5),
+        (&["--local", "32MiB", "--from", at, "--token-file", &short, "--", "true"], "wants 8 to 32", 3),
+        (&["--local", "32MiB", "--from", at, "--token-file", &token, "--far", "65MiB", "--", "true"], "has only 64.0 MiB free", 5),
+        (&["--local", "1MiB", "--from", at, "--token-file", &token, "--", "true"], "give at least 16.0 MiB", 3),
+        (&["--local", "10%", "--from", at, "--token-file", &token, "--", "true"], "give at least 16.0 MiB", 3),
+        (&["--local", "32MiB", "--from", at, "--token-file", &token, "--", setuid], "setuid", 11),
+        (&["--local", "32MiB", "--from", at, "--token-file", &token, "--", "no-such-program"], "there is no program", 4),
+        (&["--local", "32MiB", "--from", "nowhere", "--", "true"], "neither HOST:PORT nor unix:PATH", 3),
+        (&["--local", "32MiB", "--from", at, "--copies", "2", "--", "true"], "2 copies want at least 2", 3),
+        (&["--local", "lots", "--from", at, "--", "true"], "is no size", 2),
+        (&["--local", "32MiB", "--from", at, "--", &token], "`chmod +x` makes a program of it", 3),
+        (&["--local", "32MiB", "--from", at, "--", "/tmp"], "is a folder", 3),
+        (&["--local", "32MiB", "--from", at, "--token-file", "/dev/zero", "--", "true"], "4096 bytes or more; it wants 8 to 32", 3),
+        (&["--local", "32MiB", "--from", at, "--", "/sbin/ldconfig"], "statically linked", 11),
+        (&["--local", "32MiB", "--from", at, "--", &script], "is a script", 11),
+        (&["--local", "32MiB", "--from", &strange, "--", "true"], "another version", 3),
+        (&["--local", "32MiB", "--from", &boast, "--", "true"], "are more than 2048 GiB", 3),
+        (&["--local", "32MiB", "--from", at, "--token-file", "/no/such/file", "--", "true"], "makes one, the same for both sides", 4),
+        (&["--local", "32MiB", "--from", at, "--copies", "9", "--", "true"], "want at least 9", 3),
+        (&["--local", "0%", "--from", at, "--", "true"], "is no share", 2),
+        (&["--local", "32MiB", "--from", at, "--patience", "60", "--", "true"], "write for example 90s or 5m", 2),
+        (&["--local", "32MiB", "--from", &format!("{at},{at}"), "--token-file", &token, "--", "true"], "stands twice in --from", 3),
+        (&["--local", "32MiB", "--", "true"], "--from", 2),
         (
             &["--local", "32MiB", "--fron", at, "--", "true"],
             "unexpected argument '--fron' found\n\n  tip: a similar argument exists: '--from'",
+            2,
         ),
-        (&["--local", "32MiB", "--from", at], "<PROGRAM>"),
+        (&["--local", "32MiB", "--from", at], "<PROGRAM>", 2),
     ];
-    for (args, why) in cases {
+    for (args, why, code) in cases {
         let out = run(args);
         let said = String::from_utf8_lossy(&out.stderr).into_owned();
-        assert!(!out.status.success() && said.contains(why), "{args:?} said {said:?}, not {why:?}");
+        assert!(
+            out.status.code() == Some(*code) && said.contains(why),
+            "{args:?} said {said:?} and {}, not {why:?} and {code}",
+            out.status
+        );
     }
     // What a refused start has leased it gives back at once (a host lets a lease run out after 10 s), and a right start works.
     let lost = format!("{at},127.0.0.1:9");
