@@ -4,9 +4,10 @@ use crate::inbox::Inbox;
 use crate::lease::{Lease, Leases};
 use farmem_core::wire::{Hello, Op, Reply, Status, Welcome, TCP_RTO_MAX_MS, TOKEN_BYTES};
 use farmem_core::{BATCH_PAGES_MAX, PAGE_BYTES};
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -77,8 +78,9 @@ impl Server {
                 Ok(bound)
             }
             Address::Unix(path) => {
-                // A socket file that nobody listens on any more is in the way of nobody.
-                if UnixStream::connect(path).is_err() {
+                // A socket file that nobody listens on any more is in the way of nobody; another file is somebody's.
+                let is_socket = std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
+                if is_socket && UnixStream::connect(path).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused) {
                     let _ = std::fs::remove_file(path);
                 }
                 let listener = UnixListener::bind(path)?;

@@ -105,6 +105,24 @@ fn bad_input() {
     std::fs::remove_dir_all(dir).unwrap();
 }
 
+/// What a memory host may listen at is a name of its own: no file of the user's gives way to it.
+#[test]
+fn a_socket_takes_no_file_away() {
+    let folder = Folder::new("place");
+    let file = folder.path.join("precious");
+    std::fs::write(&file, "precious").unwrap();
+    let mut serve = std::process::Command::new("timeout");
+    serve.args(["-s", "KILL", "60"]).arg(pando_mem()).args(["serve", "--size", "1MiB", "--listen", &format!("unix:{}", file.display())]);
+    let out = serve.output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.code() == Some(6) && said.contains("Address already in use"), "{}: {said}", out.status);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
+    // A socket that a killed host has left is taken over.
+    let left = folder.path.join("left");
+    drop(std::os::unix::net::UnixListener::bind(&left).unwrap());
+    host(&["--size", "1MiB", "--listen", &format!("unix:{}", left.display())]);
+}
+
 /// What the launcher tells the pager may be anything, where somebody else wrote it: a sentence or an ordinary start, no crash.
 #[test]
 fn any_configuration_is_read_or_refused() {
