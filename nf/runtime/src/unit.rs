@@ -380,6 +380,21 @@ fn positions(ports: &[Port]) -> Positions {
     [0, 1].map(|port| ports.get(port).map_or(0, Port::position))
 }
 
+/// The process that listens on the control socket at `path`, as long as there is one, whether it answers or not.
+pub fn listener(path: &std::path::Path) -> Option<i32> {
+    let stream = UnixStream::connect(path).ok()?;
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut size = size_of_val(&peer) as libc::socklen_t;
+    // SAFETY: peer has size bytes.
+    let got = unsafe { libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &mut size) };
+    (got == 0 && peer.pid > 0).then_some(peer.pid)
+}
+
+/// Whether a question failed because whoever was asked lives and does not answer.
+pub fn is_silence(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
 /// Asks the unit whose control socket is at `path`: "status" or "stop".
 pub fn ask(path: &std::path::Path, request: &str) -> io::Result<Status> {
     serde_json::from_str(&self::request(path, request)?).map_err(io::Error::other)

@@ -29,6 +29,31 @@ fn the_bill_is_right_across_kills() {
     assert_eq!(bench.json(&["ls", "-o", "json"])[0]["epoch"], 4);
 }
 
+/// A unit that is stopped is neither dead nor gone: no other one takes its name, and `rm` ends it.
+#[test]
+fn a_unit_that_does_not_answer_is_no_dead_one() {
+    let Some(bench) = bench("silent") else { return };
+    bench.start();
+    let pid = bench.json(&["ls", "-o", "json"])[0]["pid"].as_i64().unwrap() as i32;
+    // SAFETY: the unit of this test, which is alive.
+    unsafe { libc::kill(pid, libc::SIGSTOP) };
+    let text = |output: Vec<u8>| String::from_utf8(output).unwrap();
+    let listed = text(bench.run(&["ls"]).stdout);
+    assert!(listed.contains(&format!("silent   process {pid} does not answer")), "{listed}");
+    let module = concat!(env!("CARGO_MANIFEST_DIR"), "/../functions/nat/nat.wasm");
+    let second = bench.run(&["run", module, "--set", "address=203.0.113.7", "--iface", "far", "--name", "n", "--detach"]);
+    let said = text(second.stderr);
+    assert!(second.status.code() == Some(6) && said.contains(&format!("there is a unit n: process {pid} does not answer")), "{said}");
+    assert_eq!(bench.run(&["rm", "n"]).status.code(), Some(0));
+    // Its watcher takes leave of it.
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while std::path::Path::new(&format!("/proc/{pid}/root")).exists() {
+        assert!(Instant::now() < deadline, "process {pid} is still there");
+        std::thread::yield_now();
+    }
+    assert_eq!(bench.json(&["ls", "-o", "json"]), serde_json::json!([]));
+}
+
 /// A unit that gets no processor for a while: what its ring had no room for is counted, also when it is killed then.
 #[test]
 fn what_a_ring_had_no_room_for_is_counted_and_outlives_the_unit() {

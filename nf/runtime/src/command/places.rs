@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use pando_unit::cgroup::{self, Cgroup};
 use pando_unit::meter::Meter;
+use pando_unit::unit;
 
 use super::Failure;
 
@@ -60,6 +61,12 @@ impl UnitPlace {
     /// The control socket.
     pub fn control(&self) -> PathBuf {
         self.directory.join("control.sock")
+    }
+
+    /// What to say of a unit that lives and does not answer.
+    pub fn silence(&self) -> String {
+        let pid = unit::listener(&self.control()).unwrap_or_default();
+        format!("process {pid} does not answer; if it is stopped, `kill -CONT {pid}` lets it go on; `pando fn rm` ends it")
     }
 
     /// What the unit printed.

@@ -105,11 +105,17 @@ impl Run {
     /// The watching process.
     fn watch(&self) -> Result<ExitCode, Failure> {
         let place = self.places.unit(&self.name);
-        if unit::ask(&place.control(), "status").is_ok() {
-            return Err(Failure::Conflict(format!(
-                "a unit {} runs already: `pando fn rm {0}` ends it, --name gives this one another",
-                self.name
-            )));
+        match unit::ask(&place.control(), "status") {
+            Ok(_) => {
+                return Err(Failure::Conflict(format!(
+                    "a unit {} runs already: `pando fn rm {0}` ends it, --name gives this one another",
+                    self.name
+                )));
+            }
+            Err(e) if unit::is_silence(&e) => {
+                return Err(Failure::Conflict(format!("there is a unit {}: {}", self.name, place.silence())));
+            }
+            Err(_) => {}
         }
         std::fs::create_dir_all(&place.directory).map_err(|e| match e.kind() {
             std::io::ErrorKind::PermissionDenied => Failure::Denied(format!("create {}: {e}: run it as root", place.directory.display())),

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use pando_unit::meter::{self, Billed, Record, Unserved};
-use pando_unit::unit::{Status, ask};
+use pando_unit::unit::{self, Status, ask};
 use serde::Serialize;
 
-use super::places::Places;
+use super::places::{Places, UnitPlace};
 use super::{Failure, Format, out, print_json};
 
 /// Arguments of `ls`.
@@ -100,6 +100,7 @@ fn listed(places: &Places) -> Vec<Listed> {
     let units = places.names().into_iter().map(|name| match ask(&places.unit(&name).control(), "status") {
         Ok(status) => Listed { name, state: "running", status: Some(status) },
         Err(e) if e.kind() == ErrorKind::PermissionDenied => Listed { name, state: "unknown", status: None },
+        Err(e) if unit::is_silence(&e) => Listed { name, state: "silent", status: None },
         Err(_) => Listed { name, state: "crashed", status: None },
     });
     units.collect()
@@ -128,6 +129,10 @@ impl List {
             let Some(s) = unit.status else {
                 if unit.state == "unknown" {
                     tell!("{:<20} {:<8} another user's: root may ask it", unit.name, unit.state);
+                    continue;
+                }
+                if unit.state == "silent" {
+                    tell!("{:<20} {:<8} {}", unit.name, unit.state, self.places.unit(&unit.name).silence());
                     continue;
                 }
                 let of_memory = self.places.unit(&unit.name).group().is_some_and(|group| group.out_of_memory() > 0);
@@ -238,11 +243,10 @@ impl Remove {
         names.dedup();
         let places = names.iter().map(|name| self.places.known(name)).collect::<Result<Vec<_>, _>>()?; // all of them, or nothing goes
         for (name, place) in names.iter().zip(places) {
-            if ask(&place.control(), "stop").is_ok() {
-                let deadline = Instant::now() + Duration::from_secs(5);
-                while ask(&place.control(), "status").is_ok() && Instant::now() < deadline {
-                    std::thread::sleep(Duration::from_millis(5));
-                }
+            match ask(&place.control(), "stop") {
+                Ok(_) => drop(comes(|| ask(&place.control(), "status").is_err())),
+                Err(e) if unit::is_silence(&e) => end(name, &place)?,
+                Err(_) => {}
             }
             place.remove().map_err(|e| Failure::of_file("remove", &place.directory, &e))?;
             if self.output == Format::Text {
@@ -254,6 +258,32 @@ impl Remove {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// How long a unit may take to end.
+const ENDING: Duration = Duration::from_secs(5);
+
+/// Waits until it is so; false if it does not come to that.
+fn comes(so: impl Fn() -> bool) -> bool {
+    let deadline = Instant::now() + ENDING;
+    while !so() {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
+/// Ends a unit that does not answer: one that is stopped would else go on some day, and nobody would know of it.
+fn end(name: &str, place: &UnitPlace) -> Result<(), Failure> {
+    let Some(pid) = unit::listener(&place.control()) else { return Ok(()) };
+    // SAFETY: plain system call; the process listens on this unit's socket.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    if comes(|| unit::listener(&place.control()).is_none()) {
+        return Ok(());
+    }
+    Err(Failure::Internal(format!("{name}: process {pid} does not answer and does not end")))
 }
 
 /// What a tenant owes for one function.
