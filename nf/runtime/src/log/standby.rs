@@ -245,8 +245,9 @@ fn take<E: Executor>(link: &mut Option<Link>, chain: &mut Chain<E>, journal: &mu
     link.take_if(|l| followed.hear(l, chain, message, vitals).is_err());
     let replayed = followed.replay(chain, vitals.appended());
     if replayed.is_some() {
-        // Another log than the one that told has not got what was told.
-        link.take_if(|l| l.number != followed.told_by || l.way.send(&[kind::GO_ON]).and_then(|()| l.way.flush()).is_err());
+        // Another log than the one that told has not got what was told. The log is not woken for this: it would want a processor
+        // just when the packets that wait do, and sees it with the next batch or the end of the unit's link.
+        link.take_if(|l| l.number != followed.told_by || l.way.send(&[kind::GO_ON]).is_err());
         return Ok(Taken { flows: chain.flows.len(), last: replayed });
     }
     vitals.add(Count::Asked, 1);
