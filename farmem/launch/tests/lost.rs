@@ -52,6 +52,21 @@ impl Drop for Noise {
     }
 }
 
+/// A machine that stood still for so long shows nothing: hosts are given up for it, and waits add up.
+const DISTURBED: Duration = Duration::from_millis(100);
+
+/// Says how long something takes that a machine which stands still for a while makes longer; it is tried again then.
+fn undisturbed(attempt: impl Fn(&Noise) -> Result<(), String>) {
+    for left in (0..3).rev() {
+        let noise = Noise::listen();
+        match attempt(&noise) {
+            Ok(()) => return,
+            Err(why) if left > 0 && noise.longest() > DISTURBED => println!("{why}: once more"),
+            Err(why) => panic!("{why}"),
+        }
+    }
+}
+
 /// How long the threads of these processes, and this one, have been ready to run while the processors were busy with others.
 fn queued(pids: &[u32]) -> Duration {
     let of = |path: std::path::PathBuf| {
@@ -125,12 +140,15 @@ impl Load {
         });
     }
 
-    fn check(mut self, what: &str, stall_max: Duration, noise: &Noise) {
+    fn check(mut self, what: &str, stall_max: Duration, noise: &Noise) -> Result<(), String> {
         for k in 0..KEYS {
             assert!(self.client.call(&[b"GET", &key(k)]) == Reply::Text(value(k, self.versions[k as usize])), "key {k} is wrong");
         }
         println!("{what}: longest {:?} ({:?} with the wait for a processor), noise {:?}", self.longest, self.longest_raw, noise.longest());
-        assert!(self.longest <= stall_max + noise.longest(), "{what}: {:?} with {:?} of noise", self.longest, noise.longest());
+        if self.longest > stall_max + noise.longest() {
+            return Err(format!("{what}: {:?} with {:?} of noise", self.longest, noise.longest()));
+        }
+        Ok(())
     }
 }
 
@@ -141,9 +159,12 @@ fn two() -> [Host; 2] {
 
 #[test]
 fn killed_hosts_cost_no_request_no_byte_and_no_long_stall() {
+    undisturbed(killed_hosts);
+}
+
+fn killed_hosts(noise: &Noise) -> Result<(), String> {
     let (mut hosts, kills) = (two(), times("PANDO_KILLS", 20));
     let mut load = Load::new("kill", &hosts);
-    let noise = Noise::listen();
     for kill in 0..kills {
         let victim = kill % 2;
         load.look_at(&hosts);
@@ -160,14 +181,17 @@ fn killed_hosts_cost_no_request_no_byte_and_no_long_stall() {
         load.until_whole();
     }
     assert!(figure(load.redis.pid(), "hosts_lost") >= kills as u64);
-    load.check(&format!("{kills} kills"), STALL_MAX, &noise);
+    load.check(&format!("{kills} kills"), STALL_MAX, noise)
 }
 
 #[test]
 fn a_host_that_hangs_is_left_alone_and_filled_again() {
+    undisturbed(hanging_hosts);
+}
+
+fn hanging_hosts(noise: &Noise) -> Result<(), String> {
     let (hosts, pauses) = (two(), times("PANDO_PAUSES", 6));
     let mut load = Load::new("hang", &hosts);
-    let noise = Noise::listen();
     load.look_at(&hosts);
     for pause in 0..pauses {
         let victim = hosts[pause % 2].process.0.id() as i32;
@@ -182,7 +206,7 @@ fn a_host_that_hangs_is_left_alone_and_filled_again() {
         load.until_whole();
     }
     assert_eq!(figure(load.redis.pid(), "pages_bad"), 0);
-    load.check(&format!("{pauses} pauses"), HANG_MAX, &noise);
+    load.check(&format!("{pauses} pauses"), HANG_MAX, noise)
 }
 
 struct AtEnd<F: Fn()>(F);
