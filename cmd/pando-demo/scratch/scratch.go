@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -62,7 +64,7 @@ func Sweep(prefix string, lower func(path string) error) error {
 		return fmt.Errorf("look for what killed demos have left: %w", err)
 	}
 	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), prefix) {
+		if !strings.HasPrefix(e.Name(), prefix) || !own(e) {
 			continue
 		}
 		if err := sweep(filepath.Join(os.TempDir(), e.Name()), lower); err != nil {
@@ -72,9 +74,19 @@ func Sweep(prefix string, lower func(path string) error) error {
 	return nil
 }
 
+// own says whether it is a folder of this user: anybody may put something of that name beside it, a link to another folder too.
+func own(e fs.DirEntry) bool {
+	info, err := e.Info()
+	if err != nil || !info.IsDir() {
+		return false
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(st.Uid) == os.Geteuid()
+}
+
 func sweep(path string, lower func(path string) error) error {
 	lock, err := os.Open(filepath.Join(path, lockName))
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) { // it is about to be made, or another user's
+	if errors.Is(err, os.ErrNotExist) { // it is about to be made
 		return nil
 	}
 	if err != nil {

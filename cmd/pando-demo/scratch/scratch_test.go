@@ -29,6 +29,19 @@ func TestOnlyTheFolderOfADeadDemoIsSwept(t *testing.T) {
 	}
 	_ = other.lock.Close()
 
+	if err := os.Symlink(other.Path, filepath.Join(os.TempDir(), "demo-link")); err != nil {
+		t.Fatal(err)
+	}
+	if os.Geteuid() == 0 {
+		planted, err := Make("demo-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(planted.lock.Close(), os.Chown(planted.Path, 65534, 65534)); err != nil {
+			t.Fatal(err)
+		}
+	}
+
 	busy := errors.New("busy")
 	if err := Sweep("demo-", func(string) error { return busy }); !errors.Is(err, busy) {
 		t.Fatalf("a sweep that fails says %v", err)
