@@ -55,11 +55,11 @@ func TestKilledAtEveryFailpoint(t *testing.T) {
 	s.nothingLeft()
 }
 
-// How long clients may run into the end of an instance: it is noticed within notice where there is little else to do, and the
+// How long clients may run into the end of an instance: it is noticed within notice where there is nothing else to do, and the
 // news passes through as many turns of the scheduler as there are threads on its way, from the kernel by way of the shim and
 // the agent into the table.
 const (
-	notice = 20 * time.Millisecond
+	notice = 10 * time.Millisecond
 	turns  = 6
 )
 
