@@ -74,10 +74,27 @@ func (tb *table) settle() {
 		if len(txn.Put)+len(txn.Delete) == 0 {
 			return
 		}
+		tb.fits(txn)
 		tb.rev++
 		tb.w.Committed(txn, tb.rev)
 	}
 	tb.t.Fatalf("the decisions do not settle")
+}
+
+// fits holds a decision against what the store takes in one transaction, with room to spare.
+func (tb *table) fits(t pando.Txn) {
+	tb.t.Helper()
+	const most = 300
+	keys := map[pando.Key]bool{}
+	for _, v := range t.Put {
+		keys[v.Key()] = true
+	}
+	for _, k := range t.Delete {
+		keys[k] = true
+	}
+	if n := len(t.Put) + len(t.Delete); n > most || len(t.If) > most || len(keys) != n {
+		tb.t.Fatalf("a decision writes %d records (%d keys) under %d conditions, want at most %d, each once", n, len(keys), len(t.If), most)
+	}
 }
 
 // run makes every placed instance serve and every draining one die, as an agent would.

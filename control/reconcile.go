@@ -45,9 +45,11 @@ func (d *draft) liftPin() {
 	case p.Holds(d.now):
 		d.lookAgain(p.Until)
 	default:
+		if d.letGo(*p); d.full() {
+			return // the pin's record says what is still to leave
+		}
 		d.svc.Pin = nil
 		d.decide(pando.DecidedUnpin, self, "", fmt.Sprintf("the pin of %d by %s ended", p.Instances, p.By), nil)
-		d.letGo(*p)
 	}
 }
 
@@ -68,37 +70,50 @@ func (d *draft) letGo(p pando.Pin) {
 // remove drains whatever is left, and forgets the service when nothing is.
 func (d *draft) remove() {
 	d.forgetLost()
-	if len(d.instances) > 0 {
-		for _, i := range d.instances {
-			if i.Phase.May(pando.PhaseDraining) {
-				d.drain(i, "the service is being removed")
-			}
-		}
+	if len(d.instances) == 0 {
+		d.forget()
 		return
 	}
-	k := d.svc.ServiceKey
-	d.deletes = append(d.deletes, d.svc.Key())
-	d.conds[d.svc.Key()] = d.before.If()
-	for _, n := range slices.Sorted(maps.Keys(d.w.Revisions[k])) {
-		d.deletes = append(d.deletes, d.w.Revisions[k][n].V.Key())
+	for _, i := range d.instances {
+		if i.Phase.May(pando.PhaseDraining) && !d.full() {
+			d.drain(i, "the service is being removed")
+		}
 	}
+}
+
+// forget deletes the records of a service without instances, the oldest of its history first. The service's own record goes in
+// the last part: until then a deploy is refused, and a control that begins anew goes on here.
+func (d *draft) forget() {
+	k := d.svc.ServiceKey
+	clear(d.puts) // what would be said of it goes with it
+	d.forgotten = true
+	history := make([]pando.Key, 0, len(d.intents)+len(d.decisions))
 	for _, i := range d.intents {
-		d.deletes = append(d.deletes, i.Key())
+		history = append(history, i.Key())
 	}
 	for _, v := range d.decisions {
-		d.deletes = append(d.deletes, v.Key())
+		history = append(history, v.Key())
 	}
+	for _, n := range slices.Sorted(maps.Keys(d.w.Revisions[k])) {
+		history = append(history, d.w.Revisions[k][n].V.Key())
+	}
+	for _, one := range history {
+		if d.full() {
+			return
+		}
+		d.deletes = append(d.deletes, one)
+	}
+	d.deletes = append(d.deletes, d.svc.Key())
+	d.conds[d.svc.Key()] = d.before.If()
 	if head, ok := d.w.Heads[k]; ok && d.svc.Purge {
 		d.deletes = append(d.deletes, head.V.Key())
 	}
-	clear(d.puts) // what would be said of it goes with it
-	d.forgotten = true
 }
 
 // evacuate takes out what is on a host that leaves.
 func (d *draft) evacuate() {
 	for _, i := range slices.Clone(d.instances) {
-		if d.w.Hosts[i.Host].V.Leaving && i.Phase.May(pando.PhaseDraining) {
+		if d.w.Hosts[i.Host].V.Leaving && i.Phase.May(pando.PhaseDraining) && !d.full() {
 			d.drain(i, fmt.Sprintf("its host %s leaves", i.Host))
 		}
 	}
@@ -113,7 +128,7 @@ func (d *draft) hold(spec pando.Spec) {
 	n := scale.Capacity(d.reachable())
 	switch {
 	case n < least && d.mayStart():
-		for ; n < least; n++ {
+		for ; n < least && !d.full(); n++ {
 			d.start(d.serving(), fmt.Sprintf("%d of %d instances (%s)", n, least, why))
 		}
 	case n > most:
@@ -153,11 +168,13 @@ func (d *draft) start(revision int, reason string) {
 }
 
 func (d *draft) shed(n int, why string) {
-	for ; n > 0; n-- {
-		i, ok := scale.Youngest(d.reachable())
+	left := slices.Clone(d.reachable())
+	for ; n > 0 && !d.full(); n-- {
+		i, ok := scale.Youngest(left)
 		if !ok {
 			return
 		}
+		left = slices.DeleteFunc(left, func(o pando.Instance) bool { return o.ID == i.ID })
 		d.drain(i, fmt.Sprintf("more than wanted (%s)", why))
 	}
 }
@@ -168,13 +185,13 @@ var reserve = []pando.Phase{pando.PhasePlaced, pando.PhaseStarting, pando.PhaseW
 // keepWarm keeps a reserve of stopped, fully started instances of one revision, and lets the others go.
 func (d *draft) keepWarm(wanted, revision int) {
 	n := 0
-	for _, i := range d.reachable() {
+	for _, i := range slices.Clone(d.reachable()) {
 		if !i.Warm || !slices.Contains(reserve, i.Phase) {
 			continue
 		}
 		if n++; n > wanted || i.Revision != revision {
 			n--
-			if i.Phase.May(pando.PhaseDraining) {
+			if i.Phase.May(pando.PhaseDraining) && !d.full() {
 				d.drain(i, fmt.Sprintf("a reserve of %d of revision %d is wanted", wanted, revision))
 			}
 		}
@@ -182,7 +199,7 @@ func (d *draft) keepWarm(wanted, revision int) {
 	if n >= wanted || !d.mayStart() {
 		return
 	}
-	for ; n < wanted; n++ {
+	for ; n < wanted && !d.full(); n++ {
 		intent := d.ask(pando.VerbReplicate, fmt.Sprintf("reserve %d of %d", n+1, wanted))
 		if i, ok := d.placeNew(&intent, revision); ok {
 			i.Warm, i.Role = true, pando.RoleReplica
@@ -194,8 +211,8 @@ func (d *draft) keepWarm(wanted, revision int) {
 // drainStrangers takes out what a rollback or an upgrade of bounds left behind: instances of a revision that neither
 // serves nor rolls.
 func (d *draft) drainStrangers() {
-	for _, i := range d.reachable() {
-		if i.Revision != d.serving() && i.Capacity() && i.Phase.May(pando.PhaseDraining) && d.svc.Current != 0 {
+	for _, i := range slices.Clone(d.reachable()) {
+		if i.Revision != d.serving() && i.Capacity() && i.Phase.May(pando.PhaseDraining) && d.svc.Current != 0 && !d.full() {
 			d.drain(i, fmt.Sprintf("revision %d is not wanted", i.Revision))
 		}
 	}
@@ -209,7 +226,7 @@ func (d *draft) roll(pando.Spec) {
 		d.svc.Rolling = max(1, scale.Capacity(d.reachable()))
 	}
 	d.svc.Rolling = min(max(d.svc.Rolling, least), most)
-	for {
+	for !d.full() {
 		m := lifecycle.Rollout(d.svc.Current, d.svc.Target, d.svc.Rolling, spec.Rollout, d.reachable(), d.now)
 		switch {
 		case m.Abort:
@@ -308,6 +325,7 @@ func (d *draft) judge() {
 const (
 	IntentsKept   = 300
 	DecisionsKept = 300
+	RevisionsKept = 20 // and all that are in use
 	trimStep      = 40 // at a time, to keep transactions small
 )
 
@@ -324,6 +342,28 @@ func (d *draft) trim() {
 	}
 	for _, v := range d.decisions[:min(trimStep, max(0, len(d.decisions)-DecisionsKept))] {
 		d.deletes = append(d.deletes, v.Key())
+	}
+	d.trimRevisions()
+}
+
+// trimRevisions forgets the oldest specs that nothing runs by. Who deploys 500 times would else have 500 of them in every agent.
+func (d *draft) trimRevisions() {
+	all := d.w.Revisions[d.svc.ServiceKey]
+	if len(all) <= RevisionsKept {
+		return
+	}
+	used := map[int]bool{d.svc.Current: true, d.svc.Target: true}
+	for _, i := range d.instances {
+		used[i.Revision] = true
+	}
+	n := 0
+	for _, number := range slices.Sorted(maps.Keys(all))[:len(all)-RevisionsKept] {
+		key := all[number].V.Key()
+		if _, written := d.puts[key]; written || used[number] || n == trimStep {
+			continue
+		}
+		d.deletes = append(d.deletes, key)
+		n++
 	}
 }
 

@@ -33,6 +33,11 @@ func Loads(all []pando.Instance, resources func(pando.Instance) pando.Resources)
 	return out
 }
 
+// Plus is both loads together.
+func (l Load) Plus(o Load) Load {
+	return Load{l.Instances + o.Instances, l.MemoryBytes + o.MemoryBytes, l.PIDs + o.PIDs}
+}
+
 // share is how much of a host a load takes, by what it takes most of: 1 is all of it.
 func (l Load) share(h pando.Host) float64 {
 	most := float64(l.Instances) / InstancesPerHostMax
