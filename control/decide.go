@@ -115,8 +115,8 @@ func equal(a, b pando.Service) bool {
 	return errA == nil && errB == nil && string(x) == string(y)
 }
 
-// operationsMax is from how many writes on a decision takes up nothing more: the store takes 1,024 in one transaction, and one
-// that is larger would fail for ever. What is left over is decided at once after this part is written.
+// operationsMax bounds a decision: from so many writes on it takes up nothing more. The store takes 1,024 in one transaction and
+// refuses a larger one for ever. The rest is decided at once after this part is written.
 const operationsMax = 200
 
 // full says whether the decision is large enough; what it leaves over it looks at again at once.

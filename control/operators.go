@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"pando.run/pando"
@@ -26,6 +27,17 @@ func (c *Control) Deploy(ctx context.Context, s pando.Spec, by pando.Asker) (pan
 	if err := s.Check(); err != nil {
 		return pando.ServiceStatus{}, err
 	}
+	c.mu.Lock()
+	_, exists := c.world.Services[key]
+	c.mu.Unlock()
+	if !exists { // one new service after another: the limit is held against what is written
+		select {
+		case c.creating <- struct{}{}:
+			defer func() { <-c.creating }()
+		case <-ctx.Done():
+			return pando.ServiceStatus{}, fmt.Errorf("deploy %s: %w", key, ctx.Err())
+		}
+	}
 	err := c.change(ctx, func(w *pando.World, now time.Time) (pando.Txn, error) { return c.deploy(w, s, by, now) })
 	if err != nil {
 		return pando.ServiceStatus{}, fmt.Errorf("deploy %s: %w", key, err)
@@ -38,6 +50,9 @@ func (c *Control) deploy(w *pando.World, s pando.Spec, by pando.Asker, now time.
 	old, exists := w.Services[key]
 	svc := old.V
 	switch {
+	case !exists && len(w.Services) >= pando.ServicesMax:
+		return pando.Txn{}, fmt.Errorf("%w: the cluster has %d services, and steering holds no more; remove one (`pando ps`, `pando rm NAME`), or serve several from one service's ports",
+			pando.ErrRefused, len(w.Services))
 	case !exists:
 		svc = pando.Service{ServiceKey: key, Phase: pando.ServiceDeploying}
 	case svc.Removing:
@@ -181,6 +196,7 @@ func (c *Control) change(ctx context.Context, f func(*pando.World, time.Time) (p
 			return err
 		}
 		at, err := c.Registry.Commit(ctx, t)
+		c.outcome(err)
 		if err == nil {
 			c.mu.Lock()
 			c.took(t, at)
@@ -277,6 +293,9 @@ func (c *Control) status(s pando.ServiceKey) (pando.ServiceStatus, bool) {
 	}
 	st.InRotation = scale.Serving(reachable(c.world, c.world.Of(s)))
 	st.Problem = problem(v.V, c.world.DecisionsOf(s))
+	if p := c.unwrittenProblem(s); p != nil {
+		st.Problem, st.Reason = p, strings.TrimPrefix(st.Reason+"; "+p.Reason, "; ")
+	}
 	return st, true
 }
 
