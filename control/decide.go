@@ -252,6 +252,9 @@ func (d *draft) answerAsks() {
 func (d *draft) answerReplicate(i pando.Intent) {
 	v := scale.Replicate(d.budget(), i.By, d.now)
 	i.Inputs = with(i.Inputs, v.Inputs)
+	if _, most, _ := d.bounds(d.newest()); v.State == pando.IntentGranted && d.room(most) <= 0 {
+		v.State, v.Reason = pando.IntentRefused, fmt.Sprintf("of max %d instances one still ends (rollout.order stop-first)", most)
+	}
 	switch v.State {
 	case pando.IntentGranted:
 		if d.svc.Target != d.svc.Current && d.svc.Current != 0 {
@@ -325,6 +328,7 @@ func (d *draft) place(i pando.Intent, revision int) {
 			continue
 		}
 		i.Instance, i.Host, d.starts = o.ID, o.Host, true
+		i.Inputs = with(i.Inputs, map[string]float64{lifecycle.Revision: float64(revision)})
 		reason := fmt.Sprintf("warm on %s", o.Host)
 		d.putIntent(i.Become(pando.IntentPlaced, d.now, reason))
 		o.Warm, o.Intent, o.Born, o.Role = false, i.ID, d.now, d.role()
@@ -351,6 +355,7 @@ func (d *draft) placeNew(i *pando.Intent, revision int) (pando.Instance, bool) {
 		Weight: 100, Phase: pando.PhasePlaced, Reason: i.Reason, Intent: i.ID, Born: d.now, Since: d.now,
 	}
 	i.Instance, i.Host, d.starts = o.ID, host.Name, true
+	i.Inputs = with(i.Inputs, map[string]float64{lifecycle.Revision: float64(revision)})
 	d.putIntent(i.Become(pando.IntentPlaced, d.now, why))
 	return o, true
 }

@@ -114,6 +114,37 @@ func (tb *table) run() {
 	}
 }
 
+// fail ends an instance as its agent does when the program exits: the record and the decision come together, and soon the
+// record goes.
+func (tb *table) fail(i pando.Instance, code float64) {
+	tb.put(pando.Decision{
+		ID: tb.ids.Sequential(tb.now), Service: web, Instance: i.ID, Kind: pando.DecidedFailed, At: tb.now,
+		Reason: "it exited", Inputs: map[string]float64{"exit_code": code}, Lines: []string{string(i.ID) + " says why"},
+	})
+	tb.rev++
+	tb.w.Committed(pando.Txn{Delete: []pando.Key{i.Key()}}, tb.rev)
+}
+
+// crash lets this many instances of a revision serve for a moment and then fail, one after the other.
+func (tb *table) crash(revision, times int) {
+	tb.t.Helper()
+	for tries := 0; times > 0; tries++ {
+		if tries == 1000 {
+			tb.t.Fatalf("revision %d is not started %d times more", revision, times)
+		}
+		tb.settle()
+		tb.run()
+		for _, i := range tb.w.Of(web) {
+			if i.Revision == revision && i.Capacity() && times > 0 {
+				tb.fail(i, 1)
+				times--
+			}
+		}
+		tb.now = tb.now.Add(100 * time.Millisecond)
+	}
+	tb.settle()
+}
+
 func (tb *table) count(p pando.Phase) int {
 	n := 0
 	for _, i := range tb.w.Of(web) {
@@ -249,14 +280,7 @@ func TestARolloutReplacesOneByOneAndAFailureRollsBack(t *testing.T) {
 		t.Fatalf("revision %d, %s; want 2, serving", svc.Current, svc.Phase)
 	}
 	tb.deploy(3, nil)
-	tb.settle()
-	for _, i := range tb.w.Of(web) {
-		if i.Revision == 3 {
-			i.Phase, i.Reason = pando.PhaseFailed, "it exited with 1"
-			tb.put(i)
-		}
-	}
-	tb.settle()
+	tb.crash(3, 3)
 	svc := tb.w.Services[web].V
 	if svc.Target != 2 || tb.w.Revisions[web][3].V.State != pando.RevisionFailed {
 		t.Errorf("target %d, revision 3 is %s; want 2, failed", svc.Target, tb.w.Revisions[web][3].V.State)
@@ -269,11 +293,11 @@ func TestARolloutReplacesOneByOneAndAFailureRollsBack(t *testing.T) {
 func TestARollbackTakesOutWhatTheSameDecisionPlacesOnlyAfterwards(t *testing.T) {
 	tb := serving(t)
 	tb.deploy(2, nil)
+	tb.crash(2, 2)
 	tb.settle()
 	for _, i := range tb.w.Of(web) {
 		if i.Revision == 2 {
-			i.Phase, i.Reason = pando.PhaseFailed, "it exited with 1"
-			tb.put(i)
+			tb.fail(i, 1)
 		}
 	}
 	tb.now = tb.now.Add(time.Second)

@@ -111,6 +111,7 @@ func (c *Control) nothing(w *pando.World, key pando.ServiceKey, by pando.Asker, 
 }
 
 func sameSpec(a, b pando.Spec) bool {
+	a.Rollout.Order = cmp.Or(a.Rollout.Order, pando.StartFirst) // of a build that knew no other
 	x, errA := pando.Encode(a)
 	y, errB := pando.Encode(b)
 	return errA == nil && errB == nil && reflect.DeepEqual(x, y)
@@ -129,6 +130,9 @@ func (c *Control) Pin(ctx context.Context, s pando.ServiceKey, n int, keep time.
 	if n < 0 || n > pando.EndpointsMax {
 		return pando.ServiceStatus{}, fmt.Errorf("%w: %d instances: want 0 to %d", pando.ErrInvalid, n, pando.EndpointsMax)
 	}
+	if spec, ok := c.newestSpec(s); ok && spec.Single() && n > 1 {
+		return pando.ServiceStatus{}, fmt.Errorf("%w: %s is one instance at most (scale.max 1, rollout.order stop-first in its spec); raise scale.max there for more", pando.ErrRefused, s)
+	}
 	err := c.edit(ctx, s, by, func(svc *pando.Service, now time.Time) *pando.Decision {
 		before := scale.Capacity(c.world.Of(s))
 		if svc.Pin.Holds(now) {
@@ -146,6 +150,13 @@ func (c *Control) Pin(ctx context.Context, s pando.ServiceKey, n int, keep time.
 		return pando.ServiceStatus{}, err
 	}
 	return c.Service(ctx, s)
+}
+
+// newestSpec is what an operator asked of a service last.
+func (c *Control) newestSpec(s pando.ServiceKey) (pando.Spec, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.world.SpecOf(s, c.world.Services[s].V.Target)
 }
 
 // Unpin implements pando.Operators.

@@ -119,16 +119,50 @@ func (d *draft) evacuate() {
 	}
 }
 
+// bounds say how few and how many instances there have to be now. A pin does not exceed the one instance that a single writer is.
+func (d *draft) bounds(spec pando.Spec) (least, most int, why string) {
+	least, most, why = scale.Bounds(spec.Scale, d.svc.Pin, d.now)
+	if spec.Single() && most > 1 {
+		least, most, why = min(least, 1), 1, "scale.max 1, rollout.order stop-first"
+	}
+	return least, most, why
+}
+
+// room is how many instances may be started beside those that are there, in whatever phase. Only stop-first bounds it: there an
+// instance that drains still runs, and is one of the most that may.
+func (d *draft) room(most int) int {
+	if !d.stopFirst() {
+		return most
+	}
+	for _, i := range d.reachable() {
+		if !i.Warm {
+			most--
+		}
+	}
+	return most
+}
+
+// stopFirst says whether the newest spec, or one by which an instance still runs, wants no instance beside one that ends.
+func (d *draft) stopFirst() bool {
+	if d.newest().Rollout.Order == pando.StopFirst {
+		return true
+	}
+	return slices.ContainsFunc(d.instances, func(i pando.Instance) bool {
+		s, _ := d.spec(i.Revision)
+		return s.Rollout.Order == pando.StopFirst
+	})
+}
+
 // hold keeps a service that is not rolling out within its bounds, and its reserve filled.
 func (d *draft) hold(spec pando.Spec) {
-	least, most, why := scale.Bounds(spec.Scale, d.svc.Pin, d.now)
+	least, most, why := d.bounds(spec)
 	if d.svc.Pin == nil {
 		least = max(0, least-lifecycle.Ended(d.decisions, spec.Restart))
 	}
 	n := scale.Capacity(d.reachable())
 	switch {
-	case n < least && d.mayStart():
-		for ; n < least && !d.full(); n++ {
+	case n < least && d.mayStart(d.serving(), least):
+		for room := d.room(most); n < least && room > 0 && !d.full(); n, room = n+1, room-1 {
 			d.start(d.serving(), fmt.Sprintf("%d of %d instances (%s)", n, least, why))
 		}
 	case n > most:
@@ -139,24 +173,53 @@ func (d *draft) hold(spec pando.Spec) {
 	d.bringHome(least)
 }
 
-// mayStart holds starts back after failures.
-func (d *draft) mayStart() bool {
-	notBefore, failures := lifecycle.BackOff(d.decisions, d.now)
-	if !d.now.Before(notBefore) {
+// mayStart holds starts of a revision back after its failures; wanted is how many instances there are to be.
+func (d *draft) mayStart(revision, wanted int) bool {
+	w := lifecycle.BackOff(d.failures(), revision, wanted, d.started(), d.now)
+	if w.Until.IsZero() {
 		return d.waits() == ""
 	}
-	d.lookAgain(notBefore)
-	if !d.saidBackOff(failures) {
-		d.decide(pando.DecidedBackOff, self, "", fmt.Sprintf("%d failures in the last minute: the next start is in %s",
-			failures, notBefore.Sub(d.now).Round(time.Millisecond)), map[string]float64{"failures": float64(failures)})
+	d.lookAgain(w.Until)
+	if !d.saidBackOff(w.For) {
+		d.decide(pando.DecidedBackOff, self, "", fmt.Sprintf("%d failures in the last minute, %d instances wanted: starts are %s apart",
+			w.Failures, wanted, w.For), map[string]float64{"failures": float64(w.Failures), "wait_seconds": w.For.Seconds()})
 	}
 	return false
 }
 
-func (d *draft) saidBackOff(failures int) bool {
+func (d *draft) saidBackOff(wait time.Duration) bool {
 	return slices.ContainsFunc(d.decisions, func(v pando.Decision) bool {
-		return v.Kind == pando.DecidedBackOff && v.Inputs["failures"] == float64(failures) && d.now.Sub(v.At) < lifecycle.BackOffMemory
+		return v.Kind == pando.DecidedBackOff && v.Inputs["wait_seconds"] == wait.Seconds() && d.now.Sub(v.At) < lifecycle.BackOffMemory
 	})
+}
+
+// failures of the service since its last deploy. The revision of an instance that is gone stands in the intent that placed it.
+func (d *draft) failures() []lifecycle.Failure {
+	revisions := map[pando.InstanceID]int{}
+	for _, i := range d.intents {
+		if n, ok := i.Inputs[lifecycle.Revision]; ok {
+			revisions[i.Instance] = int(n)
+		}
+	}
+	for _, i := range d.instances {
+		revisions[i.ID] = i.Revision
+	}
+	return lifecycle.Failures(d.decisions, func(i pando.InstanceID) int { return revisions[i] })
+}
+
+// started is when control itself placed the last instance; zero: not known.
+func (d *draft) started() time.Time {
+	for _, i := range slices.Backward(d.intents) {
+		if i.Verb != pando.VerbReplicate || i.By.Kind != pando.AskerControl {
+			continue
+		}
+		for _, step := range i.History {
+			if step.State == pando.IntentPlaced {
+				return step.At
+			}
+		}
+	}
+	return time.Time{}
 }
 
 // start asks and grants in one step: control needs nobody's leave to hold a bound.
@@ -196,7 +259,7 @@ func (d *draft) keepWarm(wanted, revision int) {
 			}
 		}
 	}
-	if n >= wanted || !d.mayStart() {
+	if n >= wanted || !d.mayStart(revision, scale.Capacity(d.reachable())+wanted) {
 		return
 	}
 	for ; n < wanted && !d.full(); n++ {
@@ -221,13 +284,20 @@ func (d *draft) drainStrangers() {
 // roll takes the next steps of a rollout.
 func (d *draft) roll(pando.Spec) {
 	spec := d.newest()
-	least, most, _ := scale.Bounds(spec.Scale, d.svc.Pin, d.now)
+	least, most, _ := d.bounds(spec)
 	if d.svc.Rolling == 0 {
 		d.svc.Rolling = max(1, scale.Capacity(d.reachable()))
 	}
 	d.svc.Rolling = min(max(d.svc.Rolling, least), most)
+	if d.stopFirst() {
+		spec.Rollout.Order = pando.StopFirst
+	}
+	failures := d.failures()
 	for !d.full() {
-		m := lifecycle.Rollout(d.svc.Current, d.svc.Target, d.svc.Rolling, spec.Rollout, d.reachable(), d.now)
+		m := lifecycle.Rollout(lifecycle.Takeover{
+			Current: d.svc.Current, Target: d.svc.Target, Wanted: d.svc.Rolling, Rule: spec.Rollout, Restart: spec.Restart,
+			Failures: failures, Instances: d.reachable(),
+		}, d.now)
 		switch {
 		case m.Abort:
 			d.rollBack(m.Reason)
@@ -235,7 +305,7 @@ func (d *draft) roll(pando.Spec) {
 		case m.Finish:
 			d.finishRollout(m.Reason)
 			return
-		case m.Start && d.waits() == "":
+		case m.Start && d.mayStart(d.svc.Target, 1):
 			d.start(d.svc.Target, m.Reason)
 		case m.Drain != nil && !d.fresh(*m.Drain):
 			d.decide(pando.DecidedRollout, self, m.Drain.ID, m.Reason, nil)
@@ -267,13 +337,15 @@ func (d *draft) rollBack(reason string) {
 
 // lastWords are the last log lines of the newest failure of a revision.
 func (d *draft) lastWords(revision int) []string {
-	failed := map[pando.InstanceID]bool{}
-	for _, i := range d.instances {
-		failed[i.ID] = i.Revision == revision && i.Phase == pando.PhaseFailed
-	}
-	for _, v := range slices.Backward(d.decisions) {
-		if v.Kind == pando.DecidedFailed && failed[v.Instance] {
-			return v.Lines
+	failures := d.failures()
+	for n, v := range slices.Backward(d.decisions) {
+		if v.Kind != pando.DecidedFailed || len(failures) == 0 {
+			continue
+		}
+		newest := failures[len(failures)-1]
+		failures = failures[:len(failures)-1]
+		if newest.Revision == revision {
+			return d.decisions[n].Lines
 		}
 	}
 	return nil
@@ -296,7 +368,7 @@ func (d *draft) judge() {
 	}
 	serving := scale.Serving(d.reachable())
 	spec := d.newest()
-	least, _, _ := scale.Bounds(spec.Scale, d.svc.Pin, d.now)
+	least, _, _ := d.bounds(spec)
 	set := func(p pando.ServicePhase, format string, args ...any) {
 		d.svc.Phase, d.svc.Reason = p, fmt.Sprintf(format, args...)
 	}
@@ -340,10 +412,28 @@ func (d *draft) trim() {
 			n++
 		}
 	}
-	for _, v := range d.decisions[:min(trimStep, max(0, len(d.decisions)-DecisionsKept))] {
-		d.deletes = append(d.deletes, v.Key())
-	}
+	d.trimDecisions()
 	d.trimRevisions()
+}
+
+// trimDecisions forgets the oldest decisions but those on which the next ones rest.
+func (d *draft) trimDecisions() {
+	left := len(d.decisions) - DecisionsKept
+	if left <= 0 {
+		return
+	}
+	spec := d.newest()
+	kept := lifecycle.Remembered(d.decisions, spec.Restart, spec.Scale.Max)
+	left, n := left-len(kept), 0
+	for _, v := range d.decisions {
+		if n >= min(left, trimStep) {
+			return
+		}
+		if !kept[v.ID] {
+			d.deletes = append(d.deletes, v.Key())
+			n++
+		}
+	}
 }
 
 // trimRevisions forgets the oldest specs that nothing runs by. Who deploys 500 times would else have 500 of them in every agent.
