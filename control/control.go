@@ -44,7 +44,10 @@ type Control struct {
 	term      pando.Fence                  // of the leadership, zero: none; known to who decides
 	left      map[pando.HostName]time.Time // since when a member is away
 	admitting sync.Mutex
-	creating  chan struct{}                  // is full while a new service is written, so that the limit of services holds
+	creating  chan struct{} // is full while a new service is written, so that the limit of services holds
+	counting  sync.Mutex    // guards the two below, also while they are read from the hosts
+	counted   []pando.EndpointCounters
+	countedAt time.Time
 	unwritten map[pando.ServiceKey]unwritten // of what this control decided about a service
 	full      time.Time                      // since when the store takes nothing more; zero: it does
 }
@@ -151,6 +154,9 @@ func (c *Control) lead(ctx context.Context, fence pando.Fence, lost <-chan struc
 	c.serve(fence)
 	defer c.serve(pando.Fence{})
 	scaler := newScaler(c)
+	defer scaler.end()
+	ctx, stopReading := context.WithCancel(ctx)
+	defer stopReading()
 	for {
 		next := c.decideAll(ctx, fence)
 		timer, stop := c.Clock.After(min(next, scaler.next()))
