@@ -48,6 +48,8 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 		"state: \"../a\"":                   func(s *Spec) { s.State = map[string]StateType{"../a": StateSet} },
 		"state.a: \"sum\"":                  func(s *Spec) { s.State = map[string]StateType{"a": "sum"} },
 		"resources.cpus: -1":                func(s *Spec) { s.Resources.CPUs = -1 },
+		"rollout.order: \"stop\"":           func(s *Spec) { s.Rollout.Order = "stop" },
+		"scale.warm: 2: a reserve runs":     func(s *Spec) { s.Scale, s.Rollout.Order = Scale{Max: 1, Warm: 2}, StopFirst },
 		"rollout.surge: -1":                 func(s *Spec) { s.Rollout.Surge = -1 },
 	} {
 		s := good()

@@ -140,6 +140,7 @@ const (
 	DecidedSalvage   DecisionKind = "salvage"     // a crashed instance's branch was merged
 	DecidedDrainEnd  DecisionKind = "drain-ended" // drain_seconds_max ended flows; Inputs has how many
 	DecidedHostLost  DecisionKind = "host-lost"
+	DecidedUnwritten DecisionKind = "unwritten" // in a status only: the store refuses what was decided
 )
 
 // Decision is one thing that Pando decided or noticed, with who, why, the inputs and the threshold.

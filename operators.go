@@ -47,7 +47,7 @@ type ServiceStatus struct {
 	Spec       *Spec            `json:"spec,omitempty"` // of the target revision, with defaults; in an answer about one service
 	InRotation int              `json:"in_rotation"`
 	Instances  []InstanceStatus `json:"instances"`
-	Problem    *Decision        `json:"problem,omitempty"` // the newest failure that is not yet overcome
+	Problem    *Decision        `json:"problem,omitempty"` // the newest failure that is not yet overcome, or why nothing can be written
 	Version    StoreRevision    `json:"version"`           // of the service's record: its ETag
 	Seen       StoreRevision    `json:"seen"`              // the newest commit that the status reflects: a watch goes on from here
 }

@@ -126,11 +126,23 @@ type Resources struct {
 	PIDs        int64   `json:"pids,omitempty"`
 }
 
+// RolloutOrder says whether two revisions of a service may run at the same time.
+type RolloutOrder string
+
+const (
+	StartFirst RolloutOrder = "start-first" // a new instance serves before an old one leaves
+	StopFirst  RolloutOrder = "stop-first"  // an old instance has ended before a new one starts
+)
+
 // Rollout says how a new revision takes over.
 type Rollout struct {
-	Surge          int     `json:"surge,omitempty"`           // 1: instances beyond the wanted number
-	HealthySeconds float64 `json:"healthy_seconds,omitempty"` // 1: in rotation this long before the next step
+	Order          RolloutOrder `json:"order,omitempty"`           // start-first; stop-first where scale.max is given as 1
+	Surge          int          `json:"surge,omitempty"`           // 1: instances beyond the wanted number; start-first only
+	HealthySeconds float64      `json:"healthy_seconds,omitempty"` // 1: in rotation this long before the next step
 }
+
+// Single says whether two instances of the service must never run at the same time on one host: it has one writer.
+func (s Spec) Single() bool { return s.Scale.Max == 1 && s.Rollout.Order == StopFirst }
 
 // WithDefaults returns the spec with every default filled in, so that no reader has to know them.
 func (s Spec) WithDefaults() Spec {
@@ -161,6 +173,12 @@ func (s Spec) WithDefaults() Spec {
 	orNum(&s.Health.IntervalSeconds, 1)
 	orNum(&s.Health.TimeoutSeconds, 1)
 	orInt(&s.Health.Fall, 3)
+	if s.Rollout.Order == "" {
+		s.Rollout.Order = StartFirst
+		if s.Scale.Max == 1 { // given, not by default: the two lines below would make it so for nearly every spec
+			s.Rollout.Order = StopFirst
+		}
+	}
 	orInt(&s.Scale.Min, 1)
 	if s.Scale.Max < s.Scale.Min {
 		s.Scale.Max = s.Scale.Min

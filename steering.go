@@ -43,6 +43,9 @@ type SteeringTable struct {
 	Via4, Via6 netip.Addr
 }
 
+// ServicesMax of a cluster: every host steers every service, and its tables have this many places (SERVICES_MAX in bpf/pando.h).
+const ServicesMax = 256
+
 // EndpointsMax of one service.
 const EndpointsMax = 1024
 

@@ -23,6 +23,8 @@ type World struct {
 	gone      map[Key]StoreRevision     // deleted; kept until every older message has been seen
 	intents   map[ServiceKey][]IntentID // of each service, in order
 	decisions map[ServiceKey][]string   // likewise
+	ofService rosters[ServiceKey]
+	onHost    rosters[HostName]
 }
 
 // noted is what the world knows of one key, so that a late message never brings back an older state.
@@ -55,6 +57,8 @@ func NewWorld() *World {
 		gone:      map[Key]StoreRevision{},
 		intents:   map[ServiceKey][]IntentID{},
 		decisions: map[ServiceKey][]string{},
+		ofService: rosters[ServiceKey]{},
+		onHost:    rosters[HostName]{},
 	}
 }
 
@@ -155,7 +159,7 @@ func (w *World) put(v Stored, at StoreRevision) {
 		}
 		w.Revisions[v.Service][v.Number] = Versioned[Revision]{v, at}
 	case Instance:
-		w.Instances[v.ID] = Versioned[Instance]{v, at}
+		w.enlist(Versioned[Instance]{v, at})
 	case Intent:
 		w.Intents[v.ID] = Versioned[Intent]{v, at}
 		list(w.intents, v.Service, v.ID)
@@ -187,7 +191,7 @@ func (w *World) forget(k Key, at StoreRevision) {
 			delete(w.Revisions, v.Service)
 		}
 	case Instance:
-		delete(w.Instances, v.ID)
+		w.delist(v)
 	case Intent:
 		delete(w.Intents, v.ID)
 		unlist(w.intents, v.Service, v.ID)
@@ -201,30 +205,6 @@ func (w *World) forget(k Key, at StoreRevision) {
 	case Member:
 		delete(w.Members, v.Name)
 	}
-}
-
-// Of returns the instances of a service, oldest first.
-func (w *World) Of(s ServiceKey) []Instance {
-	var out []Instance
-	for _, v := range w.Instances {
-		if v.V.Service == s {
-			out = append(out, v.V)
-		}
-	}
-	slices.SortFunc(out, byBirth)
-	return out
-}
-
-// On returns the instances of a host, oldest first.
-func (w *World) On(h HostName) []Instance {
-	var out []Instance
-	for _, v := range w.Instances {
-		if v.V.Host == h {
-			out = append(out, v.V)
-		}
-	}
-	slices.SortFunc(out, byBirth)
-	return out
 }
 
 func byBirth(a, b Instance) int {

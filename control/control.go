@@ -44,6 +44,12 @@ type Control struct {
 	term      pando.Fence                  // of the leadership, zero: none; known to who decides
 	left      map[pando.HostName]time.Time // since when a member is away
 	admitting sync.Mutex
+	creating  chan struct{} // is full while a new service is written, so that the limit of services holds
+	counting  sync.Mutex    // guards the two below, also while they are read from the hosts
+	counted   []pando.EndpointCounters
+	countedAt time.Time
+	unwritten map[pando.ServiceKey]unwritten // of what this control decided about a service
+	full      time.Time                      // since when the store takes nothing more; zero: it does
 }
 
 // New returns a control; Run makes it work.
@@ -53,6 +59,7 @@ func New(c Config) *Control {
 		dirty: map[pando.ServiceKey]bool{}, wakes: map[pando.ServiceKey]time.Time{},
 		changed: make(chan struct{}), nudge: make(chan struct{}, 1), deciding: make(chan struct{}, 1),
 		left: map[pando.HostName]time.Time{}, asks: map[pando.ServiceKey][]*ask{},
+		creating: make(chan struct{}, 1), unwritten: map[pando.ServiceKey]unwritten{},
 	}
 }
 
@@ -147,6 +154,9 @@ func (c *Control) lead(ctx context.Context, fence pando.Fence, lost <-chan struc
 	c.serve(fence)
 	defer c.serve(pando.Fence{})
 	scaler := newScaler(c)
+	defer scaler.end()
+	ctx, stopReading := context.WithCancel(ctx)
+	defer stopReading()
 	for {
 		next := c.decideAll(ctx, fence)
 		timer, stop := c.Clock.After(min(next, scaler.next()))
@@ -267,24 +277,32 @@ func (c *Control) decide(ctx context.Context, fence pando.Fence, s pando.Service
 	} else {
 		c.wakes[s] = wake
 	}
-	c.mu.Unlock()
 	if len(t.Put)+len(t.Delete) == 0 {
+		c.written(s)
+		c.mu.Unlock()
 		return nil
 	}
+	c.mu.Unlock()
 	pando.Failpoint("decided")
 	if err = c.commit(ctx, fence, t); err != nil {
 		c.again(s, err)
-	} else if len(asks) > 0 {
+		return err
+	}
+	c.mu.Lock()
+	c.written(s)
+	c.mu.Unlock()
+	if len(asks) > 0 {
 		c.later(s)
 	}
 	pando.Failpoint("decision written")
-	return err
+	return nil
 }
 
 // commit writes as the leader and takes the result over at once, so that the next decision rests on it.
 func (c *Control) commit(ctx context.Context, fence pando.Fence, t pando.Txn) error {
 	t.Fence = fence
 	at, err := c.Registry.Commit(ctx, t)
+	c.outcome(err)
 	if err != nil {
 		return err
 	}
@@ -332,5 +350,6 @@ func (c *Control) again(s pando.ServiceKey, err error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.failed(s, err)
 	c.wakes[s] = c.Clock.Now().Add(wait)
 }

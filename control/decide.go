@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/lifecycle"
 	"pando.run/pando/scale"
 )
 
@@ -57,8 +58,10 @@ type draft struct {
 	deletes   []pando.Key
 	conds     map[pando.Key]pando.Condition
 	wake      time.Time
-	forgotten bool // the service's record goes
+	forgotten bool // the service's records go, all or the next part of them
 	starts    bool // an instance is placed
+	load      map[pando.HostName]lifecycle.Load
+	loadOf    pando.HostName // the host that load is of; "": all
 }
 
 func newDraft(w *pando.World, s pando.ServiceKey, now time.Time, ids pando.IDs) (*draft, bool) {
@@ -76,10 +79,12 @@ func newDraft(w *pando.World, s pando.ServiceKey, now time.Time, ids pando.IDs) 
 // hear takes in the asks that nobody has written yet. Who else writes one before this decision is written makes it void.
 func (d *draft) hear(asks []pando.Intent) {
 	for _, i := range asks {
-		if _, ok := d.w.Intents[i.ID]; !ok {
-			d.intents = append(d.intents, i)
-			d.conds[i.Key()] = pando.Condition{Key: i.Key()}
+		_, written := d.w.Intents[i.ID]
+		if _, heard := d.conds[i.Key()]; written || heard { // an asker whose connection broke sends the same ask again
+			continue
 		}
+		d.intents = append(d.intents, i)
+		d.conds[i.Key()] = pando.Condition{Key: i.Key()}
 	}
 	if len(asks) > 0 {
 		slices.SortFunc(d.intents, func(a, b pando.Intent) int { return cmp.Compare(a.ID, b.ID) })
@@ -108,6 +113,19 @@ func equal(a, b pando.Service) bool {
 	x, errA := pando.Encode(a)
 	y, errB := pando.Encode(b)
 	return errA == nil && errB == nil && string(x) == string(y)
+}
+
+// operationsMax bounds a decision: from so many writes on it takes up nothing more. The store takes 1,024 in one transaction and
+// refuses a larger one for ever. The rest is decided at once after this part is written.
+const operationsMax = 200
+
+// full says whether the decision is large enough; what it leaves over it looks at again at once.
+func (d *draft) full() bool {
+	if len(d.puts)+len(d.deletes) < operationsMax {
+		return false
+	}
+	d.lookAgain(d.now)
+	return true
 }
 
 func (d *draft) lookAgain(at time.Time) {
@@ -146,11 +164,15 @@ func (d *draft) putInstance(i pando.Instance) {
 	d.conds[i.Key()] = pando.Condition{Key: i.Key(), Modified: d.w.Instances[i.ID].Modified} // a new one takes nobody's name
 	d.puts[i.Key()] = i
 	at := slices.IndexFunc(d.instances, func(o pando.Instance) bool { return o.ID == i.ID })
-	if at < 0 {
-		d.instances = append(d.instances, i)
+	if at >= 0 {
+		d.instances[at] = i
 		return
 	}
-	d.instances[at] = i
+	d.instances = append(d.instances, i)
+	if d.load != nil {
+		of := lifecycle.Loads([]pando.Instance{i}, d.resources)
+		d.load[i.Host] = d.load[i.Host].Plus(of[i.Host])
+	}
 }
 
 // reachable are the instances whose host has a lease. The others may well be running; they count for nothing as long as
@@ -165,13 +187,14 @@ func (d *draft) reachable() []pando.Instance {
 }
 
 func reachable(w *pando.World, all []pando.Instance) []pando.Instance {
-	if len(w.Hosts) == 0 {
-		return all
-	}
-	return slices.DeleteFunc(slices.Clone(all), func(i pando.Instance) bool {
+	lost := func(i pando.Instance) bool {
 		_, alive := w.Hosts[i.Host]
 		return !alive
-	})
+	}
+	if len(w.Hosts) == 0 || !slices.ContainsFunc(all, lost) {
+		return all
+	}
+	return slices.DeleteFunc(slices.Clone(all), lost)
 }
 
 func (d *draft) budget() scale.Budget {
@@ -214,6 +237,9 @@ func (d *draft) answerAsks() {
 		if i.State != pando.IntentAsked {
 			continue
 		}
+		if d.full() {
+			return
+		}
 		switch i.Verb {
 		case pando.VerbReplicate:
 			d.answerReplicate(i)
@@ -226,6 +252,9 @@ func (d *draft) answerAsks() {
 func (d *draft) answerReplicate(i pando.Intent) {
 	v := scale.Replicate(d.budget(), i.By, d.now)
 	i.Inputs = with(i.Inputs, v.Inputs)
+	if _, most, _ := d.bounds(d.newest()); v.State == pando.IntentGranted && d.room(most) <= 0 {
+		v.State, v.Reason = pando.IntentRefused, fmt.Sprintf("of max %d instances one still ends (rollout.order stop-first)", most)
+	}
 	switch v.State {
 	case pando.IntentGranted:
 		if d.svc.Target != d.svc.Current && d.svc.Current != 0 {
@@ -293,11 +322,13 @@ func (d *draft) ask(v pando.Verb, reason string) pando.Intent {
 
 // place gives a granted replicate an instance: a warm one of the same revision if there is one, else a new one.
 func (d *draft) place(i pando.Intent, revision int) {
-	for _, o := range d.reachable() {
-		if o.Phase != pando.PhaseWarm || o.Revision != revision || o.Host != d.home() {
+	home := d.home()
+	for _, o := range d.instances {
+		if o.Phase != pando.PhaseWarm || o.Revision != revision || o.Host != home || !d.here(home) {
 			continue
 		}
 		i.Instance, i.Host, d.starts = o.ID, o.Host, true
+		i.Inputs = with(i.Inputs, map[string]float64{lifecycle.Revision: float64(revision)})
 		reason := fmt.Sprintf("warm on %s", o.Host)
 		d.putIntent(i.Become(pando.IntentPlaced, d.now, reason))
 		o.Warm, o.Intent, o.Born, o.Role = false, i.ID, d.now, d.role()
@@ -324,13 +355,15 @@ func (d *draft) placeNew(i *pando.Intent, revision int) (pando.Instance, bool) {
 		Weight: 100, Phase: pando.PhasePlaced, Reason: i.Reason, Intent: i.ID, Born: d.now, Since: d.now,
 	}
 	i.Instance, i.Host, d.starts = o.ID, host.Name, true
+	i.Inputs = with(i.Inputs, map[string]float64{lifecycle.Revision: float64(revision)})
 	d.putIntent(i.Become(pando.IntentPlaced, d.now, why))
 	return o, true
 }
 
 // name is what a new instance is called: as its asker has proposed, if nobody is called so and the name is one of the service.
 func (d *draft) name(i pando.Intent) pando.InstanceID {
-	used := slices.ContainsFunc(d.everyInstance(), func(o pando.Instance) bool { return o.ID == i.Instance })
+	_, used := d.w.Instances[i.Instance]
+	used = used || slices.ContainsFunc(d.instances, func(o pando.Instance) bool { return o.ID == i.Instance })
 	if used || !strings.HasPrefix(string(i.Instance), string(d.svc.Name)+"-") || pando.CheckLabel("instance", string(i.Instance)) != nil {
 		return d.ids.Instance(d.svc.Name)
 	}
@@ -355,14 +388,24 @@ func (d *draft) hosts() []pando.Host {
 	return out
 }
 
-func (d *draft) everyInstance() []pando.Instance {
-	var out []pando.Instance
-	for _, v := range d.w.Instances {
-		if v.V.Service != d.svc.ServiceKey {
-			out = append(out, v.V)
-		}
+// loads are what the instances of the hosts that may take the next one use: of the home alone, once there is one. They are
+// summed up once in a decision, which adds what it places.
+func (d *draft) loads(home pando.HostName) map[pando.HostName]lifecycle.Load {
+	if d.load != nil && d.loadOf == home {
+		return d.load
 	}
-	return append(out, d.instances...)
+	d.load, d.loadOf = map[pando.HostName]lifecycle.Load{}, home
+	for _, h := range d.hosts() {
+		if home != "" && h.Name != home {
+			continue
+		}
+		maps.Copy(d.load, lifecycle.Loads(d.w.On(h.Name), d.resources))
+	}
+	fresh := slices.DeleteFunc(slices.Clone(d.instances), func(i pando.Instance) bool { return !d.fresh(i) })
+	for h, l := range lifecycle.Loads(fresh, d.resources) {
+		d.load[h] = d.load[h].Plus(l)
+	}
+	return d.load
 }
 
 func with(a, b map[string]float64) map[string]float64 {

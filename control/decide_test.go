@@ -74,10 +74,27 @@ func (tb *table) settle() {
 		if len(txn.Put)+len(txn.Delete) == 0 {
 			return
 		}
+		tb.fits(txn)
 		tb.rev++
 		tb.w.Committed(txn, tb.rev)
 	}
 	tb.t.Fatalf("the decisions do not settle")
+}
+
+// fits holds a decision against what the store takes in one transaction, with room to spare.
+func (tb *table) fits(t pando.Txn) {
+	tb.t.Helper()
+	const most = 300
+	keys := map[pando.Key]bool{}
+	for _, v := range t.Put {
+		keys[v.Key()] = true
+	}
+	for _, k := range t.Delete {
+		keys[k] = true
+	}
+	if n := len(t.Put) + len(t.Delete); n > most || len(t.If) > most || len(keys) != n {
+		tb.t.Fatalf("a decision writes %d records (%d keys) under %d conditions, want at most %d, each once", n, len(keys), len(t.If), most)
+	}
 }
 
 // run makes every placed instance serve and every draining one die, as an agent would.
@@ -95,6 +112,37 @@ func (tb *table) run() {
 			tb.w.Committed(pando.Txn{Delete: []pando.Key{i.Key()}}, tb.rev)
 		}
 	}
+}
+
+// fail ends an instance as its agent does when the program exits: the record and the decision come together, and soon the
+// record goes.
+func (tb *table) fail(i pando.Instance, code float64) {
+	tb.put(pando.Decision{
+		ID: tb.ids.Sequential(tb.now), Service: web, Instance: i.ID, Kind: pando.DecidedFailed, At: tb.now,
+		Reason: "it exited", Inputs: map[string]float64{"exit_code": code}, Lines: []string{string(i.ID) + " says why"},
+	})
+	tb.rev++
+	tb.w.Committed(pando.Txn{Delete: []pando.Key{i.Key()}}, tb.rev)
+}
+
+// crash lets this many instances of a revision serve for a moment and then fail, one after the other.
+func (tb *table) crash(revision, times int) {
+	tb.t.Helper()
+	for tries := 0; times > 0; tries++ {
+		if tries == 1000 {
+			tb.t.Fatalf("revision %d is not started %d times more", revision, times)
+		}
+		tb.settle()
+		tb.run()
+		for _, i := range tb.w.Of(web) {
+			if i.Revision == revision && i.Capacity() && times > 0 {
+				tb.fail(i, 1)
+				times--
+			}
+		}
+		tb.now = tb.now.Add(100 * time.Millisecond)
+	}
+	tb.settle()
 }
 
 func (tb *table) count(p pando.Phase) int {
@@ -232,14 +280,7 @@ func TestARolloutReplacesOneByOneAndAFailureRollsBack(t *testing.T) {
 		t.Fatalf("revision %d, %s; want 2, serving", svc.Current, svc.Phase)
 	}
 	tb.deploy(3, nil)
-	tb.settle()
-	for _, i := range tb.w.Of(web) {
-		if i.Revision == 3 {
-			i.Phase, i.Reason = pando.PhaseFailed, "it exited with 1"
-			tb.put(i)
-		}
-	}
-	tb.settle()
+	tb.crash(3, 3)
 	svc := tb.w.Services[web].V
 	if svc.Target != 2 || tb.w.Revisions[web][3].V.State != pando.RevisionFailed {
 		t.Errorf("target %d, revision 3 is %s; want 2, failed", svc.Target, tb.w.Revisions[web][3].V.State)
@@ -252,11 +293,11 @@ func TestARolloutReplacesOneByOneAndAFailureRollsBack(t *testing.T) {
 func TestARollbackTakesOutWhatTheSameDecisionPlacesOnlyAfterwards(t *testing.T) {
 	tb := serving(t)
 	tb.deploy(2, nil)
+	tb.crash(2, 2)
 	tb.settle()
 	for _, i := range tb.w.Of(web) {
 		if i.Revision == 2 {
-			i.Phase, i.Reason = pando.PhaseFailed, "it exited with 1"
-			tb.put(i)
+			tb.fail(i, 1)
 		}
 	}
 	tb.now = tb.now.Add(time.Second)

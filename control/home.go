@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"pando.run/pando"
@@ -30,6 +31,12 @@ func (d *draft) home() pando.HostName {
 		return home
 	}
 	return ""
+}
+
+// here says whether a host has its lease, or none is known at all.
+func (d *draft) here(h pando.HostName) bool {
+	_, alive := d.w.Hosts[h]
+	return alive || len(d.w.Hosts) == 0
 }
 
 // takes says whether a host takes instances: it has its lease and does not leave.
@@ -76,7 +83,7 @@ func (d *draft) choose(s pando.Spec) (pando.Host, string, error) {
 	if why := d.waits(); why != "" {
 		return pando.Host{}, "", fmt.Errorf("%w: %s", pando.ErrNoRoom, why)
 	}
-	h, why, err := lifecycle.Place(d.hosts(), lifecycle.Loads(d.everyInstance(), d.resources), s, d.home())
+	h, why, err := lifecycle.Place(d.hosts(), d.loads(d.home()), s, d.home())
 	if err != nil {
 		return h, why, err
 	}
@@ -93,8 +100,8 @@ func (d *draft) bringHome(least int) {
 	if home == "" || scale.Serving(d.reachable()) < least {
 		return
 	}
-	for _, i := range reachable(d.w, d.instances) {
-		if i.Host != home && i.Phase.May(pando.PhaseDraining) {
+	for _, i := range reachable(d.w, slices.Clone(d.instances)) {
+		if i.Host != home && i.Phase.May(pando.PhaseDraining) && !d.full() {
 			d.drain(i, fmt.Sprintf("the service moved to %s while %s was away", home, i.Host))
 		}
 	}
@@ -102,12 +109,12 @@ func (d *draft) bringHome(least int) {
 
 // forgetLost gives up the records of a service that is removed on hosts that are away: whoever returns ends what has none.
 func (d *draft) forgetLost() {
-	left := reachable(d.w, d.instances)
-	for _, i := range d.instances {
-		if _, here := d.w.Hosts[i.Host]; !here && len(d.w.Hosts) > 0 {
-			d.deletes = append(d.deletes, i.Key())
-			d.conds[i.Key()] = d.w.Instances[i.ID].If()
+	d.instances = slices.DeleteFunc(d.instances, func(i pando.Instance) bool {
+		if d.here(i.Host) || d.full() {
+			return false
 		}
-	}
-	d.instances = left
+		d.deletes = append(d.deletes, i.Key())
+		d.conds[i.Key()] = d.w.Instances[i.ID].If()
+		return true
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"pando.run/pando"
@@ -26,6 +27,17 @@ func (c *Control) Deploy(ctx context.Context, s pando.Spec, by pando.Asker) (pan
 	if err := s.Check(); err != nil {
 		return pando.ServiceStatus{}, err
 	}
+	c.mu.Lock()
+	_, exists := c.world.Services[key]
+	c.mu.Unlock()
+	if !exists { // one new service after another: the limit is held against what is written
+		select {
+		case c.creating <- struct{}{}:
+			defer func() { <-c.creating }()
+		case <-ctx.Done():
+			return pando.ServiceStatus{}, fmt.Errorf("deploy %s: %w", key, ctx.Err())
+		}
+	}
 	err := c.change(ctx, func(w *pando.World, now time.Time) (pando.Txn, error) { return c.deploy(w, s, by, now) })
 	if err != nil {
 		return pando.ServiceStatus{}, fmt.Errorf("deploy %s: %w", key, err)
@@ -38,6 +50,9 @@ func (c *Control) deploy(w *pando.World, s pando.Spec, by pando.Asker, now time.
 	old, exists := w.Services[key]
 	svc := old.V
 	switch {
+	case !exists && len(w.Services) >= pando.ServicesMax:
+		return pando.Txn{}, fmt.Errorf("%w: the cluster has %d services, and steering holds no more; remove one (`pando ps`, `pando rm NAME`), or serve several from one service's ports",
+			pando.ErrRefused, len(w.Services))
 	case !exists:
 		svc = pando.Service{ServiceKey: key, Phase: pando.ServiceDeploying}
 	case svc.Removing:
@@ -96,6 +111,7 @@ func (c *Control) nothing(w *pando.World, key pando.ServiceKey, by pando.Asker, 
 }
 
 func sameSpec(a, b pando.Spec) bool {
+	a.Rollout.Order = cmp.Or(a.Rollout.Order, pando.StartFirst) // of a build that knew no other
 	x, errA := pando.Encode(a)
 	y, errB := pando.Encode(b)
 	return errA == nil && errB == nil && reflect.DeepEqual(x, y)
@@ -114,6 +130,9 @@ func (c *Control) Pin(ctx context.Context, s pando.ServiceKey, n int, keep time.
 	if n < 0 || n > pando.EndpointsMax {
 		return pando.ServiceStatus{}, fmt.Errorf("%w: %d instances: want 0 to %d", pando.ErrInvalid, n, pando.EndpointsMax)
 	}
+	if spec, ok := c.newestSpec(s); ok && spec.Single() && n > 1 {
+		return pando.ServiceStatus{}, fmt.Errorf("%w: %s is one instance at most (scale.max 1, rollout.order stop-first in its spec); raise scale.max there for more", pando.ErrRefused, s)
+	}
 	err := c.edit(ctx, s, by, func(svc *pando.Service, now time.Time) *pando.Decision {
 		before := scale.Capacity(c.world.Of(s))
 		if svc.Pin.Holds(now) {
@@ -131,6 +150,13 @@ func (c *Control) Pin(ctx context.Context, s pando.ServiceKey, n int, keep time.
 		return pando.ServiceStatus{}, err
 	}
 	return c.Service(ctx, s)
+}
+
+// newestSpec is what an operator asked of a service last.
+func (c *Control) newestSpec(s pando.ServiceKey) (pando.Spec, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.world.SpecOf(s, c.world.Services[s].V.Target)
 }
 
 // Unpin implements pando.Operators.
@@ -181,6 +207,7 @@ func (c *Control) change(ctx context.Context, f func(*pando.World, time.Time) (p
 			return err
 		}
 		at, err := c.Registry.Commit(ctx, t)
+		c.outcome(err)
 		if err == nil {
 			c.mu.Lock()
 			c.took(t, at)
@@ -277,6 +304,9 @@ func (c *Control) status(s pando.ServiceKey) (pando.ServiceStatus, bool) {
 	}
 	st.InRotation = scale.Serving(reachable(c.world, c.world.Of(s)))
 	st.Problem = problem(v.V, c.world.DecisionsOf(s))
+	if p := c.unwrittenProblem(s); p != nil {
+		st.Problem, st.Reason = p, strings.TrimPrefix(st.Reason+"; "+p.Reason, "; ")
+	}
 	return st, true
 }
 

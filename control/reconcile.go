@@ -45,9 +45,11 @@ func (d *draft) liftPin() {
 	case p.Holds(d.now):
 		d.lookAgain(p.Until)
 	default:
+		if d.letGo(*p); d.full() {
+			return // the pin's record says what is still to leave
+		}
 		d.svc.Pin = nil
 		d.decide(pando.DecidedUnpin, self, "", fmt.Sprintf("the pin of %d by %s ended", p.Instances, p.By), nil)
-		d.letGo(*p)
 	}
 }
 
@@ -68,52 +70,99 @@ func (d *draft) letGo(p pando.Pin) {
 // remove drains whatever is left, and forgets the service when nothing is.
 func (d *draft) remove() {
 	d.forgetLost()
-	if len(d.instances) > 0 {
-		for _, i := range d.instances {
-			if i.Phase.May(pando.PhaseDraining) {
-				d.drain(i, "the service is being removed")
-			}
-		}
+	if len(d.instances) == 0 {
+		d.forget()
 		return
 	}
-	k := d.svc.ServiceKey
-	d.deletes = append(d.deletes, d.svc.Key())
-	d.conds[d.svc.Key()] = d.before.If()
-	for _, n := range slices.Sorted(maps.Keys(d.w.Revisions[k])) {
-		d.deletes = append(d.deletes, d.w.Revisions[k][n].V.Key())
+	for _, i := range d.instances {
+		if i.Phase.May(pando.PhaseDraining) && !d.full() {
+			d.drain(i, "the service is being removed")
+		}
 	}
+}
+
+// forget deletes the records of a service without instances, the oldest of its history first. The service's own record goes in
+// the last part: until then a deploy is refused, and a control that begins anew goes on here.
+func (d *draft) forget() {
+	k := d.svc.ServiceKey
+	clear(d.puts) // what would be said of it goes with it
+	d.forgotten = true
+	history := make([]pando.Key, 0, len(d.intents)+len(d.decisions))
 	for _, i := range d.intents {
-		d.deletes = append(d.deletes, i.Key())
+		history = append(history, i.Key())
 	}
 	for _, v := range d.decisions {
-		d.deletes = append(d.deletes, v.Key())
+		history = append(history, v.Key())
 	}
+	for _, n := range slices.Sorted(maps.Keys(d.w.Revisions[k])) {
+		history = append(history, d.w.Revisions[k][n].V.Key())
+	}
+	for _, one := range history {
+		if d.full() {
+			return
+		}
+		d.deletes = append(d.deletes, one)
+	}
+	d.deletes = append(d.deletes, d.svc.Key())
+	d.conds[d.svc.Key()] = d.before.If()
 	if head, ok := d.w.Heads[k]; ok && d.svc.Purge {
 		d.deletes = append(d.deletes, head.V.Key())
 	}
-	clear(d.puts) // what would be said of it goes with it
-	d.forgotten = true
 }
 
 // evacuate takes out what is on a host that leaves.
 func (d *draft) evacuate() {
 	for _, i := range slices.Clone(d.instances) {
-		if d.w.Hosts[i.Host].V.Leaving && i.Phase.May(pando.PhaseDraining) {
+		if d.w.Hosts[i.Host].V.Leaving && i.Phase.May(pando.PhaseDraining) && !d.full() {
 			d.drain(i, fmt.Sprintf("its host %s leaves", i.Host))
 		}
 	}
 }
 
+// bounds say how few and how many instances there have to be now. A pin does not exceed the one instance that a single writer is.
+func (d *draft) bounds(spec pando.Spec) (least, most int, why string) {
+	least, most, why = scale.Bounds(spec.Scale, d.svc.Pin, d.now)
+	if spec.Single() && most > 1 {
+		least, most, why = min(least, 1), 1, "scale.max 1, rollout.order stop-first"
+	}
+	return least, most, why
+}
+
+// room is how many instances may be started beside those that are there, in whatever phase. Only stop-first bounds it: there an
+// instance that drains still runs, and is one of the most that may.
+func (d *draft) room(most int) int {
+	if !d.stopFirst() {
+		return most
+	}
+	for _, i := range d.reachable() {
+		if !i.Warm {
+			most--
+		}
+	}
+	return most
+}
+
+// stopFirst says whether the newest spec, or one by which an instance still runs, wants no instance beside one that ends.
+func (d *draft) stopFirst() bool {
+	if d.newest().Rollout.Order == pando.StopFirst {
+		return true
+	}
+	return slices.ContainsFunc(d.instances, func(i pando.Instance) bool {
+		s, _ := d.spec(i.Revision)
+		return s.Rollout.Order == pando.StopFirst
+	})
+}
+
 // hold keeps a service that is not rolling out within its bounds, and its reserve filled.
 func (d *draft) hold(spec pando.Spec) {
-	least, most, why := scale.Bounds(spec.Scale, d.svc.Pin, d.now)
+	least, most, why := d.bounds(spec)
 	if d.svc.Pin == nil {
 		least = max(0, least-lifecycle.Ended(d.decisions, spec.Restart))
 	}
 	n := scale.Capacity(d.reachable())
 	switch {
-	case n < least && d.mayStart():
-		for ; n < least; n++ {
+	case n < least && d.mayStart(d.serving(), least):
+		for room := d.room(most); n < least && room > 0 && !d.full(); n, room = n+1, room-1 {
 			d.start(d.serving(), fmt.Sprintf("%d of %d instances (%s)", n, least, why))
 		}
 	case n > most:
@@ -124,24 +173,53 @@ func (d *draft) hold(spec pando.Spec) {
 	d.bringHome(least)
 }
 
-// mayStart holds starts back after failures.
-func (d *draft) mayStart() bool {
-	notBefore, failures := lifecycle.BackOff(d.decisions, d.now)
-	if !d.now.Before(notBefore) {
+// mayStart holds starts of a revision back after its failures; wanted is how many instances there are to be.
+func (d *draft) mayStart(revision, wanted int) bool {
+	w := lifecycle.BackOff(d.failures(), revision, wanted, d.started(), d.now)
+	if w.Until.IsZero() {
 		return d.waits() == ""
 	}
-	d.lookAgain(notBefore)
-	if !d.saidBackOff(failures) {
-		d.decide(pando.DecidedBackOff, self, "", fmt.Sprintf("%d failures in the last minute: the next start is in %s",
-			failures, notBefore.Sub(d.now).Round(time.Millisecond)), map[string]float64{"failures": float64(failures)})
+	d.lookAgain(w.Until)
+	if !d.saidBackOff(w.For) {
+		d.decide(pando.DecidedBackOff, self, "", fmt.Sprintf("%d failures in the last minute, %d instances wanted: starts are %s apart",
+			w.Failures, wanted, w.For), map[string]float64{"failures": float64(w.Failures), "wait_seconds": w.For.Seconds()})
 	}
 	return false
 }
 
-func (d *draft) saidBackOff(failures int) bool {
+func (d *draft) saidBackOff(wait time.Duration) bool {
 	return slices.ContainsFunc(d.decisions, func(v pando.Decision) bool {
-		return v.Kind == pando.DecidedBackOff && v.Inputs["failures"] == float64(failures) && d.now.Sub(v.At) < lifecycle.BackOffMemory
+		return v.Kind == pando.DecidedBackOff && v.Inputs["wait_seconds"] == wait.Seconds() && d.now.Sub(v.At) < lifecycle.BackOffMemory
 	})
+}
+
+// failures of the service since its last deploy. The revision of an instance that is gone stands in the intent that placed it.
+func (d *draft) failures() []lifecycle.Failure {
+	revisions := map[pando.InstanceID]int{}
+	for _, i := range d.intents {
+		if n, ok := i.Inputs[lifecycle.Revision]; ok {
+			revisions[i.Instance] = int(n)
+		}
+	}
+	for _, i := range d.instances {
+		revisions[i.ID] = i.Revision
+	}
+	return lifecycle.Failures(d.decisions, func(i pando.InstanceID) int { return revisions[i] })
+}
+
+// started is when control itself placed the last instance; zero: not known.
+func (d *draft) started() time.Time {
+	for _, i := range slices.Backward(d.intents) {
+		if i.Verb != pando.VerbReplicate || i.By.Kind != pando.AskerControl {
+			continue
+		}
+		for _, step := range i.History {
+			if step.State == pando.IntentPlaced {
+				return step.At
+			}
+		}
+	}
+	return time.Time{}
 }
 
 // start asks and grants in one step: control needs nobody's leave to hold a bound.
@@ -153,11 +231,13 @@ func (d *draft) start(revision int, reason string) {
 }
 
 func (d *draft) shed(n int, why string) {
-	for ; n > 0; n-- {
-		i, ok := scale.Youngest(d.reachable())
+	left := slices.Clone(d.reachable())
+	for ; n > 0 && !d.full(); n-- {
+		i, ok := scale.Youngest(left)
 		if !ok {
 			return
 		}
+		left = slices.DeleteFunc(left, func(o pando.Instance) bool { return o.ID == i.ID })
 		d.drain(i, fmt.Sprintf("more than wanted (%s)", why))
 	}
 }
@@ -168,21 +248,21 @@ var reserve = []pando.Phase{pando.PhasePlaced, pando.PhaseStarting, pando.PhaseW
 // keepWarm keeps a reserve of stopped, fully started instances of one revision, and lets the others go.
 func (d *draft) keepWarm(wanted, revision int) {
 	n := 0
-	for _, i := range d.reachable() {
+	for _, i := range slices.Clone(d.reachable()) {
 		if !i.Warm || !slices.Contains(reserve, i.Phase) {
 			continue
 		}
 		if n++; n > wanted || i.Revision != revision {
 			n--
-			if i.Phase.May(pando.PhaseDraining) {
+			if i.Phase.May(pando.PhaseDraining) && !d.full() {
 				d.drain(i, fmt.Sprintf("a reserve of %d of revision %d is wanted", wanted, revision))
 			}
 		}
 	}
-	if n >= wanted || !d.mayStart() {
+	if n >= wanted || !d.mayStart(revision, scale.Capacity(d.reachable())+wanted) {
 		return
 	}
-	for ; n < wanted; n++ {
+	for ; n < wanted && !d.full(); n++ {
 		intent := d.ask(pando.VerbReplicate, fmt.Sprintf("reserve %d of %d", n+1, wanted))
 		if i, ok := d.placeNew(&intent, revision); ok {
 			i.Warm, i.Role = true, pando.RoleReplica
@@ -194,8 +274,8 @@ func (d *draft) keepWarm(wanted, revision int) {
 // drainStrangers takes out what a rollback or an upgrade of bounds left behind: instances of a revision that neither
 // serves nor rolls.
 func (d *draft) drainStrangers() {
-	for _, i := range d.reachable() {
-		if i.Revision != d.serving() && i.Capacity() && i.Phase.May(pando.PhaseDraining) && d.svc.Current != 0 {
+	for _, i := range slices.Clone(d.reachable()) {
+		if i.Revision != d.serving() && i.Capacity() && i.Phase.May(pando.PhaseDraining) && d.svc.Current != 0 && !d.full() {
 			d.drain(i, fmt.Sprintf("revision %d is not wanted", i.Revision))
 		}
 	}
@@ -204,13 +284,20 @@ func (d *draft) drainStrangers() {
 // roll takes the next steps of a rollout.
 func (d *draft) roll(pando.Spec) {
 	spec := d.newest()
-	least, most, _ := scale.Bounds(spec.Scale, d.svc.Pin, d.now)
+	least, most, _ := d.bounds(spec)
 	if d.svc.Rolling == 0 {
 		d.svc.Rolling = max(1, scale.Capacity(d.reachable()))
 	}
 	d.svc.Rolling = min(max(d.svc.Rolling, least), most)
-	for {
-		m := lifecycle.Rollout(d.svc.Current, d.svc.Target, d.svc.Rolling, spec.Rollout, d.reachable(), d.now)
+	if d.stopFirst() {
+		spec.Rollout.Order = pando.StopFirst
+	}
+	failures := d.failures()
+	for !d.full() {
+		m := lifecycle.Rollout(lifecycle.Takeover{
+			Current: d.svc.Current, Target: d.svc.Target, Wanted: d.svc.Rolling, Rule: spec.Rollout, Restart: spec.Restart,
+			Failures: failures, Instances: d.reachable(),
+		}, d.now)
 		switch {
 		case m.Abort:
 			d.rollBack(m.Reason)
@@ -218,7 +305,7 @@ func (d *draft) roll(pando.Spec) {
 		case m.Finish:
 			d.finishRollout(m.Reason)
 			return
-		case m.Start && d.waits() == "":
+		case m.Start && d.mayStart(d.svc.Target, 1):
 			d.start(d.svc.Target, m.Reason)
 		case m.Drain != nil && !d.fresh(*m.Drain):
 			d.decide(pando.DecidedRollout, self, m.Drain.ID, m.Reason, nil)
@@ -250,13 +337,15 @@ func (d *draft) rollBack(reason string) {
 
 // lastWords are the last log lines of the newest failure of a revision.
 func (d *draft) lastWords(revision int) []string {
-	failed := map[pando.InstanceID]bool{}
-	for _, i := range d.instances {
-		failed[i.ID] = i.Revision == revision && i.Phase == pando.PhaseFailed
-	}
-	for _, v := range slices.Backward(d.decisions) {
-		if v.Kind == pando.DecidedFailed && failed[v.Instance] {
-			return v.Lines
+	failures := d.failures()
+	for n, v := range slices.Backward(d.decisions) {
+		if v.Kind != pando.DecidedFailed || len(failures) == 0 {
+			continue
+		}
+		newest := failures[len(failures)-1]
+		failures = failures[:len(failures)-1]
+		if newest.Revision == revision {
+			return d.decisions[n].Lines
 		}
 	}
 	return nil
@@ -279,7 +368,7 @@ func (d *draft) judge() {
 	}
 	serving := scale.Serving(d.reachable())
 	spec := d.newest()
-	least, _, _ := scale.Bounds(spec.Scale, d.svc.Pin, d.now)
+	least, _, _ := d.bounds(spec)
 	set := func(p pando.ServicePhase, format string, args ...any) {
 		d.svc.Phase, d.svc.Reason = p, fmt.Sprintf(format, args...)
 	}
@@ -308,6 +397,7 @@ func (d *draft) judge() {
 const (
 	IntentsKept   = 300
 	DecisionsKept = 300
+	RevisionsKept = 20 // and all that are in use
 	trimStep      = 40 // at a time, to keep transactions small
 )
 
@@ -322,8 +412,48 @@ func (d *draft) trim() {
 			n++
 		}
 	}
-	for _, v := range d.decisions[:min(trimStep, max(0, len(d.decisions)-DecisionsKept))] {
-		d.deletes = append(d.deletes, v.Key())
+	d.trimDecisions()
+	d.trimRevisions()
+}
+
+// trimDecisions forgets the oldest decisions but those on which the next ones rest.
+func (d *draft) trimDecisions() {
+	left := len(d.decisions) - DecisionsKept
+	if left <= 0 {
+		return
+	}
+	spec := d.newest()
+	kept := lifecycle.Remembered(d.decisions, spec.Restart, spec.Scale.Max)
+	left, n := left-len(kept), 0
+	for _, v := range d.decisions {
+		if n >= min(left, trimStep) {
+			return
+		}
+		if !kept[v.ID] {
+			d.deletes = append(d.deletes, v.Key())
+			n++
+		}
+	}
+}
+
+// trimRevisions forgets the oldest specs that nothing runs by. Who deploys 500 times would else have 500 of them in every agent.
+func (d *draft) trimRevisions() {
+	all := d.w.Revisions[d.svc.ServiceKey]
+	if len(all) <= RevisionsKept {
+		return
+	}
+	used := map[int]bool{d.svc.Current: true, d.svc.Target: true}
+	for _, i := range d.instances {
+		used[i.Revision] = true
+	}
+	n := 0
+	for _, number := range slices.Sorted(maps.Keys(all))[:len(all)-RevisionsKept] {
+		key := all[number].V.Key()
+		if _, written := d.puts[key]; written || used[number] || n == trimStep {
+			continue
+		}
+		d.deletes = append(d.deletes, key)
+		n++
 	}
 }
 

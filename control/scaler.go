@@ -15,34 +15,84 @@ import (
 const scaleInterval = 200 * time.Millisecond
 
 // scaler asks on behalf of programs that know nothing of Pando. It is a client like any other: its asks are intents, and
-// the same budgets answer them.
+// the same budgets answer them. It reads counters beside the leader's loop, which no silent host keeps waiting.
 type scaler struct {
 	c        *Control
 	policies map[pando.ServiceKey]*scale.Policy
 	last     time.Time
+	reading  bool // the counters are being read; one at a time
+	read     chan counted
+	silent   map[pando.HostName]bool // did not answer last time
+	readers  sync.WaitGroup
+}
+
+// counted is what all hosts said of their endpoints at one moment.
+type counted struct {
+	at     time.Time
+	all    []pando.EndpointCounters
+	failed map[pando.HostName]error
 }
 
 func newScaler(c *Control) *scaler {
-	return &scaler{c: c, policies: map[pando.ServiceKey]*scale.Policy{}}
+	return &scaler{c: c, policies: map[pando.ServiceKey]*scale.Policy{}, read: make(chan counted, 1), silent: map[pando.HostName]bool{}}
 }
 
-// next is how long it is until the next sample.
+// next is how long it is until the next sample. The end of a reading wakes the loop by itself.
 func (s *scaler) next() time.Duration {
+	if s.reading {
+		return scaleInterval
+	}
 	return max(time.Millisecond, scaleInterval-s.c.Clock.Now().Sub(s.last))
 }
 
-// step samples the counters of every host once an interval and writes what the policies ask for.
+// step judges the counters that were read meanwhile, and has them read once an interval.
 func (s *scaler) step(ctx context.Context, fence pando.Fence) {
+	select {
+	case v := <-s.read:
+		s.reading = false
+		s.tell(v.failed)
+		s.judge(ctx, fence, v)
+	default:
+	}
 	now := s.c.Clock.Now()
-	if now.Sub(s.last) < scaleInterval {
+	if s.reading || now.Sub(s.last) < scaleInterval {
 		return
 	}
 	s.last = now
-	wanted := s.wanted()
-	if len(wanted) == 0 {
+	if len(s.wanted()) == 0 {
 		return
 	}
-	counters := s.c.everyCounter(ctx)
+	s.reading = true
+	s.readers.Go(func() {
+		s.read <- s.c.everyCounter(ctx)
+		s.c.wake()
+	})
+}
+
+// end waits for the reading under way, which ends with the context of the step that began it.
+func (s *scaler) end() { s.readers.Wait() }
+
+// tell logs which hosts fell silent and which answer again.
+func (s *scaler) tell(failed map[pando.HostName]error) {
+	for h, err := range failed {
+		if !s.silent[h] {
+			s.c.Log.Warn("a host gives no counters; its instances count as they last did", "host", h, "error", err)
+		}
+	}
+	for h := range s.silent {
+		if failed[h] == nil {
+			s.c.Log.Info("a host gives counters again", "host", h)
+		}
+	}
+	clear(s.silent)
+	for h := range failed {
+		s.silent[h] = true
+	}
+}
+
+// judge writes what the policies ask for.
+func (s *scaler) judge(ctx context.Context, fence pando.Fence, v counted) {
+	wanted := s.wanted()
 	for _, key := range slices.SortedFunc(maps.Keys(wanted), pando.ServiceKey.Compare) {
 		spec := wanted[key]
 		p := s.policies[key]
@@ -51,11 +101,11 @@ func (s *scaler) step(ctx context.Context, fence pando.Fence) {
 			s.policies[key] = p
 		}
 		s.c.mu.Lock()
-		instances := s.c.world.Of(key)
+		instances := reachable(s.c.world, s.c.world.Of(key))
 		s.c.mu.Unlock()
-		wish := p.Step(spec.Scale, instances, sample(counters, key, spec.Scale.By, now))
+		wish := p.Step(spec.Scale, instances, sample(v.all, key, spec.Scale.By, v.at))
 		if wish.Verb != "" {
-			s.ask(ctx, fence, key, wish, now)
+			s.ask(ctx, fence, key, wish, s.c.Clock.Now())
 		}
 	}
 }
@@ -104,21 +154,39 @@ func (s *scaler) ask(ctx context.Context, fence pando.Fence, key pando.ServiceKe
 	}
 }
 
-// everyCounter collects the counters of all hosts; a host that does not answer is left out this time.
-func (c *Control) everyCounter(ctx context.Context) []pando.EndpointCounters {
+// everyCounter collects the counters of all hosts; a host that does not answer in time is left out and named.
+func (c *Control) everyCounter(ctx context.Context) counted {
 	ctx, cancel := context.WithTimeout(ctx, scaleInterval)
 	defer cancel()
+	out := counted{at: c.Clock.Now(), failed: map[pando.HostName]error{}}
 	hosts := c.hosts()
-	each := make([][]pando.EndpointCounters, len(hosts))
+	each, errs := make([][]pando.EndpointCounters, len(hosts)), make([]error, len(hosts))
 	var wg sync.WaitGroup
 	for n, h := range hosts {
 		wg.Go(func() { // one that is cut off must not keep the others waiting
-			var err error
-			if each[n], err = c.Peers.Counters(ctx, h); err != nil {
-				c.Log.Warn("no counters", "host", h.Name, "error", err)
-			}
+			each[n], errs[n] = c.Peers.Counters(ctx, h)
 		})
 	}
 	wg.Wait()
-	return slices.Concat(each...)
+	for n, h := range hosts {
+		if errs[n] != nil {
+			out.failed[h.Name] = errs[n]
+		}
+	}
+	out.all = slices.Concat(each...)
+	return out
+}
+
+// counters are those of all hosts, at most scaleInterval old: who asks for one service after the other reads each host once.
+func (c *Control) counters(ctx context.Context) []pando.EndpointCounters {
+	c.counting.Lock()
+	defer c.counting.Unlock()
+	if c.Clock.Now().Sub(c.countedAt) >= scaleInterval {
+		v := c.everyCounter(ctx)
+		if ctx.Err() != nil {
+			return v.all // and nobody else is to see what a caller that went away left unread
+		}
+		c.counted, c.countedAt = v.all, c.Clock.Now()
+	}
+	return c.counted
 }

@@ -40,3 +40,77 @@ func TestNewsWithoutEndDoNotKeepTheScalerFromLooking(t *testing.T) {
 		}
 	})
 }
+
+// mute is a host that takes a call and never answers.
+type mute struct {
+	sim.Agent
+	asked atomic.Int32
+}
+
+func (m *mute) Counters(ctx context.Context) ([]pando.EndpointCounters, error) {
+	m.asked.Add(1)
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func TestASilentHostKeepsNoDecisionWaiting(t *testing.T) {
+	lead(t, 0, func(t *testing.T, l leadership) {
+		host := &mute{}
+		l.Peers.(*sim.Peers).Set("h1", host)
+		spec := pando.Spec{Name: "web", Command: []string{"web"}, Scale: pando.Scale{Max: 100, By: pando.ByConnections, Target: 10}}.WithDefaults()
+		if _, err := l.registry.Commit(t.Context(), pando.Txn{Put: []pando.Stored{pando.Revision{Service: web, Number: 1, Spec: spec, State: pando.RevisionCurrent}}}); err != nil {
+			t.Fatal(err)
+		}
+		const asks = 30
+		for range asks {
+			time.Sleep(37 * time.Millisecond)
+			ask := l.ask()
+			begun := time.Now()
+			if _, err := l.registry.Commit(t.Context(), pando.Txn{Put: []pando.Stored{ask}}); err != nil {
+				t.Fatal(err)
+			}
+			for {
+				synctest.Wait()
+				l.mu.Lock()
+				state := l.world.Intents[ask.ID].V.State
+				l.mu.Unlock()
+				if state != pando.IntentAsked {
+					break
+				}
+				if time.Since(begun) > time.Second {
+					t.Fatalf("an ask has no answer after %s", time.Since(begun))
+				}
+				time.Sleep(time.Millisecond)
+			}
+			if wait := time.Since(begun); wait > 2*laterWait {
+				t.Errorf("an ask waited %s for its answer beside a silent host", wait)
+			}
+		}
+		if host.asked.Load() < 3 {
+			t.Errorf("the silent host was asked %d times", host.asked.Load())
+		}
+	})
+}
+
+func TestTheCountersOfManyServicesAreReadOnce(t *testing.T) {
+	lead(t, 0, func(t *testing.T, l leadership) {
+		host := &meter{}
+		l.Peers.(*sim.Peers).Set("h1", host)
+		time.Sleep(time.Second)
+		for range 100 { // as a scrape of /metrics does, one service after the other
+			if _, err := l.Counters(t.Context(), web); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := host.asked.Load(); n != 1 {
+			t.Errorf("the host was asked %d times in one moment, want once", n)
+		}
+		time.Sleep(scaleInterval)
+		if _, err := l.Counters(t.Context(), web); err != nil {
+			t.Fatal(err)
+		}
+		if n := host.asked.Load(); n != 2 {
+			t.Errorf("the host was asked %d times, want again after %s", n, scaleInterval)
+		}
+	})
+}

@@ -156,7 +156,7 @@ func (c *Control) Counters(ctx context.Context, s pando.ServiceKey) ([]pando.End
 	if _, err := c.Service(ctx, s); err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(c.everyCounter(ctx), func(e pando.EndpointCounters) bool { return e.Service != s }), nil
+	return slices.DeleteFunc(slices.Clone(c.counters(ctx)), func(e pando.EndpointCounters) bool { return e.Service != s }), nil
 }
 
 // StateLog implements pando.Operators.

@@ -2,11 +2,9 @@ package lifecycle
 
 import (
 	"time"
-
-	"pando.run/pando"
 )
 
-// The back-off of replacements: the first is at once, then the wait doubles from Step to Cap. Failures older than Memory
+// The back-off of replacements: the wait doubles from Step to Cap with each round of failures. Failures older than Memory
 // are forgotten.
 const (
 	BackOffStep   = 100 * time.Millisecond
@@ -14,49 +12,42 @@ const (
 	BackOffMemory = time.Minute
 )
 
-// BackOff says before when no instance of a service may be started again, given the decisions about it, and how many
-// failures in a row that rests on. A zero time is no wait.
-func BackOff(decisions []pando.Decision, now time.Time) (notBefore time.Time, failures int) {
+// Wait is how a start is held back.
+type Wait struct {
+	Until    time.Time // no start before; zero: at once
+	For      time.Duration
+	Failures int // of the last minute, on which it rests
+}
+
+// BackOff says how long the next start of a revision waits, after its failures and those of which the revision is not known. wanted is how many instances there are to be, and started is when
+// the last one was placed (zero: not known).
+//
+// As many failures as there are instances make a round. The first round is replaced at once, so a service that loses less than
+// all of itself in a minute is always replaced at once. From the second on, starts are Step apart, then twice that with each
+// round. The wait runs from the last start and not from the last failure: however often instances fail, the service is filled
+// up again at least once in Cap.
+func BackOff(all []Failure, revision, wanted int, started, now time.Time) Wait {
+	var w Wait
 	var last time.Time
-	for _, d := range decisions {
-		switch {
-		case d.Kind == pando.DecidedDeploy:
-			failures = 0 // a new spec is a new chance
-		case d.Kind == pando.DecidedFailed && now.Sub(d.At) < BackOffMemory:
-			failures++
-			last = d.At
+	for _, f := range all {
+		if (f.Revision == revision || f.Revision == 0) && now.Sub(f.At) < BackOffMemory && !f.Probed {
+			w.Failures++
+			last = f.At
 		}
 	}
-	if failures < 2 {
-		return time.Time{}, failures
+	rounds := (w.Failures - 1) / max(1, wanted)
+	if rounds < 1 {
+		return w
 	}
-	wait := BackOffCap
-	if shift := failures - 2; shift < 10 {
-		wait = min(wait, BackOffStep<<shift)
+	w.For = BackOffCap
+	if shift := rounds - 1; shift < 10 {
+		w.For = min(w.For, BackOffStep<<shift)
 	}
-	return last.Add(wait), failures
-}
-
-// Ended counts the instances that ran to their end since the last deploy and that the restart policy does not replace.
-func Ended(decisions []pando.Decision, policy pando.RestartPolicy) int {
-	n := 0
-	for _, d := range decisions {
-		switch {
-		case d.Kind == pando.DecidedDeploy:
-			n = 0
-		case d.Kind != pando.DecidedFailed:
-		case policy == pando.RestartNo, policy == pando.RestartOnFailure && cleanExit(d):
-			n++
-		}
+	if started.IsZero() {
+		started = last
 	}
-	return n
-}
-
-// ExitCode is the input of a failed decision that carries the program's exit code; it is absent when the program did not
-// exit by itself.
-const ExitCode = "exit_code"
-
-func cleanExit(d pando.Decision) bool {
-	code, ok := d.Inputs[ExitCode]
-	return ok && code == 0
+	if until := started.Add(w.For); until.After(now) {
+		w.Until = until
+	}
+	return w
 }

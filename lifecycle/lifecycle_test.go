@@ -3,6 +3,9 @@ package lifecycle
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,12 +32,12 @@ func TestPlaceStaysAtHomeElseGoesWhereThereIsMostRoom(t *testing.T) {
 		home  pando.HostName
 		want  pando.HostName
 	}{
-		{"nothing runs", on(), "", "a"},
+		{"nothing runs: where it takes the least share", on(), "", "c"},
 		{"the home, however loaded", on("c", "c"), "c", "c"},
 		{"the least loaded by its share of memory", on("a", "b", "c"), "", "c"},
-		{"a home that is gone", on("a"), "z", "b"},
+		{"a home that is gone", on("c", "c", "c", "c", "c"), "z", "a"},
 		{"processes count, too", map[pando.HostName]Load{"a": {PIDs: 9}, "b": {PIDs: 9}}, "", "c"},
-		{"the fewest instances when nothing is limited", map[pando.HostName]Load{"a": {Instances: 2}, "b": {Instances: 1}, "c": {Instances: 2}}, "", "b"},
+		{"the fewest instances when nothing is limited", map[pando.HostName]Load{"a": {Instances: 2}, "b": {Instances: 1}, "c": {MemoryBytes: 300}}, "", "b"},
 	} {
 		if h, why, err := Place(hosts, c.loads, spec, c.home); err != nil || h.Name != c.want || why == "" {
 			t.Errorf("%s: got %s (%s), %v; want %s", c.name, h.Name, why, err, c.want)
@@ -52,30 +55,124 @@ func TestPlaceStaysAtHomeElseGoesWhereThereIsMostRoom(t *testing.T) {
 	}
 }
 
+func TestPlaceGoesWhereThereIsMostProcessorTimeAndRefusesNothingForIt(t *testing.T) {
+	hosts := []pando.Host{{Name: "a", CPUs: 2}, {Name: "b", CPUs: 16}}
+	spec := pando.Spec{Name: "web", Resources: pando.Resources{CPUs: 4}}.WithDefaults()
+	loads := map[pando.HostName]Load{}
+	var went []pando.HostName
+	for range 10 {
+		h, _, err := Place(hosts, loads, spec, "")
+		if err != nil {
+			t.Fatalf("after %v: %v; limits of processor time may add up to more than there is", went, err)
+		}
+		went = append(went, h.Name)
+		loads[h.Name] = loads[h.Name].Plus(one(spec.Resources))
+	}
+	small := 0
+	for _, h := range went {
+		if h == "a" {
+			small++
+		}
+	}
+	if went[0] != "b" || small != 1 { // 2 : 16 processors, 10 instances
+		t.Errorf("ten instances of 4 cores went to %v", went)
+	}
+}
+
+func failures(revision, n int, at time.Time) (out []Failure) {
+	for range n {
+		out = append(out, Failure{At: at, Revision: revision})
+	}
+	return out
+}
+
 func TestBackOffDoublesToItsCapAndForgets(t *testing.T) {
-	var decisions []pando.Decision
-	var last time.Duration
-	for n := range 12 {
-		decisions = append(decisions, pando.Decision{Kind: pando.DecidedFailed, At: t0})
-		at, failures := BackOff(decisions, t0)
-		wait := time.Duration(0)
-		if !at.IsZero() {
-			wait = at.Sub(t0)
+	for _, wanted := range []int{1, 20} {
+		var last time.Duration
+		for n := range 12 * wanted {
+			all := failures(1, n+1, t0)
+			w := BackOff(all, 1, wanted, t0, t0)
+			if w.Failures != n+1 || w.For < last || w.For > BackOffCap || n < wanted && !w.Until.IsZero() || n >= wanted && !w.Until.Equal(t0.Add(w.For)) {
+				t.Fatalf("%d failures of %d instances: %+v after %s", n+1, wanted, w, last)
+			}
+			last = w.For
+			if w := BackOff(all, 2, wanted, t0, t0); w.Failures != 0 {
+				t.Fatalf("failures of another revision count: %+v", w)
+			}
+			if w := BackOff(all, 1, wanted, t0, t0.Add(2*BackOffMemory)); w.Failures != 0 || !w.Until.IsZero() {
+				t.Fatalf("old failures are not forgotten: %+v", w)
+			}
 		}
-		if failures != n+1 || wait < last || wait > BackOffCap || n == 0 && wait != 0 {
-			t.Fatalf("%d failures: wait %s after %s", failures, wait, last)
+		if last != BackOffCap {
+			t.Errorf("%d failures of %d wait %s, want the cap", 12*wanted, wanted, last)
 		}
-		last = wait
 	}
-	if last != BackOffCap {
-		t.Errorf("12 failures wait %s, want the cap", last)
+	probed := failures(1, 50, t0)
+	for n := range probed {
+		probed[n].Probed = true
 	}
-	if at, _ := BackOff(decisions, t0.Add(2*BackOffMemory)); !at.IsZero() {
-		t.Errorf("old failures are not forgotten")
+	if w := BackOff(probed, 1, 1, t0, t0); !w.Until.IsZero() {
+		t.Errorf("what live probes ended is held back: %+v", w)
 	}
-	decisions = append(decisions, pando.Decision{Kind: pando.DecidedDeploy, At: t0})
-	if at, _ := BackOff(decisions, t0); !at.IsZero() {
-		t.Errorf("a new spec is not a new chance")
+}
+
+// F7: one of 20 instances is killed every 3 seconds, then every second; each start takes a moment. The service is filled up
+// all the time.
+func TestReplacementDoesNotStarve(t *testing.T) {
+	for every, least := range map[time.Duration]int{3 * time.Second: 19, time.Second: 18, 100 * time.Millisecond: 0} {
+		const wanted = 20
+		n, worst := wanted, wanted
+		var all []Failure
+		started, killed, held := t0, t0, time.Duration(0)
+		for now := t0; now.Sub(t0) < 5*time.Minute; now = now.Add(50 * time.Millisecond) {
+			if now.Sub(killed) >= every && n > 0 {
+				killed = now
+				n--
+				all = append(all, Failure{At: now, Revision: 1})
+			} else if n < wanted && BackOff(all, 1, wanted, started, now).Until.IsZero() {
+				held = max(held, now.Sub(started))
+				n, started = wanted, now
+			}
+			worst = min(worst, n)
+		}
+		if held > BackOffCap+time.Second {
+			t.Errorf("one killed every %s: nothing is started for %s", every, held)
+		}
+		if worst < least {
+			t.Errorf("one killed every %s: down to %d of %d, want at least %d", every, worst, wanted, least)
+		}
+	}
+}
+
+func TestMayEndLeavesThreeQuartersAndTheLast(t *testing.T) {
+	for _, c := range []struct {
+		unhealthy, inRotation, total int
+		want                         bool
+	}{
+		{0, 1, 1, false}, {0, 1, 20, false}, {0, 2, 2, true}, {1, 2, 3, false}, {0, 4, 4, true}, {1, 3, 4, false},
+		{1, 7, 8, true}, {2, 6, 8, false}, {24, 76, 100, true}, {25, 75, 100, false},
+	} {
+		if got := MayEnd(c.unhealthy, c.inRotation, c.total); got != c.want {
+			t.Errorf("%d unhealthy, %d in rotation of %d: %t", c.unhealthy, c.inRotation, c.total, got)
+		}
+	}
+}
+
+func TestADecisionOnWhichTheNextRestsIsRemembered(t *testing.T) {
+	decided := func(id string, k pando.DecisionKind, code float64) pando.Decision {
+		return pando.Decision{ID: id, Kind: k, Inputs: map[string]float64{ExitCode: code}}
+	}
+	all := []pando.Decision{
+		decided("1", pando.DecidedFailed, 0), decided("2", pando.DecidedDeploy, 0), decided("3", pando.DecidedFailed, 0),
+		decided("4", pando.DecidedFailed, 1), decided("5", pando.DecidedFailed, 0), decided("6", pando.DecidedPin, 0),
+	}
+	for policy, want := range map[pando.RestartPolicy]string{
+		pando.RestartAlways: "2", pando.RestartOnFailure: "2 3 5", pando.RestartNo: "2 4 5",
+	} {
+		kept := slices.Sorted(maps.Keys(Remembered(all, policy, 2)))
+		if got := strings.Join(kept, " "); got != want {
+			t.Errorf("%s: %s are remembered, want %s", policy, got, want)
+		}
 	}
 }
 
@@ -91,7 +188,7 @@ func TestRolloutKeepsCapacity(t *testing.T) {
 			in = append(in, pando.Instance{ID: pando.InstanceID(fmt.Sprintf("old-%d", n)), Revision: 1, Phase: pando.PhaseInRotation})
 		}
 		for n := range 400 {
-			m := Rollout(1, 2, wanted, r, in, now)
+			m := Rollout(Takeover{Current: 1, Target: 2, Wanted: wanted, Rule: r, Instances: in}, now)
 			switch {
 			case m.Finish:
 				return
@@ -130,9 +227,85 @@ func TestRolloutKeepsCapacity(t *testing.T) {
 	})
 }
 
-func TestRolloutAbortsOnAFailure(t *testing.T) {
-	in := []pando.Instance{{Revision: 1, Phase: pando.PhaseInRotation}, {ID: "web-x", Revision: 2, Phase: pando.PhaseFailed, Reason: "it exited with 1"}}
-	if m := Rollout(1, 2, 1, pando.Rollout{Surge: 1}, in, t0); !m.Abort {
-		t.Errorf("got %+v, want an abort", m)
+// However long each instance takes, a rollout that is stop-first ends with the wanted number and never has more than that running,
+// those that drain included; when all are healthy at most one is missing.
+func TestStopFirstNeverRunsMoreThanWanted(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		wanted := rapid.IntRange(1, 5).Draw(t, "wanted")
+		rule := pando.Rollout{Order: pando.StopFirst, Surge: 3, HealthySeconds: 1}
+		now := t0
+		var in []pando.Instance
+		for n := range wanted {
+			in = append(in, pando.Instance{ID: pando.InstanceID(fmt.Sprintf("old-%d", n)), Revision: 1, Phase: pando.PhaseInRotation})
+		}
+		for n := range 2000 {
+			m := Rollout(Takeover{Current: 1, Target: 2, Wanted: wanted, Rule: rule, Instances: in}, now)
+			switch {
+			case m.Finish:
+				return
+			case m.Abort:
+				t.Fatalf("aborted: %s", m.Reason)
+			case m.Start:
+				in = append(in, pando.Instance{ID: pando.InstanceID(fmt.Sprintf("new-%d", n)), Revision: 2, Phase: pando.PhasePlaced, Since: now})
+			case m.Drain != nil:
+				for k := range in {
+					if in[k].ID == m.Drain.ID {
+						in[k].Phase = pando.PhaseDraining
+					}
+				}
+			default:
+				now = now.Add(time.Duration(rapid.IntRange(1, 700).Draw(t, "ms")) * time.Millisecond)
+				for k := range in {
+					if in[k].Phase == pando.PhasePlaced && rapid.Bool().Draw(t, "ready") {
+						in[k].Phase, in[k].Since = pando.PhaseInRotation, now
+					}
+				}
+				gone := rapid.Bool().Draw(t, "gone")
+				in = slices.DeleteFunc(in, func(i pando.Instance) bool { return gone && i.Phase == pando.PhaseDraining })
+			}
+			if len(in) > wanted {
+				t.Fatalf("%d run, wanted %d", len(in), wanted)
+			}
+			if out := wanted - len(in); out > 1 {
+				t.Fatalf("%d of %d are missing", out, wanted)
+			}
+		}
+		t.Fatalf("the rollout does not end")
+	})
+}
+
+func TestThreeFailuresOfTheNewRevisionAbortARollout(t *testing.T) {
+	in := []pando.Instance{{Revision: 1, Phase: pando.PhaseInRotation}}
+	for _, c := range []struct {
+		name   string
+		wanted int
+		policy pando.RestartPolicy
+		all    []Failure
+		abort  bool
+	}{
+		{"two", 1, pando.RestartAlways, failures(2, 2, t0), false},
+		{"three", 1, pando.RestartAlways, failures(2, 3, t0), true},
+		{"three of the old one", 1, pando.RestartAlways, failures(1, 3, t0), false},
+		{"three of nobody knows which", 1, pando.RestartAlways, failures(0, 3, t0), false},
+		{"three of a hundred", 100, pando.RestartAlways, failures(2, 3, t0), false},
+		{"a tenth", 100, pando.RestartAlways, failures(2, 10, t0), true},
+		{"one that is not replaced", 1, pando.RestartNo, failures(2, 1, t0), true},
+		{"live probes", 1, pando.RestartAlways, []Failure{{Revision: 2, Probed: true}, {Revision: 2, Probed: true}, {Revision: 2, Probed: true}}, true},
+	} {
+		m := Rollout(Takeover{Current: 1, Target: 2, Wanted: c.wanted, Rule: pando.Rollout{Surge: 1}, Restart: c.policy, Failures: c.all, Instances: in}, t0)
+		if m.Abort != c.abort {
+			t.Errorf("%s: got %+v, want an abort: %t", c.name, m, c.abort)
+		}
+	}
+}
+
+// A job that did its work is neither a failure nor started again.
+func TestARolloutOfAJobEndsWithIt(t *testing.T) {
+	for _, policy := range []pando.RestartPolicy{pando.RestartNo, pando.RestartOnFailure} {
+		done := []Failure{{Revision: 2, Clean: true, At: t0}}
+		m := Rollout(Takeover{Current: 1, Target: 2, Wanted: 1, Rule: pando.Rollout{Surge: 1}, Restart: policy, Failures: done}, t0)
+		if !m.Finish {
+			t.Errorf("restart %s: got %+v, want the end of the rollout", policy, m)
+		}
 	}
 }

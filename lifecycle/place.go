@@ -21,19 +21,37 @@ type Load struct {
 	Instances   int
 	MemoryBytes int64
 	PIDs        int64
+	CPUs        float64
 }
 
 // Loads sums up what instances may use, by host; resources says what one may.
 func Loads(all []pando.Instance, resources func(pando.Instance) pando.Resources) map[pando.HostName]Load {
 	out := map[pando.HostName]Load{}
 	for _, i := range all {
-		r, l := resources(i), out[i.Host]
-		out[i.Host] = Load{l.Instances + 1, l.MemoryBytes + r.MemoryBytes, l.PIDs + r.PIDs}
+		out[i.Host] = out[i.Host].Plus(one(resources(i)))
 	}
 	return out
 }
 
-// share is how much of a host a load takes, by what it takes most of: 1 is all of it.
+// Plus is both loads together.
+func (l Load) Plus(o Load) Load {
+	return Load{l.Instances + o.Instances, l.MemoryBytes + o.MemoryBytes, l.PIDs + o.PIDs, l.CPUs + o.CPUs}
+}
+
+// one is the load of an instance with these limits.
+func one(r pando.Resources) Load { return Load{1, r.MemoryBytes, r.PIDs, r.CPUs} }
+
+// weight is how much of a host a load takes, by what it takes most of. Limits of processor time may add up to more than a host
+// has, since instances share it; they say where there is most of it.
+func (l Load) weight(h pando.Host) float64 {
+	most := l.share(h)
+	if h.CPUs > 0 {
+		most = max(most, l.CPUs/h.CPUs)
+	}
+	return most
+}
+
+// share is how much a load takes of what a host cannot give twice: 1 is all of it.
 func (l Load) share(h pando.Host) float64 {
 	most := float64(l.Instances) / InstancesPerHostMax
 	if h.Memory > 0 {
@@ -46,15 +64,15 @@ func (l Load) share(h pando.Host) float64 {
 }
 
 // Place chooses the host of a new instance: the service's home, where its state and its VIP are, or for a service that has
-// none the least loaded host that has room.
+// none the host that is least loaded with it, of those that have room.
 func Place(hosts []pando.Host, loads map[pando.HostName]Load, s pando.Spec, home pando.HostName) (pando.Host, string, error) {
 	if len(hosts) == 0 {
 		return pando.Host{}, "", fmt.Errorf("%w: no host takes instances; is the agent running? (`pando up`)", pando.ErrNoRoom)
 	}
 	room := func(h pando.Host) bool {
-		l := loads[h.Name]
-		return Load{l.Instances + 1, l.MemoryBytes + s.Resources.MemoryBytes, l.PIDs + s.Resources.PIDs}.share(h) <= 1
+		return loads[h.Name].Plus(one(s.Resources)).share(h) <= 1
 	}
+	weight := func(h pando.Host) float64 { return loads[h.Name].Plus(one(s.Resources)).weight(h) }
 	var with []pando.Host
 	for _, h := range hosts {
 		switch {
@@ -72,7 +90,7 @@ func Place(hosts []pando.Host, loads map[pando.HostName]Load, s pando.Spec, home
 			pando.ErrNoRoom, s.Key(), s.Resources.MemoryBytes, s.Resources.PIDs)
 	}
 	h := slices.MinFunc(with, func(a, b pando.Host) int {
-		return cmp.Or(cmp.Compare(loads[a.Name].share(a), loads[b.Name].share(b)), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(weight(a), weight(b)), cmp.Compare(loads[a.Name].Instances, loads[b.Name].Instances), cmp.Compare(a.Name, b.Name))
 	})
 	return h, fmt.Sprintf("on %s, the least loaded host (%d instances)", h.Name, loads[h.Name].Instances), nil
 }

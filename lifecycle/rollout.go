@@ -8,6 +8,20 @@ import (
 	"pando.run/pando"
 )
 
+// Strikes is how many instances of a new revision may fail before the rollout goes back, and a tenth of the wanted number if
+// that is more: in a large service some always fail.
+const Strikes = 3
+
+// Takeover is a rollout as it stands.
+type Takeover struct {
+	Current, Target int
+	Wanted          int // instances there are to be in the end
+	Rule            pando.Rollout
+	Restart         pando.RestartPolicy
+	Failures        []Failure
+	Instances       []pando.Instance // of the service, in every phase
+}
+
 // Move is the next step of a rollout.
 type Move struct {
 	Start  bool            // start one instance of the target revision
@@ -18,32 +32,78 @@ type Move struct {
 	Reason string
 }
 
-// Rollout says how revision `target` takes over from `current`: start beside the old within the surge, let the new one be
-// healthy for a while, drain one old, and so on. A new instance that fails aborts it all (container DevOps §rolling upgrade;
-// DESIGN: a failed gate rolls everything back by itself). wanted is how many instances there are to be.
-func Rollout(current, target, wanted int, r pando.Rollout, instances []pando.Instance, now time.Time) Move {
+// Rollout says how the target revision takes over from the current one (container DevOps §rolling upgrade; DESIGN: a failed
+// gate rolls everything back by itself). Three instances of the target that fail, before or after they were ready, abort it.
+//
+// start-first: start beside the old within the surge, let the new one be healthy for a while, drain one old, and so on.
+// stop-first: drain one old, wait until its record is gone, start one new in its place, let it be healthy, and so on; never do
+// more than the wanted number run.
+func Rollout(t Takeover, now time.Time) Move {
+	failed, done := t.ends()
+	if failed >= t.strikes() {
+		return Move{Abort: true, Reason: fmt.Sprintf("%d instances of revision %d failed", failed, t.Target)}
+	}
+	t.Wanted = max(0, t.Wanted-done)
 	var fresh, old []pando.Instance
-	for _, i := range instances {
+	leaving := 0
+	for _, i := range t.Instances {
 		switch {
-		case i.Revision == target && i.Phase == pando.PhaseFailed:
-			return Move{Abort: true, Reason: fmt.Sprintf("%s of revision %d failed: %s", i.ID, target, i.Reason)}
+		case i.Warm:
 		case !i.Capacity():
-		case i.Revision == target:
+			leaving++
+		case i.Revision == t.Target:
 			fresh = append(fresh, i)
 		default:
 			old = append(old, i)
 		}
 	}
-	healthy, next := healthySince(fresh, pando.Seconds(r.HealthySeconds), now)
-	if len(old) == 0 && healthy >= wanted {
-		return Move{Finish: true, Reason: fmt.Sprintf("%d instances of revision %d are in rotation, none of revision %d is left", len(fresh), target, current)}
+	healthy, next := healthySince(fresh, pando.Seconds(t.Rule.HealthySeconds), now)
+	if len(old) == 0 && healthy >= t.Wanted {
+		return Move{Finish: true, Reason: fmt.Sprintf("%d instances of revision %d are in rotation, none of revision %d is left", len(fresh), t.Target, t.Current)}
 	}
-	if len(fresh) < wanted && len(fresh)+len(old) < wanted+r.Surge {
-		return Move{Start: true, Reason: fmt.Sprintf("%d of %d are revision %d, surge %d", len(fresh), wanted, target, r.Surge)}
+	if t.Rule.Order == pando.StopFirst {
+		return t.stopFirst(fresh, old, leaving, healthy, next)
 	}
-	if len(old) > 0 && healthy+len(old) > wanted {
+	if len(fresh) < t.Wanted && len(fresh)+len(old) < t.Wanted+t.Rule.Surge {
+		return Move{Start: true, Reason: fmt.Sprintf("%d of %d are revision %d, surge %d", len(fresh), t.Wanted, t.Target, t.Rule.Surge)}
+	}
+	if len(old) > 0 && healthy+len(old) > t.Wanted {
 		leaves := oldest(old)
-		return Move{Drain: &leaves, Reason: fmt.Sprintf("%d of revision %d have been in rotation for %gs", healthy, target, r.HealthySeconds)}
+		return Move{Drain: &leaves, Reason: fmt.Sprintf("%d of revision %d have been in rotation for %gs", healthy, t.Target, t.Rule.HealthySeconds)}
+	}
+	return Move{Wait: next, Reason: "waiting for the new instances to be healthy"}
+}
+
+// ends counts the instances of the target that failed, and those that did what they had to.
+func (t Takeover) ends() (failed, done int) {
+	for _, f := range t.Failures {
+		switch {
+		case f.Revision != t.Target:
+		case f.Clean && t.Restart != pando.RestartAlways:
+			done++
+		default:
+			failed++
+		}
+	}
+	return failed, done
+}
+
+func (t Takeover) strikes() int {
+	if t.Restart == pando.RestartNo {
+		return 1 // nothing is started in its place
+	}
+	return max(Strikes, t.Wanted/10)
+}
+
+func (t Takeover) stopFirst(fresh, old []pando.Instance, leaving, healthy int, next time.Time) Move {
+	switch {
+	case leaving > 0:
+		return Move{Wait: next, Reason: fmt.Sprintf("waiting for %d instances to end (rollout.order stop-first)", leaving)}
+	case len(fresh) < t.Wanted && len(fresh)+len(old) < t.Wanted:
+		return Move{Start: true, Reason: fmt.Sprintf("%d of %d are revision %d, stop-first", len(fresh), t.Wanted, t.Target)}
+	case len(old) > 0 && healthy == len(fresh):
+		leaves := oldest(old)
+		return Move{Drain: &leaves, Reason: fmt.Sprintf("it ends before one of revision %d starts in its place (rollout.order stop-first)", t.Target)}
 	}
 	return Move{Wait: next, Reason: "waiting for the new instances to be healthy"}
 }

@@ -2,6 +2,7 @@ package scale
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -9,7 +10,8 @@ import (
 	"pando.run/pando"
 )
 
-// Sample is what the steering counters of all hosts say at one moment: totals since each endpoint's birth.
+// Sample is what the steering counters say at one moment: totals since each endpoint's birth. A host that gave no answer leaves its
+// instances out.
 type Sample struct {
 	At    time.Time
 	Total map[pando.InstanceID]float64 // of the spec's metric
@@ -17,9 +19,19 @@ type Sample struct {
 
 // Policy is the built-in scaler: it speaks for a program that knows nothing of Pando. It looks at the rate per instance
 // over Short to grow and over the spec's quiet time to shrink, so that it grows at once and leaves late.
+//
+// A rate is measured between two readings of the same instance, over the time between them. A reading that is missing is no load:
+// the instance counts again with its next one.
 type Policy struct {
-	samples []Sample
-	quiet   time.Time // since when one instance fewer would do; zero: not now
+	readings map[pando.InstanceID][]reading // oldest first; the first is about Short older than the last
+	begun    time.Time                      // of the first sample
+	quiet    time.Time                      // since when one instance fewer would do; zero: not now
+}
+
+// reading is a total of one instance.
+type reading struct {
+	at    time.Time
+	total float64
 }
 
 // Short is the time over which growth is judged.
@@ -35,20 +47,11 @@ type Wish struct {
 
 // Step takes a sample and says what to ask for. Instances are those of the service.
 func (p *Policy) Step(s pando.Scale, instances []pando.Instance, now Sample) Wish {
-	p.samples = append(p.samples, now)
-	for len(p.samples) > 2 && now.At.Sub(p.samples[1].At) >= Short {
-		p.samples = p.samples[1:]
-	}
-	first := p.samples[0]
-	over := now.At.Sub(first.At).Seconds()
-	if over < Short.Seconds()/2 || s.Target <= 0 {
+	p.take(instances, now)
+	if now.At.Sub(p.begun) < Short/2 || s.Target <= 0 {
 		return Wish{}
 	}
-	rate := 0.0
-	for i, total := range now.Total {
-		rate += max(0, total-first.Total[i]) // an endpoint that began anew counts from zero
-	}
-	rate /= over
+	rate, known := p.rate(instances, now.At)
 	n := Capacity(instances)
 	wanted := int(math.Ceil(rate / s.Target))
 	inputs := map[string]float64{"rate": rate, "target": s.Target, "instances": float64(n), "wanted": float64(wanted)}
@@ -57,7 +60,70 @@ func (p *Policy) Step(s pando.Scale, instances []pando.Instance, now Sample) Wis
 		return Wish{Verb: pando.VerbReplicate, Inputs: inputs,
 			Reason: fmt.Sprintf("%.0f %s on %d instances, target %g each", rate, s.By, n, s.Target)}
 	}
+	if !known { // what is not measured is not quiet
+		p.quiet = time.Time{}
+		return Wish{}
+	}
 	return p.shrink(s, instances, now.At, rate, inputs)
+}
+
+// take adds a sample to the readings, and forgets instances that are gone.
+func (p *Policy) take(instances []pando.Instance, now Sample) {
+	if p.readings == nil {
+		p.readings, p.begun = map[pando.InstanceID][]reading{}, now.At
+	}
+	there := map[pando.InstanceID]bool{}
+	for _, i := range instances {
+		there[i.ID] = true
+		total, ok := now.Total[i.ID]
+		if !ok {
+			continue
+		}
+		all := p.readings[i.ID]
+		if len(all) == 0 || total < all[len(all)-1].total {
+			all = begin(i, all, now.At)
+		}
+		all = append(all, reading{now.At, total})
+		for len(all) > 2 && now.At.Sub(all[1].at) >= Short {
+			all = all[1:]
+		}
+		p.readings[i.ID] = all
+	}
+	maps.DeleteFunc(p.readings, func(i pando.InstanceID, _ []reading) bool { return !there[i] })
+}
+
+// begin is the reading that comes before the first of an endpoint. One that was published within Short, or that was published anew
+// since its last reading, began at zero. Of any other nothing is known before its first reading.
+func begin(i pando.Instance, before []reading, now time.Time) []reading {
+	at := now.Add(-Short)
+	if len(before) > 0 {
+		if last := before[len(before)-1].at; last.Before(at) {
+			at = last
+		}
+		return []reading{{at, 0}}
+	}
+	if i.Phase.TakesFlows() && now.Sub(i.Since) <= Short || now.Sub(i.Born) <= Short {
+		return []reading{{at, 0}}
+	}
+	return nil
+}
+
+// rate is what came to all instances per second; known is false when one that takes flows has no fresh reading. Stale readings add
+// nothing, so they never ask for more instances.
+func (p *Policy) rate(instances []pando.Instance, now time.Time) (rate float64, known bool) {
+	known = true
+	for _, i := range instances {
+		all := p.readings[i.ID]
+		if len(all) < 2 || now.Sub(all[len(all)-1].at) >= Short {
+			known = known && !i.Phase.TakesFlows()
+			continue
+		}
+		first, last := all[0], all[len(all)-1]
+		if over := last.at.Sub(first.at); over >= Short/2 {
+			rate += (last.total - first.total) / over.Seconds()
+		}
+	}
+	return rate, known
 }
 
 func (p *Policy) shrink(s pando.Scale, instances []pando.Instance, now time.Time, rate float64, inputs map[string]float64) Wish {

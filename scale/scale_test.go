@@ -111,7 +111,7 @@ func TestPolicyGrowsAtOnceAndLeavesLate(t *testing.T) {
 	run := func(rate float64, seconds float64) (asks []Wish) {
 		for end := now.Add(pando.Seconds(seconds)); now.Before(end); now = now.Add(200 * time.Millisecond) {
 			total += rate / 5
-			w := p.Step(s, in, Sample{At: now, Total: map[pando.InstanceID]float64{"web-0": total}})
+			w := p.Step(s, in, Sample{At: now, Total: map[pando.InstanceID]float64{"web-0": total, "web-1": 0, "web-2": 0}})
 			if w.Verb != "" {
 				asks = append(asks, w)
 			}
@@ -132,5 +132,71 @@ func TestPolicyGrowsAtOnceAndLeavesLate(t *testing.T) {
 	asks = run(20, 4)
 	if len(asks) != 1 || asks[0].Verb != pando.VerbHalt || asks[0].Instance != "web-2" {
 		t.Fatalf("quiet for longer asked for %v, want the youngest to halt", asks)
+	}
+}
+
+// F8: at a true rate of 50/s and a target of 100 nothing is asked for, whichever samples are missing or begin anew.
+func TestAMissingSampleIsNoLoad(t *testing.T) {
+	s := pando.Scale{Min: 1, Max: 8, By: pando.ByConnections, Target: 100, QuietSeconds: 30}
+	in := instances(pando.PhaseInRotation, pando.PhaseInRotation) // 25/s each
+	in[0].Since, in[1].Since = t0, t0
+	const old = 1_000_000
+	for name, answers := range map[string]func(at time.Duration) (both, one, anew bool){
+		"one host misses one sample": func(at time.Duration) (bool, bool, bool) { return at != 3*time.Second, true, false },
+		"all miss one sample":        func(at time.Duration) (bool, bool, bool) { return at != 3*time.Second, at != 3*time.Second, false },
+		"an agent stalls for 0.5 s": func(at time.Duration) (bool, bool, bool) {
+			return at < 3*time.Second || at > 3500*time.Millisecond, true, false
+		},
+		"an agent stalls for 20 s": func(at time.Duration) (bool, bool, bool) {
+			return at < 3*time.Second || at > 23*time.Second, at < 3*time.Second || at > 23*time.Second, false
+		},
+		"it begins anew after a restart": func(at time.Duration) (bool, bool, bool) {
+			return at < 3*time.Second || at > 3300*time.Millisecond, true, at > 3*time.Second
+		},
+		"the scaler itself is new": func(at time.Duration) (bool, bool, bool) { return true, true, false },
+		"one is known later":       func(at time.Duration) (bool, bool, bool) { return at > 5*time.Second, true, false },
+	} {
+		p := &Policy{}
+		for at := time.Duration(0); at < 29*time.Second; at += 200 * time.Millisecond {
+			total := map[pando.InstanceID]float64{}
+			both, one, anew := answers(at)
+			if one {
+				total["web-0"] = old + 25*at.Seconds()
+			}
+			if both {
+				total["web-1"] = old + 25*at.Seconds()
+				if anew {
+					total["web-1"] = 25 * (at.Seconds() - 3)
+				}
+			}
+			if w := p.Step(s, in, Sample{At: t0.Add(time.Hour + at), Total: total}); w.Verb != "" {
+				t.Errorf("%s: after %s it asks to %s: %s", name, at, w.Verb, w.Reason)
+				break
+			}
+		}
+	}
+}
+
+func TestANewbornCountsFromItsFirstSecondAndSilenceIsNotQuiet(t *testing.T) {
+	s := pando.Scale{Min: 1, Max: 8, By: pando.ByConnections, Target: 100, QuietSeconds: 1}
+	in := instances(pando.PhaseInRotation, pando.PhaseInRotation)
+	now := t0.Add(time.Hour)
+	p := &Policy{}
+	step := func(total map[pando.InstanceID]float64) Wish {
+		now = now.Add(200 * time.Millisecond)
+		return p.Step(s, in, Sample{At: now, Total: total})
+	}
+	for n := range 10 {
+		step(map[pando.InstanceID]float64{"web-0": 10 * float64(n)})
+	}
+	in[1].Since = now
+	if w := step(map[pando.InstanceID]float64{"web-0": 100, "web-1": 300}); w.Verb != pando.VerbReplicate {
+		t.Errorf("300 flows to a newborn ask for %+v", w)
+	}
+	p = &Policy{}
+	for range 30 { // web-1 is on a host that is silent
+		if w := step(map[pando.InstanceID]float64{"web-0": 0}); w.Verb != "" {
+			t.Fatalf("while one host is silent it asks to %s: %s", w.Verb, w.Reason)
+		}
 	}
 }

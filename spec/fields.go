@@ -51,7 +51,7 @@ var fields = []field{
 	{name: "environment", doc: "Variables of the program, as a map or as a list of KEY=value.", example: "{LOG: debug}", kind: pairsKind,
 		set: func(s *pando.Spec, v any) { s.Environment = v.(map[string]string) },
 		get: func(s pando.Spec) any { return s.Environment }},
-	{name: "working_dir", doc: "Directory in which the program starts, relative to the file.", def: "the file's", example: "./site", kind: pathKind,
+	{name: "working_dir", doc: "Directory in which the program starts, relative to the file. All instances on a host share it: a program that needs it for itself wants `scale: {max: 1}`.", def: "the file's", example: "./site", kind: pathKind,
 		set: func(s *pando.Spec, v any) { s.WorkingDir = v.(string) },
 		get: func(s pando.Spec) any { return s.WorkingDir }},
 	{name: "user", doc: "User of the program: a name, a uid or uid:gid.", def: "an unprivileged uid of its own", example: "www-data", kind: userKind,
@@ -109,7 +109,7 @@ var scaleFields = []field{
 	{name: "min", doc: "At least this many instances.", def: "1", example: "1", kind: integerKind(1, pando.InstancesMax),
 		set: func(s *pando.Spec, v any) { s.Scale.Min = v.(int) },
 		get: func(s pando.Spec) any { return s.Scale.Min }},
-	{name: "max", doc: "At most this many instances.", def: "min", example: "8", kind: integerKind(1, pando.InstancesMax),
+	{name: "max", doc: "At most this many instances. `max: 1` makes a rollout stop-first, and a pin cannot exceed it.", def: "min", example: "8", kind: integerKind(1, pando.InstancesMax),
 		set: func(s *pando.Spec, v any) { s.Scale.Max = v.(int) },
 		get: func(s pando.Spec) any { return s.Scale.Max }},
 	{name: "warm", doc: "Fully started, stopped instances in reserve.", def: "0", example: "1", kind: integerKind(0, pando.InstancesMax),
@@ -147,9 +147,19 @@ var resourceFields = []field{
 		get: func(s pando.Spec) any { return s.Resources.PIDs }},
 }
 
+// noSurge stands for `surge: 0` while a file is read: in a spec 0 is the default.
+const noSurge = -1
+
 var rolloutFields = []field{
-	{name: "surge", doc: "Instances beyond the wanted number during a rollout.", def: "1", example: "2", kind: integerKind(1, pando.InstancesMax),
-		set: func(s *pando.Spec, v any) { s.Rollout.Surge = v.(int) },
+	{name: "order", doc: "start-first: a new instance serves before an old one leaves. stop-first: an old instance drains and ends before a new one starts, so the service pauses; set drain_max as well.", def: "start-first; stop-first with `scale: {max: 1}`", example: "stop-first", kind: enumKind(string(pando.StartFirst), string(pando.StopFirst)),
+		set: func(s *pando.Spec, v any) { s.Rollout.Order = pando.RolloutOrder(v.(string)) },
+		get: func(s pando.Spec) any { return string(s.Rollout.Order) }},
+	{name: "surge", doc: "Instances beyond the wanted number during a rollout that is start-first; 0 means `order: stop-first`.", def: "1", example: "2", kind: integerKind(0, pando.InstancesMax),
+		set: func(s *pando.Spec, v any) {
+			if s.Rollout.Surge = v.(int); v == 0 {
+				s.Rollout.Surge = noSurge
+			}
+		},
 		get: func(s pando.Spec) any { return s.Rollout.Surge }},
 	{name: "healthy", doc: "How long a new instance must serve before the next step.", def: "1s", example: "5s", kind: durationKind,
 		set: func(s *pando.Spec, v any) { s.Rollout.HealthySeconds = v.(float64) },

@@ -158,6 +158,9 @@ func (r *reader) object(n ast.Node, path string, table []field, s *pando.Spec) m
 func (r *reader) service(n ast.Node) (s pando.Spec, name ast.Node) {
 	where := r.object(n, "", fields, &s)
 	r.check(s, where)
+	if s.Rollout.Surge == noSurge {
+		s.Rollout.Surge, s.Rollout.Order = 0, pando.StopFirst
+	}
 	if !filepath.IsAbs(s.WorkingDir) {
 		s.WorkingDir = filepath.Join(r.dir, s.WorkingDir)
 	}
@@ -168,6 +171,12 @@ func (r *reader) service(n ast.Node) (s pando.Spec, name ast.Node) {
 func (r *reader) check(s pando.Spec, where map[string]ast.Node) {
 	if s.Scale.Max > 0 && s.Scale.Max < max(1, s.Scale.Min) {
 		r.at(where["scale.max"], "scale.max", "max %d is less than min %d", s.Scale.Max, max(1, s.Scale.Min))
+	}
+	if s.Rollout.Surge == noSurge && s.Rollout.Order == pando.StartFirst {
+		r.at(where["rollout.surge"], "rollout.surge", "0 means order: stop-first, and order says start-first: drop one of them")
+	}
+	if s.Scale.Warm > 0 && s.WithDefaults().Single() {
+		r.at(where["scale.warm"], "scale.warm", "a reserve runs beside the instance, and max: 1 allows one: drop warm, or raise max")
 	}
 	switch {
 	case s.Scale.By != pando.ByNothing && s.Scale.Target == 0:

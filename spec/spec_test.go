@@ -35,7 +35,7 @@ health: {ready: "http GET /ok", live: tcp 7000, interval: 2s, timeout: 500ms, fa
 scale: {min: 2, max: 8, warm: 1, rate: 30/m, by: {metric: connections/s, target: 100}, quiet: 1m}
 state: {hits: counter, access.log: append-log, "sessions/*": set}
 resources: {cpus: 0.5, memory: 1.5m, pids: 100}
-rollout: {surge: 2, healthy: 5s}
+rollout: {order: start-first, surge: 2, healthy: 5s}
 drain_max: 10m
 labels: [team=web]
 `
@@ -52,7 +52,7 @@ func wholeSpec() pando.Spec {
 		Scale:           pando.Scale{Min: 2, Max: 8, Warm: 1, RatePerSecond: .5, By: pando.ByConnections, Target: 100, QuietSeconds: 60},
 		State:           map[string]pando.StateType{"hits": "counter", "access.log": "append-log", "sessions/*": "set"},
 		Resources:       pando.Resources{CPUs: .5, MemoryBytes: 1536 << 10, PIDs: 100},
-		Rollout:         pando.Rollout{Surge: 2, HealthySeconds: 5},
+		Rollout:         pando.Rollout{Order: pando.StartFirst, Surge: 2, HealthySeconds: 5},
 		DrainSecondsMax: 600, Labels: map[string]string{"team": "web"},
 	}
 }
@@ -67,6 +67,37 @@ func TestParseReadsEveryField(t *testing.T) {
 	}
 	if err := got[0].Check(); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestOneWriterIsSaidByMaxOrderOrSurge(t *testing.T) {
+	for text, want := range map[string]struct {
+		order  pando.RolloutOrder
+		single bool
+	}{
+		"":                             {pando.StartFirst, false},
+		"scale: {min: 1}":              {pando.StartFirst, false}, // its max is 1 by default alone
+		"scale: {max: 1}":              {pando.StopFirst, true},
+		"rollout: {surge: 0}":          {pando.StopFirst, true},
+		"rollout: {order: stop-first}": {pando.StopFirst, true},
+		"scale: {max: 1}\nrollout: {order: start-first}": {pando.StartFirst, false},
+		"scale: {max: 3}\nrollout: {surge: 0}":           {pando.StopFirst, false},
+	} {
+		got, err := Parse("a.yaml", []byte(minimal+text), "/d")
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		s := got[0].WithDefaults()
+		if s.Rollout.Order != want.order || s.Single() != want.single || s.Rollout.Surge != 1 {
+			t.Errorf("%q: order %s, surge %d, single %t; want %+v", text, s.Rollout.Order, s.Rollout.Surge, s.Single(), want)
+		}
+		if again := s.WithDefaults(); !reflect.DeepEqual(again, s) {
+			t.Errorf("%q: defaults of defaults are %+v", text, again)
+		}
+		if read, err := Parse("b.yaml", Format(s), "/d"); err != nil || !reflect.DeepEqual(read[0].WithDefaults(), s) {
+			t.Errorf("%q: printed and read again it is %+v, %v", text, read, err)
+		}
 	}
 }
 
@@ -125,6 +156,9 @@ var refused = []struct{ yaml, want string }{
 	{"scale: {mim: 3}", "3:9: scale.mim: unknown key: did you mean `min`?"},
 	{"scale: 3", "3:8: scale: want a map with min, max"},
 	{"scale: {min: 3, max: 2}", "3:17: scale.max: max 2 is less than min 3"},
+	{"scale: {max: 1, warm: 1}", "3:17: scale.warm: a reserve runs beside the instance"},
+	{"rollout: {order: stop-last}", "3:18: rollout.order: want one of start-first, stop-first"},
+	{"rollout: {surge: 0, order: start-first}", "rollout.surge: 0 means order: stop-first"},
 	{"scale: {min: 0}", "3:14: scale.min: 0: want a whole number from 1"},
 	{"scale: {min: two}", `3:14: scale.min: want a whole number from 1 on; this is "two"`},
 	{"scale: {warm: -1}", "3:15: scale.warm: want a whole number from 0 on"},
@@ -255,7 +289,8 @@ func compiledSchema(t *testing.T) *jsonschema.Schema {
 
 // onlyParse are the rules that a schema has no words for, and what is wrong with the YAML itself.
 var onlyParse = []string{"less than min", "needs a target", "says of what", "counts what comes", "published twice", "names no port", "here twice",
-	"anchors", "tab indents", "3:7: ", "3:9: ", "in this file twice", "65536", "99999", "longer than nothing", "../x", "must be longer", "longer than a year", "largest id"}
+	"anchors", "tab indents", "3:7: ", "3:9: ", "in this file twice", "65536", "99999", "longer than nothing", "../x", "must be longer", "longer than a year", "largest id",
+	"a reserve runs", "0 means order"}
 
 func TestSchemaAndParserAgree(t *testing.T) {
 	s := compiledSchema(t)

@@ -140,6 +140,9 @@ func (r *Registry) Snapshot(ctx context.Context, prefix pando.Key) (pando.Snapsh
 	return s, nil
 }
 
+// operationsMax is how much the real store takes in one transaction.
+const operationsMax = 1024
+
 // Commit writes a transaction. A fault refuses it before anything is written.
 func (r *Registry) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision, error) {
 	about := "commit " + subject(t)
@@ -150,6 +153,9 @@ func (r *Registry) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision
 	defer r.mu.Unlock()
 	if r.fault != nil {
 		return 0, fmt.Errorf("commit: %w", r.fault)
+	}
+	if n := max(len(t.If)+1, len(t.Put)+len(t.Delete)); n > operationsMax {
+		return 0, fmt.Errorf("commit: %w: %d operations, at most %d", pando.ErrTooLarge, n, operationsMax)
 	}
 	if t.Fence != (pando.Fence{}) && !r.holds(t.Fence) {
 		return 0, fmt.Errorf("commit: %w: %s of revision %d", pando.ErrFenced, t.Fence.Key, t.Fence.Created)

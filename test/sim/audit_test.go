@@ -131,6 +131,22 @@ func (a *audit) instance(at pando.StoreRevision, v pando.Instance) {
 	case v.Reason == "":
 		a.fail(at, "instance %s is %s without a reason", v.ID, v.Phase)
 	}
+	if !ok && !v.Warm {
+		a.alone(at, v)
+	}
+}
+
+// alone checks that an instance of a service with one writer is born only after the former one of its host has gone.
+func (a *audit) alone(at pando.StoreRevision, v pando.Instance) {
+	spec, known := a.world.SpecOf(v.Service, a.world.Services[v.Service].V.Target)
+	if !known || !spec.Single() {
+		return
+	}
+	for _, o := range a.world.On(v.Host) {
+		if o.Service == v.Service && !o.Warm {
+			a.fail(at, "%s was placed beside %s (%s), and the service has one writer", v.ID, o.ID, o.Phase)
+		}
+	}
 }
 
 func reaches(p, q pando.Phase) bool {

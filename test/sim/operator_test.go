@@ -52,6 +52,13 @@ func newOperator(c *cluster) *operator {
 func (o *operator) bounds() {
 	least := 1 + o.dice.IntN(3)
 	o.spec.Scale = pando.Scale{Min: least, Max: least + o.dice.IntN(5), Warm: o.dice.IntN(2)}
+	if o.spec.Scale.Max == 1 { // one writer, and no reserve beside it
+		o.spec.Scale.Warm = 0
+	}
+	o.spec.Rollout.Order = []pando.RolloutOrder{"", "", pando.StopFirst}[o.dice.IntN(3)]
+	if o.spec.Rollout.Order == pando.StopFirst && o.spec.WithDefaults().Single() {
+		o.spec.Scale.Warm = 0
+	}
 	if o.dice.IntN(3) == 0 {
 		o.spec.Scale.RatePerSecond = float64(1 + o.dice.IntN(3))
 	}

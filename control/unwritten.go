@@ -1,0 +1,63 @@
+package control
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"pando.run/pando"
+)
+
+// unwrittenPatience is how long decisions about a service may fail to be written before its status reports it: a conflict or
+// a store that restarts is over sooner.
+const unwrittenPatience = 2 * time.Second
+
+// unwritten is a run of writes that failed, without one that succeeded.
+type unwritten struct {
+	since time.Time
+	times int
+	last  error
+}
+
+// failed counts a decision about a service that could not be written. The caller holds the lock.
+func (c *Control) failed(s pando.ServiceKey, err error) {
+	u, ok := c.unwritten[s]
+	if !ok {
+		u.since = c.Clock.Now()
+	}
+	u.times, u.last = u.times+1, err
+	c.unwritten[s] = u
+}
+
+// written forgets failures: the decision is in the store, or there is none to write. The caller holds the lock.
+func (c *Control) written(s pando.ServiceKey) { delete(c.unwritten, s) }
+
+// outcome notes whether the store has room: while it has none, agents cannot record what they do either.
+func (c *Control) outcome(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case err == nil:
+		c.full = time.Time{}
+	case errors.Is(err, pando.ErrStoreFull) && c.full.IsZero():
+		c.full = c.Clock.Now()
+	}
+}
+
+// unwrittenProblem is what a status reports of decisions or records that cannot be written; nil: none. The caller holds the lock.
+func (c *Control) unwrittenProblem(s pando.ServiceKey) *pando.Decision {
+	p := &pando.Decision{Service: s, Kind: pando.DecidedUnwritten, By: self}
+	u, failing := c.unwritten[s]
+	switch now := c.Clock.Now(); {
+	case failing && now.Sub(u.since) >= unwrittenPatience:
+		p.At, p.Reason = u.since, fmt.Sprintf("what is to happen next cannot be written (%d tries since %s): %v", u.times, clock(u.since), u.last)
+		p.Inputs = map[string]float64{"tries": float64(u.times)}
+	case !c.full.IsZero() && now.Sub(c.full) >= unwrittenPatience:
+		p.At, p.Reason = c.full, fmt.Sprintf("since %s %v: what hosts record is not written, and this status may be old", clock(c.full), pando.ErrStoreFull)
+	default:
+		return nil
+	}
+	return p
+}
+
+func clock(t time.Time) string { return t.UTC().Format("15:04:05Z") }

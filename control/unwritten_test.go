@@ -1,0 +1,120 @@
+package control
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pando.run/pando"
+)
+
+func TestAStatusReportsWhatCannotBeWritten(t *testing.T) {
+	lead(t, 0, func(t *testing.T, l leadership) {
+		status := func() pando.ServiceStatus {
+			synctest.Wait()
+			st, err := l.Service(t.Context(), web)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return st
+		}
+		if _, err := l.Pin(t.Context(), web, 1, time.Second, pando.Asker{Kind: pando.AskerOperator}); err != nil {
+			t.Fatal(err)
+		}
+		status()
+		l.registry.Fail(pando.ErrStoreFull)
+		time.Sleep(time.Second + unwrittenPatience/2) // the pin has ended
+		if st := status(); st.Problem != nil {
+			t.Errorf("reported too soon: %+v", st.Problem)
+		}
+		time.Sleep(2 * unwrittenPatience)
+		st := status()
+		if st.Problem == nil || st.Problem.Kind != pando.DecidedUnwritten || !strings.Contains(st.Problem.Reason, pando.ErrStoreFull.Error()) ||
+			!strings.Contains(st.Reason, pando.ErrStoreFull.Error()) {
+			t.Errorf("the status says %q, problem %+v", st.Reason, st.Problem)
+		}
+		l.registry.Fail(nil)
+		time.Sleep(unwrittenPatience)
+		if st := status(); st.Problem != nil || strings.Contains(st.Reason, "written") {
+			t.Errorf("after the store has room the status says %q, problem %+v", st.Reason, st.Problem)
+		}
+	})
+}
+
+func TestTheServiceThatSteeringHasNoPlaceForIsRefused(t *testing.T) {
+	lead(t, time.Millisecond, func(t *testing.T, l leadership) {
+		spec := func(n int) pando.Spec {
+			return pando.Spec{Name: pando.ServiceName(fmt.Sprint("s", n)), Command: []string{"true"}}
+		}
+		by := pando.Asker{Kind: pando.AskerOperator}
+		type answer struct {
+			n   int
+			err error
+		}
+		answers := make(chan answer)
+		const more = 9
+		for n := range pando.ServicesMax - 1 + more { // web is there already; all at the same time
+			go func() {
+				_, err := l.Deploy(t.Context(), spec(n), by)
+				answers <- answer{n, err}
+			}()
+		}
+		var refused []int
+		for range pando.ServicesMax - 1 + more {
+			if a := <-answers; errors.Is(a.err, pando.ErrRefused) {
+				refused = append(refused, a.n)
+				if !strings.Contains(a.err.Error(), "256 services") || !strings.Contains(a.err.Error(), "pando rm") {
+					t.Errorf("refused without a reason or a next step: %v", a.err)
+				}
+			} else if a.err != nil {
+				t.Fatal(a.err)
+			}
+		}
+		if len(refused) != more {
+			t.Fatalf("%d were refused, want %d", len(refused), more)
+		}
+		l.mu.Lock()
+		n := len(l.world.Services)
+		var one pando.ServiceKey
+		for _, s := range l.world.Names() {
+			if s != web {
+				one = s
+			}
+		}
+		known, _ := l.world.SpecOf(one, 1)
+		l.mu.Unlock()
+		if n != pando.ServicesMax {
+			t.Errorf("%d services, want %d", n, pando.ServicesMax)
+		}
+		known.Environment = map[string]string{"A": "b"}
+		if _, err := l.Deploy(t.Context(), known, by); err != nil {
+			t.Errorf("a new revision of a service that is there: %v", err)
+		}
+		if err := l.Remove(t.Context(), one, false, by); err != nil {
+			t.Fatal(err)
+		}
+		for { // until it is gone
+			if _, err := l.Service(t.Context(), one); errors.Is(err, pando.ErrNotFound) {
+				break
+			}
+			l.mu.Lock()
+			var gone []pando.Key
+			for _, i := range l.world.Of(one) {
+				gone = append(gone, i.Key())
+			}
+			l.mu.Unlock()
+			if len(gone) > 0 { // as its agent does
+				if _, err := l.registry.Commit(t.Context(), pando.Txn{Delete: gone}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if _, err := l.Deploy(t.Context(), spec(refused[0]), by); err != nil {
+			t.Errorf("after one was removed: %v", err)
+		}
+	})
+}

@@ -1,0 +1,58 @@
+package pando
+
+import "slices"
+
+// rosters list the instances of each service or of each host, oldest first, so that a question about one of them costs as
+// much as its own instances and not as much as the cluster.
+type rosters[K comparable] map[K][]Instance
+
+// of returns the instances under k. The caller owns the slice.
+func (r rosters[K]) of(k K) []Instance { return slices.Clone(r[k]) }
+
+func (r rosters[K]) add(k K, i Instance) {
+	at, there := slices.BinarySearchFunc(r[k], i, byBirth)
+	if there {
+		r[k][at] = i
+		return
+	}
+	r[k] = slices.Insert(r[k], at, i)
+}
+
+// drop forgets an instance, as it was added.
+func (r rosters[K]) drop(k K, i Instance) {
+	if at, there := slices.BinarySearchFunc(r[k], i, byBirth); there {
+		r[k] = slices.Delete(r[k], at, at+1)
+	}
+	if len(r[k]) == 0 {
+		delete(r, k)
+	}
+}
+
+// enlist puts an instance where Of and On find it.
+func (w *World) enlist(v Versioned[Instance]) {
+	if was, ok := w.Instances[v.V.ID]; ok {
+		if was.V.Service != v.V.Service || was.V.Host != v.V.Host || byBirth(was.V, v.V) != 0 {
+			w.delist(was.V) // a warm instance is born again when it is claimed
+		}
+	}
+	w.Instances[v.V.ID] = v
+	w.ofService.add(v.V.Service, v.V)
+	w.onHost.add(v.V.Host, v.V)
+}
+
+// delist forgets an instance, unless another record has taken its name meanwhile.
+func (w *World) delist(i Instance) {
+	if w.Instances[i.ID].V.Key() != i.Key() {
+		return
+	}
+	i = w.Instances[i.ID].V
+	delete(w.Instances, i.ID)
+	w.ofService.drop(i.Service, i)
+	w.onHost.drop(i.Host, i)
+}
+
+// Of returns the instances of a service, oldest first.
+func (w *World) Of(s ServiceKey) []Instance { return w.ofService.of(s) }
+
+// On returns the instances of a host, oldest first.
+func (w *World) On(h HostName) []Instance { return w.onHost.of(h) }
