@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"reflect"
 	"time"
 
 	"pando.run/pando"
@@ -304,11 +303,11 @@ func (a *Agent) Die(ctx context.Context, i pando.InstanceID, ask pando.Ask) (pan
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r.dieNow = false
+	defer r.kick()
 	if err != nil {
 		return intent, fmt.Errorf("die: %w", err)
 	}
 	r.inst = inst
-	r.kick()
 	return intent, nil
 }
 
@@ -321,7 +320,11 @@ func (a *Agent) mayDie(ctx context.Context, r *runner) error {
 		return fmt.Errorf("die %w: the instance is %s; halt it first", pando.ErrRefused, phase)
 	}
 	if box != nil && phase == pando.PhaseDraining {
-		if n, err := box.Flows(ctx); err == nil && n > 0 {
+		n, err := box.Flows(ctx)
+		if err != nil {
+			return fmt.Errorf("die %w: its open flows cannot be counted; ask again: %w", pando.ErrRefused, err)
+		}
+		if n > 0 {
 			return fmt.Errorf("die %w: %d flows are open; wait for the event drained", pando.ErrRefused, n)
 		}
 	}
@@ -337,41 +340,6 @@ func (a *Agent) mayDie(ctx context.Context, r *runner) error {
 		return fmt.Errorf("die %w: the instance's state is not in main; POST /v1/self/state/push first", pando.ErrRefused)
 	}
 	return nil
-}
-
-// tell sends the instances of a service what a commit changed for them. The caller holds the lock.
-func (a *Agent) tell(s pando.ServiceKey, changes []pando.Record) {
-	kinds := map[pando.Kind]bool{}
-	for _, c := range changes {
-		if k, ok := c.Key.Service(); ok && k == s {
-			kinds[c.Key.Kind()] = true
-		}
-	}
-	now := a.Clock.Now()
-	svc := a.world.Services[s].V
-	for _, r := range a.everyRunner() {
-		if r.service != s {
-			continue
-		}
-		if kinds[pando.KindInstance] {
-			r.events.send(now, pando.EventPeers, map[string]int{"in_rotation": len(a.peers(s))})
-		}
-		spec, _ := a.world.SpecOf(s, svc.Target)
-		if b := (budget{spec.Scale.Min, spec.Scale.Max, svc.Pin}); kinds[pando.KindService] && !reflect.DeepEqual(b, r.told) {
-			r.told = b
-			r.events.send(now, pando.EventBudget, b)
-		}
-		if kinds[pando.KindHead] {
-			r.events.send(now, pando.EventState, map[string]string{"commit": a.world.Heads[s].V.Commit.String()})
-		}
-	}
-}
-
-// budget is what an instance is told of how many instances there may be.
-type budget struct {
-	Min int        `json:"min"`
-	Max int        `json:"max"`
-	Pin *pando.Pin `json:"pin"`
 }
 
 // errNoState is for an instance whose branch could not be opened; the reason is in the agent's log.
