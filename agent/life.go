@@ -2,9 +2,7 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/http"
 	"time"
 
 	"pando.run/pando"
@@ -139,19 +137,6 @@ func (r *runner) awaitBranch(ctx context.Context) *state.Branch {
 	r.a.mu.Lock()
 	defer r.a.mu.Unlock()
 	return r.branch
-}
-
-// serve gives the instance its API.
-func (r *runner) serve(box pando.Sandbox) {
-	server := &http.Server{Handler: r.a.Serve(r.a, r.id), ReadHeaderTimeout: 10 * time.Second}
-	l := box.Listener()
-	r.a.spawn(func(ctx context.Context) {
-		stop := context.AfterFunc(ctx, func() { server.Close() })
-		defer stop()
-		if err := server.Serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) && ctx.Err() == nil {
-			r.a.Log.Debug("an instance's API ended", "instance", r.id, "error", err)
-		}
-	})
 }
 
 // specOf returns the spec by which an instance runs. The caller holds the lock.
@@ -295,7 +280,7 @@ func (r *runner) fail(reason string, exit *pando.Exit) {
 		inputs[lifecycle.ExitCode] = float64(exit.Code)
 	}
 	d := r.decision(pando.DecidedFailed, reason, inputs)
-	d.Lines = lines
+	d.Lines, reason = lines, d.Reason
 	r.a.mu.Lock()
 	defer r.a.mu.Unlock()
 	if r.inst.Phase.May(pando.PhaseFailed) {
@@ -313,6 +298,7 @@ func (r *runner) sandboxLeft() pando.Sandbox {
 
 func (r *runner) decision(kind pando.DecisionKind, reason string, inputs map[string]float64) pando.Decision {
 	now := r.a.Clock.Now()
+	reason = oneLine(reason, evidenceBytesMax) // probes and errors quote the program
 	return pando.Decision{
 		ID: r.a.IDs.Sequential(now), Service: r.service, Instance: r.id, Kind: kind, Reason: reason,
 		By: pando.Asker{Kind: pando.AskerControl, Name: "agent " + string(r.a.Host.Name)}, Inputs: inputs, At: now,

@@ -38,6 +38,7 @@ type runner struct {
 	born     chan struct{} // closed once the branch is there, or could not be opened; nil: nobody opens it
 	kicked   chan struct{}
 	recorder *recorder
+	pace     pace
 
 	// The actor's own.
 	deadline    time.Time // of readiness, for the start that began at starting

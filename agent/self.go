@@ -83,9 +83,12 @@ func (a *Agent) PutMetrics(_ context.Context, i pando.InstanceID, m map[string]f
 	if err != nil {
 		return err
 	}
+	if len(m) > metricsMax {
+		return fmt.Errorf("metrics: %w: %d numbers, at most %d", pando.ErrTooLarge, len(m), metricsMax)
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	r.metric = maps.Clone(m)
+	r.metric = named(m)
 	return nil
 }
 
@@ -176,10 +179,17 @@ func (a *Agent) ask(ctx context.Context, i pando.InstanceID, verb pando.Verb, as
 	if err != nil {
 		return nil, pando.Intent{}, err
 	}
+	inputs, err := inputsOf(ask)
+	if err == nil {
+		err = r.pace.wait(ctx, a.Clock)
+	}
+	if err != nil {
+		return nil, pando.Intent{}, err
+	}
 	now := a.Clock.Now()
 	reason := reasonOf(ask)
 	intent := pando.Intent{
-		ID: pando.IntentID(a.IDs.Sequential(now)), Service: r.service, Verb: verb, Host: a.Host.Name, Inputs: ask.Inputs,
+		ID: pando.IntentID(a.IDs.Sequential(now)), Service: r.service, Verb: verb, Host: a.Host.Name, Inputs: inputs,
 		By: pando.Asker{Kind: pando.AskerInstance, Name: string(i)},
 	}.Become(pando.IntentAsked, now, reason)
 	if verb == pando.VerbHalt {
@@ -239,13 +249,6 @@ func (a *Agent) submit(ctx context.Context, i pando.Intent, sent func()) error {
 	return err
 }
 
-func reasonOf(ask pando.Ask) string {
-	if ask.Reason == "" {
-		return "it gave no reason"
-	}
-	return ask.Reason
-}
-
 func (a *Agent) answered(r *runner) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -271,7 +274,11 @@ func (a *Agent) Die(ctx context.Context, i pando.InstanceID, ask pando.Ask) (pan
 	if err != nil {
 		return pando.Intent{}, err
 	}
-	if err := a.mayDie(ctx, r); err != nil {
+	inputs, err := inputsOf(ask)
+	if err == nil {
+		err = a.mayDie(ctx, r)
+	}
+	if err != nil {
 		return pando.Intent{}, err
 	}
 	if err := r.recorder.flush(ctx); err != nil {
@@ -292,7 +299,7 @@ func (a *Agent) Die(ctx context.Context, i pando.InstanceID, ask pando.Ask) (pan
 	inst = inst.Become(pando.PhaseMerged, now, "its state is in main")
 	intent := pando.Intent{
 		ID: pando.IntentID(a.IDs.Sequential(now)), Service: r.service, Verb: pando.VerbDie, Host: a.Host.Name, Instance: i,
-		By: pando.Asker{Kind: pando.AskerInstance, Name: string(i)}, Inputs: ask.Inputs,
+		By: pando.Asker{Kind: pando.AskerInstance, Name: string(i)}, Inputs: inputs,
 	}.Become(pando.IntentAsked, now, reasonOf(ask)).Become(pando.IntentGranted, now, "its state is in main").
 		Become(pando.IntentMerged, now, "its state is in main")
 	t := pando.Txn{If: []pando.Condition{known.If()}, Put: []pando.Stored{inst, intent}}
