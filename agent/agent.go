@@ -75,6 +75,7 @@ type Agent struct {
 	evicted  atomic.Int64 // as of the last sweep
 	sweeping turn
 	steps    atomic.Int64                   // of all runners
+	waves    map[pando.ServiceKey]*wave     // of instances that are taken out because they do not answer
 	vain     map[pando.ServiceKey]time.Time // when it last turned out that something was prepared in vain
 	wg       sync.WaitGroup
 	ctx      context.Context // of Run
@@ -88,7 +89,8 @@ func New(c Config) *Agent {
 		crews: map[pando.ServiceKey][]*runner{}, rotation: map[pando.ServiceKey]map[pando.InstanceID]bool{},
 		debts: map[errand]*debt{}, owing: make(chan struct{}, 1),
 		found: map[pando.InstanceID]pando.Sandbox{}, merges: map[pando.ServiceKey]turn{}, steered: map[pando.ServiceKey]pando.SteeringTable{},
-		changed: make(chan struct{}), sweeping: newTurn(), vain: map[pando.ServiceKey]time.Time{},
+		changed: make(chan struct{}), sweeping: newTurn(),
+		waves: map[pando.ServiceKey]*wave{}, vain: map[pando.ServiceKey]time.Time{},
 	}
 }
 

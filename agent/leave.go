@@ -77,13 +77,16 @@ type drainEnd struct {
 // drainEnds are the bounds of a drain; uncounted is why its flows could not be counted.
 func (r *runner) drainEnds(i pando.Instance, uncounted error) (ends []drainEnd) {
 	r.a.mu.Lock()
-	leaveBy, limit := r.a.leaveBy, r.a.specOf(i).DrainSecondsMax
+	leaveBy, limit, unwell := r.a.leaveBy, r.a.specOf(i).DrainSecondsMax, r.unwell
 	r.a.mu.Unlock()
 	if !leaveBy.IsZero() {
 		ends = append(ends, drainEnd{leaveBy, "its host leaves"})
 	}
 	if limit > 0 {
 		ends = append(ends, drainEnd{i.Since.Add(pando.Seconds(limit)), fmt.Sprintf("drain_max of %gs was over", limit)})
+	}
+	if unwell {
+		ends = append(ends, drainEnd{i.Since.Add(unwellDrainMax), fmt.Sprintf("it does not answer, and %s were over", unwellDrainMax)})
 	}
 	if uncounted != nil {
 		ends = append(ends, drainEnd{

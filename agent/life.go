@@ -216,59 +216,6 @@ func (r *runner) probe(ctx context.Context, p pando.Probe, spec pando.Spec, box 
 	return r.a.Prober.Probe(ctx, p, box, fallback)
 }
 
-// live asks an instance in rotation how it is, if its spec says how. One that does not answer is replaced, but never the
-// last one: overload is not death.
-func (r *runner) live(ctx context.Context, i pando.Instance, box pando.Sandbox) time.Duration {
-	if i.Phase == pando.PhaseReady { // its table was not in force, or a former agent died before it could say more
-		r.enter()
-	}
-	if !r.connected { // a former agent connected it, and this one could not say so again
-		return retryWait
-	}
-	if i.Phase == pando.PhaseWarm {
-		return r.doze(ctx, box)
-	}
-	spec := r.spec(i)
-	if spec.Health.Live.Kind == pando.ProbeExplicit {
-		return 0
-	}
-	now := r.a.Clock.Now()
-	every := pando.Seconds(spec.Health.IntervalSeconds)
-	if since := now.Sub(r.probed); since < every {
-		return every - since
-	}
-	r.probed = now
-	err := r.probe(ctx, spec.Health.Live, spec, box)
-	if err == nil {
-		r.falls = 0
-		return every
-	}
-	if r.falls++; r.falls < spec.Health.Fall {
-		return every
-	}
-	r.falls = 0
-	reason := fmt.Sprintf("%d live probes failed: %v", spec.Health.Fall, err)
-	if r.a.others(i) == 0 {
-		r.decide(ctx, pando.DecidedUnhealthy, reason+"; it stays, for it is the last in rotation", nil)
-		return every
-	}
-	r.fail(reason, nil)
-	return time.Millisecond
-}
-
-// others counts the other instances of the service that take flows.
-func (a *Agent) others(i pando.Instance) int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	n := 0
-	for _, o := range a.world.Of(i.Service) {
-		if o.ID != i.ID && o.Phase.TakesFlows() {
-			n++
-		}
-	}
-	return n
-}
-
 // fail ends the instance's service: out of rotation at once, with a decision that has the evidence.
 func (r *runner) fail(reason string, exit *pando.Exit) {
 	var lines []string

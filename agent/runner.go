@@ -39,6 +39,7 @@ type runner struct {
 	kicked   chan struct{}
 	recorder *recorder
 	pace     pace
+	unwell   bool // it is drained because it did not answer; guarded by the agent's lock
 
 	// The actor's own.
 	deadline    time.Time // of readiness, for the start that began at starting
@@ -49,6 +50,7 @@ type runner struct {
 	uncounted   time.Time // since when its flows cannot be counted; zero: they can
 	probed      time.Time
 	falls       int
+	spared      bool // it was said that it stays though it does not answer
 	awake       bool // though it is in reserve
 	wait        time.Duration
 }

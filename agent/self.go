@@ -288,7 +288,7 @@ func (a *Agent) Die(ctx context.Context, i pando.InstanceID, ask pando.Ask) (pan
 	a.mu.Lock()
 	known := a.world.Instances[i]
 	inst := r.inst
-	inst.Halt, inst.Walk = known.V.Halt, known.V.Walk
+	inst.Halt, inst.Walk = known.V.Halt, known.V.Walk || inst.Walk
 	if inst.Phase == pando.PhaseDraining {
 		inst = inst.Become(pando.PhaseDrained, now, "its application says so")
 	}

@@ -110,6 +110,7 @@ func (a *Agent) delist(r *runner) {
 	if a.crews[r.service] = crew; len(crew) == 0 {
 		delete(a.crews, r.service)
 		delete(a.rotation, r.service)
+		delete(a.waves, r.service)
 	}
 }
 
