@@ -60,16 +60,22 @@ type Agent struct {
 	world    *pando.World
 	fence    pando.Fence
 	runners  map[pando.InstanceID]*runner
-	found    map[pando.InstanceID]pando.Sandbox       // of a former agent, not yet matched with a record
-	merges   map[pando.ServiceKey]turn                // into main, one at a time
-	steered  map[pando.ServiceKey]pando.SteeringTable // the newest table of each service
-	applied  pando.StoreRevision                      // everything up to here is steered
-	changed  chan struct{}                            // closed and replaced at every change of the world
-	leaveBy  time.Time                                // when connections of a host that leaves have ended; zero: it stays
+	crews    map[pando.ServiceKey][]*runner                 // the runners of each service, in the order of their instances' names
+	found    map[pando.InstanceID]pando.Sandbox             // of a former agent, not yet matched with a record
+	merges   map[pando.ServiceKey]turn                      // into main, one at a time
+	steered  map[pando.ServiceKey]pando.SteeringTable       // the table of each service that is in force
+	rotation map[pando.ServiceKey]map[pando.InstanceID]bool // the instances that take flows, as the crews were told last
+	debts    map[errand]*debt                               // changes of the steering that failed and are tried again
+	owing    chan struct{}                                  // has an element when there is a new debt
+	applied  pando.StoreRevision                            // everything up to here is steered, but for the debts
+	changed  chan struct{}                                  // closed and replaced at every change of the world
+	leaveBy  time.Time                                      // when connections of a host that leaves have ended; zero: it stays
 	sweep    pando.SweepReport
 	swept    time.Time
 	evicted  atomic.Int64 // as of the last sweep
 	sweeping turn
+	steps    atomic.Int64                   // of all runners
+	waves    map[pando.ServiceKey]*wave     // of instances that are taken out because they do not answer
 	vain     map[pando.ServiceKey]time.Time // when it last turned out that something was prepared in vain
 	wg       sync.WaitGroup
 	ctx      context.Context // of Run
@@ -80,8 +86,11 @@ func New(c Config) *Agent {
 	c.TrimEvery, c.Keep = cmp.Or(c.TrimEvery, trimWait), cmp.Or(c.Keep, state.DefaultKeep)
 	return &Agent{
 		Config: c, world: pando.NewWorld(), runners: map[pando.InstanceID]*runner{},
+		crews: map[pando.ServiceKey][]*runner{}, rotation: map[pando.ServiceKey]map[pando.InstanceID]bool{},
+		debts: map[errand]*debt{}, owing: make(chan struct{}, 1),
 		found: map[pando.InstanceID]pando.Sandbox{}, merges: map[pando.ServiceKey]turn{}, steered: map[pando.ServiceKey]pando.SteeringTable{},
-		changed: make(chan struct{}), sweeping: newTurn(), vain: map[pando.ServiceKey]time.Time{},
+		changed: make(chan struct{}), sweeping: newTurn(),
+		waves: map[pando.ServiceKey]*wave{}, vain: map[pando.ServiceKey]time.Time{},
 	}
 }
 
@@ -103,6 +112,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	a.spawn(a.sweepNow)
+	a.spawn(a.payDebts)
 	a.spawn(a.trimStates)
 	return pando.Follow(ctx, a.Clock, a.Registry, pando.Root, a.take)
 }
@@ -158,89 +168,6 @@ func (a *Agent) joinOnce(ctx context.Context) (<-chan struct{}, error) {
 		if serr := pando.Sleep(ctx, a.Clock, 100*time.Millisecond); serr != nil {
 			return nil, fmt.Errorf("%w: %w", err, serr)
 		}
-	}
-}
-
-// take makes one commit of the registry true on this host.
-func (a *Agent) take(b pando.Batch, reset bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if reset {
-		a.world = pando.NewWorld()
-	}
-	if err := a.world.Apply(b.Changes, b.Revision); err != nil {
-		a.Log.Error("a record cannot be read and is left out", "error", err)
-	}
-	a.reconcile()
-	for _, s := range servicesOf(b.Changes) {
-		a.publish(s)
-		a.tell(s, b.Changes)
-	}
-	if slices.ContainsFunc(b.Changes, func(r pando.Record) bool { return r.Key.Kind() == pando.KindHost }) {
-		a.neighbours()
-	}
-	if reset {
-		a.forgetStrangers()
-		a.spawn(a.dropStrangers)
-	}
-	a.applied = max(a.applied, b.Revision)
-	close(a.changed)
-	a.changed = make(chan struct{})
-}
-
-// learn takes over records ahead of the watch, which brings them again together with all that came before them.
-func (a *Agent) learn(records []pando.Record) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if err := a.world.Apply(records, 0); err != nil {
-		a.Log.Error("a record cannot be read and is left out", "error", err)
-	}
-	a.reconcile()
-	for _, s := range servicesOf(records) {
-		a.publish(s)
-	}
-	close(a.changed)
-	a.changed = make(chan struct{})
-}
-
-// servicesOf are the services that records are about, in order.
-func servicesOf(records []pando.Record) (out []pando.ServiceKey) {
-	for _, r := range records {
-		if s, ok := r.Key.Service(); ok {
-			out = append(out, s)
-		}
-	}
-	slices.SortFunc(out, pando.ServiceKey.Compare)
-	return slices.Compact(out)
-}
-
-// reconcile gives every instance of this host its runner, and ends the runners of instances that have no record.
-func (a *Agent) reconcile() {
-	for _, i := range a.world.On(a.Host.Name) {
-		r, ok := a.runners[i.ID]
-		if !ok {
-			r = newRunner(a, i, a.found[i.ID])
-			delete(a.found, i.ID)
-			a.runners[i.ID] = r
-			a.spawn(r.run)
-		}
-		r.see(a.world.Instances[i.ID])
-	}
-	for _, r := range a.everyRunner() {
-		if _, ok := a.world.Instances[r.id]; !ok && !r.over {
-			r.over = true
-			r.kick()
-		}
-	}
-	for _, id := range slices.Sorted(maps.Keys(a.found)) {
-		b := a.found[id]
-		delete(a.found, id)
-		a.spawn(func(ctx context.Context) {
-			a.Log.Warn("a sandbox without a record is removed", "instance", id)
-			if err := b.Remove(ctx); err != nil {
-				a.Log.Error("remove a sandbox", "instance", id, "error", err)
-			}
-		})
 	}
 }
 

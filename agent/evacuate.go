@@ -23,6 +23,7 @@ func (a *Agent) Leave(ctx context.Context, drain time.Duration) (left int, err e
 	a.mu.Unlock()
 	writes, cancel := context.WithTimeout(ctx, settleMax)
 	defer cancel()
+	a.kickAll()                                   // what drains ends then at the latest
 	if _, err := a.joinOnce(writes); err != nil { // the record says that the host leaves
 		return a.here(), err
 	}
@@ -52,11 +53,4 @@ func (a *Agent) longestStop() (most time.Duration) {
 		most = max(most, pando.Seconds(a.specOf(r.inst).StopSeconds))
 	}
 	return most
-}
-
-// leaving says whether the host's time to drain is over.
-func (a *Agent) leaving(now time.Time) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return !a.leaveBy.IsZero() && !now.Before(a.leaveBy)
 }

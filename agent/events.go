@@ -20,11 +20,18 @@ type events struct {
 	closed bool
 }
 
-func newEvents() *events { return &events{next: 1, subs: map[chan struct{}]bool{}} }
+// newEvents begins the ids of an agent's life at its start in microseconds: a life never sends that many events, so the next
+// life's ids are greater, and a listener of this life that resumes in the next one misses nothing.
+func newEvents(now time.Time) *events {
+	return &events{next: uint64(max(1, now.UnixMicro())), subs: map[chan struct{}]bool{}}
+}
 
 func (e *events) send(at time.Time, kind pando.SelfEventKind, data any) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if last := len(e.kept) - 1; last >= 0 && kind == pando.EventPeers && e.kept[last].Kind == kind {
+		e.kept = e.kept[:last] // a newer number of peers replaces the one before
+	}
 	e.kept = append(e.kept, pando.SelfEvent{ID: e.next, Kind: kind, At: at, Data: data})
 	e.next++
 	if len(e.kept) > eventsKept {

@@ -11,8 +11,13 @@ import (
 
 // How an instance leaves.
 const (
-	drainLook = 10 * time.Millisecond // between two looks at the flows of a draining instance
-	retryWait = 200 * time.Millisecond
+	// Between two looks at the flows of a draining instance lies a fiftieth of the time that it drains already, within these
+	// bounds: a short drain is noticed at once, and a connection that stays for a day costs a look a second.
+	drainLookMin = 10 * time.Millisecond
+	drainLookMax = time.Second
+	// countWaitMax is how long the flows of a draining instance may be uncountable before it counts as drained.
+	countWaitMax = 30 * time.Second
+	retryWait    = 200 * time.Millisecond
 	// dieGrace is how long a drained instance that halted itself may take to merge and die before the agent walks it out.
 	dieGrace = 30 * time.Second
 )
@@ -22,29 +27,73 @@ func (r *runner) drain(ctx context.Context, i pando.Instance, box pando.Sandbox,
 	now := r.a.Clock.Now()
 	if box == nil || exited != nil {
 		r.drained("the program is not there any more")
-		return time.Microsecond
+		return atOnce
 	}
 	if i.Warm {
 		r.drained("it never took a flow")
-		return time.Microsecond
+		return atOnce
 	}
+	spent := now.Sub(i.Since)
+	n, err := r.flows(ctx, box)
+	if err == nil && n == 0 {
+		r.drained(fmt.Sprintf("its last flow ended after %s", spent.Round(time.Millisecond)))
+		return atOnce
+	}
+	look := min(max(spent/50, drainLookMin), drainLookMax)
+	for _, end := range r.drainEnds(i, err) {
+		left := end.at.Sub(now)
+		if left <= 0 {
+			r.decide(ctx, pando.DecidedDrainEnd, fmt.Sprintf("%s: %d flows were ended", end.why, n), map[string]float64{"flows": float64(n)})
+			r.drained(fmt.Sprintf("%s, %d flows were ended", end.why, n))
+			return atOnce
+		}
+		look = min(look, left)
+	}
+	return look
+}
+
+// flows counts the flows of the instance: its own sockets, and where it has none, what the connection table has.
+func (r *runner) flows(ctx context.Context, box pando.Sandbox) (int, error) {
 	n, err := box.Flows(ctx)
-	if err == nil && n == 0 && r.a.flows(ctx)[r.id] == 0 {
-		r.drained(fmt.Sprintf("its last flow ended after %s", now.Sub(i.Since).Round(time.Millisecond)))
-		return time.Microsecond
+	if err == nil && n == 0 {
+		n, err = r.a.flows(ctx, r.id)
 	}
-	if r.a.leaving(now) {
-		r.decide(ctx, pando.DecidedDrainEnd, fmt.Sprintf("its host leaves: %d flows were ended", n), map[string]float64{"flows": float64(n)})
-		r.drained(fmt.Sprintf("its host leaves, %d flows were ended", n))
-		return time.Microsecond
+	switch {
+	case err == nil:
+		r.uncounted = time.Time{}
+	case ctx.Err() == nil && r.uncounted.IsZero():
+		r.uncounted = r.a.Clock.Now()
+		r.a.Log.Warn("the flows of a draining instance cannot be counted; it is tried again", "instance", r.id, "error", err)
 	}
-	limit := r.spec(i).DrainSecondsMax
-	if limit > 0 && now.Sub(i.Since) >= pando.Seconds(limit) {
-		r.decide(ctx, pando.DecidedDrainEnd, fmt.Sprintf("drain_max of %gs ended %d flows", limit, n), map[string]float64{"flows": float64(n)})
-		r.drained(fmt.Sprintf("drain_max of %gs was over, %d flows ended", limit, n))
-		return time.Microsecond
+	return n, err
+}
+
+// drainEnd is when a drain ends though flows are left, and why.
+type drainEnd struct {
+	at  time.Time
+	why string
+}
+
+// drainEnds are the bounds of a drain; uncounted is why its flows could not be counted.
+func (r *runner) drainEnds(i pando.Instance, uncounted error) (ends []drainEnd) {
+	r.a.mu.Lock()
+	leaveBy, limit, unwell := r.a.leaveBy, r.a.specOf(i).DrainSecondsMax, r.unwell
+	r.a.mu.Unlock()
+	if !leaveBy.IsZero() {
+		ends = append(ends, drainEnd{leaveBy, "its host leaves"})
 	}
-	return drainLook
+	if limit > 0 {
+		ends = append(ends, drainEnd{i.Since.Add(pando.Seconds(limit)), fmt.Sprintf("drain_max of %gs was over", limit)})
+	}
+	if unwell {
+		ends = append(ends, drainEnd{i.Since.Add(unwellDrainMax), fmt.Sprintf("it does not answer, and %s were over", unwellDrainMax)})
+	}
+	if uncounted != nil {
+		ends = append(ends, drainEnd{
+			r.uncounted.Add(countWaitMax), fmt.Sprintf("its flows could not be counted for %s (%v)", countWaitMax, uncounted),
+		})
+	}
+	return ends
 }
 
 func (r *runner) drained(reason string) {
@@ -115,7 +164,7 @@ func (r *runner) salvage(ctx context.Context, i pando.Instance, how string) time
 	if errors.Is(err, errMoved) {
 		r.decide(ctx, pando.DecidedSalvage, err.Error(), nil)
 		r.become(pando.PhaseMerged, "not merged: the service has moved; its commits stay here")
-		return time.Microsecond
+		return atOnce
 	}
 	if err != nil {
 		return r.again(ctx, "merge a branch", err)
@@ -124,7 +173,7 @@ func (r *runner) salvage(ctx context.Context, i pando.Instance, how string) time
 		r.decide(ctx, pando.DecidedSalvage, fmt.Sprintf("%d paths of its committed state were merged", result.Taken+result.Merged), nil)
 	}
 	r.become(pando.PhaseMerged, how)
-	return time.Microsecond
+	return atOnce
 }
 
 func (r *runner) again(ctx context.Context, what string, err error) time.Duration {
@@ -194,6 +243,6 @@ func (r *runner) remove(ctx context.Context) time.Duration {
 	r.events.close()
 	r.a.mu.Lock()
 	defer r.a.mu.Unlock()
-	delete(r.a.runners, r.id)
+	r.a.delist(r)
 	return 0
 }

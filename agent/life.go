@@ -2,9 +2,7 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/http"
 	"time"
 
 	"pando.run/pando"
@@ -39,23 +37,49 @@ func (r *runner) start(ctx context.Context, i pando.Instance, box pando.Sandbox)
 	r.connect(ctx, i, box)
 	link := box.Link()
 	r.a.mu.Lock()
-	r.box = box
+	r.box, r.link = box, link
 	r.inst.IP4, r.inst.IP6 = link.IP4, link.IP6
 	r.a.mu.Unlock()
 	r.bear()
 	r.serve(box)
 	pando.Failpoint("replicate connected")
 	r.become(pando.PhaseStarting, "the program runs")
-	return time.Microsecond
+	return atOnce
 }
 
-// connect lets the instance take packets. Doing so again changes nothing.
+// connect lets the instance take packets. Doing so again changes nothing. An instance that is not connected does not become
+// ready; step tries again.
 func (r *runner) connect(ctx context.Context, i pando.Instance, box pando.Sandbox) {
 	r.a.mu.Lock()
 	svc, spec := r.a.world.Services[r.service].V, r.a.specOf(i)
 	r.a.mu.Unlock()
-	if err := r.a.Steering.Connect(ctx, box.Link(), spec.Ports, svc.VIP4, svc.VIP6); err != nil {
-		r.a.Log.Error("connect an instance to steering", "instance", r.id, "error", err)
+	err := r.a.Steering.Connect(ctx, box.Link(), spec.Ports, svc.VIP4, svc.VIP6)
+	if err != nil && (r.unconnected == nil || err.Error() != r.unconnected.Error()) {
+		r.a.Log.Error("connect an instance to steering: it is tried again", "instance", r.id, "error", err)
+	}
+	r.connected, r.tried, r.unconnected = err == nil, r.a.Clock.Now(), err
+}
+
+// connectAgain tries what failed before, now and then.
+func (r *runner) connectAgain(ctx context.Context, i pando.Instance, box pando.Sandbox) {
+	if r.a.Clock.Now().Sub(r.tried) >= retryWait {
+		r.connect(ctx, i, box)
+	}
+}
+
+// enter takes an instance into rotation, if its table is in force; otherwise it stays ready, and the table's publication
+// kicks it.
+func (r *runner) enter() {
+	r.a.mu.Lock()
+	defer r.a.mu.Unlock()
+	if r.a.inForce(r.service) {
+		r.becomeLocked(pando.PhaseInRotation, "steered to on this host", nil)
+		return
+	}
+	const reason = "ready, but not steered to: its table could not be published; the agent's log says why"
+	if r.inst.Phase == pando.PhaseReady && r.inst.Reason != reason {
+		r.inst.Reason = reason
+		r.recorder.add(r.inst, nil)
 	}
 }
 
@@ -69,13 +93,13 @@ func (r *runner) resume(ctx context.Context, box pando.Sandbox) time.Duration {
 	r.awake = false
 	r.become(pando.PhaseStarting, "woken from the reserve")
 	r.become(pando.PhaseReady, "it was fully started")
-	r.become(pando.PhaseInRotation, "steered to on this host")
+	r.enter()
 	if b := r.awaitBranch(ctx); b != nil { // durably if anything is new, so behind the flows that wait for the instance
 		if _, err := b.Pull(ctx, r.a.head(r.service), r.a.Clock.Now()); err != nil {
 			r.a.Log.Error("bring a warm instance's state up to date", "instance", r.id, "error", err)
 		}
 	}
-	return time.Microsecond
+	return atOnce
 }
 
 // bear gives the instance its branch of the state, durably, while the program finds its feet. Who wants the branch waits for
@@ -115,19 +139,6 @@ func (r *runner) awaitBranch(ctx context.Context) *state.Branch {
 	return r.branch
 }
 
-// serve gives the instance its API.
-func (r *runner) serve(box pando.Sandbox) {
-	server := &http.Server{Handler: r.a.Serve(r.a, r.id), ReadHeaderTimeout: 10 * time.Second}
-	l := box.Listener()
-	r.a.spawn(func(ctx context.Context) {
-		stop := context.AfterFunc(ctx, func() { server.Close() })
-		defer stop()
-		if err := server.Serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) && ctx.Err() == nil {
-			r.a.Log.Debug("an instance's API ended", "instance", r.id, "error", err)
-		}
-	})
-}
-
 // specOf returns the spec by which an instance runs. The caller holds the lock.
 func (a *Agent) specOf(i pando.Instance) pando.Spec {
 	s, _ := a.world.SpecOf(i.Service, i.Revision)
@@ -154,8 +165,8 @@ func (r *runner) awaitReady(ctx context.Context, i pando.Instance, box pando.San
 	}
 	spec := r.spec(i)
 	now := r.a.Clock.Now()
-	if r.deadline.IsZero() {
-		r.deadline, r.wait = now.Add(pando.Seconds(spec.Health.ReadySecondsMax)), probeWaitMin
+	if !r.starting.Equal(i.Since) {
+		r.starting, r.deadline, r.wait = i.Since, now.Add(pando.Seconds(spec.Health.ReadySecondsMax)), probeWaitMin
 	}
 	r.a.mu.Lock()
 	ready := r.ready
@@ -167,24 +178,27 @@ func (r *runner) awaitReady(ctx context.Context, i pando.Instance, box pando.San
 			answer = err.Error()
 		}
 	}
+	if ready && !r.connected {
+		ready, answer = false, "it is not connected to the steering: "+fmt.Sprint(r.unconnected)
+	}
 	switch {
 	case ready && i.Warm:
 		if err := box.Pause(ctx); err != nil {
 			r.fail("put the instance in reserve: "+err.Error(), nil)
 			return time.Millisecond
 		}
-		r.deadline = time.Time{}
 		r.become(pando.PhaseWarm, "in reserve")
 		return 0
 	case ready:
-		r.deadline = time.Time{}
 		r.become(pando.PhaseReady, fmt.Sprintf("after %s", now.Sub(i.Born).Round(100*time.Microsecond)))
-		r.become(pando.PhaseInRotation, "steered to on this host")
+		r.enter()
 		pando.Failpoint("replicate in rotation")
-		return time.Microsecond
+		return atOnce
 	case !now.Before(r.deadline):
 		r.fail(fmt.Sprintf("not ready within %gs: %s", spec.Health.ReadySecondsMax, answer), nil)
 		return time.Millisecond
+	case !r.connected:
+		return min(retryWait, r.deadline.Sub(now))
 	case spec.Health.Ready.Kind == pando.ProbeExplicit:
 		return r.deadline.Sub(now)
 	}
@@ -202,56 +216,6 @@ func (r *runner) probe(ctx context.Context, p pando.Probe, spec pando.Spec, box 
 	return r.a.Prober.Probe(ctx, p, box, fallback)
 }
 
-// live asks an instance in rotation how it is, if its spec says how. One that does not answer is replaced, but never the
-// last one: overload is not death.
-func (r *runner) live(ctx context.Context, i pando.Instance, box pando.Sandbox) time.Duration {
-	if i.Phase == pando.PhaseReady { // a former agent died before it could say more
-		r.become(pando.PhaseInRotation, "steered to on this host")
-	}
-	if i.Phase == pando.PhaseWarm {
-		return r.doze(ctx, box)
-	}
-	spec := r.spec(i)
-	if spec.Health.Live.Kind == pando.ProbeExplicit {
-		return 0
-	}
-	now := r.a.Clock.Now()
-	every := pando.Seconds(spec.Health.IntervalSeconds)
-	if since := now.Sub(r.probed); since < every {
-		return every - since
-	}
-	r.probed = now
-	err := r.probe(ctx, spec.Health.Live, spec, box)
-	if err == nil {
-		r.falls = 0
-		return every
-	}
-	if r.falls++; r.falls < spec.Health.Fall {
-		return every
-	}
-	r.falls = 0
-	reason := fmt.Sprintf("%d live probes failed: %v", spec.Health.Fall, err)
-	if r.a.others(i) == 0 {
-		r.decide(ctx, pando.DecidedUnhealthy, reason+"; it stays, for it is the last in rotation", nil)
-		return every
-	}
-	r.fail(reason, nil)
-	return time.Millisecond
-}
-
-// others counts the other instances of the service that take flows.
-func (a *Agent) others(i pando.Instance) int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	n := 0
-	for _, o := range a.world.Of(i.Service) {
-		if o.ID != i.ID && o.Phase.TakesFlows() {
-			n++
-		}
-	}
-	return n
-}
-
 // fail ends the instance's service: out of rotation at once, with a decision that has the evidence.
 func (r *runner) fail(reason string, exit *pando.Exit) {
 	var lines []string
@@ -263,7 +227,7 @@ func (r *runner) fail(reason string, exit *pando.Exit) {
 		inputs[lifecycle.ExitCode] = float64(exit.Code)
 	}
 	d := r.decision(pando.DecidedFailed, reason, inputs)
-	d.Lines = lines
+	d.Lines, reason = lines, d.Reason
 	r.a.mu.Lock()
 	defer r.a.mu.Unlock()
 	if r.inst.Phase.May(pando.PhaseFailed) {
@@ -281,6 +245,7 @@ func (r *runner) sandboxLeft() pando.Sandbox {
 
 func (r *runner) decision(kind pando.DecisionKind, reason string, inputs map[string]float64) pando.Decision {
 	now := r.a.Clock.Now()
+	reason = oneLine(reason, evidenceBytesMax) // probes and errors quote the program
 	return pando.Decision{
 		ID: r.a.IDs.Sequential(now), Service: r.service, Instance: r.id, Kind: kind, Reason: reason,
 		By: pando.Asker{Kind: pando.AskerControl, Name: "agent " + string(r.a.Host.Name)}, Inputs: inputs, At: now,

@@ -162,7 +162,7 @@ func (c *recorder) write(ctx context.Context, steps []step) error {
 		last = known.V
 		last.IP4, last.IP6 = ip4, ip6
 	}
-	last.Halt, last.Walk = known.V.Halt, known.V.Walk
+	last.Halt, last.Walk = known.V.Halt, known.V.Walk || last.Walk
 	t := pando.Txn{If: []pando.Condition{known.If()}, Put: []pando.Stored{last}}
 	for _, id := range []pando.IntentID{last.Intent, last.Halt} {
 		v, ok := a.world.Intents[id]

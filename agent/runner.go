@@ -22,6 +22,7 @@ type runner struct {
 	// Guarded by the agent's lock.
 	inst   pando.Instance
 	box    pando.Sandbox
+	link   pando.Link // of box
 	exited *pando.Exit
 	over   bool // its record is gone
 	ready  bool // it said so
@@ -37,26 +38,37 @@ type runner struct {
 	born     chan struct{} // closed once the branch is there, or could not be opened; nil: nobody opens it
 	kicked   chan struct{}
 	recorder *recorder
+	pace     pace
+	unwell   bool // it is drained because it did not answer; guarded by the agent's lock
 
 	// The actor's own.
-	deadline time.Time // of readiness, or of the drain
-	probed   time.Time
-	falls    int
-	awake    bool // though it is in reserve
-	wait     time.Duration
+	deadline    time.Time // of readiness, for the start that began at starting
+	starting    time.Time
+	connected   bool      // to the steering
+	tried       time.Time // when it was tried last
+	unconnected error     // why it is not
+	uncounted   time.Time // since when its flows cannot be counted; zero: they can
+	probed      time.Time
+	falls       int
+	spared      bool // it was said that it stays though it does not answer
+	awake       bool // though it is in reserve
+	wait        time.Duration
 }
 
 func newRunner(a *Agent, i pando.Instance, box pando.Sandbox) *runner {
 	r := &runner{
-		a: a, id: i.ID, service: i.Service, inst: i, box: box, events: newEvents(),
+		a: a, id: i.ID, service: i.Service, inst: i, box: box, events: newEvents(a.Clock.Now()),
 		kicked: make(chan struct{}, 1),
+	}
+	if box != nil {
+		r.link = box.Link()
 	}
 	r.recorder = newRecorder(r)
 	return r
 }
 
-// see takes over what control wrote. The caller holds the agent's lock.
-func (r *runner) see(v pando.Versioned[pando.Instance]) {
+// see takes over what control wrote, and says whether that was news. The caller holds the agent's lock.
+func (r *runner) see(v pando.Versioned[pando.Instance]) bool {
 	mine, theirs := r.inst.Phase, v.V.Phase
 	switch {
 	case theirs == pando.PhasePlaced && mine == pando.PhaseWarm && !v.V.Warm, // claimed; not an echo of its birth
@@ -64,15 +76,24 @@ func (r *runner) see(v pando.Versioned[pando.Instance]) {
 		was := r.inst
 		r.inst = v.V
 		r.inst.IP4, r.inst.IP6 = was.IP4, was.IP6
-		r.deadline = time.Time{}
 		if theirs == pando.PhaseDraining {
 			kind := pando.EventHalted
 			if r.inst.Walk {
 				r.events.send(r.a.Clock.Now(), kind, map[string]string{"reason": v.V.Reason})
 			}
 		}
+		r.kick()
+		return true
 	}
-	r.kick()
+	return false
+}
+
+// end makes the runner give up its instance, whose record is gone. The caller holds the agent's lock.
+func (r *runner) end() {
+	if !r.over {
+		r.over = true
+		r.kick()
+	}
 }
 
 func (r *runner) kick() {
@@ -81,6 +102,9 @@ func (r *runner) kick() {
 	default:
 	}
 }
+
+// atOnce is what a step returns that the next one follows without a wait.
+const atOnce = time.Microsecond
 
 func (r *runner) run(ctx context.Context) {
 	r.a.spawn(r.recorder.run)
@@ -94,7 +118,10 @@ func (r *runner) run(ctx context.Context) {
 		}
 		var timer <-chan time.Time
 		stop := func() {}
-		if again := r.step(ctx); again > 0 {
+		switch again := r.step(ctx); {
+		case again == atOnce:
+			r.kick() // and no timer: of two that end at the same instant the runtime draws the first
+		case again > 0:
 			timer, stop = r.a.Clock.After(again)
 		}
 		if r.gone() {
@@ -171,6 +198,7 @@ func (r *runner) heard(e pando.SandboxEvent) {
 
 // step does what is next and says after how long to look again (0: at the next change).
 func (r *runner) step(ctx context.Context) time.Duration {
+	r.a.steps.Add(1)
 	r.a.mu.Lock()
 	i, box, exited, over := r.inst, r.box, r.exited, r.over
 	r.a.mu.Unlock()
@@ -180,6 +208,9 @@ func (r *runner) step(ctx context.Context) time.Duration {
 	if exited != nil && !i.Phase.Leaving() && i.Phase != pando.PhaseFailed {
 		r.fail(exitReason(*exited), exited)
 		return time.Millisecond
+	}
+	if box != nil && exited == nil && !r.connected && (i.Phase.KeepsFlows() || i.Phase == pando.PhaseStarting) {
+		r.connectAgain(ctx, i, box)
 	}
 	switch i.Phase {
 	case pando.PhasePlaced:
@@ -238,28 +269,31 @@ func (r *runner) becomeLocked(p pando.Phase, reason string, because *pando.Decis
 // adopt takes over a sandbox of a former agent, which may have died at any step: it is connected to steering, serves its
 // API again and finds its branch.
 func (r *runner) adopt(ctx context.Context) {
-	r.connect(ctx, r.inst, r.box)
-	r.awake = r.inst.Phase == pando.PhaseWarm // for all that is known: an ask may have called it
 	r.a.mu.Lock()
-	link := r.box.Link()
-	r.inst.IP4, r.inst.IP6 = link.IP4, link.IP6
+	i, box := r.inst, r.box
+	r.a.mu.Unlock()
+	r.connect(ctx, i, box)
+	r.awake = i.Phase == pando.PhaseWarm // for all that is known: an ask may have called it
+	r.a.mu.Lock()
+	r.inst.IP4, r.inst.IP6 = r.link.IP4, r.link.IP6
 	if r.inst.Phase == pando.PhasePlaced {
 		// The former agent started it and died before it could say so.
 		r.becomeLocked(pando.PhaseStarting, "found running after the agent restarted", nil)
 	}
+	i = r.inst
 	r.a.mu.Unlock()
 	r.bear()
-	r.serve(r.box)
-	r.sayAgain()
+	r.serve(box)
+	r.sayAgain(i)
 }
 
 // sayAgain tells an instance that is on its way out what a former agent may have died over before it could.
-func (r *runner) sayAgain() {
+func (r *runner) sayAgain(i pando.Instance) {
 	now := r.a.Clock.Now()
-	if r.inst.Phase.Leaving() && r.inst.Walk {
-		r.events.send(now, pando.EventHalted, map[string]string{"reason": r.inst.Reason})
+	if i.Phase.Leaving() && i.Walk {
+		r.events.send(now, pando.EventHalted, map[string]string{"reason": i.Reason})
 	}
-	if r.inst.Phase == pando.PhaseDrained {
-		r.events.send(now, pando.EventDrained, map[string]string{"reason": r.inst.Reason})
+	if i.Phase == pando.PhaseDrained {
+		r.events.send(now, pando.EventDrained, map[string]string{"reason": i.Reason})
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"reflect"
 	"time"
 
 	"pando.run/pando"
@@ -84,9 +83,12 @@ func (a *Agent) PutMetrics(_ context.Context, i pando.InstanceID, m map[string]f
 	if err != nil {
 		return err
 	}
+	if len(m) > metricsMax {
+		return fmt.Errorf("metrics: %w: %d numbers, at most %d", pando.ErrTooLarge, len(m), metricsMax)
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	r.metric = maps.Clone(m)
+	r.metric = named(m)
 	return nil
 }
 
@@ -177,10 +179,17 @@ func (a *Agent) ask(ctx context.Context, i pando.InstanceID, verb pando.Verb, as
 	if err != nil {
 		return nil, pando.Intent{}, err
 	}
+	inputs, err := inputsOf(ask)
+	if err == nil {
+		err = r.pace.wait(ctx, a.Clock)
+	}
+	if err != nil {
+		return nil, pando.Intent{}, err
+	}
 	now := a.Clock.Now()
 	reason := reasonOf(ask)
 	intent := pando.Intent{
-		ID: pando.IntentID(a.IDs.Sequential(now)), Service: r.service, Verb: verb, Host: a.Host.Name, Inputs: ask.Inputs,
+		ID: pando.IntentID(a.IDs.Sequential(now)), Service: r.service, Verb: verb, Host: a.Host.Name, Inputs: inputs,
 		By: pando.Asker{Kind: pando.AskerInstance, Name: string(i)},
 	}.Become(pando.IntentAsked, now, reason)
 	if verb == pando.VerbHalt {
@@ -240,13 +249,6 @@ func (a *Agent) submit(ctx context.Context, i pando.Intent, sent func()) error {
 	return err
 }
 
-func reasonOf(ask pando.Ask) string {
-	if ask.Reason == "" {
-		return "it gave no reason"
-	}
-	return ask.Reason
-}
-
 func (a *Agent) answered(r *runner) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -272,7 +274,11 @@ func (a *Agent) Die(ctx context.Context, i pando.InstanceID, ask pando.Ask) (pan
 	if err != nil {
 		return pando.Intent{}, err
 	}
-	if err := a.mayDie(ctx, r); err != nil {
+	inputs, err := inputsOf(ask)
+	if err == nil {
+		err = a.mayDie(ctx, r)
+	}
+	if err != nil {
 		return pando.Intent{}, err
 	}
 	if err := r.recorder.flush(ctx); err != nil {
@@ -282,7 +288,7 @@ func (a *Agent) Die(ctx context.Context, i pando.InstanceID, ask pando.Ask) (pan
 	a.mu.Lock()
 	known := a.world.Instances[i]
 	inst := r.inst
-	inst.Halt, inst.Walk = known.V.Halt, known.V.Walk
+	inst.Halt, inst.Walk = known.V.Halt, known.V.Walk || inst.Walk
 	if inst.Phase == pando.PhaseDraining {
 		inst = inst.Become(pando.PhaseDrained, now, "its application says so")
 	}
@@ -293,7 +299,7 @@ func (a *Agent) Die(ctx context.Context, i pando.InstanceID, ask pando.Ask) (pan
 	inst = inst.Become(pando.PhaseMerged, now, "its state is in main")
 	intent := pando.Intent{
 		ID: pando.IntentID(a.IDs.Sequential(now)), Service: r.service, Verb: pando.VerbDie, Host: a.Host.Name, Instance: i,
-		By: pando.Asker{Kind: pando.AskerInstance, Name: string(i)}, Inputs: ask.Inputs,
+		By: pando.Asker{Kind: pando.AskerInstance, Name: string(i)}, Inputs: inputs,
 	}.Become(pando.IntentAsked, now, reasonOf(ask)).Become(pando.IntentGranted, now, "its state is in main").
 		Become(pando.IntentMerged, now, "its state is in main")
 	t := pando.Txn{If: []pando.Condition{known.If()}, Put: []pando.Stored{inst, intent}}
@@ -304,11 +310,11 @@ func (a *Agent) Die(ctx context.Context, i pando.InstanceID, ask pando.Ask) (pan
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r.dieNow = false
+	defer r.kick()
 	if err != nil {
 		return intent, fmt.Errorf("die: %w", err)
 	}
 	r.inst = inst
-	r.kick()
 	return intent, nil
 }
 
@@ -321,7 +327,11 @@ func (a *Agent) mayDie(ctx context.Context, r *runner) error {
 		return fmt.Errorf("die %w: the instance is %s; halt it first", pando.ErrRefused, phase)
 	}
 	if box != nil && phase == pando.PhaseDraining {
-		if n, err := box.Flows(ctx); err == nil && n > 0 {
+		n, err := box.Flows(ctx)
+		if err != nil {
+			return fmt.Errorf("die %w: its open flows cannot be counted; ask again: %w", pando.ErrRefused, err)
+		}
+		if n > 0 {
 			return fmt.Errorf("die %w: %d flows are open; wait for the event drained", pando.ErrRefused, n)
 		}
 	}
@@ -337,41 +347,6 @@ func (a *Agent) mayDie(ctx context.Context, r *runner) error {
 		return fmt.Errorf("die %w: the instance's state is not in main; POST /v1/self/state/push first", pando.ErrRefused)
 	}
 	return nil
-}
-
-// tell sends the instances of a service what a commit changed for them. The caller holds the lock.
-func (a *Agent) tell(s pando.ServiceKey, changes []pando.Record) {
-	kinds := map[pando.Kind]bool{}
-	for _, c := range changes {
-		if k, ok := c.Key.Service(); ok && k == s {
-			kinds[c.Key.Kind()] = true
-		}
-	}
-	now := a.Clock.Now()
-	svc := a.world.Services[s].V
-	for _, r := range a.everyRunner() {
-		if r.service != s {
-			continue
-		}
-		if kinds[pando.KindInstance] {
-			r.events.send(now, pando.EventPeers, map[string]int{"in_rotation": len(a.peers(s))})
-		}
-		spec, _ := a.world.SpecOf(s, svc.Target)
-		if b := (budget{spec.Scale.Min, spec.Scale.Max, svc.Pin}); kinds[pando.KindService] && !reflect.DeepEqual(b, r.told) {
-			r.told = b
-			r.events.send(now, pando.EventBudget, b)
-		}
-		if kinds[pando.KindHead] {
-			r.events.send(now, pando.EventState, map[string]string{"commit": a.world.Heads[s].V.Commit.String()})
-		}
-	}
-}
-
-// budget is what an instance is told of how many instances there may be.
-type budget struct {
-	Min int        `json:"min"`
-	Max int        `json:"max"`
-	Pin *pando.Pin `json:"pin"`
 }
 
 // errNoState is for an instance whose branch could not be opened; the reason is in the agent's log.

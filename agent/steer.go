@@ -1,39 +1,41 @@
 package agent
 
 import (
-	"cmp"
+	"bytes"
 	"context"
+	"fmt"
 	"maps"
 	"net/netip"
-	"reflect"
 	"slices"
 	"time"
 
 	"pando.run/pando"
 )
 
-// publish makes the steering of one service what the instances of this host say. The caller holds the lock.
-func (a *Agent) publish(s pando.ServiceKey) {
+// publish makes the steering of one service what the instances of this host say. What fails is tried again. The caller holds
+// the lock.
+func (a *Agent) publish(s pando.ServiceKey) { a.did(errand{publishTable, s}, a.steer(s)) }
+
+func (a *Agent) steer(s pando.ServiceKey) error {
 	svc, ok := a.world.Services[s]
 	if !ok {
-		if err := a.Steering.Withdraw(a.ctx, s); err != nil {
-			a.Log.Error("withdraw a service from steering", "service", s, "error", err)
-		}
 		delete(a.merges, s)
 		delete(a.steered, s)
-		return
+		return a.Steering.Withdraw(a.ctx, s)
 	}
 	spec, ok := a.world.SpecOf(s, svc.V.Target)
 	if !ok || !svc.V.VIP4.IsValid() {
-		return
+		return nil
 	}
-	t := pando.SteeringTable{Service: s, VIP4: svc.V.VIP4, VIP6: svc.V.VIP6, Ports: spec.Ports}
-	for _, r := range a.everyRunner() {
-		if r.service != s || r.box == nil || r.exited != nil || r.inst.Phase == pando.PhaseFailed {
+	t := pando.SteeringTable{
+		Service: s, VIP4: svc.V.VIP4, VIP6: svc.V.VIP6, Ports: spec.Ports, Endpoints: make([]pando.Endpoint, 0, len(a.crews[s])),
+	}
+	for _, r := range a.crews[s] {
+		if r.box == nil || r.exited != nil || r.inst.Phase == pando.PhaseFailed {
 			continue
 		}
 		// Also one that is only starting: a former agent may have steered flows to it and died before it could say so.
-		e := pando.Endpoint{Instance: r.id, Revision: r.inst.Revision, Link: r.box.Link()}
+		e := pando.Endpoint{Instance: r.id, Revision: r.inst.Revision, Link: r.link}
 		switch {
 		case r.inst.Phase.TakesFlows():
 			e.Weight = r.inst.Weight
@@ -42,18 +44,29 @@ func (a *Agent) publish(s pando.ServiceKey) {
 		}
 		t.Endpoints = append(t.Endpoints, e)
 	}
-	slices.SortFunc(t.Endpoints, func(x, y pando.Endpoint) int { return cmp.Compare(x.Instance, y.Instance) })
 	via := a.elsewhere(s, t.Endpoints)
 	t.Via4, t.Via6 = via.Address, via.Address6
-	if was, ok := a.steered[s]; ok && reflect.DeepEqual(was, t) {
-		return // most commits about a service change nothing here, and shares take a while to compute
+	if was, ok := a.steered[s]; ok && sameTable(was, t) {
+		return nil // most commits about a service change nothing here, and shares take a while to compute
 	}
 	if err := a.Steering.Publish(a.ctx, t); err != nil {
-		a.Log.Error("publish a steering table", "service", s, "error", err)
 		delete(a.steered, s)
-		return
+		return err
 	}
 	a.steered[s] = t
+	return nil
+}
+
+func sameTable(x, y pando.SteeringTable) bool {
+	return x.VIP4 == y.VIP4 && x.VIP6 == y.VIP6 && x.Via4 == y.Via4 && x.Via6 == y.Via6 && slices.Equal(x.Ports, y.Ports) &&
+		slices.EqualFunc(x.Endpoints, y.Endpoints, func(e, f pando.Endpoint) bool {
+			return e.Instance == f.Instance && e.Revision == f.Revision && e.Weight == f.Weight && e.Soon == f.Soon && sameLink(e.Link, f.Link)
+		})
+}
+
+func sameLink(x, y pando.Link) bool {
+	return x.IP4 == y.IP4 && x.IP6 == y.IP6 && x.IfIndex == y.IfIndex && x.Host == y.Host && x.Netns == y.Netns &&
+		bytes.Equal(x.MAC, y.MAC) && bytes.Equal(x.HostMAC, y.HostMAC)
 }
 
 // elsewhere is the host that serves a service while no endpoint here takes new flows; zero: none does.
@@ -75,34 +88,31 @@ func (a *Agent) elsewhere(s pando.ServiceKey, here []pando.Endpoint) (via pando.
 
 // neighbours is what follows from hosts that come and go. The caller holds the lock.
 func (a *Agent) neighbours() {
+	a.meetNeighbours()
+	for _, s := range a.world.Names() {
+		a.publish(s)
+	}
+}
+
+// meetNeighbours tells the steering which other hosts there are. The caller holds the lock.
+func (a *Agent) meetNeighbours() {
 	var others []pando.Host
 	for _, h := range a.world.Hosts {
 		if h.V.Name != a.Host.Name {
 			others = append(others, h.V)
 		}
 	}
-	if err := a.Steering.Neighbours(a.ctx, others); err != nil {
-		a.Log.Error("find the way to other hosts", "error", err)
-	}
-	for _, s := range a.world.Names() {
-		a.publish(s)
-	}
+	a.did(errand{kind: findWays}, a.Steering.Neighbours(a.ctx, others))
 }
 
-// forgetStrangers withdraws what a former agent steered and nobody wants any more. The caller holds the lock.
+// forgetStrangers withdraws what a former agent steered and the registry does not have. The caller holds the lock.
 func (a *Agent) forgetStrangers() {
 	published, err := a.Steering.Published(a.ctx)
-	if err != nil {
-		a.Log.Error("list what is steered", "error", err)
-		return
-	}
+	a.did(errand{kind: listSteered}, err)
 	for _, s := range published {
 		if _, ok := a.world.Services[s]; !ok {
 			a.publish(s)
 		}
-	}
-	for _, s := range a.world.Names() {
-		a.publish(s)
 	}
 }
 
@@ -114,32 +124,39 @@ const (
 
 func (a *Agent) sweepNow(ctx context.Context) {
 	for pando.Sleep(ctx, a.Clock, sweepInterval) == nil {
-		a.flows(ctx)
+		if _, err := a.flows(ctx, ""); err != nil && ctx.Err() == nil {
+			a.Log.Warn("the connection table is swept again later", "in", sweepInterval, "error", err)
+		}
 	}
 }
 
-// flows sweeps the connection table, at most once an interval, and returns what is left.
-func (a *Agent) flows(ctx context.Context) map[pando.InstanceID]int {
-	if a.sweeping.take(ctx) != nil {
-		return nil
+// flows sweeps the connection table, at most once an interval, and returns how many flows an instance has in it.
+func (a *Agent) flows(ctx context.Context, i pando.InstanceID) (int, error) {
+	if err := a.sweeping.take(ctx); err != nil {
+		return 0, err
 	}
 	defer a.sweeping.give()
 	now := a.Clock.Now()
 	if now.Sub(a.swept) >= sweepDrainInterval {
 		report, err := a.Steering.Sweep(ctx)
 		if err != nil {
-			a.Log.Warn("sweep the connection table", "error", err)
-			return nil
+			return 0, fmt.Errorf("sweep the connection table: %w", err)
 		}
-		a.sweep, a.swept = report, now
+		a.swept = now
+		a.mu.Lock()
+		a.sweep = report
+		a.mu.Unlock()
 		a.evicted.Store(int64(report.Evicted))
 	}
-	return a.sweep.Flows
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.sweep.Flows[i], nil
 }
 
-// Applied implements peer.Agent: the steering of this host reflects the registry up to a revision.
-func (a *Agent) Applied(ctx context.Context, _ pando.ServiceKey, at pando.StoreRevision) error {
-	return a.wait(ctx, func() bool { return a.applied >= at })
+// Applied implements peer.Agent: the steering of this host reflects the registry up to a revision. While the table of the
+// service could not be published it does not.
+func (a *Agent) Applied(ctx context.Context, s pando.ServiceKey, at pando.StoreRevision) error {
+	return a.wait(ctx, func() bool { return a.applied >= at && a.inForce(s) })
 }
 
 // Counters implements peer.Agent.

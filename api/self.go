@@ -49,7 +49,7 @@ func (h self) routes() []selfRoute {
 		{"POST /v1/self/state/push", "Commit, then merge the branch into main; durable when answered.", "", "200 MergeResult", h.merge(pando.Self.StatePush)},
 		{"GET /v1/self/state/{path...}", "Read a value as it is; a path that ends in / (or is empty) lists what is below it.", "", "200 bytes, with the type in Pando-State-Type; or a list of StateEntry", h.get},
 		{"PUT /v1/self/state/{path...}", "Write a value.", "bytes, at most 16 MiB", "204", h.write(pando.Self.StatePut)},
-		{"PATCH /v1/self/state/{path...}", "Apply a delta: a number to add to a counter, lines to append to a log, +member and -member lines to a set.", "bytes, at most 16 MiB", "204", h.write(pando.Self.StatePatch)},
+		{"PATCH /v1/self/state/{path...}", "Apply a delta: a number of at most 64 digits to add to a counter, lines to append to a log, +member and -member lines to a set.", "bytes, at most 16 MiB", "204", h.write(pando.Self.StatePatch)},
 		{"DELETE /v1/self/state/{path...}", "Delete a path.", "", "204", h.delete},
 	}
 }

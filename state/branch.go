@@ -24,6 +24,7 @@ type Branch struct {
 	offered pando.ObjectID            // the head that the last merge took into main
 	unsure  bool                      // main may contain commits of ours that are newer than base
 	pending map[string]*change
+	held    int // bytes of what is pending
 
 	journal pando.Journal // of what is pending; nil: none is kept
 	noted   int           // bytes in it
@@ -96,7 +97,13 @@ func (b *Branch) checkValue(p string, value []byte) error {
 	return nil
 }
 
+// CounterDigitsMax is how many digits may be written to a counter at once. Sums may be longer.
+const CounterDigitsMax = 64
+
 func checkNumber(p string, value []byte) error {
+	if n := len(bytes.TrimLeft(bytes.TrimSpace(value), "+-")); n > CounterDigitsMax {
+		return fmt.Errorf("%w: state path %q is a counter: want at most %d digits, got %d", pando.ErrInvalid, p, CounterDigitsMax, n)
+	}
 	if s := strings.TrimSpace(string(value)); number(value).String() != strings.TrimPrefix(s, "+") {
 		return fmt.Errorf("%w: state path %q is a counter: want an integer, got %.40q", pando.ErrInvalid, p, s)
 	}

@@ -1,13 +1,14 @@
 package state
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"pando.run/pando"
 )
@@ -58,7 +59,7 @@ func (b *Branch) commit(ctx context.Context, message string, now time.Time) (pan
 
 // taken forgets what was pending: a commit has it.
 func (b *Branch) taken() {
-	b.pending = map[string]*change{}
+	b.pending, b.held = map[string]*change{}, 0
 	b.rewrite()
 }
 
@@ -118,12 +119,20 @@ func (c *change) clone() *change {
 		return nil
 	}
 	d := *c
-	d.value, d.add = bytes.Clone(c.value), bytes.Clone(c.add)
+	d.add = slices.Clip(c.add) // what is appended to the one is not seen in the other; values are replaced, never changed
 	d.plus, d.minus = maps.Clone(c.plus), maps.Clone(c.minus)
 	return &d
 }
 
-// clean keeps a message from looking like the head of a commit.
+// messageBytesMax is how much of a message is kept.
+const messageBytesMax = 1 << 10
+
+// clean keeps a message from looking like the head of a commit, or like more than one line.
 func clean(message string) string {
-	return strings.Join(strings.Fields(message), " ")
+	words := strings.FieldsFunc(message, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) })
+	message = strings.ToValidUTF8(strings.Join(words, " "), "\uFFFD")
+	if len(message) > messageBytesMax {
+		message = strings.ToValidUTF8(message[:messageBytesMax], "") + "…"
+	}
+	return message
 }

@@ -8,6 +8,27 @@ import (
 	"pando.run/pando"
 )
 
+// UncommittedBytesMax is how much of one branch may be written and not committed: it is in the agent's memory, and in the
+// journal on the host's /run.
+const UncommittedBytesMax = 64 << 20
+
+// changeBytes is what a change takes beside its path and its values.
+const changeBytes = 256
+
+// bytes is what a change to a path takes in memory; a member of a set takes as much more as an entry of a map.
+func (c *change) bytes(p string) int {
+	if c == nil {
+		return 0
+	}
+	n := changeBytes + len(p) + len(c.value) + len(c.add)
+	for _, members := range []map[string]bool{c.plus, c.minus} {
+		for m := range members {
+			n += len(m) + 64
+		}
+	}
+	return n
+}
+
 // rewriteBytes is the least by which a journal grows before it is replaced by what is still pending.
 const rewriteBytes = 1 << 20
 
@@ -31,11 +52,16 @@ func (r *Repo) With(j pando.Journals) *Repo {
 func (b *Branch) journalled(p string, w written, apply func() error) error {
 	before := b.pending[p].clone()
 	err := apply()
+	held := b.held + b.pending[p].bytes(p) - before.bytes(p)
+	if err == nil && held > UncommittedBytesMax && held > b.held {
+		err = fmt.Errorf("state path %q: %w: %d bytes would be written and not committed, at most %d: commit first (POST /v1/self/state/commit)",
+			p, pando.ErrTooLarge, held, UncommittedBytesMax)
+	}
 	if err == nil {
 		err = b.note(w)
 	}
 	if err == nil {
-		if b.noted > rewriteBytes+2*b.kept {
+		if b.held = held; b.noted > rewriteBytes+b.kept/4+b.kept {
 			b.rewrite()
 		}
 		return nil
@@ -122,6 +148,9 @@ func (b *Branch) recall() error {
 	}
 	if err != nil {
 		b.lost, b.pending = err, map[string]*change{}
+	}
+	for p, c := range b.pending {
+		b.held += c.bytes(p)
 	}
 	return nil
 }

@@ -289,8 +289,14 @@ func mergeCounter(base, ours, theirs []byte) []byte {
 	return []byte(sum.Sub(sum, number(base)).String())
 }
 
+// numberBytesMax is the length up to which a value is taken for a number.
+const numberBytesMax = 1 << 10
+
 // number reads a counter; what is no number counts as zero.
 func number(b []byte) *big.Int {
+	if len(b) > numberBytesMax {
+		return new(big.Int) // written as something else, before its path was a counter
+	}
 	n, ok := new(big.Int).SetString(strings.TrimSpace(string(b)), 10)
 	if !ok {
 		return new(big.Int)

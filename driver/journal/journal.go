@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"pando.run/pando"
 )
 
@@ -59,8 +61,26 @@ func frame(b, record []byte) []byte {
 	return append(binary.LittleEndian.AppendUint32(b, crc32.ChecksumIEEE(record)), record...)
 }
 
+// roomMin is the share of the tmpfs that journals leave to the sandboxes of the host, whose records lie there: an eighth.
+const roomMin = 8
+
+// room refuses to write into the last eighth of a tmpfs.
+func (j *file) room() error {
+	var s unix.Statfs_t
+	if err := unix.Fstatfs(int(j.f.Fd()), &s); err != nil || s.Type != unix.TMPFS_MAGIC {
+		return nil
+	}
+	if s.Bavail < s.Blocks/roomMin {
+		return fmt.Errorf("%w: the rest of %s is kept for sandboxes: commit what is written", pando.ErrStoreFull, filepath.Dir(j.path))
+	}
+	return nil
+}
+
 // Append implements pando.Journal.
 func (j *file) Append(record []byte) error {
+	if err := j.room(); err != nil {
+		return j.failed("write", err)
+	}
 	n, err := j.f.Write(frame(make([]byte, 0, headBytes+len(record)), record))
 	if err != nil {
 		if n > 0 {

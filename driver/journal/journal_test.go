@@ -2,10 +2,13 @@ package journal
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
 )
@@ -95,4 +98,25 @@ func TestDamageIsTold(t *testing.T) {
 			t.Errorf("%q was read as %q", damaged, got)
 		}
 	}
+}
+
+// The records of sandboxes lie on the same tmpfs: journals do not fill it.
+func TestJournalsLeaveRoomForSandboxes(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Skipf("mount of a tmpfs: %v", err)
+	}
+	defer func() { ok(t, unix.Unmount(dir, unix.MNT_DETACH)) }()
+	j := open(t, Folder(dir))
+	var err error
+	n := 0
+	for ; err == nil && n < 1024; n++ {
+		err = j.Append(make([]byte, 4<<10))
+	}
+	if !errors.Is(err, pando.ErrStoreFull) {
+		t.Fatalf("after %d records: %v", n, err)
+	}
+	ok(t, os.WriteFile(filepath.Join(dir, "slot.json"), make([]byte, 64<<10), 0o600))
+	ok(t, j.Rewrite(nil))
+	ok(t, j.Append([]byte("one")))
 }

@@ -295,9 +295,14 @@ func (b *Sandbox) Exec(context.Context, []string) (int, []byte, error) {
 	return 1, nil, nil
 }
 
+// Flows is what the steering has open for it.
 func (b *Sandbox) Flows(context.Context) (int, error) {
+	if err := b.host.steering.called("Flows"); err != nil {
+		return 0, err
+	}
 	return b.host.steering.FlowsOf(b.Instance()), nil
 }
+
 func (b *Sandbox) Usage(context.Context) (pando.Usage, error) { return pando.Usage{PIDs: 1}, nil }
 
 // listener never has a connection: a simulated program calls the agent itself.
@@ -319,135 +324,3 @@ func (l *listener) Close() error {
 }
 
 func (l *listener) Addr() net.Addr { return &net.UnixAddr{Net: "unix", Name: "sim"} }
-
-// Steering keeps a host's tables, and flows that a test opens and closes.
-type Steering struct {
-	mu     sync.Mutex
-	tables map[pando.ServiceKey]pando.SteeringTable
-	flows  map[pando.InstanceID]int
-	total  map[pando.InstanceID]uint64
-	broken int
-}
-
-// NewSteering returns a host's steering.
-func NewSteering() *Steering {
-	return &Steering{tables: map[pando.ServiceKey]pando.SteeringTable{}, flows: map[pando.InstanceID]int{}, total: map[pando.InstanceID]uint64{}}
-}
-
-// Open begins a flow to a service and returns the instance that got it: the one whose flows are fewest for its weight.
-func (s *Steering) Open(k pando.ServiceKey) (pando.InstanceID, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	best, found := pando.Endpoint{}, false
-	for _, e := range s.tables[k].Endpoints {
-		if e.Weight > 0 && (!found || s.flows[e.Instance]*best.Weight < s.flows[best.Instance]*e.Weight) {
-			best, found = e, true
-		}
-	}
-	if found {
-		s.flows[best.Instance]++
-		s.total[best.Instance]++
-	}
-	return best.Instance, found
-}
-
-// End closes a flow that an instance has.
-func (s *Steering) End(i pando.InstanceID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.flows[i] > 0 {
-		s.flows[i]--
-	}
-}
-
-// Broken is how many flows lost their endpoint while they were open.
-func (s *Steering) Broken() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.broken
-}
-
-// FlowsOf is how many flows an instance has.
-func (s *Steering) FlowsOf(i pando.InstanceID) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.flows[i]
-}
-
-// Publish replaces a table. Flows of endpoints that it no longer has are broken.
-func (s *Steering) Publish(_ context.Context, t pando.SteeringTable) error {
-	if len(t.Endpoints) > pando.EndpointsMax {
-		return fmt.Errorf("publish %s: %w: %d endpoints, at most %d", t.Service, pando.ErrTooLarge, len(t.Endpoints), pando.EndpointsMax)
-	}
-	t.Endpoints = slices.Clone(t.Endpoints)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.replace(t.Service, t)
-	return nil
-}
-
-// replace takes a new table, or with no endpoints the end of a service. The caller holds the lock.
-func (s *Steering) replace(k pando.ServiceKey, t pando.SteeringTable) {
-	for _, e := range s.tables[k].Endpoints {
-		if !slices.ContainsFunc(t.Endpoints, func(n pando.Endpoint) bool { return n.Instance == e.Instance }) {
-			s.broken += s.flows[e.Instance]
-			delete(s.flows, e.Instance)
-		}
-	}
-	s.tables[k] = t
-}
-
-func (s *Steering) reboot() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	clear(s.tables)
-	clear(s.flows)
-}
-
-// Withdraw forgets a service.
-func (s *Steering) Withdraw(_ context.Context, k pando.ServiceKey) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.replace(k, pando.SteeringTable{})
-	delete(s.tables, k)
-	return nil
-}
-
-// Neighbours changes nothing: every host of a simulation reaches every instance.
-func (s *Steering) Neighbours(context.Context, []pando.Host) error { return nil }
-
-// Published lists the services.
-func (s *Steering) Published(context.Context) ([]pando.ServiceKey, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.SortedFunc(maps.Keys(s.tables), pando.ServiceKey.Compare), nil
-}
-
-// Connect and Disconnect have nothing to do: there is no link.
-func (*Steering) Connect(context.Context, pando.Link, []pando.Port, netip.Addr, netip.Addr) error {
-	return nil
-}
-func (*Steering) Disconnect(context.Context, pando.Link) error { return nil }
-
-// Sweep reports the flows that are open.
-func (s *Steering) Sweep(context.Context) (pando.SweepReport, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return pando.SweepReport{Flows: maps.Clone(s.flows)}, nil
-}
-
-// Drops are none: no packet is simulated.
-func (*Steering) Drops(context.Context) (pando.Drops, error) { return pando.Drops{}, nil }
-
-// Counters count flows only.
-func (s *Steering) Counters(context.Context) ([]pando.EndpointCounters, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var out []pando.EndpointCounters
-	for k, t := range s.tables {
-		for _, e := range t.Endpoints {
-			out = append(out, pando.EndpointCounters{Service: k, Instance: e.Instance, Flows: s.total[e.Instance], At: time.Now()})
-		}
-	}
-	return out, nil
-}

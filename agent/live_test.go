@@ -1,0 +1,134 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pando.run/pando"
+)
+
+// wellness answers live probes, for all instances alike or for some.
+type wellness struct {
+	mu   sync.Mutex
+	sick func(pando.InstanceID) bool
+}
+
+func (w *wellness) Probe(_ context.Context, _ pando.Probe, box pando.Sandbox, _ pando.Port) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.sick(box.Instance()) {
+		return errors.New("no answer in time")
+	}
+	return nil
+}
+
+// probed puts n instances of a revision with live probes into rotation; each has a flow.
+func (b *bench) probed(n int, sick func(pando.InstanceID) bool) {
+	b.Helper()
+	b.agent.Prober = &wellness{sick: sick}
+	spec := pando.Spec{
+		Name: "web", Command: []string{"web"}, Scale: pando.Scale{Min: n, Max: n},
+		Health: pando.Health{Live: pando.Probe{Kind: pando.ProbeTCP}, IntervalSeconds: 1, Fall: 3},
+	}
+	b.put(pando.Revision{Service: web, Number: 2, Spec: spec.WithDefaults(), State: pando.RevisionCurrent})
+	for k := range n {
+		b.serving(pando.InstanceID(fmt.Sprintf("web-%02d", k)), 2)
+		b.steering.Open(web)
+	}
+}
+
+func (b *bench) takesFlows() (n int) {
+	for _, i := range b.world().Of(web) {
+		if i.Phase.TakesFlows() {
+			n++
+		}
+	}
+	return n
+}
+
+// All instances of an overloaded service stop answering in one second. A quarter is drained, no more, and no flow breaks.
+func TestOverloadTakesNoMoreThanAQuarterOut(t *testing.T) {
+	for n, most := range map[int]int{1: 0, 2: 1, 3: 1, 4: 1, 8: 2, 9: 2, 12: 3} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			onBench(t, func(b *bench) {
+				b.probed(n, func(pando.InstanceID) bool { return true })
+				for range 30 {
+					time.Sleep(time.Second)
+					if in := b.takesFlows(); n-in > most {
+						t.Fatalf("%d of %d are out of rotation, want at most %d", n-in, n, most)
+					}
+				}
+				if in := b.takesFlows(); in != n-most {
+					t.Errorf("%d of %d take flows, want %d", in, n, n-most)
+				}
+				if b.steering.Broken() > 0 {
+					t.Errorf("%d flows were broken", b.steering.Broken())
+				}
+				kinds := map[pando.DecisionKind]int{}
+				for _, d := range b.world().DecisionsOf(web) {
+					kinds[d.Kind]++
+				}
+				if kinds[pando.DecidedFailed] > 0 || kinds[pando.DecidedUnhealthy] != n {
+					t.Errorf("decisions %v; want one unhealthy for each instance and no failure", kinds)
+				}
+				time.Sleep(10 * time.Minute)
+				if in := b.takesFlows(); in < 1 {
+					t.Error("after ten minutes without a replacement none is left")
+				}
+			})
+		})
+	}
+}
+
+// Where a replacement serves, the next one that does not answer may go.
+func TestTheNextGoesOnceOneIsReplaced(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.probed(4, func(i pando.InstanceID) bool { return strings.HasPrefix(string(i), "web-0") })
+		time.Sleep(10 * time.Second)
+		for k := range 4 {
+			if in := b.takesFlows(); in != 3 {
+				t.Fatalf("%d take flows after %d replacements, want 3", in, k)
+			}
+			b.serving(pando.InstanceID(fmt.Sprintf("web-1%d", k)), 2)
+			time.Sleep(10 * time.Second)
+		}
+		if in := b.takesFlows(); in != 4 {
+			t.Errorf("%d take flows once all are replaced, want 4", in)
+		}
+	})
+}
+
+// A program that hangs keeps its flows for a while, and not for ever.
+func TestTheFlowsOfAHungInstanceEnd(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.probed(2, func(i pando.InstanceID) bool { return i == "web-00" })
+		time.Sleep(unwellDrainMax / 2)
+		b.phase("web-00", pando.PhaseDraining)
+		time.Sleep(unwellDrainMax)
+		if i, ok := b.world().Instances["web-00"]; ok {
+			t.Errorf("it is still %s (%s)", i.V.Phase, i.V.Reason)
+		}
+	})
+}
+
+// A revision on trial that does not answer has failed: its rollout ends.
+func TestARevisionOnTrialFails(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.probed(4, func(i pando.InstanceID) bool { return i == "web-00" })
+		svc := b.world().Services[web].V
+		svc.Target, svc.Latest = 2, 2
+		b.put(svc)
+		time.Sleep(10 * time.Second)
+		for _, d := range b.world().DecisionsOf(web) {
+			if d.Kind == pando.DecidedFailed && d.Instance == "web-00" {
+				return
+			}
+		}
+		t.Error("it is no failure")
+	})
+}

@@ -1,0 +1,236 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pando.run/pando"
+)
+
+// A table that could not be published is published again, and until then a halt is not acknowledged.
+func TestAFailedPublicationIsTriedAgain(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.serving("web-1", 1)
+		b.serving("web-2", 1)
+		b.steering.Fail("Publish", -1)
+		b.drain("web-1", false)
+		at := b.world().Seen
+		within, cancel := context.WithTimeout(b.ctx, ackWait)
+		defer cancel()
+		if err := b.agent.Applied(within, web, at); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a host that steers as before acknowledges: %v", err)
+		}
+		if err := b.agent.Applied(b.ctx, pando.DefaultService("other"), at); err != nil {
+			t.Errorf("another service waits for it: %v", err)
+		}
+		b.steering.Fail("Publish", 0)
+		b.ok(b.agent.Applied(b.ctx, web, at))
+		for range 2 {
+			if got, _ := b.steering.Open(web); got != "web-2" {
+				t.Errorf("after the acknowledgement a new flow went to %s", got)
+			}
+		}
+	})
+}
+
+func TestAttemptsToPublishGetRarer(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.serving("web-1", 1)
+		b.steering.Fail("Publish", -1)
+		b.drain("web-1", false)
+		before := b.steering.Calls("Publish")
+		time.Sleep(time.Minute)
+		if n := b.steering.Calls("Publish") - before; n < 10 || n > 30 {
+			t.Errorf("%d attempts in a minute, want 10 to 30", n)
+		}
+	})
+}
+
+func TestAWithdrawalAndTheWaysToHostsAreTriedAgain(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.steering.Fail("Neighbours", 2)
+		b.steering.Fail("Withdraw", 2)
+		before := b.steering.Calls("Neighbours")
+		b.put(pando.Host{Name: "h2"})
+		if _, err := b.registry.Commit(b.ctx, pando.Txn{Delete: []pando.Key{web.Key()}}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if n := b.steering.Calls("Neighbours") - before; n != 3 {
+			t.Errorf("%d attempts to find the way to other hosts, want 3", n)
+		}
+		if left, _ := b.steering.Published(b.ctx); len(left) > 0 {
+			t.Errorf("%v is still steered", left)
+		}
+	})
+}
+
+// An instance whose table is not in force, or that is not connected, is not in rotation, whatever it says of itself.
+func TestOnlyWhatIsSteeredIsInRotation(t *testing.T) {
+	for _, method := range []string{"Publish", "Connect"} {
+		t.Run(method, func(t *testing.T) {
+			onBench(t, func(b *bench) {
+				b.steering.Fail(method, -1)
+				b.place("web-1", 1)
+				b.ok(b.agent.Ready(b.ctx, "web-1"))
+				time.Sleep(3 * time.Second)
+				if i := b.world().Instances["web-1"].V; i.Phase == pando.PhaseInRotation {
+					t.Errorf("it is %s while every %s fails", i.Phase, method)
+				}
+				b.steering.Fail(method, 0)
+				time.Sleep(debtWaitMax)
+				b.phase("web-1", pando.PhaseInRotation)
+				if got, _ := b.steering.Open(web); got != "web-1" {
+					t.Errorf("a new flow went to %q", got)
+				}
+			})
+		})
+	}
+}
+
+func TestAnInstanceThatIsNeverConnectedFails(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.steering.Fail("Connect", -1)
+		b.place("web-1", 1)
+		b.ok(b.agent.Ready(b.ctx, "web-1"))
+		time.Sleep(2 * time.Minute)
+		b.gone("web-1")
+	})
+}
+
+// Flows that cannot be counted are not "no flows": death is refused, and the drain waits, but not for ever.
+func TestUncountableFlowsHoldADrainUp(t *testing.T) {
+	for _, method := range []string{"Flows", "Sweep"} {
+		t.Run(method, func(t *testing.T) {
+			onBench(t, func(b *bench) {
+				b.serving("web-1", 1)
+				b.steering.Fail(method, -1)
+				b.drain("web-1", false)
+				time.Sleep(countWaitMax / 2)
+				b.phase("web-1", pando.PhaseDraining)
+				if method == "Flows" {
+					_, err := b.agent.Die(b.ctx, "web-1", pando.Ask{})
+					b.refused(err)
+				}
+				time.Sleep(countWaitMax)
+				b.phase("web-1", pando.PhaseDrained)
+			})
+		})
+	}
+}
+
+// A connection that stays is looked at ever more seldom.
+func TestALongDrainIsLookedAtSeldom(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.serving("web-1", 1)
+		b.steering.Open(web)
+		b.drain("web-1", false)
+		time.Sleep(5 * time.Minute)
+		before := b.steering.Calls("Flows")
+		time.Sleep(time.Minute)
+		if n := b.steering.Calls("Flows") - before; n > 70 {
+			t.Errorf("%d looks in a minute, want one a second", n)
+		}
+		b.steering.End("web-1")
+		time.Sleep(2 * drainLookMax)
+		b.phase("web-1", pando.PhaseDrained)
+	})
+}
+
+// Five hundred instances of one service come up, and what that takes grows with their number and not with its square.
+func TestManyInstancesOfOneService(t *testing.T) {
+	onBench(t, func(b *bench) {
+		const n = 500
+		var all []pando.Stored
+		for k := range n {
+			all = append(all, pando.Instance{
+				ID: pando.InstanceID(fmt.Sprintf("web-%03d", k)), Service: web, Host: "h1", Revision: 1, Weight: 100,
+				Phase: pando.PhasePlaced, Reason: "test", Born: time.Now(), Since: time.Now(),
+			})
+		}
+		b.put(all...)
+		steps := b.agent.steps.Load()
+		for _, i := range all {
+			b.ok(b.agent.Ready(b.ctx, i.(pando.Instance).ID))
+		}
+		synctest.Wait()
+		time.Sleep(time.Second)
+		in := 0
+		for _, i := range b.world().Of(web) {
+			if i.Phase == pando.PhaseInRotation {
+				in++
+			}
+		}
+		if in != n {
+			t.Errorf("%d of %d are in rotation", in, n)
+		}
+		if took := b.agent.steps.Load() - steps; took > 10*n {
+			t.Errorf("%d runners took %d steps to come into rotation, want at most %d", n, took, 10*n)
+		}
+		steps = b.agent.steps.Load()
+		b.drain("web-000", false)
+		if took := b.agent.steps.Load() - steps; took > 20 {
+			t.Errorf("the drain of one instance made the runners take %d steps", took)
+		}
+	})
+}
+
+func TestPeersAreToldOncePerChange(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.serving("web-1", 1)
+		b.serving("web-2", 1)
+		time.Sleep(time.Second)
+		ctx, cancel := context.WithCancel(b.ctx)
+		defer cancel()
+		r, err := b.agent.runner("web-1")
+		b.ok(err)
+		news := r.events.stream(ctx, 0)
+		i := b.world().Instances["web-2"].V
+		i.Weight = 50 // a change that is none of who takes flows
+		b.put(i)
+		b.drain("web-2", false)
+		synctest.Wait()
+		if e := <-news; e.Kind != pando.EventPeers || e.Data.(map[string]int)["in_rotation"] != 1 {
+			t.Errorf("told %v", e)
+		}
+		time.Sleep(time.Second)
+		select {
+		case e := <-news:
+			t.Errorf("told %v, too", e)
+		default:
+		}
+	})
+}
+
+// The ids of an agent's events are greater than those of the agent before it: a listener that resumes misses nothing.
+func TestEventsAreNotLostOverARestart(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.serving("web-1", 1)
+		b.serving("web-2", 1)
+		r, err := b.agent.runner("web-1")
+		b.ok(err)
+		kept, _ := r.events.since(0)
+		last := kept[0].ID // it has read the first only
+		b.steering.Open(web)
+		b.steering.Open(web) // so that both stay
+		time.Sleep(time.Second)
+		b.restart()
+		b.drain("web-2", false)
+		b.drain("web-1", true)
+		synctest.Wait()
+		r, err = b.agent.runner("web-1")
+		b.ok(err)
+		news, _ := r.events.since(last)
+		halted := false
+		for _, e := range news {
+			halted = halted || e.Kind == pando.EventHalted
+		}
+		if all, _ := r.events.since(0); !halted || len(news) != len(all) {
+			t.Errorf("after %d the listener is told %v of %v", last, news, all)
+		}
+	})
+}

@@ -1,0 +1,141 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"strings"
+
+	"pando.run/pando"
+)
+
+// take makes one commit of the registry true on this host. It looks at what the commit names and at nothing else.
+func (a *Agent) take(b pando.Batch, reset bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if reset {
+		a.world = pando.NewWorld()
+	}
+	if err := a.world.Apply(b.Changes, b.Revision); err != nil {
+		a.Log.Error("a record cannot be read and is left out", "error", err)
+	}
+	if reset {
+		a.reconcile()
+	}
+	a.follow(b.Changes)
+	a.tell(b.Changes)
+	if slices.ContainsFunc(b.Changes, func(r pando.Record) bool { return r.Key.Kind() == pando.KindHost }) {
+		a.neighbours()
+	}
+	if reset {
+		a.forgetStrangers()
+		a.spawn(a.dropStrangers)
+	}
+	a.applied = max(a.applied, b.Revision)
+	a.announce()
+}
+
+// learn takes over records ahead of the watch, which brings them again together with all that came before them.
+func (a *Agent) learn(records []pando.Record) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.world.Apply(records, 0); err != nil {
+		a.Log.Error("a record cannot be read and is left out", "error", err)
+	}
+	a.follow(records)
+	a.announce()
+}
+
+// announce wakes every caller that waits for a change of the world. The caller holds the lock.
+func (a *Agent) announce() {
+	close(a.changed)
+	a.changed = make(chan struct{})
+}
+
+// follow shows the runners what records say of their instances, and steers the services for which they change something. The
+// caller holds the lock.
+func (a *Agent) follow(records []pando.Record) {
+	stale := map[pando.ServiceKey]bool{}
+	for _, r := range records {
+		s, _ := r.Key.Service()
+		switch r.Key.Kind() {
+		case pando.KindService, pando.KindRevision:
+			stale[s] = true
+		case pando.KindInstance:
+			id := instanceOf(r.Key)
+			v, ok := a.world.Instances[id]
+			if here := ok && v.V.Host == a.Host.Name; here && !a.see(v) {
+				continue // the echo of what this host wrote
+			} else if runner := a.runners[id]; !here && runner != nil {
+				runner.end()
+			}
+			stale[s] = true
+		}
+	}
+	for _, s := range slices.SortedFunc(maps.Keys(stale), pando.ServiceKey.Compare) {
+		a.publish(s)
+	}
+}
+
+// instanceOf is the instance that the key of a record names: the last part of the key.
+func instanceOf(k pando.Key) pando.InstanceID {
+	return pando.InstanceID(k[strings.LastIndexByte(string(k), '/')+1:])
+}
+
+// see shows a record to the runner of its instance, which may have to be made, and says whether it was news. The caller holds
+// the lock.
+func (a *Agent) see(v pando.Versioned[pando.Instance]) bool {
+	r, known := a.runners[v.V.ID]
+	if !known {
+		r = newRunner(a, v.V, a.found[v.V.ID])
+		delete(a.found, v.V.ID)
+		a.enlist(r)
+		a.spawn(r.run)
+	}
+	return r.see(v) || !known
+}
+
+// enlist makes a runner known; delist forgets it. A crew is in the order of its instances' names. The caller holds the lock.
+func (a *Agent) enlist(r *runner) {
+	a.runners[r.id] = r
+	crew := a.crews[r.service]
+	at, _ := slices.BinarySearchFunc(crew, r.id, func(o *runner, id pando.InstanceID) int { return cmp.Compare(o.id, id) })
+	a.crews[r.service] = slices.Insert(crew, at, r)
+}
+
+func (a *Agent) delist(r *runner) {
+	delete(a.runners, r.id)
+	crew := slices.DeleteFunc(a.crews[r.service], func(o *runner) bool { return o == r })
+	if a.crews[r.service] = crew; len(crew) == 0 {
+		delete(a.crews, r.service)
+		delete(a.rotation, r.service)
+		delete(a.waves, r.service)
+	}
+}
+
+// reconcile gives every instance of this host its runner, ends the runners of instances that have no record, and publishes
+// every service: what is known of the world is new. The caller holds the lock.
+func (a *Agent) reconcile() {
+	for _, i := range a.world.On(a.Host.Name) {
+		a.see(a.world.Instances[i.ID])
+	}
+	for _, r := range a.everyRunner() {
+		if _, ok := a.world.Instances[r.id]; !ok {
+			r.end()
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(a.found)) {
+		b := a.found[id]
+		delete(a.found, id)
+		a.spawn(func(ctx context.Context) {
+			a.Log.Warn("a sandbox without a record is removed", "instance", id)
+			if err := b.Remove(ctx); err != nil {
+				a.Log.Error("remove a sandbox", "instance", id, "error", err)
+			}
+		})
+	}
+	for _, s := range a.world.Names() {
+		a.publish(s)
+	}
+}

@@ -1,0 +1,195 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"pando.run/pando"
+)
+
+// Steering keeps a host's tables, and flows that a test opens and closes.
+type Steering struct {
+	mu     sync.Mutex
+	tables map[pando.ServiceKey]pando.SteeringTable
+	flows  map[pando.InstanceID]int
+	total  map[pando.InstanceID]uint64
+	broken int
+	faults map[string]int // how many of the next calls fail, by name; below zero: all of them
+	calls  map[string]int
+}
+
+// NewSteering returns a host's steering.
+func NewSteering() *Steering {
+	return &Steering{
+		tables: map[pando.ServiceKey]pando.SteeringTable{}, flows: map[pando.InstanceID]int{}, total: map[pando.InstanceID]uint64{},
+		faults: map[string]int{}, calls: map[string]int{},
+	}
+}
+
+// Fail makes the next n calls of a method fail, by its name: Publish, Connect, Neighbours, Withdraw, Sweep, or Flows of a
+// sandbox. Below zero: all of them, until the next Fail.
+func (s *Steering) Fail(method string, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.faults[method] = n
+}
+
+// Calls is how often a method that Fail knows was called.
+func (s *Steering) Calls(method string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls[method]
+}
+
+// called counts a call, and is the error that it ends with.
+func (s *Steering) called(method string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls[method]++
+	left := s.faults[method]
+	if left == 0 {
+		return nil
+	}
+	if left > 0 {
+		s.faults[method]--
+	}
+	return fmt.Errorf("%s: %w", method, errInjected)
+}
+
+// errInjected is the fault that Fail makes.
+var errInjected = errors.New("a fault of the test")
+
+// Open begins a flow to a service and returns the instance that got it: the one whose flows are fewest for its weight.
+func (s *Steering) Open(k pando.ServiceKey) (pando.InstanceID, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	best, found := pando.Endpoint{}, false
+	for _, e := range s.tables[k].Endpoints {
+		if e.Weight > 0 && (!found || s.flows[e.Instance]*best.Weight < s.flows[best.Instance]*e.Weight) {
+			best, found = e, true
+		}
+	}
+	if found {
+		s.flows[best.Instance]++
+		s.total[best.Instance]++
+	}
+	return best.Instance, found
+}
+
+// End closes a flow that an instance has.
+func (s *Steering) End(i pando.InstanceID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.flows[i] > 0 {
+		s.flows[i]--
+	}
+}
+
+// Broken is how many flows lost their endpoint while they were open.
+func (s *Steering) Broken() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.broken
+}
+
+// FlowsOf is how many flows an instance has.
+func (s *Steering) FlowsOf(i pando.InstanceID) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.flows[i]
+}
+
+// Publish replaces a table. Flows of endpoints that it no longer has are broken.
+func (s *Steering) Publish(_ context.Context, t pando.SteeringTable) error {
+	if len(t.Endpoints) > pando.EndpointsMax {
+		return fmt.Errorf("publish %s: %w: %d endpoints, at most %d", t.Service, pando.ErrTooLarge, len(t.Endpoints), pando.EndpointsMax)
+	}
+	if err := s.called("Publish"); err != nil {
+		return err
+	}
+	t.Endpoints = slices.Clone(t.Endpoints)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.replace(t.Service, t)
+	return nil
+}
+
+// replace takes a new table, or with no endpoints the end of a service. The caller holds the lock.
+func (s *Steering) replace(k pando.ServiceKey, t pando.SteeringTable) {
+	for _, e := range s.tables[k].Endpoints {
+		if !slices.ContainsFunc(t.Endpoints, func(n pando.Endpoint) bool { return n.Instance == e.Instance }) {
+			s.broken += s.flows[e.Instance]
+			delete(s.flows, e.Instance)
+		}
+	}
+	s.tables[k] = t
+}
+
+func (s *Steering) reboot() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.tables)
+	clear(s.flows)
+}
+
+// Withdraw forgets a service.
+func (s *Steering) Withdraw(_ context.Context, k pando.ServiceKey) error {
+	if err := s.called("Withdraw"); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.replace(k, pando.SteeringTable{})
+	delete(s.tables, k)
+	return nil
+}
+
+// Neighbours changes nothing: every host of a simulation reaches every instance.
+func (s *Steering) Neighbours(context.Context, []pando.Host) error { return s.called("Neighbours") }
+
+// Published lists the services.
+func (s *Steering) Published(context.Context) ([]pando.ServiceKey, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(s.tables), pando.ServiceKey.Compare), nil
+}
+
+// Connect has nothing to do: there is no link.
+func (s *Steering) Connect(context.Context, pando.Link, []pando.Port, netip.Addr, netip.Addr) error {
+	return s.called("Connect")
+}
+
+// Disconnect has nothing to do.
+func (*Steering) Disconnect(context.Context, pando.Link) error { return nil }
+
+// Sweep reports the flows that are open.
+func (s *Steering) Sweep(context.Context) (pando.SweepReport, error) {
+	if err := s.called("Sweep"); err != nil {
+		return pando.SweepReport{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return pando.SweepReport{Flows: maps.Clone(s.flows)}, nil
+}
+
+// Drops are none: no packet is simulated.
+func (*Steering) Drops(context.Context) (pando.Drops, error) { return pando.Drops{}, nil }
+
+// Counters count flows only.
+func (s *Steering) Counters(context.Context) ([]pando.EndpointCounters, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []pando.EndpointCounters
+	for k, t := range s.tables {
+		for _, e := range t.Endpoints {
+			out = append(out, pando.EndpointCounters{Service: k, Instance: e.Instance, Flows: s.total[e.Instance], At: time.Now()})
+		}
+	}
+	return out, nil
+}
