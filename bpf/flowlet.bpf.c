@@ -346,12 +346,13 @@ inlined __u64 back(struct __sk_buff *skb)
 }
 
 /* make_room moves what follows the Ethernet header back. The kernel does so only in what it knows to be IP; in front of all
- * else, tags and sessions, it makes room, into which the addresses go. */
+ * else, tags and sessions, it makes room, into which the addresses go. So it does in front of a packet that a device is yet
+ * to cut: the kernel finds its IP header where it was, and lets the packet pass whole. */
 inlined int make_room(struct __sk_buff *skb, __u32 bytes)
 {
 	__u8 addresses[2 * ETH_ALEN];
 
-	if (skb->protocol == bpf_htons(ETH_P_IP) || skb->protocol == bpf_htons(ETH_P_IPV6))
+	if (!skb->gso_size && (skb->protocol == bpf_htons(ETH_P_IP) || skb->protocol == bpf_htons(ETH_P_IPV6)))
 		return bpf_skb_adjust_room(skb, bytes, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO);
 	return bpf_skb_change_head(skb, bytes, 0) || bpf_skb_load_bytes(skb, bytes, addresses, sizeof(addresses)) ||
 	       bpf_skb_store_bytes(skb, 0, addresses, sizeof(addresses), 0);

@@ -238,7 +238,7 @@ impl<E: Executor> Chain<E> {
                 Taken::Whole => {}
             }
             let fate = match flow {
-                _ if bytes > room => Fate::TooLong,
+                _ if bytes > room || arrival.frame.is_empty() => Fate::TooLong,
                 None => Fate::Unseen,
                 Some((key, direction)) => match self.flows.meet(key, direction, arrival.time_ns) {
                     None => Fate::NoRoom,

@@ -29,6 +29,7 @@ pub mod log;
 pub mod member;
 pub mod meter;
 pub mod module;
+pub mod offload;
 pub mod packet;
 pub mod pcap;
 pub mod port;
