@@ -329,11 +329,13 @@ __noinline int meet(struct flowlet_key *key)
 	return flags;
 }
 
-/* leave sends a packet out of an end of the wire; without that end, the stack has it. */
-inlined int leave(__u32 end)
+/* leave sends a packet out of an end of the wire. Without that end, `other` has it: an end, or WIRE_ENDS for the stack. */
+inlined int leave(__u32 end, __u32 other)
 {
 	__u32 *device = bpf_map_lookup_elem(&flowlet_wire, &end);
 
+	if (!device || !*device)
+		device = bpf_map_lookup_elem(&flowlet_wire, &other);
 	return device && *device ? bpf_redirect(*device, 0) : PASS;
 }
 
@@ -394,7 +396,7 @@ int flowlet(struct __sk_buff *skb)
 	__u32 fragment = 0, ip = parse(skb, sizeof(struct ethhdr), header.ethertype, &header.key, &fragment);
 	if (!ip) {
 		counts->n[COUNT_OTHERS]++;
-		return leave(flags & HEADER_BACK ? WIRE_INNER : WIRE_OUTER);
+		return leave(flags & HEADER_BACK ? WIRE_INNER : WIRE_OUTER, WIRE_ENDS);
 	}
 	struct assign_config *config = bpf_map_lookup_elem(&flowlet_config, &zero);
 	struct assign_units *units = bpf_map_lookup_elem(&flowlet_units, &zero);
@@ -483,7 +485,7 @@ int flowlet_return(struct __sk_buff *skb)
 	    bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &header.ethertype, sizeof(header.ethertype), 0))
 		return drop(counts, COUNT_NO_HEADER);
 	counts->n[COUNT_RETURNED]++;
-	return leave(header.flags & HEADER_BACK ? WIRE_INNER : WIRE_OUTER);
+	return leave(header.flags & HEADER_BACK ? WIRE_INNER : WIRE_OUTER, WIRE_INNER); /* one end: back where it came from */
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -88,6 +88,9 @@ type Group struct {
 	counts     Counts
 	gone       status // what units did that have left in order, as they said at their end
 	notBefore  time.Time
+	served     bool   // the least number of units has served: what fails from here on is tried again
+	failures   uint   // starts that failed since the last that did not
+	lastFailed string // why, and when it is tried again
 	events     chan event
 	sweptAt    time.Time
 	scarceAt   time.Time
@@ -101,6 +104,7 @@ type Counts struct {
 	Started   uint64 `json:"started"`
 	Died      uint64 `json:"died"` // without having been told to
 	Left      uint64 `json:"left"` // because they were not needed
+	Failed    uint64 `json:"failed"` // could not be started
 }
 
 // event is what happened to a process: it is ready (err nil, ended false), could not be started, or has ended.
@@ -153,9 +157,11 @@ func Run(ctx context.Context, c Config, ready func()) error {
 		if err != nil {
 			return err
 		}
-		if ready != nil && g.serving() >= g.Least && (!c.Log || g.units[logUnit].process != nil) {
-			ready()
-			ready = nil
+		if !g.served && g.serving() >= g.Least && (!c.Log || g.units[logUnit].process != nil) {
+			g.served = true
+			if ready != nil {
+				ready()
+			}
 		}
 	}
 }
@@ -236,11 +242,12 @@ func (g *Group) serving() (n int) {
 func (g *Group) happened(e event) error {
 	u := &g.units[e.id]
 	if e.err != nil {
-		return e.err
+		return g.failed(e)
 	}
 	if !e.ended {
 		u.process = e.process
 		g.counts.Started++
+		g.failures, g.lastFailed = 0, ""
 		if e.id == logUnit {
 			u.phase = nf.Ready
 			return nil
@@ -276,6 +283,28 @@ func (g *Group) happened(e event) error {
 		g.notBefore = time.Now().Add(time.Second) // what dies at once is not started in a circle
 	}
 	return err
+}
+
+// backOff is for how long a group waits behind so many starts in a row that failed.
+func backOff(failures uint) time.Duration {
+	return min(time.Second<<min(failures-1, 8), 30*time.Second)
+}
+
+// failed notes that a unit could not be started. The first units must start, or the group does not; later the others go on,
+// and the start is tried again.
+func (g *Group) failed(e event) error {
+	if !g.served {
+		return e.err
+	}
+	g.units[e.id] = unit{}
+	_ = os.RemoveAll(filepath.Join(g.RunDir, g.nameOf(e.id)))
+	g.failures++
+	g.counts.Failed++
+	wait := backOff(g.failures)
+	g.notBefore = time.Now().Add(wait)
+	g.lastFailed = fmt.Sprintf("%v; the next try is in %v", e.err, wait)
+	fmt.Fprintln(os.Stderr, g.lastFailed)
+	return nil
 }
 
 // log is where all units of the group write, so that what a unit reported is still there when it has left.
