@@ -79,7 +79,6 @@ type Group struct {
 	sockets   []*os.File
 	addresses []string
 	mtu       int
-	blocks    int
 
 	units      [nf.Units]unit
 	activation *nf.Activation
@@ -102,8 +101,8 @@ type Counts struct {
 	UnitTicks uint64 `json:"unit_ticks"` // sum over all ticks of the units that took packets or had some
 	Ticks     uint64 `json:"ticks"`
 	Started   uint64 `json:"started"`
-	Died      uint64 `json:"died"` // without having been told to
-	Left      uint64 `json:"left"` // because they were not needed
+	Died      uint64 `json:"died"`   // without having been told to
+	Left      uint64 `json:"left"`   // because they were not needed
 	Failed    uint64 `json:"failed"` // could not be started
 }
 
@@ -256,8 +255,11 @@ func (g *Group) happened(e event) error {
 		if errors.As(err, &netlink.LinkNotFoundError{}) {
 			return nil // it has died, and its device with it: its end comes next
 		}
+		if err != nil {
+			return g.unsteered(e, err)
+		}
 		u.phase = nf.Ready
-		return err
+		return nil
 	}
 	asked := u.phase == nf.Draining
 	u.phase, u.retired, u.process = nf.Draining, true, nil
@@ -283,28 +285,6 @@ func (g *Group) happened(e event) error {
 		g.notBefore = time.Now().Add(time.Second) // what dies at once is not started in a circle
 	}
 	return err
-}
-
-// backOff is for how long a group waits behind so many starts in a row that failed.
-func backOff(failures uint) time.Duration {
-	return min(time.Second<<min(failures-1, 8), 30*time.Second)
-}
-
-// failed notes that a unit could not be started. The first units must start, or the group does not; later the others go on,
-// and the start is tried again.
-func (g *Group) failed(e event) error {
-	if !g.served {
-		return e.err
-	}
-	g.units[e.id] = unit{}
-	_ = os.RemoveAll(filepath.Join(g.RunDir, g.nameOf(e.id)))
-	g.failures++
-	g.counts.Failed++
-	wait := backOff(g.failures)
-	g.notBefore = time.Now().Add(wait)
-	g.lastFailed = fmt.Sprintf("%v; the next try is in %v", e.err, wait)
-	fmt.Fprintln(os.Stderr, g.lastFailed)
-	return nil
 }
 
 // log is where all units of the group write, so that what a unit reported is still there when it has left.
@@ -374,7 +354,10 @@ func (g *Group) tick() error {
 		g.units[id].phase, g.units[id].leaves = nf.Draining, 5
 	}
 	g.leave()
-	return g.sweep()
+	if err := g.sweep(); err != nil {
+		return g.unswept(err)
+	}
+	return nil
 }
 
 // alive is the set of units that answer others.

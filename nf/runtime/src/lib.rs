@@ -20,6 +20,7 @@ pub mod cgroup;
 pub mod chain;
 pub mod checksum;
 pub mod copies;
+pub mod ends;
 pub mod executor;
 pub mod flows;
 pub mod fragments;

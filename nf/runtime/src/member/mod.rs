@@ -17,7 +17,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use pando_protocol::message::Snapshot;
-use pando_protocol::{Admission, Effect, FlowKey, Handover, Message, Steered, Timing, UnitId};
+use pando_protocol::{Admission, Effect, FlowKey, Handover, Message, Steered, Timing, UNITS_MAX, UnitId};
 use serde::{Deserialize, Serialize};
 
 use crate::abi::BATCH_PACKETS;
@@ -150,7 +150,7 @@ fn monotonic_ns() -> u64 {
 impl Member {
     /// A unit of a group; `unit` has one device.
     pub fn new(mut unit: Unit, group: Membership) -> Member {
-        unit.chain.share_leases(|stage| Box::new(Numbers(group.shared.clone(), stage)));
+        unit.chain.share_leases(group.id.into(), UNITS_MAX, |stage| Box::new(Numbers(group.shared.clone(), stage)));
         assert_eq!(unit.ports.len(), 1, "a unit of a group has one device");
         let alive = group.shared.alive() | 1 << group.id;
         Member {
