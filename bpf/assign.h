@@ -222,15 +222,27 @@ inlined __u64 assign_best(const struct assign_config *c, const struct assign_uni
 	return best;
 }
 
-/* assign_aim chooses where the state will be pushed to: the shortest queues of the groups, the chosen unit left out. */
-inlined void assign_aim(const struct assign_config *c, struct assign_flow *f, __u64 unit,
+/* assign_lowest is the place of the lowest bit of a set: the number of ones below it. It is 64 if the set is empty. */
+inlined __u64 assign_lowest(__u64 set)
+{
+	__u64 below = (set & -set) - 1;
+
+	below -= below >> 1 & 0x5555555555555555ull;
+	below = (below & 0x3333333333333333ull) + (below >> 2 & 0x3333333333333333ull);
+	return (((below + (below >> 4)) & 0x0f0f0f0f0f0f0f0full) * 0x0101010101010101ull) >> 56;
+}
+
+/* assign_aim chooses where the state will be pushed to: the shortest queues of the groups, the chosen unit left out. If
+ * those are too few, the state also goes to the spare that would be next: when a unit dies that served alone, it has
+ * what its flows need. */
+inlined void assign_aim(const struct assign_config *c, const struct assign_units *u, struct assign_flow *f, __u64 unit,
 			const __u64 least[ASSIGN_GROUPS])
 {
-	__u64 taken = 0;
+	__u64 taken = 0, spare = assign_lowest(u->ready & ~u->accepting);
 
 	ASSIGN_UNROLL
 	for (__u32 k = 0; k < ASSIGN_TARGETS_MAX; k++) {
-		__u64 next = ASSIGN_WORST, none;
+		__u64 next = ASSIGN_WORST, wanted, found, idle;
 
 		ASSIGN_UNROLL
 		for (int g = 0; g < ASSIGN_GROUPS; g++) {
@@ -239,8 +251,11 @@ inlined void assign_aim(const struct assign_config *c, struct assign_flow *f, __
 
 			next = assign_min(next, least[g] | ((assign_sign(own) | before) & ASSIGN_WORST));
 		}
-		none = ~(assign_less(k, c->targets) & assign_less(next, ASSIGN_WORST));
-		f->target[k] = (next & 63) | (none & ASSIGN_NO_TARGET);
+		wanted = assign_less(k, c->targets);
+		found = assign_less(next, ASSIGN_WORST) & wanted;
+		idle = assign_less(spare, ASSIGN_UNITS) & wanted & ~found;
+		f->target[k] = (next & 63 & found) | (spare & idle) | (ASSIGN_NO_TARGET & ~(found | idle));
+		spare |= ASSIGN_UNITS & idle; /* it is one target at most */
 		taken = next + 1;
 	}
 }
@@ -307,7 +322,7 @@ inlined int assign_packet(const struct assign_config *c, struct assign_units *u,
 		assign_least(u, now, least);
 		best = assign_best(c, u, f, now, least);
 		if (best != ASSIGN_WORST) {
-			assign_aim(c, f, best & 63, least);
+			assign_aim(c, u, f, best & 63, least);
 			result = assign_move(c, f, best, now);
 			result |= assign_grow(c, u, least, now);
 		}

@@ -329,11 +329,13 @@ __noinline int meet(struct flowlet_key *key)
 	return flags;
 }
 
-/* leave sends a packet out of an end of the wire; without that end, the stack has it. */
-inlined int leave(__u32 end)
+/* leave sends a packet out of an end of the wire. Without that end, `other` has it: an end, or WIRE_ENDS for the stack. */
+inlined int leave(__u32 end, __u32 other)
 {
 	__u32 *device = bpf_map_lookup_elem(&flowlet_wire, &end);
 
+	if (!device || !*device)
+		device = bpf_map_lookup_elem(&flowlet_wire, &other);
 	return device && *device ? bpf_redirect(*device, 0) : PASS;
 }
 
@@ -346,12 +348,13 @@ inlined __u64 back(struct __sk_buff *skb)
 }
 
 /* make_room moves what follows the Ethernet header back. The kernel does so only in what it knows to be IP; in front of all
- * else, tags and sessions, it makes room, into which the addresses go. */
+ * else, tags and sessions, it makes room, into which the addresses go. So it does in front of a packet that a device is yet
+ * to cut: the kernel finds its IP header where it was, and lets the packet pass whole. */
 inlined int make_room(struct __sk_buff *skb, __u32 bytes)
 {
 	__u8 addresses[2 * ETH_ALEN];
 
-	if (skb->protocol == bpf_htons(ETH_P_IP) || skb->protocol == bpf_htons(ETH_P_IPV6))
+	if (!skb->gso_size && (skb->protocol == bpf_htons(ETH_P_IP) || skb->protocol == bpf_htons(ETH_P_IPV6)))
 		return bpf_skb_adjust_room(skb, bytes, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO);
 	return bpf_skb_change_head(skb, bytes, 0) || bpf_skb_load_bytes(skb, bytes, addresses, sizeof(addresses)) ||
 	       bpf_skb_store_bytes(skb, 0, addresses, sizeof(addresses), 0);
@@ -393,7 +396,7 @@ int flowlet(struct __sk_buff *skb)
 	__u32 fragment = 0, ip = parse(skb, sizeof(struct ethhdr), header.ethertype, &header.key, &fragment);
 	if (!ip) {
 		counts->n[COUNT_OTHERS]++;
-		return leave(flags & HEADER_BACK ? WIRE_INNER : WIRE_OUTER);
+		return leave(flags & HEADER_BACK ? WIRE_INNER : WIRE_OUTER, WIRE_ENDS);
 	}
 	struct assign_config *config = bpf_map_lookup_elem(&flowlet_config, &zero);
 	struct assign_units *units = bpf_map_lookup_elem(&flowlet_units, &zero);
@@ -482,7 +485,7 @@ int flowlet_return(struct __sk_buff *skb)
 	    bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &header.ethertype, sizeof(header.ethertype), 0))
 		return drop(counts, COUNT_NO_HEADER);
 	counts->n[COUNT_RETURNED]++;
-	return leave(header.flags & HEADER_BACK ? WIRE_INNER : WIRE_OUTER);
+	return leave(header.flags & HEADER_BACK ? WIRE_INNER : WIRE_OUTER, WIRE_INNER); /* one end: back where it came from */
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -81,7 +81,7 @@ func runGroup(ctx context.Context, env Env, binary string, args []string) error 
 	f.BoolVarP(&flags.detach, "detach", "d", false, "come back when the group is ready, and leave it running")
 	f.Bool("restart", true, "start units again when they crash; a group always does")
 	f.StringVar(&flags.port, "port", "auto", "how packets come: units of a group have theirs by AF_PACKET (packet)")
-	f.StringVar(&flags.ports, "ports", "32768-65535", "numbers that may be leased to flows (a NAT's ports), shared out among the units")
+	f.StringVar(&flags.ports, "ports", "32768-65535", "numbers that may be leased to flows (a NAT's ports), which the units share")
 	f.StringVar(&flags.capacity, "unit-capacity", "", "bits per second that a unit serves at most, for example 20M; without it, as many as it can")
 	f.StringVar(&flags.durability, "durability", "none", "what a unit's death may cost: what changed since it last pushed a state (none), or no state (log: an output log beside the units)")
 	f.Int64Var(&flags.memoryMiB, "unit-memory-mib", 0, "MiB of memory that a unit's process may use in all; one that needs more is ended, and replaced")

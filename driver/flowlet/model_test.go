@@ -127,7 +127,7 @@ func (m *model) shortest(now int64) (units []int) {
 	return units
 }
 
-// aim chooses the units that state is pushed to: the shortest queues, the flow's own unit left out.
+// aim chooses the units that state is pushed to: the shortest queues, the flow's own unit left out, then a spare.
 func (m *model) aim(f *modelFlow, now int64) {
 	f.targets = nil
 	for _, unit := range m.candidates {
@@ -138,6 +138,12 @@ func (m *model) aim(f *modelFlow, now int64) {
 	slices.SortFunc(f.targets, func(a, b int) int {
 		return cmp.Or(cmp.Compare(m.backlog(a, now), m.backlog(b, now)), cmp.Compare(a, b))
 	})
+	for unit := range Units {
+		if m.ready[unit] && !m.accepting[unit] {
+			f.targets = append(f.targets, unit) // the spare that would be next
+			break
+		}
+	}
 	f.targets = f.targets[:min(len(f.targets), int(m.rule.Targets))]
 }
 

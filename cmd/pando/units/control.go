@@ -54,6 +54,7 @@ type members struct {
 	Accepting int            `json:"accepting"`
 	UnitBits  uint64         `json:"unit_bits"`
 	Counts    Counts         `json:"counts"`
+	Failure   string         `json:"failure,omitempty"` // why the last unit could not be started
 	Steering  flowlet.Counts `json:"steering"`
 }
 
@@ -119,7 +120,7 @@ func (g *Group) answer(words string) func() []byte {
 	}
 	whole := status{
 		Name: g.Name, Tenant: g.Tenant, PID: os.Getpid(), Epoch: 1, Devices: []string{g.In}, Functions: []billed{}, Traps: []string{},
-		Handover: map[string]int64{}, Fates: [][2]any{}, Group: &members{UnitBits: g.UnitBits, Counts: g.counts, Units: g.serving()},
+		Handover: map[string]int64{}, Fates: [][2]any{}, Group: &members{UnitBits: g.UnitBits, Counts: g.counts, Units: g.serving(), Failure: g.lastFailed},
 	}
 	if g.Limits != (pando.Resources{}) {
 		whole.Limits = &limits{g.Limits.MemoryBytes, g.Limits.CPUs}

@@ -79,7 +79,6 @@ type Group struct {
 	sockets   []*os.File
 	addresses []string
 	mtu       int
-	blocks    int
 
 	units      [nf.Units]unit
 	activation *nf.Activation
@@ -88,6 +87,9 @@ type Group struct {
 	counts     Counts
 	gone       status // what units did that have left in order, as they said at their end
 	notBefore  time.Time
+	served     bool   // the least number of units has served: what fails from here on is tried again
+	failures   uint   // starts that failed since the last that did not
+	lastFailed string // why, and when it is tried again
 	events     chan event
 	sweptAt    time.Time
 	scarceAt   time.Time
@@ -99,8 +101,9 @@ type Counts struct {
 	UnitTicks uint64 `json:"unit_ticks"` // sum over all ticks of the units that took packets or had some
 	Ticks     uint64 `json:"ticks"`
 	Started   uint64 `json:"started"`
-	Died      uint64 `json:"died"` // without having been told to
-	Left      uint64 `json:"left"` // because they were not needed
+	Died      uint64 `json:"died"`   // without having been told to
+	Left      uint64 `json:"left"`   // because they were not needed
+	Failed    uint64 `json:"failed"` // could not be started
 }
 
 // event is what happened to a process: it is ready (err nil, ended false), could not be started, or has ended.
@@ -153,9 +156,11 @@ func Run(ctx context.Context, c Config, ready func()) error {
 		if err != nil {
 			return err
 		}
-		if ready != nil && g.serving() >= g.Least && (!c.Log || g.units[logUnit].process != nil) {
-			ready()
-			ready = nil
+		if !g.served && g.serving() >= g.Least && (!c.Log || g.units[logUnit].process != nil) {
+			g.served = true
+			if ready != nil {
+				ready()
+			}
 		}
 	}
 }
@@ -236,11 +241,12 @@ func (g *Group) serving() (n int) {
 func (g *Group) happened(e event) error {
 	u := &g.units[e.id]
 	if e.err != nil {
-		return e.err
+		return g.failed(e)
 	}
 	if !e.ended {
 		u.process = e.process
 		g.counts.Started++
+		g.failures, g.lastFailed = 0, ""
 		if e.id == logUnit {
 			u.phase = nf.Ready
 			return nil
@@ -249,8 +255,11 @@ func (g *Group) happened(e event) error {
 		if errors.As(err, &netlink.LinkNotFoundError{}) {
 			return nil // it has died, and its device with it: its end comes next
 		}
+		if err != nil {
+			return g.unsteered(e, err)
+		}
 		u.phase = nf.Ready
-		return err
+		return nil
 	}
 	asked := u.phase == nf.Draining
 	u.phase, u.retired, u.process = nf.Draining, true, nil
@@ -345,7 +354,10 @@ func (g *Group) tick() error {
 		g.units[id].phase, g.units[id].leaves = nf.Draining, 5
 	}
 	g.leave()
-	return g.sweep()
+	if err := g.sweep(); err != nil {
+		return g.unswept(err)
+	}
+	return nil
 }
 
 // alive is the set of units that answer others.

@@ -211,10 +211,9 @@ func (s *starter) wire(device string, there netns.NsHandle, mtu int) error {
 
 // arguments are those of `pando-unit member`.
 func (g *Group) arguments(id int, name string) []string {
-	first, last := g.block()
 	args := append([]string{"member"}, g.Functions...)
 	args = append(args, "--iface", "unit", "--name", name, "--tenant", g.Tenant, "--unit", fmt.Sprint(id),
-		"--ports", fmt.Sprintf("%d-%d", first, last), "--gap-ns", fmt.Sprint(int64(g.Gap)), "--memory-fd", "3",
+		"--ports", fmt.Sprintf("%d-%d", g.Ports[0], g.Ports[1]), "--gap-ns", fmt.Sprint(int64(g.Gap)), "--memory-fd", "3",
 		"--nominal-bits", fmt.Sprint(g.UnitBits), "--run-dir", g.RunDir, "--data-dir", g.DataDir)
 	if g.Limits.MemoryBytes > 0 {
 		args = append(args, "--unit-memory-mib", fmt.Sprint(g.Limits.MemoryBytes>>20))
@@ -238,16 +237,6 @@ func (g *Group) arguments(id int, name string) []string {
 		args = append(args, "--udp-fd", fmt.Sprint(3+1+len(g.memory.bells)), "--peers", strings.Join(g.addresses, ","))
 	}
 	return append(args, g.Flags...)
-}
-
-// block is the next part of the numbers that may be leased: each unit that is started gets one. Flows take their numbers
-// along when they move, so a part is given again only after all others were.
-func (g *Group) block() (first, last int) {
-	blocks := min(4*g.Most, g.Ports[1]-g.Ports[0]+1)
-	size := (g.Ports[1] - g.Ports[0] + 1) / blocks
-	first = g.Ports[0] + g.blocks%blocks*size
-	g.blocks++
-	return first, first + size - 1
 }
 
 // wait waits until a unit is ready, or says why it will not be.

@@ -74,6 +74,7 @@ impl Model {
         let Some(&(_, class, unit)) = list.iter().min() else { return };
         f.targets = shortest.iter().copied().filter(|&u| u != unit).collect();
         f.targets.sort_by_key(|&u| (self.backlog(u, now), u));
+        f.targets.extend((0..UNITS).find(|&u| self.ready[u] && !self.accepting[u]));
         f.targets.truncate(self.rule.targets as usize);
         f.flowlet_bytes = 0;
         if f.unit != Some(unit) {

@@ -10,6 +10,7 @@ pub use fate::Fate;
 use pando_protocol::FlowKey;
 
 use crate::abi::{self, BATCH_PACKETS, Input, Output, Writer, flag};
+use crate::ends::CLOSED_NS;
 use crate::executor::{Executor, Trap};
 use crate::flows::{FlowId, Flows, Met, STAGES_MAX};
 use crate::fragments::Taken;
@@ -238,7 +239,7 @@ impl<E: Executor> Chain<E> {
                 Taken::Whole => {}
             }
             let fate = match flow {
-                _ if bytes > room => Fate::TooLong,
+                _ if bytes > room || arrival.frame.is_empty() => Fate::TooLong,
                 None => Fate::Unseen,
                 Some((key, direction)) => match self.flows.meet(key, direction, arrival.time_ns) {
                     None => Fate::NoRoom,
@@ -256,6 +257,7 @@ impl<E: Executor> Chain<E> {
         }
         for live in &self.live {
             let flow = self.flows.flow_mut(live.met.flow);
+            flow.ends.note(arrivals[live.index].frame, live.met.reply);
             if flow.mark.batch != self.batch {
                 flow.mark.batch = self.batch;
                 flow.mark.slot = self.touched.len() as u8;
@@ -447,20 +449,20 @@ impl<E: Executor> Chain<E> {
                 flow.leased = flow.taken;
             }
             for (at, stage) in self.stages.iter().enumerate().filter(|(at, _)| flow.taken & 1 << at != 0) {
-                stage.leases.note(flow.leases[at], now_ns);
+                stage.leases.note(flow.leases[at], now_ns, flow.ends.closed());
             }
             if flow.valid == 0 {
                 self.forget(id);
             }
         }
-        if let Some(before_ns) = now_ns.checked_sub(self.policy.idle_ns) {
-            let mut idle = std::mem::take(&mut self.idle);
-            self.flows.sweep(SWEPT_PER_BATCH, before_ns, &mut idle);
-            for id in idle.drain(..) {
-                self.forget(id);
-            }
-            self.idle = idle;
+        let before_ns = |idle_ns: u64| now_ns.saturating_sub(idle_ns);
+        let mut idle = std::mem::take(&mut self.idle);
+        let closed_ns = CLOSED_NS.min(self.policy.idle_ns);
+        self.flows.sweep(SWEPT_PER_BATCH, before_ns(self.policy.idle_ns), before_ns(closed_ns), &mut idle);
+        for id in idle.drain(..) {
+            self.forget(id);
         }
+        self.idle = idle;
     }
 
     /// Removes a flow and takes its leases back.

@@ -12,14 +12,19 @@ pub fn complete(frame: &mut [u8], start: usize, offset: usize) {
     frame[start + offset..start + offset + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// The sum of 16-bit words, the last one filled up with a zero byte.
-fn sum_of(bytes: &[u8]) -> u64 {
-    let mut words = bytes.chunks_exact(2);
-    let sum: u64 = words.by_ref().map(|w| u64::from(u16::from_be_bytes([w[0], w[1]]))).sum();
-    sum + words.remainder().first().map_or(0, |&b| u64::from(b) << 8)
+/// The sum of 16-bit words, the last one filled up with a zero byte, as a number that folds to it. Whole words of the
+/// machine are summed, which the compiler does many at a time; the sum of swapped bytes is the swapped sum (RFC 1071).
+pub(crate) fn sum_of(bytes: &[u8]) -> u64 {
+    let mut words = bytes.chunks_exact(4);
+    let mut sum: u64 = words.by_ref().map(|w| u64::from(u32::from_ne_bytes([w[0], w[1], w[2], w[3]]))).sum();
+    let rest = words.remainder();
+    let mut last = [0; 4];
+    last[..rest.len()].copy_from_slice(rest);
+    sum += u64::from(u32::from_ne_bytes(last));
+    u64::from(u16::from_be_bytes(fold(sum).to_ne_bytes()))
 }
 
-fn fold(mut sum: u64) -> u16 {
+pub(crate) fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }

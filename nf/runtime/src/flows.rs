@@ -6,6 +6,8 @@ use std::hash::{Hash, Hasher};
 
 use pando_protocol::{Direction, FlowKey};
 
+use crate::ends::Ends;
+
 /// Functions of one chain.
 pub const STAGES_MAX: usize = 8;
 
@@ -29,6 +31,8 @@ pub struct Flow {
     pub taken: u8,
     /// Lease of each stage.
     pub leases: [u32; STAGES_MAX],
+    /// How far the end of its connection has come.
+    pub ends: Ends,
     /// Another key under which packets meet this flow: what its output looks like on return.
     pub alias: Option<FlowKey>,
     /// Batch that touched it last, and its place there.
@@ -130,6 +134,7 @@ impl Flows {
             leased: 0,
             taken: 0,
             leases: [0; STAGES_MAX],
+            ends: Ends::default(),
             alias: None,
             mark: Mark::default(),
             used: true,
@@ -253,12 +258,14 @@ impl Flows {
         self.seen_ns = now_ns;
     }
 
-    /// Looks at the next `count` places and names the flows that were silent since `before_ns`.
-    pub fn sweep(&mut self, count: usize, before_ns: u64, idle: &mut Vec<FlowId>) {
+    /// Looks at the next `count` places and names the flows that were silent since `before_ns`, or since `closed_ns` when
+    /// their connections are over.
+    pub fn sweep(&mut self, count: usize, before_ns: u64, closed_ns: u64, idle: &mut Vec<FlowId>) {
         for _ in 0..count.min(self.flows.len()) {
             self.swept = (self.swept + 1) % self.flows.len();
             let flow = &self.flows[self.swept];
-            if flow.used && flow.last_ns.max(self.seen_ns) < before_ns {
+            let since_ns = if flow.ends.closed() { closed_ns } else { before_ns };
+            if flow.used && flow.last_ns.max(self.seen_ns) < since_ns {
                 idle.push(self.swept as FlowId);
             }
         }

@@ -1,19 +1,32 @@
-//! Numbers that a unit hands out to flows, each to one at a time: the block of ports that it was leased (SNF §8, NAT).
+//! Numbers that a unit hands out to flows, each to one at a time: the ports of a NAT (SNF §8).
+//!
+//! A unit on its own has its block to itself. The units of a group have one block together, and a number goes to the unit
+//! that is the first to write that it is in use.
 
 use std::collections::VecDeque;
 use std::ops::{Range, RangeInclusive};
 
+use crate::ends::CLOSED_NS;
+
 /// When each number last was a flow's that had packets, whichever unit of a group it was at. Flows take their numbers along,
 /// and units and their copies of flows come and go: only this says which numbers are free.
 pub trait Uses {
-    /// In seconds of the packets' time; 0: never.
-    fn last_s(&self, number: u32) -> u32;
-    /// A packet of the flow that has the number came.
+    /// Takes a number for one unit alone, if `is_free` accepts the second of its last use; 0: never.
+    fn claim(&self, number: u32, is_free: &dyn Fn(u32) -> bool, now_s: u32) -> bool;
+    /// A packet of the flow that has the number came, in seconds of the packets' time; 0: the number is free.
     fn note(&self, number: u32, now_s: u32);
 }
 
-/// Numbers that are looked at for a free one, before the next packet goes on.
-const TRIES: usize = 256;
+/// The numbers of a group, as one unit sees them.
+struct Common {
+    uses: Box<dyn Uses>,
+    /// Seconds for which a number rests behind the last packet of its flow.
+    rest_s: u32,
+    /// Where the search goes on, from the beginning of the block.
+    next: u32,
+    /// In this second no number was free: none is looked for again before the next.
+    none_s: u32,
+}
 
 /// A pool of numbers. The one that was given back first is given out first, so a port rests before its next flow.
 pub struct Leases {
@@ -26,12 +39,38 @@ pub struct Leases {
     /// A bit per number of the block: it went to a flow from elsewhere and is still among the free.
     claimed: Vec<u64>,
     claims: usize,
-    /// In a group, with the seconds for which a number rests behind the last packet of its flow.
-    uses: Option<(Box<dyn Uses>, u32)>,
+    /// In a group: then the free numbers are there.
+    common: Option<Common>,
 }
 
 fn seconds(ns: u64) -> u32 {
     (ns / 1_000_000_000) as u32
+}
+
+impl Common {
+    /// The next number of the block that no unit uses.
+    fn take(&mut self, block: &RangeInclusive<u32>, now_s: u32) -> Option<u32> {
+        let (first, count) = (*block.start(), block.end() - block.start() + 1);
+        if self.none_s == now_s {
+            return None;
+        }
+        let is_free = |last_s: u32| last_s == 0 || now_s >= last_s.saturating_add(self.rest_s);
+        for _ in 0..count {
+            let number = first + self.next % count;
+            self.next = (self.next + 1) % count;
+            if self.uses.claim(number, &is_free, now_s) {
+                return Some(number);
+            }
+        }
+        self.none_s = now_s;
+        None
+    }
+
+    /// A connection that is over lets its number rest for as long as its flow is kept, any other for longer.
+    fn note(&self, number: u32, now_s: u32, closed: bool) {
+        let early_s = if closed { self.rest_s.saturating_sub(seconds(CLOSED_NS) + 2) } else { 0 };
+        self.uses.note(number, now_s.saturating_sub(early_s).max(1));
+    }
 }
 
 impl Leases {
@@ -41,34 +80,21 @@ impl Leases {
         // Written, so that a claim does not wait for its page.
         let mut claimed = vec![u64::MAX; fresh.len().div_ceil(64)];
         claimed.fill(0);
-        Leases { declined: Vec::new(), fresh, back: VecDeque::new(), block, claimed, claims: 0, uses: None }
+        Leases { declined: Vec::new(), fresh, back: VecDeque::new(), block, claimed, claims: 0, common: None }
     }
 
-    /// Shares the numbers with others that may have flows with some of them. A flow is forgotten after `idle_ns`.
-    pub fn share(&mut self, uses: Box<dyn Uses>, idle_ns: u64) {
-        self.uses = Some((uses, seconds(idle_ns).saturating_add(2)));
+    /// Shares the numbers with units that have the same block. A flow is forgotten after `idle_ns`. This unit begins its
+    /// search at the part `part` of `parts`, so that units seldom try the same number.
+    pub fn share(&mut self, uses: Box<dyn Uses>, idle_ns: u64, part: usize, parts: usize) {
+        let next = (self.fresh.len() * part / parts) as u32;
+        self.common = Some(Common { uses, rest_s: seconds(idle_ns).saturating_add(2), next, none_s: 0 });
     }
 
     /// The next free number.
     pub fn take(&mut self, now_ns: u64) -> Option<u32> {
-        for _ in 0..TRIES {
-            let number = self.next()?;
-            if !self.is_used(number, seconds(now_ns)) {
-                return Some(number);
-            }
-            self.back.push_back(number);
+        if let Some(common) = &mut self.common {
+            return common.take(&self.block, seconds(now_ns));
         }
-        None
-    }
-
-    fn is_used(&self, number: u32, now_s: u32) -> bool {
-        self.uses.as_ref().is_some_and(|(uses, rest_s)| match uses.last_s(number) {
-            0 => false,
-            last_s => now_s < last_s.saturating_add(*rest_s),
-        })
-    }
-
-    fn next(&mut self) -> Option<u32> {
         loop {
             let number = self.declined.pop().or_else(|| self.fresh.next()).or_else(|| self.back.pop_front())?;
             if self.claims == 0 || !self.unclaim(number) {
@@ -77,25 +103,29 @@ impl Leases {
         }
     }
 
-    /// A packet of the flow that has the number came.
-    pub fn note(&self, number: u32, now_ns: u64) {
-        if let Some((uses, _)) = &self.uses
-            && uses.last_s(number) != seconds(now_ns)
-        {
-            uses.note(number, seconds(now_ns));
+    /// A packet of the flow that has the number came; `closed`: its connection is over.
+    pub fn note(&self, number: u32, now_ns: u64, closed: bool) {
+        if let Some(common) = &self.common {
+            common.note(number, seconds(now_ns), closed);
         }
     }
 
-    /// A number that no flow has any more.
+    /// A number that no flow has any more. In a group it is free when it has rested.
     pub fn give_back(&mut self, number: u32) {
-        if !self.unclaim(number) {
+        if self.common.is_none() && !self.unclaim(number) {
             self.back.push_back(number);
         }
     }
 
     /// A number that was offered and not taken: it is the next again.
     pub fn decline(&mut self, number: u32) {
-        self.declined.push(number);
+        match &mut self.common {
+            Some(common) => {
+                common.uses.note(number, 0);
+                common.next = number - self.block.start();
+            }
+            None => self.declined.push(number),
+        }
     }
 
     /// Takes a free number of the block out of the pool: a flow that came from elsewhere has it. The pool is not searched
@@ -150,8 +180,12 @@ mod tests {
     struct Table(Rc<RefCell<[u32; 10]>>);
 
     impl Uses for Table {
-        fn last_s(&self, number: u32) -> u32 {
-            self.0.borrow()[number as usize]
+        fn claim(&self, number: u32, is_free: &dyn Fn(u32) -> bool, now_s: u32) -> bool {
+            let free = is_free(self.0.borrow()[number as usize]);
+            if free {
+                self.note(number, now_s);
+            }
+            free
         }
 
         fn note(&self, number: u32, now_s: u32) {
@@ -159,25 +193,36 @@ mod tests {
         }
     }
 
-    /// Two units with the same numbers, as when the second replaces one that died: a flow of the first one's is at a third.
+    const S: u64 = 1_000_000_000;
+
+    fn unit(table: &Table, part: usize) -> Leases {
+        let mut leases = Leases::new(1..=4);
+        leases.share(Box::new(table.clone()), 20 * S, part, 2);
+        leases
+    }
+
     #[test]
-    fn a_number_that_a_flow_uses_anywhere_is_not_given_out() {
-        const S: u64 = 1_000_000_000;
+    fn one_unit_of_a_group_has_all_numbers_and_two_never_the_same() {
         let table = Table::default();
-        let leases = || {
-            let mut leases = Leases::new(1..=2);
-            leases.share(Box::new(table.clone()), 10 * S);
-            leases
-        };
-        let (mut dead, mut next, elsewhere) = (leases(), leases(), leases());
-        assert_eq!(dead.take(100 * S), Some(1));
-        elsewhere.note(1, 100 * S);
-        assert_eq!([next.take(101 * S), next.take(101 * S)], [Some(2), None]);
-        elsewhere.note(1, 110 * S);
-        // Who has an old copy of the flow forgets it: the number is the flow's all the same.
-        dead.give_back(1);
-        assert_eq!([dead.take(121 * S), next.take(121 * S)], [Some(2), None]);
-        assert_eq!([dead.take(122 * S), next.take(122 * S)], [Some(1), Some(1)], "nobody has used it since");
+        let (mut one, mut other) = (unit(&table, 0), unit(&table, 1));
+        assert_eq!([one.take(100 * S), other.take(100 * S)], [Some(1), Some(3)]);
+        one.decline(1);
+        assert_eq!([(); 4].map(|()| one.take(100 * S)), [Some(1), Some(2), Some(4), None]);
+        assert_eq!(other.take(100 * S), None);
+        other.note(3, 110 * S, false);
+        // A unit that has an old copy of a flow forgets it: the number is the flow's all the same.
+        one.give_back(3);
+        assert_eq!([(); 4].map(|()| one.take(122 * S)), [Some(1), Some(2), Some(4), None], "3 still rests");
+        assert_eq!(other.take(132 * S), Some(3));
+    }
+
+    #[test]
+    fn the_number_of_a_connection_that_is_over_is_free_soon() {
+        let table = Table::default();
+        let mut leases = unit(&table, 0);
+        assert_eq!([(); 4].map(|()| leases.take(100 * S)), [1, 2, 3, 4].map(Some));
+        leases.note(2, 101 * S, true);
+        assert_eq!([leases.take(112 * S), leases.take(113 * S)], [None, Some(2)]);
     }
 
     /// Whatever is done to it, it gives out what a queue of all its numbers would.

@@ -2,20 +2,29 @@
 //!
 //! The ring is of version 2. Version 3 hands packets over when a block is full or when its timer ends, which is a tick
 //! of the kernel (1 to 10 ms) for a quiet flow; version 2 hands over each packet at once and copies no more.
+//!
+//! A packet that is longer than a frame of the ring, as local senders make them for a device to cut, comes through the
+//! socket's queue instead. The ring keeps its beginning, which says where it belongs.
 
+use std::collections::VecDeque;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use pando_protocol::flow::network;
-
-use crate::checksum;
+use crate::offload::Offload;
 
 /// Frames of a ring: enough for 33 ms at a million packets a second, while the unit is off its core.
 pub const RING_FRAMES: usize = 32_768;
 const FRAME_BYTES: usize = 2048;
 const BLOCK_BYTES: usize = 1 << 20;
+/// Large packets that wait while the unit is off its core, in bytes of the kernel's account: about 200 of 64 KiB. Those
+/// that find no room are dropped and counted as too long.
+const QUEUE_BYTES: libc::c_int = 16 << 20;
+/// The longest packet: 64 KiB of IP behind an Ethernet header, a session and tags, or steering's header.
+const LARGE_BYTES: usize = 65_535 + 128;
+/// What stands in front of a packet from the queue: room for a tag, and the virtio header.
+const IN_FRONT: usize = TAG_BYTES + Offload::LENGTH_BYTES;
 
 /// The kernel's `struct tpacket2_hdr`.
 #[repr(C)]
@@ -32,6 +41,12 @@ struct Head {
     padding: [u8; 4],
 }
 
+impl Head {
+    fn time_ns(&self) -> u64 {
+        u64::from(self.seconds) * 1_000_000_000 + u64::from(self.nanoseconds)
+    }
+}
+
 /// A device that packets come from and go to.
 pub struct Port {
     socket: OwnedFd,
@@ -45,8 +60,14 @@ pub struct Port {
     pub device: String,
     /// Packets were lost since they were last counted: the kernel says so with each frame that it puts into the ring then.
     losing: bool,
-    /// Packets that were longer than the ring's frames.
-    pub too_long: u64,
+    /// Packets that were longer than the ring's frames and found no room in the queue, since they were last counted.
+    too_long: u64,
+    /// Large packets that were received and not released, each with its position in the ring.
+    large: VecDeque<(u64, Vec<u8>)>,
+    /// A large packet that was read before its place in the ring was.
+    ahead: Option<Vec<u8>>,
+    /// Buffers of large packets that were released.
+    spare: Vec<Vec<u8>>,
 }
 
 // SAFETY: the ring belongs to this value alone.
@@ -59,6 +80,8 @@ pub struct Received<'a> {
     pub frame: &'a [u8],
     /// The kernel's time of arrival.
     pub time_ns: u64,
+    /// Bytes of payload in each of the pieces into which it is to be cut; 0: it is short enough.
+    pub segment: u16,
 }
 
 fn check(result: libc::c_int, what: &str) -> io::Result<libc::c_int> {
@@ -70,9 +93,13 @@ fn check(result: libc::c_int, what: &str) -> io::Result<libc::c_int> {
 }
 
 fn set<T>(socket: &OwnedFd, option: libc::c_int, value: &T, what: &str) -> io::Result<()> {
+    set_of(socket, libc::SOL_PACKET, option, value, what)
+}
+
+fn set_of<T>(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, value: &T, what: &str) -> io::Result<()> {
     let size = size_of::<T>() as libc::socklen_t;
     // SAFETY: value points to size bytes.
-    check(unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, option, (value as *const T).cast(), size) }, what).map(drop)
+    check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (value as *const T).cast(), size) }, what).map(drop)
 }
 
 impl Port {
@@ -93,6 +120,11 @@ impl Port {
         set(&socket, PACKET_IGNORE_OUTGOING, &1i32, "PACKET_IGNORE_OUTGOING")?;
         set(&socket, libc::PACKET_QDISC_BYPASS, &1i32, "PACKET_QDISC_BYPASS")?;
         set(&socket, libc::PACKET_RESERVE, &(TAG_BYTES as u32), "PACKET_RESERVE")?;
+        set(&socket, libc::PACKET_VNET_HDR, &1i32, "PACKET_VNET_HDR")?;
+        set(&socket, libc::PACKET_COPY_THRESH, &1i32, "PACKET_COPY_THRESH")?;
+        // Without CAP_NET_ADMIN, the system's limit bounds the queue.
+        set_of(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &QUEUE_BYTES, "SO_RCVBUFFORCE")
+            .or_else(|_| set_of(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &QUEUE_BYTES, "SO_RCVBUF"))?;
         let frames = frames.next_multiple_of(BLOCK_BYTES / FRAME_BYTES);
         let ring_bytes = frames * FRAME_BYTES;
         let index = index as i32;
@@ -121,7 +153,20 @@ impl Port {
             return Err(io::Error::last_os_error());
         }
         let device = device.to_owned();
-        Ok(Port { socket, ring: ring.cast(), ring_bytes, frames, head: 0, position: 0, device, losing: false, too_long: 0 })
+        Ok(Port {
+            socket,
+            ring: ring.cast(),
+            ring_bytes,
+            frames,
+            head: 0,
+            position: 0,
+            device,
+            losing: false,
+            too_long: 0,
+            large: VecDeque::new(),
+            ahead: None,
+            spare: Vec::new(),
+        })
     }
 
     /// Another descriptor of the same socket: as long as one is open, the ring and what is in it stay.
@@ -146,8 +191,9 @@ impl Port {
         unsafe { self.ring.add((self.head + place) % self.frames * FRAME_BYTES).cast() }
     }
 
-    /// Frames that came, at most `max`, appended to `into` as (offset in the ring, length, time).
+    /// Frames that came, at most `max`, appended to `into`.
     /// Checksums that were left to a device are made good here, and a VLAN tag that the kernel took off is put back.
+    /// A packet for which there was no room is an empty frame.
     pub fn receive(&mut self, max: usize, into: &mut Vec<Slot>) {
         for place in 0..max.min(self.frames) {
             let head = self.head_at(place);
@@ -161,33 +207,79 @@ impl Port {
             self.losing |= status & libc::TP_STATUS_LOSING != 0;
             // SAFETY: with that status, the header and the frame behind it are ours.
             let head = unsafe { &mut *head };
-            let mut start = self.frame_of(place, head.mac);
-            let time_ns = u64::from(head.seconds) * 1_000_000_000 + u64::from(head.nanoseconds);
-            let mut length = head.captured as usize;
-            if head.captured < head.length {
-                self.too_long += 1;
-                length = 0;
-            } else if status & libc::TP_STATUS_CSUMNOTREADY != 0 {
-                // SAFETY: captured bytes from start are ours.
-                complete(unsafe { std::slice::from_raw_parts_mut(self.ring.add(start), length) });
-            }
-            if length >= 2 * ADDRESS_BYTES && status & libc::TP_STATUS_VLAN_VALID != 0 {
-                let ethertype = if status & libc::TP_STATUS_VLAN_TPID_VALID != 0 { head.vlan_type } else { TAGGED };
-                start -= TAG_BYTES;
-                // SAFETY: PACKET_RESERVE left room for a tag in front of the frame.
-                let frame = unsafe { std::slice::from_raw_parts_mut(self.ring.add(start), length + TAG_BYTES) };
-                tag(frame, ethertype, head.vlan);
-                length += TAG_BYTES;
-                head.mac -= TAG_BYTES as u16;
-                (head.captured, head.length) = (head.captured + TAG_BYTES as u32, head.length + TAG_BYTES as u32);
-            }
+            let start = self.frame_of(place, head.mac);
+            let slot =
+                if head.captured < head.length { self.queued(place, start, head, status) } else { self.in_ring(start, head, status) };
             if status & DONE_HERE != 0 {
                 // Whoever reads the frame again, after this process died, must not do either twice.
                 // SAFETY: as above, the header is ours until it is released.
                 unsafe { AtomicU32::from_ptr(status_at) }.store(status & !DONE_HERE, Ordering::Release);
             }
-            into.push(Slot { start, length, time_ns });
+            into.push(slot);
         }
+    }
+
+    /// A packet that is whole in the ring, `start` bytes behind the ring's beginning.
+    fn in_ring(&mut self, mut start: usize, head: &mut Head, status: u32) -> Slot {
+        const BEFORE: usize = Offload::LENGTH_BYTES;
+        let mut length = head.captured as usize;
+        // SAFETY: in front of the frame is the virtio header, and in front of that the room of PACKET_RESERVE; both and the
+        // captured bytes are ours.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(self.ring.add(start - IN_FRONT), IN_FRONT + length) };
+        let offload = Offload::read(bytes[TAG_BYTES..IN_FRONT].try_into().expect("it is as long"));
+        if status & libc::TP_STATUS_CSUMNOTREADY != 0 {
+            offload.complete(&mut bytes[IN_FRONT..]);
+        }
+        if length >= 2 * ADDRESS_BYTES && status & libc::TP_STATUS_VLAN_VALID != 0 {
+            bytes.copy_within(TAG_BYTES..IN_FRONT, 0);
+            tag(&mut bytes[BEFORE..], head, status);
+            start -= TAG_BYTES;
+            length += TAG_BYTES;
+            head.mac -= TAG_BYTES as u16;
+            (head.captured, head.length) = (head.captured + TAG_BYTES as u32, head.length + TAG_BYTES as u32);
+        }
+        Slot { start, length, time_ns: head.time_ns(), segment: offload.segment, large: None }
+    }
+
+    /// A packet of which only the beginning is in the ring, at `start`: the queue has it, unless that was full.
+    fn queued(&mut self, place: usize, start: usize, head: &Head, status: u32) -> Slot {
+        let none = Slot { start, length: 0, time_ns: head.time_ns(), segment: 0, large: None };
+        // SAFETY: captured bytes from start are ours.
+        let beginning = unsafe { std::slice::from_raw_parts(self.ring.add(start), (head.captured as usize).min(FRAME_BYTES)) };
+        let copied = status & libc::TP_STATUS_COPY != 0;
+        let Some(mut bytes) = copied.then(|| self.ahead.take().or_else(|| self.dequeue())).flatten() else {
+            self.too_long += 1;
+            return none;
+        };
+        if !bytes[IN_FRONT..].starts_with(beginning) {
+            // A process that had this ring before took the packet from the queue and died: this is the next one.
+            self.ahead = Some(bytes);
+            self.too_long += 1;
+            return none;
+        }
+        let offload = Offload::read(bytes[TAG_BYTES..IN_FRONT].try_into().expect("it is as long"));
+        offload.complete(&mut bytes[IN_FRONT..]);
+        let mut start = IN_FRONT;
+        if status & libc::TP_STATUS_VLAN_VALID != 0 {
+            start -= TAG_BYTES;
+            tag(&mut bytes[start..], head, status);
+        }
+        let (length, position) = (bytes.len() - start, self.position + place as u64);
+        self.large.push_back((position, bytes));
+        Slot { start, length, segment: offload.segment, large: Some(position), ..none }
+    }
+
+    /// The next packet of the queue, behind room for a tag and its virtio header.
+    fn dequeue(&mut self) -> Option<Vec<u8>> {
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.resize(IN_FRONT + LARGE_BYTES, 0);
+        let room = &mut bytes[TAG_BYTES..];
+        let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+        // SAFETY: room is ours.
+        let came = unsafe { libc::recv(self.socket.as_raw_fd(), room.as_mut_ptr().cast(), room.len(), flags) };
+        let length = usize::try_from(came).ok().filter(|length| (IN_FRONT..=room.len()).contains(length))?;
+        bytes.truncate(TAG_BYTES + length);
+        Some(bytes)
     }
 
     fn frame_of(&self, place: usize, mac: u16) -> usize {
@@ -196,10 +288,15 @@ impl Port {
 
     /// The bytes of a frame that [`Port::receive`] named and that was not released since.
     pub fn frame(&self, slot: &Slot) -> Received<'_> {
-        assert!(slot.start + slot.length <= self.ring_bytes);
+        let Slot { start, length, time_ns, segment, .. } = *slot;
+        if let Some(position) = slot.large {
+            let at = self.large.binary_search_by_key(&position, |large| large.0).expect("it was not released");
+            return Received { frame: &self.large[at].1[start..start + length], time_ns, segment };
+        }
+        assert!(start + length <= self.ring_bytes);
         // SAFETY: inside of the ring, and ours until it is released, which needs &mut self.
-        let frame = unsafe { std::slice::from_raw_parts(self.ring.add(slot.start), slot.length) };
-        Received { frame, time_ns: slot.time_ns }
+        let frame = unsafe { std::slice::from_raw_parts(self.ring.add(start), length) };
+        Received { frame, time_ns, segment }
     }
 
     /// Gives the oldest `count` frames back to the kernel.
@@ -210,18 +307,21 @@ impl Port {
         }
         self.head = (self.head + count) % self.frames;
         self.position += count as u64;
+        while self.large.front().is_some_and(|large| large.0 < self.position) {
+            self.spare.extend(self.large.pop_front().map(|large| large.1).filter(|_| self.spare.len() < SPARE));
+        }
     }
 
     /// Sends frames; returns how many the kernel took. It takes fewer when the device's queue is full.
     pub fn send(&self, frames: &[&[u8]]) -> usize {
-        let mut vectors: Vec<libc::iovec> =
-            frames.iter().map(|f| libc::iovec { iov_base: f.as_ptr().cast_mut().cast(), iov_len: f.len() }).collect();
+        let vector = |bytes: &[u8]| libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        let mut vectors: Vec<[libc::iovec; 2]> = frames.iter().map(|frame| [vector(&Offload::NONE), vector(frame)]).collect();
         let mut messages: Vec<libc::mmsghdr> = Vec::with_capacity(frames.len());
-        for vector in &mut vectors {
+        for vectors in &mut vectors {
             // SAFETY: an all-zero mmsghdr is valid.
             let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
-            message.msg_hdr.msg_iov = vector;
-            message.msg_hdr.msg_iovlen = 1;
+            message.msg_hdr.msg_iov = vectors.as_mut_ptr();
+            message.msg_hdr.msg_iovlen = vectors.len();
             messages.push(message);
         }
         let mut sent = 0;
@@ -242,6 +342,11 @@ impl Port {
         if std::mem::take(&mut self.losing) { self.lost() } else { 0 }
     }
 
+    /// Packets that were too long and found no room since the last call.
+    pub fn too_long(&mut self) -> u64 {
+        std::mem::take(&mut self.too_long)
+    }
+
     /// Packets that the kernel could not put into the ring since the last call.
     pub fn lost(&self) -> u64 {
         let mut statistics = [0u32; 2];
@@ -257,16 +362,20 @@ impl Port {
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
 const ADDRESS_BYTES: usize = 6;
 const TAG_BYTES: usize = 4;
+/// Buffers of large packets that are kept: as many as come at once.
+const SPARE: usize = 32;
 /// EtherType of a VLAN tag (802.1Q).
 const TAGGED: u16 = 0x8100;
 /// What the kernel left to do with a frame.
-const DONE_HERE: u32 = libc::TP_STATUS_CSUMNOTREADY | libc::TP_STATUS_VLAN_VALID | libc::TP_STATUS_VLAN_TPID_VALID;
+const DONE_HERE: u32 =
+    libc::TP_STATUS_COPY | libc::TP_STATUS_CSUMNOTREADY | libc::TP_STATUS_VLAN_VALID | libc::TP_STATUS_VLAN_TPID_VALID;
 
-/// Puts a VLAN tag into a frame that begins behind its room.
-fn tag(frame: &mut [u8], ethertype: u16, vlan: u16) {
+/// Puts the VLAN tag that the ring's header has into a frame that begins behind its room.
+fn tag(frame: &mut [u8], head: &Head, status: u32) {
+    let ethertype = if status & libc::TP_STATUS_VLAN_TPID_VALID != 0 { head.vlan_type } else { TAGGED };
     frame.copy_within(TAG_BYTES..TAG_BYTES + 2 * ADDRESS_BYTES, 0);
     frame[2 * ADDRESS_BYTES..][..2].copy_from_slice(&ethertype.to_be_bytes());
-    frame[2 * ADDRESS_BYTES + 2..][..2].copy_from_slice(&vlan.to_be_bytes());
+    frame[2 * ADDRESS_BYTES + 2..][..2].copy_from_slice(&head.vlan.to_be_bytes());
 }
 
 /// Where a received frame is.
@@ -275,6 +384,9 @@ pub struct Slot {
     pub(crate) start: usize,
     pub(crate) length: usize,
     pub(crate) time_ns: u64,
+    pub(crate) segment: u16,
+    /// Position in the ring of a packet that is not in it.
+    pub(crate) large: Option<u64>,
 }
 
 impl AsRawFd for Port {
@@ -287,19 +399,5 @@ impl Drop for Port {
     fn drop(&mut self) {
         // SAFETY: mapped in open, and no frame outlives the port.
         unsafe { libc::munmap(self.ring.cast(), self.ring_bytes) };
-    }
-}
-
-/// Completes the checksum of a TCP or UDP frame that has only that of its pseudo header.
-fn complete(frame: &mut [u8]) {
-    let (transport, protocol) = match network(frame) {
-        Some((4, ip)) if frame.len() >= ip + 20 => (ip + usize::from(frame[ip] & 15) * 4, frame[ip + 9]),
-        Some((6, ip)) if frame.len() >= ip + 40 => (ip + 40, frame[ip + 6]),
-        _ => return,
-    };
-    match protocol {
-        6 => checksum::complete(frame, transport, 16),
-        17 => checksum::complete(frame, transport, 6),
-        _ => {}
     }
 }

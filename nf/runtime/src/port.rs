@@ -124,6 +124,14 @@ impl Port {
         either!(&mut self.way, port => port.lost())
     }
 
+    /// Packets that were longer than the port can take since the last call; each was an empty frame.
+    pub fn too_long(&mut self) -> u64 {
+        match &mut self.way {
+            Way::Packet(port) => port.too_long(),
+            Way::Xdp(_) => 0,
+        }
+    }
+
     /// Packets that were given back so far, by this process or those before it.
     pub fn position(&self) -> u64 {
         either!(&self.way, port => port.position())

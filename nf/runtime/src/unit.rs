@@ -1,5 +1,6 @@
 //! The unit's loop: packets from a ring, through the chain, out again. One thread, one core.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -17,6 +18,7 @@ use crate::log::{Durability, Positions};
 use crate::member::HandoverStatus;
 use crate::meter::{Billed, Meter, Unserved};
 use crate::module::Function;
+use crate::offload;
 use crate::packet::Slot;
 use crate::port::Port;
 
@@ -230,11 +232,12 @@ impl Unit {
             }
             let count = self.chain.process(&arrivals);
             let forgotten = self.chain.forgotten.as_mut().map(std::mem::take).unwrap_or_default();
-            let mut frames: Vec<&[u8]> = Vec::with_capacity(count);
-            for (fate, out) in self.chain.outputs(&arrivals) {
+            let mut outputs: Vec<Cow<[u8]>> = Vec::with_capacity(count);
+            for ((fate, out), slot) in self.chain.outputs(&arrivals).zip(&slots[done..]) {
                 self.counters.fates[fate as usize] += 1;
-                frames.extend(out.iter());
+                out.iter().for_each(|frame| whole_or_cut(frame, slot.segment, &mut outputs));
             }
+            let frames: Vec<&[u8]> = outputs.iter().map(Cow::as_ref).collect();
             if let Some(journal) = &mut self.journal {
                 let mut positions = positions(&self.ports);
                 positions[from] += count as u64;
@@ -367,6 +370,14 @@ impl Unit {
                 let _ = io::stderr().write_all(&printed);
             }
         }
+    }
+}
+
+/// Adds a frame that leaves: as it is, or the pieces into which its sender wanted it cut.
+pub(crate) fn whole_or_cut<'a>(frame: &'a [u8], segment: u16, into: &mut Vec<Cow<'a, [u8]>>) {
+    match offload::cut(frame, segment) {
+        Some(pieces) => into.extend(pieces.into_iter().map(Cow::from)),
+        None => into.push(frame.into()),
     }
 }
 

@@ -102,7 +102,7 @@ fn what_changes_hands_within_a_batch_is_the_new_owners() {
         let [key, alias] =
             [FlowKey::from_bytes([n; FlowKey::LENGTH_BYTES]), FlowKey::from_bytes([100 + lease as u8; FlowKey::LENGTH_BYTES])];
         let (alias, leases) = if taken == 1 { (Some(alias), [lease, 0, 0, 0, 0, 0, 0, 0]) } else { (None, [0; 8]) };
-        FlowHead { key, alias, up: true, valid: 1, taken, changed: 1, leases }
+        FlowHead { key, alias, up: true, valid: 1, taken, changed: 1, leases, ends: Default::default() }
     };
     let batch = |flows: &[FlowHead], state: &[u8]| {
         let mut message = Vec::new();

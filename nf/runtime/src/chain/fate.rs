@@ -14,7 +14,7 @@ pub enum Fate {
     Unseen,
     /// The table of flows is full; it is dropped.
     NoRoom,
-    /// Longer than a batch can hold; it is dropped.
+    /// Longer than a batch can hold, or than the device had room for; it is dropped.
     TooLong,
     /// A fragment that the others of its datagram are not all there for: it goes on with them, as part of one packet.
     Held,

@@ -14,18 +14,18 @@ fn direction(was: &FlowHead) -> Direction {
 }
 
 impl<E: Executor> Chain<E> {
-    /// Shares the numbers of each stage with other units.
-    pub fn share_leases(&mut self, uses: impl Fn(usize) -> Box<dyn Uses>) {
+    /// Shares the numbers of each stage with other units; this one looks for free ones from the part `part` of so many on.
+    pub fn share_leases(&mut self, part: usize, parts: usize, uses: impl Fn(usize) -> Box<dyn Uses>) {
         let idle_ns = self.policy.idle_ns;
-        self.stages.iter_mut().enumerate().for_each(|(at, stage)| stage.leases.share(uses(at), idle_ns));
+        self.stages.iter_mut().enumerate().for_each(|(at, stage)| stage.leases.share(uses(at), idle_ns, part, parts));
     }
 
     /// Writes a flow with the state of the stages whose bits are in `changed`, without its key.
     fn put(&self, into: &mut Vec<u8>, id: FlowId, changed: u8) {
         let flow = self.flows.flow(id);
         let changed = changed & ((1u16 << self.stages.len()) - 1) as u8;
-        let Flow { key, alias, valid, taken, leases, .. } = *flow;
-        FlowHead { key, alias, up: flow.first == Direction::Up, valid, taken, changed, leases }.encode(into);
+        let Flow { key, alias, valid, taken, leases, ends, .. } = *flow;
+        FlowHead { key, alias, up: flow.first == Direction::Up, valid, taken, changed, leases, ends }.encode(into);
         let changed = (0..self.stages.len()).filter(|at| changed >> at & 1 == 1);
         changed.for_each(|at| record::put_state(into, self.flows.state(id, at)));
     }
@@ -81,6 +81,7 @@ impl<E: Executor> Chain<E> {
         }
         let flow = self.flows.flow_mut(id);
         (flow.valid, flow.leased, flow.taken, flow.leases) = (was.valid, was.taken, was.taken, was.leases);
+        flow.ends = was.ends;
         Ok(Some(id))
     }
 

@@ -10,6 +10,7 @@ use std::os::unix::net::UnixListener;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use pando_unit::cgroup::{self, Cgroup};
@@ -64,6 +65,9 @@ pub struct Run {
     pub durable: DurableArgs,
     #[arg(long, hide = true)]
     inside: bool,
+    /// The process that stays and starts the unit again
+    #[arg(long, hide = true)]
+    watcher: bool,
 }
 
 /// How packets come.
@@ -102,9 +106,35 @@ impl Run {
         }
     }
 
-    /// The watching process.
+    /// The watching process. With --detach it ends when the unit is ready; with --restart, too, another one stays.
     fn watch(&self) -> Result<ExitCode, Failure> {
         let place = self.places.unit(&self.name);
+        if self.watcher {
+            let watched = self.watch_on(&place, || {
+                out::text(format_args!("{}", str::from_utf8(READY).expect("it is text")));
+                to_log();
+            });
+            // Until then standard output is read: it has the reason.
+            return watched.or_else(|reason| {
+                out::text(format_args!("{reason}"));
+                Ok(reason.code().into())
+            });
+        }
+        self.claim(&place)?;
+        let tell = || {
+            tell!("{} runs: `pando fn ls`, `pando fn logs {0}`, `pando fn rm {0}`", self.name);
+            unit::ask(&place.control(), "status").iter().flat_map(|s| &s.ways).for_each(|way| tell!("  {way}"));
+        };
+        if self.detach && self.restart {
+            self.start(&place.log(), "--watcher", None).inspect_err(|_| drop(place.remove()))?;
+            tell();
+            return Ok(ExitCode::SUCCESS);
+        }
+        self.watch_on(&place, tell)
+    }
+
+    /// Takes the name.
+    fn claim(&self, place: &UnitPlace) -> Result<(), Failure> {
         match unit::ask(&place.control(), "status") {
             Ok(_) => {
                 return Err(Failure::Conflict(format!(
@@ -120,21 +150,25 @@ impl Run {
         std::fs::create_dir_all(&place.directory).map_err(|e| match e.kind() {
             std::io::ErrorKind::PermissionDenied => Failure::Denied(format!("create {}: {e}: run it as root", place.directory.display())),
             _ => Failure::Internal(format!("create {}: {e}", place.directory.display())),
-        })?;
+        })
+    }
+
+    /// Starts the unit, says that it is ready, and starts it again as long as that is asked for.
+    fn watch_on(&self, place: &UnitPlace, ready: impl FnOnce()) -> Result<ExitCode, Failure> {
         if self.detach {
-            // SAFETY: setsid has no arguments; a process that leads a group already stays what it is.
-            unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
+            // SAFETY: neither has memory of ours; a process that leads a group already stays what it is.
+            unsafe { (libc::signal(libc::SIGHUP, libc::SIG_IGN), self.watcher.then(|| libc::setsid())) };
         }
         let signals = unit::signals().map_err(|e| Failure::Internal(format!("signals: {e}")))?;
-        let group = self.confine(&place).inspect_err(|_| drop(place.remove()))?;
-        let mut child = self.start(&place.log(), group.as_ref()).inspect_err(|_| drop(place.remove()))?;
-        tell!("{} runs: `pando fn ls`, `pando fn logs {0}`, `pando fn rm {0}`", self.name);
-        unit::ask(&place.control(), "status").iter().flat_map(|s| &s.ways).for_each(|way| tell!("  {way}"));
-        if self.detach {
+        let group = self.confine(place).inspect_err(|_| drop(place.remove()))?;
+        let mut child = self.start(&place.log(), "--inside", group.as_ref()).inspect_err(|_| drop(place.remove()))?;
+        ready();
+        if self.detach && !self.watcher {
             return Ok(ExitCode::SUCCESS);
         }
-        let mut out_of_memory = 0;
+        let (mut out_of_memory, mut failures) = (0, 0);
         loop {
+            let began = Instant::now();
             let status = wait(&mut child, signals.as_raw_fd());
             let killed = group.as_ref().map_or(0, Cgroup::out_of_memory);
             let why = if killed > out_of_memory { self.beyond_memory() } else { String::new() };
@@ -147,10 +181,38 @@ impl Run {
                     Err(Failure::Internal(format!("the unit ended: {status}{why}")))
                 };
             }
-            let line = format!("the unit ended ({status}{why}); it is started again\n");
-            let _ = OpenOptions::new().append(true).open(place.log()).map(|mut log| log.write_all(line.as_bytes()));
-            pando_unit::say!("{}", line.trim_end());
-            child = self.start(&place.log(), group.as_ref()).inspect_err(|_| drop(place.remove()))?;
+            failures = if began.elapsed() < STEADY { failures + 1 } else { 0 };
+            self.log(place, &format!("the unit ended ({status}{why}); it is started again"));
+            match self.again(place, group.as_ref(), &signals, failures) {
+                Some(next) => child = next,
+                None => {
+                    let _ = place.remove();
+                    return Ok(ExitCode::SUCCESS);
+                }
+            }
+        }
+    }
+
+    /// The unit again, after so many times in a row that it failed; `None` when it was removed, or is to end.
+    fn again(&self, place: &UnitPlace, group: Option<&Cgroup>, signals: &OwnedFd, mut failures: u32) -> Option<Child> {
+        loop {
+            let told = failures > 0 && is_told(signals.as_raw_fd(), pause(failures));
+            if told || !place.directory.exists() {
+                return None;
+            }
+            match self.start(&place.log(), "--inside", group) {
+                Ok(child) => return Some(child),
+                Err(reason) => self.log(place, &format!("the unit did not start: {reason}; it is tried again")),
+            }
+            failures += 1;
+        }
+    }
+
+    /// Writes a line to the unit's log, and to standard error where that is another file.
+    fn log(&self, place: &UnitPlace, line: &str) {
+        let _ = OpenOptions::new().append(true).open(place.log()).map(|mut log| log.write_all(format!("{line}\n").as_bytes()));
+        if !self.watcher {
+            pando_unit::say!("{line}");
         }
     }
 
@@ -169,8 +231,8 @@ impl Run {
         Ok(Some(group))
     }
 
-    /// Starts the unit and waits until it is ready.
-    fn start(&self, log: &Path, group: Option<&Cgroup>) -> Result<Child, Failure> {
+    /// Starts the unit, or the process that watches it, and waits until it is ready.
+    fn start(&self, log: &Path, part: &str, group: Option<&Cgroup>) -> Result<Child, Failure> {
         let internal = |what: &str, e: std::io::Error| Failure::Internal(format!("{what}: {e}"));
         let log = OpenOptions::new().create(true).append(true).open(log).map_err(|e| match Failure::of_file("open", log, &e) {
             Failure::Denied(words) => Failure::Denied(format!("{words}: run it as root")),
@@ -178,7 +240,7 @@ impl Run {
         })?;
         let own = std::env::current_exe().map_err(|e| internal("find this program", e))?;
         let mut command = Command::new(own);
-        command.args(std::env::args_os().skip(1)).arg("--inside").arg("--name").arg(&self.name);
+        command.args(std::env::args_os().skip(1)).arg(part).arg("--name").arg(&self.name);
         for entry in group.into_iter().flat_map(Cgroup::entries) {
             command.arg("--cgroup").arg(entry);
         }
@@ -201,13 +263,7 @@ impl Run {
         self.limits.enter().inspect_err(|reason| out::text(format_args!("{reason}")))?;
         let said_ready = || {
             out::text(format_args!("{}", str::from_utf8(READY).expect("it is text")));
-            // The reader's end of file is the unit's word; what is printed from here on goes to the log. Behind the walls
-            // there is no dup2, and nothing is printed or opened any more: there it is closed.
-            // SAFETY: plain system calls.
-            if unsafe { libc::dup2(2, 1) } < 0 {
-                // SAFETY: as above.
-                unsafe { libc::close(1) };
-            }
+            to_log();
         };
         if self.durable.durability == Durability::Log {
             return durable::supervise(self, said_ready).inspect_err(|reason| out::text(format_args!("{reason}")));
@@ -275,6 +331,31 @@ impl Run {
         pando_unit::sandbox::enter(&self.tenant).map_err(|e| Failure::Internal(format!("close the walls around the unit: {e}")))?;
         Ok(unit)
     }
+}
+
+/// The reader's end of file is a process's word that it is ready; what is printed from here on goes to the log. Behind the
+/// walls there is no dup2, and nothing is printed or opened any more: there it is closed.
+fn to_log() {
+    // SAFETY: plain system calls.
+    if unsafe { libc::dup2(2, 1) } < 0 {
+        // SAFETY: as above.
+        unsafe { libc::close(1) };
+    }
+}
+
+/// A unit that served for so long did not fail at its start.
+const STEADY: Duration = Duration::from_secs(10);
+
+/// The pause before a unit is started that has failed so many times in a row: from 0.2 s to 30 s.
+fn pause(failures: u32) -> Duration {
+    Duration::from_millis(100 << failures.min(9)).min(Duration::from_secs(30))
+}
+
+/// Waits for so long, or until a signal says that this process is to end.
+fn is_told(signals: i32, time: Duration) -> bool {
+    let mut polled = libc::pollfd { fd: signals, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one valid entry.
+    unsafe { libc::poll(&mut polled, 1, time.as_millis() as i32) > 0 }
 }
 
 type Opened = Result<Vec<Port>, Failure>;

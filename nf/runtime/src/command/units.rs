@@ -153,6 +153,9 @@ impl List {
                 s.flows,
                 s.limits.unwrap_or_default()
             );
+            if let Some(failure) = s.group.as_ref().and_then(|group| group["failure"].as_str()) {
+                tell!("{:<20} {failure}", "");
+            }
         }
         Ok(ExitCode::SUCCESS)
     }

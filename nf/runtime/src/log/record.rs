@@ -5,6 +5,7 @@ use pando_protocol::flow::End;
 
 use super::Positions;
 use crate::chain::Work;
+use crate::ends::Ends;
 use crate::flows::STAGES_MAX;
 
 /// Kinds of messages.
@@ -103,6 +104,8 @@ pub struct FlowHead {
     pub changed: u8,
     /// Lease of each stage that took one.
     pub leases: [u32; STAGES_MAX],
+    /// How far the end of its connection has come.
+    pub ends: Ends,
 }
 
 /// Writes a flow without its state, to who does not know which one it is.
@@ -130,6 +133,8 @@ mod of {
     pub const WHOLE: u8 = 6;
     /// Other stages' states follow than those that the flow has.
     pub const SOME: u8 = 8;
+    /// From this bit on: what was seen of the end of its connection.
+    pub const ENDS_AT: u8 = 4;
 }
 
 /// An end of a key, as bytes.
@@ -145,7 +150,7 @@ impl FlowHead {
     pub fn encode(&self, into: &mut Vec<u8>) {
         let at = into.len();
         let some = self.changed != self.valid;
-        let up = if self.up { of::UP } else { 0 };
+        let up = if self.up { of::UP } else { 0 } | self.ends.bits() << of::ENDS_AT;
         into.extend_from_slice(&[if some { up | of::SOME } else { up }, self.valid, self.taken]);
         if some {
             into.push(self.changed);
@@ -312,7 +317,8 @@ impl<'a> Reader<'a> {
                 *lease = self.u32()?;
             }
         }
-        Ok(FlowHead { key, alias, up: flags & of::UP != 0, valid, taken, changed, leases })
+        let ends = Ends::from_bits(flags >> of::ENDS_AT);
+        Ok(FlowHead { key, alias, up: flags & of::UP != 0, valid, taken, changed, leases, ends })
     }
 
     /// The key that keeps the end of another that begins at `kept`.
@@ -367,7 +373,7 @@ mod tests {
             for (n, (alias, alias_bytes)) in aliases.into_iter().enumerate() {
                 let (taken, changed, leases) = (n as u8 & 1, 2 + (n as u8 & 1), [7, 0, 0, 0, 0, 0, 0, 0]);
                 let leases = if taken == 1 { leases } else { [0; STAGES_MAX] };
-                let head = FlowHead { key: flow, alias, up: n % 2 == 0, valid: 2, taken, changed, leases };
+                let head = FlowHead { key: flow, alias, up: n % 2 == 0, valid: 2, taken, changed, leases, ends: Ends::from_bits(n as u8) };
                 let mut bytes = Vec::new();
                 head.encode(&mut bytes);
                 put_state(&mut bytes, &[1, 2, 0, 0]);

@@ -17,13 +17,13 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use pando_protocol::message::Snapshot;
-use pando_protocol::{Admission, Effect, FlowKey, Handover, Message, Steered, Timing, UnitId};
+use pando_protocol::{Admission, Effect, FlowKey, Handover, Message, Steered, Timing, UNITS_MAX, UnitId};
 use serde::{Deserialize, Serialize};
 
 use crate::abi::BATCH_PACKETS;
-use crate::chain::{Arrival, Chain};
+use crate::chain::{Arrival, Chain, Fate};
 use crate::module::Function;
-use crate::unit::{Unit, now};
+use crate::unit::{Unit, now, whole_or_cut};
 use chaos::Chaos;
 use questions::Questions;
 use service::{Packet, Service};
@@ -150,7 +150,7 @@ fn monotonic_ns() -> u64 {
 impl Member {
     /// A unit of a group; `unit` has one device.
     pub fn new(mut unit: Unit, group: Membership) -> Member {
-        unit.chain.share_leases(|stage| Box::new(Numbers(group.shared.clone(), stage)));
+        unit.chain.share_leases(group.id.into(), UNITS_MAX, |stage| Box::new(Numbers(group.shared.clone(), stage)));
         assert_eq!(unit.ports.len(), 1, "a unit of a group has one device");
         let alive = group.shared.alive() | 1 << group.id;
         Member {
@@ -235,11 +235,13 @@ impl Member {
         let mut packets = Vec::with_capacity(count);
         for slot in &slots {
             let received = self.unit.ports[0].frame(slot);
-            match Packet::read(received.frame, received.time_ns) {
+            match Packet::read(received) {
                 Some(packet) => packets.push(packet),
+                None if received.frame.is_empty() => {} // counted below
                 None => self.status.headless += 1,
             }
         }
+        self.unit.counters.fates[Fate::TooLong as usize] += self.unit.ports[0].too_long();
         self.unit.ports[0].release(count);
         if let Some(chaos) = &mut self.group.chaos {
             packets = chaos.packets(packets);
@@ -360,7 +362,9 @@ impl Member {
         let mut frames: Vec<Vec<u8>> = Vec::with_capacity(count);
         for (n, (fate, out)) in unit.chain.outputs(&arrivals).enumerate() {
             unit.counters.fates[fate as usize] += 1;
-            frames.extend(out.iter().map(|bytes| packets[n].answer(bytes, &unit.chain.flows)));
+            let mut pieces = Vec::new();
+            out.iter().for_each(|frame| whole_or_cut(frame, packets[n].segment, &mut pieces));
+            frames.extend(pieces.iter().map(|bytes| packets[n].answer(bytes, &unit.chain.flows)));
         }
         self.keep(&packets[..count]);
         let unit = &mut self.unit;

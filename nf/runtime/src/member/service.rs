@@ -8,6 +8,7 @@ use pando_protocol::{FlowKey, Header, Steered, header};
 
 use crate::chain::Arrival;
 use crate::flows::Flows;
+use crate::packet::Received;
 
 /// A packet that steering sent.
 #[derive(Clone, Debug)]
@@ -18,6 +19,8 @@ pub struct Packet {
     pub steered: Steered,
     /// The kernel's time of arrival.
     pub time_ns: u64,
+    /// Bytes of payload in each of the pieces into which it is to be cut; 0: it is short enough.
+    pub segment: u16,
 }
 
 const ETHERNET: usize = 14;
@@ -27,7 +30,8 @@ const BEHIND: usize = ETHERNET + Steered::LENGTH_BYTES;
 impl Packet {
     /// Reads a frame with steering's header; `None` for any other. A VLAN tag that the kernel keeps beside its packets is in
     /// front of the header here.
-    pub fn read(frame: &[u8], time_ns: u64) -> Option<Packet> {
+    pub fn read(received: Received) -> Option<Packet> {
+        let Received { frame, time_ns, segment } = received;
         let tag = if matches!(frame.get(12..14)?, [0x81, 0] | [0x88, 0xa8]) { TAG } else { 0 };
         if frame.get(12 + tag..ETHERNET + tag)? != header::ETHERTYPE.to_be_bytes() {
             return None;
@@ -37,7 +41,7 @@ impl Packet {
         bytes.extend(&frame[..12 + tag]);
         bytes.extend(steered.header.ethertype.to_be_bytes());
         bytes.extend(&frame[BEHIND + tag..]);
-        Some(Packet { frame: bytes, steered, time_ns })
+        Some(Packet { frame: bytes, steered, time_ns, segment })
     }
 
     /// As the chain takes it.
@@ -181,7 +185,7 @@ mod tests {
                 Header { flowlet_starts: true, ethertype, unit: 0, previous: NO_UNIT, epoch: 1, position: 0, clock: 1, replicas: 0 };
             let steered = Steered { header, back: false, translated: false, key };
             let came = [&plain[..12], tag, &header::ETHERTYPE.to_be_bytes(), &steered.encode()[..], &plain[14..]].concat();
-            let packet = Packet::read(&came, 5).unwrap();
+            let packet = Packet::read(Received { frame: &came, time_ns: 5, segment: 0 }).unwrap();
             let frame = [&plain[..12], tag, &plain[12..]].concat();
             assert_eq!(packet.frame, frame);
             let answer = packet.answer(&frame, &Flows::new(&[8], 1));

@@ -122,8 +122,9 @@ impl Numbers {
 }
 
 impl Uses for Numbers {
-    fn last_s(&self, number: u32) -> u32 {
-        self.word(number).map_or(0, |word| word.load(Ordering::Relaxed))
+    fn claim(&self, number: u32, is_free: &dyn Fn(u32) -> bool, now_s: u32) -> bool {
+        let free = |last_s| is_free(last_s).then_some(now_s);
+        self.word(number).is_some_and(|word| word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free).is_ok())
     }
 
     fn note(&self, number: u32, now_s: u32) {

@@ -305,7 +305,7 @@ impl Port {
                     0 => crate::unit::now().as_nanos() as u64,
                     stamp => stamp.saturating_sub(*ahead.get_or_insert_with(tai_ahead_ns)),
                 };
-                into.push(Slot { start, length: frame.len(), time_ns });
+                into.push(Slot { start, length: frame.len(), time_ns, segment: 0, large: None });
                 self.taken.push_back(number as u16);
             }
         }
@@ -324,7 +324,7 @@ impl Port {
         assert!(slot.start + slot.length <= self.memory.bytes);
         // SAFETY: inside of the memory, and ours until it is released, which needs &mut self.
         let frame = unsafe { std::slice::from_raw_parts(self.memory.at(slot.start), slot.length) };
-        Received { frame, time_ns: slot.time_ns }
+        Received { frame, time_ns: slot.time_ns, segment: 0 }
     }
 
     /// Gives the oldest `count` packets of those received last back to the kernel.
