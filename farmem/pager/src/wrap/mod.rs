@@ -16,7 +16,9 @@ mod small;
 mod spawn;
 mod stdio;
 mod sync;
+mod syscall;
 mod threads;
+mod zerocopy;
 
 /// Sets `errno` from a kernel's answer, as the C library does.
 pub unsafe fn answer(r: isize) -> isize {

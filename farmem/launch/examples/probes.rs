@@ -1,0 +1,143 @@
+//! What an ordinary program may do that must not change a byte of its memory: it closes descriptors that it does not know, it sends
+//! without copying, it runs on small stacks. `probes CASE` prints what it found, always with `wrong 0` where all is well.
+
+use std::ffi::{c_int, c_void};
+use std::io::Error;
+use std::ptr::null_mut;
+
+const PAGE: usize = 4096;
+const BIG: usize = 96 << 20;
+
+fn pattern(i: usize) -> u64 {
+    (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+unsafe fn map(bytes: usize) -> *mut u8 {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let at = libc::mmap(null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+    assert_ne!(at, libc::MAP_FAILED);
+    at.cast()
+}
+
+/// Memory with a pattern, more than stays local.
+struct Big(*mut u8);
+
+impl Big {
+    unsafe fn new() -> Big {
+        let big = Big(map(BIG));
+        for i in (0..BIG).step_by(PAGE) {
+            big.0.add(i).cast::<u64>().write(pattern(i));
+        }
+        big
+    }
+
+    #[allow(dead_code)]
+    unsafe fn wrong(&self) -> usize {
+        (0..BIG).step_by(PAGE).filter(|&i| self.0.add(i).cast::<u64>().read_volatile() != pattern(i)).count()
+    }
+
+    /// Touches all of it, so that everything else leaves.
+    unsafe fn sweep(&self) {
+        for i in (0..2 * BIG).step_by(PAGE) {
+            let at = self.0.add(i % BIG + 64);
+            at.write_volatile(at.read_volatile().wrapping_add(1));
+        }
+    }
+
+    /// Sweeps until none of a range is there.
+    unsafe fn send_away(&self, at: *mut u8, bytes: usize) {
+        let mut there = vec![0u8; bytes / PAGE];
+        for _ in 0..20 {
+            self.sweep();
+            libc::mincore(at.cast(), bytes, there.as_mut_ptr());
+            if there.iter().all(|t| t & 1 == 0) {
+                return;
+            }
+        }
+        panic!("{bytes} bytes do not leave");
+    }
+}
+
+fn errno() -> i32 {
+    Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+/// Two ends of a connection over TCP.
+fn connection() -> [c_int; 2] {
+    use std::os::fd::IntoRawFd;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    [near.into_raw_fd(), listener.accept().unwrap().0.into_raw_fd()]
+}
+
+/// Reads what was sent once the memory that it was sent from is away; returns how many words are not those of the pattern.
+unsafe fn received(fd: c_int, bytes: usize) -> usize {
+    let mut got = vec![0u64; bytes / 8];
+    let (mut done, all) = (0, bytes / 8 * 8);
+    while done < all {
+        let n = libc::read(fd, got.as_mut_ptr().cast::<u8>().add(done).cast(), all - done);
+        assert!(n > 0, "{}", Error::last_os_error());
+        done += n as usize;
+    }
+    got.iter().enumerate().filter(|(i, word)| **word != pattern(*i)).count()
+}
+
+unsafe fn zerocopy(big: &Big) -> String {
+    const BYTES: usize = 256 << 10;
+    let ([near, far], on) = (connection(), 1);
+    let (level, name, bytes) = (libc::SOL_SOCKET, libc::SO_ZEROCOPY, size_of::<c_int>());
+    let mut refused = vec![];
+    let buffer = 4 << 20;
+    libc::setsockopt(near, level, libc::SO_SNDBUF, (&raw const buffer).cast(), bytes as u32);
+    for past in [false, true] {
+        let r = match past {
+            false => libc::setsockopt(near, level, name, (&raw const on).cast(), bytes as u32) as i64,
+            true => libc::syscall(libc::SYS_setsockopt, near, level, name, &raw const on, bytes),
+        };
+        refused.push(if r < 0 { errno() } else { 0 });
+    }
+    let from = map(BYTES);
+    (0..BYTES / 8).for_each(|i| from.cast::<u64>().add(i).write(pattern(i)));
+    let sent = libc::send(near, from.cast(), BYTES, libc::MSG_ZEROCOPY | libc::MSG_DONTWAIT);
+    big.send_away(from, BYTES);
+    format!("{refused:?} {} wrong {}", sent > 0, received(far, sent.max(0) as usize))
+}
+
+unsafe fn vmsplice(big: &Big) -> String {
+    const BYTES: usize = 32 << 10;
+    let mut ends = [0; 2];
+    libc::pipe(ends.as_mut_ptr());
+    let from = map(1 << 20);
+    (0..BYTES / 8).for_each(|i| from.cast::<u64>().add(i).write(pattern(i)));
+    let piece = libc::iovec { iov_base: from.cast(), iov_len: BYTES };
+    let (mut refused, mut wrong) = (vec![], 0);
+    for past in [false, true] {
+        let n = match past {
+            false => libc::vmsplice(ends[1], &piece, 1, libc::SPLICE_F_NONBLOCK) as i64,
+            true => libc::syscall(libc::SYS_vmsplice, ends[1], &raw const piece, 1, libc::SPLICE_F_NONBLOCK),
+        };
+        refused.push(if n < 0 { errno() } else { 0 });
+        if n > 0 {
+            big.send_away(from, BYTES);
+            wrong += received(ends[0], n as usize);
+        }
+    }
+    // Memory that does not move is spliced as ever.
+    static STAYS: [u64; 512] = [7; 512];
+    let piece = libc::iovec { iov_base: STAYS.as_ptr() as *mut c_void, iov_len: PAGE };
+    format!("{refused:?} {} wrong {wrong}", libc::vmsplice(ends[1], &piece, 1, libc::SPLICE_F_NONBLOCK))
+}
+
+unsafe fn run(case: &str) -> String {
+    let big = Big::new();
+    match case {
+        "zerocopy" => zerocopy(&big),
+        "vmsplice" => vmsplice(&big),
+        _ => panic!("no case {case}"),
+    }
+}
+
+fn main() {
+    let case = std::env::args().nth(1).expect("probes CASE");
+    println!("{}", unsafe { run(&case) });
+}
