@@ -6,7 +6,7 @@ use std::io::Error;
 use std::ptr::null_mut;
 
 const PAGE: usize = 4096;
-const BIG: usize = 96 << 20;
+const BIG: usize = 48 << 20;
 
 fn pattern(i: usize) -> u64 {
     (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -31,7 +31,6 @@ impl Big {
         big
     }
 
-    #[allow(dead_code)]
     unsafe fn wrong(&self) -> usize {
         (0..BIG).step_by(PAGE).filter(|&i| self.0.add(i).cast::<u64>().read_volatile() != pattern(i)).count()
     }
@@ -128,12 +127,65 @@ unsafe fn vmsplice(big: &Big) -> String {
     format!("{refused:?} {} wrong {wrong}", libc::vmsplice(ends[1], &piece, 1, libc::SPLICE_F_NONBLOCK))
 }
 
+/// Descriptors that a program may have: those of the pager are among the numbers.
+const NUMBERS: std::ops::Range<c_int> = 3..4096;
+
+/// A system call past the C library.
+unsafe fn raw(nr: i64, a: i64, b: i64, c: i64) {
+    std::arch::asm!("syscall", inlateout("rax") nr => _, in("rdi") a, in("rsi") b, in("rdx") c, lateout("rcx") _, lateout("r11") _);
+}
+
+/// Closes or replaces all descriptors in one way.
+unsafe fn close_all(how: &str) {
+    let other = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+    let others = NUMBERS.filter(|&fd| fd != other);
+    match how {
+        "dup2" => others.for_each(|fd| _ = libc::dup2(other, fd)),
+        "dup3" => others.for_each(|fd| _ = libc::dup3(other, fd, 0)),
+        "syscall close" => others.for_each(|fd| _ = libc::syscall(libc::SYS_close, fd)),
+        "syscall dup2" => others.for_each(|fd| _ = libc::syscall(libc::SYS_dup2, other, fd)),
+        "syscall close_range" => _ = libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0),
+        "raw close" => NUMBERS.for_each(|fd| raw(libc::SYS_close, fd as i64, 0, 0)),
+        "raw close_range" => raw(libc::SYS_close_range, 3, u32::MAX as i64, 0),
+        "raw dup2" => others.for_each(|fd| raw(libc::SYS_dup2, other as i64, fd as i64, 0)),
+        _ => panic!("no case {how}"),
+    }
+}
+
+/// All of them go again and again while the memory is read, also in a forked child.
+unsafe fn closed_under_way(big: &Big) -> String {
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let wrong = std::thread::scope(|s| {
+        s.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::SeqCst) {
+                raw(libc::SYS_close_range, 3, u32::MAX as i64, 0);
+                libc::usleep(3000);
+            }
+        });
+        let wrong: usize = (0..3).map(|_| big.wrong()).sum();
+        done.store(true, std::sync::atomic::Ordering::SeqCst);
+        wrong
+    });
+    let child = libc::fork();
+    if child == 0 {
+        raw(libc::SYS_close_range, 3, u32::MAX as i64, 0);
+        libc::_exit((big.wrong() > 0) as c_int);
+    }
+    let mut status = -1;
+    libc::waitpid(child, &mut status, 0);
+    format!("child {status} wrong {}", wrong + big.wrong())
+}
+
 unsafe fn run(case: &str) -> String {
     let big = Big::new();
     match case {
         "zerocopy" => zerocopy(&big),
         "vmsplice" => vmsplice(&big),
-        _ => panic!("no case {case}"),
+        "under way" => closed_under_way(&big),
+        how => {
+            close_all(how);
+            format!("wrong {}", big.wrong())
+        }
     }
 }
 

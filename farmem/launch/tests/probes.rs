@@ -24,6 +24,15 @@ fn find(h: &Host, cases: &[(&str, &str)]) {
 }
 
 #[test]
+fn descriptors_are_out_of_reach() {
+    let h = host(&["--size", "1GiB"]);
+    for how in ["dup2", "dup3", "syscall close", "syscall dup2", "syscall close_range", "raw close", "raw close_range", "raw dup2"] {
+        find(&h, &[(how, "wrong 0")]);
+    }
+    find(&h, &[("under way", "child 0 wrong 0")]);
+}
+
+#[test]
 fn nothing_is_sent_without_a_copy() {
     let h = host(&["--size", "1GiB"]);
     let (unsupported, invalid) = (libc::ENOPROTOOPT, libc::EINVAL);

@@ -122,8 +122,17 @@ impl Lock {
 /// Starts a thread that the C library knows nothing of, with all signals blocked. It shares the creator's
 /// thread-local storage and must not use it; it must never return.
 pub unsafe fn spawn(body: extern "C" fn() -> !) {
+    start(body, libc::CLONE_FILES);
+}
+
+/// The same with a file table of its own, a copy of the caller's.
+pub unsafe fn spawn_apart(body: extern "C" fn() -> !) {
+    start(body, 0);
+}
+
+unsafe fn start(body: extern "C" fn() -> !, files: i32) {
     const STACK: usize = 256 << 10;
-    let flags = libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_FILES | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
+    let flags = libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM | files;
     // The entry's address is popped and called with the stack aligned as a call wants it.
     let top = reserve(STACK).add(STACK - 24).cast::<usize>();
     *top = body as usize;
@@ -157,7 +166,7 @@ impl core::fmt::Write for Text {
 pub fn say(what: core::fmt::Arguments) {
     let mut t = Text { bytes: [0; 512], len: 0 };
     let _ = core::fmt::write(&mut t, format_args!("pando-mem: {what}\n"));
-    unsafe { sys!(libc::SYS_write, 2, t.bytes.as_ptr(), t.len) };
+    unsafe { crate::apart::write_error(&t.bytes[..t.len]) };
 }
 
 /// Exit code of a program whose far memory failed.

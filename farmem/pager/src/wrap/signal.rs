@@ -13,7 +13,7 @@ pub unsafe fn real_sigaction() -> Real {
 }
 
 pub fn ours() -> bool {
-    pager().is_some_and(|p| p.hosts.config.sigbus)
+    pager().is_some() && handler::is_sigbus()
 }
 
 /// # Safety
