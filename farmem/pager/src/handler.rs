@@ -1,7 +1,7 @@
 //! How a fault reaches the pager: as SIGBUS in the thread itself, or as an event for a handler thread.
 
 use crate::pager::{pager, running};
-use crate::sys;
+use crate::{identity, sys};
 use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use farmem_core::PAGE_BYTES;
 
@@ -62,8 +62,10 @@ pub extern "C" fn handler() -> ! {
         let fd = pager.uffd().0;
         let n = unsafe { sys!(libc::SYS_read, fd, message.as_mut_ptr(), 32) };
         if n != 32 {
-            let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            unsafe { sys!(libc::SYS_poll, &raw mut p, 1, 1000) };
+            let waits = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            let mut list = [waits(fd), waits(identity::bell())];
+            unsafe { sys!(libc::SYS_poll, list.as_mut_ptr(), list.len(), 1000) };
+            identity::heed();
             continue;
         }
         const PAGEFAULT: u64 = 0x12;

@@ -187,6 +187,7 @@ impl Pager {
         sys::spawn(crate::evict::evictor);
         sys::spawn(crate::evict::tender);
         if !config.sigbus {
+            crate::identity::hang_bell();
             for _ in 0..2 {
                 sys::spawn(crate::handler::handler);
             }
