@@ -176,11 +176,84 @@ unsafe fn closed_under_way(big: &Big) -> String {
     format!("child {status} wrong {}", wrong + big.wrong())
 }
 
+/// A forked child of a program that has dropped root gets no handler threads.
+unsafe fn dropped(big: &Big) -> String {
+    libc::setgid(65534);
+    libc::setuid(65534);
+    let child = libc::fork();
+    if child == 0 {
+        let file = libc::memfd_create(c"probes".as_ptr(), 0);
+        // A call of the kernel on memory that is away.
+        let written = libc::write(file, big.0.add(PAGE).cast(), 4 * PAGE);
+        libc::_exit((big.wrong() > 0 || written <= 0) as c_int);
+    }
+    let mut status = -1;
+    libc::waitpid(child, &mut status, 0);
+    format!("child {status} wrong {}", big.wrong())
+}
+
+/// Marks pages that are away as lost by the machine, with the pager's own userfaultfd.
+unsafe fn poisoned(big: &Big) -> String {
+    const UFFDIO_POISON: u64 = 3 << 30 | 32 << 16 | 0xaa << 8 | 8;
+    let is_it = |fd: &c_int| std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok_and(|to| to.to_string_lossy().contains("userfaultfd"));
+    let fd = NUMBERS.into_iter().find(is_it).expect("sigbus mode has one");
+    let (from, bytes) = (big.0, 16 * PAGE);
+    let mut there = [1u8; 16];
+    while there.iter().any(|t| t & 1 != 0) {
+        big.sweep();
+        libc::mincore(from.cast(), bytes, there.as_mut_ptr());
+    }
+    let mut given = [from as u64, bytes as u64, 0, 0];
+    let r = libc::ioctl(fd, UFFDIO_POISON, given.as_mut_ptr());
+    format!("{r} {} wrong {}", given[3], big.wrong())
+}
+
+/// Bytes of the alternate stack, and below it up to which nothing may be written.
+const SMALL: usize = 8 << 10;
+const CANARY: u8 = 0x77;
+static TOUCHED: std::sync::atomic::AtomicPtr<u8> = std::sync::atomic::AtomicPtr::new(null_mut());
+
+extern "C" fn touches(_: c_int) {
+    let at = TOUCHED.load(std::sync::atomic::Ordering::SeqCst);
+    (0..BIG).step_by(61 * PAGE).for_each(|i| _ = unsafe { at.add(i).read_volatile() });
+}
+
+extern "C" fn touches_all(_: *mut c_void) -> *mut c_void {
+    touches(0);
+    null_mut()
+}
+
+/// A handler on a small alternate stack, and a thread on the smallest one, touch pages that are away.
+unsafe fn stacks(big: &Big) -> String {
+    TOUCHED.store(big.0, std::sync::atomic::Ordering::SeqCst);
+    let mut area = vec![CANARY; 64 << 10];
+    let below = area.len() / 2;
+    let stack = libc::stack_t { ss_sp: area.as_mut_ptr().add(below).cast(), ss_flags: 0, ss_size: SMALL };
+    libc::sigaltstack(&stack, null_mut());
+    let mut action: libc::sigaction = std::mem::zeroed();
+    (action.sa_sigaction, action.sa_flags) = (touches as *const () as usize, libc::SA_ONSTACK);
+    libc::sigaction(libc::SIGUSR1, &action, null_mut());
+    for _ in 0..5 {
+        big.sweep();
+        libc::raise(libc::SIGUSR1);
+    }
+    let written = area[..below].iter().chain(&area[below + SMALL..]).filter(|&&b| b != CANARY).count();
+    let (mut attributes, mut thread): (libc::pthread_attr_t, libc::pthread_t) = (std::mem::zeroed(), 0);
+    libc::pthread_attr_init(&mut attributes);
+    libc::pthread_attr_setstacksize(&mut attributes, libc::PTHREAD_STACK_MIN);
+    big.sweep();
+    libc::pthread_create(&mut thread, &attributes, touches_all, null_mut());
+    format!("{} wrong {written}", libc::pthread_join(thread, null_mut()))
+}
+
 unsafe fn run(case: &str) -> String {
     let big = Big::new();
     match case {
         "zerocopy" => zerocopy(&big),
         "vmsplice" => vmsplice(&big),
+        "dropped" => dropped(&big),
+        "poisoned" => poisoned(&big),
+        "stacks" => stacks(&big),
         "under way" => closed_under_way(&big),
         how => {
             close_all(how);

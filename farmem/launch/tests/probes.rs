@@ -33,6 +33,24 @@ fn descriptors_are_out_of_reach() {
 }
 
 #[test]
+fn a_child_without_the_right_to_handler_threads_reads_its_snapshot() {
+    let h = host(&["--size", "1GiB"]);
+    find(&h, &[("dropped", "child 0 wrong 0")]);
+}
+
+#[test]
+fn a_poisoned_page_that_is_away_is_fetched_again() {
+    let h = host(&["--size", "1GiB"]);
+    assert_eq!(probe(&h, "sigbus", "poisoned"), ("0 65536 wrong 0".into(), Some(0)));
+}
+
+#[test]
+fn a_fault_takes_little_of_the_programs_stack() {
+    let h = host(&["--size", "1GiB"]);
+    find(&h, &[("stacks", "0 wrong 0")]);
+}
+
+#[test]
 fn nothing_is_sent_without_a_copy() {
     let h = host(&["--size", "1GiB"]);
     let (unsupported, invalid) = (libc::ENOPROTOOPT, libc::EINVAL);

@@ -7,13 +7,13 @@
 
 use crate::pager::{running, Pager};
 use crate::sys::Lock;
-use crate::{descriptor, evict, guide, handler, sys, uffd};
+use crate::{descriptor, evict, guide, handler, identity, sys, uffd};
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::SeqCst};
 
 /// Evictor, tender, prefetcher and handlers.
 const THREADS: usize = 3 + HANDLERS;
 /// Threads that take faults in thread mode: as many as transfers at once.
-const HANDLERS: usize = crate::lane::TRANSFERS;
+pub const HANDLERS: usize = crate::lane::TRANSFERS;
 const PIDFD_THREAD: i32 = libc::O_EXCL;
 
 static READY: AtomicU32 = AtomicU32::new(0);
@@ -37,7 +37,7 @@ pub unsafe fn begin(pager: &Pager) {
     }
     let mut from = 0;
     while let Some(fd) = descriptor::next(from) {
-        if !pager.fork.is_for_children(fd as i32) {
+        if !pager.fork.is_for_children(fd as i32) && fd as i32 != identity::bell() {
             descriptor::close(fd as i32);
         }
         from = fd + 1;

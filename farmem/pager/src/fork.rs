@@ -279,6 +279,7 @@ pub unsafe extern "C" fn child() {
         f.children.iter().chain(&f.spare).chain([&f.ends[0], &f.shared]).for_each(close);
     }
     f.child.store(true, SeqCst);
+    crate::identity::become_child();
     f.parked.store(0, SeqCst);
     f.task.store(NOTHING, SeqCst);
     pager.become_child((pager.hosts.config.local_bytes as usize / 4096 / ALLOWANCE).max(128));

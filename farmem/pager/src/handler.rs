@@ -2,7 +2,7 @@
 
 use crate::pager::{pager, running};
 use crate::sys::Lock;
-use crate::{apart, sys, uffd, wrap};
+use crate::{apart, identity, sys, uffd, wrap};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::SeqCst};
 use farmem_core::PAGE_BYTES;
 
@@ -136,8 +136,9 @@ pub extern "C" fn handler() -> ! {
         lead.take();
         let Some(page) = next_fault() else {
             served = false;
-            let mut p = libc::pollfd { fd: uffd::number(), events: libc::POLLIN, revents: 0 };
-            unsafe { sys!(libc::SYS_poll, &raw mut p, 1, 1000) };
+            let mut list = [uffd::number(), identity::bell()].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+            unsafe { sys!(libc::SYS_poll, list.as_mut_ptr(), list.len(), 1000) };
+            identity::heed();
             continue;
         };
         if served && kept {

@@ -14,6 +14,7 @@ mod fork;
 mod guide;
 mod handler;
 mod hosts;
+mod identity;
 mod lane;
 mod pager;
 mod pin;

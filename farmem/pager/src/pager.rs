@@ -186,6 +186,9 @@ impl Pager {
             sys::die(format_args!("no descriptor is left for the pager; raise the limit (ulimit -n)"));
         }
         PAGER.store(place, SeqCst);
+        if !handler::is_sigbus() {
+            crate::identity::hang_bell();
+        }
         (*place).begin_threads();
     }
 

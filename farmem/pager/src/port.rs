@@ -46,6 +46,7 @@ struct Silence {
 impl Silence {
     /// Counts a step that brought too little; whether patience is at an end.
     fn is_over(&mut self) -> bool {
+        crate::identity::heed();
         let now = sys::now_ns();
         let step = (now - self.since_ns).min(STEP_MAX_NS);
         (self.counted_ns, self.since_ns) = (self.counted_ns + step, now);

@@ -54,6 +54,7 @@ pub unsafe fn reserve_slice<T>(n: usize) -> &'static mut [T] {
 pub fn futex_wait(word: &AtomicU32, seen: u32, timeout_us: u64) {
     let t = libc::timespec { tv_sec: (timeout_us / 1_000_000) as i64, tv_nsec: (timeout_us % 1_000_000 * 1000) as i64 };
     unsafe { sys!(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, seen, &raw const t) };
+    crate::identity::heed();
 }
 
 pub fn futex_wake(word: &AtomicU32, n: u32) {
@@ -145,6 +146,7 @@ unsafe fn start(body: extern "C" fn() -> !, files: i32) {
     if r < 0 {
         die(format_args!("cannot start a thread (error {})", -r));
     }
+    crate::identity::follow(r as i32);
 }
 
 /// A fixed buffer to format into.

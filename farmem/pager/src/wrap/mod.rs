@@ -4,6 +4,7 @@
 
 mod descriptor;
 pub mod heap;
+mod identity;
 mod io;
 mod loader;
 mod memory;
