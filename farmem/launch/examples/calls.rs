@@ -213,6 +213,16 @@ unsafe fn spawn(big: &Big) -> String {
     format!("{r} {}", ended(child))
 }
 
+/// The users and groups of all threads, each combination once.
+fn identities() -> std::collections::BTreeSet<String> {
+    let of = |task: std::fs::DirEntry| {
+        let status = std::fs::read_to_string(task.path().join("status")).unwrap();
+        let lines = status.lines().filter(|l| ["Uid:", "Gid:", "Groups:"].iter().any(|name| l.starts_with(name)));
+        lines.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ")
+    };
+    std::fs::read_dir("/proc/self/task").unwrap().flatten().map(of).collect()
+}
+
 unsafe fn run(case: &str, big: &Big) -> String {
     libc::setenv(c"FAR".as_ptr(), c"away".as_ptr(), 1);
     match case {
@@ -400,6 +410,14 @@ unsafe fn run(case: &str, big: &Big) -> String {
             close_range(3, u32::MAX, 0);
             big.send_away(at.add(5000));
             format!("{}", *at.add(5000))
+        }
+        "root" => {
+            let at = sevens();
+            libc::setgroups(1, [1234].as_ptr());
+            libc::setgid(1235);
+            libc::setuid(1236);
+            big.send_away(at.add(5000));
+            format!("{} {:?}", *at.add(5000), identities())
         }
         "growing" => {
             // Most of it was never touched, and must not be because it moves.

@@ -92,6 +92,20 @@ fn forks_while_threads_map_and_unmap() {
     }
 }
 
+/// The C library does not know the pager's threads.
+#[test]
+fn no_thread_stays_root_when_the_program_drops_root() {
+    let h = host(&["--size", "512MiB"]);
+    let program = example("calls");
+    for mode in ["sigbus", "thread"] {
+        let given = ["--local", "16MiB", "--far", "256MiB", "--from", &h.address, "--mode", mode, "--", program.to_str().unwrap(), "root"];
+        let out = run(&given);
+        let (said, why) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+        let one = "Uid: 1236 1236 1236 1236 Gid: 1235 1235 1235 1235 Groups: 1234";
+        assert!(out.status.success() && said.trim() == format!("7 {{{one:?}}}"), "{mode}: {:?} {said:?} {why}", out.status);
+    }
+}
+
 /// Inside of these calls nobody can handle a fault as usual.
 #[test]
 fn calls_on_memory_that_is_away() {

@@ -5,8 +5,8 @@ use crate::budget::Budget;
 use crate::hosts::{Wait, Writing};
 use crate::lane::Lane;
 use crate::pager::{running, Pager};
-use crate::sys;
 use crate::sys::Lock;
+use crate::{apart, handler, sys};
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use farmem_core::heart::{Clean, Heart, Need};
@@ -50,7 +50,7 @@ pub extern "C" fn evictor() -> ! {
 fn round(pager: &'static Pager) {
     if pager.fork.is_wanted() {
         pager.evictor.turn(Evictor::flush);
-        pager.fork.park();
+        pager.fork.park(pager);
     }
     while pager.evictor.turn(|e| {
         e.tick();
@@ -67,6 +67,9 @@ fn round(pager: &'static Pager) {
 /// The other thread.
 pub extern "C" fn tender() -> ! {
     unsafe { sys!(libc::SYS_prctl, libc::PR_SET_NAME, c"pando-tender".as_ptr()) };
+    if !handler::is_sigbus() {
+        apart::enter();
+    }
     let pager = running();
     loop {
         let seen = pager.tender_wake.load(SeqCst);

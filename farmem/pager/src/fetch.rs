@@ -1,5 +1,6 @@
 //! From the list of a lane to pages of the program: one round trip, a check of every page, a move without copying.
 
+use crate::handler::Lead;
 use crate::lane::Lane;
 use crate::pager::{Guard, Pager};
 use crate::sys;
@@ -9,7 +10,7 @@ use farmem_core::PAGE_BYTES;
 impl Pager {
     /// Fetches the remote ones of the first `n` pages of the lane's list; returns how many came. Gives the lock back
     /// while the pages are on their way.
-    pub fn fetch(&self, mut g: Guard, lane: &mut Lane, n: usize, guided: bool) -> usize {
+    pub fn fetch(&self, mut g: Guard, lane: &mut Lane, n: usize, guided: bool, lead: &mut Lead) -> usize {
         let landing = self.landing(lane);
         let n = g.heart.begin_fetch(&mut lane.pages[..n], landing, &mut lane.frames);
         for i in 0..n {
@@ -26,7 +27,7 @@ impl Pager {
             }
             return 0;
         }
-        self.transfer(lane, n);
+        self.transfer(lane, n, lead);
         let mut g = self.lock_blocked();
         self.install(&mut g, lane, n, guided);
         add(&self.stats.rounds, 1);
@@ -40,9 +41,12 @@ impl Pager {
     }
 
     /// Reads the lane's slots into its frames and checks every page; a copy that is wrong is replaced by the other.
-    fn transfer(&self, lane: &mut Lane, n: usize) {
+    fn transfer(&self, lane: &mut Lane, n: usize, lead: &mut Lead) {
         let Lane { slots, memory, sums, ports, .. } = lane;
-        let from = self.hosts.read(ports, self.stats, &slots[..n], &memory[..n], usize::MAX, || self.evictor.ahead(self));
+        let from = self.hosts.read(ports, self.stats, &slots[..n], &memory[..n], usize::MAX, || {
+            lead.pass_if_crowded();
+            self.evictor.ahead(self)
+        });
         for i in 0..n {
             if self.fingerprint_at(memory[i]) == sums[i] {
                 continue;

@@ -3,12 +3,13 @@
 //! Before: nothing is under way, the second-chance list is empty, every slot in use is frozen. The child opens a
 //! userfaultfd of its own (without one the kernel would show it zeros) and its own connections, may hold as many
 //! pages as the list gave up, and writes to no slot. A pipe tells the parent when child and grandchildren are gone: its read
-//! end hangs up with the last of those who have the write end. A fork fails for want of descriptors as little as without far
+//! end hangs up with the last of those who have the write end. In thread mode the read ends are apart from the program, and the evictor
+//! does what takes descriptors of its table. A fork fails for want of descriptors as little as without far
 //! memory: the next pipe is always there before it is needed, and the child takes the place of what it closes.
 
 use crate::evict::Evictor;
 use crate::pager::{pager, Pager};
-use crate::{descriptor, sys};
+use crate::{apart, descriptor, handler, sys};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst};
 use farmem_core::stats::add;
 
@@ -31,7 +32,16 @@ pub struct Fork {
     /// The pipe for the child of the fork that is under way, + 1; without a read end it is shared.
     ends: [AtomicI32; 2],
     signals: AtomicU64,
+    /// What the parked evictor is asked to do, and the descriptor that it is given or has taken.
+    task: AtomicU32,
+    given: AtomicI32,
+    by: AtomicI32,
 }
+
+/// The evictor is asked for nothing, to empty the second-chance list, to take a descriptor of the program's table.
+const NOTHING: u32 = 0;
+const FLUSH: u32 = 1;
+const TAKE: u32 = 2;
 
 impl Fork {
     pub const fn new() -> Fork {
@@ -44,7 +54,20 @@ impl Fork {
             spare: [const { AtomicI32::new(0) }; 2],
             ends: [const { AtomicI32::new(0) }; 2],
             signals: AtomicU64::new(0),
+            task: AtomicU32::new(NOTHING),
+            given: AtomicI32::new(-1),
+            by: AtomicI32::new(0),
         }
+    }
+
+    /// Whether a descriptor is a write end that the next child is to have: apart from the program it would never hang up.
+    pub fn is_for_next_child(&self, fd: i32) -> bool {
+        [&self.spare[1], &self.shared].iter().any(|place| place.load(SeqCst) == fd + 1)
+    }
+
+    /// Whether children inherit a descriptor, of this process or of its children.
+    pub fn is_for_children(&self, fd: i32) -> bool {
+        self.is_for_next_child(fd) || self.ends[1].load(SeqCst) == fd + 1
     }
 
     pub fn is_wanted(&self) -> bool {
@@ -72,8 +95,42 @@ impl Fork {
             for (place, fd) in self.spare.iter().zip(ends) {
                 place.store(unsafe { descriptor::adopt(fd) } + 1, SeqCst);
             }
+            if self.is_wanted() && !handler::is_sigbus() {
+                self.move_apart();
+            }
         }
         self.spare[0].load(SeqCst) > 0
+    }
+
+    /// Has the evictor take the read end of the spare pipe. During a fork.
+    fn move_apart(&self) {
+        let fd = self.spare[0].swap(0, SeqCst) - 1;
+        self.given.store(fd, SeqCst);
+        self.by.store(unsafe { sys!(libc::SYS_gettid) } as i32, SeqCst);
+        self.ask(TAKE);
+        unsafe { descriptor::close(fd) };
+        match self.given.load(SeqCst) {
+            taken if taken >= 0 => self.spare[0].store(taken + 1, SeqCst),
+            _ => close(&self.spare[1]),
+        }
+    }
+
+    /// Has the parked evictor do something.
+    fn ask(&self, what: u32) {
+        self.task.store(what, SeqCst);
+        sys::futex_wake(&self.task, 1);
+        while self.task.load(SeqCst) == what {
+            sys::futex_wait(&self.task, what, 10_000);
+        }
+    }
+
+    /// Empties the second-chance list, by the thread that has connections.
+    fn flush(&self, pager: &Pager) {
+        if handler::is_sigbus() {
+            pager.evictor.turn(Evictor::flush);
+        } else {
+            self.ask(FLUSH);
+        }
     }
 
     /// From when a child may have a pipe of its own again: only without a write end here does the shared one hang up.
@@ -94,11 +151,23 @@ impl Fork {
     }
 
     /// The evictor stands still until the fork is over.
-    pub fn park(&self) {
+    pub fn park(&self, pager: &Pager) {
         self.parked.store(1, SeqCst);
         sys::futex_wake(&self.parked, 1);
         while self.is_wanted() {
-            sys::futex_wait(&self.wanted, 1, 10_000);
+            match self.task.load(SeqCst) {
+                FLUSH => pager.evictor.turn(Evictor::flush),
+                TAKE => {
+                    let taken = unsafe { apart::from_program(self.by.load(SeqCst), self.given.load(SeqCst)) };
+                    self.given.store(taken.max(-1) as i32, SeqCst);
+                }
+                _ => {
+                    sys::futex_wait(&self.task, NOTHING, 10_000);
+                    continue;
+                }
+            }
+            self.task.store(NOTHING, SeqCst);
+            sys::futex_wake(&self.task, 1);
         }
         self.parked.store(0, SeqCst);
     }
@@ -120,7 +189,8 @@ impl Fork {
                 pager.lock_blocked().heart.slots.thaw();
             }
         }
-        if self.shared.load(SeqCst) > 0 {
+        // In thread mode it is in the program's table, and waits for the next fork.
+        if self.shared.load(SeqCst) > 0 && handler::is_sigbus() {
             let _g = pager.lock_blocked();
             self.unshare();
         }
@@ -168,7 +238,7 @@ pub unsafe extern "C" fn prepare() {
         }
         pager.unlock_after_fork();
         // A fetch or a helper was still at it.
-        pager.evictor.turn(Evictor::flush);
+        f.flush(pager);
         let never = AtomicU32::new(0);
         sys::futex_wait(&never, 0, 200);
     }
@@ -202,16 +272,18 @@ pub unsafe extern "C" fn child() {
         if f.shared.load(SeqCst) == f.ends[1].load(SeqCst) {
             f.shared.store(0, SeqCst);
         }
+        if !handler::is_sigbus() {
+            // The read ends are not here.
+            f.children.iter().chain([&f.spare[0], &f.ends[0]]).for_each(|end| end.store(0, SeqCst));
+        }
         f.children.iter().chain(&f.spare).chain([&f.ends[0], &f.shared]).for_each(close);
     }
     f.child.store(true, SeqCst);
+    crate::identity::become_child();
     f.parked.store(0, SeqCst);
+    f.task.store(NOTHING, SeqCst);
     pager.become_child((pager.hosts.config.local_bytes as usize / 4096 / ALLOWANCE).max(128));
-    sys::spawn(crate::evict::evictor);
-    sys::spawn(crate::evict::tender);
-    if !pager.hosts.config.sigbus {
-        sys::spawn(crate::handler::handler);
-    }
+    pager.begin_threads();
     over(pager);
 }
 
@@ -221,5 +293,6 @@ unsafe fn over(pager: &Pager) {
     pager.unlock_after_fork();
     pager.fork.wanted.store(0, SeqCst);
     sys::futex_wake(&pager.fork.wanted, i32::MAX as u32);
-    sys::restore_signals(signals);
+    sys::futex_wake(&pager.fork.task, 1);
+    sys::restore_signals(if handler::is_sigbus() { signals & !(1 << (libc::SIGBUS - 1)) } else { signals });
 }

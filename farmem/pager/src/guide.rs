@@ -1,8 +1,11 @@
 //! The C ABI for guides: `pando_guide.h`.
 
-use crate::pager::{pager, Guard, Pager};
+use crate::handler::{self, Lead};
+use crate::pager::{pager, running, Guard, Pager};
+use crate::sys::Lock;
+use crate::{apart, sys};
 use core::ffi::c_void;
-use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use farmem_core::page::{flag, State};
 use farmem_core::stats::add;
@@ -18,6 +21,8 @@ pub struct Range {
 
 /// Ranges that one call may name; the rest is ignored.
 const RANGES_MAX: usize = 1024;
+/// Ranges that are worked on at a time.
+const LIST_MAX: usize = 64;
 
 /// Version of the ABI that this library speaks.
 #[no_mangle]
@@ -115,7 +120,7 @@ pub unsafe extern "C" fn pando_guide_prefetch(ranges: *const Range, count: usize
     let mut fetched = 0;
     let mut from = Cursor { range: 0, page: 0 };
     // The list may be far memory itself: it is copied before the lock is taken.
-    let mut copy = [Range { start: core::ptr::null(), bytes: 0 }; 64];
+    let mut copy = [Range { start: core::ptr::null(), bytes: 0 }; LIST_MAX];
     let count = count.min(RANGES_MAX);
     let mut base = 0;
     while base < count {
@@ -125,7 +130,7 @@ pub unsafe extern "C" fn pando_guide_prefetch(ranges: *const Range, count: usize
         }
         from = Cursor { range: 0, ..from };
         from.page = 0;
-        while let Some(k) = batch(pager, &copy[..n], &mut from) {
+        while let Some(k) = ask_for(pager, &copy[..n], &mut from) {
             fetched += k;
             if k == 0 {
                 break;
@@ -134,6 +139,85 @@ pub unsafe extern "C" fn pando_guide_prefetch(ranges: *const Range, count: usize
         base += n;
     }
     fetched
+}
+
+/// A batch that a thread of the program wants in thread mode: it has no connections. The prefetcher makes it.
+struct Errand {
+    ranges: AtomicPtr<Range>,
+    count: AtomicUsize,
+    from: AtomicPtr<Cursor>,
+    /// Pages fetched, or none.
+    answer: AtomicUsize,
+    state: AtomicU32,
+}
+
+const IDLE: u32 = 0;
+const WANTED: u32 = 1;
+const DONE: u32 = 2;
+const NOTHING_LEFT: usize = usize::MAX;
+
+static ERRAND: Errand = Errand {
+    ranges: AtomicPtr::new(core::ptr::null_mut()),
+    count: AtomicUsize::new(0),
+    from: AtomicPtr::new(core::ptr::null_mut()),
+    answer: AtomicUsize::new(0),
+    state: AtomicU32::new(IDLE),
+};
+/// One errand at a time.
+static ERRANDS: Lock = Lock::new();
+
+/// In a forked child.
+pub fn become_child() {
+    ERRANDS.reset();
+    ERRAND.state.store(IDLE, SeqCst);
+}
+
+/// Fetches the next batch, by the thread that may.
+fn ask_for(pager: &Pager, ranges: &[Range], from: &mut Cursor) -> Option<usize> {
+    if handler::is_sigbus() {
+        return batch(pager, ranges, from);
+    }
+    let mask = sys::block_signals();
+    ERRANDS.take();
+    ERRAND.ranges.store(ranges.as_ptr().cast_mut(), SeqCst);
+    ERRAND.count.store(ranges.len(), SeqCst);
+    ERRAND.from.store(from, SeqCst);
+    ERRAND.state.store(WANTED, SeqCst);
+    sys::futex_wake(&ERRAND.state, 1);
+    while ERRAND.state.load(SeqCst) != DONE {
+        sys::futex_wait(&ERRAND.state, WANTED, 100_000);
+    }
+    let answer = ERRAND.answer.load(SeqCst);
+    ERRAND.state.store(IDLE, SeqCst);
+    ERRANDS.give();
+    sys::restore_signals(mask);
+    (answer != NOTHING_LEFT).then_some(answer)
+}
+
+/// The thread that runs errands in thread mode.
+pub extern "C" fn prefetcher() -> ! {
+    unsafe { sys!(libc::SYS_prctl, libc::PR_SET_NAME, c"pando-prefetch".as_ptr()) };
+    apart::enter();
+    let pager = running();
+    loop {
+        let state = ERRAND.state.load(SeqCst);
+        if state != WANTED {
+            sys::futex_wait(&ERRAND.state, state, 100_000);
+            continue;
+        }
+        // Copied before the lock is taken, as above.
+        let mut ranges = [Range { start: core::ptr::null(), bytes: 0 }; LIST_MAX];
+        let (given, count, place) = (ERRAND.ranges.load(SeqCst), ERRAND.count.load(SeqCst), ERRAND.from.load(SeqCst));
+        let (ranges, mut from) = unsafe {
+            given.copy_to_nonoverlapping(ranges.as_mut_ptr(), count);
+            (&ranges[..count], place.read())
+        };
+        let k = batch(pager, ranges, &mut from);
+        unsafe { place.write(from) };
+        ERRAND.answer.store(k.unwrap_or(NOTHING_LEFT), SeqCst);
+        ERRAND.state.store(DONE, SeqCst);
+        sys::futex_wake(&ERRAND.state, i32::MAX as u32);
+    }
 }
 
 /// Where in a list of ranges a batch begins.
@@ -154,9 +238,9 @@ fn batch(pager: &Pager, ranges: &[Range], from: &mut Cursor) -> Option<usize> {
     let mut g = pager.lock();
     if pager.is_short(&g) {
         drop(g);
-        let mask = crate::sys::block_signals();
+        let mask = sys::block_signals();
         pager.evictor.help(pager);
-        crate::sys::restore_signals(mask);
+        sys::restore_signals(mask);
         g = pager.lock();
     }
     let mut n = 0;
@@ -187,7 +271,7 @@ fn batch(pager: &Pager, ranges: &[Range], from: &mut Cursor) -> Option<usize> {
         }
     }
     let n = pager.clip(&g, n);
-    let done = if n == 0 { None } else { Some(pager.fetch(g, lane, n, true)) };
+    let done = if n == 0 { None } else { Some(pager.fetch(g, lane, n, true, &mut Lead::none())) };
     pager.lanes.give(lane);
     pager.stats.pages_guided.fetch_add(done.unwrap_or(0) as u64, Relaxed);
     done

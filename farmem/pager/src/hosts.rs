@@ -184,7 +184,7 @@ impl Hosts {
         slots: &[u32],
         into: &[*mut u8],
         attempt: u32,
-        meanwhile: impl Fn(),
+        mut meanwhile: impl FnMut(),
     ) -> Result<(), Broken> {
         if self.all[h].shared.is_mapped() {
             return (&self.all[h].shared).end_read(slots, into);
@@ -201,7 +201,7 @@ impl Hosts {
 
     /// Reads slots from a whole copy other than `not`, whichever answers first. Ends the program if none ever does.
     /// Returns the host that answered.
-    pub fn read(&self, ports: &mut Ports, stats: &Stats, slots: &[u32], into: &[*mut u8], not: usize, meanwhile: impl Fn()) -> usize {
+    pub fn read(&self, ports: &mut Ports, stats: &Stats, slots: &[u32], into: &[*mut u8], not: usize, mut meanwhile: impl FnMut()) -> usize {
         let mut vain = Vain::default();
         let turn = self.turn.fetch_add(1, SeqCst) as usize;
         for attempt in 0.. {
@@ -213,7 +213,7 @@ impl Hosts {
                 if h == not || self.state(h) != WHOLE || late != self.is_suspect(h) {
                     continue;
                 }
-                let Err(why) = self.read_from(ports, h, slots, into, attempt, &meanwhile) else {
+                let Err(why) = self.read_from(ports, h, slots, into, attempt, &mut meanwhile) else {
                     if failed.is_some() {
                         add(&stats.reads_failed_over, 1);
                     }

@@ -81,7 +81,7 @@ impl Lanes {
     pub unsafe fn become_child(&self) {
         for i in 0..LANES {
             for port in &mut (*self.lanes.add(i)).ports {
-                port.close();
+                port.forget();
             }
         }
         self.taken.store(RESERVED, SeqCst);

@@ -3,6 +3,7 @@
 //!
 //! It never touches the program's files or sockets, and in a process that was not started for it, it does nothing.
 
+mod apart;
 mod budget;
 mod config;
 mod descriptor;
@@ -13,11 +14,13 @@ mod fork;
 mod guide;
 mod handler;
 mod hosts;
+mod identity;
 mod lane;
 mod pager;
 mod pin;
 mod port;
 mod queue;
+mod stack;
 mod sys;
 mod uffd;
 mod wrap;
@@ -46,8 +49,9 @@ extern "C" fn start() {
         // the environment count on its being in one piece.
         core::ptr::write_bytes(raw, b'-', libc::strlen(raw));
         if config.sigbus {
-            handler::install(wrap::signal::real_sigaction());
+            handler::install();
         }
+        wrap::signal::real_sigaction();
         wrap::register();
         wrap::heap::begin();
         pager::Pager::start(config, stats(config.stats));

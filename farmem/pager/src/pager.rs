@@ -9,7 +9,7 @@ use crate::lane::{Lane, Lanes, LANES, TRANSFERS};
 use crate::queue::{PageQueues, Queue};
 use crate::sys::Lock;
 use crate::uffd::Uffd;
-use crate::{descriptor, sys};
+use crate::{apart, descriptor, handler, sys};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
 use farmem_core::heart::Heart;
@@ -23,6 +23,9 @@ use farmem_core::{fingerprint, BATCH_PAGES_MAX, PAGE_BYTES};
 /// Pages that are overdrawn at a time while a memory host is late, and the share of the budget that is kept for that.
 pub const OVERDRAFT_PAGES: usize = 64;
 const OVERDRAFT_SHARE: usize = 64;
+
+/// Pages of its stack that a thread uses at most while it holds the lock.
+const STACK_PAGES: u32 = 4;
 
 /// Pages that are given back at a time.
 const DISCARD_PAGES: u32 = 4096;
@@ -44,7 +47,6 @@ pub struct Pager {
     pool: *mut u8,
     pool_pages: usize,
     pub ring_pages: usize,
-    pub uffd: UnsafeCell<Uffd>,
     lock: Lock,
     inner: UnsafeCell<Inner>,
     pub lanes: Lanes,
@@ -159,7 +161,6 @@ impl Pager {
             pool,
             pool_pages,
             ring_pages: ring,
-            uffd: UnsafeCell::new(uffd),
             lock: Lock::new(),
             inner: UnsafeCell::new(inner),
             lanes: Lanes::new(),
@@ -180,24 +181,47 @@ impl Pager {
         stats.copies_now.store((*place).hosts.whole() as u64, SeqCst);
         (*place).evictor.begin(&*place);
         crate::pin::begin(region_pages);
+        crate::stack::begin();
         if !(*place).fork.provide() {
             sys::die(format_args!("no descriptor is left for the pager; raise the limit (ulimit -n)"));
         }
         PAGER.store(place, SeqCst);
-        sys::spawn(crate::evict::evictor);
-        sys::spawn(crate::evict::tender);
-        if !config.sigbus {
-            for _ in 0..2 {
-                sys::spawn(crate::handler::handler);
-            }
+        if !handler::is_sigbus() {
+            crate::identity::hang_bell();
+        }
+        (*place).begin_threads();
+    }
+
+    /// Starts the pager's own threads: apart from the program's file table as far as the mode allows.
+    pub unsafe fn begin_threads(&self) {
+        apart::begin(self);
+        if handler::is_sigbus() {
+            sys::spawn(crate::evict::evictor);
+            sys::spawn(crate::evict::tender);
         }
     }
 
     /// The lock, from ordinary code of the program.
     pub fn lock(&self) -> Guard<'_> {
-        let signals = Some(sys::block_signals());
-        self.lock.take();
-        Guard { pager: self, signals }
+        loop {
+            let mask = sys::block_signals();
+            self.lock.take();
+            let g = Guard { pager: self, signals: Some(mask) };
+            match self.absent_stack(&g) {
+                None => return g,
+                Some(page) => {
+                    drop(g);
+                    self.bring_in(page);
+                }
+            }
+        }
+    }
+
+    /// A page of the caller's stack that is away, of those that it may need under the lock: a program may have stacks in far memory.
+    fn absent_stack(&self, g: &Guard) -> Option<u32> {
+        let here = 0u8;
+        let page = self.page_of(&raw const here as usize)?;
+        (page.saturating_sub(STACK_PAGES)..=page).find(|&p| g.heart.pages[p as usize].state != State::Resident)
     }
 
     /// The lock, where signals are blocked already: in a handler, in a thread of the pager.
@@ -207,7 +231,7 @@ impl Pager {
     }
 
     pub fn uffd(&self) -> Uffd {
-        unsafe { *self.uffd.get() }
+        Uffd
     }
 
     /// Whether these pages are noted as one allocation already: allocators give out the same places again and again. A look
@@ -382,11 +406,23 @@ impl Pager {
     /// the lock before the fork.
     pub unsafe fn become_child(&self, limit: usize) {
         // First what is the parent's: no other descriptor may be left.
-        descriptor::close(self.uffd().0);
+        if handler::is_sigbus() {
+            descriptor::close(crate::uffd::number());
+        }
         self.lanes.become_child();
-        let uffd = Uffd::open(self.hosts.config.sigbus)
-            .unwrap_or_else(|e| sys::die(format_args!("a forked child gets no userfaultfd (error {e})")));
-        *self.uffd.get() = uffd;
+        apart::become_child();
+        handler::become_child();
+        crate::guide::become_child();
+        crate::stack::become_child();
+        let uffd = Uffd::open(handler::is_sigbus()).or_else(|e| {
+            // It has dropped the right since; it serves itself from now on.
+            if !handler::is_sigbus() {
+                handler::install();
+                return Uffd::open(true);
+            }
+            Err(e)
+        });
+        let uffd = uffd.unwrap_or_else(|e| sys::die(format_args!("a forked child gets no userfaultfd (error {e})")));
         uffd.register(self.region, self.region_pages * PAGE_BYTES);
         uffd.register(self.pool, self.ring_pages * PAGE_BYTES);
         self.busy.reset();

@@ -1,6 +1,7 @@
 //! Pins: pages that a system call is using. The kernel does not raise SIGBUS for its own accesses, it fails the call with
 //! EFAULT; so the pages are brought in first and may not leave until the call is over.
 
+use crate::handler;
 use crate::pager::{pager, Pager};
 use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
 use farmem_core::page::{flag, State};
@@ -25,8 +26,17 @@ pub fn is_far(at: *const u8, bytes: usize) -> bool {
 }
 
 impl Pin {
-    /// Brings the range in and keeps it.
+    /// Brings the range in and keeps it, where the kernel's own accesses fail. A handler thread serves them.
     pub fn new(at: *const u8, bytes: usize) -> Option<Pin> {
+        if handler::is_sigbus() {
+            Pin::always(at, bytes)
+        } else {
+            None
+        }
+    }
+
+    /// The same in every mode.
+    fn always(at: *const u8, bytes: usize) -> Option<Pin> {
         let pager = pager()?;
         if !is_far(at, bytes) {
             return None;
@@ -62,9 +72,7 @@ fn hold(pager: &Pager, page: u32) {
             return;
         }
         drop(g);
-        let mask = crate::sys::block_signals();
-        pager.fault(page);
-        crate::sys::restore_signals(mask);
+        pager.bring_in(page);
     }
 }
 
@@ -103,7 +111,7 @@ fn kept(pager: &Pager, block: *mut u8) -> Option<(&'static AtomicU8, u8)> {
 pub unsafe fn keep_block(block: *mut u8) {
     let Some((byte, bit)) = pager().and_then(|p| kept(p, block)) else { return };
     if byte.fetch_or(bit, SeqCst) & bit == 0 {
-        core::mem::forget(Pin::new(block, libc::malloc_usable_size(block.cast())));
+        core::mem::forget(Pin::always(block, libc::malloc_usable_size(block.cast())));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::config::Address;
 use crate::pager::pager;
-use crate::{descriptor, sys};
+use crate::{descriptor, handler, sys};
 use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use farmem_core::poll::Poll;
 use farmem_core::wire::{Hello, Op, Reply, Request, Status, Welcome, TCP_RTO_MAX_MS};
@@ -46,6 +46,7 @@ struct Silence {
 impl Silence {
     /// Counts a step that brought too little; whether patience is at an end.
     fn is_over(&mut self) -> bool {
+        crate::identity::heed();
         let now = sys::now_ns();
         let step = (now - self.since_ns).min(STEP_MAX_NS);
         (self.counted_ns, self.since_ns) = (self.counted_ns + step, now);
@@ -82,6 +83,8 @@ pub trait Transport {
 pub struct Port {
     /// Descriptor + 1; 0 is closed.
     fd: i32,
+    /// The file behind it.
+    file: u64,
     serial: u64,
     /// The lease that it reads and writes.
     lease: u64,
@@ -95,13 +98,28 @@ pub struct Port {
 impl Port {
     /// Whether it is connected to this lease: a host that was given up and came back may still serve the old one, too.
     pub fn is_open(&self, lease: u64) -> bool {
-        self.fd > 0 && self.lease == lease
+        self.fd > 0 && self.lease == lease && self.is_there()
+    }
+
+    /// Whether the number still stands for the connection: in sigbus mode it is in the program's table, and the program may have
+    /// closed it by a raw system call.
+    fn is_there(&self) -> bool {
+        !handler::is_sigbus() || unsafe { descriptor::file(self.fd - 1) } == self.file
+    }
+
+    /// In a forked child: the connection is its parent's. In thread mode the child has not got it.
+    pub fn forget(&mut self) {
+        if handler::is_sigbus() {
+            self.close();
+        }
+        self.fd = 0;
     }
 
     pub fn close(&mut self) {
         // In this order: a fork in between must not leave the child a number that is somebody else's by then.
+        let there = self.fd > 0 && self.is_there();
         let fd = core::mem::take(&mut self.fd);
-        if fd > 0 {
+        if there {
             unsafe { descriptor::close(fd - 1) };
         }
     }
@@ -121,6 +139,7 @@ impl Port {
             return Err(Broken::Silent(0));
         }
         let fd = unsafe { descriptor::adopt(fd as i32) };
+        self.file = unsafe { descriptor::file(fd) };
         self.fd = fd + 1;
         self.serial = 0;
         let wait = libc::timeval { tv_sec: 0, tv_usec: TICK_US };
@@ -254,6 +273,9 @@ impl Port {
     }
 
     fn reply(&mut self, into: &[*mut u8], awake: bool) -> Result<(), Broken> {
+        if !self.is_there() {
+            return self.fail(Broken::Away);
+        }
         let mut head = [0u8; Reply::BYTES];
         let mut pieces = [NO_PIECE; BATCH_PAGES_MAX + 1];
         pieces[0] = libc::iovec { iov_base: head.as_mut_ptr().cast(), iov_len: head.len() };

@@ -54,6 +54,7 @@ pub unsafe fn reserve_slice<T>(n: usize) -> &'static mut [T] {
 pub fn futex_wait(word: &AtomicU32, seen: u32, timeout_us: u64) {
     let t = libc::timespec { tv_sec: (timeout_us / 1_000_000) as i64, tv_nsec: (timeout_us % 1_000_000 * 1000) as i64 };
     unsafe { sys!(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, seen, &raw const t) };
+    crate::identity::heed();
 }
 
 pub fn futex_wake(word: &AtomicU32, n: u32) {
@@ -122,8 +123,17 @@ impl Lock {
 /// Starts a thread that the C library knows nothing of, with all signals blocked. It shares the creator's
 /// thread-local storage and must not use it; it must never return.
 pub unsafe fn spawn(body: extern "C" fn() -> !) {
+    start(body, libc::CLONE_FILES);
+}
+
+/// The same with a file table of its own, a copy of the caller's.
+pub unsafe fn spawn_apart(body: extern "C" fn() -> !) {
+    start(body, 0);
+}
+
+unsafe fn start(body: extern "C" fn() -> !, files: i32) {
     const STACK: usize = 256 << 10;
-    let flags = libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_FILES | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
+    let flags = libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM | files;
     // The entry's address is popped and called with the stack aligned as a call wants it.
     let top = reserve(STACK).add(STACK - 24).cast::<usize>();
     *top = body as usize;
@@ -136,6 +146,7 @@ pub unsafe fn spawn(body: extern "C" fn() -> !) {
     if r < 0 {
         die(format_args!("cannot start a thread (error {})", -r));
     }
+    crate::identity::follow(r as i32);
 }
 
 /// A fixed buffer to format into.
@@ -157,7 +168,7 @@ impl core::fmt::Write for Text {
 pub fn say(what: core::fmt::Arguments) {
     let mut t = Text { bytes: [0; 512], len: 0 };
     let _ = core::fmt::write(&mut t, format_args!("pando-mem: {what}\n"));
-    unsafe { sys!(libc::SYS_write, 2, t.bytes.as_ptr(), t.len) };
+    unsafe { crate::apart::write_error(&t.bytes[..t.len]) };
 }
 
 /// Exit code of a program whose far memory failed.

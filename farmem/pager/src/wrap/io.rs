@@ -5,6 +5,7 @@
 //! buffers of datagram calls, are pinned before the first attempt.
 
 use super::signal::without_sigbus;
+use super::zerocopy;
 use super::{answer, EFAULT};
 use crate::pin::{is_far, Pin, PIN_BYTES_MAX};
 use crate::{next, sys};
@@ -98,6 +99,9 @@ pub unsafe extern "C" fn send(fd: c_int, at: *const c_void, bytes: size_t, flags
 /// As sendto(2).
 #[no_mangle]
 pub unsafe extern "C" fn sendto(fd: c_int, at: *const c_void, bytes: size_t, flags: c_int, to: *const sockaddr, len: socklen_t) -> ssize_t {
+    if zerocopy::is_refused(fd, flags) {
+        return answer(zerocopy::REFUSED);
+    }
     let r =
         told(next!(sendto: fn(c_int, *const c_void, size_t, c_int, *const sockaddr, socklen_t) -> ssize_t)(fd, at, bytes, flags, to, len));
     if r != EFAULT {
@@ -227,6 +231,9 @@ unsafe fn message(m: *const msghdr, call: impl Fn(*const msghdr) -> isize) -> (s
 /// As sendmsg(2).
 #[no_mangle]
 pub unsafe extern "C" fn sendmsg(fd: c_int, m: *const msghdr, flags: c_int) -> ssize_t {
+    if zerocopy::is_refused(fd, flags) {
+        return answer(zerocopy::REFUSED);
+    }
     let r = told(next!(sendmsg: fn(c_int, *const msghdr, c_int) -> ssize_t)(fd, m, flags));
     if r != EFAULT {
         return answer(r);

@@ -4,6 +4,7 @@
 
 mod descriptor;
 pub mod heap;
+mod identity;
 mod io;
 mod loader;
 mod memory;
@@ -16,7 +17,9 @@ mod small;
 mod spawn;
 mod stdio;
 mod sync;
+mod syscall;
 mod threads;
+mod zerocopy;
 
 /// Sets `errno` from a kernel's answer, as the C library does.
 pub unsafe fn answer(r: isize) -> isize {

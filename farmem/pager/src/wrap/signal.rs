@@ -2,9 +2,9 @@
 
 use crate::handler;
 use crate::pager::pager;
-use crate::pin::{is_far, keep_all, Pin};
-use crate::{next, sys};
-use libc::{c_int, c_void, sigaction as Action, sighandler_t, sigset_t, size_t};
+use crate::pin::{keep_all, Pin};
+use crate::next;
+use libc::{c_int, sigaction as Action, sighandler_t, sigset_t};
 
 type Real = unsafe extern "C" fn(c_int, *const Action, *mut Action) -> c_int;
 
@@ -13,7 +13,7 @@ pub unsafe fn real_sigaction() -> Real {
 }
 
 pub fn ours() -> bool {
-    pager().is_some_and(|p| p.hosts.config.sigbus)
+    pager().is_some() && handler::is_sigbus()
 }
 
 /// # Safety
@@ -95,34 +95,4 @@ pub unsafe extern "C" fn sigaltstack(new: *const libc::stack_t, old: *mut libc::
     }
     let (_new, _old) = (Pin::new(new.cast(), size_of::<libc::stack_t>()), Pin::new(old.cast(), size_of::<libc::stack_t>()));
     next!(sigaltstack: fn(*const libc::stack_t, *mut libc::stack_t) -> c_int)(new, old)
-}
-
-/// io_uring and other calls past the wrappers would see EFAULT where nobody can help: io_uring is refused, as in many
-/// containers, and what programs do then is read and write.
-///
-/// # Safety
-/// As syscall(2); the arguments are words.
-#[no_mangle]
-pub unsafe extern "C" fn syscall(nr: libc::c_long, a: size_t, b: size_t, c: size_t, d: size_t, e: size_t, f: size_t) -> libc::c_long {
-    if nr == libc::SYS_io_uring_setup && ours() {
-        return super::answer(-(libc::ENOSYS as isize)) as libc::c_long;
-    }
-    match nr {
-        libc::SYS_munmap if is_far(a as *const u8, b) => return super::memory::munmap(a as *mut c_void, b) as libc::c_long,
-        libc::SYS_madvise if is_far(a as *const u8, b) => return super::memory::madvise(a as *mut c_void, b, c as c_int) as libc::c_long,
-        // With memory of its own: a fork, whatever it is called.
-        libc::SYS_fork => return super::process::forked(|| sys!(nr)) as libc::c_long,
-        libc::SYS_clone if a as c_int & libc::CLONE_VM == 0 => {
-            return super::process::forked(|| crate::sys::call(nr, [a, b, c, d, e, f])) as libc::c_long
-        }
-        _ => {}
-    }
-    let mut r = crate::sys::call(nr, [a, b, c, d, e, f]);
-    if r == super::EFAULT && ours() {
-        // Which argument it was is not known: each that points into far memory is touched, a page's worth.
-        let pins = [a, b, c, d, e, f].map(|x| crate::pin::Pin::new(x as *const u8, 1));
-        r = crate::sys::call(nr, [a, b, c, d, e, f]);
-        drop(pins);
-    }
-    super::answer(r) as libc::c_long
 }

@@ -51,7 +51,6 @@ small! {
     getsockname(fd: c_int, at: *mut sockaddr, len: *mut socklen_t) -> c_int { at, room(len); len, WORD }
     getpeername(fd: c_int, at: *mut sockaddr, len: *mut socklen_t) -> c_int { at, room(len); len, WORD }
     getsockopt(fd: c_int, level: c_int, name: c_int, at: *mut c_void, len: *mut socklen_t) -> c_int { at, room(len); len, WORD }
-    setsockopt(fd: c_int, level: c_int, name: c_int, at: *const c_void, len: socklen_t) -> c_int { at, len as usize }
     socketpair(domain: c_int, kind: c_int, protocol: c_int, fds: *mut c_int) -> c_int { fds, 2 * WORD }
     pipe(fds: *mut c_int) -> c_int { fds, 2 * WORD }
     pipe2(fds: *mut c_int, flags: c_int) -> c_int { fds, 2 * WORD }

@@ -1,7 +1,7 @@
 //! Mutexes, conditions, locks and semaphores in far memory: the kernel waits on their words, so their pages stay.
 
+use super::signal::ours;
 use crate::next;
-use crate::pager::pager;
 use crate::pin::{keep, keep_all, Pin};
 use libc::{c_int, c_void, size_t, timespec};
 
@@ -12,7 +12,7 @@ macro_rules! waits {
         /// As the function of this name in the C library.
         #[no_mangle]
         pub unsafe extern "C" fn $name($($a: $t),*) -> c_int {
-            if pager().is_some_and(|p| p.hosts.config.sigbus) {
+            if ours() {
                 $(keep($object.cast());)*
             }
             next!($name: fn($($t),*) -> c_int)($($a),*)

@@ -1,0 +1,60 @@
+//! Whatever a program does with its descriptors, its sends and its stacks: no byte of its memory is wrong.
+
+mod far;
+
+use far::*;
+
+/// Runs a case of the example in a mode; what it said, and its exit code.
+fn probe(h: &Host, mode: &str, case: &str) -> (String, Option<i32>) {
+    let program = example("probes");
+    let args = ["--local", "16MiB", "--far", "256MiB", "--from", &h.address, "--mode", mode, "--", program.to_str().unwrap(), case];
+    let out = run(&args);
+    let text = String::from_utf8_lossy(&out.stdout).trim().to_string();
+    (text + &String::from_utf8_lossy(&out.stderr), out.status.code())
+}
+
+/// The cases, each in both modes.
+fn find(h: &Host, cases: &[(&str, &str)]) {
+    for (case, finds) in cases {
+        for mode in ["sigbus", "thread"] {
+            let (said, code) = probe(h, mode, case);
+            assert!(code == Some(0) && said == *finds, "{case} in {mode} mode: {code:?} {said:?}, not {finds:?}");
+        }
+    }
+}
+
+#[test]
+fn descriptors_are_out_of_reach() {
+    let h = host(&["--size", "1GiB"]);
+    for how in ["dup2", "dup3", "syscall close", "syscall dup2", "syscall close_range", "raw close", "raw close_range", "raw dup2"] {
+        find(&h, &[(how, "wrong 0")]);
+    }
+    find(&h, &[("under way", "child 0 wrong 0")]);
+}
+
+#[test]
+fn a_child_without_the_right_to_handler_threads_reads_its_snapshot() {
+    let h = host(&["--size", "1GiB"]);
+    find(&h, &[("dropped", "child 0 wrong 0")]);
+}
+
+#[test]
+fn a_poisoned_page_that_is_away_is_fetched_again() {
+    let h = host(&["--size", "1GiB"]);
+    assert_eq!(probe(&h, "sigbus", "poisoned"), ("0 65536 wrong 0".into(), Some(0)));
+}
+
+#[test]
+fn a_fault_takes_little_of_the_programs_stack() {
+    let h = host(&["--size", "1GiB"]);
+    find(&h, &[("stacks", "0 wrong 0")]);
+}
+
+#[test]
+fn nothing_is_sent_without_a_copy() {
+    let h = host(&["--size", "1GiB"]);
+    let (unsupported, invalid) = (libc::ENOPROTOOPT, libc::EINVAL);
+    let zerocopy = format!("[{unsupported}, {unsupported}] true wrong 0");
+    let vmsplice = format!("[{invalid}, {invalid}] 4096 wrong 0");
+    find(&h, &[("zerocopy", &zerocopy), ("vmsplice", &vmsplice)]);
+}

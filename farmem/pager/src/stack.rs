@@ -1,0 +1,63 @@
+//! Stacks of the pager's own, for faults in threads of the program: theirs may be as small as the system allows, or an alternate one
+//! with the program's data below. A fault takes the signal's frame from the program's stack, and nothing more.
+
+use crate::queue::Queue;
+use crate::sys;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+
+/// Faults at once; more threads wait, as they would for a transfer.
+const STACKS: usize = 64;
+const STACK_BYTES: usize = 64 << 10;
+
+static BASE: AtomicUsize = AtomicUsize::new(0);
+/// A bit per stack in use.
+static TAKEN: AtomicU64 = AtomicU64::new(0);
+static FREE: Queue = Queue::new();
+
+/// Before the first fault.
+pub unsafe fn begin() {
+    BASE.store(sys::reserve(STACKS * STACK_BYTES) as usize, SeqCst);
+}
+
+/// In a forked child, where no other thread is.
+pub fn become_child() {
+    TAKEN.store(0, SeqCst);
+    FREE.reset();
+}
+
+fn take() -> usize {
+    loop {
+        let seen = FREE.seen();
+        let taken = TAKEN.load(SeqCst);
+        let i = (!taken).trailing_zeros() as usize;
+        if i == STACKS {
+            FREE.wait(seen);
+        } else if TAKEN.compare_exchange(taken, taken | 1 << i, SeqCst, SeqCst).is_ok() {
+            return i;
+        }
+    }
+}
+
+/// Calls a function on such a stack. Signals are blocked.
+pub fn run(f: extern "C" fn(usize), given: usize) {
+    let i = take();
+    let top = BASE.load(SeqCst) + (i + 1) * STACK_BYTES;
+    unsafe { switch(top, f, given) };
+    TAKEN.fetch_and(!(1 << i), SeqCst);
+    FREE.wake(1);
+}
+
+/// Calls `f(given)` with the stack pointer at `top`, which is aligned as a call wants it.
+#[unsafe(naked)]
+unsafe extern "C" fn switch(top: usize, f: extern "C" fn(usize), given: usize) {
+    core::arch::naked_asm!(
+        "push rbp",
+        "mov rbp, rsp",
+        "mov rsp, rdi",
+        "mov rdi, rdx",
+        "call rsi",
+        "mov rsp, rbp",
+        "pop rbp",
+        "ret"
+    )
+}

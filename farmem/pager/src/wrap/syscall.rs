@@ -1,0 +1,42 @@
+//! System calls by their numbers: those that need care here get what the functions of the same names do.
+
+use super::signal::ours;
+use super::{answer, io, memory, process, zerocopy, EFAULT};
+use crate::pin::{is_far, Pin};
+use crate::sys;
+use libc::{c_int, c_long, c_uint, c_void, size_t, socklen_t};
+
+/// io_uring and other calls past the wrappers would see EFAULT where nothing can help: io_uring is refused, as in many containers,
+/// and programs then read and write.
+///
+/// # Safety
+/// As syscall(2); the arguments are words.
+#[no_mangle]
+pub unsafe extern "C" fn syscall(nr: c_long, a: size_t, b: size_t, c: size_t, d: size_t, e: size_t, f: size_t) -> c_long {
+    if nr == libc::SYS_io_uring_setup && ours() {
+        return answer(-(libc::ENOSYS as isize)) as c_long;
+    }
+    match nr {
+        libc::SYS_munmap if is_far(a as *const u8, b) => return memory::munmap(a as *mut c_void, b) as c_long,
+        libc::SYS_madvise if is_far(a as *const u8, b) => return memory::madvise(a as *mut c_void, b, c as c_int) as c_long,
+        libc::SYS_setsockopt => return zerocopy::setsockopt(a as _, b as _, c as _, d as _, e as socklen_t) as c_long,
+        libc::SYS_vmsplice => return zerocopy::vmsplice(a as _, b as _, c, d as c_uint) as c_long,
+        libc::SYS_sendto => return io::sendto(a as _, b as _, c, d as _, e as _, f as socklen_t) as c_long,
+        libc::SYS_sendmsg => return io::sendmsg(a as _, b as _, c as _) as c_long,
+        libc::SYS_sendmmsg => return zerocopy::sendmmsg(a as _, b as _, c as _, d as _) as c_long,
+        // With memory of its own: a fork, whatever it is called.
+        libc::SYS_fork => return process::forked(|| sys!(nr)) as c_long,
+        libc::SYS_clone if a as c_int & libc::CLONE_VM == 0 => {
+            return process::forked(|| sys::call(nr, [a, b, c, d, e, f])) as c_long;
+        }
+        _ => {}
+    }
+    let mut r = sys::call(nr, [a, b, c, d, e, f]);
+    if r == EFAULT && ours() {
+        // Which argument it was is not known: each that points into far memory is touched, a page's worth.
+        let pins = [a, b, c, d, e, f].map(|x| Pin::new(x as *const u8, 1));
+        r = sys::call(nr, [a, b, c, d, e, f]);
+        drop(pins);
+    }
+    answer(r) as c_long
+}
