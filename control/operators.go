@@ -288,7 +288,8 @@ func (c *Control) status(s pando.ServiceKey) (pando.ServiceStatus, bool) {
 		st.Instances = append(st.Instances, is)
 	}
 	st.InRotation = scale.Serving(reachable(c.world, c.world.Of(s)))
-	st.Problem = problem(v.V, c.world.DecisionsOf(s))
+	decisions := c.world.DecisionsOf(s)
+	st.Problem, st.Failures = problem(v.V, decisions), failuresOf(decisions)
 	return st, true
 }
 
@@ -308,6 +309,19 @@ func problem(s pando.Service, decisions []pando.Decision) *pando.Decision {
 		}
 	}
 	return nil
+}
+
+// failuresOf counts the instances that failed since the newest deploy.
+func failuresOf(decisions []pando.Decision) (n int) {
+	for _, d := range slices.Backward(decisions) {
+		switch d.Kind {
+		case pando.DecidedFailed:
+			n++
+		case pando.DecidedDeploy:
+			return n
+		}
+	}
+	return n
 }
 
 // Why implements pando.Operators.

@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"os/signal"
 	"syscall"
 
@@ -40,8 +41,11 @@ func run(args []string, env Env) int {
 	c.SetArgs(args)
 	err := c.ExecuteContext(ctx)
 	code := codeOf(err)
-	if err != nil && err != context.Canceled && !errors.As(err, new(codeError)) { // who interrupts knows it
-		fmt.Fprintln(env.Stderr, "pando:", err)
+	if ended := new(exec.ExitError); ctx.Err() != nil && errors.As(err, &ended) && !ended.Exited() {
+		return interrupted // the child got the same signal
+	}
+	if err != nil && err != context.Canceled && !errors.As(err, new(codeError)) { // an interrupt needs no words
+		fmt.Fprintln(env.Stderr, "pando:", cleanLines(err.Error()))
 	}
 	return code
 }
@@ -152,6 +156,9 @@ func codeOf(err error) int {
 	return 1
 }
 
+// interrupted is the exit code of a command that a signal ended.
+const interrupted = 130
+
 // codes are the exit codes by which a script tells what went wrong.
 var codes = []struct {
 	code int
@@ -167,7 +174,7 @@ var codes = []struct {
 	{9, "the store is full", []error{pando.ErrStoreFull}},
 	{10, "not allowed", []error{pando.ErrForbidden, fs.ErrPermission}},
 	{11, "not supported here", []error{pando.ErrUnsupported}},
-	{130, "interrupted", []error{context.Canceled}},
+	{interrupted, "interrupted", []error{context.Canceled}},
 }
 
 func meanings() (s string) {

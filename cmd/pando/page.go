@@ -122,6 +122,32 @@ func cleanLines(text string) string {
 	return strings.Join(lines, "\n")
 }
 
+// harmless writes text to a terminal without the control characters in it.
+type harmless struct {
+	to   io.Writer
+	rest []byte // the beginning of a character whose end has not come yet
+}
+
+// Write implements io.Writer.
+func (h *harmless) Write(b []byte) (int, error) {
+	text := append(h.rest, b...)
+	end := len(text)
+	for n := 1; n < utf8.UTFMax && n <= len(text); n++ {
+		if c := text[len(text)-n]; utf8.RuneStart(c) {
+			if !utf8.FullRune(text[len(text)-n:]) {
+				end = len(text) - n
+			}
+			break
+		}
+	}
+	out := cleanLines(strings.ReplaceAll(string(text[:end]), "\r\n", "\n"))
+	h.rest = append([]byte(nil), text[end:]...)
+	if _, err := io.WriteString(h.to, out); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
 // count is a number with its noun, in the plural where that is right.
 func count(n int, noun string) string {
 	if n == 1 {

@@ -75,8 +75,15 @@ func ports(all []pando.Port) string {
 func instances(w io.Writer, all []pando.ServiceStatus, now time.Time) {
 	rows := []string{row("SERVICE", "INSTANCE", "HOST", "ENDPOINT", "REV", "PHASE", "FOR", "REASON")}
 	for _, st := range all {
+		if len(st.Instances) == 0 && st.Problem != nil {
+			rows = append(rows, row(st.ServiceKey, "-", cmp.Or(st.Home, "-"), "-", st.Target, st.Phase, "-", backOff(st)))
+		}
 		for _, i := range st.Instances {
-			rows = append(rows, row(st.ServiceKey, i.ID, i.Host, i.Endpoint, i.Revision, i.Phase, brief(now.Sub(i.Since)), cmp.Or(i.Away, i.Reason)))
+			reason := i.Reason
+			if i.Phase == pando.PhaseInRotation {
+				reason = ""
+			}
+			rows = append(rows, row(st.ServiceKey, i.ID, i.Host, i.Endpoint, i.Revision, i.Phase, brief(now.Sub(i.Since)), cmp.Or(i.Away, reason)))
 		}
 	}
 	if len(rows) == 1 {
@@ -86,14 +93,23 @@ func instances(w io.Writer, all []pando.ServiceStatus, now time.Time) {
 	columns(w, rows...)
 }
 
+// backOff says why a service has no instance: how often it failed and with what.
+func backOff(st pando.ServiceStatus) string {
+	return fmt.Sprintf("%s since the deploy, the newest: %s", count(st.Failures, "failure"), st.Problem.Reason)
+}
+
 // whole is everything about one service.
 func whole(w io.Writer, st pando.ServiceStatus, now time.Time) {
 	lines := []string{
 		row("service", st.ServiceKey),
 		row("phase", fmt.Sprintf("%s (%s)", st.Phase, st.Reason)),
 		row("revision", revision(st)),
-		row("address", strings.TrimSpace(fmt.Sprintf("%s  %s  %s", st.VIP, st.DNS, ports(st.Ports)))),
+		row("address", strings.TrimSpace(fmt.Sprintf("%s  %s", st.VIP, ports(st.Ports)))),
+		row("name", fmt.Sprintf("%s inside instances; on the host: dig @10.127.0.1 %s", st.DNS, st.DNS)),
 		row("instances", fmt.Sprintf("%d in rotation, budget %s", st.InRotation, bounds(st.Scale))),
+	}
+	if st.Failures > 0 {
+		lines = append(lines, row("failures", fmt.Sprintf("%d since the newest deploy", st.Failures)))
 	}
 	if st.Home != "" {
 		lines = append(lines, row("home", st.Home))
@@ -212,6 +228,14 @@ func because(w io.Writer, b pando.Because) {
 	}
 }
 
+// shownAt is the time that stands before an intent or decision.
+func shownAt(b pando.Because) time.Time {
+	if b.Decision != nil {
+		return b.Decision.At
+	}
+	return b.Intent.Asked()
+}
+
 // steps is how an intent went on after it was asked: each state with the time since then, and its reason where it is news.
 func steps(h []pando.Transition) string {
 	var out []string
@@ -242,7 +266,8 @@ func figure(v float64) string {
 	if v == math.Trunc(v) && math.Abs(v) < 1e15 {
 		return strconv.FormatFloat(v, 'f', -1, 64)
 	}
-	return strconv.FormatFloat(v, 'g', 4, 64)
+	digits := 3 - int(math.Floor(math.Log10(math.Abs(v))))
+	return strconv.FormatFloat(v, 'f', min(max(digits, 0), 6), 64)
 }
 
 func who(by pando.Asker, i pando.InstanceID) string {
