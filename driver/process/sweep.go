@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
-
 )
 
 // keeping bounds the logs of instances that are gone. Logs beyond a bound are removed, the oldest first.
@@ -135,4 +134,3 @@ func logsBelow(dir, service string) (out []oldLog) {
 	}
 	return out
 }
-
