@@ -2,6 +2,7 @@ package control
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -64,28 +65,27 @@ func changes(b pando.Batch) []pando.Change {
 	return out
 }
 
-// hostOf finds the host of an instance, also of one that is gone when there is one host only.
+// hostOf finds the host of an instance that there is.
 func (c *Control) hostOf(i pando.InstanceID) (pando.Host, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if v, ok := c.world.Instances[i]; ok {
-		if h, ok := c.world.Hosts[v.V.Host]; ok {
-			return h.V, nil
-		}
-		return pando.Host{}, fmt.Errorf("%w: host %s of instance %s has no lease", pando.ErrUnavailable, v.V.Host, i)
+	v, ok := c.world.Instances[i]
+	if !ok {
+		return pando.Host{}, fmt.Errorf("instance %s: %w", i, pando.ErrNotFound)
 	}
-	for _, h := range c.world.Hosts {
-		if len(c.world.Hosts) == 1 {
-			return h.V, nil
-		}
+	if h, ok := c.world.Hosts[v.V.Host]; ok {
+		return h.V, nil
 	}
-	return pando.Host{}, fmt.Errorf("instance %s: %w", i, pando.ErrNotFound)
+	return pando.Host{}, fmt.Errorf("%w: host %s of instance %s has no lease", pando.ErrUnavailable, v.V.Host, i)
 }
 
 // Logs implements pando.Operators.
 func (c *Control) Logs(ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error) {
 	if i != "" {
 		h, err := c.hostOf(i)
+		if errors.Is(err, pando.ErrNotFound) {
+			return c.logOfDead(ctx, s, i, lines)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -95,7 +95,77 @@ func (c *Control) Logs(ctx context.Context, s pando.ServiceKey, i pando.Instance
 	if err != nil {
 		return nil, err
 	}
+	if len(st.Instances) == 0 {
+		return c.newestDead(ctx, s, lines)
+	}
 	return c.everyLog(ctx, st, lines, follow)
+}
+
+// logOfDead looks for the log of an instance that is gone: first at the home of its service, then on every other host. The
+// log of such an instance does not grow, so nobody follows it.
+func (c *Control) logOfDead(ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int) (io.ReadCloser, error) {
+	c.mu.Lock()
+	var hosts []pando.Host
+	for _, h := range c.world.Hosts {
+		hosts = append(hosts, h.V)
+	}
+	home := c.world.Services[s].V.Home
+	c.mu.Unlock()
+	slices.SortFunc(hosts, func(a, b pando.Host) int {
+		if (a.Name == home) != (b.Name == home) {
+			return map[bool]int{true: -1, false: 1}[a.Name == home]
+		}
+		return strings.Compare(string(a.Name), string(b.Name))
+	})
+	missing := fmt.Errorf("instance %s: %w", i, pando.ErrNotFound)
+	if strings.ContainsAny(string(i), `/*?[\`) { // a host looks for a folder of this name
+		return nil, missing
+	}
+	for _, h := range hosts {
+		log, err := c.Peers.Logs(ctx, h, i, lines, false)
+		if err == nil {
+			return log, nil
+		}
+		if !errors.Is(err, pando.ErrNotFound) {
+			missing = fmt.Errorf("log of instance %s: %w", i, err)
+		}
+	}
+	return nil, missing
+}
+
+// deadLooksMax is how many of the newest dead instances of a service are looked at for a log.
+const deadLooksMax = 3
+
+// newestDead reads the log of the newest instance of a service without a living one. It is empty if no instance has printed
+// anything.
+func (c *Control) newestDead(ctx context.Context, s pando.ServiceKey, lines int) (io.ReadCloser, error) {
+	c.mu.Lock()
+	all := c.world.DecisionsOf(s)
+	c.mu.Unlock()
+	var dead []pando.InstanceID
+	for _, d := range slices.Backward(all) {
+		if d.Instance != "" && len(dead) < deadLooksMax && !slices.Contains(dead, d.Instance) {
+			dead = append(dead, d.Instance)
+		}
+	}
+	for _, i := range dead {
+		log, err := c.logOfDead(ctx, s, i, lines)
+		if err != nil {
+			continue
+		}
+		text, err := io.ReadAll(log)
+		log.Close()
+		if err != nil || len(text) == 0 {
+			continue
+		}
+		var out bytes.Buffer
+		fmt.Fprintf(&out, "%s  (it is gone; no instance of %s lives)\n", i, s)
+		for line := range strings.Lines(string(text)) {
+			fmt.Fprintf(&out, "%s  %s", i, line)
+		}
+		return io.NopCloser(&out), nil
+	}
+	return io.NopCloser(strings.NewReader("")), nil
 }
 
 // everyLog runs the logs of a service's instances together, each line with its instance.

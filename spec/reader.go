@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -107,7 +108,8 @@ func (r *reader) wrong(n ast.Node, path, want string) {
 		r.at(n, path, "anchors, aliases, tags and merge keys have no place in a spec: write the value out")
 		return
 	}
-	r.at(n, path, "want %s; this is %s", want, kindName(n))
+	value, _ := text(n)
+	r.at(n, path, "want %s; this is %s%s", want, kindName(n), rewritten(path, value))
 }
 
 func kindName(n ast.Node) string {
@@ -132,7 +134,7 @@ func (r *reader) object(n ast.Node, path string, table []field, s *pando.Spec) m
 	for _, p := range pairs {
 		f, known := find(table, p.key)
 		if !known {
-			r.at(p.where, join(path, p.key), "unknown key%s", suggest(p.key, table))
+			r.at(p.where, join(path, p.key), "unknown key%s", cmp.Or(insteadOf(join(path, p.key)), suggest(p.key, table)))
 			continue
 		}
 		where[p.key] = p.where
@@ -156,6 +158,7 @@ func (r *reader) object(n ast.Node, path string, table []field, s *pando.Spec) m
 
 // service reads one document.
 func (r *reader) service(n ast.Node) (s pando.Spec, name ast.Node) {
+	before := len(r.problems)
 	where := r.object(n, "", fields, &s)
 	r.check(s, where)
 	if s.Rollout.Surge == noSurge {
@@ -163,6 +166,9 @@ func (r *reader) service(n ast.Node) (s pando.Spec, name ast.Node) {
 	}
 	if !filepath.IsAbs(s.WorkingDir) {
 		s.WorkingDir = filepath.Join(r.dir, s.WorkingDir)
+	}
+	if len(r.problems) == before {
+		r.possible(s, where)
 	}
 	return s, where["name"]
 }

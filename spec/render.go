@@ -73,6 +73,19 @@ func makeReference() []byte {
 		}
 	}
 	rows("", fields)
+	b.WriteString("\n## Words of Compose and Kubernetes\n\n<!-- Made from spec/compose.go. -->\n\n" +
+		"A key that a spec does not have is an error. For these the error says the same as this table.\n\n| there | here |\n|---|---|\n")
+	for _, f := range foreigners {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", f.word, f.here)
+	}
+	b.WriteString("| `memory: 64Mi` | `memory: 64M`: it is binary here already |\n| `cpus: 500m` | `cpus: 0.5` |\n" +
+		"| `restart: unless-stopped` | `restart: always`: a service that was removed is not started again |\n" +
+		"\n## Probes\n\n`health.ready` and `health.live` are one of:\n\n| probe | an instance is well when |\n|---|---|\n" +
+		"| `tcp` or `tcp 7000` | a connection to the first published port, or to this one, is accepted |\n" +
+		"| `http GET /ok` or `http GET :7000/ok` | the answer is 200 to 399 |\n" +
+		"| `exec CMD` | the command ends with 0; it runs inside the instance, as its user, in its folder |\n\n" +
+		"Without `health.ready` a program says itself that it is ready: by `POST /v1/self/ready` at `PANDO_SOCKET`, or by `READY=1` at\n" +
+		"`NOTIFY_SOCKET` as sd_notify does it. A program that does neither fails after `health.ready_within`.\n")
 	return []byte(b.String())
 }
 

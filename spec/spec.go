@@ -216,5 +216,26 @@ func (r *reader) syntax(err error, data []byte) {
 			break
 		}
 	}
-	r.add(line, column, "", "%s", text)
+	r.add(line, column, "", "%s", inWords(text))
+}
+
+// said are what the YAML parser says of common slips, and the same in plain words.
+var said = map[string]string{
+	"sequence end token ']' not found":              "a list that begins with [ has no ]",
+	"could not find flow mapping end token '}'":     "a map that begins with { has no }",
+	"could not find end character of double-quoted": "a quote \" does not end",
+	"could not find end character of single-quoted": "a quote ' does not end",
+	"unexpected key name":                           "this line is no `key: value`, or is indented wrongly",
+	"non-map value is specified":                    "this line is no `key: value`, or is indented wrongly",
+	"value is not allowed in this context":          "a colon or a value is in a wrong place: put a text with a colon in quotes, and look at the indentation",
+}
+
+// inWords says in plain words what the YAML parser says.
+func inWords(text string) string {
+	for its, ours := range said {
+		if strings.Contains(text, its) {
+			return ours
+		}
+	}
+	return text
 }

@@ -200,6 +200,15 @@ var refused = []struct{ yaml, want string }{
 	{"labels: *x", "3:9: "},
 	{"labels:\n\ta: b", "4:1: a tab indents this line: use spaces"},
 	{"user: \"a", "3:7: "},
+	{"image: nginx", "3:1: image: unknown key: Pando runs programs and not images"},
+	{"healthcheck: {test: x}", "3:1: healthcheck: unknown key: health.ready and health.live"},
+	{"env_file: .env", "unknown key: read it in the command"},
+	{"services: {a: {}}", "services: unknown key: write one document per service"},
+	{"resources: {memory: 64Mi}", `this is "64Mi"; write 64M`},
+	{"resources: {cpus: 500m}", `this is "500m"; write 0.5`},
+	{"resources: {cpus: 1500m}", `write 1.5`},
+	{"restart: unless-stopped", `this is "unless-stopped"; write always`},
+	{"scale: {by: cpu, target: 1}", "a program that knows its own load asks for a copy"},
 	{"---\nname: w\ncommand: y", "4:1: name: service w is in this file twice"},
 }
 
@@ -211,19 +220,25 @@ func TestErrorsNameTheirPlace(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"":                               "a.yaml:1:1: there is no service in this file",
-		"command: x":                     "a.yaml:1:1: name: is missing",
-		"name: w\ncommand: ''":           "a.yaml:2:10: command: is empty",
-		"name: w\ncommand: \"x 'y\"":     "a.yaml:2:10: command: a quote ' that does not end",
-		"name: W\ncommand: x":            "a.yaml:1:7: name: want a service name",
-		"name: w\ncommand: x\x00":        "a.yaml:2:11: a NUL byte",
-		"name: w\ncommand: t\xe4":        "a.yaml:2:11: the byte 0xe4 is not UTF-8",
-		"\xff\xfen\x00a\x00":             "a.yaml:1:1: the file is in UTF-16",
-		"name: w\ncommand: x\xef":        "a.yaml:2:11: the byte 0xef is not UTF-8",
-		"- name: w":                      "want a map with name",
-		strings.Repeat("[", 1<<20):       "nested deeper than 100 levels",
-		strings.Repeat("- ", 1<<19):      "nested deeper than 100 levels",
-		strings.Repeat("#", (1<<20)+100): "larger than 1 MiB",
+		"":                           "a.yaml:1:1: there is no service in this file",
+		"command: x":                 "a.yaml:1:1: name: is missing",
+		"name: w\ncommand: ''":       "a.yaml:2:10: command: is empty",
+		"name: w\ncommand: \"x 'y\"": "a.yaml:2:10: command: a quote ' that does not end",
+		"name: W\ncommand: x":        "a.yaml:1:7: name: want a service name",
+		"name: w\ncommand: x\x00":    "a.yaml:2:11: a NUL byte",
+		"name: w\ncommand: t\xe4":    "a.yaml:2:11: the byte 0xe4 is not UTF-8",
+		"\xff\xfen\x00a\x00":         "a.yaml:1:1: the file is in UTF-16",
+		"name: w\ncommand: x\xef":    "a.yaml:2:11: the byte 0xef is not UTF-8",
+		"- name: w":                  "want a map with name",
+		"labels: [a":                 "a list that begins with [ has no ]",
+		"labels: {a: b":              "a map that begins with { has no }",
+		"name: \"w":                  "a quote \" does not end",
+		"name: a: b":                 "put a text with a colon in quotes",
+		// What a deploy refuses, a check of the file refuses as well.
+		"name: w\ncommand: x\nenvironment: {A: \"b\\0\"}": "3:1: environment.A: has a NUL byte",
+		strings.Repeat("[", 1<<20):                        "nested deeper than 100 levels",
+		strings.Repeat("- ", 1<<19):                       "nested deeper than 100 levels",
+		strings.Repeat("#", (1<<20)+100):                  "larger than 1 MiB",
 	} {
 		if _, err := Parse("a.yaml", []byte(text), "/d"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.40q:\n got %v\nwant %s", text, err, want)

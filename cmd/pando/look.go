@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -75,10 +76,10 @@ func seen(all []pando.ServiceStatus) (at pando.StoreRevision) {
 	return at
 }
 
-// ended forgives what goes wrong once the user has had enough.
+// ended is how a command ends that runs until it is interrupted: an interrupt is the error, not its consequences.
 func ended(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return nil
+		return ctx.Err()
 	}
 	return err
 }
@@ -99,10 +100,10 @@ func (o *command) watch() *cobra.Command {
 			}
 			from = st.Seen
 		}
-		ctx, stop := context.WithCancel(ctx)
+		watched, stop := context.WithCancel(ctx)
 		defer stop()
 		var unsaid error
-		err := o.client.Watch(ctx, from, func(e api.Event) {
+		err := o.client.Watch(watched, from, func(e api.Event) {
 			if s, ok := e.Key.Service(); unsaid == nil && (key.Name == "" || e.Kind == pando.KindBookmark || ok && s == key) {
 				if unsaid = o.tell(e); unsaid != nil {
 					stop() // nobody would see what follows
@@ -146,6 +147,7 @@ func (o *command) why() *cobra.Command {
 			return err
 		}
 		return o.show(all, func(w io.Writer) {
+			slices.SortStableFunc(all, func(a, b pando.Because) int { return shownAt(a).Compare(shownAt(b)) })
 			for _, b := range all {
 				because(w, b)
 			}
@@ -161,24 +163,51 @@ func (o *command) logs() *cobra.Command {
 	var instance string
 	c := o.of(&cobra.Command{
 		Use: "logs SERVICE", Short: "print what the instances of a service print",
-		Long:    "Prints the ends of the logs of all instances, each line with its instance; or of one, also of one that is gone.",
+		Long: "Prints the ends of the logs of all instances, each line with its instance; or of one, also of one that is gone. Where no instance\n" +
+			"lives, the newest dead one is shown. A terminal gets no control characters of a program; a pipe gets every byte.",
 		Example: "  pando logs -f website\n  pando logs website --instance website-7k3fq",
 	}, cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
-		log, err := o.client.Logs(ctx, key, pando.InstanceID(instance), lines, follow)
-		if instance != "" && errors.Is(err, pando.ErrNotFound) {
-			return fmt.Errorf("instance %s: %w, and no log of it is kept; `pando ps` lists the instances", instance, pando.ErrNotFound)
-		}
-		if err != nil {
-			return err
-		}
-		defer log.Close()
-		_, err = io.Copy(o.env.Stdout, log)
-		return ended(ctx, err)
+		return o.copyLogs(ctx, key, pando.InstanceID(instance), lines, follow)
 	})
 	c.Flags().IntVar(&lines, "lines", 100, "from so many lines before the end")
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on as lines come")
 	c.Flags().StringVar(&instance, "instance", "", "of one instance")
 	return c
+}
+
+// copyLogs copies the logs of a service to the standard output: as they are to a file, harmless to a terminal.
+func (o *command) copyLogs(ctx context.Context, key pando.ServiceKey, instance pando.InstanceID, lines int, follow bool) error {
+	if instance == "" && follow && lines > 0 { // a stream that begins with nothing looks like one that hangs
+		if n, err := o.copyOnce(ctx, io.Discard, key, "", 1, false); err == nil && n == 0 {
+			fmt.Fprintf(o.env.Stderr, "%s has printed nothing yet\n", key)
+		}
+	}
+	var out io.Writer = o.env.Stdout
+	if isTerminal(out) {
+		out = &harmless{to: out}
+	}
+	n, err := o.copyOnce(ctx, out, key, instance, lines, follow)
+	if n == 0 && err == nil && !follow && lines > 0 {
+		about := key.String()
+		if instance != "" {
+			about = string(instance)
+		}
+		fmt.Fprintf(o.env.Stderr, "%s has printed nothing yet\n", about)
+	}
+	return err
+}
+
+func (o *command) copyOnce(ctx context.Context, to io.Writer, key pando.ServiceKey, instance pando.InstanceID, lines int, follow bool) (int64, error) {
+	log, err := o.client.Logs(ctx, key, instance, lines, follow)
+	if instance != "" && errors.Is(err, pando.ErrNotFound) {
+		return 0, fmt.Errorf("instance %s: %w, and no log of it is kept; `pando why %s` names the instances that there were", instance, pando.ErrNotFound, key)
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer log.Close()
+	n, err := io.Copy(to, log)
+	return n, ended(ctx, err)
 }
 
 func (o *command) state() *cobra.Command {

@@ -10,7 +10,10 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"os/signal"
+	"regexp"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -40,8 +43,11 @@ func run(args []string, env Env) int {
 	c.SetArgs(args)
 	err := c.ExecuteContext(ctx)
 	code := codeOf(err)
-	if err != nil && err != context.Canceled && !errors.As(err, new(codeError)) { // who interrupts knows it
-		fmt.Fprintln(env.Stderr, "pando:", err)
+	if ended := new(exec.ExitError); ctx.Err() != nil && errors.As(err, &ended) && !ended.Exited() {
+		return interrupted // the child got the same signal
+	}
+	if err != nil && err != context.Canceled && !errors.As(err, new(codeError)) { // an interrupt needs no words
+		fmt.Fprintln(env.Stderr, "pando:", cleanLines(err.Error()))
 	}
 	return code
 }
@@ -58,7 +64,7 @@ func rootCommand(env Env) *cobra.Command {
 	c.SetOut(env.Stdout)
 	c.SetErr(env.Stderr)
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return usageError{fmt.Errorf("%w; `%s --help` lists what it takes", err, c.CommandPath())}
+		return usageError{fmt.Errorf("%s; `%s --help` lists what it takes", flagError(err), c.CommandPath())}
 	})
 	o := newCommand(env)
 	c.PersistentFlags().VarP((*format)(&o.json), "output", "o", "how to print: text for people, json for programs")
@@ -103,10 +109,50 @@ func strict(c *cobra.Command) {
 	case check != nil:
 		c.Args = func(c *cobra.Command, args []string) error {
 			if err := check(c, args); err != nil {
-				return usageError{fmt.Errorf("%w; want: %s", err, c.UseLine())}
+				return usageError{fmt.Errorf("%s given; want: %s", given(args), c.UseLine())}
 			}
 			return nil
 		}
+	}
+}
+
+// given counts the arguments of a command line in words.
+func given(args []string) string {
+	if len(args) == 0 {
+		return "no argument was"
+	}
+	if len(args) == 1 {
+		return "one argument was"
+	}
+	return fmt.Sprintf("%d arguments were", len(args))
+}
+
+var (
+	badValue  = regexp.MustCompile(`^invalid argument "(.*)" for "(?:-., )?(--[a-z0-9-]+)" flag: (.*)$`)
+	badLetter = regexp.MustCompile(`^unknown shorthand flag: '(.)' in (.*)$`)
+)
+
+// flagError says in plain words what is wrong with a flag.
+func flagError(err error) string {
+	if m := badLetter.FindStringSubmatch(err.Error()); m != nil {
+		if m[1] >= "0" && m[1] <= "9" {
+			return fmt.Sprintf("%s is below 0, or a flag that is not known", m[2])
+		}
+		return fmt.Sprintf("there is no flag -%s", m[1])
+	}
+	m := badValue.FindStringSubmatch(err.Error())
+	if m == nil {
+		return err.Error()
+	}
+	switch cause := m[3]; {
+	case strings.HasPrefix(cause, "time: "):
+		return fmt.Sprintf("%s: want a duration such as 500ms, 10s, 5m or 24h, got %q", m[2], m[1])
+	case strings.HasPrefix(cause, "strconv.ParseBool"):
+		return fmt.Sprintf("%s: want true or false, got %q", m[2], m[1])
+	case strings.HasPrefix(cause, "strconv."):
+		return fmt.Sprintf("%s: want a number, got %q", m[2], m[1])
+	default:
+		return fmt.Sprintf("%s: %s", m[2], cause)
 	}
 }
 
@@ -152,6 +198,9 @@ func codeOf(err error) int {
 	return 1
 }
 
+// interrupted is the exit code of a command that a signal ended.
+const interrupted = 130
+
 // codes are the exit codes by which a script tells what went wrong.
 var codes = []struct {
 	code int
@@ -167,7 +216,7 @@ var codes = []struct {
 	{9, "the store is full", []error{pando.ErrStoreFull}},
 	{10, "not allowed", []error{pando.ErrForbidden, fs.ErrPermission}},
 	{11, "not supported here", []error{pando.ErrUnsupported}},
-	{130, "interrupted", []error{context.Canceled}},
+	{interrupted, "interrupted", []error{context.Canceled}},
 }
 
 func meanings() (s string) {

@@ -118,14 +118,20 @@ func TestWrongCommandLinesSayWhatWouldBeRight(t *testing.T) {
 		"lab dwon":             `did you mean "down"?`,
 		"state":                "",
 		"frobnicate":           "pando --help",
-		"deploy":               "want: pando deploy SPEC.yaml",
-		"status a b":           "want: pando status [SERVICE]",
+		"deploy":               "no argument was given; want: pando deploy SPEC.yaml",
+		"status a b":           "2 arguments were given; want: pando status [SERVICE]",
 		"scale web":            "want: pando scale SERVICE N|auto",
 		"scale web many":       `want a number or auto, got "many"`,
 		"scale web -- -3":      `want a number or auto, got "-3"`,
 		"ps --what":            "pando ps --help",
 		"ps -o xml":            "want text or json",
-		"deploy x --timeout 1": "missing unit",
+		"deploy x --timeout 1": `--timeout: want a duration such as 500ms, 10s, 5m or 24h, got "1"`,
+		"scale web 2 --for 1d": `--for: want a duration such as 500ms, 10s, 5m or 24h, got "1d"`,
+		"logs web --lines abc": `--lines: want a number, got "abc"`,
+		"why web -n x":         `--number: want a number, got "x"`,
+		"scale web -1":         "-1 is below 0, or a flag that is not known",
+		"ps -x":                "there is no flag -x",
+		"down --purge=maybe":   `--purge: want true or false, got "maybe"`,
 	} {
 		want, code := want, 2
 		if want == "" {

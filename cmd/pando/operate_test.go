@@ -91,7 +91,7 @@ func TestAnOperatorsDay(t *testing.T) {
 	o.has(o.Must(o.Host(), "curl", "-sS", "http://127.0.0.1:7400/metrics"),
 		`pando_dropped_packets_total{host="`+o.Host()+`",reason="no_service"} 1`, `pando_answered_drops_total{host="`+o.Host()+`"} 1`)
 	o.says(0, "logs web --lines 5")
-	o.has(o.says(4, "logs web --instance web-none"), "instance web-none: not found", "`pando ps`")
+	o.has(o.says(4, "logs web --instance web-none"), "instance web-none: not found", "`pando why web`")
 	o.has(o.says(4, "logs web --instance ../../x"), "not found")
 	o.has(o.says(0, "__complete status we"), "web\tserving")
 	o.has(o.says(0, "spec show web"), "name: web", `ready: "tcp 8080"`)
@@ -106,10 +106,10 @@ func TestAnOperatorsDay(t *testing.T) {
 	o.says(0, "scale web auto")
 	watcher.AwaitText("pin by operator")
 	watcher.AwaitText("unpin by operator")
-	if out := watcher.Stop(); out.Code != 0 || !strings.Contains(out.Text, "decision") {
+	if out := watcher.Stop(); out.Code != 130 || strings.Contains(out.Text, "pando:") || !strings.Contains(out.Text, "decision") {
 		t.Errorf("watch: code %d\n%s", out.Code, out.Text)
 	}
-	if out := list.Stop(); out.Code != 0 || strings.Count(out.Text, "INSTANCE") < 2 {
+	if out := list.Stop(); out.Code != 130 || strings.Contains(out.Text, "pando:") || strings.Count(out.Text, "INSTANCE") < 2 {
 		t.Errorf("ps --watch: code %d\n%s", out.Code, out.Text)
 	}
 
@@ -140,6 +140,36 @@ func TestWrongTurnsNameTheCauseAndTheNextStep(t *testing.T) {
 	}
 	o.has(o.says(0, "why quits"), "failed", "it exited with 3", "| line 30")
 	never := deploy("never", "command: [sh, -c, 'echo soon; exec sleep 1000']\nports: ['80:8080']\nhealth: {ready: http GET /ok, ready_within: 1s}\n")
+	o.has(o.says(0, "deploy --wait "+o.Write("never.yaml", "name: never\ncommand: [sleep, '1000']\nhealth: {ready: exec true}\n")), "revision 2  serving")
+	o.says(0, "rm never --wait")
+	never = deploy("never", "command: [sh, -c, 'echo soon; exec sleep 1000']\nports: ['80:8080']\nhealth: {ready: http GET /ok, ready_within: 1s}\n")
+	several := o.Write("several.yaml", "name: sits\ncommand: [sleep, '1000']\nhealth: {ready: exec true}\n---\nname: quits\ncommand: ['false']\n"+
+		"---\nname: waits\ncommand: [sleep, '1000']\nuser: '0'\nhealth: {ready: exec true}\n")
+	o.has(o.says(7, "deploy --wait --timeout 20s "+several), "sits  revision 1  serving", "quits  failed: revision 2 of quits", "waits  revision 1  serving",
+		"1 of 3 services failed (quits)", "warning: waits: it runs as root")
+	var all []deployed
+	if text := invoke(o.socket, "deploy", several, "-o", "json").out; json.Unmarshal([]byte(text), &all) != nil || len(all) != 3 || all[2].Name != "waits" {
+		t.Errorf("the answer for a file of three services is\n%s", text)
+	}
+	o.has(o.says(0, "logs sits"), "sits has printed nothing yet")
+	o.Await("a service without an instance in ps", func() (string, bool) { // a new one may live just now
+		text := o.says(0, "ps")
+		return text, strings.Contains(text, "failures since the deploy, the newest: it exited with 1")
+	})
+	loud := deploy("loud", "command: [sh, -c, 'echo last words; exit 3']\n")
+	o.has(loud, "last words")
+	o.Await("the log of a dead instance", func() (string, bool) { // a new one may live just now
+		text := o.says(0, "logs loud")
+		return text, strings.Contains(text, "it is gone; no instance of loud lives") && strings.Contains(text, "  last words\n")
+	})
+	up := []string{o.Bin, "up", "--data-dir", o.Data(o.Host()), "--host", o.Host(), "--pool"}
+	if again := o.Run(o.Host(), append(up, "3")...); again.Code != 0 {
+		t.Errorf("up as it is: code %d: %s", again.Code, again.Text)
+	}
+	other := o.Run(o.Host(), append(up, "2")...)
+	if other.Code != 2 || !strings.Contains(other.Text, "already up, where --pool is 3 and not 2: `pando down` first") {
+		t.Errorf("up with another pool: code %d: %s", other.Code, other.Text)
+	}
 	o.has(never, "not ready within 1s", "http GET :8080/ok", "connection refused", "| soon")
 	o.has(o.says(0, "why never"), "failed", "connection refused", "| soon")
 	o.has(o.says(0, "status never"), "deploying", "problem")
@@ -147,7 +177,7 @@ func TestWrongTurnsNameTheCauseAndTheNextStep(t *testing.T) {
 	for _, line := range []string{"status nevr", "why nevr", "logs nevr", "scale nevr 2", "rm nevr", "watch nevr", "state log nevr", "spec show nevr"} {
 		o.has(o.says(4, line), "service nevr: not found; did you mean never?")
 	}
-	o.has(o.says(4, "status zebra"), "`pando ps` lists what there is")
+	o.has(o.says(4, "status zebra"), "`pando status` lists the services")
 	o.has(o.says(3, "status Web!"), `service name "Web!"`)
 	o.has(o.says(3, "scale never 5000"), "want 0 to 1024")
 	o.Must(o.Host(), "cp", o.Bin, o.Dir+"/pando")
@@ -155,7 +185,7 @@ func TestWrongTurnsNameTheCauseAndTheNextStep(t *testing.T) {
 	if nobody.Code != 10 || !strings.Contains(nobody.Text, "you may not open /run/pando/api.sock: be root, or in its group") {
 		t.Errorf("a stranger: code %d: %s", nobody.Code, nobody.Text)
 	}
-	for _, name := range []string{"gone", "quits", "never"} {
+	for _, name := range []string{"sits", "waits", "loud", "gone", "quits", "never"} {
 		o.has(o.says(0, "rm "+name+" --wait"), name+" is gone")
 	}
 }

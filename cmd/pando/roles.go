@@ -57,6 +57,7 @@ func serve(ctx context.Context, p place) error {
 	if err := p.complete(); err != nil {
 		return err
 	}
+	rotateLog(p, "server")
 	log := slog.Default().With("role", "server")
 	if err := os.MkdirAll(p.Run, 0o755); err != nil {
 		return fmt.Errorf("make the folder for sockets: %w", err)
@@ -195,6 +196,7 @@ func tend(ctx context.Context, p place) error {
 	if err := p.complete(); err != nil {
 		return err
 	}
+	rotateLog(p, "agent")
 	log := slog.Default().With("role", "agent")
 	if err := errors.Join(os.MkdirAll(p.Data, 0o750), os.MkdirAll(p.Run, 0o755)); err != nil {
 		return fmt.Errorf("make the folders for data and sockets: %w", err)

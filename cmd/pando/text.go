@@ -6,11 +6,10 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,19 +18,10 @@ import (
 	"pando.run/pando/api"
 )
 
-// columns writes rows of tab-separated cells as an aligned table.
-func columns(w io.Writer, rows ...string) {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, r := range rows {
-		fmt.Fprintln(t, r)
-	}
-	_ = t.Flush() // the reader is gone
-}
-
 func row(cells ...any) string {
 	text := make([]string, len(cells))
 	for i, c := range cells {
-		text[i] = fmt.Sprint(c)
+		text[i] = clean(fmt.Sprint(c))
 		if text[i] == "" {
 			text[i] = "-"
 		}
@@ -41,7 +31,7 @@ func row(cells ...any) string {
 
 // oneLine is a service after something was done to it.
 func oneLine(w io.Writer, st pando.ServiceStatus) {
-	fmt.Fprintf(w, "%s  revision %d  %s (%s)  VIP %s\n", st.ServiceKey, st.Target, st.Phase, st.Reason, st.VIP)
+	fmt.Fprintf(w, "%s  revision %d  %s (%s)  VIP %s\n", st.ServiceKey, st.Target, st.Phase, clean(st.Reason), st.VIP)
 }
 
 // services is a line per service.
@@ -52,9 +42,17 @@ func services(w io.Writer, all []pando.ServiceStatus) {
 	}
 	rows := []string{row("SERVICE", "PHASE", "INSTANCES", "REV", "VIP", "PORTS", "REASON")}
 	for _, st := range all {
-		rows = append(rows, row(st.ServiceKey, st.Phase, fmt.Sprintf("%d of %s", st.InRotation, bounds(st.Scale)), st.Target, st.VIP, ports(st.Ports), st.Reason))
+		rows = append(rows, row(st.ServiceKey, st.Phase, fmt.Sprintf("%d of %s", st.InRotation, bounds(st.Scale)), st.Target, st.VIP, ports(st.Ports), unlessWell(st)))
 	}
 	columns(w, rows...)
+}
+
+// unlessWell is the reason of a service's phase if that is of interest.
+func unlessWell(st pando.ServiceStatus) string {
+	if st.Phase == pando.ServiceServing {
+		return ""
+	}
+	return st.Reason
 }
 
 // bounds is how many instances there may be.
@@ -77,8 +75,15 @@ func ports(all []pando.Port) string {
 func instances(w io.Writer, all []pando.ServiceStatus, now time.Time) {
 	rows := []string{row("SERVICE", "INSTANCE", "HOST", "ENDPOINT", "REV", "PHASE", "FOR", "REASON")}
 	for _, st := range all {
+		if len(st.Instances) == 0 && st.Problem != nil {
+			rows = append(rows, row(st.ServiceKey, "-", cmp.Or(st.Home, "-"), "-", st.Target, st.Phase, "-", backOff(st)))
+		}
 		for _, i := range st.Instances {
-			rows = append(rows, row(st.ServiceKey, i.ID, i.Host, i.Endpoint, i.Revision, i.Phase, brief(now.Sub(i.Since)), cmp.Or(i.Away, i.Reason)))
+			reason := i.Reason
+			if i.Phase == pando.PhaseInRotation {
+				reason = ""
+			}
+			rows = append(rows, row(st.ServiceKey, i.ID, i.Host, i.Endpoint, i.Revision, i.Phase, brief(now.Sub(i.Since)), cmp.Or(i.Away, reason)))
 		}
 	}
 	if len(rows) == 1 {
@@ -88,14 +93,23 @@ func instances(w io.Writer, all []pando.ServiceStatus, now time.Time) {
 	columns(w, rows...)
 }
 
+// backOff says why a service has no instance: how often it failed and with what.
+func backOff(st pando.ServiceStatus) string {
+	return fmt.Sprintf("%s since the deploy, the newest: %s", count(st.Failures, "failure"), st.Problem.Reason)
+}
+
 // whole is everything about one service.
 func whole(w io.Writer, st pando.ServiceStatus, now time.Time) {
 	lines := []string{
 		row("service", st.ServiceKey),
 		row("phase", fmt.Sprintf("%s (%s)", st.Phase, st.Reason)),
 		row("revision", revision(st)),
-		row("address", strings.TrimSpace(fmt.Sprintf("%s  %s  %s", st.VIP, st.DNS, ports(st.Ports)))),
+		row("address", strings.TrimSpace(fmt.Sprintf("%s  %s", st.VIP, ports(st.Ports)))),
+		row("name", fmt.Sprintf("%s inside instances; on the host: dig @10.127.0.1 %s", st.DNS, st.DNS)),
 		row("instances", fmt.Sprintf("%d in rotation, budget %s", st.InRotation, bounds(st.Scale))),
+	}
+	if st.Failures > 0 {
+		lines = append(lines, row("failures", fmt.Sprintf("%d since the newest deploy", st.Failures)))
 	}
 	if st.Home != "" {
 		lines = append(lines, row("home", st.Home))
@@ -110,7 +124,7 @@ func whole(w io.Writer, st pando.ServiceStatus, now time.Time) {
 	if st.Problem != nil {
 		lines = append(lines, row("problem", strings.TrimSpace(fmt.Sprintf("%s %s", st.Problem.Instance, st.Problem.Reason))))
 		for _, l := range st.Problem.Lines {
-			lines = append(lines, "\t| "+l)
+			lines = append(lines, "\t| "+clean(l))
 		}
 	}
 	columns(w, lines...)
@@ -197,9 +211,9 @@ const indent = "                         "
 // because prints one intent or decision: when, what, about whom, and the reason; below it how it went on.
 func because(w io.Writer, b pando.Because) {
 	if d := b.Decision; d != nil {
-		fmt.Fprintf(w, "%s  %-11s%s: %s\n", clock(d.At), d.Kind, who(d.By, d.Instance), d.Reason)
+		fmt.Fprintf(w, "%s  %-11s%s: %s\n", clock(d.At), d.Kind, clean(who(d.By, d.Instance)), clean(d.Reason))
 		for _, l := range d.Lines {
-			fmt.Fprintf(w, "%s| %s\n", indent, l)
+			fmt.Fprintf(w, "%s| %s\n", indent, clean(l))
 		}
 		return
 	}
@@ -208,10 +222,18 @@ func because(w io.Writer, b pando.Because) {
 	if i.Instance != "" && string(i.Instance) != i.By.Name {
 		about = fmt.Sprintf("%s → %s", i.By, i.Instance)
 	}
-	fmt.Fprintf(w, "%s  %-11s%s: %s%s\n", clock(i.Asked()), i.Verb, about, i.History[0].Reason, inputs(i.Inputs))
+	fmt.Fprintf(w, "%s  %-11s%s: %s%s\n", clock(i.Asked()), i.Verb, clean(about), clean(i.History[0].Reason), inputs(i.Inputs))
 	if len(i.History) > 1 {
-		fmt.Fprintf(w, "%s%s\n", indent, steps(i.History))
+		fmt.Fprintf(w, "%s%s\n", indent, clean(steps(i.History)))
 	}
+}
+
+// shownAt is the time that stands before an intent or decision.
+func shownAt(b pando.Because) time.Time {
+	if b.Decision != nil {
+		return b.Decision.At
+	}
+	return b.Intent.Asked()
 }
 
 // steps is how an intent went on after it was asked: each state with the time since then, and its reason where it is news.
@@ -231,12 +253,21 @@ func steps(h []pando.Transition) string {
 func inputs(m map[string]float64) string {
 	var out []string
 	for _, k := range slices.Sorted(maps.Keys(m)) {
-		out = append(out, fmt.Sprintf("%s %g", k, m[k]))
+		out = append(out, fmt.Sprintf("%s %s", clean(strings.ReplaceAll(k, "_", " ")), figure(m[k])))
 	}
 	if out == nil {
 		return ""
 	}
 	return "  [" + strings.Join(out, ", ") + "]"
+}
+
+// figure is a number with the digits that matter.
+func figure(v float64) string {
+	if v == math.Trunc(v) && math.Abs(v) < 1e15 {
+		return strconv.FormatFloat(v, 'f', -1, 64)
+	}
+	digits := 3 - int(math.Floor(math.Log10(math.Abs(v))))
+	return strconv.FormatFloat(v, 'f', min(max(digits, 0), 6), 64)
 }
 
 func who(by pando.Asker, i pando.InstanceID) string {
@@ -278,7 +309,7 @@ func (o *command) tell(e api.Event) error {
 	if e.Deleted {
 		about, text = gone(e.Key), "gone"
 	}
-	return o.print(fmt.Appendf(nil, "%s  %-9s %-20s %s\n", clock(time.Now()), e.Kind, about, text))
+	return o.print(fmt.Appendf(nil, "%s  %-9s %-20s %s\n", clock(time.Now()), e.Kind, clean(about), clean(text)))
 }
 
 // gone names a record of which only the key is known.
@@ -329,15 +360,6 @@ func changed(e api.Event) (about, text string) {
 func as[T any](e api.Event) (v T) {
 	_ = json.Unmarshal(e.Value, &v)
 	return v
-}
-
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
 }
 
 func kernelRelease() string {

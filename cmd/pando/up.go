@@ -1,9 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +17,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"pando.run/pando"
 	"pando.run/pando/api"
@@ -32,6 +36,9 @@ func upCommand(o *command) *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := p.complete(); err != nil {
+				return err
+			}
+			if err := unheard(p, c.Flags()); err != nil {
 				return err
 			}
 			return o.up(c.Context(), p)
@@ -115,6 +122,40 @@ func elsewhere(p place) error {
 		}
 	}
 	return nil
+}
+
+// unheard refuses flags that daemons that run already would not hear of.
+func unheard(p place, given *pflag.FlagSet) error {
+	asked := p.settings()
+	maps.DeleteFunc(asked, func(name, _ string) bool { return !given.Changed(name) })
+	if len(asked) == 0 {
+		return nil
+	}
+	live, err := running(place{Run: p.Run})
+	if errors.Is(err, pando.ErrUnavailable) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	is := live.settings()
+	var differ []string
+	for _, name := range slices.Sorted(maps.Keys(asked)) {
+		if asked[name] != is[name] {
+			differ = append(differ, fmt.Sprintf("--%s is %s and not %s", name, cmp.Or(is[name], "empty"), cmp.Or(asked[name], "empty")))
+		}
+	}
+	if differ == nil {
+		return nil
+	}
+	return usageError{fmt.Errorf("already up, where %s: `pando down` first, then `pando up` with these flags", strings.Join(differ, " and "))}
+}
+
+// settings are the flags that daemons take when they start and keep, by name.
+func (p place) settings() map[string]string {
+	return map[string]string{
+		"address": p.Address, "listen": p.Listen, "http": p.HTTP, "pool": strconv.Itoa(p.Pool), "uplink": strings.Join(p.Uplinks, ","),
+	}
 }
 
 const (

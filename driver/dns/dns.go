@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/miekg/dns"
@@ -68,15 +69,11 @@ func (s *Server) Start() error {
 	if s.config.Upstreams == nil {
 		s.config.Upstreams = systemUpstreams(s.config.Addr)
 	}
-	udp, err := net.ListenPacket("udp", s.config.Addr)
+	udp, tcp, err := bind(s.config.Addr, net.Listen)
 	if err != nil {
 		return fmt.Errorf("answer DNS on %s: %w", s.config.Addr, err)
 	}
 	s.addr = udp.LocalAddr().String()
-	tcp, err := net.Listen("tcp", s.addr)
-	if err != nil {
-		return errors.Join(fmt.Errorf("answer DNS on %s: %w", s.addr, err), udp.Close())
-	}
 	s.servers = [2]*dns.Server{{PacketConn: udp, Handler: s}, {Listener: tcp, Handler: s}}
 	var started sync.WaitGroup
 	for _, one := range s.servers {
@@ -86,6 +83,32 @@ func (s *Server) Start() error {
 	}
 	started.Wait()
 	return nil
+}
+
+// bindTries is how many ports are tried where any will do.
+const bindTries = 32
+
+// bind listens on UDP and TCP at one address. Of port 0 the kernel makes a port that is free for UDP: it may be in use for
+// TCP, and then another is tried.
+func bind(addr string, listen func(network, addr string) (net.Listener, error)) (net.PacketConn, net.Listener, error) {
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, nil, err
+	}
+	for n := 1; ; n++ {
+		udp, err := net.ListenPacket("udp", addr)
+		if err != nil {
+			return nil, nil, err
+		}
+		tcp, err := listen("tcp", udp.LocalAddr().String())
+		if err == nil {
+			return udp, tcp, nil
+		}
+		_ = udp.Close() // nothing has come to it
+		if port != "0" || n == bindTries || !errors.Is(err, syscall.EADDRINUSE) {
+			return nil, nil, err
+		}
+	}
 }
 
 // Close stops answering.

@@ -1,7 +1,10 @@
 package dns
 
 import (
+	"errors"
+	"net"
 	"net/netip"
+	"syscall"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -121,5 +124,39 @@ func TestMalformedQuestionsGetAnAnswer(t *testing.T) {
 	c := dns.Client{}
 	if a, _, err := c.Exchange(m, s.Addr()); err != nil || a.Rcode != dns.RcodeNotImplemented {
 		t.Errorf("an update: %v, %v", a, err)
+	}
+}
+
+// A port that is free for UDP may be taken for TCP: of port 0 another is tried, and a port that was asked for is not changed.
+func TestAPortIsFreeForBoth(t *testing.T) {
+	busy, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	tried := 0
+	taken := func(most int) func(string, string) (net.Listener, error) {
+		tried = 0
+		return func(network, addr string) (net.Listener, error) {
+			if tried++; tried <= most {
+				addr = busy.Addr().String()
+			}
+			return net.Listen(network, addr)
+		}
+	}
+	udp, tcp, err := bind("127.0.0.1:0", taken(3))
+	if err != nil || tried != 4 {
+		t.Fatalf("%v after %d tries, want the 4th", err, tried)
+	}
+	if udp.LocalAddr().String() != tcp.Addr().String() {
+		t.Errorf("UDP at %s and TCP at %s", udp.LocalAddr(), tcp.Addr())
+	}
+	if err := errors.Join(udp.Close(), tcp.Close()); err != nil {
+		t.Error(err)
+	}
+	for addr, want := range map[string]int{"127.0.0.1:0": bindTries, busy.Addr().String(): 1} {
+		if _, _, err := bind(addr, taken(1000)); !errors.Is(err, syscall.EADDRINUSE) || tried != want {
+			t.Errorf("%s: %v after %d tries, want %d", addr, err, tried, want)
+		}
 	}
 }

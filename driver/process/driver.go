@@ -53,6 +53,7 @@ type Driver struct {
 	prepared map[pando.InstanceID]*prepared
 	next     int
 	fill     chan struct{}
+	gone     chan struct{} // wakes the sweep of logs
 	done     chan struct{}
 	wg       sync.WaitGroup
 	removals sync.WaitGroup
@@ -71,7 +72,7 @@ func New(c Config) (*Driver, error) {
 			return nil, fmt.Errorf("make a folder for sandboxes: %w", err)
 		}
 	}
-	d := &Driver{Config: c, taken: map[int]bool{}, prepared: map[pando.InstanceID]*prepared{}, fill: make(chan struct{}, 1), done: make(chan struct{})}
+	d := &Driver{Config: c, taken: map[int]bool{}, prepared: map[pando.InstanceID]*prepared{}, fill: make(chan struct{}, 1), gone: make(chan struct{}, 1), done: make(chan struct{})}
 	for _, s := range d.found() {
 		d.taken[s.Number] = true
 		if s.Instance != "" {
@@ -84,8 +85,9 @@ func New(c Config) (*Driver, error) {
 			_ = s.destroy()
 		}
 	}
-	d.wg.Add(1)
+	d.wg.Add(2)
 	go d.keepReady()
+	go d.sweeping()
 	d.refill()
 	return d, nil
 }

@@ -236,6 +236,7 @@ func (b *sandbox) Remove(context.Context) error {
 			b.d.Log.Error("a sandbox is not wholly gone", "instance", b.slot.Instance, "error", err)
 		}
 		b.d.free(b.slot.Number)
+		b.d.tellGone()
 	}()
 	return nil
 }

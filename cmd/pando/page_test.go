@@ -1,0 +1,143 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
+)
+
+// terminal makes a terminal with so many columns and returns an environment on it, and what it shows.
+func terminal(t *testing.T, columns uint16, vars map[string]string) (Env, func() string) {
+	t.Helper()
+	outer, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip("no terminals here: ", err)
+	}
+	t.Cleanup(func() { outer.Close() })
+	if err := unix.IoctlSetPointerInt(int(outer.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	number, err := unix.IoctlGetInt(int(outer.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inner, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlSetWinsize(int(inner.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: columns}); err != nil {
+		t.Fatal(err)
+	}
+	env := Env{Stdout: inner, Stderr: inner, Getenv: func(name string) string { return vars[name] }}
+	return env, func() string {
+		inner.Close()
+		var all []byte
+		b := make([]byte, 4096)
+		for {
+			n, err := outer.Read(b) // ends with EIO once the inner end is closed
+			all = append(all, b[:n]...)
+			if err != nil {
+				return strings.ReplaceAll(string(all), "\r\n", "\n")
+			}
+		}
+	}
+}
+
+func some() []pando.ServiceStatus {
+	web := pando.ServiceStatus{Instances: []pando.InstanceStatus{{Endpoint: "10.128.0.2:8080"}}}
+	web.ServiceKey, web.Phase, web.Target = pando.DefaultService("website"), pando.ServiceServing, 1
+	web.Instances[0].Instance = pando.Instance{
+		ID: "website-7k3fq", Host: "host1", Revision: 1, Phase: pando.PhaseFailed, Reason: strings.Repeat("it did not answer \x1b[2J", 20), Since: noon,
+	}
+	quits := pando.ServiceStatus{Failures: 6, Problem: &pando.Decision{Reason: "it exited with 3\n12:00:00 deploy operator: all is well"}}
+	quits.ServiceKey, quits.Phase, quits.Target = pando.DefaultService("quits"), pando.ServiceDegraded, 2
+	return []pando.ServiceStatus{web, quits}
+}
+
+func TestATerminalGetsNarrowTablesInColour(t *testing.T) {
+	for _, c := range []struct {
+		vars   map[string]string
+		colour bool
+	}{{nil, true}, {map[string]string{"NO_COLOR": "1"}, false}, {map[string]string{"TERM": "dumb"}, false}} {
+		env, shown := terminal(t, 80, c.vars)
+		o := newCommand(env)
+		page := newPage(env)
+		instances(page, some(), noon.Add(time.Second))
+		services(page, some())
+		if err := o.print(page.Bytes()); err != nil {
+			t.Fatal(err)
+		}
+		text := shown()
+		if got := strings.Contains(text, red+"failed"+plain) && strings.Contains(text, red+"degraded"+plain); got != c.colour {
+			t.Errorf("%v: colour is %v in\n%q", c.vars, got, text)
+		}
+		bare := strings.NewReplacer(red, "", plain, "").Replace(text)
+		for line := range strings.Lines(bare) {
+			if n := len([]rune(strings.TrimSpace(line))); n > 80 {
+				t.Errorf("a line of %d columns: %q", n, line)
+			}
+		}
+		if strings.Contains(bare, "\x1b") || strings.Count(bare, "\n") != 6 {
+			t.Errorf("an instance commands the terminal, or adds lines:\n%q", bare)
+		}
+	}
+}
+
+func TestAPipeGetsWholeTables(t *testing.T) {
+	var b bytes.Buffer
+	o := newCommand(Env{Stdout: &b, Getenv: func(string) string { return "" }})
+	if err := o.show(nil, func(w io.Writer) { instances(w, some(), noon) }); err != nil {
+		t.Fatal(err)
+	}
+	if text := b.String(); strings.Contains(text, "\x1b") || strings.Contains(text, "…") || !strings.Contains(text, "6 failures since the deploy") ||
+		strings.Count(text, "it did not answer") != 20 {
+		t.Errorf("got\n%q", text)
+	}
+}
+
+func TestATerminalShowsEachChangeOfAWait(t *testing.T) {
+	env, shown := terminal(t, 80, nil)
+	o := newCommand(env)
+	all := some()
+	p := o.watching(all...)
+	p.tell(all[0])
+	all[0].Instances[0].Phase, all[0].Instances[0].Reason = pando.PhaseReady, "after\x1b[1m 3ms"
+	p.tell(all[0])
+	p.tell(all[0])
+	if text := shown(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "website-7k3fq  revision 1  ready: after\uFFFD[1m 3ms") {
+		t.Errorf("got\n%q", text)
+	}
+	o.env.Stdout = &bytes.Buffer{}
+	if o.watching(all...) != nil {
+		t.Error("a pipe gets progress")
+	}
+}
+
+func TestLogsOnATerminalCommandNothing(t *testing.T) {
+	var b bytes.Buffer
+	h := &harmless{to: &b}
+	for _, part := range []string{"a\x1b[31mred\r\n\tgr", "\xc3", "\xbcn\xff\x07\u202e\n"} { // ü comes in two parts
+		if n, err := h.Write([]byte(part)); n != len(part) || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	if want := "a\uFFFD[31mred\n grün\uFFFD\uFFFD\uFFFD\n"; b.String() != want {
+		t.Errorf("got %q, want %q", b.String(), want)
+	}
+}
+
+func TestFiguresHaveTheDigitsThatMatter(t *testing.T) {
+	for v, want := range map[float64]string{0: "0", 3: "3", 53.17831217195462: "53.18", 1234.56: "1235", 123456.7: "123457", 0.012345: "0.01235", -2.5: "-2.500"} {
+		if got := figure(v); got != want {
+			t.Errorf("%g is printed as %q, want %q", v, got, want)
+		}
+	}
+}

@@ -1,0 +1,136 @@
+package process
+
+import (
+	"cmp"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// keeping bounds the logs of instances that are gone. Logs beyond a bound are removed, the oldest first.
+type keeping struct {
+	age        time.Duration // since the last line
+	perService int           // folders
+	bytes      int64         // of all of them
+}
+
+// kept is how long logs of dead instances stay: long enough to ask why, short of a full disk.
+var kept = keeping{age: 7 * 24 * time.Hour, perService: 20, bytes: 1 << 30}
+
+const (
+	sweepEvery = time.Hour        // because logs age
+	sweepRest  = 30 * time.Second // between two sweeps, however many instances go
+)
+
+// sweeping removes old logs for as long as the driver lives: soon after instances have gone, and every hour.
+func (d *Driver) sweeping() {
+	defer d.wg.Done()
+	for {
+		sweep(d.LogDir, d.livingLogs, d.Clock.Now(), kept)
+		for _, wait := range []struct {
+			most time.Duration
+			news <-chan struct{}
+		}{{sweepRest, nil}, {sweepEvery, d.gone}} {
+			timer, stop := d.Clock.After(wait.most)
+			select {
+			case <-timer:
+			case <-wait.news:
+			case <-d.done:
+				stop()
+				return
+			}
+			stop()
+		}
+	}
+}
+
+// tellGone wakes the sweep.
+func (d *Driver) tellGone() {
+	select {
+	case d.gone <- struct{}{}:
+	default: // it is awake already
+	}
+}
+
+// livingLogs are the folders, below the folder of logs, of instances that have a sandbox.
+func (d *Driver) livingLogs() map[string]bool {
+	records, _ := filepath.Glob(filepath.Join(d.RunDir, "*", "slot.json"))
+	out := map[string]bool{}
+	for _, file := range records {
+		var s slot
+		if b, err := os.ReadFile(file); err == nil && json.Unmarshal(b, &s) == nil && s.Instance != "" {
+			out[logName(s.Service, s.Instance)] = true
+		}
+	}
+	return out
+}
+
+// oldLog is the folder of one instance's log.
+type oldLog struct {
+	name  string // below the folder of logs
+	bytes int64
+	at    time.Time // of its newest line
+}
+
+// sweep removes the logs that are not to be kept. An instance has its record before its log, so living is asked for after
+// the folders are listed.
+func sweep(dir string, living func() map[string]bool, now time.Time, k keeping) {
+	services, _ := filepath.Glob(filepath.Join(dir, "*", "*"))
+	all := map[string][]oldLog{}
+	for _, service := range services {
+		all[service] = logsBelow(dir, service)
+	}
+	live := living()
+	var rest []oldLog
+	var bytes int64
+	for _, logs := range all {
+		logs = slices.DeleteFunc(logs, func(l oldLog) bool { return live[l.name] })
+		slices.SortFunc(logs, newestFirst)
+		for n, l := range logs {
+			if n >= k.perService || now.Sub(l.at) > k.age {
+				_ = os.RemoveAll(filepath.Join(dir, l.name)) // the next sweep tries again
+				continue
+			}
+			rest = append(rest, l)
+			bytes += l.bytes
+		}
+	}
+	slices.SortFunc(rest, newestFirst)
+	for _, l := range slices.Backward(rest) {
+		if bytes <= k.bytes {
+			return
+		}
+		_ = os.RemoveAll(filepath.Join(dir, l.name))
+		bytes -= l.bytes
+	}
+}
+
+func newestFirst(a, b oldLog) int { return cmp.Or(b.at.Compare(a.at), cmp.Compare(a.name, b.name)) }
+
+// logsBelow lists the logs of a service.
+func logsBelow(dir, service string) (out []oldLog) {
+	folders, _ := os.ReadDir(service)
+	for _, folder := range folders {
+		name, err := filepath.Rel(dir, filepath.Join(service, folder.Name()))
+		if err != nil || !folder.IsDir() {
+			continue
+		}
+		l := oldLog{name: name}
+		files, _ := os.ReadDir(filepath.Join(dir, name))
+		for _, f := range files {
+			if info, err := f.Info(); err == nil {
+				l.bytes += info.Size()
+				if info.ModTime().After(l.at) {
+					l.at = info.ModTime()
+				}
+			}
+		}
+		if info, err := folder.Info(); err == nil && l.at.IsZero() {
+			l.at = info.ModTime()
+		}
+		out = append(out, l)
+	}
+	return out
+}

@@ -1,0 +1,90 @@
+package process
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+)
+
+// put makes the log of an instance that printed its last line so long ago.
+func put(t *testing.T, dir, name string, bytes int, ago time.Duration, now time.Time) {
+	t.Helper()
+	folder := filepath.Join(dir, name)
+	if err := os.MkdirAll(folder, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	for n, file := range []string{"log", "log.1"} {
+		path := filepath.Join(folder, file)
+		if err := os.WriteFile(path, make([]byte, bytes/2), 0o640); err != nil {
+			t.Fatal(err)
+		}
+		at := now.Add(-ago - time.Duration(n)*time.Hour)
+		if err := os.Chtimes(path, at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func names(t *testing.T, dir string) (out []string) {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join(dir, "*", "*", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range all {
+		name, err := filepath.Rel(dir, path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, name)
+	}
+	return out
+}
+
+// Logs of the dead go by age, by their number and by their size, the oldest first; those of the living stay.
+func TestSweepKeepsWhatIsWithinTheBounds(t *testing.T) {
+	dir, now := t.TempDir(), time.Now()
+	put(t, dir, "default/web/web-alive", 1000, 100*24*time.Hour, now)
+	put(t, dir, "default/web/web-old", 10, 8*24*time.Hour, now)
+	for n := range 5 {
+		put(t, dir, fmt.Sprintf("default/web/web-%d", n), 10, time.Duration(n)*time.Minute, now)
+	}
+	put(t, dir, "shop/db/db-new", 100, time.Second, now)
+	put(t, dir, "shop/db/db-mid", 100, time.Hour, now)
+	if err := os.WriteFile(filepath.Join(dir, "server.log"), []byte("x"), 0o640); err != nil { // of a daemon
+		t.Fatal(err)
+	}
+	living := func() map[string]bool { return map[string]bool{"default/web/web-alive": true} }
+	sweep(dir, living, now, keeping{age: 7 * 24 * time.Hour, perService: 3, bytes: 135})
+	want := []string{"default/web/web-0", "default/web/web-1", "default/web/web-2", "default/web/web-alive", "shop/db/db-new"}
+	if got := names(t, dir); !slices.Equal(got, want) {
+		t.Errorf("left are %v, want %v", got, want)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "server.log")); err != nil {
+		t.Error(err)
+	}
+}
+
+// The sweep runs by itself when a driver begins.
+func TestADriverSweepsOldLogs(t *testing.T) {
+	d := newDriver(t, 0)
+	run(t, d, nil, "sh", "-c", "echo here; exec sleep 100")
+	put(t, d.LogDir, "default/gone/gone-1", 10, 30*24*time.Hour, time.Now())
+	put(t, d.LogDir, "default/web/web-1", 10, 30*24*time.Hour, time.Now())
+	again, err := New(d.Config) // as after a restart
+	if err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	for len(names(t, d.LogDir)) > 1 && time.Now().Before(deadline) {
+	}
+	if err := again.Close(); err != nil {
+		t.Error(err)
+	}
+	if got := names(t, d.LogDir); !slices.Equal(got, []string{"default/web/web-1"}) {
+		t.Errorf("left are %v, want that of the living instance", got)
+	}
+}

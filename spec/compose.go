@@ -1,0 +1,112 @@
+package spec
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"pando.run/pando"
+)
+
+// foreign is a word of Compose or Kubernetes that a spec does not have, and what stands for it here.
+type foreign struct{ word, here string }
+
+// foreigners are the unknown keys for which there is an answer, by their place.
+var foreigners = []foreign{
+	{"services", "write one document per service, with its name as `name`, divided by ---"},
+	{"version", "leave it out: the spec of Pando has no version"},
+	{"image", "Pando runs programs and not images: name the program in `command`"},
+	{"build", "Pando runs programs and not images: name the built program in `command`"},
+	{"entrypoint", "put it in front of the words of `command`"},
+	{"env_file", "read it in the command: sh -c '. ./.env; exec ./program'"},
+	{"secrets", "read them in the command from a file that `user` may read"},
+	{"configs", "put the files into `working_dir`"},
+	{"volumes", "a program keeps its files in `working_dir`, which all instances of the service share"},
+	{"tmpfs", "/tmp of each instance is its own already"},
+	{"healthcheck", "health.ready and health.live, such as health: {ready: http GET /ok}"},
+	{"depends_on", "leave it out: a program waits for another service by its name, such as db.pando"},
+	{"networks", "leave it out: every instance reaches every service by its name, such as db.pando"},
+	{"network_mode", "leave it out: each instance has a network of its own"},
+	{"hostname", "leave it out: a service is reached as NAME.pando"},
+	{"container_name", "`name`"},
+	{"expose", "`ports`: other services reach the published ones"},
+	{"deploy", "its parts are keys of their own: replicas is scale.min, resources.limits is `resources`, update_config is `rollout`"},
+	{"replicas", "scale.min, and scale.max for how many there may be"},
+	{"privileged", "instances have no privileges"},
+	{"cap_add", "instances have no capabilities"},
+	{"mem_limit", "resources.memory"},
+	{"cpus", "resources.cpus"},
+	{"stop_timeout", "`stop_grace_period`"},
+	{"logging", "leave it out: logs rotate, and `pando logs` shows them"},
+	{"scale.replicas", "scale.min, and scale.max for how many there may be"},
+	{"scale.minReplicas", "scale.min"},
+	{"scale.maxReplicas", "scale.max"},
+	{"resources.limits", "its keys stand right below resources: {cpus: 0.5, memory: 64M}"},
+	{"resources.requests", "leave it out: Pando has limits only"},
+	{"resources.cpu", "resources.cpus"},
+	{"health.test", "health.ready, such as ready: exec ./check"},
+	{"health.retries", "health.fall"},
+	{"health.start_period", "health.ready_within"},
+	{"rollout.parallelism", "rollout.surge"},
+	{"rollout.monitor", "rollout.healthy"},
+}
+
+// insteadOf says what stands for a foreign key, or "".
+func insteadOf(path string) string {
+	for _, f := range foreigners {
+		if f.word == path {
+			return ": " + f.here
+		}
+	}
+	return ""
+}
+
+// values are foreign values of known keys, with how they are written here.
+var values = []struct {
+	path, here string
+	form       *regexp.Regexp
+}{
+	{"resources.memory", "write ${1}${2}: it is binary here already", regexp.MustCompile(`^([0-9.]+)([KMG])i$`)},
+	{"restart", "write always: a service that was removed is not started again", regexp.MustCompile(`^unless-stopped$`)},
+	{"restart", "write always", regexp.MustCompile(`^(any|Always)$`)},
+	{"restart", "write on-failure", regexp.MustCompile(`^(on-failure:[0-9]+|OnFailure)$`)},
+	{"restart", "write restart: no", regexp.MustCompile(`^(none|never|Never|false)$`)},
+	{"scale.by", "here it counts what comes in; a program that knows its own load asks for a copy by itself", regexp.MustCompile(`^(cpu|memory|CPU)$`)},
+}
+
+var milli = regexp.MustCompile(`^([0-9]+)m$`)
+
+// rewritten says how a foreign value of a known key is written here, or "".
+func rewritten(path, value string) string {
+	if m := milli.FindStringSubmatch(value); m != nil && path == "resources.cpus" {
+		n, err := strconv.Atoi(m[1])
+		if err == nil {
+			return "; write " + strconv.FormatFloat(float64(n)/1000, 'f', -1, 64)
+		}
+	}
+	for _, v := range values {
+		if v.path == path && v.form.MatchString(value) {
+			return "; " + v.form.ReplaceAllString(value, v.here)
+		}
+	}
+	return ""
+}
+
+// possible reports what the root's check of specs finds and the kinds of the fields do not, such as a NUL in a word.
+func (r *reader) possible(s pando.Spec, where map[string]ast.Node) {
+	err := s.WithDefaults().Check()
+	if err == nil {
+		return
+	}
+	for line := range strings.Lines(err.Error()) {
+		text := strings.TrimPrefix(strings.TrimSpace(line), pando.ErrInvalid.Error()+": ")
+		path, message, _ := strings.Cut(text, ": ")
+		key := path
+		if i := strings.IndexAny(key, "[."); i > 0 && where[key] == nil {
+			key = key[:i]
+		}
+		r.at(where[key], path, "%s", message)
+	}
+}
