@@ -84,12 +84,8 @@ func (s *Server) start(ctx context.Context, c ServerConfig, g *guard) (err error
 	if s.doors, err = c.doors(); err != nil {
 		return err
 	}
-	conf, err := embedded(c)
-	if err != nil {
-		return err
-	}
 	shrinkSegments()
-	if s.etcd, err = embed.StartEtcd(conf); err != nil {
+	if s.etcd, err = embed.StartEtcd(embedded(c)); err != nil {
 		return err
 	}
 	if err := s.ready(ctx); err != nil {
@@ -128,19 +124,18 @@ func lockDir(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// embedded is etcd's configuration: small memory, history by revision, and no way in but our doors. Its peer socket is one
-// that nobody calls.
-func embedded(c ServerConfig) (*embed.Config, error) {
-	peer := filepath.Join(c.Dir, "peer")
-	if err := fitsSocket(peer); err != nil {
-		return nil, err
-	}
-	peers := []url.URL{{Scheme: "unix", Path: peer}}
+// embedded is etcd's configuration: small memory, history by revision, and no way in but our doors.
+//
+// The store has one member, so etcd gets no peer listener. etcd serves peers without authentication, and it ignores the path
+// of a unix URL: such a listener is an abstract socket that every local user can open. The advertised URL is a name only:
+// etcd derives the identity of the member and of the cluster from it.
+func embedded(c ServerConfig) *embed.Config {
+	name := []url.URL{{Scheme: "unix", Path: filepath.Join(c.Dir, "peer")}}
 
 	conf := embed.NewConfig()
 	conf.Name, conf.Dir = c.Name, c.Dir
 	conf.ListenClientUrls, conf.AdvertiseClientUrls = nil, nil
-	conf.ListenPeerUrls, conf.AdvertisePeerUrls = peers, peers
+	conf.ListenPeerUrls, conf.AdvertisePeerUrls = nil, name
 	conf.InitialCluster = conf.InitialClusterFromName(c.Name)
 	conf.EnableGRPCGateway = false
 	conf.TickMs, conf.ElectionMs = tickMilliseconds, electionMilliseconds
@@ -151,7 +146,7 @@ func embedded(c ServerConfig) (*embed.Config, error) {
 	conf.MaxTxnOps = batchOperationsMax
 	conf.WatchProgressNotifyInterval = 10 * time.Second
 	conf.ZapLoggerBuilder = embed.NewZapLoggerBuilder(quiet(c.Log))
-	return conf, nil
+	return conf
 }
 
 func (s *Server) ready(ctx context.Context) error {
