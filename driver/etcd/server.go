@@ -48,7 +48,7 @@ type Server struct {
 	etcd     *embed.Etcd
 	registry *Registry
 	lock     *os.File
-	stop     context.CancelFunc // of the guard
+	stop     context.CancelFunc // of the guard and of the gate
 	guarding sync.WaitGroup
 	doors    []*door
 	serving  sync.WaitGroup // the doors, and the watch for etcd's own end
@@ -93,8 +93,13 @@ func (s *Server) start(ctx context.Context, c ServerConfig, g *guard) (err error
 	}
 	client := v3client.New(s.etcd.Server)
 	s.registry = newRegistry(client, g)
-	s.guard(g, client)
-	s.serve(gate{c.Members}, g)
+	ctx, s.stop = context.WithCancel(context.Background())
+	s.guard(ctx, g, client)
+	rules := gate{c.Members, &store{s.etcd.Server.KV()}, newLeases(s.etcd.Server.LeaseTimeToLive), newStreams()}
+	if c.Members != nil {
+		s.guarding.Go(func() { rules.follow(ctx, s.registry, c.Log) })
+	}
+	s.serve(rules, g)
 	return nil
 }
 
@@ -162,9 +167,7 @@ func (s *Server) ready(ctx context.Context) error {
 	}
 }
 
-func (s *Server) guard(g *guard, c *clientv3.Client) {
-	ctx, cancel := context.WithCancel(context.Background())
-	s.stop = cancel
+func (s *Server) guard(ctx context.Context, g *guard, c *clientv3.Client) {
 	if g.check() == nil {
 		g.layBallast()
 	}
@@ -196,6 +199,16 @@ func (s *Server) end(err error) {
 
 // Registry is the store as this process sees it, without a socket in between. It ends with the server.
 func (s *Server) Registry() *Registry { return s.registry }
+
+// MembersAddress is where members reach the store, as address:port; "" for nowhere.
+func (s *Server) MembersAddress() string {
+	for _, d := range s.doors {
+		if d.identity != nil {
+			return d.Addr().String()
+		}
+	}
+	return ""
+}
 
 // Err tells of an end of the store that nobody asked for.
 func (s *Server) Err() <-chan error { return s.ended }

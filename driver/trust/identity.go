@@ -79,6 +79,9 @@ func (i *Identity) Accept(der, authority []byte) error {
 	return nil
 }
 
+// PublicKey is pando.PublicKeyHash of the identity's key.
+func (i *Identity) PublicKey() string { return pando.PublicKeyHash(i.own.Load().Leaf.RawSubjectPublicKeyInfo) }
+
 // Ends is when the certificate does.
 func (i *Identity) Ends() time.Time { return i.own.Load().Leaf.NotAfter }
 
