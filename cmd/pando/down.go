@@ -17,6 +17,7 @@ import (
 	"pando.run/pando/driver/nftables"
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/process"
+	"pando.run/pando/driver/trust"
 )
 
 func downCommand(o *command) *cobra.Command {
@@ -87,6 +88,7 @@ func (o *command) down(ctx context.Context, p place, drain time.Duration, purge 
 	errs = append(errs, err)
 	errs = append(errs, ebpf.Purge(p.pins()), nftables.Purge(), removeOwn(p.Run))
 	if purge {
+		o.resign(ctx, p)
 		errs = append(errs, removeOwn(p.Data))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -97,6 +99,17 @@ func (o *command) down(ctx context.Context, p place, drain time.Duration, purge 
 		Purged bool   `json:"purged"`
 	}{p.Host, purge}
 	return o.show(is, func(w io.Writer) { fmt.Fprintf(w, "pando is down on %s\n", p.Host) })
+}
+
+// resign leaves the cluster that this host joined. That the server does not answer keeps nothing here.
+func (o *command) resign(ctx context.Context, p place) {
+	m, err := trust.LoadMembership(p.trust())
+	if m == nil || err != nil {
+		return // a cluster of its own, or damaged files, which go
+	}
+	if err := resign(ctx, m); err != nil {
+		fmt.Fprintf(o.env.Stderr, "the server at %s still has this host as a member (%v): `pando hosts rm %s` there ends that\n", m.Server, err, m.Host)
+	}
 }
 
 // removeOwn removes what the daemons have in a folder. Network functions keep theirs beside it, and run without the daemons:

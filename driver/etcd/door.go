@@ -46,6 +46,9 @@ func (c ServerConfig) doors() (all []*door, err error) {
 	if err != nil {
 		return all, fmt.Errorf("listen for members: %w", err)
 	}
+	if c.Members.Bound != nil {
+		l = c.Members.Bound(l)
+	}
 	return append(all, &door{listener: newListener(l), identity: identity}), nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"log/slog"
+	"net"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
@@ -25,6 +26,8 @@ type Members struct {
 	Certificate, Key, Authority string
 	// HostOf says whose a verified certificate is.
 	HostOf func(*x509.Certificate) (pando.HostName, error)
+	// Bound gives the listener bounds for callers that have not shown a certificate yet; nil: it has none.
+	Bound func(net.Listener) net.Listener
 }
 
 func (m *Members) tls() transport.TLSInfo {
