@@ -51,12 +51,16 @@ func serverCommand() *cobra.Command {
 	return c
 }
 
+// daemonUmask is that of the daemons, whatever the umask of the shell that started them: root alone writes what they make.
+const daemonUmask = 0o022
+
 // serve is the server's life.
 func serve(ctx context.Context, p place) error {
 	if err := p.complete(); err != nil {
 		return err
 	}
 	log := slog.Default().With("role", "server")
+	syscall.Umask(daemonUmask)
 	if err := os.MkdirAll(p.Run, 0o755); err != nil {
 		return fmt.Errorf("make the folder for sockets: %w", err)
 	}
@@ -201,6 +205,7 @@ func tend(ctx context.Context, p place) error {
 		return err
 	}
 	log := slog.Default().With("role", "agent")
+	syscall.Umask(daemonUmask)
 	if err := errors.Join(os.MkdirAll(p.Data, 0o750), os.MkdirAll(p.Run, 0o755)); err != nil {
 		return fmt.Errorf("make the folders for data and sockets: %w", err)
 	}
