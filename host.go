@@ -1,6 +1,7 @@
 package pando
 
 import (
+	"fmt"
 	"net/netip"
 	"time"
 )
@@ -21,6 +22,19 @@ type Host struct {
 	Joined     time.Time    `json:"joined"`
 	Version    string       `json:"version"`
 	Leaving    bool         `json:"leaving,omitempty"` // nothing is placed on it, and what is there is taken out
+}
+
+// check reports why a record cannot be a host's: its slot chooses the addresses of its instances, and others route them there.
+func (h Host) check() error {
+	v4, v6 := InstanceRange(h.Slot)
+	switch {
+	case h.Slot < 0 || h.Slot >= HostSlots:
+		return fmt.Errorf("%w: host %s is in slot %d: want 0 to %d", ErrInvalid, h.Name, h.Slot, HostSlots-1)
+	case h.Instances4 != v4 && h.Instances4.IsValid(), h.Instances6 != v6 && h.Instances6.IsValid():
+		return fmt.Errorf("%w: host %s claims %s and %s for its instances: slot %d has %s and %s",
+			ErrInvalid, h.Name, h.Instances4, h.Instances6, h.Slot, v4, v6)
+	}
+	return nil
 }
 
 // Addresses of the cluster. Every host answers for every VIP; each has its own range for instances.

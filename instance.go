@@ -46,6 +46,9 @@ var phaseNext = map[Phase][]Phase{
 // May says whether an instance in phase p may come to phase q.
 func (p Phase) May(q Phase) bool { return slices.Contains(phaseNext[p], q) }
 
+// Known says whether this build knows the phase.
+func (p Phase) Known() bool { return len(phaseNext[p]) > 0 || p == PhaseDead }
+
 // Capacity says whether the instance counts against max: it serves or soon will. A reserve does not.
 func (i Instance) Capacity() bool {
 	return !i.Warm && slices.Contains([]Phase{PhasePlaced, PhaseStarting, PhaseReady, PhaseInRotation}, i.Phase)

@@ -1,6 +1,9 @@
 package pando
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
 	"net/netip"
 	"time"
 )
@@ -10,16 +13,54 @@ import (
 type Member struct {
 	Name    HostName   `json:"name"`
 	Slot    int        `json:"slot"`
-	Address netip.Addr `json:"address"`  // that it gave when it joined last
-	Since   time.Time  `json:"since"`    // of its first admission
-	Server  bool       `json:"server"`   // it runs the server
-	Renewed time.Time  `json:"admitted"` // of its newest certificate
+	Address netip.Addr `json:"address"` // that it gave when it joined last
+	// Address6 is the same by IPv6. Zero: by IPv4 only, or an earlier build admitted the host.
+	Address6 netip.Addr `json:"address6,omitzero"`
+	// PublicKey is PublicKeyHash of the key that its certificates are for. The server's own host has none: its agent makes a
+	// new key at every start, beside the authority. A host that an earlier build admitted has none until its next renewal.
+	PublicKey string    `json:"public_key,omitempty"`
+	Since     time.Time `json:"since"`    // of its first admission
+	Server    bool      `json:"server"`   // it runs the server
+	Renewed   time.Time `json:"admitted"` // of its newest certificate
 }
 
 func (m Member) Key() Key { return MemberKey(m.Name) }
 
 // MemberKey of a host.
 func MemberKey(h HostName) Key { return key(KindMember, string(h)) }
+
+// PublicKeyHash names a public key, which is given as the DER of its SubjectPublicKeyInfo.
+func PublicKeyHash(der []byte) string {
+	h := sha256.Sum256(der)
+	return hex.EncodeToString(h[:])
+}
+
+// Admits says why a certificate for a public key (DER) is not this member's, or nil.
+func (m Member) Admits(publicKey []byte) error {
+	if m.Server || m.PublicKey == "" || m.PublicKey == PublicKeyHash(publicKey) {
+		return nil
+	}
+	return fmt.Errorf("%w: host %s is a member with another key: its former certificate counts no more", ErrForbidden, m.Name)
+}
+
+// NotMember is the error for a host that has a certificate and no member record.
+func NotMember(h HostName) error {
+	return fmt.Errorf("%w: host %s was removed from the cluster; to join again: `pando down --purge` there, "+
+		"then `pando up --join` with a new token", ErrForbidden, h)
+}
+
+// Vouches says why the record of a host does not agree with its membership, or nil. The member itself writes the host's
+// record, and others route packets by it.
+func (m Member) Vouches(h Host) error {
+	switch {
+	case h.Name != m.Name || h.Slot != m.Slot:
+		return fmt.Errorf("%w: host %s in slot %d writes as host %s in slot %d", ErrForbidden, m.Name, m.Slot, h.Name, h.Slot)
+	case h.Address != m.Address, m.Address6.IsValid() && h.Address6 != m.Address6:
+		return fmt.Errorf("%w: host %s is a member at %s (%s) and gives the addresses %s (%s): `pando restart` there tells the server",
+			ErrForbidden, m.Name, m.Address, m.Address6, h.Address, h.Address6)
+	}
+	return h.check()
+}
 
 // HostState is whether a host's agent is heard of.
 type HostState string

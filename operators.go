@@ -26,6 +26,9 @@ type Operators interface {
 	Why(ctx context.Context, s ServiceKey, max int) ([]Because, error)
 	// Hosts lists every member, also those that are away.
 	Hosts(ctx context.Context) ([]HostStatus, error)
+	// RemoveHost ends the membership of a host: its name and slot are free, its certificate counts no more, and its instances
+	// are forgotten. ErrRefused: the server runs there; or, without force, it is here with instances or keeps states.
+	RemoveHost(ctx context.Context, h HostName, force bool, by Asker) error
 	// Watch sends a change for everything that happens to services, instances, intents and decisions, from a store revision on
 	// (0: from now). It ends with ctx; a last change with Err set says that history is compacted.
 	Watch(ctx context.Context, after StoreRevision) <-chan Change

@@ -3,6 +3,7 @@ package pando
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 )
@@ -112,8 +113,27 @@ func (w *World) apply(r Record) error {
 	if err != nil || v == nil {
 		return err
 	}
+	if other, taken := w.namesake(v); taken {
+		return fmt.Errorf("record %s: %w: its name is that of %s", r.Key, ErrExists, other)
+	}
 	w.put(v, r.Modified)
 	return nil
+}
+
+// namesake is the record under another key that has the same name: names of instances, intents and decisions are unique.
+func (w *World) namesake(v Stored) (other Key, taken bool) {
+	switch v := v.(type) {
+	case Instance:
+		other = w.Instances[v.ID].V.Key()
+		_, taken = w.Instances[v.ID]
+	case Intent:
+		other = w.Intents[v.ID].V.Key()
+		_, taken = w.Intents[v.ID]
+	case Decision:
+		other = w.Decisions[v.ID].V.Key()
+		_, taken = w.Decisions[v.ID]
+	}
+	return other, taken && other != v.Key()
 }
 
 // DecodeAny reads a record of any kind; nil for a kind that is not a noun (a leader's key).
@@ -139,10 +159,21 @@ func DecodeAny(r Record) (Stored, error) {
 	return nil, nil
 }
 
+// decode believes the key: a member may write what is below its own keys, and must not speak for others in the value.
 func decode[T Stored](r Record) (Stored, error) {
 	var v T
-	err := Decode(r, &v)
-	return v, err
+	if err := Decode(r, &v); err != nil {
+		return v, err
+	}
+	if v.Key() != r.Key {
+		return v, fmt.Errorf("record %s: %w: its value is that of %s", r.Key, ErrInvalid, v.Key())
+	}
+	if h, ok := any(v).(Host); ok {
+		if err := h.check(); err != nil {
+			return v, fmt.Errorf("record %s: %w", r.Key, err)
+		}
+	}
+	return v, nil
 }
 
 func (w *World) put(v Stored, at StoreRevision) {

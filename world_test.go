@@ -157,3 +157,88 @@ func TestDecodeReadsWhatEncodeWroteAndNothingElse(t *testing.T) {
 		}
 	}
 }
+
+// encoded is a record as a member may have written it: any value below any key.
+func encoded(t *testing.T, k Key, v any, at StoreRevision) Record {
+	t.Helper()
+	b, err := Encode(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Record{Key: k, Value: b, Created: at, Modified: at}
+}
+
+func TestAWorldBelievesTheKeyAndNotTheValue(t *testing.T) {
+	web := DefaultService("web")
+	at := func(slot int) Host {
+		h := Host{Name: HostName(fmt.Sprintf("h%d", slot)), Slot: slot, Address: netip.MustParseAddr(fmt.Sprintf("10.126.0.%d", slot))}
+		h.Instances4, h.Instances6 = InstanceRange(slot)
+		return h
+	}
+	mine := Instance{ID: "web-1", Service: web, Host: "h1", Phase: PhaseInRotation}
+	w := NewWorld()
+	good := []Record{encoded(t, mine.Key(), mine, 1), encoded(t, HostKey("h1"), at(1), 1), encoded(t, HostKey("h2"), at(2), 1)}
+	if err := w.Apply(good, 1); err != nil {
+		t.Fatal(err)
+	}
+	dead := mine
+	dead.Phase = PhaseDead
+	namesake := dead
+	namesake.Host = "h2"
+	far := at(2)
+	far.Instances4 = netip.MustParsePrefix("8.8.0.0/16")
+	elsewhere := at(1)
+	elsewhere.Address = at(2).Address
+	other := ServiceKey{Tenant: "bank", Name: "vault"}
+	for what, r := range map[string]Record{
+		"another host's instance":        encoded(t, "/pando/instance/default/web/h2/web-1", dead, 2),
+		"an instance with a name in use": encoded(t, namesake.Key(), namesake, 2),
+		"another host's record":          encoded(t, HostKey("h2"), elsewhere, 2),
+		"a host with foreign prefixes":   encoded(t, HostKey("h2"), far, 2),
+		"a host in a slot that none has": encoded(t, HostKey("h2"), Host{Name: "h2", Slot: HostSlots}, 2),
+		"another service's head":         encoded(t, HeadKey(web), StateHead{Service: other}, 2),
+		"another service's intent":       encoded(t, "/pando/intent/default/web/i1", Intent{ID: "i1", Service: other}, 2),
+		"an intent with another name":    encoded(t, "/pando/intent/default/web/i1", Intent{ID: "i2", Service: web}, 2),
+		"another service's decision":     encoded(t, "/pando/decision/default/web/d1", Decision{ID: "d1", Service: other}, 2),
+		"another member's record":        encoded(t, MemberKey("h2"), Member{Name: "h1"}, 2),
+		"another service's revision":     encoded(t, RevisionKey(web, 1), Revision{Service: other, Number: 1}, 2),
+		"another service's record":       encoded(t, web.Key(), Service{ServiceKey: other}, 2),
+	} {
+		if err := w.Apply([]Record{r}, 2); err == nil {
+			t.Errorf("%s is believed", what)
+		}
+	}
+	if got := w.Instances["web-1"].V; got.Host != "h1" || got.Phase != PhaseInRotation {
+		t.Errorf("the instance is now %+v", got)
+	}
+	if w.Hosts["h1"].V != at(1) || w.Hosts["h2"].V != at(2) {
+		t.Errorf("the hosts are now %+v", w.Hosts)
+	}
+	if n := len(w.Heads) + len(w.Intents) + len(w.Decisions) + len(w.Members) + len(w.Revisions) + len(w.Services); n != 0 {
+		t.Errorf("%d forged records are there", n)
+	}
+}
+
+func TestAMemberVouchesForItsOwnAddresses(t *testing.T) {
+	m := Member{Name: "h2", Slot: 2, Address: netip.MustParseAddr("10.126.0.2")}
+	good := Host{Name: "h2", Slot: 2, Address: m.Address}
+	good.Instances4, good.Instances6 = InstanceRange(2)
+	if err := m.Vouches(good); err != nil {
+		t.Error(err)
+	}
+	for what, change := range map[string]func(*Host){
+		"name": func(h *Host) { h.Name = "h1" }, "slot": func(h *Host) { h.Slot = 1; h.Instances4, h.Instances6 = InstanceRange(1) },
+		"address":  func(h *Host) { h.Address = netip.MustParseAddr("10.126.0.1") },
+		"prefix":   func(h *Host) { h.Instances4 = netip.MustParsePrefix("8.8.0.0/16") },
+		"prefix 6": func(h *Host) { _, h.Instances6 = InstanceRange(1) },
+	} {
+		h := good
+		change(&h)
+		if m.Vouches(h) == nil {
+			t.Errorf("it vouches for another %s", what)
+		}
+	}
+	if m.PublicKey = PublicKeyHash([]byte("a")); m.Admits([]byte("a")) != nil || m.Admits([]byte("b")) == nil {
+		t.Error("it does not admit its own key, or admits another")
+	}
+}

@@ -76,7 +76,7 @@ func (a *Agent) elsewhere(s pando.ServiceKey, here []pando.Endpoint) (via pando.
 	}
 	for _, i := range a.world.Of(s) {
 		h, alive := a.world.Hosts[i.Host]
-		if !alive || h.V.Name == a.Host.Name || !i.Phase.TakesFlows() {
+		if !alive || h.V.Name == a.Host.Name || !i.Phase.TakesFlows() || !a.vouched(h.V) {
 			continue
 		}
 		if h.V.Name == a.world.Services[s].V.Home || via.Name == "" {
@@ -98,11 +98,25 @@ func (a *Agent) neighbours() {
 func (a *Agent) meetNeighbours() {
 	var others []pando.Host
 	for _, h := range a.world.Hosts {
-		if h.V.Name != a.Host.Name {
+		if h.V.Name != a.Host.Name && a.vouched(h.V) {
 			others = append(others, h.V)
 		}
 	}
 	a.did(errand{kind: findWays}, a.Steering.Neighbours(a.ctx, others))
+}
+
+// vouched says whether the addresses in a host's record are those of its membership: packets go where they say. The
+// server writes the record of its own host itself. The caller holds the lock.
+func (a *Agent) vouched(h pando.Host) bool {
+	m, ok := a.world.Members[h.Name]
+	if !ok || m.V.Server {
+		return true
+	}
+	err := m.V.Vouches(h)
+	if err != nil {
+		a.Log.Error("no packets go to a host", "host", h.Name, "error", err)
+	}
+	return err == nil
 }
 
 // forgetStrangers withdraws what a former agent steered and the registry does not have. The caller holds the lock.

@@ -175,6 +175,13 @@ func (c *Client) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 	return call[[]pando.HostStatus](ctx, c, http.MethodGet, "/v1/hosts", nil, nil)
 }
 
+// RemoveHost ends the membership of a host.
+func (c *Client) RemoveHost(ctx context.Context, h pando.HostName, force bool) error {
+	q := url.Values{"force": {strconv.FormatBool(force)}}
+	_, err := call[struct{}](ctx, c, http.MethodDelete, "/v1/hosts/"+string(h), q, nil)
+	return err
+}
+
 // watchAgain is how long a watch rests before it asks again for a stream that broke.
 const watchAgain = 100 * time.Millisecond
 

@@ -14,8 +14,8 @@ import (
 )
 
 // ForMembers is the operators' API for the other hosts of a cluster: what reads, what says how many instances there are, and
-// what removes a service. What runs is said on the server's host alone: a host that falls to somebody starts no program on
-// another. asker is the name of the member whose certificate the request came with, "" without one; it is put on record.
+// what removes a service, and what ends the asker's own membership. What runs is said on the server's host alone: a host that
+// falls to somebody starts no program on another. asker is the name of the member whose certificate the request came with, "" without one; it is put on record.
 func ForMembers(operators http.Handler, asker func(*http.Request) string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
@@ -24,6 +24,13 @@ func ForMembers(operators http.Handler, asker func(*http.Request) string) http.H
 	for _, may := range []string{"GET /", "POST /state/", "POST /v1/services/{name}/pin", "DELETE /v1/services/{name}/pin", "DELETE /v1/services/{name}"} {
 		mux.Handle(may, operators)
 	}
+	mux.HandleFunc("DELETE /v1/hosts/{host}", func(w http.ResponseWriter, r *http.Request) {
+		if h := r.PathValue("host"); asker(r) != h {
+			fail(w, fmt.Errorf("%w: a host ends its own membership; that of host %s is ended on the server's host: `pando hosts rm %s`", pando.ErrForbidden, h, h), nil)
+			return
+		}
+		operators.ServeHTTP(w, r)
+	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		from := asker(r)
 		if from == "" {

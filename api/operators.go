@@ -59,6 +59,8 @@ func (h operators) routes(a huma.API) {
 	route(a, "counters", "GET /v1/services/{name}/counters", "Count flows, packets and bytes per instance since it was published.", h.counters)
 	route(a, "state-log", "GET /v1/services/{name}/state", "List the newest commits of a service's merged state.", h.stateLog)
 	route(a, "list-hosts", "GET /v1/hosts", "List the hosts.", h.hosts)
+	route(a, "remove-host", "DELETE /v1/hosts/{host}",
+		"End the membership of a host: its name and slot are free, its certificate counts no more, and its instances are forgotten.", h.removeHost)
 	stream(a, "watch", "GET /v1/watch", "text/event-stream",
 		"Send every change of services, instances, intents and decisions as a server-sent event. The id is the store revision of a whole commit: a listener that sends it back as Last-Event-ID misses nothing.", h.watch)
 	route(a, "healthz", "GET /healthz", "Say that the process answers.", h.healthz)
@@ -196,6 +198,18 @@ func (h operators) stateLog(ctx context.Context, in *struct {
 
 func (h operators) hosts(ctx context.Context, _ *nothing) (*listOf[pando.HostStatus], error) {
 	return all(h.Hosts(ctx))
+}
+
+func (h operators) removeHost(ctx context.Context, in *struct {
+	Asking
+	Host  pando.HostName `path:"host" doc:"name of the host" example:"host2"`
+	Force bool           `query:"force" doc:"also one that is here with instances, or that keeps states"`
+}) (*nothing, error) {
+	by, err := in.by()
+	if err != nil {
+		return nil, err
+	}
+	return nil, h.RemoveHost(ctx, in.Host, in.Force, by)
 }
 
 // wellbeing is the answer of a probe.

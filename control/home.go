@@ -51,6 +51,8 @@ func (d *draft) waits() string {
 	switch {
 	case len(d.hosts()) == 0:
 		return "no host takes instances"
+	case home != "" && !d.takes(home) && d.removed(home):
+		return fmt.Sprintf("its state was on %s, which was removed from the cluster: `pando rm --purge` and a new deploy begin without that state", home)
 	case home != "" && !d.takes(home):
 		return fmt.Sprintf("its state is on %s, which %s: it goes on there when the host is back; `pando rm --purge` and a new deploy begin without that state", home, d.gone(home))
 	}
@@ -63,6 +65,12 @@ func (d *draft) gone(h pando.HostName) string {
 		return "leaves"
 	}
 	return "is away"
+}
+
+// removed says whether a host has no member record. Where there are none at all, nothing is known of members.
+func (d *draft) removed(h pando.HostName) bool {
+	_, member := d.w.Members[h]
+	return !member && len(d.w.Members) > 0
 }
 
 // sayWaits puts it on record, once, when a service begins to wait for its home.

@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -96,65 +95,6 @@ func (c *Control) comeAndGo(r pando.Record) {
 			delete(c.left, name)
 		}
 	}
-}
-
-// Admit makes a host a member, or says of one that is what its slot is. byToken: it has shown a token and no certificate, so
-// it must not be a member that lives. Errors: ErrExists, ErrNoRoom.
-func (c *Control) Admit(ctx context.Context, m pando.Member, byToken bool) (pando.Member, error) {
-	if err := pando.CheckLabel("host", string(m.Name)); err != nil {
-		return m, err
-	}
-	c.admitting.Lock()
-	defer c.admitting.Unlock()
-	for n := 0; ; n++ {
-		t, err := c.admission(ctx, &m, byToken)
-		if err != nil {
-			return m, fmt.Errorf("admit host %s: %w", m.Name, err)
-		}
-		if _, err = c.Registry.Commit(ctx, t); err == nil {
-			return m, nil
-		}
-		if !errors.Is(err, pando.ErrConflict) || n == attempts {
-			return m, fmt.Errorf("admit host %s: %w", m.Name, err)
-		}
-	}
-}
-
-// admission reads what is, not what was heard of: slots are given once. The server admits one host after another.
-func (c *Control) admission(ctx context.Context, m *pando.Member, byToken bool) (pando.Txn, error) {
-	at, err := c.Registry.Snapshot(ctx, pando.Root)
-	if err != nil {
-		return pando.Txn{}, err
-	}
-	w := pando.NewWorld()
-	if err := w.Apply(at.Records, at.Revision); err != nil {
-		return pando.Txn{}, err
-	}
-	t := pando.Txn{}
-	taken := map[int]bool{}
-	for _, one := range w.Members {
-		taken[one.V.Slot] = true
-		t.If = append(t.If, one.If())
-	}
-	known, member := w.Members[m.Name]
-	_, here := w.Hosts[m.Name]
-	now := c.Clock.Now()
-	switch {
-	case member && byToken && (here || known.V.Server):
-		return t, fmt.Errorf("%w: a host of this name is a member and lives; choose another name with --host", pando.ErrExists)
-	case member:
-		m.Slot, m.Since = known.V.Slot, known.V.Since
-	default:
-		t.If = append(t.If, pando.Condition{Key: m.Key()})
-		for m.Slot, m.Since = 0, now; taken[m.Slot]; m.Slot++ {
-		}
-		if m.Slot >= pando.HostSlots {
-			return t, fmt.Errorf("%w: a cluster has at most %d hosts", pando.ErrNoRoom, pando.HostSlots)
-		}
-	}
-	m.Renewed = now
-	t.Put = []pando.Stored{*m}
-	return t, nil
 }
 
 // awayNote says of an instance what its own record cannot: that its host is away.

@@ -19,6 +19,7 @@ import (
 	"pando.run/pando/driver/nftables"
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/process"
+	"pando.run/pando/driver/trust"
 )
 
 func downCommand(o *command) *cobra.Command {
@@ -91,6 +92,7 @@ func (o *command) down(ctx context.Context, p place, drain time.Duration, purge 
 	errs = append(errs, err)
 	errs = append(errs, ebpf.Purge(p.pins()), nftables.Purge())
 	if purge {
+		o.resign(ctx, p)
 		errs = append(errs, o.endFunctions(ctx, p), empty(p.Data))
 	}
 	errs = append(errs, removeRun(p.Run))
@@ -102,6 +104,17 @@ func (o *command) down(ctx context.Context, p place, drain time.Duration, purge 
 		Purged bool   `json:"purged"`
 	}{p.Host, purge}
 	return o.show(is, func(w io.Writer) { fmt.Fprintf(w, "pando is down on %s\n", p.Host) })
+}
+
+// resign leaves the cluster that this host joined. That the server does not answer keeps nothing here.
+func (o *command) resign(ctx context.Context, p place) {
+	m, err := trust.LoadMembership(p.trust())
+	if m == nil || err != nil {
+		return // a cluster of its own, or damaged files, which go
+	}
+	if err := resign(ctx, m); err != nil {
+		fmt.Fprintf(o.env.Stderr, "the server at %s still has this host as a member (%v): `pando hosts rm %s` there ends that\n", m.Server, err, m.Host)
+	}
 }
 
 // removeRun removes what the daemons have in the run folder. Network functions have their sockets in it and run without the

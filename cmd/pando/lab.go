@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -88,7 +89,7 @@ func populate(ctx context.Context, l *lab.Lab, self string) error {
 	if len(l.Hosts) == 1 {
 		return nil
 	}
-	text, err := labRun(ctx, l, first, self, "token", "-o", "json")
+	text, err := labRun(ctx, l, first, self, "token", "--uses", strconv.Itoa(len(l.Hosts)-1), "-o", "json")
 	if err != nil {
 		return err
 	}

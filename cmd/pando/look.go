@@ -228,8 +228,8 @@ func (o *command) state() *cobra.Command {
 }
 
 func (o *command) hosts() *cobra.Command {
-	return &cobra.Command{
-		Use: "hosts", Short: "list hosts", Example: "  pando hosts", Args: cobra.NoArgs,
+	c := &cobra.Command{
+		Use: "hosts", Short: "list hosts", Example: "  pando hosts", Args: cobra.NoArgs, Annotations: map[string]string{runs: ""},
 		RunE: func(c *cobra.Command, _ []string) error {
 			all, err := o.client.Hosts(c.Context())
 			if err != nil {
@@ -238,6 +238,34 @@ func (o *command) hosts() *cobra.Command {
 			return o.show(all, func(w io.Writer) { hosts(w, all, time.Now()) })
 		},
 	}
+	c.AddCommand(o.removeHost())
+	return c
+}
+
+func (o *command) removeHost() *cobra.Command {
+	var force bool
+	c := &cobra.Command{
+		Use: "rm HOST", Short: "end the membership of a host",
+		Long: "Ends the membership of a host: its certificate counts no more, its name and slot are free, and its instances are forgotten.\n" +
+			"Services that can start elsewhere do. It refuses a host that is here with instances, or that keeps states; --force removes it\n" +
+			"all the same. Nothing is stopped on the host itself: `pando down` there does that. Run it on the server's host.",
+		Example: "  pando hosts rm host2\n  pando hosts rm host2 --force", Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			h := pando.HostName(args[0])
+			if err := pando.CheckLabel("host", args[0]); err != nil {
+				return err
+			}
+			if err := o.client.RemoveHost(c.Context(), h, force); err != nil {
+				return err
+			}
+			is := struct {
+				Host pando.HostName `json:"host"`
+			}{h}
+			return o.show(is, func(w io.Writer) { fmt.Fprintf(w, "host %s is no member any more\n", h) })
+		},
+	}
+	c.Flags().BoolVar(&force, "force", false, "also a host that is here with instances, or that keeps states")
+	return c
 }
 
 func (o *command) version() *cobra.Command {

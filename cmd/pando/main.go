@@ -97,8 +97,9 @@ func strict(c *cobra.Command) {
 	for _, sub := range c.Commands() {
 		strict(sub)
 	}
+	_, does := c.Annotations[runs]
 	switch check := c.Args; {
-	case c.HasSubCommands():
+	case c.HasSubCommands() && !does:
 		c.Args = cobra.ArbitraryArgs
 		c.RunE = func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -155,6 +156,9 @@ func flagError(err error) string {
 		return fmt.Sprintf("%s: %s", m[2], cause)
 	}
 }
+
+// runs marks a command that does something by itself and has commands below it.
+const runs = "runs"
 
 // near suggests a command of c for a word that is none.
 func near(c *cobra.Command, word string) string {

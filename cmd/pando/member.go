@@ -2,15 +2,12 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -20,7 +17,6 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/api"
-	"pando.run/pando/control"
 	"pando.run/pando/driver/etcd"
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/trust"
@@ -97,7 +93,7 @@ func join(ctx context.Context, p place) (*trust.Membership, error) {
 
 func (p place) joining(i *trust.Identity) (peer.Joining, error) {
 	request, err := i.Request()
-	return peer.Joining{Host: pando.HostName(p.Host), Address: p.Address, Layout: pando.CurrentLayout(), Version: version, Request: request}, err
+	return peer.Joining{Host: pando.HostName(p.Host), Address: p.Address, Address6: p.address6, Layout: pando.CurrentLayout(), Version: version, Request: request}, err
 }
 
 func accept(p place, m *trust.Membership, got peer.Joined) error {
@@ -107,9 +103,6 @@ func accept(p place, m *trust.Membership, got peer.Joined) error {
 	m.Slot, m.Store = got.Slot, got.Store
 	return m.Save(p.trust())
 }
-
-// renewEvery is how often a member asks for a new certificate: far more often than one ends.
-const renewEvery = 24 * time.Hour
 
 // renew shows the server the certificate of a member, and which records it writes, and takes a new one. A server that does not
 // answer is no reason not to serve; one that refuses is.
@@ -137,76 +130,29 @@ func renewing(p place, m *trust.Membership, log *slog.Logger) func(context.Conte
 	}
 }
 
-// admission is the server's side: who may become a member, and what it gets.
-func admission(p place, ctl *control.Control, a *trust.Authority) func(context.Context, peer.Joining, *x509.Certificate) (peer.Joined, error) {
-	return func(ctx context.Context, j peer.Joining, known *x509.Certificate) (peer.Joined, error) {
-		now := time.Now()
-		if known == nil {
-			if err := a.Check(j.Token, now); err != nil {
-				return peer.Joined{}, err
-			}
-		} else if h, err := trust.HostOf(known); err != nil || h != j.Host {
-			return peer.Joined{}, fmt.Errorf("%w: the certificate is of %q, not of host %s", pando.ErrForbidden, known.Subject.CommonName, j.Host)
-		}
-		if own := pando.CurrentLayout(); j.Layout != own {
-			return peer.Joined{}, fmt.Errorf("%w: host %s runs pando %s, which keeps records in layout %d, and this cluster's is %d (pando %s): install the same pando on both, then try again; `pando restart` takes a newer one over",
-				pando.ErrInvalid, j.Host, j.Version, j.Layout, own, version)
-		}
-		address, err := netip.ParseAddr(j.Address)
-		if err != nil {
-			return peer.Joined{}, fmt.Errorf("%w: host %s gives %q as its address; say it with --address", pando.ErrInvalid, j.Host, j.Address)
-		}
-		m, err := ctl.Admit(ctx, pando.Member{Name: j.Host, Address: address}, known == nil)
-		if err != nil {
-			return peer.Joined{}, err
-		}
-		der, err := a.Sign(j.Request, j.Host, now)
-		return peer.Joined{Slot: m.Slot, Store: "https://" + p.open(storePort), Certificate: der, Authority: a.Certificate().Raw}, err
-	}
-}
-
-// welcome is what the server serves to other hosts.
-func welcome(p place, ctl *control.Control, a *trust.Authority, face http.Handler) http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("POST "+peer.JoinPath, peer.JoinHandler(admission(p, ctl, a)))
-	mux.Handle("/", api.ForMembers(face, asker))
-	return mux
-}
-
-// asker is the member that a request comes from.
-func asker(r *http.Request) string {
-	shown := peer.Shown(r)
-	if shown == nil {
-		return ""
-	}
-	h, err := trust.HostOf(shown)
-	if err != nil {
-		return ""
-	}
-	return string(h)
-}
-
 func tokenCommand(o *command) *cobra.Command {
 	var p place
 	var keep time.Duration
+	var uses int
 	c := &cobra.Command{
 		Use: "token", Short: "print a token by which other hosts join this cluster",
 		Long: "Prints a token, and the command line that makes another host a member. The token carries the hash of the cluster's authority, so\n" +
-			"that the host joins no other cluster. Whoever has it can join until it ends. Run it on the server's host, as root.",
-		Example: "  pando token\n  pando token --for 10m -o json", Args: cobra.NoArgs,
+			"that the host joins no other cluster. It admits one host, or as many as --uses says, until it ends. Run it on the server's host, as root.",
+		Example: "  pando token\n  pando token --for 10m --uses 3 -o json", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if err := p.complete(); err != nil {
 				return err
 			}
-			return o.token(p, keep)
+			return o.token(p, keep, uses)
 		},
 	}
 	c.Flags().StringVar(&p.Run, "run-dir", "/run/pando", "sockets of the daemons")
 	c.Flags().DurationVar(&keep, "for", time.Hour, "how long hosts can join by it")
+	c.Flags().IntVar(&uses, "uses", 1, "how many hosts can join by it")
 	return c
 }
 
-func (o *command) token(p place, keep time.Duration) error {
+func (o *command) token(p place, keep time.Duration, uses int) error {
 	if keep <= 0 {
 		return fmt.Errorf("%w: a token that ends before it is used: --for %s", pando.ErrInvalid, keep)
 	}
@@ -225,7 +171,7 @@ func (o *command) token(p place, keep time.Duration) error {
 		return err
 	}
 	until := time.Now().Add(keep).Truncate(time.Second)
-	token, err := a.Token(until)
+	token, err := a.Token(until, uses)
 	if err != nil {
 		return err
 	}
@@ -233,9 +179,14 @@ func (o *command) token(p place, keep time.Duration) error {
 		Token string    `json:"token"`
 		Join  string    `json:"join"`
 		Until time.Time `json:"until"`
-	}{token, live.open(joinPort), until}
+		Uses  int       `json:"uses"`
+	}{token, live.open(joinPort), until, uses}
 	return o.show(is, func(w io.Writer) {
-		fmt.Fprintf(w, "until %s, on the other host:\n  pando up --join %s --token %s\n", until.Format("15:04:05"), live.Listen, token)
+		on := "the other host"
+		if uses > 1 {
+			on = fmt.Sprintf("%d other hosts", uses)
+		}
+		fmt.Fprintf(w, "until %s, on %s:\n  pando up --join %s --token %s\n", until.Format("15:04:05"), on, live.Listen, token)
 	})
 }
 
@@ -262,6 +213,7 @@ func enter(ctx context.Context, p place, log *slog.Logger) (c cluster, err error
 		if c.identity, err = a.Identity(pando.HostName(p.Host), pando.WallClock{}.Now()); err != nil {
 			return c, err
 		}
+		c.jobs = append(c.jobs, renewingOwn(a, log, c.identity, nil))
 		c.registry, err = etcd.Dial(ctx, "unix://"+p.store(), nil)
 		return c, err
 	}
@@ -287,11 +239,12 @@ func agentFaces(p place, c cluster, h, forOwn http.Handler) ([]func(context.Cont
 	}
 	jobs := []func(context.Context) error{serveHTTP(own, forOwn)}
 	if p.Listen != "" {
-		open, err := tls.Listen("tcp", p.open(agentPort), c.identity.Members())
+		open, err := listenTLS(p.open(agentPort), c.identity.Members())
 		if err != nil {
-			return nil, fmt.Errorf("listen for other hosts: %w; choose another address with --listen", err)
+			return nil, err
 		}
-		jobs = append(jobs, serveHTTP(open, h))
+		keeper := newDoorkeeper(c.registry)
+		jobs = append(jobs, serveHTTP(open, keeper.guard(h)), keeper.run)
 	}
 	if c.server != "" {
 		operators, err := listen(p.api(), 0o660)
@@ -324,4 +277,24 @@ func (c cluster) control(p place, peers *peer.Client) pando.Decider {
 		return nil
 	}
 	return peer.Control{Client: peers, Server: pando.Host{Name: "server", Endpoint: "unix://" + p.control()}}
+}
+
+// resign ends this host's membership, for `pando down --purge`: what it has is forgotten here. Its name and slot are free then.
+func resign(ctx context.Context, m *trust.Membership) error {
+	ctx, cancel := context.WithTimeout(ctx, serverWaitMax)
+	defer cancel()
+	t := &http.Transport{TLSClientConfig: m.Identity.ToServer(), DisableKeepAlives: true}
+	r, err := http.NewRequestWithContext(ctx, http.MethodDelete, "https://"+m.Server+"/v1/hosts/"+string(m.Host)+"?force=true", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := t.RoundTrip(r)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode >= http.StatusBadRequest && resp.StatusCode != http.StatusNotFound {
+		return fmt.Errorf("it answered %s", resp.Status)
+	}
+	return nil
 }

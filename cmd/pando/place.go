@@ -21,17 +21,18 @@ import (
 
 // place is where a host's daemons live: the same flags for every role, so that they find each other.
 type place struct {
-	Run     string   // sockets; gone after a reboot
-	Data    string   // the store, states, logs
-	Host    string   //
-	Address string   // of this host, for clients on it and for other hosts
-	Uplinks []string // where packets for VIPs come in
-	HTTP    string   // where states can be cloned from
-	Pool    int      // ready sandboxes
-	Listen  string   // address at which other hosts reach this one
-	Join    string   // the server of the cluster to be a member of
-	Token   string   //
-	Slot    int      // of this host in its cluster
+	Run      string   // sockets; gone after a reboot
+	Data     string   // the store, states, logs
+	Host     string   //
+	Address  string   // of this host, for clients on it and for other hosts
+	address6 string   // the same by IPv6, "" for none; the host's record and its membership have the same one
+	Uplinks  []string // where packets for VIPs come in
+	HTTP     string   // where states can be cloned from
+	Pool     int      // ready sandboxes
+	Listen   string   // address at which other hosts reach this one
+	Join     string   // the server of the cluster to be a member of
+	Token    string   //
+	Slot     int      // of this host in its cluster
 }
 
 func (p *place) flags(c *cobra.Command) {
@@ -116,6 +117,7 @@ func (p *place) complete() error {
 	if p.Listen == "auto" {
 		p.Listen = p.Address
 	}
+	p.address6 = addressOf(p.Uplinks, netlink.FAMILY_V6)
 	return nil
 }
 
@@ -164,7 +166,7 @@ func (p place) record() pando.Host {
 		h.Endpoint = p.endpoint()
 	}
 	h.Address, _ = netip.ParseAddr(p.Address)
-	h.Address6, _ = netip.ParseAddr(addressOf(p.Uplinks, netlink.FAMILY_V6))
+	h.Address6, _ = netip.ParseAddr(p.address6)
 	h.Instances4, h.Instances6 = pando.InstanceRange(h.Slot)
 	if text, err := os.ReadFile("/proc/sys/kernel/pid_max"); err == nil {
 		h.PIDs, _ = strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)

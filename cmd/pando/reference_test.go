@@ -66,7 +66,7 @@ func section(b *bytes.Buffer, root *cobra.Command, group string) {
 }
 
 func describe(b *bytes.Buffer, c *cobra.Command) {
-	if c.HasSubCommands() {
+	if _, does := c.Annotations[runs]; c.HasSubCommands() && !does {
 		return // its commands say it
 	}
 	use, _, _ := strings.Cut(c.UseLine(), " [flags]")

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -52,6 +51,9 @@ func serverCommand() *cobra.Command {
 	return c
 }
 
+// daemonUmask is that of the daemons, whatever the umask of the shell that started them: root alone writes what they make.
+const daemonUmask = 0o022
+
 // serve is the server's life.
 func serve(ctx context.Context, p place) error {
 	if err := p.complete(); err != nil {
@@ -59,6 +61,7 @@ func serve(ctx context.Context, p place) error {
 	}
 	rotateLog(p, "server")
 	log := slog.Default().With("role", "server")
+	syscall.Umask(daemonUmask)
 	if err := os.MkdirAll(p.Run, 0o755); err != nil {
 		return fmt.Errorf("make the folder for sockets: %w", err)
 	}
@@ -82,7 +85,7 @@ func serve(ctx context.Context, p place) error {
 		Heard: store.Registry().Heard,
 	})
 	h := p.record()
-	if _, err := ctl.Admit(ctx, pando.Member{Name: h.Name, Address: h.Address, Server: true}, false); err != nil {
+	if _, err := ctl.Admit(ctx, pando.Member{Name: h.Name, Address: h.Address, Address6: h.Address6, Server: true}, false); err != nil {
 		log.Warn("this host's membership is not written", "error", err)
 	}
 	face := api.OperatorsHandler(ctl, leads(store.Registry()))
@@ -96,11 +99,17 @@ func serve(ctx context.Context, p place) error {
 	}
 	jobs := []func(context.Context) error{ctl.Run, serveHTTP(operators, face), serveHTTP(asks, peer.ControlHandler(ctl)), until(store.Err())}
 	if p.Listen != "" {
-		open, err := tls.Listen("tcp", p.open(joinPort), identity.Anybody())
+		open, err := listenTLS(p.open(joinPort), identity.Anybody())
 		if err != nil {
-			return fmt.Errorf("listen for other hosts: %w; choose another address with --listen", err)
+			return err
 		}
-		jobs = append(jobs, serveHTTP(open, welcome(p, ctl, authority, face)))
+		keeper := newDoorkeeper(store.Registry())
+		renewed := func() error {
+			_, err := storeForMembers(p, identity) // the store reads the files at every handshake
+			return err
+		}
+		jobs = append(jobs, serveHTTP(open, welcome(admission{p, ctl, authority}, keeper, face)), keeper.run,
+			renewingOwn(authority, log, identity, renewed))
 	}
 	if p.HTTP != "" {
 		open, err := openReadable(p, face)
@@ -160,7 +169,7 @@ func storeForMembers(p place, i *trust.Identity) (*etcd.Members, error) {
 	if p.Listen == "" {
 		return nil, nil
 	}
-	m := &etcd.Members{Listen: p.open(storePort), HostOf: trust.HostOf}
+	m := &etcd.Members{Listen: p.open(storePort), HostOf: trust.HostOf, Bound: bounded}
 	var err error
 	if m.Certificate, m.Key, m.Authority, err = i.Files(p.trust()); err != nil {
 		return nil, fmt.Errorf("write the server's certificate: %w", err)
@@ -198,6 +207,7 @@ func tend(ctx context.Context, p place) error {
 	}
 	rotateLog(p, "agent")
 	log := slog.Default().With("role", "agent")
+	syscall.Umask(daemonUmask)
 	if err := errors.Join(os.MkdirAll(p.Data, 0o750), os.MkdirAll(p.Run, 0o755)); err != nil {
 		return fmt.Errorf("make the folders for data and sockets: %w", err)
 	}
@@ -317,7 +327,7 @@ func together(ctx context.Context, jobs ...func(context.Context) error) error {
 // serveHTTP serves until ctx ends.
 func serveHTTP(l net.Listener, h http.Handler) func(context.Context) error {
 	return func(ctx context.Context) error {
-		s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
+		s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: idleWaitMax}
 		stop := context.AfterFunc(ctx, func() { s.Close() })
 		defer stop()
 		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {

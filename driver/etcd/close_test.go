@@ -29,15 +29,10 @@ func startForMembers(t *testing.T) (s *Server, at string, member *trust.Identity
 	if member, err = a.Identity("h2", time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := &Members{Listen: free.Addr().String(), HostOf: trust.HostOf}
+	m := &Members{Listen: "127.0.0.1:0", HostOf: trust.HostOf}
 	if m.Certificate, m.Key, m.Authority, err = server.Files(filepath.Join(dir, "trust")); err != nil {
 		t.Fatal(err)
 	}
-	free.Close()
 	s, err = Start(t.Context(), ServerConfig{
 		Dir: filepath.Join(dir, "store"), ClientSocket: filepath.Join(dir, "client"), Members: m,
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
@@ -46,7 +41,8 @@ func startForMembers(t *testing.T) (s *Server, at string, member *trust.Identity
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	return s, m.Listen, member
+	commit(t, s.Registry(), pando.Txn{Put: []pando.Stored{pando.Member{Name: "h2", Slot: 1}}})
+	return s, s.MembersAddress(), member
 }
 
 // closes fails if the store takes longer to end than `pando down` should be kept waiting.

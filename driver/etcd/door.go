@@ -46,6 +46,9 @@ func (c ServerConfig) doors() (all []*door, err error) {
 	if err != nil {
 		return all, fmt.Errorf("listen for members: %w", err)
 	}
+	if c.Members.Bound != nil {
+		l = c.Members.Bound(l)
+	}
 	return append(all, &door{listener: newListener(l), identity: identity}), nil
 }
 
@@ -79,11 +82,12 @@ const (
 	memberSilenceMax = 10 * time.Second
 	memberAnswerMax  = 3 * time.Second
 	memberPingMin    = 5 * time.Second // a client asks no more often whether the server is alive
+	greetingWaitMax  = 5 * time.Second // from a new connection to the end of its handshake
 )
 
 // open makes the server behind the door; guards see every call first.
 func (d *door) open(s *etcdserver.EtcdServer, guards ...grpc.ServerOption) {
-	d.server = v3rpc.Server(s, d.identity, nil, append(guards,
+	d.server = v3rpc.Server(s, d.identity, nil, append(guards, grpc.ConnectionTimeout(greetingWaitMax),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: memberSilenceMax, Timeout: memberAnswerMax}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: memberPingMin}))...)
 }

@@ -1,11 +1,12 @@
 package etcd
 
 import (
-	"bytes"
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"strings"
+	"log/slog"
+	"net"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
@@ -25,97 +26,148 @@ type Members struct {
 	Certificate, Key, Authority string
 	// HostOf says whose a verified certificate is.
 	HostOf func(*x509.Certificate) (pando.HostName, error)
+	// Bound gives the listener bounds for callers that have not shown a certificate yet; nil: it has none.
+	Bound func(net.Listener) net.Listener
 }
 
 func (m *Members) tls() transport.TLSInfo {
-	return transport.TLSInfo{CertFile: m.Certificate, KeyFile: m.Key, TrustedCAFile: m.Authority, ClientCertAuth: true}
+	return transport.TLSInfo{
+		CertFile: m.Certificate, KeyFile: m.Key, TrustedCAFile: m.Authority, ClientCertAuth: true, MinVersion: tls.VersionTLS13,
+	}
 }
 
-// gate is the door for members. What comes over the unix socket is root's on this host and may do everything; a member may
-// read, and write what is its own:
+// gate is the door for members. What comes over the unix socket is root's on this host and may do everything. A member is a
+// host with a certificate and a member record whose key that certificate is for. It may read, and write what is its own:
 //
-//	host, leader/host-NAME, instance   of its own host only
-//	intent, decision, head             of any service: its instances ask, its agent decides and merges
+//	host, leader/host-NAME  its own record, as its membership has it
+//	instance                that control placed on it
+//	intent                  that an instance of it asks, or that is about one
+//	decision                about an instance of it
+//	head                    of a state that it keeps
 //	service, revision, member, leader  never
 //
-// Every write is under the member's own fence, so an agent that was taken over cannot write in its successor's name.
-type gate struct{ members *Members }
+// The value of a record is checked with its key (rights.go). Every write is under the member's own fence, so an agent that was
+// taken over cannot write in its successor's name.
+type gate struct {
+	members *Members
+	store   *store
+	leases  *leases
+	open    *streams
+}
 
 // who is the member that asks; remote is false for root on this host.
-func (g gate) who(ctx context.Context) (h pando.HostName, remote bool, err error) {
+func (g gate) who(ctx context.Context) (m pando.Member, remote bool, err error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
-		return "", true, status.Error(codes.PermissionDenied, "nobody knows who asks")
+		return m, true, status.Error(codes.PermissionDenied, "the connection has no peer")
 	}
 	info, ok := p.AuthInfo.(credentials.TLSInfo)
 	if !ok {
-		return "", false, nil // the unix socket: TLS listens nowhere without a certificate
+		return m, false, nil // the unix socket: TLS listens nowhere without a certificate
 	}
 	if len(info.State.VerifiedChains) == 0 {
-		return "", true, status.Error(codes.PermissionDenied, "no certificate")
+		return m, true, status.Error(codes.PermissionDenied, "no certificate")
 	}
-	if h, err = g.members.HostOf(info.State.VerifiedChains[0][0]); err != nil {
-		return "", true, status.Error(codes.PermissionDenied, err.Error())
+	if m, err = g.member(info.State.VerifiedChains[0][0]); err != nil {
+		return m, true, status.Error(codes.PermissionDenied, err.Error())
 	}
-	return h, true, nil
+	return m, true, nil
 }
 
-func (g gate) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-	h, remote, err := g.who(ctx)
+// member is the live member that a verified certificate is of.
+func (g gate) member(c *x509.Certificate) (m pando.Member, err error) {
+	h, err := g.members.HostOf(c)
+	if err != nil {
+		return m, err
+	}
+	if found, err := g.store.read(pando.MemberKey(h), &m); err != nil {
+		return m, err
+	} else if found == 0 {
+		return m, pando.NotMember(h)
+	}
+	return m, m.Admits(c.RawSubjectPublicKeyInfo)
+}
+
+// follow ends the open calls of members that leave, until ctx ends.
+func (g gate) follow(ctx context.Context, r *Registry, log *slog.Logger) {
+	err := pando.Follow(ctx, pando.WallClock{}, r, pando.Root+pando.Key(pando.KindMember), func(pando.Batch, bool) {
+		g.open.sever(func(h pando.HostName) (m pando.Member, ok bool) {
+			at, err := g.store.read(pando.MemberKey(h), &m)
+			return m, err == nil && at != 0
+		})
+	})
+	if ctx.Err() == nil {
+		log.Error("open calls of members that leave are not ended any more", "error", err)
+	}
+}
+
+func (g gate) unary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	m, remote, err := g.who(ctx)
 	if err == nil && remote {
-		err = allowed(h, req)
+		err = g.allowed(ctx, m, req)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return handle(ctx, req)
+	resp, err := handle(ctx, req)
+	if granted, ok := resp.(*pb.LeaseGrantResponse); ok && err == nil && remote {
+		g.leases.note(m.Name, granted.ID)
+	}
+	return resp, err
 }
 
-// streams that a member may open: it sees the whole store, and keeps its lease alive.
-var streams = map[string]bool{"/etcdserverpb.Watch/Watch": true, "/etcdserverpb.Lease/LeaseKeepAlive": true}
+// methods are the streams that a member may open: it sees the whole store, and keeps its lease alive.
+var methods = map[string]bool{"/etcdserverpb.Watch/Watch": true, "/etcdserverpb.Lease/LeaseKeepAlive": true}
 
 func (g gate) stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-	h, remote, err := g.who(s.Context())
-	if err == nil && remote && !streams[info.FullMethod] {
-		err = refused(h, info.FullMethod)
+	m, remote, err := g.who(s.Context())
+	if err == nil && remote && !methods[info.FullMethod] {
+		err = refused(m.Name, info.FullMethod)
 	}
 	if err != nil {
 		return err
 	}
-	return handle(srv, s)
+	if !remote {
+		return handle(srv, s)
+	}
+	ctx, end, err := g.open.begin(s.Context(), m)
+	if err != nil {
+		return err
+	}
+	defer end()
+	return handle(srv, &guarded{ServerStream: s, ctx: ctx, of: m.Name, leases: g.leases})
 }
 
 func refused(h pando.HostName, what string) error {
 	return status.Errorf(codes.PermissionDenied, "%s: host %s may not: %s", pando.ErrForbidden, h, what)
 }
 
-func allowed(h pando.HostName, req any) error {
-	epoch := pando.LeaderKey("host-" + string(h))
+func (g gate) allowed(ctx context.Context, m pando.Member, req any) error {
+	epoch := pando.LeaderKey("host-" + string(m.Name))
 	switch r := req.(type) {
-	case *pb.RangeRequest, *pb.LeaseGrantRequest:
+	case *pb.RangeRequest:
 		return nil
+	case *pb.LeaseGrantRequest:
+		return g.leases.mayGrant(ctx, m.Name, r)
+	case *pb.LeaseRevokeRequest:
+		return g.leases.mayRevoke(m.Name, r.ID)
 	case *pb.DeleteRangeRequest: // of its own former agent's epoch
 		if pando.Key(r.Key) == epoch && len(r.RangeEnd) == 0 {
 			return nil
 		}
-		return refused(h, "delete "+string(r.Key))
+		return refused(m.Name, "delete "+string(r.Key))
 	case *pb.TxnRequest:
 		if !fenced(r, epoch) {
-			return refused(h, "write without its fence")
+			return refused(m.Name, "write without its fence")
 		}
 		for _, op := range r.Failure {
 			if op.GetRequestRange() == nil {
-				return refused(h, "write when a condition does not hold")
+				return refused(m.Name, "write when a condition does not hold")
 			}
 		}
-		for _, op := range r.Success {
-			if err := mayWrite(h, op); err != nil {
-				return err
-			}
-		}
-		return nil
+		return g.rights(ctx, m).check(r)
 	}
-	return refused(h, fmt.Sprintf("%T", req))
+	return refused(m.Name, fmt.Sprintf("%T", req))
 }
 
 // fenced says whether a transaction holds only in one life of the member's agent.
@@ -124,37 +176,6 @@ func fenced(r *pb.TxnRequest, epoch pando.Key) bool {
 		if pando.Key(c.Key) == epoch && len(c.RangeEnd) == 0 && c.Target == pb.Compare_CREATE && c.Result == pb.Compare_EQUAL {
 			return true
 		}
-	}
-	return false
-}
-
-func mayWrite(h pando.HostName, op *pb.RequestOp) error {
-	var k, end []byte
-	switch {
-	case op.GetRequestPut() != nil:
-		k = op.GetRequestPut().Key
-	case op.GetRequestDeleteRange() != nil:
-		k, end = op.GetRequestDeleteRange().Key, op.GetRequestDeleteRange().RangeEnd
-	case op.GetRequestRange() != nil:
-		return nil
-	}
-	if len(end) == 0 && owns(h, pando.Key(bytes.Clone(k))) {
-		return nil
-	}
-	return refused(h, "write "+string(k))
-}
-
-func owns(h pando.HostName, k pando.Key) bool {
-	switch k.Kind() {
-	case pando.KindHost:
-		return k == pando.HostKey(h)
-	case pando.KindLeader:
-		return k == pando.LeaderKey("host-"+string(h))
-	case pando.KindInstance:
-		parts := strings.Split(string(k), "/") // "", pando, instance, tenant, service, host, id
-		return len(parts) == 7 && parts[5] == string(h)
-	case pando.KindIntent, pando.KindDecision, pando.KindHead:
-		return true
 	}
 	return false
 }

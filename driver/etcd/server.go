@@ -48,7 +48,7 @@ type Server struct {
 	etcd     *embed.Etcd
 	registry *Registry
 	lock     *os.File
-	stop     context.CancelFunc // of the guard
+	stop     context.CancelFunc // of the guard and of the gate
 	guarding sync.WaitGroup
 	doors    []*door
 	serving  sync.WaitGroup // the doors, and the watch for etcd's own end
@@ -84,12 +84,8 @@ func (s *Server) start(ctx context.Context, c ServerConfig, g *guard) (err error
 	if s.doors, err = c.doors(); err != nil {
 		return err
 	}
-	conf, err := embedded(c)
-	if err != nil {
-		return err
-	}
 	shrinkSegments()
-	if s.etcd, err = embed.StartEtcd(conf); err != nil {
+	if s.etcd, err = embed.StartEtcd(embedded(c)); err != nil {
 		return err
 	}
 	if err := s.ready(ctx); err != nil {
@@ -97,8 +93,13 @@ func (s *Server) start(ctx context.Context, c ServerConfig, g *guard) (err error
 	}
 	client := v3client.New(s.etcd.Server)
 	s.registry = newRegistry(client, g)
-	s.guard(g, client)
-	s.serve(gate{c.Members}, g)
+	ctx, s.stop = context.WithCancel(context.Background())
+	s.guard(ctx, g, client)
+	rules := gate{c.Members, &store{s.etcd.Server.KV()}, newLeases(s.etcd.Server.LeaseTimeToLive), newStreams()}
+	if c.Members != nil {
+		s.guarding.Go(func() { rules.follow(ctx, s.registry, c.Log) })
+	}
+	s.serve(rules, g)
 	return nil
 }
 
@@ -128,19 +129,18 @@ func lockDir(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// embedded is etcd's configuration: small memory, history by revision, and no way in but our doors. Its peer socket is one
-// that nobody calls.
-func embedded(c ServerConfig) (*embed.Config, error) {
-	peer := filepath.Join(c.Dir, "peer")
-	if err := fitsSocket(peer); err != nil {
-		return nil, err
-	}
-	peers := []url.URL{{Scheme: "unix", Path: peer}}
+// embedded is etcd's configuration: small memory, history by revision, and no way in but our doors.
+//
+// The store has one member, so etcd gets no peer listener. etcd serves peers without authentication, and it ignores the path
+// of a unix URL: such a listener is an abstract socket that every local user can open. The advertised URL is a name only:
+// etcd derives the identity of the member and of the cluster from it.
+func embedded(c ServerConfig) *embed.Config {
+	name := []url.URL{{Scheme: "unix", Path: filepath.Join(c.Dir, "peer")}}
 
 	conf := embed.NewConfig()
 	conf.Name, conf.Dir = c.Name, c.Dir
 	conf.ListenClientUrls, conf.AdvertiseClientUrls = nil, nil
-	conf.ListenPeerUrls, conf.AdvertisePeerUrls = peers, peers
+	conf.ListenPeerUrls, conf.AdvertisePeerUrls = nil, name
 	conf.InitialCluster = conf.InitialClusterFromName(c.Name)
 	conf.EnableGRPCGateway = false
 	conf.TickMs, conf.ElectionMs = tickMilliseconds, electionMilliseconds
@@ -151,7 +151,7 @@ func embedded(c ServerConfig) (*embed.Config, error) {
 	conf.MaxTxnOps = batchOperationsMax
 	conf.WatchProgressNotifyInterval = 10 * time.Second
 	conf.ZapLoggerBuilder = embed.NewZapLoggerBuilder(quiet(c.Log))
-	return conf, nil
+	return conf
 }
 
 func (s *Server) ready(ctx context.Context) error {
@@ -167,9 +167,7 @@ func (s *Server) ready(ctx context.Context) error {
 	}
 }
 
-func (s *Server) guard(g *guard, c *clientv3.Client) {
-	ctx, cancel := context.WithCancel(context.Background())
-	s.stop = cancel
+func (s *Server) guard(ctx context.Context, g *guard, c *clientv3.Client) {
 	if g.check() == nil {
 		g.layBallast()
 	}
@@ -201,6 +199,16 @@ func (s *Server) end(err error) {
 
 // Registry is the store as this process sees it, without a socket in between. It ends with the server.
 func (s *Server) Registry() *Registry { return s.registry }
+
+// MembersAddress is where members reach the store, as address:port; "" for nowhere.
+func (s *Server) MembersAddress() string {
+	for _, d := range s.doors {
+		if d.identity != nil {
+			return d.Addr().String()
+		}
+	}
+	return ""
+}
 
 // Err tells of an end of the store that nobody asked for.
 func (s *Server) Err() <-chan error { return s.ended }

@@ -8,7 +8,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/netip"
+	"strings"
 	"time"
 
 	"pando.run/pando"
@@ -24,12 +27,14 @@ const (
 
 // Joining is what a host says of itself when it asks to be a member, or for a new certificate.
 type Joining struct {
-	Token   string         `json:"token,omitempty"` // none: its certificate says who it is
-	Host    pando.HostName `json:"host"`
-	Address string         `json:"address"`
-	Layout  int            `json:"layout"` // that it writes
-	Version string         `json:"version"`
-	Request []byte         `json:"request"` // for a certificate, DER
+	Token    string         `json:"-"` // in a header; none: its certificate says which host it is
+	From     netip.Addr     `json:"-"` // the address that the request comes from
+	Host     pando.HostName `json:"host"`
+	Address  string         `json:"address"`
+	Address6 string         `json:"address6,omitempty"`
+	Layout   int            `json:"layout"` // that it writes
+	Version  string         `json:"version"`
+	Request  []byte         `json:"request"` // for a certificate, DER
 }
 
 // Joined is what a member gets.
@@ -49,10 +54,17 @@ func Join(ctx context.Context, server string, identity *tls.Config, j Joining) (
 	if err != nil {
 		return Joined{}, err
 	}
-	t := &http.Transport{TLSClientConfig: identity, DisableKeepAlives: true}
+	dialer := net.Dialer{}
+	if own, err := netip.ParseAddr(j.Address); err == nil { // the server compares the two
+		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(own, 0))
+	}
+	t := &http.Transport{TLSClientConfig: identity, DisableKeepAlives: true, DialContext: dialer.DialContext}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+server+JoinPath, bytes.NewReader(body))
 	if err != nil {
 		return Joined{}, fmt.Errorf("%w: the server's address %q: %w", pando.ErrInvalid, server, err)
+	}
+	if j.Token != "" {
+		req.Header.Set("Authorization", bearer+j.Token)
 	}
 	resp, err := (&http.Client{Transport: t}).Do(req)
 	if err != nil {
@@ -77,15 +89,29 @@ func unanswered(server string, err error) error {
 	return fmt.Errorf("%w: no server answers at %s (%w); is it up, and may this host reach that port?", pando.ErrUnavailable, server, err)
 }
 
-// JoinHandler serves JoinPath. known is the certificate that the asker has shown, verified; nil: none.
-func JoinHandler(admit func(ctx context.Context, j Joining, known *x509.Certificate) (Joined, error)) http.Handler {
+// bearer is how a token stands in a header.
+const bearer = "Bearer "
+
+// JoinHandler serves JoinPath. check says why a token is no good, before a byte of a stranger's request is read; known is the
+// certificate that the asker has shown, verified; nil: none.
+func JoinHandler(check func(token string) error, admit func(ctx context.Context, j Joining, known *x509.Certificate) (Joined, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var j Joining
+		token, known := strings.TrimPrefix(r.Header.Get("Authorization"), bearer), Shown(r)
+		if known == nil {
+			if err := check(token); err != nil {
+				writeProblem(w, err)
+				return
+			}
+		}
+		j := Joining{Token: token}
 		if err := json.NewDecoder(io.LimitReader(r.Body, joinBytesMax)).Decode(&j); err != nil {
 			writeProblem(w, fmt.Errorf("%w: the request to join: %w", pando.ErrInvalid, err))
 			return
 		}
-		out, err := admit(r.Context(), j, Shown(r))
+		if from, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
+			j.From = from.Addr().Unmap()
+		}
+		out, err := admit(r.Context(), j, known)
 		answer(w, out, err)
 	})
 }

@@ -63,6 +63,9 @@ func writeProblem(w http.ResponseWriter, err error) {
 	_ = json.NewEncoder(w).Encode(p) // an asker who has gone needs no answer
 }
 
+// Refuse answers a request with an error.
+func Refuse(w http.ResponseWriter, err error) { writeProblem(w, err) }
+
 func readProblem(resp *http.Response) error {
 	var p problem
 	b, err := io.ReadAll(io.LimitReader(resp.Body, problemBytes))

@@ -90,8 +90,27 @@ func ShimMain(args []string) int {
 		if err != nil {
 			return 1
 		}
-		go s.serve(c.(*net.UnixConn))
+		go func() {
+			if c := c.(*net.UnixConn); isRoot(c) {
+				s.serve(c)
+			}
+			c.Close()
+		}()
 	}
+}
+
+// isRoot says whether root is at the other end: a program is started as any user that the caller names.
+func isRoot(c *net.UnixConn) bool {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	root := false
+	err = raw.Control(func(fd uintptr) {
+		cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		root = err == nil && cred.Uid == 0
+	})
+	return err == nil && root
 }
 
 func (s *shim) serve(c *net.UnixConn) {

@@ -68,7 +68,8 @@ func (d *Driver) newSlot(number int) (_ *slot, err error) {
 	if err := os.RemoveAll(s.dir); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(s.self(), 0o711); err != nil {
+	// Root alone enters the sandbox's folder; the instance sees self, which is mounted into the sandbox. Neither follows the umask.
+	if err := errors.Join(os.MkdirAll(s.self(), 0o711), os.Chmod(s.dir, 0o700), os.Chmod(s.self(), 0o711)); err != nil {
 		return nil, err
 	}
 	if s.cgroup, err = d.Cgroups.Make(d.cgroupName(number)); err != nil {
@@ -121,6 +122,13 @@ func (s *slot) startShim(self []string, furnish furniture) (live *os.File, err e
 			return nil, err
 		}
 		l.SetUnlinkOnClose(false)
+		if path == s.control() {
+			err = os.Chmod(path, 0o600)
+		}
+		if err != nil {
+			l.Close()
+			return nil, err
+		}
 		f, err := l.File()
 		l.Close()
 		if err != nil {

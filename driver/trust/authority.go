@@ -7,13 +7,9 @@ package trust
 import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
-	"crypto/hmac"
 	"crypto/rand"
-	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/base32"
-	"encoding/binary"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -22,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -45,6 +42,8 @@ const (
 type Authority struct {
 	certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
+	dir         string     // of its files
+	using       sync.Mutex // which tokens were used
 }
 
 // OpenAuthority reads the authority of the cluster whose server keeps its trust in dir, and makes it if there is none.
@@ -74,7 +73,7 @@ func OpenAuthority(dir string, now time.Time) (*Authority, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the authority of the cluster in %s: %w", path, err)
 	}
-	return &Authority{certificate, key}, nil
+	return &Authority{certificate: certificate, key: key, dir: dir}, nil
 }
 
 func newAuthority(now time.Time) ([]byte, error) {
@@ -145,16 +144,43 @@ func replace(path string, text []byte) error {
 // Certificate is what members verify each other against.
 func (a *Authority) Certificate() *x509.Certificate { return a.certificate }
 
-// Sign gives a host its certificate; request is a certificate request in DER, of which only the key counts.
-func (a *Authority) Sign(request []byte, h pando.HostName, now time.Time) ([]byte, error) {
+// RequestedKey is pando.PublicKeyHash of the key that a certificate request (DER) is for. The asker has proved that it has
+// that key. Errors: ErrInvalid.
+func RequestedKey(request []byte) (string, error) {
+	r, err := readRequest(request)
+	if err != nil {
+		return "", err
+	}
+	return pando.PublicKeyHash(r.RawSubjectPublicKeyInfo), nil
+}
+
+func readRequest(request []byte) (*x509.CertificateRequest, error) {
 	r, err := x509.ParseCertificateRequest(request)
 	if err == nil {
 		err = r.CheckSignature()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: the certificate request of host %s: %w", pando.ErrInvalid, h, err)
+		return nil, fmt.Errorf("%w: the certificate request: %w", pando.ErrInvalid, err)
+	}
+	return r, nil
+}
+
+// Sign gives a host its certificate; request is a certificate request in DER, of which only the key counts.
+func (a *Authority) Sign(request []byte, h pando.HostName, now time.Time) ([]byte, error) {
+	r, err := readRequest(request)
+	if err != nil {
+		return nil, fmt.Errorf("host %s: %w", h, err)
 	}
 	return a.sign(r.PublicKey, string(h)+hostSuffix, now)
+}
+
+// Renew gives an identity that this authority's own host made a new certificate.
+func (a *Authority) Renew(i *Identity, now time.Time) error {
+	der, err := a.sign(&i.key.PublicKey, i.own.Load().Leaf.Subject.CommonName, now)
+	if err != nil {
+		return fmt.Errorf("renew a certificate: %w", err)
+	}
+	return i.Accept(der, a.certificate.Raw)
 }
 
 func (a *Authority) sign(public any, name string, now time.Time) ([]byte, error) {
@@ -178,70 +204,4 @@ func HostOf(c *x509.Certificate) (pando.HostName, error) {
 		return "", fmt.Errorf("%w: the certificate of %q is not a host's", pando.ErrForbidden, c.Subject.CommonName)
 	}
 	return pando.HostName(name), nil
-}
-
-// A token is 16 bytes of the authority's hash, 8 of the moment at which it ends, 16 of proof.
-const (
-	tokenPrefix = "pando1"
-	hashBytes   = 16
-	proofBytes  = 16
-)
-
-var letters = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
-
-func hashOf(c *x509.Certificate) []byte {
-	h := sha256.Sum256(c.Raw)
-	return h[:hashBytes]
-}
-
-// Token lets hosts join until then.
-func (a *Authority) Token(until time.Time) (string, error) {
-	body := binary.BigEndian.AppendUint64(hashOf(a.certificate), uint64(until.Unix()))
-	proof, err := a.proof(body)
-	if err != nil {
-		return "", err
-	}
-	return tokenPrefix + letters.EncodeToString(append(body, proof...)), nil
-}
-
-// proof can be made by who has the authority's key only.
-func (a *Authority) proof(body []byte) ([]byte, error) {
-	secret, err := a.key.Bytes()
-	if err != nil {
-		return nil, err
-	}
-	m := hmac.New(sha256.New, append([]byte("pando join token\n"), secret...))
-	m.Write(body)
-	return m.Sum(nil)[:proofBytes], nil
-}
-
-var errBadToken = fmt.Errorf("%w: the token is not one of this cluster; make one with `pando token` on the server's host", pando.ErrForbidden)
-
-// Check says why a token does not admit anybody now, or nil.
-func (a *Authority) Check(token string, now time.Time) error {
-	raw, err := readToken(token)
-	if err != nil {
-		return err
-	}
-	body, proof := raw[:len(raw)-proofBytes], raw[len(raw)-proofBytes:]
-	want, err := a.proof(body)
-	if err != nil {
-		return err
-	}
-	if !hmac.Equal(proof, want) {
-		return errBadToken
-	}
-	if until := time.Unix(int64(binary.BigEndian.Uint64(body[hashBytes:])), 0); !now.Before(until) {
-		return fmt.Errorf("%w: the token ended at %s; make a new one with `pando token` on the server's host", pando.ErrForbidden, until.UTC().Format(time.RFC3339))
-	}
-	return nil
-}
-
-func readToken(token string) ([]byte, error) {
-	text, ok := strings.CutPrefix(strings.TrimSpace(token), tokenPrefix)
-	raw, err := letters.DecodeString(text)
-	if !ok || err != nil || len(raw) != hashBytes+8+proofBytes || letters.EncodeToString(raw) != text {
-		return nil, fmt.Errorf("%w: %q is no token, or only a part of one; `pando token` on the server's host prints one", pando.ErrInvalid, token)
-	}
-	return raw, nil
 }

@@ -74,9 +74,16 @@ func (i *Identity) Accept(der, authority []byte) error {
 	if i.authority != nil && !i.authority.Equal(ca) {
 		return fmt.Errorf("%w: the certificate is another cluster's", pando.ErrForbidden)
 	}
-	i.authority = ca
+	if i.authority == nil { // a renewal is of the same one, and others read it meanwhile
+		i.authority = ca
+	}
 	i.own.Store(&tls.Certificate{Certificate: [][]byte{der, authority}, PrivateKey: i.key, Leaf: leaf})
 	return nil
+}
+
+// PublicKey is pando.PublicKeyHash of the identity's key.
+func (i *Identity) PublicKey() string {
+	return pando.PublicKeyHash(i.own.Load().Leaf.RawSubjectPublicKeyInfo)
 }
 
 // Ends is when the certificate does.

@@ -45,7 +45,7 @@ func TestTheAuthorityIsMadeOnceAndForItsOwnerAlone(t *testing.T) {
 func TestTokens(t *testing.T) {
 	a, b := authority(t), authority(t)
 	now := time.Now()
-	good, err := a.Token(now.Add(time.Hour))
+	good, err := a.Token(now.Add(time.Hour), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,6 +67,71 @@ func TestTokens(t *testing.T) {
 	for _, bad := range []string{"", "pando1", good[:len(good)-1], good + "a", "x" + good} {
 		if err := a.Check(bad, now); !errors.Is(err, pando.ErrInvalid) {
 			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
+func TestATokenAdmitsAsManyHostsAsItSays(t *testing.T) {
+	dir, now := t.TempDir(), time.Now()
+	open := func() *Authority {
+		a, err := OpenAuthority(dir, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	token := func(until time.Time, uses int) string {
+		text, err := open().Token(until, uses)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	well := func() error { return nil }
+	two, one := token(now.Add(time.Hour), 2), token(now.Add(time.Minute), 1)
+	failed := errors.New("no room")
+	for range 3 { // an attempt that admits no host costs nothing
+		if err := open().Use(two, now, func() error { return failed }); !errors.Is(err, failed) {
+			t.Fatal(err)
+		}
+	}
+	for n := range 2 {
+		if err := open().Use(two, now, well); err != nil { // the server may have been started again
+			t.Errorf("use %d: %v", n+1, err)
+		}
+	}
+	if err := open().Use(two, now, well); !errors.Is(err, pando.ErrForbidden) || !strings.Contains(err.Error(), "2 of 2 hosts") {
+		t.Errorf("use 3: %v", err)
+	}
+	if err := open().Use(one, now, well); err != nil {
+		t.Errorf("another token: %v", err)
+	}
+	if err := open().Use(token(now.Add(time.Hour), 1), now.Add(2*time.Minute), well); err != nil {
+		t.Error(err)
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, "tokens.json")); err != nil || strings.Count(string(text), "uses") != 2 {
+		t.Errorf("it remembers tokens that have ended: %s (%v)", text, err)
+	}
+	for _, uses := range []int{0, -1, UsesMax + 1} {
+		if _, err := open().Token(now.Add(time.Hour), uses); !errors.Is(err, pando.ErrInvalid) {
+			t.Errorf("a token for %d hosts: %v", uses, err)
+		}
+	}
+}
+
+func TestRenewalsKeepTheKeyAndTheName(t *testing.T) {
+	a := authority(t)
+	for _, h := range []pando.HostName{"", "h1"} {
+		i, err := a.Identity(h, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		key, ends, name := i.PublicKey(), i.Ends(), i.own.Load().Leaf.Subject.CommonName
+		if err := a.Renew(i, time.Now().Add(24*time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		if !i.Ends().After(ends) || i.PublicKey() != key || i.own.Load().Leaf.Subject.CommonName != name {
+			t.Errorf("%q: ends %s then %s, named %s", h, ends, i.Ends(), name)
 		}
 	}
 }
@@ -105,7 +170,7 @@ func TestWhoSpeaksWithWhom(t *testing.T) {
 		return i
 	}
 	server, h1, h2, alien := of(a, ""), of(a, "h1"), of(a, "h2"), of(b, "h1")
-	token, err := a.Token(time.Now().Add(time.Hour))
+	token, err := a.Token(time.Now().Add(time.Hour), 1)
 	if err != nil {
 		t.Fatal(err)
 	}

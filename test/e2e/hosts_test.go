@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"pando.run/pando"
 	"pando.run/pando/lab/labtest"
@@ -81,14 +82,76 @@ func TestWhoMayJoin(t *testing.T) {
 	has(t, p.Run(two, p.Bin, "deploy", p.Write("web.yaml", "name: web\ncommand: [sleep, infinity]\n")).Text, "server's host", "`pando hosts`")
 	has(t, p.Run(two, p.Bin, "token").Text, "on another host")
 	p.Down(three, "--purge")
-	has(t, p.UpFails(6, three, append(good, "--host", two)...), "choose another name with --host")
-	p.Down(two, "--purge")
-	p.Await("the end of the lease", func() (string, bool) {
-		h := seen(p, one)[two]
-		return string(h.State), h.State == pando.HostAway && !h.Heard.IsZero()
-	})
-	p.Up(two, good...) // the name is free again, and has its slot
+	has(t, p.UpFails(6, three, append(p.Invitation(), "--host", two)...), "another key", "choose another name with --host", "pando hosts rm "+two)
+	has(t, p.UpFails(10, three, good...), "the token was used for 1 of 1 hosts", "`pando token`")
+	p.Down(two, "--purge") // it leaves the cluster
+	if all := seen(p, one); len(all) != 1 {
+		t.Errorf("the hosts are %+v", all)
+	}
+	p.Up(two, p.Invitation()...)
 	if h := seen(p, one)[two]; h.Slot != 1 {
 		t.Errorf("it came back as %+v", h)
 	}
+}
+
+// ask sends a request over TLS from a host with what it keeps of its membership, and returns the status, "refused" or "silent".
+const ask = `
+import json, ssl, sys, http.client, tempfile
+m = json.load(open(sys.argv[1]))
+c = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT); c.check_hostname = False; c.verify_mode = ssl.CERT_NONE
+f = tempfile.NamedTemporaryFile("w"); f.write(m["pair"]); f.flush(); c.load_cert_chain(f.name)
+h = http.client.HTTPSConnection(sys.argv[2], context=c, timeout=10); h.request("GET", sys.argv[3]); r = h.getresponse()
+print(r.status, r.read(200).decode())
+`
+
+// A host may fall into wrong hands: what it has learnt of the cluster must end with its membership, on every door.
+func TestAHostThatIsRemovedIsOut(t *testing.T) {
+	t.Parallel()
+	p := labtest.UpWith(t, labtest.Options{Hosts: 3, One: true})
+	one, two, three := p.Hosts[0], p.Hosts[1], p.Hosts[2]
+	var lost *labtest.Service
+	for _, name := range []string{"web", "shop", "blog"} { // each finds a host of its own
+		if s := p.Deploy(labtest.Echo(name, "scale: {min: 1, max: 4}")); homeOf(t, s.AwaitInstances(1)) == two {
+			lost = s
+		}
+	}
+	stolen := p.Dir + "/stolen.json"
+	p.Must(two, "cp", p.Data(two)+"/trust/member.json", stolen)
+	doors := map[string]string{"10.126.0.1:7401": "/v1/hosts", "10.126.0.1:7403": "/peer/losses", "10.126.0.3:7403": "/peer/losses"}
+	asked := func(at string) string {
+		return p.Run(two, "python3", "-c", ask, stolen, at, doors[at]).Text
+	}
+	for at := range doors {
+		has(t, asked(at), "200 ")
+	}
+	has(t, p.Run(one, p.Bin, "hosts", "rm", two).Text, "is here with 1 instances", "--force")
+	has(t, p.Run(one, p.Bin, "hosts", "rm", one).Text, "the server of the cluster runs there")
+	has(t, p.Run(one, p.Bin, "hosts", "rm", "nowhere").Text, "not found", "pando hosts")
+	has(t, p.Run(three, p.Bin, "hosts", "rm", two, "--force").Text, "a host ends its own membership")
+	has(t, p.Must(one, p.Bin, "hosts", "rm", two, "--force"), "is no member any more")
+	removed := time.Now()
+	for at := range doors {
+		p.Await(at+" to refuse it", func() (string, bool) {
+			text := asked(at)
+			return text, strings.HasPrefix(text, "403 ")
+		})
+	}
+	if took := time.Since(removed); took > 10*time.Second {
+		t.Errorf("its certificate counted for another %s", took)
+	}
+	if all := seen(p, one); len(all) != 2 {
+		t.Errorf("the hosts are %+v", all)
+	}
+	settled(lost, 1, two)
+	has(t, p.Pando("why", lost.Name), "host "+two+" was removed from the cluster")
+	p.Await("its agent to give up", func() (string, bool) {
+		out := p.Run(two, "grep", "-c", "was removed from the cluster", p.Data(two)+"/log/agent.log")
+		return out.Text, out.Code == 0
+	})
+	p.Down(two, "--now", "--purge")
+	p.Up(two, p.Invitation()...) // the name and the slot are free
+	if h := seen(p, one)[two]; h.Slot != 1 || h.State != pando.HostHere {
+		t.Errorf("it came back as %+v", h)
+	}
+	has(t, asked("10.126.0.1:7401"), "403 ") // and the former key counts no more
 }

@@ -2,9 +2,14 @@ package fault
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
+	"net/netip"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,19 +23,8 @@ import (
 	"pando.run/pando/driver/trust"
 )
 
-// freePort of the loopback: whoever takes it in between makes the test fail, not lie.
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 // storeForMembers is a store that listens for members of a cluster.
-func storeForMembers(t *testing.T) (at string, a *trust.Authority) {
+func storeForMembers(t *testing.T) (s *etcd.Server, at string, a *trust.Authority) {
 	t.Helper()
 	dir := t.TempDir()
 	a, err := trust.OpenAuthority(filepath.Join(dir, "trust"), time.Now())
@@ -41,16 +35,49 @@ func storeForMembers(t *testing.T) (at string, a *trust.Authority) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &etcd.Members{Listen: freePort(t), HostOf: trust.HostOf}
+	m := &etcd.Members{Listen: "127.0.0.1:0", HostOf: trust.HostOf}
 	if m.Certificate, m.Key, m.Authority, err = server.Files(filepath.Join(dir, "trust")); err != nil {
 		t.Fatal(err)
 	}
-	s, err := etcd.Start(t.Context(), etcd.ServerConfig{Dir: filepath.Join(dir, "store"), Members: m})
+	s, err = etcd.Start(t.Context(), etcd.ServerConfig{Dir: filepath.Join(dir, "store"), Members: m})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	return "https://" + m.Listen, a
+	write(t, s, pando.Member{Name: "h2", Slot: 2, Address: addressOf(2)})
+	return s, "https://" + s.MembersAddress(), a
+}
+
+// write puts records into a store as control does.
+func write(t *testing.T, s *etcd.Server, all ...pando.Stored) {
+	t.Helper()
+	if _, err := s.Registry().Commit(t.Context(), pando.Txn{Put: all}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func addressOf(slot int) netip.Addr { return netip.AddrFrom4([4]byte{10, 126, 0, byte(slot)}) }
+
+// hostIn is the record of a host as its membership has it.
+func hostIn(slot int) pando.Host {
+	h := pando.Host{Name: pando.HostName(fmt.Sprintf("h%d", slot)), Slot: slot, Address: addressOf(slot)}
+	h.Instances4, h.Instances6 = pando.InstanceRange(slot)
+	return h
+}
+
+// enter dials a store as a member and joins.
+func enter(t *testing.T, at string, i *trust.Identity) (*etcd.Registry, pando.Fence) {
+	t.Helper()
+	r, err := etcd.Dial(t.Context(), at, i.ToServer())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	f, _, err := r.Join(t.Context(), hostIn(2), 5*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, f
 }
 
 func member(t *testing.T, a *trust.Authority, h pando.HostName) *trust.Identity {
@@ -62,40 +89,76 @@ func member(t *testing.T, a *trust.Authority, h pando.HostName) *trust.Identity 
 	return i
 }
 
+var web, vault = pando.DefaultService("web"), pando.ServiceKey{Tenant: "bank", Name: "vault"}
+
+// placed writes what control has decided: web is at home on h2, vault on h1, and each has an instance there.
+func placed(t *testing.T, s *etcd.Server) (mine, theirs pando.Instance) {
+	t.Helper()
+	mine = pando.Instance{ID: "web-1", Service: web, Host: "h2", Phase: pando.PhaseStarting, Revision: 1, Intent: "i1"}
+	theirs = pando.Instance{ID: "vault-1", Service: vault, Host: "h1", Phase: pando.PhaseInRotation, Revision: 1, Intent: "i2"}
+	write(t, s, mine, theirs, pando.Service{ServiceKey: web, Home: "h2"}, pando.Service{ServiceKey: vault, Home: "h1"},
+		pando.Intent{ID: "i1", Service: web, Verb: pando.VerbReplicate, Host: "h2", Instance: "web-1", State: pando.IntentPlaced},
+		pando.Intent{ID: "i2", Service: vault, Verb: pando.VerbReplicate, Host: "h1", Instance: "vault-1", State: pando.IntentPlaced},
+		pando.StateHead{Service: vault, Host: "h1", Commit: pando.ObjectID{1}})
+	return mine, theirs
+}
+
+func asks(id pando.IntentID, s pando.ServiceKey, by pando.InstanceID) pando.Intent {
+	return pando.Intent{
+		ID: id, Service: s, Verb: pando.VerbHalt, Host: "h2", Instance: by, State: pando.IntentAsked,
+		By: pando.Asker{Kind: pando.AskerInstance, Name: string(by)},
+	}
+}
+
 func TestAMemberWritesItsOwnRecordsOnly(t *testing.T) {
 	t.Parallel()
-	at, a := storeForMembers(t)
-	r, err := etcd.Dial(t.Context(), at, member(t, a, "h2").ToServer())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	f, _, err := r.Join(t.Context(), pando.Host{Name: "h2", Slot: 1}, 5*time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
-	web := pando.DefaultService("web")
-	on := func(h pando.HostName) pando.Instance {
-		return pando.Instance{ID: "web-1", Service: web, Host: h, Phase: pando.PhaseStarting}
-	}
-	for _, mine := range []pando.Stored{
-		on("h2"), pando.Host{Name: "h2", Slot: 1}, pando.Intent{ID: "i1", Service: web}, pando.Decision{ID: "d1", Service: web}, pando.StateHead{Service: web},
+	s, at, a := storeForMembers(t)
+	mine, theirs := placed(t, s)
+	r, f := enter(t, at, member(t, a, "h2"))
+	ready := mine
+	ready.Phase = pando.PhaseReady
+	of := pando.Asker{Kind: pando.AskerControl, Name: "agent h2"}
+	for _, own := range []pando.Stored{
+		ready, hostIn(2), asks("i3", web, "web-1"), pando.Decision{ID: "d1", Service: web, Instance: "web-1", By: of},
+		pando.Intent{ID: "i1", Service: web, Verb: pando.VerbReplicate, Host: "h2", Instance: "web-1", State: pando.IntentReady},
+		pando.StateHead{Service: web, Host: "h2"}, pando.StateHead{Service: web, Host: "h2", Merges: 1},
 	} {
-		if _, err := r.Commit(t.Context(), pando.Txn{Fence: f, Put: []pando.Stored{mine}}); err != nil {
-			t.Errorf("%s: %v", mine.Key(), err)
+		if _, err := r.Commit(t.Context(), pando.Txn{Fence: f, Put: []pando.Stored{own}}); err != nil {
+			t.Errorf("%s: %v", own.Key(), err)
 		}
 	}
-	for _, others := range []pando.Stored{
-		on("h1"), pando.Service{ServiceKey: web}, pando.Revision{Service: web, Number: 1}, pando.Member{Name: "h2", Slot: 0},
+	on1, bogus, newer, far, new1 := theirs, mine, mine, mine, mine
+	on1.Phase, bogus.Phase, newer.Revision, far.IP4 = pando.PhaseDead, "bogus", 2, netip.MustParseAddr("10.128.16.9")
+	new1.ID = "web-2"
+	taken := hostIn(2)
+	taken.Address = addressOf(1)
+	everywhere := hostIn(2)
+	everywhere.Instances4 = netip.MustParsePrefix("8.8.0.0/16")
+	huge := asks("i9", web, "web-1")
+	huge.Reason = strings.Repeat("x", 200<<10)
+	for what, put := range map[string]pando.Stored{
+		"another host's instance": on1, "an instance that control has not placed": new1, "a phase that is none": bogus,
+		"another revision": newer, "an address of another host": far, "another host's address": taken, "foreign prefixes": everywhere,
+		"another slot": pando.Host{Name: "h2", Slot: 1, Address: addressOf(2)}, "a service": pando.Service{ServiceKey: web},
+		"a revision": pando.Revision{Service: web, Number: 1}, "a member": pando.Member{Name: "h2", Slot: 0},
+		"an ask of another host's instance": asks("i4", vault, "vault-1"), "an ask about one": asks("i5", web, "vault-1"),
+		"an intent about another host":  pando.Intent{ID: "i2", Service: vault, Verb: pando.VerbReplicate, Host: "h1", Instance: "vault-1"},
+		"an operator's intent":          pando.Intent{ID: "i6", Service: web, Verb: pando.VerbHalt, Host: "h2", State: pando.IntentAsked},
+		"a decision about another host": pando.Decision{ID: "d2", Service: vault, Instance: "vault-1", By: of},
+		"a decision of control":         pando.Decision{ID: "d3", Service: web, Instance: "web-1", By: pando.Asker{Kind: pando.AskerControl}},
+		"the head of another service":   pando.StateHead{Service: vault, Host: "h2", Merges: 99},
+		"a head elsewhere":              pando.StateHead{Service: web, Host: "h1"}, "a large value": huge,
 	} {
-		if _, err := r.Commit(t.Context(), pando.Txn{Fence: f, Put: []pando.Stored{others}}); !errors.Is(err, pando.ErrForbidden) {
-			t.Errorf("h2 wrote %s: %v", others.Key(), err)
-		}
-		if _, err := r.Commit(t.Context(), pando.Txn{Fence: f, Delete: []pando.Key{others.Key()}}); !errors.Is(err, pando.ErrForbidden) {
-			t.Errorf("h2 deleted %s: %v", others.Key(), err)
+		if _, err := r.Commit(t.Context(), pando.Txn{Fence: f, Put: []pando.Stored{put}}); !errors.Is(err, pando.ErrForbidden) {
+			t.Errorf("h2 wrote %s: %v", what, err)
 		}
 	}
-	if _, err := r.Commit(t.Context(), pando.Txn{Put: []pando.Stored{on("h2")}}); !errors.Is(err, pando.ErrForbidden) {
+	for _, k := range []pando.Key{theirs.Key(), web.Key(), pando.HeadKey(web), asks("i3", web, "").Key(), pando.MemberKey("h1")} {
+		if _, err := r.Commit(t.Context(), pando.Txn{Fence: f, Delete: []pando.Key{k}}); !errors.Is(err, pando.ErrForbidden) {
+			t.Errorf("h2 deleted %s: %v", k, err)
+		}
+	}
+	if _, err := r.Commit(t.Context(), pando.Txn{Put: []pando.Stored{mine}}); !errors.Is(err, pando.ErrForbidden) {
 		t.Errorf("h2 wrote without its fence: %v", err)
 	}
 	if _, _, err := r.Join(t.Context(), pando.Host{Name: "h1"}, 5*time.Second); !errors.Is(err, pando.ErrForbidden) {
@@ -104,11 +167,186 @@ func TestAMemberWritesItsOwnRecordsOnly(t *testing.T) {
 	if _, _, err := r.Lead(t.Context(), "control", "h2"); !errors.Is(err, pando.ErrForbidden) {
 		t.Errorf("h2 leads: %v", err)
 	}
+	if _, err := r.Commit(t.Context(), pando.Txn{Fence: f, Delete: []pando.Key{mine.Key()}}); err != nil {
+		t.Errorf("h2 cannot bury its own instance: %v", err)
+	}
+}
+
+// etcdAs is the bare client of a member.
+func etcdAs(t *testing.T, at string, i *trust.Identity) *clientv3.Client {
+	t.Helper()
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{at}, TLS: i.ToServer(), Logger: zap.NewNop(), DialTimeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// The value of a record says what the writer wants; its key says what the writer may.
+func TestAMemberWritesNoForeignValueBelowItsOwnKey(t *testing.T) {
+	t.Parallel()
+	s, at, a := storeForMembers(t)
+	_, theirs := placed(t, s)
+	i := member(t, a, "h2")
+	_, f := enter(t, at, i)
+	c := etcdAs(t, at, i)
+	dead := theirs
+	dead.Phase = pando.PhaseDead
+	for what, w := range map[string]struct {
+		k pando.Key
+		v any
+	}{
+		"end an instance elsewhere":   {"/pando/instance/bank/vault/h2/vault-1", dead},
+		"start an instance elsewhere": {"/pando/instance/default/web/h2/web-1", theirs},
+		"be another host":             {pando.HostKey("h2"), hostIn(1)},
+		"ask for others":              {"/pando/intent/default/web/i7", asks("i7", vault, "web-1")},
+		"move another state":          {pando.HeadKey(web), pando.StateHead{Service: vault, Host: "h2"}},
+	} {
+		text, err := pando.Encode(w.v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = c.Txn(t.Context()).If(clientv3.Compare(clientv3.CreateRevision(string(f.Key)), "=", int64(f.Created))).
+			Then(clientv3.OpPut(string(w.k), string(text))).Commit()
+		if status.Code(err) != codes.PermissionDenied {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+func TestTheLeasesOfAMemberAreItsOwnFewAndShort(t *testing.T) {
+	t.Parallel()
+	s, at, a := storeForMembers(t)
+	i := member(t, a, "h2")
+	_, f := enter(t, at, i)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	if _, _, err := s.Registry().Join(ctx, hostIn(1), 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	c := etcdAs(t, at, i)
+	got, err := c.Get(ctx, string(pando.HostKey("h1")))
+	if err != nil || len(got.Kvs) != 1 {
+		t.Fatal(err)
+	}
+	theirs := clientv3.LeaseID(got.Kvs[0].Lease)
+	if _, err := etcdAs(t, at, i).KeepAliveOnce(ctx, theirs); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("h2 keeps the lease of h1 alive: %v", err)
+	}
+	if _, err := c.Revoke(ctx, theirs); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("h2 ends the lease of h1: %v", err)
+	}
+	text, err := pando.Encode(hostIn(2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, lease := range map[string]clientv3.LeaseID{"the lease of h1": theirs, "no lease": clientv3.NoLease} {
+		_, err = c.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(string(f.Key)), "=", int64(f.Created))).
+			Then(clientv3.OpPut(string(pando.HostKey("h2")), string(text), clientv3.WithLease(lease))).Commit()
+		if status.Code(err) != codes.PermissionDenied {
+			t.Errorf("h2 lives under %s: %v", what, err)
+		}
+	}
+	if _, err := c.Grant(ctx, 3600); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("a lease of an hour: %v", err)
+	}
+	most := 0
+	var last clientv3.LeaseID
+	for ; most < 100; most++ {
+		g, err := c.Grant(ctx, 60)
+		if err != nil {
+			if status.Code(err) != codes.ResourceExhausted {
+				t.Errorf("lease %d: %v", most, err)
+			}
+			break
+		}
+		last = g.ID
+	}
+	if most < 8 || most > 64 {
+		t.Errorf("h2 took %d leases", most)
+	}
+	if _, err := c.Revoke(ctx, last); err != nil {
+		t.Errorf("h2 ends its own lease: %v", err)
+	}
+	if _, err := c.Grant(ctx, 60); err != nil {
+		t.Errorf("a lease in place of one that has ended: %v", err)
+	}
+}
+
+// A certificate is good for a year; a membership ends when its record goes.
+func TestAHostWithoutAMemberRecordIsOut(t *testing.T) {
+	t.Parallel()
+	s, at, a := storeForMembers(t)
+	i := member(t, a, "h2")
+	r, f := enter(t, at, i)
+	w := r.Watch(t.Context(), pando.Root, 0)
+	write(t, s, pando.Service{ServiceKey: web})
+	if b := <-w; b.Err != nil {
+		t.Fatal(b.Err)
+	}
+	if _, err := s.Registry().Commit(t.Context(), pando.Txn{Delete: []pando.Key{pando.MemberKey("h2")}}); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.After(5 * time.Second)
+	for open := true; open; { // the stream that it had ends by itself
+		select {
+		case b, more := <-w:
+			open = more && !errors.Is(b.Err, pando.ErrForbidden)
+		case <-deadline:
+			t.Fatal("a host that was removed still follows the store")
+		}
+	}
+	if _, err := r.Snapshot(t.Context(), pando.Root); !errors.Is(err, pando.ErrForbidden) {
+		t.Errorf("it reads: %v", err)
+	}
+	if _, err := r.Commit(t.Context(), pando.Txn{Fence: f, Put: []pando.Stored{asks("i1", web, "web-1")}}); !errors.Is(err, pando.ErrForbidden) {
+		t.Errorf("it writes: %v", err)
+	}
+	write(t, s, pando.Member{Name: "h2", Slot: 2, Address: addressOf(2), PublicKey: i.PublicKey()}) // joined again
+	again, err := etcd.Dial(t.Context(), at, i.ToServer())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if _, err := again.Snapshot(t.Context(), pando.Root); err != nil {
+		t.Errorf("its own key: %v", err)
+	}
+	other, err := etcd.Dial(t.Context(), at, member(t, a, "h2").ToServer())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if _, err := other.Snapshot(t.Context(), pando.Root); !errors.Is(err, pando.ErrForbidden) {
+		t.Errorf("a former key of the same name: %v", err)
+	}
+}
+
+func TestMembersSpeakTheNewestTLSAndStrangersAreNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	s, at, a := storeForMembers(t)
+	old := member(t, a, "h2").ToServer()
+	old.MinVersion, old.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
+	if c, err := tls.Dial("tcp", s.MembersAddress(), old); err == nil {
+		c.Close()
+		t.Errorf("%s speaks TLS 1.2", at)
+	}
+	silent, err := net.Dial("tcp", s.MembersAddress())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	if err := silent.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := silent.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a connection that says nothing stays: %v", err)
+	}
 }
 
 func TestTheStoreIsOpenToMembersOnlyAndForNothingElse(t *testing.T) {
 	t.Parallel()
-	at, a := storeForMembers(t)
+	_, at, a := storeForMembers(t)
 	stranger, err := trust.OpenAuthority(t.TempDir(), time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -138,12 +376,8 @@ func TestTheStoreIsOpenToMembersOnlyAndForNothingElse(t *testing.T) {
 		}
 	}
 	// What a member's certificate is not for: etcd's own services, whatever client asks.
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{at}, TLS: member(t, a, "h2").ToServer(), Logger: zap.NewNop(), DialTimeout: 5 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	asks := map[string]func(context.Context) error{
+	c := etcdAs(t, at, member(t, a, "h2"))
+	calls := map[string]func(context.Context) error{
 		"put":     func(ctx context.Context) error { _, err := c.Put(ctx, "/pando/service/default/web", "{}"); return err },
 		"delete":  func(ctx context.Context) error { _, err := c.Delete(ctx, "", clientv3.WithFromKey()); return err },
 		"compact": func(ctx context.Context) error { _, err := c.Compact(ctx, 1); return err },
@@ -162,7 +396,7 @@ func TestTheStoreIsOpenToMembersOnlyAndForNothingElse(t *testing.T) {
 			return err
 		},
 	}
-	for name, ask := range asks {
+	for name, ask := range calls {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		if err := ask(ctx); status.Code(err) != codes.PermissionDenied {
 			t.Errorf("%s: %v", name, err)

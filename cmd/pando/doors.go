@@ -1,0 +1,241 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/driver/peer"
+	"pando.run/pando/driver/trust"
+)
+
+// The bounds of a port that strangers can reach. A host has a handful of connections to each port of another one.
+const (
+	connectionsMax    = 4096             // of a port; more are closed at once
+	connectionsOfMax  = 128              // of one address; likewise
+	strangerWaitMax   = 10 * time.Second // for the whole request of a caller without a certificate
+	idleWaitMax       = 2 * time.Minute  // between two requests
+	memberReadWaitMax = time.Second      // for the record of a member that is not known yet
+)
+
+// crowd is a listener with bounds.
+type crowd struct {
+	net.Listener
+	mu  sync.Mutex
+	all int
+	of  map[netip.Addr]int // at most connectionsMax
+}
+
+// bounded gives a listener bounds.
+func bounded(l net.Listener) net.Listener {
+	return &crowd{Listener: l, of: map[netip.Addr]int{}}
+}
+
+// listenTLS listens for other hosts.
+func listenTLS(address string, c *tls.Config) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listen for other hosts: %w; choose another address with --listen", err)
+	}
+	return tls.NewListener(bounded(l), c), nil
+}
+
+// Accept lets the next connection in that is within the bounds.
+func (c *crowd) Accept() (net.Conn, error) {
+	for {
+		conn, err := c.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		from, _ := netip.ParseAddrPort(conn.RemoteAddr().String())
+		if a := from.Addr().Unmap(); c.enter(a) {
+			return &guest{Conn: conn, leave: sync.OnceFunc(func() { c.leave(a) })}, nil
+		}
+		conn.Close()
+	}
+}
+
+func (c *crowd) enter(a netip.Addr) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.all >= connectionsMax || c.of[a] >= connectionsOfMax {
+		return false
+	}
+	c.all++
+	c.of[a]++
+	return true
+}
+
+func (c *crowd) leave(a netip.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all--
+	if c.of[a]--; c.of[a] == 0 {
+		delete(c.of, a)
+	}
+}
+
+// guest is a connection that was let in.
+type guest struct {
+	net.Conn
+	leave func()
+}
+
+// Close makes room for another one.
+func (g *guest) Close() error {
+	defer g.leave()
+	return g.Conn.Close()
+}
+
+// forStrangers bounds the time of a caller without a certificate, and its connection ends with the answer.
+func forStrangers(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if peer.Shown(r) == nil {
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(strangerWaitMax)) // of a TLS connection: it has one
+			w.Header().Set("Connection", "close")
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// doorkeeper knows which hosts are members now. A certificate is good for a year; a membership ends when its record goes.
+type doorkeeper struct {
+	registry pando.Registry
+	mu       sync.Mutex
+	members  map[pando.HostName]pando.Member
+	changed  chan struct{} // closed and replaced at every change of members
+}
+
+func newDoorkeeper(r pando.Registry) *doorkeeper {
+	return &doorkeeper{registry: r, members: map[pando.HostName]pando.Member{}, changed: make(chan struct{})}
+}
+
+const membersPrefix = pando.Root + pando.Key(pando.KindMember) + "/"
+
+// run follows the members until ctx ends.
+func (d *doorkeeper) run(ctx context.Context) error {
+	return pando.Follow(ctx, pando.WallClock{}, d.registry, membersPrefix, func(b pando.Batch, reset bool) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if reset {
+			clear(d.members)
+		}
+		for _, r := range b.Changes {
+			name := pando.HostName(r.Key[len(membersPrefix):])
+			delete(d.members, name)
+			if v, err := pando.DecodeAny(r); r.Value != nil && err == nil {
+				d.members[name] = v.(pando.Member)
+			}
+		}
+		close(d.changed)
+		d.changed = make(chan struct{})
+	})
+}
+
+// readMember reads the record of one member. Errors: ErrForbidden for a host that is none.
+func readMember(ctx context.Context, r pando.Registry, h pando.HostName) (pando.Member, error) {
+	s, err := r.Snapshot(ctx, pando.MemberKey(h)) // and of those whose names begin so
+	if err != nil {
+		return pando.Member{}, err
+	}
+	for _, one := range s.Records {
+		if one.Key == pando.MemberKey(h) {
+			v, err := pando.DecodeAny(one)
+			if err != nil {
+				return pando.Member{}, err
+			}
+			return v.(pando.Member), nil
+		}
+	}
+	return pando.Member{}, pando.NotMember(h)
+}
+
+// member is the live member that a verified certificate is of; "" is the server.
+func (d *doorkeeper) member(ctx context.Context, c *x509.Certificate) (pando.HostName, error) {
+	if c == nil {
+		return "", fmt.Errorf("%w: only members of the cluster may ask; `pando up --join` makes this host one", pando.ErrForbidden)
+	}
+	if c.Subject.CommonName == trust.ServerName {
+		return "", nil
+	}
+	h, err := trust.HostOf(c)
+	if err != nil {
+		return "", err
+	}
+	if d.known(h, c) {
+		return h, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, memberReadWaitMax) // it may have joined just now
+	defer cancel()
+	m, err := readMember(ctx, d.registry, h)
+	if err != nil {
+		return "", err
+	}
+	return h, m.Admits(c.RawSubjectPublicKeyInfo)
+}
+
+func (d *doorkeeper) known(h pando.HostName, c *x509.Certificate) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m, ok := d.members[h]
+	return ok && m.Admits(c.RawSubjectPublicKeyInfo) == nil
+}
+
+// asker is the member that a request comes from, "" for none.
+func (d *doorkeeper) asker(r *http.Request) string {
+	h, err := d.member(r.Context(), peer.Shown(r))
+	if err != nil {
+		return ""
+	}
+	return string(h)
+}
+
+// guard lets members in, and ends a request when the membership does.
+func (d *doorkeeper) guard(next http.Handler) http.Handler {
+	next = d.whileMember(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := d.member(r.Context(), peer.Shown(r)); err != nil {
+			peer.Refuse(w, err)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// whileMember ends the requests of a host when its membership ends: logs and events go on for as long as the asker wants.
+func (d *doorkeeper) whileMember(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := peer.Shown(r)
+		if c == nil || c.Subject.CommonName == trust.ServerName {
+			next.ServeHTTP(w, r)
+			return
+		}
+		ctx, cancel := context.WithCancelCause(r.Context())
+		defer cancel(nil)
+		go func() {
+			for {
+				d.mu.Lock()
+				news := d.changed
+				d.mu.Unlock()
+				select {
+				case <-ctx.Done():
+					return
+				case <-news:
+				}
+				if _, err := d.member(ctx, c); errors.Is(err, pando.ErrForbidden) {
+					cancel(err)
+					return
+				}
+			}
+		}()
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
+}

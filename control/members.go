@@ -1,0 +1,185 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"pando.run/pando"
+)
+
+// Admit makes a host a member, or says of one that is what its slot is. byToken: it has shown a token and no certificate, so
+// it must be new, or have the key that it was admitted with. Errors: ErrExists, ErrNoRoom, ErrForbidden.
+func (c *Control) Admit(ctx context.Context, m pando.Member, byToken bool) (pando.Member, error) {
+	if err := pando.CheckLabel("host", string(m.Name)); err != nil {
+		return m, err
+	}
+	c.admitting.Lock()
+	defer c.admitting.Unlock()
+	for n := 0; ; n++ {
+		t, err := c.admission(ctx, &m, byToken)
+		if err != nil {
+			return m, fmt.Errorf("admit host %s: %w", m.Name, err)
+		}
+		if _, err = c.Registry.Commit(ctx, t); err == nil {
+			return m, nil
+		}
+		if !errors.Is(err, pando.ErrConflict) || n == attempts {
+			return m, fmt.Errorf("admit host %s: %w", m.Name, err)
+		}
+	}
+}
+
+// stored reads what is, not what was heard of.
+func (c *Control) stored(ctx context.Context, prefix pando.Key) (*pando.World, error) {
+	at, err := c.Registry.Snapshot(ctx, prefix)
+	if err != nil {
+		return nil, err
+	}
+	w := pando.NewWorld()
+	if err := w.Apply(at.Records, at.Revision); err != nil {
+		c.Log.Error("a record cannot be read and is left out", "error", err)
+	}
+	return w, nil
+}
+
+// admission gives slots once. The server admits one host after another.
+func (c *Control) admission(ctx context.Context, m *pando.Member, byToken bool) (pando.Txn, error) {
+	at, err := c.Registry.Snapshot(ctx, pando.Root+pando.Key(pando.KindMember)+"/")
+	if err != nil {
+		return pando.Txn{}, err
+	}
+	w := pando.NewWorld()
+	if err := w.Apply(at.Records, at.Revision); err != nil {
+		return pando.Txn{}, err // a slot that cannot be read must not be given again
+	}
+	t := pando.Txn{}
+	taken := map[int]bool{}
+	for _, one := range w.Members {
+		taken[one.V.Slot] = true
+		t.If = append(t.If, one.If())
+	}
+	known, member := w.Members[m.Name]
+	now := c.Clock.Now()
+	switch {
+	case member:
+		if err := again(known.V, *m, byToken); err != nil {
+			return t, err
+		}
+		m.Slot, m.Since = known.V.Slot, known.V.Since
+	case !byToken && !m.Server:
+		return t, pando.NotMember(m.Name)
+	default:
+		t.If = append(t.If, pando.Condition{Key: m.Key()})
+		for m.Slot, m.Since = 0, now; taken[m.Slot]; m.Slot++ {
+		}
+		if m.Slot >= pando.HostSlots {
+			return t, fmt.Errorf("%w: a cluster has at most %d hosts; `pando hosts rm NAME` takes out one that does not return", pando.ErrNoRoom, pando.HostSlots)
+		}
+	}
+	m.Renewed = now
+	t.Put = []pando.Stored{*m}
+	return t, nil
+}
+
+// again says why a host may not have the name of a member, or nil: it is that member.
+func again(known, m pando.Member, byToken bool) error {
+	same := known.PublicKey == m.PublicKey && m.PublicKey != ""
+	switch {
+	case known.Server != m.Server:
+		return fmt.Errorf("%w: the name of the server's own host is taken; choose another name with --host", pando.ErrExists)
+	case byToken && !same:
+		return fmt.Errorf("%w: a member of this name has another key; choose another name with --host, "+
+			"or run `pando hosts rm %s` on the server's host if that host is no more", pando.ErrExists, m.Name)
+	case !byToken && !same && !m.Server && known.PublicKey != "":
+		return fmt.Errorf("%w: host %s is a member with another key", pando.ErrForbidden, m.Name)
+	}
+	return nil
+}
+
+// removeBatch is how many instances one transaction forgets, each with a decision at most.
+const removeBatch = 400
+
+// RemoveHost implements pando.Operators. The membership ends first: the host can write nothing any more.
+func (c *Control) RemoveHost(ctx context.Context, h pando.HostName, force bool, by pando.Asker) error {
+	c.admitting.Lock()
+	defer c.admitting.Unlock()
+	w, err := c.stored(ctx, pando.Root)
+	if err != nil {
+		return fmt.Errorf("remove host %s: %w", h, err)
+	}
+	m, member := w.Members[h]
+	_, here := w.Hosts[h]
+	on := w.On(h)
+	if !member && !here && len(on) == 0 {
+		return fmt.Errorf("host %s: %w; `pando hosts` lists those there are", h, pando.ErrNotFound)
+	}
+	if err := removable(w, m.V, here, len(on), force); err != nil {
+		return fmt.Errorf("remove host %s: %w", h, err)
+	}
+	t := pando.Txn{Delete: []pando.Key{pando.HostKey(h), pando.LeaderKey("host-" + string(h))}}
+	if member {
+		t.If, t.Delete = []pando.Condition{m.If()}, append(t.Delete, m.V.Key())
+	}
+	if _, err := c.Registry.Commit(ctx, t); err != nil {
+		return fmt.Errorf("remove host %s: %w", h, err)
+	}
+	for n := 1; ; n++ { // control may have placed one meanwhile
+		if w, err = c.stored(ctx, pando.Root+pando.Key(pando.KindInstance)+"/"); err != nil {
+			return fmt.Errorf("forget the instances of host %s: %w; run the command again", h, err)
+		}
+		if on = w.On(h); len(on) == 0 {
+			return nil
+		}
+		err := c.forget(ctx, h, on[:min(len(on), removeBatch)], by)
+		if n > attempts+len(on)/removeBatch {
+			err = errors.Join(err, fmt.Errorf("%w: instances are still placed on it", pando.ErrConflict))
+		}
+		if err != nil {
+			return fmt.Errorf("forget the instances of host %s: %w; run the command again", h, err)
+		}
+	}
+}
+
+// removable says why a host stays, or nil.
+func removable(w *pando.World, m pando.Member, here bool, instances int, force bool) error {
+	states := 0
+	for _, s := range w.Heads {
+		if s.V.Host == m.Name {
+			states++
+		}
+	}
+	switch {
+	case m.Server:
+		return fmt.Errorf("%w: the server of the cluster runs there", pando.ErrRefused)
+	case force:
+		return nil
+	case here && instances > 0:
+		return fmt.Errorf("%w: it is here with %d instances: `pando down` there takes them out; --force removes it all the same, "+
+			"and they run on there without the cluster", pando.ErrRefused, instances)
+	case states > 0:
+		return fmt.Errorf("%w: it keeps the states of %d services, which go with it: --force removes it all the same", pando.ErrRefused, states)
+	}
+	return nil
+}
+
+// forget removes the records of instances on a host that was removed, with the reason for each service.
+func (c *Control) forget(ctx context.Context, h pando.HostName, on []pando.Instance, by pando.Asker) error {
+	t := pando.Txn{}
+	lost := map[pando.ServiceKey]int{}
+	for _, i := range on {
+		t.Delete = append(t.Delete, i.Key())
+		lost[i.Service]++
+	}
+	now := c.Clock.Now()
+	for _, s := range slices.SortedFunc(maps.Keys(lost), pando.ServiceKey.Compare) {
+		t.Put = append(t.Put, pando.Decision{
+			ID: c.IDs.Sequential(now), Service: s, Kind: pando.DecidedHostLost, By: by, At: now,
+			Reason: fmt.Sprintf("host %s was removed from the cluster, with %d instances", h, lost[s]),
+		})
+	}
+	_, err := c.Registry.Commit(ctx, t)
+	return err
+}

@@ -1,0 +1,179 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	etcdlease "go.etcd.io/etcd/server/v3/lease"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"pando.run/pando"
+)
+
+// The bounds of a member's leases and calls that stay open. An agent has one lease and three streams; it takes a new lease
+// when it joins again, and the old one ends by itself.
+const (
+	leaseSecondsMax = 60
+	leasesMax       = 32 // of one member; more are refused until one has ended
+	streamsMax      = 64 // of one member; likewise
+)
+
+// leases are those that members took in this life of the server. What holds of an older one is known by its keys.
+type leases struct {
+	keys func(ctx context.Context, id int64) ([][]byte, error) // etcdlease.ErrLeaseNotFound
+
+	mu sync.Mutex
+	of map[pando.HostName]map[int64]bool // at most leasesMax each
+}
+
+func newLeases(look func(context.Context, *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error)) *leases {
+	return &leases{of: map[pando.HostName]map[int64]bool{}, keys: func(ctx context.Context, id int64) ([][]byte, error) {
+		got, err := look(ctx, &pb.LeaseTimeToLiveRequest{ID: id, Keys: true})
+		if err != nil {
+			return nil, err
+		}
+		return got.Keys, nil
+	}}
+}
+
+func (l *leases) note(h pando.HostName, id int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.of[h] == nil {
+		l.of[h] = map[int64]bool{}
+	}
+	l.of[h][id] = true
+}
+
+// mayGrant bounds the leases of a member.
+func (l *leases) mayGrant(ctx context.Context, h pando.HostName, r *pb.LeaseGrantRequest) error {
+	if r.TTL > leaseSecondsMax || r.ID != 0 {
+		return refused(h, fmt.Sprintf("take lease %d for %d s: want one of at most %d s without a number", r.ID, r.TTL, leaseSecondsMax))
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.of[h]) >= leasesMax {
+		for id := range l.of[h] {
+			if _, err := l.keys(ctx, id); errors.Is(err, etcdlease.ErrLeaseNotFound) {
+				delete(l.of[h], id)
+			}
+		}
+	}
+	if len(l.of[h]) >= leasesMax {
+		return status.Errorf(codes.ResourceExhausted, "host %s has %d leases: wait until one has ended", h, leasesMax)
+	}
+	return nil
+}
+
+func (l *leases) mayRevoke(h pando.HostName, id int64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.of[h][id] {
+		return refused(h, "end a lease that it has not taken")
+	}
+	delete(l.of[h], id)
+	return nil
+}
+
+// own says why a lease is not a member's, or nil. One that has ended is nobody's: etcd says so itself.
+func (l *leases) own(ctx context.Context, h pando.HostName, id int64) error {
+	keys, err := l.keys(ctx, id)
+	if err != nil && !errors.Is(err, etcdlease.ErrLeaseNotFound) {
+		return err
+	}
+	for _, k := range keys {
+		if !owns(h, pando.Key(k)) {
+			return refused(h, fmt.Sprintf("use lease %x, which holds %s", id, k))
+		}
+	}
+	return nil
+}
+
+// streams are the calls of members that stay open.
+type streams struct {
+	mu sync.Mutex
+	of map[pando.HostName]map[*calling]bool // at most streamsMax each
+}
+
+// calling is one call, with the membership that it was allowed by.
+type calling struct {
+	by  pando.Member
+	end context.CancelCauseFunc
+}
+
+func newStreams() *streams { return &streams{of: map[pando.HostName]map[*calling]bool{}} }
+
+// begin lets a call begin that ends with the membership.
+func (s *streams) begin(ctx context.Context, m pando.Member) (_ context.Context, end func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.of[m.Name]) >= streamsMax {
+		return nil, nil, status.Errorf(codes.ResourceExhausted, "host %s has %d open calls: end one first", m.Name, streamsMax)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	c := &calling{m, cancel}
+	if s.of[m.Name] == nil {
+		s.of[m.Name] = map[*calling]bool{}
+	}
+	s.of[m.Name][c] = true
+	return ctx, func() {
+		cancel(nil)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if delete(s.of[m.Name], c); len(s.of[m.Name]) == 0 {
+			delete(s.of, m.Name)
+		}
+	}, nil
+}
+
+// sever ends the calls of every member that is none any more, or is one with another key.
+func (s *streams) sever(now func(pando.HostName) (m pando.Member, ok bool)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for h, calls := range s.of {
+		m, ok := now(h)
+		for c := range calls {
+			if !ok || m.PublicKey != c.by.PublicKey && c.by.PublicKey != "" {
+				c.end(pando.NotMember(h))
+			}
+		}
+	}
+}
+
+// guarded is a call of a member that stays open.
+type guarded struct {
+	grpc.ServerStream
+	ctx    context.Context
+	of     pando.HostName
+	leases *leases
+	known  map[int64]bool // leases of its own; at most leasesMax
+}
+
+// Context ends with the membership.
+func (g *guarded) Context() context.Context { return g.ctx }
+
+// RecvMsg refuses to keep another host's lease alive: that host would seem to live.
+func (g *guarded) RecvMsg(m any) error {
+	if err := g.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	r, ok := m.(*pb.LeaseKeepAliveRequest)
+	if !ok || g.known[r.ID] {
+		return nil
+	}
+	if err := g.leases.own(g.ctx, g.of, r.ID); err != nil {
+		return err
+	}
+	if len(g.known) < leasesMax {
+		if g.known == nil {
+			g.known = map[int64]bool{}
+		}
+		g.known[r.ID] = true
+	}
+	return nil
+}

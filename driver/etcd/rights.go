@@ -1,0 +1,228 @@
+package etcd
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/server/v3/storage/mvcc"
+
+	"pando.run/pando"
+)
+
+// store is what the gate reads, in this process and as of the newest commit.
+type store struct{ kv mvcc.KV }
+
+// read decodes a record into v and returns the revision of its last write; 0: there is none.
+func (s *store) read(k pando.Key, v any) (int64, error) {
+	got, err := s.kv.Range(context.Background(), []byte(k), nil, mvcc.RangeOptions{})
+	if err != nil || len(got.KVs) == 0 {
+		return 0, err
+	}
+	return got.KVs[0].ModRevision, pando.Decode(record(got.KVs[0]), v)
+}
+
+// any says whether there is a key with this beginning.
+func (s *store) any(prefix pando.Key) bool {
+	end := append([]byte(prefix[:len(prefix)-1]), prefix[len(prefix)-1]+1)
+	got, err := s.kv.Range(context.Background(), []byte(prefix), end, mvcc.RangeOptions{Limit: 1})
+	return err == nil && len(got.KVs) > 0
+}
+
+// The bounds of one write of a member. An instance's longest record has 20 lines of its log.
+const valueBytesMax = 128 << 10
+
+// rights are what one member may write in one transaction. The conditions under which its writes were allowed become
+// conditions of the transaction.
+type rights struct {
+	ctx    context.Context
+	member pando.Member
+	store  *store
+	leases *leases
+	conds  []*pb.Compare
+}
+
+func (g gate) rights(ctx context.Context, m pando.Member) *rights {
+	return &rights{ctx: ctx, member: m, store: g.store, leases: g.leases}
+}
+
+// check says why a member may not make a transaction, or nil; r then holds only while the reasons for it do.
+func (w *rights) check(r *pb.TxnRequest) error {
+	for _, op := range r.Success {
+		var k pando.Key
+		var err error
+		switch {
+		case op.GetRequestRange() != nil:
+			continue
+		case op.GetRequestPut() != nil:
+			k = pando.Key(bytes.Clone(op.GetRequestPut().Key))
+			err = w.mayPut(k, op.GetRequestPut())
+		case op.GetRequestDeleteRange() != nil && len(op.GetRequestDeleteRange().RangeEnd) == 0:
+			k = pando.Key(bytes.Clone(op.GetRequestDeleteRange().Key))
+			if !owns(w.member.Name, k) {
+				err = errNotOwn
+			}
+		default:
+			err = errNotOwn
+		}
+		if err != nil {
+			return refused(w.member.Name, fmt.Sprintf("write %s: %v", k, err))
+		}
+	}
+	r.Compare = append(r.Compare, w.conds...)
+	return nil
+}
+
+var (
+	errNotOwn  = fmt.Errorf("it is of another host, or of control")
+	errForeign = fmt.Errorf("its value is that of another record")
+	errSince   = fmt.Errorf("it is about no instance of this host")
+)
+
+// owns says whether a key is of this host alone.
+func owns(h pando.HostName, k pando.Key) bool {
+	switch k.Kind() {
+	case pando.KindHost:
+		return k == pando.HostKey(h)
+	case pando.KindLeader:
+		return k == pando.LeaderKey("host-"+string(h))
+	case pando.KindInstance:
+		parts := strings.Split(string(k), "/") // "", pando, instance, tenant, service, host, id
+		return len(parts) == 7 && parts[5] == string(h)
+	}
+	return false
+}
+
+func (w *rights) mayPut(k pando.Key, p *pb.PutRequest) error {
+	if n := len(p.Value); n > valueBytesMax {
+		return fmt.Errorf("%w: it has %d bytes, at most %d are allowed", pando.ErrTooLarge, n, valueBytesMax)
+	}
+	r := pando.Record{Key: k, Value: p.Value}
+	switch k.Kind() {
+	case pando.KindHost, pando.KindLeader: // they end with the agent
+		if !owns(w.member.Name, k) {
+			return errNotOwn
+		}
+		if p.Lease == 0 {
+			return fmt.Errorf("it has no lease")
+		}
+		if err := w.leases.own(w.ctx, w.member.Name, p.Lease); err != nil {
+			return err
+		}
+		return w.host(r)
+	case pando.KindInstance:
+		if !owns(w.member.Name, k) {
+			return errNotOwn
+		}
+		return put(w, r, w.instance)
+	case pando.KindIntent:
+		return put(w, r, w.intent)
+	case pando.KindDecision:
+		return put(w, r, w.decision)
+	case pando.KindHead:
+		return put(w, r, w.head)
+	}
+	return errNotOwn
+}
+
+// put holds the value and what is stored now against a rule. The transaction then depends on what is stored.
+func put[T pando.Stored](w *rights, r pando.Record, rule func(next, now T, there bool) error) error {
+	var next, now T
+	if err := pando.Decode(r, &next); err != nil {
+		return err
+	}
+	if next.Key() != r.Key {
+		return errForeign
+	}
+	at, err := w.store.read(r.Key, &now)
+	if err != nil {
+		return err
+	}
+	w.conds = append(w.conds, &pb.Compare{
+		Key: []byte(r.Key), Target: pb.Compare_MOD, Result: pb.Compare_EQUAL, TargetUnion: &pb.Compare_ModRevision{ModRevision: at},
+	})
+	return rule(next, now, at != 0)
+}
+
+// host checks a host's record, which is also what its epoch says.
+func (w *rights) host(r pando.Record) error {
+	var h pando.Host
+	if err := pando.Decode(r, &h); err != nil {
+		return err
+	}
+	if strings.HasPrefix(h.Endpoint, "unix:") {
+		return fmt.Errorf("other hosts cannot reach its agent at %s: start it with --listen ADDRESS", h.Endpoint)
+	}
+	return w.member.Vouches(h)
+}
+
+// instance: control places it, its host takes it through its life.
+func (w *rights) instance(next, now pando.Instance, there bool) error {
+	v4, v6 := pando.InstanceRange(w.member.Slot)
+	switch {
+	case !there:
+		return fmt.Errorf("control has placed no such instance")
+	case next.Revision != now.Revision || !next.Phase.Known():
+		return fmt.Errorf("revision %d, phase %q: want revision %d and a phase that there is", next.Revision, next.Phase, now.Revision)
+	case next.IP4.IsValid() && !v4.Contains(next.IP4), next.IP6.IsValid() && !v6.Contains(next.IP6):
+		return fmt.Errorf("the addresses %s and %s: want one of %s and of %s", next.IP4, next.IP6, v4, v6)
+	}
+	return nil
+}
+
+// has says whether an instance of a service is on this host.
+func (w *rights) has(s pando.ServiceKey, i pando.InstanceID) bool {
+	at, err := w.store.read(pando.Instance{Service: s, Host: w.member.Name, ID: i}.Key(), &pando.Instance{})
+	return i != "" && err == nil && at != 0
+}
+
+// intent: an instance of this host asks, and what was granted of it, or is about it, goes on.
+func (w *rights) intent(next, now pando.Intent, there bool) error {
+	if !there {
+		asks := next.By.Kind == pando.AskerInstance && next.Host == w.member.Name && w.has(next.Service, pando.InstanceID(next.By.Name))
+		about := next.Verb == pando.VerbReplicate || string(next.Instance) == next.By.Name
+		begins := next.State == pando.IntentAsked || next.Verb == pando.VerbDie && next.State == pando.IntentMerged
+		if !asks || !about || !begins {
+			return errSince
+		}
+		return nil
+	}
+	if next.Verb != now.Verb || next.By != now.By || next.Instance != now.Instance || next.Host != now.Host {
+		return fmt.Errorf("it was asked otherwise: by %s, to %s %s", now.By, now.Verb, now.Instance)
+	}
+	if now.Host != w.member.Name || !w.has(now.Service, now.Instance) {
+		return errSince
+	}
+	return nil
+}
+
+// decision: evidence of what happened to an instance here.
+func (w *rights) decision(next, now pando.Decision, there bool) error {
+	if !w.has(next.Service, next.Instance) || next.By.Name != "agent "+string(w.member.Name) || there && next.By != now.By {
+		return errSince
+	}
+	return nil
+}
+
+// head: whose objects are here moves it. The first one is of the service's home, or of a host that has an instance.
+func (w *rights) head(next, now pando.StateHead, there bool) error {
+	switch {
+	case next.Host != w.member.Name:
+		return fmt.Errorf("it names host %s", next.Host)
+	case there && now.Host == w.member.Name:
+		return nil
+	case there:
+		return fmt.Errorf("host %s keeps that state", now.Host)
+	}
+	var s pando.Service
+	if _, err := w.store.read(next.Service.Key(), &s); err == nil && s.Home == w.member.Name {
+		return nil
+	}
+	mine := pando.Instance{Service: next.Service, Host: w.member.Name}.Key() // ends with a slash
+	if w.store.any(mine) {
+		return nil
+	}
+	return errSince
+}

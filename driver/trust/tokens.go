@@ -1,0 +1,161 @@
+package trust
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base32"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"pando.run/pando"
+)
+
+// A token is 16 bytes of the authority's hash, 8 of the moment at which it ends, 6 of a name, 2 of how many hosts it admits, 16
+// of proof.
+const (
+	tokenPrefix = "pando1"
+	hashBytes   = 16
+	untilBytes  = 8
+	nameBytes   = 6
+	usesBytes   = 2
+	bodyBytes   = hashBytes + untilBytes + nameBytes + usesBytes
+	proofBytes  = 16
+)
+
+// UsesMax is how many hosts one token admits at most: as many as a cluster has.
+const UsesMax = pando.HostSlots
+
+// tokensMax bounds the tokens that were used and have not ended. Root alone makes tokens.
+const tokensMax = 4096
+
+var letters = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+
+func hashOf(c *x509.Certificate) []byte {
+	h := sha256.Sum256(c.Raw)
+	return h[:hashBytes]
+}
+
+// Token lets so many hosts join until then.
+func (a *Authority) Token(until time.Time, uses int) (string, error) {
+	if uses < 1 || uses > UsesMax {
+		return "", fmt.Errorf("%w: a token for %d hosts: want 1 to %d", pando.ErrInvalid, uses, UsesMax)
+	}
+	body := binary.BigEndian.AppendUint64(hashOf(a.certificate), uint64(until.Unix()))
+	var name [nameBytes]byte
+	if _, err := rand.Read(name[:]); err != nil {
+		return "", err
+	}
+	body = binary.BigEndian.AppendUint16(append(body, name[:]...), uint16(uses))
+	proof, err := a.proof(body)
+	if err != nil {
+		return "", err
+	}
+	return tokenPrefix + letters.EncodeToString(append(body, proof...)), nil
+}
+
+// proof needs the authority's key.
+func (a *Authority) proof(body []byte) ([]byte, error) {
+	secret, err := a.key.Bytes()
+	if err != nil {
+		return nil, err
+	}
+	m := hmac.New(sha256.New, append([]byte("pando join token\n"), secret...))
+	m.Write(body)
+	return m.Sum(nil)[:proofBytes], nil
+}
+
+var errBadToken = fmt.Errorf("%w: the token is not one of this cluster; make one with `pando token` on the server's host", pando.ErrForbidden)
+
+// Check says why a token does not admit anybody now, or nil. Whether it was used up is Use's to say.
+func (a *Authority) Check(token string, now time.Time) error {
+	_, err := a.read(token, now)
+	return err
+}
+
+func (a *Authority) read(token string, now time.Time) (body []byte, err error) {
+	raw, err := readToken(token)
+	if err != nil {
+		return nil, err
+	}
+	body, proof := raw[:bodyBytes], raw[bodyBytes:]
+	want, err := a.proof(body)
+	if err != nil {
+		return nil, err
+	}
+	if !hmac.Equal(proof, want) {
+		return nil, errBadToken
+	}
+	if until := endOf(body); !now.Before(until) {
+		return nil, fmt.Errorf("%w: the token ended at %s; make a new one with `pando token` on the server's host", pando.ErrForbidden, until.UTC().Format(time.RFC3339))
+	}
+	return body, nil
+}
+
+func endOf(body []byte) time.Time {
+	return time.Unix(int64(binary.BigEndian.Uint64(body[hashBytes:])), 0)
+}
+
+func readToken(token string) ([]byte, error) {
+	text, ok := strings.CutPrefix(strings.TrimSpace(token), tokenPrefix)
+	raw, err := letters.DecodeString(text)
+	if !ok || err != nil || len(raw) != bodyBytes+proofBytes || letters.EncodeToString(raw) != text {
+		return nil, fmt.Errorf("%w: %q is no token, or only a part of one; `pando token` on the server's host prints one", pando.ErrInvalid, token)
+	}
+	return raw, nil
+}
+
+// used is what the authority remembers of a token until it ends.
+type used struct {
+	Uses  int       `json:"uses"`
+	Until time.Time `json:"until"`
+}
+
+// Use admits a host by a token: it counts as one use if admit succeeds. One process uses tokens, the server.
+func (a *Authority) Use(token string, now time.Time, admit func() error) error {
+	a.using.Lock()
+	defer a.using.Unlock()
+	body, err := a.read(token, now)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(a.dir, "tokens.json")
+	all := map[string]used{}
+	text, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(text, &all)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read which tokens were used: %w; remove %s to forget it", err, path)
+	}
+	maps.DeleteFunc(all, func(_ string, u used) bool { return !now.Before(u.Until) })
+	name := hex.EncodeToString(body[hashBytes+untilBytes : bodyBytes-usesBytes])
+	most, one := int(binary.BigEndian.Uint16(body[bodyBytes-usesBytes:])), all[name]
+	switch {
+	case one.Uses >= most:
+		return fmt.Errorf("%w: the token was used for %d of %d hosts; make a new one with `pando token` on the server's host", pando.ErrForbidden, one.Uses, most)
+	case one.Uses == 0 && len(all) >= tokensMax:
+		return fmt.Errorf("%w: %d tokens are in use; wait until one of them has ended", pando.ErrNoRoom, len(all))
+	}
+	if err := admit(); err != nil {
+		return err
+	}
+	all[name] = used{one.Uses + 1, endOf(body)}
+	if text, err = json.Marshal(all); err == nil {
+		err = replace(path, text)
+	}
+	if err != nil {
+		return fmt.Errorf("note the use of a token: %w", err)
+	}
+	return nil
+}
