@@ -50,6 +50,9 @@ type ServiceStatus struct {
 	Problem    *Decision        `json:"problem,omitempty"` // the newest failure that is not yet overcome, or why nothing can be written
 	Version    StoreRevision    `json:"version"`           // of the service's record: its ETag
 	Seen       StoreRevision    `json:"seen"`              // the newest commit that the status reflects: a watch goes on from here
+
+	// Warnings are risks of the spec, in the answer to a deploy.
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 // InstanceStatus is one line of `pando ps`.

@@ -281,6 +281,12 @@ func (r *runner) sandboxLeft() pando.Sandbox {
 
 func (r *runner) decision(kind pando.DecisionKind, reason string, inputs map[string]float64) pando.Decision {
 	now := r.a.Clock.Now()
+	if inputs == nil {
+		inputs = map[string]float64{}
+	}
+	r.a.mu.Lock()
+	inputs["revision"] = float64(r.inst.Revision)
+	r.a.mu.Unlock()
 	return pando.Decision{
 		ID: r.a.IDs.Sequential(now), Service: r.service, Instance: r.id, Kind: kind, Reason: reason,
 		By: pando.Asker{Kind: pando.AskerControl, Name: "agent " + string(r.a.Host.Name)}, Inputs: inputs, At: now,

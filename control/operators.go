@@ -42,7 +42,18 @@ func (c *Control) Deploy(ctx context.Context, s pando.Spec, by pando.Asker) (pan
 	if err != nil {
 		return pando.ServiceStatus{}, fmt.Errorf("deploy %s: %w", key, err)
 	}
-	return c.await(ctx, key, func(st pando.ServiceStatus) bool { return st.VIP4.IsValid() })
+	st, err := c.await(ctx, key, func(st pando.ServiceStatus) bool { return st.VIP4.IsValid() })
+	st.Warnings = warnings(s)
+	return st, err
+}
+
+// warnings are the risks of a spec that a deploy does not refuse.
+func warnings(s pando.Spec) []string {
+	var out []string
+	if user, _, _ := strings.Cut(s.User, ":"); user == "0" || user == "root" {
+		out = append(out, fmt.Sprintf("it runs as root and may change every file in %s; name another user, or another working_dir", s.WorkingDir))
+	}
+	return out
 }
 
 func (c *Control) deploy(w *pando.World, s pando.Spec, by pando.Asker, now time.Time) (pando.Txn, error) {
@@ -56,7 +67,7 @@ func (c *Control) deploy(w *pando.World, s pando.Spec, by pando.Asker, now time.
 	case !exists:
 		svc = pando.Service{ServiceKey: key, Phase: pando.ServiceDeploying}
 	case svc.Removing:
-		return pando.Txn{}, fmt.Errorf("%w: it is being removed; wait until `pando ps` no longer shows it", pando.ErrConflict)
+		return pando.Txn{}, fmt.Errorf("%w: it is being removed; wait until `pando status` no longer shows it", pando.ErrConflict)
 	}
 	if done, err := settled(w, old.V, old.Modified, key, by); done || err != nil {
 		return pando.Txn{}, err
@@ -268,7 +279,7 @@ func (c *Control) Service(_ context.Context, s pando.ServiceKey) (pando.ServiceS
 	defer c.mu.Unlock()
 	st, ok := c.status(s)
 	if !ok {
-		return st, fmt.Errorf("service %s: %w; `pando ps` lists what there is", s, pando.ErrNotFound)
+		return st, fmt.Errorf("service %s: %w; `pando status` lists the services", s, pando.ErrNotFound)
 	}
 	if spec, ok := c.world.SpecOf(s, st.Target); ok {
 		st.Spec = &spec
@@ -317,7 +328,8 @@ func problem(s pando.Service, decisions []pando.Decision) *pando.Decision {
 		case pando.DecidedRollback:
 			return &d
 		case pando.DecidedFailed, pando.DecidedUnhealthy:
-			if s.Phase != pando.ServiceServing {
+			of, known := d.Inputs["revision"]
+			if superseded := known && int(of) != s.Target && int(of) != s.Current; !superseded && s.Phase != pando.ServiceServing {
 				return &d
 			}
 		case pando.DecidedDeploy:

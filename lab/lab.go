@@ -14,6 +14,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+
+	"golang.org/x/sys/unix"
 )
 
 // Config says which lab to make.
@@ -53,9 +55,9 @@ func Up(ctx context.Context, c Config) (_ *Lab, err error) {
 	if c.Dir, err = filepath.Abs(c.Dir); err != nil {
 		return nil, fmt.Errorf("make the lab's directory: %w", err)
 	}
-	if err := os.Mkdir(c.Dir, 0o700); errors.Is(err, fs.ErrExist) {
+	if err := os.Mkdir(c.Dir, 0o700); errors.Is(err, fs.ErrExist) && !isFree(c.Dir) {
 		return nil, fmt.Errorf("make a lab in %s: %w: there is a lab already; take it down first (`pando lab down`)", c.Dir, err)
-	} else if err != nil {
+	} else if err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("make the lab's directory: %w", err)
 	}
 	l := &Lab{dir: c.Dir}
@@ -84,6 +86,12 @@ func Up(ctx context.Context, c Config) (_ *Lab, err error) {
 		return nil, err
 	}
 	return l, l.save()
+}
+
+// isFree reports whether a directory is empty and no host lives that was made in it.
+func isFree(dir string) bool {
+	entries, err := os.ReadDir(dir)
+	return err == nil && len(entries) == 0 && len(inits(dir)) == 0
 }
 
 // Open finds the lab that Up made in dir.
@@ -201,5 +209,9 @@ func (l *Lab) Down() error {
 			errs = append(errs, fmt.Errorf("end lab host %s: %w", h.Name, err))
 		}
 	}
-	return errors.Join(append(errs, l.groups.remove(), os.RemoveAll(l.dir))...)
+	err := os.RemoveAll(l.dir)
+	if errors.Is(err, unix.EBUSY) && isFree(l.dir) {
+		err = nil // a mount of the user's: it is empty
+	}
+	return errors.Join(append(errs, l.groups.remove(), err)...)
 }

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -27,6 +28,10 @@ func TestMain(m *testing.M) {
 	}
 	if len(os.Args) > 1 && os.Args[1] == "answer" {
 		answer()
+	}
+	if len(os.Args) > 2 && os.Args[1] == "remove-data" {
+		fmt.Print(removeData(os.Args[2]))
+		os.Exit(0)
 	}
 	if len(os.Args) > 2 && os.Args[1] == "dial" {
 		c, err := net.DialTimeout("tcp", os.Args[2], 5*time.Second)
@@ -220,6 +225,9 @@ func TestUnfinishedLabIsTakenDown(t *testing.T) {
 	if err := Sweep(dir); err == nil {
 		t.Error("a lab that is not there was taken down")
 	}
+	if err := os.Mkdir(dir, 0o700); err != nil { // an empty folder is as good as none
+		t.Fatal(err)
+	}
 	again, err := Up(t.Context(), Config{Hosts: 1, Name: "again", Self: "/proc/self/exe", Dir: dir, Leashed: true})
 	if err != nil {
 		t.Fatal(err)
@@ -307,4 +315,54 @@ func TestLeashedLabEndsWithItsMaker(t *testing.T) {
 	if err := Sweep(dir); err != nil {
 		t.Error(err)
 	}
+}
+
+// Linux detaches a mount in every namespace when its mount point is removed in one of them.
+func TestLabOutlivesTheMachinesDataFolder(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("namespaces need root")
+	}
+	machine := exec.Command("/proc/self/exe", "remove-data", filepath.Join(t.TempDir(), "lab"))
+	machine.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS}
+	if out, err := machine.CombinedOutput(); err != nil || string(out) != "<nil>" {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// removeData makes a lab on a machine whose /var/lib is of this process alone, removes the machine's data folder, and says
+// whether a host of the lab still has what it wrote.
+func removeData(dir string) error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	if err := unix.Mount("tmpfs", filepath.Dir(data), "tmpfs", 0, ""); err != nil {
+		return err
+	}
+	entries := []string{filepath.Join(data, "store"), filepath.Join(filepath.Dir(data), "others", "in")}
+	for _, e := range entries {
+		if err := os.MkdirAll(e, 0o755); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	l, err := Up(ctx, Config{Hosts: 1, Name: "kept", Self: "/proc/self/exe", Dir: dir, Leashed: true})
+	if err != nil {
+		return err
+	}
+	defer l.Down()
+	for n, script := range []string{"ls /var/lib/pando; echo text >/var/lib/pando/own; ls /var/lib/others", "cat /var/lib/pando/own"} {
+		cmd, err := l.Exec(ctx, "kept1", "sh", "-c", script)
+		if err != nil {
+			return err
+		}
+		out, err := cmd.CombinedOutput()
+		if want := []string{"in\n", "text\n"}[n]; err != nil || string(out) != want {
+			return fmt.Errorf("%s on the host: %w: it says %q, want %q", script, err, out, want)
+		}
+		if err := os.RemoveAll(data); err != nil {
+			return err
+		}
+	}
+	return nil
 }

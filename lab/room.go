@@ -41,14 +41,16 @@ type room struct {
 	Binds map[string]string `json:"binds"`
 }
 
-// data is where Pando keeps its data on every host, by default.
+// data is where Pando keeps its data on every host, by default. On a lab host it lies in a folder that the host covers, so
+// the machine's own data folder is no mount point of the lab: the kernel detaches a mount when its mount point is removed,
+// even in another namespace.
 const data = "/var/lib/pando"
 
 // room makes the room of a host and returns it as an argument of its init.
 func (g groups) room(dir, name string) (string, error) {
 	r := room{Binds: map[string]string{}}
 	own := filepath.Join(dir, "hosts", name)
-	if err := errors.Join(os.MkdirAll(own, 0o755), os.MkdirAll(data, 0o755)); err != nil {
+	if err := os.MkdirAll(own, 0o755); err != nil {
 		return "", err
 	}
 	r.Binds[own] = data
@@ -70,12 +72,68 @@ func (g groups) room(dir, name string) (string, error) {
 
 // enter mounts what is the host's own over what is the machine's.
 func (r room) enter() error {
+	if err := cover(filepath.Dir(data)); err != nil {
+		return fmt.Errorf("give the host its own %s: %w", filepath.Dir(data), err)
+	}
+	if err := os.MkdirAll(data, 0o755); err != nil {
+		return err
+	}
 	for from, to := range r.Binds {
 		if err := unix.Mount(from, to, "", unix.MS_BIND, ""); err != nil {
 			return fmt.Errorf("give the host its own %s: %w", to, err)
 		}
 	}
 	return nil
+}
+
+// cover puts a file system of the host's own over a folder. The entries of the folder stay visible in it; an entry that the
+// machine adds later does not appear.
+func cover(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	below, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer below.Close()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=755"); err != nil {
+		return err
+	}
+	for _, e := range entries {
+		from, to := fmt.Sprintf("/proc/self/fd/%d/%s", below.Fd(), e.Name()), filepath.Join(dir, e.Name())
+		if to == data {
+			continue
+		}
+		if err := uncover(e, from, to); err != nil && !errors.Is(err, fs.ErrNotExist) { // else it has just gone
+			return err
+		}
+	}
+	return nil
+}
+
+// uncover makes an entry of a covered folder visible again.
+func uncover(e fs.DirEntry, from, to string) error {
+	switch {
+	case e.Type() == fs.ModeSymlink:
+		target, err := os.Readlink(from)
+		if err != nil {
+			return err
+		}
+		return os.Symlink(target, to)
+	case e.IsDir():
+		if err := os.Mkdir(to, 0o755); err != nil {
+			return err
+		}
+	case e.Type().IsRegular():
+		if err := os.WriteFile(to, nil, 0o644); err != nil {
+			return err
+		}
+	default:
+		return nil // a socket or a device of the machine's own
+	}
+	return unix.Mount(from, to, "", unix.MS_BIND|unix.MS_REC, "")
 }
 
 // remove removes the cgroups of every host, from the leaves up. The hosts have ended, so nobody is in them.

@@ -1,12 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -54,12 +54,12 @@ func (f *format) Set(s string) error {
 
 // show prints a value for programs, or lets text print it for people.
 func (o *command) show(v any, text func(w io.Writer)) error {
-	var page bytes.Buffer
+	page := newPage(o.env)
 	if !o.json {
-		text(&page)
+		text(page)
 		return o.print(page.Bytes())
 	}
-	e := json.NewEncoder(&page)
+	e := json.NewEncoder(page)
 	e.SetIndent("", "  ")
 	if err := e.Encode(v); err != nil {
 		return err
@@ -107,17 +107,23 @@ func (o *command) meant(ctx context.Context, s pando.ServiceKey, err error) erro
 	if lerr != nil {
 		return err
 	}
-	var names []string
+	var names, others []string
 	for _, st := range all {
 		if st.ServiceKey == s {
 			return err // it is something of the service that is not there
 		}
 		names = append(names, st.ServiceKey.String())
+		if st.Name == s.Name {
+			others = append(others, st.ServiceKey.String())
+		}
+	}
+	if len(others) > 0 && s.Tenant == pando.DefaultTenant {
+		return fmt.Errorf("service %s: %w; a service of another tenant has that name: %s", s, pando.ErrNotFound, strings.Join(others, ", "))
 	}
 	if best := pando.Nearest(s.String(), names); best != "" {
 		return fmt.Errorf("service %s: %w; did you mean %s?", s, pando.ErrNotFound, best)
 	}
-	return fmt.Errorf("service %s: %w; `pando ps` lists what there is", s, pando.ErrNotFound)
+	return fmt.Errorf("service %s: %w; `pando status` lists the services", s, pando.ErrNotFound)
 }
 
 // complete offers the names of services to the shell.
@@ -133,26 +139,29 @@ func (o *command) complete(c *cobra.Command, args []string, _ string) ([]cobra.C
 	}
 	var names []cobra.Completion
 	for _, st := range all {
-		names = append(names, cobra.CompletionWithDesc(st.ServiceKey.String(), fmt.Sprintf("%s, %s", st.Phase, st.Reason)))
+		names = append(names, cobra.CompletionWithDesc(st.ServiceKey.String(), clean(fmt.Sprintf("%s, %s", st.Phase, st.Reason))))
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
 // until looks at a service until done holds or is hopeless.
-func (o *command) until(ctx context.Context, s pando.ServiceKey, done func(pando.ServiceStatus) (bool, error)) (pando.ServiceStatus, error) {
+func (o *command) until(
+	ctx context.Context, s pando.ServiceKey, shown *progress, done func(pando.ServiceStatus) (bool, error),
+) (pando.ServiceStatus, error) {
 	within, cancel := context.WithTimeout(ctx, o.within)
 	defer cancel()
-	var last pando.ServiceStatus
+	last := pando.ServiceStatus{Service: pando.Service{ServiceKey: s}}
 	for {
 		st, err := o.client.Service(within, s)
 		if err == nil {
 			last = st
+			shown.tell(st)
 			if ok, hopeless := done(st); ok || hopeless != nil {
 				return st, hopeless
 			}
 		}
 		if err != nil && within.Err() == nil {
-			return st, err
+			return last, err
 		}
 		if pando.Sleep(within, pando.WallClock{}, waitLook) == nil {
 			continue
@@ -160,31 +169,24 @@ func (o *command) until(ctx context.Context, s pando.ServiceKey, done func(pando
 		if ctx.Err() != nil {
 			return last, fmt.Errorf("%w: %s goes on without you; `pando status %s` shows how far it is", ctx.Err(), s, s)
 		}
-		return last, fmt.Errorf("waited %s: %w", o.within, explain(last))
+		return last, fmt.Errorf("waited %s: %w", o.within, explain(last, last.Target))
 	}
 }
 
-// explain says why a service is not there: the newest failure with its evidence, and where there is more.
-func explain(st pando.ServiceStatus) error {
+// explain says why a revision does not serve: the newest failure with its evidence, and where there is more.
+func explain(st pando.ServiceStatus, revision int) error {
 	if st.Problem == nil {
-		return fmt.Errorf("%s is %s: %s: %w; `pando why %s` says more", st.ServiceKey, st.Phase, st.Reason, pando.ErrNotReady, st.ServiceKey)
+		return fmt.Errorf("revision %d of %s: %w: the service is %s: %s; `pando why %s` says more",
+			revision, st.ServiceKey, pando.ErrNotReady, st.Phase, clean(st.Reason), st.ServiceKey)
 	}
-	about := string(st.Problem.Instance)
-	if about == "" {
-		about = st.ServiceKey.String()
+	about := ""
+	if st.Problem.Instance != "" {
+		about = fmt.Sprintf(": instance %s", st.Problem.Instance)
 	}
 	text := ""
 	for _, l := range st.Problem.Lines {
-		text += "\n  | " + l
+		text += "\n  | " + clean(l)
 	}
-	return fmt.Errorf("%s: %w: %s%s\n`pando why %s` says more", about, pando.ErrNotReady, st.Problem.Reason, text, st.ServiceKey)
-}
-
-// serving says whether the newest revision serves. It is hopeless once that was rolled back, or when nothing has ever
-// served and an instance failed.
-func serving(st pando.ServiceStatus) (bool, error) {
-	if st.Problem != nil && (st.Problem.Kind == pando.DecidedRollback || st.Current == 0) {
-		return false, explain(st)
-	}
-	return st.Current == st.Latest && st.Phase == pando.ServiceServing, nil
+	return fmt.Errorf("revision %d of %s: %w%s: %s%s\n`pando why %s` says more",
+		revision, st.ServiceKey, pando.ErrNotReady, about, clean(st.Problem.Reason), text, st.ServiceKey)
 }

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"syscall"
 	"time"
@@ -28,7 +30,9 @@ func downCommand(o *command) *cobra.Command {
 		Long: "Takes every instance on this machine out, then stops the daemons. Instances get no new connections; open ones may end for --drain.\n" +
 			"Then instances are asked to stop, as their specs say, and what they wrote is merged into the states. Services, states and logs\n" +
 			"stay: they return with `pando up`. With --now instances are killed at once: what they have committed stays, what they have\n" +
-			"written and not committed is lost.",
+			"written and not committed is lost.\n\n" +
+			"With --purge the machine forgets everything: services, states and logs, the network functions that run on it, and their bills.\n" +
+			"The data folder is empty then, and it stays.",
 		Example: "  pando down\n  pando down --drain 1m\n  pando down --now --purge",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -42,7 +46,7 @@ func downCommand(o *command) *cobra.Command {
 		},
 	}
 	p.flags(c)
-	c.Flags().BoolVar(&purge, "purge", false, "also delete services, states and logs")
+	c.Flags().BoolVar(&purge, "purge", false, "also delete services, states and logs, and network functions with their bills")
 	c.Flags().DurationVar(&drain, "drain", 10*time.Second, "how long open connections may take to end")
 	c.Flags().BoolVar(&now, "now", false, "kill instances at once")
 	c.MarkFlagsMutuallyExclusive("drain", "now")
@@ -85,10 +89,11 @@ func (o *command) down(ctx context.Context, p place, drain time.Duration, purge 
 		err = errors.Join(sandboxes.Purge(ctx), sandboxes.Close())
 	}
 	errs = append(errs, err)
-	errs = append(errs, ebpf.Purge(p.pins()), nftables.Purge(), removeOwn(p.Run))
+	errs = append(errs, ebpf.Purge(p.pins()), nftables.Purge())
 	if purge {
-		errs = append(errs, removeOwn(p.Data))
+		errs = append(errs, o.endFunctions(ctx, p), empty(p.Data))
 	}
+	errs = append(errs, removeRun(p.Run))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("stop pando: %w", err)
 	}
@@ -99,9 +104,9 @@ func (o *command) down(ctx context.Context, p place, drain time.Duration, purge 
 	return o.show(is, func(w io.Writer) { fmt.Fprintf(w, "pando is down on %s\n", p.Host) })
 }
 
-// removeOwn removes what the daemons have in a folder. Network functions keep theirs beside it, and run without the daemons:
-// their sockets and bills stay until `pando fn rm`.
-func removeOwn(dir string) error {
+// removeRun removes what the daemons have in the run folder. Network functions have their sockets in it and run without the
+// daemons: they stay.
+func removeRun(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -121,4 +126,45 @@ func removeOwn(dir string) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// empty removes everything in a folder and never the folder itself: another mount namespace may have a mount on it, and the
+// kernel would detach that mount together with the folder.
+func empty(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
+	}
+	return errors.Join(errs...)
+}
+
+// endFunctions ends every network function of this machine. Without the program that runs them there is none to end.
+func (o *command) endFunctions(ctx context.Context, p place) error {
+	run := filepath.Join(p.Run, functionsFolder)
+	entries, err := os.ReadDir(run)
+	if errors.Is(err, os.ErrNotExist) || err == nil && len(entries) == 0 {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	unit, err := findBeside(unitBinary)
+	if err != nil {
+		return fmt.Errorf("network functions are left in %s: %w", run, err)
+	}
+	args := []string{"rm", "--run-dir", run}
+	for _, e := range entries {
+		args = append(args, e.Name())
+	}
+	rm := exec.CommandContext(ctx, unit, args...)
+	var said bytes.Buffer
+	rm.Stderr = &said
+	if err := rm.Run(); err != nil {
+		return fmt.Errorf("end the network functions of this machine: %w: %s", err, bytes.TrimSpace(said.Bytes()))
+	}
+	return nil
 }

@@ -52,27 +52,79 @@ func TestDownSpeaksOfInstancesOnlyWhereThereAreAny(t *testing.T) {
 	}
 }
 
-// Network functions run without the daemons: what they keep beside them outlives `pando down --purge`.
+// Network functions run without the daemons: their sockets outlive `pando down`.
 func TestDownLeavesWhatFunctionsKeep(t *testing.T) {
 	dir := t.TempDir()
-	run, data := filepath.Join(dir, "run"), filepath.Join(dir, "data")
-	for _, f := range []string{"run/api.sock", "run/sandbox/3/slot.json", "run/fn/nat-0.sock", "data/state.db", "data/store/wal"} {
+	files(t, dir, "run/api.sock", "run/sandbox/3/slot.json", "run/fn/nat/control.sock", "bare/api.sock")
+	if err := errors.Join(removeRun(filepath.Join(dir, "run")), removeRun(filepath.Join(dir, "bare")), removeRun(filepath.Join(dir, "never"))); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := below(t, dir), []string{"", "/run", "/run/fn", "/run/fn/nat", "/run/fn/nat/control.sock"}; !slices.Equal(got, want) {
+		t.Errorf("left are %q, want %q", got, want)
+	}
+}
+
+// The data folder may be a mount point in another namespace: it is emptied and not removed.
+func TestPurgeEmptiesTheDataFolder(t *testing.T) {
+	dir := t.TempDir()
+	files(t, dir, "data/state.db", "data/store/wal", "data/fn/default/nat.meter")
+	if err := errors.Join(empty(filepath.Join(dir, "data")), empty(filepath.Join(dir, "never"))); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := below(t, dir), []string{"", "/data"}; !slices.Equal(got, want) {
+		t.Errorf("left are %q, want %q", got, want)
+	}
+}
+
+// A function that cannot be ended is named, and its folder is not taken from under it.
+func TestPurgeEndsFunctionsByTheirOwnProgram(t *testing.T) {
+	dir := t.TempDir()
+	p, bin := place{Run: filepath.Join(dir, "run")}, filepath.Join(dir, "bin")
+	o := newCommand(Env{Getenv: func(string) string { return "" }})
+	if err := o.endFunctions(t.Context(), p); err != nil {
+		t.Errorf("without a function: %v", err)
+	}
+	files(t, dir, "run/fn/nat/control.sock", "run/fn/ids/control.sock", "bin/pando-unit")
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	said := filepath.Join(dir, "said")
+	for script, want := range map[string]string{"": "", "echo it hangs >&2; exit 1": "it hangs"} {
+		program := "#!/bin/sh\necho \"$*\" >" + said + "\n" + script + "\n"
+		if err := os.WriteFile(filepath.Join(bin, "pando-unit"), []byte(program), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(filepath.Join(bin, "pando-unit"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		err := o.endFunctions(t.Context(), p)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", script, err, want)
+		}
+	}
+	text, err := os.ReadFile(said)
+	if want := "rm --run-dir " + filepath.Join(p.Run, "fn") + " ids nat\n"; err != nil || string(text) != want {
+		t.Errorf("the functions' program was asked %q (%v), want %q", text, err, want)
+	}
+}
+
+// files makes empty files below a folder.
+func files(t *testing.T, dir string, names ...string) {
+	t.Helper()
+	for _, f := range names {
 		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(f)), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		writeFile(t, filepath.Join(dir, f), "")
 	}
-	if err := errors.Join(removeOwn(run), removeOwn(data), removeOwn(filepath.Join(dir, "never"))); err != nil {
-		t.Fatal(err)
-	}
-	var left []string
+}
+
+// below lists what is in a folder.
+func below(t *testing.T, dir string) (all []string) {
+	t.Helper()
 	if err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
-		left = append(left, strings.TrimPrefix(path, dir))
+		all = append(all, strings.TrimPrefix(path, dir))
 		return err
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{"", "/run", "/run/fn", "/run/fn/nat-0.sock"}; !slices.Equal(left, want) {
-		t.Errorf("left are %q, want %q", left, want)
-	}
+	return all
 }

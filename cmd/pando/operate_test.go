@@ -140,6 +140,17 @@ func TestWrongTurnsNameTheCauseAndTheNextStep(t *testing.T) {
 	}
 	o.has(o.says(0, "why quits"), "failed", "it exited with 3", "| line 30")
 	never := deploy("never", "command: [sh, -c, 'echo soon; exec sleep 1000']\nports: ['80:8080']\nhealth: {ready: http GET /ok, ready_within: 1s}\n")
+	o.has(o.says(0, "deploy --wait "+o.Write("never.yaml", "name: never\ncommand: [sleep, '1000']\nhealth: {ready: exec true}\n")), "revision 2  serving")
+	o.says(0, "rm never --wait")
+	never = deploy("never", "command: [sh, -c, 'echo soon; exec sleep 1000']\nports: ['80:8080']\nhealth: {ready: http GET /ok, ready_within: 1s}\n")
+	several := o.Write("several.yaml", "name: sits\ncommand: [sleep, '1000']\nhealth: {ready: exec true}\n---\nname: quits\ncommand: ['false']\n"+
+		"---\nname: waits\ncommand: [sleep, '1000']\nuser: '0'\nhealth: {ready: exec true}\n")
+	o.has(o.says(7, "deploy --wait --timeout 20s "+several), "sits  revision 1  serving", "quits  failed: revision 2 of quits", "waits  revision 1  serving",
+		"1 of 3 services failed (quits)", "warning: waits: it runs as root")
+	var all []deployed
+	if text := invoke(o.socket, "deploy", several, "-o", "json").out; json.Unmarshal([]byte(text), &all) != nil || len(all) != 3 || all[2].Name != "waits" {
+		t.Errorf("the answer for a file of three services is\n%s", text)
+	}
 	o.has(never, "not ready within 1s", "http GET :8080/ok", "connection refused", "| soon")
 	o.has(o.says(0, "why never"), "failed", "connection refused", "| soon")
 	o.has(o.says(0, "status never"), "deploying", "problem")
@@ -147,7 +158,7 @@ func TestWrongTurnsNameTheCauseAndTheNextStep(t *testing.T) {
 	for _, line := range []string{"status nevr", "why nevr", "logs nevr", "scale nevr 2", "rm nevr", "watch nevr", "state log nevr", "spec show nevr"} {
 		o.has(o.says(4, line), "service nevr: not found; did you mean never?")
 	}
-	o.has(o.says(4, "status zebra"), "`pando ps` lists what there is")
+	o.has(o.says(4, "status zebra"), "`pando status` lists the services")
 	o.has(o.says(3, "status Web!"), `service name "Web!"`)
 	o.has(o.says(3, "scale never 5000"), "want 0 to 1024")
 	o.Must(o.Host(), "cp", o.Bin, o.Dir+"/pando")
@@ -155,7 +166,7 @@ func TestWrongTurnsNameTheCauseAndTheNextStep(t *testing.T) {
 	if nobody.Code != 10 || !strings.Contains(nobody.Text, "you may not open /run/pando/api.sock: be root, or in its group") {
 		t.Errorf("a stranger: code %d: %s", nobody.Code, nobody.Text)
 	}
-	for _, name := range []string{"gone", "quits", "never"} {
+	for _, name := range []string{"sits", "waits", "gone", "quits", "never"} {
 		o.has(o.says(0, "rm "+name+" --wait"), name+" is gone")
 	}
 }

@@ -6,11 +6,10 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,19 +18,10 @@ import (
 	"pando.run/pando/api"
 )
 
-// columns writes rows of tab-separated cells as an aligned table.
-func columns(w io.Writer, rows ...string) {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, r := range rows {
-		fmt.Fprintln(t, r)
-	}
-	_ = t.Flush() // the reader is gone
-}
-
 func row(cells ...any) string {
 	text := make([]string, len(cells))
 	for i, c := range cells {
-		text[i] = fmt.Sprint(c)
+		text[i] = clean(fmt.Sprint(c))
 		if text[i] == "" {
 			text[i] = "-"
 		}
@@ -41,7 +31,7 @@ func row(cells ...any) string {
 
 // oneLine is a service after something was done to it.
 func oneLine(w io.Writer, st pando.ServiceStatus) {
-	fmt.Fprintf(w, "%s  revision %d  %s (%s)  VIP %s\n", st.ServiceKey, st.Target, st.Phase, st.Reason, st.VIP)
+	fmt.Fprintf(w, "%s  revision %d  %s (%s)  VIP %s\n", st.ServiceKey, st.Target, st.Phase, clean(st.Reason), st.VIP)
 }
 
 // services is a line per service.
@@ -52,9 +42,17 @@ func services(w io.Writer, all []pando.ServiceStatus) {
 	}
 	rows := []string{row("SERVICE", "PHASE", "INSTANCES", "REV", "VIP", "PORTS", "REASON")}
 	for _, st := range all {
-		rows = append(rows, row(st.ServiceKey, st.Phase, fmt.Sprintf("%d of %s", st.InRotation, bounds(st.Scale)), st.Target, st.VIP, ports(st.Ports), st.Reason))
+		rows = append(rows, row(st.ServiceKey, st.Phase, fmt.Sprintf("%d of %s", st.InRotation, bounds(st.Scale)), st.Target, st.VIP, ports(st.Ports), unlessWell(st)))
 	}
 	columns(w, rows...)
+}
+
+// unlessWell is the reason of a service's phase if that is of interest.
+func unlessWell(st pando.ServiceStatus) string {
+	if st.Phase == pando.ServiceServing {
+		return ""
+	}
+	return st.Reason
 }
 
 // bounds is how many instances there may be.
@@ -110,7 +108,7 @@ func whole(w io.Writer, st pando.ServiceStatus, now time.Time) {
 	if st.Problem != nil {
 		lines = append(lines, row("problem", strings.TrimSpace(fmt.Sprintf("%s %s", st.Problem.Instance, st.Problem.Reason))))
 		for _, l := range st.Problem.Lines {
-			lines = append(lines, "\t| "+l)
+			lines = append(lines, "\t| "+clean(l))
 		}
 	}
 	columns(w, lines...)
@@ -197,9 +195,9 @@ const indent = "                         "
 // because prints one intent or decision: when, what, about whom, and the reason; below it how it went on.
 func because(w io.Writer, b pando.Because) {
 	if d := b.Decision; d != nil {
-		fmt.Fprintf(w, "%s  %-11s%s: %s\n", clock(d.At), d.Kind, who(d.By, d.Instance), d.Reason)
+		fmt.Fprintf(w, "%s  %-11s%s: %s\n", clock(d.At), d.Kind, clean(who(d.By, d.Instance)), clean(d.Reason))
 		for _, l := range d.Lines {
-			fmt.Fprintf(w, "%s| %s\n", indent, l)
+			fmt.Fprintf(w, "%s| %s\n", indent, clean(l))
 		}
 		return
 	}
@@ -208,9 +206,9 @@ func because(w io.Writer, b pando.Because) {
 	if i.Instance != "" && string(i.Instance) != i.By.Name {
 		about = fmt.Sprintf("%s → %s", i.By, i.Instance)
 	}
-	fmt.Fprintf(w, "%s  %-11s%s: %s%s\n", clock(i.Asked()), i.Verb, about, i.History[0].Reason, inputs(i.Inputs))
+	fmt.Fprintf(w, "%s  %-11s%s: %s%s\n", clock(i.Asked()), i.Verb, clean(about), clean(i.History[0].Reason), inputs(i.Inputs))
 	if len(i.History) > 1 {
-		fmt.Fprintf(w, "%s%s\n", indent, steps(i.History))
+		fmt.Fprintf(w, "%s%s\n", indent, clean(steps(i.History)))
 	}
 }
 
@@ -231,12 +229,20 @@ func steps(h []pando.Transition) string {
 func inputs(m map[string]float64) string {
 	var out []string
 	for _, k := range slices.Sorted(maps.Keys(m)) {
-		out = append(out, fmt.Sprintf("%s %g", k, m[k]))
+		out = append(out, fmt.Sprintf("%s %s", clean(strings.ReplaceAll(k, "_", " ")), figure(m[k])))
 	}
 	if out == nil {
 		return ""
 	}
 	return "  [" + strings.Join(out, ", ") + "]"
+}
+
+// figure is a number with the digits that matter.
+func figure(v float64) string {
+	if v == math.Trunc(v) && math.Abs(v) < 1e15 {
+		return strconv.FormatFloat(v, 'f', -1, 64)
+	}
+	return strconv.FormatFloat(v, 'g', 4, 64)
 }
 
 func who(by pando.Asker, i pando.InstanceID) string {
@@ -278,7 +284,7 @@ func (o *command) tell(e api.Event) error {
 	if e.Deleted {
 		about, text = gone(e.Key), "gone"
 	}
-	return o.print(fmt.Appendf(nil, "%s  %-9s %-20s %s\n", clock(time.Now()), e.Kind, about, text))
+	return o.print(fmt.Appendf(nil, "%s  %-9s %-20s %s\n", clock(time.Now()), e.Kind, clean(about), clean(text)))
 }
 
 // gone names a record of which only the key is known.
@@ -329,15 +335,6 @@ func changed(e api.Event) (about, text string) {
 func as[T any](e api.Event) (v T) {
 	_ = json.Unmarshal(e.Value, &v)
 	return v
-}
-
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
 }
 
 func kernelRelease() string {

@@ -1,0 +1,248 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"pando.run/pando"
+	"pando.run/pando/spec"
+)
+
+func (o *command) deploy() *cobra.Command {
+	var dry bool
+	c := o.waits(&cobra.Command{
+		Use: "deploy SPEC.yaml", Short: "make a spec the newest revision of its service",
+		Long: "Makes each service of the file serve as it says. A service that runs keeps running: instances of the new revision start beside\n" +
+			"the old ones, and if they fail everything goes back by itself. A spec that changes nothing changes nothing.\n\n" +
+			"A file of several services is deployed whole: one that fails does not keep the others back. With -o json the answer for a file of\n" +
+			"several services is a list. The command fails if one of them failed. --wait waits for the revision that this command deployed; on a\n" +
+			"terminal it prints each change of an instance.",
+		Example: "  pando deploy examples/website/pando.yaml --wait\n  pando deploy pando.yaml --dry-run",
+		Args:    cobra.ExactArgs(1),
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			return []cobra.Completion{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			specs, err := spec.Load(c.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if dry {
+				return o.compareAll(c.Context(), specs)
+			}
+			return o.deployAll(c.Context(), specs)
+		},
+	})
+	c.Flags().BoolVar(&dry, "dry-run", false, "only say what would be done")
+	return c
+}
+
+// deployed is how the deploy of one service of a file ended.
+type deployed struct {
+	pando.ServiceStatus
+	Deployed int    `json:"deployed,omitempty"` // the revision that the deploy asked for
+	Failed   string `json:"error,omitempty"`
+	err      error
+}
+
+// deployAll deploys every service of a file, waits for all of them if that is asked, and reports each.
+func (o *command) deployAll(ctx context.Context, specs []pando.Spec) error {
+	all := make([]deployed, len(specs))
+	for n, s := range specs {
+		all[n] = o.deployOne(ctx, s)
+		if err := all[n].err; ctx.Err() != nil || errors.Is(err, pando.ErrUnavailable) {
+			return err // the others would say the same
+		}
+	}
+	if o.wait {
+		o.awaitAll(ctx, all)
+	}
+	for _, d := range all {
+		for _, w := range d.Warnings {
+			fmt.Fprintf(o.env.Stderr, "warning: %s: %s\n", d.ServiceKey, clean(w))
+		}
+	}
+	if len(all) == 1 {
+		if all[0].err != nil {
+			return all[0].err
+		}
+		return o.show(all[0], func(w io.Writer) { oneLine(w, all[0].ServiceStatus) })
+	}
+	return errors.Join(o.showAll(all), failures(all))
+}
+
+func (o *command) deployOne(ctx context.Context, s pando.Spec) (d deployed) {
+	d.ServiceKey = s.Key()
+	before, err := o.client.Service(ctx, s.Key())
+	if err != nil && !errors.Is(err, pando.ErrNotFound) {
+		d.err = err
+		return d
+	}
+	st, err := o.client.Deploy(ctx, s)
+	if err != nil {
+		d.err = err
+		return d
+	}
+	d.ServiceStatus, d.Deployed = st, st.Target
+	if st.Latest > before.Latest { // the target may be the one before again: a revision can fail within the request
+		d.Deployed = st.Latest
+	}
+	return d
+}
+
+// awaitAll waits until every service that was deployed serves its revision or has failed.
+func (o *command) awaitAll(ctx context.Context, all []deployed) {
+	var known []pando.ServiceStatus
+	for _, d := range all {
+		known = append(known, d.ServiceStatus)
+	}
+	shown := o.watching(known...)
+	var group sync.WaitGroup
+	for n := range all {
+		if d := &all[n]; d.err == nil {
+			group.Go(func() {
+				warnings := d.Warnings
+				d.ServiceStatus, d.err = o.until(ctx, d.ServiceKey, shown, serving(d.Deployed))
+				d.Warnings = warnings
+			})
+		}
+	}
+	group.Wait()
+}
+
+// showAll prints a line for each service of a file.
+func (o *command) showAll(all []deployed) error {
+	for n := range all {
+		if all[n].err != nil {
+			all[n].Failed = all[n].err.Error()
+		}
+	}
+	return o.show(all, func(w io.Writer) {
+		for _, d := range all {
+			if d.err == nil {
+				oneLine(w, d.ServiceStatus)
+				continue
+			}
+			text, _, _ := strings.Cut(d.Failed, "\n")
+			fmt.Fprintf(w, "%s  failed: %s\n", d.ServiceKey, clean(text))
+		}
+	})
+}
+
+// failures is the error of a file of which not every service was deployed.
+func failures(all []deployed) error {
+	var errs []error
+	var names []string
+	for _, d := range all {
+		if d.err != nil {
+			errs, names = append(errs, d.err), append(names, d.ServiceKey.String())
+		}
+	}
+	if errs == nil {
+		return nil
+	}
+	return fmt.Errorf("%d of %d services failed (%s):\n%w", len(errs), len(all), strings.Join(names, ", "), errors.Join(errs...))
+}
+
+// serving says whether a revision serves. It is hopeless once that revision was rolled back or replaced, or when the service
+// has never served and an instance of the revision failed.
+func serving(revision int) func(pando.ServiceStatus) (bool, error) {
+	return func(st pando.ServiceStatus) (bool, error) {
+		p := st.Problem
+		switch {
+		case st.Current == revision && st.Target == revision && st.Phase == pando.ServiceServing:
+			return true, nil
+		case p != nil && p.Kind == pando.DecidedRollback && int(p.Inputs["from"]) == revision:
+			return false, explain(st, revision)
+		case st.Target > revision:
+			return false, fmt.Errorf("%w: revision %d of %s was replaced by revision %d before it served", pando.ErrConflict, revision, st.ServiceKey, st.Target)
+		case p != nil && p.Kind != pando.DecidedRollback && st.Current == 0 && concerns(p, revision):
+			return false, explain(st, revision)
+		}
+		return false, nil
+	}
+}
+
+// concerns says whether a failure is of a revision. A decision of an older pando does not say of which it is.
+func concerns(p *pando.Decision, revision int) bool {
+	of, known := p.Inputs["revision"]
+	return !known || int(of) == revision
+}
+
+// plan is what a deploy would do to a service.
+type plan struct {
+	Service pando.ServiceKey `json:"service"`
+	New     bool             `json:"new"`
+	Changes []string         `json:"changes"` // lines of the spec that go (-) and come (+)
+	spec    pando.Spec
+	is      pando.ServiceStatus
+}
+
+// compareAll says what a deploy would do to the services of a file.
+func (o *command) compareAll(ctx context.Context, specs []pando.Spec) error {
+	var all []plan
+	for _, s := range specs {
+		p, err := o.compare(ctx, s)
+		if err != nil {
+			return err
+		}
+		all = append(all, p)
+	}
+	var v any = all
+	if len(all) == 1 {
+		v = all[0]
+	}
+	return o.show(v, func(w io.Writer) {
+		for _, p := range all {
+			p.print(w)
+		}
+	})
+}
+
+func (o *command) compare(ctx context.Context, s pando.Spec) (plan, error) {
+	st, err := o.client.Service(ctx, s.Key())
+	if err != nil && !errors.Is(err, pando.ErrNotFound) {
+		return plan{}, err
+	}
+	p := plan{s.Key(), st.Spec == nil, []string{}, s.WithDefaults(), st}
+	if st.Spec != nil {
+		p.Changes = difference(string(spec.Format(*st.Spec)), string(spec.Format(p.spec)))
+	}
+	return p, nil
+}
+
+func (p plan) print(w io.Writer) {
+	switch {
+	case p.New:
+		fmt.Fprintf(w, "%s is new: a deploy would start %d\n", p.Service, p.spec.Scale.Min)
+	case len(p.Changes) == 0:
+		fmt.Fprintf(w, "%s is this already: a deploy would change nothing\n", p.Service)
+	default:
+		fmt.Fprintf(w, "%s is at revision %d: a deploy would replace its %s\n%s\n",
+			p.Service, p.is.Target, count(len(p.is.Instances), "instance"), strings.Join(p.Changes, "\n"))
+	}
+}
+
+// difference is the lines that are only in one of two texts.
+func difference(before, after string) []string {
+	out := []string{}
+	old, fresh := strings.Split(strings.TrimSpace(before), "\n"), strings.Split(strings.TrimSpace(after), "\n")
+	for _, l := range old {
+		if !slices.Contains(fresh, l) {
+			out = append(out, "- "+l)
+		}
+	}
+	for _, l := range fresh {
+		if !slices.Contains(old, l) {
+			out = append(out, "+ "+l)
+		}
+	}
+	return out
+}

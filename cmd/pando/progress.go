@@ -1,0 +1,67 @@
+package main
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"pando.run/pando"
+)
+
+// progress prints the changes of instances while a command waits on a terminal. A nil progress prints nothing.
+type progress struct {
+	env   Env
+	began time.Time
+	mu    sync.Mutex
+	known map[pando.InstanceID]pando.Phase
+	told  map[string]bool // decisions that were printed
+}
+
+// watching returns a progress that prints the changes after these statuses, or nil if the output is for a program.
+func (o *command) watching(known ...pando.ServiceStatus) *progress {
+	if o.json || !isTerminal(o.env.Stdout) {
+		return nil
+	}
+	p := &progress{env: o.env, began: time.Now(), known: map[pando.InstanceID]pando.Phase{}, told: map[string]bool{}}
+	for _, st := range known {
+		for _, i := range st.Instances {
+			p.known[i.ID] = i.Phase
+		}
+		if st.Problem != nil {
+			p.told[st.Problem.ID] = true
+		}
+	}
+	return p
+}
+
+// tell prints a line for each instance of a service that has changed since the last look.
+func (p *progress) tell(st pando.ServiceStatus) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	page := newPage(p.env)
+	line := func(text string) {
+		fmt.Fprintln(page, page.fit(fmt.Sprintf("  +%-6s  %s", brief(time.Since(p.began)), clean(text))))
+	}
+	for _, i := range st.Instances {
+		if p.known[i.ID] == i.Phase {
+			continue
+		}
+		p.known[i.ID] = i.Phase
+		text := fmt.Sprintf("%s  revision %d  %s", i.ID, i.Revision, i.Phase)
+		if i.Reason != "" {
+			text += ": " + i.Reason
+		}
+		line(text)
+		if i.Phase == pando.PhaseFailed && st.Problem != nil && st.Problem.Instance == i.ID {
+			p.told[st.Problem.ID] = true
+		}
+	}
+	if d := st.Problem; d != nil && !p.told[d.ID] {
+		p.told[d.ID] = true
+		line(fmt.Sprintf("%s  %s: %s", who(d.By, d.Instance), d.Kind, d.Reason))
+	}
+	_, _ = p.env.Stdout.Write(page.Bytes()) // the result of the command follows
+}

@@ -1,0 +1,38 @@
+package control
+
+import (
+	"testing"
+
+	"pando.run/pando"
+)
+
+// A failure of a revision that another one has replaced is no problem of the service any more.
+func TestAProblemIsOfTheRevisionThatIsWanted(t *testing.T) {
+	failed := func(id pando.InstanceID, revision float64) pando.Decision {
+		return pando.Decision{Kind: pando.DecidedFailed, Instance: id, Inputs: map[string]float64{"revision": revision}}
+	}
+	s := pando.Service{Target: 2, Phase: pando.ServiceDeploying}
+	deploy := pando.Decision{Kind: pando.DecidedDeploy}
+	for want, decisions := range map[pando.InstanceID][]pando.Decision{
+		"":      {deploy, failed("web-a", 1)},
+		"web-b": {deploy, failed("web-b", 2), failed("web-a", 1)},
+		"web-c": {deploy, {Kind: pando.DecidedFailed, Instance: "web-c"}}, // of a pando that did not note the revision
+	} {
+		var got pando.InstanceID
+		if p := problem(s, decisions); p != nil {
+			got = p.Instance
+		}
+		if got != want {
+			t.Errorf("of %v the problem is %q, want %q", decisions, got, want)
+		}
+	}
+}
+
+func TestARootWithAFolderIsWarnedOf(t *testing.T) {
+	for user, want := range map[string]bool{"": false, "0": true, "0:100": true, "root": true, "1000": false, "www-data": false} {
+		got := warnings(pando.Spec{User: user, WorkingDir: "/srv/web"})
+		if len(got) > 0 != want {
+			t.Errorf("user %q: %q", user, got)
+		}
+	}
+}
