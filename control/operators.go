@@ -44,6 +44,9 @@ func (c *Control) Deploy(ctx context.Context, s pando.Spec, by pando.Asker) (pan
 	}
 	st, err := c.await(ctx, key, func(st pando.ServiceStatus) bool { return st.VIP4.IsValid() })
 	st.Warnings = warnings(s)
+	if w := c.twoWriters(s); w != "" {
+		st.Warnings = append(st.Warnings, w)
+	}
 	return st, err
 }
 

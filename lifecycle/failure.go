@@ -13,7 +13,7 @@ const ExitCode = "exit_code"
 // LiveProbes is the input of a failed decision about an instance that its live probes ended: how many failed in a row.
 const LiveProbes = "live_probes"
 
-// Revision is the input of an intent that carries the revision of the instance that was placed for it.
+// Revision is the input that carries the revision of the instance that an intent placed, or that a decision is about.
 const Revision = "revision"
 
 // Failure is the end of one instance that was not asked for: it exited, was killed, or never became ready.
@@ -24,7 +24,8 @@ type Failure struct {
 	Probed   bool // its live probes ended it: a sign of load, which a wait before the next start makes worse
 }
 
-// Failures are those since the last deploy, oldest first; revision says by which one an instance ran, 0 if that is not known.
+// Failures are those since the last deploy, oldest first; revision says by which one an instance ran where the decision does not, 0
+// if that is not known.
 // A new spec is a new chance.
 func Failures(decisions []pando.Decision, revision func(pando.InstanceID) int) []Failure {
 	var out []Failure
@@ -34,7 +35,11 @@ func Failures(decisions []pando.Decision, revision func(pando.InstanceID) int) [
 			out = nil
 		case pando.DecidedFailed:
 			_, probed := d.Inputs[LiveProbes]
-			out = append(out, Failure{At: d.At, Revision: revision(d.Instance), Clean: cleanExit(d), Probed: probed})
+			by, known := d.Inputs[Revision]
+			if !known {
+				by = float64(revision(d.Instance))
+			}
+			out = append(out, Failure{At: d.At, Revision: int(by), Clean: cleanExit(d), Probed: probed})
 		}
 	}
 	return out
