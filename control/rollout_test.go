@@ -32,7 +32,7 @@ func TestARevisionThatCrashesAfterItWasReadyIsTriedThreeTimes(t *testing.T) {
 		t.Errorf("tried at %v; target %d, %s with %d in rotation; want three, then revision 1", at, svc.Target, svc.Phase, tb.count(pando.PhaseInRotation))
 	}
 	for _, v := range tb.w.DecisionsOf(web) {
-		if v.Kind == pando.DecidedRollback && (!strings.Contains(v.Reason, "3 instances of revision 2 failed") || len(v.Lines) == 0) {
+		if v.Kind == pando.DecidedRollback && (!strings.Contains(v.Reason, "3 of revision 2 failed, the last because it exited") || len(v.Lines) == 0) {
 			t.Errorf("rolled back: %s %q", v.Reason, v.Lines)
 		}
 	}

@@ -19,7 +19,8 @@ const Revision = "revision"
 // Failure is the end of one instance that was not asked for: it exited, was killed, or never became ready.
 type Failure struct {
 	At       time.Time
-	Revision int  // of the instance; 0: not known
+	Revision int // of the instance; 0: not known
+	Reason   string
 	Clean    bool // it exited with 0
 	Probed   bool // its live probes ended it: a sign of load, which a wait before the next start makes worse
 }
@@ -39,7 +40,7 @@ func Failures(decisions []pando.Decision, revision func(pando.InstanceID) int) [
 			if !known {
 				by = float64(revision(d.Instance))
 			}
-			out = append(out, Failure{At: d.At, Revision: int(by), Clean: cleanExit(d), Probed: probed})
+			out = append(out, Failure{At: d.At, Revision: int(by), Reason: d.Reason, Clean: cleanExit(d), Probed: probed})
 		}
 	}
 	return out

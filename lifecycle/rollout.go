@@ -40,8 +40,8 @@ type Move struct {
 // more than the wanted number run.
 func Rollout(t Takeover, now time.Time) Move {
 	failed, done := t.ends()
-	if failed >= t.strikes() {
-		return Move{Abort: true, Reason: fmt.Sprintf("%d instances of revision %d failed", failed, t.Target)}
+	if n := len(failed); n >= t.strikes() {
+		return Move{Abort: true, Reason: fmt.Sprintf("%d of revision %d failed, the last because %s", n, t.Target, failed[n-1].Reason)}
 	}
 	t.Wanted = max(0, t.Wanted-done)
 	var fresh, old []pando.Instance
@@ -75,14 +75,14 @@ func Rollout(t Takeover, now time.Time) Move {
 }
 
 // ends counts the instances of the target that failed, and those that did what they had to.
-func (t Takeover) ends() (failed, done int) {
+func (t Takeover) ends() (failed []Failure, done int) {
 	for _, f := range t.Failures {
 		switch {
 		case f.Revision != t.Target:
 		case f.Clean && t.Restart != pando.RestartAlways:
 			done++
 		default:
-			failed++
+			failed = append(failed, f)
 		}
 	}
 	return failed, done
