@@ -51,7 +51,7 @@ type Control struct {
 	counting  sync.Mutex    // guards the two below, also while they are read from the hosts
 	counted   []pando.EndpointCounters
 	countedAt time.Time
-	unwritten map[pando.ServiceKey]unwritten // of what this control decided about a service
+	unwritten map[pando.ServiceKey]unwritten // decisions about a service that this control could not write
 	full      time.Time                      // since when the store takes nothing more; zero: it does
 }
 

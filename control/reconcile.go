@@ -46,7 +46,7 @@ func (d *draft) liftPin() {
 		d.lookAgain(p.Until)
 	default:
 		if d.letGo(*p); d.full() {
-			return // the pin's record says what is still to leave
+			return // more has to leave: the pin's record stays until then
 		}
 		d.svc.Pin = nil
 		d.decide(pando.DecidedUnpin, self, "", fmt.Sprintf("the pin of %d by %s ended", p.Instances, p.By), nil)
@@ -82,7 +82,7 @@ func (d *draft) remove() {
 }
 
 // forget deletes the records of a service without instances, the oldest of its history first. The service's own record goes in
-// the last part: until then a deploy is refused, and a control that begins anew goes on here.
+// the last part: until then a deploy is refused, and a new leader continues here.
 func (d *draft) forget() {
 	k := d.svc.ServiceKey
 	clear(d.puts) // what would be said of it goes with it
@@ -128,8 +128,8 @@ func (d *draft) bounds(spec pando.Spec) (least, most int, why string) {
 	return least, most, why
 }
 
-// room is how many instances may be started beside those that are there, in whatever phase. Only stop-first bounds it: there an
-// instance that drains still runs, and is one of the most that may.
+// room returns how many instances may start beside all that have a record. Only stop-first bounds it: an instance that drains
+// still runs, and counts against the maximum.
 func (d *draft) room(most int) int {
 	if !d.stopFirst() {
 		return most
@@ -436,7 +436,7 @@ func (d *draft) trimDecisions() {
 	}
 }
 
-// trimRevisions forgets the oldest specs that nothing runs by. Who deploys 500 times would else have 500 of them in every agent.
+// trimRevisions forgets the oldest specs that no instance runs by. Every agent keeps all revisions that are in the store.
 func (d *draft) trimRevisions() {
 	all := d.w.Revisions[d.svc.ServiceKey]
 	if len(all) <= RevisionsKept {

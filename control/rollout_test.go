@@ -38,7 +38,7 @@ func TestARevisionThatCrashesAfterItWasReadyIsTriedThreeTimes(t *testing.T) {
 	}
 }
 
-// What happened to the instances of a failed revision does not hold back those of the one that it goes back to.
+// Failures of a failed revision do not hold back instances of the revision that replaces it again.
 func TestAFailedRevisionDoesNotHoldBackTheOldOne(t *testing.T) {
 	tb := serving(t)
 	tb.deploy(2, nil)
@@ -104,8 +104,7 @@ func lonely(t *testing.T) *table {
 	return tb
 }
 
-// until settles, looks that at most one instance is there in any phase, lets an instance take its next step, and goes on until
-// done holds.
+// until settles the table and lets instances take their steps until done holds. It fails when two instances have a record.
 func (tb *table) until(what string, done func() bool) {
 	tb.t.Helper()
 	for range 300 {

@@ -184,7 +184,7 @@ func (c *Control) counters(ctx context.Context) []pando.EndpointCounters {
 	if c.Clock.Now().Sub(c.countedAt) >= scaleInterval {
 		v := c.everyCounter(ctx)
 		if ctx.Err() != nil {
-			return v.all // and nobody else is to see what a caller that went away left unread
+			return v.all // incomplete: the caller went away, and the next one reads again
 		}
 		c.counted, c.countedAt = v.all, c.Clock.Now()
 	}

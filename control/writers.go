@@ -7,8 +7,8 @@ import (
 )
 
 // twoWriters warns of a program that does not know Pando and may write to its folder while another instance does; "": it may not.
-// Databases and queues corrupt their files in that way. A program that says itself when it is ready, or keeps its state in Pando,
-// was written for fellows beside it.
+// Databases and queues corrupt their files in that way. A program that reports ready itself, or keeps its state in Pando, was
+// written to run beside others.
 func (c *Control) twoWriters(s pando.Spec) string {
 	if s.Single() || s.Health.Ready.Kind == pando.ProbeExplicit || len(s.State) > 0 || c.Writable == nil || !c.Writable(s.WorkingDir, s.User) {
 		return ""

@@ -286,7 +286,7 @@ func TestThreeFailuresOfTheNewRevisionAbortARollout(t *testing.T) {
 		{"two", 1, pando.RestartAlways, failures(2, 2, t0), false},
 		{"three", 1, pando.RestartAlways, failures(2, 3, t0), true},
 		{"three of the old one", 1, pando.RestartAlways, failures(1, 3, t0), false},
-		{"three of nobody knows which", 1, pando.RestartAlways, failures(0, 3, t0), false},
+		{"three of an unknown revision", 1, pando.RestartAlways, failures(0, 3, t0), false},
 		{"three of a hundred", 100, pando.RestartAlways, failures(2, 3, t0), false},
 		{"a tenth", 100, pando.RestartAlways, failures(2, 10, t0), true},
 		{"one that is not replaced", 1, pando.RestartNo, failures(2, 1, t0), true},
