@@ -27,8 +27,8 @@ type Config struct {
 	Name     string // of this candidate, in the election
 	// Heard says how long ago the agent of a host that has its lease was heard of; nil: nobody knows.
 	Heard func(ctx context.Context, h pando.HostName) (time.Duration, error)
-	// Writable says whether the user of a spec may write to a folder; nil: not known. It is asked on the server's host alone:
-	// programs and their folders lie at the same path on every host.
+	// Writable says whether the user of a spec may write to a folder; nil: not known. It is asked
+	// on the server's host alone: programs and their folders lie at the same path on every host.
 	Writable func(dir, user string) bool
 }
 

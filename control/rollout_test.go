@@ -11,7 +11,8 @@ import (
 	"pando.run/pando"
 )
 
-// A new revision that serves and then crashes is tried three times, further and further apart; then the old one stays.
+// A new revision that serves and then crashes is tried three times, further and further apart; then
+// the old one stays.
 func TestARevisionThatCrashesAfterItWasReadyIsTriedThreeTimes(t *testing.T) {
 	tb := serving(t)
 	tb.deploy(2, func(s *pando.Spec) { s.Rollout.HealthySeconds = 5 })
@@ -104,7 +105,8 @@ func lonely(t *testing.T) *table {
 	return tb
 }
 
-// until settles the table and lets instances take their steps until done holds. It fails when two instances have a record.
+// until settles the table and lets instances take their steps until done holds. It fails when two
+// instances have a record.
 func (tb *table) until(what string, done func() bool) {
 	tb.t.Helper()
 	for range 300 {
@@ -204,7 +206,8 @@ func TestAPinOfOneWriterIsRefused(t *testing.T) {
 	})
 }
 
-// A stop-first service of several never has more of them running than it may, those that drain included.
+// A stop-first service of several never has more of them running than it may, those that drain
+// included.
 func TestStopFirstHoldsItsMaximumWhileInstancesDrain(t *testing.T) {
 	tb := newTable(t)
 	of := func(s *pando.Spec) { s.Rollout.Order, s.Scale = pando.StopFirst, pando.Scale{Min: 3, Max: 3} }

@@ -116,8 +116,8 @@ func TestBackOffDoublesToItsCapAndForgets(t *testing.T) {
 	}
 }
 
-// F7: one of 20 instances is killed every 3 seconds, then every second; each start takes a moment. The service is filled up
-// all the time.
+// F7: one of 20 instances is killed every 3 seconds, then every second; each start takes a moment.
+// The service is filled up all the time.
 func TestReplacementDoesNotStarve(t *testing.T) {
 	for every, least := range map[time.Duration]int{3 * time.Second: 19, time.Second: 18, 100 * time.Millisecond: 0} {
 		const wanted = 20
@@ -227,8 +227,9 @@ func TestRolloutKeepsCapacity(t *testing.T) {
 	})
 }
 
-// However long each instance takes, a rollout that is stop-first ends with the wanted number and never has more than that running,
-// those that drain included; when all are healthy at most one is missing.
+// However long each instance takes, a rollout that is stop-first ends with the wanted number and
+// never has more than that running, those that drain included; when all are healthy at most one is
+// missing.
 func TestStopFirstNeverRunsMoreThanWanted(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		wanted := rapid.IntRange(1, 5).Draw(t, "wanted")
