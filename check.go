@@ -77,7 +77,8 @@ func (s Spec) Check() error {
 	c.that(s.Rollout.Surge >= 0 && s.Rollout.Surge <= InstancesMax, "rollout.surge: %d: want 0 to %d", s.Rollout.Surge, InstancesMax)
 	c.seconds("rollout.healthy_seconds", s.Rollout.HealthySeconds)
 	word(c, "rollout.order", s.Rollout.Order, "", StartFirst, StopFirst)
-	c.that(s.Scale.Warm == 0 || !s.Single(), "scale.warm: %d: a reserve runs beside the instance, and scale.max 1 with rollout.order stop-first allows one", s.Scale.Warm)
+	c.that(s.Scale.Warm == 0 || !s.Single(), "scale.warm: %d: a reserve runs beside the instance, "+
+		"and scale.max 1 with rollout.order stop-first allows one", s.Scale.Warm)
 	return errors.Join(c.errs...)
 }
 

@@ -2,8 +2,8 @@ package pando
 
 import "slices"
 
-// rosters list the instances of each service or of each host, oldest first, so that a question about one of them costs as
-// much as its own instances and not as much as the cluster.
+// rosters list the instances of each service or of each host, oldest first, so that a question
+// about one of them costs as much as its own instances and not as much as the cluster.
 type rosters[K comparable] map[K][]Instance
 
 // of returns the instances under k. The caller owns the slice.

@@ -141,7 +141,8 @@ type Rollout struct {
 	HealthySeconds float64      `json:"healthy_seconds,omitempty"` // 1: in rotation this long before the next step
 }
 
-// Single says whether two instances of the service must never run at the same time on one host: it has one writer.
+// Single says whether two instances of the service must never run at the same time on one host: it
+// has one writer.
 func (s Spec) Single() bool { return s.Scale.Max == 1 && s.Rollout.Order == StopFirst }
 
 // WithDefaults returns the spec with every default filled in, so that no reader has to know them.

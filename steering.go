@@ -43,7 +43,8 @@ type SteeringTable struct {
 	Via4, Via6 netip.Addr
 }
 
-// ServicesMax of a cluster: every host steers every service, and its tables have this many places (SERVICES_MAX in bpf/pando.h).
+// ServicesMax of a cluster: every host steers every service, and its tables have this many places
+// (SERVICES_MAX in bpf/pando.h).
 const ServicesMax = 256
 
 // EndpointsMax of one service.

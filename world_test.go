@@ -44,7 +44,8 @@ func TestAWorldListsWhatBelongsToAServiceInOrder(t *testing.T) {
 	}
 }
 
-// What Of and On list is what a scan of all instances finds, however records come, change their birth or host, and go.
+// What Of and On list is what a scan of all instances finds, however records come, change their
+// birth or host, and go.
 func TestAWorldFindsTheInstancesOfAServiceAndOfAHost(t *testing.T) {
 	dice := rand.New(rand.NewPCG(3, 4))
 	w := NewWorld()

@@ -27,6 +27,9 @@ type Config struct {
 	Name     string // of this candidate, in the election
 	// Heard says how long ago the agent of a host that has its lease was heard of; nil: nobody knows.
 	Heard func(ctx context.Context, h pando.HostName) (time.Duration, error)
+	// Writable says whether the user of a spec may write to a folder; nil: not known. It is asked
+	// on the server's host alone: programs and their folders lie at the same path on every host.
+	Writable func(dir, user string) bool
 }
 
 // Control decides for the whole cluster while it leads, and answers operators always.
@@ -48,7 +51,7 @@ type Control struct {
 	counting  sync.Mutex    // guards the two below, also while they are read from the hosts
 	counted   []pando.EndpointCounters
 	countedAt time.Time
-	unwritten map[pando.ServiceKey]unwritten // of what this control decided about a service
+	unwritten map[pando.ServiceKey]unwritten // decisions about a service that this control could not write
 	full      time.Time                      // since when the store takes nothing more; zero: it does
 }
 

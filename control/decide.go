@@ -115,8 +115,9 @@ func equal(a, b pando.Service) bool {
 	return errA == nil && errB == nil && string(x) == string(y)
 }
 
-// operationsMax bounds a decision: from so many writes on it takes up nothing more. The store takes 1,024 in one transaction and
-// refuses a larger one for ever. The rest is decided at once after this part is written.
+// operationsMax bounds a decision: from so many writes on it takes up nothing more. The store takes
+// 1,024 in one transaction and refuses a larger one for ever. The rest is decided at once after
+// this part is written.
 const operationsMax = 200
 
 // full says whether the decision is large enough; what it leaves over it looks at again at once.
@@ -253,7 +254,8 @@ func (d *draft) answerReplicate(i pando.Intent) {
 	v := scale.Replicate(d.budget(), i.By, d.now)
 	i.Inputs = with(i.Inputs, v.Inputs)
 	if _, most, _ := d.bounds(d.newest()); v.State == pando.IntentGranted && d.room(most) <= 0 {
-		v.State, v.Reason = pando.IntentRefused, fmt.Sprintf("of max %d instances one still ends (rollout.order stop-first)", most)
+		v.State = pando.IntentRefused
+		v.Reason = fmt.Sprintf("of max %d instances one still ends (rollout.order stop-first)", most)
 	}
 	switch v.State {
 	case pando.IntentGranted:
@@ -388,8 +390,8 @@ func (d *draft) hosts() []pando.Host {
 	return out
 }
 
-// loads are what the instances of the hosts that may take the next one use: of the home alone, once there is one. They are
-// summed up once in a decision, which adds what it places.
+// loads are what the instances of the hosts that may take the next one use: of the home alone, once
+// there is one. They are summed up once in a decision, which adds what it places.
 func (d *draft) loads(home pando.HostName) map[pando.HostName]lifecycle.Load {
 	if d.load != nil && d.loadOf == home {
 		return d.load

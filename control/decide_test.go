@@ -114,8 +114,8 @@ func (tb *table) run() {
 	}
 }
 
-// fail ends an instance as its agent does when the program exits: the record and the decision come together, and soon the
-// record goes.
+// fail ends an instance as its agent does when the program exits: the record and the decision come
+// together, and soon the record goes.
 func (tb *table) fail(i pando.Instance, code float64) {
 	tb.put(pando.Decision{
 		ID: tb.ids.Sequential(tb.now), Service: web, Instance: i.ID, Kind: pando.DecidedFailed, At: tb.now,
@@ -125,7 +125,8 @@ func (tb *table) fail(i pando.Instance, code float64) {
 	tb.w.Committed(pando.Txn{Delete: []pando.Key{i.Key()}}, tb.rev)
 }
 
-// crash lets this many instances of a revision serve for a moment and then fail, one after the other.
+// crash lets this many instances of a revision serve for a moment and then fail, one after the
+// other.
 func (tb *table) crash(revision, times int) {
 	tb.t.Helper()
 	for tries := 0; times > 0; tries++ {

@@ -44,6 +44,9 @@ func (c *Control) Deploy(ctx context.Context, s pando.Spec, by pando.Asker) (pan
 	}
 	st, err := c.await(ctx, key, func(st pando.ServiceStatus) bool { return st.VIP4.IsValid() })
 	st.Warnings = warnings(s)
+	if w := c.twoWriters(s); w != "" {
+		st.Warnings = append(st.Warnings, w)
+	}
 	return st, err
 }
 
@@ -62,7 +65,8 @@ func (c *Control) deploy(w *pando.World, s pando.Spec, by pando.Asker, now time.
 	svc := old.V
 	switch {
 	case !exists && len(w.Services) >= pando.ServicesMax:
-		return pando.Txn{}, fmt.Errorf("%w: the cluster has %d services, and steering holds no more; remove one (`pando ps`, `pando rm NAME`), or serve several from one service's ports",
+		return pando.Txn{}, fmt.Errorf("%w: the cluster has %d services, and steering holds no more; "+
+			"remove one (`pando ps`, `pando rm NAME`), or serve several from one service's ports",
 			pando.ErrRefused, len(w.Services))
 	case !exists:
 		svc = pando.Service{ServiceKey: key, Phase: pando.ServiceDeploying}
@@ -142,7 +146,8 @@ func (c *Control) Pin(ctx context.Context, s pando.ServiceKey, n int, keep time.
 		return pando.ServiceStatus{}, fmt.Errorf("%w: %d instances: want 0 to %d", pando.ErrInvalid, n, pando.EndpointsMax)
 	}
 	if spec, ok := c.newestSpec(s); ok && spec.Single() && n > 1 {
-		return pando.ServiceStatus{}, fmt.Errorf("%w: %s is one instance at most (scale.max 1, rollout.order stop-first in its spec); raise scale.max there for more", pando.ErrRefused, s)
+		return pando.ServiceStatus{}, fmt.Errorf("%w: %s is one instance at most (scale.max 1, "+
+			"rollout.order stop-first in its spec); raise scale.max there for more", pando.ErrRefused, s)
 	}
 	err := c.edit(ctx, s, by, func(svc *pando.Service, now time.Time) *pando.Decision {
 		before := scale.Capacity(c.world.Of(s))

@@ -46,7 +46,7 @@ func (d *draft) liftPin() {
 		d.lookAgain(p.Until)
 	default:
 		if d.letGo(*p); d.full() {
-			return // the pin's record says what is still to leave
+			return // more has to leave: the pin's record stays until then
 		}
 		d.svc.Pin = nil
 		d.decide(pando.DecidedUnpin, self, "", fmt.Sprintf("the pin of %d by %s ended", p.Instances, p.By), nil)
@@ -81,8 +81,9 @@ func (d *draft) remove() {
 	}
 }
 
-// forget deletes the records of a service without instances, the oldest of its history first. The service's own record goes in
-// the last part: until then a deploy is refused, and a control that begins anew goes on here.
+// forget deletes the records of a service without instances, the oldest of its history first. The
+// service's own record goes in the last part: until then a deploy is refused, and a new leader
+// continues here.
 func (d *draft) forget() {
 	k := d.svc.ServiceKey
 	clear(d.puts) // what would be said of it goes with it
@@ -119,7 +120,8 @@ func (d *draft) evacuate() {
 	}
 }
 
-// bounds say how few and how many instances there have to be now. A pin does not exceed the one instance that a single writer is.
+// bounds say how few and how many instances there have to be now. A pin does not exceed the one
+// instance that a single writer is.
 func (d *draft) bounds(spec pando.Spec) (least, most int, why string) {
 	least, most, why = scale.Bounds(spec.Scale, d.svc.Pin, d.now)
 	if spec.Single() && most > 1 {
@@ -128,8 +130,8 @@ func (d *draft) bounds(spec pando.Spec) (least, most int, why string) {
 	return least, most, why
 }
 
-// room is how many instances may be started beside those that are there, in whatever phase. Only stop-first bounds it: there an
-// instance that drains still runs, and is one of the most that may.
+// room returns how many instances may start beside all that have a record. Only stop-first bounds
+// it: an instance that drains still runs, and counts against the maximum.
 func (d *draft) room(most int) int {
 	if !d.stopFirst() {
 		return most
@@ -142,7 +144,8 @@ func (d *draft) room(most int) int {
 	return most
 }
 
-// stopFirst says whether the newest spec, or one by which an instance still runs, wants no instance beside one that ends.
+// stopFirst says whether the newest spec, or one by which an instance still runs, wants no instance
+// beside one that ends.
 func (d *draft) stopFirst() bool {
 	if d.newest().Rollout.Order == pando.StopFirst {
 		return true
@@ -173,7 +176,8 @@ func (d *draft) hold(spec pando.Spec) {
 	d.bringHome(least)
 }
 
-// mayStart holds starts of a revision back after its failures; wanted is how many instances there are to be.
+// mayStart holds starts of a revision back after its failures; wanted is how many instances there
+// are to be.
 func (d *draft) mayStart(revision, wanted int) bool {
 	w := lifecycle.BackOff(d.failures(), revision, wanted, d.started(), d.now)
 	if w.Until.IsZero() {
@@ -181,19 +185,23 @@ func (d *draft) mayStart(revision, wanted int) bool {
 	}
 	d.lookAgain(w.Until)
 	if !d.saidBackOff(w.For) {
-		d.decide(pando.DecidedBackOff, self, "", fmt.Sprintf("%d failures in the last minute, %d instances wanted: starts are %s apart",
-			w.Failures, wanted, w.For), map[string]float64{"failures": float64(w.Failures), "wait_seconds": w.For.Seconds()})
+		reason := fmt.Sprintf("%d failures in the last minute, %d instances wanted: starts are %s apart",
+			w.Failures, wanted, w.For)
+		d.decide(pando.DecidedBackOff, self, "", reason,
+			map[string]float64{"failures": float64(w.Failures), "wait_seconds": w.For.Seconds()})
 	}
 	return false
 }
 
 func (d *draft) saidBackOff(wait time.Duration) bool {
 	return slices.ContainsFunc(d.decisions, func(v pando.Decision) bool {
-		return v.Kind == pando.DecidedBackOff && v.Inputs["wait_seconds"] == wait.Seconds() && d.now.Sub(v.At) < lifecycle.BackOffMemory
+		return v.Kind == pando.DecidedBackOff && v.Inputs["wait_seconds"] == wait.Seconds() &&
+			d.now.Sub(v.At) < lifecycle.BackOffMemory
 	})
 }
 
-// failures of the service since its last deploy. The revision of an instance that is gone stands in the intent that placed it.
+// failures of the service since its last deploy. The revision of an instance that is gone stands in
+// the intent that placed it.
 func (d *draft) failures() []lifecycle.Failure {
 	revisions := map[pando.InstanceID]int{}
 	for _, i := range d.intents {
@@ -295,8 +303,8 @@ func (d *draft) roll(pando.Spec) {
 	failures := d.failures()
 	for !d.full() {
 		m := lifecycle.Rollout(lifecycle.Takeover{
-			Current: d.svc.Current, Target: d.svc.Target, Wanted: d.svc.Rolling, Rule: spec.Rollout, Restart: spec.Restart,
-			Failures: failures, Instances: d.reachable(),
+			Current: d.svc.Current, Target: d.svc.Target, Wanted: d.svc.Rolling,
+			Rule: spec.Rollout, Restart: spec.Restart, Failures: failures, Instances: d.reachable(),
 		}, d.now)
 		switch {
 		case m.Abort:
@@ -436,7 +444,8 @@ func (d *draft) trimDecisions() {
 	}
 }
 
-// trimRevisions forgets the oldest specs that nothing runs by. Who deploys 500 times would else have 500 of them in every agent.
+// trimRevisions forgets the oldest specs that no instance runs by. Every agent keeps all revisions
+// that are in the store.
 func (d *draft) trimRevisions() {
 	all := d.w.Revisions[d.svc.ServiceKey]
 	if len(all) <= RevisionsKept {

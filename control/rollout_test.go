@@ -11,7 +11,8 @@ import (
 	"pando.run/pando"
 )
 
-// A new revision that serves and then crashes is tried three times, further and further apart; then the old one stays.
+// A new revision that serves and then crashes is tried three times, further and further apart; then
+// the old one stays.
 func TestARevisionThatCrashesAfterItWasReadyIsTriedThreeTimes(t *testing.T) {
 	tb := serving(t)
 	tb.deploy(2, func(s *pando.Spec) { s.Rollout.HealthySeconds = 5 })
@@ -32,13 +33,13 @@ func TestARevisionThatCrashesAfterItWasReadyIsTriedThreeTimes(t *testing.T) {
 		t.Errorf("tried at %v; target %d, %s with %d in rotation; want three, then revision 1", at, svc.Target, svc.Phase, tb.count(pando.PhaseInRotation))
 	}
 	for _, v := range tb.w.DecisionsOf(web) {
-		if v.Kind == pando.DecidedRollback && (!strings.Contains(v.Reason, "3 instances of revision 2 failed") || len(v.Lines) == 0) {
+		if v.Kind == pando.DecidedRollback && (!strings.Contains(v.Reason, "3 of revision 2 failed, the last because it exited") || len(v.Lines) == 0) {
 			t.Errorf("rolled back: %s %q", v.Reason, v.Lines)
 		}
 	}
 }
 
-// What happened to the instances of a failed revision does not hold back those of the one that it goes back to.
+// Failures of a failed revision do not hold back instances of the revision that replaces it again.
 func TestAFailedRevisionDoesNotHoldBackTheOldOne(t *testing.T) {
 	tb := serving(t)
 	tb.deploy(2, nil)
@@ -104,8 +105,8 @@ func lonely(t *testing.T) *table {
 	return tb
 }
 
-// until settles, looks that at most one instance is there in any phase, lets an instance take its next step, and goes on until
-// done holds.
+// until settles the table and lets instances take their steps until done holds. It fails when two
+// instances have a record.
 func (tb *table) until(what string, done func() bool) {
 	tb.t.Helper()
 	for range 300 {
@@ -205,7 +206,8 @@ func TestAPinOfOneWriterIsRefused(t *testing.T) {
 	})
 }
 
-// A stop-first service of several never has more of them running than it may, those that drain included.
+// A stop-first service of several never has more of them running than it may, those that drain
+// included.
 func TestStopFirstHoldsItsMaximumWhileInstancesDrain(t *testing.T) {
 	tb := newTable(t)
 	of := func(s *pando.Spec) { s.Rollout.Order, s.Scale = pando.StopFirst, pando.Scale{Min: 3, Max: 3} }

@@ -34,7 +34,10 @@ type counted struct {
 }
 
 func newScaler(c *Control) *scaler {
-	return &scaler{c: c, policies: map[pando.ServiceKey]*scale.Policy{}, read: make(chan counted, 1), silent: map[pando.HostName]bool{}}
+	return &scaler{
+		c: c, policies: map[pando.ServiceKey]*scale.Policy{},
+		read: make(chan counted, 1), silent: map[pando.HostName]bool{},
+	}
 }
 
 // next is how long it is until the next sample. The end of a reading wakes the loop by itself.
@@ -154,7 +157,8 @@ func (s *scaler) ask(ctx context.Context, fence pando.Fence, key pando.ServiceKe
 	}
 }
 
-// everyCounter collects the counters of all hosts; a host that does not answer in time is left out and named.
+// everyCounter collects the counters of all hosts; a host that does not answer in time is left out
+// and named.
 func (c *Control) everyCounter(ctx context.Context) counted {
 	ctx, cancel := context.WithTimeout(ctx, scaleInterval)
 	defer cancel()
@@ -177,14 +181,15 @@ func (c *Control) everyCounter(ctx context.Context) counted {
 	return out
 }
 
-// counters are those of all hosts, at most scaleInterval old: who asks for one service after the other reads each host once.
+// counters are those of all hosts, at most scaleInterval old: who asks for one service after the
+// other reads each host once.
 func (c *Control) counters(ctx context.Context) []pando.EndpointCounters {
 	c.counting.Lock()
 	defer c.counting.Unlock()
 	if c.Clock.Now().Sub(c.countedAt) >= scaleInterval {
 		v := c.everyCounter(ctx)
 		if ctx.Err() != nil {
-			return v.all // and nobody else is to see what a caller that went away left unread
+			return v.all // incomplete: the caller went away, and the next one reads again
 		}
 		c.counted, c.countedAt = v.all, c.Clock.Now()
 	}

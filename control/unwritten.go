@@ -8,8 +8,8 @@ import (
 	"pando.run/pando"
 )
 
-// unwrittenPatience is how long decisions about a service may fail to be written before its status reports it: a conflict or
-// a store that restarts is over sooner.
+// unwrittenPatience is how long decisions about a service may fail to be written before its status
+// reports it: a conflict or a store that restarts is over sooner.
 const unwrittenPatience = 2 * time.Second
 
 // unwritten is a run of writes that failed, without one that succeeded.
@@ -29,10 +29,12 @@ func (c *Control) failed(s pando.ServiceKey, err error) {
 	c.unwritten[s] = u
 }
 
-// written forgets failures: the decision is in the store, or there is none to write. The caller holds the lock.
+// written forgets failures: the decision is in the store, or there is none to write. The caller
+// holds the lock.
 func (c *Control) written(s pando.ServiceKey) { delete(c.unwritten, s) }
 
-// outcome notes whether the store has room: while it has none, agents cannot record what they do either.
+// outcome notes whether the store has room: while it has none, agents cannot record what they do
+// either.
 func (c *Control) outcome(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -44,16 +46,21 @@ func (c *Control) outcome(err error) {
 	}
 }
 
-// unwrittenProblem is what a status reports of decisions or records that cannot be written; nil: none. The caller holds the lock.
+// unwrittenProblem is what a status reports of decisions or records that cannot be written; nil:
+// none. The caller holds the lock.
 func (c *Control) unwrittenProblem(s pando.ServiceKey) *pando.Decision {
 	p := &pando.Decision{Service: s, Kind: pando.DecidedUnwritten, By: self}
 	u, failing := c.unwritten[s]
 	switch now := c.Clock.Now(); {
 	case failing && now.Sub(u.since) >= unwrittenPatience:
-		p.At, p.Reason = u.since, fmt.Sprintf("what is to happen next cannot be written (%d tries since %s): %v", u.times, clock(u.since), u.last)
+		p.At = u.since
+		p.Reason = fmt.Sprintf("the next decision cannot be written (%d tries since %s): %v",
+			u.times, clock(u.since), u.last)
 		p.Inputs = map[string]float64{"tries": float64(u.times)}
 	case !c.full.IsZero() && now.Sub(c.full) >= unwrittenPatience:
-		p.At, p.Reason = c.full, fmt.Sprintf("since %s %v: what hosts record is not written, and this status may be old", clock(c.full), pando.ErrStoreFull)
+		p.At = c.full
+		p.Reason = fmt.Sprintf("since %s %v: hosts cannot record what they do, and this status may be old",
+			clock(c.full), pando.ErrStoreFull)
 	default:
 		return nil
 	}

@@ -93,28 +93,34 @@ func TestTheServiceThatSteeringHasNoPlaceForIsRefused(t *testing.T) {
 		if _, err := l.Deploy(t.Context(), known, by); err != nil {
 			t.Errorf("a new revision of a service that is there: %v", err)
 		}
-		if err := l.Remove(t.Context(), one, false, by); err != nil {
-			t.Fatal(err)
-		}
-		for { // until it is gone
-			if _, err := l.Service(t.Context(), one); errors.Is(err, pando.ErrNotFound) {
-				break
-			}
-			l.mu.Lock()
-			var gone []pando.Key
-			for _, i := range l.world.Of(one) {
-				gone = append(gone, i.Key())
-			}
-			l.mu.Unlock()
-			if len(gone) > 0 { // as its agent does
-				if _, err := l.registry.Commit(t.Context(), pando.Txn{Delete: gone}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			time.Sleep(time.Millisecond)
-		}
+		l.removed(t, one)
 		if _, err := l.Deploy(t.Context(), spec(refused[0]), by); err != nil {
 			t.Errorf("after one was removed: %v", err)
 		}
 	})
+}
+
+// removed removes a service and waits until it is gone; its agent is played by the test.
+func (l leadership) removed(t *testing.T, s pando.ServiceKey) {
+	if err := l.Remove(t.Context(), s, false, pando.Asker{Kind: pando.AskerOperator}); err != nil {
+		t.Fatal(err)
+	}
+	for range 1000 {
+		if _, err := l.Service(t.Context(), s); errors.Is(err, pando.ErrNotFound) {
+			return
+		}
+		l.mu.Lock()
+		var gone []pando.Key
+		for _, i := range l.world.Of(s) {
+			gone = append(gone, i.Key())
+		}
+		l.mu.Unlock()
+		if len(gone) > 0 {
+			if _, err := l.registry.Commit(t.Context(), pando.Txn{Delete: gone}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Millisecond) // of virtual time
+	}
+	t.Fatalf("%s does not go", s)
 }

@@ -19,13 +19,15 @@ type Wait struct {
 	Failures int // of the last minute, on which it rests
 }
 
-// BackOff says how long the next start of a revision waits, after its failures and those of which the revision is not known. wanted is how many instances there are to be, and started is when
-// the last one was placed (zero: not known).
+// BackOff says how long the next start of a revision waits, after its failures and those of which
+// the revision is not known. wanted is how many instances there are to be, and started is when the
+// last one was placed (zero: not known).
 //
-// As many failures as there are instances make a round. The first round is replaced at once, so a service that loses less than
-// all of itself in a minute is always replaced at once. From the second on, starts are Step apart, then twice that with each
-// round. The wait runs from the last start and not from the last failure: however often instances fail, the service is filled
-// up again at least once in Cap.
+// As many failures as there are instances make a round. The first round is replaced at once, so a
+// service that loses less than all of itself in a minute is always replaced at once. From the
+// second on, starts are Step apart, then twice that with each round. The wait runs from the last
+// start and not from the last failure: however often instances fail, the service is filled up again
+// at least once in Cap.
 func BackOff(all []Failure, revision, wanted int, started, now time.Time) Wait {
 	var w Wait
 	var last time.Time

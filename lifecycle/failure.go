@@ -6,26 +6,30 @@ import (
 	"pando.run/pando"
 )
 
-// ExitCode is the input of a failed decision that carries the program's exit code; it is absent when the program did not
-// exit by itself.
+// ExitCode is the input of a failed decision that carries the program's exit code; it is absent
+// when the program did not exit by itself.
 const ExitCode = "exit_code"
 
-// LiveProbes is the input of a failed decision about an instance that its live probes ended: how many failed in a row.
+// LiveProbes is the input of a failed decision about an instance that its live probes ended: how
+// many failed in a row.
 const LiveProbes = "live_probes"
 
-// Revision is the input of an intent that carries the revision of the instance that was placed for it.
+// Revision is the input that carries the revision of the instance that an intent placed, or that a
+// decision is about.
 const Revision = "revision"
 
-// Failure is the end of one instance that was not asked for: it exited, was killed, or never became ready.
+// Failure is the end of one instance that was not asked for: it exited, was killed, or never became
+// ready.
 type Failure struct {
 	At       time.Time
-	Revision int  // of the instance; 0: not known
+	Revision int // of the instance; 0: not known
+	Reason   string
 	Clean    bool // it exited with 0
 	Probed   bool // its live probes ended it: a sign of load, which a wait before the next start makes worse
 }
 
-// Failures are those since the last deploy, oldest first; revision says by which one an instance ran, 0 if that is not known.
-// A new spec is a new chance.
+// Failures are those since the last deploy, oldest first; revision says by which one an instance
+// ran where the decision does not, 0 if that is not known. A new spec is a new chance.
 func Failures(decisions []pando.Decision, revision func(pando.InstanceID) int) []Failure {
 	var out []Failure
 	for _, d := range decisions {
@@ -34,19 +38,27 @@ func Failures(decisions []pando.Decision, revision func(pando.InstanceID) int) [
 			out = nil
 		case pando.DecidedFailed:
 			_, probed := d.Inputs[LiveProbes]
-			out = append(out, Failure{At: d.At, Revision: revision(d.Instance), Clean: cleanExit(d), Probed: probed})
+			by, known := d.Inputs[Revision]
+			if !known {
+				by = float64(revision(d.Instance))
+			}
+			out = append(out, Failure{
+				At: d.At, Revision: int(by), Reason: d.Reason, Clean: cleanExit(d), Probed: probed,
+			})
 		}
 	}
 	return out
 }
 
-// Ended counts the instances that ran to their end since the last deploy and that the restart policy does not replace.
+// Ended counts the instances that ran to their end since the last deploy and that the restart
+// policy does not replace.
 func Ended(decisions []pando.Decision, policy pando.RestartPolicy) int {
 	return len(ended(decisions, policy))
 }
 
-// Remembered are the decisions about a service that must not be forgotten, however many newer ones there are: its last deploy,
-// and the newest `most` ends that the restart policy does not replace. Without them a finished job would start again.
+// Remembered are the decisions about a service that must not be forgotten, however many newer ones
+// there are: its last deploy, and the newest `most` ends that the restart policy does not replace.
+// Without them a finished job would start again.
 func Remembered(decisions []pando.Decision, policy pando.RestartPolicy, most int) map[string]bool {
 	out := map[string]bool{}
 	for _, d := range decisions {
@@ -81,9 +93,10 @@ func cleanExit(d pando.Decision) bool {
 	return ok && code == 0
 }
 
-// MayEnd says whether one more instance of a service may be ended because its live probes fail. inRotation are the instances that
-// take new flows, this one included; unhealthy are on their way out for the same reason; total are all of them. At most a quarter
-// is out at a time (one of fewer than eight), and never the last in rotation: overload is not death, and each end adds to the load
+// MayEnd says whether one more instance of a service may be ended because its live probes fail.
+// inRotation are the instances that take new flows, this one included; unhealthy are on their way
+// out for the same reason; total are all of them. At most a quarter is out at a time (one of fewer
+// than eight), and never the last in rotation: overload is not death, and each end adds to the load
 // of the others.
 func MayEnd(unhealthy, inRotation, total int) bool {
 	return inRotation > 1 && unhealthy < max(1, total/4)

@@ -116,8 +116,8 @@ func TestBackOffDoublesToItsCapAndForgets(t *testing.T) {
 	}
 }
 
-// F7: one of 20 instances is killed every 3 seconds, then every second; each start takes a moment. The service is filled up
-// all the time.
+// F7: one of 20 instances is killed every 3 seconds, then every second; each start takes a moment.
+// The service is filled up all the time.
 func TestReplacementDoesNotStarve(t *testing.T) {
 	for every, least := range map[time.Duration]int{3 * time.Second: 19, time.Second: 18, 100 * time.Millisecond: 0} {
 		const wanted = 20
@@ -227,8 +227,9 @@ func TestRolloutKeepsCapacity(t *testing.T) {
 	})
 }
 
-// However long each instance takes, a rollout that is stop-first ends with the wanted number and never has more than that running,
-// those that drain included; when all are healthy at most one is missing.
+// However long each instance takes, a rollout that is stop-first ends with the wanted number and
+// never has more than that running, those that drain included; when all are healthy at most one is
+// missing.
 func TestStopFirstNeverRunsMoreThanWanted(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		wanted := rapid.IntRange(1, 5).Draw(t, "wanted")
@@ -286,7 +287,7 @@ func TestThreeFailuresOfTheNewRevisionAbortARollout(t *testing.T) {
 		{"two", 1, pando.RestartAlways, failures(2, 2, t0), false},
 		{"three", 1, pando.RestartAlways, failures(2, 3, t0), true},
 		{"three of the old one", 1, pando.RestartAlways, failures(1, 3, t0), false},
-		{"three of nobody knows which", 1, pando.RestartAlways, failures(0, 3, t0), false},
+		{"three of an unknown revision", 1, pando.RestartAlways, failures(0, 3, t0), false},
 		{"three of a hundred", 100, pando.RestartAlways, failures(2, 3, t0), false},
 		{"a tenth", 100, pando.RestartAlways, failures(2, 10, t0), true},
 		{"one that is not replaced", 1, pando.RestartNo, failures(2, 1, t0), true},

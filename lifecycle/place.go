@@ -41,8 +41,9 @@ func (l Load) Plus(o Load) Load {
 // one is the load of an instance with these limits.
 func one(r pando.Resources) Load { return Load{1, r.MemoryBytes, r.PIDs, r.CPUs} }
 
-// weight is how much of a host a load takes, by what it takes most of. Limits of processor time may add up to more than a host
-// has, since instances share it; they say where there is most of it.
+// weight returns the share of a host that a load takes of its scarcest resource. Limits of
+// processor time may add up to more than a host has, since instances share it; they only order the
+// hosts.
 func (l Load) weight(h pando.Host) float64 {
 	most := l.share(h)
 	if h.CPUs > 0 {
@@ -51,7 +52,8 @@ func (l Load) weight(h pando.Host) float64 {
 	return most
 }
 
-// share is how much a load takes of what a host cannot give twice: 1 is all of it.
+// share returns the largest part that a load takes of instances, memory or processes of a host: 1
+// is all of it.
 func (l Load) share(h pando.Host) float64 {
 	most := float64(l.Instances) / InstancesPerHostMax
 	if h.Memory > 0 {
@@ -90,7 +92,11 @@ func Place(hosts []pando.Host, loads map[pando.HostName]Load, s pando.Spec, home
 			pando.ErrNoRoom, s.Key(), s.Resources.MemoryBytes, s.Resources.PIDs)
 	}
 	h := slices.MinFunc(with, func(a, b pando.Host) int {
-		return cmp.Or(cmp.Compare(weight(a), weight(b)), cmp.Compare(loads[a.Name].Instances, loads[b.Name].Instances), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(
+			cmp.Compare(weight(a), weight(b)),
+			cmp.Compare(loads[a.Name].Instances, loads[b.Name].Instances),
+			cmp.Compare(a.Name, b.Name),
+		)
 	})
 	return h, fmt.Sprintf("on %s, the least loaded host (%d instances)", h.Name, loads[h.Name].Instances), nil
 }

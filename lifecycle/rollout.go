@@ -8,8 +8,8 @@ import (
 	"pando.run/pando"
 )
 
-// Strikes is how many instances of a new revision may fail before the rollout goes back, and a tenth of the wanted number if
-// that is more: in a large service some always fail.
+// Strikes is how many instances of a new revision may fail before the rollout goes back, and a
+// tenth of the wanted number if that is more: in a large service some always fail.
 const Strikes = 3
 
 // Takeover is a rollout as it stands.
@@ -32,16 +32,18 @@ type Move struct {
 	Reason string
 }
 
-// Rollout says how the target revision takes over from the current one (container DevOps §rolling upgrade; DESIGN: a failed
-// gate rolls everything back by itself). Three instances of the target that fail, before or after they were ready, abort it.
+// Rollout says how the target revision takes over from the current one (container DevOps §rolling
+// upgrade; DESIGN: a failed gate rolls everything back by itself). Three instances of the target
+// that fail, before or after they were ready, abort it.
 //
-// start-first: start beside the old within the surge, let the new one be healthy for a while, drain one old, and so on.
-// stop-first: drain one old, wait until its record is gone, start one new in its place, let it be healthy, and so on; never do
-// more than the wanted number run.
+// start-first: start beside the old within the surge, let the new one be healthy for a while, drain
+// one old, and so on. stop-first: drain one old, wait until its record is gone, start one new in
+// its place, let it be healthy, and so on; never do more than the wanted number run.
 func Rollout(t Takeover, now time.Time) Move {
 	failed, done := t.ends()
-	if failed >= t.strikes() {
-		return Move{Abort: true, Reason: fmt.Sprintf("%d instances of revision %d failed", failed, t.Target)}
+	if n := len(failed); n >= t.strikes() {
+		return Move{Abort: true, Reason: fmt.Sprintf("%d of revision %d failed, the last because %s",
+			n, t.Target, failed[n-1].Reason)}
 	}
 	t.Wanted = max(0, t.Wanted-done)
 	var fresh, old []pando.Instance
@@ -59,30 +61,33 @@ func Rollout(t Takeover, now time.Time) Move {
 	}
 	healthy, next := healthySince(fresh, pando.Seconds(t.Rule.HealthySeconds), now)
 	if len(old) == 0 && healthy >= t.Wanted {
-		return Move{Finish: true, Reason: fmt.Sprintf("%d instances of revision %d are in rotation, none of revision %d is left", len(fresh), t.Target, t.Current)}
+		return Move{Finish: true, Reason: fmt.Sprintf("%d instances of revision %d are in rotation, none of revision %d is left",
+			len(fresh), t.Target, t.Current)}
 	}
 	if t.Rule.Order == pando.StopFirst {
 		return t.stopFirst(fresh, old, leaving, healthy, next)
 	}
 	if len(fresh) < t.Wanted && len(fresh)+len(old) < t.Wanted+t.Rule.Surge {
-		return Move{Start: true, Reason: fmt.Sprintf("%d of %d are revision %d, surge %d", len(fresh), t.Wanted, t.Target, t.Rule.Surge)}
+		return Move{Start: true, Reason: fmt.Sprintf("%d of %d are revision %d, surge %d",
+			len(fresh), t.Wanted, t.Target, t.Rule.Surge)}
 	}
 	if len(old) > 0 && healthy+len(old) > t.Wanted {
 		leaves := oldest(old)
-		return Move{Drain: &leaves, Reason: fmt.Sprintf("%d of revision %d have been in rotation for %gs", healthy, t.Target, t.Rule.HealthySeconds)}
+		return Move{Drain: &leaves, Reason: fmt.Sprintf("%d of revision %d have been in rotation for %gs",
+			healthy, t.Target, t.Rule.HealthySeconds)}
 	}
 	return Move{Wait: next, Reason: "waiting for the new instances to be healthy"}
 }
 
 // ends counts the instances of the target that failed, and those that did what they had to.
-func (t Takeover) ends() (failed, done int) {
+func (t Takeover) ends() (failed []Failure, done int) {
 	for _, f := range t.Failures {
 		switch {
 		case f.Revision != t.Target:
 		case f.Clean && t.Restart != pando.RestartAlways:
 			done++
 		default:
-			failed++
+			failed = append(failed, f)
 		}
 	}
 	return failed, done
@@ -98,12 +103,14 @@ func (t Takeover) strikes() int {
 func (t Takeover) stopFirst(fresh, old []pando.Instance, leaving, healthy int, next time.Time) Move {
 	switch {
 	case leaving > 0:
-		return Move{Wait: next, Reason: fmt.Sprintf("waiting for %d instances to end (rollout.order stop-first)", leaving)}
+		return Move{Wait: next, Reason: fmt.Sprintf("waiting for %d instances to end (stop-first)", leaving)}
 	case len(fresh) < t.Wanted && len(fresh)+len(old) < t.Wanted:
-		return Move{Start: true, Reason: fmt.Sprintf("%d of %d are revision %d, stop-first", len(fresh), t.Wanted, t.Target)}
+		return Move{Start: true, Reason: fmt.Sprintf("%d of %d are revision %d, stop-first",
+			len(fresh), t.Wanted, t.Target)}
 	case len(old) > 0 && healthy == len(fresh):
 		leaves := oldest(old)
-		return Move{Drain: &leaves, Reason: fmt.Sprintf("it ends before one of revision %d starts in its place (rollout.order stop-first)", t.Target)}
+		return Move{Drain: &leaves, Reason: fmt.Sprintf(
+			"it ends before one of revision %d starts in its place (rollout.order stop-first)", t.Target)}
 	}
 	return Move{Wait: next, Reason: "waiting for the new instances to be healthy"}
 }

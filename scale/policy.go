@@ -10,8 +10,8 @@ import (
 	"pando.run/pando"
 )
 
-// Sample is what the steering counters say at one moment: totals since each endpoint's birth. A host that gave no answer leaves its
-// instances out.
+// Sample is what the steering counters say at one moment: totals since each endpoint's birth. A
+// host that gave no answer leaves its instances out.
 type Sample struct {
 	At    time.Time
 	Total map[pando.InstanceID]float64 // of the spec's metric
@@ -92,8 +92,9 @@ func (p *Policy) take(instances []pando.Instance, now Sample) {
 	maps.DeleteFunc(p.readings, func(i pando.InstanceID, _ []reading) bool { return !there[i] })
 }
 
-// begin is the reading that comes before the first of an endpoint. One that was published within Short, or that was published anew
-// since its last reading, began at zero. Of any other nothing is known before its first reading.
+// begin is the reading that comes before the first of an endpoint. One that was published within
+// Short, or that was published anew since its last reading, began at zero. Of any other nothing is
+// known before its first reading.
 func begin(i pando.Instance, before []reading, now time.Time) []reading {
 	at := now.Add(-Short)
 	if len(before) > 0 {
@@ -108,8 +109,8 @@ func begin(i pando.Instance, before []reading, now time.Time) []reading {
 	return nil
 }
 
-// rate is what came to all instances per second; known is false when one that takes flows has no fresh reading. Stale readings add
-// nothing, so they never ask for more instances.
+// rate is what came to all instances per second; known is false when one that takes flows has no
+// fresh reading. Stale readings add nothing, so they never ask for more instances.
 func (p *Policy) rate(instances []pando.Instance, now time.Time) (rate float64, known bool) {
 	known = true
 	for _, i := range instances {

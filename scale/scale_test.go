@@ -135,7 +135,8 @@ func TestPolicyGrowsAtOnceAndLeavesLate(t *testing.T) {
 	}
 }
 
-// F8: at a true rate of 50/s and a target of 100 nothing is asked for, whichever samples are missing or begin anew.
+// F8: at a true rate of 50/s and a target of 100 nothing is asked for, whichever samples are
+// missing or begin anew.
 func TestAMissingSampleIsNoLoad(t *testing.T) {
 	s := pando.Scale{Min: 1, Max: 8, By: pando.ByConnections, Target: 100, QuietSeconds: 30}
 	in := instances(pando.PhaseInRotation, pando.PhaseInRotation) // 25/s each

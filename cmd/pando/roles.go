@@ -82,7 +82,7 @@ func serve(ctx context.Context, p place) error {
 	defer peers.Close()
 	ctl := control.New(control.Config{
 		Registry: store.Registry(), Peers: peers, Clock: pando.WallClock{}, IDs: names{}, Log: log, Name: p.Host,
-		Heard: store.Registry().Heard,
+		Heard: store.Registry().Heard, Writable: writable,
 	})
 	h := p.record()
 	if _, err := ctl.Admit(ctx, pando.Member{Name: h.Name, Address: h.Address, Address6: h.Address6, Server: true}, false); err != nil {
@@ -351,4 +351,10 @@ func listen(path string, mode os.FileMode) (net.Listener, error) {
 		return nil, fmt.Errorf("listen at %s: %w", path, err)
 	}
 	return l, os.Chmod(path, mode)
+}
+
+// writable says whether the user of a spec may write to a folder of this host; not, if either is not there.
+func writable(dir, user string) bool {
+	may, err := process.Writable(dir, user)
+	return err == nil && may
 }

@@ -6,7 +6,8 @@ import (
 	"pando.run/pando"
 )
 
-// Control refuses the service that the tables have no place for: it counts to the same number as they do.
+// Control refuses the service that the tables have no place for: it counts to the same number as
+// they do.
 func TestTheTablesHoldAsManyServicesAsAClusterMayHave(t *testing.T) {
 	spec, err := loadSteer()
 	if err != nil {

@@ -136,7 +136,8 @@ func (a *audit) instance(at pando.StoreRevision, v pando.Instance) {
 	}
 }
 
-// alone checks that an instance of a service with one writer is born only after the former one of its host has gone.
+// alone checks that an instance of a service with one writer is born only after the former one of
+// its host has gone.
 func (a *audit) alone(at pando.StoreRevision, v pando.Instance) {
 	spec, known := a.world.SpecOf(v.Service, a.world.Services[v.Service].V.Target)
 	if !known || !spec.Single() {

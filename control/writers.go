@@ -1,0 +1,23 @@
+package control
+
+import (
+	"fmt"
+
+	"pando.run/pando"
+)
+
+// twoWriters warns of a program that does not know Pando and may write to its folder while another
+// instance does; "": it may not. Databases and queues corrupt their files in that way. A program
+// that reports ready itself, or keeps its state in Pando, was written to run beside others.
+func (c *Control) twoWriters(s pando.Spec) string {
+	knows := s.Health.Ready.Kind == pando.ProbeExplicit || len(s.State) > 0
+	if knows || s.Single() || c.Writable == nil || !c.Writable(s.WorkingDir, s.User) {
+		return ""
+	}
+	when := fmt.Sprintf("scale.max is %d", s.Scale.Max)
+	if s.Rollout.Order != pando.StopFirst {
+		when = "a rollout starts the new one beside the old"
+	}
+	return fmt.Sprintf("two instances may write to %s at the same time: all share it, and %s; "+
+		"if the program wants it for itself, as a database does, say scale: {max: 1}", s.WorkingDir, when)
+}
