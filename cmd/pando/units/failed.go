@@ -12,8 +12,8 @@ func backOff(failures uint) time.Duration {
 	return min(time.Second<<min(failures-1, 8), 30*time.Second)
 }
 
-// failed notes that a unit could not be started. The first units must start, or the group does not; later the others go on,
-// and the start is tried again.
+// failed notes that a unit could not be started. The first units must start, or the group does not; later the others
+// serve on, and the start is tried again.
 func (g *Group) failed(e event) error {
 	if !g.served {
 		return e.err

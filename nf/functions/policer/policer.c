@@ -53,9 +53,12 @@ static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_pac
 	refill(b, packet->time_ns);
 	pando_changed(ctx);
 	uint64_t cost = packet->length * BYTE;
-	if (b->tokens < cost)
+	if (b->tokens < (cost < burst ? cost : burst))
 		return PANDO_DROP;
-	b->tokens -= cost;
+	/* A packet that a device is yet to cut may be longer than the bucket: the time is ahead until its tokens are paid. */
+	uint64_t owed = cost > b->tokens ? cost - b->tokens : 0;
+	b->time_ns += (owed + rate - 1) / rate;
+	b->tokens -= cost - owed;
 	return PANDO_PASS;
 }
 

@@ -187,6 +187,51 @@ fn a_group_that_does_not_start_leaves_nothing() {
     assert_eq!(bench.status("g")["state"], "running");
 }
 
+/// A group with one device sends its packets back on it.
+#[test]
+fn without_another_device_packets_go_back_where_they_came_from() {
+    let Some(mut bench) = bench("stick") else { return };
+    let module = bench.module("count");
+    let output = bench.pando(&["run", module.to_str().unwrap(), "--iface", "inner1", "--name", "g", "--detach", "--units", "1..2"]);
+    assert!(output.status.success(), "{output:?}");
+    let frames: Vec<Vec<u8>> = (0..FLOWS).map(|flow| frame(flow, 1, 900)).collect();
+    assert_eq!(bench.inner.send(&frames.iter().map(Vec::as_slice).collect::<Vec<_>>()), frames.len());
+    let (deadline, mut back) = (Instant::now() + bench.patience, 0);
+    while back < frames.len() {
+        assert!(Instant::now() < deadline, "{back} of {FLOWS} packets came back: {}", bench.status("g"));
+        let mut slots = Vec::new();
+        bench.inner.receive(64, &mut slots);
+        back += slots.iter().filter(|slot| bench.inner.frame(slot).frame.len() == 900).count();
+        bench.inner.release(slots.len());
+    }
+}
+
+/// While a unit cannot be started, the others go on, and the group says why; then it is started after all.
+#[test]
+fn a_unit_that_cannot_be_started_harms_no_other() {
+    let Some(mut bench) = bench("unstartable") else { return };
+    bench.start(&["--units", "2"]);
+    let mut numbers = Numbers::new();
+    let mut sent = bench.play(0..10, &mut numbers, |_, _| {});
+    let (module, away) = (bench.module("count"), bench.directory.join("away"));
+    std::fs::rename(&module, &away).unwrap();
+    let output = bench.pando(&["ls", "-o", "json"]);
+    let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let pid = listed.as_array().unwrap().iter().find(|u| u["name"] != "g").unwrap()["pid"].as_i64().unwrap();
+    // SAFETY: a unit of this test's own group, which answered just now.
+    assert_eq!(unsafe { libc::kill(pid as i32, libc::SIGKILL) }, 0);
+    let failed = |status: &serde_json::Value| status["group"]["counts"]["failed"].as_u64() >= Some(1);
+    let status = until(&mut bench, failed, |_| std::thread::yield_now());
+    assert!(status["group"]["failure"].as_str().is_some_and(|why| why.contains("the next try is in")), "{status}");
+    let listed = String::from_utf8(bench.pando(&["ls"]).stdout).unwrap();
+    assert!(listed.contains("the next try is in"), "{listed}");
+    sent += bench.play(10..20, &mut numbers, |_, _| {});
+    assert_eq!(came(&numbers), sent, "{}", bench.status("g"));
+    std::fs::rename(&away, &module).unwrap();
+    let whole = |status: &serde_json::Value| status["group"]["units"] == 2 && status["group"]["failure"].is_null();
+    until(&mut bench, whole, |_| std::thread::yield_now());
+}
+
 /// Units are killed under load: nobody else is disturbed, each is replaced, and the bill is that of what came out, but
 /// for the batch at work in each kill.
 #[test]

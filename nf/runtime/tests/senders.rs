@@ -23,8 +23,7 @@ impl Host {
     fn new(device: &str, address: &str) -> Host {
         let mut holder = Command::new("unshare");
         let holder = holder.args(["--net", "sh", "-c", "echo; exec cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let host = Host(holder.spawn().unwrap());
-        let mut host = host;
+        let mut host = Host(holder.spawn().unwrap());
         host.0.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         run(Command::new("ip").args(["link", "set", device, "netns", &host.0.id().to_string()]));
         host.ip(&format!("address add {address} dev {device}"));
@@ -213,15 +212,8 @@ fn connections_outlive_the_only_active_unit_of_a_group() {
 fn a_group_gives_out_all_its_ports() {
     let Some((bench, client, server)) = ends("ports") else { return };
     start(&bench, &["--units", "1..4", "--ports", "40000-40999"]);
-    let (from, to) = client.there(|| {
-        let sockets: Vec<UdpSocket> = (0..1000).map(|_| UdpSocket::bind("10.0.0.2:0").unwrap()).collect();
-        sockets
-    })
-    .into_iter()
-    .fold((Vec::new(), server.there(|| UdpSocket::bind((SERVER, 53)).unwrap())), |(mut all, to), socket| {
-        all.push(socket);
-        (all, to)
-    });
+    let from: Vec<UdpSocket> = client.there(|| (0..1000).map(|_| UdpSocket::bind("10.0.0.2:0").unwrap()).collect());
+    let to = server.there(|| UdpSocket::bind((SERVER, 53)).unwrap());
     to.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut ports = std::collections::BTreeSet::new();
     for socket in &from {

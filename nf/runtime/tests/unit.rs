@@ -234,3 +234,30 @@ fn a_replayed_capture_is_received_whole() {
     assert!(last["latency_ns"][0].as_u64().unwrap() > 0);
     assert_eq!(pando_unit::pcap::read(&written).unwrap().len() as u64, expected);
 }
+
+/// With --detach, --restart leaves a process that starts the unit again until it is removed.
+#[test]
+fn a_detached_unit_is_started_again_when_it_crashes() {
+    let Some(mut bench) = bed::bench("restart") else { return };
+    bench.start_with("nat", &["--set", "address=203.0.113.7", "--restart"]);
+    for n in 0..3u32 {
+        bench.exchange(100 * n..100 * n + 10);
+        bench.kill();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while bench.json(&["ls", "-o", "json"])[0]["state"] != "running" {
+            assert!(Instant::now() < deadline, "it is not started again");
+        }
+    }
+    bench.exchange(1000..1010);
+    assert!(bench.run(&["rm", "n"]).status.success());
+    let mine = bench.directory.to_str().unwrap().to_owned();
+    let stays = || {
+        let lines = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|process| std::fs::read(process.path().join("cmdline")).ok());
+        lines.map(|line| String::from_utf8_lossy(&line).into_owned()).any(|line| line.contains(&mine))
+    };
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while stays() {
+        assert!(Instant::now() < deadline, "a process is left");
+    }
+    assert_eq!(bench.json(&["ls", "-o", "json"]), serde_json::json!([]));
+}
