@@ -363,6 +363,11 @@ impl Pager {
                     sys!(libc::SYS_madvise, from, PAGE_BYTES, libc::MADV_DONTNEED);
                     (to, from, left) = (to.add(PAGE_BYTES), from.add(PAGE_BYTES), left - PAGE_BYTES);
                 },
+                // No page, but the mark of a lost one, which came along.
+                Err((e, done)) if e == libc::EEXIST as isize && !unsafe { crate::uffd::is_there(to.add(done)) } => unsafe {
+                    (to, from, left) = (to.add(done), from.add(done), left - done);
+                    sys!(libc::SYS_madvise, to, PAGE_BYTES, libc::MADV_DONTNEED);
+                },
                 Err((e, _)) => sys::die(format_args!("a page cannot be brought in (error {e})")),
             }
         }
