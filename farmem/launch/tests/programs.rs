@@ -159,7 +159,7 @@ fn calls_on_memory_that_is_away() {
         ("growing", "0 7 0"),
     ] {
         for mode in ["sigbus", "thread"] {
-            // Handler threads serve the C library's own threads, too: nothing is refused.
+            // Handler threads also serve the C library's own threads: nothing is refused.
             if (case, mode) == ("asynchronous", "thread") {
                 continue;
             }

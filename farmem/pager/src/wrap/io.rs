@@ -1,6 +1,6 @@
 //! Reads and writes: a call that met an absent page is made again with its memory pinned.
 //!
-//! Calls on a stream may do less than was asked, so they are pinned piece by piece; on a file they are made again for the rest. What the kernel takes from a
+//! Calls on a stream may do less than was asked, so they are pinned piece by piece. On a file they are made again for the rest. What the kernel takes from a
 //! descriptor before it copies (an eventfd's counter, a datagram) would be lost with EFAULT: small buffers, and the
 //! buffers of datagram calls, are pinned before the first attempt.
 

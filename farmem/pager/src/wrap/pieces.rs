@@ -9,7 +9,7 @@ const FEW: usize = 16;
 /// Most pieces that the kernel takes.
 const MANY: usize = libc::UIO_MAXIOV as usize;
 
-/// A piece, and what keeps it.
+/// Pieces, and the pins that keep them.
 struct Lists<const N: usize> {
     list: [iovec; N],
     pins: [Option<Pin>; N],
@@ -24,7 +24,7 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// What of `count` pieces lies behind the first `skip` bytes, up to so many bytes.
+    /// The parts of `count` pieces behind the first `skip` bytes, up to so many bytes.
     pub unsafe fn new(from: *const iovec, count: usize, mut skip: usize, bytes_max: usize) -> Pieces {
         let nothing = iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
         let few = Lists { list: [nothing; FEW], pins: [const { None }; FEW] };
