@@ -33,6 +33,10 @@ size_t pando_guide_prefetch(const struct pando_range *ranges, size_t count);
 /* 1 if the byte can be read without a fault right now, or is not far memory at all. */
 int pando_guide_is_resident(const void *at);
 
+/* Bytes from `at` to the end of the pages of its allocation, without a touch of it; 0 where the pager does not know. An
+ * allocator that is built into the program is not seen. The first pagers of ABI 1 lack it: dlsym then finds nothing. */
+size_t pando_guide_extent(const void *at);
+
 /* Counts a request, so that `pando mem top` can show rounds per request. */
 void pando_guide_request(void);
 

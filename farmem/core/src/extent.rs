@@ -26,10 +26,15 @@ impl Heart<'_> {
         self.small += p.is_small_here() as usize;
     }
 
+    /// Records that a page holds several objects, or one that is no longer than it: what was noted before is over.
+    pub fn note_shared(&mut self, page: u32) {
+        self.pages[page as usize].flags &= !flag::IN_EXTENT;
+    }
+
     /// First page and length of the allocation that a page belongs to.
     pub fn extent(&self, page: u32) -> Option<(u32, u32)> {
         let p = &self.pages[page as usize];
-        if p.flags & flag::IN_EXTENT == 0 {
+        if !p.is_in_extent() {
             return None;
         }
         let first = page - p.extent_back as u32;

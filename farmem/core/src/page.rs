@@ -72,6 +72,11 @@ pub mod flag {
 }
 
 impl Page {
+    /// Whether it belongs to an allocation of more than a page. What was noted of it before it held small objects is over.
+    pub fn is_in_extent(&self) -> bool {
+        self.flags & (flag::IN_EXTENT | flag::SMALL) == flag::IN_EXTENT
+    }
+
     /// Whether it counts as a page of small objects that is in memory.
     pub fn is_small_here(&self) -> bool {
         self.state == State::Resident && self.flags & (flag::SMALL | flag::INHERITED) == flag::SMALL

@@ -40,4 +40,5 @@ functions! { load_pager;
     pando_guide_abi: fn() -> u32;
     pando_guide_prefetch: fn(*const Range, usize) -> usize;
     pando_guide_request: fn();
+    pando_guide_extent: fn(*const u8) -> usize;
 }

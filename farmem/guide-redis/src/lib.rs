@@ -8,7 +8,7 @@ mod tests;
 
 use api::*;
 use libc::{c_char, c_int, c_void};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 type Ptr = *mut c_void;
 
@@ -24,6 +24,8 @@ const COUNTS_AT: [usize; 2] = [32, 28];
 /// Where it does; 0 until that is known.
 static COUNT_AT: AtomicUsize = AtomicUsize::new(0);
 static CONTEXT: AtomicUsize = AtomicUsize::new(0);
+/// Whether strings are kept as the guide knows them.
+static STRINGS: AtomicBool = AtomicBool::new(false);
 
 const READ: c_int = 1 | 1 << 16 | 1 << 17 | 1 << 18 | 1 << 19; // and: do not touch, notify, count or expire
 const WRITE: c_int = 3;
@@ -45,13 +47,46 @@ unsafe fn object(key: Ptr) -> *const u8 {
     word(key.cast(), 24) as *const u8
 }
 
+/// Reads the length of a value from its head.
+type Length = unsafe fn(*const u8) -> usize;
+
+/// An SDS: the byte before it says which of five heads it has (`sds.h`).
+unsafe fn sds_bytes(at: *const u8) -> usize {
+    match *at.sub(1) & 7 {
+        0 => (*at.sub(1) >> 3) as usize,
+        1 => *at.sub(3) as usize,
+        2 => at.sub(5).cast::<u16>().read_unaligned() as usize,
+        3 => at.sub(9).cast::<u32>().read_unaligned() as usize,
+        4 => at.sub(17).cast::<u64>().read_unaligned() as usize,
+        _ => 0,
+    }
+}
+
+/// A listpack or a ziplist begins with its length.
+unsafe fn pack_bytes(at: *const u8) -> usize {
+    at.cast::<u32>().read_unaligned() as usize
+}
+
+/// The head of an SDS has up to 17 bytes before the text, that of a listpack 4 in it.
+const HEAD_BYTES: usize = 17;
+/// Values of unknown length that one command fetches; the rest comes by faults.
+const UNKNOWN_MAX: usize = 128;
+
 /// Ranges to prefetch.
 struct Wanted {
     list: [Range; RANGES_MAX],
     len: usize,
+    /// Values whose length is not known before they are there.
+    unknown: [(usize, Length); UNKNOWN_MAX],
+    unknown_len: usize,
 }
 
 impl Wanted {
+    fn new() -> Wanted {
+        let nothing = Range { start: std::ptr::null(), bytes: 0 };
+        Wanted { list: [nothing; RANGES_MAX], len: 0, unknown: [(0, pack_bytes as Length); UNKNOWN_MAX], unknown_len: 0 }
+    }
+
     fn add(&mut self, start: usize, bytes: usize) {
         if self.len < RANGES_MAX {
             self.list[self.len] = Range { start: start as *const u8, bytes };
@@ -63,11 +98,44 @@ impl Wanted {
     unsafe fn value(&mut self, object: *const u8, from: i64, to: i64) {
         match (*object & 15, *object >> 4) {
             (LIST, QUICKLIST) => self.quicklist(word(object, 8) as *const u8, from, to),
-            // A whole allocation: the allocator knows how long it is. An SDS follows its header of up to 17 bytes.
-            (STRING, RAW) | (_, LISTPACK | ZIPLIST) => {
-                self.add(word(object, 8) & !15, libc::malloc_usable_size((word(object, 8) & !15) as Ptr))
-            }
+            (STRING, RAW) if STRINGS.load(Relaxed) => self.whole(word(object, 8), sds_bytes),
+            (_, LISTPACK | ZIPLIST) => self.whole(word(object, 8), pack_bytes),
             _ => {}
+        }
+    }
+
+    /// A value in one allocation. Its length is the pager's or, if the pager did not see the allocator, in the value itself. The
+    /// allocator is never asked: Redis may have been built with one of its own. The pages with such lengths come first, and all
+    /// of them in one round.
+    unsafe fn whole(&mut self, at: usize, length: Length) {
+        match pando_guide_extent()(at as *const u8) {
+            0 if self.unknown_len < UNKNOWN_MAX => {
+                self.unknown[self.unknown_len] = (at, length);
+                self.unknown_len += 1;
+            }
+            0 => {}
+            bytes => self.add(at, bytes),
+        }
+    }
+
+    /// Fetches what was named. A second round is only needed for values whose length had to be read.
+    unsafe fn fetch(&mut self) {
+        let heads = self.unknown_len.min(RANGES_MAX - self.len);
+        for i in 0..heads {
+            let (at, _) = self.unknown[i];
+            self.add(at - HEAD_BYTES, 2 * HEAD_BYTES);
+        }
+        pando_guide_prefetch()(self.list.as_ptr(), self.len);
+        self.len = 0;
+        for (at, length) in self.unknown[..heads].iter().copied() {
+            let bytes = length(at as *const u8);
+            if bytes > 0 && self.len < RANGES_MAX {
+                self.list[self.len] = Range { start: at as *const u8, bytes };
+                self.len += 1;
+            }
+        }
+        if self.len > 0 {
+            pando_guide_prefetch()(self.list.as_ptr(), self.len);
         }
     }
 
@@ -124,7 +192,7 @@ unsafe extern "C" fn on_command(filter: Ptr) {
     } else {
         return;
     };
-    let mut wanted = Wanted { list: [Range { start: std::ptr::null(), bytes: 0 }; RANGES_MAX], len: 0 };
+    let mut wanted = Wanted::new();
     for i in 1..=last {
         let key = OpenKey()(CONTEXT.load(Relaxed) as Ptr, arg(i), READ);
         if !key.is_null() {
@@ -134,14 +202,14 @@ unsafe extern "C" fn on_command(filter: Ptr) {
             CloseKey()(key);
         }
     }
-    pando_guide_prefetch()(wanted.list.as_ptr(), wanted.len);
+    wanted.fetch();
 }
 
 /// Makes a list and looks where its nodes must keep their counts for it to read as what it is.
 unsafe fn find_layout(context: Ptr) -> Option<usize> {
     const PUSHED: usize = 40;
     let text = |b: &[u8]| CreateString()(context, b.as_ptr(), b.len());
-    let (name, element) = (text(b"\0pando-guide-self-test"), text(&[b'x'; 1000]));
+    let (name, element) = (text(b"\0pando-guide-self-test"), text(&[b'x'; ELEMENT_BYTES]));
     let key = OpenKey()(context, name, WRITE);
     for _ in 0..PUSHED {
         ListPush()(key, -1, element);
@@ -156,18 +224,41 @@ unsafe fn find_layout(context: Ptr) -> Option<usize> {
     found
 }
 
-/// Every entry says in its first four bytes how long it is, as its node does; its allocation must hold that, and the counts add up.
+/// Bytes of the elements of the list of the self-test, and the most that its entries may take for them.
+const ELEMENT_BYTES: usize = 1000;
+const ENTRY_BYTES_MAX: usize = 64 << 10;
+/// The last byte of a listpack and of a ziplist.
+const PACK_END: u8 = 0xff;
+
+/// Every entry says in its first four bytes how long it is, as its node does; it ends with the mark of its kind; the counts add up,
+/// and the entries are as long as their elements want. The allocator is not asked.
 unsafe fn fits(list: *const u8, count_at: usize, pushed: usize) -> bool {
     let (mut node, mut count, mut nodes) = (word(list, 0) as *const u8, 0, 0);
     while !node.is_null() && nodes < pushed {
-        let entry = word(node, 16) as *mut u32;
-        if entry.read_unaligned() != word(node, 24) as u32 || entry.read_unaligned() as usize > libc::malloc_usable_size(entry.cast()) {
+        let entry = word(node, 16) as *const u8;
+        let (bytes, held) = (pack_bytes(entry), elements(node, count_at));
+        if bytes != word(node, 24) as u32 as usize || bytes > ENTRY_BYTES_MAX || held > pushed || bytes < held * ELEMENT_BYTES {
             return false;
         }
-        count += elements(node, count_at);
+        if *entry.add(bytes - 1) != PACK_END {
+            return false;
+        }
+        count += held;
         (node, nodes) = (word(node, 8) as *const u8, nodes + 1);
     }
     nodes > 1 && count == pushed
+}
+
+/// Whether a string of its own is an SDS behind the second word of its object.
+unsafe fn knows_strings(context: Ptr) -> bool {
+    let text = [b'x'; ELEMENT_BYTES];
+    let string = CreateString()(context, text.as_ptr(), text.len());
+    let mut len = 0;
+    let at = StringPtrLen()(string, &mut len);
+    let object = string.cast::<u8>();
+    let known = *object & 15 == STRING && *object >> 4 == RAW && word(object, 8) == at as usize && sds_bytes(at) == len;
+    FreeString()(context, string);
+    known
 }
 
 /// # Safety
@@ -193,6 +284,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(context: Ptr, _argv: *mut Ptr, _argc
         return 0;
     };
     COUNT_AT.store(count_at, Relaxed);
+    STRINGS.store(knows_strings(context), Relaxed);
     CONTEXT.store(GetThreadSafeContext()(std::ptr::null_mut()) as usize, Relaxed);
     RegisterCommandFilter()(context, on_command, 0);
     0

@@ -209,6 +209,44 @@ fn hanging_hosts(noise: &Noise) -> Result<(), String> {
     load.check(&format!("{pauses} pauses"), HANG_MAX, noise)
 }
 
+/// The borrower's own link is cut for a moment: no host answers, and none is worse than the other.
+#[test]
+fn both_hosts_are_silent_for_a_moment_and_both_stay() {
+    const MOMENT: Duration = Duration::from_millis(400);
+    undisturbed(|noise| {
+        let hosts = two();
+        let mut load = Load::new("blip", &hosts);
+        for blip in 0..times("PANDO_BLIPS", 5) {
+            for host in &hosts {
+                unsafe { libc::kill(host.process.0.id() as i32, libc::SIGSTOP) };
+            }
+            let (begun, over) = (Instant::now(), AtomicBool::new(false));
+            std::thread::scope(|s| {
+                s.spawn(|| {
+                    while begun.elapsed() < MOMENT {
+                        std::thread::park_timeout(MOMENT.saturating_sub(begun.elapsed()));
+                    }
+                    // The order turns: the second one to wake must not be given up because the first one answers.
+                    for k in 0..2 {
+                        unsafe { libc::kill(hosts[(k + blip) % 2].process.0.id() as i32, libc::SIGCONT) };
+                    }
+                    over.store(true, Relaxed);
+                });
+                while !over.load(Relaxed) {
+                    load.request();
+                }
+            });
+            (0..200).for_each(|_| load.request());
+        }
+        let pid = load.redis.pid();
+        assert_eq!(figure(pid, "pages_bad"), 0);
+        match (figure(pid, "hosts_lost"), figure(pid, "copies_now")) {
+            (0, 2) => Ok(()),
+            (lost, copies) => Err(format!("{lost} given up, {copies} whole copies, {:?} of noise", noise.longest())),
+        }
+    });
+}
+
 struct AtEnd<F: Fn()>(F);
 
 impl<F: Fn()> Drop for AtEnd<F> {

@@ -78,7 +78,8 @@ pub extern "C" fn tender() -> ! {
     }
 }
 
-/// Looks after suspects and missing copies. Hosts are asked out of turn; what was learnt is entered in turn.
+/// Looks after suspects and missing copies. Hosts are asked out of turn; what was learnt is entered in turn. A host is only
+/// given up for its silence while another one answers, so that the others are asked, too.
 fn tend(pager: &'static Pager) {
     let (hosts, ports) = (&pager.hosts, unsafe { &mut pager.lanes.tender().ports });
     hosts.hold(ports);
@@ -87,12 +88,13 @@ fn tend(pager: &'static Pager) {
     }
     for h in 0..hosts.config.hosts_len {
         if hosts.is_suspect(h) {
-            let answers = hosts.probe(ports, h);
-            pager.evictor.turn(|_| hosts.judged(pager.stats, h, answers));
+            hosts.ask_others(ports, h);
+            let probed = hosts.probe(ports, h);
+            pager.evictor.try_turn(|| hosts.judged(pager.stats, h, probed));
         }
     }
     if let Some((h, lease)) = hosts.find_spare(ports) {
-        pager.evictor.turn(|_| hosts.admit(h, lease));
+        pager.evictor.try_turn(|| hosts.admit(h, lease));
     }
 }
 
@@ -132,6 +134,15 @@ impl Turns {
         let r = f(unsafe { (*self.work.get()).as_mut().expect("begun") });
         self.lock.give();
         r
+    }
+
+    /// Does one thing in the evictor's turn, unless it is somebody else's. The evictor may be waiting for a host then, and for
+    /// what the caller learns of the others: the caller looks again.
+    pub fn try_turn(&self, f: impl FnOnce()) {
+        if self.lock.try_take() {
+            f();
+            self.lock.give();
+        }
     }
 
     /// Evicts a batch here and now. False: somebody else is at it, or there is nothing to evict. Signals are blocked.

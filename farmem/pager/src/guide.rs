@@ -42,6 +42,18 @@ pub unsafe extern "C" fn pando_guide_is_resident(at: *const u8) -> i32 {
     (g.heart.pages[page as usize].state == State::Resident) as i32
 }
 
+/// Bytes from `at` to the end of its allocation, as far as the pager knows: a whole number of pages after the first. 0: it
+/// knows of no allocation of more than a page there, because the memory is not far or the allocator was not seen.
+///
+/// # Safety
+/// Any address will do; it is not read.
+#[no_mangle]
+pub unsafe extern "C" fn pando_guide_extent(at: *const u8) -> usize {
+    let Some(pager) = pager() else { return 0 };
+    let Some(page) = pager.page_of(at as usize) else { return 0 };
+    pager.extent_end(page).map_or(0, |end| pager.at(end) as usize - at as usize)
+}
+
 /// `pando_guide_on_fault`.
 type OnFault = unsafe extern "C" fn(*mut c_void, *const u8, *mut Range, usize) -> usize;
 

@@ -12,12 +12,12 @@
 
 use crate::config::{Config, HOSTS_MAX};
 use crate::lane::Ports;
-use crate::pager::pager;
+use crate::pager::{pager, Pager};
 use crate::port::{Broken, Port, Shared, Transport, LONG, SHORT};
 use crate::sys;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering::SeqCst};
 use farmem_core::stats::{add, Stats};
-use farmem_core::wire::{Hello, Status};
+use farmem_core::wire::{Hello, Status, TCP_RTO_MAX_MS};
 
 pub const SPARE: u8 = 0;
 pub const REBUILDING: u8 = 1;
@@ -30,6 +30,14 @@ const GONE_AFTER_NS: u64 = 1_000_000_000;
 /// Between two tries; and the longest one to read the only copy, for each may take twice as long as the one before.
 const PAUSE_NS: u64 = 2_000_000;
 const TRY_MAX_NS: u64 = 4_000_000_000;
+/// An answer that came longer ago does not show that a host answers now; a silence that lasts longer is one of the link.
+const FRESH_NS: u64 = LONG / 2;
+/// A host that does not answer for so long does not answer steadily.
+const GAP_NS: u64 = LONG;
+/// How long a suspect has to answer a probe. Others are asked between two probes: they are to be steady on a busy machine, too.
+const PROBE_NS: u64 = LONG / 2;
+/// After a silence of all hosts, what was sent into it is sent again within this time.
+const RESENT_NS: u64 = 1_000_000 * TCP_RTO_MAX_MS.1 as u64;
 
 /// Whether asking again cannot help: the host answered, and has not what is asked for.
 fn is_final(why: Broken) -> bool {
@@ -74,6 +82,9 @@ pub struct Host {
     pub suspect: AtomicU8,
     /// Since when all that is asked of it waits in vain; 0: nothing does, or something was answered since.
     silent_since_ns: AtomicU64,
+    /// When it answered last, and since when it answers steadily.
+    answered_ns: AtomicU64,
+    steady_ns: AtomicU64,
     /// The program stands still because this one is silent, and has said so.
     waited_for: AtomicU8,
     pub shared: Shared,
@@ -133,7 +144,7 @@ impl Hosts {
     /// Connects a lane's port to a host's lease, if it is not.
     fn port<'l>(&self, ports: &'l mut Ports, h: usize, patience_ns: u64) -> Result<&'l mut Port, Broken> {
         let (port, lease) = (&mut ports[h], self.all[h].lease.load(SeqCst));
-        port.patience = patience_ns;
+        (port.patience, port.spares) = (patience_ns, false);
         if !port.is_open(lease) {
             port.open(&self.config.hosts[h], &self.hello(lease))?;
         }
@@ -167,11 +178,49 @@ impl Hosts {
     }
 
     /// Connects to every whole copy that these ports have no connection to: a lease ends soon after its last one, also under a
-    /// forked child that outlives its parent. A host that is away is met again by whoever reads.
+    /// forked child that outlives its parent. A host that is away is met again by whoever reads; a suspect is probed.
     pub fn hold(&self, ports: &mut Ports) {
         for h in 0..self.config.hosts_len {
-            if self.state(h) == WHOLE && !self.all[h].shared.is_mapped() {
+            if self.state(h) == WHOLE && !self.all[h].shared.is_mapped() && !self.is_suspect(h) {
                 let _ = self.port(ports, h, LONG);
+            }
+        }
+    }
+
+    /// The same for what is written: a copy that misses it is given up, so it is waited for as long as no host answers.
+    fn port_to_write<'l>(&self, ports: &'l mut Ports, h: usize, patience_ns: u64) -> Result<&'l mut Port, Broken> {
+        let (port, lease) = (&mut ports[h], self.all[h].lease.load(SeqCst));
+        (port.patience, port.spares) = (patience_ns, true);
+        if !port.is_open(lease) {
+            port.open(&self.config.hosts[h], &self.hello(lease))?;
+        }
+        Ok(port)
+    }
+
+    /// Whether another host answers while this one is silent: since then, and for long enough to give it up.
+    pub fn is_outlived(&self, h: usize, silent_since_ns: u64) -> bool {
+        let now = sys::now_ns();
+        let outlives = |o: usize| {
+            let other = &self.all[o];
+            let since = other.steady_ns.load(SeqCst).max(silent_since_ns);
+            let fresh = now.saturating_sub(other.answered_ns.load(SeqCst)) < FRESH_NS;
+            other.shared.is_mapped() || fresh && now.saturating_sub(since) >= LONG
+        };
+        (0..self.config.hosts_len).any(|o| o != h && self.state(o) != SPARE && outlives(o))
+    }
+
+    /// A write to this host waits: the tender asks the others, for there may just have been nothing to ask.
+    pub fn is_slow(&self, h: usize, pager: &Pager) {
+        self.all[h].suspect.store(1, SeqCst);
+        pager.tender_wake.fetch_add(1, SeqCst);
+        sys::futex_wake(&pager.tender_wake, 1);
+    }
+
+    /// Asks the other hosts for a sign of life.
+    pub fn ask_others(&self, ports: &mut Ports, h: usize) {
+        for o in (0..self.config.hosts_len).filter(|&o| o != h && self.state(o) != SPARE && !self.all[o].shared.is_mapped()) {
+            if self.probe(ports, o).is_ok() {
+                self.answers(o);
             }
         }
     }
@@ -261,20 +310,41 @@ impl Hosts {
         if ns < long || now.saturating_sub(since) < long {
             return;
         }
-        if self.state(h) != WHOLE || self.whole() > 1 || host.waited_for.swap(1, SeqCst) == 1 {
+        let is_whole = |o: usize| self.state(o) == WHOLE;
+        // Another copy answers, or has been said to be waited for.
+        let other = |o: usize| {
+            let Host { shared, answered_ns, waited_for, .. } = &self.all[o];
+            shared.is_mapped() || now.saturating_sub(answered_ns.load(SeqCst)) < long || waited_for.load(SeqCst) == 1
+        };
+        if !is_whole(h) || (0..self.config.hosts_len).any(|o| o != h && is_whole(o) && other(o)) {
             return;
         }
+        if host.waited_for.swap(1, SeqCst) == 1 {
+            return;
+        }
+        let seconds = self.config.patience_ns / 1_000_000_000;
+        if self.whole() > 1 {
+            return sys::say(format_args!(
+                "the program stands still: no memory host answers. They are waited for, {seconds} s in all (--patience)"
+            ));
+        }
         sys::say(format_args!(
-            "the program stands still: memory host {} holds the only copy and does not answer. It is waited for, {} s in all (--patience)",
-            h + 1,
-            self.config.patience_ns / 1_000_000_000
+            "the program stands still: memory host {} holds the only copy and does not answer. It is waited for, {seconds} s in all (--patience)",
+            h + 1
         ));
     }
 
     /// A host has answered.
     fn answers(&self, h: usize) {
-        let Host { silent_since_ns, waited_for, .. } = &self.all[h];
-        if silent_since_ns.load(SeqCst) != 0 {
+        let Host { silent_since_ns, waited_for, answered_ns, steady_ns, .. } = &self.all[h];
+        let (now, since) = (sys::now_ns(), silent_since_ns.load(SeqCst));
+        if now.saturating_sub(answered_ns.swap(now, SeqCst)) > GAP_NS {
+            steady_ns.store(now, SeqCst);
+        }
+        if since != 0 {
+            if now.saturating_sub(since) > FRESH_NS {
+                steady_ns.store(now + RESENT_NS, SeqCst);
+            }
             silent_since_ns.store(0, SeqCst);
         }
         if waited_for.load(SeqCst) == 1 && waited_for.swap(0, SeqCst) == 1 {
@@ -326,7 +396,7 @@ impl Hosts {
                 let _ = (&self.all[h].shared).begin_write(slots, from);
             } else {
                 w.owed[h] = true;
-                w.begun[h] = self.port(ports, h, patience).and_then(|p| p.begin_write(slots, from)).is_ok();
+                w.begun[h] = self.port_to_write(ports, h, patience).and_then(|p| p.begin_write(slots, from)).is_ok();
             }
         }
         w
@@ -351,16 +421,28 @@ impl Hosts {
                     return false;
                 }
                 // By now it may be the only one.
-                ports[h].patience = self.write_patience();
-                if !(w.begun[h] && ports[h].end_write().is_ok()) {
-                    self.missed(ports, stats, h, slots, from);
+                (ports[h].patience, ports[h].spares) = (self.write_patience(), true);
+                self.see_acknowledged(ports, w, h);
+                match if w.begun[h] { ports[h].end_write() } else { Err(Broken::Away) } {
+                    Ok(()) => self.answers(h),
+                    // No host has answered for as long as the program has patience.
+                    Err(why @ Broken::Silent(ns)) if ns >= self.config.patience_ns && self.whole() > 1 => self.lost_by(h, why),
+                    Err(_) => self.missed(ports, stats, h, slots, from),
                 }
-                self.answers(h);
             }
             w.owed[h] = false;
         }
         self.writing_since_ns.store(0, SeqCst);
         true
+    }
+
+    /// Those that have acknowledged already show that they answer, before another one is waited for.
+    fn see_acknowledged(&self, ports: &Ports, w: &Writing, h: usize) {
+        for o in (h + 1..self.config.hosts_len).filter(|&o| w.owed[o] && w.begun[o] && self.state(o) != SPARE) {
+            if ports[o].answers_within(0) {
+                self.answers(o);
+            }
+        }
     }
 
     /// A host missed a write. With another whole copy it is out, and is filled again under a new lease: what may still be under
@@ -374,7 +456,7 @@ impl Hosts {
         loop {
             let patience = self.config.patience_ns;
             let again = self.port(ports, h, patience).and_then(|p| p.begin_write(slots, from).and_then(|()| p.end_write()));
-            let Err(why) = again else { return };
+            let Err(why) = again else { return self.answers(h) };
             if self.is_over(&mut vain, h, why) {
                 self.lost_by(h, why);
             }
@@ -385,6 +467,7 @@ impl Hosts {
         self.all[h].state.store(SPARE, SeqCst);
         self.all[h].waited_for.store(0, SeqCst);
         self.all[h].silent_since_ns.store(0, SeqCst);
+        self.all[h].steady_ns.store(0, SeqCst);
         stats.copies_now.store(self.whole() as u64, SeqCst);
         add(&stats.hosts_lost, 1);
         sys::say(format_args!("memory host {} is lost; {} whole copy left", h + 1, self.whole()));
@@ -399,15 +482,19 @@ impl Hosts {
     }
 
     /// Whether a host takes a new connection to its lease.
-    pub fn probe(&self, ports: &mut Ports, h: usize) -> bool {
+    pub fn probe(&self, ports: &mut Ports, h: usize) -> Result<(), Broken> {
         ports[h].close();
-        self.port(ports, h, LONG).is_ok()
+        self.port(ports, h, PROBE_NS).map(|_| ())
     }
 
     /// Enters what a probe has shown. In the evictor's turn.
-    pub fn judged(&self, stats: &Stats, h: usize, answers: bool) {
-        if answers {
+    pub fn judged(&self, stats: &Stats, h: usize, probed: Result<(), Broken>) {
+        let since = self.all[h].silent_since_ns.load(SeqCst);
+        if probed.is_ok() {
             self.all[h].suspect.store(0, SeqCst);
+            self.answers(h);
+        } else if matches!(probed, Err(Broken::Silent(_))) && (since == 0 || !self.is_outlived(h, since)) {
+            // It stays a suspect, and is asked again.
         } else if self.state(h) == REBUILDING || self.state(h) == WHOLE && self.whole() > 1 {
             self.give_up(stats, h);
         }
@@ -447,11 +534,12 @@ impl Hosts {
     /// Stores pages on the host that is being rebuilt only.
     pub fn write_to(&self, ports: &mut Ports, stats: &Stats, h: usize, slots: &[u32], from: &[*mut u8]) -> bool {
         self.writing_since_ns.store(sys::now_ns(), SeqCst);
-        let done = self.port(ports, h, LONG).and_then(|p| p.begin_write(slots, from).and_then(|()| p.end_write())).is_ok();
+        let done = self.port_to_write(ports, h, LONG).and_then(|p| p.begin_write(slots, from).and_then(|()| p.end_write()));
         self.writing_since_ns.store(0, SeqCst);
-        if !done {
-            self.give_up(stats, h);
+        match done {
+            Ok(()) => self.answers(h),
+            Err(_) => self.give_up(stats, h),
         }
-        done
+        done.is_ok()
     }
 }

@@ -239,8 +239,25 @@ impl Pager {
     pub fn knows_extent(&self, first: u32, last: u32) -> bool {
         let look = |page: u32| unsafe { self.pages.add(page as usize).read_volatile() };
         let (a, z) = (look(first), look(last));
-        let noted = |p: &Page| p.flags & (flag::IN_EXTENT | flag::SMALL) == flag::IN_EXTENT;
-        noted(&a) && noted(&z) && a.extent_pages as u32 == last - first + 1 && a.extent_back == 0 && z.extent_back as u32 == last - first
+        a.is_in_extent()
+            && z.is_in_extent()
+            && a.extent_pages as u32 == last - first + 1
+            && a.extent_back == 0
+            && z.extent_back as u32 == last - first
+    }
+
+    /// The page behind the allocation that a page belongs to. A look without the lock; an extent is a hint.
+    pub fn extent_end(&self, page: u32) -> Option<u32> {
+        let look = |page: u32| unsafe { self.pages.add(page as usize).read_volatile() };
+        let p = look(page);
+        let first = page.checked_sub(p.extent_back as u32).filter(|_| p.is_in_extent())?;
+        let end = first + look(first).extent_pages as u32;
+        (page < end && end as usize <= self.region_pages).then_some(end)
+    }
+
+    /// Whether a page is noted as part of an allocation of more than a page.
+    pub fn is_in_extent(&self, page: u32) -> bool {
+        unsafe { self.pages.add(page as usize).read_volatile() }.is_in_extent()
     }
 
     /// Whether a page is noted as one of small objects already.

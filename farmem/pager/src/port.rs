@@ -16,6 +16,8 @@ const STEP_MAX_NS: u64 = 12_000_000;
 pub const SHORT: u64 = 15_000_000;
 /// The same for an acknowledgement before the host is given up, and for the first try to read the only copy.
 pub const LONG: u64 = 250_000_000;
+/// A write that waits for so long has the others asked whether they answer.
+const SLOW: u64 = LONG / 4;
 /// A transfer that crawls counts as silent above this time per byte, ns: 13 MB/s.
 const CRAWL_NS: u64 = 76;
 /// How long a thread of the program stays awake for an answer: as long as to sleep and be woken takes. It does not let others
@@ -41,6 +43,9 @@ struct Silence {
     counted_ns: u64,
     patience_ns: u64,
     since_ns: u64,
+    begun_ns: u64,
+    /// See [`Port::spares`].
+    spares: bool,
 }
 
 impl Silence {
@@ -52,8 +57,15 @@ impl Silence {
         (self.counted_ns, self.since_ns) = (self.counted_ns + step, now);
         if let Some(pager) = pager() {
             pager.hosts.is_silent(self.host, self.counted_ns);
+            if self.spares && self.counted_ns >= SLOW {
+                pager.hosts.is_slow(self.host, pager);
+            }
         }
-        self.counted_ns >= self.patience_ns
+        if self.counted_ns < self.patience_ns || !self.spares {
+            return self.counted_ns >= self.patience_ns;
+        }
+        // Where nothing answers at all, it is this side's link that is cut, and no copy is worse than another.
+        pager().is_none_or(|p| p.hosts.is_outlived(self.host, self.begun_ns) || self.counted_ns >= p.hosts.config.patience_ns)
     }
 
     /// Why a call on a socket failed with this error, or with the end of the connection: 0.
@@ -92,6 +104,8 @@ pub struct Port {
     pub host: usize,
     /// Silence after which it counts as broken, ns.
     pub patience: u64,
+    /// A host that is silent is waited for beyond that, as long as no other host answers either.
+    pub spares: bool,
     poll: Poll,
 }
 
@@ -174,7 +188,8 @@ impl Port {
     }
 
     fn silence(&self, patience_ns: u64) -> Silence {
-        Silence { host: self.host, counted_ns: 0, patience_ns, since_ns: sys::now_ns() }
+        let now = sys::now_ns();
+        Silence { host: self.host, counted_ns: 0, patience_ns, since_ns: now, begun_ns: now, spares: self.spares }
     }
 
     fn welcome(&mut self) -> Result<(Welcome, i32), Broken> {

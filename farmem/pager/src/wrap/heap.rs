@@ -13,12 +13,15 @@ use libc::{c_char, c_int, c_void, size_t};
 /// Objects up to this size are what programs find their others by: entries, nodes, short names.
 const SMALL_BYTES: usize = 256;
 
-/// Notes an allocation of more than a page, or what is small.
+/// Notes an allocation: one of more than a page, a small one, or that a page is not part of a larger one any more.
 unsafe fn note(at: *mut c_void, bytes: usize) {
-    if bytes > SMALL_BYTES && bytes <= PAGE_BYTES || at.is_null() {
+    let Some(pager) = pager().filter(|_| !at.is_null()) else { return };
+    if bytes > SMALL_BYTES && bytes <= PAGE_BYTES {
+        if let Some(page) = pager.page_of(at as usize).filter(|&page| pager.is_in_extent(page)) {
+            pager.lock().heart.note_shared(page);
+        }
         return;
     }
-    let Some(pager) = pager() else { return };
     if bytes <= SMALL_BYTES {
         if let Some(page) = pager.page_of(at as usize).filter(|&page| !pager.knows_small(page)) {
             pager.lock().heart.note_small(page);
