@@ -246,11 +246,72 @@ unsafe fn stacks(big: &Big) -> String {
     format!("{} wrong {written}", libc::pthread_join(thread, null_mut()))
 }
 
+extern "C" {
+    fn fread_unlocked(at: *mut c_void, size: usize, count: usize, f: *mut libc::FILE) -> usize;
+    fn fwrite_unlocked(at: *const c_void, size: usize, count: usize, f: *mut libc::FILE) -> usize;
+    fn __read_chk(fd: c_int, at: *mut c_void, bytes: usize, room: usize) -> isize;
+}
+
+/// Files are written and read whole, from memory that is away and into memory that was never touched. Prints the calls that did
+/// less than all.
+unsafe fn files(big: &Big) -> String {
+    const BYTES: usize = 3 << 20;
+    let fd = libc::memfd_create(c"probes".as_ptr(), 0);
+    let from = map(BYTES);
+    (0..BYTES / 8).for_each(|i| from.cast::<u64>().add(i).write(pattern(i)));
+    let (mut short, mut wrong) = (vec![], 0);
+    let half = |at: *mut u8| [0, BYTES / 2].map(|skip| libc::iovec { iov_base: at.add(skip).cast(), iov_len: BYTES / 2 });
+    for name in ["write", "pwrite", "writev", "pwritev", "syscall", "fwrite_unlocked"] {
+        libc::ftruncate(fd, 0);
+        libc::lseek(fd, 0, libc::SEEK_SET);
+        big.send_away(from, BYTES);
+        let done = match name {
+            "write" => libc::write(fd, from.cast(), BYTES),
+            "pwrite" => libc::pwrite(fd, from.cast(), BYTES, 0),
+            "writev" => libc::writev(fd, half(from).as_ptr(), 2),
+            "pwritev" => libc::pwritev(fd, half(from).as_ptr(), 2, 0),
+            "syscall" => libc::syscall(libc::SYS_write, fd, from, BYTES) as isize,
+            _ => {
+                let f = libc::fdopen(libc::dup(fd), c"w".as_ptr());
+                let done = fwrite_unlocked(from.cast(), 1, BYTES, f);
+                libc::fclose(f);
+                done as isize
+            }
+        };
+        if done != BYTES as isize {
+            short.push(name);
+        }
+    }
+    for name in ["read", "pread", "readv", "preadv", "syscall", "checked", "fread_unlocked", "getrandom"] {
+        libc::lseek(fd, 0, libc::SEEK_SET);
+        let to = map(BYTES);
+        let done = match name {
+            "read" => libc::read(fd, to.cast(), BYTES),
+            "pread" => libc::pread(fd, to.cast(), BYTES, 0),
+            "readv" => libc::readv(fd, half(to).as_ptr(), 2),
+            "preadv" => libc::preadv(fd, half(to).as_ptr(), 2, 0),
+            "syscall" => libc::syscall(libc::SYS_read, fd, to, BYTES) as isize,
+            "checked" => __read_chk(fd, to.cast(), BYTES, BYTES),
+            "getrandom" => libc::syscall(libc::SYS_getrandom, to, BYTES, 0) as isize,
+            _ => fread_unlocked(to.cast(), 1, BYTES, libc::fdopen(libc::dup(fd), c"r".as_ptr())) as isize,
+        };
+        if done != BYTES as isize {
+            short.push(name);
+        }
+        if name != "getrandom" {
+            wrong += (0..BYTES / 8).filter(|&i| to.cast::<u64>().add(i).read() != pattern(i)).count();
+        }
+        libc::munmap(to.cast(), BYTES);
+    }
+    format!("{short:?} wrong {wrong}")
+}
+
 unsafe fn run(case: &str) -> String {
     let big = Big::new();
     match case {
         "zerocopy" => zerocopy(&big),
         "vmsplice" => vmsplice(&big),
+        "files" => files(&big),
         "dropped" => dropped(&big),
         "poisoned" => poisoned(&big),
         "stacks" => stacks(&big),

@@ -3,6 +3,7 @@
 mod counters;
 mod elf;
 mod lease;
+mod mode;
 mod refusal;
 mod run;
 mod serve;

@@ -37,6 +37,11 @@ pub fn away(words: impl Into<String>) -> Refusal {
     Refusal { code: 8, words: words.into() }
 }
 
+/// The machine gives this user no right to it.
+pub fn denied(words: impl Into<String>) -> Refusal {
+    Refusal { code: 10, words: words.into() }
+}
+
 /// A program like this cannot run on far memory.
 pub fn unsupported(words: impl Into<String>) -> Refusal {
     Refusal { code: 11, words: words.into() }

@@ -1,5 +1,6 @@
 //! `pando mem run`: checks everything, leases the memory, and becomes the program.
 
+use crate::mode::Mode;
 use crate::refusal::{self, Refusal};
 use crate::size::Local;
 use crate::{counters, elf, lease, serve, size};
@@ -38,7 +39,7 @@ pub struct Run {
     /// A guide for this program: redis
     #[arg(long, value_enum)]
     guide: Option<Guide>,
-    /// How faults are handled: sigbus (in the thread itself), thread, or what suits the program
+    /// How faults are handled
     #[arg(long, value_enum, default_value = "auto")]
     mode: Mode,
     /// Copies of every page [default: 2 with two hosts or more]
@@ -69,16 +70,10 @@ enum Guide {
     Redis,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Mode {
-    Auto,
-    Sigbus,
-    Thread,
-}
-
 impl Run {
     pub fn run(self) -> Result<(), Box<dyn Error>> {
         let program = elf::inspect(&self.program[0])?;
+        let sigbus = self.mode.is_sigbus(&self.program[0], program.raw_syscalls)?;
         let beside = beside()?;
         let pager = library(&beside, "libpando_pager.so")?;
         let copies = self.copies.unwrap_or(self.from.len().min(2)).max(1);
@@ -122,11 +117,6 @@ impl Run {
             ))
             .into());
         }
-        let sigbus = match self.mode {
-            Mode::Auto => !program.raw_syscalls,
-            Mode::Sigbus => true,
-            Mode::Thread => false,
-        };
         let counters = handed_on(counters::create()?)?;
         let prefetch = self.prefetch.to_possible_value().expect("a value").get_name().to_string();
         let config = format!(

@@ -51,6 +51,12 @@ fn a_fault_takes_little_of_the_programs_stack() {
 }
 
 #[test]
+fn files_are_read_and_written_whole() {
+    let h = host(&["--size", "1GiB"]);
+    find(&h, &[("files", "[] wrong 0")]);
+}
+
+#[test]
 fn nothing_is_sent_without_a_copy() {
     let h = host(&["--size", "1GiB"]);
     let (unsupported, invalid) = (libc::ENOPROTOOPT, libc::EINVAL);

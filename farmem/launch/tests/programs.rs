@@ -5,6 +5,7 @@ mod far;
 use far::*;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 
 fn touch(from: &str, extra: &[&str], mib: &str, threads: &str, accesses: &str) {
     let program = example("touch");
@@ -25,7 +26,9 @@ fn touch(from: &str, extra: &[&str], mib: &str, threads: &str, accesses: &str) {
 #[test]
 fn every_byte_in_64_threads_inside_malloc_and_inside_signal_handlers() {
     let h = host(&["--size", "256MiB"]);
-    touch(&h.address, &[], "64", "64", &times("PANDO_ACCESSES", 60_000).to_string());
+    for mode in ["sigbus", "thread"] {
+        touch(&h.address, &["--mode", mode], "64", "64", &times("PANDO_ACCESSES", 60_000).to_string());
+    }
 }
 
 #[test]
@@ -37,22 +40,41 @@ fn threads_end_while_what_the_c_library_noted_of_them_is_away() {
     assert!(out.status.success() && text == "ended 288\n", "{:?} {text} {}", out.status, String::from_utf8_lossy(&out.stderr));
 }
 
-#[test]
-fn every_byte_with_handler_threads() {
-    let h = host(&["--size", "256MiB"]);
-    touch(&h.address, &["--mode", "thread"], "64", "4", "60000");
-}
-
-#[test]
-fn a_program_past_the_wrappers_gets_handler_threads_by_itself() {
-    let h = host(&["--size", "256MiB"]);
-    let folder = Folder::new("uring");
+/// A copy of a program that looks as if it used io_uring: what tells is the name of the library among its bytes.
+fn with_io_uring(folder: &Folder) -> PathBuf {
     let program = folder.path.join("touch");
-    // What tells is the name of the library among its bytes.
     let mut bytes = std::fs::read(example("touch")).unwrap();
     bytes.extend(b"liburing.so.2\0");
     std::fs::write(&program, bytes).unwrap();
     std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    program
+}
+
+#[test]
+fn without_the_right_to_handler_threads_a_program_serves_itself_and_says_so() {
+    let h = host(&["--size", "256MiB"]);
+    let folder = Folder::new("denied");
+    let denied = |mode: &str, program: &str| {
+        let mut command = std::process::Command::new("unshare");
+        command.args(["-m", "sh", "-c", "[ ! -e /dev/userfaultfd ] || mount --bind /dev/null /dev/userfaultfd; exec \"$@\"", "sh"]);
+        command.args(["setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"]).arg(pando_mem());
+        command.args(["run", "--local", "16MiB", "--far", "128MiB", "--from", &h.address, "--mode", mode, "--", program]);
+        let out = command.args(["24", "2", "20000", "7"]).output().unwrap();
+        (out.status.code(), String::from_utf8_lossy(&out.stdout).into_owned(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    let (code, said, why) = denied("auto", example("touch").to_str().unwrap());
+    assert!(code == Some(0) && said.contains("wrong 0"), "{code:?} {said} {why}");
+    assert!(why.matches("serves its own faults (sigbus mode)").count() == 1 && why.contains("/dev/userfaultfd"), "{why}");
+    let (code, _, why) = denied("thread", example("touch").to_str().unwrap());
+    assert!(code == Some(10) && why.contains("--mode thread is not allowed here"), "{code:?} {why}");
+    let (code, _, why) = denied("auto", with_io_uring(&folder).to_str().unwrap());
+    assert!(code == Some(10) && why.contains("uses io_uring"), "{code:?} {why}");
+}
+
+#[test]
+fn a_program_gets_handler_threads_by_itself() {
+    let h = host(&["--size", "256MiB"]);
+    let program = example("touch");
     let mut command = std::process::Command::new(pando_mem());
     command.args(["run", "--local", "16MiB", "--far", "128MiB", "--from", &h.address, "--", program.to_str().unwrap()]);
     let mut running = Running(command.args(["48", "2", "60000", "7"]).stdout(std::process::Stdio::piped()).spawn().unwrap());
@@ -136,9 +158,16 @@ fn calls_on_memory_that_is_away() {
         ("descriptors", "7"),
         ("growing", "0 7 0"),
     ] {
-        let out = run(&["--local", "16MiB", "--far", "256MiB", "--from", &h.address, "--", program.to_str().unwrap(), case]);
-        let (said, why) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-        assert!(out.status.success() && said.trim() == finds, "{case}: {:?} {said:?} {why}", out.status);
+        for mode in ["sigbus", "thread"] {
+            // Handler threads also serve the C library's own threads: nothing is refused.
+            if (case, mode) == ("asynchronous", "thread") {
+                continue;
+            }
+            let given = ["--local", "16MiB", "--far", "256MiB", "--from", &h.address, "--mode", mode, "--", program.to_str().unwrap(), case];
+            let out = run(&given);
+            let (said, why) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+            assert!(out.status.success() && said.trim() == finds, "{case} in {mode} mode: {:?} {said:?} {why}", out.status);
+        }
     }
 }
 

@@ -1,9 +1,9 @@
 //! A file table of the pager's own, which no call of the program reaches.
 //!
 //! The last reference to a userfaultfd ends it, and pages that are away would read as zeros from then on. So a thread of the pager
-//! keeps one in a table that the program does not share. In thread mode every thread of the pager lives there, with all
-//! descriptors but the pipe for the next fork. In sigbus mode the faulting threads are the program's: they use the program's table,
-//! look whether a number still stands for its file, and fetch a lost userfaultfd back.
+//! keeps one in a table that the program does not share. Every thread of the pager lives there in thread mode, with all descriptors
+//! but the pipe for the next fork. The faulting threads are the program's in sigbus mode: they use the program's table, check that
+//! a number still stands for its file, and fetch a lost userfaultfd back.
 
 use crate::pager::{running, Pager};
 use crate::sys::Lock;
@@ -27,13 +27,19 @@ static RECOVERING: Lock = Lock::new();
 pub unsafe fn begin(pager: &Pager) {
     TIDS.iter().for_each(|t| t.store(0, SeqCst));
     READY.store(0, SeqCst);
-    KEPT.store(uffd::number(), SeqCst);
     sys::spawn_apart(first);
     while READY.load(SeqCst) == 0 {
         sys::futex_wait(&READY, 0, 10_000);
     }
     if handler::is_sigbus() {
         return;
+    }
+    if uffd::number() < 0 {
+        // The program has dropped the right to handler threads: its child serves itself.
+        identity::become_child();
+        handler::install();
+        pager.open_again();
+        return begin(pager);
     }
     let mut from = 0;
     while let Some(fd) = descriptor::next(from) {
@@ -70,6 +76,15 @@ extern "C" fn first() -> ! {
         } else {
             keep_only(|fd| !pager.fork.is_for_next_child(fd));
         }
+        if pager.fork.is_child() && !handler::is_sigbus() {
+            pager.open_again();
+        }
+        if uffd::number() < 0 {
+            READY.store(1, SeqCst);
+            sys::futex_wake(&READY, 1);
+            leave();
+        }
+        KEPT.store(uffd::number(), SeqCst);
         // The numbers of the standard streams stay taken, so that no message reaches another file.
         for _ in 0..3 {
             sys!(libc::SYS_fcntl, uffd::number(), libc::F_DUPFD_CLOEXEC, 0);
@@ -94,6 +109,13 @@ extern "C" fn first() -> ! {
     evict::evictor()
 }
 
+/// Ends the calling thread.
+unsafe fn leave() -> ! {
+    loop {
+        sys!(libc::SYS_exit, 0);
+    }
+}
+
 /// Closes all but some of the pager's descriptors.
 unsafe fn keep_only(kept: impl Fn(i32) -> bool) {
     let (mut from, mut look) = (0, 0);
@@ -112,7 +134,7 @@ unsafe fn keep_only(kept: impl Fn(i32) -> bool) {
 /// Makes sure that the program's table has the userfaultfd. Ends the program if it cannot be had back.
 pub unsafe fn recover() {
     RECOVERING.take();
-    // Another thread may replace the new number, too, before it is put out of the way.
+    // Another thread may also replace the new number before it is put out of the way.
     while !uffd::is_known() {
         match from_table(sys!(libc::SYS_pidfd_open, TIDS[0].load(SeqCst), PIDFD_THREAD), KEPT.load(SeqCst)) {
             fd if fd >= 0 => uffd::set_number(descriptor::adopt(fd as i32)),

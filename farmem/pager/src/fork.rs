@@ -3,8 +3,8 @@
 //! Before: nothing is under way, the second-chance list is empty, every slot in use is frozen. The child opens a
 //! userfaultfd of its own (without one the kernel would show it zeros) and its own connections, may hold as many
 //! pages as the list gave up, and writes to no slot. A pipe tells the parent when child and grandchildren are gone: its read
-//! end hangs up with the last of those who have the write end. In thread mode the read ends are apart from the program, and the evictor
-//! does what takes descriptors of its table. A fork fails for want of descriptors as little as without far
+//! end hangs up with the last of those who have the write end. The read ends are apart from the program in thread mode, and the parked
+//! evictor empties the list and takes a new pipe's end there. A fork fails for want of descriptors as little as without far
 //! memory: the next pipe is always there before it is needed, and the child takes the place of what it closes.
 
 use crate::evict::Evictor;
@@ -189,7 +189,7 @@ impl Fork {
                 pager.lock_blocked().heart.slots.thaw();
             }
         }
-        // In thread mode it is in the program's table, and waits for the next fork.
+        // The evictor cannot close it in thread mode: the next fork does.
         if self.shared.load(SeqCst) > 0 && handler::is_sigbus() {
             let _g = pager.lock_blocked();
             self.unshare();

@@ -82,7 +82,7 @@ pub struct Lead {
 }
 
 impl Lead {
-    /// Of a thread that does not lead.
+    /// The lead of a thread that does not lead.
     pub fn none() -> Lead {
         Lead { held: false }
     }

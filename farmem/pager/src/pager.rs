@@ -380,6 +380,11 @@ impl Pager {
                     sys!(libc::SYS_madvise, from, PAGE_BYTES, libc::MADV_DONTNEED);
                     (to, from, left) = (to.add(PAGE_BYTES), from.add(PAGE_BYTES), left - PAGE_BYTES);
                 },
+                // No page, but the mark of a lost one, which came along.
+                Err((e, done)) if e == libc::EEXIST as isize && !unsafe { crate::uffd::is_there(to.add(done)) } => unsafe {
+                    (to, from, left) = (to.add(done), from.add(done), left - done);
+                    sys!(libc::SYS_madvise, to, PAGE_BYTES, libc::MADV_DONTNEED);
+                },
                 Err((e, _)) => sys::die(format_args!("a page cannot be brought in (error {e})")),
             }
         }
@@ -431,21 +436,26 @@ impl Pager {
         handler::become_child();
         crate::guide::become_child();
         crate::stack::become_child();
-        let uffd = Uffd::open(handler::is_sigbus()).or_else(|e| {
-            // It has dropped the right since; it serves itself from now on.
-            if !handler::is_sigbus() {
-                handler::install();
-                return Uffd::open(true);
-            }
-            Err(e)
-        });
-        let uffd = uffd.unwrap_or_else(|e| sys::die(format_args!("a forked child gets no userfaultfd (error {e})")));
-        uffd.register(self.region, self.region_pages * PAGE_BYTES);
-        uffd.register(self.pool, self.ring_pages * PAGE_BYTES);
+        // In thread mode the program's table may have no room: it is opened apart.
+        if handler::is_sigbus() {
+            self.open_again();
+        }
         self.busy.reset();
         self.room.reset();
         self.evictor.reset();
         (*self.inner.get()).heart.become_child(limit);
+    }
+
+    /// Opens a forked child's userfaultfd.
+    pub unsafe fn open_again(&self) {
+        match Uffd::open(handler::is_sigbus()) {
+            Ok(uffd) => {
+                uffd.register(self.region, self.region_pages * PAGE_BYTES);
+                uffd.register(self.pool, self.ring_pages * PAGE_BYTES);
+            }
+            Err(e) if e == libc::EPERM as isize && !handler::is_sigbus() => crate::uffd::set_number(-1),
+            Err(e) => sys::die(format_args!("a forked child gets no userfaultfd (error {e})")),
+        }
     }
 
     /// Ends what [`Pager::lock_for_fork`] began.

@@ -25,6 +25,12 @@ pub fn is_far(at: *const u8, bytes: usize) -> bool {
     }
 }
 
+/// Whether a byte's page is away, by a look without the lock: what the table says may be older than the kernel's view.
+pub fn is_away(at: *const u8) -> bool {
+    let page = pager().and_then(|p| Some((p, p.page_of(at as usize)?)));
+    page.is_some_and(|(p, page)| unsafe { (&raw const (*p.pages.add(page as usize)).state).read_volatile() } != State::Resident)
+}
+
 impl Pin {
     /// Brings the range in and keeps it, where the kernel's own accesses fail. A handler thread serves them.
     pub fn new(at: *const u8, bytes: usize) -> Option<Pin> {

@@ -121,7 +121,7 @@ impl Port {
         !handler::is_sigbus() || unsafe { descriptor::file(self.fd - 1) } == self.file
     }
 
-    /// In a forked child: the connection is its parent's. In thread mode the child has not got it.
+    /// A forked child drops the connection of its parent. The child does not have it at all in thread mode.
     pub fn forget(&mut self) {
         if handler::is_sigbus() {
             self.close();

@@ -14,7 +14,7 @@ const fn iowr(nr: u64, bytes: u64) -> u64 {
 }
 
 /// Whether a page has memory.
-unsafe fn is_there(at: *mut u8) -> bool {
+pub unsafe fn is_there(at: *mut u8) -> bool {
     let mut there = 0u8;
     sys!(libc::SYS_mincore, at, PAGE_BYTES, &raw mut there);
     there & 1 != 0

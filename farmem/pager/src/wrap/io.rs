@@ -1,18 +1,21 @@
 //! Reads and writes: a call that met an absent page is made again with its memory pinned.
 //!
-//! Calls on a stream may do less than was asked, so they are pinned piece by piece. What the kernel takes from a
+//! Calls on a stream may do less than was asked, so they are pinned piece by piece. On a file they are made again for the rest. What the kernel takes from a
 //! descriptor before it copies (an eventfd's counter, a datagram) would be lost with EFAULT: small buffers, and the
 //! buffers of datagram calls, are pinned before the first attempt.
 
-use super::signal::without_sigbus;
+use super::pieces::Pieces;
+use super::signal::{ours, without_sigbus};
 use super::zerocopy;
 use super::{answer, EFAULT};
-use crate::pin::{is_far, Pin, PIN_BYTES_MAX};
+use crate::pin::{is_away, is_far, Pin, PIN_BYTES_MAX};
 use crate::{next, sys};
-use core::mem::MaybeUninit;
+use core::cell::Cell;
 use libc::{c_int, c_void, iovec, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 const SMALL_BYTES: usize = 4096;
+/// The kernel transfers no more at a time.
+const TRANSFER_BYTES_MAX: usize = 0x7fff_f000;
 
 /// What the C library's own function answered, as the kernel answers. It is that which is called, for only there can a thread
 /// that waits be cancelled.
@@ -40,6 +43,33 @@ unsafe fn stream(at: *const c_void, bytes: usize, call: impl Fn(usize) -> isize)
     answer(call(some))
 }
 
+/// Whether a transfer is all that was asked for: that of a file or a block device, where less means the end.
+unsafe fn is_file(fd: c_int) -> bool {
+    let mut s: libc::stat = core::mem::zeroed();
+    sys!(libc::SYS_fstat, fd, &raw mut s) == 0 && [libc::S_IFREG, libc::S_IFBLK].contains(&(s.st_mode & libc::S_IFMT))
+}
+
+/// A call with one buffer, which is made again for the rest where an absent page has cut it short and only the end may. `call`
+/// gets how many bytes are done and how many to do.
+unsafe fn complete(at: *const c_void, bytes: usize, is_complete: impl Fn() -> bool, call: impl Fn(usize, usize) -> isize) -> ssize_t {
+    let mut done = 0;
+    loop {
+        let asked = Cell::new(0);
+        let n = stream(at.byte_add(done), bytes - done, |n| {
+            asked.set(n);
+            call(done, n)
+        });
+        if n <= 0 {
+            return if done > 0 { done as ssize_t } else { n };
+        }
+        let was_cut = n as usize == asked.get() && asked.get() < bytes - done;
+        done += n as usize;
+        if done >= bytes.min(TRANSFER_BYTES_MAX) || !ours() || !(was_cut || is_away(at.cast::<u8>().add(done))) || !is_complete() {
+            return done as ssize_t;
+        }
+    }
+}
+
 /// A call with one buffer that must be whole.
 unsafe fn whole(at: *const c_void, bytes: usize, call: impl Fn() -> isize) -> ssize_t {
     let _pin = Pin::new(at.cast(), bytes);
@@ -50,21 +80,23 @@ unsafe fn whole(at: *const c_void, bytes: usize, call: impl Fn() -> isize) -> ss
 /// As read(2).
 #[no_mangle]
 pub unsafe extern "C" fn read(fd: c_int, at: *mut c_void, bytes: size_t) -> ssize_t {
-    stream(at, bytes, |n| told(next!(read: fn(c_int, *mut c_void, size_t) -> ssize_t)(fd, at, n)))
+    complete(at, bytes, || is_file(fd), |done, n| told(next!(read: fn(c_int, *mut c_void, size_t) -> ssize_t)(fd, at.byte_add(done), n)))
 }
 
 /// # Safety
 /// As write(2).
 #[no_mangle]
 pub unsafe extern "C" fn write(fd: c_int, at: *const c_void, bytes: size_t) -> ssize_t {
-    stream(at, bytes, |n| told(next!(write: fn(c_int, *const c_void, size_t) -> ssize_t)(fd, at, n)))
+    complete(at, bytes, || is_file(fd), |done, n| told(next!(write: fn(c_int, *const c_void, size_t) -> ssize_t)(fd, at.byte_add(done), n)))
 }
 
 /// # Safety
 /// As pread(2).
 #[no_mangle]
 pub unsafe extern "C" fn pread(fd: c_int, at: *mut c_void, bytes: size_t, offset: off_t) -> ssize_t {
-    stream(at, bytes, |n| told(next!(pread64: fn(c_int, *mut c_void, size_t, off_t) -> ssize_t)(fd, at, n, offset)))
+    complete(at, bytes, || is_file(fd), |done, n| {
+        told(next!(pread64: fn(c_int, *mut c_void, size_t, off_t) -> ssize_t)(fd, at.byte_add(done), n, offset + done as off_t))
+    })
 }
 
 /// # Safety
@@ -78,7 +110,9 @@ pub unsafe extern "C" fn pread64(fd: c_int, at: *mut c_void, bytes: size_t, offs
 /// As pwrite(2).
 #[no_mangle]
 pub unsafe extern "C" fn pwrite(fd: c_int, at: *const c_void, bytes: size_t, offset: off_t) -> ssize_t {
-    stream(at, bytes, |n| told(next!(pwrite64: fn(c_int, *const c_void, size_t, off_t) -> ssize_t)(fd, at, n, offset)))
+    complete(at, bytes, || is_file(fd), |done, n| {
+        told(next!(pwrite64: fn(c_int, *const c_void, size_t, off_t) -> ssize_t)(fd, at.byte_add(done), n, offset + done as off_t))
+    })
 }
 
 /// # Safety
@@ -146,71 +180,68 @@ pub unsafe extern "C" fn recvfrom(
     })
 }
 
-/// Pieces of a vectored call, copied out of far memory and pinned as far as that is allowed.
-struct Pieces {
-    list: [MaybeUninit<iovec>; 1024],
-    pins: [Option<Pin>; 64],
-    len: usize,
-}
-
-impl Pieces {
-    unsafe fn new(from: *const iovec, count: usize, bytes_max: usize) -> Pieces {
-        let mut p = Pieces { list: [MaybeUninit::uninit(); 1024], pins: [const { None }; 64], len: 0 };
-        let (mut bytes, mut pins) = (0, 0);
-        for i in 0..count.min(1024) {
-            let mut piece = *from.add(i);
-            let far = is_far(piece.iov_base.cast(), piece.iov_len);
-            if (far && pins == p.pins.len()) || bytes >= bytes_max {
-                break;
-            }
-            piece.iov_len = piece.iov_len.min(bytes_max - bytes);
-            if far {
-                p.pins[pins] = Pin::new(piece.iov_base.cast(), piece.iov_len);
-                pins += 1;
-            }
-            bytes += piece.iov_len;
-            p.list[i].write(piece);
-            p.len += 1;
+/// The byte of a list of pieces behind the first `skip` bytes.
+unsafe fn place(from: *const iovec, count: usize, mut skip: usize) -> *const u8 {
+    for i in 0..count {
+        let piece = *from.add(i);
+        if skip < piece.iov_len {
+            return piece.iov_base.cast::<u8>().add(skip);
         }
-        p
+        skip -= piece.iov_len;
     }
+    core::ptr::null()
 }
 
-unsafe fn vector(at: *const iovec, count: c_int, call: impl Fn(*const iovec, usize) -> isize) -> ssize_t {
-    let r = call(at, count as usize);
-    if r != EFAULT || count <= 0 {
+/// A call with several buffers. `call` gets a list and how many bytes are done.
+unsafe fn vector(fd: c_int, at: *const iovec, count: c_int, call: impl Fn(*const iovec, usize, usize) -> isize) -> ssize_t {
+    let r = call(at, count as usize, 0);
+    if !(0..=libc::UIO_MAXIOV).contains(&count) || r < 0 && r != EFAULT || !ours() {
         return answer(r);
     }
-    let p = Pieces::new(at, count as usize, PIN_BYTES_MAX);
-    answer(call(p.list.as_ptr().cast(), p.len))
+    let (count, mut done) = (count as usize, r.max(0) as usize);
+    if r != EFAULT && !(is_away(place(at, count, done)) && is_file(fd)) {
+        return r;
+    }
+    loop {
+        let pieces = Pieces::new(at, count, done, PIN_BYTES_MAX);
+        let r = call(pieces.list(), pieces.len, done);
+        if r < 0 && done == 0 {
+            return answer(r);
+        }
+        done += r.max(0) as usize;
+        // Less than was pinned is the end of the file.
+        if r < 0 || pieces.bytes == 0 || (r as usize) < pieces.bytes || !is_file(fd) {
+            return done as ssize_t;
+        }
+    }
 }
 
 /// # Safety
 /// As readv(2).
 #[no_mangle]
 pub unsafe extern "C" fn readv(fd: c_int, at: *const iovec, count: c_int) -> ssize_t {
-    vector(at, count, |v, n| told(next!(readv: fn(c_int, *const iovec, c_int) -> ssize_t)(fd, v, n as c_int)))
+    vector(fd, at, count, |v, n, _| told(next!(readv: fn(c_int, *const iovec, c_int) -> ssize_t)(fd, v, n as c_int)))
 }
 
 /// # Safety
 /// As writev(2).
 #[no_mangle]
 pub unsafe extern "C" fn writev(fd: c_int, at: *const iovec, count: c_int) -> ssize_t {
-    vector(at, count, |v, n| told(next!(writev: fn(c_int, *const iovec, c_int) -> ssize_t)(fd, v, n as c_int)))
+    vector(fd, at, count, |v, n, _| told(next!(writev: fn(c_int, *const iovec, c_int) -> ssize_t)(fd, v, n as c_int)))
 }
 
 /// # Safety
 /// As preadv(2).
 #[no_mangle]
 pub unsafe extern "C" fn preadv(fd: c_int, at: *const iovec, count: c_int, offset: off_t) -> ssize_t {
-    vector(at, count, |v, n| sys!(libc::SYS_preadv, fd, v, n, offset, 0))
+    vector(fd, at, count, |v, n, done| sys!(libc::SYS_preadv, fd, v, n, offset + done as off_t, 0))
 }
 
 /// # Safety
 /// As pwritev(2).
 #[no_mangle]
 pub unsafe extern "C" fn pwritev(fd: c_int, at: *const iovec, count: c_int, offset: off_t) -> ssize_t {
-    vector(at, count, |v, n| sys!(libc::SYS_pwritev, fd, v, n, offset, 0))
+    vector(fd, at, count, |v, n, done| sys!(libc::SYS_pwritev, fd, v, n, offset + done as off_t, 0))
 }
 
 /// A message with everything that it points to.
@@ -218,9 +249,9 @@ unsafe fn message(m: *const msghdr, call: impl Fn(*const msghdr) -> isize) -> (s
     let mut copy = *m;
     let _name = Pin::new(copy.msg_name.cast(), copy.msg_namelen as usize);
     let _control = Pin::new(copy.msg_control.cast(), copy.msg_controllen);
-    let pieces = Pieces::new(copy.msg_iov, copy.msg_iovlen, usize::MAX);
+    let pieces = Pieces::new(copy.msg_iov, copy.msg_iovlen, 0, usize::MAX);
     let given = copy.msg_iov;
-    copy.msg_iov = pieces.list.as_ptr() as *mut iovec;
+    copy.msg_iov = pieces.list().cast_mut();
     copy.msg_iovlen = pieces.len as _;
     let r = answer(call(&copy));
     copy.msg_iov = given;
@@ -245,6 +276,9 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, m: *const msghdr, flags: c_int) -> s
 /// As recvmsg(2).
 #[no_mangle]
 pub unsafe extern "C" fn recvmsg(fd: c_int, m: *mut msghdr, flags: c_int) -> ssize_t {
+    if !ours() {
+        return answer(told(next!(recvmsg: fn(c_int, *const msghdr, c_int) -> ssize_t)(fd, m, flags)));
+    }
     let (r, after) = message(m, |m| told(next!(recvmsg: fn(c_int, *const msghdr, c_int) -> ssize_t)(fd, m, flags)));
     ((*m).msg_namelen, (*m).msg_controllen, (*m).msg_flags) = (after.msg_namelen, after.msg_controllen, after.msg_flags);
     r
@@ -296,5 +330,5 @@ pub unsafe extern "C" fn poll(list: *mut libc::pollfd, count: libc::nfds_t, time
 /// As getrandom(2).
 #[no_mangle]
 pub unsafe extern "C" fn getrandom(at: *mut c_void, bytes: size_t, flags: libc::c_uint) -> ssize_t {
-    stream(at, bytes, |n| sys!(libc::SYS_getrandom, at, n, flags))
+    complete(at, bytes, || true, |done, n| sys!(libc::SYS_getrandom, at.byte_add(done), n, flags))
 }

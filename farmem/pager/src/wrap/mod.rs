@@ -2,6 +2,7 @@
 //!
 //! Each does what the original does; memory of the region and calls that meet absent pages are treated first.
 
+mod checked;
 mod descriptor;
 pub mod heap;
 mod identity;
@@ -9,6 +10,7 @@ mod io;
 mod loader;
 mod memory;
 mod path;
+mod pieces;
 mod process;
 
 pub use process::register;

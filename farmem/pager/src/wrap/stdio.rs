@@ -119,3 +119,31 @@ pub unsafe extern "C" fn fputs(text: *const c_char, f: *mut FILE) -> c_int {
         libc::EOF
     }
 }
+
+/// # Safety
+/// As fwrite_unlocked(3).
+#[no_mangle]
+pub unsafe extern "C" fn fwrite_unlocked(at: *const c_void, size: size_t, count: size_t, f: *mut FILE) -> size_t {
+    let real = next!(fwrite_unlocked: fn(*const c_void, size_t, size_t, *mut FILE) -> size_t);
+    in_pieces(at, size, count, |at, n| real(at, 1, n, f))
+}
+
+/// # Safety
+/// As fread_unlocked(3).
+#[no_mangle]
+pub unsafe extern "C" fn fread_unlocked(at: *mut c_void, size: size_t, count: size_t, f: *mut FILE) -> size_t {
+    let real = next!(fread_unlocked: fn(*mut c_void, size_t, size_t, *mut FILE) -> size_t);
+    in_pieces(at, size, count, |at, n| real(at, 1, n, f))
+}
+
+/// # Safety
+/// As fputs_unlocked(3).
+#[no_mangle]
+pub unsafe extern "C" fn fputs_unlocked(text: *const c_char, f: *mut FILE) -> c_int {
+    let n = libc::strlen(text);
+    if fwrite_unlocked(text.cast(), 1, n, f) == n {
+        1
+    } else {
+        libc::EOF
+    }
+}

@@ -24,6 +24,17 @@ pub unsafe extern "C" fn syscall(nr: c_long, a: size_t, b: size_t, c: size_t, d:
         libc::SYS_sendto => return io::sendto(a as _, b as _, c, d as _, e as _, f as socklen_t) as c_long,
         libc::SYS_sendmsg => return io::sendmsg(a as _, b as _, c as _) as c_long,
         libc::SYS_sendmmsg => return zerocopy::sendmmsg(a as _, b as _, c as _, d as _) as c_long,
+        libc::SYS_read if ours() => return io::read(a as _, b as _, c) as c_long,
+        libc::SYS_write if ours() => return io::write(a as _, b as _, c) as c_long,
+        libc::SYS_pread64 if ours() => return io::pread(a as _, b as _, c, d as _) as c_long,
+        libc::SYS_pwrite64 if ours() => return io::pwrite(a as _, b as _, c, d as _) as c_long,
+        libc::SYS_readv if ours() => return io::readv(a as _, b as _, c as _) as c_long,
+        libc::SYS_writev if ours() => return io::writev(a as _, b as _, c as _) as c_long,
+        libc::SYS_preadv if ours() => return io::preadv(a as _, b as _, c as _, d as _) as c_long,
+        libc::SYS_pwritev if ours() => return io::pwritev(a as _, b as _, c as _, d as _) as c_long,
+        libc::SYS_getrandom if ours() => return io::getrandom(a as _, b, c as _) as c_long,
+        libc::SYS_recvfrom if ours() => return io::recvfrom(a as _, b as _, c, d as _, e as _, f as _) as c_long,
+        libc::SYS_recvmsg if ours() => return io::recvmsg(a as _, b as _, c as _) as c_long,
         // With memory of its own: a fork, whatever it is called.
         libc::SYS_fork => return process::forked(|| sys!(nr)) as c_long,
         libc::SYS_clone if a as c_int & libc::CLONE_VM == 0 => {

@@ -1,0 +1,43 @@
+//! The same calls as a program that was built with _FORTIFY_SOURCE makes them, with the room of the buffer as an argument. The C
+//! library's own would call past the wrappers.
+
+use super::{io, stdio};
+use libc::{c_int, c_void, off_t, size_t, sockaddr, socklen_t, ssize_t, FILE};
+
+extern "C" {
+    fn __chk_fail() -> !;
+}
+
+/// Ends the program as the C library does, if more is asked for than there is room.
+unsafe fn check(bytes: size_t, room: size_t) {
+    if bytes > room {
+        __chk_fail();
+    }
+}
+
+/// Defines wrappers that check and then do what the plain function does.
+macro_rules! checked {
+    ($($name:ident, $plain:expr, $bytes:expr, $room:ident, ($($a:ident: $t:ty),*), ($($given:expr),*) -> $r:ty;)*) => {$(
+        /// # Safety
+        /// As the function without the check.
+        #[no_mangle]
+        pub unsafe extern "C" fn $name($($a: $t),*) -> $r {
+            check($bytes, $room);
+            $plain($($given),*)
+        }
+    )*};
+}
+
+checked! {
+    __read_chk, io::read, n, room, (fd: c_int, at: *mut c_void, n: size_t, room: size_t), (fd, at, n) -> ssize_t;
+    __pread_chk, io::pread, n, room, (fd: c_int, at: *mut c_void, n: size_t, from: off_t, room: size_t), (fd, at, n, from) -> ssize_t;
+    __pread64_chk, io::pread, n, room, (fd: c_int, at: *mut c_void, n: size_t, from: off_t, room: size_t), (fd, at, n, from) -> ssize_t;
+    __recv_chk, io::recv, n, room, (fd: c_int, at: *mut c_void, n: size_t, room: size_t, flags: c_int), (fd, at, n, flags) -> ssize_t;
+    __recvfrom_chk, io::recvfrom, n, room,
+        (fd: c_int, at: *mut c_void, n: size_t, room: size_t, flags: c_int, from: *mut sockaddr, len: *mut socklen_t),
+        (fd, at, n, flags, from, len) -> ssize_t;
+    __fread_chk, stdio::fread, size.saturating_mul(n), room, (at: *mut c_void, room: size_t, size: size_t, n: size_t, f: *mut FILE),
+        (at, size, n, f) -> size_t;
+    __fread_unlocked_chk, stdio::fread_unlocked, size.saturating_mul(n), room,
+        (at: *mut c_void, room: size_t, size: size_t, n: size_t, f: *mut FILE), (at, size, n, f) -> size_t;
+}
