@@ -44,6 +44,7 @@ type Control struct {
 	term      pando.Fence                  // of the leadership, zero: none; known to who decides
 	left      map[pando.HostName]time.Time // since when a member is away
 	admitting sync.Mutex
+	pulse     pulse
 }
 
 // New returns a control; Run makes it work.
@@ -67,6 +68,7 @@ func (c *Control) Run(ctx context.Context) error {
 		defer wg.Done()
 		c.campaign(ctx)
 	}()
+	wg.Go(func() { c.watchPauses(ctx) })
 	return pando.Follow(ctx, c.Clock, c.Registry, pando.Root, c.take)
 }
 
@@ -260,6 +262,11 @@ func (c *Control) decide(ctx context.Context, fence pando.Fence, s pando.Service
 	c.mu.Lock()
 	asks := c.takeAsks(s)
 	defer func() { c.answer(asks, err) }()
+	if err = c.holdsStill(s); err != nil {
+		c.wakes[s] = c.pulse.until
+		c.mu.Unlock()
+		return err
+	}
 	t, wake := Decide(c.world, s, c.Clock.Now(), c.IDs, intentsOf(asks)...)
 	t.If = append(t.If, fencesOf(asks)...)
 	if wake.IsZero() {
