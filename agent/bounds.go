@@ -23,7 +23,7 @@ const (
 	headerBytesMax = 16 << 10
 	asksBurst      = 200 // asks in a row, before they come at most one every askWait
 	askWait        = 20 * time.Millisecond
-	metricsMax     = 256 // that it says of itself
+	metricsMax     = 256 // numbers in its metrics
 )
 
 // serve gives the instance its API.

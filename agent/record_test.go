@@ -44,7 +44,7 @@ func TestARecorderGivesUpWhatCannotPass(t *testing.T) {
 		t.Run(c.err.Error(), func(t *testing.T) {
 			onBench(t, func(b *bench) {
 				b.serving("web-1", 1)
-				time.Sleep(time.Second)
+				b.pass(time.Second)
 				r := &refusing{Registry: b.registry, err: c.err}
 				b.agent.Registry = r
 				r.on.Store(true)
@@ -53,12 +53,12 @@ func TestARecorderGivesUpWhatCannotPass(t *testing.T) {
 				b.drain("web-1", false)
 				b.steering.End("web-1")
 				b.steering.End("web-1")
-				time.Sleep(25 * time.Second)
+				b.pass(25 * time.Second)
 				if n := r.commits.Load(); n < c.least || n > c.most {
 					t.Errorf("%d attempts in 25 s, want %d to %d", n, c.least, c.most)
 				}
 				r.on.Store(false)
-				time.Sleep(4 * time.Second)
+				b.pass(4 * time.Second)
 				if got := b.world().Instances["web-1"].V.Phase == pando.PhaseDrained; got != c.recorded {
 					t.Errorf("recorded: %t, want %t", got, c.recorded)
 				}

@@ -9,7 +9,7 @@ import (
 	"pando.run/pando"
 )
 
-// Bounds of what an instance says of its reasons.
+// Bounds of an instance's reasons.
 const (
 	reasonBytesMax   = 400
 	evidenceBytesMax = 1000 // of a reason of the agent's that quotes it

@@ -14,9 +14,8 @@ const (
 	pauseMin = 2 * time.Second
 )
 
-// pulse is when this process looked at the clock last, and until when a missing host says nothing: leases end in the store while
-// nothing renews them, and a pause of the server, where the store and the control are, is the fault of no host. A host that lives
-// joins again at once, so one lease is enough.
+// pulse is when this process looked at the clock last, and until when a missing host may come back. Leases end in the store while
+// the server stands still and renews none. A host that lives joins again at once, so one lease is enough.
 type pulse struct {
 	last  time.Time
 	until time.Time
