@@ -51,7 +51,8 @@ func (b *bench) takesFlows() (n int) {
 	return n
 }
 
-// All instances of an overloaded service stop answering in one second. A quarter is drained, no more, and no flow breaks.
+// All instances of an overloaded service stop answering in one second. A quarter is drained, no
+// more, and no flow breaks.
 func TestOverloadTakesNoMoreThanAQuarterOut(t *testing.T) {
 	for n, most := range map[int]int{1: 0, 2: 1, 3: 1, 4: 1, 8: 2, 9: 2, 12: 3} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {

@@ -28,7 +28,8 @@ func (r *refusing) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision
 	return r.Registry.Commit(ctx, t)
 }
 
-// A step that can never be recorded is given up at once; one that may pass is tried ever more seldom, and recorded then.
+// A step that can never be recorded is given up at once; one that may pass is tried ever more
+// seldom, and recorded then.
 func TestARecorderGivesUpWhatCannotPass(t *testing.T) {
 	for _, c := range []struct {
 		err         error

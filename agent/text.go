@@ -17,8 +17,9 @@ const (
 	inputBytesMax    = 64
 )
 
-// oneLine is a text of an instance as it may stand in a record: one line of at most most bytes, without what a terminal would
-// obey. Line breaks and control characters become spaces, other unprintable characters U+FFFD.
+// oneLine is a text of an instance as it may stand in a record: one line of at most most bytes,
+// without what a terminal would obey. Line breaks and control characters become spaces, other
+// unprintable characters U+FFFD.
 func oneLine(s string, most int) string {
 	if len(s) > 4*most {
 		s = s[:4*most]

@@ -20,8 +20,8 @@ type stalledClock struct {
 
 func (c *stalledClock) Now() time.Time { return time.Now().Add(time.Duration(c.ahead.Load())) }
 
-// A pause of the server ends the leases of hosts that live. They join again, and nothing of theirs is moved. A host that does not
-// come back within one lease is away.
+// A pause of the server ends the leases of hosts that live. They join again, and nothing of theirs
+// is moved. A host that does not come back within one lease is away.
 func TestAPauseOfTheServerMovesNothing(t *testing.T) {
 	for name, back := range map[string]bool{"the host comes back": true, "the host is away": false} {
 		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { pauseServer(t, back) }) })

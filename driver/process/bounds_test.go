@@ -12,7 +12,8 @@ import (
 	"pando.run/pando"
 )
 
-// A shim that hangs holds its runner up for a while, and not for ever: it is killed, and with it its program.
+// A shim that hangs holds its runner up for a while, and not for ever: it is killed, and with it
+// its program.
 func TestAHungShimIsKilled(t *testing.T) {
 	b := run(t, newDriver(t, 0), nil, "/bin/sleep", "1000")
 	slot := b.(*sandbox).slot
