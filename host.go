@@ -47,6 +47,9 @@ var (
 	Gateway6 = netip.MustParseAddr("fd70:616e:646f:ffff::1")
 )
 
+// HostLease is how long a host's record outlives its agent.
+const HostLease = 8 * time.Second
+
 // HostSlots is how many hosts a cluster can have.
 const HostSlots = 1024
 

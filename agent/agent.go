@@ -24,7 +24,7 @@ import (
 )
 
 // Lease is how long a host's record outlives its agent: only its end authorises starting things elsewhere.
-const Lease = 8 * time.Second
+const Lease = pando.HostLease
 
 // Config is what an agent needs.
 type Config struct {

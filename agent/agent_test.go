@@ -81,6 +81,12 @@ func (b *bench) put(v ...pando.Stored) {
 	synctest.Wait()
 }
 
+// pass lets virtual time pass.
+func (b *bench) pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 // world is what the registry says.
 func (b *bench) world() *pando.World {
 	b.Helper()

@@ -12,8 +12,8 @@ import (
 	"pando.run/pando"
 )
 
-// What one instance may take of its agent, which all instances of the host share. The bounds of its state are in package
-// state.
+// What one instance may take of its agent, which all instances of the host share. The bounds of its
+// state are in package state.
 const (
 	connectionsMax = 64 // to its own socket; one more is told so and closed
 	workMax        = 8  // requests at work, but for streams of events; further ones wait
@@ -23,7 +23,7 @@ const (
 	headerBytesMax = 16 << 10
 	asksBurst      = 200 // asks in a row, before they come at most one every askWait
 	askWait        = 20 * time.Millisecond
-	metricsMax     = 256 // that it says of itself
+	metricsMax     = 256 // numbers in its metrics
 )
 
 // serve gives the instance its API.
@@ -42,8 +42,8 @@ func (r *runner) serve(box pando.Sandbox) {
 	})
 }
 
-// bounded lets workMax requests work at a time and gives each body bodyWaitMax. A request that waits has not read its body:
-// what the agent holds of it is its head.
+// bounded lets workMax requests work at a time and gives each body bodyWaitMax. A request that
+// waits has not read its body: what the agent holds of it is its head.
 func (r *runner) bounded(next http.Handler) http.Handler {
 	work := make(chan struct{}, workMax)
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {

@@ -10,7 +10,8 @@ import (
 	"pando.run/pando"
 )
 
-// How long a change of the steering that failed waits for its next attempt: twice as long after each failure.
+// How long a change of the steering that failed waits for its next attempt: twice as long after
+// each failure.
 const (
 	debtWaitMin = 50 * time.Millisecond
 	debtWaitMax = 5 * time.Second
@@ -31,7 +32,8 @@ type errand struct {
 	service pando.ServiceKey
 }
 
-// debt is an errand that failed and is tried again. An agent has at most one per service and two more.
+// debt is an errand that failed and is tried again. An agent has at most one per service and two
+// more.
 type debt struct {
 	wait  time.Duration
 	due   time.Time

@@ -17,7 +17,9 @@ const (
 	drainLookMax = time.Second
 	// countWaitMax is how long the flows of a draining instance may be uncountable before it counts as drained.
 	countWaitMax = 30 * time.Second
+	// Between two attempts at a step that fails, twice as long after each.
 	retryWait    = 200 * time.Millisecond
+	retryWaitMax = 2 * time.Second
 	// dieGrace is how long a drained instance that halted itself may take to merge and die before the agent walks it out.
 	dieGrace = 30 * time.Second
 )
@@ -177,10 +179,15 @@ func (r *runner) salvage(ctx context.Context, i pando.Instance, how string) time
 }
 
 func (r *runner) again(ctx context.Context, what string, err error) time.Duration {
-	if ctx.Err() == nil {
-		r.a.Log.Warn(what, "instance", r.id, "error", err)
+	now := r.a.Clock.Now()
+	if ctx.Err() == nil && (r.stuck != what || now.Sub(r.complained) >= time.Minute) {
+		r.a.Log.Warn(what+": it is tried again", "instance", r.id, "error", err)
+		r.complained = now
 	}
-	return retryWait
+	if r.pause = min(2*r.pause, retryWaitMax); r.stuck != what {
+		r.stuck, r.pause = what, retryWait
+	}
+	return r.pause
 }
 
 // bury records the end, then removes the sandbox and then the record: an agent that comes in between never takes the

@@ -10,9 +10,11 @@ import (
 
 // How instances that do not answer are taken out.
 const (
-	// waveMax is how long an instance that was taken out counts against the next one if nothing replaces it.
+	// waveMax is how long an instance that was taken out counts against the next one if nothing
+	// replaces it.
 	waveMax = time.Minute
-	// unwellDrainMax is how long the flows of such an instance may last: it may hang, and its clients with it.
+	// unwellDrainMax is how long the flows of such an instance may last: it may hang, and its
+	// clients with it.
 	unwellDrainMax = time.Minute
 )
 
@@ -22,8 +24,9 @@ type wave struct {
 	last  time.Time // when one was taken out
 }
 
-// live asks an instance in rotation how it is, if its spec says how. One that does not answer is drained and replaced, but
-// never more than a quarter of the service at once and never the last one: overload is not death.
+// live asks an instance in rotation how it is, if its spec says how. One that does not answer is
+// drained and replaced, but never more than a quarter of the service at once and never the last
+// one: overload is not death.
 func (r *runner) live(ctx context.Context, i pando.Instance, box pando.Sandbox) time.Duration {
 	if i.Phase == pando.PhaseReady { // its table was not in force, or a former agent died before it could say more
 		r.enter()
@@ -64,7 +67,8 @@ func (r *runner) live(ctx context.Context, i pando.Instance, box pando.Sandbox) 
 	return atOnce
 }
 
-// takeOut drains an instance that does not answer, or says why it stays. Such an end is no failure: no replacement waits for it.
+// takeOut drains an instance that does not answer, or says why it stays. Such an end is no failure:
+// no replacement waits for it.
 func (r *runner) takeOut(reason string) (spared string) {
 	d := r.decision(pando.DecidedUnhealthy, reason+"; it is drained and replaced", nil)
 	r.a.mu.Lock()
@@ -86,8 +90,9 @@ func (r *runner) takeOut(reason string) (spared string) {
 	return ""
 }
 
-// spares says why no further instance of a service may be taken out, or notes that one is. It counts the instances of this
-// host, which is the home of the service, as they are now. The caller holds the lock.
+// spares says why no further instance of a service may be taken out, or notes that one is. It
+// counts the instances of this host, which is the home of the service, as they are now. The caller
+// holds the lock.
 func (a *Agent) spares(s pando.ServiceKey) string {
 	now, in := a.Clock.Now(), 0
 	for _, r := range a.crews[s] {

@@ -51,14 +51,15 @@ func (b *bench) takesFlows() (n int) {
 	return n
 }
 
-// All instances of an overloaded service stop answering in one second. A quarter is drained, no more, and no flow breaks.
+// All instances of an overloaded service stop answering in one second. A quarter is drained, no
+// more, and no flow breaks.
 func TestOverloadTakesNoMoreThanAQuarterOut(t *testing.T) {
 	for n, most := range map[int]int{1: 0, 2: 1, 3: 1, 4: 1, 8: 2, 9: 2, 12: 3} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			onBench(t, func(b *bench) {
 				b.probed(n, func(pando.InstanceID) bool { return true })
 				for range 30 {
-					time.Sleep(time.Second)
+					b.pass(time.Second)
 					if in := b.takesFlows(); n-in > most {
 						t.Fatalf("%d of %d are out of rotation, want at most %d", n-in, n, most)
 					}
@@ -76,7 +77,7 @@ func TestOverloadTakesNoMoreThanAQuarterOut(t *testing.T) {
 				if kinds[pando.DecidedFailed] > 0 || kinds[pando.DecidedUnhealthy] != n {
 					t.Errorf("decisions %v; want one unhealthy for each instance and no failure", kinds)
 				}
-				time.Sleep(10 * time.Minute)
+				b.pass(10 * time.Minute)
 				if in := b.takesFlows(); in < 1 {
 					t.Error("after ten minutes without a replacement none is left")
 				}
@@ -89,13 +90,13 @@ func TestOverloadTakesNoMoreThanAQuarterOut(t *testing.T) {
 func TestTheNextGoesOnceOneIsReplaced(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.probed(4, func(i pando.InstanceID) bool { return strings.HasPrefix(string(i), "web-0") })
-		time.Sleep(10 * time.Second)
+		b.pass(10 * time.Second)
 		for k := range 4 {
 			if in := b.takesFlows(); in != 3 {
 				t.Fatalf("%d take flows after %d replacements, want 3", in, k)
 			}
 			b.serving(pando.InstanceID(fmt.Sprintf("web-1%d", k)), 2)
-			time.Sleep(10 * time.Second)
+			b.pass(10 * time.Second)
 		}
 		if in := b.takesFlows(); in != 4 {
 			t.Errorf("%d take flows once all are replaced, want 4", in)
@@ -107,9 +108,9 @@ func TestTheNextGoesOnceOneIsReplaced(t *testing.T) {
 func TestTheFlowsOfAHungInstanceEnd(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.probed(2, func(i pando.InstanceID) bool { return i == "web-00" })
-		time.Sleep(unwellDrainMax / 2)
+		b.pass(unwellDrainMax / 2)
 		b.phase("web-00", pando.PhaseDraining)
-		time.Sleep(unwellDrainMax)
+		b.pass(unwellDrainMax)
 		if i, ok := b.world().Instances["web-00"]; ok {
 			t.Errorf("it is still %s (%s)", i.V.Phase, i.V.Reason)
 		}
@@ -123,7 +124,7 @@ func TestARevisionOnTrialFails(t *testing.T) {
 		svc := b.world().Services[web].V
 		svc.Target, svc.Latest = 2, 2
 		b.put(svc)
-		time.Sleep(10 * time.Second)
+		b.pass(10 * time.Second)
 		for _, d := range b.world().DecisionsOf(web) {
 			if d.Kind == pando.DecidedFailed && d.Instance == "web-00" {
 				return

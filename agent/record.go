@@ -54,15 +54,30 @@ func (c *recorder) run(ctx context.Context) {
 		if c.ended(ctx) || !c.collect(ctx) {
 			return
 		}
-		for c.flush(ctx) != nil && ctx.Err() == nil {
-			if pando.Sleep(ctx, c.r.a.Clock, 100*time.Millisecond) != nil {
-				return
+		for wait := recordWaitMin; ; wait = min(2*wait, recordWaitMax) {
+			err := c.flush(ctx)
+			if err == nil || ctx.Err() != nil {
+				break
 			}
-			if c.ended(ctx) {
+			if wait == recordWaitMin {
+				c.r.a.Log.Warn("a step of an instance is not recorded yet; it is tried again", "instance", c.r.id, "error", err)
+			}
+			if pando.Sleep(ctx, c.r.a.Clock, wait) != nil || c.ended(ctx) {
 				return
 			}
 		}
 	}
+}
+
+// Between two attempts to record a step.
+const (
+	recordWaitMin = 100 * time.Millisecond
+	recordWaitMax = 2 * time.Second
+)
+
+// hopeless says whether a write can never be made. ErrFenced is not among them: this agent joins again and has a new fence.
+func hopeless(err error) bool {
+	return errors.Is(err, pando.ErrTooLarge) || errors.Is(err, pando.ErrForbidden) || errors.Is(err, pando.ErrInvalid)
 }
 
 // collectWait is how long the record of a step waits for the next one, to be written with it, and leaves the machine to the
@@ -113,13 +128,14 @@ func (c *recorder) wait() time.Duration {
 	return collectWait[last.Phase] - c.r.a.Clock.Now().Sub(last.Since)
 }
 
-// flush writes everything that waits. ErrFenced is no reason to try again: a newer agent of this host writes now.
+// flush writes everything that waits. What can never be written is given up, with a line in the log: the record of the next
+// step says all that this one would have said but for its evidence.
 func (c *recorder) flush(ctx context.Context) error {
 	if err := c.writing.take(ctx); err != nil {
 		return err
 	}
 	defer c.writing.give()
-	for {
+	for collision := 20 * time.Millisecond; ; collision = min(2*collision, time.Second) {
 		c.mu.Lock()
 		steps := c.steps
 		c.mu.Unlock()
@@ -131,17 +147,22 @@ func (c *recorder) flush(ctx context.Context) error {
 			c.r.a.mu.Lock()
 			changed := c.r.a.changed
 			c.r.a.mu.Unlock()
-			if err := c.r.a.news(ctx, changed, 20*time.Millisecond); err != nil {
+			if err := c.r.a.news(ctx, changed, collision); err != nil {
 				return err
 			}
 			continue
 		}
-		if err != nil {
+		if err != nil && !hopeless(err) {
 			return err
 		}
 		c.mu.Lock()
 		c.steps = c.steps[len(steps):]
 		c.mu.Unlock()
+		if err != nil {
+			last := steps[len(steps)-1]
+			c.r.a.Log.Error("a step of an instance is given up: it cannot be recorded", "instance", c.r.id, "phase", last.Phase, "error", err)
+			return err
+		}
 	}
 }
 

@@ -44,10 +44,13 @@ type runner struct {
 	// The actor's own.
 	deadline    time.Time // of readiness, for the start that began at starting
 	starting    time.Time
-	connected   bool      // to the steering
-	tried       time.Time // when it was tried last
-	unconnected error     // why it is not
-	uncounted   time.Time // since when its flows cannot be counted; zero: they can
+	connected   bool          // to the steering
+	tried       time.Time     // when it was tried last
+	unconnected error         // why it is not
+	uncounted   time.Time     // since when its flows cannot be counted; zero: they can
+	stuck       string        // the step that failed last
+	pause       time.Duration // before its next attempt
+	complained  time.Time
 	probed      time.Time
 	falls       int
 	spared      bool // it was said that it stays though it does not answer

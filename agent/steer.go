@@ -12,8 +12,7 @@ import (
 	"pando.run/pando"
 )
 
-// publish makes the steering of one service what the instances of this host say. What fails is tried again. The caller holds
-// the lock.
+// publish steers one service to its instances on this host. What fails is tried again. The caller holds the lock.
 func (a *Agent) publish(s pando.ServiceKey) { a.did(errand{publishTable, s}, a.steer(s)) }
 
 func (a *Agent) steer(s pando.ServiceKey) error {

@@ -11,7 +11,8 @@ import (
 	"pando.run/pando"
 )
 
-// A table that could not be published is published again, and until then a halt is not acknowledged.
+// A table that could not be published is published again, and until then a halt is not
+// acknowledged.
 func TestAFailedPublicationIsTriedAgain(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.serving("web-1", 1)
@@ -69,7 +70,8 @@ func TestAWithdrawalAndTheWaysToHostsAreTriedAgain(t *testing.T) {
 	})
 }
 
-// An instance whose table is not in force, or that is not connected, is not in rotation, whatever it says of itself.
+// An instance whose table is not in force, or that is not connected, is not in rotation, whatever
+// it says of itself.
 func TestOnlyWhatIsSteeredIsInRotation(t *testing.T) {
 	for _, method := range []string{"Publish", "Connect"} {
 		t.Run(method, func(t *testing.T) {
@@ -102,7 +104,8 @@ func TestAnInstanceThatIsNeverConnectedFails(t *testing.T) {
 	})
 }
 
-// Flows that cannot be counted are not "no flows": death is refused, and the drain waits, but not for ever.
+// Flows that cannot be counted are not "no flows": death is refused, and the drain waits, but not
+// for ever.
 func TestUncountableFlowsHoldADrainUp(t *testing.T) {
 	for _, method := range []string{"Flows", "Sweep"} {
 		t.Run(method, func(t *testing.T) {
@@ -141,7 +144,8 @@ func TestALongDrainIsLookedAtSeldom(t *testing.T) {
 	})
 }
 
-// Five hundred instances of one service come up, and what that takes grows with their number and not with its square.
+// Five hundred instances of one service come up, and what that takes grows with their number and
+// not with its square.
 func TestManyInstancesOfOneService(t *testing.T) {
 	onBench(t, func(b *bench) {
 		const n = 500
@@ -206,7 +210,8 @@ func TestPeersAreToldOncePerChange(t *testing.T) {
 	})
 }
 
-// The ids of an agent's events are greater than those of the agent before it: a listener that resumes misses nothing.
+// The ids of an agent's events are greater than those of the agent before it: a listener that
+// resumes misses nothing.
 func TestEventsAreNotLostOverARestart(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.serving("web-1", 1)

@@ -10,7 +10,8 @@ import (
 	"pando.run/pando"
 )
 
-// take makes one commit of the registry true on this host. It looks at what the commit names and at nothing else.
+// take makes one commit of the registry true on this host. It looks at what the commit names and at
+// nothing else.
 func (a *Agent) take(b pando.Batch, reset bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -36,7 +37,8 @@ func (a *Agent) take(b pando.Batch, reset bool) {
 	a.announce()
 }
 
-// learn takes over records ahead of the watch, which brings them again together with all that came before them.
+// learn takes over records ahead of the watch, which brings them again together with all that came
+// before them.
 func (a *Agent) learn(records []pando.Record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -53,8 +55,8 @@ func (a *Agent) announce() {
 	a.changed = make(chan struct{})
 }
 
-// follow shows the runners what records say of their instances, and steers the services for which they change something. The
-// caller holds the lock.
+// follow shows the runners what records say of their instances, and steers the services for which
+// they change something. The caller holds the lock.
 func (a *Agent) follow(records []pando.Record) {
 	stale := map[pando.ServiceKey]bool{}
 	for _, r := range records {
@@ -83,8 +85,8 @@ func instanceOf(k pando.Key) pando.InstanceID {
 	return pando.InstanceID(k[strings.LastIndexByte(string(k), '/')+1:])
 }
 
-// see shows a record to the runner of its instance, which may have to be made, and says whether it was news. The caller holds
-// the lock.
+// see shows a record to the runner of its instance, which may have to be made, and says whether it
+// was news. The caller holds the lock.
 func (a *Agent) see(v pando.Versioned[pando.Instance]) bool {
 	r, known := a.runners[v.V.ID]
 	if !known {
@@ -96,7 +98,8 @@ func (a *Agent) see(v pando.Versioned[pando.Instance]) bool {
 	return r.see(v) || !known
 }
 
-// enlist makes a runner known; delist forgets it. A crew is in the order of its instances' names. The caller holds the lock.
+// enlist makes a runner known; delist forgets it. A crew is in the order of its instances' names.
+// The caller holds the lock.
 func (a *Agent) enlist(r *runner) {
 	a.runners[r.id] = r
 	crew := a.crews[r.service]
@@ -114,8 +117,9 @@ func (a *Agent) delist(r *runner) {
 	}
 }
 
-// reconcile gives every instance of this host its runner, ends the runners of instances that have no record, and publishes
-// every service: what is known of the world is new. The caller holds the lock.
+// reconcile gives every instance of this host its runner, ends the runners of instances that have
+// no record, and publishes every service: what is known of the world is new. The caller holds the
+// lock.
 func (a *Agent) reconcile() {
 	for _, i := range a.world.On(a.Host.Name) {
 		a.see(a.world.Instances[i.ID])

@@ -60,8 +60,8 @@ func (a *Agent) tellCrew(s pando.ServiceKey, changes []pando.Record, now time.Ti
 	}
 }
 
-// turnover notes which instances of a service take flows after a commit, and says whether that has changed. It looks at the
-// instances that the commit names. The caller holds the lock.
+// turnover notes which instances of a service take flows after a commit, and says whether that has
+// changed. It looks at the instances that the commit names. The caller holds the lock.
 func (a *Agent) turnover(s pando.ServiceKey, changes []pando.Record) (changed bool) {
 	in := a.rotation[s]
 	if in == nil {

@@ -9,7 +9,7 @@ import (
 	"pando.run/pando"
 )
 
-// Bounds of what an instance says of its reasons.
+// Bounds of an instance's reasons.
 const (
 	reasonBytesMax   = 400
 	evidenceBytesMax = 1000 // of a reason of the agent's that quotes it
@@ -17,8 +17,9 @@ const (
 	inputBytesMax    = 64
 )
 
-// oneLine is a text of an instance as it may stand in a record: one line of at most most bytes, without what a terminal would
-// obey. Line breaks and control characters become spaces, other unprintable characters U+FFFD.
+// oneLine is a text of an instance as it may stand in a record: one line of at most most bytes,
+// without what a terminal would obey. Line breaks and control characters become spaces, other
+// unprintable characters U+FFFD.
 func oneLine(s string, most int) string {
 	if len(s) > 4*most {
 		s = s[:4*most]

@@ -53,6 +53,7 @@ type Control struct {
 	countedAt time.Time
 	unwritten map[pando.ServiceKey]unwritten // decisions about a service that this control could not write
 	full      time.Time                      // since when the store takes nothing more; zero: it does
+	pulse     pulse
 }
 
 // New returns a control; Run makes it work.
@@ -77,6 +78,7 @@ func (c *Control) Run(ctx context.Context) error {
 		defer wg.Done()
 		c.campaign(ctx)
 	}()
+	wg.Go(func() { c.watchPauses(ctx) })
 	return pando.Follow(ctx, c.Clock, c.Registry, pando.Root, c.take)
 }
 
@@ -273,6 +275,11 @@ func (c *Control) decide(ctx context.Context, fence pando.Fence, s pando.Service
 	c.mu.Lock()
 	asks := c.takeAsks(s)
 	defer func() { c.answer(asks, err) }()
+	if err = c.holdsStill(s); err != nil {
+		c.wakes[s] = c.pulse.until
+		c.mu.Unlock()
+		return err
+	}
 	t, wake := Decide(c.world, s, c.Clock.Now(), c.IDs, intentsOf(asks)...)
 	t.If = append(t.If, fencesOf(asks)...)
 	if wake.IsZero() {

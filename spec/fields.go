@@ -88,7 +88,7 @@ var healthFields = []field{
 	{name: "ready", doc: "Probe after which an instance takes traffic.", def: "the program says so itself", example: "http GET /ok", kind: probeKind,
 		set: func(s *pando.Spec, v any) { s.Health.Ready = v.(pando.Probe) },
 		get: func(s pando.Spec) any { return probeText(s.Health.Ready) }},
-	{name: "live", doc: "Probe that a serving instance must keep answering.", def: "none: only its exit tells", example: "tcp 7000", kind: probeKind,
+	{name: "live", doc: "Probe that a serving instance must keep answering. One that does not is drained and replaced: at most a quarter of a service at once, never the last.", def: "none: only its exit tells", example: "tcp 7000", kind: probeKind,
 		set: func(s *pando.Spec, v any) { s.Health.Live = v.(pando.Probe) },
 		get: func(s pando.Spec) any { return probeText(s.Health.Live) }},
 	{name: "interval", doc: "Time between two live probes.", def: "1s", example: "2s", kind: durationKind,

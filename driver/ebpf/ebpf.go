@@ -48,14 +48,15 @@ type Config struct {
 // Driver steers one host. Its methods may be called from any goroutine.
 type Driver struct {
 	Config
-	objects steerObjects
-	cpus    int
-	tick    time.Duration
-	mu      sync.Mutex
-	index   *index
-	ways    map[[4]uint32]way           // of the VIPs that were published
-	netns   map[uint32]string           // of the endpoints that were published, by slot
-	shares  map[pando.ServiceKey]*share // in force
+	objects  steerObjects
+	cpus     int
+	tick     time.Duration
+	mu       sync.Mutex
+	sweeping sync.Mutex // one sweep at a time; taken before mu
+	index    *index
+	ways     map[[4]uint32]way           // of the VIPs that were published
+	netns    map[uint32]string           // of the endpoints that were published, by slot
+	shares   map[pando.ServiceKey]*share // in force
 	// foreseen are the shares that were computed ahead: perhaps the next.
 	foreseen map[pando.ServiceKey]*share
 	table    steerTable // where the next one is put together

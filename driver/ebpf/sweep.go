@@ -3,6 +3,8 @@ package ebpf
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"pando.run/pando"
@@ -18,10 +20,11 @@ const (
 	openingMax = 3 * time.Second
 )
 
-// Sweep implements pando.Steering. The instances' own sockets are the truth; the table is a cache of it.
+// Sweep implements pando.Steering. The instances' own sockets are the truth; the table is a cache of it. The table is read
+// without the driver's lock, on which every publication waits: a walk over a million flows takes a second.
 func (d *Driver) Sweep(context.Context) (pando.SweepReport, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.sweeping.Lock()
+	defer d.sweeping.Unlock()
 	report := pando.SweepReport{Flows: map[pando.InstanceID]int{}}
 	if err := d.sweep(&report); err != nil {
 		return report, fmt.Errorf("sweep the connection table: %w", err)
@@ -29,29 +32,46 @@ func (d *Driver) Sweep(context.Context) (pando.SweepReport, error) {
 	return report, nil
 }
 
+// known is what the driver knew of its endpoints when a sweep began.
+type known struct {
+	slots []steerEndpoint
+	names map[uint32]pando.InstanceID
+	netns map[uint32]string
+}
+
+// lost says whether the endpoint of a flow is gone.
+func lost(slots []steerEndpoint, f steerFlow) bool {
+	at := slots[f.Endpoint%uint32(len(slots))]
+	return at.Ifindex == 0 || at.Epoch != f.Epoch
+}
+
 func (d *Driver) sweep(report *pando.SweepReport) error {
+	d.mu.Lock()
+	then := known{slices.Clone(d.index.slots), maps.Clone(d.index.names), maps.Clone(d.netns)}
+	d.mu.Unlock()
 	suspects := map[uint32][]entry{}
-	var over []entry
+	var over, orphans []entry
 	present := 0
 	err := d.eachFlow(func(e entry) {
 		present++
-		at := d.index.slots[e.flow.Endpoint%uint32(len(d.index.slots))]
 		tcp := e.protocol == protocols[pando.TCP]
 		switch {
-		case at.Ifindex == 0 || at.Epoch != e.flow.Epoch, !tcp && e.idle > udpIdleMax:
+		case lost(then.slots, e.flow):
+			orphans = append(orphans, e)
+		case !tcp && e.idle > udpIdleMax:
 			over = append(over, e)
 		case tcp && (e.flow.Flags&(flowFIN|flowRST) != 0 || e.idle > tcpIdleLook || e.flow.Flags == 0 && e.idle > openingMax):
 			suspects[e.flow.Endpoint] = append(suspects[e.flow.Endpoint], e)
 		default:
-			report.Flows[d.index.names[e.flow.Endpoint]]++
+			report.Flows[then.names[e.flow.Endpoint]]++
 		}
 	})
 	if err != nil {
 		return err
 	}
 	for slot, list := range suspects {
-		name := d.index.names[slot]
-		open, err := openConnections(d.netns[slot])
+		name := then.names[slot]
+		open, err := openConnections(then.netns[slot])
 		for _, e := range list {
 			established, exists := open[e.socket()]
 			switch {
@@ -60,6 +80,18 @@ func (d *Driver) sweep(report *pando.SweepReport) error {
 			case !exists:
 				over = append(over, e)
 			}
+		}
+	}
+	return d.forgetAll(over, orphans, present, report)
+}
+
+// forgetAll takes the flows that are over out of the table, and those of endpoints that are still gone.
+func (d *Driver) forgetAll(over, orphans []entry, present int, report *pando.SweepReport) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, e := range orphans {
+		if lost(d.index.slots, e.flow) { // its slot may have been given to a new endpoint while the table was read
+			over = append(over, e)
 		}
 	}
 	for _, e := range over {
@@ -74,6 +106,7 @@ func (d *Driver) sweep(report *pando.SweepReport) error {
 	if err := d.sweptBy(report.Closed); err != nil {
 		return err
 	}
+	var err error
 	report.Evicted, err = d.evicted(present - report.Closed)
 	return err
 }

@@ -63,6 +63,12 @@ const (
 	inert = plain | unix.MS_NOEXEC
 )
 
+// How much an instance may keep in one of its own folders in memory; the kernel's default is half of the host's memory in each.
+const (
+	coverLarge = "size=512m" // /tmp, /var/tmp, /dev/shm
+	coverSmall = "size=64m"
+)
+
 // private are the folders in which people and programs of the host keep what is theirs, sockets above all: an instance has
 // its own, empty ones. Its working directory is there also if it lies in one of them (settle).
 var private = []string{"/tmp", "/var/tmp", "/run", "/root", "/home"}
@@ -96,9 +102,12 @@ func (s *shim) furnish(f furniture) error {
 		}
 	}
 	for _, dir := range private {
-		mode := "mode=755"
-		if dir == "/run" || strings.HasSuffix(dir, "/tmp") {
-			mode = "mode=1777"
+		mode := "mode=755," + coverSmall
+		switch {
+		case dir == "/run":
+			mode = "mode=1777," + coverSmall
+		case strings.HasSuffix(dir, "/tmp"):
+			mode = "mode=1777," + coverLarge
 		}
 		if err := cover(dir, mode, plain); err != nil {
 			return err
@@ -204,7 +213,7 @@ func furnishDev() error {
 		}
 	}
 	for _, m := range []struct{ kind, at, options string }{
-		{"devpts", "/dev/pts", "newinstance,ptmxmode=0666,mode=0620"}, {"tmpfs", "/dev/shm", "mode=1777"}, {"mqueue", "/dev/mqueue", ""},
+		{"devpts", "/dev/pts", "newinstance,ptmxmode=0666,mode=0620"}, {"tmpfs", "/dev/shm", "mode=1777," + coverLarge}, {"mqueue", "/dev/mqueue", ""},
 	} {
 		if err := os.Mkdir(m.at, 0o755); err != nil {
 			return err

@@ -195,6 +195,10 @@ func (b *sandbox) Resume(context.Context) error {
 	return nil
 }
 
+// shimWaitMax is how long a shim may take to pass a signal on, or to notice that its program has ended. One that hangs is killed,
+// and the kernel ends everything in its pid namespace.
+const shimWaitMax = 5 * time.Second
+
 // Stop implements pando.Sandbox. What the program left running ends with it. It asks without ctx, whose end means
 // SIGKILL now and not that the program may stay.
 func (b *sandbox) Stop(ctx context.Context) error {
@@ -205,9 +209,8 @@ func (b *sandbox) Stop(ctx context.Context) error {
 	if sig == 0 {
 		sig = unix.SIGTERM
 	}
-	always := context.WithoutCancel(ctx)
-	if _, err := b.ask(always, request{Verb: "signal", Signal: int(sig)}); err != nil {
-		return fmt.Errorf("stop %s: %w", b.slot.Instance, err)
+	if err := b.insist(ctx, request{Verb: "signal", Signal: int(sig)}); err != nil {
+		return b.stopShim(fmt.Errorf("stop %s: %w", b.slot.Instance, err))
 	}
 	timer, stop := b.d.Clock.After(pando.Seconds(b.slot.Spec.StopSeconds))
 	defer stop()
@@ -216,10 +219,33 @@ func (b *sandbox) Stop(ctx context.Context) error {
 	case <-timer:
 	case <-ctx.Done():
 	}
-	if _, err := b.ask(always, request{Verb: "kill"}); err != nil && b.slot.alive() {
-		return fmt.Errorf("kill %s: %w", b.slot.Instance, err)
+	if err := b.insist(ctx, request{Verb: "kill"}); err != nil && b.slot.alive() {
+		return b.stopShim(fmt.Errorf("kill %s: %w", b.slot.Instance, err))
 	}
-	<-b.ended
+	late, stopLate := b.d.Clock.After(shimWaitMax)
+	defer stopLate()
+	select {
+	case <-b.ended:
+		return nil
+	case <-late:
+		return b.stopShim(fmt.Errorf("kill %s: %w: its shim does not say that it has ended", b.slot.Instance, pando.ErrNotReady))
+	}
+}
+
+// insist asks the shim for something that has to happen, whatever becomes of ctx.
+func (b *sandbox) insist(ctx context.Context, q request) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shimWaitMax)
+	defer cancel()
+	_, err := b.ask(ctx, q)
+	return err
+}
+
+// stopShim ends a shim that does not do as it is asked, for that reason, and with it the program.
+func (b *sandbox) stopShim(why error) error {
+	b.d.Log.Warn("a shim is killed", "instance", b.slot.Instance, "error", why)
+	if err := b.slot.end(); err != nil {
+		return errors.Join(why, err)
+	}
 	return nil
 }
 

@@ -168,8 +168,30 @@ func (s *slot) startShim(self []string, furnish furniture) (live *os.File, err e
 	}
 	s.PID = cmd.Process.Pid
 	s.Started = startTime(s.PID)
-	go cmd.Wait() // no zombie stays while this agent lives
+	go reap(cmd.Process) // no zombie stays while this agent lives
 	return live, nil
+}
+
+// reap waits for the end of a child. The runtime polls its pidfd, so that no thread waits for each sandbox.
+func reap(p *os.Process) {
+	pid := p.Pid
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if err == nil {
+		f := os.NewFile(uintptr(fd), "pidfd")
+		defer f.Close()
+		var c syscall.RawConn
+		if c, err = f.SyscallConn(); err == nil {
+			err = c.Read(func(uintptr) bool {
+				n, err := unix.Wait4(pid, nil, unix.WNOHANG, nil)
+				return n == pid || err != nil && err != unix.EINTR
+			})
+		}
+	}
+	if err != nil {
+		_, _ = p.Wait() // a kernel that does not poll it: a thread waits
+		return
+	}
+	_ = p.Release() // of a process that is gone
 }
 
 // startTime tells a process from another that has its number later.

@@ -1,0 +1,70 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"pando.run/pando"
+)
+
+// How a pause of this process is noticed: it looks at the clock every beatWait, and pauseMin
+// without a look is a pause.
+const (
+	beatWait = 250 * time.Millisecond
+	pauseMin = 2 * time.Second
+)
+
+// pulse is when this process looked at the clock last, and until when a missing host may come back.
+// Leases end in the store while the server stands still and renews none. A host that lives joins
+// again at once, so one lease is enough.
+type pulse struct {
+	last  time.Time
+	until time.Time
+}
+
+// beat looks at the clock. The caller holds the lock.
+func (c *Control) beat() (now time.Time) {
+	now = c.Clock.Now()
+	if p := &c.pulse; !p.last.IsZero() && now.Sub(p.last) >= pauseMin {
+		p.until = now.Add(pando.HostLease)
+		c.Log.Warn("the server stood still: hosts that are missing now have one lease to come back", "seconds", now.Sub(p.last).Seconds())
+	}
+	c.pulse.last = now
+	return now
+}
+
+// watchPauses keeps the pulse until ctx ends.
+func (c *Control) watchPauses(ctx context.Context) {
+	for {
+		c.mu.Lock()
+		c.beat()
+		c.mu.Unlock()
+		if pando.Sleep(ctx, c.Clock, beatWait) != nil {
+			return
+		}
+	}
+}
+
+// holdsStill says why nothing is decided about a service yet: a host that it is on is missing since
+// a pause of this process. The caller holds the lock.
+func (c *Control) holdsStill(s pando.ServiceKey) error {
+	now := c.beat()
+	if !now.Before(c.pulse.until) {
+		return nil
+	}
+	missing := c.world.Services[s].V.Home
+	if _, here := c.world.Hosts[missing]; here || missing == "" {
+		missing = ""
+		for _, i := range c.world.Of(s) {
+			if _, here := c.world.Hosts[i.Host]; !here {
+				missing = i.Host
+			}
+		}
+	}
+	if missing == "" {
+		return nil
+	}
+	return fmt.Errorf("%w: the server stood still, and host %s may come back until %s", pando.ErrUnavailable, missing,
+		c.pulse.until.Format(time.TimeOnly))
+}

@@ -1,0 +1,87 @@
+package process
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
+)
+
+// A shim that hangs holds its runner up for a while, and not for ever: it is killed, and with it
+// its program.
+func TestAHungShimIsKilled(t *testing.T) {
+	b := run(t, newDriver(t, 0), nil, "/bin/sleep", "1000")
+	slot := b.(*sandbox).slot
+	if err := unix.Kill(slot.PID, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- b.Stop(t.Context()) }()
+	select {
+	case err := <-stopped:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(4 * shimWaitMax):
+		t.Fatal("Stop does not return")
+	}
+	if e := exited(t, b); e.Signal != shimEnded {
+		t.Errorf("exit %+v", e)
+	}
+}
+
+// No thread of the agent waits for each sandbox, and none is left as a zombie.
+func TestSandboxesTakeNoThreads(t *testing.T) {
+	d := newDriver(t, 0)
+	threads := func() int {
+		all, err := os.ReadDir("/proc/self/task")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	const n = 30
+	before := threads()
+	var slots []*slot
+	for k := range n {
+		s, err := d.newSlot(100 + k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		slots = append(slots, s)
+	}
+	if grown := threads() - before; grown > n/2 {
+		t.Errorf("%d sandboxes take %d threads", n, grown)
+	}
+	for _, s := range slots {
+		if err := s.destroy(); err != nil {
+			t.Error(err)
+		}
+		for deadline := time.Now().Add(10 * time.Second); s.alive(); {
+			if time.Now().After(deadline) {
+				t.Fatalf("the shim %d is a zombie", s.PID)
+			}
+		}
+	}
+}
+
+// What an instance keeps in its own folders is bounded: each was half of the host's memory.
+func TestOwnFoldersAreSmall(t *testing.T) {
+	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.User = "0" }, "/bin/sleep", "1000")
+	code, out, err := b.Exec(t.Context(), []string{"df", "-Pm", "/tmp", "/var/tmp", "/run", "/dev/shm", "/root"})
+	if err != nil || code != 0 {
+		t.Fatalf("%d %v: %s", code, err, out)
+	}
+	var sizes []string
+	for _, line := range strings.Split(strings.TrimSpace(string(out)), "\n")[1:] {
+		sizes = append(sizes, strings.Fields(line)[1])
+	}
+	if want := []string{"512", "512", "64", "512", "64"}; !slices.Equal(sizes, want) {
+		t.Errorf("MiB %v, want %v:\n%s", sizes, want, out)
+	}
+}
