@@ -22,9 +22,10 @@ type command struct {
 	json   bool
 	wait   bool
 	within time.Duration
+	rest   time.Duration // between two looks of --wait
 }
 
-// waitLook is how often --wait looks.
+// waitLook is how often --wait looks at one service. Of many it looks at each more rarely.
 const waitLook = 20 * time.Millisecond
 
 func newCommand(env Env) *command {
@@ -32,7 +33,7 @@ func newCommand(env Env) *command {
 	if socket == "" {
 		socket = "/run/pando/api.sock"
 	}
-	return &command{env: env, client: api.NewClient(socket)}
+	return &command{env: env, client: api.NewClient(socket), rest: waitLook}
 }
 
 func (o *command) operators() []*cobra.Command {
@@ -163,7 +164,7 @@ func (o *command) until(
 		if err != nil && within.Err() == nil {
 			return last, err
 		}
-		if pando.Sleep(within, pando.WallClock{}, waitLook) == nil {
+		if pando.Sleep(within, pando.WallClock{}, o.rest) == nil {
 			continue
 		}
 		if ctx.Err() != nil {

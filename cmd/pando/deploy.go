@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -104,6 +105,7 @@ func (o *command) awaitAll(ctx context.Context, all []deployed) {
 		known = append(known, d.ServiceStatus)
 	}
 	shown := o.watching(known...)
+	o.rest = waitLook * time.Duration(1+len(all)/4)
 	var group sync.WaitGroup
 	for n := range all {
 		if d := &all[n]; d.err == nil {

@@ -33,7 +33,7 @@ func downCommand(o *command) *cobra.Command {
 			"stay: they return with `pando up`. With --now instances are killed at once: what they have committed stays, what they have\n" +
 			"written and not committed is lost.\n\n" +
 			"With --purge the machine forgets everything: services, states and logs, the network functions that run on it, and their bills.\n" +
-			"The data folder is empty then, and it stays.",
+			"The data folder is empty then, and it stays. The kernel's settings of forwarding are as they were before Pando.",
 		Example: "  pando down\n  pando down --drain 1m\n  pando down --now --purge",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -93,7 +93,7 @@ func (o *command) down(ctx context.Context, p place, drain time.Duration, purge 
 	errs = append(errs, ebpf.Purge(p.pins()), nftables.Purge())
 	if purge {
 		o.resign(ctx, p)
-		errs = append(errs, o.endFunctions(ctx, p), empty(p.Data))
+		errs = append(errs, o.endFunctions(ctx, p), ebpf.Restore(p.settingsFile()), empty(p.Data))
 	}
 	errs = append(errs, removeRun(p.Run))
 	if err := errors.Join(errs...); err != nil {

@@ -14,7 +14,7 @@ import (
 
 // The guides are run as they stand: a fenced block that names a file is that file, an indented block is commands.
 func TestTheGuidesAreTrue(t *testing.T) {
-	for _, name := range []string{"first-service.md", "operate.md"} {
+	for _, name := range []string{"first-service.md", "operate.md", "bring-your-own-program.md"} {
 		t.Run(name, func(t *testing.T) {
 			text, err := os.ReadFile(filepath.Join("..", "..", "docs", "guides", name))
 			if err != nil {

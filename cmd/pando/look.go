@@ -57,8 +57,13 @@ func (o *command) live(ctx context.Context) error {
 		if err := o.show(all, func(w io.Writer) { instances(w, all, time.Now()) }); err != nil {
 			return err
 		}
+		var tick <-chan time.Time // a pipe gets changes only
+		if isTerminal(o.env.Stdout) {
+			tick = time.After(time.Second)
+		}
 		select {
 		case <-news:
+		case <-tick: // the column FOR goes on
 		case err := <-ends:
 			return ended(ctx, err)
 		}

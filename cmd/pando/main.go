@@ -56,7 +56,7 @@ func rootCommand(env Env) *cobra.Command {
 	c := &cobra.Command{
 		Use: "pando", Short: "the runtime in which applications scale themselves", Version: version,
 		Long: "Pando runs services that ask for copies of themselves, steers flows to them inside the kernel and merges their state.\n\n" +
-			"Exit codes: 0 done, 1 internal error, 2 usage" + meanings() + ".\nPANDO_API names another socket than /run/pando/api.sock.",
+			"Exit codes: 0 done, 1 internal error, 2 usage" + meanings() + ".\nPANDO_API names another socket than /run/pando/api.sock. NO_COLOR leaves out colour on a terminal.",
 		Example:       "  pando up\n  pando deploy examples/hello/pando.yaml --wait\n  pando ps",
 		SilenceErrors: true, SilenceUsage: true,
 	}

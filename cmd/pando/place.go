@@ -68,6 +68,9 @@ func (p place) control() string { return filepath.Join(p.Run, "control.sock") }
 func (p place) pins() string    { return "/sys/fs/bpf/pando/" + p.Host }
 func (p place) states() string  { return filepath.Join(p.Data, "state.db") }
 func (p place) logs() string    { return filepath.Join(p.Data, "log") }
+func (p place) settingsFile() string {
+	return filepath.Join(p.Data, "settings.json")
+}
 func (p place) sandboxes() string {
 	return filepath.Join(p.Run, "sandbox")
 }

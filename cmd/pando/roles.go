@@ -263,7 +263,7 @@ func tend(ctx context.Context, p place) error {
 
 func openSteering(p place) (*ebpf.Driver, error) {
 	addr, _ := netip.ParseAddr(p.Address)
-	return ebpf.Open(ebpf.Config{PinDir: p.pins(), Uplinks: p.Uplinks, HostAddr: addr, Buckets: balance.Buckets})
+	return ebpf.Open(ebpf.Config{PinDir: p.pins(), Settings: p.settingsFile(), Uplinks: p.Uplinks, HostAddr: addr, Buckets: balance.Buckets})
 }
 
 func openSandboxes(p place, made func(pando.Link) error, log *slog.Logger) (*process.Driver, error) {

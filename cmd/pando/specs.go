@@ -46,7 +46,7 @@ func (o *command) spec() *cobra.Command {
 				return o.show(json.RawMessage(spec.Schema()), func(w io.Writer) { _, _ = w.Write(spec.Schema()) })
 			},
 		},
-		o.of(&cobra.Command{Use: "show SERVICE", Short: "print the spec that a service was last asked to be", Example: "  pando spec show website > pando.yaml"},
+		o.of(&cobra.Command{Use: "show SERVICE", Short: "print the spec that a service has, with defaults and absolute paths", Example: "  pando spec show website > pando.yaml"},
 			cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
 				st, err := o.client.Service(ctx, key)
 				if err != nil {

@@ -200,7 +200,11 @@ func commits(w io.Writer, all []pando.StateCommit) {
 		if len(c.Conflicts) > 0 {
 			message += " (both versions kept of " + strings.Join(c.Conflicts, ", ") + ")"
 		}
-		rows = append(rows, row(c.Commit.String()[:10], time.Unix(c.At, 0).Format("2006-01-02 15:04:05"), c.Instance, message))
+		at := "-" // the empty state that every service begins with
+		if c.At > 0 {
+			at = time.Unix(c.At, 0).Format("2006-01-02 15:04:05 MST")
+		}
+		rows = append(rows, row(c.Commit.String()[:10], at, c.Instance, message))
 	}
 	columns(w, rows...)
 }

@@ -128,7 +128,7 @@ func elsewhere(p place) error {
 func unheard(p place, given *pflag.FlagSet) error {
 	asked := p.settings()
 	maps.DeleteFunc(asked, func(name, _ string) bool { return !given.Changed(name) })
-	if len(asked) == 0 {
+	if len(asked) == 0 || !p.whole() {
 		return nil
 	}
 	live, err := running(place{Run: p.Run})
@@ -149,6 +149,14 @@ func unheard(p place, given *pflag.FlagSet) error {
 		return nil
 	}
 	return usageError{fmt.Errorf("already up, where %s: `pando down` first, then `pando up` with these flags", strings.Join(differ, " and "))}
+}
+
+// whole says whether every daemon runs that this host has: what has ended may start with other flags.
+func (p place) whole() bool {
+	_, tends := daemon(p, "agent")
+	_, serves := daemon(p, "server")
+	own, err := p.hasStore()
+	return tends && (serves || err == nil && !own)
 }
 
 // settings are the flags that daemons take when they start and keep, by name.

@@ -2,7 +2,6 @@ package ebpf
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -16,10 +15,8 @@ import (
 // Device is the dummy device through which the host's own packets to VIPs go.
 const Device = "pando0"
 
-const sysctls = "/proc/sys/net/"
-
 // ensureDevice makes pando0 as it has to be: up, with the gateway's addresses, and the routes of every VIP.
-func ensureDevice(hostAddr netip.Addr, uplinks []string) (netlink.Link, error) {
+func ensureDevice(hostAddr netip.Addr, uplinks []string, former string) (netlink.Link, error) {
 	dev, err := netlink.LinkByName(Device)
 	if err != nil {
 		if dev, err = makeDevice(); err != nil {
@@ -27,7 +24,7 @@ func ensureDevice(hostAddr netip.Addr, uplinks []string) (netlink.Link, error) {
 		}
 	}
 	six := hasIPv6()
-	if err := forward(six, uplinks); err != nil {
+	if err := forward(six, uplinks, former); err != nil {
 		return nil, err
 	}
 	if err := netlink.LinkSetUp(dev); err != nil {
@@ -49,31 +46,6 @@ func ensureDevice(hostAddr netip.Addr, uplinks []string) (netlink.Link, error) {
 func hasIPv6() bool {
 	off, err := os.ReadFile(sysctls + "ipv6/conf/all/disable_ipv6")
 	return err == nil && off[0] == '0'
-}
-
-// forward makes the host pass packets on between its links. A host that forwards IPv6 no longer listens to routers, by which
-// it may have its own addresses, unless it is told to (accept_ra 2).
-func forward(six bool, uplinks []string) error {
-	type setting struct{ name, value string }
-	// Nor does it tell clients of a shorter way to another host: they would remember it beyond that host's end.
-	settings := []setting{{"ipv4/ip_forward", "1"}, {"ipv4/conf/all/send_redirects", "0"}, {"ipv4/conf/all/rp_filter", "0"}, {"ipv4/conf/" + Device + "/rp_filter", "0"}}
-	for _, name := range uplinks {
-		settings = append(settings, setting{"ipv4/conf/" + name + "/send_redirects", "0"})
-	}
-	if six {
-		for _, name := range uplinks {
-			if now, err := os.ReadFile(sysctls + "ipv6/conf/" + name + "/accept_ra"); err == nil && now[0] == '1' {
-				settings = append(settings, setting{"ipv6/conf/" + name + "/accept_ra", "2"})
-			}
-		}
-		settings = append(settings, setting{"ipv6/conf/" + Device + "/addr_gen_mode", "1"}, setting{"ipv6/conf/all/forwarding", "1"})
-	}
-	for _, s := range settings {
-		if err := os.WriteFile(sysctls+s.name, []byte(s.value), 0); err != nil {
-			return fmt.Errorf("set net/%s to %s: %w", s.name, s.value, err)
-		}
-	}
-	return nil
 }
 
 // makeDevice makes pando0: a dummy, or, where the kernel has none, one end of a veth pair. Nothing ever leaves it: the

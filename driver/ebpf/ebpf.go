@@ -40,6 +40,7 @@ type Config struct {
 	PinDir   string     // a folder of a bpffs, for this host alone
 	Uplinks  []string   // interfaces at which packets for VIPs come in
 	HostAddr netip.Addr // source of the host's own packets to VIPs; invalid: the gateway's address
+	Settings string     // a file that notes how the kernel's settings were, for Restore; "" is none
 	FlowsMax int        // entries of the IPv4 connection table, the IPv6 one has a quarter; 0: 1,048,576
 	// Buckets fills a table: indices into ids, in proportion to weights (balance.Buckets).
 	Buckets func(ids []string, weights []int, size int) []uint16
@@ -181,7 +182,7 @@ func ensureBPFFS(dir string) error {
 
 // attachHost makes pando0 and its routes, and puts the programs at it and at every uplink.
 func (d *Driver) attachHost() error {
-	dev, err := ensureDevice(d.HostAddr, d.Uplinks)
+	dev, err := ensureDevice(d.HostAddr, d.Uplinks, d.Settings)
 	if err != nil {
 		return fmt.Errorf("make %s: %w", Device, err)
 	}

@@ -31,7 +31,7 @@ func TestState(t *testing.T) {
 	t.Parallel()
 	guide := blocks(t, "state.md")
 	p := labtest.Up(t)
-	p.Write("shop.sh", "set -eux\n"+guide["sh instance"]+"exec sleep infinity\n")
+	p.Write("shop.sh", "set -eux\n"+guide["sh instance"])
 	p.Deploy(guide["yaml"])
 	p.Write("reader.sh", "set -eux\nPATH="+filepath.Dir(p.Bin)+":$PATH\ncd $(mktemp -d)\n"+guide["sh host"])
 	said := p.Must(p.Host(), "sh", filepath.Join(p.Dir, "reader.sh"))
@@ -41,7 +41,7 @@ func TestState(t *testing.T) {
 		}
 	}
 	logs := p.Pando("logs", "shop")
-	for _, want := range []string{`"commit":"`, `"path":"baskets/anna"`} {
+	for _, want := range []string{`"commit":"`, `"taken":6`, `"path":"baskets/anna"`} {
 		if !strings.Contains(strings.ReplaceAll(logs, `": `, `":`), want) {
 			t.Errorf("the instance was not told %s:\n%s", want, logs)
 		}
