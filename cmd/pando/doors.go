@@ -210,7 +210,7 @@ func (d *doorkeeper) guard(next http.Handler) http.Handler {
 	})
 }
 
-// whileMember ends the requests of a host when its membership ends: logs and events go on for as long as the asker wants.
+// whileMember ends the requests of a host when its membership ends: logs and events are streamed for as long as the caller wants.
 func (d *doorkeeper) whileMember(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := peer.Shown(r)
