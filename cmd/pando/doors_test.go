@@ -138,6 +138,9 @@ func TestAJoinWithoutATokenIsAnsweredAtOnce(t *testing.T) {
 		if resp.StatusCode != want || !resp.Close {
 			t.Errorf("token %q: %s, want %d and the end of the connection", token, resp.Status, want)
 		}
+		if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("token %q: the connection stays", token)
+		}
 	}
 	if _, err := newDoorkeeper(nil).member(t.Context(), nil); !errors.Is(err, pando.ErrForbidden) {
 		t.Errorf("no certificate: %v", err)
