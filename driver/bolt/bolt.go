@@ -44,6 +44,7 @@ type Store struct {
 	path   string
 	cache  cache
 	recent recent
+	mapped mapped
 
 	writing sync.Mutex              // held by whoever writes, until the index says what the file says
 	written map[pando.ObjectID]bool // since a prune began, nil: none is at work; guarded by writing
@@ -131,6 +132,7 @@ func (s *Store) Object(id pando.ObjectID) (pando.ObjectKind, []byte, error) {
 		return "", nil, fmt.Errorf("object %s: %w", id, err)
 	}
 	s.cache.put(o)
+	s.touched(len(o.Body))
 	return o.Kind, o.Body, nil
 }
 
