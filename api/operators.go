@@ -254,16 +254,6 @@ func (h operators) logs(ctx context.Context, in *struct {
 	}, nil
 }
 
-// Readable is the part of the operators' API for which the socket's guard is not needed: what monitoring asks, and clones of
-// states. It changes nothing and shows no spec.
-func Readable(operators http.Handler) http.Handler {
-	mux := http.NewServeMux()
-	for _, pattern := range []string{"GET /healthz", "GET /readyz", "GET /metrics", "GET /openapi.json", "GET /state/", "POST /state/"} {
-		mux.Handle(pattern, operators)
-	}
-	return known(mux)
-}
-
 // known answers what no route answers with a problem, and lets no path say what it is not.
 func known(mux *http.ServeMux) http.Handler {
 	return plainPaths(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

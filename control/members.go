@@ -157,10 +157,10 @@ func removable(w *pando.World, m pando.Member, here bool, instances int, force b
 	case force:
 		return nil
 	case here && instances > 0:
-		return fmt.Errorf("%w: it is here with %d instances: `pando down` there takes them out; --force removes it all the same, "+
-			"and they run on there without the cluster", pando.ErrRefused, instances)
+		return fmt.Errorf("%w: it is here with %d instances: `pando down` there takes them out; --force leaves them running "+
+			"there without the cluster", pando.ErrRefused, instances)
 	case states > 0:
-		return fmt.Errorf("%w: it keeps the states of %d services, which go with it: --force removes it all the same", pando.ErrRefused, states)
+		return fmt.Errorf("%w: it keeps the states of %d services, which the cluster loses with it: --force accepts that", pando.ErrRefused, states)
 	}
 	return nil
 }

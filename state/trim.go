@@ -12,16 +12,18 @@ import (
 	"pando.run/pando"
 )
 
-// Keep says how much history a service keeps: every commit of main that is among the newest Commits or younger than Age,
-// and what its live branches need to merge.
+// Keep says how much history a service keeps: every commit of main that is among the newest Commits or younger than Age, of
+// those the newest Most, and what its live branches need to merge.
 type Keep struct {
 	Commits int
 	Age     time.Duration
+	Most    int // whatever their age; 0: all of that age
 }
 
 // DefaultKeep is enough to look back and to fetch from time to time. Its age also bounds how long a reader of a state
-// (a clone, a pull) may work on what it began with.
-var DefaultKeep = Keep{Commits: 1000, Age: 10 * time.Minute}
+// (a clone, a pull) may work on what it began with. A service that commits more than Most in that time would fill the disk: its
+// readers have less time.
+var DefaultKeep = Keep{Commits: 1000, Age: 10 * time.Minute, Most: 10_000}
 
 // Known is what the registry says of the states of a host. It may lag behind: the refs of this host protect what is newer.
 type Known struct {
@@ -168,6 +170,9 @@ func (t *trim) forget(ctx context.Context) error {
 // branch began anew, behind which no merge looks.
 func (t *trim) limit(keep Keep) error {
 	w := newWork(t.objects, t.service)
+	if err := t.atMost(w, keep.Most); err != nil {
+		return err
+	}
 	for name, id := range t.refs {
 		if !strings.HasPrefix(name, refOf(t.service, sinceRef, "")) {
 			continue
@@ -186,19 +191,56 @@ func (t *trim) limit(keep Keep) error {
 		return err
 	}
 	for _, id := range heads {
-		for n := 0; n < max(keep.Commits, 1); n++ {
-			c, err := w.commit(id)
-			if err != nil {
-				return err
-			}
-			t.older(c.at)
-			if len(c.parents) == 0 || w.edge(id) {
-				break
-			}
-			id = c.parents[0]
+		at, _, err := back(w, id, max(keep.Commits, 1))
+		if err != nil {
+			return err
 		}
+		t.older(at)
 	}
 	return nil
+}
+
+// atMost moves the time before which history goes forward to the commit that is the last of so many. It is the older one where
+// this host and the registry know main differently.
+func (t *trim) atMost(w *work, most int) error {
+	heads, err := t.heads()
+	if err != nil || most == 0 || len(heads) == 0 {
+		return err
+	}
+	var last time.Time
+	for n, id := range heads {
+		at, many, err := back(w, id, most)
+		if err != nil || !many {
+			return err
+		}
+		if n == 0 || at.Before(last) {
+			last = at
+		}
+	}
+	if last.After(t.before) {
+		t.before = last
+	}
+	return nil
+}
+
+// back is the time of the oldest of the newest n commits of a main; many: there are so many.
+func back(w *work, id pando.ObjectID, n int) (at time.Time, many bool, err error) {
+	for ; ; n-- {
+		c, err := w.commit(id)
+		if err != nil {
+			return at, false, err
+		}
+		if at.IsZero() || c.at.Before(at) {
+			at = c.at
+		}
+		if n == 1 {
+			return at, true, nil
+		}
+		if len(c.parents) == 0 || w.edge(id) {
+			return at, false, nil
+		}
+		id = c.parents[0]
+	}
 }
 
 func (t *trim) older(at time.Time) {

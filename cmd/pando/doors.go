@@ -95,11 +95,14 @@ func (g *guest) Close() error {
 	return g.Conn.Close()
 }
 
-// forStrangers bounds the time of a caller without a certificate, and its connection ends with the answer.
+// forStrangers bounds the time of a caller without a certificate, and its connection ends with the answer: the rest of its
+// request is not read.
 func forStrangers(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if peer.Shown(r) == nil {
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(strangerWaitMax)) // of a TLS connection: it has one
+			c := http.NewResponseController(w)
+			_ = c.SetReadDeadline(time.Now().Add(strangerWaitMax)) // of a TLS connection: it has one
+			defer func() { _ = c.SetReadDeadline(time.Now()) }()
 			w.Header().Set("Connection", "close")
 		}
 		next.ServeHTTP(w, r)
@@ -210,7 +213,7 @@ func (d *doorkeeper) guard(next http.Handler) http.Handler {
 	})
 }
 
-// whileMember ends the requests of a host when its membership ends: logs and events go on for as long as the asker wants.
+// whileMember ends the requests of a host when its membership ends: logs and events are streamed for as long as the caller wants.
 func (d *doorkeeper) whileMember(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := peer.Shown(r)

@@ -252,8 +252,8 @@ func (o *command) removeHost() *cobra.Command {
 	c := &cobra.Command{
 		Use: "rm HOST", Short: "end the membership of a host",
 		Long: "Ends the membership of a host: its certificate counts no more, its name and slot are free, and its instances are forgotten.\n" +
-			"Services that can start elsewhere do. It refuses a host that is here with instances, or that keeps states; --force removes it\n" +
-			"all the same. Nothing is stopped on the host itself: `pando down` there does that. Run it on the server's host.",
+			"Services that can start elsewhere do. It refuses a host that is here with instances, or that keeps states, unless\n" +
+			"--force is given. Nothing is stopped on the host itself: `pando down` there does that. Run it on the server's host.",
 		Example: "  pando hosts rm host2\n  pando hosts rm host2 --force", Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			h := pando.HostName(args[0])

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -128,7 +129,8 @@ func openReadable(p place, face http.Handler) (func(context.Context) error, erro
 	if err != nil {
 		return nil, fmt.Errorf("listen for clones of states and for monitoring: %w; choose another address with --http", err)
 	}
-	return serveHTTP(open, api.Readable(face)), nil
+	own, _ := os.Hostname()
+	return serveHTTP(bounded(open), api.Readable(face, own, p.Host)), nil
 }
 
 // damaged says what to do about a store that does not start. What its files are like is etcd's to know.
@@ -252,13 +254,27 @@ func tend(ctx context.Context, p place) error {
 	if err != nil {
 		return err
 	}
-	answers := dns.New(dns.Config{Addr: netip.AddrPortFrom(pando.Gateway4, 53).String(), Lookup: a.VIPs})
+	answers := dns.New(dns.Config{Addr: netip.AddrPortFrom(pando.Gateway4, 53).String(), Lookup: a.VIPs, Recurses: recurses(h)})
 	if err := answers.Start(); err != nil {
 		log.Warn("names of services are not answered on this host", "error", err)
 	} else {
 		defer answers.Close()
 	}
 	return together(ctx, append(append(faces, c.jobs...), a.Run)...)
+}
+
+// recurses says which addresses may ask a host's DNS for names of elsewhere: its own, and those of its instances.
+func recurses(h pando.Host) func(netip.Addr) bool {
+	return func(a netip.Addr) bool {
+		if a.IsLoopback() || h.Instances4.Contains(a) || h.Instances6.Contains(a) {
+			return true
+		}
+		all, err := net.InterfaceAddrs()
+		return err == nil && slices.ContainsFunc(all, func(own net.Addr) bool {
+			p, err := netip.ParsePrefix(own.String())
+			return err == nil && p.Addr().Unmap() == a
+		})
+	}
 }
 
 func openSteering(p place) (*ebpf.Driver, error) {

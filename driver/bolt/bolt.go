@@ -44,6 +44,7 @@ type Store struct {
 	path   string
 	cache  cache
 	recent recent
+	mapped mapped
 
 	writing sync.Mutex              // held by whoever writes, until the index says what the file says
 	written map[pando.ObjectID]bool // since a prune began, nil: none is at work; guarded by writing
@@ -54,9 +55,20 @@ type Store struct {
 	close    context.CancelFunc
 }
 
-// Open opens the file, or makes it.
+// Open opens the file, or makes it. A file that is mostly free is first written anew, without what is free.
 func Open(path string) (*Store, error) {
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockWaitMax, FreelistType: bbolt.FreelistMapType, NoFreelistSync: true})
+	s, err := load(path)
+	if err != nil || !s.sparse() || s.copyUsed() != nil { // a file that cannot be copied serves as it is
+		return s, err
+	}
+	if err := errors.Join(s.Close(), s.takeCopy()); err != nil {
+		return nil, fmt.Errorf("shrink the states in %s: %w", path, full(err))
+	}
+	return load(path)
+}
+
+func load(path string) (*Store, error) {
+	db, err := openFile(path)
 	if err != nil {
 		if errors.Is(err, bbolterrors.ErrTimeout) {
 			return nil, fmt.Errorf("open the states in %s: another agent has them open; stop it with `pando down`", path)
@@ -71,7 +83,12 @@ func Open(path string) (*Store, error) {
 	if err := s.prepare(); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
+	s.giveBack() // the start has looked at every page for the free ones
 	return s, nil
+}
+
+func openFile(path string) (*bbolt.DB, error) {
+	return bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockWaitMax, FreelistType: bbolt.FreelistMapType, NoFreelistSync: true})
 }
 
 func (s *Store) prepare() error {
@@ -131,6 +148,7 @@ func (s *Store) Object(id pando.ObjectID) (pando.ObjectKind, []byte, error) {
 		return "", nil, fmt.Errorf("object %s: %w", id, err)
 	}
 	s.cache.put(o)
+	s.touched(len(o.Body))
 	return o.Kind, o.Body, nil
 }
 

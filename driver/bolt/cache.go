@@ -9,6 +9,9 @@ import (
 // cacheBytesMax bounds the memory of recently used objects.
 const cacheBytesMax = 8 << 20
 
+// cacheEntryBytes is what an entry takes beside its body: most objects are small.
+const cacheEntryBytes = 224
+
 // cache keeps recently used objects in two generations: when the younger is full it becomes the older, and what was not
 // used since then is forgotten.
 type cache struct {
@@ -40,8 +43,8 @@ func (c *cache) add(o pando.Object) {
 	if _, ok := c.young[o.ID]; ok || len(o.Body) > cacheBytesMax/8 {
 		return
 	}
-	if c.bytes += len(o.Body) + len(o.ID); c.bytes > cacheBytesMax/2 || c.young == nil {
-		c.old, c.young, c.bytes = c.young, map[pando.ObjectID]pando.Object{}, len(o.Body)+len(o.ID)
+	if c.bytes += len(o.Body) + cacheEntryBytes; c.bytes > cacheBytesMax/2 || c.young == nil {
+		c.old, c.young, c.bytes = c.young, map[pando.ObjectID]pando.Object{}, len(o.Body)+cacheEntryBytes
 	}
 	c.young[o.ID] = o
 }

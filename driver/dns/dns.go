@@ -44,6 +44,8 @@ type Config struct {
 	Lookup func(name pando.ServiceName, tenant pando.Tenant) (v4, v6 netip.Addr, ok bool)
 	// Upstreams are host:port of resolvers for every other name; nil: those of /etc/resolv.conf.
 	Upstreams []string
+	// Recurses says whether an address may ask for names of elsewhere; nil: every one may.
+	Recurses func(netip.Addr) bool
 }
 
 // Server is a DNS server. Make it with New, then Start; end it with Close.
@@ -156,6 +158,8 @@ func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 		s.own(m, q)
 	case nobodys(q.Question[0]):
 		m.SetRcode(q, dns.RcodeNameError)
+	case !s.recurses(w.RemoteAddr()): // an open resolver multiplies the packets of an attack on others
+		m.SetRcode(q, dns.RcodeRefused)
 	default:
 		m = s.forward(q, w.RemoteAddr().Network())
 	}
@@ -167,6 +171,14 @@ func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 		m.Truncate(size)
 	}
 	_ = w.WriteMsg(m) // an asker who has gone needs no answer
+}
+
+func (s *Server) recurses(from net.Addr) bool {
+	if s.config.Recurses == nil {
+		return true
+	}
+	a, err := netip.ParseAddrPort(from.String())
+	return err == nil && s.config.Recurses(a.Addr().Unmap().WithZone(""))
 }
 
 // own answers for a name below the zone: with addresses, with nothing of that type (NODATA), or that there is no such name.

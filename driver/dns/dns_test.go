@@ -158,5 +158,31 @@ func TestAPortIsFreeForBoth(t *testing.T) {
 		if _, _, err := bind(addr, taken(1000)); !errors.Is(err, syscall.EADDRINUSE) || tried != want {
 			t.Errorf("%s: %v after %d tries, want %d", addr, err, tried, want)
 		}
+func TestStrangersGetTheNamesOfServicesOnly(t *testing.T) {
+	upstream := start(t, []string{})
+	own := netip.MustParsePrefix("127.0.0.2/32")
+	s := New(Config{
+		Addr: "127.0.0.1:0", Upstreams: []string{upstream.Addr()}, Recurses: own.Contains,
+		Lookup: func(pando.ServiceName, pando.Tenant) (v4, v6 netip.Addr, ok bool) {
+			return netip.MustParseAddr("10.127.0.9"), v6, true
+		},
+	})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for _, network := range []string{"udp", "tcp"} {
+		if m := ask(t, s, network, "example.org.", dns.TypeA); m.Rcode != dns.RcodeRefused {
+			t.Errorf("a stranger over %s: %s", network, m)
+		}
+		if m := ask(t, s, network, "web.pando.", dns.TypeA); len(m.Answer) != 1 {
+			t.Errorf("a stranger over %s: %s", network, m)
+		}
+	}
+	m := new(dns.Msg)
+	m.SetQuestion("example.org.", dns.TypeA)
+	c := dns.Client{Dialer: &net.Dialer{LocalAddr: &net.UDPAddr{IP: own.Addr().AsSlice()}}}
+	if a, _, err := c.Exchange(m, s.Addr()); err != nil || a.Rcode != dns.RcodeServerFailure { // which the upstream said
+		t.Errorf("an instance: %v, %v", a, err)
 	}
 }

@@ -36,7 +36,7 @@ func (m *Members) tls() transport.TLSInfo {
 	}
 }
 
-// gate is the door for members. What comes over the unix socket is root's on this host and may do everything. A member is a
+// gate is the door for members. A caller at the unix socket is root on this host and may do everything. A member is a
 // host with a certificate and a member record whose key that certificate is for. It may read, and write what is its own:
 //
 //	host, leader/host-NAME  its own record, as its membership has it

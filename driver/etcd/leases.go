@@ -23,7 +23,7 @@ const (
 	streamsMax      = 64 // of one member; likewise
 )
 
-// leases are those that members took in this life of the server. What holds of an older one is known by its keys.
+// leases are those that members took in this life of the server. The owner of an older lease follows from its keys.
 type leases struct {
 	keys func(ctx context.Context, id int64) ([][]byte, error) // etcdlease.ErrLeaseNotFound
 

@@ -127,7 +127,7 @@ func (w *rights) mayPut(k pando.Key, p *pb.PutRequest) error {
 	return errNotOwn
 }
 
-// put holds the value and what is stored now against a rule. The transaction then depends on what is stored.
+// put checks the new value and the stored one by a rule. The transaction then depends on the stored one.
 func put[T pando.Stored](w *rights, r pando.Record, rule func(next, now T, there bool) error) error {
 	var next, now T
 	if err := pando.Decode(r, &next); err != nil {
@@ -178,7 +178,7 @@ func (w *rights) has(s pando.ServiceKey, i pando.InstanceID) bool {
 	return i != "" && err == nil && at != 0
 }
 
-// intent: an instance of this host asks, and what was granted of it, or is about it, goes on.
+// intent: an instance of this host asks; later steps are of an intent about an instance here.
 func (w *rights) intent(next, now pando.Intent, there bool) error {
 	if !there {
 		asks := next.By.Kind == pando.AskerInstance && next.Host == w.member.Name && w.has(next.Service, pando.InstanceID(next.By.Name))
@@ -198,7 +198,7 @@ func (w *rights) intent(next, now pando.Intent, there bool) error {
 	return nil
 }
 
-// decision: evidence of what happened to an instance here.
+// decision: evidence about an instance here.
 func (w *rights) decision(next, now pando.Decision, there bool) error {
 	if !w.has(next.Service, next.Instance) || next.By.Name != "agent "+string(w.member.Name) || there && next.By != now.By {
 		return errSince

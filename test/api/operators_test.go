@@ -282,3 +282,29 @@ func TestOnlyWhatMonitoringNeedsIsReadable(t *testing.T) {
 	}
 	wrong{"GET", "/state/../v1/services", "", nil, 400, "invalid", `a part ".."`}.check(t, s.URL)
 }
+
+// A page in a browser on the same machine can point a name of its own at 127.0.0.1 and read what comes.
+func TestPagesReadNothing(t *testing.T) {
+	h := open(t)
+	h.serving()
+	front := api.Readable(h.http.Config.Handler, "host1")
+	for _, c := range []struct {
+		host, origin string
+		status       int
+	}{
+		{"127.0.0.1:7400", "", 200}, {"localhost:7400", "", 200}, {"LOCALHOST.", "", 200}, {"[::1]:7400", "", 200}, {"::1", "", 200},
+		{"10.126.0.1:7400", "", 200}, {"Host1:7400", "", 200}, {"", "", 200},
+		{"evil.example", "", 403}, {"evil.example:7400", "", 403}, {"127.0.0.1.evil.example:7400", "", 403}, {"localhost.evil.example", "", 403},
+		{"127.0.0.1:7400", "http://evil.example", 403}, {"localhost:7400", "null", 403},
+	} {
+		r := httptest.NewRequest("GET", "/metrics", nil)
+		r.Host = c.host
+		if c.origin != "" {
+			r.Header.Set("Origin", c.origin)
+		}
+		w := httptest.NewRecorder()
+		if front.ServeHTTP(w, r); w.Code != c.status {
+			t.Errorf("Host %q, Origin %q: %d, want %d: %.200s", c.host, c.origin, w.Code, c.status, w.Body)
+		}
+	}
+}
