@@ -158,6 +158,9 @@ func TestAPortIsFreeForBoth(t *testing.T) {
 		if _, _, err := bind(addr, taken(1000)); !errors.Is(err, syscall.EADDRINUSE) || tried != want {
 			t.Errorf("%s: %v after %d tries, want %d", addr, err, tried, want)
 		}
+	}
+}
+
 func TestStrangersGetTheNamesOfServicesOnly(t *testing.T) {
 	upstream := start(t, []string{})
 	own := netip.MustParsePrefix("127.0.0.2/32")
