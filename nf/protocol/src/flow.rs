@@ -33,12 +33,10 @@ impl FlowKey {
         (FlowKey { bytes }, direction)
     }
 
-    /// The flow of an Ethernet frame that carries IPv4 or IPv6 (see [`network`]), or `None`.
+    /// The flow of an Ethernet frame that carries IPv4 or IPv6 (see [`innermost`]), or `None`.
     pub fn of_frame(frame: &[u8]) -> Option<(FlowKey, Direction)> {
-        match network(frame)? {
-            (4, at) => of_ipv4(&frame[at..]),
-            (_, at) => of_ipv6(&frame[at..]),
-        }
+        let (version, at) = innermost(frame)?;
+        of_packet(&frame[at..], version)
     }
 
     /// As it stands on the wire.
@@ -89,7 +87,7 @@ impl End {
 const TAGS_MAX: usize = 2;
 
 /// Where an Ethernet frame's IP packet begins, behind VLAN tags and the header of a PPPoE session: (IP version, offset);
-/// `None` for all that is not IP.
+/// `None` for all that is not IP, and for less than a whole fixed header.
 pub fn network(frame: &[u8]) -> Option<(u8, usize)> {
     let mut at = 12;
     for _ in 0..TAGS_MAX {
@@ -97,18 +95,88 @@ pub fn network(frame: &[u8]) -> Option<(u8, usize)> {
             at += 4;
         }
     }
-    let (version, at) = match be16(frame, at)? {
-        0x0800 => (4, at + 2),
-        0x86dd => (6, at + 2),
-        // Version 1, type 1, code 0 (session data); its number and length; then PPP's protocol.
-        0x8864 if be16(frame, at + 2)? == 0x1100 => match be16(frame, at + 8)? {
-            0x0021 => (4, at + 10),
-            0x0057 => (6, at + 10),
-            _ => return None,
-        },
-        _ => return None,
-    };
-    (frame.get(at)? >> 4 == version).then_some((version, at))
+    match be16(frame, at)? {
+        0x0800 => ip_at(frame, 4, at + 2),
+        0x86dd => ip_at(frame, 6, at + 2),
+        // Version 1, type 1, code 0 (session data); its number and length; then PPP.
+        0x8864 if be16(frame, at + 2)? == 0x1100 => ppp(frame, at + 8),
+        _ => None,
+    }
+}
+
+/// An IP packet whose fixed header is whole.
+fn ip_at(frame: &[u8], version: u8, at: usize) -> Option<(u8, usize)> {
+    let header = if version == 4 { 20 } else { 40 };
+    (frame.get(at)? >> 4 == version && frame.len() >= at + header).then_some((version, at))
+}
+
+/// PPP's name for the protocol has two bytes, the first of them even; a sender may leave out a first byte that is 0.
+fn ppp(frame: &[u8], at: usize) -> Option<(u8, usize)> {
+    let first = *frame.get(at)?;
+    let (protocol, next) = if first & 1 == 1 { (first.into(), at + 1) } else { (be16(frame, at)?, at + 2) };
+    match protocol {
+        0x0021 => ip_at(frame, 4, next),
+        0x0057 => ip_at(frame, 6, next),
+        _ => None,
+    }
+}
+
+/// Tunnels in tunnels that are looked into.
+const TUNNELS_MAX: usize = 4;
+
+/// Where the innermost IP packet begins: behind [`network`], what is in 4in4, 4in6, 6in4, 6in6 and GRE (with IP, Ethernet,
+/// ERSPAN of types I and II, or PPP) is looked into. `pando_parse_inner` of the SDK finds the same.
+pub fn innermost(frame: &[u8]) -> Option<(u8, usize)> {
+    let mut packet = network(frame)?;
+    for _ in 0..TUNNELS_MAX {
+        match tunnelled(frame, packet) {
+            Some(inner) => packet = inner,
+            None => break,
+        }
+    }
+    Some(packet)
+}
+
+/// The packet in a packet.
+fn tunnelled(frame: &[u8], (version, at): (u8, usize)) -> Option<(u8, usize)> {
+    let (protocol, payload, is_fragment) = upper(&frame[at..], version)?;
+    let payload = at + payload;
+    match protocol {
+        _ if is_fragment => None,
+        4 => ip_at(frame, 4, payload),
+        41 => ip_at(frame, 6, payload),
+        47 => gre(frame, payload),
+        _ => None,
+    }
+}
+
+/// RFC 2784, RFC 2890, RFC 2637 (PPTP).
+fn gre(frame: &[u8], at: usize) -> Option<(u8, usize)> {
+    const CHECKSUM: u16 = 0x8000;
+    const ROUTING: u16 = 0x4000;
+    const KEY: u16 = 0x2000;
+    const SEQUENCE: u16 = 0x1000;
+    const ACKNOWLEDGES: u16 = 0x0080;
+    let (flags, protocol) = (be16(frame, at)?, be16(frame, at + 2)?);
+    let is_pptp = flags & 7 == 1 && protocol == 0x880b;
+    if flags & ROUTING != 0 || flags & 7 != 0 && !is_pptp {
+        return None;
+    }
+    let optional = [CHECKSUM, KEY, SEQUENCE, if is_pptp { ACKNOWLEDGES } else { 0 }];
+    let payload = at + 4 + 4 * optional.iter().filter(|&flag| flags & flag != 0).count();
+    match protocol {
+        0x880b => ppp(frame, if be16(frame, payload)? == 0xff03 { payload + 2 } else { payload }),
+        0x0800 => ip_at(frame, 4, payload),
+        0x86dd => ip_at(frame, 6, payload),
+        0x6558 => ethernet(frame, payload),
+        // ERSPAN: type II numbers its packets and has a header of 8 bytes.
+        0x88be => ethernet(frame, if flags & SEQUENCE != 0 { payload + 8 } else { payload }),
+        _ => None,
+    }
+}
+
+fn ethernet(frame: &[u8], at: usize) -> Option<(u8, usize)> {
+    network(frame.get(at..)?).map(|(version, ip)| (version, at + ip))
 }
 
 fn be16(bytes: &[u8], at: usize) -> Option<u16> {
@@ -123,39 +191,44 @@ fn ports(protocol: u8, payload: &[u8]) -> ([u8; 2], [u8; 2]) {
     }
 }
 
-fn of_ipv4(ip: &[u8]) -> Option<(FlowKey, Direction)> {
-    let header = usize::from(*ip.first()? & 15) * 4;
-    if header < 20 || ip.len() < header {
-        return None;
-    }
-    // Only the first fragment has ports.
-    let fragment = be16(ip, 6)? & 0x1fff != 0;
-    let (from, to) = if fragment { Default::default() } else { ports(ip[9], &ip[header..]) };
-    Some(FlowKey::between(End::new(&ip[12..16], from), End::new(&ip[16..20], to), ip[9], 4))
-}
-
 /// Extension headers that are looked through; a packet with more has no ports.
 const EXTENSIONS_MAX: usize = 8;
 
-fn of_ipv6(ip: &[u8]) -> Option<(FlowKey, Direction)> {
+/// What a packet carries: the protocol, where it begins, and whether it is a fragment behind the first.
+fn upper(ip: &[u8], version: u8) -> Option<(u8, usize, bool)> {
+    if version == 4 {
+        let header = usize::from(*ip.first()? & 15) * 4;
+        if header < 20 || ip.len() < header {
+            return None;
+        }
+        return Some((ip[9], header, be16(ip, 6)? & 0x1fff != 0));
+    }
     if ip.len() < 40 {
         return None;
     }
-    let (mut next, mut at, mut fragment) = (ip[6], 40, false);
+    let (mut next, mut at, mut is_fragment) = (ip[6], 40, false);
     for _ in 0..EXTENSIONS_MAX {
         let Some(extension) = ip.get(at..at + 8) else { break };
         match next {
             0 | 43 | 60 => at += 8 + usize::from(extension[1]) * 8,
             44 => {
-                fragment |= u16::from_be_bytes([extension[2], extension[3]]) & 0xfff8 != 0;
+                is_fragment |= u16::from_be_bytes([extension[2], extension[3]]) & 0xfff8 != 0;
                 at += 8;
             }
             _ => break,
         }
         next = extension[0];
     }
-    let (from, to) = if fragment { Default::default() } else { ports(next, ip.get(at..).unwrap_or(&[])) };
-    Some(FlowKey::between(End::new(&ip[8..24], from), End::new(&ip[24..40], to), next, 6))
+    Some((next, at, is_fragment))
+}
+
+/// The flow of an IP packet. Only the first fragment has ports.
+fn of_packet(ip: &[u8], version: u8) -> Option<(FlowKey, Direction)> {
+    let (protocol, payload, is_fragment) = upper(ip, version)?;
+    let (from, to) = if is_fragment { Default::default() } else { ports(protocol, ip.get(payload..).unwrap_or(&[])) };
+    let (addresses, length) = if version == 4 { (12, 4) } else { (8, 16) };
+    let address = |n: usize| ip.get(addresses + n * length..)?.get(..length);
+    Some(FlowKey::between(End::new(address(0)?, from), End::new(address(1)?, to), protocol, version))
 }
 
 #[cfg(test)]

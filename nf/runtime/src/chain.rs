@@ -51,7 +51,7 @@ pub struct Work {
     pub packets: u64,
     /// Their bytes, as they came to it.
     pub bytes: u64,
-    /// Fuel that it burnt, traps not counted.
+    /// Fuel that it burnt, also in calls that trapped and in each start of an instance.
     pub fuel: u64,
     /// Packets on which it trapped.
     pub trapped: u64,
@@ -80,8 +80,16 @@ pub struct Stage<E> {
 
 impl<E: Executor> Stage<E> {
     /// A function and the numbers that it may give to flows.
-    pub fn new(executor: E, leases: Leases) -> Stage<E> {
-        Stage { executor, leases, work: Work::default(), last_trap: None }
+    pub fn new(mut executor: E, leases: Leases) -> Stage<E> {
+        let work = Work { fuel: executor.take_fuel(), ..Work::default() };
+        Stage { executor, leases, work, last_trap: None }
+    }
+
+    /// Calls the function for a batch that is in its memory, and bills what that burnt.
+    fn call(&mut self, count: usize, shares: usize) -> Result<(), Trap> {
+        let called = self.executor.process(count, shares);
+        self.work.fuel += self.executor.take_fuel();
+        called
     }
 }
 
@@ -275,11 +283,8 @@ impl<E: Executor> Chain<E> {
         }
         let all = 0..self.live.len();
         let shares = self.write(at, arrivals, all.clone());
-        match self.stages[at].executor.process(self.live.len(), shares) {
-            Ok(fuel) => {
-                self.stages[at].work.fuel += fuel;
-                self.collect(at, arrivals, all, false);
-            }
+        match self.stages[at].call(self.live.len(), shares) {
+            Ok(()) => self.collect(at, arrivals, all, false),
             Err(trap) => self.isolate(at, arrivals, trap),
         }
         let fates = &self.fates;
@@ -398,11 +403,8 @@ impl<E: Executor> Chain<E> {
             let id = self.live[n].met.flow;
             self.flows.flow_mut(id).mark.latest = 0;
             let shares = self.write(at, arrivals, n..n + 1);
-            match self.stages[at].executor.process(1, shares) {
-                Ok(fuel) => {
-                    self.stages[at].work.fuel += fuel;
-                    self.collect(at, arrivals, n..n + 1, true);
-                }
+            match self.stages[at].call(1, shares) {
+                Ok(()) => self.collect(at, arrivals, n..n + 1, true),
                 Err(trap) => {
                     self.stages[at].last_trap = Some(trap);
                     self.stages[at].work.trapped += 1;
@@ -415,7 +417,9 @@ impl<E: Executor> Chain<E> {
     }
 
     fn renew(&mut self, at: usize) {
-        let again = self.stages[at].executor.renew();
+        let stage = &mut self.stages[at];
+        let again = stage.executor.renew();
+        stage.work.fuel += stage.executor.take_fuel();
         again.expect("a function that started once starts again: it has no input but its configuration");
     }
 
