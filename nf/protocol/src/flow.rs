@@ -283,9 +283,70 @@ mod tests {
         assert_eq!(behind(&[0x88, 0xa8, 0, 7, 0x81, 0, 0, 8], &[8, 0]), flow);
         assert_eq!(behind(&session, &[0, 0x21]), flow);
         assert_eq!(behind(&[&[0x81, 0, 0, 7][..], &session].concat(), &[0, 0x21]), flow);
+        assert_eq!(behind(&session, &[0x21]), flow, "one byte of PPP's two");
+        assert_eq!(behind(&session, &[0x23]), None, "another protocol");
         assert_eq!(behind(&[0x81, 0, 0, 7, 0x81, 0, 0, 7, 0x81, 0, 0, 7], &[8, 0]), None, "three tags");
         assert_eq!(behind(&session, &[0xc0, 0x21]), None, "LCP is no packet of a flow");
         assert_eq!(behind(&[0x88, 0x64, 0x11, 9, 0, 9, 0, 30], &[0, 0x21]), None, "a code other than session data");
+    }
+
+    /// An IP packet that carries `payload`.
+    fn packet(version: u8, protocol: u8, payload: &[u8]) -> Vec<u8> {
+        let length = payload.len() as u16;
+        let header = match version {
+            4 => [&[0x45, 0][..], &(20 + length).to_be_bytes(), &[0, 0, 0, 0, 64, protocol, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2]].concat(),
+            _ => [&[0x60, 0, 0, 0][..], &length.to_be_bytes(), &[protocol, 64], &[7; 16], &[8; 16]].concat(),
+        };
+        [&header, payload].concat()
+    }
+
+    fn framed(version: u8, packet: &[u8]) -> Vec<u8> {
+        [&[2; 12][..], if version == 4 { &[8, 0] } else { &[0x86, 0xdd] }, packet].concat()
+    }
+
+    #[test]
+    fn a_flow_is_that_of_the_innermost_packet() {
+        let plain = udp4([10, 0, 0, 1, 1, 1], [10, 0, 0, 2, 2, 2]);
+        let flow = FlowKey::of_frame(&plain);
+        let inner = &plain[14..];
+        let inner6 = packet(6, 17, &[0, 1, 0, 2, 0, 8, 0, 0]);
+        let flow6 = FlowKey::of_frame(&framed(6, &inner6));
+        let gre = |head: &[u8], payload: &[u8]| FlowKey::of_frame(&framed(4, &packet(4, 47, &[head, payload].concat())));
+        for version in [4, 6] {
+            assert_eq!(FlowKey::of_frame(&framed(version, &packet(version, 4, inner))), flow, "4 in {version}");
+            assert_eq!(FlowKey::of_frame(&framed(version, &packet(version, 41, &inner6))), flow6, "6 in {version}");
+        }
+        assert_eq!(gre(&[0, 0, 8, 0], inner), flow);
+        assert_eq!(gre(&[0, 0, 0x86, 0xdd], &inner6), flow6);
+        assert_eq!(gre(&[0xb0, 0, 8, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3], inner), flow, "checksum, key and sequence");
+        assert_eq!(gre(&[0x20, 0, 0x65, 0x58, 1, 1, 1, 1], &plain), flow, "an Ethernet frame");
+        assert_eq!(gre(&[0, 0, 0x88, 0xbe], &plain), flow, "ERSPAN, type I");
+        assert_eq!(gre(&[0x10, 0, 0x88, 0xbe, 0, 0, 0, 1, 0x10, 1, 0, 1, 0, 0, 0, 2], &plain), flow, "ERSPAN, type II");
+        assert_eq!(gre(&[0x30, 1, 0x88, 0x0b, 0, 9, 0, 9, 0, 0, 0, 1, 0xff, 3, 0, 0x21], inner), flow, "PPTP");
+        assert_eq!(gre(&[0, 0, 0x88, 0x0b], inner), gre(&[0, 0, 0x88, 0x0b], &[]), "PPP is in version 1 only");
+        let twice = packet(6, 4, &packet(4, 47, &[&[0, 0, 8, 0], inner].concat()));
+        assert_eq!(FlowKey::of_frame(&framed(6, &twice)), flow, "a tunnel in a tunnel");
+        let cut = packet(4, 4, &inner[..19]);
+        assert!(format!("{:?}", FlowKey::of_frame(&framed(4, &cut)).unwrap().0).starts_with("192.0.2.1:0"), "half a header is no packet");
+        let mut deep = inner.to_vec();
+        (0..TUNNELS_MAX + 1).for_each(|_| deep = packet(4, 4, &deep));
+        assert_ne!(FlowKey::of_frame(&framed(4, &deep)), flow, "a tunnel more than are looked into");
+    }
+
+    proptest! {
+        #[test]
+        fn no_tunnel_panics(kind in 0..4usize, protocol in prop_oneof![Just(4u8), Just(41u8), Just(47u8)], bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            let mut bytes = bytes;
+            let gre: [&[u8]; 4] = [&[0, 0, 8, 0, 0x45], &[0x10, 0, 0x88, 0xbe], &[0x30, 1, 0x88, 0x0b], &[0x60]];
+            let n = gre[kind].len().min(bytes.len());
+            bytes[..n].copy_from_slice(&gre[kind][..n]);
+            for version in [4, 6] {
+                let frame = framed(version, &packet(version, protocol, &bytes));
+                let (found, at) = innermost(&frame).unwrap();
+                prop_assert!(frame[at] >> 4 == found && at + 20 <= frame.len());
+                FlowKey::of_frame(&frame);
+            }
+        }
     }
 
     #[test]

@@ -3,17 +3,18 @@
 mod datagrams;
 mod fate;
 mod handed;
+mod stage;
 
 use datagrams::Datagrams;
 pub use datagrams::Frames;
 pub use fate::Fate;
 use pando_protocol::FlowKey;
+pub use stage::{Stage, Work};
 
 use crate::abi::{self, BATCH_PACKETS, Input, Output, Writer, flag};
 use crate::executor::{Executor, Trap};
 use crate::flows::{FlowId, Flows, Met, STAGES_MAX};
 use crate::fragments::Taken;
-use crate::leases::Leases;
 
 /// A packet that came.
 #[derive(Clone, Copy, Debug)]
@@ -44,19 +45,6 @@ impl Default for Policy {
     }
 }
 
-/// What one function did, in all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Work {
-    /// Packets that it processed.
-    pub packets: u64,
-    /// Their bytes, as they came to it.
-    pub bytes: u64,
-    /// Fuel that it burnt, also in calls that trapped and in each start of an instance.
-    pub fuel: u64,
-    /// Packets on which it trapped.
-    pub trapped: u64,
-}
-
 /// An event that a function reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
@@ -68,29 +56,6 @@ pub struct Event {
     pub code: u32,
     /// When its packet came.
     pub time_ns: u64,
-}
-
-/// One function of a chain.
-pub struct Stage<E> {
-    executor: E,
-    leases: Leases,
-    work: Work,
-    last_trap: Option<Trap>,
-}
-
-impl<E: Executor> Stage<E> {
-    /// A function and the numbers that it may give to flows.
-    pub fn new(mut executor: E, leases: Leases) -> Stage<E> {
-        let work = Work { fuel: executor.take_fuel(), ..Work::default() };
-        Stage { executor, leases, work, last_trap: None }
-    }
-
-    /// Calls the function for a batch that is in its memory, and bills what that burnt.
-    fn call(&mut self, count: usize, shares: usize) -> Result<(), Trap> {
-        let called = self.executor.process(count, shares);
-        self.work.fuel += self.executor.take_fuel();
-        called
-    }
 }
 
 /// Where the bytes of a packet are while it goes through the chain.
@@ -392,7 +357,7 @@ impl<E: Executor> Chain<E> {
     /// again loses its flow's state, the others notice nothing.
     fn isolate(&mut self, at: usize, arrivals: &[Arrival], trap: Trap) {
         self.stages[at].last_trap = Some(trap);
-        self.renew(at);
+        self.stages[at].renew();
         let source = match at.checked_sub(1) {
             None => &[][..],
             Some(before) => self.stages[before].executor.memory_ref(),
@@ -410,17 +375,12 @@ impl<E: Executor> Chain<E> {
                     self.stages[at].work.trapped += 1;
                     self.fates[self.live[n].index] = Fate::Trapped;
                     self.forget_state(id, at);
-                    self.renew(at);
+                    if !self.stages[at].is_broken {
+                        self.stages[at].renew();
+                    }
                 }
             }
         }
-    }
-
-    fn renew(&mut self, at: usize) {
-        let stage = &mut self.stages[at];
-        let again = stage.executor.renew();
-        stage.work.fuel += stage.executor.take_fuel();
-        again.expect("a function that started once starts again: it has no input but its configuration");
     }
 
     fn forget_state(&mut self, id: FlowId, at: usize) {

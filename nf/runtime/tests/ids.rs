@@ -5,11 +5,12 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use pando_unit::chain::{Arrival, Chain, Policy, Stage};
+use pando_unit::chain::{Arrival, Chain, Fate, Policy, Stage};
 use pando_unit::leases::Leases;
 use pando_unit::module::{Compiler, Function, Limits, Prepared, Runtime};
 use pando_unit::rules::{self, Head, Protocol, Variables};
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
 
 fn ids(rules: &str) -> Chain<Function> {
     let read = rules::parse(rules, "test.rules", &Variables::default()).unwrap();
@@ -124,8 +125,6 @@ fn heads() -> &'static String {
     })
 }
 
-use proptest::strategy::ValueTree;
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
@@ -196,4 +195,85 @@ fn a_syn_leaves_no_flow() {
     let mut chain = ids(FLOW_RULES);
     reported(&mut chain, &[packet(Some(SYN), "10.0.0.1:1000", "10.0.0.2:80", b"").frame()]);
     assert_eq!(chain.flows.len(), 0);
+}
+
+/// What is in a tunnel is searched, and rules speak of the packet in it.
+#[test]
+fn tunnels_are_looked_into() {
+    let inner = packet(Some(ACK), "10.0.0.1:1000", "10.0.0.2:80", b"a needle");
+    let rules = "alert tcp 10.0.0.1 1000 -> 10.0.0.2 80 (content:\"needle\"; sid:1;)\n";
+    let outer4 = |protocol: u8, payload: &[u8]| {
+        let length = (20 + payload.len() as u16).to_be_bytes();
+        [&[2; 12][..], &[8, 0, 0x45, 0], &length, &[0, 0, 0, 0, 64, protocol, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2], payload].concat()
+    };
+    let outer6 = |protocol: u8, payload: &[u8]| {
+        let length = (payload.len() as u16).to_be_bytes();
+        [&[2; 12][..], &[0x86, 0xdd, 0x60, 0, 0, 0], &length, &[protocol, 64], &[7; 16], &[8; 16], payload].concat()
+    };
+    let gre = |head: &[u8], payload: &[u8]| outer4(47, &[head, payload].concat());
+    let (ip, frame) = (inner.ip(), inner.frame());
+    let session = |name: &[u8]| [&[2; 12][..], &[0x88, 0x64, 0x11, 0, 0, 9, 0, 60], name, &ip].concat();
+    let tunnels = [
+        ("4 in 4", outer4(4, &ip)),
+        ("4 in 6", outer6(4, &ip)),
+        ("GRE", gre(&[0, 0, 8, 0], &ip)),
+        ("GRE with a key", gre(&[0x20, 0, 8, 0, 1, 1, 1, 1], &ip)),
+        ("an Ethernet frame in GRE", gre(&[0, 0, 0x65, 0x58], &frame)),
+        ("ERSPAN I", gre(&[0, 0, 0x88, 0xbe], &frame)),
+        ("ERSPAN II", gre(&[0x10, 0, 0x88, 0xbe, 0, 0, 0, 1, 0x10, 1, 0, 1, 0, 0, 0, 2], &frame)),
+        ("PPTP", gre(&[0x30, 1, 0x88, 0x0b, 0, 9, 0, 9, 0, 0, 0, 1, 0xff, 3, 0, 0x21], &ip)),
+        ("PPPoE", session(&[0, 0x21])),
+        ("PPPoE, compressed", session(&[0x21])),
+    ];
+    for (name, frame) in tunnels {
+        let mut chain = ids(rules);
+        let arrivals = [Arrival { frame: &frame, time_ns: 1, steered: None }];
+        chain.process(&arrivals);
+        let events: Vec<String> = chain.events.iter().map(|e| format!("{} on {:?}", e.code, e.key)).collect();
+        assert_eq!(events, ["1 on 10.0.0.1:1000<>10.0.0.2:80/6"], "{name}");
+    }
+}
+
+fn whitelister(settings: &str) -> Chain<Function> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../functions/whitelister/whitelister.wasm");
+    let function = Runtime::new(Limits::default(), 2).load(Path::new(path), settings.as_bytes()).unwrap();
+    Chain::new(vec![Stage::new(function, Leases::new(1..=1))], Policy::default())
+}
+
+fn passes(chain: &mut Chain<Function>, packet: &Packet) -> bool {
+    let frame = packet.frame();
+    let arrivals = [Arrival { frame: &frame, time_ns: 1, steered: None }];
+    chain.process(&arrivals);
+    chain.outputs(&arrivals).next().unwrap().0 == Fate::Passed
+}
+
+#[test]
+fn a_whitelister_stops_reflection_over_ipv6() {
+    let (inside, outside) = ("[2001:db8:0:1::7]:1000", "[2001:db8:0:2::7]:53");
+    let (asks, answers) = (packet(None, inside, outside, b"?"), packet(None, outside, inside, b"!"));
+    let settings =
+        ["inside6=2001:db8:0:1::/64\n", "inside=10.0.0.0/8\ninside6=2001:db8::1:0:0:0:0/63\n", "inside6=2001:db8:0:1:0:0:0:0/64\n"];
+    for settings in settings {
+        let mut chain = whitelister(settings);
+        assert!(!passes(&mut chain, &answers), "{settings}: nobody has asked");
+        assert!(passes(&mut chain, &asks) && passes(&mut chain, &answers), "{settings}");
+    }
+    assert!(!passes(&mut whitelister("inside=10.0.0.0/8\n"), &asks), "nobody may ask by IPv6");
+    let tcp = packet(Some(ACK), outside, inside, b"!");
+    assert!(passes(&mut whitelister("inside=10.0.0.0/8\n"), &tcp), "all but UDP passes");
+    let load = |settings: &str| {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../functions/whitelister/whitelister.wasm");
+        Runtime::new(Limits::default(), 2).load(Path::new(path), settings.as_bytes()).is_ok()
+    };
+    for bad in [
+        "inside6=2001:db8::/129\n",
+        "inside6=2001:db8/32\n",
+        "inside6=1::2::3/64\n",
+        "inside6=12345::/16\n",
+        "inside6=::1\n",
+        "inside6=1:2:3:4:5:6:7:8::/64\n",
+    ] {
+        assert!(!load(bad), "{bad}");
+    }
+    assert!(load("inside6=::/0\n") && load("inside6=::1/128\n") && load("inside6=fe80::/10\n"));
 }
