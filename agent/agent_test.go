@@ -25,6 +25,7 @@ type bench struct {
 	sandboxes *sim.Sandboxes
 	objects   *sim.Objects
 	ids       *sim.IDs
+	prober    pando.Prober
 	agent     *Agent
 	stop      func()
 }
@@ -62,7 +63,7 @@ func (b *bench) start() {
 	ctx, cancel := context.WithCancel(b.ctx)
 	b.agent = New(Config{
 		Host: pando.Host{Name: "h1"}, Registry: b.registry, Sandboxes: b.sandboxes, Steering: b.steering, Objects: b.objects,
-		Peers: sim.NewPeers(), Clock: pando.WallClock{}, IDs: b.ids, Log: slog.New(slog.DiscardHandler),
+		Prober: b.prober, Peers: sim.NewPeers(), Clock: pando.WallClock{}, IDs: b.ids, Log: slog.New(slog.DiscardHandler),
 		Serve: func(pando.Self, pando.InstanceID) http.Handler { return http.NotFoundHandler() },
 	})
 	ended := make(chan error)

@@ -79,7 +79,7 @@ type drainEnd struct {
 // drainEnds are the bounds of a drain; uncounted is why its flows could not be counted.
 func (r *runner) drainEnds(i pando.Instance, uncounted error) (ends []drainEnd) {
 	r.a.mu.Lock()
-	leaveBy, limit, unwell := r.a.leaveBy, r.a.specOf(i).DrainSecondsMax, r.unwell
+	leaveBy, limit := r.a.leaveBy, r.a.specOf(i).DrainSecondsMax
 	r.a.mu.Unlock()
 	if !leaveBy.IsZero() {
 		ends = append(ends, drainEnd{leaveBy, "its host leaves"})
@@ -87,7 +87,7 @@ func (r *runner) drainEnds(i pando.Instance, uncounted error) (ends []drainEnd) 
 	if limit > 0 {
 		ends = append(ends, drainEnd{i.Since.Add(pando.Seconds(limit)), fmt.Sprintf("drain_max of %gs was over", limit)})
 	}
-	if unwell {
+	if i.Walk && i.Halt == "" { // it did not answer (takeOut)
 		ends = append(ends, drainEnd{i.Since.Add(unwellDrainMax), fmt.Sprintf("it does not answer, and %s were over", unwellDrainMax)})
 	}
 	if uncounted != nil {

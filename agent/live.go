@@ -84,7 +84,7 @@ func (r *runner) takeOut(reason string) (spared string) {
 		r.becomeLocked(pando.PhaseFailed, d.Reason, &d)
 		return ""
 	}
-	r.unwell, r.inst.Walk = true, true
+	r.inst.Walk = true // with no intent to halt: that tells it from what control takes out
 	r.becomeLocked(pando.PhaseDraining, d.Reason, &d)
 	r.events.send(r.a.Clock.Now(), pando.EventHalted, map[string]string{"reason": d.Reason})
 	return ""

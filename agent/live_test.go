@@ -30,7 +30,8 @@ func (w *wellness) Probe(_ context.Context, _ pando.Probe, box pando.Sandbox, _ 
 // probed puts n instances of a revision with live probes into rotation; each has a flow.
 func (b *bench) probed(n int, sick func(pando.InstanceID) bool) {
 	b.Helper()
-	b.agent.Prober = &wellness{sick: sick}
+	b.prober = &wellness{sick: sick}
+	b.restart() // an agent that has it
 	spec := pando.Spec{
 		Name: "web", Command: []string{"web"}, Scale: pando.Scale{Min: n, Max: n},
 		Health: pando.Health{Live: pando.Probe{Kind: pando.ProbeTCP}, IntervalSeconds: 1, Fall: 3},
@@ -110,6 +111,7 @@ func TestTheFlowsOfAHungInstanceEnd(t *testing.T) {
 		b.probed(2, func(i pando.InstanceID) bool { return i == "web-00" })
 		b.pass(unwellDrainMax / 2)
 		b.phase("web-00", pando.PhaseDraining)
+		b.restart() // the next agent knows it, as well
 		b.pass(unwellDrainMax)
 		if i, ok := b.world().Instances["web-00"]; ok {
 			t.Errorf("it is still %s (%s)", i.V.Phase, i.V.Reason)

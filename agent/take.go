@@ -69,7 +69,8 @@ func (a *Agent) follow(records []pando.Record) {
 			v, ok := a.world.Instances[id]
 			if here := ok && v.V.Host == a.Host.Name; here && !a.see(v) {
 				continue // the echo of what this host wrote
-			} else if runner := a.runners[id]; !here && runner != nil {
+			}
+			if runner := a.runners[id]; !ok && runner != nil {
 				runner.end()
 			}
 			stale[s] = true

@@ -170,12 +170,16 @@ func (s *slot) link() pando.Link {
 
 // Notify implements pando.Sandbox. The shim remembers it for agents to come.
 func (b *sandbox) Notify(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, shimWaitMax)
+	defer cancel()
 	_, err := b.ask(ctx, request{Verb: "notify"})
 	return err
 }
 
 // Pause implements pando.Sandbox.
 func (b *sandbox) Pause(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, shimWaitMax)
+	defer cancel()
 	_, err := b.ask(ctx, request{Verb: "pause"})
 	return err
 }
