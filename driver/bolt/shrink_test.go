@@ -35,20 +35,7 @@ func TestAFileThatIsMostlyFreeShrinksAtTheNextStart(t *testing.T) {
 	}
 	s := reopen(nil)
 	kept := map[pando.ObjectID]string{}
-	for n := range 40 {
-		u := pando.ObjectsUpdate{Refs: map[string]pando.ObjectID{}}
-		for m := range 50 {
-			o := pando.Object{ID: pando.ObjectID{byte(n), byte(m), 1}, Kind: pando.BlobObject, Body: make([]byte, 8<<10)}
-			_, _ = rand.Read(o.Body)
-			if u.Objects = append(u.Objects, o); m == 0 {
-				kept[o.ID] = string(o.Body)
-				u.Refs["default/web/main/"+o.ID.String()] = o.ID
-			}
-		}
-		if err := s.Update(t.Context(), u); err != nil {
-			t.Fatal(err)
-		}
-	}
+	fill(t, s, kept)
 	large := size()
 	s = reopen(s)
 	if now := size(); now < large {
@@ -77,6 +64,21 @@ func TestAFileThatIsMostlyFreeShrinksAtTheNextStart(t *testing.T) {
 	if now := size(); now > large/4 {
 		t.Errorf("the file has %d of %d bytes, and a fiftieth is used", now, large)
 	}
+	whole(t, s, kept)
+	// What is written later goes behind what was there.
+	more := pando.Object{ID: pando.ObjectID{9, 9, 9}, Kind: pando.BlobObject, Body: make([]byte, 20<<10)}
+	if err := s.Update(t.Context(), pando.ObjectsUpdate{Objects: []pando.Object{more}}); err != nil {
+		t.Fatal(err)
+	}
+	whole(t, s, kept)
+	if _, err := os.Stat(path + ".new"); err == nil {
+		t.Error("the new file is left beside the old one")
+	}
+}
+
+// whole fails unless a store has some objects, each with a ref.
+func whole(t *testing.T, s *Store, kept map[pando.ObjectID]string) {
+	t.Helper()
 	refs, err := s.Refs("")
 	if err != nil || len(refs) != len(kept) {
 		t.Errorf("%d refs, want %d (%v)", len(refs), len(kept), err)
@@ -86,17 +88,23 @@ func TestAFileThatIsMostlyFreeShrinksAtTheNextStart(t *testing.T) {
 			t.Errorf("object %s: %s, %d bytes (%v)", id, kind, len(b), err)
 		}
 	}
-	// What is written later goes behind what was there.
-	more := pando.Object{ID: pando.ObjectID{9, 9, 9}, Kind: pando.BlobObject, Body: make([]byte, 20<<10)}
-	if err := s.Update(t.Context(), pando.ObjectsUpdate{Objects: []pando.Object{more}}); err != nil {
-		t.Fatal(err)
-	}
-	for id, body := range kept {
-		if _, b, err := s.Object(id); err != nil || string(b) != body {
-			t.Errorf("object %s after a write: %d bytes (%v)", id, len(b), err)
+}
+
+// fill writes 16 MB in 40 updates, and keeps in mind the first object of each.
+func fill(t *testing.T, s *Store, kept map[pando.ObjectID]string) {
+	t.Helper()
+	for n := range 40 {
+		u := pando.ObjectsUpdate{Refs: map[string]pando.ObjectID{}}
+		for m := range 50 {
+			o := pando.Object{ID: pando.ObjectID{byte(n), byte(m), 1}, Kind: pando.BlobObject, Body: make([]byte, 8<<10)}
+			_, _ = rand.Read(o.Body)
+			if u.Objects = append(u.Objects, o); m == 0 {
+				kept[o.ID] = string(o.Body)
+				u.Refs["default/web/main/"+o.ID.String()] = o.ID
+			}
 		}
-	}
-	if _, err := os.Stat(path + ".new"); err == nil {
-		t.Error("the new file is left beside the old one")
+		if err := s.Update(t.Context(), u); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
