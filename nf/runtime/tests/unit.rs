@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bed::bench;
+use pando_unit::packet::Port;
 
 /// Every packet that came back is on the bill, once, however often the unit was killed; nothing else is.
 #[test]
@@ -260,4 +261,58 @@ fn a_detached_unit_is_started_again_when_it_crashes() {
         assert!(Instant::now() < deadline, "a process is left");
     }
     assert_eq!(bench.json(&["ls", "-o", "json"]), serde_json::json!([]));
+}
+
+/// A frame that is as long as its device allows, or short.
+fn long_or_short(n: u32) -> Vec<u8> {
+    let mut frame = bed::frame(n);
+    frame.resize(if n.is_multiple_of(3) { 60 } else { 8000 }, n as u8);
+    frame
+}
+
+fn long_wire(name: &str) -> Option<(bed::Bench, Port)> {
+    let bench = bed::bench(name)?;
+    bed::ip("link set near mtu 9000");
+    bed::ip("link set far mtu 9000");
+    Some((bench, Port::open("far", 4096).unwrap()))
+}
+
+/// Large frames are not in the ring but in a queue of their own. The two stay in step, also when the queue was full.
+#[test]
+fn large_frames_come_whole_and_in_order_or_are_counted() {
+    let Some((bench, mut far)) = long_wire("large") else { return };
+    const COUNT: u32 = 4000;
+    assert_eq!((0..COUNT).filter(|&n| bench.near.send(&[&long_or_short(n)]) == 1).count(), COUNT as usize);
+    let (mut came, mut missing) = (0, Vec::new());
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while came < COUNT {
+        assert!(Instant::now() < deadline, "{came} of {COUNT} came");
+        let mut slots = Vec::new();
+        far.receive(64, &mut slots);
+        for slot in &slots {
+            match far.frame(slot).frame {
+                [] => missing.push(came),
+                frame => assert_eq!(frame, long_or_short(came)),
+            }
+            came += 1;
+        }
+        far.release(slots.len());
+    }
+    assert!(missing.iter().all(|n| *n > 500 && !n.is_multiple_of(3)), "{missing:?}");
+    assert_eq!((far.too_long(), far.too_long()), (missing.len() as u64, 0));
+}
+
+/// A process that took large frames from the queue and died leaves none of them, and the next one has those behind.
+#[test]
+fn a_ring_that_is_adopted_is_in_step_with_its_large_frames() {
+    let Some((bench, mut far)) = long_wire("step") else { return };
+    let sent = [1, 2, 4, 5].map(long_or_short);
+    assert_eq!(bench.near.send(&sent.each_ref().map(Vec::as_slice)), 4);
+    let mut next = Port::adopt(far.share().unwrap(), "far", 4096).unwrap();
+    far.receive(2, &mut Vec::new());
+    let mut slots = Vec::new();
+    next.receive(4, &mut slots);
+    let frames: Vec<&[u8]> = slots.iter().map(|slot| next.frame(slot).frame).collect();
+    assert_eq!(frames, [&[][..], &[], &sent[2], &sent[3]]);
+    assert_eq!(next.too_long(), 2);
 }

@@ -215,7 +215,7 @@ impl Top {
                 s.flows,
                 of("dropped"),
                 of("trapped"),
-                s.lost,
+                s.lost + of("too_long"),
                 limits(s.limits.unwrap_or_default().to_string()),
             );
         }
