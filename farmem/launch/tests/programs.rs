@@ -163,7 +163,8 @@ fn calls_on_memory_that_is_away() {
             if (case, mode) == ("asynchronous", "thread") {
                 continue;
             }
-            let given = ["--local", "16MiB", "--far", "256MiB", "--from", &h.address, "--mode", mode, "--", program.to_str().unwrap(), case];
+            let given =
+                ["--local", "16MiB", "--far", "256MiB", "--from", &h.address, "--mode", mode, "--", program.to_str().unwrap(), case];
             let out = run(&given);
             let (said, why) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
             assert!(out.status.success() && said.trim() == finds, "{case} in {mode} mode: {:?} {said:?} {why}", out.status);
