@@ -24,9 +24,9 @@ impl Mode {
             Mode::Sigbus => Ok(true),
             Mode::Thread | Mode::Auto if is_allowed() => Ok(false),
             Mode::Thread => Err(refusal::denied(format!("--mode thread is not allowed here: {WANTED}, or use --mode sigbus"))),
-            Mode::Auto if past_wrappers => Err(refusal::denied(format!(
-                "{program} uses io_uring, which takes --mode thread, and that is not allowed here: {WANTED}"
-            ))),
+            Mode::Auto if past_wrappers => {
+                Err(refusal::denied(format!("{program} uses io_uring, which takes --mode thread, and that is not allowed here: {WANTED}")))
+            }
             Mode::Auto => {
                 eprintln!(
                     "pando-mem: {program} serves its own faults (sigbus mode); some system calls may fail with EFAULT. For thread mode {WANTED}"

@@ -163,7 +163,8 @@ fn calls_on_memory_that_is_away() {
             if (case, mode) == ("asynchronous", "thread") {
                 continue;
             }
-            let given = ["--local", "16MiB", "--far", "256MiB", "--from", &h.address, "--mode", mode, "--", program.to_str().unwrap(), case];
+            let given =
+                ["--local", "16MiB", "--far", "256MiB", "--from", &h.address, "--mode", mode, "--", program.to_str().unwrap(), case];
             let out = run(&given);
             let (said, why) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
             assert!(out.status.success() && said.trim() == finds, "{case} in {mode} mode: {:?} {said:?} {why}", out.status);
@@ -202,6 +203,42 @@ fn numpy_computes_the_same() {
     let out = run(&["--local", "40MiB", "--from", &h.address, "--", python, "-c", code]);
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     assert!(!plain.stdout.is_empty() && plain.stdout == out.stdout);
+}
+
+/// Where a program is, if this machine has it.
+fn installed(name: &str) -> Option<String> {
+    let out = std::process::Command::new("sh").args(["-c", &format!("readlink -f \"$(command -v {name})\"")]).output().unwrap();
+    let path = String::from_utf8_lossy(&out.stdout).trim().to_string();
+    (!path.is_empty() && path.starts_with('/')).then_some(path)
+}
+
+#[test]
+fn programs_that_were_not_written_for_it_run() {
+    let h = host(&["--size", "1GiB"]);
+    let folder = Folder::new("ordinary");
+    let path = |name: &str| folder.path.join(name).to_str().unwrap().to_string();
+    let lines: Vec<String> = (0..400_000u64).map(|i| format!("{:016x} {i}", i.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
+    std::fs::write(path("lines"), lines.join("\n") + "\n").unwrap();
+    let sort: Vec<String> = ["/usr/bin/sort", "-S", "40M", "--parallel=1", &path("lines")].map(String::from).into();
+    let plain = std::process::Command::new(&sort[0]).args(&sort[1..]).output().unwrap();
+    for mode in ["sigbus", "thread"] {
+        let mut args = vec!["--local", "16MiB", "--far", "256MiB", "--from", &h.address, "--mode", mode, "--"];
+        args.extend(sort.iter().map(String::as_str));
+        let out = run(&args);
+        assert!(out.status.success() && out.stdout == plain.stdout, "{mode}: {}", String::from_utf8_lossy(&out.stderr));
+    }
+    let Some(java) = installed("java") else {
+        println!("skipped: java is not installed");
+        return;
+    };
+    let code = "public class Sum { public static void main(String[] a) {
+        var m = new java.util.HashMap<Integer, String>(); long s = 0;
+        for (int i = 0; i < 100000; i++) m.put(i, \"v\" + i);
+        for (int i = 0; i < 100000; i++) s += m.get(i).length();
+        System.out.println(s); } }";
+    std::fs::write(path("Sum.java"), code).unwrap();
+    let out = run(&["--local", "96MiB", "--far", "512MiB", "--from", &h.address, "--", &java, "-Xmx200m", &path("Sum.java")]);
+    assert!(out.status.success() && out.stdout == b"588890\n", "{:?} {}", out.status, String::from_utf8_lossy(&out.stderr));
 }
 
 #[test]

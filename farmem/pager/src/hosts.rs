@@ -250,7 +250,15 @@ impl Hosts {
 
     /// Reads slots from a whole copy other than `not`, whichever answers first. Ends the program if none ever does.
     /// Returns the host that answered.
-    pub fn read(&self, ports: &mut Ports, stats: &Stats, slots: &[u32], into: &[*mut u8], not: usize, mut meanwhile: impl FnMut()) -> usize {
+    pub fn read(
+        &self,
+        ports: &mut Ports,
+        stats: &Stats,
+        slots: &[u32],
+        into: &[*mut u8],
+        not: usize,
+        mut meanwhile: impl FnMut(),
+    ) -> usize {
         let mut vain = Vain::default();
         let turn = self.turn.fetch_add(1, SeqCst) as usize;
         for attempt in 0.. {

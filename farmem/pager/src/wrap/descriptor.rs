@@ -40,3 +40,25 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
 pub unsafe extern "C" fn closefrom(first: c_int) {
     close_range(first.max(0) as c_uint, c_uint::MAX, 0);
 }
+
+/// A number of the pager's is as one beyond the program's limit.
+///
+/// # Safety
+/// As dup2(2).
+#[no_mangle]
+pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
+    if descriptor::is_ours(new) {
+        return answer(-(libc::EBADF as isize)) as c_int;
+    }
+    next!(dup2: fn(c_int, c_int) -> c_int)(old, new)
+}
+
+/// # Safety
+/// As dup3(2).
+#[no_mangle]
+pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    if descriptor::is_ours(new) {
+        return answer(-(libc::EBADF as isize)) as c_int;
+    }
+    next!(dup3: fn(c_int, c_int, c_int) -> c_int)(old, new, flags)
+}

@@ -94,9 +94,12 @@ pub unsafe extern "C" fn write(fd: c_int, at: *const c_void, bytes: size_t) -> s
 /// As pread(2).
 #[no_mangle]
 pub unsafe extern "C" fn pread(fd: c_int, at: *mut c_void, bytes: size_t, offset: off_t) -> ssize_t {
-    complete(at, bytes, || is_file(fd), |done, n| {
-        told(next!(pread64: fn(c_int, *mut c_void, size_t, off_t) -> ssize_t)(fd, at.byte_add(done), n, offset + done as off_t))
-    })
+    complete(
+        at,
+        bytes,
+        || is_file(fd),
+        |done, n| told(next!(pread64: fn(c_int, *mut c_void, size_t, off_t) -> ssize_t)(fd, at.byte_add(done), n, offset + done as off_t)),
+    )
 }
 
 /// # Safety
@@ -110,9 +113,14 @@ pub unsafe extern "C" fn pread64(fd: c_int, at: *mut c_void, bytes: size_t, offs
 /// As pwrite(2).
 #[no_mangle]
 pub unsafe extern "C" fn pwrite(fd: c_int, at: *const c_void, bytes: size_t, offset: off_t) -> ssize_t {
-    complete(at, bytes, || is_file(fd), |done, n| {
-        told(next!(pwrite64: fn(c_int, *const c_void, size_t, off_t) -> ssize_t)(fd, at.byte_add(done), n, offset + done as off_t))
-    })
+    complete(
+        at,
+        bytes,
+        || is_file(fd),
+        |done, n| {
+            told(next!(pwrite64: fn(c_int, *const c_void, size_t, off_t) -> ssize_t)(fd, at.byte_add(done), n, offset + done as off_t))
+        },
+    )
 }
 
 /// # Safety

@@ -1,9 +1,9 @@
 //! Signals: SIGBUS stays ours and stays open; what the program does about it is remembered.
 
 use crate::handler;
+use crate::next;
 use crate::pager::pager;
 use crate::pin::{keep_all, Pin};
-use crate::next;
 use libc::{c_int, sigaction as Action, sighandler_t, sigset_t};
 
 type Real = unsafe extern "C" fn(c_int, *const Action, *mut Action) -> c_int;

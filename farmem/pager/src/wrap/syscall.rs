@@ -1,7 +1,7 @@
 //! System calls by their numbers: those that need care here get what the functions of the same names do.
 
 use super::signal::ours;
-use super::{answer, io, memory, process, zerocopy, EFAULT};
+use super::{answer, descriptor, io, memory, process, zerocopy, EFAULT};
 use crate::pin::{is_far, Pin};
 use crate::sys;
 use libc::{c_int, c_long, c_uint, c_void, size_t, socklen_t};
@@ -19,6 +19,10 @@ pub unsafe extern "C" fn syscall(nr: c_long, a: size_t, b: size_t, c: size_t, d:
     match nr {
         libc::SYS_munmap if is_far(a as *const u8, b) => return memory::munmap(a as *mut c_void, b) as c_long,
         libc::SYS_madvise if is_far(a as *const u8, b) => return memory::madvise(a as *mut c_void, b, c as c_int) as c_long,
+        libc::SYS_close => return descriptor::close(a as _) as c_long,
+        libc::SYS_close_range => return descriptor::close_range(a as _, b as _, c as _) as c_long,
+        libc::SYS_dup2 => return descriptor::dup2(a as _, b as _) as c_long,
+        libc::SYS_dup3 => return descriptor::dup3(a as _, b as _, c as _) as c_long,
         libc::SYS_setsockopt => return zerocopy::setsockopt(a as _, b as _, c as _, d as _, e as socklen_t) as c_long,
         libc::SYS_vmsplice => return zerocopy::vmsplice(a as _, b as _, c, d as c_uint) as c_long,
         libc::SYS_sendto => return io::sendto(a as _, b as _, c, d as _, e as _, f as socklen_t) as c_long,
