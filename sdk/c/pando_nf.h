@@ -295,7 +295,8 @@ static inline int pando_parse_ipv6(const uint8_t *p, uint32_t length, struct pan
 	return 1;
 }
 
-/* Where the IP packet of an Ethernet frame begins, behind up to two VLAN tags and the header of a PPPoE session; 0 if there is none. */
+/* Where the IP packet of an Ethernet frame begins, behind up to two VLAN tags and the header of a PPPoE session; 0 if there is none.
+ * PPP's name for the protocol has two bytes, or one where the sender compresses it. */
 static inline uint32_t pando_network(const uint8_t *p, uint32_t length)
 {
 	uint32_t at = 12;
@@ -305,22 +306,23 @@ static inline uint32_t pando_network(const uint8_t *p, uint32_t length)
 		if (pando_be16(p + at) == 0x8100 || pando_be16(p + at) == 0x88a8)
 			at += 4;
 	uint32_t type = pando_be16(p + at), session = type == 0x8864 && pando_be16(p + at + 2) == 0x1100;
-	if (session)
-		at += 8;
+	at += session ? 8 : 0;
 	if (length < at + 2 + 20)
 		return 0;
-	if (session) /* PPP's names for the two */
-		type = pando_be16(p + at) == 0x0021 ? 0x0800 : pando_be16(p + at) == 0x0057 ? 0x86dd : 0;
-	at += 2;
+	uint32_t compressed = session && (p[at] & 1);
+	if (session) {
+		type = compressed ? p[at] : pando_be16(p + at);
+		type = type == 0x21 ? 0x0800 : type == 0x57 ? 0x86dd : 0;
+	}
+	at += compressed ? 1 : 2;
 	return (type == 0x0800 && p[at] >> 4 == 4) || (type == 0x86dd && p[at] >> 4 == 6) ? at : 0;
 }
 
-/* Finds the headers of a frame as pando_network does, and those behind; returns 0 for what is not IPv4 or IPv6. The unit puts
- * datagrams together from their fragments, so that functions see no fragment. */
-static inline int pando_parse(const uint8_t *p, uint32_t length, struct pando_headers *h)
+/* Finds the headers of the IP packet at offset ip. */
+static inline int pando_parse_at(const uint8_t *p, uint32_t length, uint32_t ip, struct pando_headers *h)
 {
-	h->ip = pando_network(p, length);
-	if (!h->ip || !(p[h->ip] >> 4 == 4 ? pando_parse_ipv4(p, length, h) : pando_parse_ipv6(p, length, h)))
+	h->ip = ip;
+	if (!(p[ip] >> 4 == 4 ? pando_parse_ipv4(p, length, h) : pando_parse_ipv6(p, length, h)))
 		return 0;
 	h->payload = h->end;
 	if (h->fragment)
@@ -332,6 +334,73 @@ static inline int pando_parse(const uint8_t *p, uint32_t length, struct pando_he
 		uint32_t payload = h->transport + (p[h->transport + 12] >> 4) * 4u;
 		if (payload >= h->transport + 20 && payload <= h->end)
 			h->payload = payload;
+	}
+	return 1;
+}
+
+/* Finds the headers of a frame as pando_network does, and those behind; returns 0 for what is not IPv4 or IPv6. The unit puts
+ * datagrams together from their fragments, so that functions see no fragment. */
+static inline int pando_parse(const uint8_t *p, uint32_t length, struct pando_headers *h)
+{
+	uint32_t ip = pando_network(p, length);
+	return ip && pando_parse_at(p, length, ip, h);
+}
+
+/* The offset of an IP packet of that version, or 0 where there is none. */
+static inline uint32_t pando_ip_at(const uint8_t *p, uint32_t at, uint32_t end, uint32_t version)
+{
+	return at + 20 <= end && p[at] >> 4 == version ? at : 0;
+}
+
+/* The offset of the IP packet in an Ethernet frame at offset at, or 0. */
+static inline uint32_t pando_frame_at(const uint8_t *p, uint32_t at, uint32_t end)
+{
+	uint32_t ip = at < end ? pando_network(p + at, end - at) : 0;
+	return ip ? at + ip : 0;
+}
+
+/* What GRE carries: IP, an Ethernet frame (TEB, ERSPAN types I and II), or PPP (PPTP). */
+static inline uint32_t pando_gre(const uint8_t *p, uint32_t at, uint32_t end)
+{
+	if (at + 4 > end)
+		return 0;
+	uint32_t flags = pando_be16(p + at), type = pando_be16(p + at + 2), ppp = (flags & 7) == 1 && type == 0x880b;
+	if (flags & 0x4000 || (flags & 7 && !ppp))
+		return 0;
+	at += 4 + (flags & 0x8000 ? 4 : 0) + (flags & 0x2000 ? 4 : 0) + (flags & 0x1000 ? 4 : 0) + (ppp && flags & 0x80 ? 4 : 0);
+	if (at + 20 > end)
+		return 0;
+	if (ppp) {
+		at += pando_be16(p + at) == 0xff03 ? 2 : 0;
+		type = p[at] & 1 ? p[at] : pando_be16(p + at);
+		at += p[at] & 1 ? 1 : 2;
+		return type == 0x21 ? pando_ip_at(p, at, end, 4) : type == 0x57 ? pando_ip_at(p, at, end, 6) : 0;
+	}
+	if (type == 0x6558)
+		return pando_frame_at(p, at, end);
+	if (type == 0x88be) /* ERSPAN: type II numbers its packets and has a header of 8 bytes */
+		return pando_frame_at(p, at + (flags & 0x1000 ? 8 : 0), end);
+	return type == 0x0800 ? pando_ip_at(p, at, end, 4) : type == 0x86dd ? pando_ip_at(p, at, end, 6) : 0;
+}
+
+/* Tunnels in tunnels that are looked into. */
+#define PANDO_TUNNELS 4
+
+/* As pando_parse, of the innermost packet: what is in 4in4, 4in6, 6in4, 6in6 and GRE is looked into. The unit names the flow of a
+ * packet by the same headers. */
+static inline int pando_parse_inner(const uint8_t *p, uint32_t length, struct pando_headers *h)
+{
+	if (!pando_parse(p, length, h))
+		return 0;
+	for (int n = 0; n < PANDO_TUNNELS && !h->fragment; n++) {
+		struct pando_headers inner;
+		uint32_t ip = h->protocol == 4    ? pando_ip_at(p, h->transport, h->end, 4)
+			      : h->protocol == 41 ? pando_ip_at(p, h->transport, h->end, 6)
+			      : h->protocol == 47 ? pando_gre(p, h->transport, h->end)
+						  : 0;
+		if (!ip || !pando_parse_at(p, h->end, ip, &inner))
+			break;
+		*h = inner;
 	}
 	return 1;
 }

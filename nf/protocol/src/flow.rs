@@ -33,12 +33,10 @@ impl FlowKey {
         (FlowKey { bytes }, direction)
     }
 
-    /// The flow of an Ethernet frame that carries IPv4 or IPv6 (see [`network`]), or `None`.
+    /// The flow of an Ethernet frame that carries IPv4 or IPv6 (see [`innermost`]), or `None`.
     pub fn of_frame(frame: &[u8]) -> Option<(FlowKey, Direction)> {
-        match network(frame)? {
-            (4, at) => of_ipv4(&frame[at..]),
-            (_, at) => of_ipv6(&frame[at..]),
-        }
+        let (version, at) = innermost(frame)?;
+        of_packet(&frame[at..], version)
     }
 
     /// As it stands on the wire.
@@ -89,7 +87,7 @@ impl End {
 const TAGS_MAX: usize = 2;
 
 /// Where an Ethernet frame's IP packet begins, behind VLAN tags and the header of a PPPoE session: (IP version, offset);
-/// `None` for all that is not IP.
+/// `None` for all that is not IP, and for less than a whole fixed header.
 pub fn network(frame: &[u8]) -> Option<(u8, usize)> {
     let mut at = 12;
     for _ in 0..TAGS_MAX {
@@ -97,18 +95,88 @@ pub fn network(frame: &[u8]) -> Option<(u8, usize)> {
             at += 4;
         }
     }
-    let (version, at) = match be16(frame, at)? {
-        0x0800 => (4, at + 2),
-        0x86dd => (6, at + 2),
-        // Version 1, type 1, code 0 (session data); its number and length; then PPP's protocol.
-        0x8864 if be16(frame, at + 2)? == 0x1100 => match be16(frame, at + 8)? {
-            0x0021 => (4, at + 10),
-            0x0057 => (6, at + 10),
-            _ => return None,
-        },
-        _ => return None,
-    };
-    (frame.get(at)? >> 4 == version).then_some((version, at))
+    match be16(frame, at)? {
+        0x0800 => ip_at(frame, 4, at + 2),
+        0x86dd => ip_at(frame, 6, at + 2),
+        // Version 1, type 1, code 0 (session data); its number and length; then PPP.
+        0x8864 if be16(frame, at + 2)? == 0x1100 => ppp(frame, at + 8),
+        _ => None,
+    }
+}
+
+/// An IP packet whose fixed header is whole.
+fn ip_at(frame: &[u8], version: u8, at: usize) -> Option<(u8, usize)> {
+    let header = if version == 4 { 20 } else { 40 };
+    (frame.get(at)? >> 4 == version && frame.len() >= at + header).then_some((version, at))
+}
+
+/// PPP's name for the protocol has two bytes, the first of them even; a sender may leave out a first byte that is 0.
+fn ppp(frame: &[u8], at: usize) -> Option<(u8, usize)> {
+    let first = *frame.get(at)?;
+    let (protocol, next) = if first & 1 == 1 { (first.into(), at + 1) } else { (be16(frame, at)?, at + 2) };
+    match protocol {
+        0x0021 => ip_at(frame, 4, next),
+        0x0057 => ip_at(frame, 6, next),
+        _ => None,
+    }
+}
+
+/// Tunnels in tunnels that are looked into.
+const TUNNELS_MAX: usize = 4;
+
+/// Where the innermost IP packet begins: behind [`network`], what is in 4in4, 4in6, 6in4, 6in6 and GRE (with IP, Ethernet,
+/// ERSPAN of types I and II, or PPP) is looked into. `pando_parse_inner` of the SDK finds the same.
+pub fn innermost(frame: &[u8]) -> Option<(u8, usize)> {
+    let mut packet = network(frame)?;
+    for _ in 0..TUNNELS_MAX {
+        match tunnelled(frame, packet) {
+            Some(inner) => packet = inner,
+            None => break,
+        }
+    }
+    Some(packet)
+}
+
+/// The packet in a packet.
+fn tunnelled(frame: &[u8], (version, at): (u8, usize)) -> Option<(u8, usize)> {
+    let (protocol, payload, is_fragment) = upper(&frame[at..], version)?;
+    let payload = at + payload;
+    match protocol {
+        _ if is_fragment => None,
+        4 => ip_at(frame, 4, payload),
+        41 => ip_at(frame, 6, payload),
+        47 => gre(frame, payload),
+        _ => None,
+    }
+}
+
+/// RFC 2784, RFC 2890, RFC 2637 (PPTP).
+fn gre(frame: &[u8], at: usize) -> Option<(u8, usize)> {
+    const CHECKSUM: u16 = 0x8000;
+    const ROUTING: u16 = 0x4000;
+    const KEY: u16 = 0x2000;
+    const SEQUENCE: u16 = 0x1000;
+    const ACKNOWLEDGES: u16 = 0x0080;
+    let (flags, protocol) = (be16(frame, at)?, be16(frame, at + 2)?);
+    let is_pptp = flags & 7 == 1 && protocol == 0x880b;
+    if flags & ROUTING != 0 || flags & 7 != 0 && !is_pptp {
+        return None;
+    }
+    let optional = [CHECKSUM, KEY, SEQUENCE, if is_pptp { ACKNOWLEDGES } else { 0 }];
+    let payload = at + 4 + 4 * optional.iter().filter(|&flag| flags & flag != 0).count();
+    match protocol {
+        0x880b => ppp(frame, if be16(frame, payload)? == 0xff03 { payload + 2 } else { payload }),
+        0x0800 => ip_at(frame, 4, payload),
+        0x86dd => ip_at(frame, 6, payload),
+        0x6558 => ethernet(frame, payload),
+        // ERSPAN: type II numbers its packets and has a header of 8 bytes.
+        0x88be => ethernet(frame, if flags & SEQUENCE != 0 { payload + 8 } else { payload }),
+        _ => None,
+    }
+}
+
+fn ethernet(frame: &[u8], at: usize) -> Option<(u8, usize)> {
+    network(frame.get(at..)?).map(|(version, ip)| (version, at + ip))
 }
 
 fn be16(bytes: &[u8], at: usize) -> Option<u16> {
@@ -123,39 +191,44 @@ fn ports(protocol: u8, payload: &[u8]) -> ([u8; 2], [u8; 2]) {
     }
 }
 
-fn of_ipv4(ip: &[u8]) -> Option<(FlowKey, Direction)> {
-    let header = usize::from(*ip.first()? & 15) * 4;
-    if header < 20 || ip.len() < header {
-        return None;
-    }
-    // Only the first fragment has ports.
-    let fragment = be16(ip, 6)? & 0x1fff != 0;
-    let (from, to) = if fragment { Default::default() } else { ports(ip[9], &ip[header..]) };
-    Some(FlowKey::between(End::new(&ip[12..16], from), End::new(&ip[16..20], to), ip[9], 4))
-}
-
 /// Extension headers that are looked through; a packet with more has no ports.
 const EXTENSIONS_MAX: usize = 8;
 
-fn of_ipv6(ip: &[u8]) -> Option<(FlowKey, Direction)> {
+/// What a packet carries: the protocol, where it begins, and whether it is a fragment behind the first.
+fn upper(ip: &[u8], version: u8) -> Option<(u8, usize, bool)> {
+    if version == 4 {
+        let header = usize::from(*ip.first()? & 15) * 4;
+        if header < 20 || ip.len() < header {
+            return None;
+        }
+        return Some((ip[9], header, be16(ip, 6)? & 0x1fff != 0));
+    }
     if ip.len() < 40 {
         return None;
     }
-    let (mut next, mut at, mut fragment) = (ip[6], 40, false);
+    let (mut next, mut at, mut is_fragment) = (ip[6], 40, false);
     for _ in 0..EXTENSIONS_MAX {
         let Some(extension) = ip.get(at..at + 8) else { break };
         match next {
             0 | 43 | 60 => at += 8 + usize::from(extension[1]) * 8,
             44 => {
-                fragment |= u16::from_be_bytes([extension[2], extension[3]]) & 0xfff8 != 0;
+                is_fragment |= u16::from_be_bytes([extension[2], extension[3]]) & 0xfff8 != 0;
                 at += 8;
             }
             _ => break,
         }
         next = extension[0];
     }
-    let (from, to) = if fragment { Default::default() } else { ports(next, ip.get(at..).unwrap_or(&[])) };
-    Some(FlowKey::between(End::new(&ip[8..24], from), End::new(&ip[24..40], to), next, 6))
+    Some((next, at, is_fragment))
+}
+
+/// The flow of an IP packet. Only the first fragment has ports.
+fn of_packet(ip: &[u8], version: u8) -> Option<(FlowKey, Direction)> {
+    let (protocol, payload, is_fragment) = upper(ip, version)?;
+    let (from, to) = if is_fragment { Default::default() } else { ports(protocol, ip.get(payload..).unwrap_or(&[])) };
+    let (addresses, length) = if version == 4 { (12, 4) } else { (8, 16) };
+    let address = |n: usize| ip.get(addresses + n * length..)?.get(..length);
+    Some(FlowKey::between(End::new(address(0)?, from), End::new(address(1)?, to), protocol, version))
 }
 
 #[cfg(test)]
@@ -210,9 +283,70 @@ mod tests {
         assert_eq!(behind(&[0x88, 0xa8, 0, 7, 0x81, 0, 0, 8], &[8, 0]), flow);
         assert_eq!(behind(&session, &[0, 0x21]), flow);
         assert_eq!(behind(&[&[0x81, 0, 0, 7][..], &session].concat(), &[0, 0x21]), flow);
+        assert_eq!(behind(&session, &[0x21]), flow, "one byte of PPP's two");
+        assert_eq!(behind(&session, &[0x23]), None, "another protocol");
         assert_eq!(behind(&[0x81, 0, 0, 7, 0x81, 0, 0, 7, 0x81, 0, 0, 7], &[8, 0]), None, "three tags");
         assert_eq!(behind(&session, &[0xc0, 0x21]), None, "LCP is no packet of a flow");
         assert_eq!(behind(&[0x88, 0x64, 0x11, 9, 0, 9, 0, 30], &[0, 0x21]), None, "a code other than session data");
+    }
+
+    /// An IP packet that carries `payload`.
+    fn packet(version: u8, protocol: u8, payload: &[u8]) -> Vec<u8> {
+        let length = payload.len() as u16;
+        let header = match version {
+            4 => [&[0x45, 0][..], &(20 + length).to_be_bytes(), &[0, 0, 0, 0, 64, protocol, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2]].concat(),
+            _ => [&[0x60, 0, 0, 0][..], &length.to_be_bytes(), &[protocol, 64], &[7; 16], &[8; 16]].concat(),
+        };
+        [&header, payload].concat()
+    }
+
+    fn framed(version: u8, packet: &[u8]) -> Vec<u8> {
+        [&[2; 12][..], if version == 4 { &[8, 0] } else { &[0x86, 0xdd] }, packet].concat()
+    }
+
+    #[test]
+    fn a_flow_is_that_of_the_innermost_packet() {
+        let plain = udp4([10, 0, 0, 1, 1, 1], [10, 0, 0, 2, 2, 2]);
+        let flow = FlowKey::of_frame(&plain);
+        let inner = &plain[14..];
+        let inner6 = packet(6, 17, &[0, 1, 0, 2, 0, 8, 0, 0]);
+        let flow6 = FlowKey::of_frame(&framed(6, &inner6));
+        let gre = |head: &[u8], payload: &[u8]| FlowKey::of_frame(&framed(4, &packet(4, 47, &[head, payload].concat())));
+        for version in [4, 6] {
+            assert_eq!(FlowKey::of_frame(&framed(version, &packet(version, 4, inner))), flow, "4 in {version}");
+            assert_eq!(FlowKey::of_frame(&framed(version, &packet(version, 41, &inner6))), flow6, "6 in {version}");
+        }
+        assert_eq!(gre(&[0, 0, 8, 0], inner), flow);
+        assert_eq!(gre(&[0, 0, 0x86, 0xdd], &inner6), flow6);
+        assert_eq!(gre(&[0xb0, 0, 8, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3], inner), flow, "checksum, key and sequence");
+        assert_eq!(gre(&[0x20, 0, 0x65, 0x58, 1, 1, 1, 1], &plain), flow, "an Ethernet frame");
+        assert_eq!(gre(&[0, 0, 0x88, 0xbe], &plain), flow, "ERSPAN, type I");
+        assert_eq!(gre(&[0x10, 0, 0x88, 0xbe, 0, 0, 0, 1, 0x10, 1, 0, 1, 0, 0, 0, 2], &plain), flow, "ERSPAN, type II");
+        assert_eq!(gre(&[0x30, 1, 0x88, 0x0b, 0, 9, 0, 9, 0, 0, 0, 1, 0xff, 3, 0, 0x21], inner), flow, "PPTP");
+        assert_eq!(gre(&[0, 0, 0x88, 0x0b], inner), gre(&[0, 0, 0x88, 0x0b], &[]), "PPP is in version 1 only");
+        let twice = packet(6, 4, &packet(4, 47, &[&[0, 0, 8, 0], inner].concat()));
+        assert_eq!(FlowKey::of_frame(&framed(6, &twice)), flow, "a tunnel in a tunnel");
+        let cut = packet(4, 4, &inner[..19]);
+        assert!(format!("{:?}", FlowKey::of_frame(&framed(4, &cut)).unwrap().0).starts_with("192.0.2.1:0"), "half a header is no packet");
+        let mut deep = inner.to_vec();
+        (0..TUNNELS_MAX + 1).for_each(|_| deep = packet(4, 4, &deep));
+        assert_ne!(FlowKey::of_frame(&framed(4, &deep)), flow, "a tunnel more than are looked into");
+    }
+
+    proptest! {
+        #[test]
+        fn no_tunnel_panics(kind in 0..4usize, protocol in prop_oneof![Just(4u8), Just(41u8), Just(47u8)], bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            let mut bytes = bytes;
+            let gre: [&[u8]; 4] = [&[0, 0, 8, 0, 0x45], &[0x10, 0, 0x88, 0xbe], &[0x30, 1, 0x88, 0x0b], &[0x60]];
+            let n = gre[kind].len().min(bytes.len());
+            bytes[..n].copy_from_slice(&gre[kind][..n]);
+            for version in [4, 6] {
+                let frame = framed(version, &packet(version, protocol, &bytes));
+                let (found, at) = innermost(&frame).unwrap();
+                prop_assert!(frame[at] >> 4 == found && at + 20 <= frame.len());
+                FlowKey::of_frame(&frame);
+            }
+        }
     }
 
     #[test]
