@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * UDP whitelister (SNF §8, after Bohatei): UDP from outside passes only as the answer to a request from inside, for as
- * long as the flow is remembered. That ends reflection attacks. All but UDP passes.
+ * long as the flow is remembered. That ends reflection attacks. It looks into tunnels. All but UDP passes; an IP packet whose headers
+ * contradict each other is dropped.
  *
  * Configuration:
- *     inside=10.0.0.0/8     who may ask (needed)
+ *     inside=10.0.0.0/8          who may ask by IPv4
+ *     inside6=2001:db8::/32      who may ask by IPv6
+ * One of the two is needed. Without the other, nobody may ask by that version.
  */
 #include <pando_nf.h>
 
@@ -13,37 +16,113 @@ struct state {
 	uint32_t reserved;
 };
 
-static uint32_t inside_network, inside_mask;
+/* A network is the first bits of an address; none, if bits are more than an address has. */
+struct network {
+	uint8_t address[16];
+	uint32_t bits;
+};
+
+#define NONE 129
+
+static struct network inside, inside6;
+
+static uint32_t prefix_length(const uint8_t *value, const uint8_t *end, uint32_t most, int *bad)
+{
+	uint32_t bits = 0;
+	if (value >= end || *value++ != '/' || value >= end)
+		*bad = 1;
+	for (; !*bad && value < end; value++)
+		bits = *value >= '0' && *value <= '9' && bits <= most ? bits * 10 + (*value - '0') : NONE;
+	*bad |= bits > most;
+	return bits;
+}
+
+static uint32_t hex_digit(uint8_t c)
+{
+	return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10u : c >= 'A' && c <= 'F' ? c - 'A' + 10u : 16;
+}
+
+/* Groups of up to four digits; a place with :: stands for as many zeroes as are missing. */
+static void read_ipv6(const uint8_t **at, const uint8_t *end, uint8_t address[16], int *bad)
+{
+	uint32_t bytes = 0, gap = NONE;
+	const uint8_t *p = *at;
+	if (p + 1 < end && p[0] == ':' && p[1] == ':') {
+		gap = 0;
+		p += 2;
+	}
+	while (p < end && hex_digit(*p) < 16) {
+		uint32_t group = 0, digits = 0;
+		for (; p < end && hex_digit(*p) < 16 && digits < 5; p++, digits++)
+			group = group << 4 | hex_digit(*p);
+		if (digits > 4 || bytes == 16) {
+			*bad = 1;
+			return;
+		}
+		address[bytes++] = (uint8_t)(group >> 8);
+		address[bytes++] = (uint8_t)group;
+		if (p + 1 < end && p[0] == ':' && p[1] == ':' && gap == NONE) {
+			gap = bytes;
+			p += 2;
+		} else if (p + 1 < end && p[0] == ':' && hex_digit(p[1]) < 16) {
+			p++;
+		} else {
+			break;
+		}
+	}
+	*bad |= (gap == NONE) != (bytes == 16);
+	for (uint32_t i = 0; !*bad && gap != NONE && i < bytes - gap; i++) {
+		address[15 - i] = address[bytes - 1 - i];
+		address[bytes - 1 - i] = 0;
+	}
+	*at = p;
+}
 
 static int configure(const uint8_t *config, uint32_t length)
 {
 	int bad = 0;
-	uint32_t size, bits = 0;
+	uint32_t size, size6;
 	const uint8_t *value = pando_config_value(config, length, "inside", &size);
-	if (!value)
+	const uint8_t *value6 = pando_config_value(config, length, "inside6", &size6);
+	if (!value && !value6)
 		return 1;
-	const uint8_t *end = value + size;
-	inside_network = pando_config_ipv4(&value, end, &bad);
-	if (bad || value >= end || *value++ != '/' || value >= end)
-		return 2;
-	for (; value < end; value++)
-		bits = *value >= '0' && *value <= '9' && bits < 100 ? bits * 10 + (*value - '0') : 100;
-	if (bits > 32)
-		return 2;
-	inside_mask = bits ? ~0u << (32 - bits) : 0;
-	inside_network &= inside_mask;
-	return 0;
+	inside.bits = inside6.bits = NONE;
+	if (value) {
+		const uint8_t *end = value + size;
+		uint32_t address = pando_config_ipv4(&value, end, &bad);
+		pando_set_be16(inside.address, (uint16_t)(address >> 16));
+		pando_set_be16(inside.address + 2, (uint16_t)address);
+		inside.bits = bad ? NONE : prefix_length(value, end, 32, &bad);
+	}
+	if (value6 && !bad) {
+		const uint8_t *end = value6 + size6;
+		read_ipv6(&value6, end, inside6.address, &bad);
+		inside6.bits = bad ? NONE : prefix_length(value6, end, 128, &bad);
+	}
+	return bad ? 2 : 0;
+}
+
+static int is_in(const struct network *n, const uint8_t *address)
+{
+	if (n->bits == NONE)
+		return 0;
+	for (uint32_t bit = 0; bit < n->bits; bit += 8) {
+		uint32_t mask = n->bits - bit >= 8 ? 0xff : 0xff00u >> (n->bits - bit) & 0xff;
+		if ((n->address[bit / 8] ^ address[bit / 8]) & mask)
+			return 0;
+	}
+	return 1;
 }
 
 static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_packet *packet)
 {
 	struct pando_headers h;
 	uint8_t *p = pando_data(packet);
-	if (!pando_parse(p, packet->length, &h) || h.version != 4 || h.protocol != 17)
+	if (!pando_parse_inner(p, packet->length, &h))
+		return PANDO_DROP;
+	if (h.protocol != 17 || packet->flags & PANDO_STATE_VALID)
 		return PANDO_PASS;
-	if (packet->flags & PANDO_STATE_VALID)
-		return PANDO_PASS;
-	if ((pando_be32(p + h.ip + 12) & inside_mask) != inside_network)
+	if (!(h.version == 4 ? is_in(&inside, p + h.ip + 12) : is_in(&inside6, p + h.ip + 8)))
 		return PANDO_DROP;
 	struct state s = {1, 0};
 	pando_put(ctx, &s);
