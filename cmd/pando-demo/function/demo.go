@@ -148,7 +148,7 @@ func (p *play) provide(ctx context.Context, t *timeline, s *stage) error {
 const (
 	ownFile    = "demo.rules"
 	ownContent = "GET /cgi-bin/pando-demo-attack"
-	ownRules   = `alert tcp any any -> any any (msg:"the demo's attack"; content:"` + ownContent + `"; sid:1000001;)` + "\n"
+	ownRules   = `alert ip any any -> any any (msg:"the demo's attack"; content:"` + ownContent + `"; sid:1000001;)` + "\n"
 )
 
 // chain are the functions and their settings. The policer lets everything through: what is missing at the end is to be the

@@ -86,7 +86,7 @@ pub enum DescriptorError {
     #[error("{0} bytes of configuration, at most {CONFIG_BYTES_MAX}")]
     Config(usize),
     /// The name is not text that ends.
-    #[error("its name is not UTF-8 that ends with a zero byte within 36 bytes")]
+    #[error("its name is not 1 to 35 bytes of UTF-8 without control characters, and a zero byte")]
     Name,
 }
 
@@ -122,8 +122,13 @@ impl Descriptor {
         }
         let name = &memory[offset + 28..offset + DESCRIPTOR_BYTES];
         let end = name.iter().position(|&b| b == 0).ok_or(DescriptorError::Name)?;
+        let name = str::from_utf8(&name[..end]).map_err(|_| DescriptorError::Name)?;
+        // Names stand in bills, logs and on terminals.
+        if name.is_empty() || name.chars().any(char::is_control) {
+            return Err(DescriptorError::Name);
+        }
         Ok(Descriptor {
-            name: str::from_utf8(&name[..end]).map_err(|_| DescriptorError::Name)?.to_owned(),
+            name: name.to_owned(),
             state_bytes,
             leases: field(6) != 0,
             config_bytes,
@@ -243,6 +248,20 @@ mod tests {
             if let Ok(d) = Descriptor::read(&bytes, offset) {
                 prop_assert!(d.config + d.config_bytes <= bytes.len());
             }
+        }
+    }
+
+    #[test]
+    fn a_name_is_one_word_of_a_bill() {
+        let read = |name: &[u8]| {
+            let mut memory = vec![0; DESCRIPTOR_BYTES + DATA + BATCH_BYTES];
+            set_u32(&mut memory, 0, VERSION);
+            memory[28..28 + name.len()].copy_from_slice(name);
+            Descriptor::read(&memory, 0).map(|d| d.name)
+        };
+        assert_eq!(read("prüfer 1".as_bytes()), Ok("prüfer 1".into()));
+        for bad in [&b""[..], b"a\nb", b"\x1b[2J", b"a\x7f", "a\u{9b}1m".as_bytes(), b"\xff", &[b'a'; 36]] {
+            assert_eq!(read(bad), Err(DescriptorError::Name), "{bad:?}");
         }
     }
 

@@ -3,17 +3,18 @@
 mod datagrams;
 mod fate;
 mod handed;
+mod stage;
 
 use datagrams::Datagrams;
 pub use datagrams::Frames;
 pub use fate::Fate;
 use pando_protocol::FlowKey;
+pub use stage::{Stage, Work};
 
 use crate::abi::{self, BATCH_PACKETS, Input, Output, Writer, flag};
 use crate::executor::{Executor, Trap};
 use crate::flows::{FlowId, Flows, Met, STAGES_MAX};
 use crate::fragments::Taken;
-use crate::leases::Leases;
 
 /// A packet that came.
 #[derive(Clone, Copy, Debug)]
@@ -44,19 +45,6 @@ impl Default for Policy {
     }
 }
 
-/// What one function did, in all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Work {
-    /// Packets that it processed.
-    pub packets: u64,
-    /// Their bytes, as they came to it.
-    pub bytes: u64,
-    /// Fuel that it burnt, traps not counted.
-    pub fuel: u64,
-    /// Packets on which it trapped.
-    pub trapped: u64,
-}
-
 /// An event that a function reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
@@ -68,21 +56,6 @@ pub struct Event {
     pub code: u32,
     /// When its packet came.
     pub time_ns: u64,
-}
-
-/// One function of a chain.
-pub struct Stage<E> {
-    executor: E,
-    leases: Leases,
-    work: Work,
-    last_trap: Option<Trap>,
-}
-
-impl<E: Executor> Stage<E> {
-    /// A function and the numbers that it may give to flows.
-    pub fn new(executor: E, leases: Leases) -> Stage<E> {
-        Stage { executor, leases, work: Work::default(), last_trap: None }
-    }
 }
 
 /// Where the bytes of a packet are while it goes through the chain.
@@ -275,11 +248,8 @@ impl<E: Executor> Chain<E> {
         }
         let all = 0..self.live.len();
         let shares = self.write(at, arrivals, all.clone());
-        match self.stages[at].executor.process(self.live.len(), shares) {
-            Ok(fuel) => {
-                self.stages[at].work.fuel += fuel;
-                self.collect(at, arrivals, all, false);
-            }
+        match self.stages[at].call(self.live.len(), shares) {
+            Ok(()) => self.collect(at, arrivals, all, false),
             Err(trap) => self.isolate(at, arrivals, trap),
         }
         let fates = &self.fates;
@@ -387,7 +357,7 @@ impl<E: Executor> Chain<E> {
     /// again loses its flow's state, the others notice nothing.
     fn isolate(&mut self, at: usize, arrivals: &[Arrival], trap: Trap) {
         self.stages[at].last_trap = Some(trap);
-        self.renew(at);
+        self.stages[at].renew();
         let source = match at.checked_sub(1) {
             None => &[][..],
             Some(before) => self.stages[before].executor.memory_ref(),
@@ -398,25 +368,19 @@ impl<E: Executor> Chain<E> {
             let id = self.live[n].met.flow;
             self.flows.flow_mut(id).mark.latest = 0;
             let shares = self.write(at, arrivals, n..n + 1);
-            match self.stages[at].executor.process(1, shares) {
-                Ok(fuel) => {
-                    self.stages[at].work.fuel += fuel;
-                    self.collect(at, arrivals, n..n + 1, true);
-                }
+            match self.stages[at].call(1, shares) {
+                Ok(()) => self.collect(at, arrivals, n..n + 1, true),
                 Err(trap) => {
                     self.stages[at].last_trap = Some(trap);
                     self.stages[at].work.trapped += 1;
                     self.fates[self.live[n].index] = Fate::Trapped;
                     self.forget_state(id, at);
-                    self.renew(at);
+                    if !self.stages[at].is_broken {
+                        self.stages[at].renew();
+                    }
                 }
             }
         }
-    }
-
-    fn renew(&mut self, at: usize) {
-        let again = self.stages[at].executor.renew();
-        again.expect("a function that started once starts again: it has no input but its configuration");
     }
 
     fn forget_state(&mut self, id: FlowId, at: usize) {

@@ -24,9 +24,11 @@ pub trait Executor {
     /// Its memory, for reading.
     fn memory_ref(&self) -> &[u8];
 
-    /// Processes the batch of `count` packets that is in memory, whose bytes are worth `shares` packets of the usual size;
-    /// answers with the fuel that it took.
-    fn process(&mut self, count: usize, shares: usize) -> Result<u64, Trap>;
+    /// Processes the batch of `count` packets that is in memory, whose bytes are worth `shares` packets of the usual size.
+    fn process(&mut self, count: usize, shares: usize) -> Result<(), Trap>;
+
+    /// Takes the fuel that was burnt since this was called last: by batches, by those that trapped, and by each start.
+    fn take_fuel(&mut self) -> u64;
 
     /// Makes it as new, as after [`Trap`]: nothing that the function wrote is left but its configuration.
     fn renew(&mut self) -> Result<(), Trap>;

@@ -5,9 +5,10 @@
 //! (unit, epoch, sequence, totals): reading it twice, or late, changes nothing, because of each (unit, epoch) only the
 //! highest sequence counts. What a power failure takes is what the kernel had not written back.
 
-use std::fs::{File, OpenOptions};
-use std::io;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Read};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -33,6 +34,8 @@ pub struct Meter {
     sequence: u64,
     /// Start of the unit, from 1.
     pub epoch: u32,
+    /// For as long as it is open, nobody discards the file.
+    _locked: File,
 }
 
 // SAFETY: the mapping belongs to this value alone; other processes only read it.
@@ -86,20 +89,27 @@ fn directory(ledger: &Path, tenant: &str, unit: &str) -> PathBuf {
 }
 
 impl Meter {
-    /// A meter for the next epoch of a unit.
-    pub fn create(ledger: &Path, tenant: &str, unit: &str, functions: &[&str]) -> io::Result<Meter> {
+    /// A meter for the next epoch of a unit. It is a bill when the functions have names, see [`Meter::name`].
+    pub fn create(ledger: &Path, tenant: &str, unit: &str) -> io::Result<Meter> {
         let directory = directory(ledger, tenant, unit);
-        std::fs::create_dir_all(&directory)?;
+        // A bill is for the user of the units and its group: it says what tenants run, and how much.
+        DirBuilder::new().recursive(true).mode(0o750).create(&directory)?;
+        Meter::discard(ledger, tenant, unit)?;
         let mut epoch = 1 + epochs(&directory)?.last().copied().unwrap_or(0);
         let (file, path) = loop {
             let path = directory.join(epoch.to_string());
-            match OpenOptions::new().read(true).write(true).create_new(true).open(&path) {
+            match OpenOptions::new().read(true).write(true).create_new(true).mode(0o640).open(&path) {
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => epoch += 1,
                 file => break (file?, path),
             }
         };
+        file.lock()?;
         allocate(&file).inspect_err(|_| drop(std::fs::remove_file(path)))?;
-        let meter = Meter { words: map(&file, libc::PROT_READ | libc::PROT_WRITE)?, sequence: 0, epoch };
+        Ok(Meter { words: map(&file, libc::PROT_READ | libc::PROT_WRITE)?, sequence: 0, epoch, _locked: file })
+    }
+
+    /// Says which functions are billed.
+    pub fn name(&mut self, functions: &[&str]) -> io::Result<()> {
         let names: Vec<u8> = functions.join("\n").into_bytes();
         if names.len() > NAME_WORDS * 8 - 8 {
             return Err(io::Error::other("names of functions: at most 504 bytes together"));
@@ -107,11 +117,26 @@ impl Meter {
         for (n, chunk) in names.chunks(8).enumerate() {
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);
-            meter.word(2 + n).store(u64::from_le_bytes(word), Ordering::Relaxed);
+            self.word(2 + n).store(u64::from_le_bytes(word), Ordering::Relaxed);
         }
-        meter.word(1).store(names.len() as u64, Ordering::Relaxed);
-        meter.word(0).store(MAGIC, Ordering::Release);
-        Ok(meter)
+        self.word(1).store(names.len() as u64, Ordering::Relaxed);
+        self.word(0).store(MAGIC, Ordering::Release);
+        Ok(())
+    }
+
+    /// Removes the meters of a unit that never became bills and whose processes have ended.
+    pub fn discard(ledger: &Path, tenant: &str, unit: &str) -> io::Result<()> {
+        let directory = directory(ledger, tenant, unit);
+        for epoch in epochs(&directory)? {
+            let path = directory.join(epoch.to_string());
+            let file = File::open(&path)?;
+            let mut magic = [0; 8];
+            let unused = file.try_lock().is_ok() && ((&file).read(&mut magic)? < magic.len() || magic == [0; 8]);
+            if unused {
+                std::fs::remove_file(path)?;
+            }
+        }
+        Ok(())
     }
 
     /// Makes good the totals of an earlier epoch, whose unit died before it wrote what its output log says of it.
@@ -122,7 +147,7 @@ impl Meter {
         let (sequence, billed) = decode(&std::fs::read(&path)?).ok_or(io::ErrorKind::InvalidData)?;
         let behind = |(b, w): (&Billed, &Work)| b.packets < w.packets || b.trapped < w.trapped;
         if billed.iter().zip(totals).any(behind) {
-            let mut meter = Meter { words: map(&file, libc::PROT_READ | libc::PROT_WRITE)?, sequence, epoch };
+            let mut meter = Meter { words: map(&file, libc::PROT_READ | libc::PROT_WRITE)?, sequence, epoch, _locked: file };
             meter.commit(totals.iter().copied());
         }
         Ok(())
@@ -255,6 +280,12 @@ mod tests {
         path
     }
 
+    fn created(ledger: &Path, unit: &str, functions: &[&str]) -> Meter {
+        let mut meter = Meter::create(ledger, "default", unit).unwrap();
+        meter.name(functions).unwrap();
+        meter
+    }
+
     fn work(packets: u64) -> Work {
         Work { packets, bytes: packets * 100, fuel: packets * 7, trapped: 1 }
     }
@@ -263,7 +294,7 @@ mod tests {
     fn every_start_is_an_epoch_and_all_are_read() {
         let ledger = scratch("epochs");
         for packets in [5, 7] {
-            let mut meter = Meter::create(&ledger, "default", "nat-1", &["policer", "nat"]).unwrap();
+            let mut meter = created(&ledger, "nat-1", &["policer", "nat"]);
             for so_far in 1..=packets {
                 meter.commit([work(so_far), work(so_far)].into_iter());
             }
@@ -277,9 +308,31 @@ mod tests {
     }
 
     #[test]
+    fn a_start_that_failed_leaves_no_bill() {
+        let ledger = scratch("discard");
+        drop(created(&ledger, "nat", &["nat"]));
+        drop(Meter::create(&ledger, "default", "nat").unwrap());
+        let mut starting = Meter::create(&ledger, "default", "nat").unwrap();
+        Meter::discard(&ledger, "default", "nat").unwrap();
+        starting.name(&["nat"]).unwrap();
+        assert_eq!(records(&ledger).unwrap().iter().map(|r| r.epoch).collect::<Vec<_>>(), [1, 2]);
+        std::fs::remove_dir_all(ledger).unwrap();
+    }
+
+    #[test]
+    fn others_do_not_read_it() {
+        use std::os::unix::fs::MetadataExt;
+        let ledger = scratch("mode");
+        let _meter = created(&ledger, "nat", &["nat"]);
+        let modes = ["meter", "meter/default/nat", "meter/default/nat/1"].map(|p| std::fs::metadata(ledger.join(p)).unwrap().mode() & 0o7);
+        assert_eq!(modes, [0; 3]);
+        std::fs::remove_dir_all(ledger).unwrap();
+    }
+
+    #[test]
     fn what_a_dead_unit_did_not_write_is_settled_once() {
         let ledger = scratch("settle");
-        let mut meter = Meter::create(&ledger, "default", "nat", &["nat"]).unwrap();
+        let mut meter = created(&ledger, "nat", &["nat"]);
         meter.commit([work(5)].into_iter());
         for _ in 0..2 {
             Meter::settle(&ledger, "default", "nat", 1, &[work(9)]).unwrap();
@@ -295,7 +348,7 @@ mod tests {
         #[test]
         fn a_torn_write_is_not_read(batches in 1..20u64, word in 2 + NAME_WORDS..FILE_WORDS, value: u64) {
             let ledger = scratch("torn");
-            let mut meter = Meter::create(&ledger, "default", "nat", &["nat"]).unwrap();
+            let mut meter = created(&ledger, "nat", &["nat"]);
             (1..=batches).for_each(|n| meter.commit([work(n)].into_iter()));
             meter.word(word).store(value, Ordering::Release);
             let read = records(&ledger).unwrap().remove(0);

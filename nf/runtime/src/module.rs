@@ -1,4 +1,10 @@
 //! A function as WebAssembly: compiled once, checked against the ABI, instantiated in a microsecond.
+//!
+//! [`Runtime::prepare`] gets the code and runs nothing of it; a unit closes its walls then, and [`Prepared::start`] behind
+//! them is the first that runs a function.
+
+mod cache;
+mod compile;
 
 use std::io::Read;
 use std::path::Path;
@@ -13,6 +19,9 @@ use wasmtime::{
 use crate::abi::{Descriptor, DescriptorError};
 use crate::executor::{Executor, Trap};
 use crate::wasi;
+pub use cache::Cache;
+pub(crate) use compile::plain;
+pub use compile::{Compiler, behind_walls};
 
 /// What one call of a function may use.
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +79,30 @@ pub enum ModuleError {
         /// The compiler's words.
         reason: String,
     },
+    /// More than a compiler gets through within its bounds.
+    #[error("{path} is too much to compile: {reason}")]
+    TooMuch {
+        /// The file.
+        path: String,
+        /// Which bound.
+        reason: String,
+    },
+    /// The compiler's process does not come up.
+    #[error("compile {path}: {source}")]
+    Compiler {
+        /// The file.
+        path: String,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The folder of compiled code cannot be used.
+    #[error("keep the code of {path}: {source}")]
+    Cache {
+        /// The file.
+        path: String,
+        /// The cause.
+        source: std::io::Error,
+    },
     /// It wants something that units do not offer.
     #[error("{path} imports what a unit does not offer: {reason}")]
     Import {
@@ -126,7 +159,14 @@ pub enum ModuleError {
     },
 }
 
-/// Compiles functions and owns the pool of their memories.
+/// What decides about the code that is made of a function: the same for who compiles and who runs.
+fn code_settings() -> Config {
+    let mut config = Config::new();
+    config.memory_reservation(ADDRESSABLE_BYTES).consume_fuel(true).epoch_interruption(true).max_wasm_stack(256 << 10);
+    config
+}
+
+/// Runs functions and owns the pool of their memories.
 #[derive(Clone)]
 pub struct Runtime {
     engine: Engine,
@@ -142,13 +182,8 @@ impl Runtime {
             .total_tables(instances_max)
             .max_memory_size(limits.memory_bytes)
             .linear_memory_keep_resident(1 << 20);
-        let mut config = Config::new();
-        config
-            .allocation_strategy(InstanceAllocationStrategy::Pooling(pool))
-            .memory_reservation(ADDRESSABLE_BYTES)
-            .consume_fuel(true)
-            .epoch_interruption(true)
-            .max_wasm_stack(256 << 10);
+        let mut config = code_settings();
+        config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
         let engine = Engine::new(&config).expect("a fixed configuration of the engine is valid");
         let clock = engine.weak();
         // The clock that ends calls which fuel does not: it stops when the last user of the engine has gone.
@@ -169,44 +204,29 @@ impl Runtime {
         Runtime { engine, limits }
     }
 
-    /// Loads `path` (.wasm), or what was compiled from it ahead of time, and gives it its configuration.
+    /// Compiles `path` (.wasm) in this process and starts it. For tests and benchmarks, which know their modules.
     pub fn load(&self, path: &Path, configuration: &[u8]) -> Result<Function, ModuleError> {
+        self.prepare(path, configuration, &Compiler::Here)?.start()
+    }
+
+    /// Gets the code of `path` from `compiler`, with all that starting it wants of the system. Nothing of it runs yet.
+    pub fn prepare(&self, path: &Path, configuration: &[u8], compiler: &Compiler) -> Result<Prepared, ModuleError> {
         let shown = path.display().to_string();
-        let wasm = read(path)?;
-        let code = self.compile(path, &wasm).map_err(|e| ModuleError::NotWasm { path: shown.clone(), reason: format!("{e:#}") })?;
+        let code = compiler.code(&self.engine, &shown, &read(path)?)?;
         self.check_exports(&shown, &code)?;
         let mut linker = Linker::new(&self.engine);
         wasi::add_to(&mut linker);
-        let instance = linker.instantiate_pre(&code).map_err(|e| ModuleError::Import { path: shown.clone(), reason: format!("{e:#}") })?;
-        Function::start(self.clone(), shown, instance, configuration.into())
+        let import = |e: wasmtime::Error| ModuleError::Import { path: shown.clone(), reason: plain(&format!("{e:#}")) };
+        let pre = linker.instantiate_pre(&code).map_err(import)?;
+        // Behind walls there are no files, not even those of memory that it would make of the module's data.
+        let image = |e: wasmtime::Error| ModuleError::NotWasm { path: shown.clone(), reason: plain(&format!("{e:#}")) };
+        code.initialize_copy_on_write_image().map_err(image)?;
+        Ok(Prepared { runtime: self.clone(), path: shown, pre, configuration: configuration.into() })
     }
 
-    /// Code that was compiled from the same bytes before lies beside the module: `nat.wasm` → `nat.cwasm`.
-    fn compile(&self, path: &Path, wasm: &[u8]) -> wasmtime::Result<Code> {
-        if !wasm.starts_with(b"\0asm") {
-            return Err(wasmtime::format_err!("it does not begin like one"));
-        }
-        let ahead = path.with_extension("cwasm");
-        let newer = |a: &Path, b: &Path| Some(a.metadata().ok()?.modified().ok()? >= b.metadata().ok()?.modified().ok()?);
-        if newer(&ahead, path) == Some(true) {
-            // SAFETY: the file is the output of this engine's `serialize`; wasmtime refuses that of another version or
-            // configuration. Whoever may write beside the module may as well replace the module.
-            if let Ok(code) = unsafe { Code::deserialize_file(&self.engine, &ahead) } {
-                return Ok(code);
-            }
-        }
-        Code::from_binary(&self.engine, wasm)
-    }
-
-    /// Compiles `path` ahead of time, beside it; returns the bytes that were written.
-    pub fn compile_ahead(&self, path: &Path) -> Result<usize, ModuleError> {
-        let shown = path.display().to_string();
-        let wasm = read(path)?;
-        let reason = |e: wasmtime::Error| ModuleError::NotWasm { path: shown.clone(), reason: format!("{e:#}") };
-        let code = Code::from_binary(&self.engine, &wasm).and_then(|c| c.serialize()).map_err(reason)?;
-        let ahead = path.with_extension("cwasm");
-        std::fs::write(&ahead, &code).map_err(|source| ModuleError::Read { path: ahead.display().to_string(), source })?;
-        Ok(code.len())
+    /// Compiles `path` into the cache of `compiler`; returns the bytes of its code.
+    pub fn compile_ahead(path: &Path, compiler: &Compiler) -> Result<usize, ModuleError> {
+        compiler.fill(&path.display().to_string(), &read(path)?)
     }
 
     fn check_exports(&self, path: &str, code: &Code) -> Result<(), ModuleError> {
@@ -274,13 +294,29 @@ fn begin(store: &mut Store<Host>, fuel: u64) {
     store.set_fuel(fuel).expect("fuel is on");
 }
 
-/// A function in an instance of its own.
-pub struct Function {
+/// A function that was compiled and has not run.
+pub struct Prepared {
     runtime: Runtime,
     path: String,
     pre: InstancePre<Host>,
     configuration: Arc<[u8]>,
+}
+
+impl Prepared {
+    /// The first instance of it, with its configuration.
+    pub fn start(self) -> Result<Function, ModuleError> {
+        let mut fuel = 0;
+        let live = Live::start(&self, &mut fuel)?;
+        Ok(Function { prepared: Arc::new(self), live, fuel })
+    }
+}
+
+/// A function in an instance of its own.
+pub struct Function {
+    prepared: Arc<Prepared>,
     live: Live,
+    /// Burnt since it was asked last.
+    fuel: u64,
 }
 
 struct Live {
@@ -291,14 +327,11 @@ struct Live {
 }
 
 impl Function {
-    fn start(runtime: Runtime, path: String, pre: InstancePre<Host>, configuration: Arc<[u8]>) -> Result<Function, ModuleError> {
-        let live = Live::start(&runtime, &path, &pre, &configuration)?;
-        Ok(Function { runtime, path, pre, configuration, live })
-    }
-
     /// Another instance of the same function: for another unit, or a pool.
     pub fn another(&self) -> Result<Function, ModuleError> {
-        Function::start(self.runtime.clone(), self.path.clone(), self.pre.clone(), self.configuration.clone())
+        let mut fuel = 0;
+        let live = Live::start(&self.prepared, &mut fuel)?;
+        Ok(Function { prepared: self.prepared.clone(), live, fuel })
     }
 
     /// Takes what the function has printed since the last time.
@@ -308,40 +341,51 @@ impl Function {
 }
 
 impl Live {
-    fn start(runtime: &Runtime, path: &str, pre: &InstancePre<Host>, configuration: &[u8]) -> Result<Live, ModuleError> {
+    /// Starts an instance and adds what that burnt to `fuel`, also where it fails.
+    fn start(prepared: &Prepared, fuel: &mut u64) -> Result<Live, ModuleError> {
+        let runtime = &prepared.runtime;
         let limits = StoreLimitsBuilder::new().memory_size(runtime.limits.memory_bytes).build();
         let stopwatch = Stopwatch { limit: START_TIME, since: None };
         let mut store = Store::new(&runtime.engine, Host { limits, stopwatch, time_ns: 0, printed: Vec::new() });
         store.limiter(|host| &mut host.limits);
         store.epoch_deadline_callback(|mut store| Ok(store.data_mut().stopwatch.tick()));
         begin(&mut store, START_FUEL);
+        let started = Live::configured(prepared, &mut store);
+        *fuel += START_FUEL - store.get_fuel().expect("fuel is on");
+        store.data_mut().stopwatch.limit = CALL_TIME;
+        let (memory, process, descriptor) = started?;
+        Ok(Live { store, memory, process, descriptor })
+    }
+
+    /// All calls before the first packet.
+    fn configured(prepared: &Prepared, store: &mut Store<Host>) -> Result<(Memory, TypedFunc<u32, ()>, Descriptor), ModuleError> {
+        let Prepared { path, pre, configuration, .. } = prepared;
         let failed = |during| move |e: wasmtime::Error| ModuleError::Start { path: path.to_owned(), during, trap: trap_of(&e).to_string() };
-        let instance = pre.instantiate(&mut store).map_err(failed("start"))?;
-        if let Ok(initialize) = instance.get_typed_func::<(), ()>(&mut store, "_initialize") {
-            initialize.call(&mut store, ()).map_err(failed("_initialize"))?;
+        let instance = pre.instantiate(&mut *store).map_err(failed("start"))?;
+        if let Ok(initialize) = instance.get_typed_func::<(), ()>(&mut *store, "_initialize") {
+            initialize.call(&mut *store, ()).map_err(failed("_initialize"))?;
         }
         let missing = |name| ModuleError::Export { path: path.to_owned(), name };
-        let memory = instance.get_memory(&mut store, "memory").ok_or(missing("memory"))?;
-        let describe = instance.get_typed_func::<(), u32>(&mut store, "pando_describe").map_err(|_| missing("pando_describe() -> i32"))?;
-        let process = instance.get_typed_func::<u32, ()>(&mut store, "pando_process").map_err(|_| missing("pando_process(i32)"))?;
-        let offset = describe.call(&mut store, ()).map_err(failed("pando_describe"))? as usize;
+        let memory = instance.get_memory(&mut *store, "memory").ok_or(missing("memory"))?;
+        let describe = instance.get_typed_func::<(), u32>(&mut *store, "pando_describe").map_err(|_| missing("pando_describe() -> i32"))?;
+        let process = instance.get_typed_func::<u32, ()>(&mut *store, "pando_process").map_err(|_| missing("pando_process(i32)"))?;
+        let offset = describe.call(&mut *store, ()).map_err(failed("pando_describe"))? as usize;
         let descriptor =
-            Descriptor::read(memory.data(&store), offset).map_err(|source| ModuleError::Descriptor { path: path.to_owned(), source })?;
+            Descriptor::read(memory.data(&*store), offset).map_err(|source| ModuleError::Descriptor { path: path.to_owned(), source })?;
         if configuration.len() > descriptor.config_bytes {
             let (room, given) = (descriptor.config_bytes, configuration.len());
             return Err(ModuleError::ConfigurationSize { path: path.to_owned(), room, given });
         }
         if descriptor.config_bytes > 0 {
             let configure =
-                instance.get_typed_func::<u32, i32>(&mut store, "pando_configure").map_err(|_| missing("pando_configure(i32) -> i32"))?;
-            memory.data_mut(&mut store)[descriptor.config..][..configuration.len()].copy_from_slice(configuration);
-            let complaint = configure.call(&mut store, configuration.len() as u32).map_err(failed("pando_configure"))?;
+                instance.get_typed_func::<u32, i32>(&mut *store, "pando_configure").map_err(|_| missing("pando_configure(i32) -> i32"))?;
+            memory.data_mut(&mut *store)[descriptor.config..][..configuration.len()].copy_from_slice(configuration);
+            let complaint = configure.call(&mut *store, configuration.len() as u32).map_err(failed("pando_configure"))?;
             if complaint != 0 {
                 return Err(ModuleError::Configuration { path: path.to_owned(), complaint });
             }
         }
-        store.data_mut().stopwatch.limit = CALL_TIME;
-        Ok(Live { store, memory, process, descriptor })
+        Ok((memory, process, descriptor))
     }
 }
 
@@ -349,7 +393,7 @@ fn trap_of(error: &wasmtime::Error) -> Trap {
     match error.downcast_ref::<wasmtime::Trap>() {
         Some(wasmtime::Trap::OutOfFuel | wasmtime::Trap::Interrupt) => Trap::Limit,
         Some(trap) => Trap::Fault(trap.to_string()),
-        None => Trap::Fault(format!("{error:#}")),
+        None => Trap::Fault(plain(&format!("{error:#}"))),
     }
 }
 
@@ -366,16 +410,21 @@ impl Executor for Function {
         self.live.memory.data(&self.live.store)
     }
 
-    fn process(&mut self, count: usize, shares: usize) -> Result<u64, Trap> {
+    fn process(&mut self, count: usize, shares: usize) -> Result<(), Trap> {
         let Live { store, process, .. } = &mut self.live;
-        let fuel = self.runtime.limits.fuel_per_packet.saturating_mul(shares as u64);
+        let fuel = self.prepared.runtime.limits.fuel_per_packet.saturating_mul(shares as u64);
         begin(store, fuel);
-        process.call(&mut *store, count as u32).map_err(|e| trap_of(&e))?;
-        Ok(fuel - store.get_fuel().expect("fuel is on"))
+        let called = process.call(&mut *store, count as u32).map_err(|e| trap_of(&e));
+        self.fuel += fuel - store.get_fuel().expect("fuel is on");
+        called
+    }
+
+    fn take_fuel(&mut self) -> u64 {
+        std::mem::take(&mut self.fuel)
     }
 
     fn renew(&mut self) -> Result<(), Trap> {
-        self.live = Live::start(&self.runtime, &self.path, &self.pre, &self.configuration).map_err(|e| Trap::Fault(e.to_string()))?;
+        self.live = Live::start(&self.prepared, &mut self.fuel).map_err(|e| Trap::Fault(e.to_string()))?;
         Ok(())
     }
 }

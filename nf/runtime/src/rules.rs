@@ -1,12 +1,22 @@
-//! Snort and Suricata rules for the IDS: from rule files to the two automata that `nf/functions/ids` walks.
+//! Snort and Suricata rules for the IDS: from rule files to the configuration of `nf/functions/ids`.
 //!
-//! Taken are the rules that one content decides: exactly one `content` that is not negated, of at least
-//! [`PATTERN_BYTES_MIN`] bytes, and no condition on bytes besides it (`pcre`, `byte_test`, positions, …). Addresses,
-//! ports and the kind of buffer are not looked at: an alert says that the rule's content was seen in the flow.
+//! In force are the rules that are understood whole: `alert` of `tcp`, `udp` or `ip` (which is both), exactly one
+//! `content` that is not negated, of at least [`PATTERN_BYTES_MIN`] bytes, `nocase`, and `flow` with `established` and a
+//! direction. A rule with any other condition (`pcre`, positions, buffers of HTTP, …) is left out, counted and named: half
+//! a rule gives wrong alerts.
 
-use std::collections::{BTreeMap, VecDeque};
+mod automaton;
+mod head;
 
-/// The content of a rule.
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+pub use automaton::compile;
+use head::Refusal;
+pub use head::{Addresses, Flow, Head, Ports, Protocol, Ranges, Variables};
+
+/// A rule that is in force.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pattern {
     /// Number of the rule.
@@ -15,6 +25,8 @@ pub struct Pattern {
     pub bytes: Vec<u8>,
     /// Whether upper and lower case of ASCII are the same.
     pub nocase: bool,
+    /// In which packets.
+    pub head: Head,
 }
 
 /// Why a line is not a rule.
@@ -32,17 +44,57 @@ pub struct RuleError {
 /// What a file of rules gave.
 #[derive(Debug, Default)]
 pub struct Rules {
-    /// One per rule that one content decides.
+    /// The rules in force: one per rule that is understood whole.
     pub patterns: Vec<Pattern>,
-    /// Rules that ask for more, or for less.
-    pub others: usize,
+    /// The others: line, sid, and the first part that is not understood.
+    pub others: Vec<(usize, u32, String)>,
+}
+
+/// How many rules of some files are in force, and why the others are not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Force {
+    /// Rules that are looked for.
+    pub in_force: usize,
+    /// Rules that were read.
+    pub read: usize,
+    /// Of the others, how many have each part that is not understood; each counts for the first of its parts.
+    pub left_out: BTreeMap<String, usize>,
+}
+
+impl Force {
+    /// Counts a file.
+    pub fn add(&mut self, rules: &Rules) {
+        self.in_force += rules.patterns.len();
+        self.read += rules.patterns.len() + rules.others.len();
+        for (_, _, reason) in &rules.others {
+            *self.left_out.entry(reason.clone()).or_default() += 1;
+        }
+    }
+}
+
+/// Reasons that are listed; the others are summed.
+const REASONS_LISTED: usize = 8;
+
+impl std::fmt::Display for Force {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        write!(f, "{} of {} rules in force", self.in_force, self.read)?;
+        let mut reasons: Vec<(&String, &usize)> = self.left_out.iter().collect();
+        reasons.sort_by_key(|(reason, count)| (std::cmp::Reverse(**count), reason.as_str()));
+        let rest: usize = reasons.iter().skip(REASONS_LISTED).map(|(_, count)| **count).sum();
+        let listed: Vec<String> = reasons.iter().take(REASONS_LISTED).map(|(reason, count)| format!("{count} have {reason}")).collect();
+        match (listed.is_empty(), rest) {
+            (true, _) => Ok(()),
+            (false, 0) => write!(f, "; of the others {}", listed.join(", ")),
+            (false, _) => write!(f, "; of the others {}, {rest} have something else", listed.join(", ")),
+        }
+    }
 }
 
 /// Shorter contents are in every other packet.
 pub const PATTERN_BYTES_MIN: usize = 4;
 
 /// Reads the rules of a file that are not commented out.
-pub fn parse(text: &str, file: &str) -> Result<Rules, RuleError> {
+pub fn parse(text: &str, file: &str, variables: &Variables) -> Result<Rules, RuleError> {
     let mut rules = Rules::default();
     for (n, line) in text.lines().enumerate() {
         let line = line.trim();
@@ -50,63 +102,100 @@ pub fn parse(text: &str, file: &str) -> Result<Rules, RuleError> {
             continue;
         }
         let error = |reason: String| RuleError { file: file.to_owned(), line: n + 1, reason };
-        match rule(line).map_err(error)? {
-            Some(pattern) => rules.patterns.push(pattern),
-            None => rules.others += 1,
+        match rule(line, variables).map_err(error)? {
+            Read::InForce(pattern) => rules.patterns.push(*pattern),
+            Read::Other(sid, reason) => rules.others.push((n + 1, sid, reason)),
         }
     }
     Ok(rules)
 }
 
-/// Options that look at bytes besides the content.
-const CONDITIONS: [&str; 17] = [
-    "pcre",
-    "byte_test",
-    "byte_jump",
-    "byte_extract",
-    "isdataat",
-    "offset",
-    "depth",
-    "distance",
-    "within",
-    "startswith",
-    "endswith",
-    "dsize",
-    "flowbits",
-    "asn1",
-    "urilen",
-    "threshold",
-    "uricontent",
-];
+enum Read {
+    InForce(Box<Pattern>),
+    Other(u32, String),
+}
 
-fn rule(line: &str) -> Result<Option<Pattern>, String> {
+/// Options that say nothing of packets.
+const REMARKS: [&str; 11] =
+    ["msg", "rev", "gid", "classtype", "priority", "reference", "metadata", "fast_pattern", "rawbytes", "sid", "target"];
+
+/// What the options of a rule say.
+#[derive(Default)]
+struct Options {
+    sid: Option<u32>,
+    contents: Vec<(Vec<u8>, bool)>,
+    flow: Flow,
+    /// The first part that is not understood.
+    strange: Option<String>,
+}
+
+impl Options {
+    fn read(inside: &str) -> Result<Options, String> {
+        let mut read = Options::default();
+        for option in options(inside)? {
+            let (name, value) = option.split_once(':').map_or((option, ""), |(n, v)| (n.trim(), v.trim()));
+            match name {
+                "sid" => read.sid = Some(value.parse::<u32>().map_err(|_| format!("sid {value:?} is not a number"))?),
+                "content" => read.content(value)?,
+                "nocase" => read.contents.last_mut().ok_or("nocase before any content")?.1 = true,
+                "flow" => match Flow::read(value) {
+                    Ok(flow) => read.flow = flow,
+                    Err(part) => read.is_strange(part),
+                },
+                _ if REMARKS.contains(&name) => {}
+                _ => read.is_strange(format!("option {name}")),
+            }
+        }
+        Ok(read)
+    }
+
+    fn content(&mut self, value: &str) -> Result<(), String> {
+        let (bytes, rest) = content(value.trim_start_matches('!').trim_start())?;
+        let modifiers: Vec<&str> = rest.split(',').map(str::trim).filter(|modifier| !modifier.is_empty()).collect();
+        if value.starts_with('!') {
+            self.is_strange("a negated content".into());
+        }
+        for modifier in &modifiers {
+            let name = modifier.split_whitespace().next().unwrap_or_default();
+            if !["nocase", "fast_pattern", "rawbytes"].contains(&name) {
+                self.is_strange(format!("option {name}"));
+            }
+        }
+        self.contents.push((bytes, modifiers.contains(&"nocase")));
+        Ok(())
+    }
+
+    fn is_strange(&mut self, part: String) {
+        self.strange.get_or_insert(part);
+    }
+}
+
+fn rule(line: &str, variables: &Variables) -> Result<Read, String> {
     let open = line.find('(').ok_or("no options: a rule is `action protocol from -> to (options)`")?;
     let inside = line[open + 1..].trim_end().strip_suffix(')').ok_or("the options do not end with )")?;
-    let mut contents: Vec<(Vec<u8>, bool)> = Vec::new();
-    let (mut sid, mut more) = (None, false);
-    for option in options(inside)? {
-        let (name, value) = option.split_once(':').map_or((option, ""), |(n, v)| (n.trim(), v.trim()));
-        match name {
-            "sid" => sid = Some(value.parse::<u32>().map_err(|_| format!("sid {value:?} is not a number"))?),
-            "content" => {
-                let (bytes, rest) = content(value.trim_start_matches('!').trim_start())?;
-                let modifiers: Vec<&str> = rest.split(',').map(str::trim).collect();
-                more |= value.starts_with('!') || modifiers.iter().any(|m| CONDITIONS.iter().any(|c| m.starts_with(c)));
-                contents.push((bytes, modifiers.contains(&"nocase")));
-            }
-            "nocase" => contents.last_mut().ok_or("nocase before any content")?.1 = true,
-            _ => more |= CONDITIONS.contains(&name),
+    let mut options = Options::read(inside)?;
+    let sid = options.sid.ok_or("no sid")?;
+    let head = match head::read(&line[..open], variables) {
+        Ok(head) => Head { flow: options.flow, ..head },
+        Err(Refusal::Wrong(reason)) => return Err(reason),
+        Err(Refusal::NotUnderstood(part)) => return Ok(Read::Other(sid, part)),
+    };
+    if let Some(part) = options.strange {
+        return Ok(Read::Other(sid, part));
+    }
+    match &mut options.contents[..] {
+        [] => Ok(Read::Other(sid, "no content".into())),
+        [(bytes, _)] if bytes.len() < PATTERN_BYTES_MIN => {
+            Ok(Read::Other(sid, format!("a content of less than {PATTERN_BYTES_MIN} bytes")))
         }
+        [(bytes, nocase)] => {
+            if *nocase {
+                bytes.make_ascii_lowercase();
+            }
+            Ok(Read::InForce(Box::new(Pattern { sid, bytes: std::mem::take(bytes), nocase: *nocase, head })))
+        }
+        _ => Ok(Read::Other(sid, "several contents".into())),
     }
-    let sid = sid.ok_or("no sid")?;
-    let [(bytes, nocase)] = &mut contents[..] else { return Ok(None) };
-    if more || bytes.len() < PATTERN_BYTES_MIN {
-        return Ok(None);
-    }
-    if *nocase {
-        bytes.make_ascii_lowercase();
-    }
-    Ok(Some(Pattern { sid, bytes: std::mem::take(bytes), nocase: *nocase }))
 }
 
 /// Splits at semicolons outside of quotes; a backslash takes the next character's meaning away.
@@ -158,203 +247,89 @@ fn hex_bytes(text: &[u8]) -> Result<Vec<u8>, String> {
     digits.chunks(2).map(|p| pair(p).ok_or_else(|| format!("{:?} is not hexadecimal", String::from_utf8_lossy(text)))).collect()
 }
 
-/// In an entry of a row: the next node has no row, or it has output.
-const SLOW: u32 = 1 << 31;
-/// Nodes nearest to the root have a full row each: most bytes of real traffic are spent there.
-const ROWS_MAX: usize = 4096;
-/// Next nodes have 24 bits beside their byte.
-const NODES_MAX: usize = 1 << 24;
-
-struct Node {
-    children: BTreeMap<u8, u32>,
-    fail: u32,
-    sids: Vec<u32>,
-}
-
-/// Both automata of some patterns, as the IDS takes them for its configuration.
-pub fn compile(patterns: &[Pattern]) -> Result<Vec<u8>, String> {
-    let mut words = vec![u32::from_le_bytes(*b"PIDS"), 2];
-    let mut bodies = Vec::new();
-    for nocase in [false, true] {
-        let body = automaton(patterns.iter().filter(|p| p.nocase == nocase))?;
-        words.extend(body.sizes);
-        bodies.push(body.words);
-    }
-    words.extend(bodies.into_iter().flatten());
-    Ok(words.into_iter().flat_map(u32::to_le_bytes).collect())
-}
-
-struct Body {
-    sizes: [u32; 4],
-    words: Vec<u32>,
-}
-
-fn automaton<'a>(patterns: impl Iterator<Item = &'a Pattern>) -> Result<Body, String> {
-    let mut nodes = breadth_first(&trie(patterns)?);
-    let rows = link(&mut nodes);
-    Ok(flatten(&nodes, &rows))
-}
-
-fn trie<'a>(patterns: impl Iterator<Item = &'a Pattern>) -> Result<Vec<Node>, String> {
-    let new = || Node { children: BTreeMap::new(), fail: 0, sids: Vec::new() };
-    let mut nodes = vec![new()];
-    for pattern in patterns {
-        let mut at = 0;
-        for &byte in &pattern.bytes {
-            at = match nodes[at].children.get(&byte) {
-                Some(&child) => child as usize,
-                None if nodes.len() == NODES_MAX => return Err(format!("more than {NODES_MAX} bytes of contents")),
-                None => {
-                    let child = nodes.len();
-                    nodes[at].children.insert(byte, child as u32);
-                    nodes.push(new());
-                    child
-                }
-            };
-        }
-        nodes[at].sids.push(pattern.sid);
-    }
-    Ok(nodes)
-}
-
-/// The same nodes, numbered in breadth-first order.
-fn breadth_first(trie: &[Node]) -> Vec<Node> {
-    let (mut order, mut queue) = (Vec::with_capacity(trie.len()), VecDeque::from([0u32]));
-    while let Some(at) = queue.pop_front() {
-        order.push(at);
-        queue.extend(trie[at as usize].children.values());
-    }
-    let mut number = vec![0u32; trie.len()];
-    order.iter().enumerate().for_each(|(n, &old)| number[old as usize] = n as u32);
-    let renumbered = |&old: &u32| {
-        let node = &trie[old as usize];
-        let children = node.children.iter().map(|(&byte, &child)| (byte, number[child as usize])).collect();
-        Node { children, fail: 0, sids: node.sids.clone() }
-    };
-    order.iter().map(renumbered).collect()
-}
-
-/// Sets every node's fail node and the outputs that it inherits, and returns the full rows of the first nodes. The nodes
-/// are in breadth-first order, so a fail node is always before its node.
-fn link(nodes: &mut [Node]) -> Vec<[u32; 256]> {
-    let mut rows: Vec<[u32; 256]> = Vec::new();
-    for at in 0..nodes.len() {
-        let fail = nodes[at].fail;
-        let children: Vec<(u8, u32)> = nodes[at].children.iter().map(|(&b, &c)| (b, c)).collect();
-        for &(byte, child) in &children {
-            let target = if at == 0 { 0 } else { walk(nodes, &rows, fail, byte) };
-            nodes[child as usize].fail = target;
-            let inherited = nodes[target as usize].sids.clone();
-            nodes[child as usize].sids.extend(inherited);
-        }
-        if at < ROWS_MAX {
-            let mut row = if at == 0 { [0; 256] } else { rows[fail as usize] };
-            children.iter().for_each(|&(byte, child)| row[byte as usize] = child);
-            rows.push(row);
-        }
-    }
-    rows
-}
-
-fn walk(nodes: &[Node], rows: &[[u32; 256]], mut at: u32, byte: u8) -> u32 {
-    loop {
-        if let Some(row) = rows.get(at as usize) {
-            return row[byte as usize];
-        }
-        if let Some(&child) = nodes[at as usize].children.get(&byte) {
-            return child;
-        }
-        at = nodes[at as usize].fail;
-    }
-}
-
-fn flatten(nodes: &[Node], rows: &[[u32; 256]]) -> Body {
-    let (mut records, mut edges, mut outputs) = (Vec::new(), Vec::new(), Vec::<u32>::new());
-    for (at, node) in nodes.iter().enumerate() {
-        let first = edges.len() as u32;
-        if at >= rows.len() {
-            edges.extend(node.children.iter().map(|(&byte, &child)| u32::from(byte) << 24 | child));
-        }
-        let output = outputs.len() as u32;
-        outputs.extend(&node.sids);
-        records.extend([first, edges.len() as u32 - first, node.fail, output, node.sids.len() as u32]);
-    }
-    let sizes = [nodes.len() as u32, rows.len() as u32, edges.len() as u32, outputs.len() as u32];
-    let slow = |next: u32| next as usize >= rows.len() || !nodes[next as usize].sids.is_empty();
-    let mut words = records;
-    words.extend(rows.iter().flatten().map(|&next| if slow(next) { next | SLOW } else { next }));
-    words.extend(edges);
-    words.extend(outputs);
-    Body { sizes, words }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::collections::BTreeSet;
+
+    fn read(text: &str) -> Result<Rules, RuleError> {
+        parse(text, "x.rules", &Variables::default())
+    }
 
     #[test]
     fn a_rule_gives_its_content() {
         let text = r#"
 # alert tcp any any -> any any (content:"commented out"; sid:1;)
-alert tcp $HOME_NET any -> any $HTTP_PORTS (msg:"semi\;colon"; content:"|0d 0A|Fast|3b|"; nocase; fast_pattern; sid:2; rev:3;)
-alert udp any any -> any 53 (content:"quo\"te\\"; sid:3;)
-alert tcp any any -> any any (content:"abc"; sid:4;)
-alert tcp any any -> any any (content:!"negated"; sid:5;)
-alert tcp any any -> any any (content:"several"; content:"of them"; sid:6;)
-alert tcp any any -> any any (content:"early"; depth:5; sid:7;)
+alert tcp any any -> any any (msg:"semi\;colon"; content:"|0d 0A|Fast|3b|"; nocase; fast_pattern; sid:2; rev:3;)
+alert ip any any -> any any (content:"quo\"te\\"; sid:3;)
 "#;
-        let rules = parse(text, "test.rules").unwrap();
-        let pattern = |sid, bytes: &[u8], nocase| Pattern { sid, bytes: bytes.to_vec(), nocase };
-        assert_eq!(rules.patterns, [pattern(2, b"\r\nfast;", true), pattern(3, b"quo\"te\\", false)]);
-        assert_eq!(rules.others, 4);
+        let rules = read(text).unwrap();
+        let pattern =
+            |sid, bytes: &[u8], nocase, protocol| Pattern { sid, bytes: bytes.to_vec(), nocase, head: Head { protocol, ..Head::any() } };
+        assert_eq!(rules.patterns, [pattern(2, b"\r\nfast;", true, Protocol::Tcp), pattern(3, b"quo\"te\\", false, Protocol::Ip)]);
+        assert!(rules.others.is_empty());
+    }
+
+    #[test]
+    fn what_is_not_understood_is_named() {
+        let cases = [
+            (r#"alert tcp any any -> any any (content:"abc"; sid:4;)"#, "a content of less than 4 bytes"),
+            (r#"alert tcp any any -> any any (content:!"negated"; sid:4;)"#, "a negated content"),
+            (r#"alert tcp any any -> any any (content:"several"; content:"of them"; sid:4;)"#, "several contents"),
+            (r#"alert tcp any any -> any any (content:"early"; depth:5; pcre:"/x/"; sid:4;)"#, "option depth"),
+            (r#"alert tcp any any -> any any (content:"early", offset 5; sid:4;)"#, "option offset"),
+            (r#"alert tcp any any -> any any (content:"in a buffer"; http_uri; sid:4;)"#, "option http_uri"),
+            (r#"alert tcp any any -> any any (flow:to_server,only_stream; content:"flow"; sid:4;)"#, "flow only_stream"),
+            (r#"alert tcp any any -> any any (msg:"nothing to look for"; sid:4;)"#, "no content"),
+            (r#"alert http any any -> any any (content:"some of http"; sid:4;)"#, "protocol http"),
+            (r#"drop tcp any any -> any any (content:"some content"; sid:4;)"#, "action drop"),
+        ];
+        let mut force = Force::default();
+        for (text, part) in cases {
+            let rules = read(text).unwrap();
+            assert_eq!((rules.patterns.len(), &rules.others), (0, &vec![(1, 4, part.to_owned())]), "{text}");
+            force.add(&rules);
+        }
+        force.add(&read("alert tcp any any -> any any (content:\"content\"; sid:1;)\n".repeat(3).as_str()).unwrap());
+        force.add(&read(cases[3].0).unwrap());
+        let said = force.to_string();
+        assert!(said.starts_with("3 of 14 rules in force; of the others 2 have option depth, 1 have a content"), "{said}");
+        assert!(said.ends_with("2 have something else"), "{said}");
     }
 
     #[test]
     fn an_error_names_its_line() {
-        let error = parse("\nalert tcp any any -> any any (content:\"|zz|\"; sid:1;)", "x.rules").unwrap_err();
-        assert_eq!(error.to_string(), "x.rules:2: \"zz\" is not hexadecimal");
-    }
-
-    fn find(patterns: &[Pattern], text: &[u8]) -> BTreeSet<u32> {
-        let mut found = BTreeSet::new();
-        for nocase in [false, true] {
-            let mut nodes = breadth_first(&trie(patterns.iter().filter(|p| p.nocase == nocase)).unwrap());
-            let rows = link(&mut nodes);
-            let mut at = 0;
-            for &byte in text {
-                at = walk(&nodes, &rows[..rows.len().min(2)], at, if nocase { byte.to_ascii_lowercase() } else { byte });
-                found.extend(&nodes[at as usize].sids);
-            }
+        for (rule, reason) in [
+            (r#"alert tcp any any -> any any (content:"|zz|"; sid:1;)"#, r#""zz" is not hexadecimal"#),
+            (
+                r#"alert tcp any -> any any (content:"some"; sid:1;)"#,
+                r#""alert tcp any -> any any" is not `action protocol from ports -> to ports`"#,
+            ),
+            (r#"alert tcp any any <- any any (content:"some"; sid:1;)"#, r#""<-" is neither -> nor <>"#),
+            (
+                r#"alert tcp $NOWHERE any -> any any (content:"some"; sid:1;)"#,
+                "$NOWHERE has no value: --rules-var NOWHERE=VALUE gives it one",
+            ),
+            (r#"alert tcp 10.0.0.0/33 any -> any any (content:"some"; sid:1;)"#, r#""10.0.0.0/33" is not an address"#),
+            (r#"alert tcp any 65536 -> any any (content:"some"; sid:1;)"#, r#""65536" is not a port"#),
+            (r#"alert tcp any 9:8 -> any any (content:"some"; sid:1;)"#, r#""9:8" is not a port"#),
+            (
+                r#"alert tcp any [80 -> any any (content:"some"; sid:1;)"#,
+                r#""alert tcp any [80 -> any any" is not `action protocol from ports -> to ports`"#,
+            ),
+        ] {
+            assert_eq!(read(&format!("\n{rule}")).unwrap_err().to_string(), format!("x.rules:2: {reason}"));
         }
-        found
+        let mut variables = Variables::default();
+        variables.set("LOOP", "[$LOOP]");
+        let looped = parse(r#"alert tcp $LOOP any -> any any (content:"some"; sid:1;)"#, "x.rules", &variables);
+        assert!(looped.unwrap_err().reason.ends_with("leads to itself"));
     }
 
     proptest! {
-        /// The oracle is the aho-corasick crate.
         #[test]
-        fn it_finds_what_another_implementation_finds(
-            words in proptest::collection::vec((proptest::collection::vec(prop_oneof![Just(b'a'), Just(b'B'), Just(b'b')], 1..6), any::<bool>()), 1..12),
-            text in proptest::collection::vec(prop_oneof![Just(b'a'), Just(b'A'), Just(b'B'), Just(b'b')], 0..80),
-        ) {
-            let patterns: Vec<Pattern> = words.iter().enumerate().map(|(n, (bytes, nocase))| {
-                let bytes = if *nocase { bytes.to_ascii_lowercase() } else { bytes.clone() };
-                Pattern { sid: n as u32, bytes, nocase: *nocase }
-            }).collect();
-            let mut expected = BTreeSet::new();
-            for pattern in &patterns {
-                let one = aho_corasick::AhoCorasick::builder().ascii_case_insensitive(pattern.nocase).build([&pattern.bytes]).unwrap();
-                if one.is_match(&text) {
-                    expected.insert(pattern.sid);
-                }
-            }
-            prop_assert_eq!(find(&patterns, &text), expected);
-        }
-
-        #[test]
-        fn no_file_panics(text in r#"(alert |content:|"|\||\\|;|\(|\)|sid:|[0-9a-f]{1,3}|nocase;|fast_pattern;|!|é|,|\n){0,30}"#) {
-            let _ = parse(&text, "fuzz");
+        fn no_file_panics(text in r#"(alert (tcp|udp) |any |\[|\]|-> |\$HOME_NET |!|:|[0-9]{1,5}|::/|\(content:|"|\||\\|;|\)|sid:|[0-9a-f]{1,3}|nocase;|flow:|fast_pattern;|é|,|\n){0,30}"#) {
+            let _ = parse(&text, "fuzz", &Variables::default());
         }
     }
 }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::abi::BATCH_PACKETS;
 use crate::cgroup::Limits;
 use crate::chain::{Arrival, Chain, Fate};
+use crate::executor::Executor;
 use crate::latency::Latencies;
 use crate::log::journal::{Done, Ended, Journal};
 use crate::log::{Durability, Positions};
@@ -19,6 +20,7 @@ use crate::meter::{Billed, Meter, Unserved};
 use crate::module::Function;
 use crate::packet::Slot;
 use crate::port::Port;
+use crate::rules::Force;
 
 /// What a unit says of itself on its control socket.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -36,6 +38,9 @@ pub struct Status {
     /// What its process may use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
+    /// How many of its rules are in force, if it has an IDS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rules: Option<Force>,
     /// How packets of each come.
     #[serde(default)]
     pub ways: Vec<String>,
@@ -84,6 +89,8 @@ pub struct Unit {
     pub signals: OwnedFd,
     /// What its process may use, if it is limited.
     pub limits: Option<Limits>,
+    /// How many of its rules are in force, if it has an IDS.
+    pub rules: Option<Force>,
     /// Its way to the output log, if there is one.
     pub journal: Option<Journal>,
     /// What it and the other units of its group handed to each other, if it is of one.
@@ -142,7 +149,7 @@ impl Unit {
     ) -> Unit {
         assert!((1..=2).contains(&ports.len()), "a unit has one device or two");
         let counters = Counters::default();
-        Unit { name, tenant, chain, ports, meter, control, signals, limits: None, journal: None, handover: None, counters }
+        Unit { name, tenant, chain, ports, meter, control, signals, limits: None, rules: None, journal: None, handover: None, counters }
     }
 
     /// Serves until it is told to stop, by a signal or on its control socket.
@@ -304,6 +311,7 @@ impl Unit {
             devices: self.ports.iter().map(|p| p.device().to_owned()).collect(),
             ways: self.ports.iter().map(Port::to_string).collect(),
             limits: self.limits,
+            rules: self.rules.clone(),
             seconds: (now() - self.counters.started.unwrap_or_default()).as_secs_f64(),
             functions: functions.collect(),
             fates: Fate::ALL.iter().map(|f| (f.word().to_owned(), fates[*f as usize])).collect(),
@@ -364,10 +372,19 @@ impl Unit {
         for function in self.chain.executors_mut() {
             let printed = function.take_printed();
             if !printed.is_empty() {
-                let _ = io::stderr().write_all(&printed);
+                // As JSON, it is no line of another kind, and moves no terminal's cursor.
+                let name = &function.descriptor().name;
+                let line = serde_json::json!({"function": name, "printed": spelled(&printed)});
+                let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
             }
         }
     }
+}
+
+/// Printed bytes as text. JSON spells control characters of ASCII; others that terminals obey become spaces.
+fn spelled(printed: &[u8]) -> String {
+    let text = String::from_utf8_lossy(printed);
+    text.chars().map(|c| if ('\u{7f}'..='\u{9f}').contains(&c) { ' ' } else { c }).collect()
 }
 
 struct Ready {

@@ -64,7 +64,7 @@ fn join(parts: &[Vec<u8>]) -> Vec<u8> {
 
 fn ids() -> Chain<Function> {
     let rule = "alert ip any any -> any any (content:\"needle\"; sid:7;)";
-    chain("ids", &rules::compile(&rules::parse(rule, "rule").unwrap().patterns).unwrap())
+    chain("ids", &rules::compile(&rules::parse(rule, "rule", &Default::default()).unwrap().patterns).unwrap())
 }
 
 #[test]

@@ -109,7 +109,7 @@ fn frames_have_a_flow_or_none() {
 #[test]
 fn no_frame_makes_a_function_trap() {
     let rule = "alert ip any any -> any any (content:\"pando\"; nocase; sid:1;)";
-    let ids = rules::compile(&rules::parse(rule, "rule").unwrap().patterns).unwrap();
+    let ids = rules::compile(&rules::parse(rule, "rule", &Default::default()).unwrap().patterns).unwrap();
     let configured: [(&str, &[u8]); 5] = [
         ("nat", b"address=203.0.113.7\n"),
         ("policer", b"rate=1000000\nburst=10000\n"),
@@ -348,15 +348,15 @@ fn captures_are_read_whole_or_refused() {
 #[test]
 fn rule_files_give_automata_or_an_error_with_its_line() {
     let corpus: Vec<Vec<u8>> = [
-        "# a comment\nalert tcp $HOME_NET any -> any $PORTS (msg:\"semi\\;colon\"; content:\"|0d 0A|Fast|3b|\"; nocase; sid:2; rev:3;)\n",
-        "alert udp any any -> any 53 (content:\"quo\\\"te\\\\\"; sid:3;)\nalert ip any any <> any any (content:!\"negated\"; sid:5;)\n",
+        "# a comment\nalert tcp $HOME_NET any -> any $HTTP_PORTS (msg:\"semi\\;colon\"; content:\"|0d 0A|Fast|3b|\"; nocase; sid:2; rev:3;)\n",
+        "alert udp any any -> any 53 (content:\"quo\\\"te\\\\\"; sid:3;)\nalert ip [!10.0.0.0/8,::/3] 1: <> any [80,!90:99] (flow:established,to_server; content:!\"negated\"; sid:5;)\n",
         "alert tcp any any -> any any (content:\"several\"; content:\"of them\", depth 5; pcre:\"/a{3}/\"; sid:6;)\n",
     ]
     .map(|t| t.as_bytes().to_vec())
     .to_vec();
     fuzz(&corpus, |bytes| {
         let text = String::from_utf8_lossy(bytes);
-        match rules::parse(&text, "fuzz.rules") {
+        match rules::parse(&text, "fuzz.rules", &Default::default()) {
             Ok(read) => {
                 assert!(read.patterns.iter().all(|p| p.bytes.len() >= rules::PATTERN_BYTES_MIN));
                 rules::compile(&read.patterns).unwrap();

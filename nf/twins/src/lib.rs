@@ -116,10 +116,15 @@ impl Executor for Twin {
         unsafe { std::slice::from_raw_parts(self.symbols.area, *self.symbols.area_bytes as usize) }
     }
 
-    fn process(&mut self, count: usize, _shares: usize) -> Result<u64, Trap> {
+    fn process(&mut self, count: usize, _shares: usize) -> Result<(), Trap> {
         // SAFETY: the batch lies where the function looks for it.
         unsafe { (self.symbols.process)(count as u32) };
-        Ok(0)
+        Ok(())
+    }
+
+    /// A processor of the host counts none.
+    fn take_fuel(&mut self) -> u64 {
+        0
     }
 
     fn renew(&mut self) -> Result<(), Trap> {

@@ -103,10 +103,10 @@ fn wasm(name: &str, configuration: &[u8]) -> Function {
 }
 
 fn ids_configuration() -> Vec<u8> {
-    let text = r#"alert tcp any any -> any any (content:"abca"; sid:1;)
-alert tcp any any -> any any (content:"BBCA"; nocase; sid:2;)
-alert tcp any any -> any any (content:"cabb"; sid:3;)"#;
-    rules::compile(&rules::parse(text, "test").unwrap().patterns).unwrap()
+    let text = r#"alert ip any any -> any any (content:"abca"; sid:1;)
+alert ip any any -> any 1024: (content:"BBCA"; nocase; flow:established,to_server; sid:2;)
+alert udp [!192.0.2.0/24, any] any <> ![::1, 10.0.0.0/9] any (content:"cabb"; sid:3;)"#;
+    rules::compile(&rules::parse(text, "test", &Default::default()).unwrap().patterns).unwrap()
 }
 
 proptest! {

@@ -44,6 +44,8 @@ fn run(chain: &mut Chain<Function>, packets: &[Vec<u8>]) -> Vec<(Fate, Vec<u8>)>
 fn only_the_hostile_flow_is_harmed() {
     let module = build("hostile", include_str!("hostile/hostile.c"));
     let mut calm = chain(&module.wasm, false);
+    let started = calm.work().next().unwrap().fuel;
+    assert!(started > 0, "a start burns fuel");
     run(&mut calm, &packets(0, b'.'));
     for (how, victim, limit) in [(b'L', 17, true), (b'R', 0, false), (b'O', FLOWS - 1, false), (b'U', 1234, false), (b'G', 99, false)] {
         let mut chain = chain(&module.wasm, false);
@@ -61,6 +63,9 @@ fn only_the_hostile_flow_is_harmed() {
         }
         let work = chain.work().next().unwrap();
         assert_eq!((work.packets, work.trapped), ((FLOWS * PACKETS - 1).into(), 1));
+        // What it burnt until it trapped is on the bill, and so is the start of each instance after a trap.
+        let burnt = work.fuel - calm.work().next().unwrap().fuel;
+        assert!(burnt > if limit { 2 * 200_000 } else { 2 * started }, "{}: {burnt}", how as char);
     }
 }
 

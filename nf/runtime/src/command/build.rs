@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::Args;
-use pando_unit::module::{Limits, Runtime};
+use pando_unit::module::Runtime;
 
+use super::places::Places;
 use super::{Failure, Format, print_json};
 
 /// Arguments.
@@ -15,9 +16,11 @@ use super::{Failure, Format, print_json};
 pub struct Build {
     /// The directory with the function's source; the module is named after it and lies in it
     directory: PathBuf,
-    /// Also compile it ahead of time for this machine
+    /// Also compile it for this machine, so that its first unit starts sooner: below --data-dir, as the user of the units
     #[arg(long)]
     ahead: bool,
+    #[command(flatten)]
+    places: Places,
     /// Fail if the module that is there is not what the source gives
     #[arg(long)]
     check: bool,
@@ -60,8 +63,8 @@ impl Build {
         std::fs::write(&module, &bytes).map_err(|e| Failure::of_file("write", &module, &e))?;
         let mut built = vec![(module.clone(), bytes.len())];
         if self.ahead {
-            let size = Runtime::new(Limits::default(), 1).compile_ahead(&module)?;
-            built.push((module.with_extension("cwasm"), size));
+            let size = Runtime::compile_ahead(&module, &self.places.compiler("default")?)?;
+            built.push((self.places.data_dir.join("modules"), size));
         }
         match self.output {
             Format::Json => {

@@ -6,8 +6,8 @@ use clap::Args;
 use pando_unit::chain::{Chain, Policy, Stage};
 use pando_unit::executor::Executor;
 use pando_unit::leases::Leases;
-use pando_unit::module::{Function, Limits, Runtime};
-use pando_unit::rules;
+use pando_unit::module::{Compiler, Function, Limits, Prepared, Runtime};
+use pando_unit::rules::{self, Force, Pattern, Variables};
 
 use super::Failure;
 
@@ -23,6 +23,12 @@ pub struct ChainArgs {
     /// A file of Snort rules for the IDS (for the function whose file is named ids*.wasm)
     #[arg(long = "rules", value_name = "FILE")]
     pub rules: Vec<PathBuf>,
+    /// A variable of the rules; without it, $HOME_NET is the private networks of IPv4 and $EXTERNAL_NET the rest
+    #[arg(long = "rules-var", value_name = "NAME=VALUE")]
+    pub variables: Vec<String>,
+    /// Refuse rules that are not understood whole, instead of leaving them out
+    #[arg(long)]
+    pub strict_rules: bool,
     /// Numbers that this unit may lease to flows (a NAT's ports)
     #[arg(long, default_value = "32768-65535", value_parser = block)]
     pub ports: (u32, u32),
@@ -59,14 +65,22 @@ fn block(text: &str) -> Result<(u32, u32), String> {
     if first > last { Err(format!("the block {first}-{last} is empty")) } else { Ok((first, last)) }
 }
 
+/// The functions of a chain, compiled. None of them has run.
+pub struct Code {
+    functions: Vec<Prepared>,
+    /// How many of the rules are in force, if an IDS is among them.
+    pub force: Option<Force>,
+}
+
 impl ChainArgs {
-    /// Loads the functions.
-    pub fn load(&self) -> Result<Chain<Function>, Failure> {
+    /// Compiles the functions.
+    pub fn prepare(&self, compiler: &Compiler) -> Result<Code, Failure> {
         let limits = Limits { fuel_per_packet: self.fuel_per_packet, memory_bytes: (self.memory_mib as usize) << 20 };
         // A new instance is made before the trapped one is gone, so each function needs two places.
         let runtime = Runtime::new(limits, 2 * self.functions.len() as u32);
         self.check_settings()?;
-        let stages = self.functions.iter().map(|path| {
+        let (patterns, force) = self.read_rules()?;
+        let functions = self.functions.iter().map(|path| {
             if path.is_dir() {
                 let built = path.join(stem(path)).with_extension("wasm");
                 return Err(Failure::Invalid(format!(
@@ -75,21 +89,31 @@ impl ChainArgs {
                     built.display()
                 )));
             }
-            let function = runtime.load(path, &self.configuration(path)?)?;
-            Ok(Stage::new(function, Leases::new(self.ports.0..=self.ports.1)))
+            Ok(runtime.prepare(path, &self.configuration(path, &patterns)?, compiler)?)
         });
-        Ok(Chain::new(stages.collect::<Result<_, Failure>>()?, self.policy()))
+        let functions = functions.collect::<Result<_, Failure>>()?;
+        Ok(Code { functions, force: (!self.rules.is_empty()).then_some(force) })
     }
 
-    /// Loads the functions while a thread of its own does something that the kernel takes its time for: a ring of packets is
-    /// there after some 10 ms. Of two errors, that of the other thing is told.
-    pub fn load_while<T: Send>(&self, other: impl FnOnce() -> Result<T, Failure> + Send) -> Result<(T, Chain<Function>), Failure> {
+    /// Compiles the functions while a thread of its own does something that the kernel takes its time for: a ring of packets
+    /// is there after some 10 ms. Of two errors, that of the other thing is told.
+    pub fn prepare_while<T: Send>(
+        &self,
+        compiler: &Compiler,
+        other: impl FnOnce() -> Result<T, Failure> + Send,
+    ) -> Result<(T, Code), Failure> {
         std::thread::scope(|scope| {
             let other = scope.spawn(other);
-            let chain = self.load();
+            let code = self.prepare(compiler);
             let other = other.join().map_err(|_| Failure::Internal("a thread of the start panicked".into()))?;
-            Ok((other?, chain?))
+            Ok((other?, code?))
         })
+    }
+
+    /// Runs the functions for the first time. A unit does that behind its walls.
+    pub fn start(&self, code: Code) -> Result<Chain<Function>, Failure> {
+        let stages = code.functions.into_iter().map(|function| Ok(Stage::new(function.start()?, Leases::new(self.ports.0..=self.ports.1))));
+        Ok(Chain::new(stages.collect::<Result<_, Failure>>()?, self.policy()))
     }
 
     fn policy(&self) -> Policy {
@@ -124,11 +148,36 @@ impl ChainArgs {
         }
     }
 
+    /// The rules in force of all files, and how many those are.
+    fn read_rules(&self) -> Result<(Vec<Pattern>, Force), Failure> {
+        let mut variables = Variables::default();
+        for line in &self.variables {
+            let (name, value) = line.split_once('=').ok_or_else(|| {
+                Failure::Invalid(format!("--rules-var {line}: a variable is NAME=VALUE, for example HOME_NET=192.0.2.0/24"))
+            })?;
+            variables.set(name.trim_start_matches('$'), value);
+        }
+        let (mut patterns, mut force) = (Vec::new(), Force::default());
+        for file in &self.rules {
+            let bytes = std::fs::read(file).map_err(|e| Failure::of_file("read", file, &e))?;
+            let shown = file.display().to_string();
+            let read = rules::parse(&String::from_utf8_lossy(&bytes), &shown, &variables).map_err(|e| Failure::Invalid(e.to_string()))?;
+            if let (true, Some((line, sid, part))) = (self.strict_rules, read.others.first()) {
+                let words = format!("{shown}:{line}: rule {sid} has {part}, which is not looked at: without --strict-rules it is left out");
+                return Err(Failure::Invalid(words));
+            }
+            force.add(&read);
+            patterns.extend(read.patterns);
+        }
+        patterns.sort();
+        Ok((patterns, force))
+    }
+
     /// What is meant for a function: the rules for an IDS; else the lines without a name and those with its file's.
-    fn configuration(&self, path: &Path) -> Result<Vec<u8>, Failure> {
+    fn configuration(&self, path: &Path, patterns: &[Pattern]) -> Result<Vec<u8>, Failure> {
         let own = stem(path);
         if takes_rules(&own) {
-            return compile_rules(&self.rules);
+            return rules::compile(patterns).map_err(Failure::Invalid);
         }
         let lines = self.settings.iter().filter_map(|line| {
             let key = line.split('=').next().unwrap_or(line);
@@ -149,18 +198,6 @@ fn stem(path: &Path) -> String {
 
 fn takes_rules(function: &str) -> bool {
     function.starts_with("ids")
-}
-
-/// The automata of all rules in some files.
-fn compile_rules(files: &[PathBuf]) -> Result<Vec<u8>, Failure> {
-    let mut patterns = Vec::new();
-    for file in files {
-        let bytes = std::fs::read(file).map_err(|e| Failure::of_file("read", file, &e))?;
-        let read = rules::parse(&String::from_utf8_lossy(&bytes), &file.display().to_string());
-        patterns.extend(read.map_err(|e| Failure::Invalid(e.to_string()))?.patterns);
-    }
-    patterns.sort();
-    rules::compile(&patterns).map_err(Failure::Invalid)
 }
 
 /// Names of a chain, joined: `policer+ids`.

@@ -108,17 +108,22 @@ impl Member {
         let place = self.places.unit(&self.name);
         let signals = unit::signals().map_err(internal("signals"))?;
         let open = || Port::open(&self.iface, self.ring_frames).map_err(|e| Failure::of_device(&self.iface, &e));
-        let (port, chain) = self.chain.load_while(open)?;
+        let (port, code) = self.chain.prepare_while(&self.places.compiler(&self.tenant)?, open)?;
         std::fs::create_dir_all(&place.directory).map_err(internal("make the unit's directory"))?;
         let _ = std::fs::remove_file(place.control());
         let control = UnixListener::bind(place.control()).map_err(internal("bind the control socket"))?;
         control.set_nonblocking(true).map_err(internal("the control socket"))?;
-        let names: Vec<&str> = chain.names().collect();
-        let meter = self.places.meter(&self.tenant, &self.name, &names)?;
-        let mut unit = Unit::new(self.name.clone(), self.tenant.clone(), chain, vec![port.into()], meter, control, signals);
-        unit.limits = self.limits.limits();
+        let mut meter = self.places.meter(&self.tenant, &self.name)?;
         let group = self.membership(self.store()?).map_err(internal("what the group shares"))?;
         pando_unit::sandbox::enter(&self.tenant).map_err(internal("close the walls around the unit"))?;
+        let force = code.force.clone();
+        let chain = self.chain.start(code)?;
+        let names: Vec<&str> = chain.names().collect();
+        meter.name(&names).map_err(|e| Failure::Invalid(e.to_string()))?;
+        let mut unit = Unit::new(self.name.clone(), self.tenant.clone(), chain, vec![port.into()], meter, control, signals);
+        unit.limits = self.limits.limits();
+        force.iter().for_each(|force| pando_unit::say!("{force}"));
+        unit.rules = force;
         Ok(Core::new(unit, group))
     }
 

@@ -58,6 +58,13 @@ pub enum Command {
     /// One unit of a group, with what the group has opened for it.
     #[command(hide = true)]
     Member(Box<member::Member>),
+    /// Compiles what comes on standard input, behind walls.
+    #[command(hide = true)]
+    Compile {
+        /// Whose module it is
+        #[arg(long)]
+        tenant: String,
+    },
     /// Lists the units of this machine.
     Ls(units::List),
     /// Shows what the units do, again and again.
@@ -89,6 +96,7 @@ impl Command {
             Command::Generate(c) => c.run(),
             Command::Log(c) => c.run(),
             Command::Member(c) => c.run(),
+            Command::Compile { tenant } => Ok(pando_unit::module::behind_walls(&tenant).into()),
             Command::Ls(c) => c.run(),
             Command::Top(c) => c.run(),
             Command::Logs(c) => c.run(),

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use pando_unit::cgroup::{self, Cgroup};
 use pando_unit::meter::Meter;
+use pando_unit::module::{Cache, Compiler};
 use pando_unit::unit;
 
 use super::Failure;
@@ -41,11 +42,26 @@ impl Places {
         Err(Failure::NotFound(format!("no unit {name:?}: `pando fn ls` lists them")))
     }
 
-    /// A meter for a start of a unit.
-    pub fn meter(&self, tenant: &str, unit: &str, functions: &[&str]) -> Result<Meter, Failure> {
-        Meter::create(&self.data_dir, tenant, unit, functions).map_err(|e| {
+    /// The compiler of a tenant's modules, and the code that was compiled on this machine before.
+    pub fn compiler(&self, tenant: &str) -> Result<Compiler, Failure> {
+        let cache = Cache::open(&self.data_dir.join("modules")).map_err(|e| match e.kind() {
+            ErrorKind::PermissionDenied => Failure::Denied(format!("keep compiled functions: {e}: run it as root")),
+            _ => Failure::Internal(format!("keep compiled functions: {e}; --data-dir names another place")),
+        })?;
+        Ok(Compiler::Apart { tenant: tenant.to_owned(), cache: Some(cache) })
+    }
+
+    /// A meter for a start of a unit, whose functions have yet to say their names.
+    pub fn meter(&self, tenant: &str, unit: &str) -> Result<Meter, Failure> {
+        Meter::create(&self.data_dir, tenant, unit).map_err(|e| {
             Failure::Internal(format!("make the meter below {}: {e}; --data-dir names another place", self.data_dir.display()))
         })
+    }
+
+    /// Removes the meters of starts that failed before the functions had said their names.
+    pub fn discard_meters(&self, tenant: &str, unit: &str) {
+        // What cannot be removed is no bill, and the next start tries again.
+        let _ = Meter::discard(&self.data_dir, tenant, unit);
     }
 
     /// Names of all units that run or crashed.

@@ -129,7 +129,10 @@ impl Run {
         let group = self.confine(&place).inspect_err(|_| drop(place.remove()))?;
         let mut child = self.start(&place.log(), group.as_ref()).inspect_err(|_| drop(place.remove()))?;
         tell!("{} runs: `pando fn ls`, `pando fn logs {0}`, `pando fn rm {0}`", self.name);
-        unit::ask(&place.control(), "status").iter().flat_map(|s| &s.ways).for_each(|way| tell!("  {way}"));
+        if let Ok(status) = unit::ask(&place.control(), "status") {
+            status.ways.iter().for_each(|way| tell!("  {way}"));
+            status.rules.iter().for_each(|force| pando_unit::say!("pando fn: {force}"));
+        }
         if self.detach {
             return Ok(ExitCode::SUCCESS);
         }
@@ -190,6 +193,7 @@ impl Run {
             return Ok(child);
         }
         let status = child.wait().map_err(|e| internal("wait for the unit", e))?;
+        self.places.discard_meters(&self.tenant, &self.name);
         let reason = String::from_utf8_lossy(&said).trim().to_owned();
         Err(Failure::from_code(status.code(), if reason.is_empty() { format!("the unit ended: {status}") } else { reason }))
     }
@@ -263,16 +267,20 @@ impl Run {
         bound.map_err(|e| Failure::Internal(format!("bind {}: {e}", path.display())))
     }
 
-    /// A unit behind its walls, on the ports that `open` opens.
+    /// A unit behind its walls, on the ports that `open` opens. Its functions are compiled before, and run behind them only.
     pub fn assemble(&self, open: impl FnOnce() -> Opened + Send, control: UnixListener, signals: OwnedFd) -> Result<Unit, Failure> {
-        let (ports, chain) = self.chain.load_while(open)?;
+        let (ports, code) = self.chain.prepare_while(&self.places.compiler(&self.tenant)?, open)?;
+        let force = code.force.clone();
+        let mut meter = self.places.meter(&self.tenant, &self.name)?;
+        pando_unit::sandbox::enter(&self.tenant).map_err(|e| Failure::Internal(format!("close the walls around the unit: {e}")))?;
+        let chain = self.chain.start(code)?;
         let names: Vec<&str> = chain.names().collect();
-        let meter = self.places.meter(&self.tenant, &self.name, &names)?;
+        meter.name(&names).map_err(|e| Failure::Invalid(e.to_string()))?;
         let ways: Vec<String> = ports.iter().map(Port::to_string).collect();
         pando_unit::say!("unit {} of tenant {}: {} on {}, epoch {}", self.name, self.tenant, name_of(&chain), ways.join(", "), meter.epoch);
         let mut unit = Unit::new(self.name.clone(), self.tenant.clone(), chain, ports, meter, control, signals);
         unit.limits = self.limits.limits();
-        pando_unit::sandbox::enter(&self.tenant).map_err(|e| Failure::Internal(format!("close the walls around the unit: {e}")))?;
+        unit.rules = force;
         Ok(unit)
     }
 }

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use pando_unit::chain::Arrival;
+use pando_unit::module::Compiler;
 use pando_unit::pcap::{self, Captured, PcapError};
 use serde::Serialize;
 
@@ -75,7 +76,10 @@ struct Comparison {
 impl Test {
     pub fn run(self) -> Result<ExitCode, Failure> {
         self.spares_its_input()?;
-        let mut chain = self.chain.load()?;
+        let compiler = Compiler::Apart { tenant: "default".into(), cache: None };
+        let code = self.chain.prepare(&compiler)?;
+        code.force.iter().for_each(|force| pando_unit::say!("pando fn: {force}"));
+        let mut chain = self.chain.start(code)?;
         let input = pcap::read(&self.pcap)?;
         let expected = self.expect.as_ref().map(|path| expected(path)).transpose()?;
         let mut report = Report { functions: name_of(&chain), packets: input.len(), ..Report::default() };

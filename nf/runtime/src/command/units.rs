@@ -142,11 +142,12 @@ impl List {
             };
             let functions: Vec<&str> = s.functions.iter().map(|f| f.function.as_str()).collect();
             let packets: u64 = s.fates.iter().map(|(_, n)| n).sum();
+            let rules = s.rules.as_ref().map_or(String::new(), |force| format!(" {}/{}", force.in_force, force.read));
             tell!(
                 "{:<20} {:<8} {:<20} {:<16} {:>7} {:>12} {:>8} {:>18}",
                 unit.name,
                 unit.state,
-                functions.join("+"),
+                functions.join("+") + &rules,
                 s.devices.join(","),
                 s.pid,
                 packets,

@@ -15,8 +15,7 @@ pub struct Case {
     pub settings: &'static [&'static str],
 }
 
-pub const RULES: &str =
-    "alert tcp any any -> any any (content:\"abca\"; sid:1;)\nalert udp any any -> any any (content:\"cabb\"; sid:3;)\n";
+pub const RULES: &str = "alert ip any any -> any any (content:\"abca\"; sid:1;)\nalert udp any any -> any any (content:\"cabb\"; sid:3;)\n";
 
 pub const CASES: [Case; 5] = [
     Case { name: "nat", settings: &["address=203.0.113.7"] },
@@ -37,7 +36,7 @@ impl Case {
     pub fn function(&self) -> Function {
         let configuration = match self.name {
             "ids" => rules::compile(&{
-                let mut patterns = rules::parse(RULES, "test").unwrap().patterns;
+                let mut patterns = rules::parse(RULES, "test", &Default::default()).unwrap().patterns;
                 patterns.sort();
                 patterns
             })

@@ -81,7 +81,7 @@ fn main() {
     let mut patterns = Vec::new();
     for file in &files {
         let text = std::fs::read(file).expect("read the rules");
-        patterns.extend(rules::parse(&String::from_utf8_lossy(&text), file).expect("parse the rules").patterns);
+        patterns.extend(rules::parse(&String::from_utf8_lossy(&text), file, &Default::default()).expect("parse the rules").patterns);
     }
     let ids = rules::compile(&patterns).expect("compile the rules");
     let configured: [(&str, &[u8]); 5] = [

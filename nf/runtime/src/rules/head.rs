@@ -1,0 +1,451 @@
+//! The head of a rule, and its `flow` option: of which packets the rule speaks.
+//!
+//! Addresses and ports become sets of ranges, with variables, lists and negation resolved, so that the function that
+//! holds packets against them knows nothing of all these.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// What a packet's protocol has to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Protocol {
+    /// TCP or UDP: what has contents that are searched.
+    Ip,
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+/// Sorted ranges of numbers, both ends counted in, which neither overlap nor touch.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ranges(pub(super) Vec<(u128, u128)>);
+
+impl Ranges {
+    /// The numbers of any of some ranges.
+    fn of(mut ranges: Vec<(u128, u128)>) -> Ranges {
+        ranges.sort_unstable();
+        let mut joined: Vec<(u128, u128)> = Vec::new();
+        for (first, last) in ranges {
+            match joined.last_mut() {
+                Some(before) if first <= before.1.saturating_add(1) => before.1 = before.1.max(last),
+                _ => joined.push((first, last)),
+            }
+        }
+        Ranges(joined)
+    }
+
+    fn or(mut self, other: Ranges) -> Ranges {
+        self.0.extend(other.0);
+        Ranges::of(self.0)
+    }
+
+    /// The numbers up to `most` that are not in it.
+    fn not(&self, most: u128) -> Ranges {
+        let (mut free, mut next) = (Vec::new(), Some(0));
+        for &(first, last) in &self.0 {
+            if let Some(next) = next.filter(|&next| next < first) {
+                free.push((next, first - 1));
+            }
+            next = last.checked_add(1);
+        }
+        free.extend(next.filter(|&next| next <= most).map(|next| (next, most)));
+        Ranges(free)
+    }
+
+    /// The numbers up to `most` that are in this one and not in `other`.
+    fn minus(&self, other: &Ranges, most: u128) -> Ranges {
+        self.not(most).or(other.clone()).not(most)
+    }
+
+    /// Whether a number is in it.
+    pub fn has(&self, number: u128) -> bool {
+        self.0.iter().any(|&(first, last)| (first..=last).contains(&number))
+    }
+}
+
+/// A set of what stands for one end of a packet: addresses, or ports.
+trait Kind: Sized {
+    const WHAT: &'static str;
+    fn all() -> Self;
+    fn none() -> Self;
+    fn one(text: &str) -> Option<Self>;
+    fn or(self, other: Self) -> Self;
+    fn without(self, other: Self) -> Self;
+    fn variables(variables: &Variables) -> &BTreeMap<String, String>;
+}
+
+/// Addresses of both versions.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Addresses {
+    /// Of 32 bits.
+    pub v4: Ranges,
+    /// Of 128 bits.
+    pub v6: Ranges,
+}
+
+const V4_MOST: u128 = u32::MAX as u128;
+const PORT_MOST: u128 = u16::MAX as u128;
+
+impl Addresses {
+    /// Whether it has an address.
+    pub fn has(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(address) => self.v4.has(address.to_bits().into()),
+            IpAddr::V6(address) => self.v6.has(address.to_bits()),
+        }
+    }
+}
+
+impl Kind for Addresses {
+    const WHAT: &'static str = "an address";
+
+    fn all() -> Self {
+        Addresses { v4: Ranges(vec![(0, V4_MOST)]), v6: Ranges(vec![(0, u128::MAX)]) }
+    }
+
+    fn none() -> Self {
+        Addresses { v4: Ranges(vec![]), v6: Ranges(vec![]) }
+    }
+
+    fn one(text: &str) -> Option<Self> {
+        let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
+        let address: IpAddr = address.parse().ok()?;
+        let (width, number) = match address {
+            IpAddr::V4(address) => (32, u128::from(address.to_bits())),
+            IpAddr::V6(address) => (128, address.to_bits()),
+        };
+        let bits = bits.map_or(Some(width), |bits| bits.parse().ok().filter(|&bits: &u32| bits <= width))?;
+        let most = if address.is_ipv4() { V4_MOST } else { u128::MAX };
+        let host = if bits == 0 { most } else { most >> bits };
+        let ranges = Ranges(vec![(number & !host, number | host)]);
+        let none = Addresses::none();
+        Some(if address.is_ipv4() { Addresses { v4: ranges, ..none } } else { Addresses { v6: ranges, ..none } })
+    }
+
+    fn or(self, other: Self) -> Self {
+        Addresses { v4: self.v4.or(other.v4), v6: self.v6.or(other.v6) }
+    }
+
+    fn without(self, other: Self) -> Self {
+        Addresses { v4: self.v4.minus(&other.v4, V4_MOST), v6: self.v6.minus(&other.v6, u128::MAX) }
+    }
+
+    fn variables(variables: &Variables) -> &BTreeMap<String, String> {
+        &variables.0
+    }
+}
+
+/// Ports.
+pub type Ports = Ranges;
+
+impl Kind for Ranges {
+    const WHAT: &'static str = "a port";
+
+    fn all() -> Self {
+        Ranges(vec![(0, PORT_MOST)])
+    }
+
+    fn none() -> Self {
+        Ranges(vec![])
+    }
+
+    fn one(text: &str) -> Option<Self> {
+        let number = |text: &str, otherwise: u16| if text.is_empty() { Some(otherwise) } else { text.trim().parse().ok() };
+        let (first, last) = match text.split_once(':') {
+            Some((first, last)) if first.len() + last.len() > 0 => (number(first, 0)?, number(last, u16::MAX)?),
+            _ => (text.parse().ok()?, text.parse().ok()?),
+        };
+        (first <= last).then(|| Ranges(vec![(first.into(), last.into())]))
+    }
+
+    fn or(self, other: Self) -> Self {
+        Ranges::or(self, other)
+    }
+
+    fn without(self, other: Self) -> Self {
+        self.minus(&other, PORT_MOST)
+    }
+
+    fn variables(variables: &Variables) -> &BTreeMap<String, String> {
+        &variables.0
+    }
+}
+
+/// What `$NAME` in a rule stands for.
+#[derive(Clone, Debug)]
+pub struct Variables(BTreeMap<String, String>);
+
+/// As Suricata's configuration has them.
+const DEFAULTS: [(&str, &str); 17] = [
+    ("HOME_NET", "[192.168.0.0/16,10.0.0.0/8,172.16.0.0/12]"),
+    ("EXTERNAL_NET", "!$HOME_NET"),
+    ("HTTP_SERVERS", "$HOME_NET"),
+    ("SMTP_SERVERS", "$HOME_NET"),
+    ("SQL_SERVERS", "$HOME_NET"),
+    ("DNS_SERVERS", "$HOME_NET"),
+    ("TELNET_SERVERS", "$HOME_NET"),
+    ("AIM_SERVERS", "$EXTERNAL_NET"),
+    ("HTTP_PORTS", "80"),
+    ("SHELLCODE_PORTS", "!80"),
+    ("ORACLE_PORTS", "1521"),
+    ("SSH_PORTS", "22"),
+    ("DNP3_PORTS", "20000"),
+    ("MODBUS_PORTS", "502"),
+    ("FILE_DATA_PORTS", "[$HTTP_PORTS,110,143]"),
+    ("FTP_PORTS", "21"),
+    ("SIP_PORTS", "[5060,5061]"),
+];
+
+impl Default for Variables {
+    fn default() -> Variables {
+        Variables(DEFAULTS.map(|(name, value)| (name.to_owned(), value.to_owned())).into())
+    }
+}
+
+impl Variables {
+    /// Gives a variable another value, or makes one.
+    pub fn set(&mut self, name: &str, value: &str) {
+        self.0.insert(name.to_owned(), value.to_owned());
+    }
+}
+
+/// Lists in lists, and variables that name variables.
+const DEPTH_MAX: u32 = 16;
+
+fn set<K: Kind>(text: &str, variables: &Variables, depth: u32) -> Result<K, String> {
+    let text = text.trim();
+    if depth == DEPTH_MAX {
+        return Err(format!("{text:?} leads to itself"));
+    }
+    if let Some(rest) = text.strip_prefix('!') {
+        return Ok(K::all().without(set(rest, variables, depth + 1)?));
+    }
+    if let Some(name) = text.strip_prefix('$') {
+        let value =
+            K::variables(variables).get(name).ok_or_else(|| format!("${name} has no value: --rules-var {name}=VALUE gives it one"))?;
+        return set(value, variables, depth + 1);
+    }
+    let Some(list) = text.strip_prefix('[') else {
+        return if text == "any" { Ok(K::all()) } else { K::one(text).ok_or_else(|| format!("{text:?} is not {}", K::WHAT)) };
+    };
+    let list = list.strip_suffix(']').ok_or_else(|| format!("{text:?} does not end with ]"))?;
+    let (mut with, mut without) = (None, K::none());
+    for item in items(list) {
+        match item.trim().strip_prefix('!') {
+            Some(negated) => without = without.or(set(negated, variables, depth + 1)?),
+            None => with = Some(with.unwrap_or_else(K::none).or(set(item, variables, depth + 1)?)),
+        }
+    }
+    Ok(with.unwrap_or_else(K::all).without(without))
+}
+
+/// Splits at commas outside of brackets.
+fn items(list: &str) -> Vec<&str> {
+    let (mut items, mut start, mut depth) = (Vec::new(), 0, 0);
+    for (at, c) in list.char_indices() {
+        match c {
+            '[' => depth += 1,
+            ']' => depth -= 1,
+            ',' if depth == 0 => {
+                items.push(&list[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    items.push(&list[start..]);
+    items
+}
+
+/// Of which packets a rule speaks.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Head {
+    /// Their protocol.
+    pub protocol: Protocol,
+    /// Where they come from.
+    pub from: (Addresses, Ports),
+    /// Where they go.
+    pub to: (Addresses, Ports),
+    /// Or the other way round.
+    pub both_ways: bool,
+    /// What the option `flow` asks for.
+    pub flow: Flow,
+}
+
+impl Head {
+    /// Every packet that is searched.
+    pub fn any() -> Head {
+        let every = || (Addresses::all(), Ports::all());
+        Head { protocol: Protocol::Ip, from: every(), to: every(), both_ways: false, flow: Flow::default() }
+    }
+}
+
+/// What the option `flow` asks for; nothing, where it asks for nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Flow {
+    /// The flow has packets in both directions.
+    pub established: bool,
+    /// The packet goes to the server.
+    pub to_server: bool,
+    /// The packet goes to the client.
+    pub to_client: bool,
+}
+
+impl Flow {
+    /// Reads the option's value; the error is the part that is not understood.
+    pub(super) fn read(value: &str) -> Result<Flow, String> {
+        let mut flow = Flow::default();
+        for part in value.split(',').map(str::trim) {
+            match part {
+                "established" => flow.established = true,
+                "to_server" | "from_client" => flow.to_server = true,
+                "to_client" | "from_server" => flow.to_client = true,
+                "stateless" => {}
+                _ => return Err(format!("flow {part}")),
+            }
+        }
+        if flow.to_server && flow.to_client { Err("flow in both directions".into()) } else { Ok(flow) }
+    }
+}
+
+/// Why a head is not one.
+pub(super) enum Refusal {
+    /// It is not written like one.
+    Wrong(String),
+    /// It asks for what is not looked at.
+    NotUnderstood(String),
+}
+
+/// Reads `action protocol from ports -> to ports`.
+pub(super) fn read(text: &str, variables: &Variables) -> Result<Head, Refusal> {
+    let parts = words(text);
+    let [action, protocol, from, from_ports, arrow, to, to_ports] = parts[..] else {
+        return Err(Refusal::Wrong(format!("{:?} is not `action protocol from ports -> to ports`", text.trim())));
+    };
+    let both_ways = match arrow {
+        "->" => false,
+        "<>" => true,
+        _ => return Err(Refusal::Wrong(format!("{arrow:?} is neither -> nor <>"))),
+    };
+    let addresses = |text| set::<Addresses>(text, variables, 0).map_err(Refusal::Wrong);
+    let ports = |text| set::<Ports>(text, variables, 0).map_err(Refusal::Wrong);
+    let (from, to) = ((addresses(from)?, ports(from_ports)?), (addresses(to)?, ports(to_ports)?));
+    if action != "alert" {
+        return Err(Refusal::NotUnderstood(format!("action {action}")));
+    }
+    let protocol = match protocol {
+        "ip" => Protocol::Ip,
+        "tcp" => Protocol::Tcp,
+        "udp" => Protocol::Udp,
+        _ => return Err(Refusal::NotUnderstood(format!("protocol {protocol}"))),
+    };
+    Ok(Head { protocol, from, to, both_ways, flow: Flow::default() })
+}
+
+/// Splits at spaces outside of brackets.
+fn words(text: &str) -> Vec<&str> {
+    let (mut words, mut start, mut depth) = (Vec::new(), 0, 0);
+    for (at, c) in text.char_indices() {
+        match c {
+            '[' => depth += 1,
+            ']' => depth -= 1,
+            c if c.is_whitespace() && depth <= 0 => {
+                words.push(&text[start..at]);
+                start = at + c.len_utf8();
+            }
+            _ => {}
+        }
+    }
+    words.push(&text[start..]);
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What a head may say of a port: the text, and a plain model of it.
+    #[derive(Clone, Debug)]
+    enum Said {
+        Any,
+        Range(u16, u16),
+        Not(Box<Said>),
+        List(Vec<Said>),
+    }
+
+    impl Said {
+        fn text(&self) -> String {
+            match self {
+                Said::Any => "any".into(),
+                Said::Range(first, last) if first == last => first.to_string(),
+                Said::Range(first, u16::MAX) => format!("{first}:"),
+                Said::Range(first, last) => format!("{first}:{last}"),
+                Said::Not(said) => format!("!{}", said.text()),
+                Said::List(list) => format!("[{}]", list.iter().map(Said::text).collect::<Vec<_>>().join(", ")),
+            }
+        }
+
+        /// A list holds what one of its parts says and none of its negations excludes.
+        fn has(&self, port: u16) -> bool {
+            match self {
+                Said::Any => true,
+                Said::Range(first, last) => (*first..=*last).contains(&port),
+                Said::Not(said) => !said.has(port),
+                Said::List(list) => {
+                    let excluded = list.iter().any(|said| matches!(said, Said::Not(said) if said.has(port)));
+                    let mut with = list.iter().filter(|said| !matches!(said, Said::Not(_))).peekable();
+                    !excluded && (with.peek().is_none() || with.any(|said| said.has(port)))
+                }
+            }
+        }
+    }
+
+    fn said() -> impl Strategy<Value = Said> {
+        let range = (0..40u16, 0..20u16).prop_map(|(first, more)| Said::Range(first, if more == 19 { u16::MAX } else { first + more }));
+        prop_oneof![1 => Just(Said::Any), 6 => range].prop_recursive(3, 12, 4, |inner| {
+            prop_oneof![
+                inner.clone().prop_map(|said| Said::Not(Box::new(said))),
+                proptest::collection::vec(inner, 1..4).prop_map(Said::List),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn ports_are_those_of_a_plain_model(said in said()) {
+            let ports: Ports = set(&said.text(), &Variables::default(), 0).unwrap();
+            for port in (0..70).chain([65534, 65535]) {
+                prop_assert_eq!(ports.has(port.into()), said.has(port), "{} of {}", port, said.text());
+            }
+        }
+
+        #[test]
+        fn addresses_are_those_of_a_plain_model(networks in proptest::collection::vec((any::<[u8; 4]>(), 0..=32u32, any::<bool>()), 1..5), near: [u8; 4], pick: u8) {
+            let text: Vec<String> = networks.iter().map(|([a, b, c, d], bits, not)| format!("{}{a}.{b}.{c}.{d}/{bits}", if *not { "!" } else { "" })).collect();
+            let addresses: Addresses = set(&format!("[{}]", text.join(",")), &Variables::default(), 0).unwrap();
+            // One beside a network is worth more than any.
+            let (base, bits, _) = networks[usize::from(pick) % networks.len()];
+            let address = u32::from_be_bytes(base) ^ (u32::from_be_bytes(near) >> bits.min(31) >> (pick % 3));
+            let within = |(network, bits, _): &&([u8; 4], u32, bool)| (u32::from_be_bytes(*network) ^ address).checked_shr(32 - bits).unwrap_or(0) == 0;
+            let (not, with): (Vec<_>, Vec<_>) = networks.iter().partition(|(_, _, not)| *not);
+            let expected = (with.is_empty() || with.iter().any(within)) && !not.iter().any(within);
+            prop_assert_eq!(addresses.has(std::net::Ipv4Addr::from_bits(address).into()), expected);
+            prop_assert_eq!(addresses.has("2001:db8::1".parse().unwrap()), with.is_empty());
+        }
+    }
+
+    #[test]
+    fn variables_lead_to_addresses() {
+        let mut variables = Variables::default();
+        let has =
+            |variables: &Variables, text: &str, address: &str| set::<Addresses>(text, variables, 0).unwrap().has(address.parse().unwrap());
+        assert_eq!(["10.9.8.7", "8.8.8.8"].map(|a| has(&variables, "$HOME_NET", a)), [true, false]);
+        assert_eq!(["10.9.8.7", "8.8.8.8", "2001:db8::1"].map(|a| has(&variables, "$EXTERNAL_NET", a)), [false, true, true]);
+        assert_eq!(["8.8.8.8", "8.8.4.4"].map(|a| has(&variables, "[!8.8.8.0/24, $EXTERNAL_NET]", a)), [false, true]);
+        variables.set("HOME_NET", "[2001:db8::/32,192.0.2.0/24]");
+        assert_eq!(["10.9.8.7", "2001:db8::1"].map(|a| has(&variables, "!$EXTERNAL_NET", a)), [false, true]);
+    }
+}
