@@ -28,12 +28,13 @@ type groupFlags struct {
 	units, port, ports, capacity string
 	durability                   string
 	memoryMiB                    int64
-	detach                       bool
+	detach, strictRules          bool
 }
 
 // passedOn are flags of units, which a group hands to all of them as they are.
 var passedOn = map[string]string{
 	"set": "a line of configuration, KEY=VALUE", "rules": "a file of Snort rules for the IDS", "flows-max": "flows of which state is kept, per unit",
+	"rules-var":    "a variable of the rules, NAME=VALUE",
 	"idle-seconds": "seconds of silence after which a flow is forgotten", "fuel-per-packet": "fuel per packet",
 	"memory-mib": "memory of one function", "on-trap": "what becomes of a packet on which a function trapped: drop or pass",
 	"ring-frames": "frames that wait while a unit is off its core",
@@ -61,6 +62,9 @@ func runGroup(ctx context.Context, env Env, binary string, args []string) error 
 					config.Flags = append(config.Flags, "--"+name, v)
 				}
 			}
+			if flags.strictRules {
+				config.Flags = append(config.Flags, "--strict-rules")
+			}
 			if err := flags.into(&config); err != nil {
 				return err
 			}
@@ -73,6 +77,7 @@ func runGroup(ctx context.Context, env Env, binary string, args []string) error 
 		},
 	}
 	f := c.Flags()
+	f.BoolVar(&flags.strictRules, "strict-rules", false, "refuse rules that are not understood whole, instead of leaving them out")
 	f.StringVar(&flags.units, "units", "1", "units: so many, or LEAST..MOST as demand asks")
 	f.StringVar(&config.In, "iface", "", "the device whose packets the functions get")
 	f.StringVar(&config.Out, "out", "", "the device that they leave by, and whose packets leave by --iface; without it, they go back where they came from")

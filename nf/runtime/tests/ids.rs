@@ -126,7 +126,7 @@ fn heads() -> &'static String {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
     fn heads_speak_of_what_a_plain_model_says(v6: bool, tcp: bool, ends in proptest::array::uniform2((0..4usize, proptest::sample::select(vec![1u16, 53, 80, 443, 999, 1000, 2001, 65535])))) {
