@@ -3,6 +3,7 @@ package control
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"pando.run/pando"
@@ -65,6 +66,16 @@ func (c *Control) unwrittenProblem(s pando.ServiceKey) *pando.Decision {
 		return nil
 	}
 	return p
+}
+
+// status is what the store has of a service, and what this control cannot write into it. The caller
+// holds the lock.
+func (c *Control) status(s pando.ServiceKey) (pando.ServiceStatus, bool) {
+	st, ok := c.recorded(s)
+	if p := c.unwrittenProblem(s); ok && p != nil {
+		st.Problem, st.Reason = p, strings.TrimPrefix(st.Reason+"; "+p.Reason, "; ")
+	}
+	return st, ok
 }
 
 func clock(t time.Time) string { return t.UTC().Format("15:04:05Z") }
