@@ -50,8 +50,11 @@ func (c *Control) outcome(err error) {
 // unwrittenProblem is what a status reports of decisions or records that cannot be written; nil:
 // none. The caller holds the lock.
 func (c *Control) unwrittenProblem(s pando.ServiceKey) *pando.Decision {
-	p := &pando.Decision{Service: s, Kind: pando.DecidedUnwritten, By: self}
 	u, failing := c.unwritten[s]
+	if !failing && c.full.IsZero() {
+		return nil
+	}
+	p := &pando.Decision{Service: s, Kind: pando.DecidedUnwritten, By: self}
 	switch now := c.Clock.Now(); {
 	case failing && now.Sub(u.since) >= unwrittenPatience:
 		p.At = u.since
