@@ -35,6 +35,13 @@ type Config struct {
 // Control decides for the whole cluster while it leads, and answers operators always.
 type Control struct {
 	Config
+	creating  chan struct{} // is full while a new service is written, so that the limit of services holds
+	counting  sync.Mutex    // guards the two below, also while they are read from the hosts
+	counted   []pando.EndpointCounters
+	countedAt time.Time
+	unwritten map[pando.ServiceKey]unwritten // decisions about a service that this control could not write
+	full      time.Time                      // since when the store takes nothing more; zero: it does
+
 	mu        sync.Mutex
 	world     *pando.World
 	queue     []pando.ServiceKey        // to be decided about
@@ -47,12 +54,6 @@ type Control struct {
 	term      pando.Fence                  // of the leadership, zero: none; known to who decides
 	left      map[pando.HostName]time.Time // since when a member is away
 	admitting sync.Mutex
-	creating  chan struct{} // is full while a new service is written, so that the limit of services holds
-	counting  sync.Mutex    // guards the two below, also while they are read from the hosts
-	counted   []pando.EndpointCounters
-	countedAt time.Time
-	unwritten map[pando.ServiceKey]unwritten // decisions about a service that this control could not write
-	full      time.Time                      // since when the store takes nothing more; zero: it does
 	pulse     pulse
 }
 

@@ -292,7 +292,8 @@ func (c *Control) Service(_ context.Context, s pando.ServiceKey) (pando.ServiceS
 	return st, nil
 }
 
-func (c *Control) status(s pando.ServiceKey) (pando.ServiceStatus, bool) {
+// recorded is the status of a service as the store has it. The caller holds the lock.
+func (c *Control) recorded(s pando.ServiceKey) (pando.ServiceStatus, bool) {
 	v, ok := c.world.Services[s]
 	if !ok {
 		return pando.ServiceStatus{}, false
@@ -321,9 +322,6 @@ func (c *Control) status(s pando.ServiceKey) (pando.ServiceStatus, bool) {
 	st.InRotation = scale.Serving(reachable(c.world, c.world.Of(s)))
 	decisions := c.world.DecisionsOf(s)
 	st.Problem, st.Failures = problem(v.V, decisions), failuresOf(decisions)
-	if p := c.unwrittenProblem(s); p != nil {
-		st.Problem, st.Reason = p, strings.TrimPrefix(st.Reason+"; "+p.Reason, "; ")
-	}
 	return st, true
 }
 

@@ -3,6 +3,7 @@ package control
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"pando.run/pando"
@@ -49,8 +50,11 @@ func (c *Control) outcome(err error) {
 // unwrittenProblem is what a status reports of decisions or records that cannot be written; nil:
 // none. The caller holds the lock.
 func (c *Control) unwrittenProblem(s pando.ServiceKey) *pando.Decision {
-	p := &pando.Decision{Service: s, Kind: pando.DecidedUnwritten, By: self}
 	u, failing := c.unwritten[s]
+	if !failing && c.full.IsZero() {
+		return nil
+	}
+	p := &pando.Decision{Service: s, Kind: pando.DecidedUnwritten, By: self}
 	switch now := c.Clock.Now(); {
 	case failing && now.Sub(u.since) >= unwrittenPatience:
 		p.At = u.since
@@ -65,6 +69,16 @@ func (c *Control) unwrittenProblem(s pando.ServiceKey) *pando.Decision {
 		return nil
 	}
 	return p
+}
+
+// status is what the store has of a service, and what this control cannot write into it. The caller
+// holds the lock.
+func (c *Control) status(s pando.ServiceKey) (pando.ServiceStatus, bool) {
+	st, ok := c.recorded(s)
+	if p := c.unwrittenProblem(s); ok && p != nil {
+		st.Problem, st.Reason = p, strings.TrimPrefix(st.Reason+"; "+p.Reason, "; ")
+	}
+	return st, ok
 }
 
 func clock(t time.Time) string { return t.UTC().Format("15:04:05Z") }

@@ -11,7 +11,7 @@ import (
 // chaos lets everything happen for a while: operators change their minds, clients come and go, processes and instances
 // are killed, the store is slow, full, away, or swallows its answers. When it returns nothing fails any more and the
 // applications ask for nothing more.
-func (c *cluster) chaos(o *operator) {
+func (c *cluster) chaos(operators []*operator) {
 	stop := make(chan struct{})
 	var actors sync.WaitGroup
 	act := func(name string, every time.Duration, f func(*rand.Rand)) {
@@ -29,7 +29,9 @@ func (c *cluster) chaos(o *operator) {
 			}
 		}()
 	}
-	act("operator", 4*time.Second, func(*rand.Rand) { _ = o.change() })
+	for _, o := range operators {
+		act("operator "+string(o.key.Name), 4*time.Second, func(*rand.Rand) { _ = o.change() })
+	}
 	act("store", 3*time.Second, c.hurtStore)
 	act("controls", 5*time.Second, func(d *rand.Rand) { c.restart(c.controls[d.IntN(len(c.controls))], d, time.Second) })
 	for _, h := range c.hosts {

@@ -19,9 +19,10 @@ var (
 	by         = pando.Asker{Kind: pando.AskerOperator, Name: "sim"}
 )
 
-// operator deploys, pins and removes the one service of a run, and looks at the registry from outside.
+// operator deploys, pins and removes one service of a run, and looks at the registry from outside.
 type operator struct {
 	c    *cluster
+	key  pando.ServiceKey
 	dice *rand.Rand
 	spec pando.Spec
 	main pando.StateHead // the newest seen
@@ -30,10 +31,24 @@ type operator struct {
 	read  int
 }
 
-func newOperator(c *cluster) *operator {
-	o := &operator{c: c, dice: c.dice("operator", 0), known: pando.NewWorld()}
+// operatorsOf are those of a run. Every fourth has neighbours of the service: they write no state,
+// and compete for the leader, the hosts and the store.
+func operatorsOf(c *cluster) []*operator {
+	all := []*operator{newOperator(c, service)}
+	if c.seed%4 == 3 {
+		for _, name := range []pando.ServiceName{"api", "jobs"} {
+			o := newOperator(c, pando.DefaultService(name))
+			o.spec.Environment[envNoState], o.spec.State = "yes", nil
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+func newOperator(c *cluster, key pando.ServiceKey) *operator {
+	o := &operator{c: c, key: key, dice: c.dice("operator "+string(key.Name), 0), known: pando.NewWorld()}
 	o.spec = pando.Spec{
-		Name: service.Name, Command: []string{"web"}, State: stateTypes, Environment: map[string]string{},
+		Name: key.Name, Command: []string{"web"}, State: stateTypes, Environment: map[string]string{},
 		Ports:  []pando.Port{{Published: 80, Target: 80, Protocol: pando.TCP}},
 		Health: pando.Health{ReadySecondsMax: 2}, StopSeconds: 1,
 		Rollout: pando.Rollout{HealthySeconds: 0.5},
@@ -99,7 +114,7 @@ func (o *operator) change() error {
 	case 3, 4:
 		keep := time.Duration(o.dice.IntN(5000)) * time.Millisecond
 		return o.operators(func(ctx context.Context, p pando.Operators) error {
-			_, err := p.Pin(ctx, service, 1+o.dice.IntN(5), keep, by)
+			_, err := p.Pin(ctx, o.key, 1+o.dice.IntN(5), keep, by)
 			return err
 		})
 	default:
@@ -108,11 +123,11 @@ func (o *operator) change() error {
 }
 
 func (o *operator) unpin() error {
-	return o.operators(func(ctx context.Context, p pando.Operators) error { _, err := p.Unpin(ctx, service, by); return err })
+	return o.operators(func(ctx context.Context, p pando.Operators) error { _, err := p.Unpin(ctx, o.key, by); return err })
 }
 
 func (o *operator) remove() error {
-	err := o.operators(func(ctx context.Context, p pando.Operators) error { return p.Remove(ctx, service, false, by) })
+	err := o.operators(func(ctx context.Context, p pando.Operators) error { return p.Remove(ctx, o.key, false, by) })
 	if errors.Is(err, pando.ErrNotFound) {
 		return nil
 	}
@@ -128,7 +143,7 @@ func (o *operator) world() *pando.World {
 		}
 	}
 	o.read = len(history)
-	if head, ok := o.known.Heads[service]; ok {
+	if head, ok := o.known.Heads[o.key]; ok {
 		o.main = head.V
 	}
 	return o.known
@@ -159,12 +174,12 @@ func (o *operator) settle() bool {
 
 func (o *operator) settled() error {
 	w := o.world()
-	svc := w.Services[service].V
+	svc := w.Services[o.key].V
 	if svc.Phase != pando.ServiceServing || svc.Current != svc.Target {
 		return fmt.Errorf("the service is %s (%s)%s", svc.Phase, svc.Reason, o.instances(w))
 	}
 	serving, warm := 0, 0
-	for _, i := range w.Of(service) {
+	for _, i := range w.Of(o.key) {
 		switch {
 		case i.Phase == pando.PhaseInRotation && i.Revision == svc.Current:
 			serving++
@@ -177,7 +192,7 @@ func (o *operator) settled() error {
 	if s := o.spec.Scale; serving < s.Min || serving > s.Max || warm != s.Warm {
 		return fmt.Errorf("%d in rotation, %d warm; the spec says %+v:%s", serving, warm, s, o.instances(w))
 	}
-	for _, i := range w.IntentsOf(service) {
+	for _, i := range w.IntentsOf(o.key) {
 		if i.State == pando.IntentAsked {
 			return fmt.Errorf("intent %s waits for an answer", i.ID)
 		}
@@ -185,7 +200,7 @@ func (o *operator) settled() error {
 	return nil
 }
 
-func (o *operator) instances(w *pando.World) string { return list(w.Of(service)) }
+func (o *operator) instances(w *pando.World) string { return list(w.Of(o.key)) }
 
 func list(instances []pando.Instance) string {
 	var b strings.Builder
@@ -208,7 +223,7 @@ func (o *operator) nothingLeft() error {
 		if n := len(h.sandboxes.All()); n > 0 {
 			return fmt.Errorf("%d sandboxes are left on %s", n, h.record.Name)
 		}
-		branches, err := state.Branches(h.objects, service)
+		branches, err := state.Branches(h.objects, o.key)
 		if err != nil || len(branches) > 0 {
 			return fmt.Errorf("branches %v are left on %s (%v)", branches, h.record.Name, err)
 		}

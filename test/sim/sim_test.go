@@ -84,18 +84,22 @@ func run(t *testing.T, seed uint64) (written []pando.Batch) {
 	for _, h := range c.hosts {
 		h.start()
 	}
-	o := newOperator(c)
-	if !o.until("the service is deployed", settleTime, o.deploy) {
+	all := operatorsOf(c)
+	each := func(f func(*operator) bool) bool {
+		return !slices.ContainsFunc(all, func(o *operator) bool { return !f(o) })
+	}
+	if !each(func(o *operator) bool { return o.until("the service is deployed", settleTime, o.deploy) }) {
 		return nil
 	}
-	c.chaos(o)
-	if !o.settle() {
+	c.chaos(all)
+	if !each((*operator).settle) {
 		return nil
 	}
-	if !o.until("the service is removed", settleTime, o.remove) || !o.until("nothing is left", settleTime, o.nothingLeft) {
+	if !each(func(o *operator) bool { return o.until("the service is removed", settleTime, o.remove) }) ||
+		!each(func(o *operator) bool { return o.until("nothing is left", settleTime, o.nothingLeft) }) {
 		return nil
 	}
-	c.verify(o.main)
+	c.verify(all[0].main)
 	return c.registry.History()
 }
 
