@@ -331,14 +331,30 @@ class Peer:
         return json.loads(top.stdout)["rounds"]
 
 
-def curve(what, count, whole_bytes, far_bytes, shares, peers, percent=100, rounds=3, seconds=0.5, clients=1):
+# Of the values: what the allocator rounds up, the tables, and the margin that the evictor keeps. With so much, no page leaves.
+ALL_LOCAL = 1.5
+
+
+def local_bytes(whole_bytes, share):
+    """The budget for a share of the values in per cent; 100 is room for all of the program and not only for its values."""
+    return int(whole_bytes * (ALL_LOCAL if share == 100 else share / 100)) + SLACK_BYTES
+
+
+def all_local(samples, names):
+    """Refuses a row that says 100 % where far peers have fetched pages while they were measured."""
+    for name in names:
+        if any(m["rounds"] > 0 for m in samples[name]):
+            raise SystemExit(f"{name}: the row of 100 % is not all local: {median(samples[name], 'rounds'):.3f} rounds a request; raise ALL_LOCAL")
+
+
+def curve(what, count, whole_bytes, far_bytes, shares, peers, percent=100, rounds=5, seconds=0.5, clients=1):
     """Requests per second of each peer, all-local included, by share of the values that is local; samples with the share as x.
 
     peers: by name, the arguments of `pando-mem run` and the added round trip in microseconds; a kind of swap has None.
     """
     rows, shown = [], []
     for share in shares:
-        folder, local = scratch(), int(whole_bytes * share / 100) + SLACK_BYTES
+        folder, local = scratch(), local_bytes(whole_bytes, share)
         for kind in peers:
             if peers[kind] is None and not swap_on(kind, folder, 1 << 30):
                 raise SystemExit(f"no {kind} here, or it is in use")
@@ -350,6 +366,8 @@ def curve(what, count, whole_bytes, far_bytes, shares, peers, percent=100, round
         print(f"{share} % local, {clients} client(s)", flush=True)
         samples = interleave(all_peers, what, count, percent, rounds, seconds, clients)
         clean()
+        if share == 100:
+            all_local(samples, [name for name, given in peers.items() if given is not None])
         rows += [(i, f"{what} {name}", m["rate"], share) for name, s in samples.items() for i, m in enumerate(s)]
         shown.append((share, {name: 100 * ratio(samples, name, "local") for name in peers}))
     return rows, shown

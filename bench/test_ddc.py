@@ -1,8 +1,10 @@
 """However a benchmark of far memory ends, nothing is left of it: no process, swap, loop device, mount, cgroup or folder. And it
 counts nothing wrong."""
 
+import inspect
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -103,6 +105,24 @@ class Counters(unittest.TestCase):
         self.addCleanup(setattr, ddc, "MEM", before)
         with self.assertRaisesRegex(SystemExit, "^far: its counters are missing"):
             peer.rounds()
+
+
+class Rows(unittest.TestCase):
+    def test_all_local_is_more_than_the_values(self):
+        self.assertEqual(ddc.local_bytes(500, 25), 125 + ddc.SLACK_BYTES)
+        self.assertGreaterEqual(ddc.local_bytes(504 * ddc.MIB, 100), 640 * ddc.MIB)
+
+    def test_a_row_of_all_that_fetches_is_refused(self):
+        far = lambda *rounds: {"tcp": [{"rounds": n} for n in rounds]}  # noqa: E731
+        ddc.all_local(far(0, 0, 0), ["tcp"])
+        with self.assertRaisesRegex(SystemExit, "not all local"):
+            ddc.all_local(far(0, 0.01, 0), ["tcp"])
+
+    def test_five_rounds(self):
+        self.assertGreaterEqual(inspect.signature(ddc.curve).parameters["rounds"].default, 5)
+        for run in HERE.glob("ddc-*/run"):
+            for n in re.findall(r"(?:rounds=|^ROUNDS\b[^=]*= *)(\d+)", run.read_text(), re.M):
+                self.assertGreaterEqual(int(n), 5, run)
 
 
 if __name__ == "__main__":

@@ -26,8 +26,20 @@ pub enum Kind {
     Sequential,
     /// The majority of the recent steps, continued (Leap, ATC '20, §3.2).
     Stride,
-    /// The rest of the allocation (the paper's length in the SDS header, for every allocator).
+    /// The rest of the allocation (the paper's length in the SDS header, for every allocator). In large allocations, and where
+    /// none is known, what follows in as many runs as are remembered.
     Extent,
+}
+
+/// Runs of faults that are followed at once: a program reads several arrays side by side.
+const RUNS: usize = 8;
+
+/// Faults that go on where the last ones ended.
+#[derive(Clone, Copy)]
+struct Run {
+    /// First page that was not fetched.
+    next: u32,
+    window: u32,
 }
 
 /// Used and unused probes of one source of prefetches.
@@ -82,12 +94,25 @@ pub struct Prefetcher {
     last: u32,
     steps: [i32; 32],
     at: usize,
+    runs: [Run; RUNS],
+    /// The run that the next unexpected fault replaces.
+    oldest: usize,
 }
 
 impl Prefetcher {
     pub const fn new(kind: Kind) -> Self {
         let accuracy = Accuracy { used: 0, unused: 0, pause: 0, turn: 0 };
-        Prefetcher { kind, accuracy, window: 1, next: u32::MAX, last: 0, steps: [0; 32], at: 0 }
+        Prefetcher {
+            kind,
+            accuracy,
+            window: 1,
+            next: u32::MAX,
+            last: 0,
+            steps: [0; 32],
+            at: 0,
+            runs: [Run { next: u32::MAX, window: 1 }; RUNS],
+            oldest: 0,
+        }
     }
 
     /// Pages to fetch for a fault on `page`, which comes first; `out` holds at least a batch. All are remote.
@@ -104,8 +129,34 @@ impl Prefetcher {
             Kind::None => 1,
             Kind::Sequential => self.sequential(heart, page, out),
             Kind::Stride => self.stride(heart, page, out),
-            Kind::Extent => extent(heart, page, out),
+            Kind::Extent => self.extent(heart, page, out),
         }
+    }
+
+    fn extent(&mut self, heart: &Heart, page: u32, out: &mut [u32]) -> usize {
+        match heart.extent(page) {
+            Some((first, pages)) if pages <= EXTENT_PAGES_MAX => {
+                along(heart, out, (first as i64..(first + pages) as i64).filter(|p| *p != page as i64))
+            }
+            Some((first, pages)) => self.follow(heart, page, first + pages, out),
+            None => self.follow(heart, page, u32::MAX, out),
+        }
+    }
+
+    /// What follows a page up to `end`: nothing for a fault that comes unexpected, and twice as much with each one that continues a
+    /// run. So random accesses cost nothing.
+    fn follow(&mut self, heart: &Heart, page: u32, end: u32, out: &mut [u32]) -> usize {
+        let continues = |run: &Run| page == run.next || page == run.next.wrapping_add(1);
+        let at = self.runs.iter().position(continues).unwrap_or_else(|| {
+            self.oldest = (self.oldest + 1) % RUNS;
+            self.runs[self.oldest].window = 0;
+            self.oldest
+        });
+        let run = &mut self.runs[at];
+        run.window = (run.window * 2).clamp(1, WINDOW_MAX);
+        run.next = page.saturating_add(run.window).min(end);
+        let next = run.next;
+        along(heart, out, (page as i64 + 1)..next as i64)
     }
 
     /// What may come back along with a page of the second-chance list: its object, or a part of a large one; first page and end.
@@ -160,12 +211,6 @@ impl Prefetcher {
     }
 }
 
-fn extent(heart: &Heart, page: u32, out: &mut [u32]) -> usize {
-    let Some((first, pages)) = heart.extent(page) else { return 1 };
-    let (from, to) = if pages <= EXTENT_PAGES_MAX { (first, first + pages) } else { (page, (page + WINDOW_MAX).min(first + pages)) };
-    along(heart, out, (from as i64..to as i64).filter(|p| *p != page as i64))
-}
-
 /// Adds the remote ones of `candidates` behind `out[0]`; returns the length.
 fn along(heart: &Heart, out: &mut [u32], candidates: impl Iterator<Item = i64>) -> usize {
     let mut n = 1;
@@ -179,4 +224,30 @@ fn along(heart: &Heart, out: &mut [u32], candidates: impl Iterator<Item = i64>) 
         }
     }
     n
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::{Page, State};
+    use crate::slots::Slots;
+
+    /// Faults on these pages, all of which are away; how many pages each one fetches.
+    fn fetched(faults: &[u32]) -> Vec<usize> {
+        let mut pages = vec![Page { state: State::Remote, ..Page::default() }; 4096];
+        let (mut a, mut b, mut c) = (vec![0; 1], vec![0; 1], vec![0; 1]);
+        let (mut sums, mut fifo, mut ring) = (vec![0; 64], vec![0; 4096], vec![0; 64]);
+        let heart = Heart::new(&mut pages, Slots::new(&mut a, &mut b, &mut c, 64), &mut sums, &mut fifo, &mut ring, 64);
+        let mut prefetcher = Prefetcher::new(Kind::Extent);
+        let mut out = [0; BATCH_PAGES_MAX];
+        faults.iter().map(|&page| prefetcher.plan(&heart, page, &mut out)).collect()
+    }
+
+    #[test]
+    fn without_extents_runs_grow_and_random_faults_fetch_nothing_along() {
+        assert_eq!(fetched(&[10, 11, 13, 17, 25, 41, 73, 105]), [1, 2, 4, 8, 16, 32, 32, 32]);
+        assert_eq!(fetched(&[10, 2000, 11, 2001, 13, 2003]), [1, 1, 2, 2, 4, 4], "two side by side");
+        assert_eq!(fetched(&[7, 900, 35, 2801, 77, 1203, 4000, 5, 350]), [1; 9]);
+        assert_eq!(fetched(&[10, 11, 13, 3000, 10]), [1, 2, 4, 1, 1], "and a run that ended is not gone on with");
+    }
 }

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// First word of the counters; the low byte is the version of the layout.
-pub const STATS_MAGIC: u64 = 0x7061_6e64_6f6d_6d01;
+pub const STATS_MAGIC: u64 = 0x7061_6e64_6f6d_6d02;
 /// Buckets of the stall histogram: four per power of two of nanoseconds.
 pub const STALL_BUCKETS: usize = 160;
 
@@ -57,6 +57,9 @@ pub struct Stats {
     pub anon_now: AtomicU64,
     pub copies_now: AtomicU64,
     pub prefetch_paused_now: AtomicU64,
+    /// Memory of the process that the pager cannot move, and that of its forked children, bytes.
+    pub outside_now: AtomicU64,
+    pub children_now: AtomicU64,
     /// Fault to resume, [`bucket`] by nanoseconds.
     pub stalls: Stalls,
 }

@@ -7,7 +7,7 @@ use crate::BATCH_PAGES_MAX;
 
 /// First bytes of a connection; the digit is the version of the format.
 pub const MAGIC: [u8; 8] = *b"PANDOFM2";
-/// Bytes of a token on the wire: its fingerprint, so that it has one length.
+/// Bytes of a token on the wire: the token itself, filled up with zeros. It travels as it is, so the network must be trusted.
 pub const TOKEN_BYTES: usize = 32;
 
 /// The socket option TCP_RTO_MAX_MS of Linux 6.15 and later, and what both ends set it to: what a cut link swallowed is sent

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How long a lease outlives its last connection, so that a pager may lose one and come back.
-const GRACE: Duration = Duration::from_secs(10);
+/// How long a lease outlives its last connection, so that a pager may lose one and come back. With a sweep every second, its
+/// memory is free again within 10 s, as the guide promises.
+const GRACE: Duration = Duration::from_secs(9);
 
 /// Borrowed memory: a sealed memory file of its exact size, mapped here.
 pub struct Lease {
@@ -95,6 +96,15 @@ struct Held {
     replaces: u64,
     /// It ends with its last connection.
     last: bool,
+    /// Who borrowed it, for people: the other end of the connection that asked for it.
+    borrower: String,
+}
+
+/// One lease, for people.
+pub struct Loan {
+    pub borrower: String,
+    pub slots: u64,
+    pub connections: usize,
 }
 
 type Table = HashMap<u64, Held>;
@@ -137,7 +147,10 @@ impl Leases {
             return Ok(Err(free));
         }
         let lease = Arc::new(Lease::new(fresh_id()?, want)?);
-        held.insert(lease.id, Held { lease: lease.clone(), connections: 1, idle_since: Instant::now(), replaces, last: false });
+        held.insert(
+            lease.id,
+            Held { lease: lease.clone(), connections: 1, idle_since: Instant::now(), replaces, last: false, borrower: String::new() },
+        );
         Ok(Ok(lease))
     }
 
@@ -164,6 +177,22 @@ impl Leases {
     /// Ends the leases whose time is over; called now and then so that memory goes back without a new borrower.
     pub fn sweep(&self) {
         self.held.lock().expect("leases").retain(|_, h| h.connections > 0 || h.idle_since.elapsed() < GRACE);
+    }
+
+    /// Notes who borrowed a lease.
+    pub fn lent_to(&self, id: u64, borrower: String) {
+        if let Some(h) = self.held.lock().expect("leases").get_mut(&id) {
+            h.borrower = borrower;
+        }
+    }
+
+    /// All leases, the largest first.
+    pub fn loans(&self) -> Vec<Loan> {
+        let held = self.held.lock().expect("leases");
+        let mut all: Vec<Loan> =
+            held.values().map(|h| Loan { borrower: h.borrower.clone(), slots: h.lease.slots, connections: h.connections }).collect();
+        all.sort_by(|a, b| b.slots.cmp(&a.slots).then_with(|| a.borrower.cmp(&b.borrower)));
+        all
     }
 
     /// Slots lent, and all there are.

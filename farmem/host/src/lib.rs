@@ -7,5 +7,5 @@ mod inbox;
 mod lease;
 mod serve;
 
-pub use lease::{Lease, Leases};
+pub use lease::{Lease, Leases, Loan};
 pub use serve::{Address, Server};

@@ -72,7 +72,8 @@ impl Server {
                         let _ = stream.set_nodelay(true);
                         widen(stream.as_raw_fd());
                         keep_alive(stream.as_raw_fd());
-                        me.clone().attend(stream, false);
+                        let from = stream.peer_addr().map_or_else(|_| "a borrower".to_string(), |a| a.to_string());
+                        me.clone().attend(stream, false, from);
                     }
                 });
                 Ok(bound)
@@ -87,7 +88,8 @@ impl Server {
                 std::thread::spawn(move || {
                     for stream in listener.incoming() {
                         let Some(stream) = accepted(stream) else { continue };
-                        me.clone().attend(stream, true);
+                        let from = borrower(stream.as_raw_fd());
+                        me.clone().attend(stream, true, from);
                     }
                 });
                 Ok(format!("unix:{}", path.display()))
@@ -95,11 +97,11 @@ impl Server {
         }
     }
 
-    fn attend(self: Arc<Self>, mut stream: impl Stream, local: bool) {
+    fn attend(self: Arc<Self>, mut stream: impl Stream, local: bool, from: String) {
         // Without a thread for it the connection ends, as it does without a word in time: others wait for what it holds.
         let _ = std::thread::Builder::new().spawn(move || {
             patience(stream.as_raw_fd(), HELLO_WITHIN);
-            let admitted = self.admit(&mut stream, local);
+            let admitted = self.admit(&mut stream, local, from);
             patience(stream.as_raw_fd(), Duration::ZERO);
             if let Some(lease) = admitted {
                 // The end of a connection is how a borrower says goodbye: no error of interest.
@@ -109,7 +111,7 @@ impl Server {
         });
     }
 
-    fn admit(&self, stream: &mut impl Stream, local: bool) -> Option<Arc<Lease>> {
+    fn admit(&self, stream: &mut impl Stream, local: bool, from: String) -> Option<Arc<Lease>> {
         let mut b = [0; Hello::BYTES];
         stream.read_exact(&mut b).ok()?;
         let (status, lease, slots, share) = match Hello::decode(&b) {
@@ -121,6 +123,7 @@ impl Server {
             },
             Ok(hello) => match self.lend(&hello) {
                 Ok(Ok(l)) => {
+                    self.leases.lent_to(l.id, from);
                     if local {
                         l.populate();
                     }
@@ -198,6 +201,13 @@ fn refuse(stream: &mut impl Stream, serial: u64) -> io::Result<()> {
 /// A connection; if there is none, for want of descriptors perhaps, that is not asked for again at once.
 fn accepted<S>(stream: io::Result<S>) -> Option<S> {
     stream.map_err(|_| std::thread::sleep(Duration::from_millis(10))).ok()
+}
+
+/// Who is at the other end of a unix socket.
+fn borrower(fd: RawFd) -> String {
+    let (mut who, mut len) = (libc::ucred { pid: 0, uid: 0, gid: 0 }, size_of::<libc::ucred>() as u32);
+    unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut who).cast(), &mut len) };
+    format!("process {} of this machine", who.pid)
 }
 
 /// How long a read may last; zero: for ever.

@@ -1,7 +1,7 @@
 //! The load of `bench/ddc-*`: fills a Redis and asks it, every answer checked.
 //!
-//! `load fill-get|fill-lrange|get|lrange SOCKET COUNT RANDOM_PERCENT SECONDS CLIENTS SEED`: values are RANDOM_PERCENT random
-//! bytes, the rest zeros (100: incompressible). A measurement prints one JSON line: requests per second, p50 and p99 in
+//! `load fill-get|fill-lrange|get|lrange|set|set-beside-save SOCKET COUNT RANDOM_PERCENT SECONDS CLIENTS SEED`: values are RANDOM_PERCENT random
+//! bytes, the rest zeros (100: incompressible). The last one begins a BGSAVE and ends with it. A measurement prints one JSON line: requests per second, p50 and p99 in
 //! microseconds, wrong answers.
 
 use std::io::{BufReader, Read, Write};
@@ -105,6 +105,28 @@ fn request(c: &mut Client, lists: bool, k: u64, percent: usize, thorough: bool, 
     right
 }
 
+/// The same value again: it is written, and a later GET finds what it expects.
+fn set(c: &mut Client, k: u64, percent: usize) -> bool {
+    c.send(&[b"SET", format!("k{k}").as_bytes(), &value(k, percent)]);
+    c.line() == "+OK"
+}
+
+/// Begins a snapshot.
+fn save(c: &mut Client) {
+    c.send(&[b"BGSAVE"]);
+    c.line();
+}
+
+/// Whether the last snapshot is still being written; it must not have failed.
+fn is_saving(c: &mut Client) -> bool {
+    c.send(&[b"INFO", b"persistence"]);
+    let mut info = vec![];
+    c.bulk(&mut info);
+    let info = String::from_utf8_lossy(&info);
+    assert!(info.contains("rdb_last_bgsave_status:ok"), "{info}");
+    info.contains("rdb_bgsave_in_progress:1")
+}
+
 fn main() {
     let a: Vec<String> = std::env::args().skip(1).collect();
     let [what, socket, count, percent, seconds, clients, seed] = &a[..] else { panic!("see the source for the arguments") };
@@ -115,6 +137,11 @@ fn main() {
     let time = Duration::from_secs_f64(seconds.parse().unwrap());
     let clients: u64 = clients.parse().unwrap();
     let seed: u64 = seed.parse().unwrap();
+    let (sets, saves) = (what.starts_with("set"), what == "set-beside-save");
+    let mut saver = saves.then(|| Client::new(socket));
+    if let Some(c) = &mut saver {
+        save(c);
+    }
     let begun = Instant::now();
     let workers: Vec<_> = (0..clients)
         .map(|t| {
@@ -125,7 +152,11 @@ fn main() {
                     n += 1;
                     let k = mix(seed << 32 ^ t << 24 ^ n) % count;
                     let at = Instant::now();
-                    wrong += !request(&mut c, lists, k, percent, n.is_multiple_of(16), &mut buffer) as u64;
+                    let right = match sets {
+                        true => set(&mut c, k, percent),
+                        false => request(&mut c, lists, k, percent, n.is_multiple_of(16), &mut buffer),
+                    };
+                    wrong += !right as u64;
                     took.push(at.elapsed().as_nanos() as u64);
                 }
                 (took, wrong)
@@ -139,6 +170,10 @@ fn main() {
         wrong += bad;
     }
     let rate = took.len() as f64 / begun.elapsed().as_secs_f64();
+    // The next measurement is not to run beside this one's snapshot.
+    while saver.as_mut().is_some_and(is_saving) {
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
     took.sort_unstable();
     let at = |q: f64| took[((took.len() - 1) as f64 * q) as usize] as f64 / 1e3;
     println!("{{\"rate\":{rate:.1},\"p50_us\":{:.1},\"p99_us\":{:.1},\"requests\":{},\"wrong\":{wrong}}}", at(0.5), at(0.99), took.len());

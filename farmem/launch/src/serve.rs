@@ -5,7 +5,7 @@ use crate::size;
 use clap::Args;
 use farmem_core::wire::TOKEN_BYTES;
 use farmem_core::PAGE_BYTES;
-use farmem_host::{Address, Leases, Server};
+use farmem_host::{Address, Leases, Loan, Server};
 use std::error::Error;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -55,6 +55,7 @@ impl Serve {
             delay: Duration::from_micros(self.delay_us),
             lie_every: self.lie_every,
         });
+        let ending = ending();
         for address in &self.listen {
             let bound =
                 server.listen(address).map_err(|e| refusal::of(&e, format!("cannot listen at {address}: {e}; choose another --listen")))?;
@@ -64,10 +65,53 @@ impl Serve {
             println!("lending {} at {bound}", size::show(self.size));
         }
         loop {
-            std::thread::sleep(Duration::from_secs(5));
+            let second = libc::timespec { tv_sec: 1, tv_nsec: 0 };
+            let signal = unsafe { libc::sigtimedwait(&ending, std::ptr::null_mut(), &second) };
+            if signal > 0 {
+                eprint!("{}", lost(&server.leases.loans()));
+                // As it ends without a word.
+                unsafe {
+                    libc::signal(signal, libc::SIG_DFL);
+                    libc::pthread_sigmask(libc::SIG_UNBLOCK, &ending, std::ptr::null_mut());
+                    libc::raise(signal);
+                }
+            }
             server.leases.sweep();
         }
     }
+}
+
+/// Blocks the signals that end this process, in all threads that start from here on; those that are ignored stay so.
+fn ending() -> libc::sigset_t {
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            let mut now: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(signal, std::ptr::null(), &mut now);
+            if now.sa_sigaction != libc::SIG_IGN {
+                libc::sigaddset(&mut set, signal);
+            }
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        set
+    }
+}
+
+/// Leases that are named one by one; more are counted.
+const LOANS_MAX: usize = 20;
+
+/// What is lost with this process, and for whom.
+fn lost(loans: &[Loan]) -> String {
+    let mut out = String::new();
+    for loan in loans.iter().take(LOANS_MAX) {
+        let bytes = size::show(loan.slots * PAGE_BYTES as u64);
+        out += &format!("pando-mem: ending with {bytes} lent to {}, {} connections\n", loan.borrower, loan.connections);
+    }
+    if loans.len() > LOANS_MAX {
+        out += &format!("pando-mem: and {} more leases\n", loans.len() - LOANS_MAX);
+    }
+    out
 }
 
 /// Of a longer file the rest is not read: its token is too long as it is.

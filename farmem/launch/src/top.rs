@@ -54,7 +54,7 @@ impl Look {
 
 type Figure = (&'static str, &'static str, fn(&Stats) -> &AtomicU64);
 
-/// Every figure by its name, with its help text. Those that end in `_now`, `_total_slots` or `budget_bytes` are gauges.
+/// Every figure by its name, with its help text. Those that end in `_now` are gauges.
 const FIGURES: &[Figure] = &[
     ("faults", "page faults that the pager served", |s| &s.faults),
     ("faults_zero", "first touches", |s| &s.faults_zero),
@@ -89,6 +89,8 @@ const FIGURES: &[Figure] = &[
     ("slots_now", "slots in use", |s| &s.slots_now),
     ("slots_total_now", "slots leased", |s| &s.slots_total),
     ("copies_now", "whole copies", |s| &s.copies_now),
+    ("outside_now", "memory of the program that stays outside far memory, bytes", |s| &s.outside_now),
+    ("children_now", "memory of forked children, bytes beyond what they were born with", |s| &s.children_now),
     ("prefetch_paused_now", "1 while the prefetcher sits out for being wrong", |s| &s.prefetch_paused_now),
 ];
 
@@ -165,8 +167,9 @@ fn text(p: &Process, now: &Look, last: Option<&Look>, every: f64) -> String {
         0 => String::new(),
         n => format!("   over budget {n} times"),
     };
+    let outside = outside(now.get("outside_now") + now.get("children_now"), budget);
     format!(
-        "{} {}   local {} of {} {}{over}\n\
+        "{} {}   local {} of {} {}{over}{outside}\n\
          far  {} in use   {} of {} leased hold pages   {} whole cop{}\n\
          faults{per}  zero {:.0}  second chance {:.0}  fetch {:.0}  waited {:.0}  for room {:.0}   syscalls pinned{per} {:.0}\n\
          rounds{per} {:.0}  per request {per_request}   pages{per}  fetched {:.0}  ahead {:.0}  guided {:.0}\n\
@@ -204,6 +207,14 @@ fn text(p: &Process, now: &Look, last: Option<&Look>, every: f64) -> String {
         longest(&stalls) as f64 / 1e3,
         histogram(&stalls),
     )
+}
+
+/// Memory that far memory cannot move, once it takes more than half of the budget.
+fn outside(bytes: u64, budget: u64) -> String {
+    if bytes <= budget / 2 {
+        return String::new();
+    }
+    format!("\noutside far memory: {} of a limit of {}", size::show(bytes), size::show(budget))
 }
 
 fn bar(part: u64, whole: u64) -> String {

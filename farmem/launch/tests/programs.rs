@@ -156,6 +156,9 @@ fn calls_on_memory_that_is_away() {
         ("children", "[140, 148] true"),
         ("stack", "0 0"),
         ("descriptors", "7"),
+        ("mutexes", "true 0"),
+        ("objects", "true true true"),
+        ("run", "true"),
         ("growing", "0 7 0"),
     ] {
         for mode in ["sigbus", "thread"] {
@@ -191,6 +194,40 @@ fn more_than_fits_is_told_and_then_the_end() {
         assert_eq!(out.status.code(), Some(ends), "{maps} maps: {why}");
         assert!(why.matches("is full").count() == said.len() && said.iter().all(|s| why.contains(s)), "{maps} maps: {why}");
         assert!(ends != 0 || out.stdout == b"True\n", "{maps} maps: a wrong byte");
+    }
+}
+
+/// Starts a Python that ends when its standard input does.
+fn python(from: &str, script: &str) -> Running {
+    let mut command = std::process::Command::new(pando_mem());
+    command.args(["run", "--local", "24MiB", "--far", "64MiB", "--from", from, "--", "/usr/bin/python3", "-c", script]);
+    let piped = std::process::Stdio::piped;
+    Running(bound(&mut command).stdin(piped()).stdout(piped()).stderr(piped()).spawn().unwrap())
+}
+
+#[test]
+fn memory_that_stays_outside_is_told_once() {
+    let h = host(&["--size", "256MiB"]);
+    const TAKES: &str = "import mmap, os, sys\ndef take(flags):\n m = mmap.mmap(-1, 64 << 20, flags=flags | mmap.MAP_ANONYMOUS)\n\
+        \x20for at in range(0, len(m), 4096): m[at] = 1\n return m\n";
+    for (figure_name, whose, script) in [
+        ("outside_now", "of the program", "m = take(mmap.MAP_SHARED)\nsys.stdin.read()"),
+        (
+            "children_now",
+            "of a forked child",
+            "if os.fork(): os.wait()\nelse: m = take(mmap.MAP_SHARED); m = take(mmap.MAP_PRIVATE)\nsys.stdin.read()",
+        ),
+    ] {
+        let mut running = python(&h.address, &format!("{TAKES}{script}"));
+        let (pid, mut said) = (running.0.id(), std::io::BufReader::new(running.0.stderr.take().unwrap()));
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+        assert!(line.contains("outside far memory") && line.contains(whose), "{line}");
+        until("the gauge shows it", || figure(pid, figure_name) > 24 << 20);
+        drop(running.0.stdin.take());
+        let mut rest = String::new();
+        said.read_to_string(&mut rest).unwrap();
+        assert!(running.0.wait().unwrap().success() && !rest.contains("outside"), "{rest}");
     }
 }
 

@@ -162,3 +162,25 @@ fn a_port_that_is_taken_and_a_process_that_borrows_nothing_are_named() {
         assert!(!out.status.success() && text.contains(&want), "{args:?}: {text}");
     }
 }
+
+#[test]
+fn a_memory_host_that_ends_says_what_it_held_for_whom() {
+    let mut command = std::process::Command::new(pando_mem());
+    command.args(["serve", "--size", "64MiB", "--listen", "127.0.0.1:0"]);
+    let piped = std::process::Stdio::piped;
+    let mut host = Running(bound(&mut command).stdout(piped()).stderr(piped()).spawn().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(host.0.stdout.as_mut().unwrap()), &mut line).unwrap();
+    let address = line.trim().rsplit(' ').next().unwrap();
+    let mut command = std::process::Command::new(pando_mem());
+    command.args(["run", "--local", "16MiB", "--far", "32MiB", "--from", address, "--", "/bin/cat"]);
+    let mut borrower = Running(bound(&mut command).stdin(piped()).stdout(piped()).spawn().unwrap());
+    // It answers, so its lease is there.
+    std::io::Write::write_all(borrower.0.stdin.as_mut().unwrap(), b"x").unwrap();
+    std::io::Read::read_exact(borrower.0.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+    unsafe { libc::kill(host.0.id() as i32, libc::SIGTERM) };
+    let mut said = String::new();
+    std::io::Read::read_to_string(host.0.stderr.as_mut().unwrap(), &mut said).unwrap();
+    assert!(said.contains("ending with 32.0 MiB lent to 127.0.0.1:"), "{said}");
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&host.0.wait().unwrap()), Some(libc::SIGTERM));
+}

@@ -10,7 +10,7 @@
 use crate::evict::Evictor;
 use crate::pager::{pager, Pager};
 use crate::{apart, descriptor, handler, sys};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use farmem_core::stats::add;
 
 /// Pipes at once. When all are in use, or no descriptor is left for another, the next children share the last one: what is frozen
@@ -36,6 +36,10 @@ pub struct Fork {
     task: AtomicU32,
     given: AtomicI32,
     by: AtomicI32,
+    /// What each living child has taken since its birth, bytes, by pipe. Shared with the children.
+    grown: &'static [AtomicU64; PIPES_MAX],
+    /// In a child: its place there.
+    place: AtomicUsize,
 }
 
 /// The evictor is asked for nothing, to empty the second-chance list, to take a descriptor of the program's table.
@@ -44,7 +48,7 @@ const FLUSH: u32 = 1;
 const TAKE: u32 = 2;
 
 impl Fork {
-    pub const fn new() -> Fork {
+    pub fn new() -> Fork {
         Fork {
             wanted: AtomicU32::new(0),
             parked: AtomicU32::new(0),
@@ -57,6 +61,8 @@ impl Fork {
             task: AtomicU32::new(NOTHING),
             given: AtomicI32::new(-1),
             by: AtomicI32::new(0),
+            grown: unsafe { &*sys::reserve_shared(size_of::<[AtomicU64; PIPES_MAX]>()).cast() },
+            place: AtomicUsize::new(0),
         }
     }
 
@@ -68,6 +74,17 @@ impl Fork {
     /// Whether children inherit a descriptor, of this process or of its children.
     pub fn is_for_children(&self, fd: i32) -> bool {
         self.is_for_next_child(fd) || self.ends[1].load(SeqCst) == fd + 1
+    }
+
+    /// What the living children have taken since their births, bytes.
+    pub fn children_bytes(&self) -> u64 {
+        let living = self.children.iter().zip(self.grown).filter(|(c, _)| c.load(SeqCst) > 0);
+        living.map(|(_, grown)| grown.load(SeqCst)).sum()
+    }
+
+    /// In a child. Children that share a pipe, and grandchildren, share the place: the last one to write counts.
+    pub fn tell_parent(&self, bytes: u64) {
+        self.grown[self.place.load(SeqCst)].store(bytes, SeqCst);
     }
 
     pub fn is_wanted(&self) -> bool {
@@ -174,7 +191,7 @@ impl Fork {
 
     /// Notices children that are gone, and thaws their slots.
     pub fn reap(&self, pager: &Pager) {
-        for c in &self.children {
+        for (i, c) in self.children.iter().enumerate() {
             let fd = c.load(SeqCst) - 1;
             if fd < 0 {
                 continue;
@@ -185,6 +202,7 @@ impl Fork {
             if n == 1 && p.revents & (libc::POLLHUP | libc::POLLERR) != 0 {
                 // In this order: a fork in between must not leave the child a number that is somebody else's by then.
                 c.store(0, SeqCst);
+                self.grown[i].store(0, SeqCst);
                 unsafe { descriptor::close(fd) };
                 pager.lock_blocked().heart.slots.thaw();
             }
@@ -268,6 +286,7 @@ pub unsafe extern "C" fn child() {
     let Some(pager) = pager() else { return };
     let f = &pager.fork;
     if !f.is_child() {
+        f.place.store(f.children.iter().position(|c| c.load(SeqCst) == 0).unwrap_or(PIPES_MAX - 1), SeqCst);
         // All of the pipes but its own write end, which goes with it.
         if f.shared.load(SeqCst) == f.ends[1].load(SeqCst) {
             f.shared.store(0, SeqCst);

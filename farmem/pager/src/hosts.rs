@@ -120,6 +120,11 @@ impl Hosts {
         (0..self.config.hosts_len).filter(|&h| self.state(h) == WHOLE).count()
     }
 
+    /// Hosts whose memory is mapped here, so that it counts as shared memory of this process.
+    pub fn mapped(&self) -> usize {
+        self.all.iter().filter(|host| host.shared.is_mapped()).count()
+    }
+
     /// Whether an acknowledgement is overdue, so that nothing is evicted for a while.
     pub fn is_late(&self) -> bool {
         let since = self.writing_since_ns.load(SeqCst);

@@ -3,7 +3,7 @@
 
 use crate::handler;
 use crate::pager::{pager, Pager};
-use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use farmem_core::page::{flag, State};
 use farmem_core::stats::add;
 use farmem_core::PAGE_BYTES;
@@ -153,6 +153,31 @@ pub fn keep(at: *const u8) {
     let p = &mut g.heart.pages[page as usize];
     p.flags |= flag::STICKY;
     p.pins = p.pins.saturating_sub(1);
+}
+
+/// Pages that are kept for good because threads have waited in them, and the share of the budget that they may take.
+static WAITED: AtomicUsize = AtomicUsize::new(0);
+const WAITED_SHARE: usize = 64;
+
+/// Keeps an object while a thread waits in it. The first such pages stay for good, for a lock that was waited for will be again.
+/// Beyond their share of the budget, pages are held only as long as the returned pin.
+pub fn keep_waited(at: *const u8, bytes: usize) -> Option<Pin> {
+    let pager = pager()?;
+    let stays = |at: *const u8| {
+        pager
+            .page_of(at as usize)
+            .is_none_or(|page| unsafe { (&raw const (*pager.pages.add(page as usize)).flags).read_volatile() & flag::STICKY != 0 })
+    };
+    if stays(at) && stays(at.wrapping_add(bytes - 1)) {
+        return None;
+    }
+    let most = pager.hosts.config.local_bytes as usize / PAGE_BYTES / WAITED_SHARE;
+    if WAITED.load(Relaxed) >= most {
+        return Pin::new(at, bytes);
+    }
+    WAITED.fetch_add(1, Relaxed);
+    keep_all(at, bytes);
+    None
 }
 
 /// The same for every page of a range.

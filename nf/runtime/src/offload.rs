@@ -160,7 +160,8 @@ mod tests {
         };
         let length = (header.len() + PAYLOAD) as u16;
         let ip = match v6 {
-            false => [&[0x45, 0][..], &(20 + length).to_be_bytes(), &[0xff, 0xff, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 192, 0, 2, 9]].concat(),
+            false => [&[0x45, 0][..], &(20 + length).to_be_bytes(), &[0xff, 0xff, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 192, 0, 2, 9]]
+                .concat(),
             true => [&[0x60, 0, 0, 0][..], &length.to_be_bytes(), &[protocol, 64], &[7; 16], &[9; 16]].concat(),
         };
         let ethertype: &[u8] = if v6 { &[0x86, 0xdd] } else { &[8, 0] };
@@ -178,7 +179,9 @@ mod tests {
 
     #[test]
     fn pieces_are_the_packet_in_parts_with_right_sums() {
-        for (protocol, v6, tags) in [(TCP, false, &[][..]), (TCP, true, &[]), (UDP, false, &[]), (UDP, true, &[]), (TCP, false, &[0x81, 0, 0, 7])] {
+        for (protocol, v6, tags) in
+            [(TCP, false, &[][..]), (TCP, true, &[]), (UDP, false, &[]), (UDP, true, &[]), (TCP, false, &[0x81, 0, 0, 7])]
+        {
             let whole = packet(protocol, v6, tags);
             let pieces = cut(&whole, 1448).unwrap();
             assert_eq!(pieces.len(), PAYLOAD.div_ceil(1448));

@@ -367,8 +367,7 @@ const SPARE: usize = 32;
 /// EtherType of a VLAN tag (802.1Q).
 const TAGGED: u16 = 0x8100;
 /// What the kernel left to do with a frame.
-const DONE_HERE: u32 =
-    libc::TP_STATUS_COPY | libc::TP_STATUS_CSUMNOTREADY | libc::TP_STATUS_VLAN_VALID | libc::TP_STATUS_VLAN_TPID_VALID;
+const DONE_HERE: u32 = libc::TP_STATUS_COPY | libc::TP_STATUS_CSUMNOTREADY | libc::TP_STATUS_VLAN_VALID | libc::TP_STATUS_VLAN_TPID_VALID;
 
 /// Puts the VLAN tag that the ring's header has into a frame that begins behind its room.
 fn tag(frame: &mut [u8], head: &Head, status: u32) {

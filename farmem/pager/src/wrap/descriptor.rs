@@ -11,6 +11,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     if descriptor::is_ours(fd) {
         return answer(-(libc::EBADF as isize)) as c_int;
     }
+    super::io::forget(fd);
     next!(close: fn(c_int) -> c_int)(fd)
 }
 
@@ -18,6 +19,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 /// As close_range(2).
 #[no_mangle]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    (first..=last).take(4096).for_each(|fd| super::io::forget(fd as c_int));
     let mut from = first;
     while let Some(ours) = descriptor::next(from).filter(|&ours| ours <= last) {
         if ours > from {
@@ -50,6 +52,7 @@ pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
     if descriptor::is_ours(new) {
         return answer(-(libc::EBADF as isize)) as c_int;
     }
+    super::io::forget(new);
     next!(dup2: fn(c_int, c_int) -> c_int)(old, new)
 }
 
@@ -60,5 +63,6 @@ pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     if descriptor::is_ours(new) {
         return answer(-(libc::EBADF as isize)) as c_int;
     }
+    super::io::forget(new);
     next!(dup3: fn(c_int, c_int, c_int) -> c_int)(old, new, flags)
 }

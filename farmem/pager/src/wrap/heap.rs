@@ -128,7 +128,54 @@ unsafe extern "C" fn allocate_zeros(count: size_t, bytes: size_t, caller: usize)
             return at.cast();
         }
     }
-    next!(calloc: fn(size_t, size_t) -> *mut c_void)(count, bytes)
+    let at = next!(calloc: fn(size_t, size_t) -> *mut c_void)(count, bytes);
+    note(at, count.wrapping_mul(bytes));
+    at
+}
+
+unsafe extern "C" fn allocate_object(bytes: size_t) -> *mut c_void {
+    let at = next!(malloc: fn(size_t) -> *mut c_void)(bytes.max(1));
+    note(at, bytes);
+    at
+}
+
+unsafe extern "C" fn allocate_aligned(bytes: size_t, align: size_t) -> *mut c_void {
+    let mut at = core::ptr::null_mut();
+    posix_memalign(&mut at, align, bytes.max(1));
+    at
+}
+
+/// Defines the C++ operators: an allocation by malloc's relatives, which is noted. Without memory it is the operator itself that
+/// is called, by a jump: an exception never passes through here.
+macro_rules! operators {
+    ($($name:ident: $allocate:ident;)*) => {$(
+        /// # Safety
+        /// As the operator of this mangled name.
+        #[unsafe(naked)]
+        #[no_mangle]
+        pub unsafe extern "C" fn $name(bytes: size_t, more: size_t) -> *mut c_void {
+            unsafe extern "C" fn real() -> usize {
+                next!($name: fn(size_t, size_t) -> *mut c_void) as usize
+            }
+            core::arch::naked_asm!(
+                "push rdi", "push rsi", "sub rsp, 8", "call {allocate}", "add rsp, 8", "pop rsi", "pop rdi",
+                "test rax, rax", "jz 2f", "ret",
+                "2:", "push rdi", "push rsi", "sub rsp, 8", "call {real}", "add rsp, 8", "pop rsi", "pop rdi",
+                "jmp rax",
+                allocate = sym $allocate,
+                real = sym real,
+            )
+        }
+    )*};
+}
+
+operators! {
+    _Znwm: allocate_object;
+    _Znam: allocate_object;
+    _ZnwmRKSt9nothrow_t: allocate_object;
+    _ZnamRKSt9nothrow_t: allocate_object;
+    _ZnwmSt11align_val_t: allocate_aligned;
+    _ZnamSt11align_val_t: allocate_aligned;
 }
 
 /// # Safety
@@ -217,6 +264,24 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: size_t, by
 #[no_mangle]
 pub unsafe extern "C" fn aligned_alloc(align: size_t, bytes: size_t) -> *mut c_void {
     let at = next!(aligned_alloc: fn(size_t, size_t) -> *mut c_void)(align, bytes);
+    note(at, bytes);
+    at
+}
+
+/// # Safety
+/// As memalign(3).
+#[no_mangle]
+pub unsafe extern "C" fn memalign(align: size_t, bytes: size_t) -> *mut c_void {
+    let at = next!(memalign: fn(size_t, size_t) -> *mut c_void)(align, bytes);
+    note(at, bytes);
+    at
+}
+
+/// # Safety
+/// As valloc(3).
+#[no_mangle]
+pub unsafe extern "C" fn valloc(bytes: size_t) -> *mut c_void {
+    let at = next!(valloc: fn(size_t) -> *mut c_void)(bytes);
     note(at, bytes);
     at
 }

@@ -2,7 +2,7 @@
 //!
 //! Calls on a stream may do less than was asked, so they are pinned piece by piece. On a file they are made again for the rest. What the kernel takes from a
 //! descriptor before it copies (an eventfd's counter, a datagram) would be lost with EFAULT: small buffers, and the
-//! buffers of datagram calls, are pinned before the first attempt.
+//! buffers of datagram calls, are pinned before the first attempt. What is sent to a socket is not lost: it is tried first.
 
 use super::pieces::Pieces;
 use super::signal::{ours, without_sigbus};
@@ -11,6 +11,8 @@ use super::{answer, EFAULT};
 use crate::pin::{is_away, is_far, Pin, PIN_BYTES_MAX};
 use crate::{next, sys};
 use core::cell::Cell;
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use farmem_core::PAGE_BYTES;
 use libc::{c_int, c_void, iovec, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 const SMALL_BYTES: usize = 4096;
@@ -83,10 +85,56 @@ pub unsafe extern "C" fn read(fd: c_int, at: *mut c_void, bytes: size_t) -> ssiz
     complete(at, bytes, || is_file(fd), |done, n| told(next!(read: fn(c_int, *mut c_void, size_t) -> ssize_t)(fd, at.byte_add(done), n)))
 }
 
+/// Descriptors whose kind is remembered: 0 is unknown.
+const KINDS: usize = 4096;
+const SOCKET: u8 = 1;
+const OTHER: u8 = 2;
+static KIND: [AtomicU8; KINDS] = [const { AtomicU8::new(0) }; KINDS];
+
+/// The descriptor may be another one from now on.
+pub fn forget(fd: c_int) {
+    if let Some(kind) = usize::try_from(fd).ok().and_then(|fd| KIND.get(fd)) {
+        kind.store(0, Relaxed);
+    }
+}
+
+/// Whether a descriptor is a socket. A number that was closed past the C library may be remembered wrongly: a write to the new
+/// one is then tried first, which only few devices would notice.
+unsafe fn is_socket(fd: c_int) -> bool {
+    let Some(kind) = usize::try_from(fd).ok().and_then(|fd| KIND.get(fd)) else { return false };
+    if kind.load(Relaxed) == 0 {
+        let mut s: libc::stat = core::mem::zeroed();
+        let r = sys!(libc::SYS_fstat, fd, &raw mut s);
+        kind.store(if r == 0 && s.st_mode & libc::S_IFMT == libc::S_IFSOCK { SOCKET } else { OTHER }, Relaxed);
+    }
+    kind.load(Relaxed) == SOCKET
+}
+
+/// A small write to a socket, which sends nothing of what it cannot read: no page is pinned as long as all are there.
+unsafe fn small(fd: c_int, at: *const c_void, bytes: usize) -> ssize_t {
+    let call = |from: usize| told(next!(write: fn(c_int, *const c_void, size_t) -> ssize_t)(fd, at.byte_add(from), bytes - from));
+    let r = call(0);
+    let sent = r.max(0) as usize;
+    // It ended where a page begins: that page may be away.
+    let is_cut = r == EFAULT || sent > 0 && sent < bytes && (at as usize + sent).is_multiple_of(PAGE_BYTES);
+    if !is_cut {
+        return answer(r);
+    }
+    let _pin = Pin::new(at.byte_add(sent).cast(), bytes - sent);
+    match call(sent) {
+        more if more >= 0 => sent as isize + more,
+        _ if sent > 0 => sent as isize,
+        e => answer(e),
+    }
+}
+
 /// # Safety
 /// As write(2).
 #[no_mangle]
 pub unsafe extern "C" fn write(fd: c_int, at: *const c_void, bytes: size_t) -> ssize_t {
+    if bytes <= SMALL_BYTES && is_far(at.cast(), bytes) && is_socket(fd) {
+        return small(fd, at, bytes);
+    }
     complete(at, bytes, || is_file(fd), |done, n| told(next!(write: fn(c_int, *const c_void, size_t) -> ssize_t)(fd, at.byte_add(done), n)))
 }
 

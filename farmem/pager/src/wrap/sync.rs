@@ -1,39 +1,95 @@
-//! Mutexes, conditions, locks and semaphores in far memory: the kernel waits on their words, so their pages stay.
+//! Mutexes, conditions, locks and semaphores in far memory: the kernel waits on their words, so their pages stay meanwhile. A
+//! lock that is free is taken without the kernel, and its page may leave like any other.
 
 use super::signal::ours;
 use crate::next;
-use crate::pin::{keep, keep_all, Pin};
+use crate::pin::{keep_all, keep_waited, Pin};
 use libc::{c_int, c_void, size_t, timespec};
 
-/// Defines wrappers that keep the pages of their objects and then do what the C library does.
+const MUTEX: usize = size_of::<libc::pthread_mutex_t>();
+const CONDITION: usize = size_of::<libc::pthread_cond_t>();
+const LOCK: usize = size_of::<libc::pthread_rwlock_t>();
+const BARRIER: usize = size_of::<libc::pthread_barrier_t>();
+const SEMAPHORE: usize = size_of::<libc::sem_t>();
+const ONCE: usize = size_of::<libc::pthread_once_t>();
+
+/// Defines wrappers that hold the pages of their objects while the C library does its work.
 macro_rules! waits {
-    ($($name:ident($($a:ident: $t:ty),*); $($object:ident),*;)*) => {$(
+    ($($name:ident($($a:ident: $t:ty),*); $($object:ident, $bytes:expr),*;)*) => {$(
         /// # Safety
         /// As the function of this name in the C library.
         #[no_mangle]
         pub unsafe extern "C" fn $name($($a: $t),*) -> c_int {
-            if ours() {
-                $(keep($object.cast());)*
-            }
+            let _pages = ours().then(|| [$(keep_waited($object.cast(), $bytes)),*]);
             next!($name: fn($($t),*) -> c_int)($($a),*)
         }
     )*};
 }
 
 waits! {
-    pthread_mutex_lock(m: *mut c_void); m;
-    pthread_mutex_timedlock(m: *mut c_void, until: *const timespec); m;
-    pthread_mutex_clocklock(m: *mut c_void, clock: c_int, until: *const timespec); m;
-    pthread_cond_wait(c: *mut c_void, m: *mut c_void); c, m;
-    pthread_cond_timedwait(c: *mut c_void, m: *mut c_void, until: *const timespec); c, m;
-    pthread_cond_clockwait(c: *mut c_void, m: *mut c_void, clock: c_int, until: *const timespec); c, m;
-    pthread_rwlock_rdlock(l: *mut c_void); l;
-    pthread_rwlock_wrlock(l: *mut c_void); l;
-    pthread_barrier_wait(b: *mut c_void); b;
-    pthread_once(o: *mut c_void, f: *const c_void); o;
-    sem_wait(s: *mut c_void); s;
-    sem_timedwait(s: *mut c_void, until: *const timespec); s;
-    sem_clockwait(s: *mut c_void, clock: c_int, until: *const timespec); s;
+    pthread_cond_wait(c: *mut c_void, m: *mut c_void); c, CONDITION, m, MUTEX;
+    pthread_cond_timedwait(c: *mut c_void, m: *mut c_void, until: *const timespec); c, CONDITION, m, MUTEX;
+    pthread_cond_clockwait(c: *mut c_void, m: *mut c_void, clock: c_int, until: *const timespec); c, CONDITION, m, MUTEX;
+    pthread_barrier_wait(b: *mut c_void); b, BARRIER;
+    pthread_once(o: *mut c_void, f: *const c_void); o, ONCE;
+}
+
+/// Defines wrappers that first try to take a lock, and hold its page only while they wait for it.
+macro_rules! takes {
+    ($($name:ident($object:ident: $o:ty $(, $a:ident: $t:ty)*); $try:ident, $bytes:expr;)*) => {$(
+        /// # Safety
+        /// As the function of this name in the C library.
+        #[no_mangle]
+        pub unsafe extern "C" fn $name($object: $o $(, $a: $t)*) -> c_int {
+            let mut page = None;
+            if ours() {
+                let r = next!($try: fn($o) -> c_int)($object);
+                if r != libc::EBUSY {
+                    return r;
+                }
+                page = keep_waited($object.cast(), $bytes);
+            }
+            let r = next!($name: fn($o $(, $t)*) -> c_int)($object $(, $a)*);
+            drop(page);
+            r
+        }
+    )*};
+}
+
+takes! {
+    pthread_mutex_lock(m: *mut c_void); pthread_mutex_trylock, MUTEX;
+    pthread_mutex_timedlock(m: *mut c_void, until: *const timespec); pthread_mutex_trylock, MUTEX;
+    pthread_mutex_clocklock(m: *mut c_void, clock: c_int, until: *const timespec); pthread_mutex_trylock, MUTEX;
+    pthread_rwlock_rdlock(l: *mut c_void); pthread_rwlock_tryrdlock, LOCK;
+    pthread_rwlock_wrlock(l: *mut c_void); pthread_rwlock_trywrlock, LOCK;
+}
+
+/// The same for semaphores, which a waiting thread may be cancelled at.
+macro_rules! passes {
+    ($($name:ident($object:ident: $o:ty $(, $a:ident: $t:ty)*);)*) => {$(
+        /// # Safety
+        /// As the function of this name in the C library.
+        #[no_mangle]
+        pub unsafe extern "C" fn $name($object: $o $(, $a: $t)*) -> c_int {
+            let mut page = None;
+            if ours() {
+                next!(pthread_testcancel: fn())();
+                if next!(sem_trywait: fn($o) -> c_int)($object) == 0 {
+                    return 0;
+                }
+                page = keep_waited($object.cast(), SEMAPHORE);
+            }
+            let r = next!($name: fn($o $(, $t)*) -> c_int)($object $(, $a)*);
+            drop(page);
+            r
+        }
+    )*};
+}
+
+passes! {
+    sem_wait(s: *mut c_void);
+    sem_timedwait(s: *mut c_void, until: *const timespec);
+    sem_clockwait(s: *mut c_void, clock: c_int, until: *const timespec);
 }
 
 /// A stack that the program gives stays: the kernel cannot write a signal frame where a page is away.

@@ -250,7 +250,10 @@ mod tests {
         forgotten.iter().for_each(|&n| message.extend_from_slice(key(n).as_bytes()));
         for &(n, state) in changed {
             let leases = [0; crate::flows::STAGES_MAX];
-            record::put_flow(&mut message, &FlowHead { key: key(n), alias: None, up: true, valid: 3, taken: 0, changed: 3, leases, ends: Default::default() });
+            record::put_flow(
+                &mut message,
+                &FlowHead { key: key(n), alias: None, up: true, valid: 3, taken: 0, changed: 3, leases, ends: Default::default() },
+            );
             record::put_state(&mut message, &state[..4]);
             record::put_state(&mut message, &state[4..]);
         }
