@@ -15,6 +15,7 @@ build: programs ## everything that runs, into bin/: pando and, where cargo is th
 programs: # what is written in Go: all that services need
 	@deploy/deps
 	$(GO_BUILD) -o bin/ ./cmd/...
+	$(GO_BUILD) -o bin/pando-demo ./demo
 	cd examples/website && $(GO_BUILD) -o website .
 
 demo: programs ## a website scales itself under a ramp of real HTTP, in a lab on this machine; writes demo.html
@@ -22,7 +23,7 @@ demo: programs ## a website scales itself under a ramp of real HTTP, in a lab on
 
 demo-mem: ## a Redis with four times its memory beside zram and swap, live; writes demo-mem.html (needs cargo)
 	@deploy/deps test
-	@farmem/demo
+	@demo/far-memory
 
 demo-fn: build ## a capture through a policer and an IDS, live; units come and go, one is killed, the bill is right; writes demo-fn.html: make demo-fn [CAPTURE=FILE] [RULES=FILE] [SPEED=N] [COPIES=N]
 	@bin/pando-demo fn --report demo-fn.html --capture "$(CAPTURE)" --rules "$(RULES)" $(if $(SPEED),--speed $(SPEED)) $(if $(COPIES),--copies $(COPIES))

@@ -1,5 +1,5 @@
 """Measurements in which the hypervisor left the processors to this machine. On a shared one it takes half of them for seconds at a
-time. nf/twins/src/steal.rs and bench/snf-kernel have the same rule."""
+time. function/twins/src/steal.rs and bench/function/kernel have the same rule."""
 
 import pathlib
 import sys

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The flowlet rule: which unit serves a flowlet, and when one more unit is needed at once. It is compiled into the
- * kernel program (bpf/flowlet.bpf.c) and into the Rust runtime and simulator (nf/assign), so it calls nothing, has no
+ * kernel program (bpf/flowlet.bpf.c) and into the Rust runtime and simulator (function/assign), so it calls nothing, has no
  * clock, and no branch inside its loop over the units. Times are nanoseconds of one monotonic clock.
  *
  * SNF (§4.2, §5.2) packs a flowlet into the fullest unit with room, plus λ where its state already is. What is here

@@ -66,7 +66,7 @@ struct flowlet_flow {
 	__u32 pad;
 };
 
-/* On the wire behind the Ethernet header, little endian (nf/protocol/src/header.rs). */
+/* On the wire behind the Ethernet header, little endian (function/protocol/src/header.rs). */
 struct flowlet_header {
 	__u8 version, flags;
 	__be16 ethertype; /* of the packet itself */
@@ -89,7 +89,7 @@ struct flowlet_datagram_flow {
 	__u64 since;
 };
 
-#define DATAGRAM_NS 60000000000ull /* as long as a unit waits for fragments (nf/runtime/src/fragments.rs) */
+#define DATAGRAM_NS 60000000000ull /* as long as a unit waits for fragments (function/runtime/src/fragments.rs) */
 
 /* The ends of the wire that units stand in. Zero: there is no such end. */
 enum { WIRE_INNER = 0, WIRE_OUTER, WIRE_ENDS };
@@ -196,7 +196,7 @@ inlined __u64 has_ports(__u8 protocol, __u32 fragment)
 }
 
 /* unwrap finds the IP packet behind VLAN tags and the header of a PPPoE session, which begin at `at`. It returns its
- * offset << 16 | its EtherType, 0 if there is none; nf/protocol/src/flow.rs looks through the same. */
+ * offset << 16 | its EtherType, 0 if there is none; function/protocol/src/flow.rs looks through the same. */
 __noinline __u32 unwrap(struct __sk_buff *skb, __u32 at, __u32 ethertype)
 {
 	__be16 tag[2], session[4];

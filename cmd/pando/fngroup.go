@@ -20,7 +20,7 @@ import (
 	"pando.run/pando/cmd/pando/units"
 )
 
-// nominalBits is what a unit is taken to serve if nothing limits it: a NAT on one core takes about that (bench/snf-wasm).
+// nominalBits is what a unit is taken to serve if nothing limits it: a NAT on one core takes about that (bench/function/wasm).
 const nominalBits = 1_000_000_000
 
 // groupFlags are those of `pando fn run --units` that are not the group's own.

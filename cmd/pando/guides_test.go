@@ -57,7 +57,7 @@ func TestTheGuideOfFunctionsIsTrue(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	if err := os.Symlink(filepath.Join(bin, "..", "nf"), filepath.Join(dir, "nf")); err != nil {
+	if err := os.Symlink(filepath.Join(bin, "..", "function"), filepath.Join(dir, "function")); err != nil {
 		t.Fatal(err)
 	}
 	// The other host is an address of this one; what it serves goes on behind the next commands.

@@ -58,7 +58,7 @@ func (p place) args() []string {
 	return out
 }
 
-// functionsFolder lies in the run and the data folder, and is of network functions (nf/runtime/src/command/places.rs).
+// functionsFolder lies in the run and the data folder, and is of network functions (function/runtime/src/command/places.rs).
 const functionsFolder = "fn"
 
 func (p place) api() string     { return filepath.Join(p.Run, "api.sock") }

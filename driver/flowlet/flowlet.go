@@ -53,7 +53,7 @@ type Rule struct {
 	Pool      uint32        // units that there are: ids 0 … Pool-1
 }
 
-// DefaultRule is the rule for units of so many bits per second in a pool; nf/assign (Config::of) says why.
+// DefaultRule is the rule for units of so many bits per second in a pool; function/assign (Config::of) says why.
 func DefaultRule(unitBits uint64, pool int) Rule {
 	return Rule{
 		Gap: 500 * time.Microsecond, SizeBytes: 30_000, Targets: 2,

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"pando.run/pando/cmd/pando-demo/load"
+	"pando.run/pando/demo/load"
 	"pando.run/pando/lab/labtest"
 )
 
@@ -35,7 +35,7 @@ func deploy(t *testing.T, name string) example {
 func (e example) grow(schedule string, during func(), flags ...string) int {
 	e.Pando.Helper()
 	e.AwaitPage(labtest.Client)
-	argv := append([]string{labtest.Build(e.Pando, "./cmd/pando-demo"), "load", "--timeout", "60s", "--address", e.VIP + ":80", "--schedule", schedule}, flags...)
+	argv := append([]string{labtest.Build(e.Pando, "./demo"), "load", "--timeout", "60s", "--address", e.VIP + ":80", "--schedule", schedule}, flags...)
 	ramp := e.Start(labtest.Client, argv...)
 	e.Pando.Await("more than one instance in rotation", func() (string, bool) {
 		return e.Why() + ramp.Text(), e.Status().InRotation > 1

@@ -124,7 +124,7 @@ func TestAllThatAFunctionInGoCanDo(t *testing.T) {
 func TestWrongTurnsOfFunctions(t *testing.T) {
 	t.Parallel()
 	unit, dir := functions(t), t.TempDir()
-	built, err := filepath.Abs("../../nf/functions")
+	built, err := filepath.Abs("../../function/functions")
 	if err != nil {
 		t.Fatal(err)
 	}

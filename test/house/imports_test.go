@@ -17,9 +17,9 @@ type room struct {
 // room of its own, so drivers never meet either.
 var rooms = []room{
 	{"spec", 1}, {"state", 1}, {"api", 1},
-	{"scale", 2}, {"balance", 2}, {"lifecycle", 2}, {"nf", 2}, {"farmem", 2}, {"driver", 2}, {"bpf", 2},
+	{"scale", 2}, {"balance", 2}, {"lifecycle", 2}, {"function", 2}, {"memory", 2}, {"driver", 2}, {"bpf", 2},
 	{"control", 3}, {"agent", 3}, {"lab", 3},
-	{"cmd", 4},
+	{"cmd", 4}, {"demo", 5},
 	{"test", 5}, {"bench", 5}, {"examples", 5}, {"deploy", 5},
 }
 

@@ -15,7 +15,7 @@ const (
 // clockReaders are the only places that read the wall clock: the one implementation of pando.Clock, the programs,
 // and what runs in virtual time anyway (driver/sim lives in a synctest bubble). Everything else is given the
 // time, or a pando.Clock. A driver that has to stamp what it sees outside is added here by name.
-var clockReaders = []string{"clock.go", "cmd/", "bench/", "test/", "examples/", "driver/sim/", "lab/labtest/echo/"}
+var clockReaders = []string{"clock.go", "cmd/", "demo/", "bench/", "test/", "examples/", "driver/sim/", "lab/labtest/echo/"}
 
 // vagueNames are package names that say nothing about what is inside.
 var vagueNames = map[string]bool{"util": true, "utils": true, "common": true, "helper": true, "helpers": true, "manager": true}

@@ -74,7 +74,7 @@ func TestNothingNewReachesWhoDrains(t *testing.T) {
 	t.Logf("%d of %d new connections reached the instance that drained", strays, opened)
 }
 
-// bench/fractal-connections runs these tests with the figures of its goals, and has them written to a file.
+// bench/service/connections runs these tests with the figures of its goals, and has them written to a file.
 func measuring() bool { return os.Getenv("PANDO_RESULTS") != "" }
 
 func record(t *testing.T, round int, series string, value float64) {

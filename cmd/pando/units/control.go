@@ -15,7 +15,7 @@ import (
 	"pando.run/pando/driver/flowlet"
 )
 
-// status is what a unit says of itself (nf/runtime/src/unit.rs), and the group of all of them.
+// status is what a unit says of itself (function/runtime/src/unit.rs), and the group of all of them.
 type status struct {
 	Name      string           `json:"name"`
 	Tenant    string           `json:"tenant"`

@@ -26,7 +26,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/driver/cgroup"
 	"pando.run/pando/driver/flowlet"
-	"pando.run/pando/nf"
+	"pando.run/pando/function"
 )
 
 // Config says what a group runs, and on what.
@@ -59,7 +59,7 @@ const fresh = 2 * time.Millisecond
 
 // unit is one place of the group.
 type unit struct {
-	phase   nf.Phase
+	phase   function.Phase
 	process *process
 	started time.Time
 	leaves  int // ticks until it is told to leave, once it takes no more packets
@@ -67,7 +67,7 @@ type unit struct {
 }
 
 // logUnit is the place of the output log, if there is one: a unit like the others, to which nothing is steered.
-const logUnit = nf.Units - 1
+const logUnit = function.Units - 1
 
 // Group is a group that runs.
 type Group struct {
@@ -80,9 +80,9 @@ type Group struct {
 	addresses []string
 	mtu       int
 
-	units      [nf.Units]unit
-	activation *nf.Activation
-	pool       nf.Pool
+	units      [function.Units]unit
+	activation *function.Activation
+	pool       function.Pool
 	bytes      uint64
 	counts     Counts
 	gone       status // what units did that have left in order, as they said at their end
@@ -166,20 +166,20 @@ func Run(ctx context.Context, c Config, ready func()) error {
 }
 
 func open(c Config) (*Group, error) {
-	g := &Group{Config: c, events: make(chan event, nf.Units), sweptAt: time.Now()}
+	g := &Group{Config: c, events: make(chan event, function.Units), sweptAt: time.Now()}
 	var err error
-	if g.activation, err = nf.NewActivation(c.UnitBits, c.Most); err != nil {
+	if g.activation, err = function.NewActivation(c.UnitBits, c.Most); err != nil {
 		return nil, fmt.Errorf("%w: %w", pando.ErrInvalid, err)
 	}
 	g.activation.Least = c.Least
 	// Ids are used in turn, so that no unit is taken for one that died: there are more of them than units.
-	g.pool = nf.Pool{Spare: 1, Most: c.Most, Places: logUnit, Idle: int(10 * time.Second / Tick)}
+	g.pool = function.Pool{Spare: 1, Most: c.Most, Places: logUnit, Idle: int(10 * time.Second / Tick)}
 	for _, device := range []string{c.In, c.Out} {
 		if l, err := netlink.LinkByName(device); err == nil {
 			g.mtu = max(g.mtu, l.Attrs().MTU+room)
 		}
 	}
-	rule := flowlet.DefaultRule(c.UnitBits, nf.Units)
+	rule := flowlet.DefaultRule(c.UnitBits, function.Units)
 	rule.Targets, rule.Gap = c.Targets, c.Gap
 	if c.PerFlow {
 		rule.Gap, rule.SizeBytes = 1<<62, 0
@@ -212,7 +212,7 @@ func (g *Group) openSockets() error {
 	if lo, err := net.InterfaceByName("lo"); err == nil && lo.Flags&net.FlagUp == 0 {
 		return fmt.Errorf("%w: --exchange udp needs the device lo, which is down: `ip link set lo up`", pando.ErrInvalid)
 	}
-	for range nf.Units {
+	for range function.Units {
 		c, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 		if err != nil {
 			return fmt.Errorf("open a socket for state between units: %w", err)
@@ -230,7 +230,7 @@ func (g *Group) openSockets() error {
 
 func (g *Group) serving() (n int) {
 	for id := range g.units {
-		if id != logUnit && g.units[id].phase == nf.Ready {
+		if id != logUnit && g.units[id].phase == function.Ready {
 			n++
 		}
 	}
@@ -248,7 +248,7 @@ func (g *Group) happened(e event) error {
 		g.counts.Started++
 		g.failures, g.lastFailed = 0, ""
 		if e.id == logUnit {
-			u.phase = nf.Ready
+			u.phase = function.Ready
 			return nil
 		}
 		err := g.driver.SetUnit(e.id, e.process.device)
@@ -258,11 +258,11 @@ func (g *Group) happened(e event) error {
 		if err != nil {
 			return g.unsteered(e, err)
 		}
-		u.phase = nf.Ready
+		u.phase = function.Ready
 		return nil
 	}
-	asked := u.phase == nf.Draining
-	u.phase, u.retired, u.process = nf.Draining, true, nil
+	asked := u.phase == function.Draining
+	u.phase, u.retired, u.process = function.Draining, true, nil
 	var err error
 	if e.id == logUnit {
 		*u = unit{started: u.started} // the next tick starts another, which the units fill
@@ -325,7 +325,7 @@ func (g *Group) tick() error {
 	}
 	need := g.activation.Tick(bytes-g.bytes, bits.OnesCount64(accepting))
 	g.bytes = bytes
-	var phases [nf.Units]nf.Phase
+	var phases [function.Units]function.Phase
 	for id := range g.units {
 		phases[id] = g.units[id].phase
 	}
@@ -342,7 +342,7 @@ func (g *Group) tick() error {
 	g.counts.Ticks++
 	g.counts.UnitTicks += uint64(bits.OnesCount64(plan.Accept | busy))
 	if time.Now().After(g.notBefore) {
-		if g.Log && g.units[logUnit].phase == nf.Cold {
+		if g.Log && g.units[logUnit].phase == function.Cold {
 			g.begin(logUnit)
 		}
 		for _, id := range plan.Start {
@@ -351,7 +351,7 @@ func (g *Group) tick() error {
 	}
 	for _, id := range plan.Stop {
 		fmt.Fprintf(os.Stderr, "unit %s leaves: %s\n", g.nameOf(id), plan.Why)
-		g.units[id].phase, g.units[id].leaves = nf.Draining, 5
+		g.units[id].phase, g.units[id].leaves = function.Draining, 5
 	}
 	g.leave()
 	if err := g.sweep(); err != nil {
@@ -363,7 +363,7 @@ func (g *Group) tick() error {
 // alive is the set of units that answer others.
 func (g *Group) alive() (set uint64) {
 	for id := range g.units {
-		if u := &g.units[id]; u.process != nil && u.phase != nf.Starting {
+		if u := &g.units[id]; u.process != nil && u.phase != function.Starting {
 			set |= 1 << id
 		}
 	}
@@ -402,7 +402,7 @@ func (g *Group) leave() {
 // begin starts a unit in a place; what becomes of it comes as an event.
 func (g *Group) begin(id int) {
 	u := &g.units[id]
-	*u = unit{phase: nf.Starting, started: time.Now()}
+	*u = unit{phase: function.Starting, started: time.Now()}
 	go func() {
 		p, err := g.starter.start(g, id)
 		if err == nil {
@@ -455,7 +455,7 @@ func (g *Group) close() {
 	if g.starter != nil {
 		close(g.starter.ask)
 	}
-	for id := range nf.Units {
+	for id := range function.Units {
 		if l, err := netlink.LinkByName(deviceOf(g.Name, id)); err == nil {
 			_ = netlink.LinkDel(l) // its namespace may be faster
 		}

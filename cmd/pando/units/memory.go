@@ -8,16 +8,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pando.run/pando/nf"
+	"pando.run/pando/function"
 )
 
-// The layout of the group's memory is that of nf/runtime/src/member/shared.rs; here only its first pages are looked at.
+// The layout of the group's memory is that of function/runtime/src/member/shared.rs; here only its first pages are looked at.
 const (
 	pageBytes   = 4096
 	ringBytes   = 1 << 17
-	pagesBytes  = pageBytes * (1 + nf.Units)
+	pagesBytes  = pageBytes * (1 + function.Units)
 	usesBytes   = 8 * (1 << 16) * 4 // when each number that may be leased was used last, for each function of a chain
-	memoryBytes = pagesBytes + nf.Units*nf.Units*ringBytes + usesBytes
+	memoryBytes = pagesBytes + function.Units*function.Units*ringBytes + usesBytes
 	reportWord  = 16
 )
 
@@ -42,7 +42,7 @@ func newMemory(name string) (*memory, error) {
 		m.close()
 		return nil, fmt.Errorf("map the group's memory: %w", err)
 	}
-	for range nf.Units {
+	for range function.Units {
 		bell, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 		if err != nil {
 			m.close()

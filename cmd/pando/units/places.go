@@ -4,7 +4,7 @@ import (
 	"math/bits"
 	"time"
 
-	"pando.run/pando/nf"
+	"pando.run/pando/function"
 )
 
 // flowIdle is after how long a silent flow is forgotten, as in the units.
@@ -20,7 +20,7 @@ func (g *Group) sweep() error {
 	cold := 0
 	var retired uint64
 	for id := range g.units {
-		if g.units[id].phase == nf.Cold {
+		if g.units[id].phase == function.Cold {
 			cold++
 		}
 		if g.units[id].retired {

@@ -1,0 +1,84 @@
+package website
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"pando.run/pando"
+	"pando.run/pando/demo/report"
+)
+
+// audit is what the merged state of the service says, read from a clone of it.
+type audit struct {
+	lines, twice int
+	counter      int
+	served       map[string]int // lines by the instance that wrote them
+}
+
+// auditOf clones the state as anybody could, with git, and counts.
+func (s *stage) auditOf(ctx context.Context, name pando.ServiceKey) (audit, error) {
+	a := audit{served: map[string]int{}}
+	clone := s.dir.File("clone")
+	if _, err := s.on(ctx, hostName, "git", "clone", "--quiet", "http://127.0.0.1:7400/state/"+string(name.Name)+".git", clone); err != nil {
+		return a, fmt.Errorf("clone the merged state: %w", err)
+	}
+	text, err := os.ReadFile(filepath.Join(clone, "requests"))
+	if err != nil {
+		return a, fmt.Errorf("read the merged counter: %w", err)
+	}
+	if a.counter, err = strconv.Atoi(strings.TrimSpace(string(text))); err != nil {
+		return a, fmt.Errorf("read the merged counter: %w", err)
+	}
+	if err := a.read(filepath.Join(clone, "access.log")); err != nil {
+		return a, fmt.Errorf("read the merged access log: %w", err)
+	}
+	return a, nil
+}
+
+// read counts the access log: the files of its folder in the order of their paths, end to end. A line begins with
+// INSTANCE-NUMBER, which is its identity.
+func (a *audit) read(folder string) error {
+	var chunks []io.Reader
+	err := filepath.WalkDir(folder, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		chunks = append(chunks, bytes.NewReader(b))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	seen := map[string]bool{}
+	lines := bufio.NewScanner(io.MultiReader(chunks...))
+	for lines.Scan() {
+		id, _, _ := strings.Cut(lines.Text(), " ")
+		if seen[id] {
+			a.twice++
+		}
+		seen[id] = true
+		a.lines++
+		if end := strings.LastIndexByte(id, '-'); end > 0 {
+			a.served[id[:end]]++
+		}
+	}
+	return lines.Err()
+}
+
+// checks hold the state against the load.
+func (a audit) checks(answered int) []report.Check {
+	return []report.Check{
+		{Name: "requests answered = lines in the merged access log", Detail: fmt.Sprintf("%d = %d", answered, a.lines), Held: answered == a.lines},
+		{Name: "… = the merged counter", Detail: fmt.Sprintf("%d = %d", answered, a.counter), Held: answered == a.counter},
+		{Name: "each line stands there once", Detail: fmt.Sprintf("%d twice", a.twice), Held: a.twice == 0},
+	}
+}

@@ -1,0 +1,24 @@
+package website
+
+import (
+	"fmt"
+
+	"pando.run/pando/demo/load"
+	"pando.run/pando/demo/report"
+)
+
+// loadPage is the report of the load generator alone.
+func loadPage(c load.Config, schedule string, t totals) report.Page {
+	rates, latency := t.charts()
+	return report.Page{
+		Title: "Load on " + c.Address, Charts: []report.Chart{rates, latency}, Checks: t.checks(), Facts: manifest(c, schedule),
+	}
+}
+
+// manifest says how a run was made.
+func manifest(c load.Config, schedule string) []report.Fact {
+	return append([]report.Fact{
+		{Name: "schedule", Value: schedule}, {Name: "connections", Value: fmt.Sprint(c.Connections)},
+		{Name: "share of new connections", Value: fmt.Sprint(c.FreshShare)},
+	}, report.Machine()...)
+}

@@ -1,0 +1,210 @@
+package website
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/demo/load"
+	"pando.run/pando/demo/report"
+)
+
+// look is how often the service is looked at, lookWhy how often its decisions are.
+const look, lookWhy = 50 * time.Millisecond, 250 * time.Millisecond
+
+// crowd is how many instances there were at one moment.
+type crowd struct {
+	at                         time.Duration // since the load began
+	starting, serving, leaving int
+}
+
+// timeline is what has been seen of a run so far.
+type timeline struct {
+	mu      sync.Mutex
+	begin   time.Time // of the load
+	step    string    // what the demo is doing
+	vip     string
+	totals  totals
+	crowds  []crowd
+	now     pando.ServiceStatus
+	because map[string]pando.Because
+	shown   shown
+}
+
+func newTimeline() *timeline {
+	return &timeline{begin: time.Now(), because: map[string]pando.Because{}, shown: shown{told: map[string]bool{}}}
+}
+
+// say names what the demo does next.
+func (t *timeline) say(step string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.step = step
+}
+
+// loaded takes a report of the load generator.
+func (t *timeline) loaded(r load.Report) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.totals.add(r)
+}
+
+// observe looks at the service until ctx ends.
+func (t *timeline) observe(ctx context.Context, s *stage, name pando.ServiceKey) {
+	var asked time.Time
+	for pando.Sleep(ctx, pando.WallClock{}, look) == nil {
+		if st, err := s.api.Service(ctx, name); err == nil {
+			t.count(st)
+		}
+		if now := time.Now(); now.Sub(asked) >= lookWhy {
+			t.explain(ctx, s, name)
+			asked = now
+		}
+	}
+}
+
+func (t *timeline) count(st pando.ServiceStatus) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := crowd{at: time.Since(t.begin)}
+	for _, i := range st.Instances {
+		switch {
+		case i.Phase.TakesFlows():
+			c.serving++
+		case i.Phase.Leaving() || i.Phase == pando.PhaseDraining:
+			c.leaving++
+		case i.Phase == pando.PhaseStarting || i.Phase == pando.PhasePlaced:
+			c.starting++
+		}
+	}
+	t.crowds, t.now = append(t.crowds, c), st
+}
+
+// explain takes over why what was decided so far.
+func (t *timeline) explain(ctx context.Context, s *stage, name pando.ServiceKey) {
+	all, err := s.api.Why(ctx, name, 0)
+	if err != nil {
+		return // the service is gone: what is known stays
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, b := range all {
+		if b.Intent != nil {
+			t.because[string(b.Intent.ID)] = b
+		} else if b.Decision != nil {
+			t.because[b.Decision.ID] = b
+		}
+	}
+}
+
+// told lists what was decided, oldest first. The caller holds the lock.
+func (t *timeline) told() []pando.Because {
+	return slices.SortedFunc(maps.Values(t.because), func(a, b pando.Because) int {
+		return cmp.Or(born(a).Compare(born(b)), cmp.Compare(string(verb(a)), string(verb(b))))
+	})
+}
+
+func verb(b pando.Because) pando.Verb {
+	if b.Intent != nil {
+		return b.Intent.Verb
+	}
+	return pando.Verb(b.Decision.Kind)
+}
+
+// born is when something was asked or decided.
+func born(b pando.Because) time.Time {
+	if b.Intent != nil {
+		return b.Intent.Asked()
+	}
+	return b.Decision.At
+}
+
+// row is one decision as the report shows it.
+func (t *timeline) row(b pando.Because) report.Decision {
+	at := fmt.Sprintf("%+.2f s", born(b).Sub(t.begin).Seconds())
+	if d := b.Decision; d != nil {
+		return report.Decision{At: at, Who: who(d.By), What: string(d.Kind), Why: d.Reason, Outcome: string(d.Instance)}
+	}
+	i := b.Intent
+	d := report.Decision{At: at, Who: who(i.By), What: string(i.Verb), Why: i.History[0].Reason, Outcome: string(i.State) + ": " + i.Reason}
+	if i.Instance != "" && string(i.Instance) != i.By.Name {
+		d.What += " → " + string(i.Instance)
+	}
+	if i.State == pando.IntentInRotation {
+		d.Outcome = "in rotation after " + report.Took(took(*i))
+	}
+	return d
+}
+
+func who(a pando.Asker) string {
+	if a.Kind == pando.AskerInstance {
+		return a.Name
+	}
+	return a.String()
+}
+
+// took is the time from the ask to its newest step.
+func took(i pando.Intent) time.Duration { return i.History[len(i.History)-1].At.Sub(i.Asked()) }
+
+// copies are how long each copy took from its ask until new flows were steered to it. The caller holds the lock.
+func (t *timeline) copies() []time.Duration {
+	var out []time.Duration
+	for _, b := range t.because {
+		if i := b.Intent; i != nil && i.Verb == pando.VerbReplicate && i.State == pando.IntentInRotation && i.By.Kind == pando.AskerInstance {
+			out = append(out, took(*i))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// lives are the instances' lives as the decisions tell them. The caller holds the lock.
+func (t *timeline) lives(end time.Duration) []report.Life {
+	type life struct{ asked, serves, leaves, gone time.Time }
+	known, order := map[pando.InstanceID]*life{}, []pando.InstanceID{}
+	for _, b := range t.told() {
+		i := b.Intent
+		if i == nil || i.Instance == "" || i.State == pando.IntentCoalesced {
+			continue
+		}
+		l := known[i.Instance]
+		if l == nil {
+			l = &life{asked: i.Asked()}
+			known[i.Instance] = l
+			order = append(order, i.Instance)
+		}
+		for _, step := range i.History {
+			switch {
+			case step.State == pando.IntentInRotation:
+				l.serves = step.At
+			case step.State == pando.IntentDraining:
+				l.leaves = step.At
+			case step.State == pando.IntentDead:
+				l.gone = step.At
+			}
+		}
+	}
+	var out []report.Life
+	for _, id := range order {
+		l := known[id]
+		at := func(v, otherwise time.Time) float64 {
+			if v.IsZero() {
+				v = otherwise
+			}
+			return min(max(0, v.Sub(t.begin).Seconds()), end.Seconds())
+		}
+		last := t.begin.Add(end)
+		gone := at(l.gone, last)
+		leaves := min(at(l.leaves, last), gone)
+		serves := min(at(l.serves, last), leaves)
+		out = append(out, report.Life{Name: suffix(string(id)), Spans: []report.Span{
+			{Kind: "starting", From: at(l.asked, last), To: serves}, {Kind: "serving", From: serves, To: leaves}, {Kind: "leaving", From: leaves, To: gone},
+		}})
+	}
+	return out
+}

@@ -1,0 +1,78 @@
+package website
+
+import (
+	"fmt"
+
+	"pando.run/pando/demo/load"
+	"pando.run/pando/demo/report"
+)
+
+// totals is what the load generator has reported so far.
+type totals struct {
+	reports                           []load.Report
+	offered, answered, failed, broken int
+	why                               map[string]int // failures by reason
+	last                              load.Report    // its latencies are those of the whole run once Final is set
+}
+
+func (t *totals) add(r load.Report) {
+	t.offered, t.answered, t.broken = t.offered+r.Offered, t.answered+r.Answered, t.broken+r.Broken
+	for reason, n := range r.Failed {
+		if t.why == nil {
+			t.why = map[string]int{}
+		}
+		t.why[reason] += n
+		t.failed += n
+	}
+	t.last = r
+	if !r.Final { // the last interval is not a whole one
+		t.reports = append(t.reports, r)
+	}
+}
+
+// rate is the requests per second of one report.
+func (t *totals) rate(i int) (offered, answered float64) {
+	before := int64(0)
+	if i > 0 {
+		before = t.reports[i-1].AtMillis
+	}
+	r := t.reports[i]
+	seconds := float64(max(1, r.AtMillis-before)) / 1e3
+	return float64(r.Offered) / seconds, float64(r.Answered) / seconds
+}
+
+// charts are the pictures of the load and of its latency.
+func (t *totals) charts() (rates, latency report.Chart) {
+	lines := map[string][]report.Point{}
+	for i, r := range t.reports {
+		at := float64(r.AtMillis) / 1e3
+		offered, answered := t.rate(i)
+		lines["offered"] = append(lines["offered"], report.Point{Seconds: at, Value: offered})
+		lines["answered"] = append(lines["answered"], report.Point{Seconds: at, Value: answered})
+		if r.Answered > 0 {
+			lines["p50"] = append(lines["p50"], report.Point{Seconds: at, Value: float64(r.LatencyMicros[0]) / 1e3})
+			lines["p99"] = append(lines["p99"], report.Point{Seconds: at, Value: float64(r.LatencyMicros[1]) / 1e3})
+		}
+	}
+	rates = report.Chart{Title: "Load, requests per second", Lines: []report.Line{
+		{Name: "offered", Area: true, Points: lines["offered"]}, {Name: "answered", Points: lines["answered"]},
+	}}
+	latency = report.Chart{Title: "Latency from the moment at which a request was due, ms", Log: true, Lines: []report.Line{
+		{Name: "p50", Points: lines["p50"]}, {Name: "p99", Points: lines["p99"]},
+	}}
+	return rates, latency
+}
+
+// checks are what has to hold of the load itself.
+func (t *totals) checks() []report.Check {
+	failures := fmt.Sprint(t.failed)
+	for reason, n := range t.why {
+		failures += fmt.Sprintf("; %d: %s", n, reason)
+	}
+	return []report.Check{
+		{Name: "every request is accounted for", Held: t.offered == t.answered+t.failed && t.answered > 0,
+			Detail: fmt.Sprintf("%d offered = %d answered + %d failed", t.offered, t.answered, t.failed)},
+		{Name: "no request failed", Detail: failures, Held: t.failed == 0},
+		{Name: "no established connection was broken", Detail: fmt.Sprint(t.broken), Held: t.broken == 0},
+	}
+}

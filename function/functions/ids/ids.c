@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Intrusion detection (SNF §8): looks for the contents of Snort rules in the payload of each direction of a flow, by
+ * Aho-Corasick, across packets. It reports a rule's sid per flow and lets everything pass. A rule also says of which packets it
+ * speaks: protocol, addresses, ports, direction, and whether they are of an established flow. What is in a tunnel is looked into.
+ *
+ * TCP is followed by sequence number. A gap starts the search anew, and a segment from before it is searched by itself:
+ * nothing is put back in order, so a content that a late segment has only a part of is missed.
+ *
+ * A flow's server is the sender of SYN and ACK. Where those were not seen, it is the end that did not speak first, unless of the
+ * two only the first speaker's port is below 1024. A TCP segment with data is of an established flow; a datagram is from
+ * the time on at which both directions were seen.
+ *
+ * Its configuration is what `pando fn run --rules` makes of rule files (see function/runtime/src/rules): two automata, one
+ * for contents as they are and one for those with "nocase", and the rules behind them:
+ *     header   { "PIDS", version 3, then for each automaton: nodes, dense rows, edges, outputs; rules, words of sets }, 4 bytes each
+ *     nodes    { first edge, edge count, fail, first output, output count } * nodes; the first ones, near the root, are dense
+ *     rows     { SLOW or 0 | next node } * 256, one for each dense node
+ *     edges    { byte << 24 | next node }, for the others: what is not here is looked for at the fail node
+ *     outputs  number of a rule, also of the contents that end within this one
+ *     rules    { sid, flags, addresses and ports from, addresses and ports to } * rules; a set is the offset of its first word
+ *     sets     { ranges of 32 bits, ranges of 128 bits, first and last of each range }; what is more than 32 bits is in four words
+ *
+ * Nearly all bytes of real traffic are spent between dense nodes without output. SLOW, in the entry that leads to any
+ * other node, makes those bytes one load and one test each; both automata advance together, so their loads overlap.
+ */
+#define PANDO_CONFIG_BYTES (24 << 20)
+#include <pando_nf.h>
+
+#define SLOW 0x80000000u
+#define NODE 0x00ffffffu
+#define REPORTED 16
+
+/* flags of a rule */
+#define TCP 1u
+#define UDP 2u
+#define BOTH_WAYS 4u
+#define ESTABLISHED 8u
+#define TO_SERVER 16u
+#define TO_CLIENT 32u
+
+#define TURN_BYTES 4
+
+struct node {
+	uint32_t edge, edge_count, fail, output, output_count;
+};
+
+struct automaton {
+	const struct node *nodes;
+	const uint32_t *rows, *edges, *outputs;
+	uint32_t node_count, row_count;
+};
+
+struct rule {
+	uint32_t sid, flags, from, from_ports, to, to_ports;
+};
+
+static struct automaton automata[2];
+static const struct rule *rules;
+static const uint32_t *sets;
+static uint32_t rule_count, set_words;
+
+struct direction {
+	uint32_t at[2];     /* node of each automaton */
+	uint32_t next_sequence;
+	uint32_t following; /* 1: next_sequence is good */
+};
+
+struct state {
+	struct direction directions[2];
+	uint32_t seen;        /* 1: packets of the flow's first direction, 2: of the other one */
+	uint32_t server;      /* 1: the flow's first direction goes to it, 2: the other one, 0: not known */
+	uint32_t next_report; /* place of the one to forget */
+	uint32_t reported[REPORTED];
+};
+
+/* Whether a set and all its ranges are within the words of sets. */
+static int is_set(uint32_t at)
+{
+	if (set_words < 2 || at > set_words - 2)
+		return 0;
+	uint64_t need = (uint64_t)sets[at] * 2 + (uint64_t)sets[at + 1] * 8;
+	return need <= set_words - 2 - at;
+}
+
+static int rules_in_range(void)
+{
+	for (uint32_t i = 0; i < rule_count; i++) {
+		const struct rule *r = &rules[i];
+		if (!is_set(r->from) || !is_set(r->from_ports) || !is_set(r->to) || !is_set(r->to_ports))
+			return 0;
+	}
+	return 1;
+}
+
+static int in_range(const struct automaton *a, uint32_t edges, uint32_t outputs)
+{
+	for (uint32_t i = 0; i < outputs; i++)
+		if (a->outputs[i] >= rule_count)
+			return 0;
+	for (uint32_t i = 0; i < a->node_count; i++) {
+		const struct node *n = &a->nodes[i];
+		/* A node without a row falls back to an earlier node, so every search ends. */
+		if ((i >= a->row_count && n->fail >= i) || n->edge > edges || n->edge_count > edges - n->edge || n->output > outputs ||
+		    n->output_count > outputs - n->output)
+			return 0;
+	}
+	for (uint32_t i = 0; i < a->row_count * 256; i++)
+		if ((a->rows[i] & ~SLOW) >= (a->rows[i] & SLOW ? a->node_count : a->row_count))
+			return 0;
+	for (uint32_t i = 0; i < edges; i++)
+		if ((a->edges[i] & NODE) >= a->node_count)
+			return 0;
+	return 1;
+}
+
+static int configure(const uint8_t *config, uint32_t length)
+{
+	const uint32_t *words = (const uint32_t *)(const void *)config;
+	uint32_t at = 12, total = length / 4;
+	if (length < 48 || words[0] != 0x53444950u || words[1] != 3)
+		return 1;
+	rule_count = words[10];
+	set_words = words[11];
+	for (int n = 0; n < 2; n++) {
+		const uint32_t *sizes = words + 2 + 4 * n;
+		uint64_t need = (uint64_t)sizes[0] * 5 + (uint64_t)sizes[1] * 256 + sizes[2] + sizes[3];
+		if (sizes[1] == 0 || sizes[1] > sizes[0] || need > total - at)
+			return 2;
+		struct automaton *a = &automata[n];
+		a->node_count = sizes[0];
+		a->row_count = sizes[1];
+		a->nodes = (const struct node *)(words + at);
+		a->rows = words + at + sizes[0] * 5;
+		a->edges = a->rows + sizes[1] * 256;
+		a->outputs = a->edges + sizes[2];
+		if (!in_range(a, sizes[2], sizes[3]))
+			return 3;
+		at += (uint32_t)need;
+	}
+	if ((uint64_t)rule_count * 6 + set_words > total - at)
+		return 2;
+	rules = (const struct rule *)(const void *)(words + at);
+	sets = words + at + rule_count * 6;
+	return rules_in_range() ? 0 : 3;
+}
+
+static uint32_t step(const struct automaton *a, uint32_t at, uint8_t byte)
+{
+	for (;;) {
+		if (at < a->row_count)
+			return a->rows[at * 256 + byte] & NODE;
+		const struct node *n = &a->nodes[at];
+		const uint32_t *edges = a->edges + n->edge;
+		for (uint32_t i = 0; i < n->edge_count; i++)
+			if (edges[i] >> 24 == byte)
+				return edges[i] & NODE;
+		at = n->fail;
+	}
+}
+
+static inline uint8_t lower(uint8_t byte) { return (uint8_t)(byte | ((uint8_t)(byte - 'A') < 26) << 5); }
+
+/* What rules ask of the packet at work. */
+struct question {
+	const uint8_t *p;
+	struct pando_headers h;
+	uint32_t flags; /* as those of a rule: the protocol and what the flow is */
+};
+
+static int has_number(const uint32_t *set, uint32_t number)
+{
+	for (uint32_t i = 0; i < set[0]; i++)
+		if (set[2 + 2 * i] <= number && number <= set[3 + 2 * i])
+			return 1;
+	return 0;
+}
+
+/* As memcmp, of an address of 128 bits and one that is in four words. */
+static int compare(const uint8_t *address, const uint32_t *words)
+{
+	for (uint32_t i = 0; i < 4; i++) {
+		uint32_t word = pando_be32(address + 4 * i);
+		if (word != words[i])
+			return word < words[i] ? -1 : 1;
+	}
+	return 0;
+}
+
+static int has_address(const uint32_t *set, const struct question *q, uint32_t at)
+{
+	if (q->h.version == 4)
+		return has_number(set, pando_be32(q->p + q->h.ip + 12 + 4 * at));
+	const uint8_t *address = q->p + q->h.ip + 8 + 16 * at;
+	const uint32_t *range = set + 2 + 2 * set[0];
+	for (uint32_t i = 0; i < set[1]; i++, range += 8)
+		if (compare(address, range) >= 0 && compare(address, range + 4) <= 0)
+			return 1;
+	return 0;
+}
+
+/* Whether the packet goes from one end of a rule to the other. */
+static int goes(const struct question *q, uint32_t from, uint32_t from_ports, uint32_t to, uint32_t to_ports)
+{
+	const uint8_t *ports = q->p + q->h.transport;
+	return has_number(sets + from_ports, pando_be16(ports)) && has_number(sets + to_ports, pando_be16(ports + 2)) &&
+	       has_address(sets + from, q, 0) && has_address(sets + to, q, 1);
+}
+
+static int speaks_of(const struct rule *r, const struct question *q)
+{
+	uint32_t asked = r->flags & (ESTABLISHED | TO_SERVER | TO_CLIENT);
+	if (!(r->flags & q->flags & (TCP | UDP)) || (asked & q->flags) != asked)
+		return 0;
+	return goes(q, r->from, r->from_ports, r->to, r->to_ports) ||
+	       (r->flags & BOTH_WAYS && goes(q, r->to, r->to_ports, r->from, r->from_ports));
+}
+
+/* A sid is reported once per flow, unless REPORTED others have come since: then it may be again, but none is missed. */
+static void report(struct pando_ctx *ctx, struct state *s, uint32_t sid)
+{
+	for (uint32_t i = 0; i < REPORTED; i++)
+		if (s->reported[i] == sid)
+			return;
+	if (pando_event(ctx, sid))
+		s->reported[s->next_report++ % REPORTED] = sid;
+}
+
+static void report_all(struct pando_ctx *ctx, struct state *s, const struct question *q, const struct automaton *a, uint32_t at)
+{
+	const struct node *found = &a->nodes[at];
+	for (uint32_t o = 0; o < found->output_count; o++) {
+		const struct rule *r = &rules[a->outputs[found->output + o]];
+		if (speaks_of(r, q))
+			report(ctx, s, r->sid);
+	}
+}
+
+/* Both automata over one byte; 0, and no move, when that leads to a node that is not dense or has output. */
+static inline int advance(uint32_t at[2], uint8_t byte)
+{
+	uint32_t exact = automata[0].rows[at[0] * 256 + byte], folded = automata[1].rows[at[1] * 256 + lower(byte)];
+	if ((exact | folded) & SLOW)
+		return 0;
+	at[0] = exact;
+	at[1] = folded;
+	return 1;
+}
+
+/* Advances from byte i for as long as it can; returns the byte at which it cannot. Several bytes a turn: what a turn of
+ * a loop costs besides (its meter, in WebAssembly) is theirs together. */
+static inline uint32_t hurry(const uint8_t *p, uint32_t i, uint32_t length, uint32_t at[2])
+{
+	for (; length - i >= TURN_BYTES; i += TURN_BYTES)
+		for (uint32_t n = 0; n < TURN_BYTES; n++)
+			if (!advance(at, p[i + n]))
+				return i + n;
+	while (i < length && advance(at, p[i]))
+		i++;
+	return i;
+}
+
+static void search(struct pando_ctx *ctx, struct state *s, const struct question *q, struct direction *d, const uint8_t *p,
+		   uint32_t length)
+{
+	const struct automaton *exact = &automata[0], *folded = &automata[1];
+	uint32_t at[2] = {d->at[0] < exact->node_count ? d->at[0] : 0, d->at[1] < folded->node_count ? d->at[1] : 0};
+	for (uint32_t i = 0; i < length; i++) {
+		if (at[0] < exact->row_count && at[1] < folded->row_count)
+			i = hurry(p, i, length, at);
+		if (i == length)
+			break;
+		at[0] = step(exact, at[0], p[i]);
+		at[1] = step(folded, at[1], lower(p[i]));
+		report_all(ctx, s, q, exact, at[0]);
+		report_all(ctx, s, q, folded, at[1]);
+	}
+	d->at[0] = at[0];
+	d->at[1] = at[1];
+}
+
+/* What the flow is, by this packet of its direction `way` (1 or 2). */
+static uint32_t flow_flags(struct state *s, const struct question *q, uint32_t way)
+{
+	const uint8_t *ports = q->p + q->h.transport;
+	int tcp = q->h.protocol == 6;
+	s->seen |= way;
+	if (!s->server) {
+		int from_server = tcp && pando_be16(ports) < 1024 && pando_be16(ports + 2) >= 1024;
+		s->server = from_server ? 3 - way : way;
+	}
+	return (tcp ? TCP | ESTABLISHED : UDP | (s->seen == 3 ? ESTABLISHED : 0)) | (s->server == way ? TO_SERVER : TO_CLIENT);
+}
+
+static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_packet *packet)
+{
+	struct question q = {pando_data(packet), {0}, 0};
+	struct pando_headers *h = &q.h;
+	struct state *s = pando_state(ctx);
+	uint32_t reply = packet->flags & PANDO_REPLY ? 1 : 0;
+	if (!pando_parse_inner(q.p, packet->length, h) || !pando_has_ports(h))
+		return PANDO_PASS;
+	/* SYN and ACK: of the handshake it alone leaves state, so that SYNs of a flood leave none. */
+	if (h->protocol == 6 && (q.p[h->transport + 13] & 0x12) == 0x12 && s->server != 2 - reply) {
+		s->server = 2 - reply;
+		pando_changed(ctx);
+	}
+	if (h->payload >= h->end)
+		return PANDO_PASS;
+	q.flags = flow_flags(s, &q, 1 + reply);
+	struct direction *d = &s->directions[reply];
+	struct direction alone = {{0, 0}, 0, 0};
+	uint32_t length = h->end - h->payload, skip = 0;
+	if (h->protocol == 6) {
+		uint32_t sequence = pando_be32(q.p + h->transport + 4);
+		uint32_t behind = d->next_sequence - sequence;
+		if (d->following && behind < 0x80000000u)
+			skip = behind;
+		else if (d->following)
+			d->at[0] = d->at[1] = 0;
+		if (skip >= length) { /* seen before, or late: what may fill a gap is searched by itself */
+			d = &alone;
+			skip = 0;
+		} else {
+			d->next_sequence = sequence + length;
+			d->following = 1;
+		}
+	} else {
+		d->at[0] = d->at[1] = 0; /* datagrams are searched one by one */
+	}
+	search(ctx, s, &q, d, q.p + h->payload + skip, length - skip);
+	pando_changed(ctx);
+	return PANDO_PASS;
+}
+
+PANDO_FUNCTION_WITH("ids", struct state, process_packet, configure, 0);

@@ -1,0 +1,335 @@
+//! Snort and Suricata rules for the IDS: from rule files to the configuration of `function/functions/ids`.
+//!
+//! In force are the rules that are understood whole: `alert` of `tcp`, `udp` or `ip` (which is both), exactly one
+//! `content` that is not negated, of at least [`PATTERN_BYTES_MIN`] bytes, `nocase`, and `flow` with `established` and a
+//! direction. A rule with any other condition (`pcre`, positions, buffers of HTTP, …) is left out, counted and named: half
+//! a rule gives wrong alerts.
+
+mod automaton;
+mod head;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+pub use automaton::compile;
+use head::Refusal;
+pub use head::{Addresses, Flow, Head, Ports, Protocol, Ranges, Variables};
+
+/// A rule that is in force.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Pattern {
+    /// Number of the rule.
+    pub sid: u32,
+    /// What to look for; in lower case when `nocase`.
+    pub bytes: Vec<u8>,
+    /// Whether upper and lower case of ASCII are the same.
+    pub nocase: bool,
+    /// In which packets.
+    pub head: Head,
+}
+
+/// Why a line is not a rule.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{file}:{line}: {reason}")]
+pub struct RuleError {
+    /// As given.
+    pub file: String,
+    /// From 1.
+    pub line: usize,
+    /// What is wrong.
+    pub reason: String,
+}
+
+/// What a file of rules gave.
+#[derive(Debug, Default)]
+pub struct Rules {
+    /// The rules in force: one per rule that is understood whole.
+    pub patterns: Vec<Pattern>,
+    /// The others: line, sid, and the first part that is not understood.
+    pub others: Vec<(usize, u32, String)>,
+}
+
+/// How many rules of some files are in force, and why the others are not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Force {
+    /// Rules that are looked for.
+    pub in_force: usize,
+    /// Rules that were read.
+    pub read: usize,
+    /// Of the others, how many have each part that is not understood; each counts for the first of its parts.
+    pub left_out: BTreeMap<String, usize>,
+}
+
+impl Force {
+    /// Counts a file.
+    pub fn add(&mut self, rules: &Rules) {
+        self.in_force += rules.patterns.len();
+        self.read += rules.patterns.len() + rules.others.len();
+        for (_, _, reason) in &rules.others {
+            *self.left_out.entry(reason.clone()).or_default() += 1;
+        }
+    }
+}
+
+/// Reasons that are listed; the others are summed.
+const REASONS_LISTED: usize = 8;
+
+impl std::fmt::Display for Force {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        write!(f, "{} of {} rules in force", self.in_force, self.read)?;
+        let mut reasons: Vec<(&String, &usize)> = self.left_out.iter().collect();
+        reasons.sort_by_key(|(reason, count)| (std::cmp::Reverse(**count), reason.as_str()));
+        let rest: usize = reasons.iter().skip(REASONS_LISTED).map(|(_, count)| **count).sum();
+        let listed: Vec<String> = reasons.iter().take(REASONS_LISTED).map(|(reason, count)| format!("{count} have {reason}")).collect();
+        match (listed.is_empty(), rest) {
+            (true, _) => Ok(()),
+            (false, 0) => write!(f, "; of the others {}", listed.join(", ")),
+            (false, _) => write!(f, "; of the others {}, {rest} have something else", listed.join(", ")),
+        }
+    }
+}
+
+/// Shorter contents are in every other packet.
+pub const PATTERN_BYTES_MIN: usize = 4;
+
+/// Reads the rules of a file that are not commented out.
+pub fn parse(text: &str, file: &str, variables: &Variables) -> Result<Rules, RuleError> {
+    let mut rules = Rules::default();
+    for (n, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let error = |reason: String| RuleError { file: file.to_owned(), line: n + 1, reason };
+        match rule(line, variables).map_err(error)? {
+            Read::InForce(pattern) => rules.patterns.push(*pattern),
+            Read::Other(sid, reason) => rules.others.push((n + 1, sid, reason)),
+        }
+    }
+    Ok(rules)
+}
+
+enum Read {
+    InForce(Box<Pattern>),
+    Other(u32, String),
+}
+
+/// Options that say nothing of packets.
+const REMARKS: [&str; 11] =
+    ["msg", "rev", "gid", "classtype", "priority", "reference", "metadata", "fast_pattern", "rawbytes", "sid", "target"];
+
+/// What the options of a rule say.
+#[derive(Default)]
+struct Options {
+    sid: Option<u32>,
+    contents: Vec<(Vec<u8>, bool)>,
+    flow: Flow,
+    /// The first part that is not understood.
+    strange: Option<String>,
+}
+
+impl Options {
+    fn read(inside: &str) -> Result<Options, String> {
+        let mut read = Options::default();
+        for option in options(inside)? {
+            let (name, value) = option.split_once(':').map_or((option, ""), |(n, v)| (n.trim(), v.trim()));
+            match name {
+                "sid" => read.sid = Some(value.parse::<u32>().map_err(|_| format!("sid {value:?} is not a number"))?),
+                "content" => read.content(value)?,
+                "nocase" => read.contents.last_mut().ok_or("nocase before any content")?.1 = true,
+                "flow" => match Flow::read(value) {
+                    Ok(flow) => read.flow = flow,
+                    Err(part) => read.is_strange(part),
+                },
+                _ if REMARKS.contains(&name) => {}
+                _ => read.is_strange(format!("option {name}")),
+            }
+        }
+        Ok(read)
+    }
+
+    fn content(&mut self, value: &str) -> Result<(), String> {
+        let (bytes, rest) = content(value.trim_start_matches('!').trim_start())?;
+        let modifiers: Vec<&str> = rest.split(',').map(str::trim).filter(|modifier| !modifier.is_empty()).collect();
+        if value.starts_with('!') {
+            self.is_strange("a negated content".into());
+        }
+        for modifier in &modifiers {
+            let name = modifier.split_whitespace().next().unwrap_or_default();
+            if !["nocase", "fast_pattern", "rawbytes"].contains(&name) {
+                self.is_strange(format!("option {name}"));
+            }
+        }
+        self.contents.push((bytes, modifiers.contains(&"nocase")));
+        Ok(())
+    }
+
+    fn is_strange(&mut self, part: String) {
+        self.strange.get_or_insert(part);
+    }
+}
+
+fn rule(line: &str, variables: &Variables) -> Result<Read, String> {
+    let open = line.find('(').ok_or("no options: a rule is `action protocol from -> to (options)`")?;
+    let inside = line[open + 1..].trim_end().strip_suffix(')').ok_or("the options do not end with )")?;
+    let mut options = Options::read(inside)?;
+    let sid = options.sid.ok_or("no sid")?;
+    let head = match head::read(&line[..open], variables) {
+        Ok(head) => Head { flow: options.flow, ..head },
+        Err(Refusal::Wrong(reason)) => return Err(reason),
+        Err(Refusal::NotUnderstood(part)) => return Ok(Read::Other(sid, part)),
+    };
+    if let Some(part) = options.strange {
+        return Ok(Read::Other(sid, part));
+    }
+    match &mut options.contents[..] {
+        [] => Ok(Read::Other(sid, "no content".into())),
+        [(bytes, _)] if bytes.len() < PATTERN_BYTES_MIN => {
+            Ok(Read::Other(sid, format!("a content of less than {PATTERN_BYTES_MIN} bytes")))
+        }
+        [(bytes, nocase)] => {
+            if *nocase {
+                bytes.make_ascii_lowercase();
+            }
+            Ok(Read::InForce(Box::new(Pattern { sid, bytes: std::mem::take(bytes), nocase: *nocase, head })))
+        }
+        _ => Ok(Read::Other(sid, "several contents".into())),
+    }
+}
+
+/// Splits at semicolons outside of quotes; a backslash takes the next character's meaning away.
+fn options(text: &str) -> Result<Vec<&str>, String> {
+    let (mut parts, mut start, mut quoted, mut escaped) = (Vec::new(), 0, false, false);
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '"' => quoted = !quoted,
+            ';' if !quoted => {
+                parts.push(text[start..at].trim());
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    if quoted { Err("a quote is not closed".into()) } else { Ok(parts) }
+}
+
+/// The bytes of `"GET|20|/\""`, and what follows the closing quote.
+fn content(value: &str) -> Result<(Vec<u8>, &str), String> {
+    let text = value.strip_prefix('"').ok_or_else(|| format!("the content {value:?} is not quoted"))?;
+    let (mut bytes, mut hex, mut escaped) = (Vec::new(), None::<Vec<u8>>, false);
+    for (at, &b) in text.as_bytes().iter().enumerate() {
+        match (&mut hex, b) {
+            (None, _) if escaped => {
+                bytes.push(b);
+                escaped = false;
+            }
+            (None, b'\\') => escaped = true,
+            (None, b'"') => return Ok((bytes, text[at + 1..].trim_start_matches([',', ' ']))),
+            (None, b'|') => hex = Some(Vec::new()),
+            (None, _) => bytes.push(b),
+            (Some(digits), b'|') => {
+                bytes.extend(hex_bytes(digits)?);
+                hex = None;
+            }
+            (Some(digits), _) => digits.push(b),
+        }
+    }
+    Err("a content has no closing quote".into())
+}
+
+fn hex_bytes(text: &[u8]) -> Result<Vec<u8>, String> {
+    let digits: Vec<u8> = text.iter().copied().filter(|b| !b.is_ascii_whitespace()).collect();
+    let value = |d: u8| (d as char).to_digit(16).map(|v| v as u8);
+    let pair = |p: &[u8]| Some(value(p[0])? << 4 | value(*p.get(1)?)?);
+    digits.chunks(2).map(|p| pair(p).ok_or_else(|| format!("{:?} is not hexadecimal", String::from_utf8_lossy(text)))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(text: &str) -> Result<Rules, RuleError> {
+        parse(text, "x.rules", &Variables::default())
+    }
+
+    #[test]
+    fn a_rule_gives_its_content() {
+        let text = r#"
+# alert tcp any any -> any any (content:"commented out"; sid:1;)
+alert tcp any any -> any any (msg:"semi\;colon"; content:"|0d 0A|Fast|3b|"; nocase; fast_pattern; sid:2; rev:3;)
+alert ip any any -> any any (content:"quo\"te\\"; sid:3;)
+"#;
+        let rules = read(text).unwrap();
+        let pattern =
+            |sid, bytes: &[u8], nocase, protocol| Pattern { sid, bytes: bytes.to_vec(), nocase, head: Head { protocol, ..Head::any() } };
+        assert_eq!(rules.patterns, [pattern(2, b"\r\nfast;", true, Protocol::Tcp), pattern(3, b"quo\"te\\", false, Protocol::Ip)]);
+        assert!(rules.others.is_empty());
+    }
+
+    #[test]
+    fn what_is_not_understood_is_named() {
+        let cases = [
+            (r#"alert tcp any any -> any any (content:"abc"; sid:4;)"#, "a content of less than 4 bytes"),
+            (r#"alert tcp any any -> any any (content:!"negated"; sid:4;)"#, "a negated content"),
+            (r#"alert tcp any any -> any any (content:"several"; content:"of them"; sid:4;)"#, "several contents"),
+            (r#"alert tcp any any -> any any (content:"early"; depth:5; pcre:"/x/"; sid:4;)"#, "option depth"),
+            (r#"alert tcp any any -> any any (content:"early", offset 5; sid:4;)"#, "option offset"),
+            (r#"alert tcp any any -> any any (content:"in a buffer"; http_uri; sid:4;)"#, "option http_uri"),
+            (r#"alert tcp any any -> any any (flow:to_server,only_stream; content:"flow"; sid:4;)"#, "flow only_stream"),
+            (r#"alert tcp any any -> any any (msg:"nothing to look for"; sid:4;)"#, "no content"),
+            (r#"alert http any any -> any any (content:"some of http"; sid:4;)"#, "protocol http"),
+            (r#"drop tcp any any -> any any (content:"some content"; sid:4;)"#, "action drop"),
+        ];
+        let mut force = Force::default();
+        for (text, part) in cases {
+            let rules = read(text).unwrap();
+            assert_eq!((rules.patterns.len(), &rules.others), (0, &vec![(1, 4, part.to_owned())]), "{text}");
+            force.add(&rules);
+        }
+        force.add(&read("alert tcp any any -> any any (content:\"content\"; sid:1;)\n".repeat(3).as_str()).unwrap());
+        force.add(&read(cases[3].0).unwrap());
+        let said = force.to_string();
+        assert!(said.starts_with("3 of 14 rules in force; of the others 2 have option depth, 1 have a content"), "{said}");
+        assert!(said.ends_with("2 have something else"), "{said}");
+    }
+
+    #[test]
+    fn an_error_names_its_line() {
+        for (rule, reason) in [
+            (r#"alert tcp any any -> any any (content:"|zz|"; sid:1;)"#, r#""zz" is not hexadecimal"#),
+            (
+                r#"alert tcp any -> any any (content:"some"; sid:1;)"#,
+                r#""alert tcp any -> any any" is not `action protocol from ports -> to ports`"#,
+            ),
+            (r#"alert tcp any any <- any any (content:"some"; sid:1;)"#, r#""<-" is neither -> nor <>"#),
+            (
+                r#"alert tcp $NOWHERE any -> any any (content:"some"; sid:1;)"#,
+                "$NOWHERE has no value: --rules-var NOWHERE=VALUE gives it one",
+            ),
+            (r#"alert tcp 10.0.0.0/33 any -> any any (content:"some"; sid:1;)"#, r#""10.0.0.0/33" is not an address"#),
+            (r#"alert tcp any 65536 -> any any (content:"some"; sid:1;)"#, r#""65536" is not a port"#),
+            (r#"alert tcp any 9:8 -> any any (content:"some"; sid:1;)"#, r#""9:8" is not a port"#),
+            (
+                r#"alert tcp any [80 -> any any (content:"some"; sid:1;)"#,
+                r#""alert tcp any [80 -> any any" is not `action protocol from ports -> to ports`"#,
+            ),
+        ] {
+            assert_eq!(read(&format!("\n{rule}")).unwrap_err().to_string(), format!("x.rules:2: {reason}"));
+        }
+        let mut variables = Variables::default();
+        variables.set("LOOP", "[$LOOP]");
+        let looped = parse(r#"alert tcp $LOOP any -> any any (content:"some"; sid:1;)"#, "x.rules", &variables);
+        assert!(looped.unwrap_err().reason.ends_with("leads to itself"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_file_panics(text in r#"(alert (tcp|udp) |any |\[|\]|-> |\$HOME_NET |!|:|[0-9]{1,5}|::/|\(content:|"|\||\\|;|\)|sid:|[0-9a-f]{1,3}|nocase;|flow:|fast_pattern;|é|,|\n){0,30}"#) {
+            let _ = parse(&text, "fuzz", &Variables::default());
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Leases: who has borrowed how much.
+
+use memory_core::PAGE_BYTES;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How long a lease outlives its last connection, so that a pager may lose one and come back. With a sweep every second, its
+/// memory is free again within 10 s, as the guide promises.
+const GRACE: Duration = Duration::from_secs(9);
+
+/// Borrowed memory: a sealed memory file of its exact size, mapped here.
+pub struct Lease {
+    pub id: u64,
+    pub slots: u64,
+    file: File,
+    base: *mut u8,
+    ended: AtomicBool,
+}
+
+// The mapping is plain shared memory; that two writers of one slot race is the borrower's affair.
+unsafe impl Send for Lease {}
+unsafe impl Sync for Lease {}
+
+impl Lease {
+    fn new(id: u64, slots: u64) -> io::Result<Lease> {
+        let bytes = slots as usize * PAGE_BYTES;
+        let fd = unsafe { libc::memfd_create(c"pando-lease".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let file = unsafe { File::from_raw_fd(fd) };
+        file.set_len(bytes as u64)?;
+        // A borrower that holds the file must not be able to take more than it leased.
+        unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL) };
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Lease { id, slots, file, base: base.cast(), ended: AtomicBool::new(false) })
+    }
+
+    /// Takes all of the memory now, so that it is charged to this process and not to a borrower that maps it.
+    pub fn populate(&self) {
+        unsafe { libc::fallocate(self.fd(), 0, 0, (self.slots as usize * PAGE_BYTES) as i64) };
+    }
+
+    /// Nothing more is read or written, and the memory goes back at once, whoever is still connected.
+    fn end(&self) {
+        self.ended.store(true, SeqCst);
+        let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        unsafe { libc::fallocate(self.fd(), how, 0, (self.slots as usize * PAGE_BYTES) as i64) };
+    }
+
+    pub fn is_ended(&self) -> bool {
+        self.ended.load(SeqCst)
+    }
+
+    /// The memory file, to hand over.
+    pub fn fd(&self) -> i32 {
+        self.file.as_raw_fd()
+    }
+
+    /// Pieces of memory for these slots, neighbours joined; None if one is outside of the lease.
+    pub fn pieces(&self, slots: &[u32], out: &mut Vec<libc::iovec>) -> Option<()> {
+        out.clear();
+        for &slot in slots {
+            if slot as u64 >= self.slots {
+                return None;
+            }
+            let at = self.base.wrapping_add(slot as usize * PAGE_BYTES);
+            match out.last_mut() {
+                Some(last) if last.iov_base.cast::<u8>().wrapping_add(last.iov_len) == at => last.iov_len += PAGE_BYTES,
+                _ => out.push(libc::iovec { iov_base: at.cast(), iov_len: PAGE_BYTES }),
+            }
+        }
+        Some(())
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        unsafe { libc::munmap(self.base.cast(), self.slots as usize * PAGE_BYTES) };
+    }
+}
+
+struct Held {
+    lease: Arc<Lease>,
+    connections: usize,
+    idle_since: Instant,
+    /// The lease that it was given for, or 0.
+    replaces: u64,
+    /// It ends with its last connection.
+    last: bool,
+    /// Who borrowed it, for people: the other end of the connection that asked for it.
+    borrower: String,
+}
+
+/// One lease, for people.
+pub struct Loan {
+    pub borrower: String,
+    pub slots: u64,
+    pub connections: usize,
+}
+
+type Table = HashMap<u64, Held>;
+
+/// All leases of a memory host.
+pub struct Leases {
+    slots_total: u64,
+    held: Mutex<Table>,
+}
+
+impl Leases {
+    pub fn new(slots_total: u64) -> Self {
+        Leases { slots_total, held: Mutex::new(HashMap::new()) }
+    }
+
+    /// A new lease of `slots` slots (0: all that are free), with one connection to it. Err: the slots that are free.
+    pub fn open(&self, slots: u64) -> io::Result<Result<Arc<Lease>, u64>> {
+        self.lend(&mut self.held.lock().expect("leases"), slots, 0)
+    }
+
+    /// The same in place of a lease that its borrower has given up, which ends. Who asks again, because the answer was too long
+    /// in coming, gets the same one.
+    pub fn replace(&self, old: u64, slots: u64) -> io::Result<Result<Arc<Lease>, u64>> {
+        let mut held = self.held.lock().expect("leases");
+        if let Some(h) = held.values_mut().find(|h| h.replaces == old && h.lease.slots == slots) {
+            h.connections += 1;
+            return Ok(Ok(h.lease.clone()));
+        }
+        if let Some(h) = held.remove(&old) {
+            h.lease.end();
+        }
+        self.lend(&mut held, slots, old)
+    }
+
+    fn lend(&self, held: &mut Table, slots: u64, replaces: u64) -> io::Result<Result<Arc<Lease>, u64>> {
+        held.retain(|_, h| h.connections > 0 || h.idle_since.elapsed() < GRACE);
+        let free = self.slots_total - held.values().map(|h| h.lease.slots).sum::<u64>();
+        let want = if slots == 0 { free } else { slots };
+        if want > free || want == 0 {
+            return Ok(Err(free));
+        }
+        let lease = Arc::new(Lease::new(fresh_id()?, want)?);
+        held.insert(
+            lease.id,
+            Held { lease: lease.clone(), connections: 1, idle_since: Instant::now(), replaces, last: false, borrower: String::new() },
+        );
+        Ok(Ok(lease))
+    }
+
+    /// One more connection to a lease; `last`: it is to end with the last one.
+    pub fn join(&self, id: u64, last: bool) -> Option<Arc<Lease>> {
+        let mut held = self.held.lock().expect("leases");
+        let h = held.get_mut(&id)?;
+        h.connections += 1;
+        h.last |= last;
+        Some(h.lease.clone())
+    }
+
+    /// A connection to a lease has ended.
+    pub fn leave(&self, id: u64) {
+        let mut held = self.held.lock().expect("leases");
+        let Some(h) = held.get_mut(&id) else { return };
+        h.connections -= 1;
+        h.idle_since = Instant::now();
+        if h.connections == 0 && h.last {
+            held.remove(&id);
+        }
+    }
+
+    /// Ends the leases whose time is over; called now and then so that memory goes back without a new borrower.
+    pub fn sweep(&self) {
+        self.held.lock().expect("leases").retain(|_, h| h.connections > 0 || h.idle_since.elapsed() < GRACE);
+    }
+
+    /// Notes who borrowed a lease.
+    pub fn lent_to(&self, id: u64, borrower: String) {
+        if let Some(h) = self.held.lock().expect("leases").get_mut(&id) {
+            h.borrower = borrower;
+        }
+    }
+
+    /// All leases, the largest first.
+    pub fn loans(&self) -> Vec<Loan> {
+        let held = self.held.lock().expect("leases");
+        let mut all: Vec<Loan> =
+            held.values().map(|h| Loan { borrower: h.borrower.clone(), slots: h.lease.slots, connections: h.connections }).collect();
+        all.sort_by(|a, b| b.slots.cmp(&a.slots).then_with(|| a.borrower.cmp(&b.borrower)));
+        all
+    }
+
+    /// Slots lent, and all there are.
+    pub fn usage(&self) -> (u64, u64) {
+        (self.held.lock().expect("leases").values().map(|h| h.lease.slots).sum(), self.slots_total)
+    }
+}
+
+/// An id that nobody can guess: with the token it is what a connection is let in by.
+fn fresh_id() -> io::Result<u64> {
+    let mut b = [0u8; 8];
+    let n = unsafe { libc::getrandom(b.as_mut_ptr().cast(), 8, 0) };
+    if n != 8 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(u64::from_le_bytes(b) | 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_that_was_given_up_makes_room_for_the_next() {
+        let leases = Leases::new(100);
+        let first = leases.open(100).unwrap().unwrap();
+        assert_eq!(leases.open(1).unwrap().err(), Some(0));
+        // It has connections still; who knows its number may replace it, and whoever is on it reads nothing more.
+        let second = leases.replace(first.id, 100).unwrap().unwrap();
+        assert!(first.is_ended() && !second.is_ended() && leases.join(first.id, false).is_none());
+        leases.leave(first.id);
+        // Asked again, for the answer was too long in coming: the same, not another.
+        assert_eq!(leases.replace(first.id, 100).unwrap().unwrap().id, second.id);
+        leases.leave(second.id);
+        assert_eq!(leases.usage(), (100, 100));
+        let third = leases.replace(second.id, 100).unwrap().unwrap();
+        assert!(second.is_ended() && third.id != second.id);
+        // A number that nobody has given gets no room that somebody else has.
+        assert_eq!(leases.replace(77, 100).unwrap().err(), Some(0));
+    }
+
+    #[test]
+    fn a_lease_ends_with_its_last_connection_when_its_borrower_has_said_so() {
+        let leases = Leases::new(100);
+        let lease = leases.open(100).unwrap().unwrap();
+        leases.leave(lease.id);
+        assert_eq!(leases.usage(), (100, 100), "it outlives its last connection for a while");
+        leases.join(lease.id, false).unwrap();
+        leases.join(lease.id, true).unwrap();
+        leases.leave(lease.id);
+        assert_eq!(leases.usage(), (100, 100));
+        leases.leave(lease.id);
+        assert_eq!(leases.usage(), (0, 100));
+    }
+}

@@ -1,0 +1,305 @@
+//! Connections: a thread each, blocking, which is enough for the few pagers that share a memory host.
+
+use crate::inbox::Inbox;
+use crate::lease::{Lease, Leases};
+use memory_core::wire::{Hello, Op, Reply, Status, Welcome, TCP_RTO_MAX_MS, TOKEN_BYTES};
+use memory_core::{BATCH_PAGES_MAX, PAGE_BYTES};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpListener;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    Tcp(String),
+    Unix(PathBuf),
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        match self {
+            Address::Tcp(address) => f.write_str(address),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl std::str::FromStr for Address {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Address, String> {
+        match s.strip_prefix("unix:") {
+            Some("") => Err("unix: wants a path".into()),
+            Some(path) => Ok(Address::Unix(path.into())),
+            None if s.rsplit_once(':').is_some_and(|(h, p)| !h.is_empty() && p.parse::<u16>().is_ok()) => Ok(Address::Tcp(s.into())),
+            None => Err(format!("{s:?} is neither HOST:PORT nor unix:PATH")),
+        }
+    }
+}
+
+/// A connection that has not said by then what it wants is closed.
+const HELLO_WITHIN: Duration = Duration::from_secs(5);
+
+/// A memory host that has not begun to listen yet.
+pub struct Server {
+    pub leases: Arc<Leases>,
+    pub token: [u8; TOKEN_BYTES],
+    /// For experiments: time that every answer to a read or write is held back, as a longer wire would.
+    pub delay: Duration,
+    /// For tests of the checksum: every n-th page that is read has a bit flipped. 0: none.
+    pub lie_every: u64,
+}
+
+trait Stream: Read + Write + AsRawFd + Send + 'static {}
+impl<T: Read + Write + AsRawFd + Send + 'static> Stream for T {}
+
+impl Server {
+    /// Listens at `address` in a thread of its own; returns the address with the port that it got.
+    pub fn listen(self: &Arc<Self>, address: &Address) -> io::Result<String> {
+        let me = self.clone();
+        match address {
+            Address::Tcp(a) => {
+                let listener = TcpListener::bind(a)?;
+                let bound = listener.local_addr()?.to_string();
+                std::thread::spawn(move || {
+                    for stream in listener.incoming() {
+                        let Some(stream) = accepted(stream) else { continue };
+                        let _ = stream.set_nodelay(true);
+                        widen(stream.as_raw_fd());
+                        keep_alive(stream.as_raw_fd());
+                        let from = stream.peer_addr().map_or_else(|_| "a borrower".to_string(), |a| a.to_string());
+                        me.clone().attend(stream, false, from);
+                    }
+                });
+                Ok(bound)
+            }
+            Address::Unix(path) => {
+                // A socket file that nobody listens on any more is in the way of nobody; another file is somebody's.
+                let is_socket = std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
+                if is_socket && UnixStream::connect(path).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused) {
+                    let _ = std::fs::remove_file(path);
+                }
+                let listener = UnixListener::bind(path)?;
+                std::thread::spawn(move || {
+                    for stream in listener.incoming() {
+                        let Some(stream) = accepted(stream) else { continue };
+                        let from = borrower(stream.as_raw_fd());
+                        me.clone().attend(stream, true, from);
+                    }
+                });
+                Ok(format!("unix:{}", path.display()))
+            }
+        }
+    }
+
+    fn attend(self: Arc<Self>, mut stream: impl Stream, local: bool, from: String) {
+        // Without a thread for it the connection ends, as it does without a word in time: others wait for what it holds.
+        let _ = std::thread::Builder::new().spawn(move || {
+            patience(stream.as_raw_fd(), HELLO_WITHIN);
+            let admitted = self.admit(&mut stream, local, from);
+            patience(stream.as_raw_fd(), Duration::ZERO);
+            if let Some(lease) = admitted {
+                // The end of a connection is how a borrower says goodbye: no error of interest.
+                let _ = self.serve(&mut stream, &lease);
+                self.leases.leave(lease.id);
+            }
+        });
+    }
+
+    fn admit(&self, stream: &mut impl Stream, local: bool, from: String) -> Option<Arc<Lease>> {
+        let mut b = [0; Hello::BYTES];
+        stream.read_exact(&mut b).ok()?;
+        let (status, lease, slots, share) = match Hello::decode(&b) {
+            Err(status) => (status, None, 0, false),
+            Ok(hello) if !same(&hello.token, &self.token) => (Status::WrongToken, None, 0, false),
+            Ok(hello) if hello.lease != 0 && hello.slots == 0 => match self.leases.join(hello.lease, hello.last) {
+                Some(l) => (Status::Ok, Some(l.clone()), l.slots, hello.share),
+                None => (Status::NoSuchLease, None, 0, false),
+            },
+            Ok(hello) => match self.lend(&hello) {
+                Ok(Ok(l)) => {
+                    self.leases.lent_to(l.id, from);
+                    if local {
+                        l.populate();
+                    }
+                    (Status::Ok, Some(l.clone()), l.slots, hello.share)
+                }
+                Ok(Err(free)) => (Status::TooSmall, None, free, false),
+                Err(_) => (Status::TooSmall, None, 0, false),
+            },
+        };
+        let welcome = Welcome { status, lease: lease.as_ref().map_or(0, |l| l.id), slots }.encode();
+        let sent = match &lease {
+            Some(l) if share => send_with_fd(stream.as_raw_fd(), &welcome, l.fd()),
+            _ => stream.write_all(&welcome),
+        };
+        if sent.is_err() {
+            if let Some(l) = &lease {
+                self.leases.leave(l.id);
+            }
+            return None;
+        }
+        lease
+    }
+
+    fn lend(&self, hello: &Hello) -> io::Result<Result<Arc<Lease>, u64>> {
+        if hello.lease != 0 {
+            self.leases.replace(hello.lease, hello.slots)
+        } else {
+            self.leases.open(hello.slots)
+        }
+    }
+
+    fn serve(&self, stream: &mut impl Stream, lease: &Lease) -> io::Result<()> {
+        let mut slots = vec![0u32; BATCH_PAGES_MAX];
+        let mut pieces = Vec::with_capacity(BATCH_PAGES_MAX + 1);
+        let mut served = 0u64;
+        if !self.delay.is_zero() {
+            // Or a sleep of microseconds takes 50 longer.
+            unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+        }
+        let mut inbox = Inbox::new(stream.as_raw_fd());
+        loop {
+            let Ok(request) = inbox.next(&mut slots)? else {
+                return refuse(stream, 0);
+            };
+            let wanted = &slots[..request.count as usize];
+            if lease.is_ended() || lease.pieces(wanted, &mut pieces).is_none() {
+                return refuse(stream, request.serial);
+            }
+            let reply = Reply { status: Status::Ok, serial: request.serial }.encode();
+            if request.op == Op::Write {
+                put(inbox.more(wanted.len() * PAGE_BYTES), &mut pieces);
+                all(&mut pieces, |p| unsafe { libc::readv(stream.as_raw_fd(), p.as_ptr(), p.len() as i32) })?;
+            }
+            if !self.delay.is_zero() {
+                std::thread::sleep(self.delay);
+            }
+            if request.op == Op::Write {
+                stream.write_all(&reply)?;
+                continue;
+            }
+            served += wanted.len() as u64;
+            if self.lie_every > 0 && served % self.lie_every < wanted.len() as u64 {
+                unsafe { *pieces[0].iov_base.cast::<u8>() ^= 1 };
+            }
+            pieces.insert(0, libc::iovec { iov_base: reply.as_ptr() as *mut _, iov_len: reply.len() });
+            all(&mut pieces, |p| unsafe { libc::writev(stream.as_raw_fd(), p.as_ptr(), p.len() as i32) })?;
+        }
+    }
+}
+
+fn refuse(stream: &mut impl Stream, serial: u64) -> io::Result<()> {
+    stream.write_all(&Reply { status: Status::BadRequest, serial }.encode())
+}
+
+/// A connection; if there is none, for want of descriptors perhaps, that is not asked for again at once.
+fn accepted<S>(stream: io::Result<S>) -> Option<S> {
+    stream.map_err(|_| std::thread::sleep(Duration::from_millis(10))).ok()
+}
+
+/// Who is at the other end of a unix socket.
+fn borrower(fd: RawFd) -> String {
+    let (mut who, mut len) = (libc::ucred { pid: 0, uid: 0, gid: 0 }, size_of::<libc::ucred>() as u32);
+    unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut who).cast(), &mut len) };
+    format!("process {} of this machine", who.pid)
+}
+
+/// How long a read may last; zero: for ever.
+fn patience(fd: RawFd, most: Duration) {
+    let most = libc::timeval { tv_sec: most.as_secs() as i64, tv_usec: 0 };
+    unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, (&raw const most).cast(), size_of::<libc::timeval>() as u32) };
+}
+
+/// A borrower whose machine is gone without a word does not keep its lease for ever: 5 minutes, whether an answer is under way
+/// to it or nothing is.
+fn keep_alive(fd: RawFd) {
+    for (level, option, value) in [
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 60),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 30),
+        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 300_000),
+        (libc::IPPROTO_TCP, TCP_RTO_MAX_MS.0, TCP_RTO_MAX_MS.1),
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1i32),
+    ] {
+        unsafe { libc::setsockopt(fd, level, option, (&raw const value).cast(), 4) };
+    }
+}
+
+/// Copies into the first pieces; they are then what is left.
+fn put(mut bytes: &[u8], pieces: &mut [libc::iovec]) {
+    for piece in pieces {
+        let n = bytes.len().min(piece.iov_len);
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), piece.iov_base.cast(), n) };
+        (piece.iov_base, piece.iov_len) = (piece.iov_base.wrapping_byte_add(n), piece.iov_len - n);
+        bytes = &bytes[n..];
+    }
+}
+
+/// Compares without telling by its duration how much was right.
+fn same(a: &[u8; TOKEN_BYTES], b: &[u8; TOKEN_BYTES]) -> bool {
+    a.iter().zip(b).fold(0, |d, (x, y)| d | (x ^ y)) == 0
+}
+
+/// Calls a vectored read or write until all pieces are through.
+fn all(pieces: &mut [libc::iovec], mut call: impl FnMut(&[libc::iovec]) -> isize) -> io::Result<()> {
+    let mut from = 0;
+    while from < pieces.len() {
+        let to = pieces.len().min(from + libc::UIO_MAXIOV as usize);
+        let n = call(&pieces[from..to]);
+        if n == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if n < 0 {
+            let e = io::Error::last_os_error();
+            if e.kind() == io::ErrorKind::Interrupted {
+                continue;
+            }
+            return Err(e);
+        }
+        let mut n = n as usize;
+        while from < pieces.len() && n >= pieces[from].iov_len {
+            n -= pieces[from].iov_len;
+            from += 1;
+        }
+        if n > 0 {
+            let p = &mut pieces[from];
+            p.iov_base = p.iov_base.cast::<u8>().wrapping_add(n).cast();
+            p.iov_len -= n;
+        }
+    }
+    Ok(())
+}
+
+/// Socket buffers that hold a whole batch, so that one answer is one wake-up.
+fn widen(fd: RawFd) {
+    let bytes: i32 = 4 << 20;
+    for option in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
+        unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, (&raw const bytes).cast(), 4) };
+    }
+}
+
+fn send_with_fd(socket: RawFd, bytes: &[u8], fd: RawFd) -> io::Result<()> {
+    let mut control = [0u64; 4];
+    let mut piece = libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() };
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &mut piece;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    unsafe {
+        message.msg_controllen = libc::CMSG_SPACE(4) as usize;
+        let c = libc::CMSG_FIRSTHDR(&message);
+        (*c).cmsg_level = libc::SOL_SOCKET;
+        (*c).cmsg_type = libc::SCM_RIGHTS;
+        (*c).cmsg_len = libc::CMSG_LEN(4) as usize;
+        libc::CMSG_DATA(c).cast::<i32>().write_unaligned(fd);
+        if libc::sendmsg(socket, &message, libc::MSG_NOSIGNAL) != bytes.len() as isize {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,129 @@
+//! Leases: asked for before the program starts, so that what is wrong is said before anything runs.
+
+use crate::refusal::{self, Refusal};
+use memory_core::wire::{Hello, Status, Welcome, TOKEN_BYTES};
+use memory_core::PAGE_BYTES;
+use memory_host::Address;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// How long a memory host may take to answer.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// A lease and the address it was had from, as the kernel takes it, in hexadecimal.
+pub struct Lease {
+    pub address: String,
+    pub id: u64,
+    pub slots: u64,
+    /// Who lent it, and the token; a spare has lent nothing yet.
+    lender: Option<(Address, [u8; TOKEN_BYTES])>,
+}
+
+/// A start that is refused gives back what it has leased already. One that succeeds becomes the program, and drops nothing.
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some((from, token)) = &self.lender {
+            let hello = Hello { lease: self.id, slots: 0, token: *token, share: false, last: true };
+            // A host that does not answer now lets the lease run out by itself.
+            let _ = reach(from, "").and_then(|(_, mut stream)| {
+                let said = stream.write_all(&hello.encode()).and_then(|()| stream.read_exact(&mut [0; Welcome::BYTES]));
+                said.map_err(away(""))
+            });
+        }
+    }
+}
+
+trait Stream: Read + Write {}
+impl<T: Read + Write> Stream for T {}
+
+fn away(name: &str) -> impl Fn(std::io::Error) -> Refusal + '_ {
+    move |e| refusal::away(format!("memory host {name} does not answer ({e}); start it there: pando mem serve --size 8GiB --listen {name}"))
+}
+
+/// The address of a name.
+fn resolve(a: &str, name: &str) -> Result<SocketAddr, Refusal> {
+    let mut all = a.to_socket_addrs().map_err(|e| refusal::not_found(format!("memory host {name}: {e}")))?;
+    all.next().ok_or_else(|| refusal::not_found(format!("memory host {name} has no address")))
+}
+
+/// Connects to a memory host: its raw address, and the connection.
+fn reach(from: &Address, name: &str) -> Result<(String, Box<dyn Stream>), Refusal> {
+    let away = away(name);
+    match from {
+        Address::Tcp(a) => {
+            let to = resolve(a, name)?;
+            let stream = TcpStream::connect_timeout(&to, PATIENCE).map_err(&away)?;
+            stream.set_read_timeout(Some(PATIENCE)).map_err(&away)?;
+            Ok((hex(&raw_ip(&to)), Box::new(stream)))
+        }
+        Address::Unix(path) => {
+            let stream = UnixStream::connect(path).map_err(&away)?;
+            // It takes all of the memory before it answers.
+            stream.set_read_timeout(Some(PATIENCE * 20)).map_err(&away)?;
+            let mut raw = (libc::AF_UNIX as u16).to_ne_bytes().to_vec();
+            raw.extend_from_slice(path.as_os_str().as_bytes());
+            raw.push(0);
+            Ok((hex(&raw), Box::new(stream)))
+        }
+    }
+}
+
+/// Leases `slots` slots (0: all that are free) from a memory host.
+pub fn open(from: &Address, name: &str, token: &[u8; TOKEN_BYTES], slots: u64) -> Result<Lease, Refusal> {
+    let (address, mut stream) = reach(from, name)?;
+    stream.write_all(&Hello { lease: 0, slots, token: *token, share: false, last: false }.encode()).map_err(away(name))?;
+    let mut b = [0; Welcome::BYTES];
+    stream.read_exact(&mut b).map_err(|_| refusal::invalid(format!("{name} is no memory host, or of another release")))?;
+    let welcome = Welcome::decode(&b).map_err(|s| refusal::invalid(format!("memory host {name}: {}", s.text())))?;
+    match welcome.status {
+        Status::Ok => Ok(Lease { address, id: welcome.lease, slots: welcome.slots, lender: Some((from.clone(), *token)) }),
+        Status::TooSmall => Err(refusal::refused(format!(
+            "memory host {name} has only {} free; lower --far, or start it with a larger --size",
+            crate::size::show(welcome.slots * PAGE_BYTES as u64)
+        ))),
+        status => Err(refusal::refused(format!("memory host {name}: {}", status.text()))),
+    }
+}
+
+fn raw_ip(to: &SocketAddr) -> Vec<u8> {
+    let mut raw = vec![];
+    match to {
+        SocketAddr::V4(a) => {
+            raw.extend((libc::AF_INET as u16).to_ne_bytes());
+            raw.extend(a.port().to_be_bytes());
+            raw.extend(a.ip().octets());
+            raw.extend([0; 8]);
+        }
+        SocketAddr::V6(a) => {
+            raw.extend((libc::AF_INET6 as u16).to_ne_bytes());
+            raw.extend(a.port().to_be_bytes());
+            raw.extend(a.flowinfo().to_be_bytes());
+            raw.extend(a.ip().octets());
+            raw.extend(a.scope_id().to_ne_bytes());
+        }
+    }
+    raw
+}
+
+/// A spare host, which is not asked yet: its raw address, and a number under which it will be.
+pub fn spare(from: &Address, name: &str) -> Result<Lease, Refusal> {
+    let mut id = [0; 8];
+    if unsafe { libc::getrandom(id.as_mut_ptr().cast(), 8, 0) } != 8 {
+        let e = std::io::Error::last_os_error();
+        return Err(refusal::of(&e, format!("no random number: {e}")));
+    }
+    match from {
+        Address::Tcp(a) => {
+            let to = resolve(a, name)?;
+            Ok(Lease { address: hex(&raw_ip(&to)), id: u64::from_le_bytes(id) | 1, slots: 0, lender: None })
+        }
+        Address::Unix(_) => Err(refusal::invalid(format!("memory host {name}: a spare is named as HOST:PORT"))),
+    }
+}
+
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}

@@ -1,0 +1,198 @@
+//! `pando mem run`: checks everything, leases the memory, and becomes the program.
+
+use crate::mode::Mode;
+use crate::refusal::{self, Refusal};
+use crate::size::Local;
+use crate::{counters, elf, lease, serve, size};
+use clap::{Args, ValueEnum};
+use memory_core::PAGE_BYTES;
+use memory_host::Address;
+use std::error::Error;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Less local memory than this is not worth the name.
+const LOCAL_BYTES_MIN: u64 = 16 << 20;
+const HOSTS_MAX: usize = 4;
+/// More pages than this, local and far, cannot be numbered: 2 TiB.
+const PAGES_MAX: u64 = 1 << 29;
+
+#[derive(Args)]
+#[command(after_help = "Example:\n  pando mem run --local 256MiB --from 127.0.0.1:7070 -- redis-server --save ''")]
+pub struct Run {
+    /// Local memory of the whole program: a size, or a share of the far size (25%)
+    #[arg(long)]
+    local: Local,
+    /// Memory hosts: HOST:PORT or unix:PATH, comma-separated. With two or more, every page is on two of them
+    #[arg(long, required = true, value_delimiter = ',')]
+    from: Vec<String>,
+    /// Far memory to borrow [default: all that the first host has free]
+    #[arg(long, value_parser = size::parse)]
+    far: Option<u64>,
+    /// What to fetch along with a page that is missing
+    #[arg(long, value_enum, default_value = "extent")]
+    prefetch: Prefetch,
+    /// A guide for this program: redis
+    #[arg(long, value_enum)]
+    guide: Option<Guide>,
+    /// How faults are handled
+    #[arg(long, value_enum, default_value = "auto")]
+    mode: Mode,
+    /// Copies of every page [default: 2 with two hosts or more]
+    #[arg(long)]
+    copies: Option<usize>,
+    /// How long to stand still for a memory host that holds the only copy and does not answer; one that is gone ends the
+    /// program at once
+    #[arg(long, default_value = "60s", value_parser = size::time)]
+    patience: Duration,
+    /// File with the token that the hosts want
+    #[arg(long)]
+    token_file: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true)]
+    program: Vec<String>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Prefetch {
+    None,
+    Sequential,
+    Stride,
+    Extent,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Guide {
+    Redis,
+}
+
+impl Run {
+    pub fn run(self) -> Result<(), Box<dyn Error>> {
+        let program = elf::inspect(&self.program[0])?;
+        let sigbus = self.mode.is_sigbus(&self.program[0], program.raw_syscalls)?;
+        let beside = beside()?;
+        let pager = library(&beside, "libpando_pager.so")?;
+        let copies = self.copies.unwrap_or(self.from.len().min(2)).max(1);
+        if copies > self.from.len() || self.from.len() > HOSTS_MAX {
+            return Err(refusal::invalid(format!(
+                "{copies} copies want at least {copies} and at most {HOSTS_MAX} hosts in --from; there are {}",
+                self.from.len()
+            ))
+            .into());
+        }
+        if let Some(twice) = self.from.iter().enumerate().find(|(i, name)| self.from[..*i].contains(name)) {
+            return Err(refusal::invalid(format!(
+                "{} stands twice in --from: its loss would take both copies; name two memory hosts",
+                twice.1
+            ))
+            .into());
+        }
+        let token = serve::token(self.token_file.as_deref())?;
+        if let Local::Bytes(n) = self.local {
+            enough(n)?;
+        }
+        let mut slots = self.far.unwrap_or(0) / PAGE_BYTES as u64;
+        let mut leases = vec![]; // they go back if anything below is refused
+        for (i, name) in self.from.iter().enumerate() {
+            let address: Address = name.parse().map_err(refusal::invalid)?;
+            let l = if i < copies { lease::open(&address, name, &token, slots)? } else { lease::spare(&address, name)? };
+            slots = slots.max(l.slots);
+            leases.push(l);
+        }
+        let far = slots.saturating_mul(PAGE_BYTES as u64);
+        let local = match self.local {
+            Local::Bytes(n) => n,
+            Local::Percent(p) => (far as f64 * p / 100.0) as u64,
+        };
+        enough(local)?;
+        if slots.saturating_add(local / PAGE_BYTES as u64) > PAGES_MAX {
+            let (far, most) = (size::show(far), size::show(PAGES_MAX * PAGE_BYTES as u64));
+            return Err(refusal::invalid(format!(
+                "{far} of far memory and {} of local memory are more than {most}; lower --far",
+                size::show(local)
+            ))
+            .into());
+        }
+        let counters = handed_on(counters::create()?)?;
+        let prefetch = self.prefetch.to_possible_value().expect("a value").get_name().to_string();
+        let config = format!(
+            "exe={}:{} local={local} slots={slots} copies={copies} patience={} prefetch={prefetch} mode={} token={} stats={} {}",
+            program.device,
+            program.inode,
+            self.patience.as_nanos(),
+            if sigbus { "sigbus" } else { "thread" },
+            lease::hex(&token),
+            counters.as_raw_fd(),
+            leases.iter().map(|l| format!("host={}/{}", l.address, l.id)).collect::<Vec<_>>().join(" ")
+        );
+        let mut preload = vec![pager];
+        if !program.own_allocator {
+            preload.push(jemalloc()?);
+        }
+        let mut command = Command::new(&program.path);
+        command.arg0(&self.program[0]).args(&self.program[1..]);
+        if let Some(Guide::Redis) = self.guide {
+            command.arg("--loadmodule").arg(library(&beside, "libpando_guide_redis.so")?);
+        }
+        let preload: Vec<String> = preload.iter().map(|p| p.display().to_string()).collect();
+        command.env("LD_PRELOAD", preload.join(":")).env("PANDO_MEM", config);
+        // Freed memory goes back late rather than page by page: every return would be a call into the pager.
+        if std::env::var_os("MALLOC_CONF").is_none() {
+            command.env("MALLOC_CONF", "thp:never,metadata_thp:disabled");
+        }
+        let e = command.exec();
+        Err(refusal::of(&e, format!("cannot start {}: {e}", program.path.display())).into())
+    }
+}
+
+/// A file that the program gets, too.
+fn handed_on(file: File) -> Result<File, std::io::Error> {
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFD, 0) } {
+        0 => Ok(file),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+fn enough(local: u64) -> Result<(), Refusal> {
+    if local < LOCAL_BYTES_MIN {
+        return Err(refusal::invalid(format!(
+            "{} of local memory is too little; give at least {}",
+            size::show(local),
+            size::show(LOCAL_BYTES_MIN)
+        )));
+    }
+    Ok(())
+}
+
+/// The folder that this program is in.
+fn beside() -> Result<PathBuf, Refusal> {
+    let me = std::env::current_exe().map_err(|e| refusal::of(&e, format!("cannot find myself: {e}")))?;
+    Ok(me.parent().map(Path::to_path_buf).unwrap_or_default())
+}
+
+fn library(dir: &Path, name: &str) -> Result<PathBuf, Refusal> {
+    let path = dir.join(name);
+    if !path.exists() {
+        return Err(refusal::not_found(format!("{} is missing: it belongs beside pando-mem; `make build` puts it there", path.display())));
+    }
+    Ok(path)
+}
+
+/// An allocator whose mappings can be interposed, for programs that use the C library's.
+fn jemalloc() -> Result<PathBuf, Refusal> {
+    let places = [
+        "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2",
+        "/usr/lib64/libjemalloc.so.2",
+        "/usr/lib/libjemalloc.so.2",
+        "/usr/local/lib/libjemalloc.so.2",
+    ];
+    places.iter().map(PathBuf::from).find(|p| p.exists()).ok_or_else(|| {
+        refusal::not_found(
+            "the program uses the C library's allocator, which cannot be interposed: install jemalloc (Debian: apt-get install libjemalloc2)",
+        )
+    })
+}

@@ -1,0 +1,154 @@
+//! `pando mem serve`.
+
+use crate::refusal::{self, Refusal};
+use crate::size;
+use clap::Args;
+use memory_core::wire::TOKEN_BYTES;
+use memory_core::PAGE_BYTES;
+use memory_host::{Address, Leases, Loan, Server};
+use std::error::Error;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[derive(Args)]
+#[command(after_help = "Example:\n  pando mem serve --size 8GiB --listen 127.0.0.1:7070")]
+pub struct Serve {
+    /// How much to lend
+    #[arg(long, value_parser = size::parse)]
+    size: u64,
+    /// Where to listen: HOST:PORT or unix:PATH (programs on this machine then share the memory itself); repeatable
+    #[arg(long, required = true)]
+    listen: Vec<Address>,
+    /// File with the token that borrowers must show, 8 to 32 bytes
+    #[arg(long)]
+    token_file: Option<PathBuf>,
+    /// For experiments: hold every answer back, microseconds
+    #[arg(long, default_value_t = 0)]
+    delay_us: u64,
+    /// For tests: flip a bit in one of every N pages read
+    #[arg(long, default_value_t = 0, hide = true)]
+    lie_every: u64,
+}
+
+impl Serve {
+    pub fn run(self) -> Result<(), Box<dyn Error>> {
+        if self.size < PAGE_BYTES as u64 {
+            let (size, page) = (size::show(self.size), size::show(PAGE_BYTES as u64));
+            return Err(refusal::invalid(format!("{size} is too little to lend: a page has {page}")).into());
+        }
+        let free = available_bytes();
+        if self.size > free {
+            return Err(refusal::refused(format!(
+                "cannot lend {}: only {} of memory are available on this machine; lower --size",
+                size::show(self.size),
+                size::show(free)
+            ))
+            .into());
+        }
+        let slots = self.size / PAGE_BYTES as u64;
+        let server = Arc::new(Server {
+            leases: Arc::new(Leases::new(slots)),
+            token: token(self.token_file.as_deref())?,
+            delay: Duration::from_micros(self.delay_us),
+            lie_every: self.lie_every,
+        });
+        let ending = ending();
+        for address in &self.listen {
+            let bound =
+                server.listen(address).map_err(|e| refusal::of(&e, format!("cannot listen at {address}: {e}; choose another --listen")))?;
+            if matches!(address, Address::Tcp(a) if self.token_file.is_none() && !a.starts_with("127.")) {
+                eprintln!("pando-mem: warning: whoever reaches {bound} may borrow; give a --token-file");
+            }
+            println!("lending {} at {bound}", size::show(self.size));
+        }
+        loop {
+            let second = libc::timespec { tv_sec: 1, tv_nsec: 0 };
+            let signal = unsafe { libc::sigtimedwait(&ending, std::ptr::null_mut(), &second) };
+            if signal > 0 {
+                eprint!("{}", lost(&server.leases.loans()));
+                // As it ends without a word.
+                unsafe {
+                    libc::signal(signal, libc::SIG_DFL);
+                    libc::pthread_sigmask(libc::SIG_UNBLOCK, &ending, std::ptr::null_mut());
+                    libc::raise(signal);
+                }
+            }
+            server.leases.sweep();
+        }
+    }
+}
+
+/// Blocks the signals that end this process, in all threads that start from here on; those that are ignored stay so.
+fn ending() -> libc::sigset_t {
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            let mut now: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(signal, std::ptr::null(), &mut now);
+            if now.sa_sigaction != libc::SIG_IGN {
+                libc::sigaddset(&mut set, signal);
+            }
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        set
+    }
+}
+
+/// Leases that are named one by one; more are counted.
+const LOANS_MAX: usize = 20;
+
+/// What is lost with this process, and for whom.
+fn lost(loans: &[Loan]) -> String {
+    let mut out = String::new();
+    for loan in loans.iter().take(LOANS_MAX) {
+        let bytes = size::show(loan.slots * PAGE_BYTES as u64);
+        out += &format!("pando-mem: ending with {bytes} lent to {}, {} connections\n", loan.borrower, loan.connections);
+    }
+    if loans.len() > LOANS_MAX {
+        out += &format!("pando-mem: and {} more leases\n", loans.len() - LOANS_MAX);
+    }
+    out
+}
+
+/// Of a longer file the rest is not read: its token is too long as it is.
+const TOKEN_FILE_BYTES_MAX: u64 = 4096;
+
+/// The token of a file as it goes over the wire; without a file, zeros.
+pub fn token(path: Option<&std::path::Path>) -> Result<[u8; TOKEN_BYTES], Refusal> {
+    let mut token = [0; TOKEN_BYTES];
+    let Some(path) = path else { return Ok(token) };
+    let mut text = String::new();
+    // Whatever the path names, of which it may be something that has no end.
+    let read = File::open(path).and_then(|file| file.take(TOKEN_FILE_BYTES_MAX).read_to_string(&mut text));
+    read.map_err(|e| {
+        let next = match e.kind() {
+            ErrorKind::NotFound => {
+                format!("; `head -c 24 /dev/urandom | base64 >{}` makes one, the same for both sides", path.display())
+            }
+            _ => String::new(),
+        };
+        refusal::of(&e, format!("cannot read the token file {}: {e}{next}", path.display()))
+    })?;
+    let text = text.trim_end();
+    if !(8..=TOKEN_BYTES).contains(&text.len()) {
+        let more = if text.len() as u64 > TOKEN_FILE_BYTES_MAX / 2 { " or more" } else { "" };
+        return Err(refusal::invalid(format!(
+            "the token in {} has {} bytes{more}; it wants 8 to {TOKEN_BYTES}",
+            path.display(),
+            text.len()
+        )));
+    }
+    token[..text.len()].copy_from_slice(text.as_bytes());
+    Ok(token)
+}
+
+/// Memory that this machine could give without swapping.
+pub fn available_bytes() -> u64 {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = info.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
+    line.and_then(|l| l.trim().trim_end_matches(" kB").parse::<u64>().ok()).map_or(u64::MAX, |k| k << 10)
+}

@@ -1,0 +1,157 @@
+//! Whatever is said to a memory host or by a guide, others keep their memory and the program reads what it wrote.
+
+mod far;
+
+use far::*;
+use memory_core::wire::{Hello, Op, Reply as Answer, Request, Status, Welcome, MAGIC};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
+
+fn connect(address: &str) -> TcpStream {
+    let s = TcpStream::connect(address).unwrap();
+    s.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    s
+}
+
+fn borrow(address: &str, slots: u64) -> (TcpStream, Welcome) {
+    let mut s = connect(address);
+    s.write_all(&Hello { lease: 0, slots, token: [0; 32], share: false, last: false }.encode()).unwrap();
+    let mut b = [0; Welcome::BYTES];
+    s.read_exact(&mut b).unwrap();
+    (s, Welcome::decode(&b).unwrap())
+}
+
+fn read_slot(s: &mut TcpStream, slot: u32) -> Vec<u8> {
+    s.write_all(&Request { op: Op::Read, count: 1, serial: 9 }.encode()).unwrap();
+    s.write_all(&slot.to_le_bytes()).unwrap();
+    let mut b = vec![0; 16 + 4096];
+    s.read_exact(&mut b).unwrap();
+    b.split_off(16)
+}
+
+#[test]
+fn a_memory_host_survives_nonsense() {
+    let h = host(&["--size", "64MiB"]);
+    let (mut honest, w) = borrow(&h.address, 64);
+    assert_eq!((w.status, w.slots), (Status::Ok, 64));
+    let page = content(1, 2, 4096);
+    honest.write_all(&Request { op: Op::Write, count: 1, serial: 1 }.encode()).unwrap();
+    honest.write_all(&5u32.to_le_bytes()).unwrap();
+    honest.write_all(&page).unwrap();
+    honest.read_exact(&mut [0; 16]).unwrap();
+    for i in 0..600u64 {
+        let noise = content(i, 7, 16 + (i as usize * 37) % 3000);
+        let mut s = connect(&h.address);
+        match i % 4 {
+            0 => s.write_all(&noise).unwrap_or(()),
+            // The right first words, then noise.
+            1 => {
+                let mut hello = noise.clone();
+                hello.resize(Hello::BYTES.max(noise.len()), 0);
+                hello[..8].copy_from_slice(&MAGIC);
+                s.write_all(&hello).unwrap_or(());
+            }
+            // A lease of its own, then noise as requests.
+            2 => {
+                let (mut mine, w) = borrow(&h.address, 1);
+                if w.status == Status::Ok {
+                    mine.write_all(&noise).unwrap_or(());
+                }
+                let _ = mine.shutdown(Shutdown::Write);
+                let _ = mine.read_to_end(&mut vec![]);
+            }
+            // A well-formed request for a slot of somebody else.
+            _ => {
+                let (mut mine, w) = borrow(&h.address, 1);
+                if w.status == Status::Ok {
+                    mine.write_all(&Request { op: Op::Read, count: 1, serial: i }.encode()).unwrap();
+                    mine.write_all(&(1 + i as u32 * 7_000_000).to_le_bytes()).unwrap();
+                    let mut b = [0; Answer::BYTES];
+                    mine.read_exact(&mut b).unwrap();
+                    assert_eq!(Answer::decode(&b), Ok(Answer { status: Status::BadRequest, serial: i }));
+                }
+            }
+        }
+    }
+    assert_eq!(read_slot(&mut honest, 5), page);
+    assert_eq!(read_slot(&mut honest, 6), vec![0; 4096], "memory that nobody wrote reads as zeros");
+}
+
+/// Sets a limit of a process; returns the one it had.
+fn limit(pid: u32, what: libc::__rlimit_resource_t, soft: u64) -> u64 {
+    let mut was = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    unsafe {
+        assert_eq!(libc::prlimit(pid as i32, what, std::ptr::null(), &mut was), 0);
+        let now = libc::rlimit { rlim_cur: soft.min(was.rlim_max), ..was };
+        assert_eq!(libc::prlimit(pid as i32, what, &now, std::ptr::null_mut()), 0);
+    }
+    was.rlim_cur
+}
+
+#[test]
+fn who_says_nothing_takes_no_place_and_no_want_ends_a_memory_host() {
+    let h = host(&["--size", "64MiB"]);
+    let pid = h.process.0.id();
+    let (mut honest, w) = borrow(&h.address, 64);
+    assert_eq!(w.status, Status::Ok);
+    // It has no memory for another thread: whoever comes then is turned away.
+    let address_space = limit(pid, libc::RLIMIT_AS, 1);
+    assert!(!matches!(connect(&h.address).read(&mut [0]), Ok(1..)), "there is nothing to say");
+    limit(pid, libc::RLIMIT_AS, address_space);
+    assert_eq!(borrow(&h.address, 1).1.status, Status::Ok);
+    // Nor a descriptor, for they are taken by some who say nothing.
+    limit(pid, libc::RLIMIT_NOFILE, 32);
+    let silent: Vec<TcpStream> = (0..64).map(|_| connect(&h.address)).collect();
+    assert_eq!(read_slot(&mut honest, 5), vec![0; 4096]);
+    let mut late = connect(&h.address);
+    late.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    late.write_all(&Hello { lease: 0, slots: 1, token: [0; 32], share: false, last: false }.encode()).unwrap();
+    let mut b = [0; Welcome::BYTES];
+    late.read_exact(&mut b).expect("the silent ones are turned away");
+    assert_eq!(Welcome::decode(&b).unwrap().status, Status::Ok);
+    drop(silent);
+}
+
+#[test]
+fn a_borrower_whose_machine_is_gone_is_noticed() {
+    let h = host(&["--size", "64MiB"]);
+    let (_borrower, w) = borrow(&h.address, 64);
+    assert_eq!(w.status, Status::Ok);
+    let port = format!(":{}", h.address.rsplit(':').next().unwrap());
+    let out = std::process::Command::new("ss").args(["-Htno", "state", "established", "sport", "=", &port]).output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(text.contains("timer:(keepalive"), "the kernel asks for it: {text:?}");
+}
+
+#[test]
+fn memory_is_zeroed_between_borrowers() {
+    let h = host(&["--size", "1MiB"]);
+    let (mut first, w) = borrow(&h.address, 0);
+    for slot in 0..w.slots as u32 {
+        first.write_all(&Request { op: Op::Write, count: 1, serial: 1 }.encode()).unwrap();
+        first.write_all(&slot.to_le_bytes()).unwrap();
+        first.write_all(&[0xAA; 4096]).unwrap();
+        first.read_exact(&mut [0; 16]).unwrap();
+    }
+    drop(first);
+    let mut next = None;
+    until("the lease runs out", || {
+        let (s, w) = borrow(&h.address, 0);
+        next = (w.status == Status::Ok).then_some((s, w));
+        next.is_some()
+    });
+    let (mut s, w) = next.unwrap();
+    for slot in 0..w.slots as u32 {
+        assert_eq!(read_slot(&mut s, slot), vec![0; 4096]);
+    }
+}
+
+#[test]
+fn a_guide_may_say_anything() {
+    let h = host(&["--size", "256MiB"]);
+    let program = example("hints");
+    let out = run(&["--local", "16MiB", "--far", "128MiB", "--from", &h.address, "--", program.to_str().unwrap(), "3000", "11"]);
+    let text = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success() && text.contains("wrong 0") && !text.contains("fetched 0 "), "{:?} {text}", out.status);
+}

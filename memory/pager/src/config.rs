@@ -1,0 +1,104 @@
+//! What the launcher tells the pager: one environment variable, read without allocating.
+
+use memory_core::prefetch::Kind;
+use memory_core::wire::TOKEN_BYTES;
+
+/// The variable; the launcher (`pando-mem run`) writes it, nobody else should.
+pub const VARIABLE: &core::ffi::CStr = c"PANDO_MEM";
+/// Most memory hosts that one program may name.
+pub const HOSTS_MAX: usize = 4;
+
+/// Where a memory host listens, as the kernel takes it.
+#[derive(Clone, Copy)]
+pub struct Address {
+    pub bytes: [u8; 110],
+    pub len: usize,
+    pub lease: u64,
+}
+
+impl Address {
+    pub fn family(&self) -> i32 {
+        u16::from_ne_bytes([self.bytes[0], self.bytes[1]]) as i32
+    }
+}
+
+#[derive(Clone, Copy)]
+pub struct Config {
+    /// Device and inode of the program: wrappers on the way to it are left alone.
+    pub exe: (u64, u64),
+    pub local_bytes: u64,
+    pub slots: u64,
+    pub copies: usize,
+    /// How long the only copy may be silent.
+    pub patience_ns: u64,
+    pub prefetch: Kind,
+    pub sigbus: bool,
+    pub token: [u8; TOKEN_BYTES],
+    pub hosts: [Address; HOSTS_MAX],
+    pub hosts_len: usize,
+    /// Descriptor of the file of the counters; negative: none.
+    pub stats: i32,
+}
+
+/// Parses `key=value` words. None: not written by this release's launcher.
+pub fn parse(text: &str) -> Option<Config> {
+    let none = Address { bytes: [0; 110], len: 0, lease: 0 };
+    let mut c = Config {
+        exe: (0, 0),
+        local_bytes: 0,
+        slots: 0,
+        copies: 1,
+        patience_ns: 60_000_000_000,
+        prefetch: Kind::None,
+        sigbus: true,
+        token: [0; TOKEN_BYTES],
+        hosts: [none; HOSTS_MAX],
+        hosts_len: 0,
+        stats: -1,
+    };
+    for word in text.split(' ') {
+        let (key, value) = word.split_once('=')?;
+        match key {
+            "exe" => {
+                let (d, i) = value.split_once(':')?;
+                c.exe = (d.parse().ok()?, i.parse().ok()?);
+            }
+            "local" => c.local_bytes = value.parse().ok()?,
+            "slots" => c.slots = value.parse().ok()?,
+            "copies" => c.copies = value.parse().ok()?,
+            "patience" => c.patience_ns = value.parse().ok()?,
+            "prefetch" => {
+                c.prefetch = match value {
+                    "none" => Kind::None,
+                    "sequential" => Kind::Sequential,
+                    "stride" => Kind::Stride,
+                    "extent" => Kind::Extent,
+                    _ => return None,
+                }
+            }
+            "mode" => c.sigbus = value == "sigbus",
+            "token" => c.token.copy_from_slice(&unhex::<TOKEN_BYTES>(value)?.0),
+            "stats" => c.stats = value.parse().ok()?,
+            "host" => {
+                let (address, lease) = value.split_once('/')?;
+                let (bytes, len) = unhex::<110>(address)?;
+                *c.hosts.get_mut(c.hosts_len)? = Address { bytes, len, lease: lease.parse().ok()? };
+                c.hosts_len += 1;
+            }
+            _ => return None,
+        }
+    }
+    (c.local_bytes > 0 && c.slots > 0 && c.hosts_len > 0).then_some(c)
+}
+
+fn unhex<const N: usize>(text: &str) -> Option<([u8; N], usize)> {
+    let mut out = [0; N];
+    let len = text.len() / 2;
+    if !text.len().is_multiple_of(2) || len > N || !text.is_ascii() {
+        return None;
+    }
+    for i in 0..len {
+        out[i] = u8::from_str_radix(&text[2 * i..2 * i + 2], 16).ok()?;
+    }
+    Some((out, len))
+}

@@ -1,0 +1,474 @@
+//! The evictor: a thread that keeps room ahead of need, and the budget. A second one, the tender, looks after the copies: a
+//! host that is dying may take its time to answer, and meanwhile pages have to leave for the others.
+
+use crate::budget::Budget;
+use crate::hosts::{Wait, Writing};
+use crate::lane::Lane;
+use crate::pager::{running, Pager};
+use crate::sys::Lock;
+use crate::{apart, handler, sys};
+use core::cell::UnsafeCell;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use memory_core::heart::{Clean, Heart, Need};
+use memory_core::stats::add;
+use memory_core::PAGE_BYTES;
+
+/// Pages that are unmapped, or stored, at a time.
+const UNMAP_BATCH: usize = 32;
+const CLEAN_BATCH: usize = 64;
+/// The newest pages of the second-chance list are not stored yet: the likeliest to be wanted back.
+const LAG: usize = 64;
+const TICK_US: u64 = 10_000;
+/// Ticks between looks at missing memory hosts.
+const TEND_TICKS: u32 = 20;
+
+/// Room below which the evictor is woken, pages.
+pub fn low_water(heart: &Heart) -> usize {
+    (heart.limit() / 16).clamp(32, 2048)
+}
+
+fn high_water(heart: &Heart) -> usize {
+    (heart.limit() / 8).clamp(64, 4096).min(heart.frames() / 2)
+}
+
+/// The thread.
+pub extern "C" fn evictor() -> ! {
+    unsafe { sys!(libc::SYS_prctl, libc::PR_SET_NAME, c"pando-evictor".as_ptr()) };
+    let pager = running();
+    loop {
+        let seen = pager.evictor_wake.load(SeqCst);
+        round(pager);
+        pager.evictor_sleeps.store(true, SeqCst);
+        if !pager.fork.is_wanted() && (pager.fork.is_child() || pager.hosts.rebuilding().is_none()) {
+            sys::futex_wait(&pager.evictor_wake, seen, TICK_US);
+        }
+        pager.evictor_sleeps.store(false, SeqCst);
+    }
+}
+
+/// One round of the thread. The work is shared with threads that find no room, so it is taken in short turns.
+fn round(pager: &'static Pager) {
+    if pager.fork.is_wanted() {
+        pager.evictor.turn(Evictor::flush);
+        pager.fork.park(pager);
+    }
+    while pager.evictor.turn(|e| {
+        e.tick();
+        e.make_room()
+    }) {
+        // Whoever wants this processor waits for one turn, not for all of them.
+        unsafe { sys!(libc::SYS_sched_yield) };
+    }
+    if !pager.fork.is_child() {
+        pager.evictor.turn(Evictor::rebuild);
+    }
+}
+
+/// The other thread.
+pub extern "C" fn tender() -> ! {
+    unsafe { sys!(libc::SYS_prctl, libc::PR_SET_NAME, c"pando-tender".as_ptr()) };
+    if !handler::is_sigbus() {
+        apart::enter();
+    }
+    let pager = running();
+    loop {
+        let seen = pager.tender_wake.load(SeqCst);
+        tend(pager);
+        sys::futex_wait(&pager.tender_wake, seen, 1_000_000);
+    }
+}
+
+/// Looks after suspects and missing copies. Hosts are asked out of turn; what was learnt is entered in turn. A host is only
+/// given up for its silence while another one answers, so that the others are asked, too.
+fn tend(pager: &'static Pager) {
+    let (hosts, ports) = (&pager.hosts, unsafe { &mut pager.lanes.tender().ports });
+    hosts.hold(ports);
+    if pager.fork.is_child() {
+        return;
+    }
+    for h in 0..hosts.config.hosts_len {
+        if hosts.is_suspect(h) {
+            hosts.ask_others(ports, h);
+            let probed = hosts.probe(ports, h);
+            pager.evictor.try_turn(|| hosts.judged(pager.stats, h, probed));
+        }
+    }
+    if let Some((h, lease)) = hosts.find_spare(ports) {
+        pager.evictor.try_turn(|| hosts.admit(h, lease));
+    }
+}
+
+/// The evictor's state and the right to use it. A thread that finds no room evicts for itself rather than wait until the
+/// evictor is scheduled, which on a busy machine takes longer than any fetch.
+pub struct Turns {
+    lock: Lock,
+    work: UnsafeCell<Option<Evictor>>,
+}
+
+impl Turns {
+    pub const fn new() -> Turns {
+        Turns { lock: Lock::new(), work: UnsafeCell::new(None) }
+    }
+
+    /// Makes the state; before any thread is there.
+    pub unsafe fn begin(&self, pager: &'static Pager) {
+        *self.work.get() = Some(Evictor {
+            pager,
+            lane: pager.lanes.evictor(),
+            budget: Budget::open(pager),
+            batch: None,
+            ticked_ns: 0,
+            ticks: 0,
+            is_full: false,
+        });
+    }
+
+    /// In a forked child.
+    pub fn reset(&self) {
+        self.lock.reset();
+    }
+
+    /// Does one thing of the evictor's. Signals are blocked.
+    pub fn turn<T>(&self, f: impl FnOnce(&mut Evictor) -> T) -> T {
+        self.lock.take();
+        let r = f(unsafe { (*self.work.get()).as_mut().expect("begun") });
+        self.lock.give();
+        r
+    }
+
+    /// Does one thing in the evictor's turn, unless it is somebody else's. The evictor may be waiting for a host then, and for
+    /// what the caller learns of the others: the caller looks again.
+    pub fn try_turn(&self, f: impl FnOnce()) {
+        if self.lock.try_take() {
+            f();
+            self.lock.give();
+        }
+    }
+
+    /// Evicts a batch here and now. False: somebody else is at it, or there is nothing to evict. Signals are blocked.
+    pub fn help(&self, pager: &Pager) -> bool {
+        if pager.fork.is_wanted() || !self.lock.try_take() {
+            return false;
+        }
+        let work = unsafe { (*self.work.get()).as_mut().expect("begun") };
+        // Where the thread is not scheduled, the budget has to hold all the same.
+        work.tick();
+        // And it may not wait for a host that does not answer: that is left to the thread.
+        let mut evicted = work.unmap();
+        if work.batch.is_some() || pager.hosts.is_ready(&work.lane.ports) {
+            evicted += work.clean(0, Wait::UntilLate);
+        }
+        self.lock.give();
+        evicted > 0
+    }
+
+    /// Makes room while a fetch is on its way: the time is lost anyway, and so no thread has to be woken for it and no other
+    /// processor told of pages that leave. Waits for no answer. Signals are blocked.
+    pub fn ahead(&self, pager: &Pager) {
+        if !self.lock.try_take() {
+            return;
+        }
+        unsafe { (*self.work.get()).as_mut().expect("begun") }.ahead(pager);
+        self.lock.give();
+    }
+}
+
+/// Pages that are being stored, and their fingerprints. The lane has the slots and the memory.
+struct Batch {
+    pages: [u32; CLEAN_BATCH],
+    sums: [u64; CLEAN_BATCH],
+    len: usize,
+    writes: usize,
+    writing: Writing,
+}
+
+pub struct Evictor {
+    pager: &'static Pager,
+    lane: &'static mut Lane,
+    budget: Budget,
+    batch: Option<Batch>,
+    ticked_ns: u64,
+    ticks: u32,
+    /// It was said that far memory is full.
+    is_full: bool,
+}
+
+impl Evictor {
+    /// What is done every 10 ms.
+    fn tick(&mut self) {
+        let now = sys::now_ns();
+        if now - self.ticked_ns < TICK_US * 1000 {
+            return;
+        }
+        self.ticked_ns = now;
+        self.ticks += 1;
+        self.budget.sample(self.pager);
+        if self.ticks.is_multiple_of(TEND_TICKS) || self.pager.hosts.any_suspect() {
+            self.pager.tender_wake.fetch_add(1, SeqCst);
+            sys::futex_wake(&self.pager.tender_wake, 1);
+        }
+        if !self.pager.fork.is_child() {
+            self.pager.fork.reap(self.pager);
+            self.publish();
+        }
+    }
+
+    fn publish(&self) {
+        let s = self.pager.stats;
+        let g = self.pager.lock_blocked();
+        let (held, limbo, used, slots, paused) =
+            (g.heart.held(), g.heart.limbo(), g.heart.in_use(), g.heart.slots.used(), g.prefetcher.accuracy.is_paused());
+        drop(g);
+        s.held_now.store(held as u64, Relaxed);
+        s.limbo_now.store(limbo as u64, Relaxed);
+        s.in_use_now.store(used as u64, Relaxed);
+        s.slots_now.store(slots as u64, Relaxed);
+        s.prefetch_paused_now.store(paused as u64, Relaxed);
+        s.copies_now.store(self.pager.hosts.whole() as u64, Relaxed);
+    }
+
+    /// One batch, if room is short; whether there is more to do.
+    fn make_room(&mut self) -> bool {
+        self.shed();
+        let g = self.pager.lock_blocked();
+        let (room, low, high, over) = (g.heart.room(), low_water(&g.heart), high_water(&g.heart), g.heart.held() > g.heart.limit());
+        drop(g);
+        if (room >= high && !over) || self.pager.fork.is_wanted() {
+            self.acknowledged(Wait::Never);
+            return false;
+        }
+        let unmapped = self.unmap();
+        let cleaned = self.clean(if room < low || over { 0 } else { LAG }, Wait::Long);
+        if unmapped + cleaned == 0 && room == 0 && self.pager.room.is_waited_in() {
+            self.pager.overdraw(&mut self.pager.lock_blocked(), CLEAN_BATCH);
+        }
+        unmapped + cleaned > 0
+    }
+
+    /// A batch, once room for it is missing.
+    fn ahead(&mut self, pager: &Pager) {
+        self.tick();
+        let g = pager.lock_blocked();
+        let (room, high) = (g.heart.room(), high_water(&g.heart));
+        drop(g);
+        if room + UNMAP_BATCH > high || pager.fork.is_wanted() {
+            return;
+        }
+        self.unmap();
+        if self.batch.is_some() || pager.hosts.is_ready(&self.lane.ports) {
+            self.clean(LAG, Wait::Never);
+        }
+    }
+
+    /// Moves the oldest pages of the program to the second-chance list; returns how many.
+    fn unmap(&mut self) -> usize {
+        let pager = self.pager;
+        let mut victims = [0u32; UNMAP_BATCH];
+        let mut g = pager.lock_blocked();
+        let (n, first) = g.heart.victims(&mut victims);
+        let (mut i, mut done) = (0, 0);
+        while i < n {
+            let mut k = 1;
+            while i + k < n && victims[i + k] == victims[i] + k as u32 {
+                k += 1;
+            }
+            let moved = unsafe { pager.uffd().move_pages(pager.frame(first + i as u32), pager.at(victims[i]), k * PAGE_BYTES) };
+            let moved = match moved {
+                Ok(()) => k,
+                Err((_, bytes)) => bytes / PAGE_BYTES,
+            };
+            for &page in &victims[i..i + moved] {
+                g.heart.unmapped(page);
+            }
+            if moved < k {
+                g.heart.stays(victims[i + moved]);
+                g.heart.skip_frame();
+            }
+            i += moved + (moved < k) as usize;
+            done += moved;
+        }
+        drop(g);
+        add(&pager.stats.pages_evicted, done as u64);
+        done
+    }
+
+    /// Stores the oldest unstored pages of the list where the hosts do not have them already; returns how many pages were
+    /// acknowledged. A batch that is not in the time that is waited for stays under way and is the next to be ended.
+    fn clean(&mut self, lag: usize, wait: Wait) -> usize {
+        let before = self.acknowledged(wait);
+        if self.batch.is_some() || before > 0 && wait != Wait::Long {
+            return before;
+        }
+        self.begin(lag);
+        before + self.acknowledged(wait)
+    }
+
+    /// Ends the batch that is under way; returns how many pages became reusable.
+    fn acknowledged(&mut self, wait: Wait) -> usize {
+        let Some(mut b) = self.batch.take() else { return 0 };
+        let pager = self.pager;
+        if b.writes > 0 {
+            let Lane { slots, memory, ports, .. } = &mut *self.lane;
+            if !pager.hosts.end_write(ports, pager.stats, &mut b.writing, &slots[..b.writes], &memory[..b.writes], wait) {
+                self.batch = Some(b);
+                return 0;
+            }
+            add(&pager.stats.pages_written, b.writes as u64);
+        }
+        pager.lock_blocked().heart.end_clean(&b.pages[..b.len], &b.sums[..b.len]);
+        pager.made_room();
+        b.len
+    }
+
+    /// Begins a batch.
+    fn begin(&mut self, lag: usize) {
+        let pager = self.pager;
+        let mut pages = [0u32; CLEAN_BATCH];
+        let mut frames = [0u32; CLEAN_BATCH];
+        let mut sums = [0u64; CLEAN_BATCH];
+        let mut g = pager.lock_blocked();
+        let n = g.heart.begin_clean(lag, &mut pages);
+        for i in 0..n {
+            frames[i] = g.heart.pages[pages[i] as usize].frame;
+        }
+        drop(g);
+        for i in 0..n {
+            sums[i] = pager.fingerprint(frames[i]);
+        }
+        let (mut kept, mut writes, mut full) = (0, 0, 0);
+        let mut g = pager.lock_blocked();
+        for i in 0..n {
+            if !g.heart.is_cleaning(pages[i]) {
+                continue;
+            }
+            // A child writes nothing: the slots are its parent's.
+            let need =
+                if pager.fork.is_child() && !g.heart.holds(pages[i], sums[i]) { Clean::Full } else { g.heart.clean(pages[i], sums[i]) };
+            if need == Clean::Full {
+                if g.heart.fault(pages[i]) == Need::Rescue(frames[i]) {
+                    pager.put(pager.at(pages[i]), frames[i], 1);
+                }
+                g.heart.restored(pages[i]);
+                full += 1;
+                continue;
+            }
+            if let Clean::Write(slot) = need {
+                self.lane.slots[writes] = slot;
+                self.lane.memory[writes] = pager.frame(frames[i]);
+                writes += 1;
+            }
+            (pages[kept], sums[kept]) = (pages[i], sums[i]);
+            kept += 1;
+        }
+        drop(g);
+        let writing = if writes > 0 {
+            let Lane { slots, memory, ports, .. } = &mut *self.lane;
+            pager.hosts.begin_write(ports, &slots[..writes], &memory[..writes])
+        } else {
+            Writing::default()
+        };
+        self.batch = Some(Batch { pages, sums, len: kept, writes, writing });
+        if full > 0 {
+            self.full(full);
+        }
+    }
+
+    fn full(&mut self, pages: usize) {
+        if !self.pager.fork.is_child() {
+            let g = self.pager.lock_blocked();
+            let (limit, used, slots) = (g.heart.limit(), g.heart.in_use() / 256, g.heart.slots.count() / 256);
+            drop(g);
+            if limit > 2 * self.budget.pages() {
+                sys::die(format_args!(
+                    "far memory is full: the program uses {used} MiB, {slots} MiB are leased. It is stopped at twice its --local; start it with a larger --far"
+                ));
+            }
+            if !core::mem::replace(&mut self.is_full, true) {
+                sys::say(format_args!(
+                    "far memory is full: {slots} MiB are leased. What is more stays local, over the budget, up to twice --local; a larger --far would keep it"
+                ));
+            }
+        }
+        self.pager.overdraw(&mut self.pager.lock_blocked(), pages);
+    }
+
+    /// Gives memory back to the kernel when the program's other memory has eaten into the budget.
+    fn shed(&mut self) {
+        let mut frames = [0u32; CLEAN_BATCH];
+        loop {
+            let mut g = self.pager.lock_blocked();
+            let over = g.heart.held().saturating_sub(g.heart.limit()).min(CLEAN_BATCH);
+            let n = g.heart.shed(&mut frames[..over]);
+            self.release(&frames[..n]);
+            drop(g);
+            if n == 0 {
+                return;
+            }
+            self.pager.made_room();
+        }
+    }
+
+    fn release(&self, frames: &[u32]) {
+        let mut i = 0;
+        while i < frames.len() {
+            let mut k = 1;
+            while i + k < frames.len() && frames[i + k] == frames[i] + k as u32 {
+                k += 1;
+            }
+            unsafe { sys!(libc::SYS_madvise, self.pager.frame(frames[i]), k * PAGE_BYTES, libc::MADV_DONTNEED) };
+            i += k;
+        }
+    }
+
+    /// Empties the second-chance list before a fork: the memory is the child's allowance.
+    pub fn flush(&mut self) {
+        loop {
+            self.clean(0, Wait::Long);
+            let mut frames = [0u32; CLEAN_BATCH];
+            let mut g = self.pager.lock_blocked();
+            let n = g.heart.shed(&mut frames);
+            self.release(&frames[..n]);
+            let left = g.heart.limbo();
+            drop(g);
+            if left == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Copies a batch of slots to the host that is being rebuilt. Only this thread writes, so nothing newer is overtaken.
+    fn rebuild(&mut self) {
+        let pager = self.pager;
+        let Some(h) = pager.hosts.rebuilding() else { return };
+        self.acknowledged(Wait::Long);
+        let host = &pager.hosts.all[h];
+        let mut from = host.rebuilt.load(SeqCst) as usize;
+        let mut n = 0;
+        let landing = pager.landing(self.lane);
+        let g = pager.lock_blocked();
+        while n < CLEAN_BATCH {
+            let Some(slot) = g.heart.slots.next_taken(from) else { break };
+            self.lane.slots[n] = slot;
+            self.lane.sums[n] = g.heart.slot_sum(slot);
+            self.lane.memory[n] = pager.frame(landing + n as u32);
+            from = slot as usize + 1;
+            n += 1;
+        }
+        drop(g);
+        if n == 0 {
+            host.state.store(crate::hosts::WHOLE, SeqCst);
+            sys::say(format_args!("memory host {} holds a whole copy again", h + 1));
+            return;
+        }
+        let Lane { slots, memory, sums, ports, .. } = &mut *self.lane;
+        pager.hosts.read(ports, pager.stats, &slots[..n], &memory[..n], h, || {});
+        if (0..n).any(|i| pager.fingerprint_at(memory[i]) != sums[i]) {
+            sys::die(format_args!("a page is wrong on the only whole copy (checksum). The program is stopped before it reads it"));
+        }
+        if pager.hosts.write_to(ports, pager.stats, h, &slots[..n], &memory[..n]) {
+            host.rebuilt.store(from as u32, SeqCst);
+            add(&pager.stats.slots_rebuilt, n as u64);
+        }
+        unsafe { sys!(libc::SYS_madvise, pager.frame(landing), n * PAGE_BYTES, libc::MADV_DONTNEED) };
+    }
+}

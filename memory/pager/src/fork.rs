@@ -1,0 +1,317 @@
+//! fork: the child reads its snapshot, the parent goes on.
+//!
+//! Before: nothing is under way, the second-chance list is empty, every slot in use is frozen. The child opens a
+//! userfaultfd of its own (without one the kernel would show it zeros) and its own connections, may hold as many
+//! pages as the list gave up, and writes to no slot. A pipe tells the parent when child and grandchildren are gone: its read
+//! end hangs up with the last of those who have the write end. The read ends are apart from the program in thread mode, and the parked
+//! evictor empties the list and takes a new pipe's end there. A fork fails for want of descriptors as little as without far
+//! memory: the next pipe is always there before it is needed, and the child takes the place of what it closes.
+
+use crate::evict::Evictor;
+use crate::pager::{pager, Pager};
+use crate::{apart, descriptor, handler, sys};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use memory_core::stats::add;
+
+/// Pipes at once. When all are in use, or no descriptor is left for another, the next children share the last one: what is frozen
+/// thaws with the last child anyway.
+const PIPES_MAX: usize = 32;
+/// The child may hold the budget divided by this.
+const ALLOWANCE: usize = 8;
+
+pub struct Fork {
+    wanted: AtomicU32,
+    parked: AtomicU32,
+    child: AtomicBool,
+    /// Read ends of the pipes of living children, + 1; 0 is none.
+    children: [AtomicI32; PIPES_MAX],
+    /// While there is no pipe for the next child, the write end of the last one, + 1.
+    shared: AtomicI32,
+    /// The pipe for the next child, + 1.
+    spare: [AtomicI32; 2],
+    /// The pipe for the child of the fork that is under way, + 1; without a read end it is shared.
+    ends: [AtomicI32; 2],
+    signals: AtomicU64,
+    /// What the parked evictor is asked to do, and the descriptor that it is given or has taken.
+    task: AtomicU32,
+    given: AtomicI32,
+    by: AtomicI32,
+    /// What each living child has taken since its birth, bytes, by pipe. Shared with the children.
+    grown: &'static [AtomicU64; PIPES_MAX],
+    /// In a child: its place there.
+    place: AtomicUsize,
+}
+
+/// The evictor is asked for nothing, to empty the second-chance list, to take a descriptor of the program's table.
+const NOTHING: u32 = 0;
+const FLUSH: u32 = 1;
+const TAKE: u32 = 2;
+
+impl Fork {
+    pub fn new() -> Fork {
+        Fork {
+            wanted: AtomicU32::new(0),
+            parked: AtomicU32::new(0),
+            child: AtomicBool::new(false),
+            children: [const { AtomicI32::new(0) }; PIPES_MAX],
+            shared: AtomicI32::new(0),
+            spare: [const { AtomicI32::new(0) }; 2],
+            ends: [const { AtomicI32::new(0) }; 2],
+            signals: AtomicU64::new(0),
+            task: AtomicU32::new(NOTHING),
+            given: AtomicI32::new(-1),
+            by: AtomicI32::new(0),
+            grown: unsafe { &*sys::reserve_shared(size_of::<[AtomicU64; PIPES_MAX]>()).cast() },
+            place: AtomicUsize::new(0),
+        }
+    }
+
+    /// Whether a descriptor is a write end that the next child is to have: apart from the program it would never hang up.
+    pub fn is_for_next_child(&self, fd: i32) -> bool {
+        [&self.spare[1], &self.shared].iter().any(|place| place.load(SeqCst) == fd + 1)
+    }
+
+    /// Whether children inherit a descriptor, of this process or of its children.
+    pub fn is_for_children(&self, fd: i32) -> bool {
+        self.is_for_next_child(fd) || self.ends[1].load(SeqCst) == fd + 1
+    }
+
+    /// What the living children have taken since their births, bytes.
+    pub fn children_bytes(&self) -> u64 {
+        let living = self.children.iter().zip(self.grown).filter(|(c, _)| c.load(SeqCst) > 0);
+        living.map(|(_, grown)| grown.load(SeqCst)).sum()
+    }
+
+    /// In a child. Children that share a pipe, and grandchildren, share the place: the last one to write counts.
+    pub fn tell_parent(&self, bytes: u64) {
+        self.grown[self.place.load(SeqCst)].store(bytes, SeqCst);
+    }
+
+    pub fn is_wanted(&self) -> bool {
+        self.wanted.load(SeqCst) != 0
+    }
+
+    /// Whether this process is a fork of the one that was started.
+    pub fn is_child(&self) -> bool {
+        self.child.load(SeqCst)
+    }
+
+    /// Whether any forked process may still need what this one has borrowed.
+    pub fn is_shared(&self) -> bool {
+        self.is_child() || self.children.iter().any(|c| c.load(SeqCst) > 0)
+    }
+
+    fn is_full(&self) -> bool {
+        self.children.iter().all(|c| c.load(SeqCst) > 0)
+    }
+
+    /// Whether there is a pipe for the next child, after an attempt to have one. With the lock, or before there are others.
+    pub fn provide(&self) -> bool {
+        let mut ends = [-1i32; 2];
+        if self.spare[0].load(SeqCst) == 0 && unsafe { sys!(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) } == 0 {
+            for (place, fd) in self.spare.iter().zip(ends) {
+                place.store(unsafe { descriptor::adopt(fd) } + 1, SeqCst);
+            }
+            if self.is_wanted() && !handler::is_sigbus() {
+                self.move_apart();
+            }
+        }
+        self.spare[0].load(SeqCst) > 0
+    }
+
+    /// Has the evictor take the read end of the spare pipe. During a fork.
+    fn move_apart(&self) {
+        let fd = self.spare[0].swap(0, SeqCst) - 1;
+        self.given.store(fd, SeqCst);
+        self.by.store(unsafe { sys!(libc::SYS_gettid) } as i32, SeqCst);
+        self.ask(TAKE);
+        unsafe { descriptor::close(fd) };
+        match self.given.load(SeqCst) {
+            taken if taken >= 0 => self.spare[0].store(taken + 1, SeqCst),
+            _ => close(&self.spare[1]),
+        }
+    }
+
+    /// Has the parked evictor do something.
+    fn ask(&self, what: u32) {
+        self.task.store(what, SeqCst);
+        sys::futex_wake(&self.task, 1);
+        while self.task.load(SeqCst) == what {
+            sys::futex_wait(&self.task, what, 10_000);
+        }
+    }
+
+    /// Empties the second-chance list, by the thread that has connections.
+    fn flush(&self, pager: &Pager) {
+        if handler::is_sigbus() {
+            pager.evictor.turn(Evictor::flush);
+        } else {
+            self.ask(FLUSH);
+        }
+    }
+
+    /// From when a child may have a pipe of its own again: only without a write end here does the shared one hang up.
+    fn unshare(&self) {
+        if self.shared.load(SeqCst) > 0 && !self.is_full() && self.provide() {
+            close(&self.shared);
+        }
+    }
+
+    /// Pages that living children may hold, of a budget of so many, beside page tables like the parent's.
+    pub fn allowance(&self, pages: usize, tables: usize) -> usize {
+        let children = self.children.iter().filter(|c| c.load(SeqCst) > 0).count();
+        if children > 0 {
+            pages / ALLOWANCE + children * tables
+        } else {
+            0
+        }
+    }
+
+    /// The evictor stands still until the fork is over.
+    pub fn park(&self, pager: &Pager) {
+        self.parked.store(1, SeqCst);
+        sys::futex_wake(&self.parked, 1);
+        while self.is_wanted() {
+            match self.task.load(SeqCst) {
+                FLUSH => pager.evictor.turn(Evictor::flush),
+                TAKE => {
+                    let taken = unsafe { apart::from_program(self.by.load(SeqCst), self.given.load(SeqCst)) };
+                    self.given.store(taken.max(-1) as i32, SeqCst);
+                }
+                _ => {
+                    sys::futex_wait(&self.task, NOTHING, 10_000);
+                    continue;
+                }
+            }
+            self.task.store(NOTHING, SeqCst);
+            sys::futex_wake(&self.task, 1);
+        }
+        self.parked.store(0, SeqCst);
+    }
+
+    /// Notices children that are gone, and thaws their slots.
+    pub fn reap(&self, pager: &Pager) {
+        for (i, c) in self.children.iter().enumerate() {
+            let fd = c.load(SeqCst) - 1;
+            if fd < 0 {
+                continue;
+            }
+            let mut p = libc::pollfd { fd, events: 0, revents: 0 };
+            let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            let n = unsafe { sys!(libc::SYS_ppoll, &raw mut p, 1, &raw const now, 0, 0) };
+            if n == 1 && p.revents & (libc::POLLHUP | libc::POLLERR) != 0 {
+                // In this order: a fork in between must not leave the child a number that is somebody else's by then.
+                c.store(0, SeqCst);
+                self.grown[i].store(0, SeqCst);
+                unsafe { descriptor::close(fd) };
+                pager.lock_blocked().heart.slots.thaw();
+            }
+        }
+        // The evictor cannot close it in thread mode: the next fork does.
+        if self.shared.load(SeqCst) > 0 && handler::is_sigbus() {
+            let _g = pager.lock_blocked();
+            self.unshare();
+        }
+    }
+}
+
+/// Closes a descriptor of which + 1 is kept.
+fn close(place: &AtomicI32) {
+    let fd = place.swap(0, SeqCst) - 1;
+    if fd >= 0 {
+        unsafe { descriptor::close(fd) };
+    }
+}
+
+/// Last of all that runs before the fork.
+pub unsafe extern "C" fn prepare() {
+    let Some(pager) = pager() else { return };
+    let f = &pager.fork;
+    let signals = sys::block_signals();
+    // One fork at a time; a second thread waits here.
+    while f.wanted.compare_exchange(0, 1, SeqCst, SeqCst).is_err() {
+        sys::futex_wait(&f.wanted, 1, 1_000);
+    }
+    f.signals.store(signals, SeqCst);
+    pager.wake_evictor();
+    while f.parked.load(SeqCst) == 0 {
+        sys::futex_wait(&f.parked, 0, 10_000);
+    }
+    // With the lock: who gives a pipe up meanwhile does it before or after.
+    loop {
+        let heart = &mut *pager.lock_for_fork();
+        if heart.busy() == 0 && heart.limbo() == 0 {
+            if f.is_child() {
+                break;
+            }
+            heart.slots.freeze();
+            if f.is_full() || !f.provide() {
+                // The child is counted with those whose pipe it shares.
+                heart.slots.thaw();
+                f.ends[1].store(f.shared.load(SeqCst), SeqCst);
+            } else {
+                f.ends.iter().zip(&f.spare).for_each(|(end, spare)| end.store(spare.swap(0, SeqCst), SeqCst));
+            }
+            break;
+        }
+        pager.unlock_after_fork();
+        // A fetch or a helper was still at it.
+        f.flush(pager);
+        let never = AtomicU32::new(0);
+        sys::futex_wait(&never, 0, 200);
+    }
+    pager.inherit(true);
+}
+
+/// First of all that runs in the parent afterwards.
+pub unsafe extern "C" fn parent() {
+    let Some(pager) = pager() else { return };
+    let f = &pager.fork;
+    if !f.is_child() {
+        if f.ends[0].load(SeqCst) > 0 {
+            let place = f.children.iter().find(|c| c.load(SeqCst) == 0).expect("there was one before the fork");
+            place.store(f.ends[0].swap(0, SeqCst), SeqCst);
+            close(&f.shared);
+            f.shared.store(f.ends[1].load(SeqCst), SeqCst);
+            f.unshare();
+        }
+        f.ends[1].store(0, SeqCst);
+        add(&pager.stats.forks, 1);
+    }
+    over(pager);
+}
+
+/// First of all that runs in the child.
+pub unsafe extern "C" fn child() {
+    let Some(pager) = pager() else { return };
+    let f = &pager.fork;
+    if !f.is_child() {
+        f.place.store(f.children.iter().position(|c| c.load(SeqCst) == 0).unwrap_or(PIPES_MAX - 1), SeqCst);
+        // All of the pipes but its own write end, which goes with it.
+        if f.shared.load(SeqCst) == f.ends[1].load(SeqCst) {
+            f.shared.store(0, SeqCst);
+        }
+        if !handler::is_sigbus() {
+            // The read ends are not here.
+            f.children.iter().chain([&f.spare[0], &f.ends[0]]).for_each(|end| end.store(0, SeqCst));
+        }
+        f.children.iter().chain(&f.spare).chain([&f.ends[0], &f.shared]).for_each(close);
+    }
+    f.child.store(true, SeqCst);
+    crate::identity::become_child();
+    f.parked.store(0, SeqCst);
+    f.task.store(NOTHING, SeqCst);
+    pager.become_child((pager.hosts.config.local_bytes as usize / 4096 / ALLOWANCE).max(128));
+    pager.begin_threads();
+    over(pager);
+}
+
+unsafe fn over(pager: &Pager) {
+    let signals = pager.fork.signals.load(SeqCst);
+    pager.inherit(false);
+    pager.unlock_after_fork();
+    pager.fork.wanted.store(0, SeqCst);
+    sys::futex_wake(&pager.fork.wanted, i32::MAX as u32);
+    sys::futex_wake(&pager.fork.task, 1);
+    sys::restore_signals(if handler::is_sigbus() { signals & !(1 << (libc::SIGBUS - 1)) } else { signals });
+}

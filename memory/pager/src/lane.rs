@@ -1,0 +1,90 @@
+//! Lanes: what one transfer needs (lists, landing frames, connections), so that several run at once without allocating.
+
+use crate::config::HOSTS_MAX;
+use crate::port::Port;
+use crate::queue::Queue;
+use crate::sys;
+use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use memory_core::BATCH_PAGES_MAX;
+
+/// Transfers of the program at once.
+pub const TRANSFERS: usize = 7;
+/// The first lane is the evictor's, the second the tender's.
+pub const LANES: usize = 2 + TRANSFERS;
+const EVICTOR: usize = 0;
+const TENDER: usize = 1;
+const RESERVED: u32 = 1 << EVICTOR | 1 << TENDER;
+
+/// A lane's connections, by host.
+pub type Ports = [Port; HOSTS_MAX];
+
+/// One transfer's scratch. Memory of zeros is a lane without connections.
+pub struct Lane {
+    pub number: usize,
+    pub pages: [u32; BATCH_PAGES_MAX],
+    pub frames: [u32; BATCH_PAGES_MAX],
+    pub slots: [u32; BATCH_PAGES_MAX],
+    pub sums: [u64; BATCH_PAGES_MAX],
+    pub memory: [*mut u8; BATCH_PAGES_MAX],
+    pub ports: Ports,
+}
+
+pub struct Lanes {
+    lanes: *mut Lane,
+    taken: AtomicU32,
+    /// Where threads wait for one.
+    pub free: Queue,
+}
+
+impl Lanes {
+    pub unsafe fn new() -> Lanes {
+        let lanes = sys::reserve_slice::<core::mem::MaybeUninit<Lane>>(LANES).as_mut_ptr().cast::<Lane>();
+        for i in 0..LANES {
+            let lane = &mut *lanes.add(i);
+            lane.number = i;
+            lane.ports.iter_mut().enumerate().for_each(|(h, port)| port.host = h);
+        }
+        Lanes { lanes, taken: AtomicU32::new(RESERVED), free: Queue::new() }
+    }
+
+    /// A free lane, which the caller owns until [`Lanes::give`].
+    pub fn take(&self) -> Option<&'static mut Lane> {
+        let mut seen = self.taken.load(SeqCst);
+        loop {
+            let i = (!seen).trailing_zeros() as usize;
+            if i >= LANES {
+                return None;
+            }
+            match self.taken.compare_exchange(seen, seen | 1 << i, SeqCst, SeqCst) {
+                Ok(_) => return Some(unsafe { &mut *self.lanes.add(i) }),
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    pub fn give(&self, lane: &Lane) {
+        self.taken.fetch_and(!(1 << lane.number), SeqCst);
+        self.free.wake(1);
+    }
+
+    /// The evictor's own lane.
+    pub unsafe fn evictor(&self) -> &'static mut Lane {
+        &mut *self.lanes.add(EVICTOR)
+    }
+
+    /// The tender's own lane.
+    pub unsafe fn tender(&self) -> &'static mut Lane {
+        &mut *self.lanes.add(TENDER)
+    }
+
+    /// A forked child starts with no conversations and no transfer under way.
+    pub unsafe fn become_child(&self) {
+        for i in 0..LANES {
+            for port in &mut (*self.lanes.add(i)).ports {
+                port.forget();
+            }
+        }
+        self.taken.store(RESERVED, SeqCst);
+        self.free.reset();
+    }
+}

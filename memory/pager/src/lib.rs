@@ -1,0 +1,84 @@
+//! The pager for Linux programs, preloaded into them by `pando-mem run`. It gives anonymous memory from a region of its
+//! own, keeps as much of it local as the budget allows, and the rest on memory hosts.
+//!
+//! It never touches the program's files or sockets, and in a process that was not started for it, it does nothing.
+
+mod apart;
+mod budget;
+mod config;
+mod descriptor;
+mod evict;
+mod fault;
+mod fetch;
+mod fork;
+mod guide;
+mod handler;
+mod hosts;
+mod identity;
+mod lane;
+mod pager;
+mod pin;
+mod port;
+mod queue;
+mod stack;
+mod sys;
+mod uffd;
+mod wrap;
+
+use memory_core::stats::Stats;
+
+#[used]
+#[link_section = ".init_array"]
+static START: extern "C" fn() = start;
+
+extern "C" fn start() {
+    unsafe {
+        let raw = libc::getenv(config::VARIABLE.as_ptr());
+        if raw.is_null() || *raw as u8 == b'-' {
+            return;
+        }
+        let Ok(text) = core::ffi::CStr::from_ptr(raw).to_str() else { return };
+        let Some(config) = config::parse(text) else {
+            sys::die(format_args!("PANDO_MEM was not written by this release's pando-mem: start the program with `pando mem run`"));
+        };
+        let mut exe: libc::stat = core::mem::zeroed();
+        if libc::stat(c"/proc/self/exe".as_ptr(), &mut exe) != 0 || (exe.st_dev, exe.st_ino) != config.exe {
+            return;
+        }
+        // What this program starts in turn is on its own. Overwritten, not removed: programs that write their title over
+        // the environment count on its being in one piece.
+        core::ptr::write_bytes(raw, b'-', libc::strlen(raw));
+        if config.sigbus {
+            handler::install();
+        }
+        wrap::signal::real_sigaction();
+        wrap::register();
+        wrap::heap::begin();
+        pager::Pager::start(config, stats(config.stats));
+    }
+}
+
+#[used]
+#[link_section = ".fini_array"]
+static END: extern "C" fn() = end;
+
+/// The program ends by itself; what is killed is noticed by the memory hosts some seconds later.
+extern "C" fn end() {
+    if let Some(pager) = pager::pager().filter(|p| !p.fork.is_shared()) {
+        pager.hosts.part();
+    }
+}
+
+/// The counters: in the launcher's file if there is one, else in memory of our own. The launcher holds a lock on its file that
+/// says that they count; it stays as long as the mapping does.
+unsafe fn stats(fd: i32) -> &'static Stats {
+    let bytes = size_of::<Stats>().next_multiple_of(4096);
+    if fd >= 0 {
+        let at = sys!(libc::SYS_mmap, 0, bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0);
+        sys!(libc::SYS_close, fd);
+        if at > 0 {
+            return &*(at as *const Stats);
+        }
+    }
+    &*sys::reserve(bytes).cast::<Stats>()
+}

@@ -1,0 +1,478 @@
+//! The pager of this process: the region, the fault path, and what everything else shares.
+//!
+//! The fault path allocates nothing, uses no thread-local storage, and takes one lock, whose holders never touch far
+//! memory and have all signals blocked; so it may run inside `malloc`, inside a signal handler, in every thread at once.
+
+use crate::config::Config;
+use crate::hosts::Hosts;
+use crate::lane::{Lane, Lanes, LANES, TRANSFERS};
+use crate::queue::{PageQueues, Queue};
+use crate::sys::Lock;
+use crate::uffd::Uffd;
+use crate::{apart, descriptor, handler, sys};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
+use memory_core::heart::Heart;
+use memory_core::page::{flag, Page, State};
+use memory_core::prefetch::{Accuracy, Prefetcher};
+use memory_core::slots::Slots;
+use memory_core::spans::{Run, Spans};
+use memory_core::stats::{add, Stats, STATS_MAGIC};
+use memory_core::{fingerprint, BATCH_PAGES_MAX, PAGE_BYTES};
+
+/// Pages that are overdrawn at a time while a memory host is late, and the share of the budget that is kept for that.
+pub const OVERDRAFT_PAGES: usize = 64;
+const OVERDRAFT_SHARE: usize = 64;
+
+/// Pages of its stack that a thread uses at most while it holds the lock.
+const STACK_PAGES: u32 = 4;
+
+/// Pages that are given back at a time.
+const DISCARD_PAGES: u32 = 4096;
+
+/// What the lock guards.
+pub struct Inner {
+    pub heart: Heart<'static>,
+    pub spans: Spans<'static>,
+    pub prefetcher: Prefetcher,
+    pub guide: Accuracy,
+}
+
+pub struct Pager {
+    pub region: *mut u8,
+    pub region_pages: usize,
+    /// The page table, for looks without the lock.
+    pub pages: *const Page,
+    /// The ring's frames, then each lane's landing frames.
+    pool: *mut u8,
+    pool_pages: usize,
+    pub ring_pages: usize,
+    lock: Lock,
+    inner: UnsafeCell<Inner>,
+    pub lanes: Lanes,
+    pub hosts: Hosts,
+    pub stats: &'static Stats,
+    seed: u64,
+    pub zeros: *mut u8,
+    /// Where threads wait for a page that is busy, and for room.
+    busy: PageQueues,
+    pub room: Queue,
+    /// Pages that the limit is above what the budget leaves.
+    pub overdrawn: AtomicUsize,
+    pub evictor: crate::evict::Turns,
+    pub evictor_wake: AtomicU32,
+    pub evictor_sleeps: AtomicBool,
+    pub tender_wake: AtomicU32,
+    pub fork: crate::fork::Fork,
+}
+
+// Shared fields are atomics or guarded by `lock`.
+unsafe impl Sync for Pager {}
+
+static PAGER: AtomicPtr<Pager> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The pager, once it runs.
+pub fn pager() -> Option<&'static Pager> {
+    unsafe { PAGER.load(SeqCst).as_ref() }
+}
+
+/// The pager of a thread that only exists because there is one.
+pub fn running() -> &'static Pager {
+    pager().expect("the pager runs")
+}
+
+/// Holds the lock. `signals`: the mask to go back to, unless signals were blocked already.
+pub struct Guard<'p> {
+    pager: &'p Pager,
+    pub signals: Option<u64>,
+}
+
+impl core::ops::Deref for Guard<'_> {
+    type Target = Inner;
+    fn deref(&self) -> &Inner {
+        unsafe { &*self.pager.inner.get() }
+    }
+}
+
+impl core::ops::DerefMut for Guard<'_> {
+    fn deref_mut(&mut self) -> &mut Inner {
+        unsafe { &mut *self.pager.inner.get() }
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.pager.lock.give();
+        if let Some(mask) = self.signals {
+            sys::restore_signals(mask);
+        }
+    }
+}
+
+impl Pager {
+    /// Makes everything and starts to serve. Once per process.
+    pub unsafe fn start(config: Config, stats: &'static Stats) {
+        let limit = (config.local_bytes as usize / PAGE_BYTES).max(256);
+        let slots = config.slots as usize;
+        let region_pages = (4 * (slots + limit)).next_power_of_two().max(16 << 18);
+        let ring = limit / 4 + 1024;
+        let pool_pages = ring + LANES * BATCH_PAGES_MAX;
+        let uffd = Uffd::open(config.sigbus).unwrap_or_else(|e| {
+            sys::die(format_args!(
+                "this kernel gives no userfaultfd with MOVE (error {e}): it takes Linux 6.8, and for --mode thread CAP_SYS_PTRACE"
+            ))
+        });
+        // One reservation more than wanted aligns the region to 2 MiB, as allocators like it.
+        let region = sys::reserve(region_pages * PAGE_BYTES + (2 << 20)).map_addr(|a| a.next_multiple_of(2 << 20));
+        let pool = sys::reserve(pool_pages * PAGE_BYTES);
+        uffd.register(region, region_pages * PAGE_BYTES);
+        sys!(libc::SYS_madvise, region, region_pages * PAGE_BYTES, libc::MADV_DONTFORK);
+        // Landing frames get their memory from the kernel as data arrives, so they are not registered.
+        uffd.register(pool, ring * PAGE_BYTES);
+        let map = || sys::reserve_slice::<u64>(slots.div_ceil(64));
+        let pages = core::slice::from_raw_parts_mut(sys::reserve(region_pages * size_of::<Page>()).cast::<Page>(), region_pages);
+        let table = pages.as_ptr();
+        let heart = Heart::new(
+            pages,
+            Slots::new(map(), map(), map(), slots),
+            sys::reserve_slice(slots),
+            sys::reserve_slice(region_pages),
+            sys::reserve_slice(ring),
+            limit,
+        );
+        let mut seed = 0u64;
+        sys!(libc::SYS_getrandom, &raw mut seed, 8, 0);
+        let inner = Inner {
+            heart,
+            spans: Spans::new(sys::reserve_slice::<Run>(1 << 16), region_pages as u32),
+            prefetcher: Prefetcher::new(config.prefetch),
+            guide: Accuracy::default(),
+        };
+        stats.magic.store(STATS_MAGIC, SeqCst);
+        stats.slots_total.store(config.slots, SeqCst);
+        stats.budget_now.store(config.local_bytes, SeqCst);
+        let zeros = sys::reserve(PAGE_BYTES);
+        zeros.write(0);
+        let place = sys::reserve(size_of::<Pager>()).cast::<Pager>();
+        place.write(Pager {
+            region,
+            region_pages,
+            pages: table,
+            pool,
+            pool_pages,
+            ring_pages: ring,
+            lock: Lock::new(),
+            inner: UnsafeCell::new(inner),
+            lanes: Lanes::new(),
+            hosts: Hosts::new(config),
+            stats,
+            seed,
+            zeros,
+            busy: PageQueues::new(),
+            room: Queue::new(),
+            overdrawn: AtomicUsize::new(0),
+            evictor: crate::evict::Turns::new(),
+            evictor_wake: AtomicU32::new(0),
+            evictor_sleeps: AtomicBool::new(false),
+            tender_wake: AtomicU32::new(0),
+            fork: crate::fork::Fork::new(),
+        });
+        (*place).hosts.attach(&mut (*place).lanes.evictor().ports);
+        stats.copies_now.store((*place).hosts.whole() as u64, SeqCst);
+        (*place).evictor.begin(&*place);
+        crate::pin::begin(region_pages);
+        crate::stack::begin();
+        if !(*place).fork.provide() {
+            sys::die(format_args!("no descriptor is left for the pager; raise the limit (ulimit -n)"));
+        }
+        PAGER.store(place, SeqCst);
+        if !handler::is_sigbus() {
+            crate::identity::hang_bell();
+        }
+        (*place).begin_threads();
+    }
+
+    /// Starts the pager's own threads: apart from the program's file table as far as the mode allows.
+    pub unsafe fn begin_threads(&self) {
+        apart::begin(self);
+        if handler::is_sigbus() {
+            sys::spawn(crate::evict::evictor);
+            sys::spawn(crate::evict::tender);
+        }
+    }
+
+    /// The lock, from ordinary code of the program.
+    pub fn lock(&self) -> Guard<'_> {
+        loop {
+            let mask = sys::block_signals();
+            self.lock.take();
+            let g = Guard { pager: self, signals: Some(mask) };
+            match self.absent_stack(&g) {
+                None => return g,
+                Some(page) => {
+                    drop(g);
+                    self.bring_in(page);
+                }
+            }
+        }
+    }
+
+    /// A page of the caller's stack that is away, of those that it may need under the lock: a program may have stacks in far memory.
+    fn absent_stack(&self, g: &Guard) -> Option<u32> {
+        let here = 0u8;
+        let page = self.page_of(&raw const here as usize)?;
+        (page.saturating_sub(STACK_PAGES)..=page).find(|&p| g.heart.pages[p as usize].state != State::Resident)
+    }
+
+    /// The lock, where signals are blocked already: in a handler, in a thread of the pager.
+    pub fn lock_blocked(&self) -> Guard<'_> {
+        self.lock.take();
+        Guard { pager: self, signals: None }
+    }
+
+    pub fn uffd(&self) -> Uffd {
+        Uffd
+    }
+
+    /// Whether these pages are noted as one allocation already: allocators give out the same places again and again. A look
+    /// without the lock; an extent is a hint.
+    pub fn knows_extent(&self, first: u32, last: u32) -> bool {
+        let look = |page: u32| unsafe { self.pages.add(page as usize).read_volatile() };
+        let (a, z) = (look(first), look(last));
+        a.is_in_extent()
+            && z.is_in_extent()
+            && a.extent_pages as u32 == last - first + 1
+            && a.extent_back == 0
+            && z.extent_back as u32 == last - first
+    }
+
+    /// The page behind the allocation that a page belongs to. A look without the lock; an extent is a hint.
+    pub fn extent_end(&self, page: u32) -> Option<u32> {
+        let look = |page: u32| unsafe { self.pages.add(page as usize).read_volatile() };
+        let p = look(page);
+        let first = page.checked_sub(p.extent_back as u32).filter(|_| p.is_in_extent())?;
+        let end = first + look(first).extent_pages as u32;
+        (page < end && end as usize <= self.region_pages).then_some(end)
+    }
+
+    /// Whether a page is noted as part of an allocation of more than a page.
+    pub fn is_in_extent(&self, page: u32) -> bool {
+        unsafe { self.pages.add(page as usize).read_volatile() }.is_in_extent()
+    }
+
+    /// Whether a page is noted as one of small objects already.
+    pub fn knows_small(&self, page: u32) -> bool {
+        unsafe { (&raw const (*self.pages.add(page as usize)).flags).read_volatile() & flag::SMALL != 0 }
+    }
+
+    pub fn page_of(&self, at: usize) -> Option<u32> {
+        let offset = at.wrapping_sub(self.region as usize);
+        (offset < self.region_pages * PAGE_BYTES).then_some((offset / PAGE_BYTES) as u32)
+    }
+
+    pub fn at(&self, page: u32) -> *mut u8 {
+        self.region.wrapping_add(page as usize * PAGE_BYTES)
+    }
+
+    pub fn frame(&self, frame: u32) -> *mut u8 {
+        self.pool.wrapping_add(frame as usize * PAGE_BYTES)
+    }
+
+    pub fn fingerprint(&self, frame: u32) -> u64 {
+        fingerprint(unsafe { core::slice::from_raw_parts(self.frame(frame), PAGE_BYTES) }, self.seed)
+    }
+
+    pub fn fingerprint_at(&self, memory: *mut u8) -> u64 {
+        fingerprint(unsafe { core::slice::from_raw_parts(memory, PAGE_BYTES) }, self.seed)
+    }
+
+    /// Frames of a lane's own, which hold no memory before something lands there.
+    pub fn landing(&self, lane: &Lane) -> u32 {
+        (self.pool_pages - (LANES - lane.number) * BATCH_PAGES_MAX) as u32
+    }
+
+    /// Waits while somebody else is at a page.
+    pub fn wait_for(&self, page: u32, guard: Guard) {
+        let queue = self.busy.of(page);
+        let seen = queue.seen();
+        drop(guard);
+        queue.wait(seen);
+    }
+
+    /// There may be room. It wakes as many as can fetch at once; each of them wakes the next.
+    pub fn made_room(&self) {
+        self.room.wake(TRANSFERS);
+    }
+
+    /// These pages are busy no more.
+    pub fn done(&self, pages: &[u32]) {
+        self.busy.wake(pages);
+    }
+
+    pub fn wake_evictor(&self) {
+        self.evictor_wake.fetch_add(1, SeqCst);
+        if self.evictor_sleeps.load(SeqCst) {
+            sys::futex_wake(&self.evictor_wake, 1);
+        }
+    }
+
+    /// Whether a fetch of an object would be cut for want of room.
+    pub fn is_short(&self, g: &Guard) -> bool {
+        g.heart.room() < crate::evict::low_water(&g.heart) / 2
+    }
+
+    /// A prefetch takes at most half of the room that there is.
+    pub fn clip(&self, g: &Guard, n: usize) -> usize {
+        n.min((g.heart.room() / 2).max(1))
+    }
+
+    /// Pages of the budget that are only used while a memory host is late.
+    pub fn overdraft_max(&self) -> usize {
+        self.hosts.config.local_bytes as usize / PAGE_BYTES / OVERDRAFT_SHARE
+    }
+
+    /// More local memory than was allowed is better than a program that stands still; counted once the share of the budget
+    /// that is kept for it is used up, and seen in `top`.
+    pub fn overdraw(&self, g: &mut Guard, pages: usize) {
+        let limit = g.heart.limit().max(g.heart.held()) + pages;
+        g.heart.set_limit(limit);
+        if self.overdrawn.fetch_add(pages, SeqCst) + pages > self.overdraft_max() {
+            add(&self.stats.over_budget, 1);
+        }
+        self.made_room();
+    }
+
+    /// Maps a page of the second-chance list again, and those from `first` up to `end` that come along in the same move.
+    /// Returns the page behind the last one.
+    pub fn rescue(&self, g: &mut Guard, page: u32, first: u32, end: u32) -> u32 {
+        let (first, n) = g.heart.limbo_run(page, first, end);
+        let frame = g.heart.pages[first as usize].frame;
+        if g.heart.is_written_from(frame) {
+            unsafe { self.uffd().copy(self.at(page), self.frame(frame), PAGE_BYTES) };
+        } else {
+            self.put(self.at(first), frame, n as usize);
+        }
+        for page in first..first + n {
+            let probe = g.heart.rescued(page);
+            if probe & flag::GUIDED != 0 {
+                g.guide.saw(true);
+                add(&self.stats.guide_probes_used, 1);
+            } else if probe != 0 {
+                g.prefetcher.accuracy.saw(true);
+                add(&self.stats.probes_used, 1);
+            }
+        }
+        self.look_ahead(g);
+        first + n
+    }
+
+    /// Moves the memory of frames to pages; where the kernel cannot move (shared with a child), copies.
+    pub fn put(&self, to: *mut u8, frame: u32, n: usize) {
+        let (mut to, mut from, mut left) = (to, self.frame(frame), n * PAGE_BYTES);
+        while left > 0 {
+            match unsafe { self.uffd().move_pages(to, from, left) } {
+                Ok(()) => return,
+                Err((e, done)) if e == libc::EBUSY as isize => unsafe {
+                    (to, from, left) = (to.add(done), from.add(done), left - done);
+                    if !self.uffd().copy(to, from, PAGE_BYTES) {
+                        sys::die(format_args!("a page was there before it was brought in"));
+                    }
+                    sys!(libc::SYS_madvise, from, PAGE_BYTES, libc::MADV_DONTNEED);
+                    (to, from, left) = (to.add(PAGE_BYTES), from.add(PAGE_BYTES), left - PAGE_BYTES);
+                },
+                // No page, but the mark of a lost one, which came along.
+                Err((e, done)) if e == libc::EEXIST as isize && !unsafe { crate::uffd::is_there(to.add(done)) } => unsafe {
+                    (to, from, left) = (to.add(done), from.add(done), left - done);
+                    sys!(libc::SYS_madvise, to, PAGE_BYTES, libc::MADV_DONTNEED);
+                },
+                Err((e, _)) => sys::die(format_args!("a page cannot be brought in (error {e})")),
+            }
+        }
+    }
+
+    /// Wakes the evictor when room runs low.
+    pub fn look_ahead(&self, g: &Guard) {
+        if g.heart.room() < crate::evict::low_water(&g.heart) {
+            self.wake_evictor();
+        }
+    }
+
+    /// Gives pages back: they read as zeros afterwards. In pieces, so that no fault waits for all of a large mapping; and what
+    /// the table says of a page is true whenever the lock is free.
+    pub fn discard(&self, first: u32, pages: u32) {
+        let (mut page, end) = (first, first + pages);
+        while page < end {
+            let (from, stop) = (page, end.min(page + DISCARD_PAGES));
+            let mut g = self.lock();
+            while page < stop && g.heart.drop_page(page) {
+                page += 1;
+            }
+            if page > from {
+                unsafe { sys!(libc::SYS_madvise, self.at(from), (page - from) as usize * PAGE_BYTES, libc::MADV_DONTNEED) };
+            }
+            if page < stop {
+                self.wait_for(page, g);
+            }
+        }
+        self.made_room();
+    }
+
+    /// Whether a page holds anything but zeros; a look without the lock, for who alone uses the page.
+    pub fn is_used(&self, page: u32) -> bool {
+        unsafe { (&raw const (*self.pages.add(page as usize)).state).read_volatile() != State::Zero }
+    }
+}
+
+impl Pager {
+    /// In a forked child, before any of its code runs: a descriptor of its own, and nothing under way. The parent took
+    /// the lock before the fork.
+    pub unsafe fn become_child(&self, limit: usize) {
+        // First what is the parent's: no other descriptor may be left.
+        if handler::is_sigbus() {
+            descriptor::close(crate::uffd::number());
+        }
+        self.lanes.become_child();
+        apart::become_child();
+        handler::become_child();
+        crate::guide::become_child();
+        crate::stack::become_child();
+        // In thread mode the program's table may have no room: it is opened apart.
+        if handler::is_sigbus() {
+            self.open_again();
+        }
+        self.busy.reset();
+        self.room.reset();
+        self.evictor.reset();
+        (*self.inner.get()).heart.become_child(limit);
+    }
+
+    /// Opens a forked child's userfaultfd.
+    pub unsafe fn open_again(&self) {
+        match Uffd::open(handler::is_sigbus()) {
+            Ok(uffd) => {
+                uffd.register(self.region, self.region_pages * PAGE_BYTES);
+                uffd.register(self.pool, self.ring_pages * PAGE_BYTES);
+            }
+            Err(e) if e == libc::EPERM as isize && !handler::is_sigbus() => crate::uffd::set_number(-1),
+            Err(e) => sys::die(format_args!("a forked child gets no userfaultfd (error {e})")),
+        }
+    }
+
+    /// Ends what [`Pager::lock_for_fork`] began.
+    pub fn unlock_after_fork(&self) {
+        self.lock.give();
+    }
+
+    /// Whether a new process gets the region. One that comes about past the fork handlers has none of it, for it would read
+    /// what is away as zeros.
+    pub fn inherit(&self, on: bool) {
+        let advice = if on { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
+        unsafe { sys!(libc::SYS_madvise, self.region, self.region_pages * PAGE_BYTES, advice) };
+    }
+
+    /// Takes the lock and keeps it over the fork.
+    pub fn lock_for_fork(&self) -> *mut Heart<'static> {
+        self.lock.take();
+        unsafe { &raw mut (*self.inner.get()).heart }
+    }
+}

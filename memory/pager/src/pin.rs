@@ -1,0 +1,199 @@
+//! Pins: pages that a system call is using. The kernel does not raise SIGBUS for its own accesses, it fails the call with
+//! EFAULT; so the pages are brought in first and may not leave until the call is over.
+
+use crate::handler;
+use crate::pager::{pager, Pager};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use memory_core::page::{flag, State};
+use memory_core::stats::add;
+use memory_core::PAGE_BYTES;
+
+/// A pinned range; nothing if it is not far memory.
+pub struct Pin {
+    first: u32,
+    pages: u32,
+}
+
+/// Bytes that are pinned at most at a time: a call on more is given less, as the kernel itself may do.
+pub const PIN_BYTES_MAX: usize = 256 << 10;
+
+/// Whether a range has a byte in far memory.
+pub fn is_far(at: *const u8, bytes: usize) -> bool {
+    match pager() {
+        Some(p) => bytes > 0 && (at as usize) < p.region as usize + p.region_pages * PAGE_BYTES && at as usize + bytes > p.region as usize,
+        None => false,
+    }
+}
+
+/// Whether a byte's page is away, by a look without the lock: what the table says may be older than the kernel's view.
+pub fn is_away(at: *const u8) -> bool {
+    let page = pager().and_then(|p| Some((p, p.page_of(at as usize)?)));
+    page.is_some_and(|(p, page)| unsafe { (&raw const (*p.pages.add(page as usize)).state).read_volatile() } != State::Resident)
+}
+
+impl Pin {
+    /// Brings the range in and keeps it, where the kernel's own accesses fail. A handler thread serves them.
+    pub fn new(at: *const u8, bytes: usize) -> Option<Pin> {
+        if handler::is_sigbus() {
+            Pin::always(at, bytes)
+        } else {
+            None
+        }
+    }
+
+    /// The same in every mode.
+    fn always(at: *const u8, bytes: usize) -> Option<Pin> {
+        let pager = pager()?;
+        if !is_far(at, bytes) {
+            return None;
+        }
+        let first = pager.page_of(at as usize)?;
+        let last = pager.page_of(at as usize + bytes - 1)?;
+        add(&pager.stats.syscalls_retried, 1);
+        for page in first..=last {
+            hold(pager, page);
+        }
+        Some(Pin { first, pages: last - first + 1 })
+    }
+
+    /// Whether it keeps all of a range.
+    pub fn covers(&self, at: *const u8, bytes: usize) -> bool {
+        let inside =
+            |at: usize| pager().and_then(|p| p.page_of(at)).is_some_and(|page| (self.first..self.first + self.pages).contains(&page));
+        inside(at as usize) && inside(at as usize + bytes - 1)
+    }
+}
+
+fn hold(pager: &Pager, page: u32) {
+    loop {
+        let mut g = pager.lock();
+        let p = &mut g.heart.pages[page as usize];
+        if p.state == State::Resident {
+            if p.pins == u8::MAX {
+                // More calls than can be counted: it stays, whatever becomes of the count.
+                p.flags |= flag::STICKY;
+            } else {
+                p.pins += 1;
+            }
+            return;
+        }
+        drop(g);
+        pager.bring_in(page);
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let Some(pager) = pager() else { return };
+        let mut g = pager.lock();
+        for page in self.first..self.first + self.pages {
+            let p = &mut g.heart.pages[page as usize];
+            p.pins = p.pins.saturating_sub(1);
+        }
+    }
+}
+
+/// Where blocks begin that stay as long as they are allocated: a bit for every 16 bytes of the region, for allocators give
+/// nothing smaller. It has memory only where blocks were kept; elsewhere a look finds the kernel's page of zeros.
+static KEPT: AtomicPtr<AtomicU8> = AtomicPtr::new(core::ptr::null_mut());
+const GRAIN_BYTES: usize = 16;
+
+/// Before the pager runs.
+pub unsafe fn begin(region_pages: usize) {
+    KEPT.store(crate::sys::reserve(region_pages * (PAGE_BYTES / GRAIN_BYTES / 8)).cast(), SeqCst);
+}
+
+/// The byte and the bit of a block that begins in far memory.
+fn kept(pager: &Pager, block: *mut u8) -> Option<(&'static AtomicU8, u8)> {
+    pager.page_of(block as usize)?;
+    let grain = (block as usize - pager.region as usize) / GRAIN_BYTES;
+    Some((unsafe { &*KEPT.load(Relaxed).add(grain / 8) }, 1 << (grain % 8)))
+}
+
+/// Keeps an allocated block until [`release_block`].
+///
+/// # Safety
+/// It is a block of the allocator's.
+pub unsafe fn keep_block(block: *mut u8) {
+    let Some((byte, bit)) = pager().and_then(|p| kept(p, block)) else { return };
+    if byte.fetch_or(bit, SeqCst) & bit == 0 {
+        core::mem::forget(Pin::always(block, libc::malloc_usable_size(block.cast())));
+    }
+}
+
+/// The block is about to be given back: its pages may leave again. Costs a look at one byte for any other block.
+///
+/// # Safety
+/// It is a block of the allocator's.
+pub unsafe fn release_block(block: *mut u8) {
+    let Some(pager) = pager() else { return };
+    let Some((byte, bit)) = kept(pager, block) else { return };
+    if byte.load(Relaxed) & bit == 0 {
+        return;
+    }
+    let (at, bytes) = (block as usize, libc::malloc_usable_size(block.cast()));
+    if let (Some(first), Some(last)) = (pager.page_of(at), pager.page_of(at + bytes - 1)) {
+        drop(Pin { first, pages: last - first + 1 });
+    }
+    byte.fetch_and(!bit, SeqCst);
+}
+
+/// Keeps a page for good: the kernel waits on a word of it (a mutex, a condition), where a fault would be an error that the
+/// C library does not survive. Costs two loads once that is done.
+pub fn keep(at: *const u8) {
+    let Some(pager) = pager() else { return };
+    let Some(page) = pager.page_of(at as usize) else { return };
+    // Set once and cleared only when the memory is given up, so that a look without the lock is enough.
+    let flags = unsafe { (&raw const (*pager.pages.add(page as usize)).flags).read_volatile() };
+    if flags & flag::STICKY != 0 {
+        return;
+    }
+    hold(pager, page);
+    let mut g = pager.lock();
+    let p = &mut g.heart.pages[page as usize];
+    p.flags |= flag::STICKY;
+    p.pins = p.pins.saturating_sub(1);
+}
+
+/// Pages that are kept for good because threads have waited in them, and the share of the budget that they may take.
+static WAITED: AtomicUsize = AtomicUsize::new(0);
+const WAITED_SHARE: usize = 64;
+
+/// Keeps an object while a thread waits in it. The first such pages stay for good, for a lock that was waited for will be again.
+/// Beyond their share of the budget, pages are held only as long as the returned pin.
+pub fn keep_waited(at: *const u8, bytes: usize) -> Option<Pin> {
+    let pager = pager()?;
+    let stays = |at: *const u8| {
+        pager
+            .page_of(at as usize)
+            .is_none_or(|page| unsafe { (&raw const (*pager.pages.add(page as usize)).flags).read_volatile() & flag::STICKY != 0 })
+    };
+    if stays(at) && stays(at.wrapping_add(bytes - 1)) {
+        return None;
+    }
+    let most = pager.hosts.config.local_bytes as usize / PAGE_BYTES / WAITED_SHARE;
+    if WAITED.load(Relaxed) >= most {
+        return Pin::new(at, bytes);
+    }
+    WAITED.fetch_add(1, Relaxed);
+    keep_all(at, bytes);
+    None
+}
+
+/// The same for every page of a range.
+pub fn keep_all(at: *const u8, bytes: usize) {
+    for offset in (0..bytes).step_by(PAGE_BYTES) {
+        keep(at.wrapping_add(offset));
+    }
+    if bytes > 0 {
+        keep(at.wrapping_add(bytes - 1));
+    }
+}
+
+/// Pins a string of the program up to its end.
+pub fn pin_text(text: *const libc::c_char) -> Option<Pin> {
+    if text.is_null() || !is_far(text.cast(), 1) {
+        return None;
+    }
+    Pin::new(text.cast(), unsafe { libc::strlen(text) } + 1)
+}

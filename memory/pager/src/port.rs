@@ -1,0 +1,391 @@
+//! How pages travel: a trait, a TCP or unix socket, and the memory itself where the host is the same machine.
+
+use crate::config::Address;
+use crate::pager::pager;
+use crate::{descriptor, handler, sys};
+use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use memory_core::poll::Poll;
+use memory_core::wire::{Hello, Op, Reply, Request, Status, Welcome, TCP_RTO_MAX_MS};
+use memory_core::{BATCH_PAGES_MAX, PAGE_BYTES};
+
+/// Silence is noticed in steps of this length.
+const TICK_US: i64 = 5_000;
+/// A step that took longer counts as this long: the process itself was not running.
+const STEP_MAX_NS: u64 = 12_000_000;
+/// How long a host may be silent if another copy can answer, ns.
+pub const SHORT: u64 = 15_000_000;
+/// The same for an acknowledgement before the host is given up, and for the first try to read the only copy.
+pub const LONG: u64 = 250_000_000;
+/// A write that waits for so long has the others asked whether they answer.
+const SLOW: u64 = LONG / 4;
+/// A transfer that crawls counts as silent above this time per byte, ns: 13 MB/s.
+const CRAWL_NS: u64 = 76;
+/// How long a thread of the program stays awake for an answer: as long as to sleep and be woken takes. It does not let others
+/// go first meanwhile, for whoever only computes would keep the processor.
+const POLL_NS: u64 = 60_000;
+/// The kernel does not give a connection up, ms: patience is counted here.
+const NEVER_MS: i32 = i32::MAX;
+
+/// Why a transfer failed. The connection is closed then: what would still come is no longer wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// Nobody listens there, or the connection was ended: the host's process is gone, and its memory with it.
+    Away,
+    /// No answer for so long, ns: it is busy, or paused, or the link is cut. Its memory may be as it was.
+    Silent(u64),
+    /// The host refused: a new connection would not help.
+    Refused(Status),
+}
+
+/// How long a host has been silent, and may be.
+struct Silence {
+    host: usize,
+    counted_ns: u64,
+    patience_ns: u64,
+    since_ns: u64,
+    begun_ns: u64,
+    /// See [`Port::spares`].
+    spares: bool,
+}
+
+impl Silence {
+    /// Counts a step that brought too little; whether patience is at an end.
+    fn is_over(&mut self) -> bool {
+        crate::identity::heed();
+        let now = sys::now_ns();
+        let step = (now - self.since_ns).min(STEP_MAX_NS);
+        (self.counted_ns, self.since_ns) = (self.counted_ns + step, now);
+        if let Some(pager) = pager() {
+            pager.hosts.is_silent(self.host, self.counted_ns);
+            if self.spares && self.counted_ns >= SLOW {
+                pager.hosts.is_slow(self.host, pager);
+            }
+        }
+        if self.counted_ns < self.patience_ns || !self.spares {
+            return self.counted_ns >= self.patience_ns;
+        }
+        // Where nothing answers at all, it is this side's link that is cut, and no copy is worse than another.
+        pager().is_none_or(|p| p.hosts.is_outlived(self.host, self.begun_ns) || self.counted_ns >= p.hosts.config.patience_ns)
+    }
+
+    /// Why a call on a socket failed with this error, or with the end of the connection: 0.
+    fn ended_by(&self, error: isize) -> Broken {
+        match -error as i32 {
+            0 | libc::ECONNREFUSED | libc::ECONNRESET | libc::EPIPE | libc::ENOENT => Broken::Away,
+            _ => Broken::Silent(self.counted_ns),
+        }
+    }
+}
+
+/// What a transport does. A read is two steps so that the wait between them is used, a write so that all copies are under way
+/// at once. RDMA verbs would be a third implementation: the shared one is already one-sided.
+pub trait Transport {
+    /// Asks for slots.
+    fn begin_read(&mut self, slots: &[u32]) -> Result<(), Broken>;
+    /// Waits until they are in these pages of memory.
+    fn end_read(&mut self, slots: &[u32], into: &[*mut u8]) -> Result<(), Broken>;
+    /// Sends pages to slots.
+    fn begin_write(&mut self, slots: &[u32], from: &[*mut u8]) -> Result<(), Broken>;
+    /// Waits until they are stored.
+    fn end_write(&mut self) -> Result<(), Broken>;
+}
+
+/// A connection of one lane to one host. Memory of zeros is a closed port.
+#[derive(Default)]
+pub struct Port {
+    /// Descriptor + 1; 0 is closed.
+    fd: i32,
+    /// The file behind it.
+    file: u64,
+    serial: u64,
+    /// The lease that it reads and writes.
+    lease: u64,
+    /// Whose it is among the hosts.
+    pub host: usize,
+    /// Silence after which it counts as broken, ns.
+    pub patience: u64,
+    /// A host that is silent is waited for beyond that, as long as no other host answers either.
+    pub spares: bool,
+    poll: Poll,
+}
+
+impl Port {
+    /// Whether it is connected to this lease: a host that was given up and came back may still serve the old one, too.
+    pub fn is_open(&self, lease: u64) -> bool {
+        self.fd > 0 && self.lease == lease && self.is_there()
+    }
+
+    /// Whether the number still stands for the connection: in sigbus mode it is in the program's table, and the program may have
+    /// closed it by a raw system call.
+    fn is_there(&self) -> bool {
+        !handler::is_sigbus() || unsafe { descriptor::file(self.fd - 1) } == self.file
+    }
+
+    /// A forked child drops the connection of its parent. The child does not have it at all in thread mode.
+    pub fn forget(&mut self) {
+        if handler::is_sigbus() {
+            self.close();
+        }
+        self.fd = 0;
+    }
+
+    pub fn close(&mut self) {
+        // In this order: a fork in between must not leave the child a number that is somebody else's by then.
+        let there = self.fd > 0 && self.is_there();
+        let fd = core::mem::take(&mut self.fd);
+        if there {
+            unsafe { descriptor::close(fd - 1) };
+        }
+    }
+
+    /// Whether something has arrived, or the connection has ended, within so much time.
+    pub fn answers_within(&self, ns: u64) -> bool {
+        let mut p = libc::pollfd { fd: self.fd - 1, events: libc::POLLIN, revents: 0 };
+        let t = libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
+        self.fd <= 0 || unsafe { sys!(libc::SYS_ppoll, &raw mut p, 1, &raw const t, 0, 0) } == 1
+    }
+
+    /// Connects and introduces itself. Returns the lease, its slots, and the memory file if one was asked for with `share`.
+    pub fn open(&mut self, to: &Address, hello: &Hello) -> Result<(Welcome, i32), Broken> {
+        self.close();
+        let fd = unsafe { sys!(libc::SYS_socket, to.family(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+        if fd < 0 {
+            return Err(Broken::Silent(0));
+        }
+        let fd = unsafe { descriptor::adopt(fd as i32) };
+        self.file = unsafe { descriptor::file(fd) };
+        self.fd = fd + 1;
+        self.serial = 0;
+        let wait = libc::timeval { tv_sec: 0, tv_usec: TICK_US };
+        let wide = 4i32 << 20;
+        unsafe {
+            sys!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &raw const wait, size_of::<libc::timeval>());
+            sys!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &raw const wait, size_of::<libc::timeval>());
+            sys!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &raw const wide, 4);
+            sys!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &raw const wide, 4);
+            if to.family() != libc::AF_UNIX {
+                for (option, value) in [(libc::TCP_NODELAY, 1), (libc::TCP_USER_TIMEOUT, NEVER_MS), TCP_RTO_MAX_MS] {
+                    sys!(libc::SYS_setsockopt, fd, libc::IPPROTO_TCP, option, &raw const value, 4);
+                }
+            }
+        }
+        self.connect(to)?;
+        let hello = hello.encode();
+        let mut piece = [libc::iovec { iov_base: hello.as_ptr() as *mut _, iov_len: hello.len() }];
+        self.all(libc::SYS_sendmsg, &mut piece, false)?;
+        self.welcome()
+    }
+
+    fn connect(&mut self, to: &Address) -> Result<(), Broken> {
+        let mut silence = self.silence(self.patience);
+        loop {
+            match unsafe { sys!(libc::SYS_connect, self.fd - 1, to.bytes.as_ptr(), to.len) } {
+                0 => return Ok(()),
+                e if [libc::EINPROGRESS, libc::EALREADY, libc::EINTR].contains(&(-e as i32)) && !silence.is_over() => {}
+                e => return self.fail(silence.ended_by(e)),
+            }
+        }
+    }
+
+    fn silence(&self, patience_ns: u64) -> Silence {
+        let now = sys::now_ns();
+        Silence { host: self.host, counted_ns: 0, patience_ns, since_ns: now, begun_ns: now, spares: self.spares }
+    }
+
+    fn welcome(&mut self) -> Result<(Welcome, i32), Broken> {
+        let mut bytes = [0u8; Welcome::BYTES];
+        let mut control = [0u64; 4];
+        let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let mut m: libc::msghdr = unsafe { core::mem::zeroed() };
+        (m.msg_iov, m.msg_iovlen, m.msg_control, m.msg_controllen) = (&mut piece, 1, control.as_mut_ptr().cast(), 32);
+        let mut silence = self.silence(self.patience);
+        let n = loop {
+            let n = unsafe { sys!(libc::SYS_recvmsg, self.fd - 1, &raw mut m, libc::MSG_WAITALL | libc::MSG_CMSG_CLOEXEC) };
+            if n != -(libc::EAGAIN as isize) && n != -(libc::EINTR as isize) || silence.is_over() {
+                break n;
+            }
+            m.msg_controllen = 32;
+        };
+        let memory =
+            if n > 0 && m.msg_controllen >= 20 { unsafe { descriptor::adopt((control.as_ptr() as *const i32).add(4).read()) } } else { -1 };
+        let welcome = if n == bytes.len() as isize { Welcome::decode(&bytes) } else { Err(Status::Ok) };
+        match welcome {
+            Ok(w) if w.status == Status::Ok => {
+                self.lease = w.lease;
+                Ok((w, memory))
+            }
+            Ok(w) => self.fail(Broken::Refused(w.status)),
+            Err(Status::Ok) => self.fail(silence.ended_by(n.min(0))),
+            Err(status) => self.fail(Broken::Refused(status)),
+        }
+    }
+
+    fn fail<T>(&mut self, why: Broken) -> Result<T, Broken> {
+        self.close();
+        Err(why)
+    }
+
+    /// Sends or receives all pieces; `awake`: does not sleep at first.
+    fn all(&mut self, nr: i64, pieces: &mut [libc::iovec], mut awake: bool) -> Result<(), Broken> {
+        let mut from = 0;
+        let bytes: usize = pieces.iter().map(|p| p.iov_len).sum();
+        let mut silence = self.silence(self.patience + bytes as u64 * CRAWL_NS);
+        let awake_until = if awake { sys::now_ns() + POLL_NS } else { 0 };
+        while from < pieces.len() {
+            let mut m: libc::msghdr = unsafe { core::mem::zeroed() };
+            m.msg_iov = &mut pieces[from];
+            m.msg_iovlen = (pieces.len() - from).min(libc::UIO_MAXIOV as usize) as _;
+            let flags = match awake {
+                true => libc::MSG_DONTWAIT,
+                false if nr == libc::SYS_sendmsg => libc::MSG_NOSIGNAL,
+                false => libc::MSG_WAITALL,
+            };
+            let n = unsafe { sys!(nr, self.fd - 1, &raw mut m, flags) };
+            if n == -(libc::EINTR as isize) {
+                continue;
+            }
+            if awake && n == -(libc::EAGAIN as isize) {
+                awake = sys::now_ns() < awake_until;
+                if !awake {
+                    self.poll.lost(POLL_NS);
+                }
+                continue;
+            }
+            if n <= 0 && n != -(libc::EAGAIN as isize) {
+                return self.fail(silence.ended_by(n));
+            }
+            let mut n = n.max(0) as usize;
+            while from < pieces.len() && n >= pieces[from].iov_len {
+                n -= pieces[from].iov_len;
+                from += 1;
+            }
+            if n > 0 {
+                pieces[from].iov_base = pieces[from].iov_base.cast::<u8>().wrapping_add(n).cast();
+                pieces[from].iov_len -= n;
+            }
+            // Cut short by the socket's timeout.
+            if from < pieces.len() && silence.is_over() {
+                return self.fail(Broken::Silent(silence.counted_ns));
+            }
+        }
+        if awake {
+            self.poll.came();
+        }
+        Ok(())
+    }
+
+    fn request(&mut self, op: Op, slots: &[u32], from: &[*mut u8]) -> Result<(), Broken> {
+        if self.fd <= 0 {
+            return Err(Broken::Away);
+        }
+        self.serial += 1;
+        let head = Request { op, count: slots.len() as u32, serial: self.serial }.encode();
+        let mut pieces = [NO_PIECE; BATCH_PAGES_MAX + 2];
+        pieces[0] = libc::iovec { iov_base: head.as_ptr() as *mut _, iov_len: head.len() };
+        pieces[1] = libc::iovec { iov_base: slots.as_ptr() as *mut _, iov_len: slots.len() * 4 };
+        let n = 2 + join(from, &mut pieces[2..]);
+        self.all(libc::SYS_sendmsg, &mut pieces[..n], false)
+    }
+
+    fn reply(&mut self, into: &[*mut u8], awake: bool) -> Result<(), Broken> {
+        if !self.is_there() {
+            return self.fail(Broken::Away);
+        }
+        let mut head = [0u8; Reply::BYTES];
+        let mut pieces = [NO_PIECE; BATCH_PAGES_MAX + 1];
+        pieces[0] = libc::iovec { iov_base: head.as_mut_ptr().cast(), iov_len: head.len() };
+        let n = 1 + join(into, &mut pieces[1..]);
+        self.all(libc::SYS_recvmsg, &mut pieces[..n], awake)?;
+        match Reply::decode(&head) {
+            Ok(r) if r.status == Status::Ok && r.serial == self.serial => Ok(()),
+            Ok(r) if r.status != Status::Ok => self.fail(Broken::Refused(r.status)),
+            _ => self.fail(Broken::Refused(Status::BadRequest)),
+        }
+    }
+}
+
+const NO_PIECE: libc::iovec = libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
+
+/// Pieces for pages, neighbours joined; returns how many.
+fn join(pages: &[*mut u8], out: &mut [libc::iovec]) -> usize {
+    let mut n = 0;
+    for &page in pages {
+        if n > 0 && out[n - 1].iov_base.cast::<u8>().wrapping_add(out[n - 1].iov_len) == page {
+            out[n - 1].iov_len += PAGE_BYTES;
+        } else {
+            out[n] = libc::iovec { iov_base: page.cast(), iov_len: PAGE_BYTES };
+            n += 1;
+        }
+    }
+    n
+}
+
+impl Transport for Port {
+    fn begin_read(&mut self, slots: &[u32]) -> Result<(), Broken> {
+        self.request(Op::Read, slots, &[])
+    }
+
+    fn end_read(&mut self, _: &[u32], into: &[*mut u8]) -> Result<(), Broken> {
+        let awake = self.poll.now();
+        self.reply(into, awake)
+    }
+
+    fn begin_write(&mut self, slots: &[u32], from: &[*mut u8]) -> Result<(), Broken> {
+        self.request(Op::Write, slots, from)
+    }
+
+    fn end_write(&mut self) -> Result<(), Broken> {
+        if self.fd <= 0 {
+            return Err(Broken::Away);
+        }
+        self.reply(&[], false)
+    }
+}
+
+/// The leased memory itself, mapped: reads and writes are copies, and outlive the host's process. Zeros are not mapped.
+pub struct Shared {
+    base: AtomicUsize,
+}
+
+impl Shared {
+    pub fn is_mapped(&self) -> bool {
+        self.base.load(SeqCst) != 0
+    }
+
+    pub unsafe fn map(&self, fd: i32, slots: u64) -> bool {
+        let at = sys!(libc::SYS_mmap, 0, slots as usize * PAGE_BYTES, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0);
+        descriptor::close(fd);
+        if at > 0 {
+            self.base.store(at as usize, SeqCst);
+        }
+        at > 0
+    }
+
+    fn slot(&self, slot: u32) -> *mut u8 {
+        (self.base.load(SeqCst) + slot as usize * PAGE_BYTES) as *mut u8
+    }
+}
+
+impl Transport for &Shared {
+    fn begin_read(&mut self, _: &[u32]) -> Result<(), Broken> {
+        Ok(())
+    }
+
+    fn end_read(&mut self, slots: &[u32], into: &[*mut u8]) -> Result<(), Broken> {
+        for (&slot, &page) in slots.iter().zip(into) {
+            unsafe { core::ptr::copy_nonoverlapping(self.slot(slot), page, PAGE_BYTES) };
+        }
+        Ok(())
+    }
+
+    fn begin_write(&mut self, slots: &[u32], from: &[*mut u8]) -> Result<(), Broken> {
+        for (&slot, &page) in slots.iter().zip(from) {
+            unsafe { core::ptr::copy_nonoverlapping(page, self.slot(slot), PAGE_BYTES) };
+        }
+        Ok(())
+    }
+
+    fn end_write(&mut self) -> Result<(), Broken> {
+        Ok(())
+    }
+}

@@ -1,0 +1,191 @@
+//! mmap and its relatives: large private anonymous mappings come from the region.
+
+use super::answer;
+use crate::pager::{pager, Pager};
+use crate::pin::is_far;
+use crate::{next, sys};
+use memory_core::PAGE_BYTES;
+use libc::{c_int, c_void, off_t, size_t};
+
+/// Smaller mappings are not worth a fault.
+const FAR_BYTES_MIN: usize = 64 << 10;
+/// Larger ones start on a boundary of 2 MiB, as allocators ask for.
+const ALIGN_PAGES: u32 = 512;
+/// Pages that a growing mapping moves at a time.
+const MOVED_PAGES: u32 = 256;
+
+unsafe fn kernel_mmap(at: *mut c_void, bytes: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
+    answer(sys!(libc::SYS_mmap, at, bytes, prot, flags, fd as isize, offset)) as *mut c_void
+}
+
+fn wanted(bytes: usize, prot: c_int, flags: c_int, fd: c_int) -> bool {
+    let never = libc::MAP_STACK | libc::MAP_GROWSDOWN | libc::MAP_HUGETLB | libc::MAP_LOCKED | libc::MAP_32BIT;
+    fd == -1
+        && flags & libc::MAP_ANONYMOUS != 0
+        && flags & libc::MAP_PRIVATE != 0
+        && flags & never == 0
+        && prot & libc::PROT_WRITE != 0
+        && prot & libc::PROT_EXEC == 0
+        && bytes >= FAR_BYTES_MIN
+}
+
+/// # Safety
+/// As mmap(2).
+#[no_mangle]
+pub unsafe extern "C" fn mmap(at: *mut c_void, bytes: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
+    let Some(pager) = pager() else { return kernel_mmap(at, bytes, prot, flags, fd, offset) };
+    if flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0 {
+        return fixed(pager, at, bytes, prot, flags, fd, offset);
+    }
+    if !wanted(bytes, prot, flags, fd) {
+        return kernel_mmap(at, bytes, prot, flags, fd, offset);
+    }
+    match take(pager, bytes.div_ceil(PAGE_BYTES)) {
+        Some(first) => pager.at(first).cast(),
+        None => answer(-(libc::ENOMEM as isize)) as *mut c_void,
+    }
+}
+
+/// Pages of the region, unless the program would then have more than fits into local and far memory.
+fn take(pager: &Pager, pages: usize) -> Option<u32> {
+    let mut g = pager.lock();
+    let capacity = g.heart.slots.count() + g.heart.limit();
+    if g.heart.in_use() + pages > capacity && pages > capacity / 64 {
+        return None;
+    }
+    let align = if pages >= ALIGN_PAGES as usize { ALIGN_PAGES } else { 1 };
+    g.spans.take(u32::try_from(pages).ok()?, align)
+}
+
+/// A mapping at a place that the program names: over far memory only an empty one of the same kind.
+unsafe fn fixed(pager: &Pager, at: *mut c_void, bytes: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
+    if !is_far(at.cast(), bytes) {
+        return kernel_mmap(at, bytes, prot, flags, fd, offset);
+    }
+    let plain = fd == -1 && flags & libc::MAP_ANONYMOUS != 0 && flags & libc::MAP_FIXED != 0 && prot & libc::PROT_EXEC == 0;
+    match whole(pager, at.cast(), bytes) {
+        Some((first, pages)) if plain => {
+            pager.discard(first, pages);
+            at
+        }
+        _ => answer(-(libc::EINVAL as isize)) as *mut c_void,
+    }
+}
+
+/// # Safety
+/// As mmap(2).
+#[no_mangle]
+pub unsafe extern "C" fn mmap64(at: *mut c_void, bytes: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
+    mmap(at, bytes, prot, flags, fd, offset)
+}
+
+/// Pages of a range that begins at a page and lies in the region.
+fn whole(pager: &Pager, at: *const u8, bytes: usize) -> Option<(u32, u32)> {
+    let first = pager.page_of(at as usize)?;
+    let pages = bytes.div_ceil(PAGE_BYTES);
+    ((at as usize).is_multiple_of(PAGE_BYTES) && pages > 0 && first as usize + pages <= pager.region_pages).then_some((first, pages as u32))
+}
+
+/// # Safety
+/// As munmap(2).
+#[no_mangle]
+pub unsafe extern "C" fn munmap(at: *mut c_void, bytes: size_t) -> c_int {
+    let Some(pager) = pager().filter(|_| is_far(at.cast(), bytes)) else { return answer(sys!(libc::SYS_munmap, at, bytes)) as c_int };
+    let Some((first, pages)) = whole(pager, at.cast(), bytes) else { return answer(-(libc::EINVAL as isize)) as c_int };
+    give(pager, first, pages);
+    0
+}
+
+fn give(pager: &Pager, first: u32, pages: u32) {
+    if pages > 0 {
+        pager.discard(first, pages);
+        pager.lock().spans.give(first, pages);
+    }
+}
+
+/// # Safety
+/// As madvise(2).
+#[no_mangle]
+pub unsafe extern "C" fn madvise(at: *mut c_void, bytes: size_t, advice: c_int) -> c_int {
+    let Some(pager) = pager().filter(|_| is_far(at.cast(), bytes)) else {
+        return answer(sys!(libc::SYS_madvise, at, bytes, advice)) as c_int;
+    };
+    let Some((first, pages)) = whole(pager, at.cast(), bytes) else { return answer(-(libc::EINVAL as isize)) as c_int };
+    // MADV_FREE promises nothing about the content. All other advice is about what the kernel should do, and here it is not asked.
+    if advice == libc::MADV_DONTNEED {
+        pager.discard(first, pages);
+    }
+    0
+}
+
+/// # Safety
+/// As posix_madvise(3).
+#[no_mangle]
+pub unsafe extern "C" fn posix_madvise(at: *mut c_void, bytes: size_t, advice: c_int) -> c_int {
+    if is_far(at.cast(), bytes) {
+        return 0;
+    }
+    next!(posix_madvise: fn(*mut c_void, size_t, c_int) -> c_int)(at, bytes, advice)
+}
+
+/// Far memory is always readable and writable; what asks for less gets more, what asks to execute is refused.
+///
+/// # Safety
+/// As mprotect(2).
+#[no_mangle]
+pub unsafe extern "C" fn mprotect(at: *mut c_void, bytes: size_t, prot: c_int) -> c_int {
+    if !is_far(at.cast(), bytes) {
+        return answer(sys!(libc::SYS_mprotect, at, bytes, prot)) as c_int;
+    }
+    answer(if prot & libc::PROT_EXEC == 0 { 0 } else { -(libc::EACCES as isize) }) as c_int
+}
+
+/// # Safety
+/// As mremap(2); `target` counts only with MREMAP_FIXED.
+#[no_mangle]
+pub unsafe extern "C" fn mremap(at: *mut c_void, old: size_t, new: size_t, flags: c_int, target: *mut c_void) -> *mut c_void {
+    let fixed = flags & libc::MREMAP_FIXED != 0;
+    let Some(pager) = pager().filter(|_| is_far(at.cast(), old.max(1)) || fixed && is_far(target.cast(), new)) else {
+        return answer(sys!(libc::SYS_mremap, at, old, new, flags, target)) as *mut c_void;
+    };
+    let (Some((first, have)), false) = (whole(pager, at.cast(), old), fixed) else {
+        return answer(-(libc::EINVAL as isize)) as *mut c_void;
+    };
+    let want = u32::try_from(new.div_ceil(PAGE_BYTES)).unwrap_or(u32::MAX);
+    if new == 0 {
+        return answer(-(libc::EINVAL as isize)) as *mut c_void;
+    }
+    if want <= have {
+        give(pager, first + want, have - want);
+        return at;
+    }
+    let to = if flags & libc::MREMAP_MAYMOVE != 0 { take(pager, want as usize) } else { None };
+    let Some(to) = to else { return answer(-(libc::ENOMEM as isize)) as *mut c_void };
+    // What was never touched stays so, and little is there twice at a time.
+    for from in (0..have).step_by(MOVED_PAGES as usize) {
+        let pages = MOVED_PAGES.min(have - from);
+        for k in (from..from + pages).filter(|k| pager.is_used(first + k)) {
+            pager.at(to + k).copy_from_nonoverlapping(pager.at(first + k), PAGE_BYTES);
+        }
+        give(pager, first + from, pages);
+    }
+    pager.at(to).cast()
+}
+
+/// Memory that may be away cannot be locked; programs go on without.
+///
+/// # Safety
+/// As mlock(2).
+#[no_mangle]
+pub unsafe extern "C" fn mlock(at: *const c_void, bytes: size_t) -> c_int {
+    let r = if is_far(at.cast(), bytes) { -(libc::ENOMEM as isize) } else { sys!(libc::SYS_mlock, at, bytes) };
+    answer(r) as c_int
+}
+
+/// # Safety
+/// As mlockall(2).
+#[no_mangle]
+pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    let r = if pager().is_some() { -(libc::ENOMEM as isize) } else { sys!(libc::SYS_mlockall, flags) };
+    answer(r) as c_int
+}

@@ -1,0 +1,243 @@
+package house
+
+import (
+	"encoding/csv"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+var update = flag.Bool("update", false, "write the counts of today to ratchet.csv, where they are lower")
+
+const (
+	sentenceWordsMax = 40
+	columnsMax       = 100
+	ratchetFile      = "ratchet.csv"
+)
+
+// pattern is a habit that makes prose hard to read. CONTRIBUTING.md explains each with an example.
+type pattern struct {
+	name string
+	find *regexp.Regexp
+}
+
+// patterns are put together so that this file does not find itself.
+var patterns = []pattern{
+	{"what", regexp.MustCompile(`(?i)\bwh` + `at(?:ever)?\b`)},
+	{"who", regexp.MustCompile(`(?i)\bwh` + `o(?:ever|se)?\b`)},
+	{"talking code", regexp.MustCompile(
+		`\b(?:sa` + `ys?|sa` + `id|te` + `lls?|to` + `ld|he` + `ars?|he` + `ard|kn` + `ows?|kn` + `ew)\b`)},
+	{"negative", regexp.MustCompile(
+		`(?i)\b(?:that|which|what|who) (?:is|are|was|were) no` + `ne\b|\bno` + `body\b|\bno` + `where\b`)},
+	{"adverb", regexp.MustCompile(`, to` + `o\b|\ball the sa` + `me\b|, eit` + `her\b|\bbesi` + `des\b|\bin va` + `in\b`)},
+	{"going on", regexp.MustCompile(`\bgo(?:es)? o` + `n\b|\bstands? st` + `ill\b|\bwithout a wo` + `rd\b`)},
+}
+
+const (
+	longSentence = "long sentence"
+	wideLine     = "wide line"
+)
+
+// tally counts, per room of the tree, how often each habit occurs.
+type tally map[string]map[string]int
+
+func (c tally) add(room, name string, n int) {
+	if n == 0 {
+		return
+	}
+	if c[room] == nil {
+		c[room] = map[string]int{}
+	}
+	c[room][name] += n
+}
+
+// count reads the tree and returns its tally and the number of words of prose per room.
+func count(all []text) (found tally, words map[string]int) {
+	found, words = tally{}, map[string]int{}
+	for _, x := range all {
+		for _, line := range x.lines {
+			if utf8.RuneCountInString(line) > columnsMax {
+				found.add(x.room(), wideLine, 1)
+			}
+		}
+		remarks := x.remarks()
+		for _, r := range remarks {
+			words[x.room()] += len(strings.Fields(r.text))
+			for _, p := range patterns {
+				found.add(x.room(), p.name, len(p.find.FindAllString(r.text, -1)))
+			}
+		}
+		found.add(x.room(), longSentence, longSentences(remarks))
+	}
+	return found, words
+}
+
+var sentenceEnd = regexp.MustCompile(`[.!?:](?: |$)`)
+
+// longSentences counts sentences of more than sentenceWordsMax words. A sentence may run over
+// adjacent lines; the row of a table is not a sentence.
+func longSentences(remarks []remark) (long int) {
+	sentence, last := "", -1
+	flush := func() {
+		if len(strings.Fields(sentence)) > sentenceWordsMax {
+			long++
+		}
+		sentence = ""
+	}
+	for _, r := range remarks {
+		if r.line > last+1 || r.text == "" || strings.HasPrefix(r.text, "|") {
+			flush()
+		}
+		last = r.line
+		if strings.HasPrefix(r.text, "|") {
+			continue
+		}
+		parts := sentenceEnd.Split(r.text, -1)
+		for i, part := range parts {
+			sentence += " " + part
+			if i < len(parts)-1 {
+				flush()
+			}
+		}
+	}
+	flush()
+	return long
+}
+
+// TestProseOnlyGetsBetter holds the counts of today against ratchet.csv: a count may fall and never
+// grows. After a clean-up, `go test ./test/house -update` writes the lower counts.
+func TestProseOnlyGetsBetter(t *testing.T) {
+	found, words := count(texts(t))
+	allowed, err := readRatchet()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, room := range slices.Sorted(maps.Keys(found)) {
+		for _, name := range slices.Sorted(maps.Keys(found[room])) {
+			if n, most := found[room][name], allowed[room][name]; n > most && !*update {
+				t.Errorf("%s: %d times %q, at most %d: CONTRIBUTING.md has the style note; %s shows the lines",
+					room, n, name, most, "`go test ./test/house -run TestShowProse -v -args ROOM`")
+			}
+		}
+	}
+	report(t, found, words)
+	if *update {
+		if err := writeRatchet(found); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestShowProse lists the lines of one room, given as the last argument, that the ratchet counts.
+func TestShowProse(t *testing.T) {
+	if flag.NArg() == 0 {
+		return
+	}
+	for _, x := range texts(t) {
+		if x.room() != flag.Arg(0) {
+			continue
+		}
+		for _, r := range x.remarks() {
+			for _, p := range patterns {
+				if p.find.MatchString(r.text) {
+					t.Logf("%s:%d: %s: %s", x.path, r.line, p.name, r.text)
+				}
+			}
+		}
+	}
+}
+
+// report logs the house's measures: each habit per 1,000 words of prose.
+func report(t *testing.T, found tally, words map[string]int) {
+	total := 0
+	for _, n := range words {
+		total += n
+	}
+	var rows []string
+	for _, p := range patterns {
+		n := 0
+		for room := range found {
+			n += found[room][p.name]
+		}
+		rows = append(rows, fmt.Sprintf("%s %.1f", p.name, 1000*float64(n)/float64(total)))
+	}
+	sums := map[string]int{}
+	for room := range found {
+		sums[longSentence] += found[room][longSentence]
+		sums[wideLine] += found[room][wideLine]
+	}
+	t.Logf("per 1,000 of %d words: %s; sentences over %d words: %d; lines over %d columns: %d", total,
+		strings.Join(rows, ", "), sentenceWordsMax, sums[longSentence], columnsMax, sums[wideLine])
+}
+
+func readRatchet() (tally, error) {
+	f, err := os.Open(ratchetFile)
+	if errors.Is(err, fs.ErrNotExist) && *update {
+		return tally{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	rows, err := csv.NewReader(f).ReadAll()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", ratchetFile, err)
+	}
+	allowed := tally{}
+	for _, row := range rows[1:] {
+		n, err := strconv.Atoi(row[2])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", ratchetFile, err)
+		}
+		allowed.add(row[0], row[1], n)
+	}
+	return allowed, nil
+}
+
+func writeRatchet(found tally) error {
+	f, err := os.Create(ratchetFile)
+	if err != nil {
+		return err
+	}
+	w := csv.NewWriter(f)
+	rows := [][]string{{"room", "habit", "count"}}
+	for _, room := range slices.Sorted(maps.Keys(found)) {
+		for _, name := range slices.Sorted(maps.Keys(found[room])) {
+			rows = append(rows, []string{room, name, strconv.Itoa(found[room][name])})
+		}
+	}
+	if err := w.WriteAll(rows); err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+func TestHabitsAreFound(t *testing.T) {
+	long := strings.Repeat("word ", sentenceWordsMax)
+	for _, c := range []struct {
+		line, name string
+		times      int
+	}{
+		{"// names that are no" + "ne are refused", "negative", 1},
+		{"// wh" + "at is recent goes first", "what", 1},
+		{"// the record sa" + "ys so", "talking code", 1},
+		{"// a plain sentence about a record", "what", 0},
+		{"x := 1 // " + long + "end.", longSentence, 1},
+		{"x := 1 // " + long[:50] + ". " + long[:100], longSentence, 0},
+		{strings.Repeat("x", columnsMax+1), wideLine, 1},
+	} {
+		found, _ := count([]text{{"room/file.go", "go", []string{c.line}}})
+		if got := found["room"][c.name]; got != c.times {
+			t.Errorf("%q: %d times %q, want %d", c.line, got, c.name, c.times)
+		}
+	}
+}
