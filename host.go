@@ -24,8 +24,8 @@ type Host struct {
 	Leaving    bool         `json:"leaving,omitempty"` // nothing is placed on it, and what is there is taken out
 }
 
-// check reports why a record cannot be a host's: its slot chooses the addresses of its instances, and others route them there.
-func (h Host) check() error {
+// Check reports why a record cannot be a host's: its slot chooses the addresses of its instances, and others route them there.
+func (h Host) Check() error {
 	v4, v6 := InstanceRange(h.Slot)
 	switch {
 	case h.Slot < 0 || h.Slot >= HostSlots:

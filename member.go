@@ -59,7 +59,7 @@ func (m Member) Vouches(h Host) error {
 		return fmt.Errorf("%w: host %s is a member at %s (%s) and gives the addresses %s (%s): `pando restart` there tells the server",
 			ErrForbidden, m.Name, m.Address, m.Address6, h.Address, h.Address6)
 	}
-	return h.check()
+	return h.Check()
 }
 
 // HostState is whether a host's agent is heard of.

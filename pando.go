@@ -5,11 +5,8 @@
 package pando
 
 // Layout is the version of every stored record and of every pinned map. A reader upgrades older layouts as it reads
-// (see Decode); it refuses newer ones.
+// (see world.Decode); it refuses newer ones.
 const Layout = 1
-
-// CurrentLayout is what this build writes: all members of a cluster write the same.
-func CurrentLayout() int { return currentLayout }
 
 // DefaultTenant owns whatever names no tenant.
 const DefaultTenant Tenant = "default"

@@ -21,6 +21,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/state"
+	"pando.run/pando/world"
 )
 
 // Lease is how long a host's record outlives its agent: only its end authorises starting things elsewhere.
@@ -57,7 +58,7 @@ type Config struct {
 type Agent struct {
 	Config
 	mu       sync.Mutex
-	world    *pando.World
+	world    *world.World
 	fence    pando.Fence
 	runners  map[pando.InstanceID]*runner
 	crews    map[pando.ServiceKey][]*runner                 // the runners of each service, in the order of their instances' names
@@ -85,7 +86,7 @@ type Agent struct {
 func New(c Config) *Agent {
 	c.TrimEvery, c.Keep = cmp.Or(c.TrimEvery, trimWait), cmp.Or(c.Keep, state.DefaultKeep)
 	return &Agent{
-		Config: c, world: pando.NewWorld(), runners: map[pando.InstanceID]*runner{},
+		Config: c, world: world.New(), runners: map[pando.InstanceID]*runner{},
 		crews: map[pando.ServiceKey][]*runner{}, rotation: map[pando.ServiceKey]map[pando.InstanceID]bool{},
 		debts: map[errand]*debt{}, owing: make(chan struct{}, 1),
 		found: map[pando.InstanceID]pando.Sandbox{}, merges: map[pando.ServiceKey]turn{}, steered: map[pando.ServiceKey]pando.SteeringTable{},
@@ -114,7 +115,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.spawn(a.sweepNow)
 	a.spawn(a.payDebts)
 	a.spawn(a.trimStates)
-	return pando.Follow(ctx, a.Clock, a.Registry, pando.Root, a.take)
+	return world.Follow(ctx, a.Clock, a.Registry, pando.Root, a.take)
 }
 
 // spawn runs f until ctx ends; Run waits for it.

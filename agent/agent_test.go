@@ -12,6 +12,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/driver/sim"
 	"pando.run/pando/state"
+	"pando.run/pando/world"
 )
 
 var web = pando.DefaultService("web")
@@ -89,10 +90,10 @@ func (b *bench) pass(d time.Duration) {
 }
 
 // world is what the registry says.
-func (b *bench) world() *pando.World {
+func (b *bench) world() *world.World {
 	b.Helper()
 	now, err := b.registry.Snapshot(b.ctx, pando.Root)
-	w := pando.NewWorld()
+	w := world.New()
 	if err = errors.Join(err, w.Apply(now.Records, now.Revision)); err != nil {
 		b.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/world"
 )
 
 // granting is a control that grants each ask a new instance on this host; it may be out of reach, and its answers may get lost.
@@ -47,7 +48,7 @@ func (b *bench) grantAs(ctx context.Context, i pando.Intent, known pando.StoreRe
 	}
 	var out []pando.Record
 	for _, v := range []pando.Stored{i, o} {
-		text, err := pando.Encode(v)
+		text, err := world.Encode(v)
 		if err != nil {
 			return nil, err
 		}
@@ -62,7 +63,7 @@ func (b *bench) firstOf(k pando.Key, after int) (i pando.Intent) {
 	for _, batch := range b.registry.History()[after:] {
 		for _, r := range batch.Changes {
 			if r.Key == k {
-				b.ok(pando.Decode(r, &i))
+				b.ok(world.Decode(r, &i))
 				return i
 			}
 		}

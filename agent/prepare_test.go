@@ -10,6 +10,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/driver/sim"
+	"pando.run/pando/world"
 )
 
 // deciding is a control of one function.
@@ -39,7 +40,7 @@ func (b *bench) claim(ctx context.Context, i pando.Intent, id pando.InstanceID) 
 	b.ok(err)
 	var out []pando.Record
 	for _, v := range []pando.Stored{o, i} {
-		text, err := pando.Encode(v)
+		text, err := world.Encode(v)
 		b.ok(err)
 		out = append(out, pando.Record{Key: v.Key(), Value: text, Modified: at})
 	}
@@ -166,7 +167,7 @@ func TestWhatIsPreparedInVainIsGivenUp(t *testing.T) {
 		i = i.Become(pando.IntentRefused, time.Now(), "test")
 		at, err := b.registry.Commit(ctx, pando.Txn{Put: []pando.Stored{i}})
 		b.ok(err)
-		text, err := pando.Encode(i)
+		text, err := world.Encode(i)
 		b.ok(err)
 		return []pando.Record{{Key: i.Key(), Value: text, Modified: at}}, nil
 	}

@@ -8,6 +8,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/state"
+	"pando.run/pando/world"
 )
 
 // runner takes one instance through its life on this host: an actor with one goroutine that looks at what is wanted (the
@@ -77,7 +78,7 @@ func newRunner(a *Agent, i pando.Instance, box pando.Sandbox) *runner {
 }
 
 // see takes over what control wrote, and says whether that was news. The caller holds the agent's lock.
-func (r *runner) see(v pando.Versioned[pando.Instance]) bool {
+func (r *runner) see(v world.Versioned[pando.Instance]) bool {
 	mine, theirs := r.inst.Phase, v.V.Phase
 	switch {
 	case theirs == pando.PhasePlaced && mine == pando.PhaseWarm && !v.V.Warm, // claimed; not an echo of its birth

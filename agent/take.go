@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"pando.run/pando"
+	"pando.run/pando/world"
 )
 
 // take makes one commit of the registry true on this host. It looks at what the commit names and at
@@ -16,7 +17,7 @@ func (a *Agent) take(b pando.Batch, reset bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if reset {
-		a.world = pando.NewWorld()
+		a.world = world.New()
 	}
 	if err := a.world.Apply(b.Changes, b.Revision); err != nil {
 		a.Log.Error("a record cannot be read and is left out", "error", err)
@@ -88,7 +89,7 @@ func instanceOf(k pando.Key) pando.InstanceID {
 
 // see shows a record to the runner of its instance, which may have to be made, and says whether it
 // was news. The caller holds the lock.
-func (a *Agent) see(v pando.Versioned[pando.Instance]) bool {
+func (a *Agent) see(v world.Versioned[pando.Instance]) bool {
 	r, known := a.runners[v.V.ID]
 	if !known {
 		r = newRunner(a, v.V, a.found[v.V.ID])

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"pando.run/pando"
+	"pando.run/pando/world"
 )
 
 var _ pando.Decider = (*Control)(nil)
@@ -106,8 +107,8 @@ func (c *Control) recordsOf(id pando.IntentID) ([]pando.Record, error) {
 	return []pando.Record{second, first}, err
 }
 
-func recordOf[T pando.Stored](v pando.Versioned[T]) (pando.Record, error) {
-	b, err := pando.Encode(v.V)
+func recordOf[T pando.Stored](v world.Versioned[T]) (pando.Record, error) {
+	b, err := world.Encode(v.V)
 	return pando.Record{Key: v.V.Key(), Value: b, Modified: v.Modified}, err
 }
 

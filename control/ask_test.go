@@ -11,6 +11,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/driver/sim"
+	"pando.run/pando/world"
 )
 
 func TestAnAskThatNobodyHasWrittenIsWrittenOnceWithItsAnswer(t *testing.T) {
@@ -117,7 +118,7 @@ func TestAnAnswerIsInTheStoreWhenItIsGiven(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		told, stored := pando.NewWorld(), pando.NewWorld()
+		told, stored := world.New(), world.New()
 		if err := errors.Join(told.Apply(records, 0), stored.Apply(now.Records, now.Revision)); err != nil {
 			t.Fatal(err)
 		}
@@ -154,7 +155,7 @@ func TestAsksThatComeWhileOneIsWrittenAreAnsweredTogether(t *testing.T) {
 	lead(t, 5*time.Millisecond, func(t *testing.T, l leadership) {
 		const many = 20
 		type told struct {
-			pando.Versioned[pando.Intent]
+			world.Versioned[pando.Intent]
 			err error
 		}
 		answers := make(chan told, many)
@@ -162,7 +163,7 @@ func TestAsksThatComeWhileOneIsWrittenAreAnsweredTogether(t *testing.T) {
 			ask := l.ask()
 			go func() {
 				records, err := l.Answer(t.Context(), l.host, ask, func() {})
-				w := pando.NewWorld()
+				w := world.New()
 				err = errors.Join(err, w.Apply(records, 0))
 				answers <- told{w.Intents[ask.ID], err}
 			}()

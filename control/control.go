@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/world"
 )
 
 // Config is what a control needs.
@@ -43,7 +44,7 @@ type Control struct {
 	full      time.Time                      // since when the store takes nothing more; zero: it does
 
 	mu        sync.Mutex
-	world     *pando.World
+	world     *world.World
 	queue     []pando.ServiceKey        // to be decided about
 	dirty     map[pando.ServiceKey]bool // what is in the queue
 	wakes     map[pando.ServiceKey]time.Time
@@ -60,7 +61,7 @@ type Control struct {
 // New returns a control; Run makes it work.
 func New(c Config) *Control {
 	return &Control{
-		Config: c, world: pando.NewWorld(),
+		Config: c, world: world.New(),
 		dirty: map[pando.ServiceKey]bool{}, wakes: map[pando.ServiceKey]time.Time{},
 		changed: make(chan struct{}), nudge: make(chan struct{}, 1), deciding: make(chan struct{}, 1),
 		left: map[pando.HostName]time.Time{}, asks: map[pando.ServiceKey][]*ask{},
@@ -80,14 +81,14 @@ func (c *Control) Run(ctx context.Context) error {
 		c.campaign(ctx)
 	}()
 	wg.Go(func() { c.watchPauses(ctx) })
-	return pando.Follow(ctx, c.Clock, c.Registry, pando.Root, c.take)
+	return world.Follow(ctx, c.Clock, c.Registry, pando.Root, c.take)
 }
 
 func (c *Control) take(b pando.Batch, reset bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if reset {
-		c.world = pando.NewWorld()
+		c.world = world.New()
 	}
 	news := slices.DeleteFunc(slices.Clone(b.Changes), c.world.Knows) // what this control wrote it has thought about
 	if err := c.world.Apply(b.Changes, b.Revision); err != nil {

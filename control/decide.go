@@ -11,6 +11,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/lifecycle"
 	"pando.run/pando/scale"
+	"pando.run/pando/world"
 )
 
 // self is who asks when nobody outside did.
@@ -19,7 +20,7 @@ var self = pando.Asker{Kind: pando.AskerControl}
 // Decide says what to write about one service now, in one transaction, and when to look again if nothing changes before
 // (zero: never). It is a function of the world, the time and the asks that are not in the store yet: these are written
 // with their answers, once.
-func Decide(w *pando.World, s pando.ServiceKey, now time.Time, ids pando.IDs, asks ...pando.Intent) (pando.Txn, time.Time) {
+func Decide(w *world.World, s pando.ServiceKey, now time.Time, ids pando.IDs, asks ...pando.Intent) (pando.Txn, time.Time) {
 	d, ok := newDraft(w, s, now, ids)
 	if !ok {
 		return pando.Txn{}, time.Time{}
@@ -46,10 +47,10 @@ func Decide(w *pando.World, s pando.ServiceKey, now time.Time, ids pando.IDs, as
 
 // draft is one decision in the making: what is known, changed by what has been decided so far.
 type draft struct {
-	w         *pando.World
+	w         *world.World
 	now       time.Time
 	ids       pando.IDs
-	before    pando.Versioned[pando.Service]
+	before    world.Versioned[pando.Service]
 	svc       pando.Service
 	instances []pando.Instance // of the service, as they will be
 	decisions []pando.Decision // about it, as they were
@@ -64,7 +65,7 @@ type draft struct {
 	loadOf    pando.HostName // the host that load is of; "": all
 }
 
-func newDraft(w *pando.World, s pando.ServiceKey, now time.Time, ids pando.IDs) (*draft, bool) {
+func newDraft(w *world.World, s pando.ServiceKey, now time.Time, ids pando.IDs) (*draft, bool) {
 	svc, ok := w.Services[s]
 	if !ok {
 		return nil, false
@@ -110,8 +111,8 @@ func (d *draft) txn() pando.Txn {
 }
 
 func equal(a, b pando.Service) bool {
-	x, errA := pando.Encode(a)
-	y, errB := pando.Encode(b)
+	x, errA := world.Encode(a)
+	y, errB := world.Encode(b)
 	return errA == nil && errB == nil && string(x) == string(y)
 }
 
@@ -187,7 +188,7 @@ func (d *draft) reachable() []pando.Instance {
 	return slices.DeleteFunc(slices.Clone(all), func(i pando.Instance) bool { return i.Host != home })
 }
 
-func reachable(w *pando.World, all []pando.Instance) []pando.Instance {
+func reachable(w *world.World, all []pando.Instance) []pando.Instance {
 	lost := func(i pando.Instance) bool {
 		_, alive := w.Hosts[i.Host]
 		return !alive

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/world"
 )
 
 var t0 = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -27,14 +28,14 @@ func (c *counting) Sequential(time.Time) string {
 // table is a world that takes over what is decided, as the store would.
 type table struct {
 	t   *testing.T
-	w   *pando.World
+	w   *world.World
 	ids *counting
 	rev pando.StoreRevision
 	now time.Time
 }
 
 func newTable(t *testing.T) *table {
-	tb := &table{t: t, w: pando.NewWorld(), ids: &counting{}, now: t0}
+	tb := &table{t: t, w: world.New(), ids: &counting{}, now: t0}
 	tb.put(pando.Host{Name: "h1"})
 	return tb
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"pando.run/pando"
+	"pando.run/pando/world"
 )
 
 // Admit makes a host a member, or says of one that is what its slot is. byToken: it has shown a token and no certificate, so
@@ -33,12 +34,12 @@ func (c *Control) Admit(ctx context.Context, m pando.Member, byToken bool) (pand
 }
 
 // stored reads what is, not what was heard of.
-func (c *Control) stored(ctx context.Context, prefix pando.Key) (*pando.World, error) {
+func (c *Control) stored(ctx context.Context, prefix pando.Key) (*world.World, error) {
 	at, err := c.Registry.Snapshot(ctx, prefix)
 	if err != nil {
 		return nil, err
 	}
-	w := pando.NewWorld()
+	w := world.New()
 	if err := w.Apply(at.Records, at.Revision); err != nil {
 		c.Log.Error("a record cannot be read and is left out", "error", err)
 	}
@@ -51,7 +52,7 @@ func (c *Control) admission(ctx context.Context, m *pando.Member, byToken bool) 
 	if err != nil {
 		return pando.Txn{}, err
 	}
-	w := pando.NewWorld()
+	w := world.New()
 	if err := w.Apply(at.Records, at.Revision); err != nil {
 		return pando.Txn{}, err // a slot that cannot be read must not be given again
 	}
@@ -144,7 +145,7 @@ func (c *Control) RemoveHost(ctx context.Context, h pando.HostName, force bool, 
 }
 
 // removable says why a host stays, or nil.
-func removable(w *pando.World, m pando.Member, here bool, instances int, force bool) error {
+func removable(w *world.World, m pando.Member, here bool, instances int, force bool) error {
 	states := 0
 	for _, s := range w.Heads {
 		if s.V.Host == m.Name {

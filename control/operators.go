@@ -13,6 +13,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/scale"
+	"pando.run/pando/world"
 )
 
 var _ pando.Operators = (*Control)(nil)
@@ -38,7 +39,7 @@ func (c *Control) Deploy(ctx context.Context, s pando.Spec, by pando.Asker) (pan
 			return pando.ServiceStatus{}, fmt.Errorf("deploy %s: %w", key, ctx.Err())
 		}
 	}
-	err := c.change(ctx, func(w *pando.World, now time.Time) (pando.Txn, error) { return c.deploy(w, s, by, now) })
+	err := c.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) { return c.deploy(w, s, by, now) })
 	if err != nil {
 		return pando.ServiceStatus{}, fmt.Errorf("deploy %s: %w", key, err)
 	}
@@ -59,7 +60,7 @@ func warnings(s pando.Spec) []string {
 	return out
 }
 
-func (c *Control) deploy(w *pando.World, s pando.Spec, by pando.Asker, now time.Time) (pando.Txn, error) {
+func (c *Control) deploy(w *world.World, s pando.Spec, by pando.Asker, now time.Time) (pando.Txn, error) {
 	key := s.Key()
 	old, exists := w.Services[key]
 	svc := old.V
@@ -93,7 +94,7 @@ func (c *Control) deploy(w *pando.World, s pando.Spec, by pando.Asker, now time.
 }
 
 // settled says whether a request was done before, and refuses one that was made on a version that is no longer there.
-func settled(w *pando.World, svc pando.Service, version pando.StoreRevision, key pando.ServiceKey, by pando.Asker) (bool, error) {
+func settled(w *world.World, svc pando.Service, version pando.StoreRevision, key pando.ServiceKey, by pando.Asker) (bool, error) {
 	if by.Request != "" && slices.ContainsFunc(w.DecisionsOf(key), func(d pando.Decision) bool { return d.By.Request == by.Request }) {
 		return true, nil
 	}
@@ -111,7 +112,7 @@ func settled(w *pando.World, svc pando.Service, version pando.StoreRevision, key
 const nothingsKept = 20
 
 // nothing records a request that found everything as it asked, so that it changes nothing when it is sent again later.
-func (c *Control) nothing(w *pando.World, key pando.ServiceKey, by pando.Asker, now time.Time, reason string) pando.Txn {
+func (c *Control) nothing(w *world.World, key pando.ServiceKey, by pando.Asker, now time.Time, reason string) pando.Txn {
 	if by.Request == "" {
 		return pando.Txn{}
 	}
@@ -127,8 +128,8 @@ func (c *Control) nothing(w *pando.World, key pando.ServiceKey, by pando.Asker, 
 
 func sameSpec(a, b pando.Spec) bool {
 	a.Rollout.Order = cmp.Or(a.Rollout.Order, pando.StartFirst) // of a build that knew no other
-	x, errA := pando.Encode(a)
-	y, errB := pando.Encode(b)
+	x, errA := world.Encode(a)
+	y, errB := world.Encode(b)
 	return errA == nil && errB == nil && reflect.DeepEqual(x, y)
 }
 
@@ -194,7 +195,7 @@ func (c *Control) Unpin(ctx context.Context, s pando.ServiceKey, by pando.Asker)
 
 // edit changes the record of one service, with a decision that says so.
 func (c *Control) edit(ctx context.Context, s pando.ServiceKey, by pando.Asker, f func(*pando.Service, time.Time) *pando.Decision) error {
-	return c.change(ctx, func(w *pando.World, now time.Time) (pando.Txn, error) {
+	return c.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) {
 		old, ok := w.Services[s]
 		if !ok {
 			return pando.Txn{}, fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
@@ -213,7 +214,7 @@ func (c *Control) edit(ctx context.Context, s pando.ServiceKey, by pando.Asker, 
 }
 
 // change commits what f makes of the world, and tries again on top of news when the world was not up to date.
-func (c *Control) change(ctx context.Context, f func(*pando.World, time.Time) (pando.Txn, error)) error {
+func (c *Control) change(ctx context.Context, f func(*world.World, time.Time) (pando.Txn, error)) error {
 	for n := 0; ; n++ {
 		c.mu.Lock()
 		news := c.changed

@@ -10,6 +10,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/driver/sim"
+	"pando.run/pando/world"
 )
 
 // stalledClock is the clock of a process that stood still for a while: its timers did not run.
@@ -39,7 +40,7 @@ func pauseServer(t *testing.T, back bool) {
 	}
 	home := func() pando.HostName {
 		now, err := registry.Snapshot(ctx, web.Key())
-		w := pando.NewWorld()
+		w := world.New()
 		if err != nil || w.Apply(now.Records, now.Revision) != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"pando.run/pando"
+	"pando.run/pando/world"
 )
 
 // Watch implements pando.Operators. Its first event is a bookmark, so who begins with "from now on" knows what that means,
@@ -51,7 +52,7 @@ func changes(b pando.Batch) []pando.Change {
 			continue
 		}
 		if r.Value != nil {
-			v, err := pando.DecodeAny(r)
+			v, err := world.DecodeAny(r)
 			if err != nil || v == nil {
 				continue
 			}

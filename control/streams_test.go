@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/world"
 )
 
 // folders are hosts, each with the logs that lie on it.
@@ -43,7 +44,7 @@ func logsOf(t *testing.T, c *Control, i pando.InstanceID) string {
 // The record of an instance that is gone says no longer where it was: every host is asked, its home first.
 func TestTheLogOfADeadInstanceIsFoundOnItsHost(t *testing.T) {
 	f := &folders{logs: map[pando.HostName]map[pando.InstanceID]string{"h3": {"web-a": "last words\n", "web-b": ""}}}
-	c := &Control{world: pando.NewWorld()}
+	c := &Control{world: world.New()}
 	c.Peers, c.Clock = f, pando.WallClock{}
 	c.world.Committed(pando.Txn{Put: []pando.Stored{
 		pando.Host{Name: "h1"}, pando.Host{Name: "h2"}, pando.Host{Name: "h3"}, pando.Service{ServiceKey: web, Home: "h3", Target: 1},

@@ -14,6 +14,7 @@ import (
 	"pando.run/pando/control"
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/trust"
+	"pando.run/pando/world"
 )
 
 // admission is the server's side of a join: which hosts become members, and what they get.
@@ -59,7 +60,7 @@ func (a admission) asked(j peer.Joining, known *x509.Certificate) (m pando.Membe
 			return m, fmt.Errorf("%w: the certificate is of %q, not of host %s", pando.ErrForbidden, known.Subject.CommonName, j.Host)
 		}
 	}
-	if own := pando.CurrentLayout(); j.Layout != own {
+	if own := world.CurrentLayout(); j.Layout != own {
 		return m, fmt.Errorf("%w: host %s runs pando %s, which keeps records in layout %d, and this cluster's is %d (pando %s): install the same pando on both, then try again; `pando restart` takes a newer one over",
 			pando.ErrInvalid, j.Host, j.Version, j.Layout, own, version)
 	}

@@ -17,6 +17,7 @@ import (
 	"pando.run/pando/driver/etcd"
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/trust"
+	"pando.run/pando/world"
 )
 
 // cluster1 is the server's side of a cluster of one host, on a real store.
@@ -62,7 +63,7 @@ func (a admission) candidate(t *testing.T, h pando.HostName, token string) candi
 		t.Fatal(err)
 	}
 	return candidate{t, i, peer.Joining{
-		Token: token, From: netip.MustParseAddr("10.126.0.2"), Host: h, Address: "10.126.0.2", Layout: pando.CurrentLayout(), Request: request,
+		Token: token, From: netip.MustParseAddr("10.126.0.2"), Host: h, Address: "10.126.0.2", Layout: world.CurrentLayout(), Request: request,
 	}}
 }
 
@@ -84,7 +85,7 @@ func (a admission) slots(t *testing.T) map[pando.HostName]int {
 	out := map[pando.HostName]int{}
 	for _, r := range all.Records {
 		var m pando.Member
-		if err := pando.Decode(r, &m); err != nil {
+		if err := world.Decode(r, &m); err != nil {
 			t.Fatal(err)
 		}
 		out[m.Name] = m.Slot

@@ -15,6 +15,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/trust"
+	"pando.run/pando/world"
 )
 
 // The bounds of a port that strangers can reach. A host has a handful of connections to each port of another one.
@@ -125,7 +126,7 @@ const membersPrefix = pando.Root + pando.Key(pando.KindMember) + "/"
 
 // run follows the members until ctx ends.
 func (d *doorkeeper) run(ctx context.Context) error {
-	return pando.Follow(ctx, pando.WallClock{}, d.registry, membersPrefix, func(b pando.Batch, reset bool) {
+	return world.Follow(ctx, pando.WallClock{}, d.registry, membersPrefix, func(b pando.Batch, reset bool) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if reset {
@@ -134,7 +135,7 @@ func (d *doorkeeper) run(ctx context.Context) error {
 		for _, r := range b.Changes {
 			name := pando.HostName(r.Key[len(membersPrefix):])
 			delete(d.members, name)
-			if v, err := pando.DecodeAny(r); r.Value != nil && err == nil {
+			if v, err := world.DecodeAny(r); r.Value != nil && err == nil {
 				d.members[name] = v.(pando.Member)
 			}
 		}
@@ -151,7 +152,7 @@ func readMember(ctx context.Context, r pando.Registry, h pando.HostName) (pando.
 	}
 	for _, one := range s.Records {
 		if one.Key == pando.MemberKey(h) {
-			v, err := pando.DecodeAny(one)
+			v, err := world.DecodeAny(one)
 			if err != nil {
 				return pando.Member{}, err
 			}

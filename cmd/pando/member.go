@@ -20,6 +20,7 @@ import (
 	"pando.run/pando/driver/etcd"
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/trust"
+	"pando.run/pando/world"
 )
 
 // The ports at which the hosts of a cluster speak with each other, all of them over TLS.
@@ -93,7 +94,7 @@ func join(ctx context.Context, p place) (*trust.Membership, error) {
 
 func (p place) joining(i *trust.Identity) (peer.Joining, error) {
 	request, err := i.Request()
-	return peer.Joining{Host: pando.HostName(p.Host), Address: p.Address, Address6: p.address6, Layout: pando.CurrentLayout(), Version: version, Request: request}, err
+	return peer.Joining{Host: pando.HostName(p.Host), Address: p.Address, Address6: p.address6, Layout: world.CurrentLayout(), Version: version, Request: request}, err
 }
 
 func accept(p place, m *trust.Membership, got peer.Joined) error {

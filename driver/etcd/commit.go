@@ -8,6 +8,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pando.run/pando"
+	"pando.run/pando/world"
 )
 
 // Commit writes a transaction as one etcd transaction; it is durable when it returns.
@@ -48,7 +49,7 @@ func (r *Registry) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision
 func (r *Registry) puts(t pando.Txn) ([]clientv3.Op, error) {
 	ops := make([]clientv3.Op, 0, len(t.Put)+len(t.Delete))
 	for _, v := range t.Put {
-		b, err := pando.Encode(v)
+		b, err := world.Encode(v)
 		if err != nil {
 			return nil, fmt.Errorf("commit %s: %w", v.Key(), err)
 		}

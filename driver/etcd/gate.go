@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"pando.run/pando"
+	"pando.run/pando/world"
 )
 
 // Members is how the agents of other hosts reach an embedded store: over TLS, with a certificate of the cluster.
@@ -90,7 +91,7 @@ func (g gate) member(c *x509.Certificate) (m pando.Member, err error) {
 
 // follow ends the open calls of members that leave, until ctx ends.
 func (g gate) follow(ctx context.Context, r *Registry, log *slog.Logger) {
-	err := pando.Follow(ctx, pando.WallClock{}, r, pando.Root+pando.Key(pando.KindMember), func(pando.Batch, bool) {
+	err := world.Follow(ctx, pando.WallClock{}, r, pando.Root+pando.Key(pando.KindMember), func(pando.Batch, bool) {
 		g.open.sever(func(h pando.HostName) (m pando.Member, ok bool) {
 			at, err := g.store.read(pando.MemberKey(h), &m)
 			return m, err == nil && at != 0

@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pando.run/pando"
+	"pando.run/pando/world"
 )
 
 // leaderTTL is how long a role stays without a leader after its leader died without a word. etcd's leases are whole
@@ -23,7 +24,7 @@ const resignWaitMax = 500 * time.Millisecond
 // lease is lost, or the registry is closed.
 func (r *Registry) Lead(ctx context.Context, role, candidate string) (pando.Fence, <-chan struct{}, error) {
 	k := pando.LeaderKey(role)
-	value, err := pando.Encode(candidate)
+	value, err := world.Encode(candidate)
 	if err != nil {
 		return pando.Fence{}, nil, err
 	}
@@ -91,7 +92,7 @@ func (r *Registry) succeed(ctx context.Context, holder *mvccpb.KeyValue) error {
 // of the same host joins. The fence is a key of its own beside the record, so that a takeover never makes the host look
 // gone. A host that leaves without a word is gone after ttl.
 func (r *Registry) Join(ctx context.Context, h pando.Host, ttl time.Duration) (pando.Fence, <-chan struct{}, error) {
-	value, err := pando.Encode(h)
+	value, err := world.Encode(h)
 	if err != nil {
 		return pando.Fence{}, nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/world"
 )
 
 const patience = 15 * time.Second
@@ -101,7 +102,7 @@ func TestCommitSnapshotAndConflict(t *testing.T) {
 				t.Fatalf("snapshot %+v, %v; want one record of revision %d", snap, err, first)
 			}
 			var back pando.Service
-			if err := pando.Decode(snap.Records[0], &back); err != nil || back != web {
+			if err := world.Decode(snap.Records[0], &back); err != nil || back != web {
 				t.Fatalf("read back %+v, %v", back, err)
 			}
 			for _, stale := range []pando.StoreRevision{0, first - 1, first + 1} {
@@ -291,7 +292,7 @@ func TestRecordOfANewerLayoutIsRefusedInASentence(t *testing.T) {
 		t.Fatal(err)
 	}
 	var v pando.Service
-	err = pando.Decode(snap.Records[0], &v)
+	err = world.Decode(snap.Records[0], &v)
 	if err == nil || !strings.Contains(err.Error(), "layout 99") || !strings.Contains(err.Error(), "upgrade pando") {
 		t.Fatalf("%v; want a sentence that says what to do", err)
 	}
@@ -310,7 +311,7 @@ func TestRecordOfThisLayoutIsRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	var v pando.Service
-	if err := pando.Decode(snap.Records[0], &v); err != nil || v.Name != "web" {
+	if err := world.Decode(snap.Records[0], &v); err != nil || v.Name != "web" {
 		t.Fatalf("%+v, %v", v, err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 
 	"pando.run/pando"
+	"pando.run/pando/world"
 )
 
 // store is what the gate reads, in this process and as of the newest commit.
@@ -21,7 +22,7 @@ func (s *store) read(k pando.Key, v any) (int64, error) {
 	if err != nil || len(got.KVs) == 0 {
 		return 0, err
 	}
-	return got.KVs[0].ModRevision, pando.Decode(record(got.KVs[0]), v)
+	return got.KVs[0].ModRevision, world.Decode(record(got.KVs[0]), v)
 }
 
 // any says whether there is a key with this beginning.
@@ -130,7 +131,7 @@ func (w *rights) mayPut(k pando.Key, p *pb.PutRequest) error {
 // put checks the new value and the stored one by a rule. The transaction then depends on the stored one.
 func put[T pando.Stored](w *rights, r pando.Record, rule func(next, now T, there bool) error) error {
 	var next, now T
-	if err := pando.Decode(r, &next); err != nil {
+	if err := world.Decode(r, &next); err != nil {
 		return err
 	}
 	if next.Key() != r.Key {
@@ -149,7 +150,7 @@ func put[T pando.Stored](w *rights, r pando.Record, rule func(next, now T, there
 // host checks a host's record, which is also what its epoch says.
 func (w *rights) host(r pando.Record) error {
 	var h pando.Host
-	if err := pando.Decode(r, &h); err != nil {
+	if err := world.Decode(r, &h); err != nil {
 		return err
 	}
 	if strings.HasPrefix(h.Endpoint, "unix:") {

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/world"
 )
 
 var _ pando.Registry = (*Registry)(nil)
@@ -167,7 +168,7 @@ func (r *Registry) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision
 	}
 	puts := make(map[pando.Key][]byte, len(t.Put))
 	for _, v := range t.Put {
-		b, err := pando.Encode(v)
+		b, err := world.Encode(v)
 		if err != nil {
 			return 0, err
 		}
@@ -266,7 +267,7 @@ func send(ctx context.Context, out chan<- pando.Batch, b pando.Batch) bool {
 // Lead waits until the role is free. It lasts until ctx ends or Depose.
 func (r *Registry) Lead(ctx context.Context, role, candidate string) (pando.Fence, <-chan struct{}, error) {
 	k := pando.LeaderKey(role)
-	value, err := pando.Encode(candidate)
+	value, err := world.Encode(candidate)
 	if err != nil {
 		return pando.Fence{}, nil, err
 	}
@@ -298,7 +299,7 @@ func (r *Registry) Join(ctx context.Context, h pando.Host, ttl time.Duration) (p
 	if err := r.travel(ctx, "join "+string(h.Name)); err != nil {
 		return pando.Fence{}, nil, err
 	}
-	value, err := pando.Encode(h)
+	value, err := world.Encode(h)
 	if err != nil {
 		return pando.Fence{}, nil, err
 	}

@@ -4,4 +4,4 @@ go 1.26
 
 require pando.run/sdk v0.0.0
 
-replace pando.run/sdk => ../../sdk/go
+replace pando.run/sdk => ../../sdk/app/go

@@ -1,13 +1,13 @@
 //! Compiles each function's C for the host, with its name in front of every symbol.
 
 fn main() {
-    println!("cargo::rerun-if-changed=../../sdk/c/pando_nf.h");
+    println!("cargo::rerun-if-changed=../../sdk/function/c/pando_nf.h");
     for name in ["nat", "policer", "ids", "balancer", "whitelister"] {
         let source = format!("../functions/{name}/{name}.c");
         println!("cargo::rerun-if-changed={source}");
         cc::Build::new()
             .file(source)
-            .include("../../sdk/c")
+            .include("../../sdk/function/c")
             .define("PANDO_TWIN", name)
             .flag("-std=c11")
             .flag("-Wno-unused-function")

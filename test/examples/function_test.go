@@ -15,7 +15,7 @@ func TestAFunctionInGo(t *testing.T) {
 	t.Parallel()
 	unit, dir := functions(t), t.TempDir()
 	function, capture := filepath.Join(dir, "function-go"), filepath.Join(dir, "made.pcap")
-	if err := os.CopyFS(function, os.DirFS("../../examples/function-go")); err != nil {
+	if err := os.CopyFS(function, os.DirFS("../../sdk/function/go")); err != nil {
 		t.Fatal(err)
 	}
 	fn := func(args ...string) []byte {

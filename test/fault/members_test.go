@@ -21,6 +21,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/driver/etcd"
 	"pando.run/pando/driver/trust"
+	"pando.run/pando/world"
 )
 
 // storeForMembers is a store that listens for members of a cluster.
@@ -203,7 +204,7 @@ func TestAMemberWritesNoForeignValueBelowItsOwnKey(t *testing.T) {
 		"ask for others":              {"/pando/intent/default/web/i7", asks("i7", vault, "web-1")},
 		"move another state":          {pando.HeadKey(web), pando.StateHead{Service: vault, Host: "h2"}},
 	} {
-		text, err := pando.Encode(w.v)
+		text, err := world.Encode(w.v)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -237,7 +238,7 @@ func TestTheLeasesOfAMemberAreItsOwnFewAndShort(t *testing.T) {
 	if _, err := c.Revoke(ctx, theirs); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("h2 ends the lease of h1: %v", err)
 	}
-	text, err := pando.Encode(hostIn(2))
+	text, err := world.Encode(hostIn(2))
 	if err != nil {
 		t.Fatal(err)
 	}

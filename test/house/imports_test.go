@@ -16,11 +16,12 @@ type room struct {
 // rooms is the table of ranks. A folder below a room belongs to it; each folder directly below driver/ is a
 // room of its own, so drivers never meet either.
 var rooms = []room{
-	{"spec", 1}, {"state", 1}, {"api", 1},
-	{"scale", 2}, {"balance", 2}, {"lifecycle", 2}, {"function", 2}, {"memory", 2}, {"driver", 2}, {"bpf", 2},
+	{"bpf", 1}, {"sdk", 1}, {"world", 1}, {"spec", 1}, {"state", 1}, {"api", 1},
+	{"scale", 2}, {"balance", 2}, {"lifecycle", 2}, {"function", 2}, {"memory", 2}, {"driver", 2},
 	{"control", 3}, {"agent", 3}, {"lab", 3},
-	{"cmd", 4}, {"demo", 5},
-	{"test", 5}, {"bench", 5}, {"examples", 5}, {"deploy", 5},
+	{"cmd", 4},
+	{"bench", 5}, {"examples", 5}, {"deploy", 5}, {"demo", 6},
+	{"test", 7},
 }
 
 // roomOf names the room of a folder and its rank; ok is false where the table has no such room.
@@ -91,7 +92,7 @@ func moduleDir(importPath string) (string, bool) {
 	}
 	dir, ours := strings.CutPrefix(importPath, modulePath+"/")
 	// The Go SDK is a module of its own: its users depend on nothing else.
-	return dir, ours && dir != "sdk/go" && !strings.HasPrefix(dir, "sdk/go/")
+	return dir, ours && dir != "sdk/app/go" && !strings.HasPrefix(dir, "sdk/app/go/")
 }
 
 func TestBreachIsFound(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 
 func TestThePythonContractHolds(t *testing.T) {
 	t.Parallel()
-	root, err := filepath.Abs("../../sdk/python")
+	root, err := filepath.Abs("../../sdk/app/python")
 	if err != nil {
 		t.Fatal(err)
 	}

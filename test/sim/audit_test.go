@@ -8,19 +8,20 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/scale"
+	"pando.run/pando/world"
 )
 
 // audit replays everything that was ever written and holds it against the rules.
 type audit struct {
 	t      *testing.T
-	world  *pando.World
+	world  *world.World
 	ended  map[pando.InstanceID]bool // their records are gone
 	grants map[pando.ServiceKey][]time.Time
 	faults int
 }
 
 func newAudit(t *testing.T) *audit {
-	return &audit{t: t, world: pando.NewWorld(), ended: map[pando.InstanceID]bool{}, grants: map[pando.ServiceKey][]time.Time{}}
+	return &audit{t: t, world: world.New(), ended: map[pando.InstanceID]bool{}, grants: map[pando.ServiceKey][]time.Time{}}
 }
 
 func (a *audit) fail(at pando.StoreRevision, format string, args ...any) {
@@ -36,7 +37,7 @@ func (a *audit) replay(history []pando.Batch) {
 				a.deleted(r)
 				continue
 			}
-			v, err := pando.DecodeAny(r)
+			v, err := world.DecodeAny(r)
 			if err != nil {
 				a.fail(b.Revision, "%v", err)
 				continue

@@ -11,6 +11,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/state"
+	"pando.run/pando/world"
 )
 
 var (
@@ -27,7 +28,7 @@ type operator struct {
 	spec pando.Spec
 	main pando.StateHead // the newest seen
 
-	known *pando.World // after the first `read` commits
+	known *world.World // after the first `read` commits
 	read  int
 }
 
@@ -46,7 +47,7 @@ func operatorsOf(c *cluster) []*operator {
 }
 
 func newOperator(c *cluster, key pando.ServiceKey) *operator {
-	o := &operator{c: c, key: key, dice: c.dice("operator "+string(key.Name), 0), known: pando.NewWorld()}
+	o := &operator{c: c, key: key, dice: c.dice("operator "+string(key.Name), 0), known: world.New()}
 	o.spec = pando.Spec{
 		Name: key.Name, Command: []string{"web"}, State: stateTypes, Environment: map[string]string{},
 		Ports:  []pando.Port{{Published: 80, Target: 80, Protocol: pando.TCP}},
@@ -135,7 +136,7 @@ func (o *operator) remove() error {
 }
 
 // world is what the registry says now.
-func (o *operator) world() *pando.World {
+func (o *operator) world() *world.World {
 	history := o.c.registry.History()
 	for _, b := range history[o.read:] {
 		if err := o.known.Apply(b.Changes, b.Revision); err != nil {
@@ -200,7 +201,7 @@ func (o *operator) settled() error {
 	return nil
 }
 
-func (o *operator) instances(w *pando.World) string { return list(w.Of(o.key)) }
+func (o *operator) instances(w *world.World) string { return list(w.Of(o.key)) }
 
 func list(instances []pando.Instance) string {
 	var b strings.Builder

@@ -14,6 +14,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/agent"
 	"pando.run/pando/state"
+	"pando.run/pando/world"
 )
 
 // runsDefault is the count of the gate, a fifth of it under the race detector; PANDO_RUNS asks for more.
@@ -167,7 +168,7 @@ func (c *cluster) trace() {
 			if !strings.Contains(string(r.Key), string(id)) && !strings.Contains(string(r.Value), string(id)) {
 				continue
 			}
-			switch v, _ := pando.DecodeAny(r); v := v.(type) {
+			switch v, _ := world.DecodeAny(r); v := v.(type) {
 			case pando.Instance:
 				c.t.Logf("%d: %s %s since %s (%s, warm %v): %s", b.Revision, v.ID, v.Phase, v.Since.Format("05.000"), v.IP4, v.Warm, v.Reason)
 			case pando.Intent:

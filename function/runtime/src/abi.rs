@@ -1,4 +1,4 @@
-//! The batch ABI, version 1: where things are in a function's linear memory. `sdk/c/pando_nf.h` is its contract.
+//! The batch ABI, version 1: where things are in a function's linear memory. `sdk/function/c/pando_nf.h` is its contract.
 
 /// The version that this unit runs.
 pub const VERSION: u32 = 1;
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn the_header_file_says_the_same() {
-        let header = include_str!("../../../sdk/c/pando_nf.h");
+        let header = include_str!("../../../sdk/function/c/pando_nf.h");
         for (name, value) in [
             ("PANDO_ABI", 1),
             ("PANDO_BATCH_PACKETS", BATCH_PACKETS),

@@ -1,4 +1,4 @@
-//! The C ABI for guides: `pando_guide.h`.
+//! The C ABI for guides: `sdk/guide/c/pando_guide.h`.
 
 use crate::handler::{self, Lead};
 use crate::pager::{pager, running, Guard, Pager};

@@ -29,7 +29,7 @@ pub struct Build {
     output: Format,
 }
 
-const SDK: &str = include_str!("../../../../sdk/c/pando_nf.h");
+const SDK: &str = include_str!("../../../../sdk/function/c/pando_nf.h");
 
 impl Build {
     pub fn run(self) -> Result<ExitCode, Failure> {

@@ -29,9 +29,9 @@ enum Language {
 
 const C: &str = include_str!("template.c");
 /// The example is what a new function begins with: one that is built and tested.
-const GO: &str = include_str!("../../../../examples/function-go/main.go");
-const GO_SDK: &str = include_str!("../../../../examples/function-go/pando.go");
-const GO_MODULE: &str = include_str!("../../../../examples/function-go/go.mod");
+const GO: &str = include_str!("../../../../sdk/function/go/main.go");
+const GO_SDK: &str = include_str!("../../../../sdk/function/go/pando.go");
+const GO_MODULE: &str = include_str!("../../../../sdk/function/go/go.mod");
 const GO_NAME: &str = "function-go";
 
 impl New {

@@ -1,15 +1,19 @@
-package pando
+package world
 
-import "slices"
+import (
+	"slices"
+
+	"pando.run/pando"
+)
 
 // rosters list the instances of each service or of each host, oldest first, so that a question
 // about one of them costs as much as its own instances and not as much as the cluster.
-type rosters[K comparable] map[K][]Instance
+type rosters[K comparable] map[K][]pando.Instance
 
 // of returns the instances under k. The caller owns the slice.
-func (r rosters[K]) of(k K) []Instance { return slices.Clone(r[k]) }
+func (r rosters[K]) of(k K) []pando.Instance { return slices.Clone(r[k]) }
 
-func (r rosters[K]) add(k K, i Instance) {
+func (r rosters[K]) add(k K, i pando.Instance) {
 	at, there := slices.BinarySearchFunc(r[k], i, byBirth)
 	if there {
 		r[k][at] = i
@@ -19,7 +23,7 @@ func (r rosters[K]) add(k K, i Instance) {
 }
 
 // drop forgets an instance, as it was added.
-func (r rosters[K]) drop(k K, i Instance) {
+func (r rosters[K]) drop(k K, i pando.Instance) {
 	if at, there := slices.BinarySearchFunc(r[k], i, byBirth); there {
 		r[k] = slices.Delete(r[k], at, at+1)
 	}
@@ -29,7 +33,7 @@ func (r rosters[K]) drop(k K, i Instance) {
 }
 
 // enlist puts an instance where Of and On find it.
-func (w *World) enlist(v Versioned[Instance]) {
+func (w *World) enlist(v Versioned[pando.Instance]) {
 	if was, ok := w.Instances[v.V.ID]; ok {
 		if was.V.Service != v.V.Service || was.V.Host != v.V.Host || byBirth(was.V, v.V) != 0 {
 			w.delist(was.V) // a warm instance is born again when it is claimed
@@ -41,7 +45,7 @@ func (w *World) enlist(v Versioned[Instance]) {
 }
 
 // delist forgets an instance, unless another record has taken its name meanwhile.
-func (w *World) delist(i Instance) {
+func (w *World) delist(i pando.Instance) {
 	if w.Instances[i.ID].V.Key() != i.Key() {
 		return
 	}
@@ -52,7 +56,7 @@ func (w *World) delist(i Instance) {
 }
 
 // Of returns the instances of a service, oldest first.
-func (w *World) Of(s ServiceKey) []Instance { return w.ofService.of(s) }
+func (w *World) Of(s pando.ServiceKey) []pando.Instance { return w.ofService.of(s) }
 
 // On returns the instances of a host, oldest first.
-func (w *World) On(h HostName) []Instance { return w.onHost.of(h) }
+func (w *World) On(h pando.HostName) []pando.Instance { return w.onHost.of(h) }

@@ -2,7 +2,7 @@ package main
 
 import "unsafe"
 
-// The batch interface of Pando's units, ABI version 1 (sdk/c/pando_nf.h is its contract).
+// The batch interface of Pando's units, ABI version 1 (sdk/function/c/pando_nf.h is its contract).
 
 const (
 	abi          = 1

@@ -1,45 +1,47 @@
-package pando
+package world
 
 import (
 	"context"
 	"errors"
 	"time"
+
+	"pando.run/pando"
 )
 
 // Follow keeps take informed of everything under a prefix until ctx ends: first the whole (reset is true, and what was
 // known before is void), then every commit in order. It begins anew by itself when the store was out of reach or its
 // history is compacted.
-func Follow(ctx context.Context, c Clock, r Registry, prefix Key, take func(b Batch, reset bool)) error {
+func Follow(ctx context.Context, c pando.Clock, r pando.Registry, prefix pando.Key, take func(b pando.Batch, reset bool)) error {
 	wait := 10 * time.Millisecond
 	for {
-		err := followOnce(ctx, r, prefix, func(b Batch, reset bool) {
+		err := followOnce(ctx, r, prefix, func(b pando.Batch, reset bool) {
 			wait = 10 * time.Millisecond
 			take(b, reset)
 		})
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrCompacted) {
+		if !errors.Is(err, pando.ErrUnavailable) && !errors.Is(err, pando.ErrCompacted) {
 			return err
 		}
-		if err := Sleep(ctx, c, wait); err != nil {
+		if err := pando.Sleep(ctx, c, wait); err != nil {
 			return err
 		}
 		wait = min(2*wait, time.Second)
 	}
 }
 
-func followOnce(ctx context.Context, r Registry, prefix Key, take func(Batch, bool)) error {
+func followOnce(ctx context.Context, r pando.Registry, prefix pando.Key, take func(pando.Batch, bool)) error {
 	s, err := r.Snapshot(ctx, prefix)
 	if err != nil {
 		return err
 	}
-	take(Batch{Changes: s.Records, Revision: s.Revision}, true)
+	take(pando.Batch{Changes: s.Records, Revision: s.Revision}, true)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	after := s.Revision
 	for {
-		err := ErrUnavailable
+		err := pando.ErrUnavailable
 		for b := range r.Watch(ctx, prefix, after) {
 			if b.Err != nil {
 				err = b.Err
@@ -48,12 +50,12 @@ func followOnce(ctx context.Context, r Registry, prefix Key, take func(Batch, bo
 			after = b.Revision
 			take(b, false)
 		}
-		if ctx.Err() != nil || !errors.Is(err, ErrUnavailable) {
+		if ctx.Err() != nil || !errors.Is(err, pando.ErrUnavailable) {
 			return err
 		}
 		// Out of reach: what we know stays true until we hear more, so the watch goes on from where it was. A snapshot tells
 		// whether the store is back at all.
-		if _, err := r.Snapshot(ctx, Root+Key(KindLeader)); err != nil {
+		if _, err := r.Snapshot(ctx, pando.Root+pando.Key(pando.KindLeader)); err != nil {
 			return err
 		}
 	}

@@ -1,0 +1,293 @@
+package world
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"pando.run/pando"
+)
+
+// World is everything that the store says, as one process has seen it: the input of every decision.
+// It is changed by Apply alone.
+type World struct {
+	Services  map[pando.ServiceKey]Versioned[pando.Service]
+	Revisions map[pando.ServiceKey]map[int]Versioned[pando.Revision]
+	Instances map[pando.InstanceID]Versioned[pando.Instance]
+	Intents   map[pando.IntentID]Versioned[pando.Intent]
+	Decisions map[string]Versioned[pando.Decision]
+	Heads     map[pando.ServiceKey]Versioned[pando.StateHead]
+	Hosts     map[pando.HostName]Versioned[pando.Host]   // whose agents have their lease
+	Members   map[pando.HostName]Versioned[pando.Member] // that were admitted
+	Seen      pando.StoreRevision                        // of the newest commit applied
+	byKey     map[pando.Key]noted
+	gone      map[pando.Key]pando.StoreRevision     // deleted; kept until every older message has been seen
+	intents   map[pando.ServiceKey][]pando.IntentID // of each service, in order
+	decisions map[pando.ServiceKey][]string         // likewise
+	ofService rosters[pando.ServiceKey]
+	onHost    rosters[pando.HostName]
+}
+
+// noted is what the world knows of one key, so that a late message never brings back an older state.
+type noted struct {
+	value    pando.Stored
+	modified pando.StoreRevision
+}
+
+// Versioned is a value with the store revision of its last write, for conditions.
+type Versioned[T pando.Stored] struct {
+	V        T
+	Modified pando.StoreRevision
+}
+
+// If is the condition that the value has not changed.
+func (v Versioned[T]) If() pando.Condition {
+	return pando.Condition{Key: v.V.Key(), Modified: v.Modified}
+}
+
+// New returns an empty world.
+func New() *World {
+	return &World{
+		Services:  map[pando.ServiceKey]Versioned[pando.Service]{},
+		Revisions: map[pando.ServiceKey]map[int]Versioned[pando.Revision]{},
+		Instances: map[pando.InstanceID]Versioned[pando.Instance]{},
+		Intents:   map[pando.IntentID]Versioned[pando.Intent]{},
+		Decisions: map[string]Versioned[pando.Decision]{},
+		Heads:     map[pando.ServiceKey]Versioned[pando.StateHead]{},
+		Hosts:     map[pando.HostName]Versioned[pando.Host]{},
+		Members:   map[pando.HostName]Versioned[pando.Member]{},
+		byKey:     map[pando.Key]noted{},
+		gone:      map[pando.Key]pando.StoreRevision{},
+		intents:   map[pando.ServiceKey][]pando.IntentID{},
+		decisions: map[pando.ServiceKey][]string{},
+		ofService: rosters[pando.ServiceKey]{},
+		onHost:    rosters[pando.HostName]{},
+	}
+}
+
+// Apply takes over what changed. A record that cannot be read is left out and named in the error; the others count.
+func (w *World) Apply(changes []pando.Record, at pando.StoreRevision) error {
+	var errs []error
+	for _, r := range changes {
+		if err := w.apply(r); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	w.Seen = max(w.Seen, at)
+	for k, deleted := range w.gone {
+		if deleted <= w.Seen {
+			delete(w.gone, k)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Committed takes over a transaction that this process has just committed, so that its next decision need not wait for
+// the watch to tell it what it did.
+func (w *World) Committed(t pando.Txn, at pando.StoreRevision) {
+	for _, v := range t.Put {
+		w.put(v, at)
+	}
+	for _, k := range t.Delete {
+		w.forget(k, at)
+	}
+}
+
+// Knows says whether a record is no news: this process wrote it itself, say, and took it over then.
+func (w *World) Knows(r pando.Record) bool {
+	if r.Value == nil {
+		at, ok := w.gone[r.Key]
+		return ok && at >= r.Modified
+	}
+	n, ok := w.byKey[r.Key]
+	return ok && n.modified >= r.Modified
+}
+
+func (w *World) apply(r pando.Record) error {
+	if w.Knows(r) {
+		return nil
+	}
+	if r.Value == nil {
+		w.forget(r.Key, r.Modified)
+		return nil
+	}
+	v, err := DecodeAny(r)
+	if err != nil || v == nil {
+		return err
+	}
+	if other, taken := w.namesake(v); taken {
+		return fmt.Errorf("record %s: %w: its name is that of %s", r.Key, pando.ErrExists, other)
+	}
+	w.put(v, r.Modified)
+	return nil
+}
+
+// namesake is the record under another key that has the same name: names of instances, intents and decisions are unique.
+func (w *World) namesake(v pando.Stored) (other pando.Key, taken bool) {
+	switch v := v.(type) {
+	case pando.Instance:
+		other = w.Instances[v.ID].V.Key()
+		_, taken = w.Instances[v.ID]
+	case pando.Intent:
+		other = w.Intents[v.ID].V.Key()
+		_, taken = w.Intents[v.ID]
+	case pando.Decision:
+		other = w.Decisions[v.ID].V.Key()
+		_, taken = w.Decisions[v.ID]
+	}
+	return other, taken && other != v.Key()
+}
+
+// DecodeAny reads a record of any kind; nil for a kind that is not a noun (a leader's key).
+func DecodeAny(r pando.Record) (pando.Stored, error) {
+	switch r.Key.Kind() {
+	case pando.KindService:
+		return decode[pando.Service](r)
+	case pando.KindRevision:
+		return decode[pando.Revision](r)
+	case pando.KindInstance:
+		return decode[pando.Instance](r)
+	case pando.KindIntent:
+		return decode[pando.Intent](r)
+	case pando.KindDecision:
+		return decode[pando.Decision](r)
+	case pando.KindHead:
+		return decode[pando.StateHead](r)
+	case pando.KindHost:
+		return decode[pando.Host](r)
+	case pando.KindMember:
+		return decode[pando.Member](r)
+	}
+	return nil, nil
+}
+
+// decode believes the key: a member may write what is below its own keys, and must not speak for others in the value.
+func decode[T pando.Stored](r pando.Record) (pando.Stored, error) {
+	var v T
+	if err := Decode(r, &v); err != nil {
+		return v, err
+	}
+	if v.Key() != r.Key {
+		return v, fmt.Errorf("record %s: %w: its value is that of %s", r.Key, pando.ErrInvalid, v.Key())
+	}
+	if h, ok := any(v).(pando.Host); ok {
+		if err := h.Check(); err != nil {
+			return v, fmt.Errorf("record %s: %w", r.Key, err)
+		}
+	}
+	return v, nil
+}
+
+func (w *World) put(v pando.Stored, at pando.StoreRevision) {
+	if w.byKey[v.Key()].modified > at || w.gone[v.Key()] > at {
+		return
+	}
+	w.byKey[v.Key()] = noted{value: v, modified: at}
+	switch v := v.(type) {
+	case pando.Service:
+		w.Services[v.ServiceKey] = Versioned[pando.Service]{v, at}
+	case pando.Revision:
+		if w.Revisions[v.Service] == nil {
+			w.Revisions[v.Service] = map[int]Versioned[pando.Revision]{}
+		}
+		w.Revisions[v.Service][v.Number] = Versioned[pando.Revision]{v, at}
+	case pando.Instance:
+		w.enlist(Versioned[pando.Instance]{v, at})
+	case pando.Intent:
+		w.Intents[v.ID] = Versioned[pando.Intent]{v, at}
+		list(w.intents, v.Service, v.ID)
+	case pando.Decision:
+		w.Decisions[v.ID] = Versioned[pando.Decision]{v, at}
+		list(w.decisions, v.Service, v.ID)
+	case pando.StateHead:
+		w.Heads[v.Service] = Versioned[pando.StateHead]{v, at}
+	case pando.Host:
+		w.Hosts[v.Name] = Versioned[pando.Host]{v, at}
+	case pando.Member:
+		w.Members[v.Name] = Versioned[pando.Member]{v, at}
+	}
+}
+
+func (w *World) forget(k pando.Key, at pando.StoreRevision) {
+	n := w.byKey[k]
+	if n.modified > at {
+		return
+	}
+	delete(w.byKey, k)
+	w.gone[k] = max(w.gone[k], at)
+	switch v := n.value.(type) {
+	case pando.Service:
+		delete(w.Services, v.ServiceKey)
+	case pando.Revision:
+		delete(w.Revisions[v.Service], v.Number)
+		if len(w.Revisions[v.Service]) == 0 {
+			delete(w.Revisions, v.Service)
+		}
+	case pando.Instance:
+		w.delist(v)
+	case pando.Intent:
+		delete(w.Intents, v.ID)
+		unlist(w.intents, v.Service, v.ID)
+	case pando.Decision:
+		delete(w.Decisions, v.ID)
+		unlist(w.decisions, v.Service, v.ID)
+	case pando.StateHead:
+		delete(w.Heads, v.Service)
+	case pando.Host:
+		delete(w.Hosts, v.Name)
+	case pando.Member:
+		delete(w.Members, v.Name)
+	}
+}
+
+func byBirth(a, b pando.Instance) int {
+	return cmp.Or(a.Born.Compare(b.Born), cmp.Compare(a.ID, b.ID))
+}
+
+// IntentsOf returns the intents of a service in the order in which they were asked.
+func (w *World) IntentsOf(s pando.ServiceKey) []pando.Intent { return listed(w.Intents, w.intents[s]) }
+
+// DecisionsOf returns the decisions about a service, oldest first.
+func (w *World) DecisionsOf(s pando.ServiceKey) []pando.Decision {
+	return listed(w.Decisions, w.decisions[s])
+}
+
+// list puts a name where it belongs among those of its service. Names of what happens later are greater: it is the end nearly always.
+func list[N cmp.Ordered](names map[pando.ServiceKey][]N, s pando.ServiceKey, n N) {
+	if at, there := slices.BinarySearch(names[s], n); !there {
+		names[s] = slices.Insert(names[s], at, n)
+	}
+}
+
+func unlist[N cmp.Ordered](names map[pando.ServiceKey][]N, s pando.ServiceKey, n N) {
+	if at, there := slices.BinarySearch(names[s], n); there {
+		names[s] = slices.Delete(names[s], at, at+1)
+	}
+	if len(names[s]) == 0 {
+		delete(names, s)
+	}
+}
+
+func listed[N comparable, T pando.Stored](all map[N]Versioned[T], names []N) []T {
+	if len(names) == 0 {
+		return nil
+	}
+	out := make([]T, len(names), len(names)+1) // the caller may have one more
+	for n, name := range names {
+		out[n] = all[name].V
+	}
+	return out
+}
+
+// SpecOf returns the spec of one revision of a service.
+func (w *World) SpecOf(s pando.ServiceKey, revision int) (pando.Spec, bool) {
+	r, ok := w.Revisions[s][revision]
+	return r.V.Spec, ok
+}
+
+// Names returns the services in order, for decisions that must not depend on the order of a map.
+func (w *World) Names() []pando.ServiceKey {
+	return slices.SortedFunc(maps.Keys(w.Services), pando.ServiceKey.Compare)
+}
