@@ -139,10 +139,11 @@ func TestWrongTurnsNameTheCauseAndTheNextStep(t *testing.T) {
 		t.Errorf("more than the last 20 lines:\n%s", quits)
 	}
 	o.has(o.says(0, "why quits"), "failed", "it exited with 3", "| line 30")
-	never := deploy("never", "command: [sh, -c, 'echo soon; exec sleep 1000']\nports: ['80:8080']\nhealth: {ready: http GET /ok, ready_within: 1s}\n")
+	unready := "command: [sh, -c, 'echo soon; exec sleep 1000']\nports: ['80:8080']\nhealth: {ready: http GET /ok, ready_within: 1s}\n"
+	deploy("never", unready)
 	o.has(o.says(0, "deploy --wait "+o.Write("never.yaml", "name: never\ncommand: [sleep, '1000']\nhealth: {ready: exec true}\n")), "revision 2  serving")
 	o.says(0, "rm never --wait")
-	never = deploy("never", "command: [sh, -c, 'echo soon; exec sleep 1000']\nports: ['80:8080']\nhealth: {ready: http GET /ok, ready_within: 1s}\n")
+	never := deploy("never", unready)
 	several := o.Write("several.yaml", "name: sits\ncommand: [sleep, '1000']\nhealth: {ready: exec true}\n---\nname: quits\ncommand: ['false']\n"+
 		"---\nname: waits\ncommand: [sleep, '1000']\nuser: '0'\nhealth: {ready: exec true}\n")
 	o.has(o.says(7, "deploy --wait --timeout 20s "+several), "sits  revision 1  serving", "quits  failed: revision 2 of quits", "waits  revision 1  serving",
