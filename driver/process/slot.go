@@ -250,14 +250,15 @@ func (s *slot) wire() error {
 	}
 	steps := []func() error{
 		func() error { return inside.LinkSetUp(lo) },
+		func() error { return localLater(inside) },
 		func() error { return inside.AddrAdd(inner, host(s.IP4)) },
 		func() error { return inside.AddrAdd(inner, host(s.IP6)) },
 		func() error { return inside.LinkSetUp(inner) },
 		func() error { return netlink.LinkSetUp(outer) },
 		func() error { return inside.NeighAdd(neighbour(inner, gateway4, s.HostMAC)) },
 		func() error { return inside.NeighAdd(neighbour(inner, gateway6, s.HostMAC)) },
-		func() error { return inside.RouteAdd(defaultRoute(inner, gateway4)) },
-		func() error { return inside.RouteAdd(defaultRoute(inner, gateway6)) },
+		func() error { return inside.RouteAdd(defaultRoute(inner, gateway4, s.IP4)) },
+		func() error { return inside.RouteAdd(defaultRoute(inner, gateway6, s.IP6)) },
 		func() error { return netlink.NeighSet(neighbour(outer, s.IP4.AsSlice(), s.MAC)) },
 		func() error { return netlink.NeighSet(neighbour(outer, s.IP6.AsSlice(), s.MAC)) },
 		func() error { return netlink.RouteReplace(hostRoute(outer, s.IP4)) },

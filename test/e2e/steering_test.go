@@ -29,3 +29,16 @@ func TestBothFamiliesAndARefusal(t *testing.T) {
 		}
 	}
 }
+
+// An instance reaches its own service by the VIP and by name: the host steers the packet, also to the
+// instance itself.
+func TestAnInstanceReachesItsOwnService(t *testing.T) {
+	t.Parallel()
+	p := labtest.Up(t)
+	web := p.Deploy(labtest.Echo("web"))
+	for _, to := range []string{web.VIP, "web.pando", "[" + web.Status().VIP6.String() + "]"} {
+		if got := web.Get(labtest.Client, "/get?url=http://"+to+"/"); !strings.HasPrefix(got, "web-") {
+			t.Errorf("an instance that asks %s got %q", to, got)
+		}
+	}
+}
