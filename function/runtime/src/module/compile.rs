@@ -16,8 +16,8 @@ use crate::sandbox;
 
 /// Functions of a module, which the pool of instances bounds as well. What Go makes of a function has some 2,000.
 const FUNCTIONS_MAX: u32 = 32_768;
-/// Entries of every other section. What Go makes of a function has 5,000 data segments at most, and five exports.
-const ENTRIES_MAX: u32 = 16_384;
+/// Entries of every other section. A module of Go has 20,000 to 31,000 data segments.
+const ENTRIES_MAX: u32 = 131_072;
 /// The contract needs four, and wasm-ld adds a dozen.
 const EXPORTS_MAX: u32 = 1_024;
 /// Memory of the compiler's process: a module of Go takes some 250 MiB.
