@@ -86,7 +86,7 @@ pub enum DescriptorError {
     /// The function wants more configuration than a unit provides.
     #[error("{0} bytes of configuration, at most {CONFIG_BYTES_MAX}")]
     Config(usize),
-    /// The name is empty, too long, not UTF-8 or has control characters.
+    /// The name is empty, over 35 bytes, not UTF-8, or has control characters.
     #[error("its name is not 1 to 35 bytes of UTF-8 without control characters, and a zero byte")]
     Name,
 }

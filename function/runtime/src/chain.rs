@@ -41,8 +41,8 @@ pub struct Policy {
 }
 
 impl Default for Policy {
-    /// Returns 65,536 flows, each forgotten after 300 s. RFC 4787 asks a NAT for at least 2
-    /// minutes. A trap drops its packet.
+    /// Returns the defaults: 65,536 flows, an idle time of 300 s, and a dropped packet for a trap.
+    /// RFC 4787 asks a NAT for at least 2 minutes.
     fn default() -> Self {
         Policy { flows_max: 1 << 16, idle_ns: 300_000_000_000, trapped_passes: false }
     }

@@ -32,7 +32,7 @@ pub trait Executor {
     /// and each start.
     fn take_fuel(&mut self) -> u64;
 
-    /// Renews the instance, for example after a [`Trap`]. All that the function wrote is lost
-    /// except its configuration.
+    /// Starts and configures the function anew, for example after a [`Trap`]. Nothing that it wrote
+    /// remains.
     fn renew(&mut self) -> Result<(), Trap>;
 }

@@ -33,7 +33,7 @@ pub struct Flow {
     pub leases: [u32; STAGES_MAX],
     /// Progress towards the end of its connection.
     pub ends: Ends,
-    /// A second key whose packets meet this flow: the addresses that its output has on return.
+    /// A second key with packets of this flow: the addresses that its output has on return.
     pub alias: Option<FlowKey>,
     /// The last batch that touched the flow, and the flow's place there.
     pub(crate) mark: Mark,

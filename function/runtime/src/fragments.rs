@@ -77,7 +77,7 @@ pub enum Taken {
     Complete(Complete),
 }
 
-/// A datagram whose fragments have all arrived.
+/// A datagram with all its fragments.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Complete {
     /// The frame as before its fragmentation.

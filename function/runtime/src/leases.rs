@@ -34,9 +34,9 @@ struct Common {
 /// next flow.
 pub struct Leases {
     block: RangeInclusive<u32>,
-    /// Free numbers, and some claimed ones. Declined numbers are first, the latest in front.
-    /// `fresh` holds unused numbers; `back` holds returned ones. `fresh` is a range, so that a
-    /// block of any size starts at once.
+    /// Free numbers, including some claimed ones. `take` uses the latest declined number first,
+    /// then `fresh` (never used), then `back` (returned). `fresh` is a range, so that a block of
+    /// any size starts at once.
     declined: Vec<u32>,
     fresh: Range<u32>,
     back: VecDeque<u32>,
@@ -117,7 +117,8 @@ impl Leases {
         }
     }
 
-    /// Takes back a number whose flow is gone. In a group, the number becomes free after its rest.
+    /// Takes back the number of a flow that is gone. In a group, the number becomes free after its
+    /// rest.
     pub fn give_back(&mut self, number: u32) {
         if self.common.is_none() && !self.unclaim(number) {
             self.back.push_back(number);
