@@ -3,15 +3,15 @@
 
 /// The ABI version that this unit runs.
 pub const VERSION: u32 = 1;
-/// Most packets of one call.
+/// Maximum packets per call.
 pub const BATCH_PACKETS: usize = 32;
-/// Most bytes of all packets of one call, with their room to grow.
+/// Maximum bytes of all packets of a call, with their room to grow.
 pub const BATCH_BYTES: usize = 128 * 1024;
-/// Most events that one call may report.
+/// Maximum events that one call may report.
 pub const BATCH_EVENTS: usize = 1024;
-/// Most bytes of state of one flow.
+/// Maximum bytes of state of one flow.
 pub const STATE_BYTES_MAX: usize = 4096;
-/// Most bytes of a function's configuration.
+/// Maximum bytes of a function's configuration.
 pub const CONFIG_BYTES_MAX: usize = 48 << 20;
 /// Length of an Ethernet header. A shorter frame is invalid.
 const FRAME_BYTES_MIN: usize = 14;

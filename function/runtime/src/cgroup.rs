@@ -1,8 +1,9 @@
 //! The control group of a unit's process limits its memory and processor time. The kernel keeps the
 //! account.
 //!
-//! The starter of a unit makes and removes the group. The unit enters its group before any other
-//! work. Hierarchies may be v1, hybrid or v2, as in driver/cgroup, which limits groups of units.
+//! The process that starts a unit makes and removes the group. The unit enters its group before any
+//! other work. Hierarchies may be v1, hybrid or v2, as in driver/cgroup, which limits groups of
+//! units.
 
 use std::fs;
 use std::io::{self, ErrorKind, Write};
@@ -85,8 +86,8 @@ impl Cgroup {
         self.folders.iter().map(|folder| folder.join(if self.v2 { "cgroup.procs" } else { "tasks" }))
     }
 
-    /// Enables the controllers in all parent groups. A missing controller fails later, in the limit
-    /// that needs it.
+    /// Enables the controllers in all parent groups. If a controller is missing, the limit that
+    /// needs it fails later.
     fn hand_down(&self) {
         let above = self.folders[0].ancestors().skip(1).take_while(|above| above.starts_with(&self.root));
         let above: Vec<&Path> = above.collect();
@@ -153,7 +154,7 @@ pub fn enter(entries: &[PathBuf]) -> io::Result<()> {
     entries.iter().try_for_each(|entry| put(entry, "0"))
 }
 
-/// Writes to an existing file. Creating it would succeed in a folder that is no control group.
+/// Writes to an existing file. Creating it would succeed in a folder that is not a control group.
 fn put(path: &Path, value: &str) -> io::Result<()> {
     let written = fs::OpenOptions::new().write(true).open(path).and_then(|mut file| file.write_all(value.as_bytes()));
     written.map_err(|e| about(path, &e))

@@ -32,7 +32,7 @@ pub struct Arrival<'a> {
 /// Limits of a chain that its functions cannot change.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
-    /// Most flows of one unit.
+    /// Maximum flows of one unit.
     pub flows_max: usize,
     /// Idle time after which a flow is forgotten.
     pub idle_ns: u64,
@@ -262,8 +262,7 @@ impl<E: Executor> Chain<E> {
     }
 
     /// Writes the packets `range` of the live ones, and the state of their flows, into the memory
-    /// of a function. Returns their total of shares: a large datagram may use the fuel of many
-    /// packets.
+    /// of a function. Returns their fuel shares: a large datagram counts as many packets.
     fn write(&mut self, at: usize, arrivals: &[Arrival], range: std::ops::Range<usize>) -> usize {
         let (before, rest) = self.stages.split_at_mut(at);
         let Stage { executor, leases, .. } = &mut rest[0];
@@ -370,8 +369,8 @@ impl<E: Executor> Chain<E> {
             None => &[][..],
             Some(before) => self.stages[before].executor.memory_ref(),
         };
-        // The outputs of the function before stay in its memory. Only this function's outputs are
-        // saved.
+        // The outputs of the preceding function stay in its memory. Only this function's outputs
+        // are saved.
         debug_assert!(self.live.iter().all(|l| !matches!(l.place, Place::Memory(a, n) if a + n > source.len())));
         for n in 0..self.live.len() {
             let id = self.live[n].met.flow;

@@ -3,7 +3,7 @@
 
 use pando_protocol::flow::network;
 
-/// Time for which the flow of an ended connection is kept. Retransmitted packets still find it.
+/// Time to keep the flow of an ended connection, so that retransmitted packets still find it.
 pub const CLOSED_NS: u64 = 10_000_000_000;
 
 const TCP: u8 = 6;

@@ -8,7 +8,7 @@ use pando_protocol::{Direction, FlowKey};
 
 use crate::ends::Ends;
 
-/// Most functions of one chain.
+/// Maximum functions of one chain.
 pub const STAGES_MAX: usize = 8;
 
 /// Index of a flow in the table, valid until the flow is removed.
@@ -166,7 +166,7 @@ impl Flows {
         &self.flows[id as usize]
     }
 
-    /// Returns a flow for changes.
+    /// Returns a flow by mutable reference.
     pub fn flow_mut(&mut self, id: FlowId) -> &mut Flow {
         &mut self.flows[id as usize]
     }
@@ -177,7 +177,7 @@ impl Flows {
         &self.states[at + self.offsets[stage]..at + self.offsets[stage + 1]]
     }
 
-    /// Returns the state of a flow at a stage for changes.
+    /// Returns the state of a flow at a stage by mutable reference.
     pub fn state_mut(&mut self, id: FlowId, stage: usize) -> &mut [u8] {
         let at = id as usize * self.offsets[self.offsets.len() - 1];
         &mut self.states[at + self.offsets[stage]..at + self.offsets[stage + 1]]
@@ -189,7 +189,7 @@ impl Flows {
         &self.states[id as usize * stride..][..stride]
     }
 
-    /// Returns the state of all stages together for changes.
+    /// Returns the state of all stages together by mutable reference.
     pub fn whole_state_mut(&mut self, id: FlowId) -> &mut [u8] {
         let stride = self.offsets[self.offsets.len() - 1];
         &mut self.states[id as usize * stride..][..stride]

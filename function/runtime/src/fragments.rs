@@ -9,11 +9,11 @@ use std::collections::{HashMap, VecDeque};
 
 use pando_protocol::flow::network;
 
-/// Most bytes of all held fragments, as in Linux (`net.ipv4.ipfrag_high_thresh`).
+/// Maximum bytes of all held fragments, as in Linux (`net.ipv4.ipfrag_high_thresh`).
 const HELD_BYTES_MAX: usize = 4 << 20;
-/// Most time from a datagram's first fragment to its last (RFC 1122 §3.3.2).
+/// Maximum time from a datagram's first fragment to its last (RFC 1122 §3.3.2).
 const HELD_NS_MAX: u64 = 60_000_000_000;
-/// Most fragments of one datagram. The largest datagram has 241 over links of 296 bytes.
+/// Maximum fragments of one datagram. The largest datagram has 241 over links of 296 bytes.
 const FRAGMENTS_MAX: usize = 256;
 /// Memory of a held fragment in addition to its bytes.
 const OVERHEAD_BYTES: usize = 128;
@@ -100,7 +100,7 @@ pub struct Fragments {
     /// Datagrams in order of their first fragments. Some may be gone.
     began: VecDeque<(u64, Key)>,
     bytes: usize,
-    /// Fragments that were given up because of age or lack of room.
+    /// Fragments that were given up: too old, too many in a datagram, or no room.
     pub expired: u64,
 }
 
@@ -316,7 +316,7 @@ fn parse_ipv4(frame: &[u8], ip: usize) -> Result<Option<Parsed>, Malformed> {
     checked(Parsed { key, ip, payload: ip + header, end: end_of(frame, ip, 4), offset, more })
 }
 
-/// Most extension headers to search for a fragment header. A packet with more counts as whole.
+/// Maximum extension headers to search for a fragment header. A packet with more counts as whole.
 const EXTENSIONS_MAX: usize = 8;
 
 fn parse_ipv6(frame: &[u8], ip: usize) -> Result<Option<Parsed>, Malformed> {

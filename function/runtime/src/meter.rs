@@ -247,7 +247,7 @@ pub fn records(ledger: &Path) -> io::Result<Vec<Record>> {
     Ok(records)
 }
 
-/// Returns the latest complete slot of a meter's bytes. Returns `None` if the file is no meter.
+/// Returns the latest complete slot of a meter's bytes. Returns `None` if the file is not a meter.
 fn decode(bytes: &[u8]) -> Option<(u64, Vec<Billed>)> {
     let words: Vec<u64> = bytes.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("8 bytes"))).collect();
     if words.len() < FILE_WORDS || words[0] != MAGIC {

@@ -24,7 +24,7 @@ pub use cache::Cache;
 pub(crate) use compile::plain;
 pub use compile::{Compiler, behind_walls};
 
-/// Limits of one call of a function.
+/// Limits of a function.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Fuel per packet, about one per instruction of WebAssembly. Fuel is deterministic, time is
@@ -35,8 +35,8 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// Returns the defaults. A million instructions take some 300 µs: 300 times the need of the
-    /// slowest of the five functions for a full packet.
+    /// Returns the defaults. A million instructions take some 300 µs, 300 times as long as a full
+    /// packet takes in the slowest of the five functions.
     fn default() -> Self {
         Limits { fuel_per_packet: 1_000_000, memory_bytes: 64 << 20 }
     }
@@ -57,11 +57,11 @@ const START_TIME: Duration = Duration::from_secs(10);
 /// Interval at which the time of a long call is checked.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Most bytes of a module, ten times the size of a Go function. A compiler needs some fifty times a
-/// module's size.
+/// Maximum bytes of a module, ten times the size of a Go function. A compiler needs some fifty
+/// times a module's size.
 pub const MODULE_BYTES_MAX: u64 = 64 << 20;
 
-/// Reason why a file is no function.
+/// Reason why a file is not a function.
 #[derive(Debug, thiserror::Error)]
 pub enum ModuleError {
     /// The file is not readable.
@@ -267,7 +267,7 @@ fn read(path: &Path) -> Result<Vec<u8>, ModuleError> {
 pub(crate) struct Host {
     limits: StoreLimits,
     stopwatch: Stopwatch,
-    /// Time of the current packet. A function has no other clock.
+    /// Time of WASI's clock, always 0. A function gets the time from its packets.
     pub time_ns: u64,
     /// Text that the function printed, up to a limit.
     pub printed: Vec<u8>,

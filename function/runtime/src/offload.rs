@@ -51,7 +51,7 @@ const UDP: u8 = 17;
 /// TCP flags that only the last piece has, and the flag that only the first piece has.
 const FIN_PUSH: u8 = 0x09;
 const REDUCED: u8 = 0x80;
-/// Most IPv6 extension headers to skip.
+/// Maximum IPv6 extension headers to skip.
 const EXTENSIONS_MAX: usize = 8;
 
 /// Offsets of the parts of a TCP or UDP packet.

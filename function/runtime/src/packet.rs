@@ -1,8 +1,8 @@
 //! AF_PACKET: receives packets from a ring that the kernel fills, and sends packets in batches.
 //!
-//! The ring is of version 2, which delivers each packet at once. Version 3 delivers when a block is
-//! full or its timer ends. For a quiet flow, the timer takes a kernel tick (1 to 10 ms). Version 2
-//! makes no more copies.
+//! The ring is of version 2, which delivers each packet at once and copies no more than version 3.
+//! Version 3 delivers when a block is full or its timer ends. For a quiet flow, the timer takes a
+//! kernel tick (1 to 10 ms).
 //!
 //! Local senders make packets longer than a ring frame, for a device to cut. These packets arrive
 //! through the socket's queue. The ring holds the beginning of each, which marks its place in the
@@ -356,12 +356,13 @@ impl Port {
         if std::mem::take(&mut self.losing) { self.lost() } else { 0 }
     }
 
-    /// Returns the packets since the last call that were too long and found no room.
+    /// Returns the number of packets since the last call that were too long and found no room.
     pub fn too_long(&mut self) -> u64 {
         std::mem::take(&mut self.too_long)
     }
 
-    /// Returns the packets since the last call that the kernel could not put into the ring.
+    /// Returns the number of packets since the last call that the kernel could not put into the
+    /// ring.
     pub fn lost(&self) -> u64 {
         let mut statistics = [0u32; 2];
         let mut size = size_of_val(&statistics) as libc::socklen_t;
@@ -376,7 +377,7 @@ impl Port {
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
 const ADDRESS_BYTES: usize = 6;
 const TAG_BYTES: usize = 4;
-/// Most buffers of large packets to keep: as many as arrive at once.
+/// Maximum buffers of large packets to keep: as many as arrive at once.
 const SPARE: usize = 32;
 /// EtherType of a VLAN tag (802.1Q).
 const TAGGED: u16 = 0x8100;

@@ -77,7 +77,7 @@ pub fn read(path: &Path) -> Result<Vec<Captured>, PcapError> {
     parse(&bytes, &shown)
 }
 
-/// Reads a whole capture. Reads only the first 4 bytes of any other file, which may be endless.
+/// Returns a whole capture, or only the first 4 bytes of any other file, which may be endless.
 fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     let mut bytes = Vec::new();

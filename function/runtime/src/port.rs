@@ -114,18 +114,20 @@ impl Port {
         }
     }
 
-    /// Returns the packets since the last call that found no room, if a received packet reported a
-    /// loss.
+    /// Returns the number of packets since the last call that found no room, if a received packet
+    /// reported a loss.
     pub fn noticed(&mut self) -> u64 {
         either!(&mut self.way, port => port.noticed())
     }
 
-    /// Returns the packets since the last call that found no room. Always asks the kernel.
+    /// Returns the number of packets since the last call that found no room. Always asks the
+    /// kernel.
     pub fn lost(&mut self) -> u64 {
         either!(&mut self.way, port => port.lost())
     }
 
-    /// Returns the packets since the last call that were too long. Each was an empty frame.
+    /// Returns the number of packets since the last call that were too long. Each was an empty
+    /// frame.
     pub fn too_long(&mut self) -> u64 {
         match &mut self.way {
             Way::Packet(port) => port.too_long(),

@@ -1,9 +1,9 @@
 //! Snort and Suricata rules for the IDS. Turns rule files into the configuration of
 //! `function/functions/ids`.
 //!
-//! A rule is in force only if every part is supported. Supported are `alert`, `tcp`, `udp` and `ip`
-//! (which means both), and `nocase`. `flow` may have `established` and a direction. The rule needs
-//! exactly one `content`, not negated, of at least [`PATTERN_BYTES_MIN`] bytes.
+//! A rule is in force only if every part is supported. The supported parts are `alert`, `tcp`,
+//! `udp`, `ip` (which means both) and `nocase`. `flow` may have `established` and a direction. The
+//! rule needs exactly one `content`, not negated, of at least [`PATTERN_BYTES_MIN`] bytes.
 //!
 //! A rule with any other condition (`pcre`, positions, HTTP buffers, …) is left out, counted and
 //! named. Half a rule would give wrong alerts.
@@ -76,7 +76,7 @@ impl Force {
     }
 }
 
-/// Most reasons to list. The others are summed.
+/// Maximum reasons to list. The others are summed.
 const REASONS_LISTED: usize = 8;
 
 impl std::fmt::Display for Force {
@@ -94,7 +94,7 @@ impl std::fmt::Display for Force {
     }
 }
 
-/// Least bytes of a content. Shorter contents occur in every other packet.
+/// Minimum bytes of a content. Shorter contents occur in every other packet.
 pub const PATTERN_BYTES_MIN: usize = 4;
 
 /// Reads the rules of a file. Skips commented-out rules.

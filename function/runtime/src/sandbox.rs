@@ -4,7 +4,7 @@
 //! WebAssembly is the first wall. These walls still hold if WebAssembly has a hole: a network
 //! namespace without a device, a user per tenant, no new privileges and no capability. Landlock
 //! refuses every file. seccomp allows only system calls that move packets and memory. The process
-//! can start no other.
+//! can start no other process.
 //!
 //! One gap remains. A packet socket sends on every device of the namespace in which it was opened.
 //! If tenants must not reach each other's devices, put the devices into separate namespaces.
@@ -126,8 +126,8 @@ fn user_of(tenant: &str) -> u32 {
     FIRST | (hash & 0x0fff_ffff)
 }
 
-/// Makes all threads `user`, with only its group, for good. The kernel then clears the signal for
-/// the parent's death, so this sets it again.
+/// Switches all threads to `user`, with only its group, for good. The kernel then clears the signal
+/// for the parent's death, so this function sets it again.
 fn become_user(user: u32) -> io::Result<()> {
     let mut signal: libc::c_int = 0;
     // SAFETY: no arguments.

@@ -1,13 +1,13 @@
-//! A stamp after a packet, with its number and the time when it was sent. It follows the end of the
-//! IP packet, like Ethernet's padding, so functions and checksums ignore it. The receiver measures
-//! latency and finds missing packets with it.
+//! A stamp after a packet, with its number and send time. It follows the end of the IP packet, like
+//! Ethernet's padding, so functions and checksums ignore it. The receiver measures latency and
+//! finds missing packets with it.
 
 /// The contents of a stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// Number of the packet in order of sending, from 0.
     pub sequence: u64,
-    /// Time of sending in nanoseconds since the Unix epoch.
+    /// Send time in nanoseconds since the Unix epoch.
     pub sent_ns: u64,
 }
 
@@ -51,9 +51,9 @@ pub struct Arrivals {
 pub struct Loss {
     /// Number of missing packets.
     pub packets: u64,
-    /// Time of sending of the last packet to arrive before them.
+    /// Send time of the last packet that arrived before them.
     pub from_ns: u64,
-    /// Time of sending of the first packet to arrive after them.
+    /// Send time of the first packet that arrived after them.
     pub to_ns: u64,
 }
 

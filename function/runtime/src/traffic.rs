@@ -44,7 +44,8 @@ pub struct Made {
     pub with_content: u32,
 }
 
-/// Most bytes of payload. A packet then fits into 1,500 bytes even with IPv6 and a steering header.
+/// Maximum bytes of payload, so that a packet fits into 1,500 bytes even with IPv6 and a steering
+/// header.
 const SEGMENT_BYTES: usize = 1376;
 const PACKETS_MIN: f64 = 3.0;
 const PACKETS_MAX: f64 = 3000.0;

@@ -44,7 +44,7 @@ pub struct Status {
     /// Number of its rules in force, if it has an IDS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rules: Option<Force>,
-    /// Kernel interface of each device.
+    /// Device and kernel interface of each port.
     #[serde(default)]
     pub ways: Vec<String>,
     /// Seconds since the start.

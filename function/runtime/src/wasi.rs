@@ -1,5 +1,5 @@
 //! The part of WASI (preview 1) that a Go runtime needs. None of it reaches outside of the
-//! instance. The clock is the packet's, random numbers are fixed, and printed text is kept for the
+//! instance. The clock never advances, random numbers are fixed, and printed text is kept for the
 //! function's log.
 
 use wasmtime::{Caller, Extern, Linker};
@@ -10,7 +10,7 @@ const MODULE: &str = "wasi_snapshot_preview1";
 /// Errno: a bad descriptor.
 const BADF: i32 = 8;
 const FAULT: i32 = 21;
-/// Most bytes that a function may print before the unit reads them.
+/// Maximum bytes that a function may print before the unit reads them.
 const PRINTED_BYTES_MAX: usize = 64 << 10;
 
 fn write(caller: &mut Caller<'_, Host>, at: i32, bytes: &[u8]) -> i32 {
