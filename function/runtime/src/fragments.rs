@@ -100,7 +100,7 @@ pub struct Fragments {
     /// Datagrams in order of their first fragments. Some may be gone.
     began: VecDeque<(u64, Key)>,
     bytes: usize,
-    /// Fragments that were given up: too old, too many in a datagram, or no room.
+    /// Fragments that were given up because of age, their number in a datagram, or lack of room.
     pub expired: u64,
 }
 
