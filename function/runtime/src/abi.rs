@@ -1,31 +1,32 @@
-//! The batch ABI, version 1: where things are in a function's linear memory. `sdk/function/c/pando_nf.h` is its contract.
+//! The batch ABI, version 1: the layout of a function's linear memory. `sdk/function/c/pando_nf.h`
+//! is its contract.
 
-/// The version that this unit runs.
+/// The ABI version that this unit runs.
 pub const VERSION: u32 = 1;
-/// Packets of one call.
+/// Maximum packets per call.
 pub const BATCH_PACKETS: usize = 32;
-/// Bytes of all packets of one call, with their room to grow.
+/// Maximum bytes of all packets of a call, with their room to grow.
 pub const BATCH_BYTES: usize = 128 * 1024;
-/// Events that one call may report.
+/// Maximum events that one call may report.
 pub const BATCH_EVENTS: usize = 1024;
-/// State of one flow.
+/// Maximum bytes of state of one flow.
 pub const STATE_BYTES_MAX: usize = 4096;
-/// Configuration of a function.
+/// Maximum bytes of a function's configuration.
 pub const CONFIG_BYTES_MAX: usize = 48 << 20;
-/// An Ethernet header: what is shorter is no packet.
+/// Length of an Ethernet header. A shorter frame is invalid.
 const FRAME_BYTES_MIN: usize = 14;
-/// What a packet may grow by inside a function.
+/// Bytes by which a function may grow a packet.
 pub const GROWTH_BYTES: usize = 64;
 
-/// Flags of a packet. The first four are set by the unit, the others by the function.
+/// Flags of a packet. The unit sets the first four, the function sets the others.
 pub mod flag {
     /// The flow has state.
     pub const STATE_VALID: u32 = 1;
-    /// Against the direction of the flow's first packet.
+    /// The packet runs against the direction of the flow's first packet.
     pub const REPLY: u32 = 2;
-    /// It met the flow through the addresses of an earlier output.
+    /// The packet met its flow through the addresses of an earlier output.
     pub const TRANSLATED: u32 = 4;
-    /// A lease is offered.
+    /// The unit offers a lease.
     pub const LEASED: u32 = 8;
     /// The function changed the state.
     pub const STATE_PUT: u32 = 16;
@@ -45,47 +46,47 @@ const EVENTS: usize = PACKETS + BATCH_PACKETS * PACKET_BYTES;
 const DATA: usize = EVENTS + BATCH_EVENTS * 8;
 const DESCRIPTOR_BYTES: usize = 64;
 
-/// What a module says of itself (`struct pando_descriptor`), checked against its memory.
+/// A module's description of itself (`struct pando_descriptor`), checked against its memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Descriptor {
-    /// Chosen by the author.
+    /// Name, chosen by the author.
     pub name: String,
-    /// State of one flow.
+    /// Bytes of state of one flow.
     pub state_bytes: usize,
-    /// Whether new flows are offered a number of their own.
+    /// Whether each new flow is offered a number of its own.
     pub leases: bool,
-    /// Room for the configuration; 0: it takes none.
+    /// Room for the configuration in bytes; 0 if the function takes none.
     pub config_bytes: usize,
     pub(crate) batch: usize,
     pub(crate) slots: usize,
     pub(crate) config: usize,
 }
 
-/// Why a module is not a function for this unit.
+/// Reason why this unit cannot run a module.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DescriptorError {
-    /// Built against another SDK.
+    /// The module is built against another SDK.
     #[error("ABI version {0}, this unit runs version {VERSION}: build it against this unit's pando_nf.h")]
     Version(u32),
-    /// Points outside of the module's memory.
+    /// The descriptor points outside of the module's memory.
     #[error("its descriptor puts {what} at {offset}+{bytes}, outside of its {memory} bytes of memory")]
     Outside {
-        /// Which part.
+        /// The misplaced part.
         what: &'static str,
-        /// Where it claims to be.
+        /// Its offset according to the descriptor.
         offset: usize,
         /// Its size.
         bytes: usize,
         /// Size of the memory.
         memory: usize,
     },
-    /// More state than a unit keeps per flow.
+    /// The function wants more state than a unit keeps per flow.
     #[error("{0} bytes of state per flow, at most {STATE_BYTES_MAX}")]
     State(usize),
-    /// More configuration than a unit hands over.
+    /// The function wants more configuration than a unit provides.
     #[error("{0} bytes of configuration, at most {CONFIG_BYTES_MAX}")]
     Config(usize),
-    /// The name is not text that ends.
+    /// The name is empty, over 35 bytes, not UTF-8, or has control characters.
     #[error("its name is not 1 to 35 bytes of UTF-8 without control characters, and a zero byte")]
     Name,
 }
@@ -105,7 +106,7 @@ impl Descriptor {
             let fits = offset.checked_add(bytes).is_some_and(|end| end <= memory.len());
             if fits { Ok(offset) } else { Err(DescriptorError::Outside { what, offset, bytes, memory: memory.len() }) }
         };
-        // The version comes first, so that a descriptor of another version need not have this one's size.
+        // Check the version first: a descriptor of another version may have another size.
         inside("the descriptor", offset, 4)?;
         let version = u32_at(memory, offset);
         if version != VERSION {
@@ -123,7 +124,7 @@ impl Descriptor {
         let name = &memory[offset + 28..offset + DESCRIPTOR_BYTES];
         let end = name.iter().position(|&b| b == 0).ok_or(DescriptorError::Name)?;
         let name = str::from_utf8(&name[..end]).map_err(|_| DescriptorError::Name)?;
-        // Names stand in bills, logs and on terminals.
+        // Names appear in bills, logs and terminals.
         if name.is_empty() || name.chars().any(char::is_control) {
             return Err(DescriptorError::Name);
         }
@@ -138,18 +139,18 @@ impl Descriptor {
         })
     }
 
-    /// Offset of the buffer for the configuration.
+    /// Returns the offset of the buffer for the configuration.
     pub fn config_at(&self) -> usize {
         self.config
     }
 
-    /// Offset of a slot of state.
+    /// Returns the offset of a slot of state.
     pub(crate) fn slot(&self, slot: usize) -> usize {
         self.slots + slot * self.state_bytes.next_multiple_of(8)
     }
 }
 
-/// One packet as the unit hands it over.
+/// One packet as input of a function.
 pub(crate) struct Input<'a> {
     pub frame: &'a [u8],
     pub slot: usize,
@@ -175,7 +176,7 @@ impl<'a> Writer<'a> {
         Writer { memory, descriptor, count: 0, used_bytes: 0 }
     }
 
-    /// Adds a packet that fits.
+    /// Adds a packet. The caller has checked that it fits.
     pub fn push(&mut self, input: &Input) {
         let batch = self.descriptor.batch;
         let data = batch + DATA + self.used_bytes;
@@ -196,12 +197,12 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Room for a packet: what it may grow by, and lines of cache of its own.
+/// Returns the room for a packet: its length, its room to grow, and padding to whole cache lines.
 pub(crate) fn room_for(length: usize) -> usize {
     (length + GROWTH_BYTES).next_multiple_of(64)
 }
 
-/// What a function did with one packet.
+/// The result of a function for one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Output {
     pub data: usize,
@@ -210,8 +211,8 @@ pub(crate) struct Output {
     pub pass: bool,
 }
 
-/// Reads the result for packet `index` back; the offset and the room are the unit's own, not what the function left. A
-/// length that cannot be drops the packet.
+/// Reads the result for packet `index`. Offset and room come from the unit, not from the function's
+/// memory. An invalid length drops the packet.
 pub(crate) fn output(memory: &[u8], descriptor: &Descriptor, index: usize, data: usize, input_length: usize) -> Output {
     let entry = descriptor.batch + PACKETS + index * PACKET_BYTES;
     let length = u32_at(memory, entry + 4) as usize;
@@ -224,7 +225,7 @@ pub(crate) fn output(memory: &[u8], descriptor: &Descriptor, index: usize, data:
     }
 }
 
-/// The events that a batch of `count` packets reported: (index of the packet, code).
+/// Returns the events of a batch of `count` packets as (index of the packet, code).
 pub(crate) fn events<'a>(memory: &'a [u8], descriptor: &Descriptor, count: usize) -> impl Iterator<Item = (usize, u32)> + use<'a> {
     let batch = descriptor.batch;
     let reported = (u32_at(memory, batch + EVENT_COUNT) as usize).min(BATCH_EVENTS);

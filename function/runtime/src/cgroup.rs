@@ -1,7 +1,9 @@
-//! The control group of a unit's process: how much memory and processor time it may use, by the kernel's account.
+//! The control group of a unit's process limits its memory and processor time. The kernel keeps the
+//! account.
 //!
-//! Whoever starts a unit makes its group and removes it; the unit enters it by itself, before it does anything else. v1 (and
-//! hybrid) and v2, as in driver/cgroup, which does the same for groups of units.
+//! The process that starts a unit makes and removes the group. The unit enters its group before any
+//! other work. Hierarchies may be v1, hybrid or v2, as in driver/cgroup, which limits groups of
+//! units.
 
 use std::fs;
 use std::io::{self, ErrorKind, Write};
@@ -10,16 +12,16 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Where the hierarchies usually are mounted.
+/// Usual mount point of the hierarchies.
 pub const ROOT: &str = "/sys/fs/cgroup";
 
-/// What a unit's process may use; what is not said is not limited.
+/// Limits of a unit's process. A missing limit means unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Memory, in bytes. A unit that needs more is ended by the kernel.
+    /// Memory in bytes. The kernel kills a unit that needs more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// Processors, of which it may be given a part. A unit that could use more waits.
+    /// Number of processors, possibly fractional. A unit that could use more waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<f64>,
 }
@@ -36,10 +38,10 @@ impl std::fmt::Display for Limits {
 }
 
 const PERIOD_US: u64 = 100_000;
-/// The kernel's least.
+/// The kernel's minimum.
 const QUOTA_US_MIN: u64 = 1_000;
 
-/// A control group, in each hierarchy that it needs.
+/// A control group, in each hierarchy that its limits need.
 #[derive(Clone, Debug)]
 pub struct Cgroup {
     root: PathBuf,
@@ -48,8 +50,8 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// Makes the group `name` (a path below the root of each hierarchy) with these limits. One that is left of an earlier
-    /// run goes first, with its counts.
+    /// Makes the group `name` with these limits. `name` is a path below the root of each hierarchy.
+    /// A group left from an earlier run is removed first, with its counts.
     pub fn make(root: &Path, name: &str, limits: &Limits) -> io::Result<Cgroup> {
         let v2 = root.join("cgroup.controllers").exists();
         let needed = [("memory", limits.memory_bytes.is_some()), ("cpu", limits.cpus.is_some())];
@@ -58,7 +60,7 @@ impl Cgroup {
         let group = Cgroup { root: root.into(), folders, v2 };
         group.remove()?;
         for folder in &group.folders {
-            // Another run may be removing an empty folder on the way.
+            // Another run may remove an empty parent folder at the same time.
             let made = (0..3).map(|_| fs::create_dir_all(folder)).find(|made| !matches!(made, Err(e) if e.kind() == ErrorKind::NotFound));
             made.unwrap_or(Err(ErrorKind::NotFound.into())).map_err(|e| about(folder, &e))?;
         }
@@ -69,22 +71,23 @@ impl Cgroup {
         Ok(group)
     }
 
-    /// The group that is made of these folders, as [`Cgroup::folders`] said them.
+    /// Returns the group that consists of these folders, as [`Cgroup::folders`] returned them.
     pub fn of(root: &Path, folders: Vec<PathBuf>) -> Cgroup {
         Cgroup { root: root.into(), folders, v2: root.join("cgroup.controllers").exists() }
     }
 
-    /// Its folders.
+    /// Returns the folders of the group.
     pub fn folders(&self) -> &[PathBuf] {
         &self.folders
     }
 
-    /// What whoever enters it writes to, see [`enter`].
+    /// Returns the files that a process writes to enter the group, see [`enter`].
     pub fn entries(&self) -> impl Iterator<Item = PathBuf> + '_ {
         self.folders.iter().map(|folder| folder.join(if self.v2 { "cgroup.procs" } else { "tasks" }))
     }
 
-    /// A controller that cannot be had is an error of the limit that wants it.
+    /// Enables the controllers in all parent groups. If a controller is missing, the limit that
+    /// needs it fails later.
     fn hand_down(&self) {
         let above = self.folders[0].ancestors().skip(1).take_while(|above| above.starts_with(&self.root));
         let above: Vec<&Path> = above.collect();
@@ -103,7 +106,7 @@ impl Cgroup {
     fn limit(&self, limits: &Limits) -> io::Result<()> {
         if let Some(bytes) = limits.memory_bytes {
             put(&self.file("memory", "memory.limit_in_bytes", "memory.max"), &bytes.to_string())?;
-            // A limit that swap softens is none; without swap's account there is no such file.
+            // Swap would soften the limit. Without swap accounting, this file is missing.
             let swap = if self.v2 { "0".into() } else { bytes.to_string() };
             let _ = put(&self.file("memory", "memory.memsw.limit_in_bytes", "memory.swap.max"), &swap);
         }
@@ -115,13 +118,14 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Processes that the kernel ended because the group needed more memory than it may.
+    /// Returns the number of processes that the kernel killed because the group exceeded its
+    /// memory.
     pub fn out_of_memory(&self) -> u64 {
         let counts = fs::read_to_string(self.file("memory", "memory.oom_control", "memory.events")).unwrap_or_default();
         counts.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok()).unwrap_or(0)
     }
 
-    /// Removes it, and what is empty above it. Its last process may be just leaving it.
+    /// Removes the group and its empty parents. Waits up to 500 ms for the last process to leave.
     pub fn remove(&self) -> io::Result<()> {
         for folder in &self.folders {
             let mut removed = fs::remove_dir(folder);
@@ -138,19 +142,19 @@ impl Cgroup {
             }
             let hierarchy = if self.v2 { 0 } else { 1 };
             let depth = self.root.components().count() + hierarchy;
-            // The first that somebody else is in ends it.
+            // The first parent in use ends the walk.
             let _ = folder.ancestors().skip(1).take_while(|above| above.components().count() > depth).try_for_each(fs::remove_dir);
         }
         Ok(())
     }
 }
 
-/// Enters a group by its entries. To be called while the process has one thread.
+/// Enters a group through its entries. The process must have only one thread.
 pub fn enter(entries: &[PathBuf]) -> io::Result<()> {
     entries.iter().try_for_each(|entry| put(entry, "0"))
 }
 
-/// Writes a file that has to be there: a folder that is no control group would take any.
+/// Writes to an existing file. Creating it would succeed in a folder that is not a control group.
 fn put(path: &Path, value: &str) -> io::Result<()> {
     let written = fs::OpenOptions::new().write(true).open(path).and_then(|mut file| file.write_all(value.as_bytes()));
     written.map_err(|e| about(path, &e))
@@ -177,7 +181,7 @@ mod tests {
         assert_eq!(read(group.file("memory", "memory.limit_in_bytes", "memory.max")).trim(), (64 << 20).to_string());
         assert!(read(group.file("cpu", "cpu.cfs_quota_us", "cpu.max")).starts_with("50000"));
         assert_eq!(group.out_of_memory(), 0);
-        // Another run finds it: it is made anew.
+        // A second run replaces the group.
         let group = Cgroup::make(Path::new(ROOT), &name, &limits).unwrap();
         group.remove().unwrap();
         for folder in group.folders() {

@@ -1,4 +1,5 @@
-//! A chain of functions in one unit (SNF §4.2): batches in, packets and state out, no I/O.
+//! A chain of functions in one unit (SNF §4.2). Batches enter; packets and state leave. It does no
+//! I/O.
 
 mod datagrams;
 mod fate;
@@ -17,30 +18,31 @@ use crate::executor::{Executor, Trap};
 use crate::flows::{FlowId, Flows, Met, STAGES_MAX};
 use crate::fragments::Taken;
 
-/// A packet that came.
+/// A packet that arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival<'a> {
     /// An Ethernet frame.
     pub frame: &'a [u8],
-    /// When, in nanoseconds of any clock that all packets share.
+    /// Time of arrival in nanoseconds, by any clock that all packets share.
     pub time_ns: u64,
-    /// Its flow, where steering says so, and whether its addresses are those behind a translation.
+    /// The flow that steering assigned, and whether the packet has translated addresses.
     pub steered: Option<(FlowKey, bool)>,
 }
 
-/// What a chain is asked to do where its functions have no say.
+/// Limits of a chain that its functions cannot change.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
-    /// Flows of one unit.
+    /// Maximum flows of one unit.
     pub flows_max: usize,
-    /// A flow that was silent for longer is forgotten.
+    /// Idle time after which a flow is forgotten.
     pub idle_ns: u64,
-    /// Whether the packet on which a function trapped passes unchanged.
+    /// Whether a packet passes unchanged if a function traps on it.
     pub trapped_passes: bool,
 }
 
 impl Default for Policy {
-    /// 65,536 flows; forgotten after 300 s (RFC 4787 asks 2 minutes at least of a NAT); a trap drops its packet.
+    /// Returns the defaults: 65,536 flows, an idle time of 300 s, and a dropped packet for a trap.
+    /// RFC 4787 asks a NAT for at least 2 minutes.
     fn default() -> Self {
         Policy { flows_max: 1 << 16, idle_ns: 300_000_000_000, trapped_passes: false }
     }
@@ -49,17 +51,17 @@ impl Default for Policy {
 /// An event that a function reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Which function of the chain.
+    /// Index of the function in the chain.
     pub stage: usize,
-    /// On which flow.
+    /// Flow of the packet.
     pub key: FlowKey,
     /// The function's own code.
     pub code: u32,
-    /// When its packet came.
+    /// Time at which the packet arrived.
     pub time_ns: u64,
 }
 
-/// Where the bytes of a packet are while it goes through the chain.
+/// Place of a packet's bytes on its way through the chain.
 #[derive(Clone, Copy)]
 enum Place {
     Arrived,
@@ -80,11 +82,11 @@ pub struct Chain<E> {
     pub flows: Flows,
     policy: Policy,
     batch: u64,
-    /// What functions reported; whoever reads it empties it.
+    /// Events that functions reported. The reader empties this.
     pub events: Vec<Event>,
     /// Flows that the last batch changed.
     pub changed: Vec<FlowId>,
-    /// Keys of flows that were forgotten, where somebody keeps a log of them and empties this.
+    /// Keys of forgotten flows, if a log needs them. The reader empties this.
     pub forgotten: Option<Vec<FlowKey>>,
     fates: Vec<Fate>,
     touched: Vec<FlowId>,
@@ -95,7 +97,7 @@ pub struct Chain<E> {
 }
 
 impl<E: Executor> Chain<E> {
-    /// A chain of 1 to 8 functions.
+    /// Returns a chain of 1 to 8 functions.
     pub fn new(stages: Vec<Stage<E>>, policy: Policy) -> Chain<E> {
         assert!((1..=STAGES_MAX).contains(&stages.len()), "a chain has 1 to {STAGES_MAX} functions, not {}", stages.len());
         let state_bytes: Vec<usize> = stages.iter().map(|s| s.executor.descriptor().state_bytes).collect();
@@ -116,33 +118,33 @@ impl<E: Executor> Chain<E> {
         }
     }
 
-    /// What each function did so far, in order.
+    /// Returns the work of each function so far, in order.
     pub fn work(&self) -> impl ExactSizeIterator<Item = Work> + '_ {
         self.stages.iter().map(|s| s.work)
     }
 
-    /// Names of the functions, in order.
+    /// Returns the names of the functions, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.stages.iter().map(|s| s.executor.descriptor().name.as_str())
     }
 
-    /// The last trap of each function, if any.
+    /// Returns the last trap of each function, if any.
     pub fn last_traps(&self) -> impl Iterator<Item = Option<&Trap>> {
         self.stages.iter().map(|s| s.last_trap.as_ref())
     }
 
-    /// The functions, to read what they printed.
+    /// Returns the functions, in order, for example to read their printed text.
     pub fn executors_mut(&mut self) -> impl Iterator<Item = &mut E> {
         self.stages.iter_mut().map(|s| &mut s.executor)
     }
 
-    /// Numbers that are left to lease at a stage.
+    /// Returns how many numbers a stage has left to lease.
     pub fn leases_free(&self, stage: usize) -> usize {
         self.stages[stage].leases.free()
     }
 
-    /// Sends as many of `arrivals` (at least one) through the chain as one batch takes, and returns how many that were.
-    /// [`Chain::outputs`] then says what became of them.
+    /// Sends a batch of `arrivals` (at least one) through the chain. Returns how many the batch
+    /// took. [`Chain::outputs`] then returns their results.
     pub fn process(&mut self, arrivals: &[Arrival]) -> usize {
         let count = self.admit(arrivals);
         for stage in 0..self.stages.len() {
@@ -156,8 +158,8 @@ impl<E: Executor> Chain<E> {
         count
     }
 
-    /// What became of each packet of the last batch, in order, and what goes on for it.
-    /// `arrivals` are those that [`Chain::process`] got.
+    /// Returns the fate and the frames to send for each packet of the last batch, in order.
+    /// `arrivals` must be those of the [`Chain::process`] call.
     pub fn outputs<'a>(&'a self, arrivals: &'a [Arrival]) -> impl Iterator<Item = (Fate, Frames<'a>)> {
         self.whole_outputs(arrivals).enumerate().map(|(index, (fate, bytes))| (fate, self.datagrams.frames(index, bytes)))
     }
@@ -176,7 +178,8 @@ impl<E: Executor> Chain<E> {
         })
     }
 
-    /// Fragments that were held and given up, because the others of their datagrams never came.
+    /// Returns how many held fragments were given up because the rest of their datagrams did not
+    /// arrive.
     pub fn fragments_expired(&self) -> u64 {
         self.datagrams.expired()
     }
@@ -194,7 +197,7 @@ impl<E: Executor> Chain<E> {
         for (index, arrival) in arrivals.iter().take(BATCH_PACKETS).enumerate() {
             let taken = self.datagrams.take(arrival);
             let frame = if let Taken::Complete(datagram) = &taken { &datagram.frame } else { arrival.frame };
-            // A function may make a packet longer, and the next one takes it as it is then.
+            // Each function may lengthen a packet, and the next function gets the longer one.
             let bytes = abi::room_for(frame.len() + self.stages.len() * (abi::GROWTH_BYTES + 64));
             let steered = arrival.steered;
             let flow = FlowKey::of_frame(frame).map(|(key, way)| (steered.map_or(key, |(key, _)| key), way));
@@ -258,8 +261,8 @@ impl<E: Executor> Chain<E> {
         self.live.retain(|l| fates[l.index] == Fate::Passed);
     }
 
-    /// Writes the packets `range` of the live ones, and the state of their flows, into the memory of a function. Returns
-    /// how many packets they are worth: a large datagram takes the work of many.
+    /// Writes the packets `range` of the live ones, and the state of their flows, into the memory
+    /// of a function. Returns their fuel shares: a large datagram counts as many packets.
     fn write(&mut self, at: usize, arrivals: &[Arrival], range: std::ops::Range<usize>) -> usize {
         let (before, rest) = self.stages.split_at_mut(at);
         let Stage { executor, leases, .. } = &mut rest[0];
@@ -305,8 +308,9 @@ impl<E: Executor> Chain<E> {
         shares
     }
 
-    /// Takes the outputs, states and events of the packets `range`, which a function has just processed, out of its
-    /// memory. With `save`, the outputs are copied: the memory is about to be used again.
+    /// Reads the outputs, states and events of the packets `range` from the memory of a function
+    /// that has just processed them. With `save`, it copies the outputs because that memory is
+    /// about to be reused.
     fn collect(&mut self, at: usize, arrivals: &[Arrival], range: std::ops::Range<usize>, save: bool) {
         let bit = 1u8 << at;
         let Stage { executor, work, .. } = &mut self.stages[at];
@@ -355,8 +359,9 @@ impl<E: Executor> Chain<E> {
         }
     }
 
-    /// A batch trapped: nothing that it did is kept. Each packet is tried alone in a new instance; the one that traps
-    /// again loses its flow's state, the others notice nothing.
+    /// Handles a batch that trapped. All its effects are discarded. Each packet then runs alone in
+    /// a new instance. If a packet traps again, its flow loses its state; other flows are
+    /// unaffected.
     fn isolate(&mut self, at: usize, arrivals: &[Arrival], trap: Trap) {
         self.stages[at].last_trap = Some(trap);
         self.stages[at].renew();
@@ -364,7 +369,8 @@ impl<E: Executor> Chain<E> {
             None => &[][..],
             Some(before) => self.stages[before].executor.memory_ref(),
         };
-        // Outputs of the function before are in its memory and stay there: only this function's are saved.
+        // The outputs of the preceding function stay in its memory. Only this function's outputs
+        // are saved.
         debug_assert!(self.live.iter().all(|l| !matches!(l.place, Place::Memory(a, n) if a + n > source.len())));
         for n in 0..self.live.len() {
             let id = self.live[n].met.flow;
@@ -399,7 +405,7 @@ impl<E: Executor> Chain<E> {
         note(&mut self.changed, &mut self.flows, id);
     }
 
-    /// After a batch: leases that were not taken go back, flows that never got state are forgotten, idle ones, too.
+    /// Ends a batch. Returns untaken leases, and forgets idle flows and flows that never got state.
     fn settle(&mut self, now_ns: u64) {
         for n in (0..self.touched.len()).rev() {
             let id = self.touched[n];
@@ -450,9 +456,9 @@ fn note(changed: &mut Vec<FlowId>, flows: &mut Flows, id: FlowId) {
     }
 }
 
-/// What a packet's share of fuel is for: as much as came in one frame.
+/// Bytes of a packet per share of fuel: the length of one ring frame.
 const SHARE_BYTES: usize = 2048;
-/// Places of the table of flows that are looked at after each batch, so that no batch waits for a whole sweep.
+/// Places in the table of flows to check after each batch. A full sweep would delay the batch.
 const SWEPT_PER_BATCH: usize = 64;
 
 fn bytes_of<'a>(place: Place, arrived: &'a [u8], memory: &'a [u8], saved: &'a [u8]) -> &'a [u8] {

@@ -1,8 +1,9 @@
-//! Checksums that the kernel left to a device which is not there: a packet between two hosts on one machine carries
-//! only the sum of its pseudo header, and a function that mends checksums would mend nonsense.
+//! Completes checksums that the kernel left to a device that does not exist. A packet between two
+//! hosts on one machine carries only the sum of its pseudo header. A function that updates such a
+//! checksum would update a wrong value.
 
-/// Puts the whole checksum of TCP or UDP into a frame whose field holds the sum of the pseudo header.
-/// `start` is the offset of the transport header, `offset` that of the field behind it.
+/// Writes the complete TCP or UDP checksum into a frame. The field must hold the sum of the pseudo
+/// header. `start` is the offset of the transport header, `offset` that of the field from there.
 pub fn complete(frame: &mut [u8], start: usize, offset: usize) {
     if start + offset + 2 > frame.len() {
         return;
@@ -12,8 +13,9 @@ pub fn complete(frame: &mut [u8], start: usize, offset: usize) {
     frame[start + offset..start + offset + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// The sum of 16-bit words, the last one filled up with a zero byte, as a number that folds to it. Whole words of the
-/// machine are summed, which the compiler does many at a time; the sum of swapped bytes is the swapped sum (RFC 1071).
+/// Returns the sum of 16-bit words as a number that folds to it. A zero byte pads the last word. It
+/// adds words of 32 bits, which the compiler vectorizes. The sum of swapped bytes is the swapped
+/// sum (RFC 1071).
 pub(crate) fn sum_of(bytes: &[u8]) -> u64 {
     let mut words = bytes.chunks_exact(4);
     let mut sum: u64 = words.by_ref().map(|w| u64::from(u32::from_ne_bytes([w[0], w[1], w[2], w[3]]))).sum();
@@ -31,8 +33,8 @@ pub(crate) fn fold(mut sum: u64) -> u16 {
     sum as u16
 }
 
-/// Where the transport header is, and what precedes it in its checksum, in a frame without VLAN tag whose IPv6 has no
-/// extension headers.
+/// Place of the transport header and inputs of its checksum. Covers frames without a VLAN tag and
+/// IPv6 without extension headers.
 struct Transport {
     start: usize,
     end: usize,
@@ -59,7 +61,7 @@ impl Transport {
         sum_of(&frame[self.addresses.clone()]) + u64::from(self.protocol) + (self.end - self.start) as u64
     }
 
-    /// Offset of the checksum behind the start of the header.
+    /// Returns the offset of the checksum from the start of the transport header.
     fn field(&self) -> Option<usize> {
         match self.protocol {
             6 => Some(16),
@@ -69,7 +71,7 @@ impl Transport {
     }
 }
 
-/// Fills in the checksums of a TCP or UDP frame that was just made, in the IP header and in the transport header.
+/// Fills in the checksums of a new TCP or UDP frame, in the IP header and in the transport header.
 pub fn fill(frame: &mut [u8]) {
     let Some(transport) = Transport::of(frame) else { return };
     let Some(offset) = transport.field() else { return };
@@ -81,11 +83,12 @@ pub fn fill(frame: &mut [u8]) {
     }
 }
 
-/// Completes the checksum of a frame whose field holds the sum of the pseudo header, where nobody says whether it does.
-/// A right checksum that happens to have that value stays what it is: the sum of what it covers is then the same.
+/// Completes a checksum if its field equals the sum of the pseudo header. A correct checksum with
+/// that value does not change, because completing it gives the same value.
 pub fn complete_partial(frame: &mut [u8]) {
     let Some(transport) = Transport::of(frame) else { return };
-    // The kernel sums what it cuts into fragments, and behind the first one there is no header.
+    // Skip fragments. The kernel completes a checksum before it fragments, and later fragments have
+    // no transport header.
     let fragment = frame[12..14] == [8, 0] && (frame[20] & 0x3f | frame[21]) != 0;
     let Some(offset) = transport.field().filter(|_| !fragment) else { return };
     let at = transport.start + offset;
@@ -101,7 +104,8 @@ pub fn fill_header(header: &mut [u8]) {
     header[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Whether the transport checksum of a frame without VLAN tag is right; `None` when it has none to check.
+/// Reports whether the transport checksum of a frame without a VLAN tag is right. Returns `None` if
+/// there is no checksum to check.
 pub fn transport_is_right(frame: &[u8]) -> Option<bool> {
     let transport = Transport::of(frame)?;
     let header = &frame[transport.start..transport.end];
@@ -111,7 +115,7 @@ pub fn transport_is_right(frame: &[u8]) -> Option<bool> {
     Some(fold(transport.pseudo_sum(frame) + sum_of(header)) == 0xffff)
 }
 
-/// Whether the checksum of an IPv4 header is right; `None` for a frame without one.
+/// Reports whether the checksum of an IPv4 header is right. Returns `None` for other frames.
 pub fn header_is_right(frame: &[u8]) -> Option<bool> {
     let ip = frame.get(14..).filter(|ip| frame[12..14] == [8, 0] && ip.first().is_some_and(|b| b >> 4 == 4))?;
     Some(fold(sum_of(ip.get(..usize::from(ip[0] & 15) * 4)?)) == 0xffff)
@@ -122,7 +126,8 @@ mod tests {
     use super::*;
     use crate::traffic::{Shape, generate};
 
-    /// What the kernel left to a device is completed; what is right already stays, whatever its value is.
+    /// A partial checksum is completed. A correct one stays, even if it equals the sum of the
+    /// pseudo header.
     #[test]
     fn a_partial_checksum_is_told_from_a_right_one() {
         for packet in generate(&Shape { flows: 200, ..Shape::default() }).packets {
@@ -143,7 +148,7 @@ mod tests {
                 assert_eq!(fragment, before);
             }
         }
-        // A payload that makes the right checksum equal to the sum of the pseudo header.
+        // This payload makes the correct checksum equal to the sum of the pseudo header.
         let mut frame = crate::traffic::generate(&Shape { flows: 40, ..Shape::default() }).packets;
         frame.retain(|p| p.frame.len() > 100 && p.frame[12] == 8);
         for mut frame in frame.into_iter().map(|p| p.frame) {

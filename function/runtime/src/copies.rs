@@ -1,33 +1,36 @@
-//! Copies of a capture, each with flows of its own: every address of a copy is another one, and checksums follow.
+//! Copies of a capture, each with its own flows. Every copy has its own addresses, and the
+//! checksums follow.
 //!
-//! Checksums are mended by the difference (RFC 1624), so one that was right stays right, whether the packet was captured
-//! whole or in part, and one that was wrong stays wrong.
+//! Checksums are updated by the difference (RFC 1624). A right checksum stays right and a wrong one
+//! stays wrong, even if the packet was captured only in part.
 
 use std::collections::HashSet;
 
-/// A capture's copies, told apart by what is XORed onto the last four bytes of each of their addresses.
+/// Copies of a capture. Each copy XORs its own mask onto the last four bytes of every address.
 pub struct Copies {
     masks: Vec<u32>,
 }
 
-/// Where things are in an IP packet within a frame.
+/// Offsets in an IP packet within a frame.
 struct Parts {
     source: usize,
     address_bytes: usize,
-    /// Of the IP header, in IPv4.
+    /// Checksum of the IPv4 header.
     header_sum: Option<usize>,
-    /// Of what is in the packet, when addresses are part of it.
+    /// Checksum of the payload if it covers the addresses. The flag marks UDP, where zero means no
+    /// checksum.
     payload_sum: Option<(usize, bool)>,
 }
 
 impl Copies {
-    /// `count` copies of some frames, the first of which is what was captured. Fails when there are so many addresses
-    /// that copies would meet.
+    /// Returns `count` copies of `frames`. Copy 0 is the capture itself. Fails if the copies would
+    /// share addresses because there are too many.
     pub fn new<'a>(count: u32, frames: impl Iterator<Item = &'a [u8]>) -> Result<Copies, String> {
         let own: HashSet<u32> = frames.filter_map(addresses).flatten().collect();
         let mut taken = own.clone();
         let mut masks = vec![0];
-        // First within the last 16 bits, so that what was in one network stays in one, then within the last 24.
+        // Try masks of 16 bits first, so that one network stays together. Then try masks of 24
+        // bits.
         let within16 = (1..1u32 << 16).map(|n| n.wrapping_mul(0x9e37) & 0xffff);
         let within24 = (1..1u32 << 24).map(|n| n.wrapping_mul(0x9e_3779) & 0xff_ffff);
         let mut candidates = within16.chain(within24);
@@ -42,7 +45,8 @@ impl Copies {
         Ok(Copies { masks })
     }
 
-    /// Makes a captured frame that of a copy; says whether it has one: what is no IP packet is of no flow and has none.
+    /// Turns a captured frame into the frame of a copy. Returns whether the copy has this frame:
+    /// only copy 0 has frames other than IP.
     pub fn rewrite(&self, copy: usize, frame: &mut [u8]) -> bool {
         let mask = self.masks[copy];
         if mask == 0 {
@@ -64,7 +68,7 @@ impl Copies {
     }
 }
 
-/// RFC 1624, equation 3. In UDP a sum of zero says that there is none.
+/// Updates a checksum (RFC 1624, equation 3). In UDP, a checksum of zero means none.
 fn mend(frame: &mut [u8], (at, udp): (usize, bool), old: u16, new: u16) {
     let Some(&[a, b]) = frame.get(at..at + 2).and_then(|s| s.first_chunk()) else { return };
     let was = u16::from_be_bytes([a, b]);
@@ -105,7 +109,7 @@ fn parts(frame: &[u8]) -> Option<Parts> {
     }
 }
 
-/// Where a protocol keeps the checksum that covers addresses, and whether zero means none.
+/// Returns the offset of the checksum that covers addresses, and whether zero means no checksum.
 fn sum_of(protocol: u8, payload: usize) -> Option<(usize, bool)> {
     match protocol {
         6 => Some((payload + 16, false)),
@@ -115,7 +119,8 @@ fn sum_of(protocol: u8, payload: usize) -> Option<(usize, bool)> {
     }
 }
 
-/// The protocol behind an IPv6 packet's extension headers, and where it begins unless this is not the first fragment.
+/// Returns the protocol after the extension headers of an IPv6 packet, and its offset. The offset
+/// is `None` in all fragments but the first.
 fn behind_extensions(frame: &[u8], ip: usize) -> (u8, Option<usize>) {
     let (mut next, mut at) = (frame[ip + 6], ip + 40);
     while let (0 | 43 | 44 | 60, Some(header)) = (next, frame.get(at..at + 8)) {
@@ -135,7 +140,7 @@ mod tests {
     use crate::traffic::{self, Shape};
     use pando_protocol::FlowKey;
 
-    /// Every copy of every flow is a flow of its own, and all its checksums are right.
+    /// Every copy of a flow is its own flow with right checksums.
     #[test]
     fn copies_are_flows_of_their_own() {
         let made = traffic::generate(&Shape { flows: 60, seconds: 0.2, ..Shape::default() });

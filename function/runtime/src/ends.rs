@@ -1,9 +1,9 @@
-//! How far the end of a TCP connection has come, as its flags say. A flow whose connection is over is forgotten soon, and
-//! the numbers that it was leased are free again.
+//! Tracks the end of a TCP connection by its flags. A flow is forgotten soon after its connection
+//! ends, which frees its leased numbers.
 
 use pando_protocol::flow::network;
 
-/// For how long a flow is kept when its connection is over: what was sent again still finds it.
+/// Time to keep the flow of an ended connection, so that retransmitted packets still find it.
 pub const CLOSED_NS: u64 = 10_000_000_000;
 
 const TCP: u8 = 6;
@@ -12,7 +12,7 @@ const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
 
-/// What was seen of the end: a FIN of each direction, a reset.
+/// Signs of the end so far: a FIN in each direction, a reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ends(u8);
 
@@ -21,26 +21,26 @@ impl Ends {
     const BACK: u8 = 2;
     const RESET: u8 = 4;
 
-    /// As three bits.
+    /// Returns the state as three bits.
     pub fn bits(self) -> u8 {
         self.0
     }
 
-    /// From the three lowest bits.
+    /// Restores the state from the three lowest bits.
     pub fn from_bits(bits: u8) -> Ends {
         Ends(bits & 7)
     }
 
-    /// The connection is over.
+    /// Reports whether the connection is over.
     pub fn closed(self) -> bool {
         self.0 & Ends::RESET != 0 || self.0 & (Ends::FORTH | Ends::BACK) == Ends::FORTH | Ends::BACK
     }
 
-    /// A frame of the flow came, against the direction of its first one or along with it.
+    /// Records a frame of the flow. `reply` marks the direction against the flow's first frame.
     pub fn note(&mut self, frame: &[u8], reply: bool) {
         let Some(flags) = flags(frame).filter(|flags| flags & (FIN | SYN | RST) != 0) else { return };
         if flags & (SYN | ACK) == SYN {
-            self.0 = 0; // the same ends begin anew
+            self.0 = 0; // the same ends start a new connection
         }
         if flags & FIN != 0 {
             self.0 |= if reply { Ends::BACK } else { Ends::FORTH };
@@ -51,7 +51,7 @@ impl Ends {
     }
 }
 
-/// The flags of a frame of TCP, whose IPv6 header has no extensions.
+/// Returns the flags of a TCP frame. IPv6 headers must be without extensions.
 fn flags(frame: &[u8]) -> Option<u8> {
     let (version, ip) = network(frame)?;
     let (protocol, transport) = match version {

@@ -1,35 +1,38 @@
-//! What runs a function: WebAssembly in a unit, the C compiled for the host in comparisons.
+//! An executor runs a function: WebAssembly in a unit, C compiled for the host in comparisons.
 
 use crate::abi::Descriptor;
 
-/// Why a call did not return.
+/// Reason why a call did not return.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Trap {
-    /// Used more fuel or more processor time than one call may.
+    /// The call used more fuel or processor time than its limit.
     #[error("ran for longer than its limit")]
     Limit,
-    /// Any other trap of WebAssembly, with its words.
+    /// Any other trap of WebAssembly, with its message.
     #[error("trapped: {0}")]
     Fault(String),
 }
 
-/// A function that is ready to take batches.
+/// A function that is ready for batches.
 pub trait Executor {
-    /// Where things are in its memory.
+    /// Returns the layout of the function's memory.
     fn descriptor(&self) -> &Descriptor;
 
-    /// Its memory, and its descriptor beside it.
+    /// Returns the function's memory and its descriptor.
     fn memory(&mut self) -> (&mut [u8], &Descriptor);
 
-    /// Its memory, for reading.
+    /// Returns the function's memory for reading.
     fn memory_ref(&self) -> &[u8];
 
-    /// Processes the batch of `count` packets that is in memory, whose bytes are worth `shares` packets of the usual size.
+    /// Processes the batch of `count` packets in memory. Its bytes are worth `shares` packets of
+    /// the usual size.
     fn process(&mut self, count: usize, shares: usize) -> Result<(), Trap>;
 
-    /// Takes the fuel that was burnt since this was called last: by batches, by those that trapped, and by each start.
+    /// Returns the fuel burnt since the last call of this method. Counts batches, trapped batches
+    /// and each start.
     fn take_fuel(&mut self) -> u64;
 
-    /// Makes it as new, as after [`Trap`]: nothing that the function wrote is left but its configuration.
+    /// Starts and configures the function anew, for example after a [`Trap`]. Nothing that it wrote
+    /// remains.
     fn renew(&mut self) -> Result<(), Trap>;
 }

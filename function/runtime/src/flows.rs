@@ -1,4 +1,4 @@
-//! The flows of a unit and their state: what a function gets and puts.
+//! The flows of a unit and their state, which functions get and put.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -8,48 +8,48 @@ use pando_protocol::{Direction, FlowKey};
 
 use crate::ends::Ends;
 
-/// Functions of one chain.
+/// Maximum functions of one chain.
 pub const STAGES_MAX: usize = 8;
 
-/// A flow's number in the table; it is good until the flow is removed.
+/// Index of a flow in the table, valid until the flow is removed.
 pub type FlowId = u32;
 
 /// One flow.
 #[derive(Clone, Debug)]
 pub struct Flow {
-    /// Whose packets these are.
+    /// Key of the flow's packets.
     pub key: FlowKey,
     /// Direction of the first packet.
     pub first: Direction,
-    /// When the last packet came.
+    /// Time of the last packet.
     pub last_ns: u64,
-    /// Bit per stage: has state.
+    /// Bit per stage: the flow has state.
     pub valid: u8,
-    /// Bit per stage: a lease is set aside for it.
+    /// Bit per stage: the flow has a lease, taken or only offered.
     pub leased: u8,
     /// Bit per stage: the function took that lease.
     pub taken: u8,
     /// Lease of each stage.
     pub leases: [u32; STAGES_MAX],
-    /// How far the end of its connection has come.
+    /// Progress towards the end of its connection.
     pub ends: Ends,
-    /// Another key under which packets meet this flow: what its output looks like on return.
+    /// A second key with packets of this flow: the addresses that its output has on return.
     pub alias: Option<FlowKey>,
-    /// Batch that touched it last, and its place there.
+    /// The last batch that touched the flow, and the flow's place there.
     pub(crate) mark: Mark,
     used: bool,
 }
 
-/// Where a flow stands in the batch at work.
+/// Place of a flow in the current batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Mark {
     pub batch: u64,
     pub slot: u8,
-    /// 1 + index of its latest packet.
+    /// 1 + index of the flow's latest packet.
     pub latest: u8,
-    /// Bit per stage: its state changed in the batch.
+    /// Bit per stage: the state changed in the batch.
     pub changed: u8,
-    /// Whether it is among the batch's changed flows.
+    /// Whether the flow is in the batch's list of changed flows.
     pub noted: bool,
 }
 
@@ -59,14 +59,14 @@ struct Place {
     translated: bool,
 }
 
-/// What a packet meets.
+/// The flow that a packet belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Met {
-    /// Its flow.
+    /// The flow.
     pub flow: FlowId,
-    /// Through the alias.
+    /// The packet met the flow through the alias.
     pub translated: bool,
-    /// Against the first packet's direction.
+    /// The packet runs against the direction of the first packet.
     pub reply: bool,
 }
 
@@ -76,16 +76,16 @@ pub struct Flows {
     flows: Vec<Flow>,
     free: Vec<FlowId>,
     states: Vec<u8>,
-    /// Offset of each stage's state within a flow's, and the whole size at the end.
+    /// Offset of each stage's state within a flow's state, then the total size.
     offsets: Vec<usize>,
     flows_max: usize,
     swept: usize,
-    /// Until here nobody says how long a flow was silent.
+    /// Flows count as seen until this time, because their last packets are unknown.
     seen_ns: u64,
 }
 
 impl Flows {
-    /// A table of at most `flows_max` flows, whose stages keep `state_bytes` each.
+    /// Returns a table of at most `flows_max` flows. Each stage keeps `state_bytes` bytes per flow.
     pub fn new(state_bytes: &[usize], flows_max: usize) -> Flows {
         let mut offsets = vec![0];
         for bytes in state_bytes {
@@ -103,17 +103,17 @@ impl Flows {
         }
     }
 
-    /// Flows in the table.
+    /// Returns the number of flows in the table.
     pub fn len(&self) -> usize {
         self.flows.len() - self.free.len()
     }
 
-    /// Whether there is none.
+    /// Reports whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Finds a packet's flow or makes it; `None` when the table is full.
+    /// Finds or makes a packet's flow. Returns `None` when the table is full.
     pub fn meet(&mut self, key: FlowKey, direction: Direction, now_ns: u64) -> Option<Met> {
         let full = self.len() >= self.flows_max;
         let vacant = match self.index.entry(key) {
@@ -156,61 +156,62 @@ impl Flows {
         Some(Met { flow, translated: false, reply: false })
     }
 
-    /// The flow with this key, if there is one.
+    /// Returns the flow with this key, if any.
     pub fn find(&self, key: &FlowKey) -> Option<FlowId> {
         self.index.get(key).map(|p| p.flow)
     }
 
-    /// A flow.
+    /// Returns a flow.
     pub fn flow(&self, id: FlowId) -> &Flow {
         &self.flows[id as usize]
     }
 
-    /// A flow, to change.
+    /// Returns a flow by mutable reference.
     pub fn flow_mut(&mut self, id: FlowId) -> &mut Flow {
         &mut self.flows[id as usize]
     }
 
-    /// The state of a flow at a stage; zeroes when it has none.
+    /// Returns the state of a flow at a stage, or zeroes if it has none.
     pub fn state(&self, id: FlowId, stage: usize) -> &[u8] {
         let at = id as usize * self.offsets[self.offsets.len() - 1];
         &self.states[at + self.offsets[stage]..at + self.offsets[stage + 1]]
     }
 
-    /// The same, to change.
+    /// Returns the state of a flow at a stage by mutable reference.
     pub fn state_mut(&mut self, id: FlowId, stage: usize) -> &mut [u8] {
         let at = id as usize * self.offsets[self.offsets.len() - 1];
         &mut self.states[at + self.offsets[stage]..at + self.offsets[stage + 1]]
     }
 
-    /// The state of all stages together.
+    /// Returns the state of all stages together.
     pub fn whole_state(&self, id: FlowId) -> &[u8] {
         let stride = self.offsets[self.offsets.len() - 1];
         &self.states[id as usize * stride..][..stride]
     }
 
-    /// The same, to change.
+    /// Returns the state of all stages together by mutable reference.
     pub fn whole_state_mut(&mut self, id: FlowId) -> &mut [u8] {
         let stride = self.offsets[self.offsets.len() - 1];
         &mut self.states[id as usize * stride..][..stride]
     }
 
-    /// Functions of the chain.
+    /// Returns the number of functions in the chain.
     pub fn stages(&self) -> usize {
         self.offsets.len() - 1
     }
 
-    /// State of a flow at each stage, in bytes.
+    /// Returns the bytes of a flow's state at each stage.
     pub fn stage_bytes(&self) -> Vec<usize> {
         self.offsets.windows(2).map(|w| w[1] - w[0]).collect()
     }
 
-    /// Size of [`Flows::whole_state`].
+    /// Returns the size of [`Flows::whole_state`].
     pub fn state_bytes(&self) -> usize {
         self.offsets[self.offsets.len() - 1]
     }
 
-    /// Lets packets of `key` meet the flow, too. A key that another flow has stays with that one.
+    /// Adds `key` as the flow's alias, so that its packets meet the flow. A key that another flow
+    /// has stays with that flow.
     pub fn add_alias(&mut self, id: FlowId, key: FlowKey) {
         if self.flows[id as usize].alias == Some(key) {
             return;
@@ -223,7 +224,7 @@ impl Flows {
         }
     }
 
-    /// Touches the memory of so many flows, so that the first of them that come find it there.
+    /// Touches the memory of `flows` flows, so that the first real flows do not wait for it.
     pub fn warm(&mut self, flows: usize) {
         let flows = flows.min(self.flows_max);
         self.index.reserve(2 * flows);
@@ -239,7 +240,7 @@ impl Flows {
         });
     }
 
-    /// Removes a flow and returns what it was.
+    /// Removes a flow and returns its last contents.
     pub fn remove(&mut self, id: FlowId) -> Flow {
         let flow = &mut self.flows[id as usize];
         assert!(flow.used, "flow {id} is removed twice");
@@ -253,13 +254,13 @@ impl Flows {
         was
     }
 
-    /// No flow counts as silent since before now: when each had its last packet is not known.
+    /// Makes every flow count as seen now, because the times of their last packets are unknown.
     pub fn see_all(&mut self, now_ns: u64) {
         self.seen_ns = now_ns;
     }
 
-    /// Looks at the next `count` places and names the flows that were silent since `before_ns`, or since `closed_ns` when
-    /// their connections are over.
+    /// Checks the next `count` places and adds idle flows to `idle`. A flow is idle if it was
+    /// silent since `before_ns`, or since `closed_ns` if its connection is over.
     pub fn sweep(&mut self, count: usize, before_ns: u64, closed_ns: u64, idle: &mut Vec<FlowId>) {
         for _ in 0..count.min(self.flows.len()) {
             self.swept = (self.swept + 1) % self.flows.len();
@@ -271,8 +272,9 @@ impl Flows {
         }
     }
 
-    /// A fingerprint of all flows: keys, aliases, leases and states, in whatever order they came. Not of the direction of
-    /// their first packet: which one that was depends on the batches, until a packet leaves state.
+    /// Returns a fingerprint of all flows: keys, aliases, leases and states. Their order does not
+    /// matter. The direction of the first packet is left out: until a packet leaves state, it
+    /// depends on the batches.
     pub fn digest(&self) -> u64 {
         let of = |id: FlowId| {
             let flow = self.flow(id);
@@ -284,7 +286,7 @@ impl Flows {
         self.ids().fold(0, |sum, id| sum.wrapping_add(of(id)))
     }
 
-    /// All flows.
+    /// Returns the ids of all flows.
     pub fn ids(&self) -> impl Iterator<Item = FlowId> + '_ {
         self.flows.iter().enumerate().filter(|(_, f)| f.used).map(|(n, _)| n as FlowId)
     }

@@ -1,25 +1,25 @@
-//! Datagrams put together from their IP fragments, and taken apart again: functions see whole packets only, as they do
-//! behind Linux's connection tracking.
+//! Reassembles datagrams from IP fragments, and fragments them again. Functions see whole packets
+//! only, as they do behind Linux's connection tracking.
 //!
-//! What is held is bounded in bytes, in time (of the packets, not of a clock) and in fragments per datagram; when there
-//! is no more room, the oldest unfinished datagram goes, so a flood of fragments that never end costs nothing but the
-//! datagrams that take longer to arrive than the flood takes to fill the room.
+//! Held fragments are limited in bytes, in packet time and in fragments per datagram. When the room
+//! is full, the oldest unfinished datagram is dropped. A flood of endless fragments therefore harms
+//! only datagrams that arrive more slowly than the flood fills the room.
 
 use std::collections::{HashMap, VecDeque};
 
 use pando_protocol::flow::network;
 
-/// Bytes of all fragments that are held, as many as Linux holds (`net.ipv4.ipfrag_high_thresh`).
+/// Maximum bytes of all held fragments, as in Linux (`net.ipv4.ipfrag_high_thresh`).
 const HELD_BYTES_MAX: usize = 4 << 20;
-/// From a datagram's first fragment to its last (RFC 1122 §3.3.2).
+/// Maximum time from a datagram's first fragment to its last (RFC 1122 §3.3.2).
 const HELD_NS_MAX: u64 = 60_000_000_000;
-/// Fragments of one datagram: the largest one in links of 296 bytes has 241.
+/// Maximum fragments of one datagram. The largest datagram has 241 over links of 296 bytes.
 const FRAGMENTS_MAX: usize = 256;
-/// What holding a fragment takes besides its bytes.
+/// Memory of a held fragment in addition to its bytes.
 const OVERHEAD_BYTES: usize = 128;
-/// The length field of IP.
+/// Limit of IP's length field.
 const DATAGRAM_BYTES_MAX: usize = 65_535;
-/// Of IPv6's fragment header; fragments begin at multiples of as much.
+/// Size of IPv6's fragment header, and the unit of fragment offsets.
 const UNIT_BYTES: usize = 8;
 const FRAGMENT: u8 = 44;
 
@@ -35,12 +35,12 @@ struct Key {
 /// One fragment, as offsets into its frame.
 struct Parsed {
     key: Key,
-    /// Of the IP header.
+    /// Offset of the IP header.
     ip: usize,
-    /// Of what is fragmented.
+    /// Offset of the fragmented bytes.
     payload: usize,
     end: usize,
-    /// Where the payload belongs.
+    /// Offset of these bytes in the datagram.
     offset: usize,
     more: bool,
 }
@@ -52,40 +52,41 @@ struct Piece {
 
 struct Datagram {
     began_ns: u64,
-    /// In the order in which they came.
+    /// Fragments in order of arrival.
     pieces: Vec<Piece>,
-    /// All that is before the payload of the fragment at offset 0: link, IP, without a fragment header.
+    /// All bytes before the payload of the first fragment, and the offset of IP. Any fragment
+    /// header is removed.
     head: Option<(Vec<u8>, usize)>,
-    /// Known when the last one is here.
+    /// Length of the payload, from the last fragment.
     length: Option<usize>,
     /// IP bytes of the largest fragment.
     largest: usize,
     bytes: usize,
 }
 
-/// What became of a frame.
+/// Result for a frame.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// It is not a fragment.
+    /// The frame is not a fragment.
     Whole,
-    /// It waits for the others of its datagram.
+    /// The fragment waits for the rest of its datagram.
     Held,
-    /// It is no fragment that a datagram can be made of.
+    /// The fragment is malformed, or its datagram has too many.
     Refused,
-    /// It was the last one that was missing.
+    /// The fragment completed its datagram.
     Complete(Complete),
 }
 
-/// A datagram whose fragments are all here.
+/// A datagram with all its fragments.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Complete {
-    /// The frame as if it had not been fragmented.
+    /// The frame as before its fragmentation.
     pub frame: Vec<u8>,
-    /// How to take it apart again.
+    /// How to fragment it again.
     pub cut: Cut,
 }
 
-/// How a datagram was fragmented.
+/// The size and id with which a datagram was fragmented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     largest: usize,
@@ -96,10 +97,10 @@ pub struct Cut {
 #[derive(Default)]
 pub struct Fragments {
     datagrams: HashMap<Key, Datagram>,
-    /// In the order in which they began; some may be gone since.
+    /// Datagrams in order of their first fragments. Some may be gone.
     began: VecDeque<(u64, Key)>,
     bytes: usize,
-    /// Fragments that were given up: too old, or no room.
+    /// Fragments that were given up because of age, their number in a datagram, or lack of room.
     pub expired: u64,
 }
 
@@ -156,7 +157,7 @@ impl Fragments {
         {
             self.give_up(key);
         }
-        // Places of datagrams that were completed behind one that still waits.
+        // Remove entries of datagrams that completed while an older one still waits.
         if self.began.len() > 2 * self.datagrams.len() + 64 {
             self.began.retain(|(began_ns, key)| self.datagrams.get(key).is_some_and(|d| d.began_ns == *began_ns));
         }
@@ -169,7 +170,7 @@ impl Datagram {
             let header = if parsed.key.version == 6 { parsed.payload - UNIT_BYTES } else { parsed.payload };
             let mut head = frame[..header].to_vec();
             if parsed.key.version == 6 {
-                // What said "a fragment follows" names what follows it.
+                // Name the next protocol in place of the fragment header.
                 let at = names_fragment(frame, parsed.ip, header);
                 head[at] = parsed.key.protocol;
             }
@@ -183,8 +184,9 @@ impl Datagram {
         self.pieces.push(Piece { offset: parsed.offset, payload: frame[parsed.payload..parsed.end].to_vec() });
     }
 
-    /// The datagram, once nothing of it is missing. Where fragments overlap, the one that begins earlier counts, and of
-    /// two that begin at the same place the one that came first, as in BSD; Suricata does the same unless told otherwise.
+    /// Returns the datagram once it is complete. Where fragments overlap, the one with the lower
+    /// offset wins. At equal offsets, the first to arrive wins. BSD does the same, and Suricata by
+    /// default.
     fn whole(&self, version: u8) -> Option<Vec<u8>> {
         let (length, (head, ip)) = (self.length?, self.head.as_ref()?);
         let held: usize = self.pieces.iter().map(|p| p.payload.len()).sum();
@@ -192,7 +194,7 @@ impl Datagram {
             return None;
         }
         let mut order: Vec<&Piece> = self.pieces.iter().collect();
-        order.sort_by_key(|p| p.offset); // stable: ties stay in the order of arrival
+        order.sort_by_key(|p| p.offset); // stable: ties keep the order of arrival
         let mut whole = head.clone();
         let mut covered = 0;
         for piece in order {
@@ -214,7 +216,8 @@ impl Datagram {
 }
 
 impl Cut {
-    /// The frame as fragments that are no longer than the longest that came, or as it is where it is short enough.
+    /// Returns the frame as fragments no longer than the longest that arrived. A frame that is
+    /// short enough stays whole.
     pub fn apart(self, frame: &[u8]) -> Vec<Vec<u8>> {
         let Some((version, ip)) = network(frame) else { return vec![frame.to_vec()] };
         let (header, names) = match version {
@@ -246,7 +249,8 @@ impl Cut {
     }
 }
 
-/// Makes the lengths of a frame's headers right, and in IPv4 its checksum and what says which fragment it is.
+/// Corrects the lengths in a frame's headers. In IPv4, it also writes the fragment field and the
+/// checksum.
 fn finish(frame: &mut [u8], ip: usize, version: u8, fragment: u16) {
     let length = frame.len() - ip;
     if let Some(name) = ppp_name(frame, ip) {
@@ -257,15 +261,15 @@ fn finish(frame: &mut [u8], ip: usize, version: u8, fragment: u16) {
         frame[ip + 4..ip + 6].copy_from_slice(&((length - 40) as u16).to_be_bytes());
         return;
     }
-    let untouched = frame[ip + 6] & 0xc0; // "do not fragment" stays
+    let untouched = frame[ip + 6] & 0xc0; // keep "do not fragment"
     frame[ip + 2..ip + 4].copy_from_slice(&(length as u16).to_be_bytes());
     frame[ip + 6..ip + 8].copy_from_slice(&(fragment | u16::from(untouched) << 8).to_be_bytes());
     let header = usize::from(frame[ip] & 15) * 4;
     crate::checksum::fill_header(&mut frame[ip..ip + header]);
 }
 
-/// In front of the packet are an EtherType, or PPP's name for the protocol, of two bytes or one, and before that the
-/// session's length: the bytes of the name.
+/// Returns the length of PPP's protocol name in front of the IP packet, 1 or 2 bytes. Returns
+/// `None` outside of a PPPoE session, where an EtherType is in front.
 fn ppp_name(frame: &[u8], ip: usize) -> Option<usize> {
     let is_session = |name: usize| ip.checked_sub(name + 8).is_some_and(|at| at >= 12 && frame[at..at + 4] == [0x88, 0x64, 0x11, 0]);
     match frame[ip - 2..ip] {
@@ -279,13 +283,13 @@ fn be16(bytes: &[u8], at: usize) -> usize {
     usize::from(u16::from_be_bytes([bytes[at], bytes[at + 1]]))
 }
 
-/// Behind the IP packet, as its header says, but not behind the frame.
+/// Returns the end of the IP packet according to its header, but at most the end of the frame.
 fn end_of(frame: &[u8], ip: usize, version: u8) -> usize {
     let length = if version == 4 { be16(frame, ip + 2) } else { 40 + be16(frame, ip + 4) };
     (ip + length).min(frame.len())
 }
 
-/// A fragment that no datagram can be made of.
+/// A fragment that cannot be part of a datagram.
 struct Malformed;
 
 fn checked(parsed: Parsed) -> Result<Option<Parsed>, Malformed> {
@@ -301,7 +305,7 @@ fn parse_ipv4(frame: &[u8], ip: usize) -> Result<Option<Parsed>, Malformed> {
         return Ok(None);
     }
     let header = usize::from(packet[0] & 15) * 4;
-    // One that was cut off has not all that it claims.
+    // A packet that was cut off is shorter than its header claims.
     if header < 20 || be16(packet, 2) <= header || be16(packet, 2) > packet.len() {
         return Err(Malformed);
     }
@@ -312,7 +316,7 @@ fn parse_ipv4(frame: &[u8], ip: usize) -> Result<Option<Parsed>, Malformed> {
     checked(Parsed { key, ip, payload: ip + header, end: end_of(frame, ip, 4), offset, more })
 }
 
-/// Headers that are looked through; a packet with more is no fragment.
+/// Maximum extension headers to search for a fragment header. A packet with more counts as whole.
 const EXTENSIONS_MAX: usize = 8;
 
 fn parse_ipv6(frame: &[u8], ip: usize) -> Result<Option<Parsed>, Malformed> {
@@ -345,7 +349,7 @@ fn parse_ipv6(frame: &[u8], ip: usize) -> Result<Option<Parsed>, Malformed> {
     checked(Parsed { key, ip, payload: ip + at + UNIT_BYTES, end: ip + end, offset, more })
 }
 
-/// The byte of an IPv6 packet that names the header at `until`.
+/// Returns the offset of the byte that names the IPv6 header at `until`.
 fn names_fragment(frame: &[u8], ip: usize, until: usize) -> usize {
     let (mut names, mut at) = (ip + 6, ip + 40);
     while at < until {
@@ -355,8 +359,9 @@ fn names_fragment(frame: &[u8], ip: usize, until: usize) -> usize {
     names
 }
 
-/// How much of an IPv6 packet every fragment has (RFC 8200 §4.5), and the byte that names what follows: up to the headers
-/// that every router reads.
+/// Returns the end of the part that every fragment of an IPv6 packet has (RFC 8200 §4.5). The part
+/// ends with the last header that every router reads. The second value is the offset of the byte
+/// that names the next header.
 fn unfragmentable(frame: &[u8], ip: usize) -> (usize, usize) {
     let (mut names, mut at) = (ip + 6, ip + 40);
     let mut found = (at, names);

@@ -1,4 +1,4 @@
-//! A histogram of nanoseconds whose buckets are an eighth of their value wide.
+//! A histogram of nanoseconds. The width of each bucket is an eighth of its value.
 
 /// Counts of latencies.
 #[derive(Clone, Debug)]
@@ -16,13 +16,14 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// Counts one.
+    /// Counts one latency.
     pub fn record(&mut self, nanoseconds: u64) {
         self.counts[bucket(nanoseconds)] += 1;
         self.total += 1;
     }
 
-    /// The upper bound of the bucket that `share` (0 to 1) of all are in or below; 0 when there are none.
+    /// Returns the upper bound of the bucket that holds the quantile `share` (0 to 1). Returns 0 if
+    /// the histogram is empty.
     pub fn quantile_ns(&self, share: f64) -> u64 {
         let mut left = (self.total as f64 * share).ceil() as u64;
         for (n, &count) in self.counts.iter().enumerate() {
@@ -34,7 +35,7 @@ impl Latencies {
         0
     }
 
-    /// How many there are.
+    /// Returns the number of counted latencies.
     pub fn count(&self) -> u64 {
         self.total
     }

@@ -1,45 +1,49 @@
-//! Numbers that a unit hands out to flows, each to one at a time: the ports of a NAT (SNF §8).
+//! Numbers that a unit leases to flows, each to one flow at a time: the ports of a NAT (SNF §8).
 //!
-//! A unit on its own has its block to itself. The units of a group have one block together, and a number goes to the unit
-//! that is the first to write that it is in use.
+//! A unit on its own has its own block. The units of a group share one block. The first unit to
+//! record the use of a number owns it.
 
 use std::collections::VecDeque;
 use std::ops::{Range, RangeInclusive};
 
 use crate::ends::CLOSED_NS;
 
-/// When each number last was a flow's that had packets, whichever unit of a group it was at. Flows take their numbers along,
-/// and units and their copies of flows come and go: only this says which numbers are free.
+/// The time of the last use of each number, by any unit of a group. Flows take their numbers along
+/// to other units, and copies of flows vanish. Only these times show which numbers are free.
 pub trait Uses {
-    /// Takes a number for one unit alone, if `is_free` accepts the second of its last use; 0: never.
+    /// Takes a number for one unit alone, if `is_free` accepts the second of its last use. Second 0
+    /// means never used.
     fn claim(&self, number: u32, is_free: &dyn Fn(u32) -> bool, now_s: u32) -> bool;
-    /// A packet of the flow that has the number came, in seconds of the packets' time; 0: the number is free.
+    /// Records a packet of the number's flow at `now_s`, in seconds of packet time. Second 0 frees
+    /// the number.
     fn note(&self, number: u32, now_s: u32);
 }
 
-/// The numbers of a group, as one unit sees them.
+/// The numbers of a group, as one unit uses them.
 struct Common {
     uses: Box<dyn Uses>,
-    /// Seconds for which a number rests behind the last packet of its flow.
+    /// Seconds for which a number rests after the last packet of its flow.
     rest_s: u32,
-    /// Where the search goes on, from the beginning of the block.
+    /// Start of the next search, from the beginning of the block.
     next: u32,
-    /// In this second no number was free: none is looked for again before the next.
+    /// The second in which no number was free. The next search waits for the next second.
     none_s: u32,
 }
 
-/// A pool of numbers. The one that was given back first is given out first, so a port rests before its next flow.
+/// A pool of numbers. The number that returned first is leased first, so a port rests before its
+/// next flow.
 pub struct Leases {
     block: RangeInclusive<u32>,
-    /// Free numbers, and perhaps some of the claimed: those that were declined, the last first; those that nobody ever had;
-    /// those that came back. Nothing is written down for the second, so that a block of any size costs nothing to begin with.
+    /// Free numbers, including some claimed ones. `take` uses the latest declined number first,
+    /// then `fresh` (never used), then `back` (returned). `fresh` is a range, so that a block of
+    /// any size starts at once.
     declined: Vec<u32>,
     fresh: Range<u32>,
     back: VecDeque<u32>,
-    /// A bit per number of the block: it went to a flow from elsewhere and is still among the free.
+    /// Bit per number of the block: a flow from elsewhere has it, and the pool still lists it.
     claimed: Vec<u64>,
     claims: usize,
-    /// In a group: then the free numbers are there.
+    /// In a group, the free numbers are here.
     common: Option<Common>,
 }
 
@@ -48,7 +52,7 @@ fn seconds(ns: u64) -> u32 {
 }
 
 impl Common {
-    /// The next number of the block that no unit uses.
+    /// Returns the next number of the block that no unit uses, and claims it.
     fn take(&mut self, block: &RangeInclusive<u32>, now_s: u32) -> Option<u32> {
         let (first, count) = (*block.start(), block.end() - block.start() + 1);
         if self.none_s == now_s {
@@ -66,7 +70,8 @@ impl Common {
         None
     }
 
-    /// A connection that is over lets its number rest for as long as its flow is kept, any other for longer.
+    /// Records a use. The number of a closed connection rests for [`CLOSED_NS`] and 2 s, any other
+    /// for `rest_s`.
     fn note(&self, number: u32, now_s: u32, closed: bool) {
         let early_s = if closed { self.rest_s.saturating_sub(seconds(CLOSED_NS) + 2) } else { 0 };
         self.uses.note(number, now_s.saturating_sub(early_s).max(1));
@@ -74,23 +79,24 @@ impl Common {
 }
 
 impl Leases {
-    /// All numbers of a block.
+    /// Returns a pool of all numbers of a block.
     pub fn new(block: RangeInclusive<u32>) -> Leases {
         let fresh = *block.start()..block.end() + 1;
-        // Written, so that a claim does not wait for its page.
+        // Write every page now, so that a claim does not wait for it.
         let mut claimed = vec![u64::MAX; fresh.len().div_ceil(64)];
         claimed.fill(0);
         Leases { declined: Vec::new(), fresh, back: VecDeque::new(), block, claimed, claims: 0, common: None }
     }
 
-    /// Shares the numbers with units that have the same block. A flow is forgotten after `idle_ns`. This unit begins its
-    /// search at the part `part` of `parts`, so that units seldom try the same number.
+    /// Shares the numbers with units that have the same block. Flows are forgotten after `idle_ns`.
+    /// This unit starts its search at part `part` of `parts`, so that units seldom try the same
+    /// number.
     pub fn share(&mut self, uses: Box<dyn Uses>, idle_ns: u64, part: usize, parts: usize) {
         let next = (self.fresh.len() * part / parts) as u32;
         self.common = Some(Common { uses, rest_s: seconds(idle_ns).saturating_add(2), next, none_s: 0 });
     }
 
-    /// The next free number.
+    /// Returns the next free number.
     pub fn take(&mut self, now_ns: u64) -> Option<u32> {
         if let Some(common) = &mut self.common {
             return common.take(&self.block, seconds(now_ns));
@@ -103,21 +109,23 @@ impl Leases {
         }
     }
 
-    /// A packet of the flow that has the number came; `closed`: its connection is over.
+    /// Records a packet of the flow that has the number. `closed` means that its connection is
+    /// over.
     pub fn note(&self, number: u32, now_ns: u64, closed: bool) {
         if let Some(common) = &self.common {
             common.note(number, seconds(now_ns), closed);
         }
     }
 
-    /// A number that no flow has any more. In a group it is free when it has rested.
+    /// Takes back the number of a flow that is gone. In a group, the number becomes free after its
+    /// rest.
     pub fn give_back(&mut self, number: u32) {
         if self.common.is_none() && !self.unclaim(number) {
             self.back.push_back(number);
         }
     }
 
-    /// A number that was offered and not taken: it is the next again.
+    /// Takes back a number that was offered and not taken. It is the next to be leased.
     pub fn decline(&mut self, number: u32) {
         match &mut self.common {
             Some(common) => {
@@ -128,8 +136,8 @@ impl Leases {
         }
     }
 
-    /// Takes a free number of the block out of the pool: a flow that came from elsewhere has it. The pool is not searched
-    /// for it, so that many can be claimed at once; it is skipped when its turn comes.
+    /// Takes a free number of the block out of the pool, because a flow from elsewhere has it. The
+    /// pool skips the number later instead of searching for it now, so many can be claimed at once.
     pub fn claim(&mut self, number: u32) {
         if let Some((word, bit)) = self.place(number) {
             self.claims += usize::from(self.claimed[word] & bit == 0);
@@ -149,7 +157,7 @@ impl Leases {
         Some((at as usize / 64, 1 << (at % 64)))
     }
 
-    /// Numbers that are free.
+    /// Returns how many numbers are free.
     pub fn free(&self) -> usize {
         (self.declined.len() + self.fresh.len() + self.back.len()).saturating_sub(self.claims)
     }
@@ -210,7 +218,7 @@ mod tests {
         assert_eq!([(); 4].map(|()| one.take(100 * S)), [Some(1), Some(2), Some(4), None]);
         assert_eq!(other.take(100 * S), None);
         other.note(3, 110 * S, false);
-        // A unit that has an old copy of a flow forgets it: the number is the flow's all the same.
+        // A unit that forgets an old copy of a flow does not free its number.
         one.give_back(3);
         assert_eq!([(); 4].map(|()| one.take(122 * S)), [Some(1), Some(2), Some(4), None], "3 still rests");
         assert_eq!(other.take(132 * S), Some(3));
@@ -225,7 +233,7 @@ mod tests {
         assert_eq!([leases.take(112 * S), leases.take(113 * S)], [None, Some(2)]);
     }
 
-    /// Whatever is done to it, it gives out what a queue of all its numbers would.
+    /// The pool leases the same numbers as a queue of all its numbers.
     #[test]
     fn it_is_the_queue_that_it_does_not_write_down() {
         let (mut leases, mut queue) = (Leases::new(10..=19), (10..=19).collect::<VecDeque<u32>>());

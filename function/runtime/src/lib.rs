@@ -1,12 +1,13 @@
 //! The unit: one single-threaded executor of network functions (SNF §3, "NF runtime").
 //!
-//! A function is WebAssembly and sees nothing but a batch of packets and the state of their flows. The unit owns that
-//! state, the numbers that it leases to flows, and the clock; so a function that traps, loops or writes where it should
-//! not is thrown away with its memory, and no flow but the one at fault notices.
+//! A function is WebAssembly and sees only a batch of packets and the state of their flows. The
+//! unit owns that state, the numbers leased to flows, and the clock. If a function traps, loops or
+//! corrupts its memory, the unit discards that memory. Only the flow at fault is affected.
 //!
-//! [`chain::Chain`] is the core and does no I/O; what touches the outside is beside it: AF_PACKET, AF_XDP, pcap, sockets, files.
+//! [`chain::Chain`] is the core and does no I/O. AF_PACKET, AF_XDP, pcap, sockets and files are in
+//! modules of their own.
 
-/// As `eprintln!`, which panics where it cannot write: a log without room ends no unit.
+/// Prints a line like `eprintln!`, but ignores write errors. A full log must not end a unit.
 #[macro_export]
 macro_rules! say {
     ($($words:tt)*) => {{

@@ -1,4 +1,4 @@
-//! `pando-unit`: what `pando fn` runs. Each subcommand is a module of its own below `command`.
+//! `pando-unit`: the program behind `pando fn`. Each subcommand is a module below `command`.
 
 mod command;
 

@@ -1,9 +1,12 @@
-//! The meter of a unit: what is billed (SNF §2.4: per packet, never per hour).
+//! The meter of a unit records billed work (SNF §2.4: per packet, never per hour).
 //!
-//! One file per unit and epoch (a start of the unit). The unit maps it and writes its running totals after every batch,
-//! before any packet of the batch leaves; the file is the page cache's, so it survives `kill -9` of the unit. A record is
-//! (unit, epoch, sequence, totals): reading it twice, or late, changes nothing, because of each (unit, epoch) only the
-//! highest sequence counts. What a power failure takes is what the kernel had not written back.
+//! Each unit has one file per epoch, which is a start of the unit. The unit maps the file. After
+//! every batch, before any packet of the batch leaves, it writes its running totals. The page cache
+//! holds the file, so it survives `kill -9` of the unit.
+//!
+//! A record is (unit, epoch, sequence, totals). Only the highest sequence of each (unit, epoch)
+//! counts, so reading a record late or twice changes nothing. A power failure loses only totals
+//! that the kernel had not yet written to disk.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
@@ -24,7 +27,7 @@ const SLOT_WORDS: usize = 2 + STAGES_MAX * FIELDS;
 const SLOTS: usize = 8;
 const NAME_WORDS: usize = 64;
 const FILE_WORDS: usize = 512;
-/// Two words behind the slots: packets that were not served and are on nobody's bill.
+/// Offset of two words after the slots: counts of unserved packets, which are not billed.
 const UNSERVED_AT: usize = FILE_WORDS - 2;
 const _: () = assert!(2 + NAME_WORDS + SLOTS * SLOT_WORDS <= UNSERVED_AT);
 
@@ -34,53 +37,53 @@ pub struct Meter {
     sequence: u64,
     /// Start of the unit, from 1.
     pub epoch: u32,
-    /// For as long as it is open, nobody discards the file.
+    /// Stays open and locked, so that [`Meter::discard`] keeps the file.
     _locked: File,
 }
 
 // SAFETY: the mapping belongs to this value alone; other processes only read it.
 unsafe impl Send for Meter {}
 
-/// What a meter says.
+/// Contents of a meter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// Who pays.
+    /// The tenant that pays.
     pub tenant: String,
     /// Name of the unit.
     pub unit: String,
     /// Start of the unit, from 1.
     pub epoch: u32,
-    /// Batches so far.
+    /// Number of batches so far.
     pub sequence: u64,
-    /// Per function of the chain.
+    /// Work of each function of the chain.
     pub functions: Vec<Billed>,
-    /// What nobody pays for.
+    /// Packets that are not billed.
     #[serde(flatten)]
     pub unserved: Unserved,
 }
 
-/// Packets that a unit could not serve, as far as it had counted them when it died.
+/// Packets that a unit could not serve, as counted before its death.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unserved {
-    /// The ring had no room for them: they came faster than they were taken. Or, in a group, they were repeated, or came when
-    /// their flow was another unit's.
+    /// Packets without room in the ring, because they arrived faster than the unit took them. In a
+    /// group, also repeated packets and packets of another unit's flow.
     pub lost: u64,
-    /// They were processed, and the device did not take them.
+    /// Packets that were processed and not taken by the device.
     pub unsent: u64,
 }
 
-/// What one function did.
+/// Work of one function.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Billed {
     /// Name of the function.
     pub function: String,
-    /// Packets that it processed.
+    /// Packets that the function processed.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of these packets.
     pub bytes: u64,
-    /// Fuel that it burnt.
+    /// Fuel that the function burnt.
     pub fuel: u64,
-    /// Packets on which it trapped; they are not among `packets`.
+    /// Packets on which the function trapped. `packets` does not count them.
     pub trapped: u64,
 }
 
@@ -89,10 +92,12 @@ fn directory(ledger: &Path, tenant: &str, unit: &str) -> PathBuf {
 }
 
 impl Meter {
-    /// A meter for the next epoch of a unit. It is a bill when the functions have names, see [`Meter::name`].
+    /// Makes a meter for the next epoch of a unit. It becomes a bill when its functions have names,
+    /// see [`Meter::name`].
     pub fn create(ledger: &Path, tenant: &str, unit: &str) -> io::Result<Meter> {
         let directory = directory(ledger, tenant, unit);
-        // A bill is for the user of the units and its group: it says what tenants run, and how much.
+        // Only the user of the units and its group may read bills, which show the programs and
+        // traffic of tenants.
         DirBuilder::new().recursive(true).mode(0o750).create(&directory)?;
         Meter::discard(ledger, tenant, unit)?;
         let mut epoch = 1 + epochs(&directory)?.last().copied().unwrap_or(0);
@@ -108,7 +113,7 @@ impl Meter {
         Ok(Meter { words: map(&file, libc::PROT_READ | libc::PROT_WRITE)?, sequence: 0, epoch, _locked: file })
     }
 
-    /// Says which functions are billed.
+    /// Names the billed functions.
     pub fn name(&mut self, functions: &[&str]) -> io::Result<()> {
         let names: Vec<u8> = functions.join("\n").into_bytes();
         if names.len() > NAME_WORDS * 8 - 8 {
@@ -124,7 +129,7 @@ impl Meter {
         Ok(())
     }
 
-    /// Removes the meters of a unit that never became bills and whose processes have ended.
+    /// Removes the meters of a unit that never became bills, if their processes have ended.
     pub fn discard(ledger: &Path, tenant: &str, unit: &str) -> io::Result<()> {
         let directory = directory(ledger, tenant, unit);
         for epoch in epochs(&directory)? {
@@ -139,8 +144,8 @@ impl Meter {
         Ok(())
     }
 
-    /// Makes good the totals of an earlier epoch, whose unit died before it wrote what its output log says of it.
-    /// Doing it again changes nothing.
+    /// Raises the totals of an earlier epoch to those of the output log. Its unit died before it
+    /// wrote them. Repeating this changes nothing.
     pub fn settle(ledger: &Path, tenant: &str, unit: &str, epoch: u32, totals: &[Work]) -> io::Result<()> {
         let path = directory(ledger, tenant, unit).join(epoch.to_string());
         let file = OpenOptions::new().read(true).write(true).open(&path)?;
@@ -159,13 +164,13 @@ impl Meter {
         unsafe { AtomicU64::from_ptr(self.words.add(n)) }
     }
 
-    /// Says what was not served so far.
+    /// Writes the unserved packets so far.
     pub fn note(&self, unserved: Unserved) {
         self.word(UNSERVED_AT).store(unserved.lost, Ordering::Relaxed);
         self.word(UNSERVED_AT + 1).store(unserved.unsent, Ordering::Relaxed);
     }
 
-    /// Makes `work` the totals. A crash in between leaves the totals of the batch before.
+    /// Writes `work` as the totals. A crash during the write leaves the totals of the batch before.
     pub fn commit(&mut self, work: impl Iterator<Item = Work>) {
         self.sequence += 1;
         let slot = 2 + NAME_WORDS + (self.sequence as usize % SLOTS) * SLOT_WORDS;
@@ -193,7 +198,7 @@ fn mix(sum: u64, value: u64) -> u64 {
     (sum.rotate_left(7) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// All of the file, now: a page for which the disk has no room later would end the unit with SIGBUS.
+/// Allocates the whole file now. Otherwise a full disk would later end the unit with SIGBUS.
 fn allocate(file: &File) -> io::Result<()> {
     // SAFETY: no memory is involved.
     match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, FILE_WORDS as libc::off_t * 8) } {
@@ -214,7 +219,7 @@ fn epochs(directory: &Path) -> io::Result<Vec<u32>> {
     Ok(epochs)
 }
 
-/// Every record below `ledger`, ordered by tenant, unit and epoch.
+/// Returns every record below `ledger`, ordered by tenant, unit and epoch.
 pub fn records(ledger: &Path) -> io::Result<Vec<Record>> {
     let mut records = Vec::new();
     let names = |path: &Path| -> io::Result<Vec<String>> {
@@ -242,7 +247,7 @@ pub fn records(ledger: &Path) -> io::Result<Vec<Record>> {
     Ok(records)
 }
 
-/// The latest whole slot of a meter's bytes; `None` for a file that is no meter.
+/// Returns the latest complete slot of a meter's bytes. Returns `None` if the file is not a meter.
 fn decode(bytes: &[u8]) -> Option<(u64, Vec<Billed>)> {
     let words: Vec<u64> = bytes.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("8 bytes"))).collect();
     if words.len() < FILE_WORDS || words[0] != MAGIC {
@@ -344,7 +349,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever one word a crash tore, the record is that of some batch, never a mixture.
+        /// If a crash tears any one word, the record is still that of a single batch, never a
+        /// mixture.
         #[test]
         fn a_torn_write_is_not_read(batches in 1..20u64, word in 2 + NAME_WORDS..FILE_WORDS, value: u64) {
             let ledger = scratch("torn");

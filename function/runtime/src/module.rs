@@ -1,7 +1,8 @@
-//! A function as WebAssembly: compiled once, checked against the ABI, instantiated in a microsecond.
+//! A function as WebAssembly: compiled once, checked against the ABI, instantiated in a
+//! microsecond.
 //!
-//! [`Runtime::prepare`] gets the code and runs nothing of it; a unit closes its walls then, and [`Prepared::start`] behind
-//! them is the first that runs a function.
+//! [`Runtime::prepare`] gets the code and runs none of it. The unit then closes its walls.
+//! [`Prepared::start`] is the first call to run the function, behind those walls.
 
 mod cache;
 mod compile;
@@ -23,41 +24,47 @@ pub use cache::Cache;
 pub(crate) use compile::plain;
 pub use compile::{Compiler, behind_walls};
 
-/// What one call of a function may use.
+/// Limits of a function.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Fuel per packet: about one per instruction of WebAssembly. Deterministic, unlike time.
+    /// Fuel per packet, about one per instruction of WebAssembly. Fuel is deterministic, time is
+    /// not.
     pub fuel_per_packet: u64,
-    /// Linear memory of an instance.
+    /// Bytes of linear memory of an instance.
     pub memory_bytes: usize,
 }
 
 impl Default for Limits {
-    /// A million instructions are some 300 µs: 300 times what the slowest of the five functions needs for a full packet.
+    /// Returns the defaults. A million instructions take some 300 µs, 300 times as long as a full
+    /// packet takes in the slowest of the five functions.
     fn default() -> Self {
         Limits { fuel_per_packet: 1_000_000, memory_bytes: 64 << 20 }
     }
 }
 
-/// Address space of an instance: all that 32 bits can name, so that the processor's page tables check every access and the
-/// compiled code checks none. Only what the function uses of it, up to [`Limits::memory_bytes`], is memory.
+/// Address space of an instance: all that 32 bits can address. The processor's page tables then
+/// check every access, and the compiled code checks none. Only the part in use, up to
+/// [`Limits::memory_bytes`], takes memory.
 const ADDRESSABLE_BYTES: u64 = 4 << 30;
 /// Fuel for `_initialize`, `pando_describe` and `pando_configure`.
 const START_FUEL: u64 = 20_000_000_000;
-/// Processor time of a call, whatever its fuel: an instruction that fills memory costs as little fuel as one that adds.
+/// Processor time of a call. Fuel alone is no bound: an instruction that fills memory costs as
+/// little fuel as an addition.
 const CALL_TIME: Duration = Duration::from_millis(200);
-/// Processor time of all calls before the first packet: a Go module initialises its runtime, an IDS reads its rules.
+/// Processor time of all calls before the first packet. A Go module initializes its runtime, and an
+/// IDS reads its rules.
 const START_TIME: Duration = Duration::from_secs(10);
-/// How often the time of a long call is looked at.
+/// Interval at which the time of a long call is checked.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The largest module: ten times what Go makes of a function. A compiler needs some fifty times a module's size.
+/// Maximum bytes of a module, ten times the size of a Go function. A compiler needs some fifty
+/// times a module's size.
 pub const MODULE_BYTES_MAX: u64 = 64 << 20;
 
-/// Why a file does not become a function.
+/// Reason why a file is not a function.
 #[derive(Debug, thiserror::Error)]
 pub enum ModuleError {
-    /// Not readable.
+    /// The file is not readable.
     #[error("read {path}: {source}")]
     Read {
         /// The file.
@@ -65,29 +72,29 @@ pub enum ModuleError {
         /// The cause.
         source: std::io::Error,
     },
-    /// Larger than [`MODULE_BYTES_MAX`].
+    /// The file is larger than [`MODULE_BYTES_MAX`].
     #[error("{path} has more than {} MiB, which no function needs: is it built without debug information?", MODULE_BYTES_MAX >> 20)]
     TooLarge {
         /// The file.
         path: String,
     },
-    /// Not WebAssembly, or WebAssembly that does not validate.
+    /// The file is not WebAssembly, or does not validate.
     #[error("{path} is not a WebAssembly module: {reason}. `pando fn build DIR` makes one")]
     NotWasm {
         /// The file.
         path: String,
-        /// The compiler's words.
+        /// The compiler's message.
         reason: String,
     },
-    /// More than a compiler gets through within its bounds.
+    /// The compiler exceeded its bounds.
     #[error("{path} is too much to compile: {reason}")]
     TooMuch {
         /// The file.
         path: String,
-        /// Which bound.
+        /// The exceeded bound.
         reason: String,
     },
-    /// The compiler's process does not come up.
+    /// The compiler's process failed.
     #[error("compile {path}: {source}")]
     Compiler {
         /// The file.
@@ -95,7 +102,7 @@ pub enum ModuleError {
         /// The cause.
         source: std::io::Error,
     },
-    /// The folder of compiled code cannot be used.
+    /// The folder of compiled code is unusable.
     #[error("keep the code of {path}: {source}")]
     Cache {
         /// The file.
@@ -103,63 +110,64 @@ pub enum ModuleError {
         /// The cause.
         source: std::io::Error,
     },
-    /// It wants something that units do not offer.
+    /// The module imports something that units do not offer.
     #[error("{path} imports what a unit does not offer: {reason}")]
     Import {
         /// The file.
         path: String,
-        /// The linker's words.
+        /// The linker's message.
         reason: String,
     },
-    /// It lacks a part of the contract.
+    /// The module lacks a part of the contract.
     #[error("{path} does not export {name}: is it built with the SDK (PANDO_FUNCTION in pando_nf.h)?")]
     Export {
         /// The file.
         path: String,
-        /// What is missing.
+        /// The missing export.
         name: &'static str,
     },
-    /// It describes itself in a way that cannot be.
+    /// The module's descriptor is invalid.
     #[error("{path}: {source}")]
     Descriptor {
         /// The file.
         path: String,
-        /// What is wrong.
+        /// The error in the descriptor.
         source: DescriptorError,
     },
-    /// It traps before it saw a packet.
+    /// The module traps before its first packet.
     #[error("{path}: {during}: {trap}")]
     Start {
         /// The file.
         path: String,
-        /// Which call.
+        /// The call that trapped.
         during: &'static str,
-        /// What happened.
+        /// The trap.
         trap: String,
     },
-    /// It does not take its configuration.
+    /// The function refuses its configuration.
     #[error(
         "{path} refuses its configuration with complaint {complaint}: settings are given as --set KEY=VALUE. docs/guides/network-function.md lists those of Pando's own functions; in another, see what its configure() returns {complaint} for"
     )]
     Configuration {
         /// The file.
         path: String,
-        /// Its number.
+        /// The number that the function returned.
         complaint: i32,
     },
-    /// More configuration than it has room for.
+    /// The configuration exceeds the function's room.
     #[error("{path} has room for {room} bytes of configuration, {given} are given")]
     ConfigurationSize {
         /// The file.
         path: String,
-        /// Its room.
+        /// Bytes of room.
         room: usize,
-        /// What was given.
+        /// Bytes of configuration.
         given: usize,
     },
 }
 
-/// What decides about the code that is made of a function: the same for who compiles and who runs.
+/// Returns the settings that shape compiled code. The compiler and the runtime must use the same
+/// settings.
 fn code_settings() -> Config {
     let mut config = Config::new();
     config.memory_reservation(ADDRESSABLE_BYTES).consume_fuel(true).epoch_interruption(true).max_wasm_stack(256 << 10);
@@ -174,7 +182,7 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// A runtime whose instances together stay below `instances_max`.
+    /// Returns a runtime with room for `instances_max` instances together.
     pub fn new(limits: Limits, instances_max: u32) -> Runtime {
         let mut pool = PoolingAllocationConfig::default();
         pool.total_core_instances(instances_max)
@@ -186,7 +194,8 @@ impl Runtime {
         config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
         let engine = Engine::new(&config).expect("a fixed configuration of the engine is valid");
         let clock = engine.weak();
-        // The clock that ends calls which fuel does not: it stops when the last user of the engine has gone.
+        // This clock ends calls that fuel does not end. It stops when the engine's last user is
+        // gone.
         let (started, starts) = std::sync::mpsc::channel();
         std::thread::Builder::new()
             .name("epoch".into())
@@ -199,17 +208,20 @@ impl Runtime {
                 }
             })
             .expect("start the engine's clock");
-        // It asks the kernel for what a thread needs, which the walls that may come next do not let through.
+        // Wait until the thread has started. Its start needs system calls that the walls may refuse
+        // later.
         let _ = starts.recv() as Result<(), _>;
         Runtime { engine, limits }
     }
 
-    /// Compiles `path` (.wasm) in this process and starts it. For tests and benchmarks, which know their modules.
+    /// Compiles `path` (.wasm) in this process and starts it. Only for tests and benchmarks, which
+    /// trust their modules.
     pub fn load(&self, path: &Path, configuration: &[u8]) -> Result<Function, ModuleError> {
         self.prepare(path, configuration, &Compiler::Here)?.start()
     }
 
-    /// Gets the code of `path` from `compiler`, with all that starting it wants of the system. Nothing of it runs yet.
+    /// Gets the code of `path` from `compiler`, and all system resources that its start needs. Runs
+    /// none of the code.
     pub fn prepare(&self, path: &Path, configuration: &[u8], compiler: &Compiler) -> Result<Prepared, ModuleError> {
         let shown = path.display().to_string();
         let code = compiler.code(&self.engine, &shown, &read(path)?)?;
@@ -218,13 +230,14 @@ impl Runtime {
         wasi::add_to(&mut linker);
         let import = |e: wasmtime::Error| ModuleError::Import { path: shown.clone(), reason: plain(&format!("{e:#}")) };
         let pre = linker.instantiate_pre(&code).map_err(import)?;
-        // Behind walls there are no files, not even those of memory that it would make of the module's data.
+        // Make the memory image of the module's data now. Behind the walls no file can be made, not
+        // even in memory.
         let image = |e: wasmtime::Error| ModuleError::NotWasm { path: shown.clone(), reason: plain(&format!("{e:#}")) };
         code.initialize_copy_on_write_image().map_err(image)?;
         Ok(Prepared { runtime: self.clone(), path: shown, pre, configuration: configuration.into() })
     }
 
-    /// Compiles `path` into the cache of `compiler`; returns the bytes of its code.
+    /// Compiles `path` into the cache of `compiler`. Returns the bytes of its code.
     pub fn compile_ahead(path: &Path, compiler: &Compiler) -> Result<usize, ModuleError> {
         compiler.fill(&path.display().to_string(), &read(path)?)
     }
@@ -250,25 +263,28 @@ fn read(path: &Path) -> Result<Vec<u8>, ModuleError> {
     }
 }
 
-/// What an instance's host functions may touch.
+/// State that an instance's host functions may access.
 pub(crate) struct Host {
     limits: StoreLimits,
     stopwatch: Stopwatch,
-    /// The time of the packet at work: a function has no other clock.
+    /// Time of WASI's clock, always 0. A function gets the time from its packets.
     pub time_ns: u64,
-    /// What the function printed, up to a limit.
+    /// Text that the function printed, up to a limit.
     pub printed: Vec<u8>,
 }
 
-/// The processor time of the call at work: on a busy machine a thread waits for its turn, which is not the function's doing.
+/// Processor time of the current call. It leaves out the time in which a busy machine runs other
+/// threads.
 struct Stopwatch {
     limit: Duration,
-    /// What the thread had used at the first tick of the call. Nearly all calls end before one, and ask no clock.
+    /// Processor time of the thread at the call's first tick. Most calls end earlier and read no
+    /// clock.
     since: Option<Duration>,
 }
 
 impl Stopwatch {
-    /// Looks at the thread's time, on which the call runs: whether it goes on, and until which tick.
+    /// Interrupts a call that has used up its time. Otherwise returns the ticks until the next
+    /// check.
     fn tick(&mut self) -> UpdateDeadline {
         let now = processor_time();
         let left = self.limit.saturating_sub(now - *self.since.get_or_insert(now));
@@ -279,7 +295,7 @@ impl Stopwatch {
     }
 }
 
-/// What this thread has run for.
+/// Returns the processor time of this thread.
 fn processor_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the call writes one timespec; a thread always has this clock.
@@ -287,14 +303,14 @@ fn processor_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Before a call: begins its time and its fuel.
+/// Resets the time and the fuel for a call.
 fn begin(store: &mut Store<Host>, fuel: u64) {
     store.data_mut().stopwatch.since = None;
     store.set_epoch_deadline(1);
     store.set_fuel(fuel).expect("fuel is on");
 }
 
-/// A function that was compiled and has not run.
+/// A compiled function that has not run.
 pub struct Prepared {
     runtime: Runtime,
     path: String,
@@ -303,7 +319,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// The first instance of it, with its configuration.
+    /// Starts the first instance, with its configuration.
     pub fn start(self) -> Result<Function, ModuleError> {
         let mut fuel = 0;
         let live = Live::start(&self, &mut fuel)?;
@@ -315,7 +331,7 @@ impl Prepared {
 pub struct Function {
     prepared: Arc<Prepared>,
     live: Live,
-    /// Burnt since it was asked last.
+    /// Fuel burnt since [`Executor::take_fuel`] was last called.
     fuel: u64,
 }
 
@@ -327,21 +343,21 @@ struct Live {
 }
 
 impl Function {
-    /// Another instance of the same function: for another unit, or a pool.
+    /// Starts another instance of the same function, for another unit or a pool.
     pub fn another(&self) -> Result<Function, ModuleError> {
         let mut fuel = 0;
         let live = Live::start(&self.prepared, &mut fuel)?;
         Ok(Function { prepared: self.prepared.clone(), live, fuel })
     }
 
-    /// Takes what the function has printed since the last time.
+    /// Takes the text that the function has printed since the last call.
     pub fn take_printed(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.live.store.data_mut().printed)
     }
 }
 
 impl Live {
-    /// Starts an instance and adds what that burnt to `fuel`, also where it fails.
+    /// Starts an instance. Adds the burnt fuel to `fuel`, even on failure.
     fn start(prepared: &Prepared, fuel: &mut u64) -> Result<Live, ModuleError> {
         let runtime = &prepared.runtime;
         let limits = StoreLimitsBuilder::new().memory_size(runtime.limits.memory_bytes).build();
@@ -357,7 +373,7 @@ impl Live {
         Ok(Live { store, memory, process, descriptor })
     }
 
-    /// All calls before the first packet.
+    /// Makes all calls before the first packet.
     fn configured(prepared: &Prepared, store: &mut Store<Host>) -> Result<(Memory, TypedFunc<u32, ()>, Descriptor), ModuleError> {
         let Prepared { path, pre, configuration, .. } = prepared;
         let failed = |during| move |e: wasmtime::Error| ModuleError::Start { path: path.to_owned(), during, trap: trap_of(&e).to_string() };

@@ -1,8 +1,10 @@
-//! Work that a sender's kernel leaves to a device: the checksum of a packet, and the cut of a large packet into pieces.
+//! Work that a sender's kernel leaves to a device: the checksum of a packet, and the cut of a large
+//! packet into pieces.
 //!
-//! Linux hands both over between the two ends of a veth, so a packet of a local program has only the sum of its pseudo
-//! header, and one packet of TCP may have 64 KiB. The kernel says in a virtio header what is left to do. A function sees
-//! one large packet with its whole checksum; [`cut`] makes pieces of it where it leaves.
+//! Linux leaves both undone between the two ends of a veth. A packet of a local program then has
+//! only the sum of its pseudo header, and a TCP packet may have 64 KiB. A virtio header from the
+//! kernel lists the remaining work. A function gets one large packet with a complete checksum.
+//! [`cut`] splits the packet when it leaves.
 
 use std::ops::Range;
 
@@ -10,12 +12,13 @@ use pando_protocol::flow::network;
 
 use crate::checksum;
 
-/// The kernel's `struct virtio_net_hdr`, in front of each packet of a socket that asked for it.
+/// The kernel's `struct virtio_net_hdr`. It precedes each packet of a socket that asked for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
-    /// Bytes of payload in each piece of a large packet; 0 for a packet that is a piece.
+    /// Bytes of payload in each piece of a large packet. 0 if the packet needs no cut.
     pub segment: u16,
-    /// Offsets of the bytes to sum, and of the field behind them, if the checksum is to be completed.
+    /// Offset of the first byte to sum, and offset of the checksum from there. `None` if the
+    /// checksum is complete.
     sum: Option<(u16, u16)>,
 }
 
@@ -24,10 +27,10 @@ const NEEDS_SUM: u8 = 1;
 impl Offload {
     /// Length of the header.
     pub const LENGTH_BYTES: usize = 10;
-    /// The header of a packet about which nothing is left to do.
+    /// The header of a packet that needs no more work.
     pub const NONE: [u8; Offload::LENGTH_BYTES] = [0; Offload::LENGTH_BYTES];
 
-    /// Reads the header. Its numbers are in the machine's order.
+    /// Reads the header. Its numbers are in native byte order.
     pub fn read(bytes: [u8; Offload::LENGTH_BYTES]) -> Offload {
         let [flags, kind, _, _, size, size_high, start, start_high, field, field_high] = bytes;
         let segment = if kind == 0 { 0 } else { u16::from_ne_bytes([size, size_high]) };
@@ -35,7 +38,7 @@ impl Offload {
         Offload { segment, sum: (flags & NEEDS_SUM != 0).then_some(sum) }
     }
 
-    /// Completes the checksum of the packet, if the sender left that to the device.
+    /// Completes the checksum of the packet if the sender left that to the device.
     pub fn complete(&self, frame: &mut [u8]) {
         if let Some((start, field)) = self.sum {
             checksum::complete(frame, start.into(), field.into());
@@ -45,13 +48,13 @@ impl Offload {
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-/// Flags of TCP: those of the last piece alone, and that of the first one alone.
+/// TCP flags that only the last piece has, and the flag that only the first piece has.
 const FIN_PUSH: u8 = 0x09;
 const REDUCED: u8 = 0x80;
-/// Extension headers of IPv6 that are looked through.
+/// Maximum IPv6 extension headers to skip.
 const EXTENSIONS_MAX: usize = 8;
 
-/// Where the parts of a packet of TCP or UDP are.
+/// Offsets of the parts of a TCP or UDP packet.
 struct Parts {
     version: u8,
     protocol: u8,
@@ -89,7 +92,7 @@ impl Parts {
         (header >= least && payload.start <= end && end <= frame.len()).then_some(Parts { version, protocol, ip, transport, payload })
     }
 
-    /// The piece of `frame` with the part `piece` of its payload, which is the piece number `n`.
+    /// Returns piece number `n` of `frame`, with the part `piece` of its payload.
     fn piece(&self, frame: &[u8], piece: Range<usize>, n: u16) -> Vec<u8> {
         let mut cut = Vec::with_capacity(self.payload.start + piece.len());
         cut.extend_from_slice(&frame[..self.payload.start]);
@@ -110,7 +113,7 @@ impl Parts {
         cut
     }
 
-    /// Writes the length of a piece, its number, and its checksums.
+    /// Writes a piece's length, its number and its checksums.
     fn lengthen(&self, cut: &mut [u8], n: u16) {
         let (ip, transport, total) = (self.ip, self.transport, cut.len());
         let mut pseudo = u64::from(self.protocol) + (total - transport) as u64;
@@ -130,8 +133,8 @@ impl Parts {
     }
 }
 
-/// Cuts a packet of TCP or UDP into pieces of `segment` bytes of payload, as a device would: `None` for a packet that is
-/// short enough, and for one that is of neither.
+/// Cuts a TCP or UDP packet into pieces of `segment` bytes of payload, as a device would. Returns
+/// `None` if the packet is short enough or of another protocol.
 pub fn cut(frame: &[u8], segment: u16) -> Option<Vec<Vec<u8>>> {
     let segment = usize::from(segment);
     if segment == 0 || frame.len() <= segment {
@@ -152,7 +155,7 @@ mod tests {
 
     const PAYLOAD: usize = 5000;
 
-    /// A packet with a checksum that is right; `tags` stand in front of its EtherType.
+    /// Returns a packet with a correct checksum and `tags` in front of its EtherType.
     fn packet(protocol: u8, v6: bool, tags: &[u8]) -> Vec<u8> {
         let header: Vec<u8> = match protocol {
             TCP => vec![4, 0, 0, 80, 0xff, 0xff, 0xff, 0, 0, 0, 0, 9, 0x50, 0x99, 1, 0, 0, 0, 0, 0],
@@ -169,7 +172,8 @@ mod tests {
         [&[2; 12], tags, ethertype, &ip, &header, &payload].concat()
     }
 
-    /// The sum over the pseudo header and the transport header with all behind it, which is all ones for a good packet.
+    /// Returns the sum of the pseudo header, the transport header and the payload. It is all ones
+    /// for a good packet.
     fn sum(frame: &[u8], parts: &Parts) -> u16 {
         let addresses = if parts.version == 4 { parts.ip + 12..parts.ip + 20 } else { parts.ip + 8..parts.ip + 40 };
         let length = (parts.payload.end - parts.transport) as u64;
@@ -214,7 +218,7 @@ mod tests {
         assert_eq!(cut(&packet(TCP, false, &[]), PAYLOAD as u16), None);
         assert_eq!(cut(&packet(1, false, &[]), 1448), None);
         let mut long = packet(TCP, false, &[]);
-        long[16] = 0xff; // it says that it has more bytes than came
+        long[16] = 0xff; // the header claims more bytes than the frame has
         assert_eq!(cut(&long, 1448), None);
     }
 

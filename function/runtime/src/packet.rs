@@ -1,10 +1,12 @@
-//! AF_PACKET: a ring of frames that the kernel fills, and sends in batches.
+//! AF_PACKET: receives packets from a ring that the kernel fills, and sends packets in batches.
 //!
-//! The ring is of version 2. Version 3 hands packets over when a block is full or when its timer ends, which is a tick
-//! of the kernel (1 to 10 ms) for a quiet flow; version 2 hands over each packet at once and copies no more.
+//! The ring is of version 2, which delivers each packet at once and copies no more than version 3.
+//! Version 3 delivers when a block is full or its timer ends. For a quiet flow, the timer takes a
+//! kernel tick (1 to 10 ms).
 //!
-//! A packet that is longer than a frame of the ring, as local senders make them for a device to cut, comes through the
-//! socket's queue instead. The ring keeps its beginning, which says where it belongs.
+//! Local senders make packets longer than a ring frame, for a device to cut. These packets arrive
+//! through the socket's queue. The ring holds the beginning of each, which marks its place in the
+//! order.
 
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -14,16 +16,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::offload::Offload;
 
-/// Frames of a ring: enough for 33 ms at a million packets a second, while the unit is off its core.
+/// Frames of a ring. They last for 33 ms at a million packets per second while the unit is off its
+/// core.
 pub const RING_FRAMES: usize = 32_768;
 const FRAME_BYTES: usize = 2048;
 const BLOCK_BYTES: usize = 1 << 20;
-/// Large packets that wait while the unit is off its core, in bytes of the kernel's account: about 200 of 64 KiB. Those
-/// that find no room are dropped and counted as too long.
+/// Room for large packets while the unit is off its core, in bytes of the kernel's account: about
+/// 200 packets of 64 KiB. Packets without room are dropped and counted as too long.
 const QUEUE_BYTES: libc::c_int = 16 << 20;
-/// The longest packet: 64 KiB of IP behind an Ethernet header, a session and tags, or steering's header.
+/// The longest packet: 64 KiB of IP after an Ethernet header, a session and tags, or steering's
+/// header.
 const LARGE_BYTES: usize = 65_535 + 128;
-/// What stands in front of a packet from the queue: room for a tag, and the virtio header.
+/// Bytes in front of a packet from the queue: room for a tag, and the virtio header.
 const IN_FRONT: usize = TAG_BYTES + Offload::LENGTH_BYTES;
 
 /// The kernel's `struct tpacket2_hdr`.
@@ -47,40 +51,41 @@ impl Head {
     }
 }
 
-/// A device that packets come from and go to.
+/// A device that receives and sends packets.
 pub struct Port {
     socket: OwnedFd,
     ring: *mut u8,
     ring_bytes: usize,
     frames: usize,
     head: usize,
-    /// Frames that were given back so far, by this process or those before it.
+    /// Frames released so far, by this process and those before it.
     position: u64,
     /// Name of the device.
     pub device: String,
-    /// Packets were lost since they were last counted: the kernel says so with each frame that it puts into the ring then.
+    /// Packets were lost since the last count. The kernel then flags each frame that it adds to the
+    /// ring.
     losing: bool,
-    /// Packets that were longer than the ring's frames and found no room in the queue, since they were last counted.
+    /// Packets since the last count that exceeded a ring frame and found no room in the queue.
     too_long: u64,
     /// Large packets that were received and not released, each with its position in the ring.
     large: VecDeque<(u64, Vec<u8>)>,
-    /// A large packet that was read before its place in the ring was.
+    /// A large packet from the queue, read before its frame in the ring.
     ahead: Option<Vec<u8>>,
-    /// Buffers of large packets that were released.
+    /// Buffers of released large packets, for reuse.
     spare: Vec<Vec<u8>>,
 }
 
 // SAFETY: the ring belongs to this value alone.
 unsafe impl Send for Port {}
 
-/// A frame in the ring. It is the kernel's again after [`Port::release`].
+/// A frame in the ring. [`Port::release`] returns it to the kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
-    /// From the Ethernet header on.
+    /// The bytes from the Ethernet header on.
     pub frame: &'a [u8],
     /// The kernel's time of arrival.
     pub time_ns: u64,
-    /// Bytes of payload in each of the pieces into which it is to be cut; 0: it is short enough.
+    /// Bytes of payload in each piece into which the packet must be cut. 0 if it is short enough.
     pub segment: u16,
 }
 
@@ -103,7 +108,8 @@ fn set_of<T>(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, value: &
 }
 
 impl Port {
-    /// Opens `device` with a ring of `frames` frames (a multiple of 512). Needs CAP_NET_RAW.
+    /// Opens `device` with a ring of `frames` frames, rounded up to a multiple of 512. Needs
+    /// CAP_NET_RAW.
     pub fn open(device: &str, frames: usize) -> io::Result<Port> {
         let name = CString::new(device).map_err(|_| io::Error::other("a device's name has no zero byte"))?;
         // SAFETY: name ends with a zero byte.
@@ -142,7 +148,8 @@ impl Port {
         Ok(port)
     }
 
-    /// Maps the ring of `frames` frames that another process opened on `device`. Both may be there at once; only one may use it.
+    /// Maps the ring of `frames` frames that another process opened on `device`. Both processes may
+    /// map it, but only one may use it.
     pub fn adopt(socket: OwnedFd, device: &str, frames: usize) -> io::Result<Port> {
         let frames = frames.next_multiple_of(BLOCK_BYTES / FRAME_BYTES);
         let ring_bytes = frames * FRAME_BYTES;
@@ -169,17 +176,19 @@ impl Port {
         })
     }
 
-    /// Another descriptor of the same socket: as long as one is open, the ring and what is in it stay.
+    /// Returns another descriptor of the same socket. The ring and its contents last while one is
+    /// open.
     pub fn share(&self) -> io::Result<OwnedFd> {
         self.socket.try_clone()
     }
 
-    /// Frames that were given back so far.
+    /// Returns the number of frames released so far.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Goes on at frame `position` of the ring; frames before it, from `released` on, may not have been given back.
+    /// Continues at frame `position` of the ring. The frames from `released` up to there may still
+    /// need their release.
     pub fn resume(&mut self, released: u64, position: u64) {
         (self.position, self.head) = (released, (released % self.frames as u64) as usize);
         self.release((position.saturating_sub(released) as usize).min(self.frames));
@@ -191,9 +200,9 @@ impl Port {
         unsafe { self.ring.add((self.head + place) % self.frames * FRAME_BYTES).cast() }
     }
 
-    /// Frames that came, at most `max`, appended to `into`.
-    /// Checksums that were left to a device are made good here, and a VLAN tag that the kernel took off is put back.
-    /// A packet for which there was no room is an empty frame.
+    /// Appends at most `max` received frames to `into`. Completes checksums that were left to a
+    /// device, and restores a VLAN tag that the kernel removed. A packet without room in the queue
+    /// becomes an empty frame.
     pub fn receive(&mut self, max: usize, into: &mut Vec<Slot>) {
         for place in 0..max.min(self.frames) {
             let head = self.head_at(place);
@@ -211,7 +220,7 @@ impl Port {
             let slot =
                 if head.captured < head.length { self.queued(place, start, head, status) } else { self.in_ring(start, head, status) };
             if status & DONE_HERE != 0 {
-                // Whoever reads the frame again, after this process died, must not do either twice.
+                // If this process dies, the next reader of the frame must repeat neither step.
                 // SAFETY: as above, the header is ours until it is released.
                 unsafe { AtomicU32::from_ptr(status_at) }.store(status & !DONE_HERE, Ordering::Release);
             }
@@ -219,12 +228,12 @@ impl Port {
         }
     }
 
-    /// A packet that is whole in the ring, `start` bytes behind the ring's beginning.
+    /// Receives a packet that is whole in the ring, at offset `start`.
     fn in_ring(&mut self, mut start: usize, head: &mut Head, status: u32) -> Slot {
         const BEFORE: usize = Offload::LENGTH_BYTES;
         let mut length = head.captured as usize;
-        // SAFETY: in front of the frame is the virtio header, and in front of that the room of PACKET_RESERVE; both and the
-        // captured bytes are ours.
+        // SAFETY: in front of the frame is the virtio header, and in front of that the room of
+        // PACKET_RESERVE; both and the captured bytes are ours.
         let bytes = unsafe { std::slice::from_raw_parts_mut(self.ring.add(start - IN_FRONT), IN_FRONT + length) };
         let offload = Offload::read(bytes[TAG_BYTES..IN_FRONT].try_into().expect("it is as long"));
         if status & libc::TP_STATUS_CSUMNOTREADY != 0 {
@@ -241,7 +250,8 @@ impl Port {
         Slot { start, length, time_ns: head.time_ns(), segment: offload.segment, large: None }
     }
 
-    /// A packet of which only the beginning is in the ring, at `start`: the queue has it, unless that was full.
+    /// Receives a packet that is too long for its ring frame at offset `start`. The queue holds the
+    /// whole packet unless it was full.
     fn queued(&mut self, place: usize, start: usize, head: &Head, status: u32) -> Slot {
         let none = Slot { start, length: 0, time_ns: head.time_ns(), segment: 0, large: None };
         // SAFETY: captured bytes from start are ours.
@@ -252,7 +262,8 @@ impl Port {
             return none;
         };
         if !bytes[IN_FRONT..].starts_with(beginning) {
-            // A process that had this ring before took the packet from the queue and died: this is the next one.
+            // A process that used this ring before took the packet from the queue and died. These
+            // bytes are the next packet.
             self.ahead = Some(bytes);
             self.too_long += 1;
             return none;
@@ -269,7 +280,7 @@ impl Port {
         Slot { start, length, segment: offload.segment, large: Some(position), ..none }
     }
 
-    /// The next packet of the queue, behind room for a tag and its virtio header.
+    /// Returns the next packet of the queue, after room for a tag and its virtio header.
     fn dequeue(&mut self) -> Option<Vec<u8>> {
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.resize(IN_FRONT + LARGE_BYTES, 0);
@@ -286,7 +297,7 @@ impl Port {
         (self.head + place) % self.frames * FRAME_BYTES + usize::from(mac)
     }
 
-    /// The bytes of a frame that [`Port::receive`] named and that was not released since.
+    /// Returns the bytes of a frame that [`Port::receive`] returned and that is not yet released.
     pub fn frame(&self, slot: &Slot) -> Received<'_> {
         let Slot { start, length, time_ns, segment, .. } = *slot;
         if let Some(position) = slot.large {
@@ -299,7 +310,7 @@ impl Port {
         Received { frame, time_ns, segment }
     }
 
-    /// Gives the oldest `count` frames back to the kernel.
+    /// Releases the oldest `count` frames to the kernel.
     pub fn release(&mut self, count: usize) {
         for place in 0..count {
             // SAFETY: as in receive; these frames were ours.
@@ -312,7 +323,8 @@ impl Port {
         }
     }
 
-    /// Sends frames; returns how many the kernel took. It takes fewer when the device's queue is full.
+    /// Sends frames and returns how many the kernel took. It takes fewer when the device's queue is
+    /// full.
     pub fn send(&self, frames: &[&[u8]]) -> usize {
         let vector = |bytes: &[u8]| libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         let mut vectors: Vec<[libc::iovec; 2]> = frames.iter().map(|frame| [vector(&Offload::NONE), vector(frame)]).collect();
@@ -330,24 +342,27 @@ impl Port {
             // SAFETY: rest is a valid array of headers, whose vectors live until the call returns.
             match unsafe { libc::sendmmsg(self.socket.as_raw_fd(), rest.as_mut_ptr(), rest.len() as u32, 0) } {
                 taken if taken > 0 => sent += taken as usize,
-                // The frame at the front cannot be sent (too long, device down, queue full): it is lost as on a wire.
+                // The first frame cannot be sent (too long, device down, queue full). It is lost as
+                // on a wire.
                 _ => return sent + self.send(&frames[(sent + 1).min(frames.len())..]),
             }
         }
         sent
     }
 
-    /// As [`Port::lost`], if a frame that was received since said that there are some: it asks the kernel only then.
+    /// Returns [`Port::lost`] if a received frame reported a loss, else 0 without asking the
+    /// kernel.
     pub fn noticed(&mut self) -> u64 {
         if std::mem::take(&mut self.losing) { self.lost() } else { 0 }
     }
 
-    /// Packets that were too long and found no room since the last call.
+    /// Returns the number of packets since the last call that were too long and found no room.
     pub fn too_long(&mut self) -> u64 {
         std::mem::take(&mut self.too_long)
     }
 
-    /// Packets that the kernel could not put into the ring since the last call.
+    /// Returns the number of packets since the last call that the kernel could not put into the
+    /// ring.
     pub fn lost(&self) -> u64 {
         let mut statistics = [0u32; 2];
         let mut size = size_of_val(&statistics) as libc::socklen_t;
@@ -362,14 +377,14 @@ impl Port {
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
 const ADDRESS_BYTES: usize = 6;
 const TAG_BYTES: usize = 4;
-/// Buffers of large packets that are kept: as many as come at once.
+/// Maximum buffers of large packets to keep: as many as arrive at once.
 const SPARE: usize = 32;
 /// EtherType of a VLAN tag (802.1Q).
 const TAGGED: u16 = 0x8100;
-/// What the kernel left to do with a frame.
+/// Status bits of work that the kernel left and [`Port::receive`] does.
 const DONE_HERE: u32 = libc::TP_STATUS_COPY | libc::TP_STATUS_CSUMNOTREADY | libc::TP_STATUS_VLAN_VALID | libc::TP_STATUS_VLAN_TPID_VALID;
 
-/// Puts the VLAN tag that the ring's header has into a frame that begins behind its room.
+/// Inserts the VLAN tag of the ring's header into a frame. The frame must start after room for it.
 fn tag(frame: &mut [u8], head: &Head, status: u32) {
     let ethertype = if status & libc::TP_STATUS_VLAN_TPID_VALID != 0 { head.vlan_type } else { TAGGED };
     frame.copy_within(TAG_BYTES..TAG_BYTES + 2 * ADDRESS_BYTES, 0);
@@ -377,14 +392,14 @@ fn tag(frame: &mut [u8], head: &Head, status: u32) {
     frame[2 * ADDRESS_BYTES + 2..][..2].copy_from_slice(&head.vlan.to_be_bytes());
 }
 
-/// Where a received frame is.
+/// Place of a received frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Slot {
     pub(crate) start: usize,
     pub(crate) length: usize,
     pub(crate) time_ns: u64,
     pub(crate) segment: u16,
-    /// Position in the ring of a packet that is not in it.
+    /// Ring position of a large packet, which has its bytes outside of the ring.
     pub(crate) large: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Captures: pcap and pcapng in, pcap out. Every packet comes out as an Ethernet frame.
+//! Captures: reads pcap and pcapng, writes pcap. Every packet becomes an Ethernet frame.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -7,18 +7,18 @@ use std::path::Path;
 /// A captured packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Captured {
-    /// Since the Unix epoch.
+    /// Time in nanoseconds since the Unix epoch.
     pub time_ns: u64,
-    /// An Ethernet frame, as long as it was captured.
+    /// The Ethernet frame, with all captured bytes.
     pub frame: Vec<u8>,
     /// Its length on the wire.
     pub wire_bytes: u32,
 }
 
-/// Why a file is not a capture.
+/// Reason why a file is not a capture.
 #[derive(Debug, thiserror::Error)]
 pub enum PcapError {
-    /// Not readable.
+    /// The file is not readable.
     #[error("read {path}: {source}")]
     Read {
         /// The file.
@@ -26,28 +26,29 @@ pub enum PcapError {
         /// The cause.
         source: io::Error,
     },
-    /// Neither of the two formats.
+    /// The file is neither pcap nor pcapng.
     #[error("{0}: neither pcap nor pcapng; `pando fn generate FILE` makes a capture, `tcpdump -w FILE` records one")]
     Format(String),
-    /// A link type that has no Ethernet frame to be made of.
+    /// The link type has no conversion to Ethernet.
     #[error("{path}: link type {linktype} is not supported: Ethernet (1), raw IP (12, 101), null (0) and Linux cooked (113, 276) are")]
     LinkType {
         /// The file.
         path: String,
-        /// As in the file.
+        /// The link type as in the file.
         linktype: u32,
     },
-    /// It ends within a packet, or a length contradicts itself.
+    /// The file ends within a packet, or has inconsistent lengths.
     #[error("{path}: packet {} is cut off or broken; the {after} before it are whole: `tcpdump -r {path} -w whole.pcap` keeps those", after + 1)]
     Broken {
         /// The file.
         path: String,
-        /// Packets before.
+        /// Number of whole packets before the error.
         after: usize,
     },
 }
 
-// How a capture begins: pcap with times in microseconds or nanoseconds, in either order of bytes; pcapng.
+// First bytes of a capture: pcap with times in microseconds or nanoseconds, or pcapng. Either byte
+// order is valid.
 const MICROSECONDS: u32 = 0xa1b2_c3d4;
 const NANOSECONDS: u32 = 0xa1b2_3c4d;
 const NEXT_GENERATION: u32 = 0x0a0d_0d0a;
@@ -76,7 +77,7 @@ pub fn read(path: &Path) -> Result<Vec<Captured>, PcapError> {
     parse(&bytes, &shown)
 }
 
-/// A whole capture, or the beginning of what is none and may have no end.
+/// Returns a whole capture, or only the first 4 bytes of any other file, which may be endless.
 fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     let mut bytes = Vec::new();
@@ -88,7 +89,7 @@ fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads a capture that is in memory; `path` is for errors.
+/// Parses a capture in memory. `path` is for errors.
 pub fn parse(bytes: &[u8], path: &str) -> Result<Vec<Captured>, PcapError> {
     let magic = Order { big: false }.u32(bytes, 0).ok_or_else(|| PcapError::Format(path.to_owned()))?;
     match magic {
@@ -162,7 +163,7 @@ fn next_generation(bytes: &[u8], path: &str) -> Result<Vec<Captured>, PcapError>
     Ok(packets)
 }
 
-/// An interface description block; its option 9 says how long a tick is.
+/// Reads an interface description block. Its option 9 is the length of a tick.
 fn interface(block: &[u8], order: Order) -> Option<Interface> {
     let mut unit_ns = 1000.0;
     let mut at = 16;
@@ -180,7 +181,7 @@ fn interface(block: &[u8], order: Order) -> Option<Interface> {
     Some(Interface { linktype: order.u16(block, 8)?.into(), unit_ns })
 }
 
-/// Puts an Ethernet header in front of what has another link header or none.
+/// Returns the packet with an Ethernet header in place of any other link header.
 fn ethernet(data: &[u8], linktype: u32, path: &str) -> Result<Vec<u8>, PcapError> {
     let (ethertype, payload) = match linktype {
         1 => return Ok(data.to_vec()),
@@ -206,7 +207,7 @@ pub fn write(path: &Path, packets: &[Captured]) -> io::Result<()> {
     writer.finish().map(drop)
 }
 
-/// Writes a pcap of Ethernet frames with nanoseconds.
+/// Writes Ethernet frames as pcap with times in nanoseconds.
 pub struct Writer<W> {
     to: W,
 }

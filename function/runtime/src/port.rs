@@ -1,4 +1,4 @@
-//! Where packets come from and go to: a device, by the way that suits it.
+//! A device that receives and sends packets, through AF_PACKET or AF_XDP.
 
 use std::fmt;
 use std::io;
@@ -7,22 +7,22 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use crate::packet::{self, Received, Slot};
 use crate::xdp;
 
-/// Which way is asked for.
+/// The requested kernel interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wanted {
-    /// AF_XDP on a physical device that can, AF_PACKET on all others.
+    /// AF_XDP on a physical device that supports it, else AF_PACKET.
     #[default]
     Auto,
-    /// AF_PACKET, which every device can.
+    /// AF_PACKET, which every device supports.
     Packet,
-    /// AF_XDP, or nothing.
+    /// AF_XDP, or an error.
     Xdp,
 }
 
-/// A device of a unit. What is asked of it is asked once for a batch, but for the look at a packet.
+/// A device of a unit. Its methods are called once per batch, except [`Port::frame`].
 pub struct Port {
     way: Way,
-    /// Why it is not AF_XDP, on a device that might have been.
+    /// The error of AF_XDP, if the port uses AF_PACKET because of it.
     instead: Option<String>,
 }
 
@@ -64,7 +64,7 @@ impl Port {
         packet::Port::adopt(socket, device, frames).map(Port::from)
     }
 
-    /// Another descriptor of the same ring, for another process to adopt.
+    /// Returns another descriptor of the same ring, for another process to adopt.
     pub fn share(&self) -> io::Result<OwnedFd> {
         match &self.way {
             Way::Packet(port) => port.share(),
@@ -72,12 +72,12 @@ impl Port {
         }
     }
 
-    /// Name of the device.
+    /// Returns the name of the device.
     pub fn device(&self) -> &str {
         either!(&self.way, port => &port.device)
     }
 
-    /// What poll() has to look at.
+    /// Returns the descriptors to poll.
     pub fn fds(&self) -> impl Iterator<Item = RawFd> {
         let (packet, xdp) = match &self.way {
             Way::Packet(port) => (Some(port.as_raw_fd()), None),
@@ -86,27 +86,27 @@ impl Port {
         packet.into_iter().chain(xdp.into_iter().flatten())
     }
 
-    /// Packets that came and were not released, at most `max`, appended to `into`.
+    /// Appends at most `max` received packets to `into`.
     pub fn receive(&mut self, max: usize, into: &mut Vec<Slot>) {
         either!(&mut self.way, port => port.receive(max, into))
     }
 
-    /// The bytes of a packet that [`Port::receive`] named and that was not released since.
+    /// Returns the bytes of a packet that [`Port::receive`] returned and that is not yet released.
     pub fn frame(&self, slot: &Slot) -> Received<'_> {
         either!(&self.way, port => port.frame(slot))
     }
 
-    /// Gives the oldest `count` packets back.
+    /// Releases the oldest `count` packets.
     pub fn release(&mut self, count: usize) {
         either!(&mut self.way, port => port.release(count))
     }
 
-    /// Sends frames; returns how many the kernel took.
+    /// Sends frames and returns how many the kernel took.
     pub fn send(&self, frames: &[&[u8]]) -> usize {
         either!(&self.way, port => port.send(frames))
     }
 
-    /// Packets that were taken to be sent still wait for a call.
+    /// Reports whether accepted packets need another call to be sent.
     pub fn is_behind(&self) -> bool {
         match &self.way {
             Way::Packet(_) => false,
@@ -114,17 +114,20 @@ impl Port {
         }
     }
 
-    /// Packets for which there was no room since the last call, if one that came said that there are some.
+    /// Returns the number of packets since the last call that found no room, if a received packet
+    /// reported a loss.
     pub fn noticed(&mut self) -> u64 {
         either!(&mut self.way, port => port.noticed())
     }
 
-    /// The same; it always asks.
+    /// Returns the number of packets since the last call that found no room. Always asks the
+    /// kernel.
     pub fn lost(&mut self) -> u64 {
         either!(&mut self.way, port => port.lost())
     }
 
-    /// Packets that were longer than the port can take since the last call; each was an empty frame.
+    /// Returns the number of packets since the last call that were too long. Each was an empty
+    /// frame.
     pub fn too_long(&mut self) -> u64 {
         match &mut self.way {
             Way::Packet(port) => port.too_long(),
@@ -132,13 +135,13 @@ impl Port {
         }
     }
 
-    /// Packets that were given back so far, by this process or those before it.
+    /// Returns the number of packets released so far, by this process and those before it.
     pub fn position(&self) -> u64 {
         either!(&self.way, port => port.position())
     }
 
-    /// Goes on at packet `position` of a ring that was adopted; packets before it, from `released` on, may not have been given
-    /// back.
+    /// Continues at packet `position` of an adopted ring. The packets from `released` up to there
+    /// may still need their release.
     pub fn resume(&mut self, released: u64, position: u64) {
         match &mut self.way {
             Way::Packet(port) => port.resume(released, position),

@@ -1,9 +1,12 @@
-//! Snort and Suricata rules for the IDS: from rule files to the configuration of `function/functions/ids`.
+//! Snort and Suricata rules for the IDS. Turns rule files into the configuration of
+//! `function/functions/ids`.
 //!
-//! In force are the rules that are understood whole: `alert` of `tcp`, `udp` or `ip` (which is both), exactly one
-//! `content` that is not negated, of at least [`PATTERN_BYTES_MIN`] bytes, `nocase`, and `flow` with `established` and a
-//! direction. A rule with any other condition (`pcre`, positions, buffers of HTTP, …) is left out, counted and named: half
-//! a rule gives wrong alerts.
+//! A rule is in force only if every part is supported. The supported parts are `alert`, `tcp`,
+//! `udp`, `ip` (which means both) and `nocase`. `flow` may have `established` and a direction. The
+//! rule needs exactly one `content`, not negated, of at least [`PATTERN_BYTES_MIN`] bytes.
+//!
+//! A rule with any other condition (`pcre`, positions, HTTP buffers, …) is left out, counted and
+//! named. Half a rule would give wrong alerts.
 
 mod automaton;
 mod head;
@@ -19,50 +22,51 @@ pub use head::{Addresses, Flow, Head, Ports, Protocol, Ranges, Variables};
 /// A rule that is in force.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pattern {
-    /// Number of the rule.
+    /// Id of the rule.
     pub sid: u32,
-    /// What to look for; in lower case when `nocase`.
+    /// The bytes to find, in lower case if `nocase`.
     pub bytes: Vec<u8>,
-    /// Whether upper and lower case of ASCII are the same.
+    /// Whether ASCII case is ignored.
     pub nocase: bool,
-    /// In which packets.
+    /// Condition on the packet's protocol, addresses, ports and direction.
     pub head: Head,
 }
 
-/// Why a line is not a rule.
+/// Reason why a line is not a rule.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}: {reason}")]
 pub struct RuleError {
-    /// As given.
+    /// The file, as given.
     pub file: String,
-    /// From 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// What is wrong.
+    /// The error.
     pub reason: String,
 }
 
-/// What a file of rules gave.
+/// Contents of a rule file.
 #[derive(Debug, Default)]
 pub struct Rules {
-    /// The rules in force: one per rule that is understood whole.
+    /// The rules in force. Every part of them is supported.
     pub patterns: Vec<Pattern>,
-    /// The others: line, sid, and the first part that is not understood.
+    /// The other rules: line, sid, and the first unsupported part.
     pub others: Vec<(usize, u32, String)>,
 }
 
-/// How many rules of some files are in force, and why the others are not.
+/// The number of rules in force, and reasons for leaving out the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Force {
-    /// Rules that are looked for.
+    /// Rules in force.
     pub in_force: usize,
-    /// Rules that were read.
+    /// Rules read.
     pub read: usize,
-    /// Of the others, how many have each part that is not understood; each counts for the first of its parts.
+    /// Number of left-out rules per unsupported part. Each rule counts once, for its first such
+    /// part.
     pub left_out: BTreeMap<String, usize>,
 }
 
 impl Force {
-    /// Counts a file.
+    /// Adds the counts of a file.
     pub fn add(&mut self, rules: &Rules) {
         self.in_force += rules.patterns.len();
         self.read += rules.patterns.len() + rules.others.len();
@@ -72,7 +76,7 @@ impl Force {
     }
 }
 
-/// Reasons that are listed; the others are summed.
+/// Maximum reasons to list. The others are summed.
 const REASONS_LISTED: usize = 8;
 
 impl std::fmt::Display for Force {
@@ -90,10 +94,10 @@ impl std::fmt::Display for Force {
     }
 }
 
-/// Shorter contents are in every other packet.
+/// Minimum bytes of a content. Shorter contents occur in every other packet.
 pub const PATTERN_BYTES_MIN: usize = 4;
 
-/// Reads the rules of a file that are not commented out.
+/// Reads the rules of a file. Skips commented-out rules.
 pub fn parse(text: &str, file: &str, variables: &Variables) -> Result<Rules, RuleError> {
     let mut rules = Rules::default();
     for (n, line) in text.lines().enumerate() {
@@ -115,17 +119,17 @@ enum Read {
     Other(u32, String),
 }
 
-/// Options that say nothing of packets.
+/// Options that set no condition on packets.
 const REMARKS: [&str; 11] =
     ["msg", "rev", "gid", "classtype", "priority", "reference", "metadata", "fast_pattern", "rawbytes", "sid", "target"];
 
-/// What the options of a rule say.
+/// The options of a rule.
 #[derive(Default)]
 struct Options {
     sid: Option<u32>,
     contents: Vec<(Vec<u8>, bool)>,
     flow: Flow,
-    /// The first part that is not understood.
+    /// The first unsupported part.
     strange: Option<String>,
 }
 
@@ -198,7 +202,7 @@ fn rule(line: &str, variables: &Variables) -> Result<Read, String> {
     }
 }
 
-/// Splits at semicolons outside of quotes; a backslash takes the next character's meaning away.
+/// Splits at semicolons outside of quotes. A backslash escapes the next character.
 fn options(text: &str) -> Result<Vec<&str>, String> {
     let (mut parts, mut start, mut quoted, mut escaped) = (Vec::new(), 0, false, false);
     for (at, c) in text.char_indices() {
@@ -216,7 +220,7 @@ fn options(text: &str) -> Result<Vec<&str>, String> {
     if quoted { Err("a quote is not closed".into()) } else { Ok(parts) }
 }
 
-/// The bytes of `"GET|20|/\""`, and what follows the closing quote.
+/// Returns the bytes of a content such as `"GET|20|/\""`, and the text after the closing quote.
 fn content(value: &str) -> Result<(Vec<u8>, &str), String> {
     let text = value.strip_prefix('"').ok_or_else(|| format!("the content {value:?} is not quoted"))?;
     let (mut bytes, mut hex, mut escaped) = (Vec::new(), None::<Vec<u8>>, false);

@@ -1,15 +1,18 @@
-//! The walls of a unit's process: one process per tenant, which after its start needs nothing but its open descriptors.
+//! The walls of a unit's process. Each tenant has its own process. After its start, the process
+//! needs only its open descriptors.
 //!
-//! WebAssembly is the first wall. These are the second, for the day on which that one has a hole: a network namespace
-//! without a device, a user of the tenant's own, no new privileges, no capability, no file (Landlock), no process besides
-//! itself, and of the system calls only those that move packets and memory (seccomp).
+//! WebAssembly is the first wall. These walls still hold if WebAssembly has a hole: a network
+//! namespace without a device, a user per tenant, no new privileges and no capability. Landlock
+//! refuses every file. seccomp allows only system calls that move packets and memory. The process
+//! can start no other process.
 //!
-//! What they do not hold: a packet socket sends on every device of the namespace that it was opened in. Tenants that are
-//! not to reach each other's devices have theirs in namespaces of their own.
+//! One gap remains. A packet socket sends on every device of the namespace in which it was opened.
+//! If tenants must not reach each other's devices, put the devices into separate namespaces.
 
 use std::io;
 
-/// What the unit may still ask of the kernel, whatever it asks. All else fails with EPERM, but for [`Bounded`].
+/// System calls that the unit may make with any arguments. All others fail with EPERM, except for
+/// [`Bounded`].
 const ALLOWED: [libc::c_long; 36] = [
     libc::SYS_read,
     libc::SYS_write,
@@ -57,22 +60,23 @@ fn checked(result: libc::c_long, what: &str) -> io::Result<libc::c_long> {
     Err(io::Error::new(cause.kind(), format!("{what}: {cause}")))
 }
 
-/// A system call that is allowed for some values of one of its arguments.
+/// A system call that is allowed for some values of one argument.
 struct Bounded {
     number: libc::c_long,
     argument: u32,
     test: Test,
 }
 
-/// What the low half of the argument has to be.
+/// Condition on the low half of the argument.
 enum Test {
-    /// One of these.
+    /// The value is one of these.
     OneOf(Vec<u32>),
-    /// Without any of these bits.
+    /// The value has none of these bits.
     Without(u32),
 }
 
-/// Memory that is written is never run; signals are for this process; descriptors get no owner that signals are sent to.
+/// Written memory is never executable. Signals reach only this process. No descriptor gets an owner
+/// to receive signals.
 fn bounded() -> [Bounded; 4] {
     let commands = [libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL].map(|c| c as u32);
     let call = |number, argument, test| Bounded { number, argument, test };
@@ -84,10 +88,13 @@ fn bounded() -> [Bounded; 4] {
     ]
 }
 
-/// Closes the walls around this process, which works for `tenant`. There is no way back. Landlock and the namespace are
-/// the calling thread's, so they want the thread that works to call it; the others hold for all threads.
+/// Closes the walls around this process, which works for `tenant`. There is no way back.
 ///
-/// Without root, the process keeps its user and its network namespace; the other walls need no privilege.
+/// The working thread must call this, because Landlock and the namespace apply only to the calling
+/// thread. The other walls apply to all threads.
+///
+/// Without root, the process keeps its user and its network namespace, and only the calling thread
+/// drops its capabilities. The other walls need no privilege.
 pub fn enter(tenant: &str) -> io::Result<()> {
     // SAFETY: no arguments.
     if unsafe { libc::geteuid() } == 0 {
@@ -109,17 +116,18 @@ pub fn enter(tenant: &str) -> io::Result<()> {
     few_system_calls()
 }
 
-/// The user of a tenant: in the range of 2^28 users that nobody else gives away (systemd's "Users, Groups, UIDs and GIDs"
-/// lists it as unused), by the name's hash: of a thousand tenants, two share one in one installation of five hundred.
+/// Returns the user of a tenant by the hash of its name. The 2^28 users are a range that systemd's
+/// "Users, Groups, UIDs and GIDs" lists as unused. With a thousand tenants, two share a user in one
+/// of five hundred installations.
 fn user_of(tenant: &str) -> u32 {
     const FIRST: u32 = 0x7000_0000;
-    // FNV-1a: the same in every version, unlike the standard library's.
+    // FNV-1a is the same in every version. The standard library's hash is not.
     let hash = tenant.bytes().fold(0x811c_9dc5u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     FIRST | (hash & 0x0fff_ffff)
 }
 
-/// All threads become `user`, in its group alone, for good. The kernel forgets then which signal the end of the parent
-/// gives, so it is asked for again.
+/// Switches all threads to `user`, with only its group, for good. The kernel then clears the signal
+/// for the parent's death, so this function sets it again.
 fn become_user(user: u32) -> io::Result<()> {
     let mut signal: libc::c_int = 0;
     // SAFETY: no arguments.
@@ -142,15 +150,15 @@ fn become_user(user: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// A Landlock ruleset that handles every access to files and allows none.
+/// Enters a Landlock ruleset that handles every file access and allows none.
 fn no_files() -> io::Result<()> {
     const CREATE_RULESET: libc::c_long = 444;
     const RESTRICT_SELF: libc::c_long = 446;
-    /// All rights of Landlock's first version, which every kernel that has Landlock knows.
+    /// All rights of Landlock's first version, which every version supports.
     const EVERY_ACCESS: u64 = (1 << 13) - 1;
     // SAFETY: the attribute is 8 bytes and lives during the call.
     let ruleset = match unsafe { libc::syscall(CREATE_RULESET, &EVERY_ACCESS, 8usize, 0) } {
-        // A kernel without Landlock: seccomp below refuses open all the same.
+        // The kernel has no Landlock. seccomp below still refuses `open`.
         -1 if matches!(io::Error::last_os_error().raw_os_error(), Some(libc::ENOSYS | libc::EOPNOTSUPP)) => return Ok(()),
         fd => checked(fd, "create a Landlock ruleset")?,
     };
@@ -184,7 +192,8 @@ fn few_system_calls() -> io::Result<()> {
         program.extend([jump(number as u32, 0, 1), answer(libc::SECCOMP_RET_ALLOW)]);
     }
     for call in bounded() {
-        // The low half of the argument: both architectures are little endian, and no test needs the high one.
+        // Load the low half of the argument. Both architectures are little endian, and no test
+        // needs the high half.
         let mut body = vec![load(16 + 8 * call.argument)];
         match call.test {
             Test::OneOf(values) => values.iter().for_each(|v| body.extend([jump(*v, 0, 1), answer(libc::SECCOMP_RET_ALLOW)])),

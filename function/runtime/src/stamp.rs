@@ -1,33 +1,33 @@
-//! A stamp behind a packet: when it was sent, and its number. It stands in the frame behind the end of the IP packet, as
-//! Ethernet's padding does, so neither functions nor checksums see it, and whoever gets the packet at the other end
-//! knows how long it took and which ones are missing.
+//! A stamp after a packet, with its number and send time. It follows the end of the IP packet, like
+//! Ethernet's padding, so functions and checksums ignore it. The receiver measures latency and
+//! finds missing packets with it.
 
-/// What is written behind a packet.
+/// The contents of a stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// Number of the packet among those that were sent, from 0.
+    /// Number of the packet in order of sending, from 0.
     pub sequence: u64,
-    /// When it was sent, in nanoseconds since the Unix epoch.
+    /// Send time in nanoseconds since the Unix epoch.
     pub sent_ns: u64,
 }
 
 const MAGIC: [u8; 8] = *b"pando-at";
 
-/// Packets that can be told apart. A higher number is not a stamp of ours.
+/// Bound of the packet numbers. A stamp with this number or a higher one is not ours.
 pub const SEQUENCES_MAX: u64 = 1 << 27;
 
 impl Stamp {
-    /// Bytes that it makes a frame longer by.
+    /// Bytes that a stamp adds to a frame.
     pub const LENGTH_BYTES: usize = 24;
 
-    /// Puts it at the end of a frame.
+    /// Appends the stamp to a frame.
     pub fn append(&self, frame: &mut Vec<u8>) {
         frame.extend(self.sequence.to_le_bytes());
         frame.extend(self.sent_ns.to_le_bytes());
         frame.extend(MAGIC);
     }
 
-    /// The stamp of a frame and the frame without it.
+    /// Returns the stamp of a frame, and the frame without it.
     pub fn split(frame: &[u8]) -> Option<(Stamp, &[u8])> {
         let (frame, stamp) = frame.split_last_chunk::<{ Stamp::LENGTH_BYTES }>()?;
         let number = |at: usize| u64::from_le_bytes(stamp[at..at + 8].try_into().expect("8 bytes"));
@@ -36,29 +36,29 @@ impl Stamp {
     }
 }
 
-/// Which of the numbered packets came, and when they were sent.
+/// The numbered packets that arrived, and when they were sent.
 #[derive(Debug, Default)]
 pub struct Arrivals {
     sent_ns: Vec<u64>,
-    /// Different packets that came.
+    /// Different packets that arrived.
     pub came: u64,
-    /// Packets that came once more.
+    /// Packets that arrived again.
     pub twice: u64,
 }
 
-/// Packets that did not come, all sent within a stretch of time.
+/// Missing packets that were sent within one stretch of time.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Loss {
-    /// How many.
+    /// Number of missing packets.
     pub packets: u64,
-    /// The last one before them that came was sent then.
+    /// Send time of the last packet that arrived before them.
     pub from_ns: u64,
-    /// The first one behind them that came was sent then.
+    /// Send time of the first packet that arrived after them.
     pub to_ns: u64,
 }
 
 impl Arrivals {
-    /// Counts a packet; says whether it is the first with its number.
+    /// Counts a packet. Returns whether it is the first with its number.
     pub fn count(&mut self, stamp: Stamp) -> bool {
         let at = stamp.sequence as usize;
         if at >= self.sent_ns.len() {
@@ -70,7 +70,8 @@ impl Arrivals {
         fresh
     }
 
-    /// What is missing below the highest number that came. Losses less than `together_ns` apart are one.
+    /// Returns the losses below the highest number that arrived. Losses less than `together_ns`
+    /// apart count as one.
     pub fn losses(&self, together_ns: u64) -> Vec<Loss> {
         let mut losses: Vec<Loss> = Vec::new();
         let (mut before_ns, mut missing) = (self.sent_ns.iter().copied().find(|&ns| ns > 0).unwrap_or(0), 0);

@@ -1,28 +1,31 @@
-//! A capture that nobody had to record: many flows with sizes of a heavy tail, a burst in the middle, and here and there
-//! a content that an IDS looks for. The same shape and seed give the same bytes on every machine.
+//! Generates a capture: many flows with heavy-tailed sizes, a burst in the middle, and an IDS
+//! content in some flows. The same shape and seed give the same bytes on every machine.
 //!
-//! Sizes are Pareto with exponent 1.2, as flows of the Internet are (Crovella, Bestavros 1997): most flows are a few
-//! packets, most bytes are in a few flows. A flow sends in bursts with pauses between them, so it consists of flowlets.
+//! Sizes are Pareto with exponent 1.2, like flows of the Internet (Crovella, Bestavros 1997). Most
+//! flows have a few packets, and a few flows have most of the bytes. A flow sends in bursts with
+//! pauses, so it consists of flowlets.
 
 use pando_protocol::random::Random;
 
 use crate::checksum;
 use crate::pcap::Captured;
 
-/// What is to be made.
+/// Shape of a generated capture.
 #[derive(Clone, Debug)]
 pub struct Shape {
-    /// Flows, both directions of a conversation being one.
+    /// Number of flows. Both directions of a conversation are one flow.
     pub flows: u32,
-    /// In which flows begin.
+    /// Time in which flows begin.
     pub seconds: f64,
-    /// How many times as many flows begin per second in the middle third of the time.
+    /// Rate at which flows begin in the middle third of the time, as a multiple of the rate before
+    /// and after.
     pub burst: f64,
-    /// What every `content_every`-th flow has in its payload, in every second TCP flow of these split over two packets.
+    /// Content in the payload of every `content_every`-th flow. Every second such flow splits it
+    /// over two packets, if it is TCP.
     pub content: Vec<u8>,
-    /// 0: none has it.
+    /// Interval of flows with content; 0 means no flow has it.
     pub content_every: u32,
-    /// Of the random numbers.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
@@ -32,24 +35,25 @@ impl Default for Shape {
     }
 }
 
-/// What was made.
+/// A generated capture.
 #[derive(Debug, Default)]
 pub struct Made {
-    /// In order of time.
+    /// Packets in order of time.
     pub packets: Vec<Captured>,
-    /// Flows that have the content in them.
+    /// Number of flows with the content.
     pub with_content: u32,
 }
 
-/// Longest payload, so that a packet fits into 1,500 bytes also with IPv6 and a steering header.
+/// Maximum bytes of payload, so that a packet fits into 1,500 bytes even with IPv6 and a steering
+/// header.
 const SEGMENT_BYTES: usize = 1376;
 const PACKETS_MIN: f64 = 3.0;
 const PACKETS_MAX: f64 = 3000.0;
 const EXPONENT: f64 = 1.2;
-/// When captures of the generator begin: 2026-01-01T00:00:00Z.
+/// Start time of generated captures: 2026-01-01T00:00:00Z.
 const EPOCH_NS: u64 = 1_767_225_600_000_000_000;
 
-/// Makes a capture.
+/// Generates a capture.
 pub fn generate(shape: &Shape) -> Made {
     let mut random = Random::new(shape.seed);
     let mut made = Made::default();
@@ -65,7 +69,7 @@ pub fn generate(shape: &Shape) -> Made {
     made
 }
 
-/// Turns an even draw from 0 to 1 into one of which the middle third gets `burst` times its share.
+/// Maps a uniform draw from 0 to 1 so that the middle third gets `burst` times its share.
 fn begins(even: f64, burst: f64) -> f64 {
     let side = 1.0 / (2.0 + burst);
     match even {
@@ -75,18 +79,18 @@ fn begins(even: f64, burst: f64) -> f64 {
     }
 }
 
-/// One conversation on its way.
+/// One conversation in progress.
 struct Flow {
     number: u32,
     udp: bool,
     ipv6: bool,
     time_ns: u64,
     packets: u32,
-    /// Of the next byte of the client and of the server.
+    /// Sequence number of the next byte of the client and of the server.
     sequence: [u32; 2],
 }
 
-/// TCP's flags.
+/// Flags of TCP.
 const SYN: u8 = 2;
 const PUSH_ACK: u8 = 24;
 const FIN_ACK: u8 = 17;
@@ -104,17 +108,18 @@ impl Flow {
         }
     }
 
-    /// Adds the packets of the conversation. A content is in the client's first two packets with payload.
+    /// Adds the packets of the conversation. The content is in the client's first packet with
+    /// payload, or split over its first two.
     fn play(&mut self, content: &[u8], split: bool, random: &mut Random, into: &mut Vec<Captured>) {
         if !self.udp {
             self.send(0, SYN, &[], into);
             self.send(1, SYN | 16, &[], into);
         }
-        // A datagram is searched on its own, so there is nothing to split.
+        // A datagram is searched on its own, so a split content would not match.
         let (first, second) = content.split_at(if split && !self.udp { content.len() / 2 } else { content.len() });
         self.request(first, random, into);
         if !second.is_empty() {
-            // What a stream is searched for goes on where it ended.
+            // The search in a stream continues across packets, so the rest is at the start.
             self.send(0, PUSH_ACK, &[second, &filling(40, random)].concat(), into);
         }
         let mut left = self.packets;
@@ -137,7 +142,7 @@ impl Flow {
         }
     }
 
-    /// The client's question; it ends with the content.
+    /// Adds the client's request, which ends with the content.
     fn request(&mut self, content: &[u8], random: &mut Random, into: &mut Vec<Captured>) {
         let length = 40 + random.below(400) as usize;
         self.send(0, PUSH_ACK, &[&filling(length, random), content].concat(), into);
@@ -199,7 +204,7 @@ impl Flow {
     }
 }
 
-/// Payload that matches nothing: capitals only.
+/// Returns payload that matches no rule: capitals only.
 fn filling(length: usize, random: &mut Random) -> Vec<u8> {
     let mut word = 0;
     let letter = |n: usize| {
@@ -230,7 +235,7 @@ mod tests {
         assert_eq!(made.with_content, 6);
     }
 
-    /// Most flows are small, most packets are in large ones, and the middle third is the busiest.
+    /// Most flows are small, most packets are in large flows, and the middle third is the busiest.
     #[test]
     fn it_has_a_heavy_tail_and_a_burst() {
         let made = generate(&Shape { flows: 4000, seconds: 30.0, ..Shape::default() });

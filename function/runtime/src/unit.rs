@@ -1,4 +1,5 @@
-//! The unit's loop: packets from a ring, through the chain, out again. One thread, one core.
+//! The unit's loop: takes packets from a ring, runs the chain and sends the outputs. One thread,
+//! one core.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -24,78 +25,80 @@ use crate::packet::Slot;
 use crate::port::Port;
 use crate::rules::Force;
 
-/// What a unit says of itself on its control socket.
+/// Status that a unit reports on its control socket.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
-    /// Its name.
+    /// Name of the unit.
     pub name: String,
-    /// Who pays.
+    /// The tenant that pays.
     pub tenant: String,
-    /// Its process.
+    /// Id of its process.
     pub pid: u32,
-    /// Starts so far.
+    /// Number of starts so far.
     pub epoch: u32,
-    /// Devices that it serves.
+    /// Devices that the unit serves.
     pub devices: Vec<String>,
-    /// What its process may use.
+    /// Limits of its process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
-    /// How many of its rules are in force, if it has an IDS.
+    /// Number of its rules in force, if it has an IDS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rules: Option<Force>,
-    /// How packets of each come.
+    /// Device and kernel interface of each port.
     #[serde(default)]
     pub ways: Vec<String>,
     /// Seconds since the start.
     pub seconds: f64,
-    /// What each function did.
+    /// Work of each function.
     pub functions: Vec<Billed>,
-    /// What became of the packets: how many were passed, dropped, trapped, unseen, no_room, too_long. Of fragments, how many
-    /// were held until the others came, and how many were dropped, at once or when those did not come (incomplete).
+    /// Packets per fate: passed, dropped, trapped, unseen, no_room, too_long, held, incomplete.
+    /// Held fragments waited for the rest of their datagram. Incomplete fragments were dropped, at
+    /// once or because the rest did not arrive.
     pub fates: Vec<(String, u64)>,
-    /// Packets that the kernel could not hand over, because the unit was too slow; in a group also those that it refused.
+    /// Packets that the kernel could not deliver because the unit was too slow. In a group, also
+    /// the packets that it refused.
     pub lost: u64,
     /// Packets that the device did not take.
     pub unsent: u64,
-    /// Flows that have state.
+    /// Flows with state.
     pub flows: usize,
-    /// From the kernel's receipt until it was sent, in nanoseconds: p50, p75, p99.
+    /// Time from the kernel's receipt to sending, in nanoseconds: p50, p75, p99.
     pub latency_ns: [u64; 3],
     /// The last trap of each function that had one.
     pub traps: Vec<String>,
-    /// What its output log did for it, if it has one.
+    /// Work of its output log, if it has one.
     pub durability: Option<Durability>,
-    /// What it and the other units of its group handed to each other.
+    /// Counts of its handovers with the other units of its group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handover: Option<HandoverStatus>,
-    /// What only a group knows: its units, and what steering counted.
+    /// Status of a group: its units, and the counts of steering.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<serde_json::Value>,
 }
 
-/// A unit, with everything that it needs already open.
+/// A unit with all its resources open.
 pub struct Unit {
-    /// Its name.
+    /// Name of the unit.
     pub name: String,
-    /// Who pays.
+    /// The tenant that pays.
     pub tenant: String,
-    /// What packets go through.
+    /// The functions that packets pass.
     pub chain: Chain<Function>,
-    /// One device, or two that packets go between.
+    /// One device, or two with packets between them.
     pub ports: Vec<Port>,
-    /// Its bill.
+    /// The meter of the unit.
     pub meter: Meter,
-    /// Where it answers; it does not block.
+    /// The control socket, which does not block.
     pub control: UnixListener,
-    /// SIGTERM and SIGINT.
+    /// Descriptor that reports SIGTERM and SIGINT.
     pub signals: OwnedFd,
-    /// What its process may use, if it is limited.
+    /// Limits of its process, if any.
     pub limits: Option<Limits>,
-    /// How many of its rules are in force, if it has an IDS.
+    /// Number of its rules in force, if it has an IDS.
     pub rules: Option<Force>,
-    /// Its way to the output log, if there is one.
+    /// The connection to the output log, if there is one.
     pub journal: Option<Journal>,
-    /// What it and the other units of its group handed to each other, if it is of one.
+    /// Counts of its handovers with the other units of its group, if any.
     pub(crate) handover: Option<HandoverStatus>,
     pub(crate) counters: Counters,
 }
@@ -104,7 +107,7 @@ pub struct Unit {
 pub(crate) struct Counters {
     pub(crate) fates: [u64; Fate::ALL.len()],
     lost: u64,
-    /// Came to a unit of a group when their assignment was over.
+    /// Packets that reached a unit of a group after their assignment ended.
     refused: u64,
     pub(crate) unsent: u64,
     pub(crate) latencies: Latencies,
@@ -117,7 +120,7 @@ impl Counters {
     }
 }
 
-/// Blocks SIGTERM and SIGINT for the process and makes them readable instead.
+/// Blocks SIGTERM and SIGINT for the process. Returns a descriptor that reports them.
 pub fn signals() -> io::Result<OwnedFd> {
     // SAFETY: a zeroed signal set is valid to be emptied; the calls only read and write it.
     unsafe {
@@ -133,13 +136,13 @@ pub fn signals() -> io::Result<OwnedFd> {
     }
 }
 
-/// The time that the kernel stamps packets with.
+/// Returns the time by the clock of the kernel's packet stamps.
 pub(crate) fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 impl Unit {
-    /// A unit that has not seen a packet.
+    /// Returns a unit that has processed no packet.
     pub fn new(
         name: String,
         tenant: String,
@@ -154,7 +157,7 @@ impl Unit {
         Unit { name, tenant, chain, ports, meter, control, signals, limits: None, rules: None, journal: None, handover: None, counters }
     }
 
-    /// Serves until it is told to stop, by a signal or on its control socket.
+    /// Serves until a signal or a request on the control socket stops it.
     pub fn run(&mut self) -> io::Result<()> {
         self.counters.started = Some(now());
         let mut slots = Vec::with_capacity(BATCH_PACKETS);
@@ -170,13 +173,14 @@ impl Unit {
                 self.batch(port, &slots)?;
             }
             self.print_events();
-            // While there is work, the socket and the signals get their turn after as many packets as a batch may have: of
-            // the calls for a packet that comes alone it were one in three. A journal has its turn every round.
+            // Under load, check the socket and the signals only after as many packets as one batch
+            // may have. For single packets, this check would be a third of all system calls. A
+            // journal gets its turn every round.
             if worked && since_turn < BATCH_PACKETS && self.journal.is_none() {
                 continue;
             }
             since_turn = 0;
-            // The wait is only when there is nothing to do.
+            // Wait only when there is nothing to do.
             let behind = || self.ports.iter().any(Port::is_behind);
             let idle_ms = if worked {
                 0
@@ -250,12 +254,13 @@ impl Unit {
                 positions[from] += count as u64;
                 let done = Done { positions, port: to, frames: &frames, forgotten: &forgotten };
                 match journal.append(&self.chain, &done, self.signals.as_raw_fd()) {
-                    // Told to end: these packets never leave, and the run ends with the next look at the signals.
+                    // The unit was stopped. These packets never leave, and the run ends at the next
+                    // check of the signals.
                     Err(Ended::Told) => return Ok(()),
                     result => result.map_err(io::Error::other)?,
                 }
             }
-            // Billed first, sent then: a crash in between never gives work away twice, and never hides any.
+            // Bill first, then send: a crash in between leaves no work unbilled.
             self.meter.commit(self.chain.work());
             let sent = self.ports[to].send(&frames);
             if let Some(journal) = &mut self.journal {
@@ -276,7 +281,8 @@ impl Unit {
         Ok(())
     }
 
-    /// Counts what the rings had no room for, at once and where it outlives the unit; `all`: also what no frame told of yet.
+    /// Counts packets without room in the rings, and stores the count in the meter, which outlives
+    /// the unit. `all` includes losses that no frame has reported yet.
     pub(crate) fn note_lost(&mut self, all: bool) {
         let lost = self.ports.iter_mut().map(|port| if all { port.lost() } else { port.noticed() }).sum::<u64>();
         if lost > 0 || all {
@@ -285,14 +291,15 @@ impl Unit {
         }
     }
 
-    /// The same of the packets that a unit of a group has refused so far.
+    /// Counts the packets that a unit of a group has refused so far, and stores the count in the
+    /// meter.
     pub(crate) fn note_refused(&mut self, refused: u64) {
         if std::mem::replace(&mut self.counters.refused, refused) != refused {
             self.meter.note(self.counters.unserved());
         }
     }
 
-    /// What it says of itself.
+    /// Returns the current status.
     pub fn status(&mut self) -> Status {
         self.note_lost(true);
         let names: Vec<String> = self.chain.names().map(str::to_owned).collect();
@@ -329,7 +336,8 @@ impl Unit {
         }
     }
 
-    /// Answers everybody who waits on the control socket; says whether somebody asked it to stop.
+    /// Answers all waiting clients of the control socket. Returns whether one of them asked for a
+    /// stop.
     pub(crate) fn answer(&mut self) -> io::Result<bool> {
         let mut stop = false;
         while let Ok((mut client, _)) = self.control.accept() {
@@ -347,20 +355,21 @@ impl Unit {
                 b"states" => serde_json::to_string(&self.states()).expect("words are JSON"),
                 _ => r#"{"error":"ask for status, digest, states or stop"}"#.to_owned(),
             };
-            // Whoever does not read the answer does not stop the unit.
+            // A client that does not read its answer must not stop the unit.
             let _ = client.write_all(answer.as_bytes());
         }
         Ok(stop)
     }
 
-    /// The flows that are here: key, and what another unit would need to go on with it, in hexadecimal digits.
+    /// Returns the flows of this unit by key, each with the data for a handover. Both are
+    /// hexadecimal.
     fn states(&self) -> BTreeMap<String, String> {
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let keys = self.chain.flows.ids().map(|id| self.chain.flows.flow(id).key);
         keys.map(|key| (hex(key.as_bytes()), hex(&self.chain.export(&key)))).collect()
     }
 
-    /// Events and what functions print go to the log, one JSON line each.
+    /// Logs events and printed text of functions, one JSON line each.
     pub(crate) fn print_events(&mut self) {
         if !self.chain.events.is_empty() {
             let names: Vec<String> = self.chain.names().map(str::to_owned).collect();
@@ -375,7 +384,7 @@ impl Unit {
         for function in self.chain.executors_mut() {
             let printed = function.take_printed();
             if !printed.is_empty() {
-                // As JSON, it is no line of another kind, and moves no terminal's cursor.
+                // As JSON, printed text cannot look like other log lines or control a terminal.
                 let name = &function.descriptor().name;
                 let line = serde_json::json!({"function": name, "printed": spelled(&printed)});
                 let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
@@ -384,7 +393,7 @@ impl Unit {
     }
 }
 
-/// Adds a frame that leaves: as it is, or the pieces into which its sender wanted it cut.
+/// Adds a frame that leaves, or the pieces into which its sender wanted it cut.
 pub(crate) fn whole_or_cut<'a>(frame: &'a [u8], segment: u16, into: &mut Vec<Cow<'a, [u8]>>) {
     match offload::cut(frame, segment) {
         Some(pieces) => into.extend(pieces.into_iter().map(Cow::from)),
@@ -392,7 +401,8 @@ pub(crate) fn whole_or_cut<'a>(frame: &'a [u8], segment: u16, into: &mut Vec<Cow
     }
 }
 
-/// Printed bytes as text. JSON spells control characters of ASCII; others that terminals obey become spaces.
+/// Returns printed bytes as text. JSON escapes the ASCII control characters. This replaces DEL and
+/// U+0080 to U+009F by spaces, because terminals obey them.
 fn spelled(printed: &[u8]) -> String {
     let text = String::from_utf8_lossy(printed);
     text.chars().map(|c| if ('\u{7f}'..='\u{9f}').contains(&c) { ' ' } else { c }).collect()
@@ -408,7 +418,7 @@ fn positions(ports: &[Port]) -> Positions {
     [0, 1].map(|port| ports.get(port).map_or(0, Port::position))
 }
 
-/// The process that listens on the control socket at `path`, as long as there is one, whether it answers or not.
+/// Returns the process that listens on the control socket at `path`, even if it does not answer.
 pub fn listener(path: &std::path::Path) -> Option<i32> {
     let stream = UnixStream::connect(path).ok()?;
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
@@ -418,17 +428,18 @@ pub fn listener(path: &std::path::Path) -> Option<i32> {
     (got == 0 && peer.pid > 0).then_some(peer.pid)
 }
 
-/// Whether a question failed because whoever was asked lives and does not answer.
+/// Reports whether a request failed because its receiver is alive but does not answer.
 pub fn is_silence(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// Asks the unit whose control socket is at `path`: "status" or "stop".
+/// Sends "status" or "stop" to the unit with the control socket at `path`.
 pub fn ask(path: &std::path::Path, request: &str) -> io::Result<Status> {
     serde_json::from_str(&self::request(path, request)?).map_err(io::Error::other)
 }
 
-/// The same, with the answer as it came: "digest" is a fingerprint of all flows and their state, "states" are the flows themselves.
+/// Sends a request and returns the raw answer. "digest" returns a fingerprint of all flows and
+/// their state, "states" returns the flows themselves.
 pub fn request(path: &std::path::Path, request: &str) -> io::Result<String> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;

@@ -1,5 +1,6 @@
-//! The little of WASI (preview 1) that a Go runtime asks for. Nothing of it reaches outside of the instance: the clock
-//! is the packet's, randomness is none, and what is printed goes to the function's log.
+//! The part of WASI (preview 1) that a Go runtime needs. None of it reaches outside of the
+//! instance. The clock never advances, random numbers are fixed, and printed text is kept for the
+//! function's log.
 
 use wasmtime::{Caller, Extern, Linker};
 
@@ -9,7 +10,7 @@ const MODULE: &str = "wasi_snapshot_preview1";
 /// Errno: a bad descriptor.
 const BADF: i32 = 8;
 const FAULT: i32 = 21;
-/// What a function may print between two looks of its unit.
+/// Maximum bytes that a function may print before the unit reads them.
 const PRINTED_BYTES_MAX: usize = 64 << 10;
 
 fn write(caller: &mut Caller<'_, Host>, at: i32, bytes: &[u8]) -> i32 {
@@ -37,19 +38,20 @@ fn fd_write(mut caller: Caller<'_, Host>, fd: i32, vectors: i32, count: i32, wri
     write(&mut caller, written, &total.to_le_bytes())
 }
 
-/// Random numbers of a function are the same everywhere, so that a recovered unit computes what the lost one did.
+/// Returns the same random numbers everywhere, so that a recovered unit computes the same results
+/// as the lost one.
 fn random_get(mut caller: Caller<'_, Host>, at: i32, length: i32) -> i32 {
     let bytes: Vec<u8> = (0..length.clamp(0, 4096) as u32).map(|n| (n.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
     write(&mut caller, at, &bytes)
 }
 
 fn clock_time_get(mut caller: Caller<'_, Host>, _id: i32, _precision: i64, at: i32) -> i32 {
-    // Go's runtime takes a clock that stands at zero for a broken one.
+    // Go's runtime treats a clock at zero as broken.
     let time_ns = caller.data().time_ns.max(1);
     write(&mut caller, at, &time_ns.to_le_bytes())
 }
 
-/// No arguments, no environment: two counts of zero.
+/// Returns two counts of zero: there are no arguments and no environment.
 fn sizes_get(mut caller: Caller<'_, Host>, count: i32, bytes: i32) -> i32 {
     write(&mut caller, count, &[0; 4]) | write(&mut caller, bytes, &[0; 4])
 }
