@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// text is one file that people read, in whatever language it is written.
+// text is one file that people read, in any language.
 type text struct {
 	path     string // relative to the module's root, with slashes
 	language string // "go", "rust", "c", "python", "shell" or "markdown"
