@@ -64,18 +64,19 @@ type Agent struct {
 	fence   pando.Fence
 	runners map[pando.InstanceID]*runner
 	crews   map[pando.ServiceKey][]*runner // per service, sorted by instance name
-	// sandboxes of a former agent without a matching record yet
+	// found holds the sandboxes of a former agent that have no matching record yet.
 	found   map[pando.InstanceID]pando.Sandbox
 	merges  map[pando.ServiceKey]turn                // one merge into main at a time
 	steered map[pando.ServiceKey]pando.SteeringTable // the table in force, per service
-	// the instances that take flows, as last sent to the crews
+	// rotation holds the instances that take flows, as last sent to the crews.
 	rotation map[pando.ServiceKey]map[pando.InstanceID]bool
 	// Steering changes that failed and are retried.
-	debts    map[errand]*debt
-	owing    chan struct{}       // holds an element when there is a new debt
-	applied  pando.StoreRevision // steering is current up to here, except for the debts
-	changed  chan struct{}       // closed and replaced at every change of the world
-	leaveBy  time.Time           // the deadline for connections when the host leaves; zero: it stays
+	debts   map[errand]*debt
+	owing   chan struct{}       // holds an element when there is a new debt
+	applied pando.StoreRevision // steering is current up to here, except for the debts
+	changed chan struct{}       // closed and replaced at every change of the world
+	// leaveBy is the deadline for connections when the host leaves, or zero if it stays.
+	leaveBy  time.Time
 	sweep    pando.SweepReport
 	swept    time.Time
 	evicted  atomic.Int64 // as of the last sweep

@@ -59,7 +59,7 @@ func (r *runner) bounded(next http.Handler) http.Handler {
 		}
 		if q.ContentLength != 0 {
 			c := http.NewResponseController(w)
-			// fails on a connection without deadlines, which needs none
+			// This fails on a connection without deadlines, which needs none.
 			_ = c.SetReadDeadline(r.a.Clock.Now().Add(bodyWaitMax))
 			q.Body = &timedBody{ReadCloser: q.Body, over: func() { _ = c.SetReadDeadline(time.Time{}) }}
 		}

@@ -34,7 +34,7 @@ func TestAnInstanceHasFewConnections(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// a refused connection may be closed already
+		// A refused connection may be closed already.
 		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: self\r\n\r\n")
 		r, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err != nil {

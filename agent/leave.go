@@ -196,7 +196,7 @@ func (r *runner) again(ctx context.Context, what string, err error) time.Duratio
 }
 
 // bury records the end, then removes the sandbox and then the record. In this order, an agent that
-// starts in between never takes the instance for one that has yet to start.
+// starts in between never starts the instance again.
 func (r *runner) bury(ctx context.Context) time.Duration {
 	if err := r.recorder.flush(ctx); err != nil {
 		return r.again(ctx, "record the end of an instance", err)

@@ -94,7 +94,7 @@ func (r *runner) resume(ctx context.Context, box pando.Sandbox) time.Duration {
 	r.become(pando.PhaseStarting, "woken from the reserve")
 	r.become(pando.PhaseReady, "it was fully started")
 	r.enter()
-	// may wait for the disk, so it runs after the waiting flows are released
+	// The pull may wait for the disk, so it runs after the flows for the instance are released.
 	if b := r.awaitBranch(ctx); b != nil {
 		if _, err := b.Pull(ctx, r.a.head(r.service), r.a.Clock.Now()); err != nil {
 			r.a.Log.Error("bring a warm instance's state up to date", "instance", r.id, "error", err)

@@ -24,10 +24,10 @@ type wave struct {
 }
 
 // live sends the live probe of the spec to an instance in rotation. An instance that does not
-// answer is drained and replaced, but never more than a quarter of the service at once and never
-// the last one. Overload is not death.
+// answer is drained and replaced. At most a quarter of the service is out at once, and never the
+// last instance. Overload is not death.
 func (r *runner) live(ctx context.Context, i pando.Instance, box pando.Sandbox) time.Duration {
-	// its table was not in force, or a former agent died before it recorded the step
+	// Its table was not in force, or a former agent died before it recorded the step.
 	if i.Phase == pando.PhaseReady {
 		r.enter()
 	}
@@ -80,7 +80,7 @@ func (r *runner) takeOut(reason string) (spared string) {
 		return spared
 	}
 	if svc := r.a.world.Services[r.service].V; svc.Target != svc.Current && r.inst.Revision == svc.Target {
-		// a new revision on trial: its rollout ends
+		// A new revision is on trial: its rollout ends.
 		d.Kind, d.Reason = pando.DecidedFailed, oneLine(reason, evidenceBytesMax)
 		r.becomeLocked(pando.PhaseFailed, d.Reason, &d)
 		return ""

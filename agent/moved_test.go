@@ -10,9 +10,9 @@ import (
 	"pando.run/pando/state"
 )
 
-// A service without durable state moves when its host is away, and may push there. A commit of an
-// instance on the first host can then not be merged. The commit stays on the first host, and the
-// instance ends.
+// A service without a `state:` in its spec moves when its host is away, and may still push. A
+// commit of an instance on the first host can then not be merged. The commit stays on the first
+// host, and the instance ends.
 func TestABranchWhoseMainIsOnAnotherHostStaysAndItsInstanceEnds(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.serving("web-1", 1)

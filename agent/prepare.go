@@ -117,7 +117,7 @@ func (a *Agent) load(s pando.SandboxSpec) preparation {
 				a.mu.Lock()
 				defer a.mu.Unlock()
 				if r := a.runners[s.Instance.ID]; r != nil && r.begun || r == nil && granted {
-					a.Sandboxes.Discard(s.Instance.ID) // the start ran first and will not take this preparation
+					a.Sandboxes.Discard(s.Instance.ID) // too late: no start will take this preparation
 				}
 			})
 		},

@@ -37,7 +37,7 @@ type runner struct {
 	told   budget // as last sent
 
 	branch *state.Branch
-	// closed once the branch exists or failed to open; nil: not started
+	// born is closed once the branch exists or failed to open. It is nil before the attempt.
 	born     chan struct{}
 	kicked   chan struct{}
 	recorder *recorder
@@ -52,7 +52,7 @@ type runner struct {
 	connected   bool          // to the steering
 	tried       time.Time     // the time of the last attempt to connect
 	unconnected error         // the error of that attempt
-	uncounted   time.Time     // since when its flows cannot be counted; zero: they can
+	uncounted   time.Time     // since when its flows cannot be counted, or zero
 	stuck       string        // the step that failed last
 	pause       time.Duration // before its next attempt
 	complained  time.Time
@@ -83,7 +83,7 @@ func newRunner(a *Agent, i pando.Instance, box pando.Sandbox) *runner {
 func (r *runner) see(v world.Versioned[pando.Instance]) bool {
 	mine, theirs := r.inst.Phase, v.V.Phase
 	switch {
-	// claimed; not an echo of its birth
+	// The warm instance was claimed; the record is not an echo of its birth.
 	case theirs == pando.PhasePlaced && mine == pando.PhaseWarm && !v.V.Warm,
 		theirs == pando.PhaseDraining && mine.May(pando.PhaseDraining):
 		was := r.inst
@@ -242,7 +242,7 @@ func (r *runner) step(ctx context.Context) time.Duration {
 	case pando.PhaseDrained:
 		return r.leave(ctx, i, box, exited)
 	case pando.PhaseFailed:
-		// it does not answer, or never became ready; its last commits still count
+		// It does not answer, or never became ready. Its last commits still count.
 		if box != nil && exited == nil {
 			if err := box.Stop(ctx); err != nil {
 				return r.again(ctx, "stop a failed instance", err)

@@ -75,7 +75,7 @@ func (a *Agent) Ready(ctx context.Context, i pando.InstanceID) error {
 	if box == nil {
 		return nil
 	}
-	// stores the readiness, because the program does not repeat it to the next agent
+	// The sandbox stores the readiness, because the program does not repeat it to the next agent.
 	return box.Notify(ctx)
 }
 
@@ -353,5 +353,6 @@ func (a *Agent) mayDie(ctx context.Context, r *runner) error {
 	return nil
 }
 
-// errNoState reports that the branch of an instance could not be opened. The agent's log has the reason.
+// errNoState reports that the branch of an instance could not be opened. The agent's log has the
+// reason.
 var errNoState = errors.New("the state of this instance could not be opened")
