@@ -27,10 +27,10 @@ type Config struct {
 	IDs      pando.IDs
 	Log      *slog.Logger
 	Name     string // of this candidate, in the election
-	// Heard returns the time since the last message from the agent of a host with a lease. Nil:
-	// unknown.
+	// Heard returns the time since the last message from the agent of a host with a lease. Nil
+	// means unknown.
 	Heard func(ctx context.Context, h pando.HostName) (time.Duration, error)
-	// Writable reports whether the user of a spec may write to a folder. Nil: unknown. Only the
+	// Writable reports whether the user of a spec may write to a folder. Nil means unknown. Only the
 	// server's host is checked, because programs and their folders have the same path on every host.
 	Writable func(dir, user string) bool
 }
@@ -42,9 +42,9 @@ type Control struct {
 	counting  sync.Mutex    // guards the two below, also while they are read from the hosts
 	counted   []pando.EndpointCounters
 	countedAt time.Time
-	// decisions about a service that this control failed to write
+	// unwritten counts the decisions about a service that this control failed to write.
 	unwritten map[pando.ServiceKey]unwritten
-	full      time.Time // since when the store is full; zero: it has room
+	full      time.Time // since when the store is full, or zero
 
 	mu      sync.Mutex
 	world   *world.World
@@ -53,10 +53,10 @@ type Control struct {
 	wakes   map[pando.ServiceKey]time.Time
 	changed chan struct{} // closed and replaced at every change of the world
 	nudge   chan struct{}
-	// asks that agents brought themselves and that wait for a decision
+	// asks holds asks that agents brought themselves and that wait for a decision.
 	asks     map[pando.ServiceKey][]*ask
 	deciding chan struct{} // full from a decision until it is written
-	// the fence of the leadership; zero: none; read and written during a turn
+	// term is the fence of the leadership, or zero. Only the holder of the turn uses it.
 	term      pando.Fence
 	left      map[pando.HostName]time.Time // since when a member is away
 	admitting sync.Mutex
@@ -95,7 +95,7 @@ func (c *Control) take(b pando.Batch, reset bool) {
 	if reset {
 		c.world = world.New()
 	}
-	// drops this control's own writes, which it has already considered
+	// This control has already considered its own writes.
 	news := slices.DeleteFunc(slices.Clone(b.Changes), c.world.Knows)
 	if err := c.world.Apply(b.Changes, b.Revision); err != nil {
 		c.Log.Error("a record cannot be read and is left out", "error", err)

@@ -62,7 +62,7 @@ type draft struct {
 	forgotten bool // the service's records are deleted, all or the next part of them
 	starts    bool // an instance is placed
 	load      map[pando.HostName]lifecycle.Load
-	loadOf    pando.HostName // the host of load; "": all hosts
+	loadOf    pando.HostName // the host of load, or "" for all hosts
 }
 
 func newDraft(w *world.World, s pando.ServiceKey, now time.Time, ids pando.IDs) (*draft, bool) {
@@ -82,7 +82,7 @@ func newDraft(w *world.World, s pando.ServiceKey, now time.Time, ids pando.IDs) 
 func (d *draft) hear(asks []pando.Intent) {
 	for _, i := range asks {
 		_, written := d.w.Intents[i.ID]
-		// an asker sends the same ask again after its connection broke
+		// An asker sends the same ask again after its connection broke.
 		if _, heard := d.conds[i.Key()]; written || heard {
 			continue
 		}
@@ -98,8 +98,8 @@ func (d *draft) hear(asks []pando.Intent) {
 // draft read.
 func (d *draft) txn() pando.Txn {
 	// A decision that places an instance also writes the service's record. Otherwise two unaware
-	// decisions could fill the same gap: those of a leader and its successor, or of a leader whose
-	// commit got no answer. With the write, the second one conflicts.
+	// decisions could fill the same gap. They could be those of a leader and its successor, or two of
+	// one leader after a commit without an answer. With the write, the second one conflicts.
 	if !d.forgotten && (d.starts || !equal(d.svc, d.before.V)) {
 		d.puts[d.svc.Key()] = d.svc
 		d.conds[d.svc.Key()] = d.before.If()
@@ -168,7 +168,7 @@ func (d *draft) putIntent(i pando.Intent) {
 }
 
 func (d *draft) putInstance(i pando.Instance) {
-	// a new one must have a free name
+	// A new instance must have a free name.
 	d.conds[i.Key()] = pando.Condition{Key: i.Key(), Modified: d.w.Instances[i.ID].Modified}
 	d.puts[i.Key()] = i
 	at := slices.IndexFunc(d.instances, func(o pando.Instance) bool { return o.ID == i.ID })

@@ -22,7 +22,7 @@ func (d *draft) home() pando.HostName {
 	}
 	home, bound := d.svc.Home, len(d.newest().State) > 0
 	if home == "" {
-		// of a service that was placed before homes existed
+		// The service may have been placed before homes existed.
 		for _, i := range reachable(d.w, d.instances) {
 			if i.Capacity() {
 				return i.Host

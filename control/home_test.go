@@ -56,7 +56,7 @@ func TestAServiceWithoutStateMovesWhenItsHomeIsAwayAndStaysThere(t *testing.T) {
 	if all := tb.lost(); len(all) != 1 || !strings.Contains(all[0], "moves to h2, because h1, its home, is away") {
 		t.Errorf("on record is %q", all)
 	}
-	// before those on h2 serve: the instances on h1 continue until they do
+	// The instances on h1 continue until those on h2 serve.
 	tb.put(pando.Host{Name: "h1"})
 	tb.settle()
 	if n := tb.on("h1", pando.PhaseInRotation); n != 2 {
@@ -85,7 +85,7 @@ func TestAServiceWithStateWaitsForItsHome(t *testing.T) {
 			tb.put(pando.Host{Name: "h1", Leaving: true})
 			return tb
 		},
-		// and its spec names no path
+		// Its spec names no path.
 		"away": func() *table { tb := served(t, nil); pushed(tb); tb.lose("h1"); return tb },
 	} {
 		tb := end()

@@ -93,8 +93,8 @@ func (c *Control) deploy(w *world.World, s pando.Spec, by pando.Asker, now time.
 	return pando.Txn{If: []pando.Condition{{Key: key.Key(), Modified: old.Modified}}, Put: []pando.Stored{svc, r, d}}, nil
 }
 
-// settled reports whether a request was done before. It refuses a request that was made for an
-// older version.
+// settled reports whether a request was done before. It refuses a request that was made for another
+// version.
 func settled(w *world.World, svc pando.Service, version pando.StoreRevision, key pando.ServiceKey, by pando.Asker) (bool, error) {
 	if by.Request != "" && slices.ContainsFunc(w.DecisionsOf(key), func(d pando.Decision) bool { return d.By.Request == by.Request }) {
 		return true, nil
@@ -128,7 +128,7 @@ func (c *Control) nothing(w *world.World, key pando.ServiceKey, by pando.Asker, 
 }
 
 func sameSpec(a, b pando.Spec) bool {
-	// written by a build without other orders
+	// An older build without other orders wrote the spec.
 	a.Rollout.Order = cmp.Or(a.Rollout.Order, pando.StartFirst)
 	x, errA := world.Encode(a)
 	y, errB := world.Encode(b)

@@ -56,7 +56,7 @@ func pauseServer(t *testing.T, back bool) {
 	go func() { ended <- c.Run(ctx) }()
 	time.Sleep(5 * time.Second)
 
-	// it was paused; the store first delivers the end of the lease
+	// The process was paused. The store first delivers the end of the lease.
 	clock.ahead.Store(int64(20 * time.Second))
 	if _, err := registry.Commit(ctx, pando.Txn{Delete: []pando.Key{h1.Key()}}); err != nil {
 		t.Fatal(err)

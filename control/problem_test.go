@@ -16,7 +16,7 @@ func TestAProblemIsOfTheRevisionThatIsWanted(t *testing.T) {
 	for want, decisions := range map[pando.InstanceID][]pando.Decision{
 		"":      {deploy, failed("web-a", 1)},
 		"web-b": {deploy, failed("web-b", 2), failed("web-a", 1)},
-		// written by a build that did not record the revision
+		// An older build did not record the revision.
 		"web-c": {deploy, {Kind: pando.DecidedFailed, Instance: "web-c"}},
 	} {
 		var got pando.InstanceID

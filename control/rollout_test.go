@@ -176,7 +176,7 @@ func TestOneWriterNeverRunsTwice(t *testing.T) {
 	tb.fail(tb.w.Of(web)[0], 1)
 	tb.until("a crash", tb.serves(2))
 
-	// once this revision serves, the service is no longer a single writer
+	// Once this revision serves, the service is no longer a single writer.
 	tb.deploy(4, func(s *pando.Spec) { s.Scale = pando.Scale{Min: 1, Max: 2} })
 	tb.until("a spec of two", tb.serves(4))
 	tb.pin(&pando.Pin{Instances: 2})
@@ -201,7 +201,7 @@ func TestAPinOfOneWriterIsRefused(t *testing.T) {
 				t.Errorf("a pin of %d: %v", n, err)
 			}
 		}
-		// its budget is 3, but a pin is stronger
+		// The budget is 3, but a pin is stronger.
 		if _, err := l.Pin(t.Context(), web, 9, 0, by); err != nil {
 			t.Error(err)
 		}

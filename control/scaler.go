@@ -168,7 +168,7 @@ func (c *Control) everyCounter(ctx context.Context) counted {
 	each, errs := make([][]pando.EndpointCounters, len(hosts)), make([]error, len(hosts))
 	var wg sync.WaitGroup
 	for n, h := range hosts {
-		wg.Go(func() { // one that is cut off must not delay the others
+		wg.Go(func() { // a host that is cut off must not delay the others
 			each[n], errs[n] = c.Peers.Counters(ctx, h)
 		})
 	}
