@@ -24,10 +24,10 @@ type Sample struct {
 // A rate is measured between two readings of the same instance, over the time between them. A
 // missing reading is no load. The instance counts again from its next reading.
 type Policy struct {
-	// oldest first; the first is about Short older than the last
+	// readings are oldest first. The first is about Short older than the last.
 	readings map[pando.InstanceID][]reading
 	begun    time.Time // of the first sample
-	quiet    time.Time // since when one instance fewer would do; zero: not now
+	quiet    time.Time // since when one instance fewer would do, or zero
 }
 
 // reading is the total of one instance at one moment.
@@ -47,7 +47,7 @@ type Wish struct {
 	Inputs   map[string]float64
 }
 
-// Step takes a sample and returns the resulting ask. instances are those of the service.
+// Step takes a sample and returns the resulting ask. instances belong to the service.
 func (p *Policy) Step(s pando.Scale, instances []pando.Instance, now Sample) Wish {
 	p.take(instances, now)
 	if now.At.Sub(p.begun) < Short/2 || s.Target <= 0 {
