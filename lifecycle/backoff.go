@@ -14,7 +14,7 @@ const (
 
 // Wait is the delay of a start.
 type Wait struct {
-	Until    time.Time // no start before; zero: at once
+	Until    time.Time // no start before this; zero means at once
 	For      time.Duration
 	Failures int // of the last minute, on which it rests
 }

@@ -21,10 +21,11 @@ const Revision = "revision"
 // Failure is the unrequested end of one instance: it exited, was killed, or never became ready.
 type Failure struct {
 	At       time.Time
-	Revision int // of the instance; 0: unknown
+	Revision int // of the instance, or 0 if unknown
 	Reason   string
 	Clean    bool // it exited with 0
-	// its live probes ended it, a sign of load that a wait before the next start makes worse
+	// Probed means that its live probes ended it. That is a sign of load, which a wait before the next
+	// start makes worse.
 	Probed bool
 }
 

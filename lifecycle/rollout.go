@@ -28,20 +28,19 @@ type Move struct {
 	Drain  *pando.Instance // take this one out of rotation
 	Finish bool            // the target is current now
 	Abort  bool            // go back to the current revision
-	Wait   time.Time       // nothing to do before this; zero: wait for a change
+	Wait   time.Time       // nothing to do before this; zero means after the next change
 	Reason string
 }
 
 // Rollout returns the next step by which the target revision takes over from the current one
-// (container DevOps §rolling upgrade; DESIGN: a failed gate rolls everything back by itself).
-// Failures of the target, before or after it was ready, abort the rollout when they reach the
-// strikes.
+// (container DevOps §rolling upgrade). Failures of the target, before or after it was ready, abort
+// the rollout when they reach the strikes (DESIGN: a failed gate rolls everything back by itself).
 //
-// start-first: start a new instance beside the old ones within the surge, wait until it is healthy
+// start-first: start a new instance beside the old ones within the surge. Wait until it is healthy
 // for HealthySeconds, drain one old instance, and repeat.
 //
-// stop-first: drain one old instance, wait until its record is gone, start a new one in its place,
-// wait until it is healthy, and repeat. Never more than the wanted number run.
+// stop-first: drain one old instance and wait until its record is gone. Start a new one in its
+// place, wait until it is healthy, and repeat. Never more than the wanted number run.
 func Rollout(t Takeover, now time.Time) Move {
 	failed, done := t.ends()
 	if n := len(failed); n >= t.strikes() {
