@@ -155,7 +155,7 @@ func TestAWatchOutlivesItsServer(t *testing.T) {
 	}
 	for n := 2; n <= 3; n++ { // the first time before anything has changed
 		stop()
-		// while the socket is closed
+		// The socket is closed meanwhile.
 		h.ask("POST", "/v1/services/web/pin", fmt.Sprintf(`{"instances": %d}`, n))
 		stop = at(t, socket, h.http.Config.Handler)
 		await(n)

@@ -285,7 +285,7 @@ func allKilled(p *labtest.Pando, s *labtest.Service) {
 	}
 	s.Await("two serve", func(st pando.ServiceStatus) bool { return st.InRotation == 2 })
 	for _, from := range append([]string{labtest.Client}, p.Hosts...) {
-		// the service moves if the daemons take longer to return than a host may be away
+		// The service moves if the daemons take longer to return than a host may be away.
 		served(p, s, from)
 	}
 	for _, h := range held {

@@ -9,8 +9,8 @@ import (
 	"pando.run/pando/lab/labtest"
 )
 
-// If a service cannot serve, the failed command and `pando why` show the cause, the answer of the
-// probe and the last lines of the log.
+// If a service cannot serve, the failed command and `pando why` show the cause. They also show the
+// answer of the probe and the last lines of the log.
 func TestFailuresNameTheirCause(t *testing.T) {
 	t.Parallel()
 	p := labtest.Up(t)

@@ -43,7 +43,7 @@ func TestLabByHand(t *testing.T) {
 	if got := pando("exec", "host2", "--", "pando", "hosts"); strings.Count(got, "here") != 3 {
 		t.Errorf("the hosts that host2 knows are:\n%s", got)
 	}
-	// each host has a /run of its own
+	// Each host has a /run of its own.
 	for _, c := range []struct{ from, there string }{{filepath.Dir(bin), filepath.Dir(bin)}, {"/run", "/"}} {
 		from = c.from
 		if got := strings.TrimSpace(pando("exec", "host1", "--", "pwd")); got != c.there {

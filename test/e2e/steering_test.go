@@ -17,7 +17,7 @@ func TestBothFamiliesAndARefusal(t *testing.T) {
 	web := p.Deploy(labtest.Echo("web", "environment: {TEXT: here}"))
 	four, six := netip.MustParseAddr(web.VIP).As4(), pando.VIPs6.Addr().As16()
 	base := pando.VIPs4.Addr().As4()
-	// control gives a service the same number in both ranges
+	// Control gives a service the same number in both ranges.
 	six[14], six[15] = four[2]-base[2], four[3]-base[3]
 	for _, from := range []string{labtest.Client, p.Host()} {
 		for _, vip := range []string{web.VIP, "[" + netip.AddrFrom16(six).String() + "]"} {

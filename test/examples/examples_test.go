@@ -91,7 +91,7 @@ func (e example) conserved(answered, extra int) {
 
 func TestWebsitePython(t *testing.T) {
 	e := deploy(t, "website-python")
-	// the agent dies and comes back, and each request still counts once
+	// The agent dies and comes back, and each request still counts once.
 	e.conserved(e.grow("40,1s:300,5s:300,1s:20,3s:20", func() {
 		e.KillAgent(e.Host())
 		e.Up(e.Host())

@@ -56,8 +56,8 @@ func TestKilledAtEveryFailpoint(t *testing.T) {
 }
 
 // These constants bound how long clients may hit an instance that has ended. An idle machine
-// notices the end within notice. On a busy machine the news also waits for one scheduler turn per
-// thread on its way: from the kernel through the shim and the agent into the table.
+// notices the end within notice. On a busy machine each thread on the way also waits for one
+// scheduler turn. The way leads from the kernel through the shim and the agent into the table.
 const (
 	notice = 10 * time.Millisecond
 	turns  = 6
@@ -149,7 +149,7 @@ func (s *site) oneMore(before pando.ServiceStatus) pando.InstanceStatus {
 	i := youngest(s.settle(len(before.Instances)+1, len(before.Instances)+1))
 	at, _, _ := strings.Cut(i.Endpoint, ":")
 	line := "by-" + string(i.ID)
-	// something to merge
+	// This line gives the instance something to merge.
 	s.Must(s.Host(), "curl", "-sS", "--fail", "--max-time", "6", "http://"+at+":8080/write?line="+line)
 	s.acked = append(s.acked, line)
 	return i

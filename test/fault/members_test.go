@@ -305,7 +305,7 @@ func TestAHostWithoutAMemberRecordIsOut(t *testing.T) {
 	if _, err := r.Commit(t.Context(), pando.Txn{Fence: f, Put: []pando.Stored{asks("i1", web, "web-1")}}); !errors.Is(err, pando.ErrForbidden) {
 		t.Errorf("it writes: %v", err)
 	}
-	// joined again
+	// The host joins again.
 	write(t, s, pando.Member{Name: "h2", Slot: 2, Address: addressOf(2), PublicKey: i.PublicKey()})
 	again, err := etcd.Dial(t.Context(), at, i.ToServer())
 	if err != nil {

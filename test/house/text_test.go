@@ -74,7 +74,7 @@ func skipBuilt(rel string) error {
 	return nil
 }
 
-// readText returns the file, or nil if its language is not one that people read here.
+// readText returns the file, or nil if it is in no language of the table.
 func readText(name, rel string) (*text, error) {
 	language, known := languages[path.Ext(rel)]
 	if !known && path.Ext(rel) != "" {

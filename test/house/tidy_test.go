@@ -12,8 +12,8 @@ const (
 	fileLinesMax     = 500
 )
 
-// clockReaders lists the only places that read the wall clock: the one implementation of
-// pando.Clock, the programs, and tests in virtual time (driver/sim runs in a synctest bubble). All
+// clockReaders lists the only places that read the wall clock. They are the one implementation of
+// pando.Clock, the programs, and tests in virtual time. driver/sim runs in a synctest bubble. All
 // other code receives the time or a pando.Clock. Add a driver by name if it must stamp outside
 // events.
 var clockReaders = []string{"clock.go", "cmd/", "demo/", "bench/", "test/", "examples/", "driver/sim/", "lab/labtest/echo/"}

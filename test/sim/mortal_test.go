@@ -18,7 +18,7 @@ var errDead = errors.New("killed")
 // after it but before the result returns.
 type mortal struct {
 	mu    sync.Mutex
-	left  int // calls until the kill; 0: no kill is planned
+	left  int // calls until the kill, or 0 without one
 	after bool
 	dead  bool
 	kill  context.CancelFunc

@@ -103,7 +103,7 @@ func (o *operator) change() error {
 	case 1:
 		o.spec.Environment["VERSION"] = strconv.Itoa(o.dice.IntN(1000))
 		return o.deploy()
-	case 2: // one that fails, and is rolled back
+	case 2: // a revision that fails and is rolled back
 		was := o.spec.Environment
 		defer func() { o.spec.Environment = was }()
 		o.spec.Environment = map[string]string{"VERSION": strconv.Itoa(o.dice.IntN(1000))}

@@ -20,9 +20,9 @@ import (
 // sameSeeds are short runs with one host and with several.
 var sameSeeds = []uint64{1, 2, 4, 6, 9}
 
-// sameTries bounds the runs of a seed until two are the same. The runtime preempts a goroutine
-// after its thread was away for more than 10 ms, and it picks the order of timers that end at the
-// same instant.
+// sameTries bounds the runs of a seed until two are the same. Runs differ when the runtime preempts
+// a goroutine after its thread was away for more than 10 ms. They also differ when the runtime
+// picks the order of timers that end at the same instant.
 const sameTries = 5
 
 // TestASeedIsOneRun runs some seeds until two runs of each have written the same, byte by byte.

@@ -332,7 +332,7 @@ func TestATrimmedStateIsClonedAndFetched(t *testing.T) {
 	runGit(t, ".", "clone", "-q", server.URL+"/state/web.git", old)
 	push(30)
 	before := whole(t, h)
-	// otherwise the branch also keeps its base from before the last push
+	// Otherwise the branch also keeps its base from before the last push.
 	if err := a.Settle(ctx); err != nil {
 		t.Fatal(err)
 	}

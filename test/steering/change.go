@@ -123,7 +123,7 @@ func (g *grove) event(c Change) {
 	case kind == 2 && g.weights[name] == 0:
 		g.hurry(name)
 		g.leave(name)
-	// redeploy: another beside it, then it drains
+	// A redeploy adds another instance beside it, then it drains.
 	case kind == 3 && g.takers() > 1 && len(names) < instancesMax:
 		g.add()
 		g.weights[name] = 0

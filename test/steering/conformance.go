@@ -169,7 +169,7 @@ func (s *stand) check(t *testing.T, r row) {
 	}
 	frame := r.in.Bytes(l.MAC, l.HostMAC)
 	drops, traffic := s.drops(t), s.traffic(t)
-	// A packet of the host itself has no such sum, and one that changes its length loses it.
+	// The frame has no such sum if the host sends it, or if its length changes on the way.
 	summed := r.at != Host && (r.to != "back" || len(unpadded(r.out.Bytes(l.MAC, l.HostMAC))) == len(frame))
 	got, err := s.Try(r.at, l, frame, summed)
 	if err != nil {

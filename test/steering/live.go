@@ -286,7 +286,7 @@ func udpIsAnsweredByTheVIP(t *testing.T, s *stand) {
 	s.publish(t, s.endpoint("a", 100), s.endpoint("b", 0))
 	ask := func(six, size int) func() error {
 		return func() error {
-			// connected: the socket drops an answer from another address
+			// The socket is connected, so it drops an answer from another address.
 			c, err := net.Dial("udp", netip.AddrPortFrom(vip[six], 53).String())
 			if err != nil {
 				return err

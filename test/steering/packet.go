@@ -23,15 +23,16 @@ type Packet struct {
 	Type, Code uint8   // of ICMP
 	Quoted     *Packet // by an ICMP error: its header and the first 8 bytes behind it
 	Requoted   *Packet // the quoted packet with its new ports; its checksum is the old one
-	// kinds of IPv6 extension headers, in order; with IPv4: one options word for each
+	// Extensions are kinds of IPv6 extension headers, in order. IPv4 has one options word for each.
 	Extensions []byte
-	// the part of the payload behind the network header that this fragment has; To 0: whole
+	// From and To bound this fragment's part of the payload behind the network header. To 0 means
+	// whole.
 	From, To   int
 	NoChecksum bool // of UDP over IPv4
 	Sender     net.HardwareAddr
 	HopLimit   uint8  // 64
 	ID         uint16 // 7
-	CutTo      int    // of the frame, in bytes; 0: whole
+	CutTo      int    // of the frame, in bytes; 0 means whole
 }
 
 func tcp(src, dst netip.AddrPort, flags string) Packet {
@@ -42,7 +43,8 @@ func udp(src, dst netip.AddrPort) Packet {
 	return Packet{Protocol: layers.IPProtocolUDP, Src: src, Dst: dst, Payload: []byte("question")}
 }
 
-// icmp returns ICMP between IPv4 addresses and ICMPv6 between IPv6 ones. The types are those of the
+// icmp returns ICMP between IPv4 addresses and ICMPv6 between IPv6 ones. The types belong to the
+// family.
 // family.
 func icmp(src, dst netip.Addr, kind, code uint8) Packet {
 	p := Packet{Protocol: layers.IPProtocolICMPv4, Src: netip.AddrPortFrom(src, 0), Dst: netip.AddrPortFrom(dst, 0), Type: kind, Code: code}
@@ -218,7 +220,7 @@ func (p Packet) body() []byte {
 	return quote
 }
 
-// describe shows a frame to a person who compares two of them.
+// describe returns a readable form of a frame, for a comparison of two frames.
 func describe(frame []byte) string {
 	return fmt.Sprintf("%x\n%s", frame, gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.NoCopy))
 }

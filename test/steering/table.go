@@ -83,7 +83,7 @@ func steered(c caseOf) map[string][]row {
 		"UDP, from a server that is bound to every address": {
 			{at: Outside, in: udp(reused, at(c.vip, 53)), to: "a", out: udp(reused, at(c.vip, 5353)), first: true},
 			{at: "a", in: udp(at(c.a, 5353), reused), to: "on", out: udp(at(c.vip, 53), reused)},
-			// this client did not ask the VIP
+			// This client did not ask the VIP.
 			{at: "a", in: udp(at(c.a, 5353), c.port()), to: "on", out: udp(at(c.a, 5353), at(c.client, *c.nextPort))},
 			{at: "a", in: udp(at(c.a, 999), reused), to: "on", out: udp(at(c.a, 999), reused)},
 			{at: Outside, in: udp(reused, at(c.vip, 123)), to: "a", out: udp(reused, at(c.vip, 123)), first: true},
@@ -113,13 +113,13 @@ func refused(c caseOf) map[string][]row {
 			refuse(Host, tcp(c.port(), at(c.vip, 81), "S"), pando.DroppedNoService),
 			refuse(Host, udp(c.port(), at(c.vip, 54)), pando.DroppedNoService),
 			refuse(Outside, udp(c.port(), at(c.vip, 54)), pando.DroppedNoService),
-			// or two stacks would never stop
+			// An answer to a reset would make two stacks answer each other for ever.
 			{at: Outside, in: tcp(c.port(), at(c.vip, 81), "R"), why: pando.DroppedNoService},
 		},
 		"an address that nobody has": {
 			refuse(Outside, tcp(c.port(), at(c.none, 80), "S"), pando.DroppedNoService),
 			refuse(Outside, udp(c.port(), at(c.none, 53)), pando.DroppedNoService),
-			// it may be about to come here
+			// The flow may be about to move here.
 			{at: Outside, in: tcp(c.port(), at(c.none, 80), "A"), why: pando.DroppedNoService},
 		},
 		"a service without an endpoint": {
@@ -160,7 +160,7 @@ func unusual(c caseOf) map[string][]row {
 	if c.six == 1 {
 		rows["options are read over"] = append(known,
 			row{at: Outside, in: syn(hopByHop, options), to: "a", out: target(syn(hopByHop, options), 8080)},
-			// an atomic fragment (RFC 6946)
+			// This is an atomic fragment (RFC 6946).
 			row{at: Outside, in: syn(fragment), to: "a", out: target(syn(fragment), 8080)})
 		rows["extensions that cannot be read"] = []row{
 			{at: Outside, in: syn(routing), why: pando.DroppedProtocol},

@@ -54,7 +54,7 @@ func handshakes(t *testing.T, s *stand) {
 		}
 	}
 	eventually(t, "100 handshakes count beside one connection", func() bool {
-		// again and again: on a busy machine the first may be over before the last is seen
+		// The flood repeats, because on a busy machine the first SYN may expire before the last is seen.
 		emit(t, s.outside, flood...)
 		return s.sweep(t).Flows["a"] == 101
 	})
@@ -62,8 +62,8 @@ func handshakes(t *testing.T, s *stand) {
 	kept.who(t)
 }
 
-// directIsNoFlow checks that a connection to an instance's own address does not hold up its drain,
-// even if it equals a steered one except for the address.
+// directIsNoFlow checks that a connection to an instance's own address does not hold up its drain.
+// The connection differs from a steered one only in the address.
 func directIsNoFlow(t *testing.T, s *stand) {
 	s.publish(t, s.endpoint("a", 100))
 	for six := range 2 {
