@@ -1,8 +1,8 @@
-// Package agent is the host loop: it makes this host match the registry (which instances run here, where packets go) and
-// answers what instances ask of it.
+// Package agent is the host loop. It makes this host match the registry: which instances run here,
+// and where packets go. It also serves the API of the instances on this host.
 //
-// It never decides how many instances there are or where they go: control does. It may be killed at any moment:
-// instances, tables and objects outlive it, and a new agent takes them over.
+// It never decides how many instances there are or where they run: control decides. It may be
+// killed at any moment. Instances, tables and objects outlive it, and a new agent adopts them.
 package agent
 
 import (
@@ -24,10 +24,11 @@ import (
 	"pando.run/pando/world"
 )
 
-// Lease is how long a host's record outlives its agent: only its end authorises starting things elsewhere.
+// Lease is how long a host's record outlives its agent. Control starts replacements elsewhere only
+// after the lease ends.
 const Lease = pando.HostLease
 
-// Config is what an agent needs.
+// Config holds the settings and the drivers of an agent.
 type Config struct {
 	Host      pando.Host
 	Registry  pando.Registry
@@ -36,20 +37,21 @@ type Config struct {
 	Prober    pando.Prober
 	Peers     pando.Peers
 	Objects   pando.Objects
-	Journals  pando.Journals // nil: what instances write and do not commit is lost with the agent
-	// Control answers asks in one durable write; nil, or out of reach: they are written first, and answered by way of the store.
+	Journals  pando.Journals // nil: uncommitted writes of instances are lost with the agent
+	// Control answers an ask in one durable write. If it is nil or unreachable, the agent writes the
+	// ask to the store, and the watch brings the answer.
 	Control pando.Decider
 	Clock   pando.Clock
 	IDs     pando.IDs
 	Log     *slog.Logger
-	// Serve makes the HTTP face of an instance's own API.
+	// Serve returns the HTTP handler of an instance's own API.
 	Serve func(pando.Self, pando.InstanceID) http.Handler
-	// Git makes the read-only smart HTTP face of states; nil: there is none.
+	// Git returns the read-only smart HTTP handler of states. Nil disables it.
 	Git func(resolve func(pando.ServiceKey) (pando.Objects, pando.ObjectID, error)) http.Handler
-	// OpenLog reads the log of an instance, living or gone.
+	// OpenLog returns the log of an instance that runs or is gone.
 	OpenLog func(ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error)
-	// TrimEvery is how often old history is cut off the states of this host, and Keep how much of it stays; zero: five
-	// minutes, state.DefaultKeep.
+	// TrimEvery is the interval at which the agent trims old history from the states of this host.
+	// Keep is the history that remains. Zero means five minutes and state.DefaultKeep.
 	TrimEvery time.Duration
 	Keep      state.Keep
 }
@@ -57,32 +59,36 @@ type Config struct {
 // Agent runs one host.
 type Agent struct {
 	Config
-	mu       sync.Mutex
-	world    *world.World
-	fence    pando.Fence
-	runners  map[pando.InstanceID]*runner
-	crews    map[pando.ServiceKey][]*runner                 // the runners of each service, in the order of their instances' names
-	found    map[pando.InstanceID]pando.Sandbox             // of a former agent, not yet matched with a record
-	merges   map[pando.ServiceKey]turn                      // into main, one at a time
-	steered  map[pando.ServiceKey]pando.SteeringTable       // the table of each service that is in force
-	rotation map[pando.ServiceKey]map[pando.InstanceID]bool // the instances that take flows, as the crews were told last
-	debts    map[errand]*debt                               // changes of the steering that failed and are tried again
-	owing    chan struct{}                                  // has an element when there is a new debt
-	applied  pando.StoreRevision                            // everything up to here is steered, but for the debts
-	changed  chan struct{}                                  // closed and replaced at every change of the world
-	leaveBy  time.Time                                      // when connections of a host that leaves have ended; zero: it stays
+	mu      sync.Mutex
+	world   *world.World
+	fence   pando.Fence
+	runners map[pando.InstanceID]*runner
+	crews   map[pando.ServiceKey][]*runner // per service, sorted by instance name
+	// found holds the sandboxes of a former agent that have no matching record yet.
+	found   map[pando.InstanceID]pando.Sandbox
+	merges  map[pando.ServiceKey]turn                // one merge into main at a time
+	steered map[pando.ServiceKey]pando.SteeringTable // the table in force, per service
+	// rotation holds the instances that take flows, as last sent to the crews.
+	rotation map[pando.ServiceKey]map[pando.InstanceID]bool
+	// Steering changes that failed and are retried.
+	debts   map[errand]*debt
+	owing   chan struct{}       // holds an element when there is a new debt
+	applied pando.StoreRevision // steering is current up to here, except for the debts
+	changed chan struct{}       // closed and replaced at every change of the world
+	// leaveBy is the deadline for connections when the host leaves, or zero if it stays.
+	leaveBy  time.Time
 	sweep    pando.SweepReport
 	swept    time.Time
 	evicted  atomic.Int64 // as of the last sweep
 	sweeping turn
 	steps    atomic.Int64                   // of all runners
-	waves    map[pando.ServiceKey]*wave     // of instances that are taken out because they do not answer
-	vain     map[pando.ServiceKey]time.Time // when it last turned out that something was prepared in vain
+	waves    map[pando.ServiceKey]*wave     // of instances drained because they do not answer
+	vain     map[pando.ServiceKey]time.Time // when a preparation was last discarded unused
 	wg       sync.WaitGroup
-	ctx      context.Context // of Run
+	ctx      context.Context // the context of Run
 }
 
-// New returns an agent; Run makes it work.
+// New returns an agent. Run starts it.
 func New(c Config) *Agent {
 	c.TrimEvery, c.Keep = cmp.Or(c.TrimEvery, trimWait), cmp.Or(c.Keep, state.DefaultKeep)
 	return &Agent{
@@ -95,8 +101,8 @@ func New(c Config) *Agent {
 	}
 }
 
-// Run takes over what a former agent left, joins the cluster and keeps the host as the registry wants it until ctx ends.
-// Instances go on running after it.
+// Run adopts the sandboxes of a former agent, joins the cluster and keeps this host as the registry
+// wants it until ctx ends. Instances continue to run after Run returns.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer a.wg.Wait()
@@ -118,7 +124,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	return world.Follow(ctx, a.Clock, a.Registry, pando.Root, a.take)
 }
 
-// spawn runs f until ctx ends; Run waits for it.
+// spawn runs f in a goroutine with the context of Run. Run waits for it before it returns.
 func (a *Agent) spawn(f func(context.Context)) {
 	a.wg.Add(1)
 	go func() {
@@ -127,7 +133,7 @@ func (a *Agent) spawn(f func(context.Context)) {
 	}()
 }
 
-// join keeps this host's record in the registry for as long as ctx lives.
+// join keeps this host's record in the registry until ctx ends.
 func (a *Agent) join(ctx context.Context) error {
 	lost, err := a.joinOnce(ctx)
 	if err != nil {
@@ -180,8 +186,8 @@ func (a *Agent) kickAll() {
 	}
 }
 
-// everyRunner are the runners in the order of their instances' names: what they do first must not hang on a map. The caller
-// holds the lock.
+// everyRunner returns the runners sorted by instance name, so that their order does not depend on a
+// map. The caller holds the lock.
 func (a *Agent) everyRunner() (out []*runner) {
 	for _, id := range slices.Sorted(maps.Keys(a.runners)) {
 		out = append(out, a.runners[id])
@@ -189,7 +195,8 @@ func (a *Agent) everyRunner() (out []*runner) {
 	return out
 }
 
-// wait blocks until ok holds; it is looked at after every change of the world, with the lock held.
+// wait blocks until ok returns true. It calls ok after every change of the world, with the lock
+// held.
 func (a *Agent) wait(ctx context.Context, ok func() bool) error {
 	for {
 		a.mu.Lock()
@@ -206,7 +213,7 @@ func (a *Agent) wait(ctx context.Context, ok func() bool) error {
 	}
 }
 
-// commit writes as this host, and takes the result over at once.
+// commit writes with this host's fence and applies the result to the world at once.
 func (a *Agent) commit(ctx context.Context, t pando.Txn) (pando.StoreRevision, error) {
 	a.mu.Lock()
 	t.Fence = a.fence

@@ -42,7 +42,7 @@ func onBench(t *testing.T, test func(b *bench)) {
 			b.stop()
 			b.sandboxes.Reboot()
 			cancel()
-			time.Sleep(2 * Lease) // the sim's leases end behind their holders
+			time.Sleep(2 * Lease) // the simulated leases end after their holders
 		}()
 		b.put(pando.Service{ServiceKey: web, VIP4: pando.VIPs4.Addr().Next().Next(), Current: 1, Target: 1, Latest: 1})
 		b.revision(1, pando.StateCounter)
@@ -59,7 +59,7 @@ func (b *bench) revision(n int, hits pando.StateType) {
 	b.put(pando.Revision{Service: web, Number: n, Spec: spec.WithDefaults(), State: pando.RevisionCurrent})
 }
 
-// start begins a life of the agent; restart ends one and begins the next.
+// start starts an agent. restart stops it and starts the next one.
 func (b *bench) start() {
 	ctx, cancel := context.WithCancel(b.ctx)
 	b.agent = New(Config{
@@ -83,13 +83,13 @@ func (b *bench) put(v ...pando.Stored) {
 	synctest.Wait()
 }
 
-// pass lets virtual time pass.
+// pass advances virtual time by d.
 func (b *bench) pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// world is what the registry says.
+// world returns the contents of the registry.
 func (b *bench) world() *world.World {
 	b.Helper()
 	now, err := b.registry.Snapshot(b.ctx, pando.Root)
@@ -100,7 +100,7 @@ func (b *bench) world() *world.World {
 	return w
 }
 
-// serving is an instance of a revision that takes flows, by way of its readiness.
+// serving places an instance of a revision, makes it ready and waits until it is in rotation.
 func (b *bench) serving(id pando.InstanceID, revision int) {
 	b.Helper()
 	b.place(id, revision)
@@ -116,7 +116,7 @@ func (b *bench) place(id pando.InstanceID, revision int) {
 	})
 }
 
-// drain takes an instance out as control does.
+// drain starts to drain an instance, as control does.
 func (b *bench) drain(id pando.InstanceID, walk bool) {
 	b.Helper()
 	i := b.world().Instances[id].V.Become(pando.PhaseDraining, time.Now(), "test")
@@ -124,7 +124,8 @@ func (b *bench) drain(id pando.InstanceID, walk bool) {
 	b.put(i)
 }
 
-// phase awaits what is recorded of an instance; that may take as long as a recorder collects.
+// phase waits up to a second for the recorded phase of an instance. A recorder collects steps
+// before it writes them.
 func (b *bench) phase(id pando.InstanceID, want pando.Phase) {
 	b.Helper()
 	for end := time.Now().Add(time.Second); b.world().Instances[id].V.Phase != want && time.Now().Before(end); {
@@ -163,7 +164,7 @@ func (b *bench) refused(err error) {
 	}
 }
 
-// write makes an instance count a hit and log a line, and commit it if so wanted.
+// write makes an instance count a hit and log a line. It commits both if commit is set.
 func (b *bench) write(id pando.InstanceID, line string, commit bool) {
 	b.Helper()
 	b.ok(b.agent.StatePatch(b.ctx, id, "log", []byte(line)))
@@ -174,7 +175,7 @@ func (b *bench) write(id pando.InstanceID, line string, commit bool) {
 	}
 }
 
-// merged reads a path of main.
+// merged returns the value of a path in main.
 func (b *bench) merged(path string) string {
 	b.Helper()
 	v, err := state.Open(b.objects, web, map[string]pando.StateType{"log": pando.StateLog}).Read(b.world().Heads[web].V.Commit, path)

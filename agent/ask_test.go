@@ -11,7 +11,8 @@ import (
 	"pando.run/pando/world"
 )
 
-// granting is a control that grants each ask a new instance on this host; it may be out of reach, and its answers may get lost.
+// granting is a control that grants each ask a new instance on this host. It can be out of reach,
+// and its answers can get lost.
 type granting struct {
 	b    *bench
 	away bool
@@ -30,7 +31,7 @@ func (g *granting) Answer(ctx context.Context, _ pando.Fence, i pando.Intent, se
 	return records, err
 }
 
-// grant writes what control decides about an ask, of which the store has a version.
+// grant writes control's answer to an ask. known is the version of the ask in the store.
 func (b *bench) grant(ctx context.Context, i pando.Intent, known pando.StoreRevision) ([]pando.Record, error) {
 	return b.grantAs(ctx, i, known, b.ids.Instance("web"))
 }
@@ -57,7 +58,7 @@ func (b *bench) grantAs(ctx context.Context, i pando.Intent, known pando.StoreRe
 	return out, nil
 }
 
-// firstOf is an intent as it was first written, by one of the commits after some.
+// firstOf returns an intent as it was first written by the commits after a given number.
 func (b *bench) firstOf(k pando.Key, after int) (i pando.Intent) {
 	b.Helper()
 	for _, batch := range b.registry.History()[after:] {

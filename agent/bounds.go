@@ -12,21 +12,21 @@ import (
 	"pando.run/pando"
 )
 
-// What one instance may take of its agent, which all instances of the host share. The bounds of its
-// state are in package state.
+// These bounds limit one instance's share of its agent, because all instances of the host share the
+// agent. Package state has the bounds of an instance's state.
 const (
-	connectionsMax = 64 // to its own socket; one more is told so and closed
-	workMax        = 8  // requests at work, but for streams of events; further ones wait
+	connectionsMax = 64 // to its own socket; the agent answers one more with 503 and closes it
+	workMax        = 8  // concurrent requests except event streams; further ones wait
 	refuseWait     = 10 * time.Millisecond
 	bodyWaitMax    = 30 * time.Second // for the whole body of a request
 	idleWaitMax    = 5 * time.Minute
 	headerBytesMax = 16 << 10
-	asksBurst      = 200 // asks in a row, before they come at most one every askWait
+	asksBurst      = 200 // asks in a row, before the limit of one per askWait applies
 	askWait        = 20 * time.Millisecond
 	metricsMax     = 256 // numbers in its metrics
 )
 
-// serve gives the instance its API.
+// serve starts the HTTP server of the instance's API.
 func (r *runner) serve(box pando.Sandbox) {
 	server := &http.Server{
 		Handler: r.bounded(r.a.Serve(r.a, r.id)), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: idleWaitMax,
@@ -42,8 +42,8 @@ func (r *runner) serve(box pando.Sandbox) {
 	})
 }
 
-// bounded lets workMax requests work at a time and gives each body bodyWaitMax. A request that
-// waits has not read its body: what the agent holds of it is its head.
+// bounded lets workMax requests work at a time and gives each body bodyWaitMax. The agent holds
+// only the head of a waiting request, because it has not read the body.
 func (r *runner) bounded(next http.Handler) http.Handler {
 	work := make(chan struct{}, workMax)
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
@@ -59,14 +59,15 @@ func (r *runner) bounded(next http.Handler) http.Handler {
 		}
 		if q.ContentLength != 0 {
 			c := http.NewResponseController(w)
-			_ = c.SetReadDeadline(r.a.Clock.Now().Add(bodyWaitMax)) // a connection without deadlines has none to set
+			// This fails on a connection without deadlines, which needs none.
+			_ = c.SetReadDeadline(r.a.Clock.Now().Add(bodyWaitMax))
 			q.Body = &timedBody{ReadCloser: q.Body, over: func() { _ = c.SetReadDeadline(time.Time{}) }}
 		}
 		next.ServeHTTP(w, q)
 	})
 }
 
-// timedBody lifts the deadline once the body has ended: the answer may take longer.
+// timedBody lifts the deadline after the body ends, because the answer may take longer.
 type timedBody struct {
 	io.ReadCloser
 	over func()
@@ -81,10 +82,10 @@ func (b *timedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// fewListener has at most connectionsMax connections open.
+// fewListener keeps at most connectionsMax connections open.
 type fewListener struct {
 	net.Listener
-	free  chan struct{} // has an element for each open connection
+	free  chan struct{} // holds an element for each open connection
 	ctx   context.Context
 	clock pando.Clock
 }
@@ -109,9 +110,9 @@ func (l *fewListener) Accept() (net.Conn, error) {
 			return &fewConn{Conn: c, free: l.free}, nil
 		default:
 		}
-		_, _ = io.WriteString(c, tooMany) // fits the buffer of the socket: it does not block
+		_, _ = io.WriteString(c, tooMany) // fits the buffer of the socket, so it does not block
 		c.Close()
-		if err := pando.Sleep(l.ctx, l.clock, refuseWait); err != nil { // so that refusals cost next to nothing
+		if err := pando.Sleep(l.ctx, l.clock, refuseWait); err != nil { // keeps refusals cheap
 			return nil, err
 		}
 	}
@@ -129,13 +130,13 @@ func (c *fewConn) Close() error {
 	return c.Conn.Close()
 }
 
-// pace spaces the asks of one instance: each is a durable record.
+// pace spaces the asks of one instance, because each ask is a durable record.
 type pace struct {
 	mu   sync.Mutex
 	next time.Time // when the bucket is empty
 }
 
-// wait returns once the instance may ask again.
+// wait returns when the instance may ask again.
 func (p *pace) wait(ctx context.Context, c pando.Clock) error {
 	p.mu.Lock()
 	now := c.Now()

@@ -34,7 +34,8 @@ func TestAnInstanceHasFewConnections(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: self\r\n\r\n") // a refused connection may be closed already
+		// A refused connection may be closed already.
+		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: self\r\n\r\n")
 		r, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -92,7 +93,7 @@ func TestFewRequestsOfAnInstanceWorkAtATime(t *testing.T) {
 	})
 }
 
-// A body that does not come is given up, and an answer may take longer than a body.
+// The agent ends a request if the body is late. An answer may take longer than a body.
 func TestABodyHasADeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &runner{a: &Agent{Config: Config{Clock: pando.WallClock{}}}}
@@ -122,7 +123,7 @@ func TestABodyHasADeadline(t *testing.T) {
 	})
 }
 
-// oneListener has one connection.
+// oneListener accepts one connection.
 type oneListener struct {
 	conn net.Conn
 	done chan struct{}
@@ -160,7 +161,7 @@ func TestAsksArePaced(t *testing.T) {
 	})
 }
 
-// Nothing that an instance says of itself makes a second line, or is obeyed by a terminal.
+// A reason that an instance sends stays on one line and contains no terminal control sequences.
 func TestReasonsAreOneLine(t *testing.T) {
 	forged := "load\n12:00:00 deploy operator: all is well\r\x1b[2J\x1b]0;x\a\u202e\xff" + strings.Repeat("ä", reasonBytesMax)
 	onBench(t, func(b *bench) {

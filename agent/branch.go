@@ -14,14 +14,15 @@ import (
 	"pando.run/pando/state"
 )
 
-// head is the main head of a service's state as this host knows it.
+// head returns the head of a service's main that this host has last seen.
 func (a *Agent) head(s pando.ServiceKey) pando.ObjectID {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.world.Heads[s].V.Commit
 }
 
-// branch is the branch of an instance. An instance that has just been started may have to wait for the birth of its own.
+// branch returns the branch of an instance. It waits while the branch of a new instance is being
+// created.
 func (a *Agent) branch(ctx context.Context, i pando.InstanceID) (*runner, *state.Branch, error) {
 	r, err := a.runner(i)
 	if err != nil {
@@ -116,8 +117,8 @@ func (a *Agent) StatePush(ctx context.Context, i pando.InstanceID) (pando.MergeR
 	return a.push(ctx, r)
 }
 
-// repo is the state of a service on this host, as the spec of one revision types it: an instance merges by the spec that
-// it runs by.
+// repo returns the state of a service on this host, typed by the spec of one revision. An instance
+// merges by the spec of its own revision.
 func (a *Agent) repo(s pando.ServiceKey, revision int) *state.Repo {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -125,7 +126,7 @@ func (a *Agent) repo(s pando.ServiceKey, revision int) *state.Repo {
 	return state.Open(a.Objects, s, spec.State).With(a.Journals)
 }
 
-// merging is the turn of those who merge into the main of a service.
+// merging returns the turn that serialises merges into the main of a service.
 func (a *Agent) merging(s pando.ServiceKey) turn {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -137,7 +138,7 @@ func (a *Agent) merging(s pando.ServiceKey) turn {
 	return t
 }
 
-// push merges the instance's branch, and says what was in conflict.
+// push merges the instance's branch and records a decision for each conflict.
 func (a *Agent) push(ctx context.Context, r *runner) (pando.MergeResult, error) {
 	result, err := a.merge(ctx, r.service, r.awaitBranch(ctx))
 	if err != nil {
@@ -149,9 +150,10 @@ func (a *Agent) push(ctx context.Context, r *runner) (pando.MergeResult, error) 
 	return result, nil
 }
 
-// merge takes a branch into main exactly once: the objects are durable first, then main moves by compare-and-swap in the
-// registry, then the branch begins anew from main. A crash before the swap leaves main as it was; a crash after it leaves
-// a branch that main already contains, and merging that again changes nothing.
+// merge merges a branch into main exactly once. First the objects become durable, then main moves
+// by compare-and-swap in the registry, then the branch begins anew from main. A crash before the
+// swap leaves main unchanged. A crash after the swap leaves a branch that main already contains,
+// and merging it again changes nothing.
 func (a *Agent) merge(ctx context.Context, s pando.ServiceKey, b *state.Branch) (pando.MergeResult, error) {
 	turn := a.merging(s)
 	if err := turn.take(ctx); err != nil {
@@ -188,11 +190,12 @@ func (a *Agent) merge(ctx context.Context, s pando.ServiceKey, b *state.Branch) 
 	}
 }
 
-// errMoved is for a branch that can never be merged: main is on another host.
+// errMoved reports a branch that can never be merged because main is on another host.
 var errMoved = fmt.Errorf("%w: the service has moved", pando.ErrRefused)
 
-// moved says why main could not be read, if it is on another host: the service moved there while this one was away, which
-// one that keeps a state never does, and pushed something all the same. Objects do not follow.
+// moved explains a missing object when main is on another host. The service moved there and pushed
+// while this host was away. Objects do not follow. Only a service without a `state:` in its spec
+// moves.
 func (a *Agent) moved(main pando.StateHead, err error) error {
 	if main.Host == a.Host.Name || !errors.Is(err, pando.ErrNotFound) {
 		return err
@@ -201,7 +204,7 @@ func (a *Agent) moved(main pando.StateHead, err error) error {
 		errMoved, main.Host, a.Host.Name)
 }
 
-// news waits for the change that a write collided with, and not for ever.
+// news waits for the change that a write collided with, at most for most.
 func (a *Agent) news(ctx context.Context, changed <-chan struct{}, most time.Duration) error {
 	timer, stop := a.Clock.After(most)
 	defer stop()
@@ -214,8 +217,8 @@ func (a *Agent) news(ctx context.Context, changed <-chan struct{}, most time.Dur
 	return nil
 }
 
-// dropBranch gives up the branch of an instance that has no record any more. What of it is not in main yet is merged
-// first: an agent can have died at any step before.
+// dropBranch discards the branch of an instance without a record. It first merges the rest of the
+// branch into main, because an agent can die at any step before.
 func (a *Agent) dropBranch(ctx context.Context, s pando.ServiceKey, i pando.InstanceID) error {
 	a.mu.Lock()
 	svc, known := a.world.Services[s]
@@ -225,7 +228,7 @@ func (a *Agent) dropBranch(ctx context.Context, s pando.ServiceKey, i pando.Inst
 	if err != nil {
 		return err
 	}
-	if known || pushed { // a service that was purged has nothing to merge into
+	if known || pushed { // a purged service has no main to merge into
 		if _, err := a.merge(ctx, s, b); err != nil {
 			return err
 		}
@@ -233,7 +236,7 @@ func (a *Agent) dropBranch(ctx context.Context, s pando.ServiceKey, i pando.Inst
 	return b.Discard(ctx)
 }
 
-// dropStrangers gives up the branches that instances of a former agent left behind.
+// dropStrangers drops the branches that instances of a former agent left behind.
 func (a *Agent) dropStrangers(ctx context.Context) {
 	services, err := state.Services(a.Objects)
 	if err != nil {

@@ -10,14 +10,14 @@ import (
 	"pando.run/pando"
 )
 
-// How long a change of the steering that failed waits for its next attempt: twice as long after
+// A failed steering change waits between these bounds for its next attempt. The wait doubles after
 // each failure.
 const (
 	debtWaitMin = 50 * time.Millisecond
 	debtWaitMax = 5 * time.Second
 )
 
-// errandKind is a change of this host's steering.
+// errandKind names a change of this host's steering.
 type errandKind string
 
 const (
@@ -32,7 +32,7 @@ type errand struct {
 	service pando.ServiceKey
 }
 
-// debt is an errand that failed and is tried again. An agent has at most one per service and two
+// debt is a failed errand that the agent retries. An agent has at most one per service and two
 // more.
 type debt struct {
 	wait  time.Duration
@@ -41,7 +41,7 @@ type debt struct {
 	err   error
 }
 
-// did notes how an errand ended. The caller holds the lock.
+// did records the result of an errand. The caller holds the lock.
 func (a *Agent) did(e errand, err error) {
 	now, d := a.Clock.Now(), a.debts[e]
 	switch {
@@ -70,10 +70,10 @@ func (a *Agent) did(e errand, err error) {
 	}
 }
 
-// inForce says whether the newest table of a service is in force. The caller holds the lock.
+// inForce reports whether the newest table of a service is in force. The caller holds the lock.
 func (a *Agent) inForce(s pando.ServiceKey) bool { return a.debts[errand{publishTable, s}] == nil }
 
-// payDebts tries again what failed, each errand when it is due.
+// payDebts retries each failed errand when it is due.
 func (a *Agent) payDebts(ctx context.Context) {
 	for ctx.Err() == nil {
 		a.mu.Lock()
@@ -103,7 +103,7 @@ func compareErrands(x, y errand) int {
 	return cmp.Or(cmp.Compare(x.kind, y.kind), x.service.Compare(y.service))
 }
 
-// run does an errand. The caller holds the lock.
+// run executes an errand. The caller holds the lock.
 func (a *Agent) run(e errand) {
 	switch e.kind {
 	case publishTable:

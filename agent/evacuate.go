@@ -7,15 +7,17 @@ import (
 	"pando.run/pando"
 )
 
-// settleMax is how much longer than its drain and its stop an instance may take to be merged and gone.
+// settleMax is the time that an instance may take to merge and end, beyond its drain and its stop.
 const settleMax = 5 * time.Second
 
-// leaveLook lies between two looks at what is left: the last step of an instance is no change in the registry.
+// leaveLook is the time between two counts of the instances left. The last step of an instance
+// changes no record, so no watch reports it.
 const leaveLook = 20 * time.Millisecond
 
-// Leave gives up this host: control places nothing on it any more and takes every instance out. Their connections may end by
-// themselves for so long; then they are stopped as their specs say, and their states are merged. It returns how many
-// instances are still there at the end of all that. Only a new agent takes instances again.
+// Leave empties this host. Control places no further instances on it and drains those that run.
+// Their connections may last for drain. Then the agent stops the instances as their specs define
+// and merges their states. Leave returns the number of instances that remain. Only a new agent
+// accepts instances again.
 func (a *Agent) Leave(ctx context.Context, drain time.Duration) (left int, err error) {
 	a.mu.Lock()
 	a.leaveBy = a.Clock.Now().Add(drain)
@@ -23,8 +25,8 @@ func (a *Agent) Leave(ctx context.Context, drain time.Duration) (left int, err e
 	a.mu.Unlock()
 	writes, cancel := context.WithTimeout(ctx, settleMax)
 	defer cancel()
-	a.kickAll()                                   // what drains ends then at the latest
-	if _, err := a.joinOnce(writes); err != nil { // the record says that the host leaves
+	a.kickAll()                                   // drains end at leaveBy at the latest
+	if _, err := a.joinOnce(writes); err != nil { // sets Leaving in the host's record
 		return a.here(), err
 	}
 	for {
@@ -47,7 +49,7 @@ func (a *Agent) here() int {
 	return len(a.runners)
 }
 
-// longestStop is how long the slowest instance may take to end. The caller holds the lock.
+// longestStop returns the longest stop time of any instance here. The caller holds the lock.
 func (a *Agent) longestStop() (most time.Duration) {
 	for _, r := range a.everyRunner() {
 		most = max(most, pando.Seconds(a.specOf(r.inst).StopSeconds))

@@ -8,10 +8,10 @@ import (
 	"pando.run/pando"
 )
 
-// eventsKept is how many events of an instance can be asked for again.
+// eventsKept is the number of events of an instance that a listener can request again.
 const eventsKept = 256
 
-// events is what one instance is told, kept for a while so that a listener that was away misses nothing.
+// events holds the recent events of one instance, so that a listener that reconnects misses none.
 type events struct {
 	mu     sync.Mutex
 	next   uint64
@@ -20,8 +20,9 @@ type events struct {
 	closed bool
 }
 
-// newEvents begins the ids of an agent's life at its start in microseconds: a life never sends that many events, so the next
-// life's ids are greater, and a listener of this life that resumes in the next one misses nothing.
+// newEvents starts an agent's event ids at its start time in microseconds. An agent sends fewer
+// events than microseconds pass, so the next agent's ids are greater. A listener that resumes with
+// the next agent misses nothing.
 func newEvents(now time.Time) *events {
 	return &events{next: uint64(max(1, now.UnixMicro())), subs: map[chan struct{}]bool{}}
 }
@@ -62,7 +63,7 @@ func (e *events) listeners() int {
 	return len(e.subs)
 }
 
-// since returns the kept events after id, and whether more can come.
+// since returns the kept events after id. It also reports whether more can follow.
 func (e *events) since(id uint64) ([]pando.SelfEvent, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -74,7 +75,8 @@ func (e *events) since(id uint64) ([]pando.SelfEvent, bool) {
 	return nil, !e.closed
 }
 
-// stream sends every event after id (0: from now; an id not given yet: all that is kept) until ctx ends or the instance is gone.
+// stream sends every event after id until ctx ends or the instance is gone. An id of 0 starts with
+// the next event. An id beyond the newest starts with the oldest kept event.
 func (e *events) stream(ctx context.Context, after uint64) <-chan pando.SelfEvent {
 	out := make(chan pando.SelfEvent)
 	rouse := make(chan struct{}, 1)
@@ -82,7 +84,7 @@ func (e *events) stream(ctx context.Context, after uint64) <-chan pando.SelfEven
 	switch {
 	case after == 0:
 		after = e.next - 1
-	case after >= e.next: // an id of the agent before this one: everything since is news
+	case after >= e.next: // an id of the agent before this one: every kept event is newer
 		after = 0
 	}
 	e.subs[rouse] = true

@@ -9,22 +9,25 @@ import (
 	"pando.run/pando"
 )
 
-// How an instance leaves.
+// These times govern how an instance leaves.
 const (
-	// Between two looks at the flows of a draining instance lies a fiftieth of the time that it drains already, within these
-	// bounds: a short drain is noticed at once, and a connection that stays for a day costs a look a second.
+	// A draining instance's flows are counted after each fiftieth of the time that it has drained,
+	// within these bounds. A short drain is noticed at once. A connection that stays for a day costs
+	// one count per second.
 	drainLookMin = 10 * time.Millisecond
 	drainLookMax = time.Second
-	// countWaitMax is how long the flows of a draining instance may be uncountable before it counts as drained.
+	// countWaitMax is how long a drain waits while its flows cannot be counted. Then the instance
+	// counts as drained.
 	countWaitMax = 30 * time.Second
-	// Between two attempts at a step that fails, twice as long after each.
+	// The wait between two attempts at a failing step. It doubles after each failure.
 	retryWait    = 200 * time.Millisecond
 	retryWaitMax = 2 * time.Second
-	// dieGrace is how long a drained instance that halted itself may take to merge and die before the agent walks it out.
+	// dieGrace is how long a drained instance that halted itself may take to merge and die. After that
+	// the agent stops it and merges its state.
 	dieGrace = 30 * time.Second
 )
 
-// drain waits for the last flow.
+// drain waits until the last flow ends or a bound of the drain is reached.
 func (r *runner) drain(ctx context.Context, i pando.Instance, box pando.Sandbox, exited *pando.Exit) time.Duration {
 	now := r.a.Clock.Now()
 	if box == nil || exited != nil {
@@ -54,7 +57,8 @@ func (r *runner) drain(ctx context.Context, i pando.Instance, box pando.Sandbox,
 	return look
 }
 
-// flows counts the flows of the instance: its own sockets, and where it has none, what the connection table has.
+// flows counts the flows of the instance: its own sockets, or if it has none, its entries in the
+// connection table.
 func (r *runner) flows(ctx context.Context, box pando.Sandbox) (int, error) {
 	n, err := box.Flows(ctx)
 	if err == nil && n == 0 {
@@ -70,13 +74,13 @@ func (r *runner) flows(ctx context.Context, box pando.Sandbox) (int, error) {
 	return n, err
 }
 
-// drainEnd is when a drain ends though flows are left, and why.
+// drainEnd is a time at which a drain ends although flows are left, with the reason.
 type drainEnd struct {
 	at  time.Time
 	why string
 }
 
-// drainEnds are the bounds of a drain; uncounted is why its flows could not be counted.
+// drainEnds returns the bounds of a drain. uncounted is the error of the last count of its flows.
 func (r *runner) drainEnds(i pando.Instance, uncounted error) (ends []drainEnd) {
 	r.a.mu.Lock()
 	leaveBy, limit := r.a.leaveBy, r.a.specOf(i).DrainSecondsMax
@@ -103,8 +107,9 @@ func (r *runner) drained(reason string) {
 	r.events.send(r.a.Clock.Now(), pando.EventDrained, map[string]string{"reason": reason})
 }
 
-// leave waits for the application to merge and die; one that was told to leave by somebody else, or that does not get to
-// it, is stopped and its state merged for it.
+// leave waits for the application to merge and die. It stops the application after a grace period,
+// or at once if another party took the instance out and the program reads no events. Then it merges
+// the state for the instance.
 func (r *runner) leave(ctx context.Context, i pando.Instance, box pando.Sandbox, exited *pando.Exit) time.Duration {
 	r.a.mu.Lock()
 	die := r.dieNow
@@ -129,7 +134,7 @@ func (r *runner) leave(ctx context.Context, i pando.Instance, box pando.Sandbox,
 	return r.salvage(ctx, i, "merged for it after it stopped")
 }
 
-// patience is how much longer a drained instance may take to die by itself.
+// patience returns how much longer a drained instance may take to die by itself.
 func (r *runner) patience(i pando.Instance) time.Duration {
 	if !i.Walk {
 		return dieGrace - r.a.Clock.Now().Sub(i.Since)
@@ -140,11 +145,11 @@ func (r *runner) patience(i pando.Instance) time.Duration {
 	if !listens {
 		return 0
 	}
-	// It reads its events, so it knows: give it the time of a stop to do it in its own way.
+	// It reads its events, so it has received the order. Give it the time of a stop to end by itself.
 	return pando.Seconds(r.spec(i).StopSeconds) - r.a.Clock.Now().Sub(i.Since)
 }
 
-// salvage merges what the instance left behind, on its behalf.
+// salvage merges the branch of a stopped instance on its behalf.
 func (r *runner) salvage(ctx context.Context, i pando.Instance, how string) time.Duration {
 	branch := r.awaitBranch(ctx)
 	if branch == nil {
@@ -190,8 +195,8 @@ func (r *runner) again(ctx context.Context, what string, err error) time.Duratio
 	return r.pause
 }
 
-// bury records the end, then removes the sandbox and then the record: an agent that comes in between never takes the
-// instance for one that has yet to be started.
+// bury records the end, then removes the sandbox and then the record. In this order, an agent that
+// starts in between never starts the instance again.
 func (r *runner) bury(ctx context.Context) time.Duration {
 	if err := r.recorder.flush(ctx); err != nil {
 		return r.again(ctx, "record the end of an instance", err)
@@ -220,9 +225,9 @@ func (r *runner) bury(ctx context.Context) time.Duration {
 	return r.remove(ctx)
 }
 
-// tearDown gives back everything that the instance has on this host but its record and its branch.
+// tearDown releases everything that the instance has on this host except its record and its branch.
 func (r *runner) tearDown(ctx context.Context) {
-	_ = r.awaitBranch(ctx) // nothing of it may come to be later
+	_ = r.awaitBranch(ctx) // the birth of the branch must not finish later
 	r.a.Sandboxes.Discard(r.id)
 	r.a.mu.Lock()
 	box := r.box
@@ -240,7 +245,7 @@ func (r *runner) tearDown(ctx context.Context) {
 	}
 }
 
-// remove ends the runner; what is left of the instance goes.
+// remove tears the instance down, drops its branch and ends the runner.
 func (r *runner) remove(ctx context.Context) time.Duration {
 	r.tearDown(ctx)
 	if err := r.a.dropBranch(ctx, r.service, r.id); err != nil && !errors.Is(err, errMoved) {

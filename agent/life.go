@@ -10,8 +10,8 @@ import (
 	"pando.run/pando/state"
 )
 
-// reserveWait is how long the start of a reserve stands back for the instance whose claim called for it: nobody waits for the
-// reserve, somebody waits for the other.
+// reserveWait delays refilling the reserve so that it does not compete with the instance just
+// claimed.
 const reserveWait = 100 * time.Millisecond
 
 // start makes the sandbox, or wakes a warm one.
@@ -47,8 +47,8 @@ func (r *runner) start(ctx context.Context, i pando.Instance, box pando.Sandbox)
 	return atOnce
 }
 
-// connect lets the instance take packets. Doing so again changes nothing. An instance that is not connected does not become
-// ready; step tries again.
+// connect lets the instance take packets. It is idempotent. An instance that is not connected does
+// not become ready; step tries again.
 func (r *runner) connect(ctx context.Context, i pando.Instance, box pando.Sandbox) {
 	r.a.mu.Lock()
 	svc, spec := r.a.world.Services[r.service].V, r.a.specOf(i)
@@ -60,15 +60,15 @@ func (r *runner) connect(ctx context.Context, i pando.Instance, box pando.Sandbo
 	r.connected, r.tried, r.unconnected = err == nil, r.a.Clock.Now(), err
 }
 
-// connectAgain tries what failed before, now and then.
+// connectAgain retries a failed connect, at most once per retryWait.
 func (r *runner) connectAgain(ctx context.Context, i pando.Instance, box pando.Sandbox) {
 	if r.a.Clock.Now().Sub(r.tried) >= retryWait {
 		r.connect(ctx, i, box)
 	}
 }
 
-// enter takes an instance into rotation, if its table is in force; otherwise it stays ready, and the table's publication
-// kicks it.
+// enter moves an instance into rotation if its table is in force. Otherwise the instance stays
+// ready, and the table's publication kicks it.
 func (r *runner) enter() {
 	r.a.mu.Lock()
 	defer r.a.mu.Unlock()
@@ -94,7 +94,8 @@ func (r *runner) resume(ctx context.Context, box pando.Sandbox) time.Duration {
 	r.become(pando.PhaseStarting, "woken from the reserve")
 	r.become(pando.PhaseReady, "it was fully started")
 	r.enter()
-	if b := r.awaitBranch(ctx); b != nil { // durably if anything is new, so behind the flows that wait for the instance
+	// The pull may wait for the disk, so it runs after the flows for the instance are released.
+	if b := r.awaitBranch(ctx); b != nil {
 		if _, err := b.Pull(ctx, r.a.head(r.service), r.a.Clock.Now()); err != nil {
 			r.a.Log.Error("bring a warm instance's state up to date", "instance", r.id, "error", err)
 		}
@@ -102,8 +103,8 @@ func (r *runner) resume(ctx context.Context, box pando.Sandbox) time.Duration {
 	return atOnce
 }
 
-// bear gives the instance its branch of the state, durably, while the program finds its feet. Who wants the branch waits for
-// its birth (awaitBranch).
+// bear creates the instance's branch of the state durably while the program starts. Users of the
+// branch wait for it (awaitBranch).
 func (r *runner) bear() {
 	born := make(chan struct{})
 	r.a.mu.Lock()
@@ -123,7 +124,8 @@ func (r *runner) bear() {
 	})
 }
 
-// awaitBranch is the instance's branch of the state, after its birth if that is under way; nil: it has none.
+// awaitBranch returns the instance's branch of the state, or nil if it has none. It waits while the
+// branch is being created.
 func (r *runner) awaitBranch(ctx context.Context) *state.Branch {
 	r.a.mu.Lock()
 	born := r.born
@@ -151,13 +153,14 @@ func (r *runner) spec(i pando.Instance) pando.Spec {
 	return r.a.specOf(i)
 }
 
-// How often an instance that is starting is asked whether it is ready: at first every probeWaitMin, then ever more seldom.
+// The wait between two readiness probes of a starting instance. It grows from probeWaitMin to
+// probeWaitMax.
 const (
 	probeWaitMin = time.Millisecond
 	probeWaitMax = 50 * time.Millisecond
 )
 
-// awaitReady waits for the instance to be ready, in the way that its spec says.
+// awaitReady waits for the instance to be ready by the means in its spec.
 func (r *runner) awaitReady(ctx context.Context, i pando.Instance, box pando.Sandbox) time.Duration {
 	if box == nil {
 		r.fail("its sandbox is gone: the host restarted", nil)
@@ -216,7 +219,7 @@ func (r *runner) probe(ctx context.Context, p pando.Probe, spec pando.Spec, box 
 	return r.a.Prober.Probe(ctx, p, box, fallback)
 }
 
-// fail ends the instance's service: out of rotation at once, with a decision that has the evidence.
+// fail takes the instance out of rotation at once and records a decision with the evidence.
 func (r *runner) fail(reason string, exit *pando.Exit) {
 	var lines []string
 	inputs := map[string]float64{}
@@ -236,7 +239,7 @@ func (r *runner) fail(reason string, exit *pando.Exit) {
 	}
 }
 
-// sandboxLeft is the sandbox, also after its program has ended.
+// sandboxLeft returns the sandbox, even after its program has ended.
 func (r *runner) sandboxLeft() pando.Sandbox {
 	r.a.mu.Lock()
 	defer r.a.mu.Unlock()
@@ -258,8 +261,8 @@ func (r *runner) decision(kind pando.DecisionKind, reason string, inputs map[str
 	}
 }
 
-// decide records a decision. It is evidence, not a step of life: if it cannot be written life goes on, with a line in the
-// agent's log.
+// decide records a decision. A decision is evidence, not a step of the instance. If the write
+// fails, decide logs a warning and the instance continues.
 func (r *runner) decide(ctx context.Context, kind pando.DecisionKind, reason string, inputs map[string]float64) {
 	d := r.decision(kind, reason, inputs)
 	if _, err := r.a.commit(ctx, pando.Txn{Put: []pando.Stored{d}}); err != nil {

@@ -24,7 +24,7 @@ func TestAnInstanceHasOneRequestAtATime(t *testing.T) {
 		if !errors.Is(err, pando.ErrConflict) || pending.Intent.Verb != pando.VerbReplicate {
 			t.Errorf("a second request got %+v, %v; want a conflict that names the pending one", pending.Intent, err)
 		}
-		cancel() // nobody answers here; the asker hangs up
+		cancel() // no control answers here; the asker hangs up
 		if i := <-first; i.ID != pending.Intent.ID {
 			t.Errorf("the pending request is %s, the conflict named %s", i.ID, pending.Intent.ID)
 		}
@@ -101,7 +101,7 @@ func TestWhatACrashedInstanceCommittedIsSalvaged(t *testing.T) {
 	})
 }
 
-// One who knows nothing of Pando is stopped once it is drained, and its last writes count.
+// An instance that does not use the API is stopped after its drain, and its last writes are merged.
 func TestAWalkedInstanceIsStoppedAndMerged(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.serving("web-1", 1)
@@ -157,7 +157,7 @@ func TestABudgetIsToldWhenItChanges(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		synctest.Wait()
-		if told > 2 { // the first it hears of it, and the pin
+		if told > 2 { // one for its start, one for the pin
 			t.Errorf("it was told of its budget %d times", told)
 		}
 	})

@@ -8,30 +8,30 @@ import (
 	"pando.run/pando"
 )
 
-// How instances that do not answer are taken out.
+// These times govern how instances that do not answer are drained.
 const (
-	// waveMax is how long an instance that was taken out counts against the next one if nothing
-	// replaces it.
+	// waveMax is how long a drained instance counts against the next one if no instance replaces it.
 	waveMax = time.Minute
-	// unwellDrainMax is how long the flows of such an instance may last: it may hang, and its
-	// clients with it.
+	// unwellDrainMax is how long the flows of such an instance may last. The instance may hang, and
+	// its clients with it.
 	unwellDrainMax = time.Minute
 )
 
-// wave is a time in which instances of a service are taken out because they do not answer.
+// wave is a period in which instances of a service are drained because they do not answer.
 type wave struct {
 	whole int       // how many took flows when it began
-	last  time.Time // when one was taken out
+	last  time.Time // when the last one was drained
 }
 
-// live asks an instance in rotation how it is, if its spec says how. One that does not answer is
-// drained and replaced, but never more than a quarter of the service at once and never the last
-// one: overload is not death.
+// live sends the live probe of the spec to an instance in rotation. An instance that does not
+// answer is drained and replaced. At most a quarter of the service is out at once, and never the
+// last instance. Overload is not death.
 func (r *runner) live(ctx context.Context, i pando.Instance, box pando.Sandbox) time.Duration {
-	if i.Phase == pando.PhaseReady { // its table was not in force, or a former agent died before it could say more
+	// Its table was not in force, or a former agent died before it recorded the step.
+	if i.Phase == pando.PhaseReady {
 		r.enter()
 	}
-	if !r.connected { // a former agent connected it, and this one could not say so again
+	if !r.connected { // a former agent connected it, and this one failed to connect it again
 		return retryWait
 	}
 	if i.Phase == pando.PhaseWarm {
@@ -58,7 +58,7 @@ func (r *runner) live(ctx context.Context, i pando.Instance, box pando.Sandbox) 
 	r.falls = 0
 	reason := fmt.Sprintf("%d live probes failed: %v", spec.Health.Fall, err)
 	if spared := r.takeOut(reason); spared != "" {
-		if !r.spared { // once, until it answers again
+		if !r.spared { // record it once until the instance answers again
 			r.spared = true
 			r.decide(ctx, pando.DecidedUnhealthy, reason+"; it stays, for "+spared, nil)
 		}
@@ -67,8 +67,8 @@ func (r *runner) live(ctx context.Context, i pando.Instance, box pando.Sandbox) 
 	return atOnce
 }
 
-// takeOut drains an instance that does not answer, or says why it stays. Such an end is no failure:
-// no replacement waits for it.
+// takeOut drains an instance that does not answer, or returns why it stays. Such an end is no
+// failure, so its replacement starts without a back-off.
 func (r *runner) takeOut(reason string) (spared string) {
 	d := r.decision(pando.DecidedUnhealthy, reason+"; it is drained and replaced", nil)
 	r.a.mu.Lock()
@@ -80,19 +80,20 @@ func (r *runner) takeOut(reason string) (spared string) {
 		return spared
 	}
 	if svc := r.a.world.Services[r.service].V; svc.Target != svc.Current && r.inst.Revision == svc.Target {
-		d.Kind, d.Reason = pando.DecidedFailed, oneLine(reason, evidenceBytesMax) // a new revision on trial: its rollout ends
+		// A new revision is on trial: its rollout ends.
+		d.Kind, d.Reason = pando.DecidedFailed, oneLine(reason, evidenceBytesMax)
 		r.becomeLocked(pando.PhaseFailed, d.Reason, &d)
 		return ""
 	}
-	r.inst.Walk = true // with no intent to halt: that tells it from what control takes out
+	r.inst.Walk = true // without an intent to halt, unlike a drain by control
 	r.becomeLocked(pando.PhaseDraining, d.Reason, &d)
 	r.events.send(r.a.Clock.Now(), pando.EventHalted, map[string]string{"reason": d.Reason})
 	return ""
 }
 
-// spares says why no further instance of a service may be taken out, or notes that one is. It
-// counts the instances of this host, which is the home of the service, as they are now. The caller
-// holds the lock.
+// spares returns why no further instance of a service may be drained. It returns "" and records the
+// drain if one may. It counts the current instances of this host, which is the home of the service.
+// The caller holds the lock.
 func (a *Agent) spares(s pando.ServiceKey) string {
 	now, in := a.Clock.Now(), 0
 	for _, r := range a.crews[s] {

@@ -12,7 +12,7 @@ import (
 	"pando.run/pando"
 )
 
-// wellness answers live probes, for all instances alike or for some.
+// wellness answers live probes. sick selects the instances that fail them.
 type wellness struct {
 	mu   sync.Mutex
 	sick func(pando.InstanceID) bool
@@ -27,11 +27,11 @@ func (w *wellness) Probe(_ context.Context, _ pando.Probe, box pando.Sandbox, _ 
 	return nil
 }
 
-// probed puts n instances of a revision with live probes into rotation; each has a flow.
+// probed puts n instances of a revision with live probes into rotation. Each has a flow.
 func (b *bench) probed(n int, sick func(pando.InstanceID) bool) {
 	b.Helper()
 	b.prober = &wellness{sick: sick}
-	b.restart() // an agent that has it
+	b.restart() // an agent with the prober
 	spec := pando.Spec{
 		Name: "web", Command: []string{"web"}, Scale: pando.Scale{Min: n, Max: n},
 		Health: pando.Health{Live: pando.Probe{Kind: pando.ProbeTCP}, IntervalSeconds: 1, Fall: 3},
@@ -52,8 +52,8 @@ func (b *bench) takesFlows() (n int) {
 	return n
 }
 
-// All instances of an overloaded service stop answering in one second. A quarter is drained, no
-// more, and no flow breaks.
+// All instances of an overloaded service stop answering in one second. At most a quarter is
+// drained, and no flow breaks.
 func TestOverloadTakesNoMoreThanAQuarterOut(t *testing.T) {
 	for n, most := range map[int]int{1: 0, 2: 1, 3: 1, 4: 1, 8: 2, 9: 2, 12: 3} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -87,7 +87,7 @@ func TestOverloadTakesNoMoreThanAQuarterOut(t *testing.T) {
 	}
 }
 
-// Where a replacement serves, the next one that does not answer may go.
+// Once a replacement serves, the next instance that does not answer may be drained.
 func TestTheNextGoesOnceOneIsReplaced(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.probed(4, func(i pando.InstanceID) bool { return strings.HasPrefix(string(i), "web-0") })
@@ -105,13 +105,13 @@ func TestTheNextGoesOnceOneIsReplaced(t *testing.T) {
 	})
 }
 
-// A program that hangs keeps its flows for a while, and not for ever.
+// The flows of a hung program end after unwellDrainMax.
 func TestTheFlowsOfAHungInstanceEnd(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.probed(2, func(i pando.InstanceID) bool { return i == "web-00" })
 		b.pass(unwellDrainMax / 2)
 		b.phase("web-00", pando.PhaseDraining)
-		b.restart() // the next agent knows it, as well
+		b.restart() // the next agent also applies the bound
 		b.pass(unwellDrainMax)
 		if i, ok := b.world().Instances["web-00"]; ok {
 			t.Errorf("it is still %s (%s)", i.V.Phase, i.V.Reason)
@@ -119,7 +119,7 @@ func TestTheFlowsOfAHungInstanceEnd(t *testing.T) {
 	})
 }
 
-// A revision on trial that does not answer has failed: its rollout ends.
+// A revision on trial that does not answer has failed, and its rollout ends.
 func TestARevisionOnTrialFails(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.probed(4, func(i pando.InstanceID) bool { return i == "web-00" })

@@ -10,8 +10,9 @@ import (
 	"pando.run/pando/state"
 )
 
-// A service that keeps no state moves when its host is away, and may push something all the same. What an instance committed
-// on the first host cannot be merged there any more: it stays, and the instance ends.
+// A service without a `state:` in its spec moves when its host is away, and may still push. A
+// commit of an instance on the first host can then not be merged. The commit stays on the first
+// host, and the instance ends.
 func TestABranchWhoseMainIsOnAnotherHostStaysAndItsInstanceEnds(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.serving("web-1", 1)
@@ -49,6 +50,6 @@ func TestABranchWhoseMainIsOnAnotherHostStaysAndItsInstanceEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.restart()
-		b.gone("web-1") // purged: nobody can ever want it
+		b.gone("web-1") // purged: no merge can ever need it
 	})
 }

@@ -8,21 +8,23 @@ import (
 	"pando.run/pando/scale"
 )
 
-// vainWait is how long nothing is prepared for the asks of a service after one of them was not granted what was prepared: as long
-// as the rate of grants is counted, so that who asks all the time costs no more than an answer.
+// vainWait is how long no starts are prepared for a service after an unused preparation. It equals
+// the window of the grant rate, so that an instance that asks continuously causes no more work than
+// the answers.
 const vainWait = time.Second
 
-// preparation is what can be done for an ask beside the write that makes it and its placement durable.
+// preparation is the work for an ask that can run while the ask and its placement become durable.
 type preparation struct {
-	begin  func() // once the ask is on its way: what has to be done until then is not kept waiting
-	settle func() // once it is known what has become of the ask; takes back what was done for nothing
+	begin  func() // called once the ask is on its way, so that it does not delay the earlier steps
+	settle func() // called once the result of the ask is stored; undoes unused work
 }
 
 var nothing = preparation{begin: func() {}, settle: func() {}}
 
-// prepare says what can be done for an ask: an instance in reserve is woken, or, where there is none, a start is prepared.
-// Control decides; this is what it will do if nothing has changed. The intent proposes the name of a new instance. The caller
-// holds the lock, and does not when it calls what is returned.
+// prepare returns the work that a likely grant needs: waking an instance in reserve, or loading a
+// new program if none is in reserve. It predicts control's decision from the records of this host.
+// The intent proposes the name of a new instance. The caller holds the lock, but not during begin
+// and settle.
 func (a *Agent) prepare(i *pando.Intent) preparation {
 	svc, now := a.world.Services[i.Service].V, a.Clock.Now()
 	vain, ok := a.vain[i.Service]
@@ -40,7 +42,7 @@ func (a *Agent) prepare(i *pando.Intent) preparation {
 			return a.call(r)
 		}
 		if o.Phase == pando.PhaseWarm || o.Phase == pando.PhasePlaced || o.Phase == pando.PhaseStarting {
-			return nothing // it may be what the ask gets, in a while
+			return nothing // the ask may get this one soon
 		}
 	}
 	i.Instance = a.IDs.Instance(i.Service.Name)
@@ -50,7 +52,8 @@ func (a *Agent) prepare(i *pando.Intent) preparation {
 	})
 }
 
-// call wakes an instance in reserve. It takes no flows before it is claimed, and if it is not it sleeps again.
+// call wakes an instance in reserve. It takes no flows before it is claimed. An unclaimed one
+// sleeps again.
 func (a *Agent) call(r *runner) preparation {
 	called := false
 	return preparation{
@@ -75,7 +78,7 @@ func (a *Agent) call(r *runner) preparation {
 	}
 }
 
-// doze lets an instance in reserve sleep, unless an ask on its way may claim it.
+// doze pauses an instance in reserve unless an ask on its way may claim it.
 func (r *runner) doze(ctx context.Context, box pando.Sandbox) time.Duration {
 	r.a.mu.Lock()
 	called := r.called > 0
@@ -96,8 +99,8 @@ func (r *runner) doze(ctx context.Context, box pando.Sandbox) time.Duration {
 	return 0
 }
 
-// load does as much of a start as leaves no trace: the program is loaded, and runs its first instruction once this host knows of
-// the placement.
+// load does the part of a start that leaves no trace. It loads the program, which runs its first
+// instruction after this host receives the placement.
 func (a *Agent) load(s pando.SandboxSpec) preparation {
 	var done chan struct{} // nil: not begun
 	granted := false
@@ -114,7 +117,7 @@ func (a *Agent) load(s pando.SandboxSpec) preparation {
 				a.mu.Lock()
 				defer a.mu.Unlock()
 				if r := a.runners[s.Instance.ID]; r != nil && r.begun || r == nil && granted {
-					a.Sandboxes.Discard(s.Instance.ID) // the placement was here first: whatever the start did not take, nobody will
+					a.Sandboxes.Discard(s.Instance.ID) // too late: no start will take this preparation
 				}
 			})
 		},

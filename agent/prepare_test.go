@@ -13,7 +13,7 @@ import (
 	"pando.run/pando/world"
 )
 
-// deciding is a control of one function.
+// deciding is a control made of one function.
 type deciding func(context.Context, pando.Intent) ([]pando.Record, error)
 
 func (d deciding) Answer(ctx context.Context, _ pando.Fence, i pando.Intent, sent func()) ([]pando.Record, error) {
@@ -21,14 +21,14 @@ func (d deciding) Answer(ctx context.Context, _ pando.Fence, i pando.Intent, sen
 	return d(ctx, i)
 }
 
-// hearing is a control that says itself when an ask has come to it.
+// hearing is a control that calls sent itself when it has received an ask.
 type hearing func(i pando.Intent, sent func()) ([]pando.Record, error)
 
 func (h hearing) Answer(_ context.Context, _ pando.Fence, i pando.Intent, sent func()) ([]pando.Record, error) {
 	return h(i, sent)
 }
 
-// claim writes that an instance in reserve is what an ask gets.
+// claim grants an ask an instance in reserve.
 func (b *bench) claim(ctx context.Context, i pando.Intent, id pando.InstanceID) ([]pando.Record, error) {
 	now, known := time.Now(), b.world().Instances[id]
 	o := known.V
@@ -57,7 +57,7 @@ func (b *bench) atHome(change func(*pando.Service)) {
 	b.put(svc)
 }
 
-// prepared awaits that something is prepared for some instances, and for no others.
+// prepared checks that starts are prepared for exactly these instances.
 func (b *bench) prepared(want ...pando.InstanceID) {
 	b.Helper()
 	synctest.Wait()
@@ -90,7 +90,7 @@ func TestAnAskPreparesTheStartThatItLeadsTo(t *testing.T) {
 	})
 }
 
-// late prepares only once it is let.
+// late prepares a start only after let is closed.
 type late struct {
 	*sim.Sandboxes
 	let chan struct{}
@@ -132,7 +132,7 @@ func TestNothingIsPreparedBeforeTheAskIsOnItsWay(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.atHome(nil)
 		b.serving("web-1", 1)
-		for range 2 { // what was not begun was not in vain
+		for range 2 { // a preparation that was not begun does not count as discarded
 			ask(b, func(i pando.Intent, _ func()) ([]pando.Record, error) {
 				if b.prepared(); i.Instance == "" {
 					t.Error("nothing is proposed")
@@ -210,7 +210,7 @@ func TestWhatIsPreparedInVainIsGivenUp(t *testing.T) {
 	}
 }
 
-// reserve makes an instance one in reserve.
+// reserve puts an instance in reserve.
 func (b *bench) reserve(id pando.InstanceID) {
 	b.Helper()
 	b.put(pando.Instance{
@@ -220,7 +220,7 @@ func (b *bench) reserve(id pando.InstanceID) {
 	b.phase(id, pando.PhaseWarm)
 }
 
-// paused is whether an instance stands still.
+// paused checks whether an instance is paused.
 func (b *bench) paused(id pando.InstanceID, want bool) {
 	b.Helper()
 	synctest.Wait()
@@ -275,7 +275,7 @@ func TestAReserveIsAwakeWhileAnAskMayClaimIt(t *testing.T) {
 	}
 }
 
-// The agent dies while an ask is on its way: the next one does not leave the reserve awake.
+// An agent dies while an ask is on its way. The next agent puts the reserve to sleep again.
 func TestAReserveThatAFormerAgentCalledSleepsAgain(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.atHome(nil)

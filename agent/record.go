@@ -9,8 +9,8 @@ import (
 	"pando.run/pando"
 )
 
-// recorder writes the steps of one instance to the registry behind its back, in order and in as few commits as they allow,
-// so that no step waits for a disk.
+// recorder writes the steps of one instance to the registry in the background, in order and in as
+// few commits as possible. No step waits for a disk.
 type recorder struct {
 	r       *runner
 	mu      sync.Mutex
@@ -21,8 +21,8 @@ type recorder struct {
 	once    sync.Once
 }
 
-// step is what an instance has become, with what was decided about it, which is written in the same commit: whoever sees
-// the step sees its evidence.
+// step is a new phase of an instance with its decision. Both are written in one commit, so a reader
+// of the step also finds its evidence.
 type step struct {
 	pando.Instance
 	because *pando.Decision
@@ -69,26 +69,28 @@ func (c *recorder) run(ctx context.Context) {
 	}
 }
 
-// Between two attempts to record a step.
+// The wait between two attempts to record a step.
 const (
 	recordWaitMin = 100 * time.Millisecond
 	recordWaitMax = 2 * time.Second
 )
 
-// hopeless says whether a write can never be made. ErrFenced is not among them: this agent joins again and has a new fence.
+// hopeless reports whether a write can never succeed. ErrFenced can pass: this agent joins again
+// and gets a new fence.
 func hopeless(err error) bool {
 	return errors.Is(err, pando.ErrTooLarge) || errors.Is(err, pando.ErrForbidden) || errors.Is(err, pando.ErrInvalid)
 }
 
-// collectWait is how long the record of a step waits for the next one, to be written with it, and leaves the machine to the
-// instance that starts: control counts it from its placement on, and this host steers to it before any record says so.
+// collectWait is how long the record of a step waits to be written with the next one. The wait
+// leaves the machine to the starting instance. It delays no traffic: control counts an instance
+// from its placement, and this host steers to it before the record is written.
 var collectWait = map[pando.Phase]time.Duration{
 	pando.PhaseStarting:   100 * time.Millisecond,
 	pando.PhaseReady:      15 * time.Millisecond,
 	pando.PhaseInRotation: 15 * time.Millisecond,
 }
 
-// collect waits as long as the newest step may; false: the recorder ends.
+// collect waits as long as the newest step may wait. It returns false when the recorder ends.
 func (c *recorder) collect(ctx context.Context) bool {
 	for wait := c.wait(); wait > 0; wait = c.wait() {
 		timer, stop := c.r.a.Clock.After(wait)
@@ -105,7 +107,7 @@ func (c *recorder) collect(ctx context.Context) bool {
 	return true
 }
 
-// ended says whether nothing is left to be recorded.
+// ended reports whether the recorder or its context has ended.
 func (c *recorder) ended(ctx context.Context) bool {
 	select {
 	case <-ctx.Done():
@@ -117,7 +119,7 @@ func (c *recorder) ended(ctx context.Context) bool {
 	}
 }
 
-// wait is how much longer the newest step may wait; nothing, if there is none.
+// wait returns how much longer the newest step may wait, or zero if there is none.
 func (c *recorder) wait() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,8 +130,8 @@ func (c *recorder) wait() time.Duration {
 	return collectWait[last.Phase] - c.r.a.Clock.Now().Sub(last.Since)
 }
 
-// flush writes everything that waits. What can never be written is given up, with a line in the log: the record of the next
-// step says all that this one would have said but for its evidence.
+// flush writes all waiting steps. It drops steps that can never be written and logs them. The
+// record of the next step then lacks only their evidence.
 func (c *recorder) flush(ctx context.Context) error {
 	if err := c.writing.take(ctx); err != nil {
 		return err
@@ -166,7 +168,8 @@ func (c *recorder) flush(ctx context.Context) error {
 	}
 }
 
-// write makes one commit of a run of steps: the last of them as the instance's record, all of them in its intents.
+// write makes one commit of a run of steps: the last one as the instance's record, and all of them
+// in its intents.
 func (c *recorder) write(ctx context.Context, steps []step) error {
 	a := c.r.a
 	last := steps[len(steps)-1].Instance
@@ -174,11 +177,11 @@ func (c *recorder) write(ctx context.Context, steps []step) error {
 	known, ok := a.world.Instances[last.ID]
 	if !ok {
 		a.mu.Unlock()
-		return nil // its record is gone: nothing to say
+		return nil // its record is gone
 	}
 	takenOut := known.V.Phase == pando.PhaseDraining && !last.Phase.Leaving() && last.Phase != pando.PhaseFailed
 	if claimed := last.Warm && !known.V.Warm; takenOut || claimed {
-		// Control was faster; its addresses are news all the same.
+		// Control was faster, but only the agent has the addresses.
 		ip4, ip6 := last.IP4, last.IP6
 		last = known.V
 		last.IP4, last.IP6 = ip4, ip6
@@ -205,7 +208,7 @@ func (c *recorder) write(ctx context.Context, steps []step) error {
 	return err
 }
 
-// intentOf says what a step of an instance means for the intents behind it.
+// intentOf maps the phase of an instance to the state of its intents.
 var intentOf = map[pando.Phase]pando.IntentState{
 	pando.PhaseStarting:   pando.IntentStarting,
 	pando.PhaseReady:      pando.IntentReady,
@@ -214,7 +217,7 @@ var intentOf = map[pando.Phase]pando.IntentState{
 	pando.PhaseMerged:     pando.IntentMerged,
 }
 
-// follow takes an intent along the steps that it can take.
+// follow moves an intent along the steps that it can take.
 func follow(i pando.Intent, steps []step) (pando.Intent, bool) {
 	changed := false
 	for _, s := range steps {

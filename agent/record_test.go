@@ -10,7 +10,8 @@ import (
 	"pando.run/pando"
 )
 
-// refusing is a registry that refuses records of instances with an error; commits counts them.
+// refusing is a registry that refuses records of instances with an error. commits counts the
+// attempts.
 type refusing struct {
 	pando.Registry
 	err     error
@@ -28,8 +29,8 @@ func (r *refusing) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision
 	return r.Registry.Commit(ctx, t)
 }
 
-// A step that can never be recorded is given up at once; one that may pass is tried ever more
-// seldom, and recorded then.
+// A step that can never be recorded is dropped at once. After a temporary error, the recorder
+// retries with growing waits and records the step.
 func TestARecorderGivesUpWhatCannotPass(t *testing.T) {
 	for _, c := range []struct {
 		err         error

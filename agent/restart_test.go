@@ -29,7 +29,7 @@ func TestInstancesAndFlowsOutliveTheAgent(t *testing.T) {
 	})
 }
 
-// The application says once that it is ready: to an agent that may not live long enough to write it down.
+// The application reports once that it is ready. The agent may die before it records that.
 func TestReadinessOutlivesTheAgent(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.place("web-1", 1)
@@ -118,7 +118,7 @@ func TestAFullStoreRefusesAndSteersOn(t *testing.T) {
 	})
 }
 
-// A crash between the end of a record and that of its branch leaves the branch to the next agent.
+// A crash between deleting the record and dropping the branch leaves the branch to the next agent.
 func TestABranchWithoutAnInstanceIsMergedOnce(t *testing.T) {
 	onBench(t, func(b *bench) {
 		repo := state.Open(b.objects, web, map[string]pando.StateType{"hits": pando.StateCounter, "log": pando.StateLog})
@@ -138,7 +138,7 @@ func TestABranchWithoutAnInstanceIsMergedOnce(t *testing.T) {
 	})
 }
 
-// A host whose store takes no writes leaves all the same, and says that it could not be written.
+// A host leaves although its store takes no writes, and Leave returns the error.
 func TestAFullStoreKeepsNoHost(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.serving("web-1", 1)

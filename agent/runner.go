@@ -11,54 +11,55 @@ import (
 	"pando.run/pando/world"
 )
 
-// runner takes one instance through its life on this host: an actor with one goroutine that looks at what is wanted (the
-// record), what is (the sandbox) and does the next step.
+// runner takes one instance through its life on this host. It is an actor with one goroutine. It
+// compares the record (wanted) with the sandbox (actual) and does the next step.
 //
-// inst is the newest truth: the agent's own steps are in it before they are in the registry. Control's two steps (placed,
-// draining) come in through see.
+// inst is the newest truth: it has the agent's own steps before the registry has them. Control's
+// two steps (placed, draining) arrive through see.
 type runner struct {
 	a       *Agent
 	id      pando.InstanceID
 	service pando.ServiceKey
 
-	// Guarded by the agent's lock.
+	// The agent's lock guards these.
 	inst   pando.Instance
 	box    pando.Sandbox
 	link   pando.Link // of box
 	exited *pando.Exit
 	over   bool // its record is gone
-	ready  bool // it said so
+	ready  bool // the application reported that it is ready
 	events *events
 	asking *pando.Intent // its one outstanding request
 	dieNow bool
 	called int  // asks on their way that may claim it from the reserve
-	begun  bool // its start has taken what was prepared for it by then
+	begun  bool // its start took the prepared work, if there was any
 	metric map[string]float64
-	told   budget // last
+	told   budget // as last sent
 
-	branch   *state.Branch
-	born     chan struct{} // closed once the branch is there, or could not be opened; nil: nobody opens it
+	branch *state.Branch
+	// born is closed once the branch exists or failed to open. It is nil before the attempt.
+	born     chan struct{}
 	kicked   chan struct{}
 	recorder *recorder
 	pace     pace
-	// spread, of 1,024, is by how much of a sixteenth its waits are longer than another's: after an outage the instances of a host
-	// do not all try again at one instant.
+	// spread, out of 1,024, scales the extra sixteenth of this runner's waits. The instances of a host
+	// then do not all retry at one instant after an outage.
 	spread time.Duration
 
-	// The actor's own.
+	// Only the actor uses these.
 	deadline    time.Time // of readiness, for the start that began at starting
 	starting    time.Time
 	connected   bool          // to the steering
-	tried       time.Time     // when it was tried last
-	unconnected error         // why it is not
-	uncounted   time.Time     // since when its flows cannot be counted; zero: they can
+	tried       time.Time     // the time of the last attempt to connect
+	unconnected error         // the error of that attempt
+	uncounted   time.Time     // since when its flows cannot be counted, or zero
 	stuck       string        // the step that failed last
 	pause       time.Duration // before its next attempt
 	complained  time.Time
 	probed      time.Time
 	falls       int
-	spared      bool // it was said that it stays though it does not answer
-	awake       bool // though it is in reserve
+	spared      bool // it stays although it does not answer, and that is recorded
+	awake       bool // although it is in reserve
 	wait        time.Duration
 }
 
@@ -77,11 +78,13 @@ func newRunner(a *Agent, i pando.Instance, box pando.Sandbox) *runner {
 	return r
 }
 
-// see takes over what control wrote, and says whether that was news. The caller holds the agent's lock.
+// see applies control's write to the instance and reports whether it was new. The caller holds the
+// agent's lock.
 func (r *runner) see(v world.Versioned[pando.Instance]) bool {
 	mine, theirs := r.inst.Phase, v.V.Phase
 	switch {
-	case theirs == pando.PhasePlaced && mine == pando.PhaseWarm && !v.V.Warm, // claimed; not an echo of its birth
+	// The warm instance was claimed; the record is not an echo of its birth.
+	case theirs == pando.PhasePlaced && mine == pando.PhaseWarm && !v.V.Warm,
 		theirs == pando.PhaseDraining && mine.May(pando.PhaseDraining):
 		was := r.inst
 		r.inst = v.V
@@ -98,7 +101,8 @@ func (r *runner) see(v world.Versioned[pando.Instance]) bool {
 	return false
 }
 
-// end makes the runner give up its instance, whose record is gone. The caller holds the agent's lock.
+// end makes the runner end its instance after the record is gone. The caller holds the agent's
+// lock.
 func (r *runner) end() {
 	if !r.over {
 		r.over = true
@@ -113,7 +117,7 @@ func (r *runner) kick() {
 	}
 }
 
-// atOnce is what a step returns that the next one follows without a wait.
+// A step returns atOnce when the next step follows without a wait.
 const atOnce = time.Microsecond
 
 func (r *runner) run(ctx context.Context) {
@@ -130,7 +134,7 @@ func (r *runner) run(ctx context.Context) {
 		stop := func() {}
 		switch again := r.step(ctx); {
 		case again == atOnce:
-			r.kick() // and no timer: of two that end at the same instant the runtime draws the first
+			r.kick() // without a timer: the runtime draws the first of two that end at the same instant
 		case again > 0:
 			timer, stop = r.a.Clock.After(again + again/16*r.spread/1024)
 		}
@@ -143,7 +147,7 @@ func (r *runner) run(ctx context.Context) {
 		}
 		var e pando.SandboxEvent
 		told, open := false, true
-		select { // what the program did comes first: a step that does not know of it would be for nothing
+		select { // events of the program come first: a step that misses them is wasted
 		case e, open = <-boxEvents:
 			told = true
 		default:
@@ -168,7 +172,7 @@ func (r *runner) run(ctx context.Context) {
 	}
 }
 
-// detach stops listening to a sandbox whose program has ended.
+// detach marks the program as ended when the sandbox closes its events.
 func (r *runner) detach() {
 	r.a.mu.Lock()
 	defer r.a.mu.Unlock()
@@ -206,7 +210,7 @@ func (r *runner) heard(e pando.SandboxEvent) {
 	}
 }
 
-// step does what is next and says after how long to look again (0: at the next change).
+// step does the next step and returns the wait before the next look (0: until the next change).
 func (r *runner) step(ctx context.Context) time.Duration {
 	r.a.steps.Add(1)
 	r.a.mu.Lock()
@@ -238,7 +242,8 @@ func (r *runner) step(ctx context.Context) time.Duration {
 	case pando.PhaseDrained:
 		return r.leave(ctx, i, box, exited)
 	case pando.PhaseFailed:
-		if box != nil && exited == nil { // it does not answer, or never became ready: what it still commits counts, too
+		// It does not answer, or never became ready. Its last commits still count.
+		if box != nil && exited == nil {
 			if err := box.Stop(ctx); err != nil {
 				return r.again(ctx, "stop a failed instance", err)
 			}
@@ -260,7 +265,7 @@ func exitReason(e pando.Exit) string {
 	return fmt.Sprintf("it exited with %d", e.Code)
 }
 
-// become takes the instance to its next phase: at once on this host, soon in the registry.
+// become moves the instance to its next phase: at once on this host, soon in the registry.
 func (r *runner) become(p pando.Phase, reason string) {
 	r.a.mu.Lock()
 	defer r.a.mu.Unlock()
@@ -269,25 +274,25 @@ func (r *runner) become(p pando.Phase, reason string) {
 
 func (r *runner) becomeLocked(p pando.Phase, reason string, because *pando.Decision) {
 	if !r.inst.Phase.May(p) {
-		return // control was faster; the next step sees what it wants
+		return // control was faster; the next step sees the new record
 	}
 	r.inst = r.inst.Become(p, r.a.Clock.Now(), reason)
 	r.recorder.add(r.inst, because)
 	r.a.publish(r.service)
 }
 
-// adopt takes over a sandbox of a former agent, which may have died at any step: it is connected to steering, serves its
-// API again and finds its branch.
+// adopt takes over a sandbox of a former agent, which may have died at any step. It connects the
+// sandbox to steering, serves its API again and opens its branch.
 func (r *runner) adopt(ctx context.Context) {
 	r.a.mu.Lock()
 	i, box := r.inst, r.box
 	r.a.mu.Unlock()
 	r.connect(ctx, i, box)
-	r.awake = i.Phase == pando.PhaseWarm // for all that is known: an ask may have called it
+	r.awake = i.Phase == pando.PhaseWarm // an ask may have woken it, so assume that it is awake
 	r.a.mu.Lock()
 	r.inst.IP4, r.inst.IP6 = r.link.IP4, r.link.IP6
 	if r.inst.Phase == pando.PhasePlaced {
-		// The former agent started it and died before it could say so.
+		// The former agent started it and died before it recorded that.
 		r.becomeLocked(pando.PhaseStarting, "found running after the agent restarted", nil)
 	}
 	i = r.inst
@@ -297,7 +302,8 @@ func (r *runner) adopt(ctx context.Context) {
 	r.sayAgain(i)
 }
 
-// sayAgain tells an instance that is on its way out what a former agent may have died over before it could.
+// sayAgain repeats the events of a leaving instance, because a former agent may have died before it
+// sent them.
 func (r *runner) sayAgain(i pando.Instance) {
 	now := r.a.Clock.Now()
 	if i.Phase.Leaving() && i.Walk {

@@ -12,10 +12,11 @@ import (
 
 var _ pando.Self = (*Agent)(nil)
 
-// ackWait is how long a halt waits for a host to acknowledge before it names it as unreachable.
+// ackWait is how long a halt waits for a host's acknowledgement before it lists the host as
+// unreachable.
 const ackWait = 700 * time.Millisecond
 
-// runner finds the instance that asks.
+// runner returns the runner of the calling instance.
 func (a *Agent) runner(i pando.InstanceID) (*runner, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -74,7 +75,8 @@ func (a *Agent) Ready(ctx context.Context, i pando.InstanceID) error {
 	if box == nil {
 		return nil
 	}
-	return box.Notify(ctx) // it will not say so again to an agent after this one
+	// The sandbox stores the readiness, because the program does not repeat it to the next agent.
+	return box.Notify(ctx)
 }
 
 // PutMetrics implements pando.Self.
@@ -146,7 +148,8 @@ func (a *Agent) Halt(ctx context.Context, i pando.InstanceID, ask pando.Ask) (pa
 	return pando.HaltResult{Intent: intent, Unreachable: a.acknowledged(ctx, hosts, r.service, at)}, nil
 }
 
-// acknowledged waits until every host steers as the registry said at a revision, and names those that did not say so.
+// acknowledged waits until every host steers by a revision of the registry. It returns the hosts
+// without an acknowledgement.
 func (a *Agent) acknowledged(ctx context.Context, hosts []pando.Host, s pando.ServiceKey, at pando.StoreRevision) []pando.HostName {
 	ctx, cancel := context.WithTimeout(ctx, ackWait)
 	defer cancel()
@@ -173,7 +176,7 @@ func (a *Agent) acknowledged(ctx context.Context, hosts []pando.Host, s pando.Se
 	return missing
 }
 
-// ask writes what an instance asks for. One request of an instance may be outstanding.
+// ask writes the request of an instance. Each instance may have one outstanding request.
 func (a *Agent) ask(ctx context.Context, i pando.InstanceID, verb pando.Verb, ask pando.Ask) (*runner, pando.Intent, error) {
 	r, err := a.runner(i)
 	if err != nil {
@@ -220,12 +223,12 @@ func (a *Agent) ask(ctx context.Context, i pando.InstanceID, verb pando.Verb, as
 	return r, intent, nil
 }
 
-// answerWaitMax is how long control is waited for before an ask is written without it.
+// answerWaitMax is how long an ask waits for control before the agent writes it without an answer.
 const answerWaitMax = time.Second
 
-// submit makes an ask durable: together with its answer if control can be asked, or else alone; the watch brings the answer
-// then. An answer that was lost on its way is in the store, where the second attempt meets it. sent is called once the ask is on
-// its way to control.
+// submit makes an ask durable. If control is in reach, it writes the ask together with its answer.
+// Otherwise submit writes the ask alone, and the watch brings the answer. A lost answer is in the
+// store, where the second write collides with it. Control calls sent once the ask is on its way.
 func (a *Agent) submit(ctx context.Context, i pando.Intent, sent func()) error {
 	if a.Control != nil {
 		a.mu.Lock()
@@ -255,7 +258,7 @@ func (a *Agent) answered(r *runner) {
 	r.asking = nil
 }
 
-// awaitIntent waits until an intent is as wanted.
+// awaitIntent waits until want accepts an intent.
 func (a *Agent) awaitIntent(ctx context.Context, i pando.Intent, want func(pando.Intent) bool) (pando.Intent, error) {
 	err := a.wait(ctx, func() bool {
 		v, ok := a.world.Intents[i.ID]
@@ -318,7 +321,8 @@ func (a *Agent) Die(ctx context.Context, i pando.InstanceID, ask pando.Ask) (pan
 	return intent, nil
 }
 
-// mayDie refuses death before halt, with flows left, and until the merge of the instance's state is durable.
+// mayDie refuses death before halt, with flows left, and until the merge of the instance's state is
+// durable.
 func (a *Agent) mayDie(ctx context.Context, r *runner) error {
 	a.mu.Lock()
 	phase, box, head := r.inst.Phase, r.box, a.world.Heads[r.service].V
@@ -349,5 +353,6 @@ func (a *Agent) mayDie(ctx context.Context, r *runner) error {
 	return nil
 }
 
-// errNoState is for an instance whose branch could not be opened; the reason is in the agent's log.
+// errNoState reports that the branch of an instance could not be opened. The agent's log has the
+// reason.
 var errNoState = errors.New("the state of this instance could not be opened")

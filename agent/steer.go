@@ -12,7 +12,8 @@ import (
 	"pando.run/pando"
 )
 
-// publish steers one service to its instances on this host. What fails is tried again. The caller holds the lock.
+// publish steers one service to its instances on this host. A failure is retried. The caller holds
+// the lock.
 func (a *Agent) publish(s pando.ServiceKey) { a.did(errand{publishTable, s}, a.steer(s)) }
 
 func (a *Agent) steer(s pando.ServiceKey) error {
@@ -33,7 +34,8 @@ func (a *Agent) steer(s pando.ServiceKey) error {
 		if r.box == nil || r.exited != nil || r.inst.Phase == pando.PhaseFailed {
 			continue
 		}
-		// Also one that is only starting: a former agent may have steered flows to it and died before it could say so.
+		// Includes starting instances: a former agent may have steered flows to one and died before it
+		// recorded that.
 		e := pando.Endpoint{Instance: r.id, Revision: r.inst.Revision, Link: r.link}
 		switch {
 		case r.inst.Phase.TakesFlows():
@@ -46,7 +48,7 @@ func (a *Agent) steer(s pando.ServiceKey) error {
 	via := a.elsewhere(s, t.Endpoints)
 	t.Via4, t.Via6 = via.Address, via.Address6
 	if was, ok := a.steered[s]; ok && sameTable(was, t) {
-		return nil // most commits about a service change nothing here, and shares take a while to compute
+		return nil // most commits about a service change nothing here, and computing shares is slow
 	}
 	if err := a.Steering.Publish(a.ctx, t); err != nil {
 		delete(a.steered, s)
@@ -68,7 +70,8 @@ func sameLink(x, y pando.Link) bool {
 		bytes.Equal(x.MAC, y.MAC) && bytes.Equal(x.HostMAC, y.HostMAC)
 }
 
-// elsewhere is the host that serves a service while no endpoint here takes new flows; zero: none does.
+// elsewhere returns the host that serves a service while no endpoint here takes new flows, or the
+// zero Host.
 func (a *Agent) elsewhere(s pando.ServiceKey, here []pando.Endpoint) (via pando.Host) {
 	if len(a.world.Hosts) < 2 || slices.ContainsFunc(here, func(e pando.Endpoint) bool { return e.Weight > 0 }) {
 		return via
@@ -85,7 +88,7 @@ func (a *Agent) elsewhere(s pando.ServiceKey, here []pando.Endpoint) (via pando.
 	return via
 }
 
-// neighbours is what follows from hosts that come and go. The caller holds the lock.
+// neighbours updates the steering after hosts join or leave. The caller holds the lock.
 func (a *Agent) neighbours() {
 	a.meetNeighbours()
 	for _, s := range a.world.Names() {
@@ -93,7 +96,7 @@ func (a *Agent) neighbours() {
 	}
 }
 
-// meetNeighbours tells the steering which other hosts there are. The caller holds the lock.
+// meetNeighbours sends the list of other hosts to the steering. The caller holds the lock.
 func (a *Agent) meetNeighbours() {
 	var others []pando.Host
 	for _, h := range a.world.Hosts {
@@ -104,8 +107,9 @@ func (a *Agent) meetNeighbours() {
 	a.did(errand{kind: findWays}, a.Steering.Neighbours(a.ctx, others))
 }
 
-// vouched says whether the addresses in a host's record are those of its membership: packets go where they say. The
-// server writes the record of its own host itself. The caller holds the lock.
+// vouched reports whether the addresses in a host's record match its membership. Packets go to the
+// addresses in the record. The server writes the record of its own host itself. The caller holds
+// the lock.
 func (a *Agent) vouched(h pando.Host) bool {
 	m, ok := a.world.Members[h.Name]
 	if !ok || m.V.Server {
@@ -118,7 +122,8 @@ func (a *Agent) vouched(h pando.Host) bool {
 	return err == nil
 }
 
-// forgetStrangers withdraws what a former agent steered and the registry does not have. The caller holds the lock.
+// forgetStrangers withdraws the tables of services without a record, which a former agent
+// published. The caller holds the lock.
 func (a *Agent) forgetStrangers() {
 	published, err := a.Steering.Published(a.ctx)
 	a.did(errand{kind: listSteered}, err)
@@ -129,7 +134,8 @@ func (a *Agent) forgetStrangers() {
 	}
 }
 
-// How often the connection table is swept: always, and while somebody waits for an instance to be drained.
+// The intervals between sweeps of the connection table: normally, and while a caller waits for a
+// drain.
 const (
 	sweepInterval      = 5 * time.Second
 	sweepDrainInterval = 50 * time.Millisecond
@@ -143,7 +149,8 @@ func (a *Agent) sweepNow(ctx context.Context) {
 	}
 }
 
-// flows sweeps the connection table, at most once an interval, and returns how many flows an instance has in it.
+// flows returns the number of flows that an instance has in the connection table. It sweeps the
+// table at most once per interval.
 func (a *Agent) flows(ctx context.Context, i pando.InstanceID) (int, error) {
 	if err := a.sweeping.take(ctx); err != nil {
 		return 0, err
@@ -166,8 +173,8 @@ func (a *Agent) flows(ctx context.Context, i pando.InstanceID) (int, error) {
 	return a.sweep.Flows[i], nil
 }
 
-// Applied implements peer.Agent: the steering of this host reflects the registry up to a revision. While the table of the
-// service could not be published it does not.
+// Applied implements peer.Agent. It waits until the steering of this host reflects the registry up
+// to a revision and the table of the service is published.
 func (a *Agent) Applied(ctx context.Context, s pando.ServiceKey, at pando.StoreRevision) error {
 	return a.wait(ctx, func() bool { return a.applied >= at && a.inForce(s) })
 }
@@ -183,13 +190,13 @@ func (a *Agent) Losses(ctx context.Context) (pando.Losses, error) {
 	if err != nil {
 		return pando.Losses{}, err
 	}
-	// What was evicted is as of the last sweep: who only looks does not wait for a walk over a million flows.
+	// Evicted is as of the last sweep, so that a reader does not wait for a walk over a million flows.
 	l := pando.Losses{Dropped: d.Packets, Answered: d.Answered, Evicted: int(a.evicted.Load())}
 	maps.DeleteFunc(l.Dropped, func(_ pando.DropReason, n uint64) bool { return n == 0 })
 	return l, nil
 }
 
-// VIPs answers for the name of a service.
+// VIPs returns the VIPs of a service by its name.
 func (a *Agent) VIPs(name pando.ServiceName, tenant pando.Tenant) (v4, v6 netip.Addr, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

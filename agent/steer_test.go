@@ -11,8 +11,7 @@ import (
 	"pando.run/pando"
 )
 
-// A table that could not be published is published again, and until then a halt is not
-// acknowledged.
+// A table that could not be published is published again. Until then a halt is not acknowledged.
 func TestAFailedPublicationIsTriedAgain(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.serving("web-1", 1)
@@ -70,8 +69,7 @@ func TestAWithdrawalAndTheWaysToHostsAreTriedAgain(t *testing.T) {
 	})
 }
 
-// An instance whose table is not in force, or that is not connected, is not in rotation, whatever
-// it says of itself.
+// A ready instance is in rotation only while it is connected and its table is in force.
 func TestOnlyWhatIsSteeredIsInRotation(t *testing.T) {
 	for _, method := range []string{"Publish", "Connect"} {
 		t.Run(method, func(t *testing.T) {
@@ -104,8 +102,7 @@ func TestAnInstanceThatIsNeverConnectedFails(t *testing.T) {
 	})
 }
 
-// Flows that cannot be counted are not "no flows": death is refused, and the drain waits, but not
-// for ever.
+// Uncountable flows are not "no flows". Death is refused, and the drain waits up to countWaitMax.
 func TestUncountableFlowsHoldADrainUp(t *testing.T) {
 	for _, method := range []string{"Flows", "Sweep"} {
 		t.Run(method, func(t *testing.T) {
@@ -126,7 +123,7 @@ func TestUncountableFlowsHoldADrainUp(t *testing.T) {
 	}
 }
 
-// A connection that stays is looked at ever more seldom.
+// The flows of a long drain are counted at growing intervals.
 func TestALongDrainIsLookedAtSeldom(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.serving("web-1", 1)
@@ -144,8 +141,8 @@ func TestALongDrainIsLookedAtSeldom(t *testing.T) {
 	})
 }
 
-// Five hundred instances of one service come up, and what that takes grows with their number and
-// not with its square.
+// Five hundred instances of one service start. The work grows with their number and not with its
+// square.
 func TestManyInstancesOfOneService(t *testing.T) {
 	onBench(t, func(b *bench) {
 		const n = 500
@@ -194,7 +191,7 @@ func TestPeersAreToldOncePerChange(t *testing.T) {
 		b.ok(err)
 		news := r.events.stream(ctx, 0)
 		i := b.world().Instances["web-2"].V
-		i.Weight = 50 // a change that is none of who takes flows
+		i.Weight = 50 // a change that does not affect the set of instances that take flows
 		b.put(i)
 		b.drain("web-2", false)
 		synctest.Wait()
@@ -210,8 +207,8 @@ func TestPeersAreToldOncePerChange(t *testing.T) {
 	})
 }
 
-// The ids of an agent's events are greater than those of the agent before it: a listener that
-// resumes misses nothing.
+// The event ids of an agent are greater than those of the agent before it. A listener that resumes
+// misses nothing.
 func TestEventsAreNotLostOverARestart(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.serving("web-1", 1)
@@ -219,7 +216,7 @@ func TestEventsAreNotLostOverARestart(t *testing.T) {
 		r, err := b.agent.runner("web-1")
 		b.ok(err)
 		kept, _ := r.events.since(0)
-		last := kept[0].ID // it has read the first only
+		last := kept[0].ID // the listener has read only the first
 		b.steering.Open(web)
 		b.steering.Open(web) // so that both stay
 		time.Sleep(time.Second)

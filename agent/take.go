@@ -11,8 +11,7 @@ import (
 	"pando.run/pando/world"
 )
 
-// take makes one commit of the registry true on this host. It looks at what the commit names and at
-// nothing else.
+// take applies one commit of the registry to this host. It looks only at the records of the commit.
 func (a *Agent) take(b pando.Batch, reset bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -38,8 +37,8 @@ func (a *Agent) take(b pando.Batch, reset bool) {
 	a.announce()
 }
 
-// learn takes over records ahead of the watch, which brings them again together with all that came
-// before them.
+// learn applies records ahead of the watch. The watch brings them again together with all earlier
+// records.
 func (a *Agent) learn(records []pando.Record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -56,8 +55,8 @@ func (a *Agent) announce() {
 	a.changed = make(chan struct{})
 }
 
-// follow shows the runners what records say of their instances, and steers the services for which
-// they change something. The caller holds the lock.
+// follow passes records to the runners of their instances and steers the services that the records
+// change. The caller holds the lock.
 func (a *Agent) follow(records []pando.Record) {
 	stale := map[pando.ServiceKey]bool{}
 	for _, r := range records {
@@ -69,7 +68,7 @@ func (a *Agent) follow(records []pando.Record) {
 			id := instanceOf(r.Key)
 			v, ok := a.world.Instances[id]
 			if here := ok && v.V.Host == a.Host.Name; here && !a.see(v) {
-				continue // the echo of what this host wrote
+				continue // the echo of this host's own write
 			}
 			if runner := a.runners[id]; !ok && runner != nil {
 				runner.end()
@@ -82,13 +81,13 @@ func (a *Agent) follow(records []pando.Record) {
 	}
 }
 
-// instanceOf is the instance that the key of a record names: the last part of the key.
+// instanceOf returns the instance in the key of a record, which is the last part of the key.
 func instanceOf(k pando.Key) pando.InstanceID {
 	return pando.InstanceID(k[strings.LastIndexByte(string(k), '/')+1:])
 }
 
-// see shows a record to the runner of its instance, which may have to be made, and says whether it
-// was news. The caller holds the lock.
+// see passes a record to the runner of its instance and reports whether it was new. It makes the
+// runner if there is none. The caller holds the lock.
 func (a *Agent) see(v world.Versioned[pando.Instance]) bool {
 	r, known := a.runners[v.V.ID]
 	if !known {
@@ -100,8 +99,8 @@ func (a *Agent) see(v world.Versioned[pando.Instance]) bool {
 	return r.see(v) || !known
 }
 
-// enlist makes a runner known; delist forgets it. A crew is in the order of its instances' names.
-// The caller holds the lock.
+// enlist adds a runner; delist removes it. A crew is sorted by instance name. The caller holds the
+// lock.
 func (a *Agent) enlist(r *runner) {
 	a.runners[r.id] = r
 	crew := a.crews[r.service]
@@ -119,8 +118,8 @@ func (a *Agent) delist(r *runner) {
 	}
 }
 
-// reconcile gives every instance of this host its runner, ends the runners of instances that have
-// no record, and publishes every service: what is known of the world is new. The caller holds the
+// reconcile runs after the world is replaced. It gives every instance of this host its runner, ends
+// the runners of instances without a record, and publishes every service. The caller holds the
 // lock.
 func (a *Agent) reconcile() {
 	for _, i := range a.world.On(a.Host.Name) {

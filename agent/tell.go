@@ -9,14 +9,15 @@ import (
 	"pando.run/pando"
 )
 
-// budget is what an instance is told of how many instances there may be.
+// budget is the number of instances that a service may have, as sent to its instances.
 type budget struct {
 	Min int        `json:"min"`
 	Max int        `json:"max"`
 	Pin *pando.Pin `json:"pin"`
 }
 
-// tell sends the instances of this host what a commit changed for them. The caller holds the lock.
+// tell sends the instances of this host the changes of a commit that concern them. The caller holds
+// the lock.
 func (a *Agent) tell(changes []pando.Record) {
 	about := map[pando.ServiceKey][]pando.Record{}
 	for _, c := range changes {
@@ -60,8 +61,8 @@ func (a *Agent) tellCrew(s pando.ServiceKey, changes []pando.Record, now time.Ti
 	}
 }
 
-// turnover notes which instances of a service take flows after a commit, and says whether that has
-// changed. It looks at the instances that the commit names. The caller holds the lock.
+// turnover notes which instances of a service take flows after a commit and reports whether the set
+// has changed. It looks at the instances in the commit. The caller holds the lock.
 func (a *Agent) turnover(s pando.ServiceKey, changes []pando.Record) (changed bool) {
 	in := a.rotation[s]
 	if in == nil {

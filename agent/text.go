@@ -9,17 +9,17 @@ import (
 	"pando.run/pando"
 )
 
-// Bounds of an instance's reasons.
+// Bounds on the reasons and inputs of an instance.
 const (
 	reasonBytesMax   = 400
-	evidenceBytesMax = 1000 // of a reason of the agent's that quotes it
+	evidenceBytesMax = 1000 // of an agent's reason that quotes one of an instance
 	inputsMax        = 32
 	inputBytesMax    = 64
 )
 
-// oneLine is a text of an instance as it may stand in a record: one line of at most most bytes,
-// without what a terminal would obey. Line breaks and control characters become spaces, other
-// unprintable characters U+FFFD.
+// oneLine returns a text of an instance as one line of at most most bytes that is safe for a record
+// and a terminal. Line breaks and control characters become spaces. Other unprintable characters
+// become U+FFFD.
 func oneLine(s string, most int) string {
 	if len(s) > 4*most {
 		s = s[:4*most]
@@ -40,7 +40,7 @@ func oneLine(s string, most int) string {
 	return s
 }
 
-// reasonOf is the reason of an ask.
+// reasonOf returns the reason of an ask.
 func reasonOf(ask pando.Ask) string {
 	if reason := oneLine(ask.Reason, reasonBytesMax); reason != "" {
 		return reason
@@ -48,7 +48,7 @@ func reasonOf(ask pando.Ask) string {
 	return "it gave no reason"
 }
 
-// inputsOf are the numbers of an ask.
+// inputsOf returns the numbers of an ask.
 func inputsOf(ask pando.Ask) (map[string]float64, error) {
 	if len(ask.Inputs) > inputsMax {
 		return nil, fmt.Errorf("inputs: %w: %d numbers, at most %d", pando.ErrTooLarge, len(ask.Inputs), inputsMax)
@@ -56,7 +56,7 @@ func inputsOf(ask pando.Ask) (map[string]float64, error) {
 	return named(ask.Inputs), nil
 }
 
-// named is a copy whose names are clean.
+// named returns a copy with clean names.
 func named(m map[string]float64) map[string]float64 {
 	out := maps.Clone(m)
 	for name, v := range m {

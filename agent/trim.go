@@ -9,10 +9,10 @@ import (
 	"pando.run/pando/state"
 )
 
-// trimWait lies between two trims of the states of this host, unless Config says otherwise.
+// trimWait is the default time between two trims of the states of this host.
 const trimWait = 5 * time.Minute
 
-// trimStates cuts old history off the states of this host now and then, beside everything else, if something was pushed.
+// trimStates trims old history from the states of this host every TrimEvery, if there was a push.
 func (a *Agent) trimStates(ctx context.Context) {
 	last := int64(0)
 	for pando.Sleep(ctx, a.Clock, a.TrimEvery) == nil {
@@ -33,7 +33,8 @@ func (a *Agent) trimStates(ctx context.Context) {
 	}
 }
 
-// settle notes where the branches of this host's instances are: an instance that pushed and writes no more holds no history.
+// settle records the position of each branch of this host. The branch of an instance that no longer
+// writes then keeps no history alive.
 func (a *Agent) settle(ctx context.Context) {
 	a.mu.Lock()
 	var branches []*state.Branch
@@ -50,7 +51,8 @@ func (a *Agent) settle(ctx context.Context) {
 	}
 }
 
-// knownStates is what the registry says of states; ok is false until it has been heard.
+// knownStates returns the heads of states in the registry. ok is false until the first snapshot
+// arrives.
 func (a *Agent) knownStates() (known state.Known, merges int64, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

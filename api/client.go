@@ -34,7 +34,8 @@ func NewClient(socket string) *Client {
 	return &Client{http: &http.Client{Transport: &http.Transport{DialContext: dial}}, socket: socket}
 }
 
-// tries is how often a request is sent whose answer was lost. What changes something carries a key, so it is done once.
+// tries is how often a request is sent until an answer arrives. A request that changes something
+// carries a key, so the server executes it once.
 const tries = 3
 
 func (c *Client) send(ctx context.Context, method, path string, query url.Values, header http.Header, body any) (io.ReadCloser, error) {
@@ -73,7 +74,7 @@ func (c *Client) send(ctx context.Context, method, path string, query url.Values
 	}
 }
 
-// unreachable says why nobody answers at the socket.
+// unreachable explains why the socket gave no answer.
 func (c *Client) unreachable(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return remote{fmt.Sprintf("you may not open %s: be root, or in its group", c.socket), pando.ErrForbidden}
@@ -81,7 +82,7 @@ func (c *Client) unreachable(err error) error {
 	return remote{fmt.Sprintf("pando is not running on this machine (no answer at %s): start it with `pando up`", c.socket), pando.ErrUnavailable}
 }
 
-// answered is the body of a good answer, or the error that a bad one tells.
+// answered returns the body of a good answer, or the error of a bad one.
 func answered(resp *http.Response) (io.ReadCloser, error) {
 	if resp.StatusCode < 400 {
 		return resp.Body, nil
@@ -127,7 +128,7 @@ func (c *Client) Service(ctx context.Context, s pando.ServiceKey) (pando.Service
 	return call[pando.ServiceStatus](ctx, c, http.MethodGet, path, q, nil)
 }
 
-// Remove lets a service go.
+// Remove removes a service after its instances have drained.
 func (c *Client) Remove(ctx context.Context, s pando.ServiceKey, purge bool) error {
 	path, q := of(s, "")
 	q.Set("purge", strconv.FormatBool(purge))
@@ -147,14 +148,14 @@ func (c *Client) Unpin(ctx context.Context, s pando.ServiceKey) (pando.ServiceSt
 	return call[pando.ServiceStatus](ctx, c, http.MethodDelete, path, q, nil)
 }
 
-// Why lists what was decided about a service.
+// Why lists the decisions about a service.
 func (c *Client) Why(ctx context.Context, s pando.ServiceKey, most int) ([]pando.Because, error) {
 	path, q := of(s, "/why")
 	q.Set("max", strconv.Itoa(most))
 	return call[[]pando.Because](ctx, c, http.MethodGet, path, q, nil)
 }
 
-// Logs streams the log of an instance, or of all.
+// Logs streams the log of one instance, or of all.
 func (c *Client) Logs(ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error) {
 	path, q := of(s, "/logs")
 	q.Set("lines", strconv.Itoa(lines))
@@ -182,12 +183,13 @@ func (c *Client) RemoveHost(ctx context.Context, h pando.HostName, force bool) e
 	return err
 }
 
-// watchAgain is how long a watch rests before it asks again for a stream that broke.
+// watchAgain is how long a watch waits before it reopens a broken stream.
 const watchAgain = 100 * time.Millisecond
 
-// Watch calls take for every change after a store revision (0: from now on) until ctx ends. Once it has begun it goes on
-// where it was whenever the connection breaks, also over a restart of the server. It ends with ErrCompacted when history is
-// no longer kept: look again, and watch from there.
+// Watch calls take for every change after a store revision (0: from now on) until ctx ends. Once it
+// has begun, it resumes after each broken connection, including a restart of the server. It ends
+// with ErrCompacted when the store no longer has the history. The caller then reads the current
+// records and watches from there.
 func (c *Client) Watch(ctx context.Context, after pando.StoreRevision, take func(Event)) error {
 	last := strconv.FormatInt(int64(after), 10)
 	for begun := false; ; begun = true {
@@ -211,7 +213,7 @@ func (c *Client) Watch(ctx context.Context, after pando.StoreRevision, take func
 	}
 }
 
-// Event is one change as it comes over the wire.
+// Event is one change in its wire format.
 type Event struct {
 	Revision pando.StoreRevision `json:"revision"`
 	Kind     pando.Kind          `json:"kind"`
@@ -236,7 +238,7 @@ func listen(r io.Reader, last *string, take func(Event)) error {
 			data = value
 		case "":
 			if value != "" || data == "" {
-				continue // a comment, or nothing but an id
+				continue // a comment, or only an id
 			}
 			if kind == "problem" {
 				var p Problem

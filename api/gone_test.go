@@ -10,7 +10,7 @@ import (
 	"pando.run/pando"
 )
 
-// left answers nobody: whoever asked has gone.
+// left is the response of a caller that has disconnected.
 type left struct {
 	http.ResponseWriter
 	statuses []int
@@ -20,7 +20,7 @@ func (w *left) WriteHeader(status int)    { w.statuses = append(w.statuses, stat
 func (w *left) Write([]byte) (int, error) { return 0, syscall.EPIPE }
 func (w *left) FlushError() error         { return syscall.EPIPE }
 
-// idle has no services, and nothing happens to them.
+// idle has no services and no changes.
 type idle struct{ pando.Operators }
 
 func (idle) State() http.Handler { return http.NotFoundHandler() }
@@ -33,8 +33,8 @@ func (idle) Service(context.Context, pando.ServiceKey) (pando.ServiceStatus, err
 
 func (idle) Watch(context.Context, pando.StoreRevision) <-chan pando.Change { return nil }
 
-// An asker that leaves before it has its answer is no fault of the server: one status, no panic, no line in the log; whether
-// the server knows already that it left, or learns it as it writes.
+// A caller that leaves before its answer causes one status, no panic and no line in the log. This
+// holds if the server notices the departure before it writes or as it writes.
 func TestAnAskerLeaves(t *testing.T) {
 	ended, end := context.WithCancel(t.Context())
 	end()

@@ -13,9 +13,13 @@ import (
 	"pando.run/pando"
 )
 
-// ForMembers is the operators' API for the other hosts of a cluster: what reads, what says how many instances there are, and
-// what removes a service, and what ends the asker's own membership. What runs is said on the server's host alone: a host that
-// falls to somebody starts no program on another. asker is the name of the member whose certificate the request came with, "" without one; it is put on record.
+// ForMembers serves the operators' API to the other hosts of a cluster. It allows reads, changes of
+// the number of instances, the removal of a service, and the end of the caller's own membership.
+// Deploys are allowed on the server's host alone, so that a captured host starts no program on
+// another.
+//
+// asker returns the name of the member in the request's certificate, or "" without one. The name is
+// recorded.
 func ForMembers(operators http.Handler, asker func(*http.Request) string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
@@ -44,13 +48,13 @@ func ForMembers(operators http.Handler, asker func(*http.Request) string) http.H
 	})
 }
 
-// How an operator's name for the record comes (Asking.Operator).
+// The header with the operator's name for the record (Asking.Operator), and the longest name.
 const (
 	operatorHeader = "Pando-Operator"
 	operatorMax    = 100
 )
 
-// Elsewhere serves the operators' API of a server that is on another host.
+// Elsewhere forwards to the operators' API of a server on another host.
 func Elsewhere(server string, t http.RoundTripper) http.Handler {
 	return &httputil.ReverseProxy{
 		Transport:     t,

@@ -10,7 +10,7 @@ import (
 	"pando.run/pando"
 )
 
-// metrics answers scrapes with what the operators' API knows at that moment; nothing is counted twice.
+// metrics answers scrapes from the operators' API at that moment and keeps no counters of its own.
 func (h operators) metrics() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		registry := prometheus.NewPedanticRegistry()
@@ -99,7 +99,7 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 		}
 		counters, err := g.Counters(g.ctx, st.ServiceKey)
 		if err != nil {
-			continue // it has gone since, or its host does not answer: the others count
+			continue // the service is gone, or its host does not answer: the others count
 		}
 		for _, c := range counters {
 			of := append(labels, string(c.Instance))

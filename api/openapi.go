@@ -17,13 +17,13 @@ import (
 	"pando.run/pando"
 )
 
-// openAPI is the operators' contract as an OpenAPI 3.1 document. `go test ./api -update` makes it from routes and from the
-// comments of the types.
+// openAPI is the operators' contract as an OpenAPI 3.1 document. `go test ./api -update` generates
+// it from routes and from the comments of the types.
 //
 //go:embed openapi.json
 var openAPI []byte
 
-// document is the beginning of the contract; routes are added to it.
+// document returns the empty contract, to which routes are added.
 func document() huma.Config {
 	schemas := huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)
 	return huma.Config{
@@ -41,8 +41,8 @@ func document() huma.Config {
 	}
 }
 
-// asJSON writes an answer whole. That the asker has left meanwhile is no error: the library would take it for a value that has
-// no JSON, and say so with a second status or a panic.
+// asJSON writes an answer whole and ignores a caller that has left. The library would take that for
+// a value without JSON and answer with a second status or a panic.
 var asJSON = huma.Format{
 	Marshal: func(w io.Writer, v any) error {
 		var b bytes.Buffer
@@ -55,7 +55,7 @@ var asJSON = huma.Format{
 	Unmarshal: huma.DefaultJSONFormat.Unmarshal,
 }
 
-// route adds an operation: pattern is its method and path.
+// route adds an operation. pattern is its method and path.
 func route[I, O any](a huma.API, id, pattern, summary string, do func(context.Context, *I) (*O, error)) {
 	huma.Register(a, operation(a, id, pattern, summary), func(ctx context.Context, in *I) (*O, error) {
 		out, err := do(ctx, in)
@@ -66,12 +66,12 @@ func route[I, O any](a huma.API, id, pattern, summary string, do func(context.Co
 	})
 }
 
-// stream adds an operation whose answer goes on.
+// stream adds an operation with an endless answer.
 func stream[I any](a huma.API, id, pattern, kind, summary string, begin func(context.Context, *I) (func(*sender), error)) {
 	op := operation(a, id, pattern, summary)
 	text := &huma.Schema{Type: huma.TypeString}
 	if kind == "text/event-stream" {
-		// What a program finds in the data of each event.
+		// The schema of the data of each event.
 		text.Extensions = map[string]any{
 			"contentMediaType": "application/json",
 			"contentSchema":    a.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[pando.Change](), true, ""),
@@ -95,7 +95,7 @@ func stream[I any](a huma.API, id, pattern, kind, summary string, begin func(con
 	})
 }
 
-// schemasOf is where an operation keeps the schemas that its body refers to.
+// schemasOf is the metadata key of the schemas that an operation's body refers to.
 const schemasOf = "schemas"
 
 func operation(a huma.API, id, pattern, summary string) huma.Operation {
@@ -122,7 +122,7 @@ func newSender(w io.Writer) *sender {
 	return s
 }
 
-// send says whether the other side still listens.
+// send writes b and reports whether the other side is still connected.
 func (s *sender) send(b []byte) bool {
 	if _, err := s.w.Write(b); err != nil {
 		return false
@@ -130,8 +130,8 @@ func (s *sender) send(b []byte) bool {
 	return s.flush() == nil
 }
 
-// The library that checks requests makes its errors through two hooks. They are set here, once, so that what it refuses
-// looks like everything else that is refused.
+// The library that checks requests makes its errors through two hooks. They are set here once, so
+// that its refusals look like all others.
 func init() {
 	huma.NewError = func(status int, message string, errs ...error) huma.StatusError {
 		return refused(nil, status, message, errs)
@@ -141,7 +141,8 @@ func init() {
 	}
 }
 
-// refused is the problem of a request that the contract does not allow: where it is wrong, and what was probably meant.
+// refused returns the problem of a request that the contract does not allow: the wrong place, and
+// the probably intended name.
 func refused(c huma.Context, status int, message string, errs []error) *Problem {
 	var said []string
 	for _, err := range errs {
@@ -161,7 +162,7 @@ func refused(c huma.Context, status int, message string, errs []error) *Problem 
 		message = strings.Join(said, "; ")
 	}
 	switch status {
-	case 0: // the library asks what a problem looks like
+	case 0: // the library asks for an empty problem
 		return &Problem{}
 	case http.StatusRequestEntityTooLarge:
 		return problemOf(fmt.Errorf("the body: %w: at most %d bytes", pando.ErrTooLarge, bodyBytesMax), nil)
@@ -171,7 +172,7 @@ func refused(c huma.Context, status int, message string, errs []error) *Problem 
 	return problemOf(fmt.Errorf("%w: %s", pando.ErrInvalid, message), nil)
 }
 
-// meant suggests a field or a parameter for one that nobody knows.
+// meant suggests the nearest known name for an unknown field or parameter.
 func meant(c huma.Context, d *huma.ErrorDetail) string {
 	if c == nil {
 		return ""
@@ -201,7 +202,8 @@ func meant(c huma.Context, d *huma.ErrorDetail) string {
 	return ""
 }
 
-// properties lists what an object of the body may have; where is its place, such as body.health or body.ports[0].
+// properties lists the fields that an object of the body may have. where is the object's place,
+// such as body.health or body.ports[0].
 func properties(schemas huma.Registry, s *huma.Schema, where string) []string {
 	resolve := func(s *huma.Schema) *huma.Schema {
 		if s != nil && s.Ref != "" {

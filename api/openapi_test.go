@@ -22,7 +22,7 @@ import (
 
 var update = flag.Bool("update", false, "write the generated files")
 
-// compare holds a generated file against what is committed.
+// compare checks that a generated file equals the committed one.
 func compare(t *testing.T, path string, want []byte) {
 	t.Helper()
 	if *update {
@@ -61,7 +61,7 @@ func TestTheReferenceIsTheCode(t *testing.T) {
 	compare(t, filepath.Join("..", "docs", "reference", "api.md"), reference(contract(t), readSources(t)))
 }
 
-// explain puts what the sources say of types, fields and constants into the schemas.
+// explain copies the comments of types, fields and constants into the schemas.
 func explain(words words, schemas huma.Registry) {
 	for name, s := range schemas.Map() {
 		typ := schemas.TypeFromRef("#/components/schemas/" + name)
@@ -94,11 +94,12 @@ func explainField(s *huma.Schema, owner string, f reflect.StructField, words wor
 	}
 }
 
-// words are what the sources say: of a type, of a field (Type.Field), and which values a type of strings has.
+// words are the comments of the sources by type and by field (Type.Field), and the values of each
+// string type.
 type words struct {
 	types, fields map[string]string
 	values        map[string][]string
-	errors        map[string]string // of a sentinel's text: when it comes
+	errors        map[string]string // by a sentinel's text: when it occurs
 }
 
 func readSources(t *testing.T) words {

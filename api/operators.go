@@ -20,7 +20,8 @@ type operators struct {
 	ready func(context.Context) error
 }
 
-// OperatorsHandler serves the operators' API. Who may reach its socket may use it. ready says whether the store answers.
+// OperatorsHandler serves the operators' API. Any process that can open its socket may use it.
+// ready reports whether the store answers.
 func OperatorsHandler(ops pando.Operators, ready func(context.Context) error) http.Handler {
 	h := operators{ops, ready}
 	mux := http.NewServeMux()
@@ -29,13 +30,13 @@ func OperatorsHandler(ops pando.Operators, ready func(context.Context) error) ht
 	mux.Handle("POST /state/", ops.State())
 	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/openapi+json")
-		_, _ = w.Write(openAPI) // the asker is gone
+		_, _ = w.Write(openAPI) // the caller is gone
 	})
 	mux.Handle("GET /metrics", h.metrics())
 	return isJSON(known(mux))
 }
 
-// isJSON says of every body that it is JSON, whatever it calls itself: curl says of each that it is a form.
+// isJSON declares every body as JSON. curl, for example, declares each body as a form.
 func isJSON(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/v1/") {
@@ -45,7 +46,7 @@ func isJSON(next http.Handler) http.Handler {
 	})
 }
 
-// routes is the contract.
+// routes adds the operations of the contract.
 func (h operators) routes(a huma.API) {
 	route(a, "list-services", "GET /v1/services", "List every service with its instances.", h.list)
 	route(a, "deploy", "POST /v1/services",
@@ -67,7 +68,7 @@ func (h operators) routes(a huma.API) {
 	route(a, "readyz", "GET /readyz", "Say that the store answers and that a control leads.", h.readyz)
 }
 
-// Named is whom a request is about.
+// Named is the service that a request concerns.
 type Named struct {
 	Name   pando.ServiceName `path:"name" doc:"name of the service" example:"website"`
 	Tenant pando.Tenant      `query:"tenant" default:"default" doc:"who owns the service"`
@@ -75,14 +76,15 @@ type Named struct {
 
 func (n Named) key() pando.ServiceKey { return pando.ServiceKey{Tenant: n.Tenant, Name: n.Name} }
 
-// Asking is what a request that changes something may say of itself.
+// Asking holds the optional headers of a request that changes something.
 type Asking struct {
 	Operator string `header:"Pando-Operator" maxLength:"100" doc:"who asks, for the record"`
 	Request  string `header:"Idempotency-Key" maxLength:"100" doc:"a name for this request: sent again with it, it is not done again for as long as its service remembers it (the 300 newest decisions; 20 of those that changed nothing)"`
 	IfMatch  string `header:"If-Match" doc:"the ETag of the version that the change is meant for; when the service has changed since, it is refused with 409"`
 }
 
-// by is who asks. The socket's users are one for now; a name may be given for the record.
+// by returns the asker of a request. All users of the socket are one asker for now. The request may
+// carry a name for the record.
 func (a Asking) by() (pando.Asker, error) {
 	by := pando.Asker{Kind: pando.AskerOperator, Name: a.Operator, Request: a.Request}
 	if a.IfMatch == "" || a.IfMatch == "*" {
@@ -248,13 +250,13 @@ func (h operators) logs(ctx context.Context, in *struct {
 		for {
 			n, err := log.Read(b)
 			if n > 0 && !to.send(b[:n]) || err != nil {
-				return // the asker is gone, or the log has ended: what was read has been sent
+				return // the caller is gone, or the log has ended and all of it has been sent
 			}
 		}
 	}, nil
 }
 
-// known answers what no route answers with a problem, and lets no path say what it is not.
+// known answers a request without a route with a problem, and refuses paths with dot segments.
 func known(mux *http.ServeMux) http.Handler {
 	return plainPaths(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, pattern := mux.Handler(r)
@@ -266,9 +268,11 @@ func known(mux *http.ServeMux) http.Handler {
 	}))
 }
 
-var errMethod = errors.New("method not allowed") // the path is there, but not for this method; Allow has those it is for
+// errMethod reports a path with routes for other methods only. Allow lists those methods.
+var errMethod = errors.New("method not allowed")
 
-// missed says of a request without a route whether the path or only the method is wrong.
+// missed answers a request without a route. It reports a wrong path, or a wrong method with the
+// allowed ones.
 func missed(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
 	var methods []string
 	for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {

@@ -1,5 +1,6 @@
-// Package api is the two HTTP contracts of Pando: what operators ask (over pando.Operators) and what instances ask of their
-// host (over pando.Self), and the client of the first.
+// Package api contains the two HTTP contracts of Pando: operators' requests to the cluster (over
+// pando.Operators) and instances' requests to their host (over pando.Self). It also contains the
+// client of the first.
 //
 // It never decides anything: a handler reads a request, calls the interface and writes the answer.
 package api
@@ -27,7 +28,8 @@ type Problem struct {
 	Intent *pando.Intent `json:"intent,omitempty"` // that was refused, or that is pending
 }
 
-// Error, GetStatus, GetHeaders and ContentType are what the library that serves the operators' contract asks of an error.
+// Error, GetStatus, GetHeaders and ContentType implement the error interface of the library that
+// serves the operators' contract.
 func (p *Problem) Error() string             { return p.Detail }
 func (p *Problem) GetStatus() int            { return p.Status }
 func (p *Problem) ContentType(string) string { return "application/problem+json" }
@@ -75,7 +77,7 @@ func problemOf(err error, intent *pando.Intent) *Problem {
 	return p
 }
 
-// err is the problem as an error with its sentinel.
+// err returns the problem as an error with its sentinel.
 func (p Problem) err() error {
 	for _, k := range problems {
 		if k.code == p.Code {
@@ -85,7 +87,7 @@ func (p Problem) err() error {
 	return errors.New(p.Detail)
 }
 
-// remote keeps the sentence of the other side and the sentinel of this one.
+// remote keeps the other side's text and this side's sentinel.
 type remote struct {
 	detail   string
 	sentinel error
@@ -99,19 +101,19 @@ func fail(w http.ResponseWriter, err error, intent *pando.Intent) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	maps.Copy(w.Header(), p.GetHeaders())
 	w.WriteHeader(p.Status)
-	_ = json.NewEncoder(w).Encode(p) // the asker is gone
+	_ = json.NewEncoder(w).Encode(p) // the caller is gone
 }
 
 func answer(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v) // the asker is gone
+	_ = json.NewEncoder(w).Encode(v) // the caller is gone
 }
 
 // bodyBytesMax bounds every JSON body.
 const bodyBytesMax = 1 << 20
 
-// read takes a JSON body, if there is one, strictly: a field that nobody knows is an error that names it.
+// read decodes a JSON body strictly, if there is one. Its error names an unknown field.
 func read(r *http.Request, v any) error {
 	b, err := readBytes(r, bodyBytesMax)
 	if err != nil || len(b) == 0 {

@@ -11,11 +11,12 @@ import (
 	"pando.run/pando"
 )
 
-// Readable is the part of the operators' API for which the socket's guard is not needed: what monitoring asks, and clones of
-// states. It changes nothing and shows no spec.
+// Readable serves the part of the operators' API that needs no protection by the socket: monitoring
+// and clones of states. It changes nothing and shows no spec.
 //
-// A browser on the same machine reaches it with any page's script behind it: a request from a page is refused, and so is one
-// for a name that is not this machine's (names are what it is called), which a page can point at any address.
+// A script in any page can reach it through a browser on the same machine. So it refuses requests
+// from a page and requests for a host name other than this machine's. A page can point a foreign
+// name at any address. names are the names of this machine.
 func Readable(operators http.Handler, names ...string) http.Handler {
 	mux := http.NewServeMux()
 	for _, pattern := range []string{"GET /healthz", "GET /readyz", "GET /metrics", "GET /openapi.json", "GET /state/", "POST /state/"} {
@@ -35,7 +36,7 @@ func Readable(operators http.Handler, names ...string) http.Handler {
 	})
 }
 
-// ownName says whether a Host header is an address, or a name of this machine.
+// ownName reports whether a Host header is an address or a name of this machine.
 func ownName(host string, names []string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

@@ -15,7 +15,7 @@ import (
 	"pando.run/pando"
 )
 
-// reference is docs/reference/api.md: both contracts, and the types that they speak of.
+// reference returns docs/reference/api.md: both contracts and their types.
 func reference(o *huma.OpenAPI, words words) []byte {
 	var b bytes.Buffer
 	b.WriteString(`# The HTTP APIs
@@ -131,7 +131,8 @@ func link(s *huma.Schema) string {
 	return s.Type
 }
 
-// typesText is a table per type: those of the operators' contract, then those that only instances see.
+// typesText writes a table per type: those of the operators' contract and those that only instances
+// use.
 func typesText(b *bytes.Buffer, o *huma.OpenAPI, words words) {
 	schemas := huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)
 	for _, v := range []any{pando.SelfView{}, pando.HaltResult{}, pando.SelfEvent{}, pando.StateEntry{}, pando.MergeResult{}, pando.Ask{}, pando.Change{}} {

@@ -17,8 +17,8 @@ type self struct {
 	id pando.InstanceID
 }
 
-// SelfHandler serves an instance on its own socket. The socket is the identity: there is no token, and no other instance
-// can be named.
+// SelfHandler serves an instance on its own socket. The socket is the identity: there is no token,
+// and no other instance can be named.
 func SelfHandler(s pando.Self, i pando.InstanceID) http.Handler {
 	mux := http.NewServeMux()
 	for _, r := range (self{s, i}).routes() {
@@ -27,13 +27,13 @@ func SelfHandler(s pando.Self, i pando.InstanceID) http.Handler {
 	return known(mux)
 }
 
-// selfRoute is one request that an instance may make, with the line of the reference about it.
+// selfRoute is one request that an instance may make, with its line of the reference.
 type selfRoute struct {
 	pattern, summary, takes, answers string
 	do                               http.HandlerFunc
 }
 
-// routes is the contract with instances.
+// routes returns the contract with instances.
 func (h self) routes() []selfRoute {
 	const ask = `{"reason": "812 req/s > 600", "inputs": {"req/s": 812, "limit": 600}, "wait": false}, or nothing`
 	return []selfRoute{
@@ -54,7 +54,8 @@ func (h self) routes() []selfRoute {
 	}
 }
 
-// plainPaths refuses what a router would tidy up: a path that is not what it says is an attempt at another one.
+// plainPaths refuses paths that a router would clean up, because such a path is an attempt to reach
+// another one.
 func plainPaths(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/"), "/")
@@ -85,7 +86,7 @@ func (h self) ready(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// ask reads what the instance says of its request; ?wait=true is for those who send no body.
+// ask reads the reason and the inputs of a request. ?wait=true serves callers that send no body.
 func ask(r *http.Request) (pando.Ask, error) {
 	var a pando.Ask
 	err := read(r, &a)
@@ -148,7 +149,7 @@ func (h self) metrics(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// events streams server-sent events; Last-Event-ID resumes where a listener was cut off.
+// events streams server-sent events. Last-Event-ID resumes after a broken connection.
 func (h self) events(w http.ResponseWriter, r *http.Request) {
 	after, err := eventID(r.Header.Get("Last-Event-ID"))
 	if err != nil {

@@ -19,7 +19,8 @@ func (h self) merge(do func(pando.Self, context.Context, pando.InstanceID) (pand
 	}
 }
 
-// get answers with a value as it is, or, for a path that ends in "/" (or none), with the paths below it.
+// get answers with the bytes of a value. For a path that ends in "/", or an empty path, it lists
+// the paths below.
 func (h self) get(w http.ResponseWriter, r *http.Request) {
 	path := r.PathValue("path")
 	if path == "" || strings.HasSuffix(path, "/") {
@@ -38,7 +39,7 @@ func (h self) get(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Pando-State-Type", string(v.Type))
-	_, _ = w.Write(v.Bytes) // the asker is gone
+	_, _ = w.Write(v.Bytes) // the caller is gone
 }
 
 func (h self) write(do func(pando.Self, context.Context, pando.InstanceID, string, []byte) error) http.HandlerFunc {

@@ -10,10 +10,11 @@ import (
 	"pando.run/pando"
 )
 
-// heartbeat is how often a silent stream of events says that it is alive.
+// heartbeat is how often a silent stream of events sends a sign of life.
 const heartbeat = 15 * time.Second
 
-// watch streams changes. The id of an event stands for a whole commit, so it comes with the commit's last change.
+// watch streams changes. An event id stands for a whole commit, so the commit's last change carries
+// it.
 func (h operators) watch(ctx context.Context, in *struct {
 	After   pando.StoreRevision `query:"after" minimum:"0" doc:"a store revision, such as seen of a status; 0 is from now on"`
 	LastID  string              `header:"Last-Event-ID" doc:"the id of the last event that arrived; it wins over after"`
@@ -36,7 +37,7 @@ func (h operators) watch(ctx context.Context, in *struct {
 	}, nil
 }
 
-// change writes one change as an event: its kind is the event's, a change of no interest only moves the id on.
+// change encodes one change as an event of its kind. A change outside the filter only sends its id.
 func change(c pando.Change, of pando.ServiceKey) (b []byte) {
 	if c.Err != nil {
 		return event(nil, "problem", problemOf(c.Err, nil))
@@ -53,7 +54,7 @@ func change(c pando.Change, of pando.ServiceKey) (b []byte) {
 	return event(b, string(c.Kind), c)
 }
 
-// event appends the rest of a server-sent event to what is there of it.
+// event appends the rest of a server-sent event to b.
 func event(b []byte, kind string, data any) []byte {
 	text, err := json.Marshal(data)
 	if err != nil {
@@ -63,7 +64,7 @@ func event(b []byte, kind string, data any) []byte {
 	return fmt.Appendf(b, "event: %s\ndata: %s\n\n", kind, text)
 }
 
-// eventID reads the header Last-Event-ID; absent is 0.
+// eventID parses the header Last-Event-ID. An absent header is 0.
 func eventID(text string) (uint64, error) {
 	if text == "" {
 		return 0, nil
@@ -75,7 +76,8 @@ func eventID(text string) (uint64, error) {
 	return n, nil
 }
 
-// pass sends what comes until nothing more comes or nobody listens; a silent stream beats.
+// pass sends events until the channel closes or the other side disconnects. It sends a sign of life
+// on a silent stream.
 func pass[T any](to *sender, events <-chan T, text func(T) []byte) {
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()

@@ -1,6 +1,7 @@
 // Package balance turns weights into the buckets of a steering table.
 //
-// It never touches a packet or a map: it is a function from who takes new flows to which bucket is whose.
+// It never touches a packet or a map. It is a function from the endpoints that take new flows to
+// the owner of each bucket.
 package balance
 
 import (
@@ -9,9 +10,10 @@ import (
 	"strings"
 )
 
-// Buckets fills a table of size buckets (a prime) with indices into ids, each in proportion to its weight, so that a
-// change of one endpoint moves few buckets of the others (weighted Maglev: Eisenbud et al., NSDI 2016, §3.4). An endpoint
-// of weight 0 gets none; without any weight the answer is nil. The result does not depend on the order of ids.
+// Buckets fills a table of size buckets (a prime) with indices into ids, each in proportion to its
+// weight. A change of one endpoint moves few buckets of the others (weighted Maglev: Eisenbud et
+// al., NSDI 2016, §3.4). An endpoint of weight 0 gets none. Without any weight the answer is nil.
+// The result does not depend on the order of ids.
 func Buckets(ids []string, weights []int, size int) []uint16 {
 	heaviest := 0
 	for _, w := range weights {
@@ -40,7 +42,7 @@ func Buckets(ids []string, weights []int, size int) []uint16 {
 				continue
 			}
 			c.credit -= full
-			at, skip := c.at, c.skip // in registers: nearly all of the time goes by here
+			at, skip := c.at, c.skip // in registers, because this loop takes nearly all of the time
 			for taken[at] {
 				if at += skip; at >= last {
 					at -= last
@@ -54,7 +56,8 @@ func Buckets(ids []string, weights []int, size int) []uint16 {
 	}
 }
 
-// claim is one endpoint's order of preference over the buckets: at, at + skip, ... It is small, because all of them are used in turn.
+// claim is one endpoint's order of preference over the buckets: at, at + skip, ... It is small
+// because the loop visits all claims in turn.
 type claim struct {
 	at, skip       int32
 	weight, credit int32

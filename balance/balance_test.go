@@ -18,7 +18,8 @@ func count(table []uint16, n int) []int {
 	return out
 }
 
-// Every endpoint has its share, one of weight 0 has nothing, and the order of listing does not matter.
+// Every endpoint has its share, an endpoint of weight 0 has none, and the order of ids does not
+// matter.
 func TestSharesFollowWeights(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 40).Draw(t, "endpoints")
@@ -53,7 +54,7 @@ func TestSharesFollowWeights(t *testing.T) {
 	})
 }
 
-// One endpoint more takes its share and moves few buckets between the others.
+// A new endpoint takes its share and moves few buckets between the others.
 func TestAChangeMovesLittle(t *testing.T) {
 	ids, weights := []string{}, []int{}
 	for n := range 8 {

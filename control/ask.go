@@ -11,11 +11,11 @@ import (
 
 var _ pando.Decider = (*Control)(nil)
 
-// ask is one that an agent brings itself instead of writing it into the store first.
+// ask is a request that an agent brings itself, before the store has it.
 type ask struct {
 	intent pando.Intent
 	by     pando.Fence
-	answer chan answer // takes one without waiting
+	answer chan answer // buffered, so that a send never waits
 }
 
 type answer struct {
@@ -23,9 +23,9 @@ type answer struct {
 	err     error
 }
 
-// Answer implements pando.Decider. The ask is decided with all else that is known and asked of its service, by the first
-// who gets the turn, and tried once: a decision that collides with news is left to the askers, who write what they ask and
-// wait like everybody.
+// Answer implements pando.Decider. One decision answers the ask together with all other asks and
+// changes of its service. The first caller that gets the turn makes the decision, and it makes one
+// attempt. After a conflict, each asker writes its ask to the store and waits for the watch.
 func (c *Control) Answer(ctx context.Context, by pando.Fence, i pando.Intent, sent func()) ([]pando.Record, error) {
 	if i.State != pando.IntentAsked || by == (pando.Fence{}) {
 		return nil, fmt.Errorf("%w: intent %s is %q and comes from %q; want one that is asked, from a host", pando.ErrInvalid, i.ID, i.State, by.Key)
@@ -45,27 +45,28 @@ func (c *Control) Answer(ctx context.Context, by pando.Fence, i pando.Intent, se
 		return nil, fmt.Errorf("answer a %s of %s: %w: %w", i.Verb, i.Service, pando.ErrUnavailable, ctx.Err())
 	}
 	select {
-	case v := <-mine.answer: // by who decided last
+	case v := <-mine.answer: // from the previous turn
 		return v.records, v.err
 	default:
 	}
 	if c.term == (pando.Fence{}) {
 		return nil, fmt.Errorf("answer a %s of %s: %w: this server does not lead", i.Verb, i.Service, pando.ErrUnavailable)
 	}
-	_ = c.decide(ctx, c.term, i.Service) // the answer says what became of it
-	c.wake()                             // something may follow from it
+	_ = c.decide(ctx, c.term, i.Service) // mine.answer carries the result
+	c.wake()                             // the decision may have consequences
 	v := <-mine.answer
 	return v.records, v.err
 }
 
-// takeAsks is everything that is asked of a service by now: who decides answers all of it at once. The caller holds the lock.
+// takeAsks removes and returns all waiting asks of a service, so that one decision answers them.
+// The caller holds the lock.
 func (c *Control) takeAsks(s pando.ServiceKey) []*ask {
 	asks := c.asks[s]
 	delete(c.asks, s)
 	return asks
 }
 
-// withdraw takes back an ask that nobody has taken to answer it.
+// withdraw removes an ask that no decision has taken yet.
 func (c *Control) withdraw(a *ask) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,7 +76,7 @@ func (c *Control) withdraw(a *ask) {
 	}
 }
 
-// answer tells askers what has become of their asks, after the decision about them was written or could not be.
+// answer sends askers the result of the decision about their asks, or the error of its write.
 func (c *Control) answer(asks []*ask, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -89,7 +90,7 @@ func (c *Control) answer(asks []*ask, err error) {
 	}
 }
 
-// recordsOf is an intent and the instance that it is about, as the store has them. The caller holds the lock.
+// recordsOf returns the stored records of an intent and of its instance. The caller holds the lock.
 func (c *Control) recordsOf(id pando.IntentID) ([]pando.Record, error) {
 	i, ok := c.world.Intents[id]
 	if !ok {
@@ -119,8 +120,8 @@ func intentsOf(asks []*ask) (out []pando.Intent) {
 	return out
 }
 
-// fencesOf are the conditions that the askers' hosts are still theirs. The key of an epoch is written once, so its creation
-// is its last change.
+// fencesOf returns the conditions that the askers' hosts still hold their leases. An epoch's key is
+// written once, so its creation is its last change.
 func fencesOf(asks []*ask) (out []pando.Condition) {
 	for _, a := range asks {
 		v := pando.Condition{Key: a.by.Key, Modified: a.by.Created}

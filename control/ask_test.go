@@ -95,7 +95,7 @@ func lead(t *testing.T, delayMax time.Duration, test func(t *testing.T, l leader
 			t.Errorf("a control that does not lead answered: %v", err)
 		}
 		cancel()
-		time.Sleep(2 * time.Second) // the lease of the host ends behind it
+		time.Sleep(2 * time.Second) // the lease of the host ends after it
 	})
 }
 
@@ -202,7 +202,7 @@ func TestWhatFollowsFromAnAnswerIsLookedAtBehindIt(t *testing.T) {
 		if in, waits := due(); !waits || in <= 0 || in > laterWait {
 			t.Errorf("the service is looked at again in %s (it waits: %v), want %s", in, waits, laterWait)
 		}
-		time.Sleep(laterWait / 2) // the watch has told of the answer
+		time.Sleep(laterWait / 2) // the watch has delivered the answer
 		if _, waits := due(); !waits {
 			t.Error("what this control wrote made it decide once more")
 		}

@@ -1,8 +1,9 @@
-// Package control is the cluster loop: it composes what the rooms know (scale, lifecycle) into decisions about every
-// service, and answers operators.
+// Package control is the cluster loop. It composes the rooms scale and lifecycle into decisions
+// about every service, and it answers operators.
 //
-// It never touches an instance, a packet or a file: it reads the registry, decides (Decide is pure) and writes the
-// registry; agents do the rest. One control leads at a time, and every one of its writes is fenced by its leadership.
+// It never touches an instance, a packet or a file. It reads the registry, decides (Decide is pure)
+// and writes the registry. Agents do the rest. One control leads at a time, and its leadership
+// fences every write.
 package control
 
 import (
@@ -18,7 +19,7 @@ import (
 	"pando.run/pando/world"
 )
 
-// Config is what a control needs.
+// Config holds the settings and the drivers of a control.
 type Config struct {
 	Registry pando.Registry
 	Peers    pando.Peers
@@ -26,39 +27,43 @@ type Config struct {
 	IDs      pando.IDs
 	Log      *slog.Logger
 	Name     string // of this candidate, in the election
-	// Heard says how long ago the agent of a host that has its lease was heard of; nil: nobody knows.
+	// Heard returns the time since the last message from the agent of a host with a lease. Nil
+	// means unknown.
 	Heard func(ctx context.Context, h pando.HostName) (time.Duration, error)
-	// Writable says whether the user of a spec may write to a folder; nil: not known. It is asked
-	// on the server's host alone: programs and their folders lie at the same path on every host.
+	// Writable reports whether the user of a spec may write to a folder. Nil means unknown. Only the
+	// server's host is checked, because programs and their folders have the same path on every host.
 	Writable func(dir, user string) bool
 }
 
-// Control decides for the whole cluster while it leads, and answers operators always.
+// Control decides for the whole cluster while it leads. It answers operators at any time.
 type Control struct {
 	Config
-	creating  chan struct{} // is full while a new service is written, so that the limit of services holds
+	creating  chan struct{} // full while a new service is written, so that the limit of services holds
 	counting  sync.Mutex    // guards the two below, also while they are read from the hosts
 	counted   []pando.EndpointCounters
 	countedAt time.Time
-	unwritten map[pando.ServiceKey]unwritten // decisions about a service that this control could not write
-	full      time.Time                      // since when the store takes nothing more; zero: it does
+	// unwritten counts the decisions about a service that this control failed to write.
+	unwritten map[pando.ServiceKey]unwritten
+	full      time.Time // since when the store is full, or zero
 
-	mu        sync.Mutex
-	world     *world.World
-	queue     []pando.ServiceKey        // to be decided about
-	dirty     map[pando.ServiceKey]bool // what is in the queue
-	wakes     map[pando.ServiceKey]time.Time
-	changed   chan struct{} // closed and replaced at every change of the world
-	nudge     chan struct{}
-	asks      map[pando.ServiceKey][]*ask  // that came straight from agents and nobody has taken yet
-	deciding  chan struct{}                // is full from a decision until it is written
-	term      pando.Fence                  // of the leadership, zero: none; known to who decides
+	mu      sync.Mutex
+	world   *world.World
+	queue   []pando.ServiceKey        // services that need a decision
+	dirty   map[pando.ServiceKey]bool // the members of queue
+	wakes   map[pando.ServiceKey]time.Time
+	changed chan struct{} // closed and replaced at every change of the world
+	nudge   chan struct{}
+	// asks holds asks that agents brought themselves and that wait for a decision.
+	asks     map[pando.ServiceKey][]*ask
+	deciding chan struct{} // full from a decision until it is written
+	// term is the fence of the leadership, or zero. Only the holder of the turn uses it.
+	term      pando.Fence
 	left      map[pando.HostName]time.Time // since when a member is away
 	admitting sync.Mutex
 	pulse     pulse
 }
 
-// New returns a control; Run makes it work.
+// New returns a control. Run starts it.
 func New(c Config) *Control {
 	return &Control{
 		Config: c, world: world.New(),
@@ -69,7 +74,7 @@ func New(c Config) *Control {
 	}
 }
 
-// Run follows the registry and, whenever it is elected, decides; until ctx ends.
+// Run follows the registry until ctx ends. It decides while it is elected.
 func (c *Control) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -90,7 +95,8 @@ func (c *Control) take(b pando.Batch, reset bool) {
 	if reset {
 		c.world = world.New()
 	}
-	news := slices.DeleteFunc(slices.Clone(b.Changes), c.world.Knows) // what this control wrote it has thought about
+	// This control has already considered its own writes.
+	news := slices.DeleteFunc(slices.Clone(b.Changes), c.world.Knows)
 	if err := c.world.Apply(b.Changes, b.Revision); err != nil {
 		c.Log.Error("a record cannot be read and is left out", "error", err)
 	}
@@ -106,7 +112,7 @@ func (c *Control) take(b pando.Batch, reset bool) {
 	c.wake()
 }
 
-// touch marks the services that a change concerns: its own, or all when hosts come and go.
+// touch marks the services that a change concerns: its own, or all when a host joins or leaves.
 func (c *Control) touch(k pando.Key) {
 	if k.Kind() == pando.KindHost {
 		c.markAll()
@@ -117,7 +123,7 @@ func (c *Control) touch(k pando.Key) {
 	}
 }
 
-// mark puts a service behind those that are to be decided about. The caller holds the lock.
+// mark appends a service to the queue of decisions. The caller holds the lock.
 func (c *Control) mark(s pando.ServiceKey) {
 	if !c.dirty[s] {
 		c.dirty[s] = true
@@ -182,12 +188,12 @@ func (c *Control) lead(ctx context.Context, fence pando.Fence, lost <-chan struc
 			return
 		default:
 		}
-		scaler.step(ctx, fence) // whatever woke it: news that never end must not keep it from looking
+		scaler.step(ctx, fence) // at every wake: an endless stream of changes must not starve the scaler
 		c.markDue()
 	}
 }
 
-// catchUp waits until this control has seen all that former leaders wrote, and marks every service.
+// catchUp waits until this control has seen all writes of former leaders, and marks every service.
 func (c *Control) catchUp(ctx context.Context, fence pando.Fence, lost <-chan struct{}) bool {
 	for {
 		c.mu.Lock()
@@ -207,7 +213,7 @@ func (c *Control) catchUp(ctx context.Context, fence pando.Fence, lost <-chan st
 	}
 }
 
-// markDue marks the services whose wake time has come.
+// markDue marks the services with a wake time in the past.
 func (c *Control) markDue() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -220,7 +226,8 @@ func (c *Control) markDue() {
 	}
 }
 
-// decideAll decides about every service that changed, and says after how long the next one is due.
+// decideAll decides about every service that changed and returns the time until the next one is
+// due.
 func (c *Control) decideAll(ctx context.Context, fence pando.Fence) time.Duration {
 	for {
 		s, ok := c.nextDirty()
@@ -230,7 +237,7 @@ func (c *Control) decideAll(ctx context.Context, fence pando.Fence) time.Duratio
 		if c.turn(ctx) != nil {
 			break
 		}
-		_ = c.decide(ctx, fence, s) // what could not be written is decided again
+		_ = c.decide(ctx, fence, s) // a failed decision is made again
 		<-c.deciding
 	}
 	c.mu.Lock()
@@ -254,14 +261,14 @@ func (c *Control) nextDirty() (pando.ServiceKey, bool) {
 	return s, true
 }
 
-// serve says by which leadership asks are answered from now on; by none with the zero fence.
+// serve sets the leadership under which asks are answered. The zero fence means none.
 func (c *Control) serve(term pando.Fence) {
 	c.deciding <- struct{}{}
 	c.term = term
 	<-c.deciding
 }
 
-// turn makes the caller the one who decides, until it empties the channel.
+// turn waits until the caller may decide. The caller ends its turn by emptying the channel.
 func (c *Control) turn(ctx context.Context) error {
 	select {
 	case c.deciding <- struct{}{}:
@@ -271,8 +278,8 @@ func (c *Control) turn(ctx context.Context) error {
 	}
 }
 
-// decide makes the next decision about a service, which answers what is asked of it, and writes it. The caller is the one
-// who decides.
+// decide makes and writes the next decision about a service, which also answers its asks. The
+// caller has the turn.
 func (c *Control) decide(ctx context.Context, fence pando.Fence, s pando.ServiceKey) (err error) {
 	c.mu.Lock()
 	asks := c.takeAsks(s)
@@ -310,7 +317,7 @@ func (c *Control) decide(ctx context.Context, fence pando.Fence, s pando.Service
 	return nil
 }
 
-// commit writes as the leader and takes the result over at once, so that the next decision rests on it.
+// commit writes as the leader and applies the result at once, so that the next decision uses it.
 func (c *Control) commit(ctx context.Context, fence pando.Fence, t pando.Txn) error {
 	t.Fence = fence
 	at, err := c.Registry.Commit(ctx, t)
@@ -324,8 +331,8 @@ func (c *Control) commit(ctx context.Context, fence pando.Fence, t pando.Txn) er
 	return nil
 }
 
-// took takes over what this control has written: the watch, which tells of it later, brings nothing new then. The caller holds
-// the lock.
+// took applies this control's own write to the world. The watch delivers it again later and then
+// changes nothing. The caller holds the lock.
 func (c *Control) took(t pando.Txn, at pando.StoreRevision) {
 	c.world.Committed(t, at)
 	for _, v := range t.Put {
@@ -336,11 +343,12 @@ func (c *Control) took(t pando.Txn, at pando.StoreRevision) {
 	}
 }
 
-// laterWait is how long what may follow from an answer waits, so that it does not compete with the answer and the start for
-// the processor. A decision looks at all of its service, so more asks meanwhile keep nothing waiting.
+// laterWait delays the work that follows from an answer, so that it does not compete with the
+// answer and the start for the processor. A decision looks at all of its service, so the delay
+// holds back no further asks.
 const laterWait = 5 * time.Millisecond
 
-// later puts off the next look at a service of which a decision was just written.
+// later postpones the next look at a service after a decision was written.
 func (c *Control) later(s pando.ServiceKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -353,7 +361,8 @@ func (c *Control) later(s pando.ServiceKey) {
 	}
 }
 
-// again schedules another look after a commit that failed. A conflict means that news is on its way.
+// again schedules another look after a commit that failed. After a conflict, the newer record
+// arrives soon.
 func (c *Control) again(s pando.ServiceKey, err error) {
 	wait := 5 * time.Millisecond
 	if !errors.Is(err, pando.ErrConflict) {

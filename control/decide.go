@@ -14,12 +14,12 @@ import (
 	"pando.run/pando/world"
 )
 
-// self is who asks when nobody outside did.
+// self is the asker of control's own intents and decisions.
 var self = pando.Asker{Kind: pando.AskerControl}
 
-// Decide says what to write about one service now, in one transaction, and when to look again if nothing changes before
-// (zero: never). It is a function of the world, the time and the asks that are not in the store yet: these are written
-// with their answers, once.
+// Decide returns one transaction for one service and the time of the next look (zero: after the
+// next change). It is a function of the world, the time and the asks that the store does not have
+// yet. The transaction writes these asks together with their answers.
 func Decide(w *world.World, s pando.ServiceKey, now time.Time, ids pando.IDs, asks ...pando.Intent) (pando.Txn, time.Time) {
 	d, ok := newDraft(w, s, now, ids)
 	if !ok {
@@ -34,7 +34,7 @@ func Decide(w *world.World, s pando.ServiceKey, now time.Time, ids pando.IDs, as
 	case d.svc.Removing:
 		d.remove()
 	case !known:
-		// The revision's record arrives with the service's; a later message brings it.
+		// The revision's record arrives with the service's record, in a later message.
 	case d.svc.Target != d.svc.Current && d.svc.Current != 0:
 		d.roll(spec)
 	default:
@@ -45,7 +45,7 @@ func Decide(w *world.World, s pando.ServiceKey, now time.Time, ids pando.IDs, as
 	return d.txn(), d.wake
 }
 
-// draft is one decision in the making: what is known, changed by what has been decided so far.
+// draft is one decision in the making: the records, with the changes decided so far.
 type draft struct {
 	w         *world.World
 	now       time.Time
@@ -59,10 +59,10 @@ type draft struct {
 	deletes   []pando.Key
 	conds     map[pando.Key]pando.Condition
 	wake      time.Time
-	forgotten bool // the service's records go, all or the next part of them
+	forgotten bool // the service's records are deleted, all or the next part of them
 	starts    bool // an instance is placed
 	load      map[pando.HostName]lifecycle.Load
-	loadOf    pando.HostName // the host that load is of; "": all
+	loadOf    pando.HostName // the host of load, or "" for all hosts
 }
 
 func newDraft(w *world.World, s pando.ServiceKey, now time.Time, ids pando.IDs) (*draft, bool) {
@@ -77,11 +77,13 @@ func newDraft(w *world.World, s pando.ServiceKey, now time.Time, ids pando.IDs) 
 	}, true
 }
 
-// hear takes in the asks that nobody has written yet. Who else writes one before this decision is written makes it void.
+// hear adds the asks that the store does not have. The decision fails with a conflict if an ask is
+// written before it.
 func (d *draft) hear(asks []pando.Intent) {
 	for _, i := range asks {
 		_, written := d.w.Intents[i.ID]
-		if _, heard := d.conds[i.Key()]; written || heard { // an asker whose connection broke sends the same ask again
+		// An asker sends the same ask again after its connection broke.
+		if _, heard := d.conds[i.Key()]; written || heard {
 			continue
 		}
 		d.intents = append(d.intents, i)
@@ -92,10 +94,12 @@ func (d *draft) hear(asks []pando.Intent) {
 	}
 }
 
-// txn is what the draft has come to. Everything that is overwritten is conditioned on what was known of it.
+// txn returns the transaction of the draft. Every overwrite is conditioned on the version that the
+// draft read.
 func (d *draft) txn() pando.Txn {
-	// Who places an instance writes the service's record: two decisions that do not know of each other, of a leader and its
-	// successor or of one leader whose commit got no answer, would both fill the same gap; now the second conflicts.
+	// A decision that places an instance also writes the service's record. Otherwise two unaware
+	// decisions could fill the same gap. They could be those of a leader and its successor, or two of
+	// one leader after a commit without an answer. With the write, the second one conflicts.
 	if !d.forgotten && (d.starts || !equal(d.svc, d.before.V)) {
 		d.puts[d.svc.Key()] = d.svc
 		d.conds[d.svc.Key()] = d.before.If()
@@ -116,12 +120,13 @@ func equal(a, b pando.Service) bool {
 	return errA == nil && errB == nil && string(x) == string(y)
 }
 
-// operationsMax bounds a decision: from so many writes on it takes up nothing more. The store takes
-// 1,024 in one transaction and refuses a larger one for ever. The rest is decided at once after
-// this part is written.
+// operationsMax bounds a decision, which starts nothing new after this many writes. The store
+// refuses more than 1,024 operations in one transaction, at every attempt. The next decision
+// follows as soon as this part is written.
 const operationsMax = 200
 
-// full says whether the decision is large enough; what it leaves over it looks at again at once.
+// full reports whether the decision is large enough. It then schedules the rest for an immediate
+// look.
 func (d *draft) full() bool {
 	if len(d.puts)+len(d.deletes) < operationsMax {
 		return false
@@ -136,12 +141,12 @@ func (d *draft) lookAgain(at time.Time) {
 	}
 }
 
-// serving is the revision that a new instance gets when no rollout says otherwise.
+// serving returns the revision of a new instance outside a rollout.
 func (d *draft) serving() int { return cmp.Or(d.svc.Current, d.svc.Target) }
 
 func (d *draft) spec(revision int) (pando.Spec, bool) { return d.w.SpecOf(d.svc.ServiceKey, revision) }
 
-// newest is the spec that bounds the service: of the target, which is what the operator wants now.
+// newest returns the spec that bounds the service: the target's, as the operator last deployed it.
 func (d *draft) newest() pando.Spec {
 	s, _ := d.spec(d.svc.Target)
 	return s
@@ -163,7 +168,8 @@ func (d *draft) putIntent(i pando.Intent) {
 }
 
 func (d *draft) putInstance(i pando.Instance) {
-	d.conds[i.Key()] = pando.Condition{Key: i.Key(), Modified: d.w.Instances[i.ID].Modified} // a new one takes nobody's name
+	// A new instance must have a free name.
+	d.conds[i.Key()] = pando.Condition{Key: i.Key(), Modified: d.w.Instances[i.ID].Modified}
 	d.puts[i.Key()] = i
 	at := slices.IndexFunc(d.instances, func(o pando.Instance) bool { return o.ID == i.ID })
 	if at >= 0 {
@@ -177,14 +183,15 @@ func (d *draft) putInstance(i pando.Instance) {
 	}
 }
 
-// reachable are the instances whose host has a lease. The others may well be running; they count for nothing as long as
-// there is another host to start on, and count again when their host returns.
+// reachable returns the instances on hosts with a lease. Instances on other hosts may run, but
+// they do not count while another host can take the service. They count again when their host
+// returns.
 func (d *draft) reachable() []pando.Instance {
 	all, home := reachable(d.w, d.instances), d.home()
 	if home == "" || len(d.w.Hosts) == 0 {
 		return all
 	}
-	// Nor do those count that are not at home: what they are to become is bringHome's.
+	// Instances outside the home do not count. bringHome decides about them.
 	return slices.DeleteFunc(slices.Clone(all), func(i pando.Instance) bool { return i.Host != home })
 }
 
@@ -206,7 +213,7 @@ func (d *draft) budget() scale.Budget {
 	}
 }
 
-// grants of the last second, read from the intents' own histories.
+// grants returns the grants of the last second, read from the intents' own histories.
 func (d *draft) grants() []scale.Grant {
 	var out []scale.Grant
 	seen := map[pando.IntentID]bool{}
@@ -226,14 +233,14 @@ func (d *draft) grants() []scale.Grant {
 			add(i)
 		}
 	}
-	for _, i := range d.intents { // all: one that was asked long ago may have been granted just now
+	for _, i := range d.intents { // all of them: an old ask may have been granted just now
 		add(i)
 	}
 	slices.SortFunc(out, func(a, b scale.Grant) int { return a.At.Compare(b.At) })
 	return out
 }
 
-// answerAsks grants, refuses or coalesces every ask that waits for an answer, in the order in which they were asked.
+// answerAsks grants, refuses or coalesces every waiting ask, in the order in which they were asked.
 func (d *draft) answerAsks() {
 	for _, i := range d.intents {
 		if i.State != pando.IntentAsked {
@@ -295,7 +302,7 @@ func (d *draft) answerHalt(i pando.Intent) {
 	d.takeOut(d.instances[at], i, walk, v.Reason)
 }
 
-// takeOut makes the instance drain; the halt intent is granted already.
+// takeOut makes the instance drain. The halt intent is granted already.
 func (d *draft) takeOut(i pando.Instance, halt pando.Intent, walk bool, reason string) {
 	halt.Instance, halt.Host = i.ID, i.Host
 	d.putIntent(halt.Become(pando.IntentDraining, d.now, reason))
@@ -303,7 +310,8 @@ func (d *draft) takeOut(i pando.Instance, halt pando.Intent, walk bool, reason s
 	d.putInstance(i.Become(pando.PhaseDraining, d.now, reason))
 }
 
-// drain is takeOut when control itself wants it. What this decision has placed is left to the next one.
+// drain takes an instance out on control's own behalf. It leaves instances that this decision has
+// placed to the next decision.
 func (d *draft) drain(i pando.Instance, reason string) {
 	if d.fresh(i) {
 		return
@@ -311,7 +319,7 @@ func (d *draft) drain(i pando.Instance, reason string) {
 	d.takeOut(i, d.ask(pando.VerbHalt, reason), true, reason)
 }
 
-// fresh says whether the instance is born by this very decision.
+// fresh reports whether this decision created the instance.
 func (d *draft) fresh(i pando.Instance) bool {
 	_, known := d.w.Instances[i.ID]
 	return !known
@@ -323,7 +331,8 @@ func (d *draft) ask(v pando.Verb, reason string) pando.Intent {
 	return i.Become(pando.IntentAsked, d.now, reason).Become(pando.IntentGranted, d.now, reason)
 }
 
-// place gives a granted replicate an instance: a warm one of the same revision if there is one, else a new one.
+// place gives a granted replicate an instance: a warm one of the same revision if there is one,
+// else a new one.
 func (d *draft) place(i pando.Intent, revision int) {
 	home := d.home()
 	for _, o := range d.instances {
@@ -344,7 +353,8 @@ func (d *draft) place(i pando.Intent, revision int) {
 	}
 }
 
-// placeNew finds a host for a new instance and takes the intent to placed, or to refused.
+// placeNew finds a host for a new instance. It moves the intent to placed, or to failed if there is
+// no host.
 func (d *draft) placeNew(i *pando.Intent, revision int) (pando.Instance, bool) {
 	spec, _ := d.spec(revision)
 	host, why, err := d.choose(spec)
@@ -363,7 +373,7 @@ func (d *draft) placeNew(i *pando.Intent, revision int) (pando.Instance, bool) {
 	return o, true
 }
 
-// name is what a new instance is called: as its asker has proposed, if nobody is called so and the name is one of the service.
+// name returns the proposed name if it is valid and free, else a new one.
 func (d *draft) name(i pando.Intent) pando.InstanceID {
 	_, used := d.w.Instances[i.Instance]
 	used = used || slices.ContainsFunc(d.instances, func(o pando.Instance) bool { return o.ID == i.Instance })
@@ -380,7 +390,7 @@ func (d *draft) role() pando.Role {
 	return pando.RoleReplica
 }
 
-// hosts are those that take new instances.
+// hosts returns the hosts that take new instances.
 func (d *draft) hosts() []pando.Host {
 	var out []pando.Host
 	for _, name := range slices.Sorted(maps.Keys(d.w.Hosts)) {
@@ -391,8 +401,8 @@ func (d *draft) hosts() []pando.Host {
 	return out
 }
 
-// loads are what the instances of the hosts that may take the next one use: of the home alone, once
-// there is one. They are summed up once in a decision, which adds what it places.
+// loads returns the load of each host that may take the next instance: only the home's if there is
+// one. The draft computes it once per home and adds its own placements.
 func (d *draft) loads(home pando.HostName) map[pando.HostName]lifecycle.Load {
 	if d.load != nil && d.loadOf == home {
 		return d.load

@@ -25,7 +25,7 @@ func (c *counting) Sequential(time.Time) string {
 	return fmt.Sprintf("%026d", c.n)
 }
 
-// table is a world that takes over what is decided, as the store would.
+// table is a world that applies decisions as the store would.
 type table struct {
 	t   *testing.T
 	w   *world.World
@@ -40,7 +40,7 @@ func newTable(t *testing.T) *table {
 	return tb
 }
 
-// serving is a table whose website serves, at its first revision.
+// serving returns a table with the service web in rotation at its first revision.
 func serving(t *testing.T) *table {
 	tb := newTable(t)
 	tb.deploy(1, nil)
@@ -82,7 +82,7 @@ func (tb *table) settle() {
 	tb.t.Fatalf("the decisions do not settle")
 }
 
-// fits holds a decision against what the store takes in one transaction, with room to spare.
+// fits checks that a decision fits one transaction of the store, with room to spare.
 func (tb *table) fits(t pando.Txn) {
 	tb.t.Helper()
 	const most = 300
@@ -115,8 +115,8 @@ func (tb *table) run() {
 	}
 }
 
-// fail ends an instance as its agent does when the program exits: the record and the decision come
-// together, and soon the record goes.
+// fail ends an instance as its agent does when the program exits. It adds the decision and deletes
+// the record.
 func (tb *table) fail(i pando.Instance, code float64) {
 	tb.put(pando.Decision{
 		ID: tb.ids.Sequential(tb.now), Service: web, Instance: i.ID, Kind: pando.DecidedFailed, At: tb.now,

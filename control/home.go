@@ -10,18 +10,20 @@ import (
 	"pando.run/pando/scale"
 )
 
-// home is the host on which all instances of a service are placed: its VIP is served there, and the objects of its state are
-// there. "": it has none yet, or is free to find another.
+// home returns the host on which all instances of a service are placed. That host serves the VIP
+// and has the objects of the state. "" means that the service has no home yet or may move.
 //
-// A service that has pushed a state, or whose spec has one, is bound to its home: what was committed there must not be forgotten
-// because the host is away for a while. Any other one finds a new home once the lease of the old one has ended, or when it leaves.
+// A service with a pushed state, or with a state in its spec, is bound to its home. Its commits
+// must survive while the host is away. Any other service moves when the lease of its home ends, or
+// when the home leaves.
 func (d *draft) home() pando.HostName {
 	if head, ok := d.w.Heads[d.svc.ServiceKey]; ok {
 		return head.V.Host
 	}
 	home, bound := d.svc.Home, len(d.newest().State) > 0
 	if home == "" {
-		for _, i := range reachable(d.w, d.instances) { // of a service that was placed before there were homes
+		// The service may have been placed before homes existed.
+		for _, i := range reachable(d.w, d.instances) {
 			if i.Capacity() {
 				return i.Host
 			}
@@ -33,19 +35,19 @@ func (d *draft) home() pando.HostName {
 	return ""
 }
 
-// here says whether a host has its lease, or none is known at all.
+// here reports whether a host has its lease. It returns true for every host if no host is recorded.
 func (d *draft) here(h pando.HostName) bool {
 	_, alive := d.w.Hosts[h]
 	return alive || len(d.w.Hosts) == 0
 }
 
-// takes says whether a host takes instances: it has its lease and does not leave.
+// takes reports whether a host takes instances: it has its lease and does not leave.
 func (d *draft) takes(h pando.HostName) bool {
 	known, here := d.w.Hosts[h]
 	return here && !known.V.Leaving
 }
 
-// waits says why nothing of the service can be started anywhere now; "": it can.
+// waits returns why no instance of the service can be started now, or "" if one can.
 func (d *draft) waits() string {
 	home := d.home()
 	switch {
@@ -59,7 +61,7 @@ func (d *draft) waits() string {
 	return ""
 }
 
-// gone says in which way a host takes no instances.
+// gone returns the reason that a host takes no instances.
 func (d *draft) gone(h pando.HostName) string {
 	if d.w.Hosts[h].V.Leaving {
 		return "leaves"
@@ -67,26 +69,27 @@ func (d *draft) gone(h pando.HostName) string {
 	return "is away"
 }
 
-// removed says whether a host has no member record. Where there are none at all, nothing is known of members.
+// removed reports whether a host lacks a member record. It returns false if the cluster has no
+// member records.
 func (d *draft) removed(h pando.HostName) bool {
 	_, member := d.w.Members[h]
 	return !member && len(d.w.Members) > 0
 }
 
-// sayWaits puts it on record, once, when a service begins to wait for its home.
+// sayWaits records once that a service begins to wait for its home.
 func (d *draft) sayWaits(why string) {
 	if why != "" && !strings.Contains(d.svc.Reason, why) {
 		d.decide(pando.DecidedHostLost, self, "", "nothing is started in its place: "+why, nil)
 	}
 }
 
-// resources of an instance, as its spec limits them.
+// resources returns the limits of an instance from its spec.
 func (d *draft) resources(i pando.Instance) pando.Resources {
 	s, _ := d.w.SpecOf(i.Service, i.Revision)
 	return s.Resources
 }
 
-// choose finds the host of a new instance, and makes it the service's home.
+// choose finds the host of a new instance and makes it the service's home.
 func (d *draft) choose(s pando.Spec) (pando.Host, string, error) {
 	if why := d.waits(); why != "" {
 		return pando.Host{}, "", fmt.Errorf("%w: %s", pando.ErrNoRoom, why)
@@ -102,7 +105,8 @@ func (d *draft) choose(s pando.Spec) (pando.Host, string, error) {
 	return h, why, nil
 }
 
-// bringHome takes out what runs elsewhere, once the home serves: a host was away, the service moved, and now it is back.
+// bringHome drains instances outside the home once the home serves. They ran on a host that was
+// away while the service moved, and the host is now back.
 func (d *draft) bringHome(least int) {
 	home := d.home()
 	if home == "" || scale.Serving(d.reachable()) < least {
@@ -115,7 +119,8 @@ func (d *draft) bringHome(least int) {
 	}
 }
 
-// forgetLost gives up the records of a service that is removed on hosts that are away: whoever returns ends what has none.
+// forgetLost deletes the records of a removed service's instances on hosts that are away. A
+// returning host ends instances without a record.
 func (d *draft) forgetLost() {
 	d.instances = slices.DeleteFunc(d.instances, func(i pando.Instance) bool {
 		if d.here(i.Host) || d.full() {

@@ -7,7 +7,7 @@ import (
 	"pando.run/pando"
 )
 
-// lose ends the lease of a host, as the store does when its agent is not heard of.
+// lose ends the lease of a host, as the store does when its agent is silent.
 func (tb *table) lose(h pando.HostName) {
 	tb.rev++
 	tb.w.Committed(pando.Txn{Delete: []pando.Key{pando.HostKey(h)}}, tb.rev)
@@ -23,7 +23,7 @@ func (tb *table) on(h pando.HostName, p pando.Phase) (n int) {
 	return n
 }
 
-// lost are the reasons that hosts gave.
+// lost returns the reasons of the host-lost decisions.
 func (tb *table) lost() (out []string) {
 	for _, v := range tb.w.DecisionsOf(web) {
 		if v.Kind == pando.DecidedHostLost {
@@ -56,7 +56,8 @@ func TestAServiceWithoutStateMovesWhenItsHomeIsAwayAndStaysThere(t *testing.T) {
 	if all := tb.lost(); len(all) != 1 || !strings.Contains(all[0], "moves to h2, because h1, its home, is away") {
 		t.Errorf("on record is %q", all)
 	}
-	tb.put(pando.Host{Name: "h1"}) // before those on h2 serve: what was there goes on until they do
+	// The instances on h1 continue until those on h2 serve.
+	tb.put(pando.Host{Name: "h1"})
 	tb.settle()
 	if n := tb.on("h1", pando.PhaseInRotation); n != 2 {
 		t.Errorf("%d of 2 serve on h1 while nobody does on h2", n)
@@ -84,7 +85,8 @@ func TestAServiceWithStateWaitsForItsHome(t *testing.T) {
 			tb.put(pando.Host{Name: "h1", Leaving: true})
 			return tb
 		},
-		"away": func() *table { tb := served(t, nil); pushed(tb); tb.lose("h1"); return tb }, // and its spec names no path
+		// Its spec names no path.
+		"away": func() *table { tb := served(t, nil); pushed(tb); tb.lose("h1"); return tb },
 	} {
 		tb := end()
 		tb.settle()

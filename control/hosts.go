@@ -11,7 +11,7 @@ import (
 	"pando.run/pando"
 )
 
-// hosts are those whose agents have their lease.
+// hosts returns the hosts with a lease.
 func (c *Control) hosts() []pando.Host {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -56,10 +56,10 @@ func (c *Control) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 	return out, nil
 }
 
-// lossesWait bounds how long hosts may take to say what they lost.
+// lossesWait bounds how long hosts may take to report their losses.
 const lossesWait = 300 * time.Millisecond
 
-// losses asks every host what its steering did not carry; one that does not answer is left out.
+// losses asks every host for its lost packets. A host that does not answer is left out.
 func (c *Control) losses(ctx context.Context) map[pando.HostName]*pando.Losses {
 	ctx, cancel := context.WithTimeout(ctx, lossesWait)
 	defer cancel()
@@ -81,7 +81,7 @@ func (c *Control) losses(ctx context.Context) map[pando.HostName]*pando.Losses {
 	return out
 }
 
-// comeAndGo remembers since when a host is away. The caller holds the lock.
+// comeAndGo records since when a host is away. The caller holds the lock.
 func (c *Control) comeAndGo(r pando.Record) {
 	if r.Key.Kind() != pando.KindHost {
 		return
@@ -97,7 +97,8 @@ func (c *Control) comeAndGo(r pando.Record) {
 	}
 }
 
-// awayNote says of an instance what its own record cannot: that its host is away.
+// awayNote returns a note that the host of an instance is away. The instance's own record does not
+// show that.
 func awayNote(left map[pando.HostName]time.Time, h pando.HostName) string {
 	if since, ok := left[h]; ok {
 		return fmt.Sprintf("host %s is away since %s", h, since.UTC().Format("15:04:05Z"))

@@ -8,7 +8,7 @@ import (
 	"pando.run/pando"
 )
 
-// large is a table whose website serves with this many instances.
+// large returns a table with this many instances of web in rotation.
 func large(t *testing.T, n int) *table {
 	tb := newTable(t)
 	tb.deploy(1, func(s *pando.Spec) { s.Scale = pando.Scale{Min: n, Max: 1024} })
@@ -37,7 +37,7 @@ func TestALargeServiceGrowsShrinksAndGoesInParts(t *testing.T) {
 	}
 	tb.run()
 	tb.settle()
-	tb.now = tb.now.Add(time.Minute) // what the pin added leaves
+	tb.now = tb.now.Add(time.Minute) // the instances that the pin added drain
 	tb.settle()
 	if n := tb.count(pando.PhaseInRotation); n != 1 || tb.w.Services[web].V.Pin != nil {
 		t.Fatalf("%d in rotation after the pin, which is there: %t", n, tb.w.Services[web].V.Pin != nil)
@@ -48,7 +48,7 @@ func TestALargeServiceGrowsShrinksAndGoesInParts(t *testing.T) {
 	tb.settle()
 	tb.run()
 	tb.settle()
-	tb.pin(&pando.Pin{Instances: 1}) // shed
+	tb.pin(&pando.Pin{Instances: 1}) // drains all but one
 	tb.settle()
 	if n := tb.count(pando.PhaseDraining); n != many-1 {
 		t.Fatalf("%d leave for a pin of 1", n)
@@ -141,7 +141,7 @@ func TestAServiceDeployedFiveHundredTimesKeepsItsNewestRevisionsAndCanBeRemoved(
 	}
 }
 
-// A placement costs what the service and its home have, not what the cluster has.
+// The cost of a placement depends on the service and its home, not on the size of the cluster.
 func TestAPlacementDoesNotLookAtEveryInstanceOfTheCluster(t *testing.T) {
 	tb := serving(t)
 	tb.put(pando.Host{Name: "h2"})

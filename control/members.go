@@ -11,8 +11,9 @@ import (
 	"pando.run/pando/world"
 )
 
-// Admit makes a host a member, or says of one that is what its slot is. byToken: it has shown a token and no certificate, so
-// it must be new, or have the key that it was admitted with. Errors: ErrExists, ErrNoRoom, ErrForbidden.
+// Admit makes a host a member, or returns the slot of an existing member. byToken means that the
+// host has shown a token and no certificate. Such a host must be new or have the key of its
+// admission. Errors: ErrExists, ErrNoRoom, ErrForbidden.
 func (c *Control) Admit(ctx context.Context, m pando.Member, byToken bool) (pando.Member, error) {
 	if err := pando.CheckLabel("host", string(m.Name)); err != nil {
 		return m, err
@@ -33,7 +34,7 @@ func (c *Control) Admit(ctx context.Context, m pando.Member, byToken bool) (pand
 	}
 }
 
-// stored reads what is, not what was heard of.
+// stored reads records from the store instead of this control's copy, which may be older.
 func (c *Control) stored(ctx context.Context, prefix pando.Key) (*world.World, error) {
 	at, err := c.Registry.Snapshot(ctx, prefix)
 	if err != nil {
@@ -46,7 +47,7 @@ func (c *Control) stored(ctx context.Context, prefix pando.Key) (*world.World, e
 	return w, nil
 }
 
-// admission gives slots once. The server admits one host after another.
+// admission gives each slot once. The server admits one host after another.
 func (c *Control) admission(ctx context.Context, m *pando.Member, byToken bool) (pando.Txn, error) {
 	at, err := c.Registry.Snapshot(ctx, pando.Root+pando.Key(pando.KindMember)+"/")
 	if err != nil {
@@ -85,7 +86,7 @@ func (c *Control) admission(ctx context.Context, m *pando.Member, byToken bool) 
 	return t, nil
 }
 
-// again says why a host may not have the name of a member, or nil: it is that member.
+// again returns why a host may not have the name of a member, or nil if it is that member.
 func again(known, m pando.Member, byToken bool) error {
 	same := known.PublicKey == m.PublicKey && m.PublicKey != ""
 	switch {
@@ -100,10 +101,12 @@ func again(known, m pando.Member, byToken bool) error {
 	return nil
 }
 
-// removeBatch is how many instances one transaction forgets, each with a decision at most.
+// removeBatch is the number of instances that one transaction deletes, with at most one decision
+// each.
 const removeBatch = 400
 
-// RemoveHost implements pando.Operators. The membership ends first: the host can write nothing any more.
+// RemoveHost implements pando.Operators. The membership ends first, so that the host can write
+// nothing more.
 func (c *Control) RemoveHost(ctx context.Context, h pando.HostName, force bool, by pando.Asker) error {
 	c.admitting.Lock()
 	defer c.admitting.Unlock()
@@ -144,7 +147,7 @@ func (c *Control) RemoveHost(ctx context.Context, h pando.HostName, force bool, 
 	}
 }
 
-// removable says why a host stays, or nil.
+// removable returns why a host may not be removed, or nil.
 func removable(w *world.World, m pando.Member, here bool, instances int, force bool) error {
 	states := 0
 	for _, s := range w.Heads {
@@ -166,7 +169,7 @@ func removable(w *world.World, m pando.Member, here bool, instances int, force b
 	return nil
 }
 
-// forget removes the records of instances on a host that was removed, with the reason for each service.
+// forget deletes the records of instances on a removed host, with one decision per service.
 func (c *Control) forget(ctx context.Context, h pando.HostName, on []pando.Instance, by pando.Asker) error {
 	t := pando.Txn{}
 	lost := map[pando.ServiceKey]int{}

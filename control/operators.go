@@ -18,7 +18,7 @@ import (
 
 var _ pando.Operators = (*Control)(nil)
 
-// attempts is how often an operator's write is tried again on top of news.
+// attempts is how often an operator's write is retried on top of newer records.
 const attempts = 20
 
 // Deploy implements pando.Operators.
@@ -31,7 +31,7 @@ func (c *Control) Deploy(ctx context.Context, s pando.Spec, by pando.Asker) (pan
 	c.mu.Lock()
 	_, exists := c.world.Services[key]
 	c.mu.Unlock()
-	if !exists { // one new service after another: the limit is held against what is written
+	if !exists { // one new service at a time, because the limit counts stored services
 		select {
 		case c.creating <- struct{}{}:
 			defer func() { <-c.creating }()
@@ -51,7 +51,7 @@ func (c *Control) Deploy(ctx context.Context, s pando.Spec, by pando.Asker) (pan
 	return st, err
 }
 
-// warnings are the risks of a spec that a deploy does not refuse.
+// warnings returns the risks of a spec that a deploy accepts.
 func warnings(s pando.Spec) []string {
 	var out []string
 	if user, _, _ := strings.Cut(s.User, ":"); user == "0" || user == "root" {
@@ -93,7 +93,8 @@ func (c *Control) deploy(w *world.World, s pando.Spec, by pando.Asker, now time.
 	return pando.Txn{If: []pando.Condition{{Key: key.Key(), Modified: old.Modified}}, Put: []pando.Stored{svc, r, d}}, nil
 }
 
-// settled says whether a request was done before, and refuses one that was made on a version that is no longer there.
+// settled reports whether a request was done before. It refuses a request that was made for another
+// version.
 func settled(w *world.World, svc pando.Service, version pando.StoreRevision, key pando.ServiceKey, by pando.Asker) (bool, error) {
 	if by.Request != "" && slices.ContainsFunc(w.DecisionsOf(key), func(d pando.Decision) bool { return d.By.Request == by.Request }) {
 		return true, nil
@@ -107,11 +108,11 @@ func settled(w *world.World, svc pando.Service, version pando.StoreRevision, key
 	return false, fmt.Errorf("%w: %s is %s at version %d and was at %d when you looked: look again", pando.ErrConflict, key, svc.Phase, version, by.Seen)
 }
 
-// nothingsKept is how many requests that changed nothing are remembered: whoever deploys every minute must not push out
-// what did change something.
+// nothingsKept is how many requests without an effect are remembered. A deploy every minute must
+// not push out requests that had one.
 const nothingsKept = 20
 
-// nothing records a request that found everything as it asked, so that it changes nothing when it is sent again later.
+// nothing records a request that needed no change, so that a later repetition changes nothing.
 func (c *Control) nothing(w *world.World, key pando.ServiceKey, by pando.Asker, now time.Time, reason string) pando.Txn {
 	if by.Request == "" {
 		return pando.Txn{}
@@ -127,7 +128,8 @@ func (c *Control) nothing(w *world.World, key pando.ServiceKey, by pando.Asker, 
 }
 
 func sameSpec(a, b pando.Spec) bool {
-	a.Rollout.Order = cmp.Or(a.Rollout.Order, pando.StartFirst) // of a build that knew no other
+	// An older build without other orders wrote the spec.
+	a.Rollout.Order = cmp.Or(a.Rollout.Order, pando.StartFirst)
 	x, errA := world.Encode(a)
 	y, errB := world.Encode(b)
 	return errA == nil && errB == nil && reflect.DeepEqual(x, y)
@@ -169,7 +171,7 @@ func (c *Control) Pin(ctx context.Context, s pando.ServiceKey, n int, keep time.
 	return c.Service(ctx, s)
 }
 
-// newestSpec is what an operator asked of a service last.
+// newestSpec returns the spec that an operator last deployed for a service.
 func (c *Control) newestSpec(s pando.ServiceKey) (pando.Spec, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -183,7 +185,7 @@ func (c *Control) Unpin(ctx context.Context, s pando.ServiceKey, by pando.Asker)
 			return nil
 		}
 		pin := *svc.Pin
-		pin.Until = now // the loop lifts it, and lets go what it added
+		pin.Until = now // the loop lifts it and drains the instances that it added
 		svc.Pin = &pin
 		return &pando.Decision{Kind: pando.DecidedUnpin, By: by, Reason: "scaling is automatic again"}
 	})
@@ -193,7 +195,7 @@ func (c *Control) Unpin(ctx context.Context, s pando.ServiceKey, by pando.Asker)
 	return c.Service(ctx, s)
 }
 
-// edit changes the record of one service, with a decision that says so.
+// edit changes the record of one service, with a decision that explains the change.
 func (c *Control) edit(ctx context.Context, s pando.ServiceKey, by pando.Asker, f func(*pando.Service, time.Time) *pando.Decision) error {
 	return c.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) {
 		old, ok := w.Services[s]
@@ -213,7 +215,7 @@ func (c *Control) edit(ctx context.Context, s pando.ServiceKey, by pando.Asker, 
 	})
 }
 
-// change commits what f makes of the world, and tries again on top of news when the world was not up to date.
+// change commits the transaction of f. After a conflict it waits for newer records and tries again.
 func (c *Control) change(ctx context.Context, f func(*world.World, time.Time) (pando.Txn, error)) error {
 	for n := 0; ; n++ {
 		c.mu.Lock()
@@ -248,7 +250,7 @@ func (c *Control) change(ctx context.Context, f func(*world.World, time.Time) (p
 	}
 }
 
-// await waits until the status of a service is as wanted.
+// await waits until want accepts the status of a service.
 func (c *Control) await(ctx context.Context, s pando.ServiceKey, want func(pando.ServiceStatus) bool) (pando.ServiceStatus, error) {
 	for {
 		c.mu.Lock()
@@ -293,7 +295,7 @@ func (c *Control) Service(_ context.Context, s pando.ServiceKey) (pando.ServiceS
 	return st, nil
 }
 
-// recorded is the status of a service as the store has it. The caller holds the lock.
+// recorded returns the status of a service as the store has it. The caller holds the lock.
 func (c *Control) recorded(s pando.ServiceKey) (pando.ServiceStatus, bool) {
 	v, ok := c.world.Services[s]
 	if !ok {
@@ -326,7 +328,8 @@ func (c *Control) recorded(s pando.ServiceKey) (pando.ServiceStatus, bool) {
 	return st, true
 }
 
-// problem is the newest failure since the last deploy, as long as it is not overcome.
+// problem returns the newest failure since the last deploy, unless the service has recovered from
+// it.
 func problem(s pando.Service, decisions []pando.Decision) *pando.Decision {
 	for _, d := range slices.Backward(decisions) {
 		switch d.Kind {

@@ -8,16 +8,16 @@ import (
 	"pando.run/pando"
 )
 
-// How a pause of this process is noticed: it looks at the clock every beatWait, and pauseMin
-// without a look is a pause.
+// These times detect a pause of this process. It looks at the clock every beatWait. A gap of
+// pauseMin between two looks is a pause.
 const (
 	beatWait = 250 * time.Millisecond
 	pauseMin = 2 * time.Second
 )
 
-// pulse is when this process looked at the clock last, and until when a missing host may come back.
-// Leases end in the store while the server stands still and renews none. A host that lives joins
-// again at once, so one lease is enough.
+// pulse is the time of this process's last look at the clock, and the end of the grace period for
+// missing hosts. Leases end in the store while the server is paused and renews none. A live host
+// joins again at once, so one lease is enough.
 type pulse struct {
 	last  time.Time
 	until time.Time
@@ -46,7 +46,7 @@ func (c *Control) watchPauses(ctx context.Context) {
 	}
 }
 
-// holdsStill says why nothing is decided about a service yet: a host that it is on is missing since
+// holdsStill returns why no decision is made about a service yet: one of its hosts is missing since
 // a pause of this process. The caller holds the lock.
 func (c *Control) holdsStill(s pando.ServiceKey) error {
 	now := c.beat()

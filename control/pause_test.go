@@ -13,7 +13,7 @@ import (
 	"pando.run/pando/world"
 )
 
-// stalledClock is the clock of a process that stood still for a while: its timers did not run.
+// stalledClock is the clock of a process that was paused: its timers did not run.
 type stalledClock struct {
 	pando.WallClock
 	ahead atomic.Int64
@@ -21,8 +21,8 @@ type stalledClock struct {
 
 func (c *stalledClock) Now() time.Time { return time.Now().Add(time.Duration(c.ahead.Load())) }
 
-// A pause of the server ends the leases of hosts that live. They join again, and nothing of theirs
-// is moved. A host that does not come back within one lease is away.
+// A pause of the server ends the leases of live hosts. They join again, and none of their services
+// moves. A host that does not come back within one lease is away.
 func TestAPauseOfTheServerMovesNothing(t *testing.T) {
 	for name, back := range map[string]bool{"the host comes back": true, "the host is away": false} {
 		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { pauseServer(t, back) }) })
@@ -56,7 +56,8 @@ func pauseServer(t *testing.T, back bool) {
 	go func() { ended <- c.Run(ctx) }()
 	time.Sleep(5 * time.Second)
 
-	clock.ahead.Store(int64(20 * time.Second)) // it stood still; what the store tells first is the end of the lease
+	// The process was paused. The store first delivers the end of the lease.
+	clock.ahead.Store(int64(20 * time.Second))
 	if _, err := registry.Commit(ctx, pando.Txn{Delete: []pando.Key{h1.Key()}}); err != nil {
 		t.Fatal(err)
 	}
@@ -82,5 +83,5 @@ func pauseServer(t *testing.T, back bool) {
 	}
 	cancel()
 	<-ended
-	time.Sleep(20 * time.Second) // the sim's leases end behind their holders
+	time.Sleep(20 * time.Second) // the simulated leases end after their holders
 }

@@ -6,7 +6,7 @@ import (
 	"pando.run/pando"
 )
 
-// A failure of a revision that another one has replaced is no problem of the service any more.
+// A failure of a replaced revision is no longer a problem of the service.
 func TestAProblemIsOfTheRevisionThatIsWanted(t *testing.T) {
 	failed := func(id pando.InstanceID, revision float64) pando.Decision {
 		return pando.Decision{Kind: pando.DecidedFailed, Instance: id, Inputs: map[string]float64{"revision": revision}}
@@ -16,7 +16,8 @@ func TestAProblemIsOfTheRevisionThatIsWanted(t *testing.T) {
 	for want, decisions := range map[pando.InstanceID][]pando.Decision{
 		"":      {deploy, failed("web-a", 1)},
 		"web-b": {deploy, failed("web-b", 2), failed("web-a", 1)},
-		"web-c": {deploy, {Kind: pando.DecidedFailed, Instance: "web-c"}}, // of a pando that did not note the revision
+		// An older build did not record the revision.
+		"web-c": {deploy, {Kind: pando.DecidedFailed, Instance: "web-c"}},
 	} {
 		var got pando.InstanceID
 		if p := problem(s, decisions); p != nil {

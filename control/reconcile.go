@@ -13,8 +13,8 @@ import (
 	"pando.run/pando/scale"
 )
 
-// address gives a new service its VIPs: the lowest that no service has. Only the leader does this, so two services never
-// get the same.
+// address gives a new service its VIPs: the lowest pair that no service has. Only the leader
+// assigns VIPs, so two services never get the same.
 func (d *draft) address() {
 	if d.svc.VIP4.IsValid() {
 		return
@@ -46,14 +46,15 @@ func (d *draft) liftPin() {
 		d.lookAgain(p.Until)
 	default:
 		if d.letGo(*p); d.full() {
-			return // more has to leave: the pin's record stays until then
+			return // more instances have to drain: the pin's record stays until then
 		}
 		d.svc.Pin = nil
 		d.decide(pando.DecidedUnpin, self, "", fmt.Sprintf("the pin of %d by %s ended", p.Instances, p.By), nil)
 	}
 }
 
-// letGo takes back what a pin added: nobody else would, unless a metric says when an instance has to leave.
+// letGo drains the instances that a pin added. A service that scales by a metric drains them
+// itself.
 func (d *draft) letGo(p pando.Pin) {
 	spec := d.newest()
 	if spec.Scale.By != pando.ByNothing || d.svc.Removing {
@@ -67,7 +68,8 @@ func (d *draft) letGo(p pando.Pin) {
 	d.shed(scale.Capacity(d.reachable())-stay, fmt.Sprintf("%d before the pin", p.Before))
 }
 
-// remove drains whatever is left, and forgets the service when nothing is.
+// remove drains all instances of the service. It deletes the service's records when no instance is
+// left.
 func (d *draft) remove() {
 	d.forgetLost()
 	if len(d.instances) == 0 {
@@ -82,11 +84,11 @@ func (d *draft) remove() {
 }
 
 // forget deletes the records of a service without instances, the oldest of its history first. The
-// service's own record goes in the last part: until then a deploy is refused, and a new leader
-// continues here.
+// service's own record is deleted last. Until then a deploy is refused, and a new leader continues
+// here.
 func (d *draft) forget() {
 	k := d.svc.ServiceKey
-	clear(d.puts) // what would be said of it goes with it
+	clear(d.puts) // drops pending writes to records that are deleted now
 	d.forgotten = true
 	history := make([]pando.Key, 0, len(d.intents)+len(d.decisions))
 	for _, i := range d.intents {
@@ -111,7 +113,7 @@ func (d *draft) forget() {
 	}
 }
 
-// evacuate takes out what is on a host that leaves.
+// evacuate drains the instances on a leaving host.
 func (d *draft) evacuate() {
 	for _, i := range slices.Clone(d.instances) {
 		if d.w.Hosts[i.Host].V.Leaving && i.Phase.May(pando.PhaseDraining) && !d.full() {
@@ -120,8 +122,8 @@ func (d *draft) evacuate() {
 	}
 }
 
-// bounds say how few and how many instances there have to be now. A pin does not exceed the one
-// instance that a single writer is.
+// bounds returns the least and the most instances that there have to be now. A pin does not exceed
+// the one instance of a single writer.
 func (d *draft) bounds(spec pando.Spec) (least, most int, why string) {
 	least, most, why = scale.Bounds(spec.Scale, d.svc.Pin, d.now)
 	if spec.Single() && most > 1 {
@@ -130,8 +132,8 @@ func (d *draft) bounds(spec pando.Spec) (least, most int, why string) {
 	return least, most, why
 }
 
-// room returns how many instances may start beside all that have a record. Only stop-first bounds
-// it: an instance that drains still runs, and counts against the maximum.
+// room returns how many more instances may start. Only stop-first bounds it: a draining instance
+// still runs and counts against the maximum.
 func (d *draft) room(most int) int {
 	if !d.stopFirst() {
 		return most
@@ -144,8 +146,8 @@ func (d *draft) room(most int) int {
 	return most
 }
 
-// stopFirst says whether the newest spec, or one by which an instance still runs, wants no instance
-// beside one that ends.
+// stopFirst reports whether the newest spec, or the spec of a running instance, has the order
+// stop-first.
 func (d *draft) stopFirst() bool {
 	if d.newest().Rollout.Order == pando.StopFirst {
 		return true
@@ -156,7 +158,7 @@ func (d *draft) stopFirst() bool {
 	})
 }
 
-// hold keeps a service that is not rolling out within its bounds, and its reserve filled.
+// hold keeps a service outside a rollout within its bounds, and its reserve filled.
 func (d *draft) hold(spec pando.Spec) {
 	least, most, why := d.bounds(spec)
 	if d.svc.Pin == nil {
@@ -176,8 +178,8 @@ func (d *draft) hold(spec pando.Spec) {
 	d.bringHome(least)
 }
 
-// mayStart holds starts of a revision back after its failures; wanted is how many instances there
-// are to be.
+// mayStart reports whether an instance of a revision may start now. It applies the back-off after
+// failures. wanted is the number of instances that there have to be.
 func (d *draft) mayStart(revision, wanted int) bool {
 	w := lifecycle.BackOff(d.failures(), revision, wanted, d.started(), d.now)
 	if w.Until.IsZero() {
@@ -200,8 +202,8 @@ func (d *draft) saidBackOff(wait time.Duration) bool {
 	})
 }
 
-// failures of the service since its last deploy. The revision of an instance that is gone stands in
-// the intent that placed it.
+// failures returns the failures of the service since its last deploy. The revision of an instance
+// that is gone comes from the intent that placed it.
 func (d *draft) failures() []lifecycle.Failure {
 	revisions := map[pando.InstanceID]int{}
 	for _, i := range d.intents {
@@ -215,7 +217,7 @@ func (d *draft) failures() []lifecycle.Failure {
 	return lifecycle.Failures(d.decisions, func(i pando.InstanceID) int { return revisions[i] })
 }
 
-// started is when control itself placed the last instance; zero: not known.
+// started returns when control itself last placed an instance, or zero if that is unknown.
 func (d *draft) started() time.Time {
 	for _, i := range slices.Backward(d.intents) {
 		if i.Verb != pando.VerbReplicate || i.By.Kind != pando.AskerControl {
@@ -230,7 +232,7 @@ func (d *draft) started() time.Time {
 	return time.Time{}
 }
 
-// start asks and grants in one step: control needs nobody's leave to hold a bound.
+// start asks and grants in one step, because control needs no permission to hold a bound.
 func (d *draft) start(revision int, reason string) {
 	if d.waits() != "" {
 		return
@@ -250,10 +252,11 @@ func (d *draft) shed(n int, why string) {
 	}
 }
 
-// reserve are the phases in which a warm instance is one or soon will be.
+// reserve lists the phases of a warm instance in reserve or on its way there.
 var reserve = []pando.Phase{pando.PhasePlaced, pando.PhaseStarting, pando.PhaseWarm}
 
-// keepWarm keeps a reserve of stopped, fully started instances of one revision, and lets the others go.
+// keepWarm keeps a reserve of paused, fully started instances of one revision and drains the
+// others.
 func (d *draft) keepWarm(wanted, revision int) {
 	n := 0
 	for _, i := range slices.Clone(d.reachable()) {
@@ -279,8 +282,8 @@ func (d *draft) keepWarm(wanted, revision int) {
 	}
 }
 
-// drainStrangers takes out what a rollback or an upgrade of bounds left behind: instances of a revision that neither
-// serves nor rolls.
+// drainStrangers drains instances of a revision that neither serves nor rolls. A rollback or a
+// change of bounds leaves such instances behind.
 func (d *draft) drainStrangers() {
 	for _, i := range slices.Clone(d.reachable()) {
 		if i.Revision != d.serving() && i.Capacity() && i.Phase.May(pando.PhaseDraining) && d.svc.Current != 0 && !d.full() {
@@ -332,7 +335,8 @@ func (d *draft) finishRollout(reason string) {
 	d.decide(pando.DecidedRollout, self, "", fmt.Sprintf("revision %d is current: %s", d.svc.Current, reason), nil)
 }
 
-// rollBack makes the current revision the target again; hold then takes the new instances out and fills up the old.
+// rollBack makes the current revision the target again. Then hold drains the new instances and
+// fills up the old revision.
 func (d *draft) rollBack(reason string) {
 	d.setRevision(d.svc.Target, pando.RevisionFailed, reason)
 	d.decide(pando.DecidedRollback, self, "", fmt.Sprintf("back to revision %d: %s", d.svc.Current, reason),
@@ -343,7 +347,7 @@ func (d *draft) rollBack(reason string) {
 	}
 }
 
-// lastWords are the last log lines of the newest failure of a revision.
+// lastWords returns the last log lines of the newest failure of a revision.
 func (d *draft) lastWords(revision int) []string {
 	failures := d.failures()
 	for n, v := range slices.Backward(d.decisions) {
@@ -369,7 +373,7 @@ func (d *draft) setRevision(n int, s pando.RevisionState, reason string) {
 	d.puts[r.V.Key()] = r.V
 }
 
-// judge sets the phase of the service from what its instances do.
+// judge sets the phase of the service from the phases of its instances.
 func (d *draft) judge() {
 	if d.forgotten {
 		return
@@ -401,7 +405,7 @@ func (d *draft) judge() {
 	}
 }
 
-// How much history a service keeps.
+// These constants bound the history of a service.
 const (
 	IntentsKept   = 300
 	DecisionsKept = 300
@@ -424,7 +428,7 @@ func (d *draft) trim() {
 	d.trimRevisions()
 }
 
-// trimDecisions forgets the oldest decisions but those on which the next ones rest.
+// trimDecisions deletes the oldest decisions, except those that later decisions depend on.
 func (d *draft) trimDecisions() {
 	left := len(d.decisions) - DecisionsKept
 	if left <= 0 {
@@ -444,8 +448,8 @@ func (d *draft) trimDecisions() {
 	}
 }
 
-// trimRevisions forgets the oldest specs that no instance runs by. Every agent keeps all revisions
-// that are in the store.
+// trimRevisions deletes the oldest specs that no instance uses, because every agent keeps all
+// stored revisions in memory.
 func (d *draft) trimRevisions() {
 	all := d.w.Revisions[d.svc.ServiceKey]
 	if len(all) <= RevisionsKept {
@@ -466,7 +470,7 @@ func (d *draft) trimRevisions() {
 	}
 }
 
-// over says whether an intent can be forgotten: it ended, or its instance is in rotation, or gone.
+// over reports whether an intent can be deleted: it has ended, or its instance is gone.
 func (d *draft) over(i pando.Intent) bool {
 	if i.State.Ended() {
 		return true

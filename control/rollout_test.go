@@ -11,8 +11,8 @@ import (
 	"pando.run/pando"
 )
 
-// A new revision that serves and then crashes is tried three times, further and further apart; then
-// the old one stays.
+// A new revision that serves and then crashes is tried three times, at growing intervals. Then the
+// old revision stays.
 func TestARevisionThatCrashesAfterItWasReadyIsTriedThreeTimes(t *testing.T) {
 	tb := serving(t)
 	tb.deploy(2, func(s *pando.Spec) { s.Rollout.HealthySeconds = 5 })
@@ -69,7 +69,7 @@ func TestWhatLiveProbesEndIsReplacedAtOnce(t *testing.T) {
 	}
 }
 
-// A job that is done is not started again, however much is decided about its service afterwards.
+// A finished job is not started again, even after many more decisions about its service.
 func TestAFinishedJobStaysFinishedWhenHistoryIsTrimmed(t *testing.T) {
 	tb := newTable(t)
 	tb.deploy(1, func(s *pando.Spec) { s.Restart, s.Scale = pando.RestartOnFailure, pando.Scale{Min: 2, Max: 4} })
@@ -92,7 +92,7 @@ func TestAFinishedJobStaysFinishedWhenHistoryIsTrimmed(t *testing.T) {
 	}
 }
 
-// lonely is a table of a service with one writer that serves.
+// lonely returns a table of a service with one writer that serves.
 func lonely(t *testing.T) *table {
 	tb := newTable(t)
 	tb.deploy(1, func(s *pando.Spec) { s.Scale = pando.Scale{Max: 1} })
@@ -105,8 +105,8 @@ func lonely(t *testing.T) *table {
 	return tb
 }
 
-// until settles the table and lets instances take their steps until done holds. It fails when two
-// instances have a record.
+// until settles the table and lets instances take their steps until done returns true. It fails
+// when two instances have a record.
 func (tb *table) until(what string, done func() bool) {
 	tb.t.Helper()
 	for range 300 {
@@ -118,7 +118,7 @@ func (tb *table) until(what string, done func() bool) {
 			return
 		}
 		if tb.now = tb.now.Add(100 * time.Millisecond); tb.now.Nanosecond() == 0 {
-			tb.run() // what drains does so for a while
+			tb.run() // once per second, so that drains take time
 		}
 	}
 	tb.t.Fatalf("%s: it never comes to that: %+v, %v", what, tb.w.Services[web].V, tb.w.Of(web))
@@ -164,7 +164,7 @@ func TestOneWriterNeverRunsTwice(t *testing.T) {
 		t.Errorf("an ask while the only instance drains is %s: %s (the halt is %s)", i.State, i.Reason, tb.w.Intents[halt].V.State)
 	}
 
-	tb.pin(&pando.Pin{Instances: 3}) // of before the spec said max: 1
+	tb.pin(&pando.Pin{Instances: 3}) // a pin from before the spec had max: 1
 	tb.until("a pin", tb.serves(2))
 	tb.now = tb.now.Add(time.Second)
 	tb.until("a pin", tb.serves(2))
@@ -176,7 +176,8 @@ func TestOneWriterNeverRunsTwice(t *testing.T) {
 	tb.fail(tb.w.Of(web)[0], 1)
 	tb.until("a crash", tb.serves(2))
 
-	tb.deploy(4, func(s *pando.Spec) { s.Scale = pando.Scale{Min: 1, Max: 2} }) // it is one writer no longer, once this one serves
+	// Once this revision serves, the service is no longer a single writer.
+	tb.deploy(4, func(s *pando.Spec) { s.Scale = pando.Scale{Min: 1, Max: 2} })
 	tb.until("a spec of two", tb.serves(4))
 	tb.pin(&pando.Pin{Instances: 2})
 	tb.settle()
@@ -200,14 +201,14 @@ func TestAPinOfOneWriterIsRefused(t *testing.T) {
 				t.Errorf("a pin of %d: %v", n, err)
 			}
 		}
-		if _, err := l.Pin(t.Context(), web, 9, 0, by); err != nil { // whose budget is 3: a pin is stronger
+		// The budget is 3, but a pin is stronger.
+		if _, err := l.Pin(t.Context(), web, 9, 0, by); err != nil {
 			t.Error(err)
 		}
 	})
 }
 
-// A stop-first service of several never has more of them running than it may, those that drain
-// included.
+// A stop-first service never runs more instances than its maximum, including those that drain.
 func TestStopFirstHoldsItsMaximumWhileInstancesDrain(t *testing.T) {
 	tb := newTable(t)
 	of := func(s *pando.Spec) { s.Rollout.Order, s.Scale = pando.StopFirst, pando.Scale{Min: 3, Max: 3} }

@@ -11,22 +11,23 @@ import (
 	"pando.run/pando/scale"
 )
 
-// scaleInterval is how often the built-in scaler looks at the steering counters.
+// scaleInterval is how often the built-in scaler reads the steering counters.
 const scaleInterval = 200 * time.Millisecond
 
-// scaler asks on behalf of programs that know nothing of Pando. It is a client like any other: its asks are intents, and
-// the same budgets answer them. It reads counters beside the leader's loop, which no silent host keeps waiting.
+// scaler asks on behalf of programs that do not use the API of Pando. It is a client like any
+// other: its asks are intents, and the same budgets answer them. It reads counters outside the
+// leader's loop, so that a silent host never delays the loop.
 type scaler struct {
 	c        *Control
 	policies map[pando.ServiceKey]*scale.Policy
 	last     time.Time
-	reading  bool // the counters are being read; one at a time
+	reading  bool // a reading is in progress; one at a time
 	read     chan counted
-	silent   map[pando.HostName]bool // did not answer last time
+	silent   map[pando.HostName]bool // the hosts that did not answer last time
 	readers  sync.WaitGroup
 }
 
-// counted is what all hosts said of their endpoints at one moment.
+// counted holds the counters of all hosts at one moment.
 type counted struct {
 	at     time.Time
 	all    []pando.EndpointCounters
@@ -40,7 +41,7 @@ func newScaler(c *Control) *scaler {
 	}
 }
 
-// next is how long it is until the next sample. The end of a reading wakes the loop by itself.
+// next returns the time until the next sample. The end of a reading wakes the loop by itself.
 func (s *scaler) next() time.Duration {
 	if s.reading {
 		return scaleInterval
@@ -48,7 +49,7 @@ func (s *scaler) next() time.Duration {
 	return max(time.Millisecond, scaleInterval-s.c.Clock.Now().Sub(s.last))
 }
 
-// step judges the counters that were read meanwhile, and has them read once an interval.
+// step judges the counters of a finished reading and starts one reading per interval.
 func (s *scaler) step(ctx context.Context, fence pando.Fence) {
 	select {
 	case v := <-s.read:
@@ -72,10 +73,10 @@ func (s *scaler) step(ctx context.Context, fence pando.Fence) {
 	})
 }
 
-// end waits for the reading under way, which ends with the context of the step that began it.
+// end waits for the reading in progress, which ends with the context of its step.
 func (s *scaler) end() { s.readers.Wait() }
 
-// tell logs which hosts fell silent and which answer again.
+// tell logs the hosts that stopped answering and those that answer again.
 func (s *scaler) tell(failed map[pando.HostName]error) {
 	for h, err := range failed {
 		if !s.silent[h] {
@@ -93,7 +94,7 @@ func (s *scaler) tell(failed map[pando.HostName]error) {
 	}
 }
 
-// judge writes what the policies ask for.
+// judge writes the asks of the policies.
 func (s *scaler) judge(ctx context.Context, fence pando.Fence, v counted) {
 	wanted := s.wanted()
 	for _, key := range slices.SortedFunc(maps.Keys(wanted), pando.ServiceKey.Compare) {
@@ -113,7 +114,7 @@ func (s *scaler) judge(ctx context.Context, fence pando.Fence, v counted) {
 	}
 }
 
-// wanted are the services that want the built-in scaler and are not pinned.
+// wanted returns the services that use the built-in scaler and are not pinned.
 func (s *scaler) wanted() map[pando.ServiceKey]pando.Spec {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
@@ -157,8 +158,8 @@ func (s *scaler) ask(ctx context.Context, fence pando.Fence, key pando.ServiceKe
 	}
 }
 
-// everyCounter collects the counters of all hosts; a host that does not answer in time is left out
-// and named.
+// everyCounter collects the counters of all hosts. It lists each host that does not answer in time
+// with its error.
 func (c *Control) everyCounter(ctx context.Context) counted {
 	ctx, cancel := context.WithTimeout(ctx, scaleInterval)
 	defer cancel()
@@ -167,7 +168,7 @@ func (c *Control) everyCounter(ctx context.Context) counted {
 	each, errs := make([][]pando.EndpointCounters, len(hosts)), make([]error, len(hosts))
 	var wg sync.WaitGroup
 	for n, h := range hosts {
-		wg.Go(func() { // one that is cut off must not keep the others waiting
+		wg.Go(func() { // a host that is cut off must not delay the others
 			each[n], errs[n] = c.Peers.Counters(ctx, h)
 		})
 	}
@@ -181,8 +182,8 @@ func (c *Control) everyCounter(ctx context.Context) counted {
 	return out
 }
 
-// counters are those of all hosts, at most scaleInterval old: who asks for one service after the
-// other reads each host once.
+// counters returns the counters of all hosts, at most scaleInterval old. A caller that asks for one
+// service after another thus reads each host once.
 func (c *Control) counters(ctx context.Context) []pando.EndpointCounters {
 	c.counting.Lock()
 	defer c.counting.Unlock()

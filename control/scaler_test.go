@@ -11,7 +11,7 @@ import (
 	"pando.run/pando/driver/sim"
 )
 
-// meter is a host that is asked for its counters.
+// meter is a host that counts the requests for its counters.
 type meter struct {
 	sim.Agent
 	asked atomic.Int32

@@ -16,8 +16,8 @@ import (
 	"pando.run/pando/world"
 )
 
-// Watch implements pando.Operators. Its first event is a bookmark, so who begins with "from now on" knows what that means,
-// also when the stream breaks before anything has changed.
+// Watch implements pando.Operators. Its first event is a bookmark. A caller that starts with "from
+// now on" thus gets a revision to resume from, even if the stream breaks before the first change.
 func (c *Control) Watch(ctx context.Context, after pando.StoreRevision) <-chan pando.Change {
 	c.mu.Lock()
 	if after == 0 {
@@ -27,7 +27,7 @@ func (c *Control) Watch(ctx context.Context, after pando.StoreRevision) <-chan p
 	out := make(chan pando.Change, 64)
 	go func() {
 		defer close(out)
-		out <- pando.Change{Revision: after, Kind: pando.KindBookmark} // there is room for it
+		out <- pando.Change{Revision: after, Kind: pando.KindBookmark} // the channel has room for it
 		for b := range c.Registry.Watch(ctx, pando.Root, after) {
 			for _, change := range changes(b) {
 				select {
@@ -66,7 +66,7 @@ func changes(b pando.Batch) []pando.Change {
 	return out
 }
 
-// hostOf finds the host of an instance that there is.
+// hostOf returns the host of an instance that has a record.
 func (c *Control) hostOf(i pando.InstanceID) (pando.Host, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -102,8 +102,8 @@ func (c *Control) Logs(ctx context.Context, s pando.ServiceKey, i pando.Instance
 	return c.everyLog(ctx, st, lines, follow)
 }
 
-// logOfDead looks for the log of an instance that is gone: first at the home of its service, then on every other host. The
-// log of such an instance does not grow, so nobody follows it.
+// logOfDead looks for the log of an instance that is gone: first at the home of its service, then
+// on every other host. Such a log does not grow, so it is never followed.
 func (c *Control) logOfDead(ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int) (io.ReadCloser, error) {
 	c.mu.Lock()
 	var hosts []pando.Host
@@ -134,11 +134,11 @@ func (c *Control) logOfDead(ctx context.Context, s pando.ServiceKey, i pando.Ins
 	return nil, missing
 }
 
-// deadLooksMax is how many of the newest dead instances of a service are looked at for a log.
+// deadLooksMax is how many of the newest dead instances of a service are searched for a log.
 const deadLooksMax = 3
 
-// newestDead reads the log of the newest instance of a service without a living one. It is empty if no instance has printed
-// anything.
+// newestDead returns the log of the newest instance of a service without a living one. It is empty
+// if no instance has printed anything.
 func (c *Control) newestDead(ctx context.Context, s pando.ServiceKey, lines int) (io.ReadCloser, error) {
 	c.mu.Lock()
 	all := c.world.DecisionsOf(s)
@@ -169,7 +169,7 @@ func (c *Control) newestDead(ctx context.Context, s pando.ServiceKey, lines int)
 	return io.NopCloser(strings.NewReader("")), nil
 }
 
-// everyLog runs the logs of a service's instances together, each line with its instance.
+// everyLog merges the logs of a service's instances and prefixes each line with its instance.
 func (c *Control) everyLog(ctx context.Context, st pando.ServiceStatus, lines int, follow bool) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	r, w := io.Pipe()
@@ -239,7 +239,7 @@ func (c *Control) StateLog(ctx context.Context, s pando.ServiceKey, most int) ([
 	return c.Peers.StateLog(ctx, h, s, most)
 }
 
-// stateHost finds the host that has the objects of a service's main head.
+// stateHost returns the host that has the objects of a service's main head.
 func (c *Control) stateHost(s pando.ServiceKey) (pando.Host, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -254,7 +254,8 @@ func (c *Control) stateHost(s pando.ServiceKey) (pando.Host, error) {
 	return h.V, nil
 }
 
-// State implements pando.Operators: it hands /state/NAME.git/… and /state/TENANT/NAME.git/… to the host that has it.
+// State implements pando.Operators. It forwards /state/NAME.git/… and /state/TENANT/NAME.git/… to
+// the host that has the state.
 func (c *Control) State() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name, _, ok := strings.Cut(strings.TrimPrefix(r.URL.Path, "/state/"), ".git/")

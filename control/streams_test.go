@@ -12,7 +12,7 @@ import (
 	"pando.run/pando/world"
 )
 
-// folders are hosts, each with the logs that lie on it.
+// folders are hosts with their logs.
 type folders struct {
 	pando.Peers
 	logs  map[pando.HostName]map[pando.InstanceID]string
@@ -41,7 +41,7 @@ func logsOf(t *testing.T, c *Control, i pando.InstanceID) string {
 	return string(text)
 }
 
-// The record of an instance that is gone says no longer where it was: every host is asked, its home first.
+// The host of an instance that is gone is not recorded, so every host is asked, its home first.
 func TestTheLogOfADeadInstanceIsFoundOnItsHost(t *testing.T) {
 	f := &folders{logs: map[pando.HostName]map[pando.InstanceID]string{"h3": {"web-a": "last words\n", "web-b": ""}}}
 	c := &Control{world: world.New()}

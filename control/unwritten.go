@@ -9,11 +9,11 @@ import (
 	"pando.run/pando"
 )
 
-// unwrittenPatience is how long decisions about a service may fail to be written before its status
-// reports it: a conflict or a store that restarts is over sooner.
+// unwrittenPatience is how long writes of decisions about a service may fail before its status
+// reports that. A conflict or a restart of the store is over sooner.
 const unwrittenPatience = 2 * time.Second
 
-// unwritten is a run of writes that failed, without one that succeeded.
+// unwritten is a run of failed writes without a success.
 type unwritten struct {
 	since time.Time
 	times int
@@ -30,12 +30,11 @@ func (c *Control) failed(s pando.ServiceKey, err error) {
 	c.unwritten[s] = u
 }
 
-// written forgets failures: the decision is in the store, or there is none to write. The caller
-// holds the lock.
+// written clears the failures, because the decision is in the store or there is none to write. The
+// caller holds the lock.
 func (c *Control) written(s pando.ServiceKey) { delete(c.unwritten, s) }
 
-// outcome notes whether the store has room: while it has none, agents cannot record what they do
-// either.
+// outcome records whether the store has room. While it is full, agents cannot record their steps.
 func (c *Control) outcome(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -47,8 +46,8 @@ func (c *Control) outcome(err error) {
 	}
 }
 
-// unwrittenProblem is what a status reports of decisions or records that cannot be written; nil:
-// none. The caller holds the lock.
+// unwrittenProblem returns the problem that decisions or records cannot be written, or
+// nil. The caller holds the lock.
 func (c *Control) unwrittenProblem(s pando.ServiceKey) *pando.Decision {
 	u, failing := c.unwritten[s]
 	if !failing && c.full.IsZero() {
@@ -71,8 +70,8 @@ func (c *Control) unwrittenProblem(s pando.ServiceKey) *pando.Decision {
 	return p
 }
 
-// status is what the store has of a service, and what this control cannot write into it. The caller
-// holds the lock.
+// status returns the stored status of a service, with the problem that its decisions cannot be
+// written. The caller holds the lock.
 func (c *Control) status(s pando.ServiceKey) (pando.ServiceStatus, bool) {
 	st, ok := c.recorded(s)
 	if p := c.unwrittenProblem(s); ok && p != nil {

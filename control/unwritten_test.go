@@ -100,7 +100,7 @@ func TestTheServiceThatSteeringHasNoPlaceForIsRefused(t *testing.T) {
 	})
 }
 
-// removed removes a service and waits until it is gone; its agent is played by the test.
+// removed removes a service and waits until it is gone. The test plays its agent.
 func (l leadership) removed(t *testing.T, s pando.ServiceKey) {
 	if err := l.Remove(t.Context(), s, false, pando.Asker{Kind: pando.AskerOperator}); err != nil {
 		t.Fatal(err)

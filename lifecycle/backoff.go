@@ -4,30 +4,30 @@ import (
 	"time"
 )
 
-// The back-off of replacements: the wait doubles from Step to Cap with each round of failures. Failures older than Memory
-// are forgotten.
+// The back-off of replacements. The wait doubles from Step to Cap with each round of failures.
+// Failures older than Memory do not count.
 const (
 	BackOffStep   = 100 * time.Millisecond
 	BackOffCap    = 15 * time.Second
 	BackOffMemory = time.Minute
 )
 
-// Wait is how a start is held back.
+// Wait is the delay of a start.
 type Wait struct {
-	Until    time.Time // no start before; zero: at once
+	Until    time.Time // no start before this; zero means at once
 	For      time.Duration
 	Failures int // of the last minute, on which it rests
 }
 
-// BackOff says how long the next start of a revision waits, after its failures and those of which
-// the revision is not known. wanted is how many instances there are to be, and started is when the
-// last one was placed (zero: not known).
+// BackOff returns the wait before the next start of a revision. It counts the failures of that
+// revision and those without a known revision. wanted is the number of instances there have to be.
+// started is when the last one was placed (zero: unknown).
 //
-// As many failures as there are instances make a round. The first round is replaced at once, so a
-// service that loses less than all of itself in a minute is always replaced at once. From the
-// second on, starts are Step apart, then twice that with each round. The wait runs from the last
-// start and not from the last failure: however often instances fail, the service is filled up again
-// at least once in Cap.
+// As many failures as wanted instances make a round. The first round is replaced at once, so a
+// service that loses less than all of itself in a minute always gets replacements at once. From the
+// second round on, starts are Step apart, and the wait doubles with each round. The wait runs from
+// the last start and not from the last failure. However often instances fail, the service is filled
+// up at least once per Cap.
 func BackOff(all []Failure, revision, wanted int, started, now time.Time) Wait {
 	var w Wait
 	var last time.Time

@@ -6,30 +6,31 @@ import (
 	"pando.run/pando"
 )
 
-// ExitCode is the input of a failed decision that carries the program's exit code; it is absent
+// ExitCode is the input of a failed decision that carries the program's exit code. It is absent
 // when the program did not exit by itself.
 const ExitCode = "exit_code"
 
-// LiveProbes is the input of a failed decision about an instance that its live probes ended: how
-// many failed in a row.
+// LiveProbes is the input of a failed decision about an instance that its live probes ended. It
+// carries the number of probes that failed in a row.
 const LiveProbes = "live_probes"
 
-// Revision is the input that carries the revision of the instance that an intent placed, or that a
-// decision is about.
+// Revision is the input that carries the revision of the instance that an intent placed or that a
+// decision concerns.
 const Revision = "revision"
 
-// Failure is the end of one instance that was not asked for: it exited, was killed, or never became
-// ready.
+// Failure is the unrequested end of one instance: it exited, was killed, or never became ready.
 type Failure struct {
 	At       time.Time
-	Revision int // of the instance; 0: not known
+	Revision int // of the instance, or 0 if unknown
 	Reason   string
 	Clean    bool // it exited with 0
-	Probed   bool // its live probes ended it: a sign of load, which a wait before the next start makes worse
+	// Probed means that its live probes ended it. That is a sign of load, which a wait before the next
+	// start makes worse.
+	Probed bool
 }
 
-// Failures are those since the last deploy, oldest first; revision says by which one an instance
-// ran where the decision does not, 0 if that is not known. A new spec is a new chance.
+// Failures returns the failures since the last deploy, oldest first. A new spec is a new chance.
+// revision returns the revision of an instance if the decision lacks it, or 0 if unknown.
 func Failures(decisions []pando.Decision, revision func(pando.InstanceID) int) []Failure {
 	var out []Failure
 	for _, d := range decisions {
@@ -56,8 +57,8 @@ func Ended(decisions []pando.Decision, policy pando.RestartPolicy) int {
 	return len(ended(decisions, policy))
 }
 
-// Remembered are the decisions about a service that must not be forgotten, however many newer ones
-// there are: its last deploy, and the newest `most` ends that the restart policy does not replace.
+// Remembered returns the decisions about a service that must be kept, regardless of newer ones.
+// They are its last deploy and the newest `most` ends that the restart policy does not replace.
 // Without them a finished job would start again.
 func Remembered(decisions []pando.Decision, policy pando.RestartPolicy, most int) map[string]bool {
 	out := map[string]bool{}
@@ -93,11 +94,11 @@ func cleanExit(d pando.Decision) bool {
 	return ok && code == 0
 }
 
-// MayEnd says whether one more instance of a service may be ended because its live probes fail.
-// inRotation are the instances that take new flows, this one included; unhealthy are on their way
-// out for the same reason; total are all of them. At most a quarter is out at a time (one of fewer
-// than eight), and never the last in rotation: overload is not death, and each end adds to the load
-// of the others.
+// MayEnd reports whether one more instance of a service may be ended because its live probes fail.
+// inRotation counts the instances that take new flows, including this one. unhealthy counts those
+// already leaving for the same reason. total counts all of them. At most a quarter is out at a time
+// (one of fewer than eight), and never the last in rotation. Overload is not death, and each end
+// adds to the load of the others.
 func MayEnd(unhealthy, inRotation, total int) bool {
 	return inRotation > 1 && unhealthy < max(1, total/4)
 }

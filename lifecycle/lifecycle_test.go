@@ -116,8 +116,8 @@ func TestBackOffDoublesToItsCapAndForgets(t *testing.T) {
 	}
 }
 
-// F7: one of 20 instances is killed every 3 seconds, then every second; each start takes a moment.
-// The service is filled up all the time.
+// F7: one of 20 instances is killed every 3 seconds, then every second. Each start takes a moment.
+// The service stays filled up.
 func TestReplacementDoesNotStarve(t *testing.T) {
 	for every, least := range map[time.Duration]int{3 * time.Second: 19, time.Second: 18, 100 * time.Millisecond: 0} {
 		const wanted = 20
@@ -176,8 +176,8 @@ func TestADecisionOnWhichTheNextRestsIsRemembered(t *testing.T) {
 	}
 }
 
-// However long each instance takes, a rollout ends with wanted new and no old instances, never has fewer than wanted in
-// rotation and never more than wanted + surge in all.
+// For any start times, a rollout ends with wanted new and no old instances. It never has fewer than
+// wanted in rotation and never more than wanted + surge in all.
 func TestRolloutKeepsCapacity(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		wanted := rapid.IntRange(1, 5).Draw(t, "wanted")
@@ -227,9 +227,8 @@ func TestRolloutKeepsCapacity(t *testing.T) {
 	})
 }
 
-// However long each instance takes, a rollout that is stop-first ends with the wanted number and
-// never has more than that running, those that drain included; when all are healthy at most one is
-// missing.
+// For any start times, a stop-first rollout ends with the wanted number. It never has more than
+// that running, including those that drain. While all are healthy, at most one is missing.
 func TestStopFirstNeverRunsMoreThanWanted(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		wanted := rapid.IntRange(1, 5).Draw(t, "wanted")
@@ -300,7 +299,7 @@ func TestThreeFailuresOfTheNewRevisionAbortARollout(t *testing.T) {
 	}
 }
 
-// A job that did its work is neither a failure nor started again.
+// A job that finished its work is neither a failure nor started again.
 func TestARolloutOfAJobEndsWithIt(t *testing.T) {
 	for _, policy := range []pando.RestartPolicy{pando.RestartNo, pando.RestartOnFailure} {
 		done := []Failure{{Revision: 2, Clean: true, At: t0}}

@@ -1,8 +1,8 @@
-// Package lifecycle says where an instance goes, when a failed one is replaced, and how a new revision takes over from an
-// old one.
+// Package lifecycle decides where an instance runs, when a failed one is replaced, and how a new
+// revision takes over from an old one.
 //
-// It never starts or stops anything and knows no time but what it is told: every function goes from what is known to
-// what to do, with the reason.
+// It never starts or stops anything, and it reads no clock. Every function maps its arguments to
+// the next action, with the reason.
 package lifecycle
 
 import (
@@ -13,10 +13,11 @@ import (
 	"pando.run/pando"
 )
 
-// InstancesPerHostMax is bounded by a host's range of addresses (pando.InstanceRange) less a reserve for those that leave.
+// InstancesPerHostMax is a host's range of addresses (pando.InstanceRange) less a reserve for
+// instances that leave.
 const InstancesPerHostMax = 3500
 
-// Load is what the instances of a host may use.
+// Load is the sum of the limits of a host's instances.
 type Load struct {
 	Instances   int
 	MemoryBytes int64
@@ -24,7 +25,7 @@ type Load struct {
 	CPUs        float64
 }
 
-// Loads sums up what instances may use, by host; resources says what one may.
+// Loads returns the load of each host. resources returns the limits of one instance.
 func Loads(all []pando.Instance, resources func(pando.Instance) pando.Resources) map[pando.HostName]Load {
 	out := map[pando.HostName]Load{}
 	for _, i := range all {
@@ -33,17 +34,16 @@ func Loads(all []pando.Instance, resources func(pando.Instance) pando.Resources)
 	return out
 }
 
-// Plus is both loads together.
+// Plus returns the sum of both loads.
 func (l Load) Plus(o Load) Load {
 	return Load{l.Instances + o.Instances, l.MemoryBytes + o.MemoryBytes, l.PIDs + o.PIDs, l.CPUs + o.CPUs}
 }
 
-// one is the load of an instance with these limits.
+// one returns the load of an instance with these limits.
 func one(r pando.Resources) Load { return Load{1, r.MemoryBytes, r.PIDs, r.CPUs} }
 
-// weight returns the share of a host that a load takes of its scarcest resource. Limits of
-// processor time may add up to more than a host has, since instances share it; they only order the
-// hosts.
+// weight returns the largest share that a load takes of a host's resources. Limits of processor
+// time may add up to more than a host has, because instances share it. They only order the hosts.
 func (l Load) weight(h pando.Host) float64 {
 	most := l.share(h)
 	if h.CPUs > 0 {
@@ -52,7 +52,7 @@ func (l Load) weight(h pando.Host) float64 {
 	return most
 }
 
-// share returns the largest part that a load takes of instances, memory or processes of a host: 1
+// share returns the largest part that a load takes of instances, memory or processes of a host. 1
 // is all of it.
 func (l Load) share(h pando.Host) float64 {
 	most := float64(l.Instances) / InstancesPerHostMax
@@ -65,8 +65,8 @@ func (l Load) share(h pando.Host) float64 {
 	return most
 }
 
-// Place chooses the host of a new instance: the service's home, where its state and its VIP are, or for a service that has
-// none the host that is least loaded with it, of those that have room.
+// Place chooses the host of a new instance. It returns the service's home, which has its state and
+// its VIP. For a service without a home it returns the least loaded host that has room.
 func Place(hosts []pando.Host, loads map[pando.HostName]Load, s pando.Spec, home pando.HostName) (pando.Host, string, error) {
 	if len(hosts) == 0 {
 		return pando.Host{}, "", fmt.Errorf("%w: no host takes instances; is the agent running? (`pando up`)", pando.ErrNoRoom)

@@ -8,11 +8,11 @@ import (
 	"pando.run/pando"
 )
 
-// Strikes is how many instances of a new revision may fail before the rollout goes back, and a
-// tenth of the wanted number if that is more: in a large service some always fail.
+// Strikes is the number of failures of a new revision after which the rollout goes back. In a large
+// service some instances always fail, so a tenth of the wanted number counts if that is more.
 const Strikes = 3
 
-// Takeover is a rollout as it stands.
+// Takeover is the current stage of a rollout.
 type Takeover struct {
 	Current, Target int
 	Wanted          int // instances there are to be in the end
@@ -28,17 +28,19 @@ type Move struct {
 	Drain  *pando.Instance // take this one out of rotation
 	Finish bool            // the target is current now
 	Abort  bool            // go back to the current revision
-	Wait   time.Time       // nothing to do before this; zero: wait for a change
+	Wait   time.Time       // nothing to do before this; zero means after the next change
 	Reason string
 }
 
-// Rollout says how the target revision takes over from the current one (container DevOps §rolling
-// upgrade; DESIGN: a failed gate rolls everything back by itself). Three instances of the target
-// that fail, before or after they were ready, abort it.
+// Rollout returns the next step by which the target revision takes over from the current one
+// (container DevOps §rolling upgrade). Failures of the target, before or after it was ready, abort
+// the rollout when they reach the strikes (DESIGN: a failed gate rolls everything back by itself).
 //
-// start-first: start beside the old within the surge, let the new one be healthy for a while, drain
-// one old, and so on. stop-first: drain one old, wait until its record is gone, start one new in
-// its place, let it be healthy, and so on; never do more than the wanted number run.
+// start-first: start a new instance beside the old ones within the surge. Wait until it is healthy
+// for HealthySeconds, drain one old instance, and repeat.
+//
+// stop-first: drain one old instance and wait until its record is gone. Start a new one in its
+// place, wait until it is healthy, and repeat. Never more than the wanted number run.
 func Rollout(t Takeover, now time.Time) Move {
 	failed, done := t.ends()
 	if n := len(failed); n >= t.strikes() {
@@ -79,7 +81,7 @@ func Rollout(t Takeover, now time.Time) Move {
 	return Move{Wait: next, Reason: "waiting for the new instances to be healthy"}
 }
 
-// ends counts the instances of the target that failed, and those that did what they had to.
+// ends returns the failures of the target and the number of its instances that finished their work.
 func (t Takeover) ends() (failed []Failure, done int) {
 	for _, f := range t.Failures {
 		switch {
@@ -115,7 +117,8 @@ func (t Takeover) stopFirst(fresh, old []pando.Instance, leaving, healthy int, n
 	return Move{Wait: next, Reason: "waiting for the new instances to be healthy"}
 }
 
-// healthySince counts the instances in rotation for at least d, and says when the next one will be.
+// healthySince counts the instances in rotation for at least d. It also returns when the next one
+// will be.
 func healthySince(instances []pando.Instance, d time.Duration, now time.Time) (n int, next time.Time) {
 	for _, i := range instances {
 		if i.Phase != pando.PhaseInRotation {
@@ -131,7 +134,8 @@ func healthySince(instances []pando.Instance, d time.Duration, now time.Time) (n
 	return n, next
 }
 
-// oldest prefers an instance that is not yet in rotation: it has nothing to lose.
+// oldest returns the instance that leaves first: one not yet in rotation, because its end breaks no
+// flow, else the first born.
 func oldest(instances []pando.Instance) pando.Instance {
 	return slices.MinFunc(instances, func(a, b pando.Instance) int {
 		if a.Phase.TakesFlows() != b.Phase.TakesFlows() {

@@ -10,25 +10,27 @@ import (
 	"pando.run/pando"
 )
 
-// Sample is what the steering counters say at one moment: totals since each endpoint's birth. A
-// host that gave no answer leaves its instances out.
+// Sample holds the steering counters at one moment, as totals since each endpoint's birth. It lacks
+// the instances of hosts that gave no answer.
 type Sample struct {
 	At    time.Time
 	Total map[pando.InstanceID]float64 // of the spec's metric
 }
 
-// Policy is the built-in scaler: it speaks for a program that knows nothing of Pando. It looks at the rate per instance
-// over Short to grow and over the spec's quiet time to shrink, so that it grows at once and leaves late.
+// Policy is the built-in scaler for programs that do not use the API of Pando. It grows by the rate
+// per instance over Short. It shrinks by the rate over the spec's quiet time, so it grows at once
+// and shrinks late.
 //
-// A rate is measured between two readings of the same instance, over the time between them. A reading that is missing is no load:
-// the instance counts again with its next one.
+// A rate is measured between two readings of the same instance, over the time between them. A
+// missing reading is no load. The instance counts again from its next reading.
 type Policy struct {
-	readings map[pando.InstanceID][]reading // oldest first; the first is about Short older than the last
-	begun    time.Time                      // of the first sample
-	quiet    time.Time                      // since when one instance fewer would do; zero: not now
+	// readings are oldest first. The first is about Short older than the last.
+	readings map[pando.InstanceID][]reading
+	begun    time.Time // of the first sample
+	quiet    time.Time // since when one instance fewer would do, or zero
 }
 
-// reading is a total of one instance.
+// reading is the total of one instance at one moment.
 type reading struct {
 	at    time.Time
 	total float64
@@ -37,7 +39,7 @@ type reading struct {
 // Short is the time over which growth is judged.
 const Short = time.Second
 
-// Wish is what the scaler asks for.
+// Wish is the ask of the scaler.
 type Wish struct {
 	Verb     pando.Verb // "" nothing
 	Instance pando.InstanceID
@@ -45,7 +47,7 @@ type Wish struct {
 	Inputs   map[string]float64
 }
 
-// Step takes a sample and says what to ask for. Instances are those of the service.
+// Step takes a sample and returns the resulting ask. instances belong to the service.
 func (p *Policy) Step(s pando.Scale, instances []pando.Instance, now Sample) Wish {
 	p.take(instances, now)
 	if now.At.Sub(p.begun) < Short/2 || s.Target <= 0 {
@@ -60,14 +62,14 @@ func (p *Policy) Step(s pando.Scale, instances []pando.Instance, now Sample) Wis
 		return Wish{Verb: pando.VerbReplicate, Inputs: inputs,
 			Reason: fmt.Sprintf("%.0f %s on %d instances, target %g each", rate, s.By, n, s.Target)}
 	}
-	if !known { // what is not measured is not quiet
+	if !known { // an unmeasured instance is not quiet
 		p.quiet = time.Time{}
 		return Wish{}
 	}
 	return p.shrink(s, instances, now.At, rate, inputs)
 }
 
-// take adds a sample to the readings, and forgets instances that are gone.
+// take adds a sample to the readings and drops the readings of instances that are gone.
 func (p *Policy) take(instances []pando.Instance, now Sample) {
 	if p.readings == nil {
 		p.readings, p.begun = map[pando.InstanceID][]reading{}, now.At
@@ -92,9 +94,9 @@ func (p *Policy) take(instances []pando.Instance, now Sample) {
 	maps.DeleteFunc(p.readings, func(i pando.InstanceID, _ []reading) bool { return !there[i] })
 }
 
-// begin is the reading that comes before the first of an endpoint. One that was published within
-// Short, or that was published anew since its last reading, began at zero. Of any other nothing is
-// known before its first reading.
+// begin returns the reading before the first one of an endpoint. An endpoint began at zero if it
+// was published within Short, or published anew since its last reading. The earlier load of any
+// other endpoint is unknown.
 func begin(i pando.Instance, before []reading, now time.Time) []reading {
 	at := now.Add(-Short)
 	if len(before) > 0 {
@@ -109,8 +111,8 @@ func begin(i pando.Instance, before []reading, now time.Time) []reading {
 	return nil
 }
 
-// rate is what came to all instances per second; known is false when one that takes flows has no
-// fresh reading. Stale readings add nothing, so they never ask for more instances.
+// rate returns the rate of all instances per second. known is false when an instance that takes
+// flows has no fresh reading. Stale readings add nothing, so they never ask for more instances.
 func (p *Policy) rate(instances []pando.Instance, now time.Time) (rate float64, known bool) {
 	known = true
 	for _, i := range instances {
@@ -148,8 +150,8 @@ func (p *Policy) shrink(s pando.Scale, instances []pando.Instance, now time.Time
 		Reason: fmt.Sprintf("%.0f %s for %gs: %d instances do at a target of %g each", rate, s.By, s.QuietSeconds, serving-1, s.Target)}
 }
 
-// Youngest returns the instance that leaves first when somebody else chooses: the last that was born of those that take
-// flows, a replica rather than the first instance.
+// Youngest returns the instance that leaves first when another party chooses. It is the last born
+// of those that take flows, and a replica rather than the first instance.
 func Youngest(instances []pando.Instance) (pando.Instance, bool) {
 	in := slices.DeleteFunc(slices.Clone(instances), func(i pando.Instance) bool { return !i.Phase.TakesFlows() })
 	if len(in) == 0 {

@@ -1,8 +1,8 @@
-// Package scale answers when there are more or fewer instances of a service: whether an ask to replicate or to halt is
-// granted, how many instances there have to be, and what the built-in scaler asks for.
+// Package scale decides how many instances a service has. It grants or refuses asks to replicate
+// and to halt, bounds the number of instances, and contains the built-in scaler.
 //
-// It never starts, places or stops anything, and it knows no time but what it is told: every function goes from what is
-// known to an answer with its reason.
+// It never starts, places or stops anything, and it reads no clock. Every function maps its
+// arguments to an answer with its reason.
 package scale
 
 import (
@@ -12,10 +12,11 @@ import (
 	"pando.run/pando"
 )
 
-// Window is how long after a granted ask the asks of other instances count as the same ask (leading edge: the first acts at once).
+// Window is how long after a granted ask the asks of other instances count as the same ask. The
+// first ask acts at once (leading edge).
 const Window = 20 * time.Millisecond
 
-// Budget is what an ask is held against.
+// Budget is the limit against which an ask is checked.
 type Budget struct {
 	Scale     pando.Scale
 	Pin       *pando.Pin
@@ -37,7 +38,7 @@ type Verdict struct {
 	State  pando.IntentState // granted, refused or coalesced
 	Reason string
 	Inputs map[string]float64
-	With   *Grant // what a coalesced ask is one with
+	With   *Grant // the grant that a coalesced ask shares
 }
 
 // Capacity counts the instances that serve or soon will.
@@ -94,7 +95,8 @@ func Replicate(b Budget, by pando.Asker, now time.Time) Verdict {
 	return Verdict{State: pando.IntentGranted, Reason: fmt.Sprintf("%d of max %d instances", n+1, b.Scale.Max), Inputs: inputs}
 }
 
-// sameMoment finds the grant with which an ask is one. An instance that asks again means another one.
+// sameMoment returns the recent grant that an ask can share. A second ask of the same instance
+// wants another instance.
 func sameMoment(grants []Grant, by pando.Asker, now time.Time) (Grant, bool) {
 	for _, g := range grants {
 		if now.Sub(g.At) < Window && g.By != by && g.By.Kind == by.Kind {
@@ -136,7 +138,7 @@ func Halt(b Budget, i pando.Instance, by pando.Asker, now time.Time) Verdict {
 	return Verdict{State: pando.IntentGranted, Reason: fmt.Sprintf("%d stay in rotation, %s is %d", left, name, floor), Inputs: inputs}
 }
 
-// Bounds says how few and how many instances there have to be now, and who says so.
+// Bounds returns the least and the most instances that there have to be now, and the reason.
 func Bounds(s pando.Scale, pin *pando.Pin, now time.Time) (least, most int, why string) {
 	if pin.Holds(now) {
 		return pin.Instances, pin.Instances, fmt.Sprintf("%s pinned %d%s", pin.By, pin.Instances, until(pin.Until))

@@ -74,7 +74,8 @@ func TestHalt(t *testing.T) {
 	}
 }
 
-// However asks come, there are never more than max instances and never fewer than min in rotation.
+// For any order of asks, there are never more than max instances and never fewer than min in
+// rotation.
 func TestBudgetsHold(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := pando.Scale{Min: rapid.IntRange(1, 3).Draw(t, "min")}
@@ -135,8 +136,8 @@ func TestPolicyGrowsAtOnceAndLeavesLate(t *testing.T) {
 	}
 }
 
-// F8: at a true rate of 50/s and a target of 100 nothing is asked for, whichever samples are
-// missing or begin anew.
+// F8: at a true rate of 50/s and a target of 100 nothing is asked for, even if samples are missing
+// or begin anew.
 func TestAMissingSampleIsNoLoad(t *testing.T) {
 	s := pando.Scale{Min: 1, Max: 8, By: pando.ByConnections, Target: 100, QuietSeconds: 30}
 	in := instances(pando.PhaseInRotation, pando.PhaseInRotation) // 25/s each

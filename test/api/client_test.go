@@ -30,7 +30,7 @@ func at(t testing.TB, socket string, h http.Handler) (stop func()) {
 	return stop
 }
 
-// lossy does what it is asked and breaks the connection instead of answering, for the first few changes.
+// lossy executes requests. For the first few changes it breaks the connection instead of answering.
 func lossy(next http.Handler, losses int64) http.Handler {
 	var n atomic.Int64
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -155,7 +155,8 @@ func TestAWatchOutlivesItsServer(t *testing.T) {
 	}
 	for n := 2; n <= 3; n++ { // the first time before anything has changed
 		stop()
-		h.ask("POST", "/v1/services/web/pin", fmt.Sprintf(`{"instances": %d}`, n)) // while nobody answers at the socket
+		// The socket is closed meanwhile.
+		h.ask("POST", "/v1/services/web/pin", fmt.Sprintf(`{"instances": %d}`, n))
 		stop = at(t, socket, h.http.Config.Handler)
 		await(n)
 	}

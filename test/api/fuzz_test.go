@@ -9,7 +9,8 @@ import (
 	"pando.run/pando/api"
 )
 
-// through sends one request through a handler: whatever it says, the answer is a good one or a problem, never a defect.
+// through sends one request through a handler. Any request must get a good answer or a problem,
+// never a server error.
 func through(t *testing.T, h http.Handler, method, path, body string) {
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest(method, "/", strings.NewReader(body))
@@ -23,7 +24,7 @@ func through(t *testing.T, h http.Handler, method, path, body string) {
 	}
 }
 
-// FuzzDeploy: no body makes the server fail, and none starts more than it may.
+// FuzzDeploy checks that no body makes the server fail.
 func FuzzDeploy(f *testing.F) {
 	h := open(f)
 	handler := h.http.Config.Handler
@@ -36,7 +37,7 @@ func FuzzDeploy(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body string) { through(t, handler, "POST", "/v1/services", body) })
 }
 
-// FuzzSelf: no request of an instance makes the agent fail, whatever its path says.
+// FuzzSelf checks that no request of an instance makes the agent fail.
 func FuzzSelf(f *testing.F) {
 	h := open(f)
 	st := h.serving()

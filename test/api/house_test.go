@@ -1,5 +1,5 @@
-// Package api holds both HTTP contracts to what they promise, over the real control and a real agent; only what the
-// kernel would do is simulated.
+// Package api checks both HTTP contracts over the real control and a real agent. Only the kernel is
+// simulated.
 package api
 
 import (
@@ -22,7 +22,7 @@ import (
 	"pando.run/pando/driver/sim"
 )
 
-// patience is how long anything waits for a condition.
+// patience is how long a test waits for any condition.
 const patience = 20 * time.Second
 
 // house is one cluster of one host, with both of its contracts served.
@@ -34,7 +34,7 @@ type house struct {
 	http     *httptest.Server
 }
 
-// prober answers that every instance is well.
+// prober reports every instance as healthy.
 type prober struct{}
 
 func (prober) Probe(context.Context, pando.Probe, pando.Sandbox, pando.Port) error { return nil }
@@ -88,7 +88,7 @@ func (h *house) await(what string, holds func() bool) {
 	}
 }
 
-// answer is what came back.
+// answer is the response to a request.
 type answer struct {
 	testing.TB
 	status int
@@ -96,14 +96,14 @@ type answer struct {
 	body   string
 }
 
-// ask sends a request to a contract; headers come in pairs.
+// ask sends a request to a contract. Headers come in pairs.
 func ask(t testing.TB, base, method, path, body string, headers ...string) answer {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, base, bytes.NewReader([]byte(body)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A client would tidy the path up; this one sends it as it stands.
+	// A client would clean up the path; this request sends it unchanged.
 	at, query, _ := strings.Cut(path, "?")
 	r.URL.Path, r.URL.RawQuery = at, query
 	for i := 0; i+1 < len(headers); i += 2 {
@@ -126,7 +126,7 @@ func (h *house) ask(method, path, body string, headers ...string) answer {
 	return ask(h.TB, h.http.URL, method, path, body, headers...)
 }
 
-// read takes the answer's body as a value.
+// read decodes the answer's body.
 func read[T any](a answer) (v T) {
 	a.Helper()
 	if err := json.Unmarshal([]byte(a.body), &v); err != nil {

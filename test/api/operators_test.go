@@ -14,7 +14,7 @@ import (
 	"pando.run/pando/api"
 )
 
-// wrong is a request that is refused: with which status and code, and what the detail says.
+// wrong is a refused request with the expected status, code and detail.
 type wrong struct {
 	method, path, body string
 	headers            []string
@@ -141,7 +141,7 @@ func TestARequestIsDoneOnce(t *testing.T) {
 	if a, b, c := pin(2, "k2"), pin(3, "k3"), pin(2, "k2"); a != 2 || b != 3 || c != 3 {
 		t.Errorf("pinned %d, %d and again %d: want 2, 3, 3", a, b, c)
 	}
-	// Lifting a pin that is not there changes nothing, and it still changes nothing when it is sent again later.
+	// Lifting an absent pin changes nothing, and a later repetition still changes nothing.
 	h.ask("DELETE", "/v1/services/web/pin", "", "Idempotency-Key", "k4")
 	h.ask("DELETE", "/v1/services/web/pin", "", "Idempotency-Key", "k5")
 	pin(4, "k6")
@@ -195,7 +195,7 @@ func TestAFullOrLostStoreIsSaid(t *testing.T) {
 	h.registry.Fail(nil)
 }
 
-// listen reads events of a stream until enough of them came, and returns the last id.
+// listen reads events of a stream until enough returns true, and returns the last id.
 func (h *house) listen(query, last string, enough func(api.Event) bool) (events []api.Event, id string) {
 	h.Helper()
 	ctx, cancel := context.WithTimeout(h.Context(), patience)
@@ -256,7 +256,7 @@ func TestAWatchGoesOnWhereItWasCut(t *testing.T) {
 	if more[0].Revision <= first[len(first)-1].Revision {
 		t.Errorf("it began at %d again, after %d", more[0].Revision, first[len(first)-1].Revision)
 	}
-	// The same again in one piece: nothing was lost at the cut.
+	// The same again in one piece: the cut lost nothing.
 	all, _ := h.listen(seen, "", pinned(3))
 	if len(all) != len(first)+len(more) {
 		t.Errorf("%d events in one piece, %d + %d in two", len(all), len(first), len(more))
@@ -283,7 +283,8 @@ func TestOnlyWhatMonitoringNeedsIsReadable(t *testing.T) {
 	wrong{"GET", "/state/../v1/services", "", nil, 400, "invalid", `a part ".."`}.check(t, s.URL)
 }
 
-// A page in a browser on the same machine can point a name of its own at 127.0.0.1 and read what comes.
+// A page in a browser on the same machine can point its own host name at 127.0.0.1 and read the
+// answers.
 func TestPagesReadNothing(t *testing.T) {
 	h := open(t)
 	h.serving()

@@ -42,7 +42,7 @@ func TestInstancesRefusals(t *testing.T) {
 	} {
 		w.check(t, base)
 	}
-	// Whoever has the socket of an instance that is not here gets nothing.
+	// The socket of an instance that is not here answers nothing.
 	for _, r := range []string{"GET /v1/self", "POST /v1/self/ready", "POST /v1/self/replicate", "POST /v1/self/halt", "POST /v1/self/die",
 		"PUT /v1/self/metrics", "GET /v1/self/events", "POST /v1/self/state/commit", "POST /v1/self/state/pull", "POST /v1/self/state/push",
 		"GET /v1/self/state/a", "GET /v1/self/state/", "PUT /v1/self/state/a", "PATCH /v1/self/state/a", "DELETE /v1/self/state/a"} {
@@ -125,7 +125,7 @@ func TestOneRequestIsOutstanding(t *testing.T) {
 	st := h.serving()
 	h.registry.Fail(nil)
 	base := h.self(st.Instances[0].ID)
-	// Four is the budget: the asks end as granted, refused or pending, and a refusal names its intent.
+	// The budget is four. Each ask is granted, refused or pending, and a refusal names its intent.
 	for range 5 {
 		a := ask(t, base, "POST", "/v1/self/replicate", `{"reason": "more"}`)
 		if a.status == http.StatusAccepted {

@@ -12,7 +12,7 @@ import (
 	"pando.run/pando/lab/labtest"
 )
 
-// homeOf is the one host on which all instances of a service are.
+// homeOf returns the home of a service and checks that all of its instances are there.
 func homeOf(t testing.TB, st pando.ServiceStatus) string {
 	t.Helper()
 	for _, i := range st.Instances {
@@ -23,7 +23,7 @@ func homeOf(t testing.TB, st pando.ServiceStatus) string {
 	return string(st.Home)
 }
 
-// settled waits until all instances of a service are at one home, other than some.
+// settled waits until all instances of a service are at one home other than not.
 func settled(s *labtest.Service, n int, not string) pando.ServiceStatus {
 	return s.Await("all of "+s.Name+" in one place, not "+not, func(st pando.ServiceStatus) bool {
 		for _, i := range st.Instances {
@@ -69,7 +69,7 @@ func TestACluster(t *testing.T) {
 	t.Run("a killed host", func(t *testing.T) { killedHost(p.In(t)) })
 }
 
-// in runs a part of the test on its own; if it fails, it says why the service is as it is.
+// in runs a part of the test as a subtest. After a failure it logs the decisions about the service.
 func in(t *testing.T, p *labtest.Pando, s *labtest.Service, part func(*labtest.Pando, *labtest.Service)) {
 	p = p.In(t)
 	s = s.In(p)
@@ -81,7 +81,7 @@ func in(t *testing.T, p *labtest.Pando, s *labtest.Service, part func(*labtest.P
 	part(p, s)
 }
 
-// reached: a service is reached from everywhere, by every protocol.
+// reached checks that a service answers on every protocol from every host and the client.
 func reached(p *labtest.Pando, s *labtest.Service) {
 	p.Helper()
 	for _, from := range append([]string{labtest.Client}, p.Hosts...) {
@@ -100,7 +100,8 @@ func reached(p *labtest.Pando, s *labtest.Service) {
 	}
 }
 
-// grows: connections to a service on another host stay with their instance while others come and go, and new ones find those.
+// grows checks that connections to a service on another host stay with their instance while others
+// start and leave. New connections reach the new instances.
 func grows(p *labtest.Pando, s *labtest.Service) {
 	var held []*labtest.Process
 	for _, from := range append([]string{labtest.Client}, p.Hosts...) {
@@ -124,8 +125,8 @@ func grows(p *labtest.Pando, s *labtest.Service) {
 	homeOf(p, s.AwaitInstances(2))
 }
 
-// killedAgent: nothing breaks on its host; the service moves when the lease has ended, and is brought together when the
-// agent returns.
+// killedAgent checks that connections on a host survive its agent. The service moves when the lease
+// has ended. All its instances are at one home again when the agent returns.
 func killedAgent(p *labtest.Pando, s *labtest.Service) {
 	home := string(s.Status().Home)
 	held := s.Hold(home)
@@ -155,7 +156,7 @@ func killedAgent(p *labtest.Pando, s *labtest.Service) {
 	has(p, s.Why(), "while "+home+" was away")
 }
 
-// served waits until a service is reached.
+// served waits until a service answers.
 func served(p *labtest.Pando, s *labtest.Service, from string) {
 	p.Helper()
 	p.Await("the page from "+from, func() (string, bool) {
@@ -164,15 +165,16 @@ func served(p *labtest.Pando, s *labtest.Service, from string) {
 	})
 }
 
-// ledger has a state: 7 in total, once it serves.
+// ledger has a state with the total 7 once it serves.
 const ledger = "name: ledger\nstate: {total: counter}\nresources: {memory: 16M}\nhealth: {ready: exec true}\n" +
 	"command: [sh, -c, '" + selfAPI + "state/total -X PUT -d 7 && " + selfAPI + "state/push -X POST && exec sleep 1000']\n"
 
 const selfAPI = "curl -sS --fail --unix-socket $PANDO_SOCKET http://pando/v1/self/"
 
-var fillers atomic.Int64 // so far
+var fillers atomic.Int64 // fillers deployed so far
 
-// ledgerOn deploys the ledger so that a host becomes its home: the others are filled until it lands there.
+// ledgerOn deploys the ledger with a given host as its home. It fills the other hosts until the
+// ledger lands there.
 func ledgerOn(p *labtest.Pando, host string) *labtest.Service {
 	p.Helper()
 	for range 6 {
@@ -191,7 +193,8 @@ func ledgerOn(p *labtest.Pando, host string) *labtest.Service {
 	return nil
 }
 
-// everyCommand: what an operator reads and changes is the same on every host, whichever has it.
+// everyCommand checks that an operator reads and changes the same on every host, regardless of the
+// service's home.
 func everyCommand(p *labtest.Pando) {
 	s := ledgerOn(p, p.Hosts[1])
 	id := string(s.Status().Instances[0].ID)
@@ -214,8 +217,9 @@ func everyCommand(p *labtest.Pando) {
 	p.Must(p.Hosts[2], p.Bin, "rm", s.Name, "--purge", "--wait")
 }
 
-// cutLink: a host that nobody reaches is away, goes on by itself, and ends what has moved when the link is back. What has its
-// state there waits, and is there once.
+// cutLink checks that an unreachable host is away and continues by itself. When the link is back,
+// it ends the instances that have moved. A service with state on that host waits and then runs
+// there once.
 func cutLink(p *labtest.Pando, s *labtest.Service) {
 	home := string(s.Status().Home)
 	bound := ledgerOn(p, home)
@@ -240,7 +244,8 @@ func cutLink(p *labtest.Pando, s *labtest.Service) {
 	p.Pando("rm", bound.Name, "--purge", "--wait")
 }
 
-// waits: a service whose state is on a host that is away says so, and nothing is started in its place.
+// waits checks that a service reports that its state is on a host that is away. No instance starts
+// in its place.
 func waits(p *labtest.Pando, s *labtest.Service, home string) {
 	p.Helper()
 	st := s.Await("the reason why it waits", func(st pando.ServiceStatus) bool {
@@ -253,7 +258,8 @@ func waits(p *labtest.Pando, s *labtest.Service, home string) {
 	has(p, p.Pando("status", s.Name), "its state is on "+home, "host "+home+" is away since")
 }
 
-// allKilled: with the server and all agents dead, connections go on and new ones are steered; whoever starts again finds what is.
+// allKilled checks that connections survive and new ones are steered while the server and all
+// agents are dead. Restarted daemons find the running instances.
 func allKilled(p *labtest.Pando, s *labtest.Service) {
 	home := string(s.Status().Home)
 	held := []*labtest.Process{s.Hold(labtest.Client), s.Hold(p.Hosts[2])}
@@ -279,7 +285,8 @@ func allKilled(p *labtest.Pando, s *labtest.Service) {
 	}
 	s.Await("two serve", func(st pando.ServiceStatus) bool { return st.InRotation == 2 })
 	for _, from := range append([]string{labtest.Client}, p.Hosts...) {
-		served(p, s, from) // if they took longer to come back than a host may be away, it moves
+		// The service moves if the daemons take longer to return than a host may be away.
+		served(p, s, from)
 	}
 	for _, h := range held {
 		if out := h.Stop(); out.Code != 0 {
@@ -289,7 +296,8 @@ func allKilled(p *labtest.Pando, s *labtest.Service) {
 	homeOf(p, settled(s, 2, ""))
 }
 
-// killedHost: what can start elsewhere does, connections of others go on; what has its state there waits.
+// killedHost checks that stateless services start elsewhere and that connections to other hosts
+// survive. A service with state on the dead host waits.
 func killedHost(p *labtest.Pando) {
 	last := p.Hosts[2]
 	bound := ledgerOn(p, last)

@@ -1,5 +1,5 @@
-// Package e2e drives the real pando as an operator does, on virtual hosts. Each test reads like a sentence about what a
-// user sees; how it is done is in lab/labtest.
+// Package e2e drives the real pando as an operator does, on virtual hosts. Each test reads like a
+// sentence about a user's view; lab/labtest has the mechanics.
 package e2e
 
 import (

@@ -9,8 +9,8 @@ import (
 	"pando.run/pando/lab/labtest"
 )
 
-// Whatever keeps a service from serving is told by the command that failed and by `pando why`: the cause, the answer of the
-// probe and the last lines of the log.
+// If a service cannot serve, the failed command and `pando why` show the cause. They also show the
+// answer of the probe and the last lines of the log.
 func TestFailuresNameTheirCause(t *testing.T) {
 	t.Parallel()
 	p := labtest.Up(t)
@@ -67,7 +67,7 @@ func TestMemoryHogAmongTheServingIsReplaced(t *testing.T) {
 	}
 }
 
-// What instances reach: other machines of the lab, the host itself, and names; replies come back to them.
+// Instances reach other machines of the lab, the host itself, and names; replies come back to them.
 func TestInstancesReachOut(t *testing.T) {
 	t.Parallel()
 	p := labtest.Up(t)

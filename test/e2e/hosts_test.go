@@ -10,7 +10,7 @@ import (
 	"pando.run/pando/lab/labtest"
 )
 
-// seen is what `pando hosts` on one host says of all.
+// seen returns the hosts that `pando hosts` lists on one host.
 func seen(p *labtest.Pando, from string) map[string]pando.HostStatus {
 	p.Helper()
 	var all []pando.HostStatus
@@ -94,7 +94,8 @@ func TestWhoMayJoin(t *testing.T) {
 	}
 }
 
-// ask sends a request over TLS from a host with what it keeps of its membership, and returns the status, "refused" or "silent".
+// ask sends a request over TLS from a host with its membership file. It prints the status,
+// "refused" or "silent".
 const ask = `
 import json, ssl, sys, http.client, tempfile
 m = json.load(open(sys.argv[1]))
@@ -104,7 +105,7 @@ h = http.client.HTTPSConnection(sys.argv[2], context=c, timeout=10); h.request("
 print(r.status, r.read(200).decode())
 `
 
-// A host may fall into wrong hands: what it has learnt of the cluster must end with its membership, on every door.
+// An attacker may capture a host. Its credentials must end with its membership, at every door.
 func TestAHostThatIsRemovedIsOut(t *testing.T) {
 	t.Parallel()
 	p := labtest.UpWith(t, labtest.Options{Hosts: 3, One: true})
@@ -153,5 +154,5 @@ func TestAHostThatIsRemovedIsOut(t *testing.T) {
 	if h := seen(p, one)[two]; h.Slot != 1 || h.State != pando.HostHere {
 		t.Errorf("it came back as %+v", h)
 	}
-	has(t, asked("10.126.0.1:7401"), "403 ") // and the former key counts no more
+	has(t, asked("10.126.0.1:7401"), "403 ") // and the former key is no longer valid
 }

@@ -10,7 +10,8 @@ import (
 	"pando.run/pando/lab/labtest"
 )
 
-// A lab as a user makes it: one command, and the hosts are a cluster; then one with nothing on its hosts.
+// A user makes a lab with one command, and the hosts are a cluster. A second lab has hosts without
+// daemons.
 func TestLabByHand(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -42,7 +43,8 @@ func TestLabByHand(t *testing.T) {
 	if got := pando("exec", "host2", "--", "pando", "hosts"); strings.Count(got, "here") != 3 {
 		t.Errorf("the hosts that host2 knows are:\n%s", got)
 	}
-	for _, c := range []struct{ from, there string }{{filepath.Dir(bin), filepath.Dir(bin)}, {"/run", "/"}} { // each host has a /run of its own
+	// Each host has a /run of its own.
+	for _, c := range []struct{ from, there string }{{filepath.Dir(bin), filepath.Dir(bin)}, {"/run", "/"}} {
 		from = c.from
 		if got := strings.TrimSpace(pando("exec", "host1", "--", "pwd")); got != c.there {
 			t.Errorf("a command called from %s runs in %s on the host, not in %s", c.from, got, c.there)

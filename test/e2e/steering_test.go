@@ -9,15 +9,16 @@ import (
 	"pando.run/pando/lab/labtest"
 )
 
-// A service has an address in each family, for the network and for its own host, and a port that it does not have refuses at
-// once: curl says 7 (refused), not 28 (timed out).
+// A service has an address in each family, for the network and for its own host. A closed port
+// refuses at once: curl exits with 7 (refused), not 28 (timed out).
 func TestBothFamiliesAndARefusal(t *testing.T) {
 	t.Parallel()
 	p := labtest.Up(t)
 	web := p.Deploy(labtest.Echo("web", "environment: {TEXT: here}"))
 	four, six := netip.MustParseAddr(web.VIP).As4(), pando.VIPs6.Addr().As16()
 	base := pando.VIPs4.Addr().As4()
-	six[14], six[15] = four[2]-base[2], four[3]-base[3] // control gives a service the same number in both ranges
+	// Control gives a service the same number in both ranges.
+	six[14], six[15] = four[2]-base[2], four[3]-base[3]
 	for _, from := range []string{labtest.Client, p.Host()} {
 		for _, vip := range []string{web.VIP, "[" + netip.AddrFrom16(six).String() + "]"} {
 			if out := p.Run(from, "curl", "-sS", "--max-time", "5", "http://"+vip+"/"); out.Code != 0 || !strings.Contains(out.Text, "here") {

@@ -53,7 +53,7 @@ func TestServicesReturnAfterAReboot(t *testing.T) {
 	t.Parallel()
 	p := labtest.Up(t)
 	web := p.Deploy(labtest.Echo("web"))
-	p.Down(p.Host(), "--now") // what a reboot leaves: the data folder
+	p.Down(p.Host(), "--now") // only the data folder remains, as after a reboot
 	p.Up(p.Host())
 	web.AwaitPage(labtest.Client)
 	web.AwaitInstances(1)
@@ -93,5 +93,5 @@ func TestReserveIsClaimed(t *testing.T) {
 		}
 		return false
 	})
-	p.Pando("scale", "web", "1", "--wait") // the reserve that was filled again is no reason to wait
+	p.Pando("scale", "web", "1", "--wait") // --wait must not wait for the reserve to be filled again
 }

@@ -1,4 +1,5 @@
-// Package examples deploys the examples as a user does, on virtual hosts, loads them, and counts what came of it.
+// Package examples deploys the examples as a user does, on virtual hosts, loads them, and counts
+// the results.
 package examples
 
 import (
@@ -13,7 +14,7 @@ import (
 	"pando.run/pando/lab/labtest"
 )
 
-// example is one that grows under load and shrinks after it.
+// example is a service that grows under load and shrinks after it.
 type example struct {
 	*labtest.Pando
 	*labtest.Service
@@ -30,8 +31,9 @@ func deploy(t *testing.T, name string) example {
 	return example{p, p.DeployFile(path)}
 }
 
-// grow offers a ramp and waits until there are more instances, lets something happen, then waits until the ramp has passed
-// and one is left. It returns how many requests were answered; every one has to be.
+// grow offers a ramp and waits for more than one instance. It calls during, then waits until the
+// ramp has passed and one instance is left. It returns the number of answered requests; every
+// request must be answered.
 func (e example) grow(schedule string, during func(), flags ...string) int {
 	e.Pando.Helper()
 	e.AwaitPage(labtest.Client)
@@ -56,7 +58,8 @@ func (e example) grow(schedule string, during func(), flags ...string) int {
 	return answered
 }
 
-// lines counts the lines of the access log and the requests counted, in a clone of the service's state.
+// lines counts the lines of the access log and the requests counted, in a clone of the service's
+// state.
 func (e example) lines() (lines, requests int) {
 	e.Pando.Helper()
 	dir := filepath.Join(e.Dir, "clone")
@@ -75,8 +78,8 @@ func (e example) lines() (lines, requests int) {
 	return lines, requests
 }
 
-// conserved waits until what was answered is in the merged state: each request one line and one in the counter. extra are
-// those that the test itself made.
+// conserved waits until every answered request is in the merged state: as one line and one in the
+// counter. extra counts the requests of the test itself.
 func (e example) conserved(answered, extra int) {
 	e.Pando.Helper()
 	e.Pando.Await("a state that has every request once", func() (string, bool) {
@@ -88,7 +91,8 @@ func (e example) conserved(answered, extra int) {
 
 func TestWebsitePython(t *testing.T) {
 	e := deploy(t, "website-python")
-	e.conserved(e.grow("40,1s:300,5s:300,1s:20,3s:20", func() { // the agent dies and comes back, and each request still counts once
+	// The agent dies and comes back, and each request still counts once.
+	e.conserved(e.grow("40,1s:300,5s:300,1s:20,3s:20", func() {
 		e.KillAgent(e.Host())
 		e.Up(e.Host())
 	}, "--connections", "16"), 1)

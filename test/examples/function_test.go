@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// The function in Go is built and tried on a capture; what passes is what a plain count per flow says.
+// The Go function is built and tested on a capture. The packets that pass must match a plain count
+// per flow.
 func TestAFunctionInGo(t *testing.T) {
 	t.Parallel()
 	unit, dir := functions(t), t.TempDir()
@@ -41,8 +42,9 @@ func TestAFunctionInGo(t *testing.T) {
 	}
 }
 
-// everything uses all that a function in Go can ask for: it lets as many packets of a flow pass as its configuration says, reports
-// the first of each with its lease, makes each longer by one byte, and prints.
+// everything uses every feature of a function in Go. It passes as many packets per flow as its
+// configuration allows, and reports the first of each with its lease. It makes each packet one byte
+// longer, and prints.
 const everything = `package main
 
 import "fmt"
@@ -120,7 +122,7 @@ func TestAllThatAFunctionInGoCanDo(t *testing.T) {
 	}
 }
 
-// A wrong turn ends with an exit code of its kind and words that say how to go on.
+// Each user error exits with a code for its kind and a message with the next step.
 func TestWrongTurnsOfFunctions(t *testing.T) {
 	t.Parallel()
 	unit, dir := functions(t), t.TempDir()
@@ -182,7 +184,8 @@ func TestWrongTurnsOfFunctions(t *testing.T) {
 	}
 }
 
-// badFiles writes a capture that ends within its first packet, one of IEEE 802.11 frames (link type 127), and broken rules.
+// badFiles writes a truncated capture, a capture of IEEE 802.11 frames (link type 127), and broken
+// rules.
 func badFiles(t *testing.T, dir string) {
 	t.Helper()
 	capture := func(linktype uint32, packet string) string {
@@ -202,7 +205,7 @@ func badFiles(t *testing.T, dir string) {
 	}
 }
 
-// functions is what runs functions.
+// functions returns the path of the program that runs functions.
 func functions(t *testing.T) string {
 	t.Helper()
 	unit, err := filepath.Abs("../../bin/pando-unit")
@@ -215,8 +218,8 @@ func functions(t *testing.T) string {
 	return unit
 }
 
-// count reads a pcap of little-endian nanoseconds and Ethernet, as `pando fn generate` writes it, and says how many packets
-// there are and how many are among the first hundred of their flows.
+// count reads a pcap of little-endian nanoseconds and Ethernet, as `pando fn generate` writes it.
+// It returns the number of packets, and the number that are among the first hundred of their flow.
 func count(t *testing.T, name string) (packets, pass int) {
 	t.Helper()
 	b, err := os.ReadFile(name)
@@ -235,7 +238,8 @@ func count(t *testing.T, name string) (packets, pass int) {
 	return packets, pass
 }
 
-// flow is what both directions of a conversation share: protocol, and the two ends in order.
+// flow returns the key that both directions of a conversation share: protocol, and the two ends in
+// order.
 func flow(frame []byte) string {
 	protocol, at, long, transport := frame[23], 26, 4, 34
 	if frame[12] == 0x86 {

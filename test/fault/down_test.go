@@ -9,7 +9,7 @@ import (
 	"pando.run/pando/lab/labtest"
 )
 
-// Going down ends no connection that ends in time, and loses nothing that was written, committed or not.
+// `pando down` breaks no connection that ends in time, and loses no write, committed or not.
 func TestDownDrainsAndMerges(t *testing.T) {
 	s := newSite(t, labtest.Options{})
 	s.deploy()
@@ -60,5 +60,5 @@ func TestDownDrainsAndMerges(t *testing.T) {
 	s.nothingLeft()
 }
 
-// place is where the host's daemons are.
+// place returns the flags with the data folder and the name of the host's daemons.
 func (s *site) place() []string { return []string{"--data-dir", s.Data(s.Host()), "--host", s.Host()} }

@@ -26,7 +26,7 @@ type site struct {
 	acked  []string
 }
 
-// least is how many instances there are between two faults.
+// least is the number of instances between two faults.
 const least = 2
 
 func newSite(t *testing.T, o labtest.Options) *site {
@@ -57,7 +57,7 @@ func (s *site) in(t *testing.T) *site {
 	return &q
 }
 
-// told is what the client says of its load.
+// told is the client's report of its load.
 type told struct {
 	Answered      int
 	Failed        []string
@@ -65,7 +65,7 @@ type told struct {
 	Acked         []string
 }
 
-// load runs the client while f does something, and returns what the client was told.
+// load runs the client while f runs, and returns the client's report.
 func (s *site) load(f func()) (v told) {
 	s.Helper()
 	r := s.Start(labtest.Client, "env", "RUN="+strconv.Itoa(s.loads), s.keeper, "load", s.web.VIP)
@@ -81,7 +81,8 @@ func (s *site) load(f func()) (v told) {
 	return v
 }
 
-// ask makes one instance ask its own API, from the host, and returns the answer; ok is false for a refusal or no answer.
+// ask makes one instance call its own API, from the host, and returns the answer. ok is false for a
+// refusal or no answer.
 func (s *site) ask(i pando.InstanceStatus, method, path string) (string, bool) {
 	s.Helper()
 	return s.askWith(i, method, path, "")
@@ -95,7 +96,7 @@ func (s *site) askWith(i pando.InstanceStatus, method, path, body string) (strin
 	return out.Text, out.Code == 0
 }
 
-// arm makes the next who comes to a failpoint die, or another process.
+// arm makes the next process at a failpoint die. With a pid, that process dies instead.
 func (s *site) arm(name string, pid int) {
 	s.Helper()
 	if pid != 0 {
@@ -111,7 +112,7 @@ func (s *site) armed() bool {
 	return err == nil
 }
 
-// program is the process of an instance, as its host counts.
+// program returns the process of an instance, by its number on the host.
 func (s *site) program(i pando.InstanceID) int {
 	s.Helper()
 	for _, pid := range strings.Fields(s.Run(s.Host(), "pgrep", "-x", "keeper").Text) {
@@ -124,14 +125,15 @@ func (s *site) program(i pando.InstanceID) int {
 	return 0
 }
 
-// restart starts what was killed. Who comes to a failpoint takes its mark away before it dies, so what is found running may
-// end while its readiness is waited for.
+// restart starts the killed daemons. A process removes its mark before it dies at a failpoint, so a
+// daemon that runs now may end during the wait for its readiness.
 func (s *site) restart() {
 	s.Helper()
 	s.Await("everything up", func() (string, bool) { return s.TryUp(s.Host()) })
 }
 
-// settle starts what was killed, and waits until all instances are in rotation and each has one program.
+// settle starts the killed daemons, and waits until all instances are in rotation and each has one
+// program.
 func (s *site) settle(least, most int) pando.ServiceStatus {
 	s.Helper()
 	s.restart()
@@ -141,7 +143,8 @@ func (s *site) settle(least, most int) pando.ServiceStatus {
 	})
 }
 
-// leave takes an instance through halt, merge and die, again after each fault, until it is gone.
+// leave takes an instance through halt, merge and die. It repeats them after each fault until the
+// instance is gone.
 func (s *site) leave(i pando.InstanceStatus) {
 	s.Helper()
 	s.Await(string(i.ID)+" gone", func() (string, bool) {
@@ -153,12 +156,12 @@ func (s *site) leave(i pando.InstanceStatus) {
 	})
 }
 
-// youngest is the instance that is taken out.
+// youngest returns the instance that was born last, which the test takes out.
 func youngest(st pando.ServiceStatus) pando.InstanceStatus {
 	return slices.MaxFunc(st.Instances, func(a, b pando.InstanceStatus) int { return a.Born.Compare(b.Born) })
 }
 
-// verify reads the merged state and holds it against what was acknowledged.
+// verify checks the merged state against the acknowledged lines.
 func (s *site) verify() {
 	s.Helper()
 	st := s.settle(least, 6)
@@ -194,7 +197,7 @@ func (s *site) verify() {
 	s.t.Logf("%d commits were acknowledged, the log has %d lines", len(s.acked), len(times))
 }
 
-// nothingLeft removes everything and looks for what stays.
+// nothingLeft removes everything and checks for leftovers.
 func (s *site) nothingLeft() {
 	s.Helper()
 	s.Pando.Pando("rm", "web", "--wait")

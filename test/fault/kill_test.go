@@ -9,10 +9,10 @@ import (
 	"pando.run/pando/lab/labtest"
 )
 
-// The failpoints of each verb, in the order in which its journey comes to them.
+// The failpoints of each verb, in the order of its journey.
 var failpoints = []struct{ verb, name string }{
 	{"replicate", "replicate prepared"},  // agent: the program is loaded, the ask is durable or not
-	{"replicate", "replicate asked"},     // agent: the ask is durable, nobody has heard of it
+	{"replicate", "replicate asked"},     // agent: the ask is durable, and no answer has arrived
 	{"replicate", "decided"},             // server: granted, not written
 	{"replicate", "decision written"},    // server: granted and placed
 	{"replicate", "replicate started"},   // agent: the program runs, nothing is recorded
@@ -21,7 +21,7 @@ var failpoints = []struct{ verb, name string }{
 	{"leave", "halt asked"},
 	{"leave", "halt granted"},  // agent: durable, not acknowledged by any ingress
 	{"leave", "merge written"}, // agent: the objects are durable, main has not moved
-	{"leave", "merge swapped"}, // agent: main has moved, the branch does not know it
+	{"leave", "merge swapped"}, // agent: main has moved, the branch does not show it yet
 	{"leave", "merge noted"},
 	{"leave", "die merged"},
 	{"leave", "die recorded"},
@@ -29,7 +29,7 @@ var failpoints = []struct{ verb, name string }{
 	{"leave", "die forgotten"}, // agent: the record is gone, the branch is not
 }
 
-// A crash of the agent or the server, wherever it comes, costs no request.
+// A crash of the agent or the server fails no request, at any failpoint.
 func TestKilledAtEveryFailpoint(t *testing.T) {
 	s := newSite(t, labtest.Options{Tags: []string{"failpoints"}})
 	s.deploy()
@@ -48,22 +48,22 @@ func TestKilledAtEveryFailpoint(t *testing.T) {
 			t.Logf("%d requests in %s", v.Answered, time.Since(began).Round(time.Millisecond))
 		})
 		if !ok {
-			return // what follows rests on it
+			return // the next cases depend on it
 		}
 	}
 	s.verify()
 	s.nothingLeft()
 }
 
-// How long clients may run into the end of an instance: it is noticed within notice where there is nothing else to do, and the
-// news passes through as many turns of the scheduler as there are threads on its way, from the kernel by way of the shim and
-// the agent into the table.
+// These constants bound how long clients may hit an instance that has ended. An idle machine
+// notices the end within notice. On a busy machine each thread on the way also waits for one
+// scheduler turn. The way leads from the kernel through the shim and the agent into the table.
 const (
 	notice = 10 * time.Millisecond
 	turns  = 6
 )
 
-// A crash of an instance, wherever it comes, costs nothing but what that instance was doing.
+// A crash of an instance loses only the work of that instance, at any failpoint.
 func TestAnInstanceKilledAtEveryFailpoint(t *testing.T) {
 	s := newSite(t, labtest.Options{Tags: []string{"failpoints"}})
 	s.deploy()
@@ -85,7 +85,7 @@ func TestAnInstanceKilledAtEveryFailpoint(t *testing.T) {
 	s.nothingLeft()
 }
 
-// crash walks one verb into a failpoint and lets everything recover.
+// crash runs one verb into a failpoint and lets everything recover.
 func (s *site) crash(verb, name string, instance bool) {
 	s.Helper()
 	st := s.web.Status()
@@ -123,7 +123,8 @@ func (s *site) crash(verb, name string, instance bool) {
 	}
 }
 
-// serving is settle for a moment at which an instance may be on its way out, until it is asked again.
+// serving waits as settle does, but accepts an instance that is leaving and waits for its next
+// request.
 func (s *site) serving() pando.ServiceStatus {
 	s.Helper()
 	s.restart()
@@ -142,7 +143,7 @@ func (s *site) serving() pando.ServiceStatus {
 	})
 }
 
-// oneMore replicates, and returns the instance that came.
+// oneMore replicates and returns the new instance.
 func (s *site) oneMore(before pando.ServiceStatus) pando.InstanceStatus {
 	s.Helper()
 	if text, ok := s.ask(before.Instances[0], "POST", "/replicate?wait=true"); !ok {
@@ -151,7 +152,8 @@ func (s *site) oneMore(before pando.ServiceStatus) pando.InstanceStatus {
 	i := youngest(s.settle(len(before.Instances)+1, len(before.Instances)+1))
 	at, _, _ := strings.Cut(i.Endpoint, ":")
 	line := "by-" + string(i.ID)
-	s.Must(s.Host(), "curl", "-sS", "--fail", "--max-time", "6", "http://"+at+":8080/write?line="+line) // something to merge
+	// This line gives the instance something to merge.
+	s.Must(s.Host(), "curl", "-sS", "--fail", "--max-time", "6", "http://"+at+":8080/write?line="+line)
 	s.acked = append(s.acked, line)
 	return i
 }

@@ -24,7 +24,7 @@ import (
 	"pando.run/pando/world"
 )
 
-// storeForMembers is a store that listens for members of a cluster.
+// storeForMembers starts a store that listens for members of a cluster.
 func storeForMembers(t *testing.T) (s *etcd.Server, at string, a *trust.Authority) {
 	t.Helper()
 	dir := t.TempDir()
@@ -59,7 +59,7 @@ func write(t *testing.T, s *etcd.Server, all ...pando.Stored) {
 
 func addressOf(slot int) netip.Addr { return netip.AddrFrom4([4]byte{10, 126, 0, byte(slot)}) }
 
-// hostIn is the record of a host as its membership has it.
+// hostIn returns the record of a host that matches its membership.
 func hostIn(slot int) pando.Host {
 	h := pando.Host{Name: pando.HostName(fmt.Sprintf("h%d", slot)), Slot: slot, Address: addressOf(slot)}
 	h.Instances4, h.Instances6 = pando.InstanceRange(slot)
@@ -92,7 +92,8 @@ func member(t *testing.T, a *trust.Authority, h pando.HostName) *trust.Identity 
 
 var web, vault = pando.DefaultService("web"), pando.ServiceKey{Tenant: "bank", Name: "vault"}
 
-// placed writes what control has decided: web is at home on h2, vault on h1, and each has an instance there.
+// placed writes decisions of control: web is at home on h2, vault on h1, and each has an instance
+// there.
 func placed(t *testing.T, s *etcd.Server) (mine, theirs pando.Instance) {
 	t.Helper()
 	mine = pando.Instance{ID: "web-1", Service: web, Host: "h2", Phase: pando.PhaseStarting, Revision: 1, Intent: "i1"}
@@ -173,7 +174,7 @@ func TestAMemberWritesItsOwnRecordsOnly(t *testing.T) {
 	}
 }
 
-// etcdAs is the bare client of a member.
+// etcdAs returns a plain etcd client with the certificate of a member.
 func etcdAs(t *testing.T, at string, i *trust.Identity) *clientv3.Client {
 	t.Helper()
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{at}, TLS: i.ToServer(), Logger: zap.NewNop(), DialTimeout: 5 * time.Second})
@@ -184,7 +185,7 @@ func etcdAs(t *testing.T, at string, i *trust.Identity) *clientv3.Client {
 	return c
 }
 
-// The value of a record says what the writer wants; its key says what the writer may.
+// The value of a record shows the writer's intention; only its key shows the writer's permission.
 func TestAMemberWritesNoForeignValueBelowItsOwnKey(t *testing.T) {
 	t.Parallel()
 	s, at, a := storeForMembers(t)
@@ -275,7 +276,7 @@ func TestTheLeasesOfAMemberAreItsOwnFewAndShort(t *testing.T) {
 	}
 }
 
-// A certificate is good for a year; a membership ends when its record goes.
+// A certificate is valid for a year; a membership ends when its record is deleted.
 func TestAHostWithoutAMemberRecordIsOut(t *testing.T) {
 	t.Parallel()
 	s, at, a := storeForMembers(t)
@@ -304,7 +305,8 @@ func TestAHostWithoutAMemberRecordIsOut(t *testing.T) {
 	if _, err := r.Commit(t.Context(), pando.Txn{Fence: f, Put: []pando.Stored{asks("i1", web, "web-1")}}); !errors.Is(err, pando.ErrForbidden) {
 		t.Errorf("it writes: %v", err)
 	}
-	write(t, s, pando.Member{Name: "h2", Slot: 2, Address: addressOf(2), PublicKey: i.PublicKey()}) // joined again
+	// The host joins again.
+	write(t, s, pando.Member{Name: "h2", Slot: 2, Address: addressOf(2), PublicKey: i.PublicKey()})
 	again, err := etcd.Dial(t.Context(), at, i.ToServer())
 	if err != nil {
 		t.Fatal(err)
@@ -353,7 +355,7 @@ func TestTheStoreIsOpenToMembersOnlyAndForNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	alien := member(t, stranger, "h2").ToServer()
-	alien.VerifyConnection = nil // it would not even speak to this server
+	alien.VerifyConnection = nil // otherwise the client itself would reject this server
 	none := member(t, a, "h2").ToServer()
 	none.GetClientCertificate = nil
 	read := func(r *etcd.Registry) error {
@@ -376,7 +378,7 @@ func TestTheStoreIsOpenToMembersOnlyAndForNothingElse(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// What a member's certificate is not for: etcd's own services, whatever client asks.
+	// A member's certificate gives no access to etcd's own services, with any client.
 	c := etcdAs(t, at, member(t, a, "h2"))
 	calls := map[string]func(context.Context) error{
 		"put":     func(ctx context.Context) error { _, err := c.Put(ctx, "/pando/service/default/web", "{}"); return err },

@@ -9,8 +9,8 @@ import (
 	"pando.run/pando/lab/labtest"
 )
 
-// What an instance wrote and did not commit survives its agent. Where it does not, the next commit says so, once, instead of
-// committing what is left.
+// An uncommitted write of an instance survives its agent. If the write is lost, the next commit
+// reports that once instead of committing the rest.
 func TestWhatIsWrittenOutlivesTheAgent(t *testing.T) {
 	s := newSite(t, labtest.Options{})
 	s.deploy()
@@ -41,7 +41,7 @@ func TestWhatIsWrittenOutlivesTheAgent(t *testing.T) {
 	if text, ok := s.ask(i, "POST", "/state/commit"); !ok {
 		t.Fatalf("commit: %s", text)
 	}
-	restart(func() {}) // and what is committed does not come twice
+	restart(func() {}) // and committed lines do not appear twice
 	want("first", "second")
 
 	write("third")
@@ -57,7 +57,7 @@ func TestWhatIsWrittenOutlivesTheAgent(t *testing.T) {
 	s.nothingLeft()
 }
 
-// damage spoils what is kept of an instance's writes.
+// damage corrupts the journal of an instance's writes.
 func (s *site) damage(i pando.InstanceID) {
 	s.Helper()
 	path := s.Path(s.Host(), "/run/pando/journal/"+string(i))

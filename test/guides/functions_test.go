@@ -16,7 +16,8 @@ var (
 	method = regexp.MustCompile("`([A-Z][A-Za-z]+)\\(")
 )
 
-// The reference of functions says what the SDKs in C and Go do: the same numbers, and no name that they do not have.
+// The reference of functions matches the SDKs in C and Go: the same numbers, and only names that
+// they have.
 func TestTheReferenceOfFunctionsIsTheSDK(t *testing.T) {
 	text := func(name string) string {
 		b, err := os.ReadFile("../../" + name)

@@ -13,7 +13,7 @@ import (
 
 var fence = regexp.MustCompile("(?ms)^```([a-z ]+)\n(.*?)^```$")
 
-// blocks are the parts of a guide that are meant for a machine, by what their fence says.
+// blocks returns the machine-readable parts of a guide by the label of their fence.
 func blocks(t *testing.T, guide string) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../../docs/guides", guide))

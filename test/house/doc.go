@@ -1,4 +1,4 @@
-// Package house holds the tests that keep the tree in order: who may import whom, and what a file may look
-// like. They read the sources in-process, because a test that shells out to `go list` is served stale from Go's
-// test cache. The package exports nothing and changes nothing.
+// Package house holds the tests that keep the tree in order: the allowed imports and the form of
+// files. They read the sources in-process, because Go's test cache would serve stale results to a
+// test that runs `go list`. The package exports nothing and changes nothing.
 package house

@@ -13,8 +13,8 @@ type room struct {
 	rank   int
 }
 
-// rooms is the table of ranks. A folder below a room belongs to it; each folder directly below driver/ is a
-// room of its own, so drivers never meet either.
+// rooms is the table of ranks. A folder below a room belongs to it. Each folder directly below
+// driver/ is a room of its own, so drivers never import each other.
 var rooms = []room{
 	{"bpf", 1}, {"sdk", 1}, {"world", 1}, {"spec", 1}, {"state", 1}, {"api", 1},
 	{"scale", 2}, {"balance", 2}, {"lifecycle", 2}, {"function", 2}, {"memory", 2}, {"driver", 2},
@@ -24,7 +24,7 @@ var rooms = []room{
 	{"test", 7},
 }
 
-// roomOf names the room of a folder and its rank; ok is false where the table has no such room.
+// roomOf returns the room of a folder and its rank. ok is false if the table has no such room.
 func roomOf(dir string) (name string, rank int, ok bool) {
 	if dir == "." {
 		return "pando", 0, true
@@ -43,7 +43,7 @@ func roomOf(dir string) (name string, rank int, ok bool) {
 	return "", 0, false
 }
 
-// breach says which rule an import breaks, or "" if it is allowed.
+// breach returns the rule that an import breaks, or "" if the import is allowed.
 func breach(from, imported string) string {
 	here, rank, ok := roomOf(from)
 	if !ok {
@@ -85,7 +85,8 @@ func TestImportsPointDownward(t *testing.T) {
 	}
 }
 
-// moduleDir is the folder of an imported package, and whether it belongs to this module at all.
+// moduleDir returns the folder of an imported package and reports whether it belongs to this
+// module.
 func moduleDir(importPath string) (string, bool) {
 	if importPath == modulePath {
 		return ".", true

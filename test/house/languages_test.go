@@ -18,8 +18,8 @@ var (
 // need is one dependency between two folders of the tree, in a language other than Go.
 type need struct{ file, from, to string }
 
-// TestEveryLanguageImportsDownward holds Rust crates, included files and Python modules to the ranks
-// that TestImportsPointDownward holds Go packages to.
+// TestEveryLanguageImportsDownward applies the ranks to Rust crates, included files and Python
+// modules. TestImportsPointDownward applies them to Go packages.
 func TestEveryLanguageImportsDownward(t *testing.T) {
 	all := texts(t)
 	needs := append(crates(t), includes(all)...)

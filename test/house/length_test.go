@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// function is one function of a program in a language other than Go, found by its layout: rustfmt
-// and the house's C, Python and shell put the end of a function at the indent of its start.
+// function is one function of a program in a language other than Go. Its layout marks its end:
+// rustfmt and the house's C, Python and shell indent the end of a function like its start.
 type function struct {
 	name        string
 	first, last int // lines, counted from 1
@@ -45,8 +45,8 @@ func (x text) functions() (out []function) {
 	return out
 }
 
-// braceEnd returns the line that closes the block which begins at or after line i, or i if the
-// function has no body of its own lines.
+// braceEnd returns the line that closes the block that begins at or after line i. It returns i if
+// the function has no body of its own lines.
 func braceEnd(lines []string, i int, indent string) int {
 	opened := false
 	for j := i; j < len(lines); j++ {

@@ -113,7 +113,7 @@ func longSentences(remarks []remark) (long int) {
 	return long
 }
 
-// TestProseOnlyGetsBetter holds the counts of today against ratchet.csv: a count may fall and never
+// TestProseOnlyGetsBetter compares today's counts with ratchet.csv. A count may fall and never
 // grows. After a clean-up, `go test ./test/house -update` writes the lower counts.
 func TestProseOnlyGetsBetter(t *testing.T) {
 	found, words := count(texts(t))

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// text is one file that people read, in whatever language it is written.
+// text is one file that people read, in any language.
 type text struct {
 	path     string // relative to the module's root, with slashes
 	language string // "go", "rust", "c", "python", "shell" or "markdown"
@@ -74,7 +74,7 @@ func skipBuilt(rel string) error {
 	return nil
 }
 
-// readText returns the file, or nil if its language is not one that people read here.
+// readText returns the file, or nil if it is in no language of the table.
 func readText(name, rel string) (*text, error) {
 	language, known := languages[path.Ext(rel)]
 	if !known && path.Ext(rel) != "" {

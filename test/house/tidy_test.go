@@ -12,12 +12,13 @@ const (
 	fileLinesMax     = 500
 )
 
-// clockReaders are the only places that read the wall clock: the one implementation of pando.Clock, the programs,
-// and what runs in virtual time anyway (driver/sim lives in a synctest bubble). Everything else is given the
-// time, or a pando.Clock. A driver that has to stamp what it sees outside is added here by name.
+// clockReaders lists the only places that read the wall clock. They are the one implementation of
+// pando.Clock, the programs, and tests in virtual time. driver/sim runs in a synctest bubble. All
+// other code receives the time or a pando.Clock. Add a driver by name if it must stamp outside
+// events.
 var clockReaders = []string{"clock.go", "cmd/", "demo/", "bench/", "test/", "examples/", "driver/sim/", "lab/labtest/echo/"}
 
-// vagueNames are package names that say nothing about what is inside.
+// vagueNames are package names that do not describe the contents.
 var vagueNames = map[string]bool{"util": true, "utils": true, "common": true, "helper": true, "helpers": true, "manager": true}
 
 // The words are put together here so that this file does not find itself.
@@ -108,7 +109,7 @@ func readsClock(file string) bool {
 	return false
 }
 
-// inVirtualTime says whether a file's sleeps cost nothing, because it runs in synctest bubbles.
+// inVirtualTime reports whether a file's sleeps cost nothing, because it runs in synctest bubbles.
 func inVirtualTime(f *ast.File) bool {
 	for _, spec := range f.Imports {
 		if spec.Path.Value == `"testing/synctest"` {

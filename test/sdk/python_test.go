@@ -1,4 +1,5 @@
-// Package sdk runs programs that use the SDKs of other languages under the real pando, on virtual hosts.
+// Package sdk runs programs that use the SDKs of other languages under the real pando, on virtual
+// hosts.
 package sdk
 
 import (

@@ -12,7 +12,7 @@ import (
 	"pando.run/pando/driver/sim"
 )
 
-// ledger is what applications were promised: the lines of commits that were acknowledged, and those that were tried.
+// ledger holds the lines of acknowledged commits, and the lines of all attempts.
 type ledger struct {
 	mu    sync.Mutex
 	acked map[string]bool
@@ -35,7 +35,8 @@ func (l *ledger) ack(lines []string) {
 	}
 }
 
-// application is one instance's program. What it does is drawn; what it is promised is in the ledger.
+// application is one instance's program. Dice choose its actions. Its acknowledged lines are in the
+// ledger.
 type application struct {
 	h    *host
 	box  *sim.Sandbox
@@ -46,7 +47,7 @@ type application struct {
 	drained bool
 }
 
-// Environment of a spec that makes its programs behave.
+// The environment variables of a spec that make its programs behave in these ways.
 const (
 	envBroken  = "BROKEN"  // exits at once
 	envSilent  = "SILENT"  // is never ready
@@ -79,7 +80,7 @@ func (h *host) program(ctx context.Context, box *sim.Sandbox) int {
 	return 0
 }
 
-// pause waits up to most, and as long as the sandbox is paused.
+// pause waits up to most, and then for as long as the sandbox is paused.
 func (p *application) pause(ctx context.Context, most time.Duration) error {
 	if err := pando.Sleep(ctx, pando.WallClock{}, time.Duration(1+p.dice.Int64N(int64(most)))); err != nil {
 		return err
@@ -87,7 +88,7 @@ func (p *application) pause(ctx context.Context, most time.Duration) error {
 	return p.box.Awake(ctx)
 }
 
-// listen follows the instance's events, and again when its agent was away.
+// listen follows the instance's events, and resumes after its agent was away.
 func (p *application) listen(ctx context.Context) {
 	for ctx.Err() == nil {
 		_ = p.h.ask(ctx, func(_ context.Context, s pando.Self) error {
@@ -127,7 +128,7 @@ func (p *application) leaving() bool {
 	return p.drained
 }
 
-// step does one thing that an application does.
+// step executes one random action of an application.
 func (p *application) step(ctx context.Context) {
 	roll := p.dice.IntN(100)
 	if p.leaving() {
@@ -155,7 +156,8 @@ func (p *application) step(ctx context.Context) {
 	}
 }
 
-// write puts some lines into the log, counts each, and commits: all in one life of the agent, as one connection is.
+// write appends lines to the log, counts each, and commits. It does so in one life of the agent,
+// like one connection.
 func (p *application) write(ctx context.Context) {
 	if p.box.Spec.Spec.Environment[envNoState] != "" {
 		return
@@ -173,7 +175,7 @@ func (p *application) write(ctx context.Context) {
 		_, err := s.StateCommit(ctx, p.id, pando.StateChange{Message: "lines"})
 		return err
 	})
-	if err == nil && ctx.Err() == nil { // a program that has ended hears nothing
+	if err == nil && ctx.Err() == nil { // a program that has ended receives no acknowledgement
 		p.h.c.ledger.ack(lines)
 	}
 }
@@ -182,7 +184,7 @@ func (p *application) merge(ctx context.Context, f func(pando.Self, context.Cont
 	_ = p.h.ask(ctx, func(ctx context.Context, s pando.Self) error { _, err := f(s, ctx, p.id); return err })
 }
 
-// leave merges and dies. A refusal or a fault is tried again at the next step.
+// leave merges and dies. The next step retries after a refusal or a fault.
 func (p *application) leave(ctx context.Context) {
 	_ = p.h.ask(ctx, func(ctx context.Context, s pando.Self) error {
 		if _, err := s.StatePush(ctx, p.id); err != nil {

@@ -10,8 +10,8 @@ import (
 	"pando.run/pando/control"
 )
 
-// askers is how one life of an agent reaches the controls: the call takes time, goes to one that does not lead as well as to
-// one that does, and loses some of its answers.
+// askers is the path from one life of an agent to the controls. A call takes time, may reach a
+// control that does not lead, and may lose its answer.
 type askers struct {
 	c    *cluster
 	m    *mortal

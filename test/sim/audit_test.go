@@ -11,7 +11,7 @@ import (
 	"pando.run/pando/world"
 )
 
-// audit replays everything that was ever written and holds it against the rules.
+// audit replays every commit of a run and checks it against the rules.
 type audit struct {
 	t      *testing.T
 	world  *world.World
@@ -100,7 +100,7 @@ func (a *audit) intent(at pando.StoreRevision, v pando.Intent) {
 	}
 }
 
-// granted holds a grant against the budget of its second.
+// granted checks a grant against the budget of its second.
 func (a *audit) granted(at pando.StoreRevision, v pando.Intent, when time.Time) {
 	spec, ok := a.world.SpecOf(v.Service, a.world.Services[v.Service].V.Target)
 	if !ok || spec.Scale.RatePerSecond == 0 {
@@ -118,7 +118,8 @@ func (a *audit) granted(at pando.StoreRevision, v pando.Intent, when time.Time) 
 	a.grants[v.Service] = recent
 }
 
-// instance checks that a record comes to its phase by a legal way; an agent may record several steps in one.
+// instance checks that a record reaches its phase by legal steps. An agent may record several steps
+// in one commit.
 func (a *audit) instance(at pando.StoreRevision, v pando.Instance) {
 	if a.ended[v.ID] {
 		a.fail(at, "instance %s came back as %s after its end", v.ID, v.Phase)
@@ -180,11 +181,11 @@ func (a *audit) capacity() map[pando.ServiceKey]int {
 	return out
 }
 
-// newsMax is how long the news of a host may be on their way to the leader.
+// newsMax bounds how long a change of a host may take to reach the leader.
 const newsMax = 200 * time.Millisecond
 
-// reachable are the instances that control had to count when it placed the youngest: not those of a host that came back
-// in the same moment.
+// reachable returns the instances that control had to count when it placed the youngest. It leaves
+// out instances of a host that came back at the same moment.
 func (a *audit) reachable(k pando.ServiceKey) []pando.Instance {
 	all := a.world.Of(k)
 	var out []pando.Instance
@@ -197,8 +198,8 @@ func (a *audit) reachable(k pando.ServiceKey) []pando.Instance {
 	return out
 }
 
-// bounds checks that no commit adds capacity beyond what the service's record of that moment allows. Capacity that comes
-// back with its host, or that a lowered bound leaves over, is no fault; control sheds it.
+// bounds checks that no commit adds capacity beyond the service's bounds at that moment. Capacity
+// that returns with its host, or that exceeds a lowered bound, is no fault: control sheds it.
 func (a *audit) bounds(b pando.Batch, before map[pando.ServiceKey]int) {
 	for _, r := range b.Changes {
 		if r.Key.Kind() == pando.KindHost {

@@ -8,9 +8,9 @@ import (
 	"pando.run/pando"
 )
 
-// chaos lets everything happen for a while: operators change their minds, clients come and go, processes and instances
-// are killed, the store is slow, full, away, or swallows its answers. When it returns nothing fails any more and the
-// applications ask for nothing more.
+// chaos runs random events for a while. Operators change their minds, clients come and go,
+// processes and instances are killed, the store is slow, full, away, or loses its answers. After it
+// returns, nothing fails and the applications make no further requests.
 func (c *cluster) chaos(operators []*operator) {
 	stop := make(chan struct{})
 	var actors sync.WaitGroup
@@ -66,7 +66,7 @@ func (c *cluster) hurtStore(d *rand.Rand) {
 	c.registry.Lose(0)
 }
 
-// depose ends the leadership, or the epoch of a host, without a word to who holds it.
+// depose ends the leadership, or the epoch of a host, without notice to its holder.
 func (c *cluster) depose(d *rand.Rand) {
 	k := pando.LeaderKey("control")
 	if d.IntN(2) == 0 {
@@ -90,7 +90,8 @@ func (c *cluster) restart(p *process, d *rand.Rand, away time.Duration) {
 	p.start()
 }
 
-// hurt kills the agent; sometimes for so long that the host counts as lost, and sometimes with the whole machine.
+// hurt kills the agent, sometimes for so long that the host counts as lost, and sometimes together
+// with the whole machine.
 func (h *host) hurt(d *rand.Rand) {
 	away := 500 * time.Millisecond
 	if d.IntN(8) == 0 {

@@ -19,7 +19,7 @@ import (
 	"pando.run/pando/state"
 )
 
-// cluster is everything that one run has.
+// cluster holds all parts of one run.
 type cluster struct {
 	t        *testing.T
 	seed     uint64
@@ -35,12 +35,12 @@ type cluster struct {
 	log      *slog.Logger
 
 	mu      sync.Mutex
-	quiet   bool                                  // applications ask for nothing more
-	intents map[pando.IntentID][]pando.InstanceID // what was started for each
+	quiet   bool                                  // applications make no further requests
+	intents map[pando.IntentID][]pando.InstanceID // the instances started for each intent
 	cut     []string                              // flows that a table took from a living instance
 }
 
-// dice are the random numbers of one actor: the same for the same seed, whatever the others do.
+// dice returns the random numbers of one actor. They depend on the seed and not on other actors.
 func (c *cluster) dice(actor string, n uint64) *rand.Rand {
 	h := c.seed * 0x9e3779b97f4a7c15
 	for _, b := range []byte(actor) {
@@ -89,7 +89,8 @@ func (p *process) start() {
 	})
 }
 
-// killSoon ends this life at its nth next step, or after a while if it takes no step, and waits until it is over.
+// killSoon ends this life at its nth next step, or after a while if it takes no step, and waits for
+// the end.
 func (p *process) killSoon(n int, after bool) {
 	p.mu.Lock()
 	m, ended := p.now, p.ended
@@ -103,7 +104,7 @@ func (p *process) killSoon(n int, after bool) {
 	}
 }
 
-// host is one machine: what survives its agent, and its agent.
+// host is one machine: its agent, and the parts that survive the agent.
 type host struct {
 	process
 	record    pando.Host
@@ -192,7 +193,7 @@ func (h *host) boot(_ context.Context, m *mortal, life int) func(context.Context
 	}
 }
 
-// prober finds every program that lives well.
+// prober reports every living program as healthy.
 type prober struct{}
 
 func (prober) Probe(ctx context.Context, _ pando.Probe, s pando.Sandbox, _ pando.Port) error {
@@ -202,7 +203,8 @@ func (prober) Probe(ctx context.Context, _ pando.Probe, s pando.Sandbox, _ pando
 	return nil
 }
 
-// started counts what is started for what, on machines that have not been rebooted since.
+// started counts the starts per instance and per intent, on machines that have not been rebooted
+// since.
 func (h *host) started(i pando.Instance) {
 	h.c.mu.Lock()
 	defer h.c.mu.Unlock()
@@ -213,7 +215,7 @@ func (h *host) started(i pando.Instance) {
 	h.c.intents[i.Intent] = append(h.c.intents[i.Intent], i.ID)
 }
 
-// reboot ends everything that runs on the machine.
+// reboot ends all programs on the machine.
 func (h *host) reboot() {
 	h.sandboxes.Reboot()
 	h.c.mu.Lock()
@@ -221,7 +223,8 @@ func (h *host) reboot() {
 	clear(h.starts)
 }
 
-// watchTable notes flows that a new table would take from an instance that lives and has not been given up.
+// watchTable records flows that a new table would take from an instance that lives and still has
+// its sandbox.
 func (h *host) watchTable(t pando.SteeringTable) {
 	kept := map[pando.InstanceID]bool{}
 	for _, e := range t.Endpoints {
@@ -237,7 +240,8 @@ func (h *host) watchTable(t pando.SteeringTable) {
 	}
 }
 
-// self is this life of the agent, and its end as a context; an error while there is none.
+// self returns this life of the agent, and a context for its end. It returns an error if no agent
+// runs.
 func (h *host) self() (pando.Self, context.Context, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -247,7 +251,7 @@ func (h *host) self() (pando.Self, context.Context, error) {
 	return h.agent, h.ctx, nil
 }
 
-// ask calls the agent as an application does: the call ends with the application or with the agent.
+// ask calls the agent as an application does. The call ends with the application or with the agent.
 func (h *host) ask(ctx context.Context, f func(context.Context, pando.Self) error) error {
 	a, life, err := h.self()
 	if err != nil {

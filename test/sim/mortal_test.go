@@ -10,14 +10,15 @@ import (
 	"pando.run/pando"
 )
 
-// errDead is what a process that has been killed would hear, were it there to hear it.
+// errDead is the result of every call of a killed process.
 var errDead = errors.New("killed")
 
-// mortal is the border between one process and the outside. Once the process is killed nothing of it gets through, and it
-// can be killed at any of its steps: just before a call has its effect, or just after, before it hears of it.
+// mortal is the border between one process and the outside. After the kill it blocks all calls of
+// the process. A process can be killed at any step: just before a call has its effect, or just
+// after it but before the result returns.
 type mortal struct {
 	mu    sync.Mutex
-	left  int // calls until it is killed; 0: it is not
+	left  int // calls until the kill, or 0 without one
 	after bool
 	dead  bool
 	kill  context.CancelFunc
@@ -99,7 +100,7 @@ func (o mortalObjects) Update(ctx context.Context, u pando.ObjectsUpdate) error 
 type mortalSteering struct {
 	pando.Steering
 	*mortal
-	look func(pando.SteeringTable) // at a table before it is published
+	look func(pando.SteeringTable) // runs on each table before it is published
 }
 
 func (s mortalSteering) Publish(ctx context.Context, t pando.SteeringTable) error {

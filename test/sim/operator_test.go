@@ -20,7 +20,7 @@ var (
 	by         = pando.Asker{Kind: pando.AskerOperator, Name: "sim"}
 )
 
-// operator deploys, pins and removes one service of a run, and looks at the registry from outside.
+// operator deploys, pins and removes one service of a run, and reads the registry from outside.
 type operator struct {
 	c    *cluster
 	key  pando.ServiceKey
@@ -32,8 +32,8 @@ type operator struct {
 	read  int
 }
 
-// operatorsOf are those of a run. Every fourth has neighbours of the service: they write no state,
-// and compete for the leader, the hosts and the store.
+// operatorsOf returns the operators of a run. Every fourth run has neighbours of the service. They
+// write no state, and compete for the leader, the hosts and the store.
 func operatorsOf(c *cluster) []*operator {
 	all := []*operator{newOperator(c, service)}
 	if c.seed%4 == 3 {
@@ -64,7 +64,7 @@ func newOperator(c *cluster, key pando.ServiceKey) *operator {
 	return o
 }
 
-// bounds draws how many instances the spec wants.
+// bounds draws the scale of the spec.
 func (o *operator) bounds() {
 	least := 1 + o.dice.IntN(3)
 	o.spec.Scale = pando.Scale{Min: least, Max: least + o.dice.IntN(5), Warm: o.dice.IntN(2)}
@@ -80,7 +80,7 @@ func (o *operator) bounds() {
 	}
 }
 
-// operators asks a control that runs.
+// operators calls a control that runs.
 func (o *operator) operators(f func(context.Context, pando.Operators) error) error {
 	ctx, cancel := context.WithTimeout(o.c.ctx, 2*time.Second)
 	defer cancel()
@@ -94,7 +94,7 @@ func (o *operator) deploy() error {
 	})
 }
 
-// change asks for something else than before.
+// change makes one random change.
 func (o *operator) change() error {
 	switch o.dice.IntN(6) {
 	case 0:
@@ -103,7 +103,7 @@ func (o *operator) change() error {
 	case 1:
 		o.spec.Environment["VERSION"] = strconv.Itoa(o.dice.IntN(1000))
 		return o.deploy()
-	case 2: // one that fails, and is rolled back
+	case 2: // a revision that fails and is rolled back
 		was := o.spec.Environment
 		defer func() { o.spec.Environment = was }()
 		o.spec.Environment = map[string]string{"VERSION": strconv.Itoa(o.dice.IntN(1000))}
@@ -135,7 +135,7 @@ func (o *operator) remove() error {
 	return err
 }
 
-// world is what the registry says now.
+// world returns the current contents of the registry.
 func (o *operator) world() *world.World {
 	history := o.c.registry.History()
 	for _, b := range history[o.read:] {
@@ -150,7 +150,7 @@ func (o *operator) world() *world.World {
 	return o.known
 }
 
-// until tries f until it succeeds; when it never does, the run has failed.
+// until retries f until it succeeds. It fails the run after most.
 func (o *operator) until(what string, most time.Duration, f func() error) bool {
 	deadline := time.Now().Add(most)
 	for {
@@ -166,7 +166,7 @@ func (o *operator) until(what string, most time.Duration, f func() error) bool {
 	}
 }
 
-// settle: when nothing fails and nobody asks any more, the world comes to what the newest spec says.
+// settle checks that the cluster reaches the newest spec once faults and requests have stopped.
 func (o *operator) settle() bool {
 	return o.until("the last spec is taken", settleTime, o.deploy) &&
 		o.until("the pin is lifted", settleTime, o.unpin) &&
@@ -211,7 +211,7 @@ func list(instances []pando.Instance) string {
 	return b.String()
 }
 
-// nothingLeft: a removed service has left no record, no sandbox, no branch and no table.
+// nothingLeft checks that a removed service has left no record, no sandbox, no branch and no table.
 func (o *operator) nothingLeft() error {
 	w := o.world()
 	if n := len(w.Services) + len(w.Instances) + len(w.Intents) + len(w.Decisions); n > 0 {
@@ -235,7 +235,7 @@ func (o *operator) nothingLeft() error {
 	return nil
 }
 
-// readLog reads the merged lines, and what the counter says.
+// readLog counts the merged lines and returns the counter.
 func (c *cluster) readLog(r *state.Repo, at pando.ObjectID, lines map[string]int) (total int) {
 	log, err := r.Read(at, "log")
 	if err != nil && !errors.Is(err, pando.ErrNotFound) {

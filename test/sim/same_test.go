@@ -1,4 +1,5 @@
-// Under -race the runtime shuffles goroutines on purpose, and no seed is one run.
+// The race detector makes the runtime shuffle goroutines, so a seed does not give one run under
+// -race.
 
 //go:build !race
 
@@ -19,12 +20,14 @@ import (
 // sameSeeds are short runs with one host and with several.
 var sameSeeds = []uint64{1, 2, 4, 6, 9}
 
-// sameTries is how many runs of a seed may be made until two are the same: one whose thread was taken away for more than
-// 10 ms is preempted by the runtime, and timers that end at the same instant are drawn by it.
+// sameTries bounds the runs of a seed until two are the same. Runs differ when the runtime preempts
+// a goroutine after its thread was away for more than 10 ms. They also differ when the runtime
+// picks the order of timers that end at the same instant.
 const sameTries = 5
 
-// TestASeedIsOneRun runs some seeds until two runs of each have written the same, byte by byte; usually the first two do.
-// What hangs on the order of a map, on a select or on who drew first is never the same twice.
+// TestASeedIsOneRun runs some seeds until two runs of each have written the same, byte by byte.
+// Usually the first two match. A result that depends on a map, a select or the order of draws never
+// repeats.
 func TestASeedIsOneRun(t *testing.T) {
 	seeds := sameSeeds[:max(1, len(sameSeeds)/slower)]
 	if os.Getenv("PANDO_SEED") != "" {
@@ -51,7 +54,7 @@ func TestASeedIsOneRun(t *testing.T) {
 	}
 }
 
-// journal is a line for every change of every commit.
+// journal returns a line for every change of every commit.
 func journal(written []pando.Batch) (lines []string) {
 	for _, b := range written {
 		for _, r := range b.Changes {
@@ -61,7 +64,7 @@ func journal(written []pando.Batch) (lines []string) {
 	return lines
 }
 
-// parting says where two journals part.
+// parting describes the first difference between two journals.
 func parting(a, b []string) string {
 	n := 0
 	for n < min(len(a), len(b)) && a[n] == b[n] {

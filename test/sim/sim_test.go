@@ -17,19 +17,20 @@ import (
 	"pando.run/pando/world"
 )
 
-// runsDefault is the count of the gate, a fifth of it under the race detector; PANDO_RUNS asks for more.
+// runsDefault is the number of runs at the gate, a fifth of it under the race detector. PANDO_RUNS
+// sets another.
 const runsDefault = 30 / slower
 
-// The times of one run, virtual.
+// The virtual times of one run.
 const (
 	chaosTime  = 40 * time.Second
 	settleTime = 3 * time.Minute
-	// delayLeast is the longest that calls take where they take next to nothing: enough that no two arrive at the same
-	// instant, where the scheduler would say which comes first.
+	// delayLeast is the longest delay of nearly instant calls. Without it two calls arrive at the same
+	// instant, and the scheduler picks their order.
 	delayLeast = 10 * time.Microsecond
 )
 
-// nap lets virtual time pass.
+// nap advances virtual time by d.
 func nap(d time.Duration) { time.Sleep(d) }
 
 func number(t *testing.T, name string, otherwise uint64) uint64 {
@@ -44,14 +45,14 @@ func number(t *testing.T, name string, otherwise uint64) uint64 {
 	return n
 }
 
-// One processor: goroutines that are ready at the same virtual instant then take their turns in the same order, unless one is
-// preempted.
+// One processor makes goroutines that are ready at the same virtual instant run in the same order,
+// unless one is preempted.
 func TestMain(m *testing.M) {
 	runtime.GOMAXPROCS(1)
 	os.Exit(m.Run())
 }
 
-// TestWhateverHappens runs the cluster under random asks and faults, one seed after another.
+// TestWhateverHappens runs the cluster under random requests and faults, one seed after another.
 func TestWhateverHappens(t *testing.T) {
 	first, runs := number(t, "PANDO_SEED", 0), number(t, "PANDO_RUNS", runsDefault)
 	if os.Getenv("PANDO_SEED") != "" {
@@ -67,13 +68,13 @@ func TestWhateverHappens(t *testing.T) {
 	}
 }
 
-// run is one run; it returns everything that was written.
+// run executes one run and returns everything that was written.
 func run(t *testing.T, seed uint64) (written []pando.Batch) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer time.Sleep(agent.Lease + time.Second) // until the last lease has ended
 	c := newCluster(ctx, t, seed, hostsOf(seed), max(delayLeast, time.Duration(seed%5)*4*time.Millisecond))
 	defer c.wg.Wait()
-	defer func() { // after a failure too: nothing may outlive the bubble
+	defer func() { // after a failure as well: nothing may outlive the bubble
 		cancel()
 		for _, h := range c.hosts {
 			h.sandboxes.Reboot()
@@ -104,7 +105,8 @@ func run(t *testing.T, seed uint64) (written []pando.Batch) {
 	return c.registry.History()
 }
 
-// hostsOf: a service with state lives on one host; every third run has several hosts and a service without state.
+// hostsOf returns the number of hosts. Every third run has three hosts and a service without state.
+// The others have one host, because a service with state lives on one.
 func hostsOf(seed uint64) int {
 	if seed%3 == 2 {
 		return 3
@@ -112,7 +114,7 @@ func hostsOf(seed uint64) int {
 	return 1
 }
 
-// verify holds what was written and what was promised against the rules.
+// verify checks the written records and the promises against the rules.
 func (c *cluster) verify(main pando.StateHead) {
 	newAudit(c.t).replay(c.registry.History())
 	c.trace()
@@ -131,7 +133,8 @@ func (c *cluster) verify(main pando.StateHead) {
 	}
 }
 
-// verifyState: each acknowledged line is in the merged log, none twice, and the counter has counted each once.
+// verifyState checks that each acknowledged line is in the merged log, none twice, and that the
+// counter counts each once.
 func (c *cluster) verifyState(main pando.StateHead) {
 	repo := state.Open(c.hosts[0].objects, service, stateTypes)
 	lines := map[string]int{}
@@ -157,7 +160,7 @@ func (c *cluster) verifyState(main pando.StateHead) {
 	}
 }
 
-// trace prints every step of the instance that PANDO_TRACE names.
+// trace prints every step of the instance in PANDO_TRACE.
 func (c *cluster) trace() {
 	id := pando.InstanceID(os.Getenv("PANDO_TRACE"))
 	if id == "" {

@@ -1,4 +1,5 @@
-// Package state holds tests of states as they are on a host: package state over a file, trimmed, killed and cloned.
+// Package state tests states as they are on a host: package state over a file, trimmed, killed and
+// cloned.
 package state
 
 import (
@@ -36,7 +37,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// host is one host's state with main beside it, as the registry would have it.
+// host is one host's state and main, which the registry would hold.
 type host struct {
 	objects *bolt.Store
 	repo    *state.Repo
@@ -61,10 +62,10 @@ func open(dir string) (*host, error) {
 	return h, nil
 }
 
-// users are in a folder that is large enough to be kept as what differs from the one before.
+// users lie in a folder that is large enough to be stored as a delta against the one before.
 const users = 150
 
-// push writes a hit, a line and a user by a branch and merges it into main, which moves by swap.
+// push writes a hit, a line and a user to a branch and merges it into main. swap moves main.
 func (h *host) push(ctx context.Context, b *state.Branch, line string, swap func(pando.ObjectID) error) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -94,7 +95,7 @@ func (h *host) push(ctx context.Context, b *state.Branch, line string, swap func
 	return b.Pushed(to)
 }
 
-// head is main as a server's goroutine may read it.
+// head returns main for a server's goroutine.
 func (h *host) head() pando.ObjectID {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -112,7 +113,7 @@ func (h *host) trim(ctx context.Context, keep state.Keep) (state.Trimmed, error)
 	return state.Trim(ctx, h.objects, known, keep, now)
 }
 
-// write pushes and trims until it is killed, and says each line that is in main for good.
+// write pushes and trims until it is killed. It prints each line that is durable in main.
 func write(dir string) error {
 	ctx := context.Background()
 	h, err := open(dir)
@@ -176,7 +177,7 @@ func TestKilledWhileItWritesAndTrims(t *testing.T) {
 	}
 }
 
-// checkLog holds what is in main against what a killed process said, and checks that nothing is missing.
+// checkLog checks main against the output of a killed process, and checks that nothing is missing.
 func checkLog(t *testing.T, dir string, said map[string]bool) {
 	t.Helper()
 	h, err := open(dir)
@@ -204,7 +205,7 @@ func checkLog(t *testing.T, dir string, said map[string]bool) {
 	whole(t, h)
 }
 
-// whole checks that everything that main and the branches reach is there.
+// whole checks that every object that main and the branches reach is present.
 func whole(t *testing.T, h *host) int {
 	t.Helper()
 	edge, err := state.Edge(h.objects, web)
@@ -331,7 +332,8 @@ func TestATrimmedStateIsClonedAndFetched(t *testing.T) {
 	runGit(t, ".", "clone", "-q", server.URL+"/state/web.git", old)
 	push(30)
 	before := whole(t, h)
-	if err := a.Settle(ctx); err != nil { // otherwise the branch holds what it began from before its last push, too
+	// Otherwise the branch also keeps its base from before the last push.
+	if err := a.Settle(ctx); err != nil {
 		t.Fatal(err)
 	}
 	done, err := h.trim(ctx, state.Keep{Commits: 10})
@@ -358,7 +360,7 @@ func TestATrimmedStateIsClonedAndFetched(t *testing.T) {
 	if got := runGit(t, old, "show", "origin/main:hits"); got != "55" {
 		t.Errorf("hits in the old clone: %s", got)
 	}
-	for range 3 { // history goes on and is cut again: a clone that keeps up notices nothing
+	for range 3 { // history grows and is trimmed again: an up-to-date clone notices nothing
 		push(7)
 		if _, err := h.trim(ctx, state.Keep{Commits: 10}); err != nil {
 			t.Fatal(err)
@@ -366,7 +368,7 @@ func TestATrimmedStateIsClonedAndFetched(t *testing.T) {
 		runGit(t, fresh, "pull", "-q", "--ff-only")
 		runGit(t, fresh, "fsck", "--strict", "--full")
 	}
-	push(25) // one that does not begins anew
+	push(25) // an outdated clone begins anew
 	if _, err := h.trim(ctx, state.Keep{Commits: 10}); err != nil {
 		t.Fatal(err)
 	}

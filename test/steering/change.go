@@ -10,8 +10,9 @@ import (
 	"pando.run/pando"
 )
 
-// Change is random: instances join, drain, come back, weigh more or less, leave once they are drained, are replaced by a
-// revision that listens at other ports, and the driver is opened anew, while connections stay open. It counts what must be 0.
+// Change is a series of random events while connections stay open. Instances join, drain, come
+// back, change weight, leave after their drain, or are replaced by a revision on other ports. The
+// driver is reopened. The counts of broken connections and strays must be 0.
 type Change struct {
 	Connections, Events int
 	Seed                uint64
@@ -19,7 +20,7 @@ type Change struct {
 	Reopen func(t *testing.T, s Subject) Subject
 }
 
-// Result of random change.
+// Result counts the effects of random change.
 type Result struct {
 	Broken  int // connections that lost their instance
 	Strays  int // new connections that reached an instance after its drain was published
@@ -35,13 +36,14 @@ type grove struct {
 	next    int
 	weights map[string]int // of the instances that are published
 	ports   map[string][]pando.Port
-	open    map[*client]string // connections, and who answers them
+	open    map[*client]string // connections, and the instance that answers each
 	result  Result
 }
 
 const instancesMax = 8
 
-// Run makes the changes, asks every connection after each, and reports.
+// Run makes the changes, checks some connections after each and all at the end, and returns the
+// counts.
 func (c Change) Run(t *testing.T, open func(t *testing.T, uplinks ...string) Subject) Result {
 	t.Helper()
 	g := &grove{
@@ -69,7 +71,7 @@ func (c Change) Run(t *testing.T, open func(t *testing.T, uplinks ...string) Sub
 	return g.result
 }
 
-// add starts an instance. Every third is of a revision that listens at another port.
+// add starts an instance. Every third belongs to a revision that listens at another port.
 func (g *grove) add() {
 	name := fmt.Sprintf("i%d", g.next)
 	ports := slices.Clone(webPorts)
@@ -82,7 +84,7 @@ func (g *grove) add() {
 	g.result.Bridged++
 }
 
-// tell publishes the grove as it is.
+// tell publishes the current endpoints.
 func (g *grove) tell() {
 	var e []pando.Endpoint
 	for _, name := range g.names() {
@@ -109,7 +111,7 @@ func (g *grove) takers() (n int) {
 	return n
 }
 
-// event is one random change.
+// event makes one random change.
 func (g *grove) event(c Change) {
 	names := g.names()
 	name := names[g.random.IntN(len(names))]
@@ -121,7 +123,8 @@ func (g *grove) event(c Change) {
 	case kind == 2 && g.weights[name] == 0:
 		g.hurry(name)
 		g.leave(name)
-	case kind == 3 && g.takers() > 1 && len(names) < instancesMax: // redeploy: another beside it, then it drains
+	// A redeploy adds another instance beside it, then it drains.
+	case kind == 3 && g.takers() > 1 && len(names) < instancesMax:
 		g.add()
 		g.weights[name] = 0
 	case kind == 4 && c.Reopen != nil:
@@ -134,7 +137,7 @@ func (g *grove) event(c Change) {
 	g.tell()
 }
 
-// hurry makes the clients of a draining instance leave it, as they would do by themselves in time.
+// hurry closes the client connections of a draining instance, which would end by themselves later.
 func (g *grove) hurry(name string) {
 	for conn, at := range g.open {
 		if at == name {
@@ -179,7 +182,7 @@ func (g *grove) connect() {
 	g.open[c] = name
 }
 
-// close ends one connection, so that there stay as many.
+// close ends one connection, so that their number stays constant.
 func (g *grove) close() {
 	for c := range g.open {
 		c.Close()
@@ -189,7 +192,7 @@ func (g *grove) close() {
 }
 
 func (g *grove) askSome(n int) {
-	for c, was := range g.open { // in an order of its own each time
+	for c, was := range g.open { // in a new order each time
 		if n--; n < 0 {
 			return
 		}
@@ -206,14 +209,15 @@ func (g *grove) ask(c *client, was string) {
 	}
 }
 
-// closeAll ends every connection when the test does.
+// closeAll ends every connection at the end of the test.
 func (g *grove) closeAll() {
 	for c := range g.open {
 		c.Close()
 	}
 }
 
-// announcedComesAgain: a table that a driver may have made ahead is published, replaced, and published again.
+// announcedComesAgain publishes a table that a driver may prepare ahead, replaces it, and publishes
+// it again.
 func announcedComesAgain(t *testing.T, s *stand) {
 	soon := s.endpoint("b", 0)
 	soon.Soon = 100

@@ -18,7 +18,7 @@ import (
 	"pando.run/pando/driver/ebpf"
 )
 
-// times is how many times as much as at the gate is tested (make soak).
+// times returns the factor on the amount of tests at the gate (make soak).
 func times() int {
 	if n, err := strconv.Atoi(os.Getenv("PANDO_SOAK")); err == nil && n > 0 {
 		return n
@@ -63,7 +63,7 @@ func TestNoChangeBreaksAConnection(t *testing.T) {
 func TestNothingNewReachesWhoDrains(t *testing.T) {
 	connections := 3000 * times()
 	if measuring() {
-		connections = 105000 // those that a change of the table overlaps do not count
+		connections = 105000 // connections during a change of the table do not count
 	}
 	opened, strays := Drains(t, connections, openTCX)
 	if strays != 0 || opened < int64(connections)/2 {
@@ -74,7 +74,8 @@ func TestNothingNewReachesWhoDrains(t *testing.T) {
 	t.Logf("%d of %d new connections reached the instance that drained", strays, opened)
 }
 
-// bench/service/connections runs these tests with the figures of its goals, and has them written to a file.
+// measuring reports whether bench/service/connections runs these tests with the figures of its
+// goals. It then records the results in a file.
 func measuring() bool { return os.Getenv("PANDO_RESULTS") != "" }
 
 func record(t *testing.T, round int, series string, value float64) {
@@ -97,7 +98,8 @@ func TestFullTable(t *testing.T) {
 	Full(t, flows, func(t *testing.T, uplinks ...string) Subject { return openSize(t, flows, uplinks...) })
 }
 
-// In a process with this, TestMain runs publishUntilKilled; its value is the links of a and b.
+// A process with this variable runs publishUntilKilled from TestMain. The value is the links of a
+// and b.
 const publisher = "PANDO_TEST_PUBLISHER"
 
 // publishUntilKilled sends every flow to a, then every flow to b, and so on.
@@ -115,7 +117,7 @@ func publishUntilKilled() {
 		e[n] = pando.Endpoint{Instance: pando.InstanceID(name), Link: links[n]}
 	}
 	for n := 0; ; n++ {
-		if n == 1 { // from now on a table of this publisher is there
+		if n == 1 { // a table of this publisher is in force from now on
 			fmt.Println("publishing")
 		}
 		e[n%2].Weight, e[1-n%2].Weight = 100, 0
@@ -129,7 +131,8 @@ func publishUntilKilled() {
 	}
 }
 
-// TestAPublisherThatIsKilled leaves one whole table: the old or the new, never a mixture, and the next one carries on.
+// TestAPublisherThatIsKilled checks that a kill leaves one whole table, the old or the new. The
+// next publisher continues from it.
 func TestAPublisherThatIsKilled(t *testing.T) {
 	s := newStand(t, openTCX, "a", "b")
 	s.publish(t, s.endpoint("a", 100), s.endpoint("b", 0))
@@ -154,7 +157,7 @@ func TestAPublisherThatIsKilled(t *testing.T) {
 	}
 }
 
-// whose instance a packet was sent to.
+// whose returns the instance that a packet was sent to.
 func (s *stand) whose(o Outcome) string {
 	for name, b := range s.boxes {
 		if o.Fate == Sent && string(o.Frame[:6]) == string(b.Link.MAC) {

@@ -1,7 +1,8 @@
-// Package steering is the table to which every implementation of pando.Steering is held: a packet that comes in, and what becomes
-// of it, with the counters that must show it; then the same with real sockets, under change and under hostile hands.
+// Package steering is the conformance table for every implementation of pando.Steering. A row has
+// an incoming packet, the expected result, and the counters that must show it. Further tests use
+// real sockets, under change and under attack.
 //
-// It knows nothing of a driver but the interface Subject, and decides nothing itself.
+// It uses a driver only through the interface Subject, and decides nothing itself.
 package steering
 
 import (
@@ -20,38 +21,39 @@ type Place string
 const (
 	Outside Place = "outside" // comes in at an uplink
 	Host    Place = "host"    // begins on this host
-	// Any other place is the instance of that name: it sent the packet.
+	// Any other place is the instance of that name, which sent the packet.
 )
 
-// Fate is what became of a packet.
+// Fate is the result of a packet.
 type Fate string
 
 const (
-	Passed  Fate = "passed" // goes on as it is now, by the host's routes
+	Passed  Fate = "passed" // continues unchanged from here, by the host's routes
 	Dropped Fate = "dropped"
 	Sent    Fate = "sent" // put onto a link: of an instance, or back to where it came from
 )
 
-// Outcome of one packet.
+// Outcome is the fate of one packet and its bytes.
 type Outcome struct {
 	Fate  Fate
 	Frame []byte
 }
 
-// Subject is a driver that is held to the table.
+// Subject is a driver under test.
 type Subject interface {
 	pando.Steering
-	// Try lets one frame come in at a place and returns what becomes of it. The link is that of the uplink or of the
-	// instance. Summed says that the network card has summed up the frame: that sum must be right afterwards, too.
+	// Try lets one frame come in at a place and returns its outcome. The link is that of the uplink or
+	// of the instance. With summed, the network card has summed up the frame, and that sum must also
+	// be right afterwards.
 	Try(at Place, l pando.Link, frame []byte, summed bool) (Outcome, error)
-	// Purge removes everything; nothing may be left of the driver in the kernel.
+	// Purge removes everything of the driver from the kernel.
 	Purge() error
 }
 
-// The grove of every test: two services with an address in each family.
+// The services of every test. Both have an address in each family.
 var (
 	web   = pando.DefaultService("web")
-	quiet = pando.DefaultService("quiet") // nobody is in rotation
+	quiet = pando.DefaultService("quiet") // without an instance in rotation
 
 	webPorts = []pando.Port{
 		{Published: 80, Target: 8080, Protocol: pando.TCP}, {Published: 53, Target: 5353, Protocol: pando.UDP},
@@ -63,12 +65,12 @@ var (
 	far   = [2]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 )
 
-// stand is a host under test with a client outside and two instances of web.
+// stand is a host under test with a client outside and instances of web.
 type stand struct {
 	Subject
 	outside *lab.Box
 	boxes   map[string]*lab.Box
-	// addr are the instances' own addresses, by family.
+	// addr holds the instances' own addresses, by family.
 	addr map[string][2]netip.Addr
 }
 
@@ -102,7 +104,7 @@ func box(t *testing.T, name string, ip4, ip6 netip.Addr, vips ...netip.Addr) *la
 	return b
 }
 
-// join makes another instance of web.
+// join adds another instance of web.
 func (s *stand) join(t *testing.T, name string, ports []pando.Port) *lab.Box {
 	t.Helper()
 	n := byte(len(s.boxes) + 2)
@@ -126,17 +128,17 @@ func (s *stand) publish(t *testing.T, e ...pando.Endpoint) {
 	}
 }
 
-// row is one line of the table: a packet, where it comes in, and what must become of it.
+// row is one line of the table: a packet, the place of its arrival, and the expected result.
 type row struct {
 	at    Place
 	in    Packet
 	to    string // an instance; "on": as the host routes it; "back": to its sender; "": dropped
-	out   Packet // what it has become
+	out   Packet // the packet afterwards
 	why   pando.DropReason
 	first bool // it opens a flow
 }
 
-// Hold holds a driver to the table, in both families.
+// Hold checks a driver against the table, in both families.
 func Hold(t *testing.T, open func(t *testing.T, uplinks ...string) Subject) {
 	s := newStand(t, open, "a", "b")
 	err := s.Publish(t.Context(), pando.SteeringTable{Service: quiet, VIP4: other[0], VIP6: other[1], Ports: webPorts})
@@ -167,7 +169,7 @@ func (s *stand) check(t *testing.T, r row) {
 	}
 	frame := r.in.Bytes(l.MAC, l.HostMAC)
 	drops, traffic := s.drops(t), s.traffic(t)
-	// A packet of the host itself has no such sum, and one that changes its length loses it.
+	// The frame has no such sum if the host sends it, or if its length changes on the way.
 	summed := r.at != Host && (r.to != "back" || len(unpadded(r.out.Bytes(l.MAC, l.HostMAC))) == len(frame))
 	got, err := s.Try(r.at, l, frame, summed)
 	if err != nil {
@@ -211,7 +213,7 @@ func (s *stand) check(t *testing.T, r row) {
 	}
 }
 
-// unpadded is a frame without what fills it up to the least length of Ethernet.
+// unpadded returns a frame without the padding to Ethernet's least length.
 func unpadded(frame []byte) []byte {
 	if length := int(binary.BigEndian.Uint16(frame[16:])); frame[14]>>4 == 4 && 14+length < len(frame) {
 		return frame[:14+length]
@@ -228,9 +230,9 @@ func (s *stand) drops(t *testing.T) pando.Drops {
 	return d
 }
 
-func sameDrops(a, b pando.Drops) bool { // a is what there is now
+func sameDrops(a, b pando.Drops) bool { // a has the current counts
 	for why, n := range a.Packets {
-		// The stacks of the boxes themselves chatter meanwhile.
+		// The stacks of the boxes send chatter of their own meanwhile.
 		if b.Packets[why] != n && (why != pando.DroppedChatter || n < b.Packets[why]) {
 			return false
 		}
@@ -238,7 +240,7 @@ func sameDrops(a, b pando.Drops) bool { // a is what there is now
 	return a.Answered == b.Answered && len(a.Packets) == len(b.Packets)
 }
 
-// traffic is flows, packets and bytes by instance.
+// traffic returns flows, packets and bytes by instance.
 func (s *stand) traffic(t *testing.T) map[string][3]uint64 {
 	t.Helper()
 	counters, err := s.Counters(t.Context())

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// Drains opens so many connections while one of two instances drains and comes back, again and again. It returns how many
-// were opened wholly within a drain, and how many of those reached the instance that drained: from the moment at which
-// Publish has returned there may be none.
+// Drains opens this many connections while one of two instances drains and comes back, again and
+// again. opened counts those opened entirely within a drain. strays counts those of them that
+// reached the draining instance. strays must be 0, because Publish had returned before.
 func Drains(t *testing.T, connections int, open func(t *testing.T, uplinks ...string) Subject) (opened, strays int64) {
 	t.Helper()
 	s := newStand(t, open, "a", "b")
@@ -31,7 +31,7 @@ func Drains(t *testing.T, connections int, open func(t *testing.T, uplinks ...st
 	ended.Go(func() { callers.Wait(); close(d.done) })
 	const held = 200 // connections per drain
 	for n := 0; atomic.LoadInt64(&d.left) > 0 && !t.Failed(); n++ {
-		d.drained.Store(nil) // who drained comes back now
+		d.drained.Store(nil) // the drained instance comes back now
 		name, stays := []string{"a", "b"}[n%2], []string{"b", "a"}[n%2]
 		s.publish(t, s.endpoint(name, 0), s.endpoint(stays, 100))
 		d.drained.Store(&name)
@@ -47,10 +47,11 @@ type drains struct {
 	*stand
 	drained              atomic.Pointer[string]
 	left, opened, strays int64
-	done                 chan struct{} // a connection is
+	done                 chan struct{} // has an element when a connection is done
 }
 
-// call opens connections one after the other: two callers are outside, two on the host; two use each family.
+// call opens connections one after the other. Two callers are outside, two on the host; two use
+// each family.
 func (d *drains) call(n int) error {
 	to := netip.AddrPortFrom(vip[n%2], 80)
 	one := func() error {

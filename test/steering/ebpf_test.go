@@ -12,7 +12,8 @@ import (
 	"pando.run/pando/lab"
 )
 
-// The tests run in network and mount namespaces of their own, so that they touch nothing of the machine.
+// The tests run in network and mount namespaces of their own, so that they do not change the
+// machine.
 func TestMain(m *testing.M) {
 	if os.Geteuid() != 0 {
 		fmt.Println("skipped: needs root")

@@ -16,7 +16,7 @@ import (
 	"pando.run/pando/lab"
 )
 
-// Live holds a driver to what real sockets see: clients outside and on the host, servers in instances.
+// Live checks a driver with real sockets: clients outside and on the host, servers in instances.
 func Live(t *testing.T, open func(t *testing.T, uplinks ...string) Subject) {
 	for name, f := range map[string]func(*testing.T, *stand){
 		"flows are shared and stay":                       flowsAreSharedAndStay,
@@ -41,9 +41,10 @@ func Live(t *testing.T, open func(t *testing.T, uplinks ...string) Subject) {
 	}
 }
 
-const wait = 3 * time.Second // for whatever has to happen at once
+const wait = 3 * time.Second // for events that have to happen at once
 
-// serve answers every line with a name (a number with as many bytes), and every datagram with the name and as many bytes as it had.
+// serve answers every line with a name (a number with as many bytes), and every datagram with the
+// name and as many bytes as it had.
 func serve(t *testing.T, b *lab.Box, name string) {
 	t.Helper()
 	serveAt(t, b, name, 8080, 443)
@@ -242,7 +243,8 @@ func sweepKnowsWhatIsOver(t *testing.T, s *stand) {
 	}
 }
 
-// nobodyWaits: whoever asks for what nobody serves is told at once, wherever it is.
+// nobodyWaits checks that a request to a closed port or an unused address is refused at once, from
+// every place.
 func nobodyWaits(t *testing.T, s *stand) {
 	s.publish(t, s.endpoint("a", 100))
 	refused := func(network string, to netip.AddrPort) error {
@@ -284,7 +286,8 @@ func udpIsAnsweredByTheVIP(t *testing.T, s *stand) {
 	s.publish(t, s.endpoint("a", 100), s.endpoint("b", 0))
 	ask := func(six, size int) func() error {
 		return func() error {
-			c, err := net.Dial("udp", netip.AddrPortFrom(vip[six], 53).String()) // connected: an answer from elsewhere is not heard
+			// The socket is connected, so it drops an answer from another address.
+			c, err := net.Dial("udp", netip.AddrPortFrom(vip[six], 53).String())
 			if err != nil {
 				return err
 			}
@@ -339,7 +342,8 @@ func directAndNotForged(t *testing.T, s *stand) {
 	}
 }
 
-// smallerMTU: a client behind a link with a small MTU gets a large answer, because the instance hears that it must send less.
+// smallerMTU checks that a client behind a link with a small MTU gets a large answer. The instance
+// must receive the ICMP error and send smaller packets.
 func smallerMTU(t *testing.T, s *stand) {
 	s.publish(t, s.endpoint("a", 100))
 	for six, mtu := range []int{1300, 1290} {
@@ -358,7 +362,7 @@ func smallerMTU(t *testing.T, s *stand) {
 	}
 }
 
-// pings: the VIP answers, also while nobody serves.
+// pings checks that the VIP answers pings even without an instance in rotation.
 func pings(t *testing.T, s *stand) {
 	s.publish(t)
 	for six, network := range []string{"ip4:icmp", "ip6:ipv6-icmp"} {

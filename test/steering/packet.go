@@ -11,8 +11,9 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// Packet is one packet as a row of the table says it. What a row does not say has a fixed value, so that two packets are
-// the same exactly when their bytes are. The zero family is that of its addresses.
+// Packet is one packet as a row of the table describes it. Fields that a row leaves out have fixed
+// values, so two packets are the same exactly if their bytes are. The zero family is that of its
+// addresses.
 type Packet struct {
 	Protocol   layers.IPProtocol
 	Src, Dst   netip.AddrPort
@@ -21,14 +22,17 @@ type Packet struct {
 	Payload    []byte
 	Type, Code uint8   // of ICMP
 	Quoted     *Packet // by an ICMP error: its header and the first 8 bytes behind it
-	Requoted   *Packet // what the ports of the quoted packet became; its checksum is the old one
-	Extensions []byte  // kinds of IPv6 extension headers, in order; with IPv4: one options word for each
-	From, To   int     // of the payload behind the network header, when this is a fragment of it; To 0: whole
-	NoChecksum bool    // of UDP over IPv4
+	Requoted   *Packet // the quoted packet with its new ports; its checksum is the old one
+	// Extensions are kinds of IPv6 extension headers, in order. IPv4 has one options word for each.
+	Extensions []byte
+	// From and To bound this fragment's part of the payload behind the network header. To 0 means
+	// whole.
+	From, To   int
+	NoChecksum bool // of UDP over IPv4
 	Sender     net.HardwareAddr
 	HopLimit   uint8  // 64
 	ID         uint16 // 7
-	CutTo      int    // of the frame, in bytes; 0: whole
+	CutTo      int    // of the frame, in bytes; 0 means whole
 }
 
 func tcp(src, dst netip.AddrPort, flags string) Packet {
@@ -39,7 +43,9 @@ func udp(src, dst netip.AddrPort) Packet {
 	return Packet{Protocol: layers.IPProtocolUDP, Src: src, Dst: dst, Payload: []byte("question")}
 }
 
-// icmp is ICMP between IPv4 addresses and ICMPv6 between IPv6 ones; the types are those of the family.
+// icmp returns ICMP between IPv4 addresses and ICMPv6 between IPv6 ones. The types belong to the
+// family.
+// family.
 func icmp(src, dst netip.Addr, kind, code uint8) Packet {
 	p := Packet{Protocol: layers.IPProtocolICMPv4, Src: netip.AddrPortFrom(src, 0), Dst: netip.AddrPortFrom(dst, 0), Type: kind, Code: code}
 	if src.Is6() {
@@ -50,7 +56,7 @@ func icmp(src, dst netip.Addr, kind, code uint8) Packet {
 
 func (p Packet) with(change func(*Packet)) Packet { change(&p); return p }
 
-// refusal is what tells the sender of p that nobody is there.
+// refusal returns the packet that reports to the sender of p that the port or address is closed.
 func (p Packet) refusal() Packet {
 	if p.Protocol == layers.IPProtocolUDP {
 		r := icmp(p.Dst.Addr(), p.Src.Addr(), 3, 3)
@@ -73,7 +79,7 @@ func (p Packet) refusal() Packet {
 
 func (p Packet) six() bool { return p.Src.Addr().Is6() }
 
-// Bytes is the frame, between these two stations.
+// Bytes returns the frame between these two stations.
 func (p Packet) Bytes(from, to net.HardwareAddr) []byte {
 	if p.Sender != nil {
 		from = p.Sender
@@ -164,7 +170,7 @@ func (p Packet) extension(kind, next byte) []byte {
 	return h
 }
 
-// transport is everything behind the network header and its extensions.
+// transport returns everything behind the network header and its extensions.
 func (p Packet) transport() []byte {
 	var ip gopacket.NetworkLayer = &layers.IPv4{SrcIP: p.Src.Addr().AsSlice(), DstIP: p.Dst.Addr().AsSlice(), Protocol: p.Protocol}
 	if p.six() {
@@ -199,7 +205,7 @@ func (p Packet) transport() []byte {
 	return p.Payload
 }
 
-// body is what an ICMP message carries behind its 8 bytes.
+// body returns the content of an ICMP message behind its 8 bytes.
 func (p Packet) body() []byte {
 	if p.Quoted == nil {
 		return p.Payload
@@ -214,7 +220,7 @@ func (p Packet) body() []byte {
 	return quote
 }
 
-// describe shows a frame to a person who has to find out why two of them differ.
+// describe returns a readable form of a frame, for a comparison of two frames.
 func describe(frame []byte) string {
 	return fmt.Sprintf("%x\n%s", frame, gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.NoCopy))
 }

@@ -10,7 +10,8 @@ import (
 	"pando.run/pando/driver/ebpf"
 )
 
-// BenchmarkPublish is one change of a service with so many endpoints: with the shares worked out, and (in place) without.
+// BenchmarkPublish measures one change of a service with n endpoints: with the shares computed
+// ("whole"), and without ("in place").
 func BenchmarkPublish(b *testing.B) {
 	ready := map[int][]uint16{}
 	inPlace := func(ids []string, weights []int, size int) []uint16 {

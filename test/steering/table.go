@@ -9,7 +9,7 @@ import (
 	"pando.run/pando"
 )
 
-// caseOf has what a row needs in one family. Every flow of the table has a port of its own.
+// caseOf has the addresses of a row in one family. Every flow of the table has a port of its own.
 type caseOf struct {
 	six        int
 	client     netip.Addr
@@ -26,13 +26,13 @@ func caseFor(six int, s *stand) caseOf {
 
 func at(a netip.Addr, port uint16) netip.AddrPort { return netip.AddrPortFrom(a, port) }
 
-// port is a client's that no other row has.
+// port returns a client's address with a port that no other row has.
 func (c caseOf) port() netip.AddrPort {
 	*c.nextPort++
 	return at(c.client, *c.nextPort)
 }
 
-// target is a packet to the VIP with the port at which the instance listens.
+// target returns a packet to the VIP with the port at which the instance listens.
 func target(p Packet, port uint16) Packet {
 	p.Dst = at(p.Dst.Addr(), port)
 	return p
@@ -43,7 +43,7 @@ func published(p Packet, port uint16) Packet {
 	return p
 }
 
-// steered is the ordinary way of a flow, and back.
+// steered has the ordinary way of a flow, and back.
 func steered(c caseOf) map[string][]row {
 	client, reused, translated, host := c.port(), c.port(), c.port(), c.port()
 	syn := tcp(client, at(c.vip, 80), "S")
@@ -83,7 +83,8 @@ func steered(c caseOf) map[string][]row {
 		"UDP, from a server that is bound to every address": {
 			{at: Outside, in: udp(reused, at(c.vip, 53)), to: "a", out: udp(reused, at(c.vip, 5353)), first: true},
 			{at: "a", in: udp(at(c.a, 5353), reused), to: "on", out: udp(at(c.vip, 53), reused)},
-			{at: "a", in: udp(at(c.a, 5353), c.port()), to: "on", out: udp(at(c.a, 5353), at(c.client, *c.nextPort))}, // who did not ask the VIP
+			// This client did not ask the VIP.
+			{at: "a", in: udp(at(c.a, 5353), c.port()), to: "on", out: udp(at(c.a, 5353), at(c.client, *c.nextPort))},
 			{at: "a", in: udp(at(c.a, 999), reused), to: "on", out: udp(at(c.a, 999), reused)},
 			{at: Outside, in: udp(reused, at(c.vip, 123)), to: "a", out: udp(reused, at(c.vip, 123)), first: true},
 			{at: "a", in: udp(at(c.a, 123), reused), to: "on", out: udp(at(c.vip, 123), reused)},
@@ -96,7 +97,7 @@ func steered(c caseOf) map[string][]row {
 	}
 }
 
-// refused is what nobody takes: its sender is told.
+// refused has packets without a receiver. Their senders get a refusal.
 func refused(c caseOf) map[string][]row {
 	refuse := func(where Place, p Packet, why pando.DropReason) row {
 		return row{at: where, in: p, to: "back", out: p.refusal(), why: why}
@@ -112,12 +113,14 @@ func refused(c caseOf) map[string][]row {
 			refuse(Host, tcp(c.port(), at(c.vip, 81), "S"), pando.DroppedNoService),
 			refuse(Host, udp(c.port(), at(c.vip, 54)), pando.DroppedNoService),
 			refuse(Outside, udp(c.port(), at(c.vip, 54)), pando.DroppedNoService),
-			{at: Outside, in: tcp(c.port(), at(c.vip, 81), "R"), why: pando.DroppedNoService}, // or two stacks would never stop
+			// An answer to a reset would make two stacks answer each other for ever.
+			{at: Outside, in: tcp(c.port(), at(c.vip, 81), "R"), why: pando.DroppedNoService},
 		},
 		"an address that nobody has": {
 			refuse(Outside, tcp(c.port(), at(c.none, 80), "S"), pando.DroppedNoService),
 			refuse(Outside, udp(c.port(), at(c.none, 53)), pando.DroppedNoService),
-			{at: Outside, in: tcp(c.port(), at(c.none, 80), "A"), why: pando.DroppedNoService}, // it may be about to come here
+			// The flow may be about to move here.
+			{at: Outside, in: tcp(c.port(), at(c.none, 80), "A"), why: pando.DroppedNoService},
 		},
 		"a service without an endpoint": {
 			refuse(Outside, tcp(c.port(), at(c.other, 80), "S"), pando.DroppedNoEndpoint),
@@ -130,7 +133,7 @@ func refused(c caseOf) map[string][]row {
 	}
 }
 
-// unusual is what a header can be, and what else can be sent to a VIP.
+// unusual has unusual headers and other packets to a VIP.
 func unusual(c caseOf) map[string][]row {
 	client := c.port()
 	syn := func(with ...byte) Packet {
@@ -157,7 +160,8 @@ func unusual(c caseOf) map[string][]row {
 	if c.six == 1 {
 		rows["options are read over"] = append(known,
 			row{at: Outside, in: syn(hopByHop, options), to: "a", out: target(syn(hopByHop, options), 8080)},
-			row{at: Outside, in: syn(fragment), to: "a", out: target(syn(fragment), 8080)}) // an atomic fragment (RFC 6946)
+			// This is an atomic fragment (RFC 6946).
+			row{at: Outside, in: syn(fragment), to: "a", out: target(syn(fragment), 8080)})
 		rows["extensions that cannot be read"] = []row{
 			{at: Outside, in: syn(routing), why: pando.DroppedProtocol},
 			{at: Outside, in: syn(hopByHop, options, options, options, options), why: pando.DroppedHeader},
@@ -174,7 +178,7 @@ func (c caseOf) pong(from netip.Addr) Packet {
 	return icmp(from, c.client, []uint8{0, 129}[c.six], 0).with(func(p *Packet) { p.Payload = []byte("are you there?") })
 }
 
-// pieces are datagrams that do not fit into one packet.
+// pieces has datagrams that do not fit into one packet.
 func pieces(c caseOf) map[string][]row {
 	client, second := c.port(), c.port()
 	piece := func(src, dst netip.AddrPort, id uint16, from, to int) Packet {
@@ -186,7 +190,8 @@ func pieces(c caseOf) map[string][]row {
 		return p
 	}
 	ask := func(id uint16, from, to int) Packet { return piece(client, at(c.vip, 53), id, from, to) }
-	// Of the second piece nothing changes but, in the first, the port and the checksum, which the table computes over the whole.
+	// The second piece stays unchanged. The first changes its port and its checksum, which the table
+	// computes over the whole.
 	asked := func(id uint16, from, to int) Packet { return piece(client, at(c.vip, 5353), id, from, to) }
 	say := func(src netip.AddrPort, from, to int) Packet { return piece(src, client, 77, from, to) }
 	return map[string][]row{
@@ -211,7 +216,7 @@ func pieces(c caseOf) map[string][]row {
 	}
 }
 
-// complaints are what the network, or an instance, says of a packet.
+// complaints has the ICMP errors that the network or an instance sends about a packet.
 func complaints(c caseOf) map[string][]row {
 	client, router := c.port(), []netip.Addr{netip.MustParseAddr("198.51.100.9"), netip.MustParseAddr("2001:db8:9::1")}[c.six]
 	kinds := [][2]uint8{{3, 4}, {3, 1}, {11, 0}}
@@ -255,7 +260,8 @@ func complaints(c caseOf) map[string][]row {
 	}
 }
 
-// own is what an instance may say: as itself, and from its service's ports as its VIP.
+// own has the packets that an instance may send: as itself, and from its service's ports as its
+// VIP.
 func own(c caseOf) map[string][]row {
 	spoofed := func(p Packet) row { return row{at: "a", in: p, why: pando.DroppedSpoofed} }
 	wrongMAC := tcp(at(c.a, 8080), c.port(), "A")

@@ -12,7 +12,7 @@ import (
 	"pando.run/pando/lab"
 )
 
-// What is tested here is that the connection table says what the instances' sockets say.
+// These tests check that the connection table agrees with the instances' sockets.
 
 // emit puts frames onto the link of a box from within, as a stack of its own would.
 func emit(t *testing.T, b *lab.Box, frames ...[]byte) {
@@ -39,7 +39,8 @@ func emit(t *testing.T, b *lab.Box, frames ...[]byte) {
 	}
 }
 
-// handshakes: a flood of SYNs from nowhere counts as flows for some seconds only, and then it is not even remembered.
+// handshakes checks that a flood of SYNs from unused addresses counts as flows for some seconds
+// only. The table then holds no trace of it.
 func handshakes(t *testing.T, s *stand) {
 	s.publish(t, s.endpoint("a", 100))
 	kept := dial(t, netip.AddrPortFrom(vip[0], 80))
@@ -53,14 +54,16 @@ func handshakes(t *testing.T, s *stand) {
 		}
 	}
 	eventually(t, "100 handshakes count beside one connection", func() bool {
-		emit(t, s.outside, flood...) // again and again: on a busy machine the first may be over before the last is seen
+		// The flood repeats, because on a busy machine the first SYN may expire before the last is seen.
+		emit(t, s.outside, flood...)
 		return s.sweep(t).Flows["a"] == 101
 	})
 	eventually(t, "only the connection counts", func() bool { return s.sweep(t).Flows["a"] == 1 })
 	kept.who(t)
 }
 
-// directIsNoFlow: a connection to an instance's own address does not hold up its drain, even if it looks the same but for that.
+// directIsNoFlow checks that a connection to an instance's own address does not hold up its drain.
+// The connection differs from a steered one only in the address.
 func directIsNoFlow(t *testing.T, s *stand) {
 	s.publish(t, s.endpoint("a", 100))
 	for six := range 2 {
@@ -92,7 +95,8 @@ func directIsNoFlow(t *testing.T, s *stand) {
 	}
 }
 
-// takesOver: the connections of the instances go on when everything that a driver remembers is lost, with a bucket or without.
+// takesOver checks that the connections of the instances survive when a driver loses all of its
+// records, with a bucket or without.
 func takesOver(t *testing.T, s *stand, open func(t *testing.T, uplinks ...string) Subject) {
 	s.publish(t, s.endpoint("a", 100), s.endpoint("b", 100))
 	var all []*client
@@ -122,8 +126,9 @@ func takesOver(t *testing.T, s *stand, open func(t *testing.T, uplinks ...string
 	}
 }
 
-// Full holds a driver to what it says of a full table: the longest unused flow goes, that is counted, and its connection goes
-// on as long as the table of its service has not changed. Open makes a table for so many flows.
+// Full checks a driver with a full table. The driver must evict and count the longest unused flow.
+// The flow's connection survives as long as the table of its service is unchanged. open makes a
+// table for so many flows.
 func Full(t *testing.T, flows int, open func(t *testing.T, uplinks ...string) Subject) {
 	s := newStand(t, open, "a", "b")
 	for name, b := range s.boxes {
@@ -153,8 +158,8 @@ func Full(t *testing.T, flows int, open func(t *testing.T, uplinks ...string) Su
 	}
 }
 
-// acknowledge sends at once what the kernel would send for up to 40 ms later: a packet that comes when its flow has been
-// given up makes the flow anew, and counts.
+// acknowledge makes the kernel send its acknowledgement at once instead of up to 40 ms later. A
+// packet that arrives after its flow was evicted makes the flow anew, and counts.
 func (c *client) acknowledge(t *testing.T) {
 	t.Helper()
 	raw, err := c.Conn.(*net.TCPConn).SyscallConn()

@@ -18,8 +18,9 @@ import (
 	"pando.run/pando/driver/ebpf"
 )
 
-// TestUpgradeToAnotherLayout brings the pinned tables to layout + 1 while connections are open, opened and used, after some
-// upgrades that were killed on the way. None breaks, and the build of the old layout refuses what the new one has pinned.
+// TestUpgradeToAnotherLayout moves the pinned tables to layout + 1 while connections are open,
+// opened and used, after some upgrades that were killed on the way. No connection breaks, and the
+// build of the old layout refuses the new pins.
 func TestUpgradeToAnotherLayout(t *testing.T) {
 	next := filepath.Join(t.TempDir(), "upgrade")
 	if out, err := exec.Command("go", "build", "-tags", "layoutnext", "-o", next, "./upgrade").CombinedOutput(); err != nil {
@@ -138,7 +139,7 @@ func (c *crowd) note(err error) {
 	}
 }
 
-// disperse ends it; every connection must have held until here.
+// disperse ends the crowd. Every connection must have survived until here.
 func (c *crowd) disperse(t *testing.T) {
 	t.Helper()
 	close(c.stop)

@@ -1,6 +1,7 @@
-// Command keeper is the service of the fault tests, and the client that loads it. As a service it answers at once, keeps
-// lines in its state when it is asked to, and passes requests on to its own API; as a client it asks without a pause and
-// tells what was answered. It never scales or leaves by itself.
+// Command keeper is the service of the fault tests, and the client that loads it. As a service it
+// answers at once, stores lines in its state on request, and forwards requests to its own API. As a
+// client it sends requests without a pause and prints a report. It never scales or leaves by
+// itself.
 package main
 
 import (
@@ -73,7 +74,7 @@ func serve() error {
 	return http.Serve(l, nil)
 }
 
-// keep writes a line and commits it, in two requests: the agent may go away between them.
+// keep writes a line and commits it, in two requests. The agent may die between them.
 func keep(line string) error {
 	if _, err := ask("PATCH", "/state/log", line); err != nil {
 		return err
@@ -90,19 +91,19 @@ func answer(w http.ResponseWriter, text string, err error) {
 	fmt.Fprint(w, text)
 }
 
-// Told is what the client prints at its end.
+// Told is the client's report at its end.
 type Told struct {
 	Answered int
 	Failed   []string      // each with its time
 	Failing  time.Duration // from the first to the last of them
-	Late     time.Duration // how long after its time the client was woken at worst: so busy is the machine
-	Acked    []string      // lines whose commit was acknowledged
+	Late     time.Duration // the worst delay of a timer, as a measure of the machine's load
+	Acked    []string      // lines with an acknowledged commit
 }
 
 // pause is how long a client waits before it asks again.
 const pause = 5 * time.Millisecond
 
-// load asks for the page over a new connection each time, and for lines to be kept, until SIGTERM.
+// load requests the page over a new connection each time, and writes lines, until SIGTERM.
 func load(address string) error {
 	var mu sync.Mutex
 	var told Told

@@ -1,5 +1,6 @@
-// Command upgrade is a new agent's first moment, for tests: it takes up the steering that another build has pinned, publishes
-// a table and says which flows there are. Built with the tag layoutnext it brings the pinned tables to the next layout.
+// Command upgrade is a new agent's first moment, for tests. It adopts the steering that another
+// build has pinned, publishes a table and prints the flows. Built with the tag layoutnext, it moves
+// the pinned tables to the next layout.
 package main
 
 import (
@@ -13,7 +14,7 @@ import (
 	"pando.run/pando/driver/ebpf"
 )
 
-// Order is what it reads from standard input.
+// Order is the input that it reads from standard input.
 type Order struct {
 	PinDir   string
 	Uplinks  []string
