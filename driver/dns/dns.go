@@ -44,9 +44,11 @@ type Config struct {
 	Addr string // host:port, for UDP and TCP
 	// Lookup returns a service's VIPs. An address that the service does not have is invalid.
 	Lookup func(name pando.ServiceName, tenant pando.Tenant) (v4, v6 netip.Addr, ok bool)
-	// Upstreams are host:port of resolvers for all other names; nil: those of /etc/resolv.conf.
+	// Upstreams are host:port of resolvers for all other names. The default is those of
+	// /etc/resolv.conf.
 	Upstreams []string
-	// Recurses reports whether an address may ask for names outside the zone; nil: every address may.
+	// Recurses reports whether an address may ask for names outside the zone. By default, every
+	// address may.
 	Recurses func(netip.Addr) bool
 }
 
@@ -65,7 +67,7 @@ func New(c Config) *Server {
 	return &Server{config: c, slots: make(chan struct{}, forwardedAtMost)}
 }
 
-// Addr returns the server's address. For port 0 it has the port that the kernel chose.
+// Addr returns the server's address, with the kernel's choice in place of port 0.
 func (s *Server) Addr() string { return s.addr }
 
 // Start listens on UDP and TCP. The server answers once Start has returned.
@@ -93,8 +95,8 @@ func (s *Server) Start() error {
 // bindTries bounds the attempts of bind for port 0.
 const bindTries = 32
 
-// bind listens on UDP and TCP at one address. For port 0 the kernel chooses a port that is free for
-// UDP. If that port is in use for TCP, bind tries another.
+// bind listens on UDP and TCP at one address. Given port 0, the kernel chooses a port that is free
+// for UDP. If that port is in use for TCP, bind tries another.
 func bind(addr string, listen func(network, addr string) (net.Listener, error)) (net.PacketConn, net.Listener, error) {
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {

@@ -16,7 +16,7 @@ const (
 	// A TCP flow that has been silent this long is looked up among the instance's sockets.
 	tcpIdleLook = 5 * time.Second
 	// A handshake counts as a flow of its endpoint for this long (two retransmissions of a SYN). A
-	// flood of SYNs therefore delays a drain no longer.
+	// flood of SYNs therefore delays a drain by at most that time.
 	openingMax = 3 * time.Second
 )
 

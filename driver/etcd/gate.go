@@ -29,7 +29,7 @@ type Members struct {
 	Certificate, Key, Authority string
 	// HostOf returns the host of a verified certificate.
 	HostOf func(*x509.Certificate) (pando.HostName, error)
-	// Bound limits callers that have not shown a certificate yet; nil: no limit.
+	// Bound limits callers that have not shown a certificate yet. If nil, there is no limit.
 	Bound func(net.Listener) net.Listener
 }
 

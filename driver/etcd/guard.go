@@ -29,7 +29,7 @@ const (
 	closeBytes   = segmentBytes + 16<<20  // with less free space, writes are refused
 	openBytes    = closeBytes + 8<<20     // with this free space, writes are accepted again
 	aheadBytes   = 8 << 20                // of the database file, allocated before bbolt needs them
-	quotaBytes   = 512 << 20              // of the database file
+	quotaBytes   = 512 << 20              // limit of the database file
 	lookInterval = 200 * time.Millisecond // between two checks of an otherwise idle store
 )
 

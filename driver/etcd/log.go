@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// quiet returns a logger for etcd that logs errors as errors and warnings for debugging.
+// quiet returns a logger for etcd. It logs errors as errors and warnings at the debug level.
 func quiet(log *slog.Logger) *zap.Logger { return zap.New(slogCore{log: log.With("from", "etcd")}) }
 
 // slogCore writes etcd's zap entries to a slog.Logger.

@@ -162,8 +162,7 @@ func (w *rights) host(r pando.Record) error {
 	return w.member.Vouches(h)
 }
 
-// instance checks an instance's record. Control creates the record; the host then changes the
-// phase.
+// instance checks an instance's record. Control creates the record; the host then updates it.
 func (w *rights) instance(next, now pando.Instance, there bool) error {
 	v4, v6 := pando.InstanceRange(w.member.Slot)
 	switch {

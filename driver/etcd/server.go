@@ -32,8 +32,8 @@ type ServerConfig struct {
 }
 
 // The embedded server has one member. It can miss no heartbeat, so the election may be short, and a
-// start waits only for the election. An election takes at least five ticks. Each tick wakes an idle
-// machine.
+// start waits only for the election. The election timeout must be at least five ticks, and each
+// tick wakes an idle machine.
 const (
 	tickMilliseconds     = 50
 	electionMilliseconds = 250
@@ -138,7 +138,7 @@ func lockDir(dir string) (*os.File, error) {
 // our doors.
 //
 // The store has one member, so etcd gets no peer listener. etcd serves peers without
-// authentication, and it ignores the path of a unix URL: such a listener is an abstract socket that
+// authentication, and it ignores the path of a unix URL. Such a listener is an abstract socket that
 // every local user can open. The advertised URL is a name only: etcd derives the identity of the
 // member and of the cluster from it.
 func embedded(c ServerConfig) *embed.Config {

@@ -303,7 +303,7 @@ type Counts struct {
 	Packets, Bytes, Flows, Flowlets, Moves, Grown uint64
 	// Others are not IP: they go to the other end of the wire untouched.
 	Others uint64
-	// Dropped: no accepting unit; a full flow table; no room for the header.
+	// Dropped, in this order: no accepting unit, a full flow table, no room for the header.
 	NoUnit, Full, NoHeader uint64
 	// Aggregates are packets that a device had merged: switch its GRO off.
 	Aggregates uint64

@@ -24,11 +24,10 @@ type ask struct {
 	wants, haves []pando.ObjectID
 	theirEdge    map[pando.ObjectID]bool // the client has these commits without their parents
 	depth        int                     // of history; 0: all of it
-	// spoke: it sent a line after its wants. A request for only the cut of history sends none.
-	spoke    bool
-	done     bool
-	multiAck bool
-	sideband bool
+	spoke        bool                    // sent a line after its wants, unlike a request for the cut
+	done         bool
+	multiAck     bool
+	sideband     bool
 }
 
 // readAsk parses a request. A client that needs nothing sends the zero ask, without wants.
@@ -308,8 +307,8 @@ func (r *repository) send(ctx context.Context, w io.Writer, a *ask, common []pan
 	return pktline.NewEncoder(w).Flush()
 }
 
-// toSend returns the commits from which the pack is gathered: the wants, and the parents that
-// shallow commits of the client get within the new depth.
+// toSend returns the commits from which the pack is gathered. These are the wants, and the parents
+// that shallow commits of the client get within the new depth.
 func (r *repository) toSend(a *ask, had func(pando.ObjectID) bool, edge map[pando.ObjectID]bool) []pando.ObjectID {
 	from := slices.Clone(a.wants)
 	if a.depth == 0 {
