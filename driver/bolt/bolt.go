@@ -1,7 +1,7 @@
-// Package bolt keeps the objects and refs of one host's states in one file.
+// Package bolt stores the objects and refs of one host's states in one file.
 //
-// Every update is one transaction and one fsync. It never looks into an object: what a commit or a tree means is the
-// business of package state.
+// Every update is one transaction and one fsync. It never parses an object: package state defines
+// commits and trees.
 package bolt
 
 import (
@@ -22,15 +22,16 @@ import (
 
 var _ pando.Objects = (*Store)(nil)
 
-// layout is that of the file. The first had no generations; a file of it is read as one in which they are empty.
+// layout is the version of the file format. Layout 1 had no generations; the store reads such a
+// file as one with empty generations.
 const layout = 2
 
-// lockWaitMax is how long Open waits for another process to let go of the file.
+// lockWaitMax bounds how long Open waits for another process to release the file.
 const lockWaitMax = 3 * time.Second
 
 var (
-	objectsBucket = []byte("objects") // id -> kind's first letter, then the body or where it lies
-	piecesBucket  = []byte("pieces")  // number -> a part of a body
+	objectsBucket = []byte("objects") // id -> kind's first letter, then the body or its location
+	piecesBucket  = []byte("pieces")  // number -> part of a body
 	refsBucket    = []byte("refs")    // name -> id
 	metaBucket    = []byte("meta")
 	layoutKey     = []byte("layout")
@@ -46,19 +47,21 @@ type Store struct {
 	recent recent
 	mapped mapped
 
-	writing sync.Mutex              // held by whoever writes, until the index says what the file says
-	written map[pando.ObjectID]bool // since a prune began, nil: none is at work; guarded by writing
+	writing sync.Mutex              // held during a write, until the index matches the file
+	written map[pando.ObjectID]bool // since the prune began, else nil; guarded by writing
 
-	moving   sync.Mutex // held by a prune, and by whatever else brings objects to their places
+	moving   sync.Mutex // held by a prune or a settle
 	settling sync.WaitGroup
 	closing  context.Context
 	close    context.CancelFunc
 }
 
-// Open opens the file, or makes it. A file that is mostly free is first written anew, without what is free.
+// Open opens or creates the file. If most of the file is free, Open first rewrites it without the
+// free pages.
 func Open(path string) (*Store, error) {
 	s, err := load(path)
-	if err != nil || !s.sparse() || s.copyUsed() != nil { // a file that cannot be copied serves as it is
+	// A file that cannot be copied is used as it is.
+	if err != nil || !s.sparse() || s.copyUsed() != nil {
 		return s, err
 	}
 	if err := errors.Join(s.Close(), s.takeCopy()); err != nil {
@@ -83,7 +86,7 @@ func load(path string) (*Store, error) {
 	if err := s.prepare(); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	s.giveBack() // the start has looked at every page for the free ones
+	s.giveBack() // opening the file read every page to find the free ones
 	return s, nil
 }
 
@@ -114,14 +117,14 @@ func (s *Store) prepare() error {
 	return nil
 }
 
-// Close lets go of the file.
+// Close cancels a running settle, waits for its end and closes the file.
 func (s *Store) Close() error {
 	s.close()
 	s.settling.Wait()
 	return s.db.Close()
 }
 
-// full names a disk without room.
+// full marks the error of a full disk as pando.ErrStoreFull.
 func full(err error) error {
 	if errors.Is(err, syscall.ENOSPC) {
 		return fmt.Errorf("%w: %w", pando.ErrStoreFull, err)
@@ -129,12 +132,12 @@ func full(err error) error {
 	return err
 }
 
-// Object implements pando.Objects. The body must not be changed.
+// Object implements pando.Objects. The caller must not change the body.
 func (s *Store) Object(id pando.ObjectID) (pando.ObjectKind, []byte, error) {
 	if o, ok := s.cache.get(id); ok {
 		return o.Kind, o.Body, nil
 	}
-	s.recent.RLock() // no base leaves before what differs from it
+	s.recent.RLock() // a delta's base stays in the index until the delta is read
 	defer s.recent.RUnlock()
 	var o pando.Object
 	err := s.db.View(func(tx *bbolt.Tx) (err error) {
@@ -152,7 +155,7 @@ func (s *Store) Object(id pando.ObjectID) (pando.ObjectKind, []byte, error) {
 	return o.Kind, o.Body, nil
 }
 
-// read reads an object; ok is false where there is none.
+// read returns an object; ok is false if the object does not exist.
 func (s *Store) read(tx *bbolt.Tx, id pando.ObjectID) (o pando.Object, ok bool, err error) {
 	if o, ok = s.cache.get(id); ok {
 		return o, true, nil
@@ -228,7 +231,7 @@ func (s *Store) Update(_ context.Context, u pando.ObjectsUpdate) error {
 		return fmt.Errorf("write states to %s: %w", s.path, full(err))
 	}
 	for _, o := range u.Objects {
-		if o.Kind != pando.BlobObject { // a blob may be a part of something large
+		if o.Kind != pando.BlobObject { // a blob may be part of a larger value
 			s.cache.put(pando.Object{ID: o.ID, Kind: o.Kind, Body: o.Body})
 		}
 	}
@@ -236,7 +239,8 @@ func (s *Store) Update(_ context.Context, u pando.ObjectsUpdate) error {
 	return nil
 }
 
-// update makes one write and, once it is durable, what the index has to follow with, before anybody else writes.
+// update runs one write transaction. Once it is durable, update changes the index to match, before
+// the next write.
 func (s *Store) update(write func(*bbolt.Tx) (follow func(), err error)) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()

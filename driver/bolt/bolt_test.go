@@ -53,7 +53,7 @@ func TestBodiesOfEveryLength(t *testing.T) {
 		body := bytes.Repeat([]byte{byte('a' + n)}, size)
 		all = append(all, pando.Object{ID: pando.ObjectID{byte(n)}, Kind: pando.BlobObject, Body: body})
 	}
-	for range 2 { // what is there already is not written again
+	for range 2 { // the second update writes no object
 		if err := s.Update(t.Context(), pando.ObjectsUpdate{Objects: all}); err != nil {
 			t.Fatal(err)
 		}
@@ -105,7 +105,7 @@ func TestPruneKeepsWhatIsKeptAndWhatIsWrittenMeanwhile(t *testing.T) {
 	again := pando.Object{ID: pando.ObjectID{3}, Kind: pando.BlobObject, Body: []byte("written again")}
 	fresh := pando.Object{ID: pando.ObjectID{4}, Kind: pando.BlobObject, Body: []byte("fresh")}
 	all := []pando.Object{kept, gone, again}
-	for n := range 3 * lookMax { // more than one look, more than one write
+	for n := range 3 * lookMax { // more than one scan and more than one write
 		id := pando.ObjectID{5, byte(n >> 8), byte(n)}
 		all = append(all, pando.Object{ID: id, Kind: pando.BlobObject, Body: []byte("x")})
 	}

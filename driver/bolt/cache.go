@@ -9,15 +9,15 @@ import (
 // cacheBytesMax bounds the memory of recently used objects.
 const cacheBytesMax = 8 << 20
 
-// cacheEntryBytes is what an entry takes beside its body: most objects are small.
+// cacheEntryBytes is the size of an entry without its body. Most objects are small.
 const cacheEntryBytes = 224
 
-// cache keeps recently used objects in two generations: when the younger is full it becomes the older, and what was not
-// used since then is forgotten.
+// cache keeps recently used objects in two generations. A used object moves to the younger one.
+// When the younger one is full, it replaces the older one, and the objects left there are dropped.
 type cache struct {
 	mu         sync.Mutex
 	young, old map[pando.ObjectID]pando.Object
-	bytes      int // of the younger
+	bytes      int // of the younger generation
 }
 
 func (c *cache) get(id pando.ObjectID) (pando.Object, bool) {

@@ -8,18 +8,21 @@ import (
 	"pando.run/pando"
 )
 
-// A large folder of which little changed is kept as what differs from the one before:
+// A large folder with few changes is stored as a delta from its previous version:
 //
-//	'd' kind's first letter, base's id, length of the body, then per splice: kept, dropped, put, the bytes that are put
+//	'd', kind's first letter, base's id, length of the body
+//	per splice: keep, drop, put, the put bytes
 //
-// with all lengths as uvarints. Only recent objects are: in its place among the others every object is whole.
+// All lengths are uvarints. Only recent objects are deltas: the object bucket stores every object
+// whole.
 const (
 	deltaLetter = 'd'
 	deltaHead   = 2 + len(pando.ObjectID{})
-	deltasMax   = 16 // from a body to one that is whole
+	deltasMax   = 16 // deltas in a chain down to a whole body
 )
 
-// delta returns how an object differs from its base; nil where that is not shorter by half, or not true.
+// delta returns the value that stores o as a delta from base. It returns nil for an object without
+// a base, a small body, wrong splices, or a delta longer than half of the body.
 func delta(o pando.Object, base []byte) []byte {
 	if o.Base.IsZero() || len(o.Body) <= inlineBytesMax {
 		return nil
@@ -47,7 +50,7 @@ func delta(o pando.Object, base []byte) []byte {
 	return out
 }
 
-// baseOf is the object that a value differs from; ok is false for one that is whole.
+// baseOf returns the base of a delta; ok is false for a whole value.
 func baseOf(value []byte) (base pando.ObjectID, ok bool) {
 	if len(value) < deltaHead || value[0] != deltaLetter {
 		return base, false
@@ -55,7 +58,7 @@ func baseOf(value []byte) (base pando.ObjectID, ok bool) {
 	return pando.ObjectID(value[2:deltaHead]), true
 }
 
-// splice makes the body of a delta from that of its base.
+// splice builds the body of a delta from the body of its base.
 func splice(value, base []byte) ([]byte, error) {
 	rest := value[deltaHead:]
 	number := func() int {

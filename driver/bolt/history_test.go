@@ -59,7 +59,7 @@ func (h *history) step() {
 		_, err := h.store.settle(h.Context(), func(pando.ObjectID) bool { return true })
 		h.ok(err)
 	case "trim":
-		h.walk() // what is seen now may be gone then
+		h.walk() // the trim may delete objects that are reachable now
 		known := state.Known{Heads: map[pando.ServiceKey]pando.ObjectID{}, Alive: func(pando.InstanceID) bool { return true }}
 		if !h.main.IsZero() {
 			known.Heads[web] = h.main
@@ -76,7 +76,7 @@ func (h *history) step() {
 	}
 }
 
-// walk reads everything that a ref or main reaches.
+// walk reads every object that a ref or main reaches.
 func (h *history) walk() *state.Walk {
 	refs, err := h.store.Refs("")
 	h.ok(err)
@@ -103,8 +103,8 @@ func (h *history) walk() *state.Walk {
 	return walk
 }
 
-// Whatever is merged, settled and trimmed in whichever order: what is reached is there as it was written, and a trim leaves
-// nothing else.
+// The test merges, settles and trims in random order. Every reachable object reads back as written,
+// and a trim deletes all others.
 func TestWhatIsReachedIsThereAndNothingElse(t *testing.T) {
 	defer func(n int) { settleMin = n }(settleMin)
 	settleMin = 2

@@ -11,7 +11,7 @@ import (
 	"pando.run/pando"
 )
 
-// residentBytes of a file in this process.
+// residentBytes returns how much of a file is resident in this process.
 func residentBytes(t *testing.T, path string) (n int64) {
 	t.Helper()
 	f, err := os.Open("/proc/self/smaps")

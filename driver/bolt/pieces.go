@@ -10,12 +10,13 @@ import (
 	"pando.run/pando"
 )
 
-// A small object lies beside its name. Names are hashes, so every write lands on a page of its own, and the file writes a
-// page anew with all that is on it. A larger body therefore lies elsewhere, in pieces of less than half a page that are
-// numbered in the order of writing: what is written together is together, and no neighbour is written again.
+// A small object is stored beside its id. Ids are hashes, so each write lands on a different page,
+// and the file rewrites that page in full. A larger body is therefore stored elsewhere, in pieces
+// of less than half a page, numbered in the order of writing. Bodies written together then lie
+// together, and no neighbour is rewritten.
 const (
 	inlineBytesMax = 256
-	pieceBytesMax  = 1984 // two of them, with their heads and keys, are one page of 4 KiB
+	pieceBytesMax  = 1984 // two pieces with their heads and keys fill a page of 4 KiB
 )
 
 var (
@@ -23,10 +24,12 @@ var (
 	kinds   = map[byte]pando.ObjectKind{'b': pando.BlobObject, 't': pando.TreeObject, 'c': pando.CommitObject}
 )
 
-// inPieces marks the letter of an object whose value is not its body but the number of its first piece and its length.
+// inPieces is set in the letter of a value that has the number of its first piece and its length
+// instead of a body.
 const inPieces = 0x80
 
-// inPlace says what stands for an object among the others: its body, or where that lies from now on.
+// inPlace returns an object's value for the object bucket: the body, or the location to which
+// inPlace has written it.
 func inPlace(tx *bbolt.Tx, kind pando.ObjectKind, body []byte) ([]byte, error) {
 	if len(body) <= inlineBytesMax {
 		return append([]byte{letters[kind]}, body...), nil
@@ -37,7 +40,7 @@ func inPlace(tx *bbolt.Tx, kind pando.ObjectKind, body []byte) ([]byte, error) {
 	return binary.BigEndian.AppendUint64(value, uint64(len(body))), appendPieces(pieces, body)
 }
 
-// appendPieces writes a body behind all that a bucket has.
+// appendPieces appends a body to a bucket, cut into pieces.
 func appendPieces(to *bbolt.Bucket, body []byte) error {
 	to.FillPercent = 1 // keys only grow
 	for piece := range slices.Chunk(body, pieceBytesMax) {
@@ -52,7 +55,7 @@ func appendPieces(to *bbolt.Bucket, body []byte) error {
 	return nil
 }
 
-// place reads where the body of a value lies; ok is false for one that lies beside its name.
+// place returns the location of a value's body; ok is false if the value has the body itself.
 func place(value []byte) (first, bytes uint64, ok bool) {
 	if len(value) != 17 || value[0]&inPieces == 0 {
 		return 0, 0, false
@@ -60,7 +63,7 @@ func place(value []byte) (first, bytes uint64, ok bool) {
 	return binary.BigEndian.Uint64(value[1:]), binary.BigEndian.Uint64(value[9:]), true
 }
 
-// bodyOf reads the body of a value that is whole.
+// bodyOf returns the body of a whole value.
 func bodyOf(tx *bbolt.Tx, value []byte) ([]byte, error) {
 	first, size, elsewhere := place(value)
 	if !elsewhere {

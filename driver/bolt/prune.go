@@ -11,11 +11,12 @@ import (
 )
 
 const (
-	lookMax  = 4096 // objects looked at in one read: the file cannot reuse pages while one is open
-	pruneMax = 256  // objects deleted in one write: others wait behind it
+	lookMax  = 4096 // objects per read: the file cannot reuse pages during a read
+	pruneMax = 256  // objects per deleting write: other writes wait for it
 )
 
-// Prune implements pando.Objects. What it frees is used again for what is written later; the file itself does not shrink.
+// Prune implements pando.Objects. Later writes reuse the freed pages; the file itself does not
+// shrink.
 func (s *Store) Prune(ctx context.Context, live func() (func(pando.ObjectID) bool, error)) (deleted int, err error) {
 	s.moving.Lock()
 	defer s.moving.Unlock()
@@ -43,7 +44,8 @@ func (s *Store) Prune(ctx context.Context, live func() (func(pando.ObjectID) boo
 	return deleted, nil
 }
 
-// note begins or ends to write down what is written: each write lies either before this moment as a whole or after it.
+// note starts or ends the record of written ids. It takes the write lock, so each write falls
+// wholly before or wholly after this moment.
 func (s *Store) note(written map[pando.ObjectID]bool) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -51,7 +53,8 @@ func (s *Store) note(written map[pando.ObjectID]bool) {
 	s.recent.generation++
 }
 
-// garbage looks at some objects from an id on, and returns those not to keep and where to go on; nil: that was all.
+// garbage scans some objects, starting at an id. It returns the ids to delete and the id to
+// continue from, or nil at the end.
 func (s *Store) garbage(from []byte, keep func(pando.ObjectID) bool) (gone []pando.ObjectID, next []byte, err error) {
 	err = s.db.View(func(tx *bbolt.Tx) error {
 		c := tx.Bucket(objectsBucket).Cursor()
@@ -68,7 +71,7 @@ func (s *Store) garbage(from []byte, keep func(pando.ObjectID) bool) (gone []pan
 	return gone, next, err
 }
 
-// drop deletes objects that nobody has written meanwhile.
+// drop deletes objects, except those written since the prune began.
 func (s *Store) drop(gone []pando.ObjectID) (deleted int, err error) {
 	if len(gone) == 0 {
 		return 0, nil

@@ -12,43 +12,46 @@ import (
 	"pando.run/pando"
 )
 
-// Names of objects are hashes. Written to its place among them at once, each object would take a page with it that nothing
-// else of its update touches. It is therefore appended to a generation first, a bucket that has objects in the order of
-// writing and whose index is in memory, and goes to its place later, together with much else: when the generation is large,
-// or at a prune, if it is still needed then.
+// Object ids are hashes. Written directly to the object bucket, each object would rewrite a page
+// that nothing else in its update touches. An update therefore appends objects to a generation, a
+// bucket in the order of writing with an index in memory. Settle moves them to the object bucket
+// later, many at a time. It runs when recent objects grow large, and at a prune, which moves only
+// objects still needed.
 //
 //	update ──► generation n ──┐
 //	           generation … ──┴─ settle ──► objects, pieces
 //
-// A generation is a stream of entries, cut into pieces: id, length of the value as a uvarint, value.
+// A generation is a stream of entries, cut into pieces: id, length of the value as a uvarint,
+// value.
 const (
-	recentBytesMax = 4 << 20 // of values, and what the index takes beside them
-	recentEntry    = 64      // bytes that an entry of the index takes
-	updateBytesMax = 1 << 20 // what one update writes beyond that is much by itself
-	wholeBytesMax  = 4 << 10 // a larger body goes to its place at once
-	settleTurns    = 16      // writes in which all that is older goes to its place: others wait behind each
+	recentBytesMax = 4 << 20 // of values and their index entries
+	recentEntry    = 64      // bytes of an index entry
+	updateBytesMax = 1 << 20 // the rest of a larger update goes to the object bucket at once
+	wholeBytesMax  = 4 << 10 // a larger body goes into pieces at once
+	settleTurns    = 16      // writes per settle, about: other writes run in between
 )
 
-// settleMin objects, at the least, go to their places in one write. Tests make it fewer.
+// settleMin is the least number of objects that one write of a settle moves. Tests lower it.
 var settleMin = 256
 
-// generationName is followed by the number of the generation.
+// generationName is the prefix of a generation's bucket name; the generation's number follows.
 var generationName = []byte("recent ")
 
-// recent is the index of what has not gone to its place yet. It is changed by the holder of the store's write lock only,
-// which may therefore read it without its own.
+// recent is the index of objects that are not in the object bucket yet. Only the holder of the
+// store's write lock changes it. That holder may read it without the index's own lock.
 type recent struct {
 	sync.RWMutex
 	of         map[pando.ObjectID]young
 	bytes      int
-	generation uint64 // the one that is written to
+	generation uint64 // the current one, which updates append to
 }
 
-// young is one object: its value is as in its place, or a body of any length, or a delta.
+// young is one recent object. Its value is a value for the object bucket, a whole body up to
+// wholeBytesMax, or a delta.
 type young struct {
 	value      []byte
 	generation uint64
-	deltas     int // to a body that is whole
+	deltas     int // in the chain down to a whole body
 }
 
 func (r *recent) add(fresh map[pando.ObjectID]young) {
@@ -70,8 +73,8 @@ func (r *recent) size() int {
 	return r.bytes
 }
 
-// older are the ids of what is older than the current generation, in order: those that stay, which is also whatever has
-// pieces in its place already, and the others.
+// older returns the ids of objects in older generations. stay, sorted, has the objects that keep
+// accepts and those that have pieces already. gone has the others.
 func (r *recent) older(keep func(pando.ObjectID) bool) (stay, gone []pando.ObjectID) {
 	r.RLock()
 	defer r.RUnlock()
@@ -89,7 +92,7 @@ func (r *recent) older(keep func(pando.ObjectID) bool) (stay, gone []pando.Objec
 	return stay, gone
 }
 
-// drop removes what is older than the current generation from the file.
+// drop deletes the buckets of older generations from the file.
 func (r *recent) drop(tx *bbolt.Tx) error {
 	var names [][]byte
 	err := tx.ForEach(func(name []byte, _ *bbolt.Bucket) error {
@@ -106,7 +109,7 @@ func (r *recent) drop(tx *bbolt.Tx) error {
 	return err
 }
 
-// forget removes what drop removes from the index.
+// forget removes the objects of older generations from the index.
 func (r *recent) forget() {
 	r.Lock()
 	defer r.Unlock()
@@ -119,7 +122,7 @@ func (r *recent) forget() {
 	})
 }
 
-// load reads the generations of a file.
+// load reads all generations of a file into the index.
 func (r *recent) load(tx *bbolt.Tx) error {
 	r.of, r.generation = map[pando.ObjectID]young{}, 1
 	return tx.ForEach(func(name []byte, b *bbolt.Bucket) error { // in the order of their numbers
@@ -170,7 +173,8 @@ func cutEntry(stream []byte) (id pando.ObjectID, value, after []byte, ok bool) {
 	return id, rest[:n:n], rest[n:], true
 }
 
-// putObjects writes objects that are not there yet, and returns what the index gets once that is durable.
+// putObjects writes the objects that are not stored yet. It returns their index entries, which the
+// caller adds once the write is durable.
 func (s *Store) putObjects(tx *bbolt.Tx, all []pando.Object) (fresh map[pando.ObjectID]young, err error) {
 	objects := tx.Bucket(objectsBucket)
 	fresh = make(map[pando.ObjectID]young, len(all))
@@ -215,7 +219,7 @@ func (s *Store) has(objects *bbolt.Bucket, id pando.ObjectID) bool {
 	return ok || objects.Get(id[:]) != nil
 }
 
-// youngOf is what a generation gets of an object.
+// youngOf returns an object's entry for the current generation.
 func (s *Store) youngOf(tx *bbolt.Tx, o pando.Object) (y young, err error) {
 	y.generation = s.recent.generation
 	if y.value, y.deltas, err = s.deltaOf(tx, o); y.value != nil || err != nil {
@@ -229,8 +233,9 @@ func (s *Store) youngOf(tx *bbolt.Tx, o pando.Object) (y young, err error) {
 	return y, err
 }
 
-// deltaOf is an object as a delta, nil if it should be whole. While a prune is at work every object is, so that none needs
-// another that the prune deletes; what was written before it begins is whole before it deletes anything.
+// deltaOf returns an object as a delta, or nil if it must be whole. During a prune each new object
+// is whole, so that none needs a base that the prune deletes. Objects written earlier are made
+// whole before the prune deletes anything.
 func (s *Store) deltaOf(tx *bbolt.Tx, o pando.Object) (value []byte, deltas int, err error) {
 	if o.Base.IsZero() || s.written != nil || !s.has(tx.Bucket(objectsBucket), o.Base) {
 		return nil, 0, nil

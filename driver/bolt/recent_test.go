@@ -18,7 +18,8 @@ import (
 	"pando.run/pando"
 )
 
-// file is a store that is opened anew, settled and pruned at random, and a map that says what it should have.
+// file is a store that is reopened, settled and pruned at random, with a map of the expected
+// objects.
 type file struct {
 	*rapid.T
 	path  string
@@ -37,7 +38,7 @@ func (f *file) open() {
 	f.store.db.NoSync = true
 }
 
-// object draws one that is new, or that differs in few bytes from one that is there.
+// object draws a new object, or one that differs in a few bytes from an existing one.
 func (f *file) object() pando.Object {
 	f.names++
 	o := pando.Object{Kind: rapid.SampledFrom([]pando.ObjectKind{pando.BlobObject, pando.TreeObject, pando.CommitObject}).Draw(f.T, "kind")}
@@ -45,7 +46,7 @@ func (f *file) object() pando.Object {
 	size := rapid.SampledFrom([]int{0, 1, 100, inlineBytesMax, inlineBytesMax + 1, 1000, wholeBytesMax, wholeBytesMax + 1, 20_000}).Draw(f.T, "size")
 	o.Body = bytes.Repeat([]byte{byte('a' + f.names%26)}, size)
 	if len(f.ids) > 0 && rapid.IntRange(0, 2).Draw(f.T, "derived") > 0 {
-		base := f.want[rapid.SampledFrom(f.ids).Draw(f.T, "base")] // which may be deleted
+		base := f.want[rapid.SampledFrom(f.ids).Draw(f.T, "base")] // possibly a deleted one
 		o.Base, o.Body, o.Splices = base.ID, nil, nil
 		for rest := base.Body; len(rest) > 0 && len(o.Splices) < 3; {
 			s := pando.Splice{Keep: rapid.IntRange(0, len(rest)).Draw(f.T, "keep"), Put: rapid.IntRange(0, 30).Draw(f.T, "put")}
@@ -65,7 +66,7 @@ func (f *file) write() {
 	for range rapid.IntRange(1, 5).Draw(f.T, "objects") {
 		all = append(all, f.object())
 	}
-	for _, id := range f.ids { // what was deleted may be written again
+	for _, id := range f.ids { // a deleted object may be written again
 		if f.gone[id] && len(all)%2 == 0 {
 			all = append(all, f.want[id])
 			break
@@ -87,7 +88,7 @@ func (f *file) update(all ...pando.Object) {
 	}
 }
 
-// dying is a context that ends after so many questions.
+// dying is a context that ends after a number of calls of Err.
 type dying struct {
 	context.Context
 	left int
@@ -100,8 +101,8 @@ func (d *dying) Err() error {
 	return nil
 }
 
-// prune keeps some objects and deletes others. Meanwhile it writes some of those again, and some that differ little from
-// others of those. It may be given up anywhere.
+// prune keeps some objects and deletes others. Meanwhile it rewrites some of the deleted objects,
+// and writes objects that differ little from deleted ones. The prune may be cancelled at any point.
 func (f *file) prune() {
 	keep, dead := map[pando.ObjectID]bool{}, map[pando.ObjectID]bool{}
 	for _, id := range f.ids {
@@ -129,7 +130,7 @@ func (f *file) prune() {
 		return func(id pando.ObjectID) bool { return keep[id] }, nil
 	})
 	if errors.Is(err, context.Canceled) {
-		for id := range dead { // some of them are there, some are not
+		for id := range dead { // the cancelled prune deleted some of them
 			if _, _, err := f.store.Object(id); errors.Is(err, pando.ErrNotFound) {
 				f.gone[id] = true
 			}
@@ -166,7 +167,7 @@ func (f *file) check() {
 	}
 }
 
-// pieces holds the pieces that the file has against those that its objects have.
+// pieces compares the number of pieces in the file with the number that its objects need.
 func (f *file) pieces() {
 	want := 0
 	err := f.store.db.View(func(tx *bbolt.Tx) error {
@@ -196,8 +197,8 @@ func (f *file) pieces() {
 	}
 }
 
-// Whatever is written, derived from one another, settled, pruned and opened anew, wherever a settle or a prune is given up:
-// what was written reads back, what was pruned is gone, and nothing is left of it.
+// The test writes, derives, settles, prunes and reopens at random, and cancels some settles and
+// prunes. Written objects read back. Pruned objects are gone and leave no pieces.
 func TestWhatIsWrittenReadsBackWhateverIsMovedAndPruned(t *testing.T) {
 	defer func(n int) { settleMin = n }(settleMin)
 	settleMin = 2
@@ -237,7 +238,7 @@ func TestWhatIsWrittenReadsBackWhateverIsMovedAndPruned(t *testing.T) {
 	})
 }
 
-// A body that changes a little again and again is never far from one that is whole.
+// The chain of deltas is bounded for a body that changes a little again and again.
 func TestDeltasAreBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	s := open(t, path)
@@ -274,7 +275,7 @@ func TestDeltasAreBounded(t *testing.T) {
 	}
 }
 
-// A body that is not what its splices say is kept as it is.
+// An object with wrong splices is stored whole.
 func TestSplicesThatAreNotTrueAreNotUsed(t *testing.T) {
 	s := open(t, filepath.Join(t.TempDir(), "state.db"))
 	base := pando.Object{ID: pando.ObjectID{1}, Kind: pando.TreeObject, Body: bytes.Repeat([]byte("abcd"), 1000)}
@@ -318,7 +319,7 @@ func FuzzDamagedGeneration(f *testing.F) {
 	})
 }
 
-// What is recent goes to its place by itself once it is much, and stays readable on the way.
+// Recent objects settle by themselves once they are many. They stay readable meanwhile.
 func TestMuchThatIsRecentIsSettled(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	s := open(t, path)
@@ -349,7 +350,8 @@ func TestMuchThatIsRecentIsSettled(t *testing.T) {
 	}
 }
 
-// Two hundred small objects among many: each had a page to itself when it went to its place at once.
+// An update adds 200 small objects to a large store. Written directly to the object bucket, each
+// took a page of its own.
 func TestAnUpdateWritesFewPages(t *testing.T) {
 	s := open(t, filepath.Join(t.TempDir(), "state.db"))
 	s.db.NoSync = true
@@ -373,7 +375,7 @@ func TestAnUpdateWritesFewPages(t *testing.T) {
 	}
 }
 
-// firstLayout makes a file as builds of layout 1 did.
+// firstLayout writes a file in layout 1.
 func firstLayout(t *testing.T, path string, all []pando.Object) {
 	t.Helper()
 	db, err := bbolt.Open(path, 0o600, nil)

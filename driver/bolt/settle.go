@@ -9,7 +9,7 @@ import (
 	"pando.run/pando"
 )
 
-// settleSometimes brings what is recent to its place, beside everything else, once it is much.
+// settleSometimes starts a settle in the background once recent objects exceed recentBytesMax.
 func (s *Store) settleSometimes() {
 	if s.recent.size() <= recentBytesMax || !s.moving.TryLock() {
 		return
@@ -19,15 +19,16 @@ func (s *Store) settleSometimes() {
 	s.writing.Unlock()
 	s.settling.Go(func() {
 		defer s.moving.Unlock()
-		// What could not be moved stays where it is, and the next write that finds it to be much tries again.
+		// Objects that could not be moved stay in their generation. The next write over recentBytesMax
+		// tries again.
 		_, _ = s.settle(s.closing, func(pando.ObjectID) bool { return true })
 	})
 }
 
-// settle brings what the generations before the current one have to its place, except for what is not to be kept, and drops
-// them. It may be killed anywhere: until they are dropped, all at once, they say what they said.
+// settle moves the objects of older generations that keep accepts into the object bucket, then
+// drops those generations in one transaction. A crash before that leaves them readable.
 //
-// The objects go in the order of their ids, so that a page is written once with all that goes to it.
+// The objects move in the order of their ids, so that each page is written once.
 func (s *Store) settle(ctx context.Context, keep func(pando.ObjectID) bool) (dropped int, err error) {
 	stay, gone := s.recent.older(keep)
 	for some := range slices.Chunk(stay, max(settleMin, len(stay)/settleTurns)) {
@@ -42,12 +43,12 @@ func (s *Store) settle(ctx context.Context, keep func(pando.ObjectID) bool) (dro
 		return 0, err
 	}
 	err = s.update(func(tx *bbolt.Tx) (func(), error) {
-		var again []pando.ObjectID // written since keep was asked
+		var again []pando.ObjectID // written since the prune began
 		for _, id := range gone {
 			switch {
 			case s.written[id]:
 				again = append(again, id)
-			case tx.Bucket(objectsBucket).Get(id[:]) == nil: // otherwise a former settle came that far
+			case tx.Bucket(objectsBucket).Get(id[:]) == nil: // otherwise an earlier settle moved it
 				dropped++
 			}
 		}
@@ -62,12 +63,12 @@ func (s *Store) settle(ctx context.Context, keep func(pando.ObjectID) bool) (dro
 	return dropped, nil
 }
 
-// toPlace brings objects to their places, as a whole. The caller holds the lock of writing.
+// toPlace writes whole objects to the object bucket. The caller holds s.writing.
 func (s *Store) toPlace(tx *bbolt.Tx, ids []pando.ObjectID) error {
 	objects := tx.Bucket(objectsBucket)
 	for _, id := range ids {
 		if objects.Get(id[:]) != nil {
-			continue // a former settle came that far
+			continue // an earlier settle moved it
 		}
 		value := s.recent.of[id].value
 		if _, _, there := place(value); !there {

@@ -10,17 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The file does not shrink while it is open: what a prune frees is used again. A burst of commits would leave its size for
-// ever.
+// The file does not shrink while it is open: later writes reuse the pages that a prune frees. A
+// burst of commits would leave the file large for ever.
 const (
-	shrinkTurnBytes = 16 << 20  // of one write into the new file
-	shrinkLiveMax   = 256 << 20 // more would keep an agent that starts too long: the file stays as it is
+	shrinkTurnBytes = 16 << 20  // bytes per write into the new file
+	shrinkLiveMax   = 256 << 20 // more live bytes would delay the start of the agent too much
 )
 
-// shrinkFreeMin is how much must be free in a file that is written anew. Tests make it less.
+// shrinkFreeMin is the least number of free bytes at which the file is rewritten. Tests lower it.
 var shrinkFreeMin int64 = 64 << 20
 
-// sparse says whether more of the file is free than used, and whether the disk has room for the used part.
+// sparse reports whether more of the file is free than used, and the disk has room for a copy.
 func (s *Store) sparse() bool {
 	st, err := os.Stat(s.path)
 	if err != nil {
@@ -39,7 +39,8 @@ func (s *Store) copyPath() string { return s.path + ".new" }
 
 // copyUsed writes the used part into a new file.
 func (s *Store) copyUsed() error {
-	if err := os.Remove(s.copyPath()); err != nil && !errors.Is(err, os.ErrNotExist) { // of a start that was killed
+	// A killed start may have left the new file.
+	if err := os.Remove(s.copyPath()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	to, err := openFile(s.copyPath())
@@ -52,7 +53,7 @@ func (s *Store) copyUsed() error {
 	return nil
 }
 
-// takeCopy puts the new file, which is whole and durable, in the place of the old one. The store is closed.
+// takeCopy replaces the file with the new one, which is complete and durable. The store is closed.
 func (s *Store) takeCopy() error {
 	if err := os.Rename(s.copyPath(), s.path); err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 	"pando.run/pando"
 )
 
-// A burst of commits makes the file large; most of them are trimmed soon after.
+// A burst of commits makes the file large. Most of these commits are trimmed soon after.
 func TestAFileThatIsMostlyFreeShrinksAtTheNextStart(t *testing.T) {
 	defer func(was int64) { shrinkFreeMin = was }(shrinkFreeMin)
 	shrinkFreeMin = 1 << 20
@@ -65,7 +65,7 @@ func TestAFileThatIsMostlyFreeShrinksAtTheNextStart(t *testing.T) {
 		t.Errorf("the file has %d of %d bytes, and a fiftieth is used", now, large)
 	}
 	whole(t, s, kept)
-	// What is written later goes behind what was there.
+	// New pieces are numbered after those of the copied file.
 	more := pando.Object{ID: pando.ObjectID{9, 9, 9}, Kind: pando.BlobObject, Body: make([]byte, 20<<10)}
 	if err := s.Update(t.Context(), pando.ObjectsUpdate{Objects: []pando.Object{more}}); err != nil {
 		t.Fatal(err)
@@ -76,7 +76,7 @@ func TestAFileThatIsMostlyFreeShrinksAtTheNextStart(t *testing.T) {
 	}
 }
 
-// whole fails unless a store has some objects, each with a ref.
+// whole fails the test unless the store has all kept objects and as many refs.
 func whole(t *testing.T, s *Store, kept map[pando.ObjectID]string) {
 	t.Helper()
 	refs, err := s.Refs("")
@@ -90,7 +90,7 @@ func whole(t *testing.T, s *Store, kept map[pando.ObjectID]string) {
 	}
 }
 
-// fill writes 16 MB in 40 updates, and keeps in mind the first object of each.
+// fill writes 16 MB in 40 updates. It adds the first object of each update to kept.
 func fill(t *testing.T, s *Store, kept map[pando.ObjectID]string) {
 	t.Helper()
 	for n := range 40 {

@@ -1,9 +1,11 @@
-// Package cgroup limits and counts sandboxes by the kernel's control groups, v1 (or hybrid) and v2. It starts nothing and
-// moves no process: whoever starts one enters it (pando.CgroupEntry).
+// Package cgroup limits and counts sandboxes by the kernel's control groups, v1 (or hybrid) and v2.
+// It starts nothing and moves no process: the caller starts each process inside its group
+// (pando.CgroupEntry).
 //
-// The files are few and fixed, so they are written directly. The usual library (containerd/cgroups) sets limits where it
-// makes a group, which here happens ahead of need, and puts processes in by their id after they have begun; it knows
-// neither v1's tasks of a single thread nor v2's clone into a group, which keep a shim out of its program's limits.
+// The files are few and fixed, so they are written directly. The usual library (containerd/cgroups)
+// sets limits when it makes a group, but groups here are made ahead of need. It also adds processes
+// by their id after their start. It supports neither v1's tasks of a single thread nor v2's clone
+// into a group, which keep a shim out of its program's limits.
 package cgroup
 
 import (
@@ -22,7 +24,7 @@ import (
 	"pando.run/pando"
 )
 
-// Root is where the hierarchies usually are mounted.
+// Root is the usual mount point of the hierarchies.
 const Root = "/sys/fs/cgroup"
 
 var (
@@ -30,17 +32,17 @@ var (
 	_ pando.Cgroup  = (*Group)(nil)
 )
 
-// Hierarchies are the machine's: one of v2, or those of v1 that limit or count.
+// Hierarchies are the machine's: one of v2, or the v1 hierarchies that limit or count.
 type Hierarchies struct {
 	root string
 	v2   bool
-	v1   []string // controllers that are mounted
+	v1   []string // mounted controllers
 }
 
-// controllers of v1 that limit or count.
+// controllers are those of v1 that limit or count.
 var controllers = []string{"cpu", "cpuacct", "memory", "pids"}
 
-// Open looks at what is mounted below root.
+// Open finds the hierarchies mounted below root.
 func Open(root string) (Hierarchies, error) {
 	h := Hierarchies{root: root}
 	if _, err := os.Stat(filepath.Join(root, "cgroup.controllers")); err == nil {
@@ -48,7 +50,7 @@ func Open(root string) (Hierarchies, error) {
 		return h, nil
 	}
 	for _, c := range controllers {
-		// An absent one is an error only for a spec that wants its limit.
+		// A missing controller is an error only for a spec that wants its limit.
 		if _, err := os.Stat(filepath.Join(root, c, "tasks")); err == nil {
 			h.v1 = append(h.v1, c)
 		}
@@ -87,7 +89,8 @@ func (h Hierarchies) Make(name string) (pando.Cgroup, error) {
 	return g, nil
 }
 
-// enable hands the controllers down to a group of v2. One that cannot be had is an error only for a spec that wants it.
+// enable hands the controllers down to a v2 group. A missing one is an error only for a spec that
+// wants its limit.
 func (h Hierarchies) enable(name string) {
 	dir := h.root
 	for part := range strings.SplitSeq(name, "/") {
@@ -98,7 +101,7 @@ func (h Hierarchies) enable(name string) {
 	}
 }
 
-// Roots are the folders of the hierarchies.
+// Roots returns the folders of the hierarchies.
 func (h Hierarchies) Roots() []string {
 	if h.v2 {
 		return []string{h.root}
@@ -115,7 +118,7 @@ func (h Hierarchies) Prune(name string) {
 	for _, root := range h.Roots() {
 		for dir := name; dir != "."; dir = filepath.Dir(dir) {
 			if err := os.Remove(filepath.Join(root, dir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				break // somebody else is in it
+				break // still in use
 			}
 		}
 	}
@@ -164,7 +167,7 @@ func (g *Group) Processes() ([]int, error) {
 
 const (
 	cpuPeriodMicroseconds   = 100_000
-	cpuQuotaMicrosecondsMin = 1_000 // the kernel's
+	cpuQuotaMicrosecondsMin = 1_000 // the kernel's minimum
 )
 
 // Limit implements pando.Cgroup.
@@ -191,7 +194,8 @@ func (g *Group) Limit(r pando.Resources) error {
 			return fmt.Errorf("limit the %s of an instance: %w", s.controller, err)
 		}
 	}
-	if r.MemoryBytes > 0 { // a limit that swap softens is none; without swap accounting there is no such file
+	// Swap would soften the limit. Without swap accounting, the file does not exist.
+	if r.MemoryBytes > 0 {
 		_ = g.write("memory", "memory.memsw.limit_in_bytes", "memory.swap.max", orText(r.MemoryBytes, "-1"), "0")
 	}
 	return nil
@@ -208,7 +212,8 @@ func (g *Group) write(controller, v1, v2, value1, value2 string) error {
 	return put(filepath.Join(dir, v1), value1)
 }
 
-// put writes a file that has to be there: a folder that is no cgroup would take any.
+// put writes an existing file. It creates none: a folder that is not a cgroup would accept any
+// file.
 func put(path, value string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
@@ -232,7 +237,7 @@ func (g *Group) file(controller, v1, v2 string) string {
 	return filepath.Join(g.v1[controller], v1)
 }
 
-// number reads a file that holds one; what is not counted is 0.
+// number reads a file with one number; a missing counter is 0.
 func number(path string) int64 {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -242,7 +247,7 @@ func number(path string) int64 {
 	return n
 }
 
-// field reads "name value" from a file of such lines.
+// field reads the value of name from a file of lines "name value".
 func field(path, name string) int64 {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -276,7 +281,8 @@ func (g *Group) OOMKilled() bool {
 	return field(g.file("memory", "memory.oom_control", "memory.events"), "oom_kill") > 0
 }
 
-// removeTries is how often a group is tried to be removed, a millisecond apart: its last process may be just leaving it.
+// removeTries bounds the attempts to remove a group, 1 ms apart: its last process may still be
+// leaving it.
 const removeTries = 500
 
 // Remove implements pando.Cgroup.

@@ -18,7 +18,7 @@ import (
 	"pando.run/pando"
 )
 
-// open returns the machine's hierarchies, and a group of them that is gone after the test.
+// open returns the machine's hierarchies, and a group in them that is removed after the test.
 func open(t *testing.T, root string) (Hierarchies, *Group) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -42,7 +42,8 @@ func open(t *testing.T, root string) (Hierarchies, *Group) {
 	return h, g.(*Group)
 }
 
-// v2Root mounts a hierarchy of v2, which a hybrid machine has, too: without controllers, if v1 has them all.
+// v2Root mounts a hierarchy of v2. A hybrid machine has one, without controllers if v1 has them
+// all.
 func v2Root(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -81,7 +82,7 @@ func TestLimitsAreWhatTheKernelHolds(t *testing.T) {
 	}
 }
 
-// enter starts a command inside a group in the way of its hierarchy.
+// enter starts a command inside a group, in the way of its hierarchy.
 func enter(t *testing.T, root string, g *Group, argv ...string) *exec.Cmd {
 	t.Helper()
 	cmd, e := exec.Command(argv[0], argv[1:]...), g.Entry()
@@ -114,7 +115,7 @@ func enter(t *testing.T, root string, g *Group, argv ...string) *exec.Cmd {
 	return cmd
 }
 
-// A process is cloned into its group, and whoever starts it stays where it was.
+// A process is cloned into its group. The process that starts it stays in its own group.
 func TestEntryMovesTheProcessAlone(t *testing.T) {
 	for name, root := range map[string]string{"v1": Root, "v2": v2Root(t)} {
 		t.Run(name, func(t *testing.T) {
@@ -128,7 +129,7 @@ func TestEntryMovesTheProcessAlone(t *testing.T) {
 			}
 			for _, dir := range g.folders() {
 				want, got := strconv.Itoa(cmd.Process.Pid), ""
-				// The thread that started it may take a moment to end.
+				// The thread that started the process may take a moment to end.
 				for deadline := time.Now().Add(5 * time.Second); got != want && time.Now().Before(deadline); {
 					text, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 					if err != nil {
@@ -178,7 +179,8 @@ func TestNoHierarchyIsNamed(t *testing.T) {
 	}
 }
 
-// onThread runs f on a thread that ends with it: it has joined the groups, and no other goroutine may run on it.
+// onThread runs f on a thread that ends with f. The thread has joined the groups, so no other
+// goroutine may run on it.
 func onThread(f func() error) error {
 	runtime.LockOSThread()
 	if unix.Gettid() != unix.Getpid() {

@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// Holds implements pando.Cgroup. The kernel names a process's group in every hierarchy; all that this group is made of have
-// to agree. Within a container the name may begin with the container's own.
+// Holds implements pando.Cgroup. The kernel lists a process's group in every hierarchy, and all
+// hierarchies of this group must match. In a container, the listed name may begin with the
+// container's own group.
 func (g *Group) Holds(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil {

@@ -1,7 +1,9 @@
-// Package dns answers for the names of services: NAME.pando for the default tenant, NAME.TENANT.pando for the others.
+// Package dns answers for the names of services: NAME.pando for the default tenant,
+// NAME.TENANT.pando for the others.
 //
-// Every other name is handed to the host's own resolvers, unchanged. It never caches: an answer is looked up when it is
-// asked for, and lives for seconds.
+// It forwards other names unchanged to the host's own resolvers, except for local names, which
+// these cannot resolve. It never caches: it looks up each answer when the question arrives, and an
+// answer lives for seconds.
 package dns
 
 import (
@@ -25,26 +27,28 @@ import (
 const Zone = "pando."
 
 const (
-	ttlSeconds       = 5 // a service that was removed and made anew may have another VIP
+	ttlSeconds       = 5 // a service that is removed and made anew may get another VIP
 	upstreamWaitMax  = 2 * time.Second
-	shutdownWaitMax  = upstreamWaitMax + 500*time.Millisecond // a question that waits for upstream is waited for
+	shutdownWaitMax  = upstreamWaitMax + 500*time.Millisecond // Close waits for forwarded questions
 	resolvConf       = "/etc/resolv.conf"
-	forwardedAtMost  = 256 // questions that wait for upstream; more are refused, so that a dead upstream costs no memory
-	zoneSerial       = 1   // nobody transfers this zone
+	forwardedAtMost  = 256 // questions that wait for upstream; more are refused, to bound memory
+	zoneSerial       = 1   // the zone has no transfers
 	refreshSeconds   = 3600
 	udpPayloadBytes  = 1232
 	namesOfTheZone   = "ns." + Zone
 	mailboxOfTheZone = "hostmaster." + Zone
 )
 
-// Config says where to answer, and from what.
+// Config configures a Server.
 type Config struct {
 	Addr string // host:port, for UDP and TCP
-	// Lookup returns a service's VIPs; an invalid address is one that the service does not have.
+	// Lookup returns a service's VIPs. An address that the service does not have is invalid.
 	Lookup func(name pando.ServiceName, tenant pando.Tenant) (v4, v6 netip.Addr, ok bool)
-	// Upstreams are host:port of resolvers for every other name; nil: those of /etc/resolv.conf.
+	// Upstreams are host:port of resolvers for all other names. The default is those of
+	// /etc/resolv.conf.
 	Upstreams []string
-	// Recurses says whether an address may ask for names of elsewhere; nil: every one may.
+	// Recurses reports whether an address may ask for names outside the zone. By default, every
+	// address may.
 	Recurses func(netip.Addr) bool
 }
 
@@ -58,15 +62,15 @@ type Server struct {
 	addr    string
 }
 
-// New returns a server that does not yet listen.
+// New returns a server that does not listen yet.
 func New(c Config) *Server {
 	return &Server{config: c, slots: make(chan struct{}, forwardedAtMost)}
 }
 
-// Addr is where the server listens, with the port that it got when it asked for port 0.
+// Addr returns the server's address, with the kernel's choice in place of port 0.
 func (s *Server) Addr() string { return s.addr }
 
-// Start listens on UDP and TCP; it answers when it returns.
+// Start listens on UDP and TCP. The server answers once Start has returned.
 func (s *Server) Start() error {
 	if s.config.Upstreams == nil {
 		s.config.Upstreams = systemUpstreams(s.config.Addr)
@@ -81,17 +85,18 @@ func (s *Server) Start() error {
 	for _, one := range s.servers {
 		started.Add(1)
 		one.NotifyStartedFunc = started.Done
-		s.serving.Go(func() { _ = one.ActivateAndServe() }) // it ends with an error when Close takes its socket
+		// ActivateAndServe returns an error when Close closes its socket.
+		s.serving.Go(func() { _ = one.ActivateAndServe() })
 	}
 	started.Wait()
 	return nil
 }
 
-// bindTries is how many ports are tried where any will do.
+// bindTries bounds the attempts of bind for port 0.
 const bindTries = 32
 
-// bind listens on UDP and TCP at one address. Of port 0 the kernel makes a port that is free for UDP: it may be in use for
-// TCP, and then another is tried.
+// bind listens on UDP and TCP at one address. Given port 0, the kernel chooses a port that is free
+// for UDP. If that port is in use for TCP, bind tries another.
 func bind(addr string, listen func(network, addr string) (net.Listener, error)) (net.PacketConn, net.Listener, error) {
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -106,7 +111,7 @@ func bind(addr string, listen func(network, addr string) (net.Listener, error)) 
 		if err == nil {
 			return udp, tcp, nil
 		}
-		_ = udp.Close() // nothing has come to it
+		_ = udp.Close() // unused so far
 		if port != "0" || n == bindTries || !errors.Is(err, syscall.EADDRINUSE) {
 			return nil, nil, err
 		}
@@ -128,7 +133,7 @@ func (s *Server) Close() error {
 	return errors.Join(errs...)
 }
 
-// systemUpstreams are the host's resolvers, without ourselves.
+// systemUpstreams returns the host's resolvers, without this server.
 func systemUpstreams(self string) []string {
 	c, err := dns.ClientConfigFromFile(resolvConf)
 	if err != nil {
@@ -158,7 +163,7 @@ func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 		s.own(m, q)
 	case nobodys(q.Question[0]):
 		m.SetRcode(q, dns.RcodeNameError)
-	case !s.recurses(w.RemoteAddr()): // an open resolver multiplies the packets of an attack on others
+	case !s.recurses(w.RemoteAddr()): // an open resolver amplifies attacks on others
 		m.SetRcode(q, dns.RcodeRefused)
 	default:
 		m = s.forward(q, w.RemoteAddr().Network())
@@ -170,7 +175,7 @@ func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 		}
 		m.Truncate(size)
 	}
-	_ = w.WriteMsg(m) // an asker who has gone needs no answer
+	_ = w.WriteMsg(m) // the client may be gone
 }
 
 func (s *Server) recurses(from net.Addr) bool {
@@ -181,7 +186,8 @@ func (s *Server) recurses(from net.Addr) bool {
 	return err == nil && s.config.Recurses(a.Addr().Unmap().WithZone(""))
 }
 
-// own answers for a name below the zone: with addresses, with nothing of that type (NODATA), or that there is no such name.
+// own answers for a name in the zone: with addresses, without a record of that type (NODATA), or as
+// an unknown name.
 func (s *Server) own(m, q *dns.Msg) {
 	m.SetReply(q)
 	m.Authoritative = true
@@ -219,11 +225,11 @@ func (s *Server) own(m, q *dns.Msg) {
 		}
 	}
 	if len(m.Answer) == 0 {
-		m.Ns = append(m.Ns, soa()) // how long "no" may be remembered
+		m.Ns = append(m.Ns, soa()) // how long clients may cache the negative answer
 	}
 }
 
-// lookup reads NAME.pando. or NAME.TENANT.pando.
+// lookup returns the addresses of NAME.pando. or NAME.TENANT.pando.
 func (s *Server) lookup(name string) (v4, v6 netip.Addr, ok bool) {
 	labels := dns.SplitDomainName(strings.TrimSuffix(name, Zone))
 	tenant := pando.DefaultTenant
@@ -245,7 +251,7 @@ func soa() dns.RR {
 	}
 }
 
-// forward asks the upstreams in turn, by the way the question came.
+// forward asks the upstreams in turn, over the network by which the question came.
 func (s *Server) forward(q *dns.Msg, network string) *dns.Msg {
 	failed := new(dns.Msg)
 	failed.SetRcode(q, dns.RcodeServerFailure)

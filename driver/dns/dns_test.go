@@ -54,7 +54,7 @@ func TestAnswers(t *testing.T) {
 		name  string
 		qtype uint16
 		rcode int
-		want  string // of the first answer; "": none, and a SOA beside it
+		want  string // the first answer; "": no answer, but a SOA
 	}{
 		{"web.pando.", dns.TypeA, dns.RcodeSuccess, "web.pando.\t5\tIN\tA\t10.127.0.9"},
 		{"WEB.Pando.", dns.TypeA, dns.RcodeSuccess, "WEB.Pando.\t5\tIN\tA\t10.127.0.9"},
@@ -86,10 +86,10 @@ func TestAnswers(t *testing.T) {
 }
 
 func TestOtherNamesGoUpstream(t *testing.T) {
-	upstream := start(t, []string{}) // any resolver will do; it refuses what it does not know
+	upstream := start(t, []string{}) // any resolver will do
 	s := start(t, []string{"127.0.0.1:1", upstream.Addr()})
 	for _, network := range []string{"udp", "tcp"} {
-		// The upstream has no upstream of its own: SERVFAIL, passed on with the question's id.
+		// The upstream has no upstream of its own. Its SERVFAIL is passed on with the question's id.
 		if m := ask(t, s, network, "example.org.", dns.TypeA); m.Rcode != dns.RcodeServerFailure {
 			t.Errorf("over %s: %s", network, m)
 		}
@@ -127,7 +127,8 @@ func TestMalformedQuestionsGetAnAnswer(t *testing.T) {
 	}
 }
 
-// A port that is free for UDP may be taken for TCP: of port 0 another is tried, and a port that was asked for is not changed.
+// A port that is free for UDP may be taken for TCP. For port 0, bind tries another port. It does
+// not change a given port.
 func TestAPortIsFreeForBoth(t *testing.T) {
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -185,7 +186,8 @@ func TestStrangersGetTheNamesOfServicesOnly(t *testing.T) {
 	m := new(dns.Msg)
 	m.SetQuestion("example.org.", dns.TypeA)
 	c := dns.Client{Dialer: &net.Dialer{LocalAddr: &net.UDPAddr{IP: own.Addr().AsSlice()}}}
-	if a, _, err := c.Exchange(m, s.Addr()); err != nil || a.Rcode != dns.RcodeServerFailure { // which the upstream said
+	// SERVFAIL is the upstream's answer.
+	if a, _, err := c.Exchange(m, s.Addr()); err != nil || a.Rcode != dns.RcodeServerFailure {
 		t.Errorf("an instance: %v, %v", a, err)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"pando.run/pando"
 )
 
-// asker is who sent a message: it keeps what is written to it.
+// asker is a client that stores the answers to its message.
 type asker struct {
 	dns.ResponseWriter
 	answers []*dns.Msg
@@ -22,7 +22,8 @@ func (*asker) RemoteAddr() net.Addr { return &net.UDPAddr{IP: net.IPv4(192, 0, 2
 
 func (a *asker) WriteMsg(m *dns.Msg) error { a.answers = append(a.answers, m); return nil }
 
-// Whatever is asked gets one answer: to that question, short enough for its asker, and about our own zone never from elsewhere.
+// Every message gets one answer: to its question, and short enough for its client. Answers about
+// our own zone never come from upstream.
 func FuzzMessage(f *testing.F) {
 	seed := func(name string, qtype uint16, change func(*dns.Msg)) {
 		m := new(dns.Msg)
@@ -75,7 +76,7 @@ func FuzzMessage(f *testing.F) {
 	})
 }
 
-// Noise on the socket, of either kind, harms nobody who asks properly.
+// Noise on the sockets, UDP or TCP, does not harm proper clients.
 func TestNoise(t *testing.T) {
 	s := start(t, []string{})
 	for _, network := range []string{"udp", "tcp"} {
@@ -99,9 +100,9 @@ func TestNoise(t *testing.T) {
 	}
 }
 
-// A dead resolver upstream holds up nobody who asks for a service.
+// A dead upstream does not delay questions about services.
 func TestADeadUpstreamHoldsUpNobody(t *testing.T) {
-	hole, err := net.ListenPacket("udp", "127.0.0.1:0") // hears and never answers
+	hole, err := net.ListenPacket("udp", "127.0.0.1:0") // receives and never answers
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +124,7 @@ func TestADeadUpstreamHoldsUpNobody(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The flood may have filled the server's socket, so a question is asked again as resolvers do.
+	// The flood may have filled the server's socket, so the client asks again, as resolvers do.
 	m := new(dns.Msg)
 	m.SetQuestion("web.pando.", dns.TypeA)
 	asker := dns.Client{Timeout: upstreamWaitMax / 10}

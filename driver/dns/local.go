@@ -10,14 +10,15 @@ import (
 	"pando.run/pando"
 )
 
-// local are the addresses whose names nobody outside can know (RFC 6303), and those that Pando gives out.
+// local has the addresses without a public name (RFC 6303), and those that Pando gives out.
 var local = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), pando.VIPs4, netip.MustParsePrefix("10.128.0.0/10"),
 }
 
-// nobodys says whether nobody outside can know the answer: the name of a local address, or the address of a name without a
-// dot, which means this machine. Many programs ask such things as they start (Python's servers ask for the host's own name) and
-// would wait for resolvers outside, seconds where there are none.
+// nobodys reports whether no outside resolver can answer a question. Such questions ask for the
+// name of a local address, or for the address of a name without a dot, which means this machine.
+// Many programs ask them at their start: Python's servers ask for the host's own name. They would
+// wait for outside resolvers, for seconds where there are none.
 func nobodys(q dns.Question) bool {
 	name := dns.CanonicalName(q.Name)
 	if q.Qtype == dns.TypeA || q.Qtype == dns.TypeAAAA {

@@ -9,7 +9,8 @@ import (
 	"pando.run/pando"
 )
 
-// native is an IPv4 address as the kernel's programs compare it: its bytes in network order, read as a native number.
+// native returns an IPv4 address as the kernel's programs compare it: its bytes in network order,
+// read as a native number.
 func native(a netip.Addr) uint32 {
 	if !a.Is4() {
 		return 0
@@ -24,7 +25,8 @@ func address(n uint32) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// words is an address as the tables for both families have it (bpf/pando.h); an invalid one is all zero.
+// words returns an address as the tables for both families store it (bpf/pando.h). An invalid
+// address is all zero.
 func words(a netip.Addr) (w [4]uint32) {
 	if !a.IsValid() {
 		return w
@@ -50,7 +52,7 @@ func mask(bits uint32) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// network is a port with its bytes in network order; it is its own inverse.
+// network converts a port to network order, or back: it is its own inverse.
 func network(port uint16) uint16 {
 	var b [2]byte
 	binary.BigEndian.PutUint16(b[:], port)
@@ -71,7 +73,7 @@ func nameOf(service uint32, s string) steerName {
 	return n
 }
 
-// linkOf is what the programs know of an instance's link.
+// linkOf returns the table entry of an instance's link.
 func linkOf(l pando.Link, vip4, vip6 netip.Addr) steerInstanceLink {
 	var v steerInstanceLink
 	v.Addr[0][0], v.Addr[1] = native(l.IP4), words(l.IP6)

@@ -13,8 +13,8 @@ import (
 	"pando.run/pando"
 )
 
-// Connect implements pando.Steering. The ports are those of the instance's own revision: two revisions of a service may
-// listen at different ones.
+// Connect implements pando.Steering. The ports are those of the instance's own revision: two
+// revisions of a service may listen at different ports.
 func (d *Driver) Connect(_ context.Context, l pando.Link, ports []pando.Port, vip4, vip6 netip.Addr) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -27,13 +27,15 @@ func (d *Driver) Connect(_ context.Context, l pando.Link, ports []pando.Port, vi
 	return d.attach(l.Host, l.IfIndex, ebpf.AttachTCXIngress, d.objects.FromInstance)
 }
 
-// Prepare puts the checks at the link of a sandbox that has no instance yet: nothing passes there before Connect. The kernel
-// lets a grace period of RCU (about 10 ms) pass for each program that is attached; a start does not have to wait for it.
+// Prepare attaches the checks to the link of a sandbox that has no instance yet. Nothing passes
+// there before Connect. The kernel waits for an RCU grace period (about 10 ms) per attached
+// program. With Prepare, a start does not wait for it.
 func (d *Driver) Prepare(l pando.Link) error {
 	return d.attach(l.Host, l.IfIndex, ebpf.AttachTCXIngress, d.objects.FromInstance)
 }
 
-// translate writes what the ports of an instance are at their other side, and forgets those it no longer has.
+// translate writes the port translations of an instance in both directions, and deletes its former
+// ones.
 func (d *Driver) translate(ifindex uint32, ports []pando.Port) error {
 	want := map[steerPortKey]uint16{}
 	for _, p := range ports {

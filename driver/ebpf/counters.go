@@ -7,7 +7,7 @@ import (
 	"pando.run/pando"
 )
 
-// dropReasons are in the order of enum count in bpf/pando.h.
+// dropReasons has the order of enum count in bpf/pando.h.
 var dropReasons = [...]pando.DropReason{
 	pando.DroppedSpoofed, pando.DroppedChatter, pando.DroppedFragment, pando.DroppedHeader, pando.DroppedProtocol,
 	pando.DroppedNoService, pando.DroppedNoEndpoint, pando.DroppedNoFlow, pando.DroppedKernel,
@@ -22,7 +22,7 @@ const (
 	countKinds
 )
 
-// counts sums what every CPU has counted.
+// counts returns each counter, summed over all CPUs.
 func (d *Driver) counts() (out [countKinds]uint64, err error) {
 	for n := range out {
 		var perCPU []uint64

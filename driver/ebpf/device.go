@@ -12,10 +12,10 @@ import (
 	"pando.run/pando"
 )
 
-// Device is the dummy device through which the host's own packets to VIPs go.
+// Device is the dummy device for the host's own packets to VIPs.
 const Device = "pando0"
 
-// ensureDevice makes pando0 as it has to be: up, with the gateway's addresses, and the routes of every VIP.
+// ensureDevice brings pando0 up, with the gateway's addresses and the routes to every VIP.
 func ensureDevice(hostAddr netip.Addr, uplinks []string, former string) (netlink.Link, error) {
 	dev, err := netlink.LinkByName(Device)
 	if err != nil {
@@ -48,8 +48,9 @@ func hasIPv6() bool {
 	return err == nil && off[0] == '0'
 }
 
-// makeDevice makes pando0: a dummy, or, where the kernel has none, one end of a veth pair. Nothing ever leaves it: the
-// program at its egress sends every packet elsewhere. Without ARP the kernel asks nobody where a VIP is.
+// makeDevice creates pando0: a dummy, or one end of a veth pair where the kernel has no dummies.
+// Nothing ever leaves it, since the program at its egress sends every packet elsewhere. ARP is off,
+// so that the kernel asks for no VIP's address.
 func makeDevice() (netlink.Link, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = Device

@@ -1,8 +1,9 @@
-// Package ebpf steers flows with tcx programs that need no process: a connection table first, a weighted Maglev table for
-// what is new, and no address rewritten (each instance answers for its service's VIP itself).
+// Package ebpf steers flows with tcx programs that need no process. A connection table serves known
+// flows, and a weighted Maglev table places new ones. No address is rewritten: each instance
+// answers for its service's VIP itself.
 //
-// It never decides who takes flows: it publishes the tables it is given. Everything is pinned, so that traffic goes on
-// whatever becomes of the agent.
+// It never decides which instances take flows: it publishes the tables it is given. Everything is
+// pinned, so that traffic continues without the agent.
 package ebpf
 
 import (
@@ -27,7 +28,7 @@ import (
 
 var _ pando.Steering = (*Driver)(nil)
 
-// Names of pinned links; those of instances are their links' own.
+// Names of pinned links. The pin of an instance's link has the link's own name.
 const (
 	hostPin   = "host"
 	uplinkPin = "uplink-"
@@ -35,14 +36,14 @@ const (
 
 const tableSlots = 16381 // bpf/pando.h
 
-// Config says where to steer.
+// Config configures the steering of one host.
 type Config struct {
 	PinDir   string     // a folder of a bpffs, for this host alone
-	Uplinks  []string   // interfaces at which packets for VIPs come in
+	Uplinks  []string   // interfaces that receive packets for VIPs
 	HostAddr netip.Addr // source of the host's own packets to VIPs; invalid: the gateway's address
-	Settings string     // a file that notes how the kernel's settings were, for Restore; "" is none
-	FlowsMax int        // entries of the IPv4 connection table, the IPv6 one has a quarter; 0: 1,048,576
-	// Buckets fills a table: indices into ids, in proportion to weights (balance.Buckets).
+	Settings string     // a file for the kernel's former settings, for Restore; "": none
+	FlowsMax int        // entries of the IPv4 connection table, IPv6 has a quarter; 0: 1,048,576
+	// Buckets fills a table with indices into ids, in proportion to weights (balance.Buckets).
 	Buckets func(ids []string, weights []int, size int) []uint16
 }
 
@@ -55,20 +56,20 @@ type Driver struct {
 	mu       sync.Mutex
 	sweeping sync.Mutex // one sweep at a time; taken before mu
 	index    *index
-	ways     map[[4]uint32]way           // of the VIPs that were published
-	netns    map[uint32]string           // of the endpoints that were published, by slot
+	ways     map[[4]uint32]way           // by published VIP
+	netns    map[uint32]string           // by slot of a published endpoint
 	shares   map[pando.ServiceKey]*share // in force
-	// foreseen are the shares that were computed ahead: perhaps the next.
+	// foreseen has shares computed ahead: each may be the next of its service.
 	foreseen map[pando.ServiceKey]*share
-	table    steerTable // where the next one is put together
-	// fresh: the connection table was made by this Open; filled: from which services it was filled since, filledFrom: how many
-	// connections of each instance were taken over.
+	table    steerTable // buffer for the next table
+	// fresh: this Open created the connection table. filled: services with connections taken
+	// over since then. filledFrom: number of connections taken over per instance.
 	fresh      bool
 	filled     map[pando.ServiceKey]bool
 	filledFrom map[pando.InstanceID]int
 }
 
-// Open takes over what a former agent pinned, without breaking a flow, or begins anew.
+// Open takes over the pins of a former agent without breaking a flow, or begins anew.
 func Open(c Config) (*Driver, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("open steering: %w", err)
@@ -90,8 +91,8 @@ func Open(c Config) (*Driver, error) {
 	return d, nil
 }
 
-// takeUp finds or makes the tables, brings them to this build's layout, and puts this build's programs in place of those that
-// are attached.
+// takeUp finds or makes the tables and brings them to this build's layout. It then replaces the
+// attached programs with this build's.
 func (d *Driver) takeUp() error {
 	dir, from, err := d.prepare()
 	if err != nil {
@@ -119,7 +120,7 @@ func (d *Driver) takeUp() error {
 	return err
 }
 
-// load loads the programs and makes the tables, pinned in dir, or finds them there.
+// load loads the programs. It finds the tables pinned in dir, or makes and pins them.
 func (d *Driver) load(dir string, migrating bool) (*ebpf.CollectionSpec, error) {
 	spec, err := loadSteer()
 	if err != nil {
@@ -143,7 +144,7 @@ func (d *Driver) load(dir string, migrating bool) (*ebpf.CollectionSpec, error) 
 	return spec, nil
 }
 
-// configure sets what the programs know from their birth.
+// configure sets the initial values of the programs' variables, and the sizes of the tables.
 func (d *Driver) configure(spec *ebpf.CollectionSpec, migrating bool) error {
 	bits := uint32(0xffffffff) << (32 - pando.VIPs4.Bits())
 	net6 := words(pando.VIPs6.Addr())
@@ -162,7 +163,7 @@ func (d *Driver) configure(spec *ebpf.CollectionSpec, migrating bool) error {
 	return nil
 }
 
-// ensureBPFFS makes the folder for pins, and mounts a bpffs where there is none.
+// ensureBPFFS makes the folder for pins. It mounts a bpffs if there is none.
 func ensureBPFFS(dir string) error {
 	root := "/sys/fs/bpf"
 	var fs unix.Statfs_t
@@ -180,7 +181,7 @@ func ensureBPFFS(dir string) error {
 	return nil
 }
 
-// attachHost makes pando0 and its routes, and puts the programs at it and at every uplink.
+// attachHost makes pando0 and its routes. It attaches the programs to pando0 and to every uplink.
 func (d *Driver) attachHost() error {
 	dev, err := ensureDevice(d.HostAddr, d.Uplinks, d.Settings)
 	if err != nil {
@@ -201,8 +202,8 @@ func (d *Driver) attachHost() error {
 	return d.attachAgain()
 }
 
-// attachAgain puts this build's program at every instance that a former agent connected, and takes it from what is no uplink
-// any more.
+// attachAgain attaches this build's program to every instance that a former agent connected. It
+// detaches the program from devices that are no longer uplinks.
 func (d *Driver) attachAgain() error {
 	pins, err := os.ReadDir(filepath.Join(d.PinDir, "links"))
 	if err != nil {
@@ -226,7 +227,7 @@ func (d *Driver) attachAgain() error {
 	return nil
 }
 
-// replace puts another program at a pinned link. The link of a device that is gone goes, too.
+// replace puts another program at a pinned link. It unpins the link of a deleted device.
 func replace(pin string, p *ebpf.Program) error {
 	l, err := link.LoadPinnedLink(pin, nil)
 	if err != nil {
@@ -239,7 +240,7 @@ func replace(pin string, p *ebpf.Program) error {
 	return l.Update(p)
 }
 
-// attach puts a program at a hook, in place of the one that a former agent put there.
+// attach puts a program at a hook, in place of a former agent's program.
 func (d *Driver) attach(name string, ifindex int, where ebpf.AttachType, p *ebpf.Program) error {
 	pin := filepath.Join(d.PinDir, "links", name)
 	if l, err := link.LoadPinnedLink(pin, nil); err == nil {
@@ -254,7 +255,7 @@ func (d *Driver) attach(name string, ifindex int, where ebpf.AttachType, p *ebpf
 			}
 			return nil
 		}
-		_ = l.Unpin() // of a device that is gone
+		_ = l.Unpin() // its device was deleted
 		l.Close()
 	}
 	l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: p, Attach: where})
@@ -268,7 +269,7 @@ func (d *Driver) attach(name string, ifindex int, where ebpf.AttachType, p *ebpf
 	return nil
 }
 
-// is says whether a program has an id.
+// is reports whether a program has an id.
 func is(id ebpf.ProgramID, p *ebpf.Program) bool {
 	info, err := p.Info()
 	if err != nil {
@@ -278,13 +279,14 @@ func is(id ebpf.ProgramID, p *ebpf.Program) bool {
 	return ok && own == id
 }
 
-// Close lets go of the maps and programs; packets go on.
+// Close closes the maps and programs. The pinned ones keep steering.
 func (d *Driver) Close() error { return d.objects.Close() }
 
 // Purge removes every pin, every program and pando0.
 func (d *Driver) Purge() error { return errors.Join(d.objects.Close(), Purge(d.PinDir)) }
 
-// Purge removes what a driver pinned in a folder, also one that this build cannot open: another layout, other sizes.
+// Purge removes all pins of a driver in a folder. It also removes pins that this build cannot open,
+// of another layout or other sizes.
 func Purge(pinDir string) error {
 	var errs []error
 	pins, _ := filepath.Glob(filepath.Join(pinDir, "links", "*"))
@@ -292,7 +294,7 @@ func Purge(pinDir string) error {
 		errs = append(errs, os.Remove(pin))
 	}
 	errs = append(errs, os.RemoveAll(pinDir))
-	_ = os.Remove(filepath.Dir(pinDir)) // only if no other host's pins are there
+	_ = os.Remove(filepath.Dir(pinDir)) // fails if another host's pins are there
 	errs = append(errs, forgetRoutes())
 	if dev, err := netlink.LinkByName(Device); err == nil {
 		errs = append(errs, netlink.LinkDel(dev))

@@ -21,15 +21,15 @@ const (
 
 const readAtOnce = 4096 // entries of the connection table
 
-// entry is one of the connection table, of either family.
+// entry is one entry of the connection table, of either family.
 type entry struct {
 	client, vip netip.AddrPort // the VIP's port is the published one
 	protocol    uint8
 	flow        steerFlow
-	idle        time.Duration // of a TCP flow that is not established: its age
+	idle        time.Duration // for a TCP flow that is not established: its age
 }
 
-// socket is how the instance sees the flow.
+// socket returns the flow as the instance sees it.
 func (e entry) socket() connection {
 	return connection{e.protocol, e.client, netip.AddrPortFrom(e.vip.Addr(), network(e.flow.Target))}
 }
@@ -48,7 +48,7 @@ func key6(e entry) steerFlowKey6 {
 	}
 }
 
-// A key has of the VIP only what tells it from other VIPs (bpf/pando.h).
+// A key has only the bytes that differ between VIPs (bpf/pando.h).
 func vipOf(a netip.Addr) uint16 { return uint16(native(a) >> 16) }
 
 func vip6Of(a netip.Addr) [2]uint32 { w := words(a); return [2]uint32{w[2], w[3]} }
@@ -62,7 +62,7 @@ func vip6At(n [2]uint32) netip.Addr {
 	return address6([4]uint32{w[0], w[1], n[0], n[1]})
 }
 
-// now is the time in ticks, as the programs write it.
+// now returns the time in ticks, as the programs store it.
 func (d *Driver) now() (uint32, error) {
 	now, err := d.objects.Ticks.Run(&ebpf.RunOptions{Data: make([]byte, 14), Repeat: 1})
 	if err != nil {
@@ -71,14 +71,14 @@ func (d *Driver) now() (uint32, error) {
 	return now, nil
 }
 
-// tick is how long one takes: the resolution of the clock that only advances with them.
+// tick returns the duration of one tick: the resolution of the coarse monotonic clock.
 func tick() (time.Duration, error) {
 	var ts unix.Timespec
 	err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &ts)
 	return time.Duration(ts.Nano()), err
 }
 
-// eachFlow reads the connection table while it is in use.
+// eachFlow reads the connection table while the programs use it.
 func (d *Driver) eachFlow(f func(entry)) error {
 	now, err := d.now()
 	if err != nil {
@@ -112,7 +112,8 @@ func each[K, V any](m *ebpf.Map, f func(K, V)) error {
 	}
 }
 
-// forget takes an entry out of the connection table, unless a packet has come for it since it was read.
+// forget deletes an entry from the connection table, unless a packet has arrived for it since it
+// was read.
 func (d *Driver) forget(e entry) (bool, error) {
 	var now steerFlow
 	m, key := d.objects.Flows, any(key4(e))
@@ -127,9 +128,10 @@ func (d *Driver) forget(e entry) (bool, error) {
 	return false, ignoreMissing(err)
 }
 
-// takeOver fills the connection table from what the instances have open, when a service is published for the first time
-// after the table was made anew (a host that takes over, or one whose pins were lost): the connections go on. It comes before
-// the service's ports are known, until when no packet of theirs is answered.
+// takeOver fills the connection table with the open connections of a service's instances, so that
+// these survive. It does so at the first publication after the table was made anew: on a host that
+// takes over, or after its pins were lost. It runs before the service's ports are published. Until
+// then, no packet of these connections is answered.
 func (d *Driver) takeOver(service uint32, t pando.SteeringTable) error {
 	if !d.fresh || d.filled[t.Service] {
 		return nil
@@ -145,7 +147,7 @@ func (d *Driver) takeOver(service uint32, t pando.SteeringTable) error {
 		}
 		sockets, err := openConnections(d.netns[slot])
 		if err != nil {
-			d.netns[slot] = "" // an instance that cannot be asked has no connections that we know of
+			d.netns[slot] = "" // its sockets cannot be listed
 			continue
 		}
 		for c, established := range sockets {

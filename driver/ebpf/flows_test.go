@@ -9,7 +9,8 @@ import (
 	"pando.run/pando"
 )
 
-// A key of the connection table has less than a whole VIP: every VIP there can be must come out of it again.
+// A key of the connection table has only part of the VIP. Every possible VIP must come out of its
+// key again.
 func TestAVIPIsKnownByItsLastBytes(t *testing.T) {
 	if pando.VIPs4.Bits() < 16 || pando.VIPs6.Bits() < 64 {
 		t.Fatalf("the VIPs %s and %s are not told apart by two and eight bytes (bpf/pando.h)", pando.VIPs4, pando.VIPs6)

@@ -1,6 +1,6 @@
 package ebpf
 
-// The generated Go and the objects are committed, so that users need no clang; CI generates them anew and compares. The
-// second object is of the trial layout (layout_next.go).
+// The generated Go and the objects are committed, so that users need no clang. CI generates them
+// anew and compares. The second object has the trial layout (layout_next.go).
 //go:generate go run github.com/cilium/ebpf/cmd/bpf2go -target amd64 -tags !layoutnext -cc clang -cflags "-O2 -g -Wall -Werror -I/usr/include/x86_64-linux-gnu" -type service_key -type port_key -type flow_key -type flow_key6 -type flow -type endpoint -type service -type counters -type instance_link -type name -type table steer ../../bpf/steer.bpf.c
 //go:generate go run github.com/cilium/ebpf/cmd/bpf2go -target amd64 -tags layoutnext -output-stem steernext -cc clang -cflags "-O2 -g -Wall -Werror -DLAYOUT_NEXT -I/usr/include/x86_64-linux-gnu" -type service_key -type port_key -type flow_key -type flow_key6 -type flow -type endpoint -type service -type counters -type instance_link -type name -type table steer ../../bpf/steer.bpf.c

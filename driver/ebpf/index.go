@@ -10,7 +10,8 @@ import (
 	"pando.run/pando"
 )
 
-// index is what the pinned tables say, in memory: this driver is their only writer. So Publish asks the kernel nothing.
+// index mirrors the pinned tables in memory, so that Publish does not read them back. This driver
+// is their only writer.
 type index struct {
 	services     map[pando.ServiceKey]uint32
 	freeServices []uint32                               // the last one is taken first
@@ -23,8 +24,8 @@ type index struct {
 	translations map[uint32]map[steerPortKey]uint16 // by ifindex
 }
 
-// readIndex reads the tables, and finishes what a writer that was killed in between left undone: an endpoint counts once
-// it has both its name and its link.
+// readIndex reads the tables. It clears endpoints that a killed writer left incomplete: an endpoint
+// counts once it has both its name and its link.
 func readIndex(o *steerObjects) (*index, error) {
 	x := &index{
 		services: map[pando.ServiceKey]uint32{}, endpoints: map[uint32]map[pando.InstanceID]uint32{}, names: map[uint32]pando.InstanceID{},
@@ -36,7 +37,7 @@ func readIndex(o *steerObjects) (*index, error) {
 	return x, nil
 }
 
-// all reads a whole array in one call to the kernel.
+// all reads a whole array in one system call.
 func all[V any](m *ebpf.Map) ([]V, error) {
 	numbers, values := make([]uint32, m.MaxEntries()), make([]V, m.MaxEntries())
 	var cursor ebpf.MapBatchCursor
@@ -123,7 +124,7 @@ func (x *index) translate(k steerPortKey, other uint16) {
 	x.translations[k.Ifindex][k] = other
 }
 
-// remember and forget are of an endpoint, whose slot says of which service.
+// remember and forget add and remove an endpoint. Its slot has the number of its service.
 func (x *index) remember(slot uint32, name pando.InstanceID) {
 	service := x.slots[slot].Service
 	if x.endpoints[service] == nil {

@@ -4,6 +4,6 @@ package ebpf
 
 import "pando.run/pando"
 
-// layout is that of the pinned tables. The build tag layoutnext makes a build of layout + 1, with which the upgrade is
-// tested before there is a real one.
+// layout is the version of the pinned tables' layout. The build tag layoutnext makes a build of
+// layout + 1, to test the upgrade before there is a real one.
 const layout = pando.Layout

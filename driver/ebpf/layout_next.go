@@ -4,5 +4,6 @@ package ebpf
 
 import "pando.run/pando"
 
-// In the trial layout an entry of the connection table has its fields in another order and one more (bpf/pando.h).
+// In the trial layout, an entry of the connection table has its fields in another order, and one
+// more field (bpf/pando.h).
 const layout = pando.Layout + 1

@@ -6,8 +6,7 @@ import (
 	"pando.run/pando"
 )
 
-// Control refuses the service that the tables have no place for: it counts to the same number as
-// they do.
+// Control refuses a service beyond its limit. The tables must have the same limit.
 func TestTheTablesHoldAsManyServicesAsAClusterMayHave(t *testing.T) {
 	spec, err := loadSteer()
 	if err != nil {

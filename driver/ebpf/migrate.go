@@ -15,21 +15,25 @@ import (
 	"pando.run/pando"
 )
 
-// Pinned tables of another layout are not changed in place: new ones are made beside them and filled, then the programs are replaced
-// one by one, then what the old programs added meanwhile is brought over, then the old tables go.
+// Pinned tables of another layout are not changed in place. New ones are made beside them and
+// filled. Then the programs are replaced one by one. Then the flows that the old programs added
+// meanwhile are copied, and the old tables are removed.
 //
 //	layout-1            layout-1                 layout-1                 layout-2
 //	                    layout-2-new (filled)    layout-2 (renamed)
 //
-// Killed before the rename, the next one begins again; killed after it, the next one replaces programs and fills again.
-// Between filling and replacing, a packet of a flow that began in between finds no entry: while the programs are told so
-// (migrating), it goes where the table of its service says, as its first packet did.
+// If the agent is killed before the rename, its successor begins again. If it is killed later, its
+// successor replaces the programs and copies the flows again.
+//
+// Between the fill and the replacement, new flows are in the old tables only, so their later
+// packets find no entry. While the variable migrating is set, the programs steer such a packet by
+// its service's active table, as they steered the first packet of its flow.
 
-const unfinished = "-new" // a bpffs takes no dots
+const unfinished = "-new" // a bpffs allows no dots
 
 func (d *Driver) tables(n int) string { return filepath.Join(d.PinDir, "layout-"+strconv.Itoa(n)) }
 
-// layouts lists the layouts of which tables are pinned.
+// layouts returns the layouts with pinned tables.
 func (d *Driver) layouts() (out []int, err error) {
 	entries, err := os.ReadDir(d.PinDir)
 	if err != nil {
@@ -43,7 +47,8 @@ func (d *Driver) layouts() (out []int, err error) {
 	return out, nil
 }
 
-// prepare decides where the tables are made or found, and from which older ones they are filled ("": from none).
+// prepare returns the folder of the tables, and the folder of older tables to fill them from ("":
+// none).
 func (d *Driver) prepare() (dir, from string, err error) {
 	dir = d.tables(layout)
 	layouts, err := d.layouts()
@@ -76,7 +81,8 @@ func (d *Driver) prepare() (dir, from string, err error) {
 	return dir + unfinished, from, os.Mkdir(dir+unfinished, 0o700)
 }
 
-// fill brings every table over, as far as the old one has its fields. The programs do not use the new ones yet.
+// fill copies every table, with the fields that the old one has. The programs do not use the new
+// tables yet.
 func (d *Driver) fill(spec *ebpf.CollectionSpec, dir, from string) error {
 	for name, s := range spec.Maps {
 		if name[0] == '.' {
@@ -89,7 +95,7 @@ func (d *Driver) fill(spec *ebpf.CollectionSpec, dir, from string) error {
 	return os.Rename(dir, strings.TrimSuffix(dir, unfinished))
 }
 
-// finish brings over the flows that began while the programs were being replaced, and removes the old tables.
+// finish copies the flows that began while the programs were replaced, then removes the old tables.
 func (d *Driver) finish(spec *ebpf.CollectionSpec, from string) error {
 	for _, name := range []string{"flows", "flows6"} {
 		if err := copyTable(spec.Maps[name], filepath.Join(from, name), filepath.Join(d.tables(layout), name), ebpf.UpdateNoExist); err != nil {
@@ -102,7 +108,7 @@ func (d *Driver) finish(spec *ebpf.CollectionSpec, from string) error {
 	return os.RemoveAll(from)
 }
 
-// copyTable copies what one pinned map has into another of the same name and another layout.
+// copyTable copies a pinned map into one of the same name and another layout.
 func copyTable(spec *ebpf.MapSpec, from, to string, how ebpf.MapUpdateFlags) error {
 	old, err := ebpf.LoadPinnedMap(from, nil)
 	if errors.Is(err, os.ErrNotExist) {
@@ -161,7 +167,7 @@ func isZero(b []byte) bool {
 	return true
 }
 
-// eachRaw reads a map as bytes, in batches, so that changes meanwhile do no harm.
+// eachRaw reads a map as bytes, in batches, so that concurrent changes do no harm.
 func eachRaw(m *ebpf.Map, f func(key, value []byte) error) error {
 	rows := func(size uint32) reflect.Value {
 		n := readAtOnce
@@ -188,7 +194,7 @@ func eachRaw(m *ebpf.Map, f func(key, value []byte) error) error {
 	}
 }
 
-// eachPerCPU reads an array that has a value on every CPU; what is zero on all of them is left out.
+// eachPerCPU reads an array with a value per CPU. It skips entries that are zero on all CPUs.
 func eachPerCPU(m *ebpf.Map, c conversion, put func(k, v any) error) error {
 	for n := range m.MaxEntries() {
 		perCPU := reflect.New(reflect.SliceOf(reflect.ArrayOf(int(m.ValueSize()), reflect.TypeFor[byte]())))
@@ -211,7 +217,7 @@ func eachPerCPU(m *ebpf.Map, c conversion, put func(k, v any) error) error {
 	return nil
 }
 
-// conversion makes a value of the new layout from one of the old, field by field.
+// conversion converts a value of the old layout to the new one, field by field.
 type conversion struct {
 	size  int
 	moves []move
@@ -227,8 +233,8 @@ func (c conversion) apply(old []byte) []byte {
 	return out
 }
 
-// conversionOf compares a type with the one of the same name in the old tables' own description (BTF). A field that is new
-// is zero; one that is no longer there is left behind; one that has another size cannot be brought over.
+// conversionOf compares a type with the type of the same name in the old tables' BTF. A new field
+// becomes zero and a removed field is dropped. A field with another size is an error.
 func conversionOf(old *btf.Spec, t btf.Type) (conversion, error) {
 	size, err := btf.Sizeof(t)
 	if err != nil {

@@ -15,9 +15,10 @@ import (
 
 var protocols = map[pando.Protocol]uint8{pando.TCP: 6, pando.UDP: 17}
 
-// Publish implements pando.Steering. The order of writes is what makes it safe under traffic, and if the writer is killed
-// after any of them: endpoints are there before a table names them, a table is whole before it is the active one, and an
-// endpoint goes after no table names it.
+// Publish implements pando.Steering. The order of writes makes it safe under traffic, and if the
+// writer is killed after any of them. An endpoint exists before a table names it, and a table is
+// complete before it is active. An endpoint is removed after the active table has stopped naming
+// it.
 func (d *Driver) Publish(_ context.Context, t pando.SteeringTable) error {
 	if err := d.publish(t); err != nil {
 		return fmt.Errorf("publish the steering of %s: %w", t.Service, err)
@@ -26,8 +27,8 @@ func (d *Driver) Publish(_ context.Context, t pando.SteeringTable) error {
 	return nil
 }
 
-// foresee computes the share that the next publication will most likely ask for, while nobody waits for it: of these endpoints,
-// with the first that is about to take flows among those that do.
+// foresee computes the share that the next publication will most likely need, before a caller waits
+// for it. That share gives a weight to the first of these endpoints that will soon take flows.
 func (d *Driver) foresee(t pando.SteeringTable) {
 	n := slices.IndexFunc(t.Endpoints, func(e pando.Endpoint) bool { return e.Soon > 0 && e.Weight == 0 })
 	if n < 0 {
@@ -45,7 +46,7 @@ func (d *Driver) publish(t pando.SteeringTable) error {
 	if len(t.Endpoints) > pando.EndpointsMax {
 		return fmt.Errorf("%w: %d endpoints, at most %d", pando.ErrTooLarge, len(t.Endpoints), pando.EndpointsMax)
 	}
-	now := d.share(t) // before the lock: it takes longer than everything below
+	now := d.share(t) // before the lock: it takes longer than the rest
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n, err := d.serviceNumber(t.Service)
@@ -63,7 +64,7 @@ func (d *Driver) publish(t pando.SteeringTable) error {
 		return err
 	}
 	if last := d.shares[t.Service]; last != nil && last != now {
-		last.slots = nil // it is not in force any more, and may come again
+		last.slots = nil // not in force any more, but it may return
 	}
 	d.shares[t.Service] = now
 	if err := d.publishPorts(n, t); err != nil {
@@ -77,7 +78,7 @@ func (d *Driver) publish(t pando.SteeringTable) error {
 	return nil
 }
 
-// serviceNumber finds a service's number, or gives it one.
+// serviceNumber returns a service's number, or assigns one.
 func (d *Driver) serviceNumber(s pando.ServiceKey) (uint32, error) {
 	if n, ok := d.index.services[s]; ok {
 		return n, nil
@@ -94,15 +95,16 @@ func (d *Driver) serviceNumber(s pando.ServiceKey) (uint32, error) {
 	return n, nil
 }
 
-// share is who of a service's endpoints has which bucket.
+// share assigns the buckets of a table to a service's endpoints.
 type share struct {
 	ids     []string
 	weights []int
-	buckets []uint16 // indices into ids; nil: nobody has any
-	slots   []uint32 // in which slots they are, while it is in force
+	buckets []uint16 // indices into ids; nil: no endpoint has a bucket
+	slots   []uint32 // of ids, while the share is in force
 }
 
-// share returns the share that the table asks for: the one that is in force or was foreseen, if it is that.
+// share returns the share for a table. It reuses the one in force or the foreseen one if that
+// matches.
 func (d *Driver) share(t pando.SteeringTable) *share {
 	s := &share{ids: make([]string, len(t.Endpoints)), weights: make([]int, len(t.Endpoints))}
 	for n, e := range t.Endpoints {
@@ -120,12 +122,14 @@ func (d *Driver) share(t pando.SteeringTable) *share {
 	return s
 }
 
-// endpointSlots writes the endpoints and returns their slots in order, and the slots of those that are no longer listed.
+// endpointSlots writes the endpoints. It returns their slots in order, and the slots of endpoints
+// that are no longer listed.
 func (d *Driver) endpointSlots(service uint32, want []pando.Endpoint) (slots, gone []uint32, err error) {
 	slots = make([]uint32, 0, len(want))
 	for _, e := range want {
 		slot, ok := d.index.endpoints[service][e.Instance]
-		if ok && d.index.slots[slot].Ifindex != uint32(e.Link.IfIndex) { // another link: none of its flows can have lived on
+		// No flow can have survived a change of the link.
+		if ok && d.index.slots[slot].Ifindex != uint32(e.Link.IfIndex) {
 			if err := d.dropEndpoint(slot); err != nil {
 				return nil, nil, err
 			}
@@ -171,7 +175,7 @@ func (d *Driver) addEndpoint(service uint32, e pando.Endpoint) (uint32, error) {
 	return slot, nil
 }
 
-// dropEndpoint makes every flow of an endpoint unknown: its epoch is over.
+// dropEndpoint ends an endpoint's epoch, which makes all its flows unknown.
 func (d *Driver) dropEndpoint(slot uint32) error {
 	v := steerEndpoint{Epoch: d.index.slots[slot].Epoch + 1}
 	if err := errors.Join(d.objects.Endpoints.Put(slot, v), d.objects.EndpointNames.Put(slot, steerName{})); err != nil {
@@ -183,8 +187,8 @@ func (d *Driver) dropEndpoint(slot uint32) error {
 	return nil
 }
 
-// publishTable fills the table that is not in use and then makes it the active one, by a write of a single word. What is in
-// force already is not written again: the table before the last change would be lost.
+// publishTable fills the table that is not in use, then makes it active by writing a single word.
+// It does not write a share again that is in force: the table before the last change would be lost.
 func (d *Driver) publishTable(service uint32, now *share, slots []uint32) error {
 	if now.slots != nil && slices.Equal(now.slots, slots) {
 		return nil
@@ -216,7 +220,7 @@ func (d *Driver) publishTable(service uint32, now *share, slots []uint32) error 
 	return nil
 }
 
-// publishPorts writes what the service's addresses mean.
+// publishPorts writes the ports and the VIPs of a service.
 func (d *Driver) publishPorts(service uint32, t pando.SteeringTable) error {
 	want := map[steerServiceKey]bool{}
 	for _, a := range vips(t) {
@@ -237,7 +241,8 @@ func (d *Driver) publishPorts(service uint32, t pando.SteeringTable) error {
 		}
 		d.index.ports[k] = service
 	}
-	for _, a := range vips(t) { // after its ports: a known address refuses what a port of it does not take
+	// A VIP is written after its ports: a known VIP refuses packets to unknown ports.
+	for _, a := range vips(t) {
 		means, via := service, t.Via4
 		if !address6(a).Is4() {
 			via = t.Via6
@@ -268,7 +273,7 @@ func vips(t pando.SteeringTable) (out [][4]uint32) {
 	return out
 }
 
-// forgetPorts drops the ports of a service that are not kept.
+// forgetPorts deletes the ports of a service that keep rejects.
 func (d *Driver) forgetPorts(service uint32, keep func(steerServiceKey) bool) error {
 	var errs []error
 	for k, at := range d.index.ports {

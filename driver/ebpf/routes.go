@@ -17,22 +17,24 @@ import (
 // elsewhere marks a VIP that another host serves (bpf/maps.h).
 const elsewhere = 1 << 31
 
-// routeProtocol marks the routes that this driver made, in `ip route` too; any number that the kernel leaves to others, like that of their table.
+// routeProtocol marks this driver's routes, also in `ip route`. The kernel leaves this number and
+// that of the table to others.
 const (
 	routeProtocol = 112
 	routeTable    = 112
 	rulePriority  = 1120
 )
 
-// passOn makes packets to a VIP that are for nobody here find the host that serves it; zero: nobody else does. What comes from
-// outside and from instances has a table of its own; what this host itself sends follows when no endpoint is left here: its
-// connections would not survive another route. It says whether there is a way: hosts may have IPv6 addresses that they do not
-// reach each other by.
+// passOn sets the routes by which packets to a VIP reach the host that serves it; an invalid via
+// removes them. Packets from outside and from instances use a route table of their own. This host's
+// own packets follow only once no endpoint is left here, because their connections would not
+// survive another route. passOn reports whether there is a route. Two hosts may have IPv6 addresses
+// and not reach each other by them.
 func (d *Driver) passOn(vip [4]uint32, via netip.Addr, endpoints int) (bool, error) {
 	want, dst := way{via, via.IsValid() && endpoints == 0}, address6(vip)
 	was, known := d.ways[vip]
 	if !known {
-		known = d.index.vips[vip]&elsewhere == 0 // nor has a former agent set any
+		known = d.index.vips[vip]&elsewhere == 0 // a former agent has set no route either
 	}
 	if known && was == want {
 		return via.IsValid(), nil
@@ -52,10 +54,10 @@ func (d *Driver) passOn(vip [4]uint32, via netip.Addr, endpoints int) (bool, err
 	return err == nil && via.IsValid(), err
 }
 
-// way is where packets to a VIP go on to.
+// way is the route of packets to a VIP.
 type way struct {
 	via netip.Addr
-	own bool // also those of this host
+	own bool // also for packets of this host
 }
 
 // toward sets the route to a prefix by way of a host, or removes it.
@@ -74,7 +76,7 @@ func toward(p netip.Prefix, via netip.Addr, table int) error {
 	return nil
 }
 
-// families are those that this host speaks.
+// families returns the address families that this host uses.
 func families() []int {
 	if hasIPv6() {
 		return []int{netlink.FAMILY_V4, netlink.FAMILY_V6}
@@ -82,7 +84,8 @@ func families() []int {
 	return []int{netlink.FAMILY_V4}
 }
 
-// strangers is the rule by which packets that this host does not send itself look into the driver's table first.
+// strangers returns the rule that makes packets from other senders use the driver's route table
+// first.
 func strangers(family int) *netlink.Rule {
 	r := netlink.NewRule()
 	r.Family, r.Invert, r.IifName, r.Table, r.Priority = family, true, "lo", routeTable, rulePriority
@@ -126,7 +129,7 @@ func toPrefix(n *net.IPNet) netip.Prefix {
 	return netip.PrefixFrom(a.Unmap(), ones)
 }
 
-// routes lists what this driver, or a former one, has set.
+// routes returns the routes of this driver and of former ones.
 func routes() (out []netlink.Route, err error) {
 	for _, f := range families() {
 		for _, table := range []int{unix.RT_TABLE_MAIN, routeTable} {
@@ -140,7 +143,7 @@ func routes() (out []netlink.Route, err error) {
 	return slices.DeleteFunc(out, func(r netlink.Route) bool { return r.Dst == nil }), err
 }
 
-// forgetRoutes removes all of them, and the rules.
+// forgetRoutes removes all these routes, and the rules.
 func forgetRoutes() error {
 	set, err := routes()
 	errs := []error{err}

@@ -11,13 +11,15 @@ import (
 
 const sysctls = "/proc/sys/net/"
 
-// setting is an option of the kernel's network and the value that it is to have.
+// setting is a network option of the kernel with its desired value.
 type setting struct{ name, value string }
 
-// forward makes the host pass packets on between its links. A host that forwards IPv6 no longer listens to routers, by which
-// it may have its own addresses, unless it is told to (accept_ra 2). It notes in a file how the settings were before.
+// forward makes the host forward packets between its links. It records the former settings in a
+// file. A host that forwards IPv6 ignores router advertisements, which may give it its own
+// addresses, unless accept_ra is 2.
 func forward(six bool, uplinks []string, former string) error {
-	// Nor does it tell clients of a shorter way to another host: they would remember it beyond that host's end.
+	// Redirects are off: a client would use the shorter way to another host even after that host's
+	// end.
 	settings := []setting{{"ipv4/ip_forward", "1"}, {"ipv4/conf/all/send_redirects", "0"}, {"ipv4/conf/all/rp_filter", "0"}, {"ipv4/conf/" + Device + "/rp_filter", "0"}}
 	for _, name := range uplinks {
 		settings = append(settings, setting{"ipv4/conf/" + name + "/send_redirects", "0"})
@@ -41,13 +43,14 @@ func forward(six bool, uplinks []string, former string) error {
 	return nil
 }
 
-// changed is how a setting was before, and what Pando made of it.
+// changed is a setting's former value, and the value that Pando set.
 type changed struct {
 	Was string `json:"was"`
 	Set string `json:"set"`
 }
 
-// note adds the settings that will change to a file; "" is no file. What stands there already is from before, and stays.
+// note adds the settings that will change to a file, unless file is "". Earlier entries have the
+// older values and stay.
 func note(file string, settings []setting) error {
 	if file == "" {
 		return nil
@@ -77,7 +80,8 @@ func note(file string, settings []setting) error {
 	return os.Rename(file+".new", file)
 }
 
-// noted reads what note wrote. A file that cannot be read as such begins anew: the settings are no reason not to serve.
+// noted reads the file that note writes. A damaged file counts as empty: lost settings are no
+// reason to refuse service.
 func noted(file string) (map[string]changed, error) {
 	all := map[string]changed{}
 	text, err := os.ReadFile(file)
@@ -90,8 +94,8 @@ func noted(file string) (map[string]changed, error) {
 	return all, nil
 }
 
-// Restore gives the kernel's settings the values from before, as noted in a file. One that is no longer as Pando set it is
-// somebody else's, and stays.
+// Restore resets the kernel's settings to the values in a file. It skips a setting that another
+// program has changed since.
 func Restore(file string) error {
 	all, err := noted(file)
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel's settings are as before after Restore, however often Pando came up, but for those that others changed since.
+// Restore resets the kernel's settings after several starts, except those that others changed
+// since.
 func TestSettingsGoBackToWhatTheyWere(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a network namespace needs root")

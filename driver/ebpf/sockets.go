@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// connection is one that an instance has: who is at its other end, and its own end.
+// connection is one connection of an instance: its client and its own end.
 type connection struct {
 	protocol      uint8
 	client, local netip.AddrPort
 }
 
-// openConnections lists what is connected inside a network namespace: TCP that is not over, and whether its handshake is
-// done, and UDP sockets that have chosen a peer.
+// openConnections lists the connections in a network namespace. It reports open TCP connections,
+// with whether their handshake is done, and UDP sockets that have a peer.
 func openConnections(path string) (map[connection]bool, error) {
 	out := map[connection]bool{}
 	done := make(chan error)

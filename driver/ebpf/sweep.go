@@ -11,17 +11,18 @@ import (
 )
 
 const (
-	// A UDP flow has no end that could be seen: it is over when nothing comes for this long.
+	// A UDP flow has no visible end. It is over after this long without a packet.
 	udpIdleMax = 30 * time.Second
 	// A TCP flow that has been silent this long is looked up among the instance's sockets.
 	tcpIdleLook = 5 * time.Second
-	// A handshake may take this long (two retransmissions of a SYN) before it no longer counts as a flow of its endpoint,
-	// so that a flood of SYNs holds up no drain for longer.
+	// A handshake counts as a flow of its endpoint for this long (two retransmissions of a SYN). A
+	// flood of SYNs therefore delays a drain by at most that time.
 	openingMax = 3 * time.Second
 )
 
-// Sweep implements pando.Steering. The instances' own sockets are the truth; the table is a cache of it. The table is read
-// without the driver's lock, on which every publication waits: a walk over a million flows takes a second.
+// Sweep implements pando.Steering. The instances' sockets are the truth, and the table is a cache
+// of them. Every publication waits for the driver's lock, and a walk over a million flows takes a
+// second. Sweep therefore reads the table without the lock.
 func (d *Driver) Sweep(context.Context) (pando.SweepReport, error) {
 	d.sweeping.Lock()
 	defer d.sweeping.Unlock()
@@ -32,14 +33,14 @@ func (d *Driver) Sweep(context.Context) (pando.SweepReport, error) {
 	return report, nil
 }
 
-// known is what the driver knew of its endpoints when a sweep began.
+// known has the driver's endpoints at the start of a sweep.
 type known struct {
 	slots []steerEndpoint
 	names map[uint32]pando.InstanceID
 	netns map[uint32]string
 }
 
-// lost says whether the endpoint of a flow is gone.
+// lost reports whether the endpoint of a flow is gone.
 func lost(slots []steerEndpoint, f steerFlow) bool {
 	at := slots[f.Endpoint%uint32(len(slots))]
 	return at.Ifindex == 0 || at.Epoch != f.Epoch
@@ -85,12 +86,13 @@ func (d *Driver) sweep(report *pando.SweepReport) error {
 	return d.forgetAll(over, orphans, present, report)
 }
 
-// forgetAll takes the flows that are over out of the table, and those of endpoints that are still gone.
+// forgetAll deletes the flows that are over, and those with an endpoint that is still gone.
 func (d *Driver) forgetAll(over, orphans []entry, present int, report *pando.SweepReport) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, e := range orphans {
-		if lost(d.index.slots, e.flow) { // its slot may have been given to a new endpoint while the table was read
+		// A new endpoint may have got the slot while the table was read.
+		if lost(d.index.slots, e.flow) {
 			over = append(over, e)
 		}
 	}
@@ -111,8 +113,8 @@ func (d *Driver) forgetAll(over, orphans []entry, present int, report *pando.Swe
 	return err
 }
 
-// evicted is how many flows the full table has given up since it was made. The kernel does that in silence, so it is what
-// was added and neither taken out nor found.
+// evicted returns how many flows the full table has evicted since it was made. The kernel does not
+// report evictions, so they are computed: flows added, less those removed, swept and present.
 func (d *Driver) evicted(present int) (int, error) {
 	counts, err := d.counts()
 	if err != nil {
@@ -121,7 +123,8 @@ func (d *Driver) evicted(present int) (int, error) {
 	return max(0, int(counts[countAdded])-int(counts[countRemoved])-int(counts[countSwept])-present), nil
 }
 
-// sweptBy notes that this process took n entries out of the table (or put some in, when negative).
+// sweptBy records that this process removed n entries from the table. A negative n counts added
+// ones.
 func (d *Driver) sweptBy(n int) error {
 	if n == 0 {
 		return nil

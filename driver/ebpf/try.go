@@ -7,27 +7,28 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Hook is where a program sits.
+// Hook is the place of a program.
 type Hook string
 
 const (
 	FromOutside  Hook = "from_outside"  // ingress of an uplink
 	FromHost     Hook = "from_host"     // egress of pando0
 	FromInstance Hook = "from_instance" // ingress of an instance's link, at the host's end
-	Nothing      Hook = "nothing"       // no hook: the program that measurements are held against
+	Nothing      Hook = "nothing"       // no hook: the baseline program of measurements
 )
 
-// What a program decides (linux/bpf.h, enum tcx_action_base).
+// The decisions of a program (linux/bpf.h, enum tcx_action_base).
 const (
 	ActionNext     = ^uint32(0)
 	ActionDrop     = 2
 	ActionRedirect = 7
 )
 
-// A checksum that the network card has summed up must be right afterwards, too (BPF_F_TEST_SKB_CHECKSUM_COMPLETE).
+// testChecksumComplete makes a trial check the network card's checksum
+// (BPF_F_TEST_SKB_CHECKSUM_COMPLETE).
 const testChecksumComplete = 1 << 2
 
-// trial is the beginning of struct __sk_buff, as far as a trial sets it.
+// trial is the beginning of struct __sk_buff, up to the field that a trial sets.
 type trial struct {
 	_       [10]uint32
 	Ifindex uint32
@@ -47,10 +48,10 @@ func (d *Driver) program(at Hook) (*ebpf.Program, error) {
 	return nil, fmt.Errorf("there is no hook %q", at)
 }
 
-// Try runs one packet through the program of a hook, as if it came in at a device, with the tables as they are. It returns
-// what the program decided and the packet as it left it; nothing is sent (BPF_PROG_TEST_RUN). With summed, the network card is
-// taken to have summed up the packet, and it is an error if that sum is wrong afterwards; the kernel cannot tell that of a
-// packet whose length has changed.
+// Try runs one packet through the program of a hook with the current tables, as if it came in at a
+// device. It returns the program's decision and the resulting packet; nothing is sent
+// (BPF_PROG_TEST_RUN). With summed, the packet counts as summed by the network card, and a wrong
+// sum afterwards is an error. The kernel cannot check that for a packet of changed length.
 func (d *Driver) Try(at Hook, ifindex int, packet []byte, summed bool) (action uint32, out []byte, err error) {
 	p, err := d.program(at)
 	if err != nil {
@@ -67,7 +68,7 @@ func (d *Driver) Try(at Hook, ifindex int, packet []byte, summed bool) (action u
 	return action, o.DataOut, nil
 }
 
-// Measure runs one packet many times, without a device, and returns the mean time that the program took.
+// Measure runs one packet many times, without a device, and returns the mean time of the program.
 func (d *Driver) Measure(at Hook, packet []byte, times int) (action uint32, each time.Duration, err error) {
 	p, err := d.program(at)
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 	"pando.run/pando/driver/trust"
 )
 
-// startForMembers runs a store that members reach at the address, and gives a member's identity.
+// startForMembers runs a store with a door for members. It returns the door's address and a
+// member's identity.
 func startForMembers(t *testing.T) (s *Server, at string, member *trust.Identity) {
 	t.Helper()
 	dir := tempDir(t)
@@ -45,7 +46,7 @@ func startForMembers(t *testing.T) (s *Server, at string, member *trust.Identity
 	return s, s.MembersAddress(), member
 }
 
-// closes fails if the store takes longer to end than `pando down` should be kept waiting.
+// closes fails the test if Close takes longer than `pando down` should wait.
 func closes(t *testing.T, s *Server) {
 	t.Helper()
 	begun, ended := time.Now(), make(chan error, 1)
@@ -72,7 +73,7 @@ func TestAConnectionThatSaysNothingHoldsUpNoEnd(t *testing.T) {
 	closes(t, s)
 }
 
-// A host whose link is cut answers nothing more: what is sent to it stays in the server's socket.
+// A host with a cut link acknowledges nothing: its data stays in the server's socket.
 func TestAMemberThatWasCutOffHoldsUpNoEnd(t *testing.T) {
 	s, at, member := startForMembers(t)
 	relay, cut := relay(t, at)
@@ -96,7 +97,8 @@ func TestAMemberThatWasCutOffHoldsUpNoEnd(t *testing.T) {
 	closes(t, s)
 }
 
-// relay passes on what is said to at, until it is cut: then it reads and says nothing more, and closes nothing.
+// relay forwards connections to at until cut. After that it reads and writes nothing more, and
+// closes nothing.
 func relay(t *testing.T, at string) (address string, cut func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

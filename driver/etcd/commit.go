@@ -11,7 +11,7 @@ import (
 	"pando.run/pando/world"
 )
 
-// Commit writes a transaction as one etcd transaction; it is durable when it returns.
+// Commit writes t as one etcd transaction, which is durable when Commit returns.
 func (r *Registry) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision, error) {
 	puts, err := r.puts(t)
 	if err != nil {
@@ -45,7 +45,8 @@ func (r *Registry) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision
 	return pando.StoreRevision(resp.Header.Revision), nil
 }
 
-// puts turns the values of a transaction into operations. A host's record stays under the lease of its agent.
+// puts encodes the values of a transaction as operations. A host's record stays under its agent's
+// lease.
 func (r *Registry) puts(t pando.Txn) ([]clientv3.Op, error) {
 	ops := make([]clientv3.Op, 0, len(t.Put)+len(t.Delete))
 	for _, v := range t.Put {
@@ -66,7 +67,7 @@ func (r *Registry) puts(t pando.Txn) ([]clientv3.Op, error) {
 	return ops, nil
 }
 
-// conditions returns what must hold, and the reads that tell afterwards which of it did not.
+// conditions returns the checks of a transaction, and the reads that show which check failed.
 func conditions(t pando.Txn) (checks []clientv3.Cmp, reads []clientv3.Op) {
 	if t.Fence != (pando.Fence{}) {
 		k := string(t.Fence.Key)
@@ -80,7 +81,8 @@ func conditions(t pando.Txn) (checks []clientv3.Cmp, reads []clientv3.Op) {
 	return checks, reads
 }
 
-// failed says which condition of a refused transaction did not hold, given the records as they were at that moment.
+// failed returns an error for the first condition of a refused transaction that did not hold. now
+// has the records at the time of the refusal.
 func failed(t pando.Txn, now map[pando.Key]*mvccpb.KeyValue) error {
 	if t.Fence != (pando.Fence{}) {
 		if created := now[t.Fence.Key].GetCreateRevision(); created != int64(t.Fence.Created) {
@@ -105,7 +107,7 @@ func failed(t pando.Txn, now map[pando.Key]*mvccpb.KeyValue) error {
 	return pando.ErrConflict
 }
 
-// about names a transaction in an error: its first key and how many more there are.
+// about names a transaction in an error: its first key and the number of other keys.
 func about(t pando.Txn) string {
 	keys := make([]pando.Key, 0, len(t.Put)+len(t.Delete))
 	for _, v := range t.Put {

@@ -18,15 +18,16 @@ import (
 	"pando.run/pando"
 )
 
-// door is where clients come in: etcd's services on a listener that can be shut at once. etcd's own listeners wait for those
-// who were let in: 5 s for a host that was cut off while its watch was open, for ever for one that connected and says nothing.
+// door serves etcd's services to clients, on a listener that closes at once. etcd's own listeners
+// wait for their clients: 5 s for a host that was cut off with an open watch, for ever for a silent
+// connection.
 type door struct {
 	*listener
-	identity *tls.Config // the server's; nil on the unix socket, whose mode says who may come
+	identity *tls.Config // the server's; nil on the unix socket, which only root may open
 	server   *grpc.Server
 }
 
-// doors are the ways to the store that c names; nobody is let in before serve.
+// doors opens the listeners that c configures. No client is accepted before serve.
 func (c ServerConfig) doors() (all []*door, err error) {
 	if c.ClientSocket != "" {
 		l, err := listenUnix(c.ClientSocket)
@@ -59,7 +60,7 @@ func fitsSocket(path string) error {
 	return nil
 }
 
-// listenUnix makes a socket for root, over one that a dead server left.
+// listenUnix creates a socket for root only. It replaces the socket of a dead server.
 func listenUnix(path string) (*listener, error) {
 	if err := fitsSocket(path); err != nil {
 		return nil, err
@@ -77,22 +78,22 @@ func listenUnix(path string) (*listener, error) {
 	return newListener(l), nil
 }
 
-// A member that was cut off without a word is noticed as soon as its host is missed.
+// The server drops a cut-off member after memberSilenceMax + memberAnswerMax.
 const (
 	memberSilenceMax = 10 * time.Second
 	memberAnswerMax  = 3 * time.Second
-	memberPingMin    = 5 * time.Second // a client asks no more often whether the server is alive
+	memberPingMin    = 5 * time.Second // a client may ping no more often
 	greetingWaitMax  = 5 * time.Second // from a new connection to the end of its handshake
 )
 
-// open makes the server behind the door; guards see every call first.
+// open creates the server behind the door. guards check every call first.
 func (d *door) open(s *etcdserver.EtcdServer, guards ...grpc.ServerOption) {
 	d.server = v3rpc.Server(s, d.identity, nil, append(guards, grpc.ConnectionTimeout(greetingWaitMax),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: memberSilenceMax, Timeout: memberAnswerMax}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: memberPingMin}))...)
 }
 
-// serve lets clients in until shut.
+// serve accepts clients until shut.
 func (d *door) serve() error { return d.server.Serve(d.listener) }
 
 // shut ends every call and connection.
@@ -103,14 +104,14 @@ func (d *door) shut() {
 	d.listener.Close()
 }
 
-// listener is a net.Listener whose end is the end of all that it let in.
+// listener is a net.Listener that also closes its accepted connections when it closes.
 type listener struct {
 	net.Listener
 	mu sync.Mutex
 	in map[*visitor]bool // nil once closed
 }
 
-// visitor is a connection that its listener knows of.
+// visitor is an accepted connection that its listener can close.
 type visitor struct {
 	net.Conn
 	of *listener

@@ -14,7 +14,7 @@ import (
 	"pando.run/pando"
 )
 
-// sentinel says in the root's words what an error of etcd means to the caller.
+// sentinel maps an error of etcd to an error of package pando.
 func sentinel(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -42,7 +42,8 @@ func sentinel(ctx context.Context, err error) error {
 	return err
 }
 
-// unreachable says whether the store as a whole did not answer, as opposed to an answer that we do not like.
+// unreachable reports whether the store gave no answer at all, as opposed to an answer with an
+// error.
 func unreachable(err error) bool {
 	if errors.Is(err, clientv3.ErrNoAvailableEndpoints) || clientv3.IsConnCanceled(err) || errors.Is(err, context.Canceled) {
 		return true
@@ -55,15 +56,15 @@ func unreachable(err error) bool {
 	return code == codes.Unavailable || code == codes.DeadlineExceeded || code == codes.Canceled
 }
 
-// isForbidden recognises the refusal of the gate.
+// isForbidden reports whether the gate refused the call.
 func isForbidden(err error) bool { return status.Code(err) == codes.PermissionDenied }
 
-// isFull recognises the refusal of another process's guard, which comes over the wire as a text.
+// isFull reports whether the guard of another process refused the write. Its error arrives as text.
 func isFull(err error) bool {
 	return status.Code(err) == codes.ResourceExhausted && strings.HasPrefix(status.Convert(err).Message(), pando.ErrStoreFull.Error())
 }
 
-// fullError keeps the guard's sentence, and gives etcd's own quota alarm one.
+// fullError keeps the guard's message and replaces the message of etcd's own quota alarm.
 func fullError(err error) error {
 	if text, ok := strings.CutPrefix(status.Convert(err).Message(), pando.ErrStoreFull.Error()); ok {
 		return fmt.Errorf("%w%s", pando.ErrStoreFull, text)

@@ -20,14 +20,16 @@ import (
 	"pando.run/pando/world"
 )
 
-// Members is how the agents of other hosts reach an embedded store: over TLS, with a certificate of the cluster.
+// Members configures access for the agents of other hosts: over TLS, with a certificate of the
+// cluster.
 type Members struct {
 	Listen string // address:port
-	// The server's certificate, its key and the authority of the members, as files.
+	// Certificate, Key and Authority are files: the server's certificate, its key, and the members'
+	// authority.
 	Certificate, Key, Authority string
-	// HostOf says whose a verified certificate is.
+	// HostOf returns the host of a verified certificate.
 	HostOf func(*x509.Certificate) (pando.HostName, error)
-	// Bound gives the listener bounds for callers that have not shown a certificate yet; nil: it has none.
+	// Bound limits callers that have not shown a certificate yet. If nil, there is no limit.
 	Bound func(net.Listener) net.Listener
 }
 
@@ -37,18 +39,20 @@ func (m *Members) tls() transport.TLSInfo {
 	}
 }
 
-// gate is the door for members. A caller at the unix socket is root on this host and may do everything. A member is a
-// host with a certificate and a member record whose key that certificate is for. It may read, and write what is its own:
+// gate checks the calls of members. A caller at the unix socket is root on this host and may do
+// everything. A member is a host with a certificate and a member record for the certificate's key.
+// It may read everything, and write its own records:
 //
-//	host, leader/host-NAME  its own record, as its membership has it
-//	instance                that control placed on it
-//	intent                  that an instance of it asks, or that is about one
-//	decision                about an instance of it
-//	head                    of a state that it keeps
-//	service, revision, member, leader  never
+//	host, leader/host-NAME  its own, as its member record has it.
+//	instance                an instance that control placed on it.
+//	intent                  an ask by one of its instances, or a later step about one.
+//	decision                about one of its instances.
+//	head                    of a state that it keeps.
 //
-// The value of a record is checked with its key (rights.go). Every write is under the member's own fence, so an agent that was
-// taken over cannot write in its successor's name.
+// It never writes a service, revision, member or other leader record.
+//
+// The gate checks the value of a record together with its key (rights.go). Every transaction needs
+// the fence of the member's agent, so that a replaced agent cannot write in its successor's name.
 type gate struct {
 	members *Members
 	store   *store
@@ -56,7 +60,7 @@ type gate struct {
 	open    *streams
 }
 
-// who is the member that asks; remote is false for root on this host.
+// who returns the calling member; remote is false for root on this host.
 func (g gate) who(ctx context.Context) (m pando.Member, remote bool, err error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
@@ -64,7 +68,7 @@ func (g gate) who(ctx context.Context) (m pando.Member, remote bool, err error) 
 	}
 	info, ok := p.AuthInfo.(credentials.TLSInfo)
 	if !ok {
-		return m, false, nil // the unix socket: TLS listens nowhere without a certificate
+		return m, false, nil // the unix socket: every TCP door has TLS
 	}
 	if len(info.State.VerifiedChains) == 0 {
 		return m, true, status.Error(codes.PermissionDenied, "no certificate")
@@ -75,7 +79,7 @@ func (g gate) who(ctx context.Context) (m pando.Member, remote bool, err error) 
 	return m, true, nil
 }
 
-// member is the live member that a verified certificate is of.
+// member returns the member record of a verified certificate, if the record admits its key.
 func (g gate) member(c *x509.Certificate) (m pando.Member, err error) {
 	h, err := g.members.HostOf(c)
 	if err != nil {
@@ -89,7 +93,7 @@ func (g gate) member(c *x509.Certificate) (m pando.Member, err error) {
 	return m, m.Admits(c.RawSubjectPublicKeyInfo)
 }
 
-// follow ends the open calls of members that leave, until ctx ends.
+// follow ends the open calls of removed members, until ctx ends.
 func (g gate) follow(ctx context.Context, r *Registry, log *slog.Logger) {
 	err := world.Follow(ctx, pando.WallClock{}, r, pando.Root+pando.Key(pando.KindMember), func(pando.Batch, bool) {
 		g.open.sever(func(h pando.HostName) (m pando.Member, ok bool) {
@@ -117,7 +121,8 @@ func (g gate) unary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handl
 	return resp, err
 }
 
-// methods are the streams that a member may open: it sees the whole store, and keeps its lease alive.
+// methods are the streams that a member may open: it may watch the whole store and keep its lease
+// alive.
 var methods = map[string]bool{"/etcdserverpb.Watch/Watch": true, "/etcdserverpb.Lease/LeaseKeepAlive": true}
 
 func (g gate) stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
@@ -152,7 +157,7 @@ func (g gate) allowed(ctx context.Context, m pando.Member, req any) error {
 		return g.leases.mayGrant(ctx, m.Name, r)
 	case *pb.LeaseRevokeRequest:
 		return g.leases.mayRevoke(m.Name, r.ID)
-	case *pb.DeleteRangeRequest: // of its own former agent's epoch
+	case *pb.DeleteRangeRequest: // only the epoch of its own former agent
 		if pando.Key(r.Key) == epoch && len(r.RangeEnd) == 0 {
 			return nil
 		}
@@ -171,7 +176,7 @@ func (g gate) allowed(ctx context.Context, m pando.Member, req any) error {
 	return refused(m.Name, fmt.Sprintf("%T", req))
 }
 
-// fenced says whether a transaction holds only in one life of the member's agent.
+// fenced reports whether a transaction is bound to one life of the member's agent.
 func fenced(r *pb.TxnRequest, epoch pando.Key) bool {
 	for _, c := range r.Compare {
 		if pando.Key(c.Key) == epoch && len(c.RangeEnd) == 0 && c.Target == pb.Compare_CREATE && c.Result == pb.Compare_EQUAL {

@@ -21,37 +21,38 @@ import (
 	"pando.run/pando"
 )
 
-// The sizes of the defence against a full disk. etcd ends its whole process when a write fails, and it fails for ever once
-// it could not allocate its next write-ahead segment: so there is always room for one.
+// The guard keeps room on the disk for one more write-ahead segment. etcd ends its whole process
+// when a write fails. Once it could not allocate its next segment, every later write fails.
 const (
-	segmentBytes = 16 << 20               // of one write-ahead file; etcd allocates one ahead
-	ballastBytes = segmentBytes + 8<<20   // given up when a server has to start on a full disk
-	closeBytes   = segmentBytes + 16<<20  // less free than this: writes are refused
-	openBytes    = closeBytes + 8<<20     // at least this free: writes are taken again
-	aheadBytes   = 8 << 20                // of the database file that are allocated before bbolt needs them
-	quotaBytes   = 512 << 20              // of the database file
-	lookInterval = 200 * time.Millisecond // between two looks at an otherwise idle store
+	segmentBytes = 16 << 20               // one write-ahead file; etcd allocates one ahead
+	ballastBytes = segmentBytes + 8<<20   // freed when a server starts on a full disk
+	closeBytes   = segmentBytes + 16<<20  // with less free space, writes are refused
+	openBytes    = closeBytes + 8<<20     // with this free space, writes are accepted again
+	aheadBytes   = 8 << 20                // of the database file, allocated before bbolt needs them
+	quotaBytes   = 512 << 20              // limit of the database file
+	lookInterval = 200 * time.Millisecond // between two checks of an otherwise idle store
 )
 
-// guard refuses writes while the disk under a server has no room. A nil guard lets everything pass.
+// guard refuses writes while the server's disk has no room. A nil guard accepts every write.
 type guard struct {
 	dir    string
 	log    *slog.Logger
 	closed atomic.Bool
 }
 
-// check looks at the disk (a system call of 1 µs) and returns why a write must not happen now, or nil.
+// check reads the free space of the disk (a system call of 1 µs). It returns the reason to refuse a
+// write, or nil.
 func (g *guard) check() error {
 	if g == nil {
 		return nil
 	}
 	free, err := freeBytes(g.dir)
 	if err != nil {
-		return nil // nothing is known; a write will tell
+		return nil // unknown free space; the write itself reports a full disk
 	}
 	limit := int64(closeBytes)
 	if g.closed.Load() {
-		limit = openBytes // not at the edge, where every write would flip it
+		limit = openBytes // a margin: at the edge, every write would flip the guard
 	}
 	full := free < limit
 	if was := g.closed.Swap(full); was != full {
@@ -68,7 +69,7 @@ func (g *guard) check() error {
 		pando.ErrStoreFull, g.dir, free>>20, int64(openBytes)>>20)
 }
 
-// intercept is the guard at the door of the server's socket. Deletions and everything that reads may pass.
+// intercept applies the guard to calls through the server's doors. Deletions and reads pass.
 func (g *guard) intercept(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	if writes(req) {
 		if err := g.check(); err != nil {
@@ -92,8 +93,8 @@ func writes(req any) bool {
 	return false
 }
 
-// watch keeps the store able to write its last words until ctx ends: the ballast is in place while there is room for it,
-// the database's next pages are allocated, and the quota alarm is lifted once compaction has made room.
+// watch prepares the store for a full disk until ctx ends. It lays the ballast while there is room
+// and allocates the database's next pages. It lifts the quota alarm after a compaction.
 func (g *guard) watch(ctx context.Context, c *clientv3.Client, alarmed func() bool, defragment func() error) {
 	t := time.NewTicker(lookInterval)
 	defer t.Stop()
@@ -120,7 +121,8 @@ func (g *guard) watch(ctx context.Context, c *clientv3.Client, alarmed func() bo
 
 func (g *guard) ballast() string { return filepath.Join(g.dir, "ballast") }
 
-// layBallast reserves space that a start on a full disk can give up. It is laid only where it does not close the guard.
+// layBallast reserves space that a start on a full disk can free. It lays the ballast only if the
+// guard stays open afterwards.
 func (g *guard) layBallast() {
 	if st, err := os.Stat(g.ballast()); err == nil && st.Size() == ballastBytes {
 		return
@@ -140,8 +142,8 @@ func (g *guard) layBallast() {
 
 func (g *guard) dropBallast() { _ = os.Remove(g.ballast()) }
 
-// allocateAhead gives the sparse parts of the database file, and some more behind its end, blocks of their own: bbolt's next
-// commit then finds its pages whatever else fills the disk.
+// allocateAhead allocates blocks for the sparse parts of the database file and for aheadBytes past
+// its end. bbolt's next commit then finds its pages even on a full disk.
 func (g *guard) allocateAhead() error {
 	f, err := os.OpenFile(filepath.Join(g.dir, "member", "snap", "db"), os.O_RDWR, 0)
 	if err != nil {
@@ -158,7 +160,7 @@ func (g *guard) allocateAhead() error {
 	return nil
 }
 
-// liftAlarm compacts and defragments a database that reached its quota, and lets it be written again if that made room.
+// liftAlarm compacts and defragments a database that reached its quota, then disarms the alarm.
 func (g *guard) liftAlarm(ctx context.Context, c *clientv3.Client, defragment func() error) error {
 	resp, err := c.Get(ctx, string(pando.Root), clientv3.WithCountOnly())
 	if err != nil {
@@ -175,7 +177,7 @@ func (g *guard) liftAlarm(ctx context.Context, c *clientv3.Client, defragment fu
 	return err
 }
 
-// freeBytes of the disk under dir, for this process.
+// freeBytes returns the free bytes on the disk of dir, without the blocks reserved for root.
 func freeBytes(dir string) (int64, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {

@@ -16,7 +16,7 @@ import (
 	"pando.run/pando"
 )
 
-// smallDisk mounts a tmpfs that one server fits on.
+// smallDisk mounts a tmpfs with room for one server.
 func smallDisk(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -34,7 +34,7 @@ func smallDisk(t *testing.T) string {
 	return dir
 }
 
-// fill takes every free byte of a disk; the returned function gives them back.
+// fill takes every free byte of a disk; the returned function frees them.
 func fill(t *testing.T, dir string) (free func()) {
 	t.Helper()
 	path := filepath.Join(dir, "somebody-elses")

@@ -13,15 +13,16 @@ import (
 	"pando.run/pando/world"
 )
 
-// leaderTTL is how long a role stays without a leader after its leader died without a word. etcd's leases are whole
-// seconds, and a lease of 1 is granted as 2.
+// leaderTTL bounds how long a role stays without a leader after its leader died. etcd's leases are
+// whole seconds, and it grants a lease of 1 s as 2 s.
 const leaderTTL = 3 * time.Second
 
-// resignWaitMax bounds the farewell of a leader whose context has ended.
+// resignWaitMax bounds the call that revokes a leader's lease.
 const resignWaitMax = 500 * time.Millisecond
 
-// Lead waits until candidate is the one leader of a role; from its own former life it takes over at once. Leadership lasts until ctx ends (the role is free at once), the
-// lease is lost, or the registry is closed.
+// Lead waits until candidate is the one leader of a role. If the holder is candidate's own former
+// life, Lead takes over at once. Leadership lasts until ctx ends, the lease is lost, or the
+// registry is closed. When ctx ends, the role is free at once.
 func (r *Registry) Lead(ctx context.Context, role, candidate string) (pando.Fence, <-chan struct{}, error) {
 	k := pando.LeaderKey(role)
 	value, err := world.Encode(candidate)
@@ -46,7 +47,7 @@ func (r *Registry) Lead(ctx context.Context, role, candidate string) (pando.Fenc
 	return f, lost, nil
 }
 
-// win creates the leader's key, as soon as nobody else holds it.
+// win creates the leader's key as soon as the key is free.
 func (r *Registry) win(ctx context.Context, k pando.Key, value string, l *lease) (pando.Fence, error) {
 	for {
 		call, cancel := bounded(ctx)
@@ -65,7 +66,7 @@ func (r *Registry) win(ctx context.Context, k pando.Key, value string, l *lease)
 		}
 		holder := resp.Responses[0].GetResponseRange().Kvs[0]
 		if string(holder.Value) == value {
-			// This candidate's own former life, which ended without a farewell: no reason to wait for its lease.
+			// The candidate's former life ended without revoking its lease. Do not wait for that lease.
 			if err := r.succeed(ctx, holder); err != nil {
 				return pando.Fence{}, err
 			}
@@ -77,7 +78,7 @@ func (r *Registry) win(ctx context.Context, k pando.Key, value string, l *lease)
 	}
 }
 
-// succeed takes a role from a holder, if it is still the same.
+// succeed deletes a holder's key, if the holder is still the same.
 func (r *Registry) succeed(ctx context.Context, holder *mvccpb.KeyValue) error {
 	call, cancel := bounded(ctx)
 	defer cancel()
@@ -88,9 +89,10 @@ func (r *Registry) succeed(ctx context.Context, holder *mvccpb.KeyValue) error {
 	return sentinel(call, err)
 }
 
-// Join puts the host's record under a lease of ttl and keeps it alive until ctx ends, the lease is lost or another agent
-// of the same host joins. The fence is a key of its own beside the record, so that a takeover never makes the host look
-// gone. A host that leaves without a word is gone after ttl.
+// Join writes the host's record under a lease of ttl. It keeps the lease alive until ctx ends, the
+// lease is lost, or another agent of the same host joins. The fence is a separate key, so that a
+// takeover never makes the host look gone. The record of a host that disappears is deleted after
+// ttl.
 func (r *Registry) Join(ctx context.Context, h pando.Host, ttl time.Duration) (pando.Fence, <-chan struct{}, error) {
 	value, err := world.Encode(h)
 	if err != nil {
@@ -120,8 +122,9 @@ func (r *Registry) Join(ctx context.Context, h pando.Host, ttl time.Duration) (p
 	return f, lost, nil
 }
 
-// takeOver ends the epoch of a former agent and begins a new one. The two steps cannot be one transaction, since etcd
-// refuses to delete and create a key in the same; whoever comes in between is overtaken in turn.
+// takeOver ends the epoch of a former agent and begins a new one. It needs two steps, since etcd
+// refuses to delete and create a key in one transaction. An agent that joins in between is
+// overtaken in turn.
 func (r *Registry) takeOver(ctx context.Context, h pando.Host, value string, l *lease) (pando.Fence, error) {
 	epoch := string(pando.LeaderKey("host-" + string(h.Name)))
 	ctx, cancel := bounded(ctx)
@@ -151,7 +154,7 @@ func (r *Registry) leaseOf(f pando.Fence) (clientv3.LeaseID, bool) {
 	return id, ok
 }
 
-// lease is one etcd lease that is kept alive until stop.
+// lease is one etcd lease, kept alive until stop.
 type lease struct {
 	client *clientv3.Client
 	id     clientv3.LeaseID
@@ -170,7 +173,7 @@ func (r *Registry) grant(ctx context.Context, ttl time.Duration) (*lease, error)
 	if err != nil {
 		return nil, sentinel(call, err)
 	}
-	// Not under ctx: a leader still has its lease while it says goodbye.
+	// Keep-alives outlive ctx: a leader needs its lease until giveUp revokes it.
 	keep, stop := context.WithCancel(context.WithoutCancel(ctx))
 	alive, err := r.client.KeepAlive(keep, granted.ID)
 	if err != nil {
@@ -180,18 +183,18 @@ func (r *Registry) grant(ctx context.Context, ttl time.Duration) (*lease, error)
 	return &lease{client: r.client, id: granted.ID, alive: alive, stop: stop}, nil
 }
 
-// giveUp ends the lease now, with every key under it.
+// giveUp revokes the lease now, with every key under it.
 func (l *lease) giveUp() {
 	defer l.stop()
 	ctx, cancel := context.WithTimeout(context.Background(), resignWaitMax)
 	defer cancel()
-	// Whether this arrives does not matter: the lease expires by itself.
+	// A failure does no harm: the lease expires by itself.
 	_, _ = l.client.Revoke(ctx, l.id)
 }
 
 var errLeaseLost = errors.New("the lease ended while waiting")
 
-// await returns once the holder's key is gone.
+// await returns once the holder's key is deleted.
 func (l *lease) await(ctx context.Context, holder *mvccpb.KeyValue, seen int64) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -209,7 +212,7 @@ func (l *lease) await(ctx context.Context, holder *mvccpb.KeyValue, seen int64) 
 				return pando.ErrUnavailable
 			}
 			if resp.Err() != nil || len(resp.Events) > 0 {
-				return nil // the next attempt to win tells what is the case
+				return nil // the next attempt to win shows the current holder
 			}
 		}
 	}
@@ -249,8 +252,8 @@ func (l *lease) hold(ctx context.Context, f pando.Fence) {
 	}
 }
 
-// stands says whether the fence is still the same creation. When the store cannot be asked it is taken to be: the lease
-// tells when that is no longer so.
+// stands reports whether the fence is still the same creation. It returns true if the store does
+// not answer: a lost lease ends hold anyway.
 func (l *lease) stands(ctx context.Context, f pando.Fence) bool {
 	resp, err := l.client.Get(ctx, string(f.Key), clientv3.WithKeysOnly())
 	return err != nil || len(resp.Kvs) == 1 && resp.Kvs[0].CreateRevision == int64(f.Created)

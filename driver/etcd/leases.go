@@ -15,17 +15,18 @@ import (
 	"pando.run/pando"
 )
 
-// The bounds of a member's leases and calls that stay open. An agent has one lease and three streams; it takes a new lease
-// when it joins again, and the old one ends by itself.
+// Bounds of a member's leases and streams. An agent has one lease and three streams. When it joins
+// again it takes a new lease, and the old one expires.
 const (
 	leaseSecondsMax = 60
-	leasesMax       = 32 // of one member; more are refused until one has ended
-	streamsMax      = 64 // of one member; likewise
+	leasesMax       = 32 // per member; more are refused until one has ended
+	streamsMax      = 64 // per member; likewise
 )
 
-// leases are those that members took in this life of the server. The owner of an older lease follows from its keys.
+// leases records the leases that members took since the server started. The keys of an older lease
+// show its owner.
 type leases struct {
-	keys func(ctx context.Context, id int64) ([][]byte, error) // etcdlease.ErrLeaseNotFound
+	keys func(ctx context.Context, id int64) ([][]byte, error) // or etcdlease.ErrLeaseNotFound
 
 	mu sync.Mutex
 	of map[pando.HostName]map[int64]bool // at most leasesMax each
@@ -50,7 +51,7 @@ func (l *leases) note(h pando.HostName, id int64) {
 	l.of[h][id] = true
 }
 
-// mayGrant bounds the leases of a member.
+// mayGrant bounds the number and the duration of a member's leases.
 func (l *leases) mayGrant(ctx context.Context, h pando.HostName, r *pb.LeaseGrantRequest) error {
 	if r.TTL > leaseSecondsMax || r.ID != 0 {
 		return refused(h, fmt.Sprintf("take lease %d for %d s: want one of at most %d s without a number", r.ID, r.TTL, leaseSecondsMax))
@@ -80,7 +81,8 @@ func (l *leases) mayRevoke(h pando.HostName, id int64) error {
 	return nil
 }
 
-// own says why a lease is not a member's, or nil. One that has ended is nobody's: etcd says so itself.
+// own returns the reason to refuse a lease to a member, or nil. It accepts an ended lease: etcd
+// refuses that one itself.
 func (l *leases) own(ctx context.Context, h pando.HostName, id int64) error {
 	keys, err := l.keys(ctx, id)
 	if err != nil && !errors.Is(err, etcdlease.ErrLeaseNotFound) {
@@ -94,13 +96,13 @@ func (l *leases) own(ctx context.Context, h pando.HostName, id int64) error {
 	return nil
 }
 
-// streams are the calls of members that stay open.
+// streams are the open streams of members.
 type streams struct {
 	mu sync.Mutex
 	of map[pando.HostName]map[*calling]bool // at most streamsMax each
 }
 
-// calling is one call, with the membership that it was allowed by.
+// calling is one open call, with the member record that allowed it.
 type calling struct {
 	by  pando.Member
 	end context.CancelCauseFunc
@@ -108,7 +110,7 @@ type calling struct {
 
 func newStreams() *streams { return &streams{of: map[pando.HostName]map[*calling]bool{}} }
 
-// begin lets a call begin that ends with the membership.
+// begin registers a call. The returned context ends with the membership.
 func (s *streams) begin(ctx context.Context, m pando.Member) (_ context.Context, end func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +133,7 @@ func (s *streams) begin(ctx context.Context, m pando.Member) (_ context.Context,
 	}, nil
 }
 
-// sever ends the calls of every member that is none any more, or is one with another key.
+// sever ends the calls of hosts that are no longer members or have another key.
 func (s *streams) sever(now func(pando.HostName) (m pando.Member, ok bool)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,19 +147,19 @@ func (s *streams) sever(now func(pando.HostName) (m pando.Member, ok bool)) {
 	}
 }
 
-// guarded is a call of a member that stays open.
+// guarded is an open stream of a member.
 type guarded struct {
 	grpc.ServerStream
 	ctx    context.Context
 	of     pando.HostName
 	leases *leases
-	known  map[int64]bool // leases of its own; at most leasesMax
+	known  map[int64]bool // its own leases; at most leasesMax
 }
 
 // Context ends with the membership.
 func (g *guarded) Context() context.Context { return g.ctx }
 
-// RecvMsg refuses to keep another host's lease alive: that host would seem to live.
+// RecvMsg refuses to keep another host's lease alive, which would make that host seem alive.
 func (g *guarded) RecvMsg(m any) error {
 	if err := g.ServerStream.RecvMsg(m); err != nil {
 		return err

@@ -11,10 +11,10 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// quiet returns a logger for etcd that passes errors on and keeps the rest for debugging.
+// quiet returns a logger for etcd. It logs errors as errors and warnings at the debug level.
 func quiet(log *slog.Logger) *zap.Logger { return zap.New(slogCore{log: log.With("from", "etcd")}) }
 
-// slogCore writes what etcd logs through zap to a slog.Logger.
+// slogCore writes etcd's zap entries to a slog.Logger.
 type slogCore struct{ log *slog.Logger }
 
 func level(l zapcore.Level) slog.Level {
@@ -48,8 +48,8 @@ func (c slogCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	return nil
 }
 
-// isBirth tells the one error that is none: a new store is asked for the version of its layout before its first entry has
-// given it one, and is asked again.
+// isBirth reports the harmless error of a new store: etcd reads its layout version before the first
+// entry sets it, then retries.
 func isBirth(fields []zapcore.Field) bool {
 	for _, f := range fields {
 		if err, ok := f.Interface.(error); ok && strings.HasPrefix(err.Error(), "cannot detect storage schema version: missing ") {
@@ -59,7 +59,8 @@ func isBirth(fields []zapcore.Field) bool {
 	return false
 }
 
-// isEnd tells the other one: a store that is ended while it starts no longer listens.
+// isEnd reports the harmless error of a store that is closed during its start: its listener is
+// closed.
 func isEnd(fields []zapcore.Field) bool {
 	for _, f := range fields {
 		if err, ok := f.Interface.(error); ok && errors.Is(err, net.ErrClosed) {

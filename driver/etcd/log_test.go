@@ -11,7 +11,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// Errors of etcd are passed on, all but the one that every new store begins with, and that of one which is ended while it starts.
+// Errors of etcd are passed on, with two exceptions. These are the first error of every new store,
+// and the error of a store that is closed during its start.
 func TestErrorsArePassedOn(t *testing.T) {
 	var b bytes.Buffer
 	log := quiet(slog.New(slog.NewTextHandler(&b, nil)))

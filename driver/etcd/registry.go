@@ -1,7 +1,9 @@
-// Package etcd keeps the registry in etcd: embedded in this process (Start), or reached over a socket (Dial).
+// Package etcd stores the registry in etcd. The etcd is embedded in this process (Start) or reached
+// over a socket (Dial).
 //
-// It maps the root's transactions, watches, leaderships and host leases onto etcd's and etcd's errors onto the root's. It
-// never decides anything and never reads a record: what a value means is the business of those who wrote it.
+// It maps package pando's transactions, watches, leaderships, host leases and errors to those of
+// etcd. The registry never decides anything and never decodes a record. Only the gate decodes
+// records, to check the writes of other hosts.
 package etcd
 
 import (
@@ -22,10 +24,11 @@ import (
 
 var _ pando.Registry = (*Registry)(nil)
 
-// Registry is the root's Registry over one etcd client. Its methods may be called from any goroutine.
+// Registry is package pando's Registry over one etcd client. Its methods may be called from any
+// goroutine.
 type Registry struct {
 	client *clientv3.Client
-	guard  *guard // nil over a socket: the server guards itself
+	guard  *guard // nil over a socket: the server has its own guard
 	close  sync.Once
 	err    error // of close
 
@@ -38,17 +41,17 @@ func newRegistry(c *clientv3.Client, g *guard) *Registry {
 }
 
 const (
-	// A server that restarts is back in 0.2 s; waiting longer than that between two attempts would only add to it.
+	// A restarting server is back in 0.2 s. A longer wait between two attempts would only add to that.
 	reconnectWaitMax = 100 * time.Millisecond
-	// What a call waits for at most when its context has no deadline.
+	// The bound of a call without a deadline.
 	callWaitMax = 5 * time.Second
-	// Reads are tried again this often before they report ErrUnavailable.
+	// Attempts of a read before it reports ErrUnavailable.
 	readAttempts = 4
 )
 
-// Dial returns a registry over the etcd at endpoint: "unix:///path", "http://host:port" or "https://host:port". It does
-// not wait for the server: calls fail with pando.ErrUnavailable until it is there, and again while it restarts. The
-// registry ends with ctx or with Close.
+// Dial returns a registry over the etcd at endpoint: "unix:///path", "http://host:port" or
+// "https://host:port". It does not wait for the server. Calls fail with pando.ErrUnavailable until
+// the server answers, and again while it restarts. The registry ends with ctx or with Close.
 //
 // identity is the member's, for https; nil otherwise.
 func Dial(ctx context.Context, endpoint string, identity *tls.Config) (*Registry, error) {
@@ -81,7 +84,8 @@ func Dial(ctx context.Context, endpoint string, identity *tls.Config) (*Registry
 	return newRegistry(c, nil), nil
 }
 
-// Close ends every watch, leadership and host lease of this registry: they are not given up but left to expire.
+// Close ends every watch, leadership and host lease of this registry. The leases are not revoked:
+// they expire.
 func (r *Registry) Close() error {
 	r.close.Do(func() {
 		if err := r.client.Close(); err != nil && r.client.Ctx().Err() == nil {
@@ -91,7 +95,7 @@ func (r *Registry) Close() error {
 	return r.err
 }
 
-// Snapshot reads everything under prefix, linearizably.
+// Snapshot reads every record under prefix, linearizably.
 func (r *Registry) Snapshot(ctx context.Context, prefix pando.Key) (pando.Snapshot, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -106,7 +110,8 @@ func (r *Registry) Snapshot(ctx context.Context, prefix pando.Key) (pando.Snapsh
 	return s, nil
 }
 
-// Heard says how long ago the agent of a host that has its lease renewed it, to the second. ErrNotFound: it has none.
+// Heard returns the time since a host's agent renewed its lease, to the second. It returns
+// ErrNotFound for a host without a lease.
 func (r *Registry) Heard(ctx context.Context, h pando.HostName) (time.Duration, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -124,7 +129,7 @@ func (r *Registry) Heard(ctx context.Context, h pando.HostName) (time.Duration, 
 	return time.Duration(max(0, left.GrantedTTL-left.TTL)) * time.Second, nil
 }
 
-// bounded gives a call that has no deadline one.
+// bounded adds a deadline to a call without one.
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}

@@ -19,7 +19,7 @@ import (
 
 const patience = 15 * time.Second
 
-// start runs a real server; its client socket is in a short path, as a unix socket's must be.
+// start runs a real server. Its client socket has a short path, as a unix socket needs.
 func start(t *testing.T, dir string) (*Server, string) {
 	t.Helper()
 	socket := filepath.Join(dir, "client")
@@ -299,7 +299,8 @@ func TestRecordOfANewerLayoutIsRefusedInASentence(t *testing.T) {
 }
 
 func TestRecordOfThisLayoutIsRead(t *testing.T) {
-	// Under the build tag layoutnext this reads, through its upgrade, what the layout before wrote.
+	// With the build tag layoutnext, the test reads a record of the previous layout through the
+	// upgrade.
 	s, _ := start(t, tempDir(t))
 	r := s.Registry()
 	k := service("web").Key()

@@ -13,10 +13,11 @@ import (
 	"pando.run/pando/world"
 )
 
-// store is what the gate reads, in this process and as of the newest commit.
+// store reads records for the gate, in this process and at the newest commit.
 type store struct{ kv mvcc.KV }
 
-// read decodes a record into v and returns the revision of its last write; 0: there is none.
+// read decodes a record into v. It returns the revision of the record's last write, or 0 if the
+// record does not exist.
 func (s *store) read(k pando.Key, v any) (int64, error) {
 	got, err := s.kv.Range(context.Background(), []byte(k), nil, mvcc.RangeOptions{})
 	if err != nil || len(got.KVs) == 0 {
@@ -25,18 +26,19 @@ func (s *store) read(k pando.Key, v any) (int64, error) {
 	return got.KVs[0].ModRevision, world.Decode(record(got.KVs[0]), v)
 }
 
-// any says whether there is a key with this beginning.
+// any reports whether a key with this prefix exists.
 func (s *store) any(prefix pando.Key) bool {
 	end := append([]byte(prefix[:len(prefix)-1]), prefix[len(prefix)-1]+1)
 	got, err := s.kv.Range(context.Background(), []byte(prefix), end, mvcc.RangeOptions{Limit: 1})
 	return err == nil && len(got.KVs) > 0
 }
 
-// The bounds of one write of a member. An instance's longest record has 20 lines of its log.
+// valueBytesMax bounds one value in a member's write. The longest record of an instance has 20
+// lines of its log.
 const valueBytesMax = 128 << 10
 
-// rights are what one member may write in one transaction. The conditions under which its writes were allowed become
-// conditions of the transaction.
+// rights checks one transaction of a member. Each stored record that allowed a write becomes a
+// condition of the transaction.
 type rights struct {
 	ctx    context.Context
 	member pando.Member
@@ -49,7 +51,7 @@ func (g gate) rights(ctx context.Context, m pando.Member) *rights {
 	return &rights{ctx: ctx, member: m, store: g.store, leases: g.leases}
 }
 
-// check says why a member may not make a transaction, or nil; r then holds only while the reasons for it do.
+// check returns the reason to refuse a transaction, or nil. It then adds the conditions to r.
 func (w *rights) check(r *pb.TxnRequest) error {
 	for _, op := range r.Success {
 		var k pando.Key
@@ -82,7 +84,7 @@ var (
 	errSince   = fmt.Errorf("it is about no instance of this host")
 )
 
-// owns says whether a key is of this host alone.
+// owns reports whether a key belongs to this host alone.
 func owns(h pando.HostName, k pando.Key) bool {
 	switch k.Kind() {
 	case pando.KindHost:
@@ -102,7 +104,7 @@ func (w *rights) mayPut(k pando.Key, p *pb.PutRequest) error {
 	}
 	r := pando.Record{Key: k, Value: p.Value}
 	switch k.Kind() {
-	case pando.KindHost, pando.KindLeader: // they end with the agent
+	case pando.KindHost, pando.KindLeader: // deleted with the agent's lease
 		if !owns(w.member.Name, k) {
 			return errNotOwn
 		}
@@ -128,7 +130,8 @@ func (w *rights) mayPut(k pando.Key, p *pb.PutRequest) error {
 	return errNotOwn
 }
 
-// put checks the new value and the stored one by a rule. The transaction then depends on the stored one.
+// put checks the new value against the stored one by a rule. The transaction then depends on the
+// stored one.
 func put[T pando.Stored](w *rights, r pando.Record, rule func(next, now T, there bool) error) error {
 	var next, now T
 	if err := world.Decode(r, &next); err != nil {
@@ -147,7 +150,7 @@ func put[T pando.Stored](w *rights, r pando.Record, rule func(next, now T, there
 	return rule(next, now, at != 0)
 }
 
-// host checks a host's record, which is also what its epoch says.
+// host checks a host's record, which is also the value of its epoch.
 func (w *rights) host(r pando.Record) error {
 	var h pando.Host
 	if err := world.Decode(r, &h); err != nil {
@@ -159,7 +162,7 @@ func (w *rights) host(r pando.Record) error {
 	return w.member.Vouches(h)
 }
 
-// instance: control places it, its host takes it through its life.
+// instance checks an instance's record. Control creates the record; the host then updates it.
 func (w *rights) instance(next, now pando.Instance, there bool) error {
 	v4, v6 := pando.InstanceRange(w.member.Slot)
 	switch {
@@ -173,13 +176,14 @@ func (w *rights) instance(next, now pando.Instance, there bool) error {
 	return nil
 }
 
-// has says whether an instance of a service is on this host.
+// has reports whether an instance of a service is on this host.
 func (w *rights) has(s pando.ServiceKey, i pando.InstanceID) bool {
 	at, err := w.store.read(pando.Instance{Service: s, Host: w.member.Name, ID: i}.Key(), &pando.Instance{})
 	return i != "" && err == nil && at != 0
 }
 
-// intent: an instance of this host asks; later steps are of an intent about an instance here.
+// intent checks an intent. An instance of this host must ask it. A later step must be about an
+// instance of this host.
 func (w *rights) intent(next, now pando.Intent, there bool) error {
 	if !there {
 		asks := next.By.Kind == pando.AskerInstance && next.Host == w.member.Name && w.has(next.Service, pando.InstanceID(next.By.Name))
@@ -199,7 +203,7 @@ func (w *rights) intent(next, now pando.Intent, there bool) error {
 	return nil
 }
 
-// decision: evidence about an instance here.
+// decision checks a decision: it must be this agent's evidence about an instance of this host.
 func (w *rights) decision(next, now pando.Decision, there bool) error {
 	if !w.has(next.Service, next.Instance) || next.By.Name != "agent "+string(w.member.Name) || there && next.By != now.By {
 		return errSince
@@ -207,7 +211,8 @@ func (w *rights) decision(next, now pando.Decision, there bool) error {
 	return nil
 }
 
-// head: whose objects are here moves it. The first one is of the service's home, or of a host that has an instance.
+// head checks a state head. Only the host with the state's objects moves it. The service's home, or
+// a host with an instance, may write the first one.
 func (w *rights) head(next, now pando.StateHead, there bool) error {
 	switch {
 	case next.Host != w.member.Name:

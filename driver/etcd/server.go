@@ -21,23 +21,25 @@ import (
 	"pando.run/pando"
 )
 
-// ServerConfig says where an embedded store lives. It has one member; a cluster of three is an etcd of your own (Dial).
+// ServerConfig configures an embedded store, which has one etcd member. For three members, run your
+// own etcd and use Dial.
 type ServerConfig struct {
-	Dir          string       // of the data; made if it is not there
-	ClientSocket string       // unix path for agents, mode 0600; "" for none but this process
-	Members      *Members     // how other hosts reach it; nil: not at all
-	Name         string       // of the member: "pando" unless given
-	Log          *slog.Logger // errors and what happens to the disk; slog.Default() unless given
+	Dir          string       // of the data; created if missing
+	ClientSocket string       // unix path for agents, mode 0600; "": this process only
+	Members      *Members     // access for other hosts; nil: no access
+	Name         string       // of the etcd member; default "pando"
+	Log          *slog.Logger // errors and changes of the disk; default slog.Default()
 }
 
-// The embedded server is for one member: no heartbeat can be missed, so the election may be short, and a start waits for
-// nothing else. It has at least five ticks, each of which wakes a machine that may be idle.
+// The embedded server has one member. It can miss no heartbeat, so the election may be short, and a
+// start waits only for the election. The election timeout must be at least five ticks, and each
+// tick wakes an idle machine.
 const (
 	tickMilliseconds     = 50
 	electionMilliseconds = 250
 	startWaitMax         = 30 * time.Second
 	historyRevisions     = "20000" // kept for watches that resume
-	snapshotEntries      = 5000    // raft entries between two snapshots: they are kept in memory
+	snapshotEntries      = 5000    // raft entries per snapshot; they stay in memory
 	catchUpEntries       = 500
 	batchOperationsMax   = 1024
 	socketPathMax        = 107
@@ -52,16 +54,18 @@ type Server struct {
 	guarding sync.WaitGroup
 	doors    []*door
 	serving  sync.WaitGroup // the doors, and the watch for etcd's own end
-	ended    chan error     // what Err tells, the first only
+	ended    chan error     // the first error, for Err
 	closed   sync.Once
 }
 
 var shrinkSegments = sync.OnceFunc(func() { wal.SegmentSizeBytes = segmentBytes })
 
-// Start runs an etcd in this process and returns once it takes writes. ctx bounds the start only; end it with Close.
+// Start runs an etcd in this process and returns once it accepts writes. ctx bounds only the start;
+// end the server with Close.
 //
-// A failing disk still ends the process (etcd knows no other way), so what must not die with the store belongs into
-// another one. A full disk does not: writes are refused with pando.ErrStoreFull before it comes to that.
+// A failing disk still ends the process, because etcd exits on a failed write. Code that must
+// survive the store belongs into another process. A full disk does not end it: the store refuses
+// writes with pando.ErrStoreFull before that.
 func Start(ctx context.Context, c ServerConfig) (*Server, error) {
 	c = c.withDefaults()
 	lock, err := lockDir(c.Dir)
@@ -79,7 +83,7 @@ func Start(ctx context.Context, c ServerConfig) (*Server, error) {
 
 func (s *Server) start(ctx context.Context, c ServerConfig, g *guard) (err error) {
 	if g.check() != nil {
-		g.dropBallast() // what it was kept for: etcd allocates while it starts
+		g.dropBallast() // etcd allocates the freed space while it starts
 	}
 	if s.doors, err = c.doors(); err != nil {
 		return err
@@ -113,7 +117,8 @@ func (c ServerConfig) withDefaults() ServerConfig {
 	return c
 }
 
-// lockDir makes the directory and claims it, so that a second server says so instead of waiting for the first.
+// lockDir creates the directory and locks it. A second server fails at once instead of waiting for
+// the first.
 func lockDir(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the store's directory: %w", err)
@@ -129,11 +134,13 @@ func lockDir(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// embedded is etcd's configuration: small memory, history by revision, and no way in but our doors.
+// embedded returns etcd's configuration: small memory, history by revision, and no listeners but
+// our doors.
 //
-// The store has one member, so etcd gets no peer listener. etcd serves peers without authentication, and it ignores the path
-// of a unix URL: such a listener is an abstract socket that every local user can open. The advertised URL is a name only:
-// etcd derives the identity of the member and of the cluster from it.
+// The store has one member, so etcd gets no peer listener. etcd serves peers without
+// authentication, and it ignores the path of a unix URL. Such a listener is an abstract socket that
+// every local user can open. The advertised URL is a name only: etcd derives the identity of the
+// member and of the cluster from it.
 func embedded(c ServerConfig) *embed.Config {
 	name := []url.URL{{Scheme: "unix", Path: filepath.Join(c.Dir, "peer")}}
 
@@ -171,13 +178,13 @@ func (s *Server) guard(ctx context.Context, g *guard, c *clientv3.Client) {
 	if g.check() == nil {
 		g.layBallast()
 	}
-	// Not through the client, which has it written into the log of raft, with an fsync.
+	// Not through the client, which would write the question to the raft log with an fsync.
 	alarmed := func() bool { return len(s.etcd.Server.Alarms()) > 0 }
 	// Not through the client: in-process, its Defragment dereferences a nil pointer (etcd 3.7.3).
 	s.guarding.Go(func() { g.watch(ctx, c, alarmed, s.etcd.Server.Backend().Defrag) })
 }
 
-// serve opens the doors. What goes through a gate is held against the rules and the disk.
+// serve opens the doors. Each call passes the gate, and each write the guard.
 func (s *Server) serve(rules gate, disk *guard) {
 	for _, d := range s.doors {
 		d.open(s.etcd.Server, grpc.ChainUnaryInterceptor(rules.unary, disk.intercept), grpc.ChainStreamInterceptor(rules.stream))
@@ -186,7 +193,7 @@ func (s *Server) serve(rules gate, disk *guard) {
 	s.serving.Go(func() { s.end(<-s.etcd.Err()) })
 }
 
-// end tells of an end, the first of which is what Err is about; nil is one that was asked for.
+// end sends the first error to Err. A nil error is a requested end.
 func (s *Server) end(err error) {
 	if err == nil {
 		return
@@ -197,10 +204,10 @@ func (s *Server) end(err error) {
 	}
 }
 
-// Registry is the store as this process sees it, without a socket in between. It ends with the server.
+// Registry returns the store's registry in this process, without a socket. It ends with the server.
 func (s *Server) Registry() *Registry { return s.registry }
 
-// MembersAddress is where members reach the store, as address:port; "" for nowhere.
+// MembersAddress returns the address:port for members, or "" if there is none.
 func (s *Server) MembersAddress() string {
 	for _, d := range s.doors {
 		if d.identity != nil {
@@ -210,10 +217,11 @@ func (s *Server) MembersAddress() string {
 	return ""
 }
 
-// Err tells of an end of the store that nobody asked for.
+// Err returns a channel that receives the error of an unexpected end.
 func (s *Server) Err() <-chan error { return s.ended }
 
-// Close ends the server in the one order that is fast: its own client, the connections of others, raft, the rest.
+// Close ends the server in the one fast order: its own client, the connections of others, raft, the
+// rest.
 func (s *Server) Close() error {
 	var err error
 	s.closed.Do(func() {

@@ -14,7 +14,7 @@ import (
 	"pando.run/pando"
 )
 
-// listeners are the listening sockets of this process, as net.Dial takes them.
+// listeners returns the listening sockets of this process, as arguments of net.Dial.
 func listeners(t *testing.T) (all [][2]string) {
 	t.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")
@@ -27,12 +27,14 @@ func listeners(t *testing.T) (all [][2]string) {
 			own[strings.TrimSuffix(strings.TrimPrefix(to, "socket:["), "]")] = true
 		}
 	}
-	for _, line := range lines(t, "/proc/self/net/unix") { // Num RefCount Protocol Flags Type St Inode Path
+	// Num RefCount Protocol Flags Type St Inode Path
+	for _, line := range lines(t, "/proc/self/net/unix") {
 		if f := strings.Fields(line); len(f) == 8 && f[3] == "00010000" && own[f[6]] {
 			all = append(all, [2]string{"unix", f[7]})
 		}
 	}
-	for _, line := range lines(t, "/proc/self/net/tcp") { // sl local remote st queues timer retransmits uid timeout inode
+	// sl local remote st queues timer retransmits uid timeout inode
+	for _, line := range lines(t, "/proc/self/net/tcp") {
 		if f := strings.Fields(line); len(f) > 9 && f[3] == "0A" && own[f[9]] {
 			all = append(all, [2]string{"tcp", address(t, f[1])})
 		}
@@ -49,7 +51,7 @@ func lines(t *testing.T, path string) []string {
 	return strings.Split(string(text), "\n")[1:]
 }
 
-// address reads the kernel's 0100007F:1CE8.
+// address parses an address of the kernel, such as 0100007F:1CE8.
 func address(t *testing.T, text string) string {
 	t.Helper()
 	ip, port, _ := strings.Cut(text, ":")
@@ -61,7 +63,7 @@ func address(t *testing.T, text string) string {
 	return fmt.Sprintf("%d.%d.%d.%d:%d", b[3], b[2], b[1], b[0], n)
 }
 
-// says sends one HTTP request to a socket and returns what comes back.
+// says sends one HTTP request to a socket and returns the answer.
 func says(t *testing.T, at [2]string, request string) []byte {
 	t.Helper()
 	c, err := net.Dial(at[0], at[1])
@@ -75,11 +77,12 @@ func says(t *testing.T, at [2]string, request string) []byte {
 	if _, err := io.WriteString(c, request); err != nil {
 		return nil
 	}
-	out, _ := io.ReadAll(io.LimitReader(c, 1<<16)) // a server that closes or keeps silent tells nothing
+	out, _ := io.ReadAll(io.LimitReader(c, 1<<16)) // an error means no answer
 	return out
 }
 
-// A raft message to the peer listener writes any record, without authentication, and so makes programs root on every host.
+// A raft message to a peer listener writes any record without authentication. It could start
+// programs as root on every host.
 func TestStrangersFindNoPeerListener(t *testing.T) {
 	dir := tempDir(t)
 	s, _ := start(t, dir)

@@ -9,8 +9,8 @@ import (
 	"pando.run/pando"
 )
 
-// Watch streams every change under prefix after a store revision: one batch per commit, in order. A batch without
-// changes only says that nothing happened up to its revision. The watch outlives a restart of the server.
+// Watch streams every change under prefix after a store revision: one batch per commit, in order.
+// An empty batch means no change up to its revision. The watch outlives a restart of the server.
 func (r *Registry) Watch(ctx context.Context, prefix pando.Key, after pando.StoreRevision) <-chan pando.Batch {
 	out := make(chan pando.Batch)
 	go func() {
@@ -46,7 +46,8 @@ func (r *Registry) Watch(ctx context.Context, prefix pando.Key, after pando.Stor
 	return out
 }
 
-// batches splits a response, which may carry several commits when the watcher was behind, into one batch per commit.
+// batches splits a response into one batch per commit. A response has several commits if the
+// watcher was behind.
 func batches(resp clientv3.WatchResponse) []pando.Batch {
 	if resp.IsProgressNotify() {
 		return []pando.Batch{{Revision: pando.StoreRevision(resp.Header.Revision)}}

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inNamespace runs the rest of the test in a network namespace of its own, with a pair of devices in0–in1 where packets
-// come in and a pair per unit: u0–v0, u1–v1 …, v being the unit's end.
+// inNamespace runs the rest of the test in a network namespace of its own. Packets come in at the
+// pair of devices in0–in1. Each unit has a pair, u0–v0, u1–v1 …, with v as the unit's end.
 func inNamespace(t *testing.T, units int) {
 	t.Helper()
 	needRoot(t)
@@ -36,7 +36,7 @@ func inNamespace(t *testing.T, units int) {
 		here.Close()
 		before.Close()
 	})
-	// Without it, the kernel's own multicast would be steered.
+	// With IPv6, the kernel's own multicast would be steered.
 	if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0); err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func packetSocket(t *testing.T, device string) int {
 	return fd
 }
 
-// receive is the next frame with a metadata header.
+// receive returns the next frame with a metadata header.
 func receive(t *testing.T, fd int) []byte {
 	t.Helper()
 	frame := make([]byte, 2000)
@@ -171,7 +171,7 @@ func TestAPacketOfFullSizeReachesItsUnitAndGoesOnWithoutAProcess(t *testing.T) {
 	}
 }
 
-// reply is what a unit sends: the header that a frame came with, changed, and another packet behind it.
+// reply returns a unit's frame: the changed header of a received frame, then another packet.
 func reply(h header, frame []byte) []byte {
 	out, err := binary.Append(append([]byte{}, frame[:14]...), binary.LittleEndian, &h)
 	if err != nil {
@@ -230,7 +230,7 @@ func TestBothWaysOfATranslatedFlowMeetAtItsUnit(t *testing.T) {
 	}
 }
 
-// receiveAny is the next frame of so many bytes.
+// receiveAny returns the next frame of the given size.
 func receiveAny(t *testing.T, fd, bytes int) []byte {
 	t.Helper()
 	frame := make([]byte, 2000)

@@ -1,9 +1,11 @@
-// Package flowlet steers the flowlets of one device to units of network functions, inside the kernel: a tcx program finds
-// a packet's flow, decides its unit by the rule of bpf/assign.h, puts a metadata header in front and sends it out of
-// the unit's device (SNF §3, §4); another one takes what the unit made of it to the other end of the wire.
+// Package flowlet steers the flowlets of one device to units of network functions, inside the
+// kernel. A tcx program finds a packet's flow and decides its unit by the rule of bpf/assign.h. It
+// puts a metadata header in front and sends the packet out of the unit's device (SNF §3, §4).
+// Another program takes the unit's packets to the other end of the wire.
 //
-// It never decides how many units there are: it is told which accept and how long their queues are, and tells what came.
-// What is pinned goes on without a process.
+// It never starts a unit. The caller sets the accepting and the ready units with their queues, and
+// reads the demand. The rule may take a ready unit into service. The pinned parts keep working
+// without a process.
 package flowlet
 
 import (
@@ -26,34 +28,35 @@ import (
 )
 
 const (
-	// Units is how many units one device's flowlets are spread over at most.
+	// Units is the maximum number of units per device.
 	Units = 64
-	// HeaderBytes is what the metadata header adds to a packet: a unit's device needs an MTU that much larger.
+	// HeaderBytes is the size of the metadata header. A unit's device needs an MTU that much larger.
 	HeaderBytes = 72
-	// FlowsMax is how many flows are known at once if Config does not say.
+	// FlowsMax is the default of Config.FlowsMax.
 	FlowsMax = 1 << 18
 )
 
-// ErrMTU is a device that cannot carry a packet with its header.
+// ErrMTU reports a device that cannot carry a packet with its header.
 var ErrMTU = errors.New("no room for the metadata header")
 
-// Rule is what the assignment goes by. The names in brackets are those of SNF.
+// Rule has the parameters of the assignment. The names in brackets are those of SNF.
 type Rule struct {
 	Gap       time.Duration // [T] a longer silence ends a flowlet
-	SizeBytes uint32        // [B] more than this starts a new one; 0: no limit
-	Targets   uint32        // [K] units that state is pushed to, up to 3
-	Pull      time.Duration // what fetching state from another unit costs
-	Stick     time.Duration // [λ] how much sooner another unit must be to be worth a move
-	Crowded   time.Duration // others delay a flow by more than this: only its own packets hold its state back
-	Grow      time.Duration // the least backlog of all units that asks for one more
-	GrowEvery time.Duration // at most one more in this time
+	SizeBytes uint32        // [B] more bytes start a new one; 0: no limit
+	Targets   uint32        // [K] units that receive pushed state, up to 3
+	Pull      time.Duration // time to fetch state from another unit
+	Stick     time.Duration // [λ] worth a move: another unit that is sooner by this
+	Crowded   time.Duration // a longer delay by others: only a flow's own packets hold its state back
+	Grow      time.Duration // a longer backlog of every unit: take one more into service
+	GrowEvery time.Duration // at most one more per this time
 	Window    time.Duration // of a flow's demand
 	UnitBits  uint64        // capacity of a unit in bits per second
-	PacketNS  uint32        // and its cost of a packet of no bytes, in nanoseconds
-	Pool      uint32        // units that there are: ids 0 … Pool-1
+	PacketNS  uint32        // and its time for a packet of no bytes
+	Pool      uint32        // number of units: ids 0 … Pool-1
 }
 
-// DefaultRule is the rule for units of so many bits per second in a pool; function/assign (Config::of) says why.
+// DefaultRule returns the rule for a pool of units with a capacity in bits per second.
+// function/assign (Config::of) has the reasons.
 func DefaultRule(unitBits uint64, pool int) Rule {
 	return Rule{
 		Gap: 500 * time.Microsecond, SizeBytes: 30_000, Targets: 2,
@@ -63,12 +66,12 @@ func DefaultRule(unitBits uint64, pool int) Rule {
 	}
 }
 
-// stick is a pull, or the time of 16 kB on a unit that is slow.
+// stick returns the time of a pull, or the time of 16 kB on a unit if that is longer.
 func stick(unitBits uint64) time.Duration {
 	return max(130*time.Microsecond, time.Duration(128_000_000_000_000/max(unitBits, 1)))
 }
 
-// kernel is the rule as the program reads it.
+// kernel returns the rule as the program reads it.
 func (r Rule) kernel() (flowletAssignConfig, error) {
 	if r.UnitBits == 0 || r.Pool == 0 || r.Pool > Units || r.Targets > 3 {
 		return flowletAssignConfig{}, fmt.Errorf("rule: capacity %d bit/s, pool %d, %d targets: give a capacity, a pool of 1 to %d and at most 3 targets",
@@ -81,16 +84,16 @@ func (r Rule) kernel() (flowletAssignConfig, error) {
 	}, nil
 }
 
-// Config says what to steer.
+// Config configures a Driver.
 type Config struct {
 	PinDir   string // a folder of a bpffs for this device alone; "": nothing outlives the Driver
-	Device   string // where packets come in; "": the program is loaded and attached nowhere
-	Out      string // where they leave, and the way back comes in; "": they leave where they came in
+	Device   string // where packets come in; "": load the program without a device
+	Out      string // where they leave and replies come in; "": they leave at Device
 	Rule     Rule
 	FlowsMax uint32 // flows known at once; 0: FlowsMax of the package
 }
 
-// Driver steers one device. Its methods may not be called at the same time.
+// Driver steers one device. Its methods must not be called at the same time.
 type Driver struct {
 	Config
 	objects flowletObjects
@@ -99,7 +102,8 @@ type Driver struct {
 	mtu     int                  // the larger of the wire's ends
 }
 
-// Open loads the program, or takes over what an earlier Driver pinned with its flows, and attaches it.
+// Open loads and attaches the program. It takes over the program and the flows that an earlier
+// Driver pinned.
 func Open(c Config) (*Driver, error) {
 	spec, err := loadFlowlet()
 	if err != nil {
@@ -154,7 +158,8 @@ const (
 	wireOuter
 )
 
-// attach steers at the ends of the wire. They are written down first: no packet is taken for one of the other end.
+// attach steers at the ends of the wire. It writes both ends first, so that no packet counts for
+// the other end.
 func (d *Driver) attach() error {
 	if d.Device == "" {
 		return nil
@@ -183,7 +188,8 @@ func (d *Driver) attach() error {
 	return nil
 }
 
-// attachAt runs a program on what comes in at a device, in place of what an earlier Driver pinned there.
+// attachAt runs a program on the packets that come in at a device. It replaces a program that an
+// earlier Driver pinned there.
 func (d *Driver) attachAt(name string, program *ebpf.Program) error {
 	device, err := netlink.LinkByName(name)
 	if err != nil {
@@ -197,7 +203,7 @@ func (d *Driver) attachAt(name string, program *ebpf.Program) error {
 				d.links[name] = l
 				return l.Update(program)
 			}
-			_ = l.Unpin() // of a device that is gone
+			_ = l.Unpin() // its device was deleted
 			l.Close()
 		}
 	}
@@ -214,8 +220,8 @@ func (d *Driver) attachAt(name string, program *ebpf.Program) error {
 	return nil
 }
 
-// SetUnit says through which device a unit is reached, and takes what it sends on from there. The device's MTU has to be
-// HeaderBytes above those of the wire's ends: else ErrMTU.
+// SetUnit sets the device of a unit, and takes the unit's packets from that device. The device's
+// MTU must be HeaderBytes above those of the wire's ends, else SetUnit returns ErrMTU.
 func (d *Driver) SetUnit(id int, device string) error {
 	if id < 0 || id >= int(d.Rule.Pool) {
 		return fmt.Errorf("unit %d: the pool has units 0 to %d", id, d.Rule.Pool-1)
@@ -234,7 +240,8 @@ func (d *Driver) SetUnit(id int, device string) error {
 	return d.objects.FlowletDevices.Put(uint32(id), uint32(l.Attrs().Index))
 }
 
-// UnsetUnit forgets a unit whose device is gone or about to go: what is still assigned to it is dropped and counted.
+// UnsetUnit forgets a unit, before or after its device is deleted. Packets still assigned to it are
+// dropped and counted.
 func (d *Driver) UnsetUnit(id int, device string) error {
 	var err error
 	if l := d.links[device]; l != nil {
@@ -254,8 +261,8 @@ const (
 	offsetBytes     = offsetAccepting + 24
 )
 
-// Demand is what came since the units were first steered to, in bytes, and the units that accept: more than were set if
-// the rule took some into service.
+// Demand returns the bytes assigned so far, and the accepting units. These include units that the
+// rule took into service.
 func (d *Driver) Demand() (bytes, accepting uint64, err error) {
 	var words [32]byte
 	if _, err := d.memory.ReadAt(words[:], offsetAccepting); err != nil {
@@ -264,8 +271,9 @@ func (d *Driver) Demand() (bytes, accepting uint64, err error) {
 	return binary.NativeEndian.Uint64(words[offsetBytes-offsetAccepting:]), binary.NativeEndian.Uint64(words[:]), nil
 }
 
-// Tick tells the rule the truth once a millisecond or so: which units accept (bit i: unit i), which may be taken into service
-// at once, and how long each has to work on what it was given; a unit without an entry keeps the rule's own account.
+// Tick updates the rule, about once a millisecond. In accepting and ready, bit i is unit i; a ready
+// unit may be taken into service at once. backlog is the time that each unit needs for its queue. A
+// unit without an entry keeps the rule's own estimate.
 func (d *Driver) Tick(accepting, ready uint64, backlog map[int]time.Duration) error {
 	if beyond := bits.Len64(accepting | ready); beyond > int(d.Rule.Pool) {
 		return fmt.Errorf("unit %d is to accept, the pool has units 0 to %d", beyond-1, d.Rule.Pool-1)
@@ -290,13 +298,17 @@ func (d *Driver) write(offset int, value uint64) error {
 	return nil
 }
 
-// Counts says what happened since the program was first loaded.
+// Counts has the counters since the program was first loaded.
 type Counts struct {
 	Packets, Bytes, Flows, Flowlets, Moves, Grown uint64
-	Others                                        uint64 // not IP: to the other end of the wire untouched
-	NoUnit, Full, NoHeader                        uint64 // dropped: no unit accepts; the flow table is full; no room for the header
-	Aggregates                                    uint64 // packets that a device had glued together: switch its GRO off
-	Returned, Aliases                             uint64 // packets that units sent on; what flows are called behind them
+	// Others are not IP: they go to the other end of the wire untouched.
+	Others uint64
+	// Dropped, in this order: no accepting unit, a full flow table, no room for the header.
+	NoUnit, Full, NoHeader uint64
+	// Aggregates are packets that a device had merged: switch its GRO off.
+	Aggregates uint64
+	// Packets that came from units, and aliases of flows learnt from them.
+	Returned, Aliases uint64
 }
 
 // Counts reads the counters.
@@ -314,8 +326,8 @@ func (d *Driver) Counts() (Counts, error) {
 	return c, nil
 }
 
-// Sweep forgets the flows that have been silent for longer than idle, and returns how many are left. A flow that comes back
-// later begins anew, with no state.
+// Sweep forgets the flows that have been silent for longer than idle, and returns the number of
+// flows left. A flow that returns later begins anew, with no state.
 func (d *Driver) Sweep(idle time.Duration) (int, error) {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
@@ -346,7 +358,8 @@ func (d *Driver) Sweep(idle time.Duration) (int, error) {
 	return left, d.forgetAliases(gone)
 }
 
-// Referred is the set of units that flows are at, or were before: what they left may still be asked of a unit of that number.
+// Referred returns the units that flows are at, or were at before. State at a former unit may still
+// be requested by that unit's number.
 func (d *Driver) Referred() (set uint64, err error) {
 	var key flowletFlowletKey
 	var flow flowletFlowletFlow
@@ -364,7 +377,7 @@ func (d *Driver) Referred() (set uint64, err error) {
 	return set, nil
 }
 
-// forgetAliases forgets what flows that are gone were called behind their units.
+// forgetAliases forgets the aliases of deleted flows.
 func (d *Driver) forgetAliases(gone map[flowletFlowletKey]bool) error {
 	var alias, original flowletFlowletKey
 	var silent []flowletFlowletKey
@@ -385,7 +398,7 @@ func (d *Driver) forgetAliases(gone map[flowletFlowletKey]bool) error {
 	return nil
 }
 
-// Close lets go of the program. What was pinned goes on; see Remove.
+// Close closes the program. The pinned parts keep working; see Remove.
 func (d *Driver) Close() error {
 	errs := []error{d.objects.Close()}
 	for _, l := range d.links {

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// fragmentOf makes a frame of conversation n a fragment of datagram id that begins at a multiple of 8 bytes.
+// fragmentOf returns a fragment of datagram id, in conversation n. It begins at offset, a multiple
+// of 8 bytes.
 func fragmentOf(n int, id byte, offset uint16, more bool) []byte {
 	frame := frameOf(n, 200, false)
 	var last uint16
@@ -57,12 +58,12 @@ func TestFragmentsOfADatagramAreOfOneFlowAndBeginNoFlowlet(t *testing.T) {
 				t.Errorf("fragment %d in order: header %+v, the whole packet had %+v", part, h, whole)
 			}
 		}
-		// Out of order, the flow is one without ports: all of the datagram's fragments are of that one.
+		// Out of order, the flow has no ports. All fragments of the datagram belong to that flow.
 		late := steer(fragmentOf(n, 2, 80, false))
 		if first := steer(fragmentOf(n, 2, 0, true)); first.Key != late.Key || first.Clock != 2 || late.Key == whole.Key {
 			t.Errorf("the last fragment first: headers %+v and %+v", late, first)
 		}
-		// The number of a datagram comes again.
+		// Another datagram reuses the number.
 		other := n + 4
 		if again := steer(fragmentOf(other, 1, 0, true)); again.Key == whole.Key || again.Clock != 1 {
 			t.Errorf("the first fragment of another datagram with the number: header %+v", again)

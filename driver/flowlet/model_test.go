@@ -5,14 +5,15 @@ import (
 	"slices"
 )
 
-// model is the flowlet rule once more, written from its description and as plainly as possible: lists, sorting, signed
-// numbers. The program is held against it packet by packet.
+// model is a second implementation of the flowlet rule. It is written from the description and as
+// plainly as possible: lists, sorting, signed numbers. The tests compare the program with it packet
+// by packet.
 type model struct {
 	rule       flowletAssignConfig
 	finish     map[int]int64 // of each unit's queue
 	accepting  map[int]bool
 	ready      map[int]bool
-	candidates []int // when the current packet came
+	candidates []int // when the current packet arrived
 	grown      int64
 }
 
@@ -33,7 +34,7 @@ type candidate struct {
 
 func (m *model) backlog(unit int, now int64) int64 { return max(0, m.finish[unit]-now) }
 
-// packet decides the unit of a packet and says whether it begins a flowlet.
+// packet decides the unit of a packet and reports whether the packet begins a flowlet.
 func (m *model) packet(f *modelFlow, now int64, length int) bool {
 	cost := int64(m.rule.PacketNs) + int64(length)*int64(m.rule.KibNs)/1024
 	begins := m.begins(f, now, length)
@@ -65,7 +66,8 @@ func (m *model) begins(f *modelFlow, now int64, length int) bool {
 	return m.rule.SizeBytes > 0 && f.flowletBytes+length > int(m.rule.SizeBytes)
 }
 
-// replicated are the units with a copy of the flow's state, which is pushed after half a gap of silence.
+// replicated returns the units with a copy of the flow's state, which is pushed after half a gap of
+// silence.
 func (m *model) replicated(f *modelFlow, now int64) []int {
 	if !f.known || max(f.finish, f.seen)+int64(m.rule.GapNs)/2+int64(m.rule.PullNs) > now {
 		return nil
@@ -111,7 +113,8 @@ func (m *model) assign(f *modelFlow, now int64) bool {
 	return true
 }
 
-// shortest are the units that others are compared with: of those with equal ids modulo 4 the one with the shortest queue.
+// shortest returns the units for the comparison: in each group of ids equal modulo 4, the unit with
+// the shortest queue.
 func (m *model) shortest(now int64) (units []int) {
 	for group := range 4 {
 		first := -1
@@ -127,7 +130,8 @@ func (m *model) shortest(now int64) (units []int) {
 	return units
 }
 
-// aim chooses the units that state is pushed to: the shortest queues, the flow's own unit left out, then a spare.
+// aim chooses the units that receive the state: the shortest queues without the flow's own unit,
+// then a spare.
 func (m *model) aim(f *modelFlow, now int64) {
 	f.targets = nil
 	for _, unit := range m.candidates {
@@ -140,7 +144,7 @@ func (m *model) aim(f *modelFlow, now int64) {
 	})
 	for unit := range Units {
 		if m.ready[unit] && !m.accepting[unit] {
-			f.targets = append(f.targets, unit) // the spare that would be next
+			f.targets = append(f.targets, unit) // the next spare
 			break
 		}
 	}

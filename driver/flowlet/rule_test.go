@@ -20,7 +20,7 @@ func needRoot(t testing.TB) {
 	}
 }
 
-// stamped is a __sk_buff of which only tstamp is set.
+// stamped is a __sk_buff with only tstamp set.
 type stamped struct {
 	Before [152]byte
 	Stamp  uint64
@@ -29,7 +29,7 @@ type stamped struct {
 
 const redirected = 7 // TCX_REDIRECT
 
-// stampedDriver has its program loaded with the packets' stamps as its clock, attached nowhere.
+// stampedDriver loads the program without a device, with the packets' stamps as its clock.
 func stampedDriver(t testing.TB, rule Rule) *Driver {
 	t.Helper()
 	spec, err := loadFlowlet()
@@ -61,7 +61,7 @@ type header struct {
 	Key             [40]byte
 }
 
-// steer runs the program over a frame and returns its verdict and the frame that left.
+// steer runs the program over a frame and returns its verdict and the resulting frame.
 func (d *Driver) steer(t testing.TB, frame []byte, at int64) (uint32, []byte) {
 	t.Helper()
 	out := make([]byte, len(frame)+256)
@@ -118,7 +118,7 @@ func mask(units []int) (m uint64) {
 	return m
 }
 
-// world is the program and the model beside each other.
+// world runs the program and the model side by side.
 type world struct {
 	t     testing.TB
 	r     *rand.Rand
@@ -126,7 +126,7 @@ type world struct {
 	m     *model
 	flows [24]modelFlow
 	now   int64
-	// longest pauses between packets
+	// pauses has the longest pauses between packets.
 	pauses []int
 }
 
@@ -152,7 +152,7 @@ func newWorld(t testing.TB, seed uint64) *world {
 	return &world{t: t, r: r, d: d, m: m, now: 1 << 40, pauses: pauses}
 }
 
-// set chooses the units that accept, and puts some queues right, as user space does at a tick.
+// set chooses the accepting units and corrects some queues, as user space does at a tick.
 func (w *world) set() {
 	clear(w.m.accepting)
 	clear(w.m.ready)

@@ -1,8 +1,9 @@
-// Package git serves the states of services to `git clone` and `git fetch`: git's smart HTTP protocol (version 0 on the
-// wire, which every git client speaks), for reading only.
+// Package git serves the states of services to `git clone` and `git fetch`, for reading only. It
+// uses git's smart HTTP protocol in version 0, which every git client supports.
 //
-// It never writes an object or moves a ref. Main's head comes from who asks for the handler; what is served of a service
-// is what its main and its instances' branches reach, and nothing of any other service.
+// It never writes an object or moves a ref. The caller of Handler supplies the head of main. A
+// client gets the objects that a service's main and its instances' branches reach, and none of any
+// other service.
 package git
 
 import (
@@ -24,14 +25,15 @@ import (
 )
 
 const (
-	requestBytesMax = 4 << 20 // of a POST, unpacked: a client asks in rounds of at most 32 KiB of haves
-	packsMax        = 4       // made at the same time; more wait
+	requestBytesMax = 4 << 20 // of a POST, unpacked: a client sends at most 32 KiB of haves per round
+	packsMax        = 4       // made at the same time; further requests wait
 	mainBranch      = "refs/heads/main"
 	instanceBranch  = "refs/heads/instance/"
 	uploadPack      = "git-upload-pack"
 )
 
-// Resolve finds the objects of a service and the head of its main. ErrNotFound: nothing was pushed yet.
+// Resolve returns the objects of a service and the head of its main, or ErrNotFound before the
+// first push.
 type Resolve func(pando.ServiceKey) (pando.Objects, pando.ObjectID, error)
 
 // Handler serves /state/NAME.git and /state/TENANT/NAME.git.
@@ -41,7 +43,7 @@ func Handler(resolve func(pando.ServiceKey) (pando.Objects, pando.ObjectID, erro
 
 type handler struct {
 	resolve Resolve
-	packs   chan struct{} // a token for each pack that is being made
+	packs   chan struct{} // a token for each pack in progress
 }
 
 // repository is one service's state at the moment of a request.
@@ -120,8 +122,8 @@ func (h handler) open(key pando.ServiceKey) (*repository, error) {
 	return repo, err
 }
 
-// advertise lists the refs. An edge of trimmed history is named as git names the edge of a shallow repository: a clone is
-// then shallow, too, and complete in every check of git's.
+// advertise lists the refs. It lists the edge of trimmed history as git lists the edge of a shallow
+// repository. A clone is then shallow, and git's checks find it complete.
 func (r *repository) advertise(w http.ResponseWriter) {
 	adv := packp.NewAdvRefs()
 	adv.Prefix = [][]byte{[]byte("# service=" + uploadPack), pktline.Flush}
@@ -144,10 +146,10 @@ func (r *repository) advertise(w http.ResponseWriter) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/x-"+uploadPack+"-advertisement")
-	_, _ = w.Write(b.Bytes()) // the asker is gone
+	_, _ = w.Write(b.Bytes()) // the client may be gone
 }
 
-// body reads a request, which git packs when it is long.
+// body reads a request, which git compresses if it is long.
 func body(r *http.Request) (*bytes.Reader, error) {
 	in := io.Reader(r.Body)
 	if r.Header.Get("Content-Encoding") == "gzip" {

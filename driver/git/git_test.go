@@ -28,7 +28,7 @@ var (
 	typed = map[string]pando.StateType{"hits": pando.StateCounter, "access.log": pando.StateLog}
 )
 
-// memory is an Objects that forgets at the end.
+// memory is an Objects in memory.
 type memory struct {
 	mu      sync.Mutex
 	objects map[pando.ObjectID]pando.Object
@@ -91,14 +91,14 @@ func (m *memory) Prune(_ context.Context, live func() (func(pando.ObjectID) bool
 	return before - len(m.objects), nil
 }
 
-// site is a service's state with one instance that writes and pushes, behind the handler.
+// site is a service's state behind the handler, with one instance that writes and pushes.
 type site struct {
 	t       *testing.T
 	objects *memory
 	repo    *state.Repo
 	branch  *state.Branch
 	main    pando.ObjectID
-	head    atomic.Pointer[pando.ObjectID] // main, as the server's goroutines may read it
+	head    atomic.Pointer[pando.ObjectID] // main, for the server's goroutines
 	sent    atomic.Int64                   // bytes of answers
 	now     time.Time
 	server  *httptest.Server
@@ -137,7 +137,7 @@ func (s *site) ok(err error) {
 	}
 }
 
-// push writes a hit and a line by a branch and merges it into main.
+// push writes a hit and a line on a branch, and merges the branch into main.
 func (s *site) push(b *state.Branch, line string) {
 	s.t.Helper()
 	s.now = s.now.Add(time.Second)
@@ -154,7 +154,7 @@ func (s *site) push(b *state.Branch, line string) {
 
 func (s *site) url() string { return s.server.URL + "/state/web.git" }
 
-// git runs the real one, without any configuration of this machine.
+// git runs the real git, without any configuration of this machine.
 func git(t *testing.T, dir string, args ...string) (string, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "git", args...)
@@ -241,7 +241,7 @@ func TestFetchBringsTheNewsAlone(t *testing.T) {
 	}
 }
 
-// sent counts the bytes that the server answers with while f runs.
+// sent returns the number of bytes that the server sends while f runs.
 func sent(s *site, f func()) int {
 	before := s.sent.Load()
 	f()
@@ -304,7 +304,8 @@ func TestDepthIsGivenAndTaken(t *testing.T) {
 func TestALongLogIsCloned(t *testing.T) {
 	s := newSite(t)
 	line := strings.Repeat("x", 99) + "\n"
-	s.ok(s.branch.Patch("access.log", []byte(strings.Repeat(line, 180_000)))) // 18 MB: more chunks than one folder holds
+	// 18 MB: more chunks than one folder holds
+	s.ok(s.branch.Patch("access.log", []byte(strings.Repeat(line, 180_000))))
 	s.push(s.branch, "the last")
 	dir := s.clone()
 	var all bytes.Buffer

@@ -12,13 +12,13 @@ import (
 	"pando.run/pando"
 )
 
-// packKinds are the numbers of object kinds in a pack.
+// packKinds has the numbers of object kinds in a pack.
 var packKinds = map[pando.ObjectKind]byte{pando.CommitObject: 1, pando.TreeObject: 2, pando.BlobObject: 3}
 
 const packBufferBytes = 32 << 10
 
-// writePack streams objects as a pack (git's pack-format, version 2). Each object stands for itself, without deltas: a
-// state is many small objects and chunks that never change, and a pack is made anew for every asker.
+// writePack streams objects as a pack (git's pack-format, version 2), without deltas. A state has
+// many small objects and chunks that never change, and every request gets a new pack.
 func writePack(ctx context.Context, w io.Writer, objects pando.Objects, list []pando.ObjectID) error {
 	sum := sha1.New()
 	buf := bufio.NewWriterSize(w, packBufferBytes)
@@ -56,7 +56,8 @@ func writePack(ctx context.Context, w io.Writer, objects pando.Objects, list []p
 	return buf.Flush()
 }
 
-// packHead is an object's kind and size: 4 bits of the size in the first byte, 7 in each that follows.
+// packHead encodes an object's kind and size: 4 bits of the size in the first byte, 7 in each
+// following one.
 func packHead(kind pando.ObjectKind, size int) []byte {
 	b := []byte{packKinds[kind]<<4 | byte(size&0xf)}
 	for size >>= 4; size > 0; size >>= 7 {

@@ -19,18 +19,18 @@ import (
 	"pando.run/pando/state"
 )
 
-// ask is what a client sends in one round: what it wants, what it has, and whether it has said all.
+// ask is one round of a client's request: its wants, its haves, and whether it is done.
 type ask struct {
 	wants, haves []pando.ObjectID
-	theirEdge    map[pando.ObjectID]bool // commits whose parents the client does not have
+	theirEdge    map[pando.ObjectID]bool // the client has these commits without their parents
 	depth        int                     // of history; 0: all of it
-	spoke        bool                    // about what it has; a request that only asks where history is cut does not
+	spoke        bool                    // sent a line after its wants, unlike a request for the cut
 	done         bool
 	multiAck     bool
 	sideband     bool
 }
 
-// readAsk parses a request. The zero ask, from a client that needs nothing, has no wants.
+// readAsk parses a request. A client that needs nothing sends the zero ask, without wants.
 func readAsk(in *bytes.Reader) (*ask, error) {
 	if in.Len() == 0 {
 		return nil, fmt.Errorf("%w: the request is empty", pando.ErrInvalid)
@@ -107,7 +107,7 @@ func (h handler) upload(w http.ResponseWriter, r *http.Request, repo *repository
 	}
 	out := pktline.NewEncoder(w)
 	if err := repo.check(a.wants); err != nil {
-		_ = out.Encodef("ERR %s\n", err) // git prints it; the asker may be gone
+		_ = out.Encodef("ERR %s\n", err) // git prints it; the client may be gone
 		return
 	}
 	select {
@@ -121,16 +121,18 @@ func (h handler) upload(w http.ResponseWriter, r *http.Request, repo *repository
 	}
 }
 
-// report tells the client of a failure in the middle of an answer.
+// report sends an error to the client in the middle of an answer.
 func report(out *pktline.Encoder, a *ask, err error) {
 	if a.sideband {
-		_ = out.Encode(sideband.ErrorMessage.WithPayload([]byte(err.Error() + "\n"))) // the asker may be gone
+		// The client may be gone.
+		_ = out.Encode(sideband.ErrorMessage.WithPayload([]byte(err.Error() + "\n")))
 	} else {
 		_ = out.Encodef("ERR %s\n", err)
 	}
 }
 
-// check refuses what is not a commit of this service. A client may ask for a head that has moved since it saw it.
+// check refuses objects that are not commits of this service. A client may want a head that has
+// moved since it saw it.
 func (r *repository) check(wants []pando.ObjectID) error {
 	heads := r.heads()
 	if !slices.ContainsFunc(wants, func(id pando.ObjectID) bool { return !slices.Contains(heads, id) }) {
@@ -156,7 +158,8 @@ func (r *repository) heads() []pando.ObjectID {
 	return out
 }
 
-// answer is the server's half of git's fetch in version 0 over HTTP: where history is cut, what both have, the pack.
+// answer is the server's part of a fetch in version 0 over HTTP: the cut of history, the common
+// commits, the pack.
 func (r *repository) answer(ctx context.Context, w io.Writer, a *ask) error {
 	out := pktline.NewEncoder(w)
 	edge := r.edge
@@ -179,7 +182,8 @@ func (r *repository) answer(ctx context.Context, w io.Writer, a *ask) error {
 	return r.send(ctx, w, a, common, edge)
 }
 
-// cut says where a clone of limited depth ends, and which commits that the client had without parents now get them.
+// cut sends where a clone of limited depth ends, and which of the client's shallow commits get
+// their parents now.
 func (r *repository) cut(out *pktline.Encoder, a *ask) (map[pando.ObjectID]bool, error) {
 	edge := map[pando.ObjectID]bool{}
 	seen := map[pando.ObjectID]bool{}
@@ -220,8 +224,8 @@ func (r *repository) cut(out *pktline.Encoder, a *ask) (map[pando.ObjectID]bool,
 	return edge, out.Flush()
 }
 
-// common are the client's commits that this repository has, too; ready when every want descends from one of them, so that
-// the client need not name more.
+// common returns the client's commits that this repository has. ready reports that every want
+// descends from one of them, so that the client need not send more.
 func (r *repository) common(a *ask) (common []pando.ObjectID, ready bool, err error) {
 	if len(a.haves) == 0 {
 		return nil, false, nil
@@ -250,7 +254,8 @@ func (r *repository) common(a *ask) (common []pando.ObjectID, ready bool, err er
 	return common, true, nil
 }
 
-// acknowledge answers the haves: all common ones to a client that understands that, or the first.
+// acknowledge answers the haves: with all common ones if the client supports that, else with the
+// first.
 func acknowledge(out *pktline.Encoder, a *ask, common []pando.ObjectID, ready bool) error {
 	var errs []error
 	if a.multiAck {
@@ -272,7 +277,7 @@ func acknowledge(out *pktline.Encoder, a *ask, common []pando.ObjectID, ready bo
 	return errors.Join(errs...)
 }
 
-// send writes the pack of what the wants reach and the client does not have.
+// send writes the pack of the objects that the wants reach and the client does not have.
 func (r *repository) send(ctx context.Context, w io.Writer, a *ask, common []pando.ObjectID, edge map[pando.ObjectID]bool) error {
 	walk := state.Walk{Objects: r.objects, Edge: map[pando.ObjectID]bool{}}
 	for _, m := range []map[pando.ObjectID]bool{r.edge, a.theirEdge} {
@@ -302,8 +307,8 @@ func (r *repository) send(ctx context.Context, w io.Writer, a *ask, common []pan
 	return pktline.NewEncoder(w).Flush()
 }
 
-// toSend are the commits from which the pack is gathered: the wants, and the parents of commits that the client had
-// without them and that lie within the new depth.
+// toSend returns the commits from which the pack is gathered. These are the wants, and the parents
+// that shallow commits of the client get within the new depth.
 func (r *repository) toSend(a *ask, had func(pando.ObjectID) bool, edge map[pando.ObjectID]bool) []pando.ObjectID {
 	from := slices.Clone(a.wants)
 	if a.depth == 0 {

@@ -1,7 +1,7 @@
-// Package journal keeps what instances have written to their state and not committed, a file each.
+// Package journal stores the uncommitted writes of instances to their state, one file per instance.
 //
-// It never waits for a disk: a record is in the kernel's hands when Append returns, so it survives the death of the agent.
-// What a power cut does to it shows as damage, or as a file that is gone; the instances are gone then, too.
+// It never waits for a disk. The kernel has a record when Append returns, so the record survives
+// the agent's death. A power cut may damage or lose a file, but it also ends the instances.
 package journal
 
 import (
@@ -23,7 +23,7 @@ var (
 	_ pando.Journal  = (*file)(nil)
 )
 
-// Folder is where the files are. It is made when it is needed.
+// Folder is the folder of the files. It is made when it is needed.
 type Folder string
 
 // Journal implements pando.Journals.
@@ -35,7 +35,7 @@ func (d Folder) Journal(i pando.InstanceID) (pando.Journal, error) {
 	return j, j.open()
 }
 
-// headBytes is the length of a record's head: its length and its CRC-32.
+// headBytes is the size of a record's head: its length and its CRC-32.
 const headBytes = 8
 
 type file struct {
@@ -61,10 +61,11 @@ func frame(b, record []byte) []byte {
 	return append(binary.LittleEndian.AppendUint32(b, crc32.ChecksumIEEE(record)), record...)
 }
 
-// roomMin is the share of the tmpfs that journals leave to the sandboxes of the host, whose records lie there: an eighth.
+// roomMin is the part of the tmpfs that journals leave to the records of the host's sandboxes: one
+// eighth.
 const roomMin = 8
 
-// room refuses to write into the last eighth of a tmpfs.
+// room refuses writes into the last eighth of a tmpfs.
 func (j *file) room() error {
 	var s unix.Statfs_t
 	if err := unix.Fstatfs(int(j.f.Fd()), &s); err != nil || s.Type != unix.TMPFS_MAGIC {
@@ -84,7 +85,7 @@ func (j *file) Append(record []byte) error {
 	n, err := j.f.Write(frame(make([]byte, 0, headBytes+len(record)), record))
 	if err != nil {
 		if n > 0 {
-			err = errors.Join(err, j.f.Truncate(j.size)) // nothing may stand behind half a record
+			err = errors.Join(err, j.f.Truncate(j.size)) // no record may follow half a record
 		}
 		return j.failed("write", err)
 	}
@@ -113,7 +114,7 @@ func (j *file) Records() ([][]byte, error) {
 			return nil, fmt.Errorf("the journal %s is damaged at byte %d", j.path, len(b)-len(rest))
 		}
 		if len(rest) < headBytes+size {
-			break // its writer died before it was answered
+			break // its writer died before Append returned
 		}
 		record := rest[headBytes : headBytes+size]
 		if crc32.ChecksumIEEE(record) != binary.LittleEndian.Uint32(rest[4:]) {

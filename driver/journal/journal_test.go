@@ -66,7 +66,7 @@ func TestRecordsOutliveTheirWriter(t *testing.T) {
 	}
 }
 
-// A writer that dies in the middle of a record has told nobody that it was written.
+// A writer that dies in the middle of a record has not reported it as written.
 func TestHalfARecordIsLeftOut(t *testing.T) {
 	d := Folder(t.TempDir())
 	path := filepath.Join(string(d), "web-1")
@@ -83,7 +83,7 @@ func TestHalfARecordIsLeftOut(t *testing.T) {
 	}
 }
 
-// Damage is told: a journal that is read as if it were whole would lose writes in silence.
+// Damage is an error: a damaged journal that is read as whole would lose writes in silence.
 func TestDamageIsTold(t *testing.T) {
 	d := Folder(t.TempDir())
 	path := filepath.Join(string(d), "web-1")
@@ -100,7 +100,7 @@ func TestDamageIsTold(t *testing.T) {
 	}
 }
 
-// The records of sandboxes lie on the same tmpfs: journals do not fill it.
+// The records of sandboxes lie on the same tmpfs, so journals must not fill it.
 func TestJournalsLeaveRoomForSandboxes(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
