@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/lifecycle"
 )
 
 // These times govern how instances that do not answer are drained.
@@ -105,10 +106,11 @@ func (a *Agent) spares(s pando.ServiceKey) string {
 	if w == nil || in >= w.whole || now.Sub(w.last) >= waveMax {
 		w = &wave{whole: in}
 	}
-	switch out := w.whole - in; {
-	case in < 2:
-		return "it is the last in rotation"
-	case out >= max(1, w.whole/4):
+	out := w.whole - in
+	if !lifecycle.MayEnd(out, in, w.whole) {
+		if in < 2 {
+			return "it is the last in rotation"
+		}
 		return fmt.Sprintf("%d of %d are out of rotation", out, w.whole)
 	}
 	w.last = now

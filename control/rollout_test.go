@@ -51,24 +51,6 @@ func TestAFailedRevisionDoesNotHoldBackTheOldOne(t *testing.T) {
 	}
 }
 
-func TestWhatLiveProbesEndIsReplacedAtOnce(t *testing.T) {
-	tb := serving(t)
-	for range 10 {
-		i := tb.w.Of(web)[0]
-		tb.put(pando.Decision{
-			ID: tb.ids.Sequential(tb.now), Service: web, Instance: i.ID, Kind: pando.DecidedFailed, At: tb.now,
-			Reason: "3 live probes failed", Inputs: map[string]float64{"live_probes": 3},
-		})
-		tb.rev++
-		tb.w.Committed(pando.Txn{Delete: []pando.Key{i.Key()}}, tb.rev)
-		tb.settle()
-		if n := len(tb.w.Of(web)); n != 2 {
-			t.Fatalf("%d of 2 instances after live probes ended one", n)
-		}
-		tb.run()
-	}
-}
-
 // A finished job is not started again, even after many more decisions about its service.
 func TestAFinishedJobStaysFinishedWhenHistoryIsTrimmed(t *testing.T) {
 	tb := newTable(t)

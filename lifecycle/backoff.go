@@ -32,7 +32,7 @@ func BackOff(all []Failure, revision, wanted int, started, now time.Time) Wait {
 	var w Wait
 	var last time.Time
 	for _, f := range all {
-		if (f.Revision == revision || f.Revision == 0) && now.Sub(f.At) < BackOffMemory && !f.Probed {
+		if (f.Revision == revision || f.Revision == 0) && now.Sub(f.At) < BackOffMemory {
 			w.Failures++
 			last = f.At
 		}

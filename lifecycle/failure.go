@@ -10,10 +10,6 @@ import (
 // when the program did not exit by itself.
 const ExitCode = "exit_code"
 
-// LiveProbes is the input of a failed decision about an instance that its live probes ended. It
-// carries the number of probes that failed in a row.
-const LiveProbes = "live_probes"
-
 // Revision is the input that carries the revision of the instance that an intent placed or that a
 // decision concerns.
 const Revision = "revision"
@@ -24,9 +20,6 @@ type Failure struct {
 	Revision int // of the instance, or 0 if unknown
 	Reason   string
 	Clean    bool // it exited with 0
-	// Probed means that its live probes ended it. That is a sign of load, which a wait before the next
-	// start makes worse.
-	Probed bool
 }
 
 // Failures returns the failures since the last deploy, oldest first. A new spec is a new chance.
@@ -38,14 +31,11 @@ func Failures(decisions []pando.Decision, revision func(pando.InstanceID) int) [
 		case pando.DecidedDeploy:
 			out = nil
 		case pando.DecidedFailed:
-			_, probed := d.Inputs[LiveProbes]
 			by, known := d.Inputs[Revision]
 			if !known {
 				by = float64(revision(d.Instance))
 			}
-			out = append(out, Failure{
-				At: d.At, Revision: int(by), Reason: d.Reason, Clean: cleanExit(d), Probed: probed,
-			})
+			out = append(out, Failure{At: d.At, Revision: int(by), Reason: d.Reason, Clean: cleanExit(d)})
 		}
 	}
 	return out

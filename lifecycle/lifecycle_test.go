@@ -107,13 +107,6 @@ func TestBackOffDoublesToItsCapAndForgets(t *testing.T) {
 			t.Errorf("%d failures of %d wait %s, want the cap", 12*wanted, wanted, last)
 		}
 	}
-	probed := failures(1, 50, t0)
-	for n := range probed {
-		probed[n].Probed = true
-	}
-	if w := BackOff(probed, 1, 1, t0, t0); !w.Until.IsZero() {
-		t.Errorf("what live probes ended is held back: %+v", w)
-	}
 }
 
 // F7: one of 20 instances is killed every 3 seconds, then every second. Each start takes a moment.
@@ -290,7 +283,6 @@ func TestThreeFailuresOfTheNewRevisionAbortARollout(t *testing.T) {
 		{"three of a hundred", 100, pando.RestartAlways, failures(2, 3, t0), false},
 		{"a tenth", 100, pando.RestartAlways, failures(2, 10, t0), true},
 		{"one that is not replaced", 1, pando.RestartNo, failures(2, 1, t0), true},
-		{"live probes", 1, pando.RestartAlways, []Failure{{Revision: 2, Probed: true}, {Revision: 2, Probed: true}, {Revision: 2, Probed: true}}, true},
 	} {
 		m := Rollout(Takeover{Current: 1, Target: 2, Wanted: c.wanted, Rule: pando.Rollout{Surge: 1}, Restart: c.policy, Failures: c.all, Instances: in}, t0)
 		if m.Abort != c.abort {
