@@ -89,7 +89,7 @@ pub enum Admission {
 pub enum Effect {
     /// Send a message to a unit.
     Send(UnitId, Message),
-    /// Submit the packets that wait for this flow's state again.
+    /// Call [`Handover::arrive`] again for the packets that wait for this flow's state.
     Release(FlowKey),
 }
 
@@ -302,7 +302,8 @@ impl Handover {
                     return self.search(&key);
                 }
             }
-            // Search once: the other units may not have it as well. The timer repeats the search.
+            // Search once: the other units may lack the state, and would start it again. The timer
+            // repeats it.
             None if !waiting.searching => return self.search(&key),
             None => {}
         }

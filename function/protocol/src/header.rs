@@ -121,17 +121,17 @@ impl Header {
 
 /// The bytes that steering puts between a frame's Ethernet header and its packet. The Ethernet
 /// header then has the EtherType [`ETHERTYPE`]. A unit puts them there as well when it sends the
-/// packet on, but with the packet's own EtherType. They take 72 bytes, so links between steering
-/// and units need an MTU that much above the clients'.
+/// packet on, but with the EtherType of its IP version. They take 72 bytes, so links between
+/// steering and units need an MTU that much above the clients'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steered {
     /// The packet's place in its flow.
     pub header: Header,
     /// The flow, even if the packet's own addresses are translated ones.
     pub key: FlowKey,
-    /// The packet came in at the outer end of the wire; from a unit: it leaves by the inner one.
+    /// The packet came in at the outer end of the wire; from a unit, it leaves by the inner one.
     pub back: bool,
-    /// The packet's addresses are not those of the key; from a unit: steering is to add them to the
+    /// The packet's addresses are not those of the key; from a unit, steering is to add them to the
     /// flow.
     pub translated: bool,
 }

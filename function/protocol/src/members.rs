@@ -33,8 +33,8 @@ impl Handover {
                 continue;
             }
             let (epoch, clock, holes) = (flow.epoch, flow.seen.clock, flow.seen.holes());
-            // Once: this unit stays the owner, and is asked first, until it ends. Whole: it may
-            // have the only copy.
+            // Once: this unit stays the owner, and is asked first, until it ends. Whole: the
+            // target may soon have the only copy.
             if flow.evacuated < clock {
                 flow.evacuated = clock;
                 self.effects.push(Effect::Send(target, Message::Push { key: *key, epoch, clock, holes, state: states.snapshot(key) }));

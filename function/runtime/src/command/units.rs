@@ -110,7 +110,7 @@ impl List {
     pub fn run(self) -> Result<ExitCode, Failure> {
         let units = listed(&self.places);
         if self.output == Format::Json {
-            // Convert to a value first: the status has a `name` as well, and a value keeps one.
+            // Convert to a value first: the status has a second `name`, and a value keeps only one.
             print_json(&serde_json::to_value(&units).expect("it is JSON"));
             return Ok(ExitCode::SUCCESS);
         }

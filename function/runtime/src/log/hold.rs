@@ -95,7 +95,7 @@ impl Watcher {
         Ok(Watcher { died, over, thread })
     }
 
-    /// Stops waiting, because this process now works itself: a wake-up for a death must reach the
+    /// Stops waiting, because this process now works itself. If it dies, the wake-up must reach the
     /// watcher of another process. Call it only where no other thread works. A watcher that has
     /// reported a death has released the lock, so its end is not waited for.
     pub fn end(self) {

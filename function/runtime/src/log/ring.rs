@@ -22,7 +22,7 @@ pub struct Ring {
     room: u64,
     /// This side's own position, which the other process cannot move.
     at: u64,
-    /// Where the last read message began.
+    /// The start of the last message read.
     began: u64,
 }
 

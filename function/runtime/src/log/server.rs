@@ -267,8 +267,8 @@ impl Server {
         self.peers[at].follows.take().is_some()
     }
 
-    /// Makes a standby the unit that cannot read the dead unit's memory. Sends it everything it
-    /// lacks.
+    /// Makes a standby the unit if it cannot read the dead unit's memory. Sends it everything that
+    /// it lacks.
     fn hand_over(&mut self, at: usize, hello: &Hello) -> Result<(), Parting> {
         let followed = self.succeed(at, hello);
         let link = &mut self.peers[at].link;

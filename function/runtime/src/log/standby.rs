@@ -35,7 +35,7 @@ use crate::port::Port;
 
 /// Flows with state memory touched in advance.
 pub const WARM_FLOWS: usize = 4096;
-/// Deaths on one batch after which it is dropped: it would kill a third unit as well.
+/// Deaths on one batch after which it is dropped: it would kill a third unit.
 const DEATHS_MAX: u64 = 2;
 
 /// A standby's knowledge of its unit, apart from the flows.

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A message that the log has read stays in the ring until the unit writes over it. The standby
-//! first looks for batch `n` itself. If batch `n` is there, all later batches are there, and the
-//! memory is the right one: a unit that lost its log continues in another memory.
+//! first looks for batch `n` itself. If batch `n` is there, all later batches are there. The
+//! memory is then also the right one: a unit that lost its log continues in another memory.
 
 use std::borrow::Cow;
 

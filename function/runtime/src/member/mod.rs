@@ -69,7 +69,7 @@ pub struct HandoverStatus {
     pub headless: u64,
     /// Packets that wait for state now.
     pub held: usize,
-    /// Bytes of the received packets, for comparison with the other counts.
+    /// Bytes of the received packets, for comparison with the other byte counts.
     pub payload_bytes: u64,
 }
 

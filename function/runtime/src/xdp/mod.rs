@@ -77,7 +77,7 @@ unsafe impl Send for Port {}
 
 struct Queue {
     socket: OwnedFd,
-    /// Where its chunks begin in the memory.
+    /// The start of its chunks in the memory.
     base: usize,
     chunks: u32,
     fill: Ring<u64>,
