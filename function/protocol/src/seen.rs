@@ -36,7 +36,7 @@ impl Seen {
         }
     }
 
-    /// Returns the packets before the highest that may still come.
+    /// Returns how many packets below the highest clock may still come.
     pub fn holes(&self) -> u32 {
         self.bits.count_zeros()
     }

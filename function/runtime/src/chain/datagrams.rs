@@ -74,7 +74,7 @@ impl Datagrams {
         self.find(index).map_or(arrivals[index].frame, |w| &w.datagram.frame)
     }
 
-    /// Returns the packets of the batch that came as fragments.
+    /// Returns the indices of the packets of the batch that came as fragments.
     pub fn indices(&self) -> impl Iterator<Item = usize> + use<> {
         let indices: Vec<usize> = self.batch.iter().map(|w| w.index).collect();
         indices.into_iter()
@@ -92,7 +92,8 @@ impl Datagrams {
         self.find(index).map_or(Frames::one(bytes), |w| Frames { one: None, parts: &w.parts })
     }
 
-    /// Returns the fragments that were given up: the rest never came, or there was no room to wait.
+    /// Returns the number of fragments that were given up: the rest never came, or there was no
+    /// room to wait.
     pub fn expired(&self) -> u64 {
         self.waiting.expired
     }

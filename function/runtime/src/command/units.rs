@@ -49,7 +49,7 @@ pub struct Logs {
     name: String,
     #[command(flatten)]
     places: Places,
-    /// Continue until the unit ends
+    /// Keep printing until the unit ends
     #[arg(short, long)]
     follow: bool,
 }
@@ -297,7 +297,8 @@ struct Owed {
     tenant: String,
     #[serde(flatten)]
     billed: Billed,
-    /// Packets that never reached the chain's first function, or never left its last one.
+    /// Packets that never reached a chain that begins with this function, or never left one that
+    /// ends with it.
     #[serde(flatten)]
     unserved: Unserved,
 }

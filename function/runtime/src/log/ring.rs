@@ -97,7 +97,7 @@ impl Ring {
         unsafe { AtomicU32::from_ptr(self.base.add(128).cast()) }
     }
 
-    /// Returns the bytes that are written and not read.
+    /// Returns the number of bytes that are written and not read.
     pub fn fill(&self) -> u64 {
         self.written().load(Ordering::Acquire).wrapping_sub(self.read().load(Ordering::Acquire))
     }

@@ -89,7 +89,7 @@ impl Vitals {
         self.word(HEARTBEAT).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the beats so far.
+    /// Returns the number of beats so far.
     pub fn beats(&self) -> u64 {
         self.word(HEARTBEAT).load(Ordering::Relaxed)
     }

@@ -1,5 +1,5 @@
 //! The memory that the units of a group on one host share. It holds the set of live units, the load
-//! of each, a ring for each ordered pair of units, and the times of use of leased numbers.
+//! of each, a ring for each ordered pair, and the times of use of leased numbers.
 //!
 //! A ring has one writer and one reader. Its tail alone decides which records exist, so a unit that
 //! dies in mid-message leaves no partial record. The file is sparse: 64 × 64 rings take memory only

@@ -74,8 +74,8 @@ impl Store {
         self.stream.get_mut().write_all(&bytes)
     }
 
-    /// Reads the next line, which must be of this kind. Returns its number: a length, -1 for a missing
-    /// value, or 0 for a status.
+    /// Reads the next line, which must be of this kind. Returns its number: a length, -1 for a
+    /// missing value, or 0 for a status.
     fn length(&mut self, kind: u8) -> io::Result<i64> {
         let mut line = String::new();
         self.stream.read_line(&mut line)?;

@@ -388,8 +388,8 @@ mod tests {
             }
         }
 
-        /// A list holds a port if one part allows it, or if there are only negations, and no
-        /// negation excludes it.
+        /// A list holds a port if one part has it and no negation excludes it. A list of negations
+        /// alone holds all other ports.
         fn has(&self, port: u16) -> bool {
             match self {
                 Said::Any => true,

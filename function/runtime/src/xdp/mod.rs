@@ -11,7 +11,7 @@
 //! ```
 //!
 //! A received chunk moves from `rx` to `fill` when its packet is released. All packets leave by
-//! queue 0, so they stay in order.
+//! queue 0, so that they stay in order.
 
 mod device;
 mod program;
@@ -281,7 +281,7 @@ impl Port {
         self.queues.iter().map(|queue| queue.socket.as_raw_fd())
     }
 
-    /// Returns the packets released so far.
+    /// Returns the number of packets released so far.
     pub fn position(&self) -> u64 {
         self.position
     }
@@ -413,8 +413,8 @@ impl Port {
         self.lost()
     }
 
-    /// Returns the packets lost for lack of room since the last call. With zero-copy, losses inside
-    /// the device appear only in the device's own counters.
+    /// Returns the number of packets lost for lack of room since the last call. With zero-copy,
+    /// losses inside the device appear only in the device's own counters.
     pub fn lost(&mut self) -> u64 {
         let of =
             |queue: &Queue| get::<libc::xdp_statistics>(&queue.socket, libc::XDP_STATISTICS).map_or(0, |s| s.rx_dropped + s.rx_ring_full);

@@ -52,12 +52,12 @@ impl<T: Copy> Ring<T> {
         self.at.wrapping_sub(unsafe { &*self.theirs }.load(Ordering::Acquire))
     }
 
-    /// Returns the entries that a consumer can read.
+    /// Returns how many entries a consumer can read.
     pub fn ready(&self) -> u32 {
         self.behind().wrapping_neg().min(self.size)
     }
 
-    /// Returns a producer's entries that the kernel has not taken yet.
+    /// Returns how many entries of a producer the kernel has not taken yet.
     pub fn waiting(&self) -> u32 {
         self.behind().min(self.size)
     }
