@@ -1,6 +1,6 @@
-//! Flows: what a packet belongs to.
+//! Flows: the conversations to which packets belong.
 
-/// Which way a packet goes with respect to the [`FlowKey`]'s order of its two ends.
+/// The direction of a packet, by the [`FlowKey`]'s order of its two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the lower end to the higher one.
@@ -9,10 +9,12 @@ pub enum Direction {
     Down,
 }
 
-/// A flow in both directions: the two ends in canonical (byte-wise ascending) order, and the protocol.
+/// A flow in both directions: the two ends in canonical (byte-wise ascending) order, and the
+/// protocol.
 ///
-/// Flowlets are directional, but the state of a NAT or of a load balancer is not: both directions share one key, and
-/// therefore one unit. A fragment behind the first, and a protocol without ports, has ports 0.
+/// Flowlets are directional, but the state of a NAT or of a load balancer is not. Both directions
+/// therefore share one key, and one unit. The ports are 0 in later fragments and in protocols
+/// without ports.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FlowKey {
     bytes: [u8; FlowKey::LENGTH_BYTES],
@@ -22,7 +24,8 @@ impl FlowKey {
     /// Two ends of 18 bytes (address, port), protocol, IP version.
     pub const LENGTH_BYTES: usize = 38;
 
-    /// Orders two ends (16-byte address, IPv4 in its first 4 bytes; port in network order) into a key.
+    /// Orders two ends (16-byte address, IPv4 in its first 4 bytes; port in network order) into a
+    /// key. Returns the key and the direction.
     pub fn between(from: End, to: End, protocol: u8, version: u8) -> (FlowKey, Direction) {
         let (low, high, direction) = if from <= to { (from, to, Direction::Up) } else { (to, from, Direction::Down) };
         let mut bytes = [0; Self::LENGTH_BYTES];
@@ -33,23 +36,24 @@ impl FlowKey {
         (FlowKey { bytes }, direction)
     }
 
-    /// The flow of an Ethernet frame that carries IPv4 or IPv6 (see [`innermost`]), or `None`.
+    /// Returns the flow of an Ethernet frame that carries IPv4 or IPv6 (see [`innermost`]), or
+    /// `None`.
     pub fn of_frame(frame: &[u8]) -> Option<(FlowKey, Direction)> {
         let (version, at) = innermost(frame)?;
         of_packet(&frame[at..], version)
     }
 
-    /// As it stands on the wire.
+    /// Returns the key in its wire format.
     pub fn as_bytes(&self) -> &[u8; Self::LENGTH_BYTES] {
         &self.bytes
     }
 
-    /// What [`FlowKey::as_bytes`] gave.
+    /// Reads a key from [`FlowKey::as_bytes`].
     pub fn from_bytes(bytes: [u8; Self::LENGTH_BYTES]) -> FlowKey {
         FlowKey { bytes }
     }
 
-    /// IP protocol number.
+    /// Returns the IP protocol number.
     pub fn protocol(&self) -> u8 {
         self.bytes[36]
     }
@@ -74,7 +78,7 @@ impl std::fmt::Debug for FlowKey {
 pub struct End([u8; 18]);
 
 impl End {
-    /// An address of 4 or 16 bytes and a port in network order.
+    /// Returns an end with an address of 4 or 16 bytes and a port in network order.
     pub fn new(address: &[u8], port: [u8; 2]) -> End {
         let mut end = [0; 18];
         end[..address.len()].copy_from_slice(address);
@@ -83,11 +87,12 @@ impl End {
     }
 }
 
-/// VLAN tags that are looked through: one of the customer (802.1Q), and one of the provider around it (802.1ad).
+/// The most VLAN tags that are skipped: one of the customer (802.1Q) inside one of the provider
+/// (802.1ad).
 const TAGS_MAX: usize = 2;
 
-/// Where an Ethernet frame's IP packet begins, behind VLAN tags and the header of a PPPoE session: (IP version, offset);
-/// `None` for all that is not IP, and for less than a whole fixed header.
+/// Returns IP version and offset of an Ethernet frame's IP packet, after VLAN tags and a PPPoE
+/// session header. Returns `None` if it is not IP or its fixed header is incomplete.
 pub fn network(frame: &[u8]) -> Option<(u8, usize)> {
     let mut at = 12;
     for _ in 0..TAGS_MAX {
@@ -104,13 +109,13 @@ pub fn network(frame: &[u8]) -> Option<(u8, usize)> {
     }
 }
 
-/// An IP packet whose fixed header is whole.
+/// Returns an IP packet if its fixed header is complete.
 fn ip_at(frame: &[u8], version: u8, at: usize) -> Option<(u8, usize)> {
     let header = if version == 4 { 20 } else { 40 };
     (frame.get(at)? >> 4 == version && frame.len() >= at + header).then_some((version, at))
 }
 
-/// PPP's name for the protocol has two bytes, the first of them even; a sender may leave out a first byte that is 0.
+/// PPP's protocol number has two bytes; the first is even. A sender may omit a first byte of 0.
 fn ppp(frame: &[u8], at: usize) -> Option<(u8, usize)> {
     let first = *frame.get(at)?;
     let (protocol, next) = if first & 1 == 1 { (first.into(), at + 1) } else { (be16(frame, at)?, at + 2) };
@@ -121,11 +126,12 @@ fn ppp(frame: &[u8], at: usize) -> Option<(u8, usize)> {
     }
 }
 
-/// Tunnels in tunnels that are looked into.
+/// The most nested tunnels that are opened.
 const TUNNELS_MAX: usize = 4;
 
-/// Where the innermost IP packet begins: behind [`network`], what is in 4in4, 4in6, 6in4, 6in6 and GRE (with IP, Ethernet,
-/// ERSPAN of types I and II, or PPP) is looked into. `pando_parse_inner` of the SDK finds the same.
+/// Returns the start of the innermost IP packet. It looks into 4in4, 4in6, 6in4, 6in6 and GRE (with
+/// IP, Ethernet, ERSPAN of types I and II, or PPP). `pando_parse_inner` of the SDK returns the
+/// same.
 pub fn innermost(frame: &[u8]) -> Option<(u8, usize)> {
     let mut packet = network(frame)?;
     for _ in 0..TUNNELS_MAX {
@@ -137,7 +143,7 @@ pub fn innermost(frame: &[u8]) -> Option<(u8, usize)> {
     Some(packet)
 }
 
-/// The packet in a packet.
+/// Returns the packet inside a packet.
 fn tunnelled(frame: &[u8], (version, at): (u8, usize)) -> Option<(u8, usize)> {
     let (protocol, payload, is_fragment) = upper(&frame[at..], version)?;
     let payload = at + payload;
@@ -183,7 +189,7 @@ fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
 }
 
-/// Ports are at the start of the payload of TCP, UDP, UDP-Lite, DCCP and SCTP.
+/// Returns the ports. They start the payload of TCP, UDP, UDP-Lite, DCCP and SCTP.
 fn ports(protocol: u8, payload: &[u8]) -> ([u8; 2], [u8; 2]) {
     match (protocol, payload) {
         (6 | 17 | 33 | 132 | 136, [a, b, c, d, ..]) => ([*a, *b], [*c, *d]),
@@ -191,10 +197,10 @@ fn ports(protocol: u8, payload: &[u8]) -> ([u8; 2], [u8; 2]) {
     }
 }
 
-/// Extension headers that are looked through; a packet with more has no ports.
+/// The most extension headers that are skipped; a packet with more has no ports.
 const EXTENSIONS_MAX: usize = 8;
 
-/// What a packet carries: the protocol, where it begins, and whether it is a fragment behind the first.
+/// Returns the payload's protocol, its start, and whether this is a later fragment.
 fn upper(ip: &[u8], version: u8) -> Option<(u8, usize, bool)> {
     if version == 4 {
         let header = usize::from(*ip.first()? & 15) * 4;
@@ -222,7 +228,7 @@ fn upper(ip: &[u8], version: u8) -> Option<(u8, usize, bool)> {
     Some((next, at, is_fragment))
 }
 
-/// The flow of an IP packet. Only the first fragment has ports.
+/// Returns the flow of an IP packet. Only the first fragment has ports.
 fn of_packet(ip: &[u8], version: u8) -> Option<(FlowKey, Direction)> {
     let (protocol, payload, is_fragment) = upper(ip, version)?;
     let (from, to) = if is_fragment { Default::default() } else { ports(protocol, ip.get(payload..).unwrap_or(&[])) };
@@ -290,7 +296,7 @@ mod tests {
         assert_eq!(behind(&[0x88, 0x64, 0x11, 9, 0, 9, 0, 30], &[0, 0x21]), None, "a code other than session data");
     }
 
-    /// An IP packet that carries `payload`.
+    /// Returns an IP packet with this payload.
     fn packet(version: u8, protocol: u8, payload: &[u8]) -> Vec<u8> {
         let length = payload.len() as u16;
         let header = match version {

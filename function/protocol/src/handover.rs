@@ -1,24 +1,28 @@
-//! Who may touch the state of a flow, and how it gets there (SNF §5).
+//! Decides which unit may use the state of a flow, and how the state gets there (SNF §5).
 //!
 //! ```text
 //!               first packet of an epoch, state as of clock - 1 at hand
-//!   (nothing) ─────────────────────────────────────────────────────────► owner ◄──┐
-//!      │  ▲                                                               │  │    │ answer, or the
-//!      │  └── push ──► replica ── packet, clock matches ──────────────────┘  │    │ deadline passed
-//!      │                  │ packet, clock does not match                     │    │
-//!      └── packet ────────┴────────────────────────────────► waiting ────────│────┘
-//!                                                               ▲            │ pull with a higher epoch
-//!                                                               │ packet     ▼
-//!                                                               └───────── fenced
+//!   (nothing) ────────────────────────────────────────────────────► owner ◄──┐
+//!      │  ▲                                                          │  │    │ answer, or the
+//!      │  └── push ──► replica ── packet, clock matches ────────────┘  │    │ deadline passed
+//!      │                  │ packet, clock does not match                │    │
+//!      └── packet ────────┴───────────────────────────► waiting ────────│────┘
+//!                                                          ▲            │ pull with a higher epoch
+//!                                                          │ packet     ▼
+//!                                                          └───────── fenced
 //! ```
 //!
-//! An owner pushes when the flow was silent for T/2, to the units that the header names. A unit answers a pull when it has
-//! processed all packets that were sent to it, or when it has waited `settle_ns` for them; from then on it is fenced:
-//! what still comes for an older epoch is stale and never changes state. Only the flow in question waits. An owner whose
-//! replica was gone on with elsewhere is not asked; it hears of that by the next push to it, and has a replica from then on.
+//! An owner pushes to the units that the header names when the flow was silent for T/2. A unit
+//! answers a pull when it has processed all packets sent to it, or when it has waited `settle_ns`
+//! for them. From then on it is fenced: later packets of an older epoch are stale and never change
+//! state. Only the flow in question waits.
 //!
-//! Questions may overtake packets. A unit that does not know of the epoch before, and is said to have been sent its packets,
-//! will own the flow when they come: its answer waits for them like an owner's. Else the flow would go on without them.
+//! A flow may continue elsewhere from a replica, without a pull to its old owner. The next push to
+//! the old owner ends its ownership and makes it a replica.
+//!
+//! A pull may overtake packets. A unit may receive a pull that names it as the previous owner
+//! before it has packets of that epoch. It will own the flow when they arrive, so its answer waits
+//! for them like an owner's. Otherwise the flow would continue without them.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -33,74 +37,77 @@ use crate::{FlowKey, Header, NO_UNIT, UnitId};
 pub struct Timing {
     /// Silence after which state is pushed: half of the flowlet timeout T (§5.2.1).
     pub push_after_ns: u64,
-    /// How long an old owner waits for packets that were sent to it and did not come.
+    /// How long an old owner waits for missing packets that were sent to it.
     pub settle_ns: u64,
-    /// After this long without an answer, a pull goes to everybody; it is repeated, ever more seldom.
+    /// After this long without an answer, a pull goes to all units. It is repeated with growing
+    /// pauses.
     pub retry_ns: u64,
-    /// After this long, a flow goes on with the best state that was found.
+    /// After this long, a flow continues with the best state found.
     pub deadline_ns: u64,
 }
 
 impl Default for Timing {
-    /// T = 500 µs. A pull on one host takes some 5 µs, between two in a rack some 50: 1 ms is no answer at all.
+    /// T = 500 µs. A pull takes some 5 µs on one host and some 50 µs between two hosts in a rack.
+    /// After 1 ms there will be no answer.
     fn default() -> Self {
         Timing { push_after_ns: 250_000, settle_ns: 500_000, retry_ns: 1_000_000, deadline_ns: 10_000_000 }
     }
 }
 
-/// A question is repeated after at most so many times `retry_ns`.
+/// The longest pause between two pulls, in multiples of `retry_ns`.
 const RETRY_FACTOR_MAX: u64 = 64;
 
-/// Up to where a state is whole that knows of `clock` and may lack `holes` packets before it.
+/// Returns the clock of a complete state that has as many packets: `clock` less the `holes` packets
+/// that may be missing before it.
 pub(crate) fn known(clock: u64, holes: u32) -> u64 {
     clock.saturating_sub(holes.into())
 }
 
-/// Where the unit keeps the states that it owns.
+/// Stores the states that the unit owns.
 pub trait States {
-    /// Writes a flow's state down.
+    /// Returns a snapshot of a flow's state.
     fn snapshot(&self, key: &FlowKey) -> Snapshot;
-    /// Makes a snapshot the flow's state; an empty one: the flow has none.
+    /// Sets the flow's state to a snapshot; an empty one removes the state.
     fn install(&mut self, key: &FlowKey, snapshot: &[u8]);
-    /// The flow is another unit's.
+    /// Removes the state: another unit owns the flow.
     fn forget(&mut self, key: &FlowKey);
 }
 
-/// What is to be done with a packet.
+/// The decision on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// Process it, and say [`Handover::processed`].
+    /// Process it, then call [`Handover::processed`].
     Run,
-    /// Keep it until [`Effect::Release`] names its flow, then ask again.
+    /// Keep it until [`Effect::Release`] names its flow, then call [`Handover::arrive`] again.
     Hold,
     /// Drop it: it is a repetition, or its epoch is over and the state has moved on.
     Stale,
 }
 
-/// What is to be done besides.
+/// An action for the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Send a message to a unit.
     Send(UnitId, Message),
-    /// The packets that wait for this flow's state may be asked for again.
+    /// Call [`Handover::arrive`] again for the packets that wait for this flow's state.
     Release(FlowKey),
 }
 
-/// What happened so far.
+/// Counts of events so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Epochs that began with the state already here.
     pub seamless: u64,
     /// Epochs that began with a pull.
     pub pulled: u64,
-    /// … of which some packets that the old owner was sent never reached it.
+    /// … of which some packets sent to the old owner never reached it.
     pub with_gap: u64,
-    /// … of which the deadline passed: the flow went on with an older state, or none.
+    /// … of which the deadline passed: the flow continued with an older state, or none.
     pub gave_up: u64,
-    /// Packets that the states with which epochs began do not know of: they never came to their unit, or it died with
-    /// what it made of them.
+    /// Packets missing from the states with which epochs began. They never reached their unit, or
+    /// it died with their changes.
     pub updates_lost: u64,
-    /// Packets that were refused as stale or repeated.
+    /// Packets refused as stale or repeated.
     pub stale: u64,
     /// Pushes of whole states.
     pub pushes: u64,
@@ -116,24 +123,24 @@ pub struct Handover {
     pub(crate) timing: Timing,
     pub(crate) flows: HashMap<FlowKey, Held>,
     pub(crate) timers: BinaryHeap<Reverse<(u64, FlowKey)>>,
-    /// What is to be done; whoever reads it empties it.
+    /// Actions to perform; the caller drains the list.
     pub effects: Vec<Effect>,
-    /// What happened so far.
+    /// Counts of events so far.
     pub counts: Counts,
 }
 
 impl Handover {
-    /// The unit `unit` of a `group` (bit per unit).
+    /// Returns the state machine of `unit` in a `group` (bit per unit).
     pub fn new(unit: UnitId, group: u64, timing: Timing) -> Handover {
         Handover { unit, group, timing, flows: HashMap::new(), timers: BinaryHeap::new(), effects: Vec::new(), counts: Counts::default() }
     }
 
-    /// Flows that this unit knows of: own, replicas, fenced.
+    /// Returns the number of recorded flows: owned, replicas, fenced.
     pub fn flows(&self) -> usize {
         self.flows.len()
     }
 
-    /// A packet came.
+    /// Decides on a packet that arrived.
     pub fn arrive(&mut self, now_ns: u64, key: &FlowKey, header: &Header, states: &mut impl States) -> Admission {
         let before = header.clock_before_epoch();
         if self.flows.get(key).is_none_or(|flow| matches!(flow.role, Role::Expected)) {
@@ -152,12 +159,13 @@ impl Handover {
         let epoch = flow.epoch;
         match &mut flow.role {
             Role::Owner if header.epoch <= epoch => self.run(now_ns, key, header),
-            // One of a later epoch waits, too: this epoch's packets come first, then the flow has to be fetched again.
+            // A packet of a later epoch waits as well: this epoch's packets come first, then a new
+            // pull.
             Role::Waiting(_) if header.epoch >= epoch => Admission::Hold,
             Role::Waiting(_) => self.stale(),
             Role::Fenced(_) if header.epoch <= epoch => self.stale(),
             Role::Replica { .. } if header.epoch < epoch => self.stale(),
-            // It left and came back before any other unit processed a packet of it.
+            // The flow left and came back before another unit processed a packet of it.
             Role::Owner if flow.seen.clock == before && flow.seen.holes() == 0 => {
                 flow.epoch = header.epoch;
                 self.counts.seamless += 1;
@@ -190,13 +198,13 @@ impl Handover {
         Admission::Run
     }
 
-    /// The packet that [`Handover::arrive`] let run has been processed. Packets may queue in between: until the last of them
-    /// has been processed, the state goes nowhere.
+    /// Notes that a packet admitted by [`Handover::arrive`] was processed. Packets may queue in
+    /// between. The state stays here until the last of them is processed.
     pub fn processed(&mut self, now_ns: u64, key: &FlowKey, states: &mut impl States) {
         let Some(flow) = self.flows.get_mut(key) else { return };
         flow.pending -= 1;
         flow.last_ns = now_ns;
-        flow.evacuated = 0; // also by a packet that comes after later ones
+        flow.evacuated = 0; // even if a late packet leaves the clock as it is
         if !flow.push_is_due && flow.replicas != 0 {
             flow.push_is_due = true;
             self.timers.push(Reverse((now_ns + self.timing.push_after_ns, *key)));
@@ -244,7 +252,7 @@ impl Handover {
         Admission::Hold
     }
 
-    /// A message came from another unit.
+    /// Handles a message from another unit.
     pub fn message(&mut self, now_ns: u64, from: UnitId, message: Message, states: &mut impl States) {
         match message {
             Message::Push { key, epoch, clock, holes, state } => {
@@ -285,7 +293,8 @@ impl Handover {
                 if waiting.better(clock) {
                     waiting.best = Some((clock, state));
                 }
-                // From the owner of the epoch before, an answer is final even with a gap: that one is fenced now.
+                // The answer of the previous epoch's owner is final even with a gap: that owner is
+                // fenced now.
                 if complete || owned + 1 == epoch {
                     self.counts.with_gap += u64::from(!complete);
                     return self.resume(now_ns, &key, states);
@@ -293,18 +302,20 @@ impl Handover {
                     return self.search(&key);
                 }
             }
-            // Once: everybody who is asked may not know either. The timer repeats it.
+            // Search once: the other units may lack the state, and would start it again. The timer
+            // repeats it.
             None if !waiting.searching => return self.search(&key),
             None => {}
         }
-        // An owner does not answer before it is done, so when all have, nobody has a newer one: its owner died.
+        // An owner does not answer before it is done. If all have answered, no newer state exists:
+        // its owner died.
         if self.group & !(1 << self.unit | waiting.answered) == 0 {
             self.counts.gave_up += 1;
             self.resume(now_ns, &key, states);
         }
     }
 
-    /// The state is as good as it gets: the flow goes on.
+    /// Continues the flow: no better state will come.
     pub(crate) fn resume(&mut self, now_ns: u64, key: &FlowKey, states: &mut impl States) {
         let flow = self.flows.get_mut(key).expect("it is there");
         let Role::Waiting(waiting) = &mut flow.role else { return };
@@ -313,7 +324,7 @@ impl Handover {
         self.counts.updates_lost += want.saturating_sub(clock);
         states.install(key, &state);
         flow.own(epoch, want);
-        // Whoever asked meanwhile waits for the packets that are held here, and these come first.
+        // Units that asked meanwhile wait for the packets held here, which come first.
         for asked in &mut flow.asked {
             asked.until_ns = now_ns + self.timing.settle_ns;
             self.timers.push(Reverse((asked.until_ns, *key)));
@@ -332,12 +343,12 @@ impl Handover {
         }
     }
 
-    /// When [`Handover::tick`] has something to do.
+    /// Returns the next time at which [`Handover::tick`] has work.
     pub fn next_tick_ns(&self) -> Option<u64> {
         self.timers.peek().map(|Reverse((due_ns, _))| *due_ns)
     }
 
-    /// Does what is due: pushes, repetitions, deadlines.
+    /// Performs due pushes, repetitions and deadlines.
     pub fn tick(&mut self, now_ns: u64, states: &mut impl States) {
         while let Some(Reverse((due_ns, key))) = self.timers.peek().copied() {
             if due_ns > now_ns {
@@ -346,15 +357,16 @@ impl Handover {
             self.timers.pop();
             let Some(flow) = self.flows.get_mut(&key) else { continue };
             match &mut flow.role {
-                // Timers of other purposes come by, too; only the one that was set last repeats the question.
+                // Other timers of the flow fire here as well; only the last one set repeats the
+                // pull.
                 Role::Waiting(waiting) if now_ns < waiting.retry_at_ns => {}
-                // Nobody is there to be asked, or nobody has answered for too long.
+                // The group has no other unit, or none has answered for too long.
                 Role::Waiting(waiting) if self.group & !(1 << self.unit) == 0 || now_ns >= waiting.since_ns + self.timing.deadline_ns => {
                     self.counts.gave_up += 1;
                     self.resume(now_ns, &key, states);
                 }
                 Role::Waiting(waiting) => {
-                    // Ever more seldom: who is slow because of many questions does not get more of them.
+                    // Pauses grow, so that a unit slowed by many pulls does not receive more.
                     let pause_ns = (now_ns - waiting.since_ns).clamp(self.timing.retry_ns, RETRY_FACTOR_MAX * self.timing.retry_ns);
                     waiting.retry_at_ns = (now_ns + pause_ns).min(waiting.since_ns + self.timing.deadline_ns);
                     self.timers.push(Reverse((waiting.retry_at_ns, key)));
@@ -372,7 +384,7 @@ impl Handover {
         }
     }
 
-    /// Forgets a flow: it ended, or was silent for too long.
+    /// Forgets a flow that ended or was silent for too long.
     pub fn forget(&mut self, key: &FlowKey) {
         self.flows.remove(key);
     }

@@ -1,4 +1,5 @@
-//! The metadata header that the steering program puts in front of each packet (SNF §3, "state management module").
+//! The metadata header that the steering program puts before each packet (SNF §3, "state management
+//! module").
 
 use crate::flow::End;
 use crate::{FlowKey, NO_UNIT, UnitId};
@@ -6,7 +7,7 @@ use crate::{FlowKey, NO_UNIT, UnitId};
 /// EtherType of a frame with a [`Header`]: the first of the two for local experiments (IEEE 802).
 pub const ETHERTYPE: u16 = 0x88b5;
 
-/// What the steering program tells the unit about a packet.
+/// The steering program's information about a packet, for the unit.
 ///
 /// On the wire it is the first part of [`Steered`], little endian. In C:
 ///
@@ -30,22 +31,23 @@ pub struct Header {
     pub ethertype: u16,
     /// The unit that owns the flow in this epoch.
     pub unit: UnitId,
-    /// The unit that owned it in the epoch before; [`NO_UNIT`] for a new flow.
+    /// The owner in the epoch before; [`NO_UNIT`] for a new flow.
     pub previous: UnitId,
-    /// Number of the assignment; it grows by one whenever the flow gets another unit. From 1.
+    /// Number of the assignment, from 1; it grows by one whenever the flow gets another unit.
     pub epoch: u32,
-    /// Packets of the flow since the epoch began, from 0: `clock - position` is the first clock of the epoch.
+    /// Packets of the flow since the epoch began, from 0: `clock - position` is the first clock of
+    /// the epoch.
     pub position: u32,
     /// Packets of the flow so far, from 1.
     pub clock: u64,
-    /// Bit `u` set: the state is to be pushed to unit `u` when the flow falls silent.
+    /// Bit `u` is set to push the state to unit `u` when the flow falls silent.
     pub replicas: u64,
 }
 
-/// Why some bytes are not a header.
+/// The error of bytes that are not a header.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
-    /// Fewer than [`Steered::LENGTH_BYTES`].
+    /// Fewer bytes than [`Steered::LENGTH_BYTES`].
     #[error("metadata header: {0} bytes, 72 are needed: is the MTU between steering and unit 72 above the clients'?")]
     Short(usize),
     /// Written by another version of the steering program.
@@ -72,12 +74,13 @@ impl Header {
     /// Length on the wire.
     pub const LENGTH_BYTES: usize = 32;
 
-    /// The clock before this epoch: what the state must be tagged with before its first packet may change it (§5.3).
+    /// Returns the clock before this epoch. The state must have it before the epoch's first packet
+    /// may change the state (§5.3).
     pub fn clock_before_epoch(&self) -> u64 {
         self.clock - u64::from(self.position) - 1
     }
 
-    /// Writes the header as it stands on the wire.
+    /// Returns the header in its wire format.
     pub fn encode(&self) -> [u8; Self::LENGTH_BYTES] {
         let mut b = [0; Self::LENGTH_BYTES];
         b[0] = VERSION;
@@ -116,18 +119,20 @@ impl Header {
     }
 }
 
-/// All that steering puts between a frame's Ethernet header, whose EtherType is then [`ETHERTYPE`], and its packet; and
-/// what a unit puts there when it sends the packet on, with the packet's own EtherType. It takes 72 bytes, so links
-/// between steering and units need an MTU that much above the clients'.
+/// The bytes that steering puts between a frame's Ethernet header and its packet. The Ethernet
+/// header then has the EtherType [`ETHERTYPE`]. A unit puts them there as well when it sends the
+/// packet on, but with the EtherType of its IP version. They take 72 bytes, so links between
+/// steering and units need an MTU that much above the clients'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steered {
-    /// Which packet of the flow this is.
+    /// The packet's place in its flow.
     pub header: Header,
-    /// The flow, also where the packet's own addresses are those behind a translation.
+    /// The flow, even if the packet's own addresses are translated ones.
     pub key: FlowKey,
-    /// It came in at the outer end of the wire; from a unit: it leaves by the inner one.
+    /// The packet came in at the outer end of the wire; from a unit, it leaves by the inner one.
     pub back: bool,
-    /// Its addresses are not those of the key; from a unit: steering is to take them for the flow's from now on.
+    /// The packet's addresses are not those of the key; from a unit, steering is to add them to the
+    /// flow.
     pub translated: bool,
 }
 
@@ -135,7 +140,7 @@ impl Steered {
     /// Length on the wire: the header, and the key as `struct flowlet_key` of bpf/flowlet.bpf.c.
     pub const LENGTH_BYTES: usize = Header::LENGTH_BYTES + 40;
 
-    /// Writes it as it stands on the wire.
+    /// Returns the bytes in their wire format.
     pub fn encode(&self) -> [u8; Self::LENGTH_BYTES] {
         let mut b = [0; Self::LENGTH_BYTES];
         b[..32].copy_from_slice(&self.header.encode());
@@ -148,7 +153,7 @@ impl Steered {
         b
     }
 
-    /// Reads it from the start of `bytes`.
+    /// Reads them from the start of `bytes`.
     pub fn decode(bytes: &[u8]) -> Result<Steered, HeaderError> {
         let b: &[u8; Self::LENGTH_BYTES] = bytes.first_chunk().ok_or(HeaderError::Short(bytes.len()))?;
         let header = Header::decode(b)?;

@@ -1,11 +1,11 @@
-//! What a unit holds of one flow: its role, what it has seen, and who waits for it.
+//! A unit's record of one flow: its role, the packets seen, and the units that wait for it.
 
 use crate::UnitId;
 use crate::message::Snapshot;
 use crate::seen::Seen;
 
 pub(crate) struct Waiting {
-    /// Who was asked first.
+    /// The first unit asked.
     pub(crate) from: UnitId,
     pub(crate) want: u64,
     pub(crate) since_ns: u64,
@@ -13,7 +13,7 @@ pub(crate) struct Waiting {
     pub(crate) searching: bool,
     /// Bit per unit that has answered since.
     pub(crate) answered: u64,
-    /// The best state that was found, and its clock.
+    /// The best state found, and its clock.
     pub(crate) best: Option<(u64, Snapshot)>,
 }
 
@@ -32,9 +32,9 @@ pub(crate) enum Role {
         state: Snapshot,
     },
     Waiting(Waiting),
-    /// Nothing is known, but another unit says that packets were sent here.
+    /// Unknown here, but another unit reports that packets were sent here.
     Expected,
-    /// With what it handed over (epoch, clock, state), should the answer have been lost.
+    /// Fenced, with the state handed over (epoch, clock, state) in case the answer was lost.
     Fenced(Option<(u32, u64, Snapshot)>),
 }
 
@@ -43,23 +43,23 @@ pub(crate) struct Held {
     pub(crate) epoch: u32,
     /// Packets that may run or have run.
     pub(crate) seen: Seen,
-    /// … of which so many have not run yet: until then the state is not the one of `seen`.
+    /// … of which this many have not run yet. Until they have, the state lacks packets of `seen`.
     pub(crate) pending: u32,
     /// Packets of a later epoch wait for those.
     pub(crate) later: bool,
     pub(crate) last_ns: u64,
     pub(crate) replicas: u64,
-    /// Packets that have run, as far as the output log was told.
+    /// Packets that have run, as far as the output log has received them.
     pub(crate) done: Seen,
-    /// Who has the state as it was pushed last, here or from elsewhere.
+    /// The units that have the last pushed state, from here or from elsewhere.
     pub(crate) known: Known,
-    /// Up to which clock it was handed on because its unit is to end.
+    /// The clock up to which the leaving unit has handed over the flow.
     pub(crate) evacuated: u64,
     pub(crate) push_is_due: bool,
     pub(crate) asked: Vec<Asked>,
 }
 
-/// Which units have a state: it was pushed to them, or came from them.
+/// The units that have one state: it was pushed to them, or came from them.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Known {
     print: u32,
@@ -67,7 +67,8 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// A bit for each unit that has the state with this fingerprint; those of another one are forgotten.
+    /// Returns a bit for each unit that has the state with this fingerprint. A new fingerprint
+    /// clears the set.
     pub(crate) fn units(&mut self, print: u32) -> &mut u64 {
         if self.print != print {
             *self = Known { print, units: 0 };
@@ -75,7 +76,7 @@ impl Known {
         &mut self.units
     }
 
-    /// These units may not have it.
+    /// Notes that these units may lack the state.
     pub(crate) fn forget(&mut self, units: u64) {
         self.units &= !units;
     }

@@ -1,7 +1,8 @@
-//! What a group's output log is told: the state of each flow after each batch, before the batch leaves.
+//! Keeps a group's output log up to date: the log receives each flow's state after each batch,
+//! before the batch leaves.
 //!
-//! The log is a unit that gets no packets. To it, what it is told is a push like any other, so when an owner dies, whoever is
-//! asked for the flow next finds its state there as with any unit that has a replica.
+//! The log is a unit without packets. To the log, these messages are ordinary pushes. After an
+//! owner's death, the log therefore answers a pull like any unit with a replica.
 
 use crate::FlowKey;
 use crate::handover::{Handover, States};
@@ -9,8 +10,8 @@ use crate::held::Role;
 use crate::message::Message;
 
 impl Handover {
-    /// What the log has to know of a flow of which the packets with these clocks have just been processed; nothing of one
-    /// that is not owned.
+    /// Returns the message to the log after packets of a flow with these clocks were processed.
+    /// Returns `None` for a flow that this unit does not own.
     pub fn keep(&mut self, key: &FlowKey, clocks: &[u64], states: &impl States) -> Option<Message> {
         let flow = self.flows.get_mut(key).filter(|flow| matches!(flow.role, Role::Owner))?;
         clocks.iter().for_each(|&clock| flow.done.insert(clock));
@@ -18,7 +19,7 @@ impl Handover {
         Some(Message::Push { key: *key, epoch: flow.epoch, clock, holes, state: states.snapshot(key) })
     }
 
-    /// The same of all flows that are owned, for a log that knows nothing yet.
+    /// Returns the messages for all flows that this unit owns, for a new log.
     pub fn keep_all(&mut self, states: &impl States) -> Vec<Message> {
         let keys: Vec<FlowKey> = self.flows.keys().copied().collect();
         keys.iter().filter_map(|key| self.keep(key, &[], states)).collect()
@@ -43,7 +44,7 @@ mod tests {
         fn forget(&mut self, _: &FlowKey) {}
     }
 
-    /// A packet that has not come, and one that waits in the queue, are in no state yet.
+    /// A missing packet and a queued one are in no state yet.
     #[test]
     fn the_log_is_told_what_its_state_lacks() {
         let mut unit = Handover::new(0, 0b11, Timing::default());

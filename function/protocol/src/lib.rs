@@ -1,10 +1,12 @@
-//! How the units of a function hand the state of flows to each other (SNF §5).
+//! The protocol by which the units of a function hand over the state of flows (SNF §5).
 //!
-//! Everything here is pure: no clock, no socket, no randomness. Time comes in as nanoseconds of one monotonic clock,
-//! what is to be sent goes out as a value, so that a unit and a simulator can run the same code.
+//! Everything here is pure: no clock, no socket, no randomness. Time comes in as nanoseconds of one
+//! monotonic clock, and messages go out as values. A unit and a simulator can thus run the same
+//! code.
 //!
-//! A flow's state is *owned* by one unit at a time. The steering program numbers the packets of a flow (its logical
-//! *clock*) and its assignments (its *epoch*); both travel in the [`Header`] in front of each packet.
+//! A flow's state is *owned* by one unit at a time. The steering program numbers the packets of a
+//! flow (its logical *clock*) and its assignments (its *epoch*). Both travel in the [`Header`]
+//! before each packet.
 
 pub mod flow;
 pub mod handover;
@@ -26,7 +28,7 @@ pub use message::Message;
 /// Number of a unit within its group of at most [`UNITS_MAX`].
 pub type UnitId = u16;
 
-/// Units of one group: what fits into the bit set of replica targets.
+/// The most units of one group: the size of the bit set of replica targets.
 pub const UNITS_MAX: usize = 64;
 
 /// "No unit": the previous unit of a new flow.

@@ -1,4 +1,4 @@
-//! Units come and go: what that means for the flows of those that stay, and of the one that goes.
+//! Handles units that join or leave: the flows of the remaining units, and those of a leaving unit.
 
 use crate::handover::{Effect, Handover, States};
 use crate::held::{Held, Role};
@@ -6,11 +6,12 @@ use crate::message::Message;
 use crate::{FlowKey, UnitId};
 
 impl Handover {
-    /// Units may come and go. A flow that waits for the answer of one that is gone asks all others at once; so does one that
-    /// has asked all, for whose answer the one that is gone may have been the last to wait.
+    /// Sets the units of the group. A flow that waits for an answer of a dead unit asks all others
+    /// at once. So does a flow that has asked all units: the dead unit's answer may be the only one
+    /// missing.
     pub fn set_group(&mut self, group: u64) {
         let gone = self.group & !group;
-        // One that comes, perhaps again, has nothing yet.
+        // A unit that joins, perhaps again, has no state yet.
         let others = self.group ^ group;
         self.flows.values_mut().for_each(|flow| flow.known.forget(others));
         self.group = group;
@@ -19,8 +20,9 @@ impl Handover {
         orphans.iter().for_each(|key| self.search(key));
     }
 
-    /// The unit is to end: the state of every flow that it owns is pushed to the units `to` (bit per unit), to each some. A
-    /// flow with packets in the queue is left for the next call; how many there were.
+    /// Pushes the state of every owned flow, because this unit is to end. The units `to` (a bit
+    /// each) share the flows. A flow with queued packets is left for the next call; returns how
+    /// many were left.
     pub fn evacuate(&mut self, to: u64, states: &impl States) -> usize {
         let targets: Vec<UnitId> = (0..64).filter(|u| (to & !(1 << self.unit)) >> u & 1 == 1).collect();
         let mut left = 0;
@@ -31,7 +33,8 @@ impl Handover {
                 continue;
             }
             let (epoch, clock, holes) = (flow.epoch, flow.seen.clock, flow.seen.holes());
-            // Once: it stays the owner, who is asked first, until it ends. Whole: nobody else may have it then.
+            // Once: this unit stays the owner, and is asked first, until it ends. Whole: the
+            // target may soon have the only copy.
             if flow.evacuated < clock {
                 flow.evacuated = clock;
                 self.effects.push(Effect::Send(target, Message::Push { key: *key, epoch, clock, holes, state: states.snapshot(key) }));

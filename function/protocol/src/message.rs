@@ -1,14 +1,14 @@
-//! What units say to each other about flows, and how it stands on the wire.
+//! The messages between units about flows, and their wire format.
 
 use std::ops::Range;
 
 use crate::{FlowKey, UnitId};
 
-/// The state of a flow as a unit wrote it down; only units read it.
+/// The state of a flow in a unit's own format; only units read it.
 pub type Snapshot = Vec<u8>;
 
-/// Names a state by what it is (FNV-1a, 64 bits folded to 32). It matters where a unit has another state than the sender knows,
-/// because a push was lost: the two are taken for one once in 2³² times.
+/// Returns the fingerprint of a state (FNV-1a, 64 bits folded to 32). After a lost push, a unit may
+/// have another state than the sender believes. The two fingerprints are equal once in 2³² times.
 pub fn fingerprint(state: &[u8]) -> u32 {
     let hash = state.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
     (hash >> 32 ^ hash) as u32
@@ -17,33 +17,35 @@ pub fn fingerprint(state: &[u8]) -> u32 {
 /// One message about one flow. Several travel in one datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// The flow fell silent: here is its state, should it come to you next (§5.2.1).
+    /// The flow fell silent: here is its state, in case the flow moves to you (§5.2.1).
     Push {
         /// The flow.
         key: FlowKey,
         /// The sender's epoch.
         epoch: u32,
-        /// The last packet that the state knows of.
+        /// The last packet in the state.
         clock: u64,
-        /// Packets before it that may still come to the sender: with any, the state must not be used without asking.
+        /// Earlier packets that may still reach the sender. If there are any, the state must not be
+        /// used without a pull.
         holes: u32,
         /// The state.
         state: Snapshot,
     },
-    /// As [`Message::Push`] to a unit that is known to have this state: it still is the one with this fingerprint.
+    /// A [`Message::Push`] to a unit that should have this state: only its fingerprint.
     Unchanged {
         /// The flow.
         key: FlowKey,
         /// The sender's epoch.
         epoch: u32,
-        /// The last packet that the state knows of.
+        /// The last packet in the state.
         clock: u64,
         /// As above.
         holes: u32,
-        /// What [`fingerprint`] says of the state.
+        /// The [`fingerprint`] of the state.
         print: u32,
     },
-    /// The flow is mine from `epoch` on: give me its state as of `clock`, and touch it no more (§5.2.1, §5.3).
+    /// I own the flow from `epoch` on: send me its state as of `clock`, and stop using it (§5.2.1,
+    /// §5.3).
     Pull {
         /// The flow.
         key: FlowKey,
@@ -51,7 +53,7 @@ pub enum Message {
         epoch: u32,
         /// The clock before that epoch.
         clock: u64,
-        /// The unit to which the packets of the epoch before were sent.
+        /// The unit that received the packets of the epoch before.
         previous: UnitId,
     },
     /// The answer to a pull.
@@ -60,35 +62,38 @@ pub enum Message {
         key: FlowKey,
         /// Epoch of the pull.
         epoch: u32,
-        /// The epoch in which the sender owned that state; one less than `epoch`: nobody has a newer one.
+        /// The epoch in which the sender owned that state. If it is one less than `epoch`, no newer
+        /// state exists.
         owned: u32,
-        /// The last packet that the state knows of.
+        /// The last packet in the state.
         clock: u64,
-        /// The state; `None`: unknown here.
+        /// The state; `None` if it is unknown here.
         state: Option<Snapshot>,
     },
 }
 
-/// Why bytes are not messages.
+/// The error of malformed bytes.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("state message: broken at byte {0}")]
 pub struct MessageError(pub usize);
 
 impl Message {
-    /// The flow that it is about.
+    /// Returns the flow of the message.
     pub fn key(&self) -> &FlowKey {
         match self {
             Message::Push { key, .. } | Message::Unchanged { key, .. } | Message::Pull { key, .. } | Message::Answer { key, .. } => key,
         }
     }
 
-    /// Whether it comes unasked, ahead of packets that may need it: it is to be heard before them, and nobody waits for it.
+    /// Reports whether the message comes unasked, ahead of packets that may need it. It is handled
+    /// before them, and no unit waits for it.
     pub fn is_ahead(&self) -> bool {
         matches!(self, Message::Push { .. } | Message::Unchanged { .. })
     }
 
-    /// Appends it to a datagram: a byte of kind and flags, the key, epoch and clock, and what else there is. Numbers that begin
-    /// small are written in as many bytes as they need, seven bits in each, all others little endian.
+    /// Appends the message to a datagram: a byte of kind and flags, the key, epoch and clock, then
+    /// the rest. Numbers that start small take seven bits a byte, in as many bytes as they need.
+    /// All other numbers are little endian.
     pub fn encode(&self, to: &mut Vec<u8>) {
         match self {
             Message::Push { key, epoch, clock, holes, state } => {
@@ -125,18 +130,19 @@ impl Message {
     }
 }
 
-/// Kinds. Those from 1 to 5 were messages with numbers of fixed length: units that know only them read none of these.
+/// Kinds. Kinds 1 to 5 were messages with numbers of fixed length; units of that version refuse
+/// these.
 const PUSH: u8 = 8;
 const UNCHANGED: u8 = 9;
 const PULL: u8 = 10;
 const ANSWER: u8 = 11;
 const UNKNOWN: u8 = 12;
-/// Flag of a kind: of the key there is only what is not the same in every flow of IPv4.
+/// Flag of a kind: the key is short. It omits the bytes that are equal in all flows of IPv4.
 const SHORT: u8 = 0x80;
-/// … there are holes.
+/// … the message has holes.
 const HOLES: u8 = 0x40;
 
-/// Addresses, ports and protocol. The rest of a flow of IPv4 is zeroes and the version.
+/// Addresses, ports and protocol. The rest of an IPv4 key is zeroes and the version.
 const SHORT_PARTS: [Range<usize>; 3] = [0..4, 16..22, 34..37];
 const VERSION_AT: usize = FlowKey::LENGTH_BYTES - 1;
 
@@ -185,7 +191,7 @@ impl Reader<'_> {
         Some(part)
     }
 
-    /// A number as [`put_number`] writes it, and in no more bytes.
+    /// Reads a number as [`put_number`] writes it; refuses longer forms.
     fn number(&mut self) -> Option<u64> {
         let mut number = 0;
         for shift in (0..u64::BITS).step_by(7) {
@@ -250,7 +256,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Keys with both ends long, with one and with none, and short ones of another version.
+    /// Returns keys with two, one or no long ends, and short ones of another version.
     fn key(n: u32) -> FlowKey {
         let mut bytes = [7; FlowKey::LENGTH_BYTES];
         if !n.is_multiple_of(4) {
@@ -261,7 +267,7 @@ mod tests {
         FlowKey::from_bytes(bytes)
     }
 
-    /// Numbers of all lengths.
+    /// Returns numbers of all lengths.
     fn number() -> impl Strategy<Value = u64> {
         (any::<u64>(), 0..u64::BITS).prop_map(|(number, shift)| number >> shift)
     }
@@ -281,7 +287,7 @@ mod tests {
             prop_assert_eq!(Message::decode_all(&bytes), Ok(messages));
         }
 
-        /// A message has one form: what is read is written in the same bytes.
+        /// A message has one form: a decoded message encodes to the same bytes.
         #[test]
         fn no_datagram_panics(bytes in proptest::collection::vec(prop_oneof![0..15u8, SHORT..SHORT + 15, HOLES..HOLES + 15], 0..200)) {
             if let Ok(messages) = Message::decode_all(&bytes) {
@@ -292,7 +298,7 @@ mod tests {
         }
     }
 
-    /// What the pushes of a young flow of IPv4 cost, and those of one that is as old as can be.
+    /// The cost of the pushes of a young IPv4 flow, and of the oldest possible one.
     #[test]
     fn a_push_is_as_long_as_what_it_says() {
         let length = |epoch, clock, holes, state: Option<Snapshot>| {
@@ -310,7 +316,7 @@ mod tests {
         assert_eq!(length(u32::MAX, u64::MAX, 64, None), kind + key + 5 + 10 + 1 + print);
     }
 
-    /// What units of before wrote is nothing, rather than something else.
+    /// Messages of the older version are refused, not misread.
     #[test]
     fn messages_of_before_are_not_read() {
         for kind in 0..8 {

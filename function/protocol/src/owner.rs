@@ -1,4 +1,4 @@
-//! Who answers whom: an owner, one that was an owner or has a replica, and one that will be an owner.
+//! Answers pulls: as the owner, as a former owner or replica, or as a future owner.
 
 use std::cmp::Reverse;
 
@@ -28,7 +28,7 @@ impl Handover {
             return self.effects.push(Effect::Send(by, unknown));
         };
         match &flow.role {
-            // The flow left this unit, and came back before the next one could ask for what it left behind.
+            // The flow left this unit and came back before the next owner could pull the state.
             Role::Waiting(_) if epoch < flow.epoch => self.effects.push(Effect::Send(by, what_is_here(&key, epoch, flow))),
             Role::Owner | Role::Waiting(_) if epoch <= flow.epoch => {}
             Role::Replica { .. } | Role::Fenced(_) | Role::Expected if !sent_here || epoch <= flow.epoch => {
@@ -45,16 +45,17 @@ impl Handover {
         }
     }
 
-    /// An owner answers those who asked, as soon as it has all packets or has waited for them long enough.
+    /// Answers waiting pulls of an owned flow, once all packets are here or the wait for them is
+    /// over.
     pub(crate) fn answer(&mut self, now_ns: u64, key: &FlowKey, states: &mut impl States) {
         let flow = self.flows.get_mut(key).expect("it is there");
         if !matches!(flow.role, Role::Owner) {
             return;
         }
-        // What was asked for an epoch that is over by now was answered by others.
+        // Other units have answered the pulls for epochs that are over by now.
         let epoch = flow.epoch;
         flow.asked.retain(|a| a.epoch > epoch);
-        // One after the other: who asked for a later epoch gets what the flow is when it has been here again.
+        // One at a time: a pull for a later epoch gets the state after the flow's next visit here.
         let Some(first) = (0..flow.asked.len()).min_by_key(|&n| flow.asked[n].epoch) else { return };
         let asked = &flow.asked[first];
         let complete = flow.seen.clock >= asked.want && flow.seen.holes() == 0;
@@ -68,12 +69,13 @@ impl Handover {
         flow.role = Role::Fenced(Some((owned, clock, state.clone())));
         flow.epoch = flow.epoch.max(asked.epoch);
         self.effects.push(Effect::Send(asked.by, Message::Answer { key: *key, epoch: asked.epoch, owned, clock, state: Some(state) }));
-        // Those who asked for later epochs get their answer when the packets in between have come, or in time.
+        // Pulls for later epochs are answered when the packets in between have come, or at their
+        // time limit.
         self.timers.extend(flow.asked.iter().map(|a| Reverse((a.until_ns.max(now_ns + 1), *key))));
     }
 
-    /// Packets of which others say that they were sent here did not come: those who asked for what they make of the flow
-    /// get what there is, and what still comes is stale.
+    /// Gives up on packets that other units expected here. Overdue pulls get the state at hand;
+    /// packets that come later are stale.
     pub(crate) fn expect_no_longer(&mut self, now_ns: u64, key: &FlowKey) {
         let Some(flow) = self.flows.get_mut(key) else { return };
         while let Some(n) = flow.asked.iter().position(|a| a.until_ns <= now_ns) {
@@ -87,7 +89,7 @@ impl Handover {
     }
 }
 
-/// What a unit that does not own a flow answers to who wants it for `epoch`.
+/// Returns the answer of a unit that does not own the flow to a pull for `epoch`.
 fn what_is_here(key: &FlowKey, epoch: u32, flow: &Held) -> Message {
     let (owned, clock, state) = match &flow.role {
         Role::Replica { clock, holes, state } => (0, known(*clock, *holes), Some(state)),

@@ -1,9 +1,9 @@
-//! States that go ahead of their flow (SNF §5.2.1): who sends them when, and what a unit makes of those that come.
+//! Pushes states ahead of their flow (SNF §5.2.1): when to send them, and how a unit handles
+//! received ones.
 //!
-//! A unit that has a state already is told its fingerprint instead, unless that is longer, so a state that does not change
-//! travels once to each unit.
-//! What a unit is believed to have may be wrong, because a push was lost: then the fingerprint is not that of what it has, and
-//! it asks when the flow comes to it, as if nothing had been pushed.
+//! A unit that has a state receives only its fingerprint, unless the state is shorter. An unchanged
+//! state thus travels once to each unit. After a lost push, the receiver's state does not match the
+//! fingerprint. The receiver then pulls when the flow arrives, as if no push had come.
 
 use std::cmp::Reverse;
 
@@ -12,12 +12,12 @@ use crate::held::{Held, Role};
 use crate::message::{Message, Snapshot, fingerprint};
 use crate::{FlowKey, UnitId};
 
-/// What a push says of a state.
+/// The contents of a push.
 pub(crate) struct Pushed {
     pub(crate) epoch: u32,
     pub(crate) clock: u64,
     pub(crate) holes: u32,
-    /// The state, or the fingerprint of one that is here.
+    /// The state, or the fingerprint of a state that should be here.
     pub(crate) state: Result<Snapshot, u32>,
 }
 
@@ -27,7 +27,7 @@ impl Handover {
         if !matches!(flow.role, Role::Owner) || !flow.push_is_due {
             return;
         }
-        // With packets in the queue it is not silent, and is asked again when the last one has been processed.
+        // With queued packets the flow is not silent. Try again after the last one is processed.
         let silent_at = flow.last_ns + self.timing.push_after_ns;
         if flow.pending > 0 || silent_at > now_ns {
             self.timers.push(Reverse((silent_at.max(now_ns + self.timing.push_after_ns / 4), *key)));
@@ -52,7 +52,7 @@ impl Handover {
         *known |= flow.replicas;
     }
 
-    /// A push could not be sent: its receiver has not got it.
+    /// Notes that a push could not be sent, so its receiver lacks the state.
     pub fn unsent(&mut self, to: UnitId, key: &FlowKey) {
         if let Some(flow) = self.flows.get_mut(key) {
             flow.known.forget(1 << (to & 63));
@@ -88,7 +88,8 @@ impl Handover {
                     }
                 }
             }
-            // An owner whose replica was gone on with elsewhere hears of it here first: its epoch is over.
+            // The flow continued elsewhere from a replica. Its old owner learns that its epoch is
+            // over only here.
             (Role::Owner, Some(state)) if epoch > flow.epoch && flow.pending == 0 => {
                 states.forget(&key);
                 flow.role = Role::Replica { clock, holes, state };
@@ -102,7 +103,7 @@ impl Handover {
                 flow.role = Role::Replica { clock, holes, state };
                 (flow.epoch, flow.last_ns) = (epoch, now_ns);
             }
-            // A push in between was lost: what is here is of no use until the next whole one.
+            // A push in between was lost: the state here is useless until the next whole one.
             (Role::Replica { clock: at, .. }, None) if (epoch, clock) >= (flow.epoch, *at) => flow.role = Role::Fenced(None),
             _ => {}
         }
@@ -110,7 +111,7 @@ impl Handover {
 }
 
 impl Held {
-    /// The state of which this unit has a copy, whoever owns the flow.
+    /// Returns this unit's copy of the state, if it has one, in any role.
     fn copy(&self, key: &FlowKey, states: &impl States) -> Option<Snapshot> {
         match &self.role {
             Role::Owner if self.pending == 0 => Some(states.snapshot(key)),

@@ -1,4 +1,5 @@
-//! Which packets of a flow a unit has processed: what is told twice is known, and what may still come is counted.
+//! The packets of a flow that a unit has processed. It detects repetitions and counts the packets
+//! that may still come.
 
 /// The last 64 clocks of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,12 +11,12 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Everything up to `clock` was seen, or will never come.
+    /// Returns the record in which every packet up to `clock` was seen, or will never come.
     pub fn all_up_to(clock: u64) -> Seen {
         Seen { clock, bits: u64::MAX }
     }
 
-    /// Whether this packet is neither a repetition nor so late that nobody knows.
+    /// Reports whether this packet is new. A packet 64 clocks late or more counts as seen.
     pub fn is_new(&self, clock: u64) -> bool {
         match self.clock.checked_sub(clock) {
             None => true,
@@ -35,7 +36,7 @@ impl Seen {
         }
     }
 
-    /// Packets before the highest that may still come.
+    /// Returns how many packets below the highest clock may still come.
     pub fn holes(&self) -> u32 {
         self.bits.count_zeros()
     }

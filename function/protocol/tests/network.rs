@@ -1,5 +1,5 @@
-//! Units with a network between them that loses, delays, doubles and reorders: every packet changes the state at most
-//! once, and whatever was processed is in the state that the next unit goes on with.
+//! Units behind a network that loses, delays, doubles and reorders. Every packet changes the state
+//! at most once, and every processed packet is in the next unit's state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +32,7 @@ struct Unit {
     core: Handover,
     states: Lists,
     held: Vec<Header>,
-    /// Until when it serves what was admitted.
+    /// The time until which it serves admitted packets.
     busy_ns: u64,
 }
 
@@ -49,15 +49,15 @@ struct World {
     count: u64,
     random: u64,
     loss_percent: u64,
-    /// Packets take up to this long, one after the other.
+    /// The longest service time of a packet. Packets are served one after the other.
     service_ns: u64,
-    /// How much later than they were sent packets come to a unit at most, each unit's in their order.
+    /// The longest delay of packets to a unit. Each unit receives its packets in order.
     lag_ns: u64,
     key: FlowKey,
     processed: Vec<u64>,
-    /// Only packets whose clock it divides change the state.
+    /// Only packets with a clock divisible by this number change the state.
     changes: u64,
-    /// What a state begins with.
+    /// The initial bytes of every state.
     begins: Vec<u8>,
     ticks: BTreeSet<u64>,
     /// The unit that processed last, by epoch.
@@ -66,7 +66,7 @@ struct World {
 
 impl World {
     fn new(seed: u64, loss_percent: u64, service_ns: u64, lag_ns: u64) -> World {
-        // As in units: they do not lose patience before they have been told that one is gone.
+        // As in units: they do not give up on a unit before the group reports its death.
         let timing = Timing { deadline_ns: 10_000_000_000, ..Timing::default() };
         let unit =
             |n| Unit { core: Handover::new(n as u16, (1 << UNITS) - 1, timing), states: Lists::default(), held: Vec::new(), busy_ns: 0 };
@@ -105,7 +105,7 @@ impl World {
         self.run_only(|_| true);
     }
 
-    /// Lets happen what is chosen, in the order of its times, and what it leads to.
+    /// Runs the chosen events in the order of their times, and all chosen events that they cause.
     fn run_only(&mut self, chosen: impl Fn(&Event) -> bool) {
         while let Some(at) = self.events.iter().find(|(_, event)| chosen(event)).map(|(at, _)| *at) {
             let event = self.events.remove(&at).expect("it was there");
@@ -167,7 +167,7 @@ impl World {
         for effect in std::mem::take(&mut self.units[n].core.effects) {
             match effect {
                 Effect::Release(_) => {
-                    // By clock: what waits for an earlier epoch comes before what waits for a later one.
+                    // By clock: packets of an earlier epoch precede those of a later one.
                     let mut held = std::mem::take(&mut self.units[n].held);
                     held.sort_by_key(|header| header.clock);
                     for header in held {
@@ -233,8 +233,8 @@ fn final_state(world: &World) -> Vec<u64> {
     world.units[n].states.0.get(&world.key).map(|s| s.iter().map(|&c| c.into()).collect()).unwrap_or_default()
 }
 
-/// Unit 2 asks before unit 1 has the packet that it was sent, and unit 0 when that packet has already fetched the state:
-/// everybody whom it asks would know of nothing, or of an older state, at the time at which he is asked.
+/// Unit 2 pulls before unit 1 has received its packet. It asks unit 0 after that packet has already
+/// fetched the state. Without a wait, each answer would be unknown or an older state.
 #[test]
 fn an_answer_waits_for_packets_that_are_on_their_way() {
     let mut world = World::new(7, 0, 1, 1);
@@ -265,7 +265,7 @@ fn an_answer_waits_for_packets_that_are_on_their_way() {
     assert_eq!((counts.pulled, counts.gave_up, counts.updates_lost), (1, 0, 0));
 }
 
-/// A packet comes after later ones have been pushed: that nothing changed since is not so.
+/// A late packet comes after later ones were pushed. The state has changed since that push.
 #[test]
 fn a_late_packet_is_in_the_next_push() {
     let mut world = World::new(7, 0, 1, 1);
@@ -280,8 +280,8 @@ fn a_late_packet_is_in_the_next_push() {
     assert_eq!(world.units[1].core.counts.seamless, 1);
 }
 
-/// A flow goes on at another unit with what was pushed there, and comes back. The unit that it left knows from the push that
-/// it owns the flow no more, and has what it made of it elsewhere.
+/// A flow continues at another unit from a pushed state, and comes back. The push back to the first
+/// unit ends its ownership and contains the other unit's changes.
 #[test]
 fn a_flow_comes_back_to_a_state_that_was_pushed() {
     let mut world = World::new(7, 0, 1, 1);
@@ -295,7 +295,7 @@ fn a_flow_comes_back_to_a_state_that_was_pushed() {
     assert_eq!([0, 1].map(|n| (world.units[n].core.counts.seamless, world.units[n].core.counts.pulled)), [(1, 0), (2, 0)]);
 }
 
-/// A flow's packets, each a flowlet at the next unit, which tells all others.
+/// Sends a flow's packets, each a flowlet at the next unit, with pushes to all units.
 fn around(world: &mut World, clocks: std::ops::RangeInclusive<u64>) {
     for clock in clocks {
         let unit = |clock: u64| (clock % UNITS as u64) as u16;
@@ -315,18 +315,20 @@ fn around(world: &mut World, clocks: std::ops::RangeInclusive<u64>) {
     world.run();
 }
 
-/// (whole states pushed, fingerprints pushed, flowlets that had to ask)
+/// Returns (whole states pushed, fingerprints pushed, flowlets that had to pull).
 fn pushed(world: &World) -> (u64, u64, u64) {
     let counts = || world.units.iter().map(|unit| unit.core.counts);
     (counts().map(|c| c.pushes).sum(), counts().map(|c| c.unchanged).sum(), counts().map(|c| c.pulled).sum())
 }
 
-/// The first packet makes a state of which every later owner knows that who gave it to it has it, and that who got it has it.
+/// The first packet makes the state. Each later owner records the units that sent it the state or
+/// received the state from it.
 #[test]
 fn a_state_that_does_not_change_is_not_sent_to_who_has_it() {
     let mut world = World { changes: 100, begins: vec![7; 4], ..World::new(7, 0, 1, 1) };
     around(&mut world, 1..=20);
-    // The first owner tells three; each of the others those from which it has not heard it yet.
+    // The first owner pushes it to three units, each other owner to those that it has not
+    // received it from.
     assert_eq!(pushed(&world), (3 + 2 + 1, 20 * 3 - 6, 0));
     for (changes, begins) in [(1, vec![7; 4]), (100, vec![7; 3])] {
         let mut world = World { changes, begins, ..World::new(7, 0, 1, 1) };
@@ -335,7 +337,7 @@ fn a_state_that_does_not_change_is_not_sent_to_who_has_it() {
     }
 }
 
-/// Who is told the fingerprint of a state that it has not got asks for it.
+/// A unit that receives a fingerprint without having the state pulls the state.
 #[test]
 fn a_push_that_was_lost_is_missed() {
     let mut world = World { changes: 2, begins: vec![7; 4], ..World::new(7, 0, 1, 1) };
@@ -352,7 +354,7 @@ fn a_push_that_was_lost_is_missed() {
     for clock in 1..=3 {
         world.packet(clock * 1_000_000, header(clock, 0, NO_UNIT, clock as u32 - 1));
         world.run_only(|event| !matches!(event, Event::Message(..)));
-        // Whole; another state, lost; the fingerprint of that.
+        // A whole state; another state, lost; the fingerprint of the lost one.
         let message = world.events.iter().find(|(_, event)| matches!(event, Event::Message(..))).map(|(at, _)| *at).expect("a push");
         if clock == 2 {
             world.events.clear();
@@ -366,7 +368,7 @@ fn a_push_that_was_lost_is_missed() {
     assert_eq!((pushed(&world), final_state(&world)), ((2, 1, 1), vec![7, 7, 7, 7, 2, 4]));
 }
 
-/// A state goes whole to a unit that it did not reach, and to one that is another since.
+/// A state goes whole to a unit that missed it, and to a unit that was replaced.
 #[test]
 fn who_has_lost_a_state_gets_it_whole() {
     let mut world = World { changes: 100, begins: vec![7; 4], ..World::new(7, 0, 1, 1) };
@@ -388,8 +390,8 @@ fn who_has_lost_a_state_gets_it_whole() {
     assert_eq!((push(&mut world), push(&mut world)), ((4, 4), (4, 6)));
 }
 
-/// Two of three have answered that they know nothing, and the third, who might know, is gone: the flow goes on when the two
-/// have said so once more, and waits for no timer.
+/// Two of three units have answered "unknown", and the third, which might have the state, is dead.
+/// The flow continues after the two have answered once more, without a timer.
 #[test]
 fn nobody_waits_for_the_answer_of_a_unit_that_is_gone() {
     let mut world = World::new(7, 0, 1, 1);
@@ -413,7 +415,8 @@ fn nobody_waits_for_the_answer_of_a_unit_that_is_gone() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
 
-    /// Without loss, every packet is processed, in order within each unit, and is in the last state.
+    /// Without loss, every packet is processed, in order within each unit, and is in the last
+    /// state.
     #[test]
     fn a_quiet_network_loses_nothing(flowlets in flowlets(), seed: u64, service_ns in prop_oneof![Just(1u64), Just(300_000)], lag_ns in prop_oneof![Just(1u64), Just(400_000)], changes in 1..5u64) {
         let mut world = World { changes, ..World::new(seed, 0, service_ns, lag_ns) };
@@ -423,8 +426,9 @@ proptest! {
         prop_assert_eq!(world.units.iter().map(|u| u.core.counts.gave_up + u.core.counts.with_gap + u.core.counts.updates_lost).sum::<u64>(), 0);
     }
 
-    /// With loss, disorder and repetition, no packet is processed twice, nobody waits for ever, and unless a unit gave
-    /// up, what was processed is exactly what the last state is made of: no update was made to a stale copy.
+    /// With loss, disorder and repetition, no packet is processed twice and no flow waits forever.
+    /// Unless a unit gave up, the last state consists exactly of the processed packets. No stale
+    /// copy was updated.
     #[test]
     fn no_stale_update(flowlets in flowlets(), seed: u64, loss_percent in 0..15u64, service_ns in prop_oneof![Just(1u64), Just(300_000)], lag_ns in prop_oneof![Just(1u64), Just(400_000)], changes in 1..5u64) {
         let mut world = World { changes, ..World::new(seed, loss_percent, service_ns, lag_ns) };

@@ -1,33 +1,33 @@
-//! How a packet ended.
+//! The outcomes of packets.
 
-/// What became of a packet.
+/// The outcome of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fate {
-    /// It goes on; the chain's output.
+    /// It continues as the chain's output.
     #[default]
     Passed,
-    /// A function said so.
+    /// A function dropped it.
     Dropped,
     /// A function trapped on it.
     Trapped,
-    /// It is of no flow (not IP): it goes on, unseen by the functions.
+    /// It is not IP and has no flow: it continues, unseen by the functions.
     Unseen,
     /// The table of flows is full; it is dropped.
     NoRoom,
-    /// Longer than a batch can hold, or than the device had room for; it is dropped.
+    /// Longer than the room of a batch or of the device; it is dropped.
     TooLong,
-    /// A fragment that the others of its datagram are not all there for: it goes on with them, as part of one packet.
+    /// A fragment of an incomplete datagram. It waits and continues as part of the whole datagram.
     Held,
-    /// A fragment that no datagram can be made of; it is dropped.
+    /// A fragment that completes no datagram; it is dropped.
     Incomplete,
 }
 
 impl Fate {
-    /// All of them, in the order of their values.
+    /// All outcomes, in the order of their values.
     pub const ALL: [Fate; 8] =
         [Fate::Passed, Fate::Dropped, Fate::Trapped, Fate::Unseen, Fate::NoRoom, Fate::TooLong, Fate::Held, Fate::Incomplete];
 
-    /// Its word in output for programs.
+    /// Returns the word for output to programs.
     pub fn word(self) -> &'static str {
         match self {
             Fate::Passed => "passed",

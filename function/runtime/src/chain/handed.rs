@@ -1,4 +1,4 @@
-//! A flow on its way from one unit to another: of its group, or the one that follows it.
+//! Moves a flow from one unit to another: within a group, or to the unit's standby.
 
 use pando_protocol::{Direction, FlowKey};
 
@@ -14,13 +14,14 @@ fn direction(was: &FlowHead) -> Direction {
 }
 
 impl<E: Executor> Chain<E> {
-    /// Shares the numbers of each stage with other units; this one looks for free ones from the part `part` of so many on.
+    /// Shares the numbers of each stage with other units. This unit searches for free numbers from
+    /// part `part` of `parts` on.
     pub fn share_leases(&mut self, part: usize, parts: usize, uses: impl Fn(usize) -> Box<dyn Uses>) {
         let idle_ns = self.policy.idle_ns;
         self.stages.iter_mut().enumerate().for_each(|(at, stage)| stage.leases.share(uses(at), idle_ns, part, parts));
     }
 
-    /// Writes a flow with the state of the stages whose bits are in `changed`, without its key.
+    /// Writes a flow without its key, with the state of the stages in the bit set `changed`.
     fn put(&self, into: &mut Vec<u8>, id: FlowId, changed: u8) {
         let flow = self.flows.flow(id);
         let changed = changed & ((1u16 << self.stages.len()) - 1) as u8;
@@ -30,13 +31,14 @@ impl<E: Executor> Chain<E> {
         changed.for_each(|at| record::put_state(into, self.flows.state(id, at)));
     }
 
-    /// The same with its key, for the log.
+    /// Writes the flow as `put` does, with its key before it, for the log.
     pub fn put_flow(&self, into: &mut Vec<u8>, id: FlowId, changed: u8) {
         into.extend_from_slice(self.flows.flow(id).key.as_bytes());
         self.put(into, id, changed);
     }
 
-    /// All that another unit needs to go on with a flow. Empty for a flow without state.
+    /// Returns everything that another unit needs to continue a flow; empty for a flow without
+    /// state.
     pub fn export(&self, key: &FlowKey) -> Vec<u8> {
         let mut to = Vec::new();
         if let Some(id) = self.flows.find(key) {
@@ -45,7 +47,8 @@ impl<E: Executor> Chain<E> {
         to
     }
 
-    /// Makes a flow what another unit exported. What cannot be read, or has no room, leaves it without state: `false`.
+    /// Sets a flow to another unit's export. Returns `false`, and leaves the flow without state, if
+    /// the export is malformed or there is no room.
     pub fn import(&mut self, key: &FlowKey, from: &[u8], now_ns: u64) -> bool {
         self.hand_over(key);
         if from.is_empty() {
@@ -59,7 +62,8 @@ impl<E: Executor> Chain<E> {
         read.is_ok_and(|id| id.is_some())
     }
 
-    /// Makes a flow what was written of it; `None` without room. What cannot be read leaves it half done.
+    /// Restores a flow from its head and states; returns `None` without room. A malformed message
+    /// leaves the flow incomplete.
     fn place(&mut self, was: &FlowHead, reader: &mut Reader, now_ns: u64) -> Result<Option<FlowId>, Malformed> {
         if u32::from(was.valid | was.taken | was.changed) >> self.stages.len() != 0 {
             return Err(Malformed);
@@ -85,7 +89,7 @@ impl<E: Executor> Chain<E> {
         Ok(Some(id))
     }
 
-    /// The flow is another unit's now, with its leases.
+    /// Removes a flow that another unit owns now, together with its leases.
     pub fn hand_over(&mut self, key: &FlowKey) {
         if let Some(id) = self.flows.find(key) {
             self.flows.remove(id);
@@ -93,7 +97,7 @@ impl<E: Executor> Chain<E> {
         }
     }
 
-    /// The unit that this one follows does not have the flow any more.
+    /// Removes a flow that the followed unit no longer has. Its leases become free.
     pub fn release(&mut self, key: &FlowKey) {
         let Some(id) = self.flows.find(key).filter(|&id| self.flows.flow(id).key == *key) else { return };
         let was = self.flows.remove(id);
@@ -102,20 +106,21 @@ impl<E: Executor> Chain<E> {
         }
     }
 
-    /// The same of all flows.
+    /// Removes all flows in this way.
     pub fn release_all(&mut self) {
         let keys: Vec<FlowKey> = self.flows.ids().map(|id| self.flows.flow(id).key).collect();
         keys.iter().for_each(|key| self.release(key));
     }
 
-    /// Does to `count` flows what a batch of the unit that this one follows did to them.
+    /// Applies to `count` flows the changes of one batch of the followed unit.
     pub fn replay(&mut self, mut reader: Reader, count: usize, now_ns: u64) -> Result<(), Malformed> {
         self.loosen(reader, count, now_ns)?;
         (0..count).try_for_each(|_| self.restore(&mut reader, now_ns))
     }
 
-    /// Flows that will have another lease or alias begin again with the state that they have, before any gets what it will have:
-    /// what they had of their own may be another's of the same batch.
+    /// Restarts flows with a new lease or alias in this batch, keeping their current state. It
+    /// runs before the batch is applied: their old lease or alias may belong to another flow of the
+    /// same batch.
     fn loosen(&mut self, mut reader: Reader, count: usize, now_ns: u64) -> Result<(), Malformed> {
         let mut again = Vec::new();
         for _ in 0..count {
@@ -137,7 +142,7 @@ impl<E: Executor> Chain<E> {
         Ok(())
     }
 
-    /// Makes a flow what it was in the unit that this one follows, with the state of all stages that have any.
+    /// Restores a flow of the followed unit, with the state of all stages that have any.
     pub fn restore(&mut self, reader: &mut Reader, now_ns: u64) -> Result<(), Malformed> {
         let key = reader.key()?;
         let was = reader.flow(key)?;

@@ -1,16 +1,16 @@
-//! A function of a chain, what it did, and what it may give to flows.
+//! A function of a chain, its work, and the numbers that it may lease to flows.
 
 use crate::executor::{Executor, Trap};
 use crate::leases::Leases;
 
-/// What one function did, in all.
+/// The total work of one function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Packets that it processed.
     pub packets: u64,
-    /// Their bytes, as they came to it.
+    /// Bytes of those packets before processing.
     pub bytes: u64,
-    /// Fuel that it burnt, also in calls that trapped and in each start of an instance.
+    /// Fuel burnt, including trapped calls and every start of an instance.
     pub fuel: u64,
     /// Packets on which it trapped.
     pub trapped: u64,
@@ -22,18 +22,19 @@ pub struct Stage<E> {
     pub(super) leases: Leases,
     pub(super) work: Work,
     pub(super) last_trap: Option<Trap>,
-    /// It trapped and did not start again: that is tried with each batch, whose packets count as trapped until then.
+    /// The function trapped and failed to start again. Each batch retries the start; until it
+    /// succeeds, the packets count as trapped.
     pub(super) is_broken: bool,
 }
 
 impl<E: Executor> Stage<E> {
-    /// A function and the numbers that it may give to flows.
+    /// Returns a stage with a function and the numbers that it may lease to flows.
     pub fn new(mut executor: E, leases: Leases) -> Stage<E> {
         let work = Work { fuel: executor.take_fuel(), ..Work::default() };
         Stage { executor, leases, work, last_trap: None, is_broken: false }
     }
 
-    /// Calls the function for a batch that is in its memory, and bills what that burnt.
+    /// Calls the function for the batch in its memory, and bills the fuel.
     pub(super) fn call(&mut self, count: usize, shares: usize) -> Result<(), Trap> {
         if self.is_broken {
             return Err(Trap::Limit);
@@ -42,7 +43,7 @@ impl<E: Executor> Stage<E> {
         self.work.fuel += self.executor.take_fuel();
         called
     }
-    /// Makes the function as new, and bills what that burnt.
+    /// Restarts the function, and bills the fuel.
     pub(super) fn renew(&mut self) {
         self.is_broken = self.executor.renew().is_err();
         self.work.fuel += self.executor.take_fuel();
@@ -55,7 +56,7 @@ mod tests {
     use crate::abi::{BATCH_PACKETS, Descriptor};
     use crate::chain::{Arrival, Chain, Fate, Policy};
 
-    /// Traps on every packet, and does not start again until its third try.
+    /// Traps on every packet, and fails its first two restarts.
     struct Breaks {
         memory: Vec<u8>,
         descriptor: Descriptor,

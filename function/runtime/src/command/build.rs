@@ -1,4 +1,4 @@
-//! `pando fn build`: from a directory of C or Go to a module.
+//! `pando fn build`: builds a module from a directory of C or Go.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -14,17 +14,18 @@ use super::{Failure, Format, print_json};
 #[derive(Args)]
 #[command(after_help = "Example: pando fn build hundred")]
 pub struct Build {
-    /// The directory with the function's source; the module is named after it and lies in it
+    /// The directory with the function's source; the module is in it and has its name
     directory: PathBuf,
-    /// Also compile it for this machine, so that its first unit starts sooner: below --data-dir, as the user of the units
+    /// Also compile it for this machine, as the user of the units, below --data-dir: its first unit
+    /// starts sooner
     #[arg(long)]
     ahead: bool,
     #[command(flatten)]
     places: Places,
-    /// Fail if the module that is there is not what the source gives
+    /// Fail unless the existing module matches the source
     #[arg(long)]
     check: bool,
-    /// How to print what was built
+    /// How to print the result
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }
@@ -80,7 +81,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     std::fs::read(path).map_err(|e| Failure::Internal(format!("read {}: {e}", path.display())))
 }
 
-/// A directory that goes away.
+/// A directory that is removed at the end.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -97,7 +98,8 @@ impl Drop for Scratch {
     }
 }
 
-/// 16 KiB of stack, below everything else: a function that overflows it traps instead of writing over its state.
+/// 16 KiB of stack, below everything else: a function that overflows it traps instead of
+/// overwriting its state.
 const C_FLAGS: [&str; 14] = [
     "--target=wasm32",
     "-std=c11",

@@ -1,4 +1,4 @@
-//! The arguments that say which functions run, and with what.
+//! The arguments that choose the functions and configure them.
 
 use std::path::{Path, PathBuf};
 
@@ -11,31 +11,32 @@ use pando_unit::rules::{self, Force, Pattern, Variables};
 
 use super::Failure;
 
-/// Functions, in the order in which packets pass them, and what they get.
+/// Functions, in the order of the packets' path, and their configuration.
 #[derive(Args, Clone, Debug)]
 pub struct ChainArgs {
-    /// The functions (.wasm), in the order in which packets pass them
+    /// The functions (.wasm), in the order of the packets' path
     #[arg(required = true, num_args = 1..)]
     pub functions: Vec<PathBuf>,
-    /// A line of configuration, `key=value`, or `NAME.key=value` for one function of several
+    /// A configuration line, `key=value`; `NAME.key=value` selects one function of several
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
-    /// A file of Snort rules for the IDS (for the function whose file is named ids*.wasm)
+    /// A file of Snort rules for the IDS (any file named ids*.wasm)
     #[arg(long = "rules", value_name = "FILE")]
     pub rules: Vec<PathBuf>,
-    /// A variable of the rules; without it, $HOME_NET is the private networks of IPv4 and $EXTERNAL_NET the rest
+    /// A variable of the rules; by default, $HOME_NET is the private networks of IPv4 and
+    /// $EXTERNAL_NET the rest
     #[arg(long = "rules-var", value_name = "NAME=VALUE")]
     pub variables: Vec<String>,
-    /// Refuse rules that are not understood whole, instead of leaving them out
+    /// Refuse rules with unsupported parts instead of skipping them
     #[arg(long)]
     pub strict_rules: bool,
     /// Numbers that this unit may lease to flows (a NAT's ports)
     #[arg(long, default_value = "32768-65535", value_parser = block)]
     pub ports: (u32, u32),
-    /// Flows of which state is kept
+    /// The most flows with state
     #[arg(long, default_value_t = 65536)]
     pub flows_max: usize,
-    /// Seconds of silence after which a flow is forgotten
+    /// Forget a flow after this many seconds of silence
     #[arg(long, default_value_t = 300)]
     pub idle_seconds: u64,
     /// Fuel per packet; about one per instruction
@@ -44,17 +45,17 @@ pub struct ChainArgs {
     /// Memory of one function, in MiB
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub memory_mib: u32,
-    /// What becomes of a packet on which a function trapped
+    /// The fate of a packet on which a function trapped
     #[arg(long, value_enum, default_value_t = OnTrap::Drop)]
     pub on_trap: OnTrap,
 }
 
-/// What becomes of a packet on which a function trapped.
+/// The fate of a packet on which a function trapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum OnTrap {
-    /// It is dropped.
+    /// Drop it.
     Drop,
-    /// It passes unchanged.
+    /// Pass it unchanged.
     Pass,
 }
 
@@ -65,10 +66,10 @@ fn block(text: &str) -> Result<(u32, u32), String> {
     if first > last { Err(format!("the block {first}-{last} is empty")) } else { Ok((first, last)) }
 }
 
-/// The functions of a chain, compiled. None of them has run.
+/// The functions of a chain, compiled. None of them has run yet.
 pub struct Code {
     functions: Vec<Prepared>,
-    /// How many of the rules are in force, if an IDS is among them.
+    /// How many rules are in force, if the chain has an IDS.
     pub force: Option<Force>,
 }
 
@@ -95,8 +96,8 @@ impl ChainArgs {
         Ok(Code { functions, force: (!self.rules.is_empty()).then_some(force) })
     }
 
-    /// Compiles the functions while a thread of its own does something that the kernel takes its time for: a ring of packets
-    /// is there after some 10 ms. Of two errors, that of the other thing is told.
+    /// Compiles the functions while another thread runs `other`. The kernel takes some 10 ms to
+    /// make a ring of packets. If both fail, returns the error of `other`.
     pub fn prepare_while<T: Send>(
         &self,
         compiler: &Compiler,
@@ -110,7 +111,7 @@ impl ChainArgs {
         })
     }
 
-    /// Runs the functions for the first time. A unit does that behind its walls.
+    /// Runs the functions for the first time. A unit calls it inside its sandbox.
     pub fn start(&self, code: Code) -> Result<Chain<Function>, Failure> {
         let stages = code.functions.into_iter().map(|function| Ok(Stage::new(function.start()?, Leases::new(self.ports.0..=self.ports.1))));
         Ok(Chain::new(stages.collect::<Result<_, Failure>>()?, self.policy()))
@@ -124,7 +125,8 @@ impl ChainArgs {
         }
     }
 
-    /// A setting that no function gets, or rules that none or nothing reads, would be a mistake that nobody sees.
+    /// Refuses settings that reach no function and rules without an IDS: they are silent mistakes
+    /// otherwise.
     fn check_settings(&self) -> Result<(), Failure> {
         let names: Vec<String> = self.functions.iter().map(|path| stem(path)).collect();
         for line in &self.settings {
@@ -148,7 +150,7 @@ impl ChainArgs {
         }
     }
 
-    /// The rules in force of all files, and how many those are.
+    /// Reads all rule files; returns the rules in force and their count.
     fn read_rules(&self) -> Result<(Vec<Pattern>, Force), Failure> {
         let mut variables = Variables::default();
         for line in &self.variables {
@@ -173,7 +175,8 @@ impl ChainArgs {
         Ok((patterns, force))
     }
 
-    /// What is meant for a function: the rules for an IDS; else the lines without a name and those with its file's.
+    /// Returns a function's configuration. An IDS gets the rules. Any other function gets the lines
+    /// without a name and those with its file's name.
     fn configuration(&self, path: &Path, patterns: &[Pattern]) -> Result<Vec<u8>, Failure> {
         let own = stem(path);
         if takes_rules(&own) {
@@ -191,7 +194,7 @@ impl ChainArgs {
     }
 }
 
-/// A function's name for settings: its file's.
+/// Returns a function's name in settings: its file's name.
 fn stem(path: &Path) -> String {
     path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default()
 }
@@ -200,7 +203,7 @@ fn takes_rules(function: &str) -> bool {
     function.starts_with("ids")
 }
 
-/// Names of a chain, joined: `policer+ids`.
+/// Returns the names of a chain, joined: `policer+ids`.
 pub fn name_of<E: Executor>(chain: &Chain<E>) -> String {
     chain.names().collect::<Vec<_>>().join("+")
 }

@@ -1,4 +1,5 @@
-//! `pando fn run --durability log`: a unit, its standby and their output log, and the process that watches them.
+//! `pando fn run --durability log`: a unit, its standby, their output log, and the process that
+//! watches them.
 //!
 //! ```text
 //!   watching process: opens devices and the control socket, lends them to all; settles bills
@@ -7,8 +8,8 @@
 //!      └── log      ◄────────────────────┘  here, or `pando fn log` on another host
 //! ```
 //!
-//! Whoever dies is started again; the unit's successor is its standby. A unit that gives no sign of life is killed first,
-//! so there are never two.
+//! A dead process is replaced; a dead unit is replaced by its standby. A unit without a sign of
+//! life is killed first, so there are never two.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -33,35 +34,37 @@ use pando_unit::unit::{self, Unit};
 use super::Failure;
 use super::run::Run;
 
-/// Whether there is an output log, and where.
+/// Whether there is an output log, and its place.
 #[derive(Args, Clone)]
 pub struct DurableArgs {
-    /// What a crash may cost: everything (none), or nothing that was sent (log: an output log and a standby unit)
+    /// Protection from crashes: none, or log (an output log and a standby unit keep everything that
+    /// was sent)
     #[arg(long, value_enum, default_value_t)]
     pub durability: Durability,
-    /// The output log on another host, where `pando fn log --listen` runs; without it, it is a process here
+    /// The output log on another host, run there by `pando fn log --listen`; without it, a process
+    /// here
     #[arg(long, value_name = "HOST:PORT", requires = "durability")]
     log: Option<String>,
-    /// Milliseconds without a sign of life after which a unit is killed and followed by its standby
+    /// Kill a unit after this many milliseconds without a sign of life; its standby follows
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(200..))]
     hang_ms: u64,
     #[arg(long, hide = true)]
     pub unit: bool,
 }
 
-/// What a crash may cost.
+/// The cost of a crash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Durability {
     /// The state of all flows.
     #[default]
     None,
-    /// Nothing that was sent: an output log outlives the unit.
+    /// Nothing that was already sent: an output log outlives the unit.
     Log,
 }
 
-/// Units that die one after the other without finishing a batch: the last one's death ends the run.
+/// The run ends after this many deaths in a row without a finished batch.
 const DEATHS_MAX: u32 = 10;
-/// How often a log on another host is called.
+/// Pause between two connections to a log on another host.
 const CALL_AGAIN: Duration = Duration::from_millis(100);
 
 fn internal(what: &'static str) -> impl Fn(io::Error) -> Failure {
@@ -72,9 +75,10 @@ struct Process {
     child: Child,
     pidfd: OwnedFd,
     orders: Orders,
-    /// The link that it was given last; 0: it needs one.
+    /// The last link given to the process; 0 if it needs one.
     link: u64,
-    /// The memory of that link, if its log is on this host: what the process wrote is there when it is dead.
+    /// The memory of that link, if its log is on this host. It keeps the process's writes after its
+    /// death.
     memory: Option<OwnedFd>,
     serving: bool,
 }
@@ -95,7 +99,7 @@ impl Process {
         Ok(Process { child, pidfd, orders: ours, link: 0, memory: None, serving: false })
     }
 
-    /// Whoever is gone is noticed by its pidfd.
+    /// Ignores errors: the pidfd reports a dead process.
     fn tell(&self, text: &str, fds: &[std::os::fd::BorrowedFd]) {
         let _ = self.orders.send(text, fds);
     }
@@ -117,17 +121,17 @@ struct Watch<'a> {
     standby: Option<Process>,
     log: Option<Process>,
     address: Option<SocketAddr>,
-    /// The log's host does not answer, which has been said.
+    /// The log's host does not answer, and this has been reported.
     away: bool,
     /// Links so far.
     links: u64,
-    /// Units that died in a row without getting further.
+    /// Deaths of units in a row without progress.
     deaths: u32,
     positions: [u64; 2],
 }
 
 impl Process {
-    /// A unit, which has been told what to open.
+    /// Starts a unit and sends it the descriptors to open.
     fn unit(ports: &[OwnedFd], control: &UnixListener, page: &OwnedFd) -> Result<Process, Failure> {
         let arguments = std::env::args_os().skip(1).chain(["--unit".into()]);
         let process = Process::start(arguments).map_err(internal("start a unit"))?;
@@ -141,14 +145,14 @@ impl Process {
         Process::start(["log".into(), "--inside".into()]).map_err(internal("start the output log"))
     }
 
-    /// Tells a standby which unit it follows.
+    /// Orders a standby to follow a unit.
     fn watch(&self, unit: &Process) {
         let memory = unit.memory.as_ref().map(AsFd::as_fd);
         let fds: Vec<_> = [unit.pidfd.as_fd()].into_iter().chain(memory).collect();
         self.tell("watch", &fds);
     }
 
-    /// Waits until a unit has its walls around it; says why it has not.
+    /// Waits until a unit is in its sandbox; returns the unit's reason if it fails.
     fn ready(&mut self) -> Result<(), Failure> {
         match self.orders.receive(true) {
             Ok(Order { text, .. }) if text == "ready" => Ok(()),
@@ -161,7 +165,7 @@ impl Process {
     }
 }
 
-/// Runs until it is told to end. `ready` is called when the first unit serves.
+/// Runs until it is stopped. Calls `ready` once the first unit serves.
 pub fn supervise(run: &Run, ready: impl FnOnce()) -> Result<ExitCode, Failure> {
     let mut watch = Watch::start(run)?;
     ready();
@@ -170,7 +174,7 @@ pub fn supervise(run: &Run, ready: impl FnOnce()) -> Result<ExitCode, Failure> {
     ended.map(|()| ExitCode::SUCCESS)
 }
 
-/// What is said of a log's host that does not answer, or does again.
+/// Returns the message about a log's host that does not answer, or answers again.
 fn away(address: SocketAddr, why: Option<io::Error>) -> String {
     match why {
         Some(e) => {
@@ -229,7 +233,7 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// Gives a link to whoever has none.
+    /// Gives a link to each process without one.
     fn link(&mut self) {
         let before = self.unit.link;
         for process in [Some(&mut self.unit), self.standby.as_mut()].into_iter().flatten().filter(|p| p.link == 0) {
@@ -282,7 +286,7 @@ impl<'a> Watch<'a> {
             if ready[1] && self.bury_unit()? {
                 return Ok(());
             }
-            // A round without an event is one in which the unit should have given a sign of life.
+            // In a round without an event, the unit should have given a sign of life.
             let now = self.vitals.beats();
             silent = if now != beats || ready.contains(&true) || !self.unit.serving { 0 } else { silent + 1 };
             beats = now;
@@ -309,7 +313,8 @@ impl<'a> Watch<'a> {
                 lost if lost.starts_with("lost ") || lost.starts_with("unlinked ") => self.lost(lost, by_unit)?,
                 taken if taken.starts_with('{') => {
                     self.settle(taken)?;
-                    // The standby may say so before its predecessor's end is noticed here, or is complete.
+                    // The report may arrive before the predecessor's end is noticed here, or is
+                    // complete.
                     if !by_unit {
                         self.unit.child.wait().map_err(internal("wait for the unit"))?;
                         self.bury_unit()?;
@@ -323,7 +328,8 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// A unit needs another link. A log of this host that it lost and that still lives does not do its work: it is ended.
+    /// Notes that a unit needs another link. A log of this host that lives but was lost has failed:
+    /// kill it.
     fn lost(&mut self, said: &str, by_unit: bool) -> Result<(), Failure> {
         let number = said.split(' ').nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
         let process = if by_unit { Some(&mut self.unit) } else { self.standby.as_mut() };
@@ -332,7 +338,7 @@ impl<'a> Watch<'a> {
             if said.starts_with("lost ")
                 && let Some(log) = &mut self.log
             {
-                // Buried here, so that nobody is given a link to a log that is dead.
+                // Replace it here, so that no process gets a link to a dead log.
                 log.kill();
                 return self.bury_log();
             }
@@ -343,7 +349,7 @@ impl<'a> Watch<'a> {
     fn bury_log(&mut self) -> Result<(), Failure> {
         if let Some(log) = &mut self.log {
             let Some(status) = log.child.try_wait().map_err(internal("wait for the output log"))? else {
-                // It is another than the one whose end was noticed: that one is buried already.
+                // This log replaced the one that ended.
                 return Ok(());
             };
             pando_unit::say!("the output log ended ({status}): another is filled from the unit");
@@ -357,7 +363,7 @@ impl<'a> Watch<'a> {
     fn standby_died(&mut self) -> Result<(), Failure> {
         if let Some(mut standby) = self.standby.take() {
             let Some(status) = standby.child.try_wait().map_err(internal("wait for the standby"))? else {
-                // It is another than the one whose end was noticed: that one has become the unit meanwhile.
+                // This standby replaced the one that ended, which has become the unit.
                 self.standby = Some(standby);
                 return Ok(());
             };
@@ -377,7 +383,7 @@ impl<'a> Watch<'a> {
         Err(Failure::Internal(format!("{DEATHS_MAX} units ended one after the other without finishing a batch; the last: {what}")))
     }
 
-    /// The unit is dead: its standby is the unit now. True: it ended because it was told to.
+    /// Makes the standby the unit, if the unit is dead. Returns true if the unit ended on order.
     fn bury_unit(&mut self) -> Result<bool, Failure> {
         let Some(status) = self.unit.child.try_wait().map_err(internal("wait for the unit"))? else { return Ok(false) };
         if self.vitals.stopped() {
@@ -396,7 +402,7 @@ impl<'a> Watch<'a> {
         Ok(false)
     }
 
-    /// The dead unit's bill is what the log says of it.
+    /// Settles the dead unit's bill with the totals in the log.
     fn settle(&self, taken: &str) -> Result<(), Failure> {
         #[derive(serde::Deserialize)]
         struct Said {
@@ -417,11 +423,11 @@ impl<'a> Watch<'a> {
             .map_err(internal("settle the bill of the dead unit"))
     }
 
-    /// Ends everybody: the standby first, so that it does not take over.
+    /// Ends all processes. The standby ends first, so that it does not take over.
     fn end(&mut self) {
         self.vitals.stop();
         self.standby.iter_mut().for_each(Process::kill);
-        // SAFETY: the child is not reaped here before this; a reaped one has no process of this number in this run's group.
+        // SAFETY: try_wait has not reaped the child, so its number is its own.
         if matches!(self.unit.child.try_wait(), Ok(None)) {
             // SAFETY: as above.
             unsafe { libc::kill(self.unit.child.id() as i32, libc::SIGTERM) };
@@ -436,7 +442,7 @@ fn resolve(address: &str) -> Result<SocketAddr, Failure> {
     found.ok_or_else(|| Failure::Invalid(format!("--log {address}: no address")))
 }
 
-/// A unit or its standby: the child of the watching process.
+/// Runs a unit or its standby: a child of the watching process.
 pub fn unit(run: &Run) -> Result<ExitCode, Failure> {
     let orders = Orders::inherited();
     let prepared = prepare(run, &orders).inspect_err(|reason| drop(orders.send(&reason.to_string(), &[])));

@@ -1,4 +1,4 @@
-//! `pando fn generate`: a capture to begin with, for whoever has none.
+//! `pando fn generate`: makes a capture to start with.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,24 +24,24 @@ pub struct Generate {
     /// Seconds in which they begin
     #[arg(long, default_value_t = Shape::default().seconds)]
     seconds: f64,
-    /// How many times as many begin per second in the middle third
+    /// Factor on new flows per second in the middle third
     #[arg(long, default_value_t = Shape::default().burst)]
     burst: f64,
-    /// What an IDS can look for: it is in every n-th flow, now and then across two packets
+    /// Content for an IDS to find: in every n-th flow, at times across two packets
     #[arg(long, default_value = "pando-demo-attack")]
     content: String,
-    /// Every how many flows have it; 0: none
+    /// Put the content into every n-th flow; 0: none
     #[arg(long, default_value_t = Shape::default().content_every)]
     content_every: u32,
-    /// Of the random numbers
+    /// Seed of the random numbers
     #[arg(long, default_value_t = Shape::default().seed)]
     seed: u64,
-    /// How to print what was made
+    /// How to print the result
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }
 
-/// What was made.
+/// The result.
 #[derive(Serialize)]
 struct Report {
     capture: String,

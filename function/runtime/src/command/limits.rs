@@ -1,4 +1,4 @@
-//! The arguments that say how much a unit's process may use.
+//! The arguments that limit a unit's process.
 
 use std::path::PathBuf;
 
@@ -10,13 +10,13 @@ use super::Failure;
 /// Limits of the process, on top of those of each call.
 #[derive(Args, Clone)]
 pub struct LimitArgs {
-    /// MiB of memory that the unit's process may use in all; one that needs more is ended
+    /// MiB of memory for the whole process of the unit; beyond it, the process is killed
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(16..))]
     unit_memory_mib: Option<u64>,
-    /// Processors that the unit's process may use, for example 0.5
+    /// Processors for the process of the unit, for example 0.5
     #[arg(long, value_name = "CPUS", value_parser = processors)]
     unit_cpus: Option<f64>,
-    /// What to write to, to enter the control group that was made for this process
+    /// File to write to in order to enter this process's control group
     #[arg(long, hide = true)]
     cgroup: Vec<PathBuf>,
 }
@@ -29,13 +29,13 @@ fn processors(text: &str) -> Result<f64, String> {
 }
 
 impl LimitArgs {
-    /// What is limited, if anything is.
+    /// Returns the limits, if there are any.
     pub fn limits(&self) -> Option<Limits> {
         let limits = Limits { memory_bytes: self.unit_memory_mib.map(|mib| mib << 20), cpus: self.unit_cpus };
         (limits != Limits::default()).then_some(limits)
     }
 
-    /// Enters the group that was made for this process, if one was.
+    /// Enters the group that was made for this process, if there is one.
     pub fn enter(&self) -> Result<(), Failure> {
         cgroup::enter(&self.cgroup).map_err(|e| Failure::Internal(format!("enter the unit's control group: {e}")))
     }

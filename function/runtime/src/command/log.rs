@@ -11,7 +11,7 @@ use pando_unit::{sandbox, unit};
 
 use super::Failure;
 
-/// What stands for a tenant where users are told apart; no tenant has a space in its name.
+/// Takes a tenant's place in the choice of a user. No tenant has a space in its name.
 const USER: &str = "output log";
 
 /// Arguments.
@@ -21,7 +21,8 @@ const USER: &str = "output log";
 )]
 #[group(required = true, multiple = false)]
 pub struct Log {
-    /// Address and port at which units of other hosts find it; what they say is neither encrypted nor authenticated
+    /// Address and port for units of other hosts; their messages are neither encrypted nor
+    /// authenticated
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
     #[arg(long, hide = true)]

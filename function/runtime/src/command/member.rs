@@ -1,5 +1,5 @@
-//! One unit of a group. `pando fn run --units` starts it in a network namespace with one device, and hands it the
-//! descriptors of what the group shares.
+//! One unit of a group. `pando fn run --units` starts it in a network namespace with one device,
+//! and passes it the descriptors that the group shares.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -43,28 +43,28 @@ pub struct Member {
     /// T of the steering, in nanoseconds: state is pushed after half of it
     #[arg(long)]
     gap_ns: u64,
-    /// Bits per second that it serves at most
+    /// The most bits per second that the unit serves
     #[arg(long)]
     capacity_bits: Option<u64>,
-    /// Bits per second that it is assumed to serve
+    /// Bits per second that the unit is assumed to serve
     #[arg(long, default_value_t = 1_000_000_000)]
     nominal_bits: u64,
     /// Descriptor of the group's memory; the eventfds of all units follow it
     #[arg(long)]
     memory_fd: RawFd,
-    /// Descriptor of a UDP socket, to talk by that
+    /// Descriptor of a UDP socket for messages
     #[arg(long, requires = "peers")]
     udp_fd: Option<RawFd>,
     /// Addresses of all units, by their numbers
     #[arg(long, value_delimiter = ',')]
     peers: Vec<SocketAddr>,
-    /// LOSS,REPETITION,DISORDER,SEED: what happens to packets and messages, in percent
+    /// LOSS,REPETITION,DISORDER,SEED: disturbance of packets and messages, in percent
     #[arg(long)]
     chaos: Option<Chaos>,
     /// Number of the unit that is the group's output log
     #[arg(long, value_parser = clap::value_parser!(u16).range(0..UNITS_MAX as i64))]
     output_log: Option<UnitId>,
-    /// Socket of a Redis that has the states instead of the units
+    /// Socket of a Redis that holds the states instead of the units
     #[arg(long)]
     state_store: Option<PathBuf>,
     #[command(flatten)]
@@ -73,12 +73,12 @@ pub struct Member {
     places: Places,
 }
 
-/// A unit that is descheduled is not gone: the group says who is, so patience costs nobody anything but a flow whose owner
-/// hangs.
+/// A descheduled unit is not dead, and the group reports dead units. A long deadline therefore
+/// delays only flows with a hanging owner.
 const DEADLINE_NS: u64 = 10_000_000_000;
 
-/// Between steering and units on one host, packets are seldom lost, but late when the processor is busy: who answers
-/// before they came refuses them then.
+/// On one host, packets from steering to units are seldom lost, but a busy processor delays them. A
+/// unit that answers a pull before they arrive has to refuse them.
 const SETTLE_NS: u64 = 100_000_000;
 
 impl Member {
@@ -95,7 +95,8 @@ impl Member {
             }
         };
         out::text(format_args!("{}", str::from_utf8(READY).expect("it is text")));
-        // SAFETY: nothing writes to standard output after this; the reader's end of file is the unit's word.
+        // SAFETY: nothing writes to standard output after this. The reader takes the end of file as
+        // ready.
         unsafe { libc::close(1) };
         member.run().map_err(|e| Failure::Internal(format!("the unit's loop: {e}")))?;
         pando_unit::say!("{}", serde_json::to_string(&member.status()).expect("a status is JSON"));

@@ -1,4 +1,4 @@
-//! The commands of `pando fn`: arguments, files and words. What they decide is decided in the library.
+//! The commands of `pando fn`: arguments, files and messages. The library makes the decisions.
 
 #[macro_use]
 mod out;
@@ -39,48 +39,48 @@ Exit codes: 0 done, 1 a defect, or not as expected (test, build --check), 2 the 
 A guide: docs/guides/network-function.md."
 )]
 pub enum Command {
-    /// Makes a directory with a function to begin with.
+    /// Make a directory with a first function.
     New(new::New),
-    /// Builds the function in a directory: C with clang, Go with the Go toolchain.
+    /// Build the function in a directory: C with clang, Go with the Go toolchain.
     Build(build::Build),
-    /// Sends a capture through functions, and compares what comes out with what is expected.
+    /// Send a capture through functions and compare the output.
     Test(test::Test),
-    /// Runs functions on a device of this machine.
+    /// Run functions on a device of this machine.
     Run(Box<run::Run>),
-    /// Plays a capture on a device of this machine.
+    /// Play a capture on a device of this machine.
     Replay(replay::Replay),
-    /// Counts what `replay --stamp` sent: how long it took, what is missing.
+    /// Measure the packets of `replay --stamp`: latency and losses.
     Receive(receive::Receive),
-    /// Makes a capture to test and play.
+    /// Make a capture to test and play.
     Generate(generate::Generate),
-    /// Keeps the output log of units on other hosts.
+    /// Keep the output log of units on other hosts.
     Log(log::Log),
-    /// One unit of a group, with what the group has opened for it.
+    /// Run one unit of a group, with descriptors that the group has opened.
     #[command(hide = true)]
     Member(Box<member::Member>),
-    /// Compiles what comes on standard input, behind walls.
+    /// Compile the module on standard input, inside a sandbox.
     #[command(hide = true)]
     Compile {
-        /// Whose module it is
+        /// The tenant of the module
         #[arg(long)]
         tenant: String,
     },
-    /// Lists the units of this machine.
+    /// List the units of this machine.
     Ls(units::List),
-    /// Shows what the units do, again and again.
+    /// Show the load of the units, again and again.
     Top(units::Top),
-    /// Prints what a unit and its functions said.
+    /// Print the log of a unit and its functions.
     Logs(units::Logs),
-    /// Ends units.
+    /// End units.
     Rm(units::Remove),
-    /// Says what each tenant owes: packets and fuel, per function.
+    /// Print each tenant's bill: packets and fuel, per function.
     Bill(units::Bill),
-    /// Plays captures through units in virtual time and compares rules of assignment.
+    /// Play captures through units in virtual time and compare rules of assignment.
     Simulate(simulate::Simulate),
 }
 
 impl Command {
-    /// Runs it.
+    /// Runs the command.
     pub fn run(self) -> Result<ExitCode, Failure> {
         self.does().map(out::ended)
     }
@@ -107,28 +107,28 @@ impl Command {
     }
 }
 
-/// How a command ends in an error; the exit codes are those of `pando`.
+/// The errors of commands; the exit codes are those of `pando`.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// Something that should work did not.
+    /// An operation failed that should work.
     #[error("{0}")]
     Internal(String),
-    /// What was given makes no sense.
+    /// The input is invalid.
     #[error("{0}")]
     Invalid(String),
     /// There is no such unit, device or file.
     #[error("{0}")]
     NotFound(String),
-    /// What is there already stands in the way.
+    /// An existing object is in the way.
     #[error("{0}")]
     Conflict(String),
-    /// The user may not.
+    /// The user lacks the permission.
     #[error("{0}")]
     Denied(String),
 }
 
 impl Failure {
-    /// The exit code.
+    /// Returns the exit code.
     pub fn code(&self) -> u8 {
         match self {
             Failure::Internal(_) => 1,
@@ -139,7 +139,7 @@ impl Failure {
         }
     }
 
-    /// What another process of this program ended with, in its words.
+    /// Returns the error of another process of this program, from its exit code and its message.
     pub fn from_code(code: Option<i32>, words: String) -> Failure {
         match code {
             Some(3) => Failure::Invalid(words),
@@ -150,10 +150,10 @@ impl Failure {
         }
     }
 
-    /// Why a file that the user named cannot be read or written.
+    /// Returns the error of reading or writing a file that the user named.
     pub fn of_file(doing: &str, file: &Path, e: &Error) -> Failure {
         let mut words = format!("{doing} {}: {e}", file.display());
-        // A file that is to be written is missing only if its folder is.
+        // Writing to a file fails with NotFound only if its folder is missing.
         if let (ErrorKind::NotFound, "write", Some(folder)) = (e.kind(), doing, file.parent()) {
             words += &format!(": `mkdir -p {}` makes its folder", folder.display());
         }
@@ -168,7 +168,7 @@ impl Failure {
         }
     }
 
-    /// Why a device could not be opened.
+    /// Returns the error of opening a device.
     pub fn of_device(device: &str, e: &Error) -> Failure {
         match e.kind() {
             ErrorKind::NotFound => Failure::NotFound(e.to_string()),
@@ -202,7 +202,7 @@ impl From<PcapError> for Failure {
     }
 }
 
-/// How results are written.
+/// The format of results.
 #[derive(Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// For people.

@@ -1,4 +1,4 @@
-//! `pando fn new`: a function to begin with, in C or Go.
+//! `pando fn new`: writes a first function, in C or Go.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,12 +11,12 @@ use super::{Failure, Format, print_json};
 #[derive(Args)]
 #[command(after_help = "Example: pando fn new --lang go hundred")]
 pub struct New {
-    /// A directory that does not exist yet; the function is named after it
+    /// A directory that does not exist yet; it names the function
     directory: PathBuf,
-    /// What it is written in
+    /// The language of the function
     #[arg(long, value_enum, default_value_t = Language::C)]
     lang: Language,
-    /// How to print what was made
+    /// How to print the result
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }
@@ -28,7 +28,7 @@ enum Language {
 }
 
 const C: &str = include_str!("template.c");
-/// The example is what a new function begins with: one that is built and tested.
+/// A new Go function starts as the SDK's example, which is built and tested.
 const GO: &str = include_str!("../../../../sdk/function/go/main.go");
 const GO_SDK: &str = include_str!("../../../../sdk/function/go/pando.go");
 const GO_MODULE: &str = include_str!("../../../../sdk/function/go/go.mod");

@@ -1,30 +1,30 @@
-//! Standard output, which may be a pipe whose reader has left, or a file on a full disk: that ends no command halfway, and none says
-//! afterwards that all is well.
+//! Standard output. It may be a pipe without a reader or a file on a full disk. Neither stops a
+//! command halfway, and the exit code then reports a failure.
 
 use std::fmt::Arguments;
 use std::io::{Error, ErrorKind, Write, stdout};
 use std::process::ExitCode;
 use std::sync::Mutex;
 
-/// Why standard output takes no more.
+/// The error that ended standard output.
 static GONE: Mutex<Option<Error>> = Mutex::new(None);
 
-/// As a shell says that a program ended by SIGPIPE.
+/// A shell's exit code for a program ended by SIGPIPE.
 const READER_LEFT: u8 = 128 + libc::SIGPIPE as u8;
 
-/// As `println!`, which panics where it cannot write.
+/// Like `println!`, which panics if it cannot write.
 macro_rules! tell {
     ($($words:tt)*) => {
         $crate::command::out::text(format_args!("{}\n", format_args!($($words)*)))
     };
 }
 
-/// Writes to standard output, unless something before could not be written.
+/// Writes to standard output, unless an earlier write failed.
 pub fn text(words: Arguments) {
     bytes(words.to_string().as_bytes());
 }
 
-/// As `text`.
+/// Like `text`.
 pub fn bytes(words: &[u8]) {
     let mut gone = GONE.lock().expect("nobody panics under it");
     if gone.is_none() {
@@ -33,12 +33,12 @@ pub fn bytes(words: &[u8]) {
     }
 }
 
-/// Whether nobody would see what is written from here on.
+/// Reports whether standard output is gone.
 pub fn is_gone() -> bool {
     GONE.lock().expect("nobody panics under it").is_some()
 }
 
-/// The exit code of a command that did what it should.
+/// Returns the exit code of a successful command: a failure if its output is incomplete.
 pub fn ended(code: ExitCode) -> ExitCode {
     match &*GONE.lock().expect("nobody panics under it") {
         Some(e) if e.kind() == ErrorKind::BrokenPipe => READER_LEFT.into(),

@@ -1,4 +1,4 @@
-//! Where units are found, and where their bills are kept.
+//! The directories of running units and of their bills.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use super::Failure;
 /// The two directories.
 #[derive(Args, Clone, Debug)]
 pub struct Places {
-    /// Where running units have their sockets and logs
+    /// The directory of running units' sockets and logs
     #[arg(long, default_value = "/run/pando/fn")]
     pub run_dir: PathBuf,
-    /// Where the meters are kept
+    /// The directory of the meters
     #[arg(long, default_value = "/var/lib/pando/fn")]
     pub data_dir: PathBuf,
 }
@@ -29,12 +29,13 @@ pub struct UnitPlace {
 }
 
 impl Places {
-    /// The files of the unit with this name.
+    /// Returns the files of the unit with this name.
     pub fn unit(&self, name: &str) -> UnitPlace {
         UnitPlace { directory: self.run_dir.join(name) }
     }
 
-    /// The files of a unit that there is. A name that is none, such as an empty one or `..`, is that of no unit.
+    /// Returns the files of an existing unit. Invalid names, such as an empty one or `..`, belong
+    /// to no unit.
     pub fn known(&self, name: &str) -> Result<UnitPlace, Failure> {
         if self.names().iter().any(|n| n == name) {
             return Ok(self.unit(name));
@@ -42,7 +43,8 @@ impl Places {
         Err(Failure::NotFound(format!("no unit {name:?}: `pando fn ls` lists them")))
     }
 
-    /// The compiler of a tenant's modules, and the code that was compiled on this machine before.
+    /// Returns the compiler of a tenant's modules, with the code that this machine has compiled
+    /// before.
     pub fn compiler(&self, tenant: &str) -> Result<Compiler, Failure> {
         let cache = Cache::open(&self.data_dir.join("modules")).map_err(|e| match e.kind() {
             ErrorKind::PermissionDenied => Failure::Denied(format!("keep compiled functions: {e}: run it as root")),
@@ -51,20 +53,20 @@ impl Places {
         Ok(Compiler::Apart { tenant: tenant.to_owned(), cache: Some(cache) })
     }
 
-    /// A meter for a start of a unit, whose functions have yet to say their names.
+    /// Makes a meter for a start of a unit. The names of its functions are not known yet.
     pub fn meter(&self, tenant: &str, unit: &str) -> Result<Meter, Failure> {
         Meter::create(&self.data_dir, tenant, unit).map_err(|e| {
             Failure::Internal(format!("make the meter below {}: {e}; --data-dir names another place", self.data_dir.display()))
         })
     }
 
-    /// Removes the meters of starts that failed before the functions had said their names.
+    /// Removes the meters of starts that failed before the names of their functions were known.
     pub fn discard_meters(&self, tenant: &str, unit: &str) {
-        // What cannot be removed is no bill, and the next start tries again.
+        // A leftover is no bill, and the next start tries again.
         let _ = Meter::discard(&self.data_dir, tenant, unit);
     }
 
-    /// Names of all units that run or crashed.
+    /// Returns the names of all running and crashed units.
     pub fn names(&self) -> Vec<String> {
         let listed = std::fs::read_dir(&self.run_dir).into_iter().flatten();
         let mut names: Vec<String> = listed.filter_map(|e| e.ok()?.file_name().into_string().ok()).collect();
@@ -74,34 +76,35 @@ impl Places {
 }
 
 impl UnitPlace {
-    /// The control socket.
+    /// Returns the path of the control socket.
     pub fn control(&self) -> PathBuf {
         self.directory.join("control.sock")
     }
 
-    /// What to say of a unit that lives and does not answer.
+    /// Returns the message about a live unit that does not answer.
     pub fn silence(&self) -> String {
         let pid = unit::listener(&self.control()).unwrap_or_default();
         format!("process {pid} does not answer; if it is stopped, `kill -CONT {pid}` lets it go on; `pando fn rm` ends it")
     }
 
-    /// What the unit printed.
+    /// Returns the path of the unit's log.
     pub fn log(&self) -> PathBuf {
         self.directory.join("log")
     }
 
-    /// Where the folders of its control group are listed, a line each, if it has one.
+    /// Returns the path of the list of the unit's control group folders, one a line. An unlimited
+    /// unit has no such file.
     pub fn cgroup(&self) -> PathBuf {
         self.directory.join("cgroup")
     }
 
-    /// Its control group.
+    /// Returns the unit's control group.
     pub fn group(&self) -> Option<Cgroup> {
         let folders = std::fs::read_to_string(self.cgroup()).ok()?;
         Some(Cgroup::of(Path::new(cgroup::ROOT), folders.lines().map(PathBuf::from).collect()))
     }
 
-    /// Removes what is left of it: its control group and its directory.
+    /// Removes the unit's control group and directory.
     pub fn remove(&self) -> io::Result<()> {
         let group = self.group().map_or(Ok(()), |group| group.remove());
         match std::fs::remove_dir_all(&self.directory) {

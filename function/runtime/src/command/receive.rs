@@ -1,4 +1,5 @@
-//! `pando fn receive`: the other end of `pando fn replay --stamp`: what came, how long it took, and what is missing.
+//! `pando fn receive`: counts the packets of `pando fn replay --stamp`, their latencies and the
+//! losses.
 
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
@@ -26,10 +27,10 @@ pub struct Receive {
     /// Milliseconds between two lines
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     interval_ms: u64,
-    /// Ends after this many seconds; without it, when it is interrupted
+    /// End after this many seconds; without it, when interrupted
     #[arg(long)]
     seconds: Option<f64>,
-    /// Where to write the packets that came, without their stamps
+    /// Write the received packets to this file, without stamps
     #[arg(long)]
     write: Option<PathBuf>,
     /// How to print
@@ -37,32 +38,32 @@ pub struct Receive {
     output: Format,
 }
 
-/// What came, in an interval or in all.
+/// Received packets, in an interval or in total.
 #[derive(Serialize, Default)]
 struct Report {
-    /// Nothing follows, and the numbers are of the whole time.
+    /// The last report, with totals.
     last: bool,
     /// Since the start.
     at_ms: u64,
-    /// With a stamp; each once.
+    /// Packets with a stamp, each counted once.
     packets: u64,
     bytes: u64,
-    /// Without a stamp.
+    /// Packets without a stamp.
     others: u64,
-    /// From the stamp until the kernel had it here: p50, p75, p90, p99.
+    /// From the stamp to the kernel's arrival time: p50, p75, p90, p99.
     latency_ns: [u64; 4],
-    /// Packets that came once more.
+    /// Packets received again.
     #[serde(skip_serializing_if = "Option::is_none")]
     twice: Option<u64>,
-    /// Packets that this program was too slow for: it cannot say whether they came.
+    /// Packets that this program was too slow to read. They may have arrived.
     #[serde(skip_serializing_if = "Option::is_none")]
     overrun: Option<u64>,
-    /// Stretches in which packets are missing, below the highest number that came.
+    /// Gaps of missing packets below the highest number received.
     #[serde(skip_serializing_if = "Option::is_none")]
     losses: Option<Vec<Loss>>,
 }
 
-/// Losses that are nearer to each other are told as one.
+/// Losses closer than this are reported as one.
 const TOGETHER_NS: u64 = 100_000_000;
 
 #[derive(Default)]
@@ -142,7 +143,7 @@ impl Receive {
     }
 }
 
-/// Waits for packets; says whether a signal came instead.
+/// Waits for packets; returns whether a signal came.
 fn wait(port: &Port, signals: i32, at_most: Duration) -> bool {
     let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut polled = [entry(signals), entry(port.as_raw_fd())];
@@ -152,7 +153,7 @@ fn wait(port: &Port, signals: i32, at_most: Duration) -> bool {
 }
 
 impl Sink {
-    /// Takes what is there; says whether there was something.
+    /// Takes the waiting packets; returns whether there were any.
     fn take(&mut self) -> std::io::Result<bool> {
         let mut slots = Vec::with_capacity(BATCH_PACKETS);
         self.port.receive(BATCH_PACKETS, &mut slots);

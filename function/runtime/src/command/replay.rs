@@ -1,4 +1,5 @@
-//! `pando fn replay`: a capture on a real device, as fast as it was or a multiple of that, and several times at once.
+//! `pando fn replay`: plays a capture on a real device, at its own or another speed, in several
+//! copies at once.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,19 +25,20 @@ pub struct Replay {
     /// The device to send on
     #[arg(long)]
     iface: String,
-    /// How much faster than it was captured; gaps shrink, so there are fewer flowlets
+    /// Speed relative to the capture; gaps shrink, so there are fewer flowlets
     #[arg(long, default_value_t = 1.0)]
     speed: f64,
-    /// How often it is played at once, each with other addresses, so that it has flows of its own
+    /// Copies to play at once, each with its own addresses and thus its own flows
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
     copies: u32,
-    /// Milliseconds from the begin of a copy to that of the next; without it, copies begin evenly over the capture's length
+    /// Milliseconds between the starts of two copies; by default, starts spread evenly over the
+    /// capture's length
     #[arg(long)]
     stagger_ms: Option<f64>,
-    /// Put number and time of sending behind each packet, for `pando fn receive`
+    /// Append number and time of sending to each packet, for `pando fn receive`
     #[arg(long)]
     stamp: bool,
-    /// Print how far it is every so many milliseconds
+    /// Print the progress every so many milliseconds
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     interval_ms: Option<u64>,
     /// How to print the result; json is one line each
@@ -44,22 +46,23 @@ pub struct Replay {
     output: Format,
 }
 
-/// What was sent so far, and what the generator itself lost: a measurement with losses here says nothing about the receiver.
+/// Sent packets, and the generator's own losses. A measurement with such losses proves nothing
+/// about the receiver.
 #[derive(Serialize, Default)]
 struct Report {
-    /// Nothing follows.
+    /// The last report.
     last: bool,
     capture: String,
     speed: f64,
     copies: u32,
     stagger_ms: f64,
-    /// What there is to send in all, packets of no flow once per copy.
+    /// All packets to send; a packet without a flow counts once per copy.
     planned: usize,
     packets: usize,
     bytes: u64,
     sent: usize,
     not_taken_by_the_device: usize,
-    /// Packets that left more than a millisecond after they were due.
+    /// Packets that left more than a millisecond after their due time.
     late: usize,
     latest_us: u64,
     /// When the first packet was sent, since the Unix epoch.
@@ -67,14 +70,14 @@ struct Report {
     seconds: f64,
 }
 
-/// When which packet of which copy is due.
+/// The due time of one packet of one copy.
 struct Due {
     at_ns: u64,
     packet: u32,
     copy: u32,
 }
 
-/// Packets that are due within this are sent together.
+/// Packets due within this time are sent together.
 const TOGETHER_NS: u64 = 20_000;
 const LATE_NS: u64 = 1_000_000;
 
@@ -103,7 +106,7 @@ impl Replay {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Every packet of every copy in order of time, in nanoseconds from the first.
+    /// Returns every packet of every copy in order of time, in nanoseconds from the first.
     fn plan(&self, packets: &[Captured]) -> (f64, Vec<Due>) {
         let first_ns = packets.iter().map(|p| p.time_ns).min().unwrap_or(0);
         let last_ns = packets.iter().map(|p| p.time_ns).max().unwrap_or(0);
@@ -122,7 +125,7 @@ impl Replay {
     }
 
     fn play(&self, packets: &[Captured], copies: &Copies, plan: &[Due], port: &Port, report: &mut Report) {
-        // SAFETY: no memory is involved. Sleeps end when they should, not up to 50 µs later.
+        // SAFETY: no memory is involved. Without it, a sleep ends up to 50 µs late.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
         let wall = |at: SystemTime| at.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
         let start = Instant::now();
@@ -149,7 +152,7 @@ impl Replay {
                 frame.clear();
                 frame.extend(&packets[due.packet as usize].frame);
                 if !copies.rewrite(due.copy as usize, frame) {
-                    continue; // of no flow: it is played once
+                    continue; // a packet without a flow is played once
                 }
                 if self.stamp {
                     Stamp { sequence: report.packets as u64, sent_ns }.append(frame);
@@ -175,7 +178,7 @@ impl Report {
         self.seconds = at.as_secs_f64();
     }
 
-    /// Says how far it is.
+    /// Prints the progress.
     fn pause(&mut self, at: Duration, format: Format) {
         self.stand(at);
         match format {

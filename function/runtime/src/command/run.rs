@@ -1,7 +1,7 @@
-//! `pando fn run`: a unit on devices of this machine.
+//! `pando fn run`: runs a unit on devices of this machine.
 //!
-//! The process that is started keeps watch: it says that the unit is ready, what it died of, and cleans up after it. The
-//! unit itself is its child, behind walls.
+//! The started process keeps watch. It reports that the unit is ready, reports the cause of its
+//! death and cleans up after it. The unit itself is its child, in a sandbox.
 
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
@@ -33,28 +33,30 @@ use super::{Failure, out};
 pub struct Run {
     #[command(flatten)]
     chain: ChainArgs,
-    /// The device whose packets the functions get
+    /// The device with the packets for the functions
     #[arg(long)]
     iface: String,
-    /// The device that they leave by, and whose packets leave by --iface; without it, they go back where they came from
+    /// The other device: packets of --iface leave by it, and its packets leave by --iface; without
+    /// it, they return by --iface
     #[arg(long)]
     out: Option<String>,
-    /// How packets come: AF_PACKET, AF_XDP, or AF_XDP where the device is a physical one that can
+    /// How to receive packets: AF_PACKET, AF_XDP, or (auto) AF_XDP on a physical device that
+    /// supports it
     #[arg(long, value_enum, default_value_t)]
     port: Way,
     /// Name of the unit
     #[arg(long, default_value = "", value_parser = name, overrides_with = "name")]
     pub name: String,
-    /// Who pays
+    /// The tenant that pays
     #[arg(long, default_value = "default", value_parser = name)]
     pub tenant: String,
-    /// Come back when the unit is ready, and leave it running
+    /// Return when the unit is ready, and leave it running
     #[arg(short, long)]
     detach: bool,
-    /// Start it again when it crashes
+    /// Start the unit again when it crashes
     #[arg(long)]
     restart: bool,
-    /// Frames that wait while the unit is off its core
+    /// Frames that can wait while the unit is off its core
     #[arg(long, default_value_t = packet::RING_FRAMES)]
     ring_frames: usize,
     #[command(flatten)]
@@ -70,7 +72,7 @@ pub struct Run {
     watcher: bool,
 }
 
-/// How packets come.
+/// How to receive packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 enum Way {
     #[default]
@@ -106,7 +108,8 @@ impl Run {
         }
     }
 
-    /// The watching process. With --detach it ends when the unit is ready; with --restart, too, another one stays.
+    /// Runs the watching process. With --detach it ends when the unit is ready. With --detach and
+    /// --restart, another watching process stays.
     fn watch(&self) -> Result<ExitCode, Failure> {
         let place = self.places.unit(&self.name);
         if self.watcher {
@@ -114,7 +117,7 @@ impl Run {
                 out::text(format_args!("{}", str::from_utf8(READY).expect("it is text")));
                 to_log();
             });
-            // Until then standard output is read: it has the reason.
+            // The parent reads standard output until the unit is ready, so write the reason there.
             return watched.or_else(|reason| {
                 out::text(format_args!("{reason}"));
                 Ok(reason.code().into())
@@ -136,7 +139,7 @@ impl Run {
         self.watch_on(&place, tell)
     }
 
-    /// Takes the name.
+    /// Claims the name.
     fn claim(&self, place: &UnitPlace) -> Result<(), Failure> {
         match unit::ask(&place.control(), "status") {
             Ok(_) => {
@@ -156,10 +159,11 @@ impl Run {
         })
     }
 
-    /// Starts the unit, says that it is ready, and starts it again as long as that is asked for.
+    /// Starts the unit, calls `ready`, and restarts the unit as long as --restart requires.
     fn watch_on(&self, place: &UnitPlace, ready: impl FnOnce()) -> Result<ExitCode, Failure> {
         if self.detach {
-            // SAFETY: neither has memory of ours; a process that leads a group already stays what it is.
+            // SAFETY: neither takes memory of ours; setsid fails harmlessly in a process that leads
+            // a group.
             unsafe { (libc::signal(libc::SIGHUP, libc::SIG_IGN), self.watcher.then(|| libc::setsid())) };
         }
         let signals = unit::signals().map_err(|e| Failure::Internal(format!("signals: {e}")))?;
@@ -196,7 +200,8 @@ impl Run {
         }
     }
 
-    /// The unit again, after so many times in a row that it failed; `None` when it was removed, or is to end.
+    /// Starts the unit again, after this many failures in a row. Returns `None` if the unit was
+    /// removed or this process is to end.
     fn again(&self, place: &UnitPlace, group: Option<&Cgroup>, signals: &OwnedFd, mut failures: u32) -> Option<Child> {
         loop {
             let told = failures > 0 && is_told(signals.as_raw_fd(), pause(failures));
@@ -211,7 +216,7 @@ impl Run {
         }
     }
 
-    /// Writes a line to the unit's log, and to standard error where that is another file.
+    /// Writes a line to the unit's log, and to standard error if that is another file.
     fn log(&self, place: &UnitPlace, line: &str) {
         let _ = OpenOptions::new().append(true).open(place.log()).map(|mut log| log.write_all(format!("{line}\n").as_bytes()));
         if !self.watcher {
@@ -224,7 +229,7 @@ impl Run {
         format!(": it needed more memory than its limit of {} MiB, see --unit-memory-mib", limit.memory_bytes.unwrap_or(0) >> 20)
     }
 
-    /// The control group of the unit, if it is limited.
+    /// Makes the control group of the unit, if it is limited.
     fn confine(&self, place: &UnitPlace) -> Result<Option<Cgroup>, Failure> {
         let Some(limits) = self.limits.limits() else { return Ok(None) };
         let failed = |e| Failure::Internal(format!("limit the unit: {e}: needs root, and a kernel with the controllers memory and cpu"));
@@ -260,7 +265,8 @@ impl Run {
         Err(Failure::from_code(status.code(), if reason.is_empty() { format!("the unit ended: {status}") } else { reason }))
     }
 
-    /// The unit itself. Until it is ready, its standard output says why it is not.
+    /// Runs the unit itself. If it fails before it is ready, it writes the reason to standard
+    /// output.
     fn serve(&self) -> Result<ExitCode, Failure> {
         // SAFETY: no memory is involved.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, if self.detach { 0 } else { libc::SIGTERM }) };
@@ -298,7 +304,7 @@ impl Run {
     /// Opens the devices.
     pub fn open_ports(&self) -> Result<Vec<Port>, Failure> {
         let wanted = match (self.port, self.durable.durability) {
-            // The ring outlives the unit: the unit after it goes on where it was.
+            // The next unit continues in the ring, so the ring must outlive the unit.
             (Way::Xdp, Durability::Log) => {
                 return Err(Failure::Invalid("--durability log needs a ring that outlives the unit: --port packet".into()));
             }
@@ -309,13 +315,13 @@ impl Run {
         self.devices().map(|device| Port::open(device, self.ring_frames, wanted).map_err(|e| Failure::of_device(device, &e))).collect()
     }
 
-    /// Takes devices that another process opened.
+    /// Adopts devices that another process opened.
     pub fn adopt_ports(&self, sockets: Vec<OwnedFd>) -> Result<Vec<Port>, Failure> {
         let adopt = |(device, socket): (&String, OwnedFd)| Port::adopt(socket, device, self.ring_frames);
         self.devices().zip(sockets).map(|pair| adopt(pair).map_err(|e| Failure::Internal(format!("map a device's ring: {e}")))).collect()
     }
 
-    /// The socket on which the unit answers.
+    /// Binds the unit's control socket.
     pub fn bind_control(&self) -> Result<UnixListener, Failure> {
         let path = self.places.unit(&self.name).control();
         let _ = std::fs::remove_file(&path);
@@ -323,7 +329,8 @@ impl Run {
         bound.map_err(|e| Failure::Internal(format!("bind {}: {e}", path.display())))
     }
 
-    /// A unit behind its walls, on the ports that `open` opens. Its functions are compiled before, and run behind them only.
+    /// Makes a sandboxed unit on the ports from `open`. Its functions are compiled before it enters
+    /// the sandbox, and run only inside it.
     pub fn assemble(&self, open: impl FnOnce() -> Opened + Send, control: UnixListener, signals: OwnedFd) -> Result<Unit, Failure> {
         let (ports, code) = self.chain.prepare_while(&self.places.compiler(&self.tenant)?, open)?;
         let force = code.force.clone();
@@ -341,8 +348,8 @@ impl Run {
     }
 }
 
-/// The reader's end of file is a process's word that it is ready; what is printed from here on goes to the log. Behind the
-/// walls there is no dup2, and nothing is printed or opened any more: there it is closed.
+/// Closes the pipe to the parent, which reads it to its end. Later output goes to the log. Inside a
+/// sandbox dup2 is forbidden, but there is no later output: standard output is closed there.
 fn to_log() {
     // SAFETY: plain system calls.
     if unsafe { libc::dup2(2, 1) } < 0 {
@@ -351,15 +358,15 @@ fn to_log() {
     }
 }
 
-/// A unit that served for so long did not fail at its start.
+/// After this time, a unit's end does not count as a failed start.
 const STEADY: Duration = Duration::from_secs(10);
 
-/// The pause before a unit is started that has failed so many times in a row: from 0.2 s to 30 s.
+/// Returns the pause after this many failures in a row: 0.2 s to 30 s.
 fn pause(failures: u32) -> Duration {
     Duration::from_millis(100 << failures.min(9)).min(Duration::from_secs(30))
 }
 
-/// Waits for so long, or until a signal says that this process is to end.
+/// Waits for `time`, or until a signal orders this process to end; returns whether one did.
 fn is_told(signals: i32, time: Duration) -> bool {
     let mut polled = libc::pollfd { fd: signals, events: libc::POLLIN, revents: 0 };
     // SAFETY: one valid entry.
@@ -368,7 +375,7 @@ fn is_told(signals: i32, time: Duration) -> bool {
 
 type Opened = Result<Vec<Port>, Failure>;
 
-/// Waits for the child; passes SIGTERM and SIGINT on.
+/// Waits for the child; on SIGTERM or SIGINT, sends it SIGTERM.
 fn wait(child: &mut Child, signals: i32) -> ExitStatus {
     loop {
         if let Ok(Some(status)) = child.try_wait() {

@@ -1,4 +1,5 @@
-//! `pando fn simulate`: a program of its own, which lies beside this one.
+//! `pando fn simulate`: runs `pando-simulate`, a separate program in the same folder or in the
+//! PATH.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -12,7 +13,7 @@ use super::Failure;
 #[derive(Args)]
 #[command(disable_help_flag = true)]
 pub struct Simulate {
-    /// What it is told
+    /// Options of the simulator
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTIONS")]
     arguments: Vec<OsString>,
 }

@@ -1,4 +1,4 @@
-//! `pando fn test`: a capture through functions, without a network and without a clock.
+//! `pando fn test`: sends a capture through functions, without a network and without a clock.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -21,13 +21,13 @@ use super::{Failure, Format};
 pub struct Test {
     #[command(flatten)]
     chain: ChainArgs,
-    /// The capture that goes in (pcap or pcapng)
+    /// The input capture (pcap or pcapng)
     #[arg(long)]
     pcap: PathBuf,
-    /// The capture that must come out
+    /// The expected output capture
     #[arg(long)]
     expect: Option<PathBuf>,
-    /// Where to write what comes out
+    /// Write the output to this file
     #[arg(long)]
     write: Option<PathBuf>,
     /// How to print the result
@@ -35,7 +35,7 @@ pub struct Test {
     output: Format,
 }
 
-/// What a test found.
+/// The result of a test.
 #[derive(Serialize, Default)]
 struct Report {
     functions: String,
@@ -65,7 +65,7 @@ struct ReportedEvent {
     time_ns: u64,
 }
 
-/// How the output differs from what was expected.
+/// The comparison of the output with the expectation.
 #[derive(Serialize)]
 struct Comparison {
     equal: bool,
@@ -118,7 +118,7 @@ impl Test {
 }
 
 impl Test {
-    /// What comes out may not take the place of what it is made of, or of what it is held against.
+    /// Refuses to overwrite the input or the expected capture with the output.
     fn spares_its_input(&self) -> Result<(), Failure> {
         let Some(Ok(out)) = self.write.as_ref().map(std::fs::metadata) else { return Ok(()) };
         for (read, flag) in [(Some(&self.pcap), "--pcap"), (self.expect.as_ref(), "--expect")] {
@@ -131,7 +131,7 @@ impl Test {
     }
 }
 
-/// The capture that must come out. Where there is none yet, the next step is another than for one that goes in.
+/// Reads the expected capture. If it is missing, the error names the command that makes it.
 fn expected(path: &Path) -> Result<Vec<Captured>, Failure> {
     pcap::read(path).map_err(|e| match &e {
         PcapError::Read { source, .. } if source.kind() == ErrorKind::NotFound => Failure::NotFound(format!(
@@ -142,7 +142,7 @@ fn expected(path: &Path) -> Result<Vec<Captured>, Failure> {
     })
 }
 
-/// Packet by packet, byte by byte; times are not compared: a test says what, not when.
+/// Compares packets byte by byte. Times do not count: a test fixes the packets, not their times.
 fn compare(output: &[Captured], expected: &[Captured]) -> Comparison {
     let differs = output.iter().zip(expected).enumerate().find(|(_, (o, e))| o.frame != e.frame);
     let first_difference = match differs {

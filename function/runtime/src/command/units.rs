@@ -49,7 +49,7 @@ pub struct Logs {
     name: String,
     #[command(flatten)]
     places: Places,
-    /// Go on printing until the unit ends
+    /// Keep printing until the unit ends
     #[arg(short, long)]
     follow: bool,
 }
@@ -63,7 +63,7 @@ pub struct Remove {
     names: Vec<String>,
     #[command(flatten)]
     places: Places,
-    /// How to print what is gone
+    /// How to print the result
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }
@@ -110,7 +110,7 @@ impl List {
     pub fn run(self) -> Result<ExitCode, Failure> {
         let units = listed(&self.places);
         if self.output == Format::Json {
-            // By way of values, so that the name that a unit gives itself does not stand there twice.
+            // Convert to a value first: the status has a second `name`, and a value keeps only one.
             print_json(&serde_json::to_value(&units).expect("it is JSON"));
             return Ok(ExitCode::SUCCESS);
         }
@@ -245,7 +245,8 @@ impl Remove {
         let mut names = self.names.clone();
         names.sort();
         names.dedup();
-        let places = names.iter().map(|name| self.places.known(name)).collect::<Result<Vec<_>, _>>()?; // all of them, or nothing goes
+        // Check all names before any unit ends.
+        let places = names.iter().map(|name| self.places.known(name)).collect::<Result<Vec<_>, _>>()?;
         for (name, place) in names.iter().zip(places) {
             match ask(&place.control(), "stop") {
                 Ok(_) => drop(comes(|| ask(&place.control(), "status").is_err())),
@@ -264,10 +265,10 @@ impl Remove {
     }
 }
 
-/// How long a unit may take to end.
+/// The longest time for a unit to end.
 const ENDING: Duration = Duration::from_secs(5);
 
-/// Waits until it is so; false if it does not come to that.
+/// Waits up to [`ENDING`] for a condition; returns whether it became true.
 fn comes(so: impl Fn() -> bool) -> bool {
     let deadline = Instant::now() + ENDING;
     while !so() {
@@ -279,7 +280,7 @@ fn comes(so: impl Fn() -> bool) -> bool {
     true
 }
 
-/// Ends a unit that does not answer: one that is stopped would else go on some day, and nobody would know of it.
+/// Ends a unit that does not answer. A stopped unit would otherwise continue later, unseen.
 fn end(name: &str, place: &UnitPlace) -> Result<(), Failure> {
     let Some(pid) = unit::listener(&place.control()) else { return Ok(()) };
     // SAFETY: plain system call; the process listens on this unit's socket.
@@ -290,13 +291,14 @@ fn end(name: &str, place: &UnitPlace) -> Result<(), Failure> {
     Err(Failure::Internal(format!("{name}: process {pid} does not answer and does not end")))
 }
 
-/// What a tenant owes for one function.
+/// A tenant's bill for one function.
 #[derive(Serialize)]
 struct Owed {
     tenant: String,
     #[serde(flatten)]
     billed: Billed,
-    /// Packets that never came to the chain that begins with this function, or never left the one that ends with it.
+    /// Packets that never reached a chain that begins with this function, or never left one that
+    /// ends with it.
     #[serde(flatten)]
     unserved: Unserved,
 }
@@ -307,7 +309,8 @@ struct Invoice {
     records: Vec<Record>,
 }
 
-/// The sum over all units and epochs, per tenant and function. Records are totals, so each counts once.
+/// Returns the sum over all units and epochs, per tenant and function. Records are totals, so each
+/// counts once.
 fn owed(records: &[Record]) -> Vec<Owed> {
     let mut sums: BTreeMap<(String, String), (Billed, Unserved)> = BTreeMap::new();
     for record in records {

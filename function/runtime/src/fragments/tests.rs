@@ -6,7 +6,7 @@ const LINKS: [&[u8]; 5] = [
     &[0x81, 0, 0, 7],
     &[0x88, 0xa8, 0, 7, 0x81, 0, 0, 8],
     &[0x88, 0x64, 0x11, 0, 0, 9, 0, 0], // a PPPoE session; its length is filled in
-    &[0x88, 0x64, 0x11, 0, 0, 9, 0, 0], // one that compresses the name of the protocol
+    &[0x88, 0x64, 0x11, 0, 0, 9, 0, 0], // one that compresses the protocol number
 ];
 
 /// A whole UDP datagram behind link headers.
@@ -47,7 +47,7 @@ fn payload(taken: Taken) -> Vec<u8> {
 }
 
 proptest! {
-    /// A function may leave any length of an Ethernet header or more.
+    /// A function may leave any length from an Ethernet header on.
     #[test]
     fn what_a_function_shortened_is_taken_apart_without_a_panic(version in prop_oneof![Just(4u8), Just(6u8)], link in 0..5usize, length in 14..80usize) {
         let mut frame = datagram(version, link, &[7; 40]);
@@ -92,7 +92,8 @@ proptest! {
     }
 }
 
-/// The policy of BSD, which is Suricata's: what begins earlier counts, and of two that begin together what came first.
+/// The policy of BSD and Suricata: the fragment with the lower offset wins. Of two with the same
+/// offset, the first to arrive wins.
 #[test]
 fn where_fragments_overlap_the_one_that_begins_earlier_counts() {
     let mut fragments = Fragments::default();
@@ -133,7 +134,7 @@ fn a_flood_has_a_bound_and_others_get_through() {
     let mut fragments = Fragments::default();
     let flood = |n: u32| {
         let mut frame = piece(0, 0, true, &[7; 1400]);
-        frame[26..30].copy_from_slice(&n.to_be_bytes()); // every one from another address
+        frame[26..30].copy_from_slice(&n.to_be_bytes()); // each from another address
         frame
     };
     let (start, end) = (piece(9, 0, true, b"unharmed"), piece(9, 8, false, b"!"));

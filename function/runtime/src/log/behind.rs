@@ -1,36 +1,39 @@
-//! What a standby that follows a unit does not have yet: names of flows, of which the latest state is sent when it is due.
+//! The changes that a following standby has not received yet. It keeps flow names only; the latest
+//! state of a flow is read when it is sent.
 //!
-//! A flow that changes with every packet is sent once for all of them, so a standby costs as much as there are flows to
-//! tell of, not packets; and one that does not read holds nobody up: too many names are forgotten, and it begins anew.
+//! A flow that changes with every packet is sent once for all its changes. The cost of a standby
+//! thus grows with the number of flows, not packets. A standby that stops reading blocks no other
+//! process: when too many names pile up, they are dropped and it receives all flows anew.
 
 use pando_protocol::FlowKey;
 
-/// Names beyond twice as many as there are flows, after which all flows are sent instead.
+/// Names beyond twice the number of flows after which all flows are sent instead.
 const NAMES: usize = 4096;
 
-/// Names of flows.
+/// Names of flows to send.
 #[derive(Default)]
 pub struct Behind {
-    /// It has nothing that counts: all flows are to be sent.
+    /// The standby has nothing valid: all flows are to be sent.
     pub anew: bool,
-    /// Flows that it has to forget, before it hears of any other: what they had may be another flow's now.
+    /// Flows that it must forget before it receives other changes. Their resources may belong to
+    /// another flow by now.
     pub gone: Vec<FlowKey>,
-    /// Flows that changed, each once while it is there.
+    /// Changed flows, each listed once.
     pub changed: Vec<FlowKey>,
 }
 
 impl Behind {
-    /// Of a standby that has nothing.
+    /// Returns the list for a standby that has nothing.
     pub fn all() -> Behind {
         Behind { anew: true, ..Behind::default() }
     }
 
-    /// Whether there is nothing to tell.
+    /// Reports whether the standby has everything.
     pub fn is_empty(&self) -> bool {
         !self.anew && self.gone.is_empty() && self.changed.is_empty()
     }
 
-    /// A flow is gone.
+    /// Notes that a flow is gone.
     pub fn forget(&mut self, key: FlowKey, flows: usize) {
         if !self.anew {
             self.gone.push(key);
@@ -38,7 +41,7 @@ impl Behind {
         }
     }
 
-    /// A flow changed, and is not among those that did.
+    /// Notes a changed flow that is not in the list yet.
     pub fn note(&mut self, key: FlowKey, flows: usize) {
         if !self.anew {
             self.changed.push(key);

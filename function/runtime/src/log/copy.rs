@@ -8,50 +8,50 @@ use pando_protocol::FlowKey;
 use super::behind::Behind;
 use super::record::{self, FlowHead, Malformed, Mark, Reader, kind};
 
-/// Bytes of one message to a standby, which puts one into place while the log writes the next.
+/// Size of one message to a standby. The standby restores one while the log writes the next.
 pub const CHUNK_BYTES: usize = 32 << 10;
 
-/// What is kept of one unit.
+/// The copy of one unit.
 #[derive(Default)]
 pub struct Copy {
     state_bytes: Vec<usize>,
     index: HashMap<FlowKey, usize, foldhash::fast::RandomState>,
     heads: Vec<FlowHead>,
-    /// Of all flows, in the order of their heads.
+    /// The states of all flows, in the order of their heads.
     states: Vec<u8>,
-    /// Per head: it is among those that changed.
+    /// Per head: the flow is in the list of changes for the standby.
     noted: Vec<bool>,
     behind: Option<Behind>,
-    /// The last [`kind::BATCH`] as it came; empty while there is no whole state.
+    /// The last [`kind::BATCH`] as received; empty without a whole state.
     last: Vec<u8>,
     filling: bool,
-    /// The latest start of the unit that spoke; what an earlier one says is too late.
+    /// The latest epoch of the unit. Messages of earlier epochs are refused.
     pub epoch: u32,
     /// Sequence of the last batch.
     pub sequence: u64,
-    /// Where the last batch is in memory of the unit that outlives it.
+    /// Position of the last batch in the unit's memory, which outlives the unit.
     pub position: Option<u64>,
-    /// Since when neither the unit nor a standby has been there.
+    /// Since when both the unit and its standby have been gone.
     pub orphaned: Option<Instant>,
 }
 
 impl Copy {
-    /// The copy of a unit that has not said anything, whose stages keep so much state.
+    /// Returns an empty copy for a unit with these state sizes per stage.
     pub fn new(state_bytes: Vec<usize>) -> Copy {
         Copy { state_bytes, ..Copy::default() }
     }
 
-    /// Flows of which there is state.
+    /// Returns the number of flows with state.
     pub fn flows(&self) -> usize {
         self.heads.len()
     }
 
-    /// Whether there is a whole state.
+    /// Reports whether the copy has a whole state.
     pub fn is_whole(&self) -> bool {
         !self.last.is_empty()
     }
 
-    /// Whether it is of a chain whose stages keep so much state.
+    /// Reports whether the copy belongs to a chain with these state sizes per stage.
     pub fn fits(&self, state_bytes: &[usize]) -> bool {
         self.state_bytes == state_bytes
     }
@@ -80,7 +80,7 @@ impl Copy {
 
     fn batch(&mut self, message: &[u8], mut reader: Reader) -> Result<(), Malformed> {
         let (head, [forgotten, changed, packets]) = reader.head()?;
-        // Between two whole states no batch may be missing.
+        // No batch may be missing between two whole states.
         if head.epoch < self.epoch || !self.filling && (!self.is_whole() || head.sequence != self.sequence + 1) {
             return Err(Malformed);
         }
@@ -108,7 +108,8 @@ impl Copy {
         } else {
             let before = std::mem::replace(&mut self.heads[place], head);
             let head = &self.heads[place];
-            // What it has of its own may have been another flow's since: for who follows, it begins again.
+            // The flow's resources may have belonged to another flow since: the standby starts the
+            // flow anew.
             if (before.taken, before.leases, before.alias, before.up) != (head.taken, head.leases, head.alias, head.up)
                 && let Some(behind) = &mut self.behind
             {
@@ -145,23 +146,23 @@ impl Copy {
         self.states.truncate(last * stride);
     }
 
-    /// A standby follows from now on; it has nothing.
+    /// Starts to collect changes for a new standby, from an empty state.
     pub fn follow(&mut self) {
         self.behind = Some(Behind::all());
     }
 
-    /// Nobody follows any more.
+    /// Stops collecting changes.
     pub fn unfollow(&mut self) {
         self.behind = None;
     }
 
-    /// Whether there is anything to tell to who follows.
+    /// Reports whether there are changes for the standby.
     pub fn is_ahead(&self) -> bool {
         self.is_whole() && self.behind.as_ref().is_some_and(|b| !b.is_empty())
     }
 
-    /// Tells who follows what it does not have yet, as [`kind::CLEAR`], [`kind::FORGET`] and [`kind::FLOWS`]. What `send`
-    /// has no room for (false) is told another time.
+    /// Sends the standby the changes that it lacks, as [`kind::CLEAR`], [`kind::FORGET`] and
+    /// [`kind::FLOWS`]. If `send` has no room (false), the rest waits for another call.
     pub fn catch_up<E>(&mut self, mut send: impl FnMut(&[u8]) -> Result<bool, E>) -> Result<bool, E> {
         let Some(mut behind) = self.behind.take_if(|_| !self.last.is_empty()) else { return Ok(true) };
         let told = self.tell(&mut behind, &mut send);
@@ -201,7 +202,8 @@ impl Copy {
         Ok(true)
     }
 
-    /// Writes the last of the flows that changed, as many as fit, as [`kind::FLOWS`]; returns where it ended.
+    /// Writes the last of the changed flows, as many as fit, as [`kind::FLOWS`]; returns the index
+    /// of the first one written.
     fn write_flows(&self, changed: &[FlowKey], message: &mut Vec<u8>) -> usize {
         let stride = self.stride();
         message.clear();
@@ -210,7 +212,7 @@ impl Copy {
         while from > 0 && (count == 0 || message.len() + stride + 256 < CHUNK_BYTES) {
             from -= 1;
             let Some(&place) = self.index.get(&changed[from]).filter(|&&place| self.noted[place]) else { continue };
-            // A stage without state has zeroes, which is what a flow begins with.
+            // A stage without state is all zeroes, as in a new flow.
             let head = FlowHead { changed: self.heads[place].valid, ..self.heads[place].clone() };
             record::put_flow(message, &head);
             let mut at = place * stride;
@@ -226,12 +228,12 @@ impl Copy {
         from
     }
 
-    /// The last batch, for who has been told all.
+    /// Returns the last batch, for a standby that has everything.
     pub fn mark(&self) -> Mark {
         Mark { epoch: self.epoch, sequence: self.sequence, position: self.position }
     }
 
-    /// The last batch as it came; empty while there is no whole state.
+    /// Returns the last batch as received; empty without a whole state.
     pub fn last(&self) -> &[u8] {
         &self.last
     }
@@ -281,8 +283,8 @@ mod tests {
     }
 
     proptest! {
-        /// After any batches a copy has what was put last and not forgotten, and so has another that followed it, whenever
-        /// it was told and however little it had room for.
+        /// After any batches a copy holds the flows that were put last and not forgotten. So does a
+        /// second copy that follows it, at any time and with any room for messages.
         #[test]
         fn it_holds_what_was_put_and_not_forgotten(batches in proptest::collection::vec((proptest::collection::vec(0..8u8, 0..3), proptest::collection::vec((0..8u8, any::<[u8; 6]>()), 0..5)), 1..20), mut room in any::<u64>(), begins in 0..20usize) {
             let (mut copy, mut model, mut other) = (filling(), HashMap::new(), filling());
@@ -309,7 +311,7 @@ mod tests {
             prop_assert!(!copy.is_ahead());
         }
 
-        /// Whatever a unit says, the log refuses it or applies it.
+        /// The log refuses or applies every message of a unit.
         #[test]
         fn no_message_panics(kind in 0..11u8, bytes in proptest::collection::vec(any::<u8>(), 0..300), cut in 0..400usize, flip in any::<(usize, u8)>()) {
             let mut copy = filling();

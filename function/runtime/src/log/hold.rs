@@ -1,7 +1,9 @@
-//! A lock in the page of [`Vitals`] that the thread at work holds for as long as it lives. When it dies the kernel gives the lock
-//! up as the first thing that it does, and wakes who waits; that the process has ended is to be seen only after its memory is
-//! taken down, which is many gigabytes of address space and takes milliseconds. The dead thread runs no more by then, and what it
-//! was asking of the kernel is done.
+//! A lock in the page of [`Vitals`] that the working thread holds for as long as it lives.
+//!
+//! When that thread dies, the kernel first releases the lock and wakes the waiting thread. The end
+//! of the process becomes visible only after the kernel has torn down its memory. That is many
+//! gigabytes of address space and takes milliseconds. The dead thread no longer runs by then, and
+//! its system calls are complete.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -14,7 +16,7 @@ use std::time::Duration;
 use super::orders;
 use super::vitals::Vitals;
 
-/// How often it is looked whether somebody is at work by now.
+/// Pause between two looks for a working thread.
 const LOOK: Duration = Duration::from_millis(1);
 
 fn checked(error: i32) -> io::Result<()> {
@@ -22,9 +24,10 @@ fn checked(error: i32) -> io::Result<()> {
 }
 
 impl Vitals {
-    /// Makes the lock, before others have the page.
+    /// Makes the lock. Call it before other processes get the page.
     pub fn make_hold(&self) -> io::Result<()> {
-        // SAFETY: attributes are made before they are used; the lock has its place in the page, and nobody else has the page yet.
+        // SAFETY: attributes are made before use; the page has room for the lock and is not shared
+        // yet.
         unsafe {
             let mut kind: libc::pthread_mutexattr_t = std::mem::zeroed();
             checked(libc::pthread_mutexattr_init(&mut kind))?;
@@ -34,15 +37,16 @@ impl Vitals {
         }
     }
 
-    /// This thread is at work until it ends. Waits for whoever is, so that there are never two.
+    /// Marks this thread as the working one until it ends. Waits for the current one to end first,
+    /// so there are never two.
     pub fn hold(&self) -> io::Result<()> {
         self.held.store(true, Ordering::Release);
         self.lock().map(drop)
     }
 
-    /// Takes the lock; whether it was a dead thread's.
+    /// Takes the lock; returns whether its last holder died.
     fn lock(&self) -> io::Result<bool> {
-        // SAFETY: the lock was made before the page was handed on.
+        // SAFETY: the lock was made before the page was shared.
         match unsafe { libc::pthread_mutex_lock(self.hold_place()) } {
             // SAFETY: it is locked.
             libc::EOWNERDEAD => checked(unsafe { libc::pthread_mutex_consistent(self.hold_place()) }).map(|()| true),
@@ -56,7 +60,7 @@ impl Vitals {
     }
 }
 
-/// A thread that waits for the death of the one at work.
+/// A thread that waits for the death of the working thread.
 pub struct Watcher {
     died: OwnedFd,
     over: Arc<AtomicBool>,
@@ -64,7 +68,7 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Waits over a mapping of its own.
+    /// Starts the thread on a mapping of its own.
     pub fn start(page: BorrowedFd) -> io::Result<Watcher> {
         let vitals = Vitals::map(page)?;
         // SAFETY: a plain system call.
@@ -91,8 +95,9 @@ impl Watcher {
         Ok(Watcher { died, over, thread })
     }
 
-    /// Waits no more: this process is at work itself now, and nobody of a dying process shall be woken in place of another.
-    /// Only where nobody else is at work. One that has told of a death has let go of the lock, and its end is not waited for.
+    /// Stops waiting, because this process now works itself. If it dies, the wake-up must reach the
+    /// watcher of another process. Call it only where no other thread works. A watcher that has
+    /// reported a death has released the lock, so its end is not waited for.
     pub fn end(self) {
         self.over.store(true, Ordering::Release);
         if !orders::poll(&[self.died.as_raw_fd()], 0).is_ok_and(|told| told[0]) {
@@ -102,7 +107,7 @@ impl Watcher {
 }
 
 impl AsRawFd for Watcher {
-    /// Readable once the thread at work has died.
+    /// Becomes readable once the working thread has died.
     fn as_raw_fd(&self) -> i32 {
         self.died.as_raw_fd()
     }

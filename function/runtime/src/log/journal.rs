@@ -1,4 +1,4 @@
-//! The unit's side of the output log: nothing leaves that is not in the log.
+//! The unit's side of the output log. No packet leaves before its batch is in the log.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, RawFd};
@@ -15,120 +15,120 @@ use crate::chain::Chain;
 use crate::executor::Executor;
 use crate::flows::FlowId;
 
-/// While something waits to be read by the log, the unit sleeps no longer than this.
+/// The longest sleep of the unit while the log still has a batch to read.
 const LAG: Duration = Duration::from_millis(1);
 /// Room for most messages: a batch of packets of 1,434 bytes, or a part of a whole state.
 const MESSAGE_BYTES: usize = 128 << 10;
-/// A unit that lives says so this often.
+/// A live unit beats this often.
 const BEAT: Duration = Duration::from_millis(100);
 
-/// A unit's way to its log.
+/// The unit's connection to its log.
 pub struct Journal {
     link: Option<Link>,
     orders: Option<Orders>,
-    /// Shared with whoever watches.
+    /// Shared with the watching process.
     pub vitals: Vitals,
     hello: Hello,
     sequence: u64,
-    /// What is sent or was received last.
+    /// The message that was sent or received last.
     pub(super) message: Vec<u8>,
     lag: Lag,
-    /// When the death of the unit before this one was noticed, until the first packet has left.
+    /// When the death of the previous unit was noticed; `None` after the first packet has left.
     noticed: Option<Instant>,
 }
 
-/// What the log may not have read yet.
+/// Batches that the log may not have read yet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lag {
     None,
-    /// A batch was written since the unit slept last.
+    /// A batch was written since the unit's last sleep.
     Fresh,
-    /// The unit slept since, briefly.
+    /// The unit has slept since, briefly.
     Quiet,
 }
 
-/// Why a batch did not go into a log.
+/// The reason why a batch did not go into a log.
 #[derive(Debug, thiserror::Error)]
 pub enum Ended {
-    /// The unit was told to end while it waited for a log.
+    /// The unit was ordered to end while it waited for a log.
     #[error("told to end while it waited for a log")]
     Told,
-    /// The log is gone, and nobody is there who could start another.
+    /// The log is gone, and so is the process that could start another.
     #[error("the output log is gone, and so is the process that would start another: start the unit again")]
     Unwatched,
-    /// Something that cannot be waited for.
+    /// An error that waiting cannot cure.
     #[error(transparent)]
     Failed(#[from] io::Error),
 }
 
-/// What a batch did besides what the chain knows.
+/// The results of a batch that the chain does not hold.
 pub struct Done<'a> {
-    /// Where the unit is in its devices' rings afterwards.
+    /// Positions in the rings of the devices after the batch.
     pub positions: Positions,
-    /// The device by which the packets leave.
+    /// The device that sends the packets.
     pub port: usize,
     /// The packets.
     pub frames: &'a [&'a [u8]],
-    /// Flows that it forgot.
+    /// Flows that the batch forgot.
     pub forgotten: &'a [FlowKey],
 }
 
 impl Journal {
-    /// A journal without a log yet.
+    /// Returns a journal without a log.
     pub fn new(orders: Orders, vitals: Vitals, hello: Hello) -> Journal {
-        // Touched here, so that neither a takeover nor the first batch waits for its pages.
+        // Touch the pages here so that neither a takeover nor the first batch waits for them.
         let mut message = vec![1; MESSAGE_BYTES];
         message.clear();
         Journal { link: None, orders: Some(orders), vitals, hello, sequence: 0, message, lag: Lag::None, noticed: None }
     }
 
-    /// Goes on after a unit that died, whose last batch was `sequence`, over the standby's own link.
+    /// Continues after the batch `sequence` of a dead unit, over the standby's own link.
     pub fn go_on(&mut self, sequence: u64, link: Option<Link>, noticed: Instant) {
         (self.sequence, self.noticed) = (sequence, Some(noticed));
         self.link = link;
     }
 
-    /// Start of the unit.
+    /// Returns the epoch of this unit.
     pub fn epoch(&self) -> u32 {
         self.hello.epoch
     }
 
-    /// Where orders come from.
+    /// Returns the source of orders.
     pub fn orders(&self) -> Option<&Orders> {
         self.orders.as_ref()
     }
 
-    /// Who speaks.
+    /// Returns the unit's introduction to the log.
     pub fn hello(&self) -> &Hello {
         &self.hello
     }
 
-    /// Tells whoever watches.
+    /// Reports `text` to the watching process and prints it.
     pub fn report(&self, text: &str) {
         self.tell(text);
         crate::say!("{text}");
     }
 
-    /// What the unit has to sleep on besides its devices.
+    /// Returns the descriptors to sleep on in addition to the devices.
     pub fn fds(&self) -> [RawFd; 2] {
         [self.orders.as_ref().map_or(-1, |o| o.as_raw_fd()), self.link.as_ref().map_or(-1, |l| l.way.fd())]
     }
 
-    /// Before the unit looks for packets: it is alive. How long it may sleep, in milliseconds.
+    /// Beats, before the unit looks for packets. Returns the longest sleep, in milliseconds.
     pub fn idle(&mut self, sleeps: bool) -> i32 {
         self.vitals.beat();
         if !sleeps {
             return 0;
         }
         match (self.lag, &mut self.link) {
-            // The log is woken when the unit has had nothing to do for a while, not between two packets.
+            // Wake the log after a short idle time, not between two packets.
             (Lag::Fresh, Some(_)) => {
                 self.lag = Lag::Quiet;
                 LAG.as_millis() as i32
             }
             (Lag::Quiet, Some(link)) => {
                 self.lag = Lag::None;
-                // A log that is gone is noticed by the sleep on its socket.
+                // The sleep on its socket reports a dead log.
                 let _ = link.way.flush();
                 BEAT.as_millis() as i32
             }
@@ -136,7 +136,7 @@ impl Journal {
         }
     }
 
-    /// Reads what woke the unit: an order, or the end of the log.
+    /// Reads the event that woke the unit: an order, or the end of the log.
     pub fn attend<E: Executor>(&mut self, chain: &Chain<E>, done: &Done) -> io::Result<()> {
         if let Some(link) = &mut self.link
             && orders::poll(&[link.way.fd()], 0)?[0]
@@ -157,7 +157,7 @@ impl Journal {
 
     fn tell(&self, text: &str) {
         if let Some(orders) = &self.orders {
-            // Whoever watches and is gone is noticed where orders are read.
+            // Reading orders reports a dead watching process.
             let _ = orders.send(text, &[]);
         }
     }
@@ -169,7 +169,8 @@ impl Journal {
         }
     }
 
-    /// Gives a new log the whole state, and the packets that wait to leave. Until it has them, nothing leaves.
+    /// Sends a new log the whole state and the packets that wait to leave. Nothing leaves before
+    /// the log has both.
     fn refill<E: Executor>(&mut self, chain: &Chain<E>, order: Order, done: &Done) {
         self.sequence += 1;
         let number = Link::number_of(&order);
@@ -205,7 +206,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Puts a batch into the log; returns when it is kept there. While there is no log, it waits for one.
+    /// Puts a batch into the log; returns when the log keeps it. Without a log, it waits for one.
     pub fn append<E: Executor>(&mut self, chain: &Chain<E>, done: &Done, signals: RawFd) -> Result<(), Ended> {
         self.sequence += 1;
         self.encode(chain, done, &chain.changed);
@@ -245,7 +246,7 @@ impl Journal {
         record::set_counts(message, counts, [done.forgotten.len(), changed.len(), done.frames.len()]);
     }
 
-    /// Sends the message that was encoded last; returns when the log keeps it.
+    /// Sends the encoded message; returns when the log keeps it.
     fn hand_over(&mut self) -> io::Result<()> {
         let link = self.link.as_mut().ok_or(ErrorKind::NotConnected)?.way.as_mut();
         link.send(&self.message)?;
@@ -267,12 +268,12 @@ impl Journal {
         }
     }
 
-    /// A batch of at most `packets` from a device begins.
+    /// Notes the start of a batch of at most `packets` from a device.
     pub fn begin(&self, port: usize, packets: usize) {
         self.vitals.set_at_work(port, packets);
     }
 
-    /// The batch has left.
+    /// Notes that the batch has left.
     pub fn sent(&mut self) {
         if let Some(noticed) = self.noticed.take() {
             self.vitals.set(Count::FirstPacketNs, noticed.elapsed().as_nanos() as u64);

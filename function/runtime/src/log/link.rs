@@ -1,4 +1,4 @@
-//! How messages go between a unit and its log: shared memory within a host, TCP between hosts.
+//! Carries messages between a unit and its log: shared memory within a host, TCP between hosts.
 
 use std::io::{self, ErrorKind};
 use std::net::TcpStream;
@@ -8,33 +8,34 @@ use std::time::{Duration, Instant};
 use super::orders::{self, Order};
 use super::ring::{self, Ring};
 
-/// A way for messages, both ways.
+/// Carries messages in both directions.
 pub trait Transport {
     /// Hands a message over; waits for room. After an error the other side is gone.
     fn send(&mut self, message: &[u8]) -> io::Result<()>;
 
-    /// Whether a message of so many bytes can be sent without waiting.
+    /// Reports whether a message of `bytes` bytes can be sent without waiting.
     fn has_room(&self, bytes: usize) -> bool;
 
-    /// Wakes the other side, should it sleep and there be something to read.
+    /// Wakes the other side if it sleeps and has something to read.
     fn flush(&mut self) -> io::Result<()>;
 
-    /// Appends the next message to `into`; false when there is none now.
+    /// Appends the next message to `into`; returns false if there is none now.
     fn receive(&mut self, into: &mut Vec<u8>) -> io::Result<bool>;
 
-    /// To be called before sleeping on the descriptor; false when there is something to read already.
+    /// Prepares for a sleep on the descriptor; returns false if a message is already there.
     fn may_sleep(&mut self) -> bool;
 
-    /// To be called after sleeping; fails when the other side is gone.
+    /// Ends a sleep; fails if the other side is gone.
     fn woken(&mut self) -> io::Result<()>;
 
-    /// What to sleep on.
+    /// Returns the descriptor to sleep on.
     fn fd(&self) -> RawFd;
 
-    /// Whether a message that was sent is kept although nobody has read it yet.
+    /// Reports whether a sent message is kept before the other side has read it.
     fn keeps_at_once(&self) -> bool;
 
-    /// Where the message that was received last began, for [`Shared::written`] of its sender; `None` where there is no such memory.
+    /// Returns where the last received message began, for [`Shared::written`] of its sender.
+    /// Returns `None` without shared memory.
     fn received_at(&self) -> Option<u64>;
 
     /// Waits for a message, at most until `deadline`.
@@ -50,21 +51,21 @@ pub trait Transport {
     }
 }
 
-/// A way to the log that whoever watches has given, with the number that it gave it.
+/// A connection to the log from the watching process, with the number that this process chose.
 pub struct Link {
-    /// The way.
+    /// The connection.
     pub way: Box<dyn Transport>,
     /// Its number.
     pub number: u64,
 }
 
 impl Link {
-    /// The number of the link that an order brings; 0 when it brings none.
+    /// Returns the number of the link in an order; 0 if the order has no link.
     pub fn number_of(order: &Order) -> u64 {
         order.text.strip_prefix("log ").and_then(|n| n.parse().ok()).unwrap_or(0)
     }
 
-    /// Opens what came with the order `log NUMBER`: memory and a socket, or a TCP connection.
+    /// Opens the descriptors of the order `log NUMBER`: memory and a socket, or a TCP connection.
     pub fn open(order: Order) -> io::Result<Link> {
         let number = Link::number_of(&order);
         let mut fds = order.fds;
@@ -77,14 +78,15 @@ impl Link {
     }
 }
 
-/// To the log and back. Up: 20 ms of packets of 1,434 bytes at a million a second are more than any lag that is let grow.
+/// Ring sizes to the log and back. The first holds more than any allowed lag: 20 ms of packets of
+/// 1,434 bytes at a million a second.
 const ROOMS: [usize; 2] = [8 << 20, 2 << 20];
-/// The reader is woken when so much waits for it; less waits until the writer has nothing to do.
+/// The writer wakes the reader at this many unread bytes; fewer wait until the writer is idle.
 const LAG_BYTES: u64 = 64 << 10;
-/// Whoever does not read for so long is given up.
+/// A peer that reads nothing for this long is given up.
 pub const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Two rings, and a socket that wakes whoever sleeps and that ends with its other end.
+/// Two rings and a socket. The socket wakes a sleeping peer and ends when its other end closes.
 pub struct Shared {
     outward: Ring,
     inward: Ring,
@@ -92,18 +94,18 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Memory and a socket for each side: (memory, the unit's socket, the log's).
+    /// Makes memory and a socket for each side: (memory, the unit's socket, the log's).
     pub fn make() -> io::Result<(OwnedFd, OwnedFd, OwnedFd)> {
         let [unit, log] = orders::socketpair(libc::SOCK_STREAM)?;
         Ok((ring::memory(&ROOMS)?, unit, log))
     }
 
-    /// What the unit writes, for its standby to look into when the unit is dead.
+    /// Returns the ring that the unit writes, for its standby to read after the unit's death.
     pub fn written(memory: &OwnedFd) -> io::Result<Ring> {
         Ring::view(memory.as_fd(), &ROOMS, 0)
     }
 
-    /// The side of the unit, or that of the log.
+    /// Opens the side of the unit, or that of the log.
     pub fn open(memory: &OwnedFd, socket: OwnedFd, unit: bool) -> io::Result<Shared> {
         let map = |index| Ring::map(memory.as_fd(), &ROOMS, index);
         Ok(Shared { outward: map(usize::from(!unit))?, inward: map(usize::from(unit))?, socket })
@@ -115,7 +117,8 @@ impl Transport for Shared {
         let (mut seen, mut since) = (self.outward.progress(), Instant::now());
         while !self.outward.push(message) {
             self.flush()?;
-            // Full: the reader is behind. It is asked again each millisecond, and given up when it does not move.
+            // The ring is full: the reader is behind. Check each millisecond and give up if it
+            // stalls.
             if orders::poll(&[self.socket.as_raw_fd()], 1)?[0] {
                 self.woken()?;
             }
@@ -184,7 +187,7 @@ impl Transport for Shared {
 /// The longest message on a stream.
 const STREAM_MESSAGE_BYTES_MAX: usize = 4 << 20;
 
-/// A TCP connection: each message behind its length (4 bytes, little endian).
+/// A TCP connection. Each message follows its length (4 bytes, little endian).
 pub struct Stream {
     socket: TcpStream,
     arrived: Vec<u8>,
@@ -193,7 +196,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Over a connection.
+    /// Wraps a connection.
     pub fn new(socket: TcpStream) -> io::Result<Stream> {
         socket.set_nodelay(true)?;
         socket.set_write_timeout(Some(PATIENCE))?;
@@ -233,7 +236,8 @@ impl Transport for Stream {
         io::Write::write_all(&mut self.socket, &framed)
     }
 
-    /// The kernel says so when a third of its buffer is free, which is more than any message to a standby.
+    /// The kernel reports room when a third of its buffer is free. Any message to a standby is
+    /// smaller.
     fn has_room(&self, _: usize) -> bool {
         let mut polled = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
         // SAFETY: one valid descriptor to look at.

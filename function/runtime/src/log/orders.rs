@@ -1,43 +1,43 @@
-//! How whoever watches a unit and its log talks to them: short messages with open descriptors, for behind their walls
-//! they can open nothing themselves.
+//! Carries orders from the watching process to a unit and its log: short messages with open
+//! descriptors. The sandboxes of unit and log do not let them open files or sockets themselves.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// Descriptors of one message.
+/// The most descriptors in one message.
 pub const FDS_MAX: usize = 5;
 const MESSAGE_BYTES_MAX: usize = 4096;
 
-/// One end of the line.
+/// One end of the connection.
 pub struct Orders(OwnedFd);
 
 /// A message.
 #[derive(Debug)]
 pub struct Order {
-    /// What it says.
+    /// The text.
     pub text: String,
-    /// What came with it.
+    /// The descriptors.
     pub fds: Vec<OwnedFd>,
 }
 
-/// The space of a control message with [`FDS_MAX`] descriptors, aligned as the kernel wants it.
+/// The space of a control message with [`FDS_MAX`] descriptors, aligned as the kernel requires.
 #[repr(align(8))]
 struct Control([u8; 64]);
 
 impl Orders {
-    /// Both ends.
+    /// Makes both ends.
     pub fn pair() -> io::Result<(Orders, Orders)> {
         let [a, b] = socketpair(libc::SOCK_SEQPACKET)?;
         Ok((Orders(a), Orders(b)))
     }
 
-    /// The end that the process got as its standard input.
+    /// Returns the end that this process received as its standard input.
     pub fn inherited() -> Orders {
         // SAFETY: descriptor 0 is open, and nothing else in this process uses it.
         Orders(unsafe { OwnedFd::from_raw_fd(0) })
     }
 
-    /// For a child's standard input.
+    /// Returns the descriptor, for a child's standard input.
     pub fn into_fd(self) -> OwnedFd {
         self.0
     }
@@ -47,7 +47,7 @@ impl Orders {
         assert!(fds.len() <= FDS_MAX && (1..=MESSAGE_BYTES_MAX).contains(&text.len()));
         let mut control = Control([0; 64]);
         let mut vector = libc::iovec { iov_base: text.as_ptr().cast_mut().cast(), iov_len: text.len() };
-        // SAFETY: an all-zero header is valid; the lengths are those of what it points to, which outlives the call.
+        // SAFETY: a zero header is valid; its lengths match its buffers, which outlive the call.
         let sent = unsafe {
             let mut message: libc::msghdr = std::mem::zeroed();
             message.msg_iov = &mut vector;
@@ -68,13 +68,14 @@ impl Orders {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// The next message; with `wait` false, `WouldBlock` when there is none. `UnexpectedEof` when the other end is gone.
+    /// Returns the next message. With `wait` false, fails with `WouldBlock` if there is none. Fails
+    /// with `UnexpectedEof` if the other end is gone.
     pub fn receive(&self, wait: bool) -> io::Result<Order> {
         let mut control = Control([0; 64]);
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         let mut fds = Vec::new();
-        // SAFETY: as in send; descriptors that the kernel put into the control message are new and ours.
+        // SAFETY: as in send; descriptors in the control message are new and ours.
         let length = unsafe {
             let mut message: libc::msghdr = std::mem::zeroed();
             message.msg_iov = &mut vector;
@@ -105,7 +106,7 @@ impl AsRawFd for Orders {
     }
 }
 
-/// Two ends of a socket of this kind.
+/// Makes both ends of a socket of this kind.
 pub fn socketpair(kind: libc::c_int) -> io::Result<[OwnedFd; 2]> {
     let mut pair = [0; 2];
     // SAFETY: pair takes two descriptors.
@@ -116,7 +117,8 @@ pub fn socketpair(kind: libc::c_int) -> io::Result<[OwnedFd; 2]> {
     Ok(pair.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
-/// Waits until one of `fds` is readable or gone, at most `timeout_ms` (-1: for ever); says which.
+/// Waits until one of `fds` is readable or gone, at most `timeout_ms` (-1: forever). Returns a flag
+/// per descriptor.
 pub fn poll(fds: &[RawFd], timeout_ms: i32) -> io::Result<Vec<bool>> {
     let mut polled: Vec<libc::pollfd> = fds.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
     // SAFETY: polled is a valid array.

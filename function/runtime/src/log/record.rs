@@ -1,4 +1,5 @@
-//! What a unit and its log say to each other. Little endian throughout; a message begins with its kind.
+//! The messages between a unit and its log. All numbers are little endian; a message begins with
+//! its kind.
 
 use pando_protocol::FlowKey;
 use pando_protocol::flow::End;
@@ -10,39 +11,42 @@ use crate::flows::STAGES_MAX;
 
 /// Kinds of messages.
 pub mod kind {
-    /// Unit → log: who speaks.
+    /// Unit → log: introduces the unit.
     pub const HELLO: u8 = 1;
-    /// Unit → log: what one batch did.
+    /// Unit → log: the results of one batch.
     pub const BATCH: u8 = 2;
-    /// Either way: forget all, the whole state follows in [`FLOWS`] and is there with the next [`BATCH`].
+    /// Either way: forget everything. The whole state follows in [`FLOWS`] and is complete with the
+    /// next [`BATCH`].
     pub const CLEAR: u8 = 3;
-    /// Either way: some flows with all of their state.
+    /// Either way: some flows with all their state.
     pub const FLOWS: u8 = 4;
-    /// Standby → log: the unit is dead, I go on from here.
+    /// Standby → log: the unit is dead and I take over; send me everything that I lack.
     pub const TAKE: u8 = 5;
-    /// Log → standby: that was all, it makes so many flows; the last [`BATCH`] follows, if there is a whole state.
+    /// Log → standby: end of the flows, with their number. The last [`BATCH`] follows if the state
+    /// is whole.
     pub const TAKEN: u8 = 6;
-    /// Log → unit: applied up to this sequence. Only where a message is not kept as soon as it is sent.
+    /// Log → unit: applied up to this sequence. Used only where a sent message is not kept at once.
     pub const APPLIED: u8 = 7;
-    /// Standby → log: keep me close behind the unit, with [`CLEAR`], [`FORGET`] and [`FLOWS`], and [`EVEN`] behind them.
+    /// Standby → log: send me the unit's changes in [`CLEAR`], [`FORGET`] and [`FLOWS`], then
+    /// [`EVEN`].
     pub const FOLLOW: u8 = 8;
-    /// Log → standby: these flows are gone, or begin again with what follows.
+    /// Log → standby: these flows are gone, or start anew with the next [`FLOWS`].
     pub const FORGET: u8 = 9;
-    /// Log → standby: you have all up to this batch.
+    /// Log → standby: you have everything up to this batch.
     pub const EVEN: u8 = 10;
-    /// Standby → log: the unit is dead, I have all that it wrote, and go on from there.
+    /// Standby → log: the unit is dead, I have everything that it wrote, and I continue from there.
     pub const GO_ON: u8 = 11;
 }
 
-/// A message that is not one.
+/// The error of a malformed message.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a message of the output log is cut off or contradicts itself: are unit and log of the same version?")]
 pub struct Malformed;
 
-/// Who speaks to the log.
+/// Introduces a unit or standby to the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Start of the unit.
+    /// Epoch of the unit.
     pub epoch: u32,
     /// State of a flow at each stage of the chain, in bytes.
     pub state_bytes: Vec<usize>,
@@ -50,34 +54,34 @@ pub struct Hello {
     pub unit: String,
 }
 
-/// One batch, or the end of a whole state; its flows and packets come behind it.
+/// The head of one batch, or of the batch that ends a whole state. Its flows and packets follow it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Head {
-    /// Start of the unit.
+    /// Epoch of the unit.
     pub epoch: u32,
     /// Batches so far.
     pub sequence: u64,
-    /// Where the unit is in its devices' rings afterwards.
+    /// Positions in the rings of the devices after the batch.
     pub positions: Positions,
-    /// The device by which the packets leave.
+    /// The device that sends the packets.
     pub port: u8,
-    /// Totals of the bill afterwards, per stage.
+    /// Totals of the bill after the batch, per stage.
     pub totals: Vec<Work>,
 }
 
-/// The batch up to which a standby has all.
+/// The last batch that a standby has completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// Start of the unit.
+    /// Epoch of the unit.
     pub epoch: u32,
     /// Number of the batch.
     pub sequence: u64,
-    /// Where it begins in the memory that the unit wrote it to; `None` when it is in none that outlives the unit.
+    /// Its start in the unit's memory; `None` if that memory does not outlive the unit.
     pub position: Option<u64>,
 }
 
 impl Mark {
-    /// As a [`kind::EVEN`].
+    /// Encodes the mark as a [`kind::EVEN`].
     pub fn encode(&self) -> Vec<u8> {
         let mut message = vec![kind::EVEN];
         message.extend_from_slice(&self.epoch.to_le_bytes());
@@ -87,12 +91,12 @@ impl Mark {
     }
 }
 
-/// What is fixed of a flow; the state of its stages follows.
+/// The fixed part of a flow; the state of its stages follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowHead {
-    /// Whose packets these are.
+    /// The flow's key.
     pub key: FlowKey,
-    /// The key under which returns meet it.
+    /// The key of returning packets.
     pub alias: Option<FlowKey>,
     /// The first packet went up.
     pub up: bool,
@@ -108,13 +112,13 @@ pub struct FlowHead {
     pub ends: Ends,
 }
 
-/// Writes a flow without its state, to who does not know which one it is.
+/// Writes a flow without its state, including its key.
 pub fn put_flow(into: &mut Vec<u8>, flow: &FlowHead) {
     into.extend_from_slice(flow.key.as_bytes());
     flow.encode(into);
 }
 
-/// Writes the state of a flow at one stage, as much of it as is not zero at its end.
+/// Writes the state of a flow at one stage, without its trailing zeroes.
 pub fn put_state(into: &mut Vec<u8>, state: &[u8]) {
     let used = state.len() - state.iter().rev().take_while(|&&byte| byte == 0).count();
     into.extend_from_slice(&(used as u16).to_le_bytes());
@@ -124,29 +128,29 @@ pub fn put_state(into: &mut Vec<u8>, state: &[u8]) {
 /// Flags of a flow.
 mod of {
     pub const UP: u8 = 1;
-    /// Two bits: how the alias stands here, one of the following.
+    /// Two bits: the form of the alias, one of the following.
     pub const ALIAS: u8 = 6;
-    /// As the end that it has and the key has not, which keeps the key's lower end …
+    /// Only the end that differs from the key; the key's lower end stays …
     pub const LOW: u8 = 2;
-    /// … or its higher one.
+    /// … or its higher end.
     pub const HIGH: u8 = 4;
     pub const WHOLE: u8 = 6;
-    /// Other stages' states follow than those that the flow has.
+    /// The states that follow are not exactly those that the flow has.
     pub const SOME: u8 = 8;
-    /// From this bit on: what was seen of the end of its connection.
+    /// From this bit on: the observed end of the connection.
     pub const ENDS_AT: u8 = 4;
 }
 
-/// An end of a key, as bytes.
+/// Bytes of one end of a key.
 const END: usize = 18;
 
-/// Bytes of an address of this IP version.
+/// Returns the bytes of an address of this IP version.
 fn address_bytes(version: u8) -> usize {
     if version == 4 { 4 } else { 16 }
 }
 
 impl FlowHead {
-    /// Writes it without the key: how a flow stands in messages of the log and of a group.
+    /// Writes the flow without its key, as in messages of the log and of a group.
     pub fn encode(&self, into: &mut Vec<u8>) {
         let at = into.len();
         let some = self.changed != self.valid;
@@ -198,21 +202,21 @@ pub fn put_head(into: &mut Vec<u8>, head: &Head) -> usize {
     at
 }
 
-/// Flows that are forgotten, flows that changed, packets that go out.
+/// Sets the numbers of forgotten flows, changed flows and outgoing packets.
 pub fn set_counts(message: &mut [u8], at: usize, counts: [usize; 3]) {
     for (n, count) in counts.into_iter().enumerate() {
         message[at + 4 * n..][..4].copy_from_slice(&(count as u32).to_le_bytes());
     }
 }
 
-/// Writes a packet that goes out.
+/// Writes an outgoing packet.
 pub fn put_packet(into: &mut Vec<u8>, frame: &[u8]) {
     into.extend_from_slice(&(frame.len() as u32).to_le_bytes());
     into.extend_from_slice(frame);
 }
 
 impl Hello {
-    /// As a message.
+    /// Encodes the introduction as a message.
     pub fn encode(&self) -> Vec<u8> {
         let mut message = vec![kind::HELLO, VERSION];
         message.extend_from_slice(&self.epoch.to_le_bytes());
@@ -233,7 +237,7 @@ const VERSION: u8 = 4;
 pub struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// The next `count` bytes.
+    /// Returns the next `count` bytes.
     pub fn bytes(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
         let (now, rest) = self.0.split_at_checked(count).ok_or(Malformed)?;
         self.0 = rest;
@@ -244,27 +248,27 @@ impl<'a> Reader<'a> {
         Ok(self.bytes(N)?.try_into().expect("N bytes"))
     }
 
-    /// A byte.
+    /// Reads a byte.
     pub fn u8(&mut self) -> Result<u8, Malformed> {
         Ok(self.bytes(1)?[0])
     }
 
-    /// Four bytes.
+    /// Reads four bytes.
     pub fn u32(&mut self) -> Result<u32, Malformed> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
-    /// Eight bytes.
+    /// Reads eight bytes.
     pub fn u64(&mut self) -> Result<u64, Malformed> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// A key.
+    /// Reads a key.
     pub fn key(&mut self) -> Result<FlowKey, Malformed> {
         Ok(FlowKey::from_bytes(self.array()?))
     }
 
-    /// A [`Hello`], after its kind.
+    /// Reads a [`Hello`], after its kind.
     pub fn hello(&mut self) -> Result<Hello, Malformed> {
         if self.u8()? != VERSION {
             return Err(Malformed);
@@ -282,7 +286,7 @@ impl<'a> Reader<'a> {
         Ok(Hello { epoch, state_bytes, unit })
     }
 
-    /// A [`Head`] and its three counts, after its kind.
+    /// Reads a [`Head`] and its three counts, after its kind.
     pub fn head(&mut self) -> Result<(Head, [usize; 3]), Malformed> {
         let epoch = self.u32()?;
         let (sequence, positions) = (self.u64()?, [self.u64()?, self.u64()?]);
@@ -296,13 +300,13 @@ impl<'a> Reader<'a> {
         Ok((Head { epoch, sequence, positions, port, totals }, counts))
     }
 
-    /// A [`Mark`], after its kind.
+    /// Reads a [`Mark`], after its kind.
     pub fn mark(&mut self) -> Result<Mark, Malformed> {
         let (epoch, sequence) = (self.u32()?, self.u64()?);
         Ok(Mark { epoch, sequence, position: if self.0.is_empty() { None } else { Some(self.u64()?) } })
     }
 
-    /// A flow without its state, after its key.
+    /// Reads a flow without its state, after its key.
     pub fn flow(&mut self, key: FlowKey) -> Result<FlowHead, Malformed> {
         let [flags, valid, taken] = self.array()?;
         let changed = if flags & of::SOME != 0 { self.u8()? } else { valid };
@@ -321,7 +325,7 @@ impl<'a> Reader<'a> {
         Ok(FlowHead { key, alias, up: flags & of::UP != 0, valid, taken, changed, leases, ends })
     }
 
-    /// The key that keeps the end of another that begins at `kept`.
+    /// Reads an alias that shares the key's end at offset `kept`.
     fn alias(&mut self, key: &FlowKey, kept: usize) -> Result<FlowKey, Malformed> {
         let bytes = key.as_bytes();
         let (kept, [protocol, version]) = (&bytes[kept..kept + END], [bytes[2 * END], bytes[2 * END + 1]]);
@@ -329,7 +333,7 @@ impl<'a> Reader<'a> {
         Ok(FlowKey::between(End::new(&kept[..END - 2], [kept[END - 2], kept[END - 1]]), other, protocol, version).0)
     }
 
-    /// What [`put_state`] wrote, into a stage's state.
+    /// Reads a state from [`put_state`] into a stage's state.
     pub fn state(&mut self, into: &mut [u8]) -> Result<(), Malformed> {
         let used = u16::from_le_bytes(self.array()?).into();
         let (part, rest) = into.split_at_mut_checked(used).ok_or(Malformed)?;
@@ -338,13 +342,13 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Goes past what [`put_state`] wrote.
+    /// Skips a state from [`put_state`].
     pub fn skip_state(&mut self) -> Result<(), Malformed> {
         let used = u16::from_le_bytes(self.array()?);
         self.bytes(used.into()).map(drop)
     }
 
-    /// A packet.
+    /// Reads a packet.
     pub fn packet(&mut self) -> Result<&'a [u8], Malformed> {
         let length = self.u32()? as usize;
         self.bytes(length)
@@ -355,7 +359,7 @@ impl<'a> Reader<'a> {
 mod tests {
     use super::*;
 
-    /// A flow's alias is told by the end that is another one, where that is all that differs.
+    /// An alias that differs from the key in one end only is written as that end.
     #[test]
     fn a_flow_is_read_as_it_was_written() {
         let end = |n: u8, bytes: usize| End::new(&[n; 16][..bytes], [n, n]);

@@ -1,11 +1,12 @@
-//! A ring of messages in memory that two processes share: one writes, one reads, and each may die at any moment.
+//! A ring of messages in memory shared by two processes. One writes, the other reads, and each may
+//! die at any moment.
 //!
 //! ```text
-//!   ┌ written │ read │ sleeping ┐┌ messages: length (4 bytes), bytes, up to the next multiple of 8 ┐
+//!   ┌ written │ read │ sleeping ┐┌ messages: length (4 bytes), bytes, padding to a multiple of 8 ┐
 //! ```
 //!
-//! A message is there when `written` says so, never in part: a writer that dies in between leaves what was there before.
-//! What the other side wrote is checked before it is used, for it may be out of its mind.
+//! A message exists once `written` covers it, never in part. A writer that dies in between leaves
+//! the messages before. Each side checks the other side's values before use, for they may be wrong.
 
 use std::borrow::Cow;
 use std::io;
@@ -19,19 +20,19 @@ pub struct Ring {
     base: *mut u8,
     /// A power of two.
     room: u64,
-    /// The own position, which nobody else can move.
+    /// This side's own position, which the other process cannot move.
     at: u64,
-    /// Where the message began that was read last.
+    /// The start of the last message read.
     began: u64,
 }
 
-// SAFETY: the mapping belongs to this value; the other process only touches it by the rules above.
+// SAFETY: the mapping belongs to this value; the other process touches it only by the rules above.
 unsafe impl Send for Ring {}
 
-/// A message that is looked at, and where the next begins.
+/// A message in the ring and the position of the next.
 pub type Seen<'a> = (Cow<'a, [u8]>, u64);
 
-/// The other side wrote what cannot be.
+/// The other side wrote impossible positions or lengths.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the shared ring says that {written} bytes are written and {read} read, of {room}: it is given up")]
 pub struct Nonsense {
@@ -40,7 +41,7 @@ pub struct Nonsense {
     room: u64,
 }
 
-/// Memory for rings of `rooms` bytes (powers of two), one behind the other.
+/// Makes memory for rings of `rooms` bytes (powers of two), one after the other.
 pub fn memory(rooms: &[usize]) -> io::Result<OwnedFd> {
     // SAFETY: the name ends with a zero byte.
     let fd = unsafe { libc::memfd_create(c"pando-log".as_ptr(), libc::MFD_CLOEXEC) };
@@ -58,12 +59,12 @@ pub fn memory(rooms: &[usize]) -> io::Result<OwnedFd> {
 }
 
 impl Ring {
-    /// The ring number `index` of what [`memory`] made of the same `rooms`; its pages are there afterwards.
+    /// Maps ring number `index` of a [`memory`] with the same `rooms`, and loads its pages.
     pub fn map(fd: BorrowedFd, rooms: &[usize], index: usize) -> io::Result<Ring> {
         Self::mapped(fd, rooms, index, libc::PROT_READ | libc::PROT_WRITE)
     }
 
-    /// The same, to [`Ring::look`] into.
+    /// Maps the ring read-only, for [`Ring::look`].
     pub fn view(fd: BorrowedFd, rooms: &[usize], index: usize) -> io::Result<Ring> {
         Self::mapped(fd, rooms, index, libc::PROT_READ)
     }
@@ -72,7 +73,7 @@ impl Ring {
         assert!(rooms[index].is_power_of_two());
         let before: usize = rooms[..index].iter().map(|room| HEADER_BYTES + room).sum();
         let (bytes, flags) = (HEADER_BYTES + rooms[index], libc::MAP_SHARED | libc::MAP_POPULATE);
-        // SAFETY: a new mapping inside of the file.
+        // SAFETY: a new mapping inside the file.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, fd.as_raw_fd(), before as i64) };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -86,27 +87,27 @@ impl Ring {
     }
 
     fn read(&self) -> &AtomicU64 {
-        // SAFETY: as above; a line of cache of its own.
+        // SAFETY: as above; a cache line of its own.
         unsafe { AtomicU64::from_ptr(self.base.add(64).cast()) }
     }
 
-    /// Whether the reader sleeps; 1 when it does.
+    /// Returns the flag of a sleeping reader; 1 while it sleeps.
     pub fn sleeping(&self) -> &AtomicU32 {
         // SAFETY: as above.
         unsafe { AtomicU32::from_ptr(self.base.add(128).cast()) }
     }
 
-    /// Bytes that are written and not read.
+    /// Returns the number of bytes that are written and not read.
     pub fn fill(&self) -> u64 {
         self.written().load(Ordering::Acquire).wrapping_sub(self.read().load(Ordering::Acquire))
     }
 
-    /// What the reader has read in all: whoever watches it sees whether it lives.
+    /// Returns the reader's position. A position that moves shows that the reader is alive.
     pub fn progress(&self) -> u64 {
         self.read().load(Ordering::Acquire)
     }
 
-    /// The longest message that the ring takes.
+    /// Returns the length of the longest message.
     pub fn message_bytes_max(&self) -> usize {
         self.room as usize / 2
     }
@@ -116,23 +117,25 @@ impl Ring {
         unsafe { self.base.add(HEADER_BYTES + (at & (self.room - 1)) as usize) }
     }
 
-    /// Whether there is room for a message of so many bytes now.
+    /// Reports whether a message of `length` bytes has room now.
     pub fn has_room(&self, length: usize) -> bool {
         let used = self.at.wrapping_sub(self.read().load(Ordering::Acquire));
         used <= self.room && entry_bytes(length) <= self.room - used
     }
 
-    /// Writes a message; false when there is no room now.
+    /// Writes a message; returns false if there is no room now.
     pub fn push(&mut self, message: &[u8]) -> bool {
         assert!(message.len() <= self.message_bytes_max(), "a message of {} bytes in a ring of {}", message.len(), self.room);
         if !self.has_room(message.len()) {
             return false;
         }
-        // SAFETY: these 8 bytes are in the mapping (positions are multiples of 8) and not the reader's yet.
+        // SAFETY: these 8 bytes are in the mapping (positions are multiples of 8) and not the
+        // reader's yet.
         unsafe { self.place(self.at).cast::<u64>().write(message.len() as u64) };
         self.copy(self.at + 8, message);
         self.at += entry_bytes(message.len());
-        // The reader must not be seen awake from before this store: it looks again after it has said that it sleeps.
+        // Sequentially consistent: the reader sets its sleeping flag, then looks here again. With a
+        // weaker order the writer could read an old flag and miss the sleeping reader.
         self.written().store(self.at, Ordering::SeqCst);
         true
     }
@@ -146,12 +149,12 @@ impl Ring {
         }
     }
 
-    /// Appends the next message to `into`; false when there is none.
+    /// Appends the next message to `into`; returns false if there is none.
     pub fn pop(&mut self, into: &mut Vec<u8>) -> Result<bool, Nonsense> {
         let Some((start, length)) = self.entry(self.at)? else { return Ok(false) };
         let first = length.min(self.until_wrap(start));
         into.reserve(length);
-        // SAFETY: both parts are in the mapping; into has the room.
+        // SAFETY: both parts are in the mapping; `into` has the room.
         unsafe {
             let end = into.as_mut_ptr().add(into.len());
             std::ptr::copy_nonoverlapping(self.place(start), end, first);
@@ -164,23 +167,24 @@ impl Ring {
         Ok(true)
     }
 
-    /// Where the message that was popped last began.
+    /// Returns where the last popped message began.
     pub fn popped_at(&self) -> u64 {
         self.began
     }
 
-    /// Whether what began at `at` cannot have been written over, not even by a message that the writer has not finished.
+    /// Reports whether the message at `at` is surely intact, even if the writer has begun another
+    /// one.
     pub fn keeps(&self, at: u64) -> bool {
         let there = self.written().load(Ordering::SeqCst).wrapping_sub(at);
         there <= self.room - entry_bytes(self.message_bytes_max())
     }
 
-    /// The message that begins at `at`, and where the next does; `None` at the end of what is written. Only where the writer
-    /// is dead, and where the ring [`keeps`](Ring::keeps) it.
+    /// Returns the message at `at` and the start of the next; `None` at the end. Call it only if
+    /// the writer is dead and the ring [`keeps`](Ring::keeps) the message.
     pub fn look(&self, at: u64) -> Result<Option<Seen<'_>>, Nonsense> {
         let Some((start, length)) = self.entry(at)? else { return Ok(None) };
         let first = length.min(self.until_wrap(start));
-        // SAFETY: both parts are in the mapping and nobody writes any more.
+        // SAFETY: both parts are in the mapping, and the writer is dead.
         let [head, tail] = unsafe {
             [(self.place(start), first), (self.place(0), length - first)].map(|(part, bytes)| std::slice::from_raw_parts(part, bytes))
         };
@@ -188,7 +192,7 @@ impl Ring {
         Ok(Some((message, at + entry_bytes(length))))
     }
 
-    /// Start and length of the message that begins at `at`.
+    /// Returns start and length of the message at `at`.
     fn entry(&self, at: u64) -> Result<Option<(u64, usize)>, Nonsense> {
         let written = self.written().load(Ordering::SeqCst);
         let there = written.wrapping_sub(at);
@@ -232,7 +236,7 @@ mod tests {
     const ROOMS: [usize; 2] = [4096, 8192];
 
     proptest! {
-        /// Whatever is written comes out once, whole and in order, wherever the ring wraps.
+        /// Every message comes out once, whole and in order, wherever the ring wraps.
         #[test]
         fn what_is_pushed_is_popped(lengths in proptest::collection::vec(0..2048usize, 1..200), index in 0..2usize) {
             let fd = memory(&ROOMS).unwrap();
@@ -252,7 +256,8 @@ mod tests {
             prop_assert_eq!(popped, lengths.iter().enumerate().map(|(n, &l)| vec![n as u8; l]).collect::<Vec<_>>());
         }
 
-        /// Whoever looks on finds what is still there, whole and in order, though it was read and though another message was begun.
+        /// A viewer finds the kept messages whole and in order, even after they were read and after
+        /// the writer began another one.
         #[test]
         fn what_was_pushed_is_seen_as_long_as_it_is_kept(lengths in proptest::collection::vec(0..2048usize, 1..200), begun in 0..2048usize) {
             let fd = memory(&ROOMS).unwrap();
@@ -277,13 +282,13 @@ mod tests {
             prop_assert_eq!(view.look(at), Ok(None));
         }
 
-        /// A writer that is out of its mind is found out or read as some message; nothing is read outside.
+        /// A wrong header is detected or read as some message; no read leaves the mapping.
         #[test]
         fn no_header_panics(written: u64, length: u64, at: u64) {
             let fd = memory(&ROOMS).unwrap();
             let mut ring = Ring::map(fd.as_fd(), &ROOMS, 0).unwrap();
             ring.written().store(written, Ordering::SeqCst);
-            // SAFETY: inside of the mapping.
+            // SAFETY: inside the mapping.
             unsafe { ring.place(0).cast::<u64>().write(length) };
             let inside = written.wrapping_sub(at % ROOMS[0] as u64);
             for at in [0, at, at & !7, inside, inside & !7] {

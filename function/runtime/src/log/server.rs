@@ -1,4 +1,5 @@
-//! The process that holds the log: copies of the state of units, each fed by its unit and taken by a standby.
+//! The process that holds the log: a copy of each unit's state. The unit feeds it; a standby takes
+//! it.
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
@@ -14,28 +15,28 @@ use super::record::{Hello, Malformed, Mark, Reader, kind};
 /// Messages of one peer before the others get their turn.
 const TURN: usize = 256;
 
-/// A standby is told what changed this often at most, so that it costs little however much changes.
+/// Pause between two updates of a standby. It bounds the cost of a standby under many changes.
 const FOLLOW_EVERY: Duration = Duration::from_millis(5);
 
-/// A copy whose unit and standby are gone is kept for so long, should another standby come.
+/// How long a copy is kept for a new standby after its unit and standby are gone.
 const ORPHAN: Duration = Duration::from_secs(60);
 
 struct Peer {
     link: Box<dyn Transport>,
     hello: Option<Hello>,
-    /// It has filled the copy or taken it: it is the unit, not a standby.
+    /// This peer filled the copy or took it: it is the unit, not a standby.
     active: bool,
-    /// It is the standby that is kept close behind its unit, and was told last at this time.
+    /// When this standby was last updated; `None` if it is not the standby that follows its unit.
     follows: Option<Instant>,
-    /// The batch up to which it has all as a standby.
+    /// The last batch that this standby has completely.
     has: Option<Mark>,
 }
 
 /// The log.
 pub struct Server {
-    /// Where links within the host come from; the log ends with its last peer when this has ended.
+    /// The source of links within the host. After it has ended, the log ends with its last peer.
     pub orders: Option<Orders>,
-    /// Where units of other hosts come to.
+    /// Accepts units of other hosts.
     pub listener: Option<TcpListener>,
     /// SIGTERM and SIGINT.
     pub signals: RawFd,
@@ -44,7 +45,7 @@ pub struct Server {
     message: Vec<u8>,
 }
 
-/// Why a peer is let go.
+/// The reason for dropping a peer.
 #[derive(Debug, thiserror::Error)]
 enum Parting {
     #[error(transparent)]
@@ -56,12 +57,12 @@ enum Parting {
 }
 
 impl Server {
-    /// A log that knows of no unit.
+    /// Returns a log without units.
     pub fn new(orders: Option<Orders>, listener: Option<TcpListener>, signals: RawFd) -> Server {
         Server { orders, listener, signals, peers: Vec::new(), copies: HashMap::new(), message: Vec::new() }
     }
 
-    /// Serves until it is told to end, or until nobody can come any more.
+    /// Serves until it is ordered to end, or until it has no peer and can get no more.
     pub fn run(&mut self) -> io::Result<()> {
         while self.orders.is_some() || self.listener.is_some() || !self.peers.is_empty() {
             let mut at = 0;
@@ -79,8 +80,8 @@ impl Server {
         Ok(())
     }
 
-    /// Tells standbys what they do not have, where it is time, and up to which batch they have all then. Returns when it is time
-    /// for the next.
+    /// Sends due standbys the changes that they lack, and then the mark of the last batch. Returns
+    /// when the next update is due.
     fn tell_standbys(&mut self) -> Option<Instant> {
         let mut next: Option<Instant> = None;
         for at in 0..self.peers.len() {
@@ -100,7 +101,7 @@ impl Server {
                 if matches!(told, Ok(true)) && link.has_room(CHUNK_BYTES) && link.send(&copy.mark().encode()).is_ok() {
                     peer.has = Some(copy.mark());
                 }
-                // Its end is noticed in its turn.
+                // The standby's turn reports its end.
                 let _ = told.and_then(|_| link.flush());
                 peer.follows = Some(now);
                 due = now + FOLLOW_EVERY;
@@ -113,7 +114,8 @@ impl Server {
         next
     }
 
-    /// Sleeps until something comes or it is time to tell standbys; true: it was told to end.
+    /// Sleeps until an event or the next update of a standby. Returns true if it was ordered to
+    /// end.
     fn sleep(&mut self, until: Option<Instant>) -> io::Result<bool> {
         let mut may_sleep = true;
         for peer in &mut self.peers {
@@ -127,7 +129,7 @@ impl Server {
             return Ok(true);
         }
         for peer in &mut self.peers {
-            // Its end is noticed in its turn, after all that it wrote is read.
+            // The peer's turn reports its end, after all its messages are read.
             let _ = peer.link.woken();
         }
         self.admit(ready[1], ready[2])?;
@@ -147,7 +149,7 @@ impl Server {
             }
         }
         if called && let Some(listener) = &self.listener {
-            // A caller who is gone again is no reason to end.
+            // A caller that has already left is no reason to end.
             if let Ok(link) = listener.accept().and_then(|(socket, _)| Stream::new(socket)) {
                 self.welcome(Box::new(link));
             }
@@ -171,7 +173,7 @@ impl Server {
             };
             self.message = message;
             if !handled? {
-                // All that it wrote is read; now its end counts.
+                // All its messages are read; now its end counts.
                 return Ok(self.peers[at].link.woken()?);
             }
         }
@@ -218,9 +220,9 @@ impl Server {
         (0..self.peers.len()).filter(move |&p| self.peers[p].hello.as_ref().is_some_and(|h| h.unit == unit))
     }
 
-    /// A standby is to be kept close behind its unit, from nothing.
+    /// Begins to send a standby all changes of its unit, from an empty state.
     fn follow(&mut self, at: usize, hello: &Hello) {
-        // One that it replaces is gone, or will notice that it is.
+        // The standby that it replaces is gone, or will notice that it is.
         let others: Vec<usize> = self.of_unit(&hello.unit).collect();
         others.into_iter().for_each(|p| self.peers[p].follows = None);
         self.peers[at].follows = Some(Instant::now());
@@ -229,7 +231,7 @@ impl Server {
         }
     }
 
-    /// A unit begins to hand over its whole state.
+    /// Starts a new copy: a unit is about to send its whole state.
     fn begin(&mut self, at: usize, hello: &Hello) -> Result<(), Parting> {
         let later = |p: usize| self.peers[p].active && self.peers[p].hello.as_ref().is_some_and(|h| h.epoch > hello.epoch);
         if self.of_unit(&hello.unit).any(later) {
@@ -246,13 +248,14 @@ impl Server {
         Ok(())
     }
 
-    /// A standby takes over: all that the dead unit wrote is applied, then nothing of it counts any more. Answers whether the
-    /// standby followed the unit.
+    /// Makes a standby the unit. Applies everything that the dead unit wrote, then ignores the dead
+    /// unit. Returns whether the standby followed the unit.
     fn succeed(&mut self, at: usize, hello: &Hello) -> bool {
         let others: Vec<usize> = self.of_unit(&hello.unit).filter(|&p| p != at && self.peers[p].active).collect();
         let mut message = Vec::new();
         for other in others {
-            // It is dead: what it left is finite, and where it left nonsense, what was before that counts.
+            // The dead unit left a finite number of messages. At a malformed one, keep those before
+            // it.
             while matches!(self.peers[other].link.receive(&mut message), Ok(true)) && self.handle(other, &message).is_ok() {
                 message.clear();
             }
@@ -264,7 +267,8 @@ impl Server {
         self.peers[at].follows.take().is_some()
     }
 
-    /// The same for a standby that does not find by itself what the unit wrote: it is told what it has not heard of.
+    /// Makes a standby the unit if it cannot read the dead unit's memory. Sends it everything that
+    /// it lacks.
     fn hand_over(&mut self, at: usize, hello: &Hello) -> Result<(), Parting> {
         let followed = self.succeed(at, hello);
         let link = &mut self.peers[at].link;
@@ -289,7 +293,7 @@ impl Server {
         Ok(())
     }
 
-    /// Lets a peer go. The copy stays for a standby that may still be on its way.
+    /// Drops a peer. The copy stays for a standby that may still be on its way.
     fn part(&mut self, at: usize, parting: &Parting) {
         let peer = self.peers.swap_remove(at);
         let Some(hello) = peer.hello else { return };
@@ -309,7 +313,7 @@ impl Server {
     }
 }
 
-/// Milliseconds until then, for a sleep that does not end before.
+/// Returns the milliseconds until `until`, rounded up so that a sleep does not end early.
 fn left_ms(until: Instant) -> i32 {
     until.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000) as i32
 }

@@ -1,18 +1,20 @@
-//! A unit that waits for another's death: module compiled, devices open, memory touched, and the state of the flows as it
-//! was a moment ago, so that what is left to do is to take what changed since.
+//! A unit that waits for another unit's death. Its module is compiled, its devices are open, its
+//! memory is touched. Its flow state is a few milliseconds old, so a takeover only adds the latest
+//! changes.
 //!
 //! ```text
 //!   standing by ──"serve"──► serving                      (the first unit of a run)
 //!        │  ▲
-//!        ├──┘ the log tells what changed: flows restored
+//!        ├──┘ the log sends changes: flows restored
 //!        │
-//!        ├─ the unit ended as it was told ──► ended
+//!        ├─ the unit ended on order ──► ended
 //!        │
-//!        └─ the unit died ──► what it wrote last, from memory ──┬──► last batch sent again, if it may not have left ─┐
-//!                                │ where that cannot be           │                                                  │
-//!                                └─► ask the log ─────────────────┘                                                  │
-//!                                     └─ no log either: state lost, counted ─────────────────────────────────────────┴─► serving,
-//!                                                                                                   from the next frame of the ring
+//!        └─ the unit died ──► its last writes, from memory ──┬──► send the last batch again
+//!                                │ not possible              │    if it may not have left
+//!                                └─► ask the log ────────────┤         │
+//!                                     │                      ▼         ▼
+//!                                     └─ no log: ───────► serving, from the next frame
+//!                                        state lost, counted           of the ring
 //! ```
 
 use std::io::{self, ErrorKind};
@@ -31,24 +33,24 @@ use crate::chain::Chain;
 use crate::executor::Executor;
 use crate::port::Port;
 
-/// Flows for whose state memory is touched ahead of need.
+/// Flows with state memory touched in advance.
 pub const WARM_FLOWS: usize = 4096;
-/// Deaths on one batch after which it is dropped: what kills two units would kill the third.
+/// Deaths on one batch after which it is dropped: it would kill a third unit.
 const DEATHS_MAX: u64 = 2;
 
-/// What a standby has of the unit besides its flows.
+/// A standby's knowledge of its unit, apart from the flows.
 #[derive(Default)]
 pub struct Followed {
-    /// What the unit writes to its log, and what it wrote to the log before, where it may be still.
+    /// The unit's writes to its log, and those to the log before, if that memory still exists.
     memory: [Option<Ring>; 2],
-    /// The batch up to which the flows are as the unit had them; `None` while they are between two batches.
+    /// The last batch that the flows contain; `None` while they are between two batches.
     mark: Option<Mark>,
-    /// Number of the link over which that was told.
+    /// Number of the link that delivered the mark.
     told_by: u64,
 }
 
 impl Followed {
-    /// Reads what the log tells of the unit. A log that is gone leaves what it told before.
+    /// Reads the log's messages about the unit. If the log dies, its earlier messages stay valid.
     fn hear<E: Executor>(&mut self, link: &mut Link, chain: &mut Chain<E>, message: &mut Vec<u8>, vitals: &Vitals) -> io::Result<()> {
         message.clear();
         while link.way.receive(message)? {
@@ -60,24 +62,24 @@ impl Followed {
         link.way.woken()
     }
 
-    /// Does to the flows what the unit wrote since; the last batch.
+    /// Applies the unit's later writes to the flows; returns the last batch.
     fn replay<E: Executor>(&self, chain: &mut Chain<E>, appended: u64) -> Option<(Head, Vec<Vec<u8>>)> {
         let mark = self.mark?;
         self.memory.iter().flatten().find_map(|memory| tail::replay(memory, &mark, appended, chain, now_ns()))
     }
 }
 
-/// How the waiting ended.
+/// The reason for the end of the wait.
 pub enum Call {
     /// It is the first unit; its log comes with an order.
     Serve,
-    /// The unit before it died, as was noticed at this time.
+    /// The unit before it died; the death was noticed at this time.
     TakeOver(Option<Link>, Followed, Instant),
     /// It is not needed.
     End,
 }
 
-/// Waits for what is to be done, and follows the unit meanwhile as the log tells of it.
+/// Waits for a call, and follows the unit through the log meanwhile.
 pub fn wait<E: Executor>(chain: &mut Chain<E>, journal: &mut Journal, signals: RawFd, watcher: Watcher) -> io::Result<Call> {
     let mut message = std::mem::take(&mut journal.message);
     let call = waited(chain, journal, [signals, watcher.as_raw_fd()], &mut message);
@@ -107,7 +109,8 @@ fn waited<E: Executor>(chain: &mut Chain<E>, journal: &Journal, [signals, died]:
         if ready[0] || !watched && unit.is_none() {
             return Ok(Call::End);
         }
-        // Orders first: the log that a standby was given counts also when the unit died before it was read.
+        // Read orders first: a link to the log counts even if the unit died before the order was
+        // read.
         if ready[1] {
             match orders.receive(false) {
                 Ok(order) if order.text == "serve" => return Ok(Call::Serve),
@@ -129,7 +132,7 @@ fn waited<E: Executor>(chain: &mut Chain<E>, journal: &Journal, [signals, died]:
             }
             continue;
         }
-        // Its thread at work, or all of it.
+        // Its working thread died, or the whole process.
         if ready[2] || ready[4] {
             let noticed = Instant::now();
             return Ok(if vitals.stopped() { Call::End } else { Call::TakeOver(link, followed, noticed) });
@@ -140,7 +143,8 @@ fn waited<E: Executor>(chain: &mut Chain<E>, journal: &Journal, [signals, died]:
     }
 }
 
-/// Does to the flows what the log tells of them; answers up to which batch they are as the unit had them then, if it says so.
+/// Applies a message of the log to the flows. Returns the batch that the flows now contain, if the
+/// message is an [`kind::EVEN`].
 pub fn follow<E: Executor>(chain: &mut Chain<E>, message: &[u8]) -> Result<Option<Mark>, Malformed> {
     let mut reader = Reader(message);
     match reader.u8()? {
@@ -168,14 +172,14 @@ fn greet(mut link: Link, hello: &Hello) -> io::Result<Link> {
     Ok(link)
 }
 
-/// What a standby takes over.
+/// The result of a takeover.
 struct Taken {
     flows: usize,
     /// The last batch, its counts read, and its packets.
     last: Option<(Head, Vec<Vec<u8>>)>,
 }
 
-/// Makes a unit of the standby, after the death of the unit before it.
+/// Turns the standby into the unit, after the death of the unit before it.
 pub fn take_over<E: Executor>(
     chain: &mut Chain<E>,
     ports: &mut [Port],
@@ -187,7 +191,7 @@ pub fn take_over<E: Executor>(
     let number = link.as_ref().map_or(0, |l| l.number);
     let taken = take(&mut link, chain, journal, &mut followed);
     if !taken.as_ref().is_ok_and(|t| t.last.is_some()) {
-        // What it followed may be older than what the unit has sent.
+        // The followed state may be older than the packets that the unit has sent.
         chain.release_all();
     }
     chain.flows.see_all(now_ns());
@@ -218,7 +222,7 @@ pub fn take_over<E: Executor>(
     };
     let skipped = resume(ports, vitals, positions);
     let flows = taken.as_ref().map_or(0, |t| t.flows);
-    // A log that has no state gets it over another link.
+    // A log without state receives it over a new link.
     let link = link.filter(|_| taken.as_ref().is_ok_and(|t| t.last.is_some()));
     if link.is_none() {
         journal.report(&format!("unlinked {number}"));
@@ -233,20 +237,21 @@ pub fn take_over<E: Executor>(
         "taken_over": {"flows": flows, "epoch": epoch, "sequence": sequence, "totals": totals, "transfer_ns": transfer_ns,
             "sent_again": again, "dropped": skipped}
     });
-    // The bill of the dead unit is made good before the first packet of this one can be billed.
+    // The dead unit's bill is settled before the first packet of this unit can be billed.
     journal.report(&said.to_string());
     journal.go_on(sequence, link, noticed);
     Ok(())
 }
 
-/// Takes what the unit wrote and the log has not told yet.
+/// Takes the unit's writes that the log has not delivered yet.
 fn take<E: Executor>(link: &mut Option<Link>, chain: &mut Chain<E>, journal: &mut Journal, followed: &mut Followed) -> io::Result<Taken> {
     let (vitals, message) = (&journal.vitals, &mut journal.message);
     link.take_if(|l| followed.hear(l, chain, message, vitals).is_err());
     let replayed = followed.replay(chain, vitals.appended());
     if replayed.is_some() {
-        // Another log than the one that told has not got what was told. The log is not woken for this: it would want a processor
-        // just when the packets that wait do, and sees it with the next batch or the end of the unit's link.
+        // A log other than the sender of the mark lacks that state. The log is not woken here: it
+        // would compete with the waiting packets for a processor. It reads this message with the
+        // next batch or at the end of the unit's link.
         link.take_if(|l| l.number != followed.told_by || l.way.send(&[kind::GO_ON]).is_err());
         return Ok(Taken { flows: chain.flows.len(), last: replayed });
     }
@@ -254,7 +259,7 @@ fn take<E: Executor>(link: &mut Option<Link>, chain: &mut Chain<E>, journal: &mu
     ask(link.as_mut().ok_or(ErrorKind::NotConnected)?.way.as_mut(), chain, message)
 }
 
-/// Asks the log for what it has not told yet, and for the last batch.
+/// Asks the log for the missing changes and the last batch.
 fn ask<E: Executor>(link: &mut dyn Transport, chain: &mut Chain<E>, message: &mut Vec<u8>) -> io::Result<Taken> {
     link.send(&[kind::TAKE])?;
     link.flush()?;
@@ -279,15 +284,16 @@ fn ask<E: Executor>(link: &mut dyn Transport, chain: &mut Chain<E>, message: &mu
     }
 }
 
-/// Puts some flows into the chain, as the unit had them that wrote them; answers how many.
+/// Puts flows into the chain as their unit had them; returns how many.
 pub fn restore<E: Executor>(chain: &mut Chain<E>, mut reader: Reader, now_ns: u64) -> Result<usize, Malformed> {
     let count = reader.u32()? as usize;
-    // Flows of a log that was given more than this unit has room for are forgotten, as in the unit that died.
+    // Flows beyond this unit's room are forgotten, as in the unit that died.
     (0..count).try_for_each(|_| chain.restore(&mut reader, now_ns))?;
     Ok(count)
 }
 
-/// Goes to the frame at which the dead unit was; a batch on which two units died is dropped. Answers how many packets that were.
+/// Moves to the frame that the dead unit had reached. Drops a batch on which two units died.
+/// Returns the number of dropped packets.
 fn resume(ports: &mut [Port], vitals: &Vitals, positions: Positions) -> usize {
     let released = vitals.positions();
     for (n, port) in ports.iter_mut().enumerate() {

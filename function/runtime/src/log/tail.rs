@@ -1,14 +1,16 @@
-//! What a unit wrote to its log last, read by its standby from the memory that unit and log share: nobody has to be woken for it,
-//! or to find a processor while the dead process is taken down.
+//! Reads a dead unit's last writes to its log from the memory that unit and log share. The standby
+//! reads them itself: it need not wake another process or wait for a processor while the kernel
+//! tears down the dead process.
 //!
 //! ```text
 //!   memory of the unit's link:  … │ batch n │ n + 1 │ … │ the last │ (half written)
 //!                                 ▲
-//!   the standby has all up to batch n, by what the log told it last
+//!   the standby has everything up to batch n, by the log's last message
 //! ```
 //!
-//! The log takes what it has read out of the ring, but it stays there until the unit writes over it. Batch `n` itself is looked
-//! at first: if it is there, so is all behind it, and it is the right memory, for a unit that lost its log goes on in another.
+//! A message that the log has read stays in the ring until the unit writes over it. The standby
+//! first looks for batch `n` itself. If batch `n` is there, all later batches are there. The
+//! memory is then also the right one: a unit that lost its log continues in another memory.
 
 use std::borrow::Cow;
 
@@ -17,8 +19,8 @@ use super::ring::Ring;
 use crate::chain::Chain;
 use crate::executor::Executor;
 
-/// The batches from the one that the mark names to the last; none when they are not all there. `appended` is the last that
-/// the unit is known to have written.
+/// Returns the batches from the mark's batch to the last; none if any is missing. `appended` is the
+/// last batch that the unit surely wrote.
 fn batches<'a>(ring: &'a Ring, mark: &Mark, appended: u64) -> Vec<Cow<'a, [u8]>> {
     let (mut found, mut sequence) = (Vec::new(), mark.sequence);
     let Some(mut at) = mark.position.filter(|&at| ring.keeps(at)) else { return found };
@@ -39,15 +41,15 @@ fn is_batch(message: &[u8], epoch: u32, sequence: u64) -> bool {
     reader.u8() == Ok(kind::BATCH) && reader.head().is_ok_and(|(head, _)| (head.epoch, head.sequence) == (epoch, sequence))
 }
 
-/// Does to the flows what the unit did to them behind the mark. The last batch, with its packets; `None` when the log has to be
-/// asked, which then tells all that changed since the mark.
+/// Applies to the flows all batches after the mark. Returns the last batch with its packets.
+/// Returns `None` if the log has to be asked; it then sends all changes since the mark.
 pub fn replay<E: Executor>(ring: &Ring, mark: &Mark, appended: u64, chain: &mut Chain<E>, now_ns: u64) -> Option<(Head, Vec<Vec<u8>>)> {
     let batches = batches(ring, mark, appended);
     batches.iter().skip(1).try_for_each(|message| batch(chain, message, now_ns)).ok()?;
     last(batches.last()?).ok()
 }
 
-/// Does to the flows what a batch did to them.
+/// Applies one batch to the flows.
 pub fn batch<E: Executor>(chain: &mut Chain<E>, message: &[u8], now_ns: u64) -> Result<(), Malformed> {
     let mut reader = Reader(message);
     reader.u8()?;
@@ -56,7 +58,7 @@ pub fn batch<E: Executor>(chain: &mut Chain<E>, message: &[u8], now_ns: u64) -> 
     chain.replay(reader, changed, now_ns)
 }
 
-/// Head and packets of a batch.
+/// Reads head and packets of a batch.
 pub fn last(message: &[u8]) -> Result<(Head, Vec<Vec<u8>>), Malformed> {
     let mut reader = Reader(message);
     reader.u8()?;

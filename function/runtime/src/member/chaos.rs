@@ -1,22 +1,23 @@
-//! Losses, repetitions and disorder between steering and a unit, and between units: what tests ask for, by a seed.
+//! Loses, repeats and reorders packets between steering and a unit, and messages between units.
+//! Tests ask for it; a seed decides.
 
 use super::service::Packet;
 
-/// How often what happens, in percent.
+/// The percentage of each disturbance.
 #[derive(Clone, Debug)]
 pub struct Chaos {
     loss: u64,
     repetition: u64,
     disorder: u64,
     random: u64,
-    /// Packets that come later than they should.
+    /// Packets to deliver late.
     late: Vec<Packet>,
 }
 
 impl std::str::FromStr for Chaos {
     type Err = String;
 
-    /// LOSS,REPETITION,DISORDER,SEED: three percentages and a number.
+    /// Reads LOSS,REPETITION,DISORDER,SEED: three percentages and a number.
     fn from_str(text: &str) -> Result<Chaos, String> {
         let numbers: Result<Vec<u64>, _> = text.split(',').map(str::parse).collect();
         match numbers.as_deref() {
@@ -34,12 +35,12 @@ impl Chaos {
         self.random % 100 < percent
     }
 
-    /// How many copies of a message arrive.
+    /// Returns how many copies of a message arrive.
     pub fn copies(&mut self) -> usize {
         if self.dice(self.loss) { 0 } else { 1 + usize::from(self.dice(self.repetition)) }
     }
 
-    /// What becomes of packets on their way. One that is late comes behind those of the next call.
+    /// Returns the packets that arrive. A late packet follows those of the next call.
     pub(super) fn packets(&mut self, packets: Vec<Packet>) -> Vec<Packet> {
         let mut late = std::mem::take(&mut self.late);
         let mut arrive = Vec::with_capacity(packets.len());

@@ -1,6 +1,8 @@
-//! A unit's side of its group's output log: nothing leaves whose state the log has not been told.
+//! A unit's side of its group's output log. A packet leaves only after the log has its flow's
+//! state.
 //!
-//! What is in the ring to the log is in memory that outlives the unit, so there is nothing to wait for.
+//! A message in the ring to the log is in memory that outlives the unit, so the unit need not wait
+//! for an answer.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,15 +12,15 @@ use pando_protocol::{FlowKey, Message, UnitId};
 use super::service::Packet;
 use super::{Carried, Member};
 
-/// A log that does not read for so long is not waited for.
+/// A log that reads nothing for this long is no longer waited for.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How often a full ring is tried again.
+/// Pause before the next try on a full ring.
 const AGAIN: Duration = Duration::from_micros(100);
-/// Bytes of states that are told at once.
+/// Bytes of states in one message.
 const TOLD_BYTES: usize = 16 << 10;
 
 impl Member {
-    /// Tells the log what these packets, which have been processed, made of their flows.
+    /// Sends the log the states of the flows of these processed packets.
     pub(super) fn keep(&mut self, packets: &[Packet]) {
         let Some(log) = self.log() else { return };
         let mut clocks: BTreeMap<FlowKey, Vec<u64>> = BTreeMap::new();
@@ -30,7 +32,7 @@ impl Member {
         self.tell(log, messages);
     }
 
-    /// Tells a log that is new the states of all flows.
+    /// Sends a new log the states of all flows.
     pub(super) fn refill(&mut self) {
         if let Some(log) = self.log() {
             let messages = self.handover.keep_all(&Carried(&mut self.unit.chain));
@@ -38,7 +40,7 @@ impl Member {
         }
     }
 
-    /// The log, unless this unit is it.
+    /// Returns the log, unless this unit is the log.
     fn log(&self) -> Option<UnitId> {
         self.group.log.filter(|&log| log != self.group.id)
     }

@@ -1,7 +1,7 @@
-//! A unit of a group: packets with steering's header in, in the order in which the handover of states admits them and
-//! the virtual clock serves them, and out with the header that says where they leave (SNF §3, §5).
+//! A unit of a group. Packets arrive with steering's header. The handover of states admits them,
+//! and the virtual clock orders them. They leave with a header that names their exit (SNF §3, §5).
 //!
-//! It has one device. Its chain, its bill and its answers are those of [`crate::unit::Unit`].
+//! The unit has one device. Its chain, bill and control socket are those of [`crate::unit::Unit`].
 
 pub mod chaos;
 mod keep;
@@ -31,23 +31,24 @@ use shared::{Numbers, Report, Shared};
 use store::Store;
 use transport::Transport;
 
-/// What the units of a group handed to each other, as one of them saw it.
+/// One unit's counts of the states that the group's units exchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandoverStatus {
-    /// Its number in the group.
+    /// The unit's number in the group.
     pub unit: UnitId,
     /// Assignments that began with the state already here.
     pub seamless: u64,
     /// Assignments that began with a pull.
     pub pulled: u64,
-    /// … of which some packets that the old owner was sent never reached it.
+    /// … of which some packets sent to the old owner never reached it.
     pub with_gap: u64,
-    /// … of which the deadline passed: the flow went on with an older state, or none.
+    /// … of which the deadline passed: the flow continued with an older state, or none.
     pub gave_up: u64,
-    /// Packets that the states with which assignments began do not know of: they never came to their unit, or it died
-    /// with what it made of them.
+    /// Packets missing from the states with which assignments began. They never reached their unit,
+    /// or it died with their changes.
     pub updates_lost: u64,
-    /// Packets that were refused: repeated, or of an assignment that is over. They are among the unit's lost ones.
+    /// Refused packets: repeated, or of a past assignment. They also count among the unit's lost
+    /// ones.
     pub stale: u64,
     /// States pushed ahead.
     pub pushes: u64,
@@ -59,15 +60,16 @@ pub struct HandoverStatus {
     pub pulled_bytes: u64,
     /// Messages that found no room.
     pub unsent: u64,
-    /// States that the output log was told.
+    /// States sent to the output log.
     pub kept: u64,
-    /// … and could not be told, because it was gone or did not read: they are told with the flow's next packet, or to the next log.
+    /// … not sent, because the log was gone or did not read. They follow with the flow's next
+    /// packet, or to the next log.
     pub unkept: u64,
-    /// Packets that came without a header that could be read.
+    /// Packets without a readable header.
     pub headless: u64,
     /// Packets that wait for state now.
     pub held: usize,
-    /// Bytes of the packets that came, to hold the others against.
+    /// Bytes of the received packets, for comparison with the other byte counts.
     pub payload_bytes: u64,
 }
 
@@ -88,25 +90,26 @@ impl pando_protocol::States for Carried<'_> {
     }
 }
 
-/// What makes a unit one of a group.
+/// Everything that a unit of a group has beyond a plain unit.
 pub struct Membership {
-    /// Its number.
+    /// The unit's number.
     pub id: UnitId,
-    /// The group's memory: who is alive, and what each reports.
+    /// The group's memory: live units, and the report of each.
     pub shared: Arc<Shared>,
-    /// The way to the others.
+    /// The connection to the other units.
     pub transport: Box<dyn Transport>,
     /// Times of the protocol.
     pub timing: Timing,
-    /// Bits per second that it serves at most; without it, as many as it can.
+    /// The most bits per second that the unit serves; without it, there is no limit.
     pub capacity_bits: Option<u64>,
-    /// What it is assumed to serve where it is not limited, to say how long it has to work.
+    /// The assumed bits per second of a unit without a limit. They turn waiting bytes into time.
     pub nominal_bits: u64,
-    /// Losses, repetitions and disorder that tests ask for.
+    /// Losses, repetitions and disorder for tests.
     pub chaos: Option<Chaos>,
     /// The unit that is the group's output log.
     pub log: Option<UnitId>,
-    /// Where states are instead of in the units: then nothing is handed over, and every packet may run at once.
+    /// A store that holds the states instead of the units. With it, no state is handed over, and
+    /// every packet may run at once.
     pub store: Option<Store>,
 }
 
@@ -123,21 +126,23 @@ pub struct Member {
     leaving: bool,
     left: bool,
     swept_ns: u64,
-    /// All that had come by then has been taken. It is the handover's time: no packet that waits in the device is given up.
+    /// All packets that arrived before this time are taken. The handover uses it as its time, so it
+    /// never gives up on a packet that still waits in the device.
     taken_ns: u64,
     status: HandoverStatus,
     bytes: u64,
     packets: u64,
 }
 
-/// Frames that are taken from the ring at once.
+/// The most frames taken from the ring at once.
 const TAKEN: usize = 256;
 
-/// So late may be what the handover does by the clock: mostly packets come before, and it is done when they are. A state that
-/// is pushed after T/2 of silence is still there when the rule counts on it (`pull_ns` of bpf/assign.h).
+/// The handover's timers may fire this late. Mostly a packet comes first, and the timers run with
+/// it. A state pushed after T/2 of silence still arrives before the rule counts on it (`pull_ns` of
+/// bpf/assign.h).
 const LATE_NS: u64 = 125_000;
 
-/// A flow of which nothing was heard for so long is another unit's or over.
+/// A flow that is silent for this long has ended or moved to another unit.
 const IDLE_NS: u64 = 300_000_000_000;
 
 fn monotonic_ns() -> u64 {
@@ -148,7 +153,7 @@ fn monotonic_ns() -> u64 {
 }
 
 impl Member {
-    /// A unit of a group; `unit` has one device.
+    /// Returns a unit of a group; `unit` has one device.
     pub fn new(mut unit: Unit, group: Membership) -> Member {
         unit.chain.share_leases(group.id.into(), UNITS_MAX, |stage| Box::new(Numbers(group.shared.clone(), stage)));
         assert_eq!(unit.ports.len(), 1, "a unit of a group has one device");
@@ -172,7 +177,8 @@ impl Member {
         }
     }
 
-    /// Serves until it is told to stop. SIGTERM is first a request to leave: it ends when its states are elsewhere.
+    /// Serves until it is stopped. The first SIGTERM is a request to leave: the unit ends when its
+    /// states are elsewhere.
     pub fn run(&mut self) -> io::Result<()> {
         self.unit.counters.started = Some(now());
         loop {
@@ -180,7 +186,8 @@ impl Member {
             let (taken, packets) = self.take();
             let messages = self.listen();
             let talked = !messages.is_empty();
-            // What was pushed ahead of a packet is there before it. All else is heard behind the packets that came before it.
+            // Apply pushed states before the packets that may need them. Apply other messages after
+            // the packets that came before them.
             let (ahead, others): (Vec<_>, Vec<_>) = messages.into_iter().partition(|(_, message)| message.is_ahead());
             self.hear(ahead);
             packets.into_iter().for_each(|packet| self.admit(packet));
@@ -205,7 +212,8 @@ impl Member {
         }
     }
 
-    /// Who is alive; what the unit that leaves still has; what nobody has heard of for long.
+    /// Follows changes of the group, forgets silent flows, and hands over the states of a leaving
+    /// unit.
     fn look_around(&mut self, now_ns: u64) {
         let alive = self.group.shared.alive() | 1 << self.group.id;
         if alive != self.alive {
@@ -226,7 +234,7 @@ impl Member {
         }
     }
 
-    /// Takes what the device has: frames, and the packets that they are.
+    /// Takes frames from the device; returns their number and the packets in them.
     fn take(&mut self) -> (usize, Vec<Packet>) {
         let mut slots = Vec::with_capacity(TAKEN);
         self.unit.ports[0].receive(TAKEN, &mut slots);
@@ -268,11 +276,11 @@ impl Member {
         self.effects();
     }
 
-    /// What other units have said.
+    /// Receives the messages of other units.
     fn listen(&mut self) -> Vec<(UnitId, Message)> {
         let mut came = Vec::new();
         self.group.transport.receive(&mut came);
-        // What cannot be read is as good as lost; the protocol lives with loss.
+        // Unreadable messages count as lost; the protocol copes with loss.
         let read = |(from, bytes): (UnitId, Vec<u8>)| Message::decode_all(&bytes).unwrap_or_default().into_iter().map(move |m| (from, m));
         came.into_iter().flat_map(read).collect()
     }
@@ -290,7 +298,7 @@ impl Member {
                 match effect {
                     Effect::Send(to, message) => self.send(to, &message),
                     Effect::Release(key) => {
-                        // By clock: what waits for an earlier assignment comes before what waits for a later one.
+                        // By clock: packets of an earlier assignment precede those of a later one.
                         self.questions.answered(&key);
                         let mut packets = self.held.remove(&key).unwrap_or_default();
                         packets.sort_by_key(|p| p.steered.header.clock);
@@ -325,7 +333,7 @@ impl Member {
         }
     }
 
-    /// Processes what is due.
+    /// Processes the packets that are due.
     fn serve(&mut self) -> io::Result<usize> {
         let mut served = 0;
         while served <= TAKEN {
@@ -353,7 +361,7 @@ impl Member {
             store.fetch(&keys, &mut unit.chain)?;
         }
         let count = unit.chain.process(&arrivals);
-        // Billed first, sent then, as in a unit on its own.
+        // Bill first, then send, as in a unit without a group.
         unit.meter.commit(unit.chain.work());
         if let Some(store) = &mut self.group.store {
             let changed: Vec<FlowKey> = unit.chain.changed.iter().map(|&id| unit.chain.flows.flow(id).key).collect();
@@ -413,7 +421,7 @@ impl Member {
         });
     }
 
-    /// Sleeps until something comes or is due; says whether somebody asked the unit to stop.
+    /// Sleeps until an event or a due time. Returns whether the unit is to stop.
     fn rest(&mut self, worked: bool) -> io::Result<bool> {
         let now_ns = monotonic_ns();
         let tick_ns = self.handover.next_tick_ns().map(|due_ns| due_ns + LATE_NS);
@@ -447,7 +455,7 @@ impl Member {
         Ok(false)
     }
 
-    /// What it says of itself.
+    /// Returns the unit's status.
     pub fn status(&mut self) -> crate::unit::Status {
         self.refresh_status();
         self.unit.status()

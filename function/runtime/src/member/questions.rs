@@ -1,7 +1,8 @@
-//! Which questions other units have not read yet: those are not asked again.
+//! The questions that other units have not read yet. They are not asked again.
 //!
-//! The protocol repeats a question whose answer may be lost. A unit that is descheduled has lost nothing, and a ring full of the
-//! same questions of a thousand flows would have no room for the next one.
+//! The protocol repeats a question because its answer may be lost. A descheduled unit has lost
+//! nothing. A ring full of repeated questions of a thousand flows would have no room for the next
+//! question.
 
 use std::collections::HashMap;
 
@@ -9,19 +10,19 @@ use pando_protocol::{FlowKey, Message, UnitId};
 
 use super::transport::Transport;
 
-/// By flow: who was asked, for which epoch, and how far the way to it was written then.
+/// Per flow: the unit asked, the epoch, and the write position towards the unit after the question.
 #[derive(Default)]
 pub struct Questions(HashMap<FlowKey, Vec<(UnitId, u32, u64)>>);
 
 impl Questions {
-    /// Whether this message asks what its receiver has still to read.
+    /// Reports whether the receiver still has to read the same question.
     pub fn is_open(&self, to: UnitId, message: &Message, way: &dyn Transport) -> bool {
         let Message::Pull { key, epoch, .. } = message else { return false };
         let asked = self.0.get(key).into_iter().flatten();
         asked.filter(|asked| (asked.0, asked.1) == (to, *epoch)).any(|asked| way.is_unread(to, asked.2))
     }
 
-    /// The message was sent.
+    /// Notes that the message was sent.
     pub fn sent(&mut self, to: UnitId, message: &Message, way: &dyn Transport) {
         if let Message::Pull { key, epoch, .. } = message
             && let Some(written) = way.written(to)
@@ -32,7 +33,7 @@ impl Questions {
         }
     }
 
-    /// The flow waits no more.
+    /// Forgets the questions of a flow that no longer waits.
     pub fn answered(&mut self, key: &FlowKey) {
         self.0.remove(key);
     }
@@ -43,7 +44,8 @@ mod tests {
     use super::super::shared::{SharedMemory, tests::ends};
     use super::*;
 
-    /// A thousand flows ask a unit that hangs, again and again; each question is there once, and is asked again when it was read.
+    /// A thousand flows ask a hanging unit repeatedly. Each question is in the ring once. It is
+    /// asked again after the unit has read it.
     #[test]
     fn who_hangs_is_asked_once() {
         let ([mut asker, mut hangs], mut questions) = (ends(), Questions::default());
@@ -67,7 +69,7 @@ mod tests {
         hangs.receive(&mut came);
         assert_eq!(came.len(), 1000);
         ask(&mut asker, 2);
-        ask(&mut asker, 3); // of another epoch it is another question
+        ask(&mut asker, 3); // a question of another epoch is a new one
         hangs.receive(&mut came);
         assert_eq!(came.len(), 3000);
     }

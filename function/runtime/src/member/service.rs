@@ -1,4 +1,4 @@
-//! What a unit of a group has to do, in the order of the virtual clock, no faster than it may.
+//! The packets that a unit has to process, in the order of the virtual clock and within its rate.
 
 use std::hash::BuildHasher;
 
@@ -10,16 +10,16 @@ use crate::chain::Arrival;
 use crate::flows::Flows;
 use crate::packet::Received;
 
-/// A packet that steering sent.
+/// A packet from steering.
 #[derive(Clone, Debug)]
 pub struct Packet {
     /// The frame without steering's header.
     pub frame: Vec<u8>,
-    /// What that header said.
+    /// The contents of that header.
     pub steered: Steered,
     /// The kernel's time of arrival.
     pub time_ns: u64,
-    /// Bytes of payload in each of the pieces into which it is to be cut; 0: it is short enough.
+    /// Payload bytes per piece of a packet that has to be cut; 0 if it is short enough.
     pub segment: u16,
 }
 
@@ -28,8 +28,8 @@ const TAG: usize = 4;
 const BEHIND: usize = ETHERNET + Steered::LENGTH_BYTES;
 
 impl Packet {
-    /// Reads a frame with steering's header; `None` for any other. A VLAN tag that the kernel keeps beside its packets is in
-    /// front of the header here.
+    /// Reads a frame with steering's header; returns `None` for any other. A VLAN tag that the
+    /// kernel keeps apart from the packet stands before the header here.
     pub fn read(received: Received) -> Option<Packet> {
         let Received { frame, time_ns, segment } = received;
         let tag = if matches!(frame.get(12..14)?, [0x81, 0] | [0x88, 0xa8]) { TAG } else { 0 };
@@ -44,13 +44,13 @@ impl Packet {
         Some(Packet { frame: bytes, steered, time_ns, segment })
     }
 
-    /// As the chain takes it.
+    /// Returns the packet as input of the chain.
     pub fn arrival(&self) -> Arrival<'_> {
         Arrival { frame: &self.frame, time_ns: self.time_ns, steered: Some((self.steered.key, self.steered.translated)) }
     }
 
-    /// What the chain made of it, with the header that sends it on. What is called otherwise now, and will come back
-    /// under that name, is told to steering with it.
+    /// Returns the chain's output behind steering's header. The header marks a new address pair
+    /// that returning packets will carry (the flow's alias).
     pub fn answer(&self, output: &[u8], flows: &Flows) -> Vec<u8> {
         let key = self.steered.key;
         let alias = || flows.find(&key).and_then(|id| flows.flow(id).alias);
@@ -58,7 +58,8 @@ impl Packet {
             !self.steered.translated && FlowKey::of_frame(output).is_some_and(|(output, _)| output != key && alias() == Some(output));
         let mut frame = Vec::with_capacity(output.len() + Steered::LENGTH_BYTES);
         let header = Header { ethertype: u16::from_be_bytes([output[12], output[13]]), ..self.steered.header };
-        // Steering takes its header off what the kernel takes for IP: tags and sessions are behind it.
+        // Steering removes its header from frames that look like IP to the kernel. Tags and PPPoE
+        // headers follow it.
         let ip = if network(output).is_some_and(|(version, _)| version == 6) { [0x86, 0xdd] } else { [8, 0] };
         frame.extend(&output[..12]);
         frame.extend(ip);
@@ -68,12 +69,12 @@ impl Packet {
     }
 }
 
-/// The packets that may be processed, and how long each takes.
+/// The packets that may be processed, and the time that each takes.
 pub struct Service {
     queue: Queue,
     packets: Vec<Option<Packet>>,
     free: Vec<u32>,
-    /// Taken from the queue: (its place, when it came, its cost); it is done when the unit has had time for it.
+    /// The packet in service, taken from the queue. It is done when the unit has had time for it.
     serving: Option<Waiting>,
     came_ns: Vec<u64>,
     busy_ns: u64,
@@ -83,7 +84,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// With a limit in bits per second, or without and only the cost of one that serves `nominal_bits`.
+    /// Returns a service that is limited to `limit` bits per second. Without a limit, costs are
+    /// those of a unit that serves `nominal_bits`.
     pub fn new(limit: Option<u64>, nominal_bits: u64) -> Service {
         Service {
             queue: Queue::new(Discipline::DEFAULT),
@@ -98,17 +100,17 @@ impl Service {
         }
     }
 
-    /// How long the unit is busy with a packet.
+    /// Returns how long a packet keeps the unit busy.
     pub fn cost_ns(&self, packet: &Packet) -> u64 {
         packet.frame.len() as u64 * 8_000_000_000 / self.bits
     }
 
-    /// Packets in it.
+    /// Returns the number of packets.
     pub fn len(&self) -> usize {
         self.packets.len() - self.free.len()
     }
 
-    /// Whether there are none.
+    /// Reports whether it has no packets.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -150,7 +152,7 @@ impl Service {
         self.busy_ns.max(self.came_ns[next.packet as usize]) + next.cost_ns
     }
 
-    /// When the next packet is done; `None` when there is none.
+    /// Returns when the next packet is done; `None` if there is none.
     pub fn next_ns(&self) -> Option<u64> {
         match &self.serving {
             Some(next) => Some(self.done_ns(next)),
@@ -158,7 +160,7 @@ impl Service {
         }
     }
 
-    /// When all of them are done.
+    /// Returns when all packets are done.
     pub fn finish_ns(&self, now_ns: u64) -> u64 {
         match self.limited {
             true if self.work_ns > 0 => self.busy_ns.max(now_ns.saturating_sub(self.work_ns)) + self.work_ns,
@@ -174,7 +176,7 @@ mod tests {
     use super::*;
     use crate::traffic::{Shape, generate};
 
-    /// The tag is in front of steering's header on the way in, and behind it on the way out.
+    /// The tag is before steering's header on the way in, and after it on the way out.
     #[test]
     fn a_tagged_packet_comes_and_goes_as_it_is() {
         let plain = generate(&Shape { flows: 1, ..Shape::default() }).packets[0].frame.clone();

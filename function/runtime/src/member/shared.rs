@@ -1,8 +1,9 @@
-//! The memory that the units of a group on one host share: who is alive, what each has to do, and a ring from each unit
-//! to each other one, and which numbers flows use.
+//! The memory that the units of a group on one host share. It holds the set of live units, the load
+//! of each, a ring for each ordered pair, and the times of use of leased numbers.
 //!
-//! A ring has one writer and one reader, so a unit that dies in the middle of a message leaves nothing half-written: what
-//! is in the ring is what its tail says. The file is sparse: 64 × 64 rings take memory as they are used.
+//! A ring has one writer and one reader. Its tail alone decides which records exist, so a unit that
+//! dies in mid-message leaves no partial record. The file is sparse: 64 × 64 rings take memory only
+//! in use.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -28,7 +29,7 @@ const RING_HEAD: usize = 16;
 const ROOM: usize = RING_WORDS - RING_HEAD;
 const WRAP: u64 = u64::MAX;
 
-/// Word of the first page: bit per unit that is alive.
+/// Word of the first page: a bit per live unit.
 const ALIVE: usize = 0;
 
 /// Words of a unit's page.
@@ -36,20 +37,20 @@ const DOORBELL: usize = 0;
 const SLEEPS: usize = 8;
 const REPORT: usize = 16;
 
-/// What a unit tells the group after every round.
+/// A unit's report to the group after every round.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Report {
-    /// When it wrote this, by the monotonic clock.
+    /// Time of the report, by the monotonic clock.
     pub now_ns: u64,
-    /// When it would be done with all that it has.
+    /// Time at which the unit would finish all its packets.
     pub finish_ns: u64,
-    /// Packets that it has and has not processed, those that wait for state included.
+    /// Packets not processed yet, including those that wait for state.
     pub waiting: u64,
-    /// Packets and bytes that it took from steering.
+    /// Packets taken from steering.
     pub packets: u64,
-    /// As above.
+    /// Bytes taken from steering.
     pub bytes: u64,
-    /// 1 when all that it owned has been handed on, after it was told to leave.
+    /// 1 after a leaving unit has handed over all its flows.
     pub left: u64,
 }
 
@@ -67,7 +68,7 @@ impl Shared {
     /// Maps the file behind a descriptor.
     pub fn open(file: &OwnedFd) -> io::Result<Shared> {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_NORESERVE);
-        // SAFETY: a zeroed stat is valid, and is filled by the call.
+        // SAFETY: a zeroed stat is valid, and the call fills it.
         let mut stat: libc::stat = unsafe { std::mem::zeroed() };
         // SAFETY: as above.
         if unsafe { libc::fstat(file.as_raw_fd(), &mut stat) } < 0 {
@@ -83,7 +84,7 @@ impl Shared {
 
     fn word(&self, n: usize) -> &AtomicU64 {
         assert!(n < WORDS);
-        // SAFETY: inside of the mapping, aligned.
+        // SAFETY: inside the mapping, aligned.
         unsafe { AtomicU64::from_ptr(self.words.add(n)) }
     }
 
@@ -91,12 +92,12 @@ impl Shared {
         self.word(PAGE_WORDS * (1 + usize::from(unit)) + word)
     }
 
-    /// Bit per unit that is alive.
+    /// Returns a bit per live unit.
     pub fn alive(&self) -> u64 {
         self.word(ALIVE).load(Ordering::Acquire)
     }
 
-    /// Publishes what `unit` has to do.
+    /// Publishes the load of `unit`.
     pub fn report(&self, unit: UnitId, r: &Report) {
         for (n, value) in [r.now_ns, r.finish_ns, r.waiting, r.packets, r.bytes, r.left].into_iter().enumerate() {
             self.of(unit, REPORT + n).store(value, Ordering::Release);
@@ -109,13 +110,13 @@ impl Shared {
     }
 }
 
-/// When the numbers of one stage were used last.
+/// The times at which the numbers of one stage were last used.
 pub struct Numbers(pub Arc<Shared>, pub usize);
 
 impl Numbers {
     fn word(&self, number: u32) -> Option<&AtomicU32> {
         let at = self.1 * NUMBERS + number as usize;
-        // SAFETY: inside of the mapping, which is not smaller than WORDS.
+        // SAFETY: inside the mapping, which is not smaller than WORDS.
         (self.1 < STAGES_MAX && (number as usize) < NUMBERS)
             .then(|| unsafe { AtomicU32::from_ptr(self.0.words.add(NUMBERS_AT).cast::<u32>().add(at)) })
     }
@@ -139,7 +140,7 @@ impl Drop for Shared {
     }
 }
 
-/// Records of a length in bytes and that many bytes, from one unit to one other.
+/// A ring from one unit to another. A record is a length in bytes and as many bytes.
 struct Ring<'a> {
     shared: &'a Shared,
     at: usize,
@@ -158,7 +159,7 @@ impl Ring<'_> {
         self.at + RING_HEAD + position as usize % ROOM
     }
 
-    /// Appends a record; `false` when there is no room.
+    /// Appends a record; returns `false` if there is no room.
     fn push(&self, bytes: &[u8]) -> bool {
         let words = 1 + bytes.len().div_ceil(8);
         let (mut tail, head) = (self.tail().load(Ordering::Relaxed), self.head().load(Ordering::Acquire));
@@ -181,12 +182,12 @@ impl Ring<'_> {
         true
     }
 
-    /// Whether more than half of it waits to be read.
+    /// Reports whether more than half of the ring is unread.
     fn fills(&self) -> bool {
         self.tail().load(Ordering::Relaxed) - self.head().load(Ordering::Acquire) > ROOM as u64 / 2
     }
 
-    /// Takes the oldest record. What is no record (a writer that went mad) empties the ring.
+    /// Takes the oldest record. A malformed record, from a faulty writer, empties the ring.
     fn pop(&self) -> Option<Vec<u8>> {
         let (mut head, tail) = (self.head().load(Ordering::Relaxed), self.tail().load(Ordering::Acquire));
         if head == tail {
@@ -211,7 +212,8 @@ impl Ring<'_> {
     }
 }
 
-/// Messages through the shared memory; a peer that sleeps is woken by an eventfd, one that works sees its doorbell.
+/// Sends messages through the shared memory. An eventfd wakes a sleeping peer; a working peer sees
+/// its doorbell.
 pub struct SharedMemory {
     unit: UnitId,
     shared: Shared,
@@ -219,7 +221,8 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// The unit's end. `bells` are eventfds, one per unit. What an earlier unit of this number was sent is skipped.
+    /// Returns the unit's end. `bells` are eventfds, one per unit. Messages to an earlier unit of
+    /// this number are skipped.
     pub fn new(unit: UnitId, shared: Shared, bells: Vec<OwnedFd>) -> SharedMemory {
         for from in 0..bells.len() as UnitId {
             let ring = shared.ring(from, unit);
@@ -228,14 +231,15 @@ impl SharedMemory {
         SharedMemory { unit, shared, bells }
     }
 
-    /// The memory itself.
+    /// Returns the memory itself.
     pub fn shared(&self) -> &Shared {
         &self.shared
     }
 }
 
 impl SharedMemory {
-    /// Writes a message and rings its receiver's doorbell; `false`: there is no room, or no such unit.
+    /// Writes a message and rings its receiver's doorbell. Returns `false` without room or for an
+    /// unknown unit.
     fn leave(&self, to: UnitId, bytes: &[u8]) -> bool {
         if usize::from(to) >= self.bells.len() || !self.shared.ring(self.unit, to).push(bytes) {
             return false;
@@ -244,7 +248,7 @@ impl SharedMemory {
         true
     }
 
-    /// Wakes a unit that sleeps.
+    /// Wakes a sleeping unit.
     fn wake(&self, to: UnitId) {
         if self.shared.of(to, SLEEPS).load(Ordering::SeqCst) != 0 {
             let one = 1u64;
@@ -322,7 +326,7 @@ pub(crate) mod tests {
         unsafe { OwnedFd::from_raw_fd(fd) }
     }
 
-    /// The ends of a group's units, in memory of their own.
+    /// Returns the ends of a group's units, in memory of their own.
     pub(crate) fn ends<const UNITS: usize>() -> [SharedMemory; UNITS] {
         // SAFETY: plain system calls.
         let file = own(unsafe { libc::memfd_create(c"group".as_ptr(), libc::MFD_CLOEXEC) });
@@ -334,7 +338,7 @@ pub(crate) mod tests {
         std::array::from_fn(|unit| SharedMemory::new(unit as UnitId, Shared::open(&file).unwrap(), bells()))
     }
 
-    /// Whether somebody woke the unit, which slept.
+    /// Reports whether the sleeping unit was woken.
     fn woken(unit: &mut SharedMemory) -> bool {
         let mut count = 0u64;
         // SAFETY: eight bytes of ours; the eventfd does not block.

@@ -1,7 +1,9 @@
-//! States in a Redis, as functions that keep none themselves have them (StatelessNF): what measurements compare with.
+//! Keeps states in a Redis, as functions without own state do (StatelessNF). Measurements compare
+//! with it.
 //!
-//! A batch costs one question for the states of all of its flows, and one message with those that it changed, for whose
-//! acknowledgement nobody waits. Flows have no owner: two units that have packets of one at once overwrite each other.
+//! A batch costs one request for the states of all its flows and one message with the changed
+//! states. The unit does not wait for the acknowledgement of that message. Flows have no owner: two
+//! units with packets of one flow at once overwrite each other's state.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -26,7 +28,7 @@ impl Store {
         Ok(Store { stream: BufReader::with_capacity(64 << 10, UnixStream::connect(path)?), unread: 0 })
     }
 
-    /// Makes the flows what the store has of them; those that it does not know stay as they are.
+    /// Sets the flows to their states in the store. A flow that the store lacks stays as it is.
     pub fn fetch(&mut self, keys: &[FlowKey], chain: &mut Chain<Function>) -> io::Result<()> {
         let mut words = vec![b"MGET".as_slice()];
         words.extend(keys.iter().map(|key| key.as_bytes().as_slice()));
@@ -72,7 +74,8 @@ impl Store {
         self.stream.get_mut().write_all(&bytes)
     }
 
-    /// The number of the next line, which is of this kind: a status (no number), a length, or -1 for nothing.
+    /// Reads the next line, which must be of this kind. Returns its number: a length, -1 for a
+    /// missing value, or 0 for a status.
     fn length(&mut self, kind: u8) -> io::Result<i64> {
         let mut line = String::new();
         self.stream.read_line(&mut line)?;

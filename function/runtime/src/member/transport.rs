@@ -1,4 +1,5 @@
-//! How messages get from unit to unit: shared memory within a host, UDP between hosts. Either may lose them.
+//! Carries messages between units: shared memory within a host, UDP between hosts. Either may lose
+//! them.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -6,33 +7,34 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use pando_protocol::UnitId;
 
-/// A way to the other units of a group.
+/// Sends and receives messages of the other units of a group.
 pub trait Transport {
-    /// Sends the encoded messages of one call; `false`: they are lost, and known to be.
+    /// Sends the encoded messages of one call; returns `false` if they are surely lost.
     fn send(&mut self, to: UnitId, bytes: &[u8]) -> bool;
-    /// Sends what its receiver has to know by its next packet: where it can be, one that sleeps is not woken.
+    /// Sends messages that the receiver needs only with its next packet. A transport that can
+    /// avoids waking a sleeping receiver.
     fn send_ahead(&mut self, to: UnitId, bytes: &[u8]) -> bool {
         self.send(to, bytes)
     }
-    /// How far messages to a unit are written, where that can be told.
+    /// Returns the write position towards a unit, if the transport has one.
     fn written(&self, _to: UnitId) -> Option<u64> {
         None
     }
-    /// Whether a unit has not read yet what was written up to there.
+    /// Reports whether a unit has not read up to the write position `written` yet.
     fn is_unread(&self, _to: UnitId, _written: u64) -> bool {
         false
     }
-    /// All that came, and from whom.
+    /// Appends all received messages and their senders.
     fn receive(&mut self, into: &mut Vec<(UnitId, Vec<u8>)>);
-    /// The unit is about to sleep; `false`: something has come meanwhile.
+    /// Prepares for sleep; returns `false` if a message has arrived meanwhile.
     fn sleep(&mut self) -> bool;
-    /// It is awake again; `woken`: its descriptor was readable.
+    /// Ends a sleep; `woken` is true if the descriptor was readable.
     fn awake(&mut self, woken: bool);
-    /// Readable when something has come while the unit sleeps.
+    /// Returns a descriptor that is readable when a message arrives during sleep.
     fn fd(&self) -> RawFd;
 }
 
-/// Messages as datagrams: the sender's number, then the messages.
+/// Sends messages as datagrams: the sender's number, then the messages.
 pub struct Udp {
     unit: UnitId,
     socket: UdpSocket,
@@ -40,11 +42,11 @@ pub struct Udp {
     buffer: Vec<u8>,
 }
 
-/// What a datagram carries over IPv4 without being split by Ethernet's MTU is less; this is what it can carry at all.
+/// The largest payload of UDP over IPv4. One without fragments on Ethernet is smaller.
 const DATAGRAM_BYTES_MAX: usize = 65_507;
 
 impl Udp {
-    /// The unit's end; `peers` by their numbers.
+    /// Returns the unit's end; `peers` is indexed by unit number.
     pub fn new(unit: UnitId, socket: UdpSocket, peers: Vec<Option<SocketAddr>>) -> io::Result<Udp> {
         socket.set_nonblocking(true)?;
         Ok(Udp { unit, socket, peers, buffer: vec![0; DATAGRAM_BYTES_MAX] })
@@ -64,7 +66,8 @@ impl Transport for Udp {
         loop {
             let datagram = &mut self.buffer;
             match self.socket.recv_from(datagram) {
-                // Who is not of the group has no say: a unit is the address that it was said to have.
+                // Drop messages from outside the group: a unit is identified by its configured
+                // address.
                 Ok((length, from)) if length > 2 => {
                     let unit = UnitId::from_le_bytes([datagram[0], datagram[1]]);
                     if self.peers.get(usize::from(unit)) == Some(&Some(from)) {
@@ -72,7 +75,8 @@ impl Transport for Udp {
                     }
                 }
                 Ok(_) => {}
-                // A peer that is gone answers with ICMP, which the socket reports once: the next call goes on.
+                // A dead peer answers with ICMP. The socket reports that once; the next call
+                // succeeds.
                 Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {}
                 Err(_) => return,
             }
@@ -80,7 +84,7 @@ impl Transport for Udp {
     }
 
     fn sleep(&mut self) -> bool {
-        true // what comes meanwhile makes the socket readable
+        true // a message makes the socket readable
     }
 
     fn awake(&mut self, _: bool) {}

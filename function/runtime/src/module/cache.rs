@@ -1,7 +1,9 @@
-//! Compiled code, by the digest of its module: a folder that only the user of the units may read and write.
+//! Compiled code, by the digest of its module, in a folder that only the user of the units can
+//! access.
 //!
-//! The code is native and runs behind the walls of a unit, so it is never taken from a place that another user may write
-//! to. The folder has a bound: beyond it, the code that was used least recently goes.
+//! The code is native and runs inside a unit's sandbox, so it is never read from a place that
+//! another user can write to. The folder has a size limit: beyond it, the least recently used code
+//! is removed.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -12,7 +14,7 @@ use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
-/// Bytes of all code that is kept.
+/// Bytes of all cached code.
 const BYTES_MAX: u64 = 1 << 30;
 
 /// The folder.
@@ -23,7 +25,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Opens the folder, and makes it if it is not there. One that another user owns or may write to is refused.
+    /// Opens the folder, and makes it if it is missing. Refuses a folder that another user owns or
+    /// can write to.
     pub fn open(path: &Path) -> io::Result<Cache> {
         let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
         path.parent().map_or(Ok(()), fs::create_dir_all).map_err(named)?;
@@ -41,7 +44,8 @@ impl Cache {
         Ok(Cache { shown: path.into(), folder, bytes_max: BYTES_MAX })
     }
 
-    /// By the folder that was checked, whatever its path leads to meanwhile.
+    /// Returns a path through the descriptor of the checked folder: its own path may lead elsewhere
+    /// by now.
     fn at(&self, name: &str) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}/{name}", self.folder.as_raw_fd()))
     }
@@ -50,19 +54,19 @@ impl Cache {
         io::Error::new(e.kind(), format!("{}: {e}", self.shown.display()))
     }
 
-    /// The code that was made of `wasm`, if it is here and nobody else may have written it.
+    /// Returns the code of `wasm`, if it is here and no other user can have written it.
     pub(super) fn find(&self, wasm: &[u8]) -> Option<File> {
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(self.at(&name(wasm))).ok()?;
         let found = file.metadata().ok()?;
         if !found.is_file() || found.uid() != user() || found.mode() & 0o022 != 0 {
             return None;
         }
-        // A sign of use, without which it only goes sooner.
+        // A sign of use. Without it, the code is only removed sooner.
         let _ = file.set_modified(SystemTime::now());
         Some(file)
     }
 
-    /// Keeps `code` as what was made of `wasm`. A crash leaves the whole code or none.
+    /// Stores `code` as the code of `wasm`. A crash leaves the whole code or none.
     pub(super) fn put(&self, wasm: &[u8], code: &[u8]) -> io::Result<()> {
         let draft = self.at(&format!("draft-{}", std::process::id()));
         let kept = (|| {
@@ -75,7 +79,7 @@ impl Cache {
         self.shrink(&name(wasm)).map_err(|e| self.named(e))
     }
 
-    /// Removes code until what is left fits, but never `newest`.
+    /// Removes code until the rest fits, but never `newest`.
     fn shrink(&self, newest: &str) -> io::Result<()> {
         let mut all = Vec::new();
         for entry in fs::read_dir(self.at(""))? {

@@ -1,8 +1,9 @@
-//! The compiler: from WebAssembly to code of this machine, in a process behind walls.
+//! The compiler: from WebAssembly to code of this machine, in a sandboxed process.
 //!
-//! A compiler reads what a tenant wrote, so it runs as the tenant's user, without files, devices or other processes, and
-//! with bounds of memory and time. Its process gets the module by a pipe, gives the code back by another and ends. It
-//! inherits the control group of the unit that starts it. It never runs a function.
+//! A compiler reads a tenant's input. It therefore runs as the tenant's user, without files,
+//! devices or other processes, and with limits on memory and time. Its process receives the module
+//! by a pipe, returns the code by another and ends. It is in the control group of the unit that
+//! starts it. It never runs a function.
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -14,36 +15,37 @@ use super::cache::Cache;
 use super::{ModuleError, code_settings};
 use crate::sandbox;
 
-/// Functions of a module, which the pool of instances bounds as well. What Go makes of a function has some 2,000.
+/// The most functions of a module; the pool of instances limits them as well. A module built by Go
+/// has some 2,000.
 const FUNCTIONS_MAX: u32 = 32_768;
 /// Entries of every other section. A module of Go has 20,000 to 31,000 data segments.
 const ENTRIES_MAX: u32 = 131_072;
-/// The contract needs four, and wasm-ld adds a dozen.
+/// The most exports. The contract needs four, and wasm-ld adds a dozen.
 const EXPORTS_MAX: u32 = 1_024;
-/// Memory of the compiler's process: a module of Go takes some 250 MiB.
+/// Memory of the compiler's process. A module built by Go takes some 250 MiB.
 const MEMORY_BYTES_MAX: u64 = 1 << 30;
-/// Processor time of the compiler's process: a module of Go takes some 3 s.
+/// Processor time of the compiler's process. A module built by Go takes some 3 s.
 const SECONDS_MAX: u64 = 30;
-/// Code that a compiler may give back. It is some five times as large as its module.
+/// The longest code that a compiler may return. Code is some five times as large as its module.
 const CODE_BYTES_MAX: u64 = 256 << 20;
-/// The reason that a compiler may give.
+/// The longest reason that a compiler may return.
 const REASON_BYTES_MAX: usize = 1024;
 
-/// Where code comes from.
+/// The source of code.
 pub enum Compiler {
-    /// From this process. For tests and benchmarks, which know their modules.
+    /// This process. For tests and benchmarks, with modules they trust.
     Here,
-    /// From a process of its own behind walls, or from a cache of what such processes made.
+    /// A sandboxed process, or a cache of the code from such processes.
     Apart {
-        /// Whose module it is.
+        /// The tenant of the module.
         tenant: String,
-        /// What was compiled before.
+        /// Code that was compiled before.
         cache: Option<Cache>,
     },
 }
 
 impl Compiler {
-    /// The code of `wasm`, which came from `path`.
+    /// Returns the code of `wasm`, which came from `path`.
     pub(super) fn code(&self, engine: &Engine, path: &str, wasm: &[u8]) -> Result<Code, ModuleError> {
         let not_wasm = |reason: String| ModuleError::NotWasm { path: path.to_owned(), reason: plain(&reason) };
         check(wasm).map_err(|refusal| refusal.of(path))?;
@@ -51,23 +53,25 @@ impl Compiler {
             return Code::from_binary(engine, wasm).map_err(|e| not_wasm(format!("{e:#}")));
         };
         if let Some(file) = cache.as_ref().and_then(|cache| cache.find(wasm)) {
-            // SAFETY: only this user may write to the cache, and what this program writes is a compiler's output for a
-            // module of this digest. wasmtime refuses that of another version or configuration.
+            // SAFETY: only this user can write to the cache. This program stores only a compiler's
+            // output for a module of this digest. wasmtime refuses code of another version or
+            // configuration.
             if let Ok(code) = unsafe { Code::deserialize_open_file(engine, file) } {
                 return Ok(code);
             }
         }
         let bytes = apart(path, tenant, wasm)?;
-        // Without room for it, the next start compiles again.
+        // If storing fails, the next start compiles again.
         if let Some(e) = cache.as_ref().and_then(|cache| cache.put(wasm, &bytes).err()) {
             crate::say!("the code of {path} is not kept: {e}");
         }
-        // SAFETY: the bytes are a compiler's output. If the module broke out of the compiler, they are the tenant's own code,
-        // which nothing calls before this process is behind the same tenant's walls.
+        // SAFETY: the bytes are a compiler's output. If the module broke out of the compiler, they
+        // are the tenant's own code. This process calls it only inside the sandbox of the same
+        // tenant.
         unsafe { Code::deserialize(engine, bytes) }.map_err(|e| not_wasm(format!("{e:#}")))
     }
 
-    /// Compiles `wasm` and leaves the code in the cache; returns its bytes.
+    /// Compiles `wasm` and stores the code in the cache; returns the length of the code.
     pub(super) fn fill(&self, path: &str, wasm: &[u8]) -> Result<usize, ModuleError> {
         let Compiler::Apart { tenant, cache: Some(cache) } = self else { return Ok(0) };
         check(wasm).map_err(|refusal| refusal.of(path))?;
@@ -77,7 +81,8 @@ impl Compiler {
     }
 }
 
-/// Text from a module or about it, without what moves a terminal's cursor or begins a line.
+/// Returns text from a module, or about it, with control characters replaced by spaces. They could
+/// move a terminal's cursor or begin a line.
 pub(crate) fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -88,7 +93,8 @@ fn apart(path: &str, tenant: &str, wasm: &[u8]) -> Result<Vec<u8>, ModuleError> 
     let mut command = Command::new("/proc/self/exe");
     command.arg0("pando-unit").args(["compile", "--tenant", tenant]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().map_err(failed)?;
-    // The compiler reads all of it before it writes. One that ends early says why.
+    // The compiler reads its whole input before it writes. If it ends early, its exit code has the
+    // reason.
     let _ = child.stdin.take().expect("it is piped").write_all(wasm);
     let mut said = Vec::new();
     let read = child.stdout.take().expect("it is piped").take(CODE_BYTES_MAX + 1).read_to_end(&mut said);
@@ -126,7 +132,8 @@ fn ended(path: &str, status: ExitStatus) -> ModuleError {
 const INVALID: i32 = 3;
 const WALLS: i32 = 4;
 
-/// The compiler's process: standard input is the module, standard output gets the code, or the reason for its exit code.
+/// Runs the compiler's process. Standard input is the module. Standard output gets the code, or the
+/// reason for the exit code.
 pub fn behind_walls(tenant: &str) -> u8 {
     let (code, said) = match bounds().and_then(|()| sandbox::enter(tenant)) {
         Err(e) => (WALLS, format!("{e}").into_bytes()),
@@ -146,7 +153,7 @@ fn translated() -> Result<Vec<u8>, String> {
     engine.precompile_module(&wasm).map_err(|e| format!("{e:#}"))
 }
 
-/// Bounds of this process, which ends when they are exceeded, or with the process that started it.
+/// Limits this process. It ends when it exceeds a limit, or with its parent process.
 fn bounds() -> io::Result<()> {
     let limits = [(libc::RLIMIT_AS, MEMORY_BYTES_MAX), (libc::RLIMIT_CPU, SECONDS_MAX)];
     for (resource, most) in limits {
@@ -161,7 +168,7 @@ fn bounds() -> io::Result<()> {
     Ok(())
 }
 
-/// Why a module is not given to the compiler.
+/// The reason why a module is not compiled.
 #[derive(Debug, PartialEq, Eq)]
 enum Refusal {
     NotWasm(&'static str),
@@ -177,7 +184,7 @@ impl Refusal {
     }
 }
 
-/// Looks at the lengths of a module's sections, which cost its compiler more than its bytes do.
+/// Checks the lengths of a module's sections, which cost the compiler more than the bytes do.
 fn check(wasm: &[u8]) -> Result<(), Refusal> {
     const FUNCTIONS: u8 = 3;
     const EXPORTS: u8 = 7;
@@ -205,7 +212,7 @@ fn check(wasm: &[u8]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A number in LEB128 of at most 32 bits, and what follows it.
+/// Reads a number in LEB128 of at most 32 bits; returns it with the rest.
 fn number(bytes: &[u8]) -> Option<(u32, &[u8])> {
     let mut value = 0u64;
     for (n, &byte) in bytes.iter().take(5).enumerate() {

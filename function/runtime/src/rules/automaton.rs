@@ -1,25 +1,26 @@
-//! From contents to the two automata that `function/functions/ids` walks, with the rules behind them.
+//! Compiles contents into the two automata that `function/functions/ids` walks, followed by the
+//! rules.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::Pattern;
 use super::head::{Addresses, Ports, Protocol};
 
-/// In an entry of a row: the next node has no row, or it has output.
+/// Flag in an entry of a row: the next node has no row, or it has output.
 const SLOW: u32 = 1 << 31;
-/// Nodes nearest to the root have a full row each: most bytes of real traffic are spent there.
+/// The nodes nearest to the root have a full row each. Real traffic spends most of its bytes there.
 const ROWS_MAX: usize = 4096;
-/// Next nodes have 24 bits beside their byte.
+/// The number of a next node has 24 bits, beside the 8 bits of its byte.
 const NODES_MAX: usize = 1 << 24;
 
 pub(super) struct Node {
     children: BTreeMap<u8, u32>,
     fail: u32,
-    /// Numbers of the rules whose contents end here.
+    /// Numbers of the rules with contents that end here.
     pub rules: Vec<u32>,
 }
 
-/// Both automata of some patterns and the rules that they are of, as the IDS takes them for its configuration.
+/// Returns both automata of some patterns, with their rules, as the configuration of the IDS.
 pub fn compile(patterns: &[Pattern]) -> Result<Vec<u8>, String> {
     let mut words = vec![u32::from_le_bytes(*b"PIDS"), 3];
     let mut bodies = Vec::new();
@@ -35,7 +36,7 @@ pub fn compile(patterns: &[Pattern]) -> Result<Vec<u8>, String> {
     Ok(words.into_iter().flat_map(u32::to_le_bytes).collect())
 }
 
-/// What a rule's flags say in the function's words.
+/// Flags of a rule, as the function reads them.
 const TCP: u32 = 1;
 const UDP: u32 = 2;
 const BOTH_WAYS: u32 = 4;
@@ -61,7 +62,8 @@ fn rule_words(pattern: &Pattern, sets: &mut Sets) -> [u32; 6] {
     [pattern.sid, flags, from.0, from.1, to.0, to.1]
 }
 
-/// Sets of addresses and of ports, each once: two numbers of ranges, of 32 bits and of 128, and the ranges.
+/// Sets of addresses and ports, each stored once: the number of 32-bit ranges, the number of
+/// 128-bit ranges, then the ranges.
 #[derive(Default)]
 struct Sets {
     words: Vec<u32>,
@@ -126,7 +128,7 @@ pub(super) fn trie<'a>(patterns: impl Iterator<Item = (usize, &'a Pattern)>) -> 
     Ok(nodes)
 }
 
-/// The same nodes, numbered in breadth-first order.
+/// Returns the same nodes, numbered in breadth-first order.
 pub(super) fn breadth_first(trie: &[Node]) -> Vec<Node> {
     let (mut order, mut queue) = (Vec::with_capacity(trie.len()), VecDeque::from([0u32]));
     while let Some(at) = queue.pop_front() {
@@ -143,8 +145,8 @@ pub(super) fn breadth_first(trie: &[Node]) -> Vec<Node> {
     order.iter().map(renumbered).collect()
 }
 
-/// Sets every node's fail node and the outputs that it inherits, and returns the full rows of the first nodes. The nodes
-/// are in breadth-first order, so a fail node is always before its node.
+/// Sets every node's fail node and inherited outputs; returns the full rows of the first nodes. In
+/// breadth-first order, a fail node always precedes its node.
 pub(super) fn link(nodes: &mut [Node]) -> Vec<[u32; 256]> {
     let mut rows: Vec<[u32; 256]> = Vec::new();
     for at in 0..nodes.len() {

@@ -1,15 +1,15 @@
-//! The head of a rule, and its `flow` option: of which packets the rule speaks.
+//! The head of a rule and its `flow` option: they select the packets to which the rule applies.
 //!
-//! Addresses and ports become sets of ranges, with variables, lists and negation resolved, so that the function that
-//! holds packets against them knows nothing of all these.
+//! Addresses and ports become sets of ranges, with variables, lists and negation resolved. The
+//! function that matches packets therefore needs none of these.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// What a packet's protocol has to be.
+/// The protocol that a rule requires of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Protocol {
-    /// TCP or UDP: what has contents that are searched.
+    /// TCP or UDP: the protocols with searched contents.
     Ip,
     /// TCP.
     Tcp,
@@ -17,12 +17,12 @@ pub enum Protocol {
     Udp,
 }
 
-/// Sorted ranges of numbers, both ends counted in, which neither overlap nor touch.
+/// Sorted, inclusive ranges of numbers that neither overlap nor touch.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ranges(pub(super) Vec<(u128, u128)>);
 
 impl Ranges {
-    /// The numbers of any of some ranges.
+    /// Returns the union of some ranges.
     fn of(mut ranges: Vec<(u128, u128)>) -> Ranges {
         ranges.sort_unstable();
         let mut joined: Vec<(u128, u128)> = Vec::new();
@@ -40,7 +40,7 @@ impl Ranges {
         Ranges::of(self.0)
     }
 
-    /// The numbers up to `most` that are not in it.
+    /// Returns the numbers up to `most` that are not in the set.
     fn not(&self, most: u128) -> Ranges {
         let (mut free, mut next) = (Vec::new(), Some(0));
         for &(first, last) in &self.0 {
@@ -53,18 +53,18 @@ impl Ranges {
         Ranges(free)
     }
 
-    /// The numbers up to `most` that are in this one and not in `other`.
+    /// Returns the numbers up to `most` that are in this set and not in `other`.
     fn minus(&self, other: &Ranges, most: u128) -> Ranges {
         self.not(most).or(other.clone()).not(most)
     }
 
-    /// Whether a number is in it.
+    /// Reports whether a number is in the set.
     pub fn has(&self, number: u128) -> bool {
         self.0.iter().any(|&(first, last)| (first..=last).contains(&number))
     }
 }
 
-/// A set of what stands for one end of a packet: addresses, or ports.
+/// A set for one end of a packet: addresses or ports.
 trait Kind: Sized {
     const WHAT: &'static str;
     fn all() -> Self;
@@ -78,9 +78,9 @@ trait Kind: Sized {
 /// Addresses of both versions.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Addresses {
-    /// Of 32 bits.
+    /// 32 bits each.
     pub v4: Ranges,
-    /// Of 128 bits.
+    /// 128 bits each.
     pub v6: Ranges,
 }
 
@@ -88,7 +88,7 @@ const V4_MOST: u128 = u32::MAX as u128;
 const PORT_MOST: u128 = u16::MAX as u128;
 
 impl Addresses {
-    /// Whether it has an address.
+    /// Reports whether an address is in the set.
     pub fn has(&self, address: IpAddr) -> bool {
         match address {
             IpAddr::V4(address) => self.v4.has(address.to_bits().into()),
@@ -172,11 +172,11 @@ impl Kind for Ranges {
     }
 }
 
-/// What `$NAME` in a rule stands for.
+/// The values of `$NAME` in rules.
 #[derive(Clone, Debug)]
 pub struct Variables(BTreeMap<String, String>);
 
-/// As Suricata's configuration has them.
+/// As in Suricata's configuration.
 const DEFAULTS: [(&str, &str); 17] = [
     ("HOME_NET", "[192.168.0.0/16,10.0.0.0/8,172.16.0.0/12]"),
     ("EXTERNAL_NET", "!$HOME_NET"),
@@ -204,13 +204,13 @@ impl Default for Variables {
 }
 
 impl Variables {
-    /// Gives a variable another value, or makes one.
+    /// Sets a variable, or makes one.
     pub fn set(&mut self, name: &str, value: &str) {
         self.0.insert(name.to_owned(), value.to_owned());
     }
 }
 
-/// Lists in lists, and variables that name variables.
+/// The deepest nesting of lists and variables.
 const DEPTH_MAX: u32 = 16;
 
 fn set<K: Kind>(text: &str, variables: &Variables, depth: u32) -> Result<K, String> {
@@ -240,7 +240,7 @@ fn set<K: Kind>(text: &str, variables: &Variables, depth: u32) -> Result<K, Stri
     Ok(with.unwrap_or_else(K::all).without(without))
 }
 
-/// Splits at commas outside of brackets.
+/// Splits at commas outside brackets.
 fn items(list: &str) -> Vec<&str> {
     let (mut items, mut start, mut depth) = (Vec::new(), 0, 0);
     for (at, c) in list.char_indices() {
@@ -258,30 +258,30 @@ fn items(list: &str) -> Vec<&str> {
     items
 }
 
-/// Of which packets a rule speaks.
+/// The packets to which a rule applies.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Head {
-    /// Their protocol.
+    /// The protocol.
     pub protocol: Protocol,
-    /// Where they come from.
+    /// The source.
     pub from: (Addresses, Ports),
-    /// Where they go.
+    /// The destination.
     pub to: (Addresses, Ports),
-    /// Or the other way round.
+    /// Source and destination may be swapped.
     pub both_ways: bool,
-    /// What the option `flow` asks for.
+    /// The requirements of the option `flow`.
     pub flow: Flow,
 }
 
 impl Head {
-    /// Every packet that is searched.
+    /// Returns the head that matches every searched packet.
     pub fn any() -> Head {
         let every = || (Addresses::all(), Ports::all());
         Head { protocol: Protocol::Ip, from: every(), to: every(), both_ways: false, flow: Flow::default() }
     }
 }
 
-/// What the option `flow` asks for; nothing, where it asks for nothing.
+/// The requirements of the option `flow`; by default, there are none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Flow {
     /// The flow has packets in both directions.
@@ -293,7 +293,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// Reads the option's value; the error is the part that is not understood.
+    /// Reads the option's value; the error is the unsupported part.
     pub(super) fn read(value: &str) -> Result<Flow, String> {
         let mut flow = Flow::default();
         for part in value.split(',').map(str::trim) {
@@ -309,11 +309,11 @@ impl Flow {
     }
 }
 
-/// Why a head is not one.
+/// The reason for refusing a head.
 pub(super) enum Refusal {
-    /// It is not written like one.
+    /// It is malformed.
     Wrong(String),
-    /// It asks for what is not looked at.
+    /// It requires an unsupported feature.
     NotUnderstood(String),
 }
 
@@ -343,7 +343,7 @@ pub(super) fn read(text: &str, variables: &Variables) -> Result<Head, Refusal> {
     Ok(Head { protocol, from, to, both_ways, flow: Flow::default() })
 }
 
-/// Splits at spaces outside of brackets.
+/// Splits at spaces outside brackets.
 fn words(text: &str) -> Vec<&str> {
     let (mut words, mut start, mut depth) = (Vec::new(), 0, 0);
     for (at, c) in text.char_indices() {
@@ -367,7 +367,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What a head may say of a port: the text, and a plain model of it.
+    /// A port expression: its text, and a plain model of it.
     #[derive(Clone, Debug)]
     enum Said {
         Any,
@@ -388,7 +388,8 @@ mod tests {
             }
         }
 
-        /// A list holds what one of its parts says and none of its negations excludes.
+        /// A list holds a port if one part has it and no negation excludes it. A list of negations
+        /// alone holds all other ports.
         fn has(&self, port: u16) -> bool {
             match self {
                 Said::Any => true,
@@ -426,7 +427,7 @@ mod tests {
         fn addresses_are_those_of_a_plain_model(networks in proptest::collection::vec((any::<[u8; 4]>(), 0..=32u32, any::<bool>()), 1..5), near: [u8; 4], pick: u8) {
             let text: Vec<String> = networks.iter().map(|([a, b, c, d], bits, not)| format!("{}{a}.{b}.{c}.{d}/{bits}", if *not { "!" } else { "" })).collect();
             let addresses: Addresses = set(&format!("[{}]", text.join(",")), &Variables::default(), 0).unwrap();
-            // One beside a network is worth more than any.
+            // Choose an address near a network: it tests more than a random one.
             let (base, bits, _) = networks[usize::from(pick) % networks.len()];
             let address = u32::from_be_bytes(base) ^ (u32::from_be_bytes(near) >> bits.min(31) >> (pick % 3));
             let within = |(network, bits, _): &&([u8; 4], u32, bool)| (u32::from_be_bytes(*network) ^ address).checked_shr(32 - bits).unwrap_or(0) == 0;

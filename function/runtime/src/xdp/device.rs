@@ -1,5 +1,5 @@
-//! What the kernel says of a device: asked by netlink and by the ioctls of ethtool, which know the namespace that the
-//! thread is in; sysfs shows the one that it was mounted in.
+//! The kernel's facts about a device, from netlink and the ioctls of ethtool. Both answer for the
+//! thread's network namespace; sysfs shows the namespace of its mount.
 
 use std::ffi::CString;
 use std::io;
@@ -13,23 +13,24 @@ const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETH_FLAG_RXVLAN: u32 = 1 << 8;
 
-/// A network device, as AF_XDP has to know it.
+/// A network device, as AF_XDP needs it.
 #[derive(Debug, PartialEq)]
 pub struct Device {
-    /// Its index.
+    /// The index.
     pub index: i32,
     /// Bytes of the longest packet, without the Ethernet header.
     pub mtu: usize,
-    /// It hangs on a bus: what comes from it came over a wire, or from a host below this one.
+    /// The device is on a bus: its packets come over a wire, or from the host of this virtual
+    /// machine.
     pub physical: bool,
-    /// Queues that packets come by.
+    /// Receive queues.
     pub queues: u32,
-    /// It takes VLAN tags out of frames before a program sees them.
+    /// The device removes VLAN tags before a program sees the frame.
     pub takes_tags: bool,
 }
 
 impl Device {
-    /// Asks for the device of this name.
+    /// Reads the facts about the device of this name.
     pub fn of(name: &str) -> io::Result<Device> {
         let text = CString::new(name).map_err(|_| io::Error::other("a device's name has no zero byte"))?;
         // SAFETY: text ends with a zero byte.
@@ -42,7 +43,8 @@ impl Device {
         let mtu = number(IFLA_MTU).ok_or_else(|| io::Error::other("the kernel does not tell the device's MTU"))? as usize;
         let physical = attribute(&answer, IFLA_PARENT_DEV_NAME).is_some();
         let socket = socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
-        // struct ethtool_channels: the limits of four kinds, then how many there are of receiving, sending, others, combined.
+        // struct ethtool_channels: four limits, then the counts of receive, send, other and
+        // combined queues.
         let mut channels = [ETHTOOL_GCHANNELS, 0, 0, 0, 0, 0, 0, 0, 0];
         let told = ask(&socket, name, &mut channels).is_ok().then(|| channels[5] + channels[8]);
         let queues = told.or(number(IFLA_NUM_RX_QUEUES)).unwrap_or(1).max(1);
@@ -61,7 +63,7 @@ fn socket(family: i32, kind: i32, protocol: i32) -> io::Result<OwnedFd> {
     }
 }
 
-/// One question of ethtool, which begins with its command and is answered in place.
+/// Sends one ethtool request. It begins with its command and is answered in place.
 fn ask<const N: usize>(socket: &OwnedFd, name: &str, question: &mut [u32; N]) -> io::Result<()> {
     // SAFETY: an all-zero ifreq is valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -69,12 +71,12 @@ fn ask<const N: usize>(socket: &OwnedFd, name: &str, question: &mut [u32; N]) ->
         *to = from as libc::c_char;
     }
     request.ifr_ifru.ifru_data = question.as_mut_ptr().cast();
-    // SAFETY: the question has the size that its command asks for, and lives during the call.
+    // SAFETY: the request has its command's size and lives during the call.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &mut request) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// All that the kernel tells of a device, as attributes one after the other.
+/// Returns the kernel's netlink attributes of a device, one after the other.
 fn link(index: i32) -> io::Result<Vec<u8>> {
     const HEADERS: usize = 16 + 16;
     let socket = socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
@@ -93,7 +95,7 @@ fn link(index: i32) -> io::Result<Vec<u8>> {
     Ok(answer.split_off(HEADERS.min(answer.len())))
 }
 
-/// The value of a netlink attribute, in attributes one after the other.
+/// Returns the value of one netlink attribute.
 fn attribute(mut rest: &[u8], kind: u16) -> Option<&[u8]> {
     while let [a, b, c, d, ..] = *rest {
         let length = usize::from(u16::from_ne_bytes([a, b]));

@@ -1,5 +1,6 @@
-//! AF_XDP: packets come into memory of the unit's own, by one socket per queue of the device, before the kernel makes
-//! anything of them. Where the driver can, the device writes there itself (zero-copy).
+//! AF_XDP: packets arrive in the unit's own memory before the kernel processes them. Each queue of
+//! the device has one socket. If the driver can, the device writes into that memory itself
+//! (zero-copy).
 //!
 //! ```text
 //!   memory of a queue:   | chunk | chunk | …  to receive | chunk | …  to send (queue 0) |
@@ -9,8 +10,8 @@
 //!   completion  kernel ──► unit   chunks that were sent
 //! ```
 //!
-//! A received chunk goes from `rx` to `fill` when its packet is released. All that is sent leaves by queue 0, so that
-//! packets stay in order.
+//! A received chunk moves from `rx` to `fill` when its packet is released. All packets leave by
+//! queue 0, so that they stay in order.
 
 mod device;
 mod program;
@@ -31,36 +32,37 @@ use device::Device;
 use program::{Program, STAMP_BYTES};
 use ring::{Ring, Side};
 
-/// What the kernel keeps free in front of each received packet; the stamp is at its end.
+/// Bytes that the kernel keeps free before each received packet; they end with the stamp.
 const HEADROOM_BYTES: usize = 256;
 /// Ethernet header and one VLAN tag.
 const LINK_BYTES: usize = 18;
 const ETHERNET_BYTES: usize = 14;
 /// A chunk is at most a page.
 const CHUNK_BYTES: [usize; 2] = [2048, 4096];
-/// Chunks to send. The unit waits for none of them, so they are as many as may be on their way through a device.
+/// Chunks to send. The unit never waits for one, so this bounds the packets in flight in the
+/// device.
 const SEND_CHUNKS: u32 = 2048;
-/// Within which a queue is free after the end of whoever had it.
+/// A queue is free within this time after its last user ended.
 const LET_GO: Duration = Duration::from_secs(1);
 const RECEIVE_CHUNKS_MIN: usize = 256;
 
-/// A device that packets come from and go to.
+/// A device to receive from and send to.
 pub struct Port {
-    /// First to go: what comes afterwards is the kernel's again.
+    /// Dropped first: later packets go to the kernel again.
     _program: Program,
     queues: Vec<Queue>,
     sending: RefCell<Sending>,
     memory: Memory,
     chunk_bytes: usize,
-    /// Of the packets that were received and not released, the queues they came by.
+    /// The queues of the packets that were received and not released.
     taken: VecDeque<u16>,
-    /// The queue that is looked at first.
+    /// The first queue to look at.
     turn: usize,
-    /// Packets that were given back so far.
+    /// Packets released so far.
     position: u64,
-    /// Packets are from this machine, so their checksums may have been left to a device that there is not.
+    /// Packets come from this machine, where checksums may be left to hardware that does not exist.
     complete: bool,
-    /// A queue has been full since its losses were last counted, or is still.
+    /// A queue has been full since its losses were last counted, or still is.
     losing: bool,
     reported: u64,
     frame_bytes_max: usize,
@@ -75,14 +77,14 @@ unsafe impl Send for Port {}
 
 struct Queue {
     socket: OwnedFd,
-    /// Where its chunks begin in the memory.
+    /// The start of its chunks in the memory.
     base: usize,
     chunks: u32,
     fill: Ring<u64>,
     received: Ring<Entry>,
 }
 
-/// What sends: it is queue 0's, and its rings change while a received packet is looked at.
+/// The sending side of queue 0. Its rings change while received packets are borrowed.
 struct Sending {
     ring: Ring<Entry>,
     completed: Ring<u64>,
@@ -107,7 +109,7 @@ impl Memory {
 
     fn at(&self, offset: usize) -> *mut u8 {
         assert!(offset <= self.bytes);
-        // SAFETY: inside of the mapping.
+        // SAFETY: inside the mapping.
         unsafe { self.start.as_ptr().add(offset) }
     }
 }
@@ -132,10 +134,10 @@ fn set<T>(socket: &OwnedFd, option: libc::c_int, value: &T, what: &'static str) 
     }
 }
 
-/// An option of a socket, of a type for which zeroes are a value.
+/// Reads an option of a socket. Zero bytes must be valid for its type.
 fn get<T>(socket: &OwnedFd, option: libc::c_int) -> io::Result<T> {
     let mut size = size_of::<T>() as libc::socklen_t;
-    // SAFETY: all options asked for are integers alone.
+    // SAFETY: all requested options consist of integers.
     let mut value: T = unsafe { std::mem::zeroed() };
     // SAFETY: value has size bytes.
     match unsafe { libc::getsockopt(socket.as_raw_fd(), SOL_XDP, option, (&raw mut value).cast(), &mut size) } {
@@ -144,14 +146,15 @@ fn get<T>(socket: &OwnedFd, option: libc::c_int) -> io::Result<T> {
     }
 }
 
-/// Whether packets of a device should come this way if nobody says: it is a physical one. On others, which are on this
-/// machine at both ends, there is nothing to gain.
+/// Reports whether AF_XDP is the default for a device: it is for physical ones. Other devices have
+/// both ends on this machine and gain nothing from it.
 pub fn suits(device: &str) -> io::Result<bool> {
     Ok(Device::of(device)?.physical)
 }
 
 impl Queue {
-    /// Opens one queue of the device, whose chunks are in `memory` from `base` on. What sends comes with the first one.
+    /// Opens one queue of the device, with its chunks in `memory` from `base` on. Returns the queue
+    /// and its sending side; only the one of queue 0 is used.
     fn open(device: &Device, queue: u32, memory: &Memory, base: usize, chunk_bytes: usize, chunks: u32) -> io::Result<(Queue, Sending)> {
         // SAFETY: plain system call.
         let socket = match unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) } {
@@ -187,14 +190,14 @@ impl Queue {
         fill.publish();
         let address = libc::sockaddr_xdp {
             sxdp_family: libc::AF_XDP as u16,
-            sxdp_flags: libc::XDP_USE_NEED_WAKEUP, // zero-copy or not is the driver's to say
+            sxdp_flags: libc::XDP_USE_NEED_WAKEUP, // the driver decides on zero-copy
             sxdp_ifindex: device.index as u32,
             sxdp_queue_id: queue,
             sxdp_shared_umem_fd: 0,
         };
-        // The kernel lets go of a queue some time after whoever had it has ended.
+        // The kernel frees a queue some time after its last user has ended.
         let deadline = Instant::now() + LET_GO;
-        // SAFETY: address has the size that is said.
+        // SAFETY: address has the stated size.
         while unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size_of_val(&address) as u32) } != 0 {
             let e = io::Error::last_os_error();
             if e.raw_os_error() != Some(libc::EBUSY) || Instant::now() >= deadline {
@@ -206,7 +209,7 @@ impl Queue {
     }
 }
 
-/// Why a queue has no socket.
+/// Returns the reason why a queue has no socket.
 fn taken(queue: u32, e: io::Error) -> io::Error {
     let (kind, why) = match e.raw_os_error() {
         Some(libc::EBUSY) => (io::ErrorKind::ResourceBusy, "another program has it: end that one"),
@@ -219,7 +222,7 @@ fn taken(queue: u32, e: io::Error) -> io::Error {
 }
 
 impl Port {
-    /// Opens `device` with room for `frames` packets in all of its queues together. Needs root.
+    /// Opens `device` with room for `frames` packets in all its queues together. Needs root.
     pub fn open(device: &str, frames: usize) -> io::Result<Port> {
         let found = Device::of(device)?;
         let unsupported = |why: String| io::Error::new(io::ErrorKind::Unsupported, why);
@@ -268,22 +271,22 @@ impl Port {
         })
     }
 
-    /// How many queues it has.
+    /// Returns the number of queues.
     pub fn queues(&self) -> usize {
         self.queues.len()
     }
 
-    /// Its sockets: one of them is readable when there are packets.
+    /// Returns the sockets; one of them is readable when there are packets.
     pub fn fds(&self) -> impl Iterator<Item = RawFd> {
         self.queues.iter().map(|queue| queue.socket.as_raw_fd())
     }
 
-    /// Packets that were given back so far.
+    /// Returns the number of packets released so far.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Packets that came and were not released, at most `max`, appended to `into`.
+    /// Appends to `into` at most `max` packets that were not released.
     pub fn receive(&mut self, max: usize, into: &mut Vec<Slot>) {
         self.taken.clear();
         let (first, mut ahead, mut full) = (into.len(), None, false);
@@ -296,7 +299,8 @@ impl Port {
             for place in 0..ready.min(room as u32) {
                 let entry = queue.received.peek(place);
                 let start = queue.base + entry.addr as usize;
-                // SAFETY: the kernel names chunks of the memory, with its headroom in front of the packet.
+                // SAFETY: the kernel names chunks of the memory, with its headroom before the
+                // packet.
                 let frame = unsafe { std::slice::from_raw_parts_mut(self.memory.at(start), entry.len as usize) };
                 if self.complete {
                     checksum::complete_partial(frame);
@@ -313,40 +317,42 @@ impl Port {
         self.losing |= full;
     }
 
-    /// When the packet at `start` came, by CLOCK_TAI; 0 if the driver left no room to say so.
+    /// Returns when the packet at `start` arrived, by CLOCK_TAI; 0 if the driver left no room for a
+    /// stamp.
     fn stamp(&self, start: usize) -> u64 {
-        // SAFETY: in front of a packet there is its headroom.
+        // SAFETY: each packet has its headroom before it.
         unsafe { self.memory.at(start - STAMP_BYTES).cast::<u64>().read_unaligned() }
     }
 
-    /// The bytes of a packet that [`Port::receive`] named and that was not released since.
+    /// Returns the bytes of a packet from [`Port::receive`] that is not released yet.
     pub fn frame(&self, slot: &Slot) -> Received<'_> {
         assert!(slot.start + slot.length <= self.memory.bytes);
-        // SAFETY: inside of the memory, and ours until it is released, which needs &mut self.
+        // SAFETY: inside the memory, and ours until it is released, which needs &mut self.
         let frame = unsafe { std::slice::from_raw_parts(self.memory.at(slot.start), slot.length) };
         Received { frame, time_ns: slot.time_ns, segment: 0 }
     }
 
-    /// Gives the oldest `count` packets of those received last back to the kernel.
+    /// Returns the oldest `count` received packets to the kernel.
     pub fn release(&mut self, count: usize) {
         for number in self.taken.drain(..count) {
             let queue = &mut self.queues[usize::from(number)];
             let entry = queue.received.peek(0);
-            // A stamp that nobody overwrites must not become that of the next packet.
+            // Clear the stamp: if the next packet gets none, this one must not stand for it.
             // SAFETY: the chunk is ours until it is in the fill ring.
             unsafe { self.memory.at(queue.base + entry.addr as usize - STAMP_BYTES).cast::<u64>().write_unaligned(0) };
             queue.received.skip();
             queue.fill.push(entry.addr & !(self.chunk_bytes as u64 - 1));
         }
         for queue in &self.queues {
-            // In this order, or a chunk that is filled again finds no room in the other ring.
+            // In this order, or a refilled chunk finds no room in the other ring.
             queue.received.publish();
             queue.fill.publish();
         }
         self.position += count as u64;
     }
 
-    /// Sends frames; returns how many the kernel took. It takes fewer when the device's queue is full.
+    /// Sends frames; returns how many the kernel took. It takes fewer when the device's queue is
+    /// full.
     pub fn send(&self, frames: &[&[u8]]) -> usize {
         let sending = &mut *self.sending.borrow_mut();
         let (mut sent, mut dropped) = (0, 0);
@@ -357,7 +363,7 @@ impl Port {
                 sending.reclaim();
             }
             let Some(chunk) = sending.free.pop() else { break };
-            // SAFETY: the chunk is not the kernel's, and has room for what may be sent.
+            // SAFETY: the chunk is not the kernel's, and has room for the longest frame.
             unsafe { std::ptr::copy_nonoverlapping(frame.as_ptr(), self.memory.at(self.queues[0].base + chunk as usize), frame.len()) };
             sending.ring.push(Entry { addr: chunk, len: frame.len() as u32, options: 0 });
             sent += 1;
@@ -368,7 +374,7 @@ impl Port {
         sent - dropped.min(sent)
     }
 
-    /// Has the kernel send what waits; returns how many packets the device did not take.
+    /// Makes the kernel send waiting packets; returns how many the device did not take.
     fn push(&self, sending: &Sending) -> usize {
         let mut dropped = 0;
         let mut waiting = sending.ring.waiting();
@@ -380,9 +386,9 @@ impl Port {
                 break;
             }
             match io::Error::last_os_error().raw_os_error() {
-                // One packet is lost on the device, as on a wire; the others wait still.
+                // The device lost one packet, as on a wire; the others still wait.
                 Some(libc::EBUSY) if dropped < waiting as usize => dropped += 1,
-                // A call sends a few; without progress, what waits goes with the next one.
+                // A call sends a few. Without progress, the rest waits for the next call.
                 Some(libc::EAGAIN) if sending.ring.waiting() < waiting => {}
                 _ => break,
             }
@@ -391,13 +397,14 @@ impl Port {
         dropped
     }
 
-    /// Packets wait to be sent, and the kernel wants another call for them.
+    /// Reports whether packets wait and the kernel needs another call to send them.
     pub fn is_behind(&self) -> bool {
         let sending = self.sending.borrow();
         sending.ring.waiting() > 0 && sending.ring.needs_wakeup()
     }
 
-    /// As [`Port::lost`], if a queue was full since: the kernel is asked only then.
+    /// Returns [`Port::lost`] if a queue was full since the last call; else 0, without asking the
+    /// kernel.
     pub fn noticed(&mut self) -> u64 {
         if !self.losing {
             return 0;
@@ -406,8 +413,8 @@ impl Port {
         self.lost()
     }
 
-    /// Packets for which there was no room since the last call. With zero-copy, what the device itself had no room for is
-    /// in its own counters alone.
+    /// Returns the number of packets lost for lack of room since the last call. With zero-copy,
+    /// losses inside the device appear only in the device's own counters.
     pub fn lost(&mut self) -> u64 {
         let of =
             |queue: &Queue| get::<libc::xdp_statistics>(&queue.socket, libc::XDP_STATISTICS).map_or(0, |s| s.rx_dropped + s.rx_ring_full);
@@ -417,7 +424,7 @@ impl Port {
 }
 
 impl Sending {
-    /// Takes back what was sent.
+    /// Takes sent chunks back.
     fn reclaim(&mut self) {
         for _ in 0..self.completed.ready() {
             self.free.push(self.completed.peek(0));
@@ -427,7 +434,7 @@ impl Sending {
     }
 }
 
-/// How far CLOCK_TAI is ahead of the time of day: whole seconds.
+/// Returns how far CLOCK_TAI is ahead of the time of day, in whole seconds.
 fn tai_ahead_ns() -> u64 {
     let read = |clock| {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,7 +1,7 @@
-//! The program in front of the sockets: it stamps a packet, and hands it to the socket of the queue that it came by.
+//! The program before the sockets. It stamps a packet and passes it to the socket of its queue.
 //!
-//! Nothing is pinned. The program hangs on a link whose descriptor is the unit's, so it is gone when the unit is, however
-//! that ends; and a packet whose queue has no socket goes on to the kernel.
+//! Nothing is pinned. The unit owns the descriptor of the program's link, so the program disappears
+//! with the unit, even after a crash. A packet goes to the kernel if its queue has no socket.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -13,22 +13,22 @@ const BPF_LINK_CREATE: libc::c_long = 28;
 const BPF_MAP_TYPE_XSKMAP: u32 = 17;
 const BPF_PROG_TYPE_XDP: u32 = 6;
 const BPF_XDP: u32 = 37;
-/// Only in the driver: the generic way behind it costs more than AF_PACKET.
+/// Native mode only: the generic mode costs more than AF_PACKET.
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
-/// Bytes in front of a frame in which the program leaves the time at which it came, in nanoseconds of CLOCK_TAI.
+/// Bytes before a frame that hold its time of arrival, in nanoseconds of CLOCK_TAI.
 pub const STAMP_BYTES: usize = 8;
 
 /// The program on a device, and its table of sockets.
 pub struct Program {
     sockets: OwnedFd,
-    /// With it the program goes.
+    /// Dropping it removes the program.
     _link: OwnedFd,
 }
 
-/// A call of bpf() whose result is a descriptor.
+/// Calls bpf() and returns the descriptor.
 fn open<T>(command: libc::c_long, attributes: &T) -> io::Result<OwnedFd> {
-    // SAFETY: attributes are those of the command, and everything that they point to lives during the call.
+    // SAFETY: attributes are those of the command, and all their pointers live during the call.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, attributes, size_of::<T>()) };
     if result < 0 {
         return Err(io::Error::last_os_error());
@@ -48,7 +48,7 @@ const fn named(text: &[u8]) -> [u8; 16] {
 }
 
 impl Program {
-    /// Puts the program on the device. Until sockets are added, all packets go on to the kernel.
+    /// Puts the program on the device. Until sockets are added, all packets go to the kernel.
     pub fn attach(device: i32, queues: u32) -> io::Result<Program> {
         #[repr(C)]
         struct Link {
@@ -61,11 +61,11 @@ impl Program {
         let sockets = sockets(queues).map_err(during("make the table of sockets (XSKMAP)"))?;
         let program = load(&instructions(sockets.as_raw_fd())).map_err(during("load the XDP program"))?;
         let link = Link { program: program.as_raw_fd(), device, kind: BPF_XDP, flags: XDP_FLAGS_DRV_MODE };
-        // The link holds the program, and the program its table.
+        // The link holds the program, and the program holds its table.
         Ok(Program { sockets, _link: open(BPF_LINK_CREATE, &link).map_err(refused)? })
     }
 
-    /// From here on, packets of `queue` go to `socket`.
+    /// Sends the packets of `queue` to `socket` from now on.
     pub fn add(&self, queue: u32, socket: BorrowedFd) -> io::Result<()> {
         #[repr(C)]
         struct Update {
@@ -77,13 +77,13 @@ impl Program {
         }
         let value = socket.as_raw_fd();
         let update = Update { map: self.sockets.as_raw_fd(), _pad: 0, key: &queue, value: &value, flags: 0 };
-        // SAFETY: key and value have the sizes that the table has, and live during the call.
+        // SAFETY: key and value have the table's sizes and live during the call.
         let result = unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_UPDATE_ELEM, &update, size_of::<Update>()) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }
 
-/// Why a device does not take the program.
+/// Returns the reason why a device refuses the program.
 fn refused(e: io::Error) -> io::Error {
     let (kind, why) = match e.raw_os_error() {
         Some(libc::EBUSY | libc::EEXIST) => {
@@ -149,12 +149,12 @@ fn load(instructions: &[u64]) -> io::Result<OwnedFd> {
     )
 }
 
-/// One instruction: operation, registers, offset of a jump or of memory, number.
+/// Returns one instruction: operation, registers, offset of a jump or of memory, number.
 const fn op(code: u8, to: u8, from: u8, offset: i16, number: i32) -> u64 {
     code as u64 | ((to | from << 4) as u64) << 8 | (offset as u16 as u64) << 16 | (number as u32 as u64) << 32
 }
 
-/// The program. It is too small for a compiler and a loader of what that makes; in C it were
+/// The program. It is too small to justify a compiler and a loader. In C it is
 ///
 /// ```c
 /// if (bpf_xdp_adjust_meta(ctx, -8) == 0) {
@@ -193,7 +193,7 @@ fn instructions(sockets: i32) -> [u64; 22] {
         op(MOVE, context, r1, 0, 0),
         op(SET, r2, 0, 0, -stamp),
         op(CALL, 0, 0, 0, ADJUST_META),
-        op(UNLESS_EQUAL, r0, 0, 7, 0), // a driver without room for it: the unit takes its own time
+        op(UNLESS_EQUAL, r0, 0, 7, 0), // no room for a stamp: the unit takes its own time
         op(CALL, 0, 0, 0, TIME_TAI),
         op(LOAD32, r1, context, DATA_META, 0),
         op(LOAD32, r2, context, DATA, 0),
