@@ -1,4 +1,4 @@
-//! The memory hosts of one program: which hold a complete copy, and what happens when one is lost.
+//! The memory hosts of one program, and the state of the copy on each.
 //!
 //! ```text
 //!              joined, new lease            every slot copied
@@ -6,9 +6,10 @@
 //!     ▲                            │                               │
 //!     └────────────────────────────┴──── a write failed on it ◄────┘
 //! ```
-//! A host that missed a write is never read again before it was rebuilt. These states change in the evictor's turn only,
-//! as all that is written; a reader that meets a broken connection reads the other copy and reports it.
-//! Forked children share them, so that a child finds its snapshot on a host that was rebuilt after the fork.
+//! A host that missed a write is not read again until it is rebuilt. States change, and pages are
+//! written, in the evictor's turn only. A reader that meets a broken connection marks the host as a
+//! suspect and reads the other copy. Forked children share the states with their parent, so a child
+//! finds its snapshot on a host that was rebuilt after the fork.
 
 mod read;
 mod rebuild;
@@ -33,14 +34,14 @@ pub const WHOLE: u8 = 2;
 pub struct Host {
     pub state: AtomicU8,
     pub lease: AtomicU64,
-    /// A reader met a broken connection: prefer another until the evictor has looked.
+    /// A reader met a broken connection. Readers prefer other hosts until the tender has probed this one.
     pub suspect: AtomicU8,
-    /// Since when all that is asked of it waits in vain; 0: nothing does, or something was answered since.
+    /// When requests to this host began to wait without an answer. 0 = it answered the last one.
     silent_since_ns: AtomicU64,
-    /// When it answered last, and since when it answers steadily.
+    /// When it answered last, and when its current run of steady answers began.
     answered_ns: AtomicU64,
     steady_ns: AtomicU64,
-    /// The program stands still because this one is silent, and has said so.
+    /// The user has a message that the program is blocked on this host.
     waited_for: AtomicU8,
     pub shared: Shared,
     /// Next slot to copy while rebuilding.
@@ -52,7 +53,7 @@ pub struct Hosts {
     pub all: &'static [Host; HOSTS_MAX],
     /// Spreads reads over the copies.
     turn: AtomicU32,
-    /// When the write began that is under way; 0: none is.
+    /// When the current write began. 0 = no write is under way.
     writing_since_ns: AtomicU64,
     /// The tender sleeps on this futex word; every wake-up adds one.
     tender: AtomicU32,
@@ -61,7 +62,8 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// The launcher has leased from the first `copies` hosts; the others are spares.
+    /// Starts with a whole copy on each of the first `copies` hosts, which the launcher leased from.
+    /// The other hosts are spares.
     pub fn new(config: Config) -> Hosts {
         let all = unsafe { &*sys::reserve_shared(size_of::<[Host; HOSTS_MAX]>()).cast::<[Host; HOSTS_MAX]>() };
         for (i, host) in all.iter().enumerate() {
@@ -107,17 +109,17 @@ impl Hosts {
         (0..self.config.hosts_len).filter(|&h| self.state(h) == WHOLE).count()
     }
 
-    /// Hosts whose memory is mapped here, so that it counts as shared memory of this process.
+    /// Returns how many hosts have their memory mapped here. It counts as shared memory of this process.
     pub fn mapped(&self) -> usize {
         self.all.iter().filter(|host| host.shared.is_mapped()).count()
     }
 
-    /// What joins a lease.
+    /// Returns the greeting that joins a lease.
     fn hello(&self, lease: u64) -> Hello {
         Hello { lease, slots: 0, token: self.config.token, share: false, last: false }
     }
 
-    /// Tells the hosts that this process is about to end, so that its leases end with it and not only after a while.
+    /// Ends the leases of this process. Without this, hosts keep them for some seconds after its end.
     pub fn part(&self) {
         for h in (0..self.config.hosts_len).filter(|&h| self.state(h) != SPARE) {
             let mut port = Port::default();
@@ -127,7 +129,7 @@ impl Hosts {
         }
     }
 
-    /// Connects a lane's port to a host's lease, if it is not.
+    /// Connects a lane's port to a host's lease, unless it is connected.
     fn port<'l>(&self, ports: &'l mut Ports, h: usize, patience_ns: u64) -> Result<&'l mut Port, Broken> {
         let (port, lease) = (&mut ports[h], self.all[h].lease.load(SeqCst));
         (port.patience, port.spares) = (patience_ns, false);
@@ -137,8 +139,8 @@ impl Hosts {
         Ok(port)
     }
 
-    /// Joins the leases that the launcher has opened: maps the memory of hosts on unix sockets, connects to the others. The
-    /// connections stay, for a lease ends soon after its last one.
+    /// Joins the leases that the launcher opened. Maps the memory of hosts on unix sockets, and
+    /// connects to the others. The connections stay open: a lease ends soon after its last one.
     pub unsafe fn attach(&self, ports: &mut Ports) {
         for h in 0..self.config.hosts_len {
             if self.state(h) != WHOLE {
@@ -163,8 +165,9 @@ impl Hosts {
         }
     }
 
-    /// Connects to every whole copy that these ports have no connection to: a lease ends soon after its last one, also under a
-    /// forked child that outlives its parent. A host that is away is met again by whoever reads; a suspect is probed.
+    /// Connects to every whole copy that these ports have no connection to. A lease ends soon after its
+    /// last connection, even if a forked child outlives its parent. Readers retry a host that is gone,
+    /// and the tender probes a suspect.
     pub fn hold(&self, ports: &mut Ports) {
         for h in 0..self.config.hosts_len {
             if self.state(h) == WHOLE && !self.all[h].shared.is_mapped() && !self.is_suspect(h) {

@@ -14,9 +14,9 @@ use memory_core::spans::{Run, Spans};
 use memory_core::stats::{Stats, STATS_MAGIC};
 use memory_core::{BATCH_PAGES_MAX, PAGE_BYTES};
 
-/// Allocators like regions that begin at a multiple of this, bytes.
+/// The region begins at a multiple of this, bytes: allocators work best then.
 const ALIGN: usize = 2 << 20;
-/// Allocations that the table of spans holds.
+/// Runs of free pages that the table of spans holds.
 const SPANS: usize = 1 << 16;
 
 /// Makes the pager, joins the memory hosts, and starts the threads. Once per process.

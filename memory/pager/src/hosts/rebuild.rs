@@ -8,11 +8,12 @@ use core::sync::atomic::Ordering::SeqCst;
 use memory_core::stats::{add, Stats};
 use memory_core::wire::Hello;
 
-/// How long a suspect has to answer a probe. Others are asked between two probes: they are to be steady on a busy machine, too.
+/// How long a suspect has to answer a probe. The tender asks the other hosts between two probes, so
+/// this is short enough for their answers to count as steady on a busy machine.
 const PROBE_NS: u64 = LONG / 2;
 
 impl Hosts {
-    /// Asks the other hosts for a sign of life.
+    /// Probes the hosts other than `h`.
     pub fn ask_others(&self, ports: &mut Ports, h: usize) {
         for o in (0..self.config.hosts_len).filter(|&o| o != h && self.state(o) != SPARE && !self.all[o].shared.is_mapped()) {
             if self.probe(ports, o).is_ok() {
@@ -27,14 +28,14 @@ impl Hosts {
         self.port(ports, h, PROBE_NS).map(|_| ())
     }
 
-    /// Enters what a probe has shown. In the evictor's turn.
+    /// Enters the result of a probe. In the evictor's turn.
     pub fn judged(&self, stats: &Stats, h: usize, probed: Result<(), Broken>) {
         let since = self.all[h].silent_since_ns.load(SeqCst);
         if probed.is_ok() {
             self.all[h].suspect.store(0, SeqCst);
             self.answers(h);
         } else if matches!(probed, Err(Broken::Silent(_))) && (since == 0 || !self.is_outlived(h, since)) {
-            // It stays a suspect, and is asked again.
+            // It remains a suspect, and the tender probes it again.
         } else if self.state(h) == REBUILDING || self.state(h) == WHOLE && self.whole() > 1 {
             self.give_up(stats, h);
         }
@@ -50,7 +51,7 @@ impl Hosts {
         sys::say(format_args!("memory host {} is lost; {} whole copy left", h + 1, self.whole()));
     }
 
-    /// If a copy is missing: a spare that lends, and its new lease.
+    /// Returns a spare that lends, and its new lease, if a copy is missing.
     pub fn find_spare(&self, ports: &mut Ports) -> Option<(usize, u64)> {
         let have = (0..self.config.hosts_len).filter(|&h| self.state(h) != SPARE).count();
         if have >= self.config.copies {
@@ -61,14 +62,15 @@ impl Hosts {
                 return None;
             }
             ports[h].patience = LONG;
-            // In place of the one that was given up there, or of a number that stands for none.
+            // The new lease replaces the one that was given up on this host, or the random number that the
+            // launcher chose for a spare.
             let hello = Hello { slots: self.config.slots, ..self.hello(self.all[h].lease.load(SeqCst)) };
             let (w, _) = ports[h].open(&self.config.hosts[h], &hello).ok()?;
             Some((h, w.lease))
         })
     }
 
-    /// A spare begins to be filled. In the evictor's turn.
+    /// Starts to rebuild a spare. In the evictor's turn.
     pub fn admit(&self, h: usize, lease: u64) {
         self.all[h].lease.store(lease, SeqCst);
         self.all[h].rebuilt.store(0, SeqCst);
@@ -76,7 +78,7 @@ impl Hosts {
         self.all[h].state.store(REBUILDING, SeqCst);
     }
 
-    /// The host that is being rebuilt, if any.
+    /// Returns the host that is being rebuilt, if any.
     pub fn rebuilding(&self) -> Option<usize> {
         (0..self.config.hosts_len).find(|&h| self.state(h) == REBUILDING)
     }

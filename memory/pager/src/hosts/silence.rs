@@ -1,4 +1,4 @@
-//! A silent host: how long it is waited for, when the user learns of it, and when it is lost.
+//! Silent hosts: how long the pager waits for one, when it warns the user, and when a host is lost.
 
 use super::{Host, Hosts, SPARE, WHOLE};
 use crate::port::{Broken, Watch, LONG};
@@ -6,39 +6,41 @@ use crate::sys;
 use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use memory_core::wire::{Status, TCP_RTO_MAX_MS};
 
-/// How long nobody may listen where the only copy was before the program is stopped: a tunnel on the way may be restarting.
+/// How long the host of the only copy may refuse connections before the program is stopped. A tunnel
+/// on the way may be restarting.
 const GONE_AFTER_NS: u64 = 1_000_000_000;
-/// Between two tries; and the longest one to read the only copy, for each may take twice as long as the one before.
+/// Pause between two attempts.
 const PAUSE_NS: u64 = 2_000_000;
-/// An answer that came longer ago does not show that a host answers now; a silence that lasts longer is one of the link.
+/// An answer older than this does not prove that the host still answers. A longer silence means that
+/// the link is down.
 const FRESH_NS: u64 = LONG / 2;
-/// A host that does not answer for so long does not answer steadily.
+/// A gap this long ends a run of steady answers.
 const GAP_NS: u64 = LONG;
-/// After a silence of all hosts, what was sent into it is sent again within this time.
+/// After a silence of all hosts, TCP retransmits the lost segments within this time.
 const RESENT_NS: u64 = 1_000_000 * TCP_RTO_MAX_MS.1 as u64;
 
-/// Whether asking again cannot help: the host answered, and has not what is asked for.
+/// Whether the failure is permanent: the host answered that it does not have the lease.
 fn is_final(why: Broken) -> bool {
     matches!(why, Broken::Refused(s) if s != Status::BadRequest)
 }
 
-/// Of two copies that failed, whether the first is the one to hope for.
+/// Whether the host that failed with `a` is at least as likely to return as the one that failed with `b`.
 pub(super) fn is_better(a: Broken, b: Broken) -> bool {
     let hope = |why| if is_final(why) { 0 } else { 1 + matches!(why, Broken::Silent(_)) as u8 };
     hope(a) >= hope(b)
 }
 
-/// What asking in vain has come to.
+/// Failed attempts to reach one host.
 #[derive(Default)]
 pub(super) struct Vain {
     silent_ns: u64,
-    /// Since when nobody listens; 0: somebody does.
+    /// When the host began to refuse connections. 0 = it accepts them.
     gone_since_ns: u64,
 }
 
 impl Hosts {
-    /// Whether asking a host has been in vain for good: it forgot the lease, is gone, or is silent for longer than the program
-    /// has patience. Else it may be asked again now.
+    /// Counts a failed attempt, and returns whether the host is lost: it forgot the lease, is gone, or
+    /// was silent for longer than `--patience`. Otherwise pauses, so that the caller may retry.
     pub(super) fn is_over(&self, vain: &mut Vain, h: usize, why: Broken) -> bool {
         if is_final(why) {
             return true;
@@ -58,8 +60,8 @@ impl Hosts {
         false
     }
 
-    /// Whoever asks a host has waited in vain for so long. Says so, once, if the program stands still for it: when nobody else
-    /// was answered meanwhile, who would have been over another connection.
+    /// Receives that a request to a host has waited for `ns`. Warns once that the program is blocked on
+    /// this host, unless another connection to it received an answer in the meantime.
     fn is_silent(&self, h: usize, ns: u64) {
         let (host, now, long) = (&self.all[h], sys::now_ns(), self.config.patience_ns / 12);
         let since = host.silent_since_ns.compare_exchange(0, now, SeqCst, SeqCst).err().unwrap_or(now);
@@ -67,7 +69,7 @@ impl Hosts {
             return;
         }
         let is_whole = |o: usize| self.state(o) == WHOLE;
-        // Another copy answers, or has been said to be waited for.
+        // Another copy answers, or the user has a message that the program waits for it.
         let other = |o: usize| {
             let Host { shared, answered_ns, waited_for, .. } = &self.all[o];
             shared.is_mapped() || now.saturating_sub(answered_ns.load(SeqCst)) < long || waited_for.load(SeqCst) == 1
@@ -90,7 +92,8 @@ impl Hosts {
         ));
     }
 
-    /// Whether another host answers while this one is silent: since then, and for long enough to give it up.
+    /// Whether another host has answered steadily for [`LONG`] while this one was silent. Then the
+    /// silent host is given up.
     pub(super) fn is_outlived(&self, h: usize, silent_since_ns: u64) -> bool {
         let now = sys::now_ns();
         let outlives = |o: usize| {
@@ -102,7 +105,7 @@ impl Hosts {
         (0..self.config.hosts_len).any(|o| o != h && self.state(o) != SPARE && outlives(o))
     }
 
-    /// A host has answered.
+    /// Records that a host has answered.
     pub(super) fn answers(&self, h: usize) {
         let Host { silent_since_ns, waited_for, answered_ns, steady_ns, .. } = &self.all[h];
         let (now, since) = (sys::now_ns(), silent_since_ns.load(SeqCst));
@@ -145,7 +148,7 @@ impl Watch for Hosts {
         self.is_silent(host, ns);
     }
 
-    /// The tender then asks the other hosts: the program may have sent them no request that they could answer.
+    /// Has the tender probe the other hosts: perhaps they are silent only because they had no request.
     fn waits_to_write(&self, host: usize) {
         self.all[host].suspect.store(1, SeqCst);
         self.wake_tender();

@@ -9,7 +9,7 @@ use crate::sys;
 use core::sync::atomic::Ordering::SeqCst;
 use memory_core::stats::Stats;
 
-/// An acknowledgement that takes longer keeps no thread of the program waiting.
+/// Threads of the program do not wait longer than this for an acknowledgement.
 const LATE_AFTER_NS: u64 = 10_000_000;
 
 /// How long to wait for the acknowledgement of a write.
@@ -21,7 +21,7 @@ pub enum Wait {
     Long,
 }
 
-/// A write that is under way: where it was begun, and who has not acknowledged it yet.
+/// A write that is under way: the hosts that were sent it, and those that have not acknowledged it yet.
 #[derive(Default)]
 pub struct Writing {
     begun: [bool; HOSTS_MAX],
@@ -29,19 +29,21 @@ pub struct Writing {
 }
 
 impl Hosts {
-    /// Whether an acknowledgement is overdue, so that nothing is evicted for a while.
+    /// Whether an acknowledgement is overdue. Threads of the program do not evict then.
     pub fn is_late(&self) -> bool {
         let since = self.writing_since_ns.load(SeqCst);
         since != 0 && sys::now_ns().saturating_sub(since) > LATE_AFTER_NS
     }
 
-    /// Whether a write would keep nobody waiting but for its acknowledgements: every copy is connected and none is suspect.
+    /// Whether a write would wait for acknowledgements only: every copy is connected, and no host is a
+    /// suspect.
     pub fn is_ready(&self, ports: &Ports) -> bool {
         let ready = |h: usize| self.all[h].shared.is_mapped() || ports[h].is_open(self.all[h].lease.load(SeqCst)) && !self.is_suspect(h);
         (0..self.config.hosts_len).all(|h| self.state(h) == SPARE || ready(h))
     }
 
-    /// How long an acknowledgement may take. A write to the only copy is not begun again beside one that may still arrive.
+    /// Returns how long an acknowledgement may take, ns. A write to the only copy gets all of
+    /// `--patience`: a second attempt could race with the first one, which may still arrive.
     fn write_patience(&self) -> u64 {
         if self.whole() > 1 {
             LONG
@@ -50,7 +52,8 @@ impl Hosts {
         }
     }
 
-    /// Connects like [`Hosts::port`]. A copy that misses a write is given up, so the port waits for as long as no host answers.
+    /// Connects like [`Hosts::port`]. A copy that misses a write is given up, so the port waits for as
+    /// long as no host answers.
     fn port_to_write<'l>(&self, ports: &'l mut Ports, h: usize, patience_ns: u64) -> Result<&'l mut Port, Broken> {
         let (port, lease) = (&mut ports[h], self.all[h].lease.load(SeqCst));
         (port.patience, port.spares) = (patience_ns, true);
@@ -84,7 +87,8 @@ impl Hosts {
             }
             let lease = self.all[h].lease.load(SeqCst);
             if self.state(h) == SPARE || w.begun[h] && !ports[h].is_open(lease) {
-                // Given up meanwhile, and perhaps admitted again: then it is filled with this, too.
+                // The host was given up in the meantime. If it was admitted again, its rebuild copies
+                // these pages.
                 ports[h].close();
             } else {
                 let ns = match wait {
@@ -94,12 +98,12 @@ impl Hosts {
                 if wait != Wait::Long && w.begun[h] && !ports[h].answers_within(ns) {
                     return false;
                 }
-                // By now it may be the only one.
+                // This host may hold the only copy by now.
                 (ports[h].patience, ports[h].spares) = (self.write_patience(), true);
                 self.see_acknowledged(ports, w, h);
                 match if w.begun[h] { ports[h].end_write() } else { Err(Broken::Away) } {
                     Ok(()) => self.answers(h),
-                    // No host has answered for as long as the program has patience.
+                    // No host has answered within `--patience`.
                     Err(why @ Broken::Silent(ns)) if ns >= self.config.patience_ns && self.whole() > 1 => self.lost_by(h, why),
                     Err(_) => self.missed(ports, stats, h, slots, from),
                 }
@@ -110,7 +114,7 @@ impl Hosts {
         true
     }
 
-    /// Those that have acknowledged already show that they answer, before another one is waited for.
+    /// Records the hosts that have acknowledged already, before the caller waits for host `h`.
     fn see_acknowledged(&self, ports: &Ports, w: &Writing, h: usize) {
         for o in (h + 1..self.config.hosts_len).filter(|&o| w.owed[o] && w.begun[o] && self.state(o) != SPARE) {
             if ports[o].answers_within(0) {
@@ -119,8 +123,9 @@ impl Hosts {
         }
     }
 
-    /// A host missed a write. With another whole copy it is out, and is filled again under a new lease: what may still be under
-    /// way to the old one cannot overtake anything. The only copy is asked again until it is lost.
+    /// Handles a missed write. If another whole copy exists, the host is given up and is rebuilt later
+    /// under a new lease: a late write to the old lease cannot overwrite newer pages. Writes to the only
+    /// copy are retried until it is lost.
     fn missed(&self, ports: &mut Ports, stats: &Stats, h: usize, slots: &[u32], from: &[*mut u8]) {
         ports[h].close();
         if self.state(h) != WHOLE || self.whole() > 1 {
