@@ -1,10 +1,12 @@
 //! `pando mem run`: checks everything, leases the memory, and becomes the program.
 
+use crate::lease::Lease;
 use crate::mode::Mode;
 use crate::refusal::{self, Refusal};
 use crate::size::Local;
 use crate::{counters, elf, lease, serve, size};
 use clap::{Args, ValueEnum};
+use memory_core::wire::TOKEN_BYTES;
 use memory_core::PAGE_BYTES;
 use memory_host::Address;
 use std::error::Error;
@@ -70,39 +72,67 @@ enum Guide {
     Redis,
 }
 
+/// The leases of a start, one for each host of `--from`. A start that is refused drops them, which gives them back.
+struct Borrowed {
+    leases: Vec<Lease>,
+    token: [u8; TOKEN_BYTES],
+    copies: usize,
+    /// Pages of each copy.
+    slots: u64,
+}
+
 impl Run {
     pub fn run(self) -> Result<(), Box<dyn Error>> {
         let program = elf::inspect(&self.program[0])?;
         let sigbus = self.mode.is_sigbus(&self.program[0], program.raw_syscalls)?;
         let beside = beside()?;
         let pager = library(&beside, "libpando_pager.so")?;
+        let borrowed = self.borrow()?;
+        let local = self.local_bytes(borrowed.slots)?;
+        let counters = handed_on(counters::create()?)?;
+        let mut command = self.command(&program, &beside, pager)?;
+        command.env("PANDO_MEM", self.config(&program, sigbus, local, &borrowed, &counters));
+        let e = command.exec();
+        Err(refusal::of(&e, format!("cannot start {}: {e}", program.path.display())).into())
+    }
+
+    /// Returns the number of copies, if `--from` has a host for each.
+    fn checked_copies(&self) -> Result<usize, Refusal> {
         let copies = self.copies.unwrap_or(self.from.len().min(2)).max(1);
         if copies > self.from.len() || self.from.len() > HOSTS_MAX {
             return Err(refusal::invalid(format!(
                 "{copies} copies want at least {copies} and at most {HOSTS_MAX} hosts in --from; there are {}",
                 self.from.len()
-            ))
-            .into());
+            )));
         }
         if let Some(twice) = self.from.iter().enumerate().find(|(i, name)| self.from[..*i].contains(name)) {
             return Err(refusal::invalid(format!(
                 "{} stands twice in --from: its loss would take both copies; name two memory hosts",
                 twice.1
-            ))
-            .into());
+            )));
         }
+        Ok(copies)
+    }
+
+    /// Leases far memory from the first hosts, and notes the others as spares.
+    fn borrow(&self) -> Result<Borrowed, Refusal> {
+        let copies = self.checked_copies()?;
         let token = serve::token(self.token_file.as_deref())?;
         if let Local::Bytes(n) = self.local {
             enough(n)?;
         }
-        let mut slots = self.far.unwrap_or(0) / PAGE_BYTES as u64;
-        let mut leases = vec![]; // they go back if anything below is refused
+        let mut borrowed = Borrowed { leases: vec![], token, copies, slots: self.far.unwrap_or(0) / PAGE_BYTES as u64 };
         for (i, name) in self.from.iter().enumerate() {
             let address: Address = name.parse().map_err(refusal::invalid)?;
-            let l = if i < copies { lease::open(&address, name, &token, slots)? } else { lease::spare(&address, name)? };
-            slots = slots.max(l.slots);
-            leases.push(l);
+            let l = if i < copies { lease::open(&address, name, &token, borrowed.slots)? } else { lease::spare(&address, name)? };
+            borrowed.slots = borrowed.slots.max(l.slots);
+            borrowed.leases.push(l);
         }
+        Ok(borrowed)
+    }
+
+    /// Returns the local memory of the program, bytes, beside this many pages of far memory.
+    fn local_bytes(&self, slots: u64) -> Result<u64, Refusal> {
         let far = slots.saturating_mul(PAGE_BYTES as u64);
         let local = match self.local {
             Local::Bytes(n) => n,
@@ -114,21 +144,29 @@ impl Run {
             return Err(refusal::invalid(format!(
                 "{far} of far memory and {} of local memory are more than {most}; lower --far",
                 size::show(local)
-            ))
-            .into());
+            )));
         }
-        let counters = handed_on(counters::create()?)?;
+        Ok(local)
+    }
+
+    /// Returns the configuration that the pager reads from its environment.
+    fn config(&self, program: &elf::Program, sigbus: bool, local: u64, borrowed: &Borrowed, counters: &File) -> String {
+        let Borrowed { leases, token, copies, slots } = borrowed;
         let prefetch = self.prefetch.to_possible_value().expect("a value").get_name().to_string();
-        let config = format!(
+        format!(
             "exe={}:{} local={local} slots={slots} copies={copies} patience={} prefetch={prefetch} mode={} token={} stats={} {}",
             program.device,
             program.inode,
             self.patience.as_nanos(),
             if sigbus { "sigbus" } else { "thread" },
-            lease::hex(&token),
+            lease::hex(token),
             counters.as_raw_fd(),
             leases.iter().map(|l| format!("host={}/{}", l.address, l.id)).collect::<Vec<_>>().join(" ")
-        );
+        )
+    }
+
+    /// Returns the program with the libraries that it preloads, but without the pager's configuration.
+    fn command(&self, program: &elf::Program, beside: &Path, pager: PathBuf) -> Result<Command, Refusal> {
         let mut preload = vec![pager];
         if !program.own_allocator {
             preload.push(jemalloc()?);
@@ -136,16 +174,15 @@ impl Run {
         let mut command = Command::new(&program.path);
         command.arg0(&self.program[0]).args(&self.program[1..]);
         if let Some(Guide::Redis) = self.guide {
-            command.arg("--loadmodule").arg(library(&beside, "libpando_guide_redis.so")?);
+            command.arg("--loadmodule").arg(library(beside, "libpando_guide_redis.so")?);
         }
         let preload: Vec<String> = preload.iter().map(|p| p.display().to_string()).collect();
-        command.env("LD_PRELOAD", preload.join(":")).env("PANDO_MEM", config);
+        command.env("LD_PRELOAD", preload.join(":"));
         // Freed memory goes back late rather than page by page: every return would be a call into the pager.
         if std::env::var_os("MALLOC_CONF").is_none() {
             command.env("MALLOC_CONF", "thp:never,metadata_thp:disabled");
         }
-        let e = command.exec();
-        Err(refusal::of(&e, format!("cannot start {}: {e}", program.path.display())).into())
+        Ok(command)
     }
 }
 

@@ -6,77 +6,44 @@ use far::*;
 use memory_core::wire::{Hello, Status, Welcome};
 use std::os::unix::fs::PermissionsExt;
 
-#[test]
-fn bad_input() {
-    let folder = Folder::new("refused");
-    let dir = &folder.path;
-    let file = |name: &str, text: &str| {
-        let path = dir.join(name);
-        std::fs::write(&path, text).unwrap();
-        path.to_str().unwrap().to_string()
-    };
-    let (token, other, short) = (file("token", "correct horse"), file("other", "wrong battery"), file("short", "abc"));
-    let setuid = dir.join("setuid");
-    std::fs::copy("/bin/true", &setuid).unwrap();
-    std::fs::set_permissions(&setuid, PermissionsExt::from_mode(0o4755)).unwrap();
-    let h = host(&["--size", "64MiB", "--token-file", &token]);
-    let at = h.address.as_str();
-    // Something else listens there, and says something else.
-    let stranger = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let strange = stranger.local_addr().unwrap().to_string();
-    std::thread::spawn(move || {
-        for mut s in stranger.incoming().flatten() {
-            let _ = std::io::Write::write_all(&mut s, b"220 mail.example.org ESMTP, at your service\r\n");
-        }
-    });
-    // A memory host lends more than there can be.
-    let boaster = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let boast = boaster.local_addr().unwrap().to_string();
-    std::thread::spawn(move || {
-        let welcome = Welcome { status: Status::Ok, lease: 7, slots: u64::MAX }.encode();
-        for mut s in boaster.incoming().flatten() {
-            let _ = std::io::Read::read_exact(&mut s, &mut [0; Hello::BYTES]);
-            let _ = std::io::Write::write_all(&mut s, &welcome);
-        }
-    });
-    let script = file("script", "#!/bin/sh\n");
-    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
-    let setuid = setuid.to_str().unwrap();
-    let cases: &[(&[&str], &str, i32)] = &[
-        (&["--local", "32MiB", "--from", "127.0.0.1:9", "--", "true"], "does not answer", 8),
-        (&["--local", "32MiB", "--from", at, "--", "true"], "refuses the token", 5),
-        (&["--local", "32MiB", "--from", at, "--token-file", &other, "--", "true"], "refuses the token", 5),
-        (&["--local", "32MiB", "--from", at, "--token-file", &short, "--", "true"], "wants 8 to 32", 3),
-        (&["--local", "32MiB", "--from", at, "--token-file", &token, "--far", "65MiB", "--", "true"], "has only 64.0 MiB free", 5),
-        (&["--local", "1MiB", "--from", at, "--token-file", &token, "--", "true"], "give at least 16.0 MiB", 3),
-        (&["--local", "10%", "--from", at, "--token-file", &token, "--", "true"], "give at least 16.0 MiB", 3),
-        (&["--local", "32MiB", "--from", at, "--token-file", &token, "--", setuid], "setuid", 11),
-        (&["--local", "32MiB", "--from", at, "--token-file", &token, "--", "no-such-program"], "there is no program", 4),
-        (&["--local", "32MiB", "--from", "nowhere", "--", "true"], "neither HOST:PORT nor unix:PATH", 3),
-        (&["--local", "32MiB", "--from", at, "--copies", "2", "--", "true"], "2 copies want at least 2", 3),
-        (&["--local", "lots", "--from", at, "--", "true"], "is no size", 2),
-        (&["--local", "32MiB", "--from", at, "--", &token], "`chmod +x` makes a program of it", 3),
-        (&["--local", "32MiB", "--from", at, "--", "/tmp"], "is a folder", 3),
-        (&["--local", "32MiB", "--from", at, "--token-file", "/dev/zero", "--", "true"], "4096 bytes or more; it wants 8 to 32", 3),
-        (&["--local", "32MiB", "--from", at, "--", "/sbin/ldconfig"], "statically linked", 11),
-        (&["--local", "32MiB", "--from", at, "--", &script], "is a script", 11),
-        (&["--local", "32MiB", "--from", &strange, "--", "true"], "another version", 3),
-        (&["--local", "32MiB", "--from", &boast, "--", "true"], "are more than 2048 GiB", 3),
-        (&["--local", "32MiB", "--from", at, "--token-file", "/no/such/file", "--", "true"], "makes one, the same for both sides", 4),
-        (&["--local", "32MiB", "--from", at, "--copies", "9", "--", "true"], "want at least 9", 3),
-        (&["--local", "0%", "--from", at, "--", "true"], "is no share", 2),
-        (&["--local", "32MiB", "--from", at, "--patience", "60", "--", "true"], "write for example 90s or 5m", 2),
-        (&["--local", "32MiB", "--from", &format!("{at},{at}"), "--token-file", &token, "--", "true"], "stands twice in --from", 3),
-        (&["--local", "32MiB", "--", "true"], "--from", 2),
-        (
-            &["--local", "32MiB", "--fron", at, "--", "true"],
-            "unexpected argument '--fron' found\n\n  tip: a similar argument exists: '--from'",
-            2,
-        ),
-        (&["--local", "32MiB", "--from", at], "<PROGRAM>", 2),
-    ];
+/// A memory host of 64 MiB, and the files that the cases name.
+struct Place {
+    folder: Folder,
+    host: Host,
+    token: String,
+}
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let folder = Folder::new(name);
+        let token = file(&folder, "token", "correct horse");
+        Place { host: host(&["--size", "64MiB", "--token-file", &token]), folder, token }
+    }
+
+    fn at(&self) -> &str {
+        &self.host.address
+    }
+
+    /// Arguments that are right up to the token; the case adds the rest.
+    fn right(&self) -> [&str; 6] {
+        ["--local", "32MiB", "--from", self.at(), "--token-file", &self.token]
+    }
+}
+
+fn file(folder: &Folder, name: &str, text: &str) -> String {
+    let path = folder.path.join(name);
+    std::fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_string()
+}
+
+/// Arguments, a part of the message, and the exit code.
+type Case<'c> = (&'c [&'c str], &'c str, i32);
+
+/// Expects that each start is refused, after the arguments that all of them have.
+fn refused(common: &[&str], cases: &[Case]) {
     for (args, why, code) in cases {
-        let out = run(args);
+        let args = [common, args].concat();
+        let out = run(&args);
         let said = String::from_utf8_lossy(&out.stderr).into_owned();
         assert!(
             out.status.code() == Some(*code) && said.contains(why),
@@ -84,12 +51,102 @@ fn bad_input() {
             out.status
         );
     }
-    // What a refused start has leased it gives back at once (a host lets a lease run out after 10 s), and a right start works.
+}
+
+/// Listens as no memory host does, and answers each connection with `answer` once it has received `first` bytes.
+fn impostor(first: usize, answer: Vec<u8>) -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for mut s in listener.incoming().flatten() {
+            let _ = std::io::Read::read_exact(&mut s, &mut vec![0; first]);
+            let _ = std::io::Write::write_all(&mut s, &answer);
+        }
+    });
+    address
+}
+
+#[test]
+fn hosts_that_do_not_lend() {
+    let place = Place::new("lend");
+    let at = place.at();
+    let mail = impostor(0, b"220 mail.example.org ESMTP, at your service\r\n".to_vec());
+    // More than any machine has.
+    let boast = impostor(Hello::BYTES, Welcome { status: Status::Ok, lease: 7, slots: u64::MAX }.encode().to_vec());
+    let twice = format!("{at},{at}");
+    let cases: &[Case] = &[
+        (&["--from", "127.0.0.1:9", "--", "true"], "does not answer", 8),
+        (&["--from", "nowhere", "--", "true"], "neither HOST:PORT nor unix:PATH", 3),
+        (&["--from", &mail, "--", "true"], "another version", 3),
+        (&["--from", &boast, "--", "true"], "are more than 2048 GiB", 3),
+        (&["--from", &twice, "--token-file", &place.token, "--", "true"], "stands twice in --from", 3),
+        (&["--from", at, "--copies", "2", "--", "true"], "2 copies want at least 2", 3),
+        (&["--from", at, "--copies", "9", "--", "true"], "want at least 9", 3),
+        (&["--from", at, "--token-file", &place.token, "--far", "65MiB", "--", "true"], "has only 64.0 MiB free", 5),
+        (&["--", "true"], "--from", 2),
+    ];
+    refused(&["--local", "32MiB"], cases);
+}
+
+#[test]
+fn wrong_tokens() {
+    let place = Place::new("tokens");
+    let (other, short) = (file(&place.folder, "other", "wrong battery"), file(&place.folder, "short", "abc"));
+    let cases: &[Case] = &[
+        (&["--", "true"], "refuses the token", 5),
+        (&["--token-file", &other, "--", "true"], "refuses the token", 5),
+        (&["--token-file", &short, "--", "true"], "wants 8 to 32", 3),
+        (&["--token-file", "/dev/zero", "--", "true"], "4096 bytes or more; it wants 8 to 32", 3),
+        (&["--token-file", "/no/such/file", "--", "true"], "makes one, the same for both sides", 4),
+    ];
+    refused(&["--local", "32MiB", "--from", place.at()], cases);
+}
+
+#[test]
+fn wrong_sizes_and_flags() {
+    let place = Place::new("sizes");
+    let unknown = "unexpected argument '--fron' found\n\n  tip: a similar argument exists: '--from'";
+    let cases: &[Case] = &[
+        (&["--local", "1MiB", "--token-file", &place.token, "--", "true"], "give at least 16.0 MiB", 3),
+        (&["--local", "10%", "--token-file", &place.token, "--", "true"], "give at least 16.0 MiB", 3),
+        (&["--local", "lots", "--", "true"], "is no size", 2),
+        (&["--local", "0%", "--", "true"], "is no share", 2),
+        (&["--local", "32MiB", "--patience", "60", "--", "true"], "write for example 90s or 5m", 2),
+        (&["--local", "32MiB"], "<PROGRAM>", 2),
+    ];
+    refused(&["--from", place.at()], cases);
+    refused(&[], &[(&["--local", "32MiB", "--fron", place.at(), "--", "true"], unknown, 2)]);
+}
+
+#[test]
+fn programs_that_cannot_run_on_far_memory() {
+    let place = Place::new("programs");
+    let setuid = place.folder.path.join("setuid");
+    std::fs::copy("/bin/true", &setuid).unwrap();
+    std::fs::set_permissions(&setuid, PermissionsExt::from_mode(0o4755)).unwrap();
+    let script = file(&place.folder, "script", "#!/bin/sh\n");
+    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    let cases: &[Case] = &[
+        (&["--", setuid.to_str().unwrap()], "setuid", 11),
+        (&["--", "no-such-program"], "there is no program", 4),
+        (&["--", &place.token], "`chmod +x` makes a program of it", 3),
+        (&["--", "/tmp"], "is a folder", 3),
+        (&["--", "/sbin/ldconfig"], "statically linked", 11),
+        (&["--", &script], "is a script", 11),
+    ];
+    refused(&place.right(), cases);
+}
+
+/// A host lets a lease run out after 10 s. A refused start, and a program that has ended, give it back at once.
+#[test]
+fn a_refused_start_gives_back_its_lease() {
+    let place = Place::new("back");
+    let (at, token) = (place.at(), place.token.as_str());
     let lost = format!("{at},127.0.0.1:9");
     let start = std::time::Instant::now();
     for from in [lost.as_str(), at] {
-        until("what was refused is free again", || {
-            let out = run(&["--local", "32MiB", "--from", from, "--token-file", &token, "--far", "60MiB", "--", "true"]);
+        until("the lease of the refused start is free again", || {
+            let out = run(&["--local", "32MiB", "--from", from, "--token-file", token, "--far", "60MiB", "--", "true"]);
             let said = String::from_utf8_lossy(&out.stderr);
             if from == at {
                 out.status.success()
@@ -99,10 +156,8 @@ fn bad_input() {
         });
     }
     assert!(start.elapsed().as_secs() < 8, "the lease ran out, it was not given back");
-    // A program that has ended has given back what it borrowed.
-    let again = run(&["--local", "32MiB", "--from", at, "--token-file", &token, "--far", "60MiB", "--", "true"]);
+    let again = run(&["--local", "32MiB", "--from", at, "--token-file", token, "--far", "60MiB", "--", "true"]);
     assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
-    std::fs::remove_dir_all(dir).unwrap();
 }
 
 /// What a memory host may listen at is a name of its own: no file of the user's gives way to it.

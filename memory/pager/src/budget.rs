@@ -1,28 +1,29 @@
-//! The budget: all anonymous memory of the process counts, the pager's own and the program's other memory included, and
-//! what the kernel keeps for it (page tables, stacks), so that a cgroup of this size holds the program.
+//! The budget (`--local`). All anonymous memory of the process counts, including the pager's own, and
+//! the kernel's memory for it (page tables, stacks). A cgroup of this size holds the program.
 
 use crate::pager::Pager;
 use crate::{descriptor, sys};
 use core::sync::atomic::Ordering::Relaxed;
 use memory_core::PAGE_BYTES;
 
-/// A thread's kernel stack and what belongs to it.
+/// Kernel memory of a thread: its stack and its structures.
 const THREAD_BYTES: usize = 24 << 10;
-/// Mappings, descriptors, sockets without their buffers.
+/// Other kernel memory: mappings, descriptors, sockets without their buffers.
 const KERNEL_BYTES: usize = 512 << 10;
 
-/// Far memory keeps at least this much local, or nothing would ever move.
+/// Far memory keeps at least this many pages local; with fewer, pages could not move.
 const LIMIT_PAGES_MIN: usize = 256;
 
 pub struct Budget {
     status: i32,
     pages: usize,
-    /// Most slots that the program has used: so many pages of a lease that is mapped here may be counted as its own.
+    /// The most slots that the program has used. The kernel may count this many pages of a mapped lease
+    /// as memory of the process.
     slots_most: usize,
-    /// In a forked child: its number, and what it was born with, bytes.
+    /// In a forked child: its process number, and the bytes that it had at its birth.
     child: i32,
     born_with: usize,
-    /// It was said that much is outside.
+    /// The user has the message that too much is outside far memory.
     is_outside: bool,
 }
 
@@ -36,7 +37,7 @@ impl Budget {
         self.pages
     }
 
-    /// Sets what far memory may hold to what everything else leaves of the budget. A child keeps its allowance.
+    /// Sets the limit of far memory to the rest of the budget. A child keeps its allowance.
     pub fn sample(&mut self, pager: &Pager) {
         if pager.fork.is_child() {
             return self.sample_child(pager);
@@ -55,7 +56,7 @@ impl Budget {
         let before = g.heart.limit();
         g.heart.set_limit(limit.max(LIMIT_PAGES_MIN) + overdrawn);
         let more = g.heart.limit() > before;
-        // What was overdrawn is worked off again.
+        // Reduce the overdraft step by step.
         pager.overdrawn.store(overdrawn - overdrawn / 16 - (overdrawn > 0) as usize, Relaxed);
         drop(g);
         pager.stats.outside_now.store(outside as u64, Relaxed);
@@ -65,12 +66,12 @@ impl Budget {
         }
     }
 
-    /// A child evicts nothing: what it takes beyond its birth is outside.
+    /// Measures a child. It evicts nothing, so its growth since birth is outside far memory.
     fn sample_child(&mut self, pager: &Pager) {
         let me = unsafe { sys!(libc::SYS_getpid) } as i32;
         let is_new = core::mem::replace(&mut self.child, me) != me;
         if is_new {
-            // The descriptor tells of the parent.
+            // This descriptor still shows the parent.
             unsafe { descriptor::close(self.status) };
             (self.status, self.is_outside) = (status(), false);
         }
@@ -83,7 +84,7 @@ impl Budget {
         self.tell(grown, "a forked child");
     }
 
-    /// Says once that the budget cannot be kept, and why.
+    /// Warns once that the budget cannot be kept, and why.
     fn tell(&mut self, outside: usize, whose: &str) {
         let limit = self.pages * PAGE_BYTES;
         if outside <= limit || core::mem::replace(&mut self.is_outside, true) {
@@ -96,7 +97,7 @@ impl Budget {
         ));
     }
 
-    /// From the exact counters: those of statm may be off by megabytes.
+    /// Reads the exact counters. Those of `statm` may be wrong by megabytes.
     fn read(&self) -> Option<Used> {
         if self.status < 0 {
             return None;
@@ -107,7 +108,7 @@ impl Budget {
     }
 }
 
-/// Opens what the kernel says of this process.
+/// Opens the kernel's status file of this process.
 fn status() -> i32 {
     let fd = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, c"/proc/self/status".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC, 0) };
     if fd >= 0 {
@@ -117,7 +118,7 @@ fn status() -> i32 {
     }
 }
 
-/// What a process uses, bytes. The tables are part of the kernel's.
+/// Memory of a process, bytes. `kernel` includes `tables`.
 struct Used {
     anon: usize,
     shared: usize,

@@ -1,9 +1,10 @@
-//! What the launcher tells the pager: one environment variable, read without allocating.
+//! The configuration that the launcher passes to the pager: one environment variable, read without
+//! allocating.
 
 use memory_core::prefetch::Kind;
 use memory_core::wire::TOKEN_BYTES;
 
-/// The variable; the launcher (`pando-mem run`) writes it, nobody else should.
+/// The variable. Only the launcher (`pando-mem run`) may write it.
 pub const VARIABLE: &core::ffi::CStr = c"PANDO_MEM";
 /// Most memory hosts that one program may name.
 pub const HOSTS_MAX: usize = 4;
@@ -24,12 +25,12 @@ impl Address {
 
 #[derive(Clone, Copy)]
 pub struct Config {
-    /// Device and inode of the program: wrappers on the way to it are left alone.
+    /// Device and inode of the program. The pager does nothing in wrapper programs that start it.
     pub exe: (u64, u64),
     pub local_bytes: u64,
     pub slots: u64,
     pub copies: usize,
-    /// How long the only copy may be silent.
+    /// How long the host of the only copy may be silent.
     pub patience_ns: u64,
     pub prefetch: Kind,
     pub sigbus: bool,

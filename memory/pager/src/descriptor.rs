@@ -1,17 +1,18 @@
-//! The pager's descriptors among the program's: out of the way of the program, which may count on low numbers, closed on exec, and
-//! closed by the pager alone. A program may still close or replace one by a raw system call. So each is known by its file, and a
-//! number that has come to stand for another file is not used any more.
+//! The pager's descriptors in the program's file table. They have high numbers, because programs may rely
+//! on low ones, and are closed on exec. Wrappers stop the program from closing them, but a raw system
+//! call can close or replace one. So the pager remembers the file of each, and drops a number that
+//! refers to another file.
 
 use crate::{apart, sys};
 use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 const WORDS: usize = 64;
-/// A bit per descriptor.
+/// One bit for each descriptor.
 static OURS: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
-/// The file that each stands for.
+/// The file of each descriptor.
 static FILES: [AtomicU64; WORDS * 64] = [const { AtomicU64::new(0) }; WORDS * 64];
 
-/// The file behind a descriptor: its device and inode in one word. 0: the descriptor is closed.
+/// Returns the file of a descriptor: its device and inode in one word. 0 = the descriptor is closed.
 pub unsafe fn file(fd: i32) -> u64 {
     let mut s: libc::stat = core::mem::zeroed();
     match sys!(libc::SYS_fstat, fd, &raw mut s) {
@@ -20,7 +21,7 @@ pub unsafe fn file(fd: i32) -> u64 {
     }
 }
 
-/// Takes a descriptor over; returns its new number. In the pager's own table the number stays.
+/// Takes over a descriptor and returns its new number. In the pager's own table, the number is kept.
 pub unsafe fn adopt(fd: i32) -> i32 {
     if apart::is_here() {
         return fd;
@@ -37,7 +38,7 @@ pub unsafe fn adopt(fd: i32) -> i32 {
     up
 }
 
-/// Closes one that was adopted, unless it stands for another file by now.
+/// Closes an adopted descriptor, unless its number refers to another file by now.
 pub unsafe fn close(fd: i32) {
     if apart::is_here() {
         sys!(libc::SYS_close, fd);
@@ -56,13 +57,13 @@ fn forget(fd: i32) {
     }
 }
 
-/// Whether an adopted descriptor still stands for the file that it was adopted with. Another user of the pager may have the number
-/// by now, so each compares the file itself.
+/// Whether an adopted descriptor still refers to the file that it was adopted with. Another part of the
+/// pager may have the number by now, so each part also compares the file itself.
 fn holds(fd: i32) -> bool {
     usize::try_from(fd).is_ok_and(|at| FILES.get(at).is_none_or(|is| is.load(SeqCst) == unsafe { file(fd) }))
 }
 
-/// The first that was adopted, from a number on.
+/// Returns the first adopted descriptor that is `from` or higher.
 pub fn next(from: u32) -> Option<u32> {
     (from as usize / 64..WORDS).find_map(|w| {
         let bits = OURS[w].load(SeqCst) & if w == from as usize / 64 { u64::MAX << (from % 64) } else { u64::MAX };
@@ -70,7 +71,7 @@ pub fn next(from: u32) -> Option<u32> {
     })
 }
 
-/// Whether the program must leave a number alone.
+/// Whether a number belongs to the pager, so that the program must not touch it.
 pub fn is_ours(fd: i32) -> bool {
     let adopted = usize::try_from(fd).is_ok_and(|fd| OURS.get(fd / 64).is_some_and(|word| word.load(SeqCst) >> (fd % 64) & 1 == 1));
     if adopted && !holds(fd) {

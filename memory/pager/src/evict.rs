@@ -72,9 +72,9 @@ pub extern "C" fn tender() -> ! {
     }
     let pager = running();
     loop {
-        let seen = pager.tender_wake.load(SeqCst);
+        let seen = pager.hosts.wakes_of_tender();
         tend(pager);
-        sys::futex_wait(&pager.tender_wake, seen, 1_000_000);
+        pager.hosts.sleep_as_tender(seen);
     }
 }
 
@@ -204,8 +204,7 @@ impl Evictor {
         self.ticks += 1;
         self.budget.sample(self.pager);
         if self.ticks.is_multiple_of(TEND_TICKS) || self.pager.hosts.any_suspect() {
-            self.pager.tender_wake.fetch_add(1, SeqCst);
-            sys::futex_wake(&self.pager.tender_wake, 1);
+            self.pager.hosts.wake_tender();
         }
         if !self.pager.fork.is_child() {
             self.pager.fork.reap(self.pager);

@@ -1,4 +1,4 @@
-//! The way of a thread through a fault: what the page needs, and what it waits for.
+//! A page fault, in the thread that serves it: steps until the page is resident.
 
 use crate::guide::Along;
 use crate::handler::{self, Lead};
@@ -12,11 +12,12 @@ use memory_core::stats::{add, bucket};
 use memory_core::PAGE_BYTES;
 
 struct Attempt {
-    /// What a guide wants along.
+    /// The pages that a guide adds to the fetch.
     along: Option<Along>,
-    /// It has evicted for itself, once.
+    /// The thread has evicted a batch for itself.
     helped: bool,
-    /// It was woken for a lane, for room, and has not had it yet: whoever does not need it after all wakes the next.
+    /// The thread was woken for a lane, or for room, and has not used it yet. If it no longer needs it,
+    /// it wakes the next waiter.
     lane: bool,
     room: bool,
 }
@@ -30,7 +31,7 @@ impl Pager {
         stack::run(serve, page as usize);
     }
 
-    /// The same for a thread of the program outside of a fault, in every mode.
+    /// Makes a page resident for a thread of the program that has not faulted, in every mode.
     pub fn bring_in(&self, page: u32) {
         if !handler::is_sigbus() {
             unsafe { self.at(page).read_volatile() };
@@ -41,8 +42,8 @@ impl Pager {
         sys::restore_signals(mask);
     }
 
-    /// A touch met memory that the machine has lost. A page that is away has a whole copy elsewhere, and the mark is taken off.
-    /// Of one that was here, the copy may be older than the program's last write.
+    /// Handles a page whose memory the machine has lost. A page that is away has a whole copy on a host,
+    /// so the mark is removed. The copy of a resident page may be older than the program's last write.
     pub fn poisoned(&self, page: u32) {
         let g = self.lock_blocked();
         if g.heart.pages[page as usize].state == State::Resident {
@@ -64,7 +65,7 @@ impl Pager {
         add(&self.stats.stalls.0[bucket(sys::now_ns() - begun)], 1);
     }
 
-    /// One attempt; whether the page is there now.
+    /// Makes one attempt; returns whether the page is resident now.
     fn step(&self, page: u32, attempt: &mut Attempt, lead: &mut Lead) -> bool {
         let mut g = self.lock_blocked();
         match g.heart.fault(page) {
@@ -117,7 +118,7 @@ impl Pager {
         false
     }
 
-    /// Wakes the next for what this thread was woken for: it does not need it now, or there may be more of it.
+    /// Wakes the next waiter, if this thread was woken and did not use the resource.
     fn pass_on(&self, woken: &mut bool, queue: &Queue) {
         if core::mem::take(woken) {
             queue.wake(1);

@@ -1,4 +1,4 @@
-//! From the list of a lane to pages of the program: one round trip, a check of every page, a move without copying.
+//! Fetches: one round trip for the pages in a lane's list, a check of each, and a move without copying.
 
 use crate::handler::Lead;
 use crate::lane::Lane;
@@ -8,8 +8,8 @@ use memory_core::stats::add;
 use memory_core::PAGE_BYTES;
 
 impl Pager {
-    /// Fetches the remote ones of the first `n` pages of the lane's list; returns how many came. Gives the lock back
-    /// while the pages are on their way.
+    /// Fetches those of the first `n` pages in the lane's list that are remote; returns how many.
+    /// Releases the lock during the transfer.
     pub fn fetch(&self, mut g: Guard, lane: &mut Lane, n: usize, guided: bool, lead: &mut Lead) -> usize {
         let landing = self.landing(lane);
         let n = g.heart.begin_fetch(&mut lane.pages[..n], landing, &mut lane.frames);
@@ -40,7 +40,8 @@ impl Pager {
         n
     }
 
-    /// Reads the lane's slots into its frames and checks every page; a copy that is wrong is replaced by the other.
+    /// Reads the lane's slots into its frames and checks every page. Reads a wrong page again from the
+    /// other copy.
     fn transfer(&self, lane: &mut Lane, n: usize, lead: &mut Lead) {
         let Lane { slots, memory, sums, ports, .. } = lane;
         let from = self.hosts.read(ports, self.stats, &slots[..n], &memory[..n], usize::MAX, || {
@@ -89,7 +90,7 @@ impl Pager {
 
     fn leave_as_probe(&self, g: &mut Guard, page: u32, frame: u32, guided: bool) -> bool {
         let probe = if guided { g.guide.probe_next() } else { g.prefetcher.accuracy.probe_next() };
-        // A fork is being prepared: it wants the list empty.
+        // A fork is being prepared, for which the second-chance list must be empty.
         if !probe || self.fork.is_wanted() {
             return false;
         }

@@ -9,7 +9,7 @@
 
 use crate::evict::Evictor;
 use crate::pager::{pager, Pager};
-use crate::{apart, descriptor, handler, sys};
+use crate::{apart, descriptor, handler, start, sys};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use memory_core::stats::add;
 
@@ -301,8 +301,8 @@ pub unsafe extern "C" fn child() {
     crate::identity::become_child();
     f.parked.store(0, SeqCst);
     f.task.store(NOTHING, SeqCst);
-    pager.become_child((pager.hosts.config.local_bytes as usize / 4096 / ALLOWANCE).max(128));
-    pager.begin_threads();
+    start::become_child(pager, (pager.hosts.config.local_bytes as usize / 4096 / ALLOWANCE).max(128));
+    start::threads(pager);
     over(pager);
 }
 

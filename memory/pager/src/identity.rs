@@ -95,8 +95,7 @@ pub unsafe fn spread() {
     want.others_len = sys!(libc::SYS_getgroups, GROUPS_MAX, want.others).max(0) as usize;
     let change = CHANGE.fetch_add(1, SeqCst) + 1;
     pager.wake_evictor();
-    pager.tender_wake.fetch_add(1, SeqCst);
-    sys::futex_wake(&pager.tender_wake, 1);
+    pager.hosts.wake_tender();
     ring(1);
     let begun = sys::now_ns();
     for follower in FOLLOWERS.iter().filter(|f| f.tid.load(SeqCst) != 0) {

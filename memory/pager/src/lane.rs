@@ -1,7 +1,7 @@
 //! Lanes: what one transfer needs (lists, landing frames, connections), so that several run at once without allocating.
 
 use crate::config::HOSTS_MAX;
-use crate::port::Port;
+use crate::port::{Port, Watch};
 use crate::queue::Queue;
 use crate::sys;
 use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -18,7 +18,7 @@ const RESERVED: u32 = 1 << EVICTOR | 1 << TENDER;
 /// A lane's connections, by host.
 pub type Ports = [Port; HOSTS_MAX];
 
-/// One transfer's scratch. Memory of zeros is a lane without connections.
+/// One transfer's scratch.
 pub struct Lane {
     pub number: usize,
     pub pages: [u32; BATCH_PAGES_MAX],
@@ -40,11 +40,20 @@ impl Lanes {
     pub unsafe fn new() -> Lanes {
         let lanes = sys::reserve_slice::<core::mem::MaybeUninit<Lane>>(LANES).as_mut_ptr().cast::<Lane>();
         for i in 0..LANES {
-            let lane = &mut *lanes.add(i);
-            lane.number = i;
-            lane.ports.iter_mut().enumerate().for_each(|(h, port)| port.host = h);
+            // The rest of a lane may be zeros.
+            (&raw mut (*lanes.add(i)).number).write(i);
+            (&raw mut (*lanes.add(i)).ports).write(core::array::from_fn(Port::to));
         }
         Lanes { lanes, taken: AtomicU32::new(RESERVED), free: Queue::new() }
+    }
+
+    /// Has `watch` receive the waits of every port. Before any lane is used by a second thread.
+    pub unsafe fn watch(&self, watch: &'static dyn Watch) {
+        for i in 0..LANES {
+            for port in &mut (*self.lanes.add(i)).ports {
+                port.watch = Some(watch);
+            }
+        }
     }
 
     /// A free lane, which the caller owns until [`Lanes::give`].

@@ -21,6 +21,7 @@ mod pin;
 mod port;
 mod queue;
 mod stack;
+mod start;
 mod sys;
 mod uffd;
 mod wrap;
@@ -54,7 +55,7 @@ extern "C" fn start() {
         wrap::signal::real_sigaction();
         wrap::register();
         wrap::heap::begin();
-        pager::Pager::start(config, stats(config.stats));
+        start::start(config, stats(config.stats));
     }
 }
 

@@ -9,15 +9,14 @@ use crate::lane::{Lane, Lanes, LANES, TRANSFERS};
 use crate::queue::{PageQueues, Queue};
 use crate::sys::Lock;
 use crate::uffd::Uffd;
-use crate::{apart, descriptor, handler, sys};
+use crate::{handler, sys};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
 use memory_core::heart::Heart;
 use memory_core::page::{flag, Page, State};
 use memory_core::prefetch::{Accuracy, Prefetcher};
-use memory_core::slots::Slots;
-use memory_core::spans::{Run, Spans};
-use memory_core::stats::{add, Stats, STATS_MAGIC};
+use memory_core::spans::Spans;
+use memory_core::stats::{add, Stats};
 use memory_core::{fingerprint, BATCH_PAGES_MAX, PAGE_BYTES};
 
 /// Pages that are overdrawn at a time while a memory host is late, and the share of the budget that is kept for that.
@@ -36,6 +35,16 @@ pub struct Inner {
     pub spans: Spans<'static>,
     pub prefetcher: Prefetcher,
     pub guide: Accuracy,
+}
+
+/// The address space of a pager: the region, which the program's memory is from, and the pool of frames.
+pub struct Memory {
+    pub region: *mut u8,
+    pub region_pages: usize,
+    pub pool: *mut u8,
+    pub pool_pages: usize,
+    /// The first frames of the pool are the ring.
+    pub ring_pages: usize,
 }
 
 pub struct Pager {
@@ -62,7 +71,6 @@ pub struct Pager {
     pub evictor: crate::evict::Turns,
     pub evictor_wake: AtomicU32,
     pub evictor_sleeps: AtomicBool,
-    pub tender_wake: AtomicU32,
     pub fork: crate::fork::Fork,
 }
 
@@ -74,6 +82,11 @@ static PAGER: AtomicPtr<Pager> = AtomicPtr::new(core::ptr::null_mut());
 /// The pager, once it runs.
 pub fn pager() -> Option<&'static Pager> {
     unsafe { PAGER.load(SeqCst).as_ref() }
+}
+
+/// Makes a pager the one of this process.
+pub fn publish(pager: &'static Pager) {
+    PAGER.store(&raw const *pager as *mut Pager, SeqCst);
 }
 
 /// The pager of a thread that only exists because there is one.
@@ -110,57 +123,19 @@ impl Drop for Guard<'_> {
 }
 
 impl Pager {
-    /// Makes everything and starts to serve. Once per process.
-    pub unsafe fn start(config: Config, stats: &'static Stats) {
-        let limit = (config.local_bytes as usize / PAGE_BYTES).max(256);
-        let slots = config.slots as usize;
-        let region_pages = (4 * (slots + limit)).next_power_of_two().max(16 << 18);
-        let ring = limit / 4 + 1024;
-        let pool_pages = ring + LANES * BATCH_PAGES_MAX;
-        let uffd = Uffd::open(config.sigbus).unwrap_or_else(|e| {
-            sys::die(format_args!(
-                "this kernel gives no userfaultfd with MOVE (error {e}): it takes Linux 6.8, and for --mode thread CAP_SYS_PTRACE"
-            ))
-        });
-        // One reservation more than wanted aligns the region to 2 MiB, as allocators like it.
-        let region = sys::reserve(region_pages * PAGE_BYTES + (2 << 20)).map_addr(|a| a.next_multiple_of(2 << 20));
-        let pool = sys::reserve(pool_pages * PAGE_BYTES);
-        uffd.register(region, region_pages * PAGE_BYTES);
-        sys!(libc::SYS_madvise, region, region_pages * PAGE_BYTES, libc::MADV_DONTFORK);
-        // Landing frames get their memory from the kernel as data arrives, so they are not registered.
-        uffd.register(pool, ring * PAGE_BYTES);
-        let map = || sys::reserve_slice::<u64>(slots.div_ceil(64));
-        let pages = core::slice::from_raw_parts_mut(sys::reserve(region_pages * size_of::<Page>()).cast::<Page>(), region_pages);
-        let table = pages.as_ptr();
-        let heart = Heart::new(
-            pages,
-            Slots::new(map(), map(), map(), slots),
-            sys::reserve_slice(slots),
-            sys::reserve_slice(region_pages),
-            sys::reserve_slice(ring),
-            limit,
-        );
+    /// Makes a pager that serves no fault yet: [`publish`] shows it to the process.
+    pub unsafe fn new(config: Config, stats: &'static Stats, memory: Memory, inner: Inner) -> Pager {
         let mut seed = 0u64;
         sys!(libc::SYS_getrandom, &raw mut seed, 8, 0);
-        let inner = Inner {
-            heart,
-            spans: Spans::new(sys::reserve_slice::<Run>(1 << 16), region_pages as u32),
-            prefetcher: Prefetcher::new(config.prefetch),
-            guide: Accuracy::default(),
-        };
-        stats.magic.store(STATS_MAGIC, SeqCst);
-        stats.slots_total.store(config.slots, SeqCst);
-        stats.budget_now.store(config.local_bytes, SeqCst);
         let zeros = sys::reserve(PAGE_BYTES);
         zeros.write(0);
-        let place = sys::reserve(size_of::<Pager>()).cast::<Pager>();
-        place.write(Pager {
-            region,
-            region_pages,
-            pages: table,
-            pool,
-            pool_pages,
-            ring_pages: ring,
+        Pager {
+            region: memory.region,
+            region_pages: memory.region_pages,
+            pages: inner.heart.pages.as_ptr(),
+            pool: memory.pool,
+            pool_pages: memory.pool_pages,
+            ring_pages: memory.ring_pages,
             lock: Lock::new(),
             inner: UnsafeCell::new(inner),
             lanes: Lanes::new(),
@@ -174,30 +149,7 @@ impl Pager {
             evictor: crate::evict::Turns::new(),
             evictor_wake: AtomicU32::new(0),
             evictor_sleeps: AtomicBool::new(false),
-            tender_wake: AtomicU32::new(0),
             fork: crate::fork::Fork::new(),
-        });
-        (*place).hosts.attach(&mut (*place).lanes.evictor().ports);
-        stats.copies_now.store((*place).hosts.whole() as u64, SeqCst);
-        (*place).evictor.begin(&*place);
-        crate::pin::begin(region_pages);
-        crate::stack::begin();
-        if !(*place).fork.provide() {
-            sys::die(format_args!("no descriptor is left for the pager; raise the limit (ulimit -n)"));
-        }
-        PAGER.store(place, SeqCst);
-        if !handler::is_sigbus() {
-            crate::identity::hang_bell();
-        }
-        (*place).begin_threads();
-    }
-
-    /// Starts the pager's own threads: apart from the program's file table as far as the mode allows.
-    pub unsafe fn begin_threads(&self) {
-        apart::begin(self);
-        if handler::is_sigbus() {
-            sys::spawn(crate::evict::evictor);
-            sys::spawn(crate::evict::tender);
         }
     }
 
@@ -424,22 +376,8 @@ impl Pager {
 }
 
 impl Pager {
-    /// In a forked child, before any of its code runs: a descriptor of its own, and nothing under way. The parent took
-    /// the lock before the fork.
+    /// Forgets, in a forked child, everything that the parent's threads had under way. The parent took the lock before the fork.
     pub unsafe fn become_child(&self, limit: usize) {
-        // First what is the parent's: no other descriptor may be left.
-        if handler::is_sigbus() {
-            descriptor::close(crate::uffd::number());
-        }
-        self.lanes.become_child();
-        apart::become_child();
-        handler::become_child();
-        crate::guide::become_child();
-        crate::stack::become_child();
-        // In thread mode the program's table may have no room: it is opened apart.
-        if handler::is_sigbus() {
-            self.open_again();
-        }
         self.busy.reset();
         self.room.reset();
         self.evictor.reset();

@@ -1,7 +1,6 @@
 //! How pages travel: a trait, a TCP or unix socket, and the memory itself where the host is the same machine.
 
 use crate::config::Address;
-use crate::pager::pager;
 use crate::{descriptor, handler, sys};
 use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use memory_core::poll::Poll;
@@ -37,8 +36,19 @@ pub enum Broken {
     Refused(Status),
 }
 
+/// Watches how long ports wait for their hosts.
+pub trait Watch: Sync {
+    /// Reports that a port has waited for a host for `ns`.
+    fn waits(&self, host: usize, ns: u64);
+    /// Reports that a write to a host is slow.
+    fn waits_to_write(&self, host: usize);
+    /// Whether a write that began at `begun_ns`, and has waited for `ns`, stops waiting for a host. Asked once its patience has ended.
+    fn gives_up(&self, host: usize, begun_ns: u64, ns: u64) -> bool;
+}
+
 /// How long a host has been silent, and may be.
 struct Silence {
+    watch: Option<&'static dyn Watch>,
     host: usize,
     counted_ns: u64,
     patience_ns: u64,
@@ -55,17 +65,16 @@ impl Silence {
         let now = sys::now_ns();
         let step = (now - self.since_ns).min(STEP_MAX_NS);
         (self.counted_ns, self.since_ns) = (self.counted_ns + step, now);
-        if let Some(pager) = pager() {
-            pager.hosts.is_silent(self.host, self.counted_ns);
+        if let Some(watch) = self.watch {
+            watch.waits(self.host, self.counted_ns);
             if self.spares && self.counted_ns >= SLOW {
-                pager.hosts.is_slow(self.host, pager);
+                watch.waits_to_write(self.host);
             }
         }
         if self.counted_ns < self.patience_ns || !self.spares {
             return self.counted_ns >= self.patience_ns;
         }
-        // Where nothing answers at all, it is this side's link that is cut, and no copy is worse than another.
-        pager().is_none_or(|p| p.hosts.is_outlived(self.host, self.begun_ns) || self.counted_ns >= p.hosts.config.patience_ns)
+        self.watch.is_none_or(|watch| watch.gives_up(self.host, self.begun_ns, self.counted_ns))
     }
 
     /// Why a call on a socket failed with this error, or with the end of the connection: 0.
@@ -90,7 +99,7 @@ pub trait Transport {
     fn end_write(&mut self) -> Result<(), Broken>;
 }
 
-/// A connection of one lane to one host. Memory of zeros is a closed port.
+/// A connection of one lane to one host.
 #[derive(Default)]
 pub struct Port {
     /// Descriptor + 1; 0 is closed.
@@ -102,6 +111,8 @@ pub struct Port {
     lease: u64,
     /// Whose it is among the hosts.
     pub host: usize,
+    /// Receives the waits of this port. Without one, a write waits no longer than `patience`.
+    pub watch: Option<&'static dyn Watch>,
     /// Silence after which it counts as broken, ns.
     pub patience: u64,
     /// A host that is silent is waited for beyond that, as long as no other host answers either.
@@ -110,6 +121,11 @@ pub struct Port {
 }
 
 impl Port {
+    /// Returns a closed port to the host of this number.
+    pub fn to(host: usize) -> Port {
+        Port { host, ..Port::default() }
+    }
+
     /// Whether it is connected to this lease: a host that was given up and came back may still serve the old one, too.
     pub fn is_open(&self, lease: u64) -> bool {
         self.fd > 0 && self.lease == lease && self.is_there()
@@ -189,7 +205,7 @@ impl Port {
 
     fn silence(&self, patience_ns: u64) -> Silence {
         let now = sys::now_ns();
-        Silence { host: self.host, counted_ns: 0, patience_ns, since_ns: now, begun_ns: now, spares: self.spares }
+        Silence { watch: self.watch, host: self.host, counted_ns: 0, patience_ns, since_ns: now, begun_ns: now, spares: self.spares }
     }
 
     fn welcome(&mut self) -> Result<(Welcome, i32), Broken> {

@@ -1,14 +1,14 @@
-//! Who waits for what. A thread that finds no lane, no room, or a page that another is at, sleeps in the queue of just that: with
-//! one queue for everything, all of 64 threads would wake for each page that comes.
+//! Wait queues: one for lanes, one for room, and some for busy pages. With a single queue, every page
+//! that arrives would wake all of 64 threads.
 
 use crate::sys;
 use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
-/// Nobody sleeps for longer without looking again.
+/// A waiting thread wakes after this time at the latest, and checks again.
 const LOOK_US: u64 = 10_000;
-/// Whoever waits for a page of the queue.
+/// Wakes all waiters of the queue.
 const ALL: usize = i32::MAX as usize;
-/// Pages share so many queues.
+/// Queues that all pages share.
 const PAGES: usize = 32;
 
 /// Threads that wait for one thing. Memory of zeros is an empty queue.
@@ -22,12 +22,13 @@ impl Queue {
         Queue { changes: AtomicU32::new(0), waiters: AtomicU32::new(0) }
     }
 
-    /// To be taken before the look that finds nothing: what changes after it is not slept through.
+    /// Returns the count of changes. Read it before you check for the resource, then pass it to
+    /// [`Queue::wait`]: a change after the check ends that wait at once.
     pub fn seen(&self) -> u32 {
         self.changes.load(SeqCst)
     }
 
-    /// Sleeps unless something has changed since.
+    /// Sleeps until the next change, unless one has happened since `seen`.
     pub fn wait(&self, seen: u32) {
         self.waiters.fetch_add(1, SeqCst);
         sys::futex_wait(&self.changes, seen, LOOK_US);
@@ -38,7 +39,7 @@ impl Queue {
         self.waiters.load(SeqCst) > 0
     }
 
-    /// Something has changed, which is enough for so many.
+    /// Records a change, and wakes at most `most` waiters.
     pub fn wake(&self, most: usize) {
         self.changes.fetch_add(1, SeqCst);
         if self.is_waited_in() {
@@ -46,13 +47,13 @@ impl Queue {
         }
     }
 
-    /// In a forked child, where nobody else is.
+    /// Forgets the waiters, in a forked child: it has one thread.
     pub fn reset(&self) {
         self.waiters.store(0, SeqCst);
     }
 }
 
-/// Threads that wait for pages that others are at.
+/// Threads that wait for busy pages.
 pub struct PageQueues([Queue; PAGES]);
 
 impl PageQueues {
@@ -64,7 +65,7 @@ impl PageQueues {
         &self.0[page as usize % PAGES]
     }
 
-    /// These pages are there.
+    /// Wakes the threads that wait for these pages.
     pub fn wake(&self, pages: &[u32]) {
         let which = pages.iter().fold(0u32, |set, page| set | 1 << (*page as usize % PAGES));
         for (i, queue) in self.0.iter().enumerate() {

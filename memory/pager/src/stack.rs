@@ -1,25 +1,25 @@
-//! Stacks of the pager's own, for faults in threads of the program: theirs may be as small as the system allows, or an alternate one
-//! with the program's data below. A fault takes the signal's frame from the program's stack, and nothing more.
+//! The pager's own stacks, for faults in threads of the program. A program's stack may be as small as the
+//! system allows, or an alternate one with data right below it. A fault puts only the signal frame there.
 
 use crate::queue::Queue;
 use crate::sys;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 
-/// Faults at once; more threads wait, as they would for a transfer.
+/// Faults that are served at once. Further threads wait, as they would for a transfer.
 const STACKS: usize = 64;
 const STACK_BYTES: usize = 64 << 10;
 
 static BASE: AtomicUsize = AtomicUsize::new(0);
-/// A bit per stack in use.
+/// One bit for each stack in use.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 static FREE: Queue = Queue::new();
 
-/// Before the first fault.
+/// Reserves the stacks, before the first fault.
 pub unsafe fn begin() {
     BASE.store(sys::reserve(STACKS * STACK_BYTES) as usize, SeqCst);
 }
 
-/// In a forked child, where no other thread is.
+/// Frees all stacks in a forked child, which has one thread.
 pub fn become_child() {
     TAKEN.store(0, SeqCst);
     FREE.reset();
@@ -38,7 +38,7 @@ fn take() -> usize {
     }
 }
 
-/// Calls a function on such a stack. Signals are blocked.
+/// Calls a function on one of the stacks. Signals are blocked.
 pub fn run(f: extern "C" fn(usize), given: usize) {
     let i = take();
     let top = BASE.load(SeqCst) + (i + 1) * STACK_BYTES;
@@ -47,7 +47,7 @@ pub fn run(f: extern "C" fn(usize), given: usize) {
     FREE.wake(1);
 }
 
-/// Calls `f(given)` with the stack pointer at `top`, which is aligned as a call wants it.
+/// Calls `f(given)` with the stack pointer at `top`, which is aligned for a call.
 #[unsafe(naked)]
 unsafe extern "C" fn switch(top: usize, f: extern "C" fn(usize), given: usize) {
     core::arch::naked_asm!("push rbp", "mov rbp, rsp", "mov rsp, rdi", "mov rdi, rdx", "call rsi", "mov rsp, rbp", "pop rbp", "ret")

@@ -1,5 +1,5 @@
-//! System calls as the pager makes them: past the C library, so that neither `errno`, thread-local storage nor the
-//! wrappers of this very library are involved. Every call returns the kernel's answer: negative is an error number.
+//! System calls without the C library, so that `errno`, thread-local storage and the wrappers of this
+//! library are not involved. Every call returns the kernel's result; a negative one is an error number.
 
 use core::arch::asm;
 use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -37,7 +37,7 @@ pub unsafe fn reserve(bytes: usize) -> *mut u8 {
     at as *mut u8
 }
 
-/// The same, shared with forked children.
+/// Reserves zeroed memory that is shared with forked children.
 pub unsafe fn reserve_shared(bytes: usize) -> *mut u8 {
     let at = call(libc::SYS_mmap, [0, bytes, 3, (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as usize, usize::MAX, 0]);
     if at < 0 {
@@ -46,7 +46,7 @@ pub unsafe fn reserve_shared(bytes: usize) -> *mut u8 {
     at as *mut u8
 }
 
-/// Zeroed memory as a slice of `n` values, for types for which zero bytes are a value.
+/// Reserves a slice of `n` values. Zero bytes must be a valid value of the type.
 pub unsafe fn reserve_slice<T>(n: usize) -> &'static mut [T] {
     core::slice::from_raw_parts_mut(reserve((n * size_of::<T>()).next_multiple_of(4096)).cast(), n)
 }
@@ -68,7 +68,7 @@ pub fn now_ns() -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// Blocks every signal; returns the mask to go back to.
+/// Blocks every signal; returns the mask to restore.
 pub fn block_signals() -> u64 {
     let (all, mut old) = (u64::MAX, 0u64);
     unsafe { sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut old, 8) };
@@ -79,8 +79,8 @@ pub fn restore_signals(mask: u64) {
     unsafe { sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, 0, 8) };
 }
 
-/// A mutex of three states (0 free, 1 taken, 2 taken and waited for). Its holder has all signals blocked, so no
-/// handler of the program, which may touch far memory, ever runs on top of it.
+/// A mutex of three states: 0 free, 1 taken, 2 taken with waiters. Its holder has all signals blocked,
+/// so no handler of the program, which may touch far memory, interrupts it.
 pub struct Lock(AtomicU32);
 
 impl Lock {
@@ -103,12 +103,12 @@ impl Lock {
         }
     }
 
-    /// Takes it if nobody has it.
+    /// Takes the lock if it is free.
     pub fn try_take(&self) -> bool {
         self.0.compare_exchange(0, 1, SeqCst, SeqCst).is_ok()
     }
 
-    /// In a forked child: whoever had it is not here.
+    /// Frees the lock in a forked child, which does not have the thread that held it.
     pub fn reset(&self) {
         self.0.store(0, SeqCst);
     }
@@ -120,13 +120,13 @@ impl Lock {
     }
 }
 
-/// Starts a thread that the C library knows nothing of, with all signals blocked. It shares the creator's
-/// thread-local storage and must not use it; it must never return.
+/// Starts a thread without the C library, with all signals blocked. It shares the creator's
+/// thread-local storage and must not use it. It must never return.
 pub unsafe fn spawn(body: extern "C" fn() -> !) {
     start(body, libc::CLONE_FILES);
 }
 
-/// The same with a file table of its own, a copy of the caller's.
+/// Starts a thread with its own file table, a copy of the caller's.
 pub unsafe fn spawn_apart(body: extern "C" fn() -> !) {
     start(body, 0);
 }
@@ -134,7 +134,7 @@ pub unsafe fn spawn_apart(body: extern "C" fn() -> !) {
 unsafe fn start(body: extern "C" fn() -> !, files: i32) {
     const STACK: usize = 256 << 10;
     let flags = libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM | files;
-    // The entry's address is popped and called with the stack aligned as a call wants it.
+    // The new thread pops the entry's address and calls it, with the stack aligned for a call.
     let top = reserve(STACK).add(STACK - 24).cast::<usize>();
     *top = body as usize;
     let mask = block_signals();
@@ -164,7 +164,7 @@ impl core::fmt::Write for Text {
     }
 }
 
-/// One line on standard error.
+/// Writes one line to standard error.
 pub fn say(what: core::fmt::Arguments) {
     let mut t = Text { bytes: [0; 512], len: 0 };
     let _ = core::fmt::write(&mut t, format_args!("pando-mem: {what}\n"));
@@ -174,7 +174,7 @@ pub fn say(what: core::fmt::Arguments) {
 /// Exit code of a program whose far memory failed.
 pub const EXIT_LOST: i32 = 97;
 
-/// Ends the program: going on would mean a wrong byte.
+/// Ends the program, before it can read a wrong byte.
 pub fn die(what: core::fmt::Arguments) -> ! {
     say(what);
     loop {

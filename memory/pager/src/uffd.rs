@@ -20,7 +20,7 @@ pub unsafe fn is_there(at: *mut u8) -> bool {
     there & 1 != 0
 }
 
-/// Its number in the table of the threads that use it.
+/// The number of the userfaultfd in the file table of the threads that use it.
 static NUMBER: AtomicI32 = AtomicI32::new(-1);
 /// The file behind it.
 static FILE: AtomicU64 = AtomicU64::new(0);
@@ -33,12 +33,13 @@ pub fn set_number(fd: i32) {
     NUMBER.store(fd, SeqCst);
 }
 
-/// Whether the number stands for it.
+/// Whether the number still refers to the userfaultfd.
 pub fn is_known() -> bool {
     unsafe { descriptor::file(number()) == FILE.load(SeqCst) }
 }
 
-/// A new one: by the system call, else by the device, which asks for the rights of its file alone.
+/// Creates a userfaultfd by the system call, or else by the device, which needs only the rights of its
+/// file.
 unsafe fn create(flags: i32) -> isize {
     let fd = sys!(libc::SYS_userfaultfd, flags);
     if fd != -(libc::EPERM as isize) {
@@ -59,7 +60,8 @@ unsafe fn create(flags: i32) -> isize {
 pub struct Uffd;
 
 impl Uffd {
-    /// `sigbus`: a fault raises SIGBUS in the thread itself, which needs no privilege.
+    /// Opens a userfaultfd. With `sigbus`, a fault raises SIGBUS in the thread itself, which needs no
+    /// privilege.
     pub unsafe fn open(sigbus: bool) -> Result<Uffd, isize> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | if sigbus { USER_MODE_ONLY } else { 0 };
         let fd = create(flags);
@@ -76,7 +78,7 @@ impl Uffd {
         Ok(Uffd)
     }
 
-    /// One call. On a number that stands for another file by now it has failed, and is made again.
+    /// Makes one call. If the program has replaced the descriptor, recovers it and calls again.
     unsafe fn ioctl(self, nr: u64, given: *mut u64) -> isize {
         loop {
             let fd = number();
@@ -100,8 +102,9 @@ impl Uffd {
         }
     }
 
-    /// Moves pages without copying. Ok: all of it. Err: the error number, after so many bytes. One time in millions, the kernel (6.18)
-    /// counts a page too few: when it is asked for the rest, the first page of that is not here any more but there.
+    /// Moves pages without copying. Err: the error number, and the bytes that were moved before it.
+    /// Kernel bug (6.18), once in millions of calls: the returned count is one page short. The next call
+    /// then fails on a page that has moved already, which mincore shows.
     pub unsafe fn move_pages(self, dst: *mut u8, src: *mut u8, bytes: usize) -> Result<(), (isize, usize)> {
         let mut done = 0;
         while done < bytes {
@@ -120,7 +123,7 @@ impl Uffd {
         Ok(())
     }
 
-    /// Copies pages in. False: something was there already.
+    /// Copies pages in. Returns false if a page was present already.
     pub unsafe fn copy(self, dst: *mut u8, src: *const u8, bytes: usize) -> bool {
         let mut done = 0;
         while done < bytes {

@@ -7,8 +7,8 @@ use crate::pager::pager;
 use crate::pin::{keep_block, release_block};
 use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use memory_core::PAGE_BYTES;
 use libc::{c_char, c_int, c_void, size_t};
+use memory_core::PAGE_BYTES;
 
 /// Objects up to this size are what programs find their others by: entries, nodes, short names.
 const SMALL_BYTES: usize = 256;

@@ -12,8 +12,8 @@ use crate::pin::{is_away, is_far, Pin, PIN_BYTES_MAX};
 use crate::{next, sys};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
-use memory_core::PAGE_BYTES;
 use libc::{c_int, c_void, iovec, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
+use memory_core::PAGE_BYTES;
 
 const SMALL_BYTES: usize = 4096;
 /// The kernel transfers no more at a time.

@@ -4,8 +4,8 @@ use super::answer;
 use crate::pager::{pager, Pager};
 use crate::pin::is_far;
 use crate::{next, sys};
-use memory_core::PAGE_BYTES;
 use libc::{c_int, c_void, off_t, size_t};
+use memory_core::PAGE_BYTES;
 
 /// Smaller mappings are not worth a fault.
 const FAR_BYTES_MIN: usize = 64 << 10;
