@@ -193,8 +193,8 @@ def swap_on(kind, folder, size_bytes):
         mount = folder / "swap"
         mount.mkdir()
         # Two measures prevent a deadlock of the kernel, which would need memory to free memory. The
-        # file system does not swap its own pages (an option since Linux 6.4), and it has all of
-        # them before the first page is swapped out.
+        # file system does not swap its own pages (an option since Linux 6.4). It gets all of them
+        # before the first page is swapped out.
         size = f"size={size_bytes + 16 * MIB}"
         if subprocess.run(["mount", "-t", "tmpfs", "-o", f"{size},noswap", "tmpfs", mount], capture_output=True).returncode:
             sh("mount", "-t", "tmpfs", "-o", size, "tmpfs", mount)

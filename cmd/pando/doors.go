@@ -21,7 +21,7 @@ import (
 // The bounds of a port that strangers can reach. A host needs only a few connections to each port
 // of another host.
 const (
-	connectionsMax    = 4096             // to one port; further connections are closed at once
+	connectionsMax    = 4096             // to one port: more are closed at once
 	connectionsOfMax  = 128              // from one address; likewise
 	strangerWaitMax   = 10 * time.Second // for the whole request of a caller without a certificate
 	idleWaitMax       = 2 * time.Minute  // between two requests of a connection

@@ -99,7 +99,7 @@ func TestAnOperatorsDay(t *testing.T) {
 	list := o.Start(o.Host(), o.Bin, "ps", "--watch")
 	list.AwaitText(id)
 	watcher := o.Start(o.Host(), o.Bin, "watch", "web")
-	watcher.AwaitText("follows") // the watcher has connected
+	watcher.AwaitText("follows") // the watcher has connected.
 	o.has(o.says(0, "scale web 2 --for 10m --wait"), "serving (2 in rotation)")
 	o.has(o.says(0, "status web"), "pinned", "at 2 for another ", "by operator")
 	o.has(o.says(0, "scale web 5"), "beyond the budget of 1 to 4", "scale web auto")

@@ -197,7 +197,7 @@ func (p place) hasRoom() error {
 	return nil
 }
 
-// answering waits until the server answers and this host's agent has joined after since.
+// answering waits until the server answers and this host's agent has joined after the time since.
 func answering(ctx context.Context, p place, roles []string, since time.Time, began map[string]int64) ([]pando.HostStatus, error) {
 	client := api.NewClient(p.api())
 	for {

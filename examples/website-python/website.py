@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """Serves one page and scales itself.
 
-It measures its own load, asks Pando for a copy of itself when the load is too high, and leaves when
-it is no longer needed.
+It measures its own load and asks Pando for a copy of itself when the load is too high. It leaves
+when it is no longer needed.
 
 Every request adds one line to the access log and 1 to a counter. Both are state of the service:
 each instance writes to its own branch, and the branches are merged.

@@ -1,5 +1,5 @@
-// Command website serves one page and scales itself. It measures its own load every 100 ms, asks
-// Pando for a copy of itself when the load is too high, and leaves when it is no longer needed.
+// Command website serves one page and scales itself. It measures its own load every 100 ms and asks
+// Pando for a copy of itself when the load is too high. It leaves when it is no longer needed.
 //
 // Every request adds one line to the access log and 1 to a counter. Both are state of the service:
 // each instance writes to its own branch, and the branches are merged.

@@ -1,7 +1,7 @@
 //go:build bench
 
-// Package idle measures the cost of Pando on an idle host: the time of `pando up`, the memory and
-// the processor time of server and agent, and the size of the binary.
+// Package idle measures the cost of Pando on an idle host. It reports the time of `pando up`, the
+// memory and processor time of server and agent, and the size of the binary.
 package idle
 
 import (

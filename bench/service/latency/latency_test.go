@@ -1,9 +1,9 @@
 //go:build bench
 
 // Package latency measures the latency that a scalable service pays at a fixed rate. It compares a
-// service of Pando through its VIP with the same program straight at the instance, in a similar
-// sandbox without Pando, and on the bare host. Requests take turns, so that other work of the
-// machine affects all of them.
+// service of Pando through its VIP with three peers. The same program is called straight at the
+// instance, in a similar sandbox without Pando, and on the bare host. Requests take turns, so that
+// other work of the machine affects all of them.
 package latency
 
 import (

@@ -1,9 +1,9 @@
 //go:build bench
 
-// Package replicate measures the cost of a copy: from replicate() to its durable answer and to the
-// first byte of the new instance, and from die() to an empty place. The peers are one durable put
-// into the same store, and the bare kernel: a network namespace, a veth pair, clone and exec of the
-// same program.
+// Package replicate measures the cost of a copy. It measures the time from replicate() to its
+// durable answer and to the first byte of the new instance, and from die() to an empty place. One
+// peer is a durable put into the same store. The other is the bare kernel: a network namespace, a
+// veth pair, clone and exec of the same program.
 package replicate
 
 import (

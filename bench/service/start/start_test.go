@@ -1,7 +1,7 @@
 //go:build bench
 
-// Package start measures the time from the start of a sandbox to the first byte that its program
-// serves, for the process driver and its peers. bench/service/replicate measures replicate()
+// Package start measures the time from the start of a sandbox to the first byte of its program. It
+// compares the process driver with its peers. bench/service/replicate measures replicate()
 // through the whole of Pando. This package changes nothing on the machine's own network.
 package start
 

@@ -1,8 +1,8 @@
 //go:build bench
 
-// Package steering measures the cost of steering: the kernel's time per packet, the publisher's
-// time per change, the CPU time per request, and the latency compared with the same program outside
-// of Pando.
+// Package steering measures the cost of steering. It reports the kernel's time per packet, the
+// publisher's time per change and the CPU time per request. It also compares the latency with the
+// same program outside of Pando.
 package steering
 
 import (

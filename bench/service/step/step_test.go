@@ -72,8 +72,9 @@ func TestStep(t *testing.T) {
 	publish(t, fmt.Sprintf("load step → added capacity serving (%d rounds) | ≤ 250 ms p50 | | %.0f ms p50, %.0f ms at worst | %s", rounds, p50, worst, verdict))
 }
 
-// measure offers a step of load and returns two times in milliseconds: from the step to the first
-// answer of a copy, and from the first copy's ask until it was in rotation.
+// measure offers a step of load and returns two times in milliseconds. served is the time from the
+// step to the first answer of a copy. rotation is the time from the first copy's ask until the copy
+// was in rotation.
 func measure(t *testing.T, p *labtest.Pando, s *labtest.Service) (served, rotation float64) {
 	first := string(s.Status().Instances[0].ID)
 	found := make(chan time.Time, calls)
