@@ -25,8 +25,8 @@ type command struct {
 	rest   time.Duration // pause between two looks of --wait
 }
 
-// waitLook is the interval at which --wait polls a single service. With several services it polls
-// each less often.
+// waitLook is the interval at which --wait polls a single service. With four or more services
+// it polls each less often.
 const waitLook = 20 * time.Millisecond
 
 func newCommand(env Env) *command {

@@ -54,8 +54,8 @@ func downCommand(o *command) *cobra.Command {
 	return c
 }
 
-// evacuate drains every instance through the agent. If that fails, it prints a warning, and `pando
-// down` continues.
+// evacuate drains every instance through the agent. If the agent fails, it prints a warning, and
+// `pando down` continues. An interrupt ends the command.
 func (o *command) evacuate(ctx context.Context, p place, drain time.Duration) error {
 	if _, alive := daemon(p, "agent"); !alive {
 		return nil

@@ -15,7 +15,7 @@ func groupOf(t *testing.T, more ...string) error {
 	return runGroup(t.Context(), Env{Stdout: io.Discard, Stderr: io.Discard}, "pando-unit", args)
 }
 
-// Units of a group receive packets from steering through AF_PACKET. Another value of --port is
+// Units of a group receive packets from steering through AF_PACKET. AF_XDP is
 // refused before anything is created.
 func TestAGroupRefusesAFXDP(t *testing.T) {
 	err := groupOf(t, "--port", "xdp")
