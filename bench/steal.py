@@ -1,23 +1,26 @@
-"""Measurements in which the hypervisor left the processors to this machine. On a shared one it takes half of them for seconds at a
-time. function/twins/src/steal.rs and bench/function/kernel have the same rule."""
+"""Repeats measurements during which the hypervisor took processor time from this machine.
+
+A shared hypervisor may take half of the processors for seconds. function/twins/src/steal.rs and
+bench/function/kernel have the same rule."""
 
 import pathlib
 import sys
 import time
 
-SHARE_MAX = 0.04  # of the processors' time, what others may have had during a measurement
-PAUSE, PATIENCE = 2, 300  # seconds until the next try, and of trying
+SHARE_MAX = 0.04  # maximum stolen share of the processors' time during a measurement
+PAUSE, PATIENCE = 2, 300  # seconds between two tries, and in total
 
 
 def ticks():
-    """Ticks of all processors so far, and those that the hypervisor gave to others (proc_stat(5): steal)."""
+    """Returns the ticks of all processors so far, and the stolen ones (proc_stat(5): steal)."""
     spent = [int(n) for n in pathlib.Path("/proc/stat").read_text().split()[1:9]]
     return sum(spent), spent[7]
 
 
 def undisturbed(measure):
-    """What a measurement gives. One during which too much was stolen is forgotten and done again, with all that it compares:
-    it is the same rule for every peer."""
+    """Returns the result of a measurement; repeats the measurement if too much time was stolen.
+
+    A repeat covers all peers of a comparison, so the rule is the same for each."""
     deadline = time.monotonic() + PATIENCE
     while True:
         before = ticks()

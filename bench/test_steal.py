@@ -1,4 +1,4 @@
-"""What the hypervisor has disturbed is measured again, and not for ever."""
+"""Measurements that the hypervisor disturbed are repeated, up to a time limit."""
 
 import contextlib
 import io
@@ -13,7 +13,7 @@ import steal  # noqa: E402
 
 class Undisturbed(unittest.TestCase):
     def measured(self, *stolen, patience=1000):
-        """What is told of measurements of a hundred ticks each, of which so many were stolen; and what was said meanwhile."""
+        """Runs measurements of 100 ticks with the given stolen ticks; returns result and output."""
         spent, found, said = [[0, 0]], [], io.StringIO()
 
         def measure():

@@ -1,5 +1,6 @@
-// Command pando-demo shows Pando at work on this machine, live, and writes a report: a website that scales itself, or with
-// the role `fn` a capture that goes through network functions. With the role `load` it is the load generator alone.
+// Command pando-demo shows Pando at work on this machine, live, and writes a report. Without a role
+// it runs a website that scales itself. With the role `fn` it sends a capture through network
+// functions. With the role `load` it is only the load generator.
 package main
 
 import (

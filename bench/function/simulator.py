@@ -1,6 +1,8 @@
-"""What SNF's benchmarks share: running pando-simulate, and publishing figures.
-The simulator's time is virtual: the machine's load changes nothing, the same captures and seeds give the same figures. Captures
-come from $CAPTURES, a folder of .pcap and .pcapng files; figures are of the half that nothing was tuned on."""
+"""Shared by SNF's benchmarks: running pando-simulate and publishing figures.
+
+The simulator's time is virtual. The machine's load has no effect: the same captures and seeds give
+the same figures. Captures come from $CAPTURES, a folder of .pcap and .pcapng files. The figures use
+the half of the captures that was not used for tuning."""
 
 import csv
 import functools
@@ -21,7 +23,7 @@ def build():
 
 
 def simulate(workload, variants, seeds=5, **options):
-    """The manifest, and the row of each variant, from one run of the simulator."""
+    """Returns the manifest and the row of each variant, from one run of the simulator."""
     if not os.environ.get("CAPTURES"):
         sys.exit("set CAPTURES to a folder of .pcap and .pcapng files, for example nDPI's tests/cfgs/default/pcap")
     build()
@@ -32,7 +34,7 @@ def simulate(workload, variants, seeds=5, **options):
 
 
 def manifest(m):
-    """What a figure has to name."""
+    """Returns the parameters that a figure has to name."""
     return (
         f"simulator: {m['captures']} captures ({m['half']} half) × {m['copies']} copies at {m['speed']:g}× speed"
         + (f" paced at {m['pace_bps'] // 1_000_000} Mbit/s" if m["pace_bps"] else "")
@@ -42,7 +44,7 @@ def manifest(m):
 
 
 def write(name, samples):
-    """results.csv from rows of (round, series, value) or (round, series, value, x)."""
+    """Writes results.csv from rows of (round, series, value) or (round, series, value, x)."""
     with open(BENCH / name / "results.csv", "w", newline="") as f:
         out = csv.writer(f, lineterminator="\n")
         curve = len(samples[0]) == 4
@@ -59,7 +61,7 @@ def publish(name, title, unit, rows, *extra):
 
 
 def us(value):
-    """Microseconds for people."""
+    """Formats microseconds for people."""
     for size, unit in ((1e6, "s"), (1e3, "ms"), (1, "µs")):
         if value >= size:
             break
@@ -67,12 +69,12 @@ def us(value):
 
 
 def times(ratio):
-    """A ratio for people, to three digits."""
+    """Formats a ratio for people, with three digits."""
     return f"{float(f'{ratio:.3g}'):,g} ×"
 
 
 def four(f):
-    """The percentiles of one row, and its provisioning."""
+    """Formats the percentiles and the provisioning of one row."""
     return " / ".join(us(f[k]) for k in ("p50_us", "p75_us", "p90_us", "p99_us")) + f" @{f['provisioning']:.2f}"
 
 

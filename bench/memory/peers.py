@@ -1,7 +1,8 @@
-"""What the benchmarks of far memory share: a Redis per peer in a cgroup of one size, swap devices, interleaved rounds.
+"""Shared by the benchmarks of far memory: a Redis per peer in a cgroup of one size, swap, rounds.
 
-Nothing is left behind: what a run makes is named after its folder /tmp/pando-memory-*, so `sweep` finds all of it by name. It is
-called at the end, on SIGTERM, SIGINT and SIGHUP, when the parent dies, and by the next run for one that was killed.
+A run leaves nothing behind. Its objects are named after its folder /tmp/pando-memory-*, so `sweep`
+finds all of them by name. `sweep` runs at the end, on SIGTERM, SIGINT and SIGHUP, and when the
+parent dies. After a SIGKILL, the next run calls it.
 """
 
 import atexit
@@ -30,14 +31,15 @@ TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "memory" / "targ
 EXAMPLES = TARGET / "release" / "examples"
 LOAD = EXAMPLES / "load"
 MIB = 1 << 20
-# The cgroup also holds the program's files and socket buffers, which the budget does not count.
+# The cgroup also holds the program's files and socket buffers, which the budget does not include.
 SLACK_BYTES = 2 * MIB
 ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 GROUPS = pathlib.Path("/sys/fs/cgroup/memory")  # version 1
 if not GROUPS.is_dir():
     GROUPS = pathlib.Path("/sys/fs/cgroup")
 ZRAM = pathlib.Path("/sys/block/zram0")
-READAHEAD = pathlib.Path("/proc/sys/vm/page-cluster")  # swap brings in 2^this pages a fault, of all that swaps here
+# Swap reads 2^this pages at a fault, for every user of swap on this machine.
+READAHEAD = pathlib.Path("/proc/sys/vm/page-cluster")
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 prctl = ctypes.CDLL(None).prctl
 
@@ -61,7 +63,7 @@ def build():
 
 
 def scratch():
-    """A folder, which owns what is made with it."""
+    """Makes a folder, which owns everything that is made with it."""
     d = pathlib.Path(tempfile.mkdtemp(prefix="pando-memory-"))
     scratches[d] = open(d / "lock", "w")
     fcntl.flock(scratches[d], fcntl.LOCK_EX)
@@ -70,7 +72,7 @@ def scratch():
 
 
 def clean():
-    """Takes away all that this run has made. No signal ends it half done."""
+    """Removes everything that this run has made. It blocks the signals that would interrupt it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     while scratches:
         folder, lock = scratches.popitem()
@@ -80,15 +82,17 @@ def clean():
 
 
 def sweep(folder):
-    """Takes away what was made with a folder, in the one order that works.
+    """Removes everything that was made with a folder, in the only order that works.
 
-    First the processes: swapoff brings every page back into the group that it belongs to, and in a group that is full the kernel
-    kills its processes and gives up. Then what holds one another: swap, device, file system, folder.
+    Processes come first. swapoff brings every page back into the cgroup that it belongs to; in a
+    full cgroup the kernel kills processes and gives up. Then come swap, device, file system and
+    folder.
     """
     for step in (end_processes, end_swap, end_folder):
         try:
             step(folder)
-        except (OSError, subprocess.CalledProcessError) as e:  # one that fails must not keep the others from running
+        # A failed step must not stop the others.
+        except (OSError, subprocess.CalledProcessError) as e:
             print(f"clean up {folder}: {e}", file=sys.stderr)
 
 
@@ -102,7 +106,7 @@ def end_processes(folder):
                     os.kill(int(pid), signal.SIGKILL)
                 except ProcessLookupError:
                     pass
-            while True:  # ours are waited for, or they stay in the group
+            while True:  # our children stay in the group until they are reaped
                 try:
                     if os.waitpid(-1, os.WNOHANG)[0] == 0:
                         break
@@ -116,7 +120,7 @@ def end_processes(folder):
             try:
                 g.rmdir()
                 break
-            except OSError:  # busy for a moment after its last process
+            except OSError:  # the group may be busy just after its last process
                 if time.time() > deadline:
                     raise
                 time.sleep(0.01)
@@ -150,21 +154,21 @@ def end_folder(folder):
 
 
 def sweep_the_dead():
-    """What is left of runs that were killed: nobody holds their lock."""
+    """Removes the leftovers of killed runs, which no longer hold their locks."""
     for lock in pathlib.Path(tempfile.gettempdir()).glob("pando-memory-*/lock"):
         with open(lock) as f:
             try:
                 fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 continue
-            if not f.read():  # of a run that is about to take it
+            if not f.read():  # the run is just about to take its lock
                 continue
             print(f"removing what a killed run has left: {lock.parent}", file=sys.stderr)
             sweep(lock.parent)
 
 
 def begin():
-    """From here on the run cleans up after itself however it ends."""
+    """Makes the run clean up at its end, for any reason except SIGKILL."""
     atexit.register(clean)
     for s in ENDING:
         if s != signal.SIGHUP or signal.getsignal(s) != signal.SIG_IGN:  # nohup
@@ -178,7 +182,7 @@ begin()
 
 
 def swap_on(kind, folder, size_bytes):
-    """Swap on zram, or on a loop device over tmpfs. Returns whether the kernel has it."""
+    """Starts swap on zram, or on a loop device over tmpfs; returns False if that is impossible."""
     if kind == "zram":
         if not ZRAM.exists() or int((ZRAM / "disksize").read_text()) != 0:
             return False
@@ -188,8 +192,9 @@ def swap_on(kind, folder, size_bytes):
     else:
         mount = folder / "swap"
         mount.mkdir()
-        # Its own pages must not be swapped out to itself (before 6.4 there is no such option), and it has all of them
-        # before the first page leaves: or else the kernel needs memory to free memory, and stands still when there is none.
+        # Two measures prevent a deadlock of the kernel, which would need memory to free memory. The
+        # file system does not swap its own pages (an option since Linux 6.4). It gets all of them
+        # before the first page is swapped out.
         size = f"size={size_bytes + 16 * MIB}"
         if subprocess.run(["mount", "-t", "tmpfs", "-o", f"{size},noswap", "tmpfs", mount], capture_output=True).returncode:
             sh("mount", "-t", "tmpfs", "-o", size, "tmpfs", mount)
@@ -201,7 +206,9 @@ def swap_on(kind, folder, size_bytes):
 
 
 def without_readahead(folder):
-    """Swap brings in the page of a fault and none beside it, as far memory does without a prefetcher; until the folder is swept."""
+    """Makes swap read only the faulting page, like far memory without a prefetcher.
+
+    `sweep` of the folder undoes it."""
     note = folder / "readahead.new"
     note.write_text(READAHEAD.read_text())
     note.rename(folder / "readahead")
@@ -209,7 +216,9 @@ def without_readahead(folder):
 
 
 def memory_group(folder, name, limit_bytes):
-    """A memory cgroup; returns the file that takes pids. Without a limit it only says what belongs to the folder."""
+    """Makes a memory cgroup; returns the file that takes pids.
+
+    A cgroup without a limit only marks the processes of the folder."""
     group = GROUPS / f"{folder.name}-{name}"
     group.mkdir()
     if limit_bytes:
@@ -218,11 +227,14 @@ def memory_group(folder, name, limit_bytes):
 
 
 def confine(group, limit_bytes):
-    """Limits a memory cgroup. What it has beyond that goes to swap, for which the kernel may have to be asked more than once."""
+    """Limits a memory cgroup.
+
+    Pages beyond the limit go to swap; the kernel may need several requests."""
     v1 = GROUPS.name == "memory"
     limit, now = (group / n for n in (("memory.limit_in_bytes", "memory.usage_in_bytes") if v1 else ("memory.max", "memory.current")))
     if not v1:
-        (group / "memory.high").write_text(str(limit_bytes))  # a lower memory.max would end processes instead of waiting
+        # A lower memory.max would kill processes instead of waiting.
+        (group / "memory.high").write_text(str(limit_bytes))
     deadline = time.time() + 60
     while True:
         try:
@@ -237,7 +249,7 @@ def confine(group, limit_bytes):
 
 
 def start(words, group=None, **kw):
-    """A process that dies with this one, and that no signal from the terminal reaches first."""
+    """Starts a process that dies with this one and gets no signals from the terminal."""
     def join():
         prctl(DIE_WITH_PARENT, signal.SIGKILL)
         if group:
@@ -246,17 +258,19 @@ def start(words, group=None, **kw):
 
 
 def serve(size, listen="127.0.0.1:0", group=None, delay_us=0):
-    """A memory host; returns the process and its address."""
+    """Starts a memory host; returns the process and its address."""
     p = start([MEM, "serve", "--size", size, "--listen", listen, "--delay-us", delay_us], group, stdout=subprocess.PIPE, text=True)
     return p, p.stdout.readline().split()[-1]
 
 
 class KilledUnderSwap(SystemExit):
-    """The kernel gave up looking for memory in the group of a peer. It may do so whenever the device is slower than the program."""
+    """The kernel found no memory in the cgroup of a peer and killed it.
+
+    That may happen when the device is slower than the program."""
 
 
 def again(batch):
-    """A batch in which that happened is made once more, which is said; not more than twice."""
+    """Repeats a batch after KilledUnderSwap, at most twice, and prints a message."""
     def attempts(*args, **kw):
         for left in (2, 1, 0):
             try:
@@ -280,7 +294,8 @@ class Peer:
             _, address = serve(hosts_bytes, listen, memory_group(folder, f"{name}-host", 0), delay_us)
             redis = [MEM, "run", "--local", local_bytes - SLACK_BYTES, "--from", address, *run, "--", *redis]
         self.log = folder / f"{name}.log"
-        # Under swap, the limit comes when the values are there: a program that grows faster than swap takes is killed.
+        # Under swap, the limit is set after the fill, because a program that grows faster than swap
+        # is killed.
         self.limit = local_bytes if limit and not self.far else 0
         group = memory_group(folder, name, local_bytes if limit and self.far else 0)
         self.group = group.parent
@@ -293,12 +308,12 @@ class Peer:
             time.sleep(0.02)
 
     def listens(self):
-        """Redis makes its socket a moment before it takes connections."""
+        """Tests a connection, because Redis makes its socket a moment before it accepts."""
         with socket.socket(socket.AF_UNIX) as s:
             return s.connect_ex(str(self.socket)) == 0
 
     def ended(self):
-        """What to say when Redis does not answer."""
+        """Returns the exception for a Redis that does not answer."""
         code = self.process.poll()
         why = "does not answer" if code is None else "was killed: dmesg says whether swap was too slow for its cgroup" if code < 0 else f"ended with {code}"
         kind = KilledUnderSwap if code == -signal.SIGKILL and not self.far else SystemExit
@@ -332,26 +347,28 @@ class Peer:
         return json.loads(top.stdout)["rounds"]
 
 
-# Of the values: what the allocator rounds up, the tables, and the margin that the evictor keeps. With so much, no page leaves.
+# Size relative to the values: the allocator's rounding, the tables and the evictor's margin. At
+# this size, no page leaves.
 ALL_LOCAL = 1.5
 
 
 def local_bytes(whole_bytes, share):
-    """The budget for a share of the values in per cent; 100 is room for all of the program and not only for its values."""
+    """Returns the budget for a share of the values in per cent; 100 is room for the program."""
     return int(whole_bytes * (ALL_LOCAL if share == 100 else share / 100)) + SLACK_BYTES
 
 
 def all_local(samples, names):
-    """Refuses a row that says 100 % where far peers have fetched pages while they were measured."""
+    """Fails if far peers fetched pages during the measurement of a row labelled 100 %."""
     for name in names:
         if any(m["rounds"] > 0 for m in samples[name]):
             raise SystemExit(f"{name}: the row of 100 % is not all local: {median(samples[name], 'rounds'):.3f} rounds a request; raise ALL_LOCAL")
 
 
 def curve(what, count, whole_bytes, far_bytes, shares, peers, percent=100, rounds=5, seconds=0.5, clients=1):
-    """Requests per second of each peer, all-local included, by share of the values that is local; samples with the share as x.
+    """Measures requests per second of each peer and of all-local, by the local share of the values.
 
-    peers: by name, the arguments of `pando-mem run` and the added round trip in microseconds; a kind of swap has None.
+    peers: by name, the arguments of `pando-mem run` and the added round trip in microseconds; None
+    for a kind of swap. The samples have the share as x.
     """
     rows, shown = [], []
     for share in shares:
@@ -375,18 +392,18 @@ def curve(what, count, whole_bytes, far_bytes, shares, peers, percent=100, round
 
 
 def shares(shown, name):
-    """The points of one curve, for a cell."""
+    """Formats the points of one curve for a cell."""
     return ", ".join(f"{share} % local: {by_name[name]:.0f} %" for share, by_name in shown)
 
 
 def interleave(peers, what, count, percent, rounds, seconds, clients, undisturbed=undisturbed):
-    """Samples by peer name; the order turns with every round."""
+    """Returns samples by peer name; the order of the peers rotates with every round."""
     samples = {p.name: [] for p in peers}
     for r in range(rounds + 1):
         for k in range(len(peers)):
             p = peers[(k + r) % len(peers)]
             m = undisturbed(lambda: p.measure(what, count, percent, seconds, clients, r + 1))
-            if r > 0:  # the first round warms
+            if r > 0:  # the first round warms up
                 samples[p.name].append(m)
     for name, s in samples.items():
         print(f"  {name:16} {median(s, 'rate'):9.0f} req/s   p50 {median(s, 'p50_us'):8.0f} us   p99 {median(s, 'p99_us'):8.0f} us   rounds {median(s, 'rounds'):.2f}", flush=True)
@@ -398,7 +415,7 @@ def median(samples, key):
 
 
 def ratio(samples, a, b, key="rate"):
-    """Median over the rounds of the ratio of two peers in the same round."""
+    """Returns the median over the rounds of the ratio of two peers in the same round."""
     return statistics.median(x[key] / y[key] for x, y in zip(samples[a], samples[b]))
 
 

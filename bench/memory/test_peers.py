@@ -1,5 +1,6 @@
-"""However a benchmark of far memory ends, nothing is left of it: no process, swap, loop device, mount, cgroup or folder. And it
-counts nothing wrong."""
+"""A benchmark of far memory leaves nothing behind, however it ends, and counts correctly.
+
+It leaves no process, swap, loop device, mount, cgroup or folder."""
 
 import inspect
 import os
@@ -17,7 +18,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 import peers as bed  # noqa: E402
 
-# What a benchmark does, without the work: swap on a loop device, a group whose process is larger than its limit.
+# The setup of a benchmark without its work: swap on a loop device, and a cgroup with a process
+# above the limit.
 RUN = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
@@ -37,7 +39,7 @@ PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.arg
 
 
 def left(name):
-    """What the kernel still has of a folder."""
+    """Lists the kernel's objects that belong to a folder."""
     found = [line for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines() if name in line]
     found += [line for line in subprocess.run(["losetup", "-a"], capture_output=True, text=True).stdout.splitlines() if name in line]
     for base in (pathlib.Path("/tmp"), pathlib.Path("/sys/fs/cgroup/memory"), pathlib.Path("/sys/fs/cgroup")):
@@ -49,7 +51,8 @@ def left(name):
 @unittest.skipUnless(os.path.exists("/dev/loop-control"), "loop devices")
 class Cut(unittest.TestCase):
     def begin(self, *before):
-        # Below nohup a hang-up is ignored, and so is the death of the parent; not here.
+        # Under nohup, a hang-up and the parent's death are ignored. This test must not inherit
+        # that.
         heard = lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)  # noqa: E731
         p = subprocess.Popen([sys.executable, "-c", *before, RUN, HERE], stdout=subprocess.PIPE, text=True, preexec_fn=heard)
         self.addCleanup(p.stdout.close)

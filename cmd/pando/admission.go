@@ -17,14 +17,16 @@ import (
 	"pando.run/pando/world"
 )
 
-// admission is the server's side of a join: which hosts become members, and what they get.
+// admission is the server's side of a join. It admits hosts as members and gives each a slot and a
+// certificate.
 type admission struct {
 	place
 	*control.Control
 	*trust.Authority
 }
 
-// join answers one host. What can be wrong with a request is found before a slot or a use of the token is given away.
+// join answers the request of one host. It checks the request before it spends a slot or a use of
+// the token.
 func (a admission) join(ctx context.Context, j peer.Joining, known *x509.Certificate) (peer.Joined, error) {
 	now := time.Now()
 	m, err := a.asked(j, known)
@@ -47,13 +49,14 @@ func (a admission) join(ctx context.Context, j peer.Joining, known *x509.Certifi
 	return peer.Joined{Slot: m.Slot, Store: "https://" + a.open(storePort), Certificate: der, Authority: a.Certificate().Raw}, err
 }
 
-// isMember says whether the host was admitted already with this key: the answer was lost, and it asks again.
+// isMember reports whether the host was admitted earlier with the same key. The host asks again
+// when it did not receive the first answer.
 func (a admission) isMember(ctx context.Context, m pando.Member) bool {
 	known, err := readMember(ctx, a.Registry, m.Name)
 	return err == nil && known.PublicKey == m.PublicKey
 }
 
-// asked is the member that a request is for, or what is wrong with it.
+// asked returns the member that a request asks for, or an error that explains the refusal.
 func (a admission) asked(j peer.Joining, known *x509.Certificate) (m pando.Member, err error) {
 	if known != nil {
 		if h, err := trust.HostOf(known); err != nil || h != j.Host {
@@ -86,7 +89,7 @@ func (a admission) asked(j peer.Joining, known *x509.Certificate) (m pando.Membe
 	return m, nil
 }
 
-// welcome is what the server serves to other hosts.
+// welcome returns the handler that the server offers to other hosts.
 func welcome(a admission, keeper *doorkeeper, face http.Handler) http.Handler {
 	check := func(token string) error { return a.Check(token, time.Now()) }
 	mux := http.NewServeMux()
@@ -95,11 +98,12 @@ func welcome(a admission, keeper *doorkeeper, face http.Handler) http.Handler {
 	return forStrangers(mux)
 }
 
-// renewEvery is how often a host takes a new certificate: far more often than one ends.
+// renewEvery is the interval at which a host renews its certificate. A certificate is valid for
+// much longer.
 const renewEvery = 24 * time.Hour
 
-// renewingOwn renews the certificates that this host's own authority made, for as long as the daemon lives. then takes the new one
-// over.
+// renewingOwn returns a job that renews a certificate made by this host's own authority, until ctx
+// ends. It calls then after each renewal, so that users of the certificate reload it.
 func renewingOwn(a *trust.Authority, log *slog.Logger, i *trust.Identity, then func() error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for pando.Sleep(ctx, pando.WallClock{}, renewEvery) == nil {

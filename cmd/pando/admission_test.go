@@ -20,10 +20,10 @@ import (
 	"pando.run/pando/world"
 )
 
-// cluster1 is the server's side of a cluster of one host, on a real store.
+// cluster1 returns the server's side of a cluster of one host, on a real store.
 func cluster1(t *testing.T) admission {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "pt") // short: it has a socket
+	dir, err := os.MkdirTemp("", "pt") // short, because a socket path is limited
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +137,8 @@ func TestANameIsOfOneKeyUntilTheHostIsRemoved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 5 { // its answer was lost: it asks again, which is no further use
+	// The host did not receive the answer and asks again. That does not use the token a second time.
+	for range 5 {
 		if again, err := a.join(t.Context(), first.Joining, nil); err != nil || again.Slot != got.Slot {
 			t.Fatalf("again: slot %d, %v", again.Slot, err)
 		}

@@ -50,7 +50,7 @@ func (o *command) scale() *cobra.Command {
 	return c
 }
 
-// inService counts the instances of a service that are not in reserve.
+// inService counts the instances of a service that are not warm.
 func inService(st pando.ServiceStatus) int {
 	n := 0
 	for _, i := range st.Instances {

@@ -15,17 +15,18 @@ import (
 	"pando.run/pando/api"
 )
 
-// command is what the operator's commands share.
+// command is the state that the operator's commands share.
 type command struct {
 	env    Env
 	client *api.Client
 	json   bool
 	wait   bool
 	within time.Duration
-	rest   time.Duration // between two looks of --wait
+	rest   time.Duration // pause between two looks of --wait
 }
 
-// waitLook is how often --wait looks at one service. Of many it looks at each more rarely.
+// waitLook is the interval at which --wait polls a single service. With four or more services
+// it polls each less often.
 const waitLook = 20 * time.Millisecond
 
 func newCommand(env Env) *command {
@@ -53,7 +54,7 @@ func (f *format) Set(s string) error {
 	return nil
 }
 
-// show prints a value for programs, or lets text print it for people.
+// show prints v as JSON for programs, or calls text to print it for people.
 func (o *command) show(v any, text func(w io.Writer)) error {
 	page := newPage(o.env)
 	if !o.json {
@@ -68,7 +69,8 @@ func (o *command) show(v any, text func(w io.Writer)) error {
 	return o.print(page.Bytes())
 }
 
-// print writes to standard output. What does not get there is an error: it may be a file on a full disk.
+// print writes to standard output. It returns an error if the write fails, for example because a
+// file is on a full disk.
 func (o *command) print(text []byte) error {
 	if _, err := o.env.Stdout.Write(text); err != nil {
 		return fmt.Errorf("the output is not whole: %w", err)
@@ -82,7 +84,7 @@ func (o *command) waits(c *cobra.Command) *cobra.Command {
 	return c
 }
 
-// of makes a command about one service, whose name is its first argument.
+// of makes a command about one service. The first argument is the name of the service.
 func (o *command) of(c *cobra.Command, args cobra.PositionalArgs, run func(ctx context.Context, s pando.ServiceKey, args []string) error) *cobra.Command {
 	c.Args = args
 	c.ValidArgsFunction = o.complete
@@ -99,7 +101,7 @@ func (o *command) of(c *cobra.Command, args cobra.PositionalArgs, run func(ctx c
 	return c
 }
 
-// meant adds to a service that is not there the one that was probably meant.
+// meant adds the most likely intended name to the error about a missing service.
 func (o *command) meant(ctx context.Context, s pando.ServiceKey, err error) error {
 	if !errors.Is(err, pando.ErrNotFound) {
 		return err
@@ -111,7 +113,8 @@ func (o *command) meant(ctx context.Context, s pando.ServiceKey, err error) erro
 	var names, others []string
 	for _, st := range all {
 		if st.ServiceKey == s {
-			return err // it is something of the service that is not there
+			// The service exists; the error is about a part of it.
+			return err
 		}
 		names = append(names, st.ServiceKey.String())
 		if st.Name == s.Name {
@@ -145,7 +148,7 @@ func (o *command) complete(c *cobra.Command, args []string, _ string) ([]cobra.C
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// until looks at a service until done holds or is hopeless.
+// until polls a service until done returns true or an error, or the time is up.
 func (o *command) until(
 	ctx context.Context, s pando.ServiceKey, shown *progress, done func(pando.ServiceStatus) (bool, error),
 ) (pando.ServiceStatus, error) {
@@ -174,7 +177,8 @@ func (o *command) until(
 	}
 }
 
-// explain says why a revision does not serve: the newest failure with its evidence, and where there is more.
+// explain returns the error of a revision that does not serve. The error has the newest failure,
+// its log lines and the command that prints more.
 func explain(st pando.ServiceStatus, revision int) error {
 	if st.Problem == nil {
 		return fmt.Errorf("revision %d of %s: %w: the service is %s: %s; `pando why %s` says more",

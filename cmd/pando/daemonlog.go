@@ -9,21 +9,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The log of a daemon rotates as those of instances do: "agent.log" is the newest, "agent.log.1" the one before.
+// The log of a daemon rotates like the log of an instance: "agent.log" is the newest file,
+// "agent.log.1" the one before.
 const (
 	daemonLogBytesMax = 10 << 20
 	daemonLogsKept    = 3
 )
 
-// daemonFile is the log file of this process, which is also its standard output and error: a crash ends in it.
+// daemonFile is the log file of this process. It is also the standard output and error, so that a
+// crash is logged.
 type daemonFile struct {
 	mu   sync.Mutex
 	path string
-	most int64 // bytes, then it rotates
-	fds  []int // that are the file
+	most int64 // size in bytes at which the file rotates
+	fds  []int // descriptors that refer to the file
 }
 
-// rotateLog makes the log of a daemon rotate, if `pando up` gave it one: a daemon on a terminal has none.
+// rotateLog makes the log of a daemon rotate if `pando up` started the daemon with a log file. A
+// daemon on a terminal has no log file.
 func rotateLog(p place, role string) {
 	own, err := os.Stderr.Stat()
 	if err != nil {
@@ -45,7 +48,8 @@ func (d *daemonFile) Write(b []byte) (int, error) {
 	return unix.Write(d.fds[0], b)
 }
 
-// rotate begins a new file. If that fails, the file at hand grows: a line is worth more than its bound.
+// rotate begins a new file. If that fails, the current file grows, because losing a line is worse
+// than a file that is too long.
 func (d *daemonFile) rotate() {
 	name := func(n int) string {
 		if n == 0 {
@@ -59,7 +63,7 @@ func (d *daemonFile) rotate() {
 	}
 	defer fresh.Close()
 	for n := daemonLogsKept - 1; n > 0; n-- {
-		_ = os.Rename(name(n-1), name(n)) // the older ones may not be there yet
+		_ = os.Rename(name(n-1), name(n)) // older files may not exist yet
 	}
 	if os.Rename(d.path+".new", d.path) != nil {
 		return

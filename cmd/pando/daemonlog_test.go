@@ -17,7 +17,7 @@ func TestADaemonsLogRotates(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	other, err := unix.Dup(int(f.Fd())) // as standard output and error are one file
+	other, err := unix.Dup(int(f.Fd())) // standard output and error share one file
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,21 +45,22 @@ func (o *command) deploy() *cobra.Command {
 	return c
 }
 
-// deployed is how the deploy of one service of a file ended.
+// deployed is the result of deploying one service of a file.
 type deployed struct {
 	pando.ServiceStatus
-	Deployed int    `json:"deployed,omitempty"` // the revision that the deploy asked for
+	Deployed int    `json:"deployed,omitempty"` // the revision that the deploy created or selected
 	Failed   string `json:"error,omitempty"`
 	err      error
 }
 
-// deployAll deploys every service of a file, waits for all of them if that is asked, and reports each.
+// deployAll deploys every service of a file and reports each result. With --wait it waits for all
+// of them.
 func (o *command) deployAll(ctx context.Context, specs []pando.Spec) error {
 	all := make([]deployed, len(specs))
 	for n, s := range specs {
 		all[n] = o.deployOne(ctx, s)
 		if err := all[n].err; ctx.Err() != nil || errors.Is(err, pando.ErrUnavailable) {
-			return err // the others would say the same
+			return err // every other deploy would fail in the same way
 		}
 	}
 	if o.wait {
@@ -92,13 +93,15 @@ func (o *command) deployOne(ctx context.Context, s pando.Spec) (d deployed) {
 		return d
 	}
 	d.ServiceStatus, d.Deployed = st, st.Target
-	if st.Latest > before.Latest { // the target may be the one before again: a revision can fail within the request
+	// The target may already be the former revision again, because a revision can fail during the
+	// request.
+	if st.Latest > before.Latest {
 		d.Deployed = st.Latest
 	}
 	return d
 }
 
-// awaitAll waits until every service that was deployed serves its revision or has failed.
+// awaitAll waits until every deployed service serves its revision or has failed.
 func (o *command) awaitAll(ctx context.Context, all []deployed) {
 	var known []pando.ServiceStatus
 	for _, d := range all {
@@ -138,7 +141,7 @@ func (o *command) showAll(all []deployed) error {
 	})
 }
 
-// failures is the error of a file of which not every service was deployed.
+// failures returns one error for all services of a file that failed, or nil.
 func failures(all []deployed) error {
 	var errs []error
 	var names []string
@@ -153,8 +156,9 @@ func failures(all []deployed) error {
 	return fmt.Errorf("%d of %d services failed (%s):\n%w", len(errs), len(all), strings.Join(names, ", "), errors.Join(errs...))
 }
 
-// serving says whether a revision serves. It is hopeless once that revision was rolled back or replaced, or when the service
-// has never served and an instance of the revision failed.
+// serving returns a test whether a revision serves. The test fails once that revision was rolled
+// back or replaced. It also fails if the service never served and an instance of the revision
+// failed.
 func serving(revision int) func(pando.ServiceStatus) (bool, error) {
 	return func(st pando.ServiceStatus) (bool, error) {
 		p := st.Problem
@@ -172,22 +176,23 @@ func serving(revision int) func(pando.ServiceStatus) (bool, error) {
 	}
 }
 
-// concerns says whether a failure is of a revision. A decision of an older pando does not say of which it is.
+// concerns reports whether a failure is about a revision. A decision made by an older pando has no
+// revision and counts for every revision.
 func concerns(p *pando.Decision, revision int) bool {
 	of, known := p.Inputs["revision"]
 	return !known || int(of) == revision
 }
 
-// plan is what a deploy would do to a service.
+// plan lists the changes that a deploy would make to a service.
 type plan struct {
 	Service pando.ServiceKey `json:"service"`
 	New     bool             `json:"new"`
-	Changes []string         `json:"changes"` // lines of the spec that go (-) and come (+)
+	Changes []string         `json:"changes"` // removed (-) and added (+) lines of the spec
 	spec    pando.Spec
 	is      pando.ServiceStatus
 }
 
-// compareAll says what a deploy would do to the services of a file.
+// compareAll prints the changes that a deploy would make to the services of a file.
 func (o *command) compareAll(ctx context.Context, specs []pando.Spec) error {
 	var all []plan
 	for _, s := range specs {
@@ -232,7 +237,7 @@ func (p plan) print(w io.Writer) {
 	}
 }
 
-// difference is the lines that are only in one of two texts.
+// difference returns the lines that occur in only one of two texts, each with its sign.
 func difference(before, after string) []string {
 	out := []string{}
 	old, fresh := strings.Split(strings.TrimSpace(before), "\n"), strings.Split(strings.TrimSpace(after), "\n")

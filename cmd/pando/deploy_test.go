@@ -8,13 +8,14 @@ import (
 	"pando.run/pando"
 )
 
-// A wait ends by the revision that it waits for: failures of others do not count.
+// A wait ends with the result of its own revision. Failures of other revisions do not count.
 func TestWaitJudgesTheRevisionThatWasDeployed(t *testing.T) {
 	failed := func(revision float64) *pando.Decision {
 		return &pando.Decision{Kind: pando.DecidedFailed, Instance: "web-a", Reason: "it exited with 3", Inputs: map[string]float64{"revision": revision}}
 	}
 	back := &pando.Decision{Kind: pando.DecidedRollback, Reason: "back to revision 1", Inputs: map[string]float64{"from": 2, "to": 1}}
-	old := &pando.Decision{Kind: pando.DecidedFailed, Reason: "it exited with 4"} // of a pando that did not note the revision
+	// From an older pando, which did not store the revision.
+	old := &pando.Decision{Kind: pando.DecidedFailed, Reason: "it exited with 4"}
 	for name, c := range map[string]struct {
 		current, target int
 		phase           pando.ServicePhase

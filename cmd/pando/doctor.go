@@ -12,7 +12,7 @@ import (
 	"pando.run/pando/driver/kernel"
 )
 
-// doctor says whether Pando can run on this machine, and how well.
+// doctor reports whether Pando can run on this machine, and its limitations here.
 func (o *command) doctor() *cobra.Command {
 	var data string
 	c := &cobra.Command{

@@ -18,24 +18,25 @@ import (
 	"pando.run/pando/world"
 )
 
-// The bounds of a port that strangers can reach. A host has a handful of connections to each port of another one.
+// The bounds of a port that strangers can reach. A host needs only a few connections to each port
+// of another host.
 const (
-	connectionsMax    = 4096             // of a port; more are closed at once
-	connectionsOfMax  = 128              // of one address; likewise
+	connectionsMax    = 4096             // to one port: more are closed at once
+	connectionsOfMax  = 128              // from one address; likewise
 	strangerWaitMax   = 10 * time.Second // for the whole request of a caller without a certificate
-	idleWaitMax       = 2 * time.Minute  // between two requests
-	memberReadWaitMax = time.Second      // for the record of a member that is not known yet
+	idleWaitMax       = 2 * time.Minute  // between two requests of a connection
+	memberReadWaitMax = time.Second      // for reading the record of a member that is not cached yet
 )
 
-// crowd is a listener with bounds.
+// crowd is a listener that limits the number of open connections, in total and per address.
 type crowd struct {
 	net.Listener
 	mu  sync.Mutex
 	all int
-	of  map[netip.Addr]int // at most connectionsMax
+	of  map[netip.Addr]int // open connections per address
 }
 
-// bounded gives a listener bounds.
+// bounded limits the open connections of a listener.
 func bounded(l net.Listener) net.Listener {
 	return &crowd{Listener: l, of: map[netip.Addr]int{}}
 }
@@ -49,7 +50,7 @@ func listenTLS(address string, c *tls.Config) (net.Listener, error) {
 	return tls.NewListener(bounded(l), c), nil
 }
 
-// Accept lets the next connection in that is within the bounds.
+// Accept returns the next connection that is within the bounds. It closes the others.
 func (c *crowd) Accept() (net.Conn, error) {
 	for {
 		conn, err := c.Listener.Accept()
@@ -84,25 +85,25 @@ func (c *crowd) leave(a netip.Addr) {
 	}
 }
 
-// guest is a connection that was let in.
+// guest is an accepted connection, which counts towards the bounds.
 type guest struct {
 	net.Conn
 	leave func()
 }
 
-// Close makes room for another one.
+// Close closes the connection and frees its place.
 func (g *guest) Close() error {
 	defer g.leave()
 	return g.Conn.Close()
 }
 
-// forStrangers bounds the time of a caller without a certificate, and its connection ends with the answer: the rest of its
-// request is not read.
+// forStrangers limits the time of a request without a certificate. The connection closes with the
+// answer; the rest of the request is not read.
 func forStrangers(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if peer.Shown(r) == nil {
 			c := http.NewResponseController(w)
-			_ = c.SetReadDeadline(time.Now().Add(strangerWaitMax)) // of a TLS connection: it has one
+			_ = c.SetReadDeadline(time.Now().Add(strangerWaitMax)) // a TLS connection supports deadlines
 			defer func() { _ = c.SetReadDeadline(time.Now()) }()
 			w.Header().Set("Connection", "close")
 		}
@@ -110,12 +111,13 @@ func forStrangers(next http.Handler) http.Handler {
 	})
 }
 
-// doorkeeper knows which hosts are members now. A certificate is good for a year; a membership ends when its record goes.
+// doorkeeper caches the current members. A certificate is valid for a year, but a membership ends
+// when its record is deleted.
 type doorkeeper struct {
 	registry pando.Registry
 	mu       sync.Mutex
 	members  map[pando.HostName]pando.Member
-	changed  chan struct{} // closed and replaced at every change of members
+	changed  chan struct{} // closed and replaced when the members change
 }
 
 func newDoorkeeper(r pando.Registry) *doorkeeper {
@@ -124,7 +126,7 @@ func newDoorkeeper(r pando.Registry) *doorkeeper {
 
 const membersPrefix = pando.Root + pando.Key(pando.KindMember) + "/"
 
-// run follows the members until ctx ends.
+// run follows the records of the members until ctx ends.
 func (d *doorkeeper) run(ctx context.Context) error {
 	return world.Follow(ctx, pando.WallClock{}, d.registry, membersPrefix, func(b pando.Batch, reset bool) {
 		d.mu.Lock()
@@ -144,9 +146,10 @@ func (d *doorkeeper) run(ctx context.Context) error {
 	})
 }
 
-// readMember reads the record of one member. Errors: ErrForbidden for a host that is none.
+// readMember reads the record of one member. It returns ErrForbidden if the host is not a member.
 func readMember(ctx context.Context, r pando.Registry, h pando.HostName) (pando.Member, error) {
-	s, err := r.Snapshot(ctx, pando.MemberKey(h)) // and of those whose names begin so
+	// The snapshot includes names that begin with this one.
+	s, err := r.Snapshot(ctx, pando.MemberKey(h))
 	if err != nil {
 		return pando.Member{}, err
 	}
@@ -162,7 +165,8 @@ func readMember(ctx context.Context, r pando.Registry, h pando.HostName) (pando.
 	return pando.Member{}, pando.NotMember(h)
 }
 
-// member is the live member that a verified certificate is of; "" is the server.
+// member returns the host that a verified certificate belongs to, if it is a member now. It returns
+// "" for the server.
 func (d *doorkeeper) member(ctx context.Context, c *x509.Certificate) (pando.HostName, error) {
 	if c == nil {
 		return "", fmt.Errorf("%w: only members of the cluster may ask; `pando up --join` makes this host one", pando.ErrForbidden)
@@ -177,7 +181,8 @@ func (d *doorkeeper) member(ctx context.Context, c *x509.Certificate) (pando.Hos
 	if d.known(h, c) {
 		return h, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, memberReadWaitMax) // it may have joined just now
+	// The host may have joined just now, before the cache got its record.
+	ctx, cancel := context.WithTimeout(ctx, memberReadWaitMax)
 	defer cancel()
 	m, err := readMember(ctx, d.registry, h)
 	if err != nil {
@@ -193,7 +198,7 @@ func (d *doorkeeper) known(h pando.HostName, c *x509.Certificate) bool {
 	return ok && m.Admits(c.RawSubjectPublicKeyInfo) == nil
 }
 
-// asker is the member that a request comes from, "" for none.
+// asker returns the member that sent a request, or "" if the sender is not a member.
 func (d *doorkeeper) asker(r *http.Request) string {
 	h, err := d.member(r.Context(), peer.Shown(r))
 	if err != nil {
@@ -202,7 +207,7 @@ func (d *doorkeeper) asker(r *http.Request) string {
 	return string(h)
 }
 
-// guard lets members in, and ends a request when the membership does.
+// guard admits members only. It ends a request when the membership of the caller ends.
 func (d *doorkeeper) guard(next http.Handler) http.Handler {
 	next = d.whileMember(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -214,7 +219,8 @@ func (d *doorkeeper) guard(next http.Handler) http.Handler {
 	})
 }
 
-// whileMember ends the requests of a host when its membership ends: logs and events are streamed for as long as the caller wants.
+// whileMember ends the requests of a host when its membership ends. Without it, a removed host
+// could stream logs and events without limit.
 func (d *doorkeeper) whileMember(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := peer.Shown(r)

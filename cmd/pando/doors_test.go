@@ -16,7 +16,7 @@ import (
 	"pando.run/pando/driver/trust"
 )
 
-// serves a handler as the server does for other hosts.
+// serves runs a handler in the same way as the server does for other hosts.
 func serves(t *testing.T, h http.Handler) (at string, a *trust.Authority) {
 	t.Helper()
 	a, err := trust.OpenAuthority(t.TempDir(), time.Now())
@@ -46,7 +46,8 @@ func patiently(t *testing.T, c net.Conn) net.Conn {
 	return c
 }
 
-// A stranger that never ends its request costs a connection for seconds, and a thousand of them cost no more than the bound.
+// A stranger that never finishes its request holds a connection for seconds only. A thousand
+// strangers hold no more connections than the bound.
 func TestStrangersAreNotWaitedFor(t *testing.T) {
 	begun := make(chan struct{}, 1)
 	at, _ := serves(t, forStrangers(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -101,7 +102,7 @@ func TestAnAddressHasSoManyConnections(t *testing.T) {
 		t.Errorf("connection %d is let in: %v", connectionsOfMax+1, err)
 	}
 	first.Close()
-	first.Close() // counts once
+	first.Close() // closing twice frees only one place
 	dial()
 	<-in
 	if _, err := dial().Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
@@ -109,7 +110,7 @@ func TestAnAddressHasSoManyConnections(t *testing.T) {
 	}
 }
 
-// The token comes before the body: nothing of a stranger's body is read without one.
+// The token comes before the body. The server does not read the body of a request without a token.
 func TestAJoinWithoutATokenIsAnsweredAtOnce(t *testing.T) {
 	a, err := trust.OpenAuthority(t.TempDir(), time.Now())
 	if err != nil {

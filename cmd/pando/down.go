@@ -54,7 +54,8 @@ func downCommand(o *command) *cobra.Command {
 	return c
 }
 
-// evacuate takes every instance out through the agent. What keeps it from that is said and does not keep the host up.
+// evacuate drains every instance through the agent. If the agent fails, it prints a warning, and
+// `pando down` continues. An interrupt ends the command.
 func (o *command) evacuate(ctx context.Context, p place, drain time.Duration) error {
 	if _, alive := daemon(p, "agent"); !alive {
 		return nil
@@ -65,7 +66,8 @@ func (o *command) evacuate(ctx context.Context, p place, drain time.Duration) er
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("stop pando: %w; instances leave, and the daemons run: `pando down` again, or with --now", ctx.Err())
-	case err != nil && process.Instances(p.sandboxes()) > 0: // else nobody is there who could leave
+	// Without instances there is nothing to report.
+	case err != nil && process.Instances(p.sandboxes()) > 0:
 		fmt.Fprintf(o.env.Stderr, "instances are killed without having left (%v): what they committed stays\n", err)
 	case left > 0:
 		fmt.Fprintf(o.env.Stderr, "%d instances did not leave in time and are killed: what they committed stays\n", left)
@@ -106,19 +108,20 @@ func (o *command) down(ctx context.Context, p place, drain time.Duration, purge 
 	return o.show(is, func(w io.Writer) { fmt.Fprintf(w, "pando is down on %s\n", p.Host) })
 }
 
-// resign leaves the cluster that this host joined. That the server does not answer keeps nothing here.
+// resign leaves the cluster that this host joined. If the server does not answer, it prints a
+// warning only.
 func (o *command) resign(ctx context.Context, p place) {
 	m, err := trust.LoadMembership(p.trust())
 	if m == nil || err != nil {
-		return // a cluster of its own, or damaged files, which go
+		return // a cluster of its own, or damaged files, which purge deletes
 	}
 	if err := resign(ctx, m); err != nil {
 		fmt.Fprintf(o.env.Stderr, "the server at %s still has this host as a member (%v): `pando hosts rm %s` there ends that\n", m.Server, err, m.Host)
 	}
 }
 
-// removeRun removes what the daemons have in the run folder. Network functions have their sockets in it and run without the
-// daemons: they stay.
+// removeRun removes the files of the daemons from the run folder. It keeps the sockets of network
+// functions, which run without the daemons.
 func removeRun(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -133,7 +136,7 @@ func removeRun(dir string) error {
 	for _, d := range []string{filepath.Join(dir, functionsFolder), dir} {
 		switch err := os.Remove(d); {
 		case err == nil, errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ENOTEMPTY):
-		case errors.Is(err, syscall.EBUSY): // a mount of the operator's: it is empty
+		case errors.Is(err, syscall.EBUSY): // a mount point of the operator; it is empty
 		default:
 			errs = append(errs, err)
 		}
@@ -141,8 +144,8 @@ func removeRun(dir string) error {
 	return errors.Join(errs...)
 }
 
-// empty removes everything in a folder and never the folder itself: another mount namespace may have a mount on it, and the
-// kernel would detach that mount together with the folder.
+// empty removes everything in a folder, but not the folder. Another mount namespace may have a
+// mount on the folder, and the kernel would detach that mount if the folder were removed.
 func empty(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -155,7 +158,7 @@ func empty(dir string) error {
 	return errors.Join(errs...)
 }
 
-// endFunctions ends every network function of this machine. Without the program that runs them there is none to end.
+// endFunctions ends every network function of this machine with the help of pando-unit.
 func (o *command) endFunctions(ctx context.Context, p place) error {
 	run := filepath.Join(p.Run, functionsFolder)
 	entries, err := os.ReadDir(run)

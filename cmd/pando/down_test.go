@@ -14,13 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An agent that does not answer, as after a start that failed, is no news to who has no instances.
+// A silent agent, for example after a failed start, does not cause a warning if there are no
+// instances.
 func TestDownSpeaksOfInstancesOnlyWhereThereAreAny(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mkfifo(filepath.Join(dir, "agent"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	silent := exec.Command("cat", "agent") // to whoever reads its command line it is an agent
+	// Its command line looks like the command line of an agent.
+	silent := exec.Command("cat", "agent")
 	silent.Dir = dir
 	if err := silent.Start(); err != nil {
 		t.Fatal(err)
@@ -52,7 +54,7 @@ func TestDownSpeaksOfInstancesOnlyWhereThereAreAny(t *testing.T) {
 	}
 }
 
-// Network functions run without the daemons: their sockets outlive `pando down`.
+// Network functions run without the daemons. Their sockets survive `pando down`.
 func TestDownLeavesWhatFunctionsKeep(t *testing.T) {
 	dir := t.TempDir()
 	files(t, dir, "run/api.sock", "run/sandbox/3/slot.json", "run/fn/nat/control.sock", "bare/api.sock")
@@ -64,7 +66,8 @@ func TestDownLeavesWhatFunctionsKeep(t *testing.T) {
 	}
 }
 
-// The data folder may be a mount point in another namespace: it is emptied and not removed.
+// The data folder may be a mount point in another namespace, so purge empties it and does not
+// remove it.
 func TestPurgeEmptiesTheDataFolder(t *testing.T) {
 	dir := t.TempDir()
 	files(t, dir, "data/state.db", "data/store/wal", "data/fn/default/nat.meter")
@@ -76,7 +79,7 @@ func TestPurgeEmptiesTheDataFolder(t *testing.T) {
 	}
 }
 
-// A function that cannot be ended is named, and its folder is not taken from under it.
+// If a function cannot be ended, the error names it, and its folder stays.
 func TestPurgeEndsFunctionsByTheirOwnProgram(t *testing.T) {
 	dir := t.TempDir()
 	p, bin := place{Run: filepath.Join(dir, "run")}, filepath.Join(dir, "bin")
@@ -106,7 +109,7 @@ func TestPurgeEndsFunctionsByTheirOwnProgram(t *testing.T) {
 	}
 }
 
-// files makes empty files below a folder.
+// files creates empty files below a folder.
 func files(t *testing.T, dir string, names ...string) {
 	t.Helper()
 	for _, f := range names {
@@ -117,7 +120,7 @@ func files(t *testing.T, dir string, names ...string) {
 	}
 }
 
-// below lists what is in a folder.
+// below lists everything below a folder.
 func below(t *testing.T, dir string) (all []string) {
 	t.Helper()
 	if err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {

@@ -11,12 +11,13 @@ import (
 	"pando.run/pando"
 )
 
-// failpointFile says at which failpoint whom to kill: "NAME" for the process that comes there, "NAME: PID" for another.
+// failpointFile selects a failpoint and a process to kill. "NAME" kills the process that reaches
+// the failpoint; "NAME: PID" kills another process.
 const failpointFile = "/run/pando/failpoint"
 
 func init() { pando.OnFailpoint = killAtFailpoint }
 
-// killAtFailpoint kills once: who takes the file away is the one that acts.
+// killAtFailpoint kills at most once, because only one process can remove the file.
 func killAtFailpoint(name string) {
 	b, err := os.ReadFile(failpointFile)
 	if err != nil {

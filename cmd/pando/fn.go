@@ -16,10 +16,10 @@ import (
 	"pando.run/pando"
 )
 
-// unitBinary runs network functions. It lies beside pando, or in the PATH.
+// unitBinary is the program that runs network functions. It is next to pando or in the PATH.
 const unitBinary = "pando-unit"
 
-// functionCommand is `pando fn`: all of it is done by the unit's own program, which needs no cluster.
+// functionCommand is `pando fn`. It runs pando-unit, which needs no cluster.
 func functionCommand(env Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "fn COMMAND", Short: "network functions: write, build, test and run them",
@@ -35,7 +35,8 @@ func functionCommand(env Env) *cobra.Command {
 			if len(args) > 0 && args[0] == "run" && slices.ContainsFunc(args, func(a string) bool { return a == "--units" || strings.HasPrefix(a, "--units=") }) {
 				return runGroup(c.Context(), env, path, args[1:])
 			}
-			// No context: an interrupt of the terminal reaches the child itself, which ends in its own order.
+			// Without a context: the terminal sends an interrupt to the child itself, and the child ends in
+			// good order.
 			child := exec.Command(path, args...)
 			child.Stdin, child.Stdout, child.Stderr = env.Stdin, env.Stdout, env.Stderr
 			err = runThrough(child)
@@ -48,7 +49,7 @@ func functionCommand(env Env) *cobra.Command {
 	}
 }
 
-// runThrough runs a program and hands on to it the SIGTERM that this process gets.
+// runThrough runs a program and forwards SIGTERM to it.
 func runThrough(child *exec.Cmd) error {
 	told := make(chan os.Signal, 1)
 	signal.Notify(told, syscall.SIGTERM)
@@ -61,14 +62,15 @@ func runThrough(child *exec.Cmd) error {
 	for {
 		select {
 		case s := <-told:
-			_ = child.Process.Signal(s) // it may have ended already
+			_ = child.Process.Signal(s) // the child may have ended already
 		case err := <-ended:
 			return err
 		}
 	}
 }
 
-// findBeside finds a program that is built with pando but not in Go: beside pando, or in the PATH.
+// findBeside finds a program that is built with pando in another language. It looks next to pando,
+// then in the PATH.
 func findBeside(name string) (string, error) {
 	if own, err := os.Executable(); err == nil {
 		beside := filepath.Join(filepath.Dir(own), name)

@@ -20,10 +20,11 @@ import (
 	"pando.run/pando/cmd/pando/units"
 )
 
-// nominalBits is what a unit is taken to serve if nothing limits it: a NAT on one core takes about that (bench/function/wasm).
+// nominalBits is the assumed capacity of a unit without a limit. A NAT on one core serves about
+// that much (bench/function/wasm).
 const nominalBits = 1_000_000_000
 
-// groupFlags are those of `pando fn run --units` that are not the group's own.
+// groupFlags holds the flags of `pando fn run --units` that into has to convert for units.Config.
 type groupFlags struct {
 	units, port, ports, capacity string
 	durability                   string
@@ -31,7 +32,7 @@ type groupFlags struct {
 	detach, strictRules          bool
 }
 
-// passedOn are flags of units, which a group hands to all of them as they are.
+// passedOn lists flags that a group passes to each of its units unchanged.
 var passedOn = map[string]string{
 	"set": "a line of configuration, KEY=VALUE", "rules": "a file of Snort rules for the IDS", "flows-max": "flows of which state is kept, per unit",
 	"rules-var":    "a variable of the rules, NAME=VALUE",
@@ -111,7 +112,7 @@ func runGroup(ctx context.Context, env Env, binary string, args []string) error 
 	return c.ExecuteContext(ctx)
 }
 
-// asRoot adds what to do to an error for which the user is the reason.
+// asRoot adds advice to a permission error.
 func asRoot(err error) error {
 	if errors.Is(err, os.ErrPermission) {
 		return fmt.Errorf("%w: run it as root", err)
@@ -119,7 +120,7 @@ func asRoot(err error) error {
 	return err
 }
 
-// into writes what needs to be understood first.
+// into converts the flags and stores the results in the configuration.
 func (f *groupFlags) into(c *units.Config) (err error) {
 	least, most, ranged := strings.Cut(f.units, "..")
 	if !ranged {
@@ -178,7 +179,7 @@ func (f *groupFlags) into(c *units.Config) (err error) {
 	return err
 }
 
-// bitsOf reads a number of bits per second with K, M or G behind it.
+// bitsOf parses a number of bits per second with the suffix K, M or G.
 func bitsOf(text string) (uint64, error) {
 	digits, factor := strings.TrimRight(text, "KMG"), uint64(1)
 	if unit := text[len(digits):]; len(unit) == 1 {
@@ -191,7 +192,7 @@ func bitsOf(text string) (uint64, error) {
 	return n * factor, nil
 }
 
-// detached starts the group again as a process of its own, and waits until that is ready.
+// detached starts the group again as a separate process and waits until the group is ready.
 func detached(env Env, c units.Config, args []string) error {
 	args = slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a == "-d" || a == "--detach" || a == "--detach=true" })
 	own, err := os.Executable()
@@ -206,7 +207,8 @@ func detached(env Env, c units.Config, args []string) error {
 		return asRoot(err)
 	}
 	path := filepath.Join(directory, "log")
-	log, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_APPEND|os.O_WRONLY, 0o644) // its units append to it, too
+	// The units of the group append to the same file.
+	log, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return asRoot(err)
 	}
@@ -224,13 +226,14 @@ func detached(env Env, c units.Config, args []string) error {
 		_, err := fmt.Fprint(env.Stdout, line)
 		return err
 	}
-	_ = child.Wait() // its reason is in the log
+	_ = child.Wait() // the log has the reason
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
 	fmt.Fprint(env.Stderr, string(text))
-	if err := os.RemoveAll(directory); err != nil { // it never ran, so `pando fn ls` is not to list it as crashed
+	// The group never ran, so `pando fn ls` must not list it as crashed.
+	if err := os.RemoveAll(directory); err != nil {
 		return err
 	}
 	return codeError(max(1, child.ProcessState.ExitCode()))

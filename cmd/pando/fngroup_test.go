@@ -15,7 +15,8 @@ func groupOf(t *testing.T, more ...string) error {
 	return runGroup(t.Context(), Env{Stdout: io.Discard, Stderr: io.Discard}, "pando-unit", args)
 }
 
-// Units of a group meet steering in rings of AF_PACKET; who asks for another way is told before anything is made.
+// Units of a group receive packets from steering through AF_PACKET. AF_XDP is
+// refused before anything is created.
 func TestAGroupRefusesAFXDP(t *testing.T) {
 	err := groupOf(t, "--port", "xdp")
 	if !errors.Is(err, pando.ErrInvalid) || !strings.Contains(err.Error(), "leave out --units") {

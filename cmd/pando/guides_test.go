@@ -12,7 +12,8 @@ import (
 	"pando.run/pando/lab/labtest"
 )
 
-// The guides are run as they stand: a fenced block that names a file is that file, an indented block is commands.
+// The test runs the guides as they are. A fenced block that names a file is that file; an indented
+// block is a list of commands.
 func TestTheGuidesAreTrue(t *testing.T) {
 	for _, name := range []string{"first-service.md", "operate.md", "bring-your-own-program.md"} {
 		t.Run(name, func(t *testing.T) {
@@ -39,8 +40,8 @@ func TestTheGuidesAreTrue(t *testing.T) {
 	}
 }
 
-// The guide of network functions needs no daemons: it is run in a network namespace of its own, in which all processes end
-// with the shell.
+// The guide of network functions needs no daemons. It runs in its own network namespace, where all
+// processes end with the shell.
 func TestTheGuideOfFunctionsIsTrue(t *testing.T) {
 	bin, err := filepath.Abs(filepath.Join("..", "..", "bin"))
 	if err != nil {
@@ -60,7 +61,7 @@ func TestTheGuideOfFunctionsIsTrue(t *testing.T) {
 	if err := os.Symlink(filepath.Join(bin, "..", "function"), filepath.Join(dir, "function")); err != nil {
 		t.Fatal(err)
 	}
-	// The other host is an address of this one; what it serves goes on behind the next commands.
+	// The other host is an address of this one. Its server keeps running during the next commands.
 	script := "set -e -o pipefail\nip link set lo up; ip addr add 192.0.2.2/32 dev lo\n" +
 		"pando() { case $2 in run|ls|top|logs|rm|bill) set -- \"$@\" --run-dir $PWD/run --data-dir $PWD/data;; esac; " + labtest.Build(t, "./cmd/pando") + " \"$@\"; }\n" +
 		"listening() { until grep -q \" 020200C0:\" /proc/net/tcp; do [ $SECONDS -lt 60 ]; done; }\n"
@@ -70,7 +71,8 @@ func TestTheGuideOfFunctionsIsTrue(t *testing.T) {
 			if err := os.WriteFile(from, []byte(b.text), 0o644); err != nil {
 				t.Fatal(err)
 			}
-			script += fmt.Sprintf("if [ -e %[2]s ]; then diff %[1]s %[2]s; else cp %[1]s %[2]s; fi\n", from, b.file) // what a command made must be so
+			// Compare the file with the one that a command made.
+			script += fmt.Sprintf("if [ -e %[2]s ]; then diff %[1]s %[2]s; else cp %[1]s %[2]s; fi\n", from, b.file)
 			continue
 		}
 		for line := range strings.Lines(b.text) {
@@ -96,8 +98,8 @@ func TestTheGuideOfFunctionsIsTrue(t *testing.T) {
 	}
 }
 
-// follow does what a line says, as root on the first host or on the one whose prompt it has. The daemons get a place of their own,
-// and TOKEN stands for one that the server makes.
+// follow runs one line as root, on the first host or on the host that the prompt names. The daemons
+// get private folders, and TOKEN becomes a token made by the server.
 func follow(p *labtest.Pando, line string) {
 	p.Helper()
 	fails, host := strings.HasSuffix(line, "# fails"), p.Host()
@@ -118,7 +120,7 @@ func follow(p *labtest.Pando, line string) {
 	}
 }
 
-// block is a file or some commands of a guide.
+// block is a file or a list of commands from a guide.
 type block struct{ file, text string }
 
 func blocks(guide string) (out []block) {

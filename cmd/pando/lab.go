@@ -80,7 +80,7 @@ func labUpCommand(o *command, dir *string) *cobra.Command {
 	return c
 }
 
-// populate makes the hosts of a lab one cluster.
+// populate joins the hosts of a lab into one cluster.
 func populate(ctx context.Context, l *lab.Lab, self string) error {
 	first := l.Hosts[0].Name
 	if _, err := labRun(ctx, l, first, self, "up"); err != nil {
@@ -110,7 +110,7 @@ func populate(ctx context.Context, l *lab.Lab, self string) error {
 	return err
 }
 
-// labRun runs a command of pando on a host to its end.
+// labRun runs a pando command on a host and waits for its end.
 func labRun(ctx context.Context, l *lab.Lab, host string, argv ...string) ([]byte, error) {
 	cmd, err := l.Exec(ctx, host, argv...)
 	if err != nil {
@@ -145,7 +145,7 @@ func (o *command) labExec(ctx context.Context, l *lab.Lab, args []string) error 
 	return err
 }
 
-// labLook is how long the list of a lab waits for the word of its server.
+// labLook is how long `pando lab ls` waits for an answer from the server.
 const labLook = 2 * time.Second
 
 // labHost is one line of `pando lab ls`.
@@ -155,7 +155,8 @@ type labHost struct {
 	State string `json:"state"`
 }
 
-// labHosts says of every member of a lab what it is: whether its namespaces live, and what the first host's server says.
+// labHosts returns the role and the state of every member of a lab. The state depends on the
+// namespaces and on the answer of the first host's server.
 func labHosts(ctx context.Context, l *lab.Lab) []labHost {
 	ctx, cancel := context.WithTimeout(ctx, labLook)
 	defer cancel()

@@ -34,7 +34,7 @@ func (o *command) ps() *cobra.Command {
 	return c
 }
 
-// live lists the instances again at every change, over the last list where it is a terminal.
+// live lists the instances again after every change. On a terminal it overwrites the last list.
 func (o *command) live(ctx context.Context) error {
 	all, err := o.client.Services(ctx)
 	if err != nil {
@@ -63,7 +63,7 @@ func (o *command) live(ctx context.Context) error {
 		}
 		select {
 		case <-news:
-		case <-tick: // the column FOR goes on
+		case <-tick: // the column FOR grows
 		case err := <-ends:
 			return ended(ctx, err)
 		}
@@ -73,7 +73,7 @@ func (o *command) live(ctx context.Context) error {
 	}
 }
 
-// seen is the newest commit that a list of services reflects.
+// seen returns the newest store revision that a list of services reflects.
 func seen(all []pando.ServiceStatus) (at pando.StoreRevision) {
 	for _, st := range all {
 		at = max(at, st.Seen)
@@ -81,7 +81,8 @@ func seen(all []pando.ServiceStatus) (at pando.StoreRevision) {
 	return at
 }
 
-// ended is how a command ends that runs until it is interrupted: an interrupt is the error, not its consequences.
+// ended returns the error of a command that runs until it is interrupted. After an interrupt the
+// interrupt is the error, not its consequences.
 func ended(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -111,7 +112,7 @@ func (o *command) watch() *cobra.Command {
 		err := o.client.Watch(watched, from, func(e api.Event) {
 			if s, ok := e.Key.Service(); unsaid == nil && (key.Name == "" || e.Kind == pando.KindBookmark || ok && s == key) {
 				if unsaid = o.tell(e); unsaid != nil {
-					stop() // nobody would see what follows
+					stop() // the output is closed
 				}
 			}
 		})
@@ -180,9 +181,11 @@ func (o *command) logs() *cobra.Command {
 	return c
 }
 
-// copyLogs copies the logs of a service to the standard output: as they are to a file, harmless to a terminal.
+// copyLogs copies the logs of a service to standard output. It replaces control characters if the
+// output is a terminal.
 func (o *command) copyLogs(ctx context.Context, key pando.ServiceKey, instance pando.InstanceID, lines int, follow bool) error {
-	if instance == "" && follow && lines > 0 { // a stream that begins with nothing looks like one that hangs
+	// A stream that begins with nothing looks as if it hangs.
+	if instance == "" && follow && lines > 0 {
 		if n, err := o.copyOnce(ctx, io.Discard, key, "", 1, false); err == nil && n == 0 {
 			fmt.Fprintf(o.env.Stderr, "%s has printed nothing yet\n", key)
 		}

@@ -1,6 +1,7 @@
-// Command pando is all of Pando in one binary: the daemons, what they start, and the operator's commands.
+// Command pando is all of Pando in one binary: the daemons, the programs that the daemons start,
+// and the operator's commands.
 //
-// It chooses the drivers, joins api to control and agent, and runs. It decides nothing else.
+// It chooses the drivers and joins api to control and agent. It makes no other decision.
 package main
 
 import (
@@ -24,7 +25,7 @@ import (
 // version is set by the build.
 var version = "unreleased"
 
-// Env is what a command may touch of the process that runs it.
+// Env holds the parts of the process that a command may use.
 type Env struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
@@ -35,7 +36,7 @@ func main() {
 	os.Exit(run(os.Args[1:], Env{os.Stdin, os.Stdout, os.Stderr, os.Getenv}))
 }
 
-// run is one invocation; it returns the exit code.
+// run executes one command line and returns the exit code.
 func run(args []string, env Env) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -44,9 +45,10 @@ func run(args []string, env Env) int {
 	err := c.ExecuteContext(ctx)
 	code := codeOf(err)
 	if ended := new(exec.ExitError); ctx.Err() != nil && errors.As(err, &ended) && !ended.Exited() {
-		return interrupted // the child got the same signal
+		return interrupted // the child received the same signal
 	}
-	if err != nil && err != context.Canceled && !errors.As(err, new(codeError)) { // an interrupt needs no words
+	// An interrupt needs no message.
+	if err != nil && err != context.Canceled && !errors.As(err, new(codeError)) {
 		fmt.Fprintln(env.Stderr, "pando:", cleanLines(err.Error()))
 	}
 	return code
@@ -76,7 +78,7 @@ func rootCommand(env Env) *cobra.Command {
 	return c
 }
 
-// group sorts the list of commands by what they are about.
+// group assigns each command to a section of the help.
 func group(c *cobra.Command) {
 	of := map[string]string{"fn": "alone", "mem": "alone"}
 	for _, name := range []string{"up", "restart", "down", "doctor", "hosts", "token", "lab", "server", "agent"} {
@@ -92,7 +94,7 @@ func group(c *cobra.Command) {
 	}
 }
 
-// strict makes every wrong command line a usage error that says what would be right.
+// strict turns every wrong command line into a usage error that explains the correct form.
 func strict(c *cobra.Command) {
 	for _, sub := range c.Commands() {
 		strict(sub)
@@ -117,7 +119,7 @@ func strict(c *cobra.Command) {
 	}
 }
 
-// given counts the arguments of a command line in words.
+// given describes the number of arguments in words.
 func given(args []string) string {
 	if len(args) == 0 {
 		return "no argument was"
@@ -133,7 +135,7 @@ var (
 	badLetter = regexp.MustCompile(`^unknown shorthand flag: '(.)' in (.*)$`)
 )
 
-// flagError says in plain words what is wrong with a flag.
+// flagError explains in plain words why a flag is wrong.
 func flagError(err error) string {
 	if m := badLetter.FindStringSubmatch(err.Error()); m != nil {
 		if m[1] >= "0" && m[1] <= "9" {
@@ -157,10 +159,10 @@ func flagError(err error) string {
 	}
 }
 
-// runs marks a command that does something by itself and has commands below it.
+// runs marks a command that does something by itself and also has subcommands.
 const runs = "runs"
 
-// near suggests a command of c for a word that is none.
+// near suggests a subcommand of c for an unknown word.
 func near(c *cobra.Command, word string) string {
 	var known []string
 	for _, sub := range c.Commands() {
@@ -174,10 +176,10 @@ func near(c *cobra.Command, word string) string {
 	return ""
 }
 
-// usageError is a command line that makes no sense.
+// usageError is an error of the command line.
 type usageError struct{ error }
 
-// codeError ends the process with a code and no words: a child has said them.
+// codeError ends the process with an exit code and without a message, because a child printed it.
 type codeError int
 
 func (c codeError) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
@@ -205,7 +207,7 @@ func codeOf(err error) int {
 // interrupted is the exit code of a command that a signal ended.
 const interrupted = 130
 
-// codes are the exit codes by which a script tells what went wrong.
+// codes maps errors to exit codes, which scripts can test.
 var codes = []struct {
 	code int
 	name string

@@ -18,7 +18,7 @@ import (
 	"pando.run/pando/spec"
 )
 
-// said is how one invocation ended.
+// said is the result of one command line.
 type said struct {
 	code     int
 	out, err string
@@ -34,7 +34,7 @@ func invoke(socket string, args ...string) said {
 	return said{code, out.String(), errs.String()}
 }
 
-// A full disk behind standard output is not success: what was printed is gone.
+// A full disk behind standard output is an error, because the output is lost.
 func TestOutputThatIsNotWrittenIsAnError(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
@@ -50,7 +50,7 @@ func TestOutputThatIsNotWrittenIsAnError(t *testing.T) {
 	}
 }
 
-// walk visits every command that people see.
+// walk visits every visible command.
 func walk(c *cobra.Command, visit func(*cobra.Command)) {
 	visit(c)
 	for _, sub := range c.Commands() {
@@ -74,7 +74,7 @@ func TestEveryCommandExplainsItself(t *testing.T) {
 			}
 		}
 		if c.DisableFlagParsing {
-			return // its own program explains it
+			return // pando-unit or pando-mem prints the help
 		}
 		got := invoke("", append(strings.Fields(path)[1:], "--help")...)
 		if got.code != 0 || !strings.Contains(got.out, "Examples:") || !strings.Contains(got.out, "--output") {
@@ -135,7 +135,7 @@ func TestWrongCommandLinesSayWhatWouldBeRight(t *testing.T) {
 	} {
 		want, code := want, 2
 		if want == "" {
-			code = 0 // a group by itself prints its help
+			code = 0 // a group of commands prints its help
 		}
 		got := invoke("/nowhere", strings.Fields(line)...)
 		if got.code != code || !strings.Contains(got.err, want) {

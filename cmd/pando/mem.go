@@ -8,11 +8,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// memoryBinary lends memory and starts programs that borrow it. It lies beside pando, or in the PATH.
+// memoryBinary is the program that lends memory and starts borrowers. It is next to pando or in the
+// PATH.
 const memoryBinary = "pando-mem"
 
-// memoryCommand is `pando mem`: far memory is a program of its own, which needs no cluster. It takes this process over,
-// so that the program which it starts has the pid, the terminal and the signals that its caller expects.
+// memoryCommand is `pando mem`. Far memory is a separate program, which needs no cluster. The
+// command replaces this process with that program, so that the borrower keeps the pid, the terminal
+// and the signals that the caller expects.
 func memoryCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "mem COMMAND", Short: "far memory: lend it, and run programs that are larger than their host",

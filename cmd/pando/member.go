@@ -23,9 +23,9 @@ import (
 	"pando.run/pando/world"
 )
 
-// The ports at which the hosts of a cluster speak with each other, all of them over TLS.
+// The ports between the hosts of a cluster. All of them use TLS.
 const (
-	joinPort  = 7401 // of the server: hosts join, members read the operators' API
+	joinPort  = 7401 // of the server: hosts join here, members read the operators' API
 	storePort = 7402 // of the server: the registry
 	agentPort = 7403 // of every host: its agent
 )
@@ -41,13 +41,14 @@ func (p place) hasStore() (bool, error) {
 	return err == nil, err
 }
 
-// joinFlags are those by which a host becomes a member.
+// joinFlags adds the flags that make a host a member.
 func (p *place) joinFlags(c *cobra.Command) {
 	c.Flags().StringVar(&p.Join, "join", "", "become a host of the cluster whose server is at this address, instead of one's own")
 	c.Flags().StringVar(&p.Token, "token", "", "what 'pando token' printed on the server's host; needed once")
 }
 
-// join makes this host a member as its flags say, and returns its membership; nil: it is a cluster of its own.
+// join makes this host a member as the flags ask, and returns its membership. It returns nil for a
+// host with a cluster of its own.
 func join(ctx context.Context, p place) (*trust.Membership, error) {
 	m, err := trust.LoadMembership(p.trust())
 	if err != nil || p.Join == "" {
@@ -78,7 +79,7 @@ func join(ctx context.Context, p place) (*trust.Membership, error) {
 		return nil, err
 	}
 	if m != nil {
-		next.Identity = m.Identity // of another cluster: refused when the certificate comes
+		next.Identity = m.Identity // a key of another cluster is refused when the certificate arrives
 	}
 	asked, err := p.joining(next.Identity)
 	if err != nil {
@@ -105,8 +106,9 @@ func accept(p place, m *trust.Membership, got peer.Joined) error {
 	return m.Save(p.trust())
 }
 
-// renew shows the server the certificate of a member, and which records it writes, and takes a new one. A server that does not
-// answer is no reason not to serve; one that refuses is.
+// renew presents the certificate of a member and its record layout to the server, and stores the
+// new certificate. The agent starts if the server does not answer, and does not start if the server
+// refuses.
 func renew(ctx context.Context, p place, m *trust.Membership) error {
 	asked, err := p.joining(m.Identity)
 	if err != nil {
@@ -119,7 +121,7 @@ func renew(ctx context.Context, p place, m *trust.Membership) error {
 	return err
 }
 
-// renewing is renew now and then, for as long as the agent lives.
+// renewing returns a job that calls renew periodically until ctx ends.
 func renewing(p place, m *trust.Membership, log *slog.Logger) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for pando.Sleep(ctx, pando.WallClock{}, renewEvery) == nil {
@@ -191,16 +193,17 @@ func (o *command) token(p place, keep time.Duration, uses int) error {
 	})
 }
 
-// cluster is what an agent needs of the one that its host belongs to.
+// cluster holds the parts of the host's cluster that the agent needs.
 type cluster struct {
 	registry *etcd.Registry
 	identity *trust.Identity
 	slot     int
-	server   string // address:port, when it is on another host
+	server   string // address:port, if the server is on another host
 	jobs     []func(context.Context) error
 }
 
-// enter finds the cluster of this host: its own, whose server is or will be on this host, or the one that it joined.
+// enter finds the cluster of this host. That is its own cluster, with the server on this host, or
+// the cluster that the host joined.
 func enter(ctx context.Context, p place, log *slog.Logger) (c cluster, err error) {
 	m, err := join(ctx, p)
 	if err != nil {
@@ -231,8 +234,8 @@ func enter(ctx context.Context, p place, log *slog.Logger) (c cluster, err error
 	return c, err
 }
 
-// agentFaces serve the agent to this host, and over TLS to the other members; on a host without a server also the operators'
-// API, which the server answers.
+// agentFaces returns jobs that serve the agent to this host, and over TLS to the other members. On
+// a host without a server it also forwards the operators' API to the server.
 func agentFaces(p place, c cluster, h, forOwn http.Handler) ([]func(context.Context) error, error) {
 	own, err := listen(p.agent(), 0o600)
 	if err != nil {
@@ -269,10 +272,11 @@ func agentFaces(p place, c cluster, h, forOwn http.Handler) ([]func(context.Cont
 	return jobs, nil
 }
 
-// serverWaitMax is how long a command on a member waits for the first word of the server.
+// serverWaitMax is how long a command on a member waits for the server to begin its answer.
 const serverWaitMax = 10 * time.Second
 
-// control is the short way to the server's decisions, when it is on this host; over the network agents ask by way of the store.
+// control returns the direct connection to the server's decisions if the server is on this host.
+// Otherwise it returns nil, and the agent submits its asks through the store.
 func (c cluster) control(p place, peers *peer.Client) pando.Decider {
 	if c.server != "" {
 		return nil
@@ -280,7 +284,8 @@ func (c cluster) control(p place, peers *peer.Client) pando.Decider {
 	return peer.Control{Client: peers, Server: pando.Host{Name: "server", Endpoint: "unix://" + p.control()}}
 }
 
-// resign ends this host's membership, for `pando down --purge`: what it has is forgotten here. Its name and slot are free then.
+// resign ends this host's membership on the server, for `pando down --purge`. The name and the slot
+// of the host become free.
 func resign(ctx context.Context, m *trust.Membership) error {
 	ctx, cancel := context.WithTimeout(ctx, serverWaitMax)
 	defer cancel()

@@ -17,7 +17,7 @@ func writeFile(t testing.TB, path, text string) {
 	}
 }
 
-// operator is someone at a terminal of a host on which Pando runs.
+// operator represents a person at a terminal of a host that runs Pando.
 type operator struct {
 	*labtest.Pando
 	socket string
@@ -28,7 +28,7 @@ func begin(t *testing.T) operator {
 	return operator{p, p.Path(p.Host(), "/run/pando/api.sock")}
 }
 
-// says runs a command line that ends with a code, and returns what it said.
+// says runs a command line, checks its exit code and returns its output.
 func (o operator) says(code int, line string) string {
 	o.Helper()
 	got := invoke(o.socket, strings.Fields(line)...)
@@ -38,7 +38,7 @@ func (o operator) says(code int, line string) string {
 	return got.out + got.err
 }
 
-// shows runs a command line with -o json and reads what it prints.
+// shows runs a command line with -o json and decodes the output.
 func shows[T any](o operator, line string) (v T) {
 	o.Helper()
 	text := o.says(0, line+" -o json")
@@ -99,7 +99,7 @@ func TestAnOperatorsDay(t *testing.T) {
 	list := o.Start(o.Host(), o.Bin, "ps", "--watch")
 	list.AwaitText(id)
 	watcher := o.Start(o.Host(), o.Bin, "watch", "web")
-	watcher.AwaitText("follows") // it listens
+	watcher.AwaitText("follows") // the watcher has connected.
 	o.has(o.says(0, "scale web 2 --for 10m --wait"), "serving (2 in rotation)")
 	o.has(o.says(0, "status web"), "pinned", "at 2 for another ", "by operator")
 	o.has(o.says(0, "scale web 5"), "beyond the budget of 1 to 4", "scale web auto")
@@ -153,13 +153,15 @@ func TestWrongTurnsNameTheCauseAndTheNextStep(t *testing.T) {
 		t.Errorf("the answer for a file of three services is\n%s", text)
 	}
 	o.has(o.says(0, "logs sits"), "sits has printed nothing yet")
-	o.Await("a service without an instance in ps", func() (string, bool) { // a new one may live just now
+	// A new instance may be running just now.
+	o.Await("a service without an instance in ps", func() (string, bool) {
 		text := o.says(0, "ps")
 		return text, strings.Contains(text, "failures since the deploy, the newest: it exited with 1")
 	})
 	loud := deploy("loud", "command: [sh, -c, 'echo last words; exit 3']\n")
 	o.has(loud, "last words")
-	o.Await("the log of a dead instance", func() (string, bool) { // a new one may live just now
+	// A new instance may be running just now.
+	o.Await("the log of a dead instance", func() (string, bool) {
 		text := o.says(0, "logs loud")
 		return text, strings.Contains(text, "it is gone; no instance of loud lives") && strings.Contains(text, "  last words\n")
 	})

@@ -12,10 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// page is the text that a command prints for people. On a terminal its lines fit the width, and failures have a colour.
+// page is the text that a command prints for people. On a terminal, lines are cut to the width and
+// failures are red.
 type page struct {
 	bytes.Buffer
-	width  int // of the terminal in columns; 0: no terminal, lines are as long as they are
+	width  int // columns of the terminal; 0 = no terminal, lines are not cut
 	colour bool
 }
 
@@ -46,7 +47,7 @@ const (
 	plain = "\x1b[0m"
 )
 
-// alarming are the words that a terminal shows in red.
+// alarming lists the words that a terminal shows in red.
 var alarming = []string{"failed", "degraded", "problem", "unhealthy", "away", "dead", "lost"}
 
 // paint colours a cell of a table if its first word is alarming.
@@ -100,7 +101,8 @@ func columns(w io.Writer, rows ...string) {
 	}
 }
 
-// clean replaces everything in a text of an instance that would command a terminal or begin a line of its own.
+// clean replaces control characters and line breaks in the text of an instance, so that the text
+// cannot control the terminal.
 func clean(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsGraphic(r) {
@@ -122,10 +124,10 @@ func cleanLines(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// harmless writes text to a terminal without the control characters in it.
+// harmless writes text to a terminal without its control characters.
 type harmless struct {
 	to   io.Writer
-	rest []byte // the beginning of a character whose end has not come yet
+	rest []byte // the beginning of an incomplete character
 }
 
 // Write implements io.Writer.
@@ -148,7 +150,7 @@ func (h *harmless) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// count is a number with its noun, in the plural where that is right.
+// count returns a number with its noun, in the plural if needed.
 func count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun

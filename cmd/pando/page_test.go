@@ -14,7 +14,8 @@ import (
 	"pando.run/pando"
 )
 
-// terminal makes a terminal with so many columns and returns an environment on it, and what it shows.
+// terminal opens a terminal with the given number of columns. It returns an environment on the
+// terminal and a function that returns the displayed text.
 func terminal(t *testing.T, columns uint16, vars map[string]string) (Env, func() string) {
 	t.Helper()
 	outer, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
@@ -42,7 +43,7 @@ func terminal(t *testing.T, columns uint16, vars map[string]string) (Env, func()
 		var all []byte
 		b := make([]byte, 4096)
 		for {
-			n, err := outer.Read(b) // ends with EIO once the inner end is closed
+			n, err := outer.Read(b) // Read fails with EIO after the inner end is closed
 			all = append(all, b[:n]...)
 			if err != nil {
 				return strings.ReplaceAll(string(all), "\r\n", "\n")
@@ -124,7 +125,8 @@ func TestATerminalShowsEachChangeOfAWait(t *testing.T) {
 func TestLogsOnATerminalCommandNothing(t *testing.T) {
 	var b bytes.Buffer
 	h := &harmless{to: &b}
-	for _, part := range []string{"a\x1b[31mred\r\n\tgr", "\xc3", "\xbcn\xff\x07\u202e\n"} { // ü comes in two parts
+	// ü arrives in two parts.
+	for _, part := range []string{"a\x1b[31mred\r\n\tgr", "\xc3", "\xbcn\xff\x07\u202e\n"} {
 		if n, err := h.Write([]byte(part)); n != len(part) || err != nil {
 			t.Fatal(n, err)
 		}

@@ -19,18 +19,19 @@ import (
 	"pando.run/pando/driver/journal"
 )
 
-// place is where a host's daemons live: the same flags for every role, so that they find each other.
+// place is where a host's daemons live. Every role has the same flags, so that the daemons find
+// each other.
 type place struct {
-	Run      string   // sockets; gone after a reboot
+	Run      string   // sockets; deleted at a reboot
 	Data     string   // the store, states, logs
 	Host     string   //
-	Address  string   // of this host, for clients on it and for other hosts
-	address6 string   // the same by IPv6, "" for none; the host's record and its membership have the same one
-	Uplinks  []string // where packets for VIPs come in
-	HTTP     string   // where states can be cloned from
-	Pool     int      // ready sandboxes
+	Address  string   // of this host, for local clients and for other hosts
+	address6 string   // the IPv6 address, "" = none; also in the host's record and its membership
+	Uplinks  []string // where packets for VIPs arrive
+	HTTP     string   // address at which states can be cloned
+	Pool     int      // number of ready sandboxes
 	Listen   string   // address at which other hosts reach this one
-	Join     string   // the server of the cluster to be a member of
+	Join     string   // the server of the cluster to join
 	Token    string   //
 	Slot     int      // of this host in its cluster
 }
@@ -47,7 +48,7 @@ func (p *place) flags(c *cobra.Command) {
 	f.IntVar(&p.Pool, "pool", 3, "sandboxes kept ready")
 }
 
-// args are the flags that hand this place on to another role.
+// args returns the flags that pass this place to another role.
 func (p place) args() []string {
 	out := []string{"--run-dir", p.Run, "--data-dir", p.Data, "--host", p.Host, "--address", p.Address, "--http", p.HTTP,
 		"--listen", p.Listen,
@@ -58,7 +59,8 @@ func (p place) args() []string {
 	return out
 }
 
-// functionsFolder lies in the run and the data folder, and is of network functions (function/runtime/src/command/places.rs).
+// functionsFolder is a folder in the run folder and in the data folder. It belongs to network
+// functions (function/runtime/src/command/places.rs).
 const functionsFolder = "fn"
 
 func (p place) api() string     { return filepath.Join(p.Run, "api.sock") }
@@ -80,7 +82,7 @@ func (p place) journals() journal.Folder {
 
 var notLabel = regexp.MustCompile(`[^a-z0-9-]+`)
 
-// complete fills in what the flags leave open from what the machine says.
+// complete fills in missing flags from the machine.
 func (p *place) complete() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("%w: the daemons of pando need root (namespaces, eBPF, cgroups); try sudo", pando.ErrForbidden)
@@ -101,7 +103,7 @@ func (p *place) complete() error {
 			return fmt.Errorf("%w: there is no interface %s for --uplink: here are %s", pando.ErrInvalid, name, strings.Join(uplinks(), ", "))
 		}
 	}
-	for _, dir := range []*string{&p.Data, &p.Run} { // the daemons work in another folder
+	for _, dir := range []*string{&p.Data, &p.Run} { // the daemons have another working folder
 		abs, err := filepath.Abs(*dir)
 		if err != nil {
 			return fmt.Errorf("find the folder %s: %w", *dir, err)
@@ -124,7 +126,7 @@ func (p *place) complete() error {
 	return nil
 }
 
-// uplinks are the interfaces that lead out of this host.
+// uplinks returns the interfaces that lead out of this host.
 func uplinks() []string {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -141,8 +143,8 @@ func uplinks() []string {
 	return out
 }
 
-// addressOf is an address by which others reach this host; one of a single link (fe80::) is none: a host that passes packets
-// on to it would tell their senders of a shorter way.
+// addressOf returns an address at which others reach this host. It skips link-local addresses
+// (fe80::), because a host that forwards packets to one would send redirects to their senders.
 func addressOf(names []string, family int) string {
 	for _, n := range names {
 		l, err := netlink.LinkByName(n)
@@ -159,7 +161,7 @@ func addressOf(names []string, family int) string {
 	return ""
 }
 
-// record is the host as the registry knows it.
+// record returns the host's record for the registry.
 func (p place) record() pando.Host {
 	h := pando.Host{
 		Name: pando.HostName(p.Host), Slot: p.Slot, Endpoint: "unix://" + p.agent(), CPUs: float64(runtime.NumCPU()), Version: version,

@@ -8,16 +8,18 @@ import (
 	"pando.run/pando"
 )
 
-// progress prints the changes of instances while a command waits on a terminal. A nil progress prints nothing.
+// progress prints the changes of instances while a command waits on a terminal. A nil progress
+// prints nothing.
 type progress struct {
 	env   Env
 	began time.Time
 	mu    sync.Mutex
 	known map[pando.InstanceID]pando.Phase
-	told  map[string]bool // decisions that were printed
+	told  map[string]bool // IDs of printed decisions
 }
 
-// watching returns a progress that prints the changes after these statuses, or nil if the output is for a program.
+// watching returns a progress that prints the changes after the given statuses. It returns nil if
+// the output is for a program.
 func (o *command) watching(known ...pando.ServiceStatus) *progress {
 	if o.json || !isTerminal(o.env.Stdout) {
 		return nil
@@ -34,7 +36,7 @@ func (o *command) watching(known ...pando.ServiceStatus) *progress {
 	return p
 }
 
-// tell prints a line for each instance of a service that has changed since the last look.
+// tell prints a line for each instance of a service that has changed since the last call.
 func (p *progress) tell(st pando.ServiceStatus) {
 	if p == nil {
 		return
@@ -63,5 +65,6 @@ func (p *progress) tell(st pando.ServiceStatus) {
 		p.told[d.ID] = true
 		line(fmt.Sprintf("%s  %s: %s", who(d.By, d.Instance), d.Kind, d.Reason))
 	}
-	_, _ = p.env.Stdout.Write(page.Bytes()) // the result of the command follows
+	// A lost line is harmless: the result of the command follows.
+	_, _ = p.env.Stdout.Write(page.Bytes())
 }

@@ -28,7 +28,7 @@ func TestTheReferenceIsTheCode(t *testing.T) {
 	}
 }
 
-// reference is docs/reference/cli.md.
+// reference returns the text of docs/reference/cli.md.
 func reference(root *cobra.Command) []byte {
 	var b bytes.Buffer
 	b.WriteString(`# The command line
@@ -67,7 +67,7 @@ func section(b *bytes.Buffer, root *cobra.Command, group string) {
 
 func describe(b *bytes.Buffer, c *cobra.Command) {
 	if _, does := c.Annotations[runs]; c.HasSubCommands() && !does {
-		return // its commands say it
+		return // its subcommands are described instead
 	}
 	use, _, _ := strings.Cut(c.UseLine(), " [flags]")
 	long := c.Long
@@ -80,7 +80,7 @@ func describe(b *bytes.Buffer, c *cobra.Command) {
 	}
 	var rows []string
 	c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) { rows = append(rows, flagRow(f)) })
-	if p := c.Parent(); p.HasParent() { // a group's own flags
+	if p := c.Parent(); p.HasParent() { // flags of a group of commands
 		p.PersistentFlags().VisitAll(func(f *pflag.Flag) { rows = append(rows, flagRow(f)) })
 	}
 	if rows != nil {

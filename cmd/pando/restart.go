@@ -31,7 +31,7 @@ func restartCommand(o *command) *cobra.Command {
 	return c
 }
 
-// running is the place of the daemons that run, as their own command lines say.
+// running returns the place of the running daemons, read from their command lines.
 func running(p place) (place, error) {
 	for _, role := range []string{"server", "agent"} {
 		pid, alive := daemon(p, role)

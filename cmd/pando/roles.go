@@ -36,7 +36,8 @@ import (
 	"pando.run/pando/lab"
 )
 
-// roles are the commands that run something that stays: the daemons, what they start, and the lab.
+// roles returns the commands that run or manage long-running parts: the daemons, the programs that
+// they start, and the lab.
 func roles(o *command) []*cobra.Command {
 	return []*cobra.Command{upCommand(o), restartCommand(o), downCommand(o), tokenCommand(o), serverCommand(), agentCommand(), shimCommand(), labCommand(o), labInitCommand()}
 }
@@ -52,10 +53,11 @@ func serverCommand() *cobra.Command {
 	return c
 }
 
-// daemonUmask is that of the daemons, whatever the umask of the shell that started them: root alone writes what they make.
+// daemonUmask is the umask of the daemons, independent of the shell that started them. Only root
+// can write their files.
 const daemonUmask = 0o022
 
-// serve is the server's life.
+// serve runs the server until ctx ends.
 func serve(ctx context.Context, p place) error {
 	if err := p.complete(); err != nil {
 		return err
@@ -123,7 +125,7 @@ func serve(ctx context.Context, p place) error {
 	return together(ctx, jobs...)
 }
 
-// openReadable serves the part of the operators' API that needs no guard.
+// openReadable serves the part of the operators' API that needs no access check.
 func openReadable(p place, face http.Handler) (func(context.Context) error, error) {
 	open, err := net.Listen("tcp", p.HTTP)
 	if err != nil {
@@ -133,7 +135,8 @@ func openReadable(p place, face http.Handler) (func(context.Context) error, erro
 	return serveHTTP(bounded(open), api.Readable(face, own, p.Host)), nil
 }
 
-// damaged says what to do about a store that does not start. What its files are like is etcd's to know.
+// damaged adds advice to the error of a store that does not start. It leaves the check of the files
+// to etcd.
 func damaged(p place, err error) error {
 	if at := new(net.OpError); errors.As(err, &at) && at.Net == "tcp" {
 		return fmt.Errorf("%w; choose another address with --listen", err)
@@ -144,7 +147,7 @@ func damaged(p place, err error) error {
 	return fmt.Errorf("%w; if its files are damaged, restore %s from a copy, or forget everything with `pando down --purge`", err, p.Data)
 }
 
-// until is a job that ends with the store.
+// until returns a job that ends with the store.
 func until(ends <-chan error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		select {
@@ -156,7 +159,7 @@ func until(ends <-chan error) func(context.Context) error {
 	}
 }
 
-// serverTrust is the authority of this host's cluster, and the server's own certificate.
+// serverTrust opens the authority of this host's cluster and the server's own certificate.
 func serverTrust(p place) (*trust.Authority, *trust.Identity, error) {
 	a, err := trust.OpenAuthority(p.trust(), pando.WallClock{}.Now())
 	if err != nil {
@@ -166,7 +169,8 @@ func serverTrust(p place) (*trust.Authority, *trust.Identity, error) {
 	return a, i, err
 }
 
-// storeForMembers is how other hosts reach the store; nil: not at all.
+// storeForMembers returns the configuration by which other hosts reach the store. It returns nil if
+// other hosts have no access.
 func storeForMembers(p place, i *trust.Identity) (*etcd.Members, error) {
 	if p.Listen == "" {
 		return nil, nil
@@ -179,7 +183,7 @@ func storeForMembers(p place, i *trust.Identity) (*etcd.Members, error) {
 	return m, nil
 }
 
-// leads says whether the store answers and a control leads.
+// leads returns a check that the store answers and a control leads.
 func leads(r pando.Registry) func(context.Context) error {
 	return func(ctx context.Context) error {
 		s, err := r.Snapshot(ctx, pando.LeaderKey("control"))
@@ -202,7 +206,7 @@ func agentCommand() *cobra.Command {
 	return c
 }
 
-// tend is the agent's life. It ends without touching an instance or a packet.
+// tend runs the agent until ctx ends. Its end affects neither instances nor packets.
 func tend(ctx context.Context, p place) error {
 	if err := p.complete(); err != nil {
 		return err
@@ -230,7 +234,7 @@ func tend(ctx context.Context, p place) error {
 	}
 	defer steering.Close()
 	h := p.record()
-	if err := nftables.Translate(h.Instances4, h.Instances6); err != nil { // they serve all the same
+	if err := nftables.Translate(h.Instances4, h.Instances6); err != nil { // instances still serve
 		log.Warn("instances of this host cannot open connections to other machines", "error", err)
 	}
 	sandboxes, err := openSandboxes(p, steering.Prepare, log)
@@ -263,7 +267,8 @@ func tend(ctx context.Context, p place) error {
 	return together(ctx, append(append(faces, c.jobs...), a.Run)...)
 }
 
-// recurses says which addresses may ask a host's DNS for names of elsewhere: its own, and those of its instances.
+// recurses returns a test for addresses that may resolve external names at the host's DNS. These
+// are the host's own addresses and its instances' addresses.
 func recurses(h pando.Host) func(netip.Addr) bool {
 	return func(a netip.Addr) bool {
 		if a.IsLoopback() || h.Instances4.Contains(a) || h.Instances6.Contains(a) {
@@ -313,7 +318,7 @@ func labInitCommand() *cobra.Command {
 	}
 }
 
-// exit turns a code into the error that ends the process with it.
+// exit returns the error that ends the process with a code.
 func exit(code int) error {
 	if code == 0 {
 		return nil
@@ -321,7 +326,7 @@ func exit(code int) error {
 	return codeError(code)
 }
 
-// together runs jobs until one of them ends or ctx does, then ends all.
+// together runs jobs until one of them or ctx ends, then ends all of them.
 func together(ctx context.Context, jobs ...func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -340,7 +345,7 @@ func together(ctx context.Context, jobs ...func(context.Context) error) error {
 	return first
 }
 
-// serveHTTP serves until ctx ends.
+// serveHTTP returns a job that serves until ctx ends.
 func serveHTTP(l net.Listener, h http.Handler) func(context.Context) error {
 	return func(ctx context.Context) error {
 		s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: idleWaitMax}
@@ -353,7 +358,7 @@ func serveHTTP(l net.Listener, h http.Handler) func(context.Context) error {
 	}
 }
 
-// listen makes a unix socket that only the mode's users can reach, over one that a dead daemon left.
+// listen creates a unix socket with the given mode. It replaces the socket of a dead daemon.
 func listen(path string, mode os.FileMode) (net.Listener, error) {
 	if c, err := net.Dial("unix", path); err == nil {
 		c.Close()
@@ -369,7 +374,8 @@ func listen(path string, mode os.FileMode) (net.Listener, error) {
 	return l, os.Chmod(path, mode)
 }
 
-// writable says whether the user of a spec may write to a folder of this host; not, if either is not there.
+// writable reports whether the user of a spec may write to a folder of this host. It returns false
+// if the folder or the user does not exist.
 func writable(dir, user string) bool {
 	may, err := process.Writable(dir, user)
 	return err == nil && may

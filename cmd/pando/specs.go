@@ -12,7 +12,7 @@ import (
 	"pando.run/pando/spec"
 )
 
-// spec looks at spec files; nothing of it needs a running pando.
+// spec checks spec files and prints their schema. It does not need a running pando.
 func (o *command) spec() *cobra.Command {
 	c := &cobra.Command{Use: "spec", Short: "check spec files, and help an editor to write them",
 		Example: "  pando spec check pando.yaml\n  pando spec schema > pando.schema.json"}

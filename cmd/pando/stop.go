@@ -11,17 +11,18 @@ import (
 	"pando.run/pando"
 )
 
-// asking is how a daemon is made to end: asked, then asked where it hangs, then killed. Each step has its time. To be killed
-// costs a daemon nothing that it has acknowledged: it is a crash like any other.
+// asking lists the steps that end a daemon: SIGTERM, SIGQUIT (which logs the stacks), SIGKILL. Each
+// step has a time limit. Killing a daemon loses no acknowledged write, because it equals a crash.
 var asking = []request{{syscall.SIGTERM, 10 * time.Second}, {syscall.SIGQUIT, 2 * time.Second}, {syscall.SIGKILL, 2 * time.Second}}
 
-// request is a signal and how long it may take until it has worked.
+// request is a signal and the time that it has to work.
 type request struct {
 	signal syscall.Signal
 	within time.Duration
 }
 
-// stopDaemon ends a daemon and says so if that took force. logsGo: the folder of its log is about to be deleted.
+// stopDaemon ends a daemon and prints a warning if that took force. logsGo means that the folder of
+// the daemon's log is about to be deleted.
 func (o *command) stopDaemon(ctx context.Context, p place, role string, requests []request, logsGo bool) error {
 	pid, alive := daemon(p, role)
 	for n, r := range requests {
@@ -45,7 +46,7 @@ func (o *command) stopDaemon(ctx context.Context, p place, role string, requests
 	return nil
 }
 
-// ends waits until a daemon has ended, and says whether it has.
+// ends waits until a daemon has ended, and reports whether it has.
 func ends(ctx context.Context, p place, role string, within time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -59,7 +60,8 @@ func ends(ctx context.Context, p place, role string, within time.Duration) bool 
 	}
 }
 
-// keptLog is where a daemon's log can be read, also when its own folder goes.
+// keptLog returns a readable path of a daemon's log. If the log's folder is about to be deleted, it
+// copies the log first.
 func keptLog(p place, role string, logsGo bool) string {
 	path := daemonLog(p, role)
 	if !logsGo {

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// deaf names the signals that this program, run as a daemon by a test, does not hear.
+// deaf is the variable with the signals that this program ignores when a test runs it as a daemon.
 const deaf = "PANDO_TEST_DEAF"
 
 func TestMain(m *testing.M) {
@@ -25,13 +25,13 @@ func TestMain(m *testing.M) {
 			signal.Ignore(syscall.SIGQUIT)
 		}
 		fmt.Println("deaf")
-		_, _ = io.Copy(io.Discard, os.Stdin) // until the test lets go
+		_, _ = io.Copy(io.Discard, os.Stdin) // until the test closes the pipe
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
 }
 
-// deafServer runs a server that does not end when it is asked to.
+// deafServer starts a server that ignores the request to end.
 func deafServer(t *testing.T, signals string) place {
 	t.Helper()
 	p := place{Run: t.TempDir(), Data: t.TempDir(), Host: "h1"}
@@ -76,7 +76,8 @@ func TestADaemonThatDoesNotEndIsEndedByForce(t *testing.T) {
 		t.Run(signals, func(t *testing.T) {
 			t.Setenv("TMPDIR", t.TempDir())
 			p := deafServer(t, signals)
-			requests := slices.Clone(asking) // what is heard has all the time of a busy machine, what is not none
+			// Effective signals get all the time of a busy machine; ignored signals get none.
+			requests := slices.Clone(asking)
 			for n := range requests {
 				if requests[n].within = time.Minute; n <= strings.Count(signals, " ") {
 					requests[n].within = 50 * time.Millisecond

@@ -29,12 +29,12 @@ func row(cells ...any) string {
 	return strings.Join(text, "\t")
 }
 
-// oneLine is a service after something was done to it.
+// oneLine prints a service after a change.
 func oneLine(w io.Writer, st pando.ServiceStatus) {
 	fmt.Fprintf(w, "%s  revision %d  %s (%s)  VIP %s\n", st.ServiceKey, st.Target, st.Phase, clean(st.Reason), st.VIP)
 }
 
-// services is a line per service.
+// services prints a line per service.
 func services(w io.Writer, all []pando.ServiceStatus) {
 	if len(all) == 0 {
 		fmt.Fprintln(w, "no services yet: pando deploy SPEC.yaml")
@@ -47,7 +47,7 @@ func services(w io.Writer, all []pando.ServiceStatus) {
 	columns(w, rows...)
 }
 
-// unlessWell is the reason of a service's phase if that is of interest.
+// unlessWell returns the reason of a service's phase unless the service serves.
 func unlessWell(st pando.ServiceStatus) string {
 	if st.Phase == pando.ServiceServing {
 		return ""
@@ -55,7 +55,7 @@ func unlessWell(st pando.ServiceStatus) string {
 	return st.Reason
 }
 
-// bounds is how many instances there may be.
+// bounds returns the allowed number of instances.
 func bounds(s pando.Scale) string {
 	if s.Min == s.Max {
 		return strconv.Itoa(s.Min)
@@ -71,7 +71,7 @@ func ports(all []pando.Port) string {
 	return strings.Join(out, ",")
 }
 
-// instances is a line per instance.
+// instances prints a line per instance.
 func instances(w io.Writer, all []pando.ServiceStatus, now time.Time) {
 	rows := []string{row("SERVICE", "INSTANCE", "HOST", "ENDPOINT", "REV", "PHASE", "FOR", "REASON")}
 	for _, st := range all {
@@ -93,12 +93,12 @@ func instances(w io.Writer, all []pando.ServiceStatus, now time.Time) {
 	columns(w, rows...)
 }
 
-// backOff says why a service has no instance: how often it failed and with what.
+// backOff explains a service without instances: the number of failures and the newest reason.
 func backOff(st pando.ServiceStatus) string {
 	return fmt.Sprintf("%s since the deploy, the newest: %s", count(st.Failures, "failure"), st.Problem.Reason)
 }
 
-// whole is everything about one service.
+// whole prints everything about one service.
 func whole(w io.Writer, st pando.ServiceStatus, now time.Time) {
 	lines := []string{
 		row("service", st.ServiceKey),
@@ -154,7 +154,8 @@ func hosts(w io.Writer, all []pando.HostStatus, now time.Time) {
 	}
 }
 
-// lost says what a host's steering did not carry, and somebody may miss; "" for nothing.
+// lost lists the packets and flows that a host's steering lost and a user may miss. It returns ""
+// without losses.
 func lost(l *pando.Losses) string {
 	if l == nil {
 		return ""
@@ -185,7 +186,7 @@ func roleOf(h pando.HostStatus) string {
 	return "agent"
 }
 
-// heard is how old the newest sign of a host is.
+// heard returns the age of the newest sign of life of a host.
 func heard(h pando.HostStatus, now time.Time) string {
 	if h.Heard.IsZero() {
 		return "-"
@@ -200,7 +201,7 @@ func commits(w io.Writer, all []pando.StateCommit) {
 		if len(c.Conflicts) > 0 {
 			message += " (both versions kept of " + strings.Join(c.Conflicts, ", ") + ")"
 		}
-		at := "-" // the empty state that every service begins with
+		at := "-" // every service begins with this empty state
 		if c.At > 0 {
 			at = time.Unix(c.At, 0).Format("2006-01-02 15:04:05 MST")
 		}
@@ -209,10 +210,11 @@ func commits(w io.Writer, all []pando.StateCommit) {
 	columns(w, rows...)
 }
 
-// indent is below the text of a line of `pando why`.
+// indent aligns text below the text of a line of `pando why`.
 const indent = "                         "
 
-// because prints one intent or decision: when, what, about whom, and the reason; below it how it went on.
+// because prints one intent or decision: time, verb, subject and reason. The later steps follow on
+// the next line.
 func because(w io.Writer, b pando.Because) {
 	if d := b.Decision; d != nil {
 		fmt.Fprintf(w, "%s  %-11s%s: %s\n", clock(d.At), d.Kind, clean(who(d.By, d.Instance)), clean(d.Reason))
@@ -232,7 +234,7 @@ func because(w io.Writer, b pando.Because) {
 	}
 }
 
-// shownAt is the time that stands before an intent or decision.
+// shownAt returns the time that is printed before an intent or decision.
 func shownAt(b pando.Because) time.Time {
 	if b.Decision != nil {
 		return b.Decision.At
@@ -240,7 +242,8 @@ func shownAt(b pando.Because) time.Time {
 	return b.Intent.Asked()
 }
 
-// steps is how an intent went on after it was asked: each state with the time since then, and its reason where it is news.
+// steps returns the states of an intent after the first one. Each has the time since the ask, and
+// its reason if that changed.
 func steps(h []pando.Transition) string {
 	var out []string
 	for n, t := range h[1:] {
@@ -253,7 +256,7 @@ func steps(h []pando.Transition) string {
 	return strings.Join(out, " → ")
 }
 
-// inputs are what a decision looked at.
+// inputs returns the inputs of a decision as text.
 func inputs(m map[string]float64) string {
 	var out []string
 	for _, k := range slices.Sorted(maps.Keys(m)) {
@@ -265,7 +268,7 @@ func inputs(m map[string]float64) string {
 	return "  [" + strings.Join(out, ", ") + "]"
 }
 
-// figure is a number with the digits that matter.
+// figure formats a number with its significant digits.
 func figure(v float64) string {
 	if v == math.Trunc(v) && math.Abs(v) < 1e15 {
 		return strconv.FormatFloat(v, 'f', -1, 64)
@@ -283,7 +286,7 @@ func who(by pando.Asker, i pando.InstanceID) string {
 
 func clock(t time.Time) string { return t.Local().Format("15:04:05.000") }
 
-// brief is a duration with the two figures that matter.
+// brief formats a duration with its two most significant figures.
 func brief(d time.Duration) string {
 	switch d = max(0, d); {
 	case d < time.Millisecond:
@@ -316,7 +319,7 @@ func (o *command) tell(e api.Event) error {
 	return o.print(fmt.Appendf(nil, "%s  %-9s %-20s %s\n", clock(time.Now()), e.Kind, clean(about), clean(text)))
 }
 
-// gone names a record of which only the key is known.
+// gone returns the name of a deleted record, of which only the key exists.
 func gone(k pando.Key) string {
 	parts := strings.Split(string(k), "/")
 	if s, ok := k.Service(); ok && (k.Kind() == pando.KindService || k.Kind() == pando.KindHead || k.Kind() == pando.KindIntent || k.Kind() == pando.KindDecision) {
@@ -325,7 +328,7 @@ func gone(k pando.Key) string {
 	return parts[len(parts)-1]
 }
 
-// changed says in words what a record is about, and what it says now.
+// changed returns the subject of a record and its current content in words.
 func changed(e api.Event) (about, text string) {
 	reason := func(s string) string {
 		if s == "" {
@@ -360,7 +363,7 @@ func changed(e api.Event) (about, text string) {
 	return "", ""
 }
 
-// as reads the value of an event; one that cannot be read is shown as nothing.
+// as decodes the value of an event. It returns the zero value if decoding fails.
 func as[T any](e api.Event) (v T) {
 	_ = json.Unmarshal(e.Value, &v)
 	return v

@@ -23,7 +23,8 @@ import (
 	"pando.run/pando/api"
 )
 
-// upWait is how long `pando up` waits for daemons that live: a busy machine may take its time.
+// upWait is how long `pando up` waits for live daemons to answer. A busy machine may need most of
+// it.
 const upWait = time.Minute
 
 func upCommand(o *command) *cobra.Command {
@@ -72,7 +73,7 @@ func (o *command) up(ctx context.Context, p place) error {
 		roles = roles[1:]
 	}
 	var since time.Time
-	began := map[string]int64{} // how long each log was before
+	began := map[string]int64{} // length of each log before the start
 	for _, role := range roles {
 		if st, err := os.Stat(daemonLog(p, role)); err == nil {
 			began[role] = st.Size()
@@ -81,7 +82,7 @@ func (o *command) up(ctx context.Context, p place) error {
 			continue
 		}
 		if role == "agent" {
-			since = time.Now() // a record from before is a former agent's
+			since = time.Now() // an older record belongs to a former agent
 		}
 		if err := startDaemon(p, role); err != nil {
 			return err
@@ -101,7 +102,7 @@ func (o *command) up(ctx context.Context, p place) error {
 	})
 }
 
-// elsewhere refuses to be up twice: the daemons that run here are another host, or keep their data elsewhere.
+// elsewhere returns an error if daemons of another host name or with other folders run here.
 func elsewhere(p place) error {
 	for _, role := range []string{"server", "agent"} {
 		pid, alive := daemon(p, role)
@@ -124,7 +125,7 @@ func elsewhere(p place) error {
 	return nil
 }
 
-// unheard refuses flags that daemons that run already would not hear of.
+// unheard returns an error for flags that running daemons would ignore.
 func unheard(p place, given *pflag.FlagSet) error {
 	asked := p.settings()
 	maps.DeleteFunc(asked, func(name, _ string) bool { return !given.Changed(name) })
@@ -151,7 +152,8 @@ func unheard(p place, given *pflag.FlagSet) error {
 	return usageError{fmt.Errorf("already up, where %s: `pando down` first, then `pando up` with these flags", strings.Join(differ, " and "))}
 }
 
-// whole says whether every daemon runs that this host has: what has ended may start with other flags.
+// whole reports whether every daemon of this host runs. A daemon that has ended may start with
+// other flags.
 func (p place) whole() bool {
 	_, tends := daemon(p, "agent")
 	_, serves := daemon(p, "server")
@@ -159,7 +161,7 @@ func (p place) whole() bool {
 	return tends && (serves || err == nil && !own)
 }
 
-// settings are the flags that daemons take when they start and keep, by name.
+// settings returns, by name, the flags that daemons read only at their start.
 func (p place) settings() map[string]string {
 	return map[string]string{
 		"address": p.Address, "listen": p.Listen, "http": p.HTTP, "pool": strconv.Itoa(p.Pool), "uplink": strings.Join(p.Uplinks, ","),
@@ -167,11 +169,12 @@ func (p place) settings() map[string]string {
 }
 
 const (
-	storeBytesBorn = 128 << 20 // what a new store takes: its first segments and what it keeps for a full disk
-	storeBytesMin  = 40 << 20  // without which one that is there takes no writes
+	// Space that a new store needs: its first segments and its reserve for a full disk.
+	storeBytesBorn = 128 << 20
+	storeBytesMin  = 40 << 20 // space below which an existing store refuses writes
 )
 
-// hasRoom says whether the store could begin to work.
+// hasRoom returns an error if the disk has too little space for the store.
 func (p place) hasRoom() error {
 	need := int64(storeBytesMin)
 	if had, err := p.hasStore(); err == nil && !had {
@@ -194,7 +197,7 @@ func (p place) hasRoom() error {
 	return nil
 }
 
-// answering waits until the server answers and this host's agent has joined since then.
+// answering waits until the server answers and this host's agent has joined after the time since.
 func answering(ctx context.Context, p place, roles []string, since time.Time, began map[string]int64) ([]pando.HostStatus, error) {
 	client := api.NewClient(p.api())
 	for {
@@ -206,7 +209,7 @@ func answering(ctx context.Context, p place, roles []string, since time.Time, be
 			if _, alive := daemon(p, role); !alive {
 				log := daemonLog(p, role)
 				said := tail(log, began[role], 10)
-				if strings.Contains(said, "panic: ") { // as etcd does over a file that it cannot read
+				if strings.Contains(said, "panic: ") { // etcd panics at a file that it cannot read
 					said += fmt.Sprintf("\nif its files are damaged, restore %s from a copy, or forget everything with `pando down --purge`", p.Data)
 				}
 				return nil, fmt.Errorf("%w: the %s ended at once; the end of %s:\n%s", pando.ErrNotReady, role, log, said)
@@ -238,7 +241,7 @@ func hosted(hosts []pando.HostStatus, name string, since time.Time) bool {
 func daemonLog(p place, role string) string { return filepath.Join(p.logs(), role+".log") }
 func pidFile(p place, role string) string   { return filepath.Join(p.Run, role+".pid") }
 
-// daemon finds the process of a role; a pid that now belongs to another program does not count.
+// daemon finds the process of a role. It ignores a pid that now belongs to another program.
 func daemon(p place, role string) (pid int, alive bool) {
 	b, err := os.ReadFile(pidFile(p, role))
 	if err != nil {
@@ -249,7 +252,8 @@ func daemon(p place, role string) (pid int, alive bool) {
 		return 0, false
 	}
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	if err == nil && len(line) == 0 { // in the midst of exec it has a program and no arguments yet; once it has ended, it has neither
+	// During exec a process has a program and no arguments yet. An ended process has neither.
+	if err == nil && len(line) == 0 {
 		_, err = os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 		return pid, err == nil
 	}
@@ -285,8 +289,8 @@ func startDaemon(p place, role string) error {
 	return cmd.Process.Release()
 }
 
-// tail is the end of what was written to a log since it had so many bytes. Of a crash it is what the program said last, not
-// where.
+// tail returns the last lines that were appended to a log after the byte from. It cuts the stack
+// traces of a crash.
 func tail(path string, from int64, lines int) string {
 	b, err := os.ReadFile(path)
 	if err != nil {

@@ -1,6 +1,8 @@
-// Package function is the demo of network functions: a capture goes through a policer and an IDS in a group of units that come
-// and go with the load, one of them is killed in the middle, and at the end every packet, every alert and the bill are accounted
-// for. It decides nothing for the units: it plays, kills and counts.
+// Package function is the demo of network functions. It sends a capture through a policer and an
+// IDS, which run in a group of units that grows and shrinks with the load. It kills one unit in the
+// middle. At the end it accounts for every packet, every alert and the bill.
+//
+// The demo makes no decision for the units: it plays, kills and counts.
 package function
 
 import (
@@ -20,28 +22,30 @@ import (
 	"pando.run/pando/demo/screen"
 )
 
-// play is what the demo is told to do.
+// play holds the arguments of the demo.
 type play struct {
 	binary, report, functions string
-	capture, rules            string // empty: made here
+	capture, rules            string // empty: the demo makes its own
 	flows, copies             int
 	seconds, speed            float64
 	plain, made               bool
 }
 
-// name is the group's, tenant who pays; so many units of so many bits per second there may be.
+// name is the name of the group and tenant its tenant. units bounds the number of units, capacity
+// the bits per second of each.
 const name, tenant, units, capacity = "demo", "acme", "1..4", "40M"
 
-// settleWait is how long packets may still be under way after the last was sent.
+// settleWait is how long packets may be in flight after the last one was sent.
 const settleWait = 15 * time.Second
 
-// shrinkWait is how long units that are not needed may still be there: they stay 10 seconds in case they are.
+// shrinkWait is how long the demo waits for unneeded units to leave. A group keeps an idle unit for
+// 10 seconds.
 const shrinkWait = 20 * time.Second
 
-// look is how often the units are looked at.
+// look is the interval at which the demo reads the state of the units.
 const look = 100 * time.Millisecond
 
-// Demo plays it.
+// Demo runs the demo.
 func Demo(ctx context.Context, args []string) error {
 	var p play
 	flags := flag.NewFlagSet("pando-demo fn", flag.ContinueOnError)
@@ -76,7 +80,7 @@ func Demo(ctx context.Context, args []string) error {
 	return report.Conclude(os.Stdout, p.report, r.page(p, t))
 }
 
-// run plays the demo from an empty machine to an empty machine.
+// run plays the demo. It leaves the machine as it was.
 func (p *play) run(ctx context.Context, t *timeline) (r result, err error) {
 	t.say("raising three network namespaces in a row: a sender, the units, a receiver")
 	s, err := raise(ctx, p.binary)
@@ -104,17 +108,17 @@ func (p *play) run(ctx context.Context, t *timeline) (r result, err error) {
 	return p.count(ctx, t, s)
 }
 
-// remove ends the units in order and waits for who watched them.
+// remove ends the units in order and waits for the process that runs the group.
 func (s *stage) remove(watcher *process) error {
 	ctx, cancel := context.WithTimeout(context.Background(), lowerWait)
 	defer cancel()
 	_, err := s.unit(ctx, "rm", name)
 	watcher.end()
-	_ = watcher.cmd.Wait() // what it says of its end was said by rm
+	_ = watcher.cmd.Wait() // rm has reported the result already
 	return err
 }
 
-// provide makes the capture and the rules, unless they were given.
+// provide makes the capture and the rules unless the arguments name files.
 func (p *play) provide(ctx context.Context, t *timeline, s *stage) error {
 	if p.rules == "" {
 		p.rules = s.dir.File(ownFile)
@@ -144,15 +148,15 @@ func (p *play) provide(ctx context.Context, t *timeline, s *stage) error {
 	return nil
 }
 
-// ownContent is what the demo's own rule looks for in the demo's own capture.
+// ownContent is the content that the demo's own rule finds in the demo's own capture.
 const (
 	ownFile    = "demo.rules"
 	ownContent = "GET /cgi-bin/pando-demo-attack"
 	ownRules   = `alert ip any any -> any any (msg:"the demo's attack"; content:"` + ownContent + `"; sid:1000001;)` + "\n"
 )
 
-// chain are the functions and their settings. The policer lets everything through: what is missing at the end is to be the
-// kill's alone.
+// chain returns the functions and their settings. The policer passes every packet, so that only the
+// kill loses packets.
 func (p play) chain() []string {
 	return []string{
 		filepath.Join(p.functions, "policer", "policer.wasm"), filepath.Join(p.functions, "ids", "ids.wasm"),
@@ -160,7 +164,8 @@ func (p play) chain() []string {
 	}
 }
 
-// through plays the capture, kills a unit at half of it, and waits until all that is under way has come.
+// through plays the capture, kills a unit half-way, and waits until all packets in flight have
+// arrived.
 func (p play) through(ctx context.Context, t *timeline, s *stage) (err error) {
 	receiver, err := s.start("out", "receive", "--iface", "eth0", "--interval-ms", "100", "-o", "json", "--write", s.dir.File("out.pcap"))
 	if err != nil {
@@ -178,7 +183,7 @@ func (p play) through(ctx context.Context, t *timeline, s *stage) (err error) {
 		top.end()
 		receiver.end()
 		reading.Wait()
-		_ = top.cmd.Wait() // it was ended
+		_ = top.cmd.Wait() // the demo ended it
 		err = errors.Join(err, receiver.wait(), problems[0], problems[1])
 	}()
 	if err := t.until(ctx, "the receiver says that it receives", settleWait, func() bool { return len(t.arrived) > 0 }); err != nil {
@@ -200,7 +205,7 @@ func stopped(p *process) error {
 	return p.wait()
 }
 
-// replay sends the capture and kills a unit at half of it.
+// replay sends the capture and kills a unit half-way.
 func (p play) replay(ctx context.Context, t *timeline, s *stage) error {
 	t.say(fmt.Sprintf("pando fn replay --speed %g --copies %d: each copy has flows of its own", p.speed, p.copies))
 	generator, err := s.start("in", "replay", p.capture, "--iface", "eth0", "--speed", fmt.Sprint(p.speed), "--copies", fmt.Sprint(p.copies),
@@ -227,14 +232,14 @@ func (p play) replay(ctx context.Context, t *timeline, s *stage) error {
 			close(half)
 		}
 	})
-	if !reached { // it failed
+	if !reached { // the replay failed
 		close(over)
 	}
 	killing.Wait()
 	return errors.Join(err, generator.wait(), unkilled, ctx.Err())
 }
 
-// until waits until something is seen.
+// until waits until seen returns true.
 func (t *timeline) until(ctx context.Context, what string, within time.Duration, seen func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()

@@ -10,16 +10,18 @@ import (
 	"pando.run/pando/demo/report"
 )
 
-// result is what was counted when all was over.
+// result holds the counts of a finished run.
 type result struct {
-	bill            []billed
-	ring, unsent    uint64 // packets for which a unit's ring or the device behind it had no room, by the meters
-	wireIn, wireOut uint64 // packets for which the wire to the units and the one from them had none, by the kernel
+	bill []billed
+	// Packets that found no room in a unit's ring or in the next device, by the meters.
+	ring, unsent uint64
+	// Packets that found no room on the wire to the units or from them, by the kernel.
+	wireIn, wireOut uint64
 	expected, found map[string]bool
-	planted         bool // the capture and the rule are the demo's own: there must be alerts
+	planted         bool // the capture and the rule are the demo's own, so there must be alerts
 }
 
-// count asks for the bill and compares the alerts. It runs after the receiver has ended.
+// count reads the bill and compares the alerts. It runs after the receiver has ended.
 func (p play) count(ctx context.Context, t *timeline, s *stage) (r result, err error) {
 	bill, err := ask[invoice](ctx, s, "bill")
 	if err != nil {
@@ -43,14 +45,14 @@ func (p play) count(ctx context.Context, t *timeline, s *stage) (r result, err e
 	return r, err
 }
 
-// batch is how many packets a unit may have billed and not sent yet when it is killed.
+// batch is the number of packets that a unit may have billed but not sent when it is killed.
 const batch = 32
 
-// inRing is how long before and after the kill a packet may have been sent that was lost in it, besides the time for which
-// packets wait in the units of this run.
+// inRing is the margin before and after the kill within which a lost packet may have been sent. The
+// time that packets wait in the units of this run comes on top of it.
 const inRing = 500 * time.Millisecond
 
-// checks hold what was counted against what was played. The caller holds the timeline's lock.
+// checks compares the counts with the packets that were sent. The caller holds the timeline's lock.
 func (r result) checks(t *timeline) []report.Check {
 	out := t.offered[len(t.offered)-1]
 	in := t.final
@@ -85,11 +87,12 @@ func (r result) checks(t *timeline) []report.Check {
 	}
 }
 
-// counted is how many packets were dropped for want of room, where and as each was counted: on a machine that is too busy
-// to run the units or the kernel's own threads, queues overflow.
+// counted returns the number of packets that were dropped because a queue was full. Queues overflow
+// when the machine is too busy to run the units or the kernel's own threads.
 func (r result) counted() uint64 { return r.ring + r.unsent + r.wireIn + r.wireOut }
 
-// elsewhere names packets that are missing and not because of the kill; so many drops were counted.
+// elsewhere describes missing packets that the kill did not lose. counted is the number of recorded
+// drops.
 func elsewhere(packets int64, counted uint64) string {
 	switch {
 	case packets == 0:
@@ -100,7 +103,7 @@ func elsewhere(packets int64, counted uint64) string {
 	return fmt.Sprintf(", and %d are missing elsewhere (%d were counted as dropped)", packets, counted)
 }
 
-// packets is what is billed for one function.
+// packets returns the number of packets billed for one function.
 func (r result) packets(function string) (sum uint64) {
 	for _, b := range r.bill {
 		if b.Function == function {
@@ -110,7 +113,8 @@ func (r result) packets(function string) (sum uint64) {
 	return sum
 }
 
-// inKill says whether packets were lost in the kill: what has waited in the ring of the unit was sent before it.
+// inKill reports whether packets were lost in the kill. Packets that waited in the unit's ring were
+// sent before the kill.
 func (t *timeline) inKill(l loss) bool {
 	from, to := time.Unix(0, int64(l.FromNanos)), time.Unix(0, int64(l.ToNanos))
 	wait := inRing
@@ -120,7 +124,7 @@ func (t *timeline) inKill(l loss) bool {
 	return !t.dead.at.IsZero() && from.Before(t.dead.at.Add(inRing)) && to.After(t.dead.at.Add(-wait))
 }
 
-// outage says how many packets were lost in the kill. The caller holds the lock.
+// outage describes the packets that were lost in the kill. The caller holds the lock.
 func (t *timeline) outage() string {
 	if t.dead.over.IsZero() {
 		return "none did"
@@ -137,7 +141,7 @@ func (t *timeline) outage() string {
 	return fmt.Sprintf("%d packets, sent within %s", lost, micros(to-from))
 }
 
-// page is the report of a run.
+// page returns the report of a run.
 func (r result) page(p play, t *timeline) report.Page {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -167,13 +171,13 @@ func (r result) page(p play, t *timeline) report.Page {
 	return page
 }
 
-// charts are the load, the units and the latency over time. The caller holds the lock.
+// charts returns the load, the units and the latency over time. The caller holds the lock.
 func (t *timeline) charts() []report.Chart {
 	lines := map[string][]report.Point{}
 	add := func(line string, at, value float64) {
 		lines[line] = append(lines[line], report.Point{Seconds: at, Value: value})
 	}
-	for i, o := range t.offered[:len(t.offered)-1] { // the last interval is not a whole one
+	for i, o := range t.offered[:len(t.offered)-1] { // the last interval is shorter
 		add("offered", o.Seconds, t.megabits(i))
 	}
 	shift, until := t.shift(), t.offered[len(t.offered)-1].Seconds+shrinkWait.Seconds()
@@ -201,10 +205,10 @@ func (t *timeline) charts() []report.Chart {
 	}
 }
 
-// shift is how many seconds the receiver began before the sender. The caller holds the lock.
+// shift returns how many seconds the receiver began before the sender. The caller holds the lock.
 func (t *timeline) shift() float64 { return t.begin.Sub(t.received).Seconds() }
 
-// lives are the units' lives as they were seen. The caller holds the lock.
+// lives returns the observed lives of the units. The caller holds the lock.
 func (t *timeline) lives() report.Lives {
 	out := report.Lives{Title: "Lives of the units", Serving: "serving"}
 	until := t.samples[len(t.samples)-1].at.Sub(t.begin).Seconds()
@@ -220,7 +224,7 @@ func (t *timeline) lives() report.Lives {
 	return out
 }
 
-// invoice is the bill as a table.
+// invoice returns the bill as a table.
 func (r result) invoice() report.Table {
 	table := report.Table{Title: "The bill", Numbers: true, Note: "Per packet and per fuel (about one per instruction), never per time. Bytes are those of the frames, stamps included.",
 		Head: []string{"tenant / function", "packets", "bytes", "fuel", "fuel per packet", "trapped"}}
@@ -231,7 +235,7 @@ func (r result) invoice() report.Table {
 	return table
 }
 
-// beside is this run beside the paper's figures. The caller holds the lock.
+// beside compares this run with the paper's figures. The caller holds the lock.
 func (r result) beside(t *timeline) report.Table {
 	l := t.final.LatencyNanos
 	return report.Table{
@@ -246,7 +250,7 @@ func (r result) beside(t *timeline) report.Table {
 	}
 }
 
-// manifest says how the run was made.
+// manifest lists the parameters of the run.
 func (p play) manifest(s sent) []report.Fact {
 	return append([]report.Fact{
 		{Name: "capture", Value: p.capturedBy()}, {Name: "rules", Value: filepath.Base(p.rules)},
@@ -255,7 +259,7 @@ func (p play) manifest(s sent) []report.Fact {
 	}, report.Machine()...)
 }
 
-// planted says whether what the rules look for is in the capture.
+// planted reports whether the capture contains the content that the rules look for.
 func (p play) planted() bool { return p.made && filepath.Base(p.rules) == ownFile }
 
 func (p play) capturedBy() string {

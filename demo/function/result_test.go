@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// whole is a run in which all that is promised held: 1,000 packets, 40 of them lost in the kill.
+// whole returns a run that keeps every promise: 1,000 packets, of which the kill lost 40.
 func whole() (*timeline, result) {
 	t := newTimeline()
 	t.begin = time.Unix(1000, 0)
@@ -33,7 +33,8 @@ func TestEachPromiseIsHeldAgainstWhatWasCounted(t *testing.T) {
 		{"a unit was killed, others took its place", func(t *timeline, _ *result) { t.dead.over = time.Time{} }},
 		{"packets in = packets out + those lost in the kill", func(t *timeline, _ *result) { t.final.Losses[0].Packets = 39 }},
 		{"packets in = packets out + those lost in the kill", func(t *timeline, _ *result) { t.final.Losses[0].FromNanos, t.final.Losses[0].ToNanos = 1, 2 }},
-		{"", func(t *timeline, _ *result) { t.final.Losses[0].FromNanos -= 2e9 }}, // it waited in the ring until the kill
+		// The packet waited in the ring until the kill.
+		{"", func(t *timeline, _ *result) { t.final.Losses[0].FromNanos -= 2e9 }},
 		{"", func(t *timeline, r *result) {
 			t.final.Losses[0].FromNanos, t.final.Losses[0].ToNanos, r.ring, r.wireIn = 1, 2, 39, 1
 		}},
@@ -64,7 +65,7 @@ func TestEachPromiseIsHeldAgainstWhatWasCounted(t *testing.T) {
 func TestWhatIsShownIsAsOfOneMoment(t *testing.T) {
 	line := newTimeline()
 	line.sent(sent{BeginNanos: uint64(time.Unix(1000, 0).UnixNano()), Seconds: 0.1, Packets: 30})
-	line.received = line.begin.Add(-50 * time.Millisecond) // the receiver began before
+	line.received = line.begin.Add(-50 * time.Millisecond) // the receiver began earlier
 	line.arrived = []came{{AtMillis: 100, Packets: 10}, {AtMillis: 148, Packets: 15}, {AtMillis: 200, Packets: 20}}
 	line.samples = []sample{{at: line.begin.Add(90 * time.Millisecond), billed: 28}, {at: line.begin.Add(110 * time.Millisecond), billed: 40}}
 	if got := line.totals(); got != "sent 30  came out 25  billed ~28" {

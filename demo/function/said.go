@@ -8,9 +8,10 @@ import (
 	"strings"
 )
 
-// What `pando fn … -o json` says, as far as the demo reads it. Names are those of the commands' own output.
+// The fields of the output of `pando fn … -o json` that the demo reads. They have the names of that
+// output.
 type (
-	// sent is how far the generator is.
+	// sent is the progress of the generator.
 	sent struct {
 		Last                         bool
 		Planned, Packets, Sent, Late uint64
@@ -23,7 +24,7 @@ type (
 		Speed                        float64
 		StaggerMillis                float64 `json:"stagger_ms"`
 	}
-	// came is what the receiver saw, in an interval or in all.
+	// came is the report of the receiver, for an interval or for the whole run.
 	came struct {
 		Last           bool
 		AtMillis       int64 `json:"at_ms"`
@@ -33,49 +34,50 @@ type (
 		Twice, Overrun uint64
 		Losses         []loss
 	}
-	// loss is packets that are missing, all sent between two moments.
+	// loss is a number of missing packets that were sent between two moments.
 	loss struct {
 		Packets   uint64
 		FromNanos uint64 `json:"from_ns"`
 		ToNanos   uint64 `json:"to_ns"`
 	}
-	// unit is what a unit says of itself.
+	// unit is the status of a unit.
 	unit struct {
 		Name, State string
-		Group       *struct{ Accepting int } // it is not a unit, but a group of units that are listed, too
-		PID         int
-		Epoch       uint32
-		Flows       int
-		Lost        uint64 // its ring had no room
-		Unsent      uint64 // the next device had none
-		Functions   []billed
+		// Set if the entry is a group, which is listed among its units.
+		Group     *struct{ Accepting int }
+		PID       int
+		Epoch     uint32
+		Flows     int
+		Lost      uint64 // no room in its ring
+		Unsent    uint64 // no room in the next device
+		Functions []billed
 	}
 	billed struct {
 		Tenant, Function              string
 		Packets, Bytes, Fuel, Trapped uint64
 	}
-	// invoice is what there is to pay, per tenant and function.
+	// invoice is the bill per tenant and function.
 	invoice struct {
 		Owed []struct {
 			billed
-			Lost, Unsent uint64 // nobody pays for them
+			Lost, Unsent uint64 // not billed
 		}
 	}
-	// alert is an event of a function on a flow; `pando fn logs` calls its code event.
+	// alert is an event of a function on a flow. `pando fn logs` names its code event.
 	alert struct {
 		Function, Flow string
 		Code, Event    uint32
 	}
-	// tested is what came of a capture without a network.
+	// tested is the result of a capture that ran without a network.
 	tested struct {
 		Packets uint64
 		Events  []alert
 	}
-	// capture is what `pando fn generate` made.
+	// capture is the report of `pando fn generate`.
 	capture struct{ Packets, Flows, WithContent uint64 }
 )
 
-// ask runs a command about the units and reads what it prints.
+// ask runs a command about the units and decodes its output.
 func ask[T any](ctx context.Context, s *stage, args ...string) (v T, err error) {
 	out, err := s.unit(ctx, append(args, "-o", "json")...)
 	if err != nil {
@@ -87,12 +89,12 @@ func ask[T any](ctx context.Context, s *stage, args ...string) (v T, err error) 
 	return v, nil
 }
 
-// alone are those that are no groups.
+// alone returns the listed units without the groups.
 func alone(listed []unit) []unit {
 	return slices.DeleteFunc(listed, func(u unit) bool { return u.Group != nil || u.Name == name })
 }
 
-// found are the alerts in the units' logs: flow and rule, each once.
+// found returns the alerts in the units' logs, as flow and rule. It lists each alert once.
 func (s *stage) found(ctx context.Context, names []string) (map[string]bool, error) {
 	alerts := map[string]bool{}
 	for _, name := range names {
@@ -110,7 +112,8 @@ func (s *stage) found(ctx context.Context, names []string) (map[string]bool, err
 	return alerts, nil
 }
 
-// expected are the alerts of the same functions on what came out, played without a network and without a kill.
+// expected returns the alerts of the same functions on the packets that came out, run without a
+// network and without a kill.
 func (s *stage) expected(ctx context.Context, chain []string, name string) (map[string]bool, error) {
 	out, err := s.fn(ctx, "unit", append([]string{"test", "--pcap", s.dir.File(name), "-o", "json"}, chain...)...)
 	if err != nil {

@@ -17,21 +17,21 @@ import (
 	"pando.run/pando/demo/scratch"
 )
 
-// stage is three network namespaces in a row: `in` sends, `unit` runs the functions on its devices in and out, `out`
-// receives.
+// stage is three network namespaces in a row. `in` sends, `unit` runs the functions on its devices
+// in and out, `out` receives.
 type stage struct {
-	pando string          // the binary
-	dir   *scratch.Folder // all that it writes
-	tag   string          // of the namespaces
+	pando string          // path of the binary
+	dir   *scratch.Folder // all files of the demo
+	tag   string          // prefix of the namespaces
 }
 
-// prefix begins the names of the folder and of the namespaces.
+// prefix is the prefix of the folder and of the namespaces.
 const prefix = "pando-demo-fn-"
 
-// ends are the namespaces: the sender's, the units' and the receiver's.
+// ends lists the namespaces of the sender, the units and the receiver.
 var ends = []string{"in", "unit", "out"}
 
-// lowerWait bounds the end of the stage, which is not cut short by an interrupt.
+// lowerWait bounds the removal of the stage, which an interrupt does not stop.
 const lowerWait = 20 * time.Second
 
 // raise makes the namespaces and the links between them.
@@ -61,7 +61,7 @@ func raise(ctx context.Context, binary string) (_ *stage, err error) {
 		if _, err = tell(ctx, "ip", "netns", "add", s.tag+end); err != nil {
 			return nil, err
 		}
-		// Without it, the kernel's own multicast would go through the functions, too.
+		// Otherwise the kernel's own multicast would pass through the functions.
 		if _, err = s.on(ctx, end, "sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1"); err != nil {
 			return nil, err
 		}
@@ -77,10 +77,10 @@ func raise(ctx context.Context, binary string) (_ *stage, err error) {
 	return s, nil
 }
 
-// lower ends what raise made.
+// lower removes the stage.
 func (s *stage) lower() error { return errors.Join(lower(s.dir.Path), s.dir.Remove()) }
 
-// tag begins the names of the namespaces that belong to a folder.
+// tag returns the prefix of the namespaces that belong to a folder.
 func tag(dir string) string { return filepath.Base(dir) + "-" }
 
 // lower removes the namespaces that belong to a folder.
@@ -97,7 +97,7 @@ func lower(dir string) error {
 	return errors.Join(errs...)
 }
 
-// tell runs a program and returns what it printed; its error holds what it said.
+// tell runs a program and returns its output. The error contains the standard error.
 func tell(ctx context.Context, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	var said bytes.Buffer
@@ -119,7 +119,8 @@ func (s *stage) fn(ctx context.Context, end string, args ...string) ([]byte, err
 	return s.on(ctx, end, append([]string{s.pando, "fn"}, args...)...)
 }
 
-// dropped is what the wire behind a device had no room for: the kernel's queue for a busy processor has an end.
+// dropped returns the number of packets that a device dropped because the next queue was full. The
+// kernel's queue for a busy processor has a limit.
 func (s *stage) dropped(ctx context.Context, end, device string) (n uint64, err error) {
 	out, err := s.on(ctx, end, "ip", "-j", "-s", "link", "show", "dev", device)
 	if err != nil {
@@ -139,28 +140,29 @@ func (s *stage) dropped(ctx context.Context, end, device string) (n uint64, err 
 	return n, nil
 }
 
-// places are the flags that keep the demo's units apart from others of this machine.
+// places returns flags that separate the demo's units from other units of this machine.
 func (s *stage) places() []string {
 	return []string{"--run-dir", s.dir.File("run"), "--data-dir", s.dir.File("data")}
 }
 
-// unit runs a `pando fn` command about the demo's units.
+// unit runs a `pando fn` command on the demo's units.
 func (s *stage) unit(ctx context.Context, args ...string) ([]byte, error) {
 	return s.fn(ctx, "unit", append(args, s.places()...)...)
 }
 
-// process is a `pando fn` command that runs beside the demo.
+// process is a `pando fn` command that runs in the background.
 type process struct {
 	cmd  *exec.Cmd
 	said *bytes.Buffer
 	out  io.ReadCloser
 }
 
-// start starts a `pando fn` command in a namespace; whoever started it waits for it.
+// start starts a `pando fn` command in a namespace. The caller waits for its end.
 func (s *stage) start(end string, args ...string) (*process, error) {
 	p := &process{cmd: exec.Command("nsenter", append([]string{"--net=/run/netns/" + s.tag + end, s.pando, "fn"}, args...)...), said: &bytes.Buffer{}}
 	p.cmd.Stderr = p.said
-	// A group of its own: Ctrl-C on the terminal ends the demo, and the demo ends what it started in its own order.
+	// A process group of its own: Ctrl-C on the terminal ends the demo, and the demo ends its children
+	// in order.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	var err error
 	if p.out, err = p.cmd.StdoutPipe(); err != nil {
@@ -172,7 +174,7 @@ func (s *stage) start(end string, args ...string) (*process, error) {
 	return p, nil
 }
 
-// wait ends with the process; its error holds what it said.
+// wait waits for the end of the process. The error contains the standard error.
 func (p *process) wait() error {
 	if err := p.cmd.Wait(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", strings.Join(p.cmd.Args[2:5], " "), err, strings.TrimSpace(p.said.String()))
@@ -180,10 +182,11 @@ func (p *process) wait() error {
 	return nil
 }
 
-// end asks the process to end.
-func (p *process) end() { _ = p.cmd.Process.Signal(syscall.SIGTERM) } // it may have ended already
+// end asks the process to end. The process may have ended already.
+func (p *process) end() { _ = p.cmd.Process.Signal(syscall.SIGTERM) }
 
-// each hands on the JSON values that the process prints, until it ends or prints something else.
+// each calls take for every JSON value that the process prints, until the process ends or prints
+// something else.
 func each[T any](p *process, take func(T)) error {
 	lines := json.NewDecoder(p.out)
 	for {

@@ -12,24 +12,24 @@ import (
 	"pando.run/pando/demo/report"
 )
 
-// sample is what the units were doing at one moment.
+// sample is the state of the units at one moment.
 type sample struct {
 	at        time.Time
-	accepting int // of those that run, so many take packets
+	accepting int // number of running units that take packets
 	active    int
 	billed    uint64 // packets, by the last function of the chain
 }
 
-// timeline is what has been seen of a run so far.
+// timeline records the observations of a run.
 type timeline struct {
 	mu       sync.Mutex
-	born     time.Time // of the demo
-	begin    time.Time // of the replay
+	born     time.Time // when the demo began
+	begin    time.Time // when the replay began
 	step     string
 	offered  []sent
 	arrived  []came
 	received time.Time // when the receiver began
-	final    came      // once it is Last
+	final    came      // the last report of the receiver
 	samples  []sample
 	units    []unit
 	seen     map[string]*life
@@ -39,14 +39,14 @@ type timeline struct {
 	shown    shown
 }
 
-// life is one start of a unit, as it was seen.
+// life is one observed start of a unit.
 type life struct {
 	name       string
-	begin, end time.Time // end zero: it goes on
-	billed     uint64    // packets, when it was last seen
+	begin, end time.Time // end zero: the unit still runs
+	billed     uint64    // packets, at the last sample
 }
 
-// kill is what was killed, and when others were seen in its place; zero: not yet.
+// kill is the killed unit, and when another unit replaced it. Zero means not yet.
 type kill struct {
 	unit     unit
 	at, over time.Time
@@ -57,21 +57,21 @@ func newTimeline() *timeline {
 	return &timeline{born: now, begin: now, seen: map[string]*life{}}
 }
 
-// say names what the demo does next.
+// say sets the description of the current step.
 func (t *timeline) say(step string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.step = step
 }
 
-// event records something that happened, with its reason.
+// event records an event with its reason.
 func (t *timeline) event(who, what, why, outcome string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.happened(who, what, why, outcome)
 }
 
-// happened is event for those who hold the lock.
+// happened is event for callers that hold the lock.
 func (t *timeline) happened(who, what, why, outcome string) {
 	at := fmt.Sprintf("%+.2f s", time.Since(t.begin).Seconds())
 	if len(t.offered) == 0 {
@@ -80,7 +80,7 @@ func (t *timeline) happened(who, what, why, outcome string) {
 	t.events = append(t.events, report.Decision{At: at, Who: who, What: what, Why: why, Outcome: outcome})
 }
 
-// sent takes a report of the generator.
+// sent records a report of the generator.
 func (t *timeline) sent(r sent) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -88,7 +88,7 @@ func (t *timeline) sent(r sent) {
 	t.offered = append(t.offered, r)
 }
 
-// came takes a report of the receiver.
+// came records a report of the receiver.
 func (t *timeline) came(r came) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -102,7 +102,7 @@ func (t *timeline) came(r came) {
 	t.arrived = append(t.arrived, r)
 }
 
-// saw takes what the units say of themselves.
+// saw records the statuses of the units.
 func (t *timeline) saw(listed []unit) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -145,10 +145,10 @@ func (t *timeline) saw(listed []unit) {
 	t.samples = append(t.samples, s)
 }
 
-// key tells the starts of a unit apart.
+// key distinguishes the starts of a unit.
 func (u unit) key() string { return fmt.Sprintf("%s/%d", u.Name, u.Epoch) }
 
-// processed is how many packets its last function processed.
+// processed returns the number of packets that the last function processed.
 func (u unit) processed() uint64 {
 	if len(u.Functions) == 0 {
 		return 0
@@ -156,7 +156,7 @@ func (u unit) processed() uint64 {
 	return u.Functions[len(u.Functions)-1].Packets
 }
 
-// arise records that a unit serves which did not before.
+// arise records that a unit began to serve.
 func (t *timeline) arise(u unit) {
 	why := "the load asks for it, or will"
 	if len(t.order) == 1 {
@@ -165,7 +165,7 @@ func (t *timeline) arise(u unit) {
 	t.happened(u.Name, "started", why, fmt.Sprintf("process %d", u.PID))
 }
 
-// ended records that a unit serves no more; so many others do.
+// ended records that a unit stopped serving. others is the number of units that still serve.
 func (t *timeline) ended(name string, others int) {
 	if name != t.dead.unit.Name {
 		t.happened(name, "left", "the others carry the load", "its flows' states were handed on")
@@ -174,7 +174,7 @@ func (t *timeline) ended(name string, others int) {
 	t.happened(name, "dead", fmt.Sprintf("seen %s after the kill", micros(uint64(time.Since(t.dead.at)))), fmt.Sprintf("units that serve on: %d", others))
 }
 
-// kill kills the unit that processed most.
+// kill kills the unit that processed most packets.
 func (t *timeline) kill(ctx context.Context, s *stage) error {
 	units, err := ask[[]unit](ctx, s, "ls")
 	if err != nil {
@@ -197,7 +197,7 @@ func (t *timeline) kill(ctx context.Context, s *stage) error {
 	return nil
 }
 
-// ready waits until a unit says that it runs.
+// ready waits until a unit reports that it runs.
 func (t *timeline) ready(ctx context.Context, s *stage, watcher *process) error {
 	first := make([]byte, 1)
 	if _, err := watcher.out.Read(first); err != nil {
@@ -211,7 +211,7 @@ func (t *timeline) ready(ctx context.Context, s *stage, watcher *process) error 
 	return nil
 }
 
-// shrink waits until units have left that nobody needs any more.
+// shrink waits until unneeded units have left.
 func (t *timeline) shrink(ctx context.Context) error {
 	return t.until(ctx, "units leave that are not needed", shrinkWait, func() bool {
 		_, most, last := t.grown()
@@ -219,7 +219,7 @@ func (t *timeline) shrink(ctx context.Context) error {
 	})
 }
 
-// grown is how many units there were first, at most, and last. The caller holds the lock.
+// grown returns the first, the highest and the last number of units. The caller holds the lock.
 func (t *timeline) grown() (first, most, last int) {
 	for _, s := range t.samples {
 		most = max(most, s.active)
@@ -227,9 +227,10 @@ func (t *timeline) grown() (first, most, last int) {
 	return t.samples[0].active, most, t.samples[len(t.samples)-1].active
 }
 
-// settle waits until what was sent has come or will never: nothing came for a second.
+// settle waits until all packets in flight have arrived or are lost. It ends after one second
+// without a packet.
 func (t *timeline) settle(ctx context.Context) error {
-	const quiet = 10 // reports of 100 ms
+	const quiet = 10 // reports, one every 100 ms
 	return t.until(ctx, "packets that are under way come to an end", settleWait, func() bool {
 		n := len(t.arrived)
 		if n < quiet {

@@ -37,8 +37,8 @@ func (t *timeline) Draw(width, height int) string {
 	return b.String()
 }
 
-// totals is what was sent, came out and is billed, all as of the newest report of the generator: what came later was counted
-// later, too. The caller holds the lock.
+// totals describes the packets sent, received and billed up to the newest report of the generator.
+// It leaves out later reports of the receiver and of the units. The caller holds the lock.
 func (t *timeline) totals() string {
 	var out, received, billed uint64
 	if n := len(t.offered); n > 0 {
@@ -59,7 +59,7 @@ func (t *timeline) totals() string {
 	return fmt.Sprintf("sent %d  came out %d  billed ~%d", out, received, billed)
 }
 
-// series are the values over time that are drawn as strips.
+// series returns the values over time that are drawn as strips.
 func (t *timeline) series() (offered, active, p50, p99 []float64) {
 	for i := range t.offered {
 		offered = append(offered, t.megabits(i))
@@ -73,7 +73,7 @@ func (t *timeline) series() (offered, active, p50, p99 []float64) {
 	return offered, active, p50, p99
 }
 
-// megabits is the offered load of one report, in Mbit/s.
+// megabits returns the offered load of one report in Mbit/s.
 func (t *timeline) megabits(i int) float64 {
 	var before sent
 	if i > 0 {
@@ -86,14 +86,14 @@ func (t *timeline) megabits(i int) float64 {
 	return float64(t.offered[i].Bytes-before.Bytes) * 8e-6 / seconds
 }
 
-// shown is what plain lines have said already.
+// shown records the output of the plain lines so far.
 type shown struct {
 	step   string
 	events int
 	second int
 }
 
-// Lines implements screen.View: each new step and event, and the load once per second.
+// Lines implements screen.View. It returns each new step and event, and the load once per second.
 func (t *timeline) Lines() (out []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -118,7 +118,7 @@ func (t *timeline) Lines() (out []string) {
 	return out
 }
 
-// micros writes nanoseconds for people.
+// micros formats nanoseconds for people.
 func micros(ns uint64) string {
 	d := time.Duration(ns)
 	if d < time.Millisecond {

@@ -1,6 +1,7 @@
-// Package load offers HTTP/1.1 requests on a schedule and accounts for every one of them. It is an open loop: a request
-// is due when the schedule says so, however slow the answers are, and its latency counts from that moment, so a stall of
-// the service shows in the figures instead of slowing the load down. It never opens more connections than it was told.
+// Package load offers HTTP/1.1 requests on a schedule and accounts for every request. It is an open
+// loop: a request is due at its scheduled time, even if answers are slow. Latency counts from that
+// time, so a stall of the service shows in the figures and does not slow the load down. The package
+// never opens more connections than configured.
 package load
 
 import (
@@ -13,39 +14,42 @@ import (
 )
 
 const (
-	tick             = time.Millisecond // how finely sending is spread
+	tick             = time.Millisecond // interval at which requests become due
 	latencyMaxMicros = int64(60 * time.Second / time.Microsecond)
 
-	// waitingMax bounds the requests that are due and wait for a connection. On a machine that is busy with other things all of a
-	// demo's may have to: they are answered late, which their latencies say, and do not fail.
+	// waitingMax bounds the due requests that wait for a connection. On a busy machine all requests of
+	// a demo may have to wait. They are answered late, which their latencies show, and do not fail.
 	waitingMax = 1 << 20
 )
 
-// Config says what to send.
+// Config is the configuration of a load.
 type Config struct {
 	Address     string // host:port
 	Path        string
 	Schedule    Schedule
-	Connections int           // the most that are open at once
-	FreshShare  float64       // of the requests that open a connection of their own, 0 to 1
-	Timeout     time.Duration // of one request, dialling included
+	Connections int           // maximum open at once
+	FreshShare  float64       // share of requests that open a new connection, 0 to 1
+	Timeout     time.Duration // of one request, including dialling
 	ReportEvery time.Duration
 }
 
-// Report counts what happened since the report before. In sum over a run, Offered = Answered + the sum of Failed.
+// Report counts the events since the report before. Summed over a run, Offered = Answered + the sum
+// of Failed.
 type Report struct {
-	AtMillis      int64          `json:"at_ms"` // since the load began
-	Offered       int            `json:"offered"`
-	Answered      int            `json:"answered"`
-	Failed        map[string]int `json:"failed,omitempty"` // by reason
-	Broken        int            `json:"broken"`           // connections that ended unannounced with a request on them
-	IdleClosed    int            `json:"idle_closed"`      // requests sent again: the server had closed an idle connection
-	Dialled       int            `json:"dialled"`
-	LatencyMicros []int64        `json:"latency_p50_p99_max_us"`
-	Final         bool           `json:"final,omitempty"` // the last: its latencies are those of the whole run
+	AtMillis int64          `json:"at_ms"` // since the load began
+	Offered  int            `json:"offered"`
+	Answered int            `json:"answered"`
+	Failed   map[string]int `json:"failed,omitempty"` // by reason
+	Broken   int            `json:"broken"`           // connections that ended unannounced during a request
+	// Requests repeated because the server had closed an idle connection.
+	IdleClosed    int     `json:"idle_closed"`
+	Dialled       int     `json:"dialled"`
+	LatencyMicros []int64 `json:"latency_p50_p99_max_us"`
+	// The last report; its latencies cover the whole run.
+	Final bool `json:"final,omitempty"`
 }
 
-// tally collects what the senders report.
+// tally adds up the outcomes of the senders.
 type tally struct {
 	sync.Mutex
 	now       Report
@@ -68,11 +72,11 @@ func (t *tally) count(o outcome, latency time.Duration) {
 	}
 	t.now.Answered++
 	micros := min(max(1, latency.Microseconds()), latencyMaxMicros)
-	_ = t.part.RecordValue(micros) // within the bounds by the line above
+	_ = t.part.RecordValue(micros) // the line above keeps it within the bounds
 	_ = t.all.RecordValue(micros)
 }
 
-// fail assumes the lock.
+// fail counts a failure. The caller holds the lock.
 func (t *tally) fail(reason string) {
 	if t.now.Failed == nil {
 		t.now.Failed = map[string]int{}
@@ -80,7 +84,7 @@ func (t *tally) fail(reason string) {
 	t.now.Failed[reason]++
 }
 
-// take returns what was counted and begins anew.
+// take returns the counts since the last call and resets them.
 func (t *tally) take(at time.Duration, final bool) Report {
 	t.Lock()
 	defer t.Unlock()
@@ -95,8 +99,9 @@ func (t *tally) take(at time.Duration, final bool) Report {
 	return r
 }
 
-// Run offers the schedule and returns when every request has been answered or has failed. Cancelling ctx ends the
-// schedule early; what was offered by then is still accounted for.
+// Run offers the schedule and returns when every request has been answered or has failed.
+// Cancelling ctx ends the schedule early. Requests that were offered by then are still accounted
+// for.
 func Run(ctx context.Context, c Config, report func(Report)) {
 	counts, due := newTally(), make(chan time.Time, min(c.Schedule.Due(c.Schedule.Length()), waitingMax))
 	begin := time.Now()
@@ -133,8 +138,8 @@ func Run(ctx context.Context, c Config, report func(Report)) {
 	report(counts.take(time.Since(begin), true))
 }
 
-// offer hands each request to the senders when it is due. One that finds the queue full has failed: nothing is dropped
-// in silence.
+// offer passes each request to the senders when it is due. A request that finds the queue full
+// counts as failed, so that no request is lost silently.
 func offer(ctx context.Context, s Schedule, begin time.Time, due chan<- time.Time, counts *tally) {
 	every := time.NewTicker(tick)
 	defer every.Stop()
@@ -148,7 +153,8 @@ func offer(ctx context.Context, s Schedule, begin time.Time, due chan<- time.Tim
 		passed := min(time.Since(begin), s.Length())
 		fresh := s.Due(passed) - offered
 		for i := range fresh {
-			// Spread over the time since the last look: when this process itself was held up, its requests were due earlier.
+			// Spread the requests over the time since the last tick. If this process was delayed, they were
+			// due earlier.
 			at := begin.Add(last + (passed-last)*time.Duration(i+1)/time.Duration(fresh))
 			counts.Lock()
 			counts.now.Offered++

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// Step is a stretch of time over which the offered load goes evenly from one rate to another, in requests per second.
+// Step is a period in which the offered load changes linearly from one rate to another, in requests
+// per second.
 type Step struct {
 	For      time.Duration
 	From, To float64
@@ -17,8 +18,9 @@ type Step struct {
 // Schedule is the offered load over time.
 type Schedule []Step
 
-// ParseSchedule reads `RATE` and then any number of `DURATION:RATE`, with commas between: `50,5s:400,10s:400,5s:50`
-// begins at 50/s, climbs to 400/s in 5 s, holds for 10 s and falls back in 5 s.
+// ParseSchedule parses a comma-separated list: `RATE`, then any number of `DURATION:RATE`. For
+// example, `50,5s:400,10s:400,5s:50` begins at 50/s, climbs to 400/s in 5 s, holds for 10 s and
+// falls back in 5 s.
 func ParseSchedule(text string) (Schedule, error) {
 	first, rest, _ := strings.Cut(text, ",")
 	rate, err := parseRate(first)
@@ -50,7 +52,7 @@ func parseRate(text string) (float64, error) {
 	return r, nil
 }
 
-// Due is how many requests are to be sent in the first t of the schedule.
+// Due returns the number of requests that are due in the first t of the schedule.
 func (s Schedule) Due(t time.Duration) int {
 	var sum float64
 	for _, step := range s {
@@ -65,7 +67,7 @@ func (s Schedule) Due(t time.Duration) int {
 	return int(math.Floor(sum + 1e-6))
 }
 
-// Length is how long the schedule lasts.
+// Length returns the duration of the schedule.
 func (s Schedule) Length() time.Duration {
 	var d time.Duration
 	for _, step := range s {

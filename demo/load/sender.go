@@ -12,14 +12,14 @@ import (
 	"time"
 )
 
-// outcome is what became of one request.
+// outcome is the result of one request.
 type outcome struct {
-	failed                      string // why, or empty when it was answered
+	failed                      string // the reason, or empty if it was answered
 	dialled, broken, idleClosed int
 }
 
-// sender owns one connection at a time. It speaks HTTP over it itself, because net/http's client hides what is counted
-// here: it sends again on its own when a connection ends.
+// sender owns one connection at a time. It implements HTTP itself, because net/http's client
+// repeats a request silently when a connection ends, and this package must count that.
 type sender struct {
 	config Config
 	conn   net.Conn
@@ -33,7 +33,7 @@ func (s *sender) close() {
 	}
 }
 
-// send makes one request, on a connection of its own if fresh.
+// send makes one request, on a new connection if fresh.
 func (s *sender) send(fresh bool) (o outcome) {
 	if fresh {
 		s.close()
@@ -64,9 +64,9 @@ func (s *sender) send(fresh bool) (o outcome) {
 
 var (
 	errDial = errors.New("dial")
-	// errIdleClosed is an orderly end (FIN) before any byte of an answer. On a connection that was idle it is the
-	// server's right and crosses the request on the wire. A reset never counts as one: it is also what a flow gets that
-	// was steered to an instance which does not know it.
+	// errIdleClosed is an orderly end (FIN) before any byte of an answer. The server may close an idle
+	// connection, and the FIN may cross the request on the wire. A reset never counts as one, because
+	// a flow also gets a reset when it is steered to an instance without its connection.
 	errIdleClosed = errors.New("closed before an answer")
 )
 
@@ -87,7 +87,7 @@ func (s *sender) try(deadline time.Time, o *outcome) error {
 		return err
 	}
 	_, wrote := fmt.Fprintf(s.conn, "GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", s.config.Path, s.config.Address)
-	// An answer may be waiting although the write failed, and the read tells a close from a reset.
+	// An answer may be waiting although the write failed. The read distinguishes a close from a reset.
 	if _, err := s.read.Peek(1); err != nil {
 		if errors.Is(err, io.EOF) {
 			s.close()
@@ -103,7 +103,7 @@ func (s *sender) try(deadline time.Time, o *outcome) error {
 	if _, err := io.Copy(io.Discard, answer.Body); err != nil {
 		return err
 	}
-	if answer.Close { // announced, so not a break
+	if answer.Close { // announced, so the connection is not broken
 		s.close()
 	}
 	if answer.StatusCode/100 != 2 {
@@ -112,7 +112,8 @@ func (s *sender) try(deadline time.Time, o *outcome) error {
 	return nil
 }
 
-// cause names the system's error alone: with addresses in it, each would be a reason of its own.
+// cause returns the system's error without addresses. With addresses, every error would be a
+// separate reason.
 func cause(err error) string {
 	var number syscall.Errno
 	if errors.As(err, &number) {

@@ -17,7 +17,7 @@ func Save(name string, page Page) error {
 	return errors.Join(Write(f, page), f.Close())
 }
 
-// Possible says whether a page can be written to a file, before there is anything to write.
+// Possible returns an error if no page can be written to the file. The demo calls it before a run.
 func Possible(name string) error {
 	_, missing := os.Stat(name)
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o644)
@@ -30,7 +30,8 @@ func Possible(name string) error {
 	return os.Remove(name)
 }
 
-// Conclude prints the page's figures and checks, saves it, and fails if a check did not hold.
+// Conclude prints the page's figures and checks, saves the page, and returns an error if a check
+// failed.
 func Conclude(w io.Writer, name string, page Page) error {
 	wide := 0
 	for _, f := range page.Figures {

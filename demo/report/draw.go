@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// The plot's area inside its SVG, in the SVG's own units.
+// The plot's area inside its SVG, in the SVG's units.
 const (
 	left, right = 64.0, 944.0
 	top, bottom = 12.0, 196.0
@@ -29,7 +29,7 @@ func (c Chart) right() float64 {
 	return max(edge, 1)
 }
 
-// scale is the lowest and the highest value of the chart's axis.
+// scale returns the lowest and the highest value of the chart's axis.
 func (c Chart) scale() (low, high float64) {
 	low, high = math.Inf(1), 0
 	for _, l := range c.Lines {
@@ -51,7 +51,7 @@ func (c Chart) scale() (low, high float64) {
 	return low, max(high, 10*low)
 }
 
-// stepOf is a round step that divides an axis up to high into 3 to 6 parts.
+// stepOf returns a round step that divides an axis up to high into 3 to 6 parts.
 func stepOf(high float64) float64 {
 	power := math.Pow(10, math.Floor(math.Log10(high)))
 	for _, m := range []float64{0.2, 0.5, 1, 2} {
@@ -62,7 +62,8 @@ func stepOf(high float64) float64 {
 	return 2 * power
 }
 
-// step is the distance of two ticks of the value axis; there is no half of what comes in steps.
+// step returns the distance between two ticks of the value axis. It is at least 1 if the values are
+// whole steps.
 func (c Chart) step(high float64) float64 {
 	if c.Step {
 		return max(1, stepOf(high))
@@ -81,7 +82,7 @@ func (c Chart) y(value float64) float64 {
 	return bottom - (bottom-top)*part
 }
 
-// Rows are the ticks of the value axis.
+// Rows returns the ticks of the value axis.
 func (c Chart) Rows() []Tick {
 	low, high := c.scale()
 	var out []Tick
@@ -98,10 +99,10 @@ func (c Chart) Rows() []Tick {
 	return out
 }
 
-// Columns are the ticks of the time axis.
+// Columns returns the ticks of the time axis.
 func (c Chart) Columns() []Tick { return columns(c.right()) }
 
-// Columns are the ticks of the time axis that all pictures share.
+// Columns returns the ticks of the time axis that all pictures share.
 func (p Page) Columns() []Tick { return columns(p.Until()) }
 
 func columns(until float64) []Tick {
@@ -114,7 +115,7 @@ func columns(until float64) []Tick {
 	return out
 }
 
-// Path is the SVG path of one of the chart's lines.
+// Path returns the SVG path of one of the chart's lines.
 func (c Chart) Path(l Line) string {
 	b := strings.Builder{}
 	for i, p := range l.Points {
@@ -129,7 +130,7 @@ func (c Chart) Path(l Line) string {
 	return b.String()
 }
 
-// Fill is the SVG path of the area under a line.
+// Fill returns the SVG path of the area under a line.
 func (c Chart) Fill(l Line) string {
 	if len(l.Points) == 0 {
 		return ""
@@ -137,7 +138,7 @@ func (c Chart) Fill(l Line) string {
 	return fmt.Sprintf("%sV%.1fH%.1fZ", c.Path(l), bottom, c.x(l.Points[0].Seconds))
 }
 
-// MarksAt are the places of the page's marks.
+// MarksAt returns the places of the page's marks.
 func (p Page) MarksAt() []Tick {
 	var out []Tick
 	for _, m := range p.Marks {
@@ -152,14 +153,14 @@ type Bar struct {
 	Kind                string
 }
 
-// Row is one life as it is drawn.
+// Row is the picture of one life.
 type Row struct {
 	Name  string
-	Label float64 // the height at which its name stands
+	Label float64 // the height of the name
 	Bars  []Bar
 }
 
-// Rows are the lives, one below the other.
+// Rows returns the lives, one below the other.
 func (p Page) Rows() []Row {
 	until := p.Until()
 	var out []Row
@@ -177,11 +178,11 @@ func (p Page) Rows() []Row {
 	return out
 }
 
-// LivesHeight is the height of the picture of lives without its axis.
+// LivesHeight returns the height of the picture of lives without its axis.
 func (p Page) LivesHeight() float64 { return 12 + float64(len(p.Lives.Rows))*(barHeight+4) }
 
-// LivesFoot is where the labels of its axis stand.
+// LivesFoot returns the height of the labels of the axis.
 func (p Page) LivesFoot() float64 { return p.LivesHeight() + 16 }
 
-// LivesWhole is the height of the picture with its axis.
+// LivesWhole returns the height of the picture of lives with its axis.
 func (p Page) LivesWhole() float64 { return p.LivesHeight() + 24 }

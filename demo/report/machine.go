@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Machine says on what a run was made.
+// Machine describes the machine of a run.
 func Machine() []Fact {
 	return []Fact{
 		{Name: "kernel", Value: kernel()}, {Name: "processors", Value: fmt.Sprint(runtime.NumCPU())}, {Name: "Go", Value: runtime.Version()},

@@ -1,5 +1,5 @@
-// Package report writes one self-contained HTML page about a run: plots, figures, checks and what was decided. It draws
-// what it is given and never computes a figure of its own.
+// Package report writes one self-contained HTML page about a run: plots, figures, checks and
+// decisions. It draws the given values and never computes a figure of its own.
 package report
 
 import (
@@ -9,12 +9,12 @@ import (
 	"io"
 )
 
-// Page is all that is shown.
+// Page is the content of a report.
 type Page struct {
 	Title, Lead string
 	Figures     []Fact
 	Charts      []Chart
-	Marks       []Mark // on every chart
+	Marks       []Mark // shown on every chart
 	Lives       Lives
 	Checks      []Check
 	Tables      []Table
@@ -22,16 +22,17 @@ type Page struct {
 	Facts       []Fact
 }
 
-// Chart is a plot over time. Its lines share one scale, which begins at zero or, if Log is set, is logarithmic.
+// Chart is a plot over time. Its lines share one scale. The scale begins at zero, or is logarithmic
+// if Log is set.
 type Chart struct {
-	Title string // with the unit
+	Title string // includes the unit
 	Lines []Line
 	Log   bool
 	Step  bool    // values hold until the next one
-	Until float64 // seconds at the right edge; 0: the latest point
+	Until float64 // seconds at the right edge; 0 = the latest point
 }
 
-// Line is one named series of a chart; the area under it is filled if Area is set.
+// Line is one named series of a chart. The area under it is filled if Area is set.
 type Line struct {
 	Name   string
 	Area   bool
@@ -41,13 +42,13 @@ type Line struct {
 // Point is a value at a time since the run began.
 type Point struct{ Seconds, Value float64 }
 
-// Mark is a moment that every chart shows.
+// Mark is a moment that is marked in every chart.
 type Mark struct {
 	Seconds float64
 	Name    string
 }
 
-// Table is rows of text; columns behind the first are aligned to the right if Numbers is set.
+// Table is rows of text. Every column except the first is aligned to the right if Numbers is set.
 type Table struct {
 	Title, Note string
 	Numbers     bool
@@ -55,25 +56,26 @@ type Table struct {
 	Rows        [][]string
 }
 
-// Lives is the chart of lives, with the words for its three kinds of spans; a word that is empty is for spans that do not occur.
+// Lives is the chart of lives, with the labels of its three kinds of spans. A kind with an empty
+// label does not occur.
 type Lives struct {
 	Title, Starting, Serving, Leaving string
 	Rows                              []Life
 }
 
-// Life is one bar of the chart of lives: what an instance was doing, and when.
+// Life is one bar of the chart of lives: the phases of one instance over time.
 type Life struct {
 	Name  string
 	Spans []Span
 }
 
-// Span is a stretch of a life; Kind is starting, serving or leaving.
+// Span is a period of a life. Kind is starting, serving or leaving.
 type Span struct {
 	Kind     string
 	From, To float64 // seconds since the run began
 }
 
-// Check is something that had to hold.
+// Check is a condition that had to hold.
 type Check struct {
 	Name, Detail string
 	Held         bool
@@ -82,10 +84,10 @@ type Check struct {
 // Fact is a parameter, a figure or a version.
 type Fact struct{ Name, Value string }
 
-// Decision is one thing that was asked or decided, and what became of it.
+// Decision is one ask or decision, and its outcome.
 type Decision struct{ At, Who, What, Why, Outcome string }
 
-// Held says whether every check did.
+// Held reports whether every check held.
 func (p Page) Held() bool {
 	for _, c := range p.Checks {
 		if !c.Held {
@@ -95,7 +97,7 @@ func (p Page) Held() bool {
 	return true
 }
 
-// Until is the right edge that all pictures of the page share.
+// Until returns the right edge that all pictures of the page share.
 func (p Page) Until() float64 {
 	until := 1.0
 	for _, c := range p.Charts {

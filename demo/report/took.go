@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Took writes a duration as people read one: at most three digits that matter, with a unit apart.
+// Took formats a duration for people: at most three significant digits and a unit.
 func Took(d time.Duration) string {
 	v, unit := float64(d)/float64(time.Millisecond), "ms"
 	if d >= 10*time.Second {

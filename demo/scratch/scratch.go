@@ -1,5 +1,5 @@
-// Package scratch is the folder of a demo, which owns whatever is made with it. A demo that is killed cannot take that away: the
-// next one does.
+// Package scratch is the folder of a demo. The folder owns everything that the demo creates. A
+// killed demo cannot clean up; the next demo removes its folder.
 package scratch
 
 import (
@@ -15,16 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Folder is held by a lock for as long as its demo lives.
+// Folder is a demo's folder. The demo locks it as long as it runs.
 type Folder struct {
 	Path string
 	lock *os.File
 }
 
-// lockName is the file in a folder that its demo holds locked, and in which something stands once it does.
+// lockName is the file in a folder that its demo locks. The file has content once the lock is held.
 const lockName = "lock"
 
-// Make makes a folder whose name begins so.
+// Make makes a folder with the given prefix.
 func Make(prefix string) (_ *Folder, err error) {
 	f := &Folder{}
 	if f.Path, err = os.MkdirTemp("", prefix); err != nil {
@@ -45,10 +45,10 @@ func Make(prefix string) (_ *Folder, err error) {
 	return f, err
 }
 
-// File is the path of a file in the folder.
+// File returns the path of a file in the folder.
 func (f *Folder) File(name string) string { return filepath.Join(f.Path, name) }
 
-// Remove removes the folder; whatever was made with it is gone already.
+// Remove removes the folder. The caller has already removed everything else that the folder owns.
 func (f *Folder) Remove() error {
 	err := os.RemoveAll(f.Path)
 	if f.lock != nil {
@@ -57,7 +57,8 @@ func (f *Folder) Remove() error {
 	return err
 }
 
-// Sweep removes the folders of demos that were killed, after `lower` has taken away what was made with each.
+// Sweep removes the folders of killed demos. It calls lower first, which removes everything else
+// that the folder owns.
 func Sweep(prefix string, lower func(path string) error) error {
 	entries, err := os.ReadDir(os.TempDir())
 	if err != nil {
@@ -74,7 +75,8 @@ func Sweep(prefix string, lower func(path string) error) error {
 	return nil
 }
 
-// own says whether it is a folder of this user: anybody may put something of that name beside it, a link to another folder too.
+// own reports whether the entry is a folder of this user. Other users may put an entry with the
+// same prefix there, for example a link to another folder.
 func own(e fs.DirEntry) bool {
 	info, err := e.Info()
 	if err != nil || !info.IsDir() {
@@ -86,7 +88,7 @@ func own(e fs.DirEntry) bool {
 
 func sweep(path string, lower func(path string) error) error {
 	lock, err := os.Open(filepath.Join(path, lockName))
-	if errors.Is(err, os.ErrNotExist) { // it is about to be made
+	if errors.Is(err, os.ErrNotExist) { // another demo is just creating it
 		return nil
 	}
 	if err != nil {
@@ -94,9 +96,10 @@ func sweep(path string, lower func(path string) error) error {
 	}
 	defer lock.Close()
 	if unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
-		return nil // its demo lives
+		return nil // its demo runs
 	}
-	if text, err := io.ReadAll(lock); err != nil || len(text) == 0 { // its demo is about to take the lock
+	// Its demo is about to take the lock.
+	if text, err := io.ReadAll(lock); err != nil || len(text) == 0 {
 		return err
 	}
 	fmt.Fprintln(os.Stderr, "pando-demo: removing what a killed demo has left:", path)

@@ -5,18 +5,19 @@ import (
 	"strings"
 )
 
-// What a terminal is told to change the looks of text.
+// Control sequences that change the style of text on a terminal.
 const (
 	Bold, Dim, Plain = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 	Blue, Orange     = "\x1b[34m", "\x1b[33m"
 )
 
-// Head is the first lines of a screen: what runs, and what it is doing.
+// Head returns the first lines of a screen: the title and the current step.
 func Head(title, about, step string, width int) string {
 	return fmt.Sprintf("%s%s%s   %s   %sq ends it%s\n%s\n\n", Bold, title, Plain, about, Dim, Plain, Cut(step, width))
 }
 
-// Strip is one line: a name, values over the time of the run, and the newest of them in a format of its own.
+// Strip returns one line: a name, values over the time of the run, and the newest value in the
+// given format.
 func Strip(name, colour string, values []float64, format string, width int) string {
 	newest := 0.0
 	if len(values) > 0 {
@@ -25,7 +26,7 @@ func Strip(name, colour string, values []float64, format string, width int) stri
 	return fmt.Sprintf("%-14s %s%s%s "+format+"\n", name, colour, bars(values, max(10, width-36)), Plain, newest)
 }
 
-// Tail is the last of some lines, as many as there is room for.
+// Tail returns the last lines that fit into the room.
 func Tail(lines []string, room, width int) string {
 	if room > 0 && len(lines) > room {
 		lines = lines[len(lines)-room:]
@@ -37,7 +38,8 @@ func Tail(lines []string, room, width int) string {
 	return b.String()
 }
 
-// bars draws values as a strip of blocks: the whole run, each block the highest of its share.
+// bars draws the values of the whole run as a strip of blocks. Each block shows the highest value
+// of its share.
 func bars(values []float64, width int) string {
 	blocks := []rune(" ▁▂▃▄▅▆▇█")
 	out := []rune(strings.Repeat(" ", width))
@@ -62,7 +64,7 @@ func bars(values []float64, width int) string {
 	return string(out)
 }
 
-// Cut keeps a line on the screen.
+// Cut shortens a line to the width of the screen.
 func Cut(text string, width int) string {
 	if r := []rune(text); len(r) > width && width > 1 {
 		return string(r[:width-1]) + "…"

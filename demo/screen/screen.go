@@ -1,5 +1,5 @@
-// Package screen shows a run as it happens: drawn anew ten times a second on a terminal, as plain lines elsewhere. What
-// there is to see comes from a View; the package keeps nothing of it.
+// Package screen shows a run while it happens. On a terminal it redraws ten times a second;
+// otherwise it prints plain lines. The content comes from a View; the package stores none of it.
 package screen
 
 import (
@@ -17,10 +17,11 @@ import (
 	"pando.run/pando"
 )
 
-// ErrInterrupted is how a run ends that somebody ended.
+// ErrInterrupted is the error of a run that a user ended.
 var ErrInterrupted = errors.New("interrupted: what the demo had started is gone again")
 
-// Ended is what a run has ended in: if it was interrupted that is all, for what failed then failed because of it.
+// Ended returns ErrInterrupted instead of err if the run was interrupted, because the interrupt
+// caused err.
 func Ended(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() == nil || errors.Is(err, ErrInterrupted) {
 		return err
@@ -30,22 +31,23 @@ func Ended(ctx context.Context, err error) error {
 
 // View is a run that can be watched. Its methods are called from one goroutine at a time.
 type View interface {
-	// Draw is the whole screen of so many cells.
+	// Draw returns the whole screen, which has width times height cells.
 	Draw(width, height int) string
-	// Lines are those that are new since the last call.
+	// Lines returns the lines that are new since the last call.
 	Lines() []string
 }
 
-// frame is how often the screen is drawn anew, look how often plain lines are asked for.
+// frame is the interval between two drawings of the screen, look the interval between two reads of
+// plain lines.
 const frame, look = 100 * time.Millisecond, 50 * time.Millisecond
 
-// Terminal says whether a file is one.
+// Terminal reports whether a file is a terminal.
 func Terminal(f *os.File) bool {
 	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
 	return err == nil
 }
 
-// Show shows the run until the function that it returns is called. quit is called when the viewer wants to end the run.
+// Show shows the run until the caller calls end. It calls quit when the viewer ends the run.
 func Show(ctx context.Context, quit func(), v View, plain bool) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var viewing sync.WaitGroup
@@ -73,7 +75,7 @@ func lines(ctx context.Context, v View, w io.Writer) {
 	}
 }
 
-// live draws the run until ctx ends; q or Ctrl-C ends the run.
+// live draws the run until ctx ends. The keys q and Ctrl-C end the run.
 func live(ctx context.Context, quit func(), v View) {
 	p := tea.NewProgram(model{view: v, quit: quit, width: 100, height: 40}, tea.WithContext(ctx))
 	if _, err := p.Run(); err != nil && ctx.Err() == nil {

@@ -16,14 +16,14 @@ import (
 	"pando.run/pando/demo/report"
 )
 
-// audit is what the merged state of the service says, read from a clone of it.
+// audit is the content of the service's merged state, read from a clone of it.
 type audit struct {
 	lines, twice int
 	counter      int
 	served       map[string]int // lines by the instance that wrote them
 }
 
-// auditOf clones the state as anybody could, with git, and counts.
+// auditOf clones the state with git, as any user could, and counts the lines.
 func (s *stage) auditOf(ctx context.Context, name pando.ServiceKey) (audit, error) {
 	a := audit{served: map[string]int{}}
 	clone := s.dir.File("clone")
@@ -43,8 +43,8 @@ func (s *stage) auditOf(ctx context.Context, name pando.ServiceKey) (audit, erro
 	return a, nil
 }
 
-// read counts the access log: the files of its folder in the order of their paths, end to end. A line begins with
-// INSTANCE-NUMBER, which is its identity.
+// read counts the lines of the access log. The log is the concatenation of the files in its folder,
+// ordered by path. A line begins with INSTANCE-NUMBER, which identifies it.
 func (a *audit) read(folder string) error {
 	var chunks []io.Reader
 	err := filepath.WalkDir(folder, func(path string, e fs.DirEntry, err error) error {
@@ -74,7 +74,7 @@ func (a *audit) read(folder string) error {
 	return lines.Err()
 }
 
-// checks hold the state against the load.
+// checks compares the state with the load.
 func (a audit) checks(answered int) []report.Check {
 	return []report.Check{
 		{Name: "requests answered = lines in the merged access log", Detail: fmt.Sprintf("%d = %d", answered, a.lines), Held: answered == a.lines},

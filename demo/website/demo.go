@@ -1,5 +1,6 @@
-// Package website is the demo of a service: a lab is raised, a website deployed in it and loaded with a ramp of real HTTP, and
-// at the end nothing may be lost. It never decides anything for the service that it loads.
+// Package website is the demo of a service. It raises a lab, deploys a website in it and loads the
+// website with a ramp of real HTTP requests. At the end no request may be lost. The demo makes no
+// decision for the service.
 package website
 
 import (
@@ -19,7 +20,7 @@ import (
 	"pando.run/pando/spec"
 )
 
-// play is what the demo is told to do.
+// play holds the arguments of the demo.
 type play struct {
 	binary, spec, report string
 	schedule             string
@@ -27,10 +28,11 @@ type play struct {
 	plain                bool
 }
 
-// settleWait is how long the crowd may take to be as small as before, after the load.
+// settleWait is how long the number of instances may take to return to its former value after the
+// load.
 const settleWait = 90 * time.Second
 
-// Demo plays it.
+// Demo runs the demo.
 func Demo(ctx context.Context, args []string) error {
 	p := play{load: load.Config{Path: "/", Timeout: 10 * time.Second, ReportEvery: 100 * time.Millisecond}}
 	flags := flag.NewFlagSet("pando-demo", flag.ContinueOnError)
@@ -66,7 +68,7 @@ func Demo(ctx context.Context, args []string) error {
 	return r.conclude(p, t)
 }
 
-// run plays the demo from an empty machine to an empty machine.
+// run plays the demo. It leaves the machine as it was.
 func (p play) run(ctx context.Context, t *timeline) (r result, err error) {
 	specs, err := spec.Load(ctx, p.spec)
 	if err != nil {
@@ -106,7 +108,7 @@ func (p play) run(ctx context.Context, t *timeline) (r result, err error) {
 	return r, err
 }
 
-// offer loads the service and waits until the crowd is as small as before.
+// offer loads the service and waits until the number of instances is as small as before.
 func (p play) offer(ctx context.Context, t *timeline, s *stage, st pando.ServiceStatus) error {
 	name := st.ServiceKey
 	watch, end := context.WithCancel(ctx)
@@ -127,7 +129,7 @@ func (p play) offer(ctx context.Context, t *timeline, s *stage, st pando.Service
 	})
 	end()
 	watching.Wait()
-	t.count(st) // what was waited for is the last that counts, whatever the watch has seen of it
+	t.count(st) // the status that the demo waited for is the last one that counts
 	t.explain(ctx, s, name)
 	return err
 }

@@ -12,8 +12,8 @@ import (
 	"pando.run/pando/demo/report"
 )
 
-// Offer is the load generator alone. It prints one JSON line per interval, the last with the latencies of the whole run,
-// and fails if any request did.
+// Offer is the load generator. It prints one JSON line per interval. The last line has the
+// latencies of the whole run. Offer returns an error if a request failed.
 func Offer(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("pando-demo load", flag.ContinueOnError)
 	var c load.Config

@@ -7,7 +7,7 @@ import (
 	"pando.run/pando/demo/report"
 )
 
-// loadPage is the report of the load generator alone.
+// loadPage returns the report of a run of the load generator.
 func loadPage(c load.Config, schedule string, t totals) report.Page {
 	rates, latency := t.charts()
 	return report.Page{
@@ -15,7 +15,7 @@ func loadPage(c load.Config, schedule string, t totals) report.Page {
 	}
 }
 
-// manifest says how a run was made.
+// manifest lists the parameters of a run.
 func manifest(c load.Config, schedule string) []report.Fact {
 	return append([]report.Fact{
 		{Name: "schedule", Value: schedule}, {Name: "connections", Value: fmt.Sprint(c.Connections)},

@@ -10,17 +10,17 @@ import (
 	"pando.run/pando/demo/report"
 )
 
-// result is how a run ended.
+// result is the outcome of a run.
 type result struct{ audit audit }
 
-// conclude writes the report, prints the last screen and fails if a check did not hold.
+// conclude writes the report, prints its figures and returns an error if a check failed.
 func (r result) conclude(p play, t *timeline) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return report.Conclude(os.Stdout, p.report, r.page(p, t))
 }
 
-// page is the report of a run. The caller holds the timeline's lock.
+// page returns the report of a run. The caller holds the timeline's lock.
 func (r result) page(p play, t *timeline) report.Page {
 	rates, latency := t.totals.charts()
 	peak, end := 0, time.Duration(0)
@@ -58,7 +58,7 @@ func (r result) page(p play, t *timeline) report.Page {
 	return page
 }
 
-// shares lists how much each instance served, most first.
+// shares lists the number of requests that each instance served, highest first.
 func shares(served map[string]int) string {
 	names := []string{}
 	for n := range served {
@@ -71,7 +71,8 @@ func shares(served map[string]int) string {
 	return strings.Join(names, ", ")
 }
 
-// suffix is the part of an instance's name that tells it from its fellows.
+// suffix returns the part of an instance's name that distinguishes it from other instances of the
+// service.
 func suffix(name string) string { return name[strings.LastIndexByte(name, '-')+1:] }
 
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }

@@ -22,21 +22,21 @@ import (
 	"pando.run/pando/lab"
 )
 
-// stage is where the demo plays: a lab of one host, which runs Pando, and a client.
+// stage is the place of the demo: a lab with a client and one host, which runs Pando.
 type stage struct {
 	lab   *lab.Lab
-	pando string          // the binary
-	dir   *scratch.Folder // all that it writes
+	pando string          // path of the binary
+	dir   *scratch.Folder // all files of the demo
 	api   *api.Client
 }
 
-// lowerWait bounds the end of the stage, which is not cut short by an interrupt.
+// lowerWait bounds the removal of the stage, which an interrupt does not stop.
 const lowerWait = 20 * time.Second
 
-// prefix begins the name of the folder.
+// prefix is the prefix of the folder.
 const prefix = "pando-demo-website-"
 
-// hostName is the one host of the lab, clientName the other machine.
+// hostName is the only host of the lab, clientName the other machine.
 const hostName, clientName = "demo1", "client"
 
 // raise makes the lab and starts Pando on its host.
@@ -69,12 +69,12 @@ func raise(ctx context.Context, binary string) (_ *stage, err error) {
 	return s, nil
 }
 
-// do runs a command of pando on the host, as an operator would, and returns what it printed.
+// do runs a pando command on the host, as an operator would, and returns its output.
 func (s *stage) do(ctx context.Context, args ...string) (string, error) {
 	return s.on(ctx, hostName, append([]string{s.pando}, args...)...)
 }
 
-// on runs a program on a host and returns what it printed; its error holds what it said.
+// on runs a program on a host and returns its output. The error contains the standard error.
 func (s *stage) on(ctx context.Context, host string, argv ...string) (string, error) {
 	cmd, err := s.lab.Exec(ctx, host, argv...)
 	if err != nil {
@@ -89,7 +89,7 @@ func (s *stage) on(ctx context.Context, host string, argv ...string) (string, er
 	return string(out), nil
 }
 
-// offer runs the load generator on the client and hands its reports on as they come.
+// offer runs the load generator on the client and passes each of its reports to report.
 func (s *stage) offer(ctx context.Context, c load.Config, schedule string, report func(load.Report)) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -101,7 +101,7 @@ func (s *stage) offer(ctx context.Context, c load.Config, schedule string, repor
 	if err != nil {
 		return err
 	}
-	// nsenter waits for the generator, which would go on without it.
+	// nsenter waits for the generator. A signal to nsenter alone would leave the generator running.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	out, err := cmd.StdoutPipe()
@@ -126,13 +126,13 @@ func (s *stage) offer(ctx context.Context, c load.Config, schedule string, repor
 		return fmt.Errorf("read the load's reports: %w", err)
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case errors.As(ended, &code) && code.ExitCode() == 1: // failed requests: the checks say so
+	case errors.As(ended, &code) && code.ExitCode() == 1: // failed requests appear in the checks
 		return nil
 	}
 	return ended
 }
 
-// until looks at the service until done holds.
+// until polls the service until done returns true.
 func (s *stage) until(ctx context.Context, name pando.ServiceKey, what string, within time.Duration, done func(pando.ServiceStatus) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -147,10 +147,10 @@ func (s *stage) until(ctx context.Context, name pando.ServiceKey, what string, w
 	}
 }
 
-// labOf is where the lab of a folder is remembered.
+// labOf returns the path of the lab's record in a folder.
 func labOf(dir string) string { return filepath.Join(dir, "lab") }
 
-// lowerDead takes down the lab of a demo that was killed, if it had come to make one.
+// lowerDead removes the lab of a killed demo, if the demo made one.
 func lowerDead(dir string) error {
 	if err := lab.Sweep(labOf(dir)); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -158,7 +158,7 @@ func lowerDead(dir string) error {
 	return nil
 }
 
-// lower ends everything that raise and what came after it have made.
+// lower removes the stage with everything that the demo made on it.
 func (s *stage) lower() error {
 	ctx, cancel := context.WithTimeout(context.Background(), lowerWait)
 	defer cancel()

@@ -14,20 +14,21 @@ import (
 	"pando.run/pando/demo/report"
 )
 
-// look is how often the service is looked at, lookWhy how often its decisions are.
+// look is the interval at which the demo reads the service, lookWhy the interval at which it reads
+// the decisions.
 const look, lookWhy = 50 * time.Millisecond, 250 * time.Millisecond
 
-// crowd is how many instances there were at one moment.
+// crowd is the number of instances at one moment.
 type crowd struct {
 	at                         time.Duration // since the load began
 	starting, serving, leaving int
 }
 
-// timeline is what has been seen of a run so far.
+// timeline records the observations of a run.
 type timeline struct {
 	mu      sync.Mutex
-	begin   time.Time // of the load
-	step    string    // what the demo is doing
+	begin   time.Time // when the load began
+	step    string    // description of the current step
 	vip     string
 	totals  totals
 	crowds  []crowd
@@ -40,21 +41,21 @@ func newTimeline() *timeline {
 	return &timeline{begin: time.Now(), because: map[string]pando.Because{}, shown: shown{told: map[string]bool{}}}
 }
 
-// say names what the demo does next.
+// say sets the description of the current step.
 func (t *timeline) say(step string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.step = step
 }
 
-// loaded takes a report of the load generator.
+// loaded records a report of the load generator.
 func (t *timeline) loaded(r load.Report) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.totals.add(r)
 }
 
-// observe looks at the service until ctx ends.
+// observe reads the service until ctx ends.
 func (t *timeline) observe(ctx context.Context, s *stage, name pando.ServiceKey) {
 	var asked time.Time
 	for pando.Sleep(ctx, pando.WallClock{}, look) == nil {
@@ -85,11 +86,11 @@ func (t *timeline) count(st pando.ServiceStatus) {
 	t.crowds, t.now = append(t.crowds, c), st
 }
 
-// explain takes over why what was decided so far.
+// explain records the decisions so far.
 func (t *timeline) explain(ctx context.Context, s *stage, name pando.ServiceKey) {
 	all, err := s.api.Why(ctx, name, 0)
 	if err != nil {
-		return // the service is gone: what is known stays
+		return // the service is gone; the recorded decisions stay
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -102,7 +103,7 @@ func (t *timeline) explain(ctx context.Context, s *stage, name pando.ServiceKey)
 	}
 }
 
-// told lists what was decided, oldest first. The caller holds the lock.
+// told lists the decisions, oldest first. The caller holds the lock.
 func (t *timeline) told() []pando.Because {
 	return slices.SortedFunc(maps.Values(t.because), func(a, b pando.Because) int {
 		return cmp.Or(born(a).Compare(born(b)), cmp.Compare(string(verb(a)), string(verb(b))))
@@ -116,7 +117,7 @@ func verb(b pando.Because) pando.Verb {
 	return pando.Verb(b.Decision.Kind)
 }
 
-// born is when something was asked or decided.
+// born returns the time of an ask or decision.
 func born(b pando.Because) time.Time {
 	if b.Intent != nil {
 		return b.Intent.Asked()
@@ -124,7 +125,7 @@ func born(b pando.Because) time.Time {
 	return b.Decision.At
 }
 
-// row is one decision as the report shows it.
+// row returns one decision for the report.
 func (t *timeline) row(b pando.Because) report.Decision {
 	at := fmt.Sprintf("%+.2f s", born(b).Sub(t.begin).Seconds())
 	if d := b.Decision; d != nil {
@@ -148,10 +149,11 @@ func who(a pando.Asker) string {
 	return a.String()
 }
 
-// took is the time from the ask to its newest step.
+// took returns the time from the ask to its newest step.
 func took(i pando.Intent) time.Duration { return i.History[len(i.History)-1].At.Sub(i.Asked()) }
 
-// copies are how long each copy took from its ask until new flows were steered to it. The caller holds the lock.
+// copies returns, for each copy, the time from its ask until new flows were steered to it. The
+// caller holds the lock.
 func (t *timeline) copies() []time.Duration {
 	var out []time.Duration
 	for _, b := range t.because {
@@ -163,7 +165,7 @@ func (t *timeline) copies() []time.Duration {
 	return out
 }
 
-// lives are the instances' lives as the decisions tell them. The caller holds the lock.
+// lives returns the lives of the instances, derived from the decisions. The caller holds the lock.
 func (t *timeline) lives(end time.Duration) []report.Life {
 	type life struct{ asked, serves, leaves, gone time.Time }
 	known, order := map[pando.InstanceID]*life{}, []pando.InstanceID{}

@@ -7,12 +7,13 @@ import (
 	"pando.run/pando/demo/report"
 )
 
-// totals is what the load generator has reported so far.
+// totals is the sum of the load generator's reports.
 type totals struct {
 	reports                           []load.Report
 	offered, answered, failed, broken int
 	why                               map[string]int // failures by reason
-	last                              load.Report    // its latencies are those of the whole run once Final is set
+	// Its latencies cover the whole run once Final is set.
+	last load.Report
 }
 
 func (t *totals) add(r load.Report) {
@@ -25,12 +26,12 @@ func (t *totals) add(r load.Report) {
 		t.failed += n
 	}
 	t.last = r
-	if !r.Final { // the last interval is not a whole one
+	if !r.Final { // the last interval is shorter
 		t.reports = append(t.reports, r)
 	}
 }
 
-// rate is the requests per second of one report.
+// rate returns the requests per second of one report.
 func (t *totals) rate(i int) (offered, answered float64) {
 	before := int64(0)
 	if i > 0 {
@@ -41,7 +42,7 @@ func (t *totals) rate(i int) (offered, answered float64) {
 	return float64(r.Offered) / seconds, float64(r.Answered) / seconds
 }
 
-// charts are the pictures of the load and of its latency.
+// charts returns the charts of the load and of its latency.
 func (t *totals) charts() (rates, latency report.Chart) {
 	lines := map[string][]report.Point{}
 	for i, r := range t.reports {
@@ -63,7 +64,7 @@ func (t *totals) charts() (rates, latency report.Chart) {
 	return rates, latency
 }
 
-// checks are what has to hold of the load itself.
+// checks returns the conditions that the load itself has to meet.
 func (t *totals) checks() []report.Check {
 	failures := fmt.Sprint(t.failed)
 	for reason, n := range t.why {

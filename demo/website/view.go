@@ -43,7 +43,7 @@ func (t *timeline) Draw(width, height int) string {
 	return b.String()
 }
 
-// series are the values over time that are drawn as strips.
+// series returns the values over time that are drawn as strips.
 func (t *timeline) series() (offered, instances, p99 []float64) {
 	for i, r := range t.totals.reports {
 		v, _ := t.totals.rate(i)
@@ -56,14 +56,15 @@ func (t *timeline) series() (offered, instances, p99 []float64) {
 	return offered, instances, p99
 }
 
-// shown is what plain lines have said already.
+// shown records the output of the plain lines so far.
 type shown struct {
 	step   string
 	told   map[string]bool
 	second int
 }
 
-// Lines implements screen.View: each new step and decision, and the load once per second.
+// Lines implements screen.View. It returns each new step and decision, and the load once per
+// second.
 func (t *timeline) Lines() (out []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -86,7 +87,7 @@ func (t *timeline) Lines() (out []string) {
 	return out
 }
 
-// summary is the newest state in one line. The caller holds the lock.
+// summary returns the newest state in one line. The caller holds the lock.
 func (t *timeline) summary() string {
 	n := len(t.totals.reports) - 1
 	r, c := t.totals.reports[n], t.crowds[len(t.crowds)-1]

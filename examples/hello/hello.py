@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Answers every request with the name of the instance that answered. It knows nothing of Pando."""
+"""Answers every request with the name of the instance. It does not use Pando's API."""
 
 import http.server
 import os

@@ -1,4 +1,4 @@
-"""The page: answers requests and remembers each until it is written to the state."""
+"""The page: answers requests, and keeps a line for each until the line is written to the state."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ class Site:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def count(self, method: str, path: str) -> None:
-        """Remembers a request."""
+        """Counts a request and keeps its line."""
         at = datetime.datetime.now(datetime.timezone.utc).isoformat()
         with self._lock:
             self.served += 1
             self._lines.append(f"{self.instance}-{self.served} {at} {method} {path}")
 
     def take(self) -> list[str]:
-        """Hands over what has been answered since the last time."""
+        """Returns the lines of the requests since the last call."""
         with self._lock:
             lines, self._lines = self._lines, []
             return lines
 
     def idle(self, connection: socket.socket) -> bool:
-        """Notes that a connection waits for its next request; False: it has to end instead."""
+        """Records that a connection waits for its next request; returns False if it has to end."""
         with self._lock:
             if not self.leaving:
                 self._idle.add(connection)
@@ -50,7 +50,7 @@ class Site:
             self._idle.discard(connection)
 
     def let_go(self) -> None:
-        """Asks every client to go: busy connections are told with their next answer, idle ones are closed."""
+        """Asks every client to leave. Busy connections end with the next answer, idle ones now."""
         with self._lock:
             self.leaving = True
             for connection in self._idle:
@@ -66,7 +66,7 @@ class Server(socketserver.ThreadingTCPServer):
 
 
 class Page(http.server.BaseHTTPRequestHandler):
-    """Answers with the name of the instance. The line is in the log before the answer is."""
+    """Answers with the name of the instance. The line is kept before the answer is sent."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -90,7 +90,8 @@ class Page(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/plain; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         if site.leaving:
-            self.send_header("Connection", "close")  # the client's next connection goes to another instance
+            # The client's next connection goes to another instance.
+            self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
 

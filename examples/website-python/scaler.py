@@ -8,8 +8,9 @@ import time
 import pando
 from page import Site
 
-CALM_SECONDS = 2.0  # how long the load must be low before an instance leaves
-SETTLE_SECONDS = 0.25  # how long a copy may take to relieve this instance before it asks for the next
+CALM_SECONDS = 2.0  # duration of low load before an instance leaves
+# Time for a copy to relieve this instance before it asks for the next.
+SETTLE_SECONDS = 0.25
 
 
 class Scaler:
@@ -20,12 +21,13 @@ class Scaler:
         self.asked = 0.0
 
     def look(self) -> bool:
-        """Measures the load since the last look and asks for a copy if there is too much of it. True means that this
-        instance is out of rotation and has to leave."""
+        """Measures the load since the last call and asks for a copy if the load is too high.
+
+        Returns True if this instance is out of rotation and has to leave."""
         now, served = time.monotonic(), self.site.served
         passed = now - self.at
         if passed < 0.05:
-            return False  # this process was held up: two ticks came at once
+            return False  # this process was delayed: two ticks came at once
         rate = (served - self.served) / passed
         self.at, self.served = now, served
         if rate > self.high:
@@ -44,17 +46,17 @@ class Scaler:
         try:
             self.me.replicate(f"{rate:.0f} requests/s > {self.high:g}", requests_per_second=rate, high=self.high, window_seconds=passed)
         except (pando.Refused, pando.Pending):
-            pass  # an answer, and not a failure
+            pass  # a refusal is an answer, not a failure
         except pando.Away as e:
             print("replicate:", e, file=sys.stderr, flush=True)
 
     def youngest(self) -> bool:
-        """Whether this instance is the one to go first."""
+        """Returns whether this instance is the first to leave."""
         v = self.me.me()
         return len(v.peers) > v.scale.min and max(v.peers, key=lambda p: p.born).id == self.me.instance
 
     def halt(self, rate: float) -> bool:
-        """Asks for no new flows."""
+        """Asks to get no new flows."""
         try:
             self.me.halt(f"{rate:.0f} requests/s < {self.low:g} for {CALM_SECONDS:g} s", requests_per_second=rate, low=self.low)
         except (pando.Refused, pando.Pending):

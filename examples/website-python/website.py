@@ -1,9 +1,11 @@
 #!/usr/bin/python3
-"""Serves one page and scales itself: it measures its own load, asks Pando for a copy of itself when there is too much of
-it, and leaves when it is not needed any more.
+"""Serves one page and scales itself.
 
-Every request is one line of the access log and one more in a counter. Both are state of the service: each instance writes
-to its own branch, and the branches are merged.
+It measures its own load and asks Pando for a copy of itself when the load is too high. It leaves
+when it is no longer needed.
+
+Every request adds one line to the access log and 1 to a counter. Both are state of the service:
+each instance writes to its own branch, and the branches are merged.
 """
 
 from __future__ import annotations
@@ -19,13 +21,15 @@ import pando
 from scaler import Scaler
 from page import Site
 
-WINDOW_SECONDS = 0.1  # over which the load is measured
-PUSH_SECONDS = 2.0  # how old what others see of this instance may be
+WINDOW_SECONDS = 0.1  # the load is measured over this window
+PUSH_SECONDS = 2.0  # maximum age of this instance's state in main
 
 
 class Book:
-    """Writes what the site has answered to the state of the service, each line once: with the lines goes, in the same
-    commit, how many there are by now. When an answer of Pando is lost, that number says whether the commit was made."""
+    """Writes each answered request once to the state of the service.
+
+    Each commit contains new lines and the number of all lines so far. If Pando's answer is lost,
+    that number shows whether the commit was made."""
 
     def __init__(self, site: Site, state: pando.State) -> None:
         self.site, self.state = site, state
@@ -33,11 +37,11 @@ class Book:
         self.lines: list[str] = []  # answered, and not known to be committed
         self.before = 0  # lines that came before those
         self.sure = True
-        self.dirty = False  # something is committed and not pushed
+        self.dirty = False  # a commit is not pushed yet
         self.pushed = 0.0
 
     def write(self) -> None:
-        """Commits what has been answered since the last time, and pushes it now and then."""
+        """Commits the lines of new requests, and pushes after PUSH_SECONDS."""
         self.lines += self.site.take()
         if not self.sure:
             self.forget(self.state.counter(self.position))
@@ -55,7 +59,7 @@ class Book:
         self.sure = self.dirty = True
 
     def forget(self, position: int) -> None:
-        """Drops the lines that the state has."""
+        """Drops the lines that the state contains."""
         self.lines = self.lines[position - self.before:]
         self.before = position
 
@@ -64,7 +68,7 @@ class Book:
         self.dirty, self.pushed = False, time.monotonic()
 
     def close(self) -> None:
-        """Writes everything that is left."""
+        """Writes all remaining lines."""
         self.write()
         self.state.delete(self.position)
         self.push()
@@ -101,22 +105,22 @@ def main() -> None:
 
 
 def listen(me: pando.Self, news: queue.SimpleQueue[str]) -> None:
-    """Hands on what happens to this instance."""
+    """Passes the events of this instance to news."""
     for e in me.events():
         news.put(e.kind)
 
 
 def live(me: pando.Self, site: Site, book: Book, scaler: Scaler, news: queue.SimpleQueue[str]) -> None:
-    """Looks at the load and writes what was answered, until this instance has to go."""
+    """Checks the load and writes the lines of requests until this instance has to leave."""
     while True:
         try:
             kind = news.get(timeout=WINDOW_SECONDS)
         except queue.Empty:
             kind = "tick"
-        if kind == "told to stop":  # it is out of rotation and no flow is open
+        if kind == "told to stop":  # the instance is out of rotation and no flow is open
             book.close()
             return
-        if kind == pando.HALTED:  # an operator or a rollout took it out of rotation
+        if kind == pando.HALTED:  # an operator or a rollout took the instance out of rotation
             site.let_go()
         if kind == pando.DRAINED:
             book.close()
@@ -127,7 +131,8 @@ def live(me: pando.Self, site: Site, book: Book, scaler: Scaler, news: queue.Sim
             if not site.leaving and scaler.look():
                 site.let_go()
         except pando.PandoError as e:
-            print("website:", e, file=sys.stderr, flush=True)  # the agent is away: the lines wait for the next tick
+            # The agent is away; the lines wait for the next tick.
+            print("website:", e, file=sys.stderr, flush=True)
 
 
 main()

@@ -9,18 +9,18 @@ import (
 	"pando.run/sdk"
 )
 
-// pushEvery is how old what others see of this instance may be.
+// pushEvery is the maximum age of this instance's state in main.
 const pushEvery = 2 * time.Second
 
-// book writes what the site has answered to the state of the service.
+// book writes the lines of answered requests to the state of the service.
 type book struct {
 	site   *site
 	state  pando.State
-	dirty  bool // something is committed and not pushed
+	dirty  bool // a commit is not pushed yet
 	pushed time.Time
 }
 
-// write commits what has been answered since the last time, and pushes it now and then.
+// write commits the lines of new requests, and pushes every pushEvery.
 func (b *book) write(ctx context.Context) error {
 	lines := b.site.take()
 	if len(lines) > 0 {
@@ -36,7 +36,8 @@ func (b *book) write(ctx context.Context) error {
 	return b.push(ctx)
 }
 
-// commit writes lines and their number as one step: all of it or nothing, should the agent be killed meanwhile.
+// commit writes lines and their number in one step: all or nothing, even if the agent is killed
+// meanwhile.
 func (b *book) commit(ctx context.Context, lines []string) error {
 	return b.state.CommitChange(ctx, pando.Change{Patch: map[string]string{
 		"access.log": strings.Join(lines, "\n") + "\n",
@@ -52,7 +53,7 @@ func (b *book) push(ctx context.Context) error {
 	return nil
 }
 
-// close writes everything that is left.
+// close writes and pushes all remaining lines.
 func (b *book) close(ctx context.Context) error {
 	if err := b.write(ctx); err != nil {
 		return err

@@ -1,8 +1,8 @@
-// Command website serves one page and scales itself: it measures its own load every 100 ms, asks Pando for a copy of
-// itself when there is too much of it, and leaves when it is not needed any more.
+// Command website serves one page and scales itself. It measures its own load every 100 ms and asks
+// Pando for a copy of itself when the load is too high. It leaves when it is no longer needed.
 //
-// Every request is one line of the access log and one more in a counter. Both are state of the service: each instance
-// writes to its own branch, and the branches are merged.
+// Every request adds one line to the access log and 1 to a counter. Both are state of the service:
+// each instance writes to its own branch, and the branches are merged.
 package main
 
 import (
@@ -65,13 +65,15 @@ func run(ctx context.Context) error {
 		select {
 		case err := <-failed:
 			return err
-		case <-ctx.Done(): // told to stop: it is out of rotation and no flow is open
+		// SIGTERM: the instance is out of rotation and no flow is open.
+		case <-ctx.Done():
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 			defer cancel()
 			return book.close(ctx)
 		case kind := <-events:
 			switch kind {
-			case pando.Halted: // an operator or a rollout took it out of rotation
+			// An operator or a rollout took the instance out of rotation.
+			case pando.Halted:
 				s.letGo()
 			case pando.Drained:
 				if err := book.close(ctx); err != nil {
@@ -81,7 +83,7 @@ func run(ctx context.Context) error {
 			}
 		case <-every.C:
 			if err := book.write(ctx); err != nil {
-				log.Print("write state: ", err) // the agent is away: the lines wait for the next tick
+				log.Print("write state: ", err) // the agent is away; the lines wait for the next tick
 			}
 			if !s.leaving.Load() && scaler.look(ctx) {
 				s.letGo()
@@ -90,7 +92,7 @@ func run(ctx context.Context) error {
 	}
 }
 
-// listen hands on what happens to this instance.
+// listen passes the events of this instance to the channel.
 func listen(ctx context.Context, self *pando.Self, events chan<- string) {
 	for e := range self.Events(ctx) {
 		select {
@@ -113,7 +115,7 @@ func number(name string, otherwise float64) (float64, error) {
 	return n, nil
 }
 
-// refused says whether Pando said no, which is an answer and not a failure.
+// refused reports whether Pando refused, which is an answer and not a failure.
 func refused(err error) bool {
 	return errors.Is(err, pando.ErrRefused) || errors.Is(err, pando.ErrPending)
 }

@@ -11,9 +11,10 @@ import (
 )
 
 const (
-	window = 100 * time.Millisecond // over which the load is measured
-	calm   = 2 * time.Second        // how long the load must be low before an instance leaves
-	settle = 250 * time.Millisecond // how long a copy may take to relieve this instance before it asks for the next
+	window = 100 * time.Millisecond // the load is measured over this window
+	calm   = 2 * time.Second        // duration of low load before an instance leaves
+	// Time for a copy to relieve this instance before it asks for the next.
+	settle = 250 * time.Millisecond
 )
 
 // scaler decides when this instance asks for a copy of itself and when it leaves.
@@ -22,19 +23,19 @@ type scaler struct {
 	site      *site
 	high, low float64 // requests per second of one instance
 
-	at       time.Time // of the last look
-	served   int64     // by then
+	at       time.Time // time of the last look
+	served   int64     // number of requests by then
 	lowSince time.Time
 	asked    time.Time
 }
 
-// look measures the load since the last look and asks for a copy if there is too much of it. True means that this
-// instance is out of rotation and has to leave.
+// look measures the load since the last call and asks for a copy if the load is too high. It
+// returns true if this instance is out of rotation and has to leave.
 func (s *scaler) look(ctx context.Context) bool {
 	now, served := time.Now(), s.site.served.Load()
 	passed := now.Sub(s.at)
 	if passed < window/2 {
-		return false // this process was held up: two ticks came at once
+		return false // this process was delayed: two ticks came at once
 	}
 	rate := float64(served-s.served) / passed.Seconds()
 	first := s.at.IsZero()
@@ -64,7 +65,7 @@ func (s *scaler) look(ctx context.Context) bool {
 	return false
 }
 
-// youngest says whether this instance is the one to go first.
+// youngest reports whether this instance is the first to leave.
 func (s *scaler) youngest(ctx context.Context) bool {
 	me, err := s.self.Me(ctx)
 	if err != nil || len(me.Peers) <= me.Scale.Min {
@@ -74,7 +75,7 @@ func (s *scaler) youngest(ctx context.Context) bool {
 	return last.ID == s.self.Instance
 }
 
-// halt asks for no new flows.
+// halt asks to get no new flows.
 func (s *scaler) halt(ctx context.Context, rate float64) bool {
 	err := s.self.Halt(ctx, pando.Ask{
 		Reason: fmt.Sprintf("%.0f requests/s < %g for %s", rate, s.low, calm),

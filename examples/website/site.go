@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// site answers requests and remembers each until it is written to the state.
+// site answers requests, and keeps a line for each until the line is written to the state.
 type site struct {
 	instance string
 	server   http.Server
@@ -29,7 +29,7 @@ func newSite(instance string) *site {
 
 func (s *site) serve(l net.Listener) error { return s.server.Serve(l) }
 
-// ServeHTTP answers with the name of the instance. The line is in the log before the answer is.
+// ServeHTTP answers with the name of the instance. The line is kept before the answer is sent.
 func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	n := s.served.Add(1)
 	line := fmt.Sprintf("%s-%d %s %s %s", s.instance, n, time.Now().UTC().Format(time.RFC3339Nano), r.Method, r.URL.Path)
@@ -42,7 +42,7 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "Hello from %s\n", s.instance)
 }
 
-// take hands over what has been answered since the last time.
+// take returns the lines of the requests since the last call.
 func (s *site) take() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -51,14 +51,14 @@ func (s *site) take() []string {
 	return lines
 }
 
-// giveBack keeps lines that could not be written for the next time.
+// giveBack puts lines back that could not be written.
 func (s *site) giveBack(lines []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lines = append(lines, s.lines...)
 }
 
-// track knows which connections are idle, so that they can be closed when this instance leaves.
+// track records idle connections, so that letGo can close them.
 func (s *site) track(c net.Conn, state http.ConnState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,7 +72,8 @@ func (s *site) track(c net.Conn, state http.ConnState) {
 	}
 }
 
-// letGo asks every client to go: busy connections are told with their next answer, idle ones are closed.
+// letGo asks every client to leave. Busy connections end with the next answer; idle ones are
+// closed.
 func (s *site) letGo() {
 	s.leaving.Store(true)
 	s.mu.Lock()

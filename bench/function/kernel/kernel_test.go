@@ -1,7 +1,7 @@
 //go:build bench
 
-// Package kernel measures what deciding the unit of a flowlet costs in the kernel, over 64 units, and what the same rule
-// costs in user space.
+// Package kernel measures the cost of choosing the unit of a flowlet in the kernel, with 64 units.
+// It also measures the same rule in user space.
 package kernel
 
 import (
@@ -22,7 +22,7 @@ import (
 const (
 	rounds  = 9
 	batches = 101
-	repeats = 1000 // of a batch: short enough that most are not interrupted
+	repeats = 1000 // repeats of a batch; the batch is so short that an interrupt is rare
 	object  = "../../../driver/flowlet/flowlet_x86_bpfel.o"
 )
 
@@ -38,7 +38,7 @@ type units struct {
 	Accepting, Ready, Grown, Bytes uint64
 }
 
-// load is the steering program with a gap T: with 0 every packet begins a flowlet.
+// load returns the steering program with a gap T. With T = 0 every packet begins a flowlet.
 func load(t *testing.T, gap uint64, accepting uint64) *ebpf.Collection {
 	spec, err := ebpf.LoadCollectionSpec(object)
 	if err != nil {
@@ -73,7 +73,7 @@ func empty(t *testing.T) *ebpf.Program {
 	return p
 }
 
-// packet is UDP over IPv4, 64 bytes.
+// packet returns a UDP packet over IPv4 of 64 bytes.
 func packet() []byte {
 	frame := make([]byte, 64)
 	copy(frame[12:], []byte{0x08, 0x00, 0x45})
@@ -82,8 +82,8 @@ func packet() []byte {
 	return frame
 }
 
-// run is the time of one packet in nanoseconds: the median of batches, for a long one would measure what else the machine
-// does.
+// run returns the time of one packet in nanoseconds, as the median of short batches. A long batch
+// would include the other work of the machine.
 func run(t *testing.T, p *ebpf.Program) float64 {
 	var took []float64
 	for range batches {
@@ -96,7 +96,8 @@ func run(t *testing.T, p *ebpf.Program) float64 {
 	return median(took)
 }
 
-// userSpace builds the program that measures the rule in user space; the function runs it once.
+// userSpace builds the program that measures the rule in user space. It returns a function that
+// runs the program once.
 func userSpace(t *testing.T) func() (alone, asked float64) {
 	build := exec.Command("cargo", "build", "--release", "--quiet", "-p", "pando-assign", "--example", "decide")
 	build.Dir = "../../../function"
@@ -137,7 +138,8 @@ func TestDecision(t *testing.T) {
 	write(t, samples)
 }
 
-// ticks are those of all processors so far, and those that the hypervisor gave to others (proc_stat(5): steal).
+// ticks returns the ticks of all processors so far, and the ticks that the hypervisor stole
+// (proc_stat(5): steal).
 func ticks(t *testing.T) (all, stolen float64) {
 	f, err := os.Open("/proc/stat")
 	if err != nil {
@@ -155,7 +157,8 @@ func ticks(t *testing.T) (all, stolen float64) {
 	return all, spent[7]
 }
 
-// undisturbed does a round again in which more than 4 % of the processors' time was stolen, as bench/steal.py does.
+// undisturbed repeats a round if the hypervisor stole more than 4 % of the processors' time, as
+// bench/steal.py does.
 func undisturbed(t *testing.T, round func() []float64) []float64 {
 	for deadline := time.Now().Add(5 * time.Minute); ; {
 		all, stolen := ticks(t)
@@ -170,7 +173,7 @@ func undisturbed(t *testing.T, round func() []float64) []float64 {
 	}
 }
 
-// counted reads a counter of the program: 0 packets, 3 flowlets.
+// counted returns a counter of the program: 0 = packets, 3 = flowlets.
 func counted(t *testing.T, c *ebpf.Collection, which int) (sum uint64) {
 	var perCPU [][13]uint64
 	if err := c.Maps["flowlet_counts"].Lookup(uint32(0), &perCPU); err != nil {

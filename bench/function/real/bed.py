@@ -1,5 +1,7 @@
-"""A wire in a network namespace of its own, with a group of units in it, a generator before and a receiver behind it, and
-a Redis for the peer that keeps states there. Nothing is left behind, whatever happens."""
+"""A wire in its own network namespace: a generator, a group of units and a receiver.
+
+It also starts a Redis for the peer that keeps its states there. The bed removes everything at its
+end."""
 
 import collections
 import json
@@ -25,8 +27,10 @@ def sh(*words, **kw):
 
 
 def cut(source, target, begin, end):
-    """Copies the packets of a capture (little-endian, nanoseconds) between two times, in seconds from its begin; returns
-    the bits per second of what `pando fn replay --stamp` will send of them."""
+    """Copies the packets of a capture between two times, in seconds from its begin.
+
+    The capture is little-endian with nanoseconds. Returns the bits per second that
+    `pando fn replay --stamp` will send of the copy."""
     data, at, first, bits, out = source.read_bytes(), 24, None, 0, bytearray()
     out += data[:24]
     while at < len(data):
@@ -47,7 +51,8 @@ class Bed:
             sys.exit("needs root: for network namespaces and for steering in the kernel")
         if not shutil.which("redis-server"):
             sys.exit("redis-server is missing: apt install redis-server")
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # or nothing would be cleaned up
+        # Without it, nothing would be removed.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="function/real-"))
         self.space = f"function/real-{os.getpid()}"
         self.redis, self.socket = None, self.folder / "redis.sock"
@@ -57,7 +62,8 @@ class Bed:
             self.wire()
             sh("go", "build", "-o", self.folder / "pando", "./cmd/pando", cwd=ROOT)
             (self.folder / "pando-unit").symlink_to(UNIT)
-            # All that is started from here on runs before whatever else the machine does, in turn among themselves.
+            # From here on, all children run before other work of the machine, and in turn among
+            # themselves.
             os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
             self.redis = subprocess.Popen(
                 ["redis-server", "--port", "0", "--unixsocket", self.socket, "--save", "", "--appendonly", "no", "--dir", self.folder], stdout=subprocess.DEVNULL)
@@ -96,7 +102,7 @@ class Bed:
             time.sleep(0.02)
 
     def capture(self, flows, seed):
-        """The steady part of a generated capture: without the ramp at its begin and the tail at its end; and its rate."""
+        """Returns the steady part of a generated capture, without ramp and tail, and its rate."""
         whole, path = self.folder / "whole.pcap", self.folder / f"{flows}-{seed}.pcap"
         sh(UNIT, "generate", whole, "--flows", flows, "--seconds", "6", "--burst", "1", "--seed", seed)
         rate = cut(whole, path, 2, 6)
@@ -104,7 +110,7 @@ class Bed:
         return path, rate
 
     def play(self, capture, function, options):
-        """What the generator, the receiver and the group say of one run."""
+        """Runs one capture; returns the reports of the generator, the receiver and the group."""
         places = ["--run-dir", self.folder / "run", "--data-dir", self.folder / "data"]
         module = ROOT / f"function/functions/{function}/{function}.wasm"
         sh("redis-cli", "-s", self.socket, "flushall")
@@ -112,10 +118,10 @@ class Bed:
         receiver = subprocess.Popen(
             self.words("receive", "--iface", "outer", "--interval-ms", "250", "-o", "json", program="pando-unit"), stdout=subprocess.PIPE, text=True)
         try:
-            receiver.stdout.readline()  # it receives
+            receiver.stdout.readline()  # the receiver is ready
             sent = json.loads(sh(*self.words("replay", capture, "--iface", "inner", "--stamp", "-o", "json", program="pando-unit")).splitlines()[-1])
             quiet = 0
-            while quiet < 2:  # what still waits comes out
+            while quiet < 2:  # lets waiting packets come out
                 quiet = quiet + 1 if json.loads(receiver.stdout.readline())["packets"] == 0 else 0
             listed = json.loads(sh(*self.words("fn", "ls", "-o", "json", *places)))
         finally:

@@ -1,7 +1,7 @@
 //go:build bench
 
-// Package idle measures what Pando costs a host on which nothing happens: the time of `pando up`, the memory and the
-// processor time of server and agent, the size of the binary.
+// Package idle measures the cost of Pando on an idle host. It reports the time of `pando up`, the
+// memory and processor time of server and agent, and the size of the binary.
 package idle
 
 import (
@@ -20,8 +20,8 @@ import (
 
 const (
 	rounds    = 5
-	look      = 8 * time.Second // at the processor time of a round
-	ticks     = 100.0           // of the kernel's clock per second
+	look      = 8 * time.Second // for the processor time of a round
+	ticks     = 100.0           // ticks of the kernel's clock per second
 	pageBytes = 4096
 	mib       = 1 << 20
 )
@@ -69,7 +69,8 @@ func TestIdle(t *testing.T) {
 		fmt.Sprintf("`pando up` → ready | ≤ 1.5 s | | %.2f s | %s", up, held(up <= 1.5)))
 }
 
-// usage is the processor time in seconds and the resident memory in bytes of server and agent together.
+// usage returns the processor time in seconds and the resident memory in bytes of server and agent
+// together.
 func usage(t *testing.T, p *labtest.Pando) (cpu, memory float64) {
 	t.Helper()
 	for _, role := range []string{"server", "agent"} {
@@ -80,7 +81,8 @@ func usage(t *testing.T, p *labtest.Pando) (cpu, memory float64) {
 		}
 		fields := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
 		number := func(n int) float64 {
-			v, err := strconv.ParseFloat(fields[n-3], 64) // by proc(5), which counts from 1; two fields are cut off
+			// proc(5) counts fields from 1; two fields are cut off.
+			v, err := strconv.ParseFloat(fields[n-3], 64)
 			if err != nil {
 				t.Fatal(err)
 			}

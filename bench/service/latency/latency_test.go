@@ -1,8 +1,9 @@
 //go:build bench
 
-// Package latency measures what it costs a service, in latency at a fixed rate, that it could be scaled: a service of Pando
-// through its VIP, beside the same program outside of Pando, in the same kind of sandbox on the bare host, and past the steering. One request
-// goes each way in turn, so that whatever else happens on the machine happens to all.
+// Package latency measures the latency that a scalable service pays at a fixed rate. It compares a
+// service of Pando through its VIP with three peers. The same program is called straight at the
+// instance, in a similar sandbox without Pando, and on the bare host. Requests take turns, so that
+// other work of the machine affects all of them.
 package latency
 
 import (
@@ -32,16 +33,16 @@ import (
 const (
 	rounds = 9
 	pairs  = 5
-	each   = 80                   // requests a round, to every process
-	every  = 2 * time.Millisecond // between two requests
+	each   = 80                   // requests per round to every process
+	every  = 2 * time.Millisecond // pause between two requests
 )
 
-// within runs f on a thread in the network of a process.
+// within runs f on a thread in the network namespace of a process.
 func within(t *testing.T, pid int, f func() error) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
+		runtime.LockOSThread() // never unlocked, so the thread ends with this goroutine
 		ns, err := netns.GetFromPid(pid)
 		if err == nil {
 			err = netns.Set(ns)
@@ -57,8 +58,8 @@ func within(t *testing.T, pid int, f func() error) {
 	}
 }
 
-// kinds are the ways to the same program. Of each there are several processes, because one process can be luckier than another
-// for as long as it lives.
+// kinds lists the ways to the same program. Each way has several processes, because a process can
+// be lucky or unlucky for its whole life.
 var kinds = []string{"through the VIP", "straight to the instance", "outside, in a sandbox", "outside, on the host"}
 
 func TestLatency(t *testing.T) {
@@ -135,7 +136,7 @@ func report(t *testing.T, all map[string][]float64) {
 	t.Logf("%s\n%s\n%s", sandbox, straight, bare)
 }
 
-// load says how busy the machine was with other things: a sandbox's cgroup competes for a processor as a group.
+// load returns the load of the machine. A sandbox's cgroup competes for a processor as a group.
 func load() string {
 	b, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -145,7 +146,8 @@ func load() string {
 	return "; load " + one + " on " + fmt.Sprint(runtime.NumCPU()) + " cores"
 }
 
-// inBox starts the program in a namespace behind a link of the host, as a sandbox is, but without Pando.
+// inBox starts the program in a namespace behind a link of the host. That is like a sandbox, but
+// without Pando.
 func inBox(t *testing.T, p *labtest.Pando, name, program string, own netip.Addr) {
 	t.Helper()
 	var b *lab.Box
@@ -191,14 +193,16 @@ func (c *conn) ask() (time.Duration, error) {
 	return time.Since(begin), err
 }
 
-// measure sends requests to all in turn, in an order of its own each time, and returns how long they took in microseconds.
+// measure sends requests to all processes in turn, in a new random order each time. It returns the
+// durations in microseconds.
 func measure(t *testing.T, ways map[string][]*conn) map[string][]float64 {
 	t.Helper()
 	took := map[string][]float64{}
 	due := time.NewTicker(every)
 	defer due.Stop()
 	for range each {
-		for _, n := range rand.Perm(len(kinds) * pairs) { // nobody always comes after the same other
+		// A random order, so that no request always follows the same other request.
+		for _, n := range rand.Perm(len(kinds) * pairs) {
 			<-due.C
 			kind := kinds[n/pairs]
 			d, err := ways[kind][n%pairs].ask()
@@ -216,7 +220,7 @@ func median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// ratio is the median of the ratios round by round.
+// ratio returns the median of the ratios round by round.
 func ratio(a, b []float64) float64 {
 	var v []float64
 	for n := range a {

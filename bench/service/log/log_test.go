@@ -1,7 +1,7 @@
 //go:build bench
 
-// Package log measures what it costs to merge a thousand new lines onto a log of the service's state, by the length of
-// that log.
+// Package log measures the cost of merging a thousand new lines into a log of the service's state,
+// depending on the length of that log.
 package log
 
 import (
@@ -22,11 +22,11 @@ import (
 
 const (
 	rounds  = 40
-	perStep = 100_000 // lines that are appended at once while the log grows
-	merged  = 1000    // lines that a branch has more than main
+	perStep = 100_000 // lines per append while the log grows
+	merged  = 1000    // lines that a branch has and main has not
 )
 
-// lengths of the log, in lines of 80 bytes.
+// lengths of the log in lines of 80 bytes.
 var lengths = []int{10_000, 100_000, 1_000_000, 10_000_000}
 
 var (
@@ -34,7 +34,7 @@ var (
 	typed = map[string]pando.StateType{"access.log": pando.StateLog}
 )
 
-// host is a state in a file, with main as its registry would have it.
+// host is a state in a file, with the main that its registry would have.
 type host struct {
 	*testing.T
 	objects *bolt.Store
@@ -43,7 +43,7 @@ type host struct {
 	names   int
 }
 
-// TestLog lets one log after the other grow to its length first, then merges onto all of them in turns.
+// TestLog first grows every log to its length, then merges into all of them in turn.
 func TestLog(t *testing.T) {
 	var hosts []*host
 	for _, n := range lengths {
@@ -60,7 +60,9 @@ func TestLog(t *testing.T) {
 	for round := range rounds + 1 {
 		for k, h := range hosts {
 			ms, bytes := h.merge()
-			if round > 0 { // the first brings the end of the log into memory, as a service that writes has it
+			// The first merge brings the end of the log into memory. In a service that writes, it already is
+			// there.
+			if round > 0 {
 				millis[lengths[k]] = append(millis[lengths[k]], ms)
 				written[lengths[k]] = append(written[lengths[k]], bytes)
 			}
@@ -86,7 +88,7 @@ func (h *host) born() *state.Branch {
 	return b
 }
 
-// lines are n lines of 80 bytes, all different.
+// lines returns n different lines of 80 bytes.
 func lines(n int) []byte {
 	var b bytes.Buffer
 	for k := range n {
@@ -111,8 +113,8 @@ func (h *host) grow(n int) {
 	h.ok(b.Pushed(to))
 }
 
-// merge lets two branches append to the log, pushes the one, and measures the merge of the other: milliseconds, and bytes
-// that were written to the file.
+// merge lets two branches append to the log and pushes one of them. It measures the merge of the
+// other: milliseconds, and bytes written to the file.
 func (h *host) merge() (ms, bytes float64) {
 	h.Helper()
 	ctx := h.Context()
@@ -142,7 +144,7 @@ func (h *host) merge() (ms, bytes float64) {
 	return ms, bytes
 }
 
-// wrote is how many bytes this process has given to write calls so far.
+// wrote returns the number of bytes that this process has passed to write calls so far.
 func (h *host) wrote() (n int) {
 	h.Helper()
 	text, err := os.ReadFile("/proc/self/io")

@@ -1,7 +1,7 @@
 //go:build bench
 
-// Package merge measures what it costs to merge an instance's branch into the state of its service, durably, against one
-// commit of the same store in the same file system.
+// Package merge measures the cost of merging an instance's branch durably into the state of its
+// service. The peer is one commit of the same store in the same file system.
 package merge
 
 import (
@@ -25,11 +25,11 @@ import (
 const (
 	rounds   = 200
 	keys     = 1000
-	changed  = 200 // of the keys, by the branch
-	conflict = 50  // of those, which main changed, too
+	changed  = 200 // keys changed by the branch
+	conflict = 50  // of those, keys that main also changed
 )
 
-// Series of the results.
+// The series of the results.
 const (
 	commitSeries = "one bbolt commit"
 	mergeSeries  = "merge"
@@ -90,7 +90,7 @@ func TestMerge(t *testing.T) {
 		ok(t, branch.Discard(ctx))
 		samples[mergeSeries] = append(samples[mergeSeries], merge)
 		samples[pushSeries] = append(samples[pushSeries], merge+note)
-		for n := range conflict { // the other versions go again, so that every round is the same
+		for n := range conflict { // the conflict copies are deleted, so that every round is the same
 			ok(t, seed.Delete(key(n)+".conflict-web-"+fmt.Sprint(round)))
 		}
 		_, err = seed.Pull(ctx, main, at(round))

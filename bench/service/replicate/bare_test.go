@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bare starts the program as the kernel alone can: a network namespace, a veth pair, clone and exec. It returns the time to
-// the first byte of its answer.
+// bare starts the program with the kernel alone: a network namespace, a veth pair, clone and exec.
+// It returns the time to the first byte of the answer.
 func (b *bench) bare(round int, program string) time.Duration {
 	subnet := fmt.Sprintf("10.99.%d.", round)
 	began := time.Now()
@@ -29,7 +29,7 @@ func (b *bench) bare(round int, program string) time.Duration {
 	cmd.Env = []string{"PANDO_INSTANCE=bare"} // its name
 	started := make(chan error)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
+		runtime.LockOSThread() // never unlocked, so the thread ends with this goroutine
 		if err := netns.Set(ns); err != nil {
 			started <- err
 			return
@@ -48,7 +48,8 @@ func (b *bench) bare(round int, program string) time.Duration {
 	return b.first(subnet+"2:8080", "nobody").Sub(began)
 }
 
-// network makes a namespace that a veth pair joins to the host's; the function that it returns removes the pair.
+// network makes a namespace and a veth pair to the host's namespace. The function remove deletes
+// the pair.
 func (b *bench) network(subnet string) (ns netns.NsHandle, remove func() error, err error) {
 	made := make(chan error)
 	go func() {

@@ -14,23 +14,25 @@ import (
 	"pando.run/pando/lab/labtest"
 )
 
-// awaited is a first byte that is waited for: of an answer at an address that is not from somebody who is known.
+// awaited is a wait for the first byte of an answer at an address, from any program other than
+// known.
 type awaited struct {
 	from  netip.AddrPort
 	known string
-	at    chan time.Time // zero: nobody came
+	at    chan time.Time // zero: no answer came
 }
 
-// probePause is what a probe leaves to the machine before the next one. It is the resolution of what is measured, the same for
-// every way to start.
+// probePause is the pause between two probes. It is the resolution of the measurement, the same for
+// every kind of start.
 const probePause = 50 * time.Microsecond
 
-// probes answers on a thread of its own in the network of the lab's host. A probe is one request by system calls that block: the
-// turns of this process's own scheduler are not what a start costs.
+// probes starts a thread in the network of the lab's host that serves waits. A probe is one request
+// by blocking system calls, so that the Go scheduler does not add to the result.
 func (b *bench) probes() chan<- awaited {
 	all, in := make(chan awaited), make(chan error)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread is in another namespace and ends with this goroutine
+		// Never unlocked, because the thread is in another namespace; it ends with this goroutine.
+		runtime.LockOSThread()
 		ns, err := netns.GetFromPid(b.Lab.Hosts[0].Pid)
 		if err == nil {
 			err = netns.Set(ns)
@@ -52,7 +54,7 @@ func (b *bench) probes() chan<- awaited {
 	return all
 }
 
-// first is when an address answered that is of the new program.
+// first returns the time of the first answer of the new program at an address.
 func (b *bench) first(address, known string) time.Time {
 	a := awaited{netip.MustParseAddrPort(address), known, make(chan time.Time, 1)}
 	b.ask <- a
@@ -73,11 +75,11 @@ func (a awaited) wait() time.Time {
 	return time.Time{}
 }
 
-// connectWaitMax is how long a connection may take before another one is tried: what is sent on a link that is not yet up is lost,
-// and would be sent again a second later.
+// connectWaitMax is how long a connection may take before the next try. A packet on a link that is
+// not yet up is lost, and the kernel would repeat it only after a second.
 const connectWaitMax = 2 * time.Millisecond
 
-// probe is who answers at an address, and when the first byte came.
+// probe returns the name that an address answers with, and the time of the first byte.
 func probe(address netip.AddrPort) (name string, at time.Time, err error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -117,7 +119,7 @@ func probe(address netip.AddrPort) (name string, at time.Time, err error) {
 	return name, at, nil
 }
 
-// ready waits until a descriptor is.
+// ready waits until a descriptor is ready.
 func ready(fd int, events int16, most time.Duration) error {
 	for {
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: events}}, int(most/time.Millisecond))

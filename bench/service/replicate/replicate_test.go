@@ -1,8 +1,9 @@
 //go:build bench
 
-// Package replicate measures what a copy costs: from replicate() to its durable answer and to the first byte of the new
-// instance, and from die() to an empty place. The peers are one durable put into the same store, and the bare kernel:
-// a network namespace, a veth pair, clone and exec of the same program.
+// Package replicate measures the cost of a copy. It measures the time from replicate() to its
+// durable answer and to the first byte of the new instance, and from die() to an empty place. One
+// peer is a durable put into the same store. The other is the bare kernel: a network namespace, a
+// veth pair, clone and exec of the same program.
 package replicate
 
 import (
@@ -48,8 +49,9 @@ func (b *bench) add(round int, series string, d time.Duration) {
 }
 
 const (
-	put, accepted     = "one durable put", "replicate() answered"
-	restedPut         = "one durable put, the first after a rest" // of the same puts: an ask, too, comes after a rest
+	put, accepted = "one durable put", "replicate() answered"
+	// The first put after a pause, because an ask also comes after a pause.
+	restedPut         = "one durable put, the first after a rest"
 	bare, cold, woken = "namespace + veth + exec", "replicate(), new process", "replicate(), warm"
 	died, reaped      = "die() → sandbox and record gone", "… its link and folder, too"
 )
@@ -92,10 +94,10 @@ func TestReplicate(t *testing.T) {
 	b.publish()
 }
 
-// pool is how many sandboxes Pando keeps ready.
+// pool is the number of sandboxes that Pando keeps ready.
 const pool = 3
 
-// rest waits until the work behind the last round is done: the pool is full again and the machine has nothing to run.
+// rest waits until the work of the last round is done: the pool is full and the machine is idle.
 func (b *bench) rest() {
 	b.Await("the pool to be full", func() (string, bool) {
 		found, _ := filepath.Glob(b.Path(b.Host(), "/run/pando/sandbox/*/slot.json"))
@@ -113,7 +115,7 @@ func (b *bench) rest() {
 	}
 }
 
-// put is one durable write of the size of an intent.
+// put makes durable writes of the size of an intent.
 func (b *bench) put(round int) {
 	value := string(make([]byte, 600))
 	ctx, cancel := context.WithTimeout(b.Context(), labtest.Patience)
@@ -130,7 +132,7 @@ func (b *bench) put(round int) {
 	}
 }
 
-// round has an instance ask for a copy, and the copy leave again.
+// round lets an instance ask for a copy, and lets the copy leave again.
 func (b *bench) round(round int, s *labtest.Service, series string) {
 	first := s.Await("one instance, and its reserve", func(st pando.ServiceStatus) bool {
 		reserve := 0
@@ -148,7 +150,8 @@ func (b *bench) round(round int, s *labtest.Service, series string) {
 	b.leave(round, s, asker.ID)
 }
 
-// leave lets the copy halt and die, and waits until nothing of it is left: no record, no process, no folder.
+// leave lets the copy halt and die. It waits until its record, its processes and its folder are
+// gone.
 func (b *bench) leave(round int, s *labtest.Service, stays pando.InstanceID) {
 	st := s.AwaitInstances(2)
 	i := st.Instances[slices.IndexFunc(st.Instances, func(i pando.InstanceStatus) bool {
@@ -175,7 +178,7 @@ func (b *bench) leave(round int, s *labtest.Service, stays pando.InstanceID) {
 	b.add(round, reaped, time.Since(began))
 }
 
-// slot is where the sandbox of an instance has its sockets, and its first process, which is gone only when all others are.
+// slot returns the folder of an instance's sandbox, and its first process, which ends last.
 func (b *bench) slot(id pando.InstanceID) (folder, shim string) {
 	found, _ := filepath.Glob(b.Path(b.Host(), "/run/pando/sandbox/*/slot.json"))
 	for _, file := range found {
@@ -191,7 +194,7 @@ func (b *bench) slot(id pando.InstanceID) (folder, shim string) {
 	return "", ""
 }
 
-// call tells an instance, at its own address, to ask for something.
+// call requests an ask from an instance, at the instance's own address.
 func (b *bench) call(endpoint, verb string) (began time.Time, took time.Duration) {
 	body, err := b.exchange(endpoint, "POST /"+verb)
 	var v struct{ Began, Took int64 }

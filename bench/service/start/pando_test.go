@@ -18,7 +18,7 @@ import (
 	"pando.run/pando/driver/process"
 )
 
-// sandboxes measures the process driver, with or without sandboxes that are ready.
+// sandboxes measures the process driver, with or without ready sandboxes.
 func sandboxes(t *testing.T, s samples, round int, program string, pool int) {
 	t.Helper()
 	groups, err := cgroup.Open(cgroup.Root)
@@ -80,7 +80,7 @@ func sandboxes(t *testing.T, s samples, round int, program string, pool int) {
 	}
 }
 
-// awaitReady waits until as many sandboxes wait for a program.
+// awaitReady waits until the wanted number of sandboxes wait for a program.
 func awaitReady(t *testing.T, run string, wanted int) {
 	t.Helper()
 	ready := 0

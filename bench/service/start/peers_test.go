@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// network is a network namespace with one end of a veth pair in it, both ends up.
+// network is a network namespace with one end of a veth pair in it. Both ends are up.
 type network struct {
 	ns   netns.NsHandle
 	link string
@@ -28,7 +28,7 @@ type network struct {
 
 var networks int
 
-// newNetwork makes one the way a container runtime's plug-in does.
+// newNetwork makes a network in the same way as the plug-in of a container runtime.
 func newNetwork(t *testing.T) network {
 	t.Helper()
 	networks++
@@ -68,7 +68,7 @@ func newNetwork(t *testing.T) network {
 	}
 	defer inside.Close()
 	for end := time.Now().Add(patience); time.Now().Before(end); pause(t, pollWait) {
-		// A SYN that is sent before both ends are operational is lost for a second.
+		// A SYN that is sent before both ends are operational is lost, and costs a second.
 		near, err1 := netlink.LinkByName(n.link)
 		far, err2 := inside.LinkByName("eth0")
 		if err1 == nil && err2 == nil && near.Attrs().OperState == netlink.OperUp && far.Attrs().OperState == netlink.OperUp {
@@ -103,7 +103,7 @@ func (n network) remove() {
 	}
 }
 
-// bare starts the program in namespaces, and nothing else: what a start costs at least.
+// bare starts the program in namespaces only. It is the lower bound of a start.
 func bare(t *testing.T, s samples, round int, program string) {
 	t.Helper()
 	for range each {
@@ -131,7 +131,7 @@ func bare(t *testing.T, s samples, round int, program string) {
 	}
 }
 
-// container starts the program by an OCI runtime, from a bundle that is there already.
+// container starts the program with an OCI runtime, from an existing bundle.
 func container(t *testing.T, s samples, round int, runtimeName, program string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -179,7 +179,8 @@ func runOCI(t *testing.T, name, dir string, args ...string) {
 	}
 }
 
-// bundle is the config.json of the same program with what Pando gives it: namespaces, limits, an unprivileged user.
+// bundle returns the config.json of the same program with the same properties as in Pando:
+// namespaces, limits, an unprivileged user.
 func bundle(n network, id string) []byte {
 	type object = map[string]any
 	b, err := json.Marshal(object{
@@ -193,7 +194,7 @@ func bundle(n network, id string) []byte {
 		},
 	})
 	if err != nil {
-		panic(err) // it has nothing that JSON has not
+		panic(err) // all values are valid in JSON
 	}
 	return b
 }

@@ -1,8 +1,8 @@
 //go:build bench
 
-// Package start measures how long a sandbox takes from its start until the first byte that its program serves: those of the
-// process driver and of its peers. What replicate() costs through the whole of Pando is bench/service/replicate's. It changes
-// nothing on the machine's own network.
+// Package start measures the time from the start of a sandbox to the first byte of its program. It
+// compares the process driver with its peers. bench/service/replicate measures replicate()
+// through the whole of Pando. This package changes nothing on the machine's own network.
 package start
 
 import (
@@ -36,7 +36,8 @@ const (
 	pollWait = 100 * time.Microsecond // between two tries to connect
 )
 
-// The test binary is the pando binary of its driver: it can be a shim. The tests run in namespaces of their own.
+// The test binary serves as the pando binary of its driver, so it can be a shim. The tests run in
+// their own namespaces.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "shim" {
 		os.Exit(process.ShimMain(os.Args[2:]))
@@ -56,7 +57,7 @@ func inOwnNamespaces() int {
 	cmd.Env = append(os.Environ(), "BENCH_START=inside")
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
-	runtime.LockOSThread() // the thread whose death Pdeathsig is about
+	runtime.LockOSThread() // Pdeathsig refers to the death of this thread
 	if err := cmd.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -64,7 +65,8 @@ func inOwnNamespaces() int {
 	return 0
 }
 
-// furnish gives the namespaces an address, as a host has one, and takes away the mount that crun 1.8 does not understand.
+// furnish adds a host's address to the namespaces and removes the mount that crun 1.8 does not
+// support.
 func furnish() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
@@ -83,7 +85,7 @@ func furnish() error {
 	return errors.Join(netlink.LinkSetUp(lo), netlink.AddrAdd(lo, at))
 }
 
-// samples in milliseconds by series and round.
+// samples holds milliseconds by series and round.
 type samples map[string][][]float64
 
 func (s samples) add(series string, round int, took time.Duration) {
@@ -102,7 +104,7 @@ func (s samples) quantile(series string, q float64) float64 {
 	return quantile(slices.Concat(s[series]...), q)
 }
 
-// ratio is the median over the rounds of the ratio of two series' medians in the same round.
+// ratio returns the median over the rounds of the ratio of two series' medians in the same round.
 func (s samples) ratio(a, b string) float64 {
 	var all []float64
 	for n := range s[a] {
@@ -140,7 +142,7 @@ func pause(t *testing.T, d time.Duration) {
 	}
 }
 
-// firstByte connects until somebody answers.
+// firstByte connects until it receives an answer.
 func firstByte(t *testing.T, address string) {
 	t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); pause(t, pollWait) {
@@ -190,7 +192,7 @@ func TestStart(t *testing.T) {
 	publish(t, s)
 }
 
-// install puts the program where a sandbox's user can run it.
+// install copies the program to a place where a sandbox's user can run it.
 func install(t *testing.T) string {
 	t.Helper()
 	b, err := os.ReadFile(labtest.Build(t, "./lab/labtest/echo"))
@@ -209,7 +211,8 @@ func install(t *testing.T) string {
 	return program
 }
 
-// load is how busy the machine was: what needs many turns of the scheduler suffers more than what needs one.
+// load returns the load of the machine. A start with many scheduler turns suffers more from load
+// than a start with one.
 func load(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("/proc/loadavg")

@@ -20,7 +20,7 @@ import (
 	"pando.run/pando/lab"
 )
 
-// frame is a segment of TCP from far to the VIP's port 443.
+// frame returns a TCP segment from far to the VIP's port 443.
 func frame(six int, flags byte) []byte {
 	b := []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00}
 	if six == 1 {
@@ -37,13 +37,14 @@ func frame(six int, flags byte) []byte {
 
 const (
 	connections = 16
-	lasts       = 1200 * time.Millisecond // one measurement
+	lasts       = 1200 * time.Millisecond // duration of one measurement
 	request     = "GET / HTTP/1.1\r\nHost: web.pando\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n"
 	answerBytes = 1024
 )
 
-// requests measures CPU per request of 1 KB on open connections: this process is client and server, and what the kernel
-// does for its packets is counted to it. Rounds of the two ways alternate.
+// requests measures CPU time per request of 1 KB on open connections. This process is client and
+// server, and the kernel's work for its packets counts as its own. Rounds of the two ways
+// alternate.
 func requests(s *sheet) {
 	own := netip.MustParseAddr("10.128.0.2")
 	instance := box(s.t, "bweb", own, netip.Addr{}, vip[0])
@@ -140,7 +141,7 @@ func ask(c net.Conn, answer []byte) error {
 	return err
 }
 
-// perRequest is the CPU time of one request, in microseconds.
+// perRequest returns the CPU time of one request in microseconds.
 func perRequest(t *testing.T, all []net.Conn) float64 {
 	var wg sync.WaitGroup
 	counts := make([]int, len(all))
@@ -173,7 +174,7 @@ func cpu(t *testing.T) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// latency measures requests at a fixed rate, one each way in turn.
+// latency measures requests at a fixed rate; the ways take turns.
 func latency(s *sheet, ways map[string][]net.Conn) {
 	const each, every = 1500, 2 * time.Millisecond
 	took := map[string][]float64{}

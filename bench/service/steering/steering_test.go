@@ -1,7 +1,8 @@
 //go:build bench
 
-// Package steering measures what steering costs: of the kernel's time per packet, of a publisher's time per change, of CPU
-// per request, and of latency beside the same program outside of Pando.
+// Package steering measures the cost of steering. It reports the kernel's time per packet, the
+// publisher's time per change and the CPU time per request. It also compares the latency with the
+// same program outside of Pando.
 package steering
 
 import (
@@ -41,7 +42,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// sheet is results.csv and the rows of the table.
+// sheet holds results.csv and the rows of the table.
 type sheet struct {
 	t    *testing.T
 	out  *csv.Writer
@@ -61,7 +62,7 @@ func (s *sheet) median(series string) float64 {
 	return v[len(v)/2]
 }
 
-// ratio is the median of the ratios of two series round by round.
+// ratio returns the median of the ratios of two series round by round.
 func (s *sheet) ratio(a, b string) float64 {
 	var v []float64
 	for n := range s.all[a] {
@@ -118,7 +119,8 @@ func tableOf(n int) pando.SteeringTable {
 	return t
 }
 
-// packets measures an established flow of each family with few and with many endpoints, round by round beside the program that does nothing.
+// packets measures an established flow of each family with few and with many endpoints. Each round
+// also measures the program that does nothing.
 func packets(s *sheet) {
 	const times = 1_000_000
 	d := open(s.t, balance.Buckets)
@@ -138,7 +140,7 @@ func packets(s *sheet) {
 					s.t.Fatalf("a SYN: action %d, %v", action, err)
 				}
 				best := [2]time.Duration{time.Hour, time.Hour}
-				for range 3 { // whatever else runs here only ever adds
+				for range 3 { // other work on this machine only adds time
 					for which, hook := range []ebpf.Hook{ebpf.FromOutside, ebpf.Nothing} {
 						action, took, err := d.Measure(hook, ack, times)
 						if err != nil || which == 0 && action != ebpf.ActionRedirect {
@@ -164,7 +166,7 @@ func purge(t *testing.T, d *ebpf.Driver) {
 	}
 }
 
-// publishing measures a change of one weight: all of it, and without working out the shares.
+// publishing measures a change of one weight, with and without the computation of the shares.
 func publishing(s *sheet) {
 	const changes = 200
 	ready, known := map[int][]uint16{}, false

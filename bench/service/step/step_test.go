@@ -1,7 +1,7 @@
 //go:build bench
 
-// Package step measures how long it takes from a step of load until a copy that the website asked for serves its first
-// request: the website measures itself over 100 ms, asks, the copy starts, the kernel steers to it.
+// Package step measures the time from a step of load until a copy serves its first request. The
+// website measures its load over 100 ms and asks, the copy starts, and the kernel steers to it.
 package step
 
 import (
@@ -27,8 +27,8 @@ import (
 const (
 	rounds   = 15
 	before   = 100  // requests per second
-	after    = 1500 // requests per second: 2.5 times what one instance takes before it asks
-	calls    = 32   // goroutines that send them
+	after    = 1500 // requests per second: 2.5 times the load at which one instance asks
+	calls    = 32   // goroutines that send requests
 	patience = 10 * time.Second
 )
 
@@ -72,8 +72,9 @@ func TestStep(t *testing.T) {
 	publish(t, fmt.Sprintf("load step → added capacity serving (%d rounds) | ≤ 250 ms p50 | | %.0f ms p50, %.0f ms at worst | %s", rounds, p50, worst, verdict))
 }
 
-// measure offers a step of load and returns two times in milliseconds: from the step to the first answer of a copy, and
-// from the first copy's ask until it was in rotation.
+// measure offers a step of load and returns two times in milliseconds. served is the time from the
+// step to the first answer of a copy. rotation is the time from the first copy's ask until the copy
+// was in rotation.
 func measure(t *testing.T, p *labtest.Pando, s *labtest.Service) (served, rotation float64) {
 	first := string(s.Status().Instances[0].ID)
 	found := make(chan time.Time, calls)
@@ -108,7 +109,7 @@ func measure(t *testing.T, p *labtest.Pando, s *labtest.Service) (served, rotati
 	return at.Sub(step).Seconds() * 1e3, rotation
 }
 
-// caller sends requests from the lab's client, each on a connection of its own.
+// caller sends requests from the lab's client, each on a new connection.
 type caller struct {
 	t       *testing.T
 	dial    func(address string) (net.Conn, error)
@@ -117,7 +118,7 @@ type caller struct {
 	found   chan time.Time
 }
 
-// call sends its share of the load: the low rate until the step, the high one after it.
+// call sends its share of the load: the low rate until the step, the high rate after it.
 func (c caller) call(n int, step time.Time, end <-chan struct{}) {
 	for due := time.Now().Add(time.Duration(n) * time.Second / before); ; {
 		select {

@@ -15,7 +15,7 @@ import (
 	"pando.run/pando/driver/flowlet"
 )
 
-// status is what a unit says of itself (function/runtime/src/unit.rs), and the group of all of them.
+// status is the report of a unit (function/runtime/src/unit.rs) or the sum for the group.
 type status struct {
 	Name      string           `json:"name"`
 	Tenant    string           `json:"tenant"`
@@ -48,23 +48,23 @@ type billed struct {
 	Trapped  uint64 `json:"trapped"`
 }
 
-// members is what only the group knows.
+// members is the part of the status that only the group has.
 type members struct {
 	Units     int            `json:"units"`
 	Accepting int            `json:"accepting"`
 	UnitBits  uint64         `json:"unit_bits"`
 	Counts    Counts         `json:"counts"`
-	Failure   string         `json:"failure,omitempty"` // why the last unit could not be started
+	Failure   string         `json:"failure,omitempty"` // why the newest start of a unit failed
 	Steering  flowlet.Counts `json:"steering"`
 }
 
 type request struct {
 	words  string
 	answer chan func() []byte
-	done   chan struct{} // closed when it has been written
+	done   chan struct{} // closed when the answer has been written
 }
 
-// Free says whether the name is free: no unit and no group has it.
+// Free returns an error if a running unit or group has the name.
 func (c Config) Free() error {
 	if _, err := ask(filepath.Join(c.RunDir, c.Name, "control.sock"), "status"); err == nil {
 		return fmt.Errorf("%w: a unit or group %s runs: `pando fn rm %[2]s` ends it, --name gives this one another", pando.ErrExists, c.Name)
@@ -87,7 +87,7 @@ func (g *Group) listen() (net.Listener, error) {
 	return net.Listen("unix", path)
 }
 
-// serve passes requests on to the group's loop. What takes long is done here, not there.
+// serve passes requests to the group's loop. It does the slow work itself, outside the loop.
 func serve(l net.Listener, asked chan<- request) {
 	for {
 		c, err := l.Accept()
@@ -96,7 +96,8 @@ func serve(l net.Listener, asked chan<- request) {
 		}
 		go func() {
 			defer c.Close()
-			_ = c.SetDeadline(time.Now().Add(5 * time.Second)) // a connection of ours has deadlines
+			// Connections of a unix socket support deadlines.
+			_ = c.SetDeadline(time.Now().Add(5 * time.Second))
 			words := make([]byte, 16)
 			n, err := c.Read(words)
 			if err != nil {
@@ -106,14 +107,15 @@ func serve(l net.Listener, asked chan<- request) {
 			defer close(r.done)
 			select {
 			case asked <- r:
-				_, _ = c.Write((<-r.answer)()) // who does not read the answer misses it
+				_, _ = c.Write((<-r.answer)()) // an answer that the caller does not read is lost
 			case <-time.After(5 * time.Second):
 			}
 		}()
 	}
 }
 
-// answer prepares the answer in the group's loop, and returns what asks the units, which is done elsewhere.
+// answer prepares the answer in the group's loop. It returns a function that queries the units,
+// which runs outside the loop.
 func (g *Group) answer(words string) func() []byte {
 	if words != "status" && words != "stop" {
 		return func() []byte { return []byte(`{"error":"ask for status or stop"}`) }
@@ -128,7 +130,7 @@ func (g *Group) answer(words string) func() []byte {
 	if g.Out != "" {
 		whole.Devices = append(whole.Devices, g.Out)
 	}
-	whole.Group.Steering, _ = g.driver.Counts() // zeroes say as much
+	whole.Group.Steering, _ = g.driver.Counts() // on an error the zeroes are the best answer
 	if _, accepting, err := g.driver.Demand(); err == nil {
 		for ; accepting > 0; accepting &= accepting - 1 {
 			whole.Group.Accepting++
@@ -155,7 +157,7 @@ func (g *Group) answer(words string) func() []byte {
 	}
 }
 
-// add adds a unit that runs; the slowest says how slow the group is.
+// add adds the status of a running unit. The latency of the group is that of its slowest unit.
 func (whole *status) add(s *status) {
 	whole.account(s)
 	for word, count := range s.Handover {
@@ -169,7 +171,7 @@ func (whole *status) add(s *status) {
 	whole.Seconds = max(whole.Seconds, s.Seconds)
 }
 
-// account adds what a unit did, whether it still runs or not.
+// account adds the work of a unit that runs or has left.
 func (whole *status) account(s *status) {
 	for len(whole.Functions) < len(s.Functions) {
 		whole.Functions = append(whole.Functions, billed{Function: s.Functions[len(whole.Functions)].Function})

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// backOff is for how long a group waits behind so many starts in a row that failed.
+// backOff returns how long a group waits after the given number of consecutive failed starts.
 func backOff(failures uint) time.Duration {
 	return min(time.Second<<min(failures-1, 8), 30*time.Second)
 }
 
-// failed notes that a unit could not be started. The first units must start, or the group does not; later the others
-// serve on, and the start is tried again.
+// failed handles a unit that could not be started. The group ends if it has not served yet. Later
+// the other units keep serving, and the start is repeated.
 func (g *Group) failed(e event) error {
 	if !g.served {
 		return e.err
@@ -29,17 +29,18 @@ func (g *Group) failed(e event) error {
 	return nil
 }
 
-// unsteered ends a unit to which nothing can be steered. Before the group serves, the group ends with it.
+// unsteered ends a unit that cannot be added to the steering. The group ends if it has not served
+// yet.
 func (g *Group) unsteered(e event, err error) error {
 	if !g.served {
 		return err
 	}
 	fmt.Fprintf(os.Stderr, "unit %s ends, because it cannot be steered to: %v\n", e.process.name, err)
-	_ = e.process.command.Process.Kill() // its end comes as an event, and another takes its place
+	_ = e.process.command.Process.Kill() // its end arrives as an event, and another unit replaces it
 	return nil
 }
 
-// unswept notes that silent flows could not be forgotten: the next sweep tries again.
+// unswept reports that silent flows could not be deleted. The next sweep tries again.
 func (g *Group) unswept(err error) error {
 	if !g.served {
 		return err

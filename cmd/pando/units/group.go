@@ -1,8 +1,9 @@
-// Package units runs the units of one chain of network functions as one (SNF §3): it steers flowlets to them inside the
-// kernel, decides each millisecond how many take packets, replaces those that die, and lets those that are not needed
-// hand their states on before they go.
+// Package units runs the units of one chain of network functions as a group (SNF §3). It steers
+// flowlets to the units inside the kernel and decides each millisecond how many units take packets.
+// It replaces dead units, and lets unneeded units hand over their states before they leave.
 //
-// It is never on a packet's path. When it ends, in whatever way, its units and its steering end with it.
+// It is never on a packet's path. When its process ends for any reason, its units and its steering
+// end with it.
 package units
 
 import (
@@ -29,32 +30,34 @@ import (
 	"pando.run/pando/function"
 )
 
-// Config says what a group runs, and on what.
+// Config is the configuration of a group.
 type Config struct {
-	Name, Tenant    string
-	Functions       []string        // .wasm, in the order in which packets pass them
-	Flags           []string        // more arguments of each unit
-	In, Out         string          // devices; without Out, packets leave where they came in
-	Least, Most     int             // units
-	UnitBits        uint64          // what a unit serves, in bits per second
-	Limited         bool            // … and never more
-	Ports           [2]int          // numbers that may be leased to flows, first and last
-	Limits          pando.Resources // of each unit's process; what is 0 is not limited
-	Targets         uint32          // K: units that a flow's state is pushed to
-	Gap             time.Duration
-	PerFlow         bool   // a flow stays on its first unit: what measurements compare with
-	Log             bool   // an output log has the state of each flow after each batch
-	Store           string // socket of a Redis that has the states instead of the units: what measurements compare with
-	Exchange        string // how units talk: "memory" or "udp"
+	Name, Tenant string
+	Functions    []string        // .wasm files, in the order in which packets pass them
+	Flags        []string        // additional arguments of each unit
+	In, Out      string          // devices; without Out, packets leave by In
+	Least, Most  int             // number of units
+	UnitBits     uint64          // capacity of a unit in bits per second
+	Limited      bool            // the capacity is also enforced
+	Ports        [2]int          // first and last of the numbers that may be leased to flows
+	Limits       pando.Resources // limits of each unit's process; 0 = no limit
+	Targets      uint32          // K: units that receive a flow's state
+	Gap          time.Duration
+	// A flow stays on its first unit: the baseline of measurements.
+	PerFlow bool
+	Log     bool // an output log has the state of each flow after each batch
+	// Socket of a Redis that holds the states instead of the units: the baseline of measurements.
+	Store           string
+	Exchange        string // how units exchange states: "memory" or "udp"
 	Chaos           string // LOSS,REPETITION,DISORDER in percent, for tests
 	RunDir, DataDir string
 	Binary          string // pando-unit
 }
 
-// Tick is how often the group looks at demand and queues.
+// Tick is the interval at which the group reads demand and queues.
 const Tick = time.Millisecond
 
-// fresh is for how long a unit's word on its own queue is better than the rule's account of it.
+// fresh is the age up to which a unit's report of its queue overrides the rule's estimate.
 const fresh = 2 * time.Millisecond
 
 // unit is one place of the group.
@@ -62,14 +65,15 @@ type unit struct {
 	phase   function.Phase
 	process *process
 	started time.Time
-	leaves  int // ticks until it is told to leave, once it takes no more packets
+	leaves  int // ticks until SIGTERM, after the unit stopped taking packets
 	retired bool
 }
 
-// logUnit is the place of the output log, if there is one: a unit like the others, to which nothing is steered.
+// logUnit is the place of the output log, if there is one. It is a unit to which nothing is
+// steered.
 const logUnit = function.Units - 1
 
-// Group is a group that runs.
+// Group is a running group.
 type Group struct {
 	Config
 	memory    *memory
@@ -85,28 +89,29 @@ type Group struct {
 	pool       function.Pool
 	bytes      uint64
 	counts     Counts
-	gone       status // what units did that have left in order, as they said at their end
+	gone       status // account of units that left in order, from their last reports
 	notBefore  time.Time
-	served     bool   // the least number of units has served: what fails from here on is tried again
-	failures   uint   // starts that failed since the last that did not
-	lastFailed string // why, and when it is tried again
+	served     bool   // the first Least units have served; from now on failures are retried
+	failures   uint   // consecutive failed starts
+	lastFailed string // the reason of the last failure and the time of the next try
 	events     chan event
 	sweptAt    time.Time
 	scarceAt   time.Time
 	closed     bool
 }
 
-// Counts says what the group did.
+// Counts are the counters of a group.
 type Counts struct {
-	UnitTicks uint64 `json:"unit_ticks"` // sum over all ticks of the units that took packets or had some
+	UnitTicks uint64 `json:"unit_ticks"` // sum over all ticks of the units that took or held packets
 	Ticks     uint64 `json:"ticks"`
 	Started   uint64 `json:"started"`
-	Died      uint64 `json:"died"`   // without having been told to
+	Died      uint64 `json:"died"`   // without being asked to end
 	Left      uint64 `json:"left"`   // because they were not needed
 	Failed    uint64 `json:"failed"` // could not be started
 }
 
-// event is what happened to a process: it is ready (err nil, ended false), could not be started, or has ended.
+// event is a change of a process: it is ready (err nil, ended false), could not be started, or has
+// ended.
 type event struct {
 	id      int
 	process *process
@@ -114,7 +119,8 @@ type event struct {
 	err     error
 }
 
-// Run serves until the context ends or somebody asks it to stop. It calls ready when the least number of units serves.
+// Run serves until ctx ends or a request asks it to stop. It calls ready once the least number of
+// units serves.
 func Run(ctx context.Context, c Config, ready func()) error {
 	g, err := open(c)
 	if err != nil {
@@ -137,7 +143,8 @@ func Run(ctx context.Context, c Config, ready func()) error {
 			return os.RemoveAll(filepath.Join(g.RunDir, g.Name))
 		case r := <-asked:
 			answer := g.answer(r.words)
-			if r.words == "stop" { // who asked may do as if it had never been there as soon as there is an answer
+			// The group is completely gone before the caller receives the answer.
+			if r.words == "stop" {
 				text := answer()
 				g.close()
 				r.answer <- func() []byte { return text }
@@ -172,7 +179,8 @@ func open(c Config) (*Group, error) {
 		return nil, fmt.Errorf("%w: %w", pando.ErrInvalid, err)
 	}
 	g.activation.Least = c.Least
-	// Ids are used in turn, so that no unit is taken for one that died: there are more of them than units.
+	// Ids are used in turn, so that a new unit is not mistaken for a dead one. There are more ids than
+	// units.
 	g.pool = function.Pool{Spare: 1, Most: c.Most, Places: logUnit, Idle: int(10 * time.Second / Tick)}
 	for _, device := range []string{c.In, c.Out} {
 		if l, err := netlink.LinkByName(device); err == nil {
@@ -206,8 +214,8 @@ func open(c Config) (*Group, error) {
 	return g, nil
 }
 
-// openSockets makes a UDP socket for each unit that there may be. Within one host they are on loopback; between hosts the
-// addresses would be those of the hosts.
+// openSockets opens a UDP socket for each possible unit. The sockets are on loopback, because all
+// units are on one host.
 func (g *Group) openSockets() error {
 	if lo, err := net.InterfaceByName("lo"); err == nil && lo.Flags&net.FlagUp == 0 {
 		return fmt.Errorf("%w: --exchange udp needs the device lo, which is down: `ip link set lo up`", pando.ErrInvalid)
@@ -237,7 +245,7 @@ func (g *Group) serving() (n int) {
 	return n
 }
 
-// happened takes over what became of a process.
+// happened handles an event of a process.
 func (g *Group) happened(e event) error {
 	u := &g.units[e.id]
 	if e.err != nil {
@@ -253,7 +261,7 @@ func (g *Group) happened(e event) error {
 		}
 		err := g.driver.SetUnit(e.id, e.process.device)
 		if errors.As(err, &netlink.LinkNotFoundError{}) {
-			return nil // it has died, and its device with it: its end comes next
+			return nil // the unit and its device are gone; the event of its end follows
 		}
 		if err != nil {
 			return g.unsteered(e, err)
@@ -265,7 +273,8 @@ func (g *Group) happened(e event) error {
 	u.phase, u.retired, u.process = function.Draining, true, nil
 	var err error
 	if e.id == logUnit {
-		*u = unit{started: u.started} // the next tick starts another, which the units fill
+		// The next tick starts another log, which the units fill.
+		*u = unit{started: u.started}
 	} else {
 		err = g.driver.UnsetUnit(e.id, e.process.device)
 	}
@@ -282,16 +291,17 @@ func (g *Group) happened(e event) error {
 	g.counts.Died++
 	fmt.Fprintf(os.Stderr, "unit %s ended (%v%s); another takes its place%s\n", e.process.name, e.process.command.ProcessState, e.process.why, last)
 	if time.Since(u.started) < time.Second {
-		g.notBefore = time.Now().Add(time.Second) // what dies at once is not started in a circle
+		g.notBefore = time.Now().Add(time.Second) // prevents a tight loop of starts
 	}
 	return err
 }
 
-// log is where all units of the group write, so that what a unit reported is still there when it has left.
+// log returns the path of the file to which all units of the group write. Reports of a unit stay
+// there after the unit has left.
 func (g *Group) log() string { return filepath.Join(g.RunDir, g.Name, "log") }
 
-// lastWords are what the log has since a unit began: the last lines that are no reports of events, indented, and the account
-// that a unit gives at an orderly end.
+// lastWords reads the part of the log since a unit began. It returns the last lines that are not
+// JSON events, indented, and the account that a unit writes at an orderly end.
 func (g *Group) lastWords(p *process) (words string, account *status) {
 	file, err := os.Open(g.log())
 	if err != nil {
@@ -317,7 +327,7 @@ func (g *Group) lastWords(p *process) (words string, account *status) {
 	return words, account
 }
 
-// tick decides how many units take packets, tells the kernel's rule, and starts and ends units.
+// tick decides how many units take packets, updates the kernel's rule, and starts and ends units.
 func (g *Group) tick() error {
 	bytes, accepting, err := g.driver.Demand()
 	if err != nil {
@@ -360,7 +370,7 @@ func (g *Group) tick() error {
 	return nil
 }
 
-// alive is the set of units that answer others.
+// alive returns the set of units that answer other units.
 func (g *Group) alive() (set uint64) {
 	for id := range g.units {
 		if u := &g.units[id]; u.process != nil && u.phase != function.Starting {
@@ -370,7 +380,8 @@ func (g *Group) alive() (set uint64) {
 	return set
 }
 
-// queues is how long each unit has to work, where it has said so lately, and the set of those that have packets.
+// queues returns the remaining work of each unit with a recent report, and the set of units that
+// hold packets.
 func (g *Group) queues(nowNS int64) (map[int]time.Duration, uint64) {
 	backlog, busy := map[int]time.Duration{}, uint64(0)
 	for id := range g.units {
@@ -388,18 +399,18 @@ func (g *Group) queues(nowNS int64) (map[int]time.Duration, uint64) {
 	return backlog, busy
 }
 
-// leave tells units to go that have had no new packets for some ticks.
+// leave sends SIGTERM to units that got no new packets for some ticks.
 func (g *Group) leave() {
 	for id := range g.units {
 		if u := &g.units[id]; u.process != nil && u.leaves > 0 {
 			if u.leaves--; u.leaves == 0 {
-				_ = u.process.command.Process.Signal(syscall.SIGTERM) // it has ended already, or will
+				_ = u.process.command.Process.Signal(syscall.SIGTERM) // the unit may have ended already
 			}
 		}
 	}
 }
 
-// begin starts a unit in a place; what becomes of it comes as an event.
+// begin starts a unit in a place. The result arrives as an event.
 func (g *Group) begin(id int) {
 	u := &g.units[id]
 	*u = unit{phase: function.Starting, started: time.Now()}
@@ -415,13 +426,13 @@ func (g *Group) begin(id int) {
 			return
 		}
 		g.events <- event{id: id, process: p}
-		_ = p.command.Wait() // how it ended is in its state
+		_ = p.command.Wait() // the process state has the reason
 		p.release(g)
 		g.events <- event{id: id, process: p, ended: true}
 	}()
 }
 
-// close ends the steering, then the units, once.
+// close ends the steering, then the units. Later calls do nothing.
 func (g *Group) close() {
 	if g.closed {
 		return
@@ -430,7 +441,7 @@ func (g *Group) close() {
 	err := g.driver.Remove()
 	for id := range g.units {
 		if p := g.units[id].process; p != nil {
-			_, _ = ask(filepath.Join(g.RunDir, p.name, "control.sock"), "stop") // it may have ended
+			_, _ = ask(filepath.Join(g.RunDir, p.name, "control.sock"), "stop") // the unit may have ended
 		}
 	}
 	deadline := time.After(5 * time.Second)
@@ -440,11 +451,11 @@ func (g *Group) close() {
 			case e := <-g.events:
 				g.units[e.id].process = nil
 				if e.process != nil && !e.ended {
-					g.units[e.id].process = e.process // it was just ready: its end comes next
+					g.units[e.id].process = e.process // it has just become ready; the event of its end follows
 					_ = e.process.command.Process.Kill()
 				}
 			case <-deadline:
-				for id := range g.units { // the event that it has ended comes next
+				for id := range g.units { // the events of their ends follow
 					if p := g.units[id].process; p != nil {
 						_ = p.command.Process.Kill()
 					}
@@ -457,7 +468,7 @@ func (g *Group) close() {
 	}
 	for id := range function.Units {
 		if l, err := netlink.LinkByName(deviceOf(g.Name, id)); err == nil {
-			_ = netlink.LinkDel(l) // its namespace may be faster
+			_ = netlink.LinkDel(l) // the end of its namespace may have deleted it
 		}
 		_ = os.RemoveAll(filepath.Join(g.RunDir, g.nameOf(id)))
 	}

@@ -11,17 +11,18 @@ import (
 	"pando.run/pando/function"
 )
 
-// The layout of the group's memory is that of function/runtime/src/member/shared.rs; here only its first pages are looked at.
+// The layout of the group's memory is defined by function/runtime/src/member/shared.rs. This
+// package reads only its first pages.
 const (
 	pageBytes   = 4096
 	ringBytes   = 1 << 17
 	pagesBytes  = pageBytes * (1 + function.Units)
-	usesBytes   = 8 * (1 << 16) * 4 // when each number that may be leased was used last, for each function of a chain
+	usesBytes   = 8 * (1 << 16) * 4 // last use of each leasable number, per function of a chain
 	memoryBytes = pagesBytes + function.Units*function.Units*ringBytes + usesBytes
 	reportWord  = 16
 )
 
-// memory is what the units of a group share, with an eventfd for each to be woken by.
+// memory is the memory that the units of a group share, with an eventfd per unit to wake it.
 type memory struct {
 	file  *os.File
 	bells []*os.File
@@ -58,7 +59,7 @@ func (m *memory) close() {
 		f.Close()
 	}
 	if m.pages != nil {
-		_ = unix.Munmap(m.pages) // nothing is left to be done about it
+		_ = unix.Munmap(m.pages) // an error changes nothing
 	}
 }
 
@@ -66,7 +67,8 @@ func (m *memory) word(page, n int) *uint64 {
 	return (*uint64)(unsafe.Pointer(&m.pages[page*pageBytes+8*n]))
 }
 
-// setAlive says who is there, and wakes everybody when somebody has gone: flows may wait for an answer of that one.
+// setAlive publishes the set of live units. If a unit has gone, it wakes all others, because flows
+// may wait for an answer from that unit.
 func (m *memory) setAlive(alive uint64) {
 	before := atomic.SwapUint64(m.word(0, 0), alive)
 	if before&^alive == 0 {
@@ -75,12 +77,12 @@ func (m *memory) setAlive(alive uint64) {
 	one := [8]byte{1}
 	for id, bell := range m.bells {
 		if alive>>id&1 == 1 {
-			_, _ = bell.Write(one[:]) // fails only when it is ringing already
+			_, _ = bell.Write(one[:]) // fails only if the unit is being woken already
 		}
 	}
 }
 
-// report is what a unit said last.
+// report is the last report of a unit.
 type report struct {
 	nowNS, finishNS, waiting, packets, bytes, left uint64
 }

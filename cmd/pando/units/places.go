@@ -7,15 +7,19 @@ import (
 	"pando.run/pando/function"
 )
 
-// flowIdle is after how long a silent flow is forgotten, as in the units.
+// flowIdle is the silence after which a flow is deleted, as in the units.
 const flowIdle = 5 * time.Minute
 
-// scarce is how often the group looks for places that can be used again, when there are few others.
+// scarce is the interval at which the group looks for reusable places when free places are scarce.
 const scarce = 5 * time.Second
 
-// sweep forgets silent flows, and lets places be used again when there are few others: those that no flow refers to. A unit
-// in the place of one that a flow was at would be taken for that one: by steering, which would go on as if the flow's state
-// were there, and by other units, which would ask it. If there is no such place, the log or a replica has to do.
+// sweep deletes silent flows. When free places are scarce, it frees the retired places that no flow
+// refers to.
+//
+// A new unit in a place that a flow refers to would be mistaken for the old unit. Steering would
+// act as if the new unit had the flow's state, and other units would ask it for that state. If
+// every retired place is referred to and none is cold, sweep frees them all, and the log or a
+// replica supplies the states.
 func (g *Group) sweep() error {
 	cold := 0
 	var retired uint64

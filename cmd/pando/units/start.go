@@ -18,8 +18,8 @@ import (
 	"pando.run/pando/driver/flowlet"
 )
 
-// starter starts units from one thread, which lives as long as the group: the kernel ends a unit with the thread that
-// started it, so none outlives a group that is killed.
+// starter starts units from one thread, which lives as long as the group. The kernel ends a unit
+// with the thread that started it, so no unit outlives a killed group.
 type starter struct {
 	ask  chan func()
 	here netns.NsHandle
@@ -29,7 +29,7 @@ func newStarter() (*starter, error) {
 	s := &starter{ask: make(chan func())}
 	ready := make(chan error)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with this function
+		runtime.LockOSThread() // never unlocked, so the thread ends with this function
 		var err error
 		s.here, err = netns.Get()
 		ready <- err
@@ -47,21 +47,23 @@ func newStarter() (*starter, error) {
 // process is one unit.
 type process struct {
 	command *exec.Cmd
-	device  string // its end of the pair on this side
+	device  string // this side's end of the device pair
 	name    string
 	said    io.Reader
-	logged  int64        // bytes that the group's log had when it began
-	cgroup  pando.Cgroup // if it is limited
-	why     string       // what is known of its end besides how it ended
+	logged  int64        // bytes in the group's log when the unit began
+	cgroup  pando.Cgroup // set if the unit is limited
+	why     string       // a known cause of its end, beyond the exit status
 }
 
-// confine makes the control group that the unit enters; what it writes to for that is among its arguments.
+// confine makes the control group of the unit. It returns the files by which the unit enters the
+// group; they become arguments.
 func (p *process) confine(g *Group) (entries []string, err error) {
 	name := filepath.Join("pando/fn", g.Tenant, p.name)
 	if p.cgroup, err = g.cgroups.Make(name); err != nil {
 		return nil, err
 	}
-	if p.cgroup.OOMKilled() { // of a group that was killed, before its counts were looked at
+	// A killed group left it, with stale counts.
+	if p.cgroup.OOMKilled() {
 		if err := p.cgroup.Remove(); err != nil {
 			return nil, err
 		}
@@ -82,7 +84,8 @@ func (p *process) confine(g *Group) (entries []string, err error) {
 	return entries, err
 }
 
-// release removes the control group of a process that has ended, and remembers what it says of the end.
+// release removes the control group of an ended process and notes whether the process ran out of
+// memory.
 func (p *process) release(g *Group) {
 	if p == nil || p.cgroup == nil {
 		return
@@ -97,7 +100,7 @@ func (p *process) release(g *Group) {
 	p.cgroup = nil
 }
 
-// deviceOf is a name for the device of a unit, at most 15 characters.
+// deviceOf returns the name of a unit's device, at most 15 characters.
 func deviceOf(group string, id int) string {
 	h := fnv.New32a()
 	h.Write([]byte(group))
@@ -111,7 +114,8 @@ func (g *Group) nameOf(id int) string {
 	return fmt.Sprintf("%s.%d", g.Name, id)
 }
 
-// start makes a network namespace with one device for a unit, which goes when the unit does, and the unit in it.
+// start makes a network namespace with one device and starts the unit in it. The namespace ends
+// with the unit.
 func (s *starter) start(g *Group, id int) (p *process, err error) {
 	done := make(chan struct{})
 	s.ask <- func() {
@@ -171,7 +175,7 @@ func (s *starter) inside(g *Group, id int) (*process, error) {
 	return p, nil
 }
 
-// wire makes the pair: the unit's end, called unit, in its namespace.
+// wire makes the device pair. The unit's end is in the unit's namespace and is called unit.
 func (s *starter) wire(device string, there netns.NsHandle, mtu int) error {
 	if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0); err != nil && !os.IsNotExist(err) {
 		return err
@@ -181,7 +185,8 @@ func (s *starter) wire(device string, there netns.NsHandle, mtu int) error {
 		return err
 	}
 	defer h.Close()
-	if stale, err := h.LinkByName(device); err == nil { // of a group that was killed, whose namespace is about to go
+	// A killed group left it; its namespace is about to disappear.
+	if stale, err := h.LinkByName(device); err == nil {
 		if err := h.LinkDel(stale); err != nil {
 			return err
 		}
@@ -196,7 +201,8 @@ func (s *starter) wire(device string, there netns.NsHandle, mtu int) error {
 	if err != nil {
 		return err
 	}
-	if err := h.LinkSetIP6AddrGenMode(ours, 1); err != nil { // none: the host has nothing to say on this wire
+	// No IPv6 address, because the host sends nothing on this wire.
+	if err := h.LinkSetIP6AddrGenMode(ours, 1); err != nil {
 		return err
 	}
 	if err := h.LinkSetUp(ours); err != nil {
@@ -209,7 +215,7 @@ func (s *starter) wire(device string, there netns.NsHandle, mtu int) error {
 	return netlink.LinkSetUp(theirs)
 }
 
-// arguments are those of `pando-unit member`.
+// arguments returns the arguments of `pando-unit member`.
 func (g *Group) arguments(id int, name string) []string {
 	args := append([]string{"member"}, g.Functions...)
 	args = append(args, "--iface", "unit", "--name", name, "--tenant", g.Tenant, "--unit", fmt.Sprint(id),
@@ -239,7 +245,7 @@ func (g *Group) arguments(id int, name string) []string {
 	return append(args, g.Flags...)
 }
 
-// wait waits until a unit is ready, or says why it will not be.
+// wait waits until a unit is ready. It returns the reason if the unit fails to start.
 func (p *process) wait() error {
 	said, err := io.ReadAll(p.said)
 	if err == nil && string(said) == "ready\n" {
@@ -253,5 +259,6 @@ func (p *process) wait() error {
 	return fmt.Errorf("%w: unit %s: %s", pando.ErrInvalid, p.name, reason)
 }
 
-// room is what a unit's device needs beyond the packets: steering's header, and two VLAN tags behind it.
+// room is the space in a unit's MTU beyond the packet: steering's header and two VLAN tags behind
+// it.
 const room = flowlet.HeaderBytes + 8

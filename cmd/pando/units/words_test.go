@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// What a unit reported stays in the group's log when it leaves; of that, its last words and its account are found again.
+// A unit's reports stay in the group's log after the unit leaves. lastWords finds the last lines
+// and the account in it.
 func TestTheLogOfAGroupHasTheLastWordsOfItsUnits(t *testing.T) {
 	g := &Group{Config: Config{Name: "ids", RunDir: t.TempDir()}}
 	if err := os.Mkdir(filepath.Dir(g.log()), 0o755); err != nil {

@@ -1,9 +1,10 @@
-// Command asker is a service that asks when it is told to, and says how long the answer took. It answers
+// Command asker is a service that asks on request and reports the duration of the answer. It
+// answers
 //
-//	GET  /           its instance's name
-//	POST /replicate  asks for a copy of itself: {"began": unix nanoseconds, "took": nanoseconds}
-//	POST /halt       asks to leave the rotation
-//	POST /die        answers with the time, then gives itself up
+// GET  /           its instance's name
+// POST /replicate  asks for a copy of itself: {"began": unix nanoseconds, "took": nanoseconds}
+// POST /halt       asks to leave the rotation
+// POST /die        answers with the time, then gives itself up
 package main
 
 import (
@@ -23,7 +24,7 @@ var self = http.Client{Transport: &http.Transport{DialContext: func(ctx context.
 	return (&net.Dialer{}).DialContext(ctx, "unix", os.Getenv("PANDO_SOCKET"))
 }}}
 
-// ask asks the host and returns when that began and how long it took.
+// ask asks the host. It returns the start of the ask and its duration.
 func ask(verb string) (began time.Time, took time.Duration, err error) {
 	began = time.Now()
 	answer, err := self.Post("http://self/v1/self/"+verb, "", nil)
@@ -47,7 +48,8 @@ func reply(w http.ResponseWriter, began time.Time, took time.Duration, err error
 	text, _ := json.Marshal(map[string]int64{"began": began.UnixNano(), "took": int64(took)})
 	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
 	_, _ = w.Write(text)
-	_ = http.NewResponseController(w).Flush() // all of it: who dies next says nothing more
+	// Flushes the whole answer, because the process may die next.
+	_ = http.NewResponseController(w).Flush()
 }
 
 func main() {
