@@ -119,7 +119,7 @@ func (c *change) clone() *change {
 		return nil
 	}
 	d := *c
-	// an append to one copy is invisible in the other; values are replaced, never changed
+	// An append to one copy is invisible in the other. Values are replaced, never changed.
 	d.add = slices.Clip(c.add)
 	d.plus, d.minus = maps.Clone(c.plus), maps.Clone(c.minus)
 	return &d

@@ -13,7 +13,7 @@ import (
 type place struct {
 	head pando.ObjectID
 	base pando.ObjectID // the newest commit of main that head contains
-	// the commit of main where the branch last restarted: no merge looks behind it
+	// since is the commit of main where the branch last restarted: no merge looks behind it.
 	since pando.ObjectID
 }
 
@@ -101,7 +101,7 @@ func (b *Branch) Merge(ctx context.Context, main pando.ObjectID, now time.Time) 
 		return b.head, pando.MergeResult{Commit: b.head, Taken: len(first)}, err
 	}
 	if b.head == b.base {
-		// no commits of its own; main need not be on this host
+		// The branch has no commits of its own; main need not be on this host.
 		return main, pando.MergeResult{Commit: main}, nil
 	}
 	switch old, err := w.isIn(main, b.base); {

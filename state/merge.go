@@ -98,7 +98,7 @@ func (m *merge) edits(at string, base, theirs, ours tree) ([]entry, error) {
 			return nil, err
 		}
 		if t.id.IsZero() && (o.id.IsZero() || kept[c.name]) {
-			continue // deleted on both sides, or a deletion under a kept version
+			continue // deleted on both sides, or a new conflict copy took the name
 		}
 		now, beside, err := m.entry(at+c.name, b, o, t)
 		if err != nil {
@@ -228,7 +228,7 @@ func (m *merge) entry(p string, b, o, t entry) (now, beside entry, err error) {
 // logs appends to ours the lines that theirs appended since the base.
 func (m *merge) logs(b, o, t entry) (entry, error) {
 	if t.id.IsZero() {
-		return o, nil // deleted there without our new lines, so ours stays
+		return o, nil // theirs deleted it without our new lines, so ours stays
 	}
 	from, err := m.endOf(b.id)
 	if err != nil {

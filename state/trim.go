@@ -30,7 +30,7 @@ var DefaultKeep = Keep{Commits: 1000, Age: 10 * time.Minute, Most: 10_000}
 // protect newer commits.
 type Known struct {
 	Heads map[pando.ServiceKey]pando.ObjectID // main of every service that has one
-	// whether an instance has a record at the moment of the call
+	// Alive reports whether an instance has a record at the moment of the call.
 	Alive func(pando.InstanceID) bool
 }
 

@@ -23,7 +23,7 @@ type World struct {
 	Members   map[pando.HostName]Versioned[pando.Member] // admitted to the cluster
 	Seen      pando.StoreRevision                        // the newest commit applied
 	byKey     map[pando.Key]noted
-	// deleted; kept until every older message has arrived
+	// gone holds deleted records, until every older message has arrived.
 	gone      map[pando.Key]pando.StoreRevision
 	intents   map[pando.ServiceKey][]pando.IntentID // of each service, in order
 	decisions map[pando.ServiceKey][]string         // likewise

@@ -74,7 +74,7 @@ func TestAWorldFindsTheInstancesOfAServiceAndOfAHost(t *testing.T) {
 		switch n := dice.IntN(4); {
 		case n == 0 && there:
 			w.Committed(pando.Txn{Delete: []pando.Key{was.V.Key()}}, at)
-		// moved: the same commit deletes the record of the old key
+		// Moved: the same commit deletes the record of the old key.
 		case n == 1 && there && was.V.Key() != i.Key():
 			w.Committed(pando.Txn{Put: []pando.Stored{i}, Delete: []pando.Key{was.V.Key()}}, at)
 			if got, ok := w.Instances[i.ID]; !ok || got.V.Key() != i.Key() {

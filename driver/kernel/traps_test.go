@@ -66,9 +66,9 @@ func TestTrapsOfTheNetworkAreFound(t *testing.T) {
 		{"firewall", "", func() error { return filter(nftables.ChainHookInput, nftables.ChainPolicyDrop) }},
 		{"reverse path filter", "conf.all.rp_filter is 1 although Pando is up", strict("all")},
 		{"reverse path filter", "conf.pando0.rp_filter is 1 although Pando is up", strict("pando0")},
-		// no instance answers there
+		// No instance answers there.
 		{"reverse path filter", "", strict("lo")},
-		// Pando is not up yet
+		// Pando is not up yet.
 		{"reverse path filter", "", func() error { return write("ipv4/conf/all/rp_filter", "1") }},
 		{"reverse path filter", "", func() error {
 			return errors.Join(up(), write("ipv4/conf/all/rp_filter", "2"), write("ipv4/conf/pando0/rp_filter", "0"))

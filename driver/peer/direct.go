@@ -75,7 +75,7 @@ func (c *kept) exchange(q *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	_, err := c.Write(out.Bytes())
-	// only once it has left the buffer
+	// Only once it has left the buffer.
 	if t := httptrace.ContextClientTrace(q.Context()); t != nil && t.WroteRequest != nil {
 		t.WroteRequest(httptrace.WroteRequestInfo{Err: err})
 	}

@@ -8,7 +8,7 @@ import (
 	"pando.run/pando"
 )
 
-// prepared is a sandbox whose program is loaded and waits before its first instruction.
+// prepared is a sandbox with a loaded program that waits before its first instruction.
 type prepared struct {
 	spec pando.SandboxSpec
 	done chan struct{} // closed once box exists or has failed

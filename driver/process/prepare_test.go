@@ -17,7 +17,7 @@ func speaks(word string) pando.SandboxSpec {
 	return pando.SandboxSpec{Instance: pando.Instance{ID: "web-1", Service: spec.Key(), Role: pando.RoleReplica}, Spec: spec, VIP4: vip}
 }
 
-// withPool returns a driver whose pool holds a sandbox.
+// withPool returns a driver with a sandbox in its pool.
 func withPool(t *testing.T) *Driver {
 	t.Helper()
 	d := newDriver(t, 1)

@@ -54,7 +54,7 @@ func TestSweepKeepsWhatIsWithinTheBounds(t *testing.T) {
 	}
 	put(t, dir, "shop/db/db-new", 100, time.Second, now)
 	put(t, dir, "shop/db/db-mid", 100, time.Hour, now)
-	// of a daemon
+	// The log of a daemon.
 	if err := os.WriteFile(filepath.Join(dir, "server.log"), []byte("x"), 0o640); err != nil {
 		t.Fatal(err)
 	}

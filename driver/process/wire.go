@@ -21,7 +21,7 @@ import (
 type request struct {
 	Verb string   `json:"verb"` // hold, go, notify, signal, kill, pause, exec
 	Run  *program `json:"run,omitempty"`
-	// The program waits before its first instruction for a go on this connection.
+	// The program waits before its first instruction for a message go.
 	Load    bool     `json:"load,omitempty"`
 	Signal  int      `json:"signal,omitempty"`
 	Command []string `json:"command,omitempty"`
