@@ -5,34 +5,22 @@ import "errors"
 // Errors that a caller may test for with errors.Is. Each is wrapped into a sentence that names the
 // action and the object.
 var (
-	// The request itself is wrong.
-	ErrInvalid = errors.New("invalid")
-	// The object does not exist.
-	ErrNotFound = errors.New("not found")
-	// The name is taken.
-	ErrExists = errors.New("exists already")
-	// The object changed since it was read, or a request is pending.
-	ErrConflict = errors.New("conflict")
-	// A budget, a bound or a rule forbids the request; the text names it.
-	ErrRefused = errors.New("refused")
-	// This asker may not ask that.
-	ErrForbidden = errors.New("forbidden")
-	// A body or a record is over its limit.
-	ErrTooLarge = errors.New("too large")
-	// The store lost an earlier write; nothing new was written.
-	ErrLost = errors.New("lost")
-	// The writer lost its leadership or its host epoch.
-	ErrFenced = errors.New("fenced")
-	// Writes fail until there is room; traffic still flows.
-	ErrStoreFull = errors.New("the store is out of space")
-	// Try again: the write may or may not have happened.
-	ErrUnavailable = errors.New("the store is out of reach")
-	// A watch must start again with a snapshot.
-	ErrCompacted = errors.New("history is compacted")
-	// Placement found no host.
-	ErrNoRoom = errors.New("no host has room")
-	// A condition did not hold by its deadline.
-	ErrNotReady = errors.New("not ready")
-	// This kernel lacks a feature; the text names it and the minimum version.
-	ErrUnsupported = errors.New("not supported on this kernel")
+	ErrInvalid   = errors.New("invalid")        // the request itself is wrong
+	ErrNotFound  = errors.New("not found")      // no such object
+	ErrExists    = errors.New("exists already") // the name is taken
+	ErrConflict  = errors.New("conflict")       // the object changed, or another request is pending
+	ErrRefused   = errors.New("refused")        // a budget, a bound or a rule forbids it; see the text
+	ErrForbidden = errors.New("forbidden")      // this asker may not ask that
+	ErrTooLarge  = errors.New("too large")      // a body or a record is over its limit
+
+	ErrLost        = errors.New("lost")                      // an earlier write is gone; nothing done
+	ErrFenced      = errors.New("fenced")                    // the writer lost its leadership or epoch
+	ErrStoreFull   = errors.New("the store is out of space") // no room for writes; traffic still flows
+	ErrUnavailable = errors.New("the store is out of reach") // try again: the write may have happened
+	ErrCompacted   = errors.New("history is compacted")      // start the watch again with a snapshot
+
+	ErrNoRoom   = errors.New("no host has room") // placement found no host
+	ErrNotReady = errors.New("not ready")        // a condition did not hold by its deadline
+
+	ErrUnsupported = errors.New("not supported on this kernel") // needs the kernel that the text names
 )

@@ -17,12 +17,12 @@ type Host struct {
 	Endpoint   string       `json:"endpoint"` // of its agent: unix:///PATH or http://HOST:PORT
 	CPUs       float64      `json:"cpus"`
 	Memory     int64        `json:"memory_bytes"`
-	PIDs       int64        `json:"pids"`       // process ids that it has; 0: not reported
+	PIDs       int64        `json:"pids"`       // process ids that it can have; 0: unknown
 	Instances4 netip.Prefix `json:"instances4"` // addresses of its instances
 	Instances6 netip.Prefix `json:"instances6"`
 	Joined     time.Time    `json:"joined"`
 	Version    string       `json:"version"`
-	Leaving    bool         `json:"leaving,omitempty"` // no new instances; its own move away
+	Leaving    bool         `json:"leaving,omitempty"` // no new instances; those it has are moved away
 }
 
 // Check returns nil if the record can be a host's, else the reason. The slot chooses the addresses

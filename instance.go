@@ -100,7 +100,8 @@ type Instance struct {
 	Halt     IntentID   `json:"halt,omitempty"` // the intent that ends it
 	IP4      netip.Addr `json:"ip4,omitzero"`
 	IP6      netip.Addr `json:"ip6,omitzero"`
-	// Walk: another asker asked for the drain, so the agent stops the instance once it is drained.
+	// Walk is set if the instance did not ask for its own drain. Its agent stops it once it is
+	// drained.
 	Walk  bool      `json:"walk,omitempty"`
 	Since time.Time `json:"since"` // start of the phase
 	Born  time.Time `json:"born"`

@@ -92,7 +92,7 @@ type Intent struct {
 	Verb     Verb               `json:"verb"`
 	By       Asker              `json:"by"`
 	Host     HostName           `json:"host,omitempty"`     // of the asker, then of the placement
-	Instance InstanceID         `json:"instance,omitempty"` // it starts, or it leaves
+	Instance InstanceID         `json:"instance,omitempty"` // the one that starts or leaves
 	State    IntentState        `json:"state"`
 	Reason   string             `json:"reason"`           // of the state
 	Inputs   map[string]float64 `json:"inputs,omitempty"` // of the decision, with its thresholds

@@ -75,9 +75,10 @@ const (
 // HostStatus is one line of `pando hosts`.
 type HostStatus struct {
 	Host
-	State     HostState `json:"state"`
-	Server    bool      `json:"server"`           // it runs the server
-	Heard     time.Time `json:"heard,omitzero"`   // newest sign of its agent since the server's start
+	State  HostState `json:"state"`
+	Server bool      `json:"server"` // it runs the server
+	// Heard is the newest sign of its agent. Zero: none since the server started.
+	Heard     time.Time `json:"heard,omitzero"`
 	Instances int       `json:"instances"`        // placed on it
 	Losses    *Losses   `json:"losses,omitempty"` // packets its steering lost; nil: it does not answer
 }

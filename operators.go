@@ -12,10 +12,11 @@ import (
 // nothing else.
 type Operators interface {
 	// Deploy makes the spec the newest revision of its service, and creates the service if it is
-	// new. A spec equal to the newest one changes nothing. by names the operator.
+	// new. A spec equal to the newest one changes nothing. The asker is the operator.
 	//
-	// Every method that changes a service acts once per by.Request, as long as the service keeps
-	// the decision. It returns ErrConflict when by.Seen is not the service's version.
+	// Every method that changes a service acts once per Request of its asker, as long as the
+	// service keeps the decision. It returns ErrConflict when the asker's Seen is not the service's
+	// version.
 	Deploy(ctx context.Context, s Spec, by Asker) (ServiceStatus, error)
 	// Remove drains and merges every instance, then deletes the service. The state stays unless
 	// purge is set.

@@ -27,9 +27,9 @@ type Peers interface {
 // Decider sends an agent's ask straight to the leader of control. One durable write then holds the
 // ask, its answer and the consequences. driver/peer implements it over HTTP.
 type Decider interface {
-	// Answer returns the records that the answer wrote: of the intent and of its instance. by
-	// entitles the asking host. sent runs at most once, before Answer returns, when the ask is on
-	// its way and the caller can only wait.
+	// Answer returns the records that the answer wrote: of the intent and of its instance. The
+	// fence entitles the asking host. Answer calls sent at most once, before it returns. The ask is
+	// then on its way, and the caller can only wait.
 	//
 	// ErrFenced and ErrStoreFull are final. After any other error the ask may or may not be
 	// written. The caller then writes the ask itself, on condition that its key does not exist.

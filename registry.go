@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// StoreRevision is the store's own counter. It grows with every commit. (A Revision is a version of
-// a spec.)
+// StoreRevision is the store's own counter. It grows with every commit. It is not a Revision, the
+// version of a spec.
 type StoreRevision int64
 
 // Key names a record: "/pando/<kind>/<tenant>/…". Only the constructors below make keys.
@@ -104,8 +104,8 @@ type Fence struct {
 	Created StoreRevision
 }
 
-// Condition is a precondition of a transaction: Modified is the last change of the record (0: it
-// does not exist).
+// Condition is a precondition of a transaction: the record's last change is Modified. 0 means that
+// it does not exist.
 type Condition struct {
 	Key      Key
 	Modified StoreRevision

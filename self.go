@@ -14,8 +14,10 @@ type Self interface {
 	Ready(ctx context.Context, i InstanceID) error
 	// Replicate asks for one more instance. It returns once the grant, the refusal or the
 	// coalescing is durable. With ask.Wait it returns once the new instance is in rotation or
-	// failed. ErrConflict: this instance has a request pending; its intent is returned. ErrRefused:
-	// the reason names the budget.
+	// failed.
+	//
+	// ErrConflict: this instance has a request pending, and its intent is returned. ErrRefused: the
+	// reason names the budget.
 	Replicate(ctx context.Context, i InstanceID, ask Ask) (Intent, error)
 	// Halt takes the instance out of rotation. It returns once every ingress host that is alive has
 	// acknowledged, and lists the hosts that did not. ErrRefused below min.
@@ -30,8 +32,8 @@ type Self interface {
 	StateGet(ctx context.Context, i InstanceID, path string) (StateValue, error)
 	StateList(ctx context.Context, i InstanceID, prefix string) ([]StateEntry, error)
 	StatePut(ctx context.Context, i InstanceID, path string, value []byte) error
-	// StatePatch applies a delta by the path's type: a number to add to a counter, lines to append
-	// to a log, or "+member" and "-member" lines for a set.
+	// StatePatch applies a delta by the path's type. A counter takes a number to add, a log takes
+	// lines to append, a set takes "+member" and "-member" lines.
 	StatePatch(ctx context.Context, i InstanceID, path string, delta []byte) error
 	StateDelete(ctx context.Context, i InstanceID, path string) error
 	// StateCommit makes a change and all earlier writes survive the instance. They are durable on

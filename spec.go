@@ -14,17 +14,18 @@ type Spec struct {
 	// WorkingDir is absolute after loading. Default: the folder of the spec file.
 	WorkingDir string `json:"working_dir,omitempty"`
 	// User is a name, a uid or uid:gid. Default: an unprivileged uid of its own.
-	User        string               `json:"user,omitempty"`
-	StopSignal  string               `json:"stop_signal,omitempty"`  // SIGTERM
-	StopSeconds float64              `json:"stop_seconds,omitempty"` // 10: stop signal to SIGKILL
-	Restart     RestartPolicy        `json:"restart,omitempty"`      // always
+	User       string `json:"user,omitempty"`
+	StopSignal string `json:"stop_signal,omitempty"` // SIGTERM
+	// StopSeconds is the time from the stop signal to SIGKILL: 10.
+	StopSeconds float64              `json:"stop_seconds,omitempty"`
+	Restart     RestartPolicy        `json:"restart,omitempty"` // always
 	Ports       []Port               `json:"ports,omitempty"`
 	Health      Health               `json:"health,omitzero"`
 	Scale       Scale                `json:"scale,omitzero"`
 	State       map[string]StateType `json:"state,omitempty"` // path pattern -> merge type
 	Resources   Resources            `json:"resources,omitzero"`
 	Rollout     Rollout              `json:"rollout,omitzero"`
-	// DrainSecondsMax limits a drain. 0: wait for the last connection.
+	// DrainSecondsMax is the time for a drain. 0: wait for the last connection.
 	DrainSecondsMax float64           `json:"drain_seconds_max,omitempty"`
 	Labels          map[string]string `json:"labels,omitempty"`
 }
@@ -63,12 +64,13 @@ type Port struct {
 
 // Health describes the probes that decide whether an instance may take traffic, and still can.
 type Health struct {
-	// Ready is explicit (POST /v1/self/ready or sd_notify) unless given.
-	Ready           Probe   `json:"ready,omitzero"`
-	Live            Probe   `json:"live,omitzero"`               // none: only its exit counts
-	ReadySecondsMax float64 `json:"ready_seconds_max,omitempty"` // 30: else the start failed
-	IntervalSeconds float64 `json:"interval_seconds,omitempty"`  // 1: between two live probes
-	TimeoutSeconds  float64 `json:"timeout_seconds,omitempty"`   // 1: for one probe
+	// Ready is explicit by default (POST /v1/self/ready or sd_notify).
+	Ready Probe `json:"ready,omitzero"`
+	Live  Probe `json:"live,omitzero"` // none: only its exit counts
+	// ReadySecondsMax is the time for a start: 30. A slower start has failed.
+	ReadySecondsMax float64 `json:"ready_seconds_max,omitempty"`
+	IntervalSeconds float64 `json:"interval_seconds,omitempty"` // 1: between two live probes
+	TimeoutSeconds  float64 `json:"timeout_seconds,omitempty"`  // 1: for one probe
 	// Fall is the number of failed live probes in a row until the instance is unhealthy: 3.
 	Fall int `json:"fall,omitempty"`
 }
@@ -83,7 +85,7 @@ const (
 	ProbeExec     ProbeKind = "exec" // a command inside the sandbox exits with 0
 )
 
-// Probe is one check: "tcp 7000", "http GET /ok" (with a port: "http GET :7000/ok") or "exec CMD".
+// Probe is one check: "tcp 7000", "http GET /ok" or "exec CMD". "http GET :7000/ok" names a port.
 type Probe struct {
 	Kind    ProbeKind `json:"kind,omitempty"`
 	Port    uint16    `json:"port,omitempty"`    // tcp, http; 0: the first target port
@@ -95,7 +97,7 @@ type Probe struct {
 type Scale struct {
 	Min           int     `json:"min,omitempty"`             // 1
 	Max           int     `json:"max,omitempty"`             // default: Min
-	Warm          int     `json:"warm,omitempty"`            // a reserve: started, then stopped
+	Warm          int     `json:"warm,omitempty"`            // reserve: fully started, then stopped
 	RatePerSecond float64 `json:"rate_per_second,omitempty"` // 0: no limit on new instances per second
 	By            Metric  `json:"by,omitempty"`              // "": the application or an operator
 	Target        float64 `json:"target,omitempty"`          // of By, per instance

@@ -58,7 +58,7 @@ type Endpoint struct {
 	Instance InstanceID
 	Revision int
 	Weight   int // share of new flows; 0 drains: it keeps its flows and gets no new ones
-	// Soon is the weight that the endpoint will get next; 0: not known. A driver may prepare for
+	// Soon is the weight that the endpoint will get next. 0: not known. A driver may prepare for
 	// it, without an effect on packets.
 	Soon int
 	Link Link

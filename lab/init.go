@@ -110,9 +110,9 @@ func (h Host) end() error {
 	}
 }
 
-// InitMain is the init of a lab host. args are its name, the lab's directory, its room (JSON), and
-// "leashed" if it ends with the holder of descriptor 4's other end. It writes "ready" to descriptor
-// 3, then reaps orphans until it is killed.
+// InitMain is the init of a lab host. Its arguments are the host's name, the lab's directory, the
+// host's room (JSON), and perhaps "leashed". A leashed host ends with the holder of descriptor 4's
+// other end. InitMain writes "ready" to descriptor 3, then reaps orphans until it is killed.
 func InitMain(args []string) int {
 	say := os.NewFile(3, "ready")
 	if err := furnish(args[0], args[2]); err != nil {

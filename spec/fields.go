@@ -147,7 +147,7 @@ var resourceFields = []field{
 		get: func(s pando.Spec) any { return s.Resources.PIDs }},
 }
 
-// noSurge replaces `surge: 0` while a file is read: in a spec 0 is the default.
+// noSurge replaces `surge: 0` while a file is read, because in a spec 0 is the default.
 const noSurge = -1
 
 var rolloutFields = []field{

@@ -8,9 +8,9 @@ import (
 
 // common returns the common tree of the branch and main. Usually that is the tree of base.
 //
-// Main may contain newer commits of the branch: the answer to a push was lost, or an agent died
-// between the swap of main and its own note of it. Then common searches the histories back to the
-// start of the branch. If they cross, it merges the crossing first (recursive merge base).
+// Main may contain newer commits of the branch. Either the answer to a push was lost, or an agent
+// died before it noted its swap of main. Then common searches the histories back to the start of
+// the branch. If they cross, it merges the crossing first (recursive merge base).
 func (b *Branch) common(w *work, main pando.ObjectID) (root pando.ObjectID, contained bool, err error) {
 	if b.head == b.base {
 		return root, true, nil

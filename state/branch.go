@@ -12,7 +12,7 @@ import (
 )
 
 // Branch is one instance's view of the state. It holds the commits since it last equalled main, and
-// the writes since its last commit (in memory and in its journal).
+// the writes since its last commit. Those are in memory and in its journal.
 type Branch struct {
 	repo     *Repo
 	instance pando.InstanceID
@@ -125,8 +125,8 @@ func (b *Branch) remove(p string) error {
 	return nil
 }
 
-// Patch applies a delta by the path's type: an integer to add to a counter, lines to append to a
-// log, or "+member" and "-member" lines for a set. Its cost is that of the delta.
+// Patch applies a delta by the path's type. A counter takes an integer to add, a log takes lines to
+// append, a set takes "+member" and "-member" lines. Its cost is that of the delta.
 func (b *Branch) Patch(p string, delta []byte) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -266,8 +266,8 @@ type below struct {
 	deeper map[string]*change
 }
 
-// apply applies changes (by their path below a folder) to the folder. A name that gets both a value
-// and paths below it becomes a folder.
+// apply applies changes to a folder, by their path below it. A name that gets both a value and
+// paths below it becomes a folder.
 func (r *Repo) apply(w *work, folder pando.ObjectID, at string, changes map[string]*change) (pando.ObjectID, error) {
 	if len(changes) == 0 {
 		return folder, nil

@@ -1,5 +1,5 @@
-// Package state is the mergeable state of services: a hash tree in git's object model, a branch per
-// instance, and a typed three-way merge by path.
+// Package state is the mergeable state of services. It has a hash tree in git's object model, a
+// branch per instance, and a typed three-way merge by path.
 //
 // It never touches a disk or a clock and never moves a service's main head. Objects go to a
 // pando.Objects, time is an argument, and the caller moves main by compare-and-swap.

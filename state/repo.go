@@ -20,8 +20,9 @@ type Repo struct {
 	journals pando.Journals // nil: uncommitted writes end with the agent
 }
 
-// Open returns the state of a service. of maps patterns to merge types (with *, ?, [] and **). An
-// exact path wins, then the longest pattern. A path without a match is last-writer-wins.
+// Open returns the state of a service. The map of has the merge type of each pattern; patterns may
+// have *, ?, [] and **. An exact path wins, then the longest pattern. A path without a match is
+// last-writer-wins.
 func Open(objects pando.Objects, service pando.ServiceKey, of map[string]pando.StateType) *Repo {
 	return &Repo{objects: objects, service: service, types: newTypes(of)}
 }

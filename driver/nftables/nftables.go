@@ -1,6 +1,6 @@
 // Package nftables lets instances open connections to the rest of the world. A packet that leaves a
-// host from an instance's own address gets the host's address, because only this host has a route
-// back to the instance.
+// host from an instance's own address gets the host's address. Only this host has a route back to
+// the instance.
 //
 // It never touches steered packets: packets from and to VIPs are not even tracked.
 package nftables

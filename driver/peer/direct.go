@@ -15,8 +15,8 @@ import (
 
 // direct is a transport for small requests with a waiting caller: the caller's goroutine writes and
 // reads itself. An http.Transport uses two more goroutines, and each turn of the scheduler is a
-// good part of such an answer's time. direct uses HTTP/1.1 over kept connections, one request at a
-// time on each.
+// good part of such an answer's time. The transport uses HTTP/1.1 over kept connections, one
+// request at a time on each.
 type direct struct {
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	mu   sync.Mutex

@@ -92,8 +92,9 @@ func unanswered(server string, err error) error {
 // bearer precedes a token in its header.
 const bearer = "Bearer "
 
-// JoinHandler serves JoinPath. check returns an error for a bad token, before it reads a byte of a
-// stranger's request. known is the asker's verified certificate, or nil.
+// JoinHandler serves JoinPath. It calls check before it reads a byte of a stranger's request; check
+// returns an error for a bad token. The argument known of admit is the asker's verified
+// certificate, or nil.
 func JoinHandler(check func(token string) error, admit func(ctx context.Context, j Joining, known *x509.Certificate) (Joined, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, known := strings.TrimPrefix(r.Header.Get("Authorization"), bearer), Shown(r)

@@ -170,7 +170,7 @@ func bindResolv(fd int) error {
 }
 
 // furnishProc mounts the sandbox's own /proc. Its files of the whole machine are read-only or
-// empty, even for a program that runs as root inside: those files check only the user, not a
+// empty, even for a program that runs as root inside. Those files check only the user, not a
 // capability.
 func furnishProc() error {
 	if err := unix.Mount("proc", "/proc", "proc", inert, ""); err != nil {

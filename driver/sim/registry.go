@@ -2,7 +2,7 @@
 // objects and names. They behave like the real drivers, with faults that a test turns on.
 //
 // It has no clock of its own. A simulation runs inside a bubble of testing/synctest, where time is
-// virtual for every package. pando.WallClock is the clock, and time passes when every goroutine
+// virtual for every package. The clock is pando.WallClock, and time passes when every goroutine
 // waits. Random numbers come from a seed and are drawn for each caller, independent of other
 // callers.
 //

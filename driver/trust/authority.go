@@ -1,6 +1,6 @@
 // Package trust identifies the members of a cluster. It has an authority that is made with the
-// cluster, tokens that admit hosts, and certificates that identify members (X.509, TLS 1.3,
-// standard library only).
+// cluster, tokens that admit hosts, and certificates that identify members. It uses X.509 and TLS
+// 1.3 from the standard library only.
 //
 // It never decides which hosts may join and never sends anything: other packages carry its tokens
 // and certificates.

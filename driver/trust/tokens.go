@@ -21,8 +21,8 @@ import (
 	"pando.run/pando"
 )
 
-// A token has 16 bytes of the authority's hash, 8 of its end time, 6 of a name, 2 of the number of
-// hosts it admits, and 16 of proof.
+// A token has 16 bytes of the authority's hash, 8 of its end time, 6 of a name and 2 of the number
+// of hosts. The last 16 are its proof.
 const (
 	tokenPrefix = "pando1"
 	hashBytes   = 16

@@ -46,7 +46,7 @@ type Pando struct {
 	Dir   string   // the test's folder; every host and sandbox may read it
 	Hosts []string // names; each also names its host's `pando up`
 	flags []string
-	there map[string][]string // leaks on an unused host
+	there map[string][]string // the output of deploy/leaks on a fresh host
 }
 
 // Client is the member of the lab that uses the services over the network.
