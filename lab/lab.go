@@ -50,7 +50,7 @@ type Lab struct {
 	groups groups
 }
 
-// Up makes a lab. If a step fails, it removes the earlier ones.
+// Up makes a lab. If a step fails, Up takes the lab down again.
 func Up(ctx context.Context, c Config) (_ *Lab, err error) {
 	if c.Hosts < 1 || c.Hosts > 100 {
 		return nil, fmt.Errorf("make a lab of %d hosts: want 1 to 100", c.Hosts)

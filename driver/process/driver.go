@@ -64,7 +64,7 @@ type Driver struct {
 // uidFirst is the first uid for instances without `user`. Each slot has its own.
 const uidFirst = 2_000_000_000
 
-// New returns a driver whose pool fills in the background.
+// New returns a driver that fills its pool in the background.
 func New(c Config) (*Driver, error) {
 	if os.Geteuid() != 0 {
 		return nil, fmt.Errorf("%w: sandboxes need root (namespaces and cgroups)", pando.ErrForbidden)
@@ -251,7 +251,7 @@ func (d *Driver) short() bool {
 	return len(d.ready) < d.Pool
 }
 
-// make makes a slot with the number that has been free for the longest time.
+// make makes a slot. It takes numbers in turn, so that a freed number rests as long as possible.
 func (d *Driver) make() (*slot, error) {
 	size := 1<<(32-d.Prefix4.Bits()) - 16
 	d.mu.Lock()

@@ -56,8 +56,8 @@ func (d *Driver) takePrepared(i pando.InstanceID) *prepared {
 	return p
 }
 
-// letGo starts the loaded program of an instance. It returns nil if there is none, or if another
-// program was prepared.
+// letGo starts the loaded program of an instance. It returns nil if there is none, or after it
+// dropped one that it could not use, such as another program.
 func (d *Driver) letGo(ctx context.Context, spec pando.SandboxSpec) *sandbox {
 	p := d.takePrepared(spec.Instance.ID)
 	if p == nil {

@@ -188,7 +188,7 @@ func (s *shim) answer(q request) reply {
 	return r
 }
 
-// everyone signals every process of the sandbox except the shim. No such process is no error.
+// everyone signals every process of the sandbox except the shim. An empty sandbox is no error.
 func everyone(sig syscall.Signal) error {
 	if err := unix.Kill(-1, sig); err != nil && err != unix.ESRCH {
 		return err
@@ -219,7 +219,7 @@ func (s *shim) kill() {
 	}
 }
 
-// tell sends every event, past ones first.
+// tell sends every event, the past ones first.
 func (s *shim) tell(c *net.UnixConn) {
 	for n := 0; ; n++ {
 		s.mu.Lock()

@@ -56,7 +56,7 @@ func (d *Driver) slot(number int) *slot {
 	return &slot{Number: number, Link: "pd" + strconv.Itoa(number), dir: filepath.Join(d.RunDir, strconv.Itoa(number))}
 }
 
-// newSlot makes a ready sandbox. If a step fails, it removes the earlier ones.
+// newSlot makes a ready sandbox. If a step fails, newSlot undoes the earlier ones.
 func (d *Driver) newSlot(number int) (_ *slot, err error) {
 	s := d.slot(number)
 	s.IP4, s.IP6 = d.addresses(number)

@@ -142,7 +142,7 @@ func (h *Sandboxes) All() []*Sandbox {
 // eventsMax is the number of events of one sandbox: ready and exited.
 const eventsMax = 2
 
-// tell sends an event, and stores it for the next agent. The caller holds the host's lock.
+// tell sends an event and stores it for the next agent. The caller holds the host's lock.
 func (b *Sandbox) tell(e pando.SandboxEvent) {
 	if len(b.told) > 0 && b.told[len(b.told)-1].Kind == e.Kind {
 		return
