@@ -19,7 +19,7 @@ var (
 	ErrUnavailable = errors.New("the store is out of reach") // try again: the write may have happened
 	ErrCompacted   = errors.New("history is compacted")      // start the watch again with a snapshot
 
-	ErrNoRoom   = errors.New("no host has room") // placement found no host
+	ErrNoRoom   = errors.New("no host has room") // no host for an instance, or no slot for a host
 	ErrNotReady = errors.New("not ready")        // a condition did not hold by its deadline
 
 	ErrUnsupported = errors.New("not supported on this kernel") // needs the kernel that the text names

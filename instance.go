@@ -15,8 +15,8 @@ import (
 //	              └──────────────────────────►  failed ─────────────────────► merged (salvage)
 //
 // Control writes placed and draining. A warm start is control writing placed over warm. The agent
-// of the instance's host writes the others. A dead instance has no record: its end is in its intent
-// and in the decisions.
+// of the instance's host writes the others. It also writes draining if the instance fails its live
+// probes. A dead instance has no record: its end is in its intent and in the decisions.
 type Phase string
 
 const (

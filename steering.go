@@ -46,11 +46,11 @@ type SteeringTable struct {
 	Via4, Via6 netip.Addr
 }
 
-// ServicesMax is the number of services in a cluster. Every host steers every service, and its
-// tables have this many places (SERVICES_MAX in bpf/pando.h).
+// ServicesMax is the largest number of services in a cluster. Every host steers every service, and
+// its tables have this many places (SERVICES_MAX in bpf/pando.h).
 const ServicesMax = 256
 
-// EndpointsMax is the number of endpoints of one service.
+// EndpointsMax is the largest number of endpoints of one service.
 const EndpointsMax = 1024
 
 // Endpoint is one destination of flows.

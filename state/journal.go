@@ -42,7 +42,7 @@ type written struct {
 	Commit pando.ObjectID `json:"commit,omitzero"`
 }
 
-// With returns a repo whose new branches keep their uncommitted writes in journals.
+// With returns a repo that keeps the uncommitted writes of its new branches in journals.
 func (r *Repo) With(j pando.Journals) *Repo {
 	q := *r
 	q.journals = j

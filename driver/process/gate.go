@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// gate keeps a loaded program before its first instruction until the driver sends the message go on
-// the connection that loaded it. Until then the program has had no visible effect. Without a go it
-// ends there.
+// gate keeps a loaded program before its first instruction. The driver releases it with the message
+// "go" on the connection that loaded it. Until then the program has had no visible effect. Without
+// the message it ends there.
 type gate struct {
 	s     *shim
 	c     *net.UnixConn

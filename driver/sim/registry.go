@@ -1,5 +1,6 @@
-// Package sim is the outside world in memory, for runs in virtual time: a registry, steering,
-// objects and names. They behave like the real drivers, with faults that a test turns on.
+// Package sim is the outside world in memory, for runs in virtual time: registry, sandboxes,
+// steering, objects, peers and names. They behave like the real drivers, with faults that a test
+// turns on.
 //
 // It has no clock of its own. A simulation runs inside a bubble of testing/synctest, where time is
 // virtual for every package. The clock is pando.WallClock, and time passes when every goroutine
