@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// Bounds of what a spec may say.
+// Bounds of a spec.
 const (
 	InstancesMax = EndpointsMax                    // of one service
-	SecondsMax   = float64(365*24*time.Hour) / 1e9 // of anything that a spec waits for
-	UIDMax       = math.MaxUint32 - 1              // the last one means "leave it"
-	textBytesMax = 128 << 10                       // of one argument or variable: the kernel's limit
+	SecondsMax   = float64(365*24*time.Hour) / 1e9 // of any wait in a spec
+	UIDMax       = math.MaxUint32 - 1              // chown reads the last id as "leave it"
+	textBytesMax = 128 << 10                       // one argument or variable: the kernel's limit
 )
 
 var (
@@ -24,7 +24,7 @@ var (
 	signal = regexp.MustCompile(`^SIG[A-Z0-9]{2,6}$`)
 )
 
-// CheckUser reports why s cannot be the user of a program, or nil.
+// CheckUser returns nil if s can be the user of a program, else the reason.
 func CheckUser(s string) error {
 	if !user.MatchString(s) {
 		return fmt.Errorf("%w: user %q: want a user such as www-data, 1000 or 1000:1000", ErrInvalid, s)
@@ -40,8 +40,8 @@ func CheckUser(s string) error {
 	return nil
 }
 
-// Check reports everything in a spec that no host could do, or nil. It is for specs that come from a program; package spec
-// says the same of a file, with the place.
+// Check returns every error in a spec that would stop it on every host, or nil. It serves specs
+// that come from a program. Package spec checks a file and names the place of each error.
 func (s Spec) Check() error {
 	c := &checks{}
 	c.also(CheckLabel("service", string(s.Name)))
@@ -82,7 +82,7 @@ func (s Spec) Check() error {
 	return errors.Join(c.errs...)
 }
 
-// checks collects what is wrong.
+// checks collects errors.
 type checks struct{ errs []error }
 
 func (c *checks) also(err error) {
@@ -110,7 +110,7 @@ func (c *checks) number(where string, n float64) {
 	c.that(n >= 0 && !math.IsInf(n, 0), "%s: %g: want a number from 0 on", where, n)
 }
 
-// word holds a value against those it may have.
+// word reports an error unless got is one of want.
 func word[T ~string](c *checks, where string, got T, want ...T) {
 	for _, w := range want {
 		if got == w {

@@ -12,7 +12,7 @@ type Clock interface {
 	After(d time.Duration) (c <-chan time.Time, stop func())
 }
 
-// WallClock is the machine's clock; cmd/ hands it in.
+// WallClock is the machine's clock. Only cmd/ makes one.
 type WallClock struct{}
 
 func (WallClock) Now() time.Time { return time.Now() }
@@ -22,13 +22,13 @@ func (WallClock) After(d time.Duration) (<-chan time.Time, func()) {
 	return t.C, func() { t.Stop() }
 }
 
-// IDs makes names that nobody has used. Sequential ones begin with the time, so that they sort by birth.
+// IDs makes unused names. Sequential names begin with the time, so they sort by birth.
 type IDs interface {
 	Instance(ServiceName) InstanceID // website-7k3fq
 	Sequential(now time.Time) string // 01jd…: 26 characters
 }
 
-// Sleep waits for d on the clock, or for the context.
+// Sleep waits for d on the clock, or until the context ends.
 func Sleep(ctx context.Context, c Clock, d time.Duration) error {
 	ch, stop := c.After(d)
 	defer stop()

@@ -2,8 +2,8 @@
 
 package pando
 
-// OnFailpoint is called at every failpoint; cmd/pando sets it before anything runs.
+// OnFailpoint runs at every failpoint. cmd/pando sets it before anything runs.
 var OnFailpoint = func(string) {}
 
-// Failpoint tells that a process has come to a step after which it may die.
+// Failpoint reports that the process reached a step after which it may die.
 func Failpoint(name string) { OnFailpoint(name) }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Phase is where an instance is on its way through life.
+// Phase is one step in the life of an instance.
 //
 //	placed ──► starting ──► ready ──► in rotation ──► draining ──► drained ──► merged ──► dead
 //	              │ ▲          │            │             │            │
@@ -14,8 +14,9 @@ import (
 //	             warm                              ▼
 //	              └──────────────────────────►  failed ─────────────────────► merged (salvage)
 //
-// Control writes placed (also from warm: that is what a warm start is) and draining; the agent of the instance's host
-// writes the others. A dead instance has no record: its end is in its intent and in the decisions.
+// Control writes placed and draining. A warm start is control writing placed over warm. The agent
+// of the instance's host writes the others. It also writes draining if the instance fails its live
+// probes. A dead instance has no record: its end is in its intent and in the decisions.
 type Phase string
 
 const (
@@ -43,18 +44,20 @@ var phaseNext = map[Phase][]Phase{
 	PhaseMerged:     {PhaseDead},
 }
 
-// May says whether an instance in phase p may come to phase q.
+// May reports whether an instance in phase p may move to phase q.
 func (p Phase) May(q Phase) bool { return slices.Contains(phaseNext[p], q) }
 
-// Known says whether this build knows the phase.
+// Known reports whether this build has the phase. A newer build may write others.
 func (p Phase) Known() bool { return len(phaseNext[p]) > 0 || p == PhaseDead }
 
-// Capacity says whether the instance counts against max: it serves or soon will. A reserve does not.
+// Capacity reports whether the instance counts against max: it serves or soon will. A reserve does
+// not.
 func (i Instance) Capacity() bool {
 	return !i.Warm && slices.Contains([]Phase{PhasePlaced, PhaseStarting, PhaseReady, PhaseInRotation}, i.Phase)
 }
 
-// Become returns the instance in phase q since at, with the reason. An illegal step is a programming error.
+// Become returns the instance in phase q since at, with the reason. An illegal step is a
+// programming error.
 func (i Instance) Become(q Phase, at time.Time, reason string) Instance {
 	if !i.Phase.May(q) {
 		panic("instance " + string(i.ID) + ": " + string(i.Phase) + " cannot become " + string(q))
@@ -63,18 +66,18 @@ func (i Instance) Become(q Phase, at time.Time, reason string) Instance {
 	return i
 }
 
-// TakesFlows says whether new flows may be steered to an instance in this phase.
+// TakesFlows reports whether steering may send new flows to an instance in this phase.
 func (p Phase) TakesFlows() bool { return p == PhaseReady || p == PhaseInRotation }
 
-// KeepsFlows says whether flows that an instance already has are still steered to it.
+// KeepsFlows reports whether an instance in this phase keeps its established flows.
 func (p Phase) KeepsFlows() bool { return p.TakesFlows() || p == PhaseDraining || p == PhaseDrained }
 
-// Leaving says whether the instance is on its way out.
+// Leaving reports whether the instance is about to end.
 func (p Phase) Leaving() bool {
 	return p == PhaseDraining || p == PhaseDrained || p == PhaseMerged || p == PhaseDead
 }
 
-// Role tells an instance whether it was the service's first.
+// Role records whether an instance was the first of its service.
 type Role string
 
 const (
@@ -88,22 +91,24 @@ type Instance struct {
 	Service  ServiceKey `json:"service"`
 	Host     HostName   `json:"host"`
 	Revision int        `json:"revision"`
-	Weight   int        `json:"weight"` // share of new flows against its fellows; 100 is one whole share
+	Weight   int        `json:"weight"` // share of new flows; 100 is one whole share
 	Role     Role       `json:"role"`
-	Warm     bool       `json:"warm,omitempty"` // wanted only as a reserve until it is claimed
+	Warm     bool       `json:"warm,omitempty"` // a reserve until it is claimed
 	Phase    Phase      `json:"phase"`
 	Reason   string     `json:"reason"`         // of the last change
-	Intent   IntentID   `json:"intent"`         // that started it
-	Halt     IntentID   `json:"halt,omitempty"` // that ends it
+	Intent   IntentID   `json:"intent"`         // the intent that started it
+	Halt     IntentID   `json:"halt,omitempty"` // the intent that ends it
 	IP4      netip.Addr `json:"ip4,omitzero"`
 	IP6      netip.Addr `json:"ip6,omitzero"`
-	Walk     bool       `json:"walk,omitempty"` // draining was asked by someone else: the agent stops it once it is drained
-	Since    time.Time  `json:"since"`          // of the phase
-	Born     time.Time  `json:"born"`
-	Exit     *Exit      `json:"exit,omitempty"`
+	// Walk is set if the instance did not ask for its own drain. Its agent stops it once it is
+	// drained.
+	Walk  bool      `json:"walk,omitempty"`
+	Since time.Time `json:"since"` // start of the phase
+	Born  time.Time `json:"born"`
+	Exit  *Exit     `json:"exit,omitempty"`
 }
 
-// Exit is how an instance's program ended.
+// Exit is the end of an instance's program.
 type Exit struct {
 	Code      int      `json:"code"`
 	Signal    string   `json:"signal,omitempty"`

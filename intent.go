@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Verb is what an intent asks for.
+// Verb is the request of an intent.
 type Verb string
 
 const (
@@ -14,15 +14,15 @@ const (
 	VerbDie       Verb = "die"       // this instance's sandbox goes
 )
 
-// IntentState is where something asked stands.
+// IntentState is the progress of an intent.
 //
 //	asked ──► granted ──► placed ──► starting ──► ready ──► in rotation        (replicate)
 //	  │          └──────► draining ──► merged ──► dead                         (halt, then die)
 //	  ├──► refused                                 any but the last ──► failed
 //	  └──► coalesced (another ask of the same moment already does it)
 //
-// For replicate only "asked" and "granted" (written together with "placed") are durable before the start; later states
-// are recorded off the path.
+// For replicate, only asked and granted are durable before the start. Granted and placed are one
+// write. The store receives later states in the background.
 type IntentState string
 
 const (
@@ -50,13 +50,13 @@ var intentNext = map[IntentState][]IntentState{
 	IntentMerged:   {IntentDead, IntentFailed},
 }
 
-// May says whether an intent in state s may come to state t.
+// May reports whether an intent in state s may move to state t.
 func (s IntentState) May(t IntentState) bool { return slices.Contains(intentNext[s], t) }
 
-// Ended says whether nothing more can happen to an intent in this state.
+// Ended reports whether this state is final.
 func (s IntentState) Ended() bool { return len(intentNext[s]) == 0 }
 
-// AskerKind is who may ask.
+// AskerKind is the kind of an asker.
 type AskerKind string
 
 const (
@@ -66,13 +66,14 @@ const (
 	AskerControl  AskerKind = "control" // min, recovery, rollout
 )
 
-// Asker is who asked.
+// Asker is the author of an intent or a decision.
 type Asker struct {
 	Kind AskerKind `json:"kind"`
 	Name string    `json:"name,omitempty"`
-	// Request names the asking: what was done for a request is not done again when it is sent again.
+	// Request names the request. A request that arrives again is not done again.
 	Request string `json:"request,omitempty"`
-	// Seen is the version of the service on which the asker decided (ServiceStatus.Version); 0 is any.
+	// Seen is the version of the service that the asker decided on (ServiceStatus.Version); 0
+	// matches any.
 	Seen StoreRevision `json:"seen,omitempty"`
 }
 
@@ -83,17 +84,18 @@ func (a Asker) String() string {
 	return string(a.Kind) + " " + a.Name
 }
 
-// Intent is something asked, with its reason and its state. It is never changed silently: History has every step.
+// Intent is a request with its reason and its state. History has every step: an intent never
+// changes silently.
 type Intent struct {
 	ID       IntentID           `json:"id"` // sorts by time of birth
 	Service  ServiceKey         `json:"service"`
 	Verb     Verb               `json:"verb"`
 	By       Asker              `json:"by"`
 	Host     HostName           `json:"host,omitempty"`     // of the asker, then of the placement
-	Instance InstanceID         `json:"instance,omitempty"` // the one started, or the one that leaves
+	Instance InstanceID         `json:"instance,omitempty"` // the one that starts or leaves
 	State    IntentState        `json:"state"`
 	Reason   string             `json:"reason"`           // of the state
-	Inputs   map[string]float64 `json:"inputs,omitempty"` // what the decision looked at, thresholds too
+	Inputs   map[string]float64 `json:"inputs,omitempty"` // of the decision, with its thresholds
 	History  []Transition       `json:"history"`
 }
 
@@ -104,7 +106,8 @@ type Transition struct {
 	Reason string      `json:"reason"`
 }
 
-// Become returns the intent in state s, with the step in its history. An illegal step is a programming error.
+// Become returns the intent in state s and adds the step to its history. An illegal step is a
+// programming error.
 func (i Intent) Become(s IntentState, at time.Time, reason string) Intent {
 	if i.State != "" && !i.State.May(s) {
 		panic("intent " + string(i.ID) + ": " + string(i.State) + " cannot become " + string(s))
@@ -114,7 +117,7 @@ func (i Intent) Become(s IntentState, at time.Time, reason string) Intent {
 	return i
 }
 
-// Asked is when the intent was born.
+// Asked returns the time of the first step.
 func (i Intent) Asked() time.Time {
 	if len(i.History) == 0 {
 		return time.Time{}
@@ -122,7 +125,7 @@ func (i Intent) Asked() time.Time {
 	return i.History[0].At
 }
 
-// DecisionKind is what kind of thing was decided or noticed that is not an intent.
+// DecisionKind is the kind of a decision or an observation that is not an intent.
 type DecisionKind string
 
 const (
@@ -130,20 +133,20 @@ const (
 	DecidedRemove    DecisionKind = "remove"
 	DecidedPin       DecisionKind = "pin"
 	DecidedUnpin     DecisionKind = "unpin"
-	DecidedNothing   DecisionKind = "nothing"     // what was asked for was so already
-	DecidedFailed    DecisionKind = "failed"      // an instance exited or never became ready
-	DecidedBackOff   DecisionKind = "back-off"    //
-	DecidedUnhealthy DecisionKind = "unhealthy"   //
-	DecidedRollout   DecisionKind = "rollout"     // a step of it
-	DecidedRollback  DecisionKind = "rollback"    //
+	DecidedNothing   DecisionKind = "nothing" // the request changed nothing
+	DecidedFailed    DecisionKind = "failed"  // an instance exited or never became ready
+	DecidedBackOff   DecisionKind = "back-off"
+	DecidedUnhealthy DecisionKind = "unhealthy"
+	DecidedRollout   DecisionKind = "rollout" // a step of it
+	DecidedRollback  DecisionKind = "rollback"
 	DecidedConflict  DecisionKind = "conflict"    // two versions of a state path were both kept
 	DecidedSalvage   DecisionKind = "salvage"     // a crashed instance's branch was merged
-	DecidedDrainEnd  DecisionKind = "drain-ended" // drain_seconds_max ended flows; Inputs has how many
+	DecidedDrainEnd  DecisionKind = "drain-ended" // drain_seconds_max ended flows; Inputs counts them
 	DecidedHostLost  DecisionKind = "host-lost"
-	DecidedUnwritten DecisionKind = "unwritten" // in a status only: the store refuses what was decided
+	DecidedUnwritten DecisionKind = "unwritten" // in a status only: the store refuses the write
 )
 
-// Decision is one thing that Pando decided or noticed, with who, why, the inputs and the threshold.
+// Decision is one decision or observation of Pando, with its author, reason, inputs and threshold.
 type Decision struct {
 	ID       string             `json:"id"` // sorts by time
 	Service  ServiceKey         `json:"service"`
@@ -152,6 +155,6 @@ type Decision struct {
 	By       Asker              `json:"by"`
 	Reason   string             `json:"reason"`
 	Inputs   map[string]float64 `json:"inputs,omitempty"`
-	Lines    []string           `json:"lines,omitempty"` // evidence: a probe's answer, the last lines of a log
+	Lines    []string           `json:"lines,omitempty"` // a probe's answer, the end of a log
 	At       time.Time          `json:"at"`
 }

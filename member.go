@@ -8,16 +8,17 @@ import (
 	"time"
 )
 
-// Member is the record of a host that was admitted to the cluster. It stays while the host is away, and with it the slot
-// that chooses the host's addresses.
+// Member is the record of a host that was admitted to the cluster. It stays while the host is away,
+// and keeps the slot that chooses the host's addresses.
 type Member struct {
 	Name    HostName   `json:"name"`
 	Slot    int        `json:"slot"`
-	Address netip.Addr `json:"address"` // that it gave when it joined last
-	// Address6 is the same by IPv6. Zero: by IPv4 only, or an earlier build admitted the host.
+	Address netip.Addr `json:"address"` // from its newest join
+	// Address6 is the same by IPv6. Zero: IPv4 only, or an earlier build admitted the host.
 	Address6 netip.Addr `json:"address6,omitzero"`
-	// PublicKey is PublicKeyHash of the key that its certificates are for. The server's own host has none: its agent makes a
-	// new key at every start, beside the authority. A host that an earlier build admitted has none until its next renewal.
+	// PublicKey is PublicKeyHash of its certificates' key. The server's own host has none: its
+	// agent makes a new key at every start, beside the authority. A host that an earlier build
+	// admitted has none until its next renewal.
 	PublicKey string    `json:"public_key,omitempty"`
 	Since     time.Time `json:"since"`    // of its first admission
 	Server    bool      `json:"server"`   // it runs the server
@@ -26,16 +27,16 @@ type Member struct {
 
 func (m Member) Key() Key { return MemberKey(m.Name) }
 
-// MemberKey of a host.
+// MemberKey returns the key of a host's membership.
 func MemberKey(h HostName) Key { return key(KindMember, string(h)) }
 
-// PublicKeyHash names a public key, which is given as the DER of its SubjectPublicKeyInfo.
+// PublicKeyHash returns the hash of a public key in DER form (SubjectPublicKeyInfo).
 func PublicKeyHash(der []byte) string {
 	h := sha256.Sum256(der)
 	return hex.EncodeToString(h[:])
 }
 
-// Admits says why a certificate for a public key (DER) is not this member's, or nil.
+// Admits returns nil if a certificate for a public key (DER) is this member's, else the reason.
 func (m Member) Admits(publicKey []byte) error {
 	if m.Server || m.PublicKey == "" || m.PublicKey == PublicKeyHash(publicKey) {
 		return nil
@@ -43,14 +44,14 @@ func (m Member) Admits(publicKey []byte) error {
 	return fmt.Errorf("%w: host %s is a member with another key: its former certificate counts no more", ErrForbidden, m.Name)
 }
 
-// NotMember is the error for a host that has a certificate and no member record.
+// NotMember returns the error for a host with a certificate but without a member record.
 func NotMember(h HostName) error {
 	return fmt.Errorf("%w: host %s was removed from the cluster; to join again: `pando down --purge` there, "+
 		"then `pando up --join` with a new token", ErrForbidden, h)
 }
 
-// Vouches says why the record of a host does not agree with its membership, or nil. The member itself writes the host's
-// record, and others route packets by it.
+// Vouches returns nil if the record of a host agrees with its membership, else the reason. The host
+// itself writes that record, and others route packets by it.
 func (m Member) Vouches(h Host) error {
 	switch {
 	case h.Name != m.Name || h.Slot != m.Slot:
@@ -62,20 +63,22 @@ func (m Member) Vouches(h Host) error {
 	return h.Check()
 }
 
-// HostState is whether a host's agent is heard of.
+// HostState is the presence of a host's agent.
 type HostState string
 
 const (
 	HostHere HostState = "here" // its agent has its lease
-	HostAway HostState = "away" // no lease: its instances may well run, and count for nothing until it returns
+	// HostAway: no lease. Its instances may still run, but do not count until it returns.
+	HostAway HostState = "away"
 )
 
 // HostStatus is one line of `pando hosts`.
 type HostStatus struct {
 	Host
-	State     HostState `json:"state"`
-	Server    bool      `json:"server"`           // it runs the server
-	Heard     time.Time `json:"heard,omitzero"`   // the newest sign of its agent; zero: none since the server started
-	Instances int       `json:"instances"`        // that are placed on it
-	Losses    *Losses   `json:"losses,omitempty"` // what its steering did not carry; nil: it does not answer
+	State  HostState `json:"state"`
+	Server bool      `json:"server"` // it runs the server
+	// Heard is the newest sign of its agent. Zero: none since the server started.
+	Heard     time.Time `json:"heard,omitzero"`
+	Instances int       `json:"instances"`        // placed on it
+	Losses    *Losses   `json:"losses,omitempty"` // packets its steering lost; nil: it does not answer
 }

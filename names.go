@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// Names of the nouns. Each is a lower-case DNS label, so that it can stand in a key, a path, a host name and a URL.
+// Names of the nouns. Each is a lower-case DNS label, so it fits into a key, a path, a host name
+// and a URL.
 type (
 	Tenant      string
 	ServiceName string
@@ -18,7 +19,8 @@ type (
 
 var label = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,51}[a-z0-9])?$`)
 
-// CheckLabel reports why s cannot be the name of a kind of thing ("service", "host", …), or nil.
+// CheckLabel returns nil if s can name a thing of this kind ("service", "host", …), else the
+// reason.
 func CheckLabel(kind, s string) error {
 	if label.MatchString(s) {
 		return nil
@@ -37,7 +39,7 @@ func DefaultService(name ServiceName) ServiceKey {
 	return ServiceKey{Tenant: DefaultTenant, Name: name}
 }
 
-// String is tenant/name, or the bare name for the default tenant.
+// String returns tenant/name, or the bare name for the default tenant.
 func (k ServiceKey) String() string {
 	if k.Tenant == DefaultTenant {
 		return string(k.Name)
@@ -50,7 +52,7 @@ func (k ServiceKey) Compare(o ServiceKey) int {
 	return cmp.Or(cmp.Compare(k.Tenant, o.Tenant), cmp.Compare(k.Name, o.Name))
 }
 
-// ParseServiceKey reads what ServiceKey.String prints.
+// ParseServiceKey reads the form that ServiceKey.String prints.
 func ParseServiceKey(s string) (ServiceKey, error) {
 	k := ServiceKey{Tenant: DefaultTenant, Name: ServiceName(s)}
 	if tenant, name, ok := strings.Cut(s, "/"); ok {
@@ -62,7 +64,7 @@ func ParseServiceKey(s string) (ServiceKey, error) {
 	return k, CheckLabel("service", string(k.Name))
 }
 
-// Nearest is the known word that was probably meant by a mistyped one, "" when none is near.
+// Nearest returns the word of known that a mistyped word probably meant, or "" if none is near.
 func Nearest(word string, known []string) string {
 	best, distance := "", 1+max(1, len(word)/3)
 	for _, k := range known {
@@ -76,7 +78,7 @@ func Nearest(word string, known []string) string {
 	return best
 }
 
-// slips is how many letters to change, add, drop or swap with their neighbour to make a into b.
+// slips counts the letters to change, add, drop or swap with their neighbour to turn a into b.
 func slips(a, b string) int {
 	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range last {

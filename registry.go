@@ -7,16 +7,17 @@ import (
 	"time"
 )
 
-// StoreRevision is the store's own counter: it grows with every commit. (A Revision, by contrast, is a version of a spec.)
+// StoreRevision is the store's own counter. It grows with every commit. It is not a Revision, the
+// version of a spec.
 type StoreRevision int64
 
-// Key names a record: "/pando/<kind>/<tenant>/…". The constructors below are the only makers of keys.
+// Key names a record: "/pando/<kind>/<tenant>/…". Only the constructors below make keys.
 type Key string
 
 // Root is the prefix of every key.
 const Root Key = "/pando/"
 
-// Kind is the second part of a key: what the record is.
+// Kind is the kind of a record: the second part of its key.
 type Kind string
 
 const (
@@ -35,7 +36,7 @@ func key(kind Kind, parts ...string) Key {
 	return Root + Key(kind) + "/" + Key(strings.Join(parts, "/"))
 }
 
-// Kind of the record that k names, "" for a foreign key.
+// Kind returns the kind of the record that k names, or "" for a foreign key.
 func (k Key) Kind() Kind {
 	rest, ok := strings.CutPrefix(string(k), string(Root))
 	if !ok {
@@ -67,38 +68,44 @@ func HeadKey(s ServiceKey) Key  { return key(KindHead, string(s.Tenant), string(
 func HostKey(h HostName) Key    { return key(KindHost, string(h)) }
 func LeaderKey(role string) Key { return key(KindLeader, role) }
 
-// Stored is a value that has a key: Service, Revision, Instance, Intent, Decision, StateHead, Host or Member.
+// Stored is a value with a key: Service, Revision, Instance, Intent, Decision, StateHead, Host or
+// Member.
 type Stored interface{ Key() Key }
 
-// Record is one key with its value. Modified is zero for a record that does not exist.
+// Record is one key with its value. Modified is zero if the record does not exist.
 type Record struct {
 	Key      Key
-	Value    []byte        // of Encode; nil: deleted, by the commit Modified
-	Created  StoreRevision // of the commit that created it
-	Modified StoreRevision // of the commit that wrote it last
+	Value    []byte        // made by world.Encode; nil: the commit Modified deleted it
+	Created  StoreRevision // the commit that created it
+	Modified StoreRevision // the commit that wrote it last
 }
 
-// Snapshot is every record under a prefix at one store revision, in key order.
+// Snapshot holds every record under a prefix at one store revision, in key order.
 type Snapshot struct {
 	Records  []Record
 	Revision StoreRevision
 }
 
-// Batch is what one commit changed under a watched prefix. A closed watch sends a last batch with Err.
+// Batch is the changes of one commit under a watched prefix. A closed watch sends a last batch with
+// Err.
 type Batch struct {
 	Changes  []Record
 	Revision StoreRevision
-	Err      error // ErrCompacted: begin anew with a snapshot; ErrUnavailable: try again from Revision
+	// Err is ErrCompacted (start again with a snapshot) or ErrUnavailable (try again from
+	// Revision).
+	Err error
 }
 
-// Fence is what entitles a writer: a key that it created and that must still be the same creation.
-// A registry refuses a commit with ErrFenced when it is not. The zero fence entitles operators only.
+// Fence entitles a writer: it names a key that the writer created. If the key is gone or was
+// created again, the registry refuses the commit with ErrFenced. The zero fence is for operators
+// only.
 type Fence struct {
 	Key     Key
 	Created StoreRevision
 }
 
-// Condition is what must hold for a transaction: the record was last modified at Modified (0: it does not exist).
+// Condition is a precondition of a transaction: the record's last change is Modified. 0 means that
+// it does not exist.
 type Condition struct {
 	Key      Key
 	Modified StoreRevision
@@ -112,24 +119,28 @@ type Txn struct {
 	Delete []Key
 }
 
-// Registry is who is where: specs, intents, instances, heads and hosts. driver/etcd implements it on etcd, driver/sim in
-// virtual time. Errors: ErrConflict, ErrFenced, ErrStoreFull, ErrUnavailable, ErrCompacted.
+// Registry keeps the records of the cluster: specs, intents, instances, heads and hosts.
+// driver/etcd implements it on etcd, driver/sim in virtual time. Errors: ErrConflict, ErrFenced,
+// ErrStoreFull, ErrUnavailable, ErrCompacted.
 type Registry interface {
-	// Snapshot reads everything under prefix, linearizably.
+	// Snapshot reads every record under prefix, linearizably.
 	Snapshot(ctx context.Context, prefix Key) (Snapshot, error)
-	// Watch streams every change under prefix after a store revision, in order, until ctx ends or an error is sent.
+	// Watch streams every change under prefix after a store revision, in order, until ctx ends or
+	// it has sent an error.
 	Watch(ctx context.Context, prefix Key, after StoreRevision) <-chan Batch
-	// Commit is durable when it returns.
+	// Commit returns once the transaction is durable.
 	Commit(ctx context.Context, t Txn) (StoreRevision, error)
-	// Lead waits until this caller is the one leader of a role and returns its fence. lost closes when leadership ends. Names
-	// of candidates are unique: a leader of the same name is the caller's own former life, and is succeeded at once.
+	// Lead waits until this caller is the one leader of a role, and returns its fence. lost closes
+	// when leadership ends. Names of candidates are unique. A leader with the caller's name is the
+	// caller's former process, and the caller replaces it at once.
 	Lead(ctx context.Context, role, candidate string) (f Fence, lost <-chan struct{}, err error)
-	// Join puts the host's record under a lease of this length and keeps it alive; a former agent of the same host is
-	// fenced from now on. lost closes when the lease ended or another agent of the same host joined.
+	// Join stores the host's record under a lease of length ttl and keeps the lease alive. It
+	// fences a former agent of the same host. lost closes when the lease ends or another agent of
+	// the same host joins.
 	Join(ctx context.Context, h Host, ttl time.Duration) (f Fence, lost <-chan struct{}, err error)
 }
 
-// Service returns the service that a key belongs to; ok is false for records of hosts and leaders.
+// Service returns the service of a key. ok is false for records of hosts, members and leaders.
 func (k Key) Service() (s ServiceKey, ok bool) {
 	parts := strings.SplitN(string(k), "/", 6) // "", pando, kind, tenant, service, …
 	switch k.Kind() {

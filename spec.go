@@ -2,29 +2,35 @@ package pando
 
 import "time"
 
-// Spec is what an operator asks of a service. Package spec reads it from YAML; its words are Compose's wherever
-// Compose has the word. The zero value of an optional field means the default that its comment names.
+// Spec is an operator's description of a service. Package spec reads it from YAML, in Compose's
+// words where Compose has one. The zero value of an optional field means the default in its
+// comment.
 type Spec struct {
-	Name            ServiceName          `json:"name"`
-	Tenant          Tenant               `json:"tenant,omitempty"`       // DefaultTenant
-	Command         []string             `json:"command"`                // argv; argv[0] is looked up in PATH, or relative to WorkingDir
-	Environment     map[string]string    `json:"environment,omitempty"`  //
-	WorkingDir      string               `json:"working_dir,omitempty"`  // absolute after loading; the folder of the spec file
-	User            string               `json:"user,omitempty"`         // name, uid or uid:gid; by default an unprivileged uid of its own
-	StopSignal      string               `json:"stop_signal,omitempty"`  // SIGTERM
-	StopSeconds     float64              `json:"stop_seconds,omitempty"` // 10: from the stop signal to SIGKILL
-	Restart         RestartPolicy        `json:"restart,omitempty"`      // always
-	Ports           []Port               `json:"ports,omitempty"`
-	Health          Health               `json:"health,omitzero"`
-	Scale           Scale                `json:"scale,omitzero"`
-	State           map[string]StateType `json:"state,omitempty"` // path pattern -> merge type
-	Resources       Resources            `json:"resources,omitzero"`
-	Rollout         Rollout              `json:"rollout,omitzero"`
-	DrainSecondsMax float64              `json:"drain_seconds_max,omitempty"` // 0: wait for the last connection
-	Labels          map[string]string    `json:"labels,omitempty"`
+	Name   ServiceName `json:"name"`
+	Tenant Tenant      `json:"tenant,omitempty"` // DefaultTenant
+	// Command is the argv. argv[0] is looked up in PATH, or is relative to WorkingDir.
+	Command     []string          `json:"command"`
+	Environment map[string]string `json:"environment,omitempty"`
+	// WorkingDir is absolute after loading. Default: the folder of the spec file.
+	WorkingDir string `json:"working_dir,omitempty"`
+	// User is a name, a uid or uid:gid. Default: an unprivileged uid of its own.
+	User       string `json:"user,omitempty"`
+	StopSignal string `json:"stop_signal,omitempty"` // SIGTERM
+	// StopSeconds is the time from the stop signal to SIGKILL: 10.
+	StopSeconds float64              `json:"stop_seconds,omitempty"`
+	Restart     RestartPolicy        `json:"restart,omitempty"` // always
+	Ports       []Port               `json:"ports,omitempty"`
+	Health      Health               `json:"health,omitzero"`
+	Scale       Scale                `json:"scale,omitzero"`
+	State       map[string]StateType `json:"state,omitempty"` // path pattern -> merge type
+	Resources   Resources            `json:"resources,omitzero"`
+	Rollout     Rollout              `json:"rollout,omitzero"`
+	// DrainSecondsMax is the time for a drain. 0: wait for the last connection.
+	DrainSecondsMax float64           `json:"drain_seconds_max,omitempty"`
+	Labels          map[string]string `json:"labels,omitempty"`
 }
 
-// Key of the service that the spec describes.
+// Key returns the key of the service that the spec describes.
 func (s Spec) Key() ServiceKey {
 	if s.Tenant == "" {
 		return DefaultService(s.Name)
@@ -32,7 +38,7 @@ func (s Spec) Key() ServiceKey {
 	return ServiceKey{Tenant: s.Tenant, Name: s.Name}
 }
 
-// RestartPolicy says what follows the exit of an instance.
+// RestartPolicy decides whether an instance that exits is replaced.
 type RestartPolicy string
 
 const (
@@ -41,7 +47,7 @@ const (
 	RestartNo        RestartPolicy = "no"         // never replaced
 )
 
-// Protocol of a published port.
+// Protocol is the protocol of a published port.
 type Protocol string
 
 const (
@@ -56,27 +62,30 @@ type Port struct {
 	Protocol  Protocol `json:"protocol"`
 }
 
-// Health says how an instance shows that it may take traffic and that it still can.
+// Health describes the probes that decide whether an instance may take traffic, and still can.
 type Health struct {
-	Ready           Probe   `json:"ready,omitzero"`              // explicit (POST /v1/self/ready or sd_notify) unless given
-	Live            Probe   `json:"live,omitzero"`               // none: only its exit tells
-	ReadySecondsMax float64 `json:"ready_seconds_max,omitempty"` // 30: never ready by then is a failed start
-	IntervalSeconds float64 `json:"interval_seconds,omitempty"`  // 1: between two live probes
-	TimeoutSeconds  float64 `json:"timeout_seconds,omitempty"`   // 1: of one probe
-	Fall            int     `json:"fall,omitempty"`              // 3: failed live probes in a row before it is unhealthy
+	// Ready is explicit by default (POST /v1/self/ready or sd_notify).
+	Ready Probe `json:"ready,omitzero"`
+	Live  Probe `json:"live,omitzero"` // none: only its exit counts
+	// ReadySecondsMax is the time for a start: 30. A slower start has failed.
+	ReadySecondsMax float64 `json:"ready_seconds_max,omitempty"`
+	IntervalSeconds float64 `json:"interval_seconds,omitempty"` // 1: between two live probes
+	TimeoutSeconds  float64 `json:"timeout_seconds,omitempty"`  // 1: for one probe
+	// Fall is the number of failed live probes in a row until the instance is unhealthy: 3.
+	Fall int `json:"fall,omitempty"`
 }
 
-// ProbeKind is how a probe asks.
+// ProbeKind is the method of a probe.
 type ProbeKind string
 
 const (
-	ProbeExplicit ProbeKind = ""     // the application says so itself
+	ProbeExplicit ProbeKind = ""     // the application reports it
 	ProbeTCP      ProbeKind = "tcp"  // a connection is accepted
 	ProbeHTTP     ProbeKind = "http" // GET answers 200..399
 	ProbeExec     ProbeKind = "exec" // a command inside the sandbox exits with 0
 )
 
-// Probe is one way of asking: "tcp 7000", "http GET /ok" (with an optional port, "http GET :7000/ok") or "exec CMD".
+// Probe is one check: "tcp 7000", "http GET /ok" or "exec CMD". "http GET :7000/ok" names a port.
 type Probe struct {
 	Kind    ProbeKind `json:"kind,omitempty"`
 	Port    uint16    `json:"port,omitempty"`    // tcp, http; 0: the first target port
@@ -84,18 +93,19 @@ type Probe struct {
 	Command []string  `json:"command,omitempty"` // exec
 }
 
-// Scale bounds how many instances there are, and says who asks for them.
+// Scale bounds the number of instances and names the scaler.
 type Scale struct {
 	Min           int     `json:"min,omitempty"`             // 1
-	Max           int     `json:"max,omitempty"`             // Min, when not given
-	Warm          int     `json:"warm,omitempty"`            // stopped, fully started instances kept in reserve
+	Max           int     `json:"max,omitempty"`             // default: Min
+	Warm          int     `json:"warm,omitempty"`            // reserve: fully started, then stopped
 	RatePerSecond float64 `json:"rate_per_second,omitempty"` // 0: no limit on new instances per second
-	By            Metric  `json:"by,omitempty"`              // "": the application itself, or by hand
+	By            Metric  `json:"by,omitempty"`              // "": the application or an operator
 	Target        float64 `json:"target,omitempty"`          // of By, per instance
-	QuietSeconds  float64 `json:"quiet_seconds,omitempty"`   // 30: below target this long before one leaves
+	// QuietSeconds is the time below target before an instance leaves: 30.
+	QuietSeconds float64 `json:"quiet_seconds,omitempty"`
 }
 
-// Metric is what the built-in scaler reads from the steering counters.
+// Metric is the steering counter that the built-in scaler reads.
 type Metric string
 
 const (
@@ -104,7 +114,7 @@ const (
 	ByPackets     Metric = "packets_per_second"
 )
 
-// StateType is how two versions of one path become one (package state has the merges).
+// StateType chooses the merge of two versions of a path. Package state has the merges.
 type StateType string
 
 const (
@@ -115,18 +125,19 @@ const (
 	StateOpaque  StateType = "opaque"
 )
 
-// PIDsDefault bounds an instance whose spec does not say how many processes and threads it may have: more than servers
-// need, and too few for a fork bomb to take a machine's numbers (32,768 on a small one) from its neighbours.
+// PIDsDefault limits processes and threads of an instance if its spec sets no limit. Servers need
+// fewer. A fork bomb cannot take a machine's ids (32,768 on a small one) from its neighbours.
 const PIDsDefault = 2048
 
-// Resources limits one instance. Zero is no limit; of PIDs it is PIDsDefault, where the machine can count them.
+// Resources limits one instance. Zero CPUs or MemoryBytes is no limit. Zero PIDs is PIDsDefault, if
+// the machine can count them.
 type Resources struct {
 	CPUs        float64 `json:"cpus,omitempty"`
 	MemoryBytes int64   `json:"memory_bytes,omitempty"`
 	PIDs        int64   `json:"pids,omitempty"`
 }
 
-// RolloutOrder says whether two revisions of a service may run at the same time.
+// RolloutOrder decides whether two revisions of a service may run at the same time.
 type RolloutOrder string
 
 const (
@@ -134,18 +145,22 @@ const (
 	StopFirst  RolloutOrder = "stop-first"  // an old instance has ended before a new one starts
 )
 
-// Rollout says how a new revision takes over.
+// Rollout describes how a new revision takes over.
 type Rollout struct {
-	Order          RolloutOrder `json:"order,omitempty"`           // start-first; stop-first where scale.max is given as 1
-	Surge          int          `json:"surge,omitempty"`           // 1: instances beyond the wanted number; start-first only
-	HealthySeconds float64      `json:"healthy_seconds,omitempty"` // 1: in rotation this long before the next step
+	// Order is start-first by default, and stop-first where scale.max is given as 1.
+	Order RolloutOrder `json:"order,omitempty"`
+	// Surge is the number of instances beyond the target, for start-first only: 1.
+	Surge int `json:"surge,omitempty"`
+	// HealthySeconds is the time in rotation before the next step: 1.
+	HealthySeconds float64 `json:"healthy_seconds,omitempty"`
 }
 
-// Single says whether two instances of the service must never run at the same time on one host: it
-// has one writer.
+// Single reports whether the service has one writer: two of its instances must never run at the
+// same time on one host.
 func (s Spec) Single() bool { return s.Scale.Max == 1 && s.Rollout.Order == StopFirst }
 
-// WithDefaults returns the spec with every default filled in, so that no reader has to know them.
+// WithDefaults returns the spec with every default filled in, so that readers need no defaults of
+// their own.
 func (s Spec) WithDefaults() Spec {
 	orStr := func(p *string, v string) {
 		if *p == "" {
@@ -176,7 +191,7 @@ func (s Spec) WithDefaults() Spec {
 	orInt(&s.Health.Fall, 3)
 	if s.Rollout.Order == "" {
 		s.Rollout.Order = StartFirst
-		if s.Scale.Max == 1 { // given, not by default: the two lines below would make it so for nearly every spec
+		if s.Scale.Max == 1 { // given, not by default: nearly every spec has max 1 after the lines below
 			s.Rollout.Order = StopFirst
 		}
 	}

@@ -22,7 +22,7 @@ func (o *ObjectID) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// ObjectKind is git's.
+// ObjectKind is the kind of an object in git.
 type ObjectKind string
 
 const (
@@ -31,22 +31,24 @@ const (
 	CommitObject ObjectKind = "commit"
 )
 
-// Objects keeps the hash tree of one host's services: immutable objects, and names (refs) that point at commits.
-// driver/bolt implements it in one file. A ref is "<tenant>/<service>/<kind>/<name>"; package state says which kinds there are.
+// Objects keeps the hash tree of one host's services: immutable objects, and names (refs) that
+// point at commits. driver/bolt implements it in one file. A ref is
+// "<tenant>/<service>/<kind>/<name>". Package state lists the kinds.
 type Objects interface {
 	Object(id ObjectID) (ObjectKind, []byte, error) // ErrNotFound
 	Ref(name string) (ObjectID, error)              // ErrNotFound
 	Refs(prefix string) (map[string]ObjectID, error)
 	// Update writes a set of objects and moves refs, durably, together or not at all.
 	Update(ctx context.Context, u ObjectsUpdate) error
-	// Prune deletes objects. It first begins to note what is written, then calls live once, which says what to keep: an
-	// object that is written meanwhile stays, whether live knows it or not. It may be killed anywhere and works beside
-	// everything else.
+	// Prune deletes dead objects. It first starts to note new writes, then calls live once for the
+	// objects to keep. An object that is written meanwhile stays, even if live does not list it.
+	// Prune may be killed at any point and runs beside all other calls.
 	Prune(ctx context.Context, live func() (keep func(ObjectID) bool, err error)) (deleted int, err error)
 }
 
-// Journals keeps what the instances of one host have written to their state and not committed, so that it outlives the
-// agent. It need not outlive the host: its instances do not. driver/journal implements it with a file each.
+// Journals keeps the uncommitted state of one host's instances, so that it outlives the agent. It
+// need not outlive the host, because its instances do not. driver/journal implements it with a file
+// each.
 type Journals interface {
 	// Journal opens the journal of an instance, or makes an empty one.
 	Journal(i InstanceID) (Journal, error)
@@ -54,13 +56,13 @@ type Journals interface {
 
 // Journal is a list of records of one instance.
 type Journal interface {
-	// Append adds a record. Once it has returned, the record survives the death of this process.
+	// Append adds a record. Once it returns, the record survives the death of this process.
 	Append(record []byte) error
-	// Records are all records, oldest first. One that was being appended at a death is left out.
+	// Records returns all records, oldest first. It leaves out a record that a crash cut off.
 	Records() ([][]byte, error)
 	// Rewrite replaces all records at once.
 	Rewrite(records [][]byte) error
-	// Remove gives the journal up.
+	// Remove deletes the journal.
 	Remove() error
 }
 
@@ -68,7 +70,7 @@ type Journal interface {
 type ObjectsUpdate struct {
 	Objects []Object
 	Refs    map[string]ObjectID // zero deletes
-	// If says what the refs must be now (zero: absent); ErrConflict otherwise.
+	// If lists the expected refs (zero: absent). If one differs, the update fails with ErrConflict.
 	If map[string]ObjectID
 }
 
@@ -78,14 +80,14 @@ type Object struct {
 	Kind ObjectKind
 	Body []byte
 
-	// The body is that of Base with the splices made, in their order, so that a store may keep the difference. Zero: nothing is
-	// known of that.
+	// Body is the body of Base after the splices, in order, so that a store may keep the
+	// difference. Zero: no base is known.
 	Base    ObjectID
 	Splices []Splice
 }
 
-// Splice is one step from one body to another: Keep bytes stay, then Drop bytes give way to Put bytes of the other body.
-// What is behind the last one stays.
+// Splice is one step from one body to another: Keep bytes stay, then Put bytes of the other body
+// replace Drop bytes. The rest after the last splice stays.
 type Splice struct {
 	Keep, Drop, Put int
 }

@@ -6,92 +6,97 @@ import (
 	"time"
 )
 
-// Steering sends packets for a VIP to instances and their replies back. driver/ebpf implements it with tcx programs
-// that need no process; the conformance table in test/steering holds any other driver to the same behaviour.
+// Steering sends packets for a VIP to instances, and their replies back. driver/ebpf implements it
+// with tcx programs that need no process. The conformance table in test/steering holds any other
+// driver to the same behaviour.
 type Steering interface {
-	// Publish makes one service be steered as the table says, for new flows at once (it has taken effect when Publish
-	// returns). Established flows stay with their endpoint as long as it is in the table, whatever its weight. An endpoint
-	// that is no longer in the table loses its flows.
+	// Publish steers one service by the table. It has taken effect for new flows when it returns.
+	// Established flows stay with their endpoint as long as the table has it, at any weight. An
+	// endpoint that left the table loses its flows.
 	Publish(ctx context.Context, t SteeringTable) error
-	// Neighbours are the other hosts of the cluster: packets to their instances find their way there.
+	// Neighbours sets the other hosts of the cluster, so that packets reach their instances.
 	Neighbours(ctx context.Context, hosts []Host) error
-	// Withdraw forgets a service.
+	// Withdraw stops steering a service.
 	Withdraw(ctx context.Context, s ServiceKey) error
-	// Published lists the services that are steered, also by a former agent of this host.
+	// Published lists the steered services, including those of a former agent of this host.
 	Published(ctx context.Context) ([]ServiceKey, error)
-	// Connect attaches an instance's veth: replies leave with the VIP as their source, and packets whose source address or
-	// MAC is not the instance's own are dropped and counted.
+	// Connect attaches an instance's veth. Replies leave with the VIP as their source. Packets from
+	// a source address or MAC other than the instance's own are dropped and counted.
 	Connect(ctx context.Context, l Link, ports []Port, vip4, vip6 netip.Addr) error
 	Disconnect(ctx context.Context, l Link) error
-	// Sweep drops table entries whose flow is over (FIN, RST or idle, and no socket of the instance has it) and returns
-	// how many flows each instance still has. A handshake counts as a flow in its first seconds only.
+	// Sweep drops table entries of ended flows: FIN, RST or idle, and no socket of the instance has
+	// it. It returns the number of remaining flows per instance. A handshake counts as a flow in
+	// its first seconds only.
 	Sweep(ctx context.Context) (SweepReport, error)
-	// Counters since birth, per endpoint.
+	// Counters returns the counters of each endpoint since birth.
 	Counters(ctx context.Context) ([]EndpointCounters, error)
-	// Drops since birth, by reason. No packet is dropped without being counted.
+	// Drops returns the drops since birth, by reason. No packet is dropped without being counted.
 	Drops(ctx context.Context) (Drops, error)
 }
 
-// SteeringTable is how one service is steered on one host.
+// SteeringTable describes the steering of one service on one host.
 type SteeringTable struct {
 	Service    ServiceKey
 	VIP4, VIP6 netip.Addr
-	Ports      []Port     // what is published; an instance's targets are those of its Connect
+	Ports      []Port     // published ports; Connect has an instance's targets
 	Endpoints  []Endpoint // at most EndpointsMax
-	// Via are the addresses of the host that serves it while no endpoint here takes new flows: what is of no flow here goes on
-	// to there, as it is. Zero: nobody else does, or it is not reached by this family.
+	// Via is the host that serves the service while no endpoint here takes new flows. Packets
+	// without a flow here are forwarded to it unchanged. Zero: no other host serves it, or not by
+	// this address family.
 	Via4, Via6 netip.Addr
 }
 
-// ServicesMax of a cluster: every host steers every service, and its tables have this many places
-// (SERVICES_MAX in bpf/pando.h).
+// ServicesMax is the largest number of services in a cluster. Every host steers every service, and
+// its tables have this many places (SERVICES_MAX in bpf/pando.h).
 const ServicesMax = 256
 
-// EndpointsMax of one service.
+// EndpointsMax is the largest number of endpoints of one service.
 const EndpointsMax = 1024
 
-// Endpoint is where flows go.
+// Endpoint is one destination of flows.
 type Endpoint struct {
 	Instance InstanceID
 	Revision int
-	Weight   int // share of new flows; 0 drains: what it has stays, nothing new comes
-	Soon     int // the weight that it is about to get; 0: nobody knows. What that takes may be done ahead, and changes nothing
-	Link     Link
+	Weight   int // share of new flows; 0 drains: it keeps its flows and gets no new ones
+	// Soon is the weight that the endpoint will get next. 0: not known. A driver may prepare for
+	// it, without an effect on packets.
+	Soon int
+	Link Link
 }
 
-// SweepReport is what a sweep found.
+// SweepReport is the result of a sweep.
 type SweepReport struct {
 	Flows   map[InstanceID]int // still in the table
 	Closed  int                // entries dropped
-	Evicted int                // flows that a full table gave up since it was made: the longest unused first
+	Evicted int                // flows that a full table ever dropped, longest unused first
 }
 
-// DropReason says why a packet was dropped.
+// DropReason is the reason for a dropped packet.
 type DropReason string
 
 const (
-	DroppedSpoofed    DropReason = "spoofed"     // an instance sent what is not its own
-	DroppedChatter    DropReason = "chatter"     // an instance's link-local chatter, which nobody needs
+	DroppedSpoofed    DropReason = "spoofed"     // the source address or MAC is not the instance's own
+	DroppedChatter    DropReason = "chatter"     // link-local, of no use to anyone
 	DroppedFragment   DropReason = "fragment"    // its first fragment was not seen
 	DroppedHeader     DropReason = "header"      // cut short, or an extension that cannot be read
-	DroppedProtocol   DropReason = "protocol"    // to a VIP, and neither TCP, UDP, an echo nor an error
-	DroppedNoService  DropReason = "no_service"  // a VIP:port that nobody serves
-	DroppedNoEndpoint DropReason = "no_endpoint" // nobody in rotation, or the flow's endpoint is gone
-	DroppedNoFlow     DropReason = "no_flow"     // not the first packet of a flow, and no flow known
+	DroppedProtocol   DropReason = "protocol"    // to a VIP, but not TCP, UDP, an echo or an error
+	DroppedNoService  DropReason = "no_service"  // no service has this VIP:port
+	DroppedNoEndpoint DropReason = "no_endpoint" // none in rotation, or the flow's endpoint is gone
+	DroppedNoFlow     DropReason = "no_flow"     // of an unknown flow, and not its first packet
 	DroppedKernel     DropReason = "kernel"      // the kernel could not change the packet as needed
 )
 
-// Drops counts packets that went nowhere.
+// Drops counts dropped packets.
 type Drops struct {
 	Packets  map[DropReason]uint64
-	Answered uint64 // of them, those whose sender was told: RST, or ICMP "port unreachable"
+	Answered uint64 // of them, those answered with RST or ICMP "port unreachable"
 }
 
-// Losses are what the steering of one host has not carried since its birth.
+// Losses are the packets and flows that the steering of one host lost since its birth.
 type Losses struct {
-	Dropped  map[DropReason]uint64 `json:"dropped"`  // packets, by reason; a reason that has not occurred is left out
-	Answered uint64                `json:"answered"` // of them, those whose sender was told
-	Evicted  int                   `json:"evicted"`  // flows that a full connection table gave up
+	Dropped  map[DropReason]uint64 `json:"dropped"`  // packets by reason; reasons with 0 are left out
+	Answered uint64                `json:"answered"` // of them, those answered by RST or ICMP
+	Evicted  int                   `json:"evicted"`  // flows that a full connection table dropped
 }
 
 // EndpointCounters are totals since the endpoint was published.

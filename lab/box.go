@@ -17,15 +17,16 @@ import (
 	"pando.run/pando"
 )
 
-// Box is a network namespace behind a link of this one, wired as a sandbox is: a default route to the host's end, an address
-// of its own in each family, VIPs on its loopback device. It contains no process. Tests and benchmarks put servers and
-// clients into it.
+// Box is a network namespace behind a link of this one. It is wired like a sandbox: a default route
+// to the host's end, its own address in each family, VIPs on its loopback device. It contains no
+// process. Tests and benchmarks put servers and clients into it.
 type Box struct {
 	Link pando.Link
 	ns   netns.NsHandle
 }
 
-// The next hop of every box; it is on no device, and the box knows its MAC.
+// The next hop of every box. No device has this address; the box has a neighbour entry with its
+// MAC.
 var (
 	nextHop4 = net.IPv4(169, 254, 1, 1)
 	nextHop6 = net.ParseIP("fe80::1")
@@ -33,7 +34,7 @@ var (
 
 const upWaitMax = 3 * time.Second
 
-// NewBox makes a box whose link has this name at the host's end. It returns when both ends are up.
+// NewBox makes a box with a link of this name at the host's end. It returns when both ends are up.
 func NewBox(name string, ip4, ip6 netip.Addr, vips ...netip.Addr) (_ *Box, err error) {
 	b := &Box{Link: pando.Link{Host: name, IP4: ip4, IP6: ip6}}
 	defer func() {
@@ -126,7 +127,7 @@ func (b *Box) wire(in *netlink.Handle, inner, outer netlink.Link, vips []netip.A
 	return nil
 }
 
-// awaitUp waits for both ends to be operational: what is sent before is lost.
+// awaitUp waits until both ends are up: an earlier packet would be lost.
 func awaitUp(in *netlink.Handle, outer, inner int) error {
 	deadline := time.After(upWaitMax)
 	for {
@@ -149,11 +150,13 @@ func awaitUp(in *netlink.Handle, outer, inner int) error {
 	}
 }
 
-// Inside runs f on a thread in the box's namespace. Sockets that f makes stay in it; other goroutines that f starts do not.
+// Inside runs f on a thread in the box's namespace. Sockets that f makes stay in it; other
+// goroutines that f starts do not.
 func (b *Box) Inside(f func() error) error {
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // the thread ends with the goroutine: it is never used outside the namespace again
+		// The thread ends with the goroutine: it never runs outside the namespace again.
+		runtime.LockOSThread()
 		if err := netns.Set(b.ns); err != nil {
 			done <- err
 			return
@@ -163,7 +166,7 @@ func (b *Box) Inside(f func() error) error {
 	return <-done
 }
 
-// SetMTU sets how large a packet the host sends to the box; what the box sends stays as it is.
+// SetMTU sets the largest packet from the host to the box. The other direction keeps its size.
 func (b *Box) SetMTU(bytes int) error {
 	l, err := netlink.LinkByName(b.Link.Host)
 	if err != nil {
@@ -172,7 +175,7 @@ func (b *Box) SetMTU(bytes int) error {
 	return netlink.LinkSetMTU(l, bytes)
 }
 
-// Close removes the link; the namespace goes with the last socket in it.
+// Close removes the link. The namespace ends with its last socket.
 func (b *Box) Close() error {
 	var err error
 	if l, lerr := netlink.LinkByName(b.Link.Host); lerr == nil {
@@ -184,8 +187,9 @@ func (b *Box) Close() error {
 	return err
 }
 
-// Alone runs the calling program again in network and mount namespaces of its own, with a bpffs of its own, and ends with its exit
-// code; in there it returns. A test's main calls it first, so that nothing of the machine is touched. It needs root.
+// Alone runs the calling program again in its own network and mount namespaces, with its own bpffs,
+// and ends with its exit code. In the new namespaces it returns. A test's main calls it first, so
+// that the test touches nothing of the machine. It needs root.
 func Alone(mark string) error {
 	if os.Getenv(mark) == "" {
 		return again(mark)

@@ -26,8 +26,8 @@ func boot(ctx context.Context, c Config, name string, g groups) (Host, error) {
 	if err != nil {
 		return Host{}, fmt.Errorf("start lab host %s: %w", name, err)
 	}
-	// The name and the directory come first: by them the host is found, whatever happens to the record.
-	cmd := exec.Command(c.Self, "lab-init", name, c.Dir, room) // it outlives ctx: the host stays when Up is done
+	// The name and the directory come first. They find the host even without the record.
+	cmd := exec.Command(c.Self, "lab-init", name, c.Dir, room)
 	cmd.ExtraFiles = []*os.File{w}
 	var leash *os.File
 	if c.Leashed {
@@ -47,7 +47,7 @@ func boot(ctx context.Context, c Config, name string, g groups) (Host, error) {
 	if err != nil {
 		return Host{}, fmt.Errorf("start lab host %s: %w", name, err)
 	}
-	go cmd.Wait() // reaps it, should it die before us
+	go cmd.Wait() // reaps it if it dies first
 	stop := context.AfterFunc(ctx, func() { cmd.Process.Kill() })
 	defer stop()
 	h := Host{Name: name, Pid: cmd.Process.Pid, leash: leash}
@@ -59,7 +59,8 @@ func boot(ctx context.Context, c Config, name string, g groups) (Host, error) {
 	return h, nil
 }
 
-// startOf is the kernel's start time of a process, which tells it from a later one with its pid; 0 if it is gone.
+// startOf returns the kernel's start time of a process, or 0 if it is gone. It distinguishes the
+// process from a later one with its pid.
 func startOf(pid int) uint64 {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
@@ -78,8 +79,8 @@ func (h Host) alive() bool { return h.Start != 0 && startOf(h.Pid) == h.Start }
 // endMsMax is how long the kernel may take to end a host with all of its processes.
 const endMsMax = 10_000
 
-// end kills a host and waits until the kernel has ended all of its processes. The pidfd is opened before the look at
-// the start time, so a later process with the same pid is never hit.
+// end kills a host and waits until the kernel has ended all of its processes. It opens the pidfd
+// before it reads the start time, so it never hits a later process with the same pid.
 func (h Host) end() error {
 	fd, err := unix.PidfdOpen(h.Pid, 0)
 	if err == unix.ESRCH || err == unix.EINVAL {
@@ -109,8 +110,9 @@ func (h Host) end() error {
 	}
 }
 
-// InitMain is the init of a lab host: args are its name, the lab's directory, its room (JSON), and "leashed" if it ends with
-// whoever holds the other end of descriptor 4. It says "ready" on descriptor 3 and then reaps orphans until it is killed.
+// InitMain is the init of a lab host. Its arguments are the host's name, the lab's directory, the
+// host's room (JSON), and perhaps "leashed". A leashed host ends with the holder of descriptor 4's
+// other end. InitMain writes "ready" to descriptor 3, then reaps orphans until it is killed.
 func InitMain(args []string) int {
 	say := os.NewFile(3, "ready")
 	if err := furnish(args[0], args[2]); err != nil {

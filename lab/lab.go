@@ -1,7 +1,10 @@
-// Package lab makes virtual hosts on one machine: each has its own pid, net, mount and uts namespaces, and a
-// bridge joins them with a client. A namespace lives exactly as long as its init, so killing that one process is the
-// death of the host. Each host has its own /run, bpffs, cgroups and /var/lib/pando, so that what runs on two hosts meets
-// over the network only. The lab knows nothing of what runs on its hosts and never touches the machine's own network.
+// Package lab makes virtual hosts on one machine. Each has its own pid, net, mount and uts
+// namespaces, and a bridge joins them with a client. A namespace lives exactly as long as its init,
+// so killing that one process is the death of the host.
+//
+// Each host has its own /run, bpffs, cgroups and /var/lib/pando, so programs on two hosts meet over
+// the network only. The lab is independent of the programs on its hosts and never touches the
+// machine's own network.
 package lab
 
 import (
@@ -18,13 +21,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Config says which lab to make.
+// Config describes a lab.
 type Config struct {
 	Hosts int    // 1 to 100
-	Name  string // begins the names of its hosts
-	Self  string // a program that passes `lab-init …` on to InitMain
+	Name  string // prefix of its hosts' names
+	Self  string // a program that passes `lab-init …` to InitMain
 	Dir   string // holds the lab's record; made by Up, removed by Down
-	// Leashed hosts end with the process that made them, however it ends: for tests and demos.
+	// Leashed hosts end with the process that made them, even after a crash: for tests and demos.
 	Leashed bool
 }
 
@@ -38,7 +41,7 @@ type Host struct {
 	leash *os.File
 }
 
-// Lab is a set of hosts, the switch that joins them and the client that talks to them.
+// Lab is a set of hosts, the switch that joins them and the client that uses them.
 type Lab struct {
 	Hosts  []Host `json:"hosts"`
 	Switch Host   `json:"switch"`
@@ -47,7 +50,7 @@ type Lab struct {
 	groups groups
 }
 
-// Up makes a lab. What it made is taken down again if any of it fails.
+// Up makes a lab. If a step fails, Up takes the lab down again.
 func Up(ctx context.Context, c Config) (_ *Lab, err error) {
 	if c.Hosts < 1 || c.Hosts > 100 {
 		return nil, fmt.Errorf("make a lab of %d hosts: want 1 to 100", c.Hosts)
@@ -88,7 +91,7 @@ func Up(ctx context.Context, c Config) (_ *Lab, err error) {
 	return l, l.save()
 }
 
-// isFree reports whether a directory is empty and no host lives that was made in it.
+// isFree reports whether a directory is empty and no live host was made in it.
 func isFree(dir string) bool {
 	entries, err := os.ReadDir(dir)
 	return err == nil && len(entries) == 0 && len(inits(dir)) == 0
@@ -117,7 +120,7 @@ func Open(dir string) (*Lab, error) {
 	return l, err
 }
 
-// Sweep removes whatever there is of a lab in dir, also of one that was never finished or whose record is damaged.
+// Sweep removes a lab in dir, even one that was never finished or has a damaged record.
 func Sweep(dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -145,7 +148,7 @@ func (l *Lab) save() error {
 	return os.Rename(path+".new", path)
 }
 
-// List names the hosts that live, then the client.
+// List returns the live hosts, then the client.
 func (l *Lab) List() []Host {
 	var alive []Host
 	for _, h := range append(l.Hosts[:len(l.Hosts):len(l.Hosts)], l.Client) {
@@ -156,7 +159,7 @@ func (l *Lab) List() []Host {
 	return alive
 }
 
-// Exec is a command that will run inside all namespaces of the named host.
+// Exec returns a command that will run inside all namespaces of the named host.
 func (l *Lab) Exec(ctx context.Context, name string, argv ...string) (*exec.Cmd, error) {
 	for _, h := range append(l.Hosts[:len(l.Hosts):len(l.Hosts)], l.Client) {
 		if h.Name == name && !h.alive() {
@@ -173,8 +176,8 @@ func (l *Lab) Exec(ctx context.Context, name string, argv ...string) (*exec.Cmd,
 	return nil, fmt.Errorf("lab host %q: %w (see `pando lab ls`)", name, fs.ErrNotExist)
 }
 
-// folder is the caller's own folder where the host has it, too, so that relative names mean the same there; else nothing, which
-// is the host's root.
+// folder returns the caller's own folder if the host has it, so that relative names mean the same
+// there. Otherwise it returns "", the host's root.
 func (h Host) folder() string {
 	at, err := os.Getwd()
 	if err != nil {
@@ -191,7 +194,7 @@ func (h Host) folder() string {
 	return at
 }
 
-// Kill ends one host with all that runs on it; it stays in the lab's record.
+// Kill ends one host with all its processes. The host stays in the lab's record.
 func (l *Lab) Kill(name string) error {
 	for _, h := range l.Hosts {
 		if h.Name == name {
@@ -201,7 +204,7 @@ func (l *Lab) Kill(name string) error {
 	return fmt.Errorf("lab host %q: %w (see `pando lab ls`)", name, fs.ErrNotExist)
 }
 
-// Down ends every host, and with it its processes, mounts and links, and removes the lab's directory.
+// Down ends every host with its processes, mounts and links, and removes the lab's directory.
 func (l *Lab) Down() error {
 	var errs []error
 	for _, h := range inits(l.dir) {

@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// answer tells everybody who dials port 7000 the host's name, until it is killed.
+// answer sends the host's name to every client of port 7000, until it is killed.
 func answer() {
 	l, err := net.Listen("tcp", ":7000")
 	fmt.Println("listening", err)
@@ -142,7 +142,7 @@ func TestHostsReachEachOtherAndLeaveNothing(t *testing.T) {
 	}
 }
 
-// labs for tests that need a few hosts.
+// small makes a lab of a few hosts for a test.
 func small(t *testing.T, name string) (*Lab, string) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -174,7 +174,8 @@ func output(t *testing.T, l *Lab, host string, argv ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// Two labs at once, with the same names and addresses, do not meet; nor do the hosts of one in their files and cgroups.
+// Two labs at once, with the same names and addresses, do not meet. Neither do the files and
+// cgroups of one lab's hosts.
 func TestLabsAndTheirHostsDoNotMeet(t *testing.T) {
 	a, _ := small(t, "twin")
 	b, _ := small(t, "twin")
@@ -198,8 +199,8 @@ func TestLabsAndTheirHostsDoNotMeet(t *testing.T) {
 	}
 }
 
-// A lab whose maker was killed half-way has no record; a damaged one has one of no use. Both are taken down, and another
-// can be made in their place.
+// A lab has no record if its maker was killed half-way, or a useless one if the record is damaged.
+// Both are taken down, and another lab can take their place.
 func TestUnfinishedLabIsTakenDown(t *testing.T) {
 	l, dir := small(t, "half")
 	for name, spoil := range map[string]func() error{
@@ -225,7 +226,7 @@ func TestUnfinishedLabIsTakenDown(t *testing.T) {
 	if err := Sweep(dir); err == nil {
 		t.Error("a lab that is not there was taken down")
 	}
-	if err := os.Mkdir(dir, 0o700); err != nil { // an empty folder is as good as none
+	if err := os.Mkdir(dir, 0o700); err != nil { // an empty folder counts as free
 		t.Fatal(err)
 	}
 	again, err := Up(t.Context(), Config{Hosts: 1, Name: "again", Self: "/proc/self/exe", Dir: dir, Leashed: true})
@@ -283,7 +284,7 @@ func TestFullDiskIsNamedAndLeavesNothing(t *testing.T) {
 	}
 }
 
-// A leashed lab ends with its maker, even if that is killed.
+// A leashed lab ends with its maker, even if the maker is killed.
 func TestLeashedLabEndsWithItsMaker(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("namespaces need root")
@@ -329,8 +330,8 @@ func TestLabOutlivesTheMachinesDataFolder(t *testing.T) {
 	}
 }
 
-// removeData makes a lab on a machine whose /var/lib is of this process alone, removes the machine's data folder, and says
-// whether a host of the lab still has what it wrote.
+// removeData makes a lab on a machine with a /var/lib that only this process sees, and removes the
+// machine's data folder. It reports whether a host of the lab still has its data.
 func removeData(dir string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err

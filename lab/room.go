@@ -19,13 +19,13 @@ import (
 	"pando.run/pando/driver/cgroup"
 )
 
-// groups are the cgroups of a lab's hosts: each sees its own as the root of the hierarchies.
+// groups are the cgroups of a lab's hosts. Each host sees its own as the root of the hierarchies.
 type groups struct {
 	in   cgroup.Hierarchies
 	name string
 }
 
-// openGroups finds the cgroups of the lab in a directory; the directory names them.
+// openGroups finds the cgroups of the lab in a directory. Their name is a hash of the directory.
 func openGroups(dir string) (groups, error) {
 	in, err := cgroup.Open(cgroup.Root)
 	if err != nil {
@@ -36,14 +36,14 @@ func openGroups(dir string) (groups, error) {
 	return groups{in, "pando-lab/" + strconv.FormatUint(h.Sum64(), 36)}, nil
 }
 
-// room is what a host has of its own on this machine: source -> where the host sees it.
+// room is a host's own folders on this machine: source -> place on the host.
 type room struct {
 	Binds map[string]string `json:"binds"`
 }
 
-// data is where Pando keeps its data on every host, by default. On a lab host it lies in a folder that the host covers, so
-// the machine's own data folder is no mount point of the lab: the kernel detaches a mount when its mount point is removed,
-// even in another namespace.
+// data is the default data folder of Pando on every host. A lab host covers the folder above it, so
+// the machine's own data folder is no mount point of the lab. The kernel detaches a mount when its
+// mount point is removed, even in another namespace.
 const data = "/var/lib/pando"
 
 // room makes the room of a host and returns it as an argument of its init.
@@ -70,7 +70,7 @@ func (g groups) room(dir, name string) (string, error) {
 	return string(text), err
 }
 
-// enter mounts what is the host's own over what is the machine's.
+// enter mounts the host's own folders over the machine's.
 func (r room) enter() error {
 	if err := cover(filepath.Dir(data)); err != nil {
 		return fmt.Errorf("give the host its own %s: %w", filepath.Dir(data), err)
@@ -86,8 +86,8 @@ func (r room) enter() error {
 	return nil
 }
 
-// cover puts a file system of the host's own over a folder. The entries of the folder stay visible in it; an entry that the
-// machine adds later does not appear.
+// cover puts the host's own file system over a folder. The entries of the folder stay visible in
+// it. An entry that the machine adds later does not appear.
 func cover(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -106,7 +106,8 @@ func cover(dir string) error {
 		if to == data {
 			continue
 		}
-		if err := uncover(e, from, to); err != nil && !errors.Is(err, fs.ErrNotExist) { // else it has just gone
+		// Else the entry has just gone.
+		if err := uncover(e, from, to); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
@@ -131,12 +132,13 @@ func uncover(e fs.DirEntry, from, to string) error {
 			return err
 		}
 	default:
-		return nil // a socket or a device of the machine's own
+		return nil // a socket or a device of the machine
 	}
 	return unix.Mount(from, to, "", unix.MS_BIND|unix.MS_REC, "")
 }
 
-// remove removes the cgroups of every host, from the leaves up. The hosts have ended, so nobody is in them.
+// remove removes the cgroups of every host, from the leaves up. The hosts have ended, so the groups
+// are empty.
 func (g groups) remove() error {
 	var errs []error
 	for _, root := range g.in.Roots() {
@@ -160,7 +162,7 @@ func (g groups) remove() error {
 	return errors.Join(errs...)
 }
 
-// removeGroup removes a cgroup; whoever was in it is just leaving, or gone.
+// removeGroup removes a cgroup. Its processes are gone, or about to end.
 func removeGroup(dir string) error {
 	for range removeTries {
 		switch err := os.Remove(dir); {
@@ -174,11 +176,11 @@ func removeGroup(dir string) error {
 	return fmt.Errorf("cgroup %s: %w", dir, unix.EBUSY)
 }
 
-// removeTries is how often a cgroup is tried to be removed, a millisecond apart.
+// removeTries is the number of tries to remove a cgroup, a millisecond apart.
 const removeTries = 1000
 
-// inits are the first processes of a lab's hosts, found by their arguments: they say which lab they are of, even if nobody
-// lived to write it down.
+// inits returns the first processes of a lab's hosts. Their arguments name the lab, so inits finds
+// them even without a record.
 func inits(dir string) []Host {
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	var out []Host

@@ -24,7 +24,7 @@ func (h Host) inside() (*netlink.Handle, error) {
 	return netlink.NewHandleAt(ns)
 }
 
-// wire joins everybody to the switch's bridge: host i is 10.126.0.i, the client 10.126.0.254.
+// wire joins every member to the switch's bridge: host i is 10.126.0.i, the client 10.126.0.254.
 func (l *Lab) wire() error {
 	sw, err := l.Switch.inside()
 	if err != nil {

@@ -10,10 +10,10 @@ import (
 	"pando.run/pando"
 )
 
-// foreign is a word of Compose or Kubernetes that a spec does not have, and what stands for it here.
+// foreign is a word of Compose or Kubernetes that a spec does not have, with its replacement here.
 type foreign struct{ word, here string }
 
-// foreigners are the unknown keys for which there is an answer, by their place.
+// foreigners are the unknown keys with an answer, by their place.
 var foreigners = []foreign{
 	{"services", "write one document per service, with its name as `name`, divided by ---"},
 	{"version", "leave it out: the spec of Pando has no version"},
@@ -53,7 +53,7 @@ var foreigners = []foreign{
 	{"rollout.monitor", "rollout.healthy"},
 }
 
-// insteadOf says what stands for a foreign key, or "".
+// insteadOf returns the replacement of a foreign key, or "".
 func insteadOf(path string) string {
 	for _, f := range foreigners {
 		if f.word == path {
@@ -63,7 +63,7 @@ func insteadOf(path string) string {
 	return ""
 }
 
-// values are foreign values of known keys, with how they are written here.
+// values are foreign values of known keys, with their form here.
 var values = []struct {
 	path, here string
 	form       *regexp.Regexp
@@ -78,7 +78,7 @@ var values = []struct {
 
 var milli = regexp.MustCompile(`^([0-9]+)m$`)
 
-// rewritten says how a foreign value of a known key is written here, or "".
+// rewritten returns the form of a foreign value of a known key, or "".
 func rewritten(path, value string) string {
 	if m := milli.FindStringSubmatch(value); m != nil && path == "resources.cpus" {
 		n, err := strconv.Atoi(m[1])
@@ -94,7 +94,8 @@ func rewritten(path, value string) string {
 	return ""
 }
 
-// possible reports what the root's check of specs finds and the kinds of the fields do not, such as a NUL in a word.
+// possible reports errors from the root's check of specs that the kinds of the fields miss, such as
+// a NUL in a word.
 func (r *reader) possible(s pando.Spec, where map[string]ast.Node) {
 	err := s.WithDefaults().Check()
 	if err == nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// The examples are what people copy: the parser and the schema accept each, and an editor finds the schema.
+// People copy the examples. The parser and the schema accept each, and an editor finds the schema.
 func TestExamplesAreGoodSpecs(t *testing.T) {
 	files, err := filepath.Glob("../examples/*/pando.yaml")
 	if err != nil || len(files) < 3 {
@@ -45,7 +45,7 @@ func TestExamplesAreGoodSpecs(t *testing.T) {
 	}
 }
 
-// document is a YAML text as a JSON document.
+// document returns a YAML text as a JSON document.
 func document(t *testing.T, text []byte) any {
 	t.Helper()
 	var v any

@@ -9,7 +9,7 @@ import (
 	"pando.run/pando"
 )
 
-// field is one key of a spec. Everything that anyone says about the key is made from this.
+// field is one key of a spec. All descriptions of the key are made from it.
 type field struct {
 	name     string
 	doc      string
@@ -147,7 +147,7 @@ var resourceFields = []field{
 		get: func(s pando.Spec) any { return s.Resources.PIDs }},
 }
 
-// noSurge stands for `surge: 0` while a file is read: in a spec 0 is the default.
+// noSurge replaces `surge: 0` while a file is read, because in a spec 0 is the default.
 const noSurge = -1
 
 var rolloutFields = []field{

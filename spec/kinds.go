@@ -14,14 +14,14 @@ import (
 	"pando.run/pando"
 )
 
-// kind is a type of value: how it is read, and the same said as JSON Schema.
+// kind is a type of value: its reader and its JSON Schema.
 type kind struct {
 	schema map[string]any
-	// read hands the value to take, or reports what is wrong with it.
+	// read passes the value to take, or reports its error.
 	read func(r *reader, n ast.Node, path string, take func(any))
 }
 
-// textKind is a scalar that matches a pattern; read may refuse more than the pattern says.
+// textKind is a scalar that matches a pattern. read may refuse more than the pattern.
 func textKind(pattern, want string, types []any, read func(string) (any, error)) kind {
 	match := regexp.MustCompile(pattern)
 	return kind{
@@ -45,7 +45,7 @@ func textKind(pattern, want string, types []any, read func(string) (any, error))
 	}
 }
 
-// allows says whether a scalar that is not a string has one of the JSON types.
+// allows reports whether a scalar that is not a string has one of the JSON types.
 func allows(types []any, n ast.Node) bool {
 	for _, t := range types {
 		switch n.(type) {
@@ -233,7 +233,7 @@ func parsePort(s string) (uint16, error) {
 	return uint16(n), nil
 }
 
-// metrics are the words of the file for what the scaler counts.
+// metrics maps the words of the file to the scaler's metrics.
 var metrics = map[string]pando.Metric{"connections/s": pando.ByConnections, "packets/s": pando.ByPackets}
 
 func metricText(m pando.Metric) string {
@@ -245,7 +245,7 @@ func metricText(m pando.Metric) string {
 	return ""
 }
 
-// byValue is what `scale.by` says in either form.
+// byValue is `scale.by` in either form.
 type byValue struct {
 	metric pando.Metric
 	target float64
@@ -272,7 +272,7 @@ var byKind = kind{
 	},
 }
 
-// members reads the long form of a value, whose fields belong to the value rather than to the spec.
+// members reads the long form of a value. Its fields belong to the value, not to the spec.
 func (r *reader) members(n ast.Node, path, want string, table []field) bool {
 	switch n.(type) {
 	case *ast.MappingNode, *ast.MappingValueNode:

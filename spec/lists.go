@@ -52,7 +52,8 @@ var commandKind = kind{
 	},
 }
 
-// split divides a line into words as a shell does, with quotes and backslashes but without expansions.
+// split divides a line into words as a shell does, with quotes and backslashes but without
+// expansions.
 func split(line string) ([]string, error) {
 	var words []string
 	var word strings.Builder

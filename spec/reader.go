@@ -11,7 +11,7 @@ import (
 	"pando.run/pando"
 )
 
-// reader walks one file and collects what is wrong in it.
+// reader walks one file and collects its errors.
 type reader struct {
 	file, dir string
 	problems  Problems
@@ -32,7 +32,7 @@ func (r *reader) at(n ast.Node, path, format string, args ...any) {
 	r.add(line, column, path, format, args...)
 }
 
-// first is where a node begins: the token of a mapping is a colon somewhere inside it.
+// first returns the first node of a mapping: the token of a mapping is a colon inside it.
 func first(n ast.Node) ast.Node {
 	switch m := n.(type) {
 	case *ast.MappingNode:
@@ -52,7 +52,7 @@ type pair struct {
 	value ast.Node
 }
 
-// pairs reads a mapping; want says what was expected when it is none.
+// pairs reads a mapping. want describes the expected value, for the error.
 func (r *reader) pairs(n ast.Node, path, want string) ([]pair, bool) {
 	var values []*ast.MappingValueNode
 	switch m := n.(type) {
@@ -88,7 +88,7 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
-// text is a scalar as it is written.
+// text returns a scalar as written.
 func text(n ast.Node) (string, bool) {
 	switch s := n.(type) {
 	case *ast.StringNode:
@@ -127,7 +127,7 @@ func kindName(n ast.Node) string {
 	return "a " + strings.ToLower(n.Type().String())
 }
 
-// object reads a mapping by a table of fields and returns where each key is.
+// object reads a mapping by a table of fields. It returns the place of each key.
 func (r *reader) object(n ast.Node, path string, table []field, s *pando.Spec) map[string]ast.Node {
 	pairs, ok := r.pairs(n, path, "a map with "+names(table))
 	where := map[string]ast.Node{}
@@ -173,7 +173,7 @@ func (r *reader) service(n ast.Node) (s pando.Spec, name ast.Node) {
 	return s, where["name"]
 }
 
-// check finds what is wrong between fields that are right by themselves.
+// check finds conflicts between fields that are valid on their own.
 func (r *reader) check(s pando.Spec, where map[string]ast.Node) {
 	if s.Scale.Max > 0 && s.Scale.Max < max(1, s.Scale.Min) {
 		r.at(where["scale.max"], "scale.max", "max %d is less than min %d", s.Scale.Max, max(1, s.Scale.Min))
@@ -204,7 +204,7 @@ func (r *reader) check(s pando.Spec, where map[string]ast.Node) {
 	}
 }
 
-// suggest finds the key that was probably meant.
+// suggest finds the key that a mistyped key probably meant.
 func suggest(key string, table []field) string {
 	known := make([]string, len(table))
 	for i, f := range table {

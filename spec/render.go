@@ -16,8 +16,8 @@ import (
 //go:embed schema.json
 var schemaJSON []byte
 
-// Schema is the JSON Schema (draft 2020-12) of one document, for editors. Parse refuses more than it does: what is wrong
-// between two fields cannot be said in it.
+// Schema returns the JSON Schema (draft 2020-12) of one document, for editors. Parse refuses more:
+// a schema cannot express conflicts between two fields.
 func Schema() []byte { return slices.Clone(schemaJSON) }
 
 func makeSchema() []byte {
@@ -26,7 +26,7 @@ func makeSchema() []byte {
 	s["title"] = "A service of Pando"
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
-		panic(err) // the table holds a value that JSON has no word for
+		panic(err) // the table holds a value that JSON cannot encode
 	}
 	return append(b, '\n')
 }
@@ -89,7 +89,7 @@ func makeReference() []byte {
 	return []byte(b.String())
 }
 
-// Format prints a spec as YAML; Parse reads the same spec from it.
+// Format prints a spec as YAML. Parse reads the same spec from it.
 func Format(s pando.Spec) []byte {
 	var b strings.Builder
 	format(&b, "", fields, s)
@@ -132,7 +132,7 @@ func format(b *strings.Builder, indent string, table []field, s pando.Spec) {
 
 var plain = regexp.MustCompile(`^[A-Za-z/][A-Za-z0-9_./-]*$`)
 
-// scalar quotes what YAML could take for something else.
+// scalar quotes a text that YAML could read as another type.
 func scalar(s string) string {
 	switch strings.ToLower(s) {
 	case "true", "false", "null", "yes", "on", "off", "y", "n":
@@ -143,7 +143,7 @@ func scalar(s string) string {
 	}
 	b, err := json.Marshal(s)
 	if err != nil {
-		panic(err) // a string always has a form in JSON
+		panic(err) // a string always has a JSON form
 	}
 	return string(b)
 }

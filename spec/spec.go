@@ -1,7 +1,11 @@
-// Package spec reads what an operator wants of a service from YAML. Its words are Compose's wherever Compose has the word.
+// Package spec reads an operator's spec of a service from YAML, in Compose's words where Compose
+// has one.
 //
-// One table (fields.go) describes every field: the parser, the JSON Schema, the reference and Format are made from it. The
-// package never looks at the machine: whether a program exists or a port is free is found out where the service runs.
+// One table (fields.go) describes every field. The parser, the JSON Schema, the reference and
+// Format are made from it.
+//
+// The package never looks at the machine. The host of the service finds out whether a program
+// exists or a port is free.
 package spec
 
 import (
@@ -31,7 +35,7 @@ const (
 	problemsMax  = 50
 )
 
-// Problem is one thing that is wrong in a file.
+// Problem is one error in a file.
 type Problem struct {
 	File         string
 	Line, Column int    // from 1
@@ -47,7 +51,7 @@ func (p Problem) Error() string {
 	return s + p.Message
 }
 
-// Problems is everything that is wrong in a file, in the order of the file. It is a pando.ErrInvalid.
+// Problems is every error in a file, in the order of the file. It is a pando.ErrInvalid.
 type Problems []Problem
 
 func (p Problems) Error() string {
@@ -60,7 +64,8 @@ func (p Problems) Error() string {
 
 func (Problems) Is(target error) bool { return target == pando.ErrInvalid }
 
-// Load reads the services of a file, one per YAML document. A relative working_dir is relative to the file.
+// Load reads the services of a file, one per YAML document. A relative working_dir is relative to
+// the file.
 func Load(ctx context.Context, path string) ([]pando.Spec, error) {
 	data, err := readFile(ctx, path)
 	if err != nil {
@@ -73,8 +78,8 @@ func Load(ctx context.Context, path string) ([]pando.Spec, error) {
 	return Parse(path, data, dir)
 }
 
-// readFile reads what a path names, of which it may be anything: a pipe whose writer has not come is waited for until ctx ends, and
-// what has no end is not read to it.
+// readFile reads the file at a path of any kind. It waits for the writer of a pipe until ctx ends,
+// and reads an endless file only to its limit.
 func readFile(ctx context.Context, path string) ([]byte, error) {
 	type read struct {
 		data []byte
@@ -113,10 +118,10 @@ func readBounded(path string) ([]byte, error) {
 
 const tooLarge = "the file is larger than 1 MiB: a spec is a page of text"
 
-// Parse reads the services in data. name stands in errors; dir is what a relative working_dir is relative to.
-// When anything at all is wrong it returns no spec and Problems.
+// Parse reads the services in data. Errors carry name. A relative working_dir is relative to dir.
+// With any error it returns no spec, only Problems.
 func Parse(name string, data []byte, dir string) ([]pando.Spec, error) {
-	data = bytes.TrimPrefix(data, []byte("\ufeff")) // some editors begin a file of UTF-8 with it
+	data = bytes.TrimPrefix(data, []byte("\ufeff")) // some editors begin a UTF-8 file with it
 	r := &reader{file: name, dir: dir}
 	if !r.acceptable(data) {
 		return nil, r.problems
@@ -154,7 +159,7 @@ func Parse(name string, data []byte, dir string) ([]pando.Spec, error) {
 	return specs, nil
 }
 
-// acceptable refuses what should not even reach the YAML parser.
+// acceptable reports whether the data may reach the YAML parser.
 func (r *reader) acceptable(data []byte) bool {
 	if len(data) > fileBytesMax {
 		r.add(1, 1, "", tooLarge)
@@ -189,7 +194,7 @@ func (r *reader) acceptable(data []byte) bool {
 	return true
 }
 
-// afterText is data from the first byte on that is not UTF-8.
+// afterText returns data from its first byte that is not UTF-8.
 func afterText(data []byte) []byte {
 	for len(data) > 0 {
 		r, n := utf8.DecodeRune(data)
@@ -219,7 +224,7 @@ func (r *reader) syntax(err error, data []byte) {
 	r.add(line, column, "", "%s", inWords(text))
 }
 
-// said are what the YAML parser says of common slips, and the same in plain words.
+// said maps the YAML parser's messages for common slips to plain words.
 var said = map[string]string{
 	"sequence end token ']' not found":              "a list that begins with [ has no ]",
 	"could not find flow mapping end token '}'":     "a map that begins with { has no }",
@@ -230,7 +235,7 @@ var said = map[string]string{
 	"value is not allowed in this context":          "a colon or a value is in a wrong place: put a text with a colon in quotes, and look at the indentation",
 }
 
-// inWords says in plain words what the YAML parser says.
+// inWords returns a message of the YAML parser in plain words.
 func inWords(text string) string {
 	for its, ours := range said {
 		if strings.Contains(text, its) {

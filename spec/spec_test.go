@@ -76,7 +76,7 @@ func TestOneWriterIsSaidByMaxOrderOrSurge(t *testing.T) {
 		single bool
 	}{
 		"":                             {pando.StartFirst, false},
-		"scale: {min: 1}":              {pando.StartFirst, false}, // its max is 1 by default alone
+		"scale: {min: 1}":              {pando.StartFirst, false}, // its max is 1 only by default
 		"scale: {max: 1}":              {pando.StopFirst, true},
 		"rollout: {surge: 0}":          {pando.StopFirst, true},
 		"rollout: {order: stop-first}": {pando.StopFirst, true},
@@ -112,7 +112,8 @@ func TestSeveralDocumentsAreSeveralServices(t *testing.T) {
 	}
 }
 
-// A name may be that of anything: no file is waited for past an interrupt, or read without end, and none is called a defect.
+// A name may belong to any kind of file. No file blocks past an interrupt or is read without end,
+// and no refusal is reported as a defect.
 func TestOddFilesAreRefused(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -139,14 +140,14 @@ func TestOddFilesAreRefused(t *testing.T) {
 	if _, err := Load(ctx, at("pipe")); !errors.Is(err, context.Canceled) {
 		t.Errorf("a pipe that nobody writes to: %v", err)
 	}
-	w, err := os.OpenFile(at("pipe"), os.O_RDWR, 0) // lets go whoever still waits for a writer
+	w, err := os.OpenFile(at("pipe"), os.O_RDWR, 0) // releases a reader that still waits for a writer
 	if err != nil {
 		t.Fatal(err)
 	}
 	_ = w.Close()
 }
 
-// minimal is put before the lines of a case, so that they begin in line 3.
+// minimal precedes the lines of a case, so that they begin in line 3.
 const minimal = "name: w\ncommand: x\n"
 
 var refused = []struct{ yaml, want string }{
@@ -234,7 +235,7 @@ func TestErrorsNameTheirPlace(t *testing.T) {
 		"labels: {a: b":              "a map that begins with { has no }",
 		"name: \"w":                  "a quote \" does not end",
 		"name: a: b":                 "put a text with a colon in quotes",
-		// What a deploy refuses, a check of the file refuses as well.
+		// A check of the file refuses every spec that a deploy refuses.
 		"name: w\ncommand: x\nenvironment: {A: \"b\\0\"}": "3:1: environment.A: has a NUL byte",
 		strings.Repeat("[", 1<<20):                        "nested deeper than 100 levels",
 		strings.Repeat("- ", 1<<19):                       "nested deeper than 100 levels",
@@ -302,7 +303,7 @@ func compiledSchema(t *testing.T) *jsonschema.Schema {
 	return s
 }
 
-// onlyParse are the rules that a schema has no words for, and what is wrong with the YAML itself.
+// onlyParse are the rules that a schema cannot express, and errors of the YAML itself.
 var onlyParse = []string{"less than min", "needs a target", "says of what", "counts what comes", "published twice", "names no port", "here twice",
 	"anchors", "tab indents", "3:7: ", "3:9: ", "in this file twice", "65536", "99999", "longer than nothing", "../x", "must be longer", "longer than a year", "largest id",
 	"a reserve runs", "0 means order"}

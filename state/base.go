@@ -6,10 +6,11 @@ import (
 	"pando.run/pando"
 )
 
-// common is the tree that the branch and main have in common. Usually that is base's; when main may contain commits of
-// ours that are newer (a push whose answer was lost, an agent that died between the swap of main and its own note of it),
-// the histories are searched back to where the branch began anew, and where they cross the crossing is merged first
-// (recursive merge base).
+// common returns the common tree of the branch and main. Usually that is the tree of base.
+//
+// Main may contain newer commits of the branch. Either the answer to a push was lost, or an agent
+// died before it noted its swap of main. Then common searches the histories back to the start of
+// the branch. If they cross, it merges the crossing first (recursive merge base).
 func (b *Branch) common(w *work, main pando.ObjectID) (root pando.ObjectID, contained bool, err error) {
 	if b.head == b.base {
 		return root, true, nil
@@ -33,7 +34,7 @@ func (b *Branch) common(w *work, main pando.ObjectID) (root pando.ObjectID, cont
 	return root, false, err
 }
 
-// virtual merges several bases into one tree, as if somebody had merged them at the time.
+// virtual merges several bases into one tree, like an earlier merge of them.
 func (b *Branch) virtual(w *work, bases []pando.ObjectID, until time.Time) (pando.ObjectID, error) {
 	var root pando.ObjectID
 	for n, id := range bases {

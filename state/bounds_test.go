@@ -26,7 +26,7 @@ func TestWhatIsNotCommittedIsBounded(t *testing.T) {
 		t.Errorf("%d MiB were taken", n-1)
 	}
 	for range 100 {
-		do(b.Put("blob/a", value[1:])) // what replaces as much is taken
+		do(b.Put("blob/a", value[1:])) // a replacement of the same size is accepted
 	}
 	if err := b.Patch("log", value); !errors.Is(err, pando.ErrTooLarge) {
 		t.Errorf("a delta above the bound: %v", err)

@@ -11,30 +11,30 @@ import (
 	"pando.run/pando"
 )
 
-// Branch is the state as one instance sees it: its commits since it was last one with main, and what it has written since
-// its last commit (in memory, and in its journal).
+// Branch is one instance's view of the state. It holds the commits since it last equalled main, and
+// the writes since its last commit. Those are in memory and in its journal.
 type Branch struct {
 	repo     *Repo
 	instance pando.InstanceID
 
 	mu sync.Mutex
 	place
-	stored  pando.ObjectID            // the head as the store has it
-	owed    map[string]pando.ObjectID // refs that the next write carries: what Pushed noted
+	stored  pando.ObjectID            // the head in the store
+	owed    map[string]pando.ObjectID // refs for the next write, as noted by Pushed
 	offered pando.ObjectID            // the head that the last merge took into main
-	unsure  bool                      // main may contain commits of ours that are newer than base
+	unsure  bool                      // main may contain our commits that are newer than base
 	pending map[string]*change
-	held    int // bytes of what is pending
+	held    int // bytes of pending
 
-	journal pando.Journal // of what is pending; nil: none is kept
-	noted   int           // bytes in it
-	kept    int           // of them, when it was rewritten last
-	lost    error         // why something that was written is not known any more
+	journal pando.Journal // of pending; nil: no journal
+	noted   int           // bytes in the journal
+	kept    int           // bytes in the journal after its last rewrite
+	lost    error         // why an earlier write is gone
 }
 
-// change is what is written to one path since the last commit.
+// change is the writes to one path since the last commit.
 type change struct {
-	set   bool // replaces the path by value; otherwise the delta below goes on top of it
+	set   bool // value replaces the path; else the delta below applies to it
 	gone  bool // deletes the path
 	value []byte
 	add   []byte // a counter's or a log's delta
@@ -42,21 +42,21 @@ type change struct {
 	minus map[string]bool
 }
 
-// Head is the branch's newest commit.
+// Head returns the branch's newest commit.
 func (b *Branch) Head() pando.ObjectID {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.head
 }
 
-// Dirty says whether something is written and not committed.
+// Dirty reports whether the branch has uncommitted writes.
 func (b *Branch) Dirty() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.pending) > 0
 }
 
-// Merged says whether main contains everything that the branch has, committed or not.
+// Merged reports whether main contains every write of the branch, committed or not.
 func (b *Branch) Merged(main pando.ObjectID) (bool, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -97,7 +97,7 @@ func (b *Branch) checkValue(p string, value []byte) error {
 	return nil
 }
 
-// CounterDigitsMax is how many digits may be written to a counter at once. Sums may be longer.
+// CounterDigitsMax limits the digits of one write to a counter. Sums may be longer.
 const CounterDigitsMax = 64
 
 func checkNumber(p string, value []byte) error {
@@ -125,8 +125,8 @@ func (b *Branch) remove(p string) error {
 	return nil
 }
 
-// Patch applies a delta by the path's type: an integer to add to a counter, lines to append to a log, "+member" and
-// "-member" lines to a set. Its cost is that of the delta.
+// Patch applies a delta by the path's type. A counter takes an integer to add, a log takes lines to
+// append, a set takes "+member" and "-member" lines. Its cost is that of the delta.
 func (b *Branch) Patch(p string, delta []byte) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -206,7 +206,7 @@ func (b *Branch) Get(p string) (pando.StateValue, error) {
 	return b.repo.read(w, root, p)
 }
 
-// List returns the paths that begin with a prefix, in order. A log is one path; its Bytes are left zero.
+// List returns the paths with a prefix, in order. A log is one path; its Bytes stay zero.
 func (b *Branch) List(prefix string) ([]pando.StateEntry, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -251,7 +251,7 @@ func (r *Repo) list(w *work, folder pando.ObjectID, at, prefix string, out *[]pa
 	return nil
 }
 
-// applied is the branch's tree with what is pending on top. The caller holds the lock.
+// applied returns the branch's tree with the pending changes on top. The caller holds the lock.
 func (b *Branch) applied(w *work) (pando.ObjectID, error) {
 	root, err := w.rootOf(b.head)
 	if err != nil {
@@ -260,13 +260,14 @@ func (b *Branch) applied(w *work) (pando.ObjectID, error) {
 	return b.repo.apply(w, root, "", b.pending)
 }
 
-// below is what changes for one name of a folder: itself, or paths below it.
+// below is the change of one name in a folder: of the name itself, or of paths below it.
 type below struct {
 	own    *change
 	deeper map[string]*change
 }
 
-// apply puts changes (by their path below a folder) into it. A name that is given a value and paths below it is a folder.
+// apply applies changes to a folder, by their path below it. A name that gets both a value and
+// paths below it becomes a folder.
 func (r *Repo) apply(w *work, folder pando.ObjectID, at string, changes map[string]*change) (pando.ObjectID, error) {
 	if len(changes) == 0 {
 		return folder, nil
@@ -329,7 +330,7 @@ func (r *Repo) applyName(w *work, p string, old entry, c below) (now entry, err 
 	if err != nil || t != "" {
 		return entry{tree: true, id: id}, err
 	}
-	if c.own == nil && old.tree { // nothing is left in it
+	if c.own == nil && old.tree { // the folder is empty now
 		return entry{}, nil
 	}
 	return now, nil

@@ -13,7 +13,7 @@ import (
 	"pando.run/pando"
 )
 
-// Commit makes everything written so far durable. With nothing written it returns the head.
+// Commit makes all earlier writes durable. Without any, it returns the head.
 func (b *Branch) Commit(ctx context.Context, message string, now time.Time) (pando.ObjectID, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -45,7 +45,7 @@ func (b *Branch) commit(ctx context.Context, message string, now time.Time) (pan
 	}
 	c := commit{tree: root, parents: []pando.ObjectID{b.head}, author: b.instance, at: latest(now, head.at), message: clean(message)}
 	id := w.put(pando.CommitObject, c.encode(b.repo.service))
-	if b.noted > 0 { // so that whoever opens the branch anew can tell whether it was made
+	if b.noted > 0 { // so that the next Born sees whether the commit was made
 		if err := b.note(written{Commit: id}); err != nil {
 			return b.head, err
 		}
@@ -57,14 +57,14 @@ func (b *Branch) commit(ctx context.Context, message string, now time.Time) (pan
 	return id, nil
 }
 
-// taken forgets what was pending: a commit has it.
+// taken clears the pending changes: a commit has them.
 func (b *Branch) taken() {
 	b.pending, b.held = map[string]*change{}, 0
 	b.rewrite()
 }
 
-// CommitChange writes a change on top of what is written already and commits both: all of it, or, with an error, nothing
-// of the change.
+// CommitChange writes a change on top of the pending writes and commits both. With an error it
+// writes nothing of the change.
 func (b *Branch) CommitChange(ctx context.Context, c pando.StateChange, now time.Time) (pando.ObjectID, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -86,7 +86,7 @@ func (b *Branch) CommitChange(ctx context.Context, c pando.StateChange, now time
 	return b.head, err
 }
 
-// write adds a change to what is pending. The caller holds the lock.
+// write adds a change to the pending ones. The caller holds the lock.
 func (b *Branch) write(c pando.StateChange) error {
 	seen := map[string]bool{}
 	once := func(p string) error {
@@ -119,15 +119,16 @@ func (c *change) clone() *change {
 		return nil
 	}
 	d := *c
-	d.add = slices.Clip(c.add) // what is appended to the one is not seen in the other; values are replaced, never changed
+	// An append to one copy is invisible in the other. Values are replaced, never changed.
+	d.add = slices.Clip(c.add)
 	d.plus, d.minus = maps.Clone(c.plus), maps.Clone(c.minus)
 	return &d
 }
 
-// messageBytesMax is how much of a message is kept.
+// messageBytesMax is the kept length of a message.
 const messageBytesMax = 1 << 10
 
-// clean keeps a message from looking like the head of a commit, or like more than one line.
+// clean keeps a message from looking like the head of a commit, or like several lines.
 func clean(message string) string {
 	words := strings.FieldsFunc(message, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) })
 	message = strings.ToValidUTF8(strings.Join(words, " "), "\uFFFD")

@@ -19,7 +19,7 @@ type memory struct {
 	objects  map[pando.ObjectID]pando.Object
 	refs     map[string]pando.ObjectID
 	journals map[pando.InstanceID][][]byte
-	left     int                     // writes until it dies; negative: it does not
+	left     int                     // writes until it dies; negative: never
 	written  map[pando.ObjectID]bool // since a prune began
 }
 
@@ -33,7 +33,7 @@ func newMemory() *memory {
 
 func (m *memory) Journal(i pando.InstanceID) (pando.Journal, error) { return memoryJournal{m, i}, nil }
 
-// memoryJournal is the journal of one instance. It survives, as a file does.
+// memoryJournal is the journal of one instance. It survives a death, as a file does.
 type memoryJournal struct {
 	*memory
 	of pando.InstanceID
@@ -106,7 +106,7 @@ func (m *memory) Update(_ context.Context, u pando.ObjectsUpdate) error {
 	return nil
 }
 
-// Prune deletes one object after the other, in no order, and may die before each.
+// Prune deletes objects one by one, in random order, and may die before each.
 func (m *memory) Prune(_ context.Context, live func() (func(pando.ObjectID) bool, error)) (n int, err error) {
 	m.written = map[pando.ObjectID]bool{}
 	defer func() { m.written = nil }()
@@ -128,14 +128,15 @@ func (m *memory) Prune(_ context.Context, live func() (func(pando.ObjectID) bool
 	return n, nil
 }
 
-// history is a service whose instances write, commit, pull, push, leave and die at random, while its state is trimmed.
+// history is a service under a trim. Its instances write, commit, pull, push, leave and die at
+// random.
 type history struct {
 	*rapid.T
 	ctx      context.Context
 	objects  *memory
 	repo     *Repo
-	main     pando.ObjectID    // as the registry has it
-	seen     pando.ObjectID    // as the host's trim knows it; it may lag behind
+	main     pando.ObjectID    // in the registry
+	seen     pando.ObjectID    // in the host's trim; it may lag behind
 	late     [2]pando.ObjectID // a swap of main from one to the other that is still on its way
 	now      time.Time
 	born     int
@@ -152,7 +153,7 @@ func newHistory(t *rapid.T) *history {
 	}
 }
 
-// step does one thing, and dies in the middle of it now and then.
+// step does one thing, and sometimes dies in the middle of it.
 func (h *history) step() {
 	// Clocks of hosts differ and are set back.
 	h.now = h.now.Add(time.Duration(rapid.IntRange(-30_000, 60_000).Draw(h.T, "ms")) * time.Millisecond)
@@ -244,7 +245,7 @@ func (h *history) trim(keep Keep) error {
 	}
 	_, err := Trim(h.ctx, h.objects, known, keep, h.now)
 	if errors.Is(err, pando.ErrNotFound) && h.seen != h.main {
-		err = errDied // what it thought was main is half gone: it deleted nothing and will be told better
+		err = errDied // its old main is half gone; it deleted nothing, and a later trim has the new main
 	}
 	if err != nil && !errors.Is(err, errDied) {
 		h.Fatalf("trim: %v", err)
@@ -253,7 +254,7 @@ func (h *history) trim(keep Keep) error {
 	return err
 }
 
-// whole checks that everything that main and the branches reach is there.
+// whole checks that every object that main and the branches reach exists.
 func (h *history) whole() {
 	walk := Walk{Objects: h.objects, Edge: must(Edge(h.objects, web))}
 	heads := []pando.ObjectID{}
@@ -272,8 +273,8 @@ func (h *history) whole() {
 	}
 }
 
-// Whatever order branches are born, commit, pull, push and leave in, however often history is trimmed, and wherever the
-// process dies, every counted hit and every line that was written is in main exactly once.
+// Every counted hit and every written line is in main exactly once. That holds for any order of
+// birth, commit, pull, push and exit, any number of trims, and a death at any point.
 func TestExactlyOnceWhereverItCrashes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := newHistory(t)
@@ -290,7 +291,7 @@ func TestExactlyOnceWhereverItCrashes(t *testing.T) {
 	})
 }
 
-// checkOnce holds main against the number of lines that were committed: as many hits, and each line once.
+// checkOnce checks main against the number of committed lines: as many hits, and each line once.
 func checkOnce(t *rapid.T, r *Repo, main pando.ObjectID, total int) {
 	seen := map[string]int{}
 	for line := range strings.Lines(text(r, main, "log")) {
@@ -336,8 +337,8 @@ func TestACommitDuringAPushIsKept(t *testing.T) {
 	}
 }
 
-// A push is one write: the note of it travels with the branch's next one. An agent that dies before that finds the branch
-// where main is, with all that others pushed by then.
+// A push is one write: its note travels with the branch's next write. An agent that dies before
+// that finds the branch at main, with all pushes of others by then.
 func TestThePushIsNotedByTheNextWrite(t *testing.T) {
 	ctx := t.Context()
 	objects := newMemory()

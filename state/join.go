@@ -9,18 +9,19 @@ import (
 	"pando.run/pando"
 )
 
-// place is where a branch is.
+// place is the position of a branch.
 type place struct {
-	head  pando.ObjectID
-	base  pando.ObjectID // the newest commit of main that head contains
-	since pando.ObjectID // the commit of main at which the branch began anew: no merge ever looks behind it
+	head pando.ObjectID
+	base pando.ObjectID // the newest commit of main that head contains
+	// since is the commit of main where the branch last restarted: no merge looks behind it.
+	since pando.ObjectID
 }
 
-// anew is the place of a branch that is one with main.
+// anew returns the place of a branch that equals main.
 func anew(main pando.ObjectID) place { return place{main, main, main} }
 
-// latest is a commit's time: that of the clock, but never before a commit that it grew from, so that a walk through history
-// may stop by time whatever the clocks of its writers did.
+// latest returns the time of a new commit: the clock's, but never before its parents'. A walk
+// through history may therefore stop by time, even if the clocks of its writers differ.
 func latest(now time.Time, parents ...time.Time) time.Time {
 	for _, p := range parents {
 		if p.After(now) {
@@ -30,7 +31,7 @@ func latest(now time.Time, parents ...time.Time) time.Time {
 	return now
 }
 
-// move writes what was made and moves the branch, durably, with what is owed from before.
+// move writes the new objects and moves the branch, durably, together with the owed refs.
 func (b *Branch) move(ctx context.Context, w *work, to place) error {
 	i := string(b.instance)
 	branch := b.repo.ref(branchRef, i)
@@ -44,8 +45,8 @@ func (b *Branch) move(ctx context.Context, w *work, to place) error {
 	return nil
 }
 
-// owedNow is what the next write of the branch has to carry. Where main is noted goes forward only: another branch may
-// have noted a later one meanwhile.
+// owedNow returns the refs that the branch's next write carries. The note of main only moves
+// forward: another branch may have noted a later one meanwhile.
 func (b *Branch) owedNow(w *work) map[string]pando.ObjectID {
 	main := b.repo.ref(mainRef, mainName)
 	seen, err := b.repo.lookup(main)
@@ -76,17 +77,19 @@ func (b *Branch) join(w *work, base, main pando.ObjectID, now time.Time, parents
 	return m.result.Commit, m.result, nil
 }
 
-// Merge merges what is committed into main and returns main's next commit, its objects durable. The caller moves main by
-// compare-and-swap and then calls Pushed; if the swap is lost, it merges again onto the newer main. A branch that main
-// contains already is left out: the answer is main itself, also when there is none. Of the branches of one host, one at a time may be between Merge
-// and Pushed.
+// Merge merges the committed changes into main and returns main's next commit with its objects
+// durable. The caller moves main by compare-and-swap and then calls Pushed. If the swap is lost, it
+// merges again onto the newer main.
+//
+// If main already contains the branch, Merge returns main itself, even a zero one. On one host,
+// only one branch at a time may be between Merge and Pushed.
 func (b *Branch) Merge(ctx context.Context, main pando.ObjectID, now time.Time) (pando.ObjectID, pando.MergeResult, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	w := b.repo.work()
 	b.offered = b.head
 	if main.IsZero() && b.head == b.base {
-		return main, pando.MergeResult{Commit: b.head}, nil // a service that keeps no state gets no main
+		return main, pando.MergeResult{Commit: b.head}, nil // a service without state gets no main
 	}
 	if main.IsZero() {
 		b.unsure = true
@@ -98,7 +101,8 @@ func (b *Branch) Merge(ctx context.Context, main pando.ObjectID, now time.Time) 
 		return b.head, pando.MergeResult{Commit: b.head, Taken: len(first)}, err
 	}
 	if b.head == b.base {
-		return main, pando.MergeResult{Commit: main}, nil // nothing of its own: what main is need not even be on this host
+		// The branch has no commits of its own; main need not be on this host.
+		return main, pando.MergeResult{Commit: main}, nil
 	}
 	switch old, err := w.isIn(main, b.base); {
 	case err != nil:
@@ -126,7 +130,8 @@ func (b *Branch) offer(id pando.ObjectID) string {
 	return b.repo.ref(offerRef, string(b.instance)+"/"+id.String())
 }
 
-// offers are the refs that withdraw what the branch has offered to main. Its answer is known by now.
+// offers returns the refs that withdraw the branch's offers to main. Their answers are known by
+// now.
 func (b *Branch) offers() (map[string]pando.ObjectID, error) {
 	refs, err := b.repo.objects.Refs(b.repo.ref(offerRef, string(b.instance)+"/"))
 	for name := range refs {
@@ -135,15 +140,16 @@ func (b *Branch) offers() (map[string]pando.ObjectID, error) {
 	return refs, err
 }
 
-// Pushed says that main is now at a commit that contains what Merge was given: the branch begins anew from it. A branch
-// that has been committed to since goes on from its own head; its next merge finds what main has of it.
+// Pushed records that main is now at a commit that contains the offered head. The branch restarts
+// from it. A branch with newer commits continues from its own head; its next merge finds its part
+// in main.
 //
-// The note of that is no write of its own: the branch's next one carries it, or Settle. Until then the store has the branch
-// as main contains it, protected by the same refs, and Born finds out.
+// Pushed does not write. The branch's next write, or Settle, carries the note. Until then the same
+// refs protect the branch in the store, and Born repairs it.
 func (b *Branch) Pushed(main pando.ObjectID) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if main.IsZero() || b.place == anew(main) && !b.unsure { // zero: there is no main to begin anew from
+	if main.IsZero() || b.place == anew(main) && !b.unsure { // zero: no main to restart from
 		return nil
 	}
 	if err := b.owe(main); err != nil {
@@ -155,7 +161,7 @@ func (b *Branch) Pushed(main pando.ObjectID) error {
 	return nil
 }
 
-// owe keeps for the next write that main is at a commit, and that what was offered to it has its answer.
+// owe adds two notes to the next write: main's commit, and the end of the offers to it.
 func (b *Branch) owe(main pando.ObjectID) error {
 	refs, err := b.offers()
 	if err != nil {
@@ -169,7 +175,8 @@ func (b *Branch) owe(main pando.ObjectID) error {
 	return nil
 }
 
-// Settle writes what Pushed left to be noted, so that a branch that is not written to holds no old history.
+// Settle writes the notes that Pushed left, so that a branch without new writes holds no old
+// history.
 func (b *Branch) Settle(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -179,7 +186,7 @@ func (b *Branch) Settle(ctx context.Context) error {
 	return b.move(ctx, b.repo.work(), b.place)
 }
 
-// Pull takes what others pushed into the branch.
+// Pull merges the pushes of others into the branch.
 func (b *Branch) Pull(ctx context.Context, main pando.ObjectID, now time.Time) (pando.MergeResult, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -201,7 +208,7 @@ func (b *Branch) Pull(ctx context.Context, main pando.ObjectID, now time.Time) (
 	return result, b.move(ctx, w, place{head: id, base: main, since: b.since})
 }
 
-// Discard drops the branch; its merged commits stay in main.
+// Discard drops the branch. Its merged commits stay in main.
 func (b *Branch) Discard(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -8,14 +8,14 @@ import (
 	"pando.run/pando"
 )
 
-// UncommittedBytesMax is how much of one branch may be written and not committed: it is in the agent's memory, and in the
-// journal on the host's /run.
+// UncommittedBytesMax limits the uncommitted writes of one branch. They take the agent's memory and
+// the journal on the host's /run.
 const UncommittedBytesMax = 64 << 20
 
-// changeBytes is what a change takes beside its path and its values.
+// changeBytes is the memory of a change without its path and its values.
 const changeBytes = 256
 
-// bytes is what a change to a path takes in memory; a member of a set takes as much more as an entry of a map.
+// bytes returns the memory of a change to a path. A member of a set also costs a map entry.
 func (c *change) bytes(p string) int {
 	if c == nil {
 		return 0
@@ -29,10 +29,11 @@ func (c *change) bytes(p string) int {
 	return n
 }
 
-// rewriteBytes is the least by which a journal grows before it is replaced by what is still pending.
+// rewriteBytes is the least growth before the pending changes replace a journal.
 const rewriteBytes = 1 << 20
 
-// written is one record of a journal: a write to one path, or a commit that was about to take all writes before it.
+// written is one record of a journal: a write to one path, or a commit that was about to take all
+// earlier writes.
 type written struct {
 	Put    string         `json:"put,omitempty"`
 	Delete string         `json:"delete,omitempty"`
@@ -41,14 +42,14 @@ type written struct {
 	Commit pando.ObjectID `json:"commit,omitzero"`
 }
 
-// With makes the branches that are born from here on keep what is written and not committed in journals.
+// With returns a repo that keeps the uncommitted writes of its new branches in journals.
 func (r *Repo) With(j pando.Journals) *Repo {
 	q := *r
 	q.journals = j
 	return &q
 }
 
-// journalled makes one write to a path, all of it or, with an error, nothing. The caller holds the lock.
+// journalled makes one write to a path, all or nothing. The caller holds the lock.
 func (b *Branch) journalled(p string, w written, apply func() error) error {
 	before := b.pending[p].clone()
 	err := apply()
@@ -88,8 +89,8 @@ func (b *Branch) note(w written) error {
 	return nil
 }
 
-// rewrite replaces the journal by what is pending: nothing, after a commit. Where that fails the longer one, which says the
-// same, stays.
+// rewrite replaces the journal with the pending changes: none, after a commit. If that fails, the
+// longer journal with the same content stays.
 func (b *Branch) rewrite() {
 	if b.journal == nil || b.noted == 0 {
 		return
@@ -111,7 +112,7 @@ func (b *Branch) rewrite() {
 	}
 }
 
-// writes are the writes that make a change.
+// writes returns the writes that make a change.
 func (c *change) writes(p string) (out []written) {
 	switch {
 	case c.gone:
@@ -132,7 +133,8 @@ func (c *change) writes(p string) (out []written) {
 	return out
 }
 
-// recall takes up what a former agent's journal has of the instance. Where that cannot be read, the next commit says so.
+// recall reads the instance's writes from a former agent's journal. If it cannot be read, the next
+// commit reports it.
 func (b *Branch) recall() error {
 	if b.repo.journals == nil {
 		return nil
@@ -163,7 +165,7 @@ func (b *Branch) redo(record []byte) error {
 	switch {
 	case !w.Commit.IsZero():
 		_, _, err := b.repo.objects.Object(w.Commit)
-		if err == nil { // it was made: the writes before it are in it
+		if err == nil { // it was made and has the writes before it
 			b.pending = map[string]*change{}
 		} else if !errors.Is(err, pando.ErrNotFound) {
 			return err
@@ -177,7 +179,7 @@ func (b *Branch) redo(record []byte) error {
 	return b.patch(w.Patch, w.Value)
 }
 
-// complete refuses, once, if something that the instance wrote is not known any more.
+// complete returns an error, once, if an earlier write of the instance is gone.
 func (b *Branch) complete() error {
 	if b.lost == nil {
 		return nil

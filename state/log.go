@@ -8,8 +8,9 @@ import (
 	"pando.run/pando"
 )
 
-// An append-log is a folder of three levels, a radix tree of chunks: "00/00/00", "00/00/01", … Its files in path order
-// are the log. Appending writes the last chunk and its three folders, whatever the length of the log.
+// An append-log is a folder of three levels, a radix tree of chunks: "00/00/00", "00/00/01", … Its
+// files in path order are the log. An append writes the last chunk and its three folders, at any
+// length of the log.
 const (
 	chunkBytesMax = 16 << 10
 	fanOut        = 256
@@ -17,7 +18,7 @@ const (
 	chunksMax     = fanOut * fanOut * fanOut
 )
 
-// position is a place in a log: so many bytes into its last chunk.
+// position is a place in a log: a chunk, and bytes into it.
 type position struct {
 	chunk int
 	bytes int
@@ -27,7 +28,7 @@ func chunkName(n, level int) string {
 	return fmt.Sprintf("%02x", n>>(8*(levels-1-level))&0xff)
 }
 
-// endOf finds the end of a log; the zero id is the empty log.
+// endOf returns the end of a log. The zero id is the empty log.
 func (w *work) endOf(log pando.ObjectID) (position, error) {
 	var p position
 	if log.IsZero() {
@@ -73,7 +74,7 @@ func (w *work) chunk(log pando.ObjectID, n int) ([]byte, error) {
 	return w.blob(id)
 }
 
-// since reads what a log has after a position.
+// since reads a log from a position to its end.
 func (w *work) since(log pando.ObjectID, from position) ([]byte, error) {
 	end, err := w.endOf(log)
 	if err != nil || log.IsZero() {
@@ -96,7 +97,7 @@ func (w *work) since(log pando.ObjectID, from position) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// append writes lines behind a log and returns the new one.
+// append adds lines to the end of a log and returns the new log.
 func (w *work) append(log pando.ObjectID, lines []byte) (pando.ObjectID, error) {
 	if len(lines) == 0 {
 		return log, nil
@@ -127,7 +128,8 @@ func (w *work) append(log pando.ObjectID, lines []byte) (pando.ObjectID, error) 
 	return w.graft(log, fresh, first, 0, 0)
 }
 
-// graft puts chunks into one folder of a log (its level and the number of its first chunk's upper digits given).
+// graft puts chunks into one folder of a log. upper holds the higher digits of the folder's first
+// chunk.
 func (w *work) graft(folder pando.ObjectID, fresh map[int]pando.ObjectID, first, level, upper int) (pando.ObjectID, error) {
 	t, err := w.folder(folder)
 	if err != nil {

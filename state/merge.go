@@ -17,8 +17,8 @@ import (
 //	base ───────┤                     ├──► merged
 //	            └── theirs (branch) ──┘
 //
-// What changed on one side only is taken; what changed on both is merged by the type of its path. A conflict is a value
-// (both versions are kept and the path is named), never an error.
+// A change on one side is taken. A change on both sides is merged by the type of its path. A
+// conflict is a value, never an error: both versions stay, and the result names the path.
 type merge struct {
 	*work
 	types  types
@@ -27,7 +27,7 @@ type merge struct {
 	result pando.MergeResult
 }
 
-// folders merges one folder of the tree; at is its path, "" for the root or ending in "/".
+// folders merges one folder of the tree. at is its path: "" for the root, else ending in "/".
 func (m *merge) folders(at string, base, ours, theirs pando.ObjectID) (pando.ObjectID, error) {
 	switch {
 	case theirs == base:
@@ -62,19 +62,21 @@ func (m *merge) folders(at string, base, ours, theirs pando.ObjectID) (pando.Obj
 	return m.derive(ours, body, splices), nil
 }
 
-// edits are what the merge of a folder changes in ours.
+// edits returns the changes to ours from the merge of a folder.
 func (m *merge) edits(at string, base, theirs, ours tree) ([]entry, error) {
 	their, err := changes(base, theirs)
 	if err != nil {
 		return nil, err
 	}
 	suffix := conflictMark + string(m.branch)
-	var taken, kept map[string]bool // names that end in suffix: those that have a value of theirs, and versions that lost their paths
+	// Names that end in suffix: taken have a value of theirs, kept hold versions that lost their
+	// paths.
+	var taken, kept map[string]bool
 	for _, c := range their {
 		if !strings.HasSuffix(c.name, suffix) {
 			continue
 		}
-		if kept == nil { // otherwise all names of lost versions are new and different
+		if kept == nil { // else all names of lost versions are new and different
 			taken, kept = map[string]bool{}, map[string]bool{}
 		}
 		if c.theirs != "" {
@@ -96,7 +98,7 @@ func (m *merge) edits(at string, base, theirs, ours tree) ([]entry, error) {
 			return nil, err
 		}
 		if t.id.IsZero() && (o.id.IsZero() || kept[c.name]) {
-			continue // deleted on both sides, or a deletion of what was kept there before
+			continue // deleted on both sides, or a new conflict copy took the name
 		}
 		now, beside, err := m.entry(at+c.name, b, o, t)
 		if err != nil {
@@ -123,17 +125,18 @@ func (m *merge) edits(at string, base, theirs, ours tree) ([]entry, error) {
 	return edits, nil
 }
 
-// conflictMark stands, with the branch's name behind it, behind the name of a version that lost its path.
+// conflictMark separates the path of a version that lost it from the branch's name.
 const conflictMark = ".conflict-"
 
-// changed is a name that one side changed: the lines of what it stood for and of what it stands for, empty for nothing.
+// changed is a name that one side changed, with its tree lines before and after. An empty line
+// means absent.
 type changed struct {
 	name         string
 	base, theirs tree
 }
 
-// changes are the names that theirs changed, in the order of strings. Being equal to ours is no reason to leave one out:
-// two counters that both went from 1 to 2 have counted two.
+// changes returns the names that theirs changed, in the order of strings. A change that equals ours
+// still counts: two counters that both went from 1 to 2 have counted two.
 func changes(base, theirs tree) (out []changed, err error) {
 	same := sameEnd(base, theirs)
 	for len(base) != len(theirs) || len(base) > same {
@@ -152,7 +155,7 @@ func changes(base, theirs tree) (out []changed, err error) {
 				return nil, err
 			}
 		}
-		if b.end > 0 && t.end > 0 { // of two names the one that comes first
+		if b.end > 0 && t.end > 0 { // of two names the first
 			switch order := compareNames(b.name, t.name, b.folder, t.folder); {
 			case order < 0:
 				t = lead{}
@@ -166,7 +169,7 @@ func changes(base, theirs tree) (out []changed, err error) {
 	return byName(out), nil
 }
 
-// sameEnd is how many bytes, at the least, two trees have in common at their ends.
+// sameEnd returns a lower bound of the bytes that two trees share at their ends.
 func sameEnd(a, b tree) (n int) {
 	const step = 256
 	for n+step <= min(len(a), len(b)) && a[len(a)-n-step:len(a)-n] == b[len(b)-n-step:len(b)-n] {
@@ -175,7 +178,8 @@ func sameEnd(a, b tree) (n int) {
 	return n
 }
 
-// byName puts changes in the order of strings. A name that changed its kind has two, one for each: they become one.
+// byName sorts changes in the order of strings. It joins the two changes of a name that turned from
+// file to folder, or back.
 func byName(all []changed) []changed {
 	order := func(a, b changed) int { return strings.Compare(a.name, b.name) }
 	if !slices.IsSortedFunc(all, order) {
@@ -192,8 +196,8 @@ func byName(all []changed) []changed {
 	return out
 }
 
-// entry merges what one name stands for: what does from now on and, when both versions are kept, the other one. Neither has
-// its name yet.
+// entry merges one name. now takes the name; beside is the other version if both are kept. Neither
+// has its name yet.
 func (m *merge) entry(p string, b, o, t entry) (now, beside entry, err error) {
 	if o == b {
 		m.result.Taken++
@@ -221,10 +225,10 @@ func (m *merge) entry(p string, b, o, t entry) (now, beside entry, err error) {
 	return m.leaves(p, b, o, t)
 }
 
-// logs puts what theirs appended since the base behind ours.
+// logs appends to ours the lines that theirs appended since the base.
 func (m *merge) logs(b, o, t entry) (entry, error) {
 	if t.id.IsZero() {
-		return o, nil // deleted there: what was appended here is not known there, so it stays
+		return o, nil // theirs deleted it without our new lines, so ours stays
 	}
 	from, err := m.endOf(b.id)
 	if err != nil {
@@ -255,7 +259,7 @@ func (m *merge) leaves(p string, b, o, t entry) (now, beside entry, err error) {
 	return now, beside, err
 }
 
-// contents merges what is in two files.
+// contents merges the contents of files.
 func (m *merge) contents(with func(base, ours, theirs []byte) []byte, files ...entry) (entry, error) {
 	var bodies [3][]byte
 	for n, e := range files {
@@ -271,7 +275,7 @@ func (m *merge) contents(with func(base, ours, theirs []byte) []byte, files ...e
 	return entry{id: m.put(pando.BlobObject, with(bodies[0], bodies[1], bodies[2]))}, nil
 }
 
-// keepBoth keeps ours at the path and theirs beside it. A deletion loses against a change.
+// keepBoth keeps ours at the path and theirs beside it. A change wins over a deletion.
 func (m *merge) keepBoth(p string, o, t entry) (now, beside entry) {
 	switch {
 	case t.id.IsZero() || t == o:
@@ -283,19 +287,19 @@ func (m *merge) keepBoth(p string, o, t entry) (now, beside entry) {
 	return o, t
 }
 
-// mergeCounter adds what theirs added since the base.
+// mergeCounter adds theirs' change since the base to ours.
 func mergeCounter(base, ours, theirs []byte) []byte {
 	sum := new(big.Int).Add(number(ours), number(theirs))
 	return []byte(sum.Sub(sum, number(base)).String())
 }
 
-// numberBytesMax is the length up to which a value is taken for a number.
+// numberBytesMax is the longest value that counts as a number.
 const numberBytesMax = 1 << 10
 
-// number reads a counter; what is no number counts as zero.
+// number reads a counter. Other text counts as zero.
 func number(b []byte) *big.Int {
 	if len(b) > numberBytesMax {
-		return new(big.Int) // written as something else, before its path was a counter
+		return new(big.Int) // an older value, from before the path was a counter
 	}
 	n, ok := new(big.Int).SetString(strings.TrimSpace(string(b)), 10)
 	if !ok {
@@ -304,7 +308,7 @@ func number(b []byte) *big.Int {
 	return n
 }
 
-// mergeSet adds what theirs added and takes out what theirs took out.
+// mergeSet adds theirs' new members and removes those that theirs removed.
 func mergeSet(base, ours, theirs []byte) []byte {
 	b, o, t := members(base), members(ours), members(theirs)
 	for v := range t {
@@ -339,7 +343,7 @@ func setOf(m map[string]bool) []byte {
 	return []byte(strings.Join(lines, ""))
 }
 
-// describe is the message of a merge commit.
+// describe returns the message of a merge commit.
 func (m *merge) describe() string {
 	s := fmt.Sprintf("merge %s: %d taken, %d merged", m.branch, m.result.Taken, m.result.Merged)
 	if len(m.result.Conflicts) > 0 {

@@ -1,8 +1,8 @@
-// Package state is the mergeable state of services: a hash tree in git's object model, a branch per instance, and a typed
-// three-way merge by path.
+// Package state is the mergeable state of services. It has a hash tree in git's object model, a
+// branch per instance, and a typed three-way merge by path.
 //
-// It never touches a disk or a clock and never moves a service's main head: objects go to a pando.Objects, time comes as an
-// argument, and main moves by the caller's compare-and-swap.
+// It never touches a disk or a clock and never moves a service's main head. Objects go to a
+// pando.Objects, time is an argument, and the caller moves main by compare-and-swap.
 package state
 
 import (
@@ -25,7 +25,7 @@ func ID(kind pando.ObjectKind, body []byte) pando.ObjectID {
 	return pando.ObjectID(h.Sum(nil))
 }
 
-// commit is one state of a whole tree, with where it came from.
+// commit is one version of a whole tree, with its parents.
 type commit struct {
 	tree    pando.ObjectID
 	parents []pando.ObjectID
@@ -47,7 +47,7 @@ func (c commit) encode(s pando.ServiceKey) []byte {
 
 var errCommit = fmt.Errorf("%w: a commit that is not one of ours", pando.ErrInvalid)
 
-// decodeCommit reads a body, which nobody may change: the message is a part of it.
+// decodeCommit reads a body. The body must not change afterwards: the message is a part of it.
 func decodeCommit(b []byte) (commit, error) {
 	var c commit
 	head, message, ok := strings.Cut(unsafe.String(unsafe.SliceData(b), len(b)), "\n\n")

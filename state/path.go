@@ -10,13 +10,14 @@ import (
 	"pando.run/pando"
 )
 
-// Limits of what one path can be.
+// Limits of one path.
 const (
 	PathBytesMax  = 1024
 	ValueBytesMax = 16 << 20
 )
 
-// CheckPath refuses what is not a plain relative path: nothing may climb out, hide in git's own names or be two things.
+// CheckPath returns an error unless p is a plain relative path. A path must not climb out, use
+// git's own names or have two forms.
 func CheckPath(p string) error {
 	bad := func(why string) error {
 		return fmt.Errorf("%w: state path %q: %s", pando.ErrInvalid, p, why)
@@ -44,7 +45,8 @@ func CheckPath(p string) error {
 	return nil
 }
 
-// gits says whether git, on any file system that it runs on, takes a name for one of its own: a clone must not contain it.
+// gits reports whether git takes a name for one of its own on any file system. A clone must not
+// contain such a name.
 func gits(part string) bool {
 	plain := strings.ToLower(strings.Map(func(r rune) rune {
 		if unicode.Is(unicode.Cf, r) {
@@ -55,10 +57,10 @@ func gits(part string) bool {
 	return strings.HasPrefix(plain, ".git") || strings.HasPrefix(plain, "git~") || strings.ContainsAny(part, `\:`) && strings.Contains(plain, ".git")
 }
 
-// types says how each path merges.
+// types chooses the merge type of each path.
 type types struct {
 	exact    map[string]pando.StateType
-	patterns []string // longest first, so that the most particular wins
+	patterns []string // longest first, so that the most specific wins
 	of       map[string]pando.StateType
 }
 
@@ -87,7 +89,7 @@ func (t types) typeOf(p string) pando.StateType {
 	return pando.StateLast
 }
 
-// matches is path.Match in which "**" stands for any number of parts.
+// matches is path.Match, plus "**" for any number of parts.
 func matches(pattern, p string) bool {
 	head, tail, deep := strings.Cut(pattern, "**")
 	if !deep {

@@ -17,11 +17,12 @@ type Repo struct {
 	service pando.ServiceKey
 	types   types
 
-	journals pando.Journals // nil: what is written and not committed is lost with the agent
+	journals pando.Journals // nil: uncommitted writes end with the agent
 }
 
-// Open returns the state of a service; of says how each path merges (patterns with *, ?, [] and **; an exact path wins,
-// then the longest pattern). A path that nothing names is last-writer-wins.
+// Open returns the state of a service. The map of has the merge type of each pattern; patterns may
+// have *, ?, [] and **. An exact path wins, then the longest pattern. A path without a match is
+// last-writer-wins.
 func Open(objects pando.Objects, service pando.ServiceKey, of map[string]pando.StateType) *Repo {
 	return &Repo{objects: objects, service: service, types: newTypes(of)}
 }
@@ -30,10 +31,10 @@ func Open(objects pando.Objects, service pando.ServiceKey, of map[string]pando.S
 const (
 	branchRef = "branch" // by instance: the newest commit of its branch
 	baseRef   = "base"   // by instance: the newest commit of main that its branch contains
-	sinceRef  = "since"  // by instance: the commit of main at which its branch began anew
-	offerRef  = "offer"  // by instance and commit: what it offered to main and does not know the answer to
-	mainRef   = "main"   // main as this host saw it last
-	edgeRef   = "edge"   // by commit: history begins at it, its parents were trimmed
+	sinceRef  = "since"  // by instance: the commit of main where its branch last restarted
+	offerRef  = "offer"  // by instance and commit: an offer to main without an answer yet
+	mainRef   = "main"   // main, as this host last received it
+	edgeRef   = "edge"   // by commit: history starts here, its parents were trimmed
 	mainName  = "head"
 )
 
@@ -53,8 +54,9 @@ func (r *Repo) lookup(ref string) (pando.ObjectID, error) {
 	return id, err
 }
 
-// Born returns the branch of an instance: a new one from main, or the one that a former agent left. That one goes on from
-// main, too, if main contains it: its push came through, and only the note of it was not written.
+// Born returns the branch of an instance: a new one from main, or the one that a former agent left.
+// An old branch restarts from main if main contains it: its push succeeded, only the note was not
+// written.
 func (r *Repo) Born(ctx context.Context, i pando.InstanceID, main pando.ObjectID) (*Branch, error) {
 	b := &Branch{repo: r, instance: i, pending: map[string]*change{}}
 	var err error
@@ -135,7 +137,7 @@ func (r *Repo) read(w *work, root pando.ObjectID, p string) (pando.StateValue, e
 	return v, err
 }
 
-// lookup finds what a path stands for; a zero entry if nothing.
+// lookup returns the entry at a path, or a zero entry.
 func (w *work) lookup(root pando.ObjectID, p string) (entry, error) {
 	e := entry{tree: true, id: root}
 	for part := range strings.SplitSeq(p, "/") {

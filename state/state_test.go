@@ -196,8 +196,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// What a store hands out may be damaged: whatever the bytes of one object are, reading, merging and trimming end with an
-// error or without, but they end.
+// A store may return damaged objects. For any bytes of one object, reading, merging and trimming
+// must end, with or without an error.
 func FuzzDamagedObject(f *testing.F) {
 	f.Add(uint8(0), []byte(nil))
 	f.Add(uint8(3), []byte("40000 00\x00aaaaaaaaaaaaaaaaaaaa"))

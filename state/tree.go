@@ -15,14 +15,14 @@ const (
 	modeTree = "40000"
 )
 
-// entry is one line of a tree; with a zero id it says that nothing stands in that place.
+// entry is one line of a tree. A zero id means that the place is empty.
 type entry struct {
 	name string
 	tree bool
 	id   pando.ObjectID
 }
 
-// compare is git's order of two entries: by name, a folder's name as if it ended in '/'.
+// compare is git's order of two entries: by name, with '/' added to a folder's name.
 func compare(a, b entry) int { return compareNames(a.name, b.name, a.tree, b.tree) }
 
 func compareNames(a, b string, aTree, bTree bool) int {
@@ -36,7 +36,8 @@ func compareNames(a, b string, aTree, bTree bool) int {
 	return int(after(a, aTree, n)) - int(after(b, bTree, n))
 }
 
-// after is the byte of a name at n, which is at most its end: there a folder has a '/' and a file nothing.
+// after returns byte n of a name; n is at most its length. At the end it returns '/' for a folder
+// and 0 for a file.
 func after(name string, tree bool, n int) byte {
 	switch {
 	case n < len(name):
@@ -57,11 +58,11 @@ func (e entry) add(b []byte) []byte {
 	return append(b, e.id[:]...)
 }
 
-// tree is the body of a folder, or of one of which the first lines are read already. Nobody changes it: the names of its
-// entries are parts of it.
+// tree is the body of a folder, or the rest of a body. It must not change: the names of its entries
+// are parts of it.
 type tree string
 
-// read looks at a body.
+// read makes a tree of a body without a copy.
 func read(body []byte) tree { return tree(unsafe.String(unsafe.SliceData(body), len(body))) }
 
 var errTree = fmt.Errorf("%w: a tree that is not one of ours", pando.ErrInvalid)
@@ -70,7 +71,7 @@ var errTree = fmt.Errorf("%w: a tree that is not one of ours", pando.ErrInvalid)
 type lead struct {
 	name   string
 	folder bool
-	end    int // of the line; its id lies before it
+	end    int // of the line; the id is its last part
 }
 
 // lead reads the first line. The tree must not be empty.
@@ -89,7 +90,7 @@ func (t tree) lead() (l lead, err error) {
 	return l, nil
 }
 
-// first is the first entry, and what follows it. The tree must not be empty.
+// first returns the first entry and the rest of the tree. The tree must not be empty.
 func (t tree) first() (e entry, after tree, err error) {
 	l, err := t.lead()
 	if err != nil {
@@ -100,7 +101,7 @@ func (t tree) first() (e entry, after tree, err error) {
 	return e, t[l.end:], nil
 }
 
-// last is the last entry. The tree must not be empty.
+// last returns the last entry. The tree must not be empty.
 func (t tree) last() (entry, error) {
 	for {
 		l, err := t.lead()
@@ -114,7 +115,7 @@ func (t tree) last() (entry, error) {
 	}
 }
 
-// only is the entry of a tree of one line; a zero entry for none.
+// only returns the entry of a tree with one line, or a zero entry for an empty tree.
 func (t tree) only() (entry, error) {
 	if t == "" {
 		return entry{}, nil
@@ -123,7 +124,7 @@ func (t tree) only() (entry, error) {
 	return e, err
 }
 
-// entries are all entries. It also checks their order.
+// entries returns all entries. It also checks their order.
 func (t tree) entries() ([]entry, error) {
 	all := make([]entry, 0, len(t)/(len(modeFile)+len(pando.ObjectID{})+8))
 	for t != "" {
@@ -139,15 +140,15 @@ func (t tree) entries() ([]entry, error) {
 	return all, nil
 }
 
-// seek finds what stands for a name, be it a file or a folder; a zero entry for nothing. It drops what sorts before, so
-// that names that are sought in the order of strings are found in one walk.
+// seek finds the file or folder of a name, or returns a zero entry. It drops the entries before it,
+// so a walk in string order reads the tree once.
 func (t *tree) seek(name string) (entry, error) {
 	before, _, err := t.cut(name, false)
 	if err != nil {
 		return entry{}, err
 	}
 	*t = (*t)[len(before):]
-	for ahead := *t; ahead != ""; { // a folder sorts behind what goes on with less than a '/'
+	for ahead := *t; ahead != ""; { // names that continue with a byte below '/' sort before a folder
 		l, err := ahead.lead()
 		if err != nil {
 			return entry{}, err
@@ -163,8 +164,8 @@ func (t *tree) seek(name string) (entry, error) {
 	return entry{}, nil
 }
 
-// edit returns the body with edits, one for a place at the most: an entry that replaces what stands in its place, or, with
-// a zero id, takes it out. The splices say the same of the bytes.
+// edit returns the body with edits, at most one for a place. An edit replaces the entry in its
+// place, or with a zero id removes it. The splices describe the same change in bytes.
 func (t tree) edit(edits []entry) ([]byte, []pando.Splice, error) {
 	if !slices.IsSortedFunc(edits, compare) {
 		slices.SortFunc(edits, compare)
@@ -186,7 +187,7 @@ func (t tree) edit(edits []entry) ([]byte, []pando.Splice, error) {
 			out = e.add(out)
 			s.Put = len(out) - begin
 		}
-		if s.Drop > 0 && s.Drop == s.Put { // the same name: only the id is another one
+		if s.Drop > 0 && s.Drop == s.Put { // the same name: only the id differs
 			s.Keep += s.Put - len(e.id)
 			s.Drop, s.Put = len(e.id), len(e.id)
 		}
@@ -195,7 +196,7 @@ func (t tree) edit(edits []entry) ([]byte, []pando.Splice, error) {
 	return append(out, t...), splices, nil
 }
 
-// cut returns what sorts before a place, and what behind it.
+// cut returns the entries before a place and those after it.
 func (t tree) cut(name string, folder bool) (before, behind tree, err error) {
 	for at := 0; at < len(t); {
 		rest := t[at:]
@@ -214,7 +215,7 @@ func (t tree) cut(name string, folder bool) (before, behind tree, err error) {
 	return t, "", nil
 }
 
-// replaced adds to edits that an entry stands, from now on, for the name that another stood for; either may be zero.
+// replaced adds the edits that replace the entry was by now. Either may be zero.
 func replaced(edits []entry, was, now entry) []entry {
 	if !was.id.IsZero() && (now.id.IsZero() || now.tree != was.tree) {
 		edits = append(edits, entry{name: was.name, tree: was.tree})

@@ -12,14 +12,15 @@ import (
 	"pando.run/pando"
 )
 
-// names are few and go on in one another, with bytes that sort before and behind the '/' of a folder.
+// names are few and are prefixes of each other, with bytes that sort before and after the '/' of a
+// folder.
 var names = []string{"a", "a!", "a-", "a-b", "a.", "a0", "aa", "b", "b.conflict-x", "b.conflict-x.conflict-x", "b0", "c"}
 
 func someID(t *rapid.T) pando.ObjectID {
 	return pando.ObjectID{byte(rapid.IntRange(1, 4).Draw(t, "id"))}
 }
 
-// someTree draws what a folder has, by name.
+// someTree draws the entries of a folder, by name.
 func someTree(t *rapid.T) map[string]entry {
 	out := map[string]entry{}
 	for _, name := range rapid.SliceOfDistinct(rapid.SampledFrom(names), rapid.ID[string]).Draw(t, "names") {
@@ -62,7 +63,7 @@ func TestATreeIsEditedInItsOrder(t *testing.T) {
 	})
 }
 
-// spliced makes the splices, with what they put taken from where they put it.
+// spliced applies the splices to base; the new bytes come from the same place in body.
 func spliced(base, body []byte, splices []pando.Splice) (out []byte) {
 	for _, s := range splices {
 		out = append(out, base[:s.Keep]...)
@@ -98,8 +99,9 @@ func TestChangesAreWhatDiffers(t *testing.T) {
 	})
 }
 
-// A merge of folders that hold values nobody may choose between: nothing that a side wrote is lost, nothing that nobody
-// wrote appears, what one side left alone is as the other has it, and every name that gets two values is a conflict.
+// A merge of folders with opaque values: no written value is lost, and no other value appears. A
+// name that one side left alone has the other side's value. Every name that gets two values is a
+// conflict.
 func TestAMergeLosesNothing(t *testing.T) {
 	types := newTypes(map[string]pando.StateType{"**": pando.StateOpaque})
 	rapid.Check(t, func(t *rapid.T) {
@@ -149,7 +151,7 @@ func TestAMergeLosesNothing(t *testing.T) {
 	})
 }
 
-// someFiles is someTree with files alone, each with a value of its own.
+// someFiles is someTree with files only, each with its own value.
 func someFiles(t *rapid.T) map[string]entry {
 	out := someTree(t)
 	for name, e := range out {
@@ -159,7 +161,7 @@ func someFiles(t *rapid.T) map[string]entry {
 	return out
 }
 
-// What was put at a name that used to be a folder stays, whatever was deleted below it in the same commit.
+// A value at the name of a former folder stays, even if the same commit deletes paths below it.
 func TestAFolderBecomesAFile(t *testing.T) {
 	r := Open(newMemory(), web, nil)
 	var main pando.ObjectID
@@ -169,7 +171,7 @@ func TestAFolderBecomesAFile(t *testing.T) {
 	do(b.Delete("a/b"))
 	do(b.Put("a", []byte("file")))
 	push(b, &main, t0)
-	do(b.Delete("a/b")) // which is not there
+	do(b.Delete("a/b")) // it does not exist
 	push(b, &main, t0)
 	if got := text(r, main, "a"); got != "file" {
 		t.Errorf("a is %q", got)

@@ -12,38 +12,43 @@ import (
 	"pando.run/pando"
 )
 
-// Keep says how much history a service keeps: every commit of main that is among the newest Commits or younger than Age, of
-// those the newest Most, and what its live branches need to merge.
+// Keep bounds a service's history. It keeps commits of main that are among the newest Commits or
+// younger than Age, at most Most of them. It also keeps the commits that live branches need to
+// merge.
 type Keep struct {
 	Commits int
 	Age     time.Duration
-	Most    int // whatever their age; 0: all of that age
+	Most    int // at any age; 0: no limit
 }
 
-// DefaultKeep is enough to look back and to fetch from time to time. Its age also bounds how long a reader of a state
-// (a clone, a pull) may work on what it began with. A service that commits more than Most in that time would fill the disk: its
-// readers have less time.
+// DefaultKeep is enough to look back and to fetch now and then. Its age also bounds the time of a
+// reader (a clone, a pull) for its first commit. A service with more than Most commits in that time
+// would fill the disk, so its readers have less time.
 var DefaultKeep = Keep{Commits: 1000, Age: 10 * time.Minute, Most: 10_000}
 
-// Known is what the registry says of the states of a host. It may lag behind: the refs of this host protect what is newer.
+// Known is the registry's view of the states of a host. It may lag behind: the refs of this host
+// protect newer commits.
 type Known struct {
-	Heads map[pando.ServiceKey]pando.ObjectID // of main, of every service that has one
-	Alive func(pando.InstanceID) bool         // whether an instance has a record at the moment of the call
+	Heads map[pando.ServiceKey]pando.ObjectID // main of every service that has one
+	// Alive reports whether an instance has a record at the moment of the call.
+	Alive func(pando.InstanceID) bool
 }
 
-// Trimmed is what a trim did.
+// Trimmed is the result of a trim.
 type Trimmed struct {
-	Edges    int // commits at which a history begins now
+	Edges    int // commits where a history now begins
 	Branches int // of instances that are gone and merged
 	Objects  int // deleted
 }
 
-// Trim cuts old history off every state of this host and deletes what nothing reaches any more.
+// Trim cuts old history off every state of this host and deletes unreachable objects.
 //
-// History is cut as in a shallow clone of git's: old commits become edges, their parents go. No commit gets another name by
-// that, so main's head, the branches and every clone stay what they are. The edges are durable before the first object
-// goes, and an object goes only if no ref reached it after the deletion had begun to note what is written; so a trim may be
-// killed anywhere and may run beside every other operation.
+// History is cut as in a git shallow clone: old commits become edges, their parents go. No commit
+// changes its name, so main's head, the branches and every clone stay the same.
+//
+// The edges are durable before the first object goes. An object goes only if no ref has reached it
+// since the deletion began to note writes. A trim may therefore be killed at any point and may run
+// beside every other operation.
 func Trim(ctx context.Context, o pando.Objects, known Known, keep Keep, now time.Time) (done Trimmed, err error) {
 	services, err := Services(o)
 	if err != nil {
@@ -59,7 +64,7 @@ func Trim(ctx context.Context, o pando.Objects, known Known, keep Keep, now time
 	return done, err
 }
 
-// Services are the services that have a ref on this host.
+// Services returns the services that have a ref on this host.
 func Services(o pando.Objects) ([]pando.ServiceKey, error) {
 	refs, err := o.Refs("")
 	if err != nil {
@@ -74,12 +79,12 @@ func Services(o pando.Objects) ([]pando.ServiceKey, error) {
 	return slices.SortedFunc(maps.Keys(found), pando.ServiceKey.Compare), nil
 }
 
-// trim is that of one service.
+// trim is the trim of one service.
 type trim struct {
 	objects pando.Objects
 	service pando.ServiceKey
-	main    pando.ObjectID // as the registry knows it
-	before  time.Time      // a commit that is older becomes an edge
+	main    pando.ObjectID // as the registry has it
+	before  time.Time      // an older commit becomes an edge
 	refs    map[string]pando.ObjectID
 }
 
@@ -119,8 +124,8 @@ func (t *trim) run(ctx context.Context, known Known, keep Keep, done *Trimmed) e
 	return t.objects.Update(ctx, u)
 }
 
-// bury drops the branches of instances that have no record any more, if main contains them: their agent died between the
-// two.
+// bury drops the branches of instances without a record, if main contains them. Their agent died
+// between the two steps.
 func (t *trim) bury(ctx context.Context, alive func(pando.InstanceID) bool, done *Trimmed) error {
 	branches, err := Branches(t.objects, t.service)
 	if err != nil {
@@ -133,7 +138,7 @@ func (t *trim) bury(ctx context.Context, alive func(pando.InstanceID) bool, done
 		}
 		merged, err := r.work().isIn(head, t.main)
 		if errors.Is(err, pando.ErrNotFound) {
-			continue // main is on another host, or newer than what this one knows
+			continue // main is on another host, or is newer than this host's
 		}
 		if err != nil {
 			return err
@@ -157,7 +162,7 @@ func (t *trim) branches() bool {
 	return false
 }
 
-// forget drops all refs of a service that the registry does not know any more and that no instance writes.
+// forget drops all refs of a service that the registry has deleted and that no instance writes.
 func (t *trim) forget(ctx context.Context) error {
 	u := pando.ObjectsUpdate{Refs: map[string]pando.ObjectID{}}
 	for name := range t.refs {
@@ -166,8 +171,8 @@ func (t *trim) forget(ctx context.Context) error {
 	return t.objects.Update(ctx, u)
 }
 
-// limit moves the time before which history goes back to what has to stay: the newest commits of main, and where each
-// branch began anew, behind which no merge looks.
+// limit moves the cut back to the commits that must stay: the newest of main, and the start of each
+// branch. No merge looks behind that start.
 func (t *trim) limit(keep Keep) error {
 	w := newWork(t.objects, t.service)
 	if err := t.atMost(w, keep.Most); err != nil {
@@ -179,7 +184,7 @@ func (t *trim) limit(keep Keep) error {
 		}
 		c, err := w.commit(id)
 		if errors.Is(err, pando.ErrNotFound) {
-			continue // a branch that began at a main of another host, and has nothing of its own yet
+			continue // it began at a main of another host and has no commits yet
 		}
 		if err != nil {
 			return err
@@ -200,8 +205,8 @@ func (t *trim) limit(keep Keep) error {
 	return nil
 }
 
-// atMost moves the time before which history goes forward to the commit that is the last of so many. It is the older one where
-// this host and the registry know main differently.
+// atMost moves the cut forward to the last of the newest `most` commits. If this host and the
+// registry have different mains, it takes the older one.
 func (t *trim) atMost(w *work, most int) error {
 	heads, err := t.heads()
 	if err != nil || most == 0 || len(heads) == 0 {
@@ -223,7 +228,8 @@ func (t *trim) atMost(w *work, most int) error {
 	return nil
 }
 
-// back is the time of the oldest of the newest n commits of a main; many: there are so many.
+// back returns the time of the oldest of the newest n commits of a main. many reports whether main
+// has n commits.
 func back(w *work, id pando.ObjectID, n int) (at time.Time, many bool, err error) {
 	for ; ; n-- {
 		c, err := w.commit(id)
@@ -249,12 +255,12 @@ func (t *trim) older(at time.Time) {
 	}
 }
 
-// heads are main as this host saw it and as the registry knows it.
+// heads returns main as this host has it and as the registry has it.
 func (t *trim) heads() ([]pando.ObjectID, error) {
 	return here(t.objects, t.main, t.refs[refOf(t.service, mainRef, mainName)])
 }
 
-// here are those of some commits that this host has: main may be on another one.
+// here returns those commits that this host has: main may be on another host.
 func here(o pando.Objects, ids ...pando.ObjectID) ([]pando.ObjectID, error) {
 	var out []pando.ObjectID
 	for _, id := range ids {
@@ -268,7 +274,7 @@ func here(o pando.Objects, ids ...pando.ObjectID) ([]pando.ObjectID, error) {
 	return out, nil
 }
 
-// edges are the first commits of every line of history that are too old to be looked behind.
+// edges returns the first commit of every line of history that is older than the cut.
 func (t *trim) edges() ([]pando.ObjectID, error) {
 	w := newWork(t.objects, t.service)
 	roots := []pando.ObjectID{t.main}
@@ -304,7 +310,8 @@ func (t *trim) edges() ([]pando.ObjectID, error) {
 	return edges, nil
 }
 
-// live finds everything that the refs of this host and the mains of the registry reach.
+// live returns a filter for every object that the refs of this host and the mains of the registry
+// reach.
 func live(ctx context.Context, o pando.Objects, heads map[pando.ServiceKey]pando.ObjectID) (func(pando.ObjectID) bool, error) {
 	refs, err := o.Refs("")
 	if err != nil {

@@ -7,24 +7,24 @@ import (
 	"pando.run/pando"
 )
 
-// Walk goes through what commits reach, each object once over all its calls. History ends at a commit of Edge: its tree
-// counts, its parents do not.
+// Walk visits the objects that commits reach, each object once over all calls. History ends at a
+// commit of Edge: its tree counts, its parents do not.
 type Walk struct {
 	Objects pando.Objects
 	Edge    map[pando.ObjectID]bool
 	seen    map[pando.ObjectID]bool
 }
 
-// Saw says whether the walk has met an object.
+// Saw reports whether the walk has met an object.
 func (w *Walk) Saw(id pando.ObjectID) bool { return w.seen[id] }
 
-// From visits every object that the heads reach and that no former call has met: a commit before its tree, a folder before
-// its entries. Blobs are named, not read. visit may be nil.
+// From visits every object that the heads reach and that no earlier call has met: a commit before
+// its tree, a folder before its entries. It names blobs without reading them. visit may be nil.
 func (w *Walk) From(heads []pando.ObjectID, visit func(pando.ObjectKind, pando.ObjectID) error) error {
 	return w.walk(heads, visit, true)
 }
 
-// Commits is From for commits alone.
+// Commits is From for commits only.
 func (w *Walk) Commits(heads []pando.ObjectID, visit func(pando.ObjectKind, pando.ObjectID) error) error {
 	return w.walk(heads, visit, false)
 }
@@ -105,13 +105,13 @@ func readCommit(o pando.Objects, id pando.ObjectID) (commit, error) {
 	return decodeCommit(body)
 }
 
-// Parents are the commits that a commit was made from, main's side first.
+// Parents returns the parents of a commit, main's side first.
 func Parents(o pando.Objects, id pando.ObjectID) ([]pando.ObjectID, error) {
 	c, err := readCommit(o, id)
 	return c.parents, err
 }
 
-// Branches are the newest commits of the instances that have a branch on this host.
+// Branches returns the newest commit of every branch on this host, by instance.
 func Branches(o pando.Objects, s pando.ServiceKey) (map[pando.InstanceID]pando.ObjectID, error) {
 	prefix := refOf(s, branchRef, "")
 	refs, err := o.Refs(prefix)
@@ -125,7 +125,7 @@ func Branches(o pando.Objects, s pando.ServiceKey) (map[pando.InstanceID]pando.O
 	return out, nil
 }
 
-// Edge is where the history of a service begins on this host after it was trimmed: commits whose parents are gone.
+// Edge returns the commits on this host that lost their parents to a trim.
 func Edge(o pando.Objects, s pando.ServiceKey) (map[pando.ObjectID]bool, error) {
 	refs, err := o.Refs(refOf(s, edgeRef, ""))
 	if err != nil {

@@ -10,12 +10,12 @@ import (
 	"pando.run/pando"
 )
 
-// work is one operation on the tree: what it reads comes from the store, what it makes is kept until all of it can be
-// written at once.
+// work is one operation on the tree. It reads from the store, and keeps new objects until all can
+// be written at once.
 type work struct {
 	objects pando.Objects
 	service pando.ServiceKey
-	made    map[pando.ObjectID]int // what it makes: where that is in saved
+	made    map[pando.ObjectID]int // new objects, by index in saved
 	saved   []pando.Object
 }
 
@@ -57,7 +57,7 @@ func (w *work) get(want pando.ObjectKind, id pando.ObjectID) ([]byte, error) {
 
 func (w *work) blob(id pando.ObjectID) ([]byte, error) { return w.get(pando.BlobObject, id) }
 
-// folder reads a tree; the zero id is the empty one.
+// folder reads a tree. The zero id is the empty tree.
 func (w *work) folder(id pando.ObjectID) (tree, error) {
 	if id.IsZero() {
 		return "", nil
@@ -66,7 +66,7 @@ func (w *work) folder(id pando.ObjectID) (tree, error) {
 	return read(body), err
 }
 
-// entries reads what is in a folder.
+// entries reads the entries of a folder.
 func (w *work) entries(id pando.ObjectID) ([]entry, error) {
 	t, err := w.folder(id)
 	if err != nil {
@@ -75,7 +75,7 @@ func (w *work) entries(id pando.ObjectID) ([]entry, error) {
 	return t.entries()
 }
 
-// child finds what a name stands for in a folder; a zero entry for nothing.
+// child returns the entry of a name in a folder, or a zero entry.
 func (w *work) child(folder pando.ObjectID, name string) (entry, error) {
 	t, err := w.folder(folder)
 	if err != nil {
@@ -92,7 +92,7 @@ func (w *work) commit(id pando.ObjectID) (commit, error) {
 	return decodeCommit(b)
 }
 
-// rootOf is the tree of a commit; no commit has the empty tree.
+// rootOf returns the tree of a commit; the zero id has the empty tree.
 func (w *work) rootOf(id pando.ObjectID) (pando.ObjectID, error) {
 	if id.IsZero() {
 		return pando.ObjectID{}, nil
@@ -101,7 +101,7 @@ func (w *work) rootOf(id pando.ObjectID) (pando.ObjectID, error) {
 	return c.tree, err
 }
 
-// isIn says whether a commit is main or comes before it.
+// isIn reports whether a commit is main or one of its ancestors.
 func (w *work) isIn(id, main pando.ObjectID) (bool, error) {
 	if main.IsZero() || id.IsZero() {
 		return false, nil
@@ -115,8 +115,8 @@ func (w *work) isIn(id, main pando.ObjectID) (bool, error) {
 	return ok, err
 }
 
-// bases are the newest commits that two commits have in common: one, or several if their histories cross. until is the time
-// of one that they surely have in common.
+// bases returns the newest common commits of two commits: one, or several if their histories cross.
+// until is the time of a certain common commit.
 func (w *work) bases(a, b pando.ObjectID, until time.Time) ([]pando.ObjectID, error) {
 	ofA, err := w.ancestors(a, until)
 	if err != nil {
@@ -126,7 +126,8 @@ func (w *work) bases(a, b pando.ObjectID, until time.Time) ([]pando.ObjectID, er
 	if err != nil {
 		return nil, err
 	}
-	// What both have is closed under ancestors: a commit of it is among the newest unless it is a parent of another.
+	// The common set is closed under ancestors: a commit is among the newest unless it is a parent
+	// of another.
 	newest := map[pando.ObjectID]bool{}
 	for id := range ofA {
 		if _, ok := ofB[id]; ok {
@@ -143,7 +144,7 @@ func (w *work) bases(a, b pando.ObjectID, until time.Time) ([]pando.ObjectID, er
 	return slices.SortedFunc(maps.Keys(newest), func(a, b pando.ObjectID) int { return bytes.Compare(a[:], b[:]) }), nil
 }
 
-// ancestors are a commit and what comes before it, back to a time, each with its parents.
+// ancestors returns a commit and its ancestors back to a time, each with its parents.
 func (w *work) ancestors(of pando.ObjectID, until time.Time) (map[pando.ObjectID][]pando.ObjectID, error) {
 	seen := map[pando.ObjectID][]pando.ObjectID{}
 	for queue := []pando.ObjectID{of}; len(queue) > 0; queue = queue[1:] {
@@ -167,7 +168,7 @@ func (w *work) ancestors(of pando.ObjectID, until time.Time) (map[pando.ObjectID
 	return seen, nil
 }
 
-// edge says whether history was trimmed behind a commit.
+// edge reports whether history was trimmed behind a commit.
 func (w *work) edge(id pando.ObjectID) bool {
 	_, err := w.objects.Ref(refOf(w.service, edgeRef, id.String()))
 	return err == nil

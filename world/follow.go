@@ -8,9 +8,9 @@ import (
 	"pando.run/pando"
 )
 
-// Follow keeps take informed of everything under a prefix until ctx ends: first the whole (reset is true, and what was
-// known before is void), then every commit in order. It begins anew by itself when the store was out of reach or its
-// history is compacted.
+// Follow passes every record under a prefix to take until ctx ends. The first batch is a snapshot:
+// reset is true, and earlier records are void. Then every commit follows in order. Follow starts
+// again when the store was out of reach or its history is compacted.
 func Follow(ctx context.Context, c pando.Clock, r pando.Registry, prefix pando.Key, take func(b pando.Batch, reset bool)) error {
 	wait := 10 * time.Millisecond
 	for {
@@ -53,8 +53,8 @@ func followOnce(ctx context.Context, r pando.Registry, prefix pando.Key, take fu
 		if ctx.Err() != nil || !errors.Is(err, pando.ErrUnavailable) {
 			return err
 		}
-		// Out of reach: what we know stays true until we hear more, so the watch goes on from where it was. A snapshot tells
-		// whether the store is back at all.
+		// The store is out of reach. Earlier records stay true, so the watch continues from its
+		// last revision. The snapshot tests whether the store is back.
 		if _, err := r.Snapshot(ctx, pando.Root+pando.Key(pando.KindLeader)); err != nil {
 			return err
 		}

@@ -8,8 +8,8 @@ import (
 	"pando.run/pando"
 )
 
-// currentLayout is what this build writes. The build tag layoutnext makes a build of layout + 1, with which the upgrade
-// is tested before there is a real one (test/e2e).
+// currentLayout is the layout that this build writes. The build tag layoutnext makes a build with
+// layout + 1. It tests the upgrade before a real one exists (test/e2e).
 const currentLayout = pando.Layout
 
 // upgrades[n][kind] turns a value of layout n into one of layout n+1.

@@ -10,7 +10,8 @@ import (
 
 const currentLayout = pando.Layout + 1
 
-// The trial layout renames nothing that matters: it proves that every record is read through its upgrade.
+// The trial layout renames nothing that matters. It proves that every record is read through its
+// upgrade.
 var upgrades = map[int]map[pando.Kind]func(json.RawMessage) (json.RawMessage, error){
 	pando.Layout: {
 		pando.KindService:  mark,

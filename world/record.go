@@ -9,16 +9,16 @@ import (
 	"pando.run/pando"
 )
 
-// envelope is how every value is stored.
+// envelope is the stored form of every value.
 type envelope struct {
 	Layout int             `json:"layout"`
 	Value  json.RawMessage `json:"value"`
 }
 
-// opening is how an envelope of this build begins, up to its value.
+// opening is the start of an envelope of this build, up to its value.
 var opening = fmt.Appendf(nil, `{"layout":%d,"value":`, currentLayout)
 
-// Encode makes the stored form of a value: JSON in an envelope that carries the layout version.
+// Encode returns the stored form of a value: JSON in an envelope with the layout version.
 func Encode(v any) ([]byte, error) {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -27,11 +27,11 @@ func Encode(v any) ([]byte, error) {
 	return slices.Concat(opening, b, []byte{'}'}), nil
 }
 
-// Decode reads a stored value into v, upgrading it first if an older layout wrote it.
+// Decode reads a stored value into v. It first upgrades a value of an older layout.
 func Decode(r pando.Record, v any) error {
 	if b, ok := bytes.CutPrefix(r.Value, opening); ok {
 		if b, ok = bytes.CutSuffix(b, []byte{'}'}); ok && json.Unmarshal(b, v) == nil {
-			return nil // as Encode made it: not read twice
+			return nil // as Encode made it: read once
 		}
 	}
 	var e envelope
@@ -44,7 +44,7 @@ func Decode(r pando.Record, v any) error {
 	for from := e.Layout; from < currentLayout; from++ {
 		up, ok := upgrades[from][r.Key.Kind()]
 		if !ok {
-			continue // the kind did not change between the two
+			continue // the kind did not change between the two layouts
 		}
 		b, err := up(e.Value)
 		if err != nil {
@@ -58,5 +58,5 @@ func Decode(r pando.Record, v any) error {
 	return nil
 }
 
-// CurrentLayout is what this build writes: all members of a cluster write the same.
+// CurrentLayout returns the layout that this build writes. All members of a cluster write the same.
 func CurrentLayout() int { return currentLayout }

@@ -6,8 +6,8 @@ import (
 	"pando.run/pando"
 )
 
-// rosters list the instances of each service or of each host, oldest first, so that a question
-// about one of them costs as much as its own instances and not as much as the cluster.
+// rosters list the instances of each service or of each host, oldest first. A query for one of them
+// costs as much as its own instances, not as much as the cluster.
 type rosters[K comparable] map[K][]pando.Instance
 
 // of returns the instances under k. The caller owns the slice.
@@ -22,7 +22,7 @@ func (r rosters[K]) add(k K, i pando.Instance) {
 	r[k] = slices.Insert(r[k], at, i)
 }
 
-// drop forgets an instance, as it was added.
+// drop removes an instance that add added.
 func (r rosters[K]) drop(k K, i pando.Instance) {
 	if at, there := slices.BinarySearchFunc(r[k], i, byBirth); there {
 		r[k] = slices.Delete(r[k], at, at+1)
@@ -32,11 +32,11 @@ func (r rosters[K]) drop(k K, i pando.Instance) {
 	}
 }
 
-// enlist puts an instance where Of and On find it.
+// enlist adds an instance to the indexes of Of and On.
 func (w *World) enlist(v Versioned[pando.Instance]) {
 	if was, ok := w.Instances[v.V.ID]; ok {
 		if was.V.Service != v.V.Service || was.V.Host != v.V.Host || byBirth(was.V, v.V) != 0 {
-			w.delist(was.V) // a warm instance is born again when it is claimed
+			w.delist(was.V) // a claimed warm instance is born again
 		}
 	}
 	w.Instances[v.V.ID] = v
@@ -44,7 +44,7 @@ func (w *World) enlist(v Versioned[pando.Instance]) {
 	w.onHost.add(v.V.Host, v.V)
 }
 
-// delist forgets an instance, unless another record has taken its name meanwhile.
+// delist removes an instance, unless another record has taken its name meanwhile.
 func (w *World) delist(i pando.Instance) {
 	if w.Instances[i.ID].V.Key() != i.Key() {
 		return

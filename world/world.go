@@ -10,8 +10,8 @@ import (
 	"pando.run/pando"
 )
 
-// World is everything that the store says, as one process has seen it: the input of every decision.
-// It is changed by Apply alone.
+// World is one process's view of the store: the input of every decision. Only Apply and Committed
+// change it.
 type World struct {
 	Services  map[pando.ServiceKey]Versioned[pando.Service]
 	Revisions map[pando.ServiceKey]map[int]Versioned[pando.Revision]
@@ -19,18 +19,19 @@ type World struct {
 	Intents   map[pando.IntentID]Versioned[pando.Intent]
 	Decisions map[string]Versioned[pando.Decision]
 	Heads     map[pando.ServiceKey]Versioned[pando.StateHead]
-	Hosts     map[pando.HostName]Versioned[pando.Host]   // whose agents have their lease
-	Members   map[pando.HostName]Versioned[pando.Member] // that were admitted
-	Seen      pando.StoreRevision                        // of the newest commit applied
+	Hosts     map[pando.HostName]Versioned[pando.Host]   // their agents hold their leases
+	Members   map[pando.HostName]Versioned[pando.Member] // admitted to the cluster
+	Seen      pando.StoreRevision                        // the newest commit applied
 	byKey     map[pando.Key]noted
-	gone      map[pando.Key]pando.StoreRevision     // deleted; kept until every older message has been seen
+	// gone holds deleted records, until every older message has arrived.
+	gone      map[pando.Key]pando.StoreRevision
 	intents   map[pando.ServiceKey][]pando.IntentID // of each service, in order
 	decisions map[pando.ServiceKey][]string         // likewise
 	ofService rosters[pando.ServiceKey]
 	onHost    rosters[pando.HostName]
 }
 
-// noted is what the world knows of one key, so that a late message never brings back an older state.
+// noted is the world's record of one key, so that a late message never brings back an older state.
 type noted struct {
 	value    pando.Stored
 	modified pando.StoreRevision
@@ -42,7 +43,7 @@ type Versioned[T pando.Stored] struct {
 	Modified pando.StoreRevision
 }
 
-// If is the condition that the value has not changed.
+// If returns the condition that the value has not changed.
 func (v Versioned[T]) If() pando.Condition {
 	return pando.Condition{Key: v.V.Key(), Modified: v.Modified}
 }
@@ -67,7 +68,8 @@ func New() *World {
 	}
 }
 
-// Apply takes over what changed. A record that cannot be read is left out and named in the error; the others count.
+// Apply applies changes. It skips a record that cannot be read and names it in the error. The other
+// changes count.
 func (w *World) Apply(changes []pando.Record, at pando.StoreRevision) error {
 	var errs []error
 	for _, r := range changes {
@@ -84,8 +86,8 @@ func (w *World) Apply(changes []pando.Record, at pando.StoreRevision) error {
 	return errors.Join(errs...)
 }
 
-// Committed takes over a transaction that this process has just committed, so that its next decision need not wait for
-// the watch to tell it what it did.
+// Committed applies a transaction that this process has just committed, so that its next decision
+// need not wait for the watch.
 func (w *World) Committed(t pando.Txn, at pando.StoreRevision) {
 	for _, v := range t.Put {
 		w.put(v, at)
@@ -95,7 +97,8 @@ func (w *World) Committed(t pando.Txn, at pando.StoreRevision) {
 	}
 }
 
-// Knows says whether a record is no news: this process wrote it itself, say, and took it over then.
+// Knows reports whether the world already has a record or a newer one. It has the process's own
+// writes before the watch sends them.
 func (w *World) Knows(r pando.Record) bool {
 	if r.Value == nil {
 		at, ok := w.gone[r.Key]
@@ -124,7 +127,8 @@ func (w *World) apply(r pando.Record) error {
 	return nil
 }
 
-// namesake is the record under another key that has the same name: names of instances, intents and decisions are unique.
+// namesake returns the record under another key with the same name: names of instances, intents and
+// decisions are unique.
 func (w *World) namesake(v pando.Stored) (other pando.Key, taken bool) {
 	switch v := v.(type) {
 	case pando.Instance:
@@ -140,7 +144,7 @@ func (w *World) namesake(v pando.Stored) (other pando.Key, taken bool) {
 	return other, taken && other != v.Key()
 }
 
-// DecodeAny reads a record of any kind; nil for a kind that is not a noun (a leader's key).
+// DecodeAny reads a record of any kind. It returns nil for a leader's key, which has no noun.
 func DecodeAny(r pando.Record) (pando.Stored, error) {
 	switch r.Key.Kind() {
 	case pando.KindService:
@@ -163,7 +167,8 @@ func DecodeAny(r pando.Record) (pando.Stored, error) {
 	return nil, nil
 }
 
-// decode believes the key: a member may write what is below its own keys, and must not speak for others in the value.
+// decode trusts the key. A member may write only below its own keys, but the value could name
+// another object.
 func decode[T pando.Stored](r pando.Record) (pando.Stored, error) {
 	var v T
 	if err := Decode(r, &v); err != nil {
@@ -246,7 +251,7 @@ func byBirth(a, b pando.Instance) int {
 	return cmp.Or(a.Born.Compare(b.Born), cmp.Compare(a.ID, b.ID))
 }
 
-// IntentsOf returns the intents of a service in the order in which they were asked.
+// IntentsOf returns the intents of a service in the order of their asks.
 func (w *World) IntentsOf(s pando.ServiceKey) []pando.Intent { return listed(w.Intents, w.intents[s]) }
 
 // DecisionsOf returns the decisions about a service, oldest first.
@@ -254,7 +259,8 @@ func (w *World) DecisionsOf(s pando.ServiceKey) []pando.Decision {
 	return listed(w.Decisions, w.decisions[s])
 }
 
-// list puts a name where it belongs among those of its service. Names of what happens later are greater: it is the end nearly always.
+// list inserts a name in order among those of its service. Later names are greater, so it is nearly
+// always the end.
 func list[N cmp.Ordered](names map[pando.ServiceKey][]N, s pando.ServiceKey, n N) {
 	if at, there := slices.BinarySearch(names[s], n); !there {
 		names[s] = slices.Insert(names[s], at, n)
@@ -274,7 +280,7 @@ func listed[N comparable, T pando.Stored](all map[N]Versioned[T], names []N) []T
 	if len(names) == 0 {
 		return nil
 	}
-	out := make([]T, len(names), len(names)+1) // the caller may have one more
+	out := make([]T, len(names), len(names)+1) // the caller may append one
 	for n, name := range names {
 		out[n] = all[name].V
 	}
@@ -287,7 +293,7 @@ func (w *World) SpecOf(s pando.ServiceKey, revision int) (pando.Spec, bool) {
 	return r.V.Spec, ok
 }
 
-// Names returns the services in order, for decisions that must not depend on the order of a map.
+// Names returns the services in order, for decisions that must not depend on map order.
 func (w *World) Names() []pando.ServiceKey {
 	return slices.SortedFunc(maps.Keys(w.Services), pando.ServiceKey.Compare)
 }

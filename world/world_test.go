@@ -46,7 +46,7 @@ func TestAWorldListsWhatBelongsToAServiceInOrder(t *testing.T) {
 	}
 }
 
-// What Of and On list is what a scan of all instances finds, however records come, change their
+// Of and On list the instances that a scan of all instances finds. Records arrive, change their
 // birth or host, and go.
 func TestAWorldFindsTheInstancesOfAServiceAndOfAHost(t *testing.T) {
 	dice := rand.New(rand.NewPCG(3, 4))
@@ -74,7 +74,8 @@ func TestAWorldFindsTheInstancesOfAServiceAndOfAHost(t *testing.T) {
 		switch n := dice.IntN(4); {
 		case n == 0 && there:
 			w.Committed(pando.Txn{Delete: []pando.Key{was.V.Key()}}, at)
-		case n == 1 && there && was.V.Key() != i.Key(): // moved: the record of the old key goes with the same commit
+		// Moved: the same commit deletes the record of the old key.
+		case n == 1 && there && was.V.Key() != i.Key():
 			w.Committed(pando.Txn{Put: []pando.Stored{i}, Delete: []pando.Key{was.V.Key()}}, at)
 			if got, ok := w.Instances[i.ID]; !ok || got.V.Key() != i.Key() {
 				t.Fatalf("revision %d: %s moved from %s and is lost: %+v", at, i.Key(), was.V.Key(), got)
@@ -95,7 +96,7 @@ func TestAWorldFindsTheInstancesOfAServiceAndOfAHost(t *testing.T) {
 	}
 }
 
-// Of costs what the service has, not what the cluster has.
+// Of costs as much as the service's own instances, not as much as the cluster.
 func TestAQuestionAboutOneServiceCostsNoScan(t *testing.T) {
 	w := New()
 	const others = 20_000
@@ -107,7 +108,7 @@ func TestAQuestionAboutOneServiceCostsNoScan(t *testing.T) {
 	w.Committed(pando.Txn{Put: []pando.Stored{pando.Instance{ID: "db-1", Service: pando.DefaultService("db"), Host: "h2"}}}, 2)
 	var got []pando.Instance
 	best := time.Hour
-	for range 50 { // the best of many: other work on the machine only makes a round slower
+	for range 50 { // best of many: other work on the machine only slows a round
 		begun := time.Now()
 		got = append(w.Of(pando.DefaultService("db")), w.On("h2")...)
 		best = min(best, time.Since(begun))
@@ -163,7 +164,7 @@ func TestDecodeReadsWhatEncodeWroteAndNothingElse(t *testing.T) {
 	}
 }
 
-// encoded is a record as a member may have written it: any value below any key.
+// encoded makes a record as a member could write it: any value below any key.
 func encoded(t *testing.T, k pando.Key, v any, at pando.StoreRevision) pando.Record {
 	t.Helper()
 	b, err := Encode(v)

@@ -1,5 +1,6 @@
-// Package kernel tries out what Pando needs of a machine, each thing by doing it once, and says of what is missing what
-// that costs and how to mend it. It leaves nothing behind: networks are made in a namespace that ends with the trial.
+// Package kernel tests the kernel features that Pando needs, each by using it once. For a missing
+// feature it reports the cost and the remedy. It leaves nothing behind: networks are made in a
+// namespace that ends with the trial.
 package kernel
 
 import (
@@ -15,14 +16,14 @@ import (
 	"pando.run/pando"
 )
 
-// Config says on which machine, seen from where, the trials run.
+// Config is the machine of the trials.
 type Config struct {
-	DataDir    string // where the store would be; need not exist
+	DataDir    string // the folder of the store; need not exist
 	CgroupRoot string // /sys/fs/cgroup
 	Clock      pando.Clock
 }
 
-// State is how a trial ended.
+// State is the outcome of a trial.
 type State string
 
 const (
@@ -30,24 +31,25 @@ const (
 	Missing State = "missing"
 )
 
-// Finding is what one trial found.
+// Finding is the result of one trial.
 type Finding struct {
 	Name   string `json:"name"`
 	State  State  `json:"state"`
 	Needed bool   `json:"needed"` // without it Pando does not run here
-	Found  string `json:"found"`  // what the kernel answered
+	Found  string `json:"found"`  // the kernel's answer
 	Costs  string `json:"costs,omitempty"`
 	Mend   string `json:"mend,omitempty"`
 }
 
-// trial is one thing to try: it returns what it found, or why it is missing.
+// trial is one test. It returns its finding, or the reason why the feature is missing.
 type trial struct {
 	name, costs, mend string
 	needed            bool
 	try               func(Config) (string, error)
 }
 
-// trials are in the order in which they matter, root first. Costs says what one goes without, mend what to do about it.
+// trials are in order of importance, root first. costs names the loss without the feature, mend the
+// remedy.
 var trials = []trial{
 	{"root", "nothing can be started", "run the daemons as root (sudo pando up)", true, tryRoot},
 	{"kernel 6.6", "tcx programs and SO_PEERPIDFD came with it", "boot a newer kernel; Debian 12 has one in bookworm-backports", true, tryRelease},
@@ -74,8 +76,8 @@ var trials = []trial{
 	{"UFFDIO_MOVE", "far memory copies pages (1 µs) instead of moving them (0.05 µs)", "boot a kernel from 6.8 on", false, tryMove},
 }
 
-// Examine runs every trial, in order, until ctx ends. Without root nothing else can be tried: what is refused to a user
-// says nothing of the kernel.
+// Examine runs every trial, in order, until ctx ends. Without root it stops after the first: a
+// refusal to a user proves nothing about the kernel.
 func Examine(ctx context.Context, c Config) []Finding {
 	var out []Finding
 	for i, t := range trials {
@@ -96,7 +98,7 @@ func (t trial) run(c Config) Finding {
 	return f
 }
 
-// Fit says whether everything that is needed is there.
+// Fit reports whether every needed feature exists.
 func Fit(all []Finding) bool {
 	for _, f := range all {
 		if f.Needed && f.State != OK {
@@ -106,8 +108,8 @@ func Fit(all []Finding) bool {
 	return true
 }
 
-// inside runs a trial in a network namespace of its own. The thread that is in it ends with the trial, and so does the
-// namespace with all that was made there.
+// inside runs a trial in its own network namespace. The thread ends with the trial, and so does the
+// namespace with everything in it.
 func inside(try func() (string, error)) func(Config) (string, error) {
 	return func(Config) (found string, err error) {
 		done := make(chan struct{})
@@ -132,7 +134,7 @@ func tryRoot(Config) (string, error) {
 	return "the user id is 0", nil
 }
 
-// Oldest kernel that has everything that is needed.
+// The oldest kernel with every needed feature.
 const majorMin, minorMin = 6, 6
 
 func tryRelease(Config) (string, error) {
@@ -144,7 +146,7 @@ func tryRelease(Config) (string, error) {
 	return release, recent(release)
 }
 
-// recent says whether a release is not too old: "6.18.4-amd64" is 6.18.
+// recent returns nil if a release is new enough: "6.18.4-amd64" is 6.18.
 func recent(release string) error {
 	parts := strings.FieldsFunc(release, func(r rune) bool { return r < '0' || r > '9' })
 	if len(parts) < 2 {

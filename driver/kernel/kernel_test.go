@@ -92,7 +92,7 @@ func TestWhatIsMissingSaysWhatItCostsAndHowToMendIt(t *testing.T) {
 	}
 }
 
-// slow is a clock on which every look takes a while.
+// slow is a clock that advances at every look.
 type slow struct {
 	pando.Clock
 	now time.Time

@@ -16,7 +16,7 @@ import (
 	"pando.run/pando"
 )
 
-// pass is the smallest program for a packet: it lets it go on.
+// pass returns the smallest packet program: it lets every packet through.
 func pass() (*ebpf.Program, error) {
 	return ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "pando_doctor", Type: ebpf.SchedCLS, License: "GPL",
@@ -103,7 +103,7 @@ func tryTCX() (string, error) {
 	return "attached both ways to a veth", nil
 }
 
-// tryXDP registers memory for packets with a socket, which is the first thing that a unit does.
+// tryXDP registers packet memory with a socket, as a unit does first.
 func tryXDP() (string, error) {
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -123,10 +123,10 @@ func tryXDP() (string, error) {
 	return "memory was registered with a socket", nil
 }
 
-// instances is the range from which all hosts take the addresses of their instances.
+// instances is the range of all hosts' instance addresses.
 var instances = netip.MustParsePrefix("10.128.0.0/10")
 
-// tryAddresses looks for routes of others into the ranges that Pando takes.
+// tryAddresses looks for foreign routes into the ranges of Pando.
 func tryAddresses(Config) (string, error) {
 	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
 	if err != nil {
@@ -147,7 +147,7 @@ func tryAddresses(Config) (string, error) {
 	return "free", nil
 }
 
-// ours says whether a device is one that Pando made: pando0, or the end of an instance's wire (pd12).
+// ours reports whether Pando made a device: pando0, or the end of an instance's link (pd12).
 func ours(name string) bool {
 	rest, ok := strings.CutPrefix(name, "pd")
 	return strings.HasPrefix(name, "pando") || ok && strings.Trim(rest, "0123456789") == ""

@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bounds of what is comfortable.
+// Bounds of a comfortable machine.
 const (
 	spaceBytesMin = 1 << 30
 	fsyncs        = 21
 	fsyncMax      = 20 * time.Millisecond
 )
 
-// existing is the nearest folder on the way to path that is there.
+// existing returns the nearest existing folder on the way to path.
 func existing(path string) string {
 	for path != "/" {
 		if st, err := os.Stat(path); err == nil && st.IsDir() {
@@ -52,7 +52,7 @@ func trySpace(c Config) (string, error) {
 	return found, nil
 }
 
-// tryFsync takes the median of what a durable write costs.
+// tryFsync measures the median time of a durable write.
 func tryFsync(c Config) (string, error) {
 	f, err := os.CreateTemp(existing(c.DataDir), ".pando-doctor-")
 	if err != nil {
@@ -123,7 +123,7 @@ func tryClock(Config) (string, error) {
 	return fmt.Sprintf("kept in time to %s", time.Duration(t.Maxerror)*time.Microsecond), nil
 }
 
-// The handshake of userfaultfd (linux/userfaultfd.h): a feature is granted only where the kernel has it.
+// The handshake of userfaultfd (linux/userfaultfd.h). The kernel grants only features that it has.
 const (
 	uffdAPI         = 0xaa
 	uffdioAPI       = 0xc018aa3f
@@ -131,7 +131,7 @@ const (
 	uffdFeatureSig  = 1 << 7
 )
 
-// handshake opens userfaultfd with some features and ends it again.
+// handshake opens userfaultfd with some features and closes it again.
 func handshake(features uint64) error {
 	fd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC|unix.O_NONBLOCK, 0, 0)
 	if errno != 0 {

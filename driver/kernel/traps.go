@@ -14,7 +14,7 @@ import (
 	"github.com/google/nftables"
 )
 
-// What a host is set to, by others too, that lets packets vanish without a word.
+// Settings of a host, possibly by other programs, that silently drop packets.
 
 const sysctls = "/proc/sys/net/"
 
@@ -50,8 +50,8 @@ func tryConntrack(Config) (string, error) {
 	return found, nil
 }
 
-// tryFirewall looks for a policy that drops what a host passes on, as Docker and most firewalls set it. Answers of instances
-// take that way; what goes to them does not.
+// tryFirewall looks for a policy that drops forwarded packets, as Docker and most firewalls set it.
+// Answers of instances are forwarded; packets to instances are not.
 func tryFirewall(Config) (string, error) {
 	c, err := nftables.New()
 	if err != nil {
@@ -70,7 +70,7 @@ func tryFirewall(Config) (string, error) {
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !slices.Contains(strings.Fields(string(legacy)), "filter") {
 		return "it passes on what it should", nil
 	}
-	// The older tables show themselves to their own program only.
+	// Only iptables-legacy shows the older tables.
 	rules, err := exec.Command("iptables-legacy", "-S", "FORWARD").Output()
 	if err == nil && strings.HasPrefix(string(rules), "-P FORWARD DROP") {
 		return "", fmt.Errorf("chain FORWARD of iptables-legacy drops what none of its rules lets through")
@@ -78,8 +78,9 @@ func tryFirewall(Config) (string, error) {
 	return "it passes on what it should", nil
 }
 
-// tryReversePath looks for what `pando up` has set and something else has set back: an answer comes from a VIP, and the
-// route to the VIPs is pando0. The kernel takes the stricter of all's value and the device's own; 2 asks for any route only.
+// tryReversePath looks for a setting of `pando up` that another program has set back. An answer
+// comes from a VIP, and the route to the VIPs is pando0. The kernel uses the stricter of the
+// device's value and the value of all; 2 accepts any route.
 func tryReversePath(Config) (string, error) {
 	devices, err := filepath.Glob(sysctls + "ipv4/conf/*/rp_filter")
 	if err != nil || len(devices) == 0 {
@@ -90,7 +91,7 @@ func tryReversePath(Config) (string, error) {
 		name := filepath.Base(filepath.Dir(path))
 		text, err := os.ReadFile(path)
 		if errors.Is(err, fs.ErrNotExist) || err == nil && strings.TrimSpace(string(text)) != "1" || name != "all" && !ours(name) {
-			continue // gone since, not strict, or a device at which no instance answers
+			continue // gone since, not strict, or not a device of instances
 		}
 		if err != nil {
 			return "", err

@@ -10,7 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// trap sets one in a network namespace of its own, and returns what the trial of that name finds there.
+// trap sets a trap in its own network namespace, and returns the finding of the trial with that
+// name.
 func trap(t *testing.T, name string, set func() error) (found string, err error) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -54,7 +55,7 @@ func TestTrapsOfTheNetworkAreFound(t *testing.T) {
 		}
 	}
 	for _, c := range []struct {
-		trial, want string // "": nothing is wrong
+		trial, want string // "": no error
 		set         func() error
 	}{
 		{"forwarding", "ip_forward is off", func() error { return write("ipv4/ip_forward", "0") }},
@@ -65,8 +66,10 @@ func TestTrapsOfTheNetworkAreFound(t *testing.T) {
 		{"firewall", "", func() error { return filter(nftables.ChainHookInput, nftables.ChainPolicyDrop) }},
 		{"reverse path filter", "conf.all.rp_filter is 1 although Pando is up", strict("all")},
 		{"reverse path filter", "conf.pando0.rp_filter is 1 although Pando is up", strict("pando0")},
-		{"reverse path filter", "", strict("lo")},                                                  // no instance answers there
-		{"reverse path filter", "", func() error { return write("ipv4/conf/all/rp_filter", "1") }}, // Pando is not up yet
+		// No instance answers there.
+		{"reverse path filter", "", strict("lo")},
+		// Pando is not up yet.
+		{"reverse path filter", "", func() error { return write("ipv4/conf/all/rp_filter", "1") }},
 		{"reverse path filter", "", func() error {
 			return errors.Join(up(), write("ipv4/conf/all/rp_filter", "2"), write("ipv4/conf/pando0/rp_filter", "0"))
 		}},

@@ -1,6 +1,8 @@
-// Package nftables lets instances open connections to the rest of the world: what leaves a host from an instance's own
-// address gets the host's, because nobody else knows the way back to the instance. It never touches what is steered: packets
-// from and to VIPs are not even tracked.
+// Package nftables lets instances open connections to the rest of the world. A packet that leaves a
+// host from an instance's own address gets the host's address. Only this host has a route back to
+// the instance.
+//
+// It never touches steered packets: packets from and to VIPs are not even tracked.
 package nftables
 
 import (
@@ -18,8 +20,8 @@ import (
 // Table is the name of the tables that hold the rules, one for IPv4 and one for IPv6.
 const Table = "pando"
 
-// Translate writes the rules for the instances of this host, in place of those that a former agent wrote, in one
-// transaction. They stay when the agent ends.
+// Translate writes the rules for the instances of this host. It replaces a former agent's rules in
+// one transaction. The rules stay when the agent ends.
 //
 //	prerouting, output:  from or to a VIP                                    notrack
 //	postrouting:         from an instance, not to an instance or a VIP       masquerade
@@ -35,7 +37,7 @@ func Translate(instances4, instances6 netip.Prefix) error {
 		{nftables.TableFamilyIPv4, instances4, everyInstance4, pando.VIPs4},
 		{nftables.TableFamilyIPv6, instances6, everyInstance6, pando.VIPs6},
 	} {
-		// Added first, so that there is something to delete.
+		// Added first, so that there is a table to delete.
 		table := c.AddTable(&nftables.Table{Name: Table, Family: t.family})
 		c.DelTable(table)
 		table = c.AddTable(table)

@@ -12,7 +12,7 @@ import (
 	"pando.run/pando"
 )
 
-// inOwnNetwork runs f in a network namespace of its own.
+// inOwnNetwork runs f in its own network namespace.
 func inOwnNetwork(t *testing.T, f func()) {
 	t.Helper()
 	if os.Geteuid() != 0 {

@@ -12,10 +12,10 @@ import (
 	"pando.run/pando"
 )
 
-// askBytesMax bounds the body of an ask; an instance's reason and inputs are far smaller.
+// askBytesMax bounds the body of an ask. An instance's reason and inputs are far smaller.
 const askBytesMax = 1 << 20
 
-// ask is what an agent sends to control.
+// ask is an agent's request to control.
 type ask struct {
 	By     pando.Fence  `json:"by"`
 	Intent pando.Intent `json:"intent"`
@@ -50,7 +50,7 @@ func (c Control) Answer(ctx context.Context, by pando.Fence, i pando.Intent, sen
 	if err != nil {
 		return nil, fmt.Errorf("ask control: %w", err)
 	}
-	once := sync.OnceFunc(sent) // a question may be asked twice
+	once := sync.OnceFunc(sent) // the request may be sent twice
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(w httptrace.WroteRequestInfo) {
 		if w.Err == nil {
 			once()

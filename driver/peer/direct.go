@@ -13,9 +13,10 @@ import (
 	"time"
 )
 
-// direct is a transport for small questions to which somebody waits for the answer: the goroutine that asks writes and reads
-// itself. An http.Transport has two others do that, and each turn of the scheduler is a good part of such an answer's time.
-// It speaks HTTP/1.1 over connections that it keeps, one question at a time on each.
+// direct is a transport for small requests with a waiting caller: the caller's goroutine writes and
+// reads itself. An http.Transport uses two more goroutines, and each turn of the scheduler is a
+// good part of such an answer's time. The transport uses HTTP/1.1 over kept connections, one
+// request at a time on each.
 type direct struct {
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	mu   sync.Mutex
@@ -30,8 +31,8 @@ type kept struct {
 // answerBytesMax bounds an answer, which is read as a whole.
 const answerBytesMax = 1 << 20
 
-// RoundTrip implements http.RoundTripper. A question that fails on a connection that was kept, which the other side may have
-// closed meanwhile, is asked once more on a new one: it may be heard twice.
+// RoundTrip implements http.RoundTripper. The other side may have closed a kept connection. A
+// request that fails on one is sent again on a new connection, so it may arrive twice.
 func (d *direct) RoundTrip(q *http.Request) (*http.Response, error) {
 	if c := d.take(q.URL.Host); c != nil {
 		a, err := d.ask(c, q)
@@ -53,7 +54,7 @@ func (d *direct) RoundTrip(q *http.Request) (*http.Response, error) {
 	return d.ask(&kept{c, bufio.NewReader(c)}, q)
 }
 
-// ask asks on a connection, and keeps it if all went well.
+// ask sends a request on a connection, and keeps the connection after a success.
 func (d *direct) ask(c *kept, q *http.Request) (*http.Response, error) {
 	hurry := context.AfterFunc(q.Context(), func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	a, err := c.exchange(q)
@@ -74,7 +75,8 @@ func (c *kept) exchange(q *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	_, err := c.Write(out.Bytes())
-	if t := httptrace.ContextClientTrace(q.Context()); t != nil && t.WroteRequest != nil { // not when it was in the buffer
+	// Only once it has left the buffer.
+	if t := httptrace.ContextClientTrace(q.Context()); t != nil && t.WroteRequest != nil {
 		t.WroteRequest(httptrace.WroteRequestInfo{Err: err})
 	}
 	if err != nil {
@@ -118,7 +120,7 @@ func (d *direct) keep(host string, c *kept) {
 	d.idle[host] = append(d.idle[host], c)
 }
 
-// CloseIdleConnections ends the connections that nobody is using, as http.Client asks of its transport.
+// CloseIdleConnections ends the idle connections, as http.Client asks of its transport.
 func (d *direct) CloseIdleConnections() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

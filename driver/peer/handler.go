@@ -49,7 +49,7 @@ func Handler(a Agent) http.Handler {
 	return mux
 }
 
-// logs copies what comes, at once, until the log or the asker ends.
+// logs copies log lines at once, until the log or the request ends.
 func logs(a Agent, w http.ResponseWriter, r *http.Request) {
 	lines, err := number(r, "lines")
 	var log io.ReadCloser
@@ -63,7 +63,8 @@ func logs(a Agent, w http.ResponseWriter, r *http.Request) {
 	defer log.Close()
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	out := http.NewResponseController(w)
-	// The asker sees that the stream has begun, and a read that waits for the next line ends when he goes.
+	// The asker receives the start of the stream. A read that waits for the next line ends with the
+	// request.
 	_ = out.Flush()
 	done := make(chan struct{})
 	defer close(done)
@@ -94,7 +95,7 @@ func answer(w http.ResponseWriter, v any, err error) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(v) // an asker who has gone needs no answer
+	_ = json.NewEncoder(w).Encode(v) // the asker may have gone
 }
 
 func service(r *http.Request) (pando.ServiceKey, error) {

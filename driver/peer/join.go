@@ -17,7 +17,7 @@ import (
 	"pando.run/pando"
 )
 
-// JoinPath is where a server is asked for membership.
+// JoinPath is the path for requests for membership.
 const JoinPath = "/peer/join"
 
 const (
@@ -25,10 +25,10 @@ const (
 	joinBytesMax = 64 << 10
 )
 
-// Joining is what a host says of itself when it asks to be a member, or for a new certificate.
+// Joining is a host's request to be a member, or for a new certificate.
 type Joining struct {
-	Token    string         `json:"-"` // in a header; none: its certificate says which host it is
-	From     netip.Addr     `json:"-"` // the address that the request comes from
+	Token    string         `json:"-"` // in a header; none: its certificate names the host
+	From     netip.Addr     `json:"-"` // of the sender
 	Host     pando.HostName `json:"host"`
 	Address  string         `json:"address"`
 	Address6 string         `json:"address6,omitempty"`
@@ -37,7 +37,7 @@ type Joining struct {
 	Request  []byte         `json:"request"` // for a certificate, DER
 }
 
-// Joined is what a member gets.
+// Joined is the answer to a new member.
 type Joined struct {
 	Slot        int    `json:"slot"`
 	Store       string `json:"store"`       // endpoint of the registry
@@ -45,8 +45,8 @@ type Joined struct {
 	Authority   []byte `json:"authority"`   // DER
 }
 
-// Join asks the server at an address for membership. Errors: ErrForbidden and ErrInvalid about the token, ErrExists,
-// ErrUnsupported for another layout, ErrUnavailable when nobody answers.
+// Join asks the server at an address for membership. Errors: ErrForbidden and ErrInvalid for the
+// token, ErrExists, ErrUnsupported for another layout, ErrUnavailable without an answer.
 func Join(ctx context.Context, server string, identity *tls.Config, j Joining) (Joined, error) {
 	ctx, cancel := context.WithTimeout(ctx, joinWaitMax)
 	defer cancel()
@@ -81,7 +81,7 @@ func Join(ctx context.Context, server string, identity *tls.Config, j Joining) (
 	return out, nil
 }
 
-// unanswered tells a server that was refused from one that nobody reaches.
+// unanswered distinguishes a refused server from an unreachable one.
 func unanswered(server string, err error) error {
 	if isTrust(err) {
 		return err
@@ -89,11 +89,12 @@ func unanswered(server string, err error) error {
 	return fmt.Errorf("%w: no server answers at %s (%w); is it up, and may this host reach that port?", pando.ErrUnavailable, server, err)
 }
 
-// bearer is how a token stands in a header.
+// bearer precedes a token in its header.
 const bearer = "Bearer "
 
-// JoinHandler serves JoinPath. check says why a token is no good, before a byte of a stranger's request is read; known is the
-// certificate that the asker has shown, verified; nil: none.
+// JoinHandler serves JoinPath. It calls check before it reads a byte of a stranger's request; check
+// returns an error for a bad token. The argument known of admit is the asker's verified
+// certificate, or nil.
 func JoinHandler(check func(token string) error, admit func(ctx context.Context, j Joining, known *x509.Certificate) (Joined, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, known := strings.TrimPrefix(r.Header.Get("Authorization"), bearer), Shown(r)
@@ -116,7 +117,7 @@ func JoinHandler(check func(token string) error, admit func(ctx context.Context,
 	})
 }
 
-// Shown is the verified certificate of who asks; nil: none.
+// Shown returns the asker's verified certificate, or nil.
 func Shown(r *http.Request) *x509.Certificate {
 	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
 		return nil

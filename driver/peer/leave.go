@@ -12,7 +12,8 @@ import (
 
 // Leaver is an agent that can give up its host.
 type Leaver interface {
-	// Leave takes every instance out within a time to drain and the time that they take to stop, and says how many are left.
+	// Leave moves every instance away, within the time drain and the time for their stops. It
+	// returns the number of instances left.
 	Leave(ctx context.Context, drain time.Duration) (left int, err error)
 }
 
@@ -21,7 +22,8 @@ type left struct {
 	Left int `json:"left"`
 }
 
-// OwnHandler serves an agent to the commands of its own host, below /own/, and passes everything else on.
+// OwnHandler serves an agent to the commands of its own host, below /own/. Other requests go to
+// next.
 func OwnHandler(a Leaver, next http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", next)
@@ -37,7 +39,8 @@ func OwnHandler(a Leaver, next http.Handler) http.Handler {
 	return mux
 }
 
-// Leave asks the agent of this host to give it up, and returns how many instances are left in the end.
+// Leave asks the agent of this host to give the host up. It returns the number of instances left at
+// the end.
 func (c *Client) Leave(ctx context.Context, own pando.Host, drain time.Duration) (int, error) {
 	var l left
 	err := c.read(ctx, own, http.MethodPost, "/own/leave", url.Values{"drain": {drain.String()}}, nil, &l)

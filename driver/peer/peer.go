@@ -1,7 +1,8 @@
-// Package peer carries what servers and agents ask of each other's hosts over HTTP: on a unix socket within a host, over TLS
-// between hosts, and how a host asks to become a member.
+// Package peer carries requests between servers and agents over HTTP: on a unix socket within a
+// host, over TLS between hosts. It also carries a host's request to become a member.
 //
-// It never stores anything, and retries nothing but reads of states: who asks knows whether the answer still matters.
+// It never stores anything, and retries only reads of states. For other requests only the asker can
+// judge whether the answer still matters.
 package peer
 
 import (
@@ -21,7 +22,8 @@ import (
 	"pando.run/pando"
 )
 
-// Agent is what a host answers. The agent implements it; the arguments are those of pando.Peers without the host.
+// Agent is the answering side of a host. The agent implements it. The arguments are those of
+// pando.Peers without the host.
 type Agent interface {
 	Applied(ctx context.Context, s pando.ServiceKey, at pando.StoreRevision) error
 	Logs(ctx context.Context, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error)
@@ -32,28 +34,29 @@ type Agent interface {
 }
 
 const (
-	dialWaitMax  = time.Second // a host on the same network that takes longer is as good as gone
+	dialWaitMax  = time.Second // on one network, a slower host counts as gone
 	idleConns    = 16          // kept open to one host
 	problemBytes = 64 << 10
 )
 
 var _ pando.Peers = (*Client)(nil)
 
-// Client reaches the agents of hosts by the Endpoint of their records. Connections are kept and shared.
+// Client reaches the agents of hosts by the Endpoint of their records. It keeps and shares
+// connections.
 type Client struct {
 	Reach
 	http   *http.Client
-	direct *http.Client // for asks, to whose answers instances wait
+	direct *http.Client // for asks: an instance waits for the answer
 }
 
-// Reach is how a client comes to the agents of hosts.
+// Reach is a client's path to the agents of hosts.
 type Reach struct {
-	Own    pando.HostName                   // of this host, whose agent answers
-	Socket string                           // here, beside its https endpoint
-	TLS    func(pando.HostName) *tls.Config // for https endpoints; nil: they cannot be reached
+	Own    pando.HostName                   // the name of this host
+	Socket string                           // of this host's agent, used instead of its https endpoint
+	TLS    func(pando.HostName) *tls.Config // for https endpoints; nil: they are unreachable
 }
 
-// New returns a client. Close lets its idle connections go.
+// New returns a client. Close ends its idle connections.
 func New(r Reach) *Client {
 	c := &Client{Reach: r}
 	t := &http.Transport{
@@ -67,15 +70,15 @@ func New(r Reach) *Client {
 	return c
 }
 
-// Close ends the connections that nobody is using.
+// Close ends the idle connections.
 func (c *Client) Close() error {
 	c.http.CloseIdleConnections()
 	c.direct.CloseIdleConnections()
 	return nil
 }
 
-// The marks of names in a URL that are not addresses, so that each socket and each host has connections of its own: the
-// path of a socket, and a host's name with its address.
+// Marks of host names in a URL that are not addresses: the path of a socket, or a host's name with
+// its address. They give each socket and each host its own connections.
 const (
 	unixSuffix = ".unix"
 	tlsSuffix  = ".tls"
@@ -106,7 +109,7 @@ func (c *Client) dial(ctx context.Context, network, addr string) (net.Conn, erro
 	return d.DialContext(ctx, network, addr)
 }
 
-// base turns a host's endpoint into the beginning of a URL.
+// base turns a host's endpoint into the start of a URL.
 func (c *Client) base(h pando.Host) (*url.URL, error) {
 	u, err := url.Parse(h.Endpoint)
 	switch {
@@ -130,7 +133,7 @@ func decodePath(s string) (string, error) {
 	return string(b), err
 }
 
-// call asks a host; the caller closes the body of the answer.
+// call sends a request to a host. The caller closes the body of the answer.
 func (c *Client) call(ctx context.Context, h pando.Host, method, path string, query url.Values, body io.Reader) (io.ReadCloser, error) {
 	return c.callBy(ctx, c.http, h, method, path, query, body)
 }
@@ -156,7 +159,7 @@ func (c *Client) callBy(ctx context.Context, by *http.Client, h pando.Host, meth
 	return nil, fmt.Errorf("ask host %s for %s: %w", h.Name, path, readProblem(resp))
 }
 
-// outOfReach tells a host that does not answer from an asker who no longer wants to know.
+// outOfReach distinguishes a host that does not answer from a cancelled request.
 func outOfReach(ctx context.Context, h pando.Host, err error) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return ctx.Err()
@@ -164,7 +167,7 @@ func outOfReach(ctx context.Context, h pando.Host, err error) error {
 	return fmt.Errorf("%w: host %s at %s does not answer: %w", pando.ErrUnavailable, h.Name, h.Endpoint, err)
 }
 
-// get reads what a host answers.
+// get reads the answer of a host.
 func (c *Client) get(ctx context.Context, h pando.Host, path string, query url.Values, into any) error {
 	return c.read(ctx, h, http.MethodGet, path, query, nil, into)
 }
@@ -186,7 +189,8 @@ func (c *Client) readBy(ctx context.Context, by *http.Client, h pando.Host, meth
 	return err
 }
 
-// Applied returns once the host's steering reflects every record of the service up to a store revision.
+// Applied returns once the host's steering reflects every record of the service up to a store
+// revision.
 func (c *Client) Applied(ctx context.Context, h pando.Host, s pando.ServiceKey, at pando.StoreRevision) error {
 	var done struct{}
 	return c.get(ctx, h, "/peer/applied", url.Values{
@@ -199,12 +203,12 @@ func (c *Client) Logs(ctx context.Context, h pando.Host, i pando.InstanceID, lin
 		"instance": {string(i)}, "lines": {strconv.Itoa(lines)}, "follow": {strconv.FormatBool(follow)}}, nil)
 }
 
-// Counters of the host's steering.
+// Counters returns the counters of the host's steering.
 func (c *Client) Counters(ctx context.Context, h pando.Host) (out []pando.EndpointCounters, err error) {
 	return out, c.get(ctx, h, "/peer/counters", nil, &out)
 }
 
-// Losses of the host's steering.
+// Losses returns the losses of the host's steering.
 func (c *Client) Losses(ctx context.Context, h pando.Host) (out pando.Losses, err error) {
 	return out, c.read(ctx, h, http.MethodGet, "/peer/losses", nil, nil, &out)
 }

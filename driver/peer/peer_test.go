@@ -20,7 +20,7 @@ import (
 
 const patience = 10 * time.Second
 
-// host is an agent that answers with what the test gave it.
+// host is an agent that answers with values from the test.
 type host struct {
 	err      error
 	applied  pando.StoreRevision

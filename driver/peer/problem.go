@@ -11,7 +11,7 @@ import (
 	"pando.run/pando"
 )
 
-// kinds are the sentinels of the root with the code and the status under which they cross the wire.
+// kinds are the sentinels of the root with their code and status on the wire.
 var kinds = []struct {
 	code   string
 	err    error
@@ -33,7 +33,7 @@ var kinds = []struct {
 	{"unsupported", pando.ErrUnsupported, http.StatusNotImplemented},
 }
 
-// problem is RFC 9457's, with the sentinel's code.
+// problem is the problem of RFC 9457, with the sentinel's code.
 type problem struct {
 	Title  string `json:"title"`
 	Status int    `json:"status"`
@@ -41,7 +41,7 @@ type problem struct {
 	Code   string `json:"code,omitempty"`
 }
 
-// remote is an error of another host: its sentence, and the sentinel that it carried.
+// remote is an error of another host: its text and its sentinel.
 type remote struct {
 	detail string
 	kind   error
@@ -60,7 +60,7 @@ func writeProblem(w http.ResponseWriter, err error) {
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(p.Status)
-	_ = json.NewEncoder(w).Encode(p) // an asker who has gone needs no answer
+	_ = json.NewEncoder(w).Encode(p) // the asker may have gone
 }
 
 // Refuse answers a request with an error.
@@ -80,7 +80,7 @@ func readProblem(resp *http.Response) error {
 	return errors.New(p.Detail)
 }
 
-// isTrust recognises a server that is not the one it was taken for.
+// isTrust reports whether a server is not the expected one.
 func isTrust(err error) bool {
 	return errors.Is(err, pando.ErrForbidden) || errors.As(err, new(*tls.CertificateVerificationError))
 }

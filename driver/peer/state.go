@@ -15,13 +15,15 @@ import (
 )
 
 const (
-	stateAskMax   = 4 << 20                // bytes of one question of git's; its longest rounds have 32 KiB
-	stateBackMax  = 5 * time.Second        // that an agent may be away, as it is while it starts anew
+	// stateAskMax bounds the bytes of one request of git. Its longest rounds have 32 KiB.
+	stateAskMax   = 4 << 20
+	stateBackMax  = 5 * time.Second        // an agent's absence, as in a restart
 	stateAskAgain = 100 * time.Millisecond // until it is back
 )
 
-// State hands requests to the host's own git server. They only read, so one whose answer has not begun is asked again when
-// the agent ends under it: git asks nothing twice. An answer that breaks in the middle stays broken.
+// State passes requests to the host's own git server. git itself never retries. Requests only read,
+// so State retries one if the agent ends before the answer begins. An answer that breaks in the
+// middle stays broken.
 func (c *Client) State(h pando.Host) http.Handler {
 	u, err := c.base(h)
 	if err != nil {

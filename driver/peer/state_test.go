@@ -12,7 +12,7 @@ import (
 	"pando.run/pando"
 )
 
-// echoes is an agent whose states answer with what was asked, once held lets them.
+// echoes is an agent that returns each state request as its answer, once held returns.
 func echoes(t *testing.T, socket string, held func(*http.Request)) (end func()) {
 	t.Helper()
 	l, err := net.Listen("unix", socket)
@@ -48,7 +48,7 @@ func TestAStateIsReadWhileItsAgentStartsAnew(t *testing.T) {
 	at := func(held func(*http.Request)) func() { return echoes(t, socket, held) }
 	atOnce := func(*http.Request) {}
 	end := at(atOnce)
-	for range 10 { // over a connection that is kept, and that the new agent knows nothing of
+	for range 10 { // over a kept connection that the new agent does not have
 		read()
 		end()
 		end = at(atOnce)
@@ -58,7 +58,7 @@ func TestAStateIsReadWhileItsAgentStartsAnew(t *testing.T) {
 	asked := make(chan struct{}, 1)
 	end = at(func(r *http.Request) { asked <- struct{}{}; <-r.Context().Done() })
 	back := make(chan func(), 1)
-	go func() { // the agent ends with the question in its hands, and another one comes
+	go func() { // the agent ends before its answer, and a new one starts
 		<-asked
 		end()
 		back <- at(atOnce)

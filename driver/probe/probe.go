@@ -1,5 +1,5 @@
-// Package probe asks an instance how it is, from its host. It asks once and within its context; how often, and what an
-// answer means, is decided by its caller.
+// Package probe probes the health of an instance from its host. It makes one request within its
+// context. The caller decides how often to probe and how to judge an answer.
 package probe
 
 import (
@@ -19,7 +19,7 @@ import (
 	"pando.run/pando"
 )
 
-// What a probe reads of an answer, and what it tells of it.
+// Bounds of the bytes read from an answer, and of the bytes reported.
 const (
 	headerBytesMax = 64 << 10
 	lineBytesMax   = 256
@@ -29,16 +29,18 @@ const (
 // Prober implements pando.Prober.
 type Prober struct{ client *http.Client }
 
-// New returns a prober. It keeps no connection between two probes: each shows that a new one is accepted.
+// New returns a prober. It keeps no connection between two probes: each proves that the instance
+// accepts a new one.
 func New() *Prober {
 	return &Prober{client: &http.Client{
 		Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true, Proxy: nil, MaxResponseHeaderBytes: headerBytesMax},
-		// A redirect is an answer: where it leads may be another machine, which says nothing of this instance.
+		// A redirect is an answer. Its target may be another machine and proves nothing about this
+		// instance.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
 
-// Probe returns nil when the instance answered as the probe wants, else an error that says what it answered.
+// Probe returns nil when the instance answered as the probe wants, else an error with its answer.
 func (p *Prober) Probe(ctx context.Context, want pando.Probe, s pando.Sandbox, fallback pando.Port) error {
 	port := want.Port
 	if port == 0 {
@@ -71,7 +73,7 @@ func (p *Prober) Probe(ctx context.Context, want pando.Probe, s pando.Sandbox, f
 	return fmt.Errorf("%w: an instance with an explicit probe tells by itself; it cannot be asked", pando.ErrInvalid)
 }
 
-// get asks for one page and reads no more of it than its first line, and that only to tell of it.
+// get requests one page. It reads at most the first line, and only for the error.
 func (p *Prober) get(ctx context.Context, url string) error {
 	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -89,7 +91,8 @@ func (p *Prober) get(ctx context.Context, url string) error {
 	return fmt.Errorf("it answered %s: %q", a.Status, line)
 }
 
-// answer is an error whose text is fit for a record: short, and with nothing that a terminal would obey.
+// answer is an error with a text that is fit for a record: short, and without terminal control
+// characters.
 type answer struct {
 	text  string
 	cause error
@@ -98,11 +101,12 @@ type answer struct {
 func (a answer) Error() string { return a.text }
 func (a answer) Unwrap() error { return a.cause }
 
-// told says of an error what helps whoever reads it.
+// told adds a hint for the reader to an error.
 func told(ctx context.Context, err error) error {
 	text := err.Error()
 	switch {
-	case errors.Is(ctx.Err(), context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded): // the dialler is a moment earlier
+	// The dialler's own deadline may fire a moment earlier.
+	case errors.Is(ctx.Err(), context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		text = "no answer in time (`timeout` in the spec): " + text
 	case errors.Is(err, unix.ECONNREFUSED):
 		text += " (nothing listens there; the program has to listen on every address, not on 127.0.0.1 alone)"

@@ -17,7 +17,7 @@ import (
 	"pando.run/pando"
 )
 
-// loopback is a sandbox whose instance is this test itself.
+// loopback is a sandbox with this test as its instance.
 type loopback struct{ pando.Sandbox }
 
 func (loopback) Instance() pando.InstanceID { return "web-1" }
@@ -110,7 +110,7 @@ func TestExplicitCannotBeAsked(t *testing.T) {
 	}
 }
 
-// A backlog that is full answers no connection: the probe ends with its deadline.
+// A full backlog accepts no connection: the probe ends with its deadline.
 func TestTCPOfOneThatDoesNotAccept(t *testing.T) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -125,7 +125,7 @@ func TestTCPOfOneThatDoesNotAccept(t *testing.T) {
 		t.Fatal(err)
 	}
 	port := uint16(at.(*unix.SockaddrInet4).Port)
-	for range 5 { // what the backlog takes is taken
+	for range 5 { // fill the backlog
 		if err = ask(t, pando.Probe{Kind: pando.ProbeTCP}, port); err != nil {
 			break
 		}

@@ -12,8 +12,7 @@ import (
 	"pando.run/pando"
 )
 
-// A shim that hangs holds its runner up for a while, and not for ever: it is killed, and with it
-// its program.
+// A hung shim delays its caller for a while only: it is killed, and its program with it.
 func TestAHungShimIsKilled(t *testing.T) {
 	b := run(t, newDriver(t, 0), nil, "/bin/sleep", "1000")
 	slot := b.(*sandbox).slot
@@ -35,7 +34,7 @@ func TestAHungShimIsKilled(t *testing.T) {
 	}
 }
 
-// No thread of the agent waits for each sandbox, and none is left as a zombie.
+// No thread of the agent waits for a sandbox, and no sandbox stays as a zombie.
 func TestSandboxesTakeNoThreads(t *testing.T) {
 	d := newDriver(t, 0)
 	threads := func() int {
@@ -70,7 +69,7 @@ func TestSandboxesTakeNoThreads(t *testing.T) {
 	}
 }
 
-// What an instance keeps in its own folders is bounded: each was half of the host's memory.
+// An instance's own folders are bounded. Each used to be half of the host's memory.
 func TestOwnFoldersAreSmall(t *testing.T) {
 	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.User = "0" }, "/bin/sleep", "1000")
 	code, out, err := b.Exec(t.Context(), []string{"df", "-Pm", "/tmp", "/var/tmp", "/run", "/dev/shm", "/root"})

@@ -32,7 +32,7 @@ func TestStopOfAnExitedProgramIsNoError(t *testing.T) {
 	}
 }
 
-// What the program left behind, in a session of its own, ends with Stop too.
+// Stop also ends a child of the program that runs in its own session.
 func TestStopLeavesNoGrandchild(t *testing.T) {
 	b := run(t, newDriver(t, 0), nil, "sh", "-c", "setsid sleep 300 >/dev/null 2>&1 & exec sleep 60")
 	if err := b.Stop(t.Context()); err != nil {
@@ -91,7 +91,7 @@ func TestRemoveReturnsWithNoProcessLeft(t *testing.T) {
 	}
 }
 
-// Root inside is still held by the read-only tree; the working directory and /tmp stay writable.
+// The tree is read-only even for root inside; the working directory and /tmp stay writable.
 func TestHostsFilesAreReadOnly(t *testing.T) {
 	dir := t.TempDir()
 	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.User, s.WorkingDir = "0", dir }, "sleep", "60")
@@ -105,7 +105,7 @@ func TestHostsFilesAreReadOnly(t *testing.T) {
 	}
 }
 
-// A command that does not end in time goes with everything that it started in its group; the program stays.
+// A command past its deadline ends with everything that it started in its group; the program stays.
 func TestDeadlineEndsTheWholeCommand(t *testing.T) {
 	b := run(t, newDriver(t, 0), nil, "sleep", "60")
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)

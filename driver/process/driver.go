@@ -1,8 +1,9 @@
-// Package process starts instances as processes of the host: namespaces, cgroups, an unprivileged user, and a shim per
-// sandbox that is its first process and outlives any agent.
+// Package process starts instances as processes of the host: namespaces, cgroups, an unprivileged
+// user, and a shim per sandbox. The shim is the sandbox's first process and outlives any agent.
 //
-// It never decides what runs. A sandbox is made ahead of need (a slot of the pool) and claimed by an instance; if its shim
-// ends, the kernel ends the whole sandbox, so nothing is ever left behind.
+// It never decides which instances run. It makes sandboxes ahead of need (slots of the pool), and
+// instances claim them. If a shim ends, the kernel ends its whole sandbox, so nothing is ever left
+// behind.
 package process
 
 import (
@@ -27,21 +28,22 @@ import (
 
 var _ pando.Sandboxes = (*Driver)(nil)
 
-// Config says where sandboxes live.
+// Config holds the places of sandboxes.
 type Config struct {
 	Host    pando.HostName
-	RunDir  string   // sockets of the sandboxes; a folder for each
-	LogDir  string   // what programs print: <tenant>/<service>/<instance>/log
-	Self    []string // the pando binary (and what comes before the role in its arguments)
+	RunDir  string   // sockets of the sandboxes, a folder for each
+	LogDir  string   // output of programs: <tenant>/<service>/<instance>/log
+	Self    []string // the pando binary, and its arguments before the role
 	Prefix4 netip.Prefix
 	Prefix6 netip.Prefix
 	Cgroups pando.Cgroups
-	Groups  string                 // the root of the hierarchies
-	Hidden  []string               // folders of the host that no instance sees
-	Pool    int                    // sandboxes kept ready
-	Made    func(pando.Link) error // is told of each sandbox that is made ahead of need, before it is used; may be nil
-	Clock   pando.Clock
-	Log     *slog.Logger
+	Groups  string   // the root of the hierarchies
+	Hidden  []string // folders of the host that no instance sees
+	Pool    int      // sandboxes kept ready
+	// Made is called for each sandbox that is made ahead of need, before its use. It may be nil.
+	Made  func(pando.Link) error
+	Clock pando.Clock
+	Log   *slog.Logger
 }
 
 // Driver makes and claims sandboxes. Its methods may be called from any goroutine.
@@ -59,10 +61,10 @@ type Driver struct {
 	removals sync.WaitGroup
 }
 
-// uidFirst is the first of the users that instances without user: run as; each slot has its own.
+// uidFirst is the first uid for instances without `user`. Each slot has its own.
 const uidFirst = 2_000_000_000
 
-// New returns a driver whose pool fills in the background.
+// New returns a driver that fills its pool in the background.
 func New(c Config) (*Driver, error) {
 	if os.Geteuid() != 0 {
 		return nil, fmt.Errorf("%w: sandboxes need root (namespaces and cgroups)", pando.ErrForbidden)
@@ -92,7 +94,7 @@ func New(c Config) (*Driver, error) {
 	return d, nil
 }
 
-// Close stops the filling of the pool. Sandboxes go on running.
+// Close stops the filling of the pool. Sandboxes keep running.
 func (d *Driver) Close() error {
 	close(d.done)
 	d.wg.Wait()
@@ -100,7 +102,7 @@ func (d *Driver) Close() error {
 	return nil
 }
 
-// Purge ends every sandbox of this host and removes what they had.
+// Purge ends every sandbox of this host and removes its files, links and groups.
 func (d *Driver) Purge(context.Context) error {
 	d.mu.Lock()
 	d.Pool, d.ready = 0, nil
@@ -114,8 +116,8 @@ func (d *Driver) Purge(context.Context) error {
 	return errors.Join(errs...)
 }
 
-// found reads what former agents left in the run directory. A slot whose agent died while it made it has no record and,
-// soon, no shim: it is in the list as one that is dead.
+// found reads the slots of former agents from the run directory. If an agent died while it made a
+// slot, the slot has no record and soon no shim. The list has it as dead.
 func (d *Driver) found() []*slot {
 	dirs, _ := filepath.Glob(filepath.Join(d.RunDir, "*"))
 	var out []*slot
@@ -141,7 +143,7 @@ func (d *Driver) found() []*slot {
 	return out
 }
 
-// Instances counts the instances for which there are sandboxes in a run directory, whatever has become of their agent.
+// Instances counts the instances with a sandbox in a run directory, with or without an agent.
 func Instances(runDir string) (n int) {
 	records, _ := filepath.Glob(filepath.Join(runDir, "*", "slot.json"))
 	for _, file := range records {
@@ -161,12 +163,13 @@ func (d *Driver) logDir(s pando.ServiceKey, i pando.InstanceID) string {
 	return filepath.Join(d.LogDir, logName(s, i))
 }
 
-// logName is the folder of an instance's log below LogDir.
+// logName returns the folder of an instance's log below LogDir.
 func logName(s pando.ServiceKey, i pando.InstanceID) string {
 	return filepath.Join(string(s.Tenant), string(s.Name), string(i))
 }
 
-// addresses of a slot: its number in the host's ranges; v6 mirrors v4 in its last 32 bits.
+// addresses returns the addresses of a slot: its number in the host's ranges. v6 mirrors v4 in its
+// last 32 bits.
 func (d *Driver) addresses(number int) (v4, v6 netip.Addr) {
 	four := d.Prefix4.Addr().As4()
 	n := uint32(four[2])<<8 | uint32(four[3]) + uint32(number) + 2
@@ -215,10 +218,10 @@ func (d *Driver) keepReady() {
 	}
 }
 
-// refillWait is how long the pool waits with its own work after a claim.
+// refillWait is the pause of the pool's own work after a claim.
 const refillWait = 50 * time.Millisecond
 
-// standBack leaves the machine to the program that has just been given a sandbox, unless there is none left for the next. It
+// standBack leaves the machine to the program that just got a sandbox, unless the pool is empty. It
 // returns false when the driver closes.
 func (d *Driver) standBack() bool {
 	d.mu.Lock()
@@ -248,7 +251,7 @@ func (d *Driver) short() bool {
 	return len(d.ready) < d.Pool
 }
 
-// make makes a slot with a number that has not been used for as long as possible.
+// make makes a slot. It takes numbers in turn, so that a freed number rests as long as possible.
 func (d *Driver) make() (*slot, error) {
 	size := 1<<(32-d.Prefix4.Bits()) - 16
 	d.mu.Lock()
@@ -303,7 +306,7 @@ func (d *Driver) Start(ctx context.Context, spec pando.SandboxSpec) (pando.Sandb
 	return d.use(ctx, s, spec, false)
 }
 
-// use gives a slot to an instance, whose program is started in it, or only loaded.
+// use gives a slot to an instance. It starts the program in it, or only loads it.
 func (d *Driver) use(ctx context.Context, s *slot, spec pando.SandboxSpec, load bool) (*sandbox, error) {
 	b, err := d.start(ctx, s, spec, load)
 	if err != nil {
@@ -336,7 +339,7 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, loa
 	return d.open(ctx, s, request{Run: &p, Load: load})
 }
 
-// program is what the shim has to start.
+// program returns the program that the shim starts.
 func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 	uid, gid, err := identity(spec.Spec.User, uint32(uidFirst+s.Number))
 	if err != nil {
@@ -374,7 +377,7 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 	return p, nil
 }
 
-// identity finds the user and group of "name", "uid" or "uid:gid".
+// identity returns the user and group of "name", "uid" or "uid:gid".
 func identity(name string, otherwise uint32) (uid, gid uint32, err error) {
 	if name == "" {
 		return otherwise, otherwise, nil
@@ -394,7 +397,8 @@ func identity(name string, otherwise uint32) (uid, gid uint32, err error) {
 	}
 	a, err1 := strconv.ParseUint(u.Uid, 10, 32)
 	b, err2 := strconv.ParseUint(u.Gid, 10, 32)
-	if err1 != nil || err2 != nil || a == math.MaxUint32 || b == math.MaxUint32 { // -1 means "as it is" to the kernel
+	// To the kernel, -1 means "unchanged".
+	if err1 != nil || err2 != nil || a == math.MaxUint32 || b == math.MaxUint32 {
 		return 0, 0, fmt.Errorf("%w: there is no user %q on this host; check `user` in the spec", pando.ErrInvalid, name)
 	}
 	return uint32(a), uint32(b), nil
@@ -412,7 +416,7 @@ func (d *Driver) Attach(ctx context.Context) ([]pando.Sandbox, error) {
 			return nil, fmt.Errorf("find the sandboxes of a former agent: %w", ctx.Err())
 		}
 		if err == nil && b.empty {
-			// A former agent died between the claim and the start: nothing is there to go on with.
+			// A former agent died between the claim and the start: there is no program to continue.
 			b.close()
 			if err := s.destroy(); err != nil {
 				d.Log.Error("a sandbox that was claimed and never used is not wholly gone", "instance", s.Instance, "error", err)
@@ -421,8 +425,8 @@ func (d *Driver) Attach(ctx context.Context) ([]pando.Sandbox, error) {
 			continue
 		}
 		if err != nil {
-			// Its shim ended while nobody looked, and the kernel ended the program with it. The agent has to hear of it from
-			// the sandbox, with the last lines of its log, and removes it then.
+			// Its shim ended without an agent, and the kernel ended the program with it. The agent
+			// gets the exit from the sandbox, with the last lines of its log, and then removes it.
 			d.Log.Warn("the shim of a sandbox is gone", "instance", s.Instance, "error", err)
 			b = d.lost(s)
 		}

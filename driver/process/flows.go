@@ -12,11 +12,11 @@ import (
 	"pando.run/pando"
 )
 
-// TCP states in which the instance may still have something to say or to hear.
+// TCP states in which the instance may still send or receive.
 var openStates = map[uint8]bool{1: true, 2: true, 3: true, 4: true, 5: true, 8: true, 9: true, 11: true}
 
-// Flows implements pando.Sandbox: TCP connections and connected UDP sockets with one of the service's addresses on this
-// end. Direct ones, to the instance's own address, do not count.
+// Flows implements pando.Sandbox. It counts TCP connections and connected UDP sockets with one of
+// the service's addresses on this end. Direct ones, to the instance's own address, do not count.
 func (b *sandbox) Flows(context.Context) (int, error) {
 	ns, err := netns.GetFromPath(b.slot.netns())
 	if err != nil {
@@ -53,7 +53,7 @@ func (b *sandbox) Flows(context.Context) (int, error) {
 	return n, nil
 }
 
-// steered says whether a socket's own address is a VIP.
+// steered reports whether a socket's own address is a VIP.
 func steered(s *netlink.Socket) bool {
 	a, ok := netip.AddrFromSlice(s.ID.Source)
 	a = a.Unmap()

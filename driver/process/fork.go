@@ -13,12 +13,14 @@ import (
 	"pando.run/pando"
 )
 
-// forking is a program to be started, and how it went.
+// forking is a request to start a program, and its result.
 type forking struct {
 	program program
 	stdio   *os.File
 	done    chan forked
-	gate    func() bool // keeps the program, loaded, before its first instruction until it returns: true, go; false, end. May be nil
+	// gate keeps the loaded program before its first instruction until it returns: true starts it,
+	// false ends it. It may be nil.
+	gate func() bool
 }
 
 type forked struct {
@@ -26,7 +28,7 @@ type forked struct {
 	err error
 }
 
-// waitToFork makes this thread as weak as a program has to be, and forks the one that comes.
+// waitToFork drops the privileges of this thread, then waits for a program and forks it.
 func waitToFork(e pando.CgroupEntry, groups string, turn <-chan forking) {
 	attr := &syscall.SysProcAttr{Setsid: true}
 	err := weaken()
@@ -49,13 +51,14 @@ func waitToFork(e pando.CgroupEntry, groups string, turn <-chan forking) {
 	}
 	r.err = loaded(r.pid)
 	f.done <- r
-	// This thread traces the program until here; it must not end before, for the kernel would let the program go then.
+	// The thread traces the program until here. It must not end earlier: the kernel would then
+	// release the program.
 	if r.err != nil || !f.gate() || syscall.PtraceDetach(r.pid) != nil {
 		_ = unix.Kill(r.pid, unix.SIGKILL)
 	}
 }
 
-// loaded waits until a program that this thread traces stands before its first instruction, where the kernel stops it.
+// loaded waits until the kernel stops a traced program before its first instruction.
 func loaded(pid int) error {
 	var status unix.WaitStatus
 	for {
@@ -100,13 +103,13 @@ func fork(p program, attr *syscall.SysProcAttr, stdio *os.File) (int, error) {
 	return pid, nil
 }
 
-// enter makes a program that this thread forks a member of its cgroup, and nobody else: the thread itself joins those of
-// v1; in v2 there are no threads to join, so the program is cloned into it. Never is a thread's id written to cgroup.procs,
-// which would move the whole shim.
+// enter makes a program that this thread forks a member of its cgroup. For v1 the thread itself
+// joins. v2 has no threads to join, so the program is cloned into the group. No thread id is ever
+// written to cgroup.procs, which would move the whole shim.
 func enter(e pando.CgroupEntry, groups string, attr *syscall.SysProcAttr) error {
 	for _, file := range e.Tasks {
-		// 0 is the writing thread. Only for its own sake does the kernel not stop all forks of the machine first, which
-		// waits for a grace period of RCU: 0.2 ms instead of 9 for each group.
+		// 0 is the writing thread. For its own id the kernel need not stop all forks of the machine
+		// first. That stop waits for an RCU grace period: 9 ms for each group instead of 0.2.
 		if err := os.WriteFile(groups+file, []byte("0"), 0); err != nil {
 			return fmt.Errorf("join the cgroup %s: %w", filepath.Dir(file), err)
 		}
@@ -122,7 +125,7 @@ func enter(e pando.CgroupEntry, groups string, attr *syscall.SysProcAttr) error 
 	return nil
 }
 
-// weaken gives up what a thread can give up for itself and its children.
+// weaken gives up every privilege that a thread can give up for itself and its children.
 func weaken() error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("give up new privileges: %w", err)
@@ -135,7 +138,8 @@ func weaken() error {
 	return nil
 }
 
-// lookPath finds argv[0]: with a slash relative to the working directory, without one in the program's PATH.
+// lookPath finds argv[0]: with a slash relative to the working directory, without one in the
+// program's PATH.
 func lookPath(p program) (string, error) {
 	name := p.Argv[0]
 	if strings.Contains(name, "/") {

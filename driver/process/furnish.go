@@ -15,26 +15,27 @@ import (
 	"pando.run/pando"
 )
 
-// furniture is what a shim needs to know to furnish its sandbox, as its argument.
+// furniture is the shim's argument: everything that it needs to furnish its sandbox.
 type furniture struct {
 	Self    string            `json:"self"`    // the folder with the instance's sockets
 	Resolv  string            `json:"resolv"`  // its resolv.conf
 	Logs    string            `json:"logs"`    // the folder of all logs
 	Cgroups string            `json:"cgroups"` // the root of the hierarchies
 	Entry   pando.CgroupEntry `json:"entry"`   // into its cgroup
-	Hidden  []string          `json:"hidden"`  // folders of the host that no instance sees
+	Hidden  []string          `json:"hidden"`  // folders of the host that are empty in a sandbox
 }
 
 func (f furniture) argument() string {
 	b, err := json.Marshal(f)
 	if err != nil {
-		panic(err) // strings always can
+		panic(err) // strings always encode
 	}
 	return string(b)
 }
 
-// keepWritable clones the mounts that the shim has to write to, before the sandbox sees everything read-only. The clones
-// hang in no namespace: they are reached through their descriptors only, which the program does not inherit.
+// keepWritable clones the mounts that the shim writes to, before the sandbox becomes read-only. The
+// clones are in no namespace. Only their descriptors reach them, and the program does not inherit
+// those.
 func (s *shim) keepWritable(f furniture) error {
 	path, err := cloneTree(f.Logs)
 	if err != nil {
@@ -57,28 +58,31 @@ func cloneTree(dir string) (string, error) {
 
 func descriptor(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
 
-// Flags of mounts in which no privilege can be found.
+// Flags of mounts without any privilege.
 const (
 	plain = unix.MS_NOSUID | unix.MS_NODEV
 	inert = plain | unix.MS_NOEXEC
 )
 
-// How much an instance may keep in one of its own folders in memory; the kernel's default is half of the host's memory in each.
+// Bounds of an instance's own folders in memory. The kernel's default is half of the host's memory
+// in each.
 const (
 	coverLarge = "size=512m" // /tmp, /var/tmp, /dev/shm
 	coverSmall = "size=64m"
 )
 
-// private are the folders in which people and programs of the host keep what is theirs, sockets above all: an instance has
-// its own, empty ones. Its working directory is there also if it lies in one of them (settle).
+// private are the folders where people and programs of the host keep their own files, above all
+// sockets. An instance has its own, empty ones. Its working directory is visible even if it lies in
+// one of them (settle).
 var private = []string{"/tmp", "/var/tmp", "/run", "/root", "/home"}
 
-// furnish gives the sandbox its own view of the host's files: all of them read-only, but for what is its own.
+// furnish gives the sandbox its own view of the host's files: all read-only, except for the
+// instance's own.
 func (s *shim) furnish(f furniture) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("keep the sandbox's mounts to itself: %w", err)
 	}
-	// Opened while they can be seen.
+	// Opened while they are still visible.
 	var fds []int
 	for _, path := range append([]string{f.Self, f.Resolv, f.Cgroups}, private...) {
 		fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
@@ -134,7 +138,7 @@ func cover(dir, options string, flags uintptr) error {
 	return nil
 }
 
-// bindAt makes what a descriptor holds visible at a folder that this sandbox can make.
+// bindAt mounts the target of a descriptor at a folder, and makes the folder.
 func bindAt(fd int, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make %s: %w", dir, err)
@@ -145,8 +149,8 @@ func bindAt(fd int, dir string) error {
 	return nil
 }
 
-// bindResolv gives the sandbox its own resolv.conf. Where the host's is a link to a file below /run, as with
-// systemd-resolved, the file is made there.
+// bindResolv gives the sandbox its own resolv.conf. If the host's is a link to a file below /run,
+// as with systemd-resolved, bindResolv makes that file.
 func bindResolv(fd int) error {
 	const at = "/etc/resolv.conf"
 	if to, err := os.Readlink(at); err == nil {
@@ -165,8 +169,9 @@ func bindResolv(fd int) error {
 	return nil
 }
 
-// furnishProc mounts the sandbox's own /proc. What in it is the whole machine's is read-only or empty, for a program that
-// runs as root inside, too: those files ask for the user alone, not for a capability.
+// furnishProc mounts the sandbox's own /proc. Its files of the whole machine are read-only or
+// empty, even for a program that runs as root inside. Those files check only the user, not a
+// capability.
 func furnishProc() error {
 	if err := unix.Mount("proc", "/proc", "proc", inert, ""); err != nil {
 		return fmt.Errorf("mount /proc: %w", err)
@@ -190,7 +195,7 @@ func furnishProc() error {
 	return nil
 }
 
-// furnishDev mounts a /dev with what every program may have, and nothing of the machine's.
+// furnishDev mounts a /dev with the devices that every program may have, and none of the machine's.
 func furnishDev() error {
 	if err := unix.Mount("tmpfs", "/dev", "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=755,size=64k"); err != nil {
 		return fmt.Errorf("mount /dev: %w", err)
@@ -199,7 +204,7 @@ func furnishDev() error {
 		if err := unix.Mknod("/dev/"+name, unix.S_IFCHR|0o666, int(unix.Mkdev(1, minor))); err != nil {
 			return fmt.Errorf("make /dev/%s: %w", name, err)
 		}
-		if err := os.Chmod("/dev/"+name, 0o666); err != nil { // whatever the umask is
+		if err := os.Chmod("/dev/"+name, 0o666); err != nil { // at any umask
 			return err
 		}
 	}
@@ -219,15 +224,15 @@ func furnishDev() error {
 			return err
 		}
 		err := unix.Mount(m.kind, m.at, m.kind, unix.MS_NOSUID|unix.MS_NOEXEC, m.options)
-		if err != nil && !errors.Is(err, unix.ENODEV) { // a kernel without it
+		if err != nil && !errors.Is(err, unix.ENODEV) { // this kernel lacks it
 			return fmt.Errorf("mount %s: %w", m.at, err)
 		}
 	}
 	return readOnly("/dev", 0)
 }
 
-// furnishSys mounts a /sys that shows the sandbox's own network, with the cgroups as the host has them: programs read
-// their limits there.
+// furnishSys mounts a /sys that shows the sandbox's own network. It has the host's cgroups, because
+// programs read their limits there.
 func furnishSys(cgroups string, fd int) error {
 	if err := unix.Mount("sysfs", "/sys", "sysfs", inert|unix.MS_RDONLY, ""); err != nil {
 		return fmt.Errorf("mount /sys: %w", err)
@@ -240,8 +245,8 @@ func furnishSys(cgroups string, fd int) error {
 	return cover("/sys/firmware", "size=4k", unix.MS_RDONLY|inert)
 }
 
-// settle gives the program its working directory: writable as far as the folder's own mode allows. In a private folder it
-// is what the host has there, and reachable whatever the modes of the folders above it are.
+// settle gives the program its working directory, writable as far as the folder's own mode allows.
+// In a private folder it is the host's, and reachable at any mode of the folders above it.
 func (s *shim) settle(dir string) error {
 	if dir == "/" || slices.Contains(private, dir) {
 		return nil

@@ -7,19 +7,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// gate keeps a program that is loaded before its first instruction, until the driver says go on the connection on which it had
-// it loaded. Nothing has happened by then that anybody could notice; without a go the program ends there.
+// gate keeps a loaded program before its first instruction. The driver releases it with the message
+// "go" on the connection that loaded it. Until then the program has had no visible effect. Without
+// the message it ends there.
 type gate struct {
 	s     *shim
 	c     *net.UnixConn
-	told  chan struct{} // closed once the driver knows that the program is loaded
-	open  chan bool     // takes what wait returns
-	out   *os.File      // what the program prints
+	told  chan struct{} // closed once the driver has the reply to its load
+	open  chan bool     // receives the result of wait
+	out   *os.File      // the program's output
 	ended <-chan unix.WaitStatus
 }
 
-// wait returns whether the program is to go. It is called by the thread that traces the program, and blocks that very thread:
-// the kernel wakes it with the message, and nobody else has to run before the program does.
+// wait reports whether to start the program. The thread that traces the program calls it and
+// blocks. The kernel wakes this thread with the message, so no other thread has to run before the
+// program does.
 func (g *gate) wait() bool {
 	<-g.told
 	var q request

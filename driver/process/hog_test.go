@@ -44,7 +44,7 @@ func TestForkBombFillsItsOwnSandboxOnly(t *testing.T) {
 	awaitUsage(t, b, func(u pando.Usage) bool { return u.PIDs == 0 })
 }
 
-// A spec that does not speak of processes has a bound all the same; threads count.
+// A spec without a process limit still has a bound; threads count.
 func TestForkBombIsBoundedWithoutALimitInTheSpec(t *testing.T) {
 	const threads = `import threading, time
 while True:
@@ -78,7 +78,8 @@ func TestSpinnerIsHeldToItsShare(t *testing.T) {
 	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.Resources.CPUs = 0.05 }, "sh", "-c", "while :; do :; done")
 	begin := time.Now()
 	awaitUsage(t, b, func(u pando.Usage) bool { return u.CPU > 60*time.Millisecond })
-	// Twelve periods' worth, of which the first may be nearly over and the next is used up at once, on each of two CPUs.
+	// Twelve periods' worth on each of two CPUs. The first may be nearly over, and the next is used
+	// up at once.
 	if took := time.Since(begin); took < 800*time.Millisecond {
 		t.Errorf("60 ms of CPU in %s, at 0.05 CPUs", took)
 	}
@@ -113,7 +114,7 @@ func TestClosedOutputHarmsNobody(t *testing.T) {
 	}
 }
 
-// A log folder on a full disk loses lines; no program notices.
+// A log folder on a full disk loses lines; no program is affected.
 func TestFullDiskUnderTheLogsStopsNobody(t *testing.T) {
 	d := newDriver(t, 0)
 	if err := unix.Mount("tmpfs", d.LogDir, "tmpfs", 0, "size=128k"); err != nil {
@@ -143,7 +144,7 @@ func TestFullDiskUnderTheLogsStopsNobody(t *testing.T) {
 	}
 }
 
-// fill writes a file until there is no room left, to the last inode.
+// fill writes a file until the disk is full, to the last inode.
 func fill(t *testing.T, path string) {
 	t.Helper()
 	f, err := os.Create(path)
@@ -158,7 +159,7 @@ func fill(t *testing.T, path string) {
 	}
 }
 
-// 500 sandboxes later there is not one descriptor, link, mount or cgroup more than before.
+// 500 sandboxes later there are no more descriptors, links, mounts or cgroups than before.
 func TestManyLivesLeaveNothing(t *testing.T) {
 	d := newDriver(t, 2)
 	live := func() {
@@ -195,7 +196,7 @@ func TestManyLivesLeaveNothing(t *testing.T) {
 	}
 }
 
-// things of which there must not be more and more.
+// things are counts that must not grow.
 type things struct{ descriptors, mounts, cgroups, links int }
 
 func (a things) exceed(b things) bool {
@@ -214,7 +215,7 @@ func inventory(t *testing.T) things {
 	}
 	n := 0
 	for _, f := range fds {
-		// The runtime's own come and go; one descriptor is that of the folder itself.
+		// The runtime's own descriptors vary. One descriptor is the folder's own.
 		if to, err := os.Readlink("/proc/self/fd/" + f.Name()); err == nil && !strings.HasPrefix(to, "anon_inode:") {
 			n++
 		}

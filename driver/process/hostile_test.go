@@ -13,7 +13,7 @@ func TestAnAgentLearnsOfAnExitThatItMissed(t *testing.T) {
 	d := newDriver(t, 0)
 	b := run(t, d, nil, "sh", "-c", "echo last words; exit 3")
 	exited(t, b)
-	b.(*sandbox).close() // the agent is gone, and a new one comes
+	b.(*sandbox).close() // the agent is gone, and a new one starts
 	found, err := d.Attach(t.Context())
 	if err != nil || len(found) != 1 {
 		t.Fatalf("found %v, %v", found, err)
@@ -27,7 +27,7 @@ func TestForkBombStaysInItsLimitAndEnds(t *testing.T) {
 	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.Resources.PIDs = 20 }, "sh", "-c", "while :; do sleep 100 & done")
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	exited(t, b) // the shell gives up at its limit; what it started lives on
+	exited(t, b) // the shell ends at its limit; its children live
 	if u, err := b.Usage(ctx); err != nil || u.PIDs < 10 || u.PIDs > 20 {
 		t.Fatalf("%+v, %v", u, err)
 	}

@@ -22,10 +22,10 @@ import (
 const (
 	logBytesMax = 10 << 20
 	logsKept    = 3
-	logLook     = 100 * time.Millisecond // between two looks at a log that is followed
+	logLook     = 100 * time.Millisecond // between two looks at a followed log
 )
 
-// logFile is what a program prints, written by its shim.
+// logFile is the log of a program's output, written by its shim.
 type logFile struct {
 	mu   sync.Mutex
 	root *os.Root // opened before the sandbox got its own view of files
@@ -34,8 +34,8 @@ type logFile struct {
 	size int64
 }
 
-// openLogFile opens the log of an instance. On a full disk there is none until there is room: that is no reason not to
-// start a program.
+// openLogFile opens the log of an instance. A full disk is no reason not to start a program: the
+// log then starts once there is room.
 func openLogFile(root *os.Root, dir string) (*logFile, error) {
 	l := &logFile{root: root, dir: dir}
 	if err := l.open(); err != nil && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
@@ -60,7 +60,7 @@ func (l *logFile) open() error {
 	return nil
 }
 
-// copy writes everything that comes until its end. A full disk loses lines, never the program.
+// copy writes all output until its end. A full disk loses lines, but never stops the program.
 func (l *logFile) copy(r io.ReadCloser) {
 	defer r.Close()
 	b := make([]byte, 32<<10)
@@ -103,10 +103,10 @@ func (l *logFile) rotate() {
 	_ = l.open()
 }
 
-// lineBytesMax is how much of a line is kept as evidence; a record in the store is small.
+// lineBytesMax is the kept length of a line of evidence: a record in the store is small.
 const lineBytesMax = 400
 
-// evidence makes a line fit for a record and for a terminal: short, and with nothing that would command either.
+// evidence makes a line fit for a record and for a terminal: short, and without control characters.
 func evidence(line string) string {
 	cut := len(line) > lineBytesMax
 	if cut {
@@ -124,10 +124,10 @@ func evidence(line string) string {
 	return line
 }
 
-// endBytesMax is how far back in a file last lines are looked for.
+// endBytesMax is how far lastLines looks back in a file.
 const endBytesMax = 256 << 10
 
-// lastLines returns the end of a log as it was written.
+// lastLines returns the end of a log, unchanged.
 func lastLines(dir string, n int) []string {
 	f, err := os.Open(filepath.Join(dir, "log"))
 	if err != nil {
@@ -138,8 +138,8 @@ func lastLines(dir string, n int) []string {
 	return lines
 }
 
-// endOf returns the last lines of an open log, and where it ended when they were read. The file before it is looked into if
-// the log has only just begun.
+// endOf returns the last lines of an open log and its size at that time. It also reads the file
+// before it if the log has only just begun.
 func endOf(f *os.File, dir string, n int) (lines []string, size int64) {
 	b, size := readEnd(f)
 	if bytes.Count(b, []byte("\n")) < n {
@@ -168,7 +168,8 @@ func readEnd(f *os.File) (b []byte, size int64) {
 	return b, size
 }
 
-// OpenLog reads the log of an instance, living or gone: its last lines, and with follow what comes after them.
+// OpenLog reads the log of an instance, running or gone: its last lines, and with follow the lines
+// after them.
 func (d *Driver) OpenLog(ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error) {
 	dir := d.logDir(s, i)
 	if s.Name == "" { // the record is gone; the folder may still be there
@@ -208,7 +209,8 @@ type tail struct {
 	clock  pando.Clock
 	path   string
 	file   *os.File
-	next   *os.File // what follows the file, which is read to its end first: it grew until it was rotated away
+	// next follows file. Read finishes file first, because it grew until its rotation.
+	next *os.File
 }
 
 func (t *tail) Read(b []byte) (int, error) {
@@ -233,8 +235,8 @@ func (t *tail) Read(b []byte) (int, error) {
 	}
 }
 
-// follower opens the file that comes after the one that is read, once the log has rotated: the next newer one, or the
-// oldest if so much was written meanwhile that the one that is read is gone.
+// follower opens the file after the current one, once the log has rotated: the next newer file. It
+// opens the oldest file if the current one is already gone.
 func (t *tail) follower() *os.File {
 	mine, err := t.file.Stat()
 	if err != nil {

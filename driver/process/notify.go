@@ -10,9 +10,9 @@ import (
 	"pando.run/pando"
 )
 
-// listenNotify hears what the program says in the way of sd_notify(3): READY=1 once, and STATUS=, which becomes a line of its
-// log, where people look. Whoever is not of the sandbox is not heard, and descriptors that come along are closed, which is
-// what systemd-notify waits for.
+// listenNotify receives the program's sd_notify(3) datagrams: READY=1 once, and STATUS=, which
+// becomes a line of its log. It drops datagrams from outside the sandbox. It closes descriptors
+// that arrive with one, because systemd-notify waits for that.
 func (s *shim) listenNotify() {
 	f := os.NewFile(notifyFD, "notify")
 	if err := unix.SetsockoptInt(notifyFD, unix.SOL_SOCKET, unix.SO_PASSCRED, 1); err != nil {
@@ -38,7 +38,8 @@ func (s *shim) listenNotify() {
 	}
 }
 
-// fromInside says whether the sender has a number in the shim's pid namespace, and closes the descriptors that it sent.
+// fromInside reports whether the sender has a number in the shim's pid namespace. It closes the
+// descriptors that came with the message.
 func fromInside(oob []byte) bool {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {

@@ -8,14 +8,15 @@ import (
 	"pando.run/pando"
 )
 
-// prepared is a sandbox whose program is loaded and waits before its first instruction.
+// prepared is a sandbox with a loaded program that waits before its first instruction.
 type prepared struct {
 	spec pando.SandboxSpec
-	done chan struct{} // closed once box is there, or will never be
-	box  *sandbox      // nil: it could not be prepared
+	done chan struct{} // closed once box exists or has failed
+	box  *sandbox      // nil: the preparation failed
 }
 
-// Prepare implements pando.Sandboxes. It takes what the pool has ready: making a sandbox takes longer than what it would spare.
+// Prepare implements pando.Sandboxes. It uses only a ready sandbox of the pool: a new one costs
+// more time than Prepare saves.
 func (d *Driver) Prepare(ctx context.Context, spec pando.SandboxSpec) error {
 	p := &prepared{spec: spec, done: make(chan struct{})}
 	defer close(p.done)
@@ -40,7 +41,7 @@ func (d *Driver) Prepare(ctx context.Context, spec pando.SandboxSpec) error {
 	return err
 }
 
-// takePrepared is what was prepared for an instance, after it is finished; nil: nothing.
+// takePrepared removes and returns the preparation of an instance once it is finished, or nil.
 func (d *Driver) takePrepared(i pando.InstanceID) *prepared {
 	d.mu.Lock()
 	p := d.prepared[i]
@@ -55,7 +56,8 @@ func (d *Driver) takePrepared(i pando.InstanceID) *prepared {
 	return p
 }
 
-// letGo starts the program that was loaded for an instance; nil: there is none, or it was prepared as another than is wanted.
+// letGo starts the loaded program of an instance. It returns nil if there is none, or after it
+// dropped one that it could not use, such as another program.
 func (d *Driver) letGo(ctx context.Context, spec pando.SandboxSpec) *sandbox {
 	p := d.takePrepared(spec.Instance.ID)
 	if p == nil {
@@ -69,7 +71,7 @@ func (d *Driver) letGo(ctx context.Context, spec pando.SandboxSpec) *sandbox {
 	return nil
 }
 
-// sameProgram says whether two specs make the same of a sandbox.
+// sameProgram reports whether two specs make the same sandbox.
 func sameProgram(a, b pando.SandboxSpec) bool {
 	return a.Instance.Service == b.Instance.Service && a.Instance.Role == b.Instance.Role && a.VIP4 == b.VIP4 && a.VIP6 == b.VIP6 &&
 		reflect.DeepEqual(a.Spec, b.Spec)
@@ -92,7 +94,7 @@ func (d *Driver) Discard(i pando.InstanceID) {
 	}()
 }
 
-// drop removes a sandbox in which nothing has begun.
+// drop removes a sandbox in which nothing has started.
 func (d *Driver) drop(p *prepared) {
 	p.box.close()
 	if err := p.box.slot.destroy(); err != nil {

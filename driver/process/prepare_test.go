@@ -11,13 +11,13 @@ import (
 	"pando.run/pando"
 )
 
-// speaks is an instance that prints a word as the first thing that it does.
+// speaks is an instance that first prints a word.
 func speaks(word string) pando.SandboxSpec {
 	spec := pando.Spec{Name: "web", Command: []string{"sh", "-c", "echo " + word + "; sleep 60"}, WorkingDir: "/", StopSeconds: 0.3}.WithDefaults()
 	return pando.SandboxSpec{Instance: pando.Instance{ID: "web-1", Service: spec.Key(), Role: pando.RoleReplica}, Spec: spec, VIP4: vip}
 }
 
-// withPool returns a driver whose pool holds a sandbox.
+// withPool returns a driver with a sandbox in its pool.
 func withPool(t *testing.T) *Driver {
 	t.Helper()
 	d := newDriver(t, 1)
@@ -25,7 +25,7 @@ func withPool(t *testing.T) *Driver {
 	return d
 }
 
-// breathe lets a moment pass between two looks.
+// breathe waits a moment between two looks.
 func breathe(t *testing.T) {
 	t.Helper()
 	if err := pando.Sleep(t.Context(), pando.WallClock{}, time.Millisecond); err != nil {
@@ -42,7 +42,7 @@ func awaitPool(t *testing.T, d *Driver) {
 	}
 }
 
-// prepare returns the sandbox in which a program is loaded.
+// prepare returns the sandbox with a loaded program.
 func prepare(t *testing.T, d *Driver, spec pando.SandboxSpec) *prepared {
 	t.Helper()
 	if err := d.Prepare(t.Context(), spec); err != nil {
@@ -53,7 +53,7 @@ func prepare(t *testing.T, d *Driver, spec pando.SandboxSpec) *prepared {
 	return d.prepared[spec.Instance.ID]
 }
 
-// programs are the processes of a sandbox that are the instance's, with the state that proc(5) gives them.
+// programs returns the instance's processes in a sandbox, with their states from proc(5).
 func programs(t *testing.T, p *prepared) (out []string) {
 	t.Helper()
 	shim := p.box.slot.PID
@@ -67,7 +67,7 @@ func programs(t *testing.T, p *prepared) (out []string) {
 			continue
 		}
 		fields := splitStat(string(text))
-		out = append(out, fields[0]+" "+fields[11]+" "+fields[12]) // state, and the time that it has run
+		out = append(out, fields[0]+" "+fields[11]+" "+fields[12]) // state, and its run time
 	}
 	return out
 }
@@ -126,7 +126,7 @@ func TestWhatIsPreparedAndNotStartedLeavesNothing(t *testing.T) {
 	d := withPool(t)
 	p := prepare(t, d, speaks("never"))
 	d.Discard("web-1")
-	d.Discard("web-1") // there is no such thing any more
+	d.Discard("web-1") // it no longer exists
 	d.removals.Wait()
 	if p.box.slot.alive() {
 		t.Error("its shim is still there")
@@ -142,12 +142,12 @@ func TestWhatIsPreparedAndNotStartedLeavesNothing(t *testing.T) {
 	}
 }
 
-// The agent dies between a preparation and the start: for the next one there is no instance.
+// The agent dies between a preparation and the start: the next agent finds no instance.
 func TestWhatIsPreparedIsNoInstanceForTheNextAgent(t *testing.T) {
 	d := withPool(t)
 	p := prepare(t, d, speaks("never"))
 	d.mu.Lock()
-	delete(d.prepared, "web-1") // nobody knows of it any more
+	delete(d.prepared, "web-1") // no agent has it any more
 	d.mu.Unlock()
 	if found, err := d.Attach(t.Context()); err != nil || len(found) != 0 {
 		t.Errorf("found %v, %v", found, err)
@@ -157,7 +157,7 @@ func TestWhatIsPreparedIsNoInstanceForTheNextAgent(t *testing.T) {
 	}
 }
 
-// The shim told somebody that nothing runs in it: it keeps to that.
+// The shim reported that its sandbox is empty, and keeps it empty.
 func TestAGoIsTooLateOnceTheSandboxWasCalledEmpty(t *testing.T) {
 	d := withPool(t)
 	p := prepare(t, d, speaks("never"))

@@ -25,7 +25,7 @@ import (
 	"pando.run/pando/driver/cgroup"
 )
 
-// The test binary is the pando binary of its tests: it can be a shim.
+// The test binary is also the pando binary of its tests: it can be a shim.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "shim" {
 		os.Exit(ShimMain(os.Args[2:]))
@@ -41,7 +41,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// address gives the network namespace of the tests what every host has: a loopback device that is up, and an address.
+// address gives the network namespace of the tests the basics of a host: a loopback device that is
+// up, and an address.
 func address() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -54,20 +55,20 @@ func address() error {
 	return errors.Join(netlink.LinkSetUp(lo), netlink.AddrAdd(lo, at))
 }
 
-// inOwnNetwork runs the tests in a network namespace of their own: their links meet no others.
+// inOwnNetwork runs the tests in their own network namespace, where their links meet no others.
 func inOwnNetwork() int {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Env = append(os.Environ(), "PROCESS_TEST_NETNS=own")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Pdeathsig: unix.SIGKILL}
-	runtime.LockOSThread() // the thread whose death Pdeathsig is about
+	runtime.LockOSThread() // Pdeathsig refers to this thread's death
 	if err := cmd.Run(); err != nil {
 		return 1
 	}
 	return 0
 }
 
-// testHost is like no other test's that runs on this machine.
+// testHost is unique among the tests that run on this machine.
 var testHost = pando.HostName("ptest" + strconv.Itoa(os.Getpid()))
 
 var vip = netip.MustParseAddr("10.127.250.250")
@@ -77,7 +78,7 @@ func newDriver(t *testing.T, pool int) *Driver {
 	return newDriverIn(t, pool, cgroup.Root)
 }
 
-// newDriverIn returns a driver with the cgroups below a root, whose sandboxes go with the test.
+// newDriverIn returns a driver with the cgroups below a root. Its sandboxes end with the test.
 func newDriverIn(t *testing.T, pool int, root string) *Driver {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -144,7 +145,7 @@ func exited(t *testing.T, b pando.Sandbox) pando.Exit {
 	}
 }
 
-// awaitUsage waits until a sandbox uses as much as wanted.
+// awaitUsage waits until a sandbox's usage is as wanted.
 func awaitUsage(t *testing.T, b pando.Sandbox, want func(pando.Usage) bool) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; {

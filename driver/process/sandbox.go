@@ -17,7 +17,7 @@ import (
 
 var _ pando.Sandbox = (*sandbox)(nil)
 
-// sandbox is a slot with a program, as an agent holds it.
+// sandbox is an agent's view of a slot with a program.
 type sandbox struct {
 	d        *Driver
 	slot     *slot
@@ -25,12 +25,12 @@ type sandbox struct {
 	listener *ownListener
 	watch    *net.UnixConn
 	ended    chan struct{} // closed once the program has exited
-	empty    bool          // no program was ever started in it
+	empty    bool          // no program ever started in it
 	once     sync.Once
 }
 
-// open connects to the shim of a slot, and lets it start or load a program if there is one: one message and its answer, because
-// each costs a turn of the scheduler on both sides.
+// open connects to the shim of a slot, and starts or loads a program if the request has one. It
+// uses one message and one answer, because each costs a turn of the scheduler on both sides.
 func (d *Driver) open(ctx context.Context, s *slot, q request) (*sandbox, error) {
 	b := &sandbox{d: d, slot: s, events: make(chan pando.SandboxEvent, 16), ended: make(chan struct{})}
 	var err error
@@ -67,7 +67,7 @@ func (d *Driver) open(ctx context.Context, s *slot, q request) (*sandbox, error)
 	return b, nil
 }
 
-// lost is the sandbox of a slot whose shim has ended: all that it can tell is that.
+// lost returns the sandbox of a slot with an ended shim. It reports only that end.
 func (d *Driver) lost(s *slot) *sandbox {
 	b := &sandbox{d: d, slot: s, events: make(chan pando.SandboxEvent, 1), listener: &ownListener{Listener: noListener{}}, ended: make(chan struct{})}
 	b.events <- pando.SandboxEvent{Kind: pando.SandboxExited, Exit: pando.Exit{Code: -1, Signal: shimEnded, LastLines: b.LastLines(20)}}
@@ -76,10 +76,11 @@ func (d *Driver) lost(s *slot) *sandbox {
 	return b
 }
 
-// shimEnded is the signal of a program whose shim was killed: the kernel kills everything in its pid namespace.
+// shimEnded is the signal of a program after its shim was killed: the kernel kills everything in
+// its pid namespace.
 const shimEnded = "SIGKILL (its shim ended)"
 
-// noListener is that of a sandbox in which nobody is left to connect.
+// noListener is the listener of a sandbox without any process.
 type noListener struct{}
 
 func (noListener) Accept() (net.Conn, error) { return nil, net.ErrClosed }
@@ -108,7 +109,7 @@ func (b *sandbox) close() {
 	})
 }
 
-// listen passes on what the shim tells. A shim that is gone has taken its program with it.
+// listen passes on the events of the shim. The end of the shim is the end of its program.
 func (b *sandbox) listen() {
 	defer close(b.events)
 	for {
@@ -132,7 +133,8 @@ func (b *sandbox) listen() {
 	}
 }
 
-// ask sends one request on a connection of its own, so that none waits for another, and hangs up when ctx ends.
+// ask sends one request on its own connection, so requests do not wait for each other. It hangs up
+// when ctx ends.
 func (b *sandbox) ask(ctx context.Context, q request) (reply, error) {
 	var r reply
 	c, err := dialShim(b.slot)
@@ -168,7 +170,7 @@ func (s *slot) link() pando.Link {
 	return pando.Link{IP4: s.IP4, IP6: s.IP6, IfIndex: s.IfIndex, Host: s.Link, MAC: mac, HostMAC: hostMAC, Netns: s.netns()}
 }
 
-// Notify implements pando.Sandbox. The shim remembers it for agents to come.
+// Notify implements pando.Sandbox. The shim keeps the event for later agents.
 func (b *sandbox) Notify(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, shimWaitMax)
 	defer cancel()
@@ -184,8 +186,8 @@ func (b *sandbox) Pause(ctx context.Context) error {
 	return err
 }
 
-// Resume implements pando.Sandbox. It wakes the processes itself and does not wait for the shim to be scheduled: nothing that
-// is stopped can start another.
+// Resume implements pando.Sandbox. It wakes the processes itself instead of waiting for the shim to
+// be scheduled. A stopped process cannot start another one.
 func (b *sandbox) Resume(context.Context) error {
 	pids, err := b.slot.cgroup.Processes()
 	if err != nil {
@@ -199,12 +201,12 @@ func (b *sandbox) Resume(context.Context) error {
 	return nil
 }
 
-// shimWaitMax is how long a shim may take to pass a signal on, or to notice that its program has ended. One that hangs is killed,
-// and the kernel ends everything in its pid namespace.
+// shimWaitMax is how long a shim may take to pass a signal on, or to notice the end of its program.
+// A shim that hangs is killed, and the kernel ends everything in its pid namespace.
 const shimWaitMax = 5 * time.Second
 
-// Stop implements pando.Sandbox. What the program left running ends with it. It asks without ctx, whose end means
-// SIGKILL now and not that the program may stay.
+// Stop implements pando.Sandbox. It also ends the processes that the program left. It asks without
+// ctx, because the end of ctx means SIGKILL now.
 func (b *sandbox) Stop(ctx context.Context) error {
 	if !b.slot.alive() {
 		return nil // the kernel ended everything with its shim
@@ -236,7 +238,7 @@ func (b *sandbox) Stop(ctx context.Context) error {
 	}
 }
 
-// insist asks the shim for something that has to happen, whatever becomes of ctx.
+// insist sends the shim a request that must succeed even after the end of ctx.
 func (b *sandbox) insist(ctx context.Context, q request) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shimWaitMax)
 	defer cancel()
@@ -244,7 +246,7 @@ func (b *sandbox) insist(ctx context.Context, q request) error {
 	return err
 }
 
-// stopShim ends a shim that does not do as it is asked, for that reason, and with it the program.
+// stopShim kills a shim that does not obey, for the reason why, and its program with it.
 func (b *sandbox) stopShim(why error) error {
 	b.d.Log.Warn("a shim is killed", "instance", b.slot.Instance, "error", why)
 	if err := b.slot.end(); err != nil {
@@ -253,7 +255,7 @@ func (b *sandbox) stopShim(why error) error {
 	return nil
 }
 
-// Remove implements pando.Sandbox. The first process of the sandbox is gone only when all the others are.
+// Remove implements pando.Sandbox. The first process of the sandbox ends only after all others.
 func (b *sandbox) Remove(context.Context) error {
 	b.close()
 	if err := b.slot.end(); err != nil {
@@ -289,7 +291,8 @@ func (b *sandbox) LastLines(n int) []string {
 	return lines
 }
 
-// ownListener is the listener of an instance's own API. It accepts connections from its own sandbox only.
+// ownListener is the listener of an instance's own API. It accepts connections from its own sandbox
+// only.
 type ownListener struct {
 	net.Listener
 	cgroup  pando.Cgroup
@@ -324,9 +327,9 @@ func (l *ownListener) Accept() (net.Conn, error) {
 	}
 }
 
-// own says whether the process at the other end is in the sandbox's cgroup, which nothing in a sandbox can leave, whatever
-// namespaces it makes. The pidfd makes sure that the process that was looked at is the one that connected, and not another
-// that got its number since.
+// own reports whether the process at the other end is in the sandbox's cgroup. No process of a
+// sandbox can leave its cgroup, in any namespace. The pidfd ensures that the checked process is the
+// one that connected, not a later one with its number.
 func (l *ownListener) own(c *net.UnixConn) bool {
 	raw, err := c.SyscallConn()
 	if err != nil {

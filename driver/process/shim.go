@@ -19,27 +19,29 @@ import (
 	"pando.run/pando"
 )
 
-// What a shim inherits, by number.
+// Descriptors that a shim inherits, by number.
 const (
 	controlFD = 3 + iota // listener of the control socket
 	selfFD               // listener of the instance's API
 	notifyFD             // sd_notify datagrams
-	liveFD               // says that there is a record of the sandbox
+	liveFD               // reports that the sandbox has a record
 )
 
-// shim is the first process of one sandbox: it prepares the mounts, waits for a program, holds it and tells of it. If it
-// ends, the kernel ends every process of the sandbox.
+// shim is the first process of one sandbox. It prepares the mounts, waits for a program, holds it
+// and reports its events. If it ends, the kernel ends every process of the sandbox.
 type shim struct {
 	mu      sync.Mutex
 	program *program
 	pid     int
 	log     *logFile
 	logs    *os.Root
-	groups  string       // where the shim alone still finds the cgroups writable
+	groups  string       // writable cgroups, visible to the shim only
 	behind  []int        // the host's folders behind the private ones, in their order
-	first   chan forking // to the thread that is ready to fork the program; nil: it has
-	loaded  bool         // the program waits for its first instruction
-	barred  bool         // somebody was told that the sandbox is empty: no program begins in it any more
+	first   chan forking // to the thread that is ready to fork the program; nil: used
+	loaded  bool         // the program waits before its first instruction
+	// barred is set once a reply reported the sandbox as empty: no program may start in it any
+	// more.
+	barred  bool
 	waits   map[int]chan unix.WaitStatus
 	reaping bool
 	events  []pando.SandboxEvent
@@ -48,7 +50,7 @@ type shim struct {
 	readyOnce sync.Once
 }
 
-// ShimMain is the life of a shim. Its argument is a furniture.
+// ShimMain runs a shim. Its argument is a furniture.
 func ShimMain(args []string) int {
 	debug.SetGCPercent(50)
 	debug.SetMemoryLimit(24 << 20)
@@ -73,7 +75,7 @@ func ShimMain(args []string) int {
 	s.news = sync.NewCond(&s.mu)
 	go func() {
 		if n, _ := os.NewFile(liveFD, "live").Read(make([]byte, 1)); n == 0 {
-			os.Exit(1) // the agent died before anybody else could know of this sandbox
+			os.Exit(1) // the agent died before the sandbox had a record
 		}
 	}()
 	first := make(chan forking)
@@ -99,7 +101,8 @@ func ShimMain(args []string) int {
 	}
 }
 
-// isRoot says whether root is at the other end: a program is started as any user that the caller names.
+// isRoot reports whether root is at the other end. Only root may command a shim, because the caller
+// chooses the program's user.
 func isRoot(c *net.UnixConn) bool {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -134,7 +137,7 @@ func (s *shim) serve(c *net.UnixConn) {
 	}
 }
 
-// hold starts a program, if there is one to start, and from then on tells of it.
+// hold starts a program, if the request has one, and from then on sends its events.
 func (s *shim) hold(c *net.UnixConn, q request) {
 	var r reply
 	var g *gate
@@ -185,7 +188,7 @@ func (s *shim) answer(q request) reply {
 	return r
 }
 
-// everyone signals every process of the sandbox but the shim; that there is none is no error.
+// everyone signals every process of the sandbox except the shim. An empty sandbox is no error.
 func everyone(sig syscall.Signal) error {
 	if err := unix.Kill(-1, sig); err != nil && err != unix.ESRCH {
 		return err
@@ -193,7 +196,7 @@ func everyone(sig syscall.Signal) error {
 	return nil
 }
 
-// signal tells the program, and wakes it if it was paused, so that it can act on it.
+// signal signals the program, and resumes it if it was paused, so that it can act on the signal.
 func (s *shim) signal(sig syscall.Signal) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,7 +209,7 @@ func (s *shim) signal(sig syscall.Signal) error {
 	return everyone(unix.SIGCONT)
 }
 
-// kill ends whatever the program has started, too, and returns once none of it is left.
+// kill ends every process that the program started, and returns once all are gone.
 func (s *shim) kill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -216,7 +219,7 @@ func (s *shim) kill() {
 	}
 }
 
-// tell sends every event, those of the past first.
+// tell sends every event, the past ones first.
 func (s *shim) tell(c *net.UnixConn) {
 	for n := 0; ; n++ {
 		s.mu.Lock()
@@ -235,13 +238,13 @@ func (s *shim) happened(e pando.SandboxEvent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := len(s.events); n > 0 && s.events[n-1].Kind == e.Kind {
-		return // it says so again
+		return // a repeated report
 	}
 	s.events = append(s.events, e)
 	s.news.Broadcast()
 }
 
-// run starts the program and says when it ends; with a gate, it only loads it.
+// run starts the program and reports its end. With a gate, it only loads it.
 func (s *shim) run(p program, g *gate) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -270,18 +273,19 @@ func (s *shim) run(p program, g *gate) error {
 		s.loaded, g.out, g.ended = true, out, ended
 		return nil
 	}
-	return s.follow(out, ended) // the program has begun meanwhile
+	return s.follow(out, ended) // the program has already begun
 }
 
-// begun follows a program that was loaded and has been let go.
+// begun follows a loaded program after its release.
 func (s *shim) begun(g *gate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_ = s.follow(g.out, g.ended) // without a log the program is killed, and that is told
+	// Without a log the program is killed, and its exit is reported.
+	_ = s.follow(g.out, g.ended)
 }
 
-// follow writes what the program prints to its log, and says when it ends; a program that cannot have a log is killed. The
-// caller holds the lock.
+// follow writes the program's output to its log and reports its end. It kills a program that cannot
+// have a log. The caller holds the lock.
 func (s *shim) follow(out *os.File, ended <-chan unix.WaitStatus) error {
 	copied := make(chan struct{})
 	log, err := openLogFile(s.logs, s.program.LogDir)
@@ -311,12 +315,14 @@ func (s *shim) follow(out *os.File, ended <-chan unix.WaitStatus) error {
 	return err
 }
 
-// outputWaitMax is how long the end of a program waits for the last of its output.
+// outputWaitMax is how long the exit of a program waits for the rest of its output.
 const outputWaitMax = 50 * time.Millisecond
 
-// start forks a program on a thread that has given up every privilege that a thread can give up and has joined the
-// instance's cgroups: the program inherits all of it, and the shim is not charged for it. The first such thread is ready and
-// waiting when a program comes. The caller holds the lock, so that nobody reaps the program before somebody waits for it.
+// start forks a program on a thread that has dropped every privilege it can and has joined the
+// instance's cgroups. The program inherits both, and the shim is not charged for it. The first such
+// thread is already waiting when a program comes.
+//
+// The caller holds the lock, so that the program is not reaped before its waiter exists.
 func (s *shim) start(p program, gate func() bool) (pid int, out *os.File, ended <-chan unix.WaitStatus, err error) {
 	out, in, err := os.Pipe()
 	if err != nil {
@@ -345,9 +351,9 @@ func (s *shim) start(p program, gate func() bool) (pid int, out *os.File, ended 
 	return pid, out, c, nil
 }
 
-// onThreadOfItsOwn runs f on a thread that ends with it, because no other goroutine may run on a thread that f has made
-// weak. The process's first thread never ends: it would stay in the instance's cgroups, and the kernel's OOM killer would
-// take the shim for one of the instance's processes.
+// onThreadOfItsOwn runs f on a thread that ends with f: f drops its privileges, so no other
+// goroutine may run on it. The process's first thread never ends. It would stay in the instance's
+// cgroups, and the kernel's OOM killer would count the shim as a process of the instance.
 func onThreadOfItsOwn(f func()) {
 	runtime.LockOSThread()
 	if unix.Gettid() != unix.Getpid() {
@@ -363,7 +369,7 @@ func onThreadOfItsOwn(f func()) {
 	runtime.UnlockOSThread()
 }
 
-// reap takes the end of every process of the sandbox, as its init has to.
+// reap collects the exit of every process of the sandbox, as its init must.
 func (s *shim) reap() {
 	for {
 		var status unix.WaitStatus
@@ -393,10 +399,11 @@ func (s *shim) reap() {
 	}
 }
 
-// outputBytesMax is how much of a command's output is kept.
+// outputBytesMax is the kept length of a command's output.
 const outputBytesMax = 4096
 
-// answerExec runs a command and answers, unless the asker hangs up first: then the command and its group are killed.
+// answerExec runs a command and answers. If the asker hangs up first, it kills the command and its
+// group.
 func (s *shim) answerExec(c *net.UnixConn, command []string) {
 	pid, out, ended, err := s.exec(command)
 	if err != nil {
@@ -427,7 +434,7 @@ func (s *shim) answerExec(c *net.UnixConn, command []string) {
 	case r := <-done:
 		_ = send(c, r, -1)
 	case <-hungUp:
-		_ = unix.Kill(-pid, unix.SIGKILL) // it leads a session of its own
+		_ = unix.Kill(-pid, unix.SIGKILL) // it leads its own session
 	}
 }
 

@@ -53,7 +53,7 @@ func TestProgramNotifies(t *testing.T) {
 	}
 }
 
-// The socket is found on the host, too; whoever sends from there is not the instance.
+// The socket is also visible on the host. A sender there is not the instance.
 func TestForeignersNotificationIsNotHeard(t *testing.T) {
 	b := run(t, newDriver(t, 0), nil, "sleep", "60")
 	c, err := net.Dial("unixgram", filepath.Join(b.(*sandbox).slot.self(), "notify.sock"))
@@ -70,14 +70,14 @@ func TestForeignersNotificationIsNotHeard(t *testing.T) {
 			t.Fatal("the instance's own word did not come")
 		}
 	}
-	select { // what was sent first would have been heard first
+	select { // an earlier datagram would have arrived first
 	case e := <-b.Events():
 		t.Errorf("a foreigner made %+v happen", e)
 	default:
 	}
 }
 
-// What happens while no agent is there is told to the next one.
+// The next agent receives the events that happened without an agent.
 func TestExitIsToldToTheNextAgent(t *testing.T) {
 	d := newDriver(t, 0)
 	b := run(t, d, nil, "sh", "-c", "echo last words; sleep 0.1; exit 6")
@@ -91,7 +91,8 @@ func TestExitIsToldToTheNextAgent(t *testing.T) {
 	}
 }
 
-// A shim that was killed while no agent was there took its program along; the next agent hears of it, with the evidence.
+// A shim that was killed without an agent took its program along. The next agent receives the exit,
+// with the evidence.
 func TestEndOfTheShimIsToldToTheNextAgent(t *testing.T) {
 	d := newDriver(t, 0)
 	b := run(t, d, nil, "sh", "-c", "echo last words; sleep 60")
@@ -127,7 +128,7 @@ func TestEndOfTheShimIsToldToTheNextAgent(t *testing.T) {
 	}
 }
 
-// A sandbox that was claimed by an agent that died before it could start anything is no instance.
+// A sandbox is no instance if its agent claimed it and died before it started a program.
 func TestClaimWithoutAProgramIsGivenBack(t *testing.T) {
 	d := newDriver(t, 0)
 	s, err := d.claim()
@@ -172,7 +173,7 @@ func TestStopSignalIsTheSpecs(t *testing.T) {
 	}
 }
 
-// A context that ends means: now.
+// An ended context means: now.
 func TestStopDoesNotWaitForTheGraceOfAnEndedContext(t *testing.T) {
 	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.StopSeconds = 60 }, "sh", "-c", `trap "" TERM; while :; do sleep 1; done`)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -186,7 +187,7 @@ func TestStopDoesNotWaitForTheGraceOfAnEndedContext(t *testing.T) {
 	}
 }
 
-// Every line is read once and in its order, however the log rotates under the reader.
+// Every line is read once and in order, even if the log rotates under the reader.
 func TestLogIsFollowedAcrossRotations(t *testing.T) {
 	d := newDriver(t, 0)
 	s := pando.DefaultService("web")

@@ -20,8 +20,8 @@ import (
 	"pando.run/pando"
 )
 
-// slot is a sandbox without a program: namespaces, a veth pair whose both ends are up, cgroups and a waiting shim. It is
-// made ahead of need.
+// slot is a sandbox without a program: namespaces, a veth pair with both ends up, cgroups and a
+// waiting shim. It is made ahead of need.
 type slot struct {
 	Number   int              `json:"number"`
 	PID      int              `json:"pid"` // of the shim, on the host
@@ -40,7 +40,7 @@ type slot struct {
 	ready    *net.UnixConn // to the shim, ahead of need; may be nil
 }
 
-// The far end of every veth: instances send everything there, without asking for an address first.
+// The far end of every veth. Instances send everything there, without asking for an address first.
 var (
 	gateway4 = net.IPv4(169, 254, 1, 1)
 	gateway6 = net.ParseIP("fe80::1")
@@ -51,12 +51,12 @@ const linkWaitMax = 3 * time.Second
 func (s *slot) control() string { return filepath.Join(s.dir, "control.sock") }
 func (s *slot) self() string    { return filepath.Join(s.dir, "self") }
 
-// slot is what follows from the number of a sandbox.
+// slot returns the fields that follow from the number of a sandbox.
 func (d *Driver) slot(number int) *slot {
 	return &slot{Number: number, Link: "pd" + strconv.Itoa(number), dir: filepath.Join(d.RunDir, strconv.Itoa(number))}
 }
 
-// newSlot makes a ready sandbox. What it made is taken down again if any of it fails.
+// newSlot makes a ready sandbox. If a step fails, newSlot undoes the earlier ones.
 func (d *Driver) newSlot(number int) (_ *slot, err error) {
 	s := d.slot(number)
 	s.IP4, s.IP6 = d.addresses(number)
@@ -68,7 +68,8 @@ func (d *Driver) newSlot(number int) (_ *slot, err error) {
 	if err := os.RemoveAll(s.dir); err != nil {
 		return nil, err
 	}
-	// Root alone enters the sandbox's folder; the instance sees self, which is mounted into the sandbox. Neither follows the umask.
+	// Only root enters the sandbox's folder. The instance sees self, which is mounted into the
+	// sandbox. Neither follows the umask.
 	if err := errors.Join(os.MkdirAll(s.self(), 0o711), os.Chmod(s.dir, 0o700), os.Chmod(s.self(), 0o711)); err != nil {
 		return nil, err
 	}
@@ -102,8 +103,9 @@ func (s *slot) save() error {
 	return os.Rename(path+".new", path)
 }
 
-// startShim starts the sandbox's first process in namespaces of its own, with the sockets that outlive any agent. It ends
-// by itself unless it is told through live that there is a record of it: no agent would find it.
+// startShim starts the sandbox's first process in its own namespaces, with the sockets that outlive
+// any agent. The process ends by itself unless live reports that the sandbox has a record: without
+// one, no agent would find it.
 func (s *slot) startShim(self []string, furnish furniture) (live *os.File, err error) {
 	host, _ := os.ReadFile("/etc/resolv.conf")
 	text := append([]byte("nameserver "+pando.Gateway4.String()+"\n"), host...)
@@ -172,7 +174,7 @@ func (s *slot) startShim(self []string, furnish furniture) (live *os.File, err e
 	return live, nil
 }
 
-// reap waits for the end of a child. The runtime polls its pidfd, so that no thread waits for each sandbox.
+// reap waits for the end of a child. The runtime polls its pidfd, so no thread waits per sandbox.
 func reap(p *os.Process) {
 	pid := p.Pid
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
@@ -188,13 +190,13 @@ func reap(p *os.Process) {
 		}
 	}
 	if err != nil {
-		_, _ = p.Wait() // a kernel that does not poll it: a thread waits
+		_, _ = p.Wait() // this kernel cannot poll it: a thread waits
 		return
 	}
-	_ = p.Release() // of a process that is gone
+	_ = p.Release() // the process is gone
 }
 
-// startTime tells a process from another that has its number later.
+// startTime distinguishes a process from a later one with the same number.
 func startTime(pid int) uint64 {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -212,7 +214,8 @@ func (s *slot) alive() bool { return s.Started != 0 && startTime(s.PID) == s.Sta
 
 func (s *slot) netns() string { return fmt.Sprintf("/proc/%d/ns/net", s.PID) }
 
-// wire joins the sandbox to the host: addresses, routes and neighbours are all there before the first packet.
+// wire joins the sandbox to the host. Addresses, routes and neighbours all exist before the first
+// packet.
 func (s *slot) wire() error {
 	ns, err := netns.GetFromPath(s.netns())
 	if err != nil {
@@ -273,8 +276,9 @@ func (s *slot) wire() error {
 	return nil
 }
 
-// end kills the shim and waits until the kernel has ended every process of the sandbox with it. The pidfd is checked after
-// it is opened, so that nobody is killed who got the shim's number since.
+// end kills the shim and waits until the kernel has ended every process of the sandbox. It checks
+// the process after it opens the pidfd, so that it never kills a later process with the shim's
+// number.
 func (s *slot) end() error {
 	fd, err := unix.PidfdOpen(s.PID, 0)
 	if err != nil || !s.alive() {
@@ -312,7 +316,7 @@ func (s *slot) destroy() error {
 		errs = append(errs, s.end())
 	}
 	if l, err := netlink.LinkByName(s.Link); err == nil {
-		// The kernel may be faster: the link goes with the namespace of its other end.
+		// The kernel may be faster: the link ends with the namespace of its other end.
 		if err := netlink.LinkDel(l); err != nil && !errors.Is(err, unix.ENODEV) {
 			errs = append(errs, err)
 		}

@@ -13,7 +13,7 @@ import (
 	"pando.run/pando"
 )
 
-// stranger asks a shim to stop its sandbox, and says what came of it.
+// stranger asks a shim to stop its sandbox and prints the outcome.
 const stranger = `
 import json, socket, struct, sys
 s = socket.socket(socket.AF_UNIX); s.settimeout(10)
@@ -25,12 +25,13 @@ try:
 except (BrokenPipeError, ConnectionResetError): print("closed")
 `
 
-// The agent may be started with any umask. Whoever commands a shim runs programs as root.
+// The agent may have any umask. A process that commands a shim runs programs as root.
 func TestRootAloneCommandsAShim(t *testing.T) {
 	old := unix.Umask(0)
 	defer unix.Umask(old)
 	d := newDriver(t, 0)
-	for dir := filepath.Dir(d.RunDir); strings.HasPrefix(dir, os.TempDir()+"/"); dir = filepath.Dir(dir) { // as /run is
+	// Each parent folder is open to everyone, as /run is.
+	for dir := filepath.Dir(d.RunDir); strings.HasPrefix(dir, os.TempDir()+"/"); dir = filepath.Dir(dir) {
 		if err := os.Chmod(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}

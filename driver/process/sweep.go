@@ -9,22 +9,23 @@ import (
 	"time"
 )
 
-// keeping bounds the logs of instances that are gone. Logs beyond a bound are removed, the oldest first.
+// keeping bounds the logs of ended instances. A sweep removes logs beyond a bound, the oldest
+// first.
 type keeping struct {
 	age        time.Duration // since the last line
 	perService int           // folders
 	bytes      int64         // of all of them
 }
 
-// kept is how long logs of dead instances stay: long enough to ask why, short of a full disk.
+// kept bounds the logs of dead instances: long enough to ask why, short of a full disk.
 var kept = keeping{age: 7 * 24 * time.Hour, perService: 20, bytes: 1 << 30}
 
 const (
 	sweepEvery = time.Hour        // because logs age
-	sweepRest  = 30 * time.Second // between two sweeps, however many instances go
+	sweepRest  = 30 * time.Second // between two sweeps, at any number of exits
 )
 
-// sweeping removes old logs for as long as the driver lives: soon after instances have gone, and every hour.
+// sweeping removes old logs while the driver lives: soon after instances end, and every hour.
 func (d *Driver) sweeping() {
 	defer d.wg.Done()
 	for {
@@ -54,7 +55,7 @@ func (d *Driver) tellGone() {
 	}
 }
 
-// livingLogs are the folders, below the folder of logs, of instances that have a sandbox.
+// livingLogs returns the log folders of instances that have a sandbox.
 func (d *Driver) livingLogs() map[string]bool {
 	records, _ := filepath.Glob(filepath.Join(d.RunDir, "*", "slot.json"))
 	out := map[string]bool{}
@@ -67,15 +68,15 @@ func (d *Driver) livingLogs() map[string]bool {
 	return out
 }
 
-// oldLog is the folder of one instance's log.
+// oldLog is the log folder of one instance.
 type oldLog struct {
 	name  string // below the folder of logs
 	bytes int64
 	at    time.Time // of its newest line
 }
 
-// sweep removes the logs that are not to be kept. An instance has its record before its log, so living is asked for after
-// the folders are listed.
+// sweep removes the logs beyond the bounds. An instance has its record before its log, so sweep
+// calls living after it has listed the folders.
 func sweep(dir string, living func() map[string]bool, now time.Time, k keeping) {
 	services, _ := filepath.Glob(filepath.Join(dir, "*", "*"))
 	all := map[string][]oldLog{}

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// put makes the log of an instance that printed its last line so long ago.
+// put makes the log of an instance with a last line that is `ago` old.
 func put(t *testing.T, dir, name string, bytes int, ago time.Duration, now time.Time) {
 	t.Helper()
 	folder := filepath.Join(dir, name)
@@ -44,7 +44,7 @@ func names(t *testing.T, dir string) (out []string) {
 	return out
 }
 
-// Logs of the dead go by age, by their number and by their size, the oldest first; those of the living stay.
+// Logs of ended instances go by age, number and size, the oldest first. Those of running ones stay.
 func TestSweepKeepsWhatIsWithinTheBounds(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
 	put(t, dir, "default/web/web-alive", 1000, 100*24*time.Hour, now)
@@ -54,7 +54,8 @@ func TestSweepKeepsWhatIsWithinTheBounds(t *testing.T) {
 	}
 	put(t, dir, "shop/db/db-new", 100, time.Second, now)
 	put(t, dir, "shop/db/db-mid", 100, time.Hour, now)
-	if err := os.WriteFile(filepath.Join(dir, "server.log"), []byte("x"), 0o640); err != nil { // of a daemon
+	// The log of a daemon.
+	if err := os.WriteFile(filepath.Join(dir, "server.log"), []byte("x"), 0o640); err != nil {
 		t.Fatal(err)
 	}
 	living := func() map[string]bool { return map[string]bool{"default/web/web-alive": true} }
@@ -68,7 +69,7 @@ func TestSweepKeepsWhatIsWithinTheBounds(t *testing.T) {
 	}
 }
 
-// The sweep runs by itself when a driver begins.
+// The sweep runs by itself when a driver starts.
 func TestADriverSweepsOldLogs(t *testing.T) {
 	d := newDriver(t, 0)
 	run(t, d, nil, "sh", "-c", "echo here; exec sleep 100")

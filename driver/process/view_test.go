@@ -18,7 +18,7 @@ import (
 	"pando.run/pando"
 )
 
-// inside runs a script beside the program of a sandbox and returns what it printed.
+// inside runs a script beside the program of a sandbox and returns its output.
 func inside(t *testing.T, b pando.Sandbox, script string) string {
 	t.Helper()
 	_, out, err := b.Exec(t.Context(), []string{"sh", "-c", script})
@@ -66,7 +66,7 @@ func TestPrivateDev(t *testing.T) {
 	}
 }
 
-// Root inside is nobody: without capabilities, and the files that ask for root alone are read-only.
+// Root inside has no capabilities, and the files that check only for root are read-only.
 func TestRootInsideCannotChangeTheMachine(t *testing.T) {
 	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.User = "root" }, "sleep", "60")
 	for _, script := range []string{
@@ -93,7 +93,8 @@ func TestSysShowsOwnNetworkAndOwnLimits(t *testing.T) {
 	}
 }
 
-// The folders above a working directory may well be closed to an unprivileged user, as those of a clone in /root are.
+// The folders above a working directory may be closed to an unprivileged user, as for a clone in
+// /root.
 func TestWorkingDirectoryIsReachable(t *testing.T) {
 	d := newDriver(t, 1)
 	for _, parent := range []string{"/root", "/home", "/run", "/tmp"} {
@@ -145,7 +146,8 @@ func TestUserByNameAndNumber(t *testing.T) {
 	}
 }
 
-// In a hierarchy of v2 the program is cloned into its cgroup, and so is a command beside it; the shim stays outside.
+// In a v2 hierarchy the program is cloned into its cgroup, and so is a command beside it. The shim
+// stays outside.
 func TestProgramIsInItsCgroupOfV2(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -188,7 +190,8 @@ func TestProgramIsInItsCgroupOfV2(t *testing.T) {
 	}
 }
 
-// Two instances of one user do not reach each other's API: each has its own socket, and a socket knows its own.
+// Two instances of one user do not reach each other's API: each has its own socket, and a socket
+// accepts only its own instance.
 func TestInstancesOfOneUserAreTold(t *testing.T) {
 	d := newDriver(t, 0)
 	same := func(s *pando.Spec) { s.User = "nobody" }
@@ -214,7 +217,8 @@ func TestInstancesOfOneUserAreTold(t *testing.T) {
 	}
 }
 
-// Who an instance is says its cgroup, not the namespaces that somebody is in: it may make some, and root may enter its own.
+// An instance is identified by its cgroup, not by its namespaces: a process may make namespaces,
+// and root may enter any.
 func TestNamespacesMakeNobodyAnInstance(t *testing.T) {
 	d := newDriver(t, 0)
 	b := run(t, d, nil, "sleep", "60")

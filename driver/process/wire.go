@@ -14,18 +14,20 @@ import (
 	"pando.run/pando"
 )
 
-// request is what a driver asks of a shim, one at a time per connection, each with one reply. After the reply to hold, which
-// carries the listener of the instance's API, come the events, beginning with those of the past; but first the driver has to say
-// go, which nobody answers, if the program was only to be loaded.
+// request is a driver's request to a shim, one at a time per connection, each with one reply.
+//
+// The reply to hold carries the listener of the instance's API. The events follow it, past ones
+// first. If the program was only loaded, the driver first sends go, which has no reply.
 type request struct {
-	Verb    string   `json:"verb"` // hold, go, notify, signal, kill, pause, exec
-	Run     *program `json:"run,omitempty"`
-	Load    bool     `json:"load,omitempty"` // the program waits before its first instruction for a go on this connection
+	Verb string   `json:"verb"` // hold, go, notify, signal, kill, pause, exec
+	Run  *program `json:"run,omitempty"`
+	// The program waits before its first instruction for a message go.
+	Load    bool     `json:"load,omitempty"`
 	Signal  int      `json:"signal,omitempty"`
 	Command []string `json:"command,omitempty"`
 }
 
-// program is what a shim starts.
+// program describes the program that a shim starts.
 type program struct {
 	Instance pando.InstanceID  `json:"instance"`
 	Service  pando.ServiceKey  `json:"service"`
@@ -39,10 +41,11 @@ type program struct {
 	VIPs     []netip.Addr      `json:"vips"`
 }
 
-// emptyCode is the code of a reply to hold in a sandbox in which no program was ever started. From then on none will be.
+// emptyCode is the code of a reply to hold if no program ever started in the sandbox. From then on
+// none will.
 const emptyCode = 1
 
-// reply answers a request, or tells of an event.
+// reply answers a request, or carries an event.
 type reply struct {
 	Error  string              `json:"error,omitempty"`
 	Code   int                 `json:"code,omitempty"`
@@ -50,10 +53,10 @@ type reply struct {
 	Event  *pando.SandboxEvent `json:"event,omitempty"`
 }
 
-// messageBytesMax bounds what either side reads of the other.
+// messageBytesMax bounds a message in either direction.
 const messageBytesMax = 1 << 20
 
-// send writes one message; fd, if not negative, goes with it.
+// send writes one message, with the descriptor fd unless it is negative.
 func send(c *net.UnixConn, v any, fd int) error {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -68,7 +71,7 @@ func send(c *net.UnixConn, v any, fd int) error {
 	return err
 }
 
-// receive reads one message, and the descriptor that came with it if there was one.
+// receive reads one message, and its descriptor if it has one.
 func receive(c *net.UnixConn, v any) (*os.File, error) {
 	head, oob := make([]byte, 4), make([]byte, unix.CmsgSpace(4))
 	n, oobn, _, _, err := c.ReadMsgUnix(head, oob)

@@ -133,7 +133,8 @@ func hostRoute(l netlink.Link, a netip.Addr) *netlink.Route {
 	return &netlink.Route{LinkIndex: l.Attrs().Index, Dst: netlink.NewIPNet(a.AsSlice()), Scope: netlink.SCOPE_LINK}
 }
 
-// bothUp waits for both ends to be operational: a SYN that is sent before is lost, and its retry comes a second later.
+// bothUp waits until both ends are up. An earlier SYN would be lost, and its retry comes a second
+// later.
 func bothUp(inside *netlink.Handle, outer, inner int) error {
 	for deadline := time.Duration(0); deadline < linkWaitMax; deadline += 100 * time.Microsecond {
 		a, err := netlink.LinkByIndex(outer)
@@ -152,11 +153,12 @@ func bothUp(inside *netlink.Handle, outer, inner int) error {
 	return fmt.Errorf("%w: the link did not come up within %s", pando.ErrNotReady, linkWaitMax)
 }
 
-// within runs f with the calling thread in a network namespace.
+// within runs f on a thread in a network namespace.
 func within(ns netns.NsHandle, f func() error) error {
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // the thread ends with the goroutine: it is never used outside the namespace again
+		// The thread ends with the goroutine: it never runs outside the namespace again.
+		runtime.LockOSThread()
 		if err := netns.Set(ns); err != nil {
 			done <- err
 			return
@@ -166,7 +168,7 @@ func within(ns netns.NsHandle, f func() error) error {
 	return <-done
 }
 
-// sysctls sets what an instance and its link need, before either is up.
+// sysctls sets the options of an instance's link and namespace, before either is up.
 func (s *slot) sysctls(ns netns.NsHandle) error {
 	for _, name := range []string{"net/ipv4/conf/" + s.Link + "/rp_filter", "net/ipv6/conf/" + s.Link + "/accept_ra", "net/ipv6/conf/" + s.Link + "/accept_dad"} {
 		if err := os.WriteFile("/proc/sys/"+name, []byte("0"), 0); err != nil {
@@ -187,7 +189,8 @@ func (s *slot) sysctls(ns netns.NsHandle) error {
 	})
 }
 
-// splitStat splits /proc/PID/stat behind the program's name, so that field 22 of proc(5) is index 19.
+// splitStat splits /proc/PID/stat after the program's name, so that field 22 of proc(5) is index
+// 19.
 func splitStat(s string) []string {
 	at := strings.LastIndex(s, ") ")
 	if at < 0 {

@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// Writable says whether a program that runs as this user of a spec may make files in a folder of
-// this host, by the folder's owner and mode. It knows nothing of access lists.
+// Writable reports whether a program with this user of a spec may make files in a folder of this
+// host. It checks the folder's owner and mode, not its access lists.
 func Writable(dir, user string) (bool, error) {
 	uid, gid, err := identity(user, uidFirst)
 	if err != nil {

@@ -13,12 +13,13 @@ import (
 
 var _ pando.Objects = (*Objects)(nil)
 
-// Objects is one host's hash tree in memory. It survives its agent, as a file does: hand the same to the next one.
+// Objects is one host's hash tree in memory. It survives its agent, as a file does: pass the same
+// one to the next agent.
 type Objects struct {
 	mu      sync.Mutex
 	objects map[pando.ObjectID]pando.Object
 	refs    map[string]pando.ObjectID
-	written map[pando.ObjectID]bool // since a prune began; nil: none is at work
+	written map[pando.ObjectID]bool // since a prune began; nil: no prune is at work
 }
 
 // NewObjects returns an empty tree.
@@ -97,7 +98,8 @@ func (o *Objects) Prune(_ context.Context, live func() (func(pando.ObjectID) boo
 
 var _ pando.IDs = (*IDs)(nil)
 
-// IDs counts: the same run gives the same names. Each process has its own: what it draws does not hang on the others.
+// IDs counts, so the same run gives the same names. Each process has its own counter, independent
+// of the others.
 type IDs struct {
 	Process int // below 10
 	mu      sync.Mutex
@@ -111,12 +113,12 @@ func (i *IDs) next() int {
 	return i.n
 }
 
-// Instance is website-000001 and so on.
+// Instance returns website-000001 and so on.
 func (i *IDs) Instance(s pando.ServiceName) pando.InstanceID {
 	return pando.InstanceID(fmt.Sprintf("%s-%d%05d", s, i.Process, i.next()))
 }
 
-// Sequential sorts by time, then by the order of asking.
+// Sequential returns an id that sorts by time, then by the order of the calls.
 func (i *IDs) Sequential(now time.Time) string {
 	return fmt.Sprintf("%013x%01d%012x", now.UnixMilli(), i.Process, i.next())
 }

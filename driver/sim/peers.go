@@ -12,7 +12,7 @@ import (
 
 var _ pando.Peers = (*Peers)(nil)
 
-// Agent is what a host answers its peers; an agent that driver/peer can serve fits.
+// Agent is the answering side of a host. Every agent that driver/peer can serve fits.
 type Agent interface {
 	Applied(ctx context.Context, s pando.ServiceKey, at pando.StoreRevision) error
 	Logs(ctx context.Context, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error)
@@ -31,7 +31,7 @@ type Peers struct {
 // NewPeers returns a network without hosts.
 func NewPeers() *Peers { return &Peers{agents: map[pando.HostName]Agent{}} }
 
-// Set makes a host answer; a nil agent takes it off the network.
+// Set connects the agent of a host. A nil agent takes the host off the network.
 func (p *Peers) Set(h pando.HostName, a Agent) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -91,7 +91,7 @@ func (p *Peers) StateLog(ctx context.Context, h pando.Host, s pando.ServiceKey, 
 	return a.StateLog(ctx, s, max)
 }
 
-// State answers as the host does, or that it cannot be reached.
+// State returns the host's handler, or one that answers with an error if the host is unreachable.
 func (p *Peers) State(h pando.Host) http.Handler {
 	a, err := p.agent(h)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"pando.run/pando"
 )
 
-// counting is an agent of which only the counters are asked.
+// counting is an agent that answers only Counters.
 type counting struct{ Agent }
 
 func (counting) Counters(context.Context) ([]pando.EndpointCounters, error) {

@@ -1,9 +1,11 @@
-// Package sim is the outside world in memory, for runs in virtual time: a registry, steering, objects and names with the
-// behaviour of the real drivers, and with faults that a test turns on.
+// Package sim is the outside world in memory, for runs in virtual time: registry, sandboxes,
+// steering, objects, peers and names. They behave like the real drivers, with faults that a test
+// turns on.
 //
-// It has no clock of its own. A simulation runs inside a bubble of testing/synctest, where time is virtual for everything,
-// the packages of others included: pando.WallClock is the clock, and time passes when every goroutine waits. What is random
-// comes from a seed; it is drawn for each caller, so that it does not hang on what others do.
+// It has no clock of its own. A simulation runs inside a bubble of testing/synctest, where time is
+// virtual for every package. The clock is pando.WallClock, and time passes when every goroutine
+// waits. Random numbers come from a seed and are drawn for each caller, independent of other
+// callers.
 //
 // It never touches a file, a socket or the kernel.
 package sim
@@ -28,23 +30,24 @@ var _ pando.Registry = (*Registry)(nil)
 // Registry keeps records in memory, with the revisions, conditions and fences of the real one.
 type Registry struct {
 	*store
-	by string // who calls
+	by string // the caller
 }
 
 type store struct {
 	mu       sync.Mutex
 	seed     uint64
-	drawn    map[string]uint64 // how often something was drawn about a call
+	drawn    map[string]uint64 // draws so far about each call
 	delayMax time.Duration
 	fault    error
-	lose     float64 // share of the commits whose answer is lost
+	lose     float64 // share of the commits with a lost answer
 	revision pando.StoreRevision
 	records  map[pando.Key]pando.Record
 	history  []pando.Batch // every commit since birth
 	changed  chan struct{} // closed and replaced by every commit
 }
 
-// NewRegistry returns an empty registry whose calls and watches take up to delayMax each, as the seed says.
+// NewRegistry returns an empty registry. Its calls and watches take up to delayMax each, drawn from
+// the seed.
 func NewRegistry(seed uint64, delayMax time.Duration) *Registry {
 	return &Registry{store: &store{
 		seed:     seed,
@@ -55,10 +58,12 @@ func NewRegistry(seed uint64, delayMax time.Duration) *Registry {
 	}}
 }
 
-// As is the same registry as one process calls it: what is drawn about its calls does not hang on those of others.
+// As returns the same registry for the calls of one process. Its draws are independent of those of
+// other processes.
 func (r *Registry) As(process string) *Registry { return &Registry{r.store, process} }
 
-// Fail makes every call end with err (pando.ErrUnavailable, pando.ErrStoreFull) until Fail(nil). A full store can be read.
+// Fail makes every call fail with err (pando.ErrUnavailable, pando.ErrStoreFull) until Fail(nil). A
+// full store can be read.
 func (r *Registry) Fail(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -66,21 +71,23 @@ func (r *Registry) Fail(err error) {
 	r.wake()
 }
 
-// Lose makes a share of the commits happen without an answer: the writer hears pando.ErrUnavailable and cannot know.
+// Lose makes a share of the commits happen without an answer. The writer receives
+// pando.ErrUnavailable, as for a commit that did not happen.
 func (r *Registry) Lose(share float64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lose = share
 }
 
-// History is every commit since birth, in order.
+// History returns every commit since birth, in order.
 func (r *Registry) History() []pando.Batch {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.history)
 }
 
-// Depose ends the leadership of a role, or the epoch of a host, as a lost lease does: its fence fails from now on.
+// Depose ends the leadership of a role, or the epoch of a host, as a lost lease does. Its fence
+// fails from now on.
 func (r *Registry) Depose(f pando.Fence) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -89,14 +96,14 @@ func (r *Registry) Depose(f pando.Fence) {
 	}
 }
 
-// wake tells everybody who waits that something has changed. The caller holds the lock.
+// wake wakes every waiter after a change. The caller holds the lock.
 func (r *Registry) wake() {
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
 
-// draw returns a number in [0, 1): the nth that is drawn about a call, whatever is drawn about others. The caller holds
-// the lock.
+// draw returns a number in [0, 1): the nth draw about a call, independent of other draws. The
+// caller holds the lock.
 func (r *Registry) draw(about string) float64 {
 	about = r.by + " " + about
 	n := r.drawn[about]
@@ -104,14 +111,14 @@ func (r *Registry) draw(about string) float64 {
 	return diceOf(r.seed, about, n).Float64()
 }
 
-// diceOf are the dice for the nth draw about something, whatever is drawn about others.
+// diceOf returns the dice for the nth draw about a subject, independent of other draws.
 func diceOf(seed uint64, about string, n uint64) *rand.Rand {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(about))
 	return rand.New(rand.NewPCG(seed^h.Sum64(), n))
 }
 
-// travel takes the time that a call or a message is on its way.
+// travel waits for the travel time of a call or a message.
 func (r *Registry) travel(ctx context.Context, about string) error {
 	r.mu.Lock()
 	d := time.Duration(r.draw(about) * float64(r.delayMax))
@@ -122,7 +129,7 @@ func (r *Registry) travel(ctx context.Context, about string) error {
 	return pando.Sleep(ctx, pando.WallClock{}, d)
 }
 
-// Snapshot reads everything under prefix.
+// Snapshot reads every record under prefix.
 func (r *Registry) Snapshot(ctx context.Context, prefix pando.Key) (pando.Snapshot, error) {
 	if err := r.travel(ctx, "read "+string(prefix)); err != nil {
 		return pando.Snapshot{}, err
@@ -141,10 +148,10 @@ func (r *Registry) Snapshot(ctx context.Context, prefix pando.Key) (pando.Snapsh
 	return s, nil
 }
 
-// operationsMax is how much the real store takes in one transaction.
+// operationsMax is the real store's limit for one transaction.
 const operationsMax = 1024
 
-// Commit writes a transaction. A fault refuses it before anything is written.
+// Commit writes a transaction. A fault refuses it before any write.
 func (r *Registry) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision, error) {
 	about := "commit " + subject(t)
 	if err := r.travel(ctx, about); err != nil {
@@ -184,7 +191,7 @@ func (r *Registry) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision
 	return at, nil
 }
 
-// subject is what a transaction is about: its first key.
+// subject returns the subject of a transaction: its first key.
 func subject(t pando.Txn) string {
 	for _, v := range t.Put {
 		return string(v.Key())
@@ -197,7 +204,7 @@ func subject(t pando.Txn) string {
 
 func (r *Registry) holds(f pando.Fence) bool { return r.records[f.Key].Created == f.Created }
 
-// write is one commit. The caller holds the lock.
+// write makes one commit. The caller holds the lock.
 func (r *Registry) write(puts map[pando.Key][]byte, deletes []pando.Key) pando.StoreRevision {
 	r.revision++
 	b := pando.Batch{Revision: r.revision}
@@ -220,8 +227,8 @@ func (r *Registry) write(puts map[pando.Key][]byte, deletes []pando.Key) pando.S
 	return r.revision
 }
 
-// Watch streams every commit under prefix after a revision; each is delayed on its way, in order. It ends with
-// pando.ErrUnavailable while the registry is out of reach.
+// Watch streams every commit under prefix after a revision, each after a delay, in order. It ends
+// with pando.ErrUnavailable while the registry is out of reach.
 func (r *Registry) Watch(ctx context.Context, prefix pando.Key, after pando.StoreRevision) <-chan pando.Batch {
 	out := make(chan pando.Batch)
 	go func() {
@@ -264,7 +271,7 @@ func send(ctx context.Context, out chan<- pando.Batch, b pando.Batch) bool {
 	}
 }
 
-// Lead waits until the role is free. It lasts until ctx ends or Depose.
+// Lead waits until the role is free. The leadership lasts until ctx ends or Depose.
 func (r *Registry) Lead(ctx context.Context, role, candidate string) (pando.Fence, <-chan struct{}, error) {
 	k := pando.LeaderKey(role)
 	value, err := world.Encode(candidate)
@@ -293,8 +300,8 @@ func (r *Registry) Lead(ctx context.Context, role, candidate string) (pando.Fenc
 	}
 }
 
-// Join puts the host's record and begins a new epoch of its agent. When ctx ends, the record goes after ttl unless another
-// agent of the host has joined.
+// Join writes the host's record and begins a new epoch of its agent. The record goes ttl after the
+// end of ctx, unless another agent of the host has joined.
 func (r *Registry) Join(ctx context.Context, h pando.Host, ttl time.Duration) (pando.Fence, <-chan struct{}, error) {
 	if err := r.travel(ctx, "join "+string(h.Name)); err != nil {
 		return pando.Fence{}, nil, err
@@ -315,8 +322,8 @@ func (r *Registry) Join(ctx context.Context, h pando.Host, ttl time.Duration) (p
 	return f, r.hold(ctx, f, ttl, h.Key()), nil
 }
 
-// hold returns a channel that closes when the fence is lost. Once ctx has ended, the fence and what else lives as long go
-// after the lease.
+// hold returns a channel that closes when the fence is lost. After the end of ctx it waits for the
+// lease, then deletes the fence's key and the other keys.
 func (r *Registry) hold(ctx context.Context, f pando.Fence, lease time.Duration, also ...pando.Key) <-chan struct{} {
 	lost := make(chan struct{})
 	go func() {

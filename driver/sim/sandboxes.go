@@ -21,11 +21,12 @@ var (
 	_ pando.Steering  = (*Steering)(nil)
 )
 
-// Application is the program of an instance: it does what it likes (through the agent's pando.Self, which the test hands
-// it) until ctx ends, and returns its exit code.
+// Application is the program of an instance. It runs until ctx ends, and returns its exit code. The
+// test gives it the agent's pando.Self.
 type Application func(ctx context.Context, s *Sandbox) (code int)
 
-// Sandboxes starts instances whose program is a function. It survives its agent: hand the same to the next one.
+// Sandboxes starts instances with a function as their program. It survives its agent: pass the same
+// one to the next agent.
 type Sandboxes struct {
 	mu        sync.Mutex
 	seed      uint64
@@ -38,8 +39,8 @@ type Sandboxes struct {
 	steering  *Steering
 }
 
-// NewSandboxes returns a host's sandboxes. A start takes up to startMax, an instance crashes within lifeMax (0: never),
-// both as the seed says. steering tells how many flows an instance has.
+// NewSandboxes returns a host's sandboxes. A start takes up to startMax, an instance crashes within
+// lifeMax (0: never), both drawn from the seed. steering counts the flows of an instance.
 func NewSandboxes(seed uint64, run Application, startMax, lifeMax time.Duration, steering *Steering) *Sandboxes {
 	return &Sandboxes{
 		seed: seed, run: run, startMax: startMax, lifeMax: lifeMax,
@@ -47,7 +48,7 @@ func NewSandboxes(seed uint64, run Application, startMax, lifeMax time.Duration,
 	}
 }
 
-// draw returns a time below most; 0 when most is.
+// draw returns a time below most, or 0 if most is 0.
 func draw(dice *rand.Rand, most time.Duration) time.Duration {
 	if most <= 0 {
 		return 0
@@ -66,21 +67,21 @@ func (h *Sandboxes) Prepare(_ context.Context, s pando.SandboxSpec) error {
 	return nil
 }
 
-// Discard forgets what was prepared.
+// Discard drops a preparation.
 func (h *Sandboxes) Discard(i pando.InstanceID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.prepared, i)
 }
 
-// Prepared are the instances for which something is prepared, for a look from outside.
+// Prepared returns the prepared instances, for tests.
 func (h *Sandboxes) Prepared() []pando.InstanceID {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Sorted(maps.Keys(h.prepared))
 }
 
-// Start starts the program after the time that a start takes.
+// Start starts the program after its start time.
 func (h *Sandboxes) Start(ctx context.Context, s pando.SandboxSpec) (pando.Sandbox, error) {
 	dice := diceOf(h.seed, "start "+string(s.Instance.ID), 0)
 	wait, life := draw(dice, h.startMax), draw(dice, h.lifeMax)
@@ -107,7 +108,8 @@ func (h *Sandboxes) Start(ctx context.Context, s pando.SandboxSpec) (pando.Sandb
 	return b, nil
 }
 
-// Attach returns every sandbox that was not removed, in the order of their names. Each tells its events from the first on.
+// Attach returns every sandbox that was not removed, ordered by name. Each sends its events from
+// the first one.
 func (h *Sandboxes) Attach(context.Context) ([]pando.Sandbox, error) {
 	h.mu.Lock()
 	clear(h.prepared)
@@ -126,7 +128,7 @@ func (h *Sandboxes) Attach(context.Context) ([]pando.Sandbox, error) {
 	return out, nil
 }
 
-// All returns what Attach does, for a look from outside.
+// All returns the sandboxes of Attach, without its effects, for tests.
 func (h *Sandboxes) All() []*Sandbox {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -137,10 +139,10 @@ func (h *Sandboxes) All() []*Sandbox {
 	return out
 }
 
-// eventsMax is how many events of one sandbox are told: it is ready, it has ended.
+// eventsMax is the number of events of one sandbox: ready and exited.
 const eventsMax = 2
 
-// tell sends an event, and remembers it for the next agent. The caller holds the host's lock.
+// tell sends an event and stores it for the next agent. The caller holds the host's lock.
 func (b *Sandbox) tell(e pando.SandboxEvent) {
 	if len(b.told) > 0 && b.told[len(b.told)-1].Kind == e.Kind {
 		return
@@ -152,7 +154,7 @@ func (b *Sandbox) tell(e pando.SandboxEvent) {
 	}
 }
 
-// Alive says whether the program runs.
+// Alive reports whether the program runs.
 func (b *Sandbox) Alive() bool {
 	select {
 	case <-b.gone:
@@ -162,7 +164,7 @@ func (b *Sandbox) Alive() bool {
 	}
 }
 
-// Notify remembers that the program is ready.
+// Notify records that the program is ready.
 func (b *Sandbox) Notify(context.Context) error {
 	b.host.mu.Lock()
 	defer b.host.mu.Unlock()
@@ -172,7 +174,7 @@ func (b *Sandbox) Notify(context.Context) error {
 	return nil
 }
 
-// Reboot ends every program and forgets every sandbox, table and flow, as the end of a kernel does.
+// Reboot ends every program and drops every sandbox, table and flow, as the end of a kernel does.
 func (h *Sandboxes) Reboot() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -195,7 +197,7 @@ type Sandbox struct {
 	listener *listener
 }
 
-// signalled is why a program was ended from outside.
+// signalled is the reason for a program's end from outside.
 type signalled string
 
 func (s signalled) Error() string { return string(s) }
@@ -216,14 +218,14 @@ func (b *Sandbox) live(alive context.Context, run Application, life time.Duratio
 	b.tell(pando.SandboxEvent{Kind: pando.SandboxExited, Exit: exit})
 }
 
-// Events tells of the program, to the agent that has attached last.
+// Events returns the program's events for the agent that attached last.
 func (b *Sandbox) Events() <-chan pando.SandboxEvent {
 	b.host.mu.Lock()
 	defer b.host.mu.Unlock()
 	return b.events
 }
 
-// Crash ends the program as a fault of its own does.
+// Crash ends the program as its own fault would.
 func (b *Sandbox) Crash() { b.kill(signalled("SIGSEGV")) }
 
 func (b *Sandbox) Instance() pando.InstanceID { return b.Spec.Instance.ID }
@@ -250,11 +252,11 @@ func (b *Sandbox) Resume(context.Context) error {
 	return nil
 }
 
-// Paused says whether the program is to stand still, for a look from outside.
+// Paused reports whether the program must pause, for tests.
 func (b *Sandbox) Paused() bool { return b.paused.Load() != nil }
 
-// Awake returns at once unless the program is paused; then it returns when it goes on, or ends. A program that wants to be
-// paused calls it wherever it might be.
+// Awake returns at once unless the program is paused. Then it returns when the pause or the program
+// ends. A program that supports pauses calls it at every step.
 func (b *Sandbox) Awake(ctx context.Context) error {
 	if c := b.paused.Load(); c != nil {
 		select {
@@ -276,7 +278,7 @@ func (b *Sandbox) Stop(ctx context.Context) error {
 	}
 }
 
-// Remove forgets the sandbox.
+// Remove deletes the sandbox.
 func (b *Sandbox) Remove(ctx context.Context) error {
 	if err := b.Stop(ctx); err != nil {
 		return err
@@ -295,7 +297,7 @@ func (b *Sandbox) Exec(context.Context, []string) (int, []byte, error) {
 	return 1, nil, nil
 }
 
-// Flows is what the steering has open for it.
+// Flows returns the instance's open flows in the steering.
 func (b *Sandbox) Flows(context.Context) (int, error) {
 	if err := b.host.steering.called("Flows"); err != nil {
 		return 0, err

@@ -10,7 +10,8 @@ import (
 	"pando.run/pando"
 )
 
-// An hour of a host passes in no time: an instance serves a flow, crashes within the hour, and is found as a crash.
+// An hour of a host takes no time. An instance serves a flow, crashes within the hour, and its exit
+// is a crash.
 func TestAnInstanceLivesAndCrashesInVirtualTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		steering := NewSteering()

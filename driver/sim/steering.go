@@ -20,7 +20,7 @@ type Steering struct {
 	flows  map[pando.InstanceID]int
 	total  map[pando.InstanceID]uint64
 	broken int
-	faults map[string]int // how many of the next calls fail, by name; below zero: all of them
+	faults map[string]int // number of next calls that fail, by name; below 0: all
 	calls  map[string]int
 }
 
@@ -32,22 +32,22 @@ func NewSteering() *Steering {
 	}
 }
 
-// Fail makes the next n calls of a method fail, by its name: Publish, Connect, Neighbours, Withdraw, Sweep, or Flows of a
-// sandbox. Below zero: all of them, until the next Fail.
+// Fail makes the next n calls of a method fail, by its name: Publish, Connect, Neighbours,
+// Withdraw, Sweep, or Flows of a sandbox. Below zero: all of them, until the next Fail.
 func (s *Steering) Fail(method string, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults[method] = n
 }
 
-// Calls is how often a method that Fail knows was called.
+// Calls returns the number of calls of a method of Fail.
 func (s *Steering) Calls(method string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.calls[method]
 }
 
-// called counts a call, and is the error that it ends with.
+// called counts a call and returns its error.
 func (s *Steering) called(method string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,7 +65,8 @@ func (s *Steering) called(method string) error {
 // errInjected is the fault that Fail makes.
 var errInjected = errors.New("a fault of the test")
 
-// Open begins a flow to a service and returns the instance that got it: the one whose flows are fewest for its weight.
+// Open begins a flow to a service and returns its instance: the one with the fewest flows for its
+// weight.
 func (s *Steering) Open(k pando.ServiceKey) (pando.InstanceID, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,7 +83,7 @@ func (s *Steering) Open(k pando.ServiceKey) (pando.InstanceID, bool) {
 	return best.Instance, found
 }
 
-// End closes a flow that an instance has.
+// End closes a flow of an instance.
 func (s *Steering) End(i pando.InstanceID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,21 +92,21 @@ func (s *Steering) End(i pando.InstanceID) {
 	}
 }
 
-// Broken is how many flows lost their endpoint while they were open.
+// Broken returns the number of flows that lost their endpoint while they were open.
 func (s *Steering) Broken() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.broken
 }
 
-// FlowsOf is how many flows an instance has.
+// FlowsOf returns the number of an instance's flows.
 func (s *Steering) FlowsOf(i pando.InstanceID) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.flows[i]
 }
 
-// Publish replaces a table. Flows of endpoints that it no longer has are broken.
+// Publish replaces a table. Flows of endpoints that left the table break.
 func (s *Steering) Publish(_ context.Context, t pando.SteeringTable) error {
 	if len(t.Endpoints) > pando.EndpointsMax {
 		return fmt.Errorf("publish %s: %w: %d endpoints, at most %d", t.Service, pando.ErrTooLarge, len(t.Endpoints), pando.EndpointsMax)
@@ -120,7 +121,7 @@ func (s *Steering) Publish(_ context.Context, t pando.SteeringTable) error {
 	return nil
 }
 
-// replace takes a new table, or with no endpoints the end of a service. The caller holds the lock.
+// replace sets a table. An empty table ends the service. The caller holds the lock.
 func (s *Steering) replace(k pando.ServiceKey, t pando.SteeringTable) {
 	for _, e := range s.tables[k].Endpoints {
 		if !slices.ContainsFunc(t.Endpoints, func(n pando.Endpoint) bool { return n.Instance == e.Instance }) {
@@ -138,7 +139,7 @@ func (s *Steering) reboot() {
 	clear(s.flows)
 }
 
-// Withdraw forgets a service.
+// Withdraw removes a service.
 func (s *Steering) Withdraw(_ context.Context, k pando.ServiceKey) error {
 	if err := s.called("Withdraw"); err != nil {
 		return err
@@ -160,15 +161,15 @@ func (s *Steering) Published(context.Context) ([]pando.ServiceKey, error) {
 	return slices.SortedFunc(maps.Keys(s.tables), pando.ServiceKey.Compare), nil
 }
 
-// Connect has nothing to do: there is no link.
+// Connect does nothing: there is no link.
 func (s *Steering) Connect(context.Context, pando.Link, []pando.Port, netip.Addr, netip.Addr) error {
 	return s.called("Connect")
 }
 
-// Disconnect has nothing to do.
+// Disconnect does nothing.
 func (*Steering) Disconnect(context.Context, pando.Link) error { return nil }
 
-// Sweep reports the flows that are open.
+// Sweep returns the open flows.
 func (s *Steering) Sweep(context.Context) (pando.SweepReport, error) {
 	if err := s.called("Sweep"); err != nil {
 		return pando.SweepReport{}, err
@@ -178,10 +179,10 @@ func (s *Steering) Sweep(context.Context) (pando.SweepReport, error) {
 	return pando.SweepReport{Flows: maps.Clone(s.flows)}, nil
 }
 
-// Drops are none: no packet is simulated.
+// Drops returns none: no packet is simulated.
 func (*Steering) Drops(context.Context) (pando.Drops, error) { return pando.Drops{}, nil }
 
-// Counters count flows only.
+// Counters returns flow counts only.
 func (s *Steering) Counters(context.Context) ([]pando.EndpointCounters, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

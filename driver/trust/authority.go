@@ -1,7 +1,9 @@
-// Package trust says who is a member of a cluster: an authority that is made with the cluster, tokens by which a host asks
-// to join, and certificates by which it is known from then on (X.509, TLS 1.3, standard library only).
+// Package trust identifies the members of a cluster. It has an authority that is made with the
+// cluster, tokens that admit hosts, and certificates that identify members. It uses X.509 and TLS
+// 1.3 from the standard library only.
 //
-// It never decides who may join and never speaks to anybody: others carry what it makes and checks.
+// It never decides which hosts may join and never sends anything: other packages carry its tokens
+// and certificates.
 package trust
 
 import (
@@ -28,25 +30,26 @@ import (
 
 const (
 	authorityLife = 20 * 365 * 24 * time.Hour
-	// CertificateLife of a member: long enough for a host that is away for long, renewed long before.
+	// CertificateLife is long enough for a host with a long absence. Renewal comes long before.
 	CertificateLife = 365 * 24 * time.Hour
-	clockSkew       = time.Hour // by which the clocks of two hosts may differ
+	clockSkew       = time.Hour // the largest difference between the clocks of two hosts
 
 	authorityName = "pando authority"
-	// ServerName is in the certificate of the server, and the ending of the names in those of hosts.
+	// ServerName is the server's name in its certificate. hostSuffix ends the names in hosts'
+	// certificates.
 	ServerName = "server.pando"
 	hostSuffix = ".host.pando"
 )
 
-// Authority is the cluster's: whoever can read its file can admit hosts.
+// Authority is the cluster's authority. Read access to its file is enough to admit hosts.
 type Authority struct {
 	certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
 	dir         string     // of its files
-	using       sync.Mutex // which tokens were used
+	using       sync.Mutex // guards the record of used tokens
 }
 
-// OpenAuthority reads the authority of the cluster whose server keeps its trust in dir, and makes it if there is none.
+// OpenAuthority reads the authority of the cluster from dir, or makes it if there is none.
 func OpenAuthority(dir string, now time.Time) (*Authority, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder for certificates: %w", err)
@@ -97,7 +100,7 @@ func newAuthority(now time.Time) ([]byte, error) {
 
 func serial() (*big.Int, error) { return rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 126)) }
 
-// pair is a certificate and its key as one text.
+// pair returns a certificate and its key as one text.
 func pair(der []byte, key *ecdsa.PrivateKey) ([]byte, error) {
 	k, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
@@ -128,7 +131,7 @@ func parsePair(text []byte) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	return certificate, k, nil
 }
 
-// replace writes a file whole or not at all, for its owner alone.
+// replace writes a file, all or nothing, readable only by its owner.
 func replace(path string, text []byte) error {
 	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -141,11 +144,11 @@ func replace(path string, text []byte) error {
 	return os.Rename(path+".new", path)
 }
 
-// Certificate is what members verify each other against.
+// Certificate returns the certificate against which members verify each other.
 func (a *Authority) Certificate() *x509.Certificate { return a.certificate }
 
-// RequestedKey is pando.PublicKeyHash of the key that a certificate request (DER) is for. The asker has proved that it has
-// that key. Errors: ErrInvalid.
+// RequestedKey returns the pando.PublicKeyHash of the key in a certificate request (DER). The asker
+// has proved that it has that key. Errors: ErrInvalid.
 func RequestedKey(request []byte) (string, error) {
 	r, err := readRequest(request)
 	if err != nil {
@@ -165,7 +168,8 @@ func readRequest(request []byte) (*x509.CertificateRequest, error) {
 	return r, nil
 }
 
-// Sign gives a host its certificate; request is a certificate request in DER, of which only the key counts.
+// Sign returns a certificate for a host. request is a certificate request in DER; only its key
+// counts.
 func (a *Authority) Sign(request []byte, h pando.HostName, now time.Time) ([]byte, error) {
 	r, err := readRequest(request)
 	if err != nil {
@@ -174,7 +178,7 @@ func (a *Authority) Sign(request []byte, h pando.HostName, now time.Time) ([]byt
 	return a.sign(r.PublicKey, string(h)+hostSuffix, now)
 }
 
-// Renew gives an identity that this authority's own host made a new certificate.
+// Renew gives a new certificate to an identity of this authority's own host.
 func (a *Authority) Renew(i *Identity, now time.Time) error {
 	der, err := a.sign(&i.key.PublicKey, i.own.Load().Leaf.Subject.CommonName, now)
 	if err != nil {
@@ -197,7 +201,7 @@ func (a *Authority) sign(public any, name string, now time.Time) ([]byte, error)
 	return x509.CreateCertificate(rand.Reader, t, a.certificate, public, a.key)
 }
 
-// HostOf says whose a verified certificate is.
+// HostOf returns the host that a verified certificate names.
 func HostOf(c *x509.Certificate) (pando.HostName, error) {
 	name, ok := strings.CutSuffix(c.Subject.CommonName, hostSuffix)
 	if !ok || pando.CheckLabel("host", name) != nil {

@@ -20,14 +20,14 @@ import (
 	"pando.run/pando"
 )
 
-// Identity is a key with the certificate that the cluster's authority gave it, renewed in place.
+// Identity is a key with its certificate from the cluster's authority, renewed in place.
 type Identity struct {
 	key       *ecdsa.PrivateKey
 	authority *x509.Certificate
 	own       atomic.Pointer[tls.Certificate]
 }
 
-// NewKey begins an identity: it has no certificate yet.
+// NewKey returns an identity with a new key and no certificate yet.
 func NewKey() (*Identity, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -36,7 +36,8 @@ func NewKey() (*Identity, error) {
 	return &Identity{key: key}, nil
 }
 
-// Identity makes a certificate for a host that shares the authority's file, the server's own; "" is the server itself.
+// Identity makes an identity for the server's own host, which shares the authority's file. "" is
+// the server itself.
 func (a *Authority) Identity(h pando.HostName, now time.Time) (*Identity, error) {
 	i, err := NewKey()
 	if err != nil {
@@ -53,12 +54,13 @@ func (a *Authority) Identity(h pando.HostName, now time.Time) (*Identity, error)
 	return i, i.Accept(der, a.certificate.Raw)
 }
 
-// Request asks the authority for a certificate, in DER.
+// Request returns a certificate request for the authority, in DER.
 func (i *Identity) Request() ([]byte, error) {
 	return x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, i.key)
 }
 
-// Accept takes a certificate (DER) over, and the authority that signed it. A renewal is of the same authority.
+// Accept stores a certificate (DER) and the authority that signed it. A renewal must have the same
+// authority.
 func (i *Identity) Accept(der, authority []byte) error {
 	leaf, err := x509.ParseCertificate(der)
 	if err != nil {
@@ -74,19 +76,19 @@ func (i *Identity) Accept(der, authority []byte) error {
 	if i.authority != nil && !i.authority.Equal(ca) {
 		return fmt.Errorf("%w: the certificate is another cluster's", pando.ErrForbidden)
 	}
-	if i.authority == nil { // a renewal is of the same one, and others read it meanwhile
+	if i.authority == nil { // a renewal has the same one, and other goroutines read it
 		i.authority = ca
 	}
 	i.own.Store(&tls.Certificate{Certificate: [][]byte{der, authority}, PrivateKey: i.key, Leaf: leaf})
 	return nil
 }
 
-// PublicKey is pando.PublicKeyHash of the identity's key.
+// PublicKey returns the pando.PublicKeyHash of the identity's key.
 func (i *Identity) PublicKey() string {
 	return pando.PublicKeyHash(i.own.Load().Leaf.RawSubjectPublicKeyInfo)
 }
 
-// Ends is when the certificate does.
+// Ends returns the end of the certificate's validity.
 func (i *Identity) Ends() time.Time { return i.own.Load().Leaf.NotAfter }
 
 func (i *Identity) pool() *x509.CertPool {
@@ -107,13 +109,14 @@ func (i *Identity) base() *tls.Config {
 	}
 }
 
-// ToServer is how a member speaks to the cluster's server and to nobody else.
+// ToServer returns a member's TLS configuration for the cluster's server and no other peer.
 func (i *Identity) ToServer() *tls.Config { return i.to(ServerName) }
 
-// ToHost is how a member speaks to the agent of one host and to nobody else.
+// ToHost returns a member's TLS configuration for the agent of one host and no other peer.
 func (i *Identity) ToHost(h pando.HostName) *tls.Config { return i.to(string(h) + hostSuffix) }
 
-// to verifies the name that is meant, whatever address it was dialled by: libraries put that in place of ServerName.
+// to verifies the meant name at any dialled address: libraries put the address in place of
+// ServerName.
 func (i *Identity) to(name string) *tls.Config {
 	c := i.base()
 	c.ServerName, c.InsecureSkipVerify = name, true // VerifyConnection does it
@@ -131,21 +134,23 @@ func verify(shown []*x509.Certificate, roots *x509.CertPool, name string) error 
 	return nil
 }
 
-// Members is how a member listens: to members only.
+// Members returns a member's TLS configuration for its listener. It accepts members only.
 func (i *Identity) Members() *tls.Config {
 	c := i.Anybody()
 	c.ClientAuth = tls.RequireAndVerifyClientCert
 	return c
 }
 
-// Anybody is how the server listens where hosts ask to join: a certificate is verified if there is one.
+// Anybody returns the server's TLS configuration for the listener where hosts ask to join. It
+// verifies a certificate if there is one.
 func (i *Identity) Anybody() *tls.Config {
 	c := i.base()
 	c.ClientAuth, c.ClientCAs = tls.VerifyClientCertIfGiven, i.pool()
 	return c
 }
 
-// Files writes the certificate, its key and the authority's certificate for those who want files: all in dir.
+// Files writes the certificate, its key and the authority's certificate into dir, for programs that
+// need files.
 func (i *Identity) Files(dir string) (certificate, key, authority string, err error) {
 	own := i.own.Load()
 	k, err := x509.MarshalPKCS8PrivateKey(i.key)
@@ -159,8 +164,8 @@ func (i *Identity) Files(dir string) (certificate, key, authority string, err er
 		replace(authority, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: i.authority.Raw})))
 }
 
-// ByToken is how a host that is not a member yet speaks to a server: to the one that the token is of. Nothing is sent
-// before the server has shown the authority whose hash the token carries.
+// ByToken returns the TLS configuration of a host that is not a member yet, for the server of its
+// token. It sends nothing before the server has shown the authority with the hash in the token.
 func ByToken(token string) (*tls.Config, error) {
 	raw, err := readToken(token)
 	if err != nil {
@@ -168,7 +173,8 @@ func ByToken(token string) (*tls.Config, error) {
 	}
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, ServerName: ServerName,
-		InsecureSkipVerify: true, // VerifyConnection does it, against the token instead of the system's authorities
+		// VerifyConnection does it, against the token instead of the system's authorities.
+		InsecureSkipVerify: true,
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if len(s.PeerCertificates) != 2 || !hmac.Equal(hashOf(s.PeerCertificates[1]), raw[:hashBytes]) {
 				return fmt.Errorf("%w: the token is another cluster's; make one with `pando token` on the server's host", pando.ErrForbidden)
@@ -180,18 +186,19 @@ func ByToken(token string) (*tls.Config, error) {
 	}, nil
 }
 
-// Membership is what a host that joined keeps.
+// Membership is the stored membership of a host.
 type Membership struct {
 	Host      pando.HostName `json:"host"`
 	Slot      int            `json:"slot"`
-	Server    string         `json:"server"` // where it joined: address:port
+	Server    string         `json:"server"` // the server that admitted it: address:port
 	Store     string         `json:"store"`  // https://address:port
 	Pair      string         `json:"pair"`   // its certificate and its key
 	Authority string         `json:"authority"`
 	Identity  *Identity      `json:"-"`
 }
 
-// LoadMembership reads what Save wrote in dir; nil if this host has joined no cluster.
+// LoadMembership reads the membership that Save wrote in dir, or returns nil if this host has
+// joined no cluster.
 func LoadMembership(dir string) (*Membership, error) {
 	path := filepath.Join(dir, "member.json")
 	text, err := os.ReadFile(path)
@@ -217,7 +224,7 @@ func LoadMembership(dir string) (*Membership, error) {
 	return m, m.Identity.Accept(leaf.Raw, ca.Bytes)
 }
 
-// Save keeps the membership, with the identity's newest certificate, in dir.
+// Save writes the membership, with the identity's newest certificate, to dir.
 func (m *Membership) Save(dir string) error {
 	text, err := pair(m.Identity.own.Load().Certificate[0], m.Identity.key)
 	if err != nil {

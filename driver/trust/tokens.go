@@ -21,8 +21,8 @@ import (
 	"pando.run/pando"
 )
 
-// A token is 16 bytes of the authority's hash, 8 of the moment at which it ends, 6 of a name, 2 of how many hosts it admits, 16
-// of proof.
+// A token has 16 bytes of the authority's hash, 8 of its end time, 6 of a name and 2 of the number
+// of hosts. The last 16 are its proof.
 const (
 	tokenPrefix = "pando1"
 	hashBytes   = 16
@@ -33,10 +33,10 @@ const (
 	proofBytes  = 16
 )
 
-// UsesMax is how many hosts one token admits at most: as many as a cluster has.
+// UsesMax is the largest number of hosts for one token: as many as a cluster has.
 const UsesMax = pando.HostSlots
 
-// tokensMax bounds the tokens that were used and have not ended. Root alone makes tokens.
+// tokensMax bounds the used tokens that have not ended. Only root makes tokens.
 const tokensMax = 4096
 
 var letters = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
@@ -46,7 +46,7 @@ func hashOf(c *x509.Certificate) []byte {
 	return h[:hashBytes]
 }
 
-// Token lets so many hosts join until then.
+// Token returns a token that admits `uses` hosts until a time.
 func (a *Authority) Token(until time.Time, uses int) (string, error) {
 	if uses < 1 || uses > UsesMax {
 		return "", fmt.Errorf("%w: a token for %d hosts: want 1 to %d", pando.ErrInvalid, uses, UsesMax)
@@ -77,7 +77,8 @@ func (a *Authority) proof(body []byte) ([]byte, error) {
 
 var errBadToken = fmt.Errorf("%w: the token is not one of this cluster; make one with `pando token` on the server's host", pando.ErrForbidden)
 
-// Check says why a token does not admit anybody now, or nil. Whether it was used up is Use's to say.
+// Check returns nil if a token is valid now, else the reason. Only Use checks whether it is used
+// up.
 func (a *Authority) Check(token string, now time.Time) error {
 	_, err := a.read(token, now)
 	return err
@@ -115,13 +116,14 @@ func readToken(token string) ([]byte, error) {
 	return raw, nil
 }
 
-// used is what the authority remembers of a token until it ends.
+// used is the authority's record of a token until its end.
 type used struct {
 	Uses  int       `json:"uses"`
 	Until time.Time `json:"until"`
 }
 
-// Use admits a host by a token: it counts as one use if admit succeeds. One process uses tokens, the server.
+// Use admits a host by a token. It counts as one use if admit succeeds. Only one process, the
+// server, uses tokens.
 func (a *Authority) Use(token string, now time.Time, admit func() error) error {
 	a.using.Lock()
 	defer a.using.Unlock()

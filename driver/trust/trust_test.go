@@ -58,7 +58,7 @@ func TestTokens(t *testing.T) {
 	if err := b.Check(good, now); !errors.Is(err, pando.ErrForbidden) {
 		t.Errorf("another cluster's: %v", err)
 	}
-	for n := len(tokenPrefix); n < len(good); n++ { // no letter can be changed
+	for n := len(tokenPrefix); n < len(good); n++ { // every letter counts
 		other := good[:n] + map[bool]string{true: "b", false: "a"}[good[n] == 'a'] + good[n+1:]
 		if a.Check(other, now) == nil {
 			t.Errorf("letter %d does not count", n)
@@ -96,7 +96,7 @@ func TestATokenAdmitsAsManyHostsAsItSays(t *testing.T) {
 		}
 	}
 	for n := range 2 {
-		if err := open().Use(two, now, well); err != nil { // the server may have been started again
+		if err := open().Use(two, now, well); err != nil { // the server may have restarted
 			t.Errorf("use %d: %v", n+1, err)
 		}
 	}
@@ -136,7 +136,7 @@ func TestRenewalsKeepTheKeyAndTheName(t *testing.T) {
 	}
 }
 
-// meet lets a client and a server shake hands; each answers with its own error.
+// meet lets a client and a server shake hands. Each returns its own error.
 func meet(t *testing.T, client, server *tls.Config) (c, s error) {
 	t.Helper()
 	l, err := tls.Listen("tcp", "127.0.0.1:0", server)

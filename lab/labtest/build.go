@@ -20,9 +20,9 @@ type build struct {
 	err  error
 }
 
-// Build builds a command of this module, "./cmd/pando", as `make build` does, and returns its path in bin/: the package's
-// name, followed by the build tags if any are given. It builds at most once per process; where nothing changed the go
-// command leaves the file alone.
+// Build builds a command of this module ("./cmd/pando") as `make build` does, and returns its path
+// in bin/. The file has the package's name, followed by the build tags if any. Build runs at most
+// once per process and command; without changes the go command keeps the file.
 func Build(t testing.TB, pkg string, tags ...string) string {
 	t.Helper()
 	root, err := moduleRoot()
@@ -63,8 +63,8 @@ func buildOnce(root, pkg, path string, tags []string) error {
 	return nil
 }
 
-// readSources looks at every source file of the module, so that Go's test cache knows that the test depends on them: it
-// does not see what a child process reads.
+// readSources reads every source file of the module, so that Go's test cache lists them as
+// dependencies of the test. The cache does not see the reads of a child process.
 func readSources(root string) error {
 	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {

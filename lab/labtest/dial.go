@@ -7,8 +7,8 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// Dialer opens TCP connections from a member of the lab in the test's own process, without the time that a new process takes.
-// The connections are used from anywhere.
+// Dialer opens TCP connections from a member of the lab in the test's own process, without the cost
+// of a new process. The connections work from any goroutine.
 func (p *Pando) Dialer(host string) func(address string) (net.Conn, error) {
 	p.Helper()
 	type answer struct {
@@ -22,7 +22,8 @@ func (p *Pando) Dialer(host string) func(address string) (net.Conn, error) {
 	calls, ready := make(chan call), make(chan error)
 	pid := p.pid(host)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread is in another namespace and ends with this goroutine
+		// Never unlocked: the thread is in another namespace and ends with this goroutine.
+		runtime.LockOSThread()
 		ns, err := netns.GetFromPid(pid)
 		if err == nil {
 			err = netns.Set(ns)

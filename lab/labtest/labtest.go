@@ -1,6 +1,8 @@
-// Package labtest runs the real pando on virtual hosts, for tests and benchmarks that speak of it as an operator does.
-// Every test has a lab of its own, with host names and folders of its own, so that labs never meet; all of it is gone when
-// the test ends, however it ends. It decides nothing, and it never touches the machine's own network or /run.
+// Package labtest runs the real pando on virtual hosts, for tests and benchmarks in an operator's
+// terms. Every test has its own lab with its own host names and folders, so labs never meet. All of
+// it is gone when the test ends, even after a failure.
+//
+// It decides nothing, and it never touches the machine's own network or /run.
 package labtest
 
 import (
@@ -20,34 +22,34 @@ import (
 	"pando.run/pando/lab"
 )
 
-// Patience is how long anything waits for a condition before the test fails: far longer than it takes, because the machine
-// may be busy.
+// Patience is how long a test waits for a condition before it fails. It is far longer than needed,
+// because the machine may be busy.
 const Patience = 30 * time.Second
 
-// look is how often a condition is looked at.
+// look is the time between two looks at a condition.
 const look = 5 * time.Millisecond
 
 // Options of a lab. The zero value is one host with `pando up` done.
 type Options struct {
 	Hosts int      // 1
-	Flags []string // of `pando up`, beside --data-dir and --host
-	Idle  bool     // the hosts are there, but nothing runs on them yet
-	One   bool     // the hosts are one cluster: the first runs the server, the others join it
+	Flags []string // of `pando up`, after --data-dir and --host
+	Idle  bool     // the hosts exist, but nothing runs on them yet
+	One   bool     // one cluster: the first host runs the server, the others join it
 	Tags  []string // of the build
 }
 
-// Pando is one lab with Pando on its hosts. Its methods end the test when something is wrong.
+// Pando is one lab with Pando on its hosts. Its methods end the test on an error.
 type Pando struct {
 	testing.TB
 	Lab   *lab.Lab
 	Bin   string   // the pando binary
-	Dir   string   // a folder of the test that every host and every sandbox may read
-	Hosts []string // names; each also the name under which its `pando up` runs
+	Dir   string   // the test's folder; every host and sandbox may read it
+	Hosts []string // names; each also names its host's `pando up`
 	flags []string
-	there map[string][]string // what deploy/leaks finds on a host on which nothing has run
+	there map[string][]string // the output of deploy/leaks on a fresh host
 }
 
-// Client is the member of the lab from which the services are used over the network.
+// Client is the member of the lab that uses the services over the network.
 const Client = "client"
 
 var labs atomic.Int64
@@ -76,7 +78,7 @@ func UpWith(t testing.TB, o Options) *Pando {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	defer cancel()
-	// The process and a number: no two labs of this machine share a name, and so none a cgroup.
+	// The process and a number: no two labs of this machine share a name, so they share no cgroup.
 	name := "t" + strconv.FormatInt(int64(os.Getpid()), 36) + "-" + strconv.FormatInt(labs.Add(1), 36) + "-"
 	p.Lab, err = lab.Up(ctx, lab.Config{Hosts: max(1, o.Hosts), Name: name, Self: p.Bin, Dir: filepath.Join(dir, "lab"), Leashed: true})
 	if err != nil {
@@ -100,31 +102,32 @@ func UpWith(t testing.TB, o Options) *Pando {
 	return p
 }
 
-// In is the same lab for a subtest, which fails on its own.
+// In returns the same lab for a subtest, which fails on its own.
 func (p *Pando) In(t testing.TB) *Pando {
 	q := *p
 	q.TB = t
 	return &q
 }
 
-// Host is the name of the first host.
+// Host returns the name of the first host.
 func (p *Pando) Host() string { return p.Hosts[0] }
 
-// Data is the data folder of a host.
+// Data returns the data folder of a host.
 func (p *Pando) Data(host string) string { return filepath.Join(p.Dir, "data", host) }
 
-// place are the flags by which the daemons of a host find their place.
+// place returns the flags that give a host's daemons their place.
 func (p *Pando) place(host string) []string {
 	return append([]string{"--data-dir", p.Data(host), "--host", host}, p.flags...)
 }
 
-// Up starts Pando on a host, or starts again what of it has ended.
+// Up starts Pando on a host, or restarts its ended parts.
 func (p *Pando) Up(host string, flags ...string) {
 	p.Helper()
 	p.Must(host, append(append([]string{p.Bin, "up"}, p.place(host)...), flags...)...)
 }
 
-// TryUp is Up where what still runs may be about to end; it returns what the command said, and whether everything is up.
+// TryUp is Up while a running daemon may be about to end. It returns the command's output, and
+// whether everything is up.
 func (p *Pando) TryUp(host string) (said string, ok bool) {
 	p.Helper()
 	out := p.Run(host, append([]string{p.Bin, "up"}, p.place(host)...)...)
@@ -137,7 +140,7 @@ func (p *Pando) Join(host string) {
 	p.Up(host, p.Invitation()...)
 }
 
-// Invitation are the flags by which a host joins the cluster of the first host.
+// Invitation returns the flags for a host to join the cluster of the first host.
 func (p *Pando) Invitation() []string {
 	p.Helper()
 	var is struct{ Join, Token string }
@@ -147,7 +150,8 @@ func (p *Pando) Invitation() []string {
 	return []string{"--join", is.Join, "--token", is.Token}
 }
 
-// UpFails starts Pando on a host where it has to fail with an exit code; it returns what the command said.
+// UpFails starts Pando on a host where it must fail with an exit code. It returns the command's
+// output.
 func (p *Pando) UpFails(code int, host string, flags ...string) string {
 	p.Helper()
 	out := p.Run(host, append(append([]string{p.Bin, "up"}, p.place(host)...), flags...)...)
@@ -163,18 +167,19 @@ func (p *Pando) Down(host string, flags ...string) {
 	p.Must(host, append(append([]string{p.Bin, "down"}, p.place(host)...), flags...)...)
 }
 
-// API calls the operators' API of a host from the test's own process.
+// API returns a client in the test's own process for the operators' API of a host.
 func (p *Pando) API(host string) *api.Client {
 	return api.NewClient(p.Path(host, "/run/pando/api.sock"))
 }
 
-// Path is where the test's own process finds a file of a host.
+// Path returns the path to a file of a host for the test's own process.
 func (p *Pando) Path(host, file string) string {
 	p.Helper()
 	return fmt.Sprintf("/proc/%d/root%s", p.pid(host), file)
 }
 
-// Await waits until the condition holds; on failure it says what was awaited and what was last seen.
+// Await waits until the condition holds. On failure it reports the condition and the last
+// observation.
 func (p *Pando) Await(what string, holds func() (seen string, ok bool)) {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(p.Context(), Patience)
@@ -190,7 +195,7 @@ func (p *Pando) Await(what string, holds func() (seen string, ok bool)) {
 	}
 }
 
-// end takes the lab down, whatever state it is in, and fails the test if anything of it stays.
+// end takes the lab down in any state, and fails the test if a part of it stays.
 func (p *Pando) end() {
 	if p.Failed() {
 		p.tellLogs()
@@ -220,7 +225,7 @@ func (p *Pando) alive(host string) bool {
 	return false
 }
 
-// cgroups are those of a host's sandboxes: they are the machine's, and outlive the host.
+// cgroups returns the groups of a host's sandboxes: they are the machine's, and outlive the host.
 func (p *Pando) cgroups(host string) []string {
 	found, err := filepath.Glob("/sys/fs/cgroup/*/pando-lab/*/" + host)
 	if err != nil {

@@ -18,10 +18,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Output is how a command ended.
+// Output is the result of a command.
 type Output struct {
 	Code int
-	Text string // what it printed, errors included
+	Text string // its output, errors included
 }
 
 // Run runs a command inside all namespaces of a member of the lab, to its end.
@@ -30,7 +30,7 @@ func (p *Pando) Run(host string, argv ...string) Output {
 	return p.run(p.Context(), host, argv...)
 }
 
-// Must is Run for a command that has to succeed; it returns what the command printed.
+// Must is Run for a command that must succeed. It returns the command's output.
 func (p *Pando) Must(host string, argv ...string) string {
 	p.Helper()
 	out := p.Run(host, argv...)
@@ -40,13 +40,14 @@ func (p *Pando) Must(host string, argv ...string) string {
 	return out.Text
 }
 
-// Pando runs an operator's command on the first host; it has to succeed.
+// Pando runs an operator's command on the first host. It must succeed.
 func (p *Pando) Pando(args ...string) string {
 	p.Helper()
 	return p.Must(p.Host(), append([]string{p.Bin}, args...)...)
 }
 
-// PandoFails runs an operator's command that has to fail with an exit code; it returns what the command said.
+// PandoFails runs an operator's command that must fail with an exit code. It returns the command's
+// output.
 func (p *Pando) PandoFails(code int, args ...string) string {
 	p.Helper()
 	out := p.Run(p.Host(), append([]string{p.Bin}, args...)...)
@@ -65,13 +66,15 @@ func (p *Pando) run(ctx context.Context, host string, argv ...string) Output {
 	}
 	out, err := cmd.CombinedOutput()
 	text := string(out)
-	if err != nil && !errors.As(err, new(*exec.ExitError)) { // also where it ended well and not all that it said was read
+	// Also after a success, if the output was not read to its end.
+	if err != nil && !errors.As(err, new(*exec.ExitError)) {
 		return Output{Code: -1, Text: text + err.Error()}
 	}
 	return Output{Code: cmd.ProcessState.ExitCode(), Text: text}
 }
 
-// command is one that ends with ctx together with everything in its process group: nsenter alone would leave its child.
+// command returns a command that ends with ctx, together with its whole process group: nsenter
+// alone would leave its child.
 func (p *Pando) command(ctx context.Context, host string, argv ...string) (*exec.Cmd, error) {
 	cmd, err := p.Lab.Exec(ctx, host, argv...)
 	if err != nil {
@@ -79,11 +82,12 @@ func (p *Pando) command(ctx context.Context, host string, argv ...string) (*exec
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
-	cmd.WaitDelay = Patience // of a busy machine: what the command said is read within it
+	cmd.WaitDelay = Patience // a busy machine's time to read the output
 	return cmd, nil
 }
 
-// Process is a command that runs on a member of the lab beside the test, and is killed at its end.
+// Process is a command that runs on a member of the lab beside the test. It is killed at the test's
+// end.
 type Process struct {
 	p    *Pando
 	name string
@@ -113,14 +117,14 @@ func (p *Pando) Start(host string, argv ...string) *Process {
 	return r
 }
 
-// Write collects what the process prints.
+// Write collects the output of the process.
 func (r *Process) Write(b []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.text.Write(b)
 }
 
-// Text is what the process has printed so far.
+// Text returns the output of the process so far.
 func (r *Process) Text() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -136,10 +140,10 @@ func (r *Process) AwaitText(want string) {
 	})
 }
 
-// Stop asks the process to end and returns how it did.
+// Stop asks the process to end and returns its result.
 func (r *Process) Stop() Output {
 	r.p.Helper()
-	// Not nsenter, which would end without its child's exit code, but the child.
+	// The signal goes to the child: nsenter would end without its child's exit code.
 	pid := r.cmd.Process.Pid
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -154,7 +158,7 @@ func (r *Process) Stop() Output {
 	return r.Wait()
 }
 
-// Wait waits until the process has ended and returns how it did.
+// Wait waits until the process has ended and returns its result.
 func (r *Process) Wait() Output {
 	r.p.Helper()
 	timer := time.NewTimer(Patience)
@@ -183,7 +187,7 @@ func (p *Pando) killDaemon(host, role string) {
 	})
 }
 
-// KillHost ends a host with all that runs on it, as a power cut would.
+// KillHost ends a host with all its processes, as a power cut would.
 func (p *Pando) KillHost(host string) {
 	p.Helper()
 	if err := p.Lab.Kill(host); err != nil {
@@ -191,7 +195,8 @@ func (p *Pando) KillHost(host string) {
 	}
 }
 
-// Left lists what Pando has left on a host, by deploy/leaks: its processes, mounts, pins, cgroups and rules.
+// Left lists the remains of Pando on a host, by deploy/leaks: its processes, mounts, pins, cgroups
+// and rules.
 func (p *Pando) Left(host string) []string {
 	p.Helper()
 	return slices.DeleteFunc(p.leaks(host), func(line string) bool { return slices.Contains(p.there[host], line) })

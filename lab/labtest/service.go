@@ -11,7 +11,7 @@ import (
 	"pando.run/pando"
 )
 
-// Service is one that was deployed on a lab.
+// Service is a service on a lab.
 type Service struct {
 	p    *Pando
 	Name string
@@ -19,19 +19,20 @@ type Service struct {
 	file string
 }
 
-// In is the same service for a subtest on its lab (see Pando.In).
+// In returns the same service for a subtest on its lab (see Pando.In).
 func (s *Service) In(p *Pando) *Service {
 	q := *s
 	q.p = p
 	return &q
 }
 
-// Echo is the spec of the program echo (see lab/labtest/echo) with what follows appended, each a line of the spec.
+// Echo returns the spec of the program echo (see lab/labtest/echo) plus more lines.
 func Echo(name string, lines ...string) string {
 	return fmt.Sprintf("name: %s\ncommand: [./echo]\nports: [\"80:8080\", \"7:7007/udp\"]\nhealth: {ready: \"tcp 8080\"}\n%s\n", name, strings.Join(lines, "\n"))
 }
 
-// WithEcho puts the program echo where specs of this test and commands on its hosts find it, and returns its path.
+// WithEcho puts the program echo into the folder of this test's specs, visible to commands on its
+// hosts, and returns its path.
 func (p *Pando) WithEcho() string {
 	p.Helper()
 	path := filepath.Join(p.Dir, "echo")
@@ -48,7 +49,7 @@ func (p *Pando) WithEcho() string {
 	return path
 }
 
-// Write puts a file into the test's folder and returns its path.
+// Write writes a file into the test's folder and returns its path.
 func (p *Pando) Write(name, text string) string {
 	p.Helper()
 	path := filepath.Join(p.Dir, name)
@@ -66,7 +67,8 @@ func (p *Pando) Deploy(spec string) *Service {
 	return s
 }
 
-// DeployFile deploys a spec file, with the paths in it relative to it, on the first host and waits until it serves.
+// DeployFile deploys a spec file on the first host and waits until it serves. Paths in the file are
+// relative to it.
 func (p *Pando) DeployFile(path string) *Service {
 	p.Helper()
 	s := &Service{p: p, file: path}
@@ -74,7 +76,7 @@ func (p *Pando) DeployFile(path string) *Service {
 	return s
 }
 
-// DeployFails deploys a spec that must not come to serve, and returns what the command said about it.
+// DeployFails deploys a spec that must not serve, and returns the command's output.
 func (p *Pando) DeployFails(code int, spec string) string {
 	p.Helper()
 	return p.PandoFails(code, "deploy", "--wait", p.service(spec).file)
@@ -104,14 +106,14 @@ func (s *Service) deploy() {
 	s.Name, s.VIP = string(st.Name), st.VIP
 }
 
-// UpdateFails deploys a new spec that must not come to serve, and returns what the command said about it.
+// UpdateFails deploys a new spec that must not serve, and returns the command's output.
 func (s *Service) UpdateFails(code int, spec string) string {
 	s.p.Helper()
 	s.p.Write(filepath.Base(s.file), spec)
 	return s.p.PandoFails(code, "deploy", "--wait", s.file)
 }
 
-// Status asks for the service's status.
+// Status returns the service's status.
 func (s *Service) Status() pando.ServiceStatus {
 	s.p.Helper()
 	st, err := s.p.API(s.p.Host()).Service(s.p.Context(), pando.DefaultService(pando.ServiceName(s.Name)))
@@ -121,7 +123,8 @@ func (s *Service) Status() pando.ServiceStatus {
 	return st
 }
 
-// Await waits until the status of the service is as wanted. That nobody answers is no failure before the deadline.
+// Await waits until the status of the service is as wanted. A missing answer is no failure before
+// the deadline.
 func (s *Service) Await(what string, want func(pando.ServiceStatus) bool) pando.ServiceStatus {
 	s.p.Helper()
 	var st pando.ServiceStatus
@@ -137,7 +140,7 @@ func (s *Service) Await(what string, want func(pando.ServiceStatus) bool) pando.
 	return st
 }
 
-// AwaitInstances waits until exactly n instances are there and in rotation.
+// AwaitInstances waits until exactly n instances exist and are in rotation.
 func (s *Service) AwaitInstances(n int) pando.ServiceStatus {
 	s.p.Helper()
 	return s.Await(fmt.Sprintf("%d instances of %s in rotation", n, s.Name), func(st pando.ServiceStatus) bool {
@@ -156,16 +159,16 @@ func Running(st pando.ServiceStatus) int {
 	return n
 }
 
-// Why is what `pando why` prints.
+// Why returns the output of `pando why`.
 func (s *Service) Why() string {
 	s.p.Helper()
 	return s.p.Pando("why", s.Name)
 }
 
-// URL is an address of the service's page.
+// URL returns an address of the service's page.
 func (s *Service) URL(path string) string { return "http://" + s.VIP + path }
 
-// Get asks for a page of the service from a member of the lab; the answer has to be a good one.
+// Get requests a page of the service from a member of the lab. The request must succeed.
 func (s *Service) Get(from, path string) string {
 	s.p.Helper()
 	return strings.TrimSpace(s.p.Must(from, "curl", "-sS", "--fail", "--max-time", "10", s.URL(path)))
@@ -180,8 +183,8 @@ func (s *Service) AwaitPage(from string) {
 	})
 }
 
-// Hold keeps a connection to the service busy from a member of the lab until the process is stopped; its exit code is 0
-// if the connection was never broken.
+// Hold keeps a connection to the service busy from a member of the lab until the process is
+// stopped. Its exit code is 0 if the connection never broke.
 func (s *Service) Hold(from string) *Process {
 	s.p.Helper()
 	r := s.p.Start(from, s.p.WithEcho(), "hold", s.VIP+":80")
@@ -202,5 +205,5 @@ func (s *Service) Kill(i pando.InstanceID) {
 	s.p.Fatalf("%s has no instance %s", s.Name, i)
 }
 
-// Brief is a duration as a spec's number of seconds.
+// Brief returns a duration as a spec's number of seconds.
 func Brief(d time.Duration) string { return fmt.Sprintf("%gs", d.Seconds()) }

@@ -1,5 +1,8 @@
-// Command echo is the program that tests run as a service, and the client with which they use it. As a service it answers HTTP on 8080 and UDP on 7007; as a client it holds a connection, sends a
-// datagram or looks a name up. On request it asks Pando for something in its own name. It never ends by itself, unless it is asked to.
+// Command echo is the program that tests run as a service, and the client of that service. As a
+// service it answers HTTP on 8080 and UDP on 7007. As a client it holds a connection, sends a
+// datagram or looks up a name. On request it calls Pando as its own instance.
+//
+// It never ends by itself, except on request.
 package main
 
 import (
@@ -42,7 +45,7 @@ func main() {
 	}
 }
 
-// serve is the service's life.
+// serve runs the service.
 func serve() error {
 	name, text := os.Getenv("PANDO_INSTANCE"), os.Getenv("TEXT")
 	fmt.Println("hello from", name)
@@ -89,7 +92,7 @@ func eat(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintln(w, len(eaten))
 }
 
-// self asks something of Pando in the instance's own name.
+// self sends a request to Pando as its own instance.
 func self(w http.ResponseWriter, ctx context.Context, path, body string) {
 	c := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", os.Getenv("PANDO_SOCKET"))
@@ -141,7 +144,8 @@ func echoUDP(name string) {
 	}
 }
 
-// hold sends a request every few milliseconds over one connection, until SIGTERM. That the connection breaks is an error.
+// hold sends a request every few milliseconds over one connection, until SIGTERM. A broken
+// connection is an error.
 func hold(address string) error {
 	c, err := net.DialTimeout("tcp", address, 5*time.Second)
 	if err != nil {
@@ -177,7 +181,7 @@ func hold(address string) error {
 	}
 }
 
-// datagram sends a text and prints the answer; a datagram may be lost, so it asks a few times.
+// datagram sends a text and prints the answer. A datagram may be lost, so it tries a few times.
 func datagram(address, text string) error {
 	c, err := net.Dial("udp", address)
 	if err != nil {
