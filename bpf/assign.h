@@ -144,7 +144,7 @@ inlined __u64 assign_targets(const struct assign_flow *f)
 	return set;
 }
 
-/* assign_replicated is all ones if the targets hold the state, pushed after half a gap's silence. */
+/* assign_replicated is all ones if the targets hold the state (pushed after half a silent gap). */
 inlined __u64 assign_replicated(const struct assign_config *c, const struct assign_flow *f, __u64 now)
 {
 	return ~assign_less(now, assign_max(f->finish, f->seen) + (c->gap_ns >> 1) + c->pull_ns);

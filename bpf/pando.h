@@ -18,7 +18,7 @@ enum count {
 	DROP_SPOOFED = 0, /* an instance sent from a source that it does not own */
 	DROP_CHATTER,     /* an instance's link-local traffic */
 	DROP_FRAGMENT,    /* its first fragment was not seen */
-	DROP_HEADER,      /* a truncated header, too long a chain, or a routing header */
+	DROP_HEADER,      /* a truncated header, or too many extension headers */
 	DROP_PROTOCOL,    /* to a VIP, but no TCP, UDP, echo or error */
 	DROP_NO_SERVICE,  /* a VIP:port without a service */
 	DROP_NO_ENDPOINT, /* a service without an endpoint, or a flow with its endpoint gone */

@@ -113,7 +113,7 @@ impl Failure {
     }
 }
 
-/// What every figure has to name.
+/// The conditions that every figure states.
 #[derive(Debug, serde::Serialize)]
 struct Manifest {
     simulator: bool,
@@ -130,7 +130,7 @@ struct Manifest {
     overlay: Overlay,
 }
 
-/// What a variant did: medians over the seeds, and each seed.
+/// The results of a variant: medians over the seeds, and each seed.
 #[derive(Debug, serde::Serialize)]
 struct Row {
     variant: String,
