@@ -2,7 +2,7 @@
 /* Steers flows to instances without a process on the path (DSR without NAT; see driver/ebpf). */
 #include "icmp.h"
 
-/* to_vip handles a packet to a VIP whose addresses are read. */
+/* to_vip handles a packet to a VIP after its addresses were read. */
 inlined int to_vip(struct __sk_buff *skb, struct packet *p, int six, __u64 back)
 {
 	if (transport(skb, p, six))

@@ -326,7 +326,7 @@ static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_pac
 			skip = behind;
 		else if (d->following)
 			d->at[0] = d->at[1] = 0;
-		if (skip >= length) { /* seen before, or late: a segment that may fill a gap is searched by itself */
+		if (skip >= length) { /* seen before, or late: a segment in a gap is searched by itself */
 			d = &alone;
 			skip = 0;
 		} else {

@@ -46,7 +46,7 @@ pub struct Run {
     pub units_100ms: Vec<u32>,
     /// Number of flowlets.
     pub flowlets: u64,
-    /// Flowlets whose unit differs from the one before.
+    /// Flowlets on another unit than the flow's previous one.
     pub moves: u64,
     /// Moves with the state present at the first packet.
     pub seamless: u64,

@@ -1,4 +1,4 @@
-//! One hostile packet among thousands of flows harms only its own flow, whatever fault it causes.
+//! One hostile packet among thousands of flows harms only its own flow, for every kind of fault.
 
 mod modules;
 

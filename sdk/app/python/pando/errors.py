@@ -6,7 +6,7 @@ from typing import Any
 
 
 class PandoError(Exception):
-    """Pando failed to do something. The subclasses tell the kinds apart."""
+    """Pando failed to do something. Each subclass is one kind of failure."""
 
     def __init__(self, reason: str, intent: dict[str, Any] | None = None) -> None:
         super().__init__(reason)
