@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The flowlet rule chooses the unit for each flowlet and decides when to add a unit at once.
- * The kernel program (bpf/flowlet.bpf.c) and the Rust runtime and simulator (function/assign)
- * compile it. It calls nothing, has no clock, and no branch inside its loop over the units.
- * Times are nanoseconds of one monotonic clock.
+ * The flowlet rule chooses the unit for each flowlet and decides when to add a unit at once. The
+ * kernel program (bpf/flowlet.bpf.c) and the Rust runtime and simulator (function/assign) compile
+ * it. It calls nothing, has no clock, and no branch inside its loop over the units. Times are
+ * nanoseconds of one monotonic clock.
  *
- * SNF (§4.2, §5.2) packs a flowlet into the fullest unit with room, plus λ where its state already
- * is. This rule separates two questions. *Which unit*: the one that serves the flowlet first,
- * including the wait for its state. *How many units*: user space decides every millisecond.
+ * SNF (§4.2, §5.2) packs a flowlet into the fullest unit with room, plus λ where its state is. Here
+ * *which unit* is the one that serves the flowlet first, including the wait for its state. *How
+ * many units*: user space decides every ms; this rule adds one if even the shortest queue is long.
  */
 #ifndef ASSIGN_H
 #define ASSIGN_H
@@ -22,7 +22,7 @@
 /* Hides a value from the compiler. Otherwise it restores branches: 2^64 paths for the verifier. */
 #define ASSIGN_OPAQUE(x) __asm__ volatile("" : "+r"(x))
 
-/* The kernel's program and the others are built by different compilers. */
+/* Different compilers build the kernel program and the others. */
 #ifdef __clang__
 #define ASSIGN_UNROLL _Pragma("unroll")
 #else
@@ -77,8 +77,8 @@ struct assign_flow {
 
 enum assign_result {
 	ASSIGN_FLOWLET = 1, /* the packet begins a flowlet */
-	ASSIGN_MOVED = 2,   /* … on another unit than the last one */
-	ASSIGN_GREW = 4,    /* … and one more unit was taken into service */
+	ASSIGN_MOVED = 2,   /* the flowlet begins on another unit than the last one */
+	ASSIGN_GREW = 4,    /* the rule added a unit */
 };
 
 #define ASSIGN_WORST (~0ull >> 1)

@@ -183,7 +183,7 @@ cold int start(struct __sk_buff *skb, struct packet *p, __u32 six)
 	four(sk.addr, p->dst, six);
 	__u32 *service = bpf_map_lookup_elem(&ports, &sk);
 	if (!service) {
-		/* This host may be about to take over a connection to an unknown address. */
+		/* This host may be about to take over the unknown address: do not reset the connection. */
 		if (!opens && !bpf_map_lookup_elem(&vips, sk.addr))
 			return drop(DROP_NO_SERVICE);
 		return REFUSE + DROP_NO_SERVICE;

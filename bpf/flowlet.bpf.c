@@ -62,7 +62,7 @@ struct flowlet_key {
 
 struct flowlet_flow {
 	struct assign_flow flow;
-	struct bpf_spin_lock lock; /* two processors may have packets of one flow; a clock is given once */
+	struct bpf_spin_lock lock; /* processors share a flow; each clock value must be unique */
 	__u32 pad;
 };
 
@@ -89,7 +89,7 @@ struct flowlet_datagram_flow {
 	__u64 since;
 };
 
-#define DATAGRAM_NS 60000000000ull /* as long as a unit waits for fragments (function/runtime/src/fragments.rs) */
+#define DATAGRAM_NS 60000000000ull /* a unit's wait for fragments (function/runtime/src/fragments.rs) */
 
 /* The ends of the wire that units stand in. An index of zero means that the end is missing. */
 enum { WIRE_INNER = 0, WIRE_OUTER, WIRE_ENDS };

@@ -8,7 +8,7 @@
 /* The fields of the packet that an error quotes. */
 struct quote {
 	__u32 src[4], dst[4];
-	__u32 l4; /* where its transport header begins in the packet around it */
+	__u32 l4; /* offset of its transport header in the outer packet */
 	__u16 sport, dport;
 	__u8 protocol;
 };

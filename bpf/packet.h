@@ -34,7 +34,7 @@ enum { ICMP_PORT_UNREACH = 3, ICMPV6_PORT_UNREACH = 4, ICMP_CHECK = 2, ICMP_BYTE
 
 volatile const __u32 vip_net, vip_mask, gateway;
 volatile const __u32 vip6_net[2], gateway6[4]; /* a /64 */
-volatile __u32 migrating; /* flows are being brought over from tables of another layout */
+volatile __u32 migrating; /* flows are being copied from tables of another layout */
 
 enum part { WHOLE, FIRST, LATER };
 enum { FIN = 1, SYN = 2, RST = 4, ACK = 16 };

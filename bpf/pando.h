@@ -69,7 +69,7 @@ struct flow_key6 {
 };
 
 struct flow {
-#ifdef LAYOUT_NEXT /* the trial layout, with which the upgrade of pinned tables is tested */
+#ifdef LAYOUT_NEXT /* a trial layout for tests of the upgrade of pinned tables */
 	__u64 spare;
 	__u32 flags;
 	__u32 endpoint;

@@ -6,7 +6,7 @@
 
 #include "packet.h"
 
-#define UNREACHABLE_PER_SECOND_MAX 1000 /* on each CPU: an answer is larger than the smallest question */
+#define UNREACHABLE_PER_SECOND_MAX 1000 /* per CPU: an answer is larger than the smallest packet */
 #define SECOND 1000000000ull
 
 /* The part of an answer after its network header. */

@@ -180,7 +180,7 @@ inlined int leaving(struct __sk_buff *skb, struct instance_link *l, int six)
 
 #define ARP_SENDER_IP 14
 
-/* speaks_for lets an instance announce only its own address by ARP, and send queries. */
+/* speaks_for passes an instance's ARP packets that have its own sender address, or none. */
 cold int speaks_for(struct __sk_buff *skb, __u32 addr)
 {
 	__u32 ip;

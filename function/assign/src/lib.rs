@@ -159,7 +159,8 @@ impl Default for Units {
 impl Units {
     /// Assigns a packet of `flow` to a unit, stored in `flow.unit`.
     pub fn assign(&mut self, config: &Config, flow: &mut Flow, now: u64, len: u32) -> Outcome {
-        // SAFETY: the three structs have the layout of the header (asserted there) and do not overlap.
+        // SAFETY: the three structs have the layout of the header (asserted there) and do not
+        // overlap.
         Outcome(unsafe { pando_assign_packet(config, self, flow, now, len) })
     }
 }

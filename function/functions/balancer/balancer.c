@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Layer-4 load balancer (SNF §8). Rendezvous hashing of its two ends assigns a new flow to a server,
- * which the flow keeps. Adding or removing a server moves only the flows that must move.
+ * Layer-4 load balancer (SNF §8). Rendezvous hashing of its two ends assigns a new flow to a
+ * server, which the flow keeps. Adding or removing a server moves only the flows that must move.
  *
  * Configuration:
  *     service=192.0.2.10            the address that clients use (needed)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Intrusion detection (SNF §8). Searches the payload of each direction of a flow for the contents of
- * Snort rules, by Aho-Corasick, across packets. It reports a rule's sid per flow and passes every
+ * Intrusion detection (SNF §8). Searches the payload of each direction of a flow for the contents
+ * of Snort rules, by Aho-Corasick, across packets. It reports a rule's sid per flow and passes every
  * packet. A rule also selects packets by protocol, addresses, ports, direction, and whether their
  * flow is established. It searches inside tunnels.
  *
  * TCP is followed by sequence number. A gap restarts the search, and a segment from before the gap
  * is searched by itself. Segments are not reordered, so a content is missed if part of it is late.
  *
- * A flow's server is the sender of SYN and ACK. Without those, it is the end that did not send first,
- * unless only the first sender's port is below 1024. A TCP segment with data makes its flow
+ * A flow's server is the sender of SYN and ACK. Without those, it is the end that did not send
+ * first, unless only the first sender's port is below 1024. A TCP segment with data makes its flow
  * established. A datagram's flow is established once both directions were seen.
  *
  * `pando fn run --rules` builds the configuration from rule files (see function/runtime/src/rules).
@@ -19,7 +19,8 @@
  *     nodes    { first edge, edge count, fail, first output, output count } * nodes
  *              The first nodes, near the root, are dense.
  *     rows     { SLOW or 0 | next node } * 256, one for each dense node
- *     edges    { byte << 24 | next node }, for the others. A missing byte continues at the fail node.
+ *     edges    { byte << 24 | next node }, for the others
+ *              A missing byte continues at the fail node.
  *     outputs  number of a rule, including the rules of contents that end within this one
  *     rules    { sid, flags, addresses and ports from, addresses and ports to } * rules
  *              A set is the offset of its first word.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Source NAT for TCP and UDP over IPv4 (SNF §8): each flow that begins inside gets a port of the NAT's address.
- * A unit leases its ports in blocks, so units need no agreement while packets flow.
+ * Source NAT for TCP and UDP over IPv4 (SNF §8): each flow that begins inside gets a port of the
+ * NAT's address. A unit leases its ports in blocks, so units need no agreement while packets flow.
  *
  * Configuration:
  *     address=192.0.2.1    the address that the outside sees (needed)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * QoS traffic policer (SNF §8): a token bucket per flow and direction. It drops the excess and queues
- * nothing. Time comes from the packets, so the same packets always get the same verdicts.
+ * QoS traffic policer (SNF §8): a token bucket per flow and direction. It drops the excess and
+ * queues nothing. Time comes from the packets, so the same packets always get the same verdicts.
  *
  * Configuration:
  *     rate=1000000     bytes per second that a flow may send in one direction (needed)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * UDP whitelister (SNF §8, after Bohatei). UDP from outside passes only as the answer to a request
- * from inside, while the flow is remembered. That stops reflection attacks. It also inspects tunnels.
- * Other protocols pass. It drops an IP packet with headers that contradict each other.
+ * from inside, while the flow is remembered. That stops reflection attacks. It also inspects
+ * tunnels. Other protocols pass. It drops an IP packet with headers that contradict each other.
  *
  * Configuration:
  *     inside=10.0.0.0/8          IPv4 network that may send requests

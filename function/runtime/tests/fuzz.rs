@@ -335,7 +335,7 @@ fn captures_are_read_whole_or_refused() {
         let read = pcap::parse(capture, "corpus").unwrap();
         assert!(read.iter().map(|p| &p.frame).eq(frames), "the corpus is valid");
     }
-    // A simple block without room for its own length, and half a block at the end.
+    // A simple block too short for its own length, and half a block at the end.
     for tail in [&[3, 0, 0, 0, 12, 0, 0, 0, 12, 0, 0, 0][..], &[6, 0, 0, 0, 32]] {
         assert!(pcap::parse(&[&corpus[1], tail].concat(), "tail").is_err());
     }

@@ -37,7 +37,7 @@ fn ticks(pid: u32) -> Option<u64> {
     stat.rsplit_once(") ")?.1.split(' ').nth(11)?.parse().ok()
 }
 
-/// Ends a process of a test.
+/// A child process that ends with the test.
 struct Ends(Child);
 
 impl Drop for Ends {

@@ -68,7 +68,7 @@ fn work_on(processor: usize) {
     }
 }
 
-/// The same bytes come out, in the same order, and cost the same.
+/// Both ways produce the same bytes in the same order at the same price.
 #[test]
 fn both_ways_give_the_same_packets_and_the_same_bill() {
     let Some(mut bench) = bench("ways") else { return };

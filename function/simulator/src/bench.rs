@@ -1,4 +1,5 @@
-//! Variants: a rule with its options, as one word on the command line: `star`, `star,gap_ns=100000`, `blind,fifo`.
+//! Variants: a rule with its options as one word, for example `star`, `star,gap_ns=100000`,
+//! `blind,fifo`.
 
 use crate::replication::State;
 use crate::report::{Figures, figures};

@@ -104,7 +104,7 @@ enum Failure {
 }
 
 impl Failure {
-    /// The exit code, one of those of `pando`.
+    /// Returns the exit code, one of those of `pando`.
     fn code(&self) -> u8 {
         match self {
             Failure::Capture(CaptureError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => 4,

@@ -2,7 +2,7 @@
 
 use pando_assign::queue::{Discipline, Queue, Waiting};
 
-/// A unit: one packet in service, the others waiting.
+/// A unit with its queue and its packet in service.
 #[derive(Debug)]
 pub struct Unit {
     /// The waiting packets.

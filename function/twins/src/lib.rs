@@ -80,7 +80,7 @@ impl Twin {
     pub fn new(name: &str, configuration: &[u8]) -> Twin {
         let symbols = TWINS.iter().find(|t| t.name == name).unwrap_or_else(|| panic!("no twin of {name}"));
         let only = symbols.user.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: we are the only user; the area has as many bytes as the C says.
+        // SAFETY: we are the only user; the area has the number of bytes that the C code declares.
         let descriptor = unsafe {
             let offset = (symbols.describe)();
             let area = std::slice::from_raw_parts(symbols.area, *symbols.area_bytes as usize);

@@ -22,9 +22,9 @@
  * A function has no clock but the packet's, no randomness and no I/O. So the same packets give the
  * same output and the same state everywhere.
  *
- * The calls use one batch interface (ABI version 1). The unit writes up to 32 packets and their flows'
- * state into linear memory, calls pando_process(count) once, and reads back. All integers are little
- * endian.
+ * The calls use one batch interface (ABI version 1). The unit writes up to 32 packets and their
+ * flows' state into linear memory, calls pando_process(count) once, and reads back. All integers
+ * are little endian.
  */
 #ifndef PANDO_NF_H
 #define PANDO_NF_H

@@ -5,8 +5,8 @@
  * process without far memory they do not exist.
  *
  * A hint may be useless, never wrong: no call changes the bytes that the program reads, and wrong
- * addresses are ignored. All functions may be called from any thread, but not from a signal handler.
- * docs/guides/write-a-guide.md shows how.
+ * addresses are ignored. All functions may be called from any thread, but not from a signal
+ * handler. docs/guides/write-a-guide.md shows how.
  */
 #ifndef PANDO_GUIDE_H
 #define PANDO_GUIDE_H

@@ -6,7 +6,8 @@ use super::star::first;
 use super::{Choice, Report, Rule};
 use crate::world::TICK_NS;
 
-/// Shortest queue at true backlogs: per flow, per flow with reallocation, or per flowlet without regard to state.
+/// Shortest queue at true backlogs: per flow, per flow with reallocation, or per flowlet without
+/// regard to state.
 #[derive(Debug)]
 pub struct Shortest {
     activation: Activation,

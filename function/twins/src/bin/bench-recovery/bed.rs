@@ -29,7 +29,8 @@ fn ip(arguments: &str) {
 }
 
 impl Bed {
-    /// Moves this process into a fresh network namespace: loopback, `near` - `far` and `again` - `replay`.
+    /// Moves this process into a fresh network namespace: loopback, `near` - `far`, `again` -
+    /// `replay`.
     pub fn enter() -> Bed {
         // SAFETY: no memory is involved.
         assert!(unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0, "no network namespace of its own: run it as root");

@@ -50,7 +50,7 @@ fn round(bed: &mut Bed, number: u32, rate: u64) -> Samples {
         bed.stop();
     }
     recover(bed, number, rate, &mut samples);
-    // Kills spread evenly over the interval between two checkpoints.
+    // Kills are spread evenly over the interval between two checkpoints.
     let phase = checkpoint::EVERY * (2 * number + 1) / (2 * ROUNDS);
     for by_device in [false, true] {
         let (us, packets) = checkpoint::recover(bed, rate, phase, by_device);
