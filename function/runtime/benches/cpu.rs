@@ -32,7 +32,7 @@ const ROUNDS: usize = 48;
 /// Uncounted slices before the others, for the first-time work of routers and units.
 const WARMING: usize = 2;
 const FLOWS: u16 = 64;
-/// After this time without a packet, on a busy machine, the missing packets are lost.
+/// If no packet arrives for this time, even on a busy machine, the missing packets are lost.
 const DRAINED: Duration = Duration::from_millis(300);
 const PAYLOAD: [u8; 300] = [7; 300];
 const MASQUERADE: &str =

@@ -70,7 +70,7 @@ impl Bench {
         }
     }
 
-    /// Checks that nothing arrives for this time.
+    /// Waits for this time and checks that nothing arrives.
     fn silence(&mut self, time: Duration) {
         let (patience, mut none) = (std::mem::replace(&mut self.patience, time), Numbers::new());
         self.drain(usize::MAX, &mut none);
