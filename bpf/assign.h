@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The flowlet rule: which unit serves a flowlet, and when one more unit is needed at once. It is compiled into the
- * kernel program (bpf/flowlet.bpf.c) and into the Rust runtime and simulator (function/assign), so it calls nothing, has no
- * clock, and no branch inside its loop over the units. Times are nanoseconds of one monotonic clock.
+ * The flowlet rule chooses the unit for each flowlet and decides when to add a unit at once. The
+ * kernel program (bpf/flowlet.bpf.c) and the Rust runtime and simulator (function/assign) compile
+ * it. It calls nothing, has no clock, and no branch inside its loop over the units. Times are
+ * nanoseconds of one monotonic clock.
  *
- * SNF (§4.2, §5.2) packs a flowlet into the fullest unit with room, plus λ where its state already is. What is here
- * keeps the two questions of that rule apart: *which* unit is the one where the flowlet would be served first, with
- * the wait for its state counted in; *how many* units there are is decided by user space every millisecond, and here
- * only when even the least loaded unit has a queue.
+ * SNF (§4.2, §5.2) packs a flowlet into the fullest unit with room, plus λ where its state is. Here
+ * *which unit* is the one that serves the flowlet first, including the wait for its state. *How
+ * many units*: user space decides every ms; this rule adds one if even the shortest queue is long.
  */
 #ifndef ASSIGN_H
 #define ASSIGN_H
@@ -19,10 +19,10 @@
 #define ASSIGN_TARGETS_MAX 3
 #define ASSIGN_NO_TARGET 0xff
 #define ASSIGN_GROUPS 4 /* unit i is in group i % 4; targets are of different groups */
-/* Hides a value from the compiler, which else turns arithmetic back into branches: the verifier would follow 2^64 paths. */
+/* Hides a value from the compiler. Otherwise it restores branches: 2^64 paths for the verifier. */
 #define ASSIGN_OPAQUE(x) __asm__ volatile("" : "+r"(x))
 
-/* The kernel's program and the others are built by different compilers. */
+/* Different compilers build the kernel program and the others. */
 #ifdef __clang__
 #define ASSIGN_UNROLL _Pragma("unroll")
 #else
@@ -33,57 +33,57 @@
 #define inlined static inline __attribute__((always_inline))
 #endif
 
-/* What user space sets; constant between two of its ticks. */
+/* Set by user space; constant between two of its ticks. */
 struct assign_config {
 	__u64 gap_ns;        /* T: a longer silence ends a flowlet */
-	__u64 pull_ns;       /* what fetching state from another unit costs */
-	__u64 stick_ns;      /* how much sooner another unit must be to be worth a move */
-	__u64 crowded_ns;    /* others delay a flow by more than this: its place in the queue does not hold it back */
-	__u64 grow_ns;       /* the least backlog that asks for one more unit */
-	__u64 grow_every_ns; /* at most one more unit in this time, while there are few */
-	__u64 window_ns;     /* of the demand of a flow */
+	__u64 pull_ns;       /* cost of fetching state from another unit */
+	__u64 stick_ns;      /* a move must gain more than this */
+	__u64 crowded_ns;    /* others delay a flow by more than this: the flow's queue place is ignored */
+	__u64 grow_ns;       /* the smallest backlog that asks for one more unit */
+	__u64 grow_every_ns; /* at most one unit is added in this time while there are few units */
+	__u64 window_ns;     /* window of a flow's demand */
 	__u32 size_bytes;    /* B: more than this starts a new flowlet; 0: no limit */
-	__u32 packet_ns;     /* cost of a packet of no bytes on a unit */
+	__u32 packet_ns;     /* cost of an empty packet on a unit */
 	__u32 kib_ns;        /* cost of 1024 bytes on a unit */
-	__u32 targets;       /* K: how many units the state is pushed to, up to ASSIGN_TARGETS_MAX */
+	__u32 targets;       /* K: number of units that receive pushed state, at most ASSIGN_TARGETS_MAX */
 };
 
-/* What is known of the units. User space writes accepting, ready and, once a tick, the true queues. */
+/* The state of the units. User space writes accepting, ready and, once a tick, the true queues. */
 struct assign_units {
-	__u64 finish[ASSIGN_UNITS]; /* when the unit would be done with all that it was given */
+	__u64 finish[ASSIGN_UNITS]; /* when the unit finishes its assigned work */
 	__u64 accepting;            /* bit i: unit i takes new flowlets */
-	__u64 ready;                /* bit i: unit i may be taken into service at once */
-	__u64 grown;                /* when the last unit was added here */
-	__u64 bytes;                /* all that was assigned, ever: the demand, for user space */
+	__u64 ready;                /* bit i: unit i can enter service at once */
+	__u64 grown;                /* when this rule last added a unit */
+	__u64 bytes;                /* bytes assigned since the start: the demand, for user space */
 };
 
-/* What is known of a flow. All zero but unit = previous = ASSIGN_NONE is a new flow. */
+/* The state of a flow. A new flow is all zero except unit = previous = ASSIGN_NONE. */
 struct assign_flow {
 	__u64 seen;    /* arrival of its last packet */
-	__u64 finish;  /* when that packet will be done: its place in the unit's queue */
-	__u64 alone;   /* when it would be done if the flow had the unit for itself */
-	__u64 ready;   /* until then its state is on the way to its unit */
+	__u64 finish;  /* when that packet finishes: its place in the unit's queue */
+	__u64 alone;   /* when that packet would finish if the flow were alone on the unit */
+	__u64 ready;   /* arrival of the flow's state at its unit */
 	__u64 clock;   /* packets so far: the logical clock of SNF §5.3 */
-	__u64 window;  /* when the current window of its demand began */
+	__u64 window;  /* start of the current demand window */
 	__u32 window_bytes;
 	__u32 demand_bytes; /* per window, moving average with a weight of 1/4 */
 	__u32 bytes;        /* of this flowlet */
-	__u32 epoch;        /* units that it has had, this one included */
+	__u32 epoch;        /* number of units so far, including this one */
 	__u32 position;     /* packets since this epoch began */
 	__u16 unit, previous; /* of this epoch and of the one before */
-	__u8 target[ASSIGN_TARGETS_MAX]; /* units that its state is pushed to when it falls silent; ASSIGN_NO_TARGET */
+	__u8 target[ASSIGN_TARGETS_MAX]; /* units that receive its state when it pauses */
 	__u8 pad[5];
 };
 
 enum assign_result {
 	ASSIGN_FLOWLET = 1, /* the packet begins a flowlet */
-	ASSIGN_MOVED = 2,   /* … on another unit than the last one */
-	ASSIGN_GREW = 4,    /* … and one more unit was taken into service */
+	ASSIGN_MOVED = 2,   /* the flowlet begins on another unit than the last one */
+	ASSIGN_GREW = 4,    /* the rule added a unit */
 };
 
 #define ASSIGN_WORST (~0ull >> 1)
 
-/* assign_sign is all ones if the uppermost bit is set, else 0. What chooses between units has no branches. */
+/* assign_sign is all ones if the top bit is set, else 0. The choice of a unit has no branches. */
 inlined __u64 assign_sign(__u64 x)
 {
 	__s64 sign = (__s64)x >> 63;
@@ -92,7 +92,7 @@ inlined __u64 assign_sign(__u64 x)
 	return sign;
 }
 
-/* assign_less is all ones if a < b, else 0; both below 2^63. */
+/* assign_less is all ones if a < b, else 0. Both must be below 2^63. */
 inlined __u64 assign_less(__u64 a, __u64 b)
 {
 	return assign_sign(a - b);
@@ -108,20 +108,20 @@ inlined __u64 assign_max(__u64 a, __u64 b)
 	return a ^ ((a ^ b) & assign_less(a, b));
 }
 
-/* assign_left is the time from now to then, 0 if then is past. */
+/* assign_left returns the time from now to then, or 0 if then is past. */
 inlined __u64 assign_left(__u64 then, __u64 now)
 {
 	return (then - now) & ~assign_sign(then - now);
 }
 
-/* assign_cost is how long a unit is busy with a packet. */
+/* assign_cost returns the time a unit needs for a packet. */
 inlined __u64 assign_cost(const struct assign_config *c, __u32 len)
 {
 	return c->packet_ns + (((__u64)len * c->kib_ns) >> 10);
 }
 
-/* assign_begins says whether the packet begins a flowlet. While state is on the way none begins: it would have to
- * travel on before it has arrived. */
+/* assign_begins returns 1 if the packet begins a flowlet. No flowlet begins
+ * while state moves: the state would have to move again before it has arrived. */
 inlined int assign_begins(const struct assign_config *c, const struct assign_units *u, const struct assign_flow *f,
 			  __u64 now, __u32 len)
 {
@@ -133,7 +133,7 @@ inlined int assign_begins(const struct assign_config *c, const struct assign_uni
 	       !(u->accepting >> (f->unit & 63) & 1);
 }
 
-/* assign_targets is the set of the flow's targets: bit i is unit i. */
+/* assign_targets returns the set of the flow's targets: bit i is unit i. */
 inlined __u64 assign_targets(const struct assign_flow *f)
 {
 	__u64 set = 0;
@@ -144,15 +144,15 @@ inlined __u64 assign_targets(const struct assign_flow *f)
 	return set;
 }
 
-/* assign_replicated is all ones if the flow's targets hold its state by now: it was pushed after half a gap of silence. */
+/* assign_replicated is all ones if the targets hold the state (pushed after half a silent gap). */
 inlined __u64 assign_replicated(const struct assign_config *c, const struct assign_flow *f, __u64 now)
 {
 	return ~assign_less(now, assign_max(f->finish, f->seen) + (c->gap_ns >> 1) + c->pull_ns);
 }
 
-/* assign_tail is how long the flow's own packets will keep its state where it is. When others delay the flow much, its
- * place in the queue says where the queue is long, not how much of it is the flow's: then only its own work counts,
- * or a large flow stays on an overloaded unit for ever. */
+/* assign_tail returns how long the flow's own packets keep its state on this
+ * unit. If others delay the flow by more than crowded_ns, only the flow's own
+ * work counts. Otherwise a large flow would stay on an overloaded unit forever. */
 inlined __u64 assign_tail(const struct assign_config *c, const struct assign_flow *f, __u64 now)
 {
 	__u64 crowded = assign_less(f->alone + c->crowded_ns, f->finish);
@@ -160,11 +160,11 @@ inlined __u64 assign_tail(const struct assign_config *c, const struct assign_flo
 	return assign_left(f->finish ^ ((f->finish ^ f->alone) & crowded), now);
 }
 
-/* A candidate packs a score and, below it, what settles a tie: the flow's own unit before a replica before any other
- * (class 0, 1, 2), then the lowest id. */
+/* A candidate packs a score above a tie-break. The tie-break is the
+ * class (0 own unit, 1 replica, 2 other unit), then the lowest id. */
 #define ASSIGN_CANDIDATE(score, class, id) ((score) << 8 | (class) << 6 | (id))
 
-/* assign_backlog is a candidate of one unit by its queue alone, ASSIGN_WORST if it takes no flowlets or is none. */
+/* assign_backlog rates one unit by its queue; ASSIGN_WORST if it is invalid or not accepting. */
 inlined __u64 assign_backlog(const struct assign_units *u, __u32 id, __u64 class, __u64 now)
 {
 	__u64 none = ~assign_less(id, ASSIGN_UNITS);
@@ -177,8 +177,8 @@ inlined __u64 assign_backlog(const struct assign_units *u, __u32 id, __u64 class
 	return ASSIGN_CANDIDATE(backlog & ~assign_sign(backlog), class, id) | ((refuses | none) & ASSIGN_WORST);
 }
 
-/* assign_least finds the shortest queue of each group: its length << 6 | id, ASSIGN_WORST if none accepts. All that is
- * done 64 times is here, by arithmetic alone. */
+/* assign_least finds the shortest queue of each group as length << 6 | id, or ASSIGN_WORST
+ * if no unit accepts. This loop runs over all 64 units, so it is pure arithmetic. */
 inlined void assign_least(const struct assign_units *u, __u64 now, __u64 least[ASSIGN_GROUPS])
 {
 	__u64 refuses = ~u->accepting;
@@ -197,9 +197,9 @@ inlined void assign_least(const struct assign_units *u, __u64 now, __u64 least[A
 	}
 }
 
-/* assign_best is the unit at which the flowlet would be served first. Its own unit and its replicas cost it the queue
- * there; any other costs it at least the wait for its state, and stick_ns on top. That wait is the same for all
- * others, so of each group only the shortest queue can win. A new flow has no state to wait for. */
+/* assign_best returns the unit that serves the flowlet first. The own unit and its replicas
+ * cost their queue. Any other unit costs at least the wait for the state, plus stick_ns. That
+ * wait is equal for all, so only each group's shortest queue can win. A new flow has no wait. */
 inlined __u64 assign_best(const struct assign_config *c, const struct assign_units *u, const struct assign_flow *f,
 			  __u64 now, const __u64 least[ASSIGN_GROUPS])
 {
@@ -222,7 +222,7 @@ inlined __u64 assign_best(const struct assign_config *c, const struct assign_uni
 	return best;
 }
 
-/* assign_lowest is the place of the lowest bit of a set: the number of ones below it. It is 64 if the set is empty. */
+/* assign_lowest returns the index of the lowest set bit, or 64 for the empty set. */
 inlined __u64 assign_lowest(__u64 set)
 {
 	__u64 below = (set & -set) - 1;
@@ -232,9 +232,9 @@ inlined __u64 assign_lowest(__u64 set)
 	return (((below + (below >> 4)) & 0x0f0f0f0f0f0f0f0full) * 0x0101010101010101ull) >> 56;
 }
 
-/* assign_aim chooses where the state will be pushed to: the shortest queues of the groups, the chosen unit left out. If
- * those are too few, the state also goes to the spare that would be next: when a unit dies that served alone, it has
- * what its flows need. */
+/* assign_aim chooses the units that receive the state: the shortest queue of each
+ * group, except the chosen unit. If there are too few, the next spare also
+ * receives it. If a unit that served alone dies, that spare has its flows' state. */
 inlined void assign_aim(const struct assign_config *c, const struct assign_units *u, struct assign_flow *f, __u64 unit,
 			const __u64 least[ASSIGN_GROUPS])
 {
@@ -260,8 +260,8 @@ inlined void assign_aim(const struct assign_config *c, const struct assign_units
 	}
 }
 
-/* assign_grow takes one more unit into service if even the least loaded one has a queue. It looks at the least backlog
- * and not at the chosen unit's: a flow that stays with its state on a long queue is no sign of too few units. */
+/* assign_grow adds one unit if even the least loaded one has a queue. It ignores the chosen
+ * unit: a flow that stays with its state on a long queue does not mean too few units. */
 inlined int assign_grow(const struct assign_config *c, struct assign_units *u, const __u64 least[ASSIGN_GROUPS],
 			__u64 now)
 {
@@ -275,7 +275,7 @@ inlined int assign_grow(const struct assign_config *c, struct assign_units *u, c
 	return ASSIGN_GREW;
 }
 
-/* assign_measure keeps the flow's demand: bytes per window, never the rate inside a burst. */
+/* assign_measure updates the flow's demand in bytes per window, never the rate inside a burst. */
 inlined void assign_measure(const struct assign_config *c, struct assign_flow *f, __u64 now, __u32 len)
 {
 	__u64 since = now - f->window;
@@ -288,8 +288,8 @@ inlined void assign_measure(const struct assign_config *c, struct assign_flow *f
 	f->window_bytes += len;
 }
 
-/* assign_move gives the flow to the unit of a candidate. Its state comes with it, at once where a replica is, else after
- * its own tail and a pull. */
+/* assign_move gives the flow to a candidate's unit. Its state is there at once
+ * on a replica; otherwise it arrives after the flow's own tail and a pull. */
 inlined int assign_move(const struct assign_config *c, struct assign_flow *f, __u64 chosen, __u64 now)
 {
 	__u64 far = assign_sign(chosen << 56) & assign_less(f->unit, ASSIGN_UNITS); /* class 2 of a known flow */
@@ -307,8 +307,8 @@ inlined int assign_move(const struct assign_config *c, struct assign_flow *f, __
 	return moved;
 }
 
-/* assign_packet decides the unit of a packet and accounts for it; the answer is f->unit. It returns assign_result. If
- * no unit accepts, a known flow stays where it is and a new one is left with ASSIGN_NONE. */
+/* assign_packet assigns a packet to f->unit and returns assign_result bits. If
+ * no unit accepts, a known flow keeps its unit and a new flow keeps ASSIGN_NONE. */
 inlined int assign_packet(const struct assign_config *c, struct assign_units *u, struct assign_flow *f, __u64 now,
 			  __u32 len)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Flows: the connection table, the choice of an endpoint, and the way to it. */
+/* Flows: the connection table, the choice of an endpoint and the forwarding to it. */
 #ifndef FLOW_H
 #define FLOW_H
 
@@ -54,7 +54,7 @@ inlined void remove_flow(const union flow_any *k, int six)
 		count(COUNT_REMOVED);
 }
 
-/* translation is what a port of an instance is at its other side. */
+/* translation returns the port on the other side of an instance's port. */
 inlined __u16 *translation(__u32 ifindex, __u16 port, __u8 protocol, __u8 goes)
 {
 	struct port_key k = {.ifindex = ifindex, .port = port, .protocol = protocol, .goes = goes};
@@ -77,7 +77,7 @@ inlined __u32 hash(const struct packet *p, int six)
 	return h ^ h >> 16;
 }
 
-/* pick chooses the endpoint of a flow from the service's table now (or the one before), -1 if it has none. */
+/* pick returns a flow's endpoint from the current or the previous table, -1 if it has none. */
 inlined int pick(__u32 service, __u32 hashed, int before)
 {
 	struct service *s = bpf_map_lookup_elem(&services, &service);
@@ -114,8 +114,8 @@ inlined int forward(struct __sk_buff *skb, struct packet *p, __u32 n, struct end
 	return bpf_redirect(e->ifindex, 0);
 }
 
-/* elsewhere says whether another host serves a VIP. What is of no flow of an instance here goes on to there, as it is, by the
- * routes of this host. */
+/* elsewhere returns whether another host serves a VIP. Packets
+ * without a flow here pass there unchanged by this host's routes. */
 cold int elsewhere(const __u32 *vip, __u32 six)
 {
 	__u32 key[4];
@@ -143,7 +143,7 @@ cold int remember_fragments(struct packet *p, __u32 n, __u32 epoch, __u32 six)
 	return bpf_map_update_elem(&fragments, &k, &f, BPF_ANY);
 }
 
-/* follow sends a fragment after the first of its datagram. */
+/* follow sends a fragment to the endpoint of its datagram's first fragment. */
 cold int follow(struct __sk_buff *skb, struct packet *p, __u32 six)
 {
 	struct fragment_key k;
@@ -159,7 +159,7 @@ cold int follow(struct __sk_buff *skb, struct packet *p, __u32 six)
 	return forward(skb, p, n, e, 0);
 }
 
-/* send is the end of every way to an instance: the published port becomes the target. */
+/* send is the last step to an instance: it replaces the published port by the target. */
 inlined int send(struct __sk_buff *skb, struct packet *p, __u32 n, struct endpoint *e, __u16 target, int first, int six)
 {
 	if (unlikely(p->part == FIRST)) {
@@ -171,9 +171,9 @@ inlined int send(struct __sk_buff *skb, struct packet *p, __u32 n, struct endpoi
 	return forward(skb, p, n, e, first);
 }
 
-/* start makes a flow: a bucket of the service's table, remembered. A packet that opens nothing belongs to a flow that the
- * table has lost; the table before the last change says where it most likely was, and where both tables agree it is put back.
- * A packet to refuse is the caller's: REFUSE and why. */
+/* start adds a flow from a bucket of the service's table. A packet that opens nothing belongs
+ * to a flow that the table lost. The previous table names its likely endpoint; if both tables
+ * agree, start restores the flow. For a packet to refuse it returns REFUSE + reason. */
 cold int start(struct __sk_buff *skb, struct packet *p, __u32 six)
 {
 	struct service_key sk = {.port = p->dport, .protocol = p->protocol};
@@ -183,7 +183,7 @@ cold int start(struct __sk_buff *skb, struct packet *p, __u32 six)
 	four(sk.addr, p->dst, six);
 	__u32 *service = bpf_map_lookup_elem(&ports, &sk);
 	if (!service) {
-		/* A connection to an address that this host does not know (yet) may be one that it is about to take over. */
+		/* This host may be about to take over the unknown address: do not reset the connection. */
 		if (!opens && !bpf_map_lookup_elem(&vips, sk.addr))
 			return drop(DROP_NO_SERVICE);
 		return REFUSE + DROP_NO_SERVICE;
@@ -222,13 +222,13 @@ inlined int begin(struct __sk_buff *skb, struct packet *p, int six, __u64 back)
 
 	int verdict = start(skb, &q, six);
 
-	/* What this host itself sends (back) goes there by a route of its own, once it has no flows here to lose. */
+	/* Once this host has no flows to lose, its own packets (back) go there by a separate route. */
 	if (verdict >= REFUSE && !back && elsewhere(p->dst, six))
 		return PASS;
 	return verdict < REFUSE ? verdict : refuse(skb, &q, verdict - REFUSE, six, back);
 }
 
-/* steer sends a packet of TCP or UDP that is for a VIP to the endpoint of its flow. */
+/* steer sends a TCP or UDP packet for a VIP to the endpoint of its flow. */
 inlined int steer(struct __sk_buff *skb, struct packet *p, int six, __u64 back)
 {
 	union flow_any k;
@@ -242,8 +242,8 @@ inlined int steer(struct __sk_buff *skb, struct packet *p, int six, __u64 back)
 	if (!f)
 		return begin(skb, p, six, back);
 	int tcp = p->protocol == IPPROTO_TCP, opens = tcp && (p->flags & (SYN | ACK)) == SYN;
-	/* A SYN on a flow that was established is another connection with the same ports; one on a flow that is still
-	 * opening is a retransmission. */
+	/* A SYN on an established flow is another connection with the same
+	 * ports. A SYN on a flow that is still opening is a retransmission. */
 	if (opens && f->flags)
 		return begin(skb, p, six, back);
 	__u32 n = f->endpoint;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Steering of flowlets to units of network functions: packet → flow → flowlet → unit (assign.h), a metadata header in
- * front, and out of the unit's device; and from there on with what the unit made of it. No process but the unit is on
- * the path. */
+/* Steers flowlets to units of network functions: packet → flow → flowlet → unit
+ * (assign.h). It adds a metadata header, sends the packet out of the unit's
+ * device and forwards the unit's output. Only the unit is a process on the path. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -20,13 +20,13 @@
 #define DROP 2  /* TCX_DROP */
 #define HEADER_VERSION 2
 #define HEADER_FLOWLET 1
-#define HEADER_BACK 2       /* came in at the outer device; from a unit: leaves by the inner one */
-#define HEADER_TRANSLATED 4 /* met its flow through an alias; from a unit: what follows is an alias of the flow */
+#define HEADER_BACK 2       /* arrived at the outer device; from a unit: leaves by the inner one */
+#define HEADER_TRANSLATED 4 /* matched its flow by an alias; from a unit: the packet is an alias */
 #define HEADER_ETHERTYPE 0x88b5 /* the first of the two for local experiments (IEEE 802) */
 
-/* Decide only, with no header and no redirect: what measurements of the decision run. */
+/* Only decide: no header and no redirect. For benchmarks of the decision. */
 volatile const __u32 decide_only;
-/* The time of a packet is its stamp, not the clock: what tests run. */
+/* Use the packet's timestamp instead of the clock. For tests. */
 volatile const __u32 time_is_stamp;
 
 enum flowlet_count {
@@ -34,13 +34,13 @@ enum flowlet_count {
 	COUNT_BYTES,
 	COUNT_FLOWS,       /* new */
 	COUNT_FLOWLETS,
-	COUNT_MOVES,       /* flowlets on another unit than the one before */
+	COUNT_MOVES,       /* flowlets that changed their unit */
 	COUNT_GROWN,       /* units taken into service by the rule */
-	COUNT_OTHERS,      /* not IP: to the other device untouched, or passed on when there is none */
+	COUNT_OTHERS,      /* not IP: sent unchanged to the other device, or passed on without one */
 	COUNT_NO_UNIT,     /* dropped: no unit accepts */
 	COUNT_FULL,        /* dropped: the flow table is full */
 	COUNT_NO_HEADER,   /* dropped: no room for the header */
-	COUNT_AGGREGATES,  /* several packets that the device glued together: one for the function */
+	COUNT_AGGREGATES,  /* packets that the device aggregated: one for the function */
 	COUNT_RETURNED,    /* from a unit, sent on */
 	COUNT_ALIASES,     /* learnt */
 	COUNTS,
@@ -50,8 +50,8 @@ struct flowlet_tally {
 	__u64 n[COUNTS];
 };
 
-/* Both directions of a conversation are one flow: the ends in ascending order, as bytes. A fragment without ports whose
- * datagram is not known, and a protocol other than TCP and UDP, has ports 0. */
+/* Both directions of a conversation are one flow: the ends are sorted as bytes. Ports
+ * are 0 for other protocols than TCP and UDP, and for fragments of an unknown datagram. */
 struct flowlet_key {
 	__u8 low[16];
 	__u8 high[16];
@@ -62,21 +62,21 @@ struct flowlet_key {
 
 struct flowlet_flow {
 	struct assign_flow flow;
-	struct bpf_spin_lock lock; /* two processors may have packets of one flow; a clock is given once */
+	struct bpf_spin_lock lock; /* processors share a flow; each clock value must be unique */
 	__u32 pad;
 };
 
-/* On the wire behind the Ethernet header, little endian (function/protocol/src/header.rs). */
+/* The header behind the Ethernet header, little endian (function/protocol/src/header.rs). */
 struct flowlet_header {
 	__u8 version, flags;
 	__be16 ethertype; /* of the packet itself */
 	__u16 unit, previous;
 	__u32 epoch, position;
 	__u64 clock, replicas;
-	struct flowlet_key key; /* of the flow, which an alias does not tell */
+	struct flowlet_key key; /* of the flow; differs from the packet's in an alias */
 };
 
-/* What the fragments of a datagram have in common. */
+/* The fields that all fragments of a datagram share. */
 struct flowlet_datagram {
 	__u8 src[16], dst[16];
 	__u32 id;
@@ -85,13 +85,13 @@ struct flowlet_datagram {
 };
 
 struct flowlet_datagram_flow {
-	struct flowlet_key key; /* as its first fragment that came has it */
+	struct flowlet_key key; /* of the first fragment that arrived */
 	__u64 since;
 };
 
-#define DATAGRAM_NS 60000000000ull /* as long as a unit waits for fragments (function/runtime/src/fragments.rs) */
+#define DATAGRAM_NS 60000000000ull /* a unit's wait for fragments (function/runtime/src/fragments.rs) */
 
-/* The ends of the wire that units stand in. Zero: there is no such end. */
+/* The ends of the wire that units stand in. An index of zero means that the end is missing. */
 enum { WIRE_INNER = 0, WIRE_OUTER, WIRE_ENDS };
 
 struct {
@@ -131,7 +131,7 @@ struct {
 	__type(value, __u32);
 } flowlet_wire SEC(".maps"); /* end → ifindex */
 
-/* What the packets of a flow look like behind a function that rewrites addresses: the way back meets the flow here. */
+/* Keys of flows after a function that rewrites addresses. Packets back find their flow by them. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1 << 18);
@@ -160,8 +160,8 @@ inlined int drop(struct flowlet_tally *counts, enum flowlet_count why)
 	return DROP;
 }
 
-/* order writes the ends of a packet into the key in ascending order; addresses of `words` 32-bit words. It has no
- * branches: each would double the paths that the verifier follows through all of the rule. */
+/* order writes the two ends of a packet into the key in ascending order. It has
+ * no branches: each would double the verifier's paths through the whole rule. */
 inlined void order(struct flowlet_key *key, const __u32 *src, const __u32 *dst, const __u16 *ports, int words)
 {
 	__u64 differ = 0, other; /* differ: the first difference of the two ends, as a signed number */
@@ -187,7 +187,7 @@ inlined void order(struct flowlet_key *key, const __u32 *src, const __u32 *dst, 
 	key->high_port = ports[1] ^ swap;
 }
 
-/* has_ports says whether ports lie behind the IP header: all ones, or 0. */
+/* has_ports returns all ones if ports follow the IP header, else 0. */
 inlined __u64 has_ports(__u8 protocol, __u32 fragment)
 {
 	__u64 tcp = (__u64)protocol ^ IPPROTO_TCP, udp = (__u64)protocol ^ IPPROTO_UDP;
@@ -195,8 +195,8 @@ inlined __u64 has_ports(__u8 protocol, __u32 fragment)
 	return (assign_sign(tcp - 1) | assign_sign(udp - 1)) & assign_sign((__u64)fragment - 1);
 }
 
-/* unwrap finds the IP packet behind VLAN tags and the header of a PPPoE session, which begin at `at`. It returns its
- * offset << 16 | its EtherType, 0 if there is none; function/protocol/src/flow.rs looks through the same. */
+/* unwrap skips VLAN tags and a PPPoE header, from offset `at`. It returns the IP
+ * packet's offset << 16 | EtherType, or 0. function/protocol/src/flow.rs skips the same. */
 __noinline __u32 unwrap(struct __sk_buff *skb, __u32 at, __u32 ethertype)
 {
 	__be16 tag[2], session[4];
@@ -220,8 +220,8 @@ __noinline __u32 unwrap(struct __sk_buff *skb, __u32 at, __u32 ethertype)
 	return ethertype == bpf_htons(ETH_P_IP) || ethertype == bpf_htons(ETH_P_IPV6) ? at << 16 | ethertype : 0;
 }
 
-/* parse reads the flow of a packet whose link header ends at `at`, from its linear part, where a device leaves at least
- * the headers. It returns the offset of the IP header, 0 if the packet is of no flow; *fragment is not 0 for a fragment. */
+/* parse reads a packet's flow from its linear part, which holds the headers. The link header
+ * ends at `at`. It returns the IP header's offset, or 0. *fragment is not 0 for a fragment. */
 inlined __u32 parse(struct __sk_buff *skb, __u32 at, __be16 ethertype, struct flowlet_key *key, __u32 *fragment)
 {
 	__u16 ports[2] = {};
@@ -274,8 +274,8 @@ inlined __u32 parse(struct __sk_buff *skb, __u32 at, __be16 ethertype, struct fl
 	return at;
 }
 
-/* gather gives a fragment, whose IP header is at `at`, the flow of its datagram. The first that comes decides which that is,
- * so that all of them go to one unit; in most cases it has the ports. It returns 1 for those behind it. */
+/* gather gives a fragment with IP header `at` its datagram's flow: the key of the first
+ * fragment to arrive. So all fragments reach one unit. It returns 1 for every later fragment. */
 __noinline int gather(struct __sk_buff *skb, __u32 at, struct flowlet_key *key)
 {
 	struct flowlet_datagram datagram = {};
@@ -296,7 +296,7 @@ __noinline int gather(struct __sk_buff *skb, __u32 at, struct flowlet_key *key)
 	}
 	flow.since = time_is_stamp ? skb->tstamp : bpf_ktime_get_ns();
 	known = bpf_map_lookup_elem(&flowlet_datagrams, &datagram);
-	/* With ports on both sides this is the beginning of another datagram with the same number. */
+	/* Ports on both sides mark a new datagram with the same number. */
 	if (known && flow.since - known->since < DATAGRAM_NS &&
 	    !((key->low_port | key->high_port) && (known->key.low_port | known->key.high_port))) {
 		*key = known->key;
@@ -307,8 +307,8 @@ __noinline int gather(struct __sk_buff *skb, __u32 at, struct flowlet_key *key)
 	return 0;
 }
 
-/* meet gives a key that no flow has to the flow that it is an alias of, or to a new one, which has no unit yet. It returns
- * HEADER_TRANSLATED for an alias. The verifier takes it on its own: the rule behind it is followed once, not per case. */
+/* meet maps an unknown key to the flow of its alias, or else to a new flow without a unit. It
+ * returns HEADER_TRANSLATED for an alias. Not inlined: the verifier follows the rule once. */
 __noinline int meet(struct flowlet_key *key)
 {
 	__u32 zero = 0;
@@ -329,7 +329,7 @@ __noinline int meet(struct flowlet_key *key)
 	return flags;
 }
 
-/* leave sends a packet out of an end of the wire. Without that end, `other` has it: an end, or WIRE_ENDS for the stack. */
+/* leave sends a packet out of an end, or else out of `other`; WIRE_ENDS is the kernel's stack. */
 inlined int leave(__u32 end, __u32 other)
 {
 	__u32 *device = bpf_map_lookup_elem(&flowlet_wire, &end);
@@ -339,7 +339,7 @@ inlined int leave(__u32 end, __u32 other)
 	return device && *device ? bpf_redirect(*device, 0) : PASS;
 }
 
-/* back is HEADER_BACK if the packet came in at the outer end, else 0. */
+/* back returns HEADER_BACK if the packet arrived at the outer end, else 0. */
 inlined __u64 back(struct __sk_buff *skb)
 {
 	__u32 end = WIRE_OUTER, *device = bpf_map_lookup_elem(&flowlet_wire, &end);
@@ -347,9 +347,9 @@ inlined __u64 back(struct __sk_buff *skb)
 	return device ? assign_sign(((__u64)*device ^ skb->ifindex) - 1) & HEADER_BACK : 0;
 }
 
-/* make_room moves what follows the Ethernet header back. The kernel does so only in what it knows to be IP; in front of all
- * else, tags and sessions, it makes room, into which the addresses go. So it does in front of a packet that a device is yet
- * to cut: the kernel finds its IP header where it was, and lets the packet pass whole. */
+/* make_room moves the bytes after the Ethernet header back. The kernel can do so inside an IP
+ * packet only. For tags, sessions and GSO packets, it adds room in front and the addresses
+ * move there. A GSO packet's IP header stays in its place, so the kernel lets it pass whole. */
 inlined int make_room(struct __sk_buff *skb, __u32 bytes)
 {
 	__u8 addresses[2 * ETH_ALEN];
@@ -360,7 +360,7 @@ inlined int make_room(struct __sk_buff *skb, __u32 bytes)
 	       bpf_skb_store_bytes(skb, 0, addresses, sizeof(addresses), 0);
 }
 
-/* send puts the header behind the Ethernet header and the packet on its unit's way. */
+/* send adds the header after the Ethernet header and sends the packet to its unit. */
 inlined int send(struct __sk_buff *skb, const struct flowlet_header *header, struct flowlet_tally *counts)
 {
 	__u32 unit = header->unit;
@@ -375,7 +375,7 @@ inlined int send(struct __sk_buff *skb, const struct flowlet_header *header, str
 	return bpf_redirect(*device, 0);
 }
 
-/* ethertype_of is the EtherType of a frame, 0 if it is too short to have one. */
+/* ethertype_of returns a frame's EtherType, or 0 if the frame is too short. */
 inlined __be16 ethertype_of(struct __sk_buff *skb)
 {
 	struct ethhdr *eth = (void *)(long)skb->data;
@@ -414,7 +414,7 @@ int flowlet(struct __sk_buff *skb)
 
 	__u64 now = time_is_stamp ? skb->tstamp : bpf_ktime_get_ns();
 	bpf_spin_lock(&known->lock);
-	/* No flowlet begins while state is on the way, nor behind the first fragment of a datagram. */
+	/* No flowlet begins while state moves, nor after a datagram's first fragment. */
 	known->flow.ready = assign_max(known->flow.ready, (now + 1) & -(later & 1));
 	int result = assign_packet(config, units, &known->flow, now, len);
 	header.unit = known->flow.unit;
@@ -448,8 +448,8 @@ inlined int same(const struct flowlet_key *a, const struct flowlet_key *b)
 	return !differ;
 }
 
-/* learn remembers what a flow's packets look like behind the unit. A flow that began under that name before was of
- * packets that nobody had asked for. */
+/* learn stores the key of a flow's packets after the unit as an alias.
+ * It deletes a flow under that key: its packets were unsolicited. */
 inlined void learn(struct __sk_buff *skb, const struct flowlet_header *header, struct flowlet_tally *counts)
 {
 	struct flowlet_key alias = {};
@@ -465,8 +465,8 @@ inlined void learn(struct __sk_buff *skb, const struct flowlet_header *header, s
 	counts->n[COUNT_ALIASES]++;
 }
 
-/* What a unit sends: the header off, and out of the end that it names. The Ethernet header says IP, whatever is behind the
- * header, which has the packet's own EtherType: room is taken only from what the kernel knows to be IP. */
+/* Handles a unit's output: removes the header and sends the packet out of the named end. The
+ * Ethernet header must be IP here, because the kernel removes room only from IP packets. */
 SEC("tc")
 int flowlet_return(struct __sk_buff *skb)
 {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* ICMP and ICMPv6: an echo is answered in place for every instance; an error goes where the packet that it quotes came from. */
+/* ICMP and ICMPv6: echoes are answered in place; an error goes to its quoted packet's sender. */
 #ifndef ICMP_H
 #define ICMP_H
 
 #include "flow.h"
 
-/* The packet that an error quotes, as far as it is needed. */
+/* The fields of the packet that an error quotes. */
 struct quote {
 	__u32 src[4], dst[4];
-	__u32 l4; /* where its transport header begins in the packet around it */
+	__u32 l4; /* offset of its transport header in the outer packet */
 	__u16 sport, dport;
 	__u8 protocol;
 };
@@ -20,7 +20,7 @@ inlined int is_error(__u8 type, int six)
 	return type == ICMP_DEST_UNREACH || type == ICMP_TIME_EXCEEDED || type == ICMP_PARAMETERPROB;
 }
 
-/* read_quote reads the quoted packet of TCP or UDP; only a whole one or the first of its fragments has ports. */
+/* read_quote reads a quoted TCP or UDP packet. Only a whole one or a first fragment has ports. */
 inlined int read_quote(struct __sk_buff *skb, struct packet *p, struct quote *q, int six)
 {
 	__u32 at = p->l4 + ICMP_BYTES;
@@ -59,7 +59,7 @@ inlined int read_quote(struct __sk_buff *skb, struct packet *p, struct quote *q,
 	return READ;
 }
 
-/* requote writes another port into the quoted packet. */
+/* requote replaces a port in the quoted packet. */
 inlined int requote(struct __sk_buff *skb, struct packet *p, __u32 at, __u16 from, __u16 to)
 {
 	if (from == to)
@@ -69,7 +69,7 @@ inlined int requote(struct __sk_buff *skb, struct packet *p, __u32 at, __u16 fro
 	return bpf_skb_store_bytes(skb, at, &to, sizeof(to), 0);
 }
 
-/* echo answers a ping to a VIP. A swap of addresses leaves every checksum as it was. */
+/* echo answers a ping to a VIP. A swap of addresses leaves every checksum valid. */
 inlined int echo(struct __sk_buff *skb, struct packet *p, int six, __u64 back)
 {
 	__u8 type = six ? ICMPV6_ECHO_REPLY : ICMP_ECHOREPLY;
@@ -90,8 +90,8 @@ inlined int echo(struct __sk_buff *skb, struct packet *p, int six, __u64 back)
 	return bpf_redirect(skb->ifindex, back);
 }
 
-/* deliver_error hands an error about a packet of an instance to that instance (RFC 1191, RFC 8201: without them a path with
- * a smaller MTU swallows every large packet). */
+/* deliver_error sends an error to the instance that sent the quoted packet (RFC 1191,
+ * RFC 8201). Without these errors a path with a smaller MTU loses every large packet. */
 inlined int deliver_error(struct __sk_buff *skb, struct packet *p, int six)
 {
 	struct quote q = {};
@@ -128,7 +128,7 @@ cold int icmp_to_vip(struct __sk_buff *skb, struct packet *p, __u32 six, __u64 b
 	return drop(DROP_PROTOCOL);
 }
 
-/* error_from_vip lets an instance complain, as its VIP, about what was sent to it. */
+/* error_from_vip lets an instance send, as its VIP, an error about a packet it received. */
 cold int error_from_vip(struct __sk_buff *skb, struct packet *p, __u32 six)
 {
 	struct quote q = {};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The tables of steering. All are pinned: they outlive every process. */
+/* The maps of steering. All are pinned: they outlive every process. */
 #ifndef MAPS_H
 #define MAPS_H
 
@@ -13,7 +13,7 @@
 	__type(key, key_type);                        \
 	__type(value, value_type)
 
-/* The connection table, by address family: the shorter key is worth 12 ns a packet. Full: the longest unused goes. */
+/* The connection table by address family; short keys save 12 ns a packet. LRU evicts if full. */
 struct {
 	TABLE_OF(LRU_HASH, 1 << 20, struct flow_key, struct flow);
 } flows SEC(".maps");
@@ -68,7 +68,7 @@ struct {
 	TABLE_OF(PERCPU_ARRAY, 1, __u32, struct pace);
 } paces SEC(".maps");
 
-/* What user space remembers of the numbers; no program reads these. */
+/* Names for the service and endpoint numbers, for user space; no program reads them. */
 struct {
 	TABLE_OF(ARRAY, SERVICES_MAX, __u32, struct name);
 } service_names SEC(".maps");

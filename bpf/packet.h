@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Reading packets. What nearly every packet is (no options, no extension headers, whole) is read in place; the rest in walk. */
+/* Reads packets: the usual whole packet without options in place, any other packet in walk. */
 #ifndef PACKET_H
 #define PACKET_H
 
@@ -21,7 +21,7 @@
 #define unlikely(x) __builtin_expect(!!(x), 0)
 #define L4(six) (ETH_HLEN + ((six) ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)))
 
-/* Of ICMP and ICMPv6 (linux/icmp.h would pull in the C library). */
+/* Codes of ICMP and ICMPv6 (linux/icmp.h would include the C library). */
 enum { ICMP_ECHOREPLY = 0, ICMP_DEST_UNREACH = 3, ICMP_ECHO = 8, ICMP_TIME_EXCEEDED = 11, ICMP_PARAMETERPROB = 12 };
 enum { ICMPV6_DEST_UNREACH = 1, ICMPV6_PARAMPROB = 4, ICMPV6_ECHO_REQUEST = 128, ICMPV6_ECHO_REPLY = 129 };
 enum { ICMP_PORT_UNREACH = 3, ICMPV6_PORT_UNREACH = 4, ICMP_CHECK = 2, ICMP_BYTES = 8 };
@@ -34,14 +34,14 @@ enum { ICMP_PORT_UNREACH = 3, ICMPV6_PORT_UNREACH = 4, ICMP_CHECK = 2, ICMP_BYTE
 
 volatile const __u32 vip_net, vip_mask, gateway;
 volatile const __u32 vip6_net[2], gateway6[4]; /* a /64 */
-volatile __u32 migrating; /* flows are being brought over from tables of another layout */
+volatile __u32 migrating; /* flows are being copied from tables of another layout */
 
 enum part { WHOLE, FIRST, LATER };
 enum { FIN = 1, SYN = 2, RST = 4, ACK = 16 };
 enum verdict { READ, TRUNCATED };
 
 struct packet {
-	__u32 src[4], dst[4]; /* of IPv4 only the first word */
+	__u32 src[4], dst[4]; /* IPv4 uses the first word only */
 	__u32 id;             /* of a fragment */
 	__u16 sport, dport;
 	__u16 l4; /* where the transport header begins */
@@ -80,7 +80,7 @@ inlined void copy(__u32 *to, const __u32 *from, int six)
 	}
 }
 
-/* four writes an address as the tables for both families have it. */
+/* four writes an address in the form of the maps for both families. */
 inlined void four(__u32 *to, const __u32 *from, int six)
 {
 	if (six) {
@@ -99,7 +99,7 @@ inlined int is_vip(const __u32 *a, int six)
 	return a[0] == vip6_net[0] && a[1] == vip6_net[1] && !(a[2] == gateway6[2] && a[3] == gateway6[3]);
 }
 
-/* addresses reads the network header. The caller has seen that the frame says it is IPv4, or six. */
+/* addresses reads the network header. The caller has checked the EtherType (six: IPv6). */
 inlined int addresses(struct __sk_buff *skb, struct packet *p, int six)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
@@ -126,8 +126,8 @@ inlined int addresses(struct __sk_buff *skb, struct packet *p, int six)
 	return READ;
 }
 
-/* extensions follows the chain of IPv6: hop-by-hop and destination options, and a fragment header. A routing header, whose
- * packet has another destination than it shows, is none that we know; nor are ESP and AH, under which we cannot read. */
+/* extensions skips hop-by-hop and destination options and a fragment header. It stops at a
+ * routing header, which hides the real destination, and at ESP and AH, which hide the ports. */
 inlined int extensions(struct __sk_buff *skb, struct packet *p)
 {
 	__u32 at = L4(1);
@@ -156,7 +156,7 @@ inlined int extensions(struct __sk_buff *skb, struct packet *p)
 	return next == NEXT_HOP || next == NEXT_OPTIONS || next == NEXT_FRAGMENT ? TRUNCATED : READ;
 }
 
-/* walk reads every packet that transport does not. */
+/* walk reads every packet that transport cannot read in place. */
 cold int walk(struct __sk_buff *skb, struct packet *p, int six)
 {
 	if (six) {
@@ -188,7 +188,7 @@ cold int walk(struct __sk_buff *skb, struct packet *p, int six)
 	return READ;
 }
 
-/* transport reads what is behind the addresses. */
+/* transport reads the headers after the network header. */
 inlined int transport(struct __sk_buff *skb, struct packet *p, int six)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
@@ -223,7 +223,7 @@ inlined int transport(struct __sk_buff *skb, struct packet *p, int six)
 	return err;
 }
 
-/* translate writes another port at an offset of the transport header. */
+/* translate replaces a port at an offset of the transport header. */
 inlined int translate(struct __sk_buff *skb, struct packet *p, __u32 offset, __u16 from, __u16 to)
 {
 	__u32 check = p->l4 + (p->protocol == IPPROTO_TCP ? offsetof(struct tcphdr, check) : offsetof(struct udphdr, check));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What user space and the steering programs share. Every struct here has no hidden padding. An address takes four words:
- * IPv6 as it is, IPv4 as ::ffff:a.b.c.d. Addresses and ports are in network order. */
+/* The types shared by user space and the steering programs. No struct has hidden padding. An
+ * address is four words, IPv4 as ::ffff:a.b.c.d. Addresses and ports are in network order. */
 #ifndef PANDO_H
 #define PANDO_H
 
@@ -13,22 +13,22 @@
 
 enum flow_flag { FLOW_ESTABLISHED = 1, FLOW_FIN = 2, FLOW_RST = 4 };
 
-/* What is counted on every CPU: first why a packet was dropped (the order is that of driver/ebpf), then the rest. */
+/* Counters on every CPU: first the reasons for a drop (order of driver/ebpf), then the rest. */
 enum count {
-	DROP_SPOOFED = 0, /* an instance sent what is not its own */
-	DROP_CHATTER,     /* an instance's link-local chatter, which nobody needs */
-	DROP_FRAGMENT,    /* whose first fragment was not seen */
-	DROP_HEADER,      /* a header that is cut short, too long a chain, or with a route of its own */
-	DROP_PROTOCOL,    /* to a VIP, and neither TCP, UDP, an echo nor an error */
-	DROP_NO_SERVICE,  /* a VIP:port that nobody serves */
-	DROP_NO_ENDPOINT, /* a service without an endpoint for it, or a flow whose endpoint is gone */
-	DROP_NO_FLOW,     /* not the first packet of a flow, and no flow known */
+	DROP_SPOOFED = 0, /* an instance sent from a source that it does not own */
+	DROP_CHATTER,     /* an instance's link-local traffic */
+	DROP_FRAGMENT,    /* its first fragment was not seen */
+	DROP_HEADER,      /* a truncated header, or too many extension headers */
+	DROP_PROTOCOL,    /* to a VIP, but no TCP, UDP, echo or error */
+	DROP_NO_SERVICE,  /* a VIP:port without a service */
+	DROP_NO_ENDPOINT, /* a service without an endpoint, or a flow with its endpoint gone */
+	DROP_NO_FLOW,     /* not the first packet of a flow, and no such flow */
 	DROP_KERNEL,      /* the kernel could not change the packet as needed */
 	DROP_KINDS,
 	COUNT_REFUSED = DROP_KINDS, /* dropped packets that were answered with RST or ICMP */
-	COUNT_ADDED,      /* flows put into the connection table */
-	COUNT_REMOVED,    /* flows taken out of it by the programs */
-	COUNT_SWEPT,      /* flows taken out of it by the sweep; written by user space alone */
+	COUNT_ADDED,      /* flows added to the connection table */
+	COUNT_REMOVED,    /* flows removed by the programs */
+	COUNT_SWEPT,      /* flows removed by the sweep; written by user space only */
 	COUNTS,
 };
 
@@ -40,7 +40,7 @@ struct service_key {
 	__u8 pad;
 };
 
-/* What a port of one instance is at its other side: published -> target for what comes, target -> published for what goes. */
+/* The other side of an instance's port: published -> target if goes is 0, else the reverse. */
 struct port_key {
 	__u32 ifindex; /* of the host's end of the instance's link */
 	__u16 port;
@@ -48,8 +48,8 @@ struct port_key {
 	__u8 goes;
 };
 
-/* A key of the connection table has of the VIP only what tells it from other VIPs (they share a /16 and a /64): a word less to
- * hash for every packet. */
+/* The key of the connection table. VIPs share a /16 and a /64, so the key
+ * holds only the rest. That is one word less to hash for every packet. */
 struct flow_key {
 	__u32 client;
 	__u16 client_port;
@@ -69,7 +69,7 @@ struct flow_key6 {
 };
 
 struct flow {
-#ifdef LAYOUT_NEXT /* the trial layout, with which the upgrade of pinned tables is tested */
+#ifdef LAYOUT_NEXT /* a trial layout for tests of the upgrade of pinned tables */
 	__u64 spare;
 	__u32 flags;
 	__u32 endpoint;
@@ -81,10 +81,10 @@ struct flow {
 #endif
 	__u16 target;
 	__u16 pad;
-	__u64 seen; /* when, in ticks; of a TCP flow that is not established: its first packet */
+	__u64 seen; /* in ticks; for a TCP flow that is still opening: its first packet */
 };
 
-/* A datagram in pieces. Only the first has ports; the others follow it. */
+/* A fragmented datagram. Only its first fragment has ports; the others follow it. */
 struct fragment_key {
 	__u32 src[4];
 	__u32 dst[4];
@@ -107,8 +107,8 @@ struct endpoint {
 };
 
 struct service {
-	__u32 active; /* which of its two tables */
-	__u32 endpoints[2]; /* with a bucket, by table */
+	__u32 active; /* index of the active table, 0 or 1 */
+	__u32 endpoints[2]; /* endpoints with a bucket, by table */
 	__u32 pad;
 };
 
@@ -129,7 +129,7 @@ struct instance_link {
 	__u8 pad[2];
 };
 
-/* How many answers of the kernel's own went out in the second that began at since. */
+/* The number of the kernel's own answers in the second that began at since. */
 struct pace {
 	__u64 since;
 	__u64 answers;

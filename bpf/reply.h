@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Refusing packets, so that no client waits for what will not come: a TCP segment is answered with RST (RFC 9293 §3.10.7.1),
- * a datagram with "port unreachable" (RFC 1122 §3.2.2.1, RFC 4443 §3.1). The packet itself becomes the answer. */
+/* Refuses packets so that clients do not wait: TCP with RST (RFC 9293 §3.10.7.1), UDP with
+ * "port unreachable" (RFC 1122 §3.2.2.1, RFC 4443 §3.1). The packet itself becomes the answer. */
 #ifndef REPLY_H
 #define REPLY_H
 
 #include "packet.h"
 
-#define UNREACHABLE_PER_SECOND_MAX 1000 /* on each CPU: an answer is larger than the smallest question */
+#define UNREACHABLE_PER_SECOND_MAX 1000 /* per CPU: an answer is larger than the smallest packet */
 #define SECOND 1000000000ull
 
-/* The part of an answer behind its network header. */
+/* The part of an answer after its network header. */
 struct reply {
-	__u32 body[14]; /* zero behind bytes */
+	__u32 body[14]; /* zero after bytes */
 	__u32 bytes;
-	__u32 check; /* where its checksum is */
-	__u32 seal;  /* where a network card would write the checksum of the packet that is answered */
+	__u32 check; /* offset of its checksum */
+	__u32 seal;  /* offset of the checksum in the packet that is answered */
 	__u8 protocol;
 };
 
@@ -28,8 +28,8 @@ inlined __u16 fold(__u64 sum)
 	return sum;
 }
 
-/* is_partial says whether a network card has yet to write the checksum of the packet (CHECKSUM_PARTIAL). Programs cannot
- * read that, but then the kernel leaves alone the checksum that it is asked to change. The two bytes at `at` are zero. */
+/* is_partial returns whether the network card has yet to write the checksum (CHECKSUM_PARTIAL).
+ * Only then the kernel leaves a checksum unchanged. The two bytes at `at` must be zero. */
 inlined int is_partial(struct __sk_buff *skb, __u32 at)
 {
 	__u16 now = 0;
@@ -80,9 +80,9 @@ inlined __u64 pseudo_header(const struct packet *p, const struct reply *r, int s
 	return bpf_csum_diff(0, 0, h, sizeof(h), 0);
 }
 
-/* respond makes the packet the answer to itself. If a network card has yet to write the checksum of what was there (it sums up
- * all from the transport header on, and writes the complement at seal), the sum of the pseudo header there makes the
- * answer's checksum right after it, too. */
+/* respond turns the packet into its answer. If the checksum is still partial, the network
+ * card sums up all from the transport header on and writes the complement at seal. The
+ * sum of the pseudo header, stored at seal, then also makes the answer's checksum right. */
 inlined int respond(struct __sk_buff *skb, struct packet *p, struct reply *r, int six)
 {
 	__u32 bytes = r->bytes, check = r->check & 31, seal = r->seal & 31;
@@ -132,7 +132,7 @@ inlined int reset(struct __sk_buff *skb, struct packet *p, int six)
 	return respond(skb, p, &r, six);
 }
 
-/* may_answer bounds how many errors are sent. */
+/* may_answer limits the number of errors per second. */
 inlined int may_answer(void)
 {
 	__u32 zero = 0;
@@ -170,7 +170,7 @@ inlined int unreachable(struct __sk_buff *skb, struct packet *p, int six)
 	return respond(skb, p, &r, six);
 }
 
-/* refuse drops a packet to a VIP for a reason, and tells its sender. back: how bpf_redirect reaches the sender. */
+/* refuse drops a packet to a VIP and answers its sender. back: bpf_redirect's way to the sender. */
 cold int refuse(struct __sk_buff *skb, struct packet *p, __u32 why, __u32 six, __u64 back)
 {
 	int err = DROP;

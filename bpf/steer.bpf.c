@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Steering of flows to instances, without a process on the path (DSR: no address is rewritten, see driver/ebpf). */
+/* Steers flows to instances without a process on the path (DSR without NAT; see driver/ebpf). */
 #include "icmp.h"
 
-/* to_vip is the way of every packet whose addresses were read and whose destination is a VIP. */
+/* to_vip handles a packet to a VIP after its addresses were read. */
 inlined int to_vip(struct __sk_buff *skb, struct packet *p, int six, __u64 back)
 {
 	if (transport(skb, p, six))
@@ -15,7 +15,7 @@ inlined int to_vip(struct __sk_buff *skb, struct packet *p, int six, __u64 back)
 	return icmp_to_vip(skb, &q, six, back);
 }
 
-/* arriving is what comes to this host, or begins on it. */
+/* arriving handles a packet that reaches this host or begins on it. */
 inlined int arriving(struct __sk_buff *skb, __u64 back)
 {
 	struct packet p = {};
@@ -27,21 +27,21 @@ inlined int arriving(struct __sk_buff *skb, __u64 back)
 	return PASS;
 }
 
-/* from_outside: at the ingress of an uplink. */
+/* from_outside runs at the ingress of an uplink. */
 SEC("tc")
 int from_outside(struct __sk_buff *skb)
 {
 	return arriving(skb, 0);
 }
 
-/* from_host: at the egress of pando0, where the host's own packets to VIPs go. */
+/* from_host runs at the egress of pando0, which carries the host's own packets to VIPs. */
 SEC("tc")
 int from_host(struct __sk_buff *skb)
 {
 	return arriving(skb, BPF_F_INGRESS);
 }
 
-/* note_end marks a flow that its instance ends: the forward path does not see this packet. */
+/* note_end marks a flow that its instance ends. The forward path does not see this packet. */
 inlined void note_end(struct packet *p, __u16 published, int six)
 {
 	union flow_any k;
@@ -54,7 +54,7 @@ inlined void note_end(struct packet *p, __u16 published, int six)
 
 #define IPV6_SUM (1ull << 7) /* BPF_F_IPV6, from Linux 6.16 on */
 
-/* become_vip gives a packet the VIP as its source. Of a datagram in pieces only the first has a checksum to change. */
+/* become_vip sets the VIP as the source. Only the first fragment of a datagram has a checksum. */
 inlined int become_vip(struct __sk_buff *skb, struct packet *p, const __u32 *vip, int six)
 {
 	__u32 check = p->l4 + offsetof(struct udphdr, check);
@@ -62,10 +62,10 @@ inlined int become_vip(struct __sk_buff *skb, struct packet *p, const __u32 *vip
 
 	if (six) {
 		__u32 diff = bpf_csum_diff(p->src, 16, (__be32 *)vip, 16, 0);
-		/* A kernel that does not know BPF_F_IPV6 miscounts the sum that a network card made: it will sum up again itself. */
+		/* A kernel without BPF_F_IPV6 gets the card's sum wrong, but sums up again itself. */
 		if (p->part != LATER && bpf_l4_csum_replace(skb, check, 0, diff, flags | IPV6_SUM) && bpf_l4_csum_replace(skb, check, 0, diff, flags))
 			return -1;
-		/* Where no checksum balances the other address, the sum that a network card made has to follow. */
+		/* If no checksum balances the new address, the card's sum must change. */
 		return bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct ipv6hdr, saddr), vip, 16, p->part == LATER ? BPF_F_RECOMPUTE_CSUM : 0);
 	}
 	if (p->part != LATER && bpf_l4_csum_replace(skb, check, p->src[0], vip[0], flags | 4))
@@ -75,7 +75,7 @@ inlined int become_vip(struct __sk_buff *skb, struct packet *p, const __u32 *vip
 	return bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct iphdr, saddr), vip, 4, 0);
 }
 
-/* answer gives a UDP server that is bound to every address the VIP as its source, if the VIP was asked. */
+/* answer sets the VIP as the source of a UDP server's answer, if the client used the VIP. */
 inlined int answer(struct __sk_buff *skb, struct packet *p, const __u32 *own, int six)
 {
 	union flow_any k;
@@ -113,7 +113,7 @@ cold int answer6(struct __sk_buff *skb, struct packet *p, const struct instance_
 	return l ? answer(skb, p, l->vip[1], 1) : DROP;
 }
 
-/* reply is what an instance sends as its VIP: the target becomes the published port. */
+/* reply handles a packet sent from the VIP: it replaces the target by the published port. */
 inlined int reply(struct __sk_buff *skb, struct packet *p, int six)
 {
 	if (p->protocol != IPPROTO_TCP && p->protocol != IPPROTO_UDP) {
@@ -135,7 +135,7 @@ inlined int reply(struct __sk_buff *skb, struct packet *p, int six)
 
 enum { ROUTER_SOLICITATION = 133, ROUTER_ADVERTISEMENT, NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT, REDIRECT };
 
-/* chatter is what an IPv6 stack says about itself. Neighbours may be sought; routes may not be announced. */
+/* chatter passes IPv6 neighbour discovery and drops router advertisements and redirects. */
 cold int chatter(struct __sk_buff *skb, struct packet *p, __u32 own)
 {
 	__u8 type;
@@ -154,7 +154,7 @@ inlined int is_link_local(const __u32 *a)
 	return (a[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000) || !(a[0] | a[1] | a[2] | a[3]);
 }
 
-/* leaving is an IP packet of an instance. */
+/* leaving handles an IP packet of an instance. */
 inlined int leaving(struct __sk_buff *skb, struct instance_link *l, int six)
 {
 	struct packet p = {};
@@ -180,7 +180,7 @@ inlined int leaving(struct __sk_buff *skb, struct instance_link *l, int six)
 
 #define ARP_SENDER_IP 14
 
-/* speaks_for lets an instance tell by ARP where its own address is, and ask. */
+/* speaks_for passes an instance's ARP packets that have its own sender address, or none. */
 cold int speaks_for(struct __sk_buff *skb, __u32 addr)
 {
 	__u32 ip;
@@ -190,7 +190,7 @@ cold int speaks_for(struct __sk_buff *skb, __u32 addr)
 	return ip == addr || !ip ? PASS : drop(DROP_SPOOFED);
 }
 
-/* from_instance: at the ingress of the host's end of an instance's link. */
+/* from_instance runs at the ingress of the host's end of an instance's link. */
 SEC("tc")
 int from_instance(struct __sk_buff *skb)
 {
@@ -220,14 +220,14 @@ int from_instance(struct __sk_buff *skb)
 	return drop(DROP_CHATTER);
 }
 
-/* ticks tells user space the time as the connection table has it. */
+/* ticks returns the kernel's time to user space, in the connection table's unit. */
 SEC("tc")
 int ticks(struct __sk_buff *skb)
 {
 	return bpf_jiffies64();
 }
 
-/* nothing is the program that every measurement is held against. */
+/* nothing is the baseline program for every benchmark. */
 SEC("tc")
 int nothing(struct __sk_buff *skb)
 {

@@ -1,6 +1,7 @@
-// Package function decides for network functions what is slow to decide (SNF §4.2, §7): how many units are active, which ones,
-// when to start more. It has no clock and does no I/O: each millisecond it is told what came and what state the units
-// are in, and says what to do. Which unit serves a flowlet is decided in the kernel (bpf/assign.h).
+// Package function makes the slow decisions for network functions (SNF §4.2, §7): how many units
+// are active, which ones, and when to start more. It has no clock and does no I/O. Each millisecond
+// it receives the demand and the units' phases and returns a plan. The kernel decides which unit
+// serves a flowlet (bpf/assign.h).
 package function
 
 import (
@@ -9,13 +10,13 @@ import (
 	"math/bits"
 )
 
-// Units is how many units one function's flowlets are spread over at most.
+// Units is the largest number of units that serve one function's flowlets.
 const Units = 64
 
-// Activation is how many units are needed: the most that the last few ticks asked for, by demand or by the kernel's rule.
-// The zero value is not usable; see NewActivation.
+// Activation computes the number of units needed: the largest need of the last ticks, by demand or
+// by the kernel's rule. The zero value is not usable; see NewActivation.
 type Activation struct {
-	UnitBytes    float64 // what one unit serves per tick
+	UnitBytes    float64 // bytes that one unit serves per tick
 	AverageTicks float64 // time constant of the moving average of demand
 	Remember     int     // ticks for which a need is remembered
 	Least, Most  int     // units
@@ -25,9 +26,10 @@ type Activation struct {
 	needs  []int
 }
 
-// NewActivation is for ticks of a millisecond and units of unitBits per second. Demand is averaged over 20 ms, so that
-// bursts are left to the growth in the kernel, which sees queues; a need is remembered for 5 ms, so that a unit does not
-// come and go with each burst: 20 ms cost 2 to 4 % more units and gain 1 µs at the 75th percentile (simulated).
+// NewActivation returns an Activation for ticks of 1 ms and units of unitBits per second. It
+// averages demand over 20 ms, so growth in the kernel, which sees queues, handles bursts. It
+// remembers a need for 5 ms, so that a unit does not start and stop with each burst. Remembering
+// for 20 ms would cost 2 to 4 % more units and gain 1 µs at the 75th percentile (simulated).
 func NewActivation(unitBits uint64, most int) (*Activation, error) {
 	if unitBits == 0 || most < 1 || most > Units {
 		return nil, fmt.Errorf("activation: capacity %d bit/s, at most %d units: give a capacity and 1 to %d units", unitBits, most, Units)
@@ -35,8 +37,8 @@ func NewActivation(unitBits uint64, most int) (*Activation, error) {
 	return &Activation{UnitBytes: float64(unitBits) / 8000, AverageTicks: 20, Remember: 5, Least: 1, Most: most}, nil
 }
 
-// Tick is the number of units for the next tick, from the bytes of the last one and the number of units that accept now:
-// more than the last Tick said if the kernel's rule took some into service.
+// Tick returns the number of units for the next tick. bytes is the demand of the last tick.
+// accepting exceeds the last result if the kernel's rule added units since.
 func (a *Activation) Tick(bytes uint64, accepting int) int {
 	weight := 1 / a.AverageTicks
 	if a.demand == 0 {
@@ -59,57 +61,58 @@ func (a *Activation) Tick(bytes uint64, accepting int) int {
 	return a.last
 }
 
-// Phase is what a unit is doing.
+// Phase is the state of a unit.
 type Phase int
 
-// The phases, in the order in which a unit goes through them.
+// The phases, in the order in which a unit passes through them.
 const (
-	Cold     Phase = iota // does not run
+	Cold     Phase = iota // not running
 	Starting              // takes no packets yet
-	Ready                 // takes packets as soon as it is told to
-	Draining              // was told to stop, and still has packets or state
+	Ready                 // takes packets once it accepts
+	Draining              // stopping, but still has packets or state
 )
 
 func (p Phase) String() string {
 	return [...]string{"cold", "starting", "ready", "draining"}[p]
 }
 
-// Plan is what to do in a tick.
+// Plan lists the actions of one tick.
 type Plan struct {
 	Accept uint64 // bit i: unit i takes new flowlets
-	Ready  uint64 // bit i: the kernel's rule may take unit i into service at once
+	Ready  uint64 // bit i: the kernel's rule may add unit i at once
 	Start  []int  // units to start
 	Stop   []int  // units to drain and end
-	Why    string // … and the reason, if there are any
+	Why    string // the reason to start or stop units, or ""
 }
 
-// Pool says how units are kept at hand: bursts do not wait for a unit to start, so some are ready beyond those that load
-// lasts for. What is needed now is started at once; what is kept is what was needed for long, and the spare.
+// Pool keeps units ready, so that bursts do not wait for a unit to start. It starts the units that
+// are needed now at once. It keeps the units that were needed for long, and the spare units.
 //
-// A need lasts if it took more than a tenth of some part of the window: bursts of some milliseconds, however often they come, hold
-// no unit that is not spare, while a load that comes and goes within the window of Idle holds its units.
+// A need is long if it took more than a tenth of some part of the window. Bursts of some
+// milliseconds hold only spare units, however often they come. A load that comes and goes within
+// the window of Idle holds its units.
 type Pool struct {
-	Spare  int // units that are ready beyond those that load lasts for
-	Most   int // units that there may be
-	Places int // ids that they may have
-	// Idle is the window of ticks over which needs are remembered, and for how long a unit stays at least.
+	Spare  int // units kept ready beyond the long need
+	Most   int // largest number of units
+	Places int // number of unit ids
+	// Idle is the window, in ticks, that needs are remembered for. It is also a unit's least lifetime.
 	Idle int
 
-	now     part  // of the window, not complete yet
-	lasted  []int // what lasted in each complete part, the oldest first
+	now     part  // the current, incomplete part of the window
+	lasted  []int // the long need of each complete part, oldest first
 	settled int   // ticks since a unit was started or stopped
 }
 
 // part is a part of the window.
 type part struct {
 	ticks int
-	needs [Units + 1]int // ticks by need
+	needs [Units + 1]int // number of ticks for each need
 }
 
-// parts is into how many parts the window is divided.
+// parts is the number of parts of the window.
 const parts = 10
 
-// lasting is the least number of units that so many ticks at most needed more than.
+// lasting returns the smallest need that at most `most` ticks exceeded.
 func (p *part) lasting(most int) int {
 	n := Units
 	for more := p.needs[n]; n > 0 && more <= most; more += p.needs[n] {
@@ -118,7 +121,7 @@ func (p *part) lasting(most int) int {
 	return n
 }
 
-// remember takes a need into the window, and returns the most that lasted in any part of it.
+// remember adds a need to the window and returns the largest long need of its parts.
 func (p *Pool) remember(need int) int {
 	p.now.needs[min(max(need, 0), Units)]++
 	p.now.ticks++
@@ -135,8 +138,8 @@ func (p *Pool) remember(need int) int {
 	return most
 }
 
-// Plan chooses the units for a need of so many. The lowest ids that are ready accept, so that low ids stay and high ones
-// come and go (SNF §4.2); what is draining does not come back before it is cold.
+// Plan chooses the units for a need. The ready units with the lowest ids accept, so that low ids
+// stay and high ids come and go (SNF §4.2). A draining unit can start again once it is cold.
 func (p *Pool) Plan(need int, phases []Phase) Plan {
 	var plan Plan
 	var ready, cold []int
@@ -175,5 +178,5 @@ func (p *Pool) Plan(need int, phases []Phase) Plan {
 	return plan
 }
 
-// Accepting is the number of units in a set.
+// Accepting returns the number of units in a set.
 func Accepting(set uint64) int { return bits.OnesCount64(set) }

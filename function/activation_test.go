@@ -46,7 +46,7 @@ func TestActivationRemembersTheMostThatWasAskedFor(t *testing.T) {
 	})
 }
 
-// The simulator decides how many units there are in Rust; both are held against the same table.
+// The simulator computes the number of units in Rust. One table tests both.
 func TestActivationIsTheSimulators(t *testing.T) {
 	f, err := os.Open("testdata/activation.csv")
 	if err != nil {
@@ -91,7 +91,7 @@ func TestAPlanStartsNoMoreThanIsMissingAndStopsNothingThatIsNeeded(t *testing.T)
 	})
 }
 
-// check holds a plan against what any plan must hold, where at most `lasting` units were ever needed.
+// check tests a plan against the invariants of all plans. lasting is the largest need so far.
 func check(t *rapid.T, p *Pool, plan Plan, need, lasting int, phases []Phase) {
 	ready, alive := 0, 0
 	for id, phase := range phases {
@@ -127,8 +127,9 @@ func check(t *rapid.T, p *Pool, plan Plan, need, lasting int, phases []Phase) {
 	}
 }
 
-// Load over three windows: a level that lasts, bursts of some ticks above it. The pool comes to the level and the spare,
-// however often bursts come, and is never below what lasted in the window.
+// Load over three windows: a lasting level with bursts of some ticks above it. However often bursts
+// come, the pool settles at the level plus the spare. It never falls below the long need of the
+// window.
 func TestBurstsHoldNoUnitAndLoadThatLastsHoldsItsOwn(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const idle = 200
@@ -136,7 +137,7 @@ func TestBurstsHoldNoUnitAndLoadThatLastsHoldsItsOwn(t *testing.T) {
 		level := rapid.IntRange(1, 5).Draw(t, "level")
 		before := rapid.IntRange(1, 8).Draw(t, "before") // for the first window
 		burst := rapid.IntRange(level, 8).Draw(t, "burst")
-		length := rapid.IntRange(1, 2).Draw(t, "length") // a tenth of a part of 20 ticks at most
+		length := rapid.IntRange(1, 2).Draw(t, "length") // at most a tenth of a part of 20 ticks
 		start := rapid.IntRange(1, 8).Draw(t, "units")
 		phases := make([]Phase, 16)
 		for id := range start {
@@ -174,7 +175,7 @@ func TestBurstsHoldNoUnitAndLoadThatLastsHoldsItsOwn(t *testing.T) {
 	})
 }
 
-// lasted is the most that was needed in each tick of a whole part, somewhere in the last window.
+// lasted returns the largest need that held in each tick of a whole part in the last window.
 func lasted(needs []int, window int) (most int) {
 	for level := 1; level <= 8; level++ {
 		stretch := 0
@@ -199,7 +200,8 @@ func count(phases []Phase, phase Phase) (n int) {
 	return n
 }
 
-// Four ticks of every hundred need a third unit: the fourth leaves after a window, and the third is the spare.
+// Four of every hundred ticks need a third unit. The fourth unit leaves after a window; the third
+// is the spare.
 func TestASpareUnitLeavesThoughBurstsCome(t *testing.T) {
 	p := Pool{Spare: 1, Most: 4, Places: 8, Idle: 1000}
 	phases := []Phase{Ready, Ready, Ready, Ready, Cold}
@@ -220,7 +222,7 @@ func TestASpareUnitLeavesThoughBurstsCome(t *testing.T) {
 	if count(phases, Ready) != 3 || why != "in 1000 ticks no more than 2 of 4 units were needed for long, 1 spare" {
 		t.Errorf("%v: %s", phases, why)
 	}
-	for tick := range 300 { // load that lasts
+	for tick := range 300 { // a lasting load
 		if plan := p.Plan(4, phases); len(plan.Start) > 0 {
 			if tick > 0 {
 				t.Errorf("the fourth comes after %d ticks", tick)
@@ -228,7 +230,7 @@ func TestASpareUnitLeavesThoughBurstsCome(t *testing.T) {
 			phases[plan.Start[0]] = Ready
 		}
 	}
-	for range 900 { // it ended, but not long ago
+	for range 900 { // it ended less than a window ago
 		if plan := p.Plan(2, phases); len(plan.Stop) > 0 {
 			t.Fatalf("%+v", plan)
 		}

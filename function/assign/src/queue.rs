@@ -1,4 +1,5 @@
-//! In which order a unit serves what waits: first come first served, fair between flows, or by virtual clock.
+//! The order in which a unit serves waiting packets: first in first out, fair between flows, or by
+//! virtual clock.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -10,18 +11,19 @@ pub enum Discipline {
     Fifo,
     /// Start-time fair queueing between flows (Goyal, Vin, Cheng 1996).
     Fair,
-    /// Virtual clock (Zhang 1990): earliest first by when a packet would be done if its flow had this part of a unit
-    /// for itself: 1 the whole, 8 an eighth.
+    /// Virtual clock (Zhang 1990). It serves the packet that would finish first if each flow had a
+    /// fixed part of the unit: 1 is the whole unit, 8 an eighth.
     Clock {
-        /// Flows that a unit has room for.
+        /// Number of flows that a unit has room for.
         parts: u32,
     },
 }
 
 impl Discipline {
-    /// What units use. Bursts below an eighth of a unit are served as they come; a flow that sends more is put back
-    /// by its own excess alone; tags are moments in time, so nothing waits for ever behind what comes later. A fair
-    /// queue instead makes every burst wait for every other one.
+    /// The order that units use. Bursts below an eighth of a unit are served as they arrive. A flow
+    /// that sends more is delayed by its own excess only. Tags are moments in time, so a packet
+    /// never waits forever behind later ones. A fair queue instead makes every burst wait for all
+    /// others.
     pub const DEFAULT: Discipline = Discipline::Clock { parts: 8 };
 }
 
@@ -36,14 +38,14 @@ pub struct Waiting {
     pub cost_ns: u64,
 }
 
-/// What waits at a unit. Packets of one flow are never reordered.
+/// The waiting packets of a unit. Packets of one flow are never reordered.
 #[derive(Debug)]
 pub struct Queue {
     discipline: Discipline,
     fifo: VecDeque<Waiting>,
-    /// By tag, then by arrival.
+    /// Ordered by tag, then by arrival.
     heap: BinaryHeap<Reverse<(u64, u64, Item)>>,
-    /// The tag from which each flow goes on.
+    /// The tag at which each flow continues.
     finish: HashMap<u32, u64>,
     /// Start tag of the packet in service (fair).
     virtual_ns: u64,
@@ -85,13 +87,13 @@ impl Queue {
         self.heap.push(Reverse((tag, self.arrivals, Item { packet, flow, cost_ns })));
     }
 
-    /// Takes the next packet to serve.
+    /// Removes and returns the next packet to serve.
     pub fn pop(&mut self, now: u64) -> Option<Waiting> {
         if self.discipline == Discipline::Fifo {
             return self.fifo.pop_front();
         }
         let Some(Reverse((tag, _, item))) = self.heap.pop() else {
-            // Idle: what lies behind the tags of all that may still come is forgotten.
+            // The unit is idle: drop tags that no longer affect later packets.
             let fair = self.discipline == Discipline::Fair;
             self.finish.retain(|_, finish| !fair && *finish > now);
             return None;
@@ -159,7 +161,8 @@ mod tests {
             prop_assert_eq!(served, costs.len());
         }
 
-        /// While two flows both wait, what they were served differs by at most one packet of each (Goyal et al., theorem 1).
+        /// While two flows wait, the service they received differs by at most one packet of each
+        /// (Goyal et al., theorem 1).
         #[test]
         fn two_waiting_flows_are_served_alike(costs in proptest::collection::vec((0..2u32, 1..100u64), 1..300)) {
             let mut q = Queue::new(Discipline::Fair);

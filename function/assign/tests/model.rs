@@ -1,4 +1,5 @@
-//! The rule of `bpf/assign.h` against a model of its description, as plain as possible: lists, sorting, signed numbers.
+//! Tests the rule of `bpf/assign.h` against a plain model of its description: lists, sorting,
+//! signed numbers.
 
 use pando_assign::{Config, Flow, UNITS, Units};
 use proptest::prelude::*;
@@ -28,7 +29,7 @@ impl Model {
         (self.finish[unit] - now).max(0)
     }
 
-    /// Of the units with equal ids modulo 4 the one with the shortest queue.
+    /// Returns the unit with the shortest queue of each group (equal ids modulo 4).
     fn shortest(&self, now: i64) -> Vec<usize> {
         let open = |group: usize| (group..UNITS).step_by(4).filter(|&u| self.accepting[u]).min_by_key(|&u| self.backlog(u, now));
         (0..4).filter_map(open).collect()
@@ -110,7 +111,7 @@ prop_compose! {
     }
 }
 
-/// What happens: a pause and a packet of a flow; now and then user space says which units accept and are ready.
+/// A step: a pause and a packet of a flow. Some steps also set the accepting and the ready units.
 type Step = (u64, usize, u32, Option<(u64, u64)>);
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {

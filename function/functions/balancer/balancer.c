@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Layer-4 load balancer (SNF §8): a new flow to the service's address gets a server by rendezvous hashing of its two
- * ends, and keeps it. Adding or removing a server moves only the flows that must move.
+ * Layer-4 load balancer (SNF §8). Rendezvous hashing of its two ends assigns a new flow to a
+ * server, which the flow keeps. Adding or removing a server moves only the flows that must move.
  *
  * Configuration:
- *     service=192.0.2.10            the address that clients know (needed)
+ *     service=192.0.2.10            the address that clients use (needed)
  *     servers=10.0.0.2,10.0.0.3     at most 64 (needed)
  */
 #include <pando_nf.h>
@@ -61,7 +61,7 @@ static uint32_t pick(uint32_t client, uint16_t port)
 	return server;
 }
 
-/* Replaces the address at an offset, and mends the checksums of IP and of the transport. */
+/* Replaces the address at an offset, and updates the checksums of IP and of the transport. */
 static void rewrite(uint8_t *p, const struct pando_headers *h, uint32_t at, uint32_t address)
 {
 	uint8_t *ip_checksum = p + h->ip + 10, *checksum = p + h->transport + (h->protocol == 6 ? 16 : 6);
@@ -84,7 +84,7 @@ static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_pac
 	struct state s;
 	if (!pando_parse(p, packet->length, &h) || h.version != 4 || !pando_has_ports(&h))
 		return PANDO_DROP;
-	if (packet->flags & PANDO_TRANSLATED) { /* from the server: it speaks for the service */
+	if (packet->flags & PANDO_TRANSLATED) { /* from the server: send as the service */
 		if (!pando_get(ctx, &s))
 			return PANDO_DROP;
 		rewrite(p, &h, h.ip + 12, service);

@@ -1,28 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Intrusion detection (SNF §8): looks for the contents of Snort rules in the payload of each direction of a flow, by
- * Aho-Corasick, across packets. It reports a rule's sid per flow and lets everything pass. A rule also says of which packets it
- * speaks: protocol, addresses, ports, direction, and whether they are of an established flow. What is in a tunnel is looked into.
+ * Intrusion detection (SNF §8). Searches the payload of each direction of a flow for the contents
+ * of Snort rules, by Aho-Corasick, across packets. It reports a rule's sid per flow and passes every
+ * packet. A rule also selects packets by protocol, addresses, ports, direction, and whether their
+ * flow is established. It searches inside tunnels.
  *
- * TCP is followed by sequence number. A gap starts the search anew, and a segment from before it is searched by itself:
- * nothing is put back in order, so a content that a late segment has only a part of is missed.
+ * TCP is followed by sequence number. A gap restarts the search, and a segment from before the gap
+ * is searched by itself. Segments are not reordered, so a content is missed if part of it is late.
  *
- * A flow's server is the sender of SYN and ACK. Where those were not seen, it is the end that did not speak first, unless of the
- * two only the first speaker's port is below 1024. A TCP segment with data is of an established flow; a datagram is from
- * the time on at which both directions were seen.
+ * A flow's server is the sender of SYN and ACK. Without those, it is the end that did not send
+ * first, unless only the first sender's port is below 1024. A TCP segment with data makes its flow
+ * established. A datagram's flow is established once both directions were seen.
  *
- * Its configuration is what `pando fn run --rules` makes of rule files (see function/runtime/src/rules): two automata, one
- * for contents as they are and one for those with "nocase", and the rules behind them:
- *     header   { "PIDS", version 3, then for each automaton: nodes, dense rows, edges, outputs; rules, words of sets }, 4 bytes each
- *     nodes    { first edge, edge count, fail, first output, output count } * nodes; the first ones, near the root, are dense
+ * `pando fn run --rules` builds the configuration from rule files (see function/runtime/src/rules).
+ * It has two automata, one for exact contents and one for contents with "nocase", then the rules:
+ *     header   { "PIDS", version 3, then for each automaton: nodes, dense rows, edges, outputs;
+ *                rules, words of sets }, 4 bytes each
+ *     nodes    { first edge, edge count, fail, first output, output count } * nodes
+ *              The first nodes, near the root, are dense.
  *     rows     { SLOW or 0 | next node } * 256, one for each dense node
- *     edges    { byte << 24 | next node }, for the others: what is not here is looked for at the fail node
- *     outputs  number of a rule, also of the contents that end within this one
- *     rules    { sid, flags, addresses and ports from, addresses and ports to } * rules; a set is the offset of its first word
- *     sets     { ranges of 32 bits, ranges of 128 bits, first and last of each range }; what is more than 32 bits is in four words
+ *     edges    { byte << 24 | next node }, for the others
+ *              A missing byte continues at the fail node.
+ *     outputs  number of a rule, including the rules of contents that end within this one
+ *     rules    { sid, flags, addresses and ports from, addresses and ports to } * rules
+ *              A set is the offset of its first word.
+ *     sets     { ranges of 32 bits, ranges of 128 bits, first and last of each range }
+ *              A value above 32 bits takes four words.
  *
- * Nearly all bytes of real traffic are spent between dense nodes without output. SLOW, in the entry that leads to any
- * other node, makes those bytes one load and one test each; both automata advance together, so their loads overlap.
+ * Real traffic spends nearly all bytes between dense nodes without output. SLOW marks an entry that
+ * leads to any other node. So those bytes cost one load and one test each. Both automata advance
+ * together, so their loads overlap.
  */
 #define PANDO_CONFIG_BYTES (24 << 20)
 #include <pando_nf.h>
@@ -63,18 +70,18 @@ static uint32_t rule_count, set_words;
 struct direction {
 	uint32_t at[2];     /* node of each automaton */
 	uint32_t next_sequence;
-	uint32_t following; /* 1: next_sequence is good */
+	uint32_t following; /* 1: next_sequence is valid */
 };
 
 struct state {
 	struct direction directions[2];
 	uint32_t seen;        /* 1: packets of the flow's first direction, 2: of the other one */
-	uint32_t server;      /* 1: the flow's first direction goes to it, 2: the other one, 0: not known */
-	uint32_t next_report; /* place of the one to forget */
+	uint32_t server;      /* 1: the flow's first direction goes to it, 2: the second, 0: unknown */
+	uint32_t next_report; /* index of the next sid to forget */
 	uint32_t reported[REPORTED];
 };
 
-/* Whether a set and all its ranges are within the words of sets. */
+/* Returns whether a set and all its ranges are within the words of sets. */
 static int is_set(uint32_t at)
 {
 	if (set_words < 2 || at > set_words - 2)
@@ -161,11 +168,11 @@ static uint32_t step(const struct automaton *a, uint32_t at, uint8_t byte)
 
 static inline uint8_t lower(uint8_t byte) { return (uint8_t)(byte | ((uint8_t)(byte - 'A') < 26) << 5); }
 
-/* What rules ask of the packet at work. */
+/* The fields of the current packet that rules test. */
 struct question {
 	const uint8_t *p;
 	struct pando_headers h;
-	uint32_t flags; /* as those of a rule: the protocol and what the flow is */
+	uint32_t flags; /* as the flags of a rule: protocol and state of the flow */
 };
 
 static int has_number(const uint32_t *set, uint32_t number)
@@ -176,7 +183,7 @@ static int has_number(const uint32_t *set, uint32_t number)
 	return 0;
 }
 
-/* As memcmp, of an address of 128 bits and one that is in four words. */
+/* Compares an address of 128 bits with one in four words, as memcmp. */
 static int compare(const uint8_t *address, const uint32_t *words)
 {
 	for (uint32_t i = 0; i < 4; i++) {
@@ -199,7 +206,7 @@ static int has_address(const uint32_t *set, const struct question *q, uint32_t a
 	return 0;
 }
 
-/* Whether the packet goes from one end of a rule to the other. */
+/* Returns whether the packet goes from one end of a rule to the other. */
 static int goes(const struct question *q, uint32_t from, uint32_t from_ports, uint32_t to, uint32_t to_ports)
 {
 	const uint8_t *ports = q->p + q->h.transport;
@@ -216,7 +223,8 @@ static int speaks_of(const struct rule *r, const struct question *q)
 	       (r->flags & BOTH_WAYS && goes(q, r->to, r->to_ports, r->from, r->from_ports));
 }
 
-/* A sid is reported once per flow, unless REPORTED others have come since: then it may be again, but none is missed. */
+/* Reports a sid once per flow. After REPORTED other sids it may report it again, but it misses
+ * none. */
 static void report(struct pando_ctx *ctx, struct state *s, uint32_t sid)
 {
 	for (uint32_t i = 0; i < REPORTED; i++)
@@ -236,7 +244,8 @@ static void report_all(struct pando_ctx *ctx, struct state *s, const struct ques
 	}
 }
 
-/* Both automata over one byte; 0, and no move, when that leads to a node that is not dense or has output. */
+/* Advances both automata by one byte. Returns 0, without moving, if the next node has output or is
+ * not dense. */
 static inline int advance(uint32_t at[2], uint8_t byte)
 {
 	uint32_t exact = automata[0].rows[at[0] * 256 + byte], folded = automata[1].rows[at[1] * 256 + lower(byte)];
@@ -247,8 +256,8 @@ static inline int advance(uint32_t at[2], uint8_t byte)
 	return 1;
 }
 
-/* Advances from byte i for as long as it can; returns the byte at which it cannot. Several bytes a turn: what a turn of
- * a loop costs besides (its meter, in WebAssembly) is theirs together. */
+/* Advances from byte i and returns the first byte that needs the slow path. Each turn handles
+ * several bytes, which share the cost of a turn (its meter, in WebAssembly). */
 static inline uint32_t hurry(const uint8_t *p, uint32_t i, uint32_t length, uint32_t at[2])
 {
 	for (; length - i >= TURN_BYTES; i += TURN_BYTES)
@@ -279,7 +288,7 @@ static void search(struct pando_ctx *ctx, struct state *s, const struct question
 	d->at[1] = at[1];
 }
 
-/* What the flow is, by this packet of its direction `way` (1 or 2). */
+/* Returns the flow's state, updated by this packet of direction `way` (1 or 2). */
 static uint32_t flow_flags(struct state *s, const struct question *q, uint32_t way)
 {
 	const uint8_t *ports = q->p + q->h.transport;
@@ -300,7 +309,7 @@ static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_pac
 	uint32_t reply = packet->flags & PANDO_REPLY ? 1 : 0;
 	if (!pando_parse_inner(q.p, packet->length, h) || !pando_has_ports(h))
 		return PANDO_PASS;
-	/* SYN and ACK: of the handshake it alone leaves state, so that SYNs of a flood leave none. */
+	/* SYN and ACK is the only part of the handshake that leaves state, so a SYN flood leaves none. */
 	if (h->protocol == 6 && (q.p[h->transport + 13] & 0x12) == 0x12 && s->server != 2 - reply) {
 		s->server = 2 - reply;
 		pando_changed(ctx);
@@ -318,7 +327,7 @@ static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_pac
 			skip = behind;
 		else if (d->following)
 			d->at[0] = d->at[1] = 0;
-		if (skip >= length) { /* seen before, or late: what may fill a gap is searched by itself */
+		if (skip >= length) { /* seen before, or late: a segment in a gap is searched by itself */
 			d = &alone;
 			skip = 0;
 		} else {
@@ -326,7 +335,7 @@ static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_pac
 			d->following = 1;
 		}
 	} else {
-		d->at[0] = d->at[1] = 0; /* datagrams are searched one by one */
+		d->at[0] = d->at[1] = 0; /* each datagram is searched by itself */
 	}
 	search(ctx, s, &q, d, q.p + h->payload + skip, length - skip);
 	pando_changed(ctx);

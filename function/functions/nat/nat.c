@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Source NAT for TCP and UDP over IPv4 (SNF §8): each flow that begins inside gets a port of the NAT's address.
- * The ports of a unit are leased to it in a block, so units agree on nothing while packets flow.
+ * Source NAT for TCP and UDP over IPv4 (SNF §8): each flow that begins inside gets a port of the
+ * NAT's address. A unit leases its ports in blocks, so units need no agreement while packets flow.
  *
  * Configuration:
  *     address=192.0.2.1    the address that the outside sees (needed)
- *     inside=10.0.0.0/8    who may begin a flow; without it, everybody
+ *     inside=10.0.0.0/8    the network that may begin flows; default: any
  */
 #include <pando_nf.h>
 
-/* What a flow keeps: it is written once, so nothing has to be pushed to other units after the first packet. */
+/* The state of a flow. It is written once, so units push no state after the first packet. */
 struct state {
 	uint32_t inside_address;
 	uint16_t inside_port;
@@ -44,7 +44,7 @@ static int configure(const uint8_t *config, uint32_t length)
 	return bad ? 2 : 0;
 }
 
-/* Replaces an address and a port, and mends the checksums of IP and of the transport. */
+/* Replaces an address and a port, and updates the checksums of IP and of the transport. */
 static void rewrite(uint8_t *p, const struct pando_headers *h, uint32_t address_at, uint32_t port_at, uint32_t address, uint16_t port)
 {
 	uint8_t *ip_checksum = p + h->ip + 10, *checksum = p + h->transport + (h->protocol == 6 ? 16 : 6);
@@ -53,7 +53,7 @@ static void rewrite(uint8_t *p, const struct pando_headers *h, uint32_t address_
 	uint16_t sum = pando_checksum_update(pando_be16(ip_checksum), high, new_high);
 	pando_set_be16(ip_checksum, pando_checksum_update(sum, low, new_low));
 	sum = pando_be16(checksum);
-	if (h->protocol == 6 || sum) { /* UDP: 0 is "no checksum" and stays, and is never the result */
+	if (h->protocol == 6 || sum) { /* UDP: 0 means no checksum and stays; it is never the result */
 		sum = pando_checksum_update(pando_checksum_update(sum, high, new_high), low, new_low);
 		sum = pando_checksum_update(sum, pando_be16(p + port_at), port);
 		pando_set_be16(checksum, h->protocol == 17 && !sum ? 0xffff : sum);
@@ -84,7 +84,7 @@ static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_pac
 			pando_put(ctx, &s);
 			pando_alias(ctx);
 		}
-		if (packet->flags & PANDO_REPLY) /* to the inside address itself: nobody outside knows it */
+		if (packet->flags & PANDO_REPLY) /* to the inside address, which the outside must not use */
 			return PANDO_DROP;
 		rewrite(p, &h, h.ip + 12, h.transport, nat_address, s.port);
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * QoS traffic policer (SNF §8): a token bucket per flow and direction. What exceeds it is dropped; nothing is queued.
- * Time is the packets', so the same packets always meet the same fate.
+ * QoS traffic policer (SNF §8): a token bucket per flow and direction. It drops the excess and
+ * queues nothing. Time comes from the packets, so the same packets always get the same verdicts.
  *
  * Configuration:
  *     rate=1000000     bytes per second that a flow may send in one direction (needed)
@@ -10,8 +10,8 @@
 #include <pando_nf.h>
 
 struct bucket {
-	uint64_t time_ns; /* up to which tokens were added */
-	uint64_t tokens;  /* in billionths of a byte, so that no nanosecond is rounded away */
+	uint64_t time_ns; /* time up to which tokens were added */
+	uint64_t tokens;  /* in billionths of a byte, so that each nanosecond counts */
 };
 
 struct state {
@@ -33,7 +33,7 @@ static int configure(const uint8_t *config, uint32_t length)
 	return 0;
 }
 
-/* Tokens for the time since the last packet, at most a whole bucket. */
+/* Adds the tokens for the time since the last packet, up to a full bucket. */
 static void refill(struct bucket *b, uint64_t now_ns)
 {
 	uint64_t passed = now_ns > b->time_ns ? now_ns - b->time_ns : 0;
@@ -55,7 +55,8 @@ static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_pac
 	uint64_t cost = packet->length * BYTE;
 	if (b->tokens < (cost < burst ? cost : burst))
 		return PANDO_DROP;
-	/* A packet that a device is yet to cut may be longer than the bucket: the time is ahead until its tokens are paid. */
+	/* An aggregate of packets may exceed the bucket. Its time then lies ahead until the tokens are
+	 * paid. */
 	uint64_t owed = cost > b->tokens ? cost - b->tokens : 0;
 	b->time_ns += (owed + rate - 1) / rate;
 	b->tokens -= cost - owed;

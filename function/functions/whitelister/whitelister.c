@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * UDP whitelister (SNF §8, after Bohatei): UDP from outside passes only as the answer to a request from inside, for as
- * long as the flow is remembered. That ends reflection attacks. It looks into tunnels. All but UDP passes; an IP packet whose headers
- * contradict each other is dropped.
+ * UDP whitelister (SNF §8, after Bohatei). UDP from outside passes only as the answer to a request
+ * from inside, while the flow is remembered. That stops reflection attacks. It also inspects
+ * tunnels. Other protocols pass. It drops an IP packet with headers that contradict each other.
  *
  * Configuration:
- *     inside=10.0.0.0/8          who may ask by IPv4
- *     inside6=2001:db8::/32      who may ask by IPv6
- * One of the two is needed. Without the other, nobody may ask by that version.
+ *     inside=10.0.0.0/8          IPv4 network that may send requests
+ *     inside6=2001:db8::/32      IPv6 network that may send requests
+ * One of the two is needed. Without the other, all requests of that version are refused.
  */
 #include <pando_nf.h>
 
@@ -16,7 +16,7 @@ struct state {
 	uint32_t reserved;
 };
 
-/* A network is the first bits of an address; none, if bits are more than an address has. */
+/* The first bits of an address. A network with too many bits matches nothing. */
 struct network {
 	uint8_t address[16];
 	uint32_t bits;
@@ -42,7 +42,7 @@ static uint32_t hex_digit(uint8_t c)
 	return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10u : c >= 'A' && c <= 'F' ? c - 'A' + 10u : 16;
 }
 
-/* Groups of up to four digits; a place with :: stands for as many zeroes as are missing. */
+/* Reads groups of up to four digits. A :: stands for the missing zeroes. */
 static void read_ipv6(const uint8_t **at, const uint8_t *end, uint8_t address[16], int *bad)
 {
 	uint32_t bytes = 0, gap = NONE;

@@ -1,12 +1,16 @@
-//! Processor time of a packet on its whole way through the NAT, against nftables' masquerade and XDP forwarding: the
-//! unit once by AF_PACKET, once by AF_XDP.
+//! Measures the processor time of a packet through the NAT, against nftables' masquerade and XDP
+//! forwarding. The unit runs once by AF_PACKET and once by AF_XDP.
 //!
-//! Each way has a router of its own, and all stand side by side: slices of a quarter of a second take turns, so that what
-//! the machine does besides meets all of them alike, and a round of slices in which the hypervisor steals is done again.
-//! What a slice costs is the generator's thread while it sends (the kernel works on a veth's packet in the context of who
-//! sends it; its sleeping is not counted), the unit and ksoftirqd, less what the latter two cost in a slice without packets,
-//! and less the same packets at a router that ignores them, in the slice beside it. Prints CSV: round, way, burst,
-//! nanoseconds per packet, share that arrived.
+//! Each way has its own router, and all routers exist at the same time. Slices of 250 ms take
+//! turns, so other load on the machine affects all ways alike. A round with stolen processor time
+//! is repeated.
+//!
+//! A slice's cost is the time of the generator's thread while it sends, of the unit and of
+//! ksoftirqd. The kernel works on a veth's packet in the sender's context; the sender's sleep does
+//! not count. The cost of the unit and of ksoftirqd in a slice without packets is subtracted. So is
+//! the cost of the same packets at a router that ignores them, in the adjacent slice.
+//!
+//! Prints CSV: round, way, burst, nanoseconds per packet, share that arrived.
 
 #[path = "../tests/router/mod.rs"]
 mod router;
@@ -25,17 +29,17 @@ use router::{Router, SERVER, frame};
 
 /// Slices of each way under each load.
 const ROUNDS: usize = 48;
-/// Slices before those that count: what a router and a unit have to do first is done in them.
+/// Uncounted slices before the others, for the first-time work of routers and units.
 const WARMING: usize = 2;
 const FLOWS: u16 = 64;
-/// After so long without a packet no more come out, on a machine that has other things to do: what is missing then is lost.
+/// If no packet arrives for this time, even on a busy machine, the missing packets are lost.
 const DRAINED: Duration = Duration::from_millis(300);
 const PAYLOAD: [u8; 300] = [7; 300];
 const MASQUERADE: &str =
     "add table ip t; add chain ip t c { type nat hook postrouting priority 100; }; add rule ip t c oifname r_out masquerade";
 const NOTHING: &str = "add table ip t";
-/// Packets that are sent at once, the time between two sends, and how many: 100,000 a second, and 20,000 a second one at a
-/// time, each of which wakes the unit.
+/// The packets per send, the time between two sends, and the number of sends. 100,000 packets a
+/// second, and 20,000 a second one at a time, each of which wakes the unit.
 const LOADS: [(usize, Duration, usize); 2] = [(32, Duration::from_micros(320), 780), (1, Duration::from_micros(50), 5000)];
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,7 +69,7 @@ SEC("xdp") int forward(struct xdp_md *ctx)
 char _license[] SEC("license") = "GPL";
 "#;
 
-/// Loads the forwarding program on the router's way in.
+/// Loads the forwarding program on the router's inner device.
 fn attach_xdp(router: &Router) {
     let directory = std::env::temp_dir().join(format!("bench-cpu-{}", std::process::id()));
     fs::create_dir_all(&directory).unwrap();
@@ -83,7 +87,7 @@ fn attach_xdp(router: &Router) {
     fs::remove_dir_all(directory).unwrap();
 }
 
-/// Where the unit of a way has its files.
+/// Returns the directory of a way's unit.
 fn place(way: Way) -> PathBuf {
     std::env::temp_dir().join(format!("bench-cpu-{way:?}-{}", std::process::id()))
 }
@@ -103,7 +107,7 @@ fn start_unit(router: &Router, way: Way, port: &str) -> (Child, u32) {
     (child, inside.trim().parse().expect("the watcher has one child: the unit"))
 }
 
-/// Nanoseconds on a processor of all threads of a process so far.
+/// Returns the processor time of all threads of a process, in nanoseconds.
 fn process_ns(pid: u32) -> u64 {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     tasks.filter_map(|t| fs::read_to_string(t.path().join("schedstat")).ok()?.split(' ').next()?.parse::<u64>().ok()).sum()
@@ -114,7 +118,7 @@ fn softirq_pids() -> Vec<u32> {
     fs::read_dir("/proc").unwrap().flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).filter(named).collect()
 }
 
-/// Nanoseconds on a processor of this thread so far.
+/// Returns the processor time of this thread, in nanoseconds.
 fn thread_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: time is a timespec of ours.
@@ -122,14 +126,14 @@ fn thread_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Packets that came to `outside`, of this thread's namespace.
+/// Returns the number of packets that arrived at `outside` in this thread's namespace.
 fn arrived() -> u64 {
     let devices = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
     let line = devices.lines().find_map(|l| l.trim().strip_prefix("outside:")).expect("the device is there");
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// A way that stands ready, in a thread of its own, with its namespace.
+/// A way with its router, in its own thread and namespace.
 struct Stand {
     way: Way,
     router: Router,
@@ -141,7 +145,7 @@ struct Stand {
 impl Stand {
     fn new(way: Way) -> Stand {
         let mut router = Router::new(if way == Way::Nftables { MASQUERADE } else { NOTHING }).expect("needs root");
-        // Nobody listens outside: a ring there would be a cost of the measurement's own.
+        // A ring on the outer device would add a cost of the measurement itself.
         router.outside = Port::open("lo", 512).unwrap();
         let unit = match way {
             Way::Unit => Some(start_unit(&router, way, "packet")),
@@ -155,19 +159,19 @@ impl Stand {
         let mut frames: Vec<Vec<u8>> =
             (0..FLOWS).map(|n| frame(([10, 0, 0, 2], 5000 + n), (SERVER, 80), None, 0, &PAYLOAD, true)).collect();
         if matches!(way, Way::Unit | Way::UnitXdp | Way::Ignored) {
-            frames.iter_mut().for_each(|f| f[5] = 0x77); // for another host: the kernel does nothing with it
+            frames.iter_mut().for_each(|f| f[5] = 0x77); // for another host: the kernel ignores it
         }
         let mut busy: Vec<u32> = softirq_pids();
         busy.extend(unit.as_ref().map(|u| u.1));
         Stand { way, router, unit, frames, busy }
     }
 
-    /// What others than the generator spend.
+    /// Returns the processor time of all processes except the generator.
     fn others(&self) -> u64 {
         self.busy.iter().map(|&pid| process_ns(pid)).sum()
     }
 
-    /// A slice: nanoseconds per packet, and the share that arrived.
+    /// Runs a slice. Returns nanoseconds per packet and the share that arrived.
     fn slice(&mut self, (burst, gap, turns): (usize, Duration, usize)) -> (f64, f64) {
         let (idle, since) = (self.others(), Instant::now());
         std::thread::sleep(gap * turns as u32 / 4);
@@ -183,7 +187,7 @@ impl Stand {
                 std::thread::sleep(left);
             }
         }
-        // What waits in the unit's ring is the unit's work still to come; waiting for it is not the generator's.
+        // Packets in the unit's ring still cost the unit time. The generator's wait does not count.
         let (mut came, mut last) = (arrived(), Instant::now());
         while self.way != Way::Ignored && came - arrived_before < sent as u64 && last.elapsed() < DRAINED {
             std::thread::sleep(Duration::from_millis(1));
@@ -206,10 +210,10 @@ impl Drop for Stand {
     }
 }
 
-/// A slice that is asked for, and where its result goes.
+/// A requested slice, and the channel for its result.
 type Turn = ((usize, Duration, usize), Sender<(f64, f64)>);
 
-/// A thread that measures a way when it is its turn.
+/// Starts a thread that measures a way in its turns.
 fn stand(way: Way) -> (Sender<Turn>, JoinHandle<()>) {
     let (turns, mine) = channel::<Turn>();
     let thread = std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! The commands themselves, at the odd files and outputs that a user may give them.
+//! Tests the commands with odd files and outputs from users.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 const FUNCTION: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../functions/policer/policer.wasm");
 
-/// A folder of one test, which goes with it.
+/// A test's folder, removed with it.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -16,7 +16,7 @@ impl Folder {
         Folder(at)
     }
 
-    /// What a command of this folder ends with.
+    /// Runs a command in this folder. Returns its exit code and its error text.
     fn run(&self, line: &str, out: Stdio) -> (Option<i32>, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pando-unit"));
         command.args(line.split(' ').map(|w| if w == "FUNCTION" { FUNCTION } else { w })).current_dir(&self.0);
@@ -69,7 +69,7 @@ fn what_is_read_is_bounded_and_not_overwritten() {
     assert_eq!(fs::read(folder.0.join("in.pcap")).unwrap(), before);
 }
 
-/// An unset variable of a shell is an empty name, which once was that of the folder of all units.
+/// An unset shell variable is an empty name, which once meant the folder of all units.
 #[test]
 fn what_is_no_unit_is_not_removed() {
     let folder = Folder::new("rm");

@@ -1,7 +1,8 @@
-//! Units of a group are killed at any moment while flows move between them, packets and messages are lost, doubled and late.
-//! What leaves, and the state of each flow in the end, is what a run makes of it that never saw the packets that were lost:
-//! a function in front of the one under test writes down in each flow's state which packets that state was made of.
-//! Needs root and Go; without root the tests say so and are skipped. PANDO_GROUP_KILLS=N kills N times per function.
+//! Kills units of a group at any moment while flows move between them. Packets and messages are
+//! lost, doubled and late. The output and the final state of each flow equal those of a run that
+//! never received the lost packets. A function before the tested one records the packets of each
+//! flow's state. Needs root and Go; without root the tests report that and skip.
+//! PANDO_GROUP_KILLS=N kills N times per function.
 
 mod bed;
 
@@ -33,13 +34,14 @@ fn soon<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A packet that was sent.
+/// A packet sent by the test.
 struct Sent {
     frame: Vec<u8>,
     key: FlowKey,
 }
 
-/// Everything that was sent, by the number in its Ethernet header, and what left, with the end by which it did.
+/// The sent packets by the number in their Ethernet header, the output, and the end that each
+/// output left by.
 struct Run<'a> {
     bench: &'a mut Bench,
     case: &'a Case,
@@ -66,19 +68,19 @@ impl Run<'_> {
         self.bench.directory.join("run").join(name).join("control.sock")
     }
 
-    /// Asks a unit, or the group.
+    /// Sends a request to a unit or to the group.
     fn ask(&self, name: &str, request: &str) -> Option<Value> {
         serde_json::from_str(&unit::request(&self.socket(name), request).ok()?).ok()
     }
 
-    /// Names of the units that take packets.
+    /// Returns the names of the units that take packets.
     fn members(&self) -> Vec<String> {
         let names = std::fs::read_dir(self.bench.directory.join("run")).unwrap().flatten();
         let names = names.filter_map(|e| e.file_name().into_string().ok());
         names.filter(|n| n.starts_with("g.") && n != "g.log").collect()
     }
 
-    /// Waits until all that were killed are replaced.
+    /// Waits until all killed units are replaced.
     fn whole(&self) -> Value {
         soon("the group is whole", || {
             let status = self.ask("g", "status")?;
@@ -98,7 +100,7 @@ impl Run<'_> {
         send(&mut self.bench.inner, &frames);
     }
 
-    /// Takes what left, and answers some of it from outside.
+    /// Receives the output, and answers some of it from outside.
     fn drain(&mut self) -> usize {
         let (mut came, mut answers) = (Vec::new(), Vec::new());
         for port in [&mut self.bench.outer, &mut self.bench.inner] {
@@ -139,7 +141,7 @@ impl Run<'_> {
                 // SAFETY: a unit of this test's own group, which answered just now.
                 assert_eq!(unsafe { libc::kill(victim as i32, libc::SIGKILL) }, 0);
             }
-            // A silence that ends flowlets: states are pushed, and flows move.
+            // A pause that ends flowlets, so that units push states and flows move.
             let pause = Instant::now() + Duration::from_millis(1 + self.traffic.draw(2));
             while Instant::now() < pause {
                 self.drain();
@@ -150,7 +152,7 @@ impl Run<'_> {
         self.whole();
     }
 
-    /// Waits until nothing is on its way, and returns the group's status.
+    /// Waits until no packet is in flight, and returns the group's status.
     fn settled(&mut self) -> Value {
         let mut last = Instant::now();
         soon("nothing is on its way", || {
@@ -162,7 +164,7 @@ impl Run<'_> {
         })
     }
 
-    /// The state of each flow, as each unit has it that has any.
+    /// Returns the state of each flow at each unit that holds one.
     fn states(&self) -> BTreeMap<FlowKey, Vec<Vec<u8>>> {
         let mut found = BTreeMap::<FlowKey, Vec<Vec<u8>>>::new();
         for name in self.members() {
@@ -176,11 +178,11 @@ impl Run<'_> {
     }
 }
 
-/// A flow as a unit has it.
+/// A flow as stored by a unit.
 struct Flow {
     export: Vec<u8>,
     lease: Option<u32>,
-    /// What its state was made of: numbers and times of packets.
+    /// Numbers and times of the packets that made its state.
     journal: Vec<(u32, u64)>,
 }
 
@@ -201,7 +203,7 @@ impl Model {
         Chain::new(vec![stage(&self.journal), stage(&self.function)], Policy::default())
     }
 
-    /// Reads what a unit says of a flow.
+    /// Reads a unit's export of a flow.
     fn read(&self, key: &FlowKey, export: Vec<u8>) -> Flow {
         let mut chain = self.chain(0);
         assert!(chain.import(key, &export, 1), "{key:?}: {export:x?}");
@@ -213,7 +215,7 @@ impl Model {
         Flow { lease: (flow.taken & 2 != 0).then_some(flow.leases[1]), journal: (0..word(0) as usize).map(entry).collect(), export }
     }
 
-    /// What these packets make of a flow, and what leaves of each.
+    /// Replays these packets of a flow. Returns the final state and the output of each packet.
     fn replay(&self, key: FlowKey, flow: &Flow, sent: &[Sent]) -> (Vec<u8>, BTreeMap<u32, Vec<u8>>) {
         let mut chain = self.chain(flow.lease.unwrap_or(0));
         let arrival = |&(number, time_ns): &(u32, u64)| {
@@ -233,7 +235,7 @@ impl Model {
     }
 }
 
-/// Sends a packet of each flow until the flow's state knows of it; returns the flows.
+/// Sends a packet of each flow until the flow's state contains it; returns the flows.
 fn last_words(run: &mut Run, model: &Model) -> (BTreeMap<FlowKey, Flow>, Value) {
     let mut missing: BTreeSet<u32> = (0..run.traffic.first + FLOWS).collect();
     soon("every flow has an owner", || {

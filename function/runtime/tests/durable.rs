@@ -1,5 +1,6 @@
-//! A unit with an output log: kills at any moment, and what comes out is what would have come out without them.
-//! Needs root; without it the tests say so and are skipped. PANDO_KILLS=N kills N times per function (20 unless given).
+//! Kills a unit with an output log at any moment. The output equals that of a run without kills.
+//! Needs root; without root the tests report that and skip. PANDO_KILLS=N kills N times per
+//! function (20 unless given).
 
 mod bed;
 
@@ -42,17 +43,17 @@ fn pid(bench: &Bench) -> i64 {
     status(bench)["pid"].as_i64().unwrap_or(0)
 }
 
-/// Waits until the unit is another process than `dead`, and has a standby that waits.
+/// Waits until the unit's process is not `dead`, and its standby is ready.
 fn next_unit(bench: &Bench, dead: i64, epoch: u32) -> i64 {
     soon("the standby serves", || Some(pid(bench)).filter(|&p| p != dead && p != 0).filter(|_| standing_by(bench, epoch)))
 }
 
-/// Whether so many units were started: the last of them is a standby then.
+/// Returns whether this many units were started. The last one is then a standby.
 fn standing_by(bench: &Bench, epoch: u32) -> bool {
     bench.json(&["bill", "-o", "json"])["records"].as_array().is_some_and(|r| r.len() as u32 >= epoch)
 }
 
-/// Another process of the watching one, the parent of this bench's unit.
+/// Returns another child of the watching process, the parent of this bench's unit.
 fn sibling(bench: &Bench, found: impl Fn(i64, &[u8]) -> bool) -> i64 {
     let unit = pid(bench);
     let parent = |pid: i64| -> Option<i64> {
@@ -73,12 +74,12 @@ fn standby_pid(bench: &Bench) -> i64 {
     sibling(bench, |_, command| command.ends_with(b"--unit\0"))
 }
 
-/// The translations that 200 flows get, one packet each.
+/// Returns the translations of 200 flows, one packet each.
 fn translate(bench: &mut Bench) -> Vec<Vec<u8>> {
     translate_from(bench, 0)
 }
 
-/// The same of flows with other numbers.
+/// Returns the translations of 200 flows from number `first` on.
 fn translate_from(bench: &mut Bench, first: u32) -> Vec<Vec<u8>> {
     let frames: Vec<Vec<u8>> = (first..first + 200).map(frame).collect();
     let sent: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
@@ -112,7 +113,7 @@ fn a_killed_unit_is_followed_with_its_state_and_so_is_a_killed_log() {
     assert_eq!(translate(&mut bench), before, "the new log has what the old one had");
     let third = next_unit(&bench, second, 4);
 
-    // A unit that hangs is killed, and followed.
+    // A unit that hangs is killed, and the standby takes over.
     signal(third, libc::SIGSTOP);
     assert_eq!(translate(&mut bench), before);
     let durability = status(&bench)["durability"].clone();
@@ -134,13 +135,13 @@ fn a_standby_that_dies_is_replaced_and_costs_nothing() {
     assert_eq!(translate(&mut bench), before, "the second standby has what the first had");
     let second = next_unit(&bench, first, 4);
 
-    // Both at once: the log alone has the state.
+    // Both die at once: only the log has the state.
     signal(standby_pid(&bench), libc::SIGKILL);
     signal(second, libc::SIGKILL);
     assert_eq!(translate(&mut bench), before, "a unit that is started when both are dead goes on from the log");
     let third = next_unit(&bench, second, 6);
 
-    // One that does not read holds up neither the log nor the unit.
+    // A standby that does not read blocks neither the log nor the unit.
     signal(standby_pid(&bench), libc::SIGSTOP);
     assert_eq!(translate(&mut bench), before);
     signal(standby_pid(&bench), libc::SIGCONT);
@@ -149,7 +150,7 @@ fn a_standby_that_dies_is_replaced_and_costs_nothing() {
     assert_eq!(status(&bench)["durability"]["state_lost"], 0);
 }
 
-/// Waits until there is a standby that has been told all.
+/// Waits until a standby has received everything.
 fn followed(bench: &Bench) {
     soon("the standby has all", || (status(bench)["durability"]["behind"] == 0).then_some(()));
 }
@@ -171,7 +172,7 @@ fn a_log_that_hangs_holds_up_neither_the_unit_nor_its_standby() {
     let durability = status(&bench)["durability"].clone();
     assert_eq!((&durability["takeovers"], &durability["asked"]), (&1.into(), &0.into()), "{durability}");
 
-    // When it goes on, it has what both units wrote.
+    // When the log continues, it has the writes of both units.
     signal(log, libc::SIGCONT);
     followed(&bench);
     signal(standby_pid(&bench), libc::SIGKILL);
@@ -193,7 +194,7 @@ fn unit_and_log_that_die_together_leave_the_state_to_the_standby() {
     let before = translate(&mut bench);
     followed(&bench);
     let unit = pid(&bench);
-    // Stopped, it cannot fill another log.
+    // A stopped unit cannot fill another log.
     signal(unit, libc::SIGSTOP);
     signal(log_pid(&bench), libc::SIGKILL);
     signal(unit, libc::SIGKILL);
@@ -213,7 +214,7 @@ fn unit_standby_and_log_that_die_together_lose_the_state_and_say_so() {
     translate(&mut bench);
     soon("there is a standby", || standing_by(&bench, 2).then_some(()));
     let (unit, standby, log) = (pid(&bench), standby_pid(&bench), log_pid(&bench));
-    // Stopped, they cannot act on each other's death.
+    // Stopped processes cannot react to each other's death.
     signal(unit, libc::SIGSTOP);
     signal(standby, libc::SIGSTOP);
     for pid in [log, standby, unit] {
@@ -226,7 +227,7 @@ fn unit_standby_and_log_that_die_together_lose_the_state_and_say_so() {
     assert!(said.contains("the state of all flows is lost: unit and output log died together"), "{said}");
 }
 
-/// A log in a namespace of its own, behind another veth: as on another host.
+/// A log in its own namespace, on another veth: as on another host.
 struct Elsewhere {
     log: Child,
     namespace: String,
@@ -280,7 +281,7 @@ fn a_log_on_another_host_does_the_same() {
     assert_eq!(translate(&mut bench), before, "the standby translates as the unit did");
     let second = next_unit(&bench, first, 3);
 
-    // While there is no log, nothing leaves; then the unit fills the new one and goes on.
+    // Without a log nothing leaves. Then the unit fills the new log and continues.
     elsewhere.kill();
     let frames: Vec<Vec<u8>> = (0..32).map(frame).collect();
     bench.near.send(&frames.iter().map(Vec::as_slice).collect::<Vec<_>>());
@@ -303,11 +304,12 @@ fn a_log_on_another_host_does_the_same() {
     assert_eq!(status(&bench)["durability"]["state_lost"], 0);
 }
 
-/// Sees every packet as the unit does, with the same time of arrival.
+/// Returns a port that receives every packet like the unit, with the same time of arrival.
 fn observer() -> Port {
     let port = Port::open("far", 32_768).unwrap();
     let on = 1i32;
-    // SAFETY: the option takes an int. With it, the kernel stamps each packet once for all who look.
+    // SAFETY: the option takes an int. With it, the kernel stamps each packet once for all
+    // receivers.
     let set = unsafe { libc::setsockopt(port.as_raw_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, (&raw const on).cast(), 4) };
     assert_eq!(set, 0);
     port
@@ -320,7 +322,8 @@ fn drain(port: &mut Port, into: &mut Vec<(Vec<u8>, u64)>) {
     port.release(slots.len());
 }
 
-/// What a run without crashes gives: the packets that leave, and the fingerprint of all flows.
+/// Returns the result of a run without crashes: the packets that leave, and the fingerprint of all
+/// flows.
 fn expected(case: &Case, seen: &[(Vec<u8>, u64)]) -> (Vec<Vec<u8>>, u64) {
     let mut chain = case.chain();
     let arrivals: Vec<Arrival> = seen.iter().map(|(frame, time_ns)| Arrival { frame, time_ns: *time_ns, steered: None }).collect();
@@ -333,8 +336,8 @@ fn expected(case: &Case, seen: &[(Vec<u8>, u64)]) -> (Vec<Vec<u8>>, u64) {
     (outputs, chain.flows.digest())
 }
 
-/// Kills at random moments, most of them in the middle of a batch: everything that came in was processed once, whatever
-/// was sent is what a run without kills sends, in its order, and the state of all flows is that run's.
+/// Kills at random moments, mostly in the middle of a batch. Every packet was processed once. The
+/// output is that of a run without kills, in its order, and so is the state of all flows.
 fn killed(case: &Case, kills: u64) {
     let Some(mut bench) = bench(case.name) else { return };
     let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;

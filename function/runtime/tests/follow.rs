@@ -1,5 +1,6 @@
-//! A standby that follows a unit by way of the log's copy has what the unit has, whenever it is told and however late:
-//! flows that end, ports that go to the next flow at once, aliases that move.
+//! A standby that follows a unit through the log's copy has the unit's state, however late it
+//! receives it. The cases are flows that end, ports that the next flow gets at once, and aliases
+//! that move.
 
 mod bed;
 
@@ -14,7 +15,7 @@ use pando_unit::log::{standby, tail};
 use pando_unit::module::{Function, Limits, Runtime};
 use proptest::prelude::*;
 
-/// Ports of the NAT: fewer than there are flows, so that they change hands.
+/// Ports of the NAT. There are fewer than flows, so that ports change their owner.
 const PORTS: std::ops::RangeInclusive<u32> = 2000..=2015;
 const IDLE_NS: u64 = 1_000;
 
@@ -26,7 +27,7 @@ fn chain(name: &str, settings: &[u8]) -> Chain<Function> {
     chain
 }
 
-/// What the unit says of the batch that it has just done.
+/// Returns the unit's message about its last batch.
 fn batch(chain: &mut Chain<Function>, sequence: u64) -> Vec<u8> {
     let mut message = Vec::new();
     let at = record::put_head(&mut message, &Head { sequence, ..Head::default() });
@@ -37,7 +38,8 @@ fn batch(chain: &mut Chain<Function>, sequence: u64) -> Vec<u8> {
     message
 }
 
-/// Runs batches (flows, nanoseconds since the one before, whether the standby has room for messages) and compares.
+/// Runs batches (flows, nanoseconds since the previous batch, whether the standby has room) and
+/// compares.
 fn followed(unit: &mut Chain<Function>, standby: &mut Chain<Function>, batches: &[(Vec<u32>, u64, u8)]) {
     let mut copy = Copy::new(unit.flows.stage_bytes());
     copy.apply(&[kind::CLEAR]).unwrap();
@@ -62,7 +64,8 @@ fn followed(unit: &mut Chain<Function>, standby: &mut Chain<Function>, batches: 
     assert_eq!(standby.leases_free(0), unit.leases_free(0));
 }
 
-/// The same where the standby is told now and then, and what the unit wrote since is in memory when it dies.
+/// The same with a standby that follows at intervals. The unit's later writes are in memory when it
+/// dies.
 fn found(unit: &mut Chain<Function>, standby: &mut Chain<Function>, batches: &[(Vec<u32>, u64, u8)]) {
     let (memory, socket, other) = Shared::make().unwrap();
     let (mut written, mut log) = (Shared::open(&memory, socket, true).unwrap(), Shared::open(&memory, other, false).unwrap());
@@ -95,7 +98,8 @@ fn found(unit: &mut Chain<Function>, standby: &mut Chain<Function>, batches: &[(
     assert_eq!(standby.leases_free(0), unit.leases_free(0));
 }
 
-/// A lease that a flow lost in a batch, for its function trapped, and that the next flow of the batch got.
+/// In one batch a flow loses a lease because its function trapped, and the next flow gets that
+/// lease.
 #[test]
 fn what_changes_hands_within_a_batch_is_the_new_owners() {
     let flow = |n: u8, taken: u8, lease: u32| {
@@ -130,7 +134,7 @@ proptest! {
     fn a_standby_has_what_its_unit_has(batches in proptest::collection::vec((proptest::collection::vec(0..48u32, 1..12), 0..600u64, any::<u8>()), 1..40)) {
         let (mut unit, mut standby) = (chain("nat", b"address=203.0.113.7\n"), chain("nat", b"address=203.0.113.7\n"));
         followed(&mut unit, &mut standby, &batches);
-        // A log that begins anew, and one that says that it has nothing.
+        // A log that starts again, and one that has nothing.
         standby.release_all();
         assert_eq!((standby.flows.len(), standby.leases_free(0)), (0, PORTS.count()));
         found(&mut chain("nat", b"address=203.0.113.7\n"), &mut standby, &batches);

@@ -1,4 +1,4 @@
-//! Functions see whole datagrams, whatever they came as.
+//! Functions receive whole datagrams, however they were fragmented.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ fn datagram(payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Its fragments, of at most `most` bytes of payload.
+/// Returns its fragments of at most `most` bytes of payload.
 fn cut(whole: &[u8], most: usize) -> Vec<Vec<u8>> {
     let parts = whole[34..].chunks(most).enumerate().map(|(n, part)| {
         let more = 34 + n * most + part.len() < whole.len();
@@ -41,7 +41,7 @@ fn cut(whole: &[u8], most: usize) -> Vec<Vec<u8>> {
     parts.collect()
 }
 
-/// One call of the chain for each packet, so that a datagram is spread over batches; what came out of each.
+/// Calls the chain once per packet, so that a datagram spans batches. Returns each call's output.
 fn through(chain: &mut Chain<Function>, frames: &[Vec<u8>]) -> Vec<(Fate, Vec<Vec<u8>>)> {
     let mut outputs = Vec::new();
     for (n, frame) in frames.iter().enumerate() {
@@ -72,7 +72,7 @@ fn a_content_across_fragments_is_found_in_its_flow_and_they_leave_as_they_came()
     let whole = datagram(&[b"0123456789-nee".as_slice(), b"dle and more", &[b'.'; 40]].concat());
     let parts = cut(&whole, 24);
     let mut order = parts.clone();
-    order.rotate_left(1); // the first one comes last
+    order.rotate_left(1); // the first one arrives last
     let mut chain = ids();
     let mut out = through(&mut chain, &order);
     let last = out.pop().unwrap();
@@ -99,7 +99,7 @@ fn largest_datagrams_share_batches_with_others() {
     let large = cut(&datagram(&[1; 65_000]), 1480);
     let small = datagram(b"needle");
     let mut frames: Vec<Vec<u8>> = Vec::new();
-    // Datagrams that are completed one after the other, more of them than a batch has room for.
+    // Datagrams completed one after the other, more than a batch has room for.
     for part in &large {
         for id in 0..4 {
             let mut frame = part.clone();

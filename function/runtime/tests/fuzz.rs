@@ -1,5 +1,5 @@
-//! What parses bytes of others, on inputs that were valid once: seeds are numbers from 1, so the gate tries the same
-//! inputs every time, and PANDO_RUNS (of `make soak`) says how many seeds there are.
+//! Fuzzes the parsers of foreign bytes with mutations of valid inputs. Seeds are numbers from 1, so
+//! the gate tries the same inputs every time. PANDO_RUNS (of `make soak`) sets the number of seeds.
 
 use std::collections::HashMap;
 use std::panic::catch_unwind;
@@ -21,7 +21,7 @@ fn runs() -> u64 {
     std::env::var("PANDO_RUNS").map_or(RUNS_DEFAULT, |n| n.parse().expect("PANDO_RUNS is a number"))
 }
 
-/// Changes a valid input in a few places: bytes, runs of bytes, its end, parts of another.
+/// Changes a valid input in a few places: bytes, runs of bytes, its end, parts of another input.
 fn mutate(random: &mut Random, corpus: &[Vec<u8>]) -> Vec<u8> {
     let pick = |random: &mut Random| &corpus[random.below(corpus.len() as u64) as usize];
     let mut input = pick(random).clone();
@@ -51,7 +51,7 @@ fn mutate(random: &mut Random, corpus: &[Vec<u8>]) -> Vec<u8> {
     input
 }
 
-/// Tries a target on mutations of a corpus; what fails is named by its seed and its bytes.
+/// Runs a target on mutations of a corpus. A failure reports its seed and its bytes.
 fn fuzz(corpus: &[Vec<u8>], target: impl Fn(&[u8]) + std::panic::RefUnwindSafe) {
     for input in corpus {
         target(input);
@@ -67,7 +67,8 @@ fn fuzz(corpus: &[Vec<u8>], target: impl Fn(&[u8]) + std::panic::RefUnwindSafe) 
     }
 }
 
-/// Frames of every kind: TCP and UDP, IPv4 and IPv6, behind a VLAN tag, fragments, extension headers.
+/// Returns frames of all kinds: TCP and UDP, IPv4 and IPv6, with a VLAN tag, fragments, extension
+/// headers.
 fn frames() -> Vec<Vec<u8>> {
     let made = generate(&Shape { flows: 40, seconds: 0.1, content_every: 4, ..Shape::default() });
     let mut frames: Vec<Vec<u8>> = made.packets.into_iter().map(|p| p.frame).filter(|f| f.len() < 600).step_by(3).collect();
@@ -105,7 +106,8 @@ fn frames_have_a_flow_or_none() {
     });
 }
 
-/// No packet makes one of the five functions trap, and what comes out is at most as much longer as the interface allows.
+/// No packet makes one of the five functions trap. The output grows at most as far as the interface
+/// allows.
 #[test]
 fn no_frame_makes_a_function_trap() {
     let rule = "alert ip any any -> any any (content:\"pando\"; nocase; sid:1;)";
@@ -164,7 +166,7 @@ fn headers_that_are_read_are_written_the_same() {
             header.clock_before_epoch();
             assert_eq!(Header::decode(&header.encode()), Ok(header));
         }
-        // Behind it, the flow's key.
+        // The flow's key follows it.
         let long = [bytes, &[7; Steered::LENGTH_BYTES - Header::LENGTH_BYTES]].concat();
         if let Ok(steered) = Steered::decode(&long) {
             assert_eq!(Steered::decode(&steered.encode()), Ok(steered));
@@ -199,7 +201,7 @@ fn messages_that_are_read_are_written_the_same() {
     });
 }
 
-/// Where the states of a unit are, in the plainest way.
+/// A unit's states in a plain map.
 #[derive(Default)]
 struct Kept(HashMap<FlowKey, Vec<u8>>);
 
@@ -215,8 +217,8 @@ impl States for Kept {
     }
 }
 
-/// Whatever datagrams come, a unit goes on: the next packet of its flow is run, kept until a state comes, or stale, and
-/// with the deadline it is released.
+/// No datagram stops a unit. The next packet of its flow runs, is held until a state arrives, or is
+/// stale. The deadline releases it.
 #[test]
 fn no_datagram_stops_the_state_protocol() {
     let key = FlowKey::of_frame(&frames()[0]).unwrap().0;
@@ -269,7 +271,8 @@ fn no_datagram_stops_the_state_protocol() {
     });
 }
 
-/// What another unit says a flow's state is becomes that, or the flow has none; the chain goes on either way.
+/// A state from another unit is accepted, or the flow has no state. The chain continues in both
+/// cases.
 #[test]
 fn no_state_of_another_unit_stops_a_chain() {
     let frames = frames();
@@ -289,7 +292,7 @@ fn no_state_of_another_unit_stops_a_chain() {
             assert!(chain.flows.find(&key).is_some());
         }
         pass(&mut chain, &frames[..1]);
-        // Its numbers go with a flow, so whatever number came with it is given back here.
+        // A flow owns its numbers, so a number that came with the flow is returned here.
         let free = chain.leases_free(0);
         if let Some(id) = chain.flows.find(&key) {
             chain.forget(id);
@@ -298,7 +301,8 @@ fn no_state_of_another_unit_stops_a_chain() {
     });
 }
 
-/// A capture in pcapng: a section, an interface with its clock in nanoseconds, packets, and one in a simple block.
+/// Returns a capture in pcapng: a section, an interface with its clock in nanoseconds, packets, and
+/// one in a simple block.
 fn next_generation(frames: &[Vec<u8>]) -> Vec<u8> {
     let mut file = Vec::new();
     let mut block = |kind: u32, body: &[u8]| {
@@ -331,7 +335,7 @@ fn captures_are_read_whole_or_refused() {
         let read = pcap::parse(capture, "corpus").unwrap();
         assert!(read.iter().map(|p| &p.frame).eq(frames), "the corpus is valid");
     }
-    // A simple block without room for its own length, and half a block at the end.
+    // A simple block too short for its own length, and half a block at the end.
     for tail in [&[3, 0, 0, 0, 12, 0, 0, 0, 12, 0, 0, 0][..], &[6, 0, 0, 0, 32]] {
         assert!(pcap::parse(&[&corpus[1], tail].concat(), "tail").is_err());
     }

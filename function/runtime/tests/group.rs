@@ -1,6 +1,6 @@
-//! Groups of units: real processes behind real steering. A function numbers the packets of each flow, so what comes out
-//! says whether any packet was processed twice, or on a state that was not the latest.
-//! Needs root and Go; without root the tests say so and are skipped.
+//! Tests groups of units: real processes behind real steering. A function numbers the packets of
+//! each flow. So the output shows a packet that was processed twice, or on an old state. Needs root
+//! and Go; without root the tests report that and skip.
 
 mod bed;
 
@@ -29,7 +29,7 @@ fn frame(flow: u16, sequence: u32, length: usize) -> Vec<u8> {
     f
 }
 
-/// The numbers that the packets of each flow got, in the order in which they came out.
+/// The numbers that each flow's packets got, in the order of their output.
 type Numbers = BTreeMap<u16, Vec<u32>>;
 
 impl Bench {
@@ -37,7 +37,8 @@ impl Bench {
         self.start_chain(&[&self.module("count")], more);
     }
 
-    /// Plays rounds of bursts: each goes on when everything of the one before came out, or nothing has for a while.
+    /// Plays rounds of bursts. The next round starts when the previous one has come out or nothing
+    /// has for a while.
     fn play(&mut self, rounds: std::ops::Range<u32>, numbers: &mut Numbers, mut after: impl FnMut(&Bench, u32)) -> u64 {
         let mut sent = 0;
         for round in rounds {
@@ -69,7 +70,7 @@ impl Bench {
         }
     }
 
-    /// Nothing comes for so long.
+    /// Waits for this time and checks that nothing arrives.
     fn silence(&mut self, time: Duration) {
         let (patience, mut none) = (std::mem::replace(&mut self.patience, time), Numbers::new());
         self.drain(usize::MAX, &mut none);
@@ -78,12 +79,12 @@ impl Bench {
     }
 }
 
-/// Packets that came out.
+/// Returns the number of packets that came out.
 fn came(numbers: &Numbers) -> u64 {
     numbers.values().map(|n| n.len() as u64).sum()
 }
 
-/// Each number once: what a single unit that sees the same packets gives.
+/// Checks that each number occurs once, as from a single unit with the same packets.
 fn assert_as_from_one_unit(numbers: &Numbers) {
     for (flow, numbers) in numbers {
         let mut sorted = numbers.clone();
@@ -112,7 +113,8 @@ fn four_units_do_what_one_does() {
     }
 }
 
-/// In a silence states are pushed, to units that sleep on: flows that move then find them there.
+/// During a pause units push states to sleeping units. Flows that move then find their states
+/// there.
 #[test]
 fn after_a_silence_hardly_a_flow_waits_for_its_state() {
     let Some(mut bench) = bench("ahead") else { return };
@@ -129,8 +131,9 @@ fn after_a_silence_hardly_a_flow_waits_for_its_state() {
     assert!(seamless > 20 && seamless > 5 * pulled, "{status}");
 }
 
-/// Packets are lost, repeated and late between steering and units, and messages lost and repeated between units: no
-/// update is made to a stale state, so the numbers are those of a unit to which the lost packets never came.
+/// Packets are lost, repeated and late between steering and units, and messages are lost and
+/// repeated between units. No unit updates a stale state. So the numbers are those of a unit that
+/// never received the lost packets.
 #[test]
 fn a_bad_network_makes_no_stale_update() {
     let Some(mut bench) = bench("chaos") else { return };
@@ -138,7 +141,7 @@ fn a_bad_network_makes_no_stale_update() {
     let mut numbers = Numbers::new();
     bench.patience = Duration::from_millis(5);
     bench.play(0..150, &mut numbers, |_, _| {});
-    // On a busy machine packets are under way for long: all that are on the bill come.
+    // On a busy machine packets take long, but all billed packets arrive.
     bench.patience = Duration::from_millis(500);
     let deadline = Instant::now() + Duration::from_secs(30);
     bench.drain(usize::MAX, &mut numbers);
@@ -147,10 +150,12 @@ fn a_bad_network_makes_no_stale_update() {
     }
     let status = bench.status("g");
     assert!(handed_over(&status, "stale") > 20, "nothing was repeated: {status}");
-    // A unit whose only packet of a flow was lost knows nothing of it: then all are asked, and the newest state is taken.
+    // If a unit lost the only packet of a flow, it has no state of it. Then all units are asked,
+    // and the newest state wins.
     assert_eq!(came(&numbers), bench.billed(), "{status}");
     assert_as_from_one_unit(&numbers);
-    // What came was answered or refused; the refused are among the lost, also beside the bill.
+    // Every arrived packet was answered or refused. Refused packets count as lost, also next to the
+    // bill.
     let told = |status: &serde_json::Value| {
         let count = |what: &str| status["handover"][what].as_u64();
         count("stale").is_some_and(|stale| count("payload_bytes") == Some(900 * (came(&numbers) + stale)))
@@ -161,7 +166,7 @@ fn a_bad_network_makes_no_stale_update() {
     assert_eq!(bench.bill()["owed"][0]["lost"], lost, "{status}");
 }
 
-/// What cannot start is refused and leaves nothing behind, and what runs is not disturbed by it.
+/// A group that cannot start is refused and leaves nothing. Running groups are not disturbed.
 #[test]
 fn a_group_that_does_not_start_leaves_nothing() {
     let Some(bench) = bench("refused") else { return };
@@ -206,7 +211,8 @@ fn without_another_device_packets_go_back_where_they_came_from() {
     }
 }
 
-/// While a unit cannot be started, the others go on, and the group says why; then it is started after all.
+/// While a unit cannot be started, the others continue and the group reports the reason. Later the
+/// unit starts.
 #[test]
 fn a_unit_that_cannot_be_started_harms_no_other() {
     let Some(mut bench) = bench("unstartable") else { return };
@@ -232,8 +238,8 @@ fn a_unit_that_cannot_be_started_harms_no_other() {
     until(&mut bench, whole, |_| std::thread::yield_now());
 }
 
-/// Units are killed under load: nobody else is disturbed, each is replaced, and the bill is that of what came out, but
-/// for the batch at work in each kill.
+/// Units are killed under load. The others are not disturbed, and each killed unit is replaced. The
+/// bill matches the output, except for the current batch of each kill.
 #[test]
 fn a_killed_unit_is_replaced_and_the_bill_is_right() {
     let Some(mut bench) = bench("kill") else { return };
@@ -262,12 +268,12 @@ fn a_killed_unit_is_replaced_and_the_bill_is_right() {
     let billed = bench.billed();
     assert!(out + 200 > sent, "{out} of {sent} packets came out: {status}");
     assert!(billed >= out && billed <= out + 32 * killed, "{out} packets came out, {billed} are billed");
-    // Who had a replica goes on where it was; who had none begins anew.
+    // A flow with a replica continues its count; a flow without one starts again.
     let whole = numbers.values().filter(|n| n.iter().max() == Some(&(n.len() as u32))).count();
     assert!(whole > usize::from(FLOWS) / 4, "only {whole} flows kept their states: {numbers:?}");
 }
 
-/// Waits for what the group says of itself, and plays what `meanwhile` plays.
+/// Waits for a status of the group, and calls `meanwhile` until then.
 fn until(bench: &mut Bench, such: impl Fn(&serde_json::Value) -> bool, mut meanwhile: impl FnMut(&mut Bench)) -> serde_json::Value {
     let deadline = Instant::now() + Duration::from_secs(90);
     let control = bench.directory.join("run/g/control.sock");
@@ -282,14 +288,14 @@ fn until(bench: &mut Bench, such: impl Fn(&serde_json::Value) -> bool, mut meanw
     }
 }
 
-/// Units take packets when load rises and end when it has fallen. Nothing is lost, each packet meets its flow's latest
-/// state, and the bill is of every packet once.
+/// Units take packets when load rises and end when it has fallen. Nothing is lost, each packet
+/// meets its flow's latest state, and the bill counts every packet once.
 #[test]
 fn a_group_grows_with_its_load_and_shrinks_again() {
     let Some(mut bench) = bench("grow") else { return };
     bench.start(&["--units", "1..4"]);
     let (mut numbers, mut sent, mut sequence) = (Numbers::new(), 0u64, 0u32);
-    // So many packets of each flow, of which so many are on their way at once.
+    // Sends `each` packets of each flow, with `at_once` packets in flight.
     let mut load = |bench: &mut Bench, each: u32, at_once: usize| {
         let frames: Vec<Vec<u8>> = (0..each).flat_map(|n| (0..FLOWS).map(move |flow| frame(flow, sequence + n, 900))).collect();
         for some in frames.chunks(at_once) {
@@ -300,7 +306,7 @@ fn a_group_grows_with_its_load_and_shrinks_again() {
     };
     // A unit of 40 Mbit/s has work for 70 ms, which is less than the kernel queues for a processor.
     const HIGH: (u32, usize) = (16, 16 * FLOWS as usize);
-    // Nobody waits, and then there is silence for as long as the group averages demand over.
+    // No packet waits. A pause follows, as long as the time that the group averages demand over.
     const LOW: (u32, usize) = (1, 1);
     const SILENCE: Duration = Duration::from_millis(20);
     let number = |status: &serde_json::Value, what: &str| status["group"][what].as_u64().unwrap_or(0);
@@ -313,7 +319,7 @@ fn a_group_grows_with_its_load_and_shrinks_again() {
         load(bench, LOW.0, LOW.1);
         bench.silence(SILENCE);
     });
-    load(&mut bench, HIGH.0, HIGH.1); // the states of the unit that ended are still there
+    load(&mut bench, HIGH.0, HIGH.1); // the states of the ended unit still exist
     let status = bench.status("g");
     assert_eq!((counted(&status, "died"), came(&numbers)), (0, sent), "{status}");
     assert_as_from_one_unit(&numbers);
@@ -322,8 +328,8 @@ fn a_group_grows_with_its_load_and_shrinks_again() {
     assert_eq!(bench.billed(), sent);
 }
 
-/// A unit that needs more memory than it may is ended by the kernel, which is said, and another takes its place; with the
-/// group go all control groups.
+/// The kernel ends a unit beyond its memory limit, the group reports that, and another unit
+/// replaces it. All control groups end with the group.
 #[test]
 fn a_unit_beyond_its_memory_is_replaced() {
     let Some(mut bench) = bench("eat") else { return };
@@ -357,7 +363,7 @@ fn a_unit_beyond_its_memory_is_replaced() {
     assert_eq!(confined(), 0, "control groups are left");
 }
 
-/// Kills a process of the group and waits until another is in its place.
+/// Kills a process of the group and waits until another replaces it.
 fn kill_and_replace(bench: &mut Bench, pid: i64, died: u64) {
     // SAFETY: a process of this test's own group, which answered just now.
     assert_eq!(unsafe { libc::kill(pid as i32, libc::SIGKILL) }, 0);
@@ -369,7 +375,8 @@ fn kill_and_replace(bench: &mut Bench, pid: i64, died: u64) {
     until(bench, whole, |_| std::thread::yield_now());
 }
 
-/// With an output log, a killed unit takes no state along: no number is given twice, and what is missing was in the unit.
+/// With an output log, a killed unit loses no state. No number occurs twice, and missing packets
+/// were in the unit.
 #[test]
 fn a_log_has_the_states_of_a_killed_unit() {
     let Some(mut bench) = bench("log") else { return };
@@ -381,7 +388,7 @@ fn a_log_has_the_states_of_a_killed_unit() {
         let output = bench.pando(&["ls", "-o", "json"]);
         let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         let units = || listed.as_array().unwrap().iter();
-        // Twice the log itself dies, and is filled again by the units.
+        // The log itself dies twice, and the units refill it.
         let victim = match part {
             1 | 3 => units().find(|u| u["name"] == "g.log"),
             _ => units().filter(|u| u["name"] != "g").max_by_key(|u| u["flows"].as_u64()),
@@ -407,7 +414,7 @@ fn a_log_has_the_states_of_a_killed_unit() {
     assert!(handed_over(&status, "kept") > 0, "{status}");
 }
 
-/// A process that ends with the test, however that ends.
+/// A process that ends with the test, however the test ends.
 struct Ended(std::process::Child);
 
 impl Drop for Ended {
@@ -417,7 +424,7 @@ impl Drop for Ended {
     }
 }
 
-/// With the states in a Redis, nobody's death takes any along, and nothing is handed over.
+/// With the states in a Redis, no death loses a state, and no state is handed over.
 #[test]
 fn states_in_a_store_outlive_their_unit() {
     let Some(mut bench) = bench("store") else { return };

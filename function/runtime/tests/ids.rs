@@ -1,4 +1,4 @@
-//! The IDS reports a rule for the packets that its head speaks of, and for no others.
+//! The IDS reports a rule exactly for the packets that match the rule's head.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -24,7 +24,7 @@ fn ids(rules: &str) -> Chain<Function> {
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
-/// A packet of TCP (with its flags) or of UDP.
+/// A TCP packet (with its flags) or a UDP packet.
 #[derive(Clone, Debug)]
 struct Packet {
     tcp: Option<u8>,
@@ -75,7 +75,7 @@ fn packet(tcp: Option<u8>, from: &str, to: &str, payload: &'static [u8]) -> Pack
     Packet { tcp, from: end(from), to: end(to), payload }
 }
 
-/// The sids that are reported on these frames, each of a batch of its own.
+/// Returns the sids that are reported for these frames, each in its own batch.
 fn reported(chain: &mut Chain<Function>, frames: &[Vec<u8>]) -> BTreeSet<u32> {
     for (n, frame) in frames.iter().enumerate() {
         let arrivals = [Arrival { frame, time_ns: n as u64 + 1, steered: None }];
@@ -84,7 +84,7 @@ fn reported(chain: &mut Chain<Function>, frames: &[Vec<u8>]) -> BTreeSet<u32> {
     chain.events.drain(..).map(|event| event.code).collect()
 }
 
-/// What a head says of a packet, in plain words.
+/// Returns whether a head matches a packet, in a plain model.
 fn speaks_of(head: &Head, packet: &Packet) -> bool {
     let protocol = match head.protocol {
         Protocol::Ip => true,
@@ -154,7 +154,7 @@ alert ip any any -> any any (flow:established; content:\"needle\"; sid:3;)
 alert ip any any -> any any (flow:established,from_client; content:\"needle\"; sid:4;)
 alert ip any any -> any any (flow:stateless; content:\"needle\"; sid:5;)\n";
 
-/// The server speaks first, as one of SMTP or FTP does: the handshake says which end is the server.
+/// The server sends first, as in SMTP or FTP: the handshake decides which end is the server.
 #[test]
 fn the_server_is_who_answers_a_syn() {
     for port in [25, 2525] {
@@ -189,7 +189,7 @@ fn datagrams_are_established_when_both_ends_have_spoken() {
     assert_eq!(reported(&mut ids(FLOW_RULES), &[there(b"nothing"), back(b"nothing"), there(b"a needle")]), [1, 3, 4, 5].into());
 }
 
-/// A SYN that nobody answers leaves no flow: a flood of them fills no table.
+/// An unanswered SYN leaves no flow, so a flood of them fills no table.
 #[test]
 fn a_syn_leaves_no_flow() {
     let mut chain = ids(FLOW_RULES);
@@ -197,7 +197,7 @@ fn a_syn_leaves_no_flow() {
     assert_eq!(chain.flows.len(), 0);
 }
 
-/// What is in a tunnel is searched, and rules speak of the packet in it.
+/// The IDS searches tunnels, and rules apply to the inner packet.
 #[test]
 fn tunnels_are_looked_into() {
     let inner = packet(Some(ACK), "10.0.0.1:1000", "10.0.0.2:80", b"a needle");

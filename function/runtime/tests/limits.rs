@@ -1,4 +1,5 @@
-//! The limit of a call's time is of processor time: it ends a function that loops, and not one that has to wait.
+//! The time limit of a call counts processor time. It ends a function that loops, and not one that
+//! waits.
 
 #[path = "../../twins/tests/modules/mod.rs"]
 mod modules;
@@ -12,7 +13,7 @@ use pando_unit::executor::Trap;
 use pando_unit::leases::Leases;
 use pando_unit::module::{Function, Limits, Runtime};
 
-/// Counts as many millions as the first byte of a UDP payload says, or for ever if that is 0.
+/// Counts as many millions as the first byte of a UDP payload, or forever for 0.
 const COUNT: &str = r#"
 #include <pando_nf.h>
 
@@ -69,7 +70,7 @@ fn a_function_that_loops_is_ended() {
 const STALL: Duration = Duration::from_millis(250);
 static STALLS: AtomicU32 = AtomicU32::new(0);
 
-/// What a busy machine does to a thread: it waits, longer than a call may run.
+/// Acts like a busy machine: the thread waits longer than a call may run.
 extern "C" fn stall(_: libc::c_int) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: STALL.as_nanos() as _ };
     // SAFETY: the time lives during the call, which handlers of signals may make.
@@ -77,15 +78,16 @@ extern "C" fn stall(_: libc::c_int) {
     STALLS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Stalls this thread after every few milliseconds that it has run.
+/// Stalls this thread after every few milliseconds of its processor time.
 struct Stalls(libc::timer_t);
 
 impl Stalls {
     fn begin() -> Stalls {
         let few = libc::timespec { tv_sec: 0, tv_nsec: 5_000_000 };
         let every = libc::itimerspec { it_interval: few, it_value: few };
-        // SAFETY: each call reads or writes structures that live as long, for which all zeros are a value; the handler is a
-        // function of this program that only calls what a handler may.
+        // SAFETY: each call reads or writes structures that live as long, for which all zeros are a
+        // value; the handler is a function of this program that makes only calls that a handler may
+        // make.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = stall as *const () as usize;
@@ -118,7 +120,7 @@ fn a_function_that_waits_for_a_processor_is_not() {
     let (took, used) = (began.elapsed(), processor_time() - before);
     drop(stalls);
     assert_eq!(fate, Fate::Passed, "it ran for {used:?} of {took:?}");
-    // The time of a call is looked at first when a tick has passed: at the latest after the first stall.
+    // The time of a call is first checked after a tick, at the latest after the first stall.
     let count = STALLS.load(Ordering::Relaxed);
     assert!(count >= 2 && took >= count * STALL, "{count} stalls: it ran for {used:?} of {took:?}");
 }

@@ -1,5 +1,6 @@
-//! Functions against what Linux does with the same packets: the NAT against nftables' masquerade, the policer against
-//! nftables' limit (this kernel has no act_police) and against a model that knows nothing of its code.
+//! Compares functions with Linux on the same packets: the NAT with nftables' masquerade, the
+//! policer with nftables' limit (this kernel has no act_police). It also compares the policer with
+//! an independent model.
 
 mod router;
 
@@ -14,7 +15,7 @@ use pando_unit::module::{Function, Limits, Runtime};
 use router::{End, NAT, Router, SERVER, frame};
 
 const SOON: Duration = Duration::from_secs(10);
-/// Long enough for a packet that takes microseconds.
+/// A time that is long for a packet that takes microseconds.
 const NOTHING: Duration = Duration::from_millis(100);
 
 fn chain(function: &str, configuration: &str) -> Chain<Function> {
@@ -34,8 +35,8 @@ fn port_at(frame: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([frame[at], frame[at + 1]])
 }
 
-/// The frame without what may differ: Ethernet's addresses and, after they were seen to be right, the chosen port and
-/// the checksums that depend on it.
+/// Returns the frame without its variable parts: Ethernet's addresses, the chosen port and the
+/// checksums that depend on it. It first checks that the checksums are right.
 fn modulo(frame: &[u8], port_at: usize) -> Vec<u8> {
     assert_eq!(checksum::header_is_right(frame), Some(true), "{frame:02x?}");
     assert_ne!(checksum::transport_is_right(frame), Some(false), "{frame:02x?}");
@@ -48,7 +49,7 @@ fn modulo(frame: &[u8], port_at: usize) -> Vec<u8> {
     rest
 }
 
-/// What one of the two translators gave the flows.
+/// The ports that one of the two translators gave the flows.
 #[derive(Default)]
 struct Ports {
     of: HashMap<(End, End, bool), u16>,
@@ -56,7 +57,7 @@ struct Ports {
 }
 
 impl Ports {
-    /// The same flow has the same port always, and two flows to one server never share one.
+    /// A flow always has the same port, and two flows to one server never share one.
     fn note(&mut self, from: End, to: End, tcp: bool, port: u16) {
         let before = self.of.insert((from, to, tcp), port);
         assert!(before.is_none_or(|p| p == port), "{from:?} → {to:?} had {before:?}, has {port}");
@@ -64,7 +65,7 @@ impl Ports {
     }
 }
 
-/// A packet from inside through both, and its answer back.
+/// Sends a packet from inside through both, and its answer back.
 fn exchange(router: &mut Router, nat: &mut Chain<Function>, seen: &mut [Ports; 2], from: End, to: End, step: &Step) {
     let sent = frame(from, to, step.flags, step.sequence, step.payload, step.summed);
     assert_eq!(router.inside.send(&[&sent]), 1);
@@ -106,14 +107,16 @@ fn the_nat_translates_as_masquerade_does() {
     let udp = [true, false, true].map(|summed| Step { flags: None, answer: None, sequence: 0, payload: b"datagram", summed });
     for steps in [&tcp, &udp] {
         for step in steps {
-            // The same ports at all clients, and one client port to two servers' ports: conflicts that a NAT must resolve.
+            // The same ports at all clients, and one client port to two server ports. A NAT must
+            // resolve these conflicts.
             for (client, port, service) in (2..10u8).flat_map(|c| [(c, 5000, 80), (c, 5000, 443), (c, 5001, 80)]) {
                 exchange(&mut router, &mut nat, &mut seen, ([10, 0, 0, client], port), (SERVER, service), step);
             }
         }
     }
     assert_eq!(seen.each_ref().map(|s| s.of.len()), [48, 48]);
-    // Nobody outside reaches anybody inside unasked: neither at a port of nobody, nor another server at a port that has an owner.
+    // Unsolicited packets from outside reach no client: neither at a free port, nor from another
+    // server at a used port.
     let [linux, ours] = seen.each_ref().map(|s| s.of[&(([10, 0, 0, 2], 5000), (SERVER, 80), false)]);
     for (from, ports) in [((SERVER, 80), [30_000, 30_000]), ((SERVER, 81), [linux, ours])] {
         let unasked = |port| frame(from, (NAT, port), None, 0, b"unasked", true);
@@ -127,8 +130,9 @@ const RATE: u64 = 20_000;
 const BURST_FRAMES: usize = 10;
 const PAYLOAD: [u8; 472] = [7; 472];
 
-/// Whether each packet passes a bucket of `burst` bytes that fills with `rate` bytes a second: the level before a packet
-/// is worked out from the very first one on, in exact fractions, as the definition has it (RFC 2697 with one bucket).
+/// Returns whether each packet passes a bucket of `burst` bytes that fills with `rate` bytes a
+/// second. It computes the level before a packet from the first packet on, in exact fractions, as
+/// defined (RFC 2697 with one bucket).
 fn model(packets: &[(u64, usize)], rate: u64, burst: u64) -> Vec<bool> {
     const SECOND: u128 = 1_000_000_000;
     let mut passed: Vec<bool> = Vec::new();
@@ -170,8 +174,8 @@ fn the_policer_passes_what_a_token_bucket_passes() {
     assert!((200..1800).contains(&passed), "{passed} of 2000: the load tests nothing");
 }
 
-/// The kernel meters the IP packet and the policer the frame, so the kernel's rate and burst are smaller by as much. Its
-/// bucket holds what its rate gives in a second besides its burst (`nft_limit_init`).
+/// The kernel meters the IP packet and the policer the frame, so the kernel's rate and burst are
+/// smaller. Its bucket holds its burst plus one second of its rate (`nft_limit_init`).
 #[test]
 fn the_policer_passes_what_linux_passes_up_to_one_burst() {
     let (frame_bytes, packet_bytes) = (PAYLOAD.len() as u64 + 42, PAYLOAD.len() as u64 + 28);
@@ -204,7 +208,7 @@ fn the_policer_passes_what_linux_passes_up_to_one_burst() {
     let sent_seconds = start.elapsed().as_secs_f64();
     assert!(ours.len() < 390 && ours.len() > BURST_FRAMES, "{} passed in {sent_seconds} s: the load tests nothing", ours.len());
     assert!(linux.len().abs_diff(ours.len()) <= BURST_FRAMES, "Linux passed {}, the policer {}", linux.len(), ours.len());
-    // Which ones: at no point of the sequence is one ahead of the other by more than a burst.
+    // At no point of the sequence is one ahead of the other by more than a burst.
     let mut ahead = 0i64;
     for n in 0..400 {
         ahead += i64::from(linux.contains(&n)) - i64::from(ours.contains(&n));

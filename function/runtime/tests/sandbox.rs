@@ -1,5 +1,5 @@
-//! A unit that a function has broken out of: what it tries then is refused by the walls around the process.
-//! Needs root, so that it is the walls that refuse; without it the test says so and is skipped.
+//! A unit that a function has broken out of. The sandbox refuses all its attempts. Needs root, so
+//! that the sandbox is the one that refuses; without root the test reports that and skips.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use libc::c_long;
 use pando_unit::sandbox;
 
-/// What the child is to do: `wait` behind the walls, `try` behind the walls, `bare` to try without them.
+/// The mode of the child: `wait` in the sandbox, `try` in the sandbox, `bare` to try without it.
 const MODE: &str = "PANDO_TEST_WALLS";
 const NEIGHBOUR: &str = "PANDO_TEST_NEIGHBOUR";
 
@@ -17,7 +17,7 @@ fn inside(mode: &str, neighbour: u32) -> Child {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
 }
 
-/// Lines "attempt NAME ERROR" of a child that tries, until it ends.
+/// Returns the lines "attempt NAME ERROR" of a child, until it ends.
 fn attempts(mut child: Child) -> Vec<(String, i32)> {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let found = lines
@@ -35,7 +35,7 @@ fn nothing_outside_is_within_reach() {
         println!("skipped: needs root");
         return;
     }
-    // The neighbour is behind the same walls, for the same tenant: the same user.
+    // The neighbour is in the same sandbox for the same tenant: the same user.
     let mut neighbour = inside("wait", 0);
     let mut said = BufReader::new(neighbour.stdout.take().unwrap()).lines();
     said.find(|l| l.as_ref().unwrap().contains("waits")).expect("the neighbour is ready").unwrap();
@@ -60,7 +60,7 @@ fn nothing_outside_is_within_reach() {
 fn behind_the_walls() {
     let Ok(mode) = std::env::var(MODE) else { return };
     let neighbour: c_long = std::env::var(NEIGHBOUR).unwrap().parse().unwrap();
-    // What is opened before stays, as the unit's sockets do.
+    // Descriptors opened before remain, like the unit's sockets.
     if mode != "bare" {
         sandbox::enter("tenant").unwrap();
     }
@@ -73,8 +73,9 @@ fn behind_the_walls() {
         println!("attempt {name} {}", error_of(call));
     }
     if mode == "try" {
-        // Addresses and descriptors that are none, so that a call that a hole lets through does nothing.
-        // The kernel takes uretprobe and uprobe past every filter; they end who calls them without a probe.
+        // Invalid addresses and descriptors, so that a call that passes through a hole does
+        // nothing. The kernel lets uretprobe and uprobe pass every filter. Without a probe they end
+        // the caller.
         let tried = |n: &c_long| !NEEDED.contains(n) && ![335, 336].contains(n);
         for number in (0..500).filter(tried).chain([0x4000_0000 | libc::SYS_getpid]) {
             println!("attempt call-{number} {}", error_of([number, -1, -1, -1, -1, -1, -1]));
@@ -123,7 +124,7 @@ fn named(neighbour: c_long) -> Vec<(&'static str, Call)> {
     ]
 }
 
-/// What a unit asks for in its work, written down here once more: everything else is tried.
+/// The system calls that a unit needs, listed again here. The test tries all others.
 const NEEDED: [c_long; 40] = [
     libc::SYS_read,
     libc::SYS_write,

@@ -1,5 +1,5 @@
-//! Ordinary programs on both sides of a unit: TCP of Linux, with everything left to devices that Linux leaves to them.
-//! Needs root and Go; without root the tests say so and are skipped.
+//! Ordinary programs on both sides of a unit: Linux TCP with all of its device offloads. Needs root
+//! and Go; without root the tests report that and skip.
 
 mod bed;
 
@@ -16,7 +16,7 @@ const SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 9);
 const NAT: &str = "address=203.0.113.7";
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A network namespace beside this thread's, with one of its devices. It ends with this process.
+/// A network namespace next to this thread's, with one of its devices. It ends with this process.
 struct Host(Child);
 
 impl Host {
@@ -45,7 +45,7 @@ impl Host {
         link.split_whitespace().skip_while(|word| *word != "link/ether").nth(1).unwrap().to_owned()
     }
 
-    /// Does something on a thread of this host: a socket that it opens stays here.
+    /// Runs a closure on a thread of this host. A socket opened there stays there.
     fn there<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
         let net = std::fs::File::open(self.net()).unwrap();
         let entered = move || {
@@ -64,7 +64,7 @@ impl Drop for Host {
     }
 }
 
-/// A client and a server with a wire between them in which a unit is to stand, and a bench for the unit.
+/// Returns a client and a server with a wire for a unit between them, and a bench for the unit.
 fn ends(name: &str) -> Option<(Bench, Host, Host)> {
     let bench = bench(name, &[])?;
     let client = Host::new("inner", "10.0.0.2/24");
@@ -82,8 +82,8 @@ fn start(bench: &Bench, more: &[&str]) {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Accepts connections for as long as the test runs; each reads lines and writes as many bytes as a line asks for, or "-N" as
-/// many as it then reads.
+/// Accepts connections for the whole test. Each reads lines and writes as many bytes as a line
+/// requests; for "-N" it reads N bytes.
 fn serve(server: &Host) {
     let listener = server.there(|| TcpListener::bind((SERVER, 80)).unwrap());
     std::thread::spawn(move || listener.incoming().flatten().for_each(|stream| drop(std::thread::spawn(move || answer(stream)))));
@@ -125,7 +125,7 @@ fn connect(client: &Host) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Asks for bytes and gets them.
+/// Requests bytes and compares them.
 fn fetch(stream: &mut TcpStream, length: usize) -> std::io::Result<bool> {
     stream.write_all(format!("{length}\n").as_bytes())?;
     let mut came = vec![0; length];
@@ -133,7 +133,7 @@ fn fetch(stream: &mut TcpStream, length: usize) -> std::io::Result<bool> {
     Ok(came == content(length))
 }
 
-/// Sends bytes, which the other side compares.
+/// Sends bytes; the other side compares them.
 fn send(stream: &mut TcpStream, length: usize) -> std::io::Result<bool> {
     stream.write_all(format!("-{length}\n").as_bytes())?;
     stream.write_all(&content(length))?;
@@ -147,7 +147,7 @@ fn fate(status: &serde_json::Value, word: &str) -> u64 {
     fates.iter().find(|fate| fate[0] == word).unwrap()[1].as_f64().unwrap() as u64
 }
 
-/// Partial checksums and packets of 64 KiB, as every veth hands them over.
+/// Partial checksums and packets of 64 KiB, as every veth delivers them.
 #[test]
 fn programs_talk_through_a_unit_with_offloads_as_they_are() {
     for units in [&[][..], &["--units", "1..4"]] {
@@ -162,9 +162,9 @@ fn programs_talk_through_a_unit_with_offloads_as_they_are() {
         assert!(fetch(&mut stream, BYTES).unwrap() && send(&mut stream, BYTES).unwrap());
         let status = bench.status("g");
         assert_eq!((fate(&status, "too_long"), fate(&status, "no_room")), (0, 0), "{status}");
-        // Fewer packets than pieces: large ones went through the function whole.
+        // Fewer packets than segments: large ones passed through the function whole.
         assert!(fate(&status, "passed") < 2 * BYTES as u64 / 1448, "{status}");
-        // With UDP the datagrams are as long as they were.
+        // UDP datagrams keep their length.
         let (from, to) = (client.there(|| UdpSocket::bind("10.0.0.2:0").unwrap()), server.there(|| UdpSocket::bind((SERVER, 53)).unwrap()));
         for socket in [&from, &to] {
             socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -180,7 +180,7 @@ fn programs_talk_through_a_unit_with_offloads_as_they_are() {
     }
 }
 
-/// One unit serves, one stands by. The connections of the one that dies are the other's.
+/// One unit serves, one stands by. The standby takes over the connections of a dead unit.
 #[test]
 fn connections_outlive_the_only_active_unit_of_a_group() {
     let Some((bench, client, server)) = ends("outlive") else { return };
@@ -207,7 +207,7 @@ fn connections_outlive_the_only_active_unit_of_a_group() {
     assert!(fetch(&mut connect(&client).unwrap(), 10).unwrap(), "a new one");
 }
 
-/// One active unit of a group has the ports of all of them, as a unit on its own has.
+/// A single active unit of a group has the ports of the whole group, like a unit on its own.
 #[test]
 fn a_group_gives_out_all_its_ports() {
     let Some((bench, client, server)) = ends("ports") else { return };
@@ -223,7 +223,7 @@ fn a_group_gives_out_all_its_ports() {
     }
 }
 
-/// The last port of a NAT is free again soon after its connection was closed or reset.
+/// The last port of a NAT is free again soon after its connection closed or was reset.
 #[test]
 fn a_closed_connection_gives_its_port_back() {
     for units in [&[][..], &["--units", "1..4"]] {
@@ -233,7 +233,7 @@ fn a_closed_connection_gives_its_port_back() {
         for _ in 0..2 {
             let began = Instant::now();
             let mut stream = loop {
-                // SYN is sent again until there is a port.
+                // SYN is sent again until a port is free.
                 match connect(&client) {
                     Ok(stream) => break stream,
                     Err(e) => assert!(began.elapsed() < 3 * PATIENCE, "{e}: {}", bench.status("g")),

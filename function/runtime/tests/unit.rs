@@ -1,5 +1,5 @@
-//! A unit on a veth in a network namespace of its own: real packets, a real kill, and the bill afterwards.
-//! Needs root; without it the test says so and is skipped.
+//! A unit on a veth in its own network namespace: real packets, a real kill, and the bill
+//! afterwards. Needs root; without root the test reports that and skips.
 
 #[path = "../../twins/tests/modules/mod.rs"]
 mod modules;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use bed::bench;
 use pando_unit::packet::Port;
 
-/// Every packet that came back is on the bill, once, however often the unit was killed; nothing else is.
+/// The bill has every returned packet once, however often the unit was killed, and nothing else.
 #[test]
 fn the_bill_is_right_across_kills() {
     let Some(mut bench) = bench("bill") else { return };
@@ -30,7 +30,7 @@ fn the_bill_is_right_across_kills() {
     assert_eq!(bench.json(&["ls", "-o", "json"])[0]["epoch"], 4);
 }
 
-/// A unit that is stopped is neither dead nor gone: no other one takes its name, and `rm` ends it.
+/// A stopped unit is neither dead nor gone: its name stays taken, and `rm` ends it.
 #[test]
 fn a_unit_that_does_not_answer_is_no_dead_one() {
     let Some(bench) = bench("silent") else { return };
@@ -46,7 +46,7 @@ fn a_unit_that_does_not_answer_is_no_dead_one() {
     let said = text(second.stderr);
     assert!(second.status.code() == Some(6) && said.contains(&format!("there is a unit n: process {pid} does not answer")), "{said}");
     assert_eq!(bench.run(&["rm", "n"]).status.code(), Some(0));
-    // Its watcher takes leave of it.
+    // Its watcher reaps it.
     let deadline = Instant::now() + Duration::from_secs(5);
     while std::path::Path::new(&format!("/proc/{pid}/root")).exists() {
         assert!(Instant::now() < deadline, "process {pid} is still there");
@@ -55,11 +55,12 @@ fn a_unit_that_does_not_answer_is_no_dead_one() {
     assert_eq!(bench.json(&["ls", "-o", "json"]), serde_json::json!([]));
 }
 
-/// A unit that gets no processor for a while: what its ring had no room for is counted, also when it is killed then.
+/// A unit gets no processor for a while. The packets without room in its ring are counted, even if
+/// it is then killed.
 #[test]
 fn what_a_ring_had_no_room_for_is_counted_and_outlives_the_unit() {
     for way in ["packet", "xdp"] {
-        // A namespace is its thread's.
+        // Each thread has its own namespace.
         std::thread::spawn(move || overrun(way)).join().unwrap();
     }
 }
@@ -82,7 +83,7 @@ fn overrun(way: &str) {
         let [served, lost] = ["packets", "lost"].map(|word| owed[word].as_u64().unwrap());
         (served + lost + dropped, lost)
     };
-    // One more, when the ring has room again, is how the unit comes to know.
+    // The unit learns of the loss from one more packet, once the ring has room again.
     let deadline = Instant::now() + Duration::from_secs(20);
     let mut sent = 6000;
     while accounted().0 < sent {
@@ -98,7 +99,8 @@ fn overrun(way: &str) {
     assert!(printed.lines().any(|line| line.ends_with(&format!(" {lost}"))), "{printed}");
 }
 
-/// The kernel takes the outer tag off what it hands over: it is there again for the function, and on what leaves.
+/// The kernel removes the outer tag of a packet. The function receives the tag again, and the
+/// output has it.
 #[test]
 fn packets_leave_with_the_tags_that_they_came_with() {
     let Some(mut bench) = bench("tags") else { return };
@@ -113,7 +115,7 @@ fn packets_leave_with_the_tags_that_they_came_with() {
     assert_eq!(bench.json(&["bill", "-o", "json"])["owed"][0]["packets"], 2);
 }
 
-/// Whoever may not ask a unit does not hear that it crashed, and not that it is gone.
+/// A user without access to a unit learns neither that it crashed nor that it is gone.
 #[test]
 fn another_user_hears_that_he_may_not() {
     let Some(bench) = bench("other") else { return };
@@ -132,7 +134,7 @@ fn another_user_hears_that_he_may_not() {
     assert_eq!(bench.json(&["ls", "-o", "json"])[0]["state"], "running");
 }
 
-/// A disk without room is named before a unit runs; a log without room ends none.
+/// A full disk is reported before a unit runs. A full log ends no unit.
 #[test]
 fn a_full_disk_is_named_and_a_full_log_ends_nothing() {
     let Some(mut bench) = bench("full") else { return };
@@ -157,7 +159,7 @@ fn a_full_disk_is_named_and_a_full_log_ends_nothing() {
     bench.kill();
 }
 
-/// All threads of a unit are behind the walls, and tenants are different users.
+/// All threads of a unit are in the sandbox, and tenants are different users.
 #[test]
 fn a_unit_is_behind_its_walls() {
     let Some(bench) = bench("walls") else { return };
@@ -173,7 +175,7 @@ fn a_unit_is_behind_its_walls() {
             assert!(field("Groups:").is_empty(), "{status}");
             users.push(field("Uid:").join(" "));
         }
-        // Where the unit works there is no device but a loopback that is down.
+        // The unit's namespace has only a loopback device that is down.
         let devices = std::fs::read_to_string(format!("/proc/{pid}/net/dev")).unwrap();
         assert!(!devices.contains("far:") && devices.contains("lo:"), "{devices}");
         assert!(bench.run(&["rm", "n"]).status.success());
@@ -182,7 +184,8 @@ fn a_unit_is_behind_its_walls() {
     assert!(users.len() == 2 && !users.iter().any(|u| u.split(' ').any(|id| id == "0")), "{users:?}");
 }
 
-/// A packet that makes the function trap, loop or eat memory costs its flow that packet, in a real unit behind its walls.
+/// If a packet makes the function trap, loop or eat memory, only that packet of its flow is lost.
+/// The unit is a real one in its sandbox.
 #[test]
 fn a_hostile_packet_harms_its_flow_alone() {
     let Some(mut bench) = bench("hostile") else { return };
@@ -201,7 +204,8 @@ fn a_hostile_packet_harms_its_flow_alone() {
     }
 }
 
-/// What `generate` makes and `replay` sends in copies comes out at the other end, and `receive` says so.
+/// A generated capture, replayed in copies, arrives whole at the other end, and `receive` confirms
+/// it.
 #[test]
 fn a_replayed_capture_is_received_whole() {
     let Some(bench) = bench("replay") else { return };
@@ -236,7 +240,7 @@ fn a_replayed_capture_is_received_whole() {
     assert_eq!(pando_unit::pcap::read(&written).unwrap().len() as u64, expected);
 }
 
-/// With --detach, --restart leaves a process that starts the unit again until it is removed.
+/// With --detach, --restart leaves a process that restarts the unit until it is removed.
 #[test]
 fn a_detached_unit_is_started_again_when_it_crashes() {
     let Some(mut bench) = bed::bench("restart") else { return };
@@ -263,7 +267,7 @@ fn a_detached_unit_is_started_again_when_it_crashes() {
     assert_eq!(bench.json(&["ls", "-o", "json"]), serde_json::json!([]));
 }
 
-/// A frame that is as long as its device allows, or short.
+/// Returns a frame that is short, or as long as its device allows.
 fn long_or_short(n: u32) -> Vec<u8> {
     let mut frame = bed::frame(n);
     frame.resize(if n.is_multiple_of(3) { 60 } else { 8000 }, n as u8);
@@ -277,7 +281,8 @@ fn long_wire(name: &str) -> Option<(bed::Bench, Port)> {
     Some((bench, Port::open("far", 4096).unwrap()))
 }
 
-/// Large frames are not in the ring but in a queue of their own. The two stay in step, also when the queue was full.
+/// Large frames use a separate queue instead of the ring. The two stay in step, even after the
+/// queue was full.
 #[test]
 fn large_frames_come_whole_and_in_order_or_are_counted() {
     let Some((bench, mut far)) = long_wire("large") else { return };
@@ -302,7 +307,8 @@ fn large_frames_come_whole_and_in_order_or_are_counted() {
     assert_eq!((far.too_long(), far.too_long()), (missing.len() as u64, 0));
 }
 
-/// A process that took large frames from the queue and died leaves none of them, and the next one has those behind.
+/// A process took large frames from the queue and died. Those are lost, and the next process gets
+/// the later ones.
 #[test]
 fn a_ring_that_is_adopted_is_in_step_with_its_large_frames() {
     let Some((bench, mut far)) = long_wire("step") else { return };

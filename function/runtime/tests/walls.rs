@@ -1,4 +1,4 @@
-//! What a tenant wrote is compiled and run behind walls only, from its first byte on.
+//! A tenant's code is compiled and run only in the sandbox, from its first byte on.
 
 mod bed;
 #[path = "../../twins/tests/modules/mod.rs"]
@@ -21,7 +21,7 @@ fn function(name: &str) -> String {
     format!("{}/../functions/{name}/{name}.wasm", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A field of a process's status, or of its limits.
+/// Returns a field of a process's status, or of its limits.
 fn field(pid: u32, file: &str, name: &str) -> Option<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/{file}")).ok()?;
     text.lines().find_map(|line| line.strip_prefix(name)).map(|rest| rest.split_whitespace().next().unwrap_or_default().to_owned())
@@ -31,13 +31,13 @@ fn is_walled(pid: u32) -> bool {
     field(pid, "status", "Seccomp:").as_deref() == Some("2") && field(pid, "status", "Uid:").is_some_and(|uid| uid != "0")
 }
 
-/// Processor time of a process, in ticks of 10 ms.
+/// Returns the processor time of a process, in ticks of 10 ms.
 fn ticks(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.split(' ').nth(11)?.parse().ok()
 }
 
-/// Ends a process of a test.
+/// A child process that ends with the test.
 struct Ends(Child);
 
 impl Drop for Ends {
@@ -55,7 +55,8 @@ fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Native code beside a module is another's word, whatever its age. That of this machine's cache is by the module's digest.
+/// Native code next to a module is untrusted, at any age. This machine's cache stores code by the
+/// module's digest.
 #[test]
 fn code_beside_a_module_is_not_run() {
     let directory = scratch("beside");
@@ -74,7 +75,7 @@ fn code_beside_a_module_is_not_run() {
     assert!(tested.status.success() && said.starts_with("nat: "), "{tested:?}");
 }
 
-/// A module whose sections are long costs its compiler minutes and gigabytes.
+/// A module with long sections would cost its compiler minutes and gigabytes.
 #[test]
 fn a_module_of_200_000_functions_is_refused_at_once() {
     let directory = scratch("functions");
@@ -105,7 +106,7 @@ fn a_compiler_is_behind_walls_before_it_has_read_a_byte() {
     assert_eq!([limit("Max address space"), limit("Max cpu time")], [(1u64 << 30).to_string(), "30".into()]);
 }
 
-/// Its configuration never ends: the unit is at work on it for 10 seconds.
+/// Its configuration never ends: the unit works on it for 10 seconds.
 const SLOW: &str = r#"
 #include <pando_nf.h>
 struct state { uint32_t n; };
@@ -128,7 +129,7 @@ fn start_code_runs_behind_the_walls() {
         unit = std::fs::read_to_string(&children).unwrap_or_default().split(' ').next().unwrap_or_default().parse().unwrap_or(0);
         unit > 0
     });
-    // What the unit does before its functions run takes a small part of this.
+    // The unit's own start takes a small part of this.
     wait("the function runs", || ticks(unit).is_some_and(|ticks| ticks >= 100));
     assert!(is_walled(unit), "a function runs for 1 s already, and there are no walls");
     assert!(Path::new(&format!("/proc/{unit}")).exists());

@@ -1,5 +1,5 @@
-//! A unit whose packets come by AF_XDP, beside one whose packets come by AF_PACKET: on a veth, whose driver runs XDP programs
-//! but copies. Needs root; without it the tests say so and are skipped.
+//! Compares a unit on AF_XDP with a unit on AF_PACKET, on a veth. Its driver runs XDP programs, but
+//! copies. Needs root; without root the tests report that and skip.
 
 mod bed;
 
@@ -14,7 +14,7 @@ use pando_unit::traffic::{Shape, generate};
 const SHAPING_NOTHING: [&str; 4] = ["--set", "rate=1000000000", "--set", "burst=1000000000"];
 
 impl Bench {
-    /// What this device's XDP program is, if it has one.
+    /// Returns the number of this device's XDP program, if any.
     fn program(&self, device: &str) -> Option<u32> {
         let shown = std::process::Command::new("ip").args(["-j", "-d", "link", "show", device]).output().unwrap();
         let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
@@ -25,7 +25,7 @@ impl Bench {
         self.json(&["ls", "-o", "json"])[0].take()
     }
 
-    /// Sends frames and returns what came back, once the unit has done all of them and they are all here.
+    /// Sends frames. Returns the output once the unit has handled all of them and all have arrived.
     fn through(&mut self, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let (mut back, deadline) = (Vec::new(), Instant::now() + Duration::from_secs(60));
         for some in frames.chunks(32) {
@@ -57,7 +57,8 @@ impl Bench {
     }
 }
 
-/// Keeps this thread, and what it starts from here on, on one processor; one that is not there changes nothing.
+/// Keeps this thread, and its later children, on one processor. A missing processor changes
+/// nothing.
 fn work_on(processor: usize) {
     // SAFETY: an all-zero set is valid, and lives during the call.
     unsafe {
@@ -67,15 +68,16 @@ fn work_on(processor: usize) {
     }
 }
 
-/// The same bytes come out, in the same order, and cost the same.
+/// Both ways produce the same bytes in the same order at the same price.
 #[test]
 fn both_ways_give_the_same_packets_and_the_same_bill() {
     let Some(mut bench) = bench("ways") else { return };
-    // A thread that changes its processor brings packets of a veth out of order.
+    // A thread that changes its processor reorders packets of a veth.
     work_on(0);
     let made = generate(&Shape { flows: 120, seconds: 1.0, ..Shape::default() });
     let frames: Vec<Vec<u8>> = made.packets.into_iter().map(|p| p.frame).collect();
-    // Which port a flow gets of the NAT depends on what is in the batch besides it, but for packets that take theirs.
+    // A flow's NAT port depends on the other packets of its batch, except for packets that take
+    // theirs.
     let outward: Vec<Vec<u8>> = frames.iter().filter(|f| f[12] == 8 && f[26] == 10).cloned().collect();
     let nat = ["--set", "address=203.0.113.7", "--set", "inside=10.0.0.0/8"];
     for (n, (function, settings, frames)) in [("nat", nat, &outward), ("policer", SHAPING_NOTHING, &frames)].into_iter().enumerate() {
@@ -91,14 +93,15 @@ fn both_ways_give_the_same_packets_and_the_same_bill() {
         let differs = came[0].iter().zip(&came[1]).find(|(packet, xdp)| packet != xdp);
         assert!(came[0] == came[1], "{function}: {} and {} packets; {differs:?}", came[0].len(), came[1].len());
         let bill = bench.json(&["bill", "-o", "json"]);
-        // A call has a cost besides that of its packets, so fuel depends on how they come together.
+        // A call has its own cost, so fuel depends on the batches.
         let counts = |way: usize| ["packets", "bytes", "trapped"].map(|word| bill["records"][2 * n + way]["functions"][0][word].clone());
         assert_eq!(counts(0), counts(1));
         assert_eq!((&counts(0)[0], &bill["owed"][n]["lost"]), (&frames.len().into(), &0.into()));
     }
 }
 
-/// A packet that a program of this machine sends has half a checksum on a veth, and a program of XDP is not told.
+/// A packet from a program of this machine has a partial checksum on a veth, and an XDP program is
+/// not informed.
 #[test]
 fn checksums_that_were_left_to_a_device_are_completed() {
     for way in ["packet", "xdp"] {
@@ -119,7 +122,7 @@ fn half_a_checksum(way: &str) {
     bench.back(20, |frame| ours(frame) && checksum::transport_is_right(frame) == Some(true));
 }
 
-/// Whatever a unit leaves behind would take the packets of a device for ever.
+/// A program left on a device would take its packets forever.
 #[test]
 fn a_killed_unit_leaves_no_program() {
     let Some(mut bench) = bench("left") else { return };
@@ -141,7 +144,7 @@ fn a_killed_unit_leaves_no_program() {
         far.receive(1, &mut slots);
     }
     drop(far);
-    // So has the next unit, and one that ends as it is told leaves nothing either.
+    // The next unit also has it, and a unit that ends normally leaves nothing.
     start(&bench);
     bench.exchange(100..200);
     assert!(bench.run(&["rm", "n"]).status.success());
@@ -152,18 +155,18 @@ fn a_killed_unit_leaves_no_program() {
     assert_eq!(bill["owed"][0]["packets"], 200);
 }
 
-/// Whether the kernel still has a program of this number.
+/// Returns whether the kernel still has a program of this number.
 fn is_loaded(program: u32) -> bool {
     const BPF_PROG_GET_FD_BY_ID: libc::c_long = 13;
     let question = [program, 0, 0];
-    // SAFETY: the question has the size that is said; a descriptor that comes is closed.
+    // SAFETY: the question has the given size; a returned descriptor is closed.
     unsafe {
         let fd = libc::syscall(libc::SYS_bpf, BPF_PROG_GET_FD_BY_ID, &question, size_of_val(&question));
         fd >= 0 && libc::close(fd as i32) == 0
     }
 }
 
-/// A queue without a socket would go past the function.
+/// The packets of a queue without a socket would bypass the function.
 #[test]
 fn packets_of_all_queues_come() {
     let Some(mut bench) = bench("queues") else { return };
@@ -177,7 +180,7 @@ fn packets_of_all_queues_come() {
     let said = String::from_utf8(started.stdout).unwrap();
     assert!(said.contains("wide: AF_XDP, copied by the kernel, 2 queues"), "{said}");
     bench.near = Port::open("many", 4096).unwrap();
-    // A packet socket sends by the queue of its processor.
+    // A packet socket sends by its processor's queue.
     for processor in 0..2 {
         work_on(processor);
         let frames: Vec<Vec<u8>> = (0..500).map(bed::frame).collect();
@@ -187,7 +190,7 @@ fn packets_of_all_queues_come() {
     assert_eq!(bench.unit()["functions"][0]["packets"], 1000);
 }
 
-/// Where it cannot work, that is said before the first packet, with what to do.
+/// Impossible settings are refused before the first packet, with the next step.
 #[test]
 fn what_cannot_be_is_refused_with_its_reason() {
     let Some(bench) = bench("refused") else { return };
@@ -208,7 +211,7 @@ fn what_cannot_be_is_refused_with_its_reason() {
     refused("far", &["--durability", "log"], 3, &["--port packet"]);
     bench.start_with("nat", &["--set", "address=203.0.113.7", "--port", "xdp"]);
     refused("far", &[], 6, &["another XDP program", "--port packet"]);
-    // Nobody asked: a veth is no physical device.
+    // Without --port the unit picks its own way: a veth is no physical device.
     let (code, said) = try_on("m", "near", &[]);
     assert_eq!(code, 0, "{said}");
     let units = bench.json(&["ls", "-o", "json"]);

@@ -1,4 +1,5 @@
-//! Variants: a rule with its options, as one word on the command line: `star`, `star,gap_ns=100000`, `blind,fifo`.
+//! Variants: a rule with its options as one word, for example `star`, `star,gap_ns=100000`,
+//! `blind,fifo`.
 
 use crate::replication::State;
 use crate::report::{Figures, figures};
@@ -12,65 +13,66 @@ use crate::world::{Physics, Run, TICK_NS, play};
 use pando_assign::queue::Discipline;
 use pando_assign::{Config, UNITS};
 
-/// Which rule decides.
+/// The rule of assignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// SNF's algorithm at the granularity of flows.
     Vanilla,
-    /// Per flow, shortest queue, a good number of units.
+    /// Per flow, shortest queue, with Pando's number of units.
     Flow,
-    /// SNF's pseudocode as it is written.
+    /// SNF's pseudocode as printed.
     Paper,
-    /// Shortest queue per flowlet, blind to state.
+    /// Shortest queue per flowlet, without regard to state.
     Blind,
     /// Pando's rule.
     Star,
-    /// Pando's choice of unit, the number of units from the future demand at the same provisioning.
+    /// Pando's choice of unit, with the number of units set from future demand at equal
+    /// provisioning.
     Clairvoyant,
-    /// A unit for each flow: the bound.
+    /// One unit per flow: the bound.
     Infinite,
 }
 
 /// A rule with its options.
 #[derive(Clone, Debug)]
 pub struct Variant {
-    /// As it was given.
+    /// The text that this variant was parsed from.
     pub name: String,
-    /// Which rule.
+    /// Its rule.
     pub kind: Kind,
-    /// The rule's numbers.
+    /// The parameters of the rule.
     pub config: Config,
     /// Order of service.
     pub discipline: Discipline,
     /// λ of the paper's rule.
     pub lambda: f64,
-    /// Reallocation of flows every so many ms; 0: never.
+    /// Interval between reallocations of flows, in ms; 0: never.
     pub reallocate_ms: u64,
     /// Milliseconds over which demand is averaged.
     pub average_ms: f64,
     /// Milliseconds for which a need is remembered.
     pub remember_ms: usize,
-    /// Demand is met with this share of a unit.
+    /// The share of a unit that demand may fill.
     pub fill: f64,
-    /// Units that there are.
+    /// Number of units.
     pub pool: u32,
-    /// What fetching state costs; the rule knows it too unless `believed_pull_ns` is set.
+    /// Cost of fetching state. The rule assumes the same cost unless `believed_pull_ns` is set.
     pub pull_ns: u64,
-    /// Factor of the units' true cost.
+    /// Factor on the nominal cost of the units.
     pub slowness: f64,
-    /// What is pushed.
+    /// The state that units push.
     pub state: State,
-    /// How far the clairvoyant looks ahead, in ms; 0: the best of several.
+    /// How far the clairvoyant looks ahead, in ms; 0: the better of 1 and 5.
     pub ahead_ms: usize,
 }
 
-/// Why a variant cannot be run.
+/// Reports why a variant cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum VariantError {
-    /// No such rule.
+    /// Unknown rule.
     #[error("{0:?}: no such rule: use vanilla, flow, paper, blind, star, clairvoyant or infinite")]
     Rule(String),
-    /// No such option, or no number.
+    /// Unknown option, or its value is not a number.
     #[error("{0:?}: no such option: use fifo, fair or KEY=NUMBER with one of the keys of --help")]
     Option(String),
 }
@@ -155,18 +157,18 @@ impl Variant {
     }
 }
 
-/// A workload with what is needed to judge a run of it.
+/// A workload and the parameters that a run of it is judged by.
 #[derive(Clone, Copy, Debug)]
 pub struct Case<'a> {
     /// The load.
     pub load: &'a Workload,
-    /// Its length.
+    /// Length of its window.
     pub window_ns: u64,
     /// Figures count from here.
     pub warm_ns: u64,
     /// Capacity of a unit in bytes per millisecond.
     pub unit_bytes: f64,
-    /// For rules that draw lots.
+    /// Seed for rules that make random choices.
     pub seed: u64,
 }
 
@@ -205,7 +207,7 @@ impl Case<'_> {
         self.judge(&play(self.load, self.window_ns, &v.config, &physics, rule))
     }
 
-    /// What the load needs on average.
+    /// Returns the number of units that the load needs on average.
     fn mean_units(&self) -> u32 {
         let bytes: u64 = self.load.packets.iter().map(|p| u64::from(p.bytes)).sum();
         (bytes as f64 / self.unit_bytes / (self.window_ns / TICK_NS) as f64).ceil() as u32
@@ -215,8 +217,9 @@ impl Case<'_> {
         figures(self.load, run, self.window_ns, self.warm_ns, self.unit_bytes)
     }
 
-    /// Pando's choice of unit under a number of units that is known ahead: so many as the mean demand of the next
-    /// milliseconds needs, times the factor that makes its provisioning that of Pando itself.
+    /// Plays Pando's choice of unit with the number of units known ahead. That number meets the
+    /// mean demand of the next milliseconds, times a factor that makes provisioning equal to
+    /// Pando's.
     fn clairvoyant(&self, v: &Variant) -> Figures {
         let equal = self.run(&Variant { kind: Kind::Star, discipline: Discipline::DEFAULT, ..v.clone() }).provisioning;
         let horizons = if v.ahead_ms > 0 { vec![v.ahead_ms] } else { vec![1, 5] };
@@ -243,7 +246,7 @@ impl Case<'_> {
     }
 }
 
-/// Every flow alone on a unit of its own.
+/// Serves every flow on its own unit.
 fn alone(load: &Workload, config: &Config) -> Run {
     let mut free = vec![0u64; load.flows as usize];
     let serve = |p: &crate::workload::Packet| {

@@ -1,4 +1,5 @@
-//! Captures: pcap and pcapng files as lists of (time, flow, length). Contents are dropped; only what steering sees stays.
+//! Captures: reads pcap and pcapng files as lists of (time, flow, length). Only the fields that
+//! steering reads are kept; contents are dropped.
 
 use pando_protocol::FlowKey;
 use std::collections::HashMap;
@@ -26,28 +27,28 @@ pub struct Capture {
     pub flows: u32,
 }
 
-/// Why a capture cannot be read.
+/// Reports why a capture cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
     /// The folder or the file cannot be read.
     #[error("read {path}: {source}: want a folder of captures, --captures DIR; `pando fn generate DIR/in.pcap` makes one")]
     Io {
-        /// What was opened.
+        /// The path that was opened.
         path: PathBuf,
         /// Why it failed.
         source: std::io::Error,
     },
-    /// Neither magic number is there.
+    /// The file has neither magic number.
     #[error("not a capture: it begins with neither the magic number of pcap nor that of pcapng")]
     Magic,
-    /// A folder without captures.
+    /// The folder has no captures.
     #[error(
         "{0}: no .pcap or .pcapng file with TCP or UDP packets in it: give a folder of captures with --captures DIR; `pando fn generate DIR/in.pcap` makes one"
     )]
     Empty(PathBuf),
 }
 
-/// Reads all captures of a folder in order of their names. Files that are no captures are left out.
+/// Reads all captures of a folder in order of their names. It skips other files.
 pub fn read_folder(folder: &Path) -> Result<Vec<Capture>, CaptureError> {
     let io = |source| CaptureError::Io { path: folder.into(), source };
     let mut names: Vec<PathBuf> = Vec::new();
@@ -71,7 +72,7 @@ pub fn read_folder(folder: &Path) -> Result<Vec<Capture>, CaptureError> {
     if captures.is_empty() { Err(CaptureError::Empty(folder.into())) } else { Ok(captures) }
 }
 
-/// Reads one capture. A file that ends within a packet gives the packets before it.
+/// Reads one capture. A truncated file returns the packets before the cut.
 pub fn parse(bytes: &[u8]) -> Result<Capture, CaptureError> {
     let mut frames = Frames::default();
     match bytes.first_chunk::<4>().map(|m| u32::from_le_bytes(*m)) {
@@ -113,7 +114,7 @@ struct Frames {
 }
 
 impl Frames {
-    /// One frame of a link type of libpcap. What carries neither TCP nor UDP over IP is left out.
+    /// Adds one frame of a libpcap link type. It skips frames without TCP or UDP over IP.
     fn add(&mut self, link: u32, at_ns: u64, length: u32, data: &[u8]) {
         const TCP: u8 = 6;
         const UDP: u8 = 17;
@@ -176,7 +177,8 @@ impl Frames {
     }
 }
 
-/// The resolution of an interface's time stamps: option 9 of its description block; microseconds if it is not there.
+/// Returns the resolution of an interface's time stamps: option 9 of its description block, else
+/// microseconds.
 fn ticks_per_second(order: Order, block: &[u8]) -> u64 {
     let mut at = 16;
     while let (Some(code), Some(length)) = (order.u16(block, at), order.u16(block, at + 2)) {
@@ -190,7 +192,7 @@ fn ticks_per_second(order: Order, block: &[u8]) -> u64 {
     1_000_000
 }
 
-/// The frame with an Ethernet header, for the link types that carry IP in another way.
+/// Returns the frame with an Ethernet header, for link types that carry IP differently.
 fn ethernet(link: u32, data: &[u8]) -> Option<Vec<u8>> {
     let skipped = match link {
         1 => return Some(data.to_vec()),
@@ -214,7 +216,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A pcap file of UDP packets: (microseconds, source port).
+    /// Returns a pcap file of UDP packets, given as (microseconds, source port).
     fn pcap(packets: &[(u32, u16)]) -> Vec<u8> {
         let mut file = [0xa1b2_c3d4u32.to_le_bytes(), [2, 0, 4, 0], [0; 4], [0; 4], [0, 0, 4, 0], [1, 0, 0, 0]].concat();
         for (micros, port) in packets {

@@ -1,6 +1,6 @@
-//! Network functions in virtual time: captures laid over each other, units that serve packets, state that travels, and
-//! the rules that decide which unit a flowlet goes to. It is deterministic: the same captures, seeds and options give
-//! the same figures. It never touches a network.
+//! Simulates network functions in virtual time: overlaid captures, units that serve packets, state
+//! that moves, and the rules that assign flowlets to units. It is deterministic: the same captures,
+//! seeds and options give the same figures. It never touches a network.
 
 pub mod bench;
 pub mod capture;

@@ -104,7 +104,7 @@ enum Failure {
 }
 
 impl Failure {
-    /// The exit code, one of those of `pando`.
+    /// Returns the exit code, one of those of `pando`.
     fn code(&self) -> u8 {
         match self {
             Failure::Capture(CaptureError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => 4,
@@ -113,7 +113,7 @@ impl Failure {
     }
 }
 
-/// What every figure has to name.
+/// The conditions that every figure states.
 #[derive(Debug, serde::Serialize)]
 struct Manifest {
     simulator: bool,
@@ -130,7 +130,7 @@ struct Manifest {
     overlay: Overlay,
 }
 
-/// What a variant did: medians over the seeds, and each seed.
+/// The results of a variant: medians over the seeds, and each seed.
 #[derive(Debug, serde::Serialize)]
 struct Row {
     variant: String,

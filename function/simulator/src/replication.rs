@@ -1,23 +1,23 @@
-//! What it takes to push states ahead, as units count it: the messages that they would send, byte by byte.
+//! The cost of pushing state ahead. It counts the bytes of the messages that units would send.
 
 use pando_protocol::flow::End;
 use pando_protocol::message::{Snapshot, fingerprint};
 use pando_protocol::{FlowKey, Message};
 
-/// What a function keeps of a flow.
+/// The state that a function keeps per flow.
 #[derive(Clone, Copy, Debug)]
 pub struct State {
-    /// As a unit writes it down.
+    /// Its size as a unit encodes it.
     pub bytes: usize,
-    /// Whether each packet makes another one of it, or only the first.
+    /// Whether each packet changes it, or only the first.
     pub changes: bool,
 }
 
 impl State {
-    /// The NAT's: a head, the alias, the lease, and what the function keeps; written once.
+    /// The NAT's state: a head, the alias, the lease and the function's data; written once.
     pub const DEFAULT: State = State { bytes: 23, changes: false };
 
-    /// A push of a flow of IPv4, whole or to a unit that has the state.
+    /// Returns the bytes of a push for an IPv4 flow. `whole` is false if the target has the state.
     fn push_bytes(&self, epoch: u32, clock: u64, whole: bool) -> u64 {
         let (key, _) = FlowKey::between(End::new(&[10, 0, 0, 1], [4, 0]), End::new(&[10, 0, 0, 2], [0, 53]), 17, 4);
         let (holes, state, mut bytes) = (0, Snapshot::from_iter((0..self.bytes).map(|_| 0)), Vec::new());
@@ -31,7 +31,7 @@ impl State {
     }
 }
 
-/// Which units have a flow's state, as far as each of them knows that has owned it: a bit for each.
+/// For each unit that has owned the flow, the set of units that it believes have the state.
 #[derive(Debug, Default)]
 pub(crate) struct Known(Vec<(u16, u64)>);
 
@@ -44,7 +44,7 @@ impl Known {
         &mut self.0[at].1
     }
 
-    /// A unit gives the state to others, and knows that they have it, as they know of it.
+    /// A unit gives the state to others. Giver and receivers record each other as holders.
     pub(crate) fn give(&mut self, from: u16, to: u64) {
         *self.of(from) |= to;
         for unit in (0..u64::BITS as u16).filter(|unit| to >> unit & 1 == 1) {
@@ -52,7 +52,7 @@ impl Known {
         }
     }
 
-    /// The bytes of a push, to all targets together.
+    /// Returns the bytes of a push to all targets together.
     pub(crate) fn push(&mut self, state: &State, from: u16, to: u64, epoch: u32, clock: u64) -> u64 {
         let has = if state.changes { 0 } else { to & *self.of(from) };
         self.give(from, to);

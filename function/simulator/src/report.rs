@@ -3,10 +3,10 @@
 use crate::workload::Workload;
 use crate::world::{Run, TICK_NS};
 
-/// What one run measured, from `warm_ns` on. Latency is from arrival to completion.
+/// The figures of one run from `warm_ns` on. Latency is the time from arrival to completion.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Figures {
-    /// Latency in microseconds.
+    /// Median latency in microseconds.
     pub p50_us: f64,
     /// 75th percentile.
     pub p75_us: f64,
@@ -18,33 +18,34 @@ pub struct Figures {
     pub p999_us: f64,
     /// Mean.
     pub mean_us: f64,
-    /// Of flows that stay below a tenth of a unit in every millisecond.
+    /// 75th percentile of flows that stay below a tenth of a unit in every millisecond.
     pub mice_p75_us: f64,
-    /// The same, 99th percentile.
+    /// 99th percentile of the same flows.
     pub mice_p99_us: f64,
-    /// Share of packets that belong to such flows.
+    /// Share of packets that belong to those flows.
     pub mice_share: f64,
-    /// Capacity of the units that accepted, drained or held in each millisecond over the bytes offered.
+    /// Capacity of the units that accepted, drained or held in each ms, divided by the bytes
+    /// offered.
     pub provisioning: f64,
-    /// The same over the units of each 100 ms.
+    /// The same over bins of 100 ms.
     pub provisioning_100ms: f64,
     /// Flowlets per flow.
     pub flowlets_per_flow: f64,
     /// Share of flowlets that moved.
     pub moved: f64,
-    /// Share of the moved flowlets that waited for nothing.
+    /// Share of moved flowlets that did not wait.
     pub seamless: f64,
-    /// States pushed and pulled, per second.
+    /// States pushed per second.
     pub pushes_per_s: f64,
     /// States pulled per second.
     pub pulls_per_s: f64,
     /// Bytes of all pushes over those of all packets.
     pub pushed_share: f64,
-    /// Longest time for which a packet waited for its flow's state, in milliseconds.
+    /// Longest wait of a packet for its flow's state, in milliseconds.
     pub held_max_ms: f64,
 }
 
-/// The percentile `p` (0 to 1) of unsorted values, 0 if there are none.
+/// Returns the percentile `p` (0 to 1) of unsorted values, or 0 without values.
 pub fn percentile(values: &mut [u64], p: f64) -> u64 {
     if values.is_empty() {
         return 0;
@@ -53,7 +54,7 @@ pub fn percentile(values: &mut [u64], p: f64) -> u64 {
     *values.select_nth_unstable(at).1
 }
 
-/// Which flows never exceed a tenth of a unit in a millisecond.
+/// Returns for each flow whether it stays below a tenth of a unit in every millisecond.
 pub fn mice(load: &Workload, unit_bytes_per_tick: f64) -> Vec<bool> {
     let mut is_mouse = vec![true; load.flows as usize];
     let mut bin = vec![(u64::MAX, 0u64); load.flows as usize];
@@ -67,7 +68,7 @@ pub fn mice(load: &Workload, unit_bytes_per_tick: f64) -> Vec<bool> {
     is_mouse
 }
 
-/// The figures of a run of a window. `unit_bytes_per_tick` is the capacity of a unit.
+/// Returns the figures of a run of a window. `unit_bytes_per_tick` is the capacity of a unit.
 pub fn figures(load: &Workload, run: &Run, window_ns: u64, warm_ns: u64, unit_bytes_per_tick: f64) -> Figures {
     let first = load.packets.partition_point(|p| p.at_ns < warm_ns);
     let bytes: u64 = load.packets[first..].iter().map(|p| u64::from(p.bytes)).sum();
@@ -104,7 +105,7 @@ pub fn figures(load: &Workload, run: &Run, window_ns: u64, warm_ns: u64, unit_by
     }
 }
 
-/// Each figure's median over several runs.
+/// Returns the median of each figure over several runs.
 pub fn median(runs: &[Figures]) -> Figures {
     let of = |get: fn(&Figures) -> f64| {
         let mut values: Vec<f64> = runs.iter().map(get).collect();

@@ -2,20 +2,20 @@
 
 use pando_assign::queue::{Discipline, Queue, Waiting};
 
-/// A unit: one packet in service, the others waiting.
+/// A unit with its queue and its packet in service.
 #[derive(Debug)]
 pub struct Unit {
-    /// What waits.
+    /// The waiting packets.
     pub queue: Queue,
-    /// What is being served.
+    /// The packet in service.
     pub serving: Option<Waiting>,
-    /// Work that waits or is served, in nanoseconds, as if service had just begun.
+    /// Work in the queue and in service, in nanoseconds, as if service had just begun.
     pub work_ns: u64,
-    /// When the packet in service was begun.
+    /// When service of the current packet began.
     pub begun_ns: u64,
-    /// Packets that were sent here and whose state is not here yet.
+    /// Packets that wait here for their state.
     pub held: u32,
-    /// The same in nanoseconds of work.
+    /// Work of the packets that wait for their state, in nanoseconds.
     pub held_ns: u64,
     /// When it last finished a packet.
     pub done_ns: u64,
@@ -29,7 +29,7 @@ impl Unit {
         Unit { queue: Queue::new(discipline), serving: None, work_ns: 0, begun_ns: 0, held: 0, held_ns: 0, done_ns: 0, drained_bytes: 0 }
     }
 
-    /// How long it has to work on what it was given, held packets included.
+    /// Returns the time to finish its assigned work, including held packets.
     pub fn backlog_ns(&self, now: u64) -> u64 {
         let begun = if self.serving.is_some() { now - self.begun_ns } else { 0 };
         (self.work_ns + self.held_ns).saturating_sub(begun)

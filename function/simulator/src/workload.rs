@@ -1,27 +1,27 @@
-//! Workloads: captures laid over each other until they make a load.
+//! Workloads: overlays captures until they make a load.
 //!
-//! Each copy of a capture begins at a random moment and plays on beyond the end of the window from the window's start,
-//! as a flow of its own: so a window shows what one sees when copies have been starting for ever, every byte of the
-//! captures is played once per copy, and the load does not depend on the speed.
+//! Each copy of a capture begins at a random moment. Its part beyond the window's end continues
+//! from the window's start as a separate flow. So a window looks as if copies had been starting
+//! forever. Every byte is played once per copy, and the load does not depend on the speed.
 
 use crate::capture::Capture;
 use pando_protocol::random::Random;
 use std::collections::HashMap;
 
-/// How captures become a load. Every figure names these.
+/// The parameters that turn captures into a load. Every figure states them.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Overlay {
     /// How many times each capture is played.
     pub copies: u32,
-    /// Time is divided by this. Compression changes flowlets, so it is always stated.
+    /// Factor of time compression. Compression changes flowlets, so figures always state it.
     pub speed: f64,
-    /// No flow is faster than this many bits per second (its packets are delayed); 0 sets no limit.
+    /// Upper limit of a flow's rate in bits per second; faster packets are delayed. 0: no limit.
     pub pace_bps: u64,
     /// Length of the window in nanoseconds.
     pub window_ns: u64,
-    /// Seed of the moments at which copies begin.
+    /// Seed of the moments when copies begin.
     pub seed: u64,
-    /// Every n-th flow gets an adversarial burst (SNF §9.3); 0: none does.
+    /// Every n-th flow gets an adversarial burst (SNF §9.3); 0: no flow.
     pub adversarial_every: u32,
 }
 
@@ -45,18 +45,18 @@ pub struct Workload {
     pub flows: u32,
 }
 
-/// The bytes of all packets of some captures.
+/// Returns the bytes of all packets of the captures.
 pub fn bytes_of(captures: &[Capture]) -> u64 {
     captures.iter().flat_map(|c| &c.packets).map(|p| u64::from(p.bytes)).sum()
 }
 
-/// How many copies make a load of `bits_per_second` in a window.
+/// Returns the number of copies that make a load of `bits_per_second` in a window.
 pub fn copies_for(captures: &[Capture], bits_per_second: u64, window_ns: u64) -> u32 {
     let wanted = bits_per_second as f64 / 8.0 * window_ns as f64 / 1e9;
     (wanted / bytes_of(captures).max(1) as f64).round().max(1.0) as u32
 }
 
-/// Lays copies of captures over each other.
+/// Overlays copies of captures.
 pub fn overlay(captures: &[Capture], how: &Overlay) -> Workload {
     let mut random = Random::new(how.seed);
     let mut load = Workload::default();
@@ -81,7 +81,7 @@ pub fn overlay(captures: &[Capture], how: &Overlay) -> Workload {
     load
 }
 
-/// When each packet of a capture is sent, by speed and pace.
+/// Returns the send time of each packet of a capture, after speed and pace.
 fn play(capture: &Capture, how: &Overlay) -> Vec<u64> {
     let mut free = vec![0u64; capture.flows as usize];
     let send = |p: &crate::capture::Seen| {
@@ -96,7 +96,7 @@ fn play(capture: &Capture, how: &Overlay) -> Vec<u64> {
     capture.packets.iter().map(send).collect()
 }
 
-/// Adds a burst of 10 to 30 packets of 1400 bytes at 10 Gbit/s, 20 on average, to every n-th flow.
+/// Adds a burst to every n-th flow: 10 to 30 packets of 1400 bytes at 10 Gbit/s, 20 on average.
 fn add_bursts(load: &mut Workload, how: &Overlay, random: &mut Random) {
     const PACKET_NS: u64 = 1120;
     let mut first = vec![u64::MAX; load.flows as usize];

@@ -1,8 +1,10 @@
-//! The world: arrivals, units, state that travels. Discrete events in virtual time; the same input gives the same run.
+//! The world: arrivals, units and moving state as discrete events in virtual time. The same input
+//! gives the same run.
 //!
-//! State is serial (SNF §5.3): a packet is served where the state of its flow is, after all earlier packets of the
-//! flow. A flow that gets another unit waits there until its own packets elsewhere are done and its state has come:
-//! at once where a push has brought it, else after a pull. Only that flow waits; the unit goes on with others.
+//! State is serial (SNF §5.3): a packet is served at its flow's state, after all earlier packets of
+//! the flow. A flow that gets a new unit waits there until its earlier packets are done and its
+//! state has arrived. The state is there at once after a push, else after a pull. Only that flow
+//! waits; the unit serves others.
 
 use crate::replication::{Known, State};
 use crate::rule::{Report, Rule};
@@ -13,48 +15,48 @@ use pando_assign::{Config, UNITS};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// How often user space looks at the units.
+/// How often user space reads the units.
 pub const TICK_NS: u64 = 1_000_000;
 
-/// What is true of the units and of the network between them.
+/// The properties of the units and of the network between them.
 #[derive(Clone, Debug)]
 pub struct Physics {
     /// Order of service.
     pub discipline: Discipline,
-    /// T: half of it is the silence after which state is pushed.
+    /// T: state is pushed after half of this silence.
     pub gap_ns: u64,
-    /// From asking for state to having it.
+    /// Time to fetch state.
     pub pull_ns: u64,
-    /// From pushing state to its being there.
+    /// Time until pushed state arrives.
     pub push_ns: u64,
-    /// Units are faster or slower than their nominal cost by this factor.
+    /// Factor on the nominal cost of the units.
     pub slowness: f64,
-    /// What is pushed.
+    /// The state that units push.
     pub state: State,
 }
 
-/// What happened.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Run {
-    /// Arrival to completion of each packet, in the workload's order.
+    /// Time from arrival to completion of each packet, in the workload's order.
     pub latency_ns: Vec<u64>,
     /// For each bin of 1 ms: units that accepted, drained or held.
     pub units: Vec<u32>,
     /// The same for bins of 100 ms.
     pub units_100ms: Vec<u32>,
-    /// Flowlets, those that moved, and those of them that waited for nothing.
+    /// Number of flowlets.
     pub flowlets: u64,
-    /// Flowlets on another unit than their flow's last.
+    /// Flowlets on another unit than the flow's previous one.
     pub moves: u64,
-    /// Moves whose state was there when the first packet came.
+    /// Moves with the state present at the first packet.
     pub seamless: u64,
-    /// States sent ahead, to all targets together.
+    /// States pushed, counted per target.
     pub pushes: u64,
-    /// Bytes of those messages.
+    /// Bytes of the pushes.
     pub pushed_bytes: u64,
-    /// States fetched.
+    /// States pulled.
     pub pulls: u64,
-    /// Longest time for which a packet waited for state, or for its own flow's packets elsewhere.
+    /// Longest wait of a packet for state, or for its flow's earlier packets on another unit.
     pub held_max_ns: u64,
 }
 
@@ -66,21 +68,21 @@ struct Segment {
 
 #[derive(Debug)]
 struct Flow {
-    /// Where its state is.
+    /// The unit that holds its state.
     home: u16,
-    /// Packets at home that are not done.
+    /// Unfinished packets at home.
     outstanding: u32,
     done_ns: u64,
-    /// Units with a copy of the state as it is at `done_ns`, and when it is there.
+    /// Units with a copy of the state of `done_ns`, and the arrival time of that copy.
     replicas: u64,
     replicas_at: u64,
     targets: u64,
     known: Known,
     epoch: u32,
     clock: u64,
-    /// Its state travels to the first segment's unit.
+    /// Whether its state is moving to the first segment's unit.
     travels: bool,
-    /// Sent to another unit than home, in order.
+    /// Packets for other units than home, in order.
     segments: VecDeque<Segment>,
 }
 
@@ -92,7 +94,7 @@ enum Event {
 
 const NOWHERE: u16 = u16::MAX;
 
-/// A run that is under way.
+/// A run in progress.
 pub struct World<'a> {
     load: &'a Workload,
     config: Config,
@@ -186,8 +188,8 @@ impl<'a> World<'a> {
         self.touched |= rule.accepting();
     }
 
-    /// Counts the units of the bin that ends now. A unit that takes no more flowlets still counts while it drains, while
-    /// packets wait there for their state, and until it has pushed the state of its last flow.
+    /// Counts the units of the bin that ends now. A unit that stopped accepting still counts while
+    /// it drains, while its packets wait for state, and until it has pushed its last flow's state.
     fn close_bin(&mut self, now: u64, accepting: u64) {
         let hold_ns = self.physics.gap_ns / 2 + self.physics.push_ns;
         self.touched |= accepting;
@@ -245,7 +247,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// State is pushed half a gap after its last change. It is noticed here, at the flow's next packet or at the end.
+    /// Pushes state half a gap after its last change. It runs at the flow's next packet or at the
+    /// end.
     fn push_if_silent(&mut self, number: u32, now: u64) {
         let flow = &mut self.flows[number as usize];
         let pushed = flow.done_ns + self.physics.gap_ns / 2;
@@ -258,7 +261,7 @@ impl<'a> World<'a> {
         self.run.pushed_bytes += flow.known.push(&self.physics.state, flow.home, flow.replicas, flow.epoch, flow.clock);
     }
 
-    /// The state of a flow with nothing left to do at home goes to the unit of its first segment.
+    /// Moves the state of a flow without packets at home to its first segment's unit.
     fn send_state(&mut self, number: u32, now: u64) {
         let flow = &mut self.flows[number as usize];
         let segment = flow.segments.front().expect("a flow's state travels to a segment");

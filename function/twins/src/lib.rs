@@ -1,5 +1,5 @@
-//! The five functions compiled for the host. A twin runs the same C without WebAssembly around it, so what differs in
-//! output is a defect, and what differs in time is the price of the walls.
+//! The five functions compiled for the host. A twin runs the same C code without WebAssembly. A
+//! difference in output is a defect; a difference in time is the cost of the sandbox.
 
 pub mod steal;
 
@@ -16,7 +16,7 @@ struct Symbols {
     process: unsafe extern "C" fn(u32),
     area: *mut u8,
     area_bytes: *const u32,
-    /// The C has its memory once, so a twin exists once at a time.
+    /// The C code has static memory, so only one twin exists at a time.
     user: Mutex<()>,
 }
 
@@ -66,7 +66,7 @@ static TWINS: [Symbols; 5] = [
     ),
 ];
 
-/// A function that runs on the host's own processor.
+/// A function that runs natively on the host.
 pub struct Twin {
     symbols: &'static Symbols,
     descriptor: Descriptor,
@@ -74,12 +74,13 @@ pub struct Twin {
 }
 
 impl Twin {
-    /// The twin of a function, with its configuration. Waits while another is in use. Panics when there is none of that
-    /// name or when it refuses the configuration: it is for tests and benchmarks.
+    /// Returns the twin of a function, with its configuration. Waits while another twin is in use.
+    /// Panics for an unknown name or a refused configuration, because it serves tests and
+    /// benchmarks.
     pub fn new(name: &str, configuration: &[u8]) -> Twin {
         let symbols = TWINS.iter().find(|t| t.name == name).unwrap_or_else(|| panic!("no twin of {name}"));
         let only = symbols.user.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: we are the only user; the area has as many bytes as the C says.
+        // SAFETY: we are the only user; the area has the number of bytes that the C code declares.
         let descriptor = unsafe {
             let offset = (symbols.describe)();
             let area = std::slice::from_raw_parts(symbols.area, *symbols.area_bytes as usize);
@@ -122,7 +123,7 @@ impl Executor for Twin {
         Ok(())
     }
 
-    /// A processor of the host counts none.
+    /// The host's processor counts no fuel.
     fn take_fuel(&mut self) -> u64 {
         0
     }

@@ -1,15 +1,17 @@
-//! Rounds of a measurement in which the hypervisor left the processors to this machine. `bench/steal.py` has the same rule.
+//! Measures rounds in which the hypervisor left the processors to this machine. `bench/steal.py`
+//! has the same rule.
 
 use std::time::{Duration, Instant};
 
-/// The share of the processors' time that others may have had during a round.
+/// The largest share of processor time that the hypervisor may steal in a round.
 const SHARE_MAX: f64 = 0.04;
-/// Until the next try: what others do mostly lasts.
+/// Pause before the next try, because steal usually lasts.
 const PAUSE: Duration = Duration::from_secs(2);
-/// So long a round is tried; a figure without one would be of the hypervisor.
+/// Limit on the tries of a round; a figure from a disturbed round would measure the hypervisor.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Ticks of all processors so far, and those that the hypervisor gave to others (proc_stat(5): steal).
+/// Returns the ticks of all processors, and the ticks that the hypervisor gave to others
+/// (proc_stat(5): steal).
 fn ticks() -> [u64; 2] {
     let stat = std::fs::read_to_string("/proc/stat").expect("proc is mounted");
     let line = stat.lines().next().expect("the first line is of all processors");
@@ -17,7 +19,7 @@ fn ticks() -> [u64; 2] {
     [spent.iter().sum(), spent[7]]
 }
 
-/// What a round gives. One during which too much was stolen is forgotten and done again, with all that it compares.
+/// Returns the result of a round. It repeats a round with too much stolen time.
 pub fn undisturbed<T>(mut round: impl FnMut() -> T) -> T {
     let since = Instant::now();
     loop {

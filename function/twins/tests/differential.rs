@@ -1,4 +1,5 @@
-//! Each function as WebAssembly against its twin: the same packets, the same output, state, events and leases.
+//! Tests each function as WebAssembly against its twin: same packets, output, state, events and
+//! leases.
 
 mod modules;
 
@@ -11,7 +12,8 @@ use pando_unit::traffic::{Shape, generate};
 use pando_unit::{checksum, pcap, rules};
 use proptest::prelude::*;
 
-/// A packet of one of a few flows, so that state, replies and batches with several packets of a flow are frequent.
+/// A packet of one of a few flows. Few flows make state, replies and several packets per batch
+/// frequent.
 #[derive(Clone, Debug)]
 struct Step {
     client: u8,
@@ -59,12 +61,12 @@ fn frame(step: &Step, sequence: &mut u32) -> Vec<u8> {
 
 type Outcome = (Vec<(Fate, Vec<u8>)>, Vec<(String, Vec<u8>)>, Vec<Event>, usize);
 
-/// Few flows and few numbers to lease, so that both run out.
+/// Few flows and few numbers to lease, so that both are exhausted.
 fn scarce<E: Executor>(executor: E) -> Chain<E> {
     Chain::new(vec![Stage::new(executor, Leases::new(5000..=5003))], Policy { flows_max: 5, ..Policy::default() })
 }
 
-/// As in a unit.
+/// The limits of a unit.
 fn ample<E: Executor>(executor: E) -> Chain<E> {
     Chain::new(vec![Stage::new(executor, Leases::new(32_768..=65_535))], Policy::default())
 }
@@ -144,7 +146,7 @@ proptest! {
     }
 }
 
-/// A content that is cut in two by a packet's end is found, once, and not across a gap.
+/// The IDS finds a content split over two packets once, and does not find it across a gap.
 #[test]
 fn the_ids_searches_across_packets() {
     let text = |payload: &[u8]| Step { client: 1, reply: false, tcp: true, payload: payload.to_vec(), flip: None, cut: None, pause_ns: 1 };
@@ -152,7 +154,7 @@ fn the_ids_searches_across_packets() {
     assert_eq!(events.iter().map(|e| e.code).collect::<Vec<_>>(), [1, 2]);
 }
 
-/// Captures: one that is made here, and those of the folder that CAPTURES names, if it does.
+/// Returns a generated capture and those in the folder CAPTURES, if it is set.
 fn captures() -> Vec<(String, Vec<pcap::Captured>)> {
     let made = generate(&Shape { flows: 400, seconds: 2.0, content: b"abca-bBcA".to_vec(), content_every: 5, ..Shape::default() });
     let mut captures = vec![("made".to_owned(), made.packets)];
@@ -165,7 +167,8 @@ fn captures() -> Vec<(String, Vec<pcap::Captured>)> {
     captures
 }
 
-/// Every packet of a capture comes out of a function as it does out of its twin, with the same state and events.
+/// Every packet of a capture leaves a function as it leaves its twin, with the same state and
+/// events.
 #[test]
 fn captures_come_out_the_same() {
     let ids = ids_configuration();

@@ -1,4 +1,4 @@
-//! One hostile packet among thousands of flows harms its flow alone, whatever it makes the function do.
+//! One hostile packet among thousands of flows harms only its own flow, for every kind of fault.
 
 mod modules;
 
@@ -17,7 +17,7 @@ fn chain(path: &std::path::Path, trapped_passes: bool) -> Chain<Function> {
     Chain::new(vec![Stage::new(function, Leases::new(1..=1))], Policy { trapped_passes, ..Policy::default() })
 }
 
-/// Packets of all flows in turn; the one in the middle of flow `victim` says `how`.
+/// Returns packets of all flows in turn. The middle packet of flow `victim` has the command `how`.
 fn packets(victim: u32, how: u8) -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
     for round in 0..PACKETS {
@@ -63,7 +63,7 @@ fn only_the_hostile_flow_is_harmed() {
         }
         let work = chain.work().next().unwrap();
         assert_eq!((work.packets, work.trapped), ((FLOWS * PACKETS - 1).into(), 1));
-        // What it burnt until it trapped is on the bill, and so is the start of each instance after a trap.
+        // The bill includes the fuel burnt until the trap, and the start of each new instance.
         let burnt = work.fuel - calm.work().next().unwrap().fuel;
         assert!(burnt > if limit { 2 * 200_000 } else { 2 * started }, "{}: {burnt}", how as char);
     }
@@ -83,7 +83,7 @@ fn a_trapped_packet_passes_when_asked() {
     assert_eq!(outputs[1].1, frames[1]);
 }
 
-/// A length that a packet cannot have drops it, and nothing traps.
+/// An impossible length drops the packet and causes no trap.
 #[test]
 fn a_packet_of_an_impossible_length_is_dropped() {
     let module = build("length", include_str!("hostile/hostile.c"));

@@ -1,4 +1,4 @@
-//! What is not a function is refused with its reason, before it sees a packet.
+//! An invalid function is refused with the reason before it receives a packet.
 
 mod modules;
 
@@ -21,7 +21,7 @@ struct state { uint32_t n; };
 static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_packet *packet) { (void)ctx; (void)packet; return PANDO_PASS; }
 "#;
 
-/// Files that are no module, or only the beginning of one, or more than one can be.
+/// Files that are not modules, truncated modules, and modules that are too large.
 #[test]
 fn not_wasm() {
     let whole = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../functions/nat/nat.wasm")).unwrap();
@@ -56,7 +56,7 @@ fn no_export() {
     assert!(reason.contains("does not export pando_describe"), "{reason}");
 }
 
-/// What it exports has to be of the right kind.
+/// An export must have the right type.
 #[test]
 fn an_export_of_another_type() {
     let source = format!(

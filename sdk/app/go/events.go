@@ -13,13 +13,13 @@ import (
 // Kinds of events.
 const (
 	Drained = "drained" // the last flow has ended: push the state, then die
-	Halted  = "halted"  // someone else took this instance out of rotation: finish, push, die
-	Peers   = "peers"   // who takes flows has changed
+	Halted  = "halted"  // halted, but not by its own Halt: finish, push, die
+	Peers   = "peers"   // the set of instances that take flows has changed
 	Budget  = "budget"  // min, max or an operator's pin has changed
-	Pushed  = "state"   // main has moved: pull to see it
+	Pushed  = "state"   // main has changed: pull to see it
 )
 
-// Event is something that happened to this instance.
+// Event is a change that concerns this instance.
 type Event struct {
 	ID   uint64          `json:"id"`
 	Kind string          `json:"kind"`
@@ -27,11 +27,11 @@ type Event struct {
 	Data json.RawMessage `json:"data"`
 }
 
-// reconnect is how long Events waits before it tries again while the agent is away.
+// reconnect is the pause before Events tries again while the agent is away.
 const reconnect = 100 * time.Millisecond
 
-// Events yields what happens to this instance from now on, until ctx ends or the caller stops. While the agent is being
-// restarted it waits and then goes on after the last event that it has seen.
+// Events yields events of this instance from now on, until ctx ends or the caller stops. While the
+// agent restarts, Events waits and then continues after the last event.
 func (s *Self) Events(ctx context.Context) iter.Seq[Event] {
 	return func(yield func(Event) bool) {
 		last := ""
@@ -47,7 +47,7 @@ func (s *Self) Events(ctx context.Context) iter.Seq[Event] {
 	}
 }
 
-// stream yields the events of one connection; false means that the caller has had enough.
+// stream yields the events of one connection. It returns false if the caller stopped.
 func (s *Self) stream(ctx context.Context, last *string, yield func(Event) bool) bool {
 	header := http.Header{}
 	if *last != "" {

@@ -1,8 +1,9 @@
-// Package pando lets a Go program that runs under Pando scale itself: ask for one more instance of itself, leave when
-// it is not needed, and keep state that is merged with that of its fellows.
+// Package pando lets a Go program that runs under Pando scale itself. It can ask for one more
+// instance, leave when load falls, and keep state that is merged with its peers' state.
 //
-// It is a thin client of the unix socket in PANDO_SOCKET and uses nothing but the standard library. The socket is the
-// identity: there is nothing to log in with, and no other instance can be asked about. It never decides anything.
+// It is a thin client of the unix socket in PANDO_SOCKET and uses only the standard library. The
+// socket is the identity: there is no login, and an instance can ask only about itself. It never
+// decides anything.
 package pando
 
 import (
@@ -18,25 +19,26 @@ import (
 	"time"
 )
 
-// What Pando may answer, for errors.Is. The text of an error says the reason.
+// The errors of Pando, for errors.Is. The text of an error is the reason.
 var (
-	ErrRefused  = errors.New("refused")                   // a budget or a rule says no
-	ErrPending  = errors.New("a request is pending")      // one request of an instance may be outstanding
+	ErrRefused  = errors.New("refused")                   // a budget or a rule refuses
+	ErrPending  = errors.New("a request is pending")      // an instance may have one open request
 	ErrNotFound = errors.New("not found")                 // no such state path
-	ErrInvalid  = errors.New("invalid")                   // the request itself is wrong
-	ErrLost     = errors.New("lost")                      // what was written since the last commit: write it again, then commit
-	ErrAway     = errors.New("the agent does not answer") // it is being restarted: try again
+	ErrInvalid  = errors.New("invalid")                   // the request is invalid
+	ErrLost     = errors.New("lost")                      // writes were lost: repeat them, then commit
+	ErrAway     = errors.New("the agent does not answer") // it is restarting: try again
 )
 
-// Self is this instance as its host knows it. Its methods may be called from many goroutines.
+// Self is the client of this instance. Its methods may be called from many goroutines.
 type Self struct {
 	http     *http.Client
 	socket   string
-	Instance string // its name, such as website-7k3q
-	First    bool   // it was the service's first instance
+	Instance string // its name, for example website-7k3q
+	First    bool   // whether it was the service's first instance
 }
 
-// Open finds the socket that Pando gave to this program. The error says how to run it under Pando.
+// Open returns the client of the socket in PANDO_SOCKET. Its error explains how to run the program
+// under Pando.
 func Open() (*Self, error) {
 	socket := os.Getenv("PANDO_SOCKET")
 	if socket == "" {
@@ -53,30 +55,30 @@ func Open() (*Self, error) {
 	}, nil
 }
 
-// Ask says why something is asked for. Pando keeps it, and `pando why` shows it.
+// Ask is the reason for a request. Pando stores it, and `pando why` shows it.
 type Ask struct {
 	Reason string             `json:"reason,omitempty"`
-	Inputs map[string]float64 `json:"inputs,omitempty"` // what was measured, thresholds too
-	Wait   bool               `json:"wait,omitempty"`   // replicate returns once the new instance takes flows
+	Inputs map[string]float64 `json:"inputs,omitempty"` // measured values and thresholds
+	Wait   bool               `json:"wait,omitempty"`   // return once the new instance takes flows
 }
 
-// Intent is something that was asked, and what became of it.
+// Intent is a request and its outcome.
 type Intent struct {
 	ID       string `json:"id"`
 	State    string `json:"state"` // granted, coalesced, placed, …, in rotation
 	Reason   string `json:"reason"`
-	Instance string `json:"instance"` // the one that is started, or that leaves
+	Instance string `json:"instance"` // the instance that starts or leaves
 }
 
-// View is what an instance sees of itself and of its service.
+// View is the state of an instance and of its service.
 type View struct {
 	Instance Instance           `json:"instance"`
 	VIP      string             `json:"vip"`
 	Scale    Scale              `json:"scale"`
-	Peers    []Instance         `json:"peers"` // every instance that takes flows, itself included
+	Peers    []Instance         `json:"peers"` // all instances that take flows, including this one
 	Pending  *Intent            `json:"pending"`
 	Metrics  map[string]float64 `json:"metrics"`
-	Flows    int                `json:"flows"` // open, of this instance
+	Flows    int                `json:"flows"` // open flows of this instance
 }
 
 // Instance is one copy of the service.
@@ -94,34 +96,35 @@ type Scale struct {
 	Max int `json:"max"`
 }
 
-// Ready says that this instance can take traffic. Saying it again changes nothing.
+// Ready reports that this instance can take traffic. Repeated calls change nothing.
 func (s *Self) Ready(ctx context.Context) error { return s.call(ctx, "POST", "ready", nil, nil) }
 
-// Replicate asks for one more instance. ErrRefused: the error's text names the budget. ErrPending: an earlier request
-// of this instance has not been answered yet.
+// Replicate asks for one more instance. With ErrRefused, the error's text names the budget.
+// ErrPending means that an earlier request of this instance is still open.
 func (s *Self) Replicate(ctx context.Context, a Ask) (i Intent, err error) {
 	return i, s.call(ctx, "POST", "replicate", a, &i)
 }
 
-// Halt takes this instance out of rotation: when it returns, no new flow comes. ErrRefused below the service's min.
-// Flows that are open go on; the event Drained says that the last one has ended.
+// Halt takes this instance out of rotation. Once it returns, the instance gets no new flows. It
+// fails with ErrRefused below the service's min. Open flows continue; the event Drained reports the
+// end of the last one.
 func (s *Self) Halt(ctx context.Context, a Ask) error { return s.call(ctx, "POST", "halt", a, nil) }
 
-// Die gives the sandbox up. ErrRefused before Halt, with flows open, and until the state is pushed. After it returns,
-// this program is ended.
+// Die gives up the sandbox. It fails with ErrRefused before Halt, with flows open, and until the
+// state is pushed. Once it returns, Pando ends this program.
 func (s *Self) Die(ctx context.Context, a Ask) error { return s.call(ctx, "POST", "die", a, nil) }
 
-// Me describes this instance and its service.
+// Me returns the view of this instance and its service.
 func (s *Self) Me(ctx context.Context) (v View, err error) {
 	return v, s.call(ctx, "GET", "", nil, &v)
 }
 
-// PutMetrics replaces what this instance says of itself, for operators to see.
+// PutMetrics replaces the metrics that this instance shows to operators.
 func (s *Self) PutMetrics(ctx context.Context, m map[string]float64) error {
 	return s.call(ctx, "PUT", "metrics", m, nil)
 }
 
-// call sends v as JSON (or []byte as it is) and reads the answer into out.
+// call sends v as JSON, or a []byte unchanged, and reads the answer into out.
 func (s *Self) call(ctx context.Context, method, path string, v, out any) error {
 	var body io.Reader
 	switch v := v.(type) {
@@ -195,7 +198,7 @@ func problem(what string, answer *http.Response) error {
 	return answered{p.Detail, sentinel}
 }
 
-// answered keeps Pando's sentence and says which of the sentinels it is.
+// answered is an error with Pando's text and one of the sentinels.
 type answered struct {
 	text     string
 	sentinel error

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// host answers on a unix socket as an agent does on the wire; the program under test is the client.
+// host answers on a unix socket like an agent. The program under test is the client.
 func host(t *testing.T, routes map[string]http.HandlerFunc) *Self {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "pando.sock")
@@ -125,7 +125,7 @@ func TestEventsGoOnWhereTheyWereCutOff(t *testing.T) {
 	self := host(t, map[string]http.HandlerFunc{"GET /v1/self/events": func(w http.ResponseWriter, r *http.Request) {
 		after = append(after, r.Header.Get("Last-Event-ID"))
 		n := len(after)
-		fmt.Fprintf(w, ": alive\n\nid: %d\nevent: peers\ndata: {\"id\": %d, \"kind\": \"peers\"}\n\n", n, n) // and the connection ends
+		fmt.Fprintf(w, ": alive\n\nid: %d\nevent: peers\ndata: {\"id\": %d, \"kind\": \"peers\"}\n\n", n, n) // then the connection ends
 	}})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()

@@ -7,27 +7,28 @@ import (
 	"strings"
 )
 
-// State is this instance's branch of the service's state. What is written is seen by this instance at once, survives it
-// after Commit, and reaches its fellows after Push (and their Pull). The spec says how each path merges.
+// State is this instance's branch of the service's state. This instance sees a write at once. The
+// write survives the instance after Commit, and its peers see it after Push and their Pull. The
+// spec sets how each path merges.
 type State struct{ self *Self }
 
-// State is this instance's branch of the service's state.
+// State returns this instance's branch of the service's state.
 func (s *Self) State() State { return State{s} }
 
-// Merge says what a Pull or a Push did.
+// Merge is the result of a Pull or a Push.
 type Merge struct {
 	Commit    string   `json:"commit"`
 	Taken     int      `json:"taken"`     // paths that changed on one side only
 	Merged    int      `json:"merged"`    // paths that changed on both sides
-	Conflicts []string `json:"conflicts"` // opaque paths of which both versions were kept
+	Conflicts []string `json:"conflicts"` // opaque paths that kept both versions
 }
 
-// Get returns the value of a path; ErrNotFound if there is none.
+// Get returns the value of a path, or ErrNotFound.
 func (s State) Get(ctx context.Context, path string) (b []byte, err error) {
 	return b, s.self.call(ctx, "GET", "state/"+path, nil, &b)
 }
 
-// Counter returns the value of a counter, 0 if nobody has counted yet.
+// Counter returns the value of a counter, 0 for a missing one.
 func (s State) Counter(ctx context.Context, path string) (int64, error) {
 	b, err := s.Get(ctx, path)
 	if errors.Is(err, ErrNotFound) {
@@ -44,12 +45,12 @@ func (s State) Put(ctx context.Context, path string, value []byte) error {
 	return s.self.call(ctx, "PUT", "state/"+path, value, nil)
 }
 
-// Add counts up (or down) a path of type counter.
+// Add adds n, which may be negative, to a path of type counter.
 func (s State) Add(ctx context.Context, path string, n int64) error {
 	return s.patch(ctx, path, strconv.FormatInt(n, 10))
 }
 
-// Append adds lines to a path of type append-log. Its cost is that of the lines, not of the log.
+// Append adds lines to a path of type append-log. Its cost grows with the lines, not the log.
 func (s State) Append(ctx context.Context, path string, lines ...string) error {
 	return s.patch(ctx, path, strings.Join(lines, "\n")+"\n")
 }
@@ -73,13 +74,13 @@ func (s State) Delete(ctx context.Context, path string) error {
 	return s.self.call(ctx, "DELETE", "state/"+path, nil, nil)
 }
 
-// Commit makes everything written so far survive this instance; it is durable on return. ErrLost, once, if some of that is
-// not known any more: nothing is committed then, so write it again.
+// Commit makes all writes so far survive this instance; they are durable on return. It returns
+// ErrLost once if the agent lost some of them. Nothing is committed then, so write again.
 func (s State) Commit(ctx context.Context, message string) error {
 	return s.self.call(ctx, "POST", "state/commit", map[string]string{"message": message}, nil)
 }
 
-// Change is what one commit writes, all of it or nothing. A path stands in it once.
+// Change is the content of one commit, all of it or nothing. Each path occurs once.
 type Change struct {
 	Message string            `json:"message,omitempty"`
 	Put     map[string]string `json:"put,omitempty"`    // by path: the whole value
@@ -87,17 +88,17 @@ type Change struct {
 	Delete  []string          `json:"delete,omitempty"` // paths
 }
 
-// CommitChange commits a change and everything written so far; it is durable on return.
+// CommitChange commits a change and all writes so far; they are durable on return.
 func (s State) CommitChange(ctx context.Context, c Change) error {
 	return s.self.call(ctx, "POST", "state/commit", c, nil)
 }
 
-// Pull takes what others have pushed.
+// Pull merges the states that others have pushed.
 func (s State) Pull(ctx context.Context) (m Merge, err error) {
 	return m, s.self.call(ctx, "POST", "state/pull", nil, &m)
 }
 
-// Push commits, then merges this branch into main; it is durable on return.
+// Push commits, then merges this branch into main. The result is durable on return.
 func (s State) Push(ctx context.Context) (m Merge, err error) {
 	return m, s.self.call(ctx, "POST", "state/push", nil, &m)
 }

@@ -17,12 +17,14 @@
  *     }
  *     PANDO_FUNCTION("first-hundred", struct state, process_packet)
  *
- * The unit that runs it owns the state: it moves with the flow from unit to unit and survives a crash. Globals do
- * neither: they are for what pando_configure() reads once. A function has no clock but the packet's, no randomness and
- * no I/O, so the same packets give the same output and the same state everywhere.
+ * The unit that runs the function owns the state: it moves with the flow from unit to unit and
+ * survives a crash. Globals do neither; use them only for values that pando_configure() reads once.
+ * A function has no clock but the packet's, no randomness and no I/O. So the same packets give the
+ * same output and the same state everywhere.
  *
- * Below the calls is one batch interface (ABI version 1): the unit writes up to 32 packets and the state of their flows
- * into linear memory, calls pando_process(count) once, and reads back. All integers are little endian.
+ * The calls use one batch interface (ABI version 1). The unit writes up to 32 packets and their
+ * flows' state into linear memory, calls pando_process(count) once, and reads back. All integers
+ * are little endian.
  */
 #ifndef PANDO_NF_H
 #define PANDO_NF_H
@@ -52,36 +54,36 @@ struct pando_packet {
 	uint32_t data;     /* offset of the Ethernet header */
 	uint32_t length;   /* bytes; the function may change it, up to capacity */
 	uint32_t capacity; /* bytes */
-	uint32_t state;    /* offset of the flow's slot of state */
+	uint32_t state;    /* offset of the slot with the flow's state */
 	uint32_t flags;
 	uint32_t verdict;  /* enum pando_verdict */
-	uint32_t lease;    /* a number that no other flow of the function has, for example a port */
+	uint32_t lease;    /* a number that is unique among the function's flows, for example a port */
 	uint32_t earlier;  /* 1 + index of the flow's packet before this one in the batch, or 0 */
-	uint64_t time_ns;  /* when the packet came; never decreases within a flow on one unit */
+	uint64_t time_ns;  /* arrival of the packet; never decreases within a flow on one unit */
 };
 
-/* Something that the owner of the function wants to know, for example an IDS's alert. */
+/* A report to the owner of the function, for example an IDS's alert. */
 struct pando_event {
 	uint32_t packet; /* index in the batch */
-	uint32_t code;   /* the function's own, for example the sid of a rule */
+	uint32_t code;   /* defined by the function, for example the sid of a rule */
 };
 
 struct pando_batch {
-	uint32_t current;     /* index of the packet at work: says which one trapped */
+	uint32_t current;     /* index of the current packet, which identifies a trap's cause */
 	uint32_t event_count; /* reset by the unit */
 	struct pando_packet packets[PANDO_BATCH_PACKETS];
 	struct pando_event events[PANDO_BATCH_EVENTS];
 	uint8_t data[PANDO_BATCH_BYTES];
 };
 
-/* What pando_describe() returns the offset of. */
+/* The descriptor; pando_describe() returns its offset. */
 struct pando_descriptor {
 	uint32_t abi;          /* PANDO_ABI */
 	uint32_t state_bytes;  /* size of a flow's state, at most PANDO_STATE_BYTES_MAX */
 	uint32_t batch;        /* offset of struct pando_batch */
 	uint32_t slots;        /* offset of PANDO_BATCH_PACKETS slots, each state_bytes rounded up to 8 */
 	uint32_t config;       /* offset of the buffer for the configuration */
-	uint32_t config_bytes; /* its size; 0: the function takes none */
+	uint32_t config_bytes; /* its size; 0: the function has no configuration */
 	uint32_t leases;       /* 1: offer a lease to each new flow */
 	char name[36];         /* ends with 0 */
 };
@@ -120,12 +122,13 @@ extern const uint32_t PANDO_SYMBOL(pando_area_bytes);
 /* The bytes of the packet, from the Ethernet header on. */
 static inline uint8_t *pando_data(const struct pando_packet *packet) { return PANDO_AT(packet->data); }
 
-/* The flow's state, in place: zeroes for a flow without. Say pando_changed() after writing to it. */
+/* The flow's state, in place; zeroes for a flow without state. Call pando_changed() after a
+ * write. */
 static inline void *pando_state(const struct pando_ctx *ctx) { return PANDO_AT(ctx->packet->state); }
 
 static inline void pando_changed(struct pando_ctx *ctx) { ctx->packet->flags |= PANDO_STATE_PUT | PANDO_STATE_VALID; }
 
-/* Copies the flow's state to value; returns 0 and leaves value alone when there is none. */
+/* Copies the flow's state to value. Without state it returns 0 and leaves value unchanged. */
 static inline int pando_get(const struct pando_ctx *ctx, void *value)
 {
 	if (!(ctx->packet->flags & PANDO_STATE_VALID))
@@ -134,14 +137,14 @@ static inline int pando_get(const struct pando_ctx *ctx, void *value)
 	return 1;
 }
 
-/* Makes value the flow's state. */
+/* Sets the flow's state to value. */
 static inline void pando_put(struct pando_ctx *ctx, const void *value)
 {
 	__builtin_memcpy(pando_state(ctx), value, ctx->state_bytes);
 	pando_changed(ctx);
 }
 
-/* Takes the number that was leased for this flow; returns 0 when there is none. */
+/* Takes the number that was leased for this flow; returns 0 without a lease. */
 static inline int pando_lease(struct pando_ctx *ctx, uint32_t *number)
 {
 	if (!(ctx->packet->flags & PANDO_LEASED))
@@ -151,10 +154,10 @@ static inline int pando_lease(struct pando_ctx *ctx, uint32_t *number)
 	return 1;
 }
 
-/* Whoever answers to the addresses and ports that the packet has on return belongs to this flow, too. */
+/* Packets in answer to the packet's addresses and ports on return then belong to this flow. */
 static inline void pando_alias(struct pando_ctx *ctx) { ctx->packet->flags |= PANDO_ALIAS; }
 
-/* Reports an event to the owner of the function; returns 0 when the batch has no room for more. */
+/* Reports an event to the owner of the function; returns 0 if the batch has no room. */
 static inline int pando_event(struct pando_ctx *ctx, uint32_t code)
 {
 	struct pando_batch *batch = ctx->batch;
@@ -178,8 +181,8 @@ static inline int pando_event(struct pando_ctx *ctx, uint32_t code)
 
 #define PANDO_LAYOUT ((struct PANDO_SYMBOL(pando_layout) *)PANDO_SYMBOL(pando_area))
 
-/* The exports of a function that takes leases (1) or not (0) and reads its configuration by
- * int configure(const uint8_t *config, uint32_t length), which returns 0 or the number of its complaint. */
+/* The exports of a function that takes leases (1) or not (0). It reads its configuration by int
+ * configure(const uint8_t *config, uint32_t length), which returns 0 or an error code. */
 #define PANDO_FUNCTION_WITH(function_name, state_type, process, configure, takes_leases)                               \
 	PANDO_DEFINE_AREA(state_type);                                                                                 \
 	_Static_assert(sizeof(state_type) <= PANDO_STATE_BYTES_MAX, "state of a flow: at most 4096 bytes");            \
@@ -215,7 +218,7 @@ static inline int pando_event(struct pando_ctx *ctx, uint32_t code)
 	}                                                                                                              \
 	_Static_assert(1, "")
 
-/* A packet whose flow has an earlier packet in the batch shares its slot, and finds what that one put. */
+/* A packet shares the slot of an earlier packet of its flow in the batch, and finds its state. */
 static inline void pando_inherit(struct pando_batch *batch, uint32_t index)
 {
 	uint32_t earlier = batch->packets[index].earlier;
@@ -244,15 +247,15 @@ static inline void pando_set_be16(uint8_t *p, uint16_t v)
 	p[1] = (uint8_t)v;
 }
 
-/* Where the parts of a packet are; all offsets are within the packet's length. */
+/* The offsets of a packet's parts, all within the packet's length. */
 struct pando_headers {
 	uint32_t ip;         /* offset of the IP header */
-	uint32_t transport;  /* offset behind the IP header */
-	uint32_t payload;    /* offset behind the TCP or UDP header; the end for other protocols and later fragments */
-	uint32_t end;        /* offset behind the IP packet (Ethernet may pad) */
+	uint32_t transport;  /* offset after the IP header */
+	uint32_t payload;    /* offset after the TCP or UDP header; else end */
+	uint32_t end;        /* offset after the IP packet (Ethernet may pad) */
 	uint8_t version;     /* 4 or 6 */
 	uint8_t protocol;    /* 6 TCP, 17 UDP, … */
-	uint8_t fragment;    /* 1: any fragment but a whole packet */
+	uint8_t fragment;    /* 1: a fragment that is not a whole packet */
 };
 
 static inline int pando_parse_ipv4(const uint8_t *p, uint32_t length, struct pando_headers *h)
@@ -295,8 +298,8 @@ static inline int pando_parse_ipv6(const uint8_t *p, uint32_t length, struct pan
 	return 1;
 }
 
-/* Where the IP packet of an Ethernet frame begins, behind up to two VLAN tags and the header of a PPPoE session; 0 if there is none.
- * PPP's name for the protocol has two bytes, or one where the sender compresses it. */
+/* Returns the offset of the IP packet in an Ethernet frame, or 0. It skips up to two VLAN tags and
+ * a PPPoE header. PPP's protocol field has two bytes, or one if the sender compresses it. */
 static inline uint32_t pando_network(const uint8_t *p, uint32_t length)
 {
 	uint32_t at = 12;
@@ -327,7 +330,7 @@ static inline int pando_parse_at(const uint8_t *p, uint32_t length, uint32_t ip,
 	h->payload = h->end;
 	if (h->fragment)
 		return 1;
-	/* A datagram that claims more bytes than came has none: whoever receives it throws it away. */
+	/* A datagram that claims more bytes than arrived has no payload: its receiver drops it. */
 	if (h->protocol == 17 && h->transport + 8 <= h->end && h->transport + pando_be16(p + h->transport + 4) <= h->end)
 		h->payload = h->transport + 8;
 	if (h->protocol == 6 && h->transport + 20 <= h->end) {
@@ -338,28 +341,29 @@ static inline int pando_parse_at(const uint8_t *p, uint32_t length, uint32_t ip,
 	return 1;
 }
 
-/* Finds the headers of a frame as pando_network does, and those behind; returns 0 for what is not IPv4 or IPv6. The unit puts
- * datagrams together from their fragments, so that functions see no fragment. */
+/* Finds the headers of a frame as pando_network does, and those after them; returns 0 if the frame
+ * is not IPv4 or IPv6. The unit reassembles datagrams, so functions see no fragments. */
 static inline int pando_parse(const uint8_t *p, uint32_t length, struct pando_headers *h)
 {
 	uint32_t ip = pando_network(p, length);
 	return ip && pando_parse_at(p, length, ip, h);
 }
 
-/* The offset of an IP packet of that version, or 0 where there is none. */
+/* Returns the offset of an IP packet of that version, or 0. */
 static inline uint32_t pando_ip_at(const uint8_t *p, uint32_t at, uint32_t end, uint32_t version)
 {
 	return at + 20 <= end && p[at] >> 4 == version ? at : 0;
 }
 
-/* The offset of the IP packet in an Ethernet frame at offset at, or 0. */
+/* Returns the offset of the IP packet in an Ethernet frame at offset at, or 0. */
 static inline uint32_t pando_frame_at(const uint8_t *p, uint32_t at, uint32_t end)
 {
 	uint32_t ip = at < end ? pando_network(p + at, end - at) : 0;
 	return ip ? at + ip : 0;
 }
 
-/* What GRE carries: IP, an Ethernet frame (TEB, ERSPAN types I and II), or PPP (PPTP). */
+/* Returns the IP packet that GRE carries: directly, in an Ethernet frame (TEB, ERSPAN types I and
+ * II), or in PPP (PPTP). */
 static inline uint32_t pando_gre(const uint8_t *p, uint32_t at, uint32_t end)
 {
 	if (at + 4 > end)
@@ -383,11 +387,11 @@ static inline uint32_t pando_gre(const uint8_t *p, uint32_t at, uint32_t end)
 	return type == 0x0800 ? pando_ip_at(p, at, end, 4) : type == 0x86dd ? pando_ip_at(p, at, end, 6) : 0;
 }
 
-/* Tunnels in tunnels that are looked into. */
+/* Largest depth of nested tunnels. */
 #define PANDO_TUNNELS 4
 
-/* As pando_parse, of the innermost packet: what is in 4in4, 4in6, 6in4, 6in6 and GRE is looked into. The unit names the flow of a
- * packet by the same headers. */
+/* As pando_parse, for the innermost packet of 4in4, 4in6, 6in4, 6in6 and GRE. The unit finds a
+ * packet's flow by the same headers. */
 static inline int pando_parse_inner(const uint8_t *p, uint32_t length, struct pando_headers *h)
 {
 	if (!pando_parse(p, length, h))
@@ -405,7 +409,7 @@ static inline int pando_parse_inner(const uint8_t *p, uint32_t length, struct pa
 	return 1;
 }
 
-/* Whether ports are where the transport header begins. */
+/* Returns whether the transport header begins with ports. */
 static inline int pando_has_ports(const struct pando_headers *h)
 {
 	return !h->fragment && ((h->protocol == 6 && h->transport + 20 <= h->end) || (h->protocol == 17 && h->transport + 8 <= h->end));
@@ -422,7 +426,7 @@ static inline uint16_t pando_checksum_update(uint16_t checksum, uint16_t before,
 
 /* --- reading a configuration of lines "key=value" -------------------------------------------------------------- */
 
-/* The value of key, or 0; *length is its length in bytes. */
+/* Returns the value of key, or 0; *length is its length in bytes. */
 static inline const uint8_t *pando_config_value(const uint8_t *config, uint32_t size, const char *key, uint32_t *length)
 {
 	for (uint32_t at = 0; at < size;) {
@@ -440,7 +444,8 @@ static inline const uint8_t *pando_config_value(const uint8_t *config, uint32_t 
 	return 0;
 }
 
-/* A decimal number; otherwise is returned when the key is absent, and *bad set when the value is not a number. */
+/* Returns a decimal number, or otherwise if the key is absent. It sets *bad if the value is not a
+ * number. */
 static inline uint64_t pando_config_number(const uint8_t *config, uint32_t size, const char *key, uint64_t otherwise, int *bad)
 {
 	uint32_t length;
@@ -458,7 +463,7 @@ static inline uint64_t pando_config_number(const uint8_t *config, uint32_t size,
 	return number;
 }
 
-/* An IPv4 address at *at, which moves behind it; *bad is set when there is none. */
+/* Reads an IPv4 address at *at and moves *at behind it; sets *bad on an error. */
 static inline uint32_t pando_config_ipv4(const uint8_t **at, const uint8_t *end, int *bad)
 {
 	uint32_t address = 0;

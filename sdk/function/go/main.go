@@ -1,5 +1,5 @@
-// A network function in Go. `pando fn new --lang go NAME` makes a copy of this directory; `pando fn build` and `pando fn test`
-// build and try it.
+// A network function in Go. `pando fn new --lang go NAME` copies this directory; `pando fn build`
+// and `pando fn test` build and test the copy.
 package main
 
 import "encoding/binary"
@@ -8,8 +8,8 @@ func init() {
 	Register("function-go", 8, processPacket)
 }
 
-// processPacket lets the first hundred packets of a flow pass. The state is the number of them, in 8 bytes; it moves
-// with the flow from unit to unit.
+// processPacket passes the first hundred packets of a flow. The state is their number, in 8 bytes.
+// It moves with the flow from unit to unit.
 func processPacket(packet *Packet) bool {
 	n := binary.LittleEndian.Uint64(packet.State()) + 1
 	binary.LittleEndian.PutUint64(packet.State(), n)

@@ -49,50 +49,53 @@ var (
 // Packet is one packet of a flow.
 type Packet struct{ e *entry }
 
-// Register says what the function is: its name, the size of a flow's state, and what it does with a packet. It returns
-// whether the packet passes. A state has at most 4096 bytes. Call it from init.
+// Register sets the function: its name, the size of a flow's state, and its call per packet. That
+// call returns whether the packet passes. A state has at most 4096 bytes. Call Register from init.
 func Register(name string, stateBytes uint32, f func(*Packet) bool) {
 	process = f
 	self.stateBytes, self.batch, self.slots = stateBytes, at(unsafe.Pointer(&batch)), at(unsafe.Pointer(&slots))
 	copy(self.name[:35], name)
 }
 
-// Configure says who reads the configuration, which is lines "key=value" of at most 4096 bytes together, before the first
-// packet. A result other than 0 refuses it. Call it from init; without it, the function takes no configuration.
+// Configure sets the reader of the configuration. The configuration is "key=value" lines of at most
+// 4096 bytes in total. The reader runs before the first packet; a result other than 0 refuses the
+// configuration. Call Configure from init. Without it, the function takes no configuration.
 func Configure(f func(config []byte) (complaint int32)) {
 	read = f
 	self.config, self.configBytes = at(unsafe.Pointer(&config)), configMax
 }
 
-// WantLeases asks for a number of its own for each new flow (Packet.Lease). Call it from init.
+// WantLeases requests a unique number for each new flow (Packet.Lease). Call it from init.
 func WantLeases() { self.leases = 1 }
 
 func at(p unsafe.Pointer) uint32 { return uint32(uintptr(p)) }
 
-// Data is the packet, from the Ethernet header on.
+// Data returns the packet, from the Ethernet header on.
 func (p *Packet) Data() []byte {
 	return batch.data[p.e.data-at(unsafe.Pointer(&batch.data)):][:p.e.length]
 }
 
-// State is the flow's state, to read and to change; zeroes for a flow without. Call Put after a change.
+// State returns the flow's state, to read and to change; zeroes for a flow without state. Call Put
+// after a change.
 func (p *Packet) State() []byte {
 	return slots[p.e.state-at(unsafe.Pointer(&slots)):][:self.stateBytes]
 }
 
-// Put makes what State holds the flow's state.
+// Put stores the contents of State as the flow's state.
 func (p *Packet) Put() { p.e.flags |= statePut | stateValid }
 
-// HasState says whether an earlier packet of the flow put a state.
+// HasState reports whether an earlier packet of the flow put a state.
 func (p *Packet) HasState() bool { return p.e.flags&stateValid != 0 }
 
-// IsReply says whether the packet goes against the direction of the flow's first.
+// IsReply reports whether the packet's direction is opposite to the flow's first packet.
 func (p *Packet) IsReply() bool { return p.e.flags&reply != 0 }
 
-// IsTranslated says whether the packet met its flow through the addresses of an earlier output (Alias).
+// IsTranslated reports whether the packet matched its flow by the addresses of an earlier output
+// (Alias).
 func (p *Packet) IsTranslated() bool { return p.e.flags&translated != 0 }
 
-// Lease takes the number that no other flow of the function has, for example a port. A new flow is offered one, and keeps
-// what it took.
+// Lease takes a number that is unique among the function's flows, for example a port. Each new flow
+// is offered one, and keeps it once taken.
 func (p *Packet) Lease() (number uint32, ok bool) {
 	if p.e.flags&leased == 0 {
 		return 0, false
@@ -101,10 +104,11 @@ func (p *Packet) Lease() (number uint32, ok bool) {
 	return p.e.lease, true
 }
 
-// Alias says that whoever answers to the addresses and ports that the packet has on return belongs to this flow, too.
+// Alias assigns packets that answer this packet's addresses and ports on return to this flow.
 func (p *Packet) Alias() { p.e.flags |= alias }
 
-// Resize sets the length of the packet, and says whether there is room: 64 bytes more than it came with.
+// Resize sets the length of the packet. It reports whether there is room: 64 bytes more than the
+// packet arrived with.
 func (p *Packet) Resize(length uint32) bool {
 	if length > p.e.capacity {
 		return false
@@ -113,8 +117,8 @@ func (p *Packet) Resize(length uint32) bool {
 	return true
 }
 
-// Report tells the owner of the function of something, for example an alert; `pando fn logs` shows it. It says whether the
-// batch had room for it.
+// Report sends an event to the function's owner, for example an alert; `pando fn logs` shows it. It
+// reports whether the batch had room.
 func (p *Packet) Report(code uint32) bool {
 	if batch.eventCount >= batchEvents {
 		return false
@@ -124,7 +128,7 @@ func (p *Packet) Report(code uint32) bool {
 	return true
 }
 
-// TimeNanos is when the packet came.
+// TimeNanos returns the arrival time of the packet.
 func (p *Packet) TimeNanos() uint64 { return p.e.timeNanos }
 
 //go:wasmexport pando_describe

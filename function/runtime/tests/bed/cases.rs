@@ -1,4 +1,4 @@
-//! The five functions, as a unit and as a chain in this process, and packets for them.
+//! The five functions, as a unit and as a chain in this process, and their packets.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use pando_unit::rules;
 
 use super::frame;
 
-/// A function, the arguments of its unit, and the same for a chain in this process.
+/// A function with the arguments of its unit, and the same for a chain in this process.
 pub struct Case {
     pub name: &'static str,
     pub settings: &'static [&'static str],
@@ -58,10 +58,10 @@ impl Case {
 /// Flows of a [`Traffic`].
 pub const FLOWS: u32 = 48;
 
-/// Packets of some flows, each packet unlike every other, drawn from a seed.
+/// Packets of some flows, drawn from a seed. No two packets are equal.
 pub struct Traffic {
     pub seed: u64,
-    /// The first of the flows; others come when it is changed.
+    /// The first of the flows. A change starts new flows.
     pub first: u32,
     pub made: u32,
 }
@@ -77,13 +77,13 @@ impl Traffic {
         self.frame_of(flow)
     }
 
-    /// The next packet of a flow, in one direction or the other.
+    /// Returns the next packet of a flow, in either direction.
     pub fn frame_of(&mut self, flow: u32) -> Vec<u8> {
         let mut f = frame(flow);
         self.made += 1;
         let words: Vec<u8> = (0..self.draw(60)).map(|_| b"abc"[self.draw(3) as usize]).collect();
         f.extend(&words);
-        // Its number is in its addresses' places that no function reads: the sources of the Ethernet header.
+        // The packet's number is in the source of the Ethernet header, which no function reads.
         f[8..12].copy_from_slice(&self.made.to_be_bytes());
         let (total, udp) = ((f.len() - 14) as u16, (f.len() - 34) as u16);
         f[16..18].copy_from_slice(&total.to_be_bytes());
@@ -91,7 +91,7 @@ impl Traffic {
         if self.draw(3) == 0 { turned(f) } else { f }
     }
 
-    /// What the other end says to a packet.
+    /// Returns the other end's answer to a packet.
     pub fn answer(&mut self, to: &[u8]) -> Vec<u8> {
         self.made += 1;
         let mut f = turned(to.to_vec());
@@ -101,7 +101,7 @@ impl Traffic {
     }
 }
 
-/// The same with its ends exchanged.
+/// Returns the frame with its ends exchanged.
 fn turned(mut f: Vec<u8>) -> Vec<u8> {
     for (a, b) in [(26, 30), (27, 31), (28, 32), (29, 33), (34, 36), (35, 37)] {
         f.swap(a, b);

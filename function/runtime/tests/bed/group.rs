@@ -1,4 +1,4 @@
-//! What tests of a group stand on: a network namespace, a wire for units to stand in, and `pando`.
+//! The test bed of a group: a network namespace, a wire for units to stand in, and `pando`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -10,7 +10,7 @@ pub struct Bench {
     pub directory: PathBuf,
     pub inner: Port,
     pub outer: Port,
-    /// How long nothing may come before the rest is taken for lost.
+    /// After this time without a packet, the missing packets are lost.
     pub patience: Duration,
 }
 
@@ -20,8 +20,8 @@ pub fn run(command: &mut Command) -> Output {
     output
 }
 
-/// Moves this thread into a network namespace of its own, with a wire for units to stand in: inner–inner1, outer1–outer.
-/// The functions are those whose source is beside the tests.
+/// Moves this thread into its own network namespace, with a wire for units: inner–inner1,
+/// outer1–outer. The source of the functions is in the directory of the tests.
 pub fn bench(name: &str, functions: &[&str]) -> Option<Bench> {
     // SAFETY: plain system calls.
     if unsafe { libc::geteuid() } != 0 || unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
@@ -62,7 +62,7 @@ impl Bench {
         command.output().unwrap()
     }
 
-    /// A function that [`bench`] built.
+    /// Returns the path of a function that [`bench`] built.
     pub fn module(&self, function: &str) -> PathBuf {
         self.directory.join(function).join(function).with_extension("wasm")
     }
@@ -77,7 +77,7 @@ impl Bench {
         assert!(output.status.success(), "{output:?}");
     }
 
-    /// What the group or one of its units says of itself.
+    /// Returns the status of the group or of one of its units.
     pub fn status(&self, name: &str) -> serde_json::Value {
         let output = self.pando(&["ls", "-o", "json"]);
         let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"));

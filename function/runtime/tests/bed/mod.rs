@@ -1,4 +1,4 @@
-//! What tests of a unit stand on: a network namespace, a veth, and a unit on its far end.
+//! The test bed of a unit: a network namespace, a veth, and a unit on its far end.
 #![allow(dead_code)] // each test uses its part
 
 pub mod cases;
@@ -16,14 +16,15 @@ pub struct Bench {
     pub near: Port,
 }
 
-/// Moves this thread into a fresh network namespace that ends with it, with a veth `near` - `far`.
+/// Moves this thread into a fresh network namespace with a veth `near` - `far`. It ends with the
+/// thread.
 pub fn bench(name: &str) -> Option<Bench> {
     // SAFETY: plain system calls.
     if unsafe { libc::geteuid() } != 0 || unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
         println!("skipped: needs root for a network namespace");
         return None;
     }
-    // Without it, the kernel's own multicast would be on the bill.
+    // Otherwise the kernel's own multicast would be billed.
     std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
     ip("link add name near type veth peer name far");
     ip("link set near up");
@@ -34,7 +35,7 @@ pub fn bench(name: &str) -> Option<Bench> {
     Some(Bench { directory, near: Port::open("near", 4096).unwrap() })
 }
 
-/// Removes what tests have left that were killed: their directories end with their processes' ids.
+/// Removes the directories of killed tests. Their names end with the process ids.
 pub fn clear(prefix: &str) {
     for entry in std::fs::read_dir(std::env::temp_dir()).unwrap().flatten() {
         let name = entry.file_name().into_string().unwrap_or_default();
@@ -49,7 +50,7 @@ pub fn ip(arguments: &str) {
     assert!(Command::new("ip").args(arguments.split(' ')).status().unwrap().success(), "ip {arguments}");
 }
 
-/// A UDP packet of a flow of its own.
+/// Returns a UDP packet with its own flow.
 pub fn frame(n: u32) -> Vec<u8> {
     let [_, a, b, c] = n.to_be_bytes();
     let mut f = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0, 10, a, b, c, 192, 0, 2, 9];
@@ -84,14 +85,14 @@ impl Bench {
         serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"))
     }
 
-    /// Sends packets and waits until as many came back translated.
+    /// Sends packets and waits until all of them return translated.
     pub fn exchange(&mut self, packets: std::ops::Range<u32>) {
         let frames: Vec<Vec<u8>> = packets.map(frame).collect();
         assert_eq!(self.near.send(&frames.iter().map(Vec::as_slice).collect::<Vec<_>>()), frames.len());
         self.back(frames.len(), |f| f.get(26..30) == Some(&[203, 0, 113, 7]));
     }
 
-    /// Waits until `count` such packets came back.
+    /// Waits until `count` matching packets have returned.
     pub fn back(&mut self, count: usize, such: impl Fn(&[u8]) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
         let mut back = 0;

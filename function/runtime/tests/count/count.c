@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Numbers the packets of each flow: the state's number is in the first four bytes of what a UDP datagram carries.
+ * Numbers the packets of each flow. It writes the number of the state to the first four bytes of a
+ * UDP payload.
  */
 #include <pando_nf.h>
 

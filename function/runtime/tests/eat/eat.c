@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Passes packets on. One whose fifth byte behind the UDP header is 0xff makes it fill 40 MiB of memory, in one instruction:
- * no limit of time ends it before the kernel does.
+ * Passes packets on. If the fifth byte after the UDP header is 0xff, it fills 40 MiB of memory in
+ * one instruction, so the kernel ends the unit before any time limit does.
  */
 #include <pando_nf.h>
 

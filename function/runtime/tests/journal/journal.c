@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writes down which packets a flow's state was made of: the number in the source of the Ethernet header, and the time.
+ * Records the packets of each flow's state: the number in the source of the Ethernet header, and
+ * the time.
  */
 #include <pando_nf.h>
 

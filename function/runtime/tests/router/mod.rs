@@ -1,4 +1,5 @@
-//! A Linux router in a network namespace of its own, between two devices of this thread's: `inside` and `outside`.
+//! A Linux router in its own network namespace, between two devices of this thread's namespace:
+//! `inside` and `outside`.
 #![allow(dead_code)] // each user takes its part
 
 use std::io::Read;
@@ -8,9 +9,9 @@ use std::time::{Duration, Instant};
 use pando_unit::checksum;
 use pando_unit::packet::Port;
 
-/// Address that the router has outside.
+/// The router's outer address.
 pub const NAT: [u8; 4] = [203, 0, 113, 7];
-/// Who is asked.
+/// The server that clients contact.
 pub const SERVER: [u8; 4] = [192, 0, 2, 9];
 const ROUTER_MAC: &str = "02:00:00:00:00:01";
 
@@ -32,15 +33,15 @@ fn net_of(holder: &Child) -> String {
 }
 
 impl Router {
-    /// Moves this thread into a fresh network namespace and puts a router beside it, with these rules of nftables.
-    /// Needs root; `None`, and a word, without.
+    /// Moves this thread into a fresh network namespace and puts a router beside it, with these
+    /// nftables rules. Needs root; without root it reports that and returns `None`.
     pub fn new(rules: &str) -> Option<Router> {
         // SAFETY: plain system calls.
         if unsafe { libc::geteuid() } != 0 || unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
             println!("skipped: needs root for a network namespace");
             return None;
         }
-        // It lives until its standard input ends, which it does with this process, however that ends.
+        // It lives until its standard input closes, at the latest when this process ends.
         let mut holder = Command::new("unshare")
             .args(["--net", "sh", "-c", "echo; exec cat"])
             .stdin(Stdio::piped())
@@ -67,17 +68,17 @@ impl Router {
         Some(Router { inside: Port::open("inside", 512).unwrap(), outside: Port::open("outside", 512).unwrap(), holder })
     }
 
-    /// Runs a program in the router's namespace and returns what it prints.
+    /// Runs a program in the router's namespace and returns its output.
     pub fn there(&self, program: &str, arguments: &str) -> String {
         run("nsenter", &format!("{} {program} {arguments}", self.net()))
     }
 
-    /// The argument by which `nsenter` enters the router's namespace.
+    /// Returns the argument that lets `nsenter` enter the router's namespace.
     pub fn net(&self) -> String {
         net_of(&self.holder)
     }
 
-    /// The next packets that leave on a side, until `enough` says so of one or the time is over.
+    /// Returns the packets that leave on a side, until `enough` accepts one or the time is over.
     pub fn leaving(port: &mut Port, time: Duration, mut enough: impl FnMut(&[u8]) -> bool) -> Option<Vec<u8>> {
         let deadline = Instant::now() + time;
         loop {
@@ -112,7 +113,8 @@ impl Drop for Router {
 /// One end of a flow.
 pub type End = ([u8; 4], u16);
 
-/// A frame for the router; `flags` are TCP's, none make it UDP. Its checksums are right, or UDP's is absent.
+/// Returns a frame for the router; without TCP `flags` it is UDP. Its checksums are right, or UDP's
+/// is absent.
 pub fn frame(from: End, to: End, flags: Option<u8>, sequence: u32, payload: &[u8], summed: bool) -> Vec<u8> {
     let header = if flags.is_some() { 20 } else { 8 };
     let total = (20 + header + payload.len()) as u16;

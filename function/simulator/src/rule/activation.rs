@@ -1,9 +1,9 @@
-//! How many units are active: what Go decides every millisecond in the real system (`function/activation.go`; both are held
-//! against the same table of cases).
+//! The number of active units. In the real system Go decides it every millisecond
+//! (`function/activation.go`). One table of cases tests both.
 
 use std::collections::VecDeque;
 
-/// The largest number of units that the recent past asked for.
+/// Keeps the largest number of units that the recent past needed.
 #[derive(Clone, Debug)]
 pub struct Activation {
     /// Bytes that one unit serves per tick.
@@ -22,13 +22,13 @@ pub struct Activation {
 }
 
 impl Activation {
-    /// Starts with no demand known.
+    /// Starts without known demand.
     pub fn new(unit_bytes: f64, average_ticks: f64, remember_ticks: usize, pool: u32) -> Activation {
         Activation { unit_bytes, average_ticks, remember_ticks, least: 1, pool, demand: 0.0, set: 0, needs: VecDeque::new() }
     }
 
-    /// The number of units for the next tick, from the bytes of the last one and the number that is active now: more
-    /// than were set if the rule in the kernel took some into service since.
+    /// Returns the number of units for the next tick. `bytes` is the demand of the last tick.
+    /// `active` exceeds the last result if the kernel's rule added units since.
     pub fn tick(&mut self, bytes: u64, active: u32) -> u32 {
         let weight = if self.demand == 0.0 { 1.0 } else { 1.0 / self.average_ticks };
         self.demand += (bytes as f64 - self.demand) * weight;
@@ -49,7 +49,7 @@ mod tests {
     use pando_protocol::random::Random;
     use std::fmt::Write;
 
-    /// The table that the Go side is held against, too. `UPDATE=1 cargo test` writes it anew.
+    /// The table of cases that also tests the Go side. `UPDATE=1 cargo test` rewrites it.
     #[test]
     fn the_table_of_cases_holds() {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/activation.csv");

@@ -1,5 +1,5 @@
-//! SNF's Pseudocode 1 and 2 as they are written, and the same at the granularity of flows ("vanilla flow allocation",
-//! §9.1). What the paper leaves open is named at its constant.
+//! SNF's Pseudocode 1 and 2 as printed, and the same per flow ("vanilla flow allocation", §9.1).
+//! Each value that the paper leaves open is a constant that names the gap.
 
 use super::star::first;
 use super::{Choice, Report, Rule};
@@ -8,15 +8,17 @@ use std::collections::VecDeque;
 
 /// Load is the measured drain over the last 100 ms (§8).
 const LOAD_TICKS: usize = 100;
-/// "Inactive if they do not receive any packets for a fixed amount of time" (§4.2): which time is left open.
+/// "Inactive if they do not receive any packets for a fixed amount of time" (§4.2). The paper
+/// leaves the time open.
 const INACTIVE_TICKS: u64 = 100;
-/// Weight of the last flowlet in the estimate of a flow's demand (Pseudocode 1, line 49): left open.
+/// Weight of the last flowlet in the demand estimate (Pseudocode 1, line 49). The paper leaves it
+/// open.
 const ALPHA: f64 = 0.5;
 
 /// The paper's rule.
 #[derive(Debug)]
 pub struct Paper {
-    /// Bytes per millisecond that a unit can do.
+    /// Bytes that a unit serves per millisecond.
     unit_bytes: f64,
     by_flow: bool,
     gap_ns: u64,
@@ -45,10 +47,10 @@ struct Known {
     demand: f64,
 }
 
-/// What the paper lets one choose.
+/// The parameters that the paper leaves to the operator.
 #[derive(Clone, Copy, Debug)]
 pub struct Knobs {
-    /// A flow stays on its first unit; flowlets are only measured.
+    /// Whether a flow stays on its first unit. Flowlets then only measure demand.
     pub by_flow: bool,
     /// T.
     pub gap_ns: u64,
@@ -61,8 +63,9 @@ pub struct Knobs {
 }
 
 impl Paper {
-    /// The rule over units of `unit_bytes` per millisecond. It starts with `units` of them, as many as the load needs:
-    /// its measure of load takes 100 ms to notice each further one, which is not what is compared.
+    /// Returns the rule over units of `unit_bytes` per millisecond. It starts with as many `units`
+    /// as the load needs. Its load measure needs 100 ms to request each further unit, and this
+    /// start-up is not compared.
     pub fn new(flows: u32, unit_bytes: f64, units: u32, knobs: Knobs, seed: u64) -> Paper {
         let known = Known { unit: u16::MAX, targets: 0, seen: 0, began: 0, bytes: 0, demand: 0.0 };
         Paper {
@@ -83,8 +86,8 @@ impl Paper {
         }
     }
 
-    /// Pseudocode 1, DemandEstimator: the average of all flowlets for a new flow, else the moving average. A flowlet's
-    /// load is its bytes over its duration, or over T if it was shorter.
+    /// Pseudocode 1, DemandEstimator: the average of all flowlets for a new flow, else the moving
+    /// average. The load of a flowlet is its bytes over its duration, or over T if that is longer.
     fn estimate(&mut self, f: &Known, new: bool) -> f64 {
         if new {
             return self.seen.0 / self.seen.1.max(1) as f64;
@@ -95,8 +98,8 @@ impl Paper {
         ALPHA * load + (1.0 - ALPHA) * f.demand
     }
 
-    /// Pseudocode 1, WorkloadAssigner: the largest utilisation + λ · has-state among the units with room. One more unit
-    /// is activated if none has.
+    /// Pseudocode 1, WorkloadAssigner: the largest utilisation + λ · has-state among the units with
+    /// room. Without such a unit it activates one more.
     fn assign(&mut self, demand: f64, holds: u64) -> u16 {
         let mut best: Option<(f64, u16)> = None;
         for i in (0..64u16).filter(|&i| self.accepting >> i & 1 == 1) {

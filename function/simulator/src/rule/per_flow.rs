@@ -1,21 +1,22 @@
-//! What flowlets are compared with when it is done well: a new flow goes to the shortest queue, and flows are moved
-//! between units now and then.
+//! The per-flow baseline for flowlets: a new flow goes to the shortest queue, and flows may be
+//! reallocated at intervals.
 
 use super::activation::Activation;
 use super::star::first;
 use super::{Choice, Report, Rule};
 use crate::world::TICK_NS;
 
-/// Shortest queue at true backlogs: per flow, per flow with reallocation, or per flowlet without regard to state.
+/// Shortest queue at true backlogs: per flow, per flow with reallocation, or per flowlet without
+/// regard to state.
 #[derive(Debug)]
 pub struct Shortest {
     activation: Activation,
     grow_ns: u64,
-    /// A longer silence begins a flowlet that may move; `u64::MAX`: flows never move by themselves.
+    /// A longer silence begins a flowlet that may move. `u64::MAX`: flows never move by themselves.
     gap_ns: u64,
-    /// The same by size.
+    /// More bytes than this begin such a flowlet.
     size_bytes: u32,
-    /// Flows are spread anew every so many ticks; 0: never.
+    /// Ticks between reallocations; 0: never.
     reallocate_ticks: u64,
     accepting: u64,
     grown_ns: u64,
@@ -30,12 +31,12 @@ struct Known {
     unit: u16,
     seen: u64,
     flowlet_bytes: u32,
-    /// Since the last reallocation.
+    /// Bytes since the last reallocation.
     recent_bytes: u64,
 }
 
 impl Shortest {
-    /// Per flow if `gap_ns` is `u64::MAX`.
+    /// Returns the rule. It decides per flow if `gap_ns` is `u64::MAX`.
     pub fn new(flows: u32, activation: Activation, gap_ns: u64, size_bytes: u32, reallocate_ticks: u64) -> Shortest {
         let known = Known { unit: u16::MAX, seen: 0, flowlet_bytes: 0, recent_bytes: 0 };
         Shortest {
@@ -64,8 +65,9 @@ impl Shortest {
         unit
     }
 
-    /// Moves flows from the most to the least loaded unit, the largest that evens them out first, until no move does or
-    /// the loads are within 5 % of their mean. Load is what came since the last time, and what still waits.
+    /// Moves flows from the most to the least loaded unit, largest suitable flow first. It stops
+    /// when no move helps or the loads are within 5 % of their mean. Load is the bytes since the
+    /// last reallocation plus the waiting bytes.
     fn reallocate(&mut self, report: &Report) {
         let n = self.accepting.count_ones() as usize;
         let mut load: Vec<f64> = report.backlog_ns.iter().map(|&b| b as f64 / (TICK_NS as f64) * self.activation.unit_bytes).collect();

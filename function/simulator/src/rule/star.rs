@@ -1,19 +1,19 @@
-//! The rule of `bpf/assign.h` with the activation of units that Go does: what Pando runs.
+//! Pando's rule: `bpf/assign.h` with the activation of units from Go.
 
 use super::activation::Activation;
 use super::{Choice, Report, Rule};
 use pando_assign::{Config, Flow, Units};
 
-/// Who decides how many units are active.
+/// The source of the number of active units.
 #[derive(Clone, Debug)]
 pub enum Count {
-    /// The activation of each millisecond and the growth in the kernel.
+    /// Activation each millisecond, plus growth in the kernel.
     Activation(Activation),
-    /// Somebody who knows the future: the number of units for each tick.
+    /// A given number of units for each tick, for the clairvoyant.
     Given(Vec<u32>),
 }
 
-/// The rule in the kernel and who sets its number of units.
+/// The kernel's rule with the source of its number of units.
 #[derive(Debug)]
 pub struct Star {
     config: Config,
@@ -25,7 +25,7 @@ pub struct Star {
 }
 
 impl Star {
-    /// The rule for `flows` flows. With a given count the kernel does not grow by itself.
+    /// Returns the rule for `flows` flows. With a given count the kernel adds no units.
     pub fn new(config: Config, flows: u32, count: Count) -> Star {
         let ready = match &count {
             Count::Activation(a) => first(a.pool),
@@ -42,7 +42,7 @@ impl Star {
     }
 }
 
-/// The mask of the first `n` units.
+/// Returns the mask of the first `n` units.
 pub fn first(n: u32) -> u64 {
     if n >= 64 { u64::MAX } else { (1 << n) - 1 }
 }

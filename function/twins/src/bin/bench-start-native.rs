@@ -1,6 +1,6 @@
-//! What a unit's start is compared with: a native program that does nothing but what a unit does with packets. It opens
-//! the same ring on a device and runs the NAT's C on what comes, without walls, bill, control socket and a process that
-//! watches.
+//! The baseline for a unit's start: a native program that only handles packets as a unit does. It
+//! opens the same ring on a device and runs the NAT's C code. It has no sandbox, meter, control
+//! socket or watching process.
 
 use pando_twins::Twin;
 use pando_unit::abi::BATCH_PACKETS;
@@ -12,7 +12,7 @@ use std::os::fd::AsRawFd;
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, device, frames] = &arguments[..] else { panic!("usage: bench-start-native DEVICE FRAMES") };
-    // It ends with whoever measures, in whatever way that ends.
+    // It ends with its parent, however the parent ends.
     // SAFETY: no memory is involved.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let twin = Twin::new("nat", b"address=203.0.113.7\n");

@@ -1,8 +1,9 @@
-//! Nanoseconds of processor time per packet: each function as WebAssembly in batches, against its twin on the host.
+//! Measures processor time per packet in nanoseconds: each function as WebAssembly in batches,
+//! against its twin on the host.
 //!
-//! Both get every packet and every slot copied in and the results read back by the same code (`Chain`), so what differs is
-//! the wall alone.
-//! Rounds are interleaved. Prints CSV: function, bytes, round, what, nanoseconds per packet.
+//! The same code (`Chain`) copies packets and slots to both and reads the results back. So the
+//! difference is the sandbox alone. Rounds are interleaved. Prints CSV: function, bytes, round,
+//! series, nanoseconds per packet.
 
 use pando_twins::Twin;
 use pando_unit::chain::{Arrival, Chain, Policy, Stage};
@@ -25,7 +26,7 @@ fn processor_ns() -> u64 {
     time.seconds as u64 * 1_000_000_000 + time.nanoseconds as u64
 }
 
-/// The one call of libc that is needed.
+/// The only libc call that is needed.
 mod libc_time {
     #[repr(C)]
     pub struct Timespec {
@@ -38,7 +39,8 @@ mod libc_time {
     }
 }
 
-/// TCP packets (UDP for the functions that look at each datagram) of `bytes` bytes from flows in 10.0.0.0/8 to 192.0.2.9:80, with text that is like no rule's.
+/// Returns TCP packets of `bytes` bytes, or UDP for functions that inspect each datagram. Flows go
+/// from 10.0.0.0/8 to 192.0.2.9:80; the text matches no rule.
 fn frames(bytes: usize, udp: bool) -> Vec<Vec<u8>> {
     let mut random = 12_345u64;
     let frame = |n: usize| {

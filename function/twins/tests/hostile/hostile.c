@@ -1,4 +1,4 @@
-/* A function for tests: counts the packets of each flow, and does what the first byte of a UDP payload asks for. */
+/* A test function: counts the packets of each flow and obeys the first byte of a UDP payload. */
 #include <pando_nf.h>
 
 struct state {
@@ -36,7 +36,7 @@ static void misbehave(uint8_t how)
 	}
 }
 
-/* Lengths that a packet cannot have. */
+/* Sets impossible lengths of a packet. */
 static void resize(struct pando_packet *packet, uint8_t how)
 {
 	if (how == 'S')

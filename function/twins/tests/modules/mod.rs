@@ -1,10 +1,10 @@
-//! Modules that tests compile on the spot, and the packets that they send.
+//! Modules that tests compile, and the packets that tests send.
 #![allow(dead_code)] // each test uses its part
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A module in a directory of its own, which goes away with it.
+/// A module in its own directory, which is removed with it.
 pub struct Built {
     pub wasm: PathBuf,
     directory: PathBuf,
@@ -34,7 +34,7 @@ pub fn build(name: &str, source: &str) -> Built {
     Built { wasm, directory }
 }
 
-/// A UDP packet of flow number `flow`, with right checksum of IP and none of UDP.
+/// Returns a UDP packet of flow `flow` with a valid IP checksum and no UDP checksum.
 pub fn udp(flow: u32, payload: &[u8]) -> Vec<u8> {
     let [_, a, b, c] = flow.to_be_bytes();
     let total = 28 + payload.len() as u16;

@@ -1,13 +1,14 @@
-"""Lets a Python program that runs under Pando scale itself: ask for one more instance of itself, leave when it is not
-needed, and keep state that is merged with that of its fellows.
+"""Lets a Python program that runs under Pando scale itself: ask for one more instance, leave when
+load falls, and keep state that is merged with its peers' state.
 
     import pando
     me = pando.open()
     me.ready()
     me.replicate("812 requests/s > 600", requests_per_second=812, high=600)
 
-It is a thin client of the unix socket in PANDO_SOCKET and uses nothing but the standard library. The socket is the
-identity: there is nothing to log in with, and no other instance can be asked about. It never decides anything.
+It is a thin client of the unix socket in PANDO_SOCKET and uses only the standard library. The
+socket is the identity: there is no login, and an instance can ask only about itself. It never
+decides anything.
 """
 
 from .errors import Away, Invalid, Lost, NotFound, PandoError, Pending, Refused

@@ -1,4 +1,4 @@
-"""What Pando may answer instead of doing it. The text of an error is the reason and what to do about it."""
+"""The errors of Pando. The text of an error is the reason and the next step."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ from typing import Any
 
 
 class PandoError(Exception):
-    """Something that Pando did not do. The subclasses say of which kind it is."""
+    """Pando failed to do something. Each subclass is one kind of failure."""
 
     def __init__(self, reason: str, intent: dict[str, Any] | None = None) -> None:
         super().__init__(reason)
-        self.intent = intent  # what was asked and what became of it, where there is such a record
+        self.intent = intent  # the request and its outcome, if Pando recorded it
 
 
 class Refused(PandoError):
-    """A budget or a rule says no. The text names it."""
+    """A budget or a rule refuses. The text names it."""
 
 
 class Pending(PandoError):
-    """An earlier request of this instance has not been answered yet: wait for its answer."""
+    """An earlier request of this instance is still open: wait for its answer."""
 
 
 class NotFound(PandoError):
-    """There is no such state path."""
+    """The state path does not exist."""
 
 
 class Invalid(PandoError):
-    """The request itself is wrong."""
+    """The request is invalid."""
 
 
 class Lost(PandoError):
-    """What was written since the last commit is not known any more, and nothing was committed: write it again, then commit."""
+    """The agent lost writes since the last commit, and committed nothing: write them again."""
 
 
 class Away(PandoError):
-    """The agent does not answer: it is being restarted. Instances go on without it; try again."""
+    """The agent does not answer because it restarts. Instances continue without it; try again."""
 
 
 _BY_CODE: dict[str, type[PandoError]] = {
@@ -44,7 +44,7 @@ _BY_CODE: dict[str, type[PandoError]] = {
 
 
 def problem(what: str, status: int, answer: Any) -> PandoError:
-    """Turns an answer (RFC 9457) to a request into the error that it means."""
+    """Turns an answer (RFC 9457) to a request into its error."""
     if not isinstance(answer, dict) or not isinstance(answer.get("detail"), str):
         return PandoError(f"{what}: the agent answered with {status}; its log says more: `pando logs` or journalctl")
     intent = answer.get("intent")

@@ -1,4 +1,4 @@
-"""This instance as its host knows it."""
+"""The client of this instance."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .errors import Away, PandoError
 from .state import State
 
 DRAINED = "drained"  # the last flow has ended: push the state, then die
-HALTED = "halted"  # someone else took this instance out of rotation: finish, push, die
-PEERS = "peers"  # who takes flows has changed
+HALTED = "halted"  # halted, but not by its own halt: finish, push, die
+PEERS = "peers"  # the set of instances that take flows has changed
 BUDGET = "budget"  # min, max or an operator's pin has changed
-PUSHED = "state"  # main has moved: pull to see it
+PUSHED = "state"  # main has changed: pull to see it
 
-_RECONNECT_SECONDS = 0.1  # how long events waits before it tries again while the agent is away
-_SILENCE_SECONDS = 45.0  # a stream that says nothing for so long, not even that it is alive, is dead
+_RECONNECT_SECONDS = 0.1  # pause before events tries again while the agent is away
+_SILENCE_SECONDS = 45.0  # a stream without any line, not even a keep-alive, for this time is dead
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Instance:
     host: str
     revision: int
     phase: str
-    born: str  # RFC 3339; texts of times sort as times
+    born: str  # RFC 3339; sorts as text
 
 
 @dataclass(frozen=True)
@@ -45,30 +45,30 @@ class Scale:
 
 @dataclass(frozen=True)
 class Intent:
-    """Something that was asked, and what became of it."""
+    """A request and its outcome."""
 
     id: str
     state: str  # granted, coalesced, placed, …, in rotation
     reason: str
-    instance: str  # the one that is started, or that leaves
+    instance: str  # the instance that starts or leaves
 
 
 @dataclass(frozen=True)
 class View:
-    """What an instance sees of itself and of its service."""
+    """The state of an instance and of its service."""
 
     instance: Instance
     vip: str
     scale: Scale
-    peers: list[Instance]  # every instance that takes flows, itself included
+    peers: list[Instance]  # all instances that take flows, including this one
     metrics: dict[str, float]
-    flows: int  # open, of this instance
+    flows: int  # open flows of this instance
     pending: Intent | None
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to this instance."""
+    """A change that concerns this instance."""
 
     id: int
     kind: str
@@ -77,7 +77,7 @@ class Event:
 
 
 def open() -> Self:  # noqa: A001: pando.open() is what it is
-    """Finds the socket that Pando gave to this program. The error says how to run it under Pando."""
+    """Returns the client of the socket in PANDO_SOCKET. Its error explains how to run under Pando."""
     socket = os.environ.get("PANDO_SOCKET", "")
     if not socket:
         raise PandoError("PANDO_SOCKET is not set: this program was not started by Pando; start it with `pando deploy SPEC.yaml`")
@@ -85,32 +85,35 @@ def open() -> Self:  # noqa: A001: pando.open() is what it is
 
 
 class Self:
-    """This instance. Its methods may be called from many threads."""
+    """The client of this instance. Its methods may be called from many threads."""
 
     def __init__(self, socket: str, instance: str = "", first: bool = False) -> None:
         self.socket = socket
-        self.instance = instance  # its name, such as website-7k3q
-        self.first = first  # it was the service's first instance
+        self.instance = instance  # its name, for example website-7k3q
+        self.first = first  # whether it was the service's first instance
         self.state = State(socket)
 
     def ready(self) -> None:
-        """Says that this instance can take traffic. Saying it again changes nothing."""
+        """Reports that this instance can take traffic. Repeated calls change nothing."""
         wire.call(self.socket, "POST", "/ready")
 
     def replicate(self, reason: str = "", wait: bool = False, **inputs: float) -> Intent:
-        """Asks for one more instance; with wait it returns once that takes flows. inputs are what was measured, thresholds
-        too: Pando keeps them, and `pando why` shows them. Refused: the text names the budget. Pending: an earlier request
-        of this instance has not been answered yet."""
+        """Asks for one more instance. With wait it returns once that instance takes flows.
+
+        inputs are measured values and thresholds; Pando stores them, and `pando why` shows them.
+        Refused: the text names the budget. Pending: an earlier request is still open."""
         return _intent(self._ask("/replicate", reason, inputs, wait))
 
     def halt(self, reason: str = "", **inputs: float) -> None:
-        """Takes this instance out of rotation: when it returns, no new flow comes. Refused below the service's min. Flows
-        that are open go on; the event DRAINED says that the last one has ended."""
+        """Takes this instance out of rotation. Once it returns, the instance gets no new flows.
+
+        It raises Refused below the service's min. Open flows continue; the event DRAINED reports
+        the end of the last one."""
         self._ask("/halt", reason, inputs)
 
     def die(self, reason: str = "", **inputs: float) -> None:
-        """Gives the sandbox up. Refused before halt, with flows open, and until the state is pushed. After it returns, this
-        program is ended."""
+        """Gives up the sandbox. It raises Refused before halt, with flows open, and until the state
+        is pushed. Once it returns, Pando ends this program."""
         self._ask("/die", reason, inputs)
 
     def _ask(self, path: str, reason: str, inputs: dict[str, float], wait: bool = False) -> Any:
@@ -120,7 +123,7 @@ class Self:
         return wire.call_json(self.socket, "POST", path, ask)
 
     def me(self) -> View:
-        """Describes this instance and its service."""
+        """Returns the view of this instance and its service."""
         v = wire.call_json(self.socket, "GET", "")
         pending = v.get("pending")
         return View(
@@ -130,13 +133,14 @@ class Self:
         )
 
     def put_metrics(self, **metrics: float) -> None:
-        """Replaces what this instance says of itself, for operators to see."""
+        """Replaces the metrics that this instance shows to operators."""
         wire.call_json(self.socket, "PUT", "/metrics", metrics)
 
     def events(self, stop: threading.Event | None = None) -> Iterator[Event]:
-        """Yields what happens to this instance from now on, until the caller stops or stop is set (which is looked at
-        between events and at least every 45 s). While the agent is being restarted it waits, and then goes on after the
-        last event that it has yielded."""
+        """Yields events of this instance from now on, until the caller stops or stop is set.
+
+        It checks stop between events and at least every 45 s. While the agent restarts, it waits
+        and then continues after the last event."""
         stop = stop or threading.Event()
         last = ""
         while not stop.is_set():
@@ -160,7 +164,7 @@ class Self:
                     e = json.loads(line[len(b"data: "):])
                     yield Event(id=e["id"], kind=e["kind"], at=e["at"], data=e.get("data"))
         except (OSError, http.client.HTTPException):
-            return  # cut off, or silent for too long
+            return  # the connection ended, or was silent for too long
         finally:
             connection.close()
 

@@ -13,12 +13,12 @@ from .errors import Invalid, NotFound
 
 @dataclass(frozen=True)
 class Merge:
-    """What a pull or a push did."""
+    """The result of a pull or a push."""
 
     commit: str
     taken: int  # paths that changed on one side only
     merged: int  # paths that changed on both sides
-    conflicts: list[str] = field(default_factory=list)  # opaque paths of which both versions were kept
+    conflicts: list[str] = field(default_factory=list)  # opaque paths that kept both versions
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Entry:
 
 
 class State:
-    """What is written is seen by this instance at once, survives it after commit, and reaches its fellows after push (and
-    their pull). The spec says how each path merges."""
+    """The branch. This instance sees a write at once. The write survives the instance after commit,
+    and its peers see it after push and their pull. The spec sets how each path merges."""
 
     def __init__(self, socket: str) -> None:
         self._socket = socket
@@ -44,14 +44,14 @@ class State:
         return wire.call(self._socket, "GET", _at(path))
 
     def counter(self, path: str) -> int:
-        """Returns the value of a counter, 0 if nobody has counted yet."""
+        """Returns the value of a counter, 0 for a missing one."""
         try:
             return int(self.get(path))
         except NotFound:
             return 0
 
     def entries(self, prefix: str = "") -> list[Entry]:
-        """Returns the paths below a folder, in order; all without one."""
+        """Returns the paths below a folder in order, or all paths."""
         folder = prefix if prefix == "" or prefix.endswith("/") else prefix + "/"
         return [Entry(e["path"], e["type"], e["bytes"]) for e in wire.call_json(self._socket, "GET", _at(folder)) or []]
 
@@ -60,11 +60,11 @@ class State:
         wire.call(self._socket, "PUT", _at(path), _bytes(value))
 
     def add(self, path: str, n: int) -> None:
-        """Counts up (or down) a path of type counter."""
+        """Adds n, which may be negative, to a path of type counter."""
         self._patch(path, str(n))
 
     def append(self, path: str, *lines: str) -> None:
-        """Adds lines to a path of type append-log. Its cost is that of the lines, not of the log."""
+        """Adds lines to a path of type append-log. Its cost grows with the lines, not the log."""
         self._patch(path, "".join(line + "\n" for line in lines))
 
     def include(self, path: str, *members: str) -> None:
@@ -82,17 +82,18 @@ class State:
     def commit(
         self, message: str = "", put: Mapping[str, str] | None = None, patch: Mapping[str, str] | None = None, delete: Iterable[str] = (),
     ) -> str:
-        """Makes everything written so far survive this instance; it is durable on return. Returns the commit's name. put,
-        patch (deltas, such as "1" for a counter and "line" for a log) and delete go with it, all or none of them."""
+        """Makes all writes so far survive this instance; they are durable on return. Returns the
+        commit's name. put, patch (deltas such as "1" for a counter and "line" for a log) and delete
+        are part of the commit, all or none of them."""
         change = {"message": message, "put": dict(put or {}), "patch": dict(patch or {}), "delete": list(delete)}
         return str(wire.call_json(self._socket, "POST", "/state/commit", change)["commit"])
 
     def pull(self) -> Merge:
-        """Takes what others have pushed."""
+        """Merges the states that others have pushed."""
         return _merge(wire.call_json(self._socket, "POST", "/state/pull"))
 
     def push(self) -> Merge:
-        """Commits, then merges this branch into main; it is durable on return."""
+        """Commits, then merges this branch into main. The result is durable on return."""
         return _merge(wire.call_json(self._socket, "POST", "/state/push"))
 
     def _patch(self, path: str, delta: str) -> None:

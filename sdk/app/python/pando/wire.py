@@ -11,8 +11,8 @@ from .errors import Away, problem
 
 
 class Connection(http.client.HTTPConnection):
-    """One connection to a unix socket. Connecting takes microseconds, so each call has its own and calls of many threads
-    never meet."""
+    """One connection to a unix socket. Connecting takes microseconds, so each call opens its own
+    and threads share none."""
 
     def __init__(self, path: str, timeout: float | None) -> None:
         super().__init__("self", timeout=timeout)
@@ -28,7 +28,7 @@ def send(
     socket_path: str, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None,
     timeout: float | None = None,
 ) -> tuple[Connection, http.client.HTTPResponse]:
-    """Sends a request and returns the good answer to it, which the caller reads and whose connection it closes."""
+    """Returns the successful answer to a request. The caller reads it and closes the connection."""
     connection = Connection(socket_path, timeout)
     try:
         connection.request(method, "/v1/self" + path, body, headers or {})
@@ -62,6 +62,6 @@ def call(socket_path: str, method: str, path: str, body: bytes | None = None) ->
 
 
 def call_json(socket_path: str, method: str, path: str, value: Any = None) -> Any:
-    """Sends a value, if there is one, and returns the value of the answer, if there is one."""
+    """Sends a value, if given, and returns the value of the answer, if any."""
     raw = call(socket_path, method, path, None if value is None else json.dumps(value).encode())
     return json.loads(raw) if raw else None

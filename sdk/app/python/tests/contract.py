@@ -1,5 +1,6 @@
-"""The SDK against the real Pando: a service whose first instance calls everything that the SDK has and dies with what it
-found as the reason. Its replicas only serve. (Not found by unittest discovery: it runs where PANDO_SOCKET is set; see test/sdk.)"""
+"""Tests the SDK against the real Pando. A service's first instance calls the whole SDK and dies
+with its findings as the reason. Its replicas only serve. Unittest discovery skips this file: it
+runs where PANDO_SOCKET is set; see test/sdk."""
 
 import socketserver
 import threading
@@ -102,7 +103,7 @@ def main() -> None:
         threading.Thread(target=listen, daemon=True).start()
         state(me)
         while len(me.me().peers) < 1:
-            time.sleep(0.01)  # until it is in rotation itself
+            time.sleep(0.01)  # until this instance is in rotation
         life(me, events, news)
     threading.Event().wait()
 

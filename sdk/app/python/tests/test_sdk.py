@@ -1,4 +1,4 @@
-"""The SDK against a server on a real unix socket that answers as an agent does on the wire."""
+"""Tests the SDK against a server on a real unix socket that answers like an agent."""
 
 import http.server
 import json
@@ -16,7 +16,7 @@ Route = Callable[["Agent"], None]
 
 
 class Agent(http.server.BaseHTTPRequestHandler):
-    """Answers by the routes of its server."""
+    """Answers from the routes of its server."""
 
     protocol_version = "HTTP/1.1"
     body = b""
@@ -50,7 +50,7 @@ class Agent(http.server.BaseHTTPRequestHandler):
 
 
 def answers(status: int, value: Any = None) -> Route:
-    """A route that always answers the same."""
+    """Returns a route with a constant answer."""
     return lambda agent: agent.answer(status, value)
 
 
@@ -61,7 +61,7 @@ class Server(socketserver.ThreadingUnixStreamServer):
 
 class Case(unittest.TestCase):
     def agent(self, routes: dict[str, Route]) -> pando.Self:
-        """Serves routes on a socket of its own until the test ends."""
+        """Serves routes on its own socket until the test ends."""
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         path = os.path.join(folder.name, "pando.sock")
@@ -160,7 +160,7 @@ class TestEvents(Case):
             after.append(a.headers.get("Last-Event-ID"))
             n = len(after)
             event = json.dumps({"id": n, "kind": "peers", "at": "2026-11-20T10:00:00Z", "data": {"in_rotation": n}})
-            a.answer(200, f": alive\n\nid: {n}\nevent: peers\ndata: {event}\n\n".encode())  # and the connection ends
+            a.answer(200, f": alive\n\nid: {n}\nevent: peers\ndata: {event}\n\n".encode())  # then the connection ends
 
         me = self.agent({"GET /v1/self/events": one})
         stop = threading.Event()

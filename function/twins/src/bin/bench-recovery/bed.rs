@@ -1,4 +1,5 @@
-//! What the runs stand on: a namespace, two veths, a unit on one end, and the load from the other.
+//! The test bed of the runs: a namespace, two veths, a unit on one end, and the load from the
+//! other.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -10,15 +11,15 @@ use serde_json::Value;
 
 /// Flows of the load.
 pub const FLOWS: usize = 1000;
-/// Frames of every ring: more than come in a recovery.
+/// Frames of every ring: more than arrive during a recovery.
 pub const RING_FRAMES: usize = 32_768;
-/// Where packets are waited for, nothing takes so long unless it is broken.
+/// A deadline for packets that only a defect exceeds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The namespace and what is in it.
+/// The namespace and its contents.
 pub struct Bed {
     directory: PathBuf,
-    /// The end of the load.
+    /// The end that sends the load.
     pub near: Port,
 }
 
@@ -28,7 +29,8 @@ fn ip(arguments: &str) {
 }
 
 impl Bed {
-    /// Moves this process into a fresh network namespace: loopback, `near` - `far` and `again` - `replay`.
+    /// Moves this process into a fresh network namespace: loopback, `near` - `far`, `again` -
+    /// `replay`.
     pub fn enter() -> Bed {
         // SAFETY: no memory is involved.
         assert!(unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0, "no network namespace of its own: run it as root");
@@ -55,7 +57,7 @@ impl Bed {
         ran.unwrap_or_else(|e| panic!("{}: {e}: cargo build --release -p pando-unit makes it", program.display()))
     }
 
-    /// Starts a NAT and waits until its standby waits, if it has one.
+    /// Starts a NAT and waits until its standby, if any, is ready.
     pub fn start(&self, durability: &[&str]) {
         let nat = concat!(env!("CARGO_MANIFEST_DIR"), "/../functions/nat/nat.wasm");
         let frames = RING_FRAMES.to_string();
@@ -70,7 +72,7 @@ impl Bed {
         }
     }
 
-    /// Ends it.
+    /// Stops the unit.
     pub fn stop(&mut self) {
         assert!(self.run(&["rm", "n"]).status.success(), "the unit ends");
         let mut slots = Vec::new();
@@ -78,7 +80,7 @@ impl Bed {
         self.near.release(slots.len());
     }
 
-    /// An output log as on another host.
+    /// Starts an output log, as on another host.
     pub fn log(&self, address: &str) -> Child {
         let mut log = Command::new(Self::program()).args(["log", "--listen", address]).stdout(Stdio::piped()).spawn().expect("start a log");
         let mut line = String::new();
@@ -88,7 +90,7 @@ impl Bed {
         log
     }
 
-    /// Ends the log, and leaves nothing.
+    /// Stops the log and removes its files.
     pub fn end(self, mut log: Child) {
         let _ = log.kill();
         let _ = log.wait();
@@ -99,12 +101,12 @@ impl Bed {
         serde_json::from_slice(&self.run(arguments).stdout).unwrap_or_default()
     }
 
-    /// What the unit says of itself.
+    /// Returns the unit's status.
     pub fn status(&self) -> Value {
         self.json(&["ls", "-o", "json"])[0].clone()
     }
 
-    /// What the unit says of its log, once a standby has followed it.
+    /// Returns the status of the unit's log, once a standby follows it.
     pub fn followed(&self) -> Value {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -124,7 +126,7 @@ impl Bed {
     }
 }
 
-/// A UDP packet of a flow of its own, of 128 bytes.
+/// Returns a UDP packet of 128 bytes with its own flow.
 fn frame(n: usize) -> Vec<u8> {
     let mut f = vec![0; 128];
     f[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0]);
@@ -139,27 +141,27 @@ pub struct Load {
     pub frames: Vec<Vec<u8>>,
     /// Packets that were sent.
     pub sent: u64,
-    /// Packets that came back.
+    /// Packets that were returned.
     pub back: u64,
-    /// The longest time between two that came back one after the other.
+    /// The longest time between two successive returned packets.
     pub silence_ns: u64,
     last_ns: u64,
 }
 
 impl Load {
-    /// One that has not begun.
+    /// Returns a load that has not begun.
     pub fn new() -> Load {
         Load { frames: (0..FLOWS).map(frame).collect(), sent: 0, back: 0, silence_ns: 0, last_ns: 0 }
     }
 
-    /// Sends the next `count`.
+    /// Sends the next `count` packets.
     pub fn send(&mut self, near: &mut Port, count: usize) {
         let frames: Vec<&[u8]> = (0..count).map(|n| self.frames[(self.sent as usize + n) % FLOWS].as_slice()).collect();
         assert_eq!(near.send(&frames), count, "the veth takes all");
         self.sent += count as u64;
     }
 
-    /// Takes what came back.
+    /// Receives the returned packets.
     pub fn receive(&mut self, near: &mut Port) {
         let mut slots = Vec::with_capacity(8 * BATCH_PACKETS);
         near.receive(8 * BATCH_PACKETS, &mut slots);
@@ -177,7 +179,7 @@ impl Load {
         }
     }
 
-    /// Waits until all came back.
+    /// Waits until all packets are returned.
     pub fn settle(&mut self, near: &mut Port) {
         let deadline = Instant::now() + PATIENCE;
         while self.back < self.sent {
@@ -186,13 +188,13 @@ impl Load {
         }
     }
 
-    /// One packet of each flow, there and back.
+    /// Sends one packet of each flow and waits for it.
     pub fn establish(&mut self, near: &mut Port) {
         self.send(near, FLOWS);
         self.settle(near);
     }
 
-    /// Sends `rate` packets per second for so long.
+    /// Sends `rate` packets per second for `time`.
     pub fn offer(&mut self, near: &mut Port, rate: u64, time: Duration) {
         let (began, first) = (Instant::now(), self.sent);
         while began.elapsed() < time {
@@ -200,7 +202,7 @@ impl Load {
         }
     }
 
-    /// Sends what is due of a load that began with packet `first`, and takes what came back.
+    /// Sends the packets that are due since packet `first`, and receives the returned ones.
     pub fn keep(&mut self, near: &mut Port, rate: u64, began: Instant, first: u64) {
         let due = ((began.elapsed().as_secs_f64() * rate as f64) as u64).saturating_sub(self.sent - first);
         if due >= 16 {

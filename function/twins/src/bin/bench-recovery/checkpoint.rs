@@ -1,6 +1,7 @@
-//! The peer: a NAT unit of the same parts whose whole state is copied out every 50 ms, while a log of its inputs is kept; a
-//! standby that is as warm as the other gets the last checkpoint and all packets since (FTMB's scheme, without its cost of
-//! stopping: the packets after the checkpoint are known, in order, and nothing else arrives during the recovery).
+//! The peer: FTMB's scheme. A NAT unit of the same parts copies its whole state out every 50 ms and
+//! logs its inputs. A standby as warm as Pando's gets the last checkpoint and all packets since.
+//! FTMB's cost of stopping is left out: the packets after the checkpoint are known and in order,
+//! and no others arrive during the recovery.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Child, Command, Stdio};
@@ -19,12 +20,12 @@ use pando_unit::packet::Port;
 
 use super::bed::{Bed, FLOWS, Load, RING_FRAMES};
 
-/// Between two checkpoints, as the paper's FTMB.
+/// The interval between two checkpoints, as in the paper's FTMB.
 pub const EVERY: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Some flows of a checkpoint; its end, with the packets that it has seen; packets to replay; the end of them, with how
-/// many come by the device; and the answer.
+/// Messages: some flows of a checkpoint; its end, with the number of packets seen; packets to
+/// replay; their end, with the number that arrive by the device; and the answer.
 const FLOWS_OF: u8 = 1;
 const END: u8 = 2;
 const PACKETS: u8 = 3;
@@ -43,7 +44,7 @@ fn number(kind: u8, of: u64) -> Vec<u8> {
     [&[kind][..], &of.to_le_bytes()].concat()
 }
 
-/// The child's part: the unit until it is killed, or its standby until it has recovered.
+/// Runs the child: the unit until it is killed, or its standby until it has recovered.
 pub fn serve() {
     let orders = Orders::inherited();
     let mut chain = nat();
@@ -137,7 +138,7 @@ fn recovered(chain: &mut Chain<Function>, replay: &mut Port, link: &mut Shared) 
     let took_ns = began.elapsed().as_nanos() as u64;
     link.send(&[number(DONE, took_ns), (chain.flows.len() as u64).to_le_bytes().to_vec()].concat()).expect("somebody waits");
     link.flush().expect("somebody waits");
-    // Until it is killed.
+    // Wait to be killed.
     let _ = link.receive_by(&mut Vec::new(), deadline);
 }
 
@@ -167,7 +168,7 @@ impl Peer {
     }
 }
 
-/// The last checkpoint that is whole, and the one that is coming.
+/// The last complete checkpoint, and the one being received.
 #[derive(Default)]
 struct Store {
     whole: Vec<Vec<u8>>,
@@ -192,8 +193,8 @@ impl Store {
     }
 }
 
-/// One kill, `phase` after a checkpoint; microseconds until the standby had the state of the dead unit, and the packets that
-/// were replayed for it.
+/// Kills the unit once, `phase` after a checkpoint. Returns the microseconds until the standby had
+/// the dead unit's state, and the number of replayed packets.
 pub fn recover(bed: &mut Bed, rate: u64, phase: Duration, by_device: bool) -> (f64, u64) {
     let open = |device| Port::open(device, RING_FRAMES).unwrap_or_else(|e| panic!("{device}: {e}"));
     let (far, replay, again) = (open("far"), open("replay"), open("again"));
@@ -207,7 +208,7 @@ pub fn recover(bed: &mut Bed, rate: u64, phase: Duration, by_device: bool) -> (f
     let (began, first) = (Instant::now(), load.sent);
     let mut store = Store::default();
     let mut last: Option<(u64, Instant)> = None;
-    // Two checkpoints under load, then the phase.
+    // Run two checkpoints under load, then the phase.
     loop {
         load.keep(&mut bed.near, rate, began, first);
         store.read(&mut unit.link);

@@ -1,9 +1,11 @@
-//! Recovery of a killed NAT unit with 1,000 flows at half of its load: a standby and an output log (SNF §6), against a
-//! checkpoint every 50 ms and replay of what came since; and what the log costs while nobody dies.
+//! Measures the recovery of a killed NAT unit with 1,000 flows at half of its load. It compares a
+//! standby and an output log (SNF §6) with a checkpoint every 50 ms and replay. It also measures
+//! the cost of the log without failures.
 //!
-//! Real processes on a veth in a network namespace that ends with this process; rounds are interleaved, and
-//! one in which the hypervisor steals is done again. Prints CSV:
-//! round, series, value; microseconds, and packets per second for what ends with "packets/s". Needs root.
+//! Real processes run on a veth in a network namespace that ends with this process. Rounds are
+//! interleaved, and a round with stolen processor time is repeated. Prints CSV: round, series,
+//! value. Values are microseconds, or packets per second for a series that ends with "packets/s".
+//! Needs root.
 
 mod bed;
 mod checkpoint;
@@ -35,10 +37,10 @@ fn main() {
     bed.end(log);
 }
 
-/// What was measured: series and value.
+/// The measured values: series and value.
 type Samples = Vec<(String, f64)>;
 
-/// All that is compared, once.
+/// Measures each series once.
 fn round(bed: &mut Bed, number: u32, rate: u64) -> Samples {
     let mut samples = Samples::new();
     let costs: [(&str, &[&str]); 3] = [("none", &[]), ("log", &LOG), ("log over TCP", &TCP)];
@@ -48,7 +50,7 @@ fn round(bed: &mut Bed, number: u32, rate: u64) -> Samples {
         bed.stop();
     }
     recover(bed, number, rate, &mut samples);
-    // Kills spread evenly over the interval between two checkpoints.
+    // Kills are spread evenly over the interval between two checkpoints.
     let phase = checkpoint::EVERY * (2 * number + 1) / (2 * ROUNDS);
     for by_device in [false, true] {
         let (us, packets) = checkpoint::recover(bed, rate, phase, by_device);
@@ -58,11 +60,11 @@ fn round(bed: &mut Bed, number: u32, rate: u64) -> Samples {
     samples
 }
 
-/// Packets on their way at once: fewer than the kernel queues for a processor (net.core.netdev_max_backlog, 1000), for one that
-/// is lost there is waited for to the end.
+/// Packets in flight. The kernel queues 1000 for a processor (net.core.netdev_max_backlog). A
+/// packet lost there would be waited for to the end, so this is less.
 const UNDER_WAY: u64 = 512;
 
-/// Packets per second that come back when as many are on their way as fit.
+/// Returns the packets per second that are returned with `UNDER_WAY` packets in flight.
 fn capacity(bed: &mut Bed) -> u64 {
     let mut load = Load::new();
     load.establish(&mut bed.near);
@@ -96,7 +98,7 @@ fn cost(bed: &mut Bed, name: &str, samples: &mut Samples) {
     }
 }
 
-/// One kill of a unit with a log, and what its standby says of it.
+/// Kills a unit with a log, and records its standby's figures.
 fn recover(bed: &mut Bed, round: u32, rate: u64, samples: &mut Samples) {
     bed.start(&LOG);
     let mut load = Load::new();

@@ -1,4 +1,4 @@
-//! Another instance in a process that runs.
+//! Starts another instance in a running process.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,31 +10,32 @@ use wasmtime::{Config, Engine, InstanceAllocationStrategy, InstancePre, Linker, 
 
 use super::built;
 
-/// Starts of each kind in a round; its figure is their median.
+/// Starts of each kind in a round; the figure is their median.
 const STARTS: usize = 1001;
-/// The functions that take one configuration of a line or none. What the IDS takes is its rules, whose size decides.
+/// Functions whose configuration is one line or empty. The IDS is left out: the size of its rules
+/// decides its start.
 const FUNCTIONS: [(&str, &str); 4] = [
     ("nat", "address=203.0.113.7\n"),
     ("policer", "rate=90000000000\nburst=900000000\n"),
     ("balancer", "service=192.0.2.9\nservers=10.9.0.1,10.9.0.2,10.9.0.3\n"),
     ("whitelister", "inside=10.0.0.0/8\n"),
 ];
-/// It can be called without its configuration, too.
+/// A function that also runs without its configuration.
 const UNCONFIGURED: &str = "nat";
 
 struct Start {
     name: &'static str,
     configuration: &'static str,
-    /// One that runs already, as in a unit.
+    /// An instance that already runs, as in a unit.
     function: Function,
     alone: (Engine, InstancePre<()>),
 }
 
-/// Everything compiled.
+/// All functions, compiled.
 pub struct Starts(Vec<Start>);
 
 impl Starts {
-    /// The functions, as a unit has them and as wasmtime alone has them.
+    /// Returns the functions, once as in a unit and once for wasmtime alone.
     pub fn new(directory: &Path) -> Starts {
         let start = |(name, configuration): (&'static str, &'static str)| {
             let module = built(directory, name);
@@ -44,7 +45,7 @@ impl Starts {
         Starts(FUNCTIONS.into_iter().map(start).collect())
     }
 
-    /// Microseconds of each way, once around.
+    /// Measures each way once, in microseconds.
     pub fn round(&self) -> Vec<(String, f64)> {
         let mut took = Vec::new();
         for start in &self.0 {
@@ -66,7 +67,7 @@ impl Starts {
     }
 }
 
-/// wasmtime with a pool, without what a unit adds: no fuel, no deadline, no limits.
+/// Returns wasmtime with a pool, without a unit's additions: no fuel, no deadline, no limits.
 fn alone(module: &Path) -> (Engine, InstancePre<()>) {
     let mut pool = PoolingAllocationConfig::default();
     pool.total_core_instances(4).total_memories(4).total_tables(4).max_memory_size(64 << 20).linear_memory_keep_resident(1 << 20);
@@ -78,7 +79,7 @@ fn alone(module: &Path) -> (Engine, InstancePre<()>) {
     (engine, pre)
 }
 
-/// From the order for another instance to the verdict on its first packet.
+/// Measures the time from the order for another instance to the verdict on its first packet.
 fn unit(start: &Start) -> Duration {
     let frame = packet();
     let arrivals = [Arrival { frame: &frame, time_ns: 1, steered: None }];
@@ -92,7 +93,7 @@ fn unit(start: &Start) -> Duration {
     took
 }
 
-/// The same by wasmtime alone, which is called with a batch of one packet of no bytes: there is nobody to write one.
+/// Measures the same with wasmtime alone. It gets a batch of one empty packet.
 fn bare(start: &Start, configured: bool) -> Duration {
     let (engine, pre) = &start.alone;
     let began = Instant::now();
@@ -113,7 +114,7 @@ fn bare(start: &Start, configured: bool) -> Duration {
     began.elapsed()
 }
 
-/// A UDP packet of 368 bytes.
+/// Returns a UDP packet of 368 bytes.
 fn packet() -> Vec<u8> {
     let mut f = vec![0u8; 368];
     f[12..18].copy_from_slice(&[8, 0, 0x45, 0, 1, 98]);

@@ -1,8 +1,9 @@
-//! How soon a unit has served its first packet: as another instance in a process that runs, against wasmtime alone
-//! (instantiate and call), and as a new process, against a native program that does the same with packets.
+//! Measures the time until a unit has served its first packet. It compares another instance in a
+//! running process with wasmtime alone (instantiate and call). It compares a new process with a
+//! native program that handles packets the same way.
 //!
-//! Rounds are interleaved; one in which the hypervisor steals is done again. Prints CSV: round, series, value; microseconds. Needs root for a network namespace, which ends
-//! with this process.
+//! Rounds are interleaved; a round with stolen processor time is repeated. Prints CSV: round,
+//! series, value in microseconds. Needs root for a network namespace, which ends with this process.
 
 mod instance;
 mod process;
@@ -25,7 +26,8 @@ fn main() {
     let _ = std::fs::remove_dir_all(directory);
 }
 
-/// The modules, in a directory of their own. The first unit that starts with one leaves its code in the cache.
+/// Returns a copy of a module in its own directory. The first unit that starts with it caches its
+/// code.
 fn built(directory: &std::path::Path, name: &str) -> std::path::PathBuf {
     let module = directory.join(name).with_extension("wasm");
     if !module.exists() {

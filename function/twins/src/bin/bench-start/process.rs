@@ -1,4 +1,4 @@
-//! A new process.
+//! Starts a new process.
 
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use pando_unit::packet::{Port, RING_FRAMES};
 
 use super::built;
 
-/// Starts of each kind in a round; its figure is their median.
+/// Starts of each kind in a round; the figure is their median.
 const STARTS: usize = 5;
-/// Between two packets that are sent until one comes back.
+/// Pause between two packets until one returns.
 const PAUSE_NS: i64 = 50_000;
-/// Nothing takes so long unless it is broken.
+/// A deadline that only a defect exceeds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The namespace: a veth, on whose far end the programs are started.
+/// The namespace: a veth with the started programs on its far end.
 pub struct Starts {
     near: Port,
     directory: PathBuf,
@@ -44,7 +44,7 @@ impl Starts {
         Starts { near: Port::open("near", 4096).expect("open near"), directory: directory.into(), module: built(directory, "nat") }
     }
 
-    /// Microseconds of each way, once around.
+    /// Measures each way once, in microseconds.
     pub fn round(&mut self) -> Vec<(String, f64)> {
         let mut took: [(&str, Vec<f64>); 3] =
             [("process: unit", vec![]), ("process: native", vec![]), ("process: native with a small ring", vec![])];
@@ -76,7 +76,7 @@ impl Starts {
         command
     }
 
-    /// From the order for a process until its first packet is on the wire, in microseconds.
+    /// Returns the microseconds from the order for a process until its first packet is on the wire.
     fn start(&mut self, mut command: Command) -> f64 {
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let began_ns = realtime_ns();
@@ -91,7 +91,7 @@ impl Starts {
         (came_ns - began_ns) as f64 / 1e3
     }
 
-    /// Sends packets until one comes back; its time by the kernel.
+    /// Sends packets until one returns. Returns the kernel's time of that packet.
     fn first_packet(&mut self, child: &mut Child) -> u64 {
         let deadline = Instant::now() + PATIENCE;
         let packet = packet();
@@ -117,7 +117,7 @@ fn realtime_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as u64
 }
 
-/// A UDP packet of 10.0.0.2 to 192.0.2.9.
+/// Returns a UDP packet from 10.0.0.2 to 192.0.2.9.
 fn packet() -> Vec<u8> {
     let mut f = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 2, 192, 0, 2, 9];
     f.extend([4, 1, 0, 53, 0, 12, 0, 0, 0, 0, 0, 0]);
