@@ -53,8 +53,8 @@ class Bed:
             sys.exit("redis-server is missing: apt install redis-server")
         # Without it, nothing would be removed.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="function/real-"))
-        self.space = f"function/real-{os.getpid()}"
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="pando-real-"))
+        self.space = f"pando-real-{os.getpid()}"
         self.redis, self.socket = None, self.folder / "redis.sock"
         os.chmod(self.folder, 0o755)
         sh("ip", "netns", "add", self.space)
