@@ -43,6 +43,7 @@ lint: ## gofmt, vet, staticcheck and the rules of the house
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
 	go vet ./...
 	go run $(STATICCHECK) ./...
+	go mod tidy -diff
 	go test ./test/house
 
 clean: ## remove what was built
