@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/failpoint"
 	"pando.run/pando/state"
 )
 
@@ -168,7 +169,7 @@ func (a *Agent) merge(ctx context.Context, s pando.ServiceKey, b *state.Branch) 
 		to, result, err := b.Merge(ctx, head.V.Commit, now)
 		err = a.moved(head.V, err)
 		if err == nil && to != head.V.Commit {
-			pando.Failpoint("merge written")
+			failpoint.Hit("merge written")
 			next := pando.StateHead{Service: s, Commit: to, Host: a.Host.Name, At: now, Merges: head.V.Merges + 1}
 			_, err = a.commit(ctx, pando.Txn{If: []pando.Condition{{Key: next.Key(), Modified: head.Modified}}, Put: []pando.Stored{next}})
 		}
@@ -181,11 +182,11 @@ func (a *Agent) merge(ctx context.Context, s pando.ServiceKey, b *state.Branch) 
 		if err != nil {
 			return result, err
 		}
-		pando.Failpoint("merge swapped")
+		failpoint.Hit("merge swapped")
 		if err := b.Pushed(to); err != nil {
 			return result, err
 		}
-		pando.Failpoint("merge noted")
+		failpoint.Hit("merge noted")
 		return result, nil
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/failpoint"
 )
 
 // These times govern how an instance leaves.
@@ -201,9 +202,9 @@ func (r *runner) bury(ctx context.Context) time.Duration {
 	if err := r.recorder.flush(ctx); err != nil {
 		return r.again(ctx, "record the end of an instance", err)
 	}
-	pando.Failpoint("die recorded")
+	failpoint.Hit("die recorded")
 	r.tearDown(ctx)
-	pando.Failpoint("die removed")
+	failpoint.Hit("die removed")
 	r.a.mu.Lock()
 	t := pando.Txn{Delete: []pando.Key{r.inst.Key()}}
 	now := r.a.Clock.Now()
@@ -221,7 +222,7 @@ func (r *runner) bury(ctx context.Context) time.Duration {
 		}
 		return r.again(ctx, "remove the record of an instance", err)
 	}
-	pando.Failpoint("die forgotten")
+	failpoint.Hit("die forgotten")
 	return r.remove(ctx)
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/failpoint"
 	"pando.run/pando/lifecycle"
 	"pando.run/pando/state"
 )
@@ -33,7 +34,7 @@ func (r *runner) start(ctx context.Context, i pando.Instance, box pando.Sandbox)
 		}
 		return time.Millisecond
 	}
-	pando.Failpoint("replicate started")
+	failpoint.Hit("replicate started")
 	r.connect(ctx, i, box)
 	link := box.Link()
 	r.a.mu.Lock()
@@ -42,7 +43,7 @@ func (r *runner) start(ctx context.Context, i pando.Instance, box pando.Sandbox)
 	r.a.mu.Unlock()
 	r.bear()
 	r.serve(box)
-	pando.Failpoint("replicate connected")
+	failpoint.Hit("replicate connected")
 	r.become(pando.PhaseStarting, "the program runs")
 	return atOnce
 }
@@ -195,7 +196,7 @@ func (r *runner) awaitReady(ctx context.Context, i pando.Instance, box pando.San
 	case ready:
 		r.become(pando.PhaseReady, fmt.Sprintf("after %s", now.Sub(i.Born).Round(100*time.Microsecond)))
 		r.enter()
-		pando.Failpoint("replicate in rotation")
+		failpoint.Hit("replicate in rotation")
 		return atOnce
 	case !now.Before(r.deadline):
 		r.fail(fmt.Sprintf("not ready within %gs: %s", spec.Health.ReadySecondsMax, answer), nil)

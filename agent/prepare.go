@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/failpoint"
 	"pando.run/pando/scale"
 )
 
@@ -95,7 +96,7 @@ func (r *runner) doze(ctx context.Context, box pando.Sandbox) time.Duration {
 		return time.Millisecond
 	}
 	r.awake = called
-	pando.Failpoint("replicate prepared")
+	failpoint.Hit("replicate prepared")
 	return 0
 }
 
@@ -113,7 +114,7 @@ func (a *Agent) load(s pando.SandboxSpec) preparation {
 					a.Log.Debug("a start is not prepared", "instance", s.Instance.ID, "error", err)
 					return
 				}
-				pando.Failpoint("replicate prepared")
+				failpoint.Hit("replicate prepared")
 				a.mu.Lock()
 				defer a.mu.Unlock()
 				if r := a.runners[s.Instance.ID]; r != nil && r.begun || r == nil && granted {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/failpoint"
 )
 
 var _ pando.Self = (*Agent)(nil)
@@ -137,7 +138,7 @@ func (a *Agent) Halt(ctx context.Context, i pando.InstanceID, ask pando.Ask) (pa
 	if intent.State == pando.IntentRefused {
 		return pando.HaltResult{Intent: intent}, fmt.Errorf("halt %w: %s", pando.ErrRefused, intent.Reason)
 	}
-	pando.Failpoint("halt granted")
+	failpoint.Hit("halt granted")
 	a.mu.Lock()
 	at := a.world.Intents[intent.ID].Modified
 	var hosts []pando.Host
@@ -219,7 +220,7 @@ func (a *Agent) ask(ctx context.Context, i pando.InstanceID, verb pando.Verb, as
 		a.answered(r)
 		return nil, intent, fmt.Errorf("%s: %w", verb, err)
 	}
-	pando.Failpoint(string(verb) + " asked")
+	failpoint.Hit(string(verb) + " asked")
 	return r, intent, nil
 }
 
@@ -309,7 +310,7 @@ func (a *Agent) Die(ctx context.Context, i pando.InstanceID, ask pando.Ask) (pan
 	r.dieNow = true
 	a.mu.Unlock()
 	_, err = a.commit(ctx, t)
-	pando.Failpoint("die merged")
+	failpoint.Hit("die merged")
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r.dieNow = false

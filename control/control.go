@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/failpoint"
 	"pando.run/pando/world"
 )
 
@@ -302,7 +303,7 @@ func (c *Control) decide(ctx context.Context, fence pando.Fence, s pando.Service
 		return nil
 	}
 	c.mu.Unlock()
-	pando.Failpoint("decided")
+	failpoint.Hit("decided")
 	if err = c.commit(ctx, fence, t); err != nil {
 		c.again(s, err)
 		return err
@@ -313,7 +314,7 @@ func (c *Control) decide(ctx context.Context, fence pando.Fence, s pando.Service
 	if len(asks) > 0 {
 		c.later(s)
 	}
-	pando.Failpoint("decision written")
+	failpoint.Hit("decision written")
 	return nil
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/scale"
+	"pando.run/pando/spec"
 	"pando.run/pando/world"
 )
 
@@ -25,7 +26,7 @@ const attempts = 20
 func (c *Control) Deploy(ctx context.Context, s pando.Spec, by pando.Asker) (pando.ServiceStatus, error) {
 	s = s.WithDefaults()
 	key := s.Key()
-	if err := s.Check(); err != nil {
+	if err := spec.Check(s); err != nil {
 		return pando.ServiceStatus{}, err
 	}
 	c.mu.Lock()

@@ -97,7 +97,7 @@ func rewritten(path, value string) string {
 // possible reports errors from the root's check of specs that the kinds of the fields miss, such as
 // a NUL in a word.
 func (r *reader) possible(s pando.Spec, where map[string]ast.Node) {
-	err := s.WithDefaults().Check()
+	err := Check(s.WithDefaults())
 	if err == nil {
 		return
 	}

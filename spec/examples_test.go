@@ -26,7 +26,7 @@ func TestExamplesAreGoodSpecs(t *testing.T) {
 			continue
 		}
 		for _, one := range specs {
-			if err := one.Check(); err != nil {
+			if err := Check(one); err != nil {
 				t.Errorf("%s: %v", file, err)
 			}
 		}

@@ -106,13 +106,13 @@ var healthFields = []field{
 }
 
 var scaleFields = []field{
-	{name: "min", doc: "At least this many instances.", def: "1", example: "1", kind: integerKind(1, pando.InstancesMax),
+	{name: "min", doc: "At least this many instances.", def: "1", example: "1", kind: integerKind(1, InstancesMax),
 		set: func(s *pando.Spec, v any) { s.Scale.Min = v.(int) },
 		get: func(s pando.Spec) any { return s.Scale.Min }},
-	{name: "max", doc: "At most this many instances. `max: 1` makes a rollout stop-first, and a pin cannot exceed it.", def: "min", example: "8", kind: integerKind(1, pando.InstancesMax),
+	{name: "max", doc: "At most this many instances. `max: 1` makes a rollout stop-first, and a pin cannot exceed it.", def: "min", example: "8", kind: integerKind(1, InstancesMax),
 		set: func(s *pando.Spec, v any) { s.Scale.Max = v.(int) },
 		get: func(s pando.Spec) any { return s.Scale.Max }},
-	{name: "warm", doc: "Fully started, stopped instances in reserve.", def: "0", example: "1", kind: integerKind(0, pando.InstancesMax),
+	{name: "warm", doc: "Fully started, stopped instances in reserve.", def: "0", example: "1", kind: integerKind(0, InstancesMax),
 		set: func(s *pando.Spec, v any) { s.Scale.Warm = v.(int) },
 		get: func(s pando.Spec) any { return s.Scale.Warm }},
 	{name: "rate", doc: "New instances per second at most.", def: "no limit", example: "10/s", kind: rateKind,
@@ -154,7 +154,7 @@ var rolloutFields = []field{
 	{name: "order", doc: "start-first: a new instance serves before an old one leaves. stop-first: an old instance drains and ends before a new one starts, so the service pauses; set drain_max as well.", def: "start-first; stop-first with `scale: {max: 1}`", example: "stop-first", kind: enumKind(string(pando.StartFirst), string(pando.StopFirst)),
 		set: func(s *pando.Spec, v any) { s.Rollout.Order = pando.RolloutOrder(v.(string)) },
 		get: func(s pando.Spec) any { return string(s.Rollout.Order) }},
-	{name: "surge", doc: "Instances beyond the wanted number during a rollout that is start-first; 0 means `order: stop-first`.", def: "1", example: "2", kind: integerKind(0, pando.InstancesMax),
+	{name: "surge", doc: "Instances beyond the wanted number during a rollout that is start-first; 0 means `order: stop-first`.", def: "1", example: "2", kind: integerKind(0, InstancesMax),
 		set: func(s *pando.Spec, v any) {
 			if s.Rollout.Surge = v.(int); v == 0 {
 				s.Rollout.Surge = noSurge

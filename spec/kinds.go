@@ -72,7 +72,7 @@ func labelKind(what string) kind {
 var pathKind = textKind(`^[^\x00]+$`, "a directory, such as ./site", stringOnly, func(s string) (any, error) { return s, nil })
 
 var userKind = textKind(`^([a-z_][a-z0-9_-]{0,31}|[0-9]{1,10}(:[0-9]{1,10})?)$`, "a user such as www-data, 1000 or 1000:1000", []any{"string", "integer"},
-	func(s string) (any, error) { return s, pando.CheckUser(s) })
+	func(s string) (any, error) { return s, CheckUser(s) })
 
 var signalKind = textKind(`^(SIG)?(HUP|INT|QUIT|ABRT|KILL|USR1|USR2|ALRM|TERM|CONT|WINCH|PWR)$`, "a signal such as SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1 or SIGWINCH", stringOnly,
 	func(s string) (any, error) { return "SIG" + strings.TrimPrefix(s, "SIG"), nil })
@@ -91,7 +91,7 @@ var durationKind = textKind(`^([0-9]+(\.[0-9]+)?(us|ms|s|m|h))+$`, "a duration s
 		if d <= 0 {
 			return nil, fmt.Errorf("%q: must be longer than nothing", s)
 		}
-		if d > pando.Seconds(pando.SecondsMax) {
+		if d > pando.Seconds(SecondsMax) {
 			return nil, fmt.Errorf("%q is longer than a year", s)
 		}
 		return float64(d) / float64(time.Second), nil // d.Seconds adds two roundings

@@ -65,7 +65,7 @@ func TestParseReadsEveryField(t *testing.T) {
 	if want := wholeSpec(); len(got) != 1 || !reflect.DeepEqual(got[0], want) {
 		t.Fatalf("got  %+v\nwant %+v", got, want)
 	}
-	if err := got[0].Check(); err != nil {
+	if err := Check(got[0]); err != nil {
 		t.Error(err)
 	}
 }
@@ -352,7 +352,7 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("%d specs and %v", len(specs), err)
 		}
 		for _, s := range specs {
-			if err := s.Check(); err != nil {
+			if err := Check(s); err != nil {
 				t.Fatalf("the file is accepted, the spec is not: %v", err)
 			}
 			back, err := Parse("g", Format(s), "/elsewhere")

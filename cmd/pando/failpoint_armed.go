@@ -8,14 +8,14 @@ import (
 	"strings"
 	"syscall"
 
-	"pando.run/pando"
+	"pando.run/pando/failpoint"
 )
 
 // failpointFile selects a failpoint and a process to kill. "NAME" kills the process that reaches
 // the failpoint; "NAME: PID" kills another process.
 const failpointFile = "/run/pando/failpoint"
 
-func init() { pando.OnFailpoint = killAtFailpoint }
+func init() { failpoint.OnHit = killAtFailpoint }
 
 // killAtFailpoint kills at most once, because only one process can remove the file.
 func killAtFailpoint(name string) {

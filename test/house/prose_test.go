@@ -16,7 +16,7 @@ import (
 	"unicode/utf8"
 )
 
-var update = flag.Bool("update", false, "write the counts of today to ratchet.csv, where they are lower")
+var update = flag.Bool("update", false, "write the counts of today to ratchet.csv")
 
 const (
 	sentenceWordsMax = 40

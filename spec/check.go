@@ -1,4 +1,4 @@
-package pando
+package spec
 
 import (
 	"errors"
@@ -9,11 +9,13 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"pando.run/pando"
 )
 
 // Bounds of a spec.
 const (
-	InstancesMax = EndpointsMax                    // of one service
+	InstancesMax = pando.EndpointsMax              // of one service
 	SecondsMax   = float64(365*24*time.Hour) / 1e9 // of any wait in a spec
 	UIDMax       = math.MaxUint32 - 1              // chown reads the last id as "leave it"
 	textBytesMax = 128 << 10                       // one argument or variable: the kernel's limit
@@ -27,14 +29,14 @@ var (
 // CheckUser returns nil if s can be the user of a program, else the reason.
 func CheckUser(s string) error {
 	if !user.MatchString(s) {
-		return fmt.Errorf("%w: user %q: want a user such as www-data, 1000 or 1000:1000", ErrInvalid, s)
+		return fmt.Errorf("%w: user %q: want a user such as www-data, 1000 or 1000:1000", pando.ErrInvalid, s)
 	}
 	for id := range strings.SplitSeq(s, ":") {
 		if id[0] > '9' {
 			continue
 		}
 		if n, err := strconv.ParseUint(id, 10, 32); err != nil || n > UIDMax {
-			return fmt.Errorf("%w: user %q: %s is more than the largest id, %d", ErrInvalid, s, id, uint32(UIDMax))
+			return fmt.Errorf("%w: user %q: %s is more than the largest id, %d", pando.ErrInvalid, s, id, uint32(UIDMax))
 		}
 	}
 	return nil
@@ -42,11 +44,11 @@ func CheckUser(s string) error {
 
 // Check returns every error in a spec that would stop it on every host, or nil. It serves specs
 // that come from a program. Package spec checks a file and names the place of each error.
-func (s Spec) Check() error {
+func Check(s pando.Spec) error {
 	c := &checks{}
-	c.also(CheckLabel("service", string(s.Name)))
+	c.also(pando.CheckLabel("service", string(s.Name)))
 	if s.Tenant != "" {
-		c.also(CheckLabel("tenant", string(s.Tenant)))
+		c.also(pando.CheckLabel("tenant", string(s.Tenant)))
 	}
 	c.that(len(s.Command) > 0 && s.Command[0] != "", "command: is empty")
 	for i, word := range s.Command {
@@ -64,19 +66,19 @@ func (s Spec) Check() error {
 	c.that(s.StopSignal == "" || signal.MatchString(s.StopSignal), "stop_signal: %q: want a signal such as SIGTERM", s.StopSignal)
 	c.seconds("stop_seconds", s.StopSeconds)
 	c.seconds("drain_seconds_max", s.DrainSecondsMax)
-	word(c, "restart", s.Restart, "", RestartAlways, RestartOnFailure, RestartNo)
+	word(c, "restart", s.Restart, "", pando.RestartAlways, pando.RestartOnFailure, pando.RestartNo)
 	c.ports(s.Ports)
 	c.health(s.Health, len(s.Ports) > 0)
 	c.scale(s.Scale, len(s.Ports) > 0)
 	for p, t := range s.State {
 		c.that(p != "" && !strings.HasPrefix(p, "/") && path.Clean(p) == p && !strings.HasPrefix(p, ".."), "state: %q: want a relative path", p)
-		word(c, "state."+p, t, StateCounter, StateSet, StateLog, StateLast, StateOpaque)
+		word(c, "state."+p, t, pando.StateCounter, pando.StateSet, pando.StateLog, pando.StateLast, pando.StateOpaque)
 	}
 	c.number("resources.cpus", s.Resources.CPUs)
 	c.that(s.Resources.MemoryBytes >= 0 && s.Resources.PIDs >= 0, "resources: a limit is below 0")
 	c.that(s.Rollout.Surge >= 0 && s.Rollout.Surge <= InstancesMax, "rollout.surge: %d: want 0 to %d", s.Rollout.Surge, InstancesMax)
 	c.seconds("rollout.healthy_seconds", s.Rollout.HealthySeconds)
-	word(c, "rollout.order", s.Rollout.Order, "", StartFirst, StopFirst)
+	word(c, "rollout.order", s.Rollout.Order, "", pando.StartFirst, pando.StopFirst)
 	c.that(s.Scale.Warm == 0 || !s.Single(), "scale.warm: %d: a reserve runs beside the instance, "+
 		"and scale.max 1 with rollout.order stop-first allows one", s.Scale.Warm)
 	return errors.Join(c.errs...)
@@ -93,7 +95,7 @@ func (c *checks) also(err error) {
 
 func (c *checks) that(holds bool, format string, args ...any) {
 	if !holds {
-		c.errs = append(c.errs, fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...))
+		c.errs = append(c.errs, fmt.Errorf("%w: "+format, append([]any{pando.ErrInvalid}, args...)...))
 	}
 }
 
@@ -126,24 +128,24 @@ func word[T ~string](c *checks, where string, got T, want ...T) {
 	c.that(false, "%s: %q: want one of %s", where, got, strings.Join(words, ", "))
 }
 
-func (c *checks) ports(ports []Port) {
-	seen := map[Port]bool{}
+func (c *checks) ports(ports []pando.Port) {
+	seen := map[pando.Port]bool{}
 	for i, p := range ports {
 		where := fmt.Sprintf("ports[%d]", i)
 		c.that(p.Published > 0 && p.Target > 0, "%s: a port is 0: want 1 to 65535", where)
-		word(c, where+".protocol", p.Protocol, TCP, UDP)
-		published := Port{Published: p.Published, Protocol: p.Protocol}
+		word(c, where+".protocol", p.Protocol, pando.TCP, pando.UDP)
+		published := pando.Port{Published: p.Published, Protocol: p.Protocol}
 		c.that(!seen[published], "%s: %d/%s is published twice", where, p.Published, p.Protocol)
 		seen[published] = true
 	}
 }
 
-func (c *checks) health(h Health, published bool) {
-	for where, p := range map[string]Probe{"health.ready": h.Ready, "health.live": h.Live} {
-		word(c, where+".kind", p.Kind, ProbeExplicit, ProbeTCP, ProbeHTTP, ProbeExec)
-		c.that(p.Kind != ProbeExec || len(p.Command) > 0, "%s: exec needs a command", where)
-		c.that(p.Kind != ProbeHTTP || strings.HasPrefix(p.Path, "/"), "%s: path %q: want one that begins with /", where, p.Path)
-		c.that(published || p.Port > 0 || p.Kind != ProbeTCP && p.Kind != ProbeHTTP, "%s: names no port, and the service publishes none", where)
+func (c *checks) health(h pando.Health, published bool) {
+	for where, p := range map[string]pando.Probe{"health.ready": h.Ready, "health.live": h.Live} {
+		word(c, where+".kind", p.Kind, pando.ProbeExplicit, pando.ProbeTCP, pando.ProbeHTTP, pando.ProbeExec)
+		c.that(p.Kind != pando.ProbeExec || len(p.Command) > 0, "%s: exec needs a command", where)
+		c.that(p.Kind != pando.ProbeHTTP || strings.HasPrefix(p.Path, "/"), "%s: path %q: want one that begins with /", where, p.Path)
+		c.that(published || p.Port > 0 || p.Kind != pando.ProbeTCP && p.Kind != pando.ProbeHTTP, "%s: names no port, and the service publishes none", where)
 	}
 	c.seconds("health.ready_seconds_max", h.ReadySecondsMax)
 	c.seconds("health.interval_seconds", h.IntervalSeconds)
@@ -151,15 +153,15 @@ func (c *checks) health(h Health, published bool) {
 	c.that(h.Fall >= 0, "health.fall: %d: want a number from 0 on", h.Fall)
 }
 
-func (c *checks) scale(s Scale, published bool) {
+func (c *checks) scale(s pando.Scale, published bool) {
 	for where, n := range map[string]int{"scale.min": s.Min, "scale.max": s.Max, "scale.warm": s.Warm} {
 		c.that(n >= 0 && n <= InstancesMax, "%s: %d: want 0 to %d", where, n, InstancesMax)
 	}
 	c.that(s.Max == 0 || s.Max >= s.Min, "scale.max: %d is less than min %d", s.Max, s.Min)
 	c.number("scale.rate_per_second", s.RatePerSecond)
 	c.number("scale.target", s.Target)
-	word(c, "scale.by", s.By, ByNothing, ByConnections, ByPackets)
-	c.that(s.By == ByNothing || s.Target > 0, "scale.by: needs a target per instance")
-	c.that(s.By == ByNothing || published, "scale.by: counts what comes to a published port, and there is none")
+	word(c, "scale.by", s.By, pando.ByNothing, pando.ByConnections, pando.ByPackets)
+	c.that(s.By == pando.ByNothing || s.Target > 0, "scale.by: needs a target per instance")
+	c.that(s.By == pando.ByNothing || published, "scale.by: counts what comes to a published port, and there is none")
 	c.seconds("scale.quiet_seconds", s.QuietSeconds)
 }
