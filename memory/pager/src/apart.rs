@@ -1,10 +1,11 @@
 //! The pager's own file table, which no call of the program reaches.
 //!
-//! A userfaultfd ends with its last reference, and absent pages would read as zeros from then on. So a thread of
-//! the pager keeps a reference in a file table that the program does not share. In thread mode, every thread of
-//! the pager uses that table, with all descriptors but the pipe for the next fork. In sigbus mode, the threads
-//! of the program serve their own faults with the program's table. They check that a number still refers to its
-//! file, and recover a lost userfaultfd.
+//! A userfaultfd ends with its last reference, and absent pages would read as zeros from then on.
+//! So a thread of the pager keeps a reference in a file table that the program does not share. In
+//! thread mode, every thread of the pager uses that table, with all descriptors but the pipe for
+//! the next fork. In sigbus mode, the threads of the program serve their own faults with the
+//! program's table. They check that a number still refers to its file, and recover a lost
+//! userfaultfd.
 
 use crate::pager::{running, Pager};
 use crate::sys::Lock;
@@ -24,8 +25,8 @@ static TIDS: [AtomicI32; THREADS] = [const { AtomicI32::new(0) }; THREADS];
 static KEPT: AtomicI32 = AtomicI32::new(-1);
 static RECOVERING: Lock = Lock::new();
 
-/// Starts the threads of the table apart, and closes the descriptors that the program's table does not need.
-/// The process has one thread.
+/// Starts the threads of the table apart, and closes the descriptors that the program's table does
+/// not need. The process has one thread.
 pub unsafe fn begin(pager: &Pager) {
     TIDS.iter().for_each(|t| t.store(0, SeqCst));
     READY.store(0, SeqCst);
@@ -155,7 +156,8 @@ pub fn become_child() {
     RECOVERING.reset();
 }
 
-/// Copies a descriptor to the caller's table, from the table of the thread or process `of`, a pidfd. Closes `of`.
+/// Copies a descriptor to the caller's table, from the table of the thread or process `of`, a
+/// pidfd. Closes `of`.
 unsafe fn from_table(of: isize, fd: i32) -> isize {
     if of < 0 {
         return of;
@@ -165,8 +167,8 @@ unsafe fn from_table(of: isize, fd: i32) -> isize {
     got
 }
 
-/// Copies a descriptor from the file table of the program's thread `tid`. Linux 6.8 has no pidfds of single
-/// threads; there, the table of the process is used.
+/// Copies a descriptor from the file table of the program's thread `tid`. Linux 6.8 has no pidfds
+/// of single threads; there, the table of the process is used.
 pub unsafe fn from_program(tid: i32, fd: i32) -> isize {
     match sys!(libc::SYS_pidfd_open, tid, PIDFD_THREAD) {
         e if e == -(libc::EINVAL as isize) => from_table(sys!(libc::SYS_pidfd_open, sys!(libc::SYS_getpid), 0), fd),

@@ -1,6 +1,6 @@
-//! The evictor: a thread that makes room ahead of need and keeps the budget. A second thread, the tender,
-//! probes suspects and replaces lost copies. A dying host may delay its answers, and eviction to the other
-//! hosts must continue meanwhile.
+//! The evictor: a thread that makes room ahead of need and keeps the budget. A second thread, the
+//! tender, probes suspects and replaces lost copies. A dying host may delay its answers, and
+//! eviction to the other hosts must continue meanwhile.
 
 use crate::budget::Budget;
 use crate::hosts::{Wait, Writing};
@@ -17,8 +17,8 @@ use memory_core::PAGE_BYTES;
 /// Pages that are unmapped, or stored, in one batch.
 const UNMAP_BATCH: usize = 32;
 const CLEAN_BATCH: usize = 64;
-/// The newest pages of the second-chance list, which are not stored yet: the program is likeliest to touch
-/// these again.
+/// The newest pages of the second-chance list, which are not stored yet: the program is likeliest
+/// to touch these again.
 const LAG: usize = 64;
 const TICK_US: u64 = 10_000;
 /// Ticks between wake-ups of the tender.
@@ -80,9 +80,9 @@ pub extern "C" fn tender() -> ! {
     }
 }
 
-/// Probes suspects and replaces missing copies. Requests run outside the evictor's turn; their results are
-/// entered within it. A silent host is given up only while another host answers, so the others are probed
-/// first.
+/// Probes suspects and replaces missing copies. Requests run outside the evictor's turn; their
+/// results are entered within it. A silent host is given up only while another host answers, so the
+/// others are probed first.
 fn tend(pager: &'static Pager) {
     let (hosts, ports) = (&pager.hosts, unsafe { &mut pager.lanes.tender().ports });
     hosts.hold(ports);
@@ -101,8 +101,8 @@ fn tend(pager: &'static Pager) {
     }
 }
 
-/// The evictor's state, and the lock that guards it. A thread that finds no room evicts for itself: on a busy
-/// machine, scheduling the evictor takes longer than a fetch.
+/// The evictor's state, and the lock that guards it. A thread that finds no room evicts for itself:
+/// on a busy machine, scheduling the evictor takes longer than a fetch.
 pub struct Turns {
     lock: Lock,
     work: UnsafeCell<Option<Evictor>>,
@@ -139,8 +139,8 @@ impl Turns {
         r
     }
 
-    /// Runs `f` in the evictor's turn if the turn is free. Otherwise does nothing: the evictor may be waiting
-    /// for the caller's result. The caller retries on its next round.
+    /// Runs `f` in the evictor's turn if the turn is free. Otherwise does nothing: the evictor may
+    /// be waiting for the caller's result. The caller retries on its next round.
     pub fn try_turn(&self, f: impl FnOnce()) {
         if self.lock.try_take() {
             f();
@@ -148,8 +148,8 @@ impl Turns {
         }
     }
 
-    /// Evicts a batch in the calling thread. Returns false if another thread has the turn, or if there is
-    /// nothing to evict. Signals are blocked.
+    /// Evicts a batch in the calling thread. Returns false if another thread has the turn, or if
+    /// there is nothing to evict. Signals are blocked.
     pub fn help(&self, pager: &Pager) -> bool {
         if pager.fork.is_wanted() || !self.lock.try_take() {
             return false;
@@ -166,8 +166,9 @@ impl Turns {
         evicted > 0
     }
 
-    /// Makes room during the network wait of a fetch. This needs no wake-up of a thread, and no interrupt to
-    /// another processor for pages that leave. Does not wait for an answer. Signals are blocked.
+    /// Makes room during the network wait of a fetch. This needs no wake-up of a thread, and no
+    /// interrupt to another processor for pages that leave. Does not wait for an answer. Signals
+    /// are blocked.
     pub fn ahead(&self, pager: &Pager) {
         if !self.lock.try_take() {
             return;
@@ -295,8 +296,9 @@ impl Evictor {
         done
     }
 
-    /// Stores the oldest unstored pages of the list, unless the hosts have them already. Returns how many pages
-    /// were acknowledged. A batch that is not acknowledged within `wait` continues; the next call ends it.
+    /// Stores the oldest unstored pages of the list, unless the hosts have them already. Returns
+    /// how many pages were acknowledged. A batch that is not acknowledged within `wait` continues;
+    /// the next call ends it.
     fn clean(&mut self, lag: usize, wait: Wait) -> usize {
         let before = self.acknowledged(wait);
         if self.batch.is_some() || before > 0 && wait != Wait::Long {
@@ -306,7 +308,8 @@ impl Evictor {
         before + self.acknowledged(wait)
     }
 
-    /// Ends the current batch, if it is acknowledged within `wait`. Returns how many pages became reusable.
+    /// Ends the current batch, if it is acknowledged within `wait`. Returns how many pages became
+    /// reusable.
     fn acknowledged(&mut self, wait: Wait) -> usize {
         let Some(mut b) = self.batch.take() else { return 0 };
         let pager = self.pager;
@@ -439,8 +442,8 @@ impl Evictor {
         }
     }
 
-    /// Copies a batch of slots to the host that is being rebuilt. Writes happen in the evictor's turn only, so
-    /// the copy does not overwrite newer pages.
+    /// Copies a batch of slots to the host that is being rebuilt. Writes happen in the evictor's
+    /// turn only, so the copy does not overwrite newer pages.
     fn rebuild(&mut self) {
         let pager = self.pager;
         let Some(h) = pager.hosts.rebuilding() else { return };

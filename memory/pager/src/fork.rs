@@ -1,15 +1,17 @@
 //! fork: the child reads its snapshot, and the parent continues.
 //!
-//! Before the fork, all transfers have ended, the second-chance list is empty, and every slot in use is frozen.
-//! The child opens its own userfaultfd, because the kernel would show it zeros without one, and its own
-//! connections. It may hold as many pages as the list gave up, and writes to no slot.
+//! Before the fork, all transfers have ended, the second-chance list is empty, and every slot in
+//! use is frozen. The child opens its own userfaultfd, because the kernel would show it zeros
+//! without one, and its own connections. It may hold as many pages as the list gave up, and writes
+//! to no slot.
 //!
-//! A pipe reports to the parent when the child and its descendants are gone: its read end hangs up when the
-//! last of them closes the write end. In thread mode the read ends are in the table apart from the program.
-//! There the parked evictor empties the list and takes the read end of a new pipe.
+//! A pipe reports to the parent when the child and its descendants are gone: its read end hangs up
+//! when the last of them closes the write end. In thread mode the read ends are in the table apart
+//! from the program. There the parked evictor empties the list and takes the read end of a new
+//! pipe.
 //!
-//! A fork fails for lack of descriptors no sooner than without far memory. The pipe for the next fork exists
-//! before it is needed, and the child reuses the numbers that it closes.
+//! A fork fails for lack of descriptors no sooner than without far memory. The pipe for the next
+//! fork exists before it is needed, and the child reuses the numbers that it closes.
 
 use crate::evict::Evictor;
 use crate::pager::{pager, Pager};
@@ -17,8 +19,8 @@ use crate::{apart, descriptor, handler, start, sys};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use memory_core::stats::add;
 
-/// Most pipes at once. When all are in use, or no descriptor is left for another, further children share the
-/// last pipe. Frozen slots thaw only after the last child in any case.
+/// Most pipes at once. When all are in use, or no descriptor is left for another, further children
+/// share the last pipe. Frozen slots thaw only after the last child in any case.
 const PIPES_MAX: usize = 32;
 /// The child may hold the budget divided by this.
 const ALLOWANCE: usize = 8;
@@ -46,7 +48,8 @@ pub struct Fork {
     place: AtomicUsize,
 }
 
-/// Tasks of the parked evictor: none, empty the second-chance list, take a descriptor of the program's table.
+/// Tasks of the parked evictor: none, empty the second-chance list, take a descriptor of the
+/// program's table.
 const NOTHING: u32 = 0;
 const FLUSH: u32 = 1;
 const TAKE: u32 = 2;
@@ -70,8 +73,8 @@ impl Fork {
         }
     }
 
-    /// Whether a descriptor is a write end for the next child. A copy of it in the table apart would keep the
-    /// pipe open for ever.
+    /// Whether a descriptor is a write end for the next child. A copy of it in the table apart
+    /// would keep the pipe open for ever.
     pub fn is_for_next_child(&self, fd: i32) -> bool {
         [&self.spare[1], &self.shared].iter().any(|place| place.load(SeqCst) == fd + 1)
     }
@@ -87,8 +90,8 @@ impl Fork {
         living.map(|(_, grown)| grown.load(SeqCst)).sum()
     }
 
-    /// Reports the growth of a child. Children that share a pipe, and grandchildren, share its place: the last
-    /// report counts.
+    /// Reports the growth of a child. Children that share a pipe, and grandchildren, share its
+    /// place: the last report counts.
     pub fn tell_parent(&self, bytes: u64) {
         self.grown[self.place.load(SeqCst)].store(bytes, SeqCst);
     }
@@ -111,8 +114,8 @@ impl Fork {
         self.children.iter().all(|c| c.load(SeqCst) > 0)
     }
 
-    /// Makes the pipe for the next child, unless it exists. Returns whether it exists. Call it with the lock, or
-    /// before other threads start.
+    /// Makes the pipe for the next child, unless it exists. Returns whether it exists. Call it with
+    /// the lock, or before other threads start.
     pub fn provide(&self) -> bool {
         let mut ends = [-1i32; 2];
         if self.spare[0].load(SeqCst) == 0 && unsafe { sys!(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) } == 0 {
@@ -157,16 +160,16 @@ impl Fork {
         }
     }
 
-    /// Ends sharing once the next child can have its own pipe: the shared pipe hangs up only after this process
-    /// closes its write end.
+    /// Ends sharing once the next child can have its own pipe: the shared pipe hangs up only after
+    /// this process closes its write end.
     fn unshare(&self) {
         if self.shared.load(SeqCst) > 0 && !self.is_full() && self.provide() {
             close(&self.shared);
         }
     }
 
-    /// Returns the pages that living children may hold: a part of `pages`, and page tables like the parent's for
-    /// each.
+    /// Returns the pages that living children may hold: a part of `pages`, and page tables like the
+    /// parent's for each.
     pub fn allowance(&self, pages: usize, tables: usize) -> usize {
         let children = self.children.iter().filter(|c| c.load(SeqCst) > 0).count();
         if children > 0 {
@@ -209,7 +212,8 @@ impl Fork {
             let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
             let n = unsafe { sys!(libc::SYS_ppoll, &raw mut p, 1, &raw const now, 0, 0) };
             if n == 1 && p.revents & (libc::POLLHUP | libc::POLLERR) != 0 {
-                // Clear the number first: after a fork in between, it may refer to another file in the child.
+                // Clear the number first: after a fork in between, it may refer to another file in
+                // the child.
                 c.store(0, SeqCst);
                 self.grown[i].store(0, SeqCst);
                 unsafe { descriptor::close(fd) };

@@ -30,7 +30,8 @@ pub extern "C" fn pando_guide_abi() -> u32 {
     1
 }
 
-/// Whether the first byte of `at` can be read without a fault right now. Memory that is not far is always present.
+/// Whether the first byte of `at` can be read without a fault right now. Memory that is not far is
+/// always present.
 ///
 /// # Safety
 /// Any address will do.
@@ -42,8 +43,9 @@ pub unsafe extern "C" fn pando_guide_is_resident(at: *const u8) -> i32 {
     (g.heart.pages[page as usize].state == State::Resident) as i32
 }
 
-/// Returns the bytes from `at` to the end of its allocation, rounded up to whole pages. 0 = the pager has no
-/// record of an allocation of more than a page there: the memory is not far, or its allocator is not wrapped.
+/// Returns the bytes from `at` to the end of its allocation, rounded up to whole pages. 0 = the
+/// pager has no record of an allocation of more than a page there: the memory is not far, or its
+/// allocator is not wrapped.
 ///
 /// # Safety
 /// Any address will do; it is not read.
@@ -117,8 +119,9 @@ pub extern "C" fn pando_guide_request() {
     }
 }
 
-/// Fetches the ranges in as few round trips as possible. Returns how many pages were fetched. Ignores ranges that
-/// are not far memory, malformed, or too many: a hint may be useless but never harms.
+/// Fetches the ranges in as few round trips as possible. Returns how many pages were fetched.
+/// Ignores ranges that are not far memory, malformed, or too many: a hint may be useless but never
+/// harms.
 ///
 /// # Safety
 /// `ranges` points to `count` ranges. The memory in the ranges is never read.
@@ -153,7 +156,8 @@ pub unsafe extern "C" fn pando_guide_prefetch(ranges: *const Range, count: usize
     fetched
 }
 
-/// A batch of a thread of the program in thread mode. That thread has no connections, so the prefetcher fetches it.
+/// A batch of a thread of the program in thread mode. That thread has no connections, so the
+/// prefetcher fetches it.
 struct Errand {
     ranges: AtomicPtr<Range>,
     count: AtomicUsize,
@@ -271,7 +275,8 @@ fn batch(pager: &Pager, ranges: &[Range], from: &mut Cursor) -> Option<usize> {
                 n += 1;
             }
             page = match g.heart.pages[page as usize] {
-                // A page on its way out counts as absent. A probe stays until the program touches it.
+                // A page on its way out counts as absent. A probe stays until the program touches
+                // it.
                 p if p.state == State::Limbo && p.flags & flag::PROBE == 0 => pager.rescue(&mut g, page, page, last + 1),
                 _ => page + 1,
             };

@@ -17,7 +17,8 @@ pub fn is_sigbus() -> bool {
     SIGBUS.load(SeqCst)
 }
 
-/// Installs the SIGBUS handler. All signals are blocked while it runs, so that it may hold the pager's lock.
+/// Installs the SIGBUS handler. All signals are blocked while it runs, so that it may hold the
+/// pager's lock.
 pub unsafe fn install() {
     SIGBUS.store(true, SeqCst);
     let mut action: libc::sigaction = core::mem::zeroed();
@@ -54,7 +55,8 @@ unsafe extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context:
     }
     match other() {
         (libc::SIG_DFL, _) | (libc::SIG_IGN, _) => {
-            // Restore the default action: the same instruction faults again and ends the program, as without the pager.
+            // Restore the default action: the same instruction faults again and ends the program,
+            // as without the pager.
             let action = [0usize; 4];
             sys!(libc::SYS_rt_sigaction, signal, action.as_ptr(), 0, 8);
         }
@@ -69,10 +71,11 @@ unsafe extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context:
     }
 }
 
-/// The leader is the one handler that waits for faults. It keeps the lead while it serves a fault, unless
-/// further faults arrive meanwhile. Otherwise each fault would wake two threads.
+/// The leader is the one handler that waits for faults. It keeps the lead while it serves a fault,
+/// unless further faults arrive meanwhile. Otherwise each fault would wake two threads.
 static LEAD: Lock = Lock::new();
-/// Fetches for which the leader passes on the lead in advance, because faults arrived while it served one.
+/// Fetches for which the leader passes on the lead in advance, because faults arrived while it
+/// served one.
 static CROWD: AtomicI32 = AtomicI32::new(0);
 const CROWD_MAX: i32 = 32;
 
@@ -126,7 +129,8 @@ fn next_fault() -> Option<u32> {
     }
 }
 
-/// Runs a handler thread, which serves fault events. Programs need it if their system calls cannot all be wrapped.
+/// Runs a handler thread, which serves fault events. Programs need it if their system calls cannot
+/// all be wrapped.
 pub extern "C" fn handler() -> ! {
     unsafe { sys!(libc::SYS_prctl, libc::PR_SET_NAME, c"pando-handler".as_ptr()) };
     apart::enter();

@@ -1,7 +1,9 @@
-//! The user and the groups of the pager's own threads. The C library changes both only for threads that it
-//! started itself. Without this module, the pager's threads would stay root in a program that dropped root.
+//! The user and the groups of the pager's own threads. The C library changes both only for threads
+//! that it started itself. Without this module, the pager's threads would stay root in a program
+//! that dropped root.
 //!
-//! A thread of the pager follows at its next wait. A wait lasts some milliseconds at most, or the bell ends it.
+//! A thread of the pager follows at its next wait. A wait lasts some milliseconds at most, or the
+//! bell ends it.
 
 use crate::pager::pager;
 use crate::sys::Lock;
@@ -43,7 +45,8 @@ static CHANGE: AtomicU32 = AtomicU32::new(0);
 static SETTLED: AtomicU32 = AtomicU32::new(0);
 /// Allows one change at a time.
 static TURN: Lock = Lock::new();
-/// Descriptor + 1 of the bell: an eventfd that ends the handlers' wait for faults. 0 = there are no handlers.
+/// Descriptor + 1 of the bell: an eventfd that ends the handlers' wait for faults. 0 = there are no
+/// handlers.
 static BELL: AtomicI32 = AtomicI32::new(0);
 
 /// Records a new thread of the pager. It has the identity of its creator.
@@ -80,8 +83,8 @@ unsafe fn three(nr: i64) -> [u32; 3] {
     ids
 }
 
-/// Spreads the new identity of the calling thread, and waits until each of the pager's threads has it. Ends the
-/// program if one of them would stay root.
+/// Spreads the new identity of the calling thread, and waits until each of the pager's threads has
+/// it. Ends the program if one of them would stay root.
 pub unsafe fn spread() {
     let Some(pager) = pager() else { return };
     let signals = sys::block_signals();
@@ -129,7 +132,8 @@ unsafe fn hush() {
     }
 }
 
-/// Follows the program's last change, if the caller is a thread of the pager. Costs other threads two loads.
+/// Follows the program's last change, if the caller is a thread of the pager. Costs other threads
+/// two loads.
 pub fn heed() {
     let change = CHANGE.load(SeqCst);
     if change == SETTLED.load(SeqCst) {
@@ -144,7 +148,8 @@ pub fn heed() {
     }
 }
 
-/// Takes on an identity. Each call of the program changes one part, so the order matters only if several differ.
+/// Takes on an identity. Each call of the program changes one part, so the order matters only if
+/// several differ.
 unsafe fn adopt(want: &Identity) {
     let mut have = [0u32; GROUPS_COMPARED];
     let n = sys!(libc::SYS_getgroups, have.len(), have.as_mut_ptr());

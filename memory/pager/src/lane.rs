@@ -1,5 +1,5 @@
-//! Lanes: the lists, landing frames and connections of one transfer. Several transfers run at once, without
-//! allocating.
+//! Lanes: the lists, landing frames and connections of one transfer. Several transfers run at once,
+//! without allocating.
 
 use crate::config::HOSTS_MAX;
 use crate::port::{Port, Watch};

@@ -1,8 +1,8 @@
 //! The pager of this process: the region, its lock, and the state that all parts share.
 //!
-//! The fault path does not allocate and uses no thread-local storage. It takes one lock, whose holders never
-//! touch far memory and have all signals blocked. So it may run inside `malloc`, inside a signal handler, and
-//! in every thread at once.
+//! The fault path does not allocate and uses no thread-local storage. It takes one lock, whose
+//! holders never touch far memory and have all signals blocked. So it may run inside `malloc`,
+//! inside a signal handler, and in every thread at once.
 
 use crate::config::Config;
 use crate::hosts::Hosts;
@@ -20,7 +20,8 @@ use memory_core::spans::Spans;
 use memory_core::stats::{add, Stats};
 use memory_core::{fingerprint, BATCH_PAGES_MAX, PAGE_BYTES};
 
-/// Pages of one overdraft while a memory host is late, and the share of the budget that is reserved for that.
+/// Pages of one overdraft while a memory host is late, and the share of the budget that is reserved
+/// for that.
 pub const OVERDRAFT_PAGES: usize = 64;
 const OVERDRAFT_SHARE: usize = 64;
 
@@ -38,7 +39,8 @@ pub struct Inner {
     pub guide: Accuracy,
 }
 
-/// The address space of a pager: the region, which the program's memory is from, and the pool of frames.
+/// The address space of a pager: the region, which the program's memory is from, and the pool of
+/// frames.
 pub struct Memory {
     pub region: *mut u8,
     pub region_pages: usize,
@@ -170,8 +172,8 @@ impl Pager {
         }
     }
 
-    /// Returns an absent page of the caller's stack, of those that it may need under the lock. Programs may
-    /// have stacks in far memory.
+    /// Returns an absent page of the caller's stack, of those that it may need under the lock.
+    /// Programs may have stacks in far memory.
     fn absent_stack(&self, g: &Guard) -> Option<u32> {
         let here = 0u8;
         let page = self.page_of(&raw const here as usize)?;
@@ -188,8 +190,8 @@ impl Pager {
         Uffd
     }
 
-    /// Whether these pages are recorded as one allocation already: allocators reuse the same addresses. Reads
-    /// without the lock, because an extent is only a hint.
+    /// Whether these pages are recorded as one allocation already: allocators reuse the same
+    /// addresses. Reads without the lock, because an extent is only a hint.
     pub fn knows_extent(&self, first: u32, last: u32) -> bool {
         let look = |page: u32| unsafe { self.pages.add(page as usize).read_volatile() };
         let (a, z) = (look(first), look(last));
@@ -200,8 +202,8 @@ impl Pager {
             && z.extent_back as u32 == last - first
     }
 
-    /// Returns the first page after the allocation that a page belongs to. Reads without the lock, because an
-    /// extent is only a hint.
+    /// Returns the first page after the allocation that a page belongs to. Reads without the lock,
+    /// because an extent is only a hint.
     pub fn extent_end(&self, page: u32) -> Option<u32> {
         let look = |page: u32| unsafe { self.pages.add(page as usize).read_volatile() };
         let p = look(page);
@@ -254,7 +256,8 @@ impl Pager {
         queue.wait(seen);
     }
 
-    /// Reports that there may be room. Wakes as many threads as can fetch at once; each of them wakes the next.
+    /// Reports that there may be room. Wakes as many threads as can fetch at once; each of them
+    /// wakes the next.
     pub fn made_room(&self) {
         self.room.wake(TRANSFERS);
     }
@@ -286,8 +289,8 @@ impl Pager {
         self.hosts.config.local_bytes as usize / PAGE_BYTES / OVERDRAFT_SHARE
     }
 
-    /// Raises the limit above the budget, so that the program is not blocked. Counts in `over_budget`, which
-    /// `top` shows, once the reserved share is used up.
+    /// Raises the limit above the budget, so that the program is not blocked. Counts in
+    /// `over_budget`, which `top` shows, once the reserved share is used up.
     pub fn overdraw(&self, g: &mut Guard, pages: usize) {
         let limit = g.heart.limit().max(g.heart.held()) + pages;
         g.heart.set_limit(limit);
@@ -297,8 +300,8 @@ impl Pager {
         self.made_room();
     }
 
-    /// Maps a page of the second-chance list again, with its neighbours from `first` up to `end` that fit into
-    /// the same move. Returns the page after the last one.
+    /// Maps a page of the second-chance list again, with its neighbours from `first` up to `end`
+    /// that fit into the same move. Returns the page after the last one.
     pub fn rescue(&self, g: &mut Guard, page: u32, first: u32, end: u32) -> u32 {
         let (first, n) = g.heart.limbo_run(page, first, end);
         let frame = g.heart.pages[first as usize].frame;
@@ -321,8 +324,8 @@ impl Pager {
         first + n
     }
 
-    /// Moves the memory of frames to pages. Copies where the kernel cannot move: the memory is shared with a
-    /// child.
+    /// Moves the memory of frames to pages. Copies where the kernel cannot move: the memory is
+    /// shared with a child.
     pub fn put(&self, to: *mut u8, frame: u32, n: usize) {
         let (mut to, mut from, mut left) = (to, self.frame(frame), n * PAGE_BYTES);
         while left > 0 {
@@ -353,8 +356,8 @@ impl Pager {
         }
     }
 
-    /// Returns pages to the kernel; they read as zeros afterwards. Works in pieces, so that a fault does not
-    /// wait for all of a large mapping. The page table is true whenever the lock is free.
+    /// Returns pages to the kernel; they read as zeros afterwards. Works in pieces, so that a fault
+    /// does not wait for all of a large mapping. The page table is true whenever the lock is free.
     pub fn discard(&self, first: u32, pages: u32) {
         let (mut page, end) = (first, first + pages);
         while page < end {
@@ -373,14 +376,16 @@ impl Pager {
         self.made_room();
     }
 
-    /// Whether a page may hold other bytes than zeros. Reads without the lock: only the caller may use the page.
+    /// Whether a page may hold other bytes than zeros. Reads without the lock: only the caller may
+    /// use the page.
     pub fn is_used(&self, page: u32) -> bool {
         unsafe { (&raw const (*self.pages.add(page as usize)).state).read_volatile() != State::Zero }
     }
 }
 
 impl Pager {
-    /// Forgets, in a forked child, everything that the parent's threads had under way. The parent took the lock before the fork.
+    /// Forgets, in a forked child, everything that the parent's threads had under way. The parent
+    /// took the lock before the fork.
     pub unsafe fn become_child(&self, limit: usize) {
         self.busy.reset();
         self.room.reset();
@@ -405,8 +410,8 @@ impl Pager {
         self.lock.give();
     }
 
-    /// Sets whether a new process inherits the region. A process that bypasses the fork handlers must not: it
-    /// would read absent pages as zeros.
+    /// Sets whether a new process inherits the region. A process that bypasses the fork handlers
+    /// must not: it would read absent pages as zeros.
     pub fn inherit(&self, on: bool) {
         let advice = if on { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
         unsafe { sys!(libc::SYS_madvise, self.region, self.region_pages * PAGE_BYTES, advice) };

@@ -1,5 +1,5 @@
-//! Pins: pages that a system call uses. The kernel does not raise SIGBUS for its own accesses but fails the call
-//! with EFAULT. So the pages are fetched first, and stay until the call has ended.
+//! Pins: pages that a system call uses. The kernel does not raise SIGBUS for its own accesses but
+//! fails the call with EFAULT. So the pages are fetched first, and stay until the call has ended.
 
 use crate::handler;
 use crate::pager::{pager, Pager};
@@ -14,7 +14,8 @@ pub struct Pin {
     pages: u32,
 }
 
-/// Most bytes that are pinned at a time. A call with more transfers less, as the kernel itself may do.
+/// Most bytes that are pinned at a time. A call with more transfers less, as the kernel itself may
+/// do.
 pub const PIN_BYTES_MAX: usize = 256 << 10;
 
 /// Whether a range has a byte in far memory.
@@ -25,14 +26,16 @@ pub fn is_far(at: *const u8, bytes: usize) -> bool {
     }
 }
 
-/// Whether the page of a byte is away. Reads without the lock: the table may be behind the kernel's state.
+/// Whether the page of a byte is away. Reads without the lock: the table may be behind the kernel's
+/// state.
 pub fn is_away(at: *const u8) -> bool {
     let page = pager().and_then(|p| Some((p, p.page_of(at as usize)?)));
     page.is_some_and(|(p, page)| unsafe { (&raw const (*p.pages.add(page as usize)).state).read_volatile() } != State::Resident)
 }
 
 impl Pin {
-    /// Fetches the range and pins it, in sigbus mode. In thread mode, handler threads serve the kernel's accesses.
+    /// Fetches the range and pins it, in sigbus mode. In thread mode, handler threads serve the
+    /// kernel's accesses.
     pub fn new(at: *const u8, bytes: usize) -> Option<Pin> {
         if handler::is_sigbus() {
             Pin::always(at, bytes)
@@ -93,8 +96,9 @@ impl Drop for Pin {
     }
 }
 
-/// Marks the blocks that stay as long as they are allocated: one bit for every 16 bytes of the region, the
-/// smallest block of allocators. Only the used parts have memory; the rest is the kernel's page of zeros.
+/// Marks the blocks that stay as long as they are allocated: one bit for every 16 bytes of the
+/// region, the smallest block of allocators. Only the used parts have memory; the rest is the
+/// kernel's page of zeros.
 static KEPT: AtomicPtr<AtomicU8> = AtomicPtr::new(core::ptr::null_mut());
 const GRAIN_BYTES: usize = 16;
 
@@ -121,7 +125,8 @@ pub unsafe fn keep_block(block: *mut u8) {
     }
 }
 
-/// Lets the pages of a block leave again, before the block is freed. Costs one read for other blocks.
+/// Lets the pages of a block leave again, before the block is freed. Costs one read for other
+/// blocks.
 ///
 /// # Safety
 /// It is a block of the allocator's.
@@ -138,8 +143,8 @@ pub unsafe fn release_block(block: *mut u8) {
     byte.fetch_and(!bit, SeqCst);
 }
 
-/// Keeps a page for good: the kernel waits on a word in it (a mutex, a condition). A fault there would be an error
-/// that the C library does not survive. Later calls cost two loads.
+/// Keeps a page for good: the kernel waits on a word in it (a mutex, a condition). A fault there
+/// would be an error that the C library does not survive. Later calls cost two loads.
 pub fn keep(at: *const u8) {
     let Some(pager) = pager() else { return };
     let Some(page) = pager.page_of(at as usize) else { return };
@@ -159,8 +164,9 @@ pub fn keep(at: *const u8) {
 static WAITED: AtomicUsize = AtomicUsize::new(0);
 const WAITED_SHARE: usize = 64;
 
-/// Keeps an object while a thread waits in it. The first such pages stay for good, because a contended lock is
-/// likely to be contended again. Beyond their share of the budget, pages stay only as long as the returned pin.
+/// Keeps an object while a thread waits in it. The first such pages stay for good, because a
+/// contended lock is likely to be contended again. Beyond their share of the budget, pages stay
+/// only as long as the returned pin.
 pub fn keep_waited(at: *const u8, bytes: usize) -> Option<Pin> {
     let pager = pager()?;
     let stays = |at: *const u8| {

@@ -13,17 +13,18 @@ const TICK_US: i64 = 5_000;
 const STEP_MAX_NS: u64 = 12_000_000;
 /// How long a host may be silent if another copy can answer, ns.
 pub const SHORT: u64 = 15_000_000;
-/// How long an acknowledgement may take before the host is given up, and how long the first attempt to read
-/// the only copy waits, ns.
+/// How long an acknowledgement may take before the host is given up, and how long the first attempt
+/// to read the only copy waits, ns.
 pub const LONG: u64 = 250_000_000;
 /// Once a write has waited for this long, the tender probes the other hosts.
 const SLOW: u64 = LONG / 4;
 /// A transfer that crawls counts as silent above this time per byte, ns: 13 MB/s.
 const CRAWL_NS: u64 = 76;
-/// How long a thread of the program polls for an answer: about the cost of a sleep and a wake-up. It does not
-/// yield meanwhile, because a thread that only computes would keep the processor.
+/// How long a thread of the program polls for an answer: about the cost of a sleep and a wake-up.
+/// It does not yield meanwhile, because a thread that only computes would keep the processor.
 const POLL_NS: u64 = 60_000;
-/// TCP_USER_TIMEOUT, ms. The kernel never gives up a connection: the pager counts the silence itself.
+/// TCP_USER_TIMEOUT, ms. The kernel never gives up a connection: the pager counts the silence
+/// itself.
 const NEVER_MS: i32 = i32::MAX;
 
 /// Why a transfer failed. Its connection is closed, so that a late answer is dropped.
@@ -31,7 +32,8 @@ const NEVER_MS: i32 = i32::MAX;
 pub enum Broken {
     /// The connection was refused or ended: the host's process is gone, and its memory with it.
     Away,
-    /// No answer for this long, ns: the host is busy or paused, or the link is down. Its memory may be intact.
+    /// No answer for this long, ns: the host is busy or paused, or the link is down. Its memory may
+    /// be intact.
     Silent(u64),
     /// The host refused. A new connection would not help.
     Refused(Status),
@@ -43,7 +45,8 @@ pub trait Watch: Sync {
     fn waits(&self, host: usize, ns: u64);
     /// Reports that a write to a host is slow.
     fn waits_to_write(&self, host: usize);
-    /// Whether a write that began at `begun_ns`, and has waited for `ns`, stops waiting for a host. Asked once its patience has ended.
+    /// Whether a write that began at `begun_ns`, and has waited for `ns`, stops waiting for a host.
+    /// Asked once its patience has ended.
     fn gives_up(&self, host: usize, begun_ns: u64, ns: u64) -> bool;
 }
 
@@ -87,8 +90,9 @@ impl Silence {
     }
 }
 
-/// A transport of pages. A read has two steps, so that the caller can use the wait between them. A write has
-/// two, so that writes to all copies run at once. RDMA verbs could be a third implementation.
+/// A transport of pages. A read has two steps, so that the caller can use the wait between them. A
+/// write has two, so that writes to all copies run at once. RDMA verbs could be a third
+/// implementation.
 pub trait Transport {
     /// Requests slots.
     fn begin_read(&mut self, slots: &[u32]) -> Result<(), Broken>;
@@ -127,19 +131,20 @@ impl Port {
         Port { host, ..Port::default() }
     }
 
-    /// Whether the port is connected to this lease. A host that was given up and came back may still serve its
-    /// old lease.
+    /// Whether the port is connected to this lease. A host that was given up and came back may
+    /// still serve its old lease.
     pub fn is_open(&self, lease: u64) -> bool {
         self.fd > 0 && self.lease == lease && self.is_there()
     }
 
-    /// Whether the descriptor still refers to the connection. In sigbus mode it is in the program's table, and
-    /// the program may have closed it by a raw system call.
+    /// Whether the descriptor still refers to the connection. In sigbus mode it is in the program's
+    /// table, and the program may have closed it by a raw system call.
     fn is_there(&self) -> bool {
         !handler::is_sigbus() || unsafe { descriptor::file(self.fd - 1) } == self.file
     }
 
-    /// Drops the parent's connection, in a forked child. In thread mode the child did not inherit it.
+    /// Drops the parent's connection, in a forked child. In thread mode the child did not inherit
+    /// it.
     pub fn forget(&mut self) {
         if handler::is_sigbus() {
             self.close();
@@ -148,7 +153,8 @@ impl Port {
     }
 
     pub fn close(&mut self) {
-        // Clear the number first: after a fork in between, it may refer to another file in the child.
+        // Clear the number first: after a fork in between, it may refer to another file in the
+        // child.
         let there = self.fd > 0 && self.is_there();
         let fd = core::mem::take(&mut self.fd);
         if there {
@@ -163,7 +169,8 @@ impl Port {
         self.fd <= 0 || unsafe { sys!(libc::SYS_ppoll, &raw mut p, 1, &raw const t, 0, 0) } == 1
     }
 
-    /// Connects and sends the greeting. Returns the lease, its slots, and the memory file if `share` is set.
+    /// Connects and sends the greeting. Returns the lease, its slots, and the memory file if
+    /// `share` is set.
     pub fn open(&mut self, to: &Address, hello: &Hello) -> Result<(Welcome, i32), Broken> {
         self.close();
         let fd = unsafe { sys!(libc::SYS_socket, to.family(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
@@ -360,8 +367,8 @@ impl Transport for Port {
     }
 }
 
-/// Leased memory that is mapped here: reads and writes are copies. It survives the host's process. A base of 0
-/// is not mapped.
+/// Leased memory that is mapped here: reads and writes are copies. It survives the host's process.
+/// A base of 0 is not mapped.
 pub struct Shared {
     base: AtomicUsize,
 }

@@ -1,5 +1,6 @@
-//! System calls without the C library, so that `errno`, thread-local storage and the wrappers of this
-//! library are not involved. Every call returns the kernel's result; a negative one is an error number.
+//! System calls without the C library, so that `errno`, thread-local storage and the wrappers of
+//! this library are not involved. Every call returns the kernel's result; a negative one is an
+//! error number.
 
 use core::arch::asm;
 use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -79,8 +80,8 @@ pub fn restore_signals(mask: u64) {
     unsafe { sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, 0, 8) };
 }
 
-/// A mutex of three states: 0 free, 1 taken, 2 taken with waiters. Its holder has all signals blocked,
-/// so no handler of the program, which may touch far memory, interrupts it.
+/// A mutex of three states: 0 free, 1 taken, 2 taken with waiters. Its holder has all signals
+/// blocked, so no handler of the program, which may touch far memory, interrupts it.
 pub struct Lock(AtomicU32);
 
 impl Lock {

@@ -1,5 +1,5 @@
-//! The same calls as a program that was built with _FORTIFY_SOURCE makes them, with the room of the buffer as an argument. The C
-//! library's own would call past the wrappers.
+//! The same calls as a program that was built with _FORTIFY_SOURCE makes them, with the room of the
+//! buffer as an argument. The C library's own would call past the wrappers.
 
 use super::{io, stdio};
 use libc::{c_int, c_void, off_t, size_t, sockaddr, socklen_t, ssize_t, FILE};

@@ -1,5 +1,6 @@
-//! The allocator's functions, to learn which pages belong to one object, and which the C library needs for itself: its own
-//! system calls cannot be wrapped, so what it reads and writes through stays local.
+//! The allocator's functions, to learn which pages belong to one object, and which the C library
+//! needs for itself: its own system calls cannot be wrapped, so what it reads and writes through
+//! stays local.
 
 use super::{loader, threads};
 use crate::next;
@@ -13,7 +14,8 @@ use memory_core::PAGE_BYTES;
 /// Objects up to this size are what programs find their others by: entries, nodes, short names.
 const SMALL_BYTES: usize = 256;
 
-/// Notes an allocation: one of more than a page, a small one, or that a page is not part of a larger one any more.
+/// Notes an allocation: one of more than a page, a small one, or that a page is not part of a
+/// larger one any more.
 unsafe fn note(at: *mut c_void, bytes: usize) {
     let Some(pager) = pager().filter(|_| !at.is_null()) else { return };
     if bytes > SMALL_BYTES && bytes <= PAGE_BYTES {
@@ -41,7 +43,8 @@ struct Code([AtomicUsize; 2]);
 /// That of the C library, and of the dynamic loader.
 static LIBRARY: Code = Code::new();
 static LOADER: Code = Code::new();
-/// What the C library allocates for itself of these sizes are buffers of streams and directories, which it hands to the kernel.
+/// What the C library allocates for itself of these sizes are buffers of streams and directories,
+/// which it hands to the kernel.
 const BUFFER_BYTES: RangeInclusive<usize> = 1 << 10..=64 << 10;
 
 impl Code {
@@ -145,8 +148,8 @@ unsafe extern "C" fn allocate_aligned(bytes: size_t, align: size_t) -> *mut c_vo
     at
 }
 
-/// Defines the C++ operators: an allocation by malloc's relatives, which is noted. Without memory it is the operator itself that
-/// is called, by a jump: an exception never passes through here.
+/// Defines the C++ operators: an allocation by malloc's relatives, which is noted. Without memory
+/// it is the operator itself that is called, by a jump: an exception never passes through here.
 macro_rules! operators {
     ($($name:ident: $allocate:ident;)*) => {$(
         /// # Safety

@@ -1,8 +1,10 @@
 //! Reads and writes: a call that met an absent page is made again with its memory pinned.
 //!
-//! Calls on a stream may do less than was asked, so they are pinned piece by piece. On a file they are made again for the rest. What the kernel takes from a
-//! descriptor before it copies (an eventfd's counter, a datagram) would be lost with EFAULT: small buffers, and the
-//! buffers of datagram calls, are pinned before the first attempt. What is sent to a socket is not lost: it is tried first.
+//! Calls on a stream may do less than was asked, so they are pinned piece by piece. On a file they
+//! are made again for the rest. What the kernel takes from a descriptor before it copies (an
+//! eventfd's counter, a datagram) would be lost with EFAULT: small buffers, and the buffers of
+//! datagram calls, are pinned before the first attempt. What is sent to a socket is not lost: it is
+//! tried first.
 
 use super::pieces::Pieces;
 use super::signal::{ours, without_sigbus};
@@ -19,8 +21,8 @@ const SMALL_BYTES: usize = 4096;
 /// The kernel transfers no more at a time.
 const TRANSFER_BYTES_MAX: usize = 0x7fff_f000;
 
-/// What the C library's own function answered, as the kernel answers. It is that which is called, for only there can a thread
-/// that waits be cancelled.
+/// What the C library's own function answered, as the kernel answers. It is that which is called,
+/// for only there can a thread that waits be cancelled.
 unsafe fn told(r: isize) -> isize {
     if r == -1 {
         -(*libc::__errno_location() as isize)
@@ -45,14 +47,15 @@ unsafe fn stream(at: *const c_void, bytes: usize, call: impl Fn(usize) -> isize)
     answer(call(some))
 }
 
-/// Whether a transfer is all that was asked for: that of a file or a block device, where less means the end.
+/// Whether a transfer is all that was asked for: that of a file or a block device, where less means
+/// the end.
 unsafe fn is_file(fd: c_int) -> bool {
     let mut s: libc::stat = core::mem::zeroed();
     sys!(libc::SYS_fstat, fd, &raw mut s) == 0 && [libc::S_IFREG, libc::S_IFBLK].contains(&(s.st_mode & libc::S_IFMT))
 }
 
-/// A call with one buffer, which is made again for the rest where an absent page has cut it short and only the end may. `call`
-/// gets how many bytes are done and how many to do.
+/// A call with one buffer, which is made again for the rest where an absent page has cut it short
+/// and only the end may. `call` gets how many bytes are done and how many to do.
 unsafe fn complete(at: *const c_void, bytes: usize, is_complete: impl Fn() -> bool, call: impl Fn(usize, usize) -> isize) -> ssize_t {
     let mut done = 0;
     loop {
@@ -98,8 +101,8 @@ pub fn forget(fd: c_int) {
     }
 }
 
-/// Whether a descriptor is a socket. A number that was closed past the C library may be remembered wrongly: a write to the new
-/// one is then tried first, which only few devices would notice.
+/// Whether a descriptor is a socket. A number that was closed past the C library may be remembered
+/// wrongly: a write to the new one is then tried first, which only few devices would notice.
 unsafe fn is_socket(fd: c_int) -> bool {
     let Some(kind) = usize::try_from(fd).ok().and_then(|fd| KIND.get(fd)) else { return false };
     if kind.load(Relaxed) == 0 {
@@ -110,7 +113,8 @@ unsafe fn is_socket(fd: c_int) -> bool {
     kind.load(Relaxed) == SOCKET
 }
 
-/// A small write to a socket, which sends nothing of what it cannot read: no page is pinned as long as all are there.
+/// A small write to a socket, which sends nothing of what it cannot read: no page is pinned as long
+/// as all are there.
 unsafe fn small(fd: c_int, at: *const c_void, bytes: usize) -> ssize_t {
     let call = |from: usize| told(next!(write: fn(c_int, *const c_void, size_t) -> ssize_t)(fd, at.byte_add(from), bytes - from));
     let r = call(0);

@@ -1,6 +1,8 @@
-//! Memory for the dynamic loader's own allocations, above all the tables of thread-local storage. The C library reads and frees
-//! them with every signal blocked, as a thread ends: a page of them that was away could not be brought in there. So they are never
-//! far (nor is what its own threads read before anything else), and to give them back takes neither a lock nor the allocator, whose own notes may be away.
+//! Memory for the dynamic loader's own allocations, above all the tables of thread-local storage.
+//! The C library reads and frees them with every signal blocked, as a thread ends: a page of them
+//! that was away could not be brought in there. So they are never far (nor is what its own threads
+//! read before anything else), and to give them back takes neither a lock nor the allocator, whose
+//! own notes may be away.
 
 use crate::sys;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::SeqCst};

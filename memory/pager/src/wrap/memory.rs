@@ -46,7 +46,8 @@ pub unsafe extern "C" fn mmap(at: *mut c_void, bytes: size_t, prot: c_int, flags
     }
 }
 
-/// Pages of the region, unless the program would then have more than fits into local and far memory.
+/// Pages of the region, unless the program would then have more than fits into local and far
+/// memory.
 fn take(pager: &Pager, pages: usize) -> Option<u32> {
     let mut g = pager.lock();
     let capacity = g.heart.slots.count() + g.heart.limit();
@@ -111,7 +112,8 @@ pub unsafe extern "C" fn madvise(at: *mut c_void, bytes: size_t, advice: c_int) 
         return answer(sys!(libc::SYS_madvise, at, bytes, advice)) as c_int;
     };
     let Some((first, pages)) = whole(pager, at.cast(), bytes) else { return answer(-(libc::EINVAL as isize)) as c_int };
-    // MADV_FREE promises nothing about the content. All other advice is about what the kernel should do, and here it is not asked.
+    // MADV_FREE promises nothing about the content. All other advice is about what the kernel
+    // should do, and here it is not asked.
     if advice == libc::MADV_DONTNEED {
         pager.discard(first, pages);
     }
@@ -128,7 +130,8 @@ pub unsafe extern "C" fn posix_madvise(at: *mut c_void, bytes: size_t, advice: c
     next!(posix_madvise: fn(*mut c_void, size_t, c_int) -> c_int)(at, bytes, advice)
 }
 
-/// Far memory is always readable and writable; what asks for less gets more, what asks to execute is refused.
+/// Far memory is always readable and writable; what asks for less gets more, what asks to execute
+/// is refused.
 ///
 /// # Safety
 /// As mprotect(2).

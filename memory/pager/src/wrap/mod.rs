@@ -1,6 +1,7 @@
 //! What the pager stands in for in the program: functions of the C library by their own names.
 //!
-//! Each does what the original does; memory of the region and calls that meet absent pages are treated first.
+//! Each does what the original does; memory of the region and calls that meet absent pages are
+//! treated first.
 
 mod checked;
 mod descriptor;
@@ -34,8 +35,8 @@ pub unsafe fn answer(r: isize) -> isize {
 
 pub const EFAULT: isize = -(libc::EFAULT as isize);
 
-/// The next definition of a function, by its name with a NUL. Conditions exist in two versions in the C library, which must
-/// not be mixed: programs of this century use the newer.
+/// The next definition of a function, by its name with a NUL. Conditions exist in two versions in
+/// the C library, which must not be mixed: programs of this century use the newer.
 pub unsafe fn find(name: &str) -> usize {
     let newer = if name.starts_with("pthread_cond_") {
         libc::dlvsym(libc::RTLD_NEXT, name.as_ptr().cast(), c"GLIBC_2.3.2".as_ptr())

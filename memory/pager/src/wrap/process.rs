@@ -12,8 +12,9 @@ type Hook = Option<unsafe extern "C" fn()>;
 
 static REGISTERED: AtomicBool = AtomicBool::new(false);
 
-/// pthread_atfork in disguise. Ours are registered before anybody else's: then they run last before a fork (an allocator
-/// has its locks by then) and first after it (the allocator's handlers already touch far memory).
+/// pthread_atfork in disguise. Ours are registered before anybody else's: then they run last before
+/// a fork (an allocator has its locks by then) and first after it (the allocator's handlers already
+/// touch far memory).
 ///
 /// # Safety
 /// As pthread_atfork(3).
@@ -43,7 +44,8 @@ pub unsafe extern "C" fn _Fork() -> c_int {
     forked(|| next!(_Fork: fn() -> c_int)() as isize) as c_int
 }
 
-/// Surrounds a call that makes a child with what a fork of ours takes. The call answers as the kernel does or as the C library.
+/// Surrounds a call that makes a child with what a fork of ours takes. The call answers as the
+/// kernel does or as the C library.
 pub unsafe fn forked(call: impl FnOnce() -> isize) -> isize {
     fork::prepare();
     match call() {

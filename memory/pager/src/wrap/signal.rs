@@ -47,7 +47,8 @@ pub unsafe extern "C" fn signal(signal: c_int, action: sighandler_t) -> sighandl
     handler::swap_other(action, 0).0
 }
 
-/// A copy of a mask without SIGBUS. The set itself may be far memory: it is read here, in the program's own context.
+/// A copy of a mask without SIGBUS. The set itself may be far memory: it is read here, in the
+/// program's own context.
 pub unsafe fn without_sigbus(set: *const sigset_t) -> sigset_t {
     let mut copy = *set;
     libc::sigdelset(&mut copy, libc::SIGBUS);

@@ -1,4 +1,5 @@
-//! Calls with small arguments that the kernel reads or fills: addresses, options, sets, times, messages, directory buffers.
+//! Calls with small arguments that the kernel reads or fills: addresses, options, sets, times,
+//! messages, directory buffers.
 
 use crate::next;
 use crate::pin::Pin;

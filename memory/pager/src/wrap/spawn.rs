@@ -1,5 +1,6 @@
-//! Programs that are started beside this one. The C library does it in a process that has this one's memory and a fault of
-//! which nobody would handle: all that it reads is brought in first and stays until it is done.
+//! Programs that are started beside this one. The C library does it in a process that has this
+//! one's memory and a fault of which nobody would handle: all that it reads is brought in first and
+//! stays until it is done.
 
 use crate::pin::{is_far, pin_text, Pin};
 use crate::{next, sys};
@@ -67,7 +68,8 @@ impl Environment {
     }
 }
 
-/// What is to be done to the child's files: a list in memory of its own, whose words may point to names.
+/// What is to be done to the child's files: a list in memory of its own, whose words may point to
+/// names.
 struct Actions {
     _names: Texts,
     _list: Option<Pin>,

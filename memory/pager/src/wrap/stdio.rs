@@ -1,12 +1,13 @@
-//! stdio makes its system calls inside of the C library, where they cannot be wrapped: its buffers stay local (see
-//! `heap`), and what is read or written in large pieces is pinned around the call.
+//! stdio makes its system calls inside of the C library, where they cannot be wrapped: its buffers
+//! stay local (see `heap`), and what is read or written in large pieces is pinned around the call.
 
 use super::spawn::Environment;
 use crate::next;
 use crate::pin::{keep_all, keep_block, pin_text, Pin, PIN_BYTES_MAX};
 use libc::{c_char, c_int, c_void, size_t, FILE};
 
-/// A stream stays: a forked child of a program with threads resets its lock before it can handle any fault.
+/// A stream stays: a forked child of a program with threads resets its lock before it can handle
+/// any fault.
 unsafe fn keep_stream(f: *mut FILE) -> *mut FILE {
     if !f.is_null() {
         keep_block(f.cast());
@@ -51,7 +52,8 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
     keep_stream(next!(popen: fn(*const c_char, *const c_char) -> *mut FILE)(command, mode))
 }
 
-/// A buffer of the program's own stays, too; one that is larger than is pinned at a time is not used.
+/// A buffer of the program's own stays, too; one that is larger than is pinned at a time is not
+/// used.
 ///
 /// # Safety
 /// As setvbuf(3).

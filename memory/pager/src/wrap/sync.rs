@@ -1,5 +1,6 @@
-//! Mutexes, conditions, locks and semaphores in far memory: the kernel waits on their words, so their pages stay meanwhile. A
-//! lock that is free is taken without the kernel, and its page may leave like any other.
+//! Mutexes, conditions, locks and semaphores in far memory: the kernel waits on their words, so
+//! their pages stay meanwhile. A lock that is free is taken without the kernel, and its page may
+//! leave like any other.
 
 use super::signal::ours;
 use crate::next;
@@ -92,7 +93,8 @@ passes! {
     sem_clockwait(s: *mut c_void, clock: c_int, until: *const timespec);
 }
 
-/// A stack that the program gives stays: the kernel cannot write a signal frame where a page is away.
+/// A stack that the program gives stays: the kernel cannot write a signal frame where a page is
+/// away.
 ///
 /// # Safety
 /// As pthread_attr_setstack(3).

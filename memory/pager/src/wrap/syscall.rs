@@ -1,4 +1,5 @@
-//! System calls by their numbers: those that need care here get what the functions of the same names do.
+//! System calls by their numbers: those that need care here get what the functions of the same
+//! names do.
 
 use super::signal::ours;
 use super::{answer, descriptor, io, memory, process, zerocopy, EFAULT};
@@ -6,8 +7,8 @@ use crate::pin::{is_far, Pin};
 use crate::sys;
 use libc::{c_int, c_long, c_uint, c_void, size_t, socklen_t};
 
-/// io_uring and other calls past the wrappers would see EFAULT where nothing can help: io_uring is refused, as in many containers,
-/// and programs then read and write.
+/// io_uring and other calls past the wrappers would see EFAULT where nothing can help: io_uring is
+/// refused, as in many containers, and programs then read and write.
 ///
 /// # Safety
 /// As syscall(2); the arguments are words.
@@ -48,7 +49,8 @@ pub unsafe extern "C" fn syscall(nr: c_long, a: size_t, b: size_t, c: size_t, d:
     }
     let mut r = sys::call(nr, [a, b, c, d, e, f]);
     if r == EFAULT && ours() {
-        // Which argument it was is not known: each that points into far memory is touched, a page's worth.
+        // Which argument it was is not known: each that points into far memory is touched, a page's
+        // worth.
         let pins = [a, b, c, d, e, f].map(|x| Pin::new(x as *const u8, 1));
         r = sys::call(nr, [a, b, c, d, e, f]);
         drop(pins);

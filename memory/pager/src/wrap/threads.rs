@@ -1,5 +1,6 @@
-//! Threads that the C library starts by itself, for timers, for messages and for what is asked asynchronously. They begin with every
-//! signal blocked, ours included, and read what was noted for them.
+//! Threads that the C library starts by itself, for timers, for messages and for what is asked
+//! asynchronously. They begin with every signal blocked, ours included, and read what was noted for
+//! them.
 
 use super::signal::ours;
 use crate::pin::Pin;
@@ -26,8 +27,8 @@ pub fn is_noting() -> bool {
 /// A signal that only the C library can block, and only blocks in its own threads.
 const ITS_OWN: u64 = 1 << (32 - 1);
 
-/// Whether this is such a thread. Then its SIGBUS is opened, also for those that it starts; its own stack may be too small for a
-/// fault, so that what it allocates is to stay local.
+/// Whether this is such a thread. Then its SIGBUS is opened, also for those that it starts; its own
+/// stack may be too small for a fault, so that what it allocates is to stay local.
 pub fn is_its_own() -> bool {
     if !ours() {
         return false;
@@ -53,8 +54,8 @@ pub unsafe extern "C" fn mq_notify(queue: mqd_t, event: *const sigevent) -> c_in
     noting(|| next!(mq_notify: fn(mqd_t, *const sigevent) -> c_int)(queue, event))
 }
 
-/// Defines calls that are refused in sigbus mode: the C library's thread would make system calls on far memory, which nobody can
-/// make again. Programs go on without, as where io_uring is missing.
+/// Defines calls that are refused in sigbus mode: the C library's thread would make system calls on
+/// far memory, which nobody can make again. Programs go on without, as where io_uring is missing.
 macro_rules! refused {
     ($($name:ident($($a:ident: $t:ty),*), $answer:expr;)*) => {$(
         /// # Safety

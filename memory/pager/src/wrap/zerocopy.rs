@@ -1,5 +1,6 @@
-//! Zero-copy sends are refused, as io_uring is: the kernel would read a page after the call has returned. By then the page may have
-//! moved, and its memory may hold another page. The kernel does not count such a reader when it moves a page.
+//! Zero-copy sends are refused, as io_uring is: the kernel would read a page after the call has
+//! returned. By then the page may have moved, and its memory may hold another page. The kernel does
+//! not count such a reader when it moves a page.
 
 use super::answer;
 use crate::next;
@@ -7,8 +8,9 @@ use crate::pager::pager;
 use crate::pin::{is_far, Pin};
 use libc::{c_int, c_uint, c_void, iovec, mmsghdr, size_t, socklen_t, ssize_t};
 
-/// Whether a send would read its memory after the call. The kernel ignores the flag on a socket without the option, and a program
-/// gets no option here; a socket that another process handed over may have it.
+/// Whether a send would read its memory after the call. The kernel ignores the flag on a socket
+/// without the option, and a program gets no option here; a socket that another process handed over
+/// may have it.
 pub unsafe fn is_refused(fd: c_int, flags: c_int) -> bool {
     if flags & libc::MSG_ZEROCOPY == 0 || pager().is_none() {
         return false;
@@ -18,7 +20,8 @@ pub unsafe fn is_refused(fd: c_int, flags: c_int) -> bool {
     r == 0 && on != 0
 }
 
-/// The kernel's own answer when it cannot take more without a copy: programs send again without the flag.
+/// The kernel's own answer when it cannot take more without a copy: programs send again without the
+/// flag.
 pub const REFUSED: isize = -(libc::ENOBUFS as isize);
 
 /// # Safety
