@@ -42,9 +42,9 @@ impl Pager {
         sys::restore_signals(mask);
     }
 
-    /// Handles a page whose memory the machine has lost. A page that is away has a whole copy on a
-    /// host, so the mark is removed. The copy of a resident page may be older than the program's
-    /// last write.
+    /// Handles the loss of a page by the machine. A page that is away has a whole copy on a host,
+    /// so the mark is removed. The copy of a resident page may be older than the program's last
+    /// write.
     pub fn poisoned(&self, page: u32) {
         let g = self.lock_blocked();
         if g.heart.pages[page as usize].state == State::Resident {

@@ -105,7 +105,7 @@ impl Fork {
         self.child.load(SeqCst)
     }
 
-    /// Whether any forked process may still need what this one has borrowed.
+    /// Whether a forked process may still need the leases of this one.
     pub fn is_shared(&self) -> bool {
         self.is_child() || self.children.iter().any(|c| c.load(SeqCst) > 0)
     }
@@ -259,7 +259,7 @@ pub unsafe extern "C" fn prepare() {
             }
             heart.slots.freeze();
             if f.is_full() || !f.provide() {
-                // The child counts with the children whose pipe it shares.
+                // The child shares a pipe, and counts with the other children of that pipe.
                 heart.slots.thaw();
                 f.ends[1].store(f.shared.load(SeqCst), SeqCst);
             } else {

@@ -1,8 +1,8 @@
 //! The pager of this process: the region, its lock, and the state that all parts share.
 //!
-//! The fault path does not allocate and uses no thread-local storage. It takes one lock, whose
-//! holders never touch far memory and have all signals blocked. So it may run inside `malloc`,
-//! inside a signal handler, and in every thread at once.
+//! The fault path does not allocate and uses no thread-local storage. It takes one lock. A holder
+//! of the lock never touches far memory and has all signals blocked. So the fault path may run
+//! inside `malloc`, inside a signal handler, and in every thread at once.
 
 use crate::config::Config;
 use crate::hosts::Hosts;

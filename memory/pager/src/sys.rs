@@ -172,7 +172,7 @@ pub fn say(what: core::fmt::Arguments) {
     unsafe { crate::apart::write_error(&t.bytes[..t.len]) };
 }
 
-/// Exit code of a program whose far memory failed.
+/// Exit code of a program that lost its far memory.
 pub const EXIT_LOST: i32 = 97;
 
 /// Ends the program, before it can read a wrong byte.
