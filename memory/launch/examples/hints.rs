@@ -22,13 +22,13 @@ unsafe fn find<F: Copy>(name: &std::ffi::CStr) -> F {
     std::mem::transmute_copy::<*mut c_void, F>(&at)
 }
 
-/// A callback that names whatever it likes.
+/// A callback that names arbitrary ranges.
 unsafe extern "C" fn on_fault(_: *mut c_void, at: *const u8, out: *mut Range, max: usize) -> usize {
     for i in 0..max {
         let x = mix(at as u64 ^ i as u64);
         *out.add(i) = Range { start: (at as u64 ^ x >> (x % 64)) as *const u8, bytes: (x >> (x >> 8 & 63)) as usize };
     }
-    // More than there is room for.
+    // Returns more ranges than fit.
     max + (mix(at as u64) % 3) as usize
 }
 

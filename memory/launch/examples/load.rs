@@ -105,7 +105,7 @@ fn request(c: &mut Client, lists: bool, k: u64, percent: usize, thorough: bool, 
     right
 }
 
-/// The same value again: it is written, and a later GET finds what it expects.
+/// Writes the same value again, so that a later GET finds the expected bytes.
 fn set(c: &mut Client, k: u64, percent: usize) -> bool {
     c.send(&[b"SET", format!("k{k}").as_bytes(), &value(k, percent)]);
     c.line() == "+OK"

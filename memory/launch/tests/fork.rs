@@ -1,4 +1,4 @@
-//! Forked children read their snapshot or say why they cannot; none of them waits for ever.
+//! Forked children read their snapshot or end with a message. None of them waits for ever.
 
 mod far;
 
@@ -10,7 +10,7 @@ fn key(k: u64) -> Vec<u8> {
     format!("k{k}").into_bytes()
 }
 
-/// A Redis with two copies and a child that takes its time over a snapshot.
+/// A Redis with two copies and a child that writes a slow snapshot.
 fn saving(name: &str, hosts: &[Host], delay_us: &str) -> Redis {
     let from = format!("{},{}", hosts[0].address, hosts[1].address);
     let r = redis(name, &["--local", "20MiB", "--far", "128MiB", "--from", &from], &["--rdb-key-save-delay", delay_us]);
@@ -47,7 +47,7 @@ fn a_child_finishes_on_hosts_that_came_back() {
     for h in &mut hosts {
         h.kill();
         *h = host(&["--size", "256MiB", "--listen", &h.address]);
-        // Written meanwhile: must not reach the snapshot.
+        // These writes must not reach the snapshot.
         for k in (0..KEYS).step_by(3) {
             c.call(&[b"SET", &key(k), &value(k, 1)]);
         }
@@ -133,7 +133,7 @@ print('forked')";
     assert_eq!((String::from_utf8_lossy(&out.stdout).trim(), String::from_utf8_lossy(&out.stderr).trim()), ("forked", ""));
 }
 
-/// A process that is nobody's child any more.
+/// A process without a living parent.
 struct Orphan(u32);
 
 impl Drop for Orphan {
