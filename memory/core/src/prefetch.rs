@@ -24,7 +24,8 @@ const PAUSE_FAULTS: u32 = 8192;
 pub enum Kind {
     /// Nothing.
     None,
-    /// The pages that follow, a window that grows while it is right (Linux' readahead of swap by VMA).
+    /// The pages that follow, a window that grows while it is right (Linux' readahead of swap by
+    /// VMA).
     Sequential,
     /// The majority of the recent steps, continued (Leap, ATC '20, §3.2).
     Stride,

@@ -1,8 +1,9 @@
 //! The wire format between a pager and a memory host: fixed little-endian headers, then slots, then
 //! pages.
 //!
-//! A connection begins with a [`Hello`] and its answer. Then requests and answers alternate: [`Request`], `count` slot
-//! numbers of 4 bytes, and for a write `count` pages; the answer is a [`Reply`], and for a read `count` pages.
+//! A connection begins with a [`Hello`] and its answer. Then requests and answers alternate:
+//! [`Request`], `count` slot numbers of 4 bytes, and for a write `count` pages; the answer is a
+//! [`Reply`], and for a read `count` pages.
 
 use crate::BATCH_PAGES_MAX;
 

@@ -228,7 +228,8 @@ unsafe fn find_layout(context: Ptr) -> Option<usize> {
     found
 }
 
-/// Bytes of the elements of the list of the self-test, and the most that its entries may take for them.
+/// Bytes of the elements of the list of the self-test, and the most that its entries may take for
+/// them.
 const ELEMENT_BYTES: usize = 1000;
 const ENTRY_BYTES_MAX: usize = 64 << 10;
 /// The last byte of a listpack and of a ziplist.

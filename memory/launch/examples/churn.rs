@@ -1,6 +1,7 @@
-//! Threads that map, grow, empty and unmap far memory and check what they read, while the program forks and starts others again
-//! and again and a timer's handler, with every signal blocked, touches far memory on top of it all.
-//! `churn MIB THREADS FORKS SEED` prints `forks N handled N wrong N` and ends with 1 if anything was wrong.
+//! Threads that map, grow, empty and unmap far memory and check what they read, while the program
+//! forks and starts others again and again and a timer's handler, with every signal blocked,
+//! touches far memory on top of it all. `churn MIB THREADS FORKS SEED` prints `forks N handled N
+//! wrong N` and ends with 1 if anything was wrong.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::Relaxed};

@@ -1,5 +1,6 @@
-//! A guide that lies: `hints N SEED` asks for wild ranges (far, near, unmapped, overflowing, empty, unaligned lists) while it
-//! checks far memory. Prints `hints N fetched N wrong N`; ends with 1 if anything was wrong or there is no pager.
+//! A guide that lies: `hints N SEED` asks for wild ranges (far, near, unmapped, overflowing, empty,
+//! unaligned lists) while it checks far memory. Prints `hints N fetched N wrong N`; ends with 1 if
+//! anything was wrong or there is no pager.
 
 use std::ffi::c_void;
 

@@ -1,4 +1,5 @@
-//! The program of `bench/memory/umap`: reads one word of every page, again and again, of memory that is larger than its budget.
+//! The program of `bench/memory/umap`: reads one word of every page, again and again, of memory
+//! that is larger than its budget.
 //!
 //! `pagein MIB SECONDS THREADS random|sequential [LIBUMAP]` prints pages per second. The memory is
 //! anonymous (run it on far memory), or a file in memory that LLNL's umap maps, the same medium as

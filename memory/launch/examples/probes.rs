@@ -225,7 +225,8 @@ extern "C" fn touches_all(_: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-/// A handler on a small alternate stack, and a thread on the smallest one, touch pages that are away.
+/// A handler on a small alternate stack, and a thread on the smallest one, touch pages that are
+/// away.
 unsafe fn stacks(big: &Big) -> String {
     TOUCHED.store(big.0, std::sync::atomic::Ordering::SeqCst);
     let mut area = vec![CANARY; 64 << 10];
@@ -254,8 +255,8 @@ extern "C" {
     fn __read_chk(fd: c_int, at: *mut c_void, bytes: usize, room: usize) -> isize;
 }
 
-/// Files are written and read whole, from memory that is away and into memory that was never touched. Prints the calls that did
-/// less than all.
+/// Files are written and read whole, from memory that is away and into memory that was never
+/// touched. Prints the calls that did less than all.
 unsafe fn files(big: &Big) -> String {
     const BYTES: usize = 3 << 20;
     let fd = libc::memfd_create(c"probes".as_ptr(), 0);

@@ -7,8 +7,8 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 
 const PAGE_WORDS: usize = 512;
-/// Allocations that all threads keep together, and that one keeps: with them the program needs at most 80 MB beside MIB,
-/// however long it runs.
+/// Allocations that all threads keep together, and that one keeps: with them the program needs at
+/// most 80 MB beside MIB, however long it runs.
 const KEPT_MAX: usize = 256;
 const KEPT_BY_ONE_MAX: usize = 40;
 const ALLOCATION_BYTES_MAX: usize = 300_000;

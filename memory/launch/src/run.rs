@@ -72,7 +72,8 @@ enum Guide {
     Redis,
 }
 
-/// The leases of a start, one for each host of `--from`. A start that is refused drops them, which gives them back.
+/// The leases of a start, one for each host of `--from`. A refused start drops them, which gives
+/// them back.
 struct Borrowed {
     leases: Vec<Lease>,
     token: [u8; TOKEN_BYTES],
@@ -165,7 +166,8 @@ impl Run {
         )
     }
 
-    /// Returns the program with the libraries that it preloads, but without the pager's configuration.
+    /// Returns the command that starts the program, with its preloaded libraries, but without the
+    /// pager's configuration.
     fn command(&self, program: &elf::Program, beside: &Path, pager: PathBuf) -> Result<Command, Refusal> {
         let mut preload = vec![pager];
         if !program.own_allocator {

@@ -71,7 +71,8 @@ fn a_child_that_outlives_its_parent_reads_and_writes_more_than_its_share() {
     let h = host(&["--size", "256MiB"]);
     let folder = Folder::new("outlive");
     let file = folder.path.join("child");
-    // It sleeps for longer than a lease lasts without a connection, and then holds the whole of it twice.
+    // It sleeps for longer than a lease lasts without a connection, and then holds the whole of it
+    // twice.
     let code = format!(
         "import os,time,hashlib\nb=[os.urandom(1<<20) for _ in range(48)]\ns=lambda:hashlib.sha256(b''.join(b)).hexdigest()\nwas=s()\nif os.fork(): os._exit(0)\nopen('{0}','w').write(str(os.getpid()))\ntime.sleep(12)\nopen('{0}.is','w').write('same.' if s()==was else 'other')",
         file.display()

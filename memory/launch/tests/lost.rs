@@ -1,4 +1,5 @@
-//! Memory hosts that die, hang and come back under load: no error, no wrong byte, and no long stall while one copy lives.
+//! Memory hosts that die, hang and come back under load: no error, no wrong byte, and no long stall
+//! while one copy lives.
 
 mod far;
 

@@ -138,7 +138,8 @@ fn programs_that_cannot_run_on_far_memory() {
     refused(&place.right(), cases);
 }
 
-/// A host lets a lease run out after 10 s. A refused start, and a program that has ended, give it back at once.
+/// A host lets a lease run out after 10 s. A refused start, and a program that has ended, give it
+/// back at once.
 #[test]
 fn a_refused_start_gives_back_its_lease() {
     let place = Place::new("back");

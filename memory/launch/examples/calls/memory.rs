@@ -8,7 +8,8 @@ extern "C" {
     fn close_range(first: u32, last: u32, flags: c_int) -> c_int;
 }
 
-/// Objects of a page each with a mutex in it, which was taken and given back: they leave like any others.
+/// Objects of a page each with a mutex in it, which was taken and given back: they leave like any
+/// others.
 pub unsafe fn mutexes(big: &Big) -> String {
     let at: Vec<*mut libc::pthread_mutex_t> = (0..12_000).map(|_| libc::malloc(PAGE).cast()).collect();
     for &m in &at {
@@ -33,7 +34,8 @@ pub unsafe fn mutexes(big: &Big) -> String {
     format!("{left} {}", r as usize)
 }
 
-/// Objects of 16 pages from each function that gives memory: with the first page, the last one comes along.
+/// Objects of 16 pages from each function that gives memory: with the first page, the last one
+/// comes along.
 pub unsafe fn objects(big: &Big) -> String {
     const BYTES: usize = 16 * PAGE;
     let new = libc::dlsym(libc::RTLD_DEFAULT, c"_Znwm".as_ptr());

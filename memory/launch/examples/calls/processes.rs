@@ -1,4 +1,5 @@
-//! Calls that make processes: forks, and programs that read their arguments from memory that is away.
+//! Calls that make processes: forks, and programs that read their arguments from memory that is
+//! away.
 
 use crate::away::{sevens, Big};
 use crate::threads::{pipe, reads};

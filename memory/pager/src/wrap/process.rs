@@ -35,7 +35,7 @@ pub unsafe fn register() {
     }
 }
 
-/// A fork that runs no handlers but the pager's.
+/// Forks with the pager's handlers only.
 ///
 /// # Safety
 /// As _Fork(3).
