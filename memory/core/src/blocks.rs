@@ -1,30 +1,34 @@
-//! Blocks of a small arena, without a lock: for whoever may not wait, and may not touch what it gives out.
+//! Blocks of a small arena, without a lock. Its callers must not wait. It never touches the memory
+//! of the blocks.
 //!
-//! Blocks are powers of two of grains, cut from the front and never merged. The free ones of a size are a stack, whose head
-//! counts its changes, so that it is not mistaken for what it was.
+//! Blocks are powers of two of grains, cut from the front and never merged. The free blocks of a
+//! size are a stack. Its head has a count of changes, so that an old head is not mistaken for the
+//! current one.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 /// Sizes from one grain to 2^14.
 const SIZES: usize = 15;
 
-/// Memory of zeros has no block to give.
+/// Memory of zeros has no free block.
 pub struct Blocks<'a> {
-    /// Per grain, where a block begins: its size while it is taken, else the block after it in the stack. 0 is nobody's.
+    /// For each grain where a block begins: its size while it is taken, or else the next block in
+    /// the stack. 0 = unused.
     notes: &'a [AtomicU32],
     /// Grains that were cut so far.
     cut: AtomicUsize,
-    /// Of each size: the first free block, and above it the count of changes.
+    /// For each size: the first free block, and above it the count of changes.
     free: [AtomicU64; SIZES],
 }
 
 impl<'a> Blocks<'a> {
-    /// A note per grain, all 0.
+    /// Makes an arena with one note for each grain, all 0.
     pub const fn new(notes: &'a [AtomicU32]) -> Self {
         Blocks { notes, cut: AtomicUsize::new(1), free: [const { AtomicU64::new(0) }; SIZES] }
     }
 
-    /// The first grain of a block of at least so many; None if there is none.
+    /// Takes a block of at least this many grains; returns its first grain. None = no block is
+    /// free.
     pub fn take(&self, grains: usize) -> Option<usize> {
         let size = grains.checked_next_power_of_two()?.trailing_zeros() as usize;
         let block = match self.pop(self.free.get(size)?) {
@@ -35,12 +39,12 @@ impl<'a> Blocks<'a> {
         Some(block)
     }
 
-    /// Grains of a block that was taken.
+    /// Returns the grains of a taken block.
     pub fn grains(&self, block: usize) -> usize {
         1 << self.notes[block].load(SeqCst)
     }
 
-    /// A block that was taken.
+    /// Frees a taken block.
     pub fn give(&self, block: usize) {
         let head = &self.free[self.notes[block].load(SeqCst) as usize];
         let mut seen = head.load(SeqCst);
@@ -60,7 +64,8 @@ impl<'a> Blocks<'a> {
             if block == 0 {
                 return 0;
             }
-            // If somebody else has taken it by now, this is its size; then the head has changed, too.
+            // If another thread has taken the block by now, this is its size. Then the head has
+            // changed as well.
             let next = self.notes[block].load(SeqCst);
             match head.compare_exchange(seen, changed(seen, next), SeqCst, SeqCst) {
                 Ok(_) => return block,

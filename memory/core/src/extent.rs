@@ -26,7 +26,8 @@ impl Heart<'_> {
         self.small += p.is_small_here() as usize;
     }
 
-    /// Records that a page holds several objects, or one that is no longer than it: what was noted before is over.
+    /// Records that a page holds several objects, or one that is no longer than a page. This
+    /// replaces older records of the page.
     pub fn note_shared(&mut self, page: u32) {
         self.pages[page as usize].flags &= !flag::IN_EXTENT;
     }
@@ -42,9 +43,10 @@ impl Heart<'_> {
         (page < first + pages).then_some((first, pages))
     }
 
-    /// The pages around one of the second-chance list, from `first` up to `end`, that lie in the list as they lie in the
-    /// program, so that one move brings all of them back: first page and length. Left out are those being written to the
-    /// hosts, and probes, which are to tell by themselves whether they are used.
+    /// Returns the pages around one of the second-chance list, from `first` up to `end`, that are
+    /// adjacent in the list and in the program, so that one move brings back all of them. Result:
+    /// first page and length. Excludes pages that are being written to the hosts, and probes, whose
+    /// use is measured.
     pub fn limbo_run(&self, page: u32, first: u32, end: u32) -> (u32, u32) {
         let base = self.pages[page as usize].frame.wrapping_sub(page);
         let joins = |at: u32| {

@@ -1,8 +1,10 @@
-//! Every decision of the pager under one roof: what a fault needs, what leaves next, which frames are taken again.
+//! The decisions of the pager: the needs of a fault, the next page to leave, and the frames that
+//! are reused.
 //!
-//! The second-chance list is a ring of frames. Pages leave the program oldest first (a queue with up to three second
-//! chances, after S3-FIFO), wait unmapped in the ring, are written to the hosts in the background, and only give their
-//! frame up when a fetch needs one: `head ≤ cleaned ≤ tail`.
+//! The second-chance list is a ring of frames. Pages leave the program oldest first, in a queue
+//! with up to three second chances, after S3-FIFO. They wait unmapped in the ring, and are written
+//! to the hosts in the background. They give up their frame only when a fetch needs one: `head ≤
+//! cleaned ≤ tail`.
 //!
 //! ```text
 //!        head            cleaned              tail
@@ -19,31 +21,32 @@ use crate::page::{flag, Page, State, NONE};
 use crate::slots::Slots;
 pub use leave::Clean;
 
-/// A frame of the ring that nobody uses and that holds no memory.
+/// A free frame of the ring, without memory.
 const FREE: u32 = NONE;
 /// A frame that a fetch is filling.
 const FILLING: u32 = NONE - 1;
-/// A frame that holds memory nobody needs any more (its page was dropped).
+/// A frame with unused memory: its page was dropped.
 const WASTE: u32 = NONE - 2;
 
-/// Second chances of a page of small objects, which are likelier to be used again than a page of a large one.
+/// Second chances of a page of small objects. Programs touch these pages again more often than
+/// pages of large objects.
 const HEAT_SMALL: u8 = 1;
 const HEAT_MAX: u8 = 3;
-/// Pages of small objects that fit into this share of the limit never leave.
+/// Pages of small objects never leave while they fit into this share of the limit.
 const SMALL_SHARE: usize = 8;
 
-/// What a fault on a page needs.
+/// The need of a fault on a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// It is there.
+    /// The page is present.
     Nothing,
-    /// Somebody else is at it: wait until something has progressed, then ask again.
+    /// Another thread works on the page: wait for progress, then call again.
     Wait,
-    /// A page of zeros.
+    /// Map a page of zeros.
     Zeros,
-    /// Its frame mapped back.
+    /// Map its frame back.
     Rescue(u32),
-    /// A fetch.
+    /// Fetch the page.
     Fetch,
 }
 
@@ -53,30 +56,31 @@ pub struct Heart<'a> {
     pub slots: Slots<'a>,
     sums: &'a mut [u64],
     fifo: Fifo<'a>,
-    /// Per frame: its page, or `FREE`, `FILLING`, `WASTE`.
+    /// For each frame: its page, or `FREE`, `FILLING`, `WASTE`.
     ring: &'a mut [u32],
     head: u64,
     cleaned: u64,
-    /// End of what is being stored right now; `cleaned` when nothing is.
+    /// End of the batch that is being stored. Equals `cleaned` if there is no batch.
     cleaning: u64,
     tail: u64,
     /// Frames between `head` and `cleaned` that hold memory.
     reusable: usize,
     /// Pages of memory that the pager holds: resident, in the ring, or being filled.
     held: usize,
-    /// Pages that it may hold.
+    /// Pages that the pager may hold.
     limit: usize,
     busy: usize,
-    /// Pages whose content is anything but zeros.
+    /// Pages with content other than zeros.
     in_use: usize,
     pub(crate) small: usize,
-    /// Probes that left without being used: of the prefetcher, of the guide. The caller sets them back.
+    /// Probes that left unused: of the prefetcher, and of the guide. The caller resets them.
     pub probes_unused: [u32; 2],
 }
 
 impl<'a> Heart<'a> {
-    /// `pages` per page of the region, `sums` per slot, `fifo` per page of the region too (what is not needed is not touched), `ring` per frame.
-    /// All but `pages` zeroed; `pages` may be zeroed memory too, which reads as "never touched".
+    /// Makes a heart. `pages` and `fifo` have one entry for each page of the region, `sums` for
+    /// each slot, `ring` for each frame. All but `pages` must be zeroed. `pages` may be zeroed
+    /// memory, which reads as "never touched". Unused entries are never touched.
     pub fn new(
         pages: &'a mut [Page],
         slots: Slots<'a>,
@@ -119,17 +123,17 @@ impl<'a> Heart<'a> {
         self.busy
     }
 
-    /// Pages that hold something, wherever they are.
+    /// Returns the pages that hold content, in any place.
     pub fn in_use(&self) -> usize {
         self.in_use
     }
 
-    /// Resident pages of small objects.
+    /// Returns the resident pages of small objects.
     pub fn small(&self) -> usize {
         self.small
     }
 
-    /// Pages in the second-chance list, holes included.
+    /// Returns the pages in the second-chance list, holes included.
     pub fn limbo(&self) -> usize {
         (self.tail - self.head) as usize
     }
@@ -138,12 +142,12 @@ impl<'a> Heart<'a> {
         self.limit = pages;
     }
 
-    /// Pages that could be brought in right now.
+    /// Returns how many pages could be fetched right now.
     pub fn room(&self) -> usize {
         self.limit.saturating_sub(self.held) + self.reusable
     }
 
-    /// Whether [`Heart::take_frame`] would give one.
+    /// Whether [`Heart::take_frame`] would return a frame.
     pub fn has_frame(&self) -> bool {
         self.held < self.limit || self.held == self.limit && self.reusable > 0
     }
@@ -152,7 +156,7 @@ impl<'a> Heart<'a> {
         self.ring.len()
     }
 
-    /// What a fault on `page` needs. `Zeros` and `Fetch` still want a frame.
+    /// Returns the need of a fault on `page`. `Zeros` and `Fetch` still need a frame.
     pub fn fault(&self, page: u32) -> Need {
         let p = &self.pages[page as usize];
         match p.state {
@@ -164,7 +168,8 @@ impl<'a> Heart<'a> {
         }
     }
 
-    /// A frame to fill: one of the ring that holds memory, else `fresh` if the limit allows one more page.
+    /// Returns a frame to fill: one of the ring that holds memory, or else `fresh` if the limit
+    /// allows one more page.
     pub fn take_frame(&mut self, fresh: u32) -> Option<u32> {
         while self.head < self.cleaned {
             let at = (self.head % self.ring.len() as u64) as usize;
@@ -203,22 +208,23 @@ impl<'a> Heart<'a> {
         }
     }
 
-    /// The frame's memory now belongs to a page of the program.
+    /// Records that the frame's memory now belongs to a page of the program.
     fn frame_moved(&mut self, frame: u32) {
         if (frame as usize) < self.ring.len() {
             self.ring[frame as usize] = FREE;
         }
     }
 
-    /// A page of zeros is mapped; `frame` is where its memory came from.
+    /// Records that a page of zeros is mapped. Its memory came from `frame`.
     pub fn zeroed(&mut self, page: u32, frame: u32) {
         self.frame_moved(frame);
         self.in_use += 1;
         self.resident(page, 0);
     }
 
-    /// Marks the remote pages of `want` busy and gives each a frame, as far as there is room. Returns how many; they
-    /// are at the front of `want` then. `fresh` is the first of as many private frames of the caller.
+    /// Marks the remote pages of `want` busy and gives each a frame, as far as there is room. Moves
+    /// them to the front of `want`, and returns how many. `fresh` is the first of as many private
+    /// frames of the caller.
     pub fn begin_fetch(&mut self, want: &mut [u32], fresh: u32, frames: &mut [u32]) -> usize {
         let mut n = 0;
         for k in 0..want.len() {
@@ -236,7 +242,7 @@ impl<'a> Heart<'a> {
         n
     }
 
-    /// A fetched page is mapped.
+    /// Records that a fetched page is mapped.
     pub fn fetched(&mut self, page: u32, frame: u32) {
         debug_assert_eq!(self.pages[page as usize].state, State::Busy);
         self.frame_moved(frame);
@@ -244,7 +250,8 @@ impl<'a> Heart<'a> {
         self.resident(page, 0);
     }
 
-    /// A page of the second-chance list is mapped again. Returns the flags of a probe (fetched ahead, and now used) or 0.
+    /// Records that a page of the second-chance list is mapped again. Returns the flags of a probe,
+    /// a page that was fetched ahead and is now used, or 0.
     pub fn rescued(&mut self, page: u32) -> u8 {
         let (frame, probe) = {
             let p = &mut self.pages[page as usize];
@@ -254,7 +261,7 @@ impl<'a> Heart<'a> {
             (p.frame, probe)
         };
         if self.is_written_from(frame) {
-            // The frame is still read from: the page got a copy.
+            // The write still reads the frame, so the page received a copy.
             self.ring[frame as usize] = WASTE;
             self.held += 1;
         } else {
@@ -265,12 +272,13 @@ impl<'a> Heart<'a> {
         probe
     }
 
-    /// Whether a frame of the list is being written to the hosts: its page is then mapped again by a copy.
+    /// Whether a frame of the list is being written to the hosts. Its page must then be mapped
+    /// again by a copy.
     pub fn is_written_from(&self, frame: u32) -> bool {
         (self.cleaned..self.cleaning).contains(&self.position(frame))
     }
 
-    /// Position in the ring of a frame that is in the list.
+    /// Returns the position in the ring of a frame that is in the list.
     fn position(&self, frame: u32) -> u64 {
         let n = self.ring.len() as u64;
         let base = self.head - self.head % n + frame as u64;
@@ -284,7 +292,7 @@ impl<'a> Heart<'a> {
     fn resident(&mut self, page: u32, warmth: u8) {
         let p = &mut self.pages[page as usize];
         if p.state == State::Zero {
-            // Memory of the table that was never written reads as zero, which is a slot.
+            // Table memory that was never written reads as slot 0.
             p.slot = NONE;
         }
         p.state = State::Resident;
@@ -307,7 +315,8 @@ impl<'a> Heart<'a> {
         debug_assert!(there, "no page is queued twice, and there is room for all");
     }
 
-    /// Takes pages out of the queue that were dropped since; with many left it grows, so that this is rare.
+    /// Removes dropped pages from the queue. If many pages are left, the queue grows, so that this
+    /// is rare.
     fn prune(&mut self) {
         for _ in 0..self.fifo.len() {
             let Some(page) = self.fifo.pop() else { break };
@@ -322,15 +331,15 @@ impl<'a> Heart<'a> {
         }
     }
 
-    /// Leaves a fetched page unmapped in the list, in the frame at the tail, to see whether it is used.
-    /// The caller moves its memory there. False: no frame is free.
+    /// Leaves a fetched page unmapped in the list, in the frame at the tail, to see whether the
+    /// program uses it. The caller moves its memory there. None = no frame is free.
     pub fn can_probe(&self) -> Option<u32> {
         let n = self.ring.len() as u64;
         let at = (self.tail % n) as usize;
         (self.tail < self.head + n && self.ring[at] == FREE).then_some(at as u32)
     }
 
-    /// A fetched page went to the frame that [`Heart::can_probe`] named.
+    /// Records that a fetched page went to the frame that [`Heart::can_probe`] returned.
     pub fn probed(&mut self, page: u32, frame: u32, guided: bool) {
         self.frame_moved(frame);
         self.busy -= 1;
@@ -338,18 +347,18 @@ impl<'a> Heart<'a> {
         self.unmapped(page);
     }
 
-    /// The fingerprint that a fetch of this page must show.
+    /// Returns the fingerprint that a fetch of this page must have.
     pub fn sum(&self, page: u32) -> u64 {
         self.sums[self.pages[page as usize].slot as usize]
     }
 
-    /// The fingerprint of a slot.
+    /// Returns the fingerprint of a slot.
     pub fn slot_sum(&self, slot: u32) -> u64 {
         self.sums[slot as usize]
     }
 
-    /// The page is given up by the program. False: it is busy, wait and ask again. A resident page's memory is
-    /// the caller's to unmap.
+    /// Drops a page that the program gave up. Returns false if it is busy: wait, then call again.
+    /// The caller unmaps the memory of a resident page.
     pub fn drop_page(&mut self, page: u32) -> bool {
         let p = self.pages[page as usize];
         match p.state {
@@ -370,8 +379,8 @@ impl<'a> Heart<'a> {
         true
     }
 
-    /// What a forked child starts from: nothing of what is resident is its to evict, all that it fetches is.
-    /// The list must be empty and nothing busy.
+    /// Prepares the state for a forked child. It evicts only pages that it fetches itself, none of
+    /// its parent's resident pages. The list must be empty and nothing busy.
     pub fn become_child(&mut self, limit: usize) {
         assert!(self.limbo() == 0 && self.busy == 0);
         while let Some(page) = self.fifo.pop() {

@@ -1,7 +1,9 @@
-//! The heart of far memory: which page is where, what leaves next, what is fetched along, and what goes over the wire.
+//! The core of far memory: the place of each page, the next page to leave, the pages to prefetch,
+//! and the wire format.
 //!
-//! It decides and remembers; it never does I/O, never allocates and never locks. Whoever links it (the Linux pager
-//! beside it, or a library OS) gives it memory as slices, serialises the calls, and carries the decisions out.
+//! It makes decisions and keeps records. It never does I/O, never allocates and never locks. Its
+//! user (the Linux pager beside it, or a library OS) gives it memory as slices, serialises the
+//! calls, and carries out the decisions.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
@@ -25,9 +27,10 @@ pub const BATCH_PAGES_MAX: usize = 512;
 
 /// Fingerprint of one page under the pager's secret seed.
 ///
-/// It has two uses: a fetched page whose fingerprint differs was not what this pager stored (a memory host that lies
-/// or fails), and a page on its way out whose fingerprint is that of its slot needs no write. The second makes dirty
-/// tracking free of write faults; a changed page passes for a clean one with probability 2^-64 per eviction.
+/// It has two uses. A fetched page with another fingerprint is not the page that this pager stored:
+/// the memory host lies or fails. A page on its way out with the fingerprint of its slot needs no
+/// write. So dirty tracking needs no write faults. A changed page passes for a clean one with
+/// probability 2^-64 per eviction.
 pub fn fingerprint(page: &[u8], seed: u64) -> u64 {
     twox_hash::XxHash3_64::oneshot_with_seed(seed, page)
 }

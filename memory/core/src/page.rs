@@ -1,4 +1,4 @@
-//! One page of the region: where its content is, and what is known about its use.
+//! The state of one page of the region: where its content is, and how it is used.
 
 /// No slot, no frame.
 pub const NONE: u32 = u32::MAX;
@@ -13,24 +13,25 @@ pub const NONE: u32 = u32::MAX;
 ///        any of them      └──────────────── Busy (fetch under way) ◄────────────┘
 /// ```
 ///
-/// A page of the second-chance list whose frame is being written to the hosts stays in `Limbo` and may be rescued, by a copy.
+/// A page of the second-chance list whose frame is being written to the hosts remains in `Limbo`.
+/// It may be rescued by a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum State {
-    /// Never touched, or given back: reads as zeros.
+    /// Never touched, or discarded: reads as zeros.
     #[default]
     Zero = 0,
     /// Mapped in the program.
     Resident,
     /// Unmapped, its content in a frame of the second-chance list.
     Limbo,
-    /// Under way; whoever faults on it waits.
+    /// A fetch is under way; further faults on the page wait.
     Busy,
     /// Only in its slot on the memory hosts.
     Remote,
 }
 
-/// What the pager knows about one page; 16 bytes.
+/// The record of one page; 16 bytes.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Page {
@@ -40,12 +41,13 @@ pub struct Page {
     pub frame: u32,
     /// Pages back to the first page of the allocation that this page belongs to.
     pub extent_back: u16,
-    /// On the first page of an allocation: its length in pages. 0: no allocation of more than a page is known.
+    /// On the first page of an allocation: its length in pages. 0 = no known allocation of more
+    /// than a page.
     pub extent_pages: u16,
     pub state: State,
     /// Second chances left (0..=3).
     pub heat: u8,
-    /// System calls that are using the page now; it is not evicted meanwhile.
+    /// System calls that use the page now. It is not evicted meanwhile.
     pub pins: u8,
     /// Bits of [`flag`].
     pub flags: u8,
@@ -57,22 +59,23 @@ pub mod flag {
     pub const QUEUED: u8 = 1;
     /// Belongs to an allocation of more than a page.
     pub const IN_EXTENT: u8 = 2;
-    /// Fetched ahead and left unmapped, to learn whether it is used.
+    /// Fetched ahead and left unmapped, to measure whether it is used.
     pub const PROBE: u8 = 4;
-    /// The probe was asked for by a guide.
+    /// The probe is from a guide.
     pub const GUIDED: u8 = 8;
     /// In a forked child: the parent's, so not counted here and never evicted here.
     pub const INHERITED: u8 = 16;
-    /// Holds something that the kernel itself waits on: never evicted.
+    /// Holds a word that the kernel itself waits on: never evicted.
     pub const STICKY: u8 = 32;
-    /// Part of the batch that is being written to the hosts, wherever the page itself is by now.
+    /// Part of the batch that is being written to the hosts, in any state.
     pub const CLEANING: u8 = 64;
-    /// Holds small objects, which lead to all the others.
+    /// Holds small objects, which lead to all other objects.
     pub const SMALL: u8 = 128;
 }
 
 impl Page {
-    /// Whether it belongs to an allocation of more than a page. What was noted of it before it held small objects is over.
+    /// Whether the page belongs to an allocation of more than a page. A page of small objects does
+    /// not, even if an older record is left.
     pub fn is_in_extent(&self) -> bool {
         self.flags & (flag::IN_EXTENT | flag::SMALL) == flag::IN_EXTENT
     }

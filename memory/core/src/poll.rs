@@ -1,44 +1,45 @@
-//! Whether to stay awake for the other side. To sleep and be woken takes longer than to fetch a page where the processor has
-//! gone idle meanwhile; to stay awake is wasted where the other side is far or slow, or somebody else wants this very processor.
+//! Decides whether a thread polls for an answer or sleeps. If the processor has gone idle, a sleep
+//! and a wake-up cost more than the fetch of a page. Polling is waste if the other side is far or
+//! slow, or if another thread needs the processor.
 
-/// What a wait that ends while awake saves: the wake-up, ns.
+/// A wait that ends while polling saves one wake-up, ns.
 const SAVED_NS: i64 = 25_000;
-/// The part of the balance that one wait makes up.
+/// One wait changes the balance by this part.
 const SHARE: i64 = 16;
-/// Waits that are slept through at most before the next try.
+/// Most waits that sleep before the next attempt to poll.
 const SKIP_MAX: u16 = 255;
 
-/// What the last waits have taught. Memory of zeros is one that tries.
+/// The balance of the last waits. Memory of zeros is a state that polls.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Poll {
-    /// What staying awake saves in the mean, ns: a single wait behind another program costs as much as many wake-ups.
+    /// Mean gain of polling, ns. A single wait for a busy processor costs as much as many wake-ups.
     balance_ns: i64,
     skip: u16,
     left: u16,
 }
 
 impl Poll {
-    /// Whether to stay awake this time; the caller then says how it went.
+    /// Whether to poll this time. The caller then reports the result.
     pub fn now(&mut self) -> bool {
         let sleeps = self.left > 0;
         self.left -= sleeps as u16;
         !sleeps
     }
 
-    /// What was waited for came while awake.
+    /// Records that the answer came during polling.
     pub fn came(&mut self) {
         self.account(SAVED_NS);
         self.settle(self.skip);
     }
 
-    /// It did not, or others had the processor for so long, and this was lost. Each failure in the red doubles the waits that
-    /// are slept through.
+    /// Records that polling failed, or that other threads had the processor, with the lost time.
+    /// With a negative balance, each failure doubles the waits that sleep.
     pub fn lost(&mut self, ns: u64) {
         self.account(-(ns as i64));
         self.settle((2 * self.skip + 1).min(SKIP_MAX));
     }
 
-    /// In the red, so many waits are slept through.
+    /// Sleeps for this many waits, if the balance is negative.
     fn settle(&mut self, skip: u16) {
         self.skip = if self.balance_ns < 0 { skip } else { 0 };
         self.left = self.skip;
@@ -74,7 +75,7 @@ mod tests {
         let mut poll = Poll::default();
         let tries = awake(&mut poll, 100_000, 1, 50_000);
         assert!((380..420).contains(&tries), "{tries} of 100,000 waits were awake");
-        // And what comes in time again is waited for again, after a while.
+        // After a while, a side that answers in time again is polled again.
         awake(&mut poll, 10_000, usize::MAX, 0);
         assert_eq!(awake(&mut poll, 1000, usize::MAX, 0), 1000);
     }

@@ -1,7 +1,9 @@
-//! What to fetch along with a page that faulted. A prefetcher may be useless, never wrong: it only names pages.
+//! The prefetcher: chooses pages to fetch together with a page that faulted. A wrong choice costs
+//! time but never harms.
 //!
-//! One prefetched page in [`PROBE_EVERY`] is left unmapped; whether it is touched before it leaves tells how good the
-//! prefetcher is, without accessed bits. One that is mostly wrong is switched off for a while.
+//! One prefetched page in [`PROBE_EVERY`] is left unmapped. Whether the program touches it before
+//! it leaves measures the prefetcher, without accessed bits. A prefetcher that is mostly wrong is
+//! paused.
 
 use crate::heart::Heart;
 use crate::BATCH_PAGES_MAX;
@@ -14,27 +16,29 @@ const WINDOW_MAX: u32 = 32;
 /// Probes before a prefetcher is judged, and the share of them that must have been used.
 const JUDGE_AFTER: u32 = 64;
 const USED_PERCENT_MIN: u32 = 25;
-/// Faults that a bad prefetcher sits out.
+/// Faults for which a bad prefetcher is paused.
 const PAUSE_FAULTS: u32 = 8192;
 
-/// How to choose.
+/// The method of choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Nothing.
     None,
-    /// The pages that follow, a window that grows while it is right (Linux' readahead of swap by VMA).
+    /// The pages that follow, a window that grows while it is right (Linux' readahead of swap by
+    /// VMA).
     Sequential,
     /// The majority of the recent steps, continued (Leap, ATC '20, §3.2).
     Stride,
-    /// The rest of the allocation (the paper's length in the SDS header, for every allocator). In large allocations, and where
-    /// none is known, what follows in as many runs as are remembered.
+    /// The rest of the allocation (the paper's length in the SDS header, for every allocator). In
+    /// large allocations, and without a known one, the pages that follow, in as many runs as are
+    /// remembered.
     Extent,
 }
 
 /// Runs of faults that are followed at once: a program reads several arrays side by side.
 const RUNS: usize = 8;
 
-/// Faults that go on where the last ones ended.
+/// A run of faults, each of which starts where the last one ended.
 #[derive(Clone, Copy)]
 struct Run {
     /// First page that was not fetched.
@@ -74,7 +78,7 @@ impl Accuracy {
         }
     }
 
-    /// Counts one fault; whether prefetching is worth it now.
+    /// Counts one fault; returns whether prefetching is worth it now.
     pub fn on(&mut self) -> bool {
         self.pause = self.pause.saturating_sub(1);
         self.pause == 0
@@ -115,7 +119,8 @@ impl Prefetcher {
         }
     }
 
-    /// Pages to fetch for a fault on `page`, which comes first; `out` holds at least a batch. All are remote.
+    /// Returns the pages to fetch for a fault on `page`, which comes first. `out` holds at least a
+    /// batch. All are remote.
     pub fn plan(&mut self, heart: &Heart, page: u32, out: &mut [u32]) -> usize {
         out[0] = page;
         let step = page.wrapping_sub(self.last) as i32;
@@ -143,8 +148,8 @@ impl Prefetcher {
         }
     }
 
-    /// What follows a page up to `end`: nothing for a fault that comes unexpected, and twice as much with each one that continues a
-    /// run. So random accesses cost nothing.
+    /// Returns the pages that follow a page, up to `end`. An unexpected fault fetches none, and
+    /// each fault that continues a run twice as many. So random accesses cost nothing.
     fn follow(&mut self, heart: &Heart, page: u32, end: u32, out: &mut [u32]) -> usize {
         let continues = |run: &Run| page == run.next || page == run.next.wrapping_add(1);
         let at = self.runs.iter().position(continues).unwrap_or_else(|| {
@@ -159,7 +164,8 @@ impl Prefetcher {
         along(heart, out, (page as i64 + 1)..next as i64)
     }
 
-    /// What may come back along with a page of the second-chance list: its object, or a part of a large one; first page and end.
+    /// Returns the pages that may be rescued together with a page of the second-chance list: its
+    /// object, or a part of a large one. Result: first page and end.
     pub fn beside(&self, heart: &Heart, page: u32) -> (u32, u32) {
         match heart.extent(page) {
             Some((first, pages)) if self.kind == Kind::Extent && !self.accuracy.is_paused() => {
@@ -189,7 +195,8 @@ impl Prefetcher {
         along(heart, out, (1..self.window as i64).map(|k| page as i64 + k * step as i64))
     }
 
-    /// The step that makes up more than half of the last 4, 8, 16 or 32 (Boyer and Moore), the shortest that has one.
+    /// Returns the step that makes up more than half of the last 4, 8, 16 or 32 steps (Boyer and
+    /// Moore), for the shortest window that has one.
     fn majority(&self) -> Option<i32> {
         for w in [4usize, 8, 16, 32] {
             if self.at < w {
@@ -211,7 +218,7 @@ impl Prefetcher {
     }
 }
 
-/// Adds the remote ones of `candidates` behind `out[0]`; returns the length.
+/// Adds the remote pages of `candidates` after `out[0]`; returns the length.
 fn along(heart: &Heart, out: &mut [u32], candidates: impl Iterator<Item = i64>) -> usize {
     let mut n = 1;
     for c in candidates {
@@ -232,7 +239,7 @@ mod tests {
     use crate::page::{Page, State};
     use crate::slots::Slots;
 
-    /// Faults on these pages, all of which are away; how many pages each one fetches.
+    /// Faults on these pages, all of which are away. Returns how many pages each fault fetches.
     fn fetched(faults: &[u32]) -> Vec<usize> {
         let mut pages = vec![Page { state: State::Remote, ..Page::default() }; 4096];
         let (mut a, mut b, mut c) = (vec![0; 1], vec![0; 1], vec![0; 1]);

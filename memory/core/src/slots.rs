@@ -1,7 +1,8 @@
-//! Which slots of the leased far memory are taken, and which must stay as they are for a forked child.
+//! Which slots of the leased far memory are taken, and which must stay as they are for a forked
+//! child.
 //!
-//! A fork freezes every slot that is in use: the child reads its snapshot from them, so the parent neither overwrites
-//! nor frees them until the last child is gone (copy-on-write epochs).
+//! A fork freezes every slot that is in use: the child reads its snapshot from them, so the parent
+//! neither overwrites nor frees them until the last child is gone (copy-on-write epochs).
 
 use crate::page::NONE;
 
@@ -120,7 +121,8 @@ impl<'a> Slots<'a> {
         self.epochs += 1;
     }
 
-    /// A child is gone. With the last one, frozen slots without an owner become free; returns whether that happened.
+    /// Records the end of a child. With the last one, frozen slots without an owner become free;
+    /// returns whether that happened.
     pub fn thaw(&mut self) -> bool {
         assert!(self.epochs > 0, "thaw without freeze");
         self.epochs -= 1;

@@ -20,7 +20,7 @@ impl<'a> Spans<'a> {
         Spans { runs, len: 1 }
     }
 
-    /// Takes `pages` pages whose first is a multiple of `align`. None: no run is that long.
+    /// Takes `pages` pages that start at a multiple of `align`. None = no run is that long.
     pub fn take(&mut self, pages: u32, align: u32) -> Option<u32> {
         for i in 0..self.len {
             let run = self.runs[i];
@@ -86,7 +86,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Against a plain set of pages: nothing is given out twice, and what comes back can be had again.
+        /// Compares with a plain set of pages: no page is given out twice, and returned pages can
+        /// be taken again.
         #[test]
         fn like_a_set(ops in proptest::collection::vec((any::<bool>(), 0u32..512, 1u32..60), 1..300)) {
             let mut table = [Run::default(); 300];

@@ -42,7 +42,7 @@ pub struct Stats {
     /// Connections given up, and reads that the other copy answered.
     pub hosts_lost: AtomicU64,
     pub reads_failed_over: AtomicU64,
-    /// Pages whose fingerprint was wrong.
+    /// Pages with a wrong fingerprint.
     pub pages_bad: AtomicU64,
     pub slots_rebuilt: AtomicU64,
     pub over_budget: AtomicU64,

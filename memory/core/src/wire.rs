@@ -1,20 +1,24 @@
-//! What a pager and a memory host say to each other: little-endian fixed headers, then slots, then pages.
+//! The wire format between a pager and a memory host: fixed little-endian headers, then slots, then
+//! pages.
 //!
-//! A connection begins with a [`Hello`] and its answer. Then requests and answers alternate: [`Request`], `count` slot
-//! numbers of 4 bytes, and for a write `count` pages; the answer is a [`Reply`], and for a read `count` pages.
+//! A connection begins with a [`Hello`] and its answer. Then requests and answers alternate:
+//! [`Request`], `count` slot numbers of 4 bytes, and for a write `count` pages; the answer is a
+//! [`Reply`], and for a read `count` pages.
 
 use crate::BATCH_PAGES_MAX;
 
 /// First bytes of a connection; the digit is the version of the format.
 pub const MAGIC: [u8; 8] = *b"PANDOFM2";
-/// Bytes of a token on the wire: the token itself, filled up with zeros. It travels as it is, so the network must be trusted.
+/// Bytes of a token on the wire, padded with zeros. It is not encrypted, so the network must be
+/// trusted.
 pub const TOKEN_BYTES: usize = 32;
 
-/// The socket option TCP_RTO_MAX_MS of Linux 6.15 and later, and what both ends set it to: what a cut link swallowed is sent
-/// again within a second of its coming back, and not after as long again. An older kernel refuses, and waits.
+/// The socket option TCP_RTO_MAX_MS of Linux 6.15 and later, and its value on both ends. Segments
+/// that a cut link lost are retransmitted within a second of its return. Older kernels refuse the
+/// option, and retransmit later.
 pub const TCP_RTO_MAX_MS: (i32, i32) = (44, 1000);
 
-/// What is asked, or why it was refused; the text is what a person is shown.
+/// The result of a request. The text is for users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Status {
@@ -51,17 +55,18 @@ impl Status {
     }
 }
 
-/// First words of a pager. `lease` 0 asks for a new lease of `slots` slots; another value joins that lease or, with `slots`,
-/// asks for a new one in its place, and the old one ends. Who knows its number is who had it; it may be one that no host has
-/// given, and asking again in its place gives the same lease again.
+/// The first message of a pager. `lease` 0 requests a new lease of `slots` slots. Another value
+/// joins that lease. With `slots`, it requests a new lease that replaces that one, which ends. The
+/// number of a lease authenticates its owner. A number that was never issued is allowed, and a
+/// repeated request returns the same lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     pub lease: u64,
     pub slots: u64,
     pub token: [u8; TOKEN_BYTES],
-    /// Over a unix socket: hand the memory itself over.
+    /// Requests the memory itself, over a unix socket.
     pub share: bool,
-    /// The borrower is about to end, and the lease ends with its last connection.
+    /// Ends the lease with its last connection: the borrower is about to end.
     pub last: bool,
 }
 
@@ -122,7 +127,7 @@ impl Welcome {
     }
 }
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Op {
@@ -202,7 +207,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
 
-        /// Any bytes either are refused or say exactly what they say when written again.
+        /// Arbitrary bytes are either refused, or are the same when they are encoded again.
         #[test]
         fn hello_round_trip(bytes in proptest::collection::vec(any::<u8>(), Hello::BYTES), good in any::<bool>()) {
             let mut b: [u8; Hello::BYTES] = bytes.try_into().unwrap();

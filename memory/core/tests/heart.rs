@@ -1,5 +1,5 @@
-//! The heart against a plain model: whatever it decides, every page reads as what was last written to it, every snapshot of
-//! a fork stays as it was, and the memory held is what was said.
+//! The heart against a plain model. Every page reads as its last written content, every snapshot of
+//! a fork stays unchanged, and the memory held is as counted.
 
 use memory_core::heart::{Clean, Heart, Need};
 use memory_core::page::Page;
@@ -14,7 +14,7 @@ const RING: usize = 24;
 const LIMIT: usize = 40;
 const FRESH: u32 = 10_000;
 
-/// The outside that a pager would be: contents are version numbers, 0 is a page of zeros.
+/// The surroundings in place of a pager. Contents are version numbers; 0 is a page of zeros.
 struct World<'a> {
     heart: Heart<'a>,
     mapped: HashMap<u32, u64>,
@@ -24,7 +24,7 @@ struct World<'a> {
     /// What each living child must still find: page, its slot then, its content then.
     snapshots: Vec<Vec<(u32, u64)>>,
     clock: u64,
-    /// What is being written to the hosts: pages, their frames and contents.
+    /// The batch that is being written to the hosts: pages, their frames and contents.
     batch: Vec<(u32, u32, u64)>,
 }
 
@@ -44,7 +44,7 @@ impl World<'_> {
                     }
                 }
                 Need::Rescue(_) => {
-                    // Half of the pages bring back what is beside them.
+                    // Half of the pages rescue their neighbours.
                     let reach = if page.is_multiple_of(2) { 0 } else { 6 };
                     let (first, n) = self.heart.limbo_run(page, page.saturating_sub(reach), (page + 1 + reach).min(PAGES as u32));
                     let from = self.heart.pages[first as usize].frame;
@@ -93,7 +93,7 @@ impl World<'_> {
         self.end_clean()
     }
 
-    /// Begins to store a batch; whatever is done until it ends must not change what its frames hold.
+    /// Begins to store a batch. Until it ends, its frames must keep their content.
     fn begin_clean(&mut self, lag: usize) {
         let mut pages = [0; 16];
         let n = self.heart.begin_clean(lag, &mut pages);
@@ -267,7 +267,7 @@ fn pages_of_small_objects_stay_as_long_as_they_are_few() {
     assert_eq!(leave(&mut heart), [0, 1, 2, 8, 9, 10, 11, 12, 13, 14, 15], "the oldest of too many, and all others");
     assert_eq!(heart.small(), LIMIT / 8);
     assert_eq!(leave(&mut heart), []);
-    // What lies there now is a large object.
+    // The memory holds a large object now.
     heart.note_extent(4, 2);
     assert_eq!(leave(&mut heart), [5, 4]);
 }

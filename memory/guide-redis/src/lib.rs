@@ -1,6 +1,7 @@
-//! A guide for Redis 6 to 8, as an ordinary module: before a command runs, it names the memory that the command will
-//! touch, and the pager fetches it in one round trip. It reads Redis' structures by their layout; which layout is tried
-//! out on a list of its own at load, and without a match the guide says so and does nothing. It never writes to anything of Redis.
+//! A guide for Redis 6 to 8, as an ordinary module. Before a command runs, it names the memory that
+//! the command will touch, and the pager fetches it in one round trip. It reads Redis' structures
+//! by their layout, which it finds at load with a list of its own. Without a match it prints a
+//! message and does nothing. It never writes to memory of Redis.
 
 mod api;
 #[cfg(test)]
@@ -19,12 +20,12 @@ struct Range {
     bytes: usize,
 }
 
-/// Where a quicklist node may keep its count of elements: in Redis 7 and 8, in Redis 6.
+/// Possible offsets of the count of elements in a quicklist node: Redis 7 and 8, then Redis 6.
 const COUNTS_AT: [usize; 2] = [32, 28];
-/// Where it does; 0 until that is known.
+/// The actual offset. 0 = not found yet.
 static COUNT_AT: AtomicUsize = AtomicUsize::new(0);
 static CONTEXT: AtomicUsize = AtomicUsize::new(0);
-/// Whether strings are kept as the guide knows them.
+/// Whether strings have the layout that the guide can read.
 static STRINGS: AtomicBool = AtomicBool::new(false);
 
 const READ: c_int = 1 | 1 << 16 | 1 << 17 | 1 << 18 | 1 << 19; // and: do not touch, notify, count or expire
@@ -42,7 +43,7 @@ unsafe fn word(at: *const u8, offset: usize) -> usize {
     at.add(offset).cast::<usize>().read_unaligned()
 }
 
-/// The object behind an open key, which is the fourth word of the handle.
+/// Returns the object of an open key, which is the fourth word of the handle.
 unsafe fn object(key: Ptr) -> *const u8 {
     word(key.cast(), 24) as *const u8
 }
@@ -50,7 +51,8 @@ unsafe fn object(key: Ptr) -> *const u8 {
 /// Reads the length of a value from its head.
 type Length = unsafe fn(*const u8) -> usize;
 
-/// An SDS: the byte before it says which of five heads it has (`sds.h`).
+/// Returns the length of an SDS. The byte before the text has the type of its head, one of five
+/// (`sds.h`).
 unsafe fn sds_bytes(at: *const u8) -> usize {
     match *at.sub(1) & 7 {
         0 => (*at.sub(1) >> 3) as usize,
@@ -62,21 +64,21 @@ unsafe fn sds_bytes(at: *const u8) -> usize {
     }
 }
 
-/// A listpack or a ziplist begins with its length.
+/// Returns the length of a listpack or a ziplist, which begins with it.
 unsafe fn pack_bytes(at: *const u8) -> usize {
     at.cast::<u32>().read_unaligned() as usize
 }
 
-/// The head of an SDS has up to 17 bytes before the text, that of a listpack 4 in it.
+/// The head of an SDS has up to 17 bytes before the text; the head of a listpack has 4 inside it.
 const HEAD_BYTES: usize = 17;
-/// Values of unknown length that one command fetches; the rest comes by faults.
+/// Most values of unknown length that one command fetches. Faults fetch the rest.
 const UNKNOWN_MAX: usize = 128;
 
 /// Ranges to prefetch.
 struct Wanted {
     list: [Range; RANGES_MAX],
     len: usize,
-    /// Values whose length is not known before they are there.
+    /// Values with a length that must be fetched first.
     unknown: [(usize, Length); UNKNOWN_MAX],
     unknown_len: usize,
 }
@@ -94,7 +96,7 @@ impl Wanted {
         }
     }
 
-    /// The value of a key: `from..=to` are the elements of a list that are wanted.
+    /// Adds the value of a key. `from..=to` are the needed elements of a list.
     unsafe fn value(&mut self, object: *const u8, from: i64, to: i64) {
         match (*object & 15, *object >> 4) {
             (LIST, QUICKLIST) => self.quicklist(word(object, 8) as *const u8, from, to),
@@ -104,9 +106,10 @@ impl Wanted {
         }
     }
 
-    /// A value in one allocation. Its length is the pager's or, if the pager did not see the allocator, in the value itself. The
-    /// allocator is never asked: Redis may have been built with one of its own. The pages with such lengths come first, and all
-    /// of them in one round.
+    /// Adds a value in one allocation. Its length comes from the pager. If the allocator is not
+    /// wrapped, it comes from the value itself. The guide never calls the allocator, because Redis
+    /// may have been built with one of its own. Pages with such lengths are fetched first, all of
+    /// them in one round.
     unsafe fn whole(&mut self, at: usize, length: Length) {
         match pando_guide_extent()(at as *const u8) {
             0 if self.unknown_len < UNKNOWN_MAX => {
@@ -118,7 +121,7 @@ impl Wanted {
         }
     }
 
-    /// Fetches what was named. A second round is only needed for values whose length had to be read.
+    /// Fetches all ranges. A second round is needed only for values of unknown length.
     unsafe fn fetch(&mut self) {
         let heads = self.unknown_len.min(RANGES_MAX - self.len);
         for i in 0..heads {
@@ -139,8 +142,9 @@ impl Wanted {
         }
     }
 
-    /// head, tail, count. Nodes (previous, next, entry, its bytes …) are small and stay local; only their entries are far. The
-    /// allocator is not asked for lengths here: its own table of them, a word per page, may be far, too.
+    /// Adds a quicklist: head, tail, count. Nodes (previous, next, entry, its bytes …) are small
+    /// and stay local; only their entries are far. The guide does not ask the allocator for
+    /// lengths: its own table, a word for each page, may be far.
     unsafe fn quicklist(&mut self, list: *const u8, from: i64, to: i64) {
         let count = word(list, 16) as i64;
         let index = |i: i64| if i < 0 { i + count } else { i };
@@ -205,7 +209,7 @@ unsafe extern "C" fn on_command(filter: Ptr) {
     wanted.fetch();
 }
 
-/// Makes a list and looks where its nodes must keep their counts for it to read as what it is.
+/// Makes a list, and returns the offset of the nodes' counts with which it reads correctly.
 unsafe fn find_layout(context: Ptr) -> Option<usize> {
     const PUSHED: usize = 40;
     let text = |b: &[u8]| CreateString()(context, b.as_ptr(), b.len());
@@ -224,14 +228,16 @@ unsafe fn find_layout(context: Ptr) -> Option<usize> {
     found
 }
 
-/// Bytes of the elements of the list of the self-test, and the most that its entries may take for them.
+/// Bytes of the elements of the list of the self-test, and the most that its entries may take for
+/// them.
 const ELEMENT_BYTES: usize = 1000;
 const ENTRY_BYTES_MAX: usize = 64 << 10;
 /// The last byte of a listpack and of a ziplist.
 const PACK_END: u8 = 0xff;
 
-/// Every entry says in its first four bytes how long it is, as its node does; it ends with the mark of its kind; the counts add up,
-/// and the entries are as long as their elements want. The allocator is not asked.
+/// Whether a list has this layout. Each entry begins with its length, which its node repeats, and
+/// ends with the mark of its kind. The counts add up, and the entries are as long as their elements
+/// need. The allocator is not called.
 unsafe fn fits(list: *const u8, count_at: usize, pushed: usize) -> bool {
     let (mut node, mut count, mut nodes) = (word(list, 0) as *const u8, 0, 0);
     while !node.is_null() && nodes < pushed {
@@ -249,7 +255,7 @@ unsafe fn fits(list: *const u8, count_at: usize, pushed: usize) -> bool {
     nodes > 1 && count == pushed
 }
 
-/// Whether a string of its own is an SDS behind the second word of its object.
+/// Whether a string of the guide's own is an SDS that the second word of its object points to.
 unsafe fn knows_strings(context: Ptr) -> bool {
     let text = [b'x'; ELEMENT_BYTES];
     let string = CreateString()(context, text.as_ptr(), text.len());

@@ -1,8 +1,9 @@
-//! The layout is found where it is, and nowhere else. No allocator is asked: what is read lies in memory that none has given.
+//! The layout is found at its actual offset only. The guide does not call the allocator: the memory
+//! here is from none.
 
 use super::*;
 
-/// Memory as an allocator of the program's own would give it: before and behind it is nothing that may be read.
+/// Returns memory as from the program's own allocator, between pages that must not be read.
 unsafe fn foreign(bytes: usize) -> *mut u8 {
     let (page, flags) = (4096, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let whole = bytes.next_multiple_of(page) + 2 * page;
@@ -12,7 +13,8 @@ unsafe fn foreign(bytes: usize) -> *mut u8 {
     inside
 }
 
-/// A quicklist of nodes with `held` elements each, whose counts are at `count_at`, and whose entries take so many bytes for one.
+/// Makes a quicklist of nodes with `held` elements each. The counts are at `count_at`, and each
+/// element takes `each` bytes.
 unsafe fn quicklist(count_at: usize, held: &[u16], each: usize) -> *const u8 {
     let mut next = 0usize;
     for &n in held.iter().rev() {

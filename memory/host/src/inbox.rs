@@ -1,5 +1,6 @@
-//! What a borrower asks for, taken from its connection: one call for a request, where there were one for its header and one for
-//! its slots, and awake for a while, as the next one mostly comes soon.
+//! Receives the requests of a borrower from its connection. One call takes a whole request, not one
+//! for its header and one for its slots. The thread polls for a while, because the next request
+//! mostly arrives soon.
 
 use memory_core::poll::Poll;
 use memory_core::wire::{Request, Status};
@@ -8,7 +9,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-/// How long a thread stays awake for the next request; it lets others go first meanwhile.
+/// How long a thread polls for the next request. It yields to other threads meanwhile.
 const POLL: Duration = Duration::from_micros(200);
 
 pub struct Inbox {
@@ -16,7 +17,7 @@ pub struct Inbox {
     poll: Poll,
     bytes: Box<[u8; Request::BYTES + 4 * BATCH_PAGES_MAX]>,
     len: usize,
-    /// Bytes of the request that was taken last.
+    /// Bytes of the last request.
     taken: usize,
 }
 
@@ -25,7 +26,7 @@ impl Inbox {
         Inbox { socket, poll: Poll::default(), bytes: Box::new([0; _]), len: 0, taken: 0 }
     }
 
-    /// The next request and its slots. The inner error is what is wrong with it.
+    /// Returns the next request and its slots. The inner error is the fault in the request.
     pub fn next(&mut self, slots: &mut [u32]) -> io::Result<Result<Request, Status>> {
         self.bytes.copy_within(self.taken..self.len, 0);
         self.len -= self.taken;
@@ -43,14 +44,14 @@ impl Inbox {
         Ok(Ok(request))
     }
 
-    /// What came in with the last request, up to so much of it.
+    /// Returns at most `bytes` bytes that arrived together with the last request.
     pub fn more(&mut self, bytes: usize) -> &[u8] {
         let from = self.taken;
         self.taken = self.len.min(from + bytes);
         &self.bytes[from..self.taken]
     }
 
-    /// Receives until there are so many bytes, or more.
+    /// Receives until there are at least `bytes` bytes.
     fn fill(&mut self, bytes: usize) -> io::Result<()> {
         let mut awake_since = (self.len < bytes && self.poll.now()).then(Instant::now);
         while self.len < bytes {

@@ -1,4 +1,4 @@
-//! Leases: who has borrowed how much.
+//! Leases: the memory of this host that borrowers have.
 
 use memory_core::PAGE_BYTES;
 use std::collections::HashMap;
@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How long a lease outlives its last connection, so that a pager may lose one and come back. With a sweep every second, its
-/// memory is free again within 10 s, as the guide promises.
+/// How long a lease survives its last connection, so that a pager may reconnect. With a sweep every
+/// second, its memory is free again within 10 s, as the guide promises.
 const GRACE: Duration = Duration::from_secs(9);
 
 /// Borrowed memory: a sealed memory file of its exact size, mapped here.
@@ -22,7 +22,7 @@ pub struct Lease {
     ended: AtomicBool,
 }
 
-// The mapping is plain shared memory; that two writers of one slot race is the borrower's affair.
+// The mapping is plain shared memory. Races of two writers of one slot are up to the borrower.
 unsafe impl Send for Lease {}
 unsafe impl Sync for Lease {}
 
@@ -35,7 +35,7 @@ impl Lease {
         }
         let file = unsafe { File::from_raw_fd(fd) };
         file.set_len(bytes as u64)?;
-        // A borrower that holds the file must not be able to take more than it leased.
+        // The borrower has the file, and must not be able to take more than it leased.
         unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL) };
         let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0) };
         if base == libc::MAP_FAILED {
@@ -44,12 +44,13 @@ impl Lease {
         Ok(Lease { id, slots, file, base: base.cast(), ended: AtomicBool::new(false) })
     }
 
-    /// Takes all of the memory now, so that it is charged to this process and not to a borrower that maps it.
+    /// Takes all of the memory now, so that the kernel charges it to this process and not to the
+    /// borrower.
     pub fn populate(&self) {
         unsafe { libc::fallocate(self.fd(), 0, 0, (self.slots as usize * PAGE_BYTES) as i64) };
     }
 
-    /// Nothing more is read or written, and the memory goes back at once, whoever is still connected.
+    /// Stops all reads and writes, and frees the memory at once, even with open connections.
     fn end(&self) {
         self.ended.store(true, SeqCst);
         let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -60,12 +61,13 @@ impl Lease {
         self.ended.load(SeqCst)
     }
 
-    /// The memory file, to hand over.
+    /// Returns the memory file, for the borrower.
     pub fn fd(&self) -> i32 {
         self.file.as_raw_fd()
     }
 
-    /// Pieces of memory for these slots, neighbours joined; None if one is outside of the lease.
+    /// Collects pieces of memory for these slots, and joins neighbours. None = a slot is outside
+    /// the lease.
     pub fn pieces(&self, slots: &[u32], out: &mut Vec<libc::iovec>) -> Option<()> {
         out.clear();
         for &slot in slots {
@@ -92,15 +94,15 @@ struct Held {
     lease: Arc<Lease>,
     connections: usize,
     idle_since: Instant,
-    /// The lease that it was given for, or 0.
+    /// The lease that this one replaced, or 0.
     replaces: u64,
-    /// It ends with its last connection.
+    /// The lease ends with its last connection.
     last: bool,
-    /// Who borrowed it, for people: the other end of the connection that asked for it.
+    /// The borrower, for messages: the other end of the connection that opened the lease.
     borrower: String,
 }
 
-/// One lease, for people.
+/// One lease, for messages.
 pub struct Loan {
     pub borrower: String,
     pub slots: u64,
@@ -120,13 +122,14 @@ impl Leases {
         Leases { slots_total, held: Mutex::new(HashMap::new()) }
     }
 
-    /// A new lease of `slots` slots (0: all that are free), with one connection to it. Err: the slots that are free.
+    /// Opens a lease of `slots` slots (0 = all that are free), with one connection to it. Err: the
+    /// slots that are free.
     pub fn open(&self, slots: u64) -> io::Result<Result<Arc<Lease>, u64>> {
         self.lend(&mut self.held.lock().expect("leases"), slots, 0)
     }
 
-    /// The same in place of a lease that its borrower has given up, which ends. Who asks again, because the answer was too long
-    /// in coming, gets the same one.
+    /// Opens a lease in place of one that its borrower has given up, which ends. A borrower that
+    /// repeats the request, because the answer was late, gets the same lease.
     pub fn replace(&self, old: u64, slots: u64) -> io::Result<Result<Arc<Lease>, u64>> {
         let mut held = self.held.lock().expect("leases");
         if let Some(h) = held.values_mut().find(|h| h.replaces == old && h.lease.slots == slots) {
@@ -154,7 +157,7 @@ impl Leases {
         Ok(Ok(lease))
     }
 
-    /// One more connection to a lease; `last`: it is to end with the last one.
+    /// Adds a connection to a lease. With `last`, the lease ends with its last connection.
     pub fn join(&self, id: u64, last: bool) -> Option<Arc<Lease>> {
         let mut held = self.held.lock().expect("leases");
         let h = held.get_mut(&id)?;
@@ -163,7 +166,7 @@ impl Leases {
         Some(h.lease.clone())
     }
 
-    /// A connection to a lease has ended.
+    /// Removes a connection from a lease.
     pub fn leave(&self, id: u64) {
         let mut held = self.held.lock().expect("leases");
         let Some(h) = held.get_mut(&id) else { return };
@@ -174,19 +177,19 @@ impl Leases {
         }
     }
 
-    /// Ends the leases whose time is over; called now and then so that memory goes back without a new borrower.
+    /// Ends expired leases. Called regularly, so that memory is freed without a new borrower.
     pub fn sweep(&self) {
         self.held.lock().expect("leases").retain(|_, h| h.connections > 0 || h.idle_since.elapsed() < GRACE);
     }
 
-    /// Notes who borrowed a lease.
+    /// Records the borrower of a lease.
     pub fn lent_to(&self, id: u64, borrower: String) {
         if let Some(h) = self.held.lock().expect("leases").get_mut(&id) {
             h.borrower = borrower;
         }
     }
 
-    /// All leases, the largest first.
+    /// Returns all leases, the largest first.
     pub fn loans(&self) -> Vec<Loan> {
         let held = self.held.lock().expect("leases");
         let mut all: Vec<Loan> =
@@ -195,13 +198,13 @@ impl Leases {
         all
     }
 
-    /// Slots lent, and all there are.
+    /// Returns the lent slots, and all slots.
     pub fn usage(&self) -> (u64, u64) {
         (self.held.lock().expect("leases").values().map(|h| h.lease.slots).sum(), self.slots_total)
     }
 }
 
-/// An id that nobody can guess: with the token it is what a connection is let in by.
+/// Returns a random id. The id and the token admit a connection to the lease.
 fn fresh_id() -> io::Result<u64> {
     let mut b = [0u8; 8];
     let n = unsafe { libc::getrandom(b.as_mut_ptr().cast(), 8, 0) };
@@ -220,17 +223,18 @@ mod tests {
         let leases = Leases::new(100);
         let first = leases.open(100).unwrap().unwrap();
         assert_eq!(leases.open(1).unwrap().err(), Some(0));
-        // It has connections still; who knows its number may replace it, and whoever is on it reads nothing more.
+        // The lease still has connections. Its number allows a replacement, and the old connections
+        // then read nothing more.
         let second = leases.replace(first.id, 100).unwrap().unwrap();
         assert!(first.is_ended() && !second.is_ended() && leases.join(first.id, false).is_none());
         leases.leave(first.id);
-        // Asked again, for the answer was too long in coming: the same, not another.
+        // A repeated request, as after a late answer, returns the same lease.
         assert_eq!(leases.replace(first.id, 100).unwrap().unwrap().id, second.id);
         leases.leave(second.id);
         assert_eq!(leases.usage(), (100, 100));
         let third = leases.replace(second.id, 100).unwrap().unwrap();
         assert!(second.is_ended() && third.id != second.id);
-        // A number that nobody has given gets no room that somebody else has.
+        // A number that was never issued gets no room of another lease.
         assert_eq!(leases.replace(77, 100).unwrap().err(), Some(0));
     }
 

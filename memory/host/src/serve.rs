@@ -1,4 +1,5 @@
-//! Connections: a thread each, blocking, which is enough for the few pagers that share a memory host.
+//! Connections. Each has a blocking thread, which is enough for the few pagers that share a memory
+//! host.
 
 use crate::inbox::Inbox;
 use crate::lease::{Lease, Leases};
@@ -13,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where to listen.
+/// An address to listen at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     Tcp(String),
@@ -42,16 +43,16 @@ impl std::str::FromStr for Address {
     }
 }
 
-/// A connection that has not said by then what it wants is closed.
+/// A connection without a greeting is closed after this time.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
 
-/// A memory host that has not begun to listen yet.
+/// A memory host that does not listen yet.
 pub struct Server {
     pub leases: Arc<Leases>,
     pub token: [u8; TOKEN_BYTES],
-    /// For experiments: time that every answer to a read or write is held back, as a longer wire would.
+    /// For experiments: delay of every answer to a read or write, like a longer wire.
     pub delay: Duration,
-    /// For tests of the checksum: every n-th page that is read has a bit flipped. 0: none.
+    /// For tests of the checksum: one bit is flipped in every n-th page that is read. 0 = none.
     pub lie_every: u64,
 }
 
@@ -59,7 +60,7 @@ trait Stream: Read + Write + AsRawFd + Send + 'static {}
 impl<T: Read + Write + AsRawFd + Send + 'static> Stream for T {}
 
 impl Server {
-    /// Listens at `address` in a thread of its own; returns the address with the port that it got.
+    /// Listens at `address` in a separate thread; returns the address with its actual port.
     pub fn listen(self: &Arc<Self>, address: &Address) -> io::Result<String> {
         let me = self.clone();
         match address {
@@ -79,7 +80,7 @@ impl Server {
                 Ok(bound)
             }
             Address::Unix(path) => {
-                // A socket file that nobody listens on any more is in the way of nobody; another file is somebody's.
+                // Remove a socket file without a listener. Any other file stays.
                 let is_socket = std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
                 if is_socket && UnixStream::connect(path).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused) {
                     let _ = std::fs::remove_file(path);
@@ -98,13 +99,14 @@ impl Server {
     }
 
     fn attend(self: Arc<Self>, mut stream: impl Stream, local: bool, from: String) {
-        // Without a thread for it the connection ends, as it does without a word in time: others wait for what it holds.
+        // Without a thread the connection closes, like one without a greeting: other borrowers wait
+        // for its memory.
         let _ = std::thread::Builder::new().spawn(move || {
             patience(stream.as_raw_fd(), HELLO_WITHIN);
             let admitted = self.admit(&mut stream, local, from);
             patience(stream.as_raw_fd(), Duration::ZERO);
             if let Some(lease) = admitted {
-                // The end of a connection is how a borrower says goodbye: no error of interest.
+                // A borrower ends by closing its connection, so this error is no news.
                 let _ = self.serve(&mut stream, &lease);
                 self.leases.leave(lease.id);
             }
@@ -160,7 +162,7 @@ impl Server {
         let mut pieces = Vec::with_capacity(BATCH_PAGES_MAX + 1);
         let mut served = 0u64;
         if !self.delay.is_zero() {
-            // Or a sleep of microseconds takes 50 longer.
+            // Otherwise a sleep of microseconds takes 50 longer.
             unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
         }
         let mut inbox = Inbox::new(stream.as_raw_fd());
@@ -198,26 +200,27 @@ fn refuse(stream: &mut impl Stream, serial: u64) -> io::Result<()> {
     stream.write_all(&Reply { status: Status::BadRequest, serial }.encode())
 }
 
-/// A connection; if there is none, for want of descriptors perhaps, that is not asked for again at once.
+/// Returns a connection. On an error, such as a lack of descriptors, pauses before the next
+/// attempt.
 fn accepted<S>(stream: io::Result<S>) -> Option<S> {
     stream.map_err(|_| std::thread::sleep(Duration::from_millis(10))).ok()
 }
 
-/// Who is at the other end of a unix socket.
+/// Returns the process at the other end of a unix socket.
 fn borrower(fd: RawFd) -> String {
     let (mut who, mut len) = (libc::ucred { pid: 0, uid: 0, gid: 0 }, size_of::<libc::ucred>() as u32);
     unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut who).cast(), &mut len) };
     format!("process {} of this machine", who.pid)
 }
 
-/// How long a read may last; zero: for ever.
+/// Sets how long a read may last. Zero = without limit.
 fn patience(fd: RawFd, most: Duration) {
     let most = libc::timeval { tv_sec: most.as_secs() as i64, tv_usec: 0 };
     unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, (&raw const most).cast(), size_of::<libc::timeval>() as u32) };
 }
 
-/// A borrower whose machine is gone without a word does not keep its lease for ever: 5 minutes, whether an answer is under way
-/// to it or nothing is.
+/// Ends the connection of a vanished borrower after 5 minutes, whether an answer is under way or
+/// not.
 fn keep_alive(fd: RawFd) {
     for (level, option, value) in [
         (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 60),
@@ -230,7 +233,7 @@ fn keep_alive(fd: RawFd) {
     }
 }
 
-/// Copies into the first pieces; they are then what is left.
+/// Copies into the first pieces, and shortens the list to the rest.
 fn put(mut bytes: &[u8], pieces: &mut [libc::iovec]) {
     for piece in pieces {
         let n = bytes.len().min(piece.iov_len);
@@ -240,12 +243,12 @@ fn put(mut bytes: &[u8], pieces: &mut [libc::iovec]) {
     }
 }
 
-/// Compares without telling by its duration how much was right.
+/// Compares in constant time, so that the duration does not reveal the token.
 fn same(a: &[u8; TOKEN_BYTES], b: &[u8; TOKEN_BYTES]) -> bool {
     a.iter().zip(b).fold(0, |d, (x, y)| d | (x ^ y)) == 0
 }
 
-/// Calls a vectored read or write until all pieces are through.
+/// Calls a vectored read or write until all pieces are done.
 fn all(pieces: &mut [libc::iovec], mut call: impl FnMut(&[libc::iovec]) -> isize) -> io::Result<()> {
     let mut from = 0;
     while from < pieces.len() {
@@ -275,7 +278,7 @@ fn all(pieces: &mut [libc::iovec], mut call: impl FnMut(&[libc::iovec]) -> isize
     Ok(())
 }
 
-/// Socket buffers that hold a whole batch, so that one answer is one wake-up.
+/// Makes the socket buffers hold a whole batch, so that one answer is one wake-up.
 fn widen(fd: RawFd) {
     let bytes: i32 = 4 << 20;
     for option in [libc::SO_SNDBUF, libc::SO_RCVBUF] {

@@ -1,6 +1,7 @@
-//! Threads that map, grow, empty and unmap far memory and check what they read, while the program forks and starts others again
-//! and again and a timer's handler, with every signal blocked, touches far memory on top of it all.
-//! `churn MIB THREADS FORKS SEED` prints `forks N handled N wrong N` and ends with 1 if anything was wrong.
+//! Threads that map, grow, empty and unmap far memory and check what they read, while the program
+//! forks and starts others again and again and a timer's handler, with every signal blocked,
+//! touches far memory on top of it all. `churn MIB THREADS FORKS SEED` prints `forks N handled N
+//! wrong N` and ends with 1 if anything was wrong.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::Relaxed};
@@ -9,7 +10,7 @@ const PAGE: usize = 4096;
 static WRONG: AtomicU64 = AtomicU64::new(0);
 static HANDLED: AtomicU64 = AtomicU64::new(0);
 static OVER: AtomicBool = AtomicBool::new(false);
-/// Pages that nobody changes: the first word of each says which it is.
+/// Pages that are never changed. The first word of each is its number.
 static FIXED: AtomicPtr<u64> = AtomicPtr::new(null_mut());
 static FIXED_PAGES: AtomicU64 = AtomicU64::new(0);
 
@@ -118,7 +119,7 @@ unsafe fn work(mut random: Random, pages_max: usize) {
     mappings.iter().for_each(|m| m.check(0, m.pages, false));
 }
 
-/// What a child finds is what there was; it ends with 0 if so.
+/// Checks in a child that its memory is the snapshot; ends with 0 if so.
 unsafe fn child(mut random: Random, mine: &Mapping) -> ! {
     let before = WRONG.load(Relaxed);
     (0..64).for_each(|_| expect(look(random.next())));
@@ -140,7 +141,7 @@ unsafe fn forks(count: usize, mut random: Random) {
             if pid == 0 {
                 child(random, &mine);
             }
-            // Not the child's to see.
+            // This change must not reach the child.
             mine.key ^= 1 << 40;
             mine.write(0);
             libc::waitpid(pid, &mut status, 0);

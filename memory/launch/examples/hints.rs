@@ -1,5 +1,6 @@
-//! A guide that lies: `hints N SEED` asks for wild ranges (far, near, unmapped, overflowing, empty, unaligned lists) while it
-//! checks far memory. Prints `hints N fetched N wrong N`; ends with 1 if anything was wrong or there is no pager.
+//! A guide that lies: `hints N SEED` asks for wild ranges (far, near, unmapped, overflowing, empty,
+//! unaligned lists) while it checks far memory. Prints `hints N fetched N wrong N`; ends with 1 if
+//! anything was wrong or there is no pager.
 
 use std::ffi::c_void;
 
@@ -22,13 +23,13 @@ unsafe fn find<F: Copy>(name: &std::ffi::CStr) -> F {
     std::mem::transmute_copy::<*mut c_void, F>(&at)
 }
 
-/// A callback that names whatever it likes.
+/// A callback that names arbitrary ranges.
 unsafe extern "C" fn on_fault(_: *mut c_void, at: *const u8, out: *mut Range, max: usize) -> usize {
     for i in 0..max {
         let x = mix(at as u64 ^ i as u64);
         *out.add(i) = Range { start: (at as u64 ^ x >> (x % 64)) as *const u8, bytes: (x >> (x >> 8 & 63)) as usize };
     }
-    // More than there is room for.
+    // Returns more ranges than fit.
     max + (mix(at as u64) % 3) as usize
 }
 

@@ -1,8 +1,9 @@
 //! The load of `bench/memory/*`: fills a Redis and asks it, every answer checked.
 //!
-//! `load fill-get|fill-lrange|get|lrange|set|set-beside-save SOCKET COUNT RANDOM_PERCENT SECONDS CLIENTS SEED`: values are RANDOM_PERCENT random
-//! bytes, the rest zeros (100: incompressible). The last one begins a BGSAVE and ends with it. A measurement prints one JSON line: requests per second, p50 and p99 in
-//! microseconds, wrong answers.
+//! `load fill-get|fill-lrange|get|lrange|set|set-beside-save SOCKET COUNT RANDOM_PERCENT SECONDS
+//! CLIENTS SEED`: values are RANDOM_PERCENT random bytes, the rest zeros (100: incompressible). The
+//! last one begins a BGSAVE and ends with it. A measurement prints one JSON line: requests per
+//! second, p50 and p99 in microseconds, wrong answers.
 
 use std::io::{BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -87,7 +88,8 @@ fn fill(c: &mut Client, lists: bool, count: u64, percent: usize) {
     }
 }
 
-/// One request; false if the answer was wrong. Length and first bytes are always checked, all of it one time in 16.
+/// One request; false if the answer was wrong. Length and first bytes are always checked, all of it
+/// one time in 16.
 fn request(c: &mut Client, lists: bool, k: u64, percent: usize, thorough: bool, buffer: &mut Vec<u8>) -> bool {
     if !lists {
         c.send(&[b"GET", format!("k{k}").as_bytes()]);
@@ -105,7 +107,7 @@ fn request(c: &mut Client, lists: bool, k: u64, percent: usize, thorough: bool, 
     right
 }
 
-/// The same value again: it is written, and a later GET finds what it expects.
+/// Writes the same value again, so that a later GET finds the expected bytes.
 fn set(c: &mut Client, k: u64, percent: usize) -> bool {
     c.send(&[b"SET", format!("k{k}").as_bytes(), &value(k, percent)]);
     c.line() == "+OK"

@@ -1,8 +1,10 @@
-//! The program of `bench/memory/umap`: reads one word of every page, again and again, of memory that is larger than its budget.
+//! The program of `bench/memory/umap`: reads one word of every page, again and again, of memory
+//! that is larger than its budget.
 //!
-//! `pagein MIB SECONDS THREADS random|sequential [LIBUMAP]` prints pages per second. The memory is anonymous (run it on far
-//! memory), or a file in memory that LLNL's umap maps, the same medium as that of a memory host on this machine. Each thread goes through a part of its own, in order or in one order drawn at
-//! random, so that a page is gone when it is its turn again: every read brings one in, whatever the pager prefers to keep.
+//! `pagein MIB SECONDS THREADS random|sequential [LIBUMAP]` prints pages per second. The memory is
+//! anonymous (run it on far memory), or a file in memory that LLNL's umap maps, the same medium as
+//! that of a memory host on this machine. Each thread reads its own part, in order or in one random
+//! order. So each page is away again at its next turn, and every read fetches a page.
 
 use std::ffi::CString;
 use std::io::Write;

@@ -1,5 +1,6 @@
-//! What an ordinary program may do that must not change a byte of its memory: it closes descriptors that it does not know, it sends
-//! without copying, it runs on small stacks. `probes CASE` prints what it found, always with `wrong 0` where all is well.
+//! Actions of ordinary programs that must not change a byte of their memory: closing unknown
+//! descriptors, sending without copying, running on small stacks. `probes CASE` prints its results,
+//! which include `wrong 0` if all is well.
 
 use std::ffi::{c_int, c_void};
 use std::io::Error;
@@ -38,7 +39,7 @@ impl Big {
     /// Touches all of it, so that everything else leaves.
     unsafe fn sweep(&self) {
         for i in (0..2 * BIG).step_by(PAGE) {
-            let at = self.0.add(i % BIG + 64);
+            let at = self.0.add((i + BIG / 2) % BIG + 64);
             at.write_volatile(at.read_volatile().wrapping_add(1));
         }
     }
@@ -69,7 +70,8 @@ fn connection() -> [c_int; 2] {
     [near.into_raw_fd(), listener.accept().unwrap().0.into_raw_fd()]
 }
 
-/// Reads what was sent once the memory that it was sent from is away; returns how many words are not those of the pattern.
+/// Receives data once the memory that it was sent from is away. Returns how many words differ from
+/// the pattern.
 unsafe fn received(fd: c_int, bytes: usize) -> usize {
     let mut got = vec![0u64; bytes / 8];
     let (mut done, all) = (0, bytes / 8 * 8);
@@ -121,7 +123,7 @@ unsafe fn vmsplice(big: &Big) -> String {
             wrong += received(ends[0], n as usize);
         }
     }
-    // Memory that does not move is spliced as ever.
+    // Memory outside the region is spliced as usual.
     static STAYS: [u64; 512] = [7; 512];
     let piece = libc::iovec { iov_base: STAYS.as_ptr() as *mut c_void, iov_len: PAGE };
     format!("{refused:?} {} wrong {wrong}", libc::vmsplice(ends[1], &piece, 1, libc::SPLICE_F_NONBLOCK))
@@ -223,7 +225,8 @@ extern "C" fn touches_all(_: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-/// A handler on a small alternate stack, and a thread on the smallest one, touch pages that are away.
+/// A handler on a small alternate stack, and a thread on the smallest one, touch pages that are
+/// away.
 unsafe fn stacks(big: &Big) -> String {
     TOUCHED.store(big.0, std::sync::atomic::Ordering::SeqCst);
     let mut area = vec![CANARY; 64 << 10];
@@ -252,8 +255,8 @@ extern "C" {
     fn __read_chk(fd: c_int, at: *mut c_void, bytes: usize, room: usize) -> isize;
 }
 
-/// Files are written and read whole, from memory that is away and into memory that was never touched. Prints the calls that did
-/// less than all.
+/// Files are written and read whole, from memory that is away and into memory that was never
+/// touched. Prints the calls that did less than all.
 unsafe fn files(big: &Big) -> String {
     const BYTES: usize = 3 << 20;
     let fd = libc::memfd_create(c"probes".as_ptr(), 0);

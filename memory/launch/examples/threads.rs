@@ -1,10 +1,12 @@
-//! Threads that nobody joins come and go, more at a time than the C library keeps stacks for, while everything else of the program
-//! is driven out of local memory, what the C library notes of them included. `threads MIB ROUNDS` prints `ended N`.
+//! Detached threads start and end, more at a time than the C library keeps stacks for. Meanwhile
+//! all other memory of the program is driven out, including the C library's records of the threads.
+//! `threads MIB ROUNDS` prints `ended N`.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Condvar, Mutex};
 
-/// Stacks of 2 MiB: the C library keeps 40 MB of those whose threads have ended, and gives the others back as a thread ends.
+/// Stacks of 2 MiB: the C library keeps 40 MB of stacks of ended threads, and frees the others as a
+/// thread ends.
 const AT_ONCE: usize = 48;
 static ENDED: AtomicUsize = AtomicUsize::new(0);
 static ROUND: Mutex<usize> = Mutex::new(0);
@@ -30,7 +32,7 @@ fn main() {
     let args: Vec<usize> = std::env::args().skip(1).map(|a| a.parse().expect("MIB ROUNDS")).collect();
     let [mib, rounds] = args[..] else { panic!("threads MIB ROUNDS") };
     let mut all = vec![1u8; mib << 20];
-    // More small objects than have their place in local memory: the C library's are nothing better.
+    // Use more small objects than stay local, so that those of the C library leave as well.
     let mut small: Vec<Box<[u8; 200]>> = (0..mib * 1024).map(|_| Box::new([1; 200])).collect();
     let before = tasks();
     for round in 1..=rounds {

@@ -1,20 +1,20 @@
-//! Touches far memory in every way that is hard on a pager and checks every byte that it reads: many threads, a timer whose
-//! handler touches far memory on top of whatever runs, allocations that come and go, reads and writes through the kernel.
-//! `touch MIB THREADS ACCESSES SEED [PANDO-MEM]` prints `accesses N wrong N`, then what that pando-mem knows of it, and ends with 1
-//! if anything was wrong.
+//! Touches far memory in every way that is hard on a pager, and checks every byte. It uses many
+//! threads, a timer with a handler that touches far memory, allocations of changing sizes, and
+//! transfers through the kernel. `touch MIB THREADS ACCESSES SEED [PANDO-MEM]` prints `accesses N
+//! wrong N`, then the counters from that pando-mem, and ends with 1 if anything was wrong.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 
 const PAGE_WORDS: usize = 512;
-/// Allocations that all threads keep together, and that one keeps: with them the program needs at most 80 MB beside MIB,
-/// however long it runs.
+/// Allocations that all threads keep together, and that one keeps: with them the program needs at
+/// most 80 MB beside MIB, however long it runs.
 const KEPT_MAX: usize = 256;
 const KEPT_BY_ONE_MAX: usize = 40;
 const ALLOCATION_BYTES_MAX: usize = 300_000;
 static WRONG: AtomicU64 = AtomicU64::new(0);
 static HANDLED: AtomicU64 = AtomicU64::new(0);
-/// Pages that nobody changes, for the handler.
+/// Pages that are never changed, for the handler.
 static FIXED: AtomicPtr<u64> = AtomicPtr::new(std::ptr::null_mut());
 static FIXED_PAGES: AtomicU64 = AtomicU64::new(0);
 
@@ -50,7 +50,7 @@ extern "C" fn on_alarm(_: i32) {
     expect(unsafe { at.read_volatile() }, word(page, 0, n as usize % PAGE_WORDS));
 }
 
-/// One thread's part: every page has a version, and every word says page, version and place.
+/// Runs one thread. Every page has a version, and every word holds page, version and place.
 fn work(part: &mut [u64], accesses: usize, keep: usize, seed: u64) {
     let pages = part.len() / PAGE_WORDS;
     let mut versions = vec![0u64; pages];

@@ -1,8 +1,8 @@
-//! The baselines of `bench/memory/fault`, and the faults themselves. Every line printed is one figure.
+//! The baselines of `bench/memory/fault`, and the faults themselves. Each output line is one figure.
 //!
 //! `wire rtt ADDRESS N`: p50 of one page read over the wire by a plain client, microseconds.
 //! `wire copy N`: p50 of one UFFDIO_COPY, microseconds.
-//! `wire stream ADDRESS CLIENTS SECONDS`: bytes per second that so many borrowers read from a memory host together.
+//! `wire stream ADDRESS CLIENTS SECONDS`: bytes per second that CLIENTS borrowers read together.
 //! `wire raw CLIENTS SECONDS`: bytes per second of as many plain sockets.
 //! `wire fault MIB N` (on far memory): p50 and p99 of N random reads that faulted, microseconds.
 
@@ -150,7 +150,8 @@ fn raw(time: Duration) -> u64 {
     bytes
 }
 
-/// Reads that took longer than the slowest hit could are faults; nearly all are, in memory many times the budget.
+/// Measures faults: reads that took longer than any hit. Memory is many times the budget, so nearly
+/// all reads are faults.
 fn fault(mib: usize, n: usize) {
     let pages = mib << 8;
     let at = map(pages * PAGE_BYTES);

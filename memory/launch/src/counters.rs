@@ -1,8 +1,10 @@
-//! The file of counters that every program on far memory keeps, and whether that program still lives.
+//! The file of counters of each program on far memory, which also shows whether the program still
+//! lives.
 //!
-//! A process number says nothing across pid namespaces, and is used again. What says that a program lives is a lock on its
-//! file: the launcher takes it, the pager's mapping of the file keeps it, and the kernel gives it back with the last of the
-//! program, of its forked children too. Whoever gets the lock may remove the file.
+//! A process number is not unique across pid namespaces, and is reused. So a program lives as long
+//! as its file is locked. The launcher takes the lock, and the pager's mapping of the file keeps
+//! it. The kernel releases it with the last process of the program, forked children included. A
+//! process that gets the lock may remove the file.
 
 use crate::refusal::{self, Refusal};
 use memory_core::stats::{Stats, STATS_MAGIC};
@@ -15,7 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 const FILE_BYTES: usize = size_of::<Stats>().next_multiple_of(4096);
 
-/// Where root's programs have theirs, and those of users without a folder of their own.
+/// The folder for programs of root, and of users without a folder of their own.
 const SHARED: &str = "/run/pando-mem";
 
 fn folder() -> PathBuf {
@@ -23,13 +25,13 @@ fn folder() -> PathBuf {
     own.map_or(SHARED.into(), |base| PathBuf::from(base).join("pando-mem"))
 }
 
-/// The number of this process' pid namespace.
+/// Returns the number of this process' pid namespace.
 fn namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |m| m.ino())
 }
 
-/// Makes the file of counters for this process, which is about to become a program on far memory. The lock on it is held as long
-/// as anything of the descriptor is.
+/// Makes the file of counters for this process, which is about to become a program on far memory.
+/// The lock lasts as long as any copy of the descriptor.
 pub fn create() -> Result<File, Refusal> {
     let dir = folder();
     let fail = |e: io::Error| {
@@ -41,14 +43,14 @@ pub fn create() -> Result<File, Refusal> {
     processes(None);
     let path = dir.join(format!("{}-{}", std::process::id(), namespace()));
     loop {
-        // Whoever had this number here before is gone.
+        // The former process with this number is gone.
         let _ = fs::remove_file(&path);
         let file = match OpenOptions::new().create_new(true).read(true).write(true).mode(0o600).open(&path) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
             other => other.map_err(fail)?,
         };
         file.lock().map_err(fail)?;
-        // Between the two, somebody may have taken it for left over.
+        // Another process may have removed the file before it was locked.
         if is_at(&file, &path) {
             file.set_len(FILE_BYTES as u64).map_err(fail)?;
             return Ok(file);
@@ -75,7 +77,7 @@ impl Drop for Process {
     }
 }
 
-/// The programs that live, or that of a number. Removes the files of those that are gone.
+/// Returns the living programs, or the one of a number. Removes the files of dead programs.
 pub fn processes(only: Option<u32>) -> Vec<Process> {
     let here = namespace();
     let mut all: Vec<Process> =
@@ -84,7 +86,7 @@ pub fn processes(only: Option<u32>) -> Vec<Process> {
     all
 }
 
-/// Whether there are programs of other users, at which this one may not look; `only` as in `processes`.
+/// Whether there are programs of other users that this one may not read; `only` as in `processes`.
 pub fn others(only: Option<u32>) -> bool {
     let here = namespace();
     fs::read_dir(SHARED).into_iter().flatten().flatten().any(|e| {
@@ -93,18 +95,19 @@ pub fn others(only: Option<u32>) -> bool {
     })
 }
 
-/// The number of the process that a file belongs to, and that of its pid namespace.
+/// Returns the process number of a file, and the number of its pid namespace.
 fn owner(path: &Path) -> Option<(u32, u64)> {
     let (pid, namespace) = path.file_name()?.to_str()?.split_once('-')?;
     Some((pid.parse().ok()?, namespace.parse().ok()?))
 }
 
-/// `only` is a number of this namespace.
+/// Opens a file of counters, if its program lives. `only` is a number of this namespace.
 fn open(path: &Path, here: u64, only: Option<u32>) -> Option<Process> {
     let (pid, namespace) = owner(path)?;
     let file = File::open(path).ok()?;
     if file.try_lock().is_ok() {
-        // As long as the lock is held nobody else removes the file, so nothing newer is there by that name.
+        // No other process removes the file under the lock, so a newer file of this name cannot
+        // exist.
         if is_at(&file, path) {
             let _ = fs::remove_file(path);
         }

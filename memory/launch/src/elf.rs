@@ -1,4 +1,5 @@
-//! What a program is, before it is started: the pager can only be preloaded into a dynamically linked one.
+//! Inspects a program before its start: the pager can only be preloaded into a dynamically linked
+//! one.
 
 use crate::refusal::{self, Refusal};
 use std::fs::File;
@@ -6,19 +7,19 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// What was learnt about a program.
+/// The result of an inspection.
 #[derive(Debug)]
 pub struct Program {
     pub path: PathBuf,
     pub device: u64,
     pub inode: u64,
-    /// It brings an allocator whose mappings can be interposed.
+    /// The program has an allocator whose mappings can be interposed.
     pub own_allocator: bool,
-    /// It makes system calls that the wrappers do not see.
+    /// The program makes system calls that bypass the wrappers.
     pub raw_syscalls: bool,
 }
 
-/// Finds a program as a shell would, and says why it cannot run on far memory if it cannot.
+/// Finds a program as a shell would. An error explains why it cannot run on far memory.
 pub fn inspect(name: &str) -> Result<Program, Refusal> {
     let path = find(name).ok_or_else(|| missing(name))?;
     let unread = |e: std::io::Error| refusal::of(&e, format!("{}: {e}", path.display()));
@@ -54,11 +55,11 @@ fn find(name: &str) -> Option<PathBuf> {
     } else {
         std::env::split_paths(&std::env::var_os("PATH")?).map(|d| d.join(name)).collect()
     };
-    // By the name that was asked for: many programs look at it, and so do those who look for the program.
+    // Keep the given name: many programs read it, and users search for it.
     candidates.into_iter().find(|p| is_executable(p))
 }
 
-/// Why no program was found.
+/// Returns the reason why no program was found.
 fn missing(name: &str) -> Refusal {
     match std::fs::metadata(name) {
         Ok(m) if name.contains('/') && m.is_dir() => refusal::invalid(format!("{name:?} is a folder: name the program in it")),
@@ -74,7 +75,7 @@ fn is_executable(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.mode() & 0o111 != 0)
 }
 
-/// Whether a program header asks for a dynamic linker (PT_INTERP).
+/// Whether a program header names a dynamic linker (PT_INTERP).
 fn has_interpreter(elf: &[u8]) -> bool {
     let word = |at: usize, n: usize| elf.get(at..at + n).map_or(0, |b| b.iter().rev().fold(0usize, |v, &x| v << 8 | x as usize));
     let (table, size, count) = (word(32, 8), word(54, 2), word(56, 2));
@@ -107,7 +108,7 @@ mod tests {
         let p = dir.join("x");
         std::fs::write(&p, &wild).unwrap();
         assert!(inspect(p.to_str().unwrap()).unwrap_err().words.contains("statically"));
-        // Nor any other nonsense.
+        // The same holds for other malformed files.
         let head = std::fs::read(&me).unwrap()[..4096].to_vec();
         for i in 0..2000usize {
             let mut bytes = head[..head.len() - i].to_vec();

@@ -1,4 +1,4 @@
-//! Leases: asked for before the program starts, so that what is wrong is said before anything runs.
+//! Leases memory before the program starts, so that errors are reported before anything runs.
 
 use crate::refusal::{self, Refusal};
 use memory_core::wire::{Hello, Status, Welcome, TOKEN_BYTES};
@@ -13,21 +13,21 @@ use std::time::Duration;
 /// How long a memory host may take to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A lease and the address it was had from, as the kernel takes it, in hexadecimal.
+/// A lease and the address of its host, in the kernel's form, in hexadecimal.
 pub struct Lease {
     pub address: String,
     pub id: u64,
     pub slots: u64,
-    /// Who lent it, and the token; a spare has lent nothing yet.
+    /// The host and the token. None for a spare, which has not lent memory yet.
     lender: Option<(Address, [u8; TOKEN_BYTES])>,
 }
 
-/// A start that is refused gives back what it has leased already. One that succeeds becomes the program, and drops nothing.
+/// A refused start gives back its leases. A successful one becomes the program and drops nothing.
 impl Drop for Lease {
     fn drop(&mut self) {
         if let Some((from, token)) = &self.lender {
             let hello = Hello { lease: self.id, slots: 0, token: *token, share: false, last: true };
-            // A host that does not answer now lets the lease run out by itself.
+            // A host that does not answer lets the lease expire.
             let _ = reach(from, "").and_then(|(_, mut stream)| {
                 let said = stream.write_all(&hello.encode()).and_then(|()| stream.read_exact(&mut [0; Welcome::BYTES]));
                 said.map_err(away(""))
@@ -43,13 +43,13 @@ fn away(name: &str) -> impl Fn(std::io::Error) -> Refusal + '_ {
     move |e| refusal::away(format!("memory host {name} does not answer ({e}); start it there: pando mem serve --size 8GiB --listen {name}"))
 }
 
-/// The address of a name.
+/// Resolves a name.
 fn resolve(a: &str, name: &str) -> Result<SocketAddr, Refusal> {
     let mut all = a.to_socket_addrs().map_err(|e| refusal::not_found(format!("memory host {name}: {e}")))?;
     all.next().ok_or_else(|| refusal::not_found(format!("memory host {name} has no address")))
 }
 
-/// Connects to a memory host: its raw address, and the connection.
+/// Connects to a memory host; returns its raw address and the connection.
 fn reach(from: &Address, name: &str) -> Result<(String, Box<dyn Stream>), Refusal> {
     let away = away(name);
     match from {
@@ -61,7 +61,7 @@ fn reach(from: &Address, name: &str) -> Result<(String, Box<dyn Stream>), Refusa
         }
         Address::Unix(path) => {
             let stream = UnixStream::connect(path).map_err(&away)?;
-            // It takes all of the memory before it answers.
+            // The host takes all of the memory before it answers.
             stream.set_read_timeout(Some(PATIENCE * 20)).map_err(&away)?;
             let mut raw = (libc::AF_UNIX as u16).to_ne_bytes().to_vec();
             raw.extend_from_slice(path.as_os_str().as_bytes());
@@ -71,7 +71,7 @@ fn reach(from: &Address, name: &str) -> Result<(String, Box<dyn Stream>), Refusa
     }
 }
 
-/// Leases `slots` slots (0: all that are free) from a memory host.
+/// Leases `slots` slots (0 = all that are free) from a memory host.
 pub fn open(from: &Address, name: &str, token: &[u8; TOKEN_BYTES], slots: u64) -> Result<Lease, Refusal> {
     let (address, mut stream) = reach(from, name)?;
     stream.write_all(&Hello { lease: 0, slots, token: *token, share: false, last: false }.encode()).map_err(away(name))?;
@@ -108,7 +108,8 @@ fn raw_ip(to: &SocketAddr) -> Vec<u8> {
     raw
 }
 
-/// A spare host, which is not asked yet: its raw address, and a number under which it will be.
+/// Returns a spare host, without a request to it: its raw address, and a random number for its
+/// future lease.
 pub fn spare(from: &Address, name: &str) -> Result<Lease, Refusal> {
     let mut id = [0; 8];
     if unsafe { libc::getrandom(id.as_mut_ptr().cast(), 8, 0) } != 8 {

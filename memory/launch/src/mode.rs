@@ -1,4 +1,4 @@
-//! How faults of a program are handled, and what the machine allows.
+//! The mode of fault handling, and the modes that the machine allows.
 
 use crate::refusal::{self, Refusal};
 use clap::ValueEnum;
@@ -14,11 +14,12 @@ pub enum Mode {
     Thread,
 }
 
-/// What handler threads take.
+/// The rights that handler threads need.
 const WANTED: &str = "be root, or give CAP_SYS_PTRACE, write access to /dev/userfaultfd, or `sysctl vm.unprivileged_userfaultfd=1`";
 
 impl Mode {
-    /// Whether the faulting thread serves itself. `past_wrappers`: the program makes system calls that fail in that mode.
+    /// Whether the faulting thread serves its own faults. `past_wrappers`: the program makes system
+    /// calls that fail in that mode.
     pub fn is_sigbus(self, program: &str, past_wrappers: bool) -> Result<bool, Refusal> {
         match self {
             Mode::Sigbus => Ok(true),
@@ -37,7 +38,7 @@ impl Mode {
     }
 }
 
-/// Whether this process gets a userfaultfd that also takes faults of the kernel.
+/// Whether this process may have a userfaultfd that also handles faults of the kernel.
 fn is_allowed() -> bool {
     let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) } as i32;
     if fd >= 0 {

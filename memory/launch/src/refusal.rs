@@ -1,8 +1,9 @@
-//! Why a command does nothing, and the exit code that says so to a script: those of `pando`.
+//! The reason why a command did nothing, and its exit code for scripts. The codes are those of
+//! `pando`.
 
 use std::io::ErrorKind;
 
-/// A cause in words, with the next step, and its exit code.
+/// A cause with the next step, and its exit code.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub code: i32,
@@ -17,17 +18,17 @@ impl std::fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// What was given makes no sense.
+/// An argument is invalid.
 pub fn invalid(words: impl Into<String>) -> Refusal {
     Refusal { code: 3, words: words.into() }
 }
 
-/// There is no such file or program.
+/// The file or program does not exist.
 pub fn not_found(words: impl Into<String>) -> Refusal {
     Refusal { code: 4, words: words.into() }
 }
 
-/// A memory host, or the memory of this one, does not allow it.
+/// A memory host refuses, or the memory of this machine is too small.
 pub fn refused(words: impl Into<String>) -> Refusal {
     Refusal { code: 5, words: words.into() }
 }
@@ -37,17 +38,17 @@ pub fn away(words: impl Into<String>) -> Refusal {
     Refusal { code: 8, words: words.into() }
 }
 
-/// The machine gives this user no right to it.
+/// The user lacks a right on this machine.
 pub fn denied(words: impl Into<String>) -> Refusal {
     Refusal { code: 10, words: words.into() }
 }
 
-/// A program like this cannot run on far memory.
+/// This kind of program cannot run on far memory.
 pub fn unsupported(words: impl Into<String>) -> Refusal {
     Refusal { code: 11, words: words.into() }
 }
 
-/// What an error of the system makes of it.
+/// Classifies an error of the system.
 pub fn of(e: &std::io::Error, words: impl Into<String>) -> Refusal {
     let code = match e.kind() {
         ErrorKind::NotFound => 4,

@@ -17,10 +17,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Less local memory than this is not worth the name.
+/// The least local memory.
 const LOCAL_BYTES_MIN: u64 = 16 << 20;
 const HOSTS_MAX: usize = 4;
-/// More pages than this, local and far, cannot be numbered: 2 TiB.
+/// Most pages, local and far, that can be numbered: 2 TiB.
 const PAGES_MAX: u64 = 1 << 29;
 
 #[derive(Args)]
@@ -72,7 +72,8 @@ enum Guide {
     Redis,
 }
 
-/// The leases of a start, one for each host of `--from`. A start that is refused drops them, which gives them back.
+/// The leases of a start, one for each host of `--from`. A refused start drops them, which gives
+/// them back.
 struct Borrowed {
     leases: Vec<Lease>,
     token: [u8; TOKEN_BYTES],
@@ -114,7 +115,7 @@ impl Run {
         Ok(copies)
     }
 
-    /// Leases far memory from the first hosts, and notes the others as spares.
+    /// Leases far memory from the first hosts, and adds the others as spares.
     fn borrow(&self) -> Result<Borrowed, Refusal> {
         let copies = self.checked_copies()?;
         let token = serve::token(self.token_file.as_deref())?;
@@ -165,7 +166,8 @@ impl Run {
         )
     }
 
-    /// Returns the program with the libraries that it preloads, but without the pager's configuration.
+    /// Returns the command that starts the program, with its preloaded libraries, but without the
+    /// pager's configuration.
     fn command(&self, program: &elf::Program, beside: &Path, pager: PathBuf) -> Result<Command, Refusal> {
         let mut preload = vec![pager];
         if !program.own_allocator {
@@ -178,7 +180,8 @@ impl Run {
         }
         let preload: Vec<String> = preload.iter().map(|p| p.display().to_string()).collect();
         command.env("LD_PRELOAD", preload.join(":"));
-        // Freed memory goes back late rather than page by page: every return would be a call into the pager.
+        // Freed memory returns late rather than page by page: every return would be a call into the
+        // pager.
         if std::env::var_os("MALLOC_CONF").is_none() {
             command.env("MALLOC_CONF", "thp:never,metadata_thp:disabled");
         }
@@ -186,7 +189,7 @@ impl Run {
     }
 }
 
-/// A file that the program gets, too.
+/// Passes a file on to the program.
 fn handed_on(file: File) -> Result<File, std::io::Error> {
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFD, 0) } {
         0 => Ok(file),
@@ -205,7 +208,7 @@ fn enough(local: u64) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The folder that this program is in.
+/// Returns the folder of this executable.
 fn beside() -> Result<PathBuf, Refusal> {
     let me = std::env::current_exe().map_err(|e| refusal::of(&e, format!("cannot find myself: {e}")))?;
     Ok(me.parent().map(Path::to_path_buf).unwrap_or_default())
@@ -219,7 +222,8 @@ fn library(dir: &Path, name: &str) -> Result<PathBuf, Refusal> {
     Ok(path)
 }
 
-/// An allocator whose mappings can be interposed, for programs that use the C library's.
+/// Returns an allocator with mappings that can be interposed, for programs with the C library's
+/// own.
 fn jemalloc() -> Result<PathBuf, Refusal> {
     let places = [
         "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2",

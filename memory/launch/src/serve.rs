@@ -98,10 +98,10 @@ fn ending() -> libc::sigset_t {
     }
 }
 
-/// Leases that are named one by one; more are counted.
+/// Most leases that are named; further ones are counted.
 const LOANS_MAX: usize = 20;
 
-/// What is lost with this process, and for whom.
+/// Returns the leases that end with this process, and their borrowers.
 fn lost(loans: &[Loan]) -> String {
     let mut out = String::new();
     for loan in loans.iter().take(LOANS_MAX) {
@@ -114,15 +114,15 @@ fn lost(loans: &[Loan]) -> String {
     out
 }
 
-/// Of a longer file the rest is not read: its token is too long as it is.
+/// A longer file is read only up to this size: its token is too long in any case.
 const TOKEN_FILE_BYTES_MAX: u64 = 4096;
 
-/// The token of a file as it goes over the wire; without a file, zeros.
+/// Returns the token of a file in its wire form. Without a file, zeros.
 pub fn token(path: Option<&std::path::Path>) -> Result<[u8; TOKEN_BYTES], Refusal> {
     let mut token = [0; TOKEN_BYTES];
     let Some(path) = path else { return Ok(token) };
     let mut text = String::new();
-    // Whatever the path names, of which it may be something that has no end.
+    // The path may name an endless file.
     let read = File::open(path).and_then(|file| file.take(TOKEN_FILE_BYTES_MAX).read_to_string(&mut text));
     read.map_err(|e| {
         let next = match e.kind() {
@@ -146,7 +146,7 @@ pub fn token(path: Option<&std::path::Path>) -> Result<[u8; TOKEN_BYTES], Refusa
     Ok(token)
 }
 
-/// Memory that this machine could give without swapping.
+/// Returns the memory that this machine could give without swapping.
 pub fn available_bytes() -> u64 {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = info.lines().find_map(|l| l.strip_prefix("MemAvailable:"));

@@ -1,8 +1,8 @@
-//! Sizes and times as people write them.
+//! Sizes and times in the form that users write.
 
 use std::time::Duration;
 
-/// Bytes: `512MiB`, `8G`, `4096`. Powers of 1024, as memory is counted.
+/// Parses bytes: `512MiB`, `8G`, `4096`. Powers of 1024.
 pub fn parse(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let shift = match text[digits..].trim().to_ascii_lowercase().trim_end_matches("ib").trim_end_matches('b') {
@@ -17,7 +17,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
     Ok((n * (1u64 << shift) as f64) as u64)
 }
 
-/// A time of a second to a day: `90s`, `5m`, `1h`.
+/// Parses a time of a second to a day: `90s`, `5m`, `1h`.
 pub fn time(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is no time from 1s to 24h; write for example 90s or 5m");
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -33,7 +33,7 @@ pub fn time(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A size for people.
+/// Formats a size for users.
 pub fn show(bytes: u64) -> String {
     match bytes {
         b if b >= 10 << 30 => format!("{} GiB", b >> 30),

@@ -34,7 +34,7 @@ pub struct Metrics {
     listen: Option<String>,
 }
 
-/// A look at the counters of one process.
+/// A sample of the counters of one process.
 #[derive(Clone)]
 struct Look {
     values: Vec<(&'static str, &'static str, u64)>,
@@ -54,7 +54,7 @@ impl Look {
 
 type Figure = (&'static str, &'static str, fn(&Stats) -> &AtomicU64);
 
-/// Every figure by its name, with its help text. Those that end in `_now` are gauges.
+/// Every figure with its name and help text. Names that end in `_now` are gauges.
 const FIGURES: &[Figure] = &[
     ("faults", "page faults that the pager served", |s| &s.faults),
     ("faults_zero", "first touches", |s| &s.faults_zero),
@@ -94,7 +94,7 @@ const FIGURES: &[Figure] = &[
     ("prefetch_paused_now", "1 while the prefetcher sits out for being wrong", |s| &s.prefetch_paused_now),
 ];
 
-/// What is said where nothing is to be shown.
+/// Returns the message for an empty list.
 fn nobody(pid: Option<u32>) -> String {
     match pid {
         _ if others(pid) => {
@@ -135,7 +135,7 @@ impl Top {
     }
 }
 
-/// Prints; false if nobody reads any more (`head` has seen enough), which is no error.
+/// Prints. Returns false if the reader has closed the pipe (as `head` does), which is no error.
 fn told(text: &str) -> std::io::Result<bool> {
     let mut to = std::io::stdout();
     match to.write_all(text.as_bytes()).and_then(|()| to.flush()) {
@@ -155,7 +155,7 @@ fn json(p: &Process, look: &Look) -> String {
 }
 
 fn text(p: &Process, now: &Look, last: Option<&Look>, every: f64) -> String {
-    // The first look shows sums, the others rates.
+    // The first sample shows sums, the others rates.
     let rate = |name: &str| last.map_or(now.get(name) as f64, |l| (now.get(name) - l.get(name)) as f64 / every);
     let per = if last.is_some() { "/s" } else { "" };
     let since = |name: &str| now.get(name) - last.map_or(0, |l| l.get(name));
@@ -209,7 +209,7 @@ fn text(p: &Process, now: &Look, last: Option<&Look>, every: f64) -> String {
     )
 }
 
-/// Memory that far memory cannot move, once it takes more than half of the budget.
+/// Describes memory that far memory cannot move, once it takes more than half of the budget.
 fn outside(bytes: u64, budget: u64) -> String {
     if bytes <= budget / 2 {
         return String::new();
@@ -222,7 +222,7 @@ fn bar(part: u64, whole: u64) -> String {
     format!("[{}{}]", "#".repeat(full), ".".repeat(20 - full))
 }
 
-/// Stalls by power of two of microseconds.
+/// Shows the stalls by power of two of microseconds.
 fn histogram(stalls: &[u64]) -> String {
     let octaves: Vec<u64> = stalls.chunks(4).map(|c| c.iter().sum()).collect();
     let most = octaves.iter().copied().max().unwrap_or(0).max(1);
@@ -270,7 +270,7 @@ impl Metrics {
             std::net::TcpListener::bind(&address).map_err(|e| format!("cannot listen at {address}: {e}; choose another --listen"))?;
         println!("metrics at http://{}/metrics", listener.local_addr()?);
         for mut stream in listener.incoming().flatten() {
-            // One scrape at a time is enough; a client that says nothing is left after a second.
+            // Scrapes are served one at a time. A silent client is dropped after a second.
             let _ = stream.set_read_timeout(Some(Duration::from_secs(1)));
             let mut request = [0; 1024];
             let _ = std::io::Read::read(&mut stream, &mut request);

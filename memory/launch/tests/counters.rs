@@ -1,4 +1,4 @@
-//! A program's counters are there as long as it lives, whoever looks, and no longer.
+//! The counters of a program exist exactly as long as it lives, even if another process reads them.
 
 mod far;
 
@@ -49,7 +49,7 @@ fn another_pid_namespace_takes_nobodys_counters() {
 fn counters_go_with_their_program_though_another_has_its_number() {
     let h = host(&["--size", "64MiB"]);
     let (running, file) = waiting(&h.address);
-    // What a program has left whose number this process has now.
+    // A file of a dead program that had the number of this process.
     let mine = name(&file).replace(&running.0.id().to_string(), &std::process::id().to_string());
     let mine = file.with_file_name(mine);
     std::fs::copy(&file, &mine).unwrap();

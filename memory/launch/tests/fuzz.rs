@@ -1,4 +1,5 @@
-//! Whatever is said to a memory host or by a guide, others keep their memory and the program reads what it wrote.
+//! Arbitrary input to a memory host or from a guide. Other borrowers keep their memory, and
+//! programs read correct bytes.
 
 mod far;
 
@@ -45,14 +46,14 @@ fn a_memory_host_survives_nonsense() {
         let mut s = connect(&h.address);
         match i % 4 {
             0 => s.write_all(&noise).unwrap_or(()),
-            // The right first words, then noise.
+            // A correct greeting, then noise.
             1 => {
                 let mut hello = noise.clone();
                 hello.resize(Hello::BYTES.max(noise.len()), 0);
                 hello[..8].copy_from_slice(&MAGIC);
                 s.write_all(&hello).unwrap_or(());
             }
-            // A lease of its own, then noise as requests.
+            // A new lease, then noise as requests.
             2 => {
                 let (mut mine, w) = borrow(&h.address, 1);
                 if w.status == Status::Ok {
@@ -61,7 +62,7 @@ fn a_memory_host_survives_nonsense() {
                 let _ = mine.shutdown(Shutdown::Write);
                 let _ = mine.read_to_end(&mut vec![]);
             }
-            // A well-formed request for a slot of somebody else.
+            // A well-formed request for a slot of another borrower.
             _ => {
                 let (mut mine, w) = borrow(&h.address, 1);
                 if w.status == Status::Ok {
@@ -78,7 +79,7 @@ fn a_memory_host_survives_nonsense() {
     assert_eq!(read_slot(&mut honest, 6), vec![0; 4096], "memory that nobody wrote reads as zeros");
 }
 
-/// Sets a limit of a process; returns the one it had.
+/// Sets a limit of a process; returns the old one.
 fn limit(pid: u32, what: libc::__rlimit_resource_t, soft: u64) -> u64 {
     let mut was = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     unsafe {
@@ -95,12 +96,12 @@ fn who_says_nothing_takes_no_place_and_no_want_ends_a_memory_host() {
     let pid = h.process.0.id();
     let (mut honest, w) = borrow(&h.address, 64);
     assert_eq!(w.status, Status::Ok);
-    // It has no memory for another thread: whoever comes then is turned away.
+    // The host has no memory for another thread, so it closes further connections.
     let address_space = limit(pid, libc::RLIMIT_AS, 1);
     assert!(!matches!(connect(&h.address).read(&mut [0]), Ok(1..)), "there is nothing to say");
     limit(pid, libc::RLIMIT_AS, address_space);
     assert_eq!(borrow(&h.address, 1).1.status, Status::Ok);
-    // Nor a descriptor, for they are taken by some who say nothing.
+    // It has no descriptor either: silent connections hold all of them.
     limit(pid, libc::RLIMIT_NOFILE, 32);
     let silent: Vec<TcpStream> = (0..64).map(|_| connect(&h.address)).collect();
     assert_eq!(read_slot(&mut honest, 5), vec![0; 4096]);

@@ -1,4 +1,5 @@
-//! Memory hosts that die, hang and come back under load: no error, no wrong byte, and no long stall while one copy lives.
+//! Memory hosts that die, hang and come back under load: no error, no wrong byte, and no long stall
+//! while one copy lives.
 
 mod far;
 
@@ -8,18 +9,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const KEYS: u64 = 2400; // 100 MB
-/// Of far memory, and of each host.
+/// The size of far memory, and of each host.
 const SIZE: &str = "256MiB";
-/// The longest that a request may take because of a host that died, beside what the machine itself stands still.
+/// The longest stall of a request because of a dead host, without the stalls of the machine itself.
 const STALL_MAX: Duration = Duration::from_millis(50);
-/// The same for a host that says nothing any more: it is only given up after 250 ms.
+/// The longest stall because of a silent host, which is given up only after 250 ms.
 const HANG_MAX: Duration = Duration::from_millis(500);
 
 fn key(k: u64) -> Vec<u8> {
     format!("k{k}").into_bytes()
 }
 
-/// How long this machine leaves a thread lying that wants to run: a busy one must not fail the test.
+/// Measures how long a runnable thread waits for a processor: a busy machine must not fail the
+/// test.
 struct Noise {
     longest_us: Arc<AtomicU64>,
     over: Arc<AtomicBool>,
@@ -52,10 +54,10 @@ impl Drop for Noise {
     }
 }
 
-/// A machine that stood still for so long shows nothing: hosts are given up for it, and waits add up.
+/// A longer pause of the machine spoils the test: hosts are given up for it, and waits add up.
 const DISTURBED: Duration = Duration::from_millis(100);
 
-/// Says how long something takes that a machine which stands still for a while makes longer; it is tried again then.
+/// Repeats a measurement that a pause of the machine has spoilt.
 fn undisturbed(attempt: impl Fn(&Noise) -> Result<(), String>) {
     for left in (0..3).rev() {
         let noise = Noise::listen();
@@ -67,7 +69,8 @@ fn undisturbed(attempt: impl Fn(&Noise) -> Result<(), String>) {
     }
 }
 
-/// How long the threads of these processes, and this one, have been ready to run while the processors were busy with others.
+/// Returns how long the threads of these processes, and this one, were runnable without a
+/// processor.
 fn queued(pids: &[u32]) -> Duration {
     let of = |path: std::path::PathBuf| {
         let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -77,7 +80,7 @@ fn queued(pids: &[u32]) -> Duration {
     Duration::from_nanos(threads.map(|t| of(t.path().join("schedstat"))).sum::<u64>() + of("/proc/thread-self/schedstat".into()))
 }
 
-/// A Redis on two hosts and what it should hold.
+/// A Redis on two hosts, and its expected content.
 struct Load {
     redis: Redis,
     client: Client<std::os::unix::net::UnixStream>,
@@ -85,7 +88,7 @@ struct Load {
     step: u64,
     longest: Duration,
     longest_raw: Duration,
-    /// Redis and the hosts as they were at the last look.
+    /// Redis and the hosts at the last sample.
     pids: [u32; 3],
 }
 
@@ -108,7 +111,7 @@ impl Load {
         }
     }
 
-    /// A read, which is checked, or one time in four a write.
+    /// Makes a request: a read, which is checked, or one time in four a write.
     fn request(&mut self) {
         self.step = self.step.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         let k = (self.step >> 33) % KEYS;
@@ -123,7 +126,7 @@ impl Load {
         let took = begun.elapsed();
         self.longest_raw = self.longest_raw.max(took);
         if took > self.longest {
-            // Time in which nobody could run is the machine's.
+            // Do not count the time without a processor.
             self.longest = self.longest.max(took.saturating_sub(queued(&self.pids).saturating_sub(queued_before)));
         }
     }
@@ -153,7 +156,7 @@ impl Load {
 }
 
 fn two() -> [Host; 2] {
-    // Room for one lease each: the one that was given up ends where the next one begins.
+    // Each host has room for one lease: the old one ends where the next one begins.
     std::array::from_fn(|_| host(&["--size", SIZE]))
 }
 
@@ -170,7 +173,8 @@ fn killed_hosts(noise: &Noise) -> Result<(), String> {
         load.look_at(&hosts);
         for n in 0..200 {
             if n == 60 {
-                // In the middle of requests; the other copy serves on while this host comes back and is filled again.
+                // Kill the host during requests. The other copy serves them while this host returns
+                // and is rebuilt.
                 hosts[victim].kill();
             }
             load.request();
@@ -201,7 +205,7 @@ fn hanging_hosts(noise: &Noise) -> Result<(), String> {
             load.request();
             figure(load.redis.pid(), "hosts_lost") > lost
         });
-        // It wakes with old requests in its buffers, while new ones arrive.
+        // The host wakes with old requests in its buffers, while new ones arrive.
         unsafe { libc::kill(victim, libc::SIGCONT) };
         load.until_whole();
     }
@@ -209,7 +213,7 @@ fn hanging_hosts(noise: &Noise) -> Result<(), String> {
     load.check(&format!("{pauses} pauses"), HANG_MAX, noise)
 }
 
-/// The borrower's own link is cut for a moment: no host answers, and none is worse than the other.
+/// The borrower's own link is cut for a moment: no host answers, and no copy is worse than another.
 #[test]
 fn both_hosts_are_silent_for_a_moment_and_both_stay() {
     const MOMENT: Duration = Duration::from_millis(400);
@@ -226,7 +230,8 @@ fn both_hosts_are_silent_for_a_moment_and_both_stay() {
                     while begun.elapsed() < MOMENT {
                         std::thread::park_timeout(MOMENT.saturating_sub(begun.elapsed()));
                     }
-                    // The order turns: the second one to wake must not be given up because the first one answers.
+                    // The order varies: the second host to wake must not be given up because the
+                    // first one answers.
                     for k in 0..2 {
                         unsafe { libc::kill(hosts[(k + blip) % 2].process.0.id() as i32, libc::SIGCONT) };
                     }
@@ -255,7 +260,8 @@ impl<F: Fn()> Drop for AtEnd<F> {
     }
 }
 
-/// The only host of two programs says nothing for a while, and then goes on: one program has the patience, the other has not.
+/// The only host of two programs is silent for a while. One program is patient enough, the other is
+/// not.
 fn silent(name: &str, host: &Host, silence: impl Fn(bool)) {
     const KEYS: u64 = 800; // 34 MB
     let begin = |extra: &[&str]| {
@@ -274,7 +280,7 @@ fn silent(name: &str, host: &Host, silence: impl Fn(bool)) {
     let (mut hasty, mut hasty_client) = begin(&["--patience", "6s"]);
     let over = AtomicBool::new(false);
     std::thread::scope(|s| {
-        // Also when something panics, or the other thread would go on for ever.
+        // This also runs after a panic, or the other thread would never end.
         let end = AtEnd(|| over.store(true, Relaxed));
         // Reads and writes, in every state of both.
         let versions = s.spawn(|| {
@@ -325,7 +331,7 @@ fn the_only_host_is_paused_and_waited_for() {
 
 #[test]
 fn the_link_to_the_only_host_is_cut_and_waited_for() {
-    // A network of this thread and of what it starts.
+    // Make a network namespace for this thread and its children.
     assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "root is wanted: {}", std::io::Error::last_os_error());
     let link = |state: &str| assert!(std::process::Command::new("ip").args(["link", "set", "lo", state]).status().unwrap().success());
     link("up");

@@ -1,10 +1,11 @@
-//! Whatever a program does with its descriptors, its sends and its stacks: no byte of its memory is wrong.
+//! Programs that close descriptors, send without copying and use small stacks: no byte of their
+//! memory is wrong.
 
 mod far;
 
 use far::*;
 
-/// Runs a case of the example in a mode; what it said, and its exit code.
+/// Runs a case of the example in a mode; returns its output and exit code.
 fn probe(h: &Host, mode: &str, case: &str) -> (String, Option<i32>) {
     let program = example("probes");
     let args = ["--local", "16MiB", "--far", "256MiB", "--from", &h.address, "--mode", mode, "--", program.to_str().unwrap(), case];
@@ -13,7 +14,7 @@ fn probe(h: &Host, mode: &str, case: &str) -> (String, Option<i32>) {
     (text + &String::from_utf8_lossy(&out.stderr), out.status.code())
 }
 
-/// The cases, each in both modes.
+/// Runs the cases, each in both modes.
 fn find(h: &Host, cases: &[(&str, &str)]) {
     for (case, finds) in cases {
         for mode in ["sigbus", "thread"] {

@@ -1,4 +1,4 @@
-//! Programs on far memory read what they wrote.
+//! Programs on far memory read correct bytes.
 
 mod far;
 
@@ -17,7 +17,7 @@ fn touch(from: &str, extra: &[&str], mib: &str, threads: &str, accesses: &str) {
     let text = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
     assert!(out.status.success() && text.contains("wrong 0"), "{:?} {text}", out.status);
     assert!(!text.contains("handled 0 "), "the timer never fired: {text}");
-    // Or it was no test of far memory.
+    // Otherwise the test did not use far memory.
     let (fetched, accesses) = (figure_in(&text, "pages_fetched"), accesses.parse::<u64>().unwrap());
     println!("{accesses} accesses, {fetched} pages fetched, {} times room was short", figure_in(&text, "faults_room"));
     assert!(fetched * 10 >= accesses, "{fetched} pages fetched: {text}");
@@ -40,7 +40,8 @@ fn threads_end_while_what_the_c_library_noted_of_them_is_away() {
     assert!(out.status.success() && text == "ended 288\n", "{:?} {text} {}", out.status, String::from_utf8_lossy(&out.stderr));
 }
 
-/// A copy of a program that looks as if it used io_uring: what tells is the name of the library among its bytes.
+/// Copies a program and adds the name of the io_uring library to its bytes, by which the launcher
+/// detects its use.
 fn with_io_uring(folder: &Folder) -> PathBuf {
     let program = folder.path.join("touch");
     let mut bytes = std::fs::read(example("touch")).unwrap();
@@ -114,7 +115,7 @@ fn forks_while_threads_map_and_unmap() {
     }
 }
 
-/// The C library does not know the pager's threads.
+/// The C library changes the user only of its own threads.
 #[test]
 fn no_thread_stays_root_when_the_program_drops_root() {
     let h = host(&["--size", "512MiB"]);
@@ -128,7 +129,7 @@ fn no_thread_stays_root_when_the_program_drops_root() {
     }
 }
 
-/// Inside of these calls nobody can handle a fault as usual.
+/// The usual fault handling does not work inside these calls.
 #[test]
 fn calls_on_memory_that_is_away() {
     let h = host(&["--size", "8GiB"]);
@@ -178,7 +179,7 @@ fn calls_on_memory_that_is_away() {
 #[test]
 fn more_than_fits_is_told_and_then_the_end() {
     let h = host(&["--size", "256MiB"]);
-    // Room for it is asked for before any is used: what the program asks for then, it would be refused.
+    // The program maps all its memory before it uses any. Later it could not get more.
     let script = "import mmap, sys\n\
         all = [mmap.mmap(-1, 8 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(int(sys.argv[1]))]\n\
         places = [(m, at) for m in all for at in range(0, len(m), 4096)]\n\
@@ -242,7 +243,7 @@ fn numpy_computes_the_same() {
     assert!(!plain.stdout.is_empty() && plain.stdout == out.stdout);
 }
 
-/// Where a program is, if this machine has it.
+/// Returns the path of a program, if this machine has it.
 fn installed(name: &str) -> Option<String> {
     let out = std::process::Command::new("sh").args(["-c", &format!("readlink -f \"$(command -v {name})\"")]).output().unwrap();
     let path = String::from_utf8_lossy(&out.stdout).trim().to_string();
@@ -287,7 +288,8 @@ fn a_program_that_walks_and_reads_files_sees_the_same() {
     let begun = std::time::Instant::now();
     let out = run(&["--local", "16MiB", "--from", &h.address, "--", python, "-c", code]);
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    // Where what folders and streams are read through stayed for good, hardly a page could leave: it took a hundred times as long.
+    // If the buffers of folders and streams stayed for good, almost no page could leave. Then it
+    // took a hundred times as long.
     assert!(begun.elapsed().as_secs() < 60, "it took {:?}", begun.elapsed());
     assert!(
         !plain.stdout.is_empty() && plain.stdout == out.stdout,

@@ -31,7 +31,7 @@ fn a_snapshot_taken_by_fork_holds_the_moment_of_the_fork() {
     load(&mut c);
     for round in 1..=2u64 {
         assert!(matches!(c.call(&[b"BGSAVE"]), Reply::Text(_)));
-        // The parent goes on writing while the child reads its snapshot.
+        // The parent writes while the child reads its snapshot.
         for k in (0..KEYS).step_by(3) {
             c.call(&[b"SET", &key(k), &value(k, round)]);
         }
@@ -56,7 +56,8 @@ fn a_snapshot_taken_by_fork_holds_the_moment_of_the_fork() {
 #[test]
 fn the_budget_holds_for_the_whole_process() {
     let h = host(&["--size", "512MiB"]);
-    // The budget is a promise: a cgroup of its size holds all of it, the kernel's share included, however fast it is filled.
+    // A cgroup of the size of the budget holds all of the program, the kernel's share included,
+    // however fast it fills.
     let group = Group::new("budget", 32 << 20);
     let r = redis_in(Some(&group), "budget", &["--local", "32MiB", "--from", &h.address], &[]);
     let mut c = r.client();
@@ -97,7 +98,7 @@ fn the_only_host_dies_and_the_program_says_so() {
             Err(_) => break,
         }
     }
-    // At once, and not when there is no more patience with a host that is silent.
+    // The program ends at once, without the patience for a silent host.
     until("the program has ended", || r.process.0.try_wait().unwrap().is_some());
     assert_eq!(r.process.0.wait().unwrap().code(), Some(97));
     assert!(r.said().contains("memory host 1 held the only copy and is gone"), "{}", r.said());
@@ -148,7 +149,7 @@ fn the_guide_fetches_a_range_in_one_round() {
     }
     let rounds = (figure(r.pid(), "rounds") - before) as f64 / requests as f64;
     assert!(rounds <= 1.3, "{rounds} rounds per request");
-    // Backwards from the end, past both ends, and of what is no list.
+    // Read backwards from the end, past both ends, and from a value that is not a list.
     let Reply::Many(got) = c.call(&[b"LRANGE", b"l1", b"-3", b"500"]) else { panic!("no list") };
     assert_eq!(got, (197..200).map(|j| Reply::Text(content(1, j, 1024))).collect::<Vec<_>>());
     assert_eq!(c.call(&[b"LRANGE", b"nothing", b"0", b"99"]), Reply::Many(vec![]));
@@ -167,7 +168,7 @@ fn redis_benchmark_runs_without_an_error() {
     command.args(["-s", socket.to_str().unwrap(), "-t", tests, "-n", "6000", "-r", "6000", "-d", "6000", "-c", "16", "-P", "4", "--csv"]);
     let out = command.output().expect("redis-benchmark is installed");
     let text = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-    // A line for each test, and one for what the columns are.
+    // There is a line for each test, and a header.
     assert!(out.status.success() && !text.contains("rror"), "{text}");
     assert_eq!(text.lines().filter(|l| l.starts_with('"')).count(), tests.split(',').count() + 1, "{text}");
     let Reply::Text(errors) = r.client().call(&[b"INFO", b"errorstats"]) else { panic!("no errorstats") };

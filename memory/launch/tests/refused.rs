@@ -1,4 +1,4 @@
-//! What cannot work is refused with its cause and the next step, before the program starts.
+//! Starts that cannot work are refused with the cause and the next step, before the program starts.
 
 mod far;
 
@@ -6,7 +6,7 @@ use far::*;
 use memory_core::wire::{Hello, Status, Welcome};
 use std::os::unix::fs::PermissionsExt;
 
-/// A memory host of 64 MiB, and the files that the cases name.
+/// A memory host of 64 MiB, and the files of the cases.
 struct Place {
     folder: Folder,
     host: Host,
@@ -24,7 +24,7 @@ impl Place {
         &self.host.address
     }
 
-    /// Arguments that are right up to the token; the case adds the rest.
+    /// Correct arguments up to the token. The case adds the rest.
     fn right(&self) -> [&str; 6] {
         ["--local", "32MiB", "--from", self.at(), "--token-file", &self.token]
     }
@@ -53,7 +53,8 @@ fn refused(common: &[&str], cases: &[Case]) {
     }
 }
 
-/// Listens as no memory host does, and answers each connection with `answer` once it has received `first` bytes.
+/// Listens like a host of another kind. Answers each connection with `answer` once it has received
+/// `first` bytes.
 fn impostor(first: usize, answer: Vec<u8>) -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -137,7 +138,8 @@ fn programs_that_cannot_run_on_far_memory() {
     refused(&place.right(), cases);
 }
 
-/// A host lets a lease run out after 10 s. A refused start, and a program that has ended, give it back at once.
+/// A host lets a lease run out after 10 s. A refused start, and a program that has ended, give it
+/// back at once.
 #[test]
 fn a_refused_start_gives_back_its_lease() {
     let place = Place::new("back");
@@ -160,7 +162,7 @@ fn a_refused_start_gives_back_its_lease() {
     assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
 }
 
-/// What a memory host may listen at is a name of its own: no file of the user's gives way to it.
+/// A memory host makes its socket under a new name, and never removes a file of the user.
 #[test]
 fn a_socket_takes_no_file_away() {
     let folder = Folder::new("place");
@@ -172,13 +174,13 @@ fn a_socket_takes_no_file_away() {
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(out.status.code() == Some(6) && said.contains("Address already in use"), "{}: {said}", out.status);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
-    // A socket that a killed host has left is taken over.
+    // A socket of a killed host is replaced.
     let left = folder.path.join("left");
     drop(std::os::unix::net::UnixListener::bind(&left).unwrap());
     host(&["--size", "1MiB", "--listen", &format!("unix:{}", left.display())]);
 }
 
-/// What the launcher tells the pager may be anything, where somebody else wrote it: a sentence or an ordinary start, no crash.
+/// An arbitrary configuration leads to a message or to an ordinary start, never to a crash.
 #[test]
 fn any_configuration_is_read_or_refused() {
     let pager = pando_mem().with_file_name("libpando_pager.so");
@@ -230,7 +232,7 @@ fn a_memory_host_that_ends_says_what_it_held_for_whom() {
     let mut command = std::process::Command::new(pando_mem());
     command.args(["run", "--local", "16MiB", "--far", "32MiB", "--from", address, "--", "/bin/cat"]);
     let mut borrower = Running(bound(&mut command).stdin(piped()).stdout(piped()).spawn().unwrap());
-    // It answers, so its lease is there.
+    // It answers, so its lease exists.
     std::io::Write::write_all(borrower.0.stdin.as_mut().unwrap(), b"x").unwrap();
     std::io::Read::read_exact(borrower.0.stdout.as_mut().unwrap(), &mut [0]).unwrap();
     unsafe { libc::kill(host.0.id() as i32, libc::SIGTERM) };

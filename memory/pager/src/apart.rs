@@ -1,9 +1,11 @@
-//! A file table of the pager's own, which no call of the program reaches.
+//! The pager's own file table, which no call of the program reaches.
 //!
-//! The last reference to a userfaultfd ends it, and pages that are away would read as zeros from then on. So a thread of the pager
-//! keeps one in a table that the program does not share. Every thread of the pager lives there in thread mode, with all descriptors
-//! but the pipe for the next fork. The faulting threads are the program's in sigbus mode: they use the program's table, check that
-//! a number still stands for its file, and fetch a lost userfaultfd back.
+//! A userfaultfd ends with its last reference, and absent pages would read as zeros from then on.
+//! So a thread of the pager keeps a reference in a file table that the program does not share. In
+//! thread mode, every thread of the pager uses that table, with all descriptors but the pipe for
+//! the next fork. In sigbus mode, the threads of the program serve their own faults with the
+//! program's table. They check that a number still refers to its file, and recover a lost
+//! userfaultfd.
 
 use crate::pager::{running, Pager};
 use crate::sys::Lock;
@@ -12,18 +14,19 @@ use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::SeqCst};
 
 /// Evictor, tender, prefetcher and handlers.
 const THREADS: usize = 3 + HANDLERS;
-/// Threads that take faults in thread mode: as many as transfers at once.
+/// Threads that serve faults in thread mode, one for each transfer at once.
 pub const HANDLERS: usize = crate::lane::TRANSFERS;
 const PIDFD_THREAD: i32 = libc::O_EXCL;
 
 static READY: AtomicU32 = AtomicU32::new(0);
-/// The threads that live apart; 0 is none. The first one owns the table.
+/// The threads that use the table apart. 0 = unused. The first thread owns the table.
 static TIDS: [AtomicI32; THREADS] = [const { AtomicI32::new(0) }; THREADS];
 /// The number of the userfaultfd in the table.
 static KEPT: AtomicI32 = AtomicI32::new(-1);
 static RECOVERING: Lock = Lock::new();
 
-/// Starts the threads that live apart, and gives up what the program's table need not hold. In a process with one thread.
+/// Starts the threads of the table apart, and closes the descriptors that the program's table does
+/// not need. The process has one thread.
 pub unsafe fn begin(pager: &Pager) {
     TIDS.iter().for_each(|t| t.store(0, SeqCst));
     READY.store(0, SeqCst);
@@ -35,7 +38,7 @@ pub unsafe fn begin(pager: &Pager) {
         return;
     }
     if uffd::number() < 0 {
-        // The program has dropped the right to handler threads: its child serves itself.
+        // The program has dropped the right to handler threads, so its child serves its own faults.
         identity::become_child();
         handler::install();
         pager.open_again();
@@ -50,7 +53,7 @@ pub unsafe fn begin(pager: &Pager) {
     }
 }
 
-/// Whether the caller lives apart.
+/// Whether the caller uses the table apart.
 pub fn is_here() -> bool {
     if TIDS[0].load(SeqCst) == 0 {
         return false;
@@ -59,7 +62,7 @@ pub fn is_here() -> bool {
     TIDS.iter().any(|t| t.load(SeqCst) == me)
 }
 
-/// Enters the caller among those that live apart.
+/// Enters the caller among the threads that use the table apart.
 pub fn enter() {
     let me = unsafe { sys!(libc::SYS_gettid) } as i32;
     let entered = TIDS.iter().any(|t| t.compare_exchange(0, me, SeqCst, SeqCst).is_ok());
@@ -85,7 +88,7 @@ extern "C" fn first() -> ! {
             leave();
         }
         KEPT.store(uffd::number(), SeqCst);
-        // The numbers of the standard streams stay taken, so that no message reaches another file.
+        // Occupy the numbers of the standard streams, so that no message reaches another file.
         for _ in 0..3 {
             sys!(libc::SYS_fcntl, uffd::number(), libc::F_DUPFD_CLOEXEC, 0);
         }
@@ -131,10 +134,10 @@ unsafe fn keep_only(kept: impl Fn(i32) -> bool) {
     sys!(libc::SYS_close_range, from, u32::MAX, 0);
 }
 
-/// Makes sure that the program's table has the userfaultfd. Ends the program if it cannot be had back.
+/// Restores the userfaultfd in the program's table. Ends the program if that fails.
 pub unsafe fn recover() {
     RECOVERING.take();
-    // Another thread may also replace the new number before it is put out of the way.
+    // Another thread may replace the new number before it is moved to a high one.
     while !uffd::is_known() {
         match from_table(sys!(libc::SYS_pidfd_open, TIDS[0].load(SeqCst), PIDFD_THREAD), KEPT.load(SeqCst)) {
             fd if fd >= 0 => uffd::set_number(descriptor::adopt(fd as i32)),
@@ -147,13 +150,14 @@ pub unsafe fn recover() {
     RECOVERING.give();
 }
 
-/// In a forked child.
+/// Forgets the threads of the parent, in a forked child.
 pub fn become_child() {
     TIDS.iter().for_each(|t| t.store(0, SeqCst));
     RECOVERING.reset();
 }
 
-/// A descriptor of the table of the thread or process behind `of`, in the caller's table. Closes `of`.
+/// Copies a descriptor to the caller's table, from the table of the thread or process `of`, a
+/// pidfd. Closes `of`.
 unsafe fn from_table(of: isize, fd: i32) -> isize {
     if of < 0 {
         return of;
@@ -163,7 +167,8 @@ unsafe fn from_table(of: isize, fd: i32) -> isize {
     got
 }
 
-/// A descriptor of the program's table, as its thread `tid` sees it. Linux 6.8 has no descriptors of single threads.
+/// Copies a descriptor from the file table of the program's thread `tid`. Linux 6.8 has no pidfds
+/// of single threads; there, the table of the process is used.
 pub unsafe fn from_program(tid: i32, fd: i32) -> isize {
     match sys!(libc::SYS_pidfd_open, tid, PIDFD_THREAD) {
         e if e == -(libc::EINVAL as isize) => from_table(sys!(libc::SYS_pidfd_open, sys!(libc::SYS_getpid), 0), fd),
@@ -171,7 +176,7 @@ pub unsafe fn from_program(tid: i32, fd: i32) -> isize {
     }
 }
 
-/// Writes a message for the program's standard error, from wherever the caller lives.
+/// Writes a message to the program's standard error, from either file table.
 pub unsafe fn write_error(text: &[u8]) {
     if !is_here() {
         sys!(libc::SYS_write, 2, text.as_ptr(), text.len());

@@ -1,5 +1,5 @@
-//! The budget (`--local`). All anonymous memory of the process counts, including the pager's own, and
-//! the kernel's memory for it (page tables, stacks). A cgroup of this size holds the program.
+//! The budget (`--local`). All anonymous memory of the process counts, including the pager's own,
+//! and the kernel's memory for it (page tables, stacks). A cgroup of this size holds the program.
 
 use crate::pager::Pager;
 use crate::{descriptor, sys};
@@ -17,8 +17,8 @@ const LIMIT_PAGES_MIN: usize = 256;
 pub struct Budget {
     status: i32,
     pages: usize,
-    /// The most slots that the program has used. The kernel may count this many pages of a mapped lease
-    /// as memory of the process.
+    /// The most slots that the program has used. The kernel may count this many pages of a mapped
+    /// lease as memory of the process.
     slots_most: usize,
     /// In a forked child: its process number, and the bytes that it had at its birth.
     child: i32,

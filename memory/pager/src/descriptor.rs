@@ -1,7 +1,7 @@
-//! The pager's descriptors in the program's file table. They have high numbers, because programs may rely
-//! on low ones, and are closed on exec. Wrappers stop the program from closing them, but a raw system
-//! call can close or replace one. So the pager remembers the file of each, and drops a number that
-//! refers to another file.
+//! The pager's descriptors in the program's file table. They have high numbers, because programs
+//! may rely on low ones, and are closed on exec. Wrappers stop the program from closing them, but a
+//! raw system call can close or replace one. So the pager remembers the file of each, and drops a
+//! number that refers to another file.
 
 use crate::{apart, sys};
 use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -12,7 +12,8 @@ static OURS: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 /// The file of each descriptor.
 static FILES: [AtomicU64; WORDS * 64] = [const { AtomicU64::new(0) }; WORDS * 64];
 
-/// Returns the file of a descriptor: its device and inode in one word. 0 = the descriptor is closed.
+/// Returns the file of a descriptor: its device and inode in one word. 0 = the descriptor is
+/// closed.
 pub unsafe fn file(fd: i32) -> u64 {
     let mut s: libc::stat = core::mem::zeroed();
     match sys!(libc::SYS_fstat, fd, &raw mut s) {
@@ -21,7 +22,8 @@ pub unsafe fn file(fd: i32) -> u64 {
     }
 }
 
-/// Takes over a descriptor and returns its new number. In the pager's own table, the number is kept.
+/// Takes over a descriptor and returns its new number. In the pager's own table, the number is
+/// kept.
 pub unsafe fn adopt(fd: i32) -> i32 {
     if apart::is_here() {
         return fd;
@@ -57,8 +59,8 @@ fn forget(fd: i32) {
     }
 }
 
-/// Whether an adopted descriptor still refers to the file that it was adopted with. Another part of the
-/// pager may have the number by now, so each part also compares the file itself.
+/// Whether an adopted descriptor still refers to the file that it was adopted with. Another part of
+/// the pager may have the number by now, so each part also compares the file itself.
 fn holds(fd: i32) -> bool {
     usize::try_from(fd).is_ok_and(|at| FILES.get(at).is_none_or(|is| is.load(SeqCst) == unsafe { file(fd) }))
 }

@@ -1,5 +1,6 @@
-//! The evictor: a thread that keeps room ahead of need, and the budget. A second one, the tender, looks after the copies: a
-//! host that is dying may take its time to answer, and meanwhile pages have to leave for the others.
+//! The evictor: a thread that makes room ahead of need and keeps the budget. A second thread, the
+//! tender, probes suspects and replaces lost copies. A dying host may delay its answers, and
+//! eviction to the other hosts must continue meanwhile.
 
 use crate::budget::Budget;
 use crate::hosts::{Wait, Writing};
@@ -13,13 +14,14 @@ use memory_core::heart::{Clean, Heart, Need};
 use memory_core::stats::add;
 use memory_core::PAGE_BYTES;
 
-/// Pages that are unmapped, or stored, at a time.
+/// Pages that are unmapped, or stored, in one batch.
 const UNMAP_BATCH: usize = 32;
 const CLEAN_BATCH: usize = 64;
-/// The newest pages of the second-chance list are not stored yet: the likeliest to be wanted back.
+/// The newest pages of the second-chance list, which are not stored yet: the program is likeliest
+/// to touch these again.
 const LAG: usize = 64;
 const TICK_US: u64 = 10_000;
-/// Ticks between looks at missing memory hosts.
+/// Ticks between wake-ups of the tender.
 const TEND_TICKS: u32 = 20;
 
 /// Room below which the evictor is woken, pages.
@@ -31,7 +33,7 @@ fn high_water(heart: &Heart) -> usize {
     (heart.limit() / 8).clamp(64, 4096).min(heart.frames() / 2)
 }
 
-/// The thread.
+/// Runs the evictor's thread.
 pub extern "C" fn evictor() -> ! {
     unsafe { sys!(libc::SYS_prctl, libc::PR_SET_NAME, c"pando-evictor".as_ptr()) };
     let pager = running();
@@ -46,7 +48,7 @@ pub extern "C" fn evictor() -> ! {
     }
 }
 
-/// One round of the thread. The work is shared with threads that find no room, so it is taken in short turns.
+/// Runs one round of the evictor. Threads that find no room share the work, so turns are short.
 fn round(pager: &'static Pager) {
     if pager.fork.is_wanted() {
         pager.evictor.turn(Evictor::flush);
@@ -56,7 +58,7 @@ fn round(pager: &'static Pager) {
         e.tick();
         e.make_room()
     }) {
-        // Whoever wants this processor waits for one turn, not for all of them.
+        // Let other threads run after each turn, not after all of them.
         unsafe { sys!(libc::SYS_sched_yield) };
     }
     if !pager.fork.is_child() {
@@ -64,7 +66,7 @@ fn round(pager: &'static Pager) {
     }
 }
 
-/// The other thread.
+/// Runs the tender's thread.
 pub extern "C" fn tender() -> ! {
     unsafe { sys!(libc::SYS_prctl, libc::PR_SET_NAME, c"pando-tender".as_ptr()) };
     if !handler::is_sigbus() {
@@ -78,8 +80,9 @@ pub extern "C" fn tender() -> ! {
     }
 }
 
-/// Looks after suspects and missing copies. Hosts are asked out of turn; what was learnt is entered in turn. A host is only
-/// given up for its silence while another one answers, so that the others are asked, too.
+/// Probes suspects and replaces missing copies. Requests run outside the evictor's turn; their
+/// results are entered within it. A silent host is given up only while another host answers, so the
+/// others are probed first.
 fn tend(pager: &'static Pager) {
     let (hosts, ports) = (&pager.hosts, unsafe { &mut pager.lanes.tender().ports });
     hosts.hold(ports);
@@ -98,8 +101,8 @@ fn tend(pager: &'static Pager) {
     }
 }
 
-/// The evictor's state and the right to use it. A thread that finds no room evicts for itself rather than wait until the
-/// evictor is scheduled, which on a busy machine takes longer than any fetch.
+/// The evictor's state, and the lock that guards it. A thread that finds no room evicts for itself:
+/// on a busy machine, scheduling the evictor takes longer than a fetch.
 pub struct Turns {
     lock: Lock,
     work: UnsafeCell<Option<Evictor>>,
@@ -110,7 +113,7 @@ impl Turns {
         Turns { lock: Lock::new(), work: UnsafeCell::new(None) }
     }
 
-    /// Makes the state; before any thread is there.
+    /// Makes the state, before any thread starts.
     pub unsafe fn begin(&self, pager: &'static Pager) {
         *self.work.get() = Some(Evictor {
             pager,
@@ -123,12 +126,12 @@ impl Turns {
         });
     }
 
-    /// In a forked child.
+    /// Frees the lock in a forked child.
     pub fn reset(&self) {
         self.lock.reset();
     }
 
-    /// Does one thing of the evictor's. Signals are blocked.
+    /// Runs `f` in the evictor's turn. Signals are blocked.
     pub fn turn<T>(&self, f: impl FnOnce(&mut Evictor) -> T) -> T {
         self.lock.take();
         let r = f(unsafe { (*self.work.get()).as_mut().expect("begun") });
@@ -136,8 +139,8 @@ impl Turns {
         r
     }
 
-    /// Does one thing in the evictor's turn, unless it is somebody else's. The evictor may be waiting for a host then, and for
-    /// what the caller learns of the others: the caller looks again.
+    /// Runs `f` in the evictor's turn if the turn is free. Otherwise does nothing: the evictor may
+    /// be waiting for the caller's result. The caller retries on its next round.
     pub fn try_turn(&self, f: impl FnOnce()) {
         if self.lock.try_take() {
             f();
@@ -145,15 +148,16 @@ impl Turns {
         }
     }
 
-    /// Evicts a batch here and now. False: somebody else is at it, or there is nothing to evict. Signals are blocked.
+    /// Evicts a batch in the calling thread. Returns false if another thread has the turn, or if
+    /// there is nothing to evict. Signals are blocked.
     pub fn help(&self, pager: &Pager) -> bool {
         if pager.fork.is_wanted() || !self.lock.try_take() {
             return false;
         }
         let work = unsafe { (*self.work.get()).as_mut().expect("begun") };
-        // Where the thread is not scheduled, the budget has to hold all the same.
+        // The budget must hold even if the evictor's thread is not scheduled.
         work.tick();
-        // And it may not wait for a host that does not answer: that is left to the thread.
+        // Only the evictor's thread waits for a host that does not answer.
         let mut evicted = work.unmap();
         if work.batch.is_some() || pager.hosts.is_ready(&work.lane.ports) {
             evicted += work.clean(0, Wait::UntilLate);
@@ -162,8 +166,9 @@ impl Turns {
         evicted > 0
     }
 
-    /// Makes room while a fetch is on its way: the time is lost anyway, and so no thread has to be woken for it and no other
-    /// processor told of pages that leave. Waits for no answer. Signals are blocked.
+    /// Makes room during the network wait of a fetch. This needs no wake-up of a thread, and no
+    /// interrupt to another processor for pages that leave. Does not wait for an answer. Signals
+    /// are blocked.
     pub fn ahead(&self, pager: &Pager) {
         if !self.lock.try_take() {
             return;
@@ -173,7 +178,7 @@ impl Turns {
     }
 }
 
-/// Pages that are being stored, and their fingerprints. The lane has the slots and the memory.
+/// Pages that are being stored, and their fingerprints. The lane holds the slots and the memory.
 struct Batch {
     pages: [u32; CLEAN_BATCH],
     sums: [u64; CLEAN_BATCH],
@@ -189,12 +194,12 @@ pub struct Evictor {
     batch: Option<Batch>,
     ticked_ns: u64,
     ticks: u32,
-    /// It was said that far memory is full.
+    /// The user has the message that far memory is full.
     is_full: bool,
 }
 
 impl Evictor {
-    /// What is done every 10 ms.
+    /// Runs the periodic work, every 10 ms.
     fn tick(&mut self) {
         let now = sys::now_ns();
         if now - self.ticked_ns < TICK_US * 1000 {
@@ -226,7 +231,7 @@ impl Evictor {
         s.copies_now.store(self.pager.hosts.whole() as u64, Relaxed);
     }
 
-    /// One batch, if room is short; whether there is more to do.
+    /// Evicts one batch if room is short. Returns whether there is more to do.
     fn make_room(&mut self) -> bool {
         self.shed();
         let g = self.pager.lock_blocked();
@@ -244,7 +249,7 @@ impl Evictor {
         unmapped + cleaned > 0
     }
 
-    /// A batch, once room for it is missing.
+    /// Evicts a batch if there is not enough room for one.
     fn ahead(&mut self, pager: &Pager) {
         self.tick();
         let g = pager.lock_blocked();
@@ -291,8 +296,9 @@ impl Evictor {
         done
     }
 
-    /// Stores the oldest unstored pages of the list where the hosts do not have them already; returns how many pages were
-    /// acknowledged. A batch that is not in the time that is waited for stays under way and is the next to be ended.
+    /// Stores the oldest unstored pages of the list, unless the hosts have them already. Returns
+    /// how many pages were acknowledged. A batch that is not acknowledged within `wait` continues;
+    /// the next call ends it.
     fn clean(&mut self, lag: usize, wait: Wait) -> usize {
         let before = self.acknowledged(wait);
         if self.batch.is_some() || before > 0 && wait != Wait::Long {
@@ -302,7 +308,8 @@ impl Evictor {
         before + self.acknowledged(wait)
     }
 
-    /// Ends the batch that is under way; returns how many pages became reusable.
+    /// Ends the current batch, if it is acknowledged within `wait`. Returns how many pages became
+    /// reusable.
     fn acknowledged(&mut self, wait: Wait) -> usize {
         let Some(mut b) = self.batch.take() else { return 0 };
         let pager = self.pager;
@@ -340,7 +347,7 @@ impl Evictor {
             if !g.heart.is_cleaning(pages[i]) {
                 continue;
             }
-            // A child writes nothing: the slots are its parent's.
+            // A child does not write: the slots belong to its parent.
             let need =
                 if pager.fork.is_child() && !g.heart.holds(pages[i], sums[i]) { Clean::Full } else { g.heart.clean(pages[i], sums[i]) };
             if need == Clean::Full {
@@ -391,7 +398,7 @@ impl Evictor {
         self.pager.overdraw(&mut self.pager.lock_blocked(), pages);
     }
 
-    /// Gives memory back to the kernel when the program's other memory has eaten into the budget.
+    /// Returns memory to the kernel when the program's other memory has grown into the budget.
     fn shed(&mut self) {
         let mut frames = [0u32; CLEAN_BATCH];
         loop {
@@ -419,7 +426,7 @@ impl Evictor {
         }
     }
 
-    /// Empties the second-chance list before a fork: the memory is the child's allowance.
+    /// Empties the second-chance list before a fork. Its memory becomes the child's allowance.
     pub fn flush(&mut self) {
         loop {
             self.clean(0, Wait::Long);
@@ -435,7 +442,8 @@ impl Evictor {
         }
     }
 
-    /// Copies a batch of slots to the host that is being rebuilt. Only this thread writes, so nothing newer is overtaken.
+    /// Copies a batch of slots to the host that is being rebuilt. Writes happen in the evictor's
+    /// turn only, so the copy does not overwrite newer pages.
     fn rebuild(&mut self) {
         let pager = self.pager;
         let Some(h) = pager.hosts.rebuilding() else { return };

@@ -16,8 +16,8 @@ struct Attempt {
     along: Option<Along>,
     /// The thread has evicted a batch for itself.
     helped: bool,
-    /// The thread was woken for a lane, or for room, and has not used it yet. If it no longer needs it,
-    /// it wakes the next waiter.
+    /// The thread was woken for a lane, or for room, and has not used it yet. If it no longer needs
+    /// it, it wakes the next waiter.
     lane: bool,
     room: bool,
 }
@@ -42,8 +42,9 @@ impl Pager {
         sys::restore_signals(mask);
     }
 
-    /// Handles a page whose memory the machine has lost. A page that is away has a whole copy on a host,
-    /// so the mark is removed. The copy of a resident page may be older than the program's last write.
+    /// Handles the loss of a page by the machine. A page that is away has a whole copy on a host,
+    /// so the mark is removed. The copy of a resident page may be older than the program's last
+    /// write.
     pub fn poisoned(&self, page: u32) {
         let g = self.lock_blocked();
         if g.heart.pages[page as usize].state == State::Resident {

@@ -1,4 +1,5 @@
-//! Fetches: one round trip for the pages in a lane's list, a check of each, and a move without copying.
+//! Fetches: one round trip for the pages in a lane's list, a check of each, and a move without
+//! copying.
 
 use crate::handler::Lead;
 use crate::lane::Lane;
@@ -40,8 +41,8 @@ impl Pager {
         n
     }
 
-    /// Reads the lane's slots into its frames and checks every page. Reads a wrong page again from the
-    /// other copy.
+    /// Reads the lane's slots into its frames and checks every page. Reads a wrong page again from
+    /// the other copy.
     fn transfer(&self, lane: &mut Lane, n: usize, lead: &mut Lead) {
         let Lane { slots, memory, sums, ports, .. } = lane;
         let from = self.hosts.read(ports, self.stats, &slots[..n], &memory[..n], usize::MAX, || {

@@ -1,11 +1,17 @@
-//! fork: the child reads its snapshot, the parent goes on.
+//! fork: the child reads its snapshot, and the parent continues.
 //!
-//! Before: nothing is under way, the second-chance list is empty, every slot in use is frozen. The child opens a
-//! userfaultfd of its own (without one the kernel would show it zeros) and its own connections, may hold as many
-//! pages as the list gave up, and writes to no slot. A pipe tells the parent when child and grandchildren are gone: its read
-//! end hangs up with the last of those who have the write end. The read ends are apart from the program in thread mode, and the parked
-//! evictor empties the list and takes a new pipe's end there. A fork fails for want of descriptors as little as without far
-//! memory: the next pipe is always there before it is needed, and the child takes the place of what it closes.
+//! Before the fork, all transfers have ended, the second-chance list is empty, and every slot in
+//! use is frozen. The child opens its own userfaultfd, because the kernel would show it zeros
+//! without one, and its own connections. It may hold as many pages as the list gave up, and writes
+//! to no slot.
+//!
+//! A pipe reports to the parent when the child and its descendants are gone: its read end hangs up
+//! when the last of them closes the write end. In thread mode the read ends are in the table apart
+//! from the program. There the parked evictor empties the list and takes the read end of a new
+//! pipe.
+//!
+//! A fork fails for lack of descriptors no sooner than without far memory. The pipe for the next
+//! fork exists before it is needed, and the child reuses the numbers that it closes.
 
 use crate::evict::Evictor;
 use crate::pager::{pager, Pager};
@@ -13,8 +19,8 @@ use crate::{apart, descriptor, handler, start, sys};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use memory_core::stats::add;
 
-/// Pipes at once. When all are in use, or no descriptor is left for another, the next children share the last one: what is frozen
-/// thaws with the last child anyway.
+/// Most pipes at once. When all are in use, or no descriptor is left for another, further children
+/// share the last pipe. Frozen slots thaw only after the last child in any case.
 const PIPES_MAX: usize = 32;
 /// The child may hold the budget divided by this.
 const ALLOWANCE: usize = 8;
@@ -23,26 +29,27 @@ pub struct Fork {
     wanted: AtomicU32,
     parked: AtomicU32,
     child: AtomicBool,
-    /// Read ends of the pipes of living children, + 1; 0 is none.
+    /// Read ends of the pipes of living children, + 1. 0 = unused.
     children: [AtomicI32; PIPES_MAX],
-    /// While there is no pipe for the next child, the write end of the last one, + 1.
+    /// The write end of the last pipe, + 1, while there is no pipe for the next child.
     shared: AtomicI32,
     /// The pipe for the next child, + 1.
     spare: [AtomicI32; 2],
-    /// The pipe for the child of the fork that is under way, + 1; without a read end it is shared.
+    /// The pipe for the child of the current fork, + 1. Without a read end it is shared.
     ends: [AtomicI32; 2],
     signals: AtomicU64,
-    /// What the parked evictor is asked to do, and the descriptor that it is given or has taken.
+    /// The task of the parked evictor, and the descriptor that it is given or has taken.
     task: AtomicU32,
     given: AtomicI32,
     by: AtomicI32,
-    /// What each living child has taken since its birth, bytes, by pipe. Shared with the children.
+    /// Growth of each living child since its birth, bytes, by pipe. Shared with the children.
     grown: &'static [AtomicU64; PIPES_MAX],
-    /// In a child: its place there.
+    /// In a child: its index in `grown`.
     place: AtomicUsize,
 }
 
-/// The evictor is asked for nothing, to empty the second-chance list, to take a descriptor of the program's table.
+/// Tasks of the parked evictor: none, empty the second-chance list, take a descriptor of the
+/// program's table.
 const NOTHING: u32 = 0;
 const FLUSH: u32 = 1;
 const TAKE: u32 = 2;
@@ -66,7 +73,8 @@ impl Fork {
         }
     }
 
-    /// Whether a descriptor is a write end that the next child is to have: apart from the program it would never hang up.
+    /// Whether a descriptor is a write end for the next child. A copy of it in the table apart
+    /// would keep the pipe open for ever.
     pub fn is_for_next_child(&self, fd: i32) -> bool {
         [&self.spare[1], &self.shared].iter().any(|place| place.load(SeqCst) == fd + 1)
     }
@@ -76,13 +84,14 @@ impl Fork {
         self.is_for_next_child(fd) || self.ends[1].load(SeqCst) == fd + 1
     }
 
-    /// What the living children have taken since their births, bytes.
+    /// Returns the growth of all living children since their births, bytes.
     pub fn children_bytes(&self) -> u64 {
         let living = self.children.iter().zip(self.grown).filter(|(c, _)| c.load(SeqCst) > 0);
         living.map(|(_, grown)| grown.load(SeqCst)).sum()
     }
 
-    /// In a child. Children that share a pipe, and grandchildren, share the place: the last one to write counts.
+    /// Reports the growth of a child. Children that share a pipe, and grandchildren, share its
+    /// place: the last report counts.
     pub fn tell_parent(&self, bytes: u64) {
         self.grown[self.place.load(SeqCst)].store(bytes, SeqCst);
     }
@@ -96,7 +105,7 @@ impl Fork {
         self.child.load(SeqCst)
     }
 
-    /// Whether any forked process may still need what this one has borrowed.
+    /// Whether a forked process may still need the leases of this one.
     pub fn is_shared(&self) -> bool {
         self.is_child() || self.children.iter().any(|c| c.load(SeqCst) > 0)
     }
@@ -105,7 +114,8 @@ impl Fork {
         self.children.iter().all(|c| c.load(SeqCst) > 0)
     }
 
-    /// Whether there is a pipe for the next child, after an attempt to have one. With the lock, or before there are others.
+    /// Makes the pipe for the next child, unless it exists. Returns whether it exists. Call it with
+    /// the lock, or before other threads start.
     pub fn provide(&self) -> bool {
         let mut ends = [-1i32; 2];
         if self.spare[0].load(SeqCst) == 0 && unsafe { sys!(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) } == 0 {
@@ -119,7 +129,7 @@ impl Fork {
         self.spare[0].load(SeqCst) > 0
     }
 
-    /// Has the evictor take the read end of the spare pipe. During a fork.
+    /// Has the evictor take the read end of the spare pipe, during a fork.
     fn move_apart(&self) {
         let fd = self.spare[0].swap(0, SeqCst) - 1;
         self.given.store(fd, SeqCst);
@@ -132,7 +142,7 @@ impl Fork {
         }
     }
 
-    /// Has the parked evictor do something.
+    /// Runs a task in the parked evictor.
     fn ask(&self, what: u32) {
         self.task.store(what, SeqCst);
         sys::futex_wake(&self.task, 1);
@@ -141,7 +151,7 @@ impl Fork {
         }
     }
 
-    /// Empties the second-chance list, by the thread that has connections.
+    /// Empties the second-chance list, in the thread that has connections.
     fn flush(&self, pager: &Pager) {
         if handler::is_sigbus() {
             pager.evictor.turn(Evictor::flush);
@@ -150,14 +160,16 @@ impl Fork {
         }
     }
 
-    /// From when a child may have a pipe of its own again: only without a write end here does the shared one hang up.
+    /// Ends sharing once the next child can have its own pipe: the shared pipe hangs up only after
+    /// this process closes its write end.
     fn unshare(&self) {
         if self.shared.load(SeqCst) > 0 && !self.is_full() && self.provide() {
             close(&self.shared);
         }
     }
 
-    /// Pages that living children may hold, of a budget of so many, beside page tables like the parent's.
+    /// Returns the pages that living children may hold: a part of `pages`, and page tables like the
+    /// parent's for each.
     pub fn allowance(&self, pages: usize, tables: usize) -> usize {
         let children = self.children.iter().filter(|c| c.load(SeqCst) > 0).count();
         if children > 0 {
@@ -167,7 +179,7 @@ impl Fork {
         }
     }
 
-    /// The evictor stands still until the fork is over.
+    /// Parks the evictor until the fork is over; it runs only tasks of the forking thread.
     pub fn park(&self, pager: &Pager) {
         self.parked.store(1, SeqCst);
         sys::futex_wake(&self.parked, 1);
@@ -200,14 +212,15 @@ impl Fork {
             let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
             let n = unsafe { sys!(libc::SYS_ppoll, &raw mut p, 1, &raw const now, 0, 0) };
             if n == 1 && p.revents & (libc::POLLHUP | libc::POLLERR) != 0 {
-                // In this order: a fork in between must not leave the child a number that is somebody else's by then.
+                // Clear the number first: after a fork in between, it may refer to another file in
+                // the child.
                 c.store(0, SeqCst);
                 self.grown[i].store(0, SeqCst);
                 unsafe { descriptor::close(fd) };
                 pager.lock_blocked().heart.slots.thaw();
             }
         }
-        // The evictor cannot close it in thread mode: the next fork does.
+        // In thread mode the evictor cannot close it; the next fork does.
         if self.shared.load(SeqCst) > 0 && handler::is_sigbus() {
             let _g = pager.lock_blocked();
             self.unshare();
@@ -215,7 +228,7 @@ impl Fork {
     }
 }
 
-/// Closes a descriptor of which + 1 is kept.
+/// Closes a descriptor that is stored as its number + 1.
 fn close(place: &AtomicI32) {
     let fd = place.swap(0, SeqCst) - 1;
     if fd >= 0 {
@@ -223,12 +236,12 @@ fn close(place: &AtomicI32) {
     }
 }
 
-/// Last of all that runs before the fork.
+/// Runs last of all handlers before the fork.
 pub unsafe extern "C" fn prepare() {
     let Some(pager) = pager() else { return };
     let f = &pager.fork;
     let signals = sys::block_signals();
-    // One fork at a time; a second thread waits here.
+    // One fork at a time: a second thread waits here.
     while f.wanted.compare_exchange(0, 1, SeqCst, SeqCst).is_err() {
         sys::futex_wait(&f.wanted, 1, 1_000);
     }
@@ -237,7 +250,7 @@ pub unsafe extern "C" fn prepare() {
     while f.parked.load(SeqCst) == 0 {
         sys::futex_wait(&f.parked, 0, 10_000);
     }
-    // With the lock: who gives a pipe up meanwhile does it before or after.
+    // Under the lock, because the evictor may close a shared pipe at the same time.
     loop {
         let heart = &mut *pager.lock_for_fork();
         if heart.busy() == 0 && heart.limbo() == 0 {
@@ -246,7 +259,7 @@ pub unsafe extern "C" fn prepare() {
             }
             heart.slots.freeze();
             if f.is_full() || !f.provide() {
-                // The child is counted with those whose pipe it shares.
+                // The child shares a pipe, and counts with the other children of that pipe.
                 heart.slots.thaw();
                 f.ends[1].store(f.shared.load(SeqCst), SeqCst);
             } else {
@@ -255,7 +268,7 @@ pub unsafe extern "C" fn prepare() {
             break;
         }
         pager.unlock_after_fork();
-        // A fetch or a helper was still at it.
+        // A fetch or an evicting thread had not ended yet.
         f.flush(pager);
         let never = AtomicU32::new(0);
         sys::futex_wait(&never, 0, 200);
@@ -263,7 +276,7 @@ pub unsafe extern "C" fn prepare() {
     pager.inherit(true);
 }
 
-/// First of all that runs in the parent afterwards.
+/// Runs first of all handlers in the parent, after the fork.
 pub unsafe extern "C" fn parent() {
     let Some(pager) = pager() else { return };
     let f = &pager.fork;
@@ -281,18 +294,18 @@ pub unsafe extern "C" fn parent() {
     over(pager);
 }
 
-/// First of all that runs in the child.
+/// Runs first of all handlers in the child.
 pub unsafe extern "C" fn child() {
     let Some(pager) = pager() else { return };
     let f = &pager.fork;
     if !f.is_child() {
         f.place.store(f.children.iter().position(|c| c.load(SeqCst) == 0).unwrap_or(PIPES_MAX - 1), SeqCst);
-        // All of the pipes but its own write end, which goes with it.
+        // Close all pipes but the child's own write end, which stays open until its end.
         if f.shared.load(SeqCst) == f.ends[1].load(SeqCst) {
             f.shared.store(0, SeqCst);
         }
         if !handler::is_sigbus() {
-            // The read ends are not here.
+            // The child has no read ends.
             f.children.iter().chain([&f.spare[0], &f.ends[0]]).for_each(|end| end.store(0, SeqCst));
         }
         f.children.iter().chain(&f.spare).chain([&f.ends[0], &f.shared]).for_each(close);

@@ -19,18 +19,19 @@ pub struct Range {
     pub bytes: usize,
 }
 
-/// Ranges that one call may name; the rest is ignored.
+/// Most ranges of one call; the rest are ignored.
 const RANGES_MAX: usize = 1024;
-/// Ranges that are worked on at a time.
+/// Ranges that are handled at a time.
 const LIST_MAX: usize = 64;
 
-/// Version of the ABI that this library speaks.
+/// Version of the ABI that this library implements.
 #[no_mangle]
 pub extern "C" fn pando_guide_abi() -> u32 {
     1
 }
 
-/// Whether the first byte of `at` can be read without a fault right now. Memory that is not far is always there.
+/// Whether the first byte of `at` can be read without a fault right now. Memory that is not far is
+/// always present.
 ///
 /// # Safety
 /// Any address will do.
@@ -42,8 +43,9 @@ pub unsafe extern "C" fn pando_guide_is_resident(at: *const u8) -> i32 {
     (g.heart.pages[page as usize].state == State::Resident) as i32
 }
 
-/// Bytes from `at` to the end of its allocation, as far as the pager knows: a whole number of pages after the first. 0: it
-/// knows of no allocation of more than a page there, because the memory is not far or the allocator was not seen.
+/// Returns the bytes from `at` to the end of its allocation, rounded up to whole pages. 0 = the
+/// pager has no record of an allocation of more than a page there: the memory is not far, or its
+/// allocator is not wrapped.
 ///
 /// # Safety
 /// Any address will do; it is not read.
@@ -59,13 +61,13 @@ type OnFault = unsafe extern "C" fn(*mut c_void, *const u8, *mut Range, usize) -
 
 static ON_FAULT: AtomicUsize = AtomicUsize::new(0);
 static CONTEXT: AtomicUsize = AtomicUsize::new(0);
-/// Ranges that a callback may add to one fault.
+/// Most ranges that a callback may add to one fault.
 const FAULT_RANGES_MAX: usize = 32;
 
-/// Sets the callback for faults; none removes it.
+/// Sets the callback for faults. None removes it.
 ///
 /// # Safety
-/// The callback must stay loaded, and keep to what a signal handler may do.
+/// The callback must stay loaded, and must be safe in a signal handler.
 #[no_mangle]
 pub unsafe extern "C" fn pando_guide_register(on_fault: Option<OnFault>, context: *mut c_void) -> u32 {
     ON_FAULT.store(0, SeqCst);
@@ -74,13 +76,13 @@ pub unsafe extern "C" fn pando_guide_register(on_fault: Option<OnFault>, context
     pando_guide_abi()
 }
 
-/// What a guide wants to come along with a fault.
+/// The ranges that a guide adds to a fault.
 pub struct Along {
     ranges: [Range; FAULT_RANGES_MAX],
     len: usize,
 }
 
-/// Asks the guide, if one has registered. No lock is held.
+/// Calls the guide, if one has registered. The caller holds no lock.
 pub fn ask(at: *const u8) -> Option<Along> {
     let f = ON_FAULT.load(SeqCst);
     if f == 0 {
@@ -117,11 +119,12 @@ pub extern "C" fn pando_guide_request() {
     }
 }
 
-/// Brings the ranges in, in as few round trips as possible. Returns how many pages were fetched. Ranges that are not far
-/// memory, wrong, or too many are ignored: a hint may be useless, never wrong.
+/// Fetches the ranges in as few round trips as possible. Returns how many pages were fetched.
+/// Ignores ranges that are not far memory, malformed, or too many: a hint may be useless but never
+/// harms.
 ///
 /// # Safety
-/// `ranges` points to `count` ranges; what they point to is never read.
+/// `ranges` points to `count` ranges. The memory in the ranges is never read.
 #[no_mangle]
 pub unsafe extern "C" fn pando_guide_prefetch(ranges: *const Range, count: usize) -> usize {
     let Some(pager) = pager() else { return 0 };
@@ -131,7 +134,7 @@ pub unsafe extern "C" fn pando_guide_prefetch(ranges: *const Range, count: usize
     add(&pager.stats.guide_calls, 1);
     let mut fetched = 0;
     let mut from = Cursor { range: 0, page: 0 };
-    // The list may be far memory itself: it is copied before the lock is taken.
+    // The list may be far memory itself, so it is copied before the lock is taken.
     let mut copy = [Range { start: core::ptr::null(), bytes: 0 }; LIST_MAX];
     let count = count.min(RANGES_MAX);
     let mut base = 0;
@@ -153,7 +156,8 @@ pub unsafe extern "C" fn pando_guide_prefetch(ranges: *const Range, count: usize
     fetched
 }
 
-/// A batch that a thread of the program wants in thread mode: it has no connections. The prefetcher makes it.
+/// A batch of a thread of the program in thread mode. That thread has no connections, so the
+/// prefetcher fetches it.
 struct Errand {
     ranges: AtomicPtr<Range>,
     count: AtomicUsize,
@@ -175,16 +179,16 @@ static ERRAND: Errand = Errand {
     answer: AtomicUsize::new(0),
     state: AtomicU32::new(IDLE),
 };
-/// One errand at a time.
+/// Allows one errand at a time.
 static ERRANDS: Lock = Lock::new();
 
-/// In a forked child.
+/// Drops the parent's errand, in a forked child.
 pub fn become_child() {
     ERRANDS.reset();
     ERRAND.state.store(IDLE, SeqCst);
 }
 
-/// Fetches the next batch, by the thread that may.
+/// Fetches the next batch, in the thread that has connections.
 fn ask_for(pager: &Pager, ranges: &[Range], from: &mut Cursor) -> Option<usize> {
     if handler::is_sigbus() {
         return batch(pager, ranges, from);
@@ -206,7 +210,7 @@ fn ask_for(pager: &Pager, ranges: &[Range], from: &mut Cursor) -> Option<usize> 
     (answer != NOTHING_LEFT).then_some(answer)
 }
 
-/// The thread that runs errands in thread mode.
+/// Runs the prefetcher's thread, which serves errands in thread mode.
 pub extern "C" fn prefetcher() -> ! {
     unsafe { sys!(libc::SYS_prctl, libc::PR_SET_NAME, c"pando-prefetch".as_ptr()) };
     apart::enter();
@@ -232,13 +236,13 @@ pub extern "C" fn prefetcher() -> ! {
     }
 }
 
-/// Where in a list of ranges a batch begins.
+/// The place in a list of ranges where a batch begins.
 struct Cursor {
     range: usize,
     page: u32,
 }
 
-/// Fetches the next batch; None when nothing of the list is left.
+/// Fetches the next batch. None = the list is done.
 fn batch(pager: &Pager, ranges: &[Range], from: &mut Cursor) -> Option<usize> {
     let lane = loop {
         let seen = pager.lanes.free.seen();
@@ -271,7 +275,8 @@ fn batch(pager: &Pager, ranges: &[Range], from: &mut Cursor) -> Option<usize> {
                 n += 1;
             }
             page = match g.heart.pages[page as usize] {
-                // What is on its way out is as little there as what is away; a probe waits for the program itself.
+                // A page on its way out counts as absent. A probe stays until the program touches
+                // it.
                 p if p.state == State::Limbo && p.flags & flag::PROBE == 0 => pager.rescue(&mut g, page, page, last + 1),
                 _ => page + 1,
             };
@@ -289,7 +294,7 @@ fn batch(pager: &Pager, ranges: &[Range], from: &mut Cursor) -> Option<usize> {
     done
 }
 
-/// First and last page of a range, as far as it lies in the region.
+/// Returns the first and last page of the part of a range that is in the region.
 fn pages(pager: &Pager, r: &Range) -> Option<(u32, u32)> {
     let end = (r.start as usize).checked_add(r.bytes)?;
     let (low, high) = (pager.region as usize, pager.region as usize + pager.region_pages * PAGE_BYTES);

@@ -1,4 +1,4 @@
-//! How a fault reaches the pager: as SIGBUS in the thread itself, or as an event for a handler thread.
+//! Delivery of faults: as SIGBUS in the faulting thread, or as an event for a handler thread.
 
 use crate::pager::{pager, running};
 use crate::sys::Lock;
@@ -6,18 +6,19 @@ use crate::{apart, identity, sys, uffd, wrap};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::SeqCst};
 use memory_core::PAGE_BYTES;
 
-/// What the program wants done on a SIGBUS that is not ours: its handler, and whether that takes three arguments.
+/// The program's own handler for a SIGBUS outside far memory, and its flags.
 static OTHER: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
 static OTHER_FLAGS: AtomicUsize = AtomicUsize::new(0);
 
 static SIGBUS: AtomicBool = AtomicBool::new(false);
 
-/// Whether the faulting thread serves itself.
+/// Whether the faulting thread serves its own fault.
 pub fn is_sigbus() -> bool {
     SIGBUS.load(SeqCst)
 }
 
-/// Installs the SIGBUS handler. All signals are blocked while it runs, so that it may hold the pager's lock.
+/// Installs the SIGBUS handler. All signals are blocked while it runs, so that it may hold the
+/// pager's lock.
 pub unsafe fn install() {
     SIGBUS.store(true, SeqCst);
     let mut action: libc::sigaction = core::mem::zeroed();
@@ -30,7 +31,7 @@ pub unsafe fn install() {
     OTHER_FLAGS.store(before.sa_flags as usize, SeqCst);
 }
 
-/// Remembers a handler that the program wants for SIGBUS; returns the one it had.
+/// Stores the program's handler for SIGBUS; returns the one before.
 pub fn swap_other(action: usize, flags: i32) -> (usize, i32) {
     (OTHER.swap(action, SeqCst), OTHER_FLAGS.swap(flags as usize, SeqCst) as i32)
 }
@@ -54,7 +55,8 @@ unsafe extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context:
     }
     match other() {
         (libc::SIG_DFL, _) | (libc::SIG_IGN, _) => {
-            // Back to the default: the same instruction faults again and ends the program, as it would without us.
+            // Restore the default action: the same instruction faults again and ends the program,
+            // as without the pager.
             let action = [0usize; 4];
             sys!(libc::SYS_rt_sigaction, signal, action.as_ptr(), 0, 8);
         }
@@ -69,10 +71,11 @@ unsafe extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context:
     }
 }
 
-/// One handler at a time waits for faults: it leads. It keeps the lead while it serves a fault, unless faults wait meanwhile; else
-/// each fault would wake two threads.
+/// The leader is the one handler that waits for faults. It keeps the lead while it serves a fault,
+/// unless further faults arrive meanwhile. Otherwise each fault would wake two threads.
 static LEAD: Lock = Lock::new();
-/// Fetches for which the lead is passed on in advance, since faults came in while one was served.
+/// Fetches for which the leader passes on the lead in advance, because faults arrived while it
+/// served one.
 static CROWD: AtomicI32 = AtomicI32::new(0);
 const CROWD_MAX: i32 = 32;
 
@@ -82,7 +85,7 @@ pub struct Lead {
 }
 
 impl Lead {
-    /// The lead of a thread that does not lead.
+    /// Returns the state of a thread that is not the leader.
     pub fn none() -> Lead {
         Lead { held: false }
     }
@@ -93,14 +96,14 @@ impl Lead {
         }
     }
 
-    /// Before the caller sleeps for long.
+    /// Passes on the lead, before the caller sleeps for long.
     pub fn pass(&mut self) {
         if core::mem::take(&mut self.held) {
             LEAD.give();
         }
     }
 
-    /// Before the caller waits for a memory host.
+    /// Passes on the lead if faults are frequent, before the caller waits for a memory host.
     pub fn pass_if_crowded(&mut self) {
         if self.held && CROWD.load(SeqCst) > 0 {
             CROWD.fetch_sub(1, SeqCst);
@@ -109,12 +112,12 @@ impl Lead {
     }
 }
 
-/// In a forked child.
+/// Frees the lead, in a forked child.
 pub fn become_child() {
     LEAD.reset();
 }
 
-/// The page of the next fault, if one waits.
+/// Returns the page of the next fault, if one is pending.
 fn next_fault() -> Option<u32> {
     const PAGEFAULT: u64 = 0x12;
     let mut message = [0u64; 4];
@@ -126,7 +129,8 @@ fn next_fault() -> Option<u32> {
     }
 }
 
-/// A thread that takes fault events, for programs whose system calls cannot all be wrapped.
+/// Runs a handler thread, which serves fault events. Programs need it if their system calls cannot
+/// all be wrapped.
 pub extern "C" fn handler() -> ! {
     unsafe { sys!(libc::SYS_prctl, libc::PR_SET_NAME, c"pando-handler".as_ptr()) };
     apart::enter();

@@ -34,7 +34,8 @@ pub const WHOLE: u8 = 2;
 pub struct Host {
     pub state: AtomicU8,
     pub lease: AtomicU64,
-    /// A reader met a broken connection. Readers prefer other hosts until the tender has probed this one.
+    /// A reader met a broken connection. Readers prefer other hosts until the tender has probed
+    /// this one.
     pub suspect: AtomicU8,
     /// When requests to this host began to wait without an answer. 0 = it answered the last one.
     silent_since_ns: AtomicU64,
@@ -62,8 +63,8 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Starts with a whole copy on each of the first `copies` hosts, which the launcher leased from.
-    /// The other hosts are spares.
+    /// Starts with a whole copy on each of the first `copies` hosts, which the launcher leased
+    /// from. The other hosts are spares.
     pub fn new(config: Config) -> Hosts {
         let all = unsafe { &*sys::reserve_shared(size_of::<[Host; HOSTS_MAX]>()).cast::<[Host; HOSTS_MAX]>() };
         for (i, host) in all.iter().enumerate() {
@@ -109,7 +110,8 @@ impl Hosts {
         (0..self.config.hosts_len).filter(|&h| self.state(h) == WHOLE).count()
     }
 
-    /// Returns how many hosts have their memory mapped here. It counts as shared memory of this process.
+    /// Returns how many hosts have their memory mapped here. It counts as shared memory of this
+    /// process.
     pub fn mapped(&self) -> usize {
         self.all.iter().filter(|host| host.shared.is_mapped()).count()
     }
@@ -119,7 +121,8 @@ impl Hosts {
         Hello { lease, slots: 0, token: self.config.token, share: false, last: false }
     }
 
-    /// Ends the leases of this process. Without this, hosts keep them for some seconds after its end.
+    /// Ends the leases of this process. Without this, hosts keep them for some seconds after its
+    /// end.
     pub fn part(&self) {
         for h in (0..self.config.hosts_len).filter(|&h| self.state(h) != SPARE) {
             let mut port = Port::default();
@@ -165,9 +168,9 @@ impl Hosts {
         }
     }
 
-    /// Connects to every whole copy that these ports have no connection to. A lease ends soon after its
-    /// last connection, even if a forked child outlives its parent. Readers retry a host that is gone,
-    /// and the tender probes a suspect.
+    /// Connects to every whole copy that these ports have no connection to. A lease ends soon after
+    /// its last connection, even if a forked child outlives its parent. Readers retry a host that
+    /// is gone, and the tender probes a suspect.
     pub fn hold(&self, ports: &mut Ports) {
         for h in 0..self.config.hosts_len {
             if self.state(h) == WHOLE && !self.all[h].shared.is_mapped() && !self.is_suspect(h) {

@@ -1,7 +1,9 @@
-//! The user and the groups of the pager's own threads. The C library changes both for every thread that it knows, and it does
-//! not know these. Without this module they would stay root in a program that has dropped root.
+//! The user and the groups of the pager's own threads. The C library changes both only for threads
+//! that it started itself. Without this module, the pager's threads would stay root in a program
+//! that dropped root.
 //!
-//! A thread of the pager follows at its next wait: no wait lasts longer than some milliseconds, or the bell ends it.
+//! A thread of the pager follows at its next wait. A wait lasts some milliseconds at most, or the
+//! bell ends it.
 
 use crate::pager::pager;
 use crate::sys::Lock;
@@ -11,11 +13,11 @@ use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::SeqCst};
 
 /// Evictor, tender, keeper or prefetcher, handlers.
 const THREADS: usize = 3 + crate::apart::HANDLERS;
-/// Most groups that Linux allows a process.
+/// Most groups that a process may have on Linux.
 const GROUPS_MAX: usize = 65_536;
-/// A list of groups that is compared before it is set.
+/// Lists of groups up to this length are compared before they are set.
 const GROUPS_COMPARED: usize = 64;
-/// A thread that has not followed by then never will.
+/// A thread that has not followed within this time never will.
 const WITHIN_NS: u64 = 5_000_000_000;
 
 /// A thread of the pager, and the change that it has followed.
@@ -24,7 +26,7 @@ struct Follower {
     done: AtomicU32,
 }
 
-/// What the program runs as: real, effective and saved user and group, and the other groups.
+/// The identity of the program: real, effective and saved user and group, and the other groups.
 struct Identity {
     users: [u32; 3],
     groups: [u32; 3],
@@ -38,29 +40,30 @@ unsafe impl Sync for Wanted {}
 
 static WANTED: Wanted = Wanted(UnsafeCell::new(Identity { users: [0; 3], groups: [0; 3], others: core::ptr::null_mut(), others_len: 0 }));
 static FOLLOWERS: [Follower; THREADS] = [const { Follower { tid: AtomicI32::new(0), done: AtomicU32::new(0) } }; THREADS];
-/// Changes so far, and those that every thread has followed.
+/// The number of changes, and of those that every thread has followed.
 static CHANGE: AtomicU32 = AtomicU32::new(0);
 static SETTLED: AtomicU32 = AtomicU32::new(0);
-/// One change at a time.
+/// Allows one change at a time.
 static TURN: Lock = Lock::new();
-/// Descriptor + 1 of an eventfd that ends the handlers' wait for faults; 0: there are no handlers.
+/// Descriptor + 1 of the bell: an eventfd that ends the handlers' wait for faults. 0 = there are no
+/// handlers.
 static BELL: AtomicI32 = AtomicI32::new(0);
 
-/// A thread of the pager was started. It has the identity of its creator.
+/// Records a new thread of the pager. It has the identity of its creator.
 pub fn follow(tid: i32) {
     let free = FOLLOWERS.iter().find(|f| f.tid.load(SeqCst) == 0).expect("a place for each thread of the pager");
     free.done.store(CHANGE.load(SeqCst), SeqCst);
     free.tid.store(tid, SeqCst);
 }
 
-/// In a forked child, before it starts its own threads.
+/// Forgets the parent's threads, in a forked child, before it starts its own.
 pub fn become_child() {
     FOLLOWERS.iter().for_each(|f| f.tid.store(0, SeqCst));
     SETTLED.store(CHANGE.load(SeqCst), SeqCst);
     TURN.reset();
 }
 
-/// Makes the bell. Before the handlers start.
+/// Makes the bell, before the handlers start.
 pub unsafe fn hang_bell() {
     let fd = sys!(libc::SYS_eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
     if fd >= 0 {
@@ -68,7 +71,7 @@ pub unsafe fn hang_bell() {
     }
 }
 
-/// The bell's descriptor, for a poll; negative: there is none.
+/// Returns the bell's descriptor, for a poll. Negative = there is no bell.
 pub fn bell() -> i32 {
     BELL.load(SeqCst) - 1
 }
@@ -80,8 +83,8 @@ unsafe fn three(nr: i64) -> [u32; 3] {
     ids
 }
 
-/// The calling thread has a new identity: waits until the pager's threads have it, too. Ends the program if one of them would
-/// stay root.
+/// Spreads the new identity of the calling thread, and waits until each of the pager's threads has
+/// it. Ends the program if one of them would stay root.
 pub unsafe fn spread() {
     let Some(pager) = pager() else { return };
     let signals = sys::block_signals();
@@ -129,7 +132,8 @@ unsafe fn hush() {
     }
 }
 
-/// Follows the program's last change, if the caller is a thread of the pager. Two loads for everything else.
+/// Follows the program's last change, if the caller is a thread of the pager. Costs other threads
+/// two loads.
 pub fn heed() {
     let change = CHANGE.load(SeqCst);
     if change == SETTLED.load(SeqCst) {
@@ -144,7 +148,8 @@ pub fn heed() {
     }
 }
 
-/// Takes an identity. Each call of the program changes one part, so the order matters only where several differ.
+/// Takes on an identity. Each call of the program changes one part, so the order matters only if
+/// several differ.
 unsafe fn adopt(want: &Identity) {
     let mut have = [0u32; GROUPS_COMPARED];
     let n = sys!(libc::SYS_getgroups, have.len(), have.as_mut_ptr());

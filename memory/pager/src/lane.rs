@@ -1,4 +1,5 @@
-//! Lanes: what one transfer needs (lists, landing frames, connections), so that several run at once without allocating.
+//! Lanes: the lists, landing frames and connections of one transfer. Several transfers run at once,
+//! without allocating.
 
 use crate::config::HOSTS_MAX;
 use crate::port::{Port, Watch};
@@ -7,7 +8,7 @@ use crate::sys;
 use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use memory_core::BATCH_PAGES_MAX;
 
-/// Transfers of the program at once.
+/// Most transfers of the program at once.
 pub const TRANSFERS: usize = 7;
 /// The first lane is the evictor's, the second the tender's.
 pub const LANES: usize = 2 + TRANSFERS;
@@ -32,7 +33,7 @@ pub struct Lane {
 pub struct Lanes {
     lanes: *mut Lane,
     taken: AtomicU32,
-    /// Where threads wait for one.
+    /// Threads that wait for a free lane.
     pub free: Queue,
 }
 
@@ -47,7 +48,7 @@ impl Lanes {
         Lanes { lanes, taken: AtomicU32::new(RESERVED), free: Queue::new() }
     }
 
-    /// Has `watch` receive the waits of every port. Before any lane is used by a second thread.
+    /// Has `watch` receive the waits of every port. Call it before a second thread uses a lane.
     pub unsafe fn watch(&self, watch: &'static dyn Watch) {
         for i in 0..LANES {
             for port in &mut (*self.lanes.add(i)).ports {
@@ -56,7 +57,7 @@ impl Lanes {
         }
     }
 
-    /// A free lane, which the caller owns until [`Lanes::give`].
+    /// Returns a free lane, which the caller owns until [`Lanes::give`].
     pub fn take(&self) -> Option<&'static mut Lane> {
         let mut seen = self.taken.load(SeqCst);
         loop {
@@ -76,17 +77,17 @@ impl Lanes {
         self.free.wake(1);
     }
 
-    /// The evictor's own lane.
+    /// Returns the evictor's own lane.
     pub unsafe fn evictor(&self) -> &'static mut Lane {
         &mut *self.lanes.add(EVICTOR)
     }
 
-    /// The tender's own lane.
+    /// Returns the tender's own lane.
     pub unsafe fn tender(&self) -> &'static mut Lane {
         &mut *self.lanes.add(TENDER)
     }
 
-    /// A forked child starts with no conversations and no transfer under way.
+    /// Drops all connections and transfers, in a forked child.
     pub unsafe fn become_child(&self) {
         for i in 0..LANES {
             for port in &mut (*self.lanes.add(i)).ports {

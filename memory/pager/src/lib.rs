@@ -1,7 +1,9 @@
-//! The pager for Linux programs, preloaded into them by `pando-mem run`. It gives anonymous memory from a region of its
-//! own, keeps as much of it local as the budget allows, and the rest on memory hosts.
+//! The pager for Linux programs, preloaded into them by `pando-mem run`. It gives anonymous memory
+//! from a region of its own, keeps as much of it local as the budget allows, and the rest on memory
+//! hosts.
 //!
-//! It never touches the program's files or sockets, and in a process that was not started for it, it does nothing.
+//! It never touches the program's files or sockets. In a process that `pando-mem run` did not
+//! start, it does nothing.
 
 mod apart;
 mod budget;
@@ -46,8 +48,9 @@ extern "C" fn start() {
         if libc::stat(c"/proc/self/exe".as_ptr(), &mut exe) != 0 || (exe.st_dev, exe.st_ino) != config.exe {
             return;
         }
-        // What this program starts in turn is on its own. Overwritten, not removed: programs that write their title over
-        // the environment count on its being in one piece.
+        // Processes that this program starts run without far memory. The variable is overwritten,
+        // not removed: programs that write their title over the environment rely on its being in
+        // one piece.
         core::ptr::write_bytes(raw, b'-', libc::strlen(raw));
         if config.sigbus {
             handler::install();
@@ -63,15 +66,16 @@ extern "C" fn start() {
 #[link_section = ".fini_array"]
 static END: extern "C" fn() = end;
 
-/// The program ends by itself; what is killed is noticed by the memory hosts some seconds later.
+/// Ends the leases of a program that exits. Memory hosts notice a killed program some seconds
+/// later.
 extern "C" fn end() {
     if let Some(pager) = pager::pager().filter(|p| !p.fork.is_shared()) {
         pager.hosts.part();
     }
 }
 
-/// The counters: in the launcher's file if there is one, else in memory of our own. The launcher holds a lock on its file that
-/// says that they count; it stays as long as the mapping does.
+/// Returns the counters: in the launcher's file if there is one, or else in private memory. The
+/// launcher's lock on the file marks the counters as live, and lasts as long as the mapping.
 unsafe fn stats(fd: i32) -> &'static Stats {
     let bytes = size_of::<Stats>().next_multiple_of(4096);
     if fd >= 0 {

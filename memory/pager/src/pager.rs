@@ -1,7 +1,8 @@
-//! The pager of this process: the region, the fault path, and what everything else shares.
+//! The pager of this process: the region, its lock, and the state that all parts share.
 //!
-//! The fault path allocates nothing, uses no thread-local storage, and takes one lock, whose holders never touch far
-//! memory and have all signals blocked; so it may run inside `malloc`, inside a signal handler, in every thread at once.
+//! The fault path does not allocate and uses no thread-local storage. It takes one lock. A holder
+//! of the lock never touches far memory and has all signals blocked. So the fault path may run
+//! inside `malloc`, inside a signal handler, and in every thread at once.
 
 use crate::config::Config;
 use crate::hosts::Hosts;
@@ -19,17 +20,18 @@ use memory_core::spans::Spans;
 use memory_core::stats::{add, Stats};
 use memory_core::{fingerprint, BATCH_PAGES_MAX, PAGE_BYTES};
 
-/// Pages that are overdrawn at a time while a memory host is late, and the share of the budget that is kept for that.
+/// Pages of one overdraft while a memory host is late, and the share of the budget that is reserved
+/// for that.
 pub const OVERDRAFT_PAGES: usize = 64;
 const OVERDRAFT_SHARE: usize = 64;
 
-/// Pages of its stack that a thread uses at most while it holds the lock.
+/// Most pages of its stack that a thread uses while it holds the lock.
 const STACK_PAGES: u32 = 4;
 
-/// Pages that are given back at a time.
+/// Pages that [`Pager::discard`] returns under one hold of the lock.
 const DISCARD_PAGES: u32 = 4096;
 
-/// What the lock guards.
+/// The state that the lock guards.
 pub struct Inner {
     pub heart: Heart<'static>,
     pub spans: Spans<'static>,
@@ -37,7 +39,8 @@ pub struct Inner {
     pub guide: Accuracy,
 }
 
-/// The address space of a pager: the region, which the program's memory is from, and the pool of frames.
+/// The address space of a pager: the region, which the program's memory is from, and the pool of
+/// frames.
 pub struct Memory {
     pub region: *mut u8,
     pub region_pages: usize,
@@ -50,7 +53,7 @@ pub struct Memory {
 pub struct Pager {
     pub region: *mut u8,
     pub region_pages: usize,
-    /// The page table, for looks without the lock.
+    /// The page table, for reads without the lock.
     pub pages: *const Page,
     /// The ring's frames, then each lane's landing frames.
     pool: *mut u8,
@@ -63,10 +66,10 @@ pub struct Pager {
     pub stats: &'static Stats,
     seed: u64,
     pub zeros: *mut u8,
-    /// Where threads wait for a page that is busy, and for room.
+    /// Queues of threads that wait for a busy page, and for room.
     busy: PageQueues,
     pub room: Queue,
-    /// Pages that the limit is above what the budget leaves.
+    /// Pages by which the limit exceeds the budget.
     pub overdrawn: AtomicUsize,
     pub evictor: crate::evict::Turns,
     pub evictor_wake: AtomicU32,
@@ -79,7 +82,7 @@ unsafe impl Sync for Pager {}
 
 static PAGER: AtomicPtr<Pager> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The pager, once it runs.
+/// Returns the pager, once it runs.
 pub fn pager() -> Option<&'static Pager> {
     unsafe { PAGER.load(SeqCst).as_ref() }
 }
@@ -89,12 +92,12 @@ pub fn publish(pager: &'static Pager) {
     PAGER.store(&raw const *pager as *mut Pager, SeqCst);
 }
 
-/// The pager of a thread that only exists because there is one.
+/// Returns the pager, in a thread that the pager started.
 pub fn running() -> &'static Pager {
     pager().expect("the pager runs")
 }
 
-/// Holds the lock. `signals`: the mask to go back to, unless signals were blocked already.
+/// Holds the lock. `signals` is the mask to restore, unless signals were blocked already.
 pub struct Guard<'p> {
     pager: &'p Pager,
     pub signals: Option<u64>,
@@ -123,7 +126,7 @@ impl Drop for Guard<'_> {
 }
 
 impl Pager {
-    /// Makes a pager that serves no fault yet: [`publish`] shows it to the process.
+    /// Makes a pager that serves no fault before [`publish`].
     pub unsafe fn new(config: Config, stats: &'static Stats, memory: Memory, inner: Inner) -> Pager {
         let mut seed = 0u64;
         sys!(libc::SYS_getrandom, &raw mut seed, 8, 0);
@@ -153,7 +156,7 @@ impl Pager {
         }
     }
 
-    /// The lock, from ordinary code of the program.
+    /// Takes the lock, in ordinary code of the program.
     pub fn lock(&self) -> Guard<'_> {
         loop {
             let mask = sys::block_signals();
@@ -169,14 +172,15 @@ impl Pager {
         }
     }
 
-    /// A page of the caller's stack that is away, of those that it may need under the lock: a program may have stacks in far memory.
+    /// Returns an absent page of the caller's stack, of those that it may need under the lock.
+    /// Programs may have stacks in far memory.
     fn absent_stack(&self, g: &Guard) -> Option<u32> {
         let here = 0u8;
         let page = self.page_of(&raw const here as usize)?;
         (page.saturating_sub(STACK_PAGES)..=page).find(|&p| g.heart.pages[p as usize].state != State::Resident)
     }
 
-    /// The lock, where signals are blocked already: in a handler, in a thread of the pager.
+    /// Takes the lock where signals are blocked already: in a handler, or in a thread of the pager.
     pub fn lock_blocked(&self) -> Guard<'_> {
         self.lock.take();
         Guard { pager: self, signals: None }
@@ -186,8 +190,8 @@ impl Pager {
         Uffd
     }
 
-    /// Whether these pages are noted as one allocation already: allocators give out the same places again and again. A look
-    /// without the lock; an extent is a hint.
+    /// Whether these pages are recorded as one allocation already: allocators reuse the same
+    /// addresses. Reads without the lock, because an extent is only a hint.
     pub fn knows_extent(&self, first: u32, last: u32) -> bool {
         let look = |page: u32| unsafe { self.pages.add(page as usize).read_volatile() };
         let (a, z) = (look(first), look(last));
@@ -198,7 +202,8 @@ impl Pager {
             && z.extent_back as u32 == last - first
     }
 
-    /// The page behind the allocation that a page belongs to. A look without the lock; an extent is a hint.
+    /// Returns the first page after the allocation that a page belongs to. Reads without the lock,
+    /// because an extent is only a hint.
     pub fn extent_end(&self, page: u32) -> Option<u32> {
         let look = |page: u32| unsafe { self.pages.add(page as usize).read_volatile() };
         let p = look(page);
@@ -207,12 +212,12 @@ impl Pager {
         (page < end && end as usize <= self.region_pages).then_some(end)
     }
 
-    /// Whether a page is noted as part of an allocation of more than a page.
+    /// Whether a page is recorded as part of an allocation of more than a page.
     pub fn is_in_extent(&self, page: u32) -> bool {
         unsafe { self.pages.add(page as usize).read_volatile() }.is_in_extent()
     }
 
-    /// Whether a page is noted as one of small objects already.
+    /// Whether a page is recorded as a page of small objects already.
     pub fn knows_small(&self, page: u32) -> bool {
         unsafe { (&raw const (*self.pages.add(page as usize)).flags).read_volatile() & flag::SMALL != 0 }
     }
@@ -238,12 +243,12 @@ impl Pager {
         fingerprint(unsafe { core::slice::from_raw_parts(memory, PAGE_BYTES) }, self.seed)
     }
 
-    /// Frames of a lane's own, which hold no memory before something lands there.
+    /// Returns the first of a lane's landing frames, which have no memory before a transfer.
     pub fn landing(&self, lane: &Lane) -> u32 {
         (self.pool_pages - (LANES - lane.number) * BATCH_PAGES_MAX) as u32
     }
 
-    /// Waits while somebody else is at a page.
+    /// Waits until a busy page may have changed.
     pub fn wait_for(&self, page: u32, guard: Guard) {
         let queue = self.busy.of(page);
         let seen = queue.seen();
@@ -251,12 +256,13 @@ impl Pager {
         queue.wait(seen);
     }
 
-    /// There may be room. It wakes as many as can fetch at once; each of them wakes the next.
+    /// Reports that there may be room. Wakes as many threads as can fetch at once; each of them
+    /// wakes the next.
     pub fn made_room(&self) {
         self.room.wake(TRANSFERS);
     }
 
-    /// These pages are busy no more.
+    /// Wakes the threads that wait for these pages.
     pub fn done(&self, pages: &[u32]) {
         self.busy.wake(pages);
     }
@@ -268,23 +274,23 @@ impl Pager {
         }
     }
 
-    /// Whether a fetch of an object would be cut for want of room.
+    /// Whether room is so short that a fetch of an object would be cut.
     pub fn is_short(&self, g: &Guard) -> bool {
         g.heart.room() < crate::evict::low_water(&g.heart) / 2
     }
 
-    /// A prefetch takes at most half of the room that there is.
+    /// Limits a fetch of `n` pages to half of the room.
     pub fn clip(&self, g: &Guard, n: usize) -> usize {
         n.min((g.heart.room() / 2).max(1))
     }
 
-    /// Pages of the budget that are only used while a memory host is late.
+    /// Returns the pages of the budget that are reserved for times when a memory host is late.
     pub fn overdraft_max(&self) -> usize {
         self.hosts.config.local_bytes as usize / PAGE_BYTES / OVERDRAFT_SHARE
     }
 
-    /// More local memory than was allowed is better than a program that stands still; counted once the share of the budget
-    /// that is kept for it is used up, and seen in `top`.
+    /// Raises the limit above the budget, so that the program is not blocked. Counts in
+    /// `over_budget`, which `top` shows, once the reserved share is used up.
     pub fn overdraw(&self, g: &mut Guard, pages: usize) {
         let limit = g.heart.limit().max(g.heart.held()) + pages;
         g.heart.set_limit(limit);
@@ -294,8 +300,8 @@ impl Pager {
         self.made_room();
     }
 
-    /// Maps a page of the second-chance list again, and those from `first` up to `end` that come along in the same move.
-    /// Returns the page behind the last one.
+    /// Maps a page of the second-chance list again, with its neighbours from `first` up to `end`
+    /// that fit into the same move. Returns the page after the last one.
     pub fn rescue(&self, g: &mut Guard, page: u32, first: u32, end: u32) -> u32 {
         let (first, n) = g.heart.limbo_run(page, first, end);
         let frame = g.heart.pages[first as usize].frame;
@@ -318,7 +324,8 @@ impl Pager {
         first + n
     }
 
-    /// Moves the memory of frames to pages; where the kernel cannot move (shared with a child), copies.
+    /// Moves the memory of frames to pages. Copies where the kernel cannot move: the memory is
+    /// shared with a child.
     pub fn put(&self, to: *mut u8, frame: u32, n: usize) {
         let (mut to, mut from, mut left) = (to, self.frame(frame), n * PAGE_BYTES);
         while left > 0 {
@@ -332,7 +339,7 @@ impl Pager {
                     sys!(libc::SYS_madvise, from, PAGE_BYTES, libc::MADV_DONTNEED);
                     (to, from, left) = (to.add(PAGE_BYTES), from.add(PAGE_BYTES), left - PAGE_BYTES);
                 },
-                // No page, but the mark of a lost one, which came along.
+                // The destination has only the mark of a lost page, which the move carried along.
                 Err((e, done)) if e == libc::EEXIST as isize && !unsafe { crate::uffd::is_there(to.add(done)) } => unsafe {
                     (to, from, left) = (to.add(done), from.add(done), left - done);
                     sys!(libc::SYS_madvise, to, PAGE_BYTES, libc::MADV_DONTNEED);
@@ -349,8 +356,8 @@ impl Pager {
         }
     }
 
-    /// Gives pages back: they read as zeros afterwards. In pieces, so that no fault waits for all of a large mapping; and what
-    /// the table says of a page is true whenever the lock is free.
+    /// Returns pages to the kernel; they read as zeros afterwards. Works in pieces, so that a fault
+    /// does not wait for all of a large mapping. The page table is true whenever the lock is free.
     pub fn discard(&self, first: u32, pages: u32) {
         let (mut page, end) = (first, first + pages);
         while page < end {
@@ -369,14 +376,16 @@ impl Pager {
         self.made_room();
     }
 
-    /// Whether a page holds anything but zeros; a look without the lock, for who alone uses the page.
+    /// Whether a page may hold other bytes than zeros. Reads without the lock: only the caller may
+    /// use the page.
     pub fn is_used(&self, page: u32) -> bool {
         unsafe { (&raw const (*self.pages.add(page as usize)).state).read_volatile() != State::Zero }
     }
 }
 
 impl Pager {
-    /// Forgets, in a forked child, everything that the parent's threads had under way. The parent took the lock before the fork.
+    /// Forgets, in a forked child, everything that the parent's threads had under way. The parent
+    /// took the lock before the fork.
     pub unsafe fn become_child(&self, limit: usize) {
         self.busy.reset();
         self.room.reset();
@@ -396,13 +405,13 @@ impl Pager {
         }
     }
 
-    /// Ends what [`Pager::lock_for_fork`] began.
+    /// Releases the lock that [`Pager::lock_for_fork`] took.
     pub fn unlock_after_fork(&self) {
         self.lock.give();
     }
 
-    /// Whether a new process gets the region. One that comes about past the fork handlers has none of it, for it would read
-    /// what is away as zeros.
+    /// Sets whether a new process inherits the region. A process that bypasses the fork handlers
+    /// must not: it would read absent pages as zeros.
     pub fn inherit(&self, on: bool) {
         let advice = if on { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
         unsafe { sys!(libc::SYS_madvise, self.region, self.region_pages * PAGE_BYTES, advice) };

@@ -1,5 +1,5 @@
-//! Pins: pages that a system call is using. The kernel does not raise SIGBUS for its own accesses, it fails the call with
-//! EFAULT; so the pages are brought in first and may not leave until the call is over.
+//! Pins: pages that a system call uses. The kernel does not raise SIGBUS for its own accesses but
+//! fails the call with EFAULT. So the pages are fetched first, and stay until the call has ended.
 
 use crate::handler;
 use crate::pager::{pager, Pager};
@@ -8,13 +8,14 @@ use memory_core::page::{flag, State};
 use memory_core::stats::add;
 use memory_core::PAGE_BYTES;
 
-/// A pinned range; nothing if it is not far memory.
+/// A pinned range of far memory.
 pub struct Pin {
     first: u32,
     pages: u32,
 }
 
-/// Bytes that are pinned at most at a time: a call on more is given less, as the kernel itself may do.
+/// Most bytes that are pinned at a time. A call with more transfers less, as the kernel itself may
+/// do.
 pub const PIN_BYTES_MAX: usize = 256 << 10;
 
 /// Whether a range has a byte in far memory.
@@ -25,14 +26,16 @@ pub fn is_far(at: *const u8, bytes: usize) -> bool {
     }
 }
 
-/// Whether a byte's page is away, by a look without the lock: what the table says may be older than the kernel's view.
+/// Whether the page of a byte is away. Reads without the lock: the table may be behind the kernel's
+/// state.
 pub fn is_away(at: *const u8) -> bool {
     let page = pager().and_then(|p| Some((p, p.page_of(at as usize)?)));
     page.is_some_and(|(p, page)| unsafe { (&raw const (*p.pages.add(page as usize)).state).read_volatile() } != State::Resident)
 }
 
 impl Pin {
-    /// Brings the range in and keeps it, where the kernel's own accesses fail. A handler thread serves them.
+    /// Fetches the range and pins it, in sigbus mode. In thread mode, handler threads serve the
+    /// kernel's accesses.
     pub fn new(at: *const u8, bytes: usize) -> Option<Pin> {
         if handler::is_sigbus() {
             Pin::always(at, bytes)
@@ -41,7 +44,7 @@ impl Pin {
         }
     }
 
-    /// The same in every mode.
+    /// Fetches the range and pins it, in every mode.
     fn always(at: *const u8, bytes: usize) -> Option<Pin> {
         let pager = pager()?;
         if !is_far(at, bytes) {
@@ -56,7 +59,7 @@ impl Pin {
         Some(Pin { first, pages: last - first + 1 })
     }
 
-    /// Whether it keeps all of a range.
+    /// Whether this pin covers all of a range.
     pub fn covers(&self, at: *const u8, bytes: usize) -> bool {
         let inside =
             |at: usize| pager().and_then(|p| p.page_of(at)).is_some_and(|page| (self.first..self.first + self.pages).contains(&page));
@@ -70,7 +73,7 @@ fn hold(pager: &Pager, page: u32) {
         let p = &mut g.heart.pages[page as usize];
         if p.state == State::Resident {
             if p.pins == u8::MAX {
-                // More calls than can be counted: it stays, whatever becomes of the count.
+                // The count is at its maximum: the page stays for good.
                 p.flags |= flag::STICKY;
             } else {
                 p.pins += 1;
@@ -93,17 +96,18 @@ impl Drop for Pin {
     }
 }
 
-/// Where blocks begin that stay as long as they are allocated: a bit for every 16 bytes of the region, for allocators give
-/// nothing smaller. It has memory only where blocks were kept; elsewhere a look finds the kernel's page of zeros.
+/// Marks the blocks that stay as long as they are allocated: one bit for every 16 bytes of the
+/// region, the smallest block of allocators. Only the used parts have memory; the rest is the
+/// kernel's page of zeros.
 static KEPT: AtomicPtr<AtomicU8> = AtomicPtr::new(core::ptr::null_mut());
 const GRAIN_BYTES: usize = 16;
 
-/// Before the pager runs.
+/// Reserves the marks, before the pager runs.
 pub unsafe fn begin(region_pages: usize) {
     KEPT.store(crate::sys::reserve(region_pages * (PAGE_BYTES / GRAIN_BYTES / 8)).cast(), SeqCst);
 }
 
-/// The byte and the bit of a block that begins in far memory.
+/// Returns the byte and the bit of a block that begins in far memory.
 fn kept(pager: &Pager, block: *mut u8) -> Option<(&'static AtomicU8, u8)> {
     pager.page_of(block as usize)?;
     let grain = (block as usize - pager.region as usize) / GRAIN_BYTES;
@@ -121,7 +125,8 @@ pub unsafe fn keep_block(block: *mut u8) {
     }
 }
 
-/// The block is about to be given back: its pages may leave again. Costs a look at one byte for any other block.
+/// Lets the pages of a block leave again, before the block is freed. Costs one read for other
+/// blocks.
 ///
 /// # Safety
 /// It is a block of the allocator's.
@@ -138,12 +143,12 @@ pub unsafe fn release_block(block: *mut u8) {
     byte.fetch_and(!bit, SeqCst);
 }
 
-/// Keeps a page for good: the kernel waits on a word of it (a mutex, a condition), where a fault would be an error that the
-/// C library does not survive. Costs two loads once that is done.
+/// Keeps a page for good: the kernel waits on a word in it (a mutex, a condition). A fault there
+/// would be an error that the C library does not survive. Later calls cost two loads.
 pub fn keep(at: *const u8) {
     let Some(pager) = pager() else { return };
     let Some(page) = pager.page_of(at as usize) else { return };
-    // Set once and cleared only when the memory is given up, so that a look without the lock is enough.
+    // The flag is cleared only when the memory is discarded, so a read without the lock is enough.
     let flags = unsafe { (&raw const (*pager.pages.add(page as usize)).flags).read_volatile() };
     if flags & flag::STICKY != 0 {
         return;
@@ -155,12 +160,13 @@ pub fn keep(at: *const u8) {
     p.pins = p.pins.saturating_sub(1);
 }
 
-/// Pages that are kept for good because threads have waited in them, and the share of the budget that they may take.
+/// Pages that are kept for good because threads have waited in them, and their share of the budget.
 static WAITED: AtomicUsize = AtomicUsize::new(0);
 const WAITED_SHARE: usize = 64;
 
-/// Keeps an object while a thread waits in it. The first such pages stay for good, for a lock that was waited for will be again.
-/// Beyond their share of the budget, pages are held only as long as the returned pin.
+/// Keeps an object while a thread waits in it. The first such pages stay for good, because a
+/// contended lock is likely to be contended again. Beyond their share of the budget, pages stay
+/// only as long as the returned pin.
 pub fn keep_waited(at: *const u8, bytes: usize) -> Option<Pin> {
     let pager = pager()?;
     let stays = |at: *const u8| {
@@ -180,7 +186,7 @@ pub fn keep_waited(at: *const u8, bytes: usize) -> Option<Pin> {
     None
 }
 
-/// The same for every page of a range.
+/// Keeps every page of a range for good.
 pub fn keep_all(at: *const u8, bytes: usize) {
     for offset in (0..bytes).step_by(PAGE_BYTES) {
         keep(at.wrapping_add(offset));

@@ -1,4 +1,4 @@
-//! How pages travel: a trait, a TCP or unix socket, and the memory itself where the host is the same machine.
+//! Transports of pages: a TCP or unix socket, and mapped memory if the host is on the same machine.
 
 use crate::config::Address;
 use crate::{descriptor, handler, sys};
@@ -7,32 +7,35 @@ use memory_core::poll::Poll;
 use memory_core::wire::{Hello, Op, Reply, Request, Status, Welcome, TCP_RTO_MAX_MS};
 use memory_core::{BATCH_PAGES_MAX, PAGE_BYTES};
 
-/// Silence is noticed in steps of this length.
+/// Sockets time out after this, so that silence is counted in steps.
 const TICK_US: i64 = 5_000;
-/// A step that took longer counts as this long: the process itself was not running.
+/// A longer step counts as this long: the process itself was not running.
 const STEP_MAX_NS: u64 = 12_000_000;
 /// How long a host may be silent if another copy can answer, ns.
 pub const SHORT: u64 = 15_000_000;
-/// The same for an acknowledgement before the host is given up, and for the first try to read the only copy.
+/// How long an acknowledgement may take before the host is given up, and how long the first attempt
+/// to read the only copy waits, ns.
 pub const LONG: u64 = 250_000_000;
-/// A write that waits for so long has the others asked whether they answer.
+/// Once a write has waited for this long, the tender probes the other hosts.
 const SLOW: u64 = LONG / 4;
 /// A transfer that crawls counts as silent above this time per byte, ns: 13 MB/s.
 const CRAWL_NS: u64 = 76;
-/// How long a thread of the program stays awake for an answer: as long as to sleep and be woken takes. It does not let others
-/// go first meanwhile, for whoever only computes would keep the processor.
+/// How long a thread of the program polls for an answer: about the cost of a sleep and a wake-up.
+/// It does not yield meanwhile, because a thread that only computes would keep the processor.
 const POLL_NS: u64 = 60_000;
-/// The kernel does not give a connection up, ms: patience is counted here.
+/// TCP_USER_TIMEOUT, ms. The kernel never gives up a connection: the pager counts the silence
+/// itself.
 const NEVER_MS: i32 = i32::MAX;
 
-/// Why a transfer failed. The connection is closed then: what would still come is no longer wanted.
+/// Why a transfer failed. Its connection is closed, so that a late answer is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// Nobody listens there, or the connection was ended: the host's process is gone, and its memory with it.
+    /// The connection was refused or ended: the host's process is gone, and its memory with it.
     Away,
-    /// No answer for so long, ns: it is busy, or paused, or the link is cut. Its memory may be as it was.
+    /// No answer for this long, ns: the host is busy or paused, or the link is down. Its memory may
+    /// be intact.
     Silent(u64),
-    /// The host refused: a new connection would not help.
+    /// The host refused. A new connection would not help.
     Refused(Status),
 }
 
@@ -42,11 +45,12 @@ pub trait Watch: Sync {
     fn waits(&self, host: usize, ns: u64);
     /// Reports that a write to a host is slow.
     fn waits_to_write(&self, host: usize);
-    /// Whether a write that began at `begun_ns`, and has waited for `ns`, stops waiting for a host. Asked once its patience has ended.
+    /// Whether a write that began at `begun_ns`, and has waited for `ns`, stops waiting for a host.
+    /// Asked once its patience has ended.
     fn gives_up(&self, host: usize, begun_ns: u64, ns: u64) -> bool;
 }
 
-/// How long a host has been silent, and may be.
+/// The silence of a host during one operation, and its limit.
 struct Silence {
     watch: Option<&'static dyn Watch>,
     host: usize,
@@ -59,7 +63,7 @@ struct Silence {
 }
 
 impl Silence {
-    /// Counts a step that brought too little; whether patience is at an end.
+    /// Counts a step without enough data. Returns whether the port stops waiting.
     fn is_over(&mut self) -> bool {
         crate::identity::heed();
         let now = sys::now_ns();
@@ -77,7 +81,7 @@ impl Silence {
         self.watch.is_none_or(|watch| watch.gives_up(self.host, self.begun_ns, self.counted_ns))
     }
 
-    /// Why a call on a socket failed with this error, or with the end of the connection: 0.
+    /// Returns the cause of a failed call on a socket, from its error. 0 = the connection ended.
     fn ended_by(&self, error: isize) -> Broken {
         match -error as i32 {
             0 | libc::ECONNREFUSED | libc::ECONNRESET | libc::EPIPE | libc::ENOENT => Broken::Away,
@@ -86,16 +90,17 @@ impl Silence {
     }
 }
 
-/// What a transport does. A read is two steps so that the wait between them is used, a write so that all copies are under way
-/// at once. RDMA verbs would be a third implementation: the shared one is already one-sided.
+/// A transport of pages. A read has two steps, so that the caller can use the wait between them. A
+/// write has two, so that writes to all copies run at once. RDMA verbs could be a third
+/// implementation.
 pub trait Transport {
-    /// Asks for slots.
+    /// Requests slots.
     fn begin_read(&mut self, slots: &[u32]) -> Result<(), Broken>;
-    /// Waits until they are in these pages of memory.
+    /// Waits until the slots are in these pages of memory.
     fn end_read(&mut self, slots: &[u32], into: &[*mut u8]) -> Result<(), Broken>;
     /// Sends pages to slots.
     fn begin_write(&mut self, slots: &[u32], from: &[*mut u8]) -> Result<(), Broken>;
-    /// Waits until they are stored.
+    /// Waits until the pages are stored.
     fn end_write(&mut self) -> Result<(), Broken>;
 }
 
@@ -104,18 +109,18 @@ pub trait Transport {
 pub struct Port {
     /// Descriptor + 1; 0 is closed.
     fd: i32,
-    /// The file behind it.
+    /// The file of the descriptor.
     file: u64,
     serial: u64,
-    /// The lease that it reads and writes.
+    /// The lease that this port reads and writes.
     lease: u64,
-    /// Whose it is among the hosts.
+    /// The number of the host.
     pub host: usize,
     /// Receives the waits of this port. Without one, a write waits no longer than `patience`.
     pub watch: Option<&'static dyn Watch>,
-    /// Silence after which it counts as broken, ns.
+    /// Silence after which the connection counts as broken, ns.
     pub patience: u64,
-    /// A host that is silent is waited for beyond that, as long as no other host answers either.
+    /// Waits for a silent host even longer, as long as no other host answers.
     pub spares: bool,
     poll: Poll,
 }
@@ -126,18 +131,20 @@ impl Port {
         Port { host, ..Port::default() }
     }
 
-    /// Whether it is connected to this lease: a host that was given up and came back may still serve the old one, too.
+    /// Whether the port is connected to this lease. A host that was given up and came back may
+    /// still serve its old lease.
     pub fn is_open(&self, lease: u64) -> bool {
         self.fd > 0 && self.lease == lease && self.is_there()
     }
 
-    /// Whether the number still stands for the connection: in sigbus mode it is in the program's table, and the program may have
-    /// closed it by a raw system call.
+    /// Whether the descriptor still refers to the connection. In sigbus mode it is in the program's
+    /// table, and the program may have closed it by a raw system call.
     fn is_there(&self) -> bool {
         !handler::is_sigbus() || unsafe { descriptor::file(self.fd - 1) } == self.file
     }
 
-    /// A forked child drops the connection of its parent. The child does not have it at all in thread mode.
+    /// Drops the parent's connection, in a forked child. In thread mode the child did not inherit
+    /// it.
     pub fn forget(&mut self) {
         if handler::is_sigbus() {
             self.close();
@@ -146,7 +153,8 @@ impl Port {
     }
 
     pub fn close(&mut self) {
-        // In this order: a fork in between must not leave the child a number that is somebody else's by then.
+        // Clear the number first: after a fork in between, it may refer to another file in the
+        // child.
         let there = self.fd > 0 && self.is_there();
         let fd = core::mem::take(&mut self.fd);
         if there {
@@ -154,14 +162,15 @@ impl Port {
         }
     }
 
-    /// Whether something has arrived, or the connection has ended, within so much time.
+    /// Whether data arrives, or the connection ends, within this time.
     pub fn answers_within(&self, ns: u64) -> bool {
         let mut p = libc::pollfd { fd: self.fd - 1, events: libc::POLLIN, revents: 0 };
         let t = libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
         self.fd <= 0 || unsafe { sys!(libc::SYS_ppoll, &raw mut p, 1, &raw const t, 0, 0) } == 1
     }
 
-    /// Connects and introduces itself. Returns the lease, its slots, and the memory file if one was asked for with `share`.
+    /// Connects and sends the greeting. Returns the lease, its slots, and the memory file if
+    /// `share` is set.
     pub fn open(&mut self, to: &Address, hello: &Hello) -> Result<(Welcome, i32), Broken> {
         self.close();
         let fd = unsafe { sys!(libc::SYS_socket, to.family(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
@@ -241,7 +250,7 @@ impl Port {
         Err(why)
     }
 
-    /// Sends or receives all pieces; `awake`: does not sleep at first.
+    /// Sends or receives all pieces. With `awake`, polls for [`POLL_NS`] before it sleeps.
     fn all(&mut self, nr: i64, pieces: &mut [libc::iovec], mut awake: bool) -> Result<(), Broken> {
         let mut from = 0;
         let bytes: usize = pieces.iter().map(|p| p.iov_len).sum();
@@ -279,7 +288,7 @@ impl Port {
                 pieces[from].iov_base = pieces[from].iov_base.cast::<u8>().wrapping_add(n).cast();
                 pieces[from].iov_len -= n;
             }
-            // Cut short by the socket's timeout.
+            // The socket's timeout ended the call early.
             if from < pieces.len() && silence.is_over() {
                 return self.fail(Broken::Silent(silence.counted_ns));
             }
@@ -322,7 +331,7 @@ impl Port {
 
 const NO_PIECE: libc::iovec = libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
 
-/// Pieces for pages, neighbours joined; returns how many.
+/// Makes one piece for each run of adjacent pages; returns how many.
 fn join(pages: &[*mut u8], out: &mut [libc::iovec]) -> usize {
     let mut n = 0;
     for &page in pages {
@@ -358,7 +367,8 @@ impl Transport for Port {
     }
 }
 
-/// The leased memory itself, mapped: reads and writes are copies, and outlive the host's process. Zeros are not mapped.
+/// Leased memory that is mapped here: reads and writes are copies. It survives the host's process.
+/// A base of 0 is not mapped.
 pub struct Shared {
     base: AtomicUsize,
 }

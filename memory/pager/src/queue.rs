@@ -1,5 +1,5 @@
-//! Wait queues: one for lanes, one for room, and some for busy pages. With a single queue, every page
-//! that arrives would wake all of 64 threads.
+//! Wait queues: one for lanes, one for room, and some for busy pages. With a single queue, every
+//! page that arrives would wake all of 64 threads.
 
 use crate::sys;
 use core::sync::atomic::{AtomicU32, Ordering::SeqCst};

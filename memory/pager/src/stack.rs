@@ -1,5 +1,6 @@
-//! The pager's own stacks, for faults in threads of the program. A program's stack may be as small as the
-//! system allows, or an alternate one with data right below it. A fault puts only the signal frame there.
+//! The pager's own stacks, for faults in threads of the program. A program's stack may be as small
+//! as the system allows, or an alternate one with data right below it. A fault puts only the signal
+//! frame there.
 
 use crate::queue::Queue;
 use crate::sys;

@@ -82,7 +82,8 @@ unsafe fn tables(memory: &Memory, limit: usize, slots: usize, prefetcher: Prefet
     Inner { heart, spans, prefetcher, guide: Accuracy::default() }
 }
 
-/// Makes a forked child's pager of its parent's, before any code of the child runs. The parent took the lock before the fork.
+/// Makes a forked child's pager of its parent's, before any code of the child runs. The parent took
+/// the lock before the fork.
 pub unsafe fn become_child(pager: &Pager, limit: usize) {
     // First close the descriptors of the parent: the child may have no free number before.
     if handler::is_sigbus() {

@@ -1,5 +1,6 @@
-//! System calls without the C library, so that `errno`, thread-local storage and the wrappers of this
-//! library are not involved. Every call returns the kernel's result; a negative one is an error number.
+//! System calls without the C library, so that `errno`, thread-local storage and the wrappers of
+//! this library are not involved. Every call returns the kernel's result; a negative one is an
+//! error number.
 
 use core::arch::asm;
 use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -79,8 +80,8 @@ pub fn restore_signals(mask: u64) {
     unsafe { sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, 0, 8) };
 }
 
-/// A mutex of three states: 0 free, 1 taken, 2 taken with waiters. Its holder has all signals blocked,
-/// so no handler of the program, which may touch far memory, interrupts it.
+/// A mutex of three states: 0 free, 1 taken, 2 taken with waiters. Its holder has all signals
+/// blocked, so no handler of the program, which may touch far memory, interrupts it.
 pub struct Lock(AtomicU32);
 
 impl Lock {
@@ -171,7 +172,7 @@ pub fn say(what: core::fmt::Arguments) {
     unsafe { crate::apart::write_error(&t.bytes[..t.len]) };
 }
 
-/// Exit code of a program whose far memory failed.
+/// Exit code of a program that lost its far memory.
 pub const EXIT_LOST: i32 = 97;
 
 /// Ends the program, before it can read a wrong byte.

@@ -38,8 +38,8 @@ pub fn is_known() -> bool {
     unsafe { descriptor::file(number()) == FILE.load(SeqCst) }
 }
 
-/// Creates a userfaultfd by the system call, or else by the device, which needs only the rights of its
-/// file.
+/// Creates a userfaultfd by the system call, or else by the device, which needs only the rights of
+/// its file.
 unsafe fn create(flags: i32) -> isize {
     let fd = sys!(libc::SYS_userfaultfd, flags);
     if fd != -(libc::EPERM as isize) {
@@ -60,8 +60,8 @@ unsafe fn create(flags: i32) -> isize {
 pub struct Uffd;
 
 impl Uffd {
-    /// Opens a userfaultfd. With `sigbus`, a fault raises SIGBUS in the thread itself, which needs no
-    /// privilege.
+    /// Opens a userfaultfd. With `sigbus`, a fault raises SIGBUS in the thread itself, which needs
+    /// no privilege.
     pub unsafe fn open(sigbus: bool) -> Result<Uffd, isize> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | if sigbus { USER_MODE_ONLY } else { 0 };
         let fd = create(flags);
@@ -103,8 +103,8 @@ impl Uffd {
     }
 
     /// Moves pages without copying. Err: the error number, and the bytes that were moved before it.
-    /// Kernel bug (6.18), once in millions of calls: the returned count is one page short. The next call
-    /// then fails on a page that has moved already, which mincore shows.
+    /// Kernel bug (6.18), once in millions of calls: the returned count is one page short. The next
+    /// call then fails on a page that has moved already, which mincore shows.
     pub unsafe fn move_pages(self, dst: *mut u8, src: *mut u8, bytes: usize) -> Result<(), (isize, usize)> {
         let mut done = 0;
         while done < bytes {

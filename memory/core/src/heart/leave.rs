@@ -1,9 +1,10 @@
-//! The way out: which pages leave the program, which of them the hosts must be sent, and when their frames are free.
+//! Eviction: which pages leave the program, which ones must be sent to the hosts, and when their
+//! frames are free.
 
 use super::{Heart, FREE, HEAT_MAX, SMALL_SHARE, WASTE};
 use crate::page::{flag, State, NONE};
 
-/// What cleaning a page needs.
+/// The work that is needed to clean a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clean {
     /// The hosts hold the same content.
@@ -15,7 +16,8 @@ pub enum Clean {
 }
 
 impl Heart<'_> {
-    /// Up to `out.len()` pages that should leave, and as many free frames beside one another; the first frame's number.
+    /// Returns up to `out.len()` pages that should leave, and the first of as many adjacent free
+    /// frames.
     pub fn victims(&mut self, out: &mut [u32]) -> (usize, u32) {
         let n = self.ring.len();
         let first = (self.tail % n as u64) as usize;
@@ -44,7 +46,8 @@ impl Heart<'_> {
         (k, first as u32)
     }
 
-    /// A victim was unmapped into the frame at the tail. The caller keeps to the order of [`Heart::victims`].
+    /// Records that a victim was unmapped into the frame at the tail. The caller keeps the order of
+    /// [`Heart::victims`].
     pub fn unmapped(&mut self, page: u32) {
         let at = (self.tail % self.ring.len() as u64) as u32;
         self.ring[at as usize] = page;
@@ -55,18 +58,19 @@ impl Heart<'_> {
         p.frame = at;
     }
 
-    /// A victim that could not be unmapped (shared with a child, or pinned by the kernel) stays.
+    /// Keeps a victim that could not be unmapped: it is shared with a child, or pinned by the
+    /// kernel.
     pub fn stays(&mut self, page: u32) {
         self.enqueue(page);
     }
 
-    /// Steps over the frame at the tail, which a failed move left empty.
+    /// Skips the frame at the tail, which a failed move left empty.
     pub fn skip_frame(&mut self) {
         self.tail += 1;
     }
 
-    /// The oldest pages that are not stored yet, but for the newest `lag`: their frames
-    /// keep their content until [`Heart::end_clean`], whatever becomes of the pages.
+    /// Returns the oldest pages that are not stored yet, except for the newest `lag`. Their frames
+    /// keep their content until [`Heart::end_clean`], even if the pages change their state.
     pub fn begin_clean(&mut self, lag: usize, out: &mut [u32]) -> usize {
         debug_assert_eq!(self.cleaned, self.cleaning);
         let end = self.tail.saturating_sub(lag as u64);
@@ -83,7 +87,7 @@ impl Heart<'_> {
         n
     }
 
-    /// Whether a page of the batch is still the one that it was: it may have been given up meanwhile.
+    /// Whether a page of the batch still has its state. The program may have dropped it meanwhile.
     pub fn is_cleaning(&self, page: u32) -> bool {
         self.pages[page as usize].flags & flag::CLEANING != 0
     }
@@ -94,7 +98,8 @@ impl Heart<'_> {
         slot != NONE && self.sums[slot as usize] == sum
     }
 
-    /// Whether a page on its way out needs a write, and where to. Only asked between `begin_clean` and `end_clean`.
+    /// Returns whether a page on its way out needs a write, and to which slot. Call it only between
+    /// `begin_clean` and `end_clean`.
     pub fn clean(&mut self, page: u32, sum: u64) -> Clean {
         let old = self.pages[page as usize].slot;
         if old != NONE && self.sums[old as usize] == sum {
@@ -115,7 +120,7 @@ impl Heart<'_> {
         Clean::Write(slot)
     }
 
-    /// Every copy has acknowledged these contents (or had them already): the frames may be taken.
+    /// Records that every copy has these contents. Their frames become reusable.
     pub fn end_clean(&mut self, pages: &[u32], sums: &[u64]) {
         for (&page, &sum) in pages.iter().zip(sums) {
             if self.is_cleaning(page) {
@@ -130,7 +135,8 @@ impl Heart<'_> {
         }
     }
 
-    /// A page of the batch cannot be stored after all. If it still waits in its frame, the caller has mapped that again.
+    /// Records that a page of the batch cannot be stored. If it still waited in its frame, the
+    /// caller has mapped that again.
     pub fn restored(&mut self, page: u32) {
         self.pages[page as usize].flags &= !flag::CLEANING;
         let p = self.pages[page as usize];
@@ -140,7 +146,8 @@ impl Heart<'_> {
         }
     }
 
-    /// Takes reusable frames out of the list so that their memory can go back to the kernel; returns how many.
+    /// Removes reusable frames from the list, so that the kernel can have their memory; returns how
+    /// many.
     pub fn shed(&mut self, out: &mut [u32]) -> usize {
         let mut n = 0;
         while n < out.len() && self.head < self.cleaned {

@@ -10,12 +10,13 @@ const BIG: usize = 48 << 20;
 /// The last [`sevens`], for signal handlers.
 pub static HELD: AtomicPtr<u8> = AtomicPtr::new(null_mut());
 
-/// Memory that is touched for others to leave.
+/// Memory that is touched so that other memory leaves.
 pub struct Big(*mut u8);
 
 impl Big {
     pub unsafe fn new() -> Big {
-        // What the allocator took before there was a pager is always local: it is used up first, in every size.
+        // Memory that the allocator took before the pager started is always local. Use it up first,
+        // in every size.
         for size in (3..13).map(|n| 1usize << n).chain([552, 20_000]) {
             for _ in 0..(3 << 20) / size {
                 libc::malloc(size).cast::<u8>().write_volatile(1);

@@ -1,4 +1,5 @@
-//! Signals, timers and messages: the kernel or the C library calls the program back, or writes where the program said.
+//! Signals, timers and messages: the kernel or the C library calls the program back, or writes to
+//! its memory.
 
 use crate::away::{sevens, Big, HELD};
 use std::ffi::{c_int, c_void, CString};
@@ -51,31 +52,32 @@ extern "C" fn on_event(at: *mut u8) {
     FOUND.fetch_add(unsafe { *at } as i32 + 1, SeqCst);
 }
 
-/// An event that is told by a thread, which is like `attributes` and reads what is at `read`.
+/// Makes an event that starts a thread with these attributes. The thread reads the byte at `read`.
 unsafe fn told_by_thread(read: *mut u8, attributes: &mut libc::pthread_attr_t) -> libc::sigevent {
     let mut processors: libc::cpu_set_t = std::mem::zeroed();
     libc::sched_getaffinity(0, size_of_val(&processors), &mut processors);
     libc::pthread_attr_init(attributes);
-    // More than fits into the structure.
+    // This is more than fits into the structure.
     assert_eq!(libc::pthread_attr_setaffinity_np(attributes, size_of_val(&processors), &processors), 0);
     let mut event: libc::sigevent = std::mem::zeroed();
     event.sigev_notify = libc::SIGEV_THREAD;
     event.sigev_value.sival_ptr = read.cast();
-    // Where the C library has the function to call and the attributes.
+    // The place of the function and the attributes in the C library's structure.
     let place = (&raw mut event.sigev_notify_thread_id).cast::<usize>();
     place.write_unaligned(on_event as *const () as usize);
     place.add(1).write_unaligned(attributes as *mut _ as usize);
     event
 }
 
-/// Waits for that thread once what it reads is away, and the neighbours of what the C library has noted of it.
+/// Waits for that thread, once its byte is away, and the neighbours of the C library's record of
+/// it.
 unsafe fn await_thread(big: &Big, read: *mut u8, begin: impl FnOnce()) {
     let noted = [size_of::<libc::pthread_attr_t>(), size_of::<libc::cpu_set_t>(), 152].map(|bytes| {
         let at = libc::malloc(bytes).cast::<u8>();
         at.write(1);
         at
     });
-    // More that is small than has its place in local memory.
+    // Use more small objects than stay local.
     for _ in 0..(4 << 20) / 160 {
         libc::malloc(160).cast::<u8>().write_volatile(1);
     }
@@ -102,7 +104,7 @@ pub unsafe fn timers(big: &Big) -> String {
     format!("found {}", FOUND.load(SeqCst))
 }
 
-/// Messages of which a thread tells, from and to memory that is away.
+/// Message queues that notify a thread, from and to memory that is away.
 pub unsafe fn messages(big: &Big) -> String {
     let (read, mut attributes) = (sevens().add(5000), std::mem::zeroed());
     let mut like: libc::mq_attr = std::mem::zeroed();
@@ -112,7 +114,7 @@ pub unsafe fn messages(big: &Big) -> String {
     assert!(queue >= 0 && libc::mq_unlink(name.as_ptr()) == 0);
     let to = read.add(100_000);
     let got = [0, 1].map(|_| {
-        // Also as the one that was asked before is forgotten.
+        // Repeat it once an earlier notification is removed.
         for _ in 0..2 {
             libc::mq_notify(queue, null());
             assert_eq!(libc::mq_notify(queue, &told_by_thread(read, &mut attributes)), 0);

@@ -30,7 +30,7 @@ pub unsafe fn names(big: &Big) -> String {
 }
 
 pub unsafe fn closed(big: &Big) -> String {
-    // What so many open streams were read through is away some time after they are closed.
+    // The buffers of many closed streams leave some time after the close.
     let opened = std::array::from_fn::<_, 700, _>(|_| libc::fopen(c"/etc/passwd".as_ptr(), c"r".as_ptr()));
     let read = opened.iter().filter(|&&f| !f.is_null() && libc::fgetc(f) > 0).count();
     // The stream itself, and its buffer.

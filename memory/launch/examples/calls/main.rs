@@ -1,5 +1,6 @@
-//! Calls of the C library and the kernel with memory that is away. The usual fault handling does not work inside these calls.
-//! `calls CASE` prints the result of one case; `programs.rs` has the expected results.
+//! Calls of the C library and the kernel with memory that is away. The usual fault handling does
+//! not work inside these calls. `calls CASE` prints the result of one case; `programs.rs` has the
+//! expected results.
 
 mod away;
 mod events;

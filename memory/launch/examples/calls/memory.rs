@@ -1,4 +1,4 @@
-//! Memory itself: objects of allocators, mappings, and memory whose descriptors the program closes.
+//! Memory itself: objects of allocators, mappings, and closed descriptors.
 
 use crate::away::{is_there, sevens, Big, PAGE};
 use std::ffi::{c_int, c_void};
@@ -8,7 +8,8 @@ extern "C" {
     fn close_range(first: u32, last: u32, flags: c_int) -> c_int;
 }
 
-/// Objects of a page each with a mutex in it, which was taken and given back: they leave like any others.
+/// Objects of a page each with a mutex in it, which was taken and given back: they leave like any
+/// others.
 pub unsafe fn mutexes(big: &Big) -> String {
     let at: Vec<*mut libc::pthread_mutex_t> = (0..12_000).map(|_| libc::malloc(PAGE).cast()).collect();
     for &m in &at {
@@ -16,7 +17,7 @@ pub unsafe fn mutexes(big: &Big) -> String {
         libc::pthread_mutex_lock(m);
         libc::pthread_mutex_unlock(m);
     }
-    // One that is waited for meanwhile stays until it is had.
+    // A contended mutex stays until it is taken.
     extern "C" fn takes(m: *mut c_void) -> *mut c_void {
         unsafe { libc::pthread_mutex_lock(m.cast()) as usize as *mut c_void }
     }
@@ -33,7 +34,8 @@ pub unsafe fn mutexes(big: &Big) -> String {
     format!("{left} {}", r as usize)
 }
 
-/// Objects of 16 pages from each function that gives memory: with the first page, the last one comes along.
+/// Objects of 16 pages from each function that gives memory: with the first page, the last one
+/// comes along.
 pub unsafe fn objects(big: &Big) -> String {
     const BYTES: usize = 16 * PAGE;
     let new = libc::dlsym(libc::RTLD_DEFAULT, c"_Znwm".as_ptr());
@@ -43,10 +45,10 @@ pub unsafe fn objects(big: &Big) -> String {
     let come = given.map(|give| {
         let all: Vec<*mut u8> = (0..64).map(|_| give()).collect();
         all.iter().for_each(|at| at.write_bytes(7, BYTES));
-        // On a busy machine room may be short, which cuts a fetch: then it is tried again.
+        // On a busy machine room may be short, which cuts a fetch. Then try again.
         (0..10).any(|_| {
             (0..4).for_each(|_| big.sweep());
-            // What the allocator had before there was a pager is never away.
+            // Memory that the allocator took before the pager started is never away.
             let away: Vec<_> = all.iter().filter(|at| !is_there(**at) && !is_there(at.add(BYTES - 1))).collect();
             let come = away.iter().filter(|at| at.read_volatile() == 7 && is_there(at.add(BYTES - 1))).count();
             away.len() > 40 && come * 2 > away.len()
@@ -56,7 +58,7 @@ pub unsafe fn objects(big: &Big) -> String {
 }
 
 pub unsafe fn run(big: &Big) -> String {
-    // No allocator has told of these pages.
+    // These pages are in no allocation.
     let (flags, pages) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, 2048);
     let at = libc::mmap(null_mut(), pages * PAGE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0).cast::<u8>();
     (0..pages).for_each(|i| at.add(i * PAGE).write(7));
@@ -67,7 +69,7 @@ pub unsafe fn run(big: &Big) -> String {
 }
 
 pub unsafe fn growing(big: &Big) -> String {
-    // Most of it was never touched, and must not be because it moves.
+    // Most of it was never touched, and a move must not touch it.
     let (flags, bytes) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, 100 << 20);
     let at = libc::mmap(null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0).cast::<u8>();
     at.add(50 << 20).write_bytes(7, PAGE * 2);

@@ -1,4 +1,5 @@
-//! Calls that make processes: forks, and programs that read their arguments from memory that is away.
+//! Calls that make processes: forks, and programs that read their arguments from memory that is
+//! away.
 
 use crate::away::{sevens, Big};
 use crate::threads::{pipe, reads};
@@ -53,7 +54,7 @@ pub unsafe fn spawn(big: &Big) -> String {
 }
 
 pub unsafe fn arguments(big: &Big) -> String {
-    // More than are short, so that they leave; the program tells how many it got.
+    // Use more texts than stay local, so that they leave. The program prints how many it received.
     let list = libc::malloc(1 << 16).cast::<*mut c_char>();
     list.write(text(c"sh"));
     list.add(1).write(text(c"-c"));
@@ -130,14 +131,15 @@ pub unsafe fn vforked(big: &Big) -> String {
     format!("{:x} {}", ended(child), at.read())
 }
 
-/// Descriptors of pipes: those of the pager are gone once it has noticed that its children are.
+/// Counts the descriptors of pipes. Those of the pager are closed once it has noticed the ends of
+/// its children.
 fn pipes() -> usize {
     let is_pipe = |f: &std::fs::DirEntry| std::fs::read_link(f.path()).is_ok_and(|to| to.to_string_lossy().starts_with("pipe:"));
     std::fs::read_dir("/proc/self/fd").unwrap().flatten().filter(is_pipe).count()
 }
 
 pub unsafe fn children(big: &Big) -> String {
-    // More at once than there are pipes that tell of their ends, and each sees the moment of its fork.
+    // Use more children at once than the pager has pipes. Each sees the moment of its fork.
     let (at, early, late, before) = (sevens().add(5000), pipe(), pipe(), pipes());
     let born = |gate: [c_int; 2]| {
         let child = libc::fork();

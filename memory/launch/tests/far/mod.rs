@@ -1,4 +1,4 @@
-//! Memory hosts and programs on far memory for tests, ended when they go out of scope.
+//! Memory hosts and programs on far memory for tests. They end with their scope.
 #![allow(dead_code)]
 
 use std::fs::File;
@@ -8,25 +8,26 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// What `make build` built.
+/// Returns the launcher that `make build` made.
 pub fn pando_mem() -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bin/pando-mem");
     assert!(path.exists(), "{} is missing: run deploy/build-mem first", path.display());
     path
 }
 
-/// An example of this package.
+/// Returns an example of this package.
 pub fn example(name: &str) -> PathBuf {
     let me = std::env::current_exe().unwrap();
     me.parent().unwrap().parent().unwrap().join("examples").join(name)
 }
 
-/// Has a process killed when the test that starts it ends without a word, as by SIGKILL.
+/// Has a process killed when its test ends, even by SIGKILL.
 pub fn bound(command: &mut Command) -> &mut Command {
     unsafe { command.pre_exec(|| (libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == 0).then_some(()).ok_or_else(Error::last_os_error)) }
 }
 
-/// A folder that is gone at the end. What a killed test has left is removed by the next one: nobody holds the lock on it.
+/// A folder that is removed at the end. The next test removes those of killed tests, which have no
+/// lock.
 pub struct Folder {
     pub path: PathBuf,
     _lock: File,
@@ -44,7 +45,7 @@ impl Folder {
         let path = base.join(format!("{BEGIN}{}-{name}", std::process::id()));
         loop {
             std::fs::create_dir_all(&path).unwrap();
-            // Another test may have looked in between.
+            // Another test may have removed it before it was locked.
             if let Ok(lock) = File::open(&path) {
                 lock.lock().unwrap();
                 if path.exists() {
@@ -88,14 +89,14 @@ pub fn host(args: &[&str]) -> Host {
     Host { process: Running(child), address }
 }
 
-/// `pando mem run` with these arguments, to its end.
+/// Runs `pando mem run` with these arguments, to its end.
 pub fn run(args: &[&str]) -> Output {
-    // What hangs is a failure, not a test that never ends.
+    // A hang must fail the test.
     let seconds = 300 + times("PANDO_ACCESSES", 0) / 1000;
     Command::new("timeout").args(["-s", "KILL", &seconds.to_string()]).arg(pando_mem()).arg("run").args(args).output().unwrap()
 }
 
-/// As often as the variable says, else as often as fits into a test.
+/// Returns the number in the variable, or else one that fits into a test.
 pub fn times(variable: &str, usual: usize) -> usize {
     std::env::var(variable).map_or(usual, |n| n.parse().expect("a number"))
 }
@@ -110,32 +111,32 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 impl Host {
-    /// Ends it without a last word.
+    /// Kills the host, without a message of its end.
     pub fn kill(&mut self) {
         self.process.0.kill().unwrap();
         self.process.0.wait().unwrap();
     }
 }
 
-/// Whether a process is there and not a zombie.
+/// Whether a process exists and is not a zombie.
 pub fn lives(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| !s.contains(") Z "))
 }
 
-/// One figure of `pando mem top -o json`.
+/// Returns one figure of `pando mem top -o json`.
 pub fn figure(pid: u32, name: &str) -> u64 {
     let out = Command::new(pando_mem()).args(["top", "--once", "-o", "json", "--pid", &pid.to_string()]).output().unwrap();
     figure_in(&String::from_utf8(out.stdout).unwrap(), name)
 }
 
-/// The same of what it printed.
+/// Returns one figure of such output.
 pub fn figure_in(text: &str, name: &str) -> u64 {
     let at = text.find(&format!("\"{name}\":")).unwrap_or_else(|| panic!("no {name} in {text:?}"));
     let rest = &text[at + name.len() + 3..];
     rest[..rest.find([',', '}']).unwrap()].parse().unwrap()
 }
 
-/// A Redis on far memory, or without `run` arguments an ordinary one.
+/// A Redis on far memory, or an ordinary one without `run` arguments.
 pub struct Redis {
     pub process: Running,
     pub dir: PathBuf,
@@ -153,7 +154,7 @@ impl Drop for Redis {
     }
 }
 
-/// A memory cgroup, gone at the end.
+/// A memory cgroup, removed at the end.
 pub struct Group(PathBuf);
 
 impl Group {
@@ -169,7 +170,7 @@ impl Group {
         group
     }
 
-    /// Processes that were killed because it was full.
+    /// Returns how many processes were killed because the group was full.
     pub fn kills(&self) -> u64 {
         let text = ["memory.events", "memory.oom_control"].iter().find_map(|f| std::fs::read_to_string(self.0.join(f)).ok()).unwrap();
         text.lines().find_map(|l| l.strip_prefix("oom_kill ")).unwrap().parse().unwrap()
@@ -214,13 +215,13 @@ pub fn redis_in(group: Option<&Group>, name: &str, run: &[&str], args: &[&str]) 
 }
 
 impl Redis {
-    /// What it and its children wrote to standard error.
+    /// Returns the standard error of Redis and its children.
     pub fn said(&self) -> String {
-        // Also while a test panics, when another panic would end all tests without a message.
+        // This also runs during a panic, when a second panic would end all tests without a message.
         std::fs::read(self.dir.join("said")).map_or_else(|e| e.to_string(), |said| String::from_utf8_lossy(&said).into_owned())
     }
 
-    /// The forked child that lives, if any.
+    /// Returns the living forked child, if any.
     pub fn child(&self) -> Option<u32> {
         let pid = self.pid();
         std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap().split_whitespace().next()?.parse().ok()
@@ -239,7 +240,7 @@ impl Redis {
     }
 }
 
-/// What Redis answered.
+/// An answer of Redis.
 #[derive(Debug, PartialEq)]
 pub enum Reply {
     Nil,
@@ -291,7 +292,7 @@ impl<S: Read + Write> Client<S> {
     }
 }
 
-/// Content that nobody can guess from a neighbour's: `bytes` bytes for a key and a version.
+/// Returns `bytes` random-looking bytes for a key and a version, unlike those of its neighbours.
 pub fn content(key: u64, version: u64, bytes: usize) -> Vec<u8> {
     let mut x = key << 32 ^ version ^ 0x9e37_79b9_7f4a_7c15;
     let mut out = Vec::with_capacity(bytes + 8);
@@ -305,7 +306,7 @@ pub fn content(key: u64, version: u64, bytes: usize) -> Vec<u8> {
     out
 }
 
-/// The paper's sizes in equal shares: 4 to 128 KB.
+/// Returns a value with one of the paper's sizes, in equal shares: 4 to 128 KB.
 pub fn value(key: u64, version: u64) -> Vec<u8> {
     content(key, version, 4096 << (key % 6))
 }

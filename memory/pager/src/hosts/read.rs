@@ -1,4 +1,5 @@
-//! Reads from the copies: from one host at a time, and from the next one if it does not answer in time.
+//! Reads from the copies: from one host at a time, and from the next one if it does not answer in
+//! time.
 
 use super::silence::{is_better, Vain};
 use super::{Hosts, WHOLE};
@@ -7,7 +8,8 @@ use crate::port::{Broken, Transport, LONG, SHORT};
 use core::sync::atomic::Ordering::SeqCst;
 use memory_core::stats::{add, Stats};
 
-/// The longest attempt to read the only copy. Each attempt takes up to twice as long as the last one.
+/// The longest attempt to read the only copy. Each attempt takes up to twice as long as the last
+/// one.
 const TRY_MAX_NS: u64 = 4_000_000_000;
 
 impl Hosts {
@@ -52,8 +54,8 @@ impl Hosts {
         unreachable!("it is lost before it was asked so often")
     }
 
-    /// Reads from one host, for the `attempt`-th time, counted from 0. Runs `meanwhile` while the answer
-    /// is on its way.
+    /// Reads from one host, for the `attempt`-th time, counted from 0. Runs `meanwhile` while the
+    /// answer is on its way.
     fn read_from(
         &self,
         ports: &mut Ports,
@@ -66,8 +68,8 @@ impl Hosts {
         if self.all[h].shared.is_mapped() {
             return (&self.all[h].shared).end_read(slots, into);
         }
-        // If another copy can answer, wait briefly; if all are slow, double the time on each attempt.
-        // Repeated requests would only add load to a busy host.
+        // If another copy can answer, wait briefly; if all are slow, double the time on each
+        // attempt. Repeated requests would only add load to a busy host.
         let other = (0..self.config.hosts_len).any(|o| o != h && self.state(o) == WHOLE);
         let (first, most) = if other { (SHORT, LONG) } else { (LONG, TRY_MAX_NS.min(self.config.patience_ns)) };
         let port = self.port(ports, h, most.min(first << attempt.min(8)))?;

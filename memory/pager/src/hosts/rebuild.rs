@@ -1,4 +1,5 @@
-//! Lost copies: suspects are probed, a host that failed is given up, and a spare is filled in its place.
+//! Lost copies: suspects are probed, a host that failed is given up, and a spare is filled in its
+//! place.
 
 use super::{Hosts, REBUILDING, SPARE, WHOLE};
 use crate::lane::Ports;
@@ -62,8 +63,8 @@ impl Hosts {
                 return None;
             }
             ports[h].patience = LONG;
-            // The new lease replaces the one that was given up on this host, or the random number that the
-            // launcher chose for a spare.
+            // The new lease replaces the one that was given up on this host, or the random number
+            // that the launcher chose for a spare.
             let hello = Hello { slots: self.config.slots, ..self.hello(self.all[h].lease.load(SeqCst)) };
             let (w, _) = ports[h].open(&self.config.hosts[h], &hello).ok()?;
             Some((h, w.lease))

@@ -6,13 +6,13 @@ use crate::sys;
 use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use memory_core::wire::{Status, TCP_RTO_MAX_MS};
 
-/// How long the host of the only copy may refuse connections before the program is stopped. A tunnel
-/// on the way may be restarting.
+/// How long the host of the only copy may refuse connections before the program is stopped. A
+/// tunnel on the way may be restarting.
 const GONE_AFTER_NS: u64 = 1_000_000_000;
 /// Pause between two attempts.
 const PAUSE_NS: u64 = 2_000_000;
-/// An answer older than this does not prove that the host still answers. A longer silence means that
-/// the link is down.
+/// An answer older than this does not prove that the host still answers. A longer silence means
+/// that the link is down.
 const FRESH_NS: u64 = LONG / 2;
 /// A gap this long ends a run of steady answers.
 const GAP_NS: u64 = LONG;
@@ -24,7 +24,8 @@ fn is_final(why: Broken) -> bool {
     matches!(why, Broken::Refused(s) if s != Status::BadRequest)
 }
 
-/// Whether the host that failed with `a` is at least as likely to return as the one that failed with `b`.
+/// Whether the host that failed with `a` is at least as likely to return as the one that failed
+/// with `b`.
 pub(super) fn is_better(a: Broken, b: Broken) -> bool {
     let hope = |why| if is_final(why) { 0 } else { 1 + matches!(why, Broken::Silent(_)) as u8 };
     hope(a) >= hope(b)
@@ -39,8 +40,8 @@ pub(super) struct Vain {
 }
 
 impl Hosts {
-    /// Counts a failed attempt, and returns whether the host is lost: it forgot the lease, is gone, or
-    /// was silent for longer than `--patience`. Otherwise pauses, so that the caller may retry.
+    /// Counts a failed attempt, and returns whether the host is lost: it forgot the lease, is gone,
+    /// or was silent for longer than `--patience`. Otherwise pauses, so that the caller may retry.
     pub(super) fn is_over(&self, vain: &mut Vain, h: usize, why: Broken) -> bool {
         if is_final(why) {
             return true;
@@ -60,8 +61,8 @@ impl Hosts {
         false
     }
 
-    /// Receives that a request to a host has waited for `ns`. Warns once that the program is blocked on
-    /// this host, unless another connection to it received an answer in the meantime.
+    /// Receives that a request to a host has waited for `ns`. Warns once that the program is
+    /// blocked on this host, unless another connection to it received an answer in the meantime.
     fn is_silent(&self, h: usize, ns: u64) {
         let (host, now, long) = (&self.all[h], sys::now_ns(), self.config.patience_ns / 12);
         let since = host.silent_since_ns.compare_exchange(0, now, SeqCst, SeqCst).err().unwrap_or(now);
@@ -148,13 +149,15 @@ impl Watch for Hosts {
         self.is_silent(host, ns);
     }
 
-    /// Has the tender probe the other hosts: perhaps they are silent only because they had no request.
+    /// Has the tender probe the other hosts: perhaps they are silent only because they had no
+    /// request.
     fn waits_to_write(&self, host: usize) {
         self.all[host].suspect.store(1, SeqCst);
         self.wake_tender();
     }
 
-    /// If no host answers at all, the link of this machine is cut, and no copy is worse than another.
+    /// If no host answers at all, the link of this machine is cut, and no copy is worse than
+    /// another.
     fn gives_up(&self, host: usize, begun_ns: u64, ns: u64) -> bool {
         self.is_outlived(host, begun_ns) || ns >= self.config.patience_ns
     }

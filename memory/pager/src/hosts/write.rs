@@ -1,4 +1,5 @@
-//! Writes to the copies: to all of them at once. A copy that misses a write is given up if another one has it.
+//! Writes to the copies: to all of them at once. A copy that misses a write is given up if another
+//! one has it.
 
 use super::silence::Vain;
 use super::{Hosts, SPARE, WHOLE};
@@ -21,7 +22,8 @@ pub enum Wait {
     Long,
 }
 
-/// A write that is under way: the hosts that were sent it, and those that have not acknowledged it yet.
+/// A write that is under way: the hosts that were sent it, and those that have not acknowledged it
+/// yet.
 #[derive(Default)]
 pub struct Writing {
     begun: [bool; HOSTS_MAX],
@@ -35,8 +37,8 @@ impl Hosts {
         since != 0 && sys::now_ns().saturating_sub(since) > LATE_AFTER_NS
     }
 
-    /// Whether a write would wait for acknowledgements only: every copy is connected, and no host is a
-    /// suspect.
+    /// Whether a write would wait for acknowledgements only: every copy is connected, and no host
+    /// is a suspect.
     pub fn is_ready(&self, ports: &Ports) -> bool {
         let ready = |h: usize| self.all[h].shared.is_mapped() || ports[h].is_open(self.all[h].lease.load(SeqCst)) && !self.is_suspect(h);
         (0..self.config.hosts_len).all(|h| self.state(h) == SPARE || ready(h))
@@ -52,8 +54,8 @@ impl Hosts {
         }
     }
 
-    /// Connects like [`Hosts::port`]. A copy that misses a write is given up, so the port waits for as
-    /// long as no host answers.
+    /// Connects like [`Hosts::port`]. A copy that misses a write is given up, so the port waits for
+    /// as long as no host answers.
     fn port_to_write<'l>(&self, ports: &'l mut Ports, h: usize, patience_ns: u64) -> Result<&'l mut Port, Broken> {
         let (port, lease) = (&mut ports[h], self.all[h].lease.load(SeqCst));
         (port.patience, port.spares) = (patience_ns, true);
@@ -87,8 +89,8 @@ impl Hosts {
             }
             let lease = self.all[h].lease.load(SeqCst);
             if self.state(h) == SPARE || w.begun[h] && !ports[h].is_open(lease) {
-                // The host was given up in the meantime. If it was admitted again, its rebuild copies
-                // these pages.
+                // The host was given up in the meantime. If it was admitted again, its rebuild
+                // copies these pages.
                 ports[h].close();
             } else {
                 let ns = match wait {
@@ -123,9 +125,9 @@ impl Hosts {
         }
     }
 
-    /// Handles a missed write. If another whole copy exists, the host is given up and is rebuilt later
-    /// under a new lease: a late write to the old lease cannot overwrite newer pages. Writes to the only
-    /// copy are retried until it is lost.
+    /// Handles a missed write. If another whole copy exists, the host is given up and is rebuilt
+    /// later under a new lease: a late write to the old lease cannot overwrite newer pages. Writes
+    /// to the only copy are retried until it is lost.
     fn missed(&self, ports: &mut Ports, stats: &Stats, h: usize, slots: &[u32], from: &[*mut u8]) {
         ports[h].close();
         if self.state(h) != WHOLE || self.whole() > 1 {

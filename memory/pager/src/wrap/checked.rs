@@ -1,5 +1,5 @@
-//! The same calls as a program that was built with _FORTIFY_SOURCE makes them, with the room of the buffer as an argument. The C
-//! library's own would call past the wrappers.
+//! The variants of these calls that _FORTIFY_SOURCE uses, with the room of the buffer as an
+//! argument. Those of the C library would bypass the wrappers.
 
 use super::{io, stdio};
 use libc::{c_int, c_void, off_t, size_t, sockaddr, socklen_t, ssize_t, FILE};
@@ -8,14 +8,14 @@ extern "C" {
     fn __chk_fail() -> !;
 }
 
-/// Ends the program as the C library does, if more is asked for than there is room.
+/// Ends the program as the C library does, if the call asks for more than there is room.
 unsafe fn check(bytes: size_t, room: size_t) {
     if bytes > room {
         __chk_fail();
     }
 }
 
-/// Defines wrappers that check and then do what the plain function does.
+/// Defines wrappers that check the room and then call the plain function.
 macro_rules! checked {
     ($($name:ident, $plain:expr, $bytes:expr, $room:ident, ($($a:ident: $t:ty),*), ($($given:expr),*) -> $r:ty;)*) => {$(
         /// # Safety

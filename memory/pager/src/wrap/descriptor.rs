@@ -1,4 +1,4 @@
-//! Descriptors: those of the pager are not the program's to close.
+//! Calls that close descriptors. The program cannot close those of the pager.
 
 use super::answer;
 use crate::{descriptor, next, sys};
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
     close_range(first.max(0) as c_uint, c_uint::MAX, 0);
 }
 
-/// A number of the pager's is as one beyond the program's limit.
+/// Treats a number of the pager like one above the program's limit.
 ///
 /// # Safety
 /// As dup2(2).

@@ -1,5 +1,5 @@
-//! The allocator's functions, to learn which pages belong to one object, and which the C library needs for itself: its own
-//! system calls cannot be wrapped, so what it reads and writes through stays local.
+//! The allocator's functions. They show which pages belong to one object, and which buffers the C
+//! library makes for itself. Its own system calls cannot be wrapped, so their buffers stay local.
 
 use super::{loader, threads};
 use crate::next;
@@ -10,10 +10,11 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use libc::{c_char, c_int, c_void, size_t};
 use memory_core::PAGE_BYTES;
 
-/// Objects up to this size are what programs find their others by: entries, nodes, short names.
+/// Programs find other objects by objects up to this size: entries, nodes, short names.
 const SMALL_BYTES: usize = 256;
 
-/// Notes an allocation: one of more than a page, a small one, or that a page is not part of a larger one any more.
+/// Records an allocation: one of more than a page, a small one, or one whose page is no longer part
+/// of a larger one.
 unsafe fn note(at: *mut c_void, bytes: usize) {
     let Some(pager) = pager().filter(|_| !at.is_null()) else { return };
     if bytes > SMALL_BYTES && bytes <= PAGE_BYTES {
@@ -35,13 +36,14 @@ unsafe fn note(at: *mut c_void, bytes: usize) {
     }
 }
 
-/// Where somebody's code is.
+/// The address range of a library's code.
 struct Code([AtomicUsize; 2]);
 
-/// That of the C library, and of the dynamic loader.
+/// The code of the C library, and of the dynamic loader.
 static LIBRARY: Code = Code::new();
 static LOADER: Code = Code::new();
-/// What the C library allocates for itself of these sizes are buffers of streams and directories, which it hands to the kernel.
+/// Allocations of these sizes by the C library itself are buffers of streams and directories, which
+/// it passes to the kernel.
 const BUFFER_BYTES: RangeInclusive<usize> = 1 << 10..=64 << 10;
 
 impl Code {
@@ -58,7 +60,7 @@ extern "C" {
     fn __tls_get_addr(at: *mut c_void) -> *mut c_void;
 }
 
-/// Looks where the C library and the loader are. Before the pager runs.
+/// Finds the code of the C library and of the loader, before the pager runs.
 pub unsafe fn begin() {
     loader::begin();
     unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: size_t, _: *mut c_void) -> c_int {
@@ -79,7 +81,7 @@ pub unsafe fn begin() {
     libc::dl_iterate_phdr(Some(look), core::ptr::null_mut());
 }
 
-/// malloc(3), which wants to know who calls: that is where the stack points to.
+/// malloc(3). Passes the return address, which identifies the caller.
 ///
 /// # Safety
 /// As malloc(3).
@@ -89,7 +91,7 @@ pub unsafe extern "C" fn malloc(bytes: size_t) -> *mut c_void {
     core::arch::naked_asm!("mov rsi, [rsp]", "jmp {}", sym allocate)
 }
 
-/// Whether what somebody allocates is never to be far.
+/// Whether an allocation by this caller must stay local.
 fn is_local(caller: usize) -> bool {
     LOADER.holds(caller) || LIBRARY.holds(caller) && (threads::is_noting() || threads::is_its_own())
 }
@@ -109,7 +111,7 @@ unsafe extern "C" fn allocate(bytes: size_t, caller: usize) -> *mut c_void {
     at
 }
 
-/// calloc(3), which wants to know it, too.
+/// calloc(3). Passes the return address like `malloc`.
 ///
 /// # Safety
 /// As calloc(3).
@@ -145,8 +147,8 @@ unsafe extern "C" fn allocate_aligned(bytes: size_t, align: size_t) -> *mut c_vo
     at
 }
 
-/// Defines the C++ operators: an allocation by malloc's relatives, which is noted. Without memory it is the operator itself that
-/// is called, by a jump: an exception never passes through here.
+/// Defines the C++ operators: they allocate like malloc and record the allocation. Without memory
+/// they jump to the operator itself, so an exception never passes through this code.
 macro_rules! operators {
     ($($name:ident: $allocate:ident;)*) => {$(
         /// # Safety
@@ -189,7 +191,7 @@ pub unsafe extern "C" fn free(at: *mut c_void) {
     next!(free: fn(*mut c_void))(at)
 }
 
-/// Texts that the program has copied are the program's.
+/// Copies a text of the program. The copy belongs to the program, not to the C library.
 unsafe fn copied(from: *const c_char, len: usize) -> *mut c_char {
     let at = allocate(len + 1, 0).cast::<c_char>();
     if !at.is_null() {
@@ -213,7 +215,7 @@ pub unsafe extern "C" fn strndup(text: *const c_char, most: size_t) -> *mut c_ch
     copied(text, libc::strnlen(text, most))
 }
 
-/// realloc(3), which wants to know it, too.
+/// realloc(3). Passes the return address like `malloc`.
 ///
 /// # Safety
 /// As realloc(3).

@@ -1,10 +1,10 @@
-//! Calls that change the user or the groups of the program: the pager's threads follow.
+//! Calls that change the user or the groups of the program. The pager's threads follow.
 
 use crate::pin::Pin;
 use crate::{identity, next};
 use libc::{c_char, c_int, gid_t, size_t, uid_t};
 
-/// Defines wrappers that do what the C library does and then have the pager's threads follow.
+/// Defines wrappers that call the C library, and then have the pager's threads follow.
 macro_rules! followed {
     ($($name:ident($($a:ident: $t:ty),*);)*) => {$(
         /// # Safety

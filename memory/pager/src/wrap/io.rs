@@ -1,8 +1,10 @@
-//! Reads and writes: a call that met an absent page is made again with its memory pinned.
+//! Reads and writes. A call that meets an absent page is repeated with its memory pinned.
 //!
-//! Calls on a stream may do less than was asked, so they are pinned piece by piece. On a file they are made again for the rest. What the kernel takes from a
-//! descriptor before it copies (an eventfd's counter, a datagram) would be lost with EFAULT: small buffers, and the
-//! buffers of datagram calls, are pinned before the first attempt. What is sent to a socket is not lost: it is tried first.
+//! Calls on a stream may transfer less than requested, so they are pinned piece by piece. Calls on
+//! a file are repeated for the rest. The kernel consumes some data before it copies it (an
+//! eventfd's counter, a datagram), and EFAULT would lose that data. So small buffers, and the
+//! buffers of datagram calls, are pinned before the first attempt. A failed send to a socket loses
+//! no data, so it is tried without pins first.
 
 use super::pieces::Pieces;
 use super::signal::{ours, without_sigbus};
@@ -16,11 +18,11 @@ use libc::{c_int, c_void, iovec, msghdr, off_t, size_t, sockaddr, socklen_t, ssi
 use memory_core::PAGE_BYTES;
 
 const SMALL_BYTES: usize = 4096;
-/// The kernel transfers no more at a time.
+/// The kernel transfers at most this much in one call.
 const TRANSFER_BYTES_MAX: usize = 0x7fff_f000;
 
-/// What the C library's own function answered, as the kernel answers. It is that which is called, for only there can a thread
-/// that waits be cancelled.
+/// Converts the result of the C library's own function to the kernel's form. Wrappers call that
+/// function because a waiting thread can be cancelled only there.
 unsafe fn told(r: isize) -> isize {
     if r == -1 {
         -(*libc::__errno_location() as isize)
@@ -29,7 +31,7 @@ unsafe fn told(r: isize) -> isize {
     }
 }
 
-/// A call with one buffer of a stream.
+/// Makes a call with one buffer of a stream.
 unsafe fn stream(at: *const c_void, bytes: usize, call: impl Fn(usize) -> isize) -> ssize_t {
     if !is_far(at.cast(), bytes) {
         return answer(call(bytes));
@@ -45,14 +47,14 @@ unsafe fn stream(at: *const c_void, bytes: usize, call: impl Fn(usize) -> isize)
     answer(call(some))
 }
 
-/// Whether a transfer is all that was asked for: that of a file or a block device, where less means the end.
+/// Whether a descriptor is a file or a block device, where a short transfer means the end.
 unsafe fn is_file(fd: c_int) -> bool {
     let mut s: libc::stat = core::mem::zeroed();
     sys!(libc::SYS_fstat, fd, &raw mut s) == 0 && [libc::S_IFREG, libc::S_IFBLK].contains(&(s.st_mode & libc::S_IFMT))
 }
 
-/// A call with one buffer, which is made again for the rest where an absent page has cut it short and only the end may. `call`
-/// gets how many bytes are done and how many to do.
+/// Makes a call with one buffer, and repeats it for the rest if an absent page cut it short. On
+/// files only the end may do that. `call` receives the bytes done and the bytes to do.
 unsafe fn complete(at: *const c_void, bytes: usize, is_complete: impl Fn() -> bool, call: impl Fn(usize, usize) -> isize) -> ssize_t {
     let mut done = 0;
     loop {
@@ -72,7 +74,7 @@ unsafe fn complete(at: *const c_void, bytes: usize, is_complete: impl Fn() -> bo
     }
 }
 
-/// A call with one buffer that must be whole.
+/// Makes a call with one buffer that must be transferred as a whole.
 unsafe fn whole(at: *const c_void, bytes: usize, call: impl Fn() -> isize) -> ssize_t {
     let _pin = Pin::new(at.cast(), bytes);
     answer(call())
@@ -85,21 +87,22 @@ pub unsafe extern "C" fn read(fd: c_int, at: *mut c_void, bytes: size_t) -> ssiz
     complete(at, bytes, || is_file(fd), |done, n| told(next!(read: fn(c_int, *mut c_void, size_t) -> ssize_t)(fd, at.byte_add(done), n)))
 }
 
-/// Descriptors whose kind is remembered: 0 is unknown.
+/// The kinds of the first descriptors are cached. 0 = unknown.
 const KINDS: usize = 4096;
 const SOCKET: u8 = 1;
 const OTHER: u8 = 2;
 static KIND: [AtomicU8; KINDS] = [const { AtomicU8::new(0) }; KINDS];
 
-/// The descriptor may be another one from now on.
+/// Forgets the kind of a descriptor, which may refer to another file from now on.
 pub fn forget(fd: c_int) {
     if let Some(kind) = usize::try_from(fd).ok().and_then(|fd| KIND.get(fd)) {
         kind.store(0, Relaxed);
     }
 }
 
-/// Whether a descriptor is a socket. A number that was closed past the C library may be remembered wrongly: a write to the new
-/// one is then tried first, which only few devices would notice.
+/// Whether a descriptor is a socket. The cache may be wrong for a number that was closed without
+/// the C library. A write to its new file is then tried without pins first, which only few devices
+/// would notice.
 unsafe fn is_socket(fd: c_int) -> bool {
     let Some(kind) = usize::try_from(fd).ok().and_then(|fd| KIND.get(fd)) else { return false };
     if kind.load(Relaxed) == 0 {
@@ -110,12 +113,13 @@ unsafe fn is_socket(fd: c_int) -> bool {
     kind.load(Relaxed) == SOCKET
 }
 
-/// A small write to a socket, which sends nothing of what it cannot read: no page is pinned as long as all are there.
+/// Makes a small write to a socket. The kernel sends nothing from an absent page, so nothing is
+/// pinned while all pages are present.
 unsafe fn small(fd: c_int, at: *const c_void, bytes: usize) -> ssize_t {
     let call = |from: usize| told(next!(write: fn(c_int, *const c_void, size_t) -> ssize_t)(fd, at.byte_add(from), bytes - from));
     let r = call(0);
     let sent = r.max(0) as usize;
-    // It ended where a page begins: that page may be away.
+    // The write ended at the start of a page, which may be away.
     let is_cut = r == EFAULT || sent > 0 && sent < bytes && (at as usize + sent).is_multiple_of(PAGE_BYTES);
     if !is_cut {
         return answer(r);
@@ -236,7 +240,7 @@ pub unsafe extern "C" fn recvfrom(
     })
 }
 
-/// The byte of a list of pieces behind the first `skip` bytes.
+/// Returns the byte after the first `skip` bytes of a list of pieces.
 unsafe fn place(from: *const iovec, count: usize, mut skip: usize) -> *const u8 {
     for i in 0..count {
         let piece = *from.add(i);
@@ -248,7 +252,7 @@ unsafe fn place(from: *const iovec, count: usize, mut skip: usize) -> *const u8 
     core::ptr::null()
 }
 
-/// A call with several buffers. `call` gets a list and how many bytes are done.
+/// Makes a call with several buffers. `call` receives a list and the bytes done.
 unsafe fn vector(fd: c_int, at: *const iovec, count: c_int, call: impl Fn(*const iovec, usize, usize) -> isize) -> ssize_t {
     let r = call(at, count as usize, 0);
     if !(0..=libc::UIO_MAXIOV).contains(&count) || r < 0 && r != EFAULT || !ours() {
@@ -265,7 +269,7 @@ unsafe fn vector(fd: c_int, at: *const iovec, count: c_int, call: impl Fn(*const
             return answer(r);
         }
         done += r.max(0) as usize;
-        // Less than was pinned is the end of the file.
+        // A transfer of less than was pinned means the end of the file.
         if r < 0 || pieces.bytes == 0 || (r as usize) < pieces.bytes || !is_file(fd) {
             return done as ssize_t;
         }
@@ -300,7 +304,7 @@ pub unsafe extern "C" fn pwritev(fd: c_int, at: *const iovec, count: c_int, offs
     vector(fd, at, count, |v, n, done| sys!(libc::SYS_pwritev, fd, v, n, offset + done as off_t, 0))
 }
 
-/// A message with everything that it points to.
+/// Makes a call with a message, and pins everything that the message points to.
 unsafe fn message(m: *const msghdr, call: impl Fn(*const msghdr) -> isize) -> (ssize_t, msghdr) {
     let mut copy = *m;
     let _name = Pin::new(copy.msg_name.cast(), copy.msg_namelen as usize);

@@ -1,6 +1,7 @@
-//! Memory for the dynamic loader's own allocations, above all the tables of thread-local storage. The C library reads and frees
-//! them with every signal blocked, as a thread ends: a page of them that was away could not be brought in there. So they are never
-//! far (nor is what its own threads read before anything else), and to give them back takes neither a lock nor the allocator, whose own notes may be away.
+//! Memory for the dynamic loader's own allocations, such as the tables of thread-local storage.
+//! glibc frees these tables at the end of a thread, with all signals blocked, so they must be
+//! resident. The threads of the C library itself read theirs under the same condition. Freeing must
+//! not take a lock or call the allocator, because the allocator's own data may be away.
 
 use crate::sys;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::SeqCst};
@@ -9,11 +10,11 @@ use memory_core::blocks::Blocks;
 const GRAIN_BYTES: usize = 64;
 const GRAINS: usize = 1 << 20;
 
-/// Where the grains are; before that, where no program has memory.
+/// The address of the grains. Before `begin`, an address that no program has.
 static BASE: AtomicUsize = AtomicUsize::new(1 << 63);
 static BLOCKS: AtomicPtr<Blocks<'static>> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Before the pager runs; until then the loader's memory is the allocator's.
+/// Reserves the memory, before the pager runs. Until then the loader uses the allocator.
 pub unsafe fn begin() {
     let blocks = sys::reserve(size_of::<Blocks>()).cast::<Blocks>();
     blocks.write(Blocks::new(sys::reserve_slice(GRAINS)));
@@ -29,7 +30,7 @@ fn block(at: *mut u8) -> usize {
     (at as usize - BASE.load(SeqCst)) / GRAIN_BYTES
 }
 
-/// A block; null if there is none so large.
+/// Returns a block, or null if no free one is large enough.
 pub unsafe fn take(bytes: usize) -> *mut u8 {
     let taken = BLOCKS.load(SeqCst).as_ref().and_then(|b| b.take(bytes.div_ceil(GRAIN_BYTES)));
     taken.map_or(core::ptr::null_mut(), |block| (BASE.load(SeqCst) + block * GRAIN_BYTES) as *mut u8)
@@ -41,7 +42,7 @@ pub unsafe fn give(at: *mut u8) {
     (*BLOCKS.load(SeqCst)).give(block(at));
 }
 
-/// Bytes that fit into a block.
+/// Returns the size of a block, bytes.
 ///
 /// # Safety
 /// A block that [`take`] gave.

@@ -7,11 +7,11 @@ use crate::{next, sys};
 use libc::{c_int, c_void, off_t, size_t};
 use memory_core::PAGE_BYTES;
 
-/// Smaller mappings are not worth a fault.
+/// Smaller mappings stay local: they are not worth a fault.
 const FAR_BYTES_MIN: usize = 64 << 10;
-/// Larger ones start on a boundary of 2 MiB, as allocators ask for.
+/// Mappings of this size or more begin at a multiple of 2 MiB, as allocators require.
 const ALIGN_PAGES: u32 = 512;
-/// Pages that a growing mapping moves at a time.
+/// Pages that a growing mapping moves in one step.
 const MOVED_PAGES: u32 = 256;
 
 unsafe fn kernel_mmap(at: *mut c_void, bytes: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn mmap(at: *mut c_void, bytes: size_t, prot: c_int, flags
     }
 }
 
-/// Pages of the region, unless the program would then have more than fits into local and far memory.
+/// Takes pages of the region, unless the program would then exceed local and far memory.
 fn take(pager: &Pager, pages: usize) -> Option<u32> {
     let mut g = pager.lock();
     let capacity = g.heart.slots.count() + g.heart.limit();
@@ -57,7 +57,8 @@ fn take(pager: &Pager, pages: usize) -> Option<u32> {
     g.spans.take(u32::try_from(pages).ok()?, align)
 }
 
-/// A mapping at a place that the program names: over far memory only an empty one of the same kind.
+/// Maps memory at a given address. Over far memory, only an empty mapping of the same kind is
+/// possible.
 unsafe fn fixed(pager: &Pager, at: *mut c_void, bytes: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
     if !is_far(at.cast(), bytes) {
         return kernel_mmap(at, bytes, prot, flags, fd, offset);
@@ -79,7 +80,7 @@ pub unsafe extern "C" fn mmap64(at: *mut c_void, bytes: size_t, prot: c_int, fla
     mmap(at, bytes, prot, flags, fd, offset)
 }
 
-/// Pages of a range that begins at a page and lies in the region.
+/// Returns the pages of a range that begins at a page and lies in the region.
 fn whole(pager: &Pager, at: *const u8, bytes: usize) -> Option<(u32, u32)> {
     let first = pager.page_of(at as usize)?;
     let pages = bytes.div_ceil(PAGE_BYTES);
@@ -111,7 +112,8 @@ pub unsafe extern "C" fn madvise(at: *mut c_void, bytes: size_t, advice: c_int) 
         return answer(sys!(libc::SYS_madvise, at, bytes, advice)) as c_int;
     };
     let Some((first, pages)) = whole(pager, at.cast(), bytes) else { return answer(-(libc::EINVAL as isize)) as c_int };
-    // MADV_FREE promises nothing about the content. All other advice is about what the kernel should do, and here it is not asked.
+    // MADV_FREE promises nothing about the content. All other advice is for the kernel, which does
+    // not manage this memory.
     if advice == libc::MADV_DONTNEED {
         pager.discard(first, pages);
     }
@@ -128,7 +130,8 @@ pub unsafe extern "C" fn posix_madvise(at: *mut c_void, bytes: size_t, advice: c
     next!(posix_madvise: fn(*mut c_void, size_t, c_int) -> c_int)(at, bytes, advice)
 }
 
-/// Far memory is always readable and writable; what asks for less gets more, what asks to execute is refused.
+/// Far memory is always readable and writable: a request for fewer rights is accepted without
+/// effect. A request for execution is refused.
 ///
 /// # Safety
 /// As mprotect(2).
@@ -161,7 +164,7 @@ pub unsafe extern "C" fn mremap(at: *mut c_void, old: size_t, new: size_t, flags
     }
     let to = if flags & libc::MREMAP_MAYMOVE != 0 { take(pager, want as usize) } else { None };
     let Some(to) = to else { return answer(-(libc::ENOMEM as isize)) as *mut c_void };
-    // What was never touched stays so, and little is there twice at a time.
+    // Pages that were never touched stay untouched. Few pages exist twice at any time.
     for from in (0..have).step_by(MOVED_PAGES as usize) {
         let pages = MOVED_PAGES.min(have - from);
         for k in (from..from + pages).filter(|k| pager.is_used(first + k)) {
@@ -172,7 +175,7 @@ pub unsafe extern "C" fn mremap(at: *mut c_void, old: size_t, new: size_t, flags
     pager.at(to).cast()
 }
 
-/// Memory that may be away cannot be locked; programs go on without.
+/// Memory that may be away cannot be locked. Programs continue without the lock.
 ///
 /// # Safety
 /// As mlock(2).

@@ -1,6 +1,7 @@
-//! What the pager stands in for in the program: functions of the C library by their own names.
+//! Functions of the C library that the pager replaces, by their own names.
 //!
-//! Each does what the original does; memory of the region and calls that meet absent pages are treated first.
+//! Each behaves like the original. It handles memory of the region itself, and repeats calls that
+//! meet absent pages.
 
 mod checked;
 mod descriptor;
@@ -23,7 +24,7 @@ mod syscall;
 mod threads;
 mod zerocopy;
 
-/// Sets `errno` from a kernel's answer, as the C library does.
+/// Sets `errno` from a kernel's result, as the C library does.
 pub unsafe fn answer(r: isize) -> isize {
     if r < 0 {
         *libc::__errno_location() = -r as i32;
@@ -34,8 +35,8 @@ pub unsafe fn answer(r: isize) -> isize {
 
 pub const EFAULT: isize = -(libc::EFAULT as isize);
 
-/// The next definition of a function, by its name with a NUL. Conditions exist in two versions in the C library, which must
-/// not be mixed: programs of this century use the newer.
+/// Finds the next definition of a function, by its name with a NUL. The C library has two versions
+/// of conditions, which must not be mixed. Programs of this century use the newer one.
 pub unsafe fn find(name: &str) -> usize {
     let newer = if name.starts_with("pthread_cond_") {
         libc::dlvsym(libc::RTLD_NEXT, name.as_ptr().cast(), c"GLIBC_2.3.2".as_ptr())
@@ -49,7 +50,8 @@ pub unsafe fn find(name: &str) -> usize {
     }
 }
 
-/// The next definition of a function, looked up once: `next!(malloc: fn(usize) -> *mut c_void)`.
+/// The next definition of a function, which is looked up once: `next!(malloc: fn(usize) -> *mut
+/// c_void)`.
 #[macro_export]
 macro_rules! next {
     ($name:ident : fn($($a:ty),*) $(-> $r:ty)?) => {{

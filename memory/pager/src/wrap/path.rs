@@ -1,10 +1,10 @@
-//! Calls that take names: the text may be far memory.
+//! Calls with names of files, which may be in far memory.
 
 use crate::next;
 use crate::pin::{pin_text, Pin};
 use libc::{c_char, c_int, c_void, size_t, ssize_t};
 
-/// Defines wrappers that pin their texts and then do what the C library does.
+/// Defines wrappers that pin their texts and then call the C library.
 macro_rules! texts {
     ($($name:ident($($a:ident: $t:ty),*) -> $r:ty; $($text:ident),*;)*) => {$(
         /// # Safety

@@ -1,10 +1,10 @@
-//! The pieces of a vectored call, copied out of far memory and pinned as far as that is allowed.
+//! The pieces of a vectored call, copied out of far memory and pinned up to the limit of a call.
 
 use crate::pin::{is_far, Pin};
 use crate::sys;
 use libc::iovec;
 
-/// Pieces that are listed on the caller's stack, which may be small.
+/// Most pieces that are listed on the caller's stack, which may be small.
 const FEW: usize = 16;
 /// Most pieces that the kernel takes.
 const MANY: usize = libc::UIO_MAXIOV as usize;
@@ -17,14 +17,14 @@ struct Lists<const N: usize> {
 
 pub struct Pieces {
     few: Lists<FEW>,
-    /// In memory of its own, if there are more than a few.
+    /// A separate mapping, if there are more than a few pieces.
     many: *mut Lists<MANY>,
     pub len: usize,
     pub bytes: usize,
 }
 
 impl Pieces {
-    /// The parts of `count` pieces behind the first `skip` bytes, up to so many bytes.
+    /// Pins the parts of `count` pieces after the first `skip` bytes, up to `bytes_max` bytes.
     pub unsafe fn new(from: *const iovec, count: usize, mut skip: usize, bytes_max: usize) -> Pieces {
         let nothing = iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
         let few = Lists { list: [nothing; FEW], pins: [const { None }; FEW] };

@@ -12,8 +12,9 @@ type Hook = Option<unsafe extern "C" fn()>;
 
 static REGISTERED: AtomicBool = AtomicBool::new(false);
 
-/// pthread_atfork in disguise. Ours are registered before anybody else's: then they run last before a fork (an allocator
-/// has its locks by then) and first after it (the allocator's handlers already touch far memory).
+/// The function behind pthread_atfork. The pager's handlers are registered first. So they run last
+/// before a fork, when an allocator has taken its locks, and first after it, before the allocator's
+/// handlers touch far memory.
 ///
 /// # Safety
 /// As pthread_atfork(3).
@@ -26,7 +27,7 @@ pub unsafe extern "C" fn __register_atfork(prepare: Hook, parent: Hook, child: H
     real(prepare, parent, child, dso)
 }
 
-/// Registers ours if nobody else has asked yet.
+/// Registers the pager's handlers, unless `__register_atfork` did so already.
 pub unsafe fn register() {
     if !REGISTERED.swap(true, SeqCst) {
         let real = next!(__register_atfork: fn(Hook, Hook, Hook, *mut c_void) -> c_int);
@@ -34,7 +35,7 @@ pub unsafe fn register() {
     }
 }
 
-/// A fork that runs no handlers: with ours.
+/// Forks with the pager's handlers only.
 ///
 /// # Safety
 /// As _Fork(3).
@@ -43,7 +44,8 @@ pub unsafe extern "C" fn _Fork() -> c_int {
     forked(|| next!(_Fork: fn() -> c_int)() as isize) as c_int
 }
 
-/// Surrounds a call that makes a child with what a fork of ours takes. The call answers as the kernel does or as the C library.
+/// Makes a call that creates a child, between the pager's fork handlers. The call returns its
+/// result as the kernel or as the C library does.
 pub unsafe fn forked(call: impl FnOnce() -> isize) -> isize {
     fork::prepare();
     match call() {
@@ -62,7 +64,7 @@ pub unsafe fn forked(call: impl FnOnce() -> isize) -> isize {
     }
 }
 
-/// As a fork: a child that has this one's memory would leave connections of its own in it.
+/// Behaves like fork: a child that shares this memory would leave its own connections in it.
 ///
 /// # Safety
 /// As vfork(2).

@@ -1,4 +1,5 @@
-//! Signals: SIGBUS stays ours and stays open; what the program does about it is remembered.
+//! Signals. The pager keeps SIGBUS for itself and unblocked, and stores the program's own action
+//! for it.
 
 use crate::handler;
 use crate::next;
@@ -24,7 +25,7 @@ pub unsafe extern "C" fn sigaction(signal: c_int, new: *const Action, old: *mut 
         if new.is_null() || !ours() {
             return real_sigaction()(signal, new, old);
         }
-        // Whatever a handler blocks while it runs: it may touch far memory.
+        // A handler may touch far memory, so SIGBUS stays open while it runs.
         let mut open = *new;
         libc::sigdelset(&mut open.sa_mask, libc::SIGBUS);
         return real_sigaction()(signal, &open, old);
@@ -47,7 +48,8 @@ pub unsafe extern "C" fn signal(signal: c_int, action: sighandler_t) -> sighandl
     handler::swap_other(action, 0).0
 }
 
-/// A copy of a mask without SIGBUS. The set itself may be far memory: it is read here, in the program's own context.
+/// Returns a copy of a mask without SIGBUS. The set itself may be in far memory, so it is read
+/// here, in the program's own context.
 pub unsafe fn without_sigbus(set: *const sigset_t) -> sigset_t {
     let mut copy = *set;
     libc::sigdelset(&mut copy, libc::SIGBUS);
@@ -84,7 +86,7 @@ pub unsafe extern "C" fn sigsuspend(set: *const sigset_t) -> c_int {
     next!(sigsuspend: fn(*const sigset_t) -> c_int)(&open)
 }
 
-/// The stack of a handler stays: a signal frame cannot be written where a page is away.
+/// Keeps the stack of a handler local: the kernel cannot write a signal frame to an absent page.
 ///
 /// # Safety
 /// As sigaltstack(2).

@@ -1,4 +1,5 @@
-//! Calls with small arguments that the kernel reads or fills: addresses, options, sets, times, messages, directory buffers.
+//! Calls with small arguments that the kernel reads or fills: addresses, options, sets, times,
+//! messages, directory buffers.
 
 use crate::next;
 use crate::pin::Pin;
@@ -7,7 +8,7 @@ use libc::{
     timeval,
 };
 
-/// Defines wrappers that pin what pointers point to and then do what the C library does.
+/// Defines wrappers that pin the memory of their arguments and then call the C library.
 macro_rules! small {
     ($($name:ident($($a:ident: $t:ty),*) -> $r:ty { $($pointer:expr, $bytes:expr);* })*) => {$(
         /// # Safety
@@ -20,7 +21,7 @@ macro_rules! small {
     )*};
 }
 
-/// The room that a length argument announces; reading it brings it in.
+/// Returns the room that a length argument announces. The read makes its page resident.
 unsafe fn room(len: *const socklen_t) -> usize {
     if len.is_null() {
         0
@@ -34,7 +35,7 @@ const SET: usize = size_of::<fd_set>();
 const TIME: usize = size_of::<timespec>();
 const QUEUE: usize = size_of::<mq_attr>();
 
-/// What a queue is to be like is given only with the flag that makes one.
+/// Returns the size of the attributes of a queue, which are an argument only with O_CREAT.
 fn made(flags: c_int) -> usize {
     if flags & libc::O_CREAT == 0 {
         0

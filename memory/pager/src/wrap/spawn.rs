@@ -1,11 +1,12 @@
-//! Programs that are started beside this one. The C library does it in a process that has this one's memory and a fault of
-//! which nobody would handle: all that it reads is brought in first and stays until it is done.
+//! Programs that are started beside this one. The C library does that in a process that shares this
+//! memory, where faults cannot be handled. So everything that this process reads is fetched first
+//! and stays until the start is done.
 
 use crate::pin::{is_far, pin_text, Pin};
 use crate::{next, sys};
 use libc::{c_char, c_int, c_void, pid_t};
 
-/// A list of texts and what it points to, however many.
+/// A list of any number of texts, and its pins.
 pub struct Texts {
     pins: *mut Pin,
     len: usize,
@@ -14,7 +15,7 @@ pub struct Texts {
 }
 
 impl Texts {
-    /// The list ends with null, and may itself be null.
+    /// Pins a list that ends with null. The list may itself be null.
     pub unsafe fn pin(list: *const *const c_char) -> Texts {
         let mut most = 0;
         while !list.is_null() && !(*list.add(most)).is_null() {
@@ -29,7 +30,7 @@ impl Texts {
     }
 
     unsafe fn add(&mut self, text: *const c_char) {
-        // Most lie side by side in few pages.
+        // Most texts lie side by side in few pages.
         if self.len > 0 && (*self.pins.add(self.len - 1)).covers(text.cast(), libc::strlen(text) + 1) {
             return;
         }
@@ -53,7 +54,7 @@ impl Drop for Texts {
     }
 }
 
-/// The environment.
+/// The pinned environment.
 pub struct Environment {
     _texts: Texts,
 }
@@ -67,7 +68,7 @@ impl Environment {
     }
 }
 
-/// What is to be done to the child's files: a list in memory of its own, whose words may point to names.
+/// The file actions for the child: a list in separate memory, with pointers to names.
 struct Actions {
     _names: Texts,
     _list: Option<Pin>,
@@ -80,7 +81,7 @@ impl Actions {
         if actions.is_null() {
             return Actions { _names: names, _list: None, _head: None };
         }
-        // Two counts, then the list.
+        // The structure begins with two counts, and then the list.
         let list = actions.cast::<*const usize>().add(1).read();
         let bytes = if list.is_null() { 0 } else { libc::malloc_usable_size(list as *mut c_void) };
         names.most = bytes / size_of::<usize>();
@@ -95,7 +96,7 @@ impl Actions {
     }
 }
 
-/// Defines wrappers of the two that differ in how they find the program.
+/// Defines wrappers of the two functions, which differ in how they find the program.
 macro_rules! spawns {
     ($($name:ident),*) => {$(
         /// # Safety

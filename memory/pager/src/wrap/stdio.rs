@@ -1,12 +1,13 @@
-//! stdio makes its system calls inside of the C library, where they cannot be wrapped: its buffers stay local (see
-//! `heap`), and what is read or written in large pieces is pinned around the call.
+//! stdio makes its system calls inside the C library, where they cannot be wrapped. So its buffers
+//! stay local (see `heap`), and large transfers are pinned around the call.
 
 use super::spawn::Environment;
 use crate::next;
 use crate::pin::{keep_all, keep_block, pin_text, Pin, PIN_BYTES_MAX};
 use libc::{c_char, c_int, c_void, size_t, FILE};
 
-/// A stream stays: a forked child of a program with threads resets its lock before it can handle any fault.
+/// Keeps a stream local. A forked child of a program with threads resets the stream's lock before
+/// it can handle faults.
 unsafe fn keep_stream(f: *mut FILE) -> *mut FILE {
     if !f.is_null() {
         keep_block(f.cast());
@@ -51,7 +52,7 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
     keep_stream(next!(popen: fn(*const c_char, *const c_char) -> *mut FILE)(command, mode))
 }
 
-/// A buffer of the program's own stays, too; one that is larger than is pinned at a time is not used.
+/// Keeps the program's own buffer local. Ignores a buffer that is larger than the limit of a pin.
 ///
 /// # Safety
 /// As setvbuf(3).
@@ -72,7 +73,7 @@ pub unsafe extern "C" fn setbuf(f: *mut FILE, at: *mut c_char) {
     setvbuf(f, at, if at.is_null() { libc::_IONBF } else { libc::_IOFBF }, libc::BUFSIZ as usize);
 }
 
-/// Pieces of a long transfer, each pinned.
+/// Makes a long transfer in pieces, each pinned.
 unsafe fn in_pieces(at: *const c_void, size: size_t, count: size_t, call: impl Fn(*mut c_void, size_t) -> size_t) -> size_t {
     let Some(bytes) = size.checked_mul(count).filter(|&b| b > 0) else { return 0 };
     if !crate::pin::is_far(at.cast(), bytes) {

@@ -1,5 +1,6 @@
-//! Mutexes, conditions, locks and semaphores in far memory: the kernel waits on their words, so their pages stay meanwhile. A
-//! lock that is free is taken without the kernel, and its page may leave like any other.
+//! Mutexes, conditions, locks and semaphores in far memory. The kernel waits on their words, so
+//! their pages stay during the wait. A free lock is taken without the kernel, and its page may
+//! leave.
 
 use super::signal::ours;
 use crate::next;
@@ -13,7 +14,7 @@ const BARRIER: usize = size_of::<libc::pthread_barrier_t>();
 const SEMAPHORE: usize = size_of::<libc::sem_t>();
 const ONCE: usize = size_of::<libc::pthread_once_t>();
 
-/// Defines wrappers that hold the pages of their objects while the C library does its work.
+/// Defines wrappers that pin the pages of their objects during the call.
 macro_rules! waits {
     ($($name:ident($($a:ident: $t:ty),*); $($object:ident, $bytes:expr),*;)*) => {$(
         /// # Safety
@@ -34,7 +35,7 @@ waits! {
     pthread_once(o: *mut c_void, f: *const c_void); o, ONCE;
 }
 
-/// Defines wrappers that first try to take a lock, and hold its page only while they wait for it.
+/// Defines wrappers that first try to take a lock, and pin its page only while they wait for it.
 macro_rules! takes {
     ($($name:ident($object:ident: $o:ty $(, $a:ident: $t:ty)*); $try:ident, $bytes:expr;)*) => {$(
         /// # Safety
@@ -64,7 +65,7 @@ takes! {
     pthread_rwlock_wrlock(l: *mut c_void); pthread_rwlock_trywrlock, LOCK;
 }
 
-/// The same for semaphores, which a waiting thread may be cancelled at.
+/// Defines such wrappers for semaphores. A thread may be cancelled while it waits for one.
 macro_rules! passes {
     ($($name:ident($object:ident: $o:ty $(, $a:ident: $t:ty)*);)*) => {$(
         /// # Safety
@@ -92,7 +93,7 @@ passes! {
     sem_clockwait(s: *mut c_void, clock: c_int, until: *const timespec);
 }
 
-/// A stack that the program gives stays: the kernel cannot write a signal frame where a page is away.
+/// Keeps a stack of the program local: the kernel cannot write a signal frame to an absent page.
 ///
 /// # Safety
 /// As pthread_attr_setstack(3).
@@ -102,7 +103,7 @@ pub unsafe extern "C" fn pthread_attr_setstack(a: *mut c_void, at: *mut c_void, 
     next!(pthread_attr_setstack: fn(*mut c_void, *mut c_void, size_t) -> c_int)(a, at, bytes)
 }
 
-/// The C library reads what a new thread shall be while all signals are blocked.
+/// Pins the attributes of a new thread: the C library reads them with all signals blocked.
 ///
 /// # Safety
 /// As pthread_create(3).

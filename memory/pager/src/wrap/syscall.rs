@@ -1,4 +1,4 @@
-//! System calls by their numbers: those that need care here get what the functions of the same names do.
+//! System calls by number. Calls that need care behave like the functions of the same name.
 
 use super::signal::ours;
 use super::{answer, descriptor, io, memory, process, zerocopy, EFAULT};
@@ -6,8 +6,8 @@ use crate::pin::{is_far, Pin};
 use crate::sys;
 use libc::{c_int, c_long, c_uint, c_void, size_t, socklen_t};
 
-/// io_uring and other calls past the wrappers would see EFAULT where nothing can help: io_uring is refused, as in many containers,
-/// and programs then read and write.
+/// io_uring would meet EFAULT where the pager cannot help. It is refused, as in many containers,
+/// and programs fall back to read and write.
 ///
 /// # Safety
 /// As syscall(2); the arguments are words.
@@ -39,7 +39,7 @@ pub unsafe extern "C" fn syscall(nr: c_long, a: size_t, b: size_t, c: size_t, d:
         libc::SYS_getrandom if ours() => return io::getrandom(a as _, b, c as _) as c_long,
         libc::SYS_recvfrom if ours() => return io::recvfrom(a as _, b as _, c, d as _, e as _, f as _) as c_long,
         libc::SYS_recvmsg if ours() => return io::recvmsg(a as _, b as _, c as _) as c_long,
-        // With memory of its own: a fork, whatever it is called.
+        // A child with its own memory is a fork, by any name.
         libc::SYS_fork => return process::forked(|| sys!(nr)) as c_long,
         libc::SYS_clone if a as c_int & libc::CLONE_VM == 0 => {
             return process::forked(|| sys::call(nr, [a, b, c, d, e, f])) as c_long;
@@ -48,7 +48,8 @@ pub unsafe extern "C" fn syscall(nr: c_long, a: size_t, b: size_t, c: size_t, d:
     }
     let mut r = sys::call(nr, [a, b, c, d, e, f]);
     if r == EFAULT && ours() {
-        // Which argument it was is not known: each that points into far memory is touched, a page's worth.
+        // The failed argument is not known, so every argument that points into far memory gets its
+        // page pinned.
         let pins = [a, b, c, d, e, f].map(|x| Pin::new(x as *const u8, 1));
         r = sys::call(nr, [a, b, c, d, e, f]);
         drop(pins);

@@ -1,5 +1,6 @@
-//! Threads that the C library starts by itself, for timers, for messages and for what is asked asynchronously. They begin with every
-//! signal blocked, ours included, and read what was noted for them.
+//! Threads that the C library starts by itself, for timers, message queues and asynchronous
+//! requests. They begin with every signal blocked, including SIGBUS, and read data that the C
+//! library allocated for them.
 
 use super::signal::ours;
 use crate::pin::Pin;
@@ -7,10 +8,10 @@ use crate::{next, sys};
 use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use libc::{c_int, c_void, clockid_t, mqd_t, sigevent, timer_t};
 
-/// Calls under way whose notes such a thread will read.
+/// Calls under way that allocate data for such a thread.
 static NOTING: AtomicUsize = AtomicUsize::new(0);
 
-/// Makes a call whose notes such a thread will read.
+/// Makes a call that allocates data for such a thread.
 fn noting<R>(call: impl FnOnce() -> R) -> R {
     NOTING.fetch_add(1, SeqCst);
     let r = call();
@@ -18,16 +19,16 @@ fn noting<R>(call: impl FnOnce() -> R) -> R {
     r
 }
 
-/// Whether what the C library allocates now is to stay local.
+/// Whether the C library's allocations must stay local now.
 pub fn is_noting() -> bool {
     NOTING.load(SeqCst) > 0
 }
 
-/// A signal that only the C library can block, and only blocks in its own threads.
+/// A signal that only the C library can block, and that it blocks only in its own threads.
 const ITS_OWN: u64 = 1 << (32 - 1);
 
-/// Whether this is such a thread. Then its SIGBUS is opened, also for those that it starts; its own stack may be too small for a
-/// fault, so that what it allocates is to stay local.
+/// Whether this is such a thread. If so, unblocks SIGBUS, which threads that it starts inherit. Its
+/// stack may be too small for a fault, so its allocations must stay local.
 pub fn is_its_own() -> bool {
     if !ours() {
         return false;
@@ -53,8 +54,9 @@ pub unsafe extern "C" fn mq_notify(queue: mqd_t, event: *const sigevent) -> c_in
     noting(|| next!(mq_notify: fn(mqd_t, *const sigevent) -> c_int)(queue, event))
 }
 
-/// Defines calls that are refused in sigbus mode: the C library's thread would make system calls on far memory, which nobody can
-/// make again. Programs go on without, as where io_uring is missing.
+/// Defines calls that are refused in sigbus mode. A thread of the C library would make their system
+/// calls on far memory, and the pager could not repeat them. Programs use other calls, as on
+/// systems without io_uring.
 macro_rules! refused {
     ($($name:ident($($a:ident: $t:ty),*), $answer:expr;)*) => {$(
         /// # Safety

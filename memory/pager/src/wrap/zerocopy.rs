@@ -1,5 +1,6 @@
-//! Zero-copy sends are refused, as io_uring is: the kernel would read a page after the call has returned. By then the page may have
-//! moved, and its memory may hold another page. The kernel does not count such a reader when it moves a page.
+//! Zero-copy sends, which are refused like io_uring: the kernel would read a page after the call
+//! has returned. By then the page may have moved, and its memory may hold another page. The kernel
+//! does not count such a reader when it moves a page.
 
 use super::answer;
 use crate::next;
@@ -7,8 +8,9 @@ use crate::pager::pager;
 use crate::pin::{is_far, Pin};
 use libc::{c_int, c_uint, c_void, iovec, mmsghdr, size_t, socklen_t, ssize_t};
 
-/// Whether a send would read its memory after the call. The kernel ignores the flag on a socket without the option, and a program
-/// gets no option here; a socket that another process handed over may have it.
+/// Whether a send would read its memory after the call. The kernel ignores the flag on a socket
+/// without the option, which the program cannot set here. A socket that another process passed may
+/// have it.
 pub unsafe fn is_refused(fd: c_int, flags: c_int) -> bool {
     if flags & libc::MSG_ZEROCOPY == 0 || pager().is_none() {
         return false;
@@ -18,7 +20,7 @@ pub unsafe fn is_refused(fd: c_int, flags: c_int) -> bool {
     r == 0 && on != 0
 }
 
-/// The kernel's own answer when it cannot take more without a copy: programs send again without the flag.
+/// The kernel's own error when it must copy: programs then send again without the flag.
 pub const REFUSED: isize = -(libc::ENOBUFS as isize);
 
 /// # Safety
@@ -32,7 +34,7 @@ pub unsafe extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, at: *c
     next!(setsockopt: fn(c_int, c_int, c_int, *const c_void, socklen_t) -> c_int)(fd, level, name, at, len)
 }
 
-/// Refused for far memory; other memory of the program does not move.
+/// Refuses far memory. Other memory of the program does not move.
 ///
 /// # Safety
 /// As vmsplice(2).
