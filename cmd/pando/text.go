@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"math"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -144,7 +145,7 @@ func revision(st pando.ServiceStatus) string {
 func hosts(w io.Writer, all []pando.HostStatus, now time.Time) {
 	rows := []string{row("HOST", "ADDRESS", "ROLE", "STATE", "HEARD OF", "INSTANCES", "CPUS", "MEMORY", "VERSION")}
 	for _, h := range all {
-		rows = append(rows, row(h.Name, h.Address, roleOf(h), h.State, heard(h, now), h.Instances, h.CPUs, fmt.Sprintf("%.1f GiB", float64(h.Memory)/(1<<30)), h.Version))
+		rows = append(rows, row(h.Name, hostAddress(h.Address), roleOf(h), h.State, heard(h, now), h.Instances, h.CPUs, fmt.Sprintf("%.1f GiB", float64(h.Memory)/(1<<30)), h.Version))
 	}
 	columns(w, rows...)
 	for _, h := range all {
@@ -177,6 +178,14 @@ func lost(l *pando.Losses) string {
 		text += fmt.Sprintf("; the senders of %d were told", l.Answered)
 	}
 	return text
+}
+
+// hostAddress returns a host's address, or "-" on a machine without a network.
+func hostAddress(a netip.Addr) string {
+	if !a.IsValid() {
+		return "-"
+	}
+	return a.String()
 }
 
 func roleOf(h pando.HostStatus) string {

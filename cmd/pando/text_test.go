@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -64,6 +65,14 @@ func TestWatchTellsWhatChangedInWords(t *testing.T) {
 			if !deleted && got != want || deleted && !strings.HasSuffix(got, " gone") {
 				t.Errorf("got  %q\nwant %q (deleted: %v)", got, want, deleted)
 			}
+		}
+	}
+}
+
+func TestAHostWithoutANetworkHasNoAddress(t *testing.T) {
+	for a, want := range map[netip.Addr]string{{}: "-", netip.MustParseAddr("10.126.0.1"): "10.126.0.1"} {
+		if got := hostAddress(a); got != want {
+			t.Errorf("%v is shown as %q, want %q", a, got, want)
 		}
 	}
 }
