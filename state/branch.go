@@ -30,6 +30,10 @@ type Branch struct {
 	noted   int           // bytes in the journal
 	kept    int           // bytes in the journal after its last rewrite
 	lost    error         // why an earlier write is gone
+	// mark is a commit that the journal names, with the writes that it took, because the journal
+	// could not be rewritten. recall drops those writes if the commit exists. So the commit must not be
+	// trimmed: a ref keeps it until the journal is rewritten.
+	mark pando.ObjectID
 }
 
 // change is the writes to one path since the last commit.

@@ -60,7 +60,9 @@ func (b *Branch) commit(ctx context.Context, message string, now time.Time) (pan
 // taken clears the pending changes: a commit has them.
 func (b *Branch) taken() {
 	b.pending, b.held = map[string]*change{}, 0
-	b.rewrite()
+	if !b.rewrite() {
+		b.mark = b.head
+	}
 }
 
 // CommitChange writes a change on top of the pending writes and commits both. With an error it

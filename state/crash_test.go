@@ -368,3 +368,33 @@ func TestThePushIsNotedByTheNextWrite(t *testing.T) {
 		t.Errorf("offers are left: %v", left)
 	}
 }
+
+// A journal that could not be rewritten names the commit that took its writes. A trim keeps that
+// commit, because its absence would make the next agent commit the writes again.
+func TestATrimCommitsNothingAgain(t *testing.T) {
+	m := newMemory()
+	repo := Open(m, web, typed).With(m)
+	var main pando.ObjectID
+	b := must(repo.Born(t.Context(), "i-1", main))
+	do(b.Patch("hits", []byte("1")))
+	m.left = 1 // the commit is stored, and the journal stays as it is
+	must(b.Commit(t.Context(), "", t0))
+	m.left = -1
+	push(b, &main, t0)
+	for n := range 3 {
+		other := must(repo.Born(t.Context(), pando.InstanceID(fmt.Sprintf("other-%d", n)), main))
+		do(other.Patch("hits", []byte("1")))
+		push(other, &main, t0.Add(time.Duration(n)*time.Minute))
+		do(other.Discard(t.Context()))
+	}
+	must(b.Pull(t.Context(), main, t0))
+	known := Known{Heads: map[pando.ServiceKey]pando.ObjectID{web: main}, Alive: func(pando.InstanceID) bool { return true }}
+	for range 2 {
+		must(Trim(t.Context(), m, known, Keep{Commits: 1}, t0.Add(time.Hour)))
+	}
+	again := must(repo.Born(t.Context(), "i-1", main))
+	push(again, &main, t0.Add(time.Hour))
+	if hits := must(repo.Read(main, "hits")); string(hits.Bytes) != "4" {
+		t.Errorf("4 hits became %s", hits.Bytes)
+	}
+}

@@ -37,6 +37,9 @@ func (b *Branch) move(ctx context.Context, w *work, to place) error {
 	branch := b.repo.ref(branchRef, i)
 	refs := map[string]pando.ObjectID{branch: to.head, b.repo.ref(baseRef, i): to.base, b.repo.ref(sinceRef, i): to.since}
 	maps.Copy(refs, b.owedNow(w))
+	if !b.mark.IsZero() {
+		refs[b.repo.ref(markRef, i)] = b.mark
+	}
 	err := b.repo.objects.Update(ctx, pando.ObjectsUpdate{Objects: w.saved, Refs: refs, If: map[string]pando.ObjectID{branch: b.stored}})
 	if err != nil {
 		return fmt.Errorf("move the branch of %s: %w", b.instance, err)
@@ -168,11 +171,18 @@ func (b *Branch) owe(main pando.ObjectID) error {
 		return fmt.Errorf("withdraw the offers of %s: %w", b.instance, err)
 	}
 	refs[b.repo.ref(mainRef, mainName)] = main
+	for name, id := range refs {
+		b.oweRef(name, id)
+	}
+	return nil
+}
+
+// oweRef adds a ref to the branch's next write.
+func (b *Branch) oweRef(name string, id pando.ObjectID) {
 	if b.owed == nil {
 		b.owed = map[string]pando.ObjectID{}
 	}
-	maps.Copy(b.owed, refs)
-	return nil
+	b.owed[name] = id
 }
 
 // Settle writes the notes that Pushed left, so that a branch without new writes holds no old
@@ -228,7 +238,7 @@ func (b *Branch) discard(ctx context.Context) error {
 		return err
 	}
 	maps.Copy(refs, b.owedNow(b.repo.work()))
-	for _, kind := range []string{branchRef, baseRef, sinceRef} {
+	for _, kind := range []string{branchRef, baseRef, sinceRef, markRef} {
 		refs[b.repo.ref(kind, string(b.instance))] = pando.ObjectID{}
 	}
 	return b.repo.objects.Update(ctx, pando.ObjectsUpdate{Refs: refs})

@@ -89,11 +89,11 @@ func (b *Branch) note(w written) error {
 	return nil
 }
 
-// rewrite replaces the journal with the pending changes: none, after a commit. If that fails, the
-// longer journal with the same content stays.
-func (b *Branch) rewrite() {
+// rewrite replaces the journal with the pending changes: none, after a commit. If that fails, it
+// returns false, and the longer journal with the same content stays.
+func (b *Branch) rewrite() bool {
 	if b.journal == nil || b.noted == 0 {
-		return
+		return true
 	}
 	var records [][]byte
 	kept := 0
@@ -101,15 +101,21 @@ func (b *Branch) rewrite() {
 		for _, w := range c.writes(p) {
 			record, err := json.Marshal(w)
 			if err != nil {
-				return
+				return false
 			}
 			records = append(records, record)
 			kept += len(record)
 		}
 	}
-	if b.journal.Rewrite(records) == nil {
-		b.noted, b.kept, b.lost = kept, kept, nil
+	if b.journal.Rewrite(records) != nil {
+		return false
 	}
+	b.noted, b.kept, b.lost = kept, kept, nil
+	if !b.mark.IsZero() {
+		b.mark = pando.ObjectID{}
+		b.oweRef(b.repo.ref(markRef, string(b.instance)), b.mark)
+	}
+	return true
 }
 
 // writes returns the writes that make a change.
@@ -166,7 +172,7 @@ func (b *Branch) redo(record []byte) error {
 	case !w.Commit.IsZero():
 		_, _, err := b.repo.objects.Object(w.Commit)
 		if err == nil { // it was made and has the writes before it
-			b.pending = map[string]*change{}
+			b.pending, b.mark = map[string]*change{}, w.Commit
 		} else if !errors.Is(err, pando.ErrNotFound) {
 			return err
 		}

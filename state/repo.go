@@ -32,6 +32,7 @@ const (
 	branchRef = "branch" // by instance: the newest commit of its branch
 	baseRef   = "base"   // by instance: the newest commit of main that its branch contains
 	sinceRef  = "since"  // by instance: the commit of main where its branch last restarted
+	markRef   = "mark"   // by instance: the commit that its journal names, see Branch.mark
 	offerRef  = "offer"  // by instance and commit: an offer to main without an answer yet
 	mainRef   = "main"   // main, as this host last received it
 	edgeRef   = "edge"   // by commit: history starts here, its parents were trimmed

@@ -179,7 +179,8 @@ func (t *trim) limit(keep Keep) error {
 		return err
 	}
 	for name, id := range t.refs {
-		if !strings.HasPrefix(name, refOf(t.service, sinceRef, "")) {
+		if !strings.HasPrefix(name, refOf(t.service, sinceRef, "")) &&
+			!strings.HasPrefix(name, refOf(t.service, markRef, "")) {
 			continue
 		}
 		c, err := w.commit(id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import http.server
+import select
 import socket
 import socketserver
 import threading
@@ -58,6 +59,10 @@ class Site:
             self._idle.clear()
 
 
+# How long a leaving site waits for the first request of a connection.
+FIRST_REQUEST_SECONDS = 1
+
+
 class Server(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     daemon_threads = True
@@ -72,11 +77,22 @@ class Page(http.server.BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     server: Server
 
+    answered = 0
+
     def handle_one_request(self) -> None:
-        if not self.server.site.idle(self.connection):
+        if not self.server.site.idle(self.connection) and not self.owed():
             self.close_connection = True
             return
         super().handle_one_request()
+        self.answered += 1
+
+    def owed(self) -> bool:
+        """Returns True if a leaving site owes this connection an answer: its request has arrived, or
+        the connection waited in the queue and its first request is on the way."""
+        if self.answered == 0:
+            self.connection.settimeout(FIRST_REQUEST_SECONDS)
+            return True
+        return bool(select.select([self.connection], [], [], 0)[0])
 
     def parse_request(self) -> bool:
         self.server.site.busy(self.connection)
