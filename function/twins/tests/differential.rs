@@ -105,9 +105,14 @@ fn wasm(name: &str, configuration: &[u8]) -> Function {
 }
 
 fn ids_configuration() -> Vec<u8> {
-    let text = r#"alert ip any any -> any any (content:"abca"; sid:1;)
+    compiled(
+        r#"alert ip any any -> any any (content:"abca"; sid:1;)
 alert ip any any -> any 1024: (content:"BBCA"; nocase; flow:established,to_server; sid:2;)
-alert udp [!192.0.2.0/24, any] any <> ![::1, 10.0.0.0/9] any (content:"cabb"; sid:3;)"#;
+alert udp [!192.0.2.0/24, any] any <> ![::1, 10.0.0.0/9] any (content:"cabb"; sid:3;)"#,
+    )
+}
+
+fn compiled(text: &str) -> Vec<u8> {
     rules::compile(&rules::parse(text, "test", &Default::default()).unwrap().patterns).unwrap()
 }
 
@@ -150,7 +155,11 @@ proptest! {
 #[test]
 fn the_ids_searches_across_packets() {
     let text = |payload: &[u8]| Step { client: 1, reply: false, tcp: true, payload: payload.to_vec(), flip: None, cut: None, pause_ns: 1 };
-    let (.., events, _) = same("ids", &ids_configuration(), &[text(b"..ab"), text(b"ca.."), text(b"abca"), text(b"bB"), text(b"cA")]);
+    let rules = compiled(
+        r#"alert ip any any -> any any (content:"abca"; sid:1;)
+alert ip any any -> any any (content:"BBCA"; nocase; sid:2;)"#,
+    );
+    let (.., events, _) = same("ids", &rules, &[text(b"..ab"), text(b"ca.."), text(b"abca"), text(b"bB"), text(b"cA")]);
     assert_eq!(events.iter().map(|e| e.code).collect::<Vec<_>>(), [1, 2]);
 }
 
