@@ -192,7 +192,7 @@ func TestManyLivesLeaveNothing(t *testing.T) {
 		live()
 	}
 	if after := settled(before); after.exceed(before) {
-		t.Errorf("before: %+v; after %d lives: %+v", before, lives, after)
+		t.Errorf("before: %+v; after %d lives: %+v; open: %v", before, lives, after, descriptors(t))
 	}
 }
 
@@ -201,6 +201,21 @@ type things struct{ descriptors, mounts, cgroups, links int }
 
 func (a things) exceed(b things) bool {
 	return a.descriptors > b.descriptors || a.mounts > b.mounts || a.cgroups > b.cgroups || a.links > b.links
+}
+
+// descriptors lists the open files of this process, by what they are.
+func descriptors(t *testing.T) (open []string) {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range fds {
+		if to, err := os.Readlink("/proc/self/fd/" + f.Name()); err == nil {
+			open = append(open, to)
+		}
+	}
+	return open
 }
 
 func inventory(t *testing.T) things {
