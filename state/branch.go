@@ -30,9 +30,8 @@ type Branch struct {
 	noted   int           // bytes in the journal
 	kept    int           // bytes in the journal after its last rewrite
 	lost    error         // why an earlier write is gone
-	// mark is a commit that the journal names, with the writes that it took, because the journal
-	// could not be rewritten. recall drops those writes if the commit exists. So the commit must not be
-	// trimmed: a ref keeps it until the journal is rewritten.
+	// mark is a commit that the journal still names, because the journal could not be rewritten.
+	// recall drops the writes before it if the commit exists. A ref keeps the commit from a trim.
 	mark pando.ObjectID
 }
 

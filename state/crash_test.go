@@ -388,7 +388,8 @@ func TestATrimCommitsNothingAgain(t *testing.T) {
 		do(other.Discard(t.Context()))
 	}
 	must(b.Pull(t.Context(), main, t0))
-	known := Known{Heads: map[pando.ServiceKey]pando.ObjectID{web: main}, Alive: func(pando.InstanceID) bool { return true }}
+	alive := func(pando.InstanceID) bool { return true }
+	known := Known{Heads: map[pando.ServiceKey]pando.ObjectID{web: main}, Alive: alive}
 	for range 2 {
 		must(Trim(t.Context(), m, known, Keep{Commits: 1}, t0.Add(time.Hour)))
 	}

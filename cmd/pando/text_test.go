@@ -70,7 +70,8 @@ func TestWatchTellsWhatChangedInWords(t *testing.T) {
 }
 
 func TestAHostWithoutANetworkHasNoAddress(t *testing.T) {
-	for a, want := range map[netip.Addr]string{{}: "-", netip.MustParseAddr("10.126.0.1"): "10.126.0.1"} {
+	given := netip.MustParseAddr("10.126.0.1")
+	for a, want := range map[netip.Addr]string{{}: "-", given: "10.126.0.1"} {
 		if got := hostAddress(a); got != want {
 			t.Errorf("%v is shown as %q, want %q", a, got, want)
 		}

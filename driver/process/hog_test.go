@@ -203,7 +203,7 @@ func (a things) exceed(b things) bool {
 	return a.descriptors > b.descriptors || a.mounts > b.mounts || a.cgroups > b.cgroups || a.links > b.links
 }
 
-// descriptors lists the open files of this process, by what they are.
+// descriptors lists the open files of this process.
 func descriptors(t *testing.T) (open []string) {
 	t.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")

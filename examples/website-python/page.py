@@ -87,8 +87,10 @@ class Page(http.server.BaseHTTPRequestHandler):
         self.answered += 1
 
     def owed(self) -> bool:
-        """Returns True if a leaving site owes this connection an answer: its request has arrived, or
-        the connection waited in the queue and its first request is on the way."""
+        """Returns True if a leaving site owes this connection an answer.
+
+        Its request has arrived, or it waited in the queue and its first request is on the way.
+        """
         if self.answered == 0:
             self.connection.settimeout(FIRST_REQUEST_SECONDS)
             return True
