@@ -103,14 +103,14 @@ func TestABadRequestToJoinCostsNothing(t *testing.T) {
 		change func(*peer.Joining)
 		want   error
 	}{
-		"no certificate request":       {func(j *peer.Joining) { j.Request = []byte("AAAA") }, pando.ErrInvalid},
-		"the address of another":       {func(j *peer.Joining) { j.Address = "10.126.0.1" }, pando.ErrInvalid},
-		"the loopback":                 {func(j *peer.Joining) { j.Address, j.From = "127.0.0.1", netip.MustParseAddr("127.0.0.1") }, pando.ErrInvalid},
-		"no address":                   {func(j *peer.Joining) { j.Address = "" }, pando.ErrInvalid},
-		"an IPv6 address that is none": {func(j *peer.Joining) { j.Address6 = "10.126.0.2" }, pando.ErrInvalid},
-		"another layout":               {func(j *peer.Joining) { j.Layout++ }, pando.ErrInvalid},
-		"a name that is none":          {func(j *peer.Joining) { j.Host = "../x" }, pando.ErrInvalid},
-		"the name of the server's":     {func(j *peer.Joining) { j.Host = "host1" }, pando.ErrExists},
+		"no certificate request":   {func(j *peer.Joining) { j.Request = []byte("AAAA") }, pando.ErrInvalid},
+		"the address of another":   {func(j *peer.Joining) { j.Address = "10.126.0.1" }, pando.ErrInvalid},
+		"the loopback":             {func(j *peer.Joining) { j.Address, j.From = "127.0.0.1", netip.MustParseAddr("127.0.0.1") }, pando.ErrInvalid},
+		"no address":               {func(j *peer.Joining) { j.Address = "" }, pando.ErrInvalid},
+		"an IPv4 address as IPv6":  {func(j *peer.Joining) { j.Address6 = "10.126.0.2" }, pando.ErrInvalid},
+		"another layout":           {func(j *peer.Joining) { j.Layout++ }, pando.ErrInvalid},
+		"an invalid name":          {func(j *peer.Joining) { j.Host = "../x" }, pando.ErrInvalid},
+		"the name of the server's": {func(j *peer.Joining) { j.Host = "host1" }, pando.ErrExists},
 	} {
 		j := a.candidate(t, "host2", token).Joining
 		c.change(&j)
@@ -172,7 +172,7 @@ func TestANameIsOfOneKeyUntilTheHostIsRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := a.RemoveHost(t.Context(), "host2", true, by); !errors.Is(err, pando.ErrNotFound) {
-		t.Errorf("a host that is none: %v", err)
+		t.Errorf("an unknown host: %v", err)
 	}
 	if s, err := a.Registry.Snapshot(t.Context(), left[0].Key()); err != nil || len(s.Records) != 0 {
 		t.Errorf("its instance is still there (%v)", err)

@@ -66,7 +66,7 @@ func (o *command) evacuate(ctx context.Context, p place, drain time.Duration) er
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("stop pando: %w; instances leave, and the daemons run: `pando down` again, or with --now", ctx.Err())
-	// Without instances there is nothing to report.
+	// It reports nothing if the host has no instances.
 	case err != nil && process.Instances(p.sandboxes()) > 0:
 		fmt.Fprintf(o.env.Stderr, "instances are killed without having left (%v): what they committed stays\n", err)
 	case left > 0:

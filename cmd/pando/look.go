@@ -169,8 +169,8 @@ func (o *command) logs() *cobra.Command {
 	var instance string
 	c := o.of(&cobra.Command{
 		Use: "logs SERVICE", Short: "print what the instances of a service print",
-		Long: "Prints the ends of the logs of all instances, each line with its instance; or of one, also of one that is gone. Where no instance\n" +
-			"lives, the newest dead one is shown. A terminal gets no control characters of a program; a pipe gets every byte.",
+		Long: "Print the last log lines of a service, prefixed by instance. --instance selects one, running or gone. Without a\n" +
+			"running instance, print the newest dead one. A terminal gets no control characters; a pipe gets every byte.",
 		Example: "  pando logs -f website\n  pando logs website --instance website-7k3fq",
 	}, cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
 		return o.copyLogs(ctx, key, pando.InstanceID(instance), lines, follow)
