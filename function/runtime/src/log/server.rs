@@ -164,20 +164,29 @@ impl Server {
 
     fn turn(&mut self, at: usize) -> Result<(), Parting> {
         for _ in 0..TURN {
-            let mut message = std::mem::take(&mut self.message);
-            message.clear();
-            let handled = match self.peers[at].link.receive(&mut message) {
-                Ok(true) => self.handle(at, &message).map(|()| true),
-                Ok(false) => Ok(false),
-                Err(e) => Err(e.into()),
-            };
-            self.message = message;
-            if !handled? {
-                // All its messages are read; now its end counts.
-                return Ok(self.peers[at].link.woken()?);
+            if !self.read(at)? {
+                // A unit may write, and die, between the last look and this one. Its end counts
+                // when all its messages are read.
+                return match self.peers[at].link.woken() {
+                    Err(end) if !self.read(at)? => Err(end.into()),
+                    _ => Ok(()),
+                };
             }
         }
         Ok(())
+    }
+
+    /// Handles the next message of a peer. Returns false if there is none.
+    fn read(&mut self, at: usize) -> Result<bool, Parting> {
+        let mut message = std::mem::take(&mut self.message);
+        message.clear();
+        let handled = match self.peers[at].link.receive(&mut message) {
+            Ok(true) => self.handle(at, &message).map(|()| true),
+            Ok(false) => Ok(false),
+            Err(e) => Err(e.into()),
+        };
+        self.message = message;
+        handled
     }
 
     fn handle(&mut self, at: usize, message: &[u8]) -> Result<(), Parting> {
@@ -192,7 +201,7 @@ impl Server {
             kind::CLEAR => self.begin(at, &hello),
             kind::TAKE => self.hand_over(at, &hello),
             kind::GO_ON => {
-                self.succeed(at, &hello);
+                self.succeed(at, &hello)?;
                 self.copies.entry(hello.unit).and_modify(Copy::unfollow);
                 Ok(())
             }
@@ -231,12 +240,15 @@ impl Server {
         }
     }
 
+    /// Fails if a later unit is at work: this peer's unit is dead, and its message came late.
+    fn refuse_over(&self, hello: &Hello) -> Result<(), Parting> {
+        let later = |p: usize| self.peers[p].active && self.peers[p].hello.as_ref().is_some_and(|h| h.epoch > hello.epoch);
+        if self.of_unit(&hello.unit).any(later) { Err(Parting::Over(hello.epoch)) } else { Ok(()) }
+    }
+
     /// Starts a new copy: a unit is about to send its whole state.
     fn begin(&mut self, at: usize, hello: &Hello) -> Result<(), Parting> {
-        let later = |p: usize| self.peers[p].active && self.peers[p].hello.as_ref().is_some_and(|h| h.epoch > hello.epoch);
-        if self.of_unit(&hello.unit).any(later) {
-            return Err(Parting::Over(hello.epoch));
-        }
+        self.refuse_over(hello)?;
         self.peers[at].active = true;
         let mut copy = Copy::new(hello.state_bytes.clone());
         copy.epoch = hello.epoch;
@@ -248,29 +260,38 @@ impl Server {
         Ok(())
     }
 
-    /// Makes a standby the unit. Applies everything that the dead unit wrote, then ignores the dead
-    /// unit. Returns whether the standby followed the unit.
-    fn succeed(&mut self, at: usize, hello: &Hello) -> bool {
-        let others: Vec<usize> = self.of_unit(&hello.unit).filter(|&p| p != at && self.peers[p].active).collect();
-        let mut message = Vec::new();
-        for other in others {
-            // The dead unit left a finite number of messages. At a malformed one, keep those before
-            // it.
-            while matches!(self.peers[other].link.receive(&mut message), Ok(true)) && self.handle(other, &message).is_ok() {
-                message.clear();
-            }
-            self.peers[other].active = false;
+    /// Makes a standby the unit. Applies everything that dead units wrote, then ignores them.
+    /// Returns whether the standby followed the unit.
+    fn succeed(&mut self, at: usize, hello: &Hello) -> Result<bool, Parting> {
+        self.refuse_over(hello)?;
+        // A unit that lived shortly may have written all its messages, its GO_ON too, since the
+        // log's last turn with it. The order of the peers says nothing about the order of units.
+        (0..self.peers.len()).filter(|&p| p != at).for_each(|p| self.catch_up(p, hello));
+        for other in self.of_unit(&hello.unit).collect::<Vec<_>>() {
+            self.peers[other].active = other == at;
         }
-        self.peers[at].active = true;
         let copy = self.copies.entry(hello.unit.clone()).or_default();
         (copy.epoch, copy.position, copy.orphaned) = (copy.epoch.max(hello.epoch), None, None);
-        self.peers[at].follows.take().is_some()
+        Ok(self.peers[at].follows.take().is_some())
+    }
+
+    /// Reads the rest of a peer's messages if it is a unit before the one in `hello`. A dead unit
+    /// left a finite number of messages. At a malformed one, those before it count.
+    fn catch_up(&mut self, other: usize, hello: &Hello) {
+        let mut message = Vec::new();
+        let precedes = |peer: &Peer| peer.hello.as_ref().is_none_or(|h| h.unit == hello.unit && h.epoch < hello.epoch);
+        while precedes(&self.peers[other])
+            && matches!(self.peers[other].link.receive(&mut message), Ok(true))
+            && self.handle(other, &message).is_ok()
+        {
+            message.clear();
+        }
     }
 
     /// Makes a standby the unit if it cannot read the dead unit's memory. Sends it everything that
     /// it lacks.
     fn hand_over(&mut self, at: usize, hello: &Hello) -> Result<(), Parting> {
-        let followed = self.succeed(at, hello);
+        let followed = self.succeed(at, hello)?;
         let link = &mut self.peers[at].link;
         let copy = self.copies.entry(hello.unit.clone()).or_default();
         if !followed {
@@ -316,4 +337,154 @@ impl Server {
 /// Returns the milliseconds until `until`, rounded up so that a sleep does not end early.
 fn left_ms(until: Instant) -> i32 {
     until.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000) as i32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::{self, Head};
+    use super::*;
+
+    const STATE_BYTES: usize = 4;
+
+    /// A unit's or standby's end of a link to the log.
+    fn call(server: &mut Server, epoch: u32) -> Shared {
+        let (memory, unit, log) = Shared::make().unwrap();
+        server.welcome(Box::new(Shared::open(&memory, log, false).unwrap()));
+        let mut link = Shared::open(&memory, unit, true).unwrap();
+        link.send(&Hello { epoch, state_bytes: vec![STATE_BYTES], unit: "tenant/unit".into() }.encode()).unwrap();
+        link
+    }
+
+    /// Returns the message about a batch that left this state in the only flow.
+    fn batch(epoch: u32, sequence: u64, state: u8) -> Vec<u8> {
+        let mut message = Vec::new();
+        let at = record::put_head(&mut message, &Head { epoch, sequence, ..Head::default() });
+        let key = pando_protocol::FlowKey::from_bytes([7; pando_protocol::FlowKey::LENGTH_BYTES]);
+        let flow = record::FlowHead {
+            key,
+            alias: None,
+            up: true,
+            valid: 1,
+            taken: 0,
+            changed: 1,
+            leases: Default::default(),
+            ends: Default::default(),
+        };
+        record::put_flow(&mut message, &flow);
+        record::put_state(&mut message, &[state; STATE_BYTES]);
+        record::set_counts(&mut message, at, [0, 1, 0]);
+        message
+    }
+
+    /// Gives each peer its turn, as the log does after a sleep.
+    fn turns(server: &mut Server) {
+        let mut at = 0;
+        while at < server.peers.len() {
+            match server.turn(at) {
+                Ok(()) => at += 1,
+                Err(parting) => server.part(at, &parting),
+            }
+        }
+    }
+
+    /// Returns the number of the last batch that the log hands to a standby that asks.
+    fn taken(server: &mut Server, standby: &mut Shared) -> Option<u64> {
+        standby.send(&[kind::TAKE]).unwrap();
+        turns(server);
+        let mut message = Vec::new();
+        while standby.receive(&mut message).unwrap() {
+            let mut reader = Reader(&message);
+            if reader.u8() == Ok(kind::BATCH) {
+                return Some(reader.head().unwrap().0.sequence);
+            }
+            message.clear();
+        }
+        None
+    }
+
+    #[test]
+    fn a_unit_that_lived_shortly_is_read_before_its_standby_gets_the_state() {
+        let mut server = Server::new(None, None, -1);
+        let mut first = call(&mut server, 1);
+        first.send(&[kind::CLEAR]).unwrap();
+        first.send(&batch(1, 1, 1)).unwrap();
+        turns(&mut server);
+        // While the log sleeps, the unit dies, the next one works and dies, and the third asks. The
+        // end of the first moves the third before the second in the list of peers.
+        let (mut second, mut third) = (call(&mut server, 2), call(&mut server, 3));
+        drop(first);
+        second.send(&[kind::GO_ON]).unwrap();
+        second.send(&batch(2, 2, 2)).unwrap();
+        drop(second);
+        assert_eq!(taken(&mut server, &mut third), Some(2));
+    }
+
+    #[test]
+    fn a_late_message_of_a_dead_unit_changes_nothing() {
+        let mut server = Server::new(None, None, -1);
+        let (mut first, mut second, mut third) = (call(&mut server, 1), call(&mut server, 2), call(&mut server, 3));
+        first.send(&[kind::CLEAR]).unwrap();
+        first.send(&batch(1, 1, 1)).unwrap();
+        turns(&mut server);
+        assert_eq!(taken(&mut server, &mut third), Some(1));
+        second.send(&[kind::GO_ON]).unwrap();
+        second.send(&batch(2, 2, 2)).unwrap();
+        third.send(&batch(3, 2, 3)).unwrap();
+        turns(&mut server);
+        let copy = &server.copies["tenant/unit"];
+        assert_eq!((copy.epoch, copy.sequence), (3, 2));
+        assert!(server.peers.iter().any(|p| p.active), "the third unit keeps its link");
+    }
+
+    #[test]
+    fn a_unit_that_writes_and_dies_after_the_last_look_is_read_to_its_end() {
+        /// A link whose unit writes its last batch and dies as soon as the log finds it empty.
+        struct Sudden {
+            link: Shared,
+            unit: Option<Shared>,
+        }
+        impl Transport for Sudden {
+            fn send(&mut self, message: &[u8]) -> io::Result<()> {
+                self.link.send(message)
+            }
+            fn has_room(&self, bytes: usize) -> bool {
+                self.link.has_room(bytes)
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                self.link.flush()
+            }
+            fn receive(&mut self, into: &mut Vec<u8>) -> io::Result<bool> {
+                let received = self.link.receive(into)?;
+                if !received && let Some(mut unit) = self.unit.take() {
+                    unit.send(&batch(1, 2, 2)).unwrap();
+                }
+                Ok(received)
+            }
+            fn may_sleep(&mut self) -> bool {
+                self.link.may_sleep()
+            }
+            fn woken(&mut self) -> io::Result<()> {
+                self.link.woken()
+            }
+            fn fd(&self) -> RawFd {
+                self.link.fd()
+            }
+            fn keeps_at_once(&self) -> bool {
+                true
+            }
+            fn received_at(&self) -> Option<u64> {
+                self.link.received_at()
+            }
+        }
+        let mut server = Server::new(None, None, -1);
+        let (memory, unit, log) = Shared::make().unwrap();
+        let mut unit = Shared::open(&memory, unit, true).unwrap();
+        unit.send(&Hello { epoch: 1, state_bytes: vec![STATE_BYTES], unit: "tenant/unit".into() }.encode()).unwrap();
+        unit.send(&[kind::CLEAR]).unwrap();
+        unit.send(&batch(1, 1, 1)).unwrap();
+        server.welcome(Box::new(Sudden { link: Shared::open(&memory, log, false).unwrap(), unit: Some(unit) }));
+        let mut standby = call(&mut server, 2);
+        turns(&mut server);
+        assert_eq!(taken(&mut server, &mut standby), Some(2));
+    }
 }
