@@ -202,7 +202,10 @@ impl Server {
             kind::TAKE => self.hand_over(at, &hello),
             kind::GO_ON => {
                 self.succeed(at, &hello)?;
-                self.copies.entry(hello.unit).and_modify(Copy::unfollow);
+                // The next standby may follow already.
+                if !self.is_followed(&hello.unit) {
+                    self.copies.entry(hello.unit).and_modify(Copy::unfollow);
+                }
                 Ok(())
             }
             kind::FOLLOW => {
@@ -229,6 +232,10 @@ impl Server {
         (0..self.peers.len()).filter(move |&p| self.peers[p].hello.as_ref().is_some_and(|h| h.unit == unit))
     }
 
+    fn is_followed(&self, unit: &str) -> bool {
+        self.of_unit(unit).any(|p| self.peers[p].follows.is_some())
+    }
+
     /// Begins to send a standby all changes of its unit, from an empty state.
     fn follow(&mut self, at: usize, hello: &Hello) {
         // The standby that it replaces is gone, or will notice that it is.
@@ -253,7 +260,7 @@ impl Server {
         let mut copy = Copy::new(hello.state_bytes.clone());
         copy.epoch = hello.epoch;
         copy.apply(&[kind::CLEAR])?;
-        if self.of_unit(&hello.unit).any(|p| self.peers[p].follows.is_some()) {
+        if self.is_followed(&hello.unit) {
             copy.follow();
         }
         self.copies.insert(hello.unit.clone(), copy);
@@ -292,6 +299,7 @@ impl Server {
     /// it lacks.
     fn hand_over(&mut self, at: usize, hello: &Hello) -> Result<(), Parting> {
         let followed = self.succeed(at, hello)?;
+        let is_followed = self.is_followed(&hello.unit);
         let link = &mut self.peers[at].link;
         let copy = self.copies.entry(hello.unit.clone()).or_default();
         if !followed {
@@ -305,7 +313,12 @@ impl Server {
                 link.flush().map(|()| true)
             })?;
         }
-        copy.unfollow();
+        // The collected changes went to this standby. One that follows already begins anew.
+        if is_followed {
+            copy.follow();
+        } else {
+            copy.unfollow();
+        }
         link.send(&[&[kind::TAKEN, u8::from(whole)][..], &flows.to_le_bytes()].concat())?;
         if whole {
             link.send(copy.last())?;
@@ -321,7 +334,7 @@ impl Server {
         if !matches!(parting, Parting::Io(e) if e.kind() == ErrorKind::UnexpectedEof || e.kind() == ErrorKind::ConnectionReset) {
             crate::say!("unit {} (epoch {}) is let go: {parting}", hello.unit, hello.epoch);
         }
-        let followed = self.of_unit(&hello.unit).any(|p| self.peers[p].follows.is_some());
+        let followed = self.is_followed(&hello.unit);
         let orphaned = self.of_unit(&hello.unit).next().is_none();
         if let Some(copy) = self.copies.get_mut(&hello.unit) {
             if !followed {
@@ -340,151 +353,4 @@ fn left_ms(until: Instant) -> i32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::record::{self, Head};
-    use super::*;
-
-    const STATE_BYTES: usize = 4;
-
-    /// A unit's or standby's end of a link to the log.
-    fn call(server: &mut Server, epoch: u32) -> Shared {
-        let (memory, unit, log) = Shared::make().unwrap();
-        server.welcome(Box::new(Shared::open(&memory, log, false).unwrap()));
-        let mut link = Shared::open(&memory, unit, true).unwrap();
-        link.send(&Hello { epoch, state_bytes: vec![STATE_BYTES], unit: "tenant/unit".into() }.encode()).unwrap();
-        link
-    }
-
-    /// Returns the message about a batch that left this state in the only flow.
-    fn batch(epoch: u32, sequence: u64, state: u8) -> Vec<u8> {
-        let mut message = Vec::new();
-        let at = record::put_head(&mut message, &Head { epoch, sequence, ..Head::default() });
-        let key = pando_protocol::FlowKey::from_bytes([7; pando_protocol::FlowKey::LENGTH_BYTES]);
-        let flow = record::FlowHead {
-            key,
-            alias: None,
-            up: true,
-            valid: 1,
-            taken: 0,
-            changed: 1,
-            leases: Default::default(),
-            ends: Default::default(),
-        };
-        record::put_flow(&mut message, &flow);
-        record::put_state(&mut message, &[state; STATE_BYTES]);
-        record::set_counts(&mut message, at, [0, 1, 0]);
-        message
-    }
-
-    /// Gives each peer its turn, as the log does after a sleep.
-    fn turns(server: &mut Server) {
-        let mut at = 0;
-        while at < server.peers.len() {
-            match server.turn(at) {
-                Ok(()) => at += 1,
-                Err(parting) => server.part(at, &parting),
-            }
-        }
-    }
-
-    /// Returns the number of the last batch that the log hands to a standby that asks.
-    fn taken(server: &mut Server, standby: &mut Shared) -> Option<u64> {
-        standby.send(&[kind::TAKE]).unwrap();
-        turns(server);
-        let mut message = Vec::new();
-        while standby.receive(&mut message).unwrap() {
-            let mut reader = Reader(&message);
-            if reader.u8() == Ok(kind::BATCH) {
-                return Some(reader.head().unwrap().0.sequence);
-            }
-            message.clear();
-        }
-        None
-    }
-
-    #[test]
-    fn a_unit_that_lived_shortly_is_read_before_its_standby_gets_the_state() {
-        let mut server = Server::new(None, None, -1);
-        let mut first = call(&mut server, 1);
-        first.send(&[kind::CLEAR]).unwrap();
-        first.send(&batch(1, 1, 1)).unwrap();
-        turns(&mut server);
-        // While the log sleeps, the unit dies, the next one works and dies, and the third asks. The
-        // end of the first moves the third before the second in the list of peers.
-        let (mut second, mut third) = (call(&mut server, 2), call(&mut server, 3));
-        drop(first);
-        second.send(&[kind::GO_ON]).unwrap();
-        second.send(&batch(2, 2, 2)).unwrap();
-        drop(second);
-        assert_eq!(taken(&mut server, &mut third), Some(2));
-    }
-
-    #[test]
-    fn a_late_message_of_a_dead_unit_changes_nothing() {
-        let mut server = Server::new(None, None, -1);
-        let (mut first, mut second, mut third) = (call(&mut server, 1), call(&mut server, 2), call(&mut server, 3));
-        first.send(&[kind::CLEAR]).unwrap();
-        first.send(&batch(1, 1, 1)).unwrap();
-        turns(&mut server);
-        assert_eq!(taken(&mut server, &mut third), Some(1));
-        second.send(&[kind::GO_ON]).unwrap();
-        second.send(&batch(2, 2, 2)).unwrap();
-        third.send(&batch(3, 2, 3)).unwrap();
-        turns(&mut server);
-        let copy = &server.copies["tenant/unit"];
-        assert_eq!((copy.epoch, copy.sequence), (3, 2));
-        assert!(server.peers.iter().any(|p| p.active), "the third unit keeps its link");
-    }
-
-    #[test]
-    fn a_unit_that_writes_and_dies_after_the_last_look_is_read_to_its_end() {
-        /// A link whose unit writes its last batch and dies as soon as the log finds it empty.
-        struct Sudden {
-            link: Shared,
-            unit: Option<Shared>,
-        }
-        impl Transport for Sudden {
-            fn send(&mut self, message: &[u8]) -> io::Result<()> {
-                self.link.send(message)
-            }
-            fn has_room(&self, bytes: usize) -> bool {
-                self.link.has_room(bytes)
-            }
-            fn flush(&mut self) -> io::Result<()> {
-                self.link.flush()
-            }
-            fn receive(&mut self, into: &mut Vec<u8>) -> io::Result<bool> {
-                let received = self.link.receive(into)?;
-                if !received && let Some(mut unit) = self.unit.take() {
-                    unit.send(&batch(1, 2, 2)).unwrap();
-                }
-                Ok(received)
-            }
-            fn may_sleep(&mut self) -> bool {
-                self.link.may_sleep()
-            }
-            fn woken(&mut self) -> io::Result<()> {
-                self.link.woken()
-            }
-            fn fd(&self) -> RawFd {
-                self.link.fd()
-            }
-            fn keeps_at_once(&self) -> bool {
-                true
-            }
-            fn received_at(&self) -> Option<u64> {
-                self.link.received_at()
-            }
-        }
-        let mut server = Server::new(None, None, -1);
-        let (memory, unit, log) = Shared::make().unwrap();
-        let mut unit = Shared::open(&memory, unit, true).unwrap();
-        unit.send(&Hello { epoch: 1, state_bytes: vec![STATE_BYTES], unit: "tenant/unit".into() }.encode()).unwrap();
-        unit.send(&[kind::CLEAR]).unwrap();
-        unit.send(&batch(1, 1, 1)).unwrap();
-        server.welcome(Box::new(Sudden { link: Shared::open(&memory, log, false).unwrap(), unit: Some(unit) }));
-        let mut standby = call(&mut server, 2);
-        turns(&mut server);
-        assert_eq!(taken(&mut server, &mut standby), Some(2));
-    }
-}
+mod tests;
