@@ -89,7 +89,7 @@ struct flowlet_datagram_flow {
 	__u64 since;
 };
 
-#define DATAGRAM_NS 60000000000ull /* a unit's wait for fragments (function/unit/src/fragments.rs) */
+#define DATAGRAM_NS 60000000000ull /* a unit's wait for fragments (function/flow/src/fragments.rs) */
 
 /* The ends of the wire that units stand in. An index of zero means that the end is missing. */
 enum { WIRE_INNER = 0, WIRE_OUTER, WIRE_ENDS };

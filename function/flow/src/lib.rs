@@ -1,5 +1,8 @@
 //! Flows: the conversations to which packets belong.
 
+pub mod checksum;
+pub mod fragments;
+
 /// The direction of a packet, by the [`FlowKey`]'s order of its two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {

@@ -16,7 +16,6 @@ mod members;
 pub mod message;
 mod owner;
 mod push;
-pub mod random;
 mod seen;
 
 pub use handover::{Admission, Effect, Handover, States, Timing};

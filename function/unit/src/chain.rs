@@ -16,7 +16,7 @@ use crate::abi::{self, BATCH_PACKETS, Input, Output, Writer, flag};
 use crate::ends::CLOSED_NS;
 use crate::executor::{Executor, Trap};
 use crate::flows::{FlowId, Flows, Met, STAGES_MAX};
-use crate::fragments::Taken;
+use pando_flow::fragments::Taken;
 
 /// A packet that arrived.
 #[derive(Clone, Copy, Debug)]

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use pando_flow::network;
 
-use crate::checksum;
+use pando_flow::checksum;
 
 /// The kernel's `struct virtio_net_hdr`. It precedes each packet of a socket that asked for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

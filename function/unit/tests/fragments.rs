@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use pando_flow::FlowKey;
+use pando_flow::{FlowKey, checksum};
 use pando_unit::chain::{Arrival, Chain, Fate, Policy, Stage};
 use pando_unit::leases::Leases;
 use pando_unit::module::{Function, Limits, Runtime};
-use pando_unit::{checksum, rules};
+use pando_unit::rules;
 
 fn chain(function: &str, configuration: &[u8]) -> Chain<Function> {
     let path = format!("{}/../functions/{function}/{function}.wasm", env!("CARGO_MANIFEST_DIR"));

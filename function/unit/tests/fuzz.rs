@@ -5,16 +5,16 @@ use std::collections::HashMap;
 use std::panic::catch_unwind;
 use std::sync::Mutex;
 
-use pando_flow::FlowKey;
-use pando_handover::random::Random;
+use pando_flow::{FlowKey, checksum};
 use pando_handover::{Admission, Effect, Handover, Header, Message, NO_UNIT, States, Steered, Timing};
+use pando_traffic::copies::Copies;
+use pando_traffic::random::Random;
+use pando_traffic::stamp::Stamp;
+use pando_traffic::{Shape, generate, pcap};
 use pando_unit::chain::{Arrival, Chain, Policy, Stage};
-use pando_unit::copies::Copies;
 use pando_unit::leases::Leases;
 use pando_unit::module::{Function, Limits, Runtime};
-use pando_unit::stamp::Stamp;
-use pando_unit::traffic::{Shape, generate};
-use pando_unit::{checksum, pcap, rules};
+use pando_unit::rules;
 
 const RUNS_DEFAULT: u64 = 30;
 const INPUTS_PER_RUN: usize = 200;

@@ -237,7 +237,7 @@ fn a_replayed_capture_is_received_whole() {
     assert!(receive.wait().unwrap().success());
     assert_eq!((&last["packets"], &last["others"], &last["losses"]), (&expected.into(), &0.into(), &serde_json::json!([])));
     assert!(last["latency_ns"][0].as_u64().unwrap() > 0);
-    assert_eq!(pando_unit::pcap::read(&written).unwrap().len() as u64, expected);
+    assert_eq!(pando_traffic::pcap::read(&written).unwrap().len() as u64, expected);
 }
 
 /// With --detach, --restart leaves a process that restarts the unit until it is removed.

@@ -7,9 +7,9 @@ use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 use bed::{Bench, bench, ip};
-use pando_unit::checksum;
+use pando_flow::checksum;
+use pando_traffic::{Shape, generate};
 use pando_unit::packet::Port;
-use pando_unit::traffic::{Shape, generate};
 
 const SHAPING_NOTHING: [&str; 4] = ["--set", "rate=1000000000", "--set", "burst=1000000000"];
 

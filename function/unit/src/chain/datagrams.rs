@@ -1,7 +1,7 @@
 //! The fragmented datagrams of a batch: whole for the functions, in fragments again after them.
 
 use crate::chain::Arrival;
-use crate::fragments::{Complete, Fragments, Taken};
+use pando_flow::fragments::{Complete, Fragments, Taken};
 
 /// The outgoing frames of one received packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

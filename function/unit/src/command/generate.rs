@@ -4,8 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use pando_unit::pcap;
-use pando_unit::traffic::{self, Shape};
+use pando_traffic::{self as traffic, Shape, pcap};
 use serde::Serialize;
 
 use super::{Failure, Format};

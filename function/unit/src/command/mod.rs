@@ -24,8 +24,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
+use pando_traffic::pcap::PcapError;
 use pando_unit::module::ModuleError;
-use pando_unit::pcap::PcapError;
 
 /// Network functions: write, build, test and run them.
 #[derive(Parser)]

@@ -6,11 +6,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
+use pando_traffic::copies::Copies;
+use pando_traffic::pcap::{self, Captured};
+use pando_traffic::stamp::Stamp;
 use pando_unit::abi::BATCH_PACKETS;
-use pando_unit::copies::Copies;
 use pando_unit::packet::Port;
-use pando_unit::pcap::{self, Captured};
-use pando_unit::stamp::Stamp;
 use serde::Serialize;
 
 use super::{Failure, Format};

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use pando_traffic::pcap::{self, Captured, PcapError};
 use pando_unit::chain::Arrival;
 use pando_unit::module::Compiler;
-use pando_unit::pcap::{self, Captured, PcapError};
 use serde::Serialize;
 
 use super::chain::{ChainArgs, name_of};

@@ -174,7 +174,7 @@ mod tests {
     use pando_handover::NO_UNIT;
 
     use super::*;
-    use crate::traffic::{Shape, generate};
+    use pando_traffic::{Shape, generate};
 
     /// The tag is before steering's header on the way in, and after it on the way out.
     #[test]

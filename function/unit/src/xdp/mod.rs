@@ -26,9 +26,9 @@ use std::time::{Duration, Instant};
 
 use libc::{SOL_XDP, xdp_desc as Entry};
 
-use crate::checksum;
 use crate::packet::{Received, Slot};
 use device::Device;
+use pando_flow::checksum;
 use program::{Program, STAMP_BYTES};
 use ring::{Ring, Side};
 

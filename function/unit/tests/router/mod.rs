@@ -6,7 +6,7 @@ use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use pando_unit::checksum;
+use pando_flow::checksum;
 use pando_unit::packet::Port;
 
 /// The router's outer address.

@@ -5,10 +5,10 @@
 //! flows have a few packets, and a few flows have most of the bytes. A flow sends in bursts with
 //! pauses, so it consists of flowlets.
 
-use pando_handover::random::Random;
+use crate::random::Random;
 
-use crate::checksum;
 use crate::pcap::Captured;
+use pando_flow::checksum;
 
 /// Shape of a generated capture.
 #[derive(Clone, Debug)]

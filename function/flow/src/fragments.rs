@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use pando_flow::network;
+use crate::network;
 
 /// Maximum bytes of all held fragments, as in Linux (`net.ipv4.ipfrag_high_thresh`).
 const HELD_BYTES_MAX: usize = 4 << 20;

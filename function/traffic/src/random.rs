@@ -1,5 +1,4 @@
 //! Random numbers for workloads: splitmix64 (Steele, Lea, Flood 2014), the same on every machine.
-//! The state machine of this crate uses none.
 
 /// A sequence of random numbers.
 #[derive(Clone, Debug)]

@@ -16,7 +16,7 @@ pub fn complete(frame: &mut [u8], start: usize, offset: usize) {
 /// Returns the sum of 16-bit words as a number that folds to it. A zero byte pads the last word. It
 /// adds words of 32 bits, which the compiler vectorizes. The sum of swapped bytes is the swapped
 /// sum (RFC 1071).
-pub(crate) fn sum_of(bytes: &[u8]) -> u64 {
+pub fn sum_of(bytes: &[u8]) -> u64 {
     let mut words = bytes.chunks_exact(4);
     let mut sum: u64 = words.by_ref().map(|w| u64::from(u32::from_ne_bytes([w[0], w[1], w[2], w[3]]))).sum();
     let rest = words.remainder();
@@ -26,7 +26,9 @@ pub(crate) fn sum_of(bytes: &[u8]) -> u64 {
     u64::from(u16::from_be_bytes(fold(sum).to_ne_bytes()))
 }
 
-pub(crate) fn fold(mut sum: u64) -> u16 {
+/// Folds a sum to 16 bits, with the carries added.
+#[inline]
+pub fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
@@ -124,7 +126,7 @@ pub fn header_is_right(frame: &[u8]) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::traffic::{Shape, generate};
+    use pando_traffic::{Shape, generate};
 
     /// A partial checksum is completed. A correct one stays, even if it equals the sum of the
     /// pseudo header.
@@ -149,7 +151,7 @@ mod tests {
             }
         }
         // This payload makes the correct checksum equal to the sum of the pseudo header.
-        let mut frame = crate::traffic::generate(&Shape { flows: 40, ..Shape::default() }).packets;
+        let mut frame = pando_traffic::generate(&Shape { flows: 40, ..Shape::default() }).packets;
         frame.retain(|p| p.frame.len() > 100 && p.frame[12] == 8);
         for mut frame in frame.into_iter().map(|p| p.frame) {
             let transport = Transport::of(&frame).unwrap();

@@ -136,14 +136,13 @@ fn behind_extensions(frame: &[u8], ip: usize) -> (u8, Option<usize>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checksum;
-    use crate::traffic::{self, Shape};
-    use pando_flow::FlowKey;
+    use crate::{Shape, generate};
+    use pando_flow::{FlowKey, checksum};
 
     /// Every copy of a flow is its own flow with right checksums.
     #[test]
     fn copies_are_flows_of_their_own() {
-        let made = traffic::generate(&Shape { flows: 60, seconds: 0.2, ..Shape::default() });
+        let made = generate(&Shape { flows: 60, seconds: 0.2, ..Shape::default() });
         let copies = Copies::new(20, made.packets.iter().map(|p| p.frame.as_slice())).unwrap();
         let flows = |frames: &mut dyn Iterator<Item = Vec<u8>>| frames.map(|f| FlowKey::of_frame(&f).unwrap().0).collect::<HashSet<_>>();
         let own = flows(&mut made.packets.iter().map(|p| p.frame.clone()));
