@@ -3,8 +3,8 @@
 mod modules;
 
 use modules::{build, udp};
+use pando_abi::executor::Trap;
 use pando_unit::chain::{Arrival, Chain, Fate, Policy, Stage};
-use pando_unit::executor::Trap;
 use pando_unit::leases::Leases;
 use pando_unit::module::{Function, Limits, Runtime};
 

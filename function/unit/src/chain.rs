@@ -12,10 +12,10 @@ pub use fate::Fate;
 use pando_flow::FlowKey;
 pub use stage::{Stage, Work};
 
-use crate::abi::{self, BATCH_PACKETS, Input, Output, Writer, flag};
 use crate::ends::CLOSED_NS;
-use crate::executor::{Executor, Trap};
 use crate::flows::{FlowId, Flows, Met, STAGES_MAX};
+use pando_abi::executor::{Executor, Trap};
+use pando_abi::{self as abi, BATCH_PACKETS, Input, Output, Writer, flag};
 use pando_flow::fragments::Taken;
 
 /// A packet that arrived.

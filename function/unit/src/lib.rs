@@ -16,11 +16,9 @@ macro_rules! say {
     }};
 }
 
-pub mod abi;
 pub mod cgroup;
 pub mod chain;
 pub mod ends;
-pub mod executor;
 pub mod flows;
 pub mod latency;
 pub mod leases;

@@ -17,12 +17,12 @@ use wasmtime::{
     StoreLimitsBuilder, TypedFunc, UpdateDeadline,
 };
 
-use crate::abi::{Descriptor, DescriptorError};
-use crate::executor::{Executor, Trap};
 use crate::wasi;
 pub use cache::Cache;
 pub(crate) use compile::plain;
 pub use compile::{Compiler, behind_walls};
+use pando_abi::executor::{Executor, Trap};
+use pando_abi::{Descriptor, DescriptorError};
 
 /// Limits of a function.
 #[derive(Clone, Copy, Debug)]
@@ -395,7 +395,7 @@ impl Live {
         if descriptor.config_bytes > 0 {
             let configure =
                 instance.get_typed_func::<u32, i32>(&mut *store, "pando_configure").map_err(|_| missing("pando_configure(i32) -> i32"))?;
-            memory.data_mut(&mut *store)[descriptor.config..][..configuration.len()].copy_from_slice(configuration);
+            memory.data_mut(&mut *store)[descriptor.config_at()..][..configuration.len()].copy_from_slice(configuration);
             let complaint = configure.call(&mut *store, configuration.len() as u32).map_err(failed("pando_configure"))?;
             if complaint != 0 {
                 return Err(ModuleError::Configuration { path: path.to_owned(), complaint });

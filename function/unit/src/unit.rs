@@ -10,10 +10,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::abi::BATCH_PACKETS;
 use crate::cgroup::Limits;
 use crate::chain::{Arrival, Chain, Fate};
-use crate::executor::Executor;
 use crate::latency::Latencies;
 use crate::log::journal::{Done, Ended, Journal};
 use crate::log::{Durability, Positions};
@@ -24,6 +22,8 @@ use crate::offload;
 use crate::packet::Slot;
 use crate::port::Port;
 use crate::rules::Force;
+use pando_abi::BATCH_PACKETS;
+use pando_abi::executor::Executor;
 
 /// Status that a unit reports on its control socket.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use bed::cases::{CASES, Case, FLOWS, Traffic};
 use bed::group::Bench;
+use pando_abi::BATCH_PACKETS;
 use pando_flow::FlowKey;
-use pando_unit::abi::BATCH_PACKETS;
 use pando_unit::chain::{Arrival, Chain, Policy, Stage};
 use pando_unit::leases::Leases;
 use pando_unit::module::{Function, Limits, Runtime};

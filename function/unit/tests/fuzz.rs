@@ -143,7 +143,7 @@ fn pass(chain: &mut Chain<Function>, frames: &[Vec<u8>]) {
     while at < arrivals.len() {
         let count = chain.process(&arrivals[at..]);
         for (arrival, (_, out)) in arrivals[at..].iter().zip(chain.outputs(&arrivals[at..])) {
-            let most = (arrival.frame.len() + pando_unit::abi::GROWTH_BYTES).next_multiple_of(64);
+            let most = (arrival.frame.len() + pando_abi::GROWTH_BYTES).next_multiple_of(64);
             assert!(out.iter().all(|frame| frame.len() <= most || FlowKey::of_frame(frame).is_some()), "{out:?}");
         }
         at += count;

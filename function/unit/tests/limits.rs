@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use modules::{Built, udp};
+use pando_abi::executor::Trap;
 use pando_unit::chain::{Arrival, Chain, Fate, Policy, Stage};
-use pando_unit::executor::Trap;
 use pando_unit::leases::Leases;
 use pando_unit::module::{Function, Limits, Runtime};
 

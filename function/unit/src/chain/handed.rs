@@ -3,11 +3,11 @@
 use pando_flow::{Direction, FlowKey};
 
 use super::Chain;
-use crate::abi::STATE_BYTES_MAX;
-use crate::executor::Executor;
 use crate::flows::{Flow, FlowId, Met};
 use crate::leases::Uses;
 use crate::log::record::{self, FlowHead, Malformed, Reader};
+use pando_abi::STATE_BYTES_MAX;
+use pando_abi::executor::Executor;
 
 fn direction(was: &FlowHead) -> Direction {
     if was.up { Direction::Up } else { Direction::Down }

@@ -1,7 +1,7 @@
 //! A function of a chain, its work, and the numbers that it may lease to flows.
 
-use crate::executor::{Executor, Trap};
 use crate::leases::Leases;
+use pando_abi::executor::{Executor, Trap};
 
 /// The total work of one function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,8 +53,8 @@ impl<E: Executor> Stage<E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::{BATCH_PACKETS, Descriptor};
     use crate::chain::{Arrival, Chain, Fate, Policy};
+    use pando_abi::{BATCH_PACKETS, Descriptor};
 
     /// Traps on every packet, and fails its first two restarts.
     struct Breaks {

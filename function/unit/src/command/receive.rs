@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use pando_abi::BATCH_PACKETS;
 use pando_traffic::pcap;
 use pando_traffic::stamp::{Arrivals, Loss, Stamp};
-use pando_unit::abi::BATCH_PACKETS;
 use pando_unit::latency::Latencies;
 use pando_unit::packet::{self, Port};
 use pando_unit::unit;

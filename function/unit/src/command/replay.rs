@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
+use pando_abi::BATCH_PACKETS;
 use pando_traffic::copies::Copies;
 use pando_traffic::pcap::{self, Captured};
 use pando_traffic::stamp::Stamp;
-use pando_unit::abi::BATCH_PACKETS;
 use pando_unit::packet::Port;
 use serde::Serialize;
 

@@ -12,8 +12,8 @@ use super::orders::{self, Order, Orders};
 use super::record::{self, Head, Hello, Reader, kind};
 use super::vitals::{Count, Vitals};
 use crate::chain::Chain;
-use crate::executor::Executor;
 use crate::flows::FlowId;
+use pando_abi::executor::Executor;
 
 /// The longest sleep of the unit while the log still has a batch to read.
 const LAG: Duration = Duration::from_millis(1);

@@ -278,7 +278,7 @@ impl<'a> Reader<'a> {
             return Err(Malformed);
         }
         let state_bytes = (0..stages).map(|_| Ok(self.u32()? as usize)).collect::<Result<Vec<_>, _>>()?;
-        if state_bytes.iter().any(|&b| b > crate::abi::STATE_BYTES_MAX) {
+        if state_bytes.iter().any(|&b| b > pando_abi::STATE_BYTES_MAX) {
             return Err(Malformed);
         }
         let unit = str::from_utf8(self.0).map_err(|_| Malformed)?.to_owned();

@@ -30,8 +30,8 @@ use super::ring::Ring;
 use super::vitals::{Count, Vitals};
 use super::{orders, tail};
 use crate::chain::Chain;
-use crate::executor::Executor;
 use crate::port::Port;
+use pando_abi::executor::Executor;
 
 /// Flows with state memory touched in advance.
 pub const WARM_FLOWS: usize = 4096;

@@ -17,7 +17,7 @@ use std::borrow::Cow;
 use super::record::{Head, Malformed, Mark, Reader, kind};
 use super::ring::Ring;
 use crate::chain::Chain;
-use crate::executor::Executor;
+use pando_abi::executor::Executor;
 
 /// Returns the batches from the mark's batch to the last; none if any is missing. `appended` is the
 /// last batch that the unit surely wrote.

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use pando_unit::abi::BATCH_PACKETS;
+use pando_abi::BATCH_PACKETS;
 use pando_unit::chain::{Arrival, Chain, Policy, Stage};
 use pando_unit::leases::Leases;
 use pando_unit::log::link::{Shared, Transport};

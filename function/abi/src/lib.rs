@@ -1,6 +1,8 @@
 //! The batch ABI, version 1: the layout of a function's linear memory. `sdk/function/c/pando_nf.h`
 //! is its contract.
 
+pub mod executor;
+
 /// The ABI version that this unit runs.
 pub const VERSION: u32 = 1;
 /// Maximum packets per call.
@@ -36,7 +38,7 @@ pub mod flag {
     pub const ALIAS: u32 = 64;
 }
 
-pub(crate) const PASS: u32 = 1;
+const PASS: u32 = 1;
 
 const CURRENT: usize = 0;
 const EVENT_COUNT: usize = 4;
@@ -57,9 +59,9 @@ pub struct Descriptor {
     pub leases: bool,
     /// Room for the configuration in bytes; 0 if the function takes none.
     pub config_bytes: usize,
-    pub(crate) batch: usize,
-    pub(crate) slots: usize,
-    pub(crate) config: usize,
+    batch: usize,
+    slots: usize,
+    config: usize,
 }
 
 /// Reason why this unit cannot run a module.
@@ -91,10 +93,12 @@ pub enum DescriptorError {
     Name,
 }
 
+#[inline]
 fn u32_at(memory: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(memory[at..at + 4].try_into().expect("4 bytes"))
 }
 
+#[inline]
 fn set_u32(memory: &mut [u8], at: usize, value: u32) {
     memory[at..at + 4].copy_from_slice(&value.to_le_bytes());
 }
@@ -145,24 +149,30 @@ impl Descriptor {
     }
 
     /// Returns the offset of a slot of state.
-    pub(crate) fn slot(&self, slot: usize) -> usize {
+    #[inline]
+    pub fn slot(&self, slot: usize) -> usize {
         self.slots + slot * self.state_bytes.next_multiple_of(8)
     }
 }
 
 /// One packet as input of a function.
-pub(crate) struct Input<'a> {
+pub struct Input<'a> {
+    /// The packet.
     pub frame: &'a [u8],
+    /// Slot of its flow's state.
     pub slot: usize,
+    /// Sum of [`flag`]s.
     pub flags: u32,
+    /// The offered number, or the flow's.
     pub lease: u32,
     /// 1 + index of the flow's packet before this one in the batch, or 0.
     pub earlier: u32,
+    /// Time of arrival.
     pub time_ns: u64,
 }
 
 /// Writes a batch into the memory of a function.
-pub(crate) struct Writer<'a> {
+pub struct Writer<'a> {
     memory: &'a mut [u8],
     descriptor: &'a Descriptor,
     count: usize,
@@ -170,6 +180,8 @@ pub(crate) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
+    /// Begins an empty batch.
+    #[inline]
     pub fn new(memory: &'a mut [u8], descriptor: &'a Descriptor) -> Self {
         set_u32(memory, descriptor.batch + CURRENT, 0);
         set_u32(memory, descriptor.batch + EVENT_COUNT, 0);
@@ -177,6 +189,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Adds a packet. The caller has checked that it fits.
+    #[inline]
     pub fn push(&mut self, input: &Input) {
         let batch = self.descriptor.batch;
         let data = batch + DATA + self.used_bytes;
@@ -198,22 +211,28 @@ impl<'a> Writer<'a> {
 }
 
 /// Returns the room for a packet: its length, its room to grow, and padding to whole cache lines.
-pub(crate) fn room_for(length: usize) -> usize {
+#[inline]
+pub fn room_for(length: usize) -> usize {
     (length + GROWTH_BYTES).next_multiple_of(64)
 }
 
 /// The result of a function for one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Output {
+pub struct Output {
+    /// Offset of the packet in the function's memory.
     pub data: usize,
+    /// Its length.
     pub length: usize,
+    /// Sum of [`flag`]s.
     pub flags: u32,
+    /// Whether the packet passes.
     pub pass: bool,
 }
 
 /// Reads the result for packet `index`. Offset and room come from the unit, not from the function's
 /// memory. An invalid length drops the packet.
-pub(crate) fn output(memory: &[u8], descriptor: &Descriptor, index: usize, data: usize, input_length: usize) -> Output {
+#[inline]
+pub fn output(memory: &[u8], descriptor: &Descriptor, index: usize, data: usize, input_length: usize) -> Output {
     let entry = descriptor.batch + PACKETS + index * PACKET_BYTES;
     let length = u32_at(memory, entry + 4) as usize;
     let valid = (FRAME_BYTES_MIN..=room_for(input_length)).contains(&length);
@@ -226,7 +245,8 @@ pub(crate) fn output(memory: &[u8], descriptor: &Descriptor, index: usize, data:
 }
 
 /// Returns the events of a batch of `count` packets as (index of the packet, code).
-pub(crate) fn events<'a>(memory: &'a [u8], descriptor: &Descriptor, count: usize) -> impl Iterator<Item = (usize, u32)> + use<'a> {
+#[inline]
+pub fn events<'a>(memory: &'a [u8], descriptor: &Descriptor, count: usize) -> impl Iterator<Item = (usize, u32)> + use<'a> {
     let batch = descriptor.batch;
     let reported = (u32_at(memory, batch + EVENT_COUNT) as usize).min(BATCH_EVENTS);
     (0..reported)

@@ -1,6 +1,6 @@
 //! An executor runs a function: WebAssembly in a unit, C compiled for the host in comparisons.
 
-use crate::abi::Descriptor;
+use crate::Descriptor;
 
 /// Reason why a call did not return.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
