@@ -106,6 +106,7 @@ pub struct Fragments {
 
 impl Fragments {
     /// Takes a frame if it is a fragment.
+    #[inline]
     pub fn take(&mut self, frame: &[u8], now_ns: u64) -> Taken {
         let Some((version, ip)) = network(frame) else { return Taken::Whole };
         let parsed = match if version == 4 { parse_ipv4(frame, ip) } else { parse_ipv6(frame, ip) } {

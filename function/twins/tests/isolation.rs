@@ -4,8 +4,8 @@ mod modules;
 
 use modules::{build, udp};
 use pando_abi::executor::Trap;
-use pando_unit::chain::{Arrival, Chain, Fate, Policy, Stage};
-use pando_unit::leases::Leases;
+use pando_chain::leases::Leases;
+use pando_chain::{Arrival, Chain, Fate, Policy, Stage};
 use pando_unit::module::{Function, Limits, Runtime};
 
 const FLOWS: u32 = 4000;

@@ -17,11 +17,7 @@ macro_rules! say {
 }
 
 pub mod cgroup;
-pub mod chain;
-pub mod ends;
-pub mod flows;
 pub mod latency;
-pub mod leases;
 pub mod log;
 pub mod member;
 pub mod meter;

@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use crate::chain::Work;
-use crate::flows::STAGES_MAX;
+use pando_chain::Work;
+use pando_chain::flows::STAGES_MAX;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"pandomt1");
 const FIELDS: usize = 4;

@@ -11,7 +11,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Limits;
-use crate::chain::{Arrival, Chain, Fate};
 use crate::latency::Latencies;
 use crate::log::journal::{Done, Ended, Journal};
 use crate::log::{Durability, Positions};
@@ -24,6 +23,7 @@ use crate::port::Port;
 use crate::rules::Force;
 use pando_abi::BATCH_PACKETS;
 use pando_abi::executor::Executor;
+use pando_chain::{Arrival, Chain, Fate};
 
 /// Status that a unit reports on its control socket.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

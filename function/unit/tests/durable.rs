@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use bed::cases::{CASES, Case, Traffic};
 use bed::{Bench, bench, frame, ip};
 use pando_abi::BATCH_PACKETS;
-use pando_unit::chain::Arrival;
+use pando_chain::Arrival;
 use pando_unit::packet::Port;
 use serde_json::Value;
 

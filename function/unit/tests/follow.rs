@@ -5,9 +5,9 @@
 mod bed;
 
 use bed::frame;
+use pando_chain::leases::Leases;
+use pando_chain::{Arrival, Chain, Policy, Stage};
 use pando_flow::FlowKey;
-use pando_unit::chain::{Arrival, Chain, Policy, Stage};
-use pando_unit::leases::Leases;
 use pando_unit::log::copy::Copy;
 use pando_unit::log::link::{Shared, Transport};
 use pando_unit::log::record::{self, FlowHead, Head, Mark, kind};

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use pando_chain::leases::Leases;
+use pando_chain::{Arrival, Chain, Fate, Policy, Stage};
 use pando_flow::{FlowKey, checksum};
-use pando_unit::chain::{Arrival, Chain, Fate, Policy, Stage};
-use pando_unit::leases::Leases;
 use pando_unit::module::{Function, Limits, Runtime};
 use pando_unit::rules;
 

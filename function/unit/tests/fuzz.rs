@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use std::panic::catch_unwind;
 use std::sync::Mutex;
 
+use pando_chain::leases::Leases;
+use pando_chain::{Arrival, Chain, Policy, Stage};
 use pando_flow::{FlowKey, checksum};
 use pando_handover::{Admission, Effect, Handover, Header, Message, NO_UNIT, States, Steered, Timing};
 use pando_traffic::copies::Copies;
 use pando_traffic::random::Random;
 use pando_traffic::stamp::Stamp;
 use pando_traffic::{Shape, generate, pcap};
-use pando_unit::chain::{Arrival, Chain, Policy, Stage};
-use pando_unit::leases::Leases;
 use pando_unit::module::{Function, Limits, Runtime};
 use pando_unit::rules;
 

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use pando_unit::chain::{Arrival, Chain, Fate, Policy, Stage};
-use pando_unit::leases::Leases;
+use pando_chain::leases::Leases;
+use pando_chain::{Arrival, Chain, Fate, Policy, Stage};
 use pando_unit::module::{Compiler, Function, Limits, Prepared, Runtime};
 use pando_unit::rules::{self, Head, Protocol, Variables};
 use proptest::prelude::*;

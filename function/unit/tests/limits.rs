@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use modules::{Built, udp};
 use pando_abi::executor::Trap;
-use pando_unit::chain::{Arrival, Chain, Fate, Policy, Stage};
-use pando_unit::leases::Leases;
+use pando_chain::leases::Leases;
+use pando_chain::{Arrival, Chain, Fate, Policy, Stage};
 use pando_unit::module::{Function, Limits, Runtime};
 
 /// Counts as many millions as the first byte of a UDP payload, or forever for 0.

@@ -8,9 +8,9 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use pando_chain::leases::Leases;
+use pando_chain::{Arrival, Chain, Fate, Policy, Stage};
 use pando_flow::checksum;
-use pando_unit::chain::{Arrival, Chain, Fate, Policy, Stage};
-use pando_unit::leases::Leases;
 use pando_unit::module::{Function, Limits, Runtime};
 use router::{End, NAT, Router, SERVER, frame};
 

@@ -3,9 +3,9 @@
 //! socket or watching process.
 
 use pando_abi::BATCH_PACKETS;
+use pando_chain::leases::Leases;
+use pando_chain::{Arrival, Chain, Policy, Stage};
 use pando_twins::Twin;
-use pando_unit::chain::{Arrival, Chain, Policy, Stage};
-use pando_unit::leases::Leases;
 use pando_unit::packet::Port;
 use std::os::fd::AsRawFd;
 

@@ -6,9 +6,9 @@
 //! series, nanoseconds per packet.
 
 use pando_abi::executor::Executor;
+use pando_chain::leases::Leases;
+use pando_chain::{Arrival, Chain, Policy, Stage};
 use pando_twins::Twin;
-use pando_unit::chain::{Arrival, Chain, Policy, Stage};
-use pando_unit::leases::Leases;
 use pando_unit::module::{Limits, Runtime};
 use pando_unit::rules;
 

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use pando_abi::executor::Executor;
-use pando_unit::chain::{Chain, Policy, Stage};
-use pando_unit::leases::Leases;
+use pando_chain::leases::Leases;
+use pando_chain::{Chain, Policy, Stage};
 use pando_unit::module::{Compiler, Function, Limits, Prepared, Runtime};
 use pando_unit::rules::{self, Force, Pattern, Variables};
 

@@ -19,7 +19,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use clap::Args;
-use pando_unit::chain::Work;
+use pando_chain::Work;
 use pando_unit::log::hold::Watcher;
 use pando_unit::log::journal::Journal;
 use pando_unit::log::link::Shared;

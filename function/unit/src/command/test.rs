@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use pando_chain::Arrival;
 use pando_traffic::pcap::{self, Captured, PcapError};
-use pando_unit::chain::Arrival;
 use pando_unit::module::Compiler;
 use serde::Serialize;
 

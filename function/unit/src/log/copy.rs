@@ -6,7 +6,7 @@ use std::time::Instant;
 use pando_flow::FlowKey;
 
 use super::behind::Behind;
-use super::record::{self, FlowHead, Malformed, Mark, Reader, kind};
+use super::record::{self, FlowHead, Malformed, Mark, Parts, Reader, kind};
 
 /// Size of one message to a standby. The standby restores one while the log writes the next.
 pub const CHUNK_BYTES: usize = 32 << 10;
@@ -251,7 +251,7 @@ mod tests {
         let at = record::put_head(&mut message, &record::Head { sequence, ..record::Head::default() });
         forgotten.iter().for_each(|&n| message.extend_from_slice(key(n).as_bytes()));
         for &(n, state) in changed {
-            let leases = [0; crate::flows::STAGES_MAX];
+            let leases = [0; pando_chain::flows::STAGES_MAX];
             record::put_flow(
                 &mut message,
                 &FlowHead { key: key(n), alias: None, up: true, valid: 3, taken: 0, changed: 3, leases, ends: Default::default() },

@@ -11,9 +11,9 @@ use super::link::{Link, PATIENCE};
 use super::orders::{self, Order, Orders};
 use super::record::{self, Head, Hello, Reader, kind};
 use super::vitals::{Count, Vitals};
-use crate::chain::Chain;
-use crate::flows::FlowId;
 use pando_abi::executor::Executor;
+use pando_chain::Chain;
+use pando_chain::flows::FlowId;
 
 /// The longest sleep of the unit while the log still has a batch to read.
 const LAG: Duration = Duration::from_millis(1);
@@ -240,7 +240,7 @@ impl Journal {
         let counts = record::put_head(message, &head);
         done.forgotten.iter().for_each(|key| message.extend_from_slice(key.as_bytes()));
         for &id in changed {
-            chain.put_flow(message, id, chain.flows.flow(id).mark.changed);
+            chain.put_flow(message, id, chain.flows.flow(id).changed());
         }
         done.frames.iter().for_each(|frame| record::put_packet(message, frame));
         record::set_counts(message, counts, [done.forgotten.len(), changed.len(), done.frames.len()]);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::copy::{CHUNK_BYTES, Copy};
 use super::link::{Shared, Stream, Transport};
 use super::orders::{self, Orders};
-use super::record::{Hello, Malformed, Mark, Reader, kind};
+use super::record::{Hello, Malformed, Mark, Parts, Reader, kind};
 
 /// Messages of one peer before the others get their turn.
 const TURN: usize = 256;

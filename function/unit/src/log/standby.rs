@@ -25,13 +25,13 @@ use super::Positions;
 use super::hold::Watcher;
 use super::journal::Journal;
 use super::link::{Link, PATIENCE, Shared, Transport};
-use super::record::{Head, Hello, Malformed, Mark, Reader, kind};
+use super::record::{Head, Hello, Malformed, Mark, Parts, Reader, kind};
 use super::ring::Ring;
 use super::vitals::{Count, Vitals};
 use super::{orders, tail};
-use crate::chain::Chain;
 use crate::port::Port;
 use pando_abi::executor::Executor;
+use pando_chain::Chain;
 
 /// Flows with state memory touched in advance.
 pub const WARM_FLOWS: usize = 4096;

@@ -21,11 +21,11 @@ use pando_handover::message::Snapshot;
 use pando_handover::{Admission, Effect, Handover, Message, Steered, Timing, UNITS_MAX, UnitId};
 use serde::{Deserialize, Serialize};
 
-use crate::chain::{Arrival, Chain, Fate};
 use crate::module::Function;
 use crate::unit::{Unit, now, whole_or_cut};
 use chaos::Chaos;
 use pando_abi::BATCH_PACKETS;
+use pando_chain::{Arrival, Chain, Fate};
 use questions::Questions;
 use service::{Packet, Service};
 use shared::{Numbers, Report, Shared};

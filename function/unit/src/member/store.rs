@@ -11,9 +11,9 @@ use std::path::Path;
 
 use pando_flow::FlowKey;
 
-use crate::chain::Chain;
 use crate::module::Function;
 use crate::unit::now;
+use pando_chain::Chain;
 
 /// A connection to a Redis.
 pub struct Store {

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use pando_unit::chain::{Chain, Policy, Stage};
-use pando_unit::leases::Leases;
+use pando_chain::leases::Leases;
+use pando_chain::{Chain, Policy, Stage};
 use pando_unit::module::{Function, Limits, Runtime};
 use pando_unit::rules;
 

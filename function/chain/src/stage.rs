@@ -53,7 +53,7 @@ impl<E: Executor> Stage<E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chain::{Arrival, Chain, Fate, Policy};
+    use crate::{Arrival, Chain, Fate, Policy};
     use pando_abi::{BATCH_PACKETS, Descriptor};
 
     /// Traps on every packet, and fails its first two restarts.

@@ -1,9 +1,13 @@
 //! A chain of functions in one unit (SNF §4.2). Batches enter; packets and state leave. It does no
 //! I/O.
 
+pub mod codec;
 mod datagrams;
+pub mod ends;
 mod fate;
+pub mod flows;
 mod handed;
+pub mod leases;
 mod stage;
 
 use datagrams::Datagrams;

@@ -1,6 +1,6 @@
 //! The fragmented datagrams of a batch: whole for the functions, in fragments again after them.
 
-use crate::chain::Arrival;
+use crate::Arrival;
 use pando_flow::fragments::{Complete, Fragments, Taken};
 
 /// The outgoing frames of one received packet.
@@ -11,11 +11,13 @@ pub struct Frames<'a> {
 }
 
 impl<'a> Frames<'a> {
+    #[inline]
     pub(super) fn one(frame: &'a [u8]) -> Frames<'a> {
         Frames { one: (!frame.is_empty()).then_some(frame), parts: &[] }
     }
 
     /// Returns the frames: none, one, or the fragments of a datagram.
+    #[inline]
     pub fn iter(self) -> impl Iterator<Item = &'a [u8]> {
         self.one.into_iter().chain(self.parts.iter().map(Vec::as_slice))
     }
@@ -43,11 +45,13 @@ pub(super) struct Datagrams {
 
 impl Datagrams {
     /// Starts a new batch.
+    #[inline]
     pub fn clear(&mut self) {
         self.batch.clear();
     }
 
     /// Takes a received packet; returns the packet to process in its place.
+    #[inline]
     pub fn take(&mut self, arrival: &Arrival) -> Taken {
         match self.next.take() {
             Some(complete) => Taken::Complete(complete),
@@ -65,16 +69,19 @@ impl Datagrams {
         self.batch.push(Whole { index, datagram, parts: Vec::new() });
     }
 
+    #[inline]
     fn find(&self, index: usize) -> Option<&Whole> {
         self.batch.iter().find(|w| w.index == index)
     }
 
     /// Returns the packet `index` as the functions see it.
+    #[inline]
     pub fn frame<'a>(&'a self, arrivals: &'a [Arrival], index: usize) -> &'a [u8] {
         self.find(index).map_or(arrivals[index].frame, |w| &w.datagram.frame)
     }
 
     /// Returns the indices of the packets of the batch that came as fragments.
+    #[inline]
     pub fn indices(&self) -> impl Iterator<Item = usize> + use<> {
         let indices: Vec<usize> = self.batch.iter().map(|w| w.index).collect();
         indices.into_iter()
@@ -88,6 +95,7 @@ impl Datagrams {
     }
 
     /// Returns the outgoing frames of packet `index`, given its output `bytes`.
+    #[inline]
     pub fn frames<'a>(&'a self, index: usize, bytes: &'a [u8]) -> Frames<'a> {
         self.find(index).map_or(Frames::one(bytes), |w| Frames { one: None, parts: &w.parts })
     }

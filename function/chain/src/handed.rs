@@ -3,9 +3,9 @@
 use pando_flow::{Direction, FlowKey};
 
 use super::Chain;
+use crate::codec::{self, FlowHead, Malformed, Reader};
 use crate::flows::{Flow, FlowId, Met};
 use crate::leases::Uses;
-use crate::log::record::{self, FlowHead, Malformed, Reader};
 use pando_abi::STATE_BYTES_MAX;
 use pando_abi::executor::Executor;
 
@@ -28,7 +28,7 @@ impl<E: Executor> Chain<E> {
         let Flow { key, alias, valid, taken, leases, ends, .. } = *flow;
         FlowHead { key, alias, up: flow.first == Direction::Up, valid, taken, changed, leases, ends }.encode(into);
         let changed = (0..self.stages.len()).filter(|at| changed >> at & 1 == 1);
-        changed.for_each(|at| record::put_state(into, self.flows.state(id, at)));
+        changed.for_each(|at| codec::put_state(into, self.flows.state(id, at)));
     }
 
     /// Writes the flow as `put` does, with its key before it, for the log.

@@ -40,6 +40,14 @@ pub struct Flow {
     used: bool,
 }
 
+impl Flow {
+    /// Returns a bit per stage of which the last batch changed the state.
+    #[inline]
+    pub fn changed(&self) -> u8 {
+        self.mark.changed
+    }
+}
+
 /// Place of a flow in the current batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Mark {
@@ -114,6 +122,7 @@ impl Flows {
     }
 
     /// Finds or makes a packet's flow. Returns `None` when the table is full.
+    #[inline]
     pub fn meet(&mut self, key: FlowKey, direction: Direction, now_ns: u64) -> Option<Met> {
         let full = self.len() >= self.flows_max;
         let vacant = match self.index.entry(key) {
@@ -157,39 +166,46 @@ impl Flows {
     }
 
     /// Returns the flow with this key, if any.
+    #[inline]
     pub fn find(&self, key: &FlowKey) -> Option<FlowId> {
         self.index.get(key).map(|p| p.flow)
     }
 
     /// Returns a flow.
+    #[inline]
     pub fn flow(&self, id: FlowId) -> &Flow {
         &self.flows[id as usize]
     }
 
     /// Returns a flow by mutable reference.
+    #[inline]
     pub fn flow_mut(&mut self, id: FlowId) -> &mut Flow {
         &mut self.flows[id as usize]
     }
 
     /// Returns the state of a flow at a stage, or zeroes if it has none.
+    #[inline]
     pub fn state(&self, id: FlowId, stage: usize) -> &[u8] {
         let at = id as usize * self.offsets[self.offsets.len() - 1];
         &self.states[at + self.offsets[stage]..at + self.offsets[stage + 1]]
     }
 
     /// Returns the state of a flow at a stage by mutable reference.
+    #[inline]
     pub fn state_mut(&mut self, id: FlowId, stage: usize) -> &mut [u8] {
         let at = id as usize * self.offsets[self.offsets.len() - 1];
         &mut self.states[at + self.offsets[stage]..at + self.offsets[stage + 1]]
     }
 
     /// Returns the state of all stages together.
+    #[inline]
     pub fn whole_state(&self, id: FlowId) -> &[u8] {
         let stride = self.offsets[self.offsets.len() - 1];
         &self.states[id as usize * stride..][..stride]
     }
 
     /// Returns the state of all stages together by mutable reference.
+    #[inline]
     pub fn whole_state_mut(&mut self, id: FlowId) -> &mut [u8] {
         let stride = self.offsets[self.offsets.len() - 1];
         &mut self.states[id as usize * stride..][..stride]

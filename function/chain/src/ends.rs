@@ -22,21 +22,25 @@ impl Ends {
     const RESET: u8 = 4;
 
     /// Returns the state as three bits.
+    #[inline]
     pub fn bits(self) -> u8 {
         self.0
     }
 
     /// Restores the state from the three lowest bits.
+    #[inline]
     pub fn from_bits(bits: u8) -> Ends {
         Ends(bits & 7)
     }
 
     /// Reports whether the connection is over.
+    #[inline]
     pub fn closed(self) -> bool {
         self.0 & Ends::RESET != 0 || self.0 & (Ends::FORTH | Ends::BACK) == Ends::FORTH | Ends::BACK
     }
 
     /// Records a frame of the flow. `reply` marks the direction against the flow's first frame.
+    #[inline]
     pub fn note(&mut self, frame: &[u8], reply: bool) {
         let Some(flags) = flags(frame).filter(|flags| flags & (FIN | SYN | RST) != 0) else { return };
         if flags & (SYN | ACK) == SYN {

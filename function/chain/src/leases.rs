@@ -97,6 +97,7 @@ impl Leases {
     }
 
     /// Returns the next free number.
+    #[inline]
     pub fn take(&mut self, now_ns: u64) -> Option<u32> {
         if let Some(common) = &mut self.common {
             return common.take(&self.block, seconds(now_ns));
