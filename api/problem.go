@@ -17,6 +17,7 @@ import (
 	"strings"
 
 	"pando.run/pando"
+	"pando.run/pando/spec/nearest"
 )
 
 // Problem is an error on the wire (RFC 9457). Code is stable; Detail is for people.
@@ -142,7 +143,7 @@ func meantField(err error, v any) string {
 		field, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
 		known = append(known, field)
 	}
-	if best := pando.Nearest(strings.Trim(name, `"`), known); best != "" {
+	if best := nearest.Word(strings.Trim(name, `"`), known); best != "" {
 		return fmt.Sprintf(": did you mean %q?", best)
 	}
 	return ": known are " + strings.Join(known, ", ")

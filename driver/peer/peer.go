@@ -54,6 +54,7 @@ type Reach struct {
 	Own    pando.HostName                   // the name of this host
 	Socket string                           // of this host's agent, used instead of its https endpoint
 	TLS    func(pando.HostName) *tls.Config // for https endpoints; nil: they are unreachable
+	Clock  pando.Clock                      // times the retries of State; nil: State asks once
 }
 
 // New returns a client. Close ends its idle connections.

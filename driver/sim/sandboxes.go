@@ -91,7 +91,7 @@ func (h *Sandboxes) Start(ctx context.Context, s pando.SandboxSpec) (pando.Sandb
 		delete(h.prepared, s.Instance.ID)
 	}
 	h.mu.Unlock()
-	if err := pando.Sleep(ctx, pando.WallClock{}, wait); err != nil {
+	if err := pando.Sleep(ctx, Clock{}, wait); err != nil {
 		return nil, err
 	}
 	h.mu.Lock()
