@@ -87,6 +87,7 @@ type Member struct {
 	Renewed   time.Time `json:"admitted"` // of its newest certificate
 }
 
+// Key returns the key of the member's record.
 func (m Member) Key() Key { return MemberKey(m.Name) }
 
 // MemberKey returns the key of a host's membership.
@@ -161,4 +162,21 @@ type Peers interface {
 	StateLog(ctx context.Context, h Host, s ServiceKey, max int) ([]StateCommit, error)
 	// State serves git's read-only smart HTTP protocol for a service with its objects on host h.
 	State(h Host) http.Handler
+}
+
+// HostAgent is the answering side of Peers. The agent implements it. Its arguments are those of
+// Peers without the host.
+type HostAgent interface {
+	// Applied returns once the steering of this host reflects the service up to a store revision.
+	Applied(ctx context.Context, s ServiceKey, at StoreRevision) error
+	// Logs returns the last lines of an instance's log, and new lines while follow is set.
+	Logs(ctx context.Context, i InstanceID, lines int, follow bool) (io.ReadCloser, error)
+	// Counters returns the counters of this host's steering.
+	Counters(ctx context.Context) ([]EndpointCounters, error)
+	// Losses returns the losses of this host's steering.
+	Losses(ctx context.Context) (Losses, error)
+	// StateLog returns the newest commits of a service's main branch.
+	StateLog(ctx context.Context, s ServiceKey, max int) ([]StateCommit, error)
+	// State serves git's read-only smart HTTP protocol.
+	State() http.Handler
 }

@@ -22,16 +22,16 @@ import (
 type Phase string
 
 const (
-	PhasePlaced     Phase = "placed"
-	PhaseStarting   Phase = "starting"
-	PhaseWarm       Phase = "warm" // fully started, then stopped: in reserve, no capacity
-	PhaseReady      Phase = "ready"
-	PhaseInRotation Phase = "in rotation"
-	PhaseDraining   Phase = "draining" // takes no new flows
-	PhaseDrained    Phase = "drained"  // its last flow ended
-	PhaseFailed     Phase = "failed"   // exited, was killed or never became ready
-	PhaseMerged     Phase = "merged"   // its state is in main; it may be removed
-	PhaseDead       Phase = "dead"
+	PhasePlaced     Phase = "placed"      // control chose its host
+	PhaseStarting   Phase = "starting"    // its program runs and is not ready
+	PhaseWarm       Phase = "warm"        // fully started, then stopped: in reserve, no capacity
+	PhaseReady      Phase = "ready"       // it may take traffic
+	PhaseInRotation Phase = "in rotation" // steering sends it new flows
+	PhaseDraining   Phase = "draining"    // takes no new flows
+	PhaseDrained    Phase = "drained"     // its last flow ended
+	PhaseFailed     Phase = "failed"      // exited, was killed or never became ready
+	PhaseMerged     Phase = "merged"      // its state is in main; it may be removed
+	PhaseDead       Phase = "dead"        // gone, without a record
 )
 
 var phaseNext = map[Phase][]Phase{
@@ -83,8 +83,8 @@ func (p Phase) Leaving() bool {
 type Role string
 
 const (
-	RoleFirst   Role = "first"
-	RoleReplica Role = "replica"
+	RoleFirst   Role = "first"   // started by Pando
+	RoleReplica Role = "replica" // started by a request
 )
 
 // Instance is the record of one running copy of a service.
@@ -129,6 +129,7 @@ type Sandboxes interface {
 	// program, or Discard, which undoes the preparation. Discard ignores an instance that was not
 	// prepared. Attach never returns a sandbox that was only prepared.
 	Prepare(ctx context.Context, s SandboxSpec) error
+	// Discard undoes Prepare.
 	Discard(i InstanceID)
 	// Attach returns every sandbox that outlived a former agent of this host.
 	Attach(ctx context.Context) ([]Sandbox, error)
@@ -145,8 +146,11 @@ type SandboxSpec struct {
 // Sandbox is one running instance as its host sees it. Its methods may be called from any
 // goroutine.
 type Sandbox interface {
+	// Instance returns the name of the instance.
 	Instance() InstanceID
+	// Service returns the service of the instance.
 	Service() ServiceKey
+	// Link returns the host's path to the instance.
 	Link() Link
 	// Listener accepts connections to the instance's own API socket. It closes and counts a
 	// connection from a process outside the sandbox, and never returns it.
@@ -157,8 +161,9 @@ type Sandbox interface {
 	// Notify makes SandboxNotified happen, for a program that reported in another way that it is
 	// ready. It happens once. The sandbox stores it.
 	Notify(ctx context.Context) error
-	// Pause stops every process of the sandbox; Resume continues them.
+	// Pause stops every process of the sandbox.
 	Pause(ctx context.Context) error
+	// Resume continues every process of the sandbox.
 	Resume(ctx context.Context) error
 	// Stop sends the spec's stop signal, and SIGKILL after the spec's stop_seconds or when ctx
 	// ends. It returns once no process of the sandbox is left.
@@ -194,7 +199,7 @@ type SandboxEventKind string
 
 const (
 	SandboxNotified SandboxEventKind = "notified" // it is ready: sd_notify READY=1, or Notify
-	SandboxExited   SandboxEventKind = "exited"
+	SandboxExited   SandboxEventKind = "exited"   // its program ended
 )
 
 // SandboxEvent is one event in a sandbox.
@@ -224,9 +229,11 @@ type Cgroup interface {
 	// Limit sets the limits of a spec, and lifts the limits that the spec does not have. If this
 	// machine cannot hold a limit, the error names its controller.
 	Limit(Resources) error
+	// Usage returns the use of the group since it was made.
 	Usage() Usage
 	// OOMKilled reports whether the kernel killed a process of the group for its memory use.
 	OOMKilled() bool
+	// Entry returns the way into the group.
 	Entry() CgroupEntry
 	// Processes returns the ids of all processes of the group, in the caller's PID namespace.
 	Processes() ([]int, error)

@@ -100,6 +100,7 @@ var (
 
 // Clock is the only source of time below cmd/. In a simulation it is virtual.
 type Clock interface {
+	// Now returns the time.
 	Now() time.Time
 	// After delivers once, d from now. Stop releases it early.
 	After(d time.Duration) (c <-chan time.Time, stop func())

@@ -29,18 +29,18 @@ const (
 type IntentState string
 
 const (
-	IntentAsked      IntentState = "asked"
-	IntentGranted    IntentState = "granted"
-	IntentRefused    IntentState = "refused"
-	IntentCoalesced  IntentState = "coalesced"
-	IntentPlaced     IntentState = "placed"
-	IntentStarting   IntentState = "starting"
-	IntentReady      IntentState = "ready"
-	IntentInRotation IntentState = "in rotation"
-	IntentDraining   IntentState = "draining"
-	IntentMerged     IntentState = "merged"
-	IntentDead       IntentState = "dead"
-	IntentFailed     IntentState = "failed"
+	IntentAsked      IntentState = "asked"       // stored, without an answer
+	IntentGranted    IntentState = "granted"     // within the budget
+	IntentRefused    IntentState = "refused"     // final; the reason names the budget
+	IntentCoalesced  IntentState = "coalesced"   // final; another ask of the same moment does it
+	IntentPlaced     IntentState = "placed"      // the new instance has a host
+	IntentStarting   IntentState = "starting"    // its program runs
+	IntentReady      IntentState = "ready"       // it may take traffic
+	IntentInRotation IntentState = "in rotation" // final; it takes new flows
+	IntentDraining   IntentState = "draining"    // the instance takes no new flows
+	IntentMerged     IntentState = "merged"      // its state is in main
+	IntentDead       IntentState = "dead"        // final; its sandbox is gone
+	IntentFailed     IntentState = "failed"      // final; the reason has the cause
 )
 
 var intentNext = map[IntentState][]IntentState{
@@ -63,10 +63,10 @@ func (s IntentState) Ended() bool { return len(intentNext[s]) == 0 }
 type AskerKind string
 
 const (
-	AskerInstance AskerKind = "instance"
-	AskerOperator AskerKind = "operator"
-	AskerScaler   AskerKind = "scaler"  // the built-in client that reads steering counters
-	AskerControl  AskerKind = "control" // min, recovery, rollout
+	AskerInstance AskerKind = "instance" // an application, for itself
+	AskerOperator AskerKind = "operator" // a person or a person's program
+	AskerScaler   AskerKind = "scaler"   // the built-in client that reads steering counters
+	AskerControl  AskerKind = "control"  // min, recovery, rollout
 )
 
 // Asker is the author of an intent or a decision.
@@ -80,6 +80,7 @@ type Asker struct {
 	Seen StoreRevision `json:"seen,omitempty"`
 }
 
+// String returns the kind, with the name if there is one.
 func (a Asker) String() string {
 	if a.Name == "" {
 		return string(a.Kind)
@@ -132,21 +133,21 @@ func (i Intent) Asked() time.Time {
 type DecisionKind string
 
 const (
-	DecidedDeploy    DecisionKind = "deploy"
-	DecidedRemove    DecisionKind = "remove"
-	DecidedPin       DecisionKind = "pin"
-	DecidedUnpin     DecisionKind = "unpin"
-	DecidedNothing   DecisionKind = "nothing" // the request changed nothing
-	DecidedFailed    DecisionKind = "failed"  // an instance exited or never became ready
-	DecidedBackOff   DecisionKind = "back-off"
-	DecidedUnhealthy DecisionKind = "unhealthy"
-	DecidedRollout   DecisionKind = "rollout" // a step of it
-	DecidedRollback  DecisionKind = "rollback"
+	DecidedDeploy    DecisionKind = "deploy"      // an operator deployed a spec
+	DecidedRemove    DecisionKind = "remove"      // an operator removed the service
+	DecidedPin       DecisionKind = "pin"         // an operator fixed the number of instances
+	DecidedUnpin     DecisionKind = "unpin"       // scaling is automatic again
+	DecidedNothing   DecisionKind = "nothing"     // the request changed nothing
+	DecidedFailed    DecisionKind = "failed"      // an instance exited or never became ready
+	DecidedBackOff   DecisionKind = "back-off"    // the next start waits
+	DecidedUnhealthy DecisionKind = "unhealthy"   // live probes failed
+	DecidedRollout   DecisionKind = "rollout"     // a step of it
+	DecidedRollback  DecisionKind = "rollback"    // the former revision serves again
 	DecidedConflict  DecisionKind = "conflict"    // two versions of a state path were both kept
 	DecidedSalvage   DecisionKind = "salvage"     // a crashed instance's branch was merged
 	DecidedDrainEnd  DecisionKind = "drain-ended" // drain_seconds_max ended flows; Inputs counts them
-	DecidedHostLost  DecisionKind = "host-lost"
-	DecidedUnwritten DecisionKind = "unwritten" // in a status only: the store refuses the write
+	DecidedHostLost  DecisionKind = "host-lost"   // its lease ended with instances on it
+	DecidedUnwritten DecisionKind = "unwritten"   // in a status only: the store refuses the write
 )
 
 // Decision is one decision or observation of Pando, with its author, reason, inputs and threshold.
@@ -166,6 +167,7 @@ type Decision struct {
 // serves it on the instance's own unix socket, and that socket identifies the asker. Errors wrap
 // the sentinels of this package.
 type Self interface {
+	// Describe returns the instance's view of itself and of its service.
 	Describe(ctx context.Context, i InstanceID) (SelfView, error)
 	// Ready reports that the instance may take traffic. A second call changes nothing.
 	Ready(ctx context.Context, i InstanceID) error
@@ -182,16 +184,21 @@ type Self interface {
 	// Die asks for the end of the sandbox. ErrRefused before halt, and until the merge of the
 	// instance's state is durable.
 	Die(ctx context.Context, i InstanceID, ask Ask) (Intent, error)
+	// PutMetrics stores measurements of the application. `pando status` shows them.
 	PutMetrics(ctx context.Context, i InstanceID, m map[string]float64) error
 	// Events streams the events of the instance after an event id (0: from now), until ctx ends.
 	Events(ctx context.Context, i InstanceID, after uint64) (<-chan SelfEvent, error)
 
+	// StateGet returns the value of a path of the branch, or ErrNotFound.
 	StateGet(ctx context.Context, i InstanceID, path string) (StateValue, error)
+	// StateList lists the paths of the branch under a prefix.
 	StateList(ctx context.Context, i InstanceID, prefix string) ([]StateEntry, error)
+	// StatePut writes the whole value of a path.
 	StatePut(ctx context.Context, i InstanceID, path string, value []byte) error
 	// StatePatch applies a delta by the path's type. A counter takes a number to add, a log takes
 	// lines to append, a set takes "+member" and "-member" lines.
 	StatePatch(ctx context.Context, i InstanceID, path string, delta []byte) error
+	// StateDelete deletes a path.
 	StateDelete(ctx context.Context, i InstanceID, path string) error
 	// StateCommit makes a change and all earlier writes survive the instance. They are durable on
 	// return. With an error it writes nothing of the change.
@@ -292,9 +299,12 @@ type Operators interface {
 	Remove(ctx context.Context, s ServiceKey, purge bool, by Asker) error
 	// Pin fixes the number of instances for the time keep (0: until Unpin).
 	Pin(ctx context.Context, s ServiceKey, instances int, keep time.Duration, by Asker) (ServiceStatus, error)
+	// Unpin makes scaling automatic again.
 	Unpin(ctx context.Context, s ServiceKey, by Asker) (ServiceStatus, error)
 
+	// Services returns every service.
 	Services(ctx context.Context) ([]ServiceStatus, error)
+	// Service returns one service, or ErrNotFound.
 	Service(ctx context.Context, s ServiceKey) (ServiceStatus, error)
 	// Why lists intents and decisions of a service, ordered by their newest step, newest last. max
 	// 0 returns all.
@@ -313,7 +323,9 @@ type Operators interface {
 	// Logs reads the logs of instance i. With i "" it reads all logs and prefixes each line with
 	// its instance.
 	Logs(ctx context.Context, s ServiceKey, i InstanceID, lines int, follow bool) (io.ReadCloser, error)
+	// Counters returns the counters of a service's endpoints on all hosts.
 	Counters(ctx context.Context, s ServiceKey) ([]EndpointCounters, error)
+	// StateLog returns the newest commits of a service's state. max 0 returns all.
 	StateLog(ctx context.Context, s ServiceKey, max int) ([]StateCommit, error)
 	// State answers git's read-only smart HTTP protocol below /state/.
 	State() http.Handler

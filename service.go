@@ -54,8 +54,8 @@ const (
 type Protocol string
 
 const (
-	TCP Protocol = "tcp"
-	UDP Protocol = "udp"
+	TCP Protocol = "tcp" // as in Compose
+	UDP Protocol = "udp" // as in Compose
 )
 
 // Port maps VIP:Published to every instance's Target, as Compose's "80:8080/tcp".
@@ -112,20 +112,20 @@ type Scale struct {
 type Metric string
 
 const (
-	ByNothing     Metric = ""
-	ByConnections Metric = "connections_per_second"
-	ByPackets     Metric = "packets_per_second"
+	ByNothing     Metric = ""                       // the application or an operator scales
+	ByConnections Metric = "connections_per_second" // new flows
+	ByPackets     Metric = "packets_per_second"     // packets of all flows
 )
 
 // StateType chooses the merge of two versions of a path. Package state has the merges.
 type StateType string
 
 const (
-	StateCounter StateType = "counter"
-	StateSet     StateType = "set"
-	StateLog     StateType = "append-log"
-	StateLast    StateType = "last-writer-wins"
-	StateOpaque  StateType = "opaque"
+	StateCounter StateType = "counter"          // the sum of both changes
+	StateSet     StateType = "set"              // members added and removed on both sides
+	StateLog     StateType = "append-log"       // the lines of both sides
+	StateLast    StateType = "last-writer-wins" // the newer value
+	StateOpaque  StateType = "opaque"           // a conflict keeps both versions
 )
 
 // PIDsDefault limits processes and threads of an instance if its spec sets no limit. Servers need
@@ -216,10 +216,10 @@ type ServicePhase string
 
 const (
 	ServiceDeploying ServicePhase = "deploying" // its current revision is still below min instances
-	ServiceServing   ServicePhase = "serving"
-	ServiceRolling   ServicePhase = "rolling"  // a newer revision is taking over
-	ServiceDegraded  ServicePhase = "degraded" // fewer than min in rotation; Reason has the cause
-	ServiceRemoving  ServicePhase = "removing" // its instances drain and merge, then it is deleted
+	ServiceServing   ServicePhase = "serving"   // at least min instances are in rotation
+	ServiceRolling   ServicePhase = "rolling"   // a newer revision is taking over
+	ServiceDegraded  ServicePhase = "degraded"  // fewer than min in rotation; Reason has the cause
+	ServiceRemoving  ServicePhase = "removing"  // its instances drain and merge, then it is deleted
 )
 
 // Service is the record of one service: its target and its progress.
@@ -259,7 +259,7 @@ type RevisionState string
 
 const (
 	RevisionRolling RevisionState = "rolling" // its first instances are on trial
-	RevisionCurrent RevisionState = "current"
+	RevisionCurrent RevisionState = "current" // it serves
 	RevisionRetired RevisionState = "retired" // replaced by a newer one
 	RevisionFailed  RevisionState = "failed"  // rolled back; Reason has the cause
 )

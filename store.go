@@ -22,15 +22,15 @@ const Root Key = "/pando/"
 type Kind string
 
 const (
-	KindService  Kind = "service"
-	KindRevision Kind = "revision"
-	KindInstance Kind = "instance"
-	KindIntent   Kind = "intent"
-	KindDecision Kind = "decision"
-	KindHead     Kind = "head"
-	KindHost     Kind = "host"
-	KindMember   Kind = "member"
-	KindLeader   Kind = "leader"
+	KindService  Kind = "service"  // a Service
+	KindRevision Kind = "revision" // a Revision
+	KindInstance Kind = "instance" // an Instance
+	KindIntent   Kind = "intent"   // an Intent
+	KindDecision Kind = "decision" // a Decision
+	KindHead     Kind = "head"     // a StateHead
+	KindHost     Kind = "host"     // a Host, under its lease
+	KindMember   Kind = "member"   // a Member
+	KindLeader   Kind = "leader"   // the leader of a role; its value is not read
 )
 
 func key(kind Kind, parts ...string) Key {
@@ -47,31 +47,55 @@ func (k Key) Kind() Kind {
 	return Kind(kind)
 }
 
-func (s Service) Key() Key    { return key(KindService, string(s.Tenant), string(s.Name)) }
+// Key returns the key of the service's record.
 func (k ServiceKey) Key() Key { return key(KindService, string(k.Tenant), string(k.Name)) }
-func (r Revision) Key() Key   { return RevisionKey(r.Service, r.Number) }
+
+// Key returns the key of the revision's record.
+func (r Revision) Key() Key { return RevisionKey(r.Service, r.Number) }
+
+// Key returns the key of the instance's record. It contains the instance's host, so that an agent
+// can watch the instances of its host.
 func (i Instance) Key() Key {
-	return key(KindInstance, string(i.Service.Tenant), string(i.Service.Name), string(i.Host), string(i.ID))
+	s := i.Service
+	return key(KindInstance, string(s.Tenant), string(s.Name), string(i.Host), string(i.ID))
 }
+
+// Key returns the key of the intent's record.
 func (i Intent) Key() Key {
 	return key(KindIntent, string(i.Service.Tenant), string(i.Service.Name), string(i.ID))
 }
+
+// Key returns the key of the decision's record.
 func (d Decision) Key() Key {
 	return key(KindDecision, string(d.Service.Tenant), string(d.Service.Name), d.ID)
 }
-func (h StateHead) Key() Key { return HeadKey(h.Service) }
-func (h Host) Key() Key      { return HostKey(h.Name) }
 
+// Key returns the key of the head's record.
+func (h StateHead) Key() Key { return HeadKey(h.Service) }
+
+// Key returns the key of the host's record.
+func (h Host) Key() Key { return HostKey(h.Name) }
+
+// RevisionKey returns the key of a revision. Keys of a service's revisions sort by number.
 func RevisionKey(s ServiceKey, n int) Key {
 	return key(KindRevision, string(s.Tenant), string(s.Name), fmt.Sprintf("%08d", n))
 }
-func HeadKey(s ServiceKey) Key  { return key(KindHead, string(s.Tenant), string(s.Name)) }
-func HostKey(h HostName) Key    { return key(KindHost, string(h)) }
+
+// HeadKey returns the key of the main head of a service's state.
+func HeadKey(s ServiceKey) Key { return key(KindHead, string(s.Tenant), string(s.Name)) }
+
+// HostKey returns the key of a host's record.
+func HostKey(h HostName) Key { return key(KindHost, string(h)) }
+
+// LeaderKey returns the key under which the leader of a role stands.
 func LeaderKey(role string) Key { return key(KindLeader, role) }
 
 // Stored is a value with a key: Service, Revision, Instance, Intent, Decision, StateHead, Host or
 // Member.
-type Stored interface{ Key() Key }
+type Stored interface {
+	// Key returns the key of the value's record.
+	Key() Key
+}
 
 // Record is one key with its value. Modified is zero if the record does not exist.
 type Record struct {
@@ -157,11 +181,16 @@ func (k Key) Service() (s ServiceKey, ok bool) {
 // ObjectID is the SHA-1 name of an object in git's object model.
 type ObjectID [20]byte
 
+// String returns the 40 hexadecimal digits.
 func (o ObjectID) String() string { return hex.EncodeToString(o[:]) }
-func (o ObjectID) IsZero() bool   { return o == ObjectID{} }
 
+// IsZero reports whether there is no object.
+func (o ObjectID) IsZero() bool { return o == ObjectID{} }
+
+// MarshalText returns the 40 hexadecimal digits.
 func (o ObjectID) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
 
+// UnmarshalText reads 40 hexadecimal digits.
 func (o *ObjectID) UnmarshalText(b []byte) error {
 	n, err := hex.Decode(o[:], b)
 	if err != nil || n != len(o) {
@@ -174,9 +203,9 @@ func (o *ObjectID) UnmarshalText(b []byte) error {
 type ObjectKind string
 
 const (
-	BlobObject   ObjectKind = "blob"
-	TreeObject   ObjectKind = "tree"
-	CommitObject ObjectKind = "commit"
+	BlobObject   ObjectKind = "blob"   // the bytes of one path
+	TreeObject   ObjectKind = "tree"   // one folder
+	CommitObject ObjectKind = "commit" // a tree with its parents and its author
 )
 
 // Objects keeps the hash tree of one host's services: immutable objects, and names (refs) that
@@ -185,6 +214,7 @@ const (
 type Objects interface {
 	Object(id ObjectID) (ObjectKind, []byte, error) // ErrNotFound
 	Ref(name string) (ObjectID, error)              // ErrNotFound
+	// Refs returns the refs under a prefix.
 	Refs(prefix string) (map[string]ObjectID, error)
 	// Update writes a set of objects and moves refs, durably, together or not at all.
 	Update(ctx context.Context, u ObjectsUpdate) error
