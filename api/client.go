@@ -233,7 +233,9 @@ func listen(r io.Reader, last *string, take func(Event)) error {
 		name, value, _ := strings.Cut(in.Text(), ": ")
 		switch name {
 		case "id":
-			*last = value
+			if value != "" { // an empty id would resume from now, with a gap
+				*last = value
+			}
 		case "event":
 			kind = value
 		case "data":
