@@ -17,6 +17,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/driver/journal"
+	"pando.run/pando/driver/wall"
 )
 
 // place is where a host's daemons live. Every role has the same flags, so that the daemons find
@@ -165,7 +166,7 @@ func addressOf(names []string, family int) string {
 func (p place) record() pando.Host {
 	h := pando.Host{
 		Name: pando.HostName(p.Host), Slot: p.Slot, Endpoint: "unix://" + p.agent(), CPUs: float64(runtime.NumCPU()), Version: version,
-		Joined: pando.WallClock{}.Now(),
+		Joined: wall.Clock{}.Now(),
 	}
 	if p.Listen != "" {
 		h.Endpoint = p.endpoint()
