@@ -138,11 +138,11 @@ func TestAPinReplacesTheBoundsButNeverOneWriter(t *testing.T) {
 	}{
 		{"no pin", two, nil, 2, 4, "min 2, max 4"},
 		{"a pin beyond max", two, pin(9, time.Hour), 9, 9, "operator pinned 9 until 04:04:05Z"},
-		{"a pin of none", two, pin(0, time.Hour), 0, 0, "pinned 0"},
-		{"a pin that ended", two, pin(9, 0), 2, 4, "min 2, max 4"},
-		{"one writer", one, nil, 1, 1, "min 1, max 1"},
-		{"a pin of three writers", one, pin(3, time.Hour), 1, 1, "stop-first"},
-		{"a pin of no writer", one, pin(0, time.Hour), 0, 0, "pinned 0"},
+		{"a pin of 0", two, pin(0, time.Hour), 0, 0, "pinned 0"},
+		{"a pin that ended", two, pin(9, 0), 2, 4, "min 2"},
+		{"one writer", one, nil, 1, 1, "min 1"},
+		{"a pin of 3", one, pin(3, time.Hour), 1, 1, "stop-first"},
+		{"a pin of 0", one, pin(0, time.Hour), 0, 0, "pinned 0"},
 	} {
 		r := Bounds(c.spec, c.pin, t0)
 		if r.Least != c.least || r.Most != c.most || !strings.Contains(r.Why, c.why) {
@@ -226,7 +226,9 @@ func TestACountFollowsEveryChange(t *testing.T) {
 }
 
 func TestOnlyAsksOfOthersGrantedInTheLastSecondAreGrants(t *testing.T) {
-	intent := func(id string, verb pando.Verb, by pando.AskerKind, steps ...time.Duration) pando.Intent {
+	intent := func(
+		id string, verb pando.Verb, by pando.AskerKind, steps ...time.Duration,
+	) pando.Intent {
 		i := pando.Intent{ID: pando.IntentID(id), Verb: verb, By: pando.Asker{Kind: by}}
 		for n, ago := range steps {
 			state := []pando.IntentState{pando.IntentAsked, pando.IntentGranted, pando.IntentPlaced}[n]
@@ -248,5 +250,27 @@ func TestOnlyAsksOfOthersGrantedInTheLastSecondAreGrants(t *testing.T) {
 	}
 	if got != "early late now " {
 		t.Errorf("the grants are %s", got)
+	}
+}
+
+func TestTheReserveCountsForNothing(t *testing.T) {
+	for _, c := range []struct {
+		phase pando.Phase
+		want  Count
+	}{
+		{pando.PhasePlaced, Count{Capacity: 1, Present: 1}},
+		{pando.PhaseReady, Count{Capacity: 1, Serving: 1, Present: 1}},
+		{pando.PhaseInRotation, Count{Capacity: 1, Serving: 1, Present: 1}},
+		{pando.PhaseDraining, Count{Present: 1}},
+		{pando.PhaseFailed, Count{Present: 1}},
+	} {
+		all := instances(c.phase)
+		if got := CountOf(all); got != c.want {
+			t.Errorf("one that is %s counts as %+v, want %+v", c.phase, got, c.want)
+		}
+		all[0].Warm = true
+		if got := CountOf(all); !c.phase.TakesFlows() && got != (Count{}) {
+			t.Errorf("one of the reserve that is %s counts as %+v", c.phase, got)
+		}
 	}
 }
