@@ -140,6 +140,7 @@ func TestAPinReplacesTheBoundsButNeverOneWriter(t *testing.T) {
 		{"a pin beyond max", two, pin(9, time.Hour), 9, 9, "operator pinned 9 until 04:04:05Z"},
 		{"a pin of 0", two, pin(0, time.Hour), 0, 0, "pinned 0"},
 		{"a pin that ended", two, pin(9, 0), 2, 4, "min 2"},
+
 		{"one writer", one, nil, 1, 1, "min 1"},
 		{"a pin of 3", one, pin(3, time.Hour), 1, 1, "stop-first"},
 		{"a pin of 0", one, pin(0, time.Hour), 0, 0, "pinned 0"},
