@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -40,7 +41,8 @@ func newBench(t *testing.T, c Config) *bench {
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	b.flowlets = &flowlets{t: t, devices: map[int]string{}, since: time.Now()}
 	b.memory = &memory{}
-	b.units = &units{t: t, alive: map[int]*process{}, startTime: 50 * time.Millisecond}
+	b.units = &units{t: t, alive: map[int]*process{}, died: map[int]time.Time{}}
+	b.units.startTime, b.units.flowlets = 50*time.Millisecond, b.flowlets
 	b.flowlets.units = b.units
 	c.Name, c.Tenant, c.Devices, c.UnitBits = "g", "tenant", []string{"in", "out"}, unitBits
 	c.Flowlets, c.Units, c.Memory = b.flowlets, b.units, b.memory
@@ -136,7 +138,8 @@ type flowlets struct {
 	referred  uint64
 	scanTime  time.Duration // of one walk through the table
 	scanning  bool
-	scans     int // for reusable places
+	scans     int          // for reusable places
+	scanned   atomic.Int64 // the begin of the last one, in ns of the Unix time, once it has ended
 	sweeps    []time.Time
 	removed   bool
 	refused   error // by SetUnit
@@ -220,10 +223,12 @@ func (f *flowlets) walk() {
 }
 
 func (f *flowlets) Referred() (uint64, error) {
+	began := time.Now()
 	f.walk()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.scans++
+	f.scanned.Store(began.UnixNano())
 	return f.referred, nil
 }
 
@@ -257,7 +262,10 @@ type units struct {
 	starting  int
 	startTime time.Duration
 	startAs   func(id int) (time.Duration, error) // nil: startTime and success
+	late      bool                                // Start becomes ready when it is to be ended
 	starts    []start
+	died      map[int]time.Time // by place, since the last start there
+	flowlets  *flowlets
 	closed    bool
 }
 
@@ -274,18 +282,25 @@ func (u *units) Start(ctx context.Context, id int) (pando.Unit, error) {
 	if u.alive[id] != nil || u.closed {
 		u.t.Errorf("unit %d is started in a place that is taken, or after the end (%v)", id, u.closed)
 	}
+	died, ok := u.died[id]
+	if ok && id != pando.LogUnit && u.flowlets.scanned.Load() < died.UnixNano() {
+		u.t.Errorf("unit %d is started in the place of a unit that flows may refer to", id)
+	}
+	delete(u.died, id)
 	u.starts, u.starting = append(u.starts, start{id, time.Now()}), u.starting+1
 	takes, err := u.startTime, error(nil)
 	if u.startAs != nil {
 		takes, err = u.startAs(id)
 	}
-	p := &process{units: u, id: id, born: time.Now(), end: make(chan struct{})}
+	p := &process{units: u, id: id, end: make(chan struct{})}
 	u.alive[id] = p
 	u.mu.Unlock()
 	select {
 	case <-time.After(takes):
 	case <-ctx.Done():
-		err = ctx.Err()
+		if !u.late {
+			err = ctx.Err()
+		}
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -294,6 +309,7 @@ func (u *units) Start(ctx context.Context, id int) (pando.Unit, error) {
 		delete(u.alive, id)
 		return nil, err
 	}
+	p.readyAt = time.Now()
 	return p, nil
 }
 
@@ -327,7 +343,7 @@ func (u *units) process(id int) *process {
 type process struct {
 	units    *units
 	id       int
-	born     time.Time
+	readyAt  time.Time
 	end      chan struct{}
 	once     sync.Once
 	dead     bool // guarded by units.mu
@@ -385,6 +401,7 @@ func (p *process) Wait() pando.UnitEnd {
 	p.units.mu.Lock()
 	defer p.units.mu.Unlock()
 	delete(p.units.alive, p.id)
+	p.units.died[p.id] = time.Now()
 	end := pando.UnitEnd{Exit: p.exit, Account: p.account}
 	if p.account == nil {
 		end.Cause, end.Lines = "a cause", []string{"panicked", "bye"}

@@ -93,15 +93,17 @@ func TestAnAnswerNeedsALoop(t *testing.T) {
 }
 
 func TestAUnitThatStartsEndsWithItsGroup(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Config{Least: 1, Most: 1})
-		b.units.startTime = time.Hour
-		b.start()
-		b.pass(time.Second)
-		before := time.Now()
-		b.stop()
-		if took := time.Since(before); took > 0 || len(b.units.starts) != 1 {
-			t.Errorf("the end took %v after the starts %v", took, b.units.starts)
-		}
-	})
+	for _, late := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t, Config{Least: 1, Most: 1})
+			b.units.startTime, b.units.late = time.Hour, late
+			b.start()
+			b.pass(time.Second)
+			before := time.Now()
+			b.stop()
+			if took := time.Since(before); took > 0 || len(b.units.starts) != 1 {
+				t.Errorf("late %v: the end took %v after %v", late, took, b.units.starts)
+			}
+		})
+	}
 }
