@@ -16,7 +16,7 @@ import (
 	"pando.run/pando/world"
 )
 
-// streams passes operators what hosts and the store send: changes, logs, counters and states.
+// streams passes changes of the store, and logs, counters and states of the hosts, to operators.
 type streams struct {
 	*view
 	counters *counters
