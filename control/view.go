@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -48,8 +49,12 @@ func (c *view) take(b pando.Batch, reset bool) {
 	if err := c.world.Apply(b.Changes, b.Revision); err != nil {
 		c.Log.Error("a record cannot be read and is left out", "error", err)
 	}
+	hosts := false // a snapshot of many hosts marks the services once
 	for _, r := range news {
-		c.touch(r.Key)
+		if host := r.Key.Kind() == pando.KindHost; !host || !hosts {
+			c.touch(r.Key)
+			hosts = hosts || host
+		}
 		c.comeAndGo(r)
 	}
 	if reset {
@@ -204,19 +209,17 @@ func (c *view) stateHost(s pando.ServiceKey) (pando.Host, error) {
 	return h.V, nil
 }
 
-// comeAndGo records since when a host is away. The caller holds the lock.
+// comeAndGo records since when a member's host is away. The caller holds the lock.
 func (c *view) comeAndGo(r pando.Record) {
-	if r.Key.Kind() != pando.KindHost {
+	name, host := strings.CutPrefix(string(r.Key), string(pando.HostKey("")))
+	h := pando.HostName(name)
+	if _, member := c.world.Members[h]; !host || !member {
 		return
 	}
-	for name := range c.world.Members {
-		switch {
-		case pando.HostKey(name) != r.Key:
-		case r.Value == nil:
-			c.left[name] = c.Clock.Now()
-		default:
-			delete(c.left, name)
-		}
+	if r.Value == nil {
+		c.left[h] = c.Clock.Now()
+	} else {
+		delete(c.left, h)
 	}
 }
 
