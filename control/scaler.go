@@ -98,7 +98,7 @@ func (s *scaler) judge(ctx context.Context, fence pando.Fence, v counted) {
 			s.policies[key] = p
 		}
 		s.c.mu.Lock()
-		instances := reachable(s.c.world, s.c.world.Of(key))
+		instances := leased(s.c.world, s.c.world.Of(key))
 		s.c.mu.Unlock()
 		wish := p.Step(spec.Scale, instances, sample(v.all, key, spec.Scale.By, v.at))
 		if wish.Verb != "" {

@@ -75,7 +75,7 @@ func (c *view) recorded(s pando.ServiceKey) (pando.ServiceStatus, bool) {
 		}
 		st.Instances = append(st.Instances, is)
 	}
-	st.InRotation = scale.Serving(reachable(c.world, c.world.Of(s)))
+	st.InRotation = scale.Serving(leased(c.world, c.world.Of(s)))
 	decisions := c.world.DecisionsOf(s)
 	st.Problem, st.Failures = problem(v.V, decisions), failuresOf(decisions)
 	return st, true
