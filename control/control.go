@@ -1,5 +1,6 @@
-// Package control is the cluster loop. It composes the rooms scale and lifecycle into decisions
-// about every service, and it answers operators.
+// Package control is the cluster loop. It carries out the rules of the rooms scale and lifecycle
+// for every service, and it answers operators. A draft passes facts to the rules, and a ledger takes
+// their moves down as one transaction.
 //
 // It never touches an instance, a packet or a file. It reads the registry, decides (Decide is pure)
 // and writes the registry. Agents do the rest. One control leads at a time, and its leadership
@@ -10,8 +11,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -38,40 +37,27 @@ type Config struct {
 
 // Control decides for the whole cluster while it leads. It answers operators at any time.
 type Control struct {
-	Config
-	creating  chan struct{} // full while a new service is written, so that the limit of services holds
-	counting  sync.Mutex    // guards the two below, also while they are read from the hosts
-	counted   []pando.EndpointCounters
-	countedAt time.Time
-	// unwritten counts the decisions about a service that this control failed to write.
-	unwritten map[pando.ServiceKey]unwritten
-	full      time.Time // since when the store is full, or zero
-
-	mu      sync.Mutex
-	world   *world.World
-	queue   []pando.ServiceKey        // services that need a decision
-	dirty   map[pando.ServiceKey]bool // the members of queue
-	wakes   map[pando.ServiceKey]time.Time
-	changed chan struct{} // closed and replaced at every change of the world
-	nudge   chan struct{}
+	*view
+	*operators
+	*streams
+	*members
+	counters *counters
 	// asks holds asks that agents brought themselves and that wait for a decision.
 	asks     map[pando.ServiceKey][]*ask
 	deciding chan struct{} // full from a decision until it is written
 	// term is the fence of the leadership, or zero. Only the holder of the turn uses it.
-	term      pando.Fence
-	left      map[pando.HostName]time.Time // since when a member is away
-	admitting sync.Mutex
-	pulse     pulse
+	term  pando.Fence
+	pulse pulse
 }
 
 // New returns a control. Run starts it.
 func New(c Config) *Control {
+	v := newView(c)
+	n := &counters{view: v}
 	return &Control{
-		Config: c, world: world.New(),
-		dirty: map[pando.ServiceKey]bool{}, wakes: map[pando.ServiceKey]time.Time{},
-		changed: make(chan struct{}), nudge: make(chan struct{}, 1), deciding: make(chan struct{}, 1),
-		left: map[pando.HostName]time.Time{}, asks: map[pando.ServiceKey][]*ask{},
-		creating: make(chan struct{}, 1), unwritten: map[pando.ServiceKey]unwritten{},
+		view: v, counters: n, operators: &operators{view: v, creating: make(chan struct{}, 1)},
+		streams: &streams{view: v, counters: n}, members: &members{view: v},
+		asks: map[pando.ServiceKey][]*ask{}, deciding: make(chan struct{}, 1),
 	}
 }
 
@@ -88,61 +74,6 @@ func (c *Control) Run(ctx context.Context) error {
 	}()
 	wg.Go(func() { c.watchPauses(ctx) })
 	return world.Follow(ctx, c.Clock, c.Registry, pando.Root, c.take)
-}
-
-func (c *Control) take(b pando.Batch, reset bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if reset {
-		c.world = world.New()
-	}
-	// This control has already considered its own writes.
-	news := slices.DeleteFunc(slices.Clone(b.Changes), c.world.Knows)
-	if err := c.world.Apply(b.Changes, b.Revision); err != nil {
-		c.Log.Error("a record cannot be read and is left out", "error", err)
-	}
-	for _, r := range news {
-		c.touch(r.Key)
-		c.comeAndGo(r)
-	}
-	if reset {
-		c.markAll()
-	}
-	close(c.changed)
-	c.changed = make(chan struct{})
-	c.wake()
-}
-
-// touch marks the services that a change concerns: its own, or all when a host joins or leaves.
-func (c *Control) touch(k pando.Key) {
-	if k.Kind() == pando.KindHost {
-		c.markAll()
-		return
-	}
-	if s, ok := k.Service(); ok {
-		c.mark(s)
-	}
-}
-
-// mark appends a service to the queue of decisions. The caller holds the lock.
-func (c *Control) mark(s pando.ServiceKey) {
-	if !c.dirty[s] {
-		c.dirty[s] = true
-		c.queue = append(c.queue, s)
-	}
-}
-
-func (c *Control) markAll() {
-	for _, s := range c.world.Names() {
-		c.mark(s)
-	}
-}
-
-func (c *Control) wake() {
-	select {
-	case c.nudge <- struct{}{}:
-	default:
-	}
 }
 
 func (c *Control) campaign(ctx context.Context) {
@@ -214,19 +145,6 @@ func (c *Control) catchUp(ctx context.Context, fence pando.Fence, lost <-chan st
 	}
 }
 
-// markDue marks the services with a wake time in the past.
-func (c *Control) markDue() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := c.Clock.Now()
-	for _, s := range slices.SortedFunc(maps.Keys(c.wakes), pando.ServiceKey.Compare) {
-		if at := c.wakes[s]; !now.Before(at) {
-			delete(c.wakes, s)
-			c.mark(s)
-		}
-	}
-}
-
 // decideAll decides about every service that changed and returns the time until the next one is
 // due.
 func (c *Control) decideAll(ctx context.Context, fence pando.Fence) time.Duration {
@@ -248,18 +166,6 @@ func (c *Control) decideAll(ctx context.Context, fence pando.Fence) time.Duratio
 		next = min(next, max(time.Millisecond, at.Sub(c.Clock.Now())))
 	}
 	return next
-}
-
-func (c *Control) nextDirty() (pando.ServiceKey, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.queue) == 0 {
-		return pando.ServiceKey{}, false
-	}
-	s := c.queue[0]
-	c.queue = c.queue[1:]
-	delete(c.dirty, s)
-	return s, true
 }
 
 // serve sets the leadership under which asks are answered. The zero fence means none.
@@ -316,50 +222,6 @@ func (c *Control) decide(ctx context.Context, fence pando.Fence, s pando.Service
 	}
 	failpoint.Hit("decision written")
 	return nil
-}
-
-// commit writes as the leader and applies the result at once, so that the next decision uses it.
-func (c *Control) commit(ctx context.Context, fence pando.Fence, t pando.Txn) error {
-	t.Fence = fence
-	at, err := c.Registry.Commit(ctx, t)
-	c.outcome(err)
-	if err != nil {
-		return err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.took(t, at)
-	return nil
-}
-
-// took applies this control's own write to the world. The watch delivers it again later and then
-// changes nothing. The caller holds the lock.
-func (c *Control) took(t pando.Txn, at pando.StoreRevision) {
-	c.world.Committed(t, at)
-	for _, v := range t.Put {
-		c.touch(v.Key())
-	}
-	for _, k := range t.Delete {
-		c.touch(k)
-	}
-}
-
-// laterWait delays the work that follows from an answer, so that it does not compete with the
-// answer and the start for the processor. A decision looks at all of its service, so the delay
-// holds back no further asks.
-const laterWait = 5 * time.Millisecond
-
-// later postpones the next look at a service after a decision was written.
-func (c *Control) later(s pando.ServiceKey) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.dirty[s] {
-		delete(c.dirty, s)
-		c.queue = slices.DeleteFunc(c.queue, func(o pando.ServiceKey) bool { return o == s })
-	}
-	if at, next := c.wakes[s], c.Clock.Now().Add(laterWait); at.IsZero() || next.Before(at) {
-		c.wakes[s] = next
-	}
 }
 
 // again schedules another look after a commit that failed. After a conflict, the newer record

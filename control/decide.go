@@ -63,6 +63,7 @@ type past struct {
 	started  time.Time // when control itself last placed an instance
 }
 
+// history returns the past of the service. It is read once, and only if a rule needs it.
 func (d *draft) history() *past {
 	if d.past == nil {
 		revisions := sync.OnceValue(func() map[pando.InstanceID]int {
@@ -74,8 +75,9 @@ func (d *draft) history() *past {
 	return d.past
 }
 
-// counts returns a function that reports whether the instances of a host count (lifecycle.Counts).
-func (d *draft) counts() (on func(pando.HostName) bool, home pando.HostName) {
+// reach returns a function that reports whether the instances of a host count (lifecycle.Counts).
+// It returns the home that the function rests on.
+func (d *draft) reach() (on func(pando.HostName) bool, home pando.HostName) {
 	if len(d.w.Hosts) == 0 {
 		return func(pando.HostName) bool { return true }, ""
 	}
@@ -85,13 +87,13 @@ func (d *draft) counts() (on func(pando.HostName) bool, home pando.HostName) {
 
 // count returns the number of instances that count.
 func (d *draft) count() scale.Count {
-	on, _ := d.counts()
+	on, _ := d.reach()
 	return d.crew.count(on)
 }
 
 // reachable returns the instances that count. The list is made again after a change.
 func (d *draft) reachable() []pando.Instance {
-	on, home := d.counts()
+	on, home := d.reach()
 	if d.listed != d.crew.changes || d.listHome != home {
 		d.list, d.listed, d.listHome = onHosts(d.crew.all, on), d.crew.changes, home
 	}
@@ -106,13 +108,15 @@ func onHosts(all []pando.Instance, on func(pando.HostName) bool) []pando.Instanc
 	return slices.DeleteFunc(slices.Clone(all), func(i pando.Instance) bool { return !on(i.Host) })
 }
 
-// reachable returns the instances on hosts with a lease.
-func reachable(w *world.World, all []pando.Instance) []pando.Instance {
+// leased returns the instances on hosts with a lease.
+func leased(w *world.World, all []pando.Instance) []pando.Instance {
 	return onHosts(all, func(h pando.HostName) bool { return here(w, h) })
 }
 
+// bounds returns the range of the service by its newest spec.
 func (d *draft) bounds() scale.Range { return scale.Bounds(d.newest(), d.svc.Pin, d.now) }
 
+// stopFirst reports whether the service replaces its instances stop-first (lifecycle.StopFirst).
 func (d *draft) stopFirst() bool {
 	var running []pando.Spec
 	for revision, n := range d.crew.revisions {
@@ -124,6 +128,7 @@ func (d *draft) stopFirst() bool {
 	return lifecycle.StopFirst(d.newest(), running...)
 }
 
+// budget returns the limits against which the next ask is checked.
 func (d *draft) budget() scale.Budget {
 	return scale.Budget{
 		Scale: d.newest().Scale, Pin: d.svc.Pin, Removing: d.svc.Removing,

@@ -11,19 +11,8 @@ import (
 	"pando.run/pando"
 )
 
-// hosts returns the hosts with a lease.
-func (c *Control) hosts() []pando.Host {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	out := []pando.Host{}
-	for _, name := range slices.Sorted(maps.Keys(c.world.Hosts)) {
-		out = append(out, c.world.Hosts[name].V)
-	}
-	return out
-}
-
 // Hosts implements pando.Operators.
-func (c *Control) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
+func (c *operators) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 	c.mu.Lock()
 	all := map[pando.HostName]pando.HostStatus{}
 	for name, m := range c.world.Members {
@@ -60,7 +49,7 @@ func (c *Control) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 const lossesWait = 300 * time.Millisecond
 
 // losses asks every host for its lost packets. A host that does not answer is left out.
-func (c *Control) losses(ctx context.Context) map[pando.HostName]*pando.Losses {
+func (c *operators) losses(ctx context.Context) map[pando.HostName]*pando.Losses {
 	ctx, cancel := context.WithTimeout(ctx, lossesWait)
 	defer cancel()
 	out := map[pando.HostName]*pando.Losses{}
@@ -79,22 +68,6 @@ func (c *Control) losses(ctx context.Context) map[pando.HostName]*pando.Losses {
 	}
 	asking.Wait()
 	return out
-}
-
-// comeAndGo records since when a host is away. The caller holds the lock.
-func (c *Control) comeAndGo(r pando.Record) {
-	if r.Key.Kind() != pando.KindHost {
-		return
-	}
-	for name := range c.world.Members {
-		switch {
-		case pando.HostKey(name) != r.Key:
-		case r.Value == nil:
-			c.left[name] = c.Clock.Now()
-		default:
-			delete(c.left, name)
-		}
-	}
 }
 
 // awayNote returns a note that the host of an instance is away. The instance's own record does not

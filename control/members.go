@@ -6,15 +6,22 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 
 	"pando.run/pando"
 	"pando.run/pando/world"
 )
 
+// members admits hosts to the cluster and removes them.
+type members struct {
+	*view
+	admitting sync.Mutex
+}
+
 // Admit makes a host a member, or returns the slot of an existing member. byToken means that the
 // host has shown a token and no certificate. Such a host must be new or have the key of its
 // admission. Errors: ErrExists, ErrNoRoom, ErrForbidden.
-func (c *Control) Admit(ctx context.Context, m pando.Member, byToken bool) (pando.Member, error) {
+func (c *members) Admit(ctx context.Context, m pando.Member, byToken bool) (pando.Member, error) {
 	if err := pando.CheckLabel("host", string(m.Name)); err != nil {
 		return m, err
 	}
@@ -35,7 +42,7 @@ func (c *Control) Admit(ctx context.Context, m pando.Member, byToken bool) (pand
 }
 
 // stored reads records from the store instead of this control's copy, which may be older.
-func (c *Control) stored(ctx context.Context, prefix pando.Key) (*world.World, error) {
+func (c *members) stored(ctx context.Context, prefix pando.Key) (*world.World, error) {
 	at, err := c.Registry.Snapshot(ctx, prefix)
 	if err != nil {
 		return nil, err
@@ -48,7 +55,7 @@ func (c *Control) stored(ctx context.Context, prefix pando.Key) (*world.World, e
 }
 
 // admission gives each slot once. The server admits one host after another.
-func (c *Control) admission(ctx context.Context, m *pando.Member, byToken bool) (pando.Txn, error) {
+func (c *members) admission(ctx context.Context, m *pando.Member, byToken bool) (pando.Txn, error) {
 	at, err := c.Registry.Snapshot(ctx, pando.Root+pando.Key(pando.KindMember)+"/")
 	if err != nil {
 		return pando.Txn{}, err
@@ -107,7 +114,7 @@ const removeBatch = 400
 
 // RemoveHost implements pando.Operators. The membership ends first, so that the host can write
 // nothing more.
-func (c *Control) RemoveHost(ctx context.Context, h pando.HostName, force bool, by pando.Asker) error {
+func (c *members) RemoveHost(ctx context.Context, h pando.HostName, force bool, by pando.Asker) error {
 	c.admitting.Lock()
 	defer c.admitting.Unlock()
 	w, err := c.stored(ctx, pando.Root)
@@ -170,7 +177,7 @@ func removable(w *world.World, m pando.Member, here bool, instances int, force b
 }
 
 // forget deletes the records of instances on a removed host, with one decision per service.
-func (c *Control) forget(ctx context.Context, h pando.HostName, on []pando.Instance, by pando.Asker) error {
+func (c *members) forget(ctx context.Context, h pando.HostName, on []pando.Instance, by pando.Asker) error {
 	t := pando.Txn{}
 	lost := map[pando.ServiceKey]int{}
 	for _, i := range on {

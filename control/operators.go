@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -19,11 +18,17 @@ import (
 
 var _ pando.Operators = (*Control)(nil)
 
+// operators carries out the requests of operators. Each request is one transaction.
+type operators struct {
+	*view
+	creating chan struct{} // full while a new service is written, so that the limit of services holds
+}
+
 // attempts is how often an operator's write is retried on top of newer records.
 const attempts = 20
 
 // Deploy implements pando.Operators.
-func (c *Control) Deploy(ctx context.Context, s pando.Spec, by pando.Asker) (pando.ServiceStatus, error) {
+func (c *operators) Deploy(ctx context.Context, s pando.Spec, by pando.Asker) (pando.ServiceStatus, error) {
 	s = s.WithDefaults()
 	key := s.Key()
 	if err := spec.Check(s); err != nil {
@@ -61,7 +66,7 @@ func warnings(s pando.Spec) []string {
 	return out
 }
 
-func (c *Control) deploy(w *world.World, s pando.Spec, by pando.Asker, now time.Time) (pando.Txn, error) {
+func (c *operators) deploy(w *world.World, s pando.Spec, by pando.Asker, now time.Time) (pando.Txn, error) {
 	key := s.Key()
 	old, exists := w.Services[key]
 	svc := old.V
@@ -114,7 +119,7 @@ func settled(w *world.World, svc pando.Service, version pando.StoreRevision, key
 const nothingsKept = 20
 
 // nothing records a request that needed no change, so that a later repetition changes nothing.
-func (c *Control) nothing(w *world.World, key pando.ServiceKey, by pando.Asker, now time.Time, reason string) pando.Txn {
+func (c *operators) nothing(w *world.World, key pando.ServiceKey, by pando.Asker, now time.Time, reason string) pando.Txn {
 	if by.Request == "" {
 		return pando.Txn{}
 	}
@@ -137,7 +142,7 @@ func sameSpec(a, b pando.Spec) bool {
 }
 
 // Remove implements pando.Operators.
-func (c *Control) Remove(ctx context.Context, s pando.ServiceKey, purge bool, by pando.Asker) error {
+func (c *operators) Remove(ctx context.Context, s pando.ServiceKey, purge bool, by pando.Asker) error {
 	return c.edit(ctx, s, by, func(svc *pando.Service, now time.Time) *pando.Decision {
 		svc.Removing, svc.Purge = true, purge
 		return &pando.Decision{Kind: pando.DecidedRemove, By: by, Reason: "asked to go"}
@@ -145,7 +150,7 @@ func (c *Control) Remove(ctx context.Context, s pando.ServiceKey, purge bool, by
 }
 
 // Pin implements pando.Operators.
-func (c *Control) Pin(ctx context.Context, s pando.ServiceKey, n int, keep time.Duration, by pando.Asker) (pando.ServiceStatus, error) {
+func (c *operators) Pin(ctx context.Context, s pando.ServiceKey, n int, keep time.Duration, by pando.Asker) (pando.ServiceStatus, error) {
 	if n < 0 || n > pando.EndpointsMax {
 		return pando.ServiceStatus{}, fmt.Errorf("%w: %d instances: want 0 to %d", pando.ErrInvalid, n, pando.EndpointsMax)
 	}
@@ -172,15 +177,8 @@ func (c *Control) Pin(ctx context.Context, s pando.ServiceKey, n int, keep time.
 	return c.Service(ctx, s)
 }
 
-// newestSpec returns the spec that an operator last deployed for a service.
-func (c *Control) newestSpec(s pando.ServiceKey) (pando.Spec, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.world.SpecOf(s, c.world.Services[s].V.Target)
-}
-
 // Unpin implements pando.Operators.
-func (c *Control) Unpin(ctx context.Context, s pando.ServiceKey, by pando.Asker) (pando.ServiceStatus, error) {
+func (c *operators) Unpin(ctx context.Context, s pando.ServiceKey, by pando.Asker) (pando.ServiceStatus, error) {
 	err := c.edit(ctx, s, by, func(svc *pando.Service, now time.Time) *pando.Decision {
 		if !svc.Pin.Holds(now) {
 			return nil
@@ -197,7 +195,7 @@ func (c *Control) Unpin(ctx context.Context, s pando.ServiceKey, by pando.Asker)
 }
 
 // edit changes the record of one service, with a decision that explains the change.
-func (c *Control) edit(ctx context.Context, s pando.ServiceKey, by pando.Asker, f func(*pando.Service, time.Time) *pando.Decision) error {
+func (c *operators) edit(ctx context.Context, s pando.ServiceKey, by pando.Asker, f func(*pando.Service, time.Time) *pando.Decision) error {
 	return c.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) {
 		old, ok := w.Services[s]
 		if !ok {
@@ -217,7 +215,7 @@ func (c *Control) edit(ctx context.Context, s pando.ServiceKey, by pando.Asker, 
 }
 
 // change commits the transaction of f. After a conflict it waits for newer records and tries again.
-func (c *Control) change(ctx context.Context, f func(*world.World, time.Time) (pando.Txn, error)) error {
+func (c *operators) change(ctx context.Context, f func(*world.World, time.Time) (pando.Txn, error)) error {
 	for n := 0; ; n++ {
 		c.mu.Lock()
 		news := c.changed
@@ -252,7 +250,7 @@ func (c *Control) change(ctx context.Context, f func(*world.World, time.Time) (p
 }
 
 // await waits until want accepts the status of a service.
-func (c *Control) await(ctx context.Context, s pando.ServiceKey, want func(pando.ServiceStatus) bool) (pando.ServiceStatus, error) {
+func (c *operators) await(ctx context.Context, s pando.ServiceKey, want func(pando.ServiceStatus) bool) (pando.ServiceStatus, error) {
 	for {
 		c.mu.Lock()
 		news := c.changed
@@ -269,100 +267,8 @@ func (c *Control) await(ctx context.Context, s pando.ServiceKey, want func(pando
 	}
 }
 
-// Services implements pando.Operators.
-func (c *Control) Services(context.Context) ([]pando.ServiceStatus, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	out := []pando.ServiceStatus{}
-	for _, s := range c.world.Names() {
-		if st, ok := c.status(s); ok {
-			out = append(out, st)
-		}
-	}
-	return out, nil
-}
-
-// Service implements pando.Operators.
-func (c *Control) Service(_ context.Context, s pando.ServiceKey) (pando.ServiceStatus, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	st, ok := c.status(s)
-	if !ok {
-		return st, fmt.Errorf("service %s: %w; `pando status` lists the services", s, pando.ErrNotFound)
-	}
-	if spec, ok := c.world.SpecOf(s, st.Target); ok {
-		st.Spec = &spec
-	}
-	return st, nil
-}
-
-// recorded returns the status of a service as the store has it. The caller holds the lock.
-func (c *Control) recorded(s pando.ServiceKey) (pando.ServiceStatus, bool) {
-	v, ok := c.world.Services[s]
-	if !ok {
-		return pando.ServiceStatus{}, false
-	}
-	spec, _ := c.world.SpecOf(s, v.V.Target)
-	st := pando.ServiceStatus{
-		Service: v.V, DNS: string(s.Name) + ".pando", Ports: spec.Ports, Scale: spec.Scale,
-		Instances: []pando.InstanceStatus{}, Version: v.Modified, Seen: c.world.Seen,
-	}
-	if v.V.VIP4.IsValid() {
-		st.VIP = v.V.VIP4.String()
-	}
-	if s.Tenant != pando.DefaultTenant {
-		st.DNS = string(s.Name) + "." + string(s.Tenant) + ".pando"
-	}
-	for _, i := range c.world.Of(s) {
-		is := pando.InstanceStatus{Instance: i}
-		if _, here := c.world.Hosts[i.Host]; !here && len(c.world.Members) > 0 {
-			is.Away = awayNote(c.left, i.Host)
-		}
-		if i.IP4.IsValid() && len(spec.Ports) > 0 {
-			is.Endpoint = netip.AddrPortFrom(i.IP4, spec.Ports[0].Target).String()
-		}
-		st.Instances = append(st.Instances, is)
-	}
-	st.InRotation = scale.Serving(reachable(c.world, c.world.Of(s)))
-	decisions := c.world.DecisionsOf(s)
-	st.Problem, st.Failures = problem(v.V, decisions), failuresOf(decisions)
-	return st, true
-}
-
-// problem returns the newest failure since the last deploy, unless the service has recovered from
-// it.
-func problem(s pando.Service, decisions []pando.Decision) *pando.Decision {
-	for _, d := range slices.Backward(decisions) {
-		switch d.Kind {
-		case pando.DecidedRollback:
-			return &d
-		case pando.DecidedFailed, pando.DecidedUnhealthy:
-			of, known := d.Inputs["revision"]
-			if superseded := known && int(of) != s.Target && int(of) != s.Current; !superseded && s.Phase != pando.ServiceServing {
-				return &d
-			}
-		case pando.DecidedDeploy:
-			return nil
-		}
-	}
-	return nil
-}
-
-// failuresOf counts the instances that failed since the newest deploy.
-func failuresOf(decisions []pando.Decision) (n int) {
-	for _, d := range slices.Backward(decisions) {
-		switch d.Kind {
-		case pando.DecidedFailed:
-			n++
-		case pando.DecidedDeploy:
-			return n
-		}
-	}
-	return n
-}
-
 // Why implements pando.Operators.
-func (c *Control) Why(_ context.Context, s pando.ServiceKey, most int) ([]pando.Because, error) {
+func (c *operators) Why(_ context.Context, s pando.ServiceKey, most int) ([]pando.Because, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, ok := c.world.Services[s]; !ok {

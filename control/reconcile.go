@@ -101,7 +101,7 @@ func (d *draft) hold(spec pando.Spec) {
 		d.drainAll(lifecycle.Strangers(d.reachable(), d.serving()))
 	}
 	if home := d.home(); home != "" && d.count().Serving >= r.Least {
-		d.drainAll(lifecycle.BringHome(reachable(d.w, d.crew.all), home))
+		d.drainAll(lifecycle.BringHome(leased(d.w, d.crew.all), home))
 	}
 }
 

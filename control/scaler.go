@@ -27,13 +27,6 @@ type scaler struct {
 	readers  sync.WaitGroup
 }
 
-// counted holds the counters of all hosts at one moment.
-type counted struct {
-	at     time.Time
-	all    []pando.EndpointCounters
-	failed map[pando.HostName]error
-}
-
 func newScaler(c *Control) *scaler {
 	return &scaler{
 		c: c, policies: map[pando.ServiceKey]*scale.Policy{},
@@ -68,7 +61,7 @@ func (s *scaler) step(ctx context.Context, fence pando.Fence) {
 	}
 	s.reading = true
 	s.readers.Go(func() {
-		s.read <- s.c.everyCounter(ctx)
+		s.read <- s.c.counters.read(ctx)
 		s.c.wake()
 	})
 }
@@ -105,7 +98,7 @@ func (s *scaler) judge(ctx context.Context, fence pando.Fence, v counted) {
 			s.policies[key] = p
 		}
 		s.c.mu.Lock()
-		instances := reachable(s.c.world, s.c.world.Of(key))
+		instances := leased(s.c.world, s.c.world.Of(key))
 		s.c.mu.Unlock()
 		wish := p.Step(spec.Scale, instances, sample(v.all, key, spec.Scale.By, v.at))
 		if wish.Verb != "" {
@@ -156,43 +149,4 @@ func (s *scaler) ask(ctx context.Context, fence pando.Fence, key pando.ServiceKe
 	if err := s.c.commit(ctx, fence, pando.Txn{Put: []pando.Stored{i}}); err != nil {
 		s.c.Log.Warn("the scaler's ask could not be written", "service", key, "error", err)
 	}
-}
-
-// everyCounter collects the counters of all hosts. It lists each host that does not answer in time
-// with its error.
-func (c *Control) everyCounter(ctx context.Context) counted {
-	ctx, cancel := context.WithTimeout(ctx, scaleInterval)
-	defer cancel()
-	out := counted{at: c.Clock.Now(), failed: map[pando.HostName]error{}}
-	hosts := c.hosts()
-	each, errs := make([][]pando.EndpointCounters, len(hosts)), make([]error, len(hosts))
-	var wg sync.WaitGroup
-	for n, h := range hosts {
-		wg.Go(func() { // a host that is cut off must not delay the others
-			each[n], errs[n] = c.Peers.Counters(ctx, h)
-		})
-	}
-	wg.Wait()
-	for n, h := range hosts {
-		if errs[n] != nil {
-			out.failed[h.Name] = errs[n]
-		}
-	}
-	out.all = slices.Concat(each...)
-	return out
-}
-
-// counters returns the counters of all hosts, at most scaleInterval old. A caller that asks for one
-// service after another thus reads each host once.
-func (c *Control) counters(ctx context.Context) []pando.EndpointCounters {
-	c.counting.Lock()
-	defer c.counting.Unlock()
-	if c.Clock.Now().Sub(c.countedAt) >= scaleInterval {
-		v := c.everyCounter(ctx)
-		if ctx.Err() != nil {
-			return v.all // incomplete: the caller went away, and the next one reads again
-		}
-		c.counted, c.countedAt = v.all, c.Clock.Now()
-	}
-	return c.counted
 }

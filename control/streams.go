@@ -16,9 +16,15 @@ import (
 	"pando.run/pando/world"
 )
 
+// streams passes changes of the store, and logs, counters and states of the hosts, to operators.
+type streams struct {
+	*view
+	counters *counters
+}
+
 // Watch implements pando.Operators. Its first event is a bookmark. A caller that starts with "from
 // now on" thus gets a revision to resume from, even if the stream breaks before the first change.
-func (c *Control) Watch(ctx context.Context, after pando.StoreRevision) <-chan pando.Change {
+func (c *streams) Watch(ctx context.Context, after pando.StoreRevision) <-chan pando.Change {
 	c.mu.Lock()
 	if after == 0 {
 		after = c.world.Seen
@@ -66,22 +72,8 @@ func changes(b pando.Batch) []pando.Change {
 	return out
 }
 
-// hostOf returns the host of an instance that has a record.
-func (c *Control) hostOf(i pando.InstanceID) (pando.Host, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	v, ok := c.world.Instances[i]
-	if !ok {
-		return pando.Host{}, fmt.Errorf("instance %s: %w", i, pando.ErrNotFound)
-	}
-	if h, ok := c.world.Hosts[v.V.Host]; ok {
-		return h.V, nil
-	}
-	return pando.Host{}, fmt.Errorf("%w: host %s of instance %s has no lease", pando.ErrUnavailable, v.V.Host, i)
-}
-
 // Logs implements pando.Operators.
-func (c *Control) Logs(ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error) {
+func (c *streams) Logs(ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error) {
 	if i != "" {
 		h, err := c.hostOf(i)
 		if errors.Is(err, pando.ErrNotFound) {
@@ -104,7 +96,7 @@ func (c *Control) Logs(ctx context.Context, s pando.ServiceKey, i pando.Instance
 
 // logOfDead looks for the log of an instance that is gone: first at the home of its service, then
 // on every other host. Such a log does not grow, so it is never followed.
-func (c *Control) logOfDead(ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int) (io.ReadCloser, error) {
+func (c *streams) logOfDead(ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int) (io.ReadCloser, error) {
 	c.mu.Lock()
 	var hosts []pando.Host
 	for _, h := range c.world.Hosts {
@@ -139,7 +131,7 @@ const deadLooksMax = 3
 
 // newestDead returns the log of the newest instance of a service without a living one. It is empty
 // if no instance has printed anything.
-func (c *Control) newestDead(ctx context.Context, s pando.ServiceKey, lines int) (io.ReadCloser, error) {
+func (c *streams) newestDead(ctx context.Context, s pando.ServiceKey, lines int) (io.ReadCloser, error) {
 	c.mu.Lock()
 	all := c.world.DecisionsOf(s)
 	c.mu.Unlock()
@@ -170,7 +162,7 @@ func (c *Control) newestDead(ctx context.Context, s pando.ServiceKey, lines int)
 }
 
 // everyLog merges the logs of a service's instances and prefixes each line with its instance.
-func (c *Control) everyLog(ctx context.Context, st pando.ServiceStatus, lines int, follow bool) (io.ReadCloser, error) {
+func (c *streams) everyLog(ctx context.Context, st pando.ServiceStatus, lines int, follow bool) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	r, w := io.Pipe()
 	var mu sync.Mutex
@@ -223,15 +215,15 @@ type closing struct {
 func (c closing) Close() error { return c.close() }
 
 // Counters implements pando.Operators.
-func (c *Control) Counters(ctx context.Context, s pando.ServiceKey) ([]pando.EndpointCounters, error) {
+func (c *streams) Counters(ctx context.Context, s pando.ServiceKey) ([]pando.EndpointCounters, error) {
 	if _, err := c.Service(ctx, s); err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(slices.Clone(c.counters(ctx)), func(e pando.EndpointCounters) bool { return e.Service != s }), nil
+	return slices.DeleteFunc(slices.Clone(c.counters.recent(ctx)), func(e pando.EndpointCounters) bool { return e.Service != s }), nil
 }
 
 // StateLog implements pando.Operators.
-func (c *Control) StateLog(ctx context.Context, s pando.ServiceKey, most int) ([]pando.StateCommit, error) {
+func (c *streams) StateLog(ctx context.Context, s pando.ServiceKey, most int) ([]pando.StateCommit, error) {
 	h, err := c.stateHost(s)
 	if err != nil {
 		return nil, err
@@ -239,24 +231,9 @@ func (c *Control) StateLog(ctx context.Context, s pando.ServiceKey, most int) ([
 	return c.Peers.StateLog(ctx, h, s, most)
 }
 
-// stateHost returns the host that has the objects of a service's main head.
-func (c *Control) stateHost(s pando.ServiceKey) (pando.Host, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	head, ok := c.world.Heads[s]
-	if !ok {
-		return pando.Host{}, fmt.Errorf("state of %s: %w: nothing has been pushed yet", s, pando.ErrNotFound)
-	}
-	h, ok := c.world.Hosts[head.V.Host]
-	if !ok {
-		return pando.Host{}, fmt.Errorf("%w: host %s, which has the state of %s, has no lease", pando.ErrUnavailable, head.V.Host, s)
-	}
-	return h.V, nil
-}
-
 // State implements pando.Operators. It forwards /state/NAME.git/… and /state/TENANT/NAME.git/… to
 // the host that has the state.
-func (c *Control) State() http.Handler {
+func (c *streams) State() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name, _, ok := strings.Cut(strings.TrimPrefix(r.URL.Path, "/state/"), ".git/")
 		s, err := pando.ParseServiceKey(name)

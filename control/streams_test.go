@@ -10,7 +10,6 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/driver/wall"
-	"pando.run/pando/world"
 )
 
 // folders are hosts with their logs.
@@ -45,8 +44,7 @@ func logsOf(t *testing.T, c *Control, i pando.InstanceID) string {
 // The host of an instance that is gone is not recorded, so every host is asked, its home first.
 func TestTheLogOfADeadInstanceIsFoundOnItsHost(t *testing.T) {
 	f := &folders{logs: map[pando.HostName]map[pando.InstanceID]string{"h3": {"web-a": "last words\n", "web-b": ""}}}
-	c := &Control{world: world.New()}
-	c.Peers, c.Clock = f, wall.Clock{}
+	c := New(Config{Peers: f, Clock: wall.Clock{}})
 	c.world.Committed(pando.Txn{Put: []pando.Stored{
 		pando.Host{Name: "h1"}, pando.Host{Name: "h2"}, pando.Host{Name: "h3"}, pando.Service{ServiceKey: web, Home: "h3", Target: 1},
 	}}, 1)

@@ -3,7 +3,6 @@ package control
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"pando.run/pando"
@@ -21,7 +20,7 @@ type unwritten struct {
 }
 
 // failed counts a decision about a service that could not be written. The caller holds the lock.
-func (c *Control) failed(s pando.ServiceKey, err error) {
+func (c *view) failed(s pando.ServiceKey, err error) {
 	u, ok := c.unwritten[s]
 	if !ok {
 		u.since = c.Clock.Now()
@@ -32,10 +31,10 @@ func (c *Control) failed(s pando.ServiceKey, err error) {
 
 // written clears the failures, because the decision is in the store or there is none to write. The
 // caller holds the lock.
-func (c *Control) written(s pando.ServiceKey) { delete(c.unwritten, s) }
+func (c *view) written(s pando.ServiceKey) { delete(c.unwritten, s) }
 
 // outcome records whether the store has room. While it is full, agents cannot record their steps.
-func (c *Control) outcome(err error) {
+func (c *view) outcome(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -48,7 +47,7 @@ func (c *Control) outcome(err error) {
 
 // unwrittenProblem returns the problem that decisions or records cannot be written, or
 // nil. The caller holds the lock.
-func (c *Control) unwrittenProblem(s pando.ServiceKey) *pando.Decision {
+func (c *view) unwrittenProblem(s pando.ServiceKey) *pando.Decision {
 	u, failing := c.unwritten[s]
 	if !failing && c.full.IsZero() {
 		return nil
@@ -68,16 +67,6 @@ func (c *Control) unwrittenProblem(s pando.ServiceKey) *pando.Decision {
 		return nil
 	}
 	return p
-}
-
-// status returns the stored status of a service, with the problem that its decisions cannot be
-// written. The caller holds the lock.
-func (c *Control) status(s pando.ServiceKey) (pando.ServiceStatus, bool) {
-	st, ok := c.recorded(s)
-	if p := c.unwrittenProblem(s); ok && p != nil {
-		st.Problem, st.Reason = p, strings.TrimPrefix(st.Reason+"; "+p.Reason, "; ")
-	}
-	return st, ok
 }
 
 func clock(t time.Time) string { return t.UTC().Format("15:04:05Z") }

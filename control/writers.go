@@ -9,7 +9,7 @@ import (
 // twoWriters returns a warning if two instances of a program may write to its folder at the same
 // time, or "". Databases and queues corrupt their files that way. A program that reports ready
 // itself, or keeps its state in Pando, was written to run beside others.
-func (c *Control) twoWriters(s pando.Spec) string {
+func (c *operators) twoWriters(s pando.Spec) string {
 	knows := s.Health.Ready.Kind == pando.ProbeExplicit || len(s.State) > 0
 	if knows || s.Single() || c.Writable == nil || !c.Writable(s.WorkingDir, s.User) {
 		return ""

@@ -181,7 +181,7 @@ func TestRolloutKeepsCapacity(t *testing.T) {
 			in = append(in, pando.Instance{ID: pando.InstanceID(fmt.Sprintf("old-%d", n)), Revision: 1, Phase: pando.PhaseInRotation})
 		}
 		for n := range 400 {
-			m := Rollout(Takeover{Current: 1, Target: 2, Wanted: wanted, Rule: r, Instances: in}, now)
+			m := next(Takeover{Current: 1, Target: 2, Wanted: wanted, Rule: r, Instances: in}, now)
 			switch {
 			case m.Finish:
 				return
@@ -232,7 +232,7 @@ func TestStopFirstNeverRunsMoreThanWanted(t *testing.T) {
 			in = append(in, pando.Instance{ID: pando.InstanceID(fmt.Sprintf("old-%d", n)), Revision: 1, Phase: pando.PhaseInRotation})
 		}
 		for n := range 2000 {
-			m := Rollout(Takeover{Current: 1, Target: 2, Wanted: wanted, Rule: rule, Instances: in}, now)
+			m := next(Takeover{Current: 1, Target: 2, Wanted: wanted, Rule: rule, Instances: in}, now)
 			switch {
 			case m.Finish:
 				return
@@ -284,7 +284,7 @@ func TestThreeFailuresOfTheNewRevisionAbortARollout(t *testing.T) {
 		{"a tenth", 100, pando.RestartAlways, failures(2, 10, t0), true},
 		{"one that is not replaced", 1, pando.RestartNo, failures(2, 1, t0), true},
 	} {
-		m := Rollout(Takeover{Current: 1, Target: 2, Wanted: c.wanted, Rule: pando.Rollout{Surge: 1}, Restart: c.policy, Failures: c.all, Instances: in}, t0)
+		m := next(Takeover{Current: 1, Target: 2, Wanted: c.wanted, Rule: pando.Rollout{Surge: 1}, Restart: c.policy, Failures: c.all, Instances: in}, t0)
 		if m.Abort != c.abort {
 			t.Errorf("%s: got %+v, want an abort: %t", c.name, m, c.abort)
 		}
@@ -295,7 +295,7 @@ func TestThreeFailuresOfTheNewRevisionAbortARollout(t *testing.T) {
 func TestARolloutOfAJobEndsWithIt(t *testing.T) {
 	for _, policy := range []pando.RestartPolicy{pando.RestartNo, pando.RestartOnFailure} {
 		done := []Failure{{Revision: 2, Clean: true, At: t0}}
-		m := Rollout(Takeover{Current: 1, Target: 2, Wanted: 1, Rule: pando.Rollout{Surge: 1}, Restart: policy, Failures: done}, t0)
+		m := next(Takeover{Current: 1, Target: 2, Wanted: 1, Rule: pando.Rollout{Surge: 1}, Restart: policy, Failures: done}, t0)
 		if !m.Finish {
 			t.Errorf("restart %s: got %+v, want the end of the rollout", policy, m)
 		}

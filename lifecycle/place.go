@@ -1,5 +1,5 @@
-// Package lifecycle decides where an instance runs, when a failed one is replaced, and how a new
-// revision takes over from an old one.
+// Package lifecycle decides where an instance runs, which one leaves, when a failed one is
+// replaced, how a new revision takes over from an old one, and which phase a service is in.
 //
 // It never starts or stops anything, and it reads no clock. Every function maps its arguments to
 // the next action, with the reason.

@@ -72,17 +72,6 @@ func Survey(t Takeover, now time.Time) *Stage {
 	return s
 }
 
-// Rollout returns the next step by which the target revision takes over from the current one
-// (container DevOps §rolling upgrade). Failures of the target, before or after it was ready, abort
-// the rollout when they reach the strikes (DESIGN: a failed gate rolls everything back by itself).
-//
-// start-first: start a new instance beside the old ones within the surge. Wait until it is healthy
-// for HealthySeconds, drain one old instance, and repeat.
-//
-// stop-first: drain one old instance and wait until its record is gone. Start a new one in its
-// place, wait until it is healthy, and repeat. Never more than the wanted number run.
-func Rollout(t Takeover, now time.Time) Move { return Survey(t, now).Next() }
-
 // Started records that an instance of the target was placed.
 func (s *Stage) Started() { s.fresh++ }
 
@@ -92,7 +81,15 @@ func (s *Stage) Drained() {
 	s.leaving++
 }
 
-// Next returns the next step from this stage. Rollout has the rule.
+// Next returns the step by which the target revision takes over from the current one (container
+// DevOps §rolling upgrade). Failures of the target, before or after it was ready, abort the rollout
+// when they reach the strikes (DESIGN: a failed gate rolls everything back by itself).
+//
+// start-first: start a new instance beside the old ones within the surge. Wait until it is healthy
+// for HealthySeconds, drain one old instance, and repeat.
+//
+// stop-first: drain one old instance and wait until its record is gone. Start a new one in its
+// place, wait until it is healthy, and repeat. Never more than the wanted number run.
 func (s *Stage) Next() Move {
 	t := &s.facts
 	if n := len(s.failed); n >= t.strikes() {

@@ -13,6 +13,9 @@ import (
 
 var orders = []pando.RolloutOrder{pando.StartFirst, pando.StopFirst}
 
+// next returns the next step of a rollout.
+func next(t Takeover, now time.Time) Move { return Survey(t, now).Next() }
+
 // takeover draws a rollout at any stage.
 func takeover(t *rapid.T) Takeover {
 	u := Takeover{
@@ -59,7 +62,7 @@ func TestAStageFollowsItsMoves(t *testing.T) {
 		s := Survey(u, t0)
 		for n := range 50 {
 			m := s.Next()
-			if again := Rollout(u, t0); m != again {
+			if again := next(u, t0); m != again {
 				t.Fatalf("after %d moves the stage wants %+v, a new survey %+v", n, m, again)
 			}
 			if !u.carryOut(m, n) {
@@ -94,7 +97,7 @@ func TestOneLookOfARolloutKeepsSurgeAndCapacity(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		u := takeover(t)
 		capacity, serving, running := count(u.Instances)
-		for n := 0; n < 50 && u.carryOut(Rollout(u, t0), n); n++ {
+		for n := 0; n < 50 && u.carryOut(next(u, t0), n); n++ {
 		}
 		more, in, run := count(u.Instances)
 		stopFirst := u.Rule.Order == pando.StopFirst

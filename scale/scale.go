@@ -1,5 +1,6 @@
 // Package scale decides how many instances a service has. It grants or refuses asks to replicate
-// and to halt, bounds the number of instances, and contains the built-in scaler.
+// and to halt, holds a service within its bounds, fills its reserve, and contains the built-in
+// scaler.
 //
 // It never starts, places or stops anything, and it reads no clock. Every function maps its
 // arguments to an answer with its reason.

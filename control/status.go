@@ -1,0 +1,115 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"pando.run/pando"
+	"pando.run/pando/scale"
+)
+
+// Services implements pando.Operators.
+func (c *view) Services(context.Context) ([]pando.ServiceStatus, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := []pando.ServiceStatus{}
+	for _, s := range c.world.Names() {
+		if st, ok := c.status(s); ok {
+			out = append(out, st)
+		}
+	}
+	return out, nil
+}
+
+// Service implements pando.Operators.
+func (c *view) Service(_ context.Context, s pando.ServiceKey) (pando.ServiceStatus, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	st, ok := c.status(s)
+	if !ok {
+		return st, fmt.Errorf("service %s: %w; `pando status` lists the services", s, pando.ErrNotFound)
+	}
+	if spec, ok := c.world.SpecOf(s, st.Target); ok {
+		st.Spec = &spec
+	}
+	return st, nil
+}
+
+// status returns the stored status of a service, with the problem that its decisions cannot be
+// written. The caller holds the lock.
+func (c *view) status(s pando.ServiceKey) (pando.ServiceStatus, bool) {
+	st, ok := c.recorded(s)
+	if p := c.unwrittenProblem(s); ok && p != nil {
+		st.Problem, st.Reason = p, strings.TrimPrefix(st.Reason+"; "+p.Reason, "; ")
+	}
+	return st, ok
+}
+
+// recorded returns the status of a service as the store has it. The caller holds the lock.
+func (c *view) recorded(s pando.ServiceKey) (pando.ServiceStatus, bool) {
+	v, ok := c.world.Services[s]
+	if !ok {
+		return pando.ServiceStatus{}, false
+	}
+	spec, _ := c.world.SpecOf(s, v.V.Target)
+	st := pando.ServiceStatus{
+		Service: v.V, DNS: string(s.Name) + ".pando", Ports: spec.Ports, Scale: spec.Scale,
+		Instances: []pando.InstanceStatus{}, Version: v.Modified, Seen: c.world.Seen,
+	}
+	if v.V.VIP4.IsValid() {
+		st.VIP = v.V.VIP4.String()
+	}
+	if s.Tenant != pando.DefaultTenant {
+		st.DNS = string(s.Name) + "." + string(s.Tenant) + ".pando"
+	}
+	for _, i := range c.world.Of(s) {
+		is := pando.InstanceStatus{Instance: i}
+		if _, here := c.world.Hosts[i.Host]; !here && len(c.world.Members) > 0 {
+			is.Away = awayNote(c.left, i.Host)
+		}
+		if i.IP4.IsValid() && len(spec.Ports) > 0 {
+			is.Endpoint = netip.AddrPortFrom(i.IP4, spec.Ports[0].Target).String()
+		}
+		st.Instances = append(st.Instances, is)
+	}
+	st.InRotation = scale.Serving(leased(c.world, c.world.Of(s)))
+	decisions := c.world.DecisionsOf(s)
+	st.Problem, st.Failures = problem(v.V, decisions), failuresOf(decisions)
+	return st, true
+}
+
+// problem returns the newest failure since the last deploy, unless the service has recovered from
+// it.
+func problem(s pando.Service, decisions []pando.Decision) *pando.Decision {
+	for _, d := range slices.Backward(decisions) {
+		switch d.Kind {
+		case pando.DecidedRollback:
+			return &d
+		case pando.DecidedFailed, pando.DecidedUnhealthy:
+			of, known := d.Inputs["revision"]
+			superseded := known && int(of) != s.Target && int(of) != s.Current
+			if !superseded && s.Phase != pando.ServiceServing {
+				return &d
+			}
+		case pando.DecidedDeploy:
+			return nil
+		}
+	}
+	return nil
+}
+
+// failuresOf counts the instances that failed since the newest deploy.
+func failuresOf(decisions []pando.Decision) (n int) {
+	for _, d := range slices.Backward(decisions) {
+		switch d.Kind {
+		case pando.DecidedFailed:
+			n++
+		case pando.DecidedDeploy:
+			return n
+		}
+	}
+	return n
+}

@@ -1,0 +1,231 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/world"
+)
+
+// view is this process's copy of the store, with the services that need a decision. The loop, the
+// operators, the members and the streams share it. Its lock guards all but the settings.
+type view struct {
+	Config
+	mu      sync.Mutex
+	world   *world.World
+	changed chan struct{} // closed and replaced at every change of the world
+	nudge   chan struct{}
+	queue   []pando.ServiceKey        // services that need a decision
+	dirty   map[pando.ServiceKey]bool // the members of queue
+	wakes   map[pando.ServiceKey]time.Time
+	left    map[pando.HostName]time.Time // since when a member is away
+	// unwritten counts the decisions about a service that this control failed to write.
+	unwritten map[pando.ServiceKey]unwritten
+	full      time.Time // since when the store is full, or zero
+}
+
+func newView(c Config) *view {
+	return &view{
+		Config: c, world: world.New(), changed: make(chan struct{}), nudge: make(chan struct{}, 1),
+		dirty: map[pando.ServiceKey]bool{}, wakes: map[pando.ServiceKey]time.Time{},
+		left: map[pando.HostName]time.Time{}, unwritten: map[pando.ServiceKey]unwritten{},
+	}
+}
+
+func (c *view) take(b pando.Batch, reset bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if reset {
+		c.world = world.New()
+	}
+	// This control has already considered its own writes.
+	news := slices.DeleteFunc(slices.Clone(b.Changes), c.world.Knows)
+	if err := c.world.Apply(b.Changes, b.Revision); err != nil {
+		c.Log.Error("a record cannot be read and is left out", "error", err)
+	}
+	hosts := false // a snapshot of many hosts marks the services once
+	for _, r := range news {
+		if host := r.Key.Kind() == pando.KindHost; !host || !hosts {
+			c.touch(r.Key)
+			hosts = hosts || host
+		}
+		c.comeAndGo(r)
+	}
+	if reset {
+		c.markAll()
+	}
+	close(c.changed)
+	c.changed = make(chan struct{})
+	c.wake()
+}
+
+// touch marks the services that a change concerns: its own, or all when a host joins or leaves.
+func (c *view) touch(k pando.Key) {
+	if k.Kind() == pando.KindHost {
+		c.markAll()
+		return
+	}
+	if s, ok := k.Service(); ok {
+		c.mark(s)
+	}
+}
+
+// mark appends a service to the queue of decisions. The caller holds the lock.
+func (c *view) mark(s pando.ServiceKey) {
+	if !c.dirty[s] {
+		c.dirty[s] = true
+		c.queue = append(c.queue, s)
+	}
+}
+
+func (c *view) markAll() {
+	for _, s := range c.world.Names() {
+		c.mark(s)
+	}
+}
+
+func (c *view) wake() {
+	select {
+	case c.nudge <- struct{}{}:
+	default:
+	}
+}
+
+// markDue marks the services with a wake time in the past.
+func (c *view) markDue() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.Clock.Now()
+	for _, s := range slices.SortedFunc(maps.Keys(c.wakes), pando.ServiceKey.Compare) {
+		if at := c.wakes[s]; !now.Before(at) {
+			delete(c.wakes, s)
+			c.mark(s)
+		}
+	}
+}
+
+func (c *view) nextDirty() (pando.ServiceKey, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.queue) == 0 {
+		return pando.ServiceKey{}, false
+	}
+	s := c.queue[0]
+	c.queue = c.queue[1:]
+	delete(c.dirty, s)
+	return s, true
+}
+
+// commit writes as the leader and applies the result at once, so that the next decision uses it.
+func (c *view) commit(ctx context.Context, fence pando.Fence, t pando.Txn) error {
+	t.Fence = fence
+	at, err := c.Registry.Commit(ctx, t)
+	c.outcome(err)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.took(t, at)
+	return nil
+}
+
+// took applies this control's own write to the world. The watch delivers it again later and then
+// changes nothing. The caller holds the lock.
+func (c *view) took(t pando.Txn, at pando.StoreRevision) {
+	c.world.Committed(t, at)
+	for _, v := range t.Put {
+		c.touch(v.Key())
+	}
+	for _, k := range t.Delete {
+		c.touch(k)
+	}
+}
+
+// laterWait delays the work that follows from an answer, so that it does not compete with the
+// answer and the start for the processor. A decision looks at all of its service, so the delay
+// holds back no further asks.
+const laterWait = 5 * time.Millisecond
+
+// later postpones the next look at a service after a decision was written.
+func (c *view) later(s pando.ServiceKey) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.dirty[s] {
+		delete(c.dirty, s)
+		c.queue = slices.DeleteFunc(c.queue, func(o pando.ServiceKey) bool { return o == s })
+	}
+	if at, next := c.wakes[s], c.Clock.Now().Add(laterWait); at.IsZero() || next.Before(at) {
+		c.wakes[s] = next
+	}
+}
+
+// hosts returns the hosts with a lease.
+func (c *view) hosts() []pando.Host {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := []pando.Host{}
+	for _, name := range slices.Sorted(maps.Keys(c.world.Hosts)) {
+		out = append(out, c.world.Hosts[name].V)
+	}
+	return out
+}
+
+// hostOf returns the host of an instance that has a record.
+func (c *view) hostOf(i pando.InstanceID) (pando.Host, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	v, ok := c.world.Instances[i]
+	if !ok {
+		return pando.Host{}, fmt.Errorf("instance %s: %w", i, pando.ErrNotFound)
+	}
+	if h, ok := c.world.Hosts[v.V.Host]; ok {
+		return h.V, nil
+	}
+	return pando.Host{}, fmt.Errorf("%w: host %s of instance %s has no lease",
+		pando.ErrUnavailable, v.V.Host, i)
+}
+
+// stateHost returns the host that has the objects of a service's main head.
+func (c *view) stateHost(s pando.ServiceKey) (pando.Host, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	head, ok := c.world.Heads[s]
+	if !ok {
+		return pando.Host{}, fmt.Errorf("state of %s: %w: nothing has been pushed yet",
+			s, pando.ErrNotFound)
+	}
+	h, ok := c.world.Hosts[head.V.Host]
+	if !ok {
+		return pando.Host{}, fmt.Errorf("%w: host %s, which has the state of %s, has no lease",
+			pando.ErrUnavailable, head.V.Host, s)
+	}
+	return h.V, nil
+}
+
+// comeAndGo records since when a member's host is away. The caller holds the lock.
+func (c *view) comeAndGo(r pando.Record) {
+	name, host := strings.CutPrefix(string(r.Key), string(pando.HostKey("")))
+	h := pando.HostName(name)
+	if _, member := c.world.Members[h]; !host || !member {
+		return
+	}
+	if r.Value == nil {
+		c.left[h] = c.Clock.Now()
+	} else {
+		delete(c.left, h)
+	}
+}
+
+// newestSpec returns the spec that an operator last deployed for a service.
+func (c *view) newestSpec(s pando.ServiceKey) (pando.Spec, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.world.SpecOf(s, c.world.Services[s].V.Target)
+}
