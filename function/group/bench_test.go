@@ -446,12 +446,15 @@ func (m *memory) SetAlive(units uint64) {
 	m.alive = units
 }
 
-func (m *memory) Loads() ([pando.UnitsMax]pando.UnitLoad, error) {
+func (m *memory) Loads(units uint64) ([pando.UnitsMax]pando.UnitLoad, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	loads := m.loads
 	for id := range loads {
-		if loads[id] == (pando.UnitLoad{}) {
+		switch {
+		case units>>id&1 == 0:
+			loads[id] = pando.UnitLoad{}
+		case loads[id] == (pando.UnitLoad{}):
 			loads[id].Age = time.Hour
 		}
 	}
