@@ -13,6 +13,8 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/api"
+	"pando.run/pando/driver/wall"
+	"pando.run/pando/spec/nearest"
 )
 
 // command is the state that the operator's commands share.
@@ -34,7 +36,7 @@ func newCommand(env Env) *command {
 	if socket == "" {
 		socket = "/run/pando/api.sock"
 	}
-	return &command{env: env, client: api.NewClient(socket), rest: waitLook}
+	return &command{env: env, client: api.NewClient(socket, wall.Clock{}), rest: waitLook}
 }
 
 func (o *command) operators() []*cobra.Command {
@@ -124,7 +126,7 @@ func (o *command) meant(ctx context.Context, s pando.ServiceKey, err error) erro
 	if len(others) > 0 && s.Tenant == pando.DefaultTenant {
 		return fmt.Errorf("service %s: %w; a service of another tenant has that name: %s", s, pando.ErrNotFound, strings.Join(others, ", "))
 	}
-	if best := pando.Nearest(s.String(), names); best != "" {
+	if best := nearest.Word(s.String(), names); best != "" {
 		return fmt.Errorf("service %s: %w; did you mean %s?", s, pando.ErrNotFound, best)
 	}
 	return fmt.Errorf("service %s: %w; `pando status` lists the services", s, pando.ErrNotFound)
@@ -167,7 +169,7 @@ func (o *command) until(
 		if err != nil && within.Err() == nil {
 			return last, err
 		}
-		if pando.Sleep(within, pando.WallClock{}, o.rest) == nil {
+		if pando.Sleep(within, wall.Clock{}, o.rest) == nil {
 			continue
 		}
 		if ctx.Err() != nil {

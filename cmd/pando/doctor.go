@@ -10,6 +10,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/driver/cgroup"
 	"pando.run/pando/driver/kernel"
+	"pando.run/pando/driver/wall"
 )
 
 // doctor reports whether Pando can run on this machine, and its limitations here.
@@ -21,7 +22,7 @@ func (o *command) doctor() *cobra.Command {
 			"it costs and how to mend it. The exit code is 11 when Pando cannot run here.",
 		Example: "  pando doctor\n  pando doctor -o json | jq '.checks[] | select(.state != \"ok\")'", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			all := kernel.Examine(c.Context(), kernel.Config{DataDir: data, CgroupRoot: cgroup.Root, Clock: pando.WallClock{}})
+			all := kernel.Examine(c.Context(), kernel.Config{DataDir: data, CgroupRoot: cgroup.Root, Clock: wall.Clock{}})
 			report := struct {
 				Fit    bool             `json:"fit"`
 				Checks []kernel.Finding `json:"checks"`

@@ -15,6 +15,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/wall"
 	"pando.run/pando/world"
 )
 
@@ -128,7 +129,7 @@ const membersPrefix = pando.Root + pando.Key(pando.KindMember) + "/"
 
 // run follows the records of the members until ctx ends.
 func (d *doorkeeper) run(ctx context.Context) error {
-	return world.Follow(ctx, pando.WallClock{}, d.registry, membersPrefix, func(b pando.Batch, reset bool) {
+	return world.Follow(ctx, wall.Clock{}, d.registry, membersPrefix, func(b pando.Batch, reset bool) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if reset {

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pando.run/pando/api"
+	"pando.run/pando/driver/wall"
 	"pando.run/pando/lab"
 )
 
@@ -160,7 +161,8 @@ type labHost struct {
 func labHosts(ctx context.Context, l *lab.Lab) []labHost {
 	ctx, cancel := context.WithTimeout(ctx, labLook)
 	defer cancel()
-	said, _ := api.NewClient(fmt.Sprintf("/proc/%d/root/run/pando/api.sock", l.Hosts[0].Pid)).Hosts(ctx)
+	socket := fmt.Sprintf("/proc/%d/root/run/pando/api.sock", l.Hosts[0].Pid)
+	said, _ := api.NewClient(socket, wall.Clock{}).Hosts(ctx)
 	alive := l.List()
 	var out []labHost
 	for _, h := range append(slices.Clone(l.Hosts), l.Client) {

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pando.run/pando"
+	"pando.run/pando/spec/nearest"
 )
 
 // version is set by the build.
@@ -170,7 +171,7 @@ func near(c *cobra.Command, word string) string {
 			known = append(known, sub.Name())
 		}
 	}
-	if best := pando.Nearest(word, known); best != "" {
+	if best := nearest.Word(word, known); best != "" {
 		return fmt.Sprintf(": did you mean %q?", best)
 	}
 	return ""

@@ -20,6 +20,7 @@ import (
 	"pando.run/pando/driver/etcd"
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/wall"
 	"pando.run/pando/world"
 )
 
@@ -124,7 +125,7 @@ func renew(ctx context.Context, p place, m *trust.Membership) error {
 // renewing returns a job that calls renew periodically until ctx ends.
 func renewing(p place, m *trust.Membership, log *slog.Logger) func(context.Context) error {
 	return func(ctx context.Context) error {
-		for pando.Sleep(ctx, pando.WallClock{}, renewEvery) == nil {
+		for pando.Sleep(ctx, wall.Clock{}, renewEvery) == nil {
 			if err := renew(ctx, p, m); err != nil {
 				log.Warn("this host's certificate is not renewed", "ends", m.Identity.Ends(), "error", err)
 			}
@@ -210,11 +211,11 @@ func enter(ctx context.Context, p place, log *slog.Logger) (c cluster, err error
 		return c, err
 	}
 	if m == nil {
-		a, err := trust.OpenAuthority(p.trust(), pando.WallClock{}.Now())
+		a, err := trust.OpenAuthority(p.trust(), wall.Clock{}.Now())
 		if err != nil {
 			return c, err
 		}
-		if c.identity, err = a.Identity(pando.HostName(p.Host), pando.WallClock{}.Now()); err != nil {
+		if c.identity, err = a.Identity(pando.HostName(p.Host), wall.Clock{}.Now()); err != nil {
 			return c, err
 		}
 		c.jobs = append(c.jobs, renewingOwn(a, log, c.identity, nil))

@@ -17,6 +17,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/driver/journal"
+	"pando.run/pando/driver/wall"
 )
 
 // place is where a host's daemons live. Every role has the same flags, so that the daemons find
@@ -60,7 +61,7 @@ func (p place) args() []string {
 }
 
 // functionsFolder is a folder in the run folder and in the data folder. It belongs to network
-// functions (function/runtime/src/command/places.rs).
+// functions (function/unit/src/command/places.rs).
 const functionsFolder = "fn"
 
 func (p place) api() string     { return filepath.Join(p.Run, "api.sock") }
@@ -165,7 +166,7 @@ func addressOf(names []string, family int) string {
 func (p place) record() pando.Host {
 	h := pando.Host{
 		Name: pando.HostName(p.Host), Slot: p.Slot, Endpoint: "unix://" + p.agent(), CPUs: float64(runtime.NumCPU()), Version: version,
-		Joined: pando.WallClock{}.Now(),
+		Joined: wall.Clock{}.Now(),
 	}
 	if p.Listen != "" {
 		h.Endpoint = p.endpoint()

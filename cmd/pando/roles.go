@@ -33,6 +33,7 @@ import (
 	"pando.run/pando/driver/probe"
 	"pando.run/pando/driver/process"
 	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/wall"
 	"pando.run/pando/lab"
 )
 
@@ -81,10 +82,12 @@ func serve(ctx context.Context, p place) error {
 		return damaged(p, err)
 	}
 	defer store.Close()
-	peers := peer.New(peer.Reach{Own: pando.HostName(p.Host), Socket: p.agent(), TLS: identity.ToHost})
+	peers := peer.New(peer.Reach{
+		Own: pando.HostName(p.Host), Socket: p.agent(), TLS: identity.ToHost, Clock: wall.Clock{},
+	})
 	defer peers.Close()
 	ctl := control.New(control.Config{
-		Registry: store.Registry(), Peers: peers, Clock: pando.WallClock{}, IDs: names{}, Log: log, Name: p.Host,
+		Registry: store.Registry(), Peers: peers, Clock: wall.Clock{}, IDs: names{}, Log: log, Name: p.Host,
 		Heard: store.Registry().Heard, Writable: writable,
 	})
 	h := p.record()
@@ -161,11 +164,11 @@ func until(ends <-chan error) func(context.Context) error {
 
 // serverTrust opens the authority of this host's cluster and the server's own certificate.
 func serverTrust(p place) (*trust.Authority, *trust.Identity, error) {
-	a, err := trust.OpenAuthority(p.trust(), pando.WallClock{}.Now())
+	a, err := trust.OpenAuthority(p.trust(), wall.Clock{}.Now())
 	if err != nil {
 		return nil, nil, err
 	}
-	i, err := a.Identity("", pando.WallClock{}.Now())
+	i, err := a.Identity("", wall.Clock{}.Now())
 	return a, i, err
 }
 
@@ -175,7 +178,9 @@ func storeForMembers(p place, i *trust.Identity) (*etcd.Members, error) {
 	if p.Listen == "" {
 		return nil, nil
 	}
-	m := &etcd.Members{Listen: p.open(storePort), HostOf: trust.HostOf, Bound: bounded}
+	m := &etcd.Members{
+		Listen: p.open(storePort), HostOf: trust.HostOf, Clock: wall.Clock{}, Bound: bounded,
+	}
 	var err error
 	if m.Certificate, m.Key, m.Authority, err = i.Files(p.trust()); err != nil {
 		return nil, fmt.Errorf("write the server's certificate: %w", err)
@@ -242,11 +247,13 @@ func tend(ctx context.Context, p place) error {
 		return err
 	}
 	defer sandboxes.Close()
-	peers := peer.New(peer.Reach{Own: h.Name, Socket: p.agent(), TLS: c.identity.ToHost})
+	peers := peer.New(peer.Reach{
+		Own: h.Name, Socket: p.agent(), TLS: c.identity.ToHost, Clock: wall.Clock{},
+	})
 	defer peers.Close()
 	a := agent.New(agent.Config{
 		Host: h, Registry: c.registry, Sandboxes: sandboxes, Steering: steering, Prober: probe.New(), Peers: peers,
-		Objects: objects, Journals: p.journals(), Clock: pando.WallClock{}, IDs: names{}, Log: log,
+		Objects: objects, Journals: p.journals(), Clock: wall.Clock{}, IDs: names{}, Log: log,
 		Control: c.control(p, peers),
 		Serve:   api.SelfHandler, Git: git.Handler,
 		OpenLog: func(ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error) {
@@ -300,7 +307,7 @@ func openSandboxes(p place, made func(pando.Link) error, log *slog.Logger) (*pro
 	return process.New(process.Config{
 		Host: h.Name, RunDir: p.sandboxes(), LogDir: p.logs(), Self: []string{self},
 		Prefix4: h.Instances4, Prefix6: h.Instances6, Cgroups: groups, Groups: cgroup.Root, Hidden: []string{p.Data},
-		Pool: p.Pool, Made: made, Clock: pando.WallClock{}, Log: log,
+		Pool: p.Pool, Made: made, Clock: wall.Clock{}, Log: log,
 	})
 }
 

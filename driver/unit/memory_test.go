@@ -14,7 +14,7 @@ import (
 	"pando.run/pando"
 )
 
-// header returns the constants that bpf/group.h defines. A test of function/runtime compares them
+// header returns the constants that bpf/group.h defines. A test of function/unit compares them
 // with the units' constants.
 func header(t *testing.T) map[string]int {
 	t.Helper()

@@ -22,6 +22,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/driver/cgroup"
+	"pando.run/pando/driver/wall"
 )
 
 // This program is also the unit of the tests: the driver runs it with the argument member.
@@ -57,7 +58,7 @@ func member(args []string) int {
 	if err != nil {
 		return 3
 	}
-	server, err := Listen(pando.WallClock{}, ControlSocket(value("--run-dir"), value("--name")),
+	server, err := Listen(wall.Clock{}, ControlSocket(value("--run-dir"), value("--name")),
 		func(context.Context, string) []byte { return text })
 	if err != nil {
 		return 3
@@ -95,7 +96,7 @@ func open(t *testing.T, as string, more func(*Config)) *Driver {
 	c := Config{
 		Name: fmt.Sprintf("test%d", os.Getpid()), Tenant: "unittest", Flags: []string{"--as", as},
 		Ports: [2]int{1, 2}, UnitBits: 5, Gap: time.Millisecond, RunDir: t.TempDir(), DataDir: "data",
-		Binary: own, Clock: pando.WallClock{}, Log: io.Discard,
+		Binary: own, Clock: wall.Clock{}, Log: io.Discard,
 	}
 	if more != nil {
 		more(&c)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/sim"
 )
 
 // unitBits is the capacity of a unit on the bench: 5,000 bytes a tick.
@@ -38,7 +39,7 @@ type bench struct {
 // clock is the clock of a group. The race detector sees no order between a test that sleeps and a
 // loop that wakes. Both take the same lock (see yield), so a test may read and set everything.
 type clock struct {
-	pando.WallClock
+	sim.Clock
 	awake *sync.Mutex
 }
 

@@ -16,7 +16,8 @@ type room struct {
 // rooms is the table of ranks. A folder below a room belongs to it. Each folder directly below
 // driver/ is a room of its own, so drivers never import each other.
 var rooms = []room{
-	{"failpoint", 0}, {"bpf", 1}, {"sdk", 1}, {"world", 1}, {"spec", 1}, {"state", 1}, {"api", 1},
+	{"failpoint", 0}, {"spec/nearest", 0},
+	{"bpf", 1}, {"sdk", 1}, {"world", 1}, {"spec", 1}, {"state", 1}, {"api", 1},
 	{"scale", 2}, {"balance", 2}, {"lifecycle", 2}, {"function", 2}, {"memory", 2}, {"driver", 2},
 	{"control", 3}, {"agent", 3}, {"function/group", 3}, {"lab", 3},
 	{"cmd", 4},
@@ -119,6 +120,9 @@ func TestBreachIsFound(t *testing.T) {
 		{"cmd/pando", "lab", true},
 		{"driver/etcd", "driver/bolt", false},
 		{"scale", "balance", false},
+		{"api", "spec/nearest", true},
+		{"spec/nearest", "spec", false},
+		{"api", "spec", false},
 		{"driver/lab", "lab", false},
 		{"function/group", "function", true},
 		{"function/group/deeper", "function/group", true},

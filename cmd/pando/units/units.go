@@ -14,6 +14,7 @@ import (
 	"pando.run/pando/driver/cgroup"
 	"pando.run/pando/driver/flowlet"
 	"pando.run/pando/driver/unit"
+	"pando.run/pando/driver/wall"
 	"pando.run/pando/function/group"
 )
 
@@ -44,7 +45,7 @@ type Config struct {
 // Free returns an error if a running unit or group has the name.
 func (c Config) Free() error {
 	socket := unit.ControlSocket(c.RunDir, c.Name)
-	if _, err := unit.Ask(pando.WallClock{}, socket, "status"); err == nil {
+	if _, err := unit.Ask(wall.Clock{}, socket, "status"); err == nil {
 		return fmt.Errorf("%w: a unit or group %s runs: "+
 			"`pando fn rm %[2]s` ends it, --name gives this one another", pando.ErrExists, c.Name)
 	}
@@ -70,7 +71,7 @@ func Run(ctx context.Context, c Config, ready func()) error {
 		units.Close()
 		return errors.Join(err, steering.Remove())
 	}
-	control, err := unit.Listen(pando.WallClock{}, unit.ControlSocket(c.RunDir, c.Name), g.Answer)
+	control, err := unit.Listen(wall.Clock{}, unit.ControlSocket(c.RunDir, c.Name), g.Answer)
 	if err != nil {
 		units.Close()
 		return errors.Join(err, steering.Remove())
@@ -116,7 +117,7 @@ func (c Config) start() (*unit.Driver, error) {
 		HeaderBytes: flowlet.HeaderBytes, UnitBits: c.UnitBits, Limited: c.Limited, Ports: c.Ports,
 		Limits: c.Limits, Gap: c.Gap, OutputLog: c.Log, Store: c.Store, Exchange: c.Exchange,
 		Chaos: c.Chaos, RunDir: c.RunDir, DataDir: c.DataDir, Binary: c.Binary,
-		Cgroups: groups, CgroupRoot: cgroup.Root, Clock: pando.WallClock{}, Log: os.Stderr,
+		Cgroups: groups, CgroupRoot: cgroup.Root, Clock: wall.Clock{}, Log: os.Stderr,
 	})
 }
 
@@ -126,6 +127,6 @@ func (c Config) group(steering *flowlet.Driver, units *unit.Driver) (*group.Grou
 		Name: c.Name, Tenant: c.Tenant, PID: os.Getpid(), Devices: c.devices(), Limits: c.Limits,
 		Least: c.Least, Most: c.Most, UnitBits: c.UnitBits, OutputLog: c.Log,
 		Flowlets: steering, Units: units, Memory: units.Memory(),
-		Clock: pando.WallClock{}, Log: os.Stderr,
+		Clock: wall.Clock{}, Log: os.Stderr,
 	})
 }
