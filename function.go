@@ -91,8 +91,8 @@ type UnitEnd struct {
 type UnitMemory interface {
 	// SetAlive publishes the set of live units. If a unit has left the set, it wakes the others.
 	SetAlive(units uint64)
-	// Loads returns the newest report of each unit.
-	Loads() ([UnitsMax]UnitLoad, error)
+	// Loads returns the newest report of each unit of a set.
+	Loads(units uint64) ([UnitsMax]UnitLoad, error)
 	// Clear deletes the report of a unit that has ended.
 	Clear(id int)
 }

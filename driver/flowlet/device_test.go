@@ -13,6 +13,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
 )
 
 // inNamespace runs the rest of the test in a network namespace of its own. Packets come in at the
@@ -253,6 +255,10 @@ func TestWhatCannotBeSteeredIsRefusedWithTheNextStep(t *testing.T) {
 	if err := d.SetUnit(1, "narrow0"); !errors.Is(err, ErrMTU) {
 		t.Errorf("a unit without room for the header: %v", err)
 	}
+	// A unit that has just died has no device.
+	if err := d.SetUnit(1, "none0"); !errors.Is(err, pando.ErrNotFound) {
+		t.Errorf("a unit without a device: %v", err)
+	}
 	if err := d.SetUnit(4, "u0"); err == nil {
 		t.Error("a unit beyond the pool was taken")
 	}
@@ -266,5 +272,33 @@ func TestWhatCannotBeSteeredIsRefusedWithTheNextStep(t *testing.T) {
 		if _, err := Open(Config{Rule: bad}); err == nil {
 			t.Errorf("rule %+v was taken", bad)
 		}
+	}
+}
+
+// A walk through the flow table takes half a second, so the group walks beside its ticks. The race
+// detector finds state that both use.
+func TestTheFlowTableIsWalkedBesideTheTicks(t *testing.T) {
+	inNamespace(t, 1)
+	d := openAt(t, "", 1)
+	defer d.Close()
+	walked := make(chan error)
+	go func() {
+		var errs []error
+		for range 100 {
+			_, referred := d.Referred()
+			_, swept := d.Sweep(time.Hour)
+			errs = append(errs, referred, swept)
+		}
+		walked <- errors.Join(errs...)
+	}()
+	for range 100 {
+		_, _, err := d.Demand()
+		err = errors.Join(err, d.Tick(1, 1, map[int]time.Duration{0: 1}), d.UnsetUnit(0, "u0"))
+		if err = errors.Join(err, d.SetUnit(0, "u0")); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := <-walked; err != nil {
+		t.Error(err)
 	}
 }

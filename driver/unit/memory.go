@@ -2,6 +2,7 @@ package unit
 
 import (
 	"fmt"
+	"math/bits"
 	"os"
 	"sync/atomic"
 	"time"
@@ -90,12 +91,13 @@ func (m *Memory) SetAlive(alive uint64) {
 }
 
 // Loads implements pando.UnitMemory. Units report times of the kernel's monotonic clock.
-func (m *Memory) Loads() (loads [pando.UnitsMax]pando.UnitLoad, err error) {
+func (m *Memory) Loads(units uint64) (loads [pando.UnitsMax]pando.UnitLoad, err error) {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 		return loads, fmt.Errorf("read the clock of the units' reports: %w", err)
 	}
-	for id := range loads {
+	for set := units; set != 0; set &= set - 1 {
+		id := bits.TrailingZeros64(set)
 		at := func(n int) int64 { return int64(atomic.LoadUint64(m.word(1+id, n))) }
 		loads[id] = pando.UnitLoad{
 			Age:     time.Duration(now.Nano() - at(reportNow)),

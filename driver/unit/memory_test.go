@@ -78,7 +78,8 @@ func TestTheGroupReadsTheReportsOfItsUnits(t *testing.T) {
 	} {
 		atomic.StoreUint64(m.word(0, page+defined["GROUP_REPORT_"+name]), uint64(value))
 	}
-	loads, err := m.Loads()
+	const units = 1<<id | 1<<(id-1)
+	loads, err := m.Loads(units)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,11 +91,14 @@ func TestTheGroupReadsTheReportsOfItsUnits(t *testing.T) {
 	if silent := loads[id-1]; silent.Waiting != 0 || silent.Age < time.Duration(now.Nano()) {
 		t.Errorf("a unit without a report has the load %+v", silent)
 	}
+	if loads[0] != (pando.UnitLoad{}) {
+		t.Errorf("a unit outside the set has the load %+v", loads[0])
+	}
 	m.Clear(id)
 	if pages := m.pages[8*page:]; slices.ContainsFunc(pages, func(b byte) bool { return b != 0 }) {
 		t.Error("words of the report are left")
 	}
-	if loads, err = m.Loads(); err != nil || loads[id].Age < time.Duration(now.Nano()) {
+	if loads, err = m.Loads(units); err != nil || loads[id].Age < time.Duration(now.Nano()) {
 		t.Errorf("the load of an ended unit is %+v (%v)", loads[id], err)
 	}
 }

@@ -36,6 +36,19 @@ type bench struct {
 	fails    error         // the error that Run is to return
 }
 
+// clock is the clock of a group. The race detector sees no order between a test that sleeps and a
+// loop that wakes. Both take the same lock (see yield), so a test may read and set everything.
+type clock struct {
+	sim.Clock
+	awake *sync.Mutex
+}
+
+func (c clock) Now() time.Time {
+	c.awake.Lock()
+	defer c.awake.Unlock()
+	return time.Now()
+}
+
 // newBench returns a bench inside a synctest bubble. start starts its group.
 func newBench(t *testing.T, c Config) *bench {
 	b := &bench{T: t, log: &strings.Builder{}, born: time.Now(), ended: make(chan struct{})}
@@ -47,7 +60,7 @@ func newBench(t *testing.T, c Config) *bench {
 	b.flowlets.units = b.units
 	c.Name, c.Tenant, c.Devices, c.UnitBits = "g", "tenant", []string{"in", "out"}, unitBits
 	c.Flowlets, c.Units, c.Memory = b.flowlets, b.units, b.memory
-	c.Clock, c.Log = sim.Clock{}, b.log
+	c.Clock, c.Log = clock{awake: &b.units.mu}, b.log
 	var err error
 	if b.group, err = New(c); err != nil {
 		t.Fatal(err)
@@ -81,6 +94,7 @@ func onBench(t *testing.T, c Config, test func(b *bench)) {
 // stop ends the group unless it has ended, and checks that nothing is left.
 func (b *bench) stop() {
 	b.Helper()
+	b.yield()
 	b.cancel()
 	<-b.ended
 	b.gone()
@@ -99,8 +113,17 @@ func (b *bench) gone() {
 	}
 }
 
+// yield orders the accesses of the test before those of the goroutines that wake next.
+func (b *bench) yield() {
+	for _, mu := range []*sync.Mutex{&b.units.mu, &b.flowlets.mu, &b.memory.mu} {
+		mu.Lock()
+		defer mu.Unlock()
+	}
+}
+
 // pass advances virtual time by d.
 func (b *bench) pass(d time.Duration) {
+	b.yield()
 	time.Sleep(d)
 	synctest.Wait()
 }
@@ -109,7 +132,7 @@ func (b *bench) pass(d time.Duration) {
 func (b *bench) until(what string, limit time.Duration, such func() bool) time.Duration {
 	b.Helper()
 	began := time.Now()
-	for !such() {
+	for synctest.Wait(); !such(); {
 		if time.Since(began) > limit {
 			b.Fatalf("not within %v: %s", limit, what)
 		}
@@ -424,12 +447,15 @@ func (m *memory) SetAlive(units uint64) {
 	m.alive = units
 }
 
-func (m *memory) Loads() ([pando.UnitsMax]pando.UnitLoad, error) {
+func (m *memory) Loads(units uint64) ([pando.UnitsMax]pando.UnitLoad, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	loads := m.loads
 	for id := range loads {
-		if loads[id] == (pando.UnitLoad{}) {
+		switch {
+		case units>>id&1 == 0:
+			loads[id] = pando.UnitLoad{}
+		case loads[id] == (pando.UnitLoad{}):
 			loads[id].Age = time.Hour
 		}
 	}

@@ -155,13 +155,14 @@ func (g *Group) step(ctx context.Context) (more bool, err error) {
 		if err := g.happened(e); err != nil {
 			return false, err
 		}
-		err = g.tick()
+		err = g.tick(g.Clock.Now())
 	case s := <-g.scanned:
 		err = g.free(s)
 	case <-tick:
+		now := g.Clock.Now()
 		// Ticks that a busy machine missed are left out.
-		g.next = g.next.Add(Tick + max(0, g.Clock.Now().Sub(g.next).Truncate(Tick)))
-		err = g.tick()
+		g.next = g.next.Add(Tick + max(0, now.Sub(g.next).Truncate(Tick)))
+		err = g.tick(now)
 	}
 	return true, err
 }
@@ -244,7 +245,7 @@ func (g *Group) unitEnded(e event) error {
 }
 
 // tick decides how many units take packets, updates the kernel's rule, and starts and ends units.
-func (g *Group) tick() error {
+func (g *Group) tick(now time.Time) error {
 	bytes, accepting, err := g.Flowlets.Demand()
 	if err != nil {
 		return err
@@ -266,7 +267,7 @@ func (g *Group) tick() error {
 	}
 	g.counts.Ticks++
 	g.counts.UnitTicks += uint64(bits.OnesCount64(plan.Accept | busy))
-	if g.Clock.Now().After(g.notBefore) {
+	if now.After(g.notBefore) {
 		if g.OutputLog && g.units[pando.LogUnit].phase == function.Cold {
 			g.begin(pando.LogUnit)
 		}
@@ -279,7 +280,7 @@ func (g *Group) tick() error {
 		g.units[id].phase, g.units[id].leaves = function.Draining, leaveTicks
 	}
 	g.leave()
-	g.scan()
+	g.scan(now)
 	return nil
 }
 
@@ -296,15 +297,19 @@ func (g *Group) alive() (set uint64) {
 // queues returns the remaining work of each unit with a fresh report, and the set of units that
 // hold packets.
 func (g *Group) queues() (backlog map[int]time.Duration, busy uint64, err error) {
-	loads, err := g.Memory.Loads()
+	units := uint64(0)
+	for id := range g.units {
+		if g.units[id].process != nil {
+			units |= 1 << id
+		}
+	}
+	loads, err := g.Memory.Loads(units)
 	if err != nil {
 		return nil, 0, err
 	}
 	backlog = map[int]time.Duration{}
-	for id := range g.units {
-		if g.units[id].process == nil {
-			continue
-		}
+	for ; units != 0; units &= units - 1 {
+		id := bits.TrailingZeros64(units)
 		if loads[id].Waiting > 0 {
 			busy |= 1 << id
 		}

@@ -12,10 +12,10 @@ import (
 	"pando.run/pando"
 )
 
-// The number of random histories, and the virtual time of each. PANDO_RUNS sets another number
-// (`make soak N=…`). PANDO_SEED runs one history.
+// The number of random histories, a fifth of it under the race detector, and their virtual time.
+// PANDO_RUNS sets another number (`make soak N=…`). PANDO_SEED runs one history.
 const (
-	historiesDefault = 20
+	historiesDefault = 20 / slower
 	historyTime      = 30 * time.Second
 )
 
@@ -136,7 +136,8 @@ func (h *history) victim() *process {
 	return &process{units: h.units, id: pando.UnitsMax, end: make(chan struct{})}
 }
 
-// verify checks the promises that hold at each tick. The simulated steering and units check the rest.
+// verify checks the promises that hold at each tick. The simulated steering and units check the
+// others.
 func (h *history) verify() {
 	h.Helper()
 	g, lives := h.group, 0

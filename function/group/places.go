@@ -30,11 +30,10 @@ type scan struct {
 }
 
 // scan begins a walk through the flow table if one is due. Its result arrives in scanned.
-func (g *Group) scan() {
+func (g *Group) scan(now time.Time) {
 	if g.scans {
 		return
 	}
-	now := g.Clock.Now()
 	cold, retired := g.places()
 	s := scan{sweeps: now.Sub(g.sweptAt) >= sweepEvery}
 	if cold < g.Most && (cold == 0 || now.Sub(g.freedAt) >= scarce) {

@@ -14,6 +14,8 @@ import (
 // status returns the answer to a status request.
 func (b *bench) status() (s Status) {
 	b.Helper()
+	b.yield()
+	defer synctest.Wait()
 	if err := json.Unmarshal(b.group.Answer(b.Context(), "status"), &s); err != nil {
 		b.Fatal(err)
 	}
@@ -64,6 +66,7 @@ func TestStopIsAnsweredWhenTheGroupIsGone(t *testing.T) {
 		stuck := b.units.process(1)
 		stuck.stuck = true
 		before := time.Now()
+		b.yield()
 		var s Status
 		if err := json.Unmarshal(b.group.Answer(t.Context(), "stop"), &s); err != nil {
 			t.Fatal(err)
