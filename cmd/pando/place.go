@@ -61,7 +61,7 @@ func (p place) args() []string {
 }
 
 // functionsFolder is a folder in the run folder and in the data folder. It belongs to network
-// functions (function/runtime/src/command/places.rs).
+// functions (function/unit/src/command/places.rs).
 const functionsFolder = "fn"
 
 func (p place) api() string     { return filepath.Join(p.Run, "api.sock") }
