@@ -100,17 +100,7 @@ func TestHostsReachEachOtherAndLeaveNothing(t *testing.T) {
 	if n := len(l.List()); n != 11 {
 		t.Errorf("%d members live, want 10 hosts and the client", n)
 	}
-	run := func(host string, argv ...string) string {
-		cmd, err := l.Exec(ctx, host, argv...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Errorf("%s: %v: %v: %s", host, argv, err, out)
-		}
-		return strings.TrimSpace(string(out))
-	}
+	run := func(host string, argv ...string) string { return output(t, l, host, argv...) }
 	if got := run("host3", "hostname"); got != "host3" {
 		t.Errorf("host3 calls itself %q", got)
 	}

@@ -1,16 +1,16 @@
 """Shared by SNF's benchmarks: running pando-simulate and publishing figures.
 
 The simulator's time is virtual. The machine's load has no effect: the same captures and seeds give
-the same figures. Captures come from $CAPTURES, a folder of .pcap and .pcapng files. The figures use
-the half of the captures that was not used for tuning."""
+the same figures. Captures come from $CAPTURES, the folder that captures.sha256 pins. The figures
+use the half of the captures that was not used for tuning."""
 
 import csv
 import functools
 import json
-import os
 import pathlib
 import subprocess
-import sys
+
+import pins
 
 BENCH = pathlib.Path(__file__).resolve().parent.parent
 SIMULATOR = BENCH.parent / "target/release/pando-simulate"
@@ -24,8 +24,7 @@ def build():
 
 def simulate(workload, variants, seeds=5, **options):
     """Returns the manifest and the row of each variant, from one run of the simulator."""
-    if not os.environ.get("CAPTURES"):
-        sys.exit("set CAPTURES to a folder of .pcap and .pcapng files, for example nDPI's tests/cfgs/default/pcap")
+    pins.captures()
     build()
     settings = {"half": "report", "window": 350, "warm": 150, **options, "workload": workload, "seeds": seeds}
     command = [str(SIMULATOR), "-o", "json"] + [f"--{k}={v}" for k, v in settings.items()] + list(variants)

@@ -13,7 +13,7 @@ import (
 	"pando.run/pando"
 )
 
-// A member writes below its own keys only, in whatever form a key is written.
+// A member writes below its own keys only, in every form of a key.
 func TestAMemberOwnsItsOwnKeysOnly(t *testing.T) {
 	web := pando.DefaultService("web")
 	for _, c := range []struct {
@@ -174,7 +174,7 @@ func TestOpenCallsOfAMemberAreBounded(t *testing.T) {
 	}
 }
 
-// A caller tests for the sentinels of the root, whatever etcd answers.
+// A caller tests for the sentinels of the root. Each answer of etcd becomes one of them.
 func TestErrorsOfEtcdBecomeSentinels(t *testing.T) {
 	ended, end := context.WithCancel(t.Context())
 	end()

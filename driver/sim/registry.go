@@ -164,14 +164,6 @@ func (r *Registry) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision
 	if n := max(len(t.If)+1, len(t.Put)+len(t.Delete)); n > operationsMax {
 		return 0, fmt.Errorf("commit: %w: %d operations, at most %d", pando.ErrTooLarge, n, operationsMax)
 	}
-	if t.Fence != (pando.Fence{}) && !r.holds(t.Fence) {
-		return 0, fmt.Errorf("commit: %w: %s of revision %d", pando.ErrFenced, t.Fence.Key, t.Fence.Created)
-	}
-	for _, c := range t.If {
-		if now := r.records[c.Key].Modified; now != c.Modified {
-			return 0, fmt.Errorf("commit: %w: %s is at revision %d, not %d", pando.ErrConflict, c.Key, now, c.Modified)
-		}
-	}
 	puts := make(map[pando.Key][]byte, len(t.Put))
 	for _, v := range t.Put {
 		b, err := world.Encode(v)
@@ -182,6 +174,14 @@ func (r *Registry) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision
 	}
 	if len(puts) != len(t.Put) || len(puts)+len(t.Delete) == 0 {
 		return 0, fmt.Errorf("%w: a transaction writes each key once, and at least one", pando.ErrInvalid)
+	}
+	if t.Fence != (pando.Fence{}) && !r.holds(t.Fence) {
+		return 0, fmt.Errorf("commit: %w: %s of revision %d", pando.ErrFenced, t.Fence.Key, t.Fence.Created)
+	}
+	for _, c := range t.If {
+		if now := r.records[c.Key].Modified; now != c.Modified {
+			return 0, fmt.Errorf("commit: %w: %s is at revision %d, not %d", pando.ErrConflict, c.Key, now, c.Modified)
+		}
 	}
 	at := r.write(puts, t.Delete)
 	if r.lose > 0 && r.draw("lose "+about) < r.lose {
@@ -203,8 +203,12 @@ func subject(t pando.Txn) string {
 
 func (r *Registry) holds(f pando.Fence) bool { return r.records[f.Key].Created == f.Created }
 
-// write makes one commit. The caller holds the lock.
+// write makes one commit. Like etcd, it makes none if there is no change. The caller holds the lock.
 func (r *Registry) write(puts map[pando.Key][]byte, deletes []pando.Key) pando.StoreRevision {
+	there := func(k pando.Key) bool { _, ok := r.records[k]; return ok }
+	if len(puts) == 0 && !slices.ContainsFunc(deletes, there) {
+		return r.revision
+	}
 	r.revision++
 	b := pando.Batch{Revision: r.revision}
 	for _, k := range slices.Sorted(maps.Keys(puts)) {

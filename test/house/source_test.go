@@ -29,19 +29,11 @@ func (s source) isTest() bool { return strings.HasSuffix(s.path, "_test.go") }
 // sources parses every Go file of the module. Folders with a go.mod of their own stand apart.
 func sources(t *testing.T) []source {
 	t.Helper()
-	root := filepath.Join("..", "..")
 	fset := token.NewFileSet()
 	var all []source
-	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(root, name)
-		if err != nil {
-			return err
-		}
+	walk(t, func(name, rel string, d fs.DirEntry) error {
 		if d.IsDir() {
-			return skipDir(name, filepath.ToSlash(rel))
+			return skipDir(name, rel)
 		}
 		if !strings.HasSuffix(rel, ".go") {
 			return nil
@@ -50,7 +42,6 @@ func sources(t *testing.T) []source {
 		if err != nil {
 			return err
 		}
-		rel = filepath.ToSlash(rel)
 		file, err := parser.ParseFile(fset, rel, text, parser.ParseComments)
 		if err != nil {
 			return err
@@ -58,13 +49,30 @@ func sources(t *testing.T) []source {
 		all = append(all, source{rel, path.Dir(rel), string(text), ast.IsGenerated(file), file, fset})
 		return nil
 	})
-	if err != nil {
-		t.Fatalf("read the module's sources: %v", err)
-	}
 	if len(all) < 10 {
-		t.Fatalf("found %d Go files below %s: the test is looking in the wrong place", len(all), root)
+		t.Fatalf("found %d Go files: the test looks in the wrong place", len(all))
 	}
 	return all
+}
+
+// walk calls visit for every file and folder of the tree. rel is the path from the root, with
+// slashes. visit returns fs.SkipDir to leave out a folder.
+func walk(t *testing.T, visit func(name, rel string, d fs.DirEntry) error) {
+	t.Helper()
+	root := filepath.Join("..", "..")
+	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, name)
+		if err != nil {
+			return err
+		}
+		return visit(name, filepath.ToSlash(rel), d)
+	})
+	if err != nil {
+		t.Fatalf("read the tree: %v", err)
+	}
 }
 
 func skipDir(name, rel string) error {

@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -31,17 +30,8 @@ var written = regexp.MustCompile(`(?m)^(// Code generated|<!-- generated)`)
 // generated files.
 func texts(t *testing.T) []text {
 	t.Helper()
-	root := filepath.Join("..", "..")
 	var all []text
-	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(root, name)
-		if err != nil {
-			return err
-		}
-		rel = filepath.ToSlash(rel)
+	walk(t, func(name, rel string, d fs.DirEntry) error {
 		if d.IsDir() {
 			return skipBuilt(rel)
 		}
@@ -55,9 +45,6 @@ func texts(t *testing.T) []text {
 		all = append(all, *read)
 		return nil
 	})
-	if err != nil {
-		t.Fatalf("read the tree: %v", err)
-	}
 	if len(all) < 100 {
 		t.Fatalf("found %d files: the test looks in the wrong place", len(all))
 	}
