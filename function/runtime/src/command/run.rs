@@ -24,12 +24,8 @@ use super::limits::LimitArgs;
 use super::places::{Places, UnitPlace};
 use super::{Failure, out};
 
-/// Arguments.
+/// Arguments. `pando fn run` has the help that users read (cmd/pando/function/flags.go).
 #[derive(Args, Clone)]
-#[command(after_help = "Example: pando fn run nat.wasm --set address=192.0.2.1 --set inside=10.0.0.0/8 --iface lan --out wan -d
-
-\
-    With --units LEAST..MOST, pando itself runs a group of units behind flowlet steering: `pando fn run --units help`")]
 pub struct Run {
     #[command(flatten)]
     chain: ChainArgs,

@@ -15,9 +15,8 @@ use serde::Serialize;
 use super::chain::{ChainArgs, name_of};
 use super::{Failure, Format};
 
-/// Arguments.
+/// Arguments. `pando fn test` has the help that users read (cmd/pando/function/flags.go).
 #[derive(Args)]
-#[command(after_help = "Example: pando fn test hundred/hundred.wasm --pcap capture.pcap --expect out.pcap -o json")]
 pub struct Test {
     #[command(flatten)]
     chain: ChainArgs,
