@@ -56,7 +56,7 @@ func (d *draft) waits() string {
 	case home != "" && !d.takes(home) && d.removed(home):
 		return fmt.Sprintf("its state was on %s, which was removed from the cluster: `pando rm --purge` and a new deploy begin without that state", home)
 	case home != "" && !d.takes(home):
-		return fmt.Sprintf("its state is on %s, which %s: it goes on there when the host is back; `pando rm --purge` and a new deploy begin without that state", home, d.gone(home))
+		return fmt.Sprintf("its state is on %s, which %s: it continues there when the host is back; `pando rm --purge` and a new deploy begin without that state", home, d.gone(home))
 	}
 	return ""
 }
