@@ -1,6 +1,8 @@
 package pando
 
 import (
+	"context"
+	"net"
 	"net/netip"
 	"slices"
 	"time"
@@ -20,16 +22,16 @@ import (
 type Phase string
 
 const (
-	PhasePlaced     Phase = "placed"
-	PhaseStarting   Phase = "starting"
-	PhaseWarm       Phase = "warm" // fully started, then stopped: in reserve, no capacity
-	PhaseReady      Phase = "ready"
-	PhaseInRotation Phase = "in rotation"
-	PhaseDraining   Phase = "draining" // takes no new flows
-	PhaseDrained    Phase = "drained"  // its last flow ended
-	PhaseFailed     Phase = "failed"   // exited, was killed or never became ready
-	PhaseMerged     Phase = "merged"   // its state is in main; it may be removed
-	PhaseDead       Phase = "dead"
+	PhasePlaced     Phase = "placed"      // control chose its host
+	PhaseStarting   Phase = "starting"    // its program runs and is not ready
+	PhaseWarm       Phase = "warm"        // fully started, then stopped: in reserve, no capacity
+	PhaseReady      Phase = "ready"       // it may take traffic
+	PhaseInRotation Phase = "in rotation" // steering sends it new flows
+	PhaseDraining   Phase = "draining"    // takes no new flows
+	PhaseDrained    Phase = "drained"     // its last flow ended
+	PhaseFailed     Phase = "failed"      // exited, was killed or never became ready
+	PhaseMerged     Phase = "merged"      // its state is in main; it may be removed
+	PhaseDead       Phase = "dead"        // gone, without a record
 )
 
 var phaseNext = map[Phase][]Phase{
@@ -81,8 +83,8 @@ func (p Phase) Leaving() bool {
 type Role string
 
 const (
-	RoleFirst   Role = "first"
-	RoleReplica Role = "replica"
+	RoleFirst   Role = "first"   // started by Pando
+	RoleReplica Role = "replica" // started by a request
 )
 
 // Instance is the record of one running copy of a service.
@@ -114,4 +116,143 @@ type Exit struct {
 	Signal    string   `json:"signal,omitempty"`
 	OOMKilled bool     `json:"oom_killed,omitempty"`
 	LastLines []string `json:"last_lines,omitempty"` // of its log, at most 20
+}
+
+// Sandboxes starts the sandbox of an instance. driver/process implements it with namespaces and a
+// shim per instance, driver/sim in virtual time.
+type Sandboxes interface {
+	// Start makes a sandbox and starts the program in it. It returns once the program is running,
+	// before it is ready.
+	Start(ctx context.Context, s SandboxSpec) (Sandbox, error)
+	// Prepare does every step of a start that can be undone without a trace. No instruction of the
+	// program has run when it returns. The caller then calls Start, which only releases the
+	// program, or Discard, which undoes the preparation. Discard ignores an instance that was not
+	// prepared. Attach never returns a sandbox that was only prepared.
+	Prepare(ctx context.Context, s SandboxSpec) error
+	// Discard undoes Prepare.
+	Discard(i InstanceID)
+	// Attach returns every sandbox that outlived a former agent of this host.
+	Attach(ctx context.Context) ([]Sandbox, error)
+}
+
+// SandboxSpec describes the sandbox that an agent wants.
+type SandboxSpec struct {
+	Instance Instance
+	Spec     Spec       // with defaults
+	VIP4     netip.Addr // every instance answers for it (direct server return)
+	VIP6     netip.Addr
+}
+
+// Sandbox is one running instance as its host sees it. Its methods may be called from any
+// goroutine.
+type Sandbox interface {
+	// Instance returns the name of the instance.
+	Instance() InstanceID
+	// Service returns the service of the instance.
+	Service() ServiceKey
+	// Link returns the host's path to the instance.
+	Link() Link
+	// Listener accepts connections to the instance's own API socket. It closes and counts a
+	// connection from a process outside the sandbox, and never returns it.
+	Listener() net.Listener
+	// Events sends the events of the program. The events that a former agent received come first.
+	// The channel closes after SandboxExited.
+	Events() <-chan SandboxEvent
+	// Notify makes SandboxNotified happen, for a program that reported in another way that it is
+	// ready. It happens once. The sandbox stores it.
+	Notify(ctx context.Context) error
+	// Pause stops every process of the sandbox.
+	Pause(ctx context.Context) error
+	// Resume continues every process of the sandbox.
+	Resume(ctx context.Context) error
+	// Stop sends the spec's stop signal, and SIGKILL after the spec's stop_seconds or when ctx
+	// ends. It returns once no process of the sandbox is left.
+	Stop(ctx context.Context) error
+	// Remove ends every process and gives back namespaces, cgroups, addresses and mounts. It
+	// returns once the processes are gone. The rest ends in the background.
+	Remove(ctx context.Context) error
+	// Exec runs a command inside. It returns the exit code and the first 4 KiB of the output.
+	Exec(ctx context.Context, command []string) (code int, output []byte, err error)
+	// Flows counts the instance's established TCP connections and connected UDP sockets that have a
+	// VIP as their local address.
+	Flows(ctx context.Context) (int, error)
+	// Usage returns the sandbox's resource use since its start.
+	Usage(ctx context.Context) (Usage, error)
+	// LastLines returns the end of the instance's log as evidence. It cuts long lines and replaces
+	// terminal control characters.
+	LastLines(n int) []string
+}
+
+// Link is the host's path to an instance.
+type Link struct {
+	IP4     netip.Addr
+	IP6     netip.Addr
+	IfIndex int              // of the host's end of the veth
+	Host    string           // its name
+	MAC     net.HardwareAddr // of the instance's end
+	HostMAC net.HardwareAddr
+	Netns   string // path of the network namespace, for callers that must enter it
+}
+
+// SandboxEventKind is the kind of a sandbox event.
+type SandboxEventKind string
+
+const (
+	SandboxNotified SandboxEventKind = "notified" // it is ready: sd_notify READY=1, or Notify
+	SandboxExited   SandboxEventKind = "exited"   // its program ended
+)
+
+// SandboxEvent is one event in a sandbox.
+type SandboxEvent struct {
+	Kind SandboxEventKind
+	Exit Exit // of SandboxExited
+}
+
+// Usage is the resource use of a sandbox.
+type Usage struct {
+	CPU         time.Duration
+	MemoryBytes int64
+	PIDs        int64
+}
+
+// Cgroups makes the groups that limit and count sandboxes (driver/cgroup).
+type Cgroups interface {
+	// Make makes the group of a name such as "pando/host1/default/7", or finds it. It sets no
+	// limit.
+	Make(name string) (Cgroup, error)
+	// Prune removes the group and its parents, up to the first that holds a process.
+	Prune(name string)
+}
+
+// Cgroup limits and counts one sandbox.
+type Cgroup interface {
+	// Limit sets the limits of a spec, and lifts the limits that the spec does not have. If this
+	// machine cannot hold a limit, the error names its controller.
+	Limit(Resources) error
+	// Usage returns the use of the group since it was made.
+	Usage() Usage
+	// OOMKilled reports whether the kernel killed a process of the group for its memory use.
+	OOMKilled() bool
+	// Entry returns the way into the group.
+	Entry() CgroupEntry
+	// Processes returns the ids of all processes of the group, in the caller's PID namespace.
+	Processes() ([]int, error)
+	// Holds reports whether a process is in the group.
+	Holds(pid int) bool
+	// Remove removes the group. Every process in it has ended.
+	Remove() error
+}
+
+// CgroupEntry is the way of a new process into a cgroup without its parent. Paths begin at the root
+// of the hierarchies.
+type CgroupEntry struct {
+	Tasks  []string `json:"tasks,omitempty"`  // v1: the first thread writes its id into each
+	Folder string   `json:"folder,omitempty"` // v2: the process is cloned into it
+}
+
+// Prober probes the health of an instance (driver/probe).
+type Prober interface {
+	// Probe returns nil when the instance answered as the probe wants, else an error with its
+	// answer.
+	Probe(ctx context.Context, p Probe, s Sandbox, fallback Port) error
 }

@@ -2,10 +2,20 @@ package pando
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
+	"time"
 )
+
+// Layout is the version of every stored record and of every pinned map. A reader upgrades older
+// layouts as it reads (see world.Decode) and refuses newer ones.
+const Layout = 1
+
+// DefaultTenant owns everything without a tenant.
+const DefaultTenant Tenant = "default"
 
 // Names of the nouns. Each is a lower-case DNS label, so it fits into a key, a path, a host name
 // and a URL.
@@ -25,7 +35,8 @@ func CheckLabel(kind, s string) error {
 	if label.MatchString(s) {
 		return nil
 	}
-	return fmt.Errorf("%w: %s name %q: want 1 to 53 of a-z, 0-9 and '-', beginning with a letter and not ending in '-'", ErrInvalid, kind, s)
+	return fmt.Errorf("%w: %s name %q: want 1 to 53 of a-z, 0-9 and '-', "+
+		"beginning with a letter and not ending in '-'", ErrInvalid, kind, s)
 }
 
 // ServiceKey names a service across tenants.
@@ -64,39 +75,51 @@ func ParseServiceKey(s string) (ServiceKey, error) {
 	return k, CheckLabel("service", string(k.Name))
 }
 
-// Nearest returns the word of known that a mistyped word probably meant, or "" if none is near.
-func Nearest(word string, known []string) string {
-	best, distance := "", 1+max(1, len(word)/3)
-	for _, k := range known {
-		if len(word) >= 3 && strings.HasPrefix(k, word) { // as env is environment
-			return k
-		}
-		if d := slips(word, k); d < distance {
-			best, distance = k, d
-		}
-	}
-	return best
+// Errors that a caller may test for with errors.Is. Each is wrapped into a sentence that names the
+// action and the object.
+var (
+	ErrInvalid   = errors.New("invalid")        // the request itself is wrong
+	ErrNotFound  = errors.New("not found")      // no such object
+	ErrExists    = errors.New("exists already") // the name is taken
+	ErrConflict  = errors.New("conflict")       // the object changed, or another request is pending
+	ErrRefused   = errors.New("refused")        // a budget, a bound or a rule forbids it; see the text
+	ErrForbidden = errors.New("forbidden")      // this asker may not ask that
+	ErrTooLarge  = errors.New("too large")      // a body or a record is over its limit
+
+	ErrLost        = errors.New("lost")                      // an earlier write is gone; nothing done
+	ErrFenced      = errors.New("fenced")                    // the writer lost its leadership or epoch
+	ErrStoreFull   = errors.New("the store is out of space") // no room for writes; traffic still flows
+	ErrUnavailable = errors.New("the store is out of reach") // try again: the write may have happened
+	ErrCompacted   = errors.New("history is compacted")      // start the watch again with a snapshot
+
+	ErrNoRoom   = errors.New("no host has room") // no host for an instance, or no slot for a host
+	ErrNotReady = errors.New("not ready")        // a condition did not hold by its deadline
+
+	ErrUnsupported = errors.New("not supported on this kernel") // needs the kernel that the text names
+)
+
+// Clock is the only source of time below cmd/. In a simulation it is virtual.
+type Clock interface {
+	// Now returns the time.
+	Now() time.Time
+	// After delivers once, d from now. Stop releases it early.
+	After(d time.Duration) (c <-chan time.Time, stop func())
 }
 
-// slips counts the letters to change, add, drop or swap with their neighbour to turn a into b.
-func slips(a, b string) int {
-	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range last {
-		last[j] = j
+// IDs makes unused names. Sequential names begin with the time, so they sort by birth.
+type IDs interface {
+	Instance(ServiceName) InstanceID // website-7k3fq
+	Sequential(now time.Time) string // 01jd…: 26 characters
+}
+
+// Sleep waits for d on the clock, or until the context ends.
+func Sleep(ctx context.Context, c Clock, d time.Duration) error {
+	ch, stop := c.After(d)
+	defer stop()
+	select {
+	case <-ch:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	for i := range len(a) {
-		row[0] = i + 1
-		for j := range len(b) {
-			change := last[j]
-			if a[i] != b[j] {
-				change++
-			}
-			row[j+1] = min(change, last[j+1]+1, row[j]+1)
-			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
-				row[j+1] = min(row[j+1], before[j-1]+1)
-			}
-		}
-		before, last, row = last, row, before
-	}
-	return last[len(b)]
 }

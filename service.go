@@ -5,15 +5,221 @@ import (
 	"time"
 )
 
+// Spec is an operator's description of a service. Package spec reads it from YAML, in Compose's
+// words where Compose has one. The zero value of an optional field means the default in its
+// comment.
+type Spec struct {
+	Name   ServiceName `json:"name"`
+	Tenant Tenant      `json:"tenant,omitempty"` // DefaultTenant
+	// Command is the argv. argv[0] is looked up in PATH, or is relative to WorkingDir.
+	Command     []string          `json:"command"`
+	Environment map[string]string `json:"environment,omitempty"`
+	// WorkingDir is absolute after loading. Default: the folder of the spec file.
+	WorkingDir string `json:"working_dir,omitempty"`
+	// User is a name, a uid or uid:gid. Default: an unprivileged uid of its own.
+	User       string `json:"user,omitempty"`
+	StopSignal string `json:"stop_signal,omitempty"` // SIGTERM
+	// StopSeconds is the time from the stop signal to SIGKILL: 10.
+	StopSeconds float64              `json:"stop_seconds,omitempty"`
+	Restart     RestartPolicy        `json:"restart,omitempty"` // always
+	Ports       []Port               `json:"ports,omitempty"`
+	Health      Health               `json:"health,omitzero"`
+	Scale       Scale                `json:"scale,omitzero"`
+	State       map[string]StateType `json:"state,omitempty"` // path pattern -> merge type
+	Resources   Resources            `json:"resources,omitzero"`
+	Rollout     Rollout              `json:"rollout,omitzero"`
+	// DrainSecondsMax is the time for a drain. 0: wait for the last connection.
+	DrainSecondsMax float64           `json:"drain_seconds_max,omitempty"`
+	Labels          map[string]string `json:"labels,omitempty"`
+}
+
+// Key returns the key of the service that the spec describes.
+func (s Spec) Key() ServiceKey {
+	if s.Tenant == "" {
+		return DefaultService(s.Name)
+	}
+	return ServiceKey{Tenant: s.Tenant, Name: s.Name}
+}
+
+// RestartPolicy decides whether an instance that exits is replaced.
+type RestartPolicy string
+
+const (
+	RestartAlways    RestartPolicy = "always"     // replaced below min, with back-off
+	RestartOnFailure RestartPolicy = "on-failure" // replaced unless it exited with 0
+	RestartNo        RestartPolicy = "no"         // never replaced
+)
+
+// Protocol is the protocol of a published port.
+type Protocol string
+
+const (
+	TCP Protocol = "tcp" // as in Compose
+	UDP Protocol = "udp" // as in Compose
+)
+
+// Port maps VIP:Published to every instance's Target, as Compose's "80:8080/tcp".
+type Port struct {
+	Published uint16   `json:"published"`
+	Target    uint16   `json:"target"`
+	Protocol  Protocol `json:"protocol"`
+}
+
+// Health describes the probes that decide whether an instance may take traffic, and still can.
+type Health struct {
+	// Ready is explicit by default (POST /v1/self/ready or sd_notify).
+	Ready Probe `json:"ready,omitzero"`
+	Live  Probe `json:"live,omitzero"` // none: only its exit counts
+	// ReadySecondsMax is the time for a start: 30. A slower start has failed.
+	ReadySecondsMax float64 `json:"ready_seconds_max,omitempty"`
+	IntervalSeconds float64 `json:"interval_seconds,omitempty"` // 1: between two live probes
+	TimeoutSeconds  float64 `json:"timeout_seconds,omitempty"`  // 1: for one probe
+	// Fall is the number of failed live probes in a row until the instance is unhealthy: 3.
+	Fall int `json:"fall,omitempty"`
+}
+
+// ProbeKind is the method of a probe.
+type ProbeKind string
+
+const (
+	ProbeExplicit ProbeKind = ""     // the application reports it
+	ProbeTCP      ProbeKind = "tcp"  // a connection is accepted
+	ProbeHTTP     ProbeKind = "http" // GET answers 200..399
+	ProbeExec     ProbeKind = "exec" // a command inside the sandbox exits with 0
+)
+
+// Probe is one check: "tcp 7000", "http GET /ok" or "exec CMD". "http GET :7000/ok" names a port.
+type Probe struct {
+	Kind    ProbeKind `json:"kind,omitempty"`
+	Port    uint16    `json:"port,omitempty"`    // tcp, http; 0: the first target port
+	Path    string    `json:"path,omitempty"`    // http
+	Command []string  `json:"command,omitempty"` // exec
+}
+
+// Scale bounds the number of instances and names the scaler.
+type Scale struct {
+	Min           int     `json:"min,omitempty"`             // 1
+	Max           int     `json:"max,omitempty"`             // default: Min
+	Warm          int     `json:"warm,omitempty"`            // reserve: fully started, then stopped
+	RatePerSecond float64 `json:"rate_per_second,omitempty"` // 0: no limit on new instances per second
+	By            Metric  `json:"by,omitempty"`              // "": the application or an operator
+	Target        float64 `json:"target,omitempty"`          // of By, per instance
+	// QuietSeconds is the time below target before an instance leaves: 30.
+	QuietSeconds float64 `json:"quiet_seconds,omitempty"`
+}
+
+// Metric is the steering counter that the built-in scaler reads.
+type Metric string
+
+const (
+	ByNothing     Metric = ""                       // the application or an operator scales
+	ByConnections Metric = "connections_per_second" // new flows
+	ByPackets     Metric = "packets_per_second"     // packets of all flows
+)
+
+// StateType chooses the merge of two versions of a path. Package state has the merges.
+type StateType string
+
+const (
+	StateCounter StateType = "counter"          // the sum of both changes
+	StateSet     StateType = "set"              // members added and removed on both sides
+	StateLog     StateType = "append-log"       // the lines of both sides
+	StateLast    StateType = "last-writer-wins" // the newer value
+	StateOpaque  StateType = "opaque"           // a conflict keeps both versions
+)
+
+// PIDsDefault limits processes and threads of an instance if its spec sets no limit. Servers need
+// fewer. A fork bomb cannot take a machine's ids (32,768 on a small one) from its neighbours.
+const PIDsDefault = 2048
+
+// Resources limits one instance. Zero CPUs or MemoryBytes is no limit. Zero PIDs is PIDsDefault, if
+// the machine can count them.
+type Resources struct {
+	CPUs        float64 `json:"cpus,omitempty"`
+	MemoryBytes int64   `json:"memory_bytes,omitempty"`
+	PIDs        int64   `json:"pids,omitempty"`
+}
+
+// RolloutOrder decides whether two revisions of a service may run at the same time.
+type RolloutOrder string
+
+const (
+	StartFirst RolloutOrder = "start-first" // a new instance serves before an old one leaves
+	StopFirst  RolloutOrder = "stop-first"  // an old instance has ended before a new one starts
+)
+
+// Rollout describes how a new revision takes over.
+type Rollout struct {
+	// Order is start-first by default, and stop-first where scale.max is given as 1.
+	Order RolloutOrder `json:"order,omitempty"`
+	// Surge is the number of instances beyond the target, for start-first only: 1.
+	Surge int `json:"surge,omitempty"`
+	// HealthySeconds is the time in rotation before the next step: 1.
+	HealthySeconds float64 `json:"healthy_seconds,omitempty"`
+}
+
+// Single reports whether the service has one writer: two of its instances must never run at the
+// same time on one host.
+func (s Spec) Single() bool { return s.Scale.Max == 1 && s.Rollout.Order == StopFirst }
+
+// WithDefaults returns the spec with every default filled in, so that readers need no defaults of
+// their own.
+func (s Spec) WithDefaults() Spec {
+	orStr := func(p *string, v string) {
+		if *p == "" {
+			*p = v
+		}
+	}
+	orNum := func(p *float64, v float64) {
+		if *p == 0 {
+			*p = v
+		}
+	}
+	orInt := func(p *int, v int) {
+		if *p == 0 {
+			*p = v
+		}
+	}
+	if s.Tenant == "" {
+		s.Tenant = DefaultTenant
+	}
+	orStr(&s.StopSignal, "SIGTERM")
+	orNum(&s.StopSeconds, 10)
+	if s.Restart == "" {
+		s.Restart = RestartAlways
+	}
+	orNum(&s.Health.ReadySecondsMax, 30)
+	orNum(&s.Health.IntervalSeconds, 1)
+	orNum(&s.Health.TimeoutSeconds, 1)
+	orInt(&s.Health.Fall, 3)
+	if s.Rollout.Order == "" {
+		s.Rollout.Order = StartFirst
+		if s.Scale.Max == 1 { // given, not by default: nearly every spec has max 1 after the lines below
+			s.Rollout.Order = StopFirst
+		}
+	}
+	orInt(&s.Scale.Min, 1)
+	if s.Scale.Max < s.Scale.Min {
+		s.Scale.Max = s.Scale.Min
+	}
+	orNum(&s.Scale.QuietSeconds, 30)
+	orInt(&s.Rollout.Surge, 1)
+	orNum(&s.Rollout.HealthySeconds, 1)
+	return s
+}
+
+// Seconds turns a field of a spec into a duration.
+func Seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
 // ServicePhase is the state of a service as a whole.
 type ServicePhase string
 
 const (
 	ServiceDeploying ServicePhase = "deploying" // its current revision is still below min instances
-	ServiceServing   ServicePhase = "serving"
-	ServiceRolling   ServicePhase = "rolling"  // a newer revision is taking over
-	ServiceDegraded  ServicePhase = "degraded" // fewer than min in rotation; Reason has the cause
-	ServiceRemoving  ServicePhase = "removing" // its instances drain and merge, then it is deleted
+	ServiceServing   ServicePhase = "serving"   // at least min instances are in rotation
+	ServiceRolling   ServicePhase = "rolling"   // a newer revision is taking over
+	ServiceDegraded  ServicePhase = "degraded"  // fewer than min in rotation; Reason has the cause
+	ServiceRemoving  ServicePhase = "removing"  // its instances drain and merge, then it is deleted
 )
 
 // Service is the record of one service: its target and its progress.
@@ -53,7 +259,7 @@ type RevisionState string
 
 const (
 	RevisionRolling RevisionState = "rolling" // its first instances are on trial
-	RevisionCurrent RevisionState = "current"
+	RevisionCurrent RevisionState = "current" // it serves
 	RevisionRetired RevisionState = "retired" // replaced by a newer one
 	RevisionFailed  RevisionState = "failed"  // rolled back; Reason has the cause
 )

@@ -23,6 +23,7 @@ type Steering interface {
 	// Connect attaches an instance's veth. Replies leave with the VIP as their source. Packets from
 	// a source address or MAC other than the instance's own are dropped and counted.
 	Connect(ctx context.Context, l Link, ports []Port, vip4, vip6 netip.Addr) error
+	// Disconnect detaches an instance's veth.
 	Disconnect(ctx context.Context, l Link) error
 	// Sweep drops table entries of ended flows: FIN, RST or idle, and no socket of the instance has
 	// it. It returns the number of remaining flows per instance. A handshake counts as a flow in

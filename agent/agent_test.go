@@ -64,7 +64,7 @@ func (b *bench) start() {
 	ctx, cancel := context.WithCancel(b.ctx)
 	b.agent = New(Config{
 		Host: pando.Host{Name: "h1"}, Registry: b.registry, Sandboxes: b.sandboxes, Steering: b.steering, Objects: b.objects,
-		Prober: b.prober, Peers: sim.NewPeers(), Clock: pando.WallClock{}, IDs: b.ids, Log: slog.New(slog.DiscardHandler),
+		Prober: b.prober, Peers: sim.NewPeers(), Clock: sim.Clock{}, IDs: b.ids, Log: slog.New(slog.DiscardHandler),
 		Serve: func(pando.Self, pando.InstanceID) http.Handler { return http.NotFoundHandler() },
 	})
 	ended := make(chan error)

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/wall"
 )
 
 func TestAnInstanceHasFewConnections(t *testing.T) {
@@ -25,7 +26,7 @@ func TestAnInstanceHasFewConnections(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	few := &fewListener{Listener: l, free: make(chan struct{}, connectionsMax), ctx: t.Context(), clock: pando.WallClock{}}
+	few := &fewListener{Listener: l, free: make(chan struct{}, connectionsMax), ctx: t.Context(), clock: wall.Clock{}}
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })}
 	go func() { _ = server.Serve(few) }()
 	defer server.Close()
@@ -74,7 +75,7 @@ func TestAnInstanceHasFewConnections(t *testing.T) {
 func TestFewRequestsOfAnInstanceWorkAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var now, most atomic.Int64
-		r := &runner{a: &Agent{Config: Config{Clock: pando.WallClock{}}}}
+		r := &runner{a: &Agent{Config: Config{Clock: wall.Clock{}}}}
 		h := r.bounded(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 			most.Store(max(most.Load(), now.Add(1)))
 			time.Sleep(time.Second)
@@ -96,7 +97,7 @@ func TestFewRequestsOfAnInstanceWorkAtATime(t *testing.T) {
 // The agent ends a request if the body is late. An answer may take longer than a body.
 func TestABodyHasADeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &runner{a: &Agent{Config: Config{Clock: pando.WallClock{}}}}
+		r := &runner{a: &Agent{Config: Config{Clock: wall.Clock{}}}}
 		ended := make(chan error, 1)
 		h := r.bounded(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 			_, err := io.ReadAll(q.Body)
@@ -148,7 +149,7 @@ func TestAsksArePaced(t *testing.T) {
 		b.ok(err)
 		start := time.Now()
 		for range asksBurst + 100 {
-			b.ok(r.pace.wait(b.ctx, pando.WallClock{}))
+			b.ok(r.pace.wait(b.ctx, wall.Clock{}))
 		}
 		if took := time.Since(start); took != 100*askWait {
 			t.Errorf("%d asks in a row took %s", asksBurst+100, took)

@@ -263,12 +263,12 @@ func (a *Agent) dropStrangers(ctx context.Context) {
 	}
 }
 
-// StateLog implements peer.Agent.
+// StateLog implements pando.HostAgent.
 func (a *Agent) StateLog(_ context.Context, s pando.ServiceKey, most int) ([]pando.StateCommit, error) {
 	return state.Open(a.Objects, s, nil).Log(a.head(s), most)
 }
 
-// State implements peer.Agent.
+// State implements pando.HostAgent.
 func (a *Agent) State() http.Handler {
 	if a.Git == nil {
 		return http.NotFoundHandler()
@@ -282,7 +282,7 @@ func (a *Agent) State() http.Handler {
 	})
 }
 
-// Logs implements peer.Agent.
+// Logs implements pando.HostAgent.
 func (a *Agent) Logs(ctx context.Context, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error) {
 	a.mu.Lock()
 	s := a.world.Instances[i].V.Service

@@ -34,7 +34,7 @@ func (a *Agent) prepare(i *pando.Intent) preparation {
 	}
 	all := a.world.Of(i.Service)
 	spec, ok := a.world.SpecOf(i.Service, svc.Current)
-	budget := scale.Budget{Scale: spec.Scale, Pin: svc.Pin, Instances: all}
+	budget := scale.Budget{Scale: spec.Scale, Pin: svc.Pin, Count: scale.CountOf(all)}
 	if !ok || scale.Replicate(budget, i.By, now).State != pando.IntentGranted {
 		return nothing
 	}

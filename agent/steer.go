@@ -173,18 +173,18 @@ func (a *Agent) flows(ctx context.Context, i pando.InstanceID) (int, error) {
 	return a.sweep.Flows[i], nil
 }
 
-// Applied implements peer.Agent. It waits until the steering of this host reflects the registry up
-// to a revision and the table of the service is published.
+// Applied implements pando.HostAgent. It waits until the steering of this host reflects the
+// registry up to a revision and the table of the service is published.
 func (a *Agent) Applied(ctx context.Context, s pando.ServiceKey, at pando.StoreRevision) error {
 	return a.wait(ctx, func() bool { return a.applied >= at && a.inForce(s) })
 }
 
-// Counters implements peer.Agent.
+// Counters implements pando.HostAgent.
 func (a *Agent) Counters(ctx context.Context) ([]pando.EndpointCounters, error) {
 	return a.Steering.Counters(ctx)
 }
 
-// Losses implements peer.Agent.
+// Losses implements pando.HostAgent.
 func (a *Agent) Losses(ctx context.Context) (pando.Losses, error) {
 	d, err := a.Steering.Drops(ctx)
 	if err != nil {

@@ -24,14 +24,16 @@ import (
 type Client struct {
 	http   *http.Client
 	socket string
+	clock  pando.Clock
 }
 
-// NewClient returns a client of the daemons behind a socket.
-func NewClient(socket string) *Client {
+// NewClient returns a client of the daemons behind a socket. The clock times the retries of Watch.
+func NewClient(socket string, clock pando.Clock) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}
-	return &Client{http: &http.Client{Transport: &http.Transport{DialContext: dial}}, socket: socket}
+	h := &http.Client{Transport: &http.Transport{DialContext: dial}}
+	return &Client{http: h, socket: socket, clock: clock}
 }
 
 // tries is how often a request is sent until an answer arrives. A request that changes something
@@ -207,7 +209,7 @@ func (c *Client) Watch(ctx context.Context, after pando.StoreRevision, take func
 		if err != nil && !errors.Is(err, pando.ErrUnavailable) {
 			return err
 		}
-		if err := pando.Sleep(ctx, pando.WallClock{}, watchAgain); err != nil {
+		if err := pando.Sleep(ctx, c.clock, watchAgain); err != nil {
 			return err
 		}
 	}
@@ -231,7 +233,9 @@ func listen(r io.Reader, last *string, take func(Event)) error {
 		name, value, _ := strings.Cut(in.Text(), ": ")
 		switch name {
 		case "id":
-			*last = value
+			if value != "" { // an empty id would resume from now, with a gap
+				*last = value
+			}
 		case "event":
 			kind = value
 		case "data":

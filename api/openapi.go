@@ -15,6 +15,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"pando.run/pando"
+	"pando.run/pando/spec/nearest"
 )
 
 // openAPI is the operators' contract as an OpenAPI 3.1 document. `go test ./api -update` generates
@@ -193,7 +194,7 @@ func meant(c huma.Context, d *huma.ErrorDetail) string {
 	case d.Message == "unexpected property" && op.RequestBody != nil:
 		known = properties(op.Metadata[schemasOf].(huma.Registry), op.RequestBody.Content["application/json"].Schema, where)
 	}
-	if best := pando.Nearest(name, known); best != "" {
+	if best := nearest.Word(name, known); best != "" {
 		return fmt.Sprintf(": did you mean %q?", best)
 	}
 	if len(known) > 0 {

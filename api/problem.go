@@ -17,6 +17,7 @@ import (
 	"strings"
 
 	"pando.run/pando"
+	"pando.run/pando/spec/nearest"
 )
 
 // Problem is an error on the wire (RFC 9457). Code is stable; Detail is for people.
@@ -28,12 +29,17 @@ type Problem struct {
 	Intent *pando.Intent `json:"intent,omitempty"` // that was refused, or that is pending
 }
 
-// Error, GetStatus, GetHeaders and ContentType implement the error interface of the library that
-// serves the operators' contract.
-func (p *Problem) Error() string             { return p.Detail }
-func (p *Problem) GetStatus() int            { return p.Status }
+// Error returns the detail. Error, GetStatus, GetHeaders and ContentType implement the error
+// interface of the library that serves the operators' contract.
+func (p *Problem) Error() string { return p.Detail }
+
+// GetStatus returns the status of the answer.
+func (p *Problem) GetStatus() int { return p.Status }
+
+// ContentType returns the media type of RFC 9457.
 func (p *Problem) ContentType(string) string { return "application/problem+json" }
 
+// GetHeaders returns the headers of the answer. Retry-After is set if the caller may try again.
 func (p *Problem) GetHeaders() http.Header {
 	if p.Status == http.StatusServiceUnavailable {
 		return http.Header{"Retry-After": {"1"}}
@@ -142,7 +148,7 @@ func meantField(err error, v any) string {
 		field, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
 		known = append(known, field)
 	}
-	if best := pando.Nearest(strings.Trim(name, `"`), known); best != "" {
+	if best := nearest.Word(strings.Trim(name, `"`), known); best != "" {
 		return fmt.Sprintf(": did you mean %q?", best)
 	}
 	return ": known are " + strings.Join(known, ", ")

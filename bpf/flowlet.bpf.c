@@ -66,7 +66,7 @@ struct flowlet_flow {
 	__u32 pad;
 };
 
-/* The header behind the Ethernet header, little endian (function/protocol/src/header.rs). */
+/* The header behind the Ethernet header, little endian (function/handover/src/header.rs). */
 struct flowlet_header {
 	__u8 version, flags;
 	__be16 ethertype; /* of the packet itself */
@@ -89,7 +89,7 @@ struct flowlet_datagram_flow {
 	__u64 since;
 };
 
-#define DATAGRAM_NS 60000000000ull /* a unit's wait for fragments (function/runtime/src/fragments.rs) */
+#define DATAGRAM_NS 60000000000ull /* a unit's wait for fragments (function/flow/src/fragments.rs) */
 
 /* The ends of the wire that units stand in. An index of zero means that the end is missing. */
 enum { WIRE_INNER = 0, WIRE_OUTER, WIRE_ENDS };
@@ -196,7 +196,7 @@ inlined __u64 has_ports(__u8 protocol, __u32 fragment)
 }
 
 /* unwrap skips VLAN tags and a PPPoE header, from offset `at`. It returns the IP
- * packet's offset << 16 | EtherType, or 0. function/protocol/src/flow.rs skips the same. */
+ * packet's offset << 16 | EtherType, or 0. function/flow/src/lib.rs skips the same. */
 __noinline __u32 unwrap(struct __sk_buff *skb, __u32 at, __u32 ethertype)
 {
 	__be16 tag[2], session[4];

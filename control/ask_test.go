@@ -82,7 +82,7 @@ func lead(t *testing.T, delayMax time.Duration, test func(t *testing.T, l leader
 		if l.host, _, err = l.registry.Join(ctx, pando.Host{Name: "h1"}, time.Second); err != nil {
 			t.Fatal(err)
 		}
-		l.Control = New(Config{Registry: l.registry, Peers: sim.NewPeers(), Clock: pando.WallClock{}, IDs: l.ids, Log: slog.New(slog.DiscardHandler), Name: "c"})
+		l.Control = New(Config{Registry: l.registry, Peers: sim.NewPeers(), Clock: sim.Clock{}, IDs: l.ids, Log: slog.New(slog.DiscardHandler), Name: "c"})
 		run, stop := context.WithCancel(ctx)
 		ended := make(chan error)
 		go func() { ended <- l.Run(run) }()

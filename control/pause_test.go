@@ -15,7 +15,7 @@ import (
 
 // stalledClock is the clock of a process that was paused: its timers did not run.
 type stalledClock struct {
-	pando.WallClock
+	sim.Clock
 	ahead atomic.Int64
 }
 

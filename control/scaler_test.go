@@ -13,7 +13,7 @@ import (
 
 // meter is a host that counts the requests for its counters.
 type meter struct {
-	sim.Agent
+	pando.HostAgent
 	asked atomic.Int32
 }
 
@@ -43,7 +43,7 @@ func TestNewsWithoutEndDoNotKeepTheScalerFromLooking(t *testing.T) {
 
 // mute is a host that takes a call and never answers.
 type mute struct {
-	sim.Agent
+	pando.HostAgent
 	asked atomic.Int32
 }
 

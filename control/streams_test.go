@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/wall"
 	"pando.run/pando/world"
 )
 
@@ -45,7 +46,7 @@ func logsOf(t *testing.T, c *Control, i pando.InstanceID) string {
 func TestTheLogOfADeadInstanceIsFoundOnItsHost(t *testing.T) {
 	f := &folders{logs: map[pando.HostName]map[pando.InstanceID]string{"h3": {"web-a": "last words\n", "web-b": ""}}}
 	c := &Control{world: world.New()}
-	c.Peers, c.Clock = f, pando.WallClock{}
+	c.Peers, c.Clock = f, wall.Clock{}
 	c.world.Committed(pando.Txn{Put: []pando.Stored{
 		pando.Host{Name: "h1"}, pando.Host{Name: "h2"}, pando.Host{Name: "h3"}, pando.Service{ServiceKey: web, Home: "h3", Target: 1},
 	}}, 1)

@@ -72,6 +72,7 @@ const (
 	Draining              // stopping, but still has packets or state
 )
 
+// String returns the name of the phase.
 func (p Phase) String() string {
 	return [...]string{"cold", "starting", "ready", "draining"}[p]
 }

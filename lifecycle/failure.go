@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"slices"
 	"time"
 
 	"pando.run/pando"
@@ -39,6 +40,37 @@ func Failures(decisions []pando.Decision, revision func(pando.InstanceID) int) [
 		}
 	}
 	return out
+}
+
+// Revisions returns the revision of each instance that an intent placed, or that has a record. The
+// intents cover the instances that are gone.
+func Revisions(intents []pando.Intent, instances []pando.Instance) map[pando.InstanceID]int {
+	out := map[pando.InstanceID]int{}
+	for _, i := range intents {
+		if n, ok := i.Inputs[Revision]; ok {
+			out[i.Instance] = int(n)
+		}
+	}
+	for n := range instances {
+		out[instances[n].ID] = instances[n].Revision
+	}
+	return out
+}
+
+// LastWords returns the last log lines of the newest failure of a revision. The failures are those
+// of the decisions.
+func LastWords(decisions []pando.Decision, failures []Failure, revision int) []string {
+	for _, v := range slices.Backward(decisions) {
+		if v.Kind != pando.DecidedFailed || len(failures) == 0 {
+			continue
+		}
+		newest := failures[len(failures)-1]
+		failures = failures[:len(failures)-1]
+		if newest.Revision == revision {
+			return v.Lines
+		}
+	}
+	return nil
 }
 
 // Ended counts the instances that ran to their end since the last deploy and that the restart

@@ -36,7 +36,7 @@ func TestPlaceStaysAtHomeElseGoesWhereThereIsMostRoom(t *testing.T) {
 		{"the home, however loaded", on("c", "c"), "c", "c"},
 		{"the least loaded by its share of memory", on("a", "b", "c"), "", "c"},
 		{"a home that is gone", on("c", "c", "c", "c", "c"), "z", "a"},
-		{"processes count, too", map[pando.HostName]Load{"a": {PIDs: 9}, "b": {PIDs: 9}}, "", "c"},
+		{"processes count", map[pando.HostName]Load{"a": {PIDs: 9}, "b": {PIDs: 9}}, "", "c"},
 		{"the fewest instances when nothing is limited", map[pando.HostName]Load{"a": {Instances: 2}, "b": {Instances: 1}, "c": {MemoryBytes: 300}}, "", "b"},
 	} {
 		if h, why, err := Place(hosts, c.loads, spec, c.home); err != nil || h.Name != c.want || why == "" {
@@ -189,9 +189,9 @@ func TestRolloutKeepsCapacity(t *testing.T) {
 				t.Fatalf("aborted: %s", m.Reason)
 			case m.Start:
 				in = append(in, pando.Instance{ID: pando.InstanceID(fmt.Sprintf("new-%d", n)), Revision: 2, Phase: pando.PhasePlaced, Since: now})
-			case m.Drain != nil:
+			case m.Drain != "":
 				for k := range in {
-					if in[k].ID == m.Drain.ID {
+					if in[k].ID == m.Drain {
 						in[k].Phase = pando.PhaseDraining
 					}
 				}
@@ -240,9 +240,9 @@ func TestStopFirstNeverRunsMoreThanWanted(t *testing.T) {
 				t.Fatalf("aborted: %s", m.Reason)
 			case m.Start:
 				in = append(in, pando.Instance{ID: pando.InstanceID(fmt.Sprintf("new-%d", n)), Revision: 2, Phase: pando.PhasePlaced, Since: now})
-			case m.Drain != nil:
+			case m.Drain != "":
 				for k := range in {
-					if in[k].ID == m.Drain.ID {
+					if in[k].ID == m.Drain {
 						in[k].Phase = pando.PhaseDraining
 					}
 				}

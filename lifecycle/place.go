@@ -26,7 +26,9 @@ type Load struct {
 }
 
 // Loads returns the load of each host. resources returns the limits of one instance.
-func Loads(all []pando.Instance, resources func(pando.Instance) pando.Resources) map[pando.HostName]Load {
+func Loads(
+	all []pando.Instance, resources func(pando.Instance) pando.Resources,
+) map[pando.HostName]Load {
 	out := map[pando.HostName]Load{}
 	for _, i := range all {
 		out[i.Host] = out[i.Host].Plus(one(resources(i)))
@@ -36,7 +38,9 @@ func Loads(all []pando.Instance, resources func(pando.Instance) pando.Resources)
 
 // Plus returns the sum of both loads.
 func (l Load) Plus(o Load) Load {
-	return Load{l.Instances + o.Instances, l.MemoryBytes + o.MemoryBytes, l.PIDs + o.PIDs, l.CPUs + o.CPUs}
+	return Load{
+		l.Instances + o.Instances, l.MemoryBytes + o.MemoryBytes, l.PIDs + o.PIDs, l.CPUs + o.CPUs,
+	}
 }
 
 // one returns the load of an instance with these limits.
@@ -66,10 +70,13 @@ func (l Load) share(h pando.Host) float64 {
 }
 
 // Place chooses the host of a new instance. It returns the service's home, which has its state and
-// its VIP. For a service without a home it returns the least loaded host that has room.
-func Place(hosts []pando.Host, loads map[pando.HostName]Load, s pando.Spec, home pando.HostName) (pando.Host, string, error) {
+// its VIP. A service without a home goes to the least loaded host that has room.
+func Place(
+	hosts []pando.Host, loads map[pando.HostName]Load, s pando.Spec, home pando.HostName,
+) (h pando.Host, why string, err error) {
 	if len(hosts) == 0 {
-		return pando.Host{}, "", fmt.Errorf("%w: no host takes instances; is the agent running? (`pando up`)", pando.ErrNoRoom)
+		return h, "", fmt.Errorf("%w: no host takes instances; is the agent running? (`pando up`)",
+			pando.ErrNoRoom)
 	}
 	room := func(h pando.Host) bool {
 		return loads[h.Name].Plus(one(s.Resources)).share(h) <= 1
@@ -81,22 +88,36 @@ func Place(hosts []pando.Host, loads map[pando.HostName]Load, s pando.Spec, home
 		case h.Name == home && room(h):
 			return h, fmt.Sprintf("on %s, the home of %s", h.Name, s.Key()), nil
 		case h.Name == home:
-			return pando.Host{}, "", fmt.Errorf("%w for another instance of %s, which may use %d bytes of memory and %d processes: its home %s is full; lower its resources, or end something there",
+			return pando.Host{}, "", fmt.Errorf("%w for another instance of %s, which may use "+
+				"%d bytes of memory and %d processes: its home %s is full; lower its resources, or end something there",
 				pando.ErrNoRoom, s.Key(), s.Resources.MemoryBytes, s.Resources.PIDs, home)
 		case room(h):
 			with = append(with, h)
 		}
 	}
 	if len(with) == 0 {
-		return pando.Host{}, "", fmt.Errorf("%w for an instance of %s that may use %d bytes of memory and %d processes; lower its resources, or add a host (`pando token`)",
+		return pando.Host{}, "", fmt.Errorf("%w for an instance of %s that may use %d bytes of memory "+
+			"and %d processes; lower its resources, or add a host (`pando token`)",
 			pando.ErrNoRoom, s.Key(), s.Resources.MemoryBytes, s.Resources.PIDs)
 	}
-	h := slices.MinFunc(with, func(a, b pando.Host) int {
+	h = slices.MinFunc(with, func(a, b pando.Host) int {
 		return cmp.Or(
 			cmp.Compare(weight(a), weight(b)),
 			cmp.Compare(loads[a.Name].Instances, loads[b.Name].Instances),
 			cmp.Compare(a.Name, b.Name),
 		)
 	})
-	return h, fmt.Sprintf("on %s, the least loaded host (%d instances)", h.Name, loads[h.Name].Instances), nil
+	why = fmt.Sprintf("on %s, the least loaded host (%d instances)", h.Name, loads[h.Name].Instances)
+	return h, why, nil
+}
+
+// Claim returns the instance in reserve that a start of a revision takes: the first one on the
+// home.
+func Claim(reserve []pando.Instance, revision int, home pando.HostName) (pando.Instance, bool) {
+	for _, i := range reserve {
+		if i.Phase == pando.PhaseWarm && i.Revision == revision && i.Host == home {
+			return i, true
+		}
+	}
+	return pando.Instance{}, false
 }

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -12,7 +13,7 @@ import (
 // service some instances always fail, so a tenth of the wanted number counts if that is more.
 const Strikes = 3
 
-// Takeover is the current stage of a rollout.
+// Takeover holds the facts of a rollout.
 type Takeover struct {
 	Current, Target int
 	Wanted          int // instances there are to be in the end
@@ -22,14 +23,53 @@ type Takeover struct {
 	Instances       []pando.Instance // of the service, in every phase
 }
 
-// Move is the next step of a rollout.
+// Move is the next step of a service, with its reason.
 type Move struct {
-	Start  bool            // start one instance of the target revision
-	Drain  *pando.Instance // take this one out of rotation
-	Finish bool            // the target is current now
-	Abort  bool            // go back to the current revision
-	Wait   time.Time       // nothing to do before this; zero means after the next change
+	Start  bool             // start one instance of the target revision
+	Drain  pando.InstanceID // take this one out of rotation
+	Finish bool             // the target is current now
+	Abort  bool             // go back to the current revision
+	Wait   time.Time        // nothing to do before this; zero means after the next change
 	Reason string
+}
+
+// Stage is the current stage of a rollout. It counts the instances once. Started and Drained follow
+// the moves that were carried out, so that a decision with many moves does not count them again.
+type Stage struct {
+	facts   Takeover
+	failed  []Failure          // of the target
+	wanted  int                // instances, less those that finished their work
+	old     []pando.InstanceID // of other revisions, in the order in which they leave
+	fresh   int                // of the target
+	healthy int                // of fresh, in rotation for long enough
+	leaving int
+	next    time.Time // when the next fresh one is healthy
+}
+
+// Survey returns the stage of a rollout.
+func Survey(t Takeover, now time.Time) *Stage {
+	s := &Stage{facts: t}
+	s.ends()
+	wait := pando.Seconds(t.Rule.HealthySeconds)
+	var old []int
+	for n := range t.Instances {
+		i := &t.Instances[n]
+		switch {
+		case i.Warm:
+		case !i.Capacity():
+			s.leaving++
+		case i.Revision != t.Target:
+			old = append(old, n)
+		default:
+			s.fresh++
+			s.addHealth(i, wait, now)
+		}
+	}
+	slices.SortFunc(old, func(x, y int) int { return leavesFirst(t.Instances, x, y) })
+	for _, n := range old {
+		s.old = append(s.old, t.Instances[n].ID)
+	}
+	return s
 }
 
 // Rollout returns the next step by which the target revision takes over from the current one
@@ -41,58 +81,90 @@ type Move struct {
 //
 // stop-first: drain one old instance and wait until its record is gone. Start a new one in its
 // place, wait until it is healthy, and repeat. Never more than the wanted number run.
-func Rollout(t Takeover, now time.Time) Move {
-	failed, done := t.ends()
-	if n := len(failed); n >= t.strikes() {
-		return Move{Abort: true, Reason: fmt.Sprintf("%d of revision %d failed, the last because %s",
-			n, t.Target, failed[n-1].Reason)}
-	}
-	t.Wanted = max(0, t.Wanted-done)
-	var fresh, old []pando.Instance
-	leaving := 0
-	for _, i := range t.Instances {
-		switch {
-		case i.Warm:
-		case !i.Capacity():
-			leaving++
-		case i.Revision == t.Target:
-			fresh = append(fresh, i)
-		default:
-			old = append(old, i)
-		}
-	}
-	healthy, next := healthySince(fresh, pando.Seconds(t.Rule.HealthySeconds), now)
-	if len(old) == 0 && healthy >= t.Wanted {
-		return Move{Finish: true, Reason: fmt.Sprintf("%d instances of revision %d are in rotation, none of revision %d is left",
-			len(fresh), t.Target, t.Current)}
-	}
-	if t.Rule.Order == pando.StopFirst {
-		return t.stopFirst(fresh, old, leaving, healthy, next)
-	}
-	if len(fresh) < t.Wanted && len(fresh)+len(old) < t.Wanted+t.Rule.Surge {
-		return Move{Start: true, Reason: fmt.Sprintf("%d of %d are revision %d, surge %d",
-			len(fresh), t.Wanted, t.Target, t.Rule.Surge)}
-	}
-	if len(old) > 0 && healthy+len(old) > t.Wanted {
-		leaves := oldest(old)
-		return Move{Drain: &leaves, Reason: fmt.Sprintf("%d of revision %d have been in rotation for %gs",
-			healthy, t.Target, t.Rule.HealthySeconds)}
-	}
-	return Move{Wait: next, Reason: "waiting for the new instances to be healthy"}
+func Rollout(t Takeover, now time.Time) Move { return Survey(t, now).Next() }
+
+// Started records that an instance of the target was placed.
+func (s *Stage) Started() { s.fresh++ }
+
+// Drained records that the instance of the last move drains.
+func (s *Stage) Drained() {
+	s.old = s.old[1:]
+	s.leaving++
 }
 
-// ends returns the failures of the target and the number of its instances that finished their work.
-func (t Takeover) ends() (failed []Failure, done int) {
-	for _, f := range t.Failures {
+// Next returns the next step from this stage. Rollout has the rule.
+func (s *Stage) Next() Move {
+	t := &s.facts
+	if n := len(s.failed); n >= t.strikes() {
+		return Move{Abort: true, Reason: fmt.Sprintf("%d of revision %d failed, the last because %s",
+			n, t.Target, s.failed[n-1].Reason)}
+	}
+	if len(s.old) == 0 && s.healthy >= s.wanted {
+		return Move{Finish: true, Reason: fmt.Sprintf("%d instances of revision %d are in rotation, "+
+			"none of revision %d is left", s.fresh, t.Target, t.Current)}
+	}
+	if t.Rule.Order == pando.StopFirst {
+		return s.stopFirst()
+	}
+	if s.fresh < s.wanted && s.fresh+len(s.old) < s.wanted+t.Rule.Surge {
+		return Move{Start: true, Reason: fmt.Sprintf("%d of %d are revision %d, surge %d",
+			s.fresh, s.wanted, t.Target, t.Rule.Surge)}
+	}
+	if len(s.old) > 0 && s.healthy+len(s.old) > s.wanted {
+		reason := fmt.Sprintf("%d of revision %d have been in rotation for %gs",
+			s.healthy, t.Target, t.Rule.HealthySeconds)
+		return Move{Drain: s.old[0], Reason: reason}
+	}
+	return s.waiting()
+}
+
+func (s *Stage) stopFirst() Move {
+	t := &s.facts
+	switch {
+	case s.leaving > 0:
+		return Move{Wait: s.next,
+			Reason: fmt.Sprintf("waiting for %d instances to end (stop-first)", s.leaving)}
+	case s.fresh < s.wanted && s.fresh+len(s.old) < s.wanted:
+		return Move{Start: true, Reason: fmt.Sprintf("%d of %d are revision %d, stop-first",
+			s.fresh, s.wanted, t.Target)}
+	case len(s.old) > 0 && s.healthy == s.fresh:
+		return Move{Drain: s.old[0], Reason: fmt.Sprintf(
+			"it ends before one of revision %d starts in its place (rollout.order stop-first)", t.Target)}
+	}
+	return s.waiting()
+}
+
+func (s *Stage) waiting() Move {
+	return Move{Wait: s.next, Reason: "waiting for the new instances to be healthy"}
+}
+
+// ends sorts the failures of the target into failed instances and those that finished their work.
+func (s *Stage) ends() {
+	done := 0
+	for _, f := range s.facts.Failures {
 		switch {
-		case f.Revision != t.Target:
-		case f.Clean && t.Restart != pando.RestartAlways:
+		case f.Revision != s.facts.Target:
+		case f.Clean && s.facts.Restart != pando.RestartAlways:
 			done++
 		default:
-			failed = append(failed, f)
+			s.failed = append(s.failed, f)
 		}
 	}
-	return failed, done
+	s.wanted = max(0, s.facts.Wanted-done)
+}
+
+// addHealth counts a fresh instance that has been in rotation for long enough, and notes when the
+// next one will be.
+func (s *Stage) addHealth(i *pando.Instance, wait time.Duration, now time.Time) {
+	if i.Phase != pando.PhaseInRotation {
+		return
+	}
+	at := i.Since.Add(wait)
+	if !now.Before(at) {
+		s.healthy++
+	} else if s.next.IsZero() || at.Before(s.next) {
+		s.next = at
+	}
 }
 
 func (t Takeover) strikes() int {
@@ -102,48 +174,22 @@ func (t Takeover) strikes() int {
 	return max(Strikes, t.Wanted/10)
 }
 
-func (t Takeover) stopFirst(fresh, old []pando.Instance, leaving, healthy int, next time.Time) Move {
-	switch {
-	case leaving > 0:
-		return Move{Wait: next, Reason: fmt.Sprintf("waiting for %d instances to end (stop-first)", leaving)}
-	case len(fresh) < t.Wanted && len(fresh)+len(old) < t.Wanted:
-		return Move{Start: true, Reason: fmt.Sprintf("%d of %d are revision %d, stop-first",
-			len(fresh), t.Wanted, t.Target)}
-	case len(old) > 0 && healthy == len(fresh):
-		leaves := oldest(old)
-		return Move{Drain: &leaves, Reason: fmt.Sprintf(
-			"it ends before one of revision %d starts in its place (rollout.order stop-first)", t.Target)}
-	}
-	return Move{Wait: next, Reason: "waiting for the new instances to be healthy"}
+// StopFirst reports whether a service replaces its instances stop-first: the newest spec has that
+// order, or the spec of an instance.
+func StopFirst(newest pando.Spec, running ...pando.Spec) bool {
+	first := func(s pando.Spec) bool { return s.Rollout.Order == pando.StopFirst }
+	return first(newest) || slices.ContainsFunc(running, first)
 }
 
-// healthySince counts the instances in rotation for at least d. It also returns when the next one
-// will be.
-func healthySince(instances []pando.Instance, d time.Duration, now time.Time) (n int, next time.Time) {
-	for _, i := range instances {
-		if i.Phase != pando.PhaseInRotation {
-			continue
-		}
-		at := i.Since.Add(d)
-		if !now.Before(at) {
-			n++
-		} else if next.IsZero() || at.Before(next) {
-			next = at
-		}
-	}
-	return n, next
-}
-
-// oldest returns the instance that leaves first: one not yet in rotation, because its end breaks no
-// flow, else the first born.
-func oldest(instances []pando.Instance) pando.Instance {
-	return slices.MinFunc(instances, func(a, b pando.Instance) int {
-		if a.Phase.TakesFlows() != b.Phase.TakesFlows() {
-			if b.Phase.TakesFlows() {
-				return -1
-			}
+// leavesFirst orders two instances as they leave. One not yet in rotation comes first, because its
+// end breaks no flow. Then the first born comes first.
+func leavesFirst(all []pando.Instance, x, y int) int {
+	a, b := &all[x], &all[y]
+	if takes := a.Phase.TakesFlows(); takes != b.Phase.TakesFlows() {
+		if takes {
 			return 1
 		}
-		return a.Born.Compare(b.Born)
-	})
+		return -1
+	}
+	return cmp.Or(a.Born.Compare(b.Born), cmp.Compare(x, y))
 }

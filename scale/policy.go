@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"slices"
 	"time"
 
 	"pando.run/pando"
@@ -56,7 +55,9 @@ func (p *Policy) Step(s pando.Scale, instances []pando.Instance, now Sample) Wis
 	rate, known := p.rate(instances, now.At)
 	n := Capacity(instances)
 	wanted := int(math.Ceil(rate / s.Target))
-	inputs := map[string]float64{"rate": rate, "target": s.Target, "instances": float64(n), "wanted": float64(wanted)}
+	inputs := map[string]float64{
+		"rate": rate, "target": s.Target, "instances": float64(n), "wanted": float64(wanted),
+	}
 	if wanted > n && n < s.Max {
 		p.quiet = time.Time{}
 		return Wish{Verb: pando.VerbReplicate, Inputs: inputs,
@@ -129,7 +130,9 @@ func (p *Policy) rate(instances []pando.Instance, now time.Time) (rate float64, 
 	return rate, known
 }
 
-func (p *Policy) shrink(s pando.Scale, instances []pando.Instance, now time.Time, rate float64, inputs map[string]float64) Wish {
+func (p *Policy) shrink(
+	s pando.Scale, instances []pando.Instance, now time.Time, rate float64, inputs map[string]float64,
+) Wish {
 	serving := Serving(instances)
 	if serving <= s.Min || rate > 0.8*s.Target*float64(serving-1) {
 		p.quiet = time.Time{}
@@ -147,23 +150,6 @@ func (p *Policy) shrink(s pando.Scale, instances []pando.Instance, now time.Time
 		return Wish{}
 	}
 	return Wish{Verb: pando.VerbHalt, Instance: youngest.ID, Inputs: inputs,
-		Reason: fmt.Sprintf("%.0f %s for %gs: %d instances do at a target of %g each", rate, s.By, s.QuietSeconds, serving-1, s.Target)}
-}
-
-// Youngest returns the instance that leaves first when another party chooses. It is the last born
-// of those that take flows, and a replica rather than the first instance.
-func Youngest(instances []pando.Instance) (pando.Instance, bool) {
-	in := slices.DeleteFunc(slices.Clone(instances), func(i pando.Instance) bool { return !i.Phase.TakesFlows() })
-	if len(in) == 0 {
-		return pando.Instance{}, false
-	}
-	return slices.MaxFunc(in, func(a, b pando.Instance) int {
-		if (a.Role == pando.RoleFirst) != (b.Role == pando.RoleFirst) {
-			if a.Role == pando.RoleFirst {
-				return -1
-			}
-			return 1
-		}
-		return a.Born.Compare(b.Born)
-	}), true
+		Reason: fmt.Sprintf("%.0f %s for %gs: %d instances do at a target of %g each",
+			rate, s.By, s.QuietSeconds, serving-1, s.Target)}
 }

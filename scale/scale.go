@@ -21,16 +21,9 @@ type Budget struct {
 	Scale     pando.Scale
 	Pin       *pando.Pin
 	Removing  bool
-	Instances []pando.Instance // of the service
-	Grants    []Grant          // of the last second, oldest first
-}
-
-// Grant is a replicate that was granted.
-type Grant struct {
-	Intent   pando.IntentID
-	By       pando.Asker
-	Instance pando.InstanceID
-	At       time.Time
+	StopFirst bool    // an instance that still ends counts against max
+	Count     Count   // of the service's instances
+	Grants    []Grant // of the last second, oldest first
 }
 
 // Verdict is the answer to an ask.
@@ -41,29 +34,9 @@ type Verdict struct {
 	With   *Grant // the grant that a coalesced ask shares
 }
 
-// Capacity counts the instances that serve or soon will.
-func Capacity(instances []pando.Instance) int {
-	return count(instances, func(i pando.Instance) bool { return i.Capacity() })
-}
-
-// Serving counts the instances that take new flows.
-func Serving(instances []pando.Instance) int {
-	return count(instances, func(i pando.Instance) bool { return i.Phase.TakesFlows() })
-}
-
-func count(instances []pando.Instance, want func(pando.Instance) bool) int {
-	n := 0
-	for _, i := range instances {
-		if want(i) {
-			n++
-		}
-	}
-	return n
-}
-
 // Replicate answers an ask for one more instance.
 func Replicate(b Budget, by pando.Asker, now time.Time) Verdict {
-	n := Capacity(b.Instances)
+	n := b.Count.Capacity
 	inputs := map[string]float64{"instances": float64(n), "max": float64(b.Scale.Max)}
 	refuse := func(format string, args ...any) Verdict {
 		return Verdict{State: pando.IntentRefused, Reason: fmt.Sprintf(format, args...), Inputs: inputs}
@@ -92,28 +65,13 @@ func Replicate(b Budget, by pando.Asker, now time.Time) Verdict {
 			return refuse("%d granted in the last second, the budget is %g per second", recent, rate)
 		}
 	}
-	return Verdict{State: pando.IntentGranted, Reason: fmt.Sprintf("%d of max %d instances", n+1, b.Scale.Max), Inputs: inputs}
-}
-
-// sameMoment returns the recent grant that an ask can share. A second ask of the same instance
-// wants another instance.
-func sameMoment(grants []Grant, by pando.Asker, now time.Time) (Grant, bool) {
-	for _, g := range grants {
-		if now.Sub(g.At) < Window && g.By != by && g.By.Kind == by.Kind {
-			return g, true
-		}
+	if b.StopFirst && b.Count.Present >= b.Scale.Max {
+		return refuse("of max %d instances one still ends (rollout.order stop-first)", b.Scale.Max)
 	}
-	return Grant{}, false
-}
-
-func grantedSince(grants []Grant, t time.Time) int {
-	n := 0
-	for _, g := range grants {
-		if g.At.After(t) {
-			n++
-		}
+	return Verdict{
+		State: pando.IntentGranted, Inputs: inputs,
+		Reason: fmt.Sprintf("%d of max %d instances", n+1, b.Scale.Max),
 	}
-	return n
 }
 
 // Halt answers an ask that one instance take no new flows.
@@ -122,28 +80,23 @@ func Halt(b Budget, i pando.Instance, by pando.Asker, now time.Time) Verdict {
 	if b.Pin.Holds(now) {
 		floor, name = b.Pin.Instances, "the pin"
 	}
-	left := Serving(b.Instances)
+	left := b.Count.Serving
 	if i.Phase.TakesFlows() {
 		left--
 	}
 	inputs := map[string]float64{"left": float64(left), "floor": float64(floor)}
+	answer := func(state pando.IntentState, format string, args ...any) Verdict {
+		return Verdict{State: state, Reason: fmt.Sprintf(format, args...), Inputs: inputs}
+	}
 	switch {
 	case i.Phase.Leaving() || i.Phase == pando.PhaseFailed:
-		return Verdict{State: pando.IntentRefused, Reason: fmt.Sprintf("the instance is %s already", i.Phase), Inputs: inputs}
+		return answer(pando.IntentRefused, "the instance is %s already", i.Phase)
 	case b.Removing:
-		return Verdict{State: pando.IntentGranted, Reason: "the service is being removed", Inputs: inputs}
+		return answer(pando.IntentGranted, "the service is being removed")
 	case left < floor:
-		return Verdict{State: pando.IntentRefused, Reason: fmt.Sprintf("%d would be left in rotation, %s is %d", left, name, floor), Inputs: inputs}
+		return answer(pando.IntentRefused, "%d would be left in rotation, %s is %d", left, name, floor)
 	}
-	return Verdict{State: pando.IntentGranted, Reason: fmt.Sprintf("%d stay in rotation, %s is %d", left, name, floor), Inputs: inputs}
-}
-
-// Bounds returns the least and the most instances that there have to be now, and the reason.
-func Bounds(s pando.Scale, pin *pando.Pin, now time.Time) (least, most int, why string) {
-	if pin.Holds(now) {
-		return pin.Instances, pin.Instances, fmt.Sprintf("%s pinned %d%s", pin.By, pin.Instances, until(pin.Until))
-	}
-	return s.Min, s.Max, fmt.Sprintf("min %d, max %d", s.Min, s.Max)
+	return answer(pando.IntentGranted, "%d stay in rotation, %s is %d", left, name, floor)
 }
 
 func until(t time.Time) string {
@@ -153,4 +106,6 @@ func until(t time.Time) string {
 	return " until " + t.UTC().Format("15:04:05Z")
 }
 
-func ms(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond)) }
+func ms(d time.Duration) string {
+	return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
+}

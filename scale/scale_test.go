@@ -24,21 +24,33 @@ func TestReplicate(t *testing.T) {
 	in, starting := pando.PhaseInRotation, pando.PhaseStarting
 	me := pando.Asker{Kind: pando.AskerInstance, Name: "web-0"}
 	other := pando.Asker{Kind: pando.AskerInstance, Name: "web-1"}
+	nine, three := pando.Scale{Min: 1, Max: 9}, pando.Scale{Min: 1, Max: 3}
+	two := pando.Scale{Min: 1, Max: 2}
+	slow := pando.Scale{Min: 1, Max: 9, RatePerSecond: 1}
+	pin := func(left time.Duration) *pando.Pin { return &pando.Pin{Instances: 2, Until: t0.Add(left)} }
+	asked := func(by pando.Asker, ago time.Duration) []Grant { return []Grant{{By: by, At: t0.Add(-ago)}} }
+	draining := CountOf(instances(in, pando.PhaseDraining))
+	const ms = time.Millisecond
 	tests := []struct {
 		name string
 		b    Budget
 		want pando.IntentState
 	}{
-		{"room", Budget{Scale: pando.Scale{Min: 1, Max: 3}, Instances: instances(in, in)}, pando.IntentGranted},
-		{"starting instances count as capacity", Budget{Scale: pando.Scale{Min: 1, Max: 2}, Instances: instances(in, starting)}, pando.IntentRefused},
-		{"those that leave do not", Budget{Scale: pando.Scale{Min: 1, Max: 2}, Instances: instances(in, pando.PhaseDraining)}, pando.IntentGranted},
-		{"pinned", Budget{Scale: pando.Scale{Min: 1, Max: 9}, Pin: &pando.Pin{Instances: 2, Until: t0.Add(time.Hour)}}, pando.IntentRefused},
-		{"the pin is over", Budget{Scale: pando.Scale{Min: 1, Max: 9}, Pin: &pando.Pin{Instances: 2, Until: t0.Add(-time.Hour)}}, pando.IntentGranted},
-		{"removing", Budget{Scale: pando.Scale{Min: 1, Max: 9}, Removing: true}, pando.IntentRefused},
-		{"another asked in the same moment", Budget{Scale: pando.Scale{Min: 1, Max: 9}, Grants: []Grant{{By: other, At: t0.Add(-19 * time.Millisecond)}}}, pando.IntentCoalesced},
-		{"the window is over", Budget{Scale: pando.Scale{Min: 1, Max: 9}, Grants: []Grant{{By: other, At: t0.Add(-21 * time.Millisecond)}}}, pando.IntentGranted},
-		{"the same asks again: another one", Budget{Scale: pando.Scale{Min: 1, Max: 9}, Grants: []Grant{{By: me, At: t0.Add(-time.Millisecond)}}}, pando.IntentGranted},
-		{"too fast", Budget{Scale: pando.Scale{Min: 1, Max: 9, RatePerSecond: 1}, Grants: []Grant{{By: me, At: t0.Add(-time.Millisecond)}}}, pando.IntentRefused},
+		{"room", Budget{Scale: three, Count: CountOf(instances(in, in))}, pando.IntentGranted},
+		{"starting instances count as capacity",
+			Budget{Scale: two, Count: CountOf(instances(in, starting))}, pando.IntentRefused},
+		{"those that leave do not", Budget{Scale: two, Count: draining}, pando.IntentGranted},
+		{"those that leave count with stop-first",
+			Budget{Scale: two, StopFirst: true, Count: draining}, pando.IntentRefused},
+		{"pinned", Budget{Scale: nine, Pin: pin(time.Hour)}, pando.IntentRefused},
+		{"the pin is over", Budget{Scale: nine, Pin: pin(-time.Hour)}, pando.IntentGranted},
+		{"removing", Budget{Scale: nine, Removing: true}, pando.IntentRefused},
+		{"another asked in the same moment", Budget{Scale: nine, Grants: asked(other, 19*ms)},
+			pando.IntentCoalesced},
+		{"the window is over", Budget{Scale: nine, Grants: asked(other, 21*ms)}, pando.IntentGranted},
+		{"the same asks again: another one", Budget{Scale: nine, Grants: asked(me, ms)},
+			pando.IntentGranted},
+		{"too fast", Budget{Scale: slow, Grants: asked(me, ms)}, pando.IntentRefused},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -53,20 +65,28 @@ func TestReplicate(t *testing.T) {
 func TestHalt(t *testing.T) {
 	in := pando.PhaseInRotation
 	me := pando.Asker{Kind: pando.AskerInstance, Name: "web-0"}
+	one := pando.Scale{Min: 1, Max: 3}
 	tests := []struct {
 		name string
 		b    Budget
+		all  []pando.Instance // the first one halts
 		want pando.IntentState
 	}{
-		{"one stays", Budget{Scale: pando.Scale{Min: 1, Max: 3}, Instances: instances(in, in)}, pando.IntentGranted},
-		{"below min", Budget{Scale: pando.Scale{Min: 2, Max: 3}, Instances: instances(in, in)}, pando.IntentRefused},
-		{"one that starts is not yet one that stays", Budget{Scale: pando.Scale{Min: 1, Max: 3}, Instances: instances(in, pando.PhaseStarting)}, pando.IntentRefused},
-		{"below the pin", Budget{Scale: pando.Scale{Min: 1, Max: 3}, Pin: &pando.Pin{Instances: 2}, Instances: instances(in, in)}, pando.IntentRefused},
-		{"it leaves already", Budget{Scale: pando.Scale{Min: 1, Max: 3}, Instances: instances(pando.PhaseDraining, in, in)}, pando.IntentRefused},
+		{"one stays", Budget{Scale: one}, instances(in, in), pando.IntentGranted},
+		{"below min", Budget{Scale: pando.Scale{Min: 2, Max: 3}}, instances(in, in), pando.IntentRefused},
+		{"one that starts is not yet one that stays", Budget{Scale: one},
+			instances(in, pando.PhaseStarting), pando.IntentRefused},
+		{"below the pin", Budget{Scale: one, Pin: &pando.Pin{Instances: 2}}, instances(in, in),
+			pando.IntentRefused},
+		{"it leaves already", Budget{Scale: one}, instances(pando.PhaseDraining, in, in),
+			pando.IntentRefused},
+		{"the service is being removed", Budget{Scale: one, Removing: true}, instances(in),
+			pando.IntentGranted},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			v := Halt(tt.b, tt.b.Instances[0], me, t0)
+			tt.b.Count = CountOf(tt.all)
+			v := Halt(tt.b, tt.all[0], me, t0)
 			if v.State != tt.want || v.Reason == "" {
 				t.Errorf("got %s (%q), want %s with a reason", v.State, v.Reason, tt.want)
 			}
@@ -89,7 +109,7 @@ func TestBudgetsHold(t *testing.T) {
 			now = now.Add(time.Duration(rapid.IntRange(0, 50).Draw(t, "ms")) * time.Millisecond)
 			who := rapid.IntRange(0, len(in)-1).Draw(t, "who")
 			by := pando.Asker{Kind: pando.AskerInstance, Name: fmt.Sprint(who)}
-			b := Budget{Scale: s, Instances: in}
+			b := Budget{Scale: s, Count: CountOf(in)}
 			if rapid.Bool().Draw(t, "grow") {
 				if Replicate(b, by, now).State == pando.IntentGranted {
 					in = append(in, instances(pando.PhaseInRotation)...)

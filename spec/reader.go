@@ -9,6 +9,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 
 	"pando.run/pando"
+	"pando.run/pando/spec/nearest"
 )
 
 // reader walks one file and collects its errors.
@@ -210,7 +211,7 @@ func suggest(key string, table []field) string {
 	for i, f := range table {
 		known[i] = f.name
 	}
-	if best := pando.Nearest(key, known); best != "" {
+	if best := nearest.Word(key, known); best != "" {
 		return fmt.Sprintf(": did you mean `%s`?", best)
 	}
 	return ": known are " + names(table)

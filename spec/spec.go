@@ -43,6 +43,7 @@ type Problem struct {
 	Message      string
 }
 
+// Error returns the problem with its place in the file.
 func (p Problem) Error() string {
 	s := fmt.Sprintf("%s:%d:%d: ", p.File, p.Line, p.Column)
 	if p.Path != "" {
@@ -54,6 +55,7 @@ func (p Problem) Error() string {
 // Problems is every error in a file, in the order of the file. It is a pando.ErrInvalid.
 type Problems []Problem
 
+// Error returns all problems, one per line.
 func (p Problems) Error() string {
 	lines := make([]string, len(p))
 	for i, one := range p {
@@ -62,6 +64,7 @@ func (p Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
+// Is reports that the problems are a pando.ErrInvalid.
 func (Problems) Is(target error) bool { return target == pando.ErrInvalid }
 
 // Load reads the services of a file, one per YAML document. A relative working_dir is relative to

@@ -13,13 +13,13 @@ import subprocess
 import sys
 
 BENCH = pathlib.Path(__file__).resolve().parent.parent
-SIMULATOR = BENCH.parent / "function/target/release/pando-simulate"
+SIMULATOR = BENCH.parent / "target/release/pando-simulate"
 
 
 @functools.cache
 def build():
     """Builds the simulator once per run."""
-    subprocess.run(["cargo", "build", "--release", "--quiet", "-p", "pando-simulate"], cwd=BENCH.parent / "function", check=True)
+    subprocess.run(["cargo", "build", "--release", "--quiet", "-p", "pando-simulate"], cwd=BENCH.parent, check=True)
 
 
 def simulate(workload, variants, seeds=5, **options):

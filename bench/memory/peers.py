@@ -27,8 +27,8 @@ from steal import undisturbed  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 MEM = ROOT / "bin" / "pando-mem"
-TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "memory" / "target"))
-EXAMPLES = TARGET / "release" / "examples"
+TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+EXAMPLES = TARGET / "pager" / "examples"
 LOAD = EXAMPLES / "load"
 MIB = 1 << 20
 # The cgroup also holds the program's files and socket buffers, which the budget does not include.
@@ -58,8 +58,8 @@ def build():
     if not shutil.which("cargo"):
         raise SystemExit("no cargo: far memory is written in Rust (https://rustup.rs, Rust 1.95 or newer)")
     sh(ROOT / "deploy" / "build-mem", stdout=subprocess.DEVNULL)
-    sh("cargo", "build", "--quiet", "--release", "--locked", "--manifest-path", ROOT / "memory" / "Cargo.toml", "--target-dir", TARGET,
-       "-p", "pando-memory-launch", *[w for e in ("load", "pagein", "touch", "wire") for w in ("--example", e)])
+    sh("cargo", "build", "--quiet", "--profile", "pager", "--locked", "-p", "pando-memory-launch",
+       *[w for e in ("load", "pagein", "touch", "wire") for w in ("--example", e)], cwd=ROOT)
 
 
 def scratch():

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/spec/nearest"
 )
 
 // helps marks a command that only prints its help, because its subcommands do the work.
@@ -96,7 +96,7 @@ func near(c *cobra.Command, word string) string {
 			known = append(known, sub.Name())
 		}
 	}
-	if best := pando.Nearest(word, known); best != "" {
+	if best := nearest.Word(word, known); best != "" {
 		return fmt.Sprintf(": did you mean %q?", best)
 	}
 	return ""

@@ -20,6 +20,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/demo/report"
 	"pando.run/pando/demo/screen"
+	"pando.run/pando/driver/wall"
 )
 
 // play holds the arguments of the demo.
@@ -250,7 +251,7 @@ func (t *timeline) until(ctx context.Context, what string, within time.Duration,
 		if done {
 			return nil
 		}
-		if err := pando.Sleep(ctx, pando.WallClock{}, 20*time.Millisecond); err != nil {
+		if err := pando.Sleep(ctx, wall.Clock{}, 20*time.Millisecond); err != nil {
 			return fmt.Errorf("%s: %w within %s", what, pando.ErrNotReady, within)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"pando.run/pando/api"
 	"pando.run/pando/demo/load"
 	"pando.run/pando/demo/scratch"
+	"pando.run/pando/driver/wall"
 	"pando.run/pando/lab"
 )
 
@@ -65,7 +66,8 @@ func raise(ctx context.Context, binary string) (_ *stage, err error) {
 	if _, err = s.do(ctx, "up", "--data-dir", s.dir.File("data")); err != nil {
 		return nil, err
 	}
-	s.api = api.NewClient(fmt.Sprintf("/proc/%d/root/run/pando/api.sock", s.lab.Hosts[0].Pid))
+	socket := fmt.Sprintf("/proc/%d/root/run/pando/api.sock", s.lab.Hosts[0].Pid)
+	s.api = api.NewClient(socket, wall.Clock{})
 	return s, nil
 }
 
@@ -141,7 +143,7 @@ func (s *stage) until(ctx context.Context, name pando.ServiceKey, what string, w
 		if err == nil && done(st) {
 			return nil
 		}
-		if pando.Sleep(ctx, pando.WallClock{}, look) != nil {
+		if pando.Sleep(ctx, wall.Clock{}, look) != nil {
 			return fmt.Errorf("%s: %w within %s: %d in rotation, %d in all", what, pando.ErrNotReady, within, st.InRotation, len(st.Instances))
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/demo/load"
 	"pando.run/pando/demo/report"
+	"pando.run/pando/driver/wall"
 )
 
 // look is the interval at which the demo reads the service, lookWhy the interval at which it reads
@@ -58,7 +59,7 @@ func (t *timeline) loaded(r load.Report) {
 // observe reads the service until ctx ends.
 func (t *timeline) observe(ctx context.Context, s *stage, name pando.ServiceKey) {
 	var asked time.Time
-	for pando.Sleep(ctx, pando.WallClock{}, look) == nil {
+	for pando.Sleep(ctx, wall.Clock{}, look) == nil {
 		if st, err := s.api.Service(ctx, name); err == nil {
 			t.count(st)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/wall"
 )
 
 // startForMembers runs a store with a door for members. It returns the door's address and a
@@ -30,7 +31,7 @@ func startForMembers(t *testing.T) (s *Server, at string, member *trust.Identity
 	if member, err = a.Identity("h2", time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	m := &Members{Listen: "127.0.0.1:0", HostOf: trust.HostOf}
+	m := &Members{Listen: "127.0.0.1:0", HostOf: trust.HostOf, Clock: wall.Clock{}}
 	if m.Certificate, m.Key, m.Authority, err = server.Files(filepath.Join(dir, "trust")); err != nil {
 		t.Fatal(err)
 	}

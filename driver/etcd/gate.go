@@ -31,6 +31,8 @@ type Members struct {
 	HostOf func(*x509.Certificate) (pando.HostName, error)
 	// Bound limits callers that have not shown a certificate yet. If nil, there is no limit.
 	Bound func(net.Listener) net.Listener
+	// Clock times the retries of the watch that ends the calls of removed members.
+	Clock pando.Clock
 }
 
 func (m *Members) tls() transport.TLSInfo {
@@ -94,8 +96,9 @@ func (g gate) member(c *x509.Certificate) (m pando.Member, err error) {
 }
 
 // follow ends the open calls of removed members, until ctx ends.
-func (g gate) follow(ctx context.Context, r *Registry, log *slog.Logger) {
-	err := world.Follow(ctx, pando.WallClock{}, r, pando.Root+pando.Key(pando.KindMember), func(pando.Batch, bool) {
+func (g gate) follow(ctx context.Context, clock pando.Clock, r *Registry, log *slog.Logger) {
+	members := pando.Root + pando.Key(pando.KindMember)
+	err := world.Follow(ctx, clock, r, members, func(pando.Batch, bool) {
 		g.open.sever(func(h pando.HostName) (m pando.Member, ok bool) {
 			at, err := g.store.read(pando.MemberKey(h), &m)
 			return m, err == nil && at != 0

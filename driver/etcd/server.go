@@ -101,7 +101,7 @@ func (s *Server) start(ctx context.Context, c ServerConfig, g *guard) (err error
 	s.guard(ctx, g, client)
 	rules := gate{c.Members, &store{s.etcd.Server.KV()}, newLeases(s.etcd.Server.LeaseTimeToLive), newStreams()}
 	if c.Members != nil {
-		s.guarding.Go(func() { rules.follow(ctx, s.registry, c.Log) })
+		s.guarding.Go(func() { rules.follow(ctx, c.Members.Clock, s.registry, c.Log) })
 	}
 	s.serve(rules, g)
 	return nil

@@ -27,8 +27,8 @@ type Config struct {
 type State string
 
 const (
-	OK      State = "ok"
-	Missing State = "missing"
+	OK      State = "ok"      // this machine has the feature
+	Missing State = "missing" // it does not
 )
 
 // Finding is the result of one trial.

@@ -12,10 +12,11 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/wall"
 )
 
 func config(t *testing.T) Config {
-	return Config{DataDir: filepath.Join(t.TempDir(), "not", "there", "yet"), CgroupRoot: "/sys/fs/cgroup", Clock: pando.WallClock{}}
+	return Config{DataDir: filepath.Join(t.TempDir(), "not", "there", "yet"), CgroupRoot: "/sys/fs/cgroup", Clock: wall.Clock{}}
 }
 
 func TestThisMachineIsFitAndStaysAsItWas(t *testing.T) {
@@ -70,7 +71,7 @@ func TestWhatIsMissingSaysWhatItCostsAndHowToMendIt(t *testing.T) {
 		names[x.name] = true
 	}
 	empty := t.TempDir()
-	bad := Config{DataDir: "/proc/pando", CgroupRoot: empty, Clock: pando.WallClock{}}
+	bad := Config{DataDir: "/proc/pando", CgroupRoot: empty, Clock: wall.Clock{}}
 	for _, x := range trials {
 		if !slices.Contains([]string{"data folder", "fsync", "cgroups"}, x.name) {
 			continue
@@ -105,7 +106,7 @@ func (s *slow) Now() time.Time {
 
 func TestASlowDiskIsNamed(t *testing.T) {
 	c := config(t)
-	c.Clock = &slow{Clock: pando.WallClock{}}
+	c.Clock = &slow{Clock: wall.Clock{}}
 	if _, err := tryFsync(c); err == nil || !strings.Contains(err.Error(), "50ms for 4 KiB") {
 		t.Errorf("%v", err)
 	}

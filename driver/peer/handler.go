@@ -11,7 +11,7 @@ import (
 )
 
 // Handler serves an agent to its peers, below /peer/.
-func Handler(a Agent) http.Handler {
+func Handler(a pando.HostAgent) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /peer/applied", func(w http.ResponseWriter, r *http.Request) {
 		s, err := service(r)
@@ -50,7 +50,7 @@ func Handler(a Agent) http.Handler {
 }
 
 // logs copies log lines at once, until the log or the request ends.
-func logs(a Agent, w http.ResponseWriter, r *http.Request) {
+func logs(a pando.HostAgent, w http.ResponseWriter, r *http.Request) {
 	lines, err := number(r, "lines")
 	var log io.ReadCloser
 	if err == nil {

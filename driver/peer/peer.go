@@ -22,17 +22,6 @@ import (
 	"pando.run/pando"
 )
 
-// Agent is the answering side of a host. The agent implements it. The arguments are those of
-// pando.Peers without the host.
-type Agent interface {
-	Applied(ctx context.Context, s pando.ServiceKey, at pando.StoreRevision) error
-	Logs(ctx context.Context, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error)
-	Counters(ctx context.Context) ([]pando.EndpointCounters, error)
-	Losses(ctx context.Context) (pando.Losses, error)
-	StateLog(ctx context.Context, s pando.ServiceKey, max int) ([]pando.StateCommit, error)
-	State() http.Handler
-}
-
 const (
 	dialWaitMax  = time.Second // on one network, a slower host counts as gone
 	idleConns    = 16          // kept open to one host
@@ -54,6 +43,7 @@ type Reach struct {
 	Own    pando.HostName                   // the name of this host
 	Socket string                           // of this host's agent, used instead of its https endpoint
 	TLS    func(pando.HostName) *tls.Config // for https endpoints; nil: they are unreachable
+	Clock  pando.Clock                      // times the retries of State; nil: State asks once
 }
 
 // New returns a client. Close ends its idle connections.

@@ -24,6 +24,7 @@ var kinds = []struct {
 	{"refused", pando.ErrRefused, http.StatusUnprocessableEntity},
 	{"forbidden", pando.ErrForbidden, http.StatusForbidden},
 	{"too-large", pando.ErrTooLarge, http.StatusRequestEntityTooLarge},
+	{"lost", pando.ErrLost, http.StatusConflict},
 	{"fenced", pando.ErrFenced, http.StatusConflict},
 	{"store-full", pando.ErrStoreFull, http.StatusInsufficientStorage},
 	{"unavailable", pando.ErrUnavailable, http.StatusServiceUnavailable},

@@ -30,7 +30,7 @@ func (c *Client) State(h pando.Host) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeProblem(w, err) })
 	}
 	return &httputil.ReverseProxy{
-		Transport: again{c.http.Transport},
+		Transport: again{c.http.Transport, c.Clock},
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(u)
 			r.Out.URL.Path = "/peer/state/" + strings.TrimPrefix(r.In.URL.Path, "/")
@@ -45,8 +45,11 @@ func (c *Client) State(h pando.Host) http.Handler {
 	}
 }
 
-// again sends a request until an answer to it begins.
-type again struct{ http.RoundTripper }
+// again sends a request until an answer to it begins. Without a clock it sends once.
+type again struct {
+	http.RoundTripper
+	clock pando.Clock
+}
 
 func (t again) RoundTrip(r *http.Request) (*http.Response, error) {
 	var text []byte
@@ -69,7 +72,7 @@ func (t again) RoundTrip(r *http.Request) (*http.Response, error) {
 			out.Body = io.NopCloser(bytes.NewReader(text))
 		}
 		resp, err := t.RoundTripper.RoundTrip(out)
-		if err == nil || pando.Sleep(wait, pando.WallClock{}, stateAskAgain) != nil {
+		if err == nil || t.clock == nil || pando.Sleep(wait, t.clock, stateAskAgain) != nil {
 			return resp, err
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/wall"
 )
 
 // echoes is an agent that returns each state request as its answer, once held returns.
@@ -33,7 +34,7 @@ func echoes(t *testing.T, socket string, held func(*http.Request)) (end func()) 
 
 func TestAStateIsReadWhileItsAgentStartsAnew(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "agent")
-	c := New(Reach{})
+	c := New(Reach{Clock: wall.Clock{}})
 	defer c.Close()
 	states := c.State(pando.Host{Name: "h1", Endpoint: "unix://" + socket})
 	question := bytes.Repeat([]byte("have "), 10_000)
@@ -70,7 +71,7 @@ func TestAStateIsReadWhileItsAgentStartsAnew(t *testing.T) {
 func TestAQuestionAboutAStateIsBounded(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "agent")
 	defer echoes(t, socket, func(*http.Request) {})()
-	c := New(Reach{})
+	c := New(Reach{Clock: wall.Clock{}})
 	defer c.Close()
 	w := httptest.NewRecorder()
 	c.State(pando.Host{Name: "h1", Endpoint: "unix://" + socket}).ServeHTTP(w,

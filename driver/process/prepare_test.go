@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/wall"
 )
 
 // speaks is an instance that first prints a word.
@@ -28,7 +29,7 @@ func withPool(t *testing.T) *Driver {
 // breathe waits a moment between two looks.
 func breathe(t *testing.T) {
 	t.Helper()
-	if err := pando.Sleep(t.Context(), pando.WallClock{}, time.Millisecond); err != nil {
+	if err := pando.Sleep(t.Context(), wall.Clock{}, time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -23,6 +23,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/driver/cgroup"
+	"pando.run/pando/driver/wall"
 )
 
 // The test binary is also the pando binary of its tests: it can be a shim.
@@ -95,7 +96,7 @@ func newDriverIn(t *testing.T, pool int, root string) *Driver {
 	}
 	d, err := New(Config{
 		Cgroups: groups, Groups: root, Host: testHost, RunDir: filepath.Join(dir, "run"), LogDir: filepath.Join(dir, "log"), Self: []string{"/proc/self/exe"},
-		Prefix4: v4, Prefix6: v6, Pool: pool, Clock: pando.WallClock{}, Log: slog.New(slog.DiscardHandler),
+		Prefix4: v4, Prefix6: v6, Pool: pool, Clock: wall.Clock{}, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -27,6 +27,7 @@ func NewObjects() *Objects {
 	return &Objects{objects: map[pando.ObjectID]pando.Object{}, refs: map[string]pando.ObjectID{}}
 }
 
+// Object returns an object, or ErrNotFound.
 func (o *Objects) Object(id pando.ObjectID) (pando.ObjectKind, []byte, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -37,6 +38,7 @@ func (o *Objects) Object(id pando.ObjectID) (pando.ObjectKind, []byte, error) {
 	return v.Kind, v.Body, nil
 }
 
+// Ref returns the commit that a ref points at, or ErrNotFound.
 func (o *Objects) Ref(name string) (pando.ObjectID, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -47,6 +49,7 @@ func (o *Objects) Ref(name string) (pando.ObjectID, error) {
 	return id, nil
 }
 
+// Refs returns the refs under a prefix.
 func (o *Objects) Refs(prefix string) (map[string]pando.ObjectID, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -55,6 +58,7 @@ func (o *Objects) Refs(prefix string) (map[string]pando.ObjectID, error) {
 	return out, nil
 }
 
+// Update writes objects and moves refs, together or not at all.
 func (o *Objects) Update(_ context.Context, u pando.ObjectsUpdate) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()

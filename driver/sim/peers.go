@@ -12,27 +12,17 @@ import (
 
 var _ pando.Peers = (*Peers)(nil)
 
-// Agent is the answering side of a host. Every agent that driver/peer can serve fits.
-type Agent interface {
-	Applied(ctx context.Context, s pando.ServiceKey, at pando.StoreRevision) error
-	Logs(ctx context.Context, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error)
-	Counters(ctx context.Context) ([]pando.EndpointCounters, error)
-	Losses(ctx context.Context) (pando.Losses, error)
-	StateLog(ctx context.Context, s pando.ServiceKey, max int) ([]pando.StateCommit, error)
-	State() http.Handler
-}
-
 // Peers calls the agents of a simulation directly.
 type Peers struct {
 	mu     sync.Mutex
-	agents map[pando.HostName]Agent
+	agents map[pando.HostName]pando.HostAgent
 }
 
 // NewPeers returns a network without hosts.
-func NewPeers() *Peers { return &Peers{agents: map[pando.HostName]Agent{}} }
+func NewPeers() *Peers { return &Peers{agents: map[pando.HostName]pando.HostAgent{}} }
 
 // Set connects the agent of a host. A nil agent takes the host off the network.
-func (p *Peers) Set(h pando.HostName, a Agent) {
+func (p *Peers) Set(h pando.HostName, a pando.HostAgent) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.agents, h)
@@ -41,7 +31,7 @@ func (p *Peers) Set(h pando.HostName, a Agent) {
 	}
 }
 
-func (p *Peers) agent(h pando.Host) (Agent, error) {
+func (p *Peers) agent(h pando.Host) (pando.HostAgent, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	a, ok := p.agents[h.Name]
@@ -51,6 +41,7 @@ func (p *Peers) agent(h pando.Host) (Agent, error) {
 	return a, nil
 }
 
+// Applied returns once the host's steering reflects the service up to a store revision.
 func (p *Peers) Applied(ctx context.Context, h pando.Host, s pando.ServiceKey, at pando.StoreRevision) error {
 	a, err := p.agent(h)
 	if err != nil {
@@ -59,6 +50,7 @@ func (p *Peers) Applied(ctx context.Context, h pando.Host, s pando.ServiceKey, a
 	return a.Applied(ctx, s, at)
 }
 
+// Logs returns the log of an instance.
 func (p *Peers) Logs(ctx context.Context, h pando.Host, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error) {
 	a, err := p.agent(h)
 	if err != nil {
@@ -67,6 +59,7 @@ func (p *Peers) Logs(ctx context.Context, h pando.Host, i pando.InstanceID, line
 	return a.Logs(ctx, i, lines, follow)
 }
 
+// Counters returns the counters of a host's steering.
 func (p *Peers) Counters(ctx context.Context, h pando.Host) ([]pando.EndpointCounters, error) {
 	a, err := p.agent(h)
 	if err != nil {
@@ -75,6 +68,7 @@ func (p *Peers) Counters(ctx context.Context, h pando.Host) ([]pando.EndpointCou
 	return a.Counters(ctx)
 }
 
+// Losses returns the losses of a host's steering.
 func (p *Peers) Losses(ctx context.Context, h pando.Host) (pando.Losses, error) {
 	a, err := p.agent(h)
 	if err != nil {
@@ -83,6 +77,7 @@ func (p *Peers) Losses(ctx context.Context, h pando.Host) (pando.Losses, error) 
 	return a.Losses(ctx)
 }
 
+// StateLog returns the newest commits of a service's main branch.
 func (p *Peers) StateLog(ctx context.Context, h pando.Host, s pando.ServiceKey, max int) ([]pando.StateCommit, error) {
 	a, err := p.agent(h)
 	if err != nil {

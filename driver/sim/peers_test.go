@@ -10,7 +10,7 @@ import (
 )
 
 // counting is an agent that answers only Counters.
-type counting struct{ Agent }
+type counting struct{ pando.HostAgent }
 
 func (counting) Counters(context.Context) ([]pando.EndpointCounters, error) {
 	return []pando.EndpointCounters{{Flows: 3}}, nil

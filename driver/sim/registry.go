@@ -2,10 +2,9 @@
 // steering, objects, peers and names. They behave like the real drivers, with faults that a test
 // turns on.
 //
-// It has no clock of its own. A simulation runs inside a bubble of testing/synctest, where time is
-// virtual for every package. The clock is pando.WallClock, and time passes when every goroutine
-// waits. Random numbers come from a seed and are drawn for each caller, independent of other
-// callers.
+// A simulation runs inside a bubble of testing/synctest, where time is virtual for every package:
+// Clock reads it, and it passes when every goroutine waits. Random numbers come from a seed and are
+// drawn for each caller, independent of other callers.
 //
 // It never touches a file, a socket or the kernel.
 package sim
@@ -126,7 +125,7 @@ func (r *Registry) travel(ctx context.Context, about string) error {
 	if d == 0 {
 		return ctx.Err()
 	}
-	return pando.Sleep(ctx, pando.WallClock{}, d)
+	return pando.Sleep(ctx, Clock{}, d)
 }
 
 // Snapshot reads every record under prefix.

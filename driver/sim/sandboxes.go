@@ -91,7 +91,7 @@ func (h *Sandboxes) Start(ctx context.Context, s pando.SandboxSpec) (pando.Sandb
 		delete(h.prepared, s.Instance.ID)
 	}
 	h.mu.Unlock()
-	if err := pando.Sleep(ctx, pando.WallClock{}, wait); err != nil {
+	if err := pando.Sleep(ctx, Clock{}, wait); err != nil {
 		return nil, err
 	}
 	h.mu.Lock()
@@ -228,11 +228,19 @@ func (b *Sandbox) Events() <-chan pando.SandboxEvent {
 // Crash ends the program as its own fault would.
 func (b *Sandbox) Crash() { b.kill(signalled("SIGSEGV")) }
 
+// Instance returns the name of the instance.
 func (b *Sandbox) Instance() pando.InstanceID { return b.Spec.Instance.ID }
-func (b *Sandbox) Service() pando.ServiceKey  { return b.Spec.Instance.Service }
-func (b *Sandbox) Listener() net.Listener     { return b.listener }
-func (b *Sandbox) LastLines(int) []string     { return nil }
 
+// Service returns the service of the instance.
+func (b *Sandbox) Service() pando.ServiceKey { return b.Spec.Instance.Service }
+
+// Listener returns a listener without connections: a simulated program calls the agent itself.
+func (b *Sandbox) Listener() net.Listener { return b.listener }
+
+// LastLines returns nil: a simulated program has no log.
+func (b *Sandbox) LastLines(int) []string { return nil }
+
+// Link returns the addresses of the instance.
 func (b *Sandbox) Link() pando.Link {
 	return pando.Link{IP4: b.Spec.Instance.IP4, IP6: b.Spec.Instance.IP6, Host: "sim-" + string(b.Instance())}
 }
@@ -305,6 +313,7 @@ func (b *Sandbox) Flows(context.Context) (int, error) {
 	return b.host.steering.FlowsOf(b.Instance()), nil
 }
 
+// Usage returns one process without a cost.
 func (b *Sandbox) Usage(context.Context) (pando.Usage, error) { return pando.Usage{PIDs: 1}, nil }
 
 // listener never has a connection: a simulated program calls the agent itself.

@@ -19,6 +19,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/api"
+	"pando.run/pando/driver/wall"
 	"pando.run/pando/lab"
 )
 
@@ -174,7 +175,7 @@ func (p *Pando) Down(host string, flags ...string) {
 
 // API returns a client in the test's own process for the operators' API of a host.
 func (p *Pando) API(host string) *api.Client {
-	return api.NewClient(p.Path(host, "/run/pando/api.sock"))
+	return api.NewClient(p.Path(host, "/run/pando/api.sock"), wall.Clock{})
 }
 
 // Path returns the path to a file of a host for the test's own process.
@@ -194,7 +195,7 @@ func (p *Pando) Await(what string, holds func() (seen string, ok bool)) {
 		if ok {
 			return
 		}
-		if pando.Sleep(ctx, pando.WallClock{}, look) != nil {
+		if pando.Sleep(ctx, wall.Clock{}, look) != nil {
 			p.Fatalf("waited %s for %s; last seen: %s", Patience, what, seen)
 		}
 	}

@@ -45,7 +45,7 @@ func open(t testing.TB) *house {
 	h := &house{TB: t, registry: sim.NewRegistry(1, 0)}
 	peers, steering, ids, log := sim.NewPeers(), sim.NewSteering(), &sim.IDs{}, slog.New(slog.DiscardHandler)
 	h.control = control.New(control.Config{
-		Registry: h.registry, Peers: peers, Clock: pando.WallClock{}, IDs: ids, Log: log, Name: "h1",
+		Registry: h.registry, Peers: peers, Clock: sim.Clock{}, IDs: ids, Log: log, Name: "h1",
 	})
 	stays := func(ctx context.Context, _ *sim.Sandbox) int {
 		<-ctx.Done()
@@ -55,7 +55,7 @@ func open(t testing.TB) *house {
 	host.Instances4, host.Instances6 = pando.InstanceRange(0)
 	h.agent = agent.New(agent.Config{
 		Host: host, Registry: h.registry, Sandboxes: sim.NewSandboxes(1, stays, 0, 0, steering), Steering: steering,
-		Prober: prober{}, Peers: peers, Objects: sim.NewObjects(), Clock: pando.WallClock{}, IDs: ids, Log: log, Serve: api.SelfHandler,
+		Prober: prober{}, Peers: peers, Objects: sim.NewObjects(), Clock: sim.Clock{}, IDs: ids, Log: log, Serve: api.SelfHandler,
 		OpenLog: func(_ context.Context, _ pando.ServiceKey, i pando.InstanceID, _ int, _ bool) (io.ReadCloser, error) {
 			return io.NopCloser(strings.NewReader("a line of " + string(i) + "\n")), nil
 		},
@@ -82,7 +82,7 @@ func (h *house) await(what string, holds func() bool) {
 	ctx, cancel := context.WithTimeout(h.Context(), patience)
 	defer cancel()
 	for !holds() {
-		if pando.Sleep(ctx, pando.WallClock{}, time.Millisecond) != nil {
+		if pando.Sleep(ctx, sim.Clock{}, time.Millisecond) != nil {
 			h.Fatalf("waited %s for %s", patience, what)
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/driver/etcd"
 	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/wall"
 	"pando.run/pando/world"
 )
 
@@ -36,7 +37,7 @@ func storeForMembers(t *testing.T) (s *etcd.Server, at string, a *trust.Authorit
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &etcd.Members{Listen: "127.0.0.1:0", HostOf: trust.HostOf}
+	m := &etcd.Members{Listen: "127.0.0.1:0", HostOf: trust.HostOf, Clock: wall.Clock{}}
 	if m.Certificate, m.Key, m.Authority, err = server.Files(filepath.Join(dir, "trust")); err != nil {
 		t.Fatal(err)
 	}

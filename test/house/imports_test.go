@@ -16,7 +16,8 @@ type room struct {
 // rooms is the table of ranks. A folder below a room belongs to it. Each folder directly below
 // driver/ is a room of its own, so drivers never import each other.
 var rooms = []room{
-	{"failpoint", 0}, {"bpf", 1}, {"sdk", 1}, {"world", 1}, {"spec", 1}, {"state", 1}, {"api", 1},
+	{"failpoint", 0}, {"spec/nearest", 0},
+	{"bpf", 1}, {"sdk", 1}, {"world", 1}, {"spec", 1}, {"state", 1}, {"api", 1},
 	{"scale", 2}, {"balance", 2}, {"lifecycle", 2}, {"function", 2}, {"memory", 2}, {"driver", 2},
 	{"control", 3}, {"agent", 3}, {"lab", 3},
 	{"cmd", 4},
@@ -29,18 +30,17 @@ func roomOf(dir string) (name string, rank int, ok bool) {
 	if dir == "." {
 		return "pando", 0, true
 	}
-	parts := strings.Split(dir, "/")
 	for _, r := range rooms {
-		if parts[0] != r.prefix {
+		if dir != r.prefix && !strings.HasPrefix(dir, r.prefix+"/") || len(r.prefix) < len(name) {
 			continue
 		}
-		name = parts[0]
-		if (name == "driver" || name == "cmd" || name == "examples") && len(parts) > 1 {
-			name += "/" + parts[1]
-		}
-		return name, r.rank, true
+		name, rank, ok = r.prefix, r.rank, true
 	}
-	return "", 0, false
+	parts := strings.Split(dir, "/")
+	if (name == "driver" || name == "cmd" || name == "examples") && len(parts) > 1 {
+		name += "/" + parts[1]
+	}
+	return name, rank, ok
 }
 
 // breach returns the rule that an import breaks, or "" if the import is allowed.
@@ -107,6 +107,9 @@ func TestBreachIsFound(t *testing.T) {
 		{"cmd/pando", "lab", true},
 		{"driver/etcd", "driver/bolt", false},
 		{"scale", "balance", false},
+		{"api", "spec/nearest", true},
+		{"spec/nearest", "spec", false},
+		{"api", "spec", false},
 		{"driver/lab", "lab", false},
 		{".", "spec", false},
 		{"attic", ".", false},

@@ -94,7 +94,7 @@ func longSentences(remarks []remark) (long int) {
 		sentence = ""
 	}
 	for _, r := range remarks {
-		if r.line > last+1 || r.text == "" || strings.HasPrefix(r.text, "|") {
+		if r.line > last+1 || r.beside || r.text == "" || strings.HasPrefix(r.text, "|") {
 			flush()
 		}
 		last = r.line

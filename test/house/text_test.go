@@ -137,6 +137,7 @@ type remark struct {
 	line    int
 	text    string
 	comment bool // false: a string literal, that is a message or a help text
+	beside  bool // a comment behind code, apart from the line above
 }
 
 // remarks returns the prose of a file in order: comments and literals of programs, paragraphs of
@@ -148,7 +149,7 @@ func (x text) remarks() (out []remark) {
 			if strings.HasPrefix(strings.TrimSpace(line), "```") {
 				fenced = !fenced
 			} else if !fenced && !strings.HasPrefix(line, "    ") {
-				out = append(out, remark{i + 1, strings.TrimSpace(line), true})
+				out = append(out, remark{i + 1, strings.TrimSpace(line), true, false})
 			}
 			continue
 		}
@@ -159,11 +160,13 @@ func (x text) remarks() (out []remark) {
 			continue
 		}
 		if m := comment.FindStringSubmatch(line); m != nil {
-			out = append(out, remark{i + 1, strings.TrimRight(m[1], "*/ "), true})
+			code, _, _ := strings.Cut(line, m[0])
+			beside := strings.TrimSpace(code) != ""
+			out = append(out, remark{i + 1, strings.TrimRight(m[1], "*/ "), true, beside})
 		}
 		for _, m := range literal.FindAllStringSubmatch(line, -1) {
 			if strings.Count(m[1], " ") >= 2 {
-				out = append(out, remark{i + 1, m[1], false})
+				out = append(out, remark{i + 1, m[1], false, false})
 			}
 		}
 	}

@@ -16,7 +16,9 @@ const (
 // pando.Clock, the programs, and tests in virtual time. driver/sim runs in a synctest bubble. All
 // other code receives the time or a pando.Clock. Add a driver by name if it must stamp outside
 // events.
-var clockReaders = []string{"clock.go", "cmd/", "demo/", "bench/", "test/", "examples/", "driver/sim/", "lab/labtest/echo/"}
+var clockReaders = []string{
+	"driver/wall/", "driver/sim/", "cmd/", "demo/", "bench/", "test/", "examples/", "lab/labtest/echo/",
+}
 
 // vagueNames are package names that do not describe the contents.
 var vagueNames = map[string]bool{"util": true, "utils": true, "common": true, "helper": true, "helpers": true, "manager": true}

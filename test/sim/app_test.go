@@ -82,7 +82,7 @@ func (h *host) program(ctx context.Context, box *sim.Sandbox) int {
 
 // pause waits up to most, and then for as long as the sandbox is paused.
 func (p *application) pause(ctx context.Context, most time.Duration) error {
-	if err := pando.Sleep(ctx, pando.WallClock{}, time.Duration(1+p.dice.Int64N(int64(most)))); err != nil {
+	if err := pando.Sleep(ctx, sim.Clock{}, time.Duration(1+p.dice.Int64N(int64(most)))); err != nil {
 		return err
 	}
 	return p.box.Awake(ctx)
@@ -110,7 +110,7 @@ func (p *application) listen(ctx context.Context) {
 			}
 			return nil
 		})
-		if pando.Sleep(ctx, pando.WallClock{}, 30*time.Millisecond) != nil {
+		if pando.Sleep(ctx, sim.Clock{}, 30*time.Millisecond) != nil {
 			return
 		}
 	}

@@ -153,7 +153,7 @@ func newCluster(ctx context.Context, t *testing.T, seed uint64, hosts int, delay
 
 func (c *cluster) control(name string, r pando.Registry, ids *sim.IDs) *control.Control {
 	return control.New(control.Config{
-		Registry: r, Peers: c.peers, Clock: pando.WallClock{}, IDs: ids, Log: c.log.With("process", name), Name: name,
+		Registry: r, Peers: c.peers, Clock: sim.Clock{}, IDs: ids, Log: c.log.With("process", name), Name: name,
 	})
 }
 
@@ -169,7 +169,7 @@ func (h *host) boot(_ context.Context, m *mortal, life int) func(context.Context
 	record := h.record
 	record.Joined = time.Now()
 	a := agent.New(agent.Config{
-		Host: record, Registry: mortalRegistry{h.c.registry.As(h.name), m}, Peers: h.c.peers, Clock: pando.WallClock{}, IDs: h.ids,
+		Host: record, Registry: mortalRegistry{h.c.registry.As(h.name), m}, Peers: h.c.peers, Clock: sim.Clock{}, IDs: h.ids,
 		Sandboxes: mortalSandboxes{h.sandboxes, m, h.started},
 		Steering:  mortalSteering{h.steering, m, h.watchTable},
 		Objects:   mortalObjects{h.objects, m},

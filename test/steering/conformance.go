@@ -28,9 +28,9 @@ const (
 type Fate string
 
 const (
-	Passed  Fate = "passed" // continues unchanged from here, by the host's routes
-	Dropped Fate = "dropped"
-	Sent    Fate = "sent" // put onto a link: of an instance, or back to where it came from
+	Passed  Fate = "passed"  // continues unchanged from here, by the host's routes
+	Dropped Fate = "dropped" // counted with a reason
+	Sent    Fate = "sent"    // put onto a link: of an instance, or back to where it came from
 )
 
 // Outcome is the fate of one packet and its bytes.

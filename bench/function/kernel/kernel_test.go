@@ -100,12 +100,12 @@ func run(t *testing.T, p *ebpf.Program) float64 {
 // runs the program once.
 func userSpace(t *testing.T) func() (alone, asked float64) {
 	build := exec.Command("cargo", "build", "--release", "--quiet", "-p", "pando-assign", "--example", "decide")
-	build.Dir = "../../../function"
+	build.Dir = "../../.."
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build function/assign: %v\n%s", err, out)
 	}
 	return func() (alone, asked float64) {
-		out, err := exec.Command("../../../function/target/release/examples/decide").Output()
+		out, err := exec.Command("../../../target/release/examples/decide").Output()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,7 +16,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent.parent
-UNIT = ROOT / "function/target/release/pando-unit"
+UNIT = ROOT / "target/release/pando-unit"
 GROUP = "real"
 STAMP_BYTES = 24
 Played = collections.namedtuple("Played", "sent came group")

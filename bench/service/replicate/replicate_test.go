@@ -25,6 +25,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/wall"
 	"pando.run/pando/lab/labtest"
 )
 
@@ -110,7 +111,7 @@ func (b *bench) rest() {
 		}
 		return fmt.Sprint(free), free == pool
 	})
-	if err := pando.Sleep(b.Context(), pando.WallClock{}, 100*time.Millisecond); err != nil {
+	if err := pando.Sleep(b.Context(), wall.Clock{}, 100*time.Millisecond); err != nil {
 		b.Fatal(err)
 	}
 }

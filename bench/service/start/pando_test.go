@@ -16,6 +16,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/driver/cgroup"
 	"pando.run/pando/driver/process"
+	"pando.run/pando/driver/wall"
 )
 
 // sandboxes measures the process driver, with or without ready sandboxes.
@@ -30,7 +31,7 @@ func sandboxes(t *testing.T, s samples, round int, program string, pool int) {
 	d, err := process.New(process.Config{
 		Host: pando.HostName(fmt.Sprintf("bench%d", os.Getpid())), RunDir: filepath.Join(dir, "run"), LogDir: filepath.Join(dir, "log"),
 		Self: []string{"/proc/self/exe"}, Prefix4: v4, Prefix6: v6, Pool: pool, Cgroups: groups, Groups: cgroup.Root,
-		Clock: pando.WallClock{}, Log: slog.New(slog.DiscardHandler),
+		Clock: wall.Clock{}, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -26,6 +26,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/driver/process"
+	"pando.run/pando/driver/wall"
 	"pando.run/pando/lab/labtest"
 )
 
@@ -137,7 +138,7 @@ func (s samples) write(t *testing.T, order []string) {
 
 func pause(t *testing.T, d time.Duration) {
 	t.Helper()
-	if err := pando.Sleep(t.Context(), pando.WallClock{}, d); err != nil {
+	if err := pando.Sleep(t.Context(), wall.Clock{}, d); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"pando.run/pando/control"
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/wall"
 	"pando.run/pando/world"
 )
 
@@ -120,7 +121,7 @@ const renewEvery = 24 * time.Hour
 // ends. It calls then after each renewal, so that users of the certificate reload it.
 func renewingOwn(a *trust.Authority, log *slog.Logger, i *trust.Identity, then func() error) job {
 	return func(ctx context.Context) error {
-		for pando.Sleep(ctx, pando.WallClock{}, renewEvery) == nil {
+		for pando.Sleep(ctx, wall.Clock{}, renewEvery) == nil {
 			err := a.Renew(i, time.Now())
 			if err == nil && then != nil {
 				err = then()

@@ -17,6 +17,7 @@ import (
 	"pando.run/pando/driver/etcd"
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/wall"
 	"pando.run/pando/world"
 )
 
@@ -38,7 +39,7 @@ func cluster1(t *testing.T) admission {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctl := control.New(control.Config{Registry: s.Registry(), Clock: pando.WallClock{}, IDs: names{}, Log: log, Name: "host1"})
+	ctl := control.New(control.Config{Registry: s.Registry(), Clock: wall.Clock{}, IDs: names{}, Log: log, Name: "host1"})
 	if _, err := ctl.Admit(t.Context(), pando.Member{Name: "host1", Address: netip.MustParseAddr("10.126.0.1"), Server: true}, false); err != nil {
 		t.Fatal(err)
 	}

@@ -28,6 +28,7 @@ import (
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/probe"
 	"pando.run/pando/driver/process"
+	"pando.run/pando/driver/wall"
 )
 
 // Agent returns `pando agent`.
@@ -80,12 +81,14 @@ func tend(ctx context.Context, p place) error {
 		return err
 	}
 	defer sandboxes.Close()
-	peers := peer.New(peer.Reach{Own: h.Name, Socket: p.agent(), TLS: c.identity.ToHost})
+	peers := peer.New(peer.Reach{
+		Own: h.Name, Socket: p.agent(), TLS: c.identity.ToHost, Clock: wall.Clock{},
+	})
 	defer peers.Close()
 	a := agent.New(agent.Config{
 		Host: h, Registry: c.registry, Sandboxes: sandboxes, Steering: steering,
 		Prober: probe.New(), Peers: peers,
-		Objects: objects, Journals: p.journals(), Clock: pando.WallClock{}, IDs: names{}, Log: log,
+		Objects: objects, Journals: p.journals(), Clock: wall.Clock{}, IDs: names{}, Log: log,
 		Control: c.control(p, peers),
 		Serve:   api.SelfHandler, Git: git.Handler,
 		OpenLog: func(
@@ -149,7 +152,7 @@ func openSandboxes(
 		Host: h.Name, RunDir: p.sandboxes(), LogDir: p.logs(), Self: []string{self},
 		Prefix4: h.Instances4, Prefix6: h.Instances6, Cgroups: groups, Groups: cgroup.Root,
 		Hidden: []string{p.Data},
-		Pool:   p.Pool, Made: made, Clock: pando.WallClock{}, Log: log,
+		Pool:   p.Pool, Made: made, Clock: wall.Clock{}, Log: log,
 	})
 }
 

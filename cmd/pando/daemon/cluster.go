@@ -14,6 +14,7 @@ import (
 	"pando.run/pando/driver/etcd"
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/wall"
 )
 
 // cluster holds the parts of the host's cluster that the agent needs.
@@ -33,11 +34,11 @@ func enter(ctx context.Context, p place, log *slog.Logger) (c cluster, err error
 		return c, err
 	}
 	if m == nil {
-		a, err := trust.OpenAuthority(p.trust(), pando.WallClock{}.Now())
+		a, err := trust.OpenAuthority(p.trust(), wall.Clock{}.Now())
 		if err != nil {
 			return c, err
 		}
-		if c.identity, err = a.Identity(pando.HostName(p.Host), pando.WallClock{}.Now()); err != nil {
+		if c.identity, err = a.Identity(pando.HostName(p.Host), wall.Clock{}.Now()); err != nil {
 			return c, err
 		}
 		c.jobs = append(c.jobs, renewingOwn(a, log, c.identity, nil))

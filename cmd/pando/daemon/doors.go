@@ -15,6 +15,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/wall"
 	"pando.run/pando/world"
 )
 
@@ -145,7 +146,7 @@ func (d *doorkeeper) run(ctx context.Context) error {
 		close(d.changed)
 		d.changed = make(chan struct{})
 	}
-	return world.Follow(ctx, pando.WallClock{}, d.registry, membersPrefix, follow)
+	return world.Follow(ctx, wall.Clock{}, d.registry, membersPrefix, follow)
 }
 
 // readMember reads the record of one member. It returns ErrForbidden if the host is not a member.

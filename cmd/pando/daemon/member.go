@@ -17,6 +17,7 @@ import (
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/wall"
 	"pando.run/pando/world"
 )
 
@@ -132,7 +133,7 @@ func renew(ctx context.Context, p place, m *trust.Membership) error {
 // renewing returns a job that calls renew periodically until ctx ends.
 func renewing(p place, m *trust.Membership, log *slog.Logger) job {
 	return func(ctx context.Context) error {
-		for pando.Sleep(ctx, pando.WallClock{}, renewEvery) == nil {
+		for pando.Sleep(ctx, wall.Clock{}, renewEvery) == nil {
 			if err := renew(ctx, p, m); err != nil {
 				log.Warn("cannot renew the certificate of this host", "ends", m.Identity.Ends(), "error", err)
 			}

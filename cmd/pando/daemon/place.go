@@ -19,6 +19,7 @@ import (
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/cmd/pando/function"
 	"pando.run/pando/driver/journal"
+	"pando.run/pando/driver/wall"
 )
 
 // place describes where and how a host's daemons run. Every role gets the same flags, so that the
@@ -210,7 +211,7 @@ func addressOf(names []string, family int) string {
 func (p place) record() pando.Host {
 	h := pando.Host{
 		Name: pando.HostName(p.Host), Slot: p.Slot, Endpoint: "unix://" + p.agent(),
-		CPUs: float64(runtime.NumCPU()), Version: cli.Version, Joined: pando.WallClock{}.Now(),
+		CPUs: float64(runtime.NumCPU()), Version: cli.Version, Joined: wall.Clock{}.Now(),
 	}
 	if p.Listen != "" {
 		h.Endpoint = p.endpoint()

@@ -24,6 +24,7 @@ import (
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/process"
 	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/wall"
 )
 
 // Server returns `pando server`.
@@ -71,10 +72,12 @@ func serve(ctx context.Context, p place) error {
 		return damaged(p, err)
 	}
 	defer store.Close()
-	peers := peer.New(peer.Reach{Own: pando.HostName(p.Host), Socket: p.agent(), TLS: identity.ToHost})
+	peers := peer.New(peer.Reach{
+		Own: pando.HostName(p.Host), Socket: p.agent(), TLS: identity.ToHost, Clock: wall.Clock{},
+	})
 	defer peers.Close()
 	ctl := control.New(control.Config{
-		Registry: store.Registry(), Peers: peers, Clock: pando.WallClock{}, IDs: names{}, Log: log,
+		Registry: store.Registry(), Peers: peers, Clock: wall.Clock{}, IDs: names{}, Log: log,
 		Name: p.Host, Heard: store.Registry().Heard, Writable: writable,
 	})
 	h := p.record()
@@ -157,11 +160,11 @@ func damaged(p place, err error) error {
 
 // serverTrust opens the authority of this host's cluster and the server's own certificate.
 func serverTrust(p place) (*trust.Authority, *trust.Identity, error) {
-	a, err := trust.OpenAuthority(p.trust(), pando.WallClock{}.Now())
+	a, err := trust.OpenAuthority(p.trust(), wall.Clock{}.Now())
 	if err != nil {
 		return nil, nil, err
 	}
-	i, err := a.Identity("", pando.WallClock{}.Now())
+	i, err := a.Identity("", wall.Clock{}.Now())
 	return a, i, err
 }
 
@@ -171,7 +174,9 @@ func storeForMembers(p place, i *trust.Identity) (*etcd.Members, error) {
 	if p.Listen == "" {
 		return nil, nil
 	}
-	m := &etcd.Members{Listen: p.open(storePort), HostOf: trust.HostOf, Bound: bounded}
+	m := &etcd.Members{
+		Listen: p.open(storePort), HostOf: trust.HostOf, Clock: wall.Clock{}, Bound: bounded,
+	}
 	var err error
 	if m.Certificate, m.Key, m.Authority, err = i.Files(p.trust()); err != nil {
 		return nil, fmt.Errorf("write the server's certificate: %w", err)

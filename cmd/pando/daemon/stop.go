@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/wall"
 )
 
 // asking lists the steps that end a daemon: SIGTERM, SIGQUIT (which logs the stacks), SIGKILL. Each
@@ -62,7 +63,7 @@ func ends(ctx context.Context, p place, role string, within time.Duration) bool 
 		if _, alive := daemon(p, role); !alive {
 			return true
 		}
-		if pando.Sleep(ctx, pando.WallClock{}, 10*time.Millisecond) != nil {
+		if pando.Sleep(ctx, wall.Clock{}, 10*time.Millisecond) != nil {
 			return false
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/api"
 	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/driver/wall"
 )
 
 // upWait is how long `pando up` waits for live daemons to answer. A busy machine may need most of
@@ -215,7 +216,7 @@ func (p place) hasRoom() error {
 func answering(
 	ctx context.Context, p place, roles []string, since time.Time, began map[string]int64,
 ) ([]pando.HostStatus, error) {
-	client := api.NewClient(p.api())
+	client := api.NewClient(p.api(), wall.Clock{})
 	for {
 		hosts, err := client.Hosts(ctx)
 		if err == nil && hosted(hosts, p.Host, since) {
@@ -232,7 +233,7 @@ func answering(
 					pando.ErrNotReady, role, log, end)
 			}
 		}
-		if serr := pando.Sleep(ctx, pando.WallClock{}, 5*time.Millisecond); serr != nil {
+		if serr := pando.Sleep(ctx, wall.Clock{}, 5*time.Millisecond); serr != nil {
 			why := ""
 			if full := p.hasRoom(); full != nil && roles[0] == "server" {
 				why = "; " + full.Error()

@@ -21,7 +21,7 @@ import (
 const binary = "pando-unit"
 
 // Folder is the name of the folder of network functions, in the run folder and in the data folder
-// (function/runtime/src/command/places.rs).
+// (function/unit/src/command/places.rs).
 const Folder = "fn"
 
 // unit runs commands of pando-unit.

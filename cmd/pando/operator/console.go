@@ -16,6 +16,8 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/api"
 	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/driver/wall"
+	"pando.run/pando/spec/nearest"
 )
 
 // Console is an operator's connection to the API, with the settings of the command that runs.
@@ -37,7 +39,7 @@ func Open(out *cli.Output) *Console {
 	if socket == "" {
 		socket = "/run/pando/api.sock"
 	}
-	return &Console{Output: out, client: api.NewClient(socket), rest: waitLook}
+	return &Console{Output: out, client: api.NewClient(socket, wall.Clock{}), rest: waitLook}
 }
 
 // waits adds the flags of a command that can wait for its effect.
@@ -91,7 +93,7 @@ func (o *Console) meant(ctx context.Context, s pando.ServiceKey, err error) erro
 		return fmt.Errorf("service %s: %w; a service of another tenant has that name: %s",
 			s, pando.ErrNotFound, strings.Join(others, ", "))
 	}
-	if best := pando.Nearest(s.String(), names); best != "" {
+	if best := nearest.Word(s.String(), names); best != "" {
 		return fmt.Errorf("service %s: %w; did you mean %s?", s, pando.ErrNotFound, best)
 	}
 	return fmt.Errorf("service %s: %w; `pando status` lists the services", s, pando.ErrNotFound)
@@ -138,7 +140,7 @@ func (o *Console) until(
 		if err != nil && within.Err() == nil {
 			return last, err
 		}
-		if pando.Sleep(within, pando.WallClock{}, o.rest) == nil {
+		if pando.Sleep(within, wall.Clock{}, o.rest) == nil {
 			continue
 		}
 		if ctx.Err() != nil {

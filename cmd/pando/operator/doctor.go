@@ -11,6 +11,7 @@ import (
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/cgroup"
 	"pando.run/pando/driver/kernel"
+	"pando.run/pando/driver/wall"
 )
 
 // Doctor returns `pando doctor`. It reports whether Pando can run on this machine, and its
@@ -26,7 +27,7 @@ func Doctor(o *Console) *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			all := kernel.Examine(c.Context(), kernel.Config{
-				DataDir: data, CgroupRoot: cgroup.Root, Clock: pando.WallClock{},
+				DataDir: data, CgroupRoot: cgroup.Root, Clock: wall.Clock{},
 			})
 			report := struct {
 				Fit    bool             `json:"fit"`

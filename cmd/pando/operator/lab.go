@@ -19,6 +19,7 @@ import (
 
 	"pando.run/pando/api"
 	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/driver/wall"
 	"pando.run/pando/lab"
 )
 
@@ -187,7 +188,7 @@ func labHosts(ctx context.Context, l *lab.Lab) []labHost {
 	ctx, cancel := context.WithTimeout(ctx, labLook)
 	defer cancel()
 	socket := fmt.Sprintf("/proc/%d/root/run/pando/api.sock", l.Hosts[0].Pid)
-	known, _ := api.NewClient(socket).Hosts(ctx)
+	known, _ := api.NewClient(socket, wall.Clock{}).Hosts(ctx)
 	alive := l.List()
 	var out []labHost
 	for _, h := range append(slices.Clone(l.Hosts), l.Client) {

@@ -1,7 +1,7 @@
 //! Captures: reads pcap and pcapng files as lists of (time, flow, length). Only the fields that
 //! steering reads are kept; contents are dropped.
 
-use pando_protocol::FlowKey;
+use pando_flow::FlowKey;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 

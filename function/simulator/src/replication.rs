@@ -1,8 +1,8 @@
 //! The cost of pushing state ahead. It counts the bytes of the messages that units would send.
 
-use pando_protocol::flow::End;
-use pando_protocol::message::{Snapshot, fingerprint};
-use pando_protocol::{FlowKey, Message};
+use pando_flow::{End, FlowKey};
+use pando_handover::Message;
+use pando_handover::message::{Snapshot, fingerprint};
 
 /// The state that a function keeps per flow.
 #[derive(Clone, Copy, Debug)]

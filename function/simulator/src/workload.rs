@@ -5,7 +5,7 @@
 //! forever. Every byte is played once per copy, and the load does not depend on the speed.
 
 use crate::capture::Capture;
-use pando_protocol::random::Random;
+use pando_traffic::random::Random;
 use std::collections::HashMap;
 
 /// The parameters that turn captures into a load. Every figure states them.

@@ -5,8 +5,8 @@ pub mod steal;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use pando_unit::abi::Descriptor;
-use pando_unit::executor::{Executor, Trap};
+use pando_abi::Descriptor;
+use pando_abi::executor::{Executor, Trap};
 
 /// The symbols of one twin.
 struct Symbols {

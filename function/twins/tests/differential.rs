@@ -3,13 +3,14 @@
 
 mod modules;
 
+use pando_abi::executor::Executor;
+use pando_chain::leases::Leases;
+use pando_chain::{Arrival, Chain, Event, Fate, Policy, Stage};
+use pando_flow::checksum;
+use pando_traffic::{Shape, generate, pcap};
 use pando_twins::Twin;
-use pando_unit::chain::{Arrival, Chain, Event, Fate, Policy, Stage};
-use pando_unit::executor::Executor;
-use pando_unit::leases::Leases;
 use pando_unit::module::{Function, Limits, Runtime};
-use pando_unit::traffic::{Shape, generate};
-use pando_unit::{checksum, pcap, rules};
+use pando_unit::rules;
 use proptest::prelude::*;
 
 /// A packet of one of a few flows. Few flows make state, replies and several packets per batch

@@ -3,9 +3,9 @@
 mod modules;
 
 use modules::{build, udp};
-use pando_unit::chain::{Arrival, Chain, Fate, Policy, Stage};
-use pando_unit::executor::Trap;
-use pando_unit::leases::Leases;
+use pando_abi::executor::Trap;
+use pando_chain::leases::Leases;
+use pando_chain::{Arrival, Chain, Fate, Policy, Stage};
 use pando_unit::module::{Function, Limits, Runtime};
 
 const FLOWS: u32 = 4000;
@@ -58,7 +58,7 @@ fn only_the_hostile_flow_is_harmed() {
         for id in calm.flows.ids() {
             let key = calm.flows.flow(id).key;
             let same = chain.flows.find(&key).map(|found| chain.flows.whole_state(found)) == Some(calm.flows.whole_state(id));
-            let is_victim = key == pando_protocol_key(victim);
+            let is_victim = key == key_of(victim);
             assert_ne!(same, is_victim, "{}: {key:?}", how as char);
         }
         let work = chain.work().next().unwrap();
@@ -69,8 +69,8 @@ fn only_the_hostile_flow_is_harmed() {
     }
 }
 
-fn pando_protocol_key(flow: u32) -> pando_protocol::FlowKey {
-    pando_protocol::FlowKey::of_frame(&udp(flow, b"x")).unwrap().0
+fn key_of(flow: u32) -> pando_flow::FlowKey {
+    pando_flow::FlowKey::of_frame(&udp(flow, b"x")).unwrap().0
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Extents: which pages belong to one allocation.
 
 use crate::heart::Heart;
-use crate::page::{flag, State};
+use crate::page::{State, flag};
 
 impl Heart<'_> {
     /// Records that `pages` pages from `first` are one allocation.

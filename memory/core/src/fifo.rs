@@ -15,10 +15,12 @@ impl<'a> Fifo<'a> {
         Fifo { capacity: first.min(memory.len()), memory, head: 0, tail: 0 }
     }
 
+    /// Returns the entries in use.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
+    /// Reports whether there is no room for a number.
     pub fn is_full(&self) -> bool {
         self.len() == self.capacity
     }
@@ -31,10 +33,12 @@ impl<'a> Fifo<'a> {
         self.capacity = (2 * self.capacity).min(self.memory.len());
     }
 
+    /// Returns the count of numbers.
     pub fn len(&self) -> usize {
         (self.tail - self.head) as usize
     }
 
+    /// Reports whether there are no numbers.
     pub fn is_empty(&self) -> bool {
         self.head == self.tail
     }
@@ -50,6 +54,7 @@ impl<'a> Fifo<'a> {
         true
     }
 
+    /// Removes the oldest number.
     pub fn pop(&mut self) -> Option<u32> {
         if self.is_empty() {
             return None;
@@ -59,6 +64,7 @@ impl<'a> Fifo<'a> {
         Some(self.memory[at])
     }
 
+    /// Removes all numbers.
     pub fn clear(&mut self) {
         self.head = self.tail;
     }

@@ -17,7 +17,7 @@
 mod leave;
 
 use crate::fifo::Fifo;
-use crate::page::{flag, Page, State, NONE};
+use crate::page::{NONE, Page, State, flag};
 use crate::slots::Slots;
 pub use leave::Clean;
 
@@ -52,7 +52,9 @@ pub enum Need {
 
 /// The state of far memory of one process. All methods assume that the caller serialises them.
 pub struct Heart<'a> {
+    /// The pages of the region.
     pub pages: &'a mut [Page],
+    /// The slots of the far memory.
     pub slots: Slots<'a>,
     sums: &'a mut [u64],
     fifo: Fifo<'a>,
@@ -111,14 +113,17 @@ impl<'a> Heart<'a> {
         }
     }
 
+    /// Returns the pages of memory that the pager holds.
     pub fn held(&self) -> usize {
         self.held
     }
 
+    /// Returns the pages that the pager may hold.
     pub fn limit(&self) -> usize {
         self.limit
     }
 
+    /// Returns the pages with a fetch under way.
     pub fn busy(&self) -> usize {
         self.busy
     }
@@ -138,6 +143,7 @@ impl<'a> Heart<'a> {
         (self.tail - self.head) as usize
     }
 
+    /// Sets the pages that the pager may hold.
     pub fn set_limit(&mut self, pages: usize) {
         self.limit = pages;
     }
@@ -152,6 +158,7 @@ impl<'a> Heart<'a> {
         self.held < self.limit || self.held == self.limit && self.reusable > 0
     }
 
+    /// Returns the number of frames.
     pub fn frames(&self) -> usize {
         self.ring.len()
     }
@@ -282,11 +289,7 @@ impl<'a> Heart<'a> {
     fn position(&self, frame: u32) -> u64 {
         let n = self.ring.len() as u64;
         let base = self.head - self.head % n + frame as u64;
-        if base < self.head {
-            base + n
-        } else {
-            base
-        }
+        if base < self.head { base + n } else { base }
     }
 
     fn resident(&mut self, page: u32, warmth: u8) {

@@ -5,8 +5,8 @@
 //! it leaves measures the prefetcher, without accessed bits. A prefetcher that is mostly wrong is
 //! paused.
 
-use crate::heart::Heart;
 use crate::BATCH_PAGES_MAX;
+use crate::heart::Heart;
 
 /// One prefetched page in this many is a probe.
 pub const PROBE_EVERY: u32 = 64;
@@ -62,6 +62,7 @@ impl Accuracy {
         self.turn == 0
     }
 
+    /// Counts one probe, which the program used or left.
     pub fn saw(&mut self, used: bool) {
         if used {
             self.used += 1
@@ -84,6 +85,7 @@ impl Accuracy {
         self.pause == 0
     }
 
+    /// Reports whether prefetching is paused.
     pub fn is_paused(&self) -> bool {
         self.pause > 0
     }
@@ -92,6 +94,7 @@ impl Accuracy {
 /// A prefetcher with its memory of recent faults.
 pub struct Prefetcher {
     kind: Kind,
+    /// The share of its pages that the program used.
     pub accuracy: Accuracy,
     window: u32,
     next: u32,
@@ -104,6 +107,7 @@ pub struct Prefetcher {
 }
 
 impl Prefetcher {
+    /// Returns a prefetcher without memory.
     pub const fn new(kind: Kind) -> Self {
         let accuracy = Accuracy { used: 0, unused: 0, pause: 0, turn: 0 };
         Prefetcher {

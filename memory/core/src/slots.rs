@@ -26,11 +26,7 @@ fn get(map: &[u64], i: usize) -> bool {
 }
 
 fn put(map: &mut [u64], i: usize, on: bool) {
-    if on {
-        map[i / 64] |= 1 << (i % 64)
-    } else {
-        map[i / 64] &= !(1 << (i % 64))
-    }
+    if on { map[i / 64] |= 1 << (i % 64) } else { map[i / 64] &= !(1 << (i % 64)) }
 }
 
 impl<'a> Slots<'a> {
@@ -40,14 +36,17 @@ impl<'a> Slots<'a> {
         Slots { taken, frozen, orphan, count, used: 0, cursor: 0, epochs: 0 }
     }
 
+    /// Returns the number of slots.
     pub fn count(&self) -> usize {
         self.count
     }
 
+    /// Returns the number of taken slots.
     pub fn used(&self) -> usize {
         self.used
     }
 
+    /// Reports whether a slot is taken.
     pub fn is_taken(&self, slot: u32) -> bool {
         get(self.taken, slot as usize)
     }

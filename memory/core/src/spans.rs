@@ -3,7 +3,9 @@
 /// A run of free pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Run {
+    /// The first page.
     pub first: u32,
+    /// The number of pages.
     pub pages: u32,
 }
 

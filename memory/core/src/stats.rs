@@ -11,12 +11,15 @@ pub const STALL_BUCKETS: usize = 160;
 #[repr(C)]
 #[derive(Default)]
 pub struct Stats {
+    /// [`STATS_MAGIC`].
     pub magic: AtomicU64,
+    /// Page faults that the pager served.
     pub faults: AtomicU64,
     /// First touches.
     pub faults_zero: AtomicU64,
     /// Second chances used.
     pub faults_rescue: AtomicU64,
+    /// Faults that fetched their page.
     pub faults_fetch: AtomicU64,
     /// Faults that waited for another thread's fetch or a write.
     pub faults_wait: AtomicU64,
@@ -24,41 +27,63 @@ pub struct Stats {
     pub faults_room: AtomicU64,
     /// Round trips to a memory host that something waited for.
     pub rounds: AtomicU64,
+    /// Pages fetched, in all ways.
     pub pages_fetched: AtomicU64,
+    /// Pages fetched together with a missing one.
     pub pages_prefetched: AtomicU64,
+    /// Pages fetched for a guide.
     pub pages_guided: AtomicU64,
+    /// Pages that left.
     pub pages_evicted: AtomicU64,
+    /// Pages written to a memory host.
     pub pages_written: AtomicU64,
+    /// Probes of the prefetcher that the program used.
     pub probes_used: AtomicU64,
+    /// Probes of the prefetcher that left unused.
     pub probes_unused: AtomicU64,
+    /// Probes of the guide that the program used.
     pub guide_probes_used: AtomicU64,
+    /// Probes of the guide that left unused.
     pub guide_probes_unused: AtomicU64,
     /// System calls that met a page that was away.
     pub syscalls_retried: AtomicU64,
+    /// Forks of the program.
     pub forks: AtomicU64,
     /// Requests that a guide has counted.
     pub requests: AtomicU64,
+    /// Prefetches that a guide requested.
     pub guide_calls: AtomicU64,
-    /// Connections given up, and reads that the other copy answered.
+    /// Memory hosts given up.
     pub hosts_lost: AtomicU64,
+    /// Reads that the other copy answered.
     pub reads_failed_over: AtomicU64,
     /// Pages with a wrong fingerprint.
     pub pages_bad: AtomicU64,
+    /// Pages copied to a memory host that joined.
     pub slots_rebuilt: AtomicU64,
+    /// Times that the process exceeded its budget because no page could leave.
     pub over_budget: AtomicU64,
+    /// The budget of the process, bytes.
     pub budget_now: AtomicU64,
     /// Pages of the program that are local now.
     pub held_now: AtomicU64,
+    /// Pages in the second-chance list, holes included.
     pub limbo_now: AtomicU64,
+    /// Pages that hold content, in any place.
     pub in_use_now: AtomicU64,
+    /// Taken slots.
     pub slots_now: AtomicU64,
+    /// Slots of the lease.
     pub slots_total: AtomicU64,
     /// All anonymous memory of the process, bytes.
     pub anon_now: AtomicU64,
+    /// Memory hosts with a whole copy.
     pub copies_now: AtomicU64,
+    /// 1 while prefetching is paused.
     pub prefetch_paused_now: AtomicU64,
-    /// Memory of the process that the pager cannot move, and that of its forked children, bytes.
+    /// Memory of the process that the pager cannot move, bytes.
     pub outside_now: AtomicU64,
+    /// Memory of forked children since their fork, bytes.
     pub children_now: AtomicU64,
     /// Fault to resume, [`bucket`] by nanoseconds.
     pub stalls: Stalls,

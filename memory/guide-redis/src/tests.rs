@@ -5,32 +5,36 @@ use super::*;
 
 /// Returns memory as from the program's own allocator, between pages that must not be read.
 unsafe fn foreign(bytes: usize) -> *mut u8 {
-    let (page, flags) = (4096, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    let whole = bytes.next_multiple_of(page) + 2 * page;
-    let at = libc::mmap(std::ptr::null_mut(), whole, libc::PROT_NONE, flags, -1, 0).cast::<u8>();
-    let inside = at.add(page);
-    assert_eq!(libc::mprotect(inside.cast(), whole - 2 * page, libc::PROT_READ | libc::PROT_WRITE), 0);
-    inside
+    unsafe {
+        let (page, flags) = (4096, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let whole = bytes.next_multiple_of(page) + 2 * page;
+        let at = libc::mmap(std::ptr::null_mut(), whole, libc::PROT_NONE, flags, -1, 0).cast::<u8>();
+        let inside = at.add(page);
+        assert_eq!(libc::mprotect(inside.cast(), whole - 2 * page, libc::PROT_READ | libc::PROT_WRITE), 0);
+        inside
+    }
 }
 
 /// Makes a quicklist of nodes with `held` elements each. The counts are at `count_at`, and each
 /// element takes `each` bytes.
 unsafe fn quicklist(count_at: usize, held: &[u16], each: usize) -> *const u8 {
-    let mut next = 0usize;
-    for &n in held.iter().rev() {
-        let (node, bytes) = (foreign(64), n as usize * each + 7);
-        let entry = foreign(bytes);
-        entry.cast::<u32>().write(bytes as u32);
-        entry.add(bytes - 1).write(PACK_END);
-        node.add(8).cast::<usize>().write(next);
-        node.add(16).cast::<usize>().write(entry as usize);
-        node.add(24).cast::<u32>().write(bytes as u32);
-        node.add(count_at).cast::<u16>().write(n);
-        next = node as usize;
+    unsafe {
+        let mut next = 0usize;
+        for &n in held.iter().rev() {
+            let (node, bytes) = (foreign(64), n as usize * each + 7);
+            let entry = foreign(bytes);
+            entry.cast::<u32>().write(bytes as u32);
+            entry.add(bytes - 1).write(PACK_END);
+            node.add(8).cast::<usize>().write(next);
+            node.add(16).cast::<usize>().write(entry as usize);
+            node.add(24).cast::<u32>().write(bytes as u32);
+            node.add(count_at).cast::<u16>().write(n);
+            next = node as usize;
+        }
+        let list = foreign(64).cast::<usize>();
+        list.write(next);
+        list.cast()
     }
-    let list = foreign(64).cast::<usize>();
-    list.write(next);
-    list.cast()
 }
 
 #[test]

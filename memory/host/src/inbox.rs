@@ -2,9 +2,9 @@
 //! for its header and one for its slots. The thread polls for a while, because the next request
 //! mostly arrives soon.
 
+use memory_core::BATCH_PAGES_MAX;
 use memory_core::poll::Poll;
 use memory_core::wire::{Request, Status};
-use memory_core::BATCH_PAGES_MAX;
 use std::io;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};

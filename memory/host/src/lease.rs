@@ -15,7 +15,9 @@ const GRACE: Duration = Duration::from_secs(9);
 
 /// Borrowed memory: a sealed memory file of its exact size, mapped here.
 pub struct Lease {
+    /// The number, which authenticates the owner.
     pub id: u64,
+    /// Its slots.
     pub slots: u64,
     file: File,
     base: *mut u8,
@@ -57,6 +59,7 @@ impl Lease {
         unsafe { libc::fallocate(self.fd(), how, 0, (self.slots as usize * PAGE_BYTES) as i64) };
     }
 
+    /// Reports whether the lease is over.
     pub fn is_ended(&self) -> bool {
         self.ended.load(SeqCst)
     }
@@ -104,8 +107,11 @@ struct Held {
 
 /// One lease, for messages.
 pub struct Loan {
+    /// The other end of the connection that opened the lease.
     pub borrower: String,
+    /// Its slots.
     pub slots: u64,
+    /// Its open connections.
     pub connections: usize,
 }
 
@@ -118,6 +124,7 @@ pub struct Leases {
 }
 
 impl Leases {
+    /// Returns the leases of a host with this many slots.
     pub fn new(slots_total: u64) -> Self {
         Leases { slots_total, held: Mutex::new(HashMap::new()) }
     }

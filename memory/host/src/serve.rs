@@ -3,7 +3,7 @@
 
 use crate::inbox::Inbox;
 use crate::lease::{Lease, Leases};
-use memory_core::wire::{Hello, Op, Reply, Status, Welcome, TCP_RTO_MAX_MS, TOKEN_BYTES};
+use memory_core::wire::{Hello, Op, Reply, Status, TCP_RTO_MAX_MS, TOKEN_BYTES, Welcome};
 use memory_core::{BATCH_PAGES_MAX, PAGE_BYTES};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpListener;
@@ -17,7 +17,9 @@ use std::time::Duration;
 /// An address to listen at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
+    /// HOST:PORT.
     Tcp(String),
+    /// The path of a unix socket.
     Unix(PathBuf),
 }
 
@@ -48,7 +50,9 @@ const HELLO_WITHIN: Duration = Duration::from_secs(5);
 
 /// A memory host that does not listen yet.
 pub struct Server {
+    /// The leases.
     pub leases: Arc<Leases>,
+    /// The token that borrowers must have.
     pub token: [u8; TOKEN_BYTES],
     /// For experiments: delay of every answer to a read or write, like a longer wire.
     pub delay: Duration,
@@ -150,10 +154,9 @@ impl Server {
     }
 
     fn lend(&self, hello: &Hello) -> io::Result<Result<Arc<Lease>, u64>> {
-        if hello.lease != 0 {
-            self.leases.replace(hello.lease, hello.slots)
-        } else {
-            self.leases.open(hello.slots)
+        match hello.lease {
+            0 => self.leases.open(hello.slots),
+            old => self.leases.replace(old, hello.slots),
         }
     }
 

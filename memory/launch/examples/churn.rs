@@ -33,8 +33,10 @@ fn expect(right: bool) {
 }
 
 unsafe fn look(page: u64) -> bool {
-    let page = page % FIXED_PAGES.load(Relaxed);
-    FIXED.load(Relaxed).add(page as usize * PAGE / 8).read_volatile() == !page
+    unsafe {
+        let page = page % FIXED_PAGES.load(Relaxed);
+        FIXED.load(Relaxed).add(page as usize * PAGE / 8).read_volatile() == !page
+    }
 }
 
 extern "C" fn on_alarm(_: i32) {
@@ -43,10 +45,12 @@ extern "C" fn on_alarm(_: i32) {
 }
 
 unsafe fn map(bytes: usize) -> *mut u64 {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let at = libc::mmap(null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
-    assert_ne!(at, libc::MAP_FAILED, "mmap");
-    at.cast()
+    unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let at = libc::mmap(null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+        assert_ne!(at, libc::MAP_FAILED, "mmap");
+        at.cast()
+    }
 }
 
 /// A mapping of a thread: every page's first word is its number under a key, or 0.
@@ -58,33 +62,41 @@ struct Mapping {
 
 impl Mapping {
     unsafe fn new(pages: usize, key: u64) -> Mapping {
-        let m = Mapping { at: map(pages * PAGE), pages, key: key | 1 };
-        m.write(0);
-        m
+        unsafe {
+            let m = Mapping { at: map(pages * PAGE), pages, key: key | 1 };
+            m.write(0);
+            m
+        }
     }
 
     unsafe fn word(&self, page: usize) -> *mut u64 {
-        self.at.add(page * PAGE / 8)
+        unsafe { self.at.add(page * PAGE / 8) }
     }
 
     unsafe fn write(&self, from: usize) {
-        (from..self.pages).for_each(|p| self.word(p).write_volatile(self.key ^ (p as u64) << 32));
+        unsafe {
+            (from..self.pages).for_each(|p| self.word(p).write_volatile(self.key ^ (p as u64) << 32));
+        }
     }
 
     unsafe fn check(&self, from: usize, to: usize, zeros: bool) {
-        for p in from..to {
-            expect(self.word(p).read_volatile() == if zeros { 0 } else { self.key ^ (p as u64) << 32 });
+        unsafe {
+            for p in from..to {
+                expect(self.word(p).read_volatile() == if zeros { 0 } else { self.key ^ (p as u64) << 32 });
+            }
         }
     }
 
     unsafe fn grow(&mut self, pages: usize) {
-        let at = libc::mremap(self.at.cast(), self.pages * PAGE, pages * PAGE, libc::MREMAP_MAYMOVE);
-        assert_ne!(at, libc::MAP_FAILED, "mremap");
-        let had = std::mem::replace(&mut self.pages, pages);
-        self.at = at.cast();
-        self.check(0, had.min(pages), false);
-        self.check(had.min(pages), pages, true);
-        self.write(0);
+        unsafe {
+            let at = libc::mremap(self.at.cast(), self.pages * PAGE, pages * PAGE, libc::MREMAP_MAYMOVE);
+            assert_ne!(at, libc::MAP_FAILED, "mremap");
+            let had = std::mem::replace(&mut self.pages, pages);
+            self.at = at.cast();
+            self.check(0, had.min(pages), false);
+            self.check(had.min(pages), pages, true);
+            self.write(0);
+        }
     }
 }
 
@@ -95,61 +107,67 @@ impl Drop for Mapping {
 }
 
 unsafe fn work(mut random: Random, pages_max: usize) {
-    let mut mappings: Vec<Mapping> = vec![];
-    while !OVER.load(Relaxed) {
-        if mappings.len() < 6 {
-            mappings.push(Mapping::new(16 + random.below(pages_max), random.next()));
-        }
-        let i = random.below(mappings.len());
-        let m = &mut mappings[i];
-        match random.below(6) {
-            0 => m.grow(16 + random.below(pages_max)),
-            1 => {
-                let (from, n) = (random.below(m.pages), 1 + random.below(64));
-                let to = m.pages.min(from + n);
-                libc::madvise(m.word(from).cast(), (to - from) * PAGE, libc::MADV_DONTNEED);
-                m.check(from, to, true);
-                m.write(from);
+    unsafe {
+        let mut mappings: Vec<Mapping> = vec![];
+        while !OVER.load(Relaxed) {
+            if mappings.len() < 6 {
+                mappings.push(Mapping::new(16 + random.below(pages_max), random.next()));
             }
-            2 => drop(mappings.swap_remove(i)),
-            _ => m.check(0, m.pages, false),
+            let i = random.below(mappings.len());
+            let m = &mut mappings[i];
+            match random.below(6) {
+                0 => m.grow(16 + random.below(pages_max)),
+                1 => {
+                    let (from, n) = (random.below(m.pages), 1 + random.below(64));
+                    let to = m.pages.min(from + n);
+                    libc::madvise(m.word(from).cast(), (to - from) * PAGE, libc::MADV_DONTNEED);
+                    m.check(from, to, true);
+                    m.write(from);
+                }
+                2 => drop(mappings.swap_remove(i)),
+                _ => m.check(0, m.pages, false),
+            }
+            expect(look(random.next()));
         }
-        expect(look(random.next()));
+        mappings.iter().for_each(|m| m.check(0, m.pages, false));
     }
-    mappings.iter().for_each(|m| m.check(0, m.pages, false));
 }
 
 /// Checks in a child that its memory is the snapshot; ends with 0 if so.
 unsafe fn child(mut random: Random, mine: &Mapping) -> ! {
-    let before = WRONG.load(Relaxed);
-    (0..64).for_each(|_| expect(look(random.next())));
-    mine.check(0, mine.pages, false);
-    let bytes = vec![5u8; 1 << 20];
-    expect(bytes.iter().all(|&b| b == 5));
-    libc::_exit((WRONG.load(Relaxed) != before) as i32)
+    unsafe {
+        let before = WRONG.load(Relaxed);
+        (0..64).for_each(|_| expect(look(random.next())));
+        mine.check(0, mine.pages, false);
+        let bytes = vec![5u8; 1 << 20];
+        expect(bytes.iter().all(|&b| b == 5));
+        libc::_exit((WRONG.load(Relaxed) != before) as i32)
+    }
 }
 
 unsafe fn forks(count: usize, mut random: Random) {
-    let mut mine = Mapping::new(256, random.next());
-    for k in 0..count {
-        let mut status = 0;
-        if k % 8 == 7 {
-            status = libc::system(c"exit 0".as_ptr());
-        } else {
-            let pid = libc::fork();
-            assert!(pid >= 0, "fork");
-            if pid == 0 {
-                child(random, &mine);
+    unsafe {
+        let mut mine = Mapping::new(256, random.next());
+        for k in 0..count {
+            let mut status = 0;
+            if k % 8 == 7 {
+                status = libc::system(c"exit 0".as_ptr());
+            } else {
+                let pid = libc::fork();
+                assert!(pid >= 0, "fork");
+                if pid == 0 {
+                    child(random, &mine);
+                }
+                // This change must not reach the child.
+                mine.key ^= 1 << 40;
+                mine.write(0);
+                libc::waitpid(pid, &mut status, 0);
             }
-            // This change must not reach the child.
-            mine.key ^= 1 << 40;
-            mine.write(0);
-            libc::waitpid(pid, &mut status, 0);
+            expect(status == 0);
+            random.next();
         }
-        expect(status == 0);
-        random.next();
+        mine.check(0, mine.pages, false);
     }
-    mine.check(0, mine.pages, false);
 }
 
 fn main() {

@@ -18,19 +18,23 @@ fn mix(mut z: u64) -> u64 {
 }
 
 unsafe fn find<F: Copy>(name: &std::ffi::CStr) -> F {
-    let at = libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr());
-    assert!(!at.is_null(), "no pager in this process");
-    std::mem::transmute_copy::<*mut c_void, F>(&at)
+    unsafe {
+        let at = libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr());
+        assert!(!at.is_null(), "no pager in this process");
+        std::mem::transmute_copy::<*mut c_void, F>(&at)
+    }
 }
 
 /// A callback that names arbitrary ranges.
 unsafe extern "C" fn on_fault(_: *mut c_void, at: *const u8, out: *mut Range, max: usize) -> usize {
-    for i in 0..max {
-        let x = mix(at as u64 ^ i as u64);
-        *out.add(i) = Range { start: (at as u64 ^ x >> (x % 64)) as *const u8, bytes: (x >> (x >> 8 & 63)) as usize };
+    unsafe {
+        for i in 0..max {
+            let x = mix(at as u64 ^ i as u64);
+            *out.add(i) = Range { start: (at as u64 ^ x >> (x % 64)) as *const u8, bytes: (x >> (x >> 8 & 63)) as usize };
+        }
+        // Returns more ranges than fit.
+        max + (mix(at as u64) % 3) as usize
     }
-    // Returns more ranges than fit.
-    max + (mix(at as u64) % 3) as usize
 }
 
 fn main() {

@@ -1,4 +1,5 @@
-//! The baselines of `bench/memory/fault`, and the faults themselves. Each output line is one figure.
+//! The baselines of `bench/memory/fault`, and the faults themselves. Each output line is one
+//! figure.
 //!
 //! `wire rtt ADDRESS N`: p50 of one page read over the wire by a plain client, microseconds.
 //! `wire copy N`: p50 of one UFFDIO_COPY, microseconds.
@@ -6,8 +7,8 @@
 //! `wire raw CLIENTS SECONDS`: bytes per second of as many plain sockets.
 //! `wire fault MIB N` (on far memory): p50 and p99 of N random reads that faulted, microseconds.
 
-use memory_core::wire::{Hello, Op, Request, Welcome};
 use memory_core::PAGE_BYTES;
+use memory_core::wire::{Hello, Op, Request, Welcome};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};

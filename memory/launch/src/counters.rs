@@ -7,7 +7,7 @@
 //! process that gets the lock may remove the file.
 
 use crate::refusal::{self, Refusal};
-use memory_core::stats::{Stats, STATS_MAGIC};
+use memory_core::stats::{STATS_MAGIC, Stats};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;

@@ -1,8 +1,8 @@
 //! Leases memory before the program starts, so that errors are reported before anything runs.
 
 use crate::refusal::{self, Refusal};
-use memory_core::wire::{Hello, Status, Welcome, TOKEN_BYTES};
 use memory_core::PAGE_BYTES;
+use memory_core::wire::{Hello, Status, TOKEN_BYTES, Welcome};
 use memory_host::Address;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};

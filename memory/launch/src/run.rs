@@ -6,8 +6,8 @@ use crate::refusal::{self, Refusal};
 use crate::size::Local;
 use crate::{counters, elf, lease, serve, size};
 use clap::{Args, ValueEnum};
-use memory_core::wire::TOKEN_BYTES;
 use memory_core::PAGE_BYTES;
+use memory_core::wire::TOKEN_BYTES;
 use memory_host::Address;
 use std::error::Error;
 use std::fs::File;
@@ -29,7 +29,8 @@ pub struct Run {
     /// Local memory of the whole program: a size, or a share of the far size (25%)
     #[arg(long)]
     local: Local,
-    /// Memory hosts: HOST:PORT or unix:PATH, comma-separated. With two or more, every page is on two of them
+    /// Memory hosts: HOST:PORT or unix:PATH, comma-separated. With two or more, every page is on
+    /// two of them
     #[arg(long, required = true, value_delimiter = ',')]
     from: Vec<String>,
     /// Far memory to borrow [default: all that the first host has free]
@@ -47,8 +48,8 @@ pub struct Run {
     /// Copies of every page [default: 2 with two hosts or more]
     #[arg(long)]
     copies: Option<usize>,
-    /// How long to stand still for a memory host that holds the only copy and does not answer; one that is gone ends the
-    /// program at once
+    /// How long to stand still for a memory host that holds the only copy and does not answer; one
+    /// that is gone ends the program at once
     #[arg(long, default_value = "60s", value_parser = size::time)]
     patience: Duration,
     /// File with the token that the hosts want

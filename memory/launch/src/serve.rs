@@ -3,8 +3,8 @@
 use crate::refusal::{self, Refusal};
 use crate::size;
 use clap::Args;
-use memory_core::wire::TOKEN_BYTES;
 use memory_core::PAGE_BYTES;
+use memory_core::wire::TOKEN_BYTES;
 use memory_host::{Address, Leases, Loan, Server};
 use std::error::Error;
 use std::fs::File;
@@ -19,7 +19,8 @@ pub struct Serve {
     /// How much to lend
     #[arg(long, value_parser = size::parse)]
     size: u64,
-    /// Where to listen: HOST:PORT or unix:PATH (programs on this machine then share the memory itself); repeatable
+    /// Where to listen: HOST:PORT or unix:PATH (programs on this machine then share the memory
+    /// itself); repeatable
     #[arg(long, required = true)]
     listen: Vec<Address>,
     /// File with the token that borrowers must show, 8 to 32 bytes
@@ -81,7 +82,8 @@ impl Serve {
     }
 }
 
-/// Blocks the signals that end this process, in all threads that start from here on; those that are ignored stay so.
+/// Blocks the signals that end this process, in all threads that start from here on; those that are
+/// ignored stay so.
 fn ending() -> libc::sigset_t {
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();

@@ -1,9 +1,9 @@
 //! `pando mem top` and `pando mem metrics`: the counters that every pager keeps in a file.
 
-use crate::counters::{others, processes, Process};
+use crate::counters::{Process, others, processes};
 use crate::size;
 use clap::Args;
-use memory_core::stats::{longest, quantile, Stats, STALL_BUCKETS};
+use memory_core::stats::{STALL_BUCKETS, Stats, longest, quantile};
 use std::error::Error;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

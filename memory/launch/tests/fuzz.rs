@@ -4,7 +4,7 @@
 mod far;
 
 use far::*;
-use memory_core::wire::{Hello, Op, Reply as Answer, Request, Status, Welcome, MAGIC};
+use memory_core::wire::{Hello, MAGIC, Op, Reply as Answer, Request, Status, Welcome};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;

@@ -4,8 +4,8 @@
 mod far;
 
 use far::*;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const KEYS: u64 = 2400; // 100 MB

@@ -150,11 +150,7 @@ fn a_refused_start_gives_back_its_lease() {
         until("the lease of the refused start is free again", || {
             let out = run(&["--local", "32MiB", "--from", from, "--token-file", token, "--far", "60MiB", "--", "true"]);
             let said = String::from_utf8_lossy(&out.stderr);
-            if from == at {
-                out.status.success()
-            } else {
-                said.contains("127.0.0.1:9 does not answer")
-            }
+            if from == at { out.status.success() } else { said.contains("127.0.0.1:9 does not answer") }
         });
     }
     assert!(start.elapsed().as_secs() < 8, "the lease ran out, it was not given back");

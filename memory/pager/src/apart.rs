@@ -7,7 +7,7 @@
 //! program's table. They check that a number still refers to its file, and recover a lost
 //! userfaultfd.
 
-use crate::pager::{running, Pager};
+use crate::pager::{Pager, running};
 use crate::sys::Lock;
 use crate::{descriptor, evict, guide, handler, identity, sys, uffd};
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::SeqCst};
@@ -28,28 +28,31 @@ static RECOVERING: Lock = Lock::new();
 /// Starts the threads of the table apart, and closes the descriptors that the program's table does
 /// not need. The process has one thread.
 pub unsafe fn begin(pager: &Pager) {
-    TIDS.iter().for_each(|t| t.store(0, SeqCst));
-    READY.store(0, SeqCst);
-    sys::spawn_apart(first);
-    while READY.load(SeqCst) == 0 {
-        sys::futex_wait(&READY, 0, 10_000);
-    }
-    if handler::is_sigbus() {
-        return;
-    }
-    if uffd::number() < 0 {
-        // The program has dropped the right to handler threads, so its child serves its own faults.
-        identity::become_child();
-        handler::install();
-        pager.open_again();
-        return begin(pager);
-    }
-    let mut from = 0;
-    while let Some(fd) = descriptor::next(from) {
-        if !pager.fork.is_for_children(fd as i32) && fd as i32 != identity::bell() {
-            descriptor::close(fd as i32);
+    unsafe {
+        TIDS.iter().for_each(|t| t.store(0, SeqCst));
+        READY.store(0, SeqCst);
+        sys::spawn_apart(first);
+        while READY.load(SeqCst) == 0 {
+            sys::futex_wait(&READY, 0, 10_000);
         }
-        from = fd + 1;
+        if handler::is_sigbus() {
+            return;
+        }
+        if uffd::number() < 0 {
+            // The program has dropped the right to handler threads, so its child serves its own
+            // faults.
+            identity::become_child();
+            handler::install();
+            pager.open_again();
+            return begin(pager);
+        }
+        let mut from = 0;
+        while let Some(fd) = descriptor::next(from) {
+            if !pager.fork.is_for_children(fd as i32) && fd as i32 != identity::bell() {
+                descriptor::close(fd as i32);
+            }
+            from = fd + 1;
+        }
     }
 }
 
@@ -114,40 +117,46 @@ extern "C" fn first() -> ! {
 
 /// Ends the calling thread.
 unsafe fn leave() -> ! {
-    loop {
-        sys!(libc::SYS_exit, 0);
+    unsafe {
+        loop {
+            sys!(libc::SYS_exit, 0);
+        }
     }
 }
 
 /// Closes all but some of the pager's descriptors.
 unsafe fn keep_only(kept: impl Fn(i32) -> bool) {
-    let (mut from, mut look) = (0, 0);
-    while let Some(fd) = descriptor::next(look) {
-        look = fd + 1;
-        if kept(fd as i32) {
-            if fd > from {
-                sys!(libc::SYS_close_range, from, fd - 1, 0);
+    unsafe {
+        let (mut from, mut look) = (0, 0);
+        while let Some(fd) = descriptor::next(look) {
+            look = fd + 1;
+            if kept(fd as i32) {
+                if fd > from {
+                    sys!(libc::SYS_close_range, from, fd - 1, 0);
+                }
+                from = fd + 1;
             }
-            from = fd + 1;
         }
+        sys!(libc::SYS_close_range, from, u32::MAX, 0);
     }
-    sys!(libc::SYS_close_range, from, u32::MAX, 0);
 }
 
 /// Restores the userfaultfd in the program's table. Ends the program if that fails.
 pub unsafe fn recover() {
-    RECOVERING.take();
-    // Another thread may replace the new number before it is moved to a high one.
-    while !uffd::is_known() {
-        match from_table(sys!(libc::SYS_pidfd_open, TIDS[0].load(SeqCst), PIDFD_THREAD), KEPT.load(SeqCst)) {
-            fd if fd >= 0 => uffd::set_number(descriptor::adopt(fd as i32)),
-            e => sys::die(format_args!(
-                "the program has closed the pager's userfaultfd by a raw system call, and it cannot be had back (error {}; it takes Linux 6.9). The program is stopped before it reads a wrong byte",
-                -e
-            )),
+    unsafe {
+        RECOVERING.take();
+        // Another thread may replace the new number before it is moved to a high one.
+        while !uffd::is_known() {
+            match from_table(sys!(libc::SYS_pidfd_open, TIDS[0].load(SeqCst), PIDFD_THREAD), KEPT.load(SeqCst)) {
+                fd if fd >= 0 => uffd::set_number(descriptor::adopt(fd as i32)),
+                e => sys::die(format_args!(
+                    "the program has closed the pager's userfaultfd by a raw system call, and it cannot be had back (error {}; it takes Linux 6.9). The program is stopped before it reads a wrong byte",
+                    -e
+                )),
+            }
         }
+        RECOVERING.give();
     }
-    RECOVERING.give();
 }
 
 /// Forgets the threads of the parent, in a forked child.
@@ -159,32 +168,38 @@ pub fn become_child() {
 /// Copies a descriptor to the caller's table, from the table of the thread or process `of`, a
 /// pidfd. Closes `of`.
 unsafe fn from_table(of: isize, fd: i32) -> isize {
-    if of < 0 {
-        return of;
+    unsafe {
+        if of < 0 {
+            return of;
+        }
+        let got = sys!(libc::SYS_pidfd_getfd, of, fd, 0);
+        sys!(libc::SYS_close, of);
+        got
     }
-    let got = sys!(libc::SYS_pidfd_getfd, of, fd, 0);
-    sys!(libc::SYS_close, of);
-    got
 }
 
 /// Copies a descriptor from the file table of the program's thread `tid`. Linux 6.8 has no pidfds
 /// of single threads; there, the table of the process is used.
 pub unsafe fn from_program(tid: i32, fd: i32) -> isize {
-    match sys!(libc::SYS_pidfd_open, tid, PIDFD_THREAD) {
-        e if e == -(libc::EINVAL as isize) => from_table(sys!(libc::SYS_pidfd_open, sys!(libc::SYS_getpid), 0), fd),
-        of => from_table(of, fd),
+    unsafe {
+        match sys!(libc::SYS_pidfd_open, tid, PIDFD_THREAD) {
+            e if e == -(libc::EINVAL as isize) => from_table(sys!(libc::SYS_pidfd_open, sys!(libc::SYS_getpid), 0), fd),
+            of => from_table(of, fd),
+        }
     }
 }
 
 /// Writes a message to the program's standard error, from either file table.
 pub unsafe fn write_error(text: &[u8]) {
-    if !is_here() {
-        sys!(libc::SYS_write, 2, text.as_ptr(), text.len());
-        return;
-    }
-    let fd = from_table(sys!(libc::SYS_pidfd_open, sys!(libc::SYS_getpid), 0), 2);
-    if fd >= 0 {
-        sys!(libc::SYS_write, fd, text.as_ptr(), text.len());
-        sys!(libc::SYS_close, fd);
+    unsafe {
+        if !is_here() {
+            sys!(libc::SYS_write, 2, text.as_ptr(), text.len());
+            return;
+        }
+        let fd = from_table(sys!(libc::SYS_pidfd_open, sys!(libc::SYS_getpid), 0), 2);
+        if fd >= 0 {
+            sys!(libc::SYS_write, fd, text.as_ptr(), text.len());
+            sys!(libc::SYS_close, fd);
+        }
     }
 }

@@ -111,11 +111,7 @@ impl Budget {
 /// Opens the kernel's status file of this process.
 fn status() -> i32 {
     let fd = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, c"/proc/self/status".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC, 0) };
-    if fd >= 0 {
-        unsafe { descriptor::adopt(fd as i32) }
-    } else {
-        -1
-    }
+    if fd >= 0 { unsafe { descriptor::adopt(fd as i32) } } else { -1 }
 }
 
 /// Memory of a process, bytes. `kernel` includes `tables`.

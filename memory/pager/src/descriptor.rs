@@ -15,41 +15,47 @@ static FILES: [AtomicU64; WORDS * 64] = [const { AtomicU64::new(0) }; WORDS * 64
 /// Returns the file of a descriptor: its device and inode in one word. 0 = the descriptor is
 /// closed.
 pub unsafe fn file(fd: i32) -> u64 {
-    let mut s: libc::stat = core::mem::zeroed();
-    match sys!(libc::SYS_fstat, fd, &raw mut s) {
-        0 => s.st_ino ^ s.st_dev.rotate_left(40) ^ 1 << 63,
-        _ => 0,
+    unsafe {
+        let mut s: libc::stat = core::mem::zeroed();
+        match sys!(libc::SYS_fstat, fd, &raw mut s) {
+            0 => s.st_ino ^ s.st_dev.rotate_left(40) ^ 1 << 63,
+            _ => 0,
+        }
     }
 }
 
 /// Takes over a descriptor and returns its new number. In the pager's own table, the number is
 /// kept.
 pub unsafe fn adopt(fd: i32) -> i32 {
-    if apart::is_here() {
-        return fd;
+    unsafe {
+        if apart::is_here() {
+            return fd;
+        }
+        let up = [900, 200, 3].into_iter().map(|from| sys!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, from)).find(|&up| up >= 0);
+        if up.is_some() {
+            sys!(libc::SYS_close, fd);
+        }
+        let up = up.unwrap_or(fd as isize) as i32;
+        if let Some(word) = OURS.get(up as usize / 64) {
+            FILES[up as usize].store(file(up), SeqCst);
+            word.fetch_or(1 << (up % 64), SeqCst);
+        }
+        up
     }
-    let up = [900, 200, 3].into_iter().map(|from| sys!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, from)).find(|&up| up >= 0);
-    if up.is_some() {
-        sys!(libc::SYS_close, fd);
-    }
-    let up = up.unwrap_or(fd as isize) as i32;
-    if let Some(word) = OURS.get(up as usize / 64) {
-        FILES[up as usize].store(file(up), SeqCst);
-        word.fetch_or(1 << (up % 64), SeqCst);
-    }
-    up
 }
 
 /// Closes an adopted descriptor, unless its number refers to another file by now.
 pub unsafe fn close(fd: i32) {
-    if apart::is_here() {
-        sys!(libc::SYS_close, fd);
-        return;
-    }
-    let holds = holds(fd);
-    forget(fd);
-    if holds {
-        sys!(libc::SYS_close, fd);
+    unsafe {
+        if apart::is_here() {
+            sys!(libc::SYS_close, fd);
+            return;
+        }
+        let holds = holds(fd);
+        forget(fd);
+        if holds {
+            sys!(libc::SYS_close, fd);
+        }
     }
 }
 

@@ -5,14 +5,14 @@
 use crate::budget::Budget;
 use crate::hosts::{Wait, Writing};
 use crate::lane::Lane;
-use crate::pager::{running, Pager};
+use crate::pager::{Pager, running};
 use crate::sys::Lock;
 use crate::{apart, handler, sys};
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use memory_core::PAGE_BYTES;
 use memory_core::heart::{Clean, Heart, Need};
 use memory_core::stats::add;
-use memory_core::PAGE_BYTES;
 
 /// Pages that are unmapped, or stored, in one batch.
 const UNMAP_BATCH: usize = 32;
@@ -115,15 +115,17 @@ impl Turns {
 
     /// Makes the state, before any thread starts.
     pub unsafe fn begin(&self, pager: &'static Pager) {
-        *self.work.get() = Some(Evictor {
-            pager,
-            lane: pager.lanes.evictor(),
-            budget: Budget::open(pager),
-            batch: None,
-            ticked_ns: 0,
-            ticks: 0,
-            is_full: false,
-        });
+        unsafe {
+            *self.work.get() = Some(Evictor {
+                pager,
+                lane: pager.lanes.evictor(),
+                budget: Budget::open(pager),
+                batch: None,
+                ticked_ns: 0,
+                ticks: 0,
+                is_full: false,
+            });
+        }
     }
 
     /// Frees the lock in a forked child.

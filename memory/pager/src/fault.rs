@@ -2,14 +2,14 @@
 
 use crate::guide::Along;
 use crate::handler::{self, Lead};
-use crate::pager::{running, Guard, Pager, OVERDRAFT_PAGES};
+use crate::pager::{Guard, OVERDRAFT_PAGES, Pager, running};
 use crate::queue::Queue;
 use crate::{stack, sys};
 use core::sync::atomic::Ordering::SeqCst;
+use memory_core::PAGE_BYTES;
 use memory_core::heart::Need;
 use memory_core::page::State;
 use memory_core::stats::{add, bucket};
-use memory_core::PAGE_BYTES;
 
 struct Attempt {
     /// The pages that a guide adds to the fetch.

@@ -5,8 +5,8 @@ use crate::handler::Lead;
 use crate::lane::Lane;
 use crate::pager::{Guard, Pager};
 use crate::sys;
-use memory_core::stats::add;
 use memory_core::PAGE_BYTES;
+use memory_core::stats::add;
 
 impl Pager {
     /// Fetches those of the first `n` pages in the lane's list that are remote; returns how many.

@@ -14,7 +14,7 @@
 //! fork exists before it is needed, and the child reuses the numbers that it closes.
 
 use crate::evict::Evictor;
-use crate::pager::{pager, Pager};
+use crate::pager::{Pager, pager};
 use crate::{apart, descriptor, handler, start, sys};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use memory_core::stats::add;
@@ -172,11 +172,7 @@ impl Fork {
     /// parent's for each.
     pub fn allowance(&self, pages: usize, tables: usize) -> usize {
         let children = self.children.iter().filter(|c| c.load(SeqCst) > 0).count();
-        if children > 0 {
-            pages / ALLOWANCE + children * tables
-        } else {
-            0
-        }
+        if children > 0 { pages / ALLOWANCE + children * tables } else { 0 }
     }
 
     /// Parks the evictor until the fork is over; it runs only tasks of the forking thread.
@@ -238,85 +234,91 @@ fn close(place: &AtomicI32) {
 
 /// Runs last of all handlers before the fork.
 pub unsafe extern "C" fn prepare() {
-    let Some(pager) = pager() else { return };
-    let f = &pager.fork;
-    let signals = sys::block_signals();
-    // One fork at a time: a second thread waits here.
-    while f.wanted.compare_exchange(0, 1, SeqCst, SeqCst).is_err() {
-        sys::futex_wait(&f.wanted, 1, 1_000);
-    }
-    f.signals.store(signals, SeqCst);
-    pager.wake_evictor();
-    while f.parked.load(SeqCst) == 0 {
-        sys::futex_wait(&f.parked, 0, 10_000);
-    }
-    // Under the lock, because the evictor may close a shared pipe at the same time.
-    loop {
-        let heart = &mut *pager.lock_for_fork();
-        if heart.busy() == 0 && heart.limbo() == 0 {
-            if f.is_child() {
+    unsafe {
+        let Some(pager) = pager() else { return };
+        let f = &pager.fork;
+        let signals = sys::block_signals();
+        // One fork at a time: a second thread waits here.
+        while f.wanted.compare_exchange(0, 1, SeqCst, SeqCst).is_err() {
+            sys::futex_wait(&f.wanted, 1, 1_000);
+        }
+        f.signals.store(signals, SeqCst);
+        pager.wake_evictor();
+        while f.parked.load(SeqCst) == 0 {
+            sys::futex_wait(&f.parked, 0, 10_000);
+        }
+        // Under the lock, because the evictor may close a shared pipe at the same time.
+        loop {
+            let heart = &mut *pager.lock_for_fork();
+            if heart.busy() == 0 && heart.limbo() == 0 {
+                if f.is_child() {
+                    break;
+                }
+                heart.slots.freeze();
+                if f.is_full() || !f.provide() {
+                    // The child shares a pipe, and counts with the other children of that pipe.
+                    heart.slots.thaw();
+                    f.ends[1].store(f.shared.load(SeqCst), SeqCst);
+                } else {
+                    f.ends.iter().zip(&f.spare).for_each(|(end, spare)| end.store(spare.swap(0, SeqCst), SeqCst));
+                }
                 break;
             }
-            heart.slots.freeze();
-            if f.is_full() || !f.provide() {
-                // The child shares a pipe, and counts with the other children of that pipe.
-                heart.slots.thaw();
-                f.ends[1].store(f.shared.load(SeqCst), SeqCst);
-            } else {
-                f.ends.iter().zip(&f.spare).for_each(|(end, spare)| end.store(spare.swap(0, SeqCst), SeqCst));
-            }
-            break;
+            pager.unlock_after_fork();
+            // A fetch or an evicting thread had not ended yet.
+            f.flush(pager);
+            let never = AtomicU32::new(0);
+            sys::futex_wait(&never, 0, 200);
         }
-        pager.unlock_after_fork();
-        // A fetch or an evicting thread had not ended yet.
-        f.flush(pager);
-        let never = AtomicU32::new(0);
-        sys::futex_wait(&never, 0, 200);
+        pager.inherit(true);
     }
-    pager.inherit(true);
 }
 
 /// Runs first of all handlers in the parent, after the fork.
 pub unsafe extern "C" fn parent() {
-    let Some(pager) = pager() else { return };
-    let f = &pager.fork;
-    if !f.is_child() {
-        if f.ends[0].load(SeqCst) > 0 {
-            let place = f.children.iter().find(|c| c.load(SeqCst) == 0).expect("there was one before the fork");
-            place.store(f.ends[0].swap(0, SeqCst), SeqCst);
-            close(&f.shared);
-            f.shared.store(f.ends[1].load(SeqCst), SeqCst);
-            f.unshare();
+    unsafe {
+        let Some(pager) = pager() else { return };
+        let f = &pager.fork;
+        if !f.is_child() {
+            if f.ends[0].load(SeqCst) > 0 {
+                let place = f.children.iter().find(|c| c.load(SeqCst) == 0).expect("there was one before the fork");
+                place.store(f.ends[0].swap(0, SeqCst), SeqCst);
+                close(&f.shared);
+                f.shared.store(f.ends[1].load(SeqCst), SeqCst);
+                f.unshare();
+            }
+            f.ends[1].store(0, SeqCst);
+            add(&pager.stats.forks, 1);
         }
-        f.ends[1].store(0, SeqCst);
-        add(&pager.stats.forks, 1);
+        over(pager);
     }
-    over(pager);
 }
 
 /// Runs first of all handlers in the child.
 pub unsafe extern "C" fn child() {
-    let Some(pager) = pager() else { return };
-    let f = &pager.fork;
-    if !f.is_child() {
-        f.place.store(f.children.iter().position(|c| c.load(SeqCst) == 0).unwrap_or(PIPES_MAX - 1), SeqCst);
-        // Close all pipes but the child's own write end, which stays open until its end.
-        if f.shared.load(SeqCst) == f.ends[1].load(SeqCst) {
-            f.shared.store(0, SeqCst);
+    unsafe {
+        let Some(pager) = pager() else { return };
+        let f = &pager.fork;
+        if !f.is_child() {
+            f.place.store(f.children.iter().position(|c| c.load(SeqCst) == 0).unwrap_or(PIPES_MAX - 1), SeqCst);
+            // Close all pipes but the child's own write end, which stays open until its end.
+            if f.shared.load(SeqCst) == f.ends[1].load(SeqCst) {
+                f.shared.store(0, SeqCst);
+            }
+            if !handler::is_sigbus() {
+                // The child has no read ends.
+                f.children.iter().chain([&f.spare[0], &f.ends[0]]).for_each(|end| end.store(0, SeqCst));
+            }
+            f.children.iter().chain(&f.spare).chain([&f.ends[0], &f.shared]).for_each(close);
         }
-        if !handler::is_sigbus() {
-            // The child has no read ends.
-            f.children.iter().chain([&f.spare[0], &f.ends[0]]).for_each(|end| end.store(0, SeqCst));
-        }
-        f.children.iter().chain(&f.spare).chain([&f.ends[0], &f.shared]).for_each(close);
+        f.child.store(true, SeqCst);
+        crate::identity::become_child();
+        f.parked.store(0, SeqCst);
+        f.task.store(NOTHING, SeqCst);
+        start::become_child(pager, (pager.hosts.config.local_bytes as usize / 4096 / ALLOWANCE).max(128));
+        start::threads(pager);
+        over(pager);
     }
-    f.child.store(true, SeqCst);
-    crate::identity::become_child();
-    f.parked.store(0, SeqCst);
-    f.task.store(NOTHING, SeqCst);
-    start::become_child(pager, (pager.hosts.config.local_bytes as usize / 4096 / ALLOWANCE).max(128));
-    start::threads(pager);
-    over(pager);
 }
 
 unsafe fn over(pager: &Pager) {

@@ -1,13 +1,13 @@
 //! The C ABI for guides: `sdk/guide/c/pando_guide.h`.
 
 use crate::handler::{self, Lead};
-use crate::pager::{pager, running, Guard, Pager};
+use crate::pager::{Guard, Pager, pager, running};
 use crate::sys::Lock;
 use crate::{apart, sys};
 use core::ffi::c_void;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
-use memory_core::page::{flag, State};
+use memory_core::page::{State, flag};
 use memory_core::stats::add;
 use memory_core::{BATCH_PAGES_MAX, PAGE_BYTES};
 
@@ -25,7 +25,7 @@ const RANGES_MAX: usize = 1024;
 const LIST_MAX: usize = 64;
 
 /// Version of the ABI that this library implements.
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub extern "C" fn pando_guide_abi() -> u32 {
     1
 }
@@ -35,7 +35,7 @@ pub extern "C" fn pando_guide_abi() -> u32 {
 ///
 /// # Safety
 /// Any address will do.
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn pando_guide_is_resident(at: *const u8) -> i32 {
     let Some(pager) = pager() else { return 1 };
     let Some(page) = pager.page_of(at as usize) else { return 1 };
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn pando_guide_is_resident(at: *const u8) -> i32 {
 ///
 /// # Safety
 /// Any address will do; it is not read.
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn pando_guide_extent(at: *const u8) -> usize {
     let Some(pager) = pager() else { return 0 };
     let Some(page) = pager.page_of(at as usize) else { return 0 };
@@ -68,7 +68,7 @@ const FAULT_RANGES_MAX: usize = 32;
 ///
 /// # Safety
 /// The callback must stay loaded, and must be safe in a signal handler.
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn pando_guide_register(on_fault: Option<OnFault>, context: *mut c_void) -> u32 {
     ON_FAULT.store(0, SeqCst);
     CONTEXT.store(context as usize, SeqCst);
@@ -112,7 +112,7 @@ impl Along {
 }
 
 /// Counts one request of the program, for "rounds per request".
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub extern "C" fn pando_guide_request() {
     if let Some(pager) = pager() {
         add(&pager.stats.requests, 1);
@@ -125,35 +125,37 @@ pub extern "C" fn pando_guide_request() {
 ///
 /// # Safety
 /// `ranges` points to `count` ranges. The memory in the ranges is never read.
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn pando_guide_prefetch(ranges: *const Range, count: usize) -> usize {
-    let Some(pager) = pager() else { return 0 };
-    if ranges.is_null() || ranges.align_offset(align_of::<Range>()) != 0 {
-        return 0;
-    }
-    add(&pager.stats.guide_calls, 1);
-    let mut fetched = 0;
-    let mut from = Cursor { range: 0, page: 0 };
-    // The list may be far memory itself, so it is copied before the lock is taken.
-    let mut copy = [Range { start: core::ptr::null(), bytes: 0 }; LIST_MAX];
-    let count = count.min(RANGES_MAX);
-    let mut base = 0;
-    while base < count {
-        let n = (count - base).min(copy.len());
-        for (i, r) in copy[..n].iter_mut().enumerate() {
-            *r = ranges.add(base + i).read();
+    unsafe {
+        let Some(pager) = pager() else { return 0 };
+        if ranges.is_null() || ranges.align_offset(align_of::<Range>()) != 0 {
+            return 0;
         }
-        from = Cursor { range: 0, ..from };
-        from.page = 0;
-        while let Some(k) = ask_for(pager, &copy[..n], &mut from) {
-            fetched += k;
-            if k == 0 {
-                break;
+        add(&pager.stats.guide_calls, 1);
+        let mut fetched = 0;
+        let mut from = Cursor { range: 0, page: 0 };
+        // The list may be far memory itself, so it is copied before the lock is taken.
+        let mut copy = [Range { start: core::ptr::null(), bytes: 0 }; LIST_MAX];
+        let count = count.min(RANGES_MAX);
+        let mut base = 0;
+        while base < count {
+            let n = (count - base).min(copy.len());
+            for (i, r) in copy[..n].iter_mut().enumerate() {
+                *r = ranges.add(base + i).read();
             }
+            from = Cursor { range: 0, ..from };
+            from.page = 0;
+            while let Some(k) = ask_for(pager, &copy[..n], &mut from) {
+                fetched += k;
+                if k == 0 {
+                    break;
+                }
+            }
+            base += n;
         }
-        base += n;
+        fetched
     }
-    fetched
 }
 
 /// A batch of a thread of the program in thread mode. That thread has no connections, so the

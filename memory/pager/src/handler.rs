@@ -20,15 +20,17 @@ pub fn is_sigbus() -> bool {
 /// Installs the SIGBUS handler. All signals are blocked while it runs, so that it may hold the
 /// pager's lock.
 pub unsafe fn install() {
-    SIGBUS.store(true, SeqCst);
-    let mut action: libc::sigaction = core::mem::zeroed();
-    action.sa_sigaction = on_sigbus as *const () as usize;
-    action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
-    libc::sigfillset(&mut action.sa_mask);
-    let mut before: libc::sigaction = core::mem::zeroed();
-    wrap::signal::real_sigaction()(libc::SIGBUS, &action, &mut before);
-    OTHER.store(before.sa_sigaction, SeqCst);
-    OTHER_FLAGS.store(before.sa_flags as usize, SeqCst);
+    unsafe {
+        SIGBUS.store(true, SeqCst);
+        let mut action: libc::sigaction = core::mem::zeroed();
+        action.sa_sigaction = on_sigbus as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+        libc::sigfillset(&mut action.sa_mask);
+        let mut before: libc::sigaction = core::mem::zeroed();
+        wrap::signal::real_sigaction()(libc::SIGBUS, &action, &mut before);
+        OTHER.store(before.sa_sigaction, SeqCst);
+        OTHER_FLAGS.store(before.sa_flags as usize, SeqCst);
+    }
 }
 
 /// Stores the program's handler for SIGBUS; returns the one before.
@@ -45,28 +47,30 @@ const BUS_MCEERR_AR: i32 = 4;
 const BUS_MCEERR_AO: i32 = 5;
 
 unsafe extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    let at = (*info).si_addr() as usize;
-    if let Some((pager, page)) = pager().and_then(|p| Some((p, p.page_of(at)?))) {
-        if [BUS_MCEERR_AR, BUS_MCEERR_AO].contains(&(*info).si_code) {
-            pager.poisoned(page);
+    unsafe {
+        let at = (*info).si_addr() as usize;
+        if let Some((pager, page)) = pager().and_then(|p| Some((p, p.page_of(at)?))) {
+            if [BUS_MCEERR_AR, BUS_MCEERR_AO].contains(&(*info).si_code) {
+                pager.poisoned(page);
+            }
+            pager.fault(page);
+            return;
         }
-        pager.fault(page);
-        return;
-    }
-    match other() {
-        (libc::SIG_DFL, _) | (libc::SIG_IGN, _) => {
-            // Restore the default action: the same instruction faults again and ends the program,
-            // as without the pager.
-            let action = [0usize; 4];
-            sys!(libc::SYS_rt_sigaction, signal, action.as_ptr(), 0, 8);
-        }
-        (handler, flags) if flags & libc::SA_SIGINFO != 0 => {
-            let f: unsafe extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = core::mem::transmute(handler);
-            f(signal, info, context)
-        }
-        (handler, _) => {
-            let f: unsafe extern "C" fn(i32) = core::mem::transmute(handler);
-            f(signal)
+        match other() {
+            (libc::SIG_DFL, _) | (libc::SIG_IGN, _) => {
+                // Restore the default action: the same instruction faults again and ends the
+                // program, as without the pager.
+                let action = [0usize; 4];
+                sys!(libc::SYS_rt_sigaction, signal, action.as_ptr(), 0, 8);
+            }
+            (handler, flags) if flags & libc::SA_SIGINFO != 0 => {
+                let f: unsafe extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = core::mem::transmute(handler);
+                f(signal, info, context)
+            }
+            (handler, _) => {
+                let f: unsafe extern "C" fn(i32) = core::mem::transmute(handler);
+                f(signal)
+            }
         }
     }
 }
@@ -122,11 +126,8 @@ fn next_fault() -> Option<u32> {
     const PAGEFAULT: u64 = 0x12;
     let mut message = [0u64; 4];
     let n = unsafe { sys!(libc::SYS_read, uffd::number(), message.as_mut_ptr(), 32) };
-    if n == 32 && message[0] & 0xff == PAGEFAULT {
-        running().page_of(message[2] as usize)
-    } else {
-        None
-    }
+    let is_fault = n == 32 && message[0] & 0xff == PAGEFAULT;
+    if is_fault { running().page_of(message[2] as usize) } else { None }
 }
 
 /// Runs a handler thread, which serves fault events. Programs need it if their system calls cannot

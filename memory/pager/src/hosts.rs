@@ -20,9 +20,9 @@ pub use write::{Wait, Writing};
 
 use crate::config::{Config, HOSTS_MAX};
 use crate::lane::Ports;
-use crate::port::{Broken, Port, Shared, LONG, SHORT};
+use crate::port::{Broken, LONG, Port, SHORT, Shared};
 use crate::sys;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering::SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::SeqCst};
 use memory_core::wire::Hello;
 use silence::Vain;
 
@@ -145,25 +145,27 @@ impl Hosts {
     /// Joins the leases that the launcher opened. Maps the memory of hosts on unix sockets, and
     /// connects to the others. The connections stay open: a lease ends soon after its last one.
     pub unsafe fn attach(&self, ports: &mut Ports) {
-        for h in 0..self.config.hosts_len {
-            if self.state(h) != WHOLE {
-                continue;
-            }
-            if self.config.hosts[h].family() != libc::AF_UNIX {
-                let mut vain = Vain::default();
-                while let Err(e) = self.port(ports, h, LONG) {
-                    if self.is_over(&mut vain, h, e) {
-                        sys::die(format_args!("memory host {} does not take this program back ({e:?})", h + 1));
-                    }
+        unsafe {
+            for h in 0..self.config.hosts_len {
+                if self.state(h) != WHOLE {
+                    continue;
                 }
-                self.answers(h);
-                continue;
-            }
-            let lease = self.all[h].lease.load(SeqCst);
-            ports[h].patience = self.config.patience_ns;
-            match ports[h].open(&self.config.hosts[h], &Hello { share: true, ..self.hello(lease) }) {
-                Ok((w, fd)) if fd >= 0 && self.all[h].shared.map(fd, w.slots) => {}
-                e => sys::die(format_args!("memory host {} does not hand its memory over ({e:?})", h + 1)),
+                if self.config.hosts[h].family() != libc::AF_UNIX {
+                    let mut vain = Vain::default();
+                    while let Err(e) = self.port(ports, h, LONG) {
+                        if self.is_over(&mut vain, h, e) {
+                            sys::die(format_args!("memory host {} does not take this program back ({e:?})", h + 1));
+                        }
+                    }
+                    self.answers(h);
+                    continue;
+                }
+                let lease = self.all[h].lease.load(SeqCst);
+                ports[h].patience = self.config.patience_ns;
+                match ports[h].open(&self.config.hosts[h], &Hello { share: true, ..self.hello(lease) }) {
+                    Ok((w, fd)) if fd >= 0 && self.all[h].shared.map(fd, w.slots) => {}
+                    e => sys::die(format_args!("memory host {} does not hand its memory over ({e:?})", h + 1)),
+                }
             }
         }
     }

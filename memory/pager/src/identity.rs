@@ -65,9 +65,11 @@ pub fn become_child() {
 
 /// Makes the bell, before the handlers start.
 pub unsafe fn hang_bell() {
-    let fd = sys!(libc::SYS_eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
-    if fd >= 0 {
-        BELL.store(descriptor::adopt(fd as i32) + 1, SeqCst);
+    unsafe {
+        let fd = sys!(libc::SYS_eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
+        if fd >= 0 {
+            BELL.store(descriptor::adopt(fd as i32) + 1, SeqCst);
+        }
     }
 }
 
@@ -77,58 +79,66 @@ pub fn bell() -> i32 {
 }
 
 unsafe fn three(nr: i64) -> [u32; 3] {
-    let mut ids = [0u32; 3];
-    let [a, b, c] = &mut ids;
-    sys!(nr, &raw mut *a, &raw mut *b, &raw mut *c);
-    ids
+    unsafe {
+        let mut ids = [0u32; 3];
+        let [a, b, c] = &mut ids;
+        sys!(nr, &raw mut *a, &raw mut *b, &raw mut *c);
+        ids
+    }
 }
 
 /// Spreads the new identity of the calling thread, and waits until each of the pager's threads has
 /// it. Ends the program if one of them would stay root.
 pub unsafe fn spread() {
-    let Some(pager) = pager() else { return };
-    let signals = sys::block_signals();
-    TURN.take();
-    let want = &mut *WANTED.0.get();
-    if want.others.is_null() {
-        want.others = sys::reserve(GROUPS_MAX * size_of::<u32>()).cast();
-    }
-    want.users = three(libc::SYS_getresuid);
-    want.groups = three(libc::SYS_getresgid);
-    want.others_len = sys!(libc::SYS_getgroups, GROUPS_MAX, want.others).max(0) as usize;
-    let change = CHANGE.fetch_add(1, SeqCst) + 1;
-    pager.wake_evictor();
-    pager.hosts.wake_tender();
-    ring(1);
-    let begun = sys::now_ns();
-    for follower in FOLLOWERS.iter().filter(|f| f.tid.load(SeqCst) != 0) {
-        loop {
-            let done = follower.done.load(SeqCst);
-            if done == change {
-                break;
-            }
-            if sys::now_ns() - begun > WITHIN_NS {
-                sys::die(format_args!("a thread of the pager does not follow the program to its new user. The program is stopped"));
-            }
-            sys::futex_wait(&follower.done, done, 10_000);
+    unsafe {
+        let Some(pager) = pager() else { return };
+        let signals = sys::block_signals();
+        TURN.take();
+        let want = &mut *WANTED.0.get();
+        if want.others.is_null() {
+            want.others = sys::reserve(GROUPS_MAX * size_of::<u32>()).cast();
         }
+        want.users = three(libc::SYS_getresuid);
+        want.groups = three(libc::SYS_getresgid);
+        want.others_len = sys!(libc::SYS_getgroups, GROUPS_MAX, want.others).max(0) as usize;
+        let change = CHANGE.fetch_add(1, SeqCst) + 1;
+        pager.wake_evictor();
+        pager.hosts.wake_tender();
+        ring(1);
+        let begun = sys::now_ns();
+        for follower in FOLLOWERS.iter().filter(|f| f.tid.load(SeqCst) != 0) {
+            loop {
+                let done = follower.done.load(SeqCst);
+                if done == change {
+                    break;
+                }
+                if sys::now_ns() - begun > WITHIN_NS {
+                    sys::die(format_args!("a thread of the pager does not follow the program to its new user. The program is stopped"));
+                }
+                sys::futex_wait(&follower.done, done, 10_000);
+            }
+        }
+        SETTLED.store(change, SeqCst);
+        hush();
+        TURN.give();
+        sys::restore_signals(signals);
     }
-    SETTLED.store(change, SeqCst);
-    hush();
-    TURN.give();
-    sys::restore_signals(signals);
 }
 
 unsafe fn ring(times: u64) {
-    if descriptor::is_ours(bell()) {
-        sys!(libc::SYS_write, bell(), &raw const times, 8);
+    unsafe {
+        if descriptor::is_ours(bell()) {
+            sys!(libc::SYS_write, bell(), &raw const times, 8);
+        }
     }
 }
 
 unsafe fn hush() {
-    let mut times = 0u64;
-    if descriptor::is_ours(bell()) {
-        sys!(libc::SYS_read, bell(), &raw mut times, 8);
+    unsafe {
+        let mut times = 0u64;
+        if descriptor::is_ours(bell()) {
+            sys!(libc::SYS_read, bell(), &raw mut times, 8);
+        }
     }
 }
 
@@ -151,19 +161,21 @@ pub fn heed() {
 /// Takes on an identity. Each call of the program changes one part, so the order matters only if
 /// several differ.
 unsafe fn adopt(want: &Identity) {
-    let mut have = [0u32; GROUPS_COMPARED];
-    let n = sys!(libc::SYS_getgroups, have.len(), have.as_mut_ptr());
-    let others = core::slice::from_raw_parts(want.others, want.others_len);
-    if n < 0 || &have[..n as usize] != others {
-        sys!(libc::SYS_setgroups, others.len(), others.as_ptr());
-    }
-    let [r, e, s] = want.groups;
-    sys!(libc::SYS_setresgid, r, e, s);
-    let [r, e, s] = want.users;
-    sys!(libc::SYS_setresuid, r, e, s);
-    let (users, groups) = (three(libc::SYS_getresuid), three(libc::SYS_getresgid));
-    let more = |have: &[u32; 3], want: &[u32; 3]| have.contains(&0) && !want.contains(&0);
-    if more(&users, &want.users) || more(&groups, &want.groups) {
-        sys::die(format_args!("a thread of the pager cannot drop root with the program. The program is stopped"));
+    unsafe {
+        let mut have = [0u32; GROUPS_COMPARED];
+        let n = sys!(libc::SYS_getgroups, have.len(), have.as_mut_ptr());
+        let others = core::slice::from_raw_parts(want.others, want.others_len);
+        if n < 0 || &have[..n as usize] != others {
+            sys!(libc::SYS_setgroups, others.len(), others.as_ptr());
+        }
+        let [r, e, s] = want.groups;
+        sys!(libc::SYS_setresgid, r, e, s);
+        let [r, e, s] = want.users;
+        sys!(libc::SYS_setresuid, r, e, s);
+        let (users, groups) = (three(libc::SYS_getresuid), three(libc::SYS_getresgid));
+        let more = |have: &[u32; 3], want: &[u32; 3]| have.contains(&0) && !want.contains(&0);
+        if more(&users, &want.users) || more(&groups, &want.groups) {
+            sys::die(format_args!("a thread of the pager cannot drop root with the program. The program is stopped"));
+        }
     }
 }

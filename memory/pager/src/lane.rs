@@ -39,20 +39,24 @@ pub struct Lanes {
 
 impl Lanes {
     pub unsafe fn new() -> Lanes {
-        let lanes = sys::reserve_slice::<core::mem::MaybeUninit<Lane>>(LANES).as_mut_ptr().cast::<Lane>();
-        for i in 0..LANES {
-            // The rest of a lane may be zeros.
-            (&raw mut (*lanes.add(i)).number).write(i);
-            (&raw mut (*lanes.add(i)).ports).write(core::array::from_fn(Port::to));
+        unsafe {
+            let lanes = sys::reserve_slice::<core::mem::MaybeUninit<Lane>>(LANES).as_mut_ptr().cast::<Lane>();
+            for i in 0..LANES {
+                // The rest of a lane may be zeros.
+                (&raw mut (*lanes.add(i)).number).write(i);
+                (&raw mut (*lanes.add(i)).ports).write(core::array::from_fn(Port::to));
+            }
+            Lanes { lanes, taken: AtomicU32::new(RESERVED), free: Queue::new() }
         }
-        Lanes { lanes, taken: AtomicU32::new(RESERVED), free: Queue::new() }
     }
 
     /// Has `watch` receive the waits of every port. Call it before a second thread uses a lane.
     pub unsafe fn watch(&self, watch: &'static dyn Watch) {
-        for i in 0..LANES {
-            for port in &mut (*self.lanes.add(i)).ports {
-                port.watch = Some(watch);
+        unsafe {
+            for i in 0..LANES {
+                for port in &mut (*self.lanes.add(i)).ports {
+                    port.watch = Some(watch);
+                }
             }
         }
     }
@@ -79,22 +83,24 @@ impl Lanes {
 
     /// Returns the evictor's own lane.
     pub unsafe fn evictor(&self) -> &'static mut Lane {
-        &mut *self.lanes.add(EVICTOR)
+        unsafe { &mut *self.lanes.add(EVICTOR) }
     }
 
     /// Returns the tender's own lane.
     pub unsafe fn tender(&self) -> &'static mut Lane {
-        &mut *self.lanes.add(TENDER)
+        unsafe { &mut *self.lanes.add(TENDER) }
     }
 
     /// Drops all connections and transfers, in a forked child.
     pub unsafe fn become_child(&self) {
-        for i in 0..LANES {
-            for port in &mut (*self.lanes.add(i)).ports {
-                port.forget();
+        unsafe {
+            for i in 0..LANES {
+                for port in &mut (*self.lanes.add(i)).ports {
+                    port.forget();
+                }
             }
+            self.taken.store(RESERVED, SeqCst);
+            self.free.reset();
         }
-        self.taken.store(RESERVED, SeqCst);
-        self.free.reset();
     }
 }

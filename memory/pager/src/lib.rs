@@ -31,7 +31,7 @@ mod wrap;
 use memory_core::stats::Stats;
 
 #[used]
-#[link_section = ".init_array"]
+#[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;
 
 extern "C" fn start() {
@@ -63,7 +63,7 @@ extern "C" fn start() {
 }
 
 #[used]
-#[link_section = ".fini_array"]
+#[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end;
 
 /// Ends the leases of a program that exits. Memory hosts notice a killed program some seconds
@@ -77,13 +77,15 @@ extern "C" fn end() {
 /// Returns the counters: in the launcher's file if there is one, or else in private memory. The
 /// launcher's lock on the file marks the counters as live, and lasts as long as the mapping.
 unsafe fn stats(fd: i32) -> &'static Stats {
-    let bytes = size_of::<Stats>().next_multiple_of(4096);
-    if fd >= 0 {
-        let at = sys!(libc::SYS_mmap, 0, bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0);
-        sys!(libc::SYS_close, fd);
-        if at > 0 {
-            return &*(at as *const Stats);
+    unsafe {
+        let bytes = size_of::<Stats>().next_multiple_of(4096);
+        if fd >= 0 {
+            let at = sys!(libc::SYS_mmap, 0, bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0);
+            sys!(libc::SYS_close, fd);
+            if at > 0 {
+                return &*(at as *const Stats);
+            }
         }
+        &*sys::reserve(bytes).cast::<Stats>()
     }
-    &*sys::reserve(bytes).cast::<Stats>()
 }

@@ -6,7 +6,7 @@
 
 use crate::config::Config;
 use crate::hosts::Hosts;
-use crate::lane::{Lane, Lanes, LANES, TRANSFERS};
+use crate::lane::{LANES, Lane, Lanes, TRANSFERS};
 use crate::queue::{PageQueues, Queue};
 use crate::sys::Lock;
 use crate::uffd::Uffd;
@@ -14,11 +14,11 @@ use crate::{handler, sys};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
 use memory_core::heart::Heart;
-use memory_core::page::{flag, Page, State};
+use memory_core::page::{Page, State, flag};
 use memory_core::prefetch::{Accuracy, Prefetcher};
 use memory_core::spans::Spans;
-use memory_core::stats::{add, Stats};
-use memory_core::{fingerprint, BATCH_PAGES_MAX, PAGE_BYTES};
+use memory_core::stats::{Stats, add};
+use memory_core::{BATCH_PAGES_MAX, PAGE_BYTES, fingerprint};
 
 /// Pages of one overdraft while a memory host is late, and the share of the budget that is reserved
 /// for that.
@@ -128,31 +128,33 @@ impl Drop for Guard<'_> {
 impl Pager {
     /// Makes a pager that serves no fault before [`publish`].
     pub unsafe fn new(config: Config, stats: &'static Stats, memory: Memory, inner: Inner) -> Pager {
-        let mut seed = 0u64;
-        sys!(libc::SYS_getrandom, &raw mut seed, 8, 0);
-        let zeros = sys::reserve(PAGE_BYTES);
-        zeros.write(0);
-        Pager {
-            region: memory.region,
-            region_pages: memory.region_pages,
-            pages: inner.heart.pages.as_ptr(),
-            pool: memory.pool,
-            pool_pages: memory.pool_pages,
-            ring_pages: memory.ring_pages,
-            lock: Lock::new(),
-            inner: UnsafeCell::new(inner),
-            lanes: Lanes::new(),
-            hosts: Hosts::new(config),
-            stats,
-            seed,
-            zeros,
-            busy: PageQueues::new(),
-            room: Queue::new(),
-            overdrawn: AtomicUsize::new(0),
-            evictor: crate::evict::Turns::new(),
-            evictor_wake: AtomicU32::new(0),
-            evictor_sleeps: AtomicBool::new(false),
-            fork: crate::fork::Fork::new(),
+        unsafe {
+            let mut seed = 0u64;
+            sys!(libc::SYS_getrandom, &raw mut seed, 8, 0);
+            let zeros = sys::reserve(PAGE_BYTES);
+            zeros.write(0);
+            Pager {
+                region: memory.region,
+                region_pages: memory.region_pages,
+                pages: inner.heart.pages.as_ptr(),
+                pool: memory.pool,
+                pool_pages: memory.pool_pages,
+                ring_pages: memory.ring_pages,
+                lock: Lock::new(),
+                inner: UnsafeCell::new(inner),
+                lanes: Lanes::new(),
+                hosts: Hosts::new(config),
+                stats,
+                seed,
+                zeros,
+                busy: PageQueues::new(),
+                room: Queue::new(),
+                overdrawn: AtomicUsize::new(0),
+                evictor: crate::evict::Turns::new(),
+                evictor_wake: AtomicU32::new(0),
+                evictor_sleeps: AtomicBool::new(false),
+                fork: crate::fork::Fork::new(),
+            }
         }
     }
 
@@ -387,21 +389,25 @@ impl Pager {
     /// Forgets, in a forked child, everything that the parent's threads had under way. The parent
     /// took the lock before the fork.
     pub unsafe fn become_child(&self, limit: usize) {
-        self.busy.reset();
-        self.room.reset();
-        self.evictor.reset();
-        (*self.inner.get()).heart.become_child(limit);
+        unsafe {
+            self.busy.reset();
+            self.room.reset();
+            self.evictor.reset();
+            (*self.inner.get()).heart.become_child(limit);
+        }
     }
 
     /// Opens a forked child's userfaultfd.
     pub unsafe fn open_again(&self) {
-        match Uffd::open(handler::is_sigbus()) {
-            Ok(uffd) => {
-                uffd.register(self.region, self.region_pages * PAGE_BYTES);
-                uffd.register(self.pool, self.ring_pages * PAGE_BYTES);
+        unsafe {
+            match Uffd::open(handler::is_sigbus()) {
+                Ok(uffd) => {
+                    uffd.register(self.region, self.region_pages * PAGE_BYTES);
+                    uffd.register(self.pool, self.ring_pages * PAGE_BYTES);
+                }
+                Err(e) if e == libc::EPERM as isize && !handler::is_sigbus() => crate::uffd::set_number(-1),
+                Err(e) => sys::die(format_args!("a forked child gets no userfaultfd (error {e})")),
             }
-            Err(e) if e == libc::EPERM as isize && !handler::is_sigbus() => crate::uffd::set_number(-1),
-            Err(e) => sys::die(format_args!("a forked child gets no userfaultfd (error {e})")),
         }
     }
 

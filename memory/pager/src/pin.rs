@@ -2,11 +2,11 @@
 //! fails the call with EFAULT. So the pages are fetched first, and stay until the call has ended.
 
 use crate::handler;
-use crate::pager::{pager, Pager};
+use crate::pager::{Pager, pager};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
-use memory_core::page::{flag, State};
-use memory_core::stats::add;
 use memory_core::PAGE_BYTES;
+use memory_core::page::{State, flag};
+use memory_core::stats::add;
 
 /// A pinned range of far memory.
 pub struct Pin {
@@ -37,11 +37,7 @@ impl Pin {
     /// Fetches the range and pins it, in sigbus mode. In thread mode, handler threads serve the
     /// kernel's accesses.
     pub fn new(at: *const u8, bytes: usize) -> Option<Pin> {
-        if handler::is_sigbus() {
-            Pin::always(at, bytes)
-        } else {
-            None
-        }
+        if handler::is_sigbus() { Pin::always(at, bytes) } else { None }
     }
 
     /// Fetches the range and pins it, in every mode.
@@ -104,7 +100,9 @@ const GRAIN_BYTES: usize = 16;
 
 /// Reserves the marks, before the pager runs.
 pub unsafe fn begin(region_pages: usize) {
-    KEPT.store(crate::sys::reserve(region_pages * (PAGE_BYTES / GRAIN_BYTES / 8)).cast(), SeqCst);
+    unsafe {
+        KEPT.store(crate::sys::reserve(region_pages * (PAGE_BYTES / GRAIN_BYTES / 8)).cast(), SeqCst);
+    }
 }
 
 /// Returns the byte and the bit of a block that begins in far memory.
@@ -119,9 +117,11 @@ fn kept(pager: &Pager, block: *mut u8) -> Option<(&'static AtomicU8, u8)> {
 /// # Safety
 /// It is a block of the allocator's.
 pub unsafe fn keep_block(block: *mut u8) {
-    let Some((byte, bit)) = pager().and_then(|p| kept(p, block)) else { return };
-    if byte.fetch_or(bit, SeqCst) & bit == 0 {
-        core::mem::forget(Pin::always(block, libc::malloc_usable_size(block.cast())));
+    unsafe {
+        let Some((byte, bit)) = pager().and_then(|p| kept(p, block)) else { return };
+        if byte.fetch_or(bit, SeqCst) & bit == 0 {
+            core::mem::forget(Pin::always(block, libc::malloc_usable_size(block.cast())));
+        }
     }
 }
 
@@ -131,16 +131,18 @@ pub unsafe fn keep_block(block: *mut u8) {
 /// # Safety
 /// It is a block of the allocator's.
 pub unsafe fn release_block(block: *mut u8) {
-    let Some(pager) = pager() else { return };
-    let Some((byte, bit)) = kept(pager, block) else { return };
-    if byte.load(Relaxed) & bit == 0 {
-        return;
+    unsafe {
+        let Some(pager) = pager() else { return };
+        let Some((byte, bit)) = kept(pager, block) else { return };
+        if byte.load(Relaxed) & bit == 0 {
+            return;
+        }
+        let (at, bytes) = (block as usize, libc::malloc_usable_size(block.cast()));
+        if let (Some(first), Some(last)) = (pager.page_of(at), pager.page_of(at + bytes - 1)) {
+            drop(Pin { first, pages: last - first + 1 });
+        }
+        byte.fetch_and(!bit, SeqCst);
     }
-    let (at, bytes) = (block as usize, libc::malloc_usable_size(block.cast()));
-    if let (Some(first), Some(last)) = (pager.page_of(at), pager.page_of(at + bytes - 1)) {
-        drop(Pin { first, pages: last - first + 1 });
-    }
-    byte.fetch_and(!bit, SeqCst);
 }
 
 /// Keeps a page for good: the kernel waits on a word in it (a mutex, a condition). A fault there

@@ -4,7 +4,7 @@ use crate::config::Address;
 use crate::{descriptor, handler, sys};
 use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use memory_core::poll::Poll;
-use memory_core::wire::{Hello, Op, Reply, Request, Status, Welcome, TCP_RTO_MAX_MS};
+use memory_core::wire::{Hello, Op, Reply, Request, Status, TCP_RTO_MAX_MS, Welcome};
 use memory_core::{BATCH_PAGES_MAX, PAGE_BYTES};
 
 /// Sockets time out after this, so that silence is counted in steps.
@@ -379,12 +379,14 @@ impl Shared {
     }
 
     pub unsafe fn map(&self, fd: i32, slots: u64) -> bool {
-        let at = sys!(libc::SYS_mmap, 0, slots as usize * PAGE_BYTES, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0);
-        descriptor::close(fd);
-        if at > 0 {
-            self.base.store(at as usize, SeqCst);
+        unsafe {
+            let at = sys!(libc::SYS_mmap, 0, slots as usize * PAGE_BYTES, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0);
+            descriptor::close(fd);
+            if at > 0 {
+                self.base.store(at as usize, SeqCst);
+            }
+            at > 0
         }
-        at > 0
     }
 
     fn slot(&self, slot: u32) -> *mut u8 {

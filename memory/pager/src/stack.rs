@@ -17,7 +17,9 @@ static FREE: Queue = Queue::new();
 
 /// Reserves the stacks, before the first fault.
 pub unsafe fn begin() {
-    BASE.store(sys::reserve(STACKS * STACK_BYTES) as usize, SeqCst);
+    unsafe {
+        BASE.store(sys::reserve(STACKS * STACK_BYTES) as usize, SeqCst);
+    }
 }
 
 /// Frees all stacks in a forked child, which has one thread.

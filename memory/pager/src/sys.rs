@@ -10,10 +10,12 @@ use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
 /// # Safety
 /// As the call itself.
 pub unsafe fn call(nr: i64, a: [usize; 6]) -> isize {
-    let r: isize;
-    asm!("syscall", inlateout("rax") nr as isize => r, in("rdi") a[0], in("rsi") a[1], in("rdx") a[2], in("r10") a[3],
+    unsafe {
+        let r: isize;
+        asm!("syscall", inlateout("rax") nr as isize => r, in("rdi") a[0], in("rsi") a[1], in("rdx") a[2], in("r10") a[3],
         in("r8") a[4], in("r9") a[5], lateout("rcx") _, lateout("r11") _, options(nostack));
-    r
+        r
+    }
 }
 
 /// `sys!(SYS_x, a, b, …)`: one call, arguments as `usize`.
@@ -29,27 +31,31 @@ macro_rules! sys {
 
 /// Zeroed private memory that costs nothing until it is touched.
 pub unsafe fn reserve(bytes: usize) -> *mut u8 {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let at = sys!(libc::SYS_mmap, 0, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1isize, 0);
-    if at < 0 {
-        die(format_args!("cannot reserve {bytes} bytes of address space (error {})", -at));
+    unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let at = sys!(libc::SYS_mmap, 0, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1isize, 0);
+        if at < 0 {
+            die(format_args!("cannot reserve {bytes} bytes of address space (error {})", -at));
+        }
+        sys!(libc::SYS_madvise, at, bytes, libc::MADV_NOHUGEPAGE);
+        at as *mut u8
     }
-    sys!(libc::SYS_madvise, at, bytes, libc::MADV_NOHUGEPAGE);
-    at as *mut u8
 }
 
 /// Reserves zeroed memory that is shared with forked children.
 pub unsafe fn reserve_shared(bytes: usize) -> *mut u8 {
-    let at = call(libc::SYS_mmap, [0, bytes, 3, (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as usize, usize::MAX, 0]);
-    if at < 0 {
-        die(format_args!("cannot reserve {bytes} bytes of shared memory (error {})", -at));
+    unsafe {
+        let at = call(libc::SYS_mmap, [0, bytes, 3, (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as usize, usize::MAX, 0]);
+        if at < 0 {
+            die(format_args!("cannot reserve {bytes} bytes of shared memory (error {})", -at));
+        }
+        at as *mut u8
     }
-    at as *mut u8
 }
 
 /// Reserves a slice of `n` values. Zero bytes must be a valid value of the type.
 pub unsafe fn reserve_slice<T>(n: usize) -> &'static mut [T] {
-    core::slice::from_raw_parts_mut(reserve((n * size_of::<T>()).next_multiple_of(4096)).cast(), n)
+    unsafe { core::slice::from_raw_parts_mut(reserve((n * size_of::<T>()).next_multiple_of(4096)).cast(), n) }
 }
 
 pub fn futex_wait(word: &AtomicU32, seen: u32, timeout_us: u64) {
@@ -124,30 +130,36 @@ impl Lock {
 /// Starts a thread without the C library, with all signals blocked. It shares the creator's
 /// thread-local storage and must not use it. It must never return.
 pub unsafe fn spawn(body: extern "C" fn() -> !) {
-    start(body, libc::CLONE_FILES);
+    unsafe {
+        start(body, libc::CLONE_FILES);
+    }
 }
 
 /// Starts a thread with its own file table, a copy of the caller's.
 pub unsafe fn spawn_apart(body: extern "C" fn() -> !) {
-    start(body, 0);
+    unsafe {
+        start(body, 0);
+    }
 }
 
 unsafe fn start(body: extern "C" fn() -> !, files: i32) {
-    const STACK: usize = 256 << 10;
-    let flags = libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM | files;
-    // The new thread pops the entry's address and calls it, with the stack aligned for a call.
-    let top = reserve(STACK).add(STACK - 24).cast::<usize>();
-    *top = body as usize;
-    let mask = block_signals();
-    let r: isize;
-    asm!("syscall", "test rax, rax", "jnz 2f", "xor ebp, ebp", "pop rax", "call rax", "ud2", "2:",
+    unsafe {
+        const STACK: usize = 256 << 10;
+        let flags = libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM | files;
+        // The new thread pops the entry's address and calls it, with the stack aligned for a call.
+        let top = reserve(STACK).add(STACK - 24).cast::<usize>();
+        *top = body as usize;
+        let mask = block_signals();
+        let r: isize;
+        asm!("syscall", "test rax, rax", "jnz 2f", "xor ebp, ebp", "pop rax", "call rax", "ud2", "2:",
         inlateout("rax") libc::SYS_clone as isize => r, in("rdi") flags, in("rsi") top, in("rdx") 0, in("r10") 0, in("r8") 0,
         lateout("rcx") _, lateout("r11") _);
-    restore_signals(mask);
-    if r < 0 {
-        die(format_args!("cannot start a thread (error {})", -r));
+        restore_signals(mask);
+        if r < 0 {
+            die(format_args!("cannot start a thread (error {})", -r));
+        }
+        crate::identity::follow(r as i32);
     }
-    crate::identity::follow(r as i32);
 }
 
 /// A fixed buffer to format into.

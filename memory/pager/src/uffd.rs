@@ -15,9 +15,11 @@ const fn iowr(nr: u64, bytes: u64) -> u64 {
 
 /// Whether a page has memory.
 pub unsafe fn is_there(at: *mut u8) -> bool {
-    let mut there = 0u8;
-    sys!(libc::SYS_mincore, at, PAGE_BYTES, &raw mut there);
-    there & 1 != 0
+    unsafe {
+        let mut there = 0u8;
+        sys!(libc::SYS_mincore, at, PAGE_BYTES, &raw mut there);
+        there & 1 != 0
+    }
 }
 
 /// The number of the userfaultfd in the file table of the threads that use it.
@@ -41,18 +43,20 @@ pub fn is_known() -> bool {
 /// Creates a userfaultfd by the system call, or else by the device, which needs only the rights of
 /// its file.
 unsafe fn create(flags: i32) -> isize {
-    let fd = sys!(libc::SYS_userfaultfd, flags);
-    if fd != -(libc::EPERM as isize) {
-        return fd;
+    unsafe {
+        let fd = sys!(libc::SYS_userfaultfd, flags);
+        if fd != -(libc::EPERM as isize) {
+            return fd;
+        }
+        let device = sys!(libc::SYS_openat, libc::AT_FDCWD, c"/dev/userfaultfd".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC, 0);
+        if device < 0 {
+            return fd;
+        }
+        const USERFAULTFD_IOC_NEW: u64 = 0xaa << 8;
+        let fd = sys!(libc::SYS_ioctl, device, USERFAULTFD_IOC_NEW, flags);
+        sys!(libc::SYS_close, device);
+        fd
     }
-    let device = sys!(libc::SYS_openat, libc::AT_FDCWD, c"/dev/userfaultfd".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC, 0);
-    if device < 0 {
-        return fd;
-    }
-    const USERFAULTFD_IOC_NEW: u64 = 0xaa << 8;
-    let fd = sys!(libc::SYS_ioctl, device, USERFAULTFD_IOC_NEW, flags);
-    sys!(libc::SYS_close, device);
-    fd
 }
 
 /// The userfaultfd of the region and the pool.
@@ -63,42 +67,48 @@ impl Uffd {
     /// Opens a userfaultfd. With `sigbus`, a fault raises SIGBUS in the thread itself, which needs
     /// no privilege.
     pub unsafe fn open(sigbus: bool) -> Result<Uffd, isize> {
-        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | if sigbus { USER_MODE_ONLY } else { 0 };
-        let fd = create(flags);
-        if fd < 0 {
-            return Err(-fd);
+        unsafe {
+            let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | if sigbus { USER_MODE_ONLY } else { 0 };
+            let fd = create(flags);
+            if fd < 0 {
+                return Err(-fd);
+            }
+            let fd = descriptor::adopt(fd as i32);
+            let mut api = [API, FEATURE_MOVE | if sigbus { FEATURE_SIGBUS } else { 0 }, 0];
+            match sys!(libc::SYS_ioctl, fd, iowr(0x3f, 24), api.as_mut_ptr()) {
+                0 => FILE.store(descriptor::file(fd), SeqCst),
+                e => return Err(-e),
+            }
+            set_number(fd);
+            Ok(Uffd)
         }
-        let fd = descriptor::adopt(fd as i32);
-        let mut api = [API, FEATURE_MOVE | if sigbus { FEATURE_SIGBUS } else { 0 }, 0];
-        match sys!(libc::SYS_ioctl, fd, iowr(0x3f, 24), api.as_mut_ptr()) {
-            0 => FILE.store(descriptor::file(fd), SeqCst),
-            e => return Err(-e),
-        }
-        set_number(fd);
-        Ok(Uffd)
     }
 
     /// Makes one call. If the program has replaced the descriptor, recovers it and calls again.
     unsafe fn ioctl(self, nr: u64, given: *mut u64) -> isize {
-        loop {
-            let fd = number();
-            let r = sys!(libc::SYS_ioctl, fd, nr, given);
-            if r >= 0 || [libc::EAGAIN, libc::EEXIST, libc::EBUSY].contains(&(-r as i32)) || !handler::is_sigbus() {
-                return r;
-            }
-            if !is_known() {
-                apart::recover();
-            } else if fd == number() {
-                return r;
+        unsafe {
+            loop {
+                let fd = number();
+                let r = sys!(libc::SYS_ioctl, fd, nr, given);
+                if r >= 0 || [libc::EAGAIN, libc::EEXIST, libc::EBUSY].contains(&(-r as i32)) || !handler::is_sigbus() {
+                    return r;
+                }
+                if !is_known() {
+                    apart::recover();
+                } else if fd == number() {
+                    return r;
+                }
             }
         }
     }
 
     pub unsafe fn register(self, at: *mut u8, bytes: usize) {
-        let mut r = [at as u64, bytes as u64, 1, 0];
-        let e = self.ioctl(iowr(0, 32), r.as_mut_ptr());
-        if e < 0 {
-            sys::die(format_args!("userfaultfd does not take the region (error {})", -e));
+        unsafe {
+            let mut r = [at as u64, bytes as u64, 1, 0];
+            let e = self.ioctl(iowr(0, 32), r.as_mut_ptr());
+            if e < 0 {
+                sys::die(format_args!("userfaultfd does not take the region (error {})", -e));
+            }
         }
     }
 
@@ -106,44 +116,50 @@ impl Uffd {
     /// Kernel bug (6.18), once in millions of calls: the returned count is one page short. The next
     /// call then fails on a page that has moved already, which mincore shows.
     pub unsafe fn move_pages(self, dst: *mut u8, src: *mut u8, bytes: usize) -> Result<(), (isize, usize)> {
-        let mut done = 0;
-        while done < bytes {
-            let mut m = [dst.add(done) as u64, src.add(done) as u64, (bytes - done) as u64, 0, 0u64];
-            let e = self.ioctl(iowr(5, 40), m.as_mut_ptr());
-            let moved = m[4] as i64;
-            if moved > 0 {
-                done += moved as usize;
-            } else if e < 0 && e != -(libc::EAGAIN as isize) {
-                if is_there(src.add(done)) || !is_there(dst.add(done)) {
-                    return Err((-e, done));
+        unsafe {
+            let mut done = 0;
+            while done < bytes {
+                let mut m = [dst.add(done) as u64, src.add(done) as u64, (bytes - done) as u64, 0, 0u64];
+                let e = self.ioctl(iowr(5, 40), m.as_mut_ptr());
+                let moved = m[4] as i64;
+                if moved > 0 {
+                    done += moved as usize;
+                } else if e < 0 && e != -(libc::EAGAIN as isize) {
+                    if is_there(src.add(done)) || !is_there(dst.add(done)) {
+                        return Err((-e, done));
+                    }
+                    done += PAGE_BYTES;
                 }
-                done += PAGE_BYTES;
             }
+            Ok(())
         }
-        Ok(())
     }
 
     /// Copies pages in. Returns false if a page was present already.
     pub unsafe fn copy(self, dst: *mut u8, src: *const u8, bytes: usize) -> bool {
-        let mut done = 0;
-        while done < bytes {
-            let mut c = [dst.add(done) as u64, src.add(done) as u64, (bytes - done) as u64, 0, 0u64];
-            let e = self.ioctl(iowr(3, 40), c.as_mut_ptr());
-            let copied = c[4] as i64;
-            if copied > 0 {
-                done += copied as usize;
-            } else if e == -(libc::EEXIST as isize) {
-                return false;
-            } else if e < 0 && e != -(libc::EAGAIN as isize) {
-                sys::die(format_args!("userfaultfd does not fill a page (error {})", -e));
+        unsafe {
+            let mut done = 0;
+            while done < bytes {
+                let mut c = [dst.add(done) as u64, src.add(done) as u64, (bytes - done) as u64, 0, 0u64];
+                let e = self.ioctl(iowr(3, 40), c.as_mut_ptr());
+                let copied = c[4] as i64;
+                if copied > 0 {
+                    done += copied as usize;
+                } else if e == -(libc::EEXIST as isize) {
+                    return false;
+                } else if e < 0 && e != -(libc::EAGAIN as isize) {
+                    sys::die(format_args!("userfaultfd does not fill a page (error {})", -e));
+                }
             }
+            true
         }
-        true
     }
 
     pub unsafe fn wake(self, at: *mut u8, bytes: usize) {
-        let mut r = [at as u64, bytes as u64];
-        // UFFDIO_WAKE is an _IOR.
-        self.ioctl(2u64 << 30 | 16 << 16 | 0xaa << 8 | 2, r.as_mut_ptr());
+        unsafe {
+            let mut r = [at as u64, bytes as u64];
+            // UFFDIO_WAKE is an _IOR.
+            self.ioctl(2u64 << 30 | 16 << 16 | 0xaa << 8 | 2, r.as_mut_ptr());
+        }
     }
 }

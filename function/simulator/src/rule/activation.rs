@@ -46,7 +46,7 @@ impl Activation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pando_protocol::random::Random;
+    use pando_traffic::random::Random;
     use std::fmt::Write;
 
     /// The table of cases that also tests the Go side. `UPDATE=1 cargo test` rewrites it.

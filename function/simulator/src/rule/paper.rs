@@ -3,7 +3,7 @@
 
 use super::star::first;
 use super::{Choice, Report, Rule};
-use pando_protocol::random::Random;
+use pando_traffic::random::Random;
 use std::collections::VecDeque;
 
 /// Load is the measured drain over the last 100 ms (§8).

@@ -2,10 +2,10 @@
 //! opens the same ring on a device and runs the NAT's C code. It has no sandbox, meter, control
 //! socket or watching process.
 
+use pando_abi::BATCH_PACKETS;
+use pando_chain::leases::Leases;
+use pando_chain::{Arrival, Chain, Policy, Stage};
 use pando_twins::Twin;
-use pando_unit::abi::BATCH_PACKETS;
-use pando_unit::chain::{Arrival, Chain, Policy, Stage};
-use pando_unit::leases::Leases;
 use pando_unit::packet::Port;
 use std::os::fd::AsRawFd;
 

@@ -5,10 +5,10 @@
 //! difference is the sandbox alone. Rounds are interleaved. Prints CSV: function, bytes, round,
 //! series, nanoseconds per packet.
 
+use pando_abi::executor::Executor;
+use pando_chain::leases::Leases;
+use pando_chain::{Arrival, Chain, Policy, Stage};
 use pando_twins::Twin;
-use pando_unit::chain::{Arrival, Chain, Policy, Stage};
-use pando_unit::executor::Executor;
-use pando_unit::leases::Leases;
 use pando_unit::module::{Limits, Runtime};
 use pando_unit::rules;
 

@@ -1,8 +1,8 @@
 //! Eviction: which pages leave the program, which ones must be sent to the hosts, and when their
 //! frames are free.
 
-use super::{Heart, FREE, HEAT_MAX, SMALL_SHARE, WASTE};
-use crate::page::{flag, State, NONE};
+use super::{FREE, HEAT_MAX, Heart, SMALL_SHARE, WASTE};
+use crate::page::{NONE, State, flag};
 
 /// The work that is needed to clean a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

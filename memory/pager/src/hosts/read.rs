@@ -1,12 +1,12 @@
 //! Reads from the copies: from one host at a time, and from the next one if it does not answer in
 //! time.
 
-use super::silence::{is_better, Vain};
+use super::silence::{Vain, is_better};
 use super::{Hosts, WHOLE};
 use crate::lane::Ports;
-use crate::port::{Broken, Transport, LONG, SHORT};
+use crate::port::{Broken, LONG, SHORT, Transport};
 use core::sync::atomic::Ordering::SeqCst;
-use memory_core::stats::{add, Stats};
+use memory_core::stats::{Stats, add};
 
 /// The longest attempt to read the only copy. Each attempt takes up to twice as long as the last
 /// one.

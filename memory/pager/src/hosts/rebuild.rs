@@ -6,7 +6,7 @@ use crate::lane::Ports;
 use crate::port::{Broken, LONG};
 use crate::sys;
 use core::sync::atomic::Ordering::SeqCst;
-use memory_core::stats::{add, Stats};
+use memory_core::stats::{Stats, add};
 use memory_core::wire::Hello;
 
 /// How long a suspect has to answer a probe. The tender asks the other hosts between two probes, so

@@ -5,7 +5,7 @@ use super::silence::Vain;
 use super::{Hosts, SPARE, WHOLE};
 use crate::config::HOSTS_MAX;
 use crate::lane::Ports;
-use crate::port::{Broken, Port, Transport, LONG};
+use crate::port::{Broken, LONG, Port, Transport};
 use crate::sys;
 use core::sync::atomic::Ordering::SeqCst;
 use memory_core::stats::Stats;
@@ -47,11 +47,7 @@ impl Hosts {
     /// Returns how long an acknowledgement may take, ns. A write to the only copy gets all of
     /// `--patience`: a second attempt could race with the first one, which may still arrive.
     fn write_patience(&self) -> u64 {
-        if self.whole() > 1 {
-            LONG
-        } else {
-            self.config.patience_ns
-        }
+        if self.whole() > 1 { LONG } else { self.config.patience_ns }
     }
 
     /// Connects like [`Hosts::port`]. A copy that misses a write is given up, so the port waits for

@@ -2,16 +2,18 @@
 //! argument. Those of the C library would bypass the wrappers.
 
 use super::{io, stdio};
-use libc::{c_int, c_void, off_t, size_t, sockaddr, socklen_t, ssize_t, FILE};
+use libc::{FILE, c_int, c_void, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
-extern "C" {
+unsafe extern "C" {
     fn __chk_fail() -> !;
 }
 
 /// Ends the program as the C library does, if the call asks for more than there is room.
 unsafe fn check(bytes: size_t, room: size_t) {
-    if bytes > room {
-        __chk_fail();
+    unsafe {
+        if bytes > room {
+            __chk_fail();
+        }
     }
 }
 
@@ -20,11 +22,11 @@ macro_rules! checked {
     ($($name:ident, $plain:expr, $bytes:expr, $room:ident, ($($a:ident: $t:ty),*), ($($given:expr),*) -> $r:ty;)*) => {$(
         /// # Safety
         /// As the function without the check.
-        #[no_mangle]
-        pub unsafe extern "C" fn $name($($a: $t),*) -> $r {
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($a: $t),*) -> $r { unsafe {
             check($bytes, $room);
             $plain($($given),*)
-        }
+        }}
     )*};
 }
 

@@ -29,10 +29,10 @@ unsafe fn note(at: *mut c_void, bytes: usize) {
         }
         return;
     }
-    if let (Some(first), Some(last)) = (pager.page_of(at as usize), pager.page_of(at as usize + bytes - 1)) {
-        if !pager.knows_extent(first, last) {
-            pager.lock().heart.note_extent(first, last - first + 1);
-        }
+    if let (Some(first), Some(last)) = (pager.page_of(at as usize), pager.page_of(at as usize + bytes - 1))
+        && !pager.knows_extent(first, last)
+    {
+        pager.lock().heart.note_extent(first, last - first + 1);
     }
 }
 
@@ -56,29 +56,34 @@ impl Code {
     }
 }
 
-extern "C" {
+unsafe extern "C" {
     fn __tls_get_addr(at: *mut c_void) -> *mut c_void;
 }
 
 /// Finds the code of the C library and of the loader, before the pager runs.
 pub unsafe fn begin() {
-    loader::begin();
-    unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: size_t, _: *mut c_void) -> c_int {
-        let it = &*info;
-        let functions = [(&LIBRARY, libc::gnu_get_libc_version as *const () as usize), (&LOADER, __tls_get_addr as *const () as usize)];
-        for segment in core::slice::from_raw_parts(it.dlpi_phdr, it.dlpi_phnum as usize) {
-            let from = it.dlpi_addr as usize + segment.p_vaddr as usize;
-            let to = from + segment.p_memsz as usize;
-            for (code, function) in functions {
-                if segment.p_type == libc::PT_LOAD && (from..to).contains(&function) {
-                    code.0[0].store(from, Relaxed);
-                    code.0[1].store(to, Relaxed);
+    unsafe {
+        loader::begin();
+        unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: size_t, _: *mut c_void) -> c_int {
+            unsafe {
+                let it = &*info;
+                let functions =
+                    [(&LIBRARY, libc::gnu_get_libc_version as *const () as usize), (&LOADER, __tls_get_addr as *const () as usize)];
+                for segment in core::slice::from_raw_parts(it.dlpi_phdr, it.dlpi_phnum as usize) {
+                    let from = it.dlpi_addr as usize + segment.p_vaddr as usize;
+                    let to = from + segment.p_memsz as usize;
+                    for (code, function) in functions {
+                        if segment.p_type == libc::PT_LOAD && (from..to).contains(&function) {
+                            code.0[0].store(from, Relaxed);
+                            code.0[1].store(to, Relaxed);
+                        }
+                    }
                 }
+                0
             }
         }
-        0
+        libc::dl_iterate_phdr(Some(look), core::ptr::null_mut());
     }
-    libc::dl_iterate_phdr(Some(look), core::ptr::null_mut());
 }
 
 /// malloc(3). Passes the return address, which identifies the caller.
@@ -86,7 +91,7 @@ pub unsafe fn begin() {
 /// # Safety
 /// As malloc(3).
 #[unsafe(naked)]
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc(bytes: size_t) -> *mut c_void {
     core::arch::naked_asm!("mov rsi, [rsp]", "jmp {}", sym allocate)
 }
@@ -97,18 +102,20 @@ fn is_local(caller: usize) -> bool {
 }
 
 unsafe extern "C" fn allocate(bytes: size_t, caller: usize) -> *mut c_void {
-    if is_local(caller) {
-        let at = loader::take(bytes);
-        if !at.is_null() {
-            return at.cast();
+    unsafe {
+        if is_local(caller) {
+            let at = loader::take(bytes);
+            if !at.is_null() {
+                return at.cast();
+            }
         }
+        let at = next!(malloc: fn(size_t) -> *mut c_void)(bytes);
+        note(at, bytes);
+        if BUFFER_BYTES.contains(&bytes) && !at.is_null() && LIBRARY.holds(caller) {
+            keep_block(at.cast());
+        }
+        at
     }
-    let at = next!(malloc: fn(size_t) -> *mut c_void)(bytes);
-    note(at, bytes);
-    if BUFFER_BYTES.contains(&bytes) && !at.is_null() && LIBRARY.holds(caller) {
-        keep_block(at.cast());
-    }
-    at
 }
 
 /// calloc(3). Passes the return address like `malloc`.
@@ -116,35 +123,41 @@ unsafe extern "C" fn allocate(bytes: size_t, caller: usize) -> *mut c_void {
 /// # Safety
 /// As calloc(3).
 #[unsafe(naked)]
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn calloc(count: size_t, bytes: size_t) -> *mut c_void {
     core::arch::naked_asm!("mov rdx, [rsp]", "jmp {}", sym allocate_zeros)
 }
 
 unsafe extern "C" fn allocate_zeros(count: size_t, bytes: size_t, caller: usize) -> *mut c_void {
-    if is_local(caller) {
-        let all = count.saturating_mul(bytes);
-        let at = loader::take(all);
-        if !at.is_null() {
-            at.write_bytes(0, all);
-            return at.cast();
+    unsafe {
+        if is_local(caller) {
+            let all = count.saturating_mul(bytes);
+            let at = loader::take(all);
+            if !at.is_null() {
+                at.write_bytes(0, all);
+                return at.cast();
+            }
         }
+        let at = next!(calloc: fn(size_t, size_t) -> *mut c_void)(count, bytes);
+        note(at, count.wrapping_mul(bytes));
+        at
     }
-    let at = next!(calloc: fn(size_t, size_t) -> *mut c_void)(count, bytes);
-    note(at, count.wrapping_mul(bytes));
-    at
 }
 
 unsafe extern "C" fn allocate_object(bytes: size_t) -> *mut c_void {
-    let at = next!(malloc: fn(size_t) -> *mut c_void)(bytes.max(1));
-    note(at, bytes);
-    at
+    unsafe {
+        let at = next!(malloc: fn(size_t) -> *mut c_void)(bytes.max(1));
+        note(at, bytes);
+        at
+    }
 }
 
 unsafe extern "C" fn allocate_aligned(bytes: size_t, align: size_t) -> *mut c_void {
-    let mut at = core::ptr::null_mut();
-    posix_memalign(&mut at, align, bytes.max(1));
-    at
+    unsafe {
+        let mut at = core::ptr::null_mut();
+        posix_memalign(&mut at, align, bytes.max(1));
+        at
+    }
 }
 
 /// Defines the C++ operators: they allocate like malloc and record the allocation. Without memory
@@ -154,11 +167,11 @@ macro_rules! operators {
         /// # Safety
         /// As the operator of this mangled name.
         #[unsafe(naked)]
-        #[no_mangle]
+        #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(bytes: size_t, more: size_t) -> *mut c_void {
-            unsafe extern "C" fn real() -> usize {
+            unsafe extern "C" fn real() -> usize { unsafe {
                 next!($name: fn(size_t, size_t) -> *mut c_void) as usize
-            }
+            }}
             core::arch::naked_asm!(
                 "push rdi", "push rsi", "sub rsp, 8", "call {allocate}", "add rsp, 8", "pop rsi", "pop rdi",
                 "test rax, rax", "jz 2f", "ret",
@@ -182,37 +195,41 @@ operators! {
 
 /// # Safety
 /// As free(3).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(at: *mut c_void) {
-    if loader::owns(at.cast()) {
-        return loader::give(at.cast());
+    unsafe {
+        if loader::owns(at.cast()) {
+            return loader::give(at.cast());
+        }
+        release_block(at.cast());
+        next!(free: fn(*mut c_void))(at)
     }
-    release_block(at.cast());
-    next!(free: fn(*mut c_void))(at)
 }
 
 /// Copies a text of the program. The copy belongs to the program, not to the C library.
 unsafe fn copied(from: *const c_char, len: usize) -> *mut c_char {
-    let at = allocate(len + 1, 0).cast::<c_char>();
-    if !at.is_null() {
-        at.copy_from_nonoverlapping(from, len);
-        at.add(len).write(0);
+    unsafe {
+        let at = allocate(len + 1, 0).cast::<c_char>();
+        if !at.is_null() {
+            at.copy_from_nonoverlapping(from, len);
+            at.add(len).write(0);
+        }
+        at
     }
-    at
 }
 
 /// # Safety
 /// As strdup(3).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn strdup(text: *const c_char) -> *mut c_char {
-    copied(text, libc::strlen(text))
+    unsafe { copied(text, libc::strlen(text)) }
 }
 
 /// # Safety
 /// As strndup(3).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn strndup(text: *const c_char, most: size_t) -> *mut c_char {
-    copied(text, libc::strnlen(text, most))
+    unsafe { copied(text, libc::strnlen(text, most)) }
 }
 
 /// realloc(3). Passes the return address like `malloc`.
@@ -220,70 +237,80 @@ pub unsafe extern "C" fn strndup(text: *const c_char, most: size_t) -> *mut c_ch
 /// # Safety
 /// As realloc(3).
 #[unsafe(naked)]
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn realloc(old: *mut c_void, bytes: size_t) -> *mut c_void {
     core::arch::naked_asm!("mov rdx, [rsp]", "jmp {}", sym reallocate)
 }
 
 unsafe extern "C" fn reallocate(old: *mut c_void, bytes: size_t, caller: usize) -> *mut c_void {
-    if old.is_null() {
-        return allocate(bytes, caller);
+    unsafe {
+        if old.is_null() {
+            return allocate(bytes, caller);
+        }
+        if loader::owns(old.cast()) {
+            let room = loader::room(old.cast());
+            if bytes <= room {
+                return old;
+            }
+            let mut at: *mut c_void = loader::take(bytes).cast();
+            if at.is_null() {
+                at = malloc(bytes);
+            }
+            if !at.is_null() {
+                at.copy_from_nonoverlapping(old, room);
+                loader::give(old.cast());
+            }
+            return at;
+        }
+        release_block(old.cast());
+        let at = next!(realloc: fn(*mut c_void, size_t) -> *mut c_void)(old, bytes);
+        note(at, bytes);
+        at
     }
-    if loader::owns(old.cast()) {
-        let room = loader::room(old.cast());
-        if bytes <= room {
-            return old;
-        }
-        let mut at: *mut c_void = loader::take(bytes).cast();
-        if at.is_null() {
-            at = malloc(bytes);
-        }
-        if !at.is_null() {
-            at.copy_from_nonoverlapping(old, room);
-            loader::give(old.cast());
-        }
-        return at;
-    }
-    release_block(old.cast());
-    let at = next!(realloc: fn(*mut c_void, size_t) -> *mut c_void)(old, bytes);
-    note(at, bytes);
-    at
 }
 
 /// # Safety
 /// As posix_memalign(3).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: size_t, bytes: size_t) -> c_int {
-    let r = next!(posix_memalign: fn(*mut *mut c_void, size_t, size_t) -> c_int)(out, align, bytes);
-    if r == 0 {
-        note(*out, bytes);
+    unsafe {
+        let r = next!(posix_memalign: fn(*mut *mut c_void, size_t, size_t) -> c_int)(out, align, bytes);
+        if r == 0 {
+            note(*out, bytes);
+        }
+        r
     }
-    r
 }
 
 /// # Safety
 /// As aligned_alloc(3).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn aligned_alloc(align: size_t, bytes: size_t) -> *mut c_void {
-    let at = next!(aligned_alloc: fn(size_t, size_t) -> *mut c_void)(align, bytes);
-    note(at, bytes);
-    at
+    unsafe {
+        let at = next!(aligned_alloc: fn(size_t, size_t) -> *mut c_void)(align, bytes);
+        note(at, bytes);
+        at
+    }
 }
 
 /// # Safety
 /// As memalign(3).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn memalign(align: size_t, bytes: size_t) -> *mut c_void {
-    let at = next!(memalign: fn(size_t, size_t) -> *mut c_void)(align, bytes);
-    note(at, bytes);
-    at
+    unsafe {
+        let at = next!(memalign: fn(size_t, size_t) -> *mut c_void)(align, bytes);
+        note(at, bytes);
+        at
+    }
 }
 
 /// # Safety
 /// As valloc(3).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn valloc(bytes: size_t) -> *mut c_void {
-    let at = next!(valloc: fn(size_t) -> *mut c_void)(bytes);
-    note(at, bytes);
-    at
+    unsafe {
+        let at = next!(valloc: fn(size_t) -> *mut c_void)(bytes);
+        note(at, bytes);
+        at
+    }
 }

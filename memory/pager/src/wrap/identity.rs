@@ -9,14 +9,14 @@ macro_rules! followed {
     ($($name:ident($($a:ident: $t:ty),*);)*) => {$(
         /// # Safety
         /// As the function of this name in the C library.
-        #[no_mangle]
-        pub unsafe extern "C" fn $name($($a: $t),*) -> c_int {
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($a: $t),*) -> c_int { unsafe {
             let r = next!($name: fn($($t),*) -> c_int)($($a),*);
             if r == 0 {
                 identity::spread();
             }
             r
-        }
+        }}
     )*};
 }
 
@@ -34,12 +34,14 @@ followed! {
 
 /// # Safety
 /// As setgroups(2).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn setgroups(count: size_t, list: *const gid_t) -> c_int {
-    let _list = Pin::new(list.cast(), count.saturating_mul(size_of::<gid_t>()));
-    let r = next!(setgroups: fn(size_t, *const gid_t) -> c_int)(count, list);
-    if r == 0 {
-        identity::spread();
+    unsafe {
+        let _list = Pin::new(list.cast(), count.saturating_mul(size_of::<gid_t>()));
+        let r = next!(setgroups: fn(size_t, *const gid_t) -> c_int)(count, list);
+        if r == 0 {
+            identity::spread();
+        }
+        r
     }
-    r
 }

@@ -16,10 +16,12 @@ static BLOCKS: AtomicPtr<Blocks<'static>> = AtomicPtr::new(core::ptr::null_mut()
 
 /// Reserves the memory, before the pager runs. Until then the loader uses the allocator.
 pub unsafe fn begin() {
-    let blocks = sys::reserve(size_of::<Blocks>()).cast::<Blocks>();
-    blocks.write(Blocks::new(sys::reserve_slice(GRAINS)));
-    BASE.store(sys::reserve(GRAINS * GRAIN_BYTES) as usize, SeqCst);
-    BLOCKS.store(blocks, SeqCst);
+    unsafe {
+        let blocks = sys::reserve(size_of::<Blocks>()).cast::<Blocks>();
+        blocks.write(Blocks::new(sys::reserve_slice(GRAINS)));
+        BASE.store(sys::reserve(GRAINS * GRAIN_BYTES) as usize, SeqCst);
+        BLOCKS.store(blocks, SeqCst);
+    }
 }
 
 pub fn owns(at: *mut u8) -> bool {
@@ -32,14 +34,18 @@ fn block(at: *mut u8) -> usize {
 
 /// Returns a block, or null if no free one is large enough.
 pub unsafe fn take(bytes: usize) -> *mut u8 {
-    let taken = BLOCKS.load(SeqCst).as_ref().and_then(|b| b.take(bytes.div_ceil(GRAIN_BYTES)));
-    taken.map_or(core::ptr::null_mut(), |block| (BASE.load(SeqCst) + block * GRAIN_BYTES) as *mut u8)
+    unsafe {
+        let taken = BLOCKS.load(SeqCst).as_ref().and_then(|b| b.take(bytes.div_ceil(GRAIN_BYTES)));
+        taken.map_or(core::ptr::null_mut(), |block| (BASE.load(SeqCst) + block * GRAIN_BYTES) as *mut u8)
+    }
 }
 
 /// # Safety
 /// A block that [`take`] gave.
 pub unsafe fn give(at: *mut u8) {
-    (*BLOCKS.load(SeqCst)).give(block(at));
+    unsafe {
+        (*BLOCKS.load(SeqCst)).give(block(at));
+    }
 }
 
 /// Returns the size of a block, bytes.
@@ -47,5 +53,5 @@ pub unsafe fn give(at: *mut u8) {
 /// # Safety
 /// A block that [`take`] gave.
 pub unsafe fn room(at: *mut u8) -> usize {
-    (*BLOCKS.load(SeqCst)).grains(block(at)) * GRAIN_BYTES
+    unsafe { (*BLOCKS.load(SeqCst)).grains(block(at)) * GRAIN_BYTES }
 }

@@ -1,7 +1,7 @@
 //! mmap and its relatives: large private anonymous mappings come from the region.
 
 use super::answer;
-use crate::pager::{pager, Pager};
+use crate::pager::{Pager, pager};
 use crate::pin::is_far;
 use crate::{next, sys};
 use libc::{c_int, c_void, off_t, size_t};
@@ -15,7 +15,7 @@ const ALIGN_PAGES: u32 = 512;
 const MOVED_PAGES: u32 = 256;
 
 unsafe fn kernel_mmap(at: *mut c_void, bytes: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
-    answer(sys!(libc::SYS_mmap, at, bytes, prot, flags, fd as isize, offset)) as *mut c_void
+    unsafe { answer(sys!(libc::SYS_mmap, at, bytes, prot, flags, fd as isize, offset)) as *mut c_void }
 }
 
 fn wanted(bytes: usize, prot: c_int, flags: c_int, fd: c_int) -> bool {
@@ -31,18 +31,20 @@ fn wanted(bytes: usize, prot: c_int, flags: c_int, fd: c_int) -> bool {
 
 /// # Safety
 /// As mmap(2).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn mmap(at: *mut c_void, bytes: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
-    let Some(pager) = pager() else { return kernel_mmap(at, bytes, prot, flags, fd, offset) };
-    if flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0 {
-        return fixed(pager, at, bytes, prot, flags, fd, offset);
-    }
-    if !wanted(bytes, prot, flags, fd) {
-        return kernel_mmap(at, bytes, prot, flags, fd, offset);
-    }
-    match take(pager, bytes.div_ceil(PAGE_BYTES)) {
-        Some(first) => pager.at(first).cast(),
-        None => answer(-(libc::ENOMEM as isize)) as *mut c_void,
+    unsafe {
+        let Some(pager) = pager() else { return kernel_mmap(at, bytes, prot, flags, fd, offset) };
+        if flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0 {
+            return fixed(pager, at, bytes, prot, flags, fd, offset);
+        }
+        if !wanted(bytes, prot, flags, fd) {
+            return kernel_mmap(at, bytes, prot, flags, fd, offset);
+        }
+        match take(pager, bytes.div_ceil(PAGE_BYTES)) {
+            Some(first) => pager.at(first).cast(),
+            None => answer(-(libc::ENOMEM as isize)) as *mut c_void,
+        }
     }
 }
 
@@ -60,24 +62,26 @@ fn take(pager: &Pager, pages: usize) -> Option<u32> {
 /// Maps memory at a given address. Over far memory, only an empty mapping of the same kind is
 /// possible.
 unsafe fn fixed(pager: &Pager, at: *mut c_void, bytes: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
-    if !is_far(at.cast(), bytes) {
-        return kernel_mmap(at, bytes, prot, flags, fd, offset);
-    }
-    let plain = fd == -1 && flags & libc::MAP_ANONYMOUS != 0 && flags & libc::MAP_FIXED != 0 && prot & libc::PROT_EXEC == 0;
-    match whole(pager, at.cast(), bytes) {
-        Some((first, pages)) if plain => {
-            pager.discard(first, pages);
-            at
+    unsafe {
+        if !is_far(at.cast(), bytes) {
+            return kernel_mmap(at, bytes, prot, flags, fd, offset);
         }
-        _ => answer(-(libc::EINVAL as isize)) as *mut c_void,
+        let plain = fd == -1 && flags & libc::MAP_ANONYMOUS != 0 && flags & libc::MAP_FIXED != 0 && prot & libc::PROT_EXEC == 0;
+        match whole(pager, at.cast(), bytes) {
+            Some((first, pages)) if plain => {
+                pager.discard(first, pages);
+                at
+            }
+            _ => answer(-(libc::EINVAL as isize)) as *mut c_void,
+        }
     }
 }
 
 /// # Safety
 /// As mmap(2).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn mmap64(at: *mut c_void, bytes: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
-    mmap(at, bytes, prot, flags, fd, offset)
+    unsafe { mmap(at, bytes, prot, flags, fd, offset) }
 }
 
 /// Returns the pages of a range that begins at a page and lies in the region.
@@ -89,12 +93,14 @@ fn whole(pager: &Pager, at: *const u8, bytes: usize) -> Option<(u32, u32)> {
 
 /// # Safety
 /// As munmap(2).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn munmap(at: *mut c_void, bytes: size_t) -> c_int {
-    let Some(pager) = pager().filter(|_| is_far(at.cast(), bytes)) else { return answer(sys!(libc::SYS_munmap, at, bytes)) as c_int };
-    let Some((first, pages)) = whole(pager, at.cast(), bytes) else { return answer(-(libc::EINVAL as isize)) as c_int };
-    give(pager, first, pages);
-    0
+    unsafe {
+        let Some(pager) = pager().filter(|_| is_far(at.cast(), bytes)) else { return answer(sys!(libc::SYS_munmap, at, bytes)) as c_int };
+        let Some((first, pages)) = whole(pager, at.cast(), bytes) else { return answer(-(libc::EINVAL as isize)) as c_int };
+        give(pager, first, pages);
+        0
+    }
 }
 
 fn give(pager: &Pager, first: u32, pages: u32) {
@@ -106,28 +112,32 @@ fn give(pager: &Pager, first: u32, pages: u32) {
 
 /// # Safety
 /// As madvise(2).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(at: *mut c_void, bytes: size_t, advice: c_int) -> c_int {
-    let Some(pager) = pager().filter(|_| is_far(at.cast(), bytes)) else {
-        return answer(sys!(libc::SYS_madvise, at, bytes, advice)) as c_int;
-    };
-    let Some((first, pages)) = whole(pager, at.cast(), bytes) else { return answer(-(libc::EINVAL as isize)) as c_int };
-    // MADV_FREE promises nothing about the content. All other advice is for the kernel, which does
-    // not manage this memory.
-    if advice == libc::MADV_DONTNEED {
-        pager.discard(first, pages);
+    unsafe {
+        let Some(pager) = pager().filter(|_| is_far(at.cast(), bytes)) else {
+            return answer(sys!(libc::SYS_madvise, at, bytes, advice)) as c_int;
+        };
+        let Some((first, pages)) = whole(pager, at.cast(), bytes) else { return answer(-(libc::EINVAL as isize)) as c_int };
+        // MADV_FREE promises nothing about the content. All other advice is for the kernel, which
+        // does not manage this memory.
+        if advice == libc::MADV_DONTNEED {
+            pager.discard(first, pages);
+        }
+        0
     }
-    0
 }
 
 /// # Safety
 /// As posix_madvise(3).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn posix_madvise(at: *mut c_void, bytes: size_t, advice: c_int) -> c_int {
-    if is_far(at.cast(), bytes) {
-        return 0;
+    unsafe {
+        if is_far(at.cast(), bytes) {
+            return 0;
+        }
+        next!(posix_madvise: fn(*mut c_void, size_t, c_int) -> c_int)(at, bytes, advice)
     }
-    next!(posix_madvise: fn(*mut c_void, size_t, c_int) -> c_int)(at, bytes, advice)
 }
 
 /// Far memory is always readable and writable: a request for fewer rights is accepted without
@@ -135,60 +145,68 @@ pub unsafe extern "C" fn posix_madvise(at: *mut c_void, bytes: size_t, advice: c
 ///
 /// # Safety
 /// As mprotect(2).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn mprotect(at: *mut c_void, bytes: size_t, prot: c_int) -> c_int {
-    if !is_far(at.cast(), bytes) {
-        return answer(sys!(libc::SYS_mprotect, at, bytes, prot)) as c_int;
+    unsafe {
+        if !is_far(at.cast(), bytes) {
+            return answer(sys!(libc::SYS_mprotect, at, bytes, prot)) as c_int;
+        }
+        answer(if prot & libc::PROT_EXEC == 0 { 0 } else { -(libc::EACCES as isize) }) as c_int
     }
-    answer(if prot & libc::PROT_EXEC == 0 { 0 } else { -(libc::EACCES as isize) }) as c_int
 }
 
 /// # Safety
 /// As mremap(2); `target` counts only with MREMAP_FIXED.
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn mremap(at: *mut c_void, old: size_t, new: size_t, flags: c_int, target: *mut c_void) -> *mut c_void {
-    let fixed = flags & libc::MREMAP_FIXED != 0;
-    let Some(pager) = pager().filter(|_| is_far(at.cast(), old.max(1)) || fixed && is_far(target.cast(), new)) else {
-        return answer(sys!(libc::SYS_mremap, at, old, new, flags, target)) as *mut c_void;
-    };
-    let (Some((first, have)), false) = (whole(pager, at.cast(), old), fixed) else {
-        return answer(-(libc::EINVAL as isize)) as *mut c_void;
-    };
-    let want = u32::try_from(new.div_ceil(PAGE_BYTES)).unwrap_or(u32::MAX);
-    if new == 0 {
-        return answer(-(libc::EINVAL as isize)) as *mut c_void;
-    }
-    if want <= have {
-        give(pager, first + want, have - want);
-        return at;
-    }
-    let to = if flags & libc::MREMAP_MAYMOVE != 0 { take(pager, want as usize) } else { None };
-    let Some(to) = to else { return answer(-(libc::ENOMEM as isize)) as *mut c_void };
-    // Pages that were never touched stay untouched. Few pages exist twice at any time.
-    for from in (0..have).step_by(MOVED_PAGES as usize) {
-        let pages = MOVED_PAGES.min(have - from);
-        for k in (from..from + pages).filter(|k| pager.is_used(first + k)) {
-            pager.at(to + k).copy_from_nonoverlapping(pager.at(first + k), PAGE_BYTES);
+    unsafe {
+        let fixed = flags & libc::MREMAP_FIXED != 0;
+        let Some(pager) = pager().filter(|_| is_far(at.cast(), old.max(1)) || fixed && is_far(target.cast(), new)) else {
+            return answer(sys!(libc::SYS_mremap, at, old, new, flags, target)) as *mut c_void;
+        };
+        let (Some((first, have)), false) = (whole(pager, at.cast(), old), fixed) else {
+            return answer(-(libc::EINVAL as isize)) as *mut c_void;
+        };
+        let want = u32::try_from(new.div_ceil(PAGE_BYTES)).unwrap_or(u32::MAX);
+        if new == 0 {
+            return answer(-(libc::EINVAL as isize)) as *mut c_void;
         }
-        give(pager, first + from, pages);
+        if want <= have {
+            give(pager, first + want, have - want);
+            return at;
+        }
+        let to = if flags & libc::MREMAP_MAYMOVE != 0 { take(pager, want as usize) } else { None };
+        let Some(to) = to else { return answer(-(libc::ENOMEM as isize)) as *mut c_void };
+        // Pages that were never touched stay untouched. Few pages exist twice at any time.
+        for from in (0..have).step_by(MOVED_PAGES as usize) {
+            let pages = MOVED_PAGES.min(have - from);
+            for k in (from..from + pages).filter(|k| pager.is_used(first + k)) {
+                pager.at(to + k).copy_from_nonoverlapping(pager.at(first + k), PAGE_BYTES);
+            }
+            give(pager, first + from, pages);
+        }
+        pager.at(to).cast()
     }
-    pager.at(to).cast()
 }
 
 /// Memory that may be away cannot be locked. Programs continue without the lock.
 ///
 /// # Safety
 /// As mlock(2).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlock(at: *const c_void, bytes: size_t) -> c_int {
-    let r = if is_far(at.cast(), bytes) { -(libc::ENOMEM as isize) } else { sys!(libc::SYS_mlock, at, bytes) };
-    answer(r) as c_int
+    unsafe {
+        let r = if is_far(at.cast(), bytes) { -(libc::ENOMEM as isize) } else { sys!(libc::SYS_mlock, at, bytes) };
+        answer(r) as c_int
+    }
 }
 
 /// # Safety
 /// As mlockall(2).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
-    let r = if pager().is_some() { -(libc::ENOMEM as isize) } else { sys!(libc::SYS_mlockall, flags) };
-    answer(r) as c_int
+    unsafe {
+        let r = if pager().is_some() { -(libc::ENOMEM as isize) } else { sys!(libc::SYS_mlockall, flags) };
+        answer(r) as c_int
+    }
 }

@@ -26,11 +26,13 @@ mod zerocopy;
 
 /// Sets `errno` from a kernel's result, as the C library does.
 pub unsafe fn answer(r: isize) -> isize {
-    if r < 0 {
-        *libc::__errno_location() = -r as i32;
-        return -1;
+    unsafe {
+        if r < 0 {
+            *libc::__errno_location() = -r as i32;
+            return -1;
+        }
+        r
     }
-    r
 }
 
 pub const EFAULT: isize = -(libc::EFAULT as isize);
@@ -38,15 +40,14 @@ pub const EFAULT: isize = -(libc::EFAULT as isize);
 /// Finds the next definition of a function, by its name with a NUL. The C library has two versions
 /// of conditions, which must not be mixed. Programs of this century use the newer one.
 pub unsafe fn find(name: &str) -> usize {
-    let newer = if name.starts_with("pthread_cond_") {
-        libc::dlvsym(libc::RTLD_NEXT, name.as_ptr().cast(), c"GLIBC_2.3.2".as_ptr())
-    } else {
-        core::ptr::null_mut()
-    };
-    if newer.is_null() {
-        libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) as usize
-    } else {
-        newer as usize
+    unsafe {
+        let newer = if name.starts_with("pthread_cond_") {
+            libc::dlvsym(libc::RTLD_NEXT, name.as_ptr().cast(), c"GLIBC_2.3.2".as_ptr())
+        } else {
+            core::ptr::null_mut()
+        };
+        let newest = if newer.is_null() { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) } else { newer };
+        newest as usize
     }
 }
 

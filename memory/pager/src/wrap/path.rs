@@ -1,7 +1,7 @@
 //! Calls with names of files, which may be in far memory.
 
 use crate::next;
-use crate::pin::{pin_text, Pin};
+use crate::pin::{Pin, pin_text};
 use libc::{c_char, c_int, c_void, size_t, ssize_t};
 
 /// Defines wrappers that pin their texts and then call the C library.
@@ -9,11 +9,11 @@ macro_rules! texts {
     ($($name:ident($($a:ident: $t:ty),*) -> $r:ty; $($text:ident),*;)*) => {$(
         /// # Safety
         /// As the function of this name in the C library.
-        #[no_mangle]
-        pub unsafe extern "C" fn $name($($a: $t),*) -> $r {
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($a: $t),*) -> $r { unsafe {
             $(let _pin = pin_text($text);)*
             next!($name: fn($($t),*) -> $r)($($a),*)
-        }
+        }}
     )*};
 }
 
@@ -45,21 +45,28 @@ macro_rules! stats {
         $(
             /// # Safety
             /// As the function of this name in the C library.
-            #[no_mangle]
+            #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name(path: *const c_char, out: *mut libc::stat) -> c_int {
-                let _path = pin_text(path);
-                let _out = Pin::new(out.cast(), size_of::<libc::stat>());
-                next!($name: fn(*const c_char, *mut libc::stat) -> c_int)(path, out)
+                unsafe {
+                    let _path = pin_text(path);
+                    let _out = Pin::new(out.cast(), size_of::<libc::stat>());
+                    next!($name: fn(*const c_char, *mut libc::stat) -> c_int)(path, out)
+                }
             }
         )*
         $(
             /// # Safety
             /// As the function of this name in the C library.
-            #[no_mangle]
-            pub unsafe extern "C" fn $name_at(at: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int) -> c_int {
-                let _path = pin_text(path);
-                let _out = Pin::new(out.cast(), size_of::<libc::stat>());
-                next!($name_at: fn(c_int, *const c_char, *mut libc::stat, c_int) -> c_int)(at, path, out, flags)
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name_at(
+                at: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int,
+            ) -> c_int {
+                unsafe {
+                    let _path = pin_text(path);
+                    let _out = Pin::new(out.cast(), size_of::<libc::stat>());
+                    let next = next!($name_at: fn(c_int, *const c_char, *mut libc::stat, c_int) -> c_int);
+                    next(at, path, out, flags)
+                }
             }
         )*
     };
@@ -69,25 +76,31 @@ stats!(stat, stat64, lstat, lstat64; fstatat, fstatat64);
 
 /// # Safety
 /// As fstat(2).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn fstat(fd: c_int, out: *mut libc::stat) -> c_int {
-    let _out = Pin::new(out.cast(), size_of::<libc::stat>());
-    next!(fstat: fn(c_int, *mut libc::stat) -> c_int)(fd, out)
+    unsafe {
+        let _out = Pin::new(out.cast(), size_of::<libc::stat>());
+        next!(fstat: fn(c_int, *mut libc::stat) -> c_int)(fd, out)
+    }
 }
 
 /// # Safety
 /// As readlink(2).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn readlink(path: *const c_char, out: *mut c_char, bytes: size_t) -> ssize_t {
-    let _path = pin_text(path);
-    let _out = Pin::new(out.cast(), bytes);
-    next!(readlink: fn(*const c_char, *mut c_char, size_t) -> ssize_t)(path, out, bytes)
+    unsafe {
+        let _path = pin_text(path);
+        let _out = Pin::new(out.cast(), bytes);
+        next!(readlink: fn(*const c_char, *mut c_char, size_t) -> ssize_t)(path, out, bytes)
+    }
 }
 
 /// # Safety
 /// As getcwd(3).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn getcwd(out: *mut c_char, bytes: size_t) -> *mut c_char {
-    let _out = Pin::new(out.cast(), bytes);
-    next!(getcwd: fn(*mut c_char, size_t) -> *mut c_char)(out, bytes)
+    unsafe {
+        let _out = Pin::new(out.cast(), bytes);
+        next!(getcwd: fn(*mut c_char, size_t) -> *mut c_char)(out, bytes)
+    }
 }

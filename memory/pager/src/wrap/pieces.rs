@@ -1,6 +1,6 @@
 //! The pieces of a vectored call, copied out of far memory and pinned up to the limit of a call.
 
-use crate::pin::{is_far, Pin};
+use crate::pin::{Pin, is_far};
 use crate::sys;
 use libc::iovec;
 
@@ -26,45 +26,48 @@ pub struct Pieces {
 impl Pieces {
     /// Pins the parts of `count` pieces after the first `skip` bytes, up to `bytes_max` bytes.
     pub unsafe fn new(from: *const iovec, count: usize, mut skip: usize, bytes_max: usize) -> Pieces {
-        let nothing = iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
-        let few = Lists { list: [nothing; FEW], pins: [const { None }; FEW] };
-        let mut p = Pieces { few, many: core::ptr::null_mut(), len: 0, bytes: 0 };
-        if count > FEW {
-            p.many = sys::reserve(size_of::<Lists<MANY>>()).cast();
-        }
-        for i in 0..count.min(MANY) {
-            let mut piece = *from.add(i);
-            let skipped = skip.min(piece.iov_len);
-            skip -= skipped;
-            piece.iov_base = piece.iov_base.byte_add(skipped);
-            piece.iov_len = (piece.iov_len - skipped).min(bytes_max - p.bytes);
-            if piece.iov_len == 0 && (skipped > 0 || p.bytes == bytes_max) {
-                continue;
+        unsafe {
+            let nothing = iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
+            let few = Lists { list: [nothing; FEW], pins: [const { None }; FEW] };
+            let mut p = Pieces { few, many: core::ptr::null_mut(), len: 0, bytes: 0 };
+            if count > FEW {
+                p.many = sys::reserve(size_of::<Lists<MANY>>()).cast();
             }
-            let pin = if is_far(piece.iov_base.cast(), piece.iov_len) { Pin::new(piece.iov_base.cast(), piece.iov_len) } else { None };
-            p.add(piece, pin);
+            for i in 0..count.min(MANY) {
+                let mut piece = *from.add(i);
+                let skipped = skip.min(piece.iov_len);
+                skip -= skipped;
+                piece.iov_base = piece.iov_base.byte_add(skipped);
+                piece.iov_len = (piece.iov_len - skipped).min(bytes_max - p.bytes);
+                if piece.iov_len == 0 && (skipped > 0 || p.bytes == bytes_max) {
+                    continue;
+                }
+                let pin = if is_far(piece.iov_base.cast(), piece.iov_len) { Pin::new(piece.iov_base.cast(), piece.iov_len) } else { None };
+                p.add(piece, pin);
+            }
+            p
         }
-        p
     }
 
     unsafe fn add(&mut self, piece: iovec, pin: Option<Pin>) {
-        let (list, pins) = if self.many.is_null() {
-            (self.few.list.as_mut_ptr(), self.few.pins.as_mut_ptr())
-        } else {
-            ((&raw mut (*self.many).list).cast(), (&raw mut (*self.many).pins).cast())
-        };
-        list.add(self.len).write(piece);
-        pins.add(self.len).write(pin);
-        self.len += 1;
-        self.bytes += piece.iov_len;
+        unsafe {
+            let (list, pins) = if self.many.is_null() {
+                (self.few.list.as_mut_ptr(), self.few.pins.as_mut_ptr())
+            } else {
+                ((&raw mut (*self.many).list).cast(), (&raw mut (*self.many).pins).cast())
+            };
+            list.add(self.len).write(piece);
+            pins.add(self.len).write(pin);
+            self.len += 1;
+            self.bytes += piece.iov_len;
+        }
     }
 
     pub fn list(&self) -> *const iovec {
         if self.many.is_null() {
-            self.few.list.as_ptr()
-        } else {
-            unsafe { (&raw const (*self.many).list).cast() }
+            return self.few.list.as_ptr();
         }
+        unsafe { (&raw const (*self.many).list).cast() }
     }
 }
 

@@ -18,20 +18,24 @@ static REGISTERED: AtomicBool = AtomicBool::new(false);
 ///
 /// # Safety
 /// As pthread_atfork(3).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn __register_atfork(prepare: Hook, parent: Hook, child: Hook, dso: *mut c_void) -> c_int {
-    let real = next!(__register_atfork: fn(Hook, Hook, Hook, *mut c_void) -> c_int);
-    if !REGISTERED.swap(true, SeqCst) {
-        real(Some(fork::prepare), Some(fork::parent), Some(fork::child), core::ptr::null_mut());
+    unsafe {
+        let real = next!(__register_atfork: fn(Hook, Hook, Hook, *mut c_void) -> c_int);
+        if !REGISTERED.swap(true, SeqCst) {
+            real(Some(fork::prepare), Some(fork::parent), Some(fork::child), core::ptr::null_mut());
+        }
+        real(prepare, parent, child, dso)
     }
-    real(prepare, parent, child, dso)
 }
 
 /// Registers the pager's handlers, unless `__register_atfork` did so already.
 pub unsafe fn register() {
-    if !REGISTERED.swap(true, SeqCst) {
-        let real = next!(__register_atfork: fn(Hook, Hook, Hook, *mut c_void) -> c_int);
-        real(Some(fork::prepare), Some(fork::parent), Some(fork::child), core::ptr::null_mut());
+    unsafe {
+        if !REGISTERED.swap(true, SeqCst) {
+            let real = next!(__register_atfork: fn(Hook, Hook, Hook, *mut c_void) -> c_int);
+            real(Some(fork::prepare), Some(fork::parent), Some(fork::child), core::ptr::null_mut());
+        }
     }
 }
 
@@ -39,26 +43,24 @@ pub unsafe fn register() {
 ///
 /// # Safety
 /// As _Fork(3).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Fork() -> c_int {
-    forked(|| next!(_Fork: fn() -> c_int)() as isize) as c_int
+    unsafe { forked(|| next!(_Fork: fn() -> c_int)() as isize) as c_int }
 }
 
 /// Makes a call that creates a child, between the pager's fork handlers. The call returns its
 /// result as the kernel or as the C library does.
 pub unsafe fn forked(call: impl FnOnce() -> isize) -> isize {
-    fork::prepare();
-    match call() {
-        0 => {
-            fork::child();
-            0
-        }
-        r => {
-            fork::parent();
-            if r < -1 {
-                answer(r)
-            } else {
-                r
+    unsafe {
+        fork::prepare();
+        match call() {
+            0 => {
+                fork::child();
+                0
+            }
+            r => {
+                fork::parent();
+                if r < -1 { answer(r) } else { r }
             }
         }
     }
@@ -68,29 +70,33 @@ pub unsafe fn forked(call: impl FnOnce() -> isize) -> isize {
 ///
 /// # Safety
 /// As vfork(2).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn vfork() -> c_int {
-    libc::fork()
+    unsafe { libc::fork() }
 }
 
 /// # Safety
 /// As execve(2).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
-    let r = sys!(libc::SYS_execve, path, argv, envp);
-    if r != super::EFAULT {
-        return answer(r) as c_int;
+    unsafe {
+        let r = sys!(libc::SYS_execve, path, argv, envp);
+        if r != super::EFAULT {
+            return answer(r) as c_int;
+        }
+        let _pins = (pin_text(path), Texts::pin(argv), Texts::pin(envp));
+        answer(sys!(libc::SYS_execve, path, argv, envp)) as c_int
     }
-    let _pins = (pin_text(path), Texts::pin(argv), Texts::pin(envp));
-    answer(sys!(libc::SYS_execve, path, argv, envp)) as c_int
 }
 
 /// # Safety
 /// As execv(3).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn execv(path: *const c_char, argv: *const *const c_char) -> c_int {
-    extern "C" {
-        static environ: *const *const c_char;
+    unsafe {
+        unsafe extern "C" {
+            static environ: *const *const c_char;
+        }
+        execve(path, argv, environ)
     }
-    execve(path, argv, environ)
 }

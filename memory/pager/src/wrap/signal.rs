@@ -4,13 +4,13 @@
 use crate::handler;
 use crate::next;
 use crate::pager::pager;
-use crate::pin::{keep_all, Pin};
+use crate::pin::{Pin, keep_all};
 use libc::{c_int, sigaction as Action, sighandler_t, sigset_t};
 
 type Real = unsafe extern "C" fn(c_int, *const Action, *mut Action) -> c_int;
 
 pub unsafe fn real_sigaction() -> Real {
-    next!(sigaction: fn(c_int, *const Action, *mut Action) -> c_int)
+    unsafe { next!(sigaction: fn(c_int, *const Action, *mut Action) -> c_int) }
 }
 
 pub fn ours() -> bool {
@@ -19,82 +19,96 @@ pub fn ours() -> bool {
 
 /// # Safety
 /// As sigaction(2).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
-    if signal != libc::SIGBUS || !ours() {
-        if new.is_null() || !ours() {
-            return real_sigaction()(signal, new, old);
+    unsafe {
+        if signal != libc::SIGBUS || !ours() {
+            if new.is_null() || !ours() {
+                return real_sigaction()(signal, new, old);
+            }
+            // A handler may touch far memory, so SIGBUS stays open while it runs.
+            let mut open = *new;
+            libc::sigdelset(&mut open.sa_mask, libc::SIGBUS);
+            return real_sigaction()(signal, &open, old);
         }
-        // A handler may touch far memory, so SIGBUS stays open while it runs.
-        let mut open = *new;
-        libc::sigdelset(&mut open.sa_mask, libc::SIGBUS);
-        return real_sigaction()(signal, &open, old);
+        let (action, flags) = if new.is_null() { handler::other() } else { handler::swap_other((*new).sa_sigaction, (*new).sa_flags) };
+        if !old.is_null() {
+            *old = core::mem::zeroed();
+            ((*old).sa_sigaction, (*old).sa_flags) = (action, flags);
+        }
+        0
     }
-    let (action, flags) = if new.is_null() { handler::other() } else { handler::swap_other((*new).sa_sigaction, (*new).sa_flags) };
-    if !old.is_null() {
-        *old = core::mem::zeroed();
-        ((*old).sa_sigaction, (*old).sa_flags) = (action, flags);
-    }
-    0
 }
 
 /// # Safety
 /// As signal(2).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn signal(signal: c_int, action: sighandler_t) -> sighandler_t {
-    if signal != libc::SIGBUS || !ours() {
-        return next!(signal: fn(c_int, sighandler_t) -> sighandler_t)(signal, action);
+    unsafe {
+        if signal != libc::SIGBUS || !ours() {
+            return next!(signal: fn(c_int, sighandler_t) -> sighandler_t)(signal, action);
+        }
+        handler::swap_other(action, 0).0
     }
-    handler::swap_other(action, 0).0
 }
 
 /// Returns a copy of a mask without SIGBUS. The set itself may be in far memory, so it is read
 /// here, in the program's own context.
 pub unsafe fn without_sigbus(set: *const sigset_t) -> sigset_t {
-    let mut copy = *set;
-    libc::sigdelset(&mut copy, libc::SIGBUS);
-    copy
+    unsafe {
+        let mut copy = *set;
+        libc::sigdelset(&mut copy, libc::SIGBUS);
+        copy
+    }
 }
 
 /// # Safety
 /// As pthread_sigmask(3).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
-    let real = next!(pthread_sigmask: fn(c_int, *const sigset_t, *mut sigset_t) -> c_int);
-    if set.is_null() || how == libc::SIG_UNBLOCK || !ours() {
-        return real(how, set, old);
+    unsafe {
+        let real = next!(pthread_sigmask: fn(c_int, *const sigset_t, *mut sigset_t) -> c_int);
+        if set.is_null() || how == libc::SIG_UNBLOCK || !ours() {
+            return real(how, set, old);
+        }
+        real(how, &without_sigbus(set), old)
     }
-    real(how, &without_sigbus(set), old)
 }
 
 /// # Safety
 /// As sigprocmask(2).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigprocmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
-    let real = next!(sigprocmask: fn(c_int, *const sigset_t, *mut sigset_t) -> c_int);
-    if set.is_null() || how == libc::SIG_UNBLOCK || !ours() {
-        return real(how, set, old);
+    unsafe {
+        let real = next!(sigprocmask: fn(c_int, *const sigset_t, *mut sigset_t) -> c_int);
+        if set.is_null() || how == libc::SIG_UNBLOCK || !ours() {
+            return real(how, set, old);
+        }
+        real(how, &without_sigbus(set), old)
     }
-    real(how, &without_sigbus(set), old)
 }
 
 /// # Safety
 /// As sigsuspend(2).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigsuspend(set: *const sigset_t) -> c_int {
-    let open = without_sigbus(set);
-    next!(sigsuspend: fn(*const sigset_t) -> c_int)(&open)
+    unsafe {
+        let open = without_sigbus(set);
+        next!(sigsuspend: fn(*const sigset_t) -> c_int)(&open)
+    }
 }
 
 /// Keeps the stack of a handler local: the kernel cannot write a signal frame to an absent page.
 ///
 /// # Safety
 /// As sigaltstack(2).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigaltstack(new: *const libc::stack_t, old: *mut libc::stack_t) -> c_int {
-    if !new.is_null() && (*new).ss_flags & libc::SS_DISABLE == 0 {
-        keep_all((*new).ss_sp.cast(), (*new).ss_size);
+    unsafe {
+        if !new.is_null() && (*new).ss_flags & libc::SS_DISABLE == 0 {
+            keep_all((*new).ss_sp.cast(), (*new).ss_size);
+        }
+        let (_new, _old) = (Pin::new(new.cast(), size_of::<libc::stack_t>()), Pin::new(old.cast(), size_of::<libc::stack_t>()));
+        next!(sigaltstack: fn(*const libc::stack_t, *mut libc::stack_t) -> c_int)(new, old)
     }
-    let (_new, _old) = (Pin::new(new.cast(), size_of::<libc::stack_t>()), Pin::new(old.cast(), size_of::<libc::stack_t>()));
-    next!(sigaltstack: fn(*const libc::stack_t, *mut libc::stack_t) -> c_int)(new, old)
 }

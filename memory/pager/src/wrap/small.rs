@@ -13,21 +13,17 @@ macro_rules! small {
     ($($name:ident($($a:ident: $t:ty),*) -> $r:ty { $($pointer:expr, $bytes:expr);* })*) => {$(
         /// # Safety
         /// As the function of this name in the C library.
-        #[no_mangle]
-        pub unsafe extern "C" fn $name($($a: $t),*) -> $r {
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($a: $t),*) -> $r { unsafe {
             let _pins = [$(Pin::new($pointer.cast(), $bytes)),*];
             next!($name: fn($($t),*) -> $r)($($a),*)
-        }
+        }}
     )*};
 }
 
 /// Returns the room that a length argument announces. The read makes its page resident.
 unsafe fn room(len: *const socklen_t) -> usize {
-    if len.is_null() {
-        0
-    } else {
-        *len as usize
-    }
+    unsafe { if len.is_null() { 0 } else { *len as usize } }
 }
 
 const WORD: usize = 4;
@@ -37,11 +33,7 @@ const QUEUE: usize = size_of::<mq_attr>();
 
 /// Returns the size of the attributes of a queue, which are an argument only with O_CREAT.
 fn made(flags: c_int) -> usize {
-    if flags & libc::O_CREAT == 0 {
-        0
-    } else {
-        QUEUE
-    }
+    if flags & libc::O_CREAT == 0 { 0 } else { QUEUE }
 }
 
 small! {

@@ -2,7 +2,7 @@
 //! memory, where faults cannot be handled. So everything that this process reads is fetched first
 //! and stays until the start is done.
 
-use crate::pin::{is_far, pin_text, Pin};
+use crate::pin::{Pin, is_far, pin_text};
 use crate::{next, sys};
 use libc::{c_char, c_int, c_void, pid_t};
 
@@ -17,29 +17,33 @@ pub struct Texts {
 impl Texts {
     /// Pins a list that ends with null. The list may itself be null.
     pub unsafe fn pin(list: *const *const c_char) -> Texts {
-        let mut most = 0;
-        while !list.is_null() && !(*list.add(most)).is_null() {
-            most += 1;
+        unsafe {
+            let mut most = 0;
+            while !list.is_null() && !(*list.add(most)).is_null() {
+                most += 1;
+            }
+            let words = if list.is_null() { 0 } else { most + 1 };
+            let mut texts = Texts { pins: core::ptr::null_mut(), len: 0, most, _list: Pin::new(list.cast(), words * size_of::<usize>()) };
+            for i in 0..most {
+                texts.add(*list.add(i));
+            }
+            texts
         }
-        let words = if list.is_null() { 0 } else { most + 1 };
-        let mut texts = Texts { pins: core::ptr::null_mut(), len: 0, most, _list: Pin::new(list.cast(), words * size_of::<usize>()) };
-        for i in 0..most {
-            texts.add(*list.add(i));
-        }
-        texts
     }
 
     unsafe fn add(&mut self, text: *const c_char) {
-        // Most texts lie side by side in few pages.
-        if self.len > 0 && (*self.pins.add(self.len - 1)).covers(text.cast(), libc::strlen(text) + 1) {
-            return;
+        unsafe {
+            // Most texts lie side by side in few pages.
+            if self.len > 0 && (*self.pins.add(self.len - 1)).covers(text.cast(), libc::strlen(text) + 1) {
+                return;
+            }
+            let Some(pin) = pin_text(text) else { return };
+            if self.pins.is_null() {
+                self.pins = sys::reserve(self.most * size_of::<Pin>()).cast();
+            }
+            self.pins.add(self.len).write(pin);
+            self.len += 1;
         }
-        let Some(pin) = pin_text(text) else { return };
-        if self.pins.is_null() {
-            self.pins = sys::reserve(self.most * size_of::<Pin>()).cast();
-        }
-        self.pins.add(self.len).write(pin);
-        self.len += 1;
     }
 }
 
@@ -61,10 +65,12 @@ pub struct Environment {
 
 impl Environment {
     pub unsafe fn pin() -> Environment {
-        extern "C" {
-            static environ: *const *const c_char;
+        unsafe {
+            unsafe extern "C" {
+                static environ: *const *const c_char;
+            }
+            Environment { _texts: Texts::pin(environ) }
         }
-        Environment { _texts: Texts::pin(environ) }
     }
 }
 
@@ -77,22 +83,24 @@ struct Actions {
 
 impl Actions {
     unsafe fn pin(actions: *const libc::posix_spawn_file_actions_t) -> Actions {
-        let mut names = Texts { pins: core::ptr::null_mut(), len: 0, most: 0, _list: None };
-        if actions.is_null() {
-            return Actions { _names: names, _list: None, _head: None };
-        }
-        // The structure begins with two counts, and then the list.
-        let list = actions.cast::<*const usize>().add(1).read();
-        let bytes = if list.is_null() { 0 } else { libc::malloc_usable_size(list as *mut c_void) };
-        names.most = bytes / size_of::<usize>();
-        for i in 0..names.most {
-            let word = list.add(i).read() as *const c_char;
-            if is_far(word.cast(), 1) {
-                names.add(word);
+        unsafe {
+            let mut names = Texts { pins: core::ptr::null_mut(), len: 0, most: 0, _list: None };
+            if actions.is_null() {
+                return Actions { _names: names, _list: None, _head: None };
             }
+            // The structure begins with two counts, and then the list.
+            let list = actions.cast::<*const usize>().add(1).read();
+            let bytes = if list.is_null() { 0 } else { libc::malloc_usable_size(list as *mut c_void) };
+            names.most = bytes / size_of::<usize>();
+            for i in 0..names.most {
+                let word = list.add(i).read() as *const c_char;
+                if is_far(word.cast(), 1) {
+                    names.add(word);
+                }
+            }
+            let head = Pin::new(actions.cast(), size_of::<libc::posix_spawn_file_actions_t>());
+            Actions { _names: names, _list: Pin::new(list.cast(), bytes), _head: head }
         }
-        let head = Pin::new(actions.cast(), size_of::<libc::posix_spawn_file_actions_t>());
-        Actions { _names: names, _list: Pin::new(list.cast(), bytes), _head: head }
     }
 }
 
@@ -101,13 +109,22 @@ macro_rules! spawns {
     ($($name:ident),*) => {$(
         /// # Safety
         /// As the function of this name in the C library.
-        #[no_mangle]
-        pub unsafe extern "C" fn $name(pid: *mut pid_t, path: *const c_char, actions: *const libc::posix_spawn_file_actions_t,
-            attributes: *const libc::posix_spawnattr_t, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
-            let _pins = (pin_text(path), Actions::pin(actions), Texts::pin(argv), Texts::pin(envp), Environment::pin());
-            let _pin = Pin::new(attributes.cast(), if attributes.is_null() { 0 } else { size_of::<libc::posix_spawnattr_t>() });
-            next!($name: fn(*mut pid_t, *const c_char, *const libc::posix_spawn_file_actions_t, *const libc::posix_spawnattr_t,
-                *const *const c_char, *const *const c_char) -> c_int)(pid, path, actions, attributes, argv, envp)
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            pid: *mut pid_t, path: *const c_char, actions: *const libc::posix_spawn_file_actions_t,
+            attributes: *const libc::posix_spawnattr_t, argv: *const *const c_char,
+            envp: *const *const c_char,
+        ) -> c_int {
+            unsafe {
+                let _program = (pin_text(path), Actions::pin(actions));
+                let _texts = (Texts::pin(argv), Texts::pin(envp), Environment::pin());
+                let bytes = if attributes.is_null() { 0 } else { size_of::<libc::posix_spawnattr_t>() };
+                let _pin = Pin::new(attributes.cast(), bytes);
+                let next = next!($name: fn(*mut pid_t, *const c_char,
+                    *const libc::posix_spawn_file_actions_t, *const libc::posix_spawnattr_t,
+                    *const *const c_char, *const *const c_char) -> c_int);
+                next(pid, path, actions, attributes, argv, envp)
+            }
         }
     )*};
 }
@@ -116,8 +133,10 @@ spawns!(posix_spawn, posix_spawnp);
 
 /// # Safety
 /// As system(3).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
-    let _pins = (pin_text(command), Environment::pin());
-    next!(system: fn(*const c_char) -> c_int)(command)
+    unsafe {
+        let _pins = (pin_text(command), Environment::pin());
+        next!(system: fn(*const c_char) -> c_int)(command)
+    }
 }

@@ -4,7 +4,7 @@
 
 use super::signal::ours;
 use crate::next;
-use crate::pin::{keep_all, keep_waited, Pin};
+use crate::pin::{Pin, keep_all, keep_waited};
 use libc::{c_int, c_void, size_t, timespec};
 
 const MUTEX: usize = size_of::<libc::pthread_mutex_t>();
@@ -19,11 +19,11 @@ macro_rules! waits {
     ($($name:ident($($a:ident: $t:ty),*); $($object:ident, $bytes:expr),*;)*) => {$(
         /// # Safety
         /// As the function of this name in the C library.
-        #[no_mangle]
-        pub unsafe extern "C" fn $name($($a: $t),*) -> c_int {
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($a: $t),*) -> c_int { unsafe {
             let _pages = ours().then(|| [$(keep_waited($object.cast(), $bytes)),*]);
             next!($name: fn($($t),*) -> c_int)($($a),*)
-        }
+        }}
     )*};
 }
 
@@ -40,8 +40,8 @@ macro_rules! takes {
     ($($name:ident($object:ident: $o:ty $(, $a:ident: $t:ty)*); $try:ident, $bytes:expr;)*) => {$(
         /// # Safety
         /// As the function of this name in the C library.
-        #[no_mangle]
-        pub unsafe extern "C" fn $name($object: $o $(, $a: $t)*) -> c_int {
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($object: $o $(, $a: $t)*) -> c_int { unsafe {
             let mut page = None;
             if ours() {
                 let r = next!($try: fn($o) -> c_int)($object);
@@ -53,7 +53,7 @@ macro_rules! takes {
             let r = next!($name: fn($o $(, $t)*) -> c_int)($object $(, $a)*);
             drop(page);
             r
-        }
+        }}
     )*};
 }
 
@@ -70,8 +70,8 @@ macro_rules! passes {
     ($($name:ident($object:ident: $o:ty $(, $a:ident: $t:ty)*);)*) => {$(
         /// # Safety
         /// As the function of this name in the C library.
-        #[no_mangle]
-        pub unsafe extern "C" fn $name($object: $o $(, $a: $t)*) -> c_int {
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($object: $o $(, $a: $t)*) -> c_int { unsafe {
             let mut page = None;
             if ours() {
                 next!(pthread_testcancel: fn())();
@@ -83,7 +83,7 @@ macro_rules! passes {
             let r = next!($name: fn($o $(, $t)*) -> c_int)($object $(, $a)*);
             drop(page);
             r
-        }
+        }}
     )*};
 }
 
@@ -97,26 +97,31 @@ passes! {
 ///
 /// # Safety
 /// As pthread_attr_setstack(3).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_attr_setstack(a: *mut c_void, at: *mut c_void, bytes: size_t) -> c_int {
-    keep_all(at.cast(), bytes);
-    next!(pthread_attr_setstack: fn(*mut c_void, *mut c_void, size_t) -> c_int)(a, at, bytes)
+    unsafe {
+        keep_all(at.cast(), bytes);
+        next!(pthread_attr_setstack: fn(*mut c_void, *mut c_void, size_t) -> c_int)(a, at, bytes)
+    }
 }
 
 /// Pins the attributes of a new thread: the C library reads them with all signals blocked.
 ///
 /// # Safety
 /// As pthread_create(3).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_create(
     id: *mut libc::pthread_t,
     a: *const libc::pthread_attr_t,
     body: extern "C" fn(*mut c_void) -> *mut c_void,
     given: *mut c_void,
 ) -> c_int {
-    let _id = Pin::new(id.cast(), size_of::<libc::pthread_t>());
-    let _a = Pin::new(a.cast(), if a.is_null() { 0 } else { size_of::<libc::pthread_attr_t>() });
-    next!(pthread_create: fn(*mut libc::pthread_t, *const libc::pthread_attr_t, extern "C" fn(*mut c_void) -> *mut c_void, *mut c_void) -> c_int)(
-        id, a, body, given,
-    )
+    unsafe {
+        let _id = Pin::new(id.cast(), size_of::<libc::pthread_t>());
+        let bytes = if a.is_null() { 0 } else { size_of::<libc::pthread_attr_t>() };
+        let _a = Pin::new(a.cast(), bytes);
+        next!(pthread_create: fn(*mut libc::pthread_t, *const libc::pthread_attr_t, extern "C" fn(*mut c_void) -> *mut c_void, *mut c_void) -> c_int)(
+            id, a, body, given,
+        )
+    }
 }

@@ -40,18 +40,22 @@ pub fn is_its_own() -> bool {
 
 /// # Safety
 /// As timer_create(2).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn timer_create(clock: clockid_t, event: *mut sigevent, timer: *mut timer_t) -> c_int {
-    let _pins = (Pin::new(event.cast(), size_of::<sigevent>()), Pin::new(timer.cast(), size_of::<timer_t>()));
-    noting(|| next!(timer_create: fn(clockid_t, *mut sigevent, *mut timer_t) -> c_int)(clock, event, timer))
+    unsafe {
+        let _pins = (Pin::new(event.cast(), size_of::<sigevent>()), Pin::new(timer.cast(), size_of::<timer_t>()));
+        noting(|| next!(timer_create: fn(clockid_t, *mut sigevent, *mut timer_t) -> c_int)(clock, event, timer))
+    }
 }
 
 /// # Safety
 /// As mq_notify(3).
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn mq_notify(queue: mqd_t, event: *const sigevent) -> c_int {
-    let _pin = Pin::new(event.cast(), size_of::<sigevent>());
-    noting(|| next!(mq_notify: fn(mqd_t, *const sigevent) -> c_int)(queue, event))
+    unsafe {
+        let _pin = Pin::new(event.cast(), size_of::<sigevent>());
+        noting(|| next!(mq_notify: fn(mqd_t, *const sigevent) -> c_int)(queue, event))
+    }
 }
 
 /// Defines calls that are refused in sigbus mode. A thread of the C library would make their system
@@ -61,14 +65,14 @@ macro_rules! refused {
     ($($name:ident($($a:ident: $t:ty),*), $answer:expr;)*) => {$(
         /// # Safety
         /// As the function of this name in the C library.
-        #[no_mangle]
-        pub unsafe extern "C" fn $name($($a: $t),*) -> c_int {
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($a: $t),*) -> c_int { unsafe {
             if ours() {
                 *libc::__errno_location() = libc::ENOSYS;
                 return $answer;
             }
             next!($name: fn($($t),*) -> c_int)($($a),*)
-        }
+        }}
     )*};
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use pando_unit::abi::BATCH_PACKETS;
+use pando_abi::BATCH_PACKETS;
 use pando_unit::packet::Port;
 use serde_json::Value;
 

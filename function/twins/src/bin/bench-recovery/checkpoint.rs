@@ -7,12 +7,12 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use pando_unit::abi::BATCH_PACKETS;
-use pando_unit::chain::{Arrival, Chain, Policy, Stage};
-use pando_unit::leases::Leases;
+use pando_abi::BATCH_PACKETS;
+use pando_chain::leases::Leases;
+use pando_chain::{Arrival, Chain, Policy, Stage};
 use pando_unit::log::link::{Shared, Transport};
 use pando_unit::log::orders::{self, Orders};
-use pando_unit::log::record::{self, Reader};
+use pando_unit::log::record::{self, Parts, Reader};
 use pando_unit::log::standby;
 use pando_unit::log::vitals::{self, Vitals};
 use pando_unit::module::{Function, Limits, Runtime};

@@ -1,0 +1,194 @@
+package control
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"pando.run/pando"
+	"pando.run/pando/lifecycle"
+	"pando.run/pando/world"
+)
+
+// placer gives granted asks their instances. It passes the facts about hosts in the ledger to the
+// rules of lifecycle, and it writes their answer into the ledger.
+type placer struct {
+	*ledger
+	load   map[pando.HostName]lifecycle.Load
+	loadOf pando.HostName // the host of load, or "" for all hosts
+	takers []pando.Host   // the result of hosts
+}
+
+// home returns the host on which all instances of the service are placed, or "" (lifecycle.Home).
+func (p *placer) home() pando.HostName {
+	t := lifecycle.Tie{Home: p.svc.Home, State: len(p.newest().State) > 0}
+	t.Takes = p.standing(t.Home).Takes()
+	if head, ok := p.w.Heads[p.svc.ServiceKey]; ok {
+		t.Pushed, t.Head = true, head.V.Host
+	} else if t.Home == "" {
+		for _, i := range p.crew.all {
+			if i.Capacity() && p.here(i.Host) {
+				t.Oldest = i.Host
+				break
+			}
+		}
+	}
+	return lifecycle.Home(t)
+}
+
+// here reports whether a host has its lease. It returns true for every host if no host is recorded.
+func (p *placer) here(h pando.HostName) bool { return here(p.w, h) }
+
+func here(w *world.World, h pando.HostName) bool {
+	_, alive := w.Hosts[h]
+	return alive || len(w.Hosts) == 0
+}
+
+func (p *placer) standing(h pando.HostName) lifecycle.Standing {
+	host, here := p.w.Hosts[h]
+	_, member := p.w.Members[h]
+	return lifecycle.Standing{
+		Here: here, Leaving: host.V.Leaving, Removed: !member && len(p.w.Members) > 0,
+	}
+}
+
+// hosts returns the hosts that take new instances.
+func (p *placer) hosts() []pando.Host {
+	if p.takers != nil {
+		return p.takers
+	}
+	p.takers = []pando.Host{}
+	for _, name := range slices.Sorted(maps.Keys(p.w.Hosts)) {
+		if h := p.w.Hosts[name].V; !h.Leaving {
+			p.takers = append(p.takers, h)
+		}
+	}
+	return p.takers
+}
+
+// waits returns why no instance of the service can start now, or "" if one can.
+func (p *placer) waits() string {
+	home := p.home()
+	return lifecycle.Waits(len(p.hosts()) > 0, home, p.standing(home))
+}
+
+// choose finds the host of a new instance and makes it the service's home.
+func (p *placer) choose(s pando.Spec) (pando.Host, string, error) {
+	if why := p.waits(); why != "" {
+		return pando.Host{}, "", fmt.Errorf("%w: %s", pando.ErrNoRoom, why)
+	}
+	home := p.home()
+	h, why, err := lifecycle.Place(p.hosts(), p.loads(home), s, home)
+	if err != nil {
+		return h, why, err
+	}
+	if was := p.svc.Home; was != "" && was != h.Name {
+		p.record(pando.DecidedHostLost, "", lifecycle.Moved(was, h.Name, p.standing(was)), nil)
+	}
+	p.svc.Home = h.Name
+	return h, why, nil
+}
+
+// loads returns the load of each host that may take the next instance: only the home's if there is
+// one. The placer computes it once per home and adds its own placements.
+func (p *placer) loads(home pando.HostName) map[pando.HostName]lifecycle.Load {
+	if p.load != nil && p.loadOf == home {
+		return p.load
+	}
+	p.load, p.loadOf = map[pando.HostName]lifecycle.Load{}, home
+	for _, h := range p.hosts() {
+		if home == "" || h.Name == home {
+			p.addLoad(p.w.On(h.Name)...)
+		}
+	}
+	var fresh []pando.Instance
+	for _, i := range p.crew.all {
+		if p.fresh(i.ID) {
+			fresh = append(fresh, i)
+		}
+	}
+	p.addLoad(fresh...)
+	return p.load
+}
+
+// addLoad adds instances to the loads, if they are known.
+func (p *placer) addLoad(instances ...pando.Instance) {
+	if p.load == nil {
+		return
+	}
+	limits := func(i pando.Instance) pando.Resources {
+		s, _ := p.w.SpecOf(i.Service, i.Revision)
+		return s.Resources
+	}
+	for h, l := range lifecycle.Loads(instances, limits) {
+		p.load[h] = p.load[h].Plus(l)
+	}
+}
+
+// place gives a granted replicate an instance: a warm one of the same revision if there is one,
+// else a new one. It reports whether there is one.
+func (p *placer) place(i pando.Intent, revision int) bool {
+	home := p.home()
+	o, warm := lifecycle.Claim(p.crew.reserve(), revision, home)
+	if !warm || !p.here(home) {
+		return p.placeNew(i, revision, p.role(), false)
+	}
+	i.Instance, i.Host, p.starts = o.ID, o.Host, true
+	i.Inputs = with(i.Inputs, map[string]float64{lifecycle.Revision: float64(revision)})
+	reason := fmt.Sprintf("warm on %s", o.Host)
+	p.putIntent(i.Become(pando.IntentPlaced, p.now, reason))
+	o.Warm, o.Intent, o.Born, o.Role = false, i.ID, p.now, p.role()
+	p.putInstance(o.Become(pando.PhasePlaced, p.now, reason))
+	return true
+}
+
+// placeNew gives an intent a new instance. It moves the intent to placed, or to failed if there is
+// no host.
+func (p *placer) placeNew(i pando.Intent, revision int, role pando.Role, warm bool) bool {
+	spec, _ := p.spec(revision)
+	host, why, err := p.choose(spec)
+	if err != nil {
+		i.Instance = ""
+		p.putIntent(i.Become(pando.IntentFailed, p.now, err.Error()))
+		return false
+	}
+	o := pando.Instance{
+		ID: p.name(i), Service: p.svc.ServiceKey, Host: host.Name, Revision: revision,
+		Weight: 100, Role: role, Warm: warm, Phase: pando.PhasePlaced, Reason: i.Reason,
+		Intent: i.ID, Born: p.now, Since: p.now,
+	}
+	i.Instance, i.Host, p.starts = o.ID, host.Name, true
+	i.Inputs = with(i.Inputs, map[string]float64{lifecycle.Revision: float64(revision)})
+	p.putIntent(i.Become(pando.IntentPlaced, p.now, why))
+	p.putInstance(o)
+	p.addLoad(o)
+	return true
+}
+
+// name returns the proposed name if it is valid and free, else a new one.
+func (p *placer) name(i pando.Intent) pando.InstanceID {
+	_, used := p.w.Instances[i.Instance]
+	prefix := string(p.svc.Name) + "-"
+	if used || p.crew.has(i.Instance) || !strings.HasPrefix(string(i.Instance), prefix) ||
+		pando.CheckLabel("instance", string(i.Instance)) != nil {
+		return p.ids.Instance(p.svc.Name)
+	}
+	return i.Instance
+}
+
+func (p *placer) role() pando.Role {
+	if p.crew.count(func(pando.HostName) bool { return true }).Capacity == 0 {
+		return pando.RoleFirst
+	}
+	return pando.RoleReplica
+}
+
+func with(a, b map[string]float64) map[string]float64 {
+	out := maps.Clone(a)
+	if out == nil {
+		out = map[string]float64{}
+	}
+	maps.Copy(out, b)
+	return out
+}

@@ -1,0 +1,84 @@
+package control
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/world"
+)
+
+// many returns a world in which this many instances of web are in rotation, and this many asks
+// wait.
+func many(instances, asks int, change func(*pando.Spec, *pando.Service)) (*world.World, *counting) {
+	w, ids := world.New(), &counting{}
+	spec := pando.Spec{Name: "web", Command: []string{"web"}}
+	spec.Scale = pando.Scale{Min: instances, Max: 5000}
+	svc := pando.Service{
+		ServiceKey: web, VIP4: pando.VIPs4.Addr(), VIP6: pando.VIPs6.Addr(), Home: "h1",
+		Current: 1, Target: 1, Latest: 1,
+	}
+	change(&spec, &svc)
+	records := []pando.Stored{pando.Host{Name: "h1"}, svc}
+	for n := range svc.Latest {
+		records = append(records, pando.Revision{Service: web, Number: n + 1, Spec: spec.WithDefaults()})
+	}
+	for n := range instances {
+		records = append(records, pando.Instance{
+			ID: pando.InstanceID(fmt.Sprint("web-x", n)), Service: web, Host: "h1", Revision: 1,
+			Phase: pando.PhaseInRotation, Since: t0, Born: t0.Add(time.Duration(n)),
+		})
+	}
+	for n := range asks {
+		ask := pando.Intent{
+			ID: pando.IntentID(ids.Sequential(t0)), Service: web, Verb: pando.VerbReplicate,
+			By: pando.Asker{Kind: pando.AskerInstance, Name: "web-x0"},
+		}
+		records = append(records, ask.Become(pando.IntentAsked, t0.Add(time.Duration(n)), "load"))
+	}
+	w.Committed(pando.Txn{Put: records}, 1)
+	return w, ids
+}
+
+// bytesOf returns the memory that one decision takes, and the records that it writes.
+func bytesOf(w *world.World, ids *counting) (bytes uint64, puts int) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	txn, _ := Decide(w, web, t0, ids)
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc, len(txn.Put)
+}
+
+// A decision looks at all instances once. It does not look at all of them once per move: a hundred
+// moves beside 3,000 instances cost a hundred moves beside 100, and one look at the others.
+func TestOneMoveOfADecisionDoesNotCopyTheWholeService(t *testing.T) {
+	same := func(*pando.Spec, *pando.Service) {}
+	for name, c := range map[string]struct {
+		asks   int
+		change func(*pando.Spec, *pando.Service)
+	}{
+		"asks":   {100, same},
+		"drains": {0, func(_ *pando.Spec, v *pando.Service) { v.Pin = &pando.Pin{} }},
+		"starts": {0, func(s *pando.Spec, _ *pando.Service) { s.Scale.Min = 4000 }},
+		"a rollout": {0, func(s *pando.Spec, v *pando.Service) {
+			s.Rollout.Surge, v.Target, v.Latest = 100, 2, 2
+		}},
+		"a removal": {0, func(_ *pando.Spec, v *pando.Service) { v.Removing = true }},
+	} {
+		const small, large = 100, 3000
+		few, puts := bytesOf(many(small, c.asks, c.change))
+		all, more := bytesOf(many(large, c.asks, c.change))
+		look, _ := bytesOf(many(large, 0, same))
+		if puts < operationsMax || more < operationsMax {
+			t.Errorf("%s: %d and %d records are written, want full decisions", name, puts, more)
+		}
+		// Lists of the instances are made a few times: to read, to change and to order them.
+		if most := few + 6*look; all > most {
+			t.Errorf("%s: %d KiB beside %d instances, %d beside %d; want at most %d", name,
+				few>>10, small, all>>10, large, most>>10)
+		}
+
+	}
+}

@@ -1,0 +1,20 @@
+// Package wall reads the machine's clock. Programs, demos, benchmarks and tests pass its Clock to
+// the rooms.
+//
+// No room of rank 1 to 3 imports it: rooms receive a pando.Clock. In a simulation that clock is
+// virtual.
+package wall
+
+import "time"
+
+// Clock is the machine's clock.
+type Clock struct{}
+
+// Now returns the machine's time.
+func (Clock) Now() time.Time { return time.Now() }
+
+// After delivers once, d from now. Stop releases the timer early.
+func (Clock) After(d time.Duration) (c <-chan time.Time, stop func()) {
+	t := time.NewTimer(d)
+	return t.C, func() { t.Stop() }
+}

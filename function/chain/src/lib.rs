@@ -1,0 +1,474 @@
+//! A chain of functions in one unit (SNF §4.2). Batches enter; packets and state leave. It does no
+//! I/O.
+
+pub mod codec;
+mod datagrams;
+pub mod ends;
+mod fate;
+pub mod flows;
+mod handed;
+pub mod leases;
+mod stage;
+
+use datagrams::Datagrams;
+pub use datagrams::Frames;
+pub use fate::Fate;
+use pando_flow::FlowKey;
+pub use stage::{Stage, Work};
+
+use crate::ends::CLOSED_NS;
+use crate::flows::{FlowId, Flows, Met, STAGES_MAX};
+use pando_abi::executor::{Executor, Trap};
+use pando_abi::{self as abi, BATCH_PACKETS, Input, Output, Writer, flag};
+use pando_flow::fragments::Taken;
+
+/// A packet that arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival<'a> {
+    /// An Ethernet frame.
+    pub frame: &'a [u8],
+    /// Time of arrival in nanoseconds, by any clock that all packets share.
+    pub time_ns: u64,
+    /// The flow that steering assigned, and whether the packet has translated addresses.
+    pub steered: Option<(FlowKey, bool)>,
+}
+
+/// Limits of a chain that its functions cannot change.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy {
+    /// Maximum flows of one unit.
+    pub flows_max: usize,
+    /// Idle time after which a flow is forgotten.
+    pub idle_ns: u64,
+    /// Whether a packet passes unchanged if a function traps on it.
+    pub trapped_passes: bool,
+}
+
+impl Default for Policy {
+    /// Returns the defaults: 65,536 flows, an idle time of 300 s, and a dropped packet for a trap.
+    /// RFC 4787 asks a NAT for at least 2 minutes.
+    fn default() -> Self {
+        Policy { flows_max: 1 << 16, idle_ns: 300_000_000_000, trapped_passes: false }
+    }
+}
+
+/// An event that a function reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Index of the function in the chain.
+    pub stage: usize,
+    /// Flow of the packet.
+    pub key: FlowKey,
+    /// The function's own code.
+    pub code: u32,
+    /// Time at which the packet arrived.
+    pub time_ns: u64,
+}
+
+/// Place of a packet's bytes on its way through the chain.
+#[derive(Clone, Copy)]
+enum Place {
+    Arrived,
+    Memory(usize, usize),
+    Saved(usize, usize),
+}
+
+struct Live {
+    index: usize,
+    met: Met,
+    place: Place,
+}
+
+/// Functions that every packet passes in order, and the flows of their unit.
+pub struct Chain<E> {
+    stages: Vec<Stage<E>>,
+    /// The flows and their state.
+    pub flows: Flows,
+    policy: Policy,
+    batch: u64,
+    /// Events that functions reported. The reader empties this.
+    pub events: Vec<Event>,
+    /// Flows that the last batch changed.
+    pub changed: Vec<FlowId>,
+    /// Keys of forgotten flows, if a log needs them. The reader empties this.
+    pub forgotten: Option<Vec<FlowKey>>,
+    fates: Vec<Fate>,
+    touched: Vec<FlowId>,
+    live: Vec<Live>,
+    saved: Vec<u8>,
+    idle: Vec<FlowId>,
+    datagrams: Datagrams,
+}
+
+impl<E: Executor> Chain<E> {
+    /// Returns a chain of 1 to 8 functions.
+    pub fn new(stages: Vec<Stage<E>>, policy: Policy) -> Chain<E> {
+        assert!((1..=STAGES_MAX).contains(&stages.len()), "a chain has 1 to {STAGES_MAX} functions, not {}", stages.len());
+        let state_bytes: Vec<usize> = stages.iter().map(|s| s.executor.descriptor().state_bytes).collect();
+        Chain {
+            flows: Flows::new(&state_bytes, policy.flows_max),
+            stages,
+            policy,
+            batch: 0,
+            events: Vec::new(),
+            changed: Vec::new(),
+            forgotten: None,
+            fates: Vec::new(),
+            touched: Vec::new(),
+            live: Vec::new(),
+            saved: Vec::new(),
+            idle: Vec::new(),
+            datagrams: Datagrams::default(),
+        }
+    }
+
+    /// Returns the work of each function so far, in order.
+    pub fn work(&self) -> impl ExactSizeIterator<Item = Work> + '_ {
+        self.stages.iter().map(|s| s.work)
+    }
+
+    /// Returns the names of the functions, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.stages.iter().map(|s| s.executor.descriptor().name.as_str())
+    }
+
+    /// Returns the last trap of each function, if any.
+    pub fn last_traps(&self) -> impl Iterator<Item = Option<&Trap>> {
+        self.stages.iter().map(|s| s.last_trap.as_ref())
+    }
+
+    /// Returns the functions, in order, for example to read their printed text.
+    pub fn executors_mut(&mut self) -> impl Iterator<Item = &mut E> {
+        self.stages.iter_mut().map(|s| &mut s.executor)
+    }
+
+    /// Returns how many numbers a stage has left to lease.
+    pub fn leases_free(&self, stage: usize) -> usize {
+        self.stages[stage].leases.free()
+    }
+
+    /// Sends a batch of `arrivals` (at least one) through the chain. Returns how many the batch
+    /// took. [`Chain::outputs`] then returns their results.
+    pub fn process(&mut self, arrivals: &[Arrival]) -> usize {
+        let count = self.admit(arrivals);
+        for stage in 0..self.stages.len() {
+            self.run_stage(stage, arrivals);
+        }
+        self.settle(arrivals[count - 1].time_ns);
+        for index in self.datagrams.indices() {
+            let out = self.whole_outputs(arrivals).nth(index).map_or(Vec::new(), |(_, bytes)| bytes.to_vec());
+            self.datagrams.set_parts(index, |datagram| if out.is_empty() { Vec::new() } else { datagram.cut.apart(&out) });
+        }
+        count
+    }
+
+    /// Returns the fate and the frames to send for each packet of the last batch, in order.
+    /// `arrivals` must be those of the [`Chain::process`] call.
+    pub fn outputs<'a>(&'a self, arrivals: &'a [Arrival]) -> impl Iterator<Item = (Fate, Frames<'a>)> {
+        self.whole_outputs(arrivals).enumerate().map(|(index, (fate, bytes))| (fate, self.datagrams.frames(index, bytes)))
+    }
+
+    fn whole_outputs<'a>(&'a self, arrivals: &'a [Arrival]) -> impl Iterator<Item = (Fate, &'a [u8])> {
+        let memory = self.stages[self.stages.len() - 1].executor.memory_ref();
+        let mut live = self.live.iter().peekable();
+        self.fates.iter().enumerate().map(move |(index, &fate)| {
+            let arrived = || self.datagrams.frame(arrivals, index);
+            let bytes = match live.next_if(|l| l.index == index) {
+                Some(l) => bytes_of(l.place, arrived(), memory, &self.saved),
+                None if fate == Fate::Unseen || fate == Fate::Trapped && self.policy.trapped_passes => arrived(),
+                None => &[],
+            };
+            (fate, bytes)
+        })
+    }
+
+    /// Returns how many held fragments were given up because the rest of their datagrams did not
+    /// arrive.
+    pub fn fragments_expired(&self) -> u64 {
+        self.datagrams.expired()
+    }
+
+    /// Finds the flow of every packet of the batch.
+    fn admit(&mut self, arrivals: &[Arrival]) -> usize {
+        self.batch += 1;
+        self.live.clear();
+        self.fates.clear();
+        self.saved.clear();
+        self.touched.clear();
+        self.changed.clear();
+        self.datagrams.clear();
+        let mut room = abi::BATCH_BYTES;
+        for (index, arrival) in arrivals.iter().take(BATCH_PACKETS).enumerate() {
+            let taken = self.datagrams.take(arrival);
+            let frame = if let Taken::Complete(datagram) = &taken { &datagram.frame } else { arrival.frame };
+            // Each function may lengthen a packet, and the next function gets the longer one.
+            let bytes = abi::room_for(frame.len() + self.stages.len() * (abi::GROWTH_BYTES + 64));
+            let steered = arrival.steered;
+            let flow = FlowKey::of_frame(frame).map(|(key, way)| (steered.map_or(key, |(key, _)| key), way));
+            match taken {
+                Taken::Held | Taken::Refused => {
+                    self.fates.push(if taken == Taken::Held { Fate::Held } else { Fate::Incomplete });
+                    continue;
+                }
+                Taken::Whole if bytes > room && index > 0 => break,
+                Taken::Complete(datagram) if bytes > room && index > 0 => {
+                    self.datagrams.postpone(datagram);
+                    break;
+                }
+                Taken::Complete(datagram) => self.datagrams.admit(index, datagram),
+                Taken::Whole => {}
+            }
+            let fate = match flow {
+                _ if bytes > room || arrival.frame.is_empty() => Fate::TooLong,
+                None => Fate::Unseen,
+                Some((key, direction)) => match self.flows.meet(key, direction, arrival.time_ns) {
+                    None => Fate::NoRoom,
+                    Some(mut met) => {
+                        if steered.is_some_and(|(_, translated)| translated) {
+                            (met.translated, met.reply) = (true, true);
+                        }
+                        self.live.push(Live { index, met, place: Place::Arrived });
+                        room -= bytes;
+                        Fate::Passed
+                    }
+                },
+            };
+            self.fates.push(fate);
+        }
+        for live in &self.live {
+            let flow = self.flows.flow_mut(live.met.flow);
+            flow.ends.note(arrivals[live.index].frame, live.met.reply);
+            if flow.mark.batch != self.batch {
+                flow.mark.batch = self.batch;
+                flow.mark.slot = self.touched.len() as u8;
+                (flow.mark.changed, flow.mark.noted) = (0, false);
+                self.touched.push(live.met.flow);
+            }
+        }
+        self.fates.len()
+    }
+
+    fn run_stage(&mut self, at: usize, arrivals: &[Arrival]) {
+        if self.live.is_empty() {
+            return;
+        }
+        for &flow in &self.touched {
+            self.flows.flow_mut(flow).mark.latest = 0;
+        }
+        let all = 0..self.live.len();
+        let shares = self.write(at, arrivals, all.clone());
+        match self.stages[at].call(self.live.len(), shares) {
+            Ok(()) => self.collect(at, arrivals, all, false),
+            Err(trap) => self.isolate(at, arrivals, trap),
+        }
+        let fates = &self.fates;
+        self.live.retain(|l| fates[l.index] == Fate::Passed);
+    }
+
+    /// Writes the packets `range` of the live ones, and the state of their flows, into the memory
+    /// of a function. Returns their fuel shares: a large datagram counts as many packets.
+    fn write(&mut self, at: usize, arrivals: &[Arrival], range: std::ops::Range<usize>) -> usize {
+        let (before, rest) = self.stages.split_at_mut(at);
+        let Stage { executor, leases, .. } = &mut rest[0];
+        let source = before.last().map_or(&[][..], |s| s.executor.memory_ref());
+        let (memory, descriptor) = executor.memory();
+        let bit = 1u8 << at;
+        for live in &self.live[range.clone()] {
+            let flow = self.flows.flow_mut(live.met.flow);
+            let slot = descriptor.slot(flow.mark.slot.into());
+            if descriptor.leases
+                && flow.valid & bit == 0
+                && flow.leased & bit == 0
+                && flow.mark.latest == 0
+                && let Some(number) = leases.take(arrivals[live.index].time_ns)
+            {
+                flow.leased |= bit;
+                flow.leases[at] = number;
+            }
+            memory[slot..slot + descriptor.state_bytes].copy_from_slice(self.flows.state(live.met.flow, at));
+        }
+        let mut writer = Writer::new(memory, descriptor);
+        let mut shares = 0;
+        for (n, live) in self.live[range].iter().enumerate() {
+            let flow = self.flows.flow_mut(live.met.flow);
+            let frame = bytes_of(live.place, self.datagrams.frame(arrivals, live.index), source, &self.saved);
+            let flags = [
+                (flow.valid & bit != 0, flag::STATE_VALID),
+                (live.met.reply, flag::REPLY),
+                (live.met.translated, flag::TRANSLATED),
+                (flow.leased & bit != 0, flag::LEASED),
+            ];
+            writer.push(&Input {
+                frame,
+                slot: flow.mark.slot.into(),
+                flags: flags.iter().filter(|(on, _)| *on).map(|(_, f)| f).sum(),
+                lease: flow.leases[at],
+                earlier: flow.mark.latest.into(),
+                time_ns: arrivals[live.index].time_ns,
+            });
+            flow.mark.latest = n as u8 + 1;
+            shares += frame.len().div_ceil(SHARE_BYTES);
+        }
+        shares
+    }
+
+    /// Reads the outputs, states and events of the packets `range` from the memory of a function
+    /// that has just processed them. With `save`, it copies the outputs because that memory is
+    /// about to be reused.
+    fn collect(&mut self, at: usize, arrivals: &[Arrival], range: std::ops::Range<usize>, save: bool) {
+        let bit = 1u8 << at;
+        let Stage { executor, work, .. } = &mut self.stages[at];
+        let (memory, descriptor) = executor.memory();
+        let mut data = 0;
+        for (n, live) in self.live[range.clone()].iter_mut().enumerate() {
+            let length = match live.place {
+                Place::Arrived => self.datagrams.frame(arrivals, live.index).len(),
+                Place::Memory(_, length) | Place::Saved(_, length) => length,
+            };
+            let output: Output = abi::output(memory, descriptor, n, data, length);
+            data += abi::room_for(length);
+            work.packets += 1;
+            work.bytes += length as u64;
+            if output.flags & flag::STATE_PUT != 0 {
+                let flow = self.flows.flow_mut(live.met.flow);
+                flow.valid |= bit;
+                let slot = descriptor.slot(flow.mark.slot.into());
+                flow.mark.changed |= bit;
+                self.flows.state_mut(live.met.flow, at).copy_from_slice(&memory[slot..slot + descriptor.state_bytes]);
+            }
+            if output.flags & flag::LEASE_TAKEN != 0 {
+                self.flows.flow_mut(live.met.flow).taken |= bit;
+            }
+            if output.flags & (flag::STATE_PUT | flag::LEASE_TAKEN | flag::ALIAS) != 0 {
+                note(&mut self.changed, &mut self.flows, live.met.flow);
+            }
+            if output.pass
+                && output.flags & flag::ALIAS != 0
+                && let Some((key, _)) = FlowKey::of_frame(&memory[output.data..output.data + output.length])
+            {
+                self.flows.add_alias(live.met.flow, key);
+            }
+            live.place = Place::Memory(output.data, output.length);
+            if !output.pass {
+                self.fates[live.index] = Fate::Dropped;
+            } else if save {
+                live.place = Place::Saved(self.saved.len(), output.length);
+                self.saved.extend_from_slice(&memory[output.data..output.data + output.length]);
+            }
+        }
+        for (n, code) in abi::events(memory, descriptor, range.len()) {
+            let live = &self.live[range.start + n];
+            let (key, time_ns) = (self.flows.flow(live.met.flow).key, arrivals[live.index].time_ns);
+            self.events.push(Event { stage: at, key, code, time_ns });
+        }
+    }
+
+    /// Handles a batch that trapped. All its effects are discarded. Each packet then runs alone in
+    /// a new instance. If a packet traps again, its flow loses its state; other flows are
+    /// unaffected.
+    fn isolate(&mut self, at: usize, arrivals: &[Arrival], trap: Trap) {
+        self.stages[at].last_trap = Some(trap);
+        self.stages[at].renew();
+        let source = match at.checked_sub(1) {
+            None => &[][..],
+            Some(before) => self.stages[before].executor.memory_ref(),
+        };
+        // The outputs of the preceding function stay in its memory. Only this function's outputs
+        // are saved.
+        debug_assert!(self.live.iter().all(|l| !matches!(l.place, Place::Memory(a, n) if a + n > source.len())));
+        for n in 0..self.live.len() {
+            let id = self.live[n].met.flow;
+            self.flows.flow_mut(id).mark.latest = 0;
+            let shares = self.write(at, arrivals, n..n + 1);
+            match self.stages[at].call(1, shares) {
+                Ok(()) => self.collect(at, arrivals, n..n + 1, true),
+                Err(trap) => {
+                    self.stages[at].last_trap = Some(trap);
+                    self.stages[at].work.trapped += 1;
+                    self.fates[self.live[n].index] = Fate::Trapped;
+                    self.forget_state(id, at);
+                    if !self.stages[at].is_broken {
+                        self.stages[at].renew();
+                    }
+                }
+            }
+        }
+    }
+
+    fn forget_state(&mut self, id: FlowId, at: usize) {
+        let bit = 1u8 << at;
+        self.flows.state_mut(id, at).fill(0);
+        let flow = self.flows.flow_mut(id);
+        flow.valid &= !bit;
+        flow.mark.changed |= bit;
+        if flow.leased & bit != 0 {
+            flow.leased &= !bit;
+            flow.taken &= !bit;
+            self.stages[at].leases.give_back(flow.leases[at]);
+        }
+        note(&mut self.changed, &mut self.flows, id);
+    }
+
+    /// Ends a batch. Returns untaken leases, and forgets idle flows and flows that never got state.
+    fn settle(&mut self, now_ns: u64) {
+        for n in (0..self.touched.len()).rev() {
+            let id = self.touched[n];
+            let flow = self.flows.flow_mut(id);
+            if flow.leased != flow.taken {
+                for (at, stage) in self.stages.iter_mut().enumerate() {
+                    if (flow.leased & !flow.taken) & 1 << at != 0 {
+                        stage.leases.decline(flow.leases[at]);
+                    }
+                }
+                flow.leased = flow.taken;
+            }
+            for (at, stage) in self.stages.iter().enumerate().filter(|(at, _)| flow.taken & 1 << at != 0) {
+                stage.leases.note(flow.leases[at], now_ns, flow.ends.closed());
+            }
+            if flow.valid == 0 {
+                self.forget(id);
+            }
+        }
+        let before_ns = |idle_ns: u64| now_ns.saturating_sub(idle_ns);
+        let mut idle = std::mem::take(&mut self.idle);
+        let closed_ns = CLOSED_NS.min(self.policy.idle_ns);
+        self.flows.sweep(SWEPT_PER_BATCH, before_ns(self.policy.idle_ns), before_ns(closed_ns), &mut idle);
+        for id in idle.drain(..) {
+            self.forget(id);
+        }
+        self.idle = idle;
+    }
+
+    /// Removes a flow and takes its leases back.
+    pub fn forget(&mut self, id: FlowId) {
+        let was = self.flows.remove(id);
+        self.changed.retain(|&changed| changed != id);
+        if let Some(forgotten) = &mut self.forgotten {
+            forgotten.push(was.key);
+        }
+        for (at, stage) in self.stages.iter_mut().enumerate() {
+            if was.leased & 1 << at != 0 {
+                stage.leases.give_back(was.leases[at]);
+            }
+        }
+    }
+}
+
+fn note(changed: &mut Vec<FlowId>, flows: &mut Flows, id: FlowId) {
+    if !std::mem::replace(&mut flows.flow_mut(id).mark.noted, true) {
+        changed.push(id);
+    }
+}
+
+/// Bytes of a packet per share of fuel: the length of one ring frame.
+const SHARE_BYTES: usize = 2048;
+/// Places in the table of flows to check after each batch. A full sweep would delay the batch.
+const SWEPT_PER_BATCH: usize = 64;
+
+fn bytes_of<'a>(place: Place, arrived: &'a [u8], memory: &'a [u8], saved: &'a [u8]) -> &'a [u8] {
+    match place {
+        Place::Arrived => arrived,
+        Place::Memory(at, length) => &memory[at..at + length],
+        Place::Saved(at, length) => &saved[at..at + length],
+    }
+}

@@ -1,0 +1,153 @@
+package lifecycle
+
+import (
+	"strings"
+	"testing"
+
+	"pando.run/pando"
+)
+
+func TestAStateBindsAServiceToItsHome(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		tie  Tie
+		want pando.HostName
+	}{
+		{"never placed", Tie{}, ""},
+		{"at home", Tie{Home: "a", Takes: true}, "a"},
+		{"its home is away: it may move", Tie{Home: "a"}, ""},
+		{"its spec has a state: it waits", Tie{Home: "a", State: true}, "a"},
+		{"a pushed state is elsewhere", Tie{Home: "a", Takes: true, Pushed: true, Head: "b"}, "b"},
+		{"placed before homes existed", Tie{Oldest: "c"}, "c"},
+		{"a home is stronger than old instances", Tie{Home: "a", Takes: true, Oldest: "c"}, "a"},
+	} {
+		if got := Home(c.tie); got != c.want {
+			t.Errorf("%s: the home is %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+func TestNothingStartsAwayFromTheState(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		anyHost  bool
+		home     pando.HostName
+		standing Standing
+		want     string // a part of the reason; "" if an instance can start
+	}{
+		{"no host", false, "", Standing{}, "no host takes instances"},
+		{"no host and a home", false, "a", Standing{Here: true}, "no host takes instances"},
+		{"no home", true, "", Standing{}, ""},
+		{"the home is here", true, "a", Standing{Here: true}, ""},
+		{"the home is away", true, "a", Standing{}, "a, which is away"},
+		{"the home leaves", true, "a", Standing{Here: true, Leaving: true}, "a, which leaves"},
+		{"the home was removed", true, "a", Standing{Removed: true}, "was removed from the cluster"},
+	} {
+		got := Waits(c.anyHost, c.home, c.standing)
+		if (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s: it waits for %q, want %q", c.name, got, c.want)
+		}
+		state := c.home != "" && c.anyHost && got != ""
+		if state && !strings.Contains(got, "pando rm --purge") {
+			t.Errorf("%s: %q has no next step", c.name, got)
+		}
+	}
+}
+
+func TestOnlyReachableInstancesAtHomeCount(t *testing.T) {
+	for _, c := range []struct {
+		host, home pando.HostName
+		here, want bool
+	}{
+		{"a", "", true, true}, {"a", "a", true, true}, {"b", "a", true, false},
+		{"a", "", false, false}, {"a", "a", false, false},
+	} {
+		if got := Counts(c.host, c.home, c.here); got != c.want {
+			t.Errorf("on %s, home %q, here %t: counts %t", c.host, c.home, c.here, got)
+		}
+	}
+}
+
+func TestAClaimTakesTheFirstWarmInstanceOfTheRevisionAtHome(t *testing.T) {
+	reserve := []pando.Instance{
+		{ID: "elsewhere", Host: "b", Revision: 2, Phase: pando.PhaseWarm},
+		{ID: "older", Host: "a", Revision: 1, Phase: pando.PhaseWarm},
+		{ID: "starting", Host: "a", Revision: 2, Phase: pando.PhaseStarting},
+		{ID: "first", Host: "a", Revision: 2, Phase: pando.PhaseWarm},
+		{ID: "second", Host: "a", Revision: 2, Phase: pando.PhaseWarm},
+	}
+	if i, ok := Claim(reserve, 2, "a"); !ok || i.ID != "first" {
+		t.Errorf("claimed %s", i.ID)
+	}
+	if i, ok := Claim(reserve, 3, "a"); ok {
+		t.Errorf("claimed %s of another revision", i.ID)
+	}
+	if i, ok := Claim(reserve, 2, ""); ok {
+		t.Errorf("claimed %s without a home", i.ID)
+	}
+}
+
+var phases = []pando.Phase{
+	pando.PhasePlaced, pando.PhaseStarting, pando.PhaseWarm, pando.PhaseReady, pando.PhaseInRotation,
+	pando.PhaseDraining, pando.PhaseDrained, pando.PhaseFailed, pando.PhaseMerged,
+}
+
+// everyone returns an instance in every phase on two hosts, of two revisions.
+func everyone() (out []pando.Instance) {
+	for _, h := range []pando.HostName{"a", "b"} {
+		for revision := 1; revision <= 2; revision++ {
+			for _, p := range phases {
+				id := pando.InstanceID(string(h) + string(rune('0'+revision)) + " " + string(p))
+				out = append(out, pando.Instance{ID: id, Host: h, Revision: revision, Phase: p,
+					Warm: p == pando.PhaseWarm})
+			}
+		}
+	}
+	return out
+}
+
+// Each rule drains exactly the instances it is for, each once, and only those that may drain.
+func TestInstancesLeaveForAReasonAndOnlyOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		moves []Move
+		want  func(pando.Instance) bool
+	}{
+		"a host leaves": {
+			Evacuate(everyone(), func(h pando.HostName) bool { return h == "b" }),
+			func(i pando.Instance) bool { return i.Host == "b" },
+		},
+		"the service moved": {
+			BringHome(everyone(), "b"), func(i pando.Instance) bool { return i.Host == "a" },
+		},
+		"another revision serves": {
+			Strangers(everyone(), 2),
+			func(i pando.Instance) bool { return i.Revision == 1 && i.Phase != pando.PhaseWarm },
+		},
+		"the service is removed": {Removal(everyone()), func(pando.Instance) bool { return true }},
+	} {
+		left := map[pando.InstanceID]bool{}
+		for _, m := range c.moves {
+			if left[m.Drain] || m.Reason == "" {
+				t.Errorf("%s: %s leaves twice, or without a reason: %+v", name, m.Drain, m)
+			}
+			left[m.Drain] = true
+		}
+		for _, i := range everyone() {
+			if want := i.Phase.May(pando.PhaseDraining) && c.want(i); left[i.ID] != want {
+				t.Errorf("%s: %s leaves: %t, want %t", name, i.ID, left[i.ID], want)
+			}
+		}
+	}
+}
+
+func TestOnlyInstancesOnAbsentHostsAreLost(t *testing.T) {
+	lost := Lost(everyone(), func(h pando.HostName) bool { return h == "a" })
+	if len(lost) != 2*len(phases) {
+		t.Errorf("%d are lost, want %d", len(lost), 2*len(phases))
+	}
+	for _, id := range lost {
+		if id[0] != 'b' {
+			t.Errorf("%s is lost although its host is here", id)
+		}
+	}
+}

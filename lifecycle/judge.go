@@ -1,0 +1,53 @@
+package lifecycle
+
+import (
+	"fmt"
+	"strings"
+
+	"pando.run/pando"
+)
+
+// Case holds the facts from which Judge derives the phase of a service.
+type Case struct {
+	Removing        bool
+	Left            int    // instances with a record
+	Serving, Least  int    // instances in rotation, and the least there have to be
+	Waits           string // why no instance can start now, or ""
+	Current, Target int    // revisions; Current is 0 before the first one served
+	Reason          string // of the phase so far
+}
+
+// Judgement is the phase of a service with its reason.
+type Judgement struct {
+	Phase  pando.ServicePhase
+	Reason string
+	First  bool   // the target is the first revision that serves: it becomes current
+	Note   string // to record once, when a service begins to wait for its home; else ""
+}
+
+// Judge returns the phase of a service. A service is serving as soon as its least number of
+// instances is in rotation. A service that cannot start an instance is degraded, with the reason.
+func Judge(c Case) Judgement {
+	inRotation := fmt.Sprintf("%d of %d instances in rotation", c.Serving, c.Least)
+	short := c.Serving < c.Least
+	switch {
+	case c.Removing:
+		return Judgement{Phase: pando.ServiceRemoving,
+			Reason: fmt.Sprintf("%d instances are left", c.Left)}
+	case short && c.Waits != "":
+		j := Judgement{Phase: pando.ServiceDegraded, Reason: inRotation + ": " + c.Waits}
+		if !strings.Contains(c.Reason, c.Waits) {
+			j.Note = "nothing is started in its place: " + c.Waits
+		}
+		return j
+	case c.Current == 0 && short:
+		return Judgement{Phase: pando.ServiceDeploying, Reason: inRotation}
+	case c.Current != 0 && c.Target != c.Current:
+		return Judgement{Phase: pando.ServiceRolling,
+			Reason: fmt.Sprintf("revision %d takes over from %d", c.Target, c.Current)}
+	case short:
+		return Judgement{Phase: pando.ServiceDegraded, Reason: inRotation}
+	}
+	return Judgement{Phase: pando.ServiceServing, First: c.Current == 0,
+		Reason: fmt.Sprintf("%d in rotation", c.Serving)}
+}
