@@ -80,11 +80,7 @@ func serve(ctx context.Context, p place) error {
 		Registry: store.Registry(), Peers: peers, Clock: wall.Clock{}, IDs: names{}, Log: log,
 		Name: p.Host, Heard: store.Registry().Heard, Writable: writable,
 	})
-	h := p.record()
-	own := pando.Member{Name: h.Name, Address: h.Address, Address6: h.Address6, Server: true}
-	if _, err := ctl.Admit(ctx, own, false); err != nil {
-		log.Warn("this host's membership is not written", "error", err)
-	}
+	admitOwn(ctx, ctl, p, log)
 	face := api.OperatorsHandler(ctl, leads(store.Registry()))
 	operators, err := listen(p.api(), 0o660)
 	if err != nil {
@@ -118,6 +114,15 @@ func serve(ctx context.Context, p place) error {
 	}
 	log.Info("ready", "api", p.api(), "states", p.HTTP, "hosts", p.Listen)
 	return together(ctx, jobs...)
+}
+
+// admitOwn records this host as the member with the server.
+func admitOwn(ctx context.Context, ctl *control.Control, p place, log *slog.Logger) {
+	h := p.record()
+	own := pando.Member{Name: h.Name, Address: h.Address, Address6: h.Address6, Server: true}
+	if _, err := ctl.Admit(ctx, own, false); err != nil {
+		log.Warn("cannot write the membership of this host", "error", err)
+	}
 }
 
 // serveHosts returns the jobs that admit other hosts and serve the operators' API to members.
