@@ -94,7 +94,7 @@ impl Run {
         }
         if let Some(same) = self.out.as_ref().filter(|out| **out == self.iface) {
             return Err(Failure::Invalid(format!(
-                "--out {same} is --iface, too: leave --out away and packets go back where they came from"
+                "--out {same} is also --iface; leave --out away and packets return by --iface"
             )));
         }
         match (self.inside, self.durable.unit) {
@@ -206,7 +206,7 @@ impl Run {
             }
             match self.start(&place.log(), "--inside", group) {
                 Ok(child) => return Some(child),
-                Err(reason) => self.log(place, &format!("the unit did not start: {reason}; it is tried again")),
+                Err(reason) => self.log(place, &format!("the unit did not start: {reason}; a new start follows")),
             }
             failures += 1;
         }

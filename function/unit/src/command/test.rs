@@ -134,7 +134,7 @@ impl Test {
 fn expected(path: &Path) -> Result<Vec<Captured>, Failure> {
     pcap::read(path).map_err(|e| match &e {
         PcapError::Read { source, .. } if source.kind() == ErrorKind::NotFound => Failure::NotFound(format!(
-            "{e}: the same command with --write {} instead of --expect makes it of what comes out now",
+            "{e}; the same command with --write {} instead of --expect makes it from the current output",
             path.display()
         )),
         _ => e.into(),
