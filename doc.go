@@ -56,9 +56,9 @@
 // Network functions (snf):
 //
 //	function     function/     a program that processes batches of packets.
-//	unit         function/     a process that runs functions on one core.
+//	unit         function.go   a process that runs functions on one core.
 //	group        function/     the units that share flows.
-//	flowlet      bpf/          a burst of a flow, between two idle gaps.
+//	flowlet      function.go   a burst of a flow, between two idle gaps.
 //	assignment   bpf/          the unit of a flowlet.
 //	output log   function/     the batches that a unit has sent, kept by another process.
 //	meter        function/     counted work that is billed.

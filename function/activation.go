@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+
+	"pando.run/pando"
 )
 
 // Units is the largest number of units that serve one function's flowlets.
-const Units = 64
+const Units = pando.UnitsMax
 
 // Activation computes the number of units needed: the largest need of the last ticks, by demand or
 // by the kernel's rule. The zero value is not usable; see NewActivation.

@@ -29,7 +29,7 @@ import (
 
 const (
 	// Units is the maximum number of units per device.
-	Units = 64
+	Units = pando.UnitsMax
 	// HeaderBytes is the size of the metadata header. A unit's device needs an MTU that much larger.
 	HeaderBytes = 72
 	// FlowsMax is the default of Config.FlowsMax.
@@ -93,7 +93,10 @@ type Config struct {
 	FlowsMax uint32 // flows known at once; 0: FlowsMax of the package
 }
 
-// Driver steers one device. Its methods must not be called at the same time.
+var _ pando.Flowlets = (*Driver)(nil)
+
+// Driver steers one device. Referred and Sweep read the kernel's maps only, so they may run beside
+// any method but Close and Remove. The other methods must not be called at the same time.
 type Driver struct {
 	Config
 	objects flowletObjects
@@ -193,7 +196,7 @@ func (d *Driver) attach() error {
 func (d *Driver) attachAt(name string, program *ebpf.Program) error {
 	device, err := netlink.LinkByName(name)
 	if err != nil {
-		return fmt.Errorf("device %s: %w", name, err)
+		return fmt.Errorf("device %s: %w", name, missing(err))
 	}
 	pin := filepath.Join(d.PinDir, "link-"+name)
 	if d.PinDir != "" {
@@ -220,6 +223,14 @@ func (d *Driver) attachAt(name string, program *ebpf.Program) error {
 	return nil
 }
 
+// missing returns the error of a look-up with ErrNotFound if there is no such device.
+func missing(err error) error {
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return fmt.Errorf("%w: %w", pando.ErrNotFound, err)
+	}
+	return err
+}
+
 // SetUnit sets the device of a unit, and takes the unit's packets from that device. The device's
 // MTU must be HeaderBytes above those of the wire's ends, else SetUnit returns ErrMTU.
 func (d *Driver) SetUnit(id int, device string) error {
@@ -228,7 +239,7 @@ func (d *Driver) SetUnit(id int, device string) error {
 	}
 	l, err := netlink.LinkByName(device)
 	if err != nil {
-		return fmt.Errorf("device %s of unit %d: %w", device, id, err)
+		return fmt.Errorf("device %s of unit %d: %w", device, id, missing(err))
 	}
 	if mtu := l.Attrs().MTU; mtu < d.mtu+HeaderBytes {
 		return fmt.Errorf("%w: device %s of unit %d has MTU %d, %s has %d: `ip link set %s mtu %d`, and the same at its peer",
@@ -298,22 +309,9 @@ func (d *Driver) write(offset int, value uint64) error {
 	return nil
 }
 
-// Counts has the counters since the program was first loaded.
-type Counts struct {
-	Packets, Bytes, Flows, Flowlets, Moves, Grown uint64
-	// Others are not IP: they go to the other end of the wire untouched.
-	Others uint64
-	// Dropped, in this order: no accepting unit, a full flow table, no room for the header.
-	NoUnit, Full, NoHeader uint64
-	// Aggregates are packets that a device had merged: switch its GRO off.
-	Aggregates uint64
-	// Packets that came from units, and aliases of flows learnt from them.
-	Returned, Aliases uint64
-}
-
 // Counts reads the counters.
-func (d *Driver) Counts() (Counts, error) {
-	var c Counts
+func (d *Driver) Counts() (pando.FlowletCounts, error) {
+	var c pando.FlowletCounts
 	var perCPU []flowletFlowletTally
 	if err := d.objects.FlowletCounts.Lookup(uint32(0), &perCPU); err != nil {
 		return c, fmt.Errorf("read the counters of flowlet steering: %w", err)

@@ -272,7 +272,7 @@ impl Server {
     fn succeed(&mut self, at: usize, hello: &Hello) -> Result<bool, Parting> {
         self.refuse_over(hello)?;
         // A unit that lived shortly may have written all its messages, its GO_ON too, since the
-        // log's last turn with it. The order of the peers says nothing about the order of units.
+        // log's last turn with it. The order of the peers is not the order of the units.
         (0..self.peers.len()).filter(|&p| p != at).for_each(|p| self.catch_up(p, hello));
         for other in self.of_unit(&hello.unit).collect::<Vec<_>>() {
             self.peers[other].active = other == at;

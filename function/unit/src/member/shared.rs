@@ -1,5 +1,6 @@
 //! The memory that the units of a group on one host share. It holds the set of live units, the load
-//! of each, a ring for each ordered pair, and the times of use of leased numbers.
+//! of each, a ring for each ordered pair, and the times of use of leased numbers. `bpf/group.h`
+//! defines the layout.
 //!
 //! A ring has one writer and one reader. Its tail alone decides which records exist, so a unit that
 //! dies in mid-message leaves no partial record. The file is sparse: 64 × 64 rings take memory only
@@ -22,7 +23,7 @@ const RINGS_AT: usize = PAGE_WORDS * (1 + UNITS_MAX);
 const NUMBERS_AT: usize = RINGS_AT + UNITS_MAX * UNITS_MAX * RING_WORDS;
 /// Numbers that may be leased to flows: ports.
 const NUMBERS: usize = 1 << 16;
-/// Words of the file; `cmd/pando/units` makes it.
+/// Words of the file; `driver/unit` makes it.
 const WORDS: usize = NUMBERS_AT + STAGES_MAX * NUMBERS / 2;
 /// Words of a ring before its records: head and tail, on cache lines of their own.
 const RING_HEAD: usize = 16;
@@ -316,6 +317,7 @@ impl Transport for SharedMemory {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::collections::BTreeMap;
     use std::os::fd::FromRawFd;
 
     use super::*;
@@ -343,6 +345,50 @@ pub(crate) mod tests {
         let mut count = 0u64;
         // SAFETY: eight bytes of ours; the eventfd does not block.
         unsafe { libc::read(unit.fd(), (&raw mut count).cast(), 8) == 8 }
+    }
+
+    /// The group reads and writes the same words (driver/unit). Its test compares them, as this
+    /// one does.
+    #[test]
+    fn the_layout_is_that_of_the_header() {
+        let defined = |line: &'static str| {
+            let mut words = line.strip_prefix("#define ")?.split_whitespace();
+            Some((words.next()?, words.next()?.parse().ok()?))
+        };
+        let lines = include_str!("../../../../bpf/group.h").lines();
+        let header: BTreeMap<&str, usize> = lines.filter_map(defined).collect();
+        let [unit, _] = ends();
+        let newest = Report { now_ns: 1, finish_ns: 2, waiting: 3, ..Report::default() };
+        unit.shared.report(0, &Report { packets: 4, bytes: 5, left: 6, ..newest });
+        let reported = |value| {
+            let is_value = |&n: &usize| unit.shared.of(0, n).load(Ordering::Acquire) == value;
+            (0..PAGE_WORDS).find(is_value).expect("a word of the page")
+        };
+        let ring = unit.shared.ring(1, 0);
+        assert_eq!(ring.at, RINGS_AT + RING_WORDS, "the ring from unit 1 to unit 0");
+        let first = unit.shared.word(ring.at).as_ptr() as usize;
+        let at = |word: &AtomicU64| (word.as_ptr() as usize - first) / 8;
+        let want = BTreeMap::from([
+            ("GROUP_UNITS", UNITS_MAX),
+            ("GROUP_WORDS", WORDS),
+            ("GROUP_PAGE_WORDS", PAGE_WORDS),
+            ("GROUP_ALIVE", ALIVE),
+            ("GROUP_DOORBELL", DOORBELL),
+            ("GROUP_SLEEPS", SLEEPS),
+            ("GROUP_REPORT_NOW", reported(1)),
+            ("GROUP_REPORT_FINISH", reported(2)),
+            ("GROUP_REPORT_WAITING", reported(3)),
+            ("GROUP_REPORT_PACKETS", reported(4)),
+            ("GROUP_REPORT_BYTES", reported(5)),
+            ("GROUP_REPORT_LEFT", reported(6)),
+            ("GROUP_RINGS", RINGS_AT),
+            ("GROUP_RING_WORDS", RING_WORDS),
+            ("GROUP_RING_HEAD", at(ring.head())),
+            ("GROUP_RING_TAIL", at(ring.tail())),
+            ("GROUP_RING_RECORDS", RING_HEAD),
+            ("GROUP_NUMBERS", NUMBERS_AT),
+        ]);
+        assert_eq!(header, want);
     }
 
     #[test]

@@ -1,9 +1,8 @@
-package units
+package group
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -19,13 +18,12 @@ func (g *Group) failed(e event) error {
 		return e.err
 	}
 	g.units[e.id] = unit{}
-	_ = os.RemoveAll(filepath.Join(g.RunDir, g.nameOf(e.id)))
 	g.failures++
 	g.counts.Failed++
 	wait := backOff(g.failures)
-	g.notBefore = time.Now().Add(wait)
+	g.notBefore = g.Clock.Now().Add(wait)
 	g.lastFailed = fmt.Sprintf("%v; the next try is in %v", e.err, wait)
-	fmt.Fprintln(os.Stderr, g.lastFailed)
+	fmt.Fprintln(g.Log, g.lastFailed)
 	return nil
 }
 
@@ -35,16 +33,29 @@ func (g *Group) unsteered(e event, err error) error {
 	if !g.served {
 		return err
 	}
-	fmt.Fprintf(os.Stderr, "unit %s ends, because it cannot be steered to: %v\n", e.process.name, err)
-	_ = e.process.command.Process.Kill() // its end arrives as an event, and another unit replaces it
+	fmt.Fprintf(g.Log, "unit %s ends, because it cannot be steered to: %v\n", e.process.Name(), err)
+	e.process.Kill() // its end arrives as an event, and another unit replaces it
 	return nil
 }
 
-// unswept reports that silent flows could not be deleted. The next sweep tries again.
-func (g *Group) unswept(err error) error {
+// unscanned reports that the flow table could not be read or cleaned. The next scan tries again.
+func (g *Group) unscanned(err error) error {
 	if !g.served {
 		return err
 	}
-	fmt.Fprintln(os.Stderr, err)
+	fmt.Fprintln(g.Log, err)
 	return nil
+}
+
+// reportDeath logs the end of a unit that was not asked to end, with its last lines.
+func (g *Group) reportDeath(e event) {
+	end := e.end.Exit
+	if e.end.Cause != "" {
+		end += ": " + e.end.Cause
+	}
+	words := ""
+	if len(e.end.Lines) > 0 {
+		words = ": the last words\n  " + strings.Join(e.end.Lines, "\n  ")
+	}
+	fmt.Fprintf(g.Log, "unit %s ended (%s); another takes its place%s\n", e.process.Name(), end, words)
 }
