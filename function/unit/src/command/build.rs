@@ -57,8 +57,13 @@ impl Build {
         let bytes = read(&fresh)?;
         if self.check {
             let same = std::fs::read(&module).is_ok_and(|committed| committed == bytes);
-            let stale =
-                || Failure::Invalid(format!("{} differs from the module that its source gives; run `pando fn build {}`", module.display(), directory.display()));
+            let stale = || {
+                Failure::Invalid(format!(
+                    "{} differs from the module that its source gives; run `pando fn build {}`",
+                    module.display(),
+                    directory.display()
+                ))
+            };
             return if same { Ok(ExitCode::SUCCESS) } else { Err(stale()) };
         }
         std::fs::write(&module, &bytes).map_err(|e| Failure::of_file("write", &module, &e))?;

@@ -93,9 +93,7 @@ impl Run {
                 .map_err(|e| Failure::Invalid(format!("the unit's name {:?} is not {e}: --name gives it another", self.name)))?;
         }
         if let Some(same) = self.out.as_ref().filter(|out| **out == self.iface) {
-            return Err(Failure::Invalid(format!(
-                "--out {same} is also --iface; leave --out away and packets return by --iface"
-            )));
+            return Err(Failure::Invalid(format!("--out {same} is also --iface; leave --out away and packets return by --iface")));
         }
         match (self.inside, self.durable.unit) {
             (false, _) => self.watch(),
