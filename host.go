@@ -104,7 +104,7 @@ func (m Member) Admits(publicKey []byte) error {
 	if m.Server || m.PublicKey == "" || m.PublicKey == PublicKeyHash(publicKey) {
 		return nil
 	}
-	return fmt.Errorf("%w: host %s is a member with another key: its former certificate counts no more", ErrForbidden, m.Name)
+	return fmt.Errorf("%w: host %s is a member with another key: its former certificate is invalid", ErrForbidden, m.Name)
 }
 
 // NotMember returns the error for a host with a certificate but without a member record.
@@ -120,7 +120,7 @@ func (m Member) Vouches(h Host) error {
 	case h.Name != m.Name || h.Slot != m.Slot:
 		return fmt.Errorf("%w: host %s in slot %d writes as host %s in slot %d", ErrForbidden, m.Name, m.Slot, h.Name, h.Slot)
 	case h.Address != m.Address, m.Address6.IsValid() && h.Address6 != m.Address6:
-		return fmt.Errorf("%w: host %s is a member at %s (%s) and gives the addresses %s (%s): `pando restart` there tells the server",
+		return fmt.Errorf("%w: host %s is a member at %s (%s) and now has the addresses %s (%s); `pando restart` there records them",
 			ErrForbidden, m.Name, m.Address, m.Address6, h.Address, h.Address6)
 	}
 	return h.Check()

@@ -201,7 +201,7 @@ func (a *Agent) moved(main pando.StateHead, err error) error {
 	if main.Host == a.Host.Name || !errors.Is(err, pando.ErrNotFound) {
 		return err
 	}
-	return fmt.Errorf("%w: its state is on %s, and what was committed on %s stays there, unmerged; a spec that names a `state:` keeps a service at home",
+	return fmt.Errorf("%w: its state is on %s, and the commits made on %s stay there, unmerged; a spec with `state:` keeps a service at home",
 		errMoved, main.Host, a.Host.Name)
 }
 

@@ -23,7 +23,7 @@ type errandKind string
 const (
 	publishTable errandKind = "publish a steering table" // or withdraw it
 	findWays     errandKind = "find the way to other hosts"
-	listSteered  errandKind = "list what is steered"
+	listSteered  errandKind = "list the steered services"
 )
 
 // errand is one such change. Only publishTable has a service.

@@ -77,7 +77,7 @@ func (r *runner) enter() {
 		r.becomeLocked(pando.PhaseInRotation, "steered to on this host", nil)
 		return
 	}
-	const reason = "ready, but not steered to: its table could not be published; the agent's log says why"
+	const reason = "ready, but not steered to: its table could not be published; the agent's log has the reason"
 	if r.inst.Phase == pando.PhaseReady && r.inst.Reason != reason {
 		r.inst.Reason = reason
 		r.recorder.add(r.inst, nil)
@@ -175,7 +175,7 @@ func (r *runner) awaitReady(ctx context.Context, i pando.Instance, box pando.San
 	r.a.mu.Lock()
 	ready := r.ready
 	r.a.mu.Unlock()
-	answer := "it never said that it is ready; a program that knows nothing of Pando needs a probe, for example health: {ready: \"tcp 8080\"}"
+	answer := "it never reported that it is ready; a program without Pando's SDK needs a probe, for example health: {ready: \"tcp 8080\"}"
 	if !ready && spec.Health.Ready.Kind != pando.ProbeExplicit {
 		err := r.probe(ctx, spec.Health.Ready, spec, box)
 		if ready = err == nil; err != nil {

@@ -294,7 +294,7 @@ func (a *Agent) Die(ctx context.Context, i pando.InstanceID, ask pando.Ask) (pan
 	inst := r.inst
 	inst.Halt, inst.Walk = known.V.Halt, known.V.Walk || inst.Walk
 	if inst.Phase == pando.PhaseDraining {
-		inst = inst.Become(pando.PhaseDrained, now, "its application says so")
+		inst = inst.Become(pando.PhaseDrained, now, "its application reports ready")
 	}
 	if inst.Phase != pando.PhaseDrained {
 		a.mu.Unlock()

@@ -23,14 +23,17 @@ import (
 func ForMembers(operators http.Handler, asker func(*http.Request) string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		fail(w, fmt.Errorf("%w: what runs in this cluster is said on the server's host alone; `pando hosts` shows which it is", pando.ErrForbidden), nil)
+		fail(w, fmt.Errorf("%w: deploy works on the server's host only; `pando hosts` shows it",
+			pando.ErrForbidden), nil)
 	})
-	for _, may := range []string{"GET /", "POST /state/", "POST /v1/services/{name}/pin", "DELETE /v1/services/{name}/pin", "DELETE /v1/services/{name}"} {
+	for _, may := range []string{"GET /", "POST /state/", "POST /v1/services/{name}/pin",
+		"DELETE /v1/services/{name}/pin", "DELETE /v1/services/{name}"} {
 		mux.Handle(may, operators)
 	}
 	mux.HandleFunc("DELETE /v1/hosts/{host}", func(w http.ResponseWriter, r *http.Request) {
 		if h := r.PathValue("host"); asker(r) != h {
-			fail(w, fmt.Errorf("%w: a host ends its own membership; that of host %s is ended on the server's host: `pando hosts rm %s`", pando.ErrForbidden, h, h), nil)
+			fail(w,
+				fmt.Errorf("%w: a host ends its own membership; that of host %s is ended on the server's host: `pando hosts rm %s`", pando.ErrForbidden, h, h), nil)
 			return
 		}
 		operators.ServeHTTP(w, r)
@@ -38,7 +41,9 @@ func ForMembers(operators http.Handler, asker func(*http.Request) string) http.H
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		from := asker(r)
 		if from == "" {
-			fail(w, fmt.Errorf("%w: only members of the cluster may ask; `pando up --join` makes this host one", pando.ErrForbidden), nil)
+			fail(w,
+				fmt.Errorf("%w: only members of the cluster may ask; `pando up --join` makes this host one",
+					pando.ErrForbidden), nil)
 			return
 		}
 		who := r.Header.Get(operatorHeader)
@@ -69,7 +74,8 @@ func Elsewhere(server string, t http.RoundTripper) http.Handler {
 			if !errors.Is(err, context.DeadlineExceeded) && errors.As(err, new(*net.OpError)) {
 				err = fmt.Errorf("the link is cut, or the server is down: %w", err)
 			}
-			fail(w, fmt.Errorf("%w: the server at %s does not answer (%w); services and connections of this host go on", pando.ErrUnavailable, server, err), nil)
+			fail(w,
+				fmt.Errorf("%w: the server at %s does not answer (%w); services and connections of this host continue", pando.ErrUnavailable, server, err), nil)
 		},
 	}
 }

@@ -38,7 +38,7 @@ var (
 	metricPackets   = prometheus.NewDesc("pando_packets_total", "Packets steered to an instance.", ofEndpoint, nil)
 	metricBytes     = prometheus.NewDesc("pando_bytes_total", "Bytes steered to an instance.", ofEndpoint, nil)
 	metricDropped   = prometheus.NewDesc("pando_dropped_packets_total", "Packets that the steering of a host dropped, by reason.", []string{"host", "reason"}, nil)
-	metricAnswered  = prometheus.NewDesc("pando_answered_drops_total", "Dropped packets whose sender was told.", ofHost, nil)
+	metricAnswered  = prometheus.NewDesc("pando_answered_drops_total", "Dropped packets that were answered with an error.", ofHost, nil)
 	metricEvicted   = prometheus.NewDesc("pando_evicted_flows_total", "Flows that a full connection table gave up.", ofHost, nil)
 	metricHosts     = prometheus.NewDesc("pando_host_info", "Always 1 for a host that has its lease.", []string{"host", "version"}, nil)
 )

@@ -32,8 +32,8 @@ func document() huma.Config {
 			OpenAPI: "3.1.0",
 			Info: &huma.Info{
 				Title: "Pando: the operators' API", Version: "1",
-				Description: "What people and their programs may ask of a cluster. It is served on a unix socket (/run/pando/api.sock); " +
-					"who may open the socket may use it. Errors are problems (RFC 9457) whose `code` is stable.",
+				Description: "Operators and their programs change and read a cluster by this API. It is served on a unix socket, " +
+					"/run/pando/api.sock. A process that can open the socket can use it. Errors are problems (RFC 9457) with a stable `code`.",
 			},
 			Components: &huma.Components{Schemas: schemas},
 		},

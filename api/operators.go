@@ -52,35 +52,44 @@ func (h operators) routes(a huma.API) {
 	route(a, "deploy", "POST /v1/services",
 		"Make a spec the newest revision of its service, and create the service if it is new. A spec equal to the newest one changes nothing.", h.deploy)
 	route(a, "show-service", "GET /v1/services/{name}", "Show one service with its instances.", h.show)
-	route(a, "remove-service", "DELETE /v1/services/{name}", "Let every instance drain and merge its state, then forget the service.", h.remove)
-	route(a, "pin", "POST /v1/services/{name}/pin", "Fix the number of instances for a while; automatic scaling rests until then.", h.pin)
+	route(a, "remove-service", "DELETE /v1/services/{name}",
+		"Drain every instance, merge its state, then remove the service.", h.remove)
+	route(a, "pin", "POST /v1/services/{name}/pin",
+		"Fix the number of instances for a while. Automatic scaling rests until then.", h.pin)
 	route(a, "unpin", "DELETE /v1/services/{name}/pin", "Make scaling automatic again.", h.unpin)
-	route(a, "why", "GET /v1/services/{name}/why", "List what was asked of a service and decided about it, newest last, each with its reason.", h.why)
-	stream(a, "logs", "GET /v1/services/{name}/logs", "text/plain", "Print what the instances print, each line with its instance.", h.logs)
-	route(a, "counters", "GET /v1/services/{name}/counters", "Count flows, packets and bytes per instance since it was published.", h.counters)
-	route(a, "state-log", "GET /v1/services/{name}/state", "List the newest commits of a service's merged state.", h.stateLog)
+	route(a, "why", "GET /v1/services/{name}/why",
+		"List the intents and decisions of a service, newest last, each with its reason.", h.why)
+	stream(a, "logs", "GET /v1/services/{name}/logs", "text/plain",
+		"Print the log of the instances, each line with its instance.", h.logs)
+	route(a, "counters", "GET /v1/services/{name}/counters",
+		"Count flows, packets and bytes per instance since it was published.", h.counters)
+	route(a, "state-log", "GET /v1/services/{name}/state",
+		"List the newest commits of a service's merged state.", h.stateLog)
 	route(a, "list-hosts", "GET /v1/hosts", "List the hosts.", h.hosts)
 	route(a, "remove-host", "DELETE /v1/hosts/{host}",
-		"End the membership of a host: its name and slot are free, its certificate counts no more, and its instances are forgotten.", h.removeHost)
+		"End the membership of a host. Its certificate becomes invalid, "+
+			"its name and slot become free, and its instances are forgotten.", h.removeHost)
 	stream(a, "watch", "GET /v1/watch", "text/event-stream",
-		"Send every change of services, instances, intents and decisions as a server-sent event. The id is the store revision of a whole commit: a listener that sends it back as Last-Event-ID misses nothing.", h.watch)
-	route(a, "healthz", "GET /healthz", "Say that the process answers.", h.healthz)
-	route(a, "readyz", "GET /readyz", "Say that the store answers and that a control leads.", h.readyz)
+		"Send every change of services, instances, intents and decisions as a server-sent event. "+
+			"The id is the store revision of a whole commit. A client that returns it as Last-Event-ID misses nothing.", h.watch)
+	route(a, "healthz", "GET /healthz", "Report that the process answers.", h.healthz)
+	route(a, "readyz", "GET /readyz", "Report that the store answers and that a control leads.",
+		h.readyz)
 }
 
 // Named is the service that a request concerns.
 type Named struct {
 	Name   pando.ServiceName `path:"name" doc:"name of the service" example:"website"`
-	Tenant pando.Tenant      `query:"tenant" default:"default" doc:"who owns the service"`
+	Tenant pando.Tenant      `query:"tenant" default:"default" doc:"owner of the service"`
 }
 
 func (n Named) key() pando.ServiceKey { return pando.ServiceKey{Tenant: n.Tenant, Name: n.Name} }
 
 // Asking holds the optional headers of a request that changes something.
 type Asking struct {
-	Operator string `header:"Pando-Operator" maxLength:"100" doc:"who asks, for the record"`
-	Request  string `header:"Idempotency-Key" maxLength:"100" doc:"a name for this request: sent again with it, it is not done again for as long as its service remembers it (the 300 newest decisions; 20 of those that changed nothing)"`
-	IfMatch  string `header:"If-Match" doc:"the ETag of the version that the change is meant for; when the service has changed since, it is refused with 409"`
+	Operator string `header:"Pando-Operator" maxLength:"100" doc:"name of the operator, for the record"`
+	Request  string `header:"Idempotency-Key" maxLength:"100" doc:"a name for this request. A repeated request with the same name has no effect while its service stores the first one (the 300 newest decisions, and 20 without a change)"`
+	IfMatch  string `header:"If-Match" doc:"the ETag of the version to change; if the service has changed since, the request is refused with 409"`
 }
 
 // by returns the asker of a request. All users of the socket are one asker for now. The request may
@@ -92,7 +101,8 @@ func (a Asking) by() (pando.Asker, error) {
 	}
 	n, err := strconv.ParseInt(strings.Trim(a.IfMatch, `"`), 10, 64)
 	if err != nil || n <= 0 {
-		return by, fmt.Errorf("%w: If-Match %s: want an ETag of this service, such as \"42\"", pando.ErrInvalid, a.IfMatch)
+		return by, fmt.Errorf("%w: If-Match %s: want an ETag of this service, such as \"42\"",
+			pando.ErrInvalid, a.IfMatch)
 	}
 	by.Seen = pando.StoreRevision(n)
 	return by, nil
@@ -142,7 +152,7 @@ func (h operators) show(ctx context.Context, in *struct{ Named }) (*one, error) 
 func (h operators) remove(ctx context.Context, in *struct {
 	Named
 	Asking
-	Purge bool `query:"purge" doc:"its state goes, too"`
+	Purge bool `query:"purge" doc:"also delete its state"`
 }) (*nothing, error) {
 	by, err := in.by()
 	if err != nil {
@@ -187,7 +197,8 @@ func (h operators) why(ctx context.Context, in *struct {
 	return all(h.Why(ctx, in.key(), in.Max))
 }
 
-func (h operators) counters(ctx context.Context, in *struct{ Named }) (*listOf[pando.EndpointCounters], error) {
+func (h operators) counters(ctx context.Context,
+	in *struct{ Named }) (*listOf[pando.EndpointCounters], error) {
 	return all(h.Counters(ctx, in.key()))
 }
 
@@ -236,9 +247,9 @@ func (h operators) readyz(ctx context.Context, _ *nothing) (*wellbeing, error) {
 
 func (h operators) logs(ctx context.Context, in *struct {
 	Named
-	Instance pando.InstanceID `query:"instance" doc:"of one instance, without its name before each line"`
-	Lines    int              `query:"lines" minimum:"0" doc:"from so many lines before the end"`
-	Follow   bool             `query:"follow" doc:"go on as lines come"`
+	Instance pando.InstanceID `query:"instance" doc:"only this instance, without its name before each line"`
+	Lines    int              `query:"lines" minimum:"0" doc:"start this many lines before the end"`
+	Follow   bool             `query:"follow" doc:"send new lines as they arrive"`
 }) (func(*sender), error) {
 	log, err := h.Logs(ctx, in.key(), in.Instance, in.Lines, in.Follow)
 	if err != nil {
@@ -275,7 +286,8 @@ var errMethod = errors.New("method not allowed")
 // allowed ones.
 func missed(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
 	var methods []string
-	for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
+	for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch,
+		http.MethodDelete} {
 		other := r.Clone(r.Context())
 		other.Method = m
 		if _, pattern := mux.Handler(other); pattern != "" {
@@ -287,5 +299,6 @@ func missed(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Allow", strings.Join(methods, ", "))
-	fail(w, fmt.Errorf("%s %s: %w: want %s", r.Method, r.URL.Path, errMethod, strings.Join(methods, ", ")), nil)
+	fail(w, fmt.Errorf("%s %s: %w: want %s", r.Method, r.URL.Path, errMethod,
+		strings.Join(methods, ", ")), nil)
 }

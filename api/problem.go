@@ -24,7 +24,7 @@ import (
 type Problem struct {
 	Title  string        `json:"title"`            // of the status
 	Status int           `json:"status"`           //
-	Code   string        `json:"code"`             // what a program may test for
+	Code   string        `json:"code"`             // stable, for programs
 	Detail string        `json:"detail"`           // the cause and the next step
 	Intent *pando.Intent `json:"intent,omitempty"` // that was refused, or that is pending
 }
@@ -131,7 +131,7 @@ func read(r *http.Request, v any) error {
 		return fmt.Errorf("%w: the body: %w%s", pando.ErrInvalid, err, meantField(err, v))
 	}
 	if d.More() {
-		return fmt.Errorf("%w: the body goes on after its end at byte %d", pando.ErrInvalid, d.InputOffset())
+		return fmt.Errorf("%w: the body has text after its end at byte %d", pando.ErrInvalid, d.InputOffset())
 	}
 	return nil
 }

@@ -49,12 +49,12 @@ it again; ` + "`If-Match`" + ` carries the ETag that a status came with, and ref
 			}
 		}
 	}
-	b.WriteString("\n## What an instance asks\n\nOn its own socket, the one that `PANDO_SOCKET` names. The socket is the identity: there is no token.\n\n" +
+	b.WriteString("\n## Requests of an instance\n\nOn its own socket, the one that `PANDO_SOCKET` names. The socket is the identity: there is no token.\n\n" +
 		"An instance may have 64 connections open; one more is answered with 503 and closed. Eight of its requests work at a time, and the\n" +
-		"others wait. A body has 30 s to arrive. Asks come at most 50 a second after the first 200. A reason is one line of at most 400\n" +
-		"bytes, with at most 32 inputs. At most 64 MiB may be written and not committed; the next write is answered with 413.\n\n" +
+		"others wait. A body has 30 s to arrive. After the first 200 asks, an instance may make 50 a second. A reason is one line of at\n" +
+		"most 400 bytes, with at most 32 inputs. Uncommitted writes may total 64 MiB; the next write is answered with 413.\n\n" +
 		"    curl --unix-socket $PANDO_SOCKET -X POST http://self/v1/self/replicate -d '{\"reason\": \"812 req/s > 600\"}'\n\n" +
-		"| request | what it does | body | answer |\n|---|---|---|---|\n")
+		"| request | effect | body | answer |\n|---|---|---|---|\n")
 	for _, r := range (self{}).routes() {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", strings.Replace(r.pattern, "...", "", 1), r.summary, code(r.takes), r.answers)
 	}

@@ -37,19 +37,40 @@ type selfRoute struct {
 func (h self) routes() []selfRoute {
 	const ask = `{"reason": "812 req/s > 600", "inputs": {"req/s": 812, "limit": 600}, "wait": false}, or nothing`
 	return []selfRoute{
-		{"GET /v1/self", "Describe the instance, its service's VIP and budget, and its fellows.", "", "200 SelfView", h.describe},
-		{"POST /v1/self/ready", "Say that the instance may take traffic. Saying it again changes nothing.", "", "204", h.ready},
-		{"POST /v1/self/replicate", "Ask for one more instance. `wait` (or ?wait=true) returns once it is in rotation or failed.", ask, "202 Intent; 409 refused with the budget, or conflict with the pending Intent", h.replicate},
-		{"POST /v1/self/halt", "Take the instance out of rotation: no new flow reaches it from a host that acknowledged.", ask, "200 HaltResult; 409 refused below min", h.halt},
-		{"POST /v1/self/die", "Give the sandbox up. Refused before halt, with open flows, and until the state is merged.", ask, "202 Intent; 409 refused", h.die},
-		{"PUT /v1/self/metrics", "Say how the instance is.", `{"queue": 12}`, "204", h.metrics},
-		{"GET /v1/self/events", "Hear what happens, as server-sent events: drained, halted, peers, budget, state, intent. Last-Event-ID resumes.", "", "200 stream of SelfEvent", h.events},
-		{"POST /v1/self/state/commit", "Make everything written so far, and a change that is all made or not at all, survive the instance; durable when answered.", `{"message": "…", "put": {"path": "value"}, "patch": {"path": "delta"}, "delete": ["path"]}, or nothing`, `200 {"commit": "…"}`, h.commit},
-		{"POST /v1/self/state/pull", "Take what others pushed into the instance's branch.", "", "200 MergeResult", h.merge(pando.Self.StatePull)},
-		{"POST /v1/self/state/push", "Commit, then merge the branch into main; durable when answered.", "", "200 MergeResult", h.merge(pando.Self.StatePush)},
-		{"GET /v1/self/state/{path...}", "Read a value as it is; a path that ends in / (or is empty) lists what is below it.", "", "200 bytes, with the type in Pando-State-Type; or a list of StateEntry", h.get},
-		{"PUT /v1/self/state/{path...}", "Write a value.", "bytes, at most 16 MiB", "204", h.write(pando.Self.StatePut)},
-		{"PATCH /v1/self/state/{path...}", "Apply a delta: a number of at most 64 digits to add to a counter, lines to append to a log, +member and -member lines to a set.", "bytes, at most 16 MiB", "204", h.write(pando.Self.StatePatch)},
+		{"GET /v1/self", "Describe the instance, its service's VIP and budget, and its peers.", "",
+			"200 SelfView", h.describe},
+		{"POST /v1/self/ready",
+			"Report that the instance is ready for traffic. A repeated request has no effect.",
+			"", "204", h.ready},
+		{"POST /v1/self/replicate",
+			"Ask for one more instance. `wait` (or ?wait=true) returns once it is in rotation or failed.",
+			ask, "202 Intent; 409 refused with the budget, or conflict with the pending Intent", h.replicate},
+		{"POST /v1/self/halt",
+			"Take the instance out of rotation: no new flow reaches it from a host that acknowledged.",
+			ask, "200 HaltResult; 409 refused below min", h.halt},
+		{"POST /v1/self/die",
+			"End the instance. Refused before halt, with open flows, and until the state is merged.",
+			ask, "202 Intent; 409 refused", h.die},
+		{"PUT /v1/self/metrics", "Report the load of the instance.", `{"queue": 12}`, "204", h.metrics},
+		{"GET /v1/self/events",
+			"Receive server-sent events: drained, halted, peers, budget, state, intent. Last-Event-ID resumes.",
+			"", "200 stream of SelfEvent", h.events},
+		{"POST /v1/self/state/commit",
+			"Make all writes so far durable, together with the atomic change in the body. The answer comes after that.",
+			`{"message": "…", "put": {"path": "value"}, "patch": {"path": "delta"}, "delete": ["path"]}, or nothing`, `200 {"commit": "…"}`, h.commit},
+		{"POST /v1/self/state/pull", "Merge main into the instance's branch.", "", "200 MergeResult",
+			h.merge(pando.Self.StatePull)},
+		{"POST /v1/self/state/push",
+			"Commit, then merge the branch into main. The answer comes when both are durable.",
+			"", "200 MergeResult", h.merge(pando.Self.StatePush)},
+		{"GET /v1/self/state/{path...}",
+			"Read a value. An empty path, or one that ends in /, lists the entries below it.",
+			"", "200 bytes, with the type in Pando-State-Type; or a list of StateEntry", h.get},
+		{"PUT /v1/self/state/{path...}", "Write a value.", "bytes, at most 16 MiB", "204",
+			h.write(pando.Self.StatePut)},
+		{"PATCH /v1/self/state/{path...}",
+			"Apply a delta: a number of at most 64 digits to add to a counter, lines to append to a log, +member and -member lines to a set.",
+			"bytes, at most 16 MiB", "204", h.write(pando.Self.StatePatch)},
 		{"DELETE /v1/self/state/{path...}", "Delete a path.", "", "204", h.delete},
 	}
 }
@@ -165,7 +186,10 @@ func (h self) events(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusOK)
 	to := newSender(w)
 	if to.send(nil) {
-		pass(to, events, func(e pando.SelfEvent) []byte { return event(fmt.Appendf(nil, "id: %d\n", e.ID), string(e.Kind), e) })
+		pass(to, events, func(e pando.SelfEvent) []byte {
+			return event(fmt.Appendf(nil, "id: %d\n", e.ID),
+				string(e.Kind), e)
+		})
 	}
 }
 

@@ -172,7 +172,7 @@ func (c *streams) everyLog(ctx context.Context, st pando.ServiceStatus, lines in
 			wg.Go(func() {
 				mu.Lock()
 				defer mu.Unlock()
-				fmt.Fprintf(w, "%s  (what it prints cannot be read now: %s)\n", i.ID, i.Away)
+				fmt.Fprintf(w, "%s  (its log cannot be read now: %s)\n", i.ID, i.Away)
 			})
 			continue
 		}

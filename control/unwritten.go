@@ -61,7 +61,7 @@ func (c *view) unwrittenProblem(s pando.ServiceKey) *pando.Decision {
 		p.Inputs = map[string]float64{"tries": float64(u.times)}
 	case !c.full.IsZero() && now.Sub(c.full) >= unwrittenPatience:
 		p.At = c.full
-		p.Reason = fmt.Sprintf("since %s %v: hosts cannot record what they do, and this status may be old",
+		p.Reason = fmt.Sprintf("since %s %v: hosts cannot write records, and this status may be old",
 			clock(c.full), pando.ErrStoreFull)
 	default:
 		return nil

@@ -19,5 +19,5 @@ func (c *operators) twoWriters(s pando.Spec) string {
 		when = "a rollout starts the new one beside the old"
 	}
 	return fmt.Sprintf("two instances may write to %s at the same time: all share it, and %s; "+
-		"if the program wants it for itself, as a database does, say scale: {max: 1}", s.WorkingDir, when)
+		"if the program needs it for itself, as a database does, set scale: {max: 1}", s.WorkingDir, when)
 }

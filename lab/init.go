@@ -53,7 +53,7 @@ func boot(ctx context.Context, c Config, name string, g groups) (Host, error) {
 	h := Host{Name: name, Pid: cmd.Process.Pid, leash: leash}
 	if said, _ := io.ReadAll(r); string(said) != "ready" {
 		cmd.Process.Kill()
-		return Host{}, fmt.Errorf("start lab host %s: its init said %q", name, said)
+		return Host{}, fmt.Errorf("start lab host %s: its init answered %q", name, said)
 	}
 	h.Start = startOf(h.Pid)
 	return h, nil

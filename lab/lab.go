@@ -106,7 +106,7 @@ func Open(dir string) (*Lab, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "lab.json"))
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := os.Stat(dir); err == nil {
-			return nil, fmt.Errorf("open the lab in %s: %w: it was never finished; remove what there is of it with `pando lab down`", dir, fs.ErrNotExist)
+			return nil, fmt.Errorf("open the lab in %s: %w: it was never finished; remove its parts with `pando lab down`", dir, fs.ErrNotExist)
 		}
 	}
 	if err != nil {

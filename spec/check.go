@@ -162,6 +162,6 @@ func (c *checks) scale(s pando.Scale, published bool) {
 	c.number("scale.target", s.Target)
 	word(c, "scale.by", s.By, pando.ByNothing, pando.ByConnections, pando.ByPackets)
 	c.that(s.By == pando.ByNothing || s.Target > 0, "scale.by: needs a target per instance")
-	c.that(s.By == pando.ByNothing || published, "scale.by: counts what comes to a published port, and there is none")
+	c.that(s.By == pando.ByNothing || published, "scale.by: counts traffic of a published port, and there is none")
 	c.seconds("scale.quiet_seconds", s.QuietSeconds)
 }

@@ -48,7 +48,7 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 		"scale.warm: 1025":                  func(s *pando.Spec) { s.Scale.Warm = 1025 },
 		"scale.by: \"cpu\"":                 func(s *pando.Spec) { s.Scale.By = "cpu" },
 		"scale.by: needs a target":          func(s *pando.Spec) { s.Scale.Target = 0 },
-		"scale.by: counts what comes":       func(s *pando.Spec) { s.Ports = nil },
+		"scale.by: counts traffic":       func(s *pando.Spec) { s.Ports = nil },
 		"state: \"../a\"":                   func(s *pando.Spec) { s.State = map[string]pando.StateType{"../a": pando.StateSet} },
 		"state.a: \"sum\"":                  func(s *pando.Spec) { s.State = map[string]pando.StateType{"a": "sum"} },
 		"resources.cpus: -1":                func(s *pando.Spec) { s.Resources.CPUs = -1 },

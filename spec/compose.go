@@ -73,7 +73,7 @@ var values = []struct {
 	{"restart", "write always", regexp.MustCompile(`^(any|Always)$`)},
 	{"restart", "write on-failure", regexp.MustCompile(`^(on-failure:[0-9]+|OnFailure)$`)},
 	{"restart", "write restart: no", regexp.MustCompile(`^(none|never|Never|false)$`)},
-	{"scale.by", "here it counts what comes in; a program that knows its own load asks for a copy by itself", regexp.MustCompile(`^(cpu|memory|CPU)$`)},
+	{"scale.by", "by counts incoming traffic; a program that measures its own load asks for copies itself", regexp.MustCompile(`^(cpu|memory|CPU)$`)},
 }
 
 var milli = regexp.MustCompile(`^([0-9]+)m$`)

@@ -42,7 +42,7 @@ var fields = []field{
 	{name: "name", doc: "Name of the service; it answers as NAME.pando.", example: "website", required: true, kind: labelKind("service"),
 		set: func(s *pando.Spec, v any) { s.Name = pando.ServiceName(v.(string)) },
 		get: func(s pando.Spec) any { return string(s.Name) }},
-	{name: "tenant", doc: "Who owns the service.", def: "default", example: "shop", kind: labelKind("tenant"),
+	{name: "tenant", doc: "Owner of the service.", def: "default", example: "shop", kind: labelKind("tenant"),
 		set: func(s *pando.Spec, v any) { s.Tenant = pando.Tenant(v.(string)) },
 		get: func(s pando.Spec) any { return string(s.Tenant) }},
 	{name: "command", doc: "Program and arguments. A string is split as a shell splits it, without expansions.", example: `["./website", "-v"]`, required: true, kind: commandKind,
@@ -51,7 +51,7 @@ var fields = []field{
 	{name: "environment", doc: "Variables of the program, as a map or as a list of KEY=value.", example: "{LOG: debug}", kind: pairsKind,
 		set: func(s *pando.Spec, v any) { s.Environment = v.(map[string]string) },
 		get: func(s pando.Spec) any { return s.Environment }},
-	{name: "working_dir", doc: "Directory in which the program starts, relative to the file. All instances on a host share it: a program that needs it for itself wants `scale: {max: 1}`.", def: "the file's", example: "./site", kind: pathKind,
+	{name: "working_dir", doc: "Directory in which the program starts, relative to the file. All instances on a host share it. A program that needs it for itself sets `scale: {max: 1}`.", def: "the file's", example: "./site", kind: pathKind,
 		set: func(s *pando.Spec, v any) { s.WorkingDir = v.(string) },
 		get: func(s pando.Spec) any { return s.WorkingDir }},
 	{name: "user", doc: "User of the program: a name, a uid or uid:gid.", def: "an unprivileged uid of its own", example: "www-data", kind: userKind,
@@ -60,7 +60,7 @@ var fields = []field{
 	{name: "stop_signal", doc: "Signal that asks the program to end.", def: "SIGTERM", example: "SIGQUIT", kind: signalKind,
 		set: func(s *pando.Spec, v any) { s.StopSignal = v.(string) },
 		get: func(s pando.Spec) any { return s.StopSignal }},
-	{name: "stop_grace_period", doc: "How long the program may take to end before it is killed.", def: "10s", example: "30s", kind: durationKind,
+	{name: "stop_grace_period", doc: "Time for the program to end before it is killed.", def: "10s", example: "30s", kind: durationKind,
 		set: func(s *pando.Spec, v any) { s.StopSeconds = v.(float64) },
 		get: func(s pando.Spec) any { return duration(s.StopSeconds) }},
 	{name: "restart", doc: "Whether an instance that exited is replaced.", def: "always", example: "on-failure", kind: enumKind("always", "on-failure", "no"),
@@ -70,7 +70,7 @@ var fields = []field{
 		set: func(s *pando.Spec, v any) { s.Ports = v.([]pando.Port) },
 		get: func(s pando.Spec) any { return portTexts(s.Ports) }},
 	{name: "health", doc: "How an instance shows that it may take traffic, and that it still can.", fields: healthFields},
-	{name: "scale", doc: "How many instances there are, and who asks for them.", fields: scaleFields},
+	{name: "scale", doc: "The number of instances, and the source of the asks.", fields: scaleFields},
 	{name: "state", doc: "Merge type of each path of the service's state: counter, set, append-log, last-writer-wins or opaque.", example: "{hits: counter, access.log: append-log}", kind: stateKind,
 		set: func(s *pando.Spec, v any) { s.State = v.(map[string]pando.StateType) },
 		get: func(s pando.Spec) any { return stateTexts(s.State) }},
@@ -85,16 +85,16 @@ var fields = []field{
 }
 
 var healthFields = []field{
-	{name: "ready", doc: "Probe after which an instance takes traffic.", def: "the program says so itself", example: "http GET /ok", kind: probeKind,
+	{name: "ready", doc: "Probe after which an instance takes traffic.", def: "the program reports it", example: "http GET /ok", kind: probeKind,
 		set: func(s *pando.Spec, v any) { s.Health.Ready = v.(pando.Probe) },
 		get: func(s pando.Spec) any { return probeText(s.Health.Ready) }},
-	{name: "live", doc: "Probe that a serving instance must keep answering. One that does not is drained and replaced: at most a quarter of a service at once, never the last.", def: "none: only its exit tells", example: "tcp 7000", kind: probeKind,
+	{name: "live", doc: "Probe that a serving instance must keep answering. A failing instance is drained and replaced: at most a quarter of a service at once, never the last.", def: "none: only its exit counts", example: "tcp 7000", kind: probeKind,
 		set: func(s *pando.Spec, v any) { s.Health.Live = v.(pando.Probe) },
 		get: func(s pando.Spec) any { return probeText(s.Health.Live) }},
 	{name: "interval", doc: "Time between two live probes.", def: "1s", example: "2s", kind: durationKind,
 		set: func(s *pando.Spec, v any) { s.Health.IntervalSeconds = v.(float64) },
 		get: func(s pando.Spec) any { return duration(s.Health.IntervalSeconds) }},
-	{name: "timeout", doc: "How long one probe may take.", def: "1s", example: "500ms", kind: durationKind,
+	{name: "timeout", doc: "Time limit of one probe.", def: "1s", example: "500ms", kind: durationKind,
 		set: func(s *pando.Spec, v any) { s.Health.TimeoutSeconds = v.(float64) },
 		get: func(s pando.Spec) any { return duration(s.Health.TimeoutSeconds) }},
 	{name: "fall", doc: "Live probes that fail in a row before an instance is unhealthy.", def: "3", example: "5", kind: integerKind(1, math.MaxInt32),
@@ -118,7 +118,7 @@ var scaleFields = []field{
 	{name: "rate", doc: "New instances per second at most.", def: "no limit", example: "10/s", kind: rateKind,
 		set: func(s *pando.Spec, v any) { s.Scale.RatePerSecond = v.(float64) },
 		get: func(s pando.Spec) any { return rateText(s.Scale.RatePerSecond) }},
-	{name: "by", doc: "Let Pando scale by what comes in: connections/s or packets/s, or {metric, target}.", def: "the application asks, or you", example: "connections/s", kind: byKind,
+	{name: "by", doc: "Let Pando scale by incoming traffic: connections/s or packets/s, or {metric, target}.", def: "the application asks, or you", example: "connections/s", kind: byKind,
 		set: func(s *pando.Spec, v any) {
 			by := v.(byValue)
 			s.Scale.By = by.metric
@@ -127,10 +127,10 @@ var scaleFields = []field{
 			}
 		},
 		get: func(s pando.Spec) any { return metricText(s.Scale.By) }},
-	{name: "target", doc: "Of the metric in by, per instance.", example: "100", kind: numberKind,
+	{name: "target", doc: "Value of the metric of `by`, per instance.", example: "100", kind: numberKind,
 		set: func(s *pando.Spec, v any) { s.Scale.Target = v.(float64) },
 		get: func(s pando.Spec) any { return s.Scale.Target }},
-	{name: "quiet", doc: "How long the load must be below target before an instance leaves.", def: "30s", example: "1m", kind: durationKind,
+	{name: "quiet", doc: "Time of load below target before an instance leaves.", def: "30s", example: "1m", kind: durationKind,
 		set: func(s *pando.Spec, v any) { s.Scale.QuietSeconds = v.(float64) },
 		get: func(s pando.Spec) any { return duration(s.Scale.QuietSeconds) }},
 }

@@ -180,7 +180,7 @@ func (r *reader) check(s pando.Spec, where map[string]ast.Node) {
 		r.at(where["scale.max"], "scale.max", "max %d is less than min %d", s.Scale.Max, max(1, s.Scale.Min))
 	}
 	if s.Rollout.Surge == noSurge && s.Rollout.Order == pando.StartFirst {
-		r.at(where["rollout.surge"], "rollout.surge", "0 means order: stop-first, and order says start-first: drop one of them")
+		r.at(where["rollout.surge"], "rollout.surge", "0 means order: stop-first, and order is start-first: drop one of them")
 	}
 	if s.Scale.Warm > 0 && s.WithDefaults().Single() {
 		r.at(where["scale.warm"], "scale.warm", "a reserve runs beside the instance, and max: 1 allows one: drop warm, or raise max")
@@ -189,9 +189,9 @@ func (r *reader) check(s pando.Spec, where map[string]ast.Node) {
 	case s.Scale.By != pando.ByNothing && s.Scale.Target == 0:
 		r.at(where["scale.by"], "scale.by", "needs a target per instance beside it, such as target: 100")
 	case s.Scale.By == pando.ByNothing && s.Scale.Target != 0 && where["scale.by"] == nil:
-		r.at(where["scale.target"], "scale.target", "says of what only together with by, such as by: connections/s")
+		r.at(where["scale.target"], "scale.target", "has no effect without by, such as by: connections/s")
 	case s.Scale.By != pando.ByNothing && len(s.Ports) == 0:
-		r.at(where["scale.by"], "scale.by", "counts what comes to a published port, and there is none: add ports")
+		r.at(where["scale.by"], "scale.by", "counts traffic of a published port, and there is none: add ports")
 	}
 	if where["ports"] == nil {
 		for _, p := range []struct {

@@ -57,7 +57,7 @@ func makeReference() []byte {
 	b.WriteString("# The spec file\n\n<!-- Made from spec/fields.go by: go test ./spec -update -->\n\n" +
 		"One YAML document describes one service; a file may hold several, divided by `---`. The words are Compose's wherever\n" +
 		"Compose has the word. Every error names its place: `file:line:col: path: message`.\n\n" +
-		"Durations are written like `500ms`, `10s` or `1m30s`.\n\n| key | what it says | default | example |\n|---|---|---|---|\n")
+		"Write durations like `500ms`, `10s` or `1m30s`.\n\n| key | meaning | default | example |\n|---|---|---|---|\n")
 	var rows func(prefix string, table []field)
 	rows = func(prefix string, table []field) {
 		for _, f := range table {
@@ -74,7 +74,7 @@ func makeReference() []byte {
 	}
 	rows("", fields)
 	b.WriteString("\n## Words of Compose and Kubernetes\n\n<!-- Made from spec/compose.go. -->\n\n" +
-		"A key that a spec does not have is an error. For these the error says the same as this table.\n\n| there | here |\n|---|---|\n")
+		"A key that a spec does not have is an error. For these keys, the error has the text of this table.\n\n| there | here |\n|---|---|\n")
 	for _, f := range foreigners {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", f.word, f.here)
 	}
@@ -84,8 +84,8 @@ func makeReference() []byte {
 		"| `tcp` or `tcp 7000` | a connection to the first published port, or to this one, is accepted |\n" +
 		"| `http GET /ok` or `http GET :7000/ok` | the answer is 200 to 399 |\n" +
 		"| `exec CMD` | the command ends with 0; it runs inside the instance, as its user, in its folder |\n\n" +
-		"Without `health.ready` a program says itself that it is ready: by `POST /v1/self/ready` at `PANDO_SOCKET`, or by `READY=1` at\n" +
-		"`NOTIFY_SOCKET` as sd_notify does it. A program that does neither fails after `health.ready_within`.\n")
+		"Without `health.ready`, a program reports that it is ready: by `POST /v1/self/ready` at `PANDO_SOCKET`, or by `READY=1` at\n" +
+		"`NOTIFY_SOCKET` as sd_notify does. A program that does neither fails after `health.ready_within`.\n")
 	return []byte(b.String())
 }
 

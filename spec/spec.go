@@ -227,20 +227,20 @@ func (r *reader) syntax(err error, data []byte) {
 	r.add(line, column, "", "%s", inWords(text))
 }
 
-// said maps the YAML parser's messages for common slips to plain words.
-var said = map[string]string{
+// phrases maps the YAML parser's messages for common slips to plain words.
+var phrases = map[string]string{
 	"sequence end token ']' not found":              "a list that begins with [ has no ]",
 	"could not find flow mapping end token '}'":     "a map that begins with { has no }",
 	"could not find end character of double-quoted": "a quote \" does not end",
 	"could not find end character of single-quoted": "a quote ' does not end",
-	"unexpected key name":                           "this line is no `key: value`, or is indented wrongly",
-	"non-map value is specified":                    "this line is no `key: value`, or is indented wrongly",
-	"value is not allowed in this context":          "a colon or a value is in a wrong place: put a text with a colon in quotes, and look at the indentation",
+	"unexpected key name":                           "this line is not `key: value`, or its indentation is wrong",
+	"non-map value is specified":                    "this line is not `key: value`, or its indentation is wrong",
+	"value is not allowed in this context":          "a colon or a value is in the wrong place: put a text with a colon in quotes, and check the indentation",
 }
 
 // inWords returns a message of the YAML parser in plain words.
 func inWords(text string) string {
-	for its, ours := range said {
+	for its, ours := range phrases {
 		if strings.Contains(text, its) {
 			return ours
 		}

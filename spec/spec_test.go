@@ -166,8 +166,8 @@ var refused = []struct{ yaml, want string }{
 	{"scale: {rate: 10}", "3:15: scale.rate: want a rate such as 10/s"},
 	{"scale: {by: cpu, target: 1}", "3:13: scale.by: want one of connections/s, packets/s"},
 	{"ports: [80]\nscale: {by: packets/s}", "4:9: scale.by: needs a target"},
-	{"scale: {target: 5}", "3:9: scale.target: says of what only together with by"},
-	{"scale: {by: {metric: packets/s, target: 5}}", "3:9: scale.by: counts what comes to a published port"},
+	{"scale: {target: 5}", "3:9: scale.target: has no effect without by"},
+	{"scale: {by: {metric: packets/s, target: 5}}", "3:9: scale.by: counts traffic of a published port"},
 	{"ports: 80", `3:8: ports: want a list of ports such as ["80:8080"]; this is "80"`},
 	{"ports:\n- 80:8080\n- 80:9090", "5:3: ports[1]: 80/tcp is published twice"},
 	{"ports: [0]", "3:9: ports[0]: port 0: want 1 to 65535"},
@@ -209,7 +209,7 @@ var refused = []struct{ yaml, want string }{
 	{"resources: {cpus: 500m}", `this is "500m"; write 0.5`},
 	{"resources: {cpus: 1500m}", `write 1.5`},
 	{"restart: unless-stopped", `this is "unless-stopped"; write always`},
-	{"scale: {by: cpu, target: 1}", "a program that knows its own load asks for a copy"},
+	{"scale: {by: cpu, target: 1}", "a program that measures its own load asks for copies"},
 	{"---\nname: w\ncommand: y", "4:1: name: service w is in this file twice"},
 }
 
@@ -304,7 +304,7 @@ func compiledSchema(t *testing.T) *jsonschema.Schema {
 }
 
 // onlyParse are the rules that a schema cannot express, and errors of the YAML itself.
-var onlyParse = []string{"less than min", "needs a target", "says of what", "counts what comes", "published twice", "names no port", "here twice",
+var onlyParse = []string{"less than min", "needs a target", "has no effect without by", "counts traffic", "published twice", "names no port", "here twice",
 	"anchors", "tab indents", "3:7: ", "3:9: ", "in this file twice", "65536", "99999", "longer than nothing", "../x", "must be longer", "longer than a year", "largest id",
 	"a reserve runs", "0 means order"}
 

@@ -83,7 +83,7 @@ func (b *Branch) note(w written) error {
 		err = b.journal.Append(record)
 	}
 	if err != nil {
-		return fmt.Errorf("keep what %s writes: %w", b.instance, err)
+		return fmt.Errorf("keep the writes of %s: %w", b.instance, err)
 	}
 	b.noted += len(record)
 	return nil
@@ -190,7 +190,7 @@ func (b *Branch) complete() error {
 	if b.lost == nil {
 		return nil
 	}
-	err := fmt.Errorf("commit the state of %s: %w: what it wrote since its last commit (%w); nothing was committed: write it again, then commit",
+	err := fmt.Errorf("commit the state of %s: %w: its writes since the last commit (%w); nothing was committed: write them again, then commit",
 		b.instance, pando.ErrLost, b.lost)
 	b.noted = max(b.noted, 1)
 	b.rewrite()

@@ -2,20 +2,17 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"strings"
 	"testing"
-	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
-	"pando.run/pando"
-	"pando.run/pando/spec"
+	"pando.run/pando/cmd/pando/cli"
 )
 
 // said is the result of one command line.
@@ -27,7 +24,7 @@ type said struct {
 // invoke runs one command line in this process, against the API at a socket.
 func invoke(socket string, args ...string) said {
 	var out, errs bytes.Buffer
-	code := run(args, Env{
+	code := run(args, cli.Env{
 		Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs,
 		Getenv: func(name string) string { return map[string]string{"PANDO_API": socket}[name] },
 	})
@@ -43,8 +40,8 @@ func TestOutputThatIsNotWrittenIsAnError(t *testing.T) {
 	defer full.Close()
 	for _, args := range [][]string{{"version"}, {"version", "-o", "json"}, {"spec", "schema"}} {
 		var errs bytes.Buffer
-		code := run(args, Env{Stdout: full, Stderr: &errs, Getenv: func(string) string { return "" }})
-		if code != 1 || !strings.Contains(errs.String(), "the output is not whole: write /dev/full: no space left on device") {
+		code := run(args, cli.Env{Stdout: full, Stderr: &errs, Getenv: func(string) string { return "" }})
+		if code != 1 || !strings.Contains(errs.String(), "the output is incomplete: write /dev/full: no space left on device") {
 			t.Errorf("%v: code %d, %q", args, code, errs.String())
 		}
 	}
@@ -61,7 +58,7 @@ func walk(c *cobra.Command, visit func(*cobra.Command)) {
 }
 
 func TestEveryCommandExplainsItself(t *testing.T) {
-	root, n := rootCommand(Env{Getenv: func(string) string { return "" }}), 0
+	root, n := rootCommand(cli.Env{Getenv: func(string) string { return "" }}), 0
 	walk(root, func(c *cobra.Command) {
 		n++
 		path := c.CommandPath()
@@ -77,37 +74,66 @@ func TestEveryCommandExplainsItself(t *testing.T) {
 			return // pando-unit or pando-mem prints the help
 		}
 		got := invoke("", append(strings.Fields(path)[1:], "--help")...)
-		if got.code != 0 || !strings.Contains(got.out, "Examples:") || !strings.Contains(got.out, "--output") {
+		if got.code != 0 || !strings.Contains(got.out, "Examples:") {
 			t.Errorf("%s --help: code %d\n%s%s", path, got.code, got.out, got.err)
 		}
 	})
+	if root.PersistentFlags().HasFlags() {
+		t.Errorf("a global flag, which some commands ignore:\n%s", root.PersistentFlags().FlagUsages())
+	}
 	if n < 20 {
 		t.Errorf("only %d commands were visited", n)
 	}
 }
 
-func TestExitCodesTellWhatWentWrong(t *testing.T) {
-	wrapped := func(err error) error { return fmt.Errorf("deploy web: %w", err) }
-	for _, c := range []struct {
-		err  error
-		want int
-	}{
-		{nil, 0}, {errors.New("a defect"), 1}, {usageError{errors.New("x")}, 2}, {codeError(42), 42},
-		{pando.ErrInvalid, 3}, {spec.Problems{{File: "a.yaml"}}, 3}, {pando.ErrTooLarge, 3},
-		{pando.ErrNotFound, 4}, {fs.ErrNotExist, 4}, {pando.ErrRefused, 5}, {pando.ErrNoRoom, 5},
-		{pando.ErrConflict, 6}, {pando.ErrExists, 6}, {pando.ErrFenced, 6}, {pando.ErrLost, 6}, {pando.ErrNotReady, 7}, {context.DeadlineExceeded, 7},
-		{pando.ErrUnavailable, 8}, {pando.ErrStoreFull, 9}, {pando.ErrForbidden, 10}, {pando.ErrUnsupported, 11}, {context.Canceled, 130},
-	} {
-		if got := codeOf(c.err); got != c.want {
-			t.Errorf("%v: exit code %d, want %d", c.err, got, c.want)
-		}
-		if c.err != nil && codeOf(wrapped(c.err)) != c.want {
-			t.Errorf("%v, wrapped: exit code %d, want %d", c.err, codeOf(wrapped(c.err)), c.want)
+// The style note of CONTRIBUTING.md holds for every short help and every flag.
+func TestHelpIsShortAndImperative(t *testing.T) {
+	check := func(name, text string) {
+		if len([]rune(text)) > 72 || strings.HasSuffix(text, ".") || text != "" && !unicode.IsLower([]rune(text)[0]) &&
+			!unicode.IsUpper([]rune(text)[1]) {
+			t.Errorf("%s: %q is no short help: at most 72 characters, lower case, no full stop", name, text)
 		}
 	}
-	for _, k := range codes {
-		if !strings.Contains(rootCommand(Env{Getenv: func(string) string { return "" }}).Long, fmt.Sprintf("%d %s", k.code, k.name)) {
-			t.Errorf("the help does not say %d %s", k.code, k.name)
+	walk(rootCommand(cli.Env{Getenv: func(string) string { return "" }}), func(c *cobra.Command) {
+		check(c.CommandPath(), c.Short)
+		if len([]rune(c.Short)) > 60 {
+			t.Errorf("%s: %q has more than 60 characters", c.CommandPath(), c.Short)
+		}
+		c.LocalFlags().VisitAll(func(f *pflag.Flag) { check(c.CommandPath()+" --"+f.Name, f.Usage) })
+		for line := range strings.SplitSeq(c.Long, "\n") {
+			if len([]rune(line)) > 110 {
+				t.Errorf("%s: a line of its help has %d columns: %s", c.CommandPath(), len([]rune(line)), line)
+			}
+		}
+	})
+}
+
+// A command that prints no result refuses -o, instead of ignoring it.
+func TestOutputIsAFlagOfCommandsThatPrintAResult(t *testing.T) {
+	const printing = "ps,status,why,watch,scale,rm,deploy,state log,hosts,hosts rm,spec check,spec schema," +
+		"spec show,doctor,version,lab up,lab ls,up,down,restart,token"
+	results := map[string]bool{"logs": false, "lab exec": false, "lab down": false, "server": false, "agent": false}
+	for line := range strings.SplitSeq(printing, ",") {
+		results[line] = true
+	}
+	for line, want := range results {
+		c, _, err := rootCommand(cli.Env{Getenv: func(string) string { return "" }}).Find(strings.Fields(line))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.Flags().Lookup("output") != nil || c.InheritedFlags().Lookup("output") != nil; got != want {
+			t.Errorf("pando %s has -o: %v, want %v", line, got, want)
+		}
+	}
+	if got := invoke("", "-o", "json", "version"); got.code != 0 || !strings.Contains(got.out, `"version"`) {
+		t.Errorf("-o before the command: %+v", got)
+	}
+}
+
+func TestHelpNamesTheExitCodes(t *testing.T) {
+	for _, k := range cli.Codes {
+		if !strings.Contains(invoke("", "--help").out, fmt.Sprintf("%d %s", k.Code, k.Name)) {
+			t.Errorf("the help does not name %d %s", k.Code, k.Name)
 		}
 	}
 }
@@ -129,7 +155,7 @@ func TestWrongCommandLinesSayWhatWouldBeRight(t *testing.T) {
 		"scale web 2 --for 1d": `--for: want a duration such as 500ms, 10s, 5m or 24h, got "1d"`,
 		"logs web --lines abc": `--lines: want a number, got "abc"`,
 		"why web -n x":         `--number: want a number, got "x"`,
-		"scale web -1":         "-1 is below 0, or a flag that is not known",
+		"scale web -1":         "-1 is below 0, or an unknown flag",
 		"ps -x":                "there is no flag -x",
 		"down --purge=maybe":   `--purge: want true or false, got "maybe"`,
 	} {
@@ -181,17 +207,6 @@ func TestWhatNeedsNoPandoRuns(t *testing.T) {
 	}
 	if got := invoke("", "completion", "bash"); got.code != 0 || !strings.Contains(got.out, "__complete") {
 		t.Errorf("completion: code %d", got.code)
-	}
-}
-
-func TestBriefShowsTheTwoFiguresThatMatter(t *testing.T) {
-	for d, want := range map[time.Duration]string{
-		-time.Second: "0s", 0: "0s", 123456: "120µs", 12345678: "12ms", 5292300 * time.Microsecond: "5.3s", 83*time.Second + 1: "1m23s",
-		3*time.Hour + 25*time.Minute + 40*time.Second: "3h26m", 100 * time.Hour: "4d",
-	} {
-		if got := brief(d); got != want {
-			t.Errorf("%s: %s, want %s", d, got, want)
-		}
 	}
 }
 

@@ -17,19 +17,19 @@ func writeFile(t testing.TB, path, text string) {
 	}
 }
 
-// operator represents a person at a terminal of a host that runs Pando.
-type operator struct {
+// terminal represents a person at a terminal of a host that runs Pando.
+type terminal struct {
 	*labtest.Pando
 	socket string
 }
 
-func begin(t *testing.T) operator {
+func begin(t *testing.T) terminal {
 	p := labtest.Up(t)
-	return operator{p, p.Path(p.Host(), "/run/pando/api.sock")}
+	return terminal{p, p.Path(p.Host(), "/run/pando/api.sock")}
 }
 
 // says runs a command line, checks its exit code and returns its output.
-func (o operator) says(code int, line string) string {
+func (o terminal) says(code int, line string) string {
 	o.Helper()
 	got := invoke(o.socket, strings.Fields(line)...)
 	if got.code != code {
@@ -39,7 +39,7 @@ func (o operator) says(code int, line string) string {
 }
 
 // shows runs a command line with -o json and decodes the output.
-func shows[T any](o operator, line string) (v T) {
+func shows[T any](o terminal, line string) (v T) {
 	o.Helper()
 	text := o.says(0, line+" -o json")
 	if err := json.Unmarshal([]byte(text), &v); err != nil {
@@ -48,7 +48,7 @@ func shows[T any](o operator, line string) (v T) {
 	return v
 }
 
-func (o operator) has(text string, wants ...string) {
+func (o terminal) has(text string, wants ...string) {
 	o.Helper()
 	for _, want := range wants {
 		if !strings.Contains(text, want) {
@@ -87,7 +87,7 @@ func TestAnOperatorsDay(t *testing.T) {
 	if out := o.Run(labtest.Client, "curl", "-sS", "http://"+st.VIP+":81/"); out.Code != 7 {
 		t.Errorf("a port that is not published: code %d: %s", out.Code, out.Text)
 	}
-	o.has(o.says(0, "hosts"), o.Host()+" dropped ", "1 no_service", "the senders of 1 were told")
+	o.has(o.says(0, "hosts"), o.Host()+" dropped ", "1 no_service", "the senders of 1 received an answer")
 	o.has(o.Must(o.Host(), "curl", "-sS", "http://127.0.0.1:7400/metrics"),
 		`pando_dropped_packets_total{host="`+o.Host()+`",reason="no_service"} 1`, `pando_answered_drops_total{host="`+o.Host()+`"} 1`)
 	o.says(0, "logs web --lines 5")
@@ -99,7 +99,7 @@ func TestAnOperatorsDay(t *testing.T) {
 	list := o.Start(o.Host(), o.Bin, "ps", "--watch")
 	list.AwaitText(id)
 	watcher := o.Start(o.Host(), o.Bin, "watch", "web")
-	watcher.AwaitText("follows") // the watcher has connected.
+	watcher.AwaitText("follow") // the watcher has connected.
 	o.has(o.says(0, "scale web 2 --for 10m --wait"), "serving (2 in rotation)")
 	o.has(o.says(0, "status web"), "pinned", "at 2 for another ", "by operator")
 	o.has(o.says(0, "scale web 5"), "beyond the budget of 1 to 4", "scale web auto")
@@ -148,7 +148,7 @@ func TestWrongTurnsNameTheCauseAndTheNextStep(t *testing.T) {
 		"---\nname: waits\ncommand: [sleep, '1000']\nuser: '0'\nhealth: {ready: exec true}\n")
 	o.has(o.says(7, "deploy --wait --timeout 20s "+several), "sits  revision 1  serving", "quits  failed: revision 2 of quits", "waits  revision 1  serving",
 		"1 of 3 services failed (quits)", "warning: waits: it runs as root")
-	var all []deployed
+	var all []pando.ServiceStatus
 	if text := invoke(o.socket, "deploy", several, "-o", "json").out; json.Unmarshal([]byte(text), &all) != nil || len(all) != 3 || all[2].Name != "waits" {
 		t.Errorf("the answer for a file of three services is\n%s", text)
 	}
@@ -238,8 +238,8 @@ func TestWrongPlacesAndDamagedFilesAreNamed(t *testing.T) {
 	down := func() { p.Must(p.Host(), p.Bin, "down", "--data-dir", data, "--host", p.Host()) }
 	down()
 	writeFile(t, p.Dir+"/file", "")
-	up(3, "no folder; choose another with --data-dir", "--data-dir", p.Dir+"/file")
-	up(3, "there is no interface nope0 for --uplink: here are ", "--data-dir", data, "--uplink", "nope0")
+	up(3, "is not a folder; choose another with --data-dir", "--data-dir", p.Dir+"/file")
+	up(3, "there is no interface nope0 for --uplink; this host has ", "--data-dir", data, "--uplink", "nope0")
 	small := p.Dir + "/small"
 	p.Must(p.Host(), "mkdir", small)
 	p.Must(p.Host(), "mount", "-t", "tmpfs", "-o", "size=50m", "tmpfs", small)

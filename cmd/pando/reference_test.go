@@ -11,13 +11,15 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"pando.run/pando/cmd/pando/cli"
 )
 
 var update = flag.Bool("update", false, "write the generated files")
 
 func TestTheReferenceIsTheCode(t *testing.T) {
 	path := filepath.Join("..", "..", "docs", "reference", "cli.md")
-	want := reference(rootCommand(Env{Getenv: func(string) string { return "" }}))
+	want := reference(rootCommand(cli.Env{Getenv: func(string) string { return "" }}))
 	if *update {
 		if err := os.WriteFile(path, want, 0o644); err != nil {
 			t.Fatal(err)
@@ -37,27 +39,28 @@ func reference(root *cobra.Command) []byte {
 
 ` + "`pando`" + ` is one binary: the daemons and the operator's commands. Commands speak to the daemons through
 ` + "`/run/pando/api.sock`" + ` (` + "`PANDO_API`" + ` names another socket) and through nothing else, so a program can do what they do: see
-[the API](api.md). Every command takes ` + "`-o json`" + ` and ` + "`--help`" + `. Times are written like ` + "`500ms`, `10s` or `1m30s`" + `.
+[the API](api.md). Every command takes ` + "`--help`" + `, and every command with a result takes ` + "`-o json`" + `. Write times like
+` + "`500ms`, `10s` or `1m30s`" + `.
 
 | exit code | |
 |---|---|
 | 0 | done |
-| 1 | a defect, or standard output could not be written |
-| 2 | the command line makes no sense |
+| 1 | a defect, or a failed write to standard output |
+| 2 | a wrong command line |
 `)
-	for _, k := range codes {
-		fmt.Fprintf(&b, "| %d | %s |\n", k.code, k.name)
+	for _, k := range cli.Codes {
+		fmt.Fprintf(&b, "| %d | %s |\n", k.Code, k.Name)
 	}
 	for _, g := range root.Groups() {
 		fmt.Fprintf(&b, "\n## %s\n", strings.TrimSuffix(g.Title, ":"))
-		section(&b, root, g.ID)
+		describeSection(&b, root, g.ID)
 	}
 	b.WriteString("\n## Others\n")
-	section(&b, root, "")
+	describeSection(&b, root, "")
 	return b.Bytes()
 }
 
-func section(b *bytes.Buffer, root *cobra.Command, group string) {
+func describeSection(b *bytes.Buffer, root *cobra.Command, group string) {
 	for _, c := range root.Commands() {
 		if c.GroupID == group && !c.Hidden && c.Name() != "help" && c.Name() != "completion" {
 			walk(c, func(c *cobra.Command) { describe(b, c) })
@@ -66,7 +69,7 @@ func section(b *bytes.Buffer, root *cobra.Command, group string) {
 }
 
 func describe(b *bytes.Buffer, c *cobra.Command) {
-	if _, does := c.Annotations[runs]; c.HasSubCommands() && !does {
+	if _, only := c.Annotations[helps]; only {
 		return // its subcommands are described instead
 	}
 	use, _, _ := strings.Cut(c.UseLine(), " [flags]")
@@ -84,12 +87,12 @@ func describe(b *bytes.Buffer, c *cobra.Command) {
 		p.PersistentFlags().VisitAll(func(f *pflag.Flag) { rows = append(rows, flagRow(f)) })
 	}
 	if rows != nil {
-		fmt.Fprintf(b, "\n| flag | what it says | default |\n|---|---|---|\n%s", strings.Join(rows, ""))
+		fmt.Fprintf(b, "\n| flag | effect | default |\n|---|---|---|\n%s", strings.Join(rows, ""))
 	}
 }
 
 func flagRow(f *pflag.Flag) string {
-	if f.Name == "help" {
+	if f.Name == "help" || f.Hidden {
 		return ""
 	}
 	name := "--" + f.Name
@@ -97,7 +100,10 @@ func flagRow(f *pflag.Flag) string {
 		name = "-" + f.Shorthand + ", " + name
 	}
 	if kind := f.Value.Type(); kind != "bool" {
-		name += " " + strings.ToUpper(strings.TrimSuffix(kind, "Slice"))
+		if !strings.Contains(kind, "|") { // a choice is shown as it is written
+			kind = strings.ToUpper(strings.TrimSuffix(kind, "Slice"))
+		}
+		name += " " + strings.ReplaceAll(kind, "|", `\|`)
 	}
 	def := f.DefValue
 	if def == "false" || def == "[]" || def == "" || def == "0s" {

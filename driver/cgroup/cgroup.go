@@ -188,7 +188,7 @@ func (g *Group) Limit(r pando.Resources) error {
 	for _, s := range settings {
 		err := g.write(s.controller, s.v1, s.v2, s.value1, s.value2)
 		if errors.Is(err, fs.ErrNotExist) {
-			err = fmt.Errorf("%w: this machine has no %s controller here; `pando doctor` says more", pando.ErrNotFound, s.controller)
+			err = fmt.Errorf("%w: this machine has no %s controller here; `pando doctor` explains it", pando.ErrNotFound, s.controller)
 		}
 		if err != nil && s.wanted {
 			return fmt.Errorf("limit the %s of an instance: %w", s.controller, err)

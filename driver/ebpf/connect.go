@@ -47,7 +47,7 @@ func (d *Driver) translate(ifindex uint32, ports []pando.Port) error {
 		want[steerPortKey{Ifindex: ifindex, Port: published, Protocol: protocol}] = target
 		back := steerPortKey{Ifindex: ifindex, Port: target, Protocol: protocol, Goes: 1}
 		if other, ok := want[back]; ok && other != published {
-			return fmt.Errorf("%w: ports %d and %d both lead to %d/%s: the replies could not be told apart",
+			return fmt.Errorf("%w: ports %d and %d both lead to %d/%s: replies would be ambiguous; publish one of them only",
 				pando.ErrInvalid, network(other), p.Published, p.Target, p.Protocol)
 		}
 		want[back] = published

@@ -103,7 +103,7 @@ func (d *Driver) finish(spec *ebpf.CollectionSpec, from string) error {
 		}
 	}
 	if err := d.objects.Migrating.Set(uint32(0)); err != nil {
-		return fmt.Errorf("tell the programs that all tables are there: %w", err)
+		return fmt.Errorf("mark the tables as complete: %w", err)
 	}
 	return os.RemoveAll(from)
 }

@@ -98,7 +98,7 @@ func (d *Driver) Neighbours(_ context.Context, hosts []pando.Host) error {
 	if len(hosts) > 0 {
 		for _, f := range families() {
 			if err := netlink.RuleAdd(strangers(f)); err != nil && !errors.Is(err, unix.EEXIST) {
-				errs = append(errs, fmt.Errorf("make the rule for packets that go on to other hosts: %w", err))
+				errs = append(errs, fmt.Errorf("make the rule for packets for other hosts: %w", err))
 			}
 		}
 	}
@@ -152,7 +152,7 @@ func forgetRoutes() error {
 	}
 	for _, f := range families() {
 		if err := netlink.RuleDel(strangers(f)); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EAFNOSUPPORT) {
-			errs = append(errs, fmt.Errorf("remove the rule for packets that go on to other hosts: %w", err))
+			errs = append(errs, fmt.Errorf("remove the rule for packets for other hosts: %w", err))
 		}
 	}
 	return errors.Join(errs...)

@@ -69,5 +69,5 @@ func fullError(err error) error {
 	if text, ok := strings.CutPrefix(status.Convert(err).Message(), pando.ErrStoreFull.Error()); ok {
 		return fmt.Errorf("%w%s", pando.ErrStoreFull, text)
 	}
-	return fmt.Errorf("%w: its database has reached its quota; old history is being compacted, writes go on when that has made room", pando.ErrStoreFull)
+	return fmt.Errorf("%w: its database has reached its quota; old history is being compacted, and writes continue after that", pando.ErrStoreFull)
 }

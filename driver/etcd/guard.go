@@ -65,7 +65,7 @@ func (g *guard) check() error {
 	if !full {
 		return nil
 	}
-	return fmt.Errorf("%w: %s has %d MiB free and needs %d: make room on that disk, writes go on by themselves; traffic is not affected",
+	return fmt.Errorf("%w: %s has %d MiB free and needs %d: make room on that disk, and writes continue; traffic is not affected",
 		pando.ErrStoreFull, g.dir, free>>20, int64(openBytes)>>20)
 }
 

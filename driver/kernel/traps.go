@@ -68,14 +68,14 @@ func tryFirewall(Config) (string, error) {
 	}
 	legacy, err := os.ReadFile("/proc/net/ip_tables_names")
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !slices.Contains(strings.Fields(string(legacy)), "filter") {
-		return "it passes on what it should", nil
+		return "it forwards every packet", nil
 	}
 	// Only iptables-legacy shows the older tables.
 	rules, err := exec.Command("iptables-legacy", "-S", "FORWARD").Output()
 	if err == nil && strings.HasPrefix(string(rules), "-P FORWARD DROP") {
 		return "", fmt.Errorf("chain FORWARD of iptables-legacy drops what none of its rules lets through")
 	}
-	return "it passes on what it should", nil
+	return "it forwards every packet", nil
 }
 
 // tryReversePath looks for a setting of `pando up` that another program has set back. An answer

@@ -70,7 +70,7 @@ func (p *Prober) Probe(ctx context.Context, want pando.Probe, s pando.Sandbox, f
 		}
 		return nil
 	}
-	return fmt.Errorf("%w: an instance with an explicit probe tells by itself; it cannot be asked", pando.ErrInvalid)
+	return fmt.Errorf("%w: an instance with an explicit probe reports by itself and cannot be probed", pando.ErrInvalid)
 }
 
 // get requests one page. It reads at most the first line, and only for the error.

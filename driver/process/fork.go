@@ -96,7 +96,7 @@ func fork(p program, attr *syscall.SysProcAttr, stdio *os.File) (int, error) {
 	case errors.Is(err, syscall.EAGAIN):
 		return 0, fmt.Errorf("start %s: the sandbox is full: it has as many processes and threads as `resources.pids` in the spec allows (%d unless given)", path, pando.PIDsDefault)
 	case errors.Is(err, syscall.EACCES):
-		return 0, fmt.Errorf("start %s in %s as uid %d: permission denied; check who may read the folder and run the file, or set `user` in the spec", path, p.Dir, p.UID)
+		return 0, fmt.Errorf("start %s in %s as uid %d: permission denied; check the permissions of the folder and the file, or set `user` in the spec", path, p.Dir, p.UID)
 	case err != nil:
 		return 0, fmt.Errorf("start %s: %w", path, err)
 	}

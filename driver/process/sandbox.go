@@ -234,7 +234,7 @@ func (b *sandbox) Stop(ctx context.Context) error {
 	case <-b.ended:
 		return nil
 	case <-late:
-		return b.stopShim(fmt.Errorf("kill %s: %w: its shim does not say that it has ended", b.slot.Instance, pando.ErrNotReady))
+		return b.stopShim(fmt.Errorf("kill %s: %w: its shim does not report its end", b.slot.Instance, pando.ErrNotReady))
 	}
 }
 

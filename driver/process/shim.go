@@ -180,7 +180,7 @@ func (s *shim) answer(q request) reply {
 	case "pause":
 		err = everyone(unix.SIGSTOP)
 	default:
-		err = fmt.Errorf("%w: the shim knows no verb %q", pando.ErrInvalid, q.Verb)
+		err = fmt.Errorf("%w: the shim has no verb %q", pando.ErrInvalid, q.Verb)
 	}
 	if err != nil {
 		r.Error = err.Error()

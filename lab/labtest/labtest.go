@@ -118,7 +118,12 @@ func (p *Pando) Data(host string) string { return filepath.Join(p.Dir, "data", h
 
 // place returns the flags that give a host's daemons their place.
 func (p *Pando) place(host string) []string {
-	return append([]string{"--data-dir", p.Data(host), "--host", host}, p.flags...)
+	return append(p.folders(host), p.flags...)
+}
+
+// folders returns the flags by which a command finds a host's daemons.
+func (p *Pando) folders(host string) []string {
+	return []string{"--data-dir", p.Data(host), "--host", host}
 }
 
 // Up starts Pando on a host, or restarts its ended parts.
@@ -165,7 +170,7 @@ func (p *Pando) UpFails(code int, host string, flags ...string) string {
 // Down stops Pando on a host.
 func (p *Pando) Down(host string, flags ...string) {
 	p.Helper()
-	p.Must(host, append(append([]string{p.Bin, "down"}, p.place(host)...), flags...)...)
+	p.Must(host, append(append([]string{p.Bin, "down"}, p.folders(host)...), flags...)...)
 }
 
 // API returns a client in the test's own process for the operators' API of a host.
@@ -202,7 +207,7 @@ func (p *Pando) end() {
 		p.tellLogs()
 	}
 	for _, h := range p.Hosts {
-		out := p.run(context.Background(), h, append([]string{p.Bin, "down", "--now", "--purge"}, p.place(h)...)...)
+		out := p.run(context.Background(), h, append([]string{p.Bin, "down", "--now", "--purge"}, p.folders(h)...)...)
 		if out.Code != 0 && p.alive(h) {
 			p.Errorf("pando down --purge on %s: %s", h, out.Text)
 		}

@@ -229,7 +229,7 @@ func cutLink(p *labtest.Pando, s *labtest.Service) {
 	if got := s.Get(home, "/"); !strings.HasPrefix(got, s.Name+"-") {
 		p.Errorf("on the host that is cut off a connection got %q", got)
 	}
-	has(p, p.Run(home, p.Bin, "ps").Text, "does not answer", "go on")
+	has(p, p.Run(home, p.Bin, "ps").Text, "does not answer", "continue")
 	s.Await("the service elsewhere", func(st pando.ServiceStatus) bool { return string(st.Home) != home && st.InRotation == 2 })
 	has(p, s.Why(), "because "+home+", its home, is away")
 	waits(p, bound, home)
@@ -272,7 +272,7 @@ func allKilled(p *labtest.Pando, s *labtest.Service) {
 	}
 	p.KillServer(p.Host())
 	everywhere("with no server")
-	has(p, p.Run(p.Hosts[2], p.Bin, "ps").Text, "the server is down", "go on")
+	has(p, p.Run(p.Hosts[2], p.Bin, "ps").Text, "the server is down", "continue")
 	for _, h := range p.Hosts {
 		p.KillAgent(h)
 	}

@@ -71,7 +71,7 @@ func TestWhoMayJoin(t *testing.T) {
 	if out.Code != 3 {
 		t.Errorf("another layout: exit code %d", out.Code)
 	}
-	has(t, out.Text, "layout 2", "cluster's is 1", "`pando restart`")
+	has(t, out.Text, "layout 2", "this cluster has layout 1", "`pando restart`")
 
 	p.Up(two, good...)
 	all := seen(p, two)
@@ -129,7 +129,7 @@ func TestAHostThatIsRemovedIsOut(t *testing.T) {
 	has(t, p.Run(one, p.Bin, "hosts", "rm", one).Text, "the server of the cluster runs there")
 	has(t, p.Run(one, p.Bin, "hosts", "rm", "nowhere").Text, "not found", "pando hosts")
 	has(t, p.Run(three, p.Bin, "hosts", "rm", two, "--force").Text, "a host ends its own membership")
-	has(t, p.Must(one, p.Bin, "hosts", "rm", two, "--force"), "is no member any more")
+	has(t, p.Must(one, p.Bin, "hosts", "rm", two, "--force"), "is no longer a member")
 	removed := time.Now()
 	for at := range doors {
 		p.Await(at+" to refuse it", func() (string, bool) {

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Play captures through units in virtual time and compare rules of assignment.
+/// Play captures through units in virtual time and compare rules of assignment
 ///
 /// A variant is a rule (vanilla, flow, paper, blind, star, clairvoyant, infinite), followed by options with commas:
 /// fifo or fair, and KEY=NUMBER with the keys parts (of a unit, for a virtual clock), gap_ns (T), size_bytes (B), targets (K), lambda, pull_ns,
@@ -24,46 +24,46 @@ use std::sync::atomic::{AtomicUsize, Ordering};
     after_help = "Example: pando fn simulate --captures DIR --workload A --load 9500 star flow,reallocate_ms=50 -o json"
 )]
 struct Options {
-    /// Folder of .pcap and .pcapng files.
+    /// Folder of .pcap and .pcapng files
     #[arg(long, env = "CAPTURES")]
     captures: PathBuf,
-    /// Which captures: all, those with even numbers in order of name (to tune on), or the others (to report).
+    /// Captures to play: all, those with even numbers by name (tune), or the others (report)
     #[arg(long, value_enum, default_value_t = Half::All)]
     half: Half,
-    /// A: time compressed 20 times; N: natural speed; NP: natural speed, flows paced at 100 Mbit/s.
+    /// A: time compressed 20 times; N: natural speed; NP: natural speed, flows paced at 100 Mbit/s
     #[arg(long, value_enum, default_value_t = Kind::A, ignore_case = true)]
     workload: Kind,
-    /// Time is divided by this, instead of what the workload says.
+    /// Divide time by this number instead of the workload's
     #[arg(long)]
     speed: Option<f64>,
-    /// How often each capture is played; what makes --load if it is not given.
+    /// Copies of each capture; by default, as many as --load needs
     #[arg(long)]
     copies: Option<u32>,
-    /// Load in Mbit/s.
+    /// Load in Mbit/s
     #[arg(long, default_value_t = 9500)]
     load: u64,
-    /// Capacity of a unit in Mbit/s.
+    /// Capacity of a unit in Mbit/s
     #[arg(long, default_value_t = 1000)]
     unit: u64,
-    /// Length of the window in ms.
+    /// Length of the window in ms
     #[arg(long, default_value_t = 500)]
     window: u64,
-    /// Figures count from here, in ms.
+    /// Start of the measurement in the window, in ms
     #[arg(long, default_value_t = 200)]
     warm: u64,
-    /// Number of seeds; figures are medians over them.
+    /// Number of seeds; figures are medians over them
     #[arg(long, default_value_t = 3)]
     seeds: u64,
-    /// Every n-th flow gets an adversarial burst.
+    /// Give every n-th flow an adversarial burst (0 = none)
     #[arg(long, default_value_t = 0)]
     adversarial: u32,
-    /// Threads.
+    /// Number of threads
     #[arg(long, default_value_t = 2)]
     jobs: usize,
-    /// Output.
+    /// Format of the result
     #[arg(short, long, value_enum, default_value_t = Format::Text)]
     output: Format,
-    /// What to compare.
+    /// Rules to compare, with their options
     #[arg(default_values = ["vanilla", "flow", "flow,reallocate_ms=50", "flow,reallocate_ms=100", "paper", "blind", "star", "clairvoyant", "infinite"])]
     variants: Vec<String>,
 }

@@ -1,4 +1,6 @@
 //! `pando-unit`: the program behind `pando fn`. Each subcommand is a module below `command`.
+//!
+//! Users call `pando fn`, which owns the flags and the help of `run` and `test`.
 
 mod command;
 

@@ -44,7 +44,7 @@ fn output_that_nobody_takes_ends_nothing_halfway() {
     };
     let generate = "generate in.pcap --flows 10 --seconds 1";
     let (code, said) = folder.run(generate, full());
-    assert_eq!((code, said.trim()), (Some(1), "pando fn: the output is not whole: No space left on device (os error 28)"));
+    assert_eq!((code, said.trim()), (Some(1), "pando fn: the output is incomplete: No space left on device (os error 28)"));
     for line in [generate, &format!("{TEST} in.pcap"), &format!("{TEST} in.pcap -o json"), "bill --data-dir none", "top"] {
         assert_eq!(folder.run(line, left()), (Some(141), String::new()), "{line}");
     }

@@ -179,7 +179,7 @@ fn a_group_that_does_not_start_leaves_nothing() {
     for (more, code, want) in [
         (&["--out", "inner1"][..], 3, "leave --out away"),
         (&["--out", "none1"], 4, "`ip link` lists them"),
-        (&["--out", "outer1", "--unit-capacty", "20M"], 2, "`pando fn run --units help` lists"),
+        (&["--out", "outer1", "--unit-capacty", "20M"], 2, "`pando fn run --help` lists"),
         (&["--out", "outer1", "--set", "x=1"], 3, "refuses its configuration"),
     ] {
         let (got, said) = start("refused", more);

@@ -24,11 +24,11 @@ struct Cli {
 enum Command {
     /// Lend memory of this machine
     Serve(serve::Serve),
-    /// Start a program whose memory is kept on memory hosts
+    /// Start a program with its memory on memory hosts
     Run(run::Run),
     /// Show the programs of this machine that borrow memory
     Top(top::Top),
-    /// The same figures for Prometheus
+    /// Print the figures of `top` for Prometheus
     Metrics(top::Metrics),
 }
 

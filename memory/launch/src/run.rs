@@ -36,20 +36,20 @@ pub struct Run {
     /// Far memory to borrow [default: all that the first host has free]
     #[arg(long, value_parser = size::parse)]
     far: Option<u64>,
-    /// What to fetch along with a page that is missing
+    /// Neighbours to fetch along with a missing page
     #[arg(long, value_enum, default_value = "extent")]
     prefetch: Prefetch,
     /// A guide for this program: redis
     #[arg(long, value_enum)]
     guide: Option<Guide>,
-    /// How faults are handled
+    /// Handler of page faults
     #[arg(long, value_enum, default_value = "auto")]
     mode: Mode,
     /// Copies of every page [default: 2 with two hosts or more]
     #[arg(long)]
     copies: Option<usize>,
-    /// How long to stand still for a memory host that holds the only copy and does not answer; one
-    /// that is gone ends the program at once
+    /// Longest wait for a silent memory host with the only copy; a host that is gone ends the
+    /// program at once
     #[arg(long, default_value = "60s", value_parser = size::time)]
     patience: Duration,
     /// File with the token that the hosts want

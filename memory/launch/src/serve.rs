@@ -16,17 +16,17 @@ use std::time::Duration;
 #[derive(Args)]
 #[command(after_help = "Example:\n  pando mem serve --size 8GiB --listen 127.0.0.1:7070")]
 pub struct Serve {
-    /// How much to lend
+    /// Memory to lend
     #[arg(long, value_parser = size::parse)]
     size: u64,
-    /// Where to listen: HOST:PORT or unix:PATH (programs on this machine then share the memory
-    /// itself); repeatable
+    /// Address: HOST:PORT, or unix:PATH to share the memory itself within this machine;
+    /// repeatable
     #[arg(long, required = true)]
     listen: Vec<Address>,
     /// File with the token that borrowers must show, 8 to 32 bytes
     #[arg(long)]
     token_file: Option<PathBuf>,
-    /// For experiments: hold every answer back, microseconds
+    /// For experiments: delay every answer by this many microseconds
     #[arg(long, default_value_t = 0)]
     delay_us: u64,
     /// For tests: flip a bit in one of every N pages read
@@ -61,7 +61,7 @@ impl Serve {
             let bound =
                 server.listen(address).map_err(|e| refusal::of(&e, format!("cannot listen at {address}: {e}; choose another --listen")))?;
             if matches!(address, Address::Tcp(a) if self.token_file.is_none() && !a.starts_with("127.")) {
-                eprintln!("pando-mem: warning: whoever reaches {bound} may borrow; give a --token-file");
+                eprintln!("pando-mem: warning: any client of {bound} may borrow; use --token-file");
             }
             println!("lending {} at {bound}", size::show(self.size));
         }

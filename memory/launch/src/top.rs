@@ -21,7 +21,7 @@ pub struct Top {
     /// Only this process
     #[arg(long)]
     pid: Option<u32>,
-    /// For programs: a JSON object per process and look
+    /// Format; json is one object per process and look
     #[arg(short, long, value_parser = ["text", "json"], default_value = "text")]
     output: String,
 }
@@ -29,7 +29,7 @@ pub struct Top {
 #[derive(Args)]
 #[command(after_help = "Example:\n  pando mem metrics --listen 127.0.0.1:9464")]
 pub struct Metrics {
-    /// Answer HTTP at HOST:PORT instead of printing once
+    /// Serve HTTP at HOST:PORT instead of printing once
     #[arg(long)]
     listen: Option<String>,
 }

@@ -40,12 +40,12 @@ impl Build {
         })?;
         if let (true, Some(folder)) = (directory.is_file(), directory.parent()) {
             return Err(Failure::Invalid(format!(
-                "{} is a file: `pando fn build {}` builds what is in its folder",
+                "{} is a file; `pando fn build {}` builds its folder",
                 self.directory.display(),
                 folder.display()
             )));
         }
-        let name = directory.file_name().ok_or_else(|| Failure::Invalid("the root directory is no function".into()))?;
+        let name = directory.file_name().ok_or_else(|| Failure::Invalid("the root directory is not a function".into()))?;
         let module = directory.join(name).with_extension("wasm");
         let scratch = Scratch::new()?;
         let fresh = scratch.0.join("module.wasm");
@@ -57,8 +57,13 @@ impl Build {
         let bytes = read(&fresh)?;
         if self.check {
             let same = std::fs::read(&module).is_ok_and(|committed| committed == bytes);
-            let stale =
-                || Failure::Invalid(format!("{} is not what its source gives: pando fn build {}", module.display(), directory.display()));
+            let stale = || {
+                Failure::Invalid(format!(
+                    "{} differs from the module that its source gives; run `pando fn build {}`",
+                    module.display(),
+                    directory.display()
+                ))
+            };
             return if same { Ok(ExitCode::SUCCESS) } else { Err(stale()) };
         }
         std::fs::write(&module, &bytes).map_err(|e| Failure::of_file("write", &module, &e))?;

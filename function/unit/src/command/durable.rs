@@ -291,7 +291,7 @@ impl<'a> Watch<'a> {
             silent = if now != beats || ready.contains(&true) || !self.unit.serving { 0 } else { silent + 1 };
             beats = now;
             if silent >= 4 {
-                pando_unit::say!("the unit has given no sign of life for {} ms: it is killed", self.run.durable.hang_ms);
+                pando_unit::say!("the unit gave no sign of life for {} ms and is killed", self.run.durable.hang_ms);
                 let _ = self.unit.child.kill();
                 silent = 0;
             }
@@ -389,7 +389,7 @@ impl<'a> Watch<'a> {
         if self.vitals.stopped() {
             return Ok(true);
         }
-        self.count_death(&format!("the unit ended ({status}); its standby goes on"))?;
+        self.count_death(&format!("the unit ended ({status}); its standby continues"))?;
         let next = match self.standby.take() {
             Some(standby) => standby,
             None => {
@@ -413,7 +413,7 @@ impl<'a> Watch<'a> {
             epoch: u32,
             totals: Vec<[u64; 4]>,
         }
-        let said: Said = serde_json::from_str(taken).map_err(|e| Failure::Internal(format!("a standby said {taken}: {e}")))?;
+        let said: Said = serde_json::from_str(taken).map_err(|e| Failure::Internal(format!("a standby reported {taken}: {e}")))?;
         let work = |[packets, bytes, fuel, trapped]: [u64; 4]| Work { packets, bytes, fuel, trapped };
         let totals: Vec<Work> = said.taken_over.totals.into_iter().map(work).collect();
         if totals.is_empty() {
@@ -466,8 +466,8 @@ pub fn unit(run: &Run) -> Result<ExitCode, Failure> {
 
 fn prepare(run: &Run, orders: &Orders) -> Result<(Unit, Hello, Vitals, Watcher), Failure> {
     let signals = unit::signals().map_err(internal("signals"))?;
-    let mut order = orders.receive(true).map_err(internal("hear what to open"))?;
-    let missing = || Failure::Internal("a unit is started by `pando fn run`, not by hand".into());
+    let mut order = orders.receive(true).map_err(internal("receive the descriptors"))?;
+    let missing = || Failure::Internal("`pando fn run` starts units; do not start one by hand".into());
     let page = order.fds.pop().ok_or_else(missing)?;
     let control = UnixListener::from(order.fds.pop().ok_or_else(missing)?);
     let vitals = Vitals::map(page.as_fd()).map_err(internal("shared memory"))?;

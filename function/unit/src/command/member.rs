@@ -115,7 +115,7 @@ impl Member {
         let control = UnixListener::bind(place.control()).map_err(internal("bind the control socket"))?;
         control.set_nonblocking(true).map_err(internal("the control socket"))?;
         let mut meter = self.places.meter(&self.tenant, &self.name)?;
-        let group = self.membership(self.store()?).map_err(internal("what the group shares"))?;
+        let group = self.membership(self.store()?).map_err(internal("open the memory of the group"))?;
         pando_unit::sandbox::enter(&self.tenant).map_err(internal("close the walls around the unit"))?;
         let force = code.force.clone();
         let chain = self.chain.start(code)?;

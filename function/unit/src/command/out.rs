@@ -26,7 +26,7 @@ pub fn text(words: Arguments) {
 
 /// Like `text`.
 pub fn bytes(words: &[u8]) {
-    let mut gone = GONE.lock().expect("nobody panics under it");
+    let mut gone = GONE.lock().expect("no holder panics");
     if gone.is_none() {
         let mut out = stdout();
         *gone = out.write_all(words).and_then(|()| out.flush()).err();
@@ -35,15 +35,15 @@ pub fn bytes(words: &[u8]) {
 
 /// Reports whether standard output is gone.
 pub fn is_gone() -> bool {
-    GONE.lock().expect("nobody panics under it").is_some()
+    GONE.lock().expect("no holder panics").is_some()
 }
 
 /// Returns the exit code of a successful command: a failure if its output is incomplete.
 pub fn ended(code: ExitCode) -> ExitCode {
-    match &*GONE.lock().expect("nobody panics under it") {
+    match &*GONE.lock().expect("no holder panics") {
         Some(e) if e.kind() == ErrorKind::BrokenPipe => READER_LEFT.into(),
         Some(e) => {
-            pando_unit::say!("pando fn: the output is not whole: {e}");
+            pando_unit::say!("pando fn: the output is incomplete: {e}");
             ExitCode::FAILURE
         }
         None => code,

@@ -84,7 +84,7 @@ impl UnitPlace {
     /// Returns the message about a live unit that does not answer.
     pub fn silence(&self) -> String {
         let pid = unit::listener(&self.control()).unwrap_or_default();
-        format!("process {pid} does not answer; if it is stopped, `kill -CONT {pid}` lets it go on; `pando fn rm` ends it")
+        format!("process {pid} does not answer; if it is stopped, `kill -CONT {pid}` continues it; `pando fn rm` ends it")
     }
 
     /// Returns the path of the unit's log.

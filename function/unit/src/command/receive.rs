@@ -199,7 +199,7 @@ impl Report {
             tell!("  {twice} came once more");
         }
         if let Some(overrun @ 1..) = self.overrun {
-            tell!("  {overrun} were too fast for this program: what is missing says nothing about the sender");
+            tell!("  {overrun} were too fast for this program: missing packets prove nothing about the sender");
         }
     }
 }

@@ -18,7 +18,7 @@ use super::{Failure, Format};
 /// Arguments.
 #[derive(Args)]
 #[command(after_help = "Example: pando fn replay capture.pcap --iface veth-in --speed 20 --copies 20\n\n\
-A measurement in which the generator itself lost packets or was late says nothing about the receiver; the last line says which it is.")]
+If the generator lost packets or was late, the measurement proves nothing about the receiver; the last line reports that.")]
 pub struct Replay {
     /// The capture (pcap or pcapng)
     pcap: PathBuf,

@@ -24,12 +24,8 @@ use super::limits::LimitArgs;
 use super::places::{Places, UnitPlace};
 use super::{Failure, out};
 
-/// Arguments.
+/// Arguments. `pando fn run` has the help that users read (cmd/pando/function/flags.go).
 #[derive(Args, Clone)]
-#[command(after_help = "Example: pando fn run nat.wasm --set address=192.0.2.1 --set inside=10.0.0.0/8 --iface lan --out wan -d
-
-\
-    With --units LEAST..MOST, pando itself runs a group of units behind flowlet steering: `pando fn run --units help`")]
 pub struct Run {
     #[command(flatten)]
     chain: ChainArgs,
@@ -97,9 +93,7 @@ impl Run {
                 .map_err(|e| Failure::Invalid(format!("the unit's name {:?} is not {e}: --name gives it another", self.name)))?;
         }
         if let Some(same) = self.out.as_ref().filter(|out| **out == self.iface) {
-            return Err(Failure::Invalid(format!(
-                "--out {same} is --iface, too: leave --out away and packets go back where they came from"
-            )));
+            return Err(Failure::Invalid(format!("--out {same} is also --iface; leave --out away and packets return by --iface")));
         }
         match (self.inside, self.durable.unit) {
             (false, _) => self.watch(),
@@ -210,7 +204,7 @@ impl Run {
             }
             match self.start(&place.log(), "--inside", group) {
                 Ok(child) => return Some(child),
-                Err(reason) => self.log(place, &format!("the unit did not start: {reason}; it is tried again")),
+                Err(reason) => self.log(place, &format!("the unit did not start: {reason}; a new start follows")),
             }
             failures += 1;
         }

@@ -15,9 +15,8 @@ use serde::Serialize;
 use super::chain::{ChainArgs, name_of};
 use super::{Failure, Format};
 
-/// Arguments.
+/// Arguments. `pando fn test` has the help that users read (cmd/pando/function/flags.go).
 #[derive(Args)]
-#[command(after_help = "Example: pando fn test hundred/hundred.wasm --pcap capture.pcap --expect out.pcap -o json")]
 pub struct Test {
     #[command(flatten)]
     chain: ChainArgs,
@@ -135,7 +134,7 @@ impl Test {
 fn expected(path: &Path) -> Result<Vec<Captured>, Failure> {
     pcap::read(path).map_err(|e| match &e {
         PcapError::Read { source, .. } if source.kind() == ErrorKind::NotFound => Failure::NotFound(format!(
-            "{e}: the same command with --write {} instead of --expect makes it of what comes out now",
+            "{e}; the same command with --write {} instead of --expect makes it from the current output",
             path.display()
         )),
         _ => e.into(),

@@ -128,7 +128,7 @@ impl List {
         for unit in units {
             let Some(s) = unit.status else {
                 if unit.state == "unknown" {
-                    tell!("{:<20} {:<8} another user's: root may ask it", unit.name, unit.state);
+                    tell!("{:<20} {:<8} another user's: only root can read its state", unit.name, unit.state);
                     continue;
                 }
                 if unit.state == "silent" {
@@ -137,7 +137,7 @@ impl List {
                 }
                 let of_memory = self.places.unit(&unit.name).group().is_some_and(|group| group.out_of_memory() > 0);
                 let why = if of_memory { "it needed more memory than its limit (--unit-memory-mib); " } else { "" };
-                tell!("{:<20} {:<8} {why}`pando fn logs {}` says of what", unit.name, unit.state, unit.name);
+                tell!("{:<20} {:<8} {why}`pando fn logs {}` has the reason", unit.name, unit.state, unit.name);
                 continue;
             };
             let functions: Vec<&str> = s.functions.iter().map(|f| f.function.as_str()).collect();

@@ -46,7 +46,7 @@ _BY_CODE: dict[str, type[PandoError]] = {
 def problem(what: str, status: int, answer: Any) -> PandoError:
     """Turns an answer (RFC 9457) to a request into its error."""
     if not isinstance(answer, dict) or not isinstance(answer.get("detail"), str):
-        return PandoError(f"{what}: the agent answered with {status}; its log says more: `pando logs` or journalctl")
+        return PandoError(f"{what}: the agent answered with {status}; its log has the reason: `pando logs` or journalctl")
     intent = answer.get("intent")
     kind = _BY_CODE.get(str(answer.get("code")), PandoError)
     return kind(answer["detail"], intent if isinstance(intent, dict) else None)

@@ -40,7 +40,7 @@ class State:
     def get(self, path: str) -> bytes:
         """Returns the value of a path; NotFound if there is none."""
         if not path or path.endswith("/"):
-            raise Invalid(f"state path {path!r}: want the path of a value; entries() tells what there is")
+            raise Invalid(f"state path {path!r}: want the path of a value; entries() lists the paths")
         return wire.call(self._socket, "GET", _at(path))
 
     def counter(self, path: str) -> int:

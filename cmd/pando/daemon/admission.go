@@ -1,0 +1,135 @@
+package daemon
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/api"
+	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/control"
+	"pando.run/pando/driver/peer"
+	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/wall"
+	"pando.run/pando/world"
+)
+
+// admission is the server's side of a join. It admits hosts as members and gives each a slot and a
+// certificate.
+type admission struct {
+	place
+	*control.Control
+	*trust.Authority
+}
+
+// join answers the request of one host. It checks the request before it spends a slot or a use of
+// the token.
+func (a admission) join(
+	ctx context.Context, j peer.Joining, known *x509.Certificate,
+) (peer.Joined, error) {
+	now := time.Now()
+	m, err := a.asked(j, known)
+	if err != nil {
+		return peer.Joined{}, err
+	}
+	admit := func() error {
+		m, err = a.Admit(ctx, m, known == nil)
+		return err
+	}
+	if known != nil || a.isMember(ctx, m) {
+		err = admit()
+	} else {
+		err = a.Use(j.Token, now, admit)
+	}
+	if err != nil {
+		return peer.Joined{}, err
+	}
+	der, err := a.Sign(j.Request, j.Host, now)
+	return peer.Joined{
+		Slot: m.Slot, Store: "https://" + a.open(storePort),
+		Certificate: der, Authority: a.Certificate().Raw,
+	}, err
+}
+
+// isMember reports whether the host was admitted earlier with the same key. The host asks again
+// when it did not receive the first answer.
+func (a admission) isMember(ctx context.Context, m pando.Member) bool {
+	known, err := readMember(ctx, a.Registry, m.Name)
+	return err == nil && known.PublicKey == m.PublicKey
+}
+
+// asked returns the member that a request asks for, or an error that explains the refusal.
+func (a admission) asked(j peer.Joining, known *x509.Certificate) (m pando.Member, err error) {
+	if known != nil {
+		if h, err := trust.HostOf(known); err != nil || h != j.Host {
+			return m, fmt.Errorf("%w: the certificate belongs to %q, not to host %s",
+				pando.ErrForbidden, known.Subject.CommonName, j.Host)
+		}
+	}
+	if own := world.CurrentLayout(); j.Layout != own {
+		return m, fmt.Errorf("%w: host %s runs pando %s with record layout %d, "+
+			"and this cluster has layout %d (pando %s); "+
+			"install the same pando on both, run `pando restart` there, then try again",
+			pando.ErrInvalid, j.Host, j.Version, j.Layout, own, cli.Version)
+	}
+	m = pando.Member{Name: j.Host}
+	if m.PublicKey, err = trust.RequestedKey(j.Request); err != nil {
+		return m, fmt.Errorf("host %s: %w", j.Host, err)
+	}
+	if known != nil && pando.PublicKeyHash(known.RawSubjectPublicKeyInfo) != m.PublicKey {
+		return m, fmt.Errorf("%w: host %s asks for a certificate for a key that is not its own",
+			pando.ErrForbidden, j.Host)
+	}
+	if m.Address, err = netip.ParseAddr(j.Address); err != nil || !m.Address.IsGlobalUnicast() {
+		return m, fmt.Errorf("%w: host %s gives %q as its address; set it there with --address",
+			pando.ErrInvalid, j.Host, j.Address)
+	}
+	if m.Address != j.From {
+		return m, fmt.Errorf("%w: host %s gives %s as its address but connects from %s; "+
+			"set --address there to %[4]s",
+			pando.ErrInvalid, j.Host, m.Address, j.From)
+	}
+	if j.Address6 != "" {
+		m.Address6, err = netip.ParseAddr(j.Address6)
+		if err != nil || !m.Address6.Is6() || !m.Address6.IsGlobalUnicast() {
+			return m, fmt.Errorf("%w: host %s gives %q as its IPv6 address, which is not a global one",
+				pando.ErrInvalid, j.Host, j.Address6)
+		}
+	}
+	return m, nil
+}
+
+// welcome returns the handler that the server offers to other hosts.
+func welcome(a admission, keeper *doorkeeper, face http.Handler) http.Handler {
+	check := func(token string) error { return a.Check(token, time.Now()) }
+	mux := http.NewServeMux()
+	mux.Handle("POST "+peer.JoinPath, peer.JoinHandler(check, a.join))
+	mux.Handle("/", keeper.whileMember(api.ForMembers(face, keeper.asker)))
+	return forStrangers(mux)
+}
+
+// renewEvery is the interval at which a host renews its certificate. A certificate is valid for
+// much longer.
+const renewEvery = 24 * time.Hour
+
+// renewingOwn returns a job that renews a certificate made by this host's own authority, until ctx
+// ends. It calls then after each renewal, so that users of the certificate reload it.
+func renewingOwn(a *trust.Authority, log *slog.Logger, i *trust.Identity, then func() error) job {
+	return func(ctx context.Context) error {
+		for pando.Sleep(ctx, wall.Clock{}, renewEvery) == nil {
+			err := a.Renew(i, time.Now())
+			if err == nil && then != nil {
+				err = then()
+			}
+			if err != nil {
+				log.Warn("cannot renew the certificate of this host", "ends", i.Ends(), "error", err)
+			}
+		}
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,166 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"pando.run/pando"
+	"pando.run/pando/agent"
+	"pando.run/pando/api"
+	"pando.run/pando/balance"
+	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/driver/bolt"
+	"pando.run/pando/driver/cgroup"
+	"pando.run/pando/driver/dns"
+	"pando.run/pando/driver/ebpf"
+	"pando.run/pando/driver/git"
+	"pando.run/pando/driver/nftables"
+	"pando.run/pando/driver/peer"
+	"pando.run/pando/driver/probe"
+	"pando.run/pando/driver/process"
+	"pando.run/pando/driver/wall"
+)
+
+// Agent returns `pando agent`.
+func Agent() *cobra.Command {
+	var p place
+	c := &cobra.Command{
+		Use: "agent", Short: "run the host loop: instances, steering, the self API",
+		Example: "  pando agent --uplink eth0\n  pando agent --join 192.0.2.10 --token pando1…",
+		Args:    cobra.NoArgs,
+		RunE:    func(c *cobra.Command, _ []string) error { return tend(c.Context(), p) },
+	}
+	p.flags(c)
+	p.joinFlags(c)
+	return c
+}
+
+// tend runs the agent until ctx ends. Its end affects neither instances nor packets.
+func tend(ctx context.Context, p place) error {
+	if err := p.complete(); err != nil {
+		return err
+	}
+	rotateLog(p, "agent")
+	log := slog.Default().With("role", "agent")
+	syscall.Umask(daemonUmask)
+	if err := errors.Join(os.MkdirAll(p.Data, 0o750), os.MkdirAll(p.Run, 0o755)); err != nil {
+		return fmt.Errorf("make the folders for data and sockets: %w", err)
+	}
+	c, err := enter(ctx, p, log)
+	if err != nil {
+		return err
+	}
+	defer c.registry.Close()
+	p.Slot = c.slot
+	objects, err := bolt.Open(p.states())
+	if err != nil {
+		return err
+	}
+	defer objects.Close()
+	steering, err := openSteering(p)
+	if err != nil {
+		return err
+	}
+	defer steering.Close()
+	h := p.record()
+	if err := nftables.Translate(h.Instances4, h.Instances6); err != nil { // instances still serve
+		log.Warn("instances of this host cannot open connections to other machines", "error", err)
+	}
+	sandboxes, err := openSandboxes(p, steering.Prepare, log)
+	if err != nil {
+		return err
+	}
+	defer sandboxes.Close()
+	peers := peer.New(peer.Reach{
+		Own: h.Name, Socket: p.agent(), TLS: c.identity.ToHost, Clock: wall.Clock{},
+	})
+	defer peers.Close()
+	a := agent.New(agent.Config{
+		Host: h, Registry: c.registry, Sandboxes: sandboxes, Steering: steering,
+		Prober: probe.New(), Peers: peers,
+		Objects: objects, Journals: p.journals(), Clock: wall.Clock{}, IDs: names{}, Log: log,
+		Control: c.control(p, peers),
+		Serve:   api.SelfHandler, Git: git.Handler,
+		OpenLog: func(
+			ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool,
+		) (io.ReadCloser, error) {
+			return sandboxes.OpenLog(ctx, s, i, lines, follow)
+		},
+	})
+	forPeers := peer.Handler(a)
+	faces, err := agentFaces(p, c, forPeers, peer.OwnHandler(a, forPeers))
+	if err != nil {
+		return err
+	}
+	answers := dns.New(dns.Config{
+		Addr: netip.AddrPortFrom(pando.Gateway4, 53).String(), Lookup: a.VIPs, Recurses: recurses(h),
+	})
+	if err := answers.Start(); err != nil {
+		log.Warn("this host does not answer names of services", "error", err)
+	} else {
+		defer answers.Close()
+	}
+	return together(ctx, append(append(faces, c.jobs...), a.Run)...)
+}
+
+// recurses returns a test for addresses that may resolve external names at the host's DNS. These
+// are the host's own addresses and its instances' addresses.
+func recurses(h pando.Host) func(netip.Addr) bool {
+	return func(a netip.Addr) bool {
+		if a.IsLoopback() || h.Instances4.Contains(a) || h.Instances6.Contains(a) {
+			return true
+		}
+		all, err := net.InterfaceAddrs()
+		return err == nil && slices.ContainsFunc(all, func(own net.Addr) bool {
+			p, err := netip.ParsePrefix(own.String())
+			return err == nil && p.Addr().Unmap() == a
+		})
+	}
+}
+
+func openSteering(p place) (*ebpf.Driver, error) {
+	addr, _ := netip.ParseAddr(p.Address)
+	return ebpf.Open(ebpf.Config{
+		PinDir: p.pins(), Settings: p.settingsFile(), Uplinks: p.Uplinks, HostAddr: addr,
+		Buckets: balance.Buckets,
+	})
+}
+
+func openSandboxes(
+	p place, made func(pando.Link) error, log *slog.Logger,
+) (*process.Driver, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find the pando binary: %w", err)
+	}
+	groups, err := cgroup.Open(cgroup.Root)
+	if err != nil {
+		return nil, err
+	}
+	h := p.record()
+	return process.New(process.Config{
+		Host: h.Name, RunDir: p.sandboxes(), LogDir: p.logs(), Self: []string{self},
+		Prefix4: h.Instances4, Prefix6: h.Instances6, Cgroups: groups, Groups: cgroup.Root,
+		Hidden: []string{p.Data},
+		Pool:   p.Pool, Made: made, Clock: wall.Clock{}, Log: log,
+	})
+}
+
+// Shim returns the hidden command that holds one sandbox.
+func Shim() *cobra.Command {
+	return &cobra.Command{
+		Use: "shim", Short: "hold one sandbox (started by the agent)",
+		Hidden: true, DisableFlagParsing: true,
+		RunE: func(_ *cobra.Command, args []string) error { return cli.Exit(process.ShimMain(args)) },
+	}
+}

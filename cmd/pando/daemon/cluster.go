@@ -1,0 +1,114 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/api"
+	"pando.run/pando/driver/etcd"
+	"pando.run/pando/driver/peer"
+	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/wall"
+)
+
+// cluster holds the parts of the host's cluster that the agent needs.
+type cluster struct {
+	registry *etcd.Registry
+	identity *trust.Identity
+	slot     int
+	server   string // address:port, if the server is on another host
+	jobs     []job
+}
+
+// enter finds the cluster of this host. That is its own cluster, with the server on this host, or
+// the cluster that the host joined.
+func enter(ctx context.Context, p place, log *slog.Logger) (c cluster, err error) {
+	m, err := join(ctx, p)
+	if err != nil {
+		return c, err
+	}
+	if m == nil {
+		a, err := trust.OpenAuthority(p.trust(), wall.Clock{}.Now())
+		if err != nil {
+			return c, err
+		}
+		if c.identity, err = a.Identity(pando.HostName(p.Host), wall.Clock{}.Now()); err != nil {
+			return c, err
+		}
+		c.jobs = append(c.jobs, renewingOwn(a, log, c.identity, nil))
+		c.registry, err = etcd.Dial(ctx, "unix://"+p.store(), nil)
+		return c, err
+	}
+	if m.Host != pando.HostName(p.Host) {
+		return c, fmt.Errorf("%w: this host joined as %s and is now named %s; "+
+			"start it with --host %[2]s, or `pando down --purge` and join again",
+			pando.ErrInvalid, m.Host, p.Host)
+	}
+	if err := renew(ctx, p, m); errors.Is(err, pando.ErrUnavailable) {
+		log.Warn("the server does not answer; instances here keep running", "error", err)
+	} else if err != nil {
+		return c, err
+	}
+	c.identity, c.slot, c.server = m.Identity, m.Slot, m.Server
+	c.jobs = []job{renewing(p, m, log)}
+	c.registry, err = etcd.Dial(ctx, m.Store, m.Identity.ToServer())
+	return c, err
+}
+
+// agentFaces returns jobs that serve the agent to this host, and over TLS to the other members. On
+// a host without a server it also forwards the operators' API to the server.
+func agentFaces(p place, c cluster, h, forOwn http.Handler) ([]job, error) {
+	own, err := listen(p.agent(), 0o600)
+	if err != nil {
+		return nil, err
+	}
+	jobs := []job{serveHTTP(own, forOwn)}
+	if p.Listen != "" {
+		open, err := listenTLS(p.open(agentPort), c.identity.Members())
+		if err != nil {
+			return nil, err
+		}
+		keeper := newDoorkeeper(c.registry)
+		jobs = append(jobs, serveHTTP(open, keeper.guard(h)), keeper.run)
+	}
+	if c.server != "" {
+		operators, err := listen(p.api(), 0o660)
+		if err != nil {
+			return nil, err
+		}
+		t := &http.Transport{
+			TLSClientConfig: c.identity.ToServer(), DisableCompression: true, IdleConnTimeout: time.Minute,
+			DialContext:           (&net.Dialer{Timeout: serverWaitMax}).DialContext,
+			ResponseHeaderTimeout: serverWaitMax,
+		}
+		face := api.Elsewhere(c.server, t)
+		jobs = append(jobs, serveHTTP(operators, face))
+		if p.HTTP != "" {
+			open, err := openReadable(p, face)
+			if err != nil {
+				return nil, err
+			}
+			jobs = append(jobs, open)
+		}
+	}
+	return jobs, nil
+}
+
+// serverWaitMax is how long a command on a member waits for the server to begin its answer.
+const serverWaitMax = 10 * time.Second
+
+// control returns the direct connection to the server's decisions if the server is on this host.
+// Otherwise it returns nil, and the agent submits its asks through the store.
+func (c cluster) control(p place, peers *peer.Client) pando.Decider {
+	if c.server != "" {
+		return nil
+	}
+	server := pando.Host{Name: "server", Endpoint: "unix://" + p.control()}
+	return peer.Control{Client: peers, Server: server}
+}

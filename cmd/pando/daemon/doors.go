@@ -1,0 +1,256 @@
+package daemon
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/driver/peer"
+	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/wall"
+	"pando.run/pando/world"
+)
+
+// The bounds of a port that strangers can reach. A host needs only a few connections to each port
+// of another host.
+const (
+	connectionsMax    = 4096             // to one port: more are closed at once
+	connectionsOfMax  = 128              // from one address; likewise
+	strangerWaitMax   = 10 * time.Second // for the whole request of a caller without a certificate
+	idleWaitMax       = 2 * time.Minute  // between two requests of a connection
+	memberReadWaitMax = time.Second      // for reading the record of a member that is not cached yet
+)
+
+// crowd is a listener that limits the number of open connections, in total and per address.
+type crowd struct {
+	net.Listener
+	mu  sync.Mutex
+	all int
+	of  map[netip.Addr]int // open connections per address
+}
+
+// bounded limits the open connections of a listener.
+func bounded(l net.Listener) net.Listener {
+	return &crowd{Listener: l, of: map[netip.Addr]int{}}
+}
+
+// listenTLS listens for other hosts.
+func listenTLS(address string, c *tls.Config) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listen for other hosts: %w; choose another address with --listen", err)
+	}
+	return tls.NewListener(bounded(l), c), nil
+}
+
+// Accept returns the next connection that is within the bounds. It closes the others.
+func (c *crowd) Accept() (net.Conn, error) {
+	for {
+		conn, err := c.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		from, _ := netip.ParseAddrPort(conn.RemoteAddr().String())
+		if a := from.Addr().Unmap(); c.enter(a) {
+			return &guest{Conn: conn, leave: sync.OnceFunc(func() { c.leave(a) })}, nil
+		}
+		conn.Close()
+	}
+}
+
+func (c *crowd) enter(a netip.Addr) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.all >= connectionsMax || c.of[a] >= connectionsOfMax {
+		return false
+	}
+	c.all++
+	c.of[a]++
+	return true
+}
+
+func (c *crowd) leave(a netip.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all--
+	if c.of[a]--; c.of[a] == 0 {
+		delete(c.of, a)
+	}
+}
+
+// guest is an accepted connection, which counts towards the bounds.
+type guest struct {
+	net.Conn
+	leave func()
+}
+
+// Close closes the connection and frees its place.
+func (g *guest) Close() error {
+	defer g.leave()
+	return g.Conn.Close()
+}
+
+// forStrangers limits the time of a request without a certificate. The connection closes with the
+// answer; the rest of the request is not read.
+func forStrangers(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if peer.Shown(r) == nil {
+			c := http.NewResponseController(w)
+			_ = c.SetReadDeadline(time.Now().Add(strangerWaitMax)) // a TLS connection supports deadlines
+			defer func() { _ = c.SetReadDeadline(time.Now()) }()
+			w.Header().Set("Connection", "close")
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// doorkeeper caches the current members. A certificate is valid for a year, but a membership ends
+// when its record is deleted.
+type doorkeeper struct {
+	registry pando.Registry
+	mu       sync.Mutex
+	members  map[pando.HostName]pando.Member
+	changed  chan struct{} // closed and replaced when the members change
+}
+
+func newDoorkeeper(r pando.Registry) *doorkeeper {
+	members := map[pando.HostName]pando.Member{}
+	return &doorkeeper{registry: r, members: members, changed: make(chan struct{})}
+}
+
+const membersPrefix = pando.Root + pando.Key(pando.KindMember) + "/"
+
+// run follows the records of the members until ctx ends.
+func (d *doorkeeper) run(ctx context.Context) error {
+	follow := func(b pando.Batch, reset bool) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if reset {
+			clear(d.members)
+		}
+		for _, r := range b.Changes {
+			name := pando.HostName(r.Key[len(membersPrefix):])
+			delete(d.members, name)
+			if v, err := world.DecodeAny(r); r.Value != nil && err == nil {
+				d.members[name] = v.(pando.Member)
+			}
+		}
+		close(d.changed)
+		d.changed = make(chan struct{})
+	}
+	return world.Follow(ctx, wall.Clock{}, d.registry, membersPrefix, follow)
+}
+
+// readMember reads the record of one member. It returns ErrForbidden if the host is not a member.
+func readMember(ctx context.Context, r pando.Registry, h pando.HostName) (pando.Member, error) {
+	// The snapshot includes names that begin with this one.
+	s, err := r.Snapshot(ctx, pando.MemberKey(h))
+	if err != nil {
+		return pando.Member{}, err
+	}
+	for _, one := range s.Records {
+		if one.Key == pando.MemberKey(h) {
+			v, err := world.DecodeAny(one)
+			if err != nil {
+				return pando.Member{}, err
+			}
+			return v.(pando.Member), nil
+		}
+	}
+	return pando.Member{}, pando.NotMember(h)
+}
+
+// member returns the host that a verified certificate belongs to, if it is a member now. It returns
+// "" for the server.
+func (d *doorkeeper) member(ctx context.Context, c *x509.Certificate) (pando.HostName, error) {
+	if c == nil {
+		return "", fmt.Errorf("%w: only members of the cluster may ask; "+
+			"`pando up --join` makes this host one",
+			pando.ErrForbidden)
+	}
+	if c.Subject.CommonName == trust.ServerName {
+		return "", nil
+	}
+	h, err := trust.HostOf(c)
+	if err != nil {
+		return "", err
+	}
+	if d.known(h, c) {
+		return h, nil
+	}
+	// The host may have joined just now, before the cache got its record.
+	ctx, cancel := context.WithTimeout(ctx, memberReadWaitMax)
+	defer cancel()
+	m, err := readMember(ctx, d.registry, h)
+	if err != nil {
+		return "", err
+	}
+	return h, m.Admits(c.RawSubjectPublicKeyInfo)
+}
+
+func (d *doorkeeper) known(h pando.HostName, c *x509.Certificate) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m, ok := d.members[h]
+	return ok && m.Admits(c.RawSubjectPublicKeyInfo) == nil
+}
+
+// asker returns the member that sent a request, or "" if the sender is not a member.
+func (d *doorkeeper) asker(r *http.Request) string {
+	h, err := d.member(r.Context(), peer.Shown(r))
+	if err != nil {
+		return ""
+	}
+	return string(h)
+}
+
+// guard admits members only. It ends a request when the membership of the caller ends.
+func (d *doorkeeper) guard(next http.Handler) http.Handler {
+	next = d.whileMember(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := d.member(r.Context(), peer.Shown(r)); err != nil {
+			peer.Refuse(w, err)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// whileMember ends the requests of a host when its membership ends. Without it, a removed host
+// could stream logs and events without limit.
+func (d *doorkeeper) whileMember(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := peer.Shown(r)
+		if c == nil || c.Subject.CommonName == trust.ServerName {
+			next.ServeHTTP(w, r)
+			return
+		}
+		ctx, cancel := context.WithCancelCause(r.Context())
+		defer cancel(nil)
+		go func() {
+			for {
+				d.mu.Lock()
+				news := d.changed
+				d.mu.Unlock()
+				select {
+				case <-ctx.Done():
+					return
+				case <-news:
+				}
+				if _, err := d.member(ctx, c); errors.Is(err, pando.ErrForbidden) {
+					cancel(err)
+					return
+				}
+			}
+		}()
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
+}

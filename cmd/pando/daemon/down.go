@@ -1,0 +1,172 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pando.run/pando"
+	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/cmd/pando/function"
+	"pando.run/pando/driver/ebpf"
+	"pando.run/pando/driver/nftables"
+	"pando.run/pando/driver/peer"
+	"pando.run/pando/driver/process"
+	"pando.run/pando/driver/trust"
+)
+
+// Down returns `pando down`.
+func Down(out *cli.Output) *cobra.Command {
+	m := machine{out}
+	var p place
+	var purge, now bool
+	var drain time.Duration
+	c := &cobra.Command{
+		Use: "down", Short: "stop every instance and the daemons",
+		Long: "Drain every instance on this machine, then stop the daemons. Instances get no new\n" +
+			"connections, and open connections have the time of --drain to end. Then each instance\n" +
+			"stops as its spec describes, and its state is merged. Services, states and logs stay,\n" +
+			"and `pando up` brings them back. --now kills instances at once: committed state stays,\n" +
+			"and uncommitted state is lost.\n\n" +
+			"--purge deletes services, states, logs, and the network functions of this machine with\n" +
+			"their bills. The data folder stays, empty. The kernel's forwarding settings return to\n" +
+			"their values before Pando.",
+		Example: "  pando down\n  pando down --drain 1m\n  pando down --now --purge",
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := p.locate(); err != nil {
+				return err
+			}
+			if now {
+				drain = -1
+			}
+			return m.down(c.Context(), p, drain, purge)
+		},
+	}
+	p.folderFlags(c)
+	c.Flags().BoolVar(&purge, "purge", false,
+		"also delete services, states, logs, functions and bills")
+	c.Flags().DurationVar(&drain, "drain", 10*time.Second, "time for open connections to end")
+	c.Flags().BoolVar(&now, "now", false, "kill instances at once")
+	c.MarkFlagsMutuallyExclusive("drain", "now")
+	return out.Flag(c)
+}
+
+// evacuate drains every instance through the agent. If the agent fails, it prints a warning, and
+// `pando down` continues. An interrupt ends the command.
+func (m machine) evacuate(ctx context.Context, p place, drain time.Duration) error {
+	if _, alive := daemon(p, "agent"); !alive {
+		return nil
+	}
+	own := peer.New(peer.Reach{})
+	defer own.Close()
+	agent := pando.Host{Name: pando.HostName(p.Host), Endpoint: "unix://" + p.agent()}
+	left, err := own.Leave(ctx, agent, drain)
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("stop pando: %w; instances are leaving and the daemons run; "+
+			"repeat `pando down`, or add --now", ctx.Err())
+	// It reports nothing if the host has no instances.
+	case err != nil && process.Instances(p.sandboxes()) > 0:
+		fmt.Fprintf(m.Stderr,
+			"the instances did not drain (%v) and are killed: their committed state stays\n", err)
+	case left > 0:
+		fmt.Fprintf(m.Stderr,
+			"%d instances did not leave in time and are killed: their committed state stays\n", left)
+	}
+	return nil
+}
+
+func (m machine) down(ctx context.Context, p place, drain time.Duration, purge bool) error {
+	if drain >= 0 {
+		if err := m.evacuate(ctx, p, drain); err != nil {
+			return err
+		}
+	}
+	for _, role := range []string{"agent", "server"} {
+		if err := m.stopDaemon(ctx, p, role, asking, purge); err != nil {
+			return fmt.Errorf("stop pando: %w; nothing was removed; repeat `pando down`", err)
+		}
+	}
+	var errs []error
+	sandboxes, err := openSandboxes(p, nil, slog.New(slog.DiscardHandler))
+	if err == nil {
+		err = errors.Join(sandboxes.Purge(ctx), sandboxes.Close())
+	}
+	errs = append(errs, err)
+	errs = append(errs, ebpf.Purge(p.pins()), nftables.Purge())
+	if purge {
+		m.resign(ctx, p)
+		errs = append(errs, function.RemoveAll(ctx, p.functions()))
+		errs = append(errs, ebpf.Restore(p.settingsFile()), empty(p.Data))
+	}
+	errs = append(errs, removeRun(p.Run))
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("stop pando: %w", err)
+	}
+	is := struct {
+		Host   string `json:"host"`
+		Purged bool   `json:"purged"`
+	}{p.Host, purge}
+	return m.Show(is, func(w io.Writer) { fmt.Fprintf(w, "pando is down on %s\n", p.Host) })
+}
+
+// resign leaves the cluster that this host joined. If the server does not answer, it prints a
+// warning only.
+func (m machine) resign(ctx context.Context, p place) {
+	joined, err := trust.LoadMembership(p.trust())
+	if joined == nil || err != nil {
+		return // a cluster of its own, or damaged files, which purge deletes
+	}
+	if err := resign(ctx, joined); err != nil {
+		fmt.Fprintf(m.Stderr,
+			"the server at %s still lists this host as a member (%v); `pando hosts rm %s` there ends that\n",
+			joined.Server, err, joined.Host)
+	}
+}
+
+// removeRun removes the files of the daemons from the run folder. It keeps the sockets of network
+// functions, which run without the daemons.
+func removeRun(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if e.Name() != function.Folder {
+			errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
+		}
+	}
+	for _, d := range []string{filepath.Join(dir, function.Folder), dir} {
+		switch err := os.Remove(d); {
+		case err == nil, errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ENOTEMPTY):
+		case errors.Is(err, syscall.EBUSY): // a mount point of the operator; it is empty
+		default:
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// empty removes everything in a folder, but not the folder. Another mount namespace may have a
+// mount on the folder, and the kernel would detach that mount if the folder were removed.
+func empty(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,106 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pando.run/pando/cmd/pando/cli"
+)
+
+// A silent agent, for example after a failed start, does not cause a warning if there are no
+// instances.
+func TestDownSpeaksOfInstancesOnlyWhereThereAreAny(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mkfifo(filepath.Join(dir, "agent"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// Its command line looks like the command line of an agent.
+	silent := exec.Command("cat", "agent")
+	silent.Dir = dir
+	if err := silent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = silent.Process.Kill()
+		_ = silent.Wait()
+	})
+	p := place{Run: dir, Host: "h1"}
+	writeFile(t, pidFile(p, "agent"), fmt.Sprint(silent.Process.Pid))
+	down := func() string {
+		var said strings.Builder
+		m := machine{&cli.Output{Env: cli.Env{Stderr: &said}}}
+		if err := m.evacuate(t.Context(), p, time.Second); err != nil {
+			t.Fatal(err)
+		}
+		return said.String()
+	}
+	slot := filepath.Join(p.sandboxes(), "3", "slot.json")
+	if err := os.MkdirAll(filepath.Dir(slot), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, slot, `{"number": 3}`)
+	if said := down(); said != "" {
+		t.Errorf("without an instance it says %q", said)
+	}
+	writeFile(t, slot, `{"number": 3, "instance": "web-1"}`)
+	if said := down(); !strings.Contains(said, "did not drain") {
+		t.Errorf("with an instance it says %q", said)
+	}
+}
+
+// Network functions run without the daemons. Their sockets survive `pando down`.
+func TestDownLeavesWhatFunctionsKeep(t *testing.T) {
+	dir := t.TempDir()
+	files(t, dir, "run/api.sock", "run/sandbox/3/slot.json", "run/fn/nat/control.sock", "bare/api.sock")
+	if err := errors.Join(removeRun(filepath.Join(dir, "run")), removeRun(filepath.Join(dir, "bare")), removeRun(filepath.Join(dir, "never"))); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := below(t, dir), []string{"", "/run", "/run/fn", "/run/fn/nat", "/run/fn/nat/control.sock"}; !slices.Equal(got, want) {
+		t.Errorf("left are %q, want %q", got, want)
+	}
+}
+
+// The data folder may be a mount point in another namespace, so purge empties it and does not
+// remove it.
+func TestPurgeEmptiesTheDataFolder(t *testing.T) {
+	dir := t.TempDir()
+	files(t, dir, "data/state.db", "data/store/wal", "data/fn/default/nat.meter")
+	if err := errors.Join(empty(filepath.Join(dir, "data")), empty(filepath.Join(dir, "never"))); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := below(t, dir), []string{"", "/data"}; !slices.Equal(got, want) {
+		t.Errorf("left are %q, want %q", got, want)
+	}
+}
+
+// files creates empty files below a folder.
+func files(t *testing.T, dir string, names ...string) {
+	t.Helper()
+	for _, f := range names {
+		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(f)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		writeFile(t, filepath.Join(dir, f), "")
+	}
+}
+
+// below lists everything below a folder.
+func below(t *testing.T, dir string) (all []string) {
+	t.Helper()
+	if err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+		all = append(all, strings.TrimPrefix(path, dir))
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}

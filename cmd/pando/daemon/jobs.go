@@ -1,0 +1,77 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"pando.run/pando"
+)
+
+// job runs until ctx ends, or until it fails.
+type job func(ctx context.Context) error
+
+// together runs jobs until one of them or ctx ends, then ends all of them.
+func together(ctx context.Context, jobs ...job) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ends := make(chan error, len(jobs))
+	for _, job := range jobs {
+		go func() { ends <- job(ctx) }()
+	}
+	var first error
+	for range jobs {
+		err := <-ends
+		if first == nil && err != nil && !errors.Is(err, context.Canceled) {
+			first = err
+		}
+		cancel()
+	}
+	return first
+}
+
+// serveHTTP returns a job that serves until ctx ends.
+func serveHTTP(l net.Listener, h http.Handler) job {
+	return func(ctx context.Context) error {
+		s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: idleWaitMax}
+		stop := context.AfterFunc(ctx, func() { s.Close() })
+		defer stop()
+		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	}
+}
+
+// listen creates a unix socket with the given mode. It replaces the socket of a dead daemon.
+func listen(path string, mode os.FileMode) (net.Listener, error) {
+	if c, err := net.Dial("unix", path); err == nil {
+		c.Close()
+		return nil, fmt.Errorf("%w: another daemon answers at %s; stop it with `pando down`",
+			pando.ErrExists, path)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("remove a stale socket: %w", err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("listen at %s: %w", path, err)
+	}
+	return l, os.Chmod(path, mode)
+}
+
+// until returns a job that ends with the store.
+func until(ends <-chan error) job {
+	return func(ctx context.Context) error {
+		select {
+		case err := <-ends:
+			return fmt.Errorf("the store ended: %w", err)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}

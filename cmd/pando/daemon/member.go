@@ -1,0 +1,165 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"pando.run/pando"
+	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/driver/peer"
+	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/wall"
+	"pando.run/pando/world"
+)
+
+// The ports between the hosts of a cluster. All of them use TLS.
+const (
+	joinPort  = 7401 // of the server: hosts join here, members read the operators' API
+	storePort = 7402 // of the server: the registry
+	agentPort = 7403 // of every host: its agent
+)
+
+func (p place) trust() string        { return filepath.Join(p.Data, "trust") }
+func (p place) open(port int) string { return net.JoinHostPort(p.Listen, strconv.Itoa(port)) }
+func (p place) endpoint() string     { return "https://" + p.open(agentPort) }
+func (p place) hasStore() (bool, error) {
+	_, err := os.Stat(filepath.Join(p.Data, "store"))
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// joinFlags adds the flags that make a host a member.
+func (p *place) joinFlags(c *cobra.Command) {
+	c.Flags().StringVar(&p.Join, "join", "", "join the cluster whose server has this address")
+	c.Flags().StringVar(&p.Token, "token", "", "token that `pando token` printed on the server's host")
+}
+
+// ownCluster returns the error of a host that would join while it has a cluster of its own.
+func (p place) ownCluster() error {
+	return fmt.Errorf("%w: this host has a cluster of its own in %s; `pando down --purge` deletes it",
+		pando.ErrExists, p.Data)
+}
+
+// join makes this host a member as the flags ask, and returns its membership. It returns nil for a
+// host with a cluster of its own.
+func join(ctx context.Context, p place) (*trust.Membership, error) {
+	m, err := trust.LoadMembership(p.trust())
+	if err != nil || p.Join == "" {
+		return m, err
+	}
+	server := p.Join
+	if _, _, err := net.SplitHostPort(server); err != nil {
+		server = net.JoinHostPort(server, strconv.Itoa(joinPort))
+	}
+	if m != nil && p.Token == "" {
+		if m.Server != server {
+			return nil, fmt.Errorf("%w: this host is a member of the cluster of %s; "+
+				"`pando down --purge` leaves it",
+				pando.ErrExists, m.Server)
+		}
+		return m, nil
+	}
+	if own, err := p.hasStore(); err != nil || own {
+		return nil, errors.Join(err, p.ownCluster())
+	}
+	if p.Token == "" {
+		return nil, cli.Usagef("--join needs a --token: `pando token` on %s prints one", server)
+	}
+	identity, err := trust.ByToken(p.Token)
+	if err != nil {
+		return nil, err
+	}
+	next := &trust.Membership{Host: pando.HostName(p.Host), Server: server}
+	if next.Identity, err = trust.NewKey(); err != nil {
+		return nil, err
+	}
+	if m != nil {
+		next.Identity = m.Identity // a key of another cluster is refused when the certificate arrives
+	}
+	asked, err := p.joining(next.Identity)
+	if err != nil {
+		return nil, err
+	}
+	asked.Token = p.Token
+	got, err := peer.Join(ctx, server, identity, asked)
+	if err != nil {
+		return nil, err
+	}
+	return next, accept(p, next, got)
+}
+
+func (p place) joining(i *trust.Identity) (peer.Joining, error) {
+	request, err := i.Request()
+	return peer.Joining{
+		Host: pando.HostName(p.Host), Address: p.Address, Address6: p.address6,
+		Layout: world.CurrentLayout(), Version: cli.Version, Request: request,
+	}, err
+}
+
+func accept(p place, m *trust.Membership, got peer.Joined) error {
+	if err := m.Identity.Accept(got.Certificate, got.Authority); err != nil {
+		return fmt.Errorf("join the cluster of %s: %w", m.Server, err)
+	}
+	m.Slot, m.Store = got.Slot, got.Store
+	return m.Save(p.trust())
+}
+
+// renew presents the certificate of a member and its record layout to the server, and stores the
+// new certificate. The agent starts if the server does not answer, and does not start if the server
+// refuses.
+func renew(ctx context.Context, p place, m *trust.Membership) error {
+	asked, err := p.joining(m.Identity)
+	if err != nil {
+		return err
+	}
+	got, err := peer.Join(ctx, m.Server, m.Identity.ToServer(), asked)
+	if err == nil {
+		err = accept(p, m, got)
+	}
+	return err
+}
+
+// renewing returns a job that calls renew periodically until ctx ends.
+func renewing(p place, m *trust.Membership, log *slog.Logger) job {
+	return func(ctx context.Context) error {
+		for pando.Sleep(ctx, wall.Clock{}, renewEvery) == nil {
+			if err := renew(ctx, p, m); err != nil {
+				log.Warn("cannot renew the certificate of this host", "ends", m.Identity.Ends(), "error", err)
+			}
+		}
+		return ctx.Err()
+	}
+}
+
+// resign ends this host's membership on the server, for `pando down --purge`. The name and the slot
+// of the host become free.
+func resign(ctx context.Context, m *trust.Membership) error {
+	ctx, cancel := context.WithTimeout(ctx, serverWaitMax)
+	defer cancel()
+	t := &http.Transport{TLSClientConfig: m.Identity.ToServer(), DisableKeepAlives: true}
+	url := "https://" + m.Server + "/v1/hosts/" + string(m.Host) + "?force=true"
+	r, err := http.NewRequestWithContext(ctx, http.MethodDelete, url, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := t.RoundTrip(r)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode >= http.StatusBadRequest && resp.StatusCode != http.StatusNotFound {
+		return fmt.Errorf("the server answered %s", resp.Status)
+	}
+	return nil
+}

@@ -1,0 +1,230 @@
+package daemon
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
+	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/cmd/pando/function"
+	"pando.run/pando/driver/journal"
+	"pando.run/pando/driver/wall"
+)
+
+// place describes where and how a host's daemons run. Every role gets the same flags, so that the
+// daemons find each other.
+type place struct {
+	Run      string // sockets; deleted at a reboot
+	Data     string // the store, states, logs
+	Host     string
+	Address  string   // of this host, for local clients and for other hosts
+	address6 string   // the IPv6 address of this host, "" = none
+	Uplinks  []string // where packets for VIPs arrive
+	HTTP     string   // address at which states can be cloned
+	Pool     int      // number of ready sandboxes
+	Listen   string   // address at which other hosts reach this one
+	Join     string   // the server of the cluster to join
+	Token    string
+	Slot     int // of this host in its cluster
+}
+
+// flags adds every flag by which a command starts a daemon.
+func (p *place) flags(c *cobra.Command) {
+	p.folderFlags(c)
+	p.networkFlags(c)
+	p.poolFlag(c)
+}
+
+func (p *place) runFlag(c *cobra.Command) {
+	c.Flags().StringVar(&p.Run, "run-dir", "/run/pando", "folder with the sockets of the daemons")
+}
+
+// folderFlags adds the flags by which a command finds the daemons of this host.
+func (p *place) folderFlags(c *cobra.Command) {
+	p.runFlag(c)
+	f := c.Flags()
+	f.StringVar(&p.Data, "data-dir", "/var/lib/pando", "folder with the store, states and logs")
+	f.StringVar(&p.Host, "host", "", "name of this host (default: its host name)")
+}
+
+func (p *place) networkFlags(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&p.Address, "address", "", "address of this host (default: of the first uplink)")
+	f.StringSliceVar(&p.Uplinks, "uplink", nil,
+		"interfaces that receive packets for VIPs (default: all that are up)")
+	f.StringVar(&p.HTTP, "http", "127.0.0.1:7400",
+		"address for clones and for monitoring, read-only (empty = none)")
+	f.StringVar(&p.Listen, "listen", "auto",
+		"address for other hosts, 7401-7403 (auto = --address, empty = none)")
+}
+
+func (p *place) poolFlag(c *cobra.Command) {
+	c.Flags().IntVar(&p.Pool, "pool", 3, "number of sandboxes to keep ready")
+}
+
+// args returns the flags that pass this place to another role.
+func (p place) args() []string {
+	out := []string{
+		"--run-dir", p.Run, "--data-dir", p.Data, "--host", p.Host,
+		"--address", p.Address, "--http", p.HTTP, "--listen", p.Listen, "--pool", fmt.Sprint(p.Pool),
+	}
+	for _, u := range p.Uplinks {
+		out = append(out, "--uplink", u)
+	}
+	return out
+}
+
+func (p place) api() string     { return filepath.Join(p.Run, "api.sock") }
+func (p place) store() string   { return filepath.Join(p.Run, "store.sock") }
+func (p place) agent() string   { return filepath.Join(p.Run, "agent.sock") }
+func (p place) control() string { return filepath.Join(p.Run, "control.sock") }
+func (p place) pins() string    { return "/sys/fs/bpf/pando/" + p.Host }
+func (p place) states() string  { return filepath.Join(p.Data, "state.db") }
+func (p place) logs() string    { return filepath.Join(p.Data, "log") }
+func (p place) settingsFile() string {
+	return filepath.Join(p.Data, "settings.json")
+}
+func (p place) sandboxes() string {
+	return filepath.Join(p.Run, "sandbox")
+}
+func (p place) functions() string { return filepath.Join(p.Run, function.Folder) }
+
+// mend returns the next step for damaged files.
+func (p place) mend() string {
+	return fmt.Sprintf("if its files are damaged, restore %s from a copy, "+
+		"or forget everything with `pando down --purge`", p.Data)
+}
+
+func (p place) journals() journal.Folder {
+	return journal.Folder(filepath.Join(p.Run, "journal"))
+}
+
+var (
+	notLabel    = regexp.MustCompile(`[^a-z0-9-]+`)
+	sandboxLink = regexp.MustCompile(`^pd[0-9]+$`)
+)
+
+// complete fills in missing flags from the machine.
+func (p *place) complete() error {
+	if err := p.locate(); err != nil {
+		return err
+	}
+	for _, name := range p.Uplinks {
+		if _, err := netlink.LinkByName(name); err != nil {
+			return fmt.Errorf("%w: there is no interface %s for --uplink; this host has %s",
+				pando.ErrInvalid, name, strings.Join(uplinks(), ", "))
+		}
+	}
+	if len(p.Uplinks) == 0 {
+		p.Uplinks = uplinks()
+	}
+	if p.Address == "" {
+		p.Address = addressOf(p.Uplinks, netlink.FAMILY_V4)
+	}
+	if p.Listen == "auto" {
+		p.Listen = p.Address
+	}
+	p.address6 = addressOf(p.Uplinks, netlink.FAMILY_V6)
+	return nil
+}
+
+// locate fills in the host's name and makes the folders absolute, because daemons have another
+// working folder.
+func (p *place) locate() error {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("%w: the daemons of pando need root (namespaces, eBPF, cgroups); try sudo",
+			pando.ErrForbidden)
+	}
+	if p.Host == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return fmt.Errorf("find the name of this host: %w; give it with --host", err)
+		}
+		short, _, _ := strings.Cut(strings.ToLower(name), ".")
+		p.Host = strings.Trim(notLabel.ReplaceAllString(short, "-"), "-")
+	}
+	if err := pando.CheckLabel("host", p.Host); err != nil {
+		return err
+	}
+	for _, dir := range []*string{&p.Data, &p.Run} {
+		abs, err := filepath.Abs(*dir)
+		if err != nil {
+			return fmt.Errorf("find the folder %s: %w", *dir, err)
+		}
+		*dir = abs
+	}
+	if st, err := os.Stat(p.Data); err == nil && !st.IsDir() {
+		return fmt.Errorf("%w: %s is not a folder; choose another with --data-dir",
+			pando.ErrInvalid, p.Data)
+	}
+	return nil
+}
+
+// uplinks returns the interfaces that lead out of this host.
+func uplinks() []string {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, l := range links {
+		a := l.Attrs()
+		ours := strings.HasPrefix(a.Name, "pando0") || sandboxLink.MatchString(a.Name)
+		if a.Flags&net.FlagLoopback == 0 && a.Flags&net.FlagUp != 0 && !ours && l.Type() != "dummy" {
+			out = append(out, a.Name)
+		}
+	}
+	return out
+}
+
+// addressOf returns an address at which others reach this host. It skips link-local addresses
+// (fe80::), because a host that forwards packets to one would send redirects to their senders.
+func addressOf(names []string, family int) string {
+	const unusable = unix.IFA_F_TEMPORARY | unix.IFA_F_DEPRECATED | unix.IFA_F_DADFAILED
+	for _, n := range names {
+		l, err := netlink.LinkByName(n)
+		if err != nil {
+			continue
+		}
+		addrs, _ := netlink.AddrList(l, family)
+		for _, a := range addrs {
+			if a.IP.IsGlobalUnicast() && a.Flags&unusable == 0 {
+				return a.IP.String()
+			}
+		}
+	}
+	return ""
+}
+
+// record returns the host's record for the registry.
+func (p place) record() pando.Host {
+	h := pando.Host{
+		Name: pando.HostName(p.Host), Slot: p.Slot, Endpoint: "unix://" + p.agent(),
+		CPUs: float64(runtime.NumCPU()), Version: cli.Version, Joined: wall.Clock{}.Now(),
+	}
+	if p.Listen != "" {
+		h.Endpoint = p.endpoint()
+	}
+	h.Address, _ = netip.ParseAddr(p.Address)
+	h.Address6, _ = netip.ParseAddr(p.address6)
+	h.Instances4, h.Instances6 = pando.InstanceRange(h.Slot)
+	if text, err := os.ReadFile("/proc/sys/kernel/pid_max"); err == nil {
+		h.PIDs, _ = strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	}
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) == nil {
+		h.Memory = int64(info.Totalram) * int64(info.Unit)
+	}
+	return h
+}

@@ -1,0 +1,45 @@
+package daemon
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"pando.run/pando/cmd/pando/cli"
+)
+
+// `pando up` starts every role with the flags of its place, and `pando restart` reads them back from
+// a command line. A role that refused one would never start.
+func TestEveryRoleTakesTheFlagsOfItsPlace(t *testing.T) {
+	is := place{
+		Run: "/r", Data: "/d", Host: "h1", Address: "192.0.2.1", Uplinks: []string{"a", "b"}, HTTP: "", Pool: 7, Listen: "x",
+	}
+	for _, c := range []*cobra.Command{Server(), Agent()} {
+		if err := c.ParseFlags(is.args()); err != nil {
+			t.Errorf("%s: %v", c.Name(), err)
+		}
+	}
+	var back place
+	c := &cobra.Command{}
+	back.flags(c)
+	if err := c.ParseFlags(is.args()); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(back.args(), is.args()) {
+		t.Errorf("got %q, want %q", back.args(), is.args())
+	}
+}
+
+// A flag without effect misleads. `pando down` starts nothing, so it has no flag for a start.
+func TestDownHasOnlyTheFlagsThatItUses(t *testing.T) {
+	var got []string
+	Down(&cli.Output{}).Flags().VisitAll(func(f *pflag.Flag) { got = append(got, f.Name) })
+	if want := []string{"data-dir", "drain", "host", "now", "output", "purge", "run-dir"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if f := Server().Flags().Lookup("pool"); f == nil || !f.Hidden {
+		t.Error("the help of the server names --pool, which has no effect there")
+	}
+}

@@ -1,0 +1,208 @@
+// Package daemon holds the long-running programs of pando, and the commands that start, stop and
+// join them on this machine. It chooses the drivers and joins api to control and agent.
+//
+// It makes no other decision, and an operator's command never needs it.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"pando.run/pando"
+	"pando.run/pando/api"
+	"pando.run/pando/control"
+	"pando.run/pando/driver/etcd"
+	"pando.run/pando/driver/peer"
+	"pando.run/pando/driver/process"
+	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/wall"
+)
+
+// Server returns `pando server`.
+func Server() *cobra.Command {
+	var p place
+	c := &cobra.Command{
+		Use: "server", Short: "run the store, the control loop and the operators' API",
+		Example: "  pando server --data-dir /var/lib/pando", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return serve(c.Context(), p) },
+	}
+	p.folderFlags(c)
+	p.networkFlags(c)
+	p.poolFlag(c)
+	_ = c.Flags().MarkHidden("pool") // the server only remembers it, for `pando restart`
+	return c
+}
+
+// daemonUmask is the umask of the daemons, independent of the shell that started them. Only root
+// can write their files.
+const daemonUmask = 0o022
+
+// serve runs the server until ctx ends.
+func serve(ctx context.Context, p place) error {
+	if err := p.complete(); err != nil {
+		return err
+	}
+	rotateLog(p, "server")
+	log := slog.Default().With("role", "server")
+	syscall.Umask(daemonUmask)
+	if err := os.MkdirAll(p.Run, 0o755); err != nil {
+		return fmt.Errorf("make the folder for sockets: %w", err)
+	}
+	authority, identity, err := serverTrust(p)
+	if err != nil {
+		return err
+	}
+	members, err := storeForMembers(p, identity)
+	if err != nil {
+		return err
+	}
+	store, err := etcd.Start(ctx, etcd.ServerConfig{
+		Dir: filepath.Join(p.Data, "store"), ClientSocket: p.store(), Members: members, Log: log,
+	})
+	if err != nil {
+		return damaged(p, err)
+	}
+	defer store.Close()
+	peers := peer.New(peer.Reach{
+		Own: pando.HostName(p.Host), Socket: p.agent(), TLS: identity.ToHost, Clock: wall.Clock{},
+	})
+	defer peers.Close()
+	ctl := control.New(control.Config{
+		Registry: store.Registry(), Peers: peers, Clock: wall.Clock{}, IDs: names{}, Log: log,
+		Name: p.Host, Heard: store.Registry().Heard, Writable: writable,
+	})
+	admitOwn(ctx, ctl, p, log)
+	face := api.OperatorsHandler(ctl, leads(store.Registry()))
+	operators, err := listen(p.api(), 0o660)
+	if err != nil {
+		return err
+	}
+	asks, err := listen(p.control(), 0o600)
+	if err != nil {
+		return err
+	}
+	jobs := []job{
+		ctl.Run, serveHTTP(operators, face), serveHTTP(asks, peer.ControlHandler(ctl)),
+		until(store.Err()),
+	}
+	if p.Listen != "" {
+		forHosts, err := serveHosts(admission{p, ctl, authority}, identity, store.Registry(), face)
+		if err != nil {
+			return err
+		}
+		jobs = append(jobs, forHosts...)
+		jobs = append(jobs, renewingOwn(authority, log, identity, func() error {
+			_, err := storeForMembers(p, identity) // the store reads the files at every handshake
+			return err
+		}))
+	}
+	if p.HTTP != "" {
+		open, err := openReadable(p, face)
+		if err != nil {
+			return err
+		}
+		jobs = append(jobs, open)
+	}
+	log.Info("ready", "api", p.api(), "states", p.HTTP, "hosts", p.Listen)
+	return together(ctx, jobs...)
+}
+
+// admitOwn records this host as the member with the server.
+func admitOwn(ctx context.Context, ctl *control.Control, p place, log *slog.Logger) {
+	h := p.record()
+	own := pando.Member{Name: h.Name, Address: h.Address, Address6: h.Address6, Server: true}
+	if _, err := ctl.Admit(ctx, own, false); err != nil {
+		log.Warn("cannot write the membership of this host", "error", err)
+	}
+}
+
+// serveHosts returns the jobs that admit other hosts and serve the operators' API to members.
+func serveHosts(
+	a admission, identity *trust.Identity, registry pando.Registry, face http.Handler,
+) ([]job, error) {
+	open, err := listenTLS(a.open(joinPort), identity.Anybody())
+	if err != nil {
+		return nil, err
+	}
+	keeper := newDoorkeeper(registry)
+	return []job{serveHTTP(open, welcome(a, keeper, face)), keeper.run}, nil
+}
+
+// openReadable serves the part of the operators' API that needs no access check.
+func openReadable(p place, face http.Handler) (job, error) {
+	open, err := net.Listen("tcp", p.HTTP)
+	if err != nil {
+		return nil, fmt.Errorf("listen for clones of states and for monitoring: %w; "+
+			"choose another address with --http", err)
+	}
+	own, _ := os.Hostname()
+	return serveHTTP(bounded(open), api.Readable(face, own, p.Host)), nil
+}
+
+// damaged adds advice to the error of a store that does not start. It leaves the check of the files
+// to etcd.
+func damaged(p place, err error) error {
+	if at := new(net.OpError); errors.As(err, &at) && at.Net == "tcp" {
+		return fmt.Errorf("%w; choose another address with --listen", err)
+	}
+	had, _ := p.hasStore()
+	intact := errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, pando.ErrExists) ||
+		errors.Is(err, pando.ErrStoreFull)
+	if !had || intact {
+		return err
+	}
+	return fmt.Errorf("%w; %s", err, p.mend())
+}
+
+// serverTrust opens the authority of this host's cluster and the server's own certificate.
+func serverTrust(p place) (*trust.Authority, *trust.Identity, error) {
+	a, err := trust.OpenAuthority(p.trust(), wall.Clock{}.Now())
+	if err != nil {
+		return nil, nil, err
+	}
+	i, err := a.Identity("", wall.Clock{}.Now())
+	return a, i, err
+}
+
+// storeForMembers returns the configuration by which other hosts reach the store. It returns nil if
+// other hosts have no access.
+func storeForMembers(p place, i *trust.Identity) (*etcd.Members, error) {
+	if p.Listen == "" {
+		return nil, nil
+	}
+	m := &etcd.Members{
+		Listen: p.open(storePort), HostOf: trust.HostOf, Clock: wall.Clock{}, Bound: bounded,
+	}
+	var err error
+	if m.Certificate, m.Key, m.Authority, err = i.Files(p.trust()); err != nil {
+		return nil, fmt.Errorf("write the server's certificate: %w", err)
+	}
+	return m, nil
+}
+
+// leads returns a check that the store answers and a control leads.
+func leads(r pando.Registry) func(context.Context) error {
+	return func(ctx context.Context) error {
+		s, err := r.Snapshot(ctx, pando.LeaderKey("control"))
+		if err == nil && len(s.Records) == 0 {
+			err = fmt.Errorf("%w: no control leads yet", pando.ErrUnavailable)
+		}
+		return err
+	}
+}
+
+// writable reports whether the user of a spec may write to a folder of this host. It returns false
+// if the folder or the user does not exist.
+func writable(dir, user string) bool {
+	may, err := process.Writable(dir, user)
+	return err == nil && may
+}

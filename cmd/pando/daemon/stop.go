@@ -1,0 +1,93 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/driver/wall"
+)
+
+// asking lists the steps that end a daemon: SIGTERM, SIGQUIT (which logs the stacks), SIGKILL. Each
+// step has a time limit. Killing a daemon loses no acknowledged write, because it equals a crash.
+var asking = []request{
+	{syscall.SIGTERM, 10 * time.Second},
+	{syscall.SIGQUIT, 2 * time.Second},
+	{syscall.SIGKILL, 2 * time.Second},
+}
+
+// request is a signal and the time that it has to work.
+type request struct {
+	signal syscall.Signal
+	within time.Duration
+}
+
+// stopDaemon ends a daemon and prints a warning if that took force. logsGo means that the folder of
+// the daemon's log is about to be deleted.
+func (m machine) stopDaemon(
+	ctx context.Context, p place, role string, requests []request, logsGo bool,
+) error {
+	pid, alive := daemon(p, role)
+	for n, r := range requests {
+		if !alive {
+			return nil
+		}
+		if err := syscall.Kill(pid, r.signal); err != nil && err != syscall.ESRCH {
+			return fmt.Errorf("stop the %s: %w", role, err)
+		}
+		if alive = !ends(ctx, p, role, r.within); ctx.Err() != nil {
+			return fmt.Errorf("stop the %s (pid %d): %w", role, pid, ctx.Err())
+		}
+		if n > 0 && !alive {
+			fmt.Fprintf(m.Stderr, "the %s (pid %d) did not end within %v and was killed, "+
+				"which loses no acknowledged write; its stacks are in %s\n",
+				role, pid, requests[0].within, keptLog(p, role, logsGo))
+		}
+	}
+	if alive {
+		return fmt.Errorf("the %s (pid %d) cannot be killed: it waits for the kernel; "+
+			"/proc/%[2]d/stack shows where", role, pid)
+	}
+	return nil
+}
+
+// ends waits until a daemon has ended, and reports whether it has.
+func ends(ctx context.Context, p place, role string, within time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	for {
+		if _, alive := daemon(p, role); !alive {
+			return true
+		}
+		if pando.Sleep(ctx, wall.Clock{}, 10*time.Millisecond) != nil {
+			return false
+		}
+	}
+}
+
+// keptLog returns a readable path of a daemon's log. If the log's folder is about to be deleted, it
+// copies the log first.
+func keptLog(p place, role string, logsGo bool) string {
+	path := daemonLog(p, role)
+	if !logsGo {
+		return path
+	}
+	from, err := os.Open(path)
+	if err != nil {
+		return path + ", which cannot be read: " + err.Error()
+	}
+	defer from.Close()
+	to, err := os.CreateTemp("", "pando-"+role+"-*.log")
+	if err != nil {
+		return path + ", which cannot be kept: " + err.Error()
+	}
+	defer to.Close()
+	if _, err := io.Copy(to, from); err != nil {
+		return to.Name() + ", not all of it: " + err.Error()
+	}
+	return to.Name()
+}

@@ -1,0 +1,258 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"pando.run/pando"
+	"pando.run/pando/api"
+	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/driver/wall"
+)
+
+// upWait is how long `pando up` waits for live daemons to answer. A busy machine may need most of
+// it.
+const upWait = time.Minute
+
+// machine makes the commands that start, stop and join the daemons of this machine.
+type machine struct{ *cli.Output }
+
+// Up returns `pando up`.
+func Up(out *cli.Output) *cobra.Command {
+	m := machine{out}
+	var p place
+	c := &cobra.Command{
+		Use: "up", Short: "start Pando on this machine: the server and the agent",
+		Long: "Start the server and the agent, each as a process, unless they run. With --join, start\n" +
+			"only an agent, as a host of the cluster of that server; `pando token` on the server's\n" +
+			"host prints the token. A host that joined stays a member, so a later `pando up` needs\n" +
+			"no flags.",
+		Example: "  pando up\n  pando up --uplink eth0 --address 192.0.2.10\n" +
+			"  pando up --join 192.0.2.10 --token pando1…",
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := p.complete(); err != nil {
+				return err
+			}
+			if err := ignored(p, c.Flags()); err != nil {
+				return err
+			}
+			return m.up(c.Context(), p)
+		},
+	}
+	p.flags(c)
+	p.joinFlags(c)
+	return out.Flag(c)
+}
+
+func (m machine) up(ctx context.Context, p place) error {
+	ctx, cancel := context.WithTimeout(ctx, upWait)
+	defer cancel()
+	if _, serves := daemon(p, "server"); serves && p.Join != "" {
+		return p.ownCluster()
+	}
+	if err := elsewhere(p); err != nil {
+		return err
+	}
+	if had, err := p.hasStore(); err == nil && !had && p.Join == "" {
+		if err := p.hasRoom(); err != nil {
+			return err
+		}
+	}
+	member, err := join(ctx, p)
+	if err != nil {
+		return err
+	}
+	roles := []string{"server", "agent"}
+	if member != nil {
+		roles = roles[1:]
+	}
+	var since time.Time
+	began := map[string]int64{} // length of each log before the start
+	for _, role := range roles {
+		if st, err := os.Stat(daemonLog(p, role)); err == nil {
+			began[role] = st.Size()
+		}
+		if _, alive := daemon(p, role); alive {
+			continue
+		}
+		if role == "agent" {
+			since = time.Now() // an older record belongs to a former agent
+		}
+		if err := startDaemon(p, role); err != nil {
+			return err
+		}
+	}
+	hosts, err := answering(ctx, p, roles, since, began)
+	if err != nil {
+		return err
+	}
+	is := struct {
+		Host  string             `json:"host"`
+		API   string             `json:"api"`
+		Hosts []pando.HostStatus `json:"hosts"`
+	}{p.Host, p.api(), hosts}
+	return m.Show(is, func(w io.Writer) {
+		fmt.Fprintf(w, "pando is up on %s (api %s). Next: pando deploy SPEC.yaml\n", p.Host, p.api())
+	})
+}
+
+// elsewhere returns an error if daemons of another host name or with other folders run here.
+func elsewhere(p place) error {
+	for _, role := range []string{"server", "agent"} {
+		pid, alive := daemon(p, role)
+		if !alive {
+			continue
+		}
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if err != nil {
+			continue // it has just ended
+		}
+		is := map[string]string{}
+		for words := strings.Split(string(line), "\x00"); len(words) > 1; words = words[1:] {
+			is[words[0]] = words[1]
+		}
+		if is["--data-dir"] != p.Data || is["--host"] != p.Host {
+			return fmt.Errorf("%w: pando runs here as host %s with its data in %s; "+
+				"`pando down --data-dir %[3]s --host %[2]s` stops it",
+				pando.ErrExists, is["--host"], is["--data-dir"])
+		}
+	}
+	return nil
+}
+
+// ignored returns an error for flags that running daemons would ignore.
+func ignored(p place, given *pflag.FlagSet) error {
+	asked := p.settings()
+	maps.DeleteFunc(asked, func(name, _ string) bool { return !given.Changed(name) })
+	if len(asked) == 0 || !p.whole() {
+		return nil
+	}
+	live, err := running(place{Run: p.Run})
+	if errors.Is(err, pando.ErrUnavailable) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	is := live.settings()
+	var differ []string
+	for _, name := range slices.Sorted(maps.Keys(asked)) {
+		if asked[name] != is[name] {
+			differ = append(differ, fmt.Sprintf("--%s is %s and not %s",
+				name, cmp.Or(is[name], "empty"), cmp.Or(asked[name], "empty")))
+		}
+	}
+	if differ == nil {
+		return nil
+	}
+	return cli.Usagef("already up, where %s: `pando down` first, then `pando up` with these flags",
+		strings.Join(differ, " and "))
+}
+
+// whole reports whether every daemon of this host runs. A daemon that has ended may start with
+// other flags.
+func (p place) whole() bool {
+	_, tends := daemon(p, "agent")
+	_, serves := daemon(p, "server")
+	own, err := p.hasStore()
+	return tends && (serves || err == nil && !own)
+}
+
+// settings returns, by name, the flags that daemons read only at their start.
+func (p place) settings() map[string]string {
+	return map[string]string{
+		"address": p.Address, "listen": p.Listen, "http": p.HTTP, "pool": strconv.Itoa(p.Pool),
+		"uplink": strings.Join(p.Uplinks, ","),
+	}
+}
+
+const (
+	// Space that a new store needs: its first segments and its reserve for a full disk.
+	storeBytesBorn = 128 << 20
+	storeBytesMin  = 40 << 20 // space below which an existing store refuses writes
+)
+
+// hasRoom returns an error if the disk has too little space for the store.
+func (p place) hasRoom() error {
+	need := int64(storeBytesMin)
+	if had, err := p.hasStore(); err == nil && !had {
+		need = storeBytesBorn
+	}
+	dir := p.Data
+	for dir != "/" {
+		if _, err := os.Stat(dir); err == nil {
+			break
+		}
+		dir = filepath.Dir(dir)
+	}
+	var s syscall.Statfs_t
+	if err := syscall.Statfs(dir, &s); err != nil {
+		return fmt.Errorf("measure the free space of %s: %w", p.Data, err)
+	}
+	if free := int64(s.Bavail) * s.Bsize; free < need {
+		return fmt.Errorf("%w: %s has %d MiB free and the store needs %d: make room, "+
+			"or choose another disk with --data-dir",
+			pando.ErrStoreFull, dir, free>>20, need>>20)
+	}
+	return nil
+}
+
+// answering waits until the server answers and this host's agent has joined after the time since.
+func answering(
+	ctx context.Context, p place, roles []string, since time.Time, began map[string]int64,
+) ([]pando.HostStatus, error) {
+	client := api.NewClient(p.api(), wall.Clock{})
+	for {
+		hosts, err := client.Hosts(ctx)
+		if err == nil && hosted(hosts, p.Host, since) {
+			return hosts, nil
+		}
+		for _, role := range roles {
+			if _, alive := daemon(p, role); !alive {
+				log := daemonLog(p, role)
+				end := tail(log, began[role], 10)
+				if strings.Contains(end, "panic: ") { // etcd panics at a file that it cannot read
+					end += "\n" + p.mend()
+				}
+				return nil, fmt.Errorf("%w: the %s ended at once; the end of %s:\n%s",
+					pando.ErrNotReady, role, log, end)
+			}
+		}
+		if serr := pando.Sleep(ctx, wall.Clock{}, 5*time.Millisecond); serr != nil {
+			why := ""
+			if full := p.hasRoom(); full != nil && roles[0] == "server" {
+				why = "; " + full.Error()
+			}
+			for _, role := range roles {
+				log := daemonLog(p, role)
+				why += fmt.Sprintf("\nthe end of %s:\n%s", log, tail(log, began[role], 5))
+			}
+			if err != nil {
+				why = fmt.Sprintf(" (%v)%s", err, why)
+			}
+			return nil, fmt.Errorf("%w: the daemons did not answer within %s%s",
+				pando.ErrNotReady, upWait, why)
+		}
+	}
+}
+
+func hosted(hosts []pando.HostStatus, name string, since time.Time) bool {
+	return slices.ContainsFunc(hosts, func(h pando.HostStatus) bool {
+		return string(h.Name) == name && h.State == pando.HostHere && !h.Joined.Before(since)
+	})
+}

@@ -1,0 +1,99 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pando.run/pando"
+	"pando.run/pando/cmd/pando/cli"
+)
+
+// Scale returns `pando scale`.
+func Scale(o *Console) *cobra.Command {
+	var keep time.Duration
+	c := o.of(o.waits(&cobra.Command{
+		Use: "scale SERVICE N|auto", Short: "fix the number of instances, or scale automatically again",
+		Long: "Fix the number of instances. While it is fixed, nothing else scales the service.\n" +
+			"Scaling is automatic again after --for, or after `pando scale SERVICE auto`.",
+		Example: "  pando scale website 3 --for 10m --wait\n  pando scale website auto",
+	}), cobra.ExactArgs(2), func(ctx context.Context, key pando.ServiceKey, args []string) error {
+		if args[0] == "auto" {
+			st, err := o.client.Unpin(ctx, key)
+			if err != nil {
+				return err
+			}
+			return o.Show(st, func(w io.Writer) { oneLine(w, st) })
+		}
+		n, err := strconv.Atoi(args[0])
+		if err != nil || n < 0 {
+			return cli.Usagef("scale: want a number or auto, got %q", args[0])
+		}
+		st, err := o.client.Pin(ctx, key, n, keep)
+		if err == nil && st.Scale.Max > 0 && (n < st.Scale.Min || n > st.Scale.Max) {
+			fmt.Fprintf(o.Stderr,
+				"%d is beyond the budget of %s and holds until `pando scale %s auto`\n",
+				n, bounds(st.Scale), key.Name)
+		}
+		if err == nil && o.wait {
+			st, err = o.until(ctx, key, o.watching(st), func(st pando.ServiceStatus) (bool, error) {
+				there := st.InRotation == n && inService(st) == n
+				return there && (n == 0 || st.Phase == pando.ServiceServing), nil
+			})
+		}
+		if err != nil {
+			return err
+		}
+		return o.Show(st, func(w io.Writer) { oneLine(w, st) })
+	})
+	c.Flags().DurationVar(&keep, "for", 0, "fix it for this time (0 = until auto)")
+	return o.Flag(c)
+}
+
+// inService counts the instances of a service that are not warm.
+func inService(st pando.ServiceStatus) int {
+	n := 0
+	for _, i := range st.Instances {
+		if !i.Warm {
+			n++
+		}
+	}
+	return n
+}
+
+// Rm returns `pando rm`.
+func Rm(o *Console) *cobra.Command {
+	var purge bool
+	c := o.of(o.waits(&cobra.Command{
+		Use: "rm SERVICE", Short: "drain a service, merge its state and remove it",
+		Long: "Take every instance out of rotation, wait for its connections to end, merge its state,\n" +
+			"then remove the service. The merged state stays, and a service of the same name finds\n" +
+			"it again. --purge deletes it.",
+		Example: "  pando rm website --wait\n  pando rm website --purge",
+	}), cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
+		if err := o.client.Remove(ctx, key, purge); err != nil {
+			return err
+		}
+		gone := "is leaving"
+		if o.wait {
+			never := func(pando.ServiceStatus) (bool, error) { return false, nil }
+			_, err := o.until(ctx, key, o.watching(), never)
+			if !errors.Is(err, pando.ErrNotFound) {
+				return err
+			}
+			gone = "is gone"
+		}
+		done := struct {
+			Service pando.ServiceKey `json:"service"`
+			Gone    bool             `json:"gone"`
+		}{key, o.wait}
+		return o.Show(done, func(w io.Writer) { fmt.Fprintf(w, "%s %s\n", key, gone) })
+	})
+	c.Flags().BoolVar(&purge, "purge", false, "also delete its state")
+	return o.Flag(c)
+}

@@ -1,0 +1,172 @@
+// Package operator holds the commands by which an operator changes and reads a cluster, and virtual
+// hosts to try them on. Each calls the operators' API and prints the answer.
+//
+// It makes no decision, and it never reads the store.
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pando.run/pando"
+	"pando.run/pando/api"
+	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/driver/wall"
+	"pando.run/pando/spec/nearest"
+)
+
+// Console is an operator's connection to the API, with the settings of the command that runs.
+type Console struct {
+	*cli.Output
+	client *api.Client
+	wait   bool
+	within time.Duration
+	rest   time.Duration // pause between two looks of --wait
+}
+
+// waitLook is the interval at which --wait polls a single service. With four or more services
+// it polls each less often.
+const waitLook = 20 * time.Millisecond
+
+// Open returns a console for the API that the environment names. It does not connect yet.
+func Open(out *cli.Output) *Console {
+	socket := out.Getenv("PANDO_API")
+	if socket == "" {
+		socket = "/run/pando/api.sock"
+	}
+	return &Console{Output: out, client: api.NewClient(socket, wall.Clock{}), rest: waitLook}
+}
+
+// waits adds the flags of a command that can wait for its effect.
+func (o *Console) waits(c *cobra.Command) *cobra.Command {
+	c.Flags().BoolVar(&o.wait, "wait", false, "return when the change has taken effect")
+	c.Flags().DurationVar(&o.within, "timeout", time.Minute, "time limit of --wait")
+	return c
+}
+
+// of makes a command about one service. The first argument is the name of the service.
+func (o *Console) of(
+	c *cobra.Command, args cobra.PositionalArgs,
+	run func(ctx context.Context, s pando.ServiceKey, args []string) error,
+) *cobra.Command {
+	c.Args = args
+	c.ValidArgsFunction = o.complete
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return run(c.Context(), pando.ServiceKey{}, nil)
+		}
+		key, err := pando.ParseServiceKey(args[0])
+		if err != nil {
+			return err
+		}
+		return o.meant(c.Context(), key, run(c.Context(), key, args[1:]))
+	}
+	return c
+}
+
+// meant adds the most likely intended name to the error about a missing service.
+func (o *Console) meant(ctx context.Context, s pando.ServiceKey, err error) error {
+	if !errors.Is(err, pando.ErrNotFound) {
+		return err
+	}
+	all, lerr := o.client.Services(ctx)
+	if lerr != nil {
+		return err
+	}
+	var names, others []string
+	for _, st := range all {
+		if st.ServiceKey == s {
+			// The service exists; the error is about a part of it.
+			return err
+		}
+		names = append(names, st.ServiceKey.String())
+		if st.Name == s.Name {
+			others = append(others, st.ServiceKey.String())
+		}
+	}
+	if len(others) > 0 && s.Tenant == pando.DefaultTenant {
+		return fmt.Errorf("service %s: %w; a service of another tenant has that name: %s",
+			s, pando.ErrNotFound, strings.Join(others, ", "))
+	}
+	if best := nearest.Word(s.String(), names); best != "" {
+		return fmt.Errorf("service %s: %w; did you mean %s?", s, pando.ErrNotFound, best)
+	}
+	return fmt.Errorf("service %s: %w; `pando status` lists the services", s, pando.ErrNotFound)
+}
+
+// complete offers the names of services to the shell.
+func (o *Console) complete(
+	c *cobra.Command, args []string, _ string,
+) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), time.Second)
+	defer cancel()
+	all, err := o.client.Services(ctx)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var names []cobra.Completion
+	for _, st := range all {
+		about := cli.Clean(fmt.Sprintf("%s, %s", st.Phase, st.Reason))
+		names = append(names, cobra.CompletionWithDesc(st.ServiceKey.String(), about))
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// until polls a service until done returns true or an error, or the time is up.
+func (o *Console) until(
+	ctx context.Context, s pando.ServiceKey, shown *progress,
+	done func(pando.ServiceStatus) (bool, error),
+) (pando.ServiceStatus, error) {
+	within, cancel := context.WithTimeout(ctx, o.within)
+	defer cancel()
+	last := pando.ServiceStatus{Service: pando.Service{ServiceKey: s}}
+	for {
+		st, err := o.client.Service(within, s)
+		if err == nil {
+			last = st
+			shown.print(st)
+			if ok, hopeless := done(st); ok || hopeless != nil {
+				return st, hopeless
+			}
+		}
+		if err != nil && within.Err() == nil {
+			return last, err
+		}
+		if pando.Sleep(within, wall.Clock{}, o.rest) == nil {
+			continue
+		}
+		if ctx.Err() != nil {
+			return last, fmt.Errorf("%w: the change of %s continues; `pando status %s` shows its progress",
+				ctx.Err(), s, s)
+		}
+		return last, fmt.Errorf("waited %s: %w", o.within, explain(last, last.Target))
+	}
+}
+
+// explain returns the error of a revision that does not serve. The error has the newest failure,
+// its log lines and the command that prints more.
+func explain(st pando.ServiceStatus, revision int) error {
+	if st.Problem == nil {
+		return fmt.Errorf("revision %d of %s: %w: the service is %s: %s; `pando why %s` prints more",
+			revision, st.ServiceKey, pando.ErrNotReady, st.Phase, cli.Clean(st.Reason), st.ServiceKey)
+	}
+	about := ""
+	if st.Problem.Instance != "" {
+		about = fmt.Sprintf(": instance %s", st.Problem.Instance)
+	}
+	text := ""
+	for _, l := range st.Problem.Lines {
+		text += "\n  | " + cli.Clean(l)
+	}
+	return fmt.Errorf("revision %d of %s: %w%s: %s%s\n`pando why %s` prints more",
+		revision, st.ServiceKey, pando.ErrNotReady, about, cli.Clean(st.Problem.Reason), text,
+		st.ServiceKey)
+}

@@ -1,0 +1,262 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pando.run/pando"
+	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/spec"
+)
+
+// Deploy returns `pando deploy`.
+func Deploy(o *Console) *cobra.Command {
+	var dry bool
+	c := o.waits(&cobra.Command{
+		Use: "deploy SPEC.yaml", Short: "make a spec the newest revision of its service",
+		Long: "Make each service of the file serve as its spec describes. A running service keeps\n" +
+			"serving: instances of the new revision start beside the old ones, and a failure brings\n" +
+			"the old revision back. A spec without a change changes nothing.\n\n" +
+			"A file may hold several services. Each is deployed on its own, so a failure of one\n" +
+			"does not stop the others. The command then fails, and -o json prints a list. --wait\n" +
+			"waits for the revision that this command deployed; on a terminal it prints each change\n" +
+			"of an instance.",
+		Example: "  pando deploy examples/website/pando.yaml --wait\n  pando deploy pando.yaml --dry-run",
+		Args:    cobra.ExactArgs(1),
+		ValidArgsFunction: cobra.FixedCompletions(
+			[]cobra.Completion{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt),
+		RunE: func(c *cobra.Command, args []string) error {
+			specs, err := spec.Load(c.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if dry {
+				return o.compareAll(c.Context(), specs)
+			}
+			return o.deployAll(c.Context(), specs)
+		},
+	})
+	c.Flags().BoolVar(&dry, "dry-run", false, "print the changes without making them")
+	return o.Flag(c)
+}
+
+// deployed is the result of deploying one service of a file.
+type deployed struct {
+	pando.ServiceStatus
+	Deployed int    `json:"deployed,omitempty"` // the revision that the deploy created or selected
+	Failed   string `json:"error,omitempty"`
+	err      error
+}
+
+// deployAll deploys every service of a file and reports each result. With --wait it waits for all
+// of them.
+func (o *Console) deployAll(ctx context.Context, specs []pando.Spec) error {
+	all := make([]deployed, len(specs))
+	for n, s := range specs {
+		all[n] = o.deployOne(ctx, s)
+		if err := all[n].err; ctx.Err() != nil || errors.Is(err, pando.ErrUnavailable) {
+			return err // every other deploy would fail in the same way
+		}
+	}
+	if o.wait {
+		o.awaitAll(ctx, all)
+	}
+	for _, d := range all {
+		for _, w := range d.Warnings {
+			fmt.Fprintf(o.Stderr, "warning: %s: %s\n", d.ServiceKey, cli.Clean(w))
+		}
+	}
+	if len(all) == 1 {
+		if all[0].err != nil {
+			return all[0].err
+		}
+		return o.Show(all[0], func(w io.Writer) { oneLine(w, all[0].ServiceStatus) })
+	}
+	return errors.Join(o.showAll(all), failures(all))
+}
+
+func (o *Console) deployOne(ctx context.Context, s pando.Spec) (d deployed) {
+	d.ServiceKey = s.Key()
+	before, err := o.client.Service(ctx, s.Key())
+	if err != nil && !errors.Is(err, pando.ErrNotFound) {
+		d.err = err
+		return d
+	}
+	st, err := o.client.Deploy(ctx, s)
+	if err != nil {
+		d.err = err
+		return d
+	}
+	d.ServiceStatus, d.Deployed = st, st.Target
+	// The target may already be the former revision again, because a revision can fail during the
+	// request.
+	if st.Latest > before.Latest {
+		d.Deployed = st.Latest
+	}
+	return d
+}
+
+// awaitAll waits until every deployed service serves its revision or has failed.
+func (o *Console) awaitAll(ctx context.Context, all []deployed) {
+	var known []pando.ServiceStatus
+	for _, d := range all {
+		known = append(known, d.ServiceStatus)
+	}
+	shown := o.watching(known...)
+	o.rest = waitLook * time.Duration(1+len(all)/4)
+	var group sync.WaitGroup
+	for n := range all {
+		if d := &all[n]; d.err == nil {
+			group.Go(func() {
+				warnings := d.Warnings
+				d.ServiceStatus, d.err = o.until(ctx, d.ServiceKey, shown, serving(d.Deployed))
+				d.Warnings = warnings
+			})
+		}
+	}
+	group.Wait()
+}
+
+// showAll prints a line for each service of a file.
+func (o *Console) showAll(all []deployed) error {
+	for n := range all {
+		if all[n].err != nil {
+			all[n].Failed = all[n].err.Error()
+		}
+	}
+	return o.Show(all, func(w io.Writer) {
+		for _, d := range all {
+			if d.err == nil {
+				oneLine(w, d.ServiceStatus)
+				continue
+			}
+			text, _, _ := strings.Cut(d.Failed, "\n")
+			fmt.Fprintf(w, "%s  failed: %s\n", d.ServiceKey, cli.Clean(text))
+		}
+	})
+}
+
+// failures returns one error for all services of a file that failed, or nil.
+func failures(all []deployed) error {
+	var errs []error
+	var names []string
+	for _, d := range all {
+		if d.err != nil {
+			errs, names = append(errs, d.err), append(names, d.ServiceKey.String())
+		}
+	}
+	if errs == nil {
+		return nil
+	}
+	return fmt.Errorf("%d of %d services failed (%s):\n%w",
+		len(errs), len(all), strings.Join(names, ", "), errors.Join(errs...))
+}
+
+// serving returns a test whether a revision serves. The test fails once that revision was rolled
+// back or replaced. It also fails if the service never served and an instance of the revision
+// failed.
+func serving(revision int) func(pando.ServiceStatus) (bool, error) {
+	return func(st pando.ServiceStatus) (bool, error) {
+		p := st.Problem
+		switch {
+		case st.Current == revision && st.Target == revision && st.Phase == pando.ServiceServing:
+			return true, nil
+		case p != nil && p.Kind == pando.DecidedRollback && int(p.Inputs["from"]) == revision:
+			return false, explain(st, revision)
+		case st.Target > revision:
+			return false, fmt.Errorf("%w: revision %d of %s was replaced by revision %d before it served",
+				pando.ErrConflict, revision, st.ServiceKey, st.Target)
+		case p != nil && p.Kind != pando.DecidedRollback && st.Current == 0 && concerns(p, revision):
+			return false, explain(st, revision)
+		}
+		return false, nil
+	}
+}
+
+// concerns reports whether a failure is about a revision. A decision made by an older pando has no
+// revision and counts for every revision.
+func concerns(p *pando.Decision, revision int) bool {
+	of, known := p.Inputs["revision"]
+	return !known || int(of) == revision
+}
+
+// plan lists the changes that a deploy would make to a service.
+type plan struct {
+	Service pando.ServiceKey `json:"service"`
+	New     bool             `json:"new"`
+	Changes []string         `json:"changes"` // removed (-) and added (+) lines of the spec
+	spec    pando.Spec
+	is      pando.ServiceStatus
+}
+
+// compareAll prints the changes that a deploy would make to the services of a file.
+func (o *Console) compareAll(ctx context.Context, specs []pando.Spec) error {
+	var all []plan
+	for _, s := range specs {
+		p, err := o.compare(ctx, s)
+		if err != nil {
+			return err
+		}
+		all = append(all, p)
+	}
+	var v any = all
+	if len(all) == 1 {
+		v = all[0]
+	}
+	return o.Show(v, func(w io.Writer) {
+		for _, p := range all {
+			p.print(w)
+		}
+	})
+}
+
+func (o *Console) compare(ctx context.Context, s pando.Spec) (plan, error) {
+	st, err := o.client.Service(ctx, s.Key())
+	if err != nil && !errors.Is(err, pando.ErrNotFound) {
+		return plan{}, err
+	}
+	p := plan{s.Key(), st.Spec == nil, []string{}, s.WithDefaults(), st}
+	if st.Spec != nil {
+		p.Changes = difference(string(spec.Format(*st.Spec)), string(spec.Format(p.spec)))
+	}
+	return p, nil
+}
+
+func (p plan) print(w io.Writer) {
+	switch {
+	case p.New:
+		fmt.Fprintf(w, "%s is new: a deploy would start %d\n", p.Service, p.spec.Scale.Min)
+	case len(p.Changes) == 0:
+		fmt.Fprintf(w, "%s has this spec: a deploy would change nothing\n", p.Service)
+	default:
+		fmt.Fprintf(w, "%s is at revision %d: a deploy would replace its %s\n%s\n",
+			p.Service, p.is.Target, cli.Count(len(p.is.Instances), "instance"),
+			strings.Join(p.Changes, "\n"))
+	}
+}
+
+// difference returns the lines that occur in only one of two texts, each with its sign.
+func difference(before, after string) []string {
+	out := []string{}
+	lines := func(text string) []string { return strings.Split(strings.TrimSpace(text), "\n") }
+	old, fresh := lines(before), lines(after)
+	for _, l := range old {
+		if !slices.Contains(fresh, l) {
+			out = append(out, "- "+l)
+		}
+	}
+	for _, l := range fresh {
+		if !slices.Contains(old, l) {
+			out = append(out, "+ "+l)
+		}
+	}
+	return out
+}

@@ -1,0 +1,79 @@
+package operator
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"pando.run/pando"
+	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/driver/cgroup"
+	"pando.run/pando/driver/kernel"
+	"pando.run/pando/driver/wall"
+)
+
+// Doctor returns `pando doctor`. It reports whether Pando can run on this machine, and its
+// limitations here.
+func Doctor(o *Console) *cobra.Command {
+	var data string
+	c := &cobra.Command{
+		Use: "doctor", Short: "check this machine, and print how to mend it",
+		Long: "Try each kernel feature that Pando needs, and leave nothing behind. For each missing\n" +
+			"feature, print its cost and how to mend it. The exit code is 11 if Pando cannot run\n" +
+			"here.",
+		Example: "  pando doctor\n  pando doctor -o json | jq '.checks[] | select(.state != \"ok\")'",
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			all := kernel.Examine(c.Context(), kernel.Config{
+				DataDir: data, CgroupRoot: cgroup.Root, Clock: wall.Clock{},
+			})
+			report := struct {
+				Fit    bool             `json:"fit"`
+				Checks []kernel.Finding `json:"checks"`
+			}{kernel.Fit(all), all}
+			if err := o.Show(report, func(w io.Writer) { findings(w, all) }); err != nil {
+				return err
+			}
+			if err := c.Context().Err(); err != nil {
+				return err
+			}
+			if !report.Fit {
+				return cli.Code(cli.CodeOf(pando.ErrUnsupported))
+			}
+			return nil
+		},
+	}
+	c.Flags().StringVar(&data, "data-dir", "/var/lib/pando", "folder of the store")
+	return o.Flag(c)
+}
+
+func findings(w io.Writer, all []kernel.Finding) {
+	var rows []string
+	var needed []string
+	missing := 0
+	for _, f := range all {
+		state := string(f.State)
+		if f.State != kernel.OK {
+			missing++
+			if f.Needed {
+				state, needed = "MISSING", append(needed, f.Name)
+			}
+		}
+		rows = append(rows, row(state, f.Name, f.Found))
+		if f.Costs != "" {
+			rows = append(rows, "\t  costs\t"+f.Costs, "\t  mend\t"+f.Mend)
+		}
+	}
+	cli.Columns(w, rows...)
+	fmt.Fprintln(w)
+	switch {
+	case needed != nil:
+		fmt.Fprintf(w, "Pando cannot run here without: %s.\n", strings.Join(needed, ", "))
+	case missing > 0:
+		fmt.Fprintf(w, "Pando runs here, at the costs above.\n")
+	default:
+		fmt.Fprintln(w, "Pando runs here, with every feature.")
+	}
+}

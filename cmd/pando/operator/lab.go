@@ -1,0 +1,221 @@
+package operator
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pando.run/pando/api"
+	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/driver/wall"
+	"pando.run/pando/lab"
+)
+
+// Lab returns `pando lab`.
+func Lab(o *Console) *cobra.Command {
+	var dir string
+	c := &cobra.Command{
+		Use: "lab", Short: "make virtual hosts on this machine",
+		Example: "  pando lab up --hosts 3\n  pando lab exec host2 -- pando hosts\n  pando lab down",
+	}
+	c.PersistentFlags().StringVar(&dir, "dir", "/var/lib/pando-lab", "folder with the lab's record")
+	type run func(*cobra.Command, *lab.Lab, []string) error
+	opened := func(f run) func(*cobra.Command, []string) error {
+		return func(c *cobra.Command, args []string) error {
+			l, err := lab.Open(dir)
+			if err != nil {
+				return err
+			}
+			return f(c, l, args)
+		}
+	}
+	list := func(c *cobra.Command, l *lab.Lab, _ []string) error { return o.listLab(c.Context(), l) }
+	exec := func(c *cobra.Command, l *lab.Lab, args []string) error {
+		return o.labExec(c.Context(), l, args)
+	}
+	c.AddCommand(o.labUp(&dir),
+		o.Flag(&cobra.Command{
+			Use: "ls", Short: "list the hosts", Example: "  pando lab ls",
+			Args: cobra.NoArgs, RunE: opened(list),
+		}),
+		&cobra.Command{
+			Use: "down", Short: "end the hosts and their processes", Example: "  pando lab down",
+			Args: cobra.NoArgs,
+			RunE: func(*cobra.Command, []string) error { return lab.Sweep(dir) },
+		},
+		&cobra.Command{
+			Use: "exec HOST -- COMMAND [ARG…]", Short: "run a command on a host",
+			Long: "Run a command on a virtual host or on the client. It runs in the current folder, or\n" +
+				"in / if the host has another folder of that name. Its pando is this one.",
+			Example: "  pando lab exec client -- curl http://10.127.0.2/\n" +
+				"  pando lab exec host2 -- pando hosts",
+			Args: cobra.MinimumNArgs(2), RunE: opened(exec),
+		})
+	return c
+}
+
+// LabInit returns the hidden command that is the first process of a virtual host.
+func LabInit() *cobra.Command {
+	return &cobra.Command{
+		Use: "lab-init", Short: "be the first process of a virtual host",
+		Hidden: true, DisableFlagParsing: true,
+		RunE: func(_ *cobra.Command, args []string) error { return cli.Exit(lab.InitMain(args)) },
+	}
+}
+
+func (o *Console) labUp(dir *string) *cobra.Command {
+	var hosts int
+	var bare bool
+	c := &cobra.Command{
+		Use: "up", Short: "make hosts, a switch and a client, and start Pando",
+		Long: "Make virtual hosts, a switch between them and a client. The first host runs the\n" +
+			"server, and the others join it. With --bare, the hosts run nothing.",
+		Example: "  pando lab up --hosts 3\n  pando lab up --hosts 2 --bare", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			self, err := os.Executable()
+			if err != nil {
+				return fmt.Errorf("find the pando binary: %w", err)
+			}
+			l, err := lab.Up(c.Context(), lab.Config{Hosts: hosts, Name: "host", Self: self, Dir: *dir})
+			if err == nil && !bare {
+				if err = populate(c.Context(), l, self); err != nil {
+					err = errors.Join(err, l.Down())
+				}
+			}
+			if err != nil {
+				return err
+			}
+			return o.listLab(c.Context(), l)
+		},
+	}
+	c.Flags().IntVar(&hosts, "hosts", 3, "number of hosts")
+	c.Flags().BoolVar(&bare, "bare", false, "start nothing on the hosts")
+	return o.Flag(c)
+}
+
+// populate joins the hosts of a lab into one cluster.
+func populate(ctx context.Context, l *lab.Lab, self string) error {
+	first := l.Hosts[0].Name
+	if _, err := labRun(ctx, l, first, self, "up"); err != nil {
+		return err
+	}
+	if len(l.Hosts) == 1 {
+		return nil
+	}
+	text, err := labRun(ctx, l, first, self, "token", "--uses", strconv.Itoa(len(l.Hosts)-1), "-o",
+		"json")
+	if err != nil {
+		return err
+	}
+	var is struct{ Join, Token string }
+	if err := json.Unmarshal(text, &is); err != nil {
+		return fmt.Errorf("read the token of %s: %w", first, err)
+	}
+	ends := make(chan error)
+	for _, h := range l.Hosts[1:] {
+		go func() {
+			_, err := labRun(ctx, l, h.Name, self, "up", "--join", is.Join, "--token", is.Token)
+			ends <- err
+		}()
+	}
+	for range l.Hosts[1:] {
+		err = errors.Join(err, <-ends)
+	}
+	return err
+}
+
+// labRun runs a pando command on a host and waits for its end.
+func labRun(ctx context.Context, l *lab.Lab, host string, argv ...string) ([]byte, error) {
+	cmd, err := l.Exec(ctx, host, argv...)
+	if err != nil {
+		return nil, err
+	}
+	var reason bytes.Buffer
+	cmd.Stderr = &reason
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("pando %s on lab host %s: %w: %s",
+			argv[1], host, err, strings.TrimSpace(reason.String()))
+	}
+	return out, nil
+}
+
+func (o *Console) labExec(ctx context.Context, l *lab.Lab, args []string) error {
+	cmd, err := l.Exec(ctx, args[0], args[1:]...)
+	if err != nil {
+		return err
+	}
+	if self, err := os.Executable(); err == nil {
+		cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(self)+":"+os.Getenv("PATH"))
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = o.Stdin, o.Stdout, o.Stderr
+	err = cmd.Run()
+	var child *exec.ExitError
+	if errors.As(err, &child) && child.Exited() {
+		return cli.Code(child.ExitCode())
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// labLook is how long `pando lab ls` waits for an answer from the server.
+const labLook = 2 * time.Second
+
+// labHost is one line of `pando lab ls`.
+type labHost struct {
+	lab.Host
+	Role  string `json:"role"`
+	State string `json:"state"`
+}
+
+// labHosts returns the role and the state of every member of a lab. The state depends on the
+// namespaces and on the answer of the first host's server.
+func labHosts(ctx context.Context, l *lab.Lab) []labHost {
+	ctx, cancel := context.WithTimeout(ctx, labLook)
+	defer cancel()
+	socket := fmt.Sprintf("/proc/%d/root/run/pando/api.sock", l.Hosts[0].Pid)
+	known, _ := api.NewClient(socket, wall.Clock{}).Hosts(ctx)
+	alive := l.List()
+	var out []labHost
+	for _, h := range append(slices.Clone(l.Hosts), l.Client) {
+		one := labHost{Host: h, Role: "-", State: "up"}
+		if h.Name == l.Client.Name {
+			one.Role = "client"
+		}
+		for _, s := range known {
+			if string(s.Name) == h.Name {
+				one.Role, one.State = roleOf(s), string(s.State)
+			}
+		}
+		if !slices.ContainsFunc(alive, func(a lab.Host) bool { return a.Name == h.Name }) {
+			one.State = "dead"
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+func (o *Console) listLab(ctx context.Context, l *lab.Lab) error {
+	all := labHosts(ctx, l)
+	return o.Show(all, func(w io.Writer) {
+		rows := []string{row("HOST", "IPV4", "IPV6", "ROLE", "STATE", "PID")}
+		for _, h := range all {
+			rows = append(rows, row(h.Name, h.IPv4, h.IPv6, h.Role, h.State, h.Pid))
+		}
+		cli.Columns(w, rows...)
+	})
+}

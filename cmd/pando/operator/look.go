@@ -1,0 +1,193 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pando.run/pando"
+	"pando.run/pando/api"
+	"pando.run/pando/cmd/pando/cli"
+)
+
+// Ps returns `pando ps`.
+func Ps(o *Console) *cobra.Command {
+	var watch bool
+	c := &cobra.Command{
+		Use: "ps", Short: "list instances", Example: "  pando ps\n  pando ps --watch", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if watch {
+				return o.live(c.Context())
+			}
+			all, err := o.client.Services(c.Context())
+			if err != nil {
+				return err
+			}
+			return o.Show(all, func(w io.Writer) { instances(w, all, time.Now()) })
+		},
+	}
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "print the list again whenever it changes")
+	return o.Flag(c)
+}
+
+// live lists the instances again after every change. On a terminal it overwrites the last list.
+func (o *Console) live(ctx context.Context) error {
+	all, err := o.client.Services(ctx)
+	if err != nil {
+		return err
+	}
+	news := make(chan struct{}, 1)
+	ends := make(chan error, 1)
+	go func() {
+		ends <- o.client.Watch(ctx, seen(all), func(api.Event) {
+			select {
+			case news <- struct{}{}:
+			default:
+			}
+		})
+	}()
+	for {
+		if cli.IsTerminal(o.Stdout) {
+			fmt.Fprint(o.Stdout, "\x1b[H\x1b[2J")
+		}
+		if err := o.Show(all, func(w io.Writer) { instances(w, all, time.Now()) }); err != nil {
+			return err
+		}
+		var tick <-chan time.Time // a pipe gets changes only
+		if cli.IsTerminal(o.Stdout) {
+			tick = time.After(time.Second)
+		}
+		select {
+		case <-news:
+		case <-tick: // the column FOR grows
+		case err := <-ends:
+			return ended(ctx, err)
+		}
+		if all, err = o.client.Services(ctx); err != nil {
+			return ended(ctx, err)
+		}
+	}
+}
+
+// seen returns the newest store revision that a list of services reflects.
+func seen(all []pando.ServiceStatus) (at pando.StoreRevision) {
+	for _, st := range all {
+		at = max(at, st.Seen)
+	}
+	return at
+}
+
+// ended returns the error of a command that runs until it is interrupted. After an interrupt the
+// interrupt is the error, not its consequences.
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// Watch returns `pando watch`.
+func Watch(o *Console) *cobra.Command {
+	return o.Flag(o.of(&cobra.Command{
+		Use: "watch [SERVICE]", Short: "print every change as it happens",
+		Long: "Print a line for every change of services, instances, intents and decisions, until\n" +
+			"interrupted. With -o json each line is one JSON object. The first line is a bookmark:\n" +
+			"it names the revision of the store after which changes follow. The command survives a\n" +
+			"restart of the server and loses no change.",
+		Example: "  pando watch website\n  pando watch -o json | jq .kind",
+	}, cobra.MaximumNArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
+		var from pando.StoreRevision
+		if key.Name != "" {
+			st, err := o.client.Service(ctx, key)
+			if err != nil {
+				return err
+			}
+			from = st.Seen
+		}
+		watched, stop := context.WithCancel(ctx)
+		defer stop()
+		var failed error
+		err := o.client.Watch(watched, from, func(e api.Event) {
+			s, ok := e.Key.Service()
+			wanted := key.Name == "" || e.Kind == pando.KindBookmark || ok && s == key
+			if failed == nil && wanted {
+				if failed = o.printEvent(e); failed != nil {
+					stop() // the output is closed
+				}
+			}
+		})
+		if failed != nil {
+			return failed
+		}
+		return ended(ctx, err)
+	}))
+}
+
+// Status returns `pando status`.
+func Status(o *Console) *cobra.Command {
+	return o.Flag(o.of(&cobra.Command{
+		Use: "status [SERVICE]", Short: "show all services, or one in detail",
+		Example: "  pando status\n  pando status website -o json",
+	}, cobra.MaximumNArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
+		if key.Name == "" {
+			all, err := o.client.Services(ctx)
+			if err != nil {
+				return err
+			}
+			return o.Show(all, func(w io.Writer) { services(w, all) })
+		}
+		st, err := o.client.Service(ctx, key)
+		if err != nil {
+			return err
+		}
+		return o.Show(st, func(w io.Writer) { whole(w, st, time.Now()) })
+	}))
+}
+
+// Why returns `pando why`.
+func Why(o *Console) *cobra.Command {
+	var most int
+	c := o.of(&cobra.Command{
+		Use: "why SERVICE", Short: "print intents and decisions of a service, with reasons",
+		Example: "  pando why website -n 20",
+	}, cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
+		all, err := o.client.Why(ctx, key, most)
+		if err != nil {
+			return err
+		}
+		return o.Show(all, func(w io.Writer) {
+			slices.SortStableFunc(all,
+				func(a, b pando.Because) int { return shownAt(a).Compare(shownAt(b)) })
+			for _, b := range all {
+				because(w, b)
+			}
+		})
+	})
+	c.Flags().IntVarP(&most, "number", "n", 0, "show the newest N (0 = all)")
+	return o.Flag(c)
+}
+
+// State returns `pando state`.
+func State(o *Console) *cobra.Command {
+	var most int
+	log := o.of(&cobra.Command{
+		Use: "log SERVICE", Short: "list the newest commits of a service's state",
+		Example: "  pando state log website",
+	}, cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
+		all, err := o.client.StateLog(ctx, key, most)
+		if err != nil {
+			return err
+		}
+		return o.Show(all, func(w io.Writer) { commits(w, all) })
+	})
+	log.Flags().IntVarP(&most, "number", "n", 20, "show the newest N commits")
+	c := &cobra.Command{
+		Use: "state", Short: "show the merged state of a service", Example: "  pando state log website",
+	}
+	c.AddCommand(o.Flag(log))
+	return c
+}

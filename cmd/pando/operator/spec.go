@@ -1,0 +1,80 @@
+package operator
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"pando.run/pando"
+	"pando.run/pando/spec"
+)
+
+// Spec returns `pando spec`. Its commands for files need no running pando.
+func Spec(o *Console) *cobra.Command {
+	c := &cobra.Command{Use: "spec", Short: "check spec files, and print their schema",
+		Example: "  pando spec check pando.yaml\n  pando spec schema > pando.schema.json"}
+	c.AddCommand(specCheck(o), specSchema(o), specShow(o))
+	return c
+}
+
+func specCheck(o *Console) *cobra.Command {
+	return o.Flag(&cobra.Command{
+		Use: "check FILE…", Short: "print every mistake in spec files",
+		Example: "  pando spec check pando.yaml", Args: cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			all := []pando.Spec{}
+			for _, file := range args {
+				specs, err := spec.Load(c.Context(), file)
+				if err != nil {
+					return err
+				}
+				for _, s := range specs {
+					all = append(all, s.WithDefaults())
+				}
+			}
+			return o.Show(all, func(w io.Writer) {
+				for _, s := range all {
+					fmt.Fprintf(w, "%s is good: %s instances, ports %s\n",
+						s.Key(), bounds(s.Scale), none(ports(s.Ports)))
+				}
+			})
+		},
+	})
+}
+
+func specSchema(o *Console) *cobra.Command {
+	return o.Flag(&cobra.Command{
+		Use: "schema", Short: "print the JSON Schema of spec files",
+		Long: "Print the JSON Schema of spec files. An editor with a YAML language server checks and\n" +
+			"completes a file with this first line:\n\n" +
+			"  # yaml-language-server: $schema=pando.schema.json",
+		Example: "  pando spec schema > pando.schema.json", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return o.Show(json.RawMessage(spec.Schema()),
+				func(w io.Writer) { _, _ = w.Write(spec.Schema()) })
+		},
+	})
+}
+
+func specShow(o *Console) *cobra.Command {
+	return o.Flag(o.of(&cobra.Command{
+		Use: "show SERVICE", Short: "print a service's spec, with defaults and absolute paths",
+		Example: "  pando spec show website > pando.yaml",
+	}, cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
+		st, err := o.client.Service(ctx, key)
+		if err != nil {
+			return err
+		}
+		return o.Show(st.Spec, func(w io.Writer) { _, _ = w.Write(spec.Format(*st.Spec)) })
+	}))
+}
+
+func none(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}

@@ -1,0 +1,397 @@
+package operator
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/api"
+	"pando.run/pando/cmd/pando/cli"
+)
+
+func row(cells ...any) string {
+	text := make([]string, len(cells))
+	for i, c := range cells {
+		text[i] = cli.Clean(fmt.Sprint(c))
+		if text[i] == "" {
+			text[i] = "-"
+		}
+	}
+	return strings.Join(text, "\t")
+}
+
+// oneLine prints a service after a change.
+func oneLine(w io.Writer, st pando.ServiceStatus) {
+	fmt.Fprintf(w, "%s  revision %d  %s (%s)  VIP %s\n",
+		st.ServiceKey, st.Target, st.Phase, cli.Clean(st.Reason), st.VIP)
+}
+
+// services prints a line per service.
+func services(w io.Writer, all []pando.ServiceStatus) {
+	if len(all) == 0 {
+		fmt.Fprintln(w, "no services yet: pando deploy SPEC.yaml")
+		return
+	}
+	rows := []string{row("SERVICE", "PHASE", "INSTANCES", "REV", "VIP", "PORTS", "REASON")}
+	for _, st := range all {
+		count := fmt.Sprintf("%d of %s", st.InRotation, bounds(st.Scale))
+		rows = append(rows, row(st.ServiceKey, st.Phase, count, st.Target, st.VIP, ports(st.Ports),
+			unlessWell(st)))
+	}
+	cli.Columns(w, rows...)
+}
+
+// unlessWell returns the reason of a service's phase unless the service serves.
+func unlessWell(st pando.ServiceStatus) string {
+	if st.Phase == pando.ServiceServing {
+		return ""
+	}
+	return st.Reason
+}
+
+// bounds returns the allowed number of instances.
+func bounds(s pando.Scale) string {
+	if s.Min == s.Max {
+		return strconv.Itoa(s.Min)
+	}
+	return fmt.Sprintf("%d to %d", s.Min, s.Max)
+}
+
+func ports(all []pando.Port) string {
+	var out []string
+	for _, p := range all {
+		out = append(out, fmt.Sprintf("%d/%s", p.Published, p.Protocol))
+	}
+	return strings.Join(out, ",")
+}
+
+// instances prints a line per instance.
+func instances(w io.Writer, all []pando.ServiceStatus, now time.Time) {
+	rows := []string{row("SERVICE", "INSTANCE", "HOST", "ENDPOINT", "REV", "PHASE", "FOR", "REASON")}
+	for _, st := range all {
+		if len(st.Instances) == 0 && st.Problem != nil {
+			home := cmp.Or(st.Home, "-")
+			rows = append(rows, row(st.ServiceKey, "-", home, "-", st.Target, st.Phase, "-", backOff(st)))
+		}
+		for _, i := range st.Instances {
+			reason := i.Reason
+			if i.Phase == pando.PhaseInRotation {
+				reason = ""
+			}
+			rows = append(rows, row(st.ServiceKey, i.ID, i.Host, i.Endpoint, i.Revision, i.Phase,
+				brief(now.Sub(i.Since)), cmp.Or(i.Away, reason)))
+		}
+	}
+	if len(rows) == 1 {
+		fmt.Fprintln(w, "no instances")
+		return
+	}
+	cli.Columns(w, rows...)
+}
+
+// backOff explains a service without instances: the number of failures and the newest reason.
+func backOff(st pando.ServiceStatus) string {
+	return fmt.Sprintf("%s since the deploy, the newest: %s", cli.Count(st.Failures, "failure"),
+		st.Problem.Reason)
+}
+
+// whole prints everything about one service.
+func whole(w io.Writer, st pando.ServiceStatus, now time.Time) {
+	lines := []string{
+		row("service", st.ServiceKey),
+		row("phase", fmt.Sprintf("%s (%s)", st.Phase, st.Reason)),
+		row("revision", revision(st)),
+		row("address", strings.TrimSpace(fmt.Sprintf("%s  %s", st.VIP, ports(st.Ports)))),
+		row("name", fmt.Sprintf("%s inside instances; on the host: dig @10.127.0.1 %s", st.DNS, st.DNS)),
+		row("instances", fmt.Sprintf("%d in rotation, budget %s", st.InRotation, bounds(st.Scale))),
+	}
+	if st.Failures > 0 {
+		lines = append(lines, row("failures", fmt.Sprintf("%d since the newest deploy", st.Failures)))
+	}
+	if st.Home != "" {
+		lines = append(lines, row("home", st.Home))
+	}
+	if st.Pin.Holds(now) {
+		until := "until it is lifted"
+		if !st.Pin.Until.IsZero() {
+			until = "for another " + brief(st.Pin.Until.Sub(now))
+		}
+		lines = append(lines,
+			row("pinned", fmt.Sprintf("at %d %s, by %s", st.Pin.Instances, until, st.Pin.By)))
+	}
+	if st.Problem != nil {
+		problem := strings.TrimSpace(fmt.Sprintf("%s %s", st.Problem.Instance, st.Problem.Reason))
+		lines = append(lines, row("problem", problem))
+		for _, l := range st.Problem.Lines {
+			lines = append(lines, "\t| "+cli.Clean(l))
+		}
+	}
+	cli.Columns(w, lines...)
+	if len(st.Instances) > 0 {
+		fmt.Fprintln(w)
+		instances(w, []pando.ServiceStatus{st}, now)
+	}
+}
+
+func revision(st pando.ServiceStatus) string {
+	if st.Current == st.Target {
+		return strconv.Itoa(st.Current)
+	}
+	return fmt.Sprintf("%d, on the way to %d", st.Current, st.Target)
+}
+
+func hosts(w io.Writer, all []pando.HostStatus, now time.Time) {
+	rows := []string{row("HOST", "ADDRESS", "ROLE", "STATE", "LAST SEEN", "INSTANCES", "CPUS",
+		"MEMORY", "VERSION")}
+	for _, h := range all {
+		memory := fmt.Sprintf("%.1f GiB", float64(h.Memory)/(1<<30))
+		rows = append(rows, row(h.Name, hostAddress(h.Address), roleOf(h), h.State, lastSeen(h, now),
+			h.Instances, h.CPUs, memory, h.Version))
+	}
+	cli.Columns(w, rows...)
+	for _, h := range all {
+		if text := lost(h.Losses); text != "" {
+			fmt.Fprintf(w, "%s %s\n", h.Name, text)
+		}
+	}
+}
+
+// lost lists the packets and flows that a host's steering lost and a user may miss. It returns ""
+// without losses.
+func lost(l *pando.Losses) string {
+	if l == nil {
+		return ""
+	}
+	var parts []string
+	for _, why := range slices.Sorted(maps.Keys(l.Dropped)) {
+		if why != pando.DroppedChatter {
+			parts = append(parts, fmt.Sprintf("%d %s", l.Dropped[why], why))
+		}
+	}
+	if l.Evicted > 0 {
+		parts = append(parts, fmt.Sprintf("%d flows of a full table", l.Evicted))
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	text := "dropped " + strings.Join(parts, ", ")
+	if l.Answered > 0 {
+		text += fmt.Sprintf("; the senders of %d received an answer", l.Answered)
+	}
+	return text
+}
+
+// hostAddress returns a host's address, or "-" on a machine without a network.
+func hostAddress(a netip.Addr) string {
+	if !a.IsValid() {
+		return "-"
+	}
+	return a.String()
+}
+
+func roleOf(h pando.HostStatus) string {
+	if h.Server {
+		return "server, agent"
+	}
+	return "agent"
+}
+
+// lastSeen returns the age of the newest sign of life of a host.
+func lastSeen(h pando.HostStatus, now time.Time) string {
+	if h.Heard.IsZero() {
+		return "-"
+	}
+	return now.Sub(h.Heard).Round(time.Second).String() + " ago"
+}
+
+func commits(w io.Writer, all []pando.StateCommit) {
+	rows := []string{row("COMMIT", "TIME", "BY", "MESSAGE")}
+	for _, c := range all {
+		message := c.Message
+		if len(c.Conflicts) > 0 {
+			message += " (both versions kept of " + strings.Join(c.Conflicts, ", ") + ")"
+		}
+		at := "-" // every service begins with this empty state
+		if c.At > 0 {
+			at = time.Unix(c.At, 0).Format("2006-01-02 15:04:05 MST")
+		}
+		rows = append(rows, row(c.Commit.String()[:10], at, c.Instance, message))
+	}
+	cli.Columns(w, rows...)
+}
+
+// indent aligns text below the text of a line of `pando why`.
+const indent = "                         "
+
+// because prints one intent or decision: time, verb, subject and reason. The later steps follow on
+// the next line.
+func because(w io.Writer, b pando.Because) {
+	if d := b.Decision; d != nil {
+		fmt.Fprintf(w, "%s  %-11s%s: %s\n",
+			clock(d.At), d.Kind, cli.Clean(subject(d.By, d.Instance)), cli.Clean(d.Reason))
+		for _, l := range d.Lines {
+			fmt.Fprintf(w, "%s| %s\n", indent, cli.Clean(l))
+		}
+		return
+	}
+	i := b.Intent
+	about := i.By.String()
+	if i.Instance != "" && string(i.Instance) != i.By.Name {
+		about = fmt.Sprintf("%s → %s", i.By, i.Instance)
+	}
+	fmt.Fprintf(w, "%s  %-11s%s: %s%s\n",
+		clock(i.Asked()), i.Verb, cli.Clean(about), cli.Clean(i.History[0].Reason), inputs(i.Inputs))
+	if len(i.History) > 1 {
+		fmt.Fprintf(w, "%s%s\n", indent, cli.Clean(steps(i.History)))
+	}
+}
+
+// shownAt returns the time that is printed before an intent or decision.
+func shownAt(b pando.Because) time.Time {
+	if b.Decision != nil {
+		return b.Decision.At
+	}
+	return b.Intent.Asked()
+}
+
+// steps returns the states of an intent after the first one. Each has the time since the ask, and
+// its reason if that changed.
+func steps(h []pando.Transition) string {
+	var out []string
+	for n, t := range h[1:] {
+		text := fmt.Sprintf("%s +%s", t.State, brief(t.At.Sub(h[0].At)))
+		if t.Reason != h[n].Reason && t.Reason != "" {
+			text += " (" + t.Reason + ")"
+		}
+		out = append(out, text)
+	}
+	return strings.Join(out, " → ")
+}
+
+// inputs returns the inputs of a decision as text.
+func inputs(m map[string]float64) string {
+	var out []string
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		out = append(out, fmt.Sprintf("%s %s", cli.Clean(strings.ReplaceAll(k, "_", " ")), figure(m[k])))
+	}
+	if out == nil {
+		return ""
+	}
+	return "  [" + strings.Join(out, ", ") + "]"
+}
+
+// figure formats a number with its significant digits.
+func figure(v float64) string {
+	if v == math.Trunc(v) && math.Abs(v) < 1e15 {
+		return strconv.FormatFloat(v, 'f', -1, 64)
+	}
+	digits := 3 - int(math.Floor(math.Log10(math.Abs(v))))
+	return strconv.FormatFloat(v, 'f', min(max(digits, 0), 6), 64)
+}
+
+// subject returns the instance of a decision, or else its author.
+func subject(by pando.Asker, i pando.InstanceID) string {
+	if i == "" {
+		return by.String()
+	}
+	return string(i)
+}
+
+func clock(t time.Time) string { return t.Local().Format("15:04:05.000") }
+
+// brief formats a duration with its two most significant figures.
+func brief(d time.Duration) string {
+	switch d = max(0, d); {
+	case d < time.Millisecond:
+		return d.Round(10 * time.Microsecond).String()
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < time.Minute:
+		return d.Round(100 * time.Millisecond).String()
+	case d < time.Hour:
+		return d.Round(time.Second).String()
+	case d < 48*time.Hour:
+		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+	}
+	return fmt.Sprintf("%dd", d/(24*time.Hour))
+}
+
+// printEvent prints one change as a line.
+func (o *Console) printEvent(e api.Event) error {
+	if o.JSON {
+		line, err := json.Marshal(e)
+		if err != nil {
+			return err
+		}
+		return o.Print(append(line, '\n'))
+	}
+	about, text := changed(e)
+	if e.Deleted {
+		about, text = gone(e.Key), "gone"
+	}
+	return o.Print(fmt.Appendf(nil, "%s  %-9s %-20s %s\n",
+		clock(time.Now()), e.Kind, cli.Clean(about), cli.Clean(text)))
+}
+
+// gone returns the name of a deleted record, of which only the key exists.
+func gone(k pando.Key) string {
+	parts := strings.Split(string(k), "/")
+	ofService := []pando.Kind{pando.KindService, pando.KindHead, pando.KindIntent, pando.KindDecision}
+	if s, ok := k.Service(); ok && slices.Contains(ofService, k.Kind()) {
+		return s.String()
+	}
+	return parts[len(parts)-1]
+}
+
+// changed returns the subject of a record and its current content in words.
+func changed(e api.Event) (about, text string) {
+	reason := func(s string) string {
+		if s == "" {
+			return ""
+		}
+		return " (" + s + ")"
+	}
+	switch e.Kind {
+	case pando.KindService:
+		s := as[pando.Service](e)
+		return s.ServiceKey.String(), fmt.Sprintf("%s%s, revision %d", s.Phase, reason(s.Reason),
+			s.Target)
+	case pando.KindRevision:
+		r := as[pando.Revision](e)
+		return r.Service.String(), fmt.Sprintf("revision %d is %s%s", r.Number, r.State, reason(r.Reason))
+	case pando.KindInstance:
+		i := as[pando.Instance](e)
+		return string(i.ID), string(i.Phase) + reason(i.Reason)
+	case pando.KindIntent:
+		i := as[pando.Intent](e)
+		text = fmt.Sprintf("%s by %s: %s%s", i.Verb, i.By, i.State, reason(i.Reason))
+		return cmp.Or(string(i.Instance), i.Service.String()), text
+	case pando.KindDecision:
+		d := as[pando.Decision](e)
+		return d.Service.String(), fmt.Sprintf("%s by %s: %s", d.Kind, subject(d.By, d.Instance),
+			d.Reason)
+	case pando.KindHead:
+		h := as[pando.StateHead](e)
+		return h.Service.String(), "state is at " + h.Commit.String()[:10]
+	case pando.KindHost:
+		return string(as[pando.Host](e).Name), "joined"
+	case pando.KindBookmark:
+		return "", fmt.Sprintf("changes after store revision %d follow", e.Revision)
+	}
+	return "", ""
+}
+
+// as decodes the value of an event. It returns the zero value if decoding fails.
+func as[T any](e api.Event) (v T) {
+	_ = json.Unmarshal(e.Value, &v)
+	return v
+}
