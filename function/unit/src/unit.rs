@@ -6,24 +6,25 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup::Limits;
-use crate::latency::Latencies;
 use crate::log::journal::{Done, Ended, Journal};
 use crate::log::{Durability, Positions};
 use crate::member::HandoverStatus;
-use crate::meter::{Billed, Meter, Unserved};
 use crate::module::Function;
-use crate::offload;
-use crate::packet::Slot;
-use crate::port::Port;
-use crate::rules::Force;
 use pando_abi::BATCH_PACKETS;
 use pando_abi::executor::Executor;
 use pando_chain::{Arrival, Chain, Fate};
+use pando_meter::latency::Latencies;
+use pando_meter::{Billed, Meter, Unserved};
+use pando_net::clock::now;
+use pando_net::offload;
+use pando_net::packet::Slot;
+use pando_net::port::Port;
+use pando_rules::Force;
+use pando_walls::cgroup::Limits;
 
 /// Status that a unit reports on its control socket.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -134,11 +135,6 @@ pub fn signals() -> io::Result<OwnedFd> {
             fd => Ok(OwnedFd::from_raw_fd(fd)),
         }
     }
-}
-
-/// Returns the time by the clock of the kernel's packet stamps.
-pub(crate) fn now() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 impl Unit {

@@ -16,8 +16,8 @@ use pando_abi::BATCH_PACKETS;
 use pando_chain::leases::Leases;
 use pando_chain::{Arrival, Chain, Policy, Stage};
 use pando_flow::FlowKey;
+use pando_net::packet::Port;
 use pando_unit::module::{Function, Limits, Runtime};
-use pando_unit::packet::Port;
 use pando_unit::unit;
 use serde_json::Value;
 

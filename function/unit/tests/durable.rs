@@ -13,7 +13,7 @@ use bed::cases::{CASES, Case, Traffic};
 use bed::{Bench, bench, frame, ip};
 use pando_abi::BATCH_PACKETS;
 use pando_chain::Arrival;
-use pando_unit::packet::Port;
+use pando_net::packet::Port;
 use serde_json::Value;
 
 const LOG: [&str; 2] = ["--durability", "log"];

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bed::bench;
-use pando_unit::packet::Port;
+use pando_net::packet::Port;
 
 /// The bill has every returned packet once, however often the unit was killed, and nothing else.
 #[test]

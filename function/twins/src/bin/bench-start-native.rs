@@ -5,8 +5,8 @@
 use pando_abi::BATCH_PACKETS;
 use pando_chain::leases::Leases;
 use pando_chain::{Arrival, Chain, Policy, Stage};
+use pando_net::packet::Port;
 use pando_twins::Twin;
-use pando_unit::packet::Port;
 use std::os::fd::AsRawFd;
 
 fn main() {

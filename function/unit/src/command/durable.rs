@@ -20,6 +20,8 @@ use std::time::Duration;
 
 use clap::Args;
 use pando_chain::Work;
+use pando_meter::Meter;
+use pando_net::port::Port;
 use pando_unit::log::hold::Watcher;
 use pando_unit::log::journal::Journal;
 use pando_unit::log::link::Shared;
@@ -27,8 +29,6 @@ use pando_unit::log::orders::{self, Order, Orders};
 use pando_unit::log::record::Hello;
 use pando_unit::log::standby::{self, Call};
 use pando_unit::log::vitals::{self, Vitals};
-use pando_unit::meter::Meter;
-use pando_unit::port::Port;
 use pando_unit::unit::{self, Unit};
 
 use super::Failure;
@@ -253,7 +253,7 @@ impl<'a> Watch<'a> {
             process.link = if linked.is_ok() { self.links } else { 0 };
             if let (Some(address), true) = (self.address, self.away == linked.is_ok()) {
                 self.away = !self.away;
-                pando_unit::say!("{}", away(address, linked.err()));
+                pando_walls::say!("{}", away(address, linked.err()));
             }
         }
         if let Some(standby) = self.standby.as_ref().filter(|_| self.unit.link != before) {
@@ -291,7 +291,7 @@ impl<'a> Watch<'a> {
             silent = if now != beats || ready.contains(&true) || !self.unit.serving { 0 } else { silent + 1 };
             beats = now;
             if silent >= 4 {
-                pando_unit::say!("the unit has given no sign of life for {} ms: it is killed", self.run.durable.hang_ms);
+                pando_walls::say!("the unit has given no sign of life for {} ms: it is killed", self.run.durable.hang_ms);
                 let _ = self.unit.child.kill();
                 silent = 0;
             }
@@ -322,7 +322,7 @@ impl<'a> Watch<'a> {
                     self.unit.serving = true;
                     self.stand_by()?;
                 }
-                reason => pando_unit::say!("a unit does not start: {reason}"),
+                reason => pando_walls::say!("a unit does not start: {reason}"),
             }
         }
         Ok(())
@@ -352,7 +352,7 @@ impl<'a> Watch<'a> {
                 // This log replaced the one that ended.
                 return Ok(());
             };
-            pando_unit::say!("the output log ended ({status}): another is filled from the unit");
+            pando_walls::say!("the output log ended ({status}): another is filled from the unit");
             self.log = Some(Process::log()?);
             self.unit.link = 0;
             self.standby.iter_mut().for_each(|s| s.link = 0);
@@ -374,7 +374,7 @@ impl<'a> Watch<'a> {
     }
 
     fn count_death(&mut self, what: &str) -> Result<(), Failure> {
-        pando_unit::say!("{what}");
+        pando_walls::say!("{what}");
         self.deaths = if self.vitals.positions() == self.positions { self.deaths + 1 } else { 1 };
         self.positions = self.vitals.positions();
         if self.deaths < DEATHS_MAX {
@@ -460,7 +460,7 @@ pub fn unit(run: &Run) -> Result<ExitCode, Failure> {
     }
     unit.journal = Some(journal);
     unit.run().map_err(internal("the unit's loop"))?;
-    pando_unit::say!("{}", serde_json::to_string(&unit.status()).expect("a status is JSON"));
+    pando_walls::say!("{}", serde_json::to_string(&unit.status()).expect("a status is JSON"));
     Ok(ExitCode::SUCCESS)
 }
 

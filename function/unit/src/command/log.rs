@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use clap::Args;
 use pando_unit::log::orders::Orders;
 use pando_unit::log::server::Server;
-use pando_unit::{sandbox, unit};
+use pando_unit::unit;
+use pando_walls::sandbox;
 
 use super::Failure;
 

@@ -13,10 +13,10 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use pando_unit::cgroup::{self, Cgroup};
-use pando_unit::packet;
-use pando_unit::port::{Port, Wanted};
+use pando_net::packet;
+use pando_net::port::{Port, Wanted};
 use pando_unit::unit::{self, Unit};
+use pando_walls::cgroup::{self, Cgroup};
 
 use super::chain::{ChainArgs, name_of};
 use super::durable::{self, Durability, DurableArgs};
@@ -128,7 +128,7 @@ impl Run {
             tell!("{} runs: `pando fn ls`, `pando fn logs {0}`, `pando fn rm {0}`", self.name);
             if let Ok(status) = unit::ask(&place.control(), "status") {
                 status.ways.iter().for_each(|way| tell!("  {way}"));
-                status.rules.iter().for_each(|force| pando_unit::say!("pando fn: {force}"));
+                status.rules.iter().for_each(|force| pando_walls::say!("pando fn: {force}"));
             }
         };
         if self.detach && self.restart {
@@ -220,7 +220,7 @@ impl Run {
     fn log(&self, place: &UnitPlace, line: &str) {
         let _ = OpenOptions::new().append(true).open(place.log()).map(|mut log| log.write_all(format!("{line}\n").as_bytes()));
         if !self.watcher {
-            pando_unit::say!("{line}");
+            pando_walls::say!("{line}");
         }
     }
 
@@ -288,7 +288,7 @@ impl Run {
         said_ready();
         unit.run().map_err(|e| Failure::Internal(format!("the unit's loop: {e}")))?;
         let status = serde_json::to_string(&unit.status()).expect("a status is JSON");
-        pando_unit::say!("{status}");
+        pando_walls::say!("{status}");
         Ok(ExitCode::SUCCESS)
     }
 
@@ -335,12 +335,19 @@ impl Run {
         let (ports, code) = self.chain.prepare_while(&self.places.compiler(&self.tenant)?, open)?;
         let force = code.force.clone();
         let mut meter = self.places.meter(&self.tenant, &self.name)?;
-        pando_unit::sandbox::enter(&self.tenant).map_err(|e| Failure::Internal(format!("close the walls around the unit: {e}")))?;
+        pando_walls::sandbox::enter(&self.tenant).map_err(|e| Failure::Internal(format!("close the walls around the unit: {e}")))?;
         let chain = self.chain.start(code)?;
         let names: Vec<&str> = chain.names().collect();
         meter.name(&names).map_err(|e| Failure::Invalid(e.to_string()))?;
         let ways: Vec<String> = ports.iter().map(Port::to_string).collect();
-        pando_unit::say!("unit {} of tenant {}: {} on {}, epoch {}", self.name, self.tenant, name_of(&chain), ways.join(", "), meter.epoch);
+        pando_walls::say!(
+            "unit {} of tenant {}: {} on {}, epoch {}",
+            self.name,
+            self.tenant,
+            name_of(&chain),
+            ways.join(", "),
+            meter.epoch
+        );
         let mut unit = Unit::new(self.name.clone(), self.tenant.clone(), chain, ports, meter, control, signals);
         unit.limits = self.limits.limits();
         unit.rules = force;

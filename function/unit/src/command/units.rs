@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use pando_unit::meter::{self, Billed, Record, Unserved};
+use pando_meter::{self as meter, Billed, Record, Unserved};
 use pando_unit::unit::{self, Status, ask};
 use serde::Serialize;
 

@@ -106,7 +106,7 @@ impl Journal {
     /// Reports `text` to the watching process and prints it.
     pub fn report(&self, text: &str) {
         self.tell(text);
-        crate::say!("{text}");
+        pando_walls::say!("{text}");
     }
 
     /// Returns the descriptors to sleep on in addition to the devices.
@@ -147,7 +147,7 @@ impl Journal {
         match self.orders.as_ref().map(|o| o.receive(false)) {
             Some(Ok(order)) => self.refill(chain, order, done),
             Some(Err(e)) if e.kind() != ErrorKind::WouldBlock => {
-                crate::say!("nobody watches this unit any more: it serves on, and its log is not renewed");
+                pando_walls::say!("nobody watches this unit any more: it serves on, and its log is not renewed");
                 self.orders = None;
             }
             _ => {}
@@ -164,7 +164,7 @@ impl Journal {
 
     fn lose(&mut self) {
         if let Some(link) = self.link.take() {
-            crate::say!("the output log is gone: nothing leaves until another has the state");
+            pando_walls::say!("the output log is gone: nothing leaves until another has the state");
             self.tell(&format!("lost {}", link.number));
         }
     }

@@ -298,7 +298,7 @@ impl Server {
         let peer = self.peers.swap_remove(at);
         let Some(hello) = peer.hello else { return };
         if !matches!(parting, Parting::Io(e) if e.kind() == ErrorKind::UnexpectedEof || e.kind() == ErrorKind::ConnectionReset) {
-            crate::say!("unit {} (epoch {}) is let go: {parting}", hello.unit, hello.epoch);
+            pando_walls::say!("unit {} (epoch {}) is let go: {parting}", hello.unit, hello.epoch);
         }
         let followed = self.of_unit(&hello.unit).any(|p| self.peers[p].follows.is_some());
         let orphaned = self.of_unit(&hello.unit).next().is_none();

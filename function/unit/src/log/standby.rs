@@ -29,9 +29,9 @@ use super::record::{Head, Hello, Malformed, Mark, Parts, Reader, kind};
 use super::ring::Ring;
 use super::vitals::{Count, Vitals};
 use super::{orders, tail};
-use crate::port::Port;
 use pando_abi::executor::Executor;
 use pando_chain::Chain;
+use pando_net::port::Port;
 
 /// Flows with state memory touched in advance.
 pub const WARM_FLOWS: usize = 4096;
@@ -215,7 +215,7 @@ pub fn take_over<E: Executor>(
         }
         lost => {
             let why = lost.as_ref().err().map_or("the log had none".to_owned(), io::Error::to_string);
-            crate::say!("the state of all flows is lost: unit and output log died together ({why})");
+            pando_walls::say!("the state of all flows is lost: unit and output log died together ({why})");
             vitals.add(Count::StateLost, 1);
             (vitals.positions(), vitals.sent(), 0)
         }
@@ -303,7 +303,7 @@ fn resume(ports: &mut [Port], vitals: &Vitals, positions: Positions) -> usize {
     if let Some((port, packets)) = vitals.at_work().filter(|&(port, _)| port < ports.len())
         && vitals.died_at(positions[port] << 1 | port as u64) >= DEATHS_MAX
     {
-        crate::say!("two units died on the same {packets} packets of {}: they are dropped", ports[port].device());
+        pando_walls::say!("two units died on the same {packets} packets of {}: they are dropped", ports[port].device());
         ports[port].release(packets);
         vitals.add(Count::Dropped, packets as u64);
         skipped = packets;

@@ -22,10 +22,11 @@ use pando_handover::{Admission, Effect, Handover, Message, Steered, Timing, UNIT
 use serde::{Deserialize, Serialize};
 
 use crate::module::Function;
-use crate::unit::{Unit, now, whole_or_cut};
+use crate::unit::{Unit, whole_or_cut};
 use chaos::Chaos;
 use pando_abi::BATCH_PACKETS;
 use pando_chain::{Arrival, Chain, Fate};
+use pando_net::clock::now;
 use questions::Questions;
 use service::{Packet, Service};
 use shared::{Numbers, Report, Shared};

@@ -6,9 +6,9 @@ use pando_assign::queue::{Discipline, Queue, Waiting};
 use pando_flow::{FlowKey, network};
 use pando_handover::{Header, Steered, header};
 
-use crate::packet::Received;
 use pando_chain::Arrival;
 use pando_chain::flows::Flows;
+use pando_net::packet::Received;
 
 /// A packet from steering.
 #[derive(Clone, Debug)]

@@ -12,8 +12,8 @@ use std::path::Path;
 use pando_flow::FlowKey;
 
 use crate::module::Function;
-use crate::unit::now;
 use pando_chain::Chain;
+use pando_net::clock::now;
 
 /// A connection to a Redis.
 pub struct Store {

@@ -13,7 +13,7 @@ use wasmtime::{Engine, Module as Code};
 
 use super::cache::Cache;
 use super::{ModuleError, code_settings};
-use crate::sandbox;
+use pando_walls::sandbox;
 
 /// The most functions of a module; the pool of instances limits them as well. A module built by Go
 /// has some 2,000.
@@ -63,7 +63,7 @@ impl Compiler {
         let bytes = apart(path, tenant, wasm)?;
         // If storing fails, the next start compiles again.
         if let Some(e) = cache.as_ref().and_then(|cache| cache.put(wasm, &bytes).err()) {
-            crate::say!("the code of {path} is not kept: {e}");
+            pando_walls::say!("the code of {path} is not kept: {e}");
         }
         // SAFETY: the bytes are a compiler's output. If the module broke out of the compiler, they
         // are the tenant's own code. This process calls it only inside the sandbox of the same

@@ -92,6 +92,7 @@ impl Port {
     }
 
     /// Returns the bytes of a packet that [`Port::receive`] returned and that is not yet released.
+    #[inline]
     pub fn frame(&self, slot: &Slot) -> Received<'_> {
         either!(&self.way, port => port.frame(slot))
     }

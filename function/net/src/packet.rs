@@ -298,6 +298,7 @@ impl Port {
     }
 
     /// Returns the bytes of a frame that [`Port::receive`] returned and that is not yet released.
+    #[inline]
     pub fn frame(&self, slot: &Slot) -> Received<'_> {
         let Slot { start, length, time_ns, segment, .. } = *slot;
         if let Some(position) = slot.large {
@@ -398,7 +399,8 @@ pub struct Slot {
     pub(crate) start: usize,
     pub(crate) length: usize,
     pub(crate) time_ns: u64,
-    pub(crate) segment: u16,
+    /// Payload bytes per piece of a packet that has to be cut; 0 if it is short enough.
+    pub segment: u16,
     /// Ring position of a large packet, which has its bytes outside of the ring.
     pub(crate) large: Option<u64>,
 }

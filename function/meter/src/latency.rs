@@ -17,6 +17,7 @@ impl Default for Latencies {
 
 impl Latencies {
     /// Counts one latency.
+    #[inline]
     pub fn record(&mut self, nanoseconds: u64) {
         self.counts[bucket(nanoseconds)] += 1;
         self.total += 1;
@@ -41,6 +42,7 @@ impl Latencies {
     }
 }
 
+#[inline]
 fn bucket(nanoseconds: u64) -> usize {
     let value = nanoseconds.max(STEPS);
     let power = 63 - u64::from(value.leading_zeros());

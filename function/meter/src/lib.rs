@@ -8,6 +8,8 @@
 //! counts, so reading a record late or twice changes nothing. A power failure loses only totals
 //! that the kernel had not yet written to disk.
 
+pub mod latency;
+
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;

@@ -306,7 +306,7 @@ impl Port {
                     checksum::complete_partial(frame);
                 }
                 let time_ns = match self.stamp(start) {
-                    0 => crate::unit::now().as_nanos() as u64,
+                    0 => crate::clock::now().as_nanos() as u64,
                     stamp => stamp.saturating_sub(*ahead.get_or_insert_with(tai_ahead_ns)),
                 };
                 into.push(Slot { start, length: frame.len(), time_ns, segment: 0, large: None });
@@ -325,6 +325,7 @@ impl Port {
     }
 
     /// Returns the bytes of a packet from [`Port::receive`] that is not released yet.
+    #[inline]
     pub fn frame(&self, slot: &Slot) -> Received<'_> {
         assert!(slot.start + slot.length <= self.memory.bytes);
         // SAFETY: inside the memory, and ours until it is released, which needs &mut self.

@@ -135,6 +135,7 @@ impl Parts {
 
 /// Cuts a TCP or UDP packet into pieces of `segment` bytes of payload, as a device would. Returns
 /// `None` if the packet is short enough or of another protocol.
+#[inline]
 pub fn cut(frame: &[u8], segment: u16) -> Option<Vec<Vec<u8>>> {
     let segment = usize::from(segment);
     if segment == 0 || frame.len() <= segment {

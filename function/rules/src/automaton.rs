@@ -202,7 +202,7 @@ fn flatten(nodes: &[Node], rows: &[[u32; 256]]) -> Body {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::Head;
+    use crate::Head;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
