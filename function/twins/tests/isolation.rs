@@ -6,7 +6,7 @@ use modules::{build, udp};
 use pando_abi::executor::Trap;
 use pando_chain::leases::Leases;
 use pando_chain::{Arrival, Chain, Fate, Policy, Stage};
-use pando_unit::module::{Function, Limits, Runtime};
+use pando_wasm::{Function, Limits, Runtime};
 
 const FLOWS: u32 = 4000;
 const PACKETS: u32 = 5;

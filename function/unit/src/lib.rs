@@ -7,8 +7,5 @@
 //! [`chain::Chain`] is the core and does no I/O. AF_PACKET, AF_XDP, pcap, sockets and files are in
 //! modules of their own.
 
-pub mod log;
 pub mod member;
-pub mod module;
 pub mod unit;
-mod wasi;

@@ -10,10 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::log::journal::{Done, Ended, Journal};
-use crate::log::{Durability, Positions};
 use crate::member::HandoverStatus;
-use crate::module::Function;
 use pando_abi::BATCH_PACKETS;
 use pando_abi::executor::Executor;
 use pando_chain::{Arrival, Chain, Fate};
@@ -23,8 +20,11 @@ use pando_net::clock::now;
 use pando_net::offload;
 use pando_net::packet::Slot;
 use pando_net::port::Port;
+use pando_outlog::journal::{Done, Ended, Journal};
+use pando_outlog::{Durability, Positions};
 use pando_rules::Force;
 use pando_walls::cgroup::Limits;
+use pando_wasm::Function;
 
 /// Status that a unit reports on its control socket.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -17,8 +17,8 @@ use pando_chain::leases::Leases;
 use pando_chain::{Arrival, Chain, Policy, Stage};
 use pando_flow::FlowKey;
 use pando_net::packet::Port;
-use pando_unit::module::{Function, Limits, Runtime};
 use pando_unit::unit;
+use pando_wasm::{Function, Limits, Runtime};
 use serde_json::Value;
 
 const UNITS: usize = 3;

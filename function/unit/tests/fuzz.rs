@@ -14,7 +14,7 @@ use pando_traffic::copies::Copies;
 use pando_traffic::random::Random;
 use pando_traffic::stamp::Stamp;
 use pando_traffic::{Shape, generate, pcap};
-use pando_unit::module::{Function, Limits, Runtime};
+use pando_wasm::{Function, Limits, Runtime};
 
 const RUNS_DEFAULT: u64 = 30;
 const INPUTS_PER_RUN: usize = 200;

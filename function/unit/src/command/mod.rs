@@ -25,7 +25,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use pando_traffic::pcap::PcapError;
-use pando_unit::module::ModuleError;
+use pando_wasm::ModuleError;
 
 /// Network functions: write, build, test and run them.
 #[derive(Parser)]
@@ -96,7 +96,7 @@ impl Command {
             Command::Generate(c) => c.run(),
             Command::Log(c) => c.run(),
             Command::Member(c) => c.run(),
-            Command::Compile { tenant } => Ok(pando_unit::module::behind_walls(&tenant).into()),
+            Command::Compile { tenant } => Ok(pando_wasm::behind_walls(&tenant).into()),
             Command::Ls(c) => c.run(),
             Command::Top(c) => c.run(),
             Command::Logs(c) => c.run(),

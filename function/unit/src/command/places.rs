@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use pando_meter::Meter;
-use pando_unit::module::{Cache, Compiler};
 use pando_unit::unit;
 use pando_walls::cgroup::{self, Cgroup};
+use pando_wasm::{Cache, Compiler};
 
 use super::Failure;
 

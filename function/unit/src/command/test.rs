@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::Args;
 use pando_chain::Arrival;
 use pando_traffic::pcap::{self, Captured, PcapError};
-use pando_unit::module::Compiler;
+use pando_wasm::Compiler;
 use serde::Serialize;
 
 use super::chain::{ChainArgs, name_of};

@@ -21,12 +21,12 @@ use pando_handover::message::Snapshot;
 use pando_handover::{Admission, Effect, Handover, Message, Steered, Timing, UNITS_MAX, UnitId};
 use serde::{Deserialize, Serialize};
 
-use crate::module::Function;
 use crate::unit::{Unit, whole_or_cut};
 use chaos::Chaos;
 use pando_abi::BATCH_PACKETS;
 use pando_chain::{Arrival, Chain, Fate};
 use pando_net::clock::now;
+use pando_wasm::Function;
 use questions::Questions;
 use service::{Packet, Service};
 use shared::{Numbers, Report, Shared};

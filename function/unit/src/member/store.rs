@@ -11,9 +11,9 @@ use std::path::Path;
 
 use pando_flow::FlowKey;
 
-use crate::module::Function;
 use pando_chain::Chain;
 use pando_net::clock::now;
+use pando_wasm::Function;
 
 /// A connection to a Redis.
 pub struct Store {

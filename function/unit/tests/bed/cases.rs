@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use pando_chain::leases::Leases;
 use pando_chain::{Chain, Policy, Stage};
 use pando_rules as rules;
-use pando_unit::module::{Function, Limits, Runtime};
+use pando_wasm::{Function, Limits, Runtime};
 
 use super::frame;
 

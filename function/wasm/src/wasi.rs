@@ -4,7 +4,7 @@
 
 use wasmtime::{Caller, Extern, Linker};
 
-use crate::module::Host;
+use crate::host::Host;
 
 const MODULE: &str = "wasi_snapshot_preview1";
 /// Errno: a bad descriptor.

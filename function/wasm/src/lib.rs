@@ -6,6 +6,8 @@
 
 mod cache;
 mod compile;
+mod host;
+mod wasi;
 
 use std::io::Read;
 use std::path::Path;
@@ -13,14 +15,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wasmtime::{
-    Config, Engine, InstanceAllocationStrategy, InstancePre, Linker, Memory, Module as Code, PoolingAllocationConfig, Store, StoreLimits,
-    StoreLimitsBuilder, TypedFunc, UpdateDeadline,
+    Config, Engine, InstanceAllocationStrategy, InstancePre, Linker, Memory, Module as Code, PoolingAllocationConfig, Store,
+    StoreLimitsBuilder, TypedFunc,
 };
 
-use crate::wasi;
 pub use cache::Cache;
 pub(crate) use compile::plain;
 pub use compile::{Compiler, behind_walls};
+use host::{Host, Stopwatch, TICK, begin};
 use pando_abi::executor::{Executor, Trap};
 use pando_abi::{Descriptor, DescriptorError};
 
@@ -54,9 +56,6 @@ const CALL_TIME: Duration = Duration::from_millis(200);
 /// Processor time of all calls before the first packet. A Go module initializes its runtime, and an
 /// IDS reads its rules.
 const START_TIME: Duration = Duration::from_secs(10);
-/// Interval at which the time of a long call is checked.
-const TICK: Duration = Duration::from_millis(10);
-
 /// Maximum bytes of a module, ten times the size of a Go function. A compiler needs some fifty
 /// times a module's size.
 pub const MODULE_BYTES_MAX: u64 = 64 << 20;
@@ -263,53 +262,6 @@ fn read(path: &Path) -> Result<Vec<u8>, ModuleError> {
     }
 }
 
-/// State that an instance's host functions may access.
-pub(crate) struct Host {
-    limits: StoreLimits,
-    stopwatch: Stopwatch,
-    /// Time of WASI's clock, always 0. A function gets the time from its packets.
-    pub time_ns: u64,
-    /// Text that the function printed, up to a limit.
-    pub printed: Vec<u8>,
-}
-
-/// Processor time of the current call. It leaves out the time in which a busy machine runs other
-/// threads.
-struct Stopwatch {
-    limit: Duration,
-    /// Processor time of the thread at the call's first tick. Most calls end earlier and read no
-    /// clock.
-    since: Option<Duration>,
-}
-
-impl Stopwatch {
-    /// Interrupts a call that has used up its time. Otherwise returns the ticks until the next
-    /// check.
-    fn tick(&mut self) -> UpdateDeadline {
-        let now = processor_time();
-        let left = self.limit.saturating_sub(now - *self.since.get_or_insert(now));
-        if left.is_zero() {
-            return UpdateDeadline::Interrupt;
-        }
-        UpdateDeadline::Continue(left.as_nanos().div_ceil(TICK.as_nanos()) as u64)
-    }
-}
-
-/// Returns the processor time of this thread.
-fn processor_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes one timespec; a thread always has this clock.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
-
-/// Resets the time and the fuel for a call.
-fn begin(store: &mut Store<Host>, fuel: u64) {
-    store.data_mut().stopwatch.since = None;
-    store.set_epoch_deadline(1);
-    store.set_fuel(fuel).expect("fuel is on");
-}
-
 /// A compiled function that has not run.
 pub struct Prepared {
     runtime: Runtime,
@@ -414,18 +366,22 @@ fn trap_of(error: &wasmtime::Error) -> Trap {
 }
 
 impl Executor for Function {
+    #[inline]
     fn descriptor(&self) -> &Descriptor {
         &self.live.descriptor
     }
 
+    #[inline]
     fn memory(&mut self) -> (&mut [u8], &Descriptor) {
         (self.live.memory.data_mut(&mut self.live.store), &self.live.descriptor)
     }
 
+    #[inline]
     fn memory_ref(&self) -> &[u8] {
         self.live.memory.data(&self.live.store)
     }
 
+    #[inline]
     fn process(&mut self, count: usize, shares: usize) -> Result<(), Trap> {
         let Live { store, process, .. } = &mut self.live;
         let fuel = self.prepared.runtime.limits.fuel_per_packet.saturating_mul(shares as u64);
@@ -435,6 +391,7 @@ impl Executor for Function {
         called
     }
 
+    #[inline]
     fn take_fuel(&mut self) -> u64 {
         std::mem::take(&mut self.fuel)
     }
