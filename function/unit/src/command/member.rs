@@ -9,12 +9,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
+use pando_group::chaos::Chaos;
+use pando_group::shared::{Shared, SharedMemory};
+use pando_group::store::Store;
+use pando_group::transport::{Transport, Udp};
 use pando_handover::{Timing, UNITS_MAX, UnitId};
 use pando_net::packet::{self, Port};
-use pando_unit::member::chaos::Chaos;
-use pando_unit::member::shared::{Shared, SharedMemory};
-use pando_unit::member::store::Store;
-use pando_unit::member::transport::{Transport, Udp};
 use pando_unit::member::{Member as Core, Membership};
 use pando_unit::unit::{self, Unit};
 

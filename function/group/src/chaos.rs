@@ -41,7 +41,7 @@ impl Chaos {
     }
 
     /// Returns the packets that arrive. A late packet follows those of the next call.
-    pub(super) fn packets(&mut self, packets: Vec<Packet>) -> Vec<Packet> {
+    pub fn packets(&mut self, packets: Vec<Packet>) -> Vec<Packet> {
         let mut late = std::mem::take(&mut self.late);
         let mut arrive = Vec::with_capacity(packets.len());
         for packet in packets {

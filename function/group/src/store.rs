@@ -11,9 +11,9 @@ use std::path::Path;
 
 use pando_flow::FlowKey;
 
+use pando_abi::executor::Executor;
 use pando_chain::Chain;
 use pando_net::clock::now;
-use pando_wasm::Function;
 
 /// A connection to a Redis.
 pub struct Store {
@@ -29,7 +29,7 @@ impl Store {
     }
 
     /// Sets the flows to their states in the store. A flow that the store lacks stays as it is.
-    pub fn fetch(&mut self, keys: &[FlowKey], chain: &mut Chain<Function>) -> io::Result<()> {
+    pub fn fetch<E: Executor>(&mut self, keys: &[FlowKey], chain: &mut Chain<E>) -> io::Result<()> {
         let mut words = vec![b"MGET".as_slice()];
         words.extend(keys.iter().map(|key| key.as_bytes().as_slice()));
         self.say(&words)?;
@@ -52,7 +52,7 @@ impl Store {
     }
 
     /// Sends the states of flows.
-    pub fn put(&mut self, keys: &[FlowKey], chain: &Chain<Function>) -> io::Result<()> {
+    pub fn put<E: Executor>(&mut self, keys: &[FlowKey], chain: &Chain<E>) -> io::Result<()> {
         if keys.is_empty() {
             return Ok(());
         }
