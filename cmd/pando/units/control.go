@@ -15,7 +15,7 @@ import (
 	"pando.run/pando/driver/flowlet"
 )
 
-// status is the report of a unit (function/unit/src/unit.rs) or the sum for the group.
+// status is the report of a unit (function/unit/src/status.rs) or the sum for the group.
 type status struct {
 	Name      string           `json:"name"`
 	Tenant    string           `json:"tenant"`

@@ -11,7 +11,7 @@ import (
 	"pando.run/pando/function"
 )
 
-// The layout of the group's memory is defined by function/unit/src/member/shared.rs. This
+// The layout of the group's memory is defined by function/group/src/shared.rs. This
 // package reads only its first pages.
 const (
 	pageBytes   = 4096
