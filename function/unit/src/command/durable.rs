@@ -18,7 +18,6 @@ use std::os::unix::net::UnixListener;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use clap::Args;
 use pando_chain::Work;
 use pando_meter::Meter;
 use pando_net::port::Port;
@@ -32,35 +31,7 @@ use pando_outlog::vitals::{self, Vitals};
 use pando_unit::unit::{self, Unit};
 
 use super::Failure;
-use super::run::Run;
-
-/// Whether there is an output log, and its place.
-#[derive(Args, Clone)]
-pub struct DurableArgs {
-    /// Protection from crashes: none, or log (an output log and a standby unit keep everything that
-    /// was sent)
-    #[arg(long, value_enum, default_value_t)]
-    pub durability: Durability,
-    /// The output log on another host, run there by `pando fn log --listen`; without it, a process
-    /// here
-    #[arg(long, value_name = "HOST:PORT", requires = "durability")]
-    log: Option<String>,
-    /// Kill a unit after this many milliseconds without a sign of life; its standby follows
-    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(200..))]
-    hang_ms: u64,
-    #[arg(long, hide = true)]
-    pub unit: bool,
-}
-
-/// The cost of a crash.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Durability {
-    /// The state of all flows.
-    #[default]
-    None,
-    /// Nothing that was already sent: an output log outlives the unit.
-    Log,
-}
+use super::flags::Run;
 
 /// The run ends after this many deaths in a row without a finished batch.
 const DEATHS_MAX: u32 = 10;

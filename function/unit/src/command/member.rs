@@ -19,9 +19,10 @@ use pando_unit::member::{Member as Core, Membership};
 use pando_unit::unit::{self, Unit};
 
 use super::chain::ChainArgs;
+use super::flags::name;
 use super::limits::LimitArgs;
 use super::places::Places;
-use super::run::{READY, name};
+use super::run::READY;
 use super::{Failure, out};
 
 /// Arguments.

@@ -6,6 +6,7 @@ mod out;
 mod build;
 mod chain;
 mod durable;
+mod flags;
 mod generate;
 mod limits;
 mod log;
@@ -46,7 +47,7 @@ pub enum Command {
     /// Send a capture through functions and compare the output.
     Test(test::Test),
     /// Run functions on a device of this machine.
-    Run(Box<run::Run>),
+    Run(Box<flags::Run>),
     /// Play a capture on a device of this machine.
     Replay(replay::Replay),
     /// Measure the packets of `replay --stamp`: latency and losses.
