@@ -3,11 +3,10 @@
 use std::hash::BuildHasher;
 
 use pando_assign::queue::{Discipline, Queue, Waiting};
-use pando_flow::{FlowKey, network};
-use pando_handover::{Header, Steered, header};
-
 use pando_chain::Arrival;
 use pando_chain::flows::Flows;
+use pando_flow::{FlowKey, network};
+use pando_handover::{Header, Steered, header};
 use pando_net::packet::Received;
 
 /// A packet from steering.

@@ -10,11 +10,11 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
+use pando_chain::flows::STAGES_MAX;
+use pando_chain::leases::Uses;
 use pando_handover::{UNITS_MAX, UnitId};
 
 use super::transport::Transport;
-use pando_chain::flows::STAGES_MAX;
-use pando_chain::leases::Uses;
 
 const PAGE_WORDS: usize = 512;
 const RING_WORDS: usize = 1 << 14;

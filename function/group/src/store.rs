@@ -9,10 +9,9 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use pando_flow::FlowKey;
-
 use pando_abi::executor::Executor;
 use pando_chain::Chain;
+use pando_flow::FlowKey;
 use pando_net::clock::now;
 
 /// A connection to a Redis.

@@ -17,10 +17,9 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use serde::{Deserialize, Serialize};
-
 use pando_chain::Work;
 use pando_chain::flows::STAGES_MAX;
+use serde::{Deserialize, Serialize};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"pandomt1");
 const FIELDS: usize = 4;

@@ -8,9 +8,8 @@
 
 use std::ops::Range;
 
-use pando_flow::network;
-
 use pando_flow::checksum;
+use pando_flow::network;
 
 /// The kernel's `struct virtio_net_hdr`. It precedes each packet of a socket that asked for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,6 +4,9 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
+use pando_abi::executor::Executor;
+use pando_chain::Chain;
+use pando_chain::flows::FlowId;
 use pando_flow::FlowKey;
 
 use super::Positions;
@@ -11,9 +14,6 @@ use super::link::{Link, PATIENCE};
 use super::orders::{self, Order, Orders};
 use super::record::{self, Head, Hello, Reader, kind};
 use super::vitals::{Count, Vitals};
-use pando_abi::executor::Executor;
-use pando_chain::Chain;
-use pando_chain::flows::FlowId;
 
 /// The longest sleep of the unit while the log still has a batch to read.
 const LAG: Duration = Duration::from_millis(1);

@@ -49,6 +49,7 @@ pub mod vitals;
 pub type Positions = [u64; 2];
 
 use serde::{Deserialize, Serialize};
+
 use vitals::{Count, Vitals};
 
 /// Counts of the output log for one unit, over all its processes.

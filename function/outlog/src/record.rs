@@ -1,11 +1,11 @@
 //! The messages between a unit and its log. All numbers are little endian; a message begins with
 //! its kind.
 
+use pando_chain::Work;
 pub use pando_chain::codec::{FlowHead, Malformed, Reader, put_flow, put_state};
+use pando_chain::flows::STAGES_MAX;
 
 use super::Positions;
-use pando_chain::Work;
-use pando_chain::flows::STAGES_MAX;
 
 /// Kinds of messages.
 pub mod kind {

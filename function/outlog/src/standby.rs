@@ -21,6 +21,10 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Instant;
 
+use pando_abi::executor::Executor;
+use pando_chain::Chain;
+use pando_net::port::Port;
+
 use super::Positions;
 use super::hold::Watcher;
 use super::journal::Journal;
@@ -29,9 +33,6 @@ use super::record::{Head, Hello, Malformed, Mark, Parts, Reader, kind};
 use super::ring::Ring;
 use super::vitals::{Count, Vitals};
 use super::{orders, tail};
-use pando_abi::executor::Executor;
-use pando_chain::Chain;
-use pando_net::port::Port;
 
 /// Flows with state memory touched in advance.
 pub const WARM_FLOWS: usize = 4096;

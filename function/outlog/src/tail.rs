@@ -14,10 +14,11 @@
 
 use std::borrow::Cow;
 
-use super::record::{Head, Malformed, Mark, Parts, Reader, kind};
-use super::ring::Ring;
 use pando_abi::executor::Executor;
 use pando_chain::Chain;
+
+use super::record::{Head, Malformed, Mark, Parts, Reader, kind};
+use super::ring::Ring;
 
 /// Returns the batches from the mark's batch to the last; none if any is missing. `appended` is the
 /// last batch that the unit surely wrote.

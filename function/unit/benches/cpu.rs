@@ -25,6 +25,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use pando_net::packet::Port;
+
 use router::{Router, SERVER, frame};
 
 /// Slices of each way under each load.

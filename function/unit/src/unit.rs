@@ -8,7 +8,6 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
-use crate::status::{HandoverStatus, Status};
 use pando_abi::BATCH_PACKETS;
 use pando_abi::executor::Executor;
 use pando_chain::{Arrival, Chain, Fate};
@@ -23,6 +22,8 @@ use pando_outlog::{Durability, Positions};
 use pando_rules::Force;
 use pando_walls::cgroup::Limits;
 use pando_wasm::Function;
+
+use crate::status::{HandoverStatus, Status};
 
 /// A unit with all its resources open.
 pub struct Unit {

@@ -9,11 +9,11 @@ use std::io::{self, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus, Stdio};
 
+use pando_walls::sandbox;
 use wasmtime::{Engine, Module as Code};
 
 use super::cache::Cache;
 use super::{ModuleError, code_settings};
-use pando_walls::sandbox;
 
 /// The most functions of a module; the pool of instances limits them as well. A module built by Go
 /// has some 2,000.

@@ -14,6 +14,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pando_abi::executor::{Executor, Trap};
+use pando_abi::{Descriptor, DescriptorError};
 use wasmtime::{
     Config, Engine, InstanceAllocationStrategy, InstancePre, Linker, Memory, Module as Code, PoolingAllocationConfig, Store,
     StoreLimitsBuilder, TypedFunc,
@@ -23,8 +25,6 @@ pub use cache::Cache;
 pub(crate) use compile::plain;
 pub use compile::{Compiler, behind_walls};
 use host::{Host, Stopwatch, TICK, begin};
-use pando_abi::executor::{Executor, Trap};
-use pando_abi::{Descriptor, DescriptorError};
 
 /// Limits of a function.
 #[derive(Clone, Copy, Debug)]

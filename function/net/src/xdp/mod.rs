@@ -25,10 +25,10 @@ use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use libc::{SOL_XDP, xdp_desc as Entry};
+use pando_flow::checksum;
 
 use crate::packet::{Received, Slot};
 use device::Device;
-use pando_flow::checksum;
 use program::{Program, STAMP_BYTES};
 use ring::{Ring, Side};
 

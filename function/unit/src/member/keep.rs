@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use pando_flow::FlowKey;
+use pando_group::service::Packet;
 use pando_handover::{Message, UnitId};
 
 use super::{Carried, Member};
-use pando_group::service::Packet;
 
 /// A log that reads nothing for this long is no longer waited for.
 const PATIENCE: Duration = Duration::from_millis(500);

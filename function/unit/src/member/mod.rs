@@ -10,22 +10,22 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use pando_flow::FlowKey;
-use pando_handover::message::Snapshot;
-use pando_handover::{Admission, Effect, Handover, Message, Steered, Timing, UNITS_MAX, UnitId};
-
-use crate::status::{HandoverStatus, Status};
-use crate::unit::{Unit, whole_or_cut};
 use pando_abi::BATCH_PACKETS;
 use pando_chain::{Arrival, Chain, Fate};
+use pando_flow::FlowKey;
 use pando_group::chaos::Chaos;
 use pando_group::questions::Questions;
 use pando_group::service::{Packet, Service};
 use pando_group::shared::{Numbers, Report, Shared};
 use pando_group::store::Store;
 use pando_group::transport::Transport;
+use pando_handover::message::Snapshot;
+use pando_handover::{Admission, Effect, Handover, Message, Steered, Timing, UNITS_MAX, UnitId};
 use pando_net::clock::now;
 use pando_wasm::Function;
+
+use crate::status::{HandoverStatus, Status};
+use crate::unit::{Unit, whole_or_cut};
 
 /// The states of the chain, for the handover.
 struct Carried<'a>(&'a mut Chain<Function>);
