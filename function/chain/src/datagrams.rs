@@ -1,7 +1,8 @@
 //! The fragmented datagrams of a batch: whole for the functions, in fragments again after them.
 
-use crate::Arrival;
 use pando_flow::fragments::{Complete, Fragments, Taken};
+
+use crate::Arrival;
 
 /// The outgoing frames of one received packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,13 +1,13 @@
 //! Moves a flow from one unit to another: within a group, or to the unit's standby.
 
+use pando_abi::STATE_BYTES_MAX;
+use pando_abi::executor::Executor;
 use pando_flow::{Direction, FlowKey};
 
 use super::Chain;
 use crate::codec::{self, FlowHead, Malformed, Reader};
 use crate::flows::{Flow, FlowId, Met};
 use crate::leases::Uses;
-use pando_abi::STATE_BYTES_MAX;
-use pando_abi::executor::Executor;
 
 fn direction(was: &FlowHead) -> Direction {
     if was.up { Direction::Up } else { Direction::Down }

@@ -10,17 +10,17 @@ mod handed;
 pub mod leases;
 mod stage;
 
-use datagrams::Datagrams;
-pub use datagrams::Frames;
-pub use fate::Fate;
+use pando_abi::executor::{Executor, Trap};
+use pando_abi::{self as abi, BATCH_PACKETS, Input, Output, Writer, flag};
 use pando_flow::FlowKey;
-pub use stage::{Stage, Work};
+use pando_flow::fragments::Taken;
 
 use crate::ends::CLOSED_NS;
 use crate::flows::{FlowId, Flows, Met, STAGES_MAX};
-use pando_abi::executor::{Executor, Trap};
-use pando_abi::{self as abi, BATCH_PACKETS, Input, Output, Writer, flag};
-use pando_flow::fragments::Taken;
+use datagrams::Datagrams;
+pub use datagrams::Frames;
+pub use fate::Fate;
+pub use stage::{Stage, Work};
 
 /// A packet that arrived.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,8 @@
 //! A function of a chain, its work, and the numbers that it may lease to flows.
 
-use crate::leases::Leases;
 use pando_abi::executor::{Executor, Trap};
+
+use crate::leases::Leases;
 
 /// The total work of one function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

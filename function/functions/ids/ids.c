@@ -12,7 +12,7 @@
  * first, unless only the first sender's port is below 1024. A TCP segment with data makes its flow
  * established. A datagram's flow is established once both directions were seen.
  *
- * `pando fn run --rules` builds the configuration from rule files (see function/unit/src/rules).
+ * `pando fn run --rules` builds the configuration from rule files (see function/rules).
  * It has two automata, one for exact contents and one for contents with "nocase", then the rules:
  *     header   { "PIDS", version 3, then for each automaton: nodes, dense rows, edges, outputs;
  *                rules, words of sets }, 4 bytes each

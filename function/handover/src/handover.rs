@@ -27,11 +27,11 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-use crate::held::{Held, Role, Waiting};
-use crate::message::{Message, Snapshot, fingerprint};
-use crate::push::Pushed;
-use crate::{Header, NO_UNIT, UnitId};
 use pando_flow::FlowKey;
+
+use crate::held::{Held, Pushed, Role, Waiting};
+use crate::message::{Message, Snapshot, fingerprint};
+use crate::{Header, NO_UNIT, UnitId};
 
 /// Times of the protocol, in nanoseconds.
 #[derive(Clone, Copy, Debug)]

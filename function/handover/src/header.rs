@@ -1,8 +1,9 @@
 //! The metadata header that the steering program puts before each packet (SNF §3, "state management
 //! module").
 
-use crate::{NO_UNIT, UnitId};
 use pando_flow::{End, FlowKey};
+
+use crate::{NO_UNIT, UnitId};
 
 /// EtherType of a frame with a [`Header`]: the first of the two for local experiments (IEEE 802).
 pub const ETHERTYPE: u16 = 0x88b5;

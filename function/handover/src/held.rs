@@ -17,6 +17,15 @@ pub(crate) struct Waiting {
     pub(crate) best: Option<(u64, Snapshot)>,
 }
 
+/// The contents of a push.
+pub(crate) struct Pushed {
+    pub(crate) epoch: u32,
+    pub(crate) clock: u64,
+    pub(crate) holes: u32,
+    /// The state, or the fingerprint of a state that should be here.
+    pub(crate) state: Result<Snapshot, u32>,
+}
+
 pub(crate) struct Asked {
     pub(crate) by: UnitId,
     pub(crate) epoch: u32,

@@ -4,10 +4,11 @@
 //! The log is a unit without packets. To the log, these messages are ordinary pushes. After an
 //! owner's death, the log therefore answers a pull like any unit with a replica.
 
+use pando_flow::FlowKey;
+
 use crate::handover::{Handover, States};
 use crate::held::Role;
 use crate::message::Message;
-use pando_flow::FlowKey;
 
 impl Handover {
     /// Returns the message to the log after packets of a flow with these clocks were processed.

@@ -1,10 +1,11 @@
 //! Handles units that join or leave: the flows of the remaining units, and those of a leaving unit.
 
+use pando_flow::FlowKey;
+
 use crate::UnitId;
 use crate::handover::{Effect, Handover, States};
 use crate::held::{Held, Role};
 use crate::message::Message;
-use pando_flow::FlowKey;
 
 impl Handover {
     /// Sets the units of the group. A flow that waits for an answer of a dead unit asks all others

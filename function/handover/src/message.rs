@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use crate::UnitId;
 use pando_flow::FlowKey;
+
+use crate::UnitId;
 
 /// The state of a flow in a unit's own format; only units read it.
 pub type Snapshot = Vec<u8>;

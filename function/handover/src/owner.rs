@@ -2,11 +2,12 @@
 
 use std::cmp::Reverse;
 
+use pando_flow::FlowKey;
+
 use crate::UnitId;
 use crate::handover::{Effect, Handover, States, known};
 use crate::held::{Asked, Held, Role};
 use crate::message::Message;
-use pando_flow::FlowKey;
 
 impl Handover {
     #[allow(clippy::too_many_arguments)] // the fields of one message

@@ -7,20 +7,12 @@
 
 use std::cmp::Reverse;
 
-use crate::UnitId;
-use crate::handover::{Effect, Handover, States, known};
-use crate::held::{Held, Role};
-use crate::message::{Message, Snapshot, fingerprint};
 use pando_flow::FlowKey;
 
-/// The contents of a push.
-pub(crate) struct Pushed {
-    pub(crate) epoch: u32,
-    pub(crate) clock: u64,
-    pub(crate) holes: u32,
-    /// The state, or the fingerprint of a state that should be here.
-    pub(crate) state: Result<Snapshot, u32>,
-}
+use crate::UnitId;
+use crate::handover::{Effect, Handover, States, known};
+use crate::held::{Held, Pushed, Role};
+use crate::message::{Message, Snapshot, fingerprint};
 
 impl Handover {
     pub(crate) fn push(&mut self, now_ns: u64, key: &FlowKey, states: &impl States) {

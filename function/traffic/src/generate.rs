@@ -5,10 +5,10 @@
 //! flows have a few packets, and a few flows have most of the bytes. A flow sends in bursts with
 //! pauses, so it consists of flowlets.
 
-use crate::random::Random;
+use pando_flow::checksum;
 
 use crate::pcap::Captured;
-use pando_flow::checksum;
+use crate::random::Random;
 
 /// Shape of a generated capture.
 #[derive(Clone, Debug)]

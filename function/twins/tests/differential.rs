@@ -7,10 +7,10 @@ use pando_abi::executor::Executor;
 use pando_chain::leases::Leases;
 use pando_chain::{Arrival, Chain, Event, Fate, Policy, Stage};
 use pando_flow::checksum;
+use pando_rules as rules;
 use pando_traffic::{Shape, generate, pcap};
 use pando_twins::Twin;
-use pando_unit::module::{Function, Limits, Runtime};
-use pando_unit::rules;
+use pando_wasm::{Function, Limits, Runtime};
 use proptest::prelude::*;
 
 /// A packet of one of a few flows. Few flows make state, replies and several packets per batch

@@ -2,11 +2,12 @@
 
 mod modules;
 
-use modules::{build, udp};
 use pando_abi::executor::Trap;
 use pando_chain::leases::Leases;
 use pando_chain::{Arrival, Chain, Fate, Policy, Stage};
-use pando_unit::module::{Function, Limits, Runtime};
+use pando_wasm::{Function, Limits, Runtime};
+
+use modules::{build, udp};
 
 const FLOWS: u32 = 4000;
 const PACKETS: u32 = 5;

@@ -4,8 +4,9 @@ mod modules;
 
 use std::path::Path;
 
+use pando_wasm::{Limits, MODULE_BYTES_MAX, Runtime};
+
 use modules::{build, scratch};
-use pando_unit::module::{Limits, MODULE_BYTES_MAX, Runtime};
 
 fn refusal(path: &Path, configuration: &[u8]) -> String {
     let limits = Limits { memory_bytes: 8 << 20, ..Limits::default() };

@@ -24,7 +24,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use pando_unit::packet::Port;
+use pando_net::packet::Port;
+
 use router::{Router, SERVER, frame};
 
 /// Slices of each way under each load.

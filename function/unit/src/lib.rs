@@ -4,29 +4,9 @@
 //! unit owns that state, the numbers leased to flows, and the clock. If a function traps, loops or
 //! corrupts its memory, the unit discards that memory. Only the flow at fault is affected.
 //!
-//! [`chain::Chain`] is the core and does no I/O. AF_PACKET, AF_XDP, pcap, sockets and files are in
-//! modules of their own.
+//! This crate joins the others: [`unit::Unit`] is the loop of a unit by itself, and
+//! [`member::Member`] the loop of a unit in a group. The chain is the core and does no I/O.
 
-/// Prints a line like `eprintln!`, but ignores write errors. A full log must not end a unit.
-#[macro_export]
-macro_rules! say {
-    ($($words:tt)*) => {{
-        use std::io::Write as _;
-        let _ = writeln!(std::io::stderr(), $($words)*);
-    }};
-}
-
-pub mod cgroup;
-pub mod latency;
-pub mod log;
 pub mod member;
-pub mod meter;
-pub mod module;
-pub mod offload;
-pub mod packet;
-pub mod port;
-pub mod rules;
-pub mod sandbox;
+pub mod status;
 pub mod unit;
-mod wasi;
-pub mod xdp;

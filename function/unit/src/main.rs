@@ -11,7 +11,7 @@ fn main() -> std::process::ExitCode {
     match command.run() {
         Ok(code) => code,
         Err(error) => {
-            pando_unit::say!("pando fn: {error}");
+            pando_walls::say!("pando fn: {error}");
             error.code().into()
         }
     }

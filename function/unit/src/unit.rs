@@ -6,75 +6,24 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
-use crate::cgroup::Limits;
-use crate::latency::Latencies;
-use crate::log::journal::{Done, Ended, Journal};
-use crate::log::{Durability, Positions};
-use crate::member::HandoverStatus;
-use crate::meter::{Billed, Meter, Unserved};
-use crate::module::Function;
-use crate::offload;
-use crate::packet::Slot;
-use crate::port::Port;
-use crate::rules::Force;
 use pando_abi::BATCH_PACKETS;
 use pando_abi::executor::Executor;
 use pando_chain::{Arrival, Chain, Fate};
+use pando_meter::latency::Latencies;
+use pando_meter::{Billed, Meter, Unserved};
+use pando_net::clock::now;
+use pando_net::offload;
+use pando_net::packet::Slot;
+use pando_net::port::Port;
+use pando_outlog::journal::{Done, Ended, Journal};
+use pando_outlog::{Durability, Positions};
+use pando_rules::Force;
+use pando_walls::cgroup::Limits;
+use pando_wasm::Function;
 
-/// Status that a unit reports on its control socket.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Status {
-    /// Name of the unit.
-    pub name: String,
-    /// The tenant that pays.
-    pub tenant: String,
-    /// Id of its process.
-    pub pid: u32,
-    /// Number of starts so far.
-    pub epoch: u32,
-    /// Devices that the unit serves.
-    pub devices: Vec<String>,
-    /// Limits of its process.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limits: Option<Limits>,
-    /// Number of its rules in force, if it has an IDS.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rules: Option<Force>,
-    /// Device and kernel interface of each port.
-    #[serde(default)]
-    pub ways: Vec<String>,
-    /// Seconds since the start.
-    pub seconds: f64,
-    /// Work of each function.
-    pub functions: Vec<Billed>,
-    /// Packets per fate: passed, dropped, trapped, unseen, no_room, too_long, held, incomplete.
-    /// Held fragments waited for the rest of their datagram. Incomplete fragments were dropped, at
-    /// once or because the rest did not arrive.
-    pub fates: Vec<(String, u64)>,
-    /// Packets that the kernel could not deliver because the unit was too slow. In a group, also
-    /// the packets that it refused.
-    pub lost: u64,
-    /// Packets that the device did not take.
-    pub unsent: u64,
-    /// Flows with state.
-    pub flows: usize,
-    /// Time from the kernel's receipt to sending, in nanoseconds: p50, p75, p99.
-    pub latency_ns: [u64; 3],
-    /// The last trap of each function that had one.
-    pub traps: Vec<String>,
-    /// Work of its output log, if it has one.
-    pub durability: Option<Durability>,
-    /// Counts of its handovers with the other units of its group.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub handover: Option<HandoverStatus>,
-    /// Status of a group: its units, and the counts of steering.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub group: Option<serde_json::Value>,
-}
+use crate::status::{HandoverStatus, Status};
 
 /// A unit with all its resources open.
 pub struct Unit {
@@ -134,11 +83,6 @@ pub fn signals() -> io::Result<OwnedFd> {
             fd => Ok(OwnedFd::from_raw_fd(fd)),
         }
     }
-}
-
-/// Returns the time by the clock of the kernel's packet stamps.
-pub(crate) fn now() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 impl Unit {

@@ -10,16 +10,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use bed::cases::{CASES, Case, FLOWS, Traffic};
-use bed::group::Bench;
 use pando_abi::BATCH_PACKETS;
 use pando_chain::leases::Leases;
 use pando_chain::{Arrival, Chain, Policy, Stage};
 use pando_flow::FlowKey;
-use pando_unit::module::{Function, Limits, Runtime};
-use pando_unit::packet::Port;
+use pando_net::packet::Port;
 use pando_unit::unit;
+use pando_wasm::{Function, Limits, Runtime};
 use serde_json::Value;
+
+use bed::cases::{CASES, Case, FLOWS, Traffic};
+use bed::group::Bench;
 
 const UNITS: usize = 3;
 

@@ -9,12 +9,13 @@ use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bed::cases::{CASES, Case, Traffic};
-use bed::{Bench, bench, frame, ip};
 use pando_abi::BATCH_PACKETS;
 use pando_chain::Arrival;
-use pando_unit::packet::Port;
+use pando_net::packet::Port;
 use serde_json::Value;
+
+use bed::cases::{CASES, Case, Traffic};
+use bed::{Bench, bench, frame, ip};
 
 const LOG: [&str; 2] = ["--durability", "log"];
 const NAT: [&str; 2] = ["--set", "address=203.0.113.7"];

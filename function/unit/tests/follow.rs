@@ -4,16 +4,17 @@
 
 mod bed;
 
-use bed::frame;
 use pando_chain::leases::Leases;
 use pando_chain::{Arrival, Chain, Policy, Stage};
 use pando_flow::FlowKey;
-use pando_unit::log::copy::Copy;
-use pando_unit::log::link::{Shared, Transport};
-use pando_unit::log::record::{self, FlowHead, Head, Mark, kind};
-use pando_unit::log::{standby, tail};
-use pando_unit::module::{Function, Limits, Runtime};
+use pando_outlog::copy::Copy;
+use pando_outlog::link::{Shared, Transport};
+use pando_outlog::record::{self, FlowHead, Head, Mark, kind};
+use pando_outlog::{standby, tail};
+use pando_wasm::{Function, Limits, Runtime};
 use proptest::prelude::*;
+
+use bed::frame;
 
 /// Ports of the NAT. There are fewer than flows, so that ports change their owner.
 const PORTS: std::ops::RangeInclusive<u32> = 2000..=2015;

@@ -5,8 +5,8 @@ use std::path::Path;
 use pando_chain::leases::Leases;
 use pando_chain::{Arrival, Chain, Fate, Policy, Stage};
 use pando_flow::{FlowKey, checksum};
-use pando_unit::module::{Function, Limits, Runtime};
-use pando_unit::rules;
+use pando_rules as rules;
+use pando_wasm::{Function, Limits, Runtime};
 
 fn chain(function: &str, configuration: &[u8]) -> Chain<Function> {
     let path = format!("{}/../functions/{function}/{function}.wasm", env!("CARGO_MANIFEST_DIR"));

@@ -9,12 +9,12 @@ use pando_chain::leases::Leases;
 use pando_chain::{Arrival, Chain, Policy, Stage};
 use pando_flow::{FlowKey, checksum};
 use pando_handover::{Admission, Effect, Handover, Header, Message, NO_UNIT, States, Steered, Timing};
+use pando_rules as rules;
 use pando_traffic::copies::Copies;
 use pando_traffic::random::Random;
 use pando_traffic::stamp::Stamp;
 use pando_traffic::{Shape, generate, pcap};
-use pando_unit::module::{Function, Limits, Runtime};
-use pando_unit::rules;
+use pando_wasm::{Function, Limits, Runtime};
 
 const RUNS_DEFAULT: u64 = 30;
 const INPUTS_PER_RUN: usize = 200;

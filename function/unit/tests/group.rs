@@ -335,7 +335,7 @@ fn a_unit_beyond_its_memory_is_replaced() {
     let Some(mut bench) = bench("eat") else { return };
     let tenant = format!("eat{}", std::process::id());
     let confined = || {
-        let hierarchies = ["memory", "cpu", ""].map(|h| Path::new(pando_unit::cgroup::ROOT).join(h).join("pando/fn").join(&tenant));
+        let hierarchies = ["memory", "cpu", ""].map(|h| Path::new(pando_walls::cgroup::ROOT).join(h).join("pando/fn").join(&tenant));
         hierarchies.iter().flat_map(std::fs::read_dir).flatten().flatten().filter(|e| e.path().is_dir()).count()
     };
     let limits = ["--unit-memory-mib", "32", "--unit-cpus", "1.5", "--fuel-per-packet", "4000000000"];

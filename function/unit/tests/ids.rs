@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 
 use pando_chain::leases::Leases;
 use pando_chain::{Arrival, Chain, Fate, Policy, Stage};
-use pando_unit::module::{Compiler, Function, Limits, Prepared, Runtime};
-use pando_unit::rules::{self, Head, Protocol, Variables};
+use pando_rules::{self as rules, Head, Protocol, Variables};
+use pando_wasm::{Compiler, Function, Limits, Prepared, Runtime};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 

@@ -7,11 +7,12 @@ mod modules;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use modules::{Built, udp};
 use pando_abi::executor::Trap;
 use pando_chain::leases::Leases;
 use pando_chain::{Arrival, Chain, Fate, Policy, Stage};
-use pando_unit::module::{Function, Limits, Runtime};
+use pando_wasm::{Function, Limits, Runtime};
+
+use modules::{Built, udp};
 
 /// Counts as many millions as the first byte of a UDP payload, or forever for 0.
 const COUNT: &str = r#"

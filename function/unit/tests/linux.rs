@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use pando_chain::leases::Leases;
 use pando_chain::{Arrival, Chain, Fate, Policy, Stage};
 use pando_flow::checksum;
-use pando_unit::module::{Function, Limits, Runtime};
+use pando_wasm::{Function, Limits, Runtime};
+
 use router::{End, NAT, Router, SERVER, frame};
 
 const SOON: Duration = Duration::from_secs(10);

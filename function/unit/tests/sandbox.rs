@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 
 use libc::c_long;
-use pando_unit::sandbox;
+use pando_walls::sandbox;
 
 /// The mode of the child: `wait` in the sandbox, `try` in the sandbox, `bare` to try without it.
 const MODE: &str = "PANDO_TEST_WALLS";

@@ -10,8 +10,9 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use pando_net::packet::Port;
+
 use bed::bench;
-use pando_unit::packet::Port;
 
 /// The bill has every returned packet once, however often the unit was killed, and nothing else.
 #[test]

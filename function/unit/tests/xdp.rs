@@ -6,10 +6,11 @@ mod bed;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-use bed::{Bench, bench, ip};
 use pando_flow::checksum;
+use pando_net::packet::Port;
 use pando_traffic::{Shape, generate};
-use pando_unit::packet::Port;
+
+use bed::{Bench, bench, ip};
 
 const SHAPING_NOTHING: [&str; 4] = ["--set", "rate=1000000000", "--set", "burst=1000000000"];
 

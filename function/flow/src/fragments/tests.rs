@@ -1,5 +1,6 @@
-use super::*;
 use proptest::prelude::*;
+
+use super::*;
 
 const LINKS: [&[u8]; 5] = [
     &[],

@@ -2,12 +2,13 @@
 //! opens the same ring on a device and runs the NAT's C code. It has no sandbox, meter, control
 //! socket or watching process.
 
+use std::os::fd::AsRawFd;
+
 use pando_abi::BATCH_PACKETS;
 use pando_chain::leases::Leases;
 use pando_chain::{Arrival, Chain, Policy, Stage};
+use pando_net::packet::Port;
 use pando_twins::Twin;
-use pando_unit::packet::Port;
-use std::os::fd::AsRawFd;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();

@@ -8,9 +8,9 @@
 use pando_abi::executor::Executor;
 use pando_chain::leases::Leases;
 use pando_chain::{Arrival, Chain, Policy, Stage};
+use pando_rules as rules;
 use pando_twins::Twin;
-use pando_unit::module::{Limits, Runtime};
-use pando_unit::rules;
+use pando_wasm::{Limits, Runtime};
 
 const FLOWS: usize = 1024;
 const PACKETS: usize = 65_536;

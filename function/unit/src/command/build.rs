@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::Args;
-use pando_unit::module::Runtime;
+use pando_wasm::Runtime;
 
 use super::places::Places;
 use super::{Failure, Format, print_json};

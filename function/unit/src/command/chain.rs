@@ -6,8 +6,8 @@ use clap::Args;
 use pando_abi::executor::Executor;
 use pando_chain::leases::Leases;
 use pando_chain::{Chain, Policy, Stage};
-use pando_unit::module::{Compiler, Function, Limits, Prepared, Runtime};
-use pando_unit::rules::{self, Force, Pattern, Variables};
+use pando_rules::{self as rules, Force, Pattern, Variables};
+use pando_wasm::{Compiler, Function, Limits, Prepared, Runtime};
 
 use super::Failure;
 

@@ -18,49 +18,20 @@ use std::os::unix::net::UnixListener;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use clap::Args;
 use pando_chain::Work;
-use pando_unit::log::hold::Watcher;
-use pando_unit::log::journal::Journal;
-use pando_unit::log::link::Shared;
-use pando_unit::log::orders::{self, Order, Orders};
-use pando_unit::log::record::Hello;
-use pando_unit::log::standby::{self, Call};
-use pando_unit::log::vitals::{self, Vitals};
-use pando_unit::meter::Meter;
-use pando_unit::port::Port;
+use pando_meter::Meter;
+use pando_net::port::Port;
+use pando_outlog::hold::Watcher;
+use pando_outlog::journal::Journal;
+use pando_outlog::link::Shared;
+use pando_outlog::orders::{self, Order, Orders};
+use pando_outlog::record::Hello;
+use pando_outlog::standby::{self, Call};
+use pando_outlog::vitals::{self, Vitals};
 use pando_unit::unit::{self, Unit};
 
 use super::Failure;
-use super::run::Run;
-
-/// Whether there is an output log, and its place.
-#[derive(Args, Clone)]
-pub struct DurableArgs {
-    /// Protection from crashes: none, or log (an output log and a standby unit keep everything that
-    /// was sent)
-    #[arg(long, value_enum, default_value_t)]
-    pub durability: Durability,
-    /// The output log on another host, run there by `pando fn log --listen`; without it, a process
-    /// here
-    #[arg(long, value_name = "HOST:PORT", requires = "durability")]
-    log: Option<String>,
-    /// Kill a unit after this many milliseconds without a sign of life; its standby follows
-    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(200..))]
-    hang_ms: u64,
-    #[arg(long, hide = true)]
-    pub unit: bool,
-}
-
-/// The cost of a crash.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Durability {
-    /// The state of all flows.
-    #[default]
-    None,
-    /// Nothing that was already sent: an output log outlives the unit.
-    Log,
-}
+use super::flags::Run;
 
 /// The run ends after this many deaths in a row without a finished batch.
 const DEATHS_MAX: u32 = 10;
@@ -253,7 +224,7 @@ impl<'a> Watch<'a> {
             process.link = if linked.is_ok() { self.links } else { 0 };
             if let (Some(address), true) = (self.address, self.away == linked.is_ok()) {
                 self.away = !self.away;
-                pando_unit::say!("{}", away(address, linked.err()));
+                pando_walls::say!("{}", away(address, linked.err()));
             }
         }
         if let Some(standby) = self.standby.as_ref().filter(|_| self.unit.link != before) {
@@ -291,7 +262,7 @@ impl<'a> Watch<'a> {
             silent = if now != beats || ready.contains(&true) || !self.unit.serving { 0 } else { silent + 1 };
             beats = now;
             if silent >= 4 {
-                pando_unit::say!("the unit gave no sign of life for {} ms and is killed", self.run.durable.hang_ms);
+                pando_walls::say!("the unit gave no sign of life for {} ms and is killed", self.run.durable.hang_ms);
                 let _ = self.unit.child.kill();
                 silent = 0;
             }
@@ -322,7 +293,7 @@ impl<'a> Watch<'a> {
                     self.unit.serving = true;
                     self.stand_by()?;
                 }
-                reason => pando_unit::say!("a unit does not start: {reason}"),
+                reason => pando_walls::say!("a unit does not start: {reason}"),
             }
         }
         Ok(())
@@ -352,7 +323,7 @@ impl<'a> Watch<'a> {
                 // This log replaced the one that ended.
                 return Ok(());
             };
-            pando_unit::say!("the output log ended ({status}): another is filled from the unit");
+            pando_walls::say!("the output log ended ({status}): another is filled from the unit");
             self.log = Some(Process::log()?);
             self.unit.link = 0;
             self.standby.iter_mut().for_each(|s| s.link = 0);
@@ -374,7 +345,7 @@ impl<'a> Watch<'a> {
     }
 
     fn count_death(&mut self, what: &str) -> Result<(), Failure> {
-        pando_unit::say!("{what}");
+        pando_walls::say!("{what}");
         self.deaths = if self.vitals.positions() == self.positions { self.deaths + 1 } else { 1 };
         self.positions = self.vitals.positions();
         if self.deaths < DEATHS_MAX {
@@ -460,7 +431,7 @@ pub fn unit(run: &Run) -> Result<ExitCode, Failure> {
     }
     unit.journal = Some(journal);
     unit.run().map_err(internal("the unit's loop"))?;
-    pando_unit::say!("{}", serde_json::to_string(&unit.status()).expect("a status is JSON"));
+    pando_walls::say!("{}", serde_json::to_string(&unit.status()).expect("a status is JSON"));
     Ok(ExitCode::SUCCESS)
 }
 

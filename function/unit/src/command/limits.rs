@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use pando_unit::cgroup::{self, Limits};
+use pando_walls::cgroup::{self, Limits};
 
 use super::Failure;
 

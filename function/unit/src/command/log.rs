@@ -5,9 +5,10 @@ use std::os::fd::AsRawFd;
 use std::process::ExitCode;
 
 use clap::Args;
-use pando_unit::log::orders::Orders;
-use pando_unit::log::server::Server;
-use pando_unit::{sandbox, unit};
+use pando_outlog::orders::Orders;
+use pando_outlog::server::Server;
+use pando_unit::unit;
+use pando_walls::sandbox;
 
 use super::Failure;
 

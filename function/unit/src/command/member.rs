@@ -9,19 +9,20 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
+use pando_group::chaos::Chaos;
+use pando_group::shared::{Shared, SharedMemory};
+use pando_group::store::Store;
+use pando_group::transport::{Transport, Udp};
 use pando_handover::{Timing, UNITS_MAX, UnitId};
-use pando_unit::member::chaos::Chaos;
-use pando_unit::member::shared::{Shared, SharedMemory};
-use pando_unit::member::store::Store;
-use pando_unit::member::transport::{Transport, Udp};
+use pando_net::packet::{self, Port};
 use pando_unit::member::{Member as Core, Membership};
-use pando_unit::packet::{self, Port};
 use pando_unit::unit::{self, Unit};
 
 use super::chain::ChainArgs;
+use super::flags::name;
 use super::limits::LimitArgs;
 use super::places::Places;
-use super::run::{READY, name};
+use super::run::READY;
 use super::{Failure, out};
 
 /// Arguments.
@@ -99,7 +100,7 @@ impl Member {
         // ready.
         unsafe { libc::close(1) };
         member.run().map_err(|e| Failure::Internal(format!("the unit's loop: {e}")))?;
-        pando_unit::say!("{}", serde_json::to_string(&member.status()).expect("a status is JSON"));
+        pando_walls::say!("{}", serde_json::to_string(&member.status()).expect("a status is JSON"));
         Ok(ExitCode::SUCCESS)
     }
 
@@ -116,14 +117,14 @@ impl Member {
         control.set_nonblocking(true).map_err(internal("the control socket"))?;
         let mut meter = self.places.meter(&self.tenant, &self.name)?;
         let group = self.membership(self.store()?).map_err(internal("open the memory of the group"))?;
-        pando_unit::sandbox::enter(&self.tenant).map_err(internal("close the walls around the unit"))?;
+        pando_walls::sandbox::enter(&self.tenant).map_err(internal("close the walls around the unit"))?;
         let force = code.force.clone();
         let chain = self.chain.start(code)?;
         let names: Vec<&str> = chain.names().collect();
         meter.name(&names).map_err(|e| Failure::Invalid(e.to_string()))?;
         let mut unit = Unit::new(self.name.clone(), self.tenant.clone(), chain, vec![port.into()], meter, control, signals);
         unit.limits = self.limits.limits();
-        force.iter().for_each(|force| pando_unit::say!("{force}"));
+        force.iter().for_each(|force| pando_walls::say!("{force}"));
         unit.rules = force;
         Ok(Core::new(unit, group))
     }

@@ -6,6 +6,7 @@ mod out;
 mod build;
 mod chain;
 mod durable;
+mod flags;
 mod generate;
 mod limits;
 mod log;
@@ -25,7 +26,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use pando_traffic::pcap::PcapError;
-use pando_unit::module::ModuleError;
+use pando_wasm::ModuleError;
 
 /// Network functions: write, build, test and run them.
 #[derive(Parser)]
@@ -46,7 +47,7 @@ pub enum Command {
     /// Send a capture through functions and compare the output.
     Test(test::Test),
     /// Run functions on a device of this machine.
-    Run(Box<run::Run>),
+    Run(Box<flags::Run>),
     /// Play a capture on a device of this machine.
     Replay(replay::Replay),
     /// Measure the packets of `replay --stamp`: latency and losses.
@@ -96,7 +97,7 @@ impl Command {
             Command::Generate(c) => c.run(),
             Command::Log(c) => c.run(),
             Command::Member(c) => c.run(),
-            Command::Compile { tenant } => Ok(pando_unit::module::behind_walls(&tenant).into()),
+            Command::Compile { tenant } => Ok(pando_wasm::behind_walls(&tenant).into()),
             Command::Ls(c) => c.run(),
             Command::Top(c) => c.run(),
             Command::Logs(c) => c.run(),

@@ -43,7 +43,7 @@ pub fn ended(code: ExitCode) -> ExitCode {
     match &*GONE.lock().expect("no holder panics") {
         Some(e) if e.kind() == ErrorKind::BrokenPipe => READER_LEFT.into(),
         Some(e) => {
-            pando_unit::say!("pando fn: the output is incomplete: {e}");
+            pando_walls::say!("pando fn: the output is incomplete: {e}");
             ExitCode::FAILURE
         }
         None => code,

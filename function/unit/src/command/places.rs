@@ -4,10 +4,10 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use pando_unit::cgroup::{self, Cgroup};
-use pando_unit::meter::Meter;
-use pando_unit::module::{Cache, Compiler};
+use pando_meter::Meter;
 use pando_unit::unit;
+use pando_walls::cgroup::{self, Cgroup};
+use pando_wasm::{Cache, Compiler};
 
 use super::Failure;
 

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use pando_abi::BATCH_PACKETS;
+use pando_meter::latency::Latencies;
+use pando_net::packet::{self, Port};
 use pando_traffic::pcap;
 use pando_traffic::stamp::{Arrivals, Loss, Stamp};
-use pando_unit::latency::Latencies;
-use pando_unit::packet::{self, Port};
 use pando_unit::unit;
 use serde::Serialize;
 

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use pando_abi::BATCH_PACKETS;
+use pando_net::packet::Port;
 use pando_traffic::copies::Copies;
 use pando_traffic::pcap::{self, Captured};
 use pando_traffic::stamp::Stamp;
-use pando_unit::packet::Port;
 use serde::Serialize;
 
 use super::{Failure, Format};

@@ -6,81 +6,18 @@
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::net::UnixListener;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use clap::Args;
-use pando_unit::cgroup::{self, Cgroup};
-use pando_unit::packet;
-use pando_unit::port::{Port, Wanted};
 use pando_unit::unit::{self, Unit};
+use pando_walls::cgroup::{self, Cgroup};
 
-use super::chain::{ChainArgs, name_of};
-use super::durable::{self, Durability, DurableArgs};
-use super::limits::LimitArgs;
-use super::places::{Places, UnitPlace};
+use super::durable;
+use super::flags::{Durability, Run, name};
+use super::places::UnitPlace;
 use super::{Failure, out};
-
-/// Arguments. `pando fn run` has the help that users read (cmd/pando/function/flags.go).
-#[derive(Args, Clone)]
-pub struct Run {
-    #[command(flatten)]
-    chain: ChainArgs,
-    /// The device with the packets for the functions
-    #[arg(long)]
-    iface: String,
-    /// The other device: packets of --iface leave by it, and its packets leave by --iface; without
-    /// it, they return by --iface
-    #[arg(long)]
-    out: Option<String>,
-    /// How to receive packets: AF_PACKET, AF_XDP, or (auto) AF_XDP on a physical device that
-    /// supports it
-    #[arg(long, value_enum, default_value_t)]
-    port: Way,
-    /// Name of the unit
-    #[arg(long, default_value = "", value_parser = name, overrides_with = "name")]
-    pub name: String,
-    /// The tenant that pays
-    #[arg(long, default_value = "default", value_parser = name)]
-    pub tenant: String,
-    /// Return when the unit is ready, and leave it running
-    #[arg(short, long)]
-    detach: bool,
-    /// Start the unit again when it crashes
-    #[arg(long)]
-    restart: bool,
-    /// Frames that can wait while the unit is off its core
-    #[arg(long, default_value_t = packet::RING_FRAMES)]
-    ring_frames: usize,
-    #[command(flatten)]
-    limits: LimitArgs,
-    #[command(flatten)]
-    pub places: Places,
-    #[command(flatten)]
-    pub durable: DurableArgs,
-    #[arg(long, hide = true)]
-    inside: bool,
-    /// The process that stays and starts the unit again
-    #[arg(long, hide = true)]
-    watcher: bool,
-}
-
-/// How to receive packets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-enum Way {
-    #[default]
-    Auto,
-    Packet,
-    Xdp,
-}
-
-pub fn name(text: &str) -> Result<String, String> {
-    let good = text.len() <= 63 && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) && !text.starts_with('.');
-    if good { Ok(text.to_owned()) } else { Err("at most 63 letters, digits, -, _ and .".into()) }
-}
 
 pub const READY: &[u8] = b"ready\n";
 
@@ -122,7 +59,7 @@ impl Run {
             tell!("{} runs: `pando fn ls`, `pando fn logs {0}`, `pando fn rm {0}`", self.name);
             if let Ok(status) = unit::ask(&place.control(), "status") {
                 status.ways.iter().for_each(|way| tell!("  {way}"));
-                status.rules.iter().for_each(|force| pando_unit::say!("pando fn: {force}"));
+                status.rules.iter().for_each(|force| pando_walls::say!("pando fn: {force}"));
             }
         };
         if self.detach && self.restart {
@@ -214,7 +151,7 @@ impl Run {
     fn log(&self, place: &UnitPlace, line: &str) {
         let _ = OpenOptions::new().append(true).open(place.log()).map(|mut log| log.write_all(format!("{line}\n").as_bytes()));
         if !self.watcher {
-            pando_unit::say!("{line}");
+            pando_walls::say!("{line}");
         }
     }
 
@@ -282,63 +219,13 @@ impl Run {
         said_ready();
         unit.run().map_err(|e| Failure::Internal(format!("the unit's loop: {e}")))?;
         let status = serde_json::to_string(&unit.status()).expect("a status is JSON");
-        pando_unit::say!("{status}");
+        pando_walls::say!("{status}");
         Ok(ExitCode::SUCCESS)
     }
 
     fn prepare(&self) -> Result<Unit, Failure> {
         let signals = unit::signals().map_err(|e| Failure::Internal(format!("signals: {e}")))?;
         self.assemble(|| self.open_ports(), self.bind_control()?, signals)
-    }
-
-    fn devices(&self) -> impl Iterator<Item = &String> {
-        std::iter::once(&self.iface).chain(&self.out)
-    }
-
-    /// Opens the devices.
-    pub fn open_ports(&self) -> Result<Vec<Port>, Failure> {
-        let wanted = match (self.port, self.durable.durability) {
-            // The next unit continues in the ring, so the ring must outlive the unit.
-            (Way::Xdp, Durability::Log) => {
-                return Err(Failure::Invalid("--durability log needs a ring that outlives the unit: --port packet".into()));
-            }
-            (Way::Packet, _) | (_, Durability::Log) => Wanted::Packet,
-            (Way::Auto, _) => Wanted::Auto,
-            (Way::Xdp, _) => Wanted::Xdp,
-        };
-        self.devices().map(|device| Port::open(device, self.ring_frames, wanted).map_err(|e| Failure::of_device(device, &e))).collect()
-    }
-
-    /// Adopts devices that another process opened.
-    pub fn adopt_ports(&self, sockets: Vec<OwnedFd>) -> Result<Vec<Port>, Failure> {
-        let adopt = |(device, socket): (&String, OwnedFd)| Port::adopt(socket, device, self.ring_frames);
-        self.devices().zip(sockets).map(|pair| adopt(pair).map_err(|e| Failure::Internal(format!("map a device's ring: {e}")))).collect()
-    }
-
-    /// Binds the unit's control socket.
-    pub fn bind_control(&self) -> Result<UnixListener, Failure> {
-        let path = self.places.unit(&self.name).control();
-        let _ = std::fs::remove_file(&path);
-        let bound = UnixListener::bind(&path).and_then(|control| control.set_nonblocking(true).map(|()| control));
-        bound.map_err(|e| Failure::Internal(format!("bind {}: {e}", path.display())))
-    }
-
-    /// Makes a sandboxed unit on the ports from `open`. Its functions are compiled before it enters
-    /// the sandbox, and run only inside it.
-    pub fn assemble(&self, open: impl FnOnce() -> Opened + Send, control: UnixListener, signals: OwnedFd) -> Result<Unit, Failure> {
-        let (ports, code) = self.chain.prepare_while(&self.places.compiler(&self.tenant)?, open)?;
-        let force = code.force.clone();
-        let mut meter = self.places.meter(&self.tenant, &self.name)?;
-        pando_unit::sandbox::enter(&self.tenant).map_err(|e| Failure::Internal(format!("close the walls around the unit: {e}")))?;
-        let chain = self.chain.start(code)?;
-        let names: Vec<&str> = chain.names().collect();
-        meter.name(&names).map_err(|e| Failure::Invalid(e.to_string()))?;
-        let ways: Vec<String> = ports.iter().map(Port::to_string).collect();
-        pando_unit::say!("unit {} of tenant {}: {} on {}, epoch {}", self.name, self.tenant, name_of(&chain), ways.join(", "), meter.epoch);
-        let mut unit = Unit::new(self.name.clone(), self.tenant.clone(), chain, ports, meter, control, signals);
-        unit.limits = self.limits.limits();
-        unit.rules = force;
-        Ok(unit)
     }
 }
 
@@ -366,8 +253,6 @@ fn is_told(signals: i32, time: Duration) -> bool {
     // SAFETY: one valid entry.
     unsafe { libc::poll(&mut polled, 1, time.as_millis() as i32) > 0 }
 }
-
-type Opened = Result<Vec<Port>, Failure>;
 
 /// Waits for the child; on SIGTERM or SIGINT, sends it SIGTERM.
 fn wait(child: &mut Child, signals: i32) -> ExitStatus {

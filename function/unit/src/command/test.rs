@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::Args;
 use pando_chain::Arrival;
 use pando_traffic::pcap::{self, Captured, PcapError};
-use pando_unit::module::Compiler;
+use pando_wasm::Compiler;
 use serde::Serialize;
 
 use super::chain::{ChainArgs, name_of};
@@ -77,7 +77,7 @@ impl Test {
         self.spares_its_input()?;
         let compiler = Compiler::Apart { tenant: "default".into(), cache: None };
         let code = self.chain.prepare(&compiler)?;
-        code.force.iter().for_each(|force| pando_unit::say!("pando fn: {force}"));
+        code.force.iter().for_each(|force| pando_walls::say!("pando fn: {force}"));
         let mut chain = self.chain.start(code)?;
         let input = pcap::read(&self.pcap)?;
         let expected = self.expect.as_ref().map(|path| expected(path)).transpose()?;

@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use pando_unit::meter::{self, Billed, Record, Unserved};
-use pando_unit::unit::{self, Status, ask};
+use pando_meter::{self as meter, Billed, Record, Unserved};
+use pando_unit::status::Status;
+use pando_unit::unit::{self, ask};
 use serde::Serialize;
 
 use super::places::{Places, UnitPlace};

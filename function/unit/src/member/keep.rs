@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use pando_flow::FlowKey;
+use pando_group::service::Packet;
 use pando_handover::{Message, UnitId};
 
-use super::service::Packet;
 use super::{Carried, Member};
 
 /// A log that reads nothing for this long is no longer waited for.

@@ -3,76 +3,29 @@
 //!
 //! The unit has one device. Its chain, bill and control socket are those of [`crate::unit::Unit`].
 
-pub mod chaos;
 mod keep;
-mod questions;
-mod service;
-pub mod shared;
-pub mod store;
-pub mod transport;
 
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use pando_flow::FlowKey;
-use pando_handover::message::Snapshot;
-use pando_handover::{Admission, Effect, Handover, Message, Steered, Timing, UNITS_MAX, UnitId};
-use serde::{Deserialize, Serialize};
-
-use crate::module::Function;
-use crate::unit::{Unit, now, whole_or_cut};
-use chaos::Chaos;
 use pando_abi::BATCH_PACKETS;
 use pando_chain::{Arrival, Chain, Fate};
-use questions::Questions;
-use service::{Packet, Service};
-use shared::{Numbers, Report, Shared};
-use store::Store;
-use transport::Transport;
+use pando_flow::FlowKey;
+use pando_group::chaos::Chaos;
+use pando_group::questions::Questions;
+use pando_group::service::{Packet, Service};
+use pando_group::shared::{Numbers, Report, Shared};
+use pando_group::store::Store;
+use pando_group::transport::Transport;
+use pando_handover::message::Snapshot;
+use pando_handover::{Admission, Effect, Handover, Message, Steered, Timing, UNITS_MAX, UnitId};
+use pando_net::clock::now;
+use pando_wasm::Function;
 
-/// One unit's counts of the states that the group's units exchanged.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HandoverStatus {
-    /// The unit's number in the group.
-    pub unit: UnitId,
-    /// Assignments that began with the state already here.
-    pub seamless: u64,
-    /// Assignments that began with a pull.
-    pub pulled: u64,
-    /// … of which some packets sent to the old owner never reached it.
-    pub with_gap: u64,
-    /// … of which the deadline passed: the flow continued with an older state, or none.
-    pub gave_up: u64,
-    /// Packets missing from the states with which assignments began. They never reached their unit,
-    /// or it died with their changes.
-    pub updates_lost: u64,
-    /// Refused packets: repeated, or of a past assignment. They also count among the unit's lost
-    /// ones.
-    pub stale: u64,
-    /// States pushed ahead.
-    pub pushes: u64,
-    /// Pushes to units that had the state: only its fingerprint.
-    pub unchanged: u64,
-    /// Bytes of all pushes.
-    pub pushed_bytes: u64,
-    /// Bytes of all other messages.
-    pub pulled_bytes: u64,
-    /// Messages that found no room.
-    pub unsent: u64,
-    /// States sent to the output log.
-    pub kept: u64,
-    /// … not sent, because the log was gone or did not read. They follow with the flow's next
-    /// packet, or to the next log.
-    pub unkept: u64,
-    /// Packets without a readable header.
-    pub headless: u64,
-    /// Packets that wait for state now.
-    pub held: usize,
-    /// Bytes of the received packets, for comparison with the other byte counts.
-    pub payload_bytes: u64,
-}
+use crate::status::{HandoverStatus, Status};
+use crate::unit::{Unit, whole_or_cut};
 
 /// The states of the chain, for the handover.
 struct Carried<'a>(&'a mut Chain<Function>);
@@ -457,7 +410,7 @@ impl Member {
     }
 
     /// Returns the unit's status.
-    pub fn status(&mut self) -> crate::unit::Status {
+    pub fn status(&mut self) -> Status {
         self.refresh_status();
         self.unit.status()
     }

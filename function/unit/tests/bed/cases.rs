@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use pando_chain::leases::Leases;
 use pando_chain::{Chain, Policy, Stage};
-use pando_unit::module::{Function, Limits, Runtime};
-use pando_unit::rules;
+use pando_rules as rules;
+use pando_wasm::{Function, Limits, Runtime};
 
 use super::frame;
 

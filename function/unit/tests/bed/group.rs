@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use pando_unit::packet::Port;
+use pando_net::packet::Port;
 
 pub struct Bench {
     pub directory: PathBuf,

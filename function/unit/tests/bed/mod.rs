@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use pando_unit::packet::Port;
+use pando_net::packet::Port;
 
 /// The namespace of this thread, the directory of its units, and the near end.
 pub struct Bench {

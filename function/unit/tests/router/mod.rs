@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use pando_flow::checksum;
-use pando_unit::packet::Port;
+use pando_net::packet::Port;
 
 /// The router's outer address.
 pub const NAT: [u8; 4] = [203, 0, 113, 7];

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use pando_abi::BATCH_PACKETS;
-use pando_unit::packet::Port;
+use pando_net::packet::Port;
 use serde_json::Value;
 
 /// Flows of the load.

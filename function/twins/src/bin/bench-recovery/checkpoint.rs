@@ -10,13 +10,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use pando_abi::BATCH_PACKETS;
 use pando_chain::leases::Leases;
 use pando_chain::{Arrival, Chain, Policy, Stage};
-use pando_unit::log::link::{Shared, Transport};
-use pando_unit::log::orders::{self, Orders};
-use pando_unit::log::record::{self, Parts, Reader};
-use pando_unit::log::standby;
-use pando_unit::log::vitals::{self, Vitals};
-use pando_unit::module::{Function, Limits, Runtime};
-use pando_unit::packet::Port;
+use pando_net::packet::Port;
+use pando_outlog::link::{Shared, Transport};
+use pando_outlog::orders::{self, Orders};
+use pando_outlog::record::{self, Parts, Reader};
+use pando_outlog::standby;
+use pando_outlog::vitals::{self, Vitals};
+use pando_wasm::{Function, Limits, Runtime};
 
 use super::bed::{Bed, FLOWS, Load, RING_FRAMES};
 

@@ -12,8 +12,9 @@ mod checkpoint;
 
 use std::time::{Duration, Instant};
 
-use bed::{Bed, FLOWS, Load};
 use pando_twins::steal::undisturbed;
+
+use bed::{Bed, FLOWS, Load};
 
 const ROUNDS: u32 = 27;
 const LOG: [&str; 2] = ["--durability", "log"];

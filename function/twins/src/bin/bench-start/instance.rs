@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use pando_chain::leases::Leases;
 use pando_chain::{Arrival, Chain, Fate, Policy, Stage};
-use pando_unit::module::{Function, Limits, Runtime};
+use pando_wasm::{Function, Limits, Runtime};
 use wasmtime::{Config, Engine, InstanceAllocationStrategy, InstancePre, Linker, Module, PoolingAllocationConfig, Store};
 
 use super::built;

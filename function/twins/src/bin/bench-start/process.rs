@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use pando_unit::packet::{Port, RING_FRAMES};
+use pando_net::packet::{Port, RING_FRAMES};
 
 use super::built;
 

@@ -1,0 +1,7 @@
+//! Devices: packets from the kernel and back, through AF_PACKET or AF_XDP. It never looks at flows.
+
+pub mod clock;
+pub mod offload;
+pub mod packet;
+pub mod port;
+pub mod xdp;

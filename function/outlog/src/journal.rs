@@ -1,0 +1,285 @@
+//! The unit's side of the output log. No packet leaves before its batch is in the log.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::{Duration, Instant};
+
+use pando_abi::executor::Executor;
+use pando_chain::Chain;
+use pando_chain::flows::FlowId;
+use pando_flow::FlowKey;
+
+use super::Positions;
+use super::link::{Link, PATIENCE};
+use super::orders::{self, Order, Orders};
+use super::record::{self, Head, Hello, Reader, kind};
+use super::vitals::{Count, Vitals};
+
+/// The longest sleep of the unit while the log still has a batch to read.
+const LAG: Duration = Duration::from_millis(1);
+/// Room for most messages: a batch of packets of 1,434 bytes, or a part of a whole state.
+const MESSAGE_BYTES: usize = 128 << 10;
+/// A live unit beats this often.
+const BEAT: Duration = Duration::from_millis(100);
+
+/// The unit's connection to its log.
+pub struct Journal {
+    link: Option<Link>,
+    orders: Option<Orders>,
+    /// Shared with the watching process.
+    pub vitals: Vitals,
+    hello: Hello,
+    sequence: u64,
+    /// The message that was sent or received last.
+    pub(super) message: Vec<u8>,
+    lag: Lag,
+    /// When the death of the previous unit was noticed; `None` after the first packet has left.
+    noticed: Option<Instant>,
+}
+
+/// Batches that the log may not have read yet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lag {
+    None,
+    /// A batch was written since the unit's last sleep.
+    Fresh,
+    /// The unit has slept since, briefly.
+    Quiet,
+}
+
+/// The reason why a batch did not go into a log.
+#[derive(Debug, thiserror::Error)]
+pub enum Ended {
+    /// The unit was ordered to end while it waited for a log.
+    #[error("told to end while it waited for a log")]
+    Told,
+    /// The log is gone, and so is the process that could start another.
+    #[error("the output log is gone, and so is the process that would start another: start the unit again")]
+    Unwatched,
+    /// An error that waiting cannot cure.
+    #[error(transparent)]
+    Failed(#[from] io::Error),
+}
+
+/// The results of a batch that the chain does not hold.
+pub struct Done<'a> {
+    /// Positions in the rings of the devices after the batch.
+    pub positions: Positions,
+    /// The device that sends the packets.
+    pub port: usize,
+    /// The packets.
+    pub frames: &'a [&'a [u8]],
+    /// Flows that the batch forgot.
+    pub forgotten: &'a [FlowKey],
+}
+
+impl Journal {
+    /// Returns a journal without a log.
+    pub fn new(orders: Orders, vitals: Vitals, hello: Hello) -> Journal {
+        // Touch the pages here so that neither a takeover nor the first batch waits for them.
+        let mut message = vec![1; MESSAGE_BYTES];
+        message.clear();
+        Journal { link: None, orders: Some(orders), vitals, hello, sequence: 0, message, lag: Lag::None, noticed: None }
+    }
+
+    /// Continues after the batch `sequence` of a dead unit, over the standby's own link.
+    pub fn go_on(&mut self, sequence: u64, link: Option<Link>, noticed: Instant) {
+        (self.sequence, self.noticed) = (sequence, Some(noticed));
+        self.link = link;
+    }
+
+    /// Returns the epoch of this unit.
+    pub fn epoch(&self) -> u32 {
+        self.hello.epoch
+    }
+
+    /// Returns the source of orders.
+    pub fn orders(&self) -> Option<&Orders> {
+        self.orders.as_ref()
+    }
+
+    /// Returns the unit's introduction to the log.
+    pub fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    /// Reports `text` to the watching process and prints it.
+    pub fn report(&self, text: &str) {
+        self.tell(text);
+        pando_walls::say!("{text}");
+    }
+
+    /// Returns the descriptors to sleep on in addition to the devices.
+    pub fn fds(&self) -> [RawFd; 2] {
+        [self.orders.as_ref().map_or(-1, |o| o.as_raw_fd()), self.link.as_ref().map_or(-1, |l| l.way.fd())]
+    }
+
+    /// Beats, before the unit looks for packets. Returns the longest sleep, in milliseconds.
+    pub fn idle(&mut self, sleeps: bool) -> i32 {
+        self.vitals.beat();
+        if !sleeps {
+            return 0;
+        }
+        match (self.lag, &mut self.link) {
+            // Wake the log after a short idle time, not between two packets.
+            (Lag::Fresh, Some(_)) => {
+                self.lag = Lag::Quiet;
+                LAG.as_millis() as i32
+            }
+            (Lag::Quiet, Some(link)) => {
+                self.lag = Lag::None;
+                // The sleep on its socket reports a dead log.
+                let _ = link.way.flush();
+                BEAT.as_millis() as i32
+            }
+            _ => BEAT.as_millis() as i32,
+        }
+    }
+
+    /// Reads the event that woke the unit: an order, or the end of the log.
+    pub fn attend<E: Executor>(&mut self, chain: &Chain<E>, done: &Done) -> io::Result<()> {
+        if let Some(link) = &mut self.link
+            && orders::poll(&[link.way.fd()], 0)?[0]
+            && link.way.woken().and_then(|()| link.way.receive(&mut Vec::new())).is_err()
+        {
+            self.lose();
+        }
+        match self.orders.as_ref().map(|o| o.receive(false)) {
+            Some(Ok(order)) => self.refill(chain, order, done),
+            Some(Err(e)) if e.kind() != ErrorKind::WouldBlock => {
+                pando_walls::say!("nobody watches this unit any more: it serves on, and its log is not renewed");
+                self.orders = None;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn tell(&self, text: &str) {
+        if let Some(orders) = &self.orders {
+            // Reading orders reports a dead watching process.
+            let _ = orders.send(text, &[]);
+        }
+    }
+
+    fn lose(&mut self) {
+        if let Some(link) = self.link.take() {
+            pando_walls::say!("the output log is gone: nothing leaves until another has the state");
+            self.tell(&format!("lost {}", link.number));
+        }
+    }
+
+    /// Sends a new log the whole state and the packets that wait to leave. Nothing leaves before
+    /// the log has both.
+    fn refill<E: Executor>(&mut self, chain: &Chain<E>, order: Order, done: &Done) {
+        self.sequence += 1;
+        let number = Link::number_of(&order);
+        let Ok(link) = Link::open(order) else { return self.tell(&format!("unlinked {number}")) };
+        let link = self.link.insert(link);
+        let greeted = link.way.send(&self.hello.encode()).and_then(|()| link.way.send(&[kind::CLEAR]));
+        let filled = greeted.and_then(|()| {
+            self.send_flows(chain)?;
+            self.encode(chain, done, &[]);
+            self.hand_over()
+        });
+        if filled.is_err() {
+            return self.lose();
+        }
+        if done.frames.is_empty() {
+            self.vitals.set_sent(self.sequence);
+        }
+        self.vitals.add(Count::Refills, 1);
+    }
+
+    fn send_flows<E: Executor>(&mut self, chain: &Chain<E>) -> io::Result<()> {
+        let ids: Vec<FlowId> = chain.flows.ids().collect();
+        let link = self.link.as_mut().ok_or(ErrorKind::NotConnected)?;
+        for some in ids.chunks(64) {
+            self.message.clear();
+            self.message.push(kind::FLOWS);
+            self.message.extend_from_slice(&(some.len() as u32).to_le_bytes());
+            for &id in some {
+                chain.put_flow(&mut self.message, id, chain.flows.flow(id).valid);
+            }
+            link.way.send(&self.message)?;
+        }
+        Ok(())
+    }
+
+    /// Puts a batch into the log; returns when the log keeps it. Without a log, it waits for one.
+    pub fn append<E: Executor>(&mut self, chain: &Chain<E>, done: &Done, signals: RawFd) -> Result<(), Ended> {
+        self.sequence += 1;
+        self.encode(chain, done, &chain.changed);
+        if self.link.is_some() && self.hand_over().is_ok() {
+            return Ok(());
+        }
+        self.lose();
+        let since = Instant::now();
+        while self.link.is_none() {
+            self.vitals.beat();
+            let Some(orders) = &self.orders else { return Err(Ended::Unwatched) };
+            if orders::poll(&[signals, orders.as_raw_fd()], BEAT.as_millis() as i32)?[0] {
+                return Err(Ended::Told);
+            }
+            self.attend(chain, done)?;
+        }
+        self.vitals.add(Count::HeldNs, since.elapsed().as_nanos() as u64);
+        Ok(())
+    }
+
+    fn encode<E: Executor>(&mut self, chain: &Chain<E>, done: &Done, changed: &[FlowId]) {
+        let message = &mut self.message;
+        message.clear();
+        let head = Head {
+            epoch: self.hello.epoch,
+            sequence: self.sequence,
+            positions: done.positions,
+            port: done.port as u8,
+            totals: chain.work().collect(),
+        };
+        let counts = record::put_head(message, &head);
+        done.forgotten.iter().for_each(|key| message.extend_from_slice(key.as_bytes()));
+        for &id in changed {
+            chain.put_flow(message, id, chain.flows.flow(id).changed());
+        }
+        done.frames.iter().for_each(|frame| record::put_packet(message, frame));
+        record::set_counts(message, counts, [done.forgotten.len(), changed.len(), done.frames.len()]);
+    }
+
+    /// Sends the encoded message; returns when the log keeps it.
+    fn hand_over(&mut self) -> io::Result<()> {
+        let link = self.link.as_mut().ok_or(ErrorKind::NotConnected)?.way.as_mut();
+        link.send(&self.message)?;
+        self.lag = Lag::Fresh;
+        if link.keeps_at_once() {
+            self.vitals.set_appended(self.sequence);
+            return Ok(());
+        }
+        let deadline = Instant::now() + PATIENCE;
+        let mut answer = Vec::new();
+        loop {
+            answer.clear();
+            link.receive_by(&mut answer, deadline)?;
+            let mut reader = Reader(&answer);
+            if reader.u8() == Ok(kind::APPLIED) && reader.u64() == Ok(self.sequence) {
+                self.vitals.set_appended(self.sequence);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Notes the start of a batch of at most `packets` from a device.
+    pub fn begin(&self, port: usize, packets: usize) {
+        self.vitals.set_at_work(port, packets);
+    }
+
+    /// Notes that the batch has left.
+    pub fn sent(&mut self) {
+        if let Some(noticed) = self.noticed.take() {
+            self.vitals.set(Count::FirstPacketNs, noticed.elapsed().as_nanos() as u64);
+        }
+        self.vitals.set_sent(self.sequence);
+        self.vitals.set_at_work(0, 0);
+        self.vitals.survived();
+    }
+}

@@ -1,0 +1,187 @@
+//! The messages between a unit and its log. All numbers are little endian; a message begins with
+//! its kind.
+
+use pando_chain::Work;
+pub use pando_chain::codec::{FlowHead, Malformed, Reader, put_flow, put_state};
+use pando_chain::flows::STAGES_MAX;
+
+use super::Positions;
+
+/// Kinds of messages.
+pub mod kind {
+    /// Unit → log: introduces the unit.
+    pub const HELLO: u8 = 1;
+    /// Unit → log: the results of one batch.
+    pub const BATCH: u8 = 2;
+    /// Either way: forget everything. The whole state follows in [`FLOWS`] and is complete with the
+    /// next [`BATCH`].
+    pub const CLEAR: u8 = 3;
+    /// Either way: some flows with all their state.
+    pub const FLOWS: u8 = 4;
+    /// Standby → log: the unit is dead and I take over; send me everything that I lack.
+    pub const TAKE: u8 = 5;
+    /// Log → standby: end of the flows, with their number. The last [`BATCH`] follows if the state
+    /// is whole.
+    pub const TAKEN: u8 = 6;
+    /// Log → unit: applied up to this sequence. Used only where a sent message is not kept at once.
+    pub const APPLIED: u8 = 7;
+    /// Standby → log: send me the unit's changes in [`CLEAR`], [`FORGET`] and [`FLOWS`], then
+    /// [`EVEN`].
+    pub const FOLLOW: u8 = 8;
+    /// Log → standby: these flows are gone, or start anew with the next [`FLOWS`].
+    pub const FORGET: u8 = 9;
+    /// Log → standby: you have everything up to this batch.
+    pub const EVEN: u8 = 10;
+    /// Standby → log: the unit is dead, I have everything that it wrote, and I continue from there.
+    pub const GO_ON: u8 = 11;
+}
+
+/// Introduces a unit or standby to the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Epoch of the unit.
+    pub epoch: u32,
+    /// State of a flow at each stage of the chain, in bytes.
+    pub state_bytes: Vec<usize>,
+    /// Tenant and name of the unit.
+    pub unit: String,
+}
+
+/// The head of one batch, or of the batch that ends a whole state. Its flows and packets follow it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Head {
+    /// Epoch of the unit.
+    pub epoch: u32,
+    /// Batches so far.
+    pub sequence: u64,
+    /// Positions in the rings of the devices after the batch.
+    pub positions: Positions,
+    /// The device that sends the packets.
+    pub port: u8,
+    /// Totals of the bill after the batch, per stage.
+    pub totals: Vec<Work>,
+}
+
+/// The last batch that a standby has completely.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Epoch of the unit.
+    pub epoch: u32,
+    /// Number of the batch.
+    pub sequence: u64,
+    /// Its start in the unit's memory; `None` if that memory does not outlive the unit.
+    pub position: Option<u64>,
+}
+
+impl Mark {
+    /// Encodes the mark as a [`kind::EVEN`].
+    pub fn encode(&self) -> Vec<u8> {
+        let mut message = vec![kind::EVEN];
+        message.extend_from_slice(&self.epoch.to_le_bytes());
+        message.extend_from_slice(&self.sequence.to_le_bytes());
+        self.position.iter().for_each(|position| message.extend_from_slice(&position.to_le_bytes()));
+        message
+    }
+}
+
+/// Begins a batch; returns where [`set_counts`] puts its counts.
+pub fn put_head(into: &mut Vec<u8>, head: &Head) -> usize {
+    into.push(kind::BATCH);
+    into.extend_from_slice(&head.epoch.to_le_bytes());
+    for word in [head.sequence, head.positions[0], head.positions[1]] {
+        into.extend_from_slice(&word.to_le_bytes());
+    }
+    into.extend_from_slice(&[head.port, head.totals.len() as u8]);
+    for work in &head.totals {
+        for word in [work.packets, work.bytes, work.fuel, work.trapped] {
+            into.extend_from_slice(&word.to_le_bytes());
+        }
+    }
+    let at = into.len();
+    into.extend_from_slice(&[0; 12]);
+    at
+}
+
+/// Sets the numbers of forgotten flows, changed flows and outgoing packets.
+pub fn set_counts(message: &mut [u8], at: usize, counts: [usize; 3]) {
+    for (n, count) in counts.into_iter().enumerate() {
+        message[at + 4 * n..][..4].copy_from_slice(&(count as u32).to_le_bytes());
+    }
+}
+
+/// Writes an outgoing packet.
+pub fn put_packet(into: &mut Vec<u8>, frame: &[u8]) {
+    into.extend_from_slice(&(frame.len() as u32).to_le_bytes());
+    into.extend_from_slice(frame);
+}
+
+impl Hello {
+    /// Encodes the introduction as a message.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut message = vec![kind::HELLO, VERSION];
+        message.extend_from_slice(&self.epoch.to_le_bytes());
+        message.push(self.state_bytes.len() as u8);
+        for bytes in &self.state_bytes {
+            message.extend_from_slice(&(*bytes as u32).to_le_bytes());
+        }
+        message.extend_from_slice(self.unit.as_bytes());
+        message
+    }
+}
+
+/// Version of these messages.
+const VERSION: u8 = 4;
+
+/// Reads the parts of a message.
+pub trait Parts<'a> {
+    /// Reads a [`Hello`], after its kind.
+    fn hello(&mut self) -> Result<Hello, Malformed>;
+    /// Reads a [`Head`] and its three counts, after its kind.
+    fn head(&mut self) -> Result<(Head, [usize; 3]), Malformed>;
+    /// Reads a [`Mark`], after its kind.
+    fn mark(&mut self) -> Result<Mark, Malformed>;
+    /// Reads a packet.
+    fn packet(&mut self) -> Result<&'a [u8], Malformed>;
+}
+
+impl<'a> Parts<'a> for Reader<'a> {
+    fn hello(&mut self) -> Result<Hello, Malformed> {
+        if self.u8()? != VERSION {
+            return Err(Malformed);
+        }
+        let epoch = self.u32()?;
+        let stages = usize::from(self.u8()?);
+        if stages > STAGES_MAX {
+            return Err(Malformed);
+        }
+        let state_bytes = (0..stages).map(|_| Ok(self.u32()? as usize)).collect::<Result<Vec<_>, _>>()?;
+        if state_bytes.iter().any(|&b| b > pando_abi::STATE_BYTES_MAX) {
+            return Err(Malformed);
+        }
+        let unit = str::from_utf8(self.0).map_err(|_| Malformed)?.to_owned();
+        Ok(Hello { epoch, state_bytes, unit })
+    }
+
+    fn head(&mut self) -> Result<(Head, [usize; 3]), Malformed> {
+        let epoch = self.u32()?;
+        let (sequence, positions) = (self.u64()?, [self.u64()?, self.u64()?]);
+        let (port, stages) = (self.u8()?, self.u8()?);
+        if usize::from(stages) > STAGES_MAX || port > 1 {
+            return Err(Malformed);
+        }
+        let work = |r: &mut Self| Ok(Work { packets: r.u64()?, bytes: r.u64()?, fuel: r.u64()?, trapped: r.u64()? });
+        let totals = (0..stages).map(|_| work(self)).collect::<Result<_, _>>()?;
+        let counts = [self.u32()? as usize, self.u32()? as usize, self.u32()? as usize];
+        Ok((Head { epoch, sequence, positions, port, totals }, counts))
+    }
+
+    fn mark(&mut self) -> Result<Mark, Malformed> {
+        let (epoch, sequence) = (self.u32()?, self.u64()?);
+        Ok(Mark { epoch, sequence, position: if self.0.is_empty() { None } else { Some(self.u64()?) } })
+    }
+
+    fn packet(&mut self) -> Result<&'a [u8], Malformed> {
+        let length = self.u32()? as usize;
+        self.bytes(length)
+    }
+}

@@ -1,0 +1,356 @@
+//! The process that holds the log: a copy of each unit's state. The unit feeds it; a standby takes
+//! it.
+
+use std::collections::HashMap;
+use std::io::{self, ErrorKind};
+use std::net::TcpListener;
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::{Duration, Instant};
+
+use super::copy::{CHUNK_BYTES, Copy};
+use super::link::{Shared, Stream, Transport};
+use super::orders::{self, Orders};
+use super::record::{Hello, Malformed, Mark, Parts, Reader, kind};
+
+/// Messages of one peer before the others get their turn.
+const TURN: usize = 256;
+
+/// Pause between two updates of a standby. It bounds the cost of a standby under many changes.
+const FOLLOW_EVERY: Duration = Duration::from_millis(5);
+
+/// How long a copy is kept for a new standby after its unit and standby are gone.
+const ORPHAN: Duration = Duration::from_secs(60);
+
+struct Peer {
+    link: Box<dyn Transport>,
+    hello: Option<Hello>,
+    /// This peer filled the copy or took it: it is the unit, not a standby.
+    active: bool,
+    /// When this standby was last updated; `None` if it is not the standby that follows its unit.
+    follows: Option<Instant>,
+    /// The last batch that this standby has completely.
+    has: Option<Mark>,
+}
+
+/// The log.
+pub struct Server {
+    /// The source of links within the host. After it has ended, the log ends with its last peer.
+    pub orders: Option<Orders>,
+    /// Accepts units of other hosts.
+    pub listener: Option<TcpListener>,
+    /// SIGTERM and SIGINT.
+    pub signals: RawFd,
+    peers: Vec<Peer>,
+    copies: HashMap<String, Copy>,
+    message: Vec<u8>,
+}
+
+/// The reason for dropping a peer.
+#[derive(Debug, thiserror::Error)]
+enum Parting {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    #[error("epoch {0} is over: another unit has gone on")]
+    Over(u32),
+}
+
+impl Server {
+    /// Returns a log without units.
+    pub fn new(orders: Option<Orders>, listener: Option<TcpListener>, signals: RawFd) -> Server {
+        Server { orders, listener, signals, peers: Vec::new(), copies: HashMap::new(), message: Vec::new() }
+    }
+
+    /// Serves until it is ordered to end, or until it has no peer and can get no more.
+    pub fn run(&mut self) -> io::Result<()> {
+        while self.orders.is_some() || self.listener.is_some() || !self.peers.is_empty() {
+            let mut at = 0;
+            while at < self.peers.len() {
+                match self.turn(at) {
+                    Ok(()) => at += 1,
+                    Err(parting) => self.part(at, &parting),
+                }
+            }
+            let next = self.tell_standbys();
+            if self.sleep(next)? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends due standbys the changes that they lack, and then the mark of the last batch. Returns
+    /// when the next update is due.
+    fn tell_standbys(&mut self) -> Option<Instant> {
+        let mut next: Option<Instant> = None;
+        for at in 0..self.peers.len() {
+            let peer = &self.peers[at];
+            let (Some(hello), Some(told)) = (&peer.hello, peer.follows) else { continue };
+            let is_ahead = |c: &Copy| c.is_ahead() || c.is_whole() && peer.has != Some(c.mark());
+            let copy = self.copies.get_mut(&hello.unit).filter(|c| is_ahead(c) && c.fits(&hello.state_bytes));
+            let Some(copy) = copy else { continue };
+            let (now, mut due) = (Instant::now(), told + FOLLOW_EVERY);
+            if now >= due {
+                let peer = &mut self.peers[at];
+                let link = &mut peer.link;
+                let told = copy.catch_up(|message| {
+                    let room = link.has_room(2 * CHUNK_BYTES);
+                    if room { link.send(message).map(|()| true) } else { Ok(false) }
+                });
+                if matches!(told, Ok(true)) && link.has_room(CHUNK_BYTES) && link.send(&copy.mark().encode()).is_ok() {
+                    peer.has = Some(copy.mark());
+                }
+                // The standby's turn reports its end.
+                let _ = told.and_then(|_| link.flush());
+                peer.follows = Some(now);
+                due = now + FOLLOW_EVERY;
+                if peer.has == Some(copy.mark()) {
+                    continue;
+                }
+            }
+            next = Some(next.map_or(due, |n| n.min(due)));
+        }
+        next
+    }
+
+    /// Sleeps until an event or the next update of a standby. Returns true if it was ordered to
+    /// end.
+    fn sleep(&mut self, until: Option<Instant>) -> io::Result<bool> {
+        let mut may_sleep = true;
+        for peer in &mut self.peers {
+            may_sleep &= peer.link.may_sleep();
+        }
+        let orders = self.orders.as_ref().map_or(-1, |o| o.as_raw_fd());
+        let listener = self.listener.as_ref().map_or(-1, |l| l.as_raw_fd());
+        let fds: Vec<RawFd> = [self.signals, orders, listener].into_iter().chain(self.peers.iter().map(|p| p.link.fd())).collect();
+        let ready = orders::poll(&fds, if may_sleep { until.map_or(-1, left_ms) } else { 0 })?;
+        if ready[0] {
+            return Ok(true);
+        }
+        for peer in &mut self.peers {
+            // The peer's turn reports its end, after all its messages are read.
+            let _ = peer.link.woken();
+        }
+        self.admit(ready[1], ready[2])?;
+        Ok(false)
+    }
+
+    fn admit(&mut self, ordered: bool, called: bool) -> io::Result<()> {
+        if ordered && let Some(orders) = &self.orders {
+            match orders.receive(false) {
+                Ok(mut order) => {
+                    if let (Some(socket), Some(memory)) = (order.fds.pop(), order.fds.pop()) {
+                        self.welcome(Box::new(Shared::open(&memory, socket, false)?));
+                    }
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => self.orders = None,
+            }
+        }
+        if called && let Some(listener) = &self.listener {
+            // A caller that has already left is no reason to end.
+            if let Ok(link) = listener.accept().and_then(|(socket, _)| Stream::new(socket)) {
+                self.welcome(Box::new(link));
+            }
+        }
+        Ok(())
+    }
+
+    fn welcome(&mut self, link: Box<dyn Transport>) {
+        self.copies.retain(|_, copy| copy.orphaned.is_none_or(|since| since.elapsed() < ORPHAN));
+        self.peers.push(Peer { link, hello: None, active: false, follows: None, has: None });
+    }
+
+    fn turn(&mut self, at: usize) -> Result<(), Parting> {
+        for _ in 0..TURN {
+            if !self.read(at)? {
+                // A unit may write, and die, between the last look and this one. Its end counts
+                // when all its messages are read.
+                return match self.peers[at].link.woken() {
+                    Err(end) if !self.read(at)? => Err(end.into()),
+                    _ => Ok(()),
+                };
+            }
+        }
+        Ok(())
+    }
+
+    /// Handles the next message of a peer. Returns false if there is none.
+    fn read(&mut self, at: usize) -> Result<bool, Parting> {
+        let mut message = std::mem::take(&mut self.message);
+        message.clear();
+        let handled = match self.peers[at].link.receive(&mut message) {
+            Ok(true) => self.handle(at, &message).map(|()| true),
+            Ok(false) => Ok(false),
+            Err(e) => Err(e.into()),
+        };
+        self.message = message;
+        handled
+    }
+
+    fn handle(&mut self, at: usize, message: &[u8]) -> Result<(), Parting> {
+        let mut reader = Reader(message);
+        let kind = reader.u8()?;
+        if kind == kind::HELLO {
+            self.peers[at].hello = Some(reader.hello()?);
+            return Ok(());
+        }
+        let hello = self.peers[at].hello.clone().ok_or(Malformed)?;
+        match kind {
+            kind::CLEAR => self.begin(at, &hello),
+            kind::TAKE => self.hand_over(at, &hello),
+            kind::GO_ON => {
+                self.succeed(at, &hello)?;
+                // The next standby may follow already.
+                if !self.is_followed(&hello.unit) {
+                    self.copies.entry(hello.unit).and_modify(Copy::unfollow);
+                }
+                Ok(())
+            }
+            kind::FOLLOW => {
+                self.follow(at, &hello);
+                Ok(())
+            }
+            _ => {
+                let copy = self.copies.get_mut(&hello.unit).filter(|_| self.peers[at].active).ok_or(Malformed)?;
+                if hello.epoch < copy.epoch {
+                    return Err(Parting::Over(hello.epoch));
+                }
+                copy.apply(message)?;
+                let link = &mut self.peers[at].link;
+                copy.position = link.received_at();
+                if kind == kind::BATCH && !link.keeps_at_once() {
+                    link.send(&[&[kind::APPLIED][..], &copy.sequence.to_le_bytes()].concat())?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn of_unit<'a>(&'a self, unit: &'a str) -> impl Iterator<Item = usize> + 'a {
+        (0..self.peers.len()).filter(move |&p| self.peers[p].hello.as_ref().is_some_and(|h| h.unit == unit))
+    }
+
+    fn is_followed(&self, unit: &str) -> bool {
+        self.of_unit(unit).any(|p| self.peers[p].follows.is_some())
+    }
+
+    /// Begins to send a standby all changes of its unit, from an empty state.
+    fn follow(&mut self, at: usize, hello: &Hello) {
+        // The standby that it replaces is gone, or will notice that it is.
+        let others: Vec<usize> = self.of_unit(&hello.unit).collect();
+        others.into_iter().for_each(|p| self.peers[p].follows = None);
+        self.peers[at].follows = Some(Instant::now());
+        if let Some(copy) = self.copies.get_mut(&hello.unit) {
+            copy.follow();
+        }
+    }
+
+    /// Fails if a later unit is at work: this peer's unit is dead, and its message came late.
+    fn refuse_over(&self, hello: &Hello) -> Result<(), Parting> {
+        let later = |p: usize| self.peers[p].active && self.peers[p].hello.as_ref().is_some_and(|h| h.epoch > hello.epoch);
+        if self.of_unit(&hello.unit).any(later) { Err(Parting::Over(hello.epoch)) } else { Ok(()) }
+    }
+
+    /// Starts a new copy: a unit is about to send its whole state.
+    fn begin(&mut self, at: usize, hello: &Hello) -> Result<(), Parting> {
+        self.refuse_over(hello)?;
+        self.peers[at].active = true;
+        let mut copy = Copy::new(hello.state_bytes.clone());
+        copy.epoch = hello.epoch;
+        copy.apply(&[kind::CLEAR])?;
+        if self.is_followed(&hello.unit) {
+            copy.follow();
+        }
+        self.copies.insert(hello.unit.clone(), copy);
+        Ok(())
+    }
+
+    /// Makes a standby the unit. Applies everything that dead units wrote, then ignores them.
+    /// Returns whether the standby followed the unit.
+    fn succeed(&mut self, at: usize, hello: &Hello) -> Result<bool, Parting> {
+        self.refuse_over(hello)?;
+        // A unit that lived shortly may have written all its messages, its GO_ON too, since the
+        // log's last turn with it. The order of the peers is not the order of the units.
+        (0..self.peers.len()).filter(|&p| p != at).for_each(|p| self.catch_up(p, hello));
+        for other in self.of_unit(&hello.unit).collect::<Vec<_>>() {
+            self.peers[other].active = other == at;
+        }
+        let copy = self.copies.entry(hello.unit.clone()).or_default();
+        (copy.epoch, copy.position, copy.orphaned) = (copy.epoch.max(hello.epoch), None, None);
+        Ok(self.peers[at].follows.take().is_some())
+    }
+
+    /// Reads the rest of a peer's messages if it is a unit before the one in `hello`. A dead unit
+    /// left a finite number of messages. At a malformed one, those before it count.
+    fn catch_up(&mut self, other: usize, hello: &Hello) {
+        let mut message = Vec::new();
+        let precedes = |peer: &Peer| peer.hello.as_ref().is_none_or(|h| h.unit == hello.unit && h.epoch < hello.epoch);
+        while precedes(&self.peers[other])
+            && matches!(self.peers[other].link.receive(&mut message), Ok(true))
+            && self.handle(other, &message).is_ok()
+        {
+            message.clear();
+        }
+    }
+
+    /// Makes a standby the unit if it cannot read the dead unit's memory. Sends it everything that
+    /// it lacks.
+    fn hand_over(&mut self, at: usize, hello: &Hello) -> Result<(), Parting> {
+        let followed = self.succeed(at, hello)?;
+        let is_followed = self.is_followed(&hello.unit);
+        let link = &mut self.peers[at].link;
+        let copy = self.copies.entry(hello.unit.clone()).or_default();
+        if !followed {
+            copy.follow();
+        }
+        let whole = copy.is_whole() && copy.fits(&hello.state_bytes);
+        let flows = if whole { copy.flows() as u32 } else { 0 };
+        if whole {
+            copy.catch_up(|message| {
+                link.send(message)?;
+                link.flush().map(|()| true)
+            })?;
+        }
+        // The collected changes went to this standby. One that follows already begins anew.
+        if is_followed {
+            copy.follow();
+        } else {
+            copy.unfollow();
+        }
+        link.send(&[&[kind::TAKEN, u8::from(whole)][..], &flows.to_le_bytes()].concat())?;
+        if whole {
+            link.send(copy.last())?;
+        }
+        link.flush()?;
+        Ok(())
+    }
+
+    /// Drops a peer. The copy stays for a standby that may still be on its way.
+    fn part(&mut self, at: usize, parting: &Parting) {
+        let peer = self.peers.swap_remove(at);
+        let Some(hello) = peer.hello else { return };
+        if !matches!(parting, Parting::Io(e) if e.kind() == ErrorKind::UnexpectedEof || e.kind() == ErrorKind::ConnectionReset) {
+            pando_walls::say!("unit {} (epoch {}) is let go: {parting}", hello.unit, hello.epoch);
+        }
+        let followed = self.is_followed(&hello.unit);
+        let orphaned = self.of_unit(&hello.unit).next().is_none();
+        if let Some(copy) = self.copies.get_mut(&hello.unit) {
+            if !followed {
+                copy.unfollow();
+            }
+            if orphaned {
+                copy.orphaned = Some(Instant::now());
+            }
+        }
+    }
+}
+
+/// Returns the milliseconds until `until`, rounded up so that a sleep does not end early.
+fn left_ms(until: Instant) -> i32 {
+    until.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000) as i32
+}
+
+#[cfg(test)]
+mod tests;
