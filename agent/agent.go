@@ -1,6 +1,9 @@
 // Package agent is the host loop. It makes this host match the registry: which instances run here,
 // and where packets go. It also serves the API of the instances on this host.
 //
+// The agent receives the records and passes them on. A runner per instance owns the state of that
+// instance. agent/steer publishes the tables, and agent/branch keeps the state of services.
+//
 // It never decides how many instances there are or where they run: control decides. It may be
 // killed at any moment. Instances, tables and objects outlive it, and a new agent adopts them.
 package agent
@@ -12,14 +15,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"net/http"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/branch"
+	"pando.run/pando/agent/steer"
 	"pando.run/pando/state"
 	"pando.run/pando/world"
 )
@@ -49,56 +52,53 @@ type Config struct {
 	// Git returns the read-only smart HTTP handler of states. Nil disables it.
 	Git func(resolve func(pando.ServiceKey) (pando.Objects, pando.ObjectID, error)) http.Handler
 	// OpenLog returns the log of an instance that runs or is gone.
-	OpenLog func(ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error)
+	OpenLog func(
+		ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool,
+	) (io.ReadCloser, error)
 	// TrimEvery is the interval at which the agent trims old history from the states of this host.
 	// Keep is the history that remains. Zero means five minutes and state.DefaultKeep.
 	TrimEvery time.Duration
 	Keep      state.Keep
 }
 
-// Agent runs one host.
+// trimWait is the default time between two trims of the states of this host.
+const trimWait = 5 * time.Minute
+
+// Agent runs one host. It serves pando.Self to the instances of the host.
 type Agent struct {
 	Config
-	mu      sync.Mutex
-	world   *world.World
-	fence   pando.Fence
-	runners map[pando.InstanceID]*runner
-	crews   map[pando.ServiceKey][]*runner // per service, sorted by instance name
-	// found holds the sandboxes of a former agent that have no matching record yet.
-	found   map[pando.InstanceID]pando.Sandbox
-	merges  map[pando.ServiceKey]turn                // one merge into main at a time
-	steered map[pando.ServiceKey]pando.SteeringTable // the table in force, per service
-	// rotation holds the instances that take flows, as last sent to the crews.
-	rotation map[pando.ServiceKey]map[pando.InstanceID]bool
-	// Steering changes that failed and are retried.
-	debts   map[errand]*debt
-	owing   chan struct{}       // holds an element when there is a new debt
-	applied pando.StoreRevision // steering is current up to here, except for the debts
-	changed chan struct{}       // closed and replaced at every change of the world
-	// leaveBy is the deadline for connections when the host leaves, or zero if it stays.
-	leaveBy  time.Time
-	sweep    pando.SweepReport
-	swept    time.Time
-	evicted  atomic.Int64 // as of the last sweep
-	sweeping turn
-	steps    atomic.Int64                   // of all runners
-	waves    map[pando.ServiceKey]*wave     // of instances drained because they do not answer
-	vain     map[pando.ServiceKey]time.Time // when a preparation was last discarded unused
+	*selfAPI
+	*records
+	*crews
+	branches *branch.Branches
+	sweeper  *sweeper
+	preparer *preparer
+	steps    atomic.Int64 // of all runners
 	wg       sync.WaitGroup
 	ctx      context.Context // the context of Run
+
+	// found holds the sandboxes of a former agent that have no matching record yet. The lock of the
+	// records guards it, and leaveBy.
+	found map[pando.InstanceID]pando.Sandbox
+	// leaveBy is the deadline for connections when the host leaves, or zero if it stays.
+	leaveBy time.Time
 }
 
 // New returns an agent. Run starts it.
 func New(c Config) *Agent {
 	c.TrimEvery, c.Keep = cmp.Or(c.TrimEvery, trimWait), cmp.Or(c.Keep, state.DefaultKeep)
-	return &Agent{
-		Config: c, world: world.New(), runners: map[pando.InstanceID]*runner{},
-		crews: map[pando.ServiceKey][]*runner{}, rotation: map[pando.ServiceKey]map[pando.InstanceID]bool{},
-		debts: map[errand]*debt{}, owing: make(chan struct{}, 1),
-		found: map[pando.InstanceID]pando.Sandbox{}, merges: map[pando.ServiceKey]turn{}, steered: map[pando.ServiceKey]pando.SteeringTable{},
-		changed: make(chan struct{}), sweeping: newTurn(),
-		waves: map[pando.ServiceKey]*wave{}, vain: map[pando.ServiceKey]time.Time{},
+	a := &Agent{
+		Config: c, sweeper: newSweeper(c.Steering, c.Clock),
+		found: map[pando.InstanceID]pando.Sandbox{},
 	}
+	a.records = newRecords(&a.Config)
+	a.crews = newCrews(a.records, steer.New(c.Steering, tables{a}, c.Clock, c.Log))
+	a.selfAPI, a.preparer = &selfAPI{a}, newPreparer(a)
+	a.branches = branch.New(branch.Config{
+		Host: c.Host.Name, Records: mains{a.records}, Objects: c.Objects, Journals: c.Journals,
+		Clock: c.Clock, Log: c.Log, TrimEvery: c.TrimEvery, Keep: c.Keep,
+	})
+	return a
 }
 
 // Run adopts the sandboxes of a former agent, joins the cluster and keeps this host as the registry
@@ -118,9 +118,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := a.join(ctx); err != nil {
 		return err
 	}
-	a.spawn(a.sweepNow)
-	a.spawn(a.payDebts)
-	a.spawn(a.trimStates)
+	a.spawn(a.steering.Run)
+	a.spawn(a.sweepOften)
+	a.spawn(a.branches.TrimOften)
 	return world.Follow(ctx, a.Clock, a.Registry, pando.Root, a.take)
 }
 
@@ -150,7 +150,7 @@ func (a *Agent) join(ctx context.Context) error {
 			if lost, err = a.joinOnce(ctx); err != nil {
 				return
 			}
-			a.kickAll()
+			a.wakeAll()
 		}
 	})
 	return nil
@@ -176,54 +176,4 @@ func (a *Agent) joinOnce(ctx context.Context) (<-chan struct{}, error) {
 			return nil, fmt.Errorf("%w: %w", err, serr)
 		}
 	}
-}
-
-func (a *Agent) kickAll() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, r := range a.everyRunner() {
-		r.kick()
-	}
-}
-
-// everyRunner returns the runners sorted by instance name, so that their order does not depend on a
-// map. The caller holds the lock.
-func (a *Agent) everyRunner() (out []*runner) {
-	for _, id := range slices.Sorted(maps.Keys(a.runners)) {
-		out = append(out, a.runners[id])
-	}
-	return out
-}
-
-// wait blocks until ok returns true. It calls ok after every change of the world, with the lock
-// held.
-func (a *Agent) wait(ctx context.Context, ok func() bool) error {
-	for {
-		a.mu.Lock()
-		done, news := ok(), a.changed
-		a.mu.Unlock()
-		if done {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-news:
-		}
-	}
-}
-
-// commit writes with this host's fence and applies the result to the world at once.
-func (a *Agent) commit(ctx context.Context, t pando.Txn) (pando.StoreRevision, error) {
-	a.mu.Lock()
-	t.Fence = a.fence
-	a.mu.Unlock()
-	at, err := a.Registry.Commit(ctx, t)
-	if err != nil {
-		return 0, err
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.world.Committed(t, at)
-	return at, nil
 }

@@ -27,6 +27,7 @@ type bench struct {
 	objects   *sim.Objects
 	ids       *sim.IDs
 	prober    pando.Prober
+	front     pando.Steering // replaces steering in the next agent, unless nil
 	agent     *Agent
 	stop      func()
 }
@@ -62,8 +63,12 @@ func (b *bench) revision(n int, hits pando.StateType) {
 // start starts an agent. restart stops it and starts the next one.
 func (b *bench) start() {
 	ctx, cancel := context.WithCancel(b.ctx)
+	var steering pando.Steering = b.steering
+	if b.front != nil {
+		steering = b.front
+	}
 	b.agent = New(Config{
-		Host: pando.Host{Name: "h1"}, Registry: b.registry, Sandboxes: b.sandboxes, Steering: b.steering, Objects: b.objects,
+		Host: pando.Host{Name: "h1"}, Registry: b.registry, Sandboxes: b.sandboxes, Steering: steering, Objects: b.objects,
 		Prober: b.prober, Peers: sim.NewPeers(), Clock: sim.Clock{}, IDs: b.ids, Log: slog.New(slog.DiscardHandler),
 		Serve: func(pando.Self, pando.InstanceID) http.Handler { return http.NotFoundHandler() },
 	})

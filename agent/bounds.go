@@ -29,13 +29,15 @@ const (
 // serve starts the HTTP server of the instance's API.
 func (r *runner) serve(box pando.Sandbox) {
 	server := &http.Server{
-		Handler: r.bounded(r.a.Serve(r.a, r.id)), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: idleWaitMax,
-		MaxHeaderBytes: headerBytesMax,
+		Handler:           bounded(r.a.Clock, r.a.Serve(r.a, r.id)),
+		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: idleWaitMax, MaxHeaderBytes: headerBytesMax,
 	}
 	r.a.spawn(func(ctx context.Context) {
 		stop := context.AfterFunc(ctx, func() { server.Close() })
 		defer stop()
-		l := &fewListener{Listener: box.Listener(), free: make(chan struct{}, connectionsMax), ctx: ctx, clock: r.a.Clock}
+		l := &fewListener{
+			Listener: box.Listener(), free: make(chan struct{}, connectionsMax), ctx: ctx, clock: r.a.Clock,
+		}
 		if err := server.Serve(l); err != nil && ctx.Err() == nil {
 			r.a.Log.Debug("an instance's API ended", "instance", r.id, "error", err)
 		}
@@ -44,7 +46,7 @@ func (r *runner) serve(box pando.Sandbox) {
 
 // bounded lets workMax requests work at a time and gives each body bodyWaitMax. The agent holds
 // only the head of a waiting request, because it has not read the body.
-func (r *runner) bounded(next http.Handler) http.Handler {
+func bounded(clock pando.Clock, next http.Handler) http.Handler {
 	work := make(chan struct{}, workMax)
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		if q.URL.Path == "/v1/self/events" { // connectionsMax bounds these
@@ -60,7 +62,7 @@ func (r *runner) bounded(next http.Handler) http.Handler {
 		if q.ContentLength != 0 {
 			c := http.NewResponseController(w)
 			// This fails on a connection without deadlines, which needs none.
-			_ = c.SetReadDeadline(r.a.Clock.Now().Add(bodyWaitMax))
+			_ = c.SetReadDeadline(clock.Now().Add(bodyWaitMax))
 			q.Body = &timedBody{ReadCloser: q.Body, over: func() { _ = c.SetReadDeadline(time.Time{}) }}
 		}
 		next.ServeHTTP(w, q)
@@ -92,10 +94,11 @@ type fewListener struct {
 
 // tooMany is the answer to a connection above the bound.
 var tooMany = func() string {
-	body := fmt.Sprintf(`{"title":"Service Unavailable","status":503,"code":"unavailable","detail":"the instance has %d connections `+
-		`to its API open, the most it may have: close one"}`, connectionsMax)
-	return fmt.Sprintf("HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\nConnection: close\r\n"+
-		"Retry-After: 1\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	body := fmt.Sprintf(`{"title":"Service Unavailable","status":503,"code":"unavailable",`+
+		`"detail":"the instance has %d connections to its API open, the most it may have: close one"}`,
+		connectionsMax)
+	return fmt.Sprintf("HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json"+
+		"\r\nConnection: close\r\nRetry-After: 1\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 }()
 
 // Accept implements net.Listener.

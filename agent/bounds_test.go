@@ -75,8 +75,7 @@ func TestAnInstanceHasFewConnections(t *testing.T) {
 func TestFewRequestsOfAnInstanceWorkAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var now, most atomic.Int64
-		r := &runner{a: &Agent{Config: Config{Clock: wall.Clock{}}}}
-		h := r.bounded(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		h := bounded(wall.Clock{}, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 			most.Store(max(most.Load(), now.Add(1)))
 			time.Sleep(time.Second)
 			now.Add(-1)
@@ -97,9 +96,8 @@ func TestFewRequestsOfAnInstanceWorkAtATime(t *testing.T) {
 // The agent ends a request if the body is late. An answer may take longer than a body.
 func TestABodyHasADeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &runner{a: &Agent{Config: Config{Clock: wall.Clock{}}}}
 		ended := make(chan error, 1)
-		h := r.bounded(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		h := bounded(wall.Clock{}, http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 			_, err := io.ReadAll(q.Body)
 			if err == nil {
 				time.Sleep(2 * bodyWaitMax)
@@ -149,7 +147,7 @@ func TestAsksArePaced(t *testing.T) {
 		b.ok(err)
 		start := time.Now()
 		for range asksBurst + 100 {
-			b.ok(r.pace.wait(b.ctx, wall.Clock{}))
+			b.ok(r.caller.pace.wait(b.ctx, wall.Clock{}))
 		}
 		if took := time.Since(start); took != 100*askWait {
 			t.Errorf("%d asks in a row took %s", asksBurst+100, took)

@@ -25,22 +25,29 @@ func (a *Agent) Leave(ctx context.Context, drain time.Duration) (left int, err e
 	a.mu.Unlock()
 	writes, cancel := context.WithTimeout(ctx, settleMax)
 	defer cancel()
-	a.kickAll()                                   // drains end at leaveBy at the latest
+	a.wakeAll()                                   // drains end at leaveBy at the latest
 	if _, err := a.joinOnce(writes); err != nil { // sets Leaving in the host's record
 		return a.here(), err
 	}
 	for {
 		a.mu.Lock()
-		host, told := a.world.Hosts[a.Host.Name]
-		left, news := len(a.runners), a.changed
+		host, joined := a.world.Hosts[a.Host.Name]
+		left, changed := len(a.runners), a.changed
 		a.mu.Unlock()
-		if told && host.V.Leaving && left == 0 || a.Clock.Now().After(bound) {
+		if joined && host.V.Leaving && left == 0 || a.Clock.Now().After(bound) {
 			return left, nil
 		}
-		if err := a.news(ctx, news, leaveLook); err != nil {
+		if err := a.awaitChange(ctx, changed, leaveLook); err != nil {
 			return left, err
 		}
 	}
+}
+
+// leavesBy returns the deadline for connections when the host leaves, or zero if it stays.
+func (a *Agent) leavesBy() time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.leaveBy
 }
 
 func (a *Agent) here() int {
@@ -52,7 +59,8 @@ func (a *Agent) here() int {
 // longestStop returns the longest stop time of any instance here. The caller holds the lock.
 func (a *Agent) longestStop() (most time.Duration) {
 	for _, r := range a.everyRunner() {
-		most = max(most, pando.Seconds(a.specOf(r.inst).StopSeconds))
+		spec, _ := a.world.SpecOf(r.service, r.shown.inst.Revision)
+		most = max(most, pando.Seconds(spec.StopSeconds))
 	}
 	return most
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"reflect"
 	"sync"
 	"time"
 
@@ -11,6 +12,13 @@ import (
 // eventsKept is the number of events of an instance that a listener can request again.
 const eventsKept = 256
 
+// budget is the number of instances that a service may have, as sent to its instances.
+type budget struct {
+	Min int        `json:"min"`
+	Max int        `json:"max"`
+	Pin *pando.Pin `json:"pin"`
+}
+
 // events holds the recent events of one instance, so that a listener that reconnects misses none.
 type events struct {
 	mu     sync.Mutex
@@ -18,6 +26,7 @@ type events struct {
 	kept   []pando.SelfEvent
 	subs   map[chan struct{}]bool
 	closed bool
+	budget budget // as last sent
 }
 
 // newEvents starts an agent's event ids at its start time in microseconds. An agent sends fewer
@@ -30,6 +39,21 @@ func newEvents(now time.Time) *events {
 func (e *events) send(at time.Time, kind pando.SelfEventKind, data any) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.add(at, kind, data)
+}
+
+// sendBudget sends a budget unless it was the last one sent.
+func (e *events) sendBudget(at time.Time, b budget) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !reflect.DeepEqual(b, e.budget) {
+		e.budget = b
+		e.add(at, pando.EventBudget, b)
+	}
+}
+
+// add appends an event. The caller holds the lock.
+func (e *events) add(at time.Time, kind pando.SelfEventKind, data any) {
 	if last := len(e.kept) - 1; last >= 0 && kind == pando.EventPeers && e.kept[last].Kind == kind {
 		e.kept = e.kept[:last] // a newer number of peers replaces the one before
 	}

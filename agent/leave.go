@@ -2,12 +2,10 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/failpoint"
 )
 
 // These times govern how an instance leaves.
@@ -28,10 +26,18 @@ const (
 	dieGrace = 30 * time.Second
 )
 
+// leave takes an instance out: it waits for its flows and for its program.
+type leave struct {
+	*runner
+	uncounted time.Time // since when its flows cannot be counted, or zero
+	stopping  bool      // its sandbox is being stopped
+	stopped   bool      // it was
+}
+
 // drain waits until the last flow ends or a bound of the drain is reached.
-func (r *runner) drain(ctx context.Context, i pando.Instance, box pando.Sandbox, exited *pando.Exit) time.Duration {
+func (r *leave) drain(ctx context.Context, i pando.Instance, box pando.Sandbox) time.Duration {
 	now := r.a.Clock.Now()
-	if box == nil || exited != nil {
+	if box == nil || r.exited != nil {
 		r.drained("the program is not there any more")
 		return atOnce
 	}
@@ -39,8 +45,12 @@ func (r *runner) drain(ctx context.Context, i pando.Instance, box pando.Sandbox,
 		r.drained("it never took a flow")
 		return atOnce
 	}
+	steered, err := r.wire.inForce()
+	if !steered && err == nil {
+		return retryWait // new flows may still come: the table wakes it
+	}
 	spent := now.Sub(i.Since)
-	n, err := r.flows(ctx, box)
+	n, err := r.flows(ctx, box, err)
 	if err == nil && n == 0 {
 		r.drained(fmt.Sprintf("its last flow ended after %s", spent.Round(time.Millisecond)))
 		return atOnce
@@ -49,7 +59,8 @@ func (r *runner) drain(ctx context.Context, i pando.Instance, box pando.Sandbox,
 	for _, end := range r.drainEnds(i, err) {
 		left := end.at.Sub(now)
 		if left <= 0 {
-			r.decide(ctx, pando.DecidedDrainEnd, fmt.Sprintf("%s: %d flows were ended", end.why, n), map[string]float64{"flows": float64(n)})
+			r.a.decide(ctx, r.runner, pando.DecidedDrainEnd,
+				fmt.Sprintf("%s: %d flows were ended", end.why, n), map[string]float64{"flows": float64(n)})
 			r.drained(fmt.Sprintf("%s, %d flows were ended", end.why, n))
 			return atOnce
 		}
@@ -59,18 +70,25 @@ func (r *runner) drain(ctx context.Context, i pando.Instance, box pando.Sandbox,
 }
 
 // flows counts the flows of the instance: its own sockets, or if it has none, its entries in the
-// connection table.
-func (r *runner) flows(ctx context.Context, box pando.Sandbox) (int, error) {
+// connection table. unsteered is the error of the table without the instance. A count of zero has
+// no meaning while new flows come.
+func (r *leave) flows(
+	ctx context.Context, box pando.Sandbox, unsteered error,
+) (int, error) {
 	n, err := box.Flows(ctx)
 	if err == nil && n == 0 {
-		n, err = r.a.flows(ctx, r.id)
+		n, err = r.a.sweeper.flows(ctx, r.id)
+	}
+	if err == nil && n == 0 {
+		err = unsteered
 	}
 	switch {
 	case err == nil:
 		r.uncounted = time.Time{}
 	case ctx.Err() == nil && r.uncounted.IsZero():
 		r.uncounted = r.a.Clock.Now()
-		r.a.Log.Warn("the flows of a draining instance cannot be counted; it is tried again", "instance", r.id, "error", err)
+		r.a.Log.Warn("the flows of a draining instance cannot be counted; it is tried again",
+			"instance", r.id, "error", err)
 	}
 	return n, err
 }
@@ -82,180 +100,68 @@ type drainEnd struct {
 }
 
 // drainEnds returns the bounds of a drain. uncounted is the error of the last count of its flows.
-func (r *runner) drainEnds(i pando.Instance, uncounted error) (ends []drainEnd) {
-	r.a.mu.Lock()
-	leaveBy, limit := r.a.leaveBy, r.a.specOf(i).DrainSecondsMax
-	r.a.mu.Unlock()
-	if !leaveBy.IsZero() {
-		ends = append(ends, drainEnd{leaveBy, "its host leaves"})
+func (r *leave) drainEnds(i pando.Instance, uncounted error) (ends []drainEnd) {
+	end := func(at time.Time, format string, about ...any) {
+		ends = append(ends, drainEnd{at, fmt.Sprintf(format, about...)})
 	}
-	if limit > 0 {
-		ends = append(ends, drainEnd{i.Since.Add(pando.Seconds(limit)), fmt.Sprintf("drain_max of %gs was over", limit)})
+	if leaveBy := r.a.leavesBy(); !leaveBy.IsZero() {
+		end(leaveBy, "its host leaves")
+	}
+	if limit := r.spec().DrainSecondsMax; limit > 0 {
+		end(i.Since.Add(pando.Seconds(limit)), "drain_max of %gs was over", limit)
 	}
 	if i.Walk && i.Halt == "" { // it did not answer (takeOut)
-		ends = append(ends, drainEnd{i.Since.Add(unwellDrainMax), fmt.Sprintf("it does not answer, and %s were over", unwellDrainMax)})
+		end(i.Since.Add(unwellDrainMax), "it does not answer, and %s were over", unwellDrainMax)
 	}
 	if uncounted != nil {
-		ends = append(ends, drainEnd{
-			r.uncounted.Add(countWaitMax), fmt.Sprintf("its flows could not be counted for %s (%v)", countWaitMax, uncounted),
-		})
+		end(r.uncounted.Add(countWaitMax),
+			"its flows could not be counted for %s (%v)", countWaitMax, uncounted)
 	}
 	return ends
 }
 
-func (r *runner) drained(reason string) {
+func (r *leave) drained(reason string) {
 	r.become(pando.PhaseDrained, reason)
 	r.events.send(r.a.Clock.Now(), pando.EventDrained, map[string]string{"reason": reason})
 }
 
-// leave waits for the application to merge and die. It stops the application after a grace period,
+// await waits for the application to merge and die. It stops the application after a grace period,
 // or at once if another party took the instance out and the program reads no events. Then it merges
 // the state for the instance.
-func (r *runner) leave(ctx context.Context, i pando.Instance, box pando.Sandbox, exited *pando.Exit) time.Duration {
-	r.a.mu.Lock()
-	die := r.dieNow
-	r.a.mu.Unlock()
-	if die {
-		return 0 // Die writes the next step
+func (r *leave) await(ctx context.Context, i pando.Instance, box pando.Sandbox) time.Duration {
+	if box != nil && r.exited == nil && !r.stopped {
+		if wait := r.patience(i); wait > 0 {
+			return wait
+		}
+		r.stop(box)
+		return 0
 	}
-	running := box != nil && exited == nil
-	if wait := r.patience(i); running && wait > 0 {
-		return wait
-	}
-	if running {
-		if i.Warm {
+	return r.end.salvage(ctx, i, "merged for it after it stopped")
+}
+
+// stop stops the program in a goroutine of its own, because a program that stops may still call its
+// API. The message stopEnded reports the end.
+func (r *leave) stop(box pando.Sandbox) {
+	r.stopping = true
+	warm := r.inst.Warm
+	r.a.spawn(func(ctx context.Context) {
+		if warm {
 			if err := box.Resume(ctx); err != nil {
 				r.a.Log.Warn("wake a reserve so that it can stop", "instance", r.id, "error", err)
 			}
 		}
-		if err := box.Stop(ctx); err != nil && ctx.Err() == nil {
-			r.a.Log.Error("stop an instance", "instance", r.id, "error", err)
-		}
-	}
-	return r.salvage(ctx, i, "merged for it after it stopped")
+		r.post(stopEnded{box.Stop(ctx)})
+	})
 }
 
 // patience returns how much longer a drained instance may take to die by itself.
-func (r *runner) patience(i pando.Instance) time.Duration {
+func (r *leave) patience(i pando.Instance) time.Duration {
 	if !i.Walk {
 		return dieGrace - r.a.Clock.Now().Sub(i.Since)
 	}
-	r.a.mu.Lock()
-	listens := r.events.listeners() > 0
-	r.a.mu.Unlock()
-	if !listens {
+	if r.events.listeners() == 0 {
 		return 0
 	}
 	// It reads its events, so it has received the order. Give it the time of a stop to end by itself.
-	return pando.Seconds(r.spec(i).StopSeconds) - r.a.Clock.Now().Sub(i.Since)
-}
-
-// salvage merges the branch of a stopped instance on its behalf.
-func (r *runner) salvage(ctx context.Context, i pando.Instance, how string) time.Duration {
-	branch := r.awaitBranch(ctx)
-	if branch == nil {
-		b, err := r.a.repo(r.service, i.Revision).Born(ctx, r.id, r.a.head(r.service))
-		if err != nil {
-			r.a.Log.Error("open a branch to salvage it", "instance", r.id, "error", err)
-			return retryWait
-		}
-		r.a.mu.Lock()
-		branch, r.branch = b, b
-		r.a.mu.Unlock()
-	}
-	if i.Phase != pando.PhaseFailed {
-		if _, err := branch.Commit(ctx, "the last writes of "+string(r.id), r.a.Clock.Now()); err != nil {
-			return r.again(ctx, "commit the last writes", err)
-		}
-	}
-	result, err := r.a.push(ctx, r)
-	if errors.Is(err, errMoved) {
-		r.decide(ctx, pando.DecidedSalvage, err.Error(), nil)
-		r.become(pando.PhaseMerged, "not merged: the service has moved; its commits stay here")
-		return atOnce
-	}
-	if err != nil {
-		return r.again(ctx, "merge a branch", err)
-	}
-	if i.Phase == pando.PhaseFailed && result.Taken+result.Merged > 0 {
-		r.decide(ctx, pando.DecidedSalvage, fmt.Sprintf("%d paths of its committed state were merged", result.Taken+result.Merged), nil)
-	}
-	r.become(pando.PhaseMerged, how)
-	return atOnce
-}
-
-func (r *runner) again(ctx context.Context, what string, err error) time.Duration {
-	now := r.a.Clock.Now()
-	if ctx.Err() == nil && (r.stuck != what || now.Sub(r.complained) >= time.Minute) {
-		r.a.Log.Warn(what+": it is tried again", "instance", r.id, "error", err)
-		r.complained = now
-	}
-	if r.pause = min(2*r.pause, retryWaitMax); r.stuck != what {
-		r.stuck, r.pause = what, retryWait
-	}
-	return r.pause
-}
-
-// bury records the end, then removes the sandbox and then the record. In this order, an agent that
-// starts in between never starts the instance again.
-func (r *runner) bury(ctx context.Context) time.Duration {
-	if err := r.recorder.flush(ctx); err != nil {
-		return r.again(ctx, "record the end of an instance", err)
-	}
-	failpoint.Hit("die recorded")
-	r.tearDown(ctx)
-	failpoint.Hit("die removed")
-	r.a.mu.Lock()
-	t := pando.Txn{Delete: []pando.Key{r.inst.Key()}}
-	now := r.a.Clock.Now()
-	for _, i := range r.a.world.IntentsOf(r.service) {
-		v := r.a.world.Intents[i.ID]
-		if v.V.Instance == r.id && v.V.Verb != pando.VerbReplicate && v.V.State.May(pando.IntentDead) {
-			t.If = append(t.If, v.If())
-			t.Put = append(t.Put, v.V.Become(pando.IntentDead, now, "its sandbox and its record are gone"))
-		}
-	}
-	r.a.mu.Unlock()
-	if _, err := r.a.commit(ctx, t); err != nil {
-		if errors.Is(err, pando.ErrConflict) {
-			return 5 * time.Millisecond
-		}
-		return r.again(ctx, "remove the record of an instance", err)
-	}
-	failpoint.Hit("die forgotten")
-	return r.remove(ctx)
-}
-
-// tearDown releases everything that the instance has on this host except its record and its branch.
-func (r *runner) tearDown(ctx context.Context) {
-	_ = r.awaitBranch(ctx) // the birth of the branch must not finish later
-	r.a.Sandboxes.Discard(r.id)
-	r.a.mu.Lock()
-	box := r.box
-	r.box = nil
-	r.a.publish(r.service)
-	r.a.mu.Unlock()
-	if box == nil {
-		return
-	}
-	if err := r.a.Steering.Disconnect(ctx, box.Link()); err != nil {
-		r.a.Log.Warn("disconnect an instance from steering", "instance", r.id, "error", err)
-	}
-	if err := box.Remove(ctx); err != nil {
-		r.a.Log.Error("remove a sandbox", "instance", r.id, "error", err)
-	}
-}
-
-// remove tears the instance down, drops its branch and ends the runner.
-func (r *runner) remove(ctx context.Context) time.Duration {
-	r.tearDown(ctx)
-	if err := r.a.dropBranch(ctx, r.service, r.id); err != nil && !errors.Is(err, errMoved) {
-		return r.again(ctx, "drop the branch of an instance that is gone", err)
-	}
-	r.recorder.close()
-	r.events.close()
-	r.a.mu.Lock()
-	defer r.a.mu.Unlock()
-	r.a.delist(r)
-	return 0
+	return pando.Seconds(r.spec().StopSeconds) - r.a.Clock.Now().Sub(i.Since)
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"pando.run/pando"
@@ -22,14 +23,42 @@ type preparation struct {
 
 var nothing = preparation{begin: func() {}, settle: func() {}}
 
+// preparer does the work of likely grants ahead of the answers.
+type preparer struct {
+	a    *Agent
+	mu   sync.Mutex
+	vain map[pando.ServiceKey]time.Time // when a preparation was last discarded unused
+}
+
+func newPreparer(a *Agent) *preparer {
+	return &preparer{a: a, vain: map[pando.ServiceKey]time.Time{}}
+}
+
+// wasVain notes that a preparation of a service was discarded unused.
+func (p *preparer) wasVain(s pando.ServiceKey) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.vain[s] = p.a.Clock.Now()
+}
+
+// isVain reports whether an unused preparation of a service was discarded within vainWait.
+func (p *preparer) isVain(s pando.ServiceKey, now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	vain, ok := p.vain[s]
+	return ok && now.Sub(vain) < vainWait
+}
+
 // prepare returns the work that a likely grant needs: waking an instance in reserve, or loading a
 // new program if none is in reserve. It predicts control's decision from the records of this host.
-// The intent proposes the name of a new instance. The caller holds the lock, but not during begin
-// and settle.
-func (a *Agent) prepare(i *pando.Intent) preparation {
+// The intent proposes the name of a new instance.
+func (p *preparer) prepare(i *pando.Intent) preparation {
+	a := p.a
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	svc, now := a.world.Services[i.Service].V, a.Clock.Now()
-	vain, ok := a.vain[i.Service]
-	if a.Control == nil || svc.Home != a.Host.Name || svc.Removing || svc.Target != svc.Current || ok && now.Sub(vain) < vainWait {
+	home := svc.Home == a.Host.Name && !svc.Removing && svc.Target == svc.Current
+	if a.Control == nil || !home || p.isVain(i.Service, now) {
 		return nothing
 	}
 	all := a.world.Of(i.Service)
@@ -39,99 +68,83 @@ func (a *Agent) prepare(i *pando.Intent) preparation {
 		return nothing
 	}
 	for _, o := range all {
-		if r := a.runners[o.ID]; o.Phase == pando.PhaseWarm && o.Revision == svc.Current && r != nil {
-			return a.call(r)
+		r := a.runners[o.ID]
+		if o.Phase == pando.PhaseWarm && o.Revision == svc.Current && r != nil {
+			return p.call(r)
 		}
-		if o.Phase == pando.PhaseWarm || o.Phase == pando.PhasePlaced || o.Phase == pando.PhaseStarting {
+		switch o.Phase {
+		case pando.PhaseWarm, pando.PhasePlaced, pando.PhaseStarting:
 			return nothing // the ask may get this one soon
 		}
 	}
 	i.Instance = a.IDs.Instance(i.Service.Name)
-	return a.load(pando.SandboxSpec{
-		Instance: pando.Instance{ID: i.Instance, Service: i.Service, Host: a.Host.Name, Revision: svc.Current, Role: pando.RoleReplica},
-		Spec:     spec, VIP4: svc.VIP4, VIP6: svc.VIP6,
+	return p.load(pando.SandboxSpec{
+		Instance: pando.Instance{
+			ID: i.Instance, Service: i.Service, Host: a.Host.Name, Revision: svc.Current,
+			Role: pando.RoleReplica,
+		},
+		Spec: spec, VIP4: svc.VIP4, VIP6: svc.VIP6,
 	})
 }
 
 // call wakes an instance in reserve. It takes no flows before it is claimed. An unclaimed one
 // sleeps again.
-func (a *Agent) call(r *runner) preparation {
-	called := false
+func (p *preparer) call(r *runner) preparation {
+	begun := false
 	return preparation{
 		begin: func() {
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			called = true
-			r.called++
-			r.kick()
+			begun = true
+			r.post(called{+1})
 		},
 		settle: func() {
-			if !called {
+			if !begun {
 				return
 			}
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			if r.called--; r.inst.Phase == pando.PhaseWarm {
-				a.vain[r.service] = a.Clock.Now()
-				r.kick()
+			if p.a.statusOf(r).inst.Phase == pando.PhaseWarm {
+				p.wasVain(r.service)
 			}
+			r.post(called{-1})
 		},
 	}
-}
-
-// doze pauses an instance in reserve unless an ask on its way may claim it.
-func (r *runner) doze(ctx context.Context, box pando.Sandbox) time.Duration {
-	r.a.mu.Lock()
-	called := r.called > 0
-	r.a.mu.Unlock()
-	if called == r.awake {
-		return 0
-	}
-	change, what := box.Pause, "put the instance in reserve again"
-	if called {
-		change, what = box.Resume, "wake the instance for an ask"
-	}
-	if err := change(ctx); err != nil {
-		r.fail(what+": "+err.Error(), nil)
-		return time.Millisecond
-	}
-	r.awake = called
-	failpoint.Hit("replicate prepared")
-	return 0
 }
 
 // load does the part of a start that leaves no trace. It loads the program, which runs its first
 // instruction after this host receives the placement.
-func (a *Agent) load(s pando.SandboxSpec) preparation {
+func (p *preparer) load(s pando.SandboxSpec) preparation {
+	a, id := p.a, s.Instance.ID
 	var done chan struct{} // nil: not begun
-	granted := false
+	granted := false       // guarded by the agent's lock
 	return preparation{
 		begin: func() {
 			done = make(chan struct{})
 			a.spawn(func(ctx context.Context) {
 				defer close(done)
 				if err := a.Sandboxes.Prepare(ctx, s); err != nil {
-					a.Log.Debug("a start is not prepared", "instance", s.Instance.ID, "error", err)
+					a.Log.Debug("a start is not prepared", "instance", id, "error", err)
 					return
 				}
 				failpoint.Hit("replicate prepared")
 				a.mu.Lock()
-				defer a.mu.Unlock()
-				if r := a.runners[s.Instance.ID]; r != nil && r.begun || r == nil && granted {
-					a.Sandboxes.Discard(s.Instance.ID) // too late: no start will take this preparation
+				r := a.runners[id]
+				late := r != nil && r.shown.begun || r == nil && granted
+				a.mu.Unlock()
+				if late { // no start will take this preparation
+					a.Sandboxes.Discard(id)
 				}
 			})
 		},
 		settle: func() {
 			a.mu.Lock()
-			defer a.mu.Unlock()
-			if _, granted = a.world.Instances[s.Instance.ID]; granted || done == nil {
+			_, granted = a.world.Instances[id]
+			unused := !granted && done != nil
+			a.mu.Unlock()
+			if !unused {
 				return
 			}
-			a.vain[s.Instance.Service] = a.Clock.Now()
+			p.wasVain(s.Instance.Service)
 			a.spawn(func(context.Context) {
 				<-done
-				a.Sandboxes.Discard(s.Instance.ID)
+				a.Sandboxes.Discard(id)
 			})
 		},
 	}

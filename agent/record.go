@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/turn"
+	"pando.run/pando/world"
 )
 
 // recorder writes the steps of one instance to the registry in the background, in order and in as
@@ -16,7 +18,7 @@ type recorder struct {
 	mu      sync.Mutex
 	steps   []step // not yet written, oldest first
 	nudge   chan struct{}
-	writing turn
+	writing turn.Turn
 	done    chan struct{}
 	once    sync.Once
 }
@@ -29,7 +31,7 @@ type step struct {
 }
 
 func newRecorder(r *runner) *recorder {
-	return &recorder{r: r, nudge: make(chan struct{}, 1), writing: newTurn(), done: make(chan struct{})}
+	return &recorder{r: r, nudge: make(chan struct{}, 1), writing: turn.New(), done: make(chan struct{})}
 }
 
 func (c *recorder) add(i pando.Instance, because *pando.Decision) {
@@ -60,7 +62,8 @@ func (c *recorder) run(ctx context.Context) {
 				break
 			}
 			if wait == recordWaitMin {
-				c.r.a.Log.Warn("a step of an instance is not recorded yet; it is tried again", "instance", c.r.id, "error", err)
+				c.r.a.Log.Warn("a step of an instance is not recorded yet; it is tried again",
+					"instance", c.r.id, "error", err)
 			}
 			if pando.Sleep(ctx, c.r.a.Clock, wait) != nil || c.ended(ctx) {
 				return
@@ -78,7 +81,8 @@ const (
 // hopeless reports whether a write can never succeed. ErrFenced can pass: this agent joins again
 // and gets a new fence.
 func hopeless(err error) bool {
-	return errors.Is(err, pando.ErrTooLarge) || errors.Is(err, pando.ErrForbidden) || errors.Is(err, pando.ErrInvalid)
+	return errors.Is(err, pando.ErrTooLarge) || errors.Is(err, pando.ErrForbidden) ||
+		errors.Is(err, pando.ErrInvalid)
 }
 
 // collectWait is how long the record of a step waits to be written with the next one. The wait
@@ -133,10 +137,10 @@ func (c *recorder) wait() time.Duration {
 // flush writes all waiting steps. It drops steps that can never be written and logs them. The
 // record of the next step then lacks only their evidence.
 func (c *recorder) flush(ctx context.Context) error {
-	if err := c.writing.take(ctx); err != nil {
+	if err := c.writing.Take(ctx); err != nil {
 		return err
 	}
-	defer c.writing.give()
+	defer c.writing.Give()
 	for collision := 20 * time.Millisecond; ; collision = min(2*collision, time.Second) {
 		c.mu.Lock()
 		steps := c.steps
@@ -146,10 +150,7 @@ func (c *recorder) flush(ctx context.Context) error {
 		}
 		err := c.write(ctx, steps)
 		if errors.Is(err, pando.ErrConflict) {
-			c.r.a.mu.Lock()
-			changed := c.r.a.changed
-			c.r.a.mu.Unlock()
-			if err := c.r.a.news(ctx, changed, collision); err != nil {
+			if err := c.r.a.awaitChange(ctx, c.r.a.nextChange(), collision); err != nil {
 				return err
 			}
 			continue
@@ -162,7 +163,8 @@ func (c *recorder) flush(ctx context.Context) error {
 		c.mu.Unlock()
 		if err != nil {
 			last := steps[len(steps)-1]
-			c.r.a.Log.Error("a step of an instance is given up: it cannot be recorded", "instance", c.r.id, "phase", last.Phase, "error", err)
+			c.r.a.Log.Error("a step of an instance is given up: it cannot be recorded",
+				"instance", c.r.id, "phase", last.Phase, "error", err)
 			return err
 		}
 	}
@@ -171,15 +173,33 @@ func (c *recorder) flush(ctx context.Context) error {
 // write makes one commit of a run of steps: the last one as the instance's record, and all of them
 // in its intents.
 func (c *recorder) write(ctx context.Context, steps []step) error {
-	a := c.r.a
 	last := steps[len(steps)-1].Instance
-	a.mu.Lock()
-	known, ok := a.world.Instances[last.ID]
-	if !ok {
-		a.mu.Unlock()
-		return nil // its record is gone
+	t, recorded := pando.Txn{}, false
+	c.r.a.read(func(w *world.World) {
+		var known world.Versioned[pando.Instance]
+		if known, recorded = w.Instances[last.ID]; recorded {
+			t = written(w, known, last, steps)
+		}
+	})
+	if !recorded {
+		return nil
 	}
-	takenOut := known.V.Phase == pando.PhaseDraining && !last.Phase.Leaving() && last.Phase != pando.PhaseFailed
+	for _, s := range steps {
+		if s.because != nil {
+			t.Put = append(t.Put, *s.because)
+		}
+	}
+	_, err := c.r.a.commit(ctx, t)
+	return err
+}
+
+// written returns the transaction that brings the record of an instance and its intents to the last
+// of some steps.
+func written(
+	w *world.World, known world.Versioned[pando.Instance], last pando.Instance, steps []step,
+) pando.Txn {
+	takenOut := known.V.Phase == pando.PhaseDraining &&
+		!last.Phase.Leaving() && last.Phase != pando.PhaseFailed
 	if claimed := last.Warm && !known.V.Warm; takenOut || claimed {
 		// Control was faster, but only the agent has the addresses.
 		ip4, ip6 := last.IP4, last.IP6
@@ -189,7 +209,7 @@ func (c *recorder) write(ctx context.Context, steps []step) error {
 	last.Halt, last.Walk = known.V.Halt, known.V.Walk || last.Walk
 	t := pando.Txn{If: []pando.Condition{known.If()}, Put: []pando.Stored{last}}
 	for _, id := range []pando.IntentID{last.Intent, last.Halt} {
-		v, ok := a.world.Intents[id]
+		v, ok := w.Intents[id]
 		if !ok {
 			continue
 		}
@@ -198,14 +218,7 @@ func (c *recorder) write(ctx context.Context, steps []step) error {
 			t.Put = append(t.Put, next)
 		}
 	}
-	a.mu.Unlock()
-	for _, s := range steps {
-		if s.because != nil {
-			t.Put = append(t.Put, *s.because)
-		}
-	}
-	_, err := a.commit(ctx, t)
-	return err
+	return t
 }
 
 // intentOf maps the phase of an instance to the state of its intents.
@@ -222,7 +235,8 @@ func follow(i pando.Intent, steps []step) (pando.Intent, bool) {
 	changed := false
 	for _, s := range steps {
 		to, ok := intentOf[s.Phase]
-		if ok && i.State.May(to) && (i.Verb == pando.VerbHalt) == (to == pando.IntentMerged || i.State == pando.IntentDraining) {
+		ending := to == pando.IntentMerged || i.State == pando.IntentDraining
+		if ok && i.State.May(to) && (i.Verb == pando.VerbHalt) == ending {
 			i, changed = i.Become(to, s.Since, s.Reason), true
 		}
 	}

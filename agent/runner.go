@@ -7,70 +7,69 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/state"
-	"pando.run/pando/world"
+	"pando.run/pando/lifecycle"
 )
 
-// runner takes one instance through its life on this host. It is an actor with one goroutine. It
-// compares the record (wanted) with the sandbox (actual) and does the next step.
+// runner takes one instance through its life on this host. It is an actor with one goroutine, which
+// alone touches the fields of its life. Other goroutines send it messages, and it shows its status
+// to the agent.
 //
-// inst is the newest truth: it has the agent's own steps before the registry has them. Control's
-// two steps (placed, draining) arrive through see.
+// A runner compares the record (wanted) with the sandbox (actual) and does the next step.
 type runner struct {
 	a       *Agent
 	id      pando.InstanceID
 	service pando.ServiceKey
 
-	// The agent's lock guards these.
+	inbox    inbox
+	shown    status        // as last shown; the agent's lock guards it
+	ended    chan struct{} // closed when the runner has ended
+	events   *events
+	recorder *recorder
+	caller   caller
+	// spread, out of 1,024, scales the extra sixteenth of this runner's waits. The instances of a host
+	// then do not all retry at one instant after an outage.
+	spread time.Duration
+
+	life
+}
+
+// life is the state of a runner. Only its goroutine touches it.
+type life struct {
+	// inst is the newest truth: it has the agent's own steps before the registry has them.
 	inst   pando.Instance
 	box    pando.Sandbox
 	link   pando.Link // of box
 	exited *pando.Exit
 	over   bool // its record is gone
 	ready  bool // the application reported that it is ready
-	events *events
-	asking *pando.Intent // its one outstanding request
-	dieNow bool
 	called int  // asks on their way that may claim it from the reserve
 	begun  bool // its start took the prepared work, if there was any
-	metric map[string]float64
-	told   budget // as last sent
+	gone   bool // it has ended
+	awake  bool // although it is in reserve
 
-	branch *state.Branch
-	// born is closed once the branch exists or failed to open. It is nil before the attempt.
-	born     chan struct{}
-	kicked   chan struct{}
-	recorder *recorder
-	pace     pace
-	// spread, out of 1,024, scales the extra sixteenth of this runner's waits. The instances of a host
-	// then do not all retry at one instant after an outage.
-	spread time.Duration
+	stuck      string        // the step that failed last
+	pause      time.Duration // before its next attempt
+	complained time.Time
 
-	// Only the actor uses these.
-	deadline    time.Time // of readiness, for the start that began at starting
-	starting    time.Time
-	connected   bool          // to the steering
-	tried       time.Time     // the time of the last attempt to connect
-	unconnected error         // the error of that attempt
-	uncounted   time.Time     // since when its flows cannot be counted, or zero
-	stuck       string        // the step that failed last
-	pause       time.Duration // before its next attempt
-	complained  time.Time
-	probed      time.Time
-	falls       int
-	spared      bool // it stays although it does not answer, and that is recorded
-	awake       bool // although it is in reserve
-	wait        time.Duration
+	// The stages of the life, each with the state that is its own.
+	wire  wire
+	birth birth
+	watch watch
+	leave leave
+	end   end
 }
 
 func newRunner(a *Agent, i pando.Instance, box pando.Sandbox) *runner {
 	r := &runner{
-		a: a, id: i.ID, service: i.Service, inst: i, box: box, events: newEvents(a.Clock.Now()),
-		kicked: make(chan struct{}, 1),
+		a: a, id: i.ID, service: i.Service, events: newEvents(a.Clock.Now()),
+		inbox: inbox{filled: make(chan struct{}, 1)}, ended: make(chan struct{}),
+		life: life{inst: i, box: box},
 	}
 	if box != nil {
 		r.link = box.Link()
 	}
+	r.wire.runner, r.birth.runner, r.watch.runner, r.leave.runner, r.end.runner = r, r, r, r, r
+	r.shown = r.status()
 	r.recorder = newRecorder(r)
 	name := fnv.New32a()
 	_, _ = name.Write([]byte(i.ID)) // never fails
@@ -78,179 +77,164 @@ func newRunner(a *Agent, i pando.Instance, box pando.Sandbox) *runner {
 	return r
 }
 
-// see applies control's write to the instance and reports whether it was new. The caller holds the
-// agent's lock.
-func (r *runner) see(v world.Versioned[pando.Instance]) bool {
-	mine, theirs := r.inst.Phase, v.V.Phase
-	switch {
-	// The warm instance was claimed; the record is not an echo of its birth.
-	case theirs == pando.PhasePlaced && mine == pando.PhaseWarm && !v.V.Warm,
-		theirs == pando.PhaseDraining && mine.May(pando.PhaseDraining):
-		was := r.inst
-		r.inst = v.V
-		r.inst.IP4, r.inst.IP6 = was.IP4, was.IP6
-		if theirs == pando.PhaseDraining {
-			kind := pando.EventHalted
-			if r.inst.Walk {
-				r.events.send(r.a.Clock.Now(), kind, map[string]string{"reason": v.V.Reason})
-			}
-		}
-		r.kick()
-		return true
-	}
-	return false
-}
+// post sends a message to the runner. It never waits.
+func (r *runner) post(m message) { r.inbox.put(m) }
 
-// end makes the runner end its instance after the record is gone. The caller holds the agent's
-// lock.
-func (r *runner) end() {
-	if !r.over {
-		r.over = true
-		r.kick()
+func (r *runner) status() status {
+	return status{
+		inst: r.inst, box: r.box, link: r.link, runs: r.box != nil && r.exited == nil, begun: r.begun,
 	}
 }
 
-func (r *runner) kick() {
-	select {
-	case r.kicked <- struct{}{}:
-	default:
-	}
-}
+// show sends the state of the runner to the agent.
+func (r *runner) show() { r.a.shown(r, r.status()) }
 
 // A step returns atOnce when the next step follows without a wait.
 const atOnce = time.Microsecond
 
 func (r *runner) run(ctx context.Context) {
+	defer close(r.ended)
 	r.a.spawn(r.recorder.run)
 	if r.box != nil {
 		r.adopt(ctx)
 	}
-	var boxEvents <-chan pando.SandboxEvent
 	for {
-		if box := r.sandbox(); box != nil {
-			boxEvents = box.Events()
+		for _, m := range r.inbox.take() {
+			r.receive(ctx, m)
 		}
-		var timer <-chan time.Time
-		stop := func() {}
-		switch again := r.step(ctx); {
-		case again == atOnce:
-			r.kick() // without a timer: the runtime draws the first of two that end at the same instant
-		case again > 0:
-			timer, stop = r.a.Clock.After(again + again/16*r.spread/1024)
-		}
-		if r.gone() {
-			stop()
+		again := r.step(ctx)
+		if r.gone {
 			return
 		}
-		if box := r.sandbox(); box != nil && boxEvents == nil {
-			boxEvents = box.Events()
-		}
-		var e pando.SandboxEvent
-		told, open := false, true
-		select { // events of the program come first: a step that misses them is wasted
-		case e, open = <-boxEvents:
-			told = true
-		default:
-			select {
-			case <-ctx.Done():
-			case <-r.kicked:
-			case <-timer:
-			case e, open = <-boxEvents:
-				told = true
-			}
-		}
-		stop()
-		switch {
-		case ctx.Err() != nil:
+		r.rest(ctx, again)
+		if ctx.Err() != nil {
 			return
-		case !open:
-			boxEvents = nil
-			r.detach()
-		case told:
-			r.heard(e)
 		}
 	}
 }
 
-// detach marks the program as ended when the sandbox closes its events.
-func (r *runner) detach() {
-	r.a.mu.Lock()
-	defer r.a.mu.Unlock()
-	if r.exited == nil && r.box != nil {
+// rest waits for the next cause of a step: a message, an event of the program, the steering table,
+// or the time that the last step asked for.
+func (r *runner) rest(ctx context.Context, again time.Duration) {
+	var program <-chan pando.SandboxEvent
+	if r.box != nil && r.exited == nil {
+		program = r.box.Events()
+	}
+	select { // events of the program come first: a step that misses them is wasted
+	case e, open := <-program:
+		r.programChanged(e, open)
+		return
+	default:
+	}
+	if again == atOnce {
+		return
+	}
+	var timer <-chan time.Time
+	stop := func() {}
+	if again > 0 {
+		timer, stop = r.a.Clock.After(again + again/16*r.spread/1024)
+	}
+	defer stop()
+	select {
+	case <-ctx.Done():
+	case <-r.inbox.filled:
+	case <-timer:
+	case <-r.wire.wake():
+	case e, open := <-program:
+		r.programChanged(e, open)
+	}
+}
+
+// programChanged applies an event of the program. The sandbox closes its events when the program
+// has ended.
+func (r *runner) programChanged(e pando.SandboxEvent, open bool) {
+	switch {
+	case !open:
 		r.exited = &pando.Exit{Code: -1}
-	}
-}
-
-func (r *runner) sandbox() pando.Sandbox {
-	r.a.mu.Lock()
-	defer r.a.mu.Unlock()
-	if r.exited != nil {
-		return nil
-	}
-	return r.box
-}
-
-func (r *runner) gone() bool {
-	r.a.mu.Lock()
-	defer r.a.mu.Unlock()
-	_, ok := r.a.runners[r.id]
-	return !ok
-}
-
-func (r *runner) heard(e pando.SandboxEvent) {
-	r.a.mu.Lock()
-	defer r.a.mu.Unlock()
-	switch e.Kind {
-	case pando.SandboxNotified:
+	case e.Kind == pando.SandboxNotified:
 		r.ready = true
-	case pando.SandboxExited:
-		exit := e.Exit
-		r.exited = &exit
-		r.a.publish(r.service)
+	case e.Kind == pando.SandboxExited:
+		r.exited = &e.Exit
 	}
+	r.show()
+}
+
+// receive applies a message.
+func (r *runner) receive(ctx context.Context, m message) {
+	switch m := m.(type) {
+	case recordChanged:
+		r.follow(m.inst)
+	case recordGone:
+		r.over = true
+	case readyReported:
+		r.ready = true
+	case called:
+		r.called += m.by
+	case stopEnded:
+		r.leave.stopping, r.leave.stopped = false, true
+		if m.err != nil && ctx.Err() == nil {
+			r.a.Log.Error("stop an instance", "instance", r.id, "error", m.err)
+		}
+	case deathAsked:
+		m.answer <- r.end.die(ctx, m)
+	}
+}
+
+// follow applies control's write to the instance.
+func (r *runner) follow(theirs pando.Instance) {
+	now, fresh := controlled(r.inst, theirs)
+	if !fresh {
+		return
+	}
+	r.inst = now
+	if now.Phase == pando.PhaseDraining && now.Walk {
+		r.events.send(r.a.Clock.Now(), pando.EventHalted, map[string]string{"reason": now.Reason})
+	}
+	r.show()
 }
 
 // step does the next step and returns the wait before the next look (0: until the next change).
 func (r *runner) step(ctx context.Context) time.Duration {
 	r.a.steps.Add(1)
-	r.a.mu.Lock()
-	i, box, exited, over := r.inst, r.box, r.exited, r.over
-	r.a.mu.Unlock()
-	if over {
-		return r.remove(ctx)
-	}
-	if exited != nil && !i.Phase.Leaving() && i.Phase != pando.PhaseFailed {
-		r.fail(exitReason(*exited), exited)
+	i, box := r.inst, r.box
+	switch {
+	case r.leave.stopping:
+		return 0 // stopEnded wakes it
+	case r.over:
+		return r.end.remove(ctx)
+	case r.exited != nil && !i.Phase.Leaving() && i.Phase != pando.PhaseFailed:
+		r.fail(exitReason(*r.exited), r.exited)
 		return time.Millisecond
 	}
-	if box != nil && exited == nil && !r.connected && (i.Phase.KeepsFlows() || i.Phase == pando.PhaseStarting) {
-		r.connectAgain(ctx, i, box)
+	steered := i.Phase.KeepsFlows() || i.Phase == pando.PhaseStarting
+	if box != nil && r.exited == nil && !r.wire.connected && steered {
+		r.wire.connectAgain(ctx, i, box)
 	}
 	switch i.Phase {
 	case pando.PhasePlaced:
-		return r.start(ctx, i, box)
+		return r.birth.start(ctx, i, box)
 	case pando.PhaseStarting:
-		return r.awaitReady(ctx, i, box)
+		return r.birth.awaitReady(ctx, i, box)
 	case pando.PhaseReady, pando.PhaseInRotation, pando.PhaseWarm:
 		if box == nil {
 			r.fail("its sandbox is gone: the host restarted", nil)
 			return time.Millisecond
 		}
-		return r.live(ctx, i, box)
+		return r.watch.live(ctx, i, box)
 	case pando.PhaseDraining:
-		return r.drain(ctx, i, box, exited)
+		return r.leave.drain(ctx, i, box)
 	case pando.PhaseDrained:
-		return r.leave(ctx, i, box, exited)
+		return r.leave.await(ctx, i, box)
 	case pando.PhaseFailed:
 		// It does not answer, or never became ready. Its last commits still count.
-		if box != nil && exited == nil {
+		if box != nil && r.exited == nil {
 			if err := box.Stop(ctx); err != nil {
 				return r.again(ctx, "stop a failed instance", err)
 			}
 		}
-		return r.salvage(ctx, i, "salvaged")
+		return r.end.salvage(ctx, i, "salvaged")
 	case pando.PhaseMerged:
-		return r.bury(ctx)
+		return r.end.bury(ctx)
 	}
 	return 0
 }
@@ -266,45 +250,35 @@ func exitReason(e pando.Exit) string {
 }
 
 // become moves the instance to its next phase: at once on this host, soon in the registry.
-func (r *runner) become(p pando.Phase, reason string) {
-	r.a.mu.Lock()
-	defer r.a.mu.Unlock()
-	r.becomeLocked(p, reason, nil)
-}
+func (r *runner) become(p pando.Phase, reason string) { r.becomeFor(p, reason, nil) }
 
-func (r *runner) becomeLocked(p pando.Phase, reason string, because *pando.Decision) {
-	if !r.inst.Phase.May(p) {
-		return // control was faster; the next step sees the new record
-	}
+// becomeFor moves the instance to its next phase and records the decision with it.
+func (r *runner) becomeFor(p pando.Phase, reason string, because *pando.Decision) {
 	r.inst = r.inst.Become(p, r.a.Clock.Now(), reason)
+	r.wire.leaveEntry()
 	r.recorder.add(r.inst, because)
-	r.a.publish(r.service)
+	r.show()
 }
 
 // adopt takes over a sandbox of a former agent, which may have died at any step. It connects the
 // sandbox to steering, serves its API again and opens its branch.
 func (r *runner) adopt(ctx context.Context) {
-	r.a.mu.Lock()
-	i, box := r.inst, r.box
-	r.a.mu.Unlock()
-	r.connect(ctx, i, box)
-	r.awake = i.Phase == pando.PhaseWarm // an ask may have woken it, so assume that it is awake
-	r.a.mu.Lock()
+	r.wire.connect(ctx, r.inst, r.box)
+	r.awake = r.inst.Phase == pando.PhaseWarm // an ask may have woken it, so assume that it is awake
 	r.inst.IP4, r.inst.IP6 = r.link.IP4, r.link.IP6
 	if r.inst.Phase == pando.PhasePlaced {
 		// The former agent started it and died before it recorded that.
-		r.becomeLocked(pando.PhaseStarting, "found running after the agent restarted", nil)
+		r.become(pando.PhaseStarting, "found running after the agent restarted")
 	}
-	i = r.inst
-	r.a.mu.Unlock()
-	r.bear()
-	r.serve(box)
-	r.sayAgain(i)
+	r.show()
+	r.birth.bear()
+	r.serve(r.box)
+	r.repeatEvents(r.inst)
 }
 
-// sayAgain repeats the events of a leaving instance, because a former agent may have died before it
-// sent them.
-func (r *runner) sayAgain(i pando.Instance) {
+// repeatEvents sends the events of a leaving instance again, because a former agent may have died
+// before it sent them.
+func (r *runner) repeatEvents(i pando.Instance) {
 	now := r.a.Clock.Now()
 	if i.Phase.Leaving() && i.Walk {
 		r.events.send(now, pando.EventHalted, map[string]string{"reason": i.Reason})
@@ -312,4 +286,52 @@ func (r *runner) sayAgain(i pando.Instance) {
 	if i.Phase == pando.PhaseDrained {
 		r.events.send(now, pando.EventDrained, map[string]string{"reason": i.Reason})
 	}
+}
+
+// spec returns the spec by which the instance runs.
+func (r *runner) spec() pando.Spec {
+	_, spec := r.a.service(r.service, r.inst.Revision)
+	return spec
+}
+
+func (r *runner) probe(
+	ctx context.Context, p pando.Probe, spec pando.Spec, box pando.Sandbox,
+) error {
+	ctx, cancel := context.WithTimeout(ctx, pando.Seconds(spec.Health.TimeoutSeconds))
+	defer cancel()
+	var fallback pando.Port
+	if len(spec.Ports) > 0 {
+		fallback = spec.Ports[0]
+	}
+	return r.a.Prober.Probe(ctx, p, box, fallback)
+}
+
+// fail takes the instance out of rotation at once and records a decision with the evidence.
+func (r *runner) fail(reason string, exit *pando.Exit) {
+	if !r.inst.Phase.May(pando.PhaseFailed) {
+		return
+	}
+	inputs := map[string]float64{}
+	if exit != nil && exit.Signal == "" {
+		inputs[lifecycle.ExitCode] = float64(exit.Code)
+	}
+	d := r.a.decision(r, pando.DecidedFailed, reason, inputs)
+	if r.box != nil {
+		d.Lines = r.box.LastLines(20)
+	}
+	r.inst.Exit = exit
+	r.becomeFor(pando.PhaseFailed, d.Reason, &d)
+}
+
+// again logs the error of a step and returns the wait before its next attempt.
+func (r *runner) again(ctx context.Context, what string, err error) time.Duration {
+	now := r.a.Clock.Now()
+	if ctx.Err() == nil && (r.stuck != what || now.Sub(r.complained) >= time.Minute) {
+		r.a.Log.Warn(what+": it is tried again", "instance", r.id, "error", err)
+		r.complained = now
+	}
+	if r.pause = min(2*r.pause, retryWaitMax); r.stuck != what {
+		r.stuck, r.pause = what, retryWait
+	}
+	return r.pause
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/steer"
 )
 
 // A table that could not be published is published again. Until then a halt is not acknowledged.
@@ -82,7 +83,7 @@ func TestOnlyWhatIsSteeredIsInRotation(t *testing.T) {
 					t.Errorf("it is %s while every %s fails", i.Phase, method)
 				}
 				b.steering.Fail(method, 0)
-				time.Sleep(debtWaitMax)
+				time.Sleep(steer.RetryWaitMax)
 				b.phase("web-1", pando.PhaseInRotation)
 				if got, _ := b.steering.Open(web); got != "web-1" {
 					t.Errorf("a new flow went to %q", got)

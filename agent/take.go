@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -10,6 +9,57 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/world"
 )
+
+// news is one commit as this host reads it, in one pass over its records.
+type news struct {
+	hosts    bool // a host joined, changed or left
+	services map[pando.ServiceKey]*change
+}
+
+// change is the part of a commit that concerns one service.
+type change struct {
+	instances []pando.InstanceID // in the order of the commit
+	service   bool               // its record
+	revision  bool               // one of its revisions
+	head      bool               // its main
+}
+
+func digest(records []pando.Record) news {
+	n := news{services: map[pando.ServiceKey]*change{}}
+	for _, r := range records {
+		s, ok := r.Key.Service()
+		if !ok {
+			n.hosts = n.hosts || r.Key.Kind() == pando.KindHost
+			continue
+		}
+		c := n.services[s]
+		if c == nil {
+			c = &change{}
+			n.services[s] = c
+		}
+		switch r.Key.Kind() {
+		case pando.KindInstance:
+			c.instances = append(c.instances, instanceOf(r.Key))
+		case pando.KindService:
+			c.service = true
+		case pando.KindRevision:
+			c.revision = true
+		case pando.KindHead:
+			c.head = true
+		}
+	}
+	return n
+}
+
+// names returns the services of a commit in order.
+func (n news) names() []pando.ServiceKey {
+	return slices.SortedFunc(maps.Keys(n.services), pando.ServiceKey.Compare)
+}
+
+// instanceOf returns the instance in the key of a record, which is the last part of the key.
+func instanceOf(k pando.Key) pando.InstanceID {
+	return pando.InstanceID(k[strings.LastIndexByte(string(k), '/')+1:])
+}
 
 // take applies one commit of the registry to this host. It looks only at the records of the commit.
 func (a *Agent) take(b pando.Batch, reset bool) {
@@ -21,19 +71,20 @@ func (a *Agent) take(b pando.Batch, reset bool) {
 	if err := a.world.Apply(b.Changes, b.Revision); err != nil {
 		a.Log.Error("a record cannot be read and is left out", "error", err)
 	}
+	n := digest(b.Changes)
 	if reset {
 		a.reconcile()
 	}
-	a.follow(b.Changes)
-	a.tell(b.Changes)
-	if slices.ContainsFunc(b.Changes, func(r pando.Record) bool { return r.Key.Kind() == pando.KindHost }) {
-		a.neighbours()
+	a.follow(n)
+	a.notify(n)
+	if n.hosts {
+		a.steering.NeighboursChanged()
+		a.steerAll()
 	}
 	if reset {
-		a.forgetStrangers()
-		a.spawn(a.dropStrangers)
+		a.steering.WithdrawStrangers()
+		a.spawn(a.branches.DropStrangers)
 	}
-	a.applied = max(a.applied, b.Revision)
 	a.announce()
 }
 
@@ -45,89 +96,72 @@ func (a *Agent) learn(records []pando.Record) {
 	if err := a.world.Apply(records, 0); err != nil {
 		a.Log.Error("a record cannot be read and is left out", "error", err)
 	}
-	a.follow(records)
+	a.follow(digest(records))
 	a.announce()
 }
 
-// announce wakes every caller that waits for a change of the world. The caller holds the lock.
-func (a *Agent) announce() {
-	close(a.changed)
-	a.changed = make(chan struct{})
-}
-
-// follow passes records to the runners of their instances and steers the services that the records
+// follow sends records to the runners of their instances and steers the services that the records
 // change. The caller holds the lock.
-func (a *Agent) follow(records []pando.Record) {
-	stale := map[pando.ServiceKey]bool{}
-	for _, r := range records {
-		s, _ := r.Key.Service()
-		switch r.Key.Kind() {
-		case pando.KindService, pando.KindRevision:
-			stale[s] = true
-		case pando.KindInstance:
-			id := instanceOf(r.Key)
-			v, ok := a.world.Instances[id]
-			if here := ok && v.V.Host == a.Host.Name; here && !a.see(v) {
-				continue // the echo of this host's own write
-			}
-			if runner := a.runners[id]; !ok && runner != nil {
-				runner.end()
-			}
-			stale[s] = true
+func (a *Agent) follow(n news) {
+	for _, s := range n.names() {
+		c := n.services[s]
+		stale := c.service || c.revision
+		for _, id := range c.instances {
+			stale = a.followInstance(id) || stale
+		}
+		if stale {
+			a.steering.Changed(s)
 		}
 	}
-	for _, s := range slices.SortedFunc(maps.Keys(stale), pando.ServiceKey.Compare) {
-		a.publish(s)
+}
+
+// followInstance sends the record of one instance to its runner. It returns false for the echo of
+// this host's own write. The caller holds the lock.
+func (a *Agent) followInstance(id pando.InstanceID) (stale bool) {
+	v, ok := a.world.Instances[id]
+	if ok && v.V.Host == a.Host.Name {
+		return a.see(v.V)
 	}
+	if r := a.runners[id]; !ok && r != nil {
+		r.post(recordGone{})
+	}
+	return true
 }
 
-// instanceOf returns the instance in the key of a record, which is the last part of the key.
-func instanceOf(k pando.Key) pando.InstanceID {
-	return pando.InstanceID(k[strings.LastIndexByte(string(k), '/')+1:])
-}
-
-// see passes a record to the runner of its instance and reports whether it was new. It makes the
+// see sends a record to the runner of its instance and reports whether it was new. It makes the
 // runner if there is none. The caller holds the lock.
-func (a *Agent) see(v world.Versioned[pando.Instance]) bool {
-	r, known := a.runners[v.V.ID]
+func (a *Agent) see(i pando.Instance) bool {
+	r, known := a.runners[i.ID]
 	if !known {
-		r = newRunner(a, v.V, a.found[v.V.ID])
-		delete(a.found, v.V.ID)
+		r = newRunner(a, i, a.found[i.ID])
+		delete(a.found, i.ID)
 		a.enlist(r)
 		a.spawn(r.run)
+		return true
 	}
-	return r.see(v) || !known
+	_, fresh := controlled(r.shown.inst, i)
+	if fresh {
+		r.post(recordChanged{i})
+	}
+	return fresh
 }
 
-// enlist adds a runner; delist removes it. A crew is sorted by instance name. The caller holds the
-// lock.
-func (a *Agent) enlist(r *runner) {
-	a.runners[r.id] = r
-	crew := a.crews[r.service]
-	at, _ := slices.BinarySearchFunc(crew, r.id, func(o *runner, id pando.InstanceID) int { return cmp.Compare(o.id, id) })
-	a.crews[r.service] = slices.Insert(crew, at, r)
-}
-
-func (a *Agent) delist(r *runner) {
-	delete(a.runners, r.id)
-	crew := slices.DeleteFunc(a.crews[r.service], func(o *runner) bool { return o == r })
-	if a.crews[r.service] = crew; len(crew) == 0 {
-		delete(a.crews, r.service)
-		delete(a.rotation, r.service)
-		delete(a.waves, r.service)
+// steerAll queues every service. The caller holds the lock.
+func (a *Agent) steerAll() {
+	for _, s := range a.world.Names() {
+		a.steering.Changed(s)
 	}
 }
 
 // reconcile runs after the world is replaced. It gives every instance of this host its runner, ends
-// the runners of instances without a record, and publishes every service. The caller holds the
-// lock.
+// the runners of instances without a record, and steers every service. The caller holds the lock.
 func (a *Agent) reconcile() {
 	for _, i := range a.world.On(a.Host.Name) {
-		a.see(a.world.Instances[i.ID])
+		a.see(i)
 	}
 	for _, r := range a.everyRunner() {
 		if _, ok := a.world.Instances[r.id]; !ok {
-			r.end()
+			r.post(recordGone{})
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(a.found)) {
@@ -140,7 +174,5 @@ func (a *Agent) reconcile() {
 			}
 		})
 	}
-	for _, s := range a.world.Names() {
-		a.publish(s)
-	}
+	a.steerAll()
 }

@@ -1,0 +1,234 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/failpoint"
+)
+
+const (
+	// ackWait is how long a halt waits for a host's acknowledgement before it lists the host as
+	// unreachable.
+	ackWait = 700 * time.Millisecond
+	// answerWaitMax is how long an ask waits for control before the agent writes it without an answer.
+	answerWaitMax = time.Second
+)
+
+// Replicate implements pando.Self.
+func (s *selfAPI) Replicate(
+	ctx context.Context, i pando.InstanceID, ask pando.Ask,
+) (pando.Intent, error) {
+	r, intent, err := s.ask(ctx, i, pando.VerbReplicate, ask)
+	if err != nil {
+		return intent, err
+	}
+	defer r.caller.answered()
+	intent, err = s.awaitIntent(ctx, intent, answered)
+	if err == nil && ask.Wait && !intent.State.Ended() {
+		intent, err = s.awaitIntent(ctx, intent, func(v pando.Intent) bool { return v.State.Ended() })
+	}
+	switch {
+	case err != nil:
+		return intent, err
+	case intent.State == pando.IntentRefused, intent.State == pando.IntentFailed:
+		return intent, fmt.Errorf("replicate %w: %s", pando.ErrRefused, intent.Reason)
+	}
+	return intent, nil
+}
+
+// Halt implements pando.Self.
+func (s *selfAPI) Halt(
+	ctx context.Context, i pando.InstanceID, ask pando.Ask,
+) (pando.HaltResult, error) {
+	r, intent, err := s.ask(ctx, i, pando.VerbHalt, ask)
+	if err != nil {
+		return pando.HaltResult{Intent: intent}, err
+	}
+	defer r.caller.answered()
+	intent, err = s.awaitIntent(ctx, intent, answered)
+	if err != nil {
+		return pando.HaltResult{Intent: intent}, err
+	}
+	if intent.State == pando.IntentRefused {
+		return pando.HaltResult{Intent: intent},
+			fmt.Errorf("halt %w: %s", pando.ErrRefused, intent.Reason)
+	}
+	failpoint.Hit("halt granted")
+	s.a.mu.Lock()
+	at := s.a.world.Intents[intent.ID].Modified
+	var hosts []pando.Host
+	for _, h := range s.a.world.Hosts {
+		hosts = append(hosts, h.V)
+	}
+	s.a.mu.Unlock()
+	missing := s.acknowledged(ctx, hosts, r.service, at)
+	return pando.HaltResult{Intent: intent, Unreachable: missing}, nil
+}
+
+// acknowledged waits until every host steers by a revision of the registry. It returns the hosts
+// without an acknowledgement.
+func (s *selfAPI) acknowledged(
+	ctx context.Context, hosts []pando.Host, of pando.ServiceKey, at pando.StoreRevision,
+) []pando.HostName {
+	ctx, cancel := context.WithTimeout(ctx, ackWait)
+	defer cancel()
+	type answer struct {
+		host pando.HostName
+		err  error
+	}
+	answers := make(chan answer, len(hosts))
+	for _, h := range hosts {
+		go func() {
+			if h.Name == s.a.Host.Name {
+				answers <- answer{h.Name, s.a.Applied(ctx, of, at)}
+				return
+			}
+			answers <- answer{h.Name, s.a.Peers.Applied(ctx, h, of, at)}
+		}()
+	}
+	var missing []pando.HostName
+	for range hosts {
+		if v := <-answers; v.err != nil {
+			missing = append(missing, v.host)
+		}
+	}
+	return missing
+}
+
+// ask writes the request of an instance. Each instance may have one outstanding request.
+func (s *selfAPI) ask(
+	ctx context.Context, i pando.InstanceID, verb pando.Verb, ask pando.Ask,
+) (*runner, pando.Intent, error) {
+	r, err := s.a.runner(i)
+	if err != nil {
+		return nil, pando.Intent{}, err
+	}
+	inputs, err := inputsOf(ask)
+	if err == nil {
+		err = r.caller.pace.wait(ctx, s.a.Clock)
+	}
+	if err != nil {
+		return nil, pando.Intent{}, err
+	}
+	intent := s.a.intent(r, verb, inputs)
+	intent = intent.Become(pando.IntentAsked, s.a.Clock.Now(), reasonOf(ask))
+	if verb == pando.VerbHalt {
+		intent.Instance = i
+	}
+	ahead := nothing
+	intent, ok := r.caller.begin(func() pando.Intent {
+		if verb == pando.VerbReplicate {
+			ahead = s.a.preparer.prepare(&intent)
+		}
+		return intent
+	})
+	if !ok {
+		return nil, intent, fmt.Errorf("%w: a %s of this instance is pending",
+			pando.ErrConflict, intent.Verb)
+	}
+	defer ahead.settle()
+	err = r.recorder.flush(ctx)
+	if err == nil {
+		if err = s.submit(ctx, intent, ahead.begin); err != nil {
+			err = fmt.Errorf("%s: %w", verb, err)
+		}
+	}
+	if err != nil {
+		r.caller.answered()
+		return nil, intent, err
+	}
+	failpoint.Hit(string(verb) + " asked")
+	return r, intent, nil
+}
+
+// intent returns a new intent of an instance.
+func (a *Agent) intent(r *runner, verb pando.Verb, inputs map[string]float64) pando.Intent {
+	return pando.Intent{
+		ID: pando.IntentID(a.IDs.Sequential(a.Clock.Now())), Service: r.service, Verb: verb,
+		Host: a.Host.Name, Inputs: inputs,
+		By: pando.Asker{Kind: pando.AskerInstance, Name: string(r.id)},
+	}
+}
+
+// submit makes an ask durable. If control is in reach, it writes the ask together with its answer.
+// Otherwise submit writes the ask alone, and the watch brings the answer. A lost answer is in the
+// store, where the second write collides with it. Control calls sent once the ask is on its way.
+func (s *selfAPI) submit(ctx context.Context, i pando.Intent, sent func()) error {
+	if s.a.Control != nil {
+		s.a.mu.Lock()
+		fence := s.a.fence
+		s.a.mu.Unlock()
+		call, cancel := context.WithTimeout(ctx, answerWaitMax)
+		records, err := s.a.Control.Answer(call, fence, i, sent)
+		cancel()
+		switch {
+		case err == nil:
+			s.a.learn(records)
+			return nil
+		case errors.Is(err, pando.ErrStoreFull), errors.Is(err, pando.ErrFenced), ctx.Err() != nil:
+			return err
+		}
+	}
+	_, err := s.a.commit(ctx, pando.Txn{
+		If: []pando.Condition{{Key: i.Key()}}, Put: []pando.Stored{i},
+	})
+	if errors.Is(err, pando.ErrConflict) {
+		return nil
+	}
+	return err
+}
+
+// answered reports whether control has answered an intent.
+func answered(i pando.Intent) bool { return i.State != pando.IntentAsked }
+
+// awaitIntent waits until want accepts an intent.
+func (s *selfAPI) awaitIntent(
+	ctx context.Context, i pando.Intent, want func(pando.Intent) bool,
+) (pando.Intent, error) {
+	err := s.a.wait(ctx, func() bool {
+		v, ok := s.a.world.Intents[i.ID]
+		if !ok {
+			return false
+		}
+		i = v.V
+		return want(i)
+	})
+	return i, err
+}
+
+// Die implements pando.Self.
+func (s *selfAPI) Die(
+	ctx context.Context, i pando.InstanceID, ask pando.Ask,
+) (pando.Intent, error) {
+	r, err := s.a.runner(i)
+	if err != nil {
+		return pando.Intent{}, err
+	}
+	inputs, err := inputsOf(ask)
+	if err != nil {
+		return pando.Intent{}, err
+	}
+	phase := s.a.statusOf(r).inst.Phase
+	if err := dyingMayBegin(phase); err != nil { // at once, even while the runner is busy
+		return pando.Intent{}, err
+	}
+	answer := make(chan death, 1)
+	r.post(deathAsked{ctx, ask, inputs, answer})
+	select {
+	case d := <-answer:
+		return d.intent, d.err
+	case <-ctx.Done():
+		return pando.Intent{}, ctx.Err()
+	case <-r.ended:
+	}
+	select {
+	case d := <-answer: // the runner has ended after it
+		return d.intent, d.err
+	default:
+		return pando.Intent{}, fmt.Errorf("instance %s: %w on this host", i, pando.ErrNotFound)
+	}
+}

@@ -1,0 +1,181 @@
+// Package branch keeps the branches of one host: each instance's copy of its service's state. It
+// creates them, merges them into main exactly once, and drops them.
+//
+// It never loses a durable commit: a branch is dropped after main contains it.
+package branch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/agent/turn"
+	"pando.run/pando/state"
+	"pando.run/pando/world"
+)
+
+// Records is the registry as this host has last seen it.
+type Records interface {
+	// Main returns the head of a service's main, or the zero value.
+	Main(s pando.ServiceKey) world.Versioned[pando.StateHead]
+	// Types returns the types of the paths in the spec of a revision.
+	Types(s pando.ServiceKey, revision int) map[string]pando.StateType
+	// Target returns the target revision of a service. ok is false if the service has no record.
+	Target(s pando.ServiceKey) (revision int, ok bool)
+	// Alive reports whether an instance has a record.
+	Alive(i pando.InstanceID) bool
+	// Heads returns the head of every main and the number of merges ever. ok is false until the
+	// first snapshot has arrived.
+	Heads() (heads map[pando.ServiceKey]pando.ObjectID, merges int64, ok bool)
+	// News returns a channel that is closed at the next change.
+	News() <-chan struct{}
+	// Commit writes with the fence of the host.
+	Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision, error)
+}
+
+// Config holds the settings and the drivers of the branches of a host.
+type Config struct {
+	Host      pando.HostName
+	Records   Records
+	Objects   pando.Objects
+	Journals  pando.Journals // nil: uncommitted writes are lost with the agent
+	Clock     pando.Clock
+	Log       *slog.Logger
+	TrimEvery time.Duration
+	Keep      state.Keep
+}
+
+// Branches are the branches of the instances of one host.
+type Branches struct {
+	Config
+	mu     sync.Mutex
+	open   map[pando.InstanceID]*birth
+	merges map[pando.ServiceKey]*merging
+}
+
+// birth is a branch that exists or is being created.
+type birth struct {
+	service pando.ServiceKey
+	over    chan struct{} // closed once the branch exists or failed to open
+	branch  *state.Branch // nil until then, and after a failure
+}
+
+// merging serialises the merges into one main.
+type merging struct {
+	turn  turn.Turn
+	users int // those that have the turn or wait for it
+}
+
+// ErrNoState reports that the branch of an instance could not be opened. The agent's log has the
+// reason.
+var ErrNoState = errors.New("the state of this instance could not be opened")
+
+// ErrMoved reports a branch that can never be merged because main is on another host.
+var ErrMoved = fmt.Errorf("%w: the service has moved", pando.ErrRefused)
+
+// New returns the branches of a host.
+func New(c Config) *Branches {
+	return &Branches{
+		Config: c, open: map[pando.InstanceID]*birth{}, merges: map[pando.ServiceKey]*merging{},
+	}
+}
+
+// Bear announces the branch of an instance. The returned function creates it durably. Users of the
+// branch wait until that function has returned.
+func (b *Branches) Bear(s pando.ServiceKey, i pando.InstanceID, revision int) func(context.Context) {
+	n := &birth{service: s, over: make(chan struct{})}
+	b.mu.Lock()
+	b.open[i] = n
+	b.mu.Unlock()
+	return func(ctx context.Context) {
+		defer close(n.over)
+		branch, err := b.repo(s, revision).Born(ctx, i, b.Records.Main(s).V.Commit)
+		if err != nil {
+			b.Log.Error("open the state of an instance", "instance", i, "error", err)
+			return
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		n.branch = branch
+	}
+}
+
+// Of returns the branch of an instance. It waits while the branch is being created.
+func (b *Branches) Of(ctx context.Context, i pando.InstanceID) (*state.Branch, error) {
+	b.mu.Lock()
+	n := b.open[i]
+	b.mu.Unlock()
+	if n == nil {
+		return nil, fmt.Errorf("instance %s: %w", i, ErrNoState)
+	}
+	select {
+	case <-n.over:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if n.branch == nil {
+		return nil, fmt.Errorf("instance %s: %w", i, ErrNoState)
+	}
+	return n.branch, nil
+}
+
+// Reopen returns the branch of an instance. It creates the branch if an earlier attempt failed.
+func (b *Branches) Reopen(
+	ctx context.Context, s pando.ServiceKey, i pando.InstanceID, revision int,
+) (*state.Branch, error) {
+	branch, err := b.Of(ctx, i)
+	if !errors.Is(err, ErrNoState) {
+		return branch, err
+	}
+	branch, err = b.repo(s, revision).Born(ctx, i, b.Records.Main(s).V.Commit)
+	if err != nil {
+		return nil, err
+	}
+	n := &birth{service: s, over: make(chan struct{}), branch: branch}
+	close(n.over)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.open[i] = n
+	return branch, nil
+}
+
+// Forget releases the branch of an instance that is gone. The branch stays in the host's objects
+// unless Drop has removed it.
+func (b *Branches) Forget(i pando.InstanceID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.open, i)
+}
+
+// repo returns the state of a service on this host, typed by the spec of one revision. An instance
+// merges by the spec of its own revision.
+func (b *Branches) repo(s pando.ServiceKey, revision int) *state.Repo {
+	return state.Open(b.Objects, s, b.Records.Types(s, revision)).With(b.Journals)
+}
+
+// Settle records the position of each open branch. The branch of an instance that no longer writes
+// then keeps no history alive.
+func (b *Branches) Settle(ctx context.Context) {
+	b.mu.Lock()
+	var open []*state.Branch
+	for _, i := range slices.Sorted(maps.Keys(b.open)) {
+		if n := b.open[i]; n.branch != nil {
+			open = append(open, n.branch)
+		}
+	}
+	b.mu.Unlock()
+	for _, branch := range open {
+		if err := branch.Settle(ctx); err != nil && ctx.Err() == nil {
+			b.Log.Warn("where a branch is could not be noted; its history stays until it is",
+				"error", err)
+		}
+	}
+}

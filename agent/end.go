@@ -1,0 +1,220 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/agent/branch"
+	"pando.run/pando/failpoint"
+	"pando.run/pando/world"
+)
+
+// end merges the branch of an instance and removes the instance.
+type end struct{ *runner }
+
+// salvage merges the branch of a stopped instance on its behalf.
+func (r end) salvage(ctx context.Context, i pando.Instance, how string) time.Duration {
+	b, err := r.a.branches.Reopen(ctx, r.service, r.id, i.Revision)
+	if err != nil {
+		if ctx.Err() == nil {
+			r.a.Log.Error("open a branch to salvage it", "instance", r.id, "error", err)
+		}
+		return retryWait
+	}
+	if i.Phase != pando.PhaseFailed {
+		message := "the last writes of " + string(r.id)
+		if _, err := b.Commit(ctx, message, r.a.Clock.Now()); err != nil {
+			return r.again(ctx, "commit the last writes", err)
+		}
+	}
+	result, err := r.a.push(ctx, r.runner)
+	if errors.Is(err, branch.ErrMoved) {
+		r.a.decide(ctx, r.runner, pando.DecidedSalvage, err.Error(), nil)
+		r.become(pando.PhaseMerged, "not merged: the service has moved; its commits stay here")
+		return atOnce
+	}
+	if err != nil {
+		return r.again(ctx, "merge a branch", err)
+	}
+	if n := result.Taken + result.Merged; i.Phase == pando.PhaseFailed && n > 0 {
+		reason := fmt.Sprintf("%d paths of its committed state were merged", n)
+		r.a.decide(ctx, r.runner, pando.DecidedSalvage, reason, nil)
+	}
+	r.become(pando.PhaseMerged, how)
+	return atOnce
+}
+
+// bury records the end, then removes the sandbox and then the record. In this order, an agent that
+// starts in between never starts the instance again.
+func (r end) bury(ctx context.Context) time.Duration {
+	if err := r.recorder.flush(ctx); err != nil {
+		return r.again(ctx, "record the end of an instance", err)
+	}
+	failpoint.Hit("die recorded")
+	r.tearDown(ctx)
+	failpoint.Hit("die removed")
+	if _, err := r.a.commit(ctx, r.lastWrite()); err != nil {
+		if errors.Is(err, pando.ErrConflict) {
+			return 5 * time.Millisecond
+		}
+		return r.again(ctx, "remove the record of an instance", err)
+	}
+	failpoint.Hit("die forgotten")
+	return r.remove(ctx)
+}
+
+// lastWrite deletes the record of the instance and ends the intents that end with it.
+func (r end) lastWrite() pando.Txn {
+	t := pando.Txn{Delete: []pando.Key{r.inst.Key()}}
+	now := r.a.Clock.Now()
+	r.a.read(func(w *world.World) {
+		for _, i := range w.IntentsOf(r.service) {
+			v := w.Intents[i.ID]
+			ends := v.V.Instance == r.id && v.V.Verb != pando.VerbReplicate
+			if !ends || !v.V.State.May(pando.IntentDead) {
+				continue
+			}
+			dead := v.V.Become(pando.IntentDead, now, "its sandbox and its record are gone")
+			t.If = append(t.If, v.If())
+			t.Put = append(t.Put, dead)
+		}
+	})
+	return t
+}
+
+// tearDown releases everything that the instance has on this host except its record and its branch.
+// Its link goes after the steering table without it was published, or could not be.
+func (r end) tearDown(ctx context.Context) {
+	// The birth of the branch must not finish later. A branch that failed to open has none.
+	_, _ = r.a.branches.Of(ctx, r.id)
+	r.a.Sandboxes.Discard(r.id)
+	box := r.box
+	if box == nil {
+		return
+	}
+	r.box = nil
+	r.show()
+	r.wire.disconnect(ctx, box.Link())
+	if err := box.Remove(ctx); err != nil {
+		r.a.Log.Error("remove a sandbox", "instance", r.id, "error", err)
+	}
+}
+
+// remove tears the instance down, drops its branch and ends the runner.
+func (r end) remove(ctx context.Context) time.Duration {
+	r.tearDown(ctx)
+	err := r.a.branches.Drop(ctx, r.service, r.id)
+	if err != nil && !errors.Is(err, branch.ErrMoved) {
+		return r.again(ctx, "drop the branch of an instance that is gone", err)
+	}
+	r.wire.leaveEntry()
+	r.recorder.close()
+	r.events.close()
+	r.a.delist(r.runner)
+	r.a.branches.Forget(r.id)
+	r.gone = true
+	return 0
+}
+
+// deathAsked is the request of an application to die.
+type deathAsked struct {
+	ctx    context.Context // of the request
+	ask    pando.Ask
+	inputs map[string]float64
+	answer chan<- death // has room for the answer
+}
+
+// death is the answer to a request to die.
+type death struct {
+	intent pando.Intent
+	err    error
+}
+
+// die writes the last step of an instance at the request of its application. The runner removes the
+// instance afterwards.
+func (r end) die(ctx context.Context, q deathAsked) death {
+	asked, cancel := context.WithCancel(q.ctx)
+	defer cancel()
+	defer context.AfterFunc(ctx, cancel)()
+	if err := r.mayDie(asked); err != nil {
+		return death{err: err}
+	}
+	if err := r.recorder.flush(asked); err != nil {
+		return death{err: err}
+	}
+	const why = "its state is in main"
+	now := r.a.Clock.Now()
+	known := r.a.record(r.id)
+	inst := r.inst
+	inst.Halt, inst.Walk = known.V.Halt, known.V.Walk || inst.Walk
+	if inst.Phase == pando.PhaseDraining {
+		inst = inst.Become(pando.PhaseDrained, now, "its application reports that it is drained")
+	}
+	inst = inst.Become(pando.PhaseMerged, now, why)
+	intent := r.a.intent(r.runner, pando.VerbDie, q.inputs)
+	intent.Instance = r.id
+	intent = intent.Become(pando.IntentAsked, now, reasonOf(q.ask)).
+		Become(pando.IntentGranted, now, why).Become(pando.IntentMerged, now, why)
+	_, err := r.a.commit(asked, pando.Txn{
+		If: []pando.Condition{known.If()}, Put: []pando.Stored{inst, intent},
+	})
+	failpoint.Hit("die merged")
+	if err != nil {
+		return death{intent, fmt.Errorf("die: %w", err)}
+	}
+	r.inst = inst
+	r.show()
+	return death{intent: intent}
+}
+
+// mayDie refuses death before halt, with flows left, and until the merge of the instance's state is
+// durable.
+func (r end) mayDie(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	phase := r.inst.Phase
+	if err := dyingMayBegin(phase); err != nil {
+		return err
+	}
+	if r.box != nil && phase == pando.PhaseDraining {
+		r.wire.awaitTable(ctx)
+		if steered, err := r.wire.inForce(); !steered {
+			return fmt.Errorf("die %w: new flows still come to it; ask again: %w",
+				pando.ErrRefused, cmp.Or(err, ctx.Err()))
+		}
+		n, err := r.box.Flows(ctx)
+		if err != nil {
+			return fmt.Errorf("die %w: its open flows cannot be counted; ask again: %w",
+				pando.ErrRefused, err)
+		}
+		if n > 0 {
+			return fmt.Errorf("die %w: %d flows are open; wait for the event drained",
+				pando.ErrRefused, n)
+		}
+	}
+	merged, err := r.a.branches.Merged(ctx, r.service, r.id)
+	if errors.Is(err, branch.ErrNoState) {
+		return nil // there is no state to lose
+	}
+	if err != nil {
+		return err
+	}
+	if !merged {
+		return fmt.Errorf("die %w: the instance's state is not in main;"+
+			" POST /v1/self/state/push first", pando.ErrRefused)
+	}
+	return nil
+}
+
+// dyingMayBegin refuses death before halt.
+func dyingMayBegin(p pando.Phase) error {
+	if p == pando.PhaseDraining || p == pando.PhaseDrained {
+		return nil
+	}
+	return fmt.Errorf("die %w: the instance is %s; halt it first", pando.ErrRefused, p)
+}

@@ -1,0 +1,70 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+
+	"pando.run/pando"
+	"pando.run/pando/state"
+)
+
+// Applied implements pando.HostAgent. It waits until this host has seen the registry at a revision and
+// the newest table of the service is in force.
+func (a *Agent) Applied(ctx context.Context, s pando.ServiceKey, at pando.StoreRevision) error {
+	if err := a.wait(ctx, func() bool { return a.world.Seen >= at }); err != nil {
+		return err
+	}
+	return a.steering.Wait(ctx, s)
+}
+
+// Counters implements pando.HostAgent.
+func (a *Agent) Counters(ctx context.Context) ([]pando.EndpointCounters, error) {
+	return a.Steering.Counters(ctx)
+}
+
+// Losses implements pando.HostAgent.
+func (a *Agent) Losses(ctx context.Context) (pando.Losses, error) { return a.sweeper.losses(ctx) }
+
+// StateLog implements pando.HostAgent.
+func (a *Agent) StateLog(
+	_ context.Context, s pando.ServiceKey, most int,
+) ([]pando.StateCommit, error) {
+	return state.Open(a.Objects, s, nil).Log(a.head(s), most)
+}
+
+// State implements pando.HostAgent.
+func (a *Agent) State() http.Handler {
+	if a.Git == nil {
+		return http.NotFoundHandler()
+	}
+	return a.Git(func(s pando.ServiceKey) (pando.Objects, pando.ObjectID, error) {
+		head := a.head(s)
+		if head.IsZero() {
+			return nil, head, fmt.Errorf("state of %s: %w", s, pando.ErrNotFound)
+		}
+		return a.Objects, head, nil
+	})
+}
+
+// Logs implements pando.HostAgent.
+func (a *Agent) Logs(
+	ctx context.Context, i pando.InstanceID, lines int, follow bool,
+) (io.ReadCloser, error) {
+	a.mu.Lock()
+	s := a.world.Instances[i].V.Service
+	a.mu.Unlock()
+	return a.OpenLog(ctx, s, i, lines, follow)
+}
+
+// VIPs returns the VIPs of a service by its name.
+func (a *Agent) VIPs(
+	name pando.ServiceName, tenant pando.Tenant,
+) (v4, v6 netip.Addr, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s, ok := a.world.Services[pando.ServiceKey{Tenant: tenant, Name: name}]
+	return s.V.VIP4, s.V.VIP6, ok
+}

@@ -1,0 +1,165 @@
+package agent
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/agent/branch"
+	"pando.run/pando/world"
+)
+
+// records are the records of the cluster as this host has last seen them. Their lock also guards the
+// crews.
+type records struct {
+	config  *Config
+	mu      sync.Mutex
+	world   *world.World
+	fence   pando.Fence
+	changed chan struct{} // closed and replaced at every change of the world
+}
+
+func newRecords(c *Config) *records {
+	return &records{config: c, world: world.New(), changed: make(chan struct{})}
+}
+
+// read calls f with the records of this host. f does not keep them.
+func (r *records) read(f func(w *world.World)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f(r.world)
+}
+
+// wait blocks until ok returns true. It calls ok after every change of the world, with the lock
+// held.
+func (r *records) wait(ctx context.Context, ok func() bool) error {
+	for {
+		r.mu.Lock()
+		done, news := ok(), r.changed
+		r.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-news:
+		}
+	}
+}
+
+// announce wakes every caller that waits for a change of the world. The caller holds the lock.
+func (r *records) announce() {
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// nextChange returns a channel that is closed at the next change of the world.
+func (r *records) nextChange() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.changed
+}
+
+// awaitChange waits until changed is closed, at most for most.
+func (r *records) awaitChange(
+	ctx context.Context, changed <-chan struct{}, most time.Duration,
+) error {
+	timer, stop := r.config.Clock.After(most)
+	defer stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-changed:
+	case <-timer:
+	}
+	return nil
+}
+
+// commit writes with this host's fence and applies the result to the world at once.
+func (r *records) commit(ctx context.Context, t pando.Txn) (pando.StoreRevision, error) {
+	r.mu.Lock()
+	t.Fence = r.fence
+	r.mu.Unlock()
+	at, err := r.config.Registry.Commit(ctx, t)
+	if err != nil {
+		return 0, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.world.Committed(t, at)
+	return at, nil
+}
+
+// service returns the record of a service and the spec of one of its revisions.
+func (r *records) service(s pando.ServiceKey, revision int) (pando.Service, pando.Spec) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	spec, _ := r.world.SpecOf(s, revision)
+	return r.world.Services[s].V, spec
+}
+
+// record returns the record of an instance.
+func (r *records) record(i pando.InstanceID) world.Versioned[pando.Instance] {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.world.Instances[i]
+}
+
+// head returns the head of a service's main that this host has last seen.
+func (r *records) head(s pando.ServiceKey) pando.ObjectID { return mains{r}.Main(s).V.Commit }
+
+// mains gives the branches of this host the records that they need.
+type mains struct{ *records }
+
+var _ branch.Records = mains{}
+
+// Main implements branch.Records.
+func (r mains) Main(s pando.ServiceKey) world.Versioned[pando.StateHead] {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.world.Heads[s]
+}
+
+// Types implements branch.Records.
+func (r mains) Types(s pando.ServiceKey, revision int) map[string]pando.StateType {
+	_, spec := r.service(s, revision)
+	return spec.State
+}
+
+// Target implements branch.Records.
+func (r mains) Target(s pando.ServiceKey) (int, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	svc, ok := r.world.Services[s]
+	return svc.V.Target, ok
+}
+
+// Alive implements branch.Records.
+func (r mains) Alive(i pando.InstanceID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, ok := r.world.Instances[i]
+	return ok
+}
+
+// Heads implements branch.Records.
+func (r mains) Heads() (heads map[pando.ServiceKey]pando.ObjectID, merges int64, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	heads = make(map[pando.ServiceKey]pando.ObjectID, len(r.world.Heads))
+	for s, h := range r.world.Heads {
+		heads[s] = h.V.Commit
+		merges += h.V.Merges + 1
+	}
+	return heads, merges, r.world.Seen > 0
+}
+
+// News implements branch.Records.
+func (r mains) News() <-chan struct{} { return r.nextChange() }
+
+// Commit implements branch.Records.
+func (r mains) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision, error) {
+	return r.commit(ctx, t)
+}

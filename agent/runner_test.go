@@ -1,0 +1,362 @@
+package agent
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/driver/sim"
+)
+
+// stubborn starts programs that stop only after let is closed.
+type stubborn struct {
+	*sim.Sandboxes
+	let chan struct{}
+}
+
+func (s stubborn) Start(ctx context.Context, spec pando.SandboxSpec) (pando.Sandbox, error) {
+	box, err := s.Sandboxes.Start(ctx, spec)
+	return stubbornBox{box, s.let}, err
+}
+
+type stubbornBox struct {
+	pando.Sandbox
+	let chan struct{}
+}
+
+func (b stubbornBox) Stop(ctx context.Context) error {
+	<-b.let
+	return b.Sandbox.Stop(ctx)
+}
+
+// A program that receives its stop signal may still finish by its own request to die.
+func TestAnInstanceMayDieWhileItsProgramStops(t *testing.T) {
+	onBench(t, func(b *bench) {
+		let := make(chan struct{})
+		b.agent.Sandboxes = stubborn{b.sandboxes, let}
+		b.serving("web-1", 1)
+		b.drain("web-1", true) // the program reads no events, so it is stopped at once
+		b.pass(time.Second)
+		b.write("web-1", "goodbye", false)
+		_, err := b.agent.StatePush(b.ctx, "web-1")
+		b.ok(err)
+		began := time.Now()
+		within, cancel := context.WithTimeout(b.ctx, time.Minute)
+		defer cancel()
+		_, err = b.agent.Die(within, "web-1", pando.Ask{})
+		if b.ok(err); time.Since(began) > 0 {
+			t.Errorf("the answer took %v", time.Since(began))
+		}
+		b.pass(time.Second)
+		if n := len(b.sandboxes.All()); n != 1 {
+			t.Errorf("%d sandboxes are left while the program stops, want 1", n)
+		}
+		close(let)
+		b.pass(time.Second)
+		b.gone("web-1")
+		if log := b.merged("log"); log != "goodbye\n" {
+			t.Errorf("main has the log %q", log)
+		}
+	})
+}
+
+// hanging is a prober. Its live probes of one instance hang until let is closed.
+type hanging struct {
+	of  pando.InstanceID
+	let chan struct{}
+}
+
+func (h hanging) Probe(_ context.Context, _ pando.Probe, box pando.Sandbox, _ pando.Port) error {
+	if box.Instance() == h.of {
+		<-h.let
+	}
+	return nil
+}
+
+// A runner that waits for a probe delays neither the steering of its service nor an answer.
+func TestABusyRunnerDelaysNothing(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.probed(2, func(pando.InstanceID) bool { return false })
+		let := make(chan struct{})
+		b.prober = hanging{"web-00", let}
+		b.restart()
+		b.pass(2 * time.Second)
+		began := time.Now()
+		within, cancel := context.WithTimeout(b.ctx, time.Minute)
+		defer cancel()
+		_, err := b.agent.Die(within, "web-00", pando.Ask{})
+		b.refused(err)
+		b.drain("web-00", false)
+		b.ok(b.agent.Applied(b.ctx, web, b.world().Seen))
+		for range 4 {
+			if got, _ := b.steering.Open(web); got != "web-01" {
+				t.Errorf("after the acknowledgement a new flow went to %s", got)
+			}
+		}
+		v, err := b.agent.Describe(b.ctx, "web-00")
+		if b.ok(err); v.Instance.Phase != pando.PhaseDraining || len(v.Peers) != 1 {
+			t.Errorf("it is described as %s with %d fellows in rotation", v.Instance.Phase, len(v.Peers))
+		}
+		if took := time.Since(began); took > 0 {
+			t.Errorf("that took %v", took)
+		}
+		close(let)
+		b.steering.End("web-00")
+		b.pass(2 * drainLookMax)
+		b.phase("web-00", pando.PhaseDrained)
+	})
+}
+
+// gated is a steering. Its publications wait for a gate, and it records the order of calls.
+type gated struct {
+	*sim.Steering
+	mu    sync.Mutex
+	shut  bool
+	open  chan struct{}
+	calls []string
+}
+
+func (g *gated) called(name string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.calls = append(g.calls, name)
+}
+
+func (g *gated) Publish(ctx context.Context, t pando.SteeringTable) error {
+	g.mu.Lock()
+	shut := g.shut
+	g.mu.Unlock()
+	if shut {
+		<-g.open
+	}
+	g.called("publish")
+	return g.Steering.Publish(ctx, t)
+}
+
+func (g *gated) Disconnect(ctx context.Context, l pando.Link) error {
+	g.called("disconnect")
+	return g.Steering.Disconnect(ctx, l)
+}
+
+// The table that is in force never names a link that is gone.
+func TestALinkGoesAfterItsTable(t *testing.T) {
+	onBench(t, func(b *bench) {
+		g := &gated{Steering: b.steering, open: make(chan struct{})}
+		b.front = g
+		b.restart()
+		b.serving("web-1", 1)
+		g.mu.Lock()
+		g.shut, g.calls = true, nil
+		g.mu.Unlock()
+		b.sandboxes.All()[0].Crash()
+		b.pass(time.Second)
+		if len(g.calls) > 0 || len(b.sandboxes.All()) != 1 {
+			t.Errorf("%v and %d sandboxes before a table", g.calls, len(b.sandboxes.All()))
+		}
+		close(g.open)
+		b.pass(time.Second)
+		if at := slices.Index(g.calls, "disconnect"); at < 1 || g.calls[0] != "publish" {
+			t.Errorf("the calls were %v, want a publication before the disconnection", g.calls)
+		}
+		b.gone("web-1")
+	})
+}
+
+// No count ends a drain while the table in force still sends new flows to the instance.
+func TestADrainWaitsForItsTable(t *testing.T) {
+	onBench(t, func(b *bench) {
+		g := &gated{Steering: b.steering, open: make(chan struct{})}
+		b.front = g
+		b.restart()
+		b.serving("web-1", 1)
+		g.mu.Lock()
+		g.shut = true
+		g.mu.Unlock()
+		b.drain("web-1", false)
+		b.pass(countWaitMax / 2)
+		b.phase("web-1", pando.PhaseDraining)
+		if got, _ := b.steering.Open(web); got != "web-1" {
+			t.Fatalf("the old table sent a flow to %q", got)
+		}
+		close(g.open)
+		b.pass(time.Second)
+		b.phase("web-1", pando.PhaseDraining) // of that flow
+		b.steering.End("web-1")
+		b.pass(time.Second)
+		b.phase("web-1", pando.PhaseDrained)
+	})
+}
+
+// An instance that still gets new flows does not die, and its drain is bounded.
+func TestADrainWithoutATableEndsInTheEnd(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.serving("web-1", 1)
+		b.steering.Fail("Publish", -1)
+		b.drain("web-1", false)
+		_, err := b.agent.Die(b.ctx, "web-1", pando.Ask{})
+		b.refused(err)
+		b.pass(countWaitMax / 2)
+		b.phase("web-1", pando.PhaseDraining)
+		b.pass(countWaitMax)
+		b.phase("web-1", pando.PhaseDrained)
+	})
+}
+
+// A kernel that takes long to publish does not hold up the API of the host.
+func TestASlowPublicationHoldsNoLock(t *testing.T) {
+	onBench(t, func(b *bench) {
+		g := &gated{Steering: b.steering, open: make(chan struct{})}
+		b.front = g
+		b.restart()
+		b.serving("web-1", 1)
+		b.serving("web-2", 1)
+		g.mu.Lock()
+		g.shut = true
+		g.mu.Unlock()
+		b.drain("web-1", false)
+		b.write("web-2", "meanwhile", true)
+		if _, err := b.agent.Describe(b.ctx, "web-2"); err != nil {
+			t.Error(err)
+		}
+		within, cancel := context.WithTimeout(b.ctx, time.Second)
+		defer cancel()
+		if err := b.agent.Applied(within, web, b.world().Seen); err == nil {
+			t.Error("the host acknowledges a table that is not in force")
+		}
+		close(g.open)
+		b.ok(b.agent.Applied(b.ctx, web, b.world().Seen))
+	})
+}
+
+// A halt lists its own host while the table with the instance is still in force.
+func TestHaltNamesAHostWhoseTableDidNotChange(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.put(pando.Host{Name: "h1"})
+		b.serving("web-1", 1)
+		b.serving("web-2", 1)
+		for _, c := range []struct {
+			id     pando.InstanceID
+			faults int
+			want   []pando.HostName
+		}{{"web-1", -1, []pando.HostName{"h1"}}, {"web-2", 0, nil}} {
+			b.agent.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
+				now := time.Now()
+				o := b.world().Instances[c.id].V.Become(pando.PhaseDraining, now, "test")
+				o.Halt = i.ID
+				i = i.Become(pando.IntentGranted, now, "test").Become(pando.IntentDraining, now, "test")
+				_, err := b.registry.Commit(ctx, pando.Txn{Put: []pando.Stored{i, o}})
+				return nil, err
+			})
+			b.steering.Fail("Publish", c.faults)
+			result, err := b.agent.Halt(b.ctx, c.id, pando.Ask{})
+			if b.ok(err); !slices.Equal(result.Unreachable, c.want) {
+				t.Errorf("the halt of %s lists %v, want %v", c.id, result.Unreachable, c.want)
+			}
+			b.steering.Fail("Publish", 0)
+			b.ok(b.agent.Applied(b.ctx, web, b.world().Seen))
+		}
+		if got, ok := b.steering.Open(web); ok {
+			t.Errorf("a new flow went to %s after both halts", got)
+		}
+	})
+}
+
+func TestAnInboxKeepsTheOrderOfEachSender(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := inbox{filled: make(chan struct{}, 1)}
+		for sender := range 4 {
+			go func() {
+				for n := range 100 {
+					b.put(called{by: 1000*sender + n})
+				}
+			}()
+		}
+		var last [4]int
+		received := 0
+		for received < 400 {
+			<-b.filled
+			for _, m := range b.take() {
+				by := m.(called).by
+				if sender, n := by/1000, by%1000; n < last[sender] {
+					t.Fatalf("message %d of sender %d came after %d", n, sender, last[sender])
+				} else {
+					last[sender] = n
+				}
+				received++
+			}
+		}
+	})
+}
+
+// Control writes two steps. Every other record of an instance is an echo of its agent.
+func TestARunnerTakesTwoStepsOfControl(t *testing.T) {
+	all := []pando.Phase{
+		pando.PhasePlaced, pando.PhaseStarting, pando.PhaseWarm, pando.PhaseReady,
+		pando.PhaseInRotation, pando.PhaseDraining, pando.PhaseDrained, pando.PhaseFailed,
+		pando.PhaseMerged,
+	}
+	drains := all[:5] // the phases before draining
+	for _, mine := range all {
+		for _, theirs := range all {
+			for _, warm := range []bool{false, true} {
+				want := theirs == pando.PhaseDraining && slices.Contains(drains, mine) ||
+					theirs == pando.PhasePlaced && mine == pando.PhaseWarm && !warm
+				record := pando.Instance{Phase: theirs, Warm: warm}
+				now, fresh := controlled(pando.Instance{Phase: mine, Warm: true}, record)
+				if fresh != want || fresh && now.Phase != theirs || !fresh && now.Phase != mine {
+					t.Errorf("%s, and the record is %s (warm %v): %s, fresh %v", mine, theirs, warm,
+						now.Phase, fresh)
+				}
+			}
+		}
+	}
+}
+
+func TestOnlyAServingInstanceHasAWeight(t *testing.T) {
+	for _, c := range []struct {
+		phase        pando.Phase
+		warm, runs   bool
+		weight, soon int
+		none         bool
+	}{
+		{phase: pando.PhaseReady, runs: true, weight: 70},
+		{phase: pando.PhaseInRotation, runs: true, weight: 70},
+		{phase: pando.PhaseDraining, runs: true},
+		{phase: pando.PhaseDrained, runs: true},
+		{phase: pando.PhaseWarm, warm: true, runs: true, soon: 70},
+		{phase: pando.PhasePlaced, runs: true, soon: 70},
+		{phase: pando.PhaseStarting, runs: true, soon: 70},
+		{phase: pando.PhaseStarting, warm: true, runs: true},
+		{phase: pando.PhaseInRotation, none: true},
+		{phase: pando.PhaseFailed, runs: true, none: true},
+	} {
+		s := status{inst: pando.Instance{ID: "i", Phase: c.phase, Warm: c.warm, Weight: 70}, runs: c.runs}
+		e, ok := s.endpoint()
+		if ok == c.none || e.Weight != c.weight || e.Soon != c.soon {
+			t.Errorf("%+v has the endpoint %+v (%v)", c, e, ok)
+		}
+	}
+}
+
+func TestACommitIsReadInOnePass(t *testing.T) {
+	other := pando.DefaultService("other")
+	n := digest([]pando.Record{
+		{Key: pando.Instance{ID: "b", Service: web, Host: "h1"}.Key()}, {Key: web.Key()},
+		{Key: pando.Instance{ID: "a", Service: web, Host: "h1"}.Key()},
+		{Key: pando.HeadKey(other)}, {Key: pando.RevisionKey(other, 1)}, {Key: pando.HostKey("h2")},
+	})
+	w, o := n.services[web], n.services[other]
+	if !n.hosts || len(n.names()) != 2 {
+		t.Errorf("it concerns the hosts: %v, and the services %v", n.hosts, n.names())
+	}
+	if !slices.Equal(w.instances, []pando.InstanceID{"b", "a"}) || !w.service || w.revision || w.head {
+		t.Errorf("of web: %+v", *w)
+	}
+	if len(o.instances) > 0 || o.service || !o.revision || !o.head {
+		t.Errorf("of other: %+v", *o)
+	}
+}

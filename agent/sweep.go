@@ -1,0 +1,89 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/agent/turn"
+)
+
+// The intervals between sweeps of the connection table: normally, and while a caller waits for a
+// drain.
+const (
+	sweepInterval      = 5 * time.Second
+	sweepDrainInterval = 50 * time.Millisecond
+)
+
+// sweeper sweeps the connection table and keeps the last report.
+type sweeper struct {
+	steering pando.Steering
+	clock    pando.Clock
+	turn     turn.Turn
+	swept    time.Time // guarded by the turn
+	mu       sync.Mutex
+	report   pando.SweepReport
+}
+
+func newSweeper(s pando.Steering, c pando.Clock) *sweeper {
+	return &sweeper{steering: s, clock: c, turn: turn.New()}
+}
+
+func (a *Agent) sweepOften(ctx context.Context) {
+	for pando.Sleep(ctx, a.Clock, sweepInterval) == nil {
+		if err := a.sweeper.sweep(ctx); err != nil && ctx.Err() == nil {
+			a.Log.Warn("the connection table is swept again later", "in", sweepInterval, "error", err)
+		}
+	}
+}
+
+// sweep sweeps the table, at most once per sweepDrainInterval.
+func (s *sweeper) sweep(ctx context.Context) error {
+	if err := s.turn.Take(ctx); err != nil {
+		return err
+	}
+	defer s.turn.Give()
+	now := s.clock.Now()
+	if now.Sub(s.swept) < sweepDrainInterval {
+		return nil
+	}
+	report, err := s.steering.Sweep(ctx)
+	if err != nil {
+		return fmt.Errorf("sweep the connection table: %w", err)
+	}
+	s.swept = now
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.report = report
+	return nil
+}
+
+// flows returns the number of flows that an instance has in the connection table.
+func (s *sweeper) flows(ctx context.Context, i pando.InstanceID) (int, error) {
+	if err := s.sweep(ctx); err != nil {
+		return 0, err
+	}
+	return s.last().Flows[i], nil
+}
+
+// last returns the report of the last sweep. The caller does not change it.
+func (s *sweeper) last() pando.SweepReport {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.report
+}
+
+// losses adds the flows that a full table dropped to the drops of the steering. They are as of the
+// last sweep, so that a reader does not wait for a walk over a million flows.
+func (s *sweeper) losses(ctx context.Context) (pando.Losses, error) {
+	d, err := s.steering.Drops(ctx)
+	if err != nil {
+		return pando.Losses{}, err
+	}
+	l := pando.Losses{Dropped: d.Packets, Answered: d.Answered, Evicted: s.last().Evicted}
+	maps.DeleteFunc(l.Dropped, func(_ pando.DropReason, n uint64) bool { return n == 0 })
+	return l, nil
+}
