@@ -51,18 +51,15 @@ impl Budget {
         let shared = (used.shared / PAGE_BYTES).saturating_sub(self.slots_most * pager.hosts.mapped());
         let outside = (other + shared) * PAGE_BYTES;
         let children = pager.fork.allowance(self.pages, used.tables / PAGE_BYTES);
-        let limit = self.pages.saturating_sub(other + children + pager.overdraft_max());
-        let overdrawn = pager.overdrawn.load(Relaxed);
+        let limit = self.pages.saturating_sub(other + children + pager.room.overdraft_max());
         let before = g.heart.limit();
-        g.heart.set_limit(limit.max(LIMIT_PAGES_MIN) + overdrawn);
+        g.heart.set_limit(limit.max(LIMIT_PAGES_MIN) + pager.room.repay());
         let more = g.heart.limit() > before;
-        // Reduce the overdraft step by step.
-        pager.overdrawn.store(overdrawn - overdrawn / 16 - (overdrawn > 0) as usize, Relaxed);
         drop(g);
         pager.stats.outside_now.store(outside as u64, Relaxed);
         self.tell(outside, "the program");
         if more {
-            pager.made_room();
+            pager.room.made();
         }
     }
 

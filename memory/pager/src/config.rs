@@ -8,6 +8,8 @@ use memory_core::wire::TOKEN_BYTES;
 pub const VARIABLE: &core::ffi::CStr = c"PANDO_MEM";
 /// Most memory hosts that one program may name.
 pub const HOSTS_MAX: usize = 4;
+/// Most transfers of the program at once.
+pub const TRANSFERS: usize = 7;
 
 /// Where a memory host listens, as the kernel takes it.
 #[derive(Clone, Copy)]

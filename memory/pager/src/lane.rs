@@ -1,15 +1,14 @@
 //! Lanes: the lists, landing frames and connections of one transfer. Several transfers run at once,
 //! without allocating.
 
-use crate::config::HOSTS_MAX;
-use crate::port::{Port, Watch};
+use crate::config::{HOSTS_MAX, TRANSFERS};
+use crate::port::Port;
 use crate::queue::Queue;
 use crate::sys;
+use crate::transport::Watch;
 use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use memory_core::BATCH_PAGES_MAX;
 
-/// Most transfers of the program at once.
-pub const TRANSFERS: usize = 7;
 /// The first lane is the evictor's, the second the tender's.
 pub const LANES: usize = 2 + TRANSFERS;
 const EVICTOR: usize = 0;

@@ -1,6 +1,7 @@
 //! userfaultfd by its ioctls (the crates lack MOVE).
 
-use crate::{apart, descriptor, handler, sys};
+use crate::sys::{apart, Lock};
+use crate::{descriptor, mode, sys};
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
 use memory_core::PAGE_BYTES;
 
@@ -36,6 +37,36 @@ pub fn set_number(fd: i32) {
 /// Whether the number still refers to the userfaultfd.
 pub fn is_known() -> bool {
     unsafe { descriptor::file(number()) == FILE.load(SeqCst) }
+}
+
+/// The number of the userfaultfd in the table apart.
+static KEPT: AtomicI32 = AtomicI32::new(-1);
+static RECOVERING: Lock = Lock::new();
+
+/// Records that the caller's table, which is the one apart, holds the userfaultfd.
+pub fn keep() {
+    KEPT.store(number(), SeqCst);
+}
+
+/// Frees the lock of a recovery, in a forked child.
+pub fn become_child() {
+    RECOVERING.reset();
+}
+
+/// Restores the userfaultfd in the program's table. Ends the program if that fails.
+unsafe fn recover() {
+    RECOVERING.take();
+    // Another thread may replace the new number before it is moved to a high one.
+    while !is_known() {
+        match apart::from_apart(KEPT.load(SeqCst)) {
+            fd if fd >= 0 => set_number(descriptor::adopt(fd as i32)),
+            e => sys::die(format_args!(
+                "the program has closed the pager's userfaultfd by a raw system call, and it cannot be had back (error {}; it takes Linux 6.9). The program is stopped before it reads a wrong byte",
+                -e
+            )),
+        }
+    }
+    RECOVERING.give();
 }
 
 /// Creates a userfaultfd by the system call, or else by the device, which needs only the rights of
@@ -83,11 +114,11 @@ impl Uffd {
         loop {
             let fd = number();
             let r = sys!(libc::SYS_ioctl, fd, nr, given);
-            if r >= 0 || [libc::EAGAIN, libc::EEXIST, libc::EBUSY].contains(&(-r as i32)) || !handler::is_sigbus() {
+            if r >= 0 || [libc::EAGAIN, libc::EEXIST, libc::EBUSY].contains(&(-r as i32)) || !mode::is_sigbus() {
                 return r;
             }
             if !is_known() {
-                apart::recover();
+                recover();
             } else if fd == number() {
                 return r;
             }

@@ -4,7 +4,7 @@
 use super::silence::{is_better, Vain};
 use super::{Hosts, WHOLE};
 use crate::lane::Ports;
-use crate::port::{Broken, Transport, LONG, SHORT};
+use crate::transport::{Broken, Transport, LONG, SHORT};
 use core::sync::atomic::Ordering::SeqCst;
 use memory_core::stats::{add, Stats};
 

@@ -3,8 +3,8 @@
 
 use super::{Hosts, REBUILDING, SPARE, WHOLE};
 use crate::lane::Ports;
-use crate::port::{Broken, LONG};
 use crate::sys;
+use crate::transport::{Broken, LONG};
 use core::sync::atomic::Ordering::SeqCst;
 use memory_core::stats::{add, Stats};
 use memory_core::wire::Hello;

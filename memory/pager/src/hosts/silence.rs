@@ -1,8 +1,8 @@
 //! Silent hosts: how long the pager waits for one, when it warns the user, and when a host is lost.
 
 use super::{Host, Hosts, SPARE, WHOLE};
-use crate::port::{Broken, Watch, LONG};
 use crate::sys;
+use crate::transport::{Broken, Watch, LONG};
 use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use memory_core::wire::{Status, TCP_RTO_MAX_MS};
 

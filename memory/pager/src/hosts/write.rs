@@ -5,8 +5,9 @@ use super::silence::Vain;
 use super::{Hosts, SPARE, WHOLE};
 use crate::config::HOSTS_MAX;
 use crate::lane::Ports;
-use crate::port::{Broken, Port, Transport, LONG};
+use crate::port::Port;
 use crate::sys;
+use crate::transport::{Broken, Transport, LONG};
 use core::sync::atomic::Ordering::SeqCst;
 use memory_core::stats::Stats;
 
