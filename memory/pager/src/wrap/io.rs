@@ -304,6 +304,30 @@ pub unsafe extern "C" fn pwritev(fd: c_int, at: *const iovec, count: c_int, offs
     vector(fd, at, count, |v, n, done| sys!(libc::SYS_pwritev, fd, v, n, offset + done as off_t, 0))
 }
 
+/// Returns the offset after `done` bytes. -1 stands for the position of the file, which moves by
+/// itself.
+fn after(offset: off_t, done: usize) -> off_t {
+    if offset == -1 {
+        offset
+    } else {
+        offset + done as off_t
+    }
+}
+
+/// # Safety
+/// As preadv2(2).
+#[no_mangle]
+pub unsafe extern "C" fn preadv2(fd: c_int, at: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+    vector(fd, at, count, |v, n, done| sys!(libc::SYS_preadv2, fd, v, n, after(offset, done), 0, flags))
+}
+
+/// # Safety
+/// As pwritev2(2).
+#[no_mangle]
+pub unsafe extern "C" fn pwritev2(fd: c_int, at: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+    vector(fd, at, count, |v, n, done| sys!(libc::SYS_pwritev2, fd, v, n, after(offset, done), 0, flags))
+}
+
 /// Makes a call with a message, and pins everything that the message points to.
 unsafe fn message(m: *const msghdr, call: impl Fn(*const msghdr) -> isize) -> (ssize_t, msghdr) {
     let mut copy = *m;

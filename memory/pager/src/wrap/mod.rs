@@ -10,6 +10,7 @@ mod identity;
 mod io;
 mod loader;
 mod memory;
+mod names;
 mod path;
 mod pieces;
 pub mod process;
