@@ -264,7 +264,7 @@ unsafe fn files(big: &Big) -> String {
     (0..BYTES / 8).for_each(|i| from.cast::<u64>().add(i).write(pattern(i)));
     let (mut short, mut wrong) = (vec![], 0);
     let half = |at: *mut u8| [0, BYTES / 2].map(|skip| libc::iovec { iov_base: at.add(skip).cast(), iov_len: BYTES / 2 });
-    for name in ["write", "pwrite", "writev", "pwritev", "syscall", "fwrite_unlocked"] {
+    for name in ["write", "pwrite", "writev", "pwritev", "pwritev2", "at the place", "syscall", "fwrite_unlocked"] {
         libc::ftruncate(fd, 0);
         libc::lseek(fd, 0, libc::SEEK_SET);
         big.send_away(from, BYTES);
@@ -273,6 +273,8 @@ unsafe fn files(big: &Big) -> String {
             "pwrite" => libc::pwrite(fd, from.cast(), BYTES, 0),
             "writev" => libc::writev(fd, half(from).as_ptr(), 2),
             "pwritev" => libc::pwritev(fd, half(from).as_ptr(), 2, 0),
+            "pwritev2" => libc::pwritev2(fd, half(from).as_ptr(), 2, 0, 0),
+            "at the place" => libc::pwritev2(fd, half(from).as_ptr(), 2, -1, 0),
             "syscall" => libc::syscall(libc::SYS_write, fd, from, BYTES) as isize,
             _ => {
                 let f = libc::fdopen(libc::dup(fd), c"w".as_ptr());
@@ -285,7 +287,9 @@ unsafe fn files(big: &Big) -> String {
             short.push(name);
         }
     }
-    for name in ["read", "pread", "readv", "preadv", "syscall", "checked", "fread_unlocked", "getrandom"] {
+    for name in
+        ["read", "pread", "readv", "preadv", "preadv64", "preadv2", "at the place", "syscall", "checked", "fread_unlocked", "getrandom"]
+    {
         libc::lseek(fd, 0, libc::SEEK_SET);
         let to = map(BYTES);
         let done = match name {
@@ -293,6 +297,9 @@ unsafe fn files(big: &Big) -> String {
             "pread" => libc::pread(fd, to.cast(), BYTES, 0),
             "readv" => libc::readv(fd, half(to).as_ptr(), 2),
             "preadv" => libc::preadv(fd, half(to).as_ptr(), 2, 0),
+            "preadv64" => libc::preadv64(fd, half(to).as_ptr(), 2, 0),
+            "preadv2" => libc::preadv2(fd, half(to).as_ptr(), 2, 0, 0),
+            "at the place" => libc::preadv2(fd, half(to).as_ptr(), 2, -1, 0),
             "syscall" => libc::syscall(libc::SYS_read, fd, to, BYTES) as isize,
             "checked" => __read_chk(fd, to.cast(), BYTES, BYTES),
             "getrandom" => libc::syscall(libc::SYS_getrandom, to, BYTES, 0) as isize,
