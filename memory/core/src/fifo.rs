@@ -15,10 +15,12 @@ impl<'a> Fifo<'a> {
         Fifo { capacity: first.min(memory.len()), memory, head: 0, tail: 0 }
     }
 
+    /// Returns how many numbers the queue has room for.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
+    /// Whether the queue must grow before the next number.
     pub fn is_full(&self) -> bool {
         self.len() == self.capacity
     }
@@ -31,10 +33,12 @@ impl<'a> Fifo<'a> {
         self.capacity = (2 * self.capacity).min(self.memory.len());
     }
 
+    /// Returns how many numbers wait.
     pub fn len(&self) -> usize {
         (self.tail - self.head) as usize
     }
 
+    /// Whether no number waits.
     pub fn is_empty(&self) -> bool {
         self.head == self.tail
     }
@@ -50,6 +54,7 @@ impl<'a> Fifo<'a> {
         true
     }
 
+    /// Removes the oldest number.
     pub fn pop(&mut self) -> Option<u32> {
         if self.is_empty() {
             return None;
@@ -59,6 +64,7 @@ impl<'a> Fifo<'a> {
         Some(self.memory[at])
     }
 
+    /// Removes all numbers.
     pub fn clear(&mut self) {
         self.head = self.tail;
     }

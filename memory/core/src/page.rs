@@ -44,6 +44,7 @@ pub struct Page {
     /// On the first page of an allocation: its length in pages. 0 = no known allocation of more
     /// than a page.
     pub extent_pages: u16,
+    /// The place of the content.
     pub state: State,
     /// Second chances left (0..=3).
     pub heat: u8,

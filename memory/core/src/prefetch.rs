@@ -62,6 +62,7 @@ impl Accuracy {
         self.turn == 0
     }
 
+    /// Records whether the program used a probe. Pauses prefetching if it used too few.
     pub fn saw(&mut self, used: bool) {
         if used {
             self.used += 1
@@ -84,6 +85,7 @@ impl Accuracy {
         self.pause == 0
     }
 
+    /// Whether prefetching is paused.
     pub fn is_paused(&self) -> bool {
         self.pause > 0
     }
@@ -92,6 +94,7 @@ impl Accuracy {
 /// A prefetcher with its memory of recent faults.
 pub struct Prefetcher {
     kind: Kind,
+    /// How many prefetched pages the program uses.
     pub accuracy: Accuracy,
     window: u32,
     next: u32,
@@ -104,6 +107,7 @@ pub struct Prefetcher {
 }
 
 impl Prefetcher {
+    /// Returns a prefetcher of this kind that has seen no fault.
     pub const fn new(kind: Kind) -> Self {
         let accuracy = Accuracy { used: 0, unused: 0, pause: 0, turn: 0 };
         Prefetcher {

@@ -22,15 +22,22 @@ pub const TCP_RTO_MAX_MS: (i32, i32) = (44, 1000);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Status {
+    /// The request was served.
     Ok = 0,
+    /// The greeting is of another version.
     WrongVersion,
+    /// The greeting has another token.
     WrongToken,
+    /// Fewer slots are free than requested.
     TooSmall,
+    /// The lease was never issued, or has ended.
     NoSuchLease,
+    /// The message is malformed.
     BadRequest,
 }
 
 impl Status {
+    /// Returns the status of a number on the wire.
     pub fn from_u32(n: u32) -> Option<Status> {
         Some(match n {
             0 => Status::Ok,
@@ -43,6 +50,7 @@ impl Status {
         })
     }
 
+    /// Returns the sentence for users.
     pub fn text(self) -> &'static str {
         match self {
             Status::Ok => "ok",
@@ -61,8 +69,11 @@ impl Status {
 /// repeated request returns the same lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
+    /// The lease to join. 0 = a new lease.
     pub lease: u64,
+    /// Slots of the new lease. 0 = join the lease.
     pub slots: u64,
+    /// The token of the memory host.
     pub token: [u8; TOKEN_BYTES],
     /// Requests the memory itself, over a unix socket.
     pub share: bool,
@@ -71,8 +82,10 @@ pub struct Hello {
 }
 
 impl Hello {
+    /// Bytes of the greeting on the wire.
     pub const BYTES: usize = 8 + 8 + 8 + TOKEN_BYTES + 8;
 
+    /// Returns the message as it is sent.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut b = [0; Self::BYTES];
         b[..8].copy_from_slice(&MAGIC);
@@ -84,6 +97,7 @@ impl Hello {
         b
     }
 
+    /// Parses a received message.
     pub fn decode(b: &[u8; Self::BYTES]) -> Result<Hello, Status> {
         if b[..8] != MAGIC {
             return Err(Status::WrongVersion);
@@ -100,15 +114,19 @@ impl Hello {
 /// The host's answer to a [`Hello`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome {
+    /// The result.
     pub status: Status,
+    /// The lease.
     pub lease: u64,
     /// Slots of the lease; with `TooSmall`, the slots that are free.
     pub slots: u64,
 }
 
 impl Welcome {
+    /// Bytes of the answer to a greeting on the wire.
     pub const BYTES: usize = 32;
 
+    /// Returns the message as it is sent.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut b = [0; Self::BYTES];
         b[..8].copy_from_slice(&MAGIC);
@@ -118,6 +136,7 @@ impl Welcome {
         b
     }
 
+    /// Parses a received message.
     pub fn decode(b: &[u8; Self::BYTES]) -> Result<Welcome, Status> {
         if b[..8] != MAGIC {
             return Err(Status::WrongVersion);
@@ -131,21 +150,28 @@ impl Welcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Op {
+    /// Read slots.
     Read = 1,
+    /// Write slots.
     Write = 2,
 }
 
 /// Header of a request; `count` slots follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
+    /// The operation.
     pub op: Op,
+    /// Slots of the request.
     pub count: u32,
+    /// The number of the request on its connection.
     pub serial: u64,
 }
 
 impl Request {
+    /// Bytes of the header on the wire.
     pub const BYTES: usize = 16;
 
+    /// Returns the message as it is sent.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut b = [0; Self::BYTES];
         b[0] = self.op as u8;
@@ -154,6 +180,7 @@ impl Request {
         b
     }
 
+    /// Parses a received message.
     pub fn decode(b: &[u8; Self::BYTES]) -> Result<Request, Status> {
         let op = match b[0] {
             1 => Op::Read,
@@ -171,13 +198,17 @@ impl Request {
 /// Header of an answer; it repeats the request's serial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
+    /// The result.
     pub status: Status,
+    /// The serial of the request.
     pub serial: u64,
 }
 
 impl Reply {
+    /// Bytes of the header on the wire.
     pub const BYTES: usize = 16;
 
+    /// Returns the message as it is sent.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut b = [0; Self::BYTES];
         b[0..4].copy_from_slice(&(self.status as u32).to_le_bytes());
@@ -185,6 +216,7 @@ impl Reply {
         b
     }
 
+    /// Parses a received message.
     pub fn decode(b: &[u8; Self::BYTES]) -> Result<Reply, Status> {
         let status = Status::from_u32(u32_at(b, 0)).ok_or(Status::BadRequest)?;
         Ok(Reply { status, serial: u64_at(b, 8) })

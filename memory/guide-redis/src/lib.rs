@@ -3,6 +3,8 @@
 //! by their layout, which it finds at load with a list of its own. Without a match it prints a
 //! message and does nothing. It never writes to memory of Redis.
 
+#![warn(missing_docs)]
+
 mod api;
 #[cfg(test)]
 mod tests;

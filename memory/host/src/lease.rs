@@ -15,7 +15,9 @@ const GRACE: Duration = Duration::from_secs(9);
 
 /// Borrowed memory: a sealed memory file of its exact size, mapped here.
 pub struct Lease {
+    /// The number, which authenticates the owner.
     pub id: u64,
+    /// Slots of the lease.
     pub slots: u64,
     file: File,
     base: *mut u8,
@@ -57,6 +59,7 @@ impl Lease {
         unsafe { libc::fallocate(self.fd(), how, 0, (self.slots as usize * PAGE_BYTES) as i64) };
     }
 
+    /// Whether the lease has ended. Its memory is gone then.
     pub fn is_ended(&self) -> bool {
         self.ended.load(SeqCst)
     }
@@ -104,8 +107,11 @@ struct Held {
 
 /// One lease, for messages.
 pub struct Loan {
+    /// The borrower: the other end of the connection that opened the lease.
     pub borrower: String,
+    /// Slots of the lease.
     pub slots: u64,
+    /// Open connections to the lease.
     pub connections: usize,
 }
 
@@ -118,6 +124,7 @@ pub struct Leases {
 }
 
 impl Leases {
+    /// Returns the leases of a memory host that lends `slots_total` slots.
     pub fn new(slots_total: u64) -> Self {
         Leases { slots_total, held: Mutex::new(HashMap::new()) }
     }

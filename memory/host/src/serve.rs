@@ -17,7 +17,9 @@ use std::time::Duration;
 /// An address to listen at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
+    /// A host and a port.
     Tcp(String),
+    /// A unix socket.
     Unix(PathBuf),
 }
 
@@ -48,7 +50,9 @@ const HELLO_WITHIN: Duration = Duration::from_secs(5);
 
 /// A memory host that does not listen yet.
 pub struct Server {
+    /// The leases of the host.
     pub leases: Arc<Leases>,
+    /// The token that borrowers must give.
     pub token: [u8; TOKEN_BYTES],
     /// For experiments: delay of every answer to a read or write, like a longer wire.
     pub delay: Duration,
