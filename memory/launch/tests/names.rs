@@ -38,7 +38,8 @@ fn exports(library: &Path) -> BTreeMap<String, String> {
 /// Parses the output of nm. Leaves out data, and the names that only parts of the C library use.
 fn parse_exports(text: &str) -> BTreeMap<String, String> {
     let function = |line: &str| {
-        let [address, kind, name] = line.split_whitespace().collect::<Vec<_>>()[..] else { return None };
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [address, kind, name] = words[..] else { return None };
         let is_public = ["T", "W", "i"].contains(&kind) && !name.contains("@GLIBC_PRIVATE");
         is_public.then(|| (name.split('@').next().unwrap().to_string(), address.to_string()))
     };
@@ -48,13 +49,15 @@ fn parse_exports(text: &str) -> BTreeMap<String, String> {
 /// Returns the C library of this process.
 fn c_library() -> String {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    maps.lines().find_map(|l| l.split_whitespace().nth(5).filter(|p| p.ends_with("/libc.so.6"))).expect("glibc").to_string()
+    let mut files = maps.lines().filter_map(|l| l.split_whitespace().nth(5));
+    files.find(|p| p.ends_with("/libc.so.6")).expect("glibc").to_string()
 }
 
 /// Returns the call that a name of the C library stands for: `read` for `__read_chk`, `open` for
 /// `__open64_2`, `fstat` for `__fxstat`.
 fn call_of(name: &str) -> String {
-    let name = ["__libc_", "_IO_", "__", "_"].iter().find_map(|p| name.strip_prefix(p)).unwrap_or(name);
+    let prefixes = ["__libc_", "_IO_", "__", "_"];
+    let name = prefixes.iter().find_map(|p| name.strip_prefix(p)).unwrap_or(name);
     let name = ["_chk", "_2"].iter().find_map(|s| name.strip_suffix(s)).unwrap_or(name);
     let name = name.replace("xstat", "stat").replace("64v2", "2");
     name.strip_suffix("64").unwrap_or(&name).to_string()
@@ -64,12 +67,15 @@ fn call_of(name: &str) -> String {
 fn lacking(table: &[Call], library: &BTreeMap<String, String>) -> Vec<String> {
     let mut lacking = vec![];
     for call in table {
-        let known: BTreeSet<&str> = call.names.iter().chain(&call.left).map(String::as_str).collect();
-        let places: BTreeSet<&str> = known.iter().filter_map(|n| library.get(*n)).map(String::as_str).collect();
+        let known: BTreeSet<&String> = call.names.iter().chain(&call.left).collect();
+        let places: BTreeSet<&String> = known.iter().filter_map(|n| library.get(*n)).collect();
         let calls: BTreeSet<String> = known.iter().map(|n| call_of(n)).collect();
-        let is_same = |name: &str, place: &str| places.contains(place) || calls.contains(&call_of(name));
-        let others = library.iter().filter(|(name, place)| is_same(name, place) && !known.contains(name.as_str()));
-        lacking.extend(others.map(|(name, _)| format!("{name} ({})", call.names[0])));
+        for (name, place) in library {
+            let is_same = places.contains(place) || calls.contains(&call_of(name));
+            if is_same && !known.contains(name) {
+                lacking.push(format!("{name} ({})", call.names[0]));
+            }
+        }
     }
     lacking
 }
@@ -78,9 +84,9 @@ fn lacking(table: &[Call], library: &BTreeMap<String, String>) -> Vec<String> {
 fn every_name_of_a_wrapped_call_is_in_the_table() {
     let table = parse(include_str!("../../pager/calls.csv"));
     let library = exports(Path::new(&c_library()));
-    assert!(table.len() > 100 && library.len() > 2000, "{} calls, {} functions of the C library", table.len(), library.len());
+    assert!(table.len() > 100 && library.len() > 2000, "{} {}", table.len(), library.len());
     let lacking = lacking(&table, &library);
-    assert!(lacking.is_empty(), "the C library has names that memory/pager/calls.csv lacks: {}", lacking.join(", "));
+    assert!(lacking.is_empty(), "memory/pager/calls.csv lacks names of the C library: {lacking:?}");
 }
 
 #[test]
@@ -88,7 +94,8 @@ fn the_table_has_the_names_that_the_pager_exports() {
     let table = parse(include_str!("../../pager/calls.csv"));
     let listed: BTreeSet<String> = table.iter().flat_map(|c| c.names.clone()).collect();
     let pager = exports(&far::pando_mem().with_file_name("libpando_pager.so"));
-    let wrapped: BTreeSet<String> = pager.into_keys().filter(|n| !n.starts_with("pando_")).collect();
+    let calls = pager.into_keys().filter(|n| !n.starts_with("pando_"));
+    let wrapped: BTreeSet<String> = calls.collect();
     let differ: Vec<_> = listed.symmetric_difference(&wrapped).collect();
     assert!(differ.is_empty(), "only one of memory/pager/calls.csv and the pager has {differ:?}");
 }
@@ -96,13 +103,16 @@ fn the_table_has_the_names_that_the_pager_exports() {
 #[test]
 fn a_name_that_the_table_lacks_is_found() {
     let library = parse_exports(
-        "10 T read@@GLIBC_2.2.5\n10 W __read@@GLIBC_2.2.5\n20 T __read_chk@@GLIBC_2.4\n30 T pread64@@GLIBC_2.2.5\n\
-         30 W odd@@GLIBC_2.2.5\n40 T __xstat64@@GLIBC_2.2.5\n50 T __libc_read@@GLIBC_PRIVATE\n60 D read_data@@GLIBC_2.2.5\n\
+        "10 T read@@GLIBC_2.2.5\n10 W __read@@GLIBC_2.2.5\n20 T __read_chk@@GLIBC_2.4\n\
+         30 T pread64@@GLIBC_2.2.5\n30 W odd@@GLIBC_2.2.5\n40 T __xstat64@@GLIBC_2.2.5\n\
+         50 T __libc_read@@GLIBC_PRIVATE\n60 D read_data@@GLIBC_2.2.5\n\
          70 T preadv64v2@@GLIBC_2.26\n80 T write@@GLIBC_2.2.5\n",
     );
     let table = parse("names,left,why\nread,,\npread,,\npread64,,\nstat,,\npreadv2,,\n");
-    let found = ["__read (read)", "__read_chk (read)", "pread64 (pread)", "odd (pread64)", "__xstat64 (stat)", "preadv64v2 (preadv2)"];
-    assert_eq!(lacking(&table, &library), found);
+    assert_eq!(
+        lacking(&table, &library),
+        ["__read (read)", "__read_chk (read)", "pread64 (pread)", "odd (pread64)", "__xstat64 (stat)", "preadv64v2 (preadv2)"]
+    );
     let table = parse("names,left,why\nread __read,__read_chk,a reason\n");
     assert_eq!(lacking(&table, &library), [""; 0]);
 }
