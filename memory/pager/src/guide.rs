@@ -15,7 +15,9 @@ use memory_core::{BATCH_PAGES_MAX, PAGE_BYTES};
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Range {
+    /// The first byte.
     pub start: *const u8,
+    /// Bytes of the range.
     pub bytes: usize,
 }
 

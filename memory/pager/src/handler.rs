@@ -38,6 +38,7 @@ pub fn swap_other(action: usize, flags: i32) -> (usize, i32) {
     (OTHER.swap(action, SeqCst), OTHER_FLAGS.swap(flags as usize, SeqCst) as i32)
 }
 
+/// Returns the program's handler for SIGBUS, and its flags.
 pub fn other() -> (usize, i32) {
     (OTHER.load(SeqCst), OTHER_FLAGS.load(SeqCst) as i32)
 }

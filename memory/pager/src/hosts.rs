@@ -26,13 +26,18 @@ use crate::transport::Broken;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering::SeqCst};
 use memory_core::wire::Hello;
 
+/// The host has no copy.
 pub const SPARE: u8 = 0;
+/// A copy is being made on the host.
 pub const REBUILDING: u8 = 1;
+/// The host has every page.
 pub const WHOLE: u8 = 2;
 
 /// One memory host. Memory of zeros is a spare.
 pub struct Host {
+    /// `SPARE`, `REBUILDING` or `WHOLE`.
     pub state: AtomicU8,
+    /// The lease of this program.
     pub lease: AtomicU64,
     /// A reader met a broken connection. Readers prefer other hosts until the tender has probed
     /// this one.
@@ -44,13 +49,17 @@ pub struct Host {
     steady_ns: AtomicU64,
     /// The user has a message that the program is blocked on this host.
     waited_for: AtomicU8,
+    /// The mapped memory, if the host is on this machine.
     pub shared: Shared,
     /// Next slot to copy while rebuilding.
     pub rebuilt: AtomicU32,
 }
 
+/// The memory hosts of this process.
 pub struct Hosts {
+    /// The configuration.
     pub config: Config,
+    /// The hosts, shared with forked children.
     pub all: &'static [Host; HOSTS_MAX],
     /// Spreads reads over the copies.
     turn: AtomicU32,
@@ -106,6 +115,7 @@ impl Hosts {
         self.all[h].state.load(SeqCst)
     }
 
+    /// Returns how many whole copies there are.
     pub fn whole(&self) -> usize {
         (0..self.config.hosts_len).filter(|&h| self.state(h) == WHOLE).count()
     }
@@ -131,10 +141,12 @@ impl Hosts {
         Ok(port)
     }
 
+    /// Whether a host waits for a probe.
     pub fn is_suspect(&self, h: usize) -> bool {
         self.all[h].suspect.load(SeqCst) != 0 && self.state(h) != SPARE
     }
 
+    /// Whether any host waits for a probe.
     pub fn any_suspect(&self) -> bool {
         (0..self.config.hosts_len).any(|h| self.is_suspect(h))
     }

@@ -31,23 +31,34 @@ const DISCARD_PAGES: u32 = 4096;
 
 /// The state that the lock guards.
 pub struct Inner {
+    /// The state of every page.
     pub heart: Heart<'static>,
+    /// The free ranges of the region.
     pub spans: Spans<'static>,
+    /// Chooses the pages that come along with a fault.
     pub prefetcher: Prefetcher,
+    /// The accuracy of a guide's requests.
     pub guide: Accuracy,
 }
 
 /// Makes a page resident for a thread of the program.
 pub type BringIn = fn(&Pager, u32);
 
+/// A pager. There is one in a process.
 pub struct Pager {
+    /// The address space.
     pub memory: Memory,
     lock: Lock,
     inner: UnsafeCell<Inner>,
+    /// The scratch and the connections of transfers.
     pub lanes: Lanes,
+    /// The copies on memory hosts.
     pub hosts: Hosts,
+    /// The room for pages, and its waiters.
     pub room: Room,
+    /// The fork under way, and the living children.
     pub fork: Fork,
+    /// The counters.
     pub stats: &'static Stats,
     seed: u64,
     /// A page of zeros.
@@ -80,6 +91,7 @@ pub fn running() -> &'static Pager {
 /// Holds the lock. `signals` is the mask to restore, unless signals were blocked already.
 pub struct Guard<'p> {
     pager: &'p Pager,
+    /// The mask to restore.
     pub signals: Option<u64>,
 }
 

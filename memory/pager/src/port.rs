@@ -111,6 +111,7 @@ impl Port {
         self.fd = 0;
     }
 
+    /// Ends the connection, if there is one.
     pub fn close(&mut self) {
         // Clear the number first: after a fork in between, it may refer to another file in the
         // child.

@@ -18,6 +18,7 @@ pub struct Queue {
 }
 
 impl Queue {
+    /// Returns an empty queue.
     pub const fn new() -> Queue {
         Queue { changes: AtomicU32::new(0), waiters: AtomicU32::new(0) }
     }
@@ -35,6 +36,7 @@ impl Queue {
         self.waiters.fetch_sub(1, SeqCst);
     }
 
+    /// Whether a thread waits.
     pub fn is_waited_in(&self) -> bool {
         self.waiters.load(SeqCst) > 0
     }
@@ -57,10 +59,12 @@ impl Queue {
 pub struct PageQueues([Queue; PAGES]);
 
 impl PageQueues {
+    /// Returns empty queues.
     pub const fn new() -> PageQueues {
         PageQueues([const { Queue::new() }; PAGES])
     }
 
+    /// Returns the queue of a page.
     pub fn of(&self, page: u32) -> &Queue {
         &self.0[page as usize % PAGES]
     }
@@ -75,6 +79,7 @@ impl PageQueues {
         }
     }
 
+    /// Forgets the waiters, in a forked child.
     pub fn reset(&self) {
         self.0.iter().for_each(Queue::reset);
     }

@@ -26,10 +26,12 @@ static NUMBER: AtomicI32 = AtomicI32::new(-1);
 /// The file behind it.
 static FILE: AtomicU64 = AtomicU64::new(0);
 
+/// Returns the number of the userfaultfd. Negative = there is none.
 pub fn number() -> i32 {
     NUMBER.load(SeqCst)
 }
 
+/// Sets the number of the userfaultfd.
 pub fn set_number(fd: i32) {
     NUMBER.store(fd, SeqCst);
 }
@@ -125,6 +127,7 @@ impl Uffd {
         }
     }
 
+    /// Has faults in a range served by the userfaultfd.
     pub unsafe fn register(self, at: *mut u8, bytes: usize) {
         let mut r = [at as u64, bytes as u64, 1, 0];
         let e = self.ioctl(iowr(0, 32), r.as_mut_ptr());
@@ -172,6 +175,7 @@ impl Uffd {
         true
     }
 
+    /// Wakes the threads that wait for these pages.
     pub unsafe fn wake(self, at: *mut u8, bytes: usize) {
         let mut r = [at as u64, bytes as u64];
         // UFFDIO_WAKE is an _IOR.

@@ -42,6 +42,7 @@ impl Hosts {
         }
     }
 
+    /// Gives up the copy on a host. In the evictor's turn.
     pub fn give_up(&self, stats: &Stats, h: usize) {
         self.all[h].state.store(SPARE, SeqCst);
         self.all[h].waited_for.store(0, SeqCst);
