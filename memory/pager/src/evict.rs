@@ -21,9 +21,13 @@ const CLEAN_BATCH: usize = 64;
 /// The newest pages of the second-chance list, which are not stored yet: the program is likeliest
 /// to touch these again.
 const LAG: usize = 64;
-const TICK_US: u64 = 10_000;
-/// Ticks between wake-ups of the tender.
-const TEND_TICKS: u32 = 20;
+/// Time between two ticks, ns: as short as this near the limit, and up to this far from it.
+const TICK_NS: u64 = 10_000_000;
+const TICK_MAX_NS: u64 = 100_000_000;
+/// Memory of a program grows by less than this, bytes in a nanosecond.
+const GROWTH_BYTES: u64 = 4;
+/// Time between wake-ups of the tender, ns.
+const TEND_NS: u64 = 200_000_000;
 
 /// Runs the evictor's thread.
 pub extern "C" fn evictor() -> ! {
@@ -33,7 +37,7 @@ pub extern "C" fn evictor() -> ! {
         let seen = pager.room.wakes_of_evictor();
         round(pager);
         if !pager.fork.is_wanted() && (pager.fork.is_child() || pager.hosts.rebuilding().is_none()) {
-            pager.room.sleep_as_evictor(seen, TICK_US);
+            pager.room.sleep_as_evictor(seen, turn(|e| e.tick_ns) / 1000);
         }
     }
 }
@@ -84,7 +88,8 @@ pub unsafe fn begin(pager: &'static Pager) {
         budget: Budget::open(pager),
         batch: None,
         ticked_ns: 0,
-        ticks: 0,
+        tick_ns: TICK_NS,
+        tended_ns: 0,
         is_full: false,
     });
 }
@@ -149,34 +154,48 @@ struct Batch {
     writing: Writing,
 }
 
+/// The evictor's state.
 pub struct Evictor {
     pager: &'static Pager,
     lane: &'static mut Lane,
     budget: Budget,
     batch: Option<Batch>,
     ticked_ns: u64,
-    ticks: u32,
+    /// Time until the next tick.
+    tick_ns: u64,
+    tended_ns: u64,
     /// The user has the message that far memory is full.
     is_full: bool,
 }
 
 impl Evictor {
-    /// Runs the periodic work, every 10 ms.
+    /// Runs the periodic work, once in `tick_ns`.
     fn tick(&mut self) {
         let now = sys::now_ns();
-        if now - self.ticked_ns < TICK_US * 1000 {
+        if now - self.ticked_ns < self.tick_ns {
             return;
         }
         self.ticked_ns = now;
-        self.ticks += 1;
         self.budget.sample(self.pager);
-        if self.ticks.is_multiple_of(TEND_TICKS) || self.pager.hosts.any_suspect() {
+        if now - self.tended_ns >= TEND_NS || self.pager.hosts.any_suspect() {
+            self.tended_ns = now;
             self.pager.hosts.wake_tender();
         }
         if !self.pager.fork.is_child() {
             self.reap();
             self.publish();
         }
+        self.tick_ns = self.pace();
+    }
+
+    /// Returns the time until the next tick. It is short unless the program's memory cannot fill
+    /// the budget before it.
+    fn pace(&self) -> u64 {
+        let Pager { fork, hosts, .. } = self.pager;
+        if self.batch.is_some() || fork.is_shared() || hosts.any_suspect() {
+            return TICK_NS;
+        }
+        (self.budget.slack_bytes() / GROWTH_BYTES).clamp(TICK_NS, TICK_MAX_NS)
     }
 
     /// Notices children that are gone, and thaws their slots.

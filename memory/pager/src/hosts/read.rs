@@ -43,6 +43,7 @@ impl Hosts {
                     return h;
                 };
                 self.all[h].suspect.store(1, SeqCst);
+                self.wake_tender();
                 failed = failed.filter(|&(_, other)| is_better(other, why)).or(Some((h, why)));
             }
             match failed {
