@@ -44,6 +44,8 @@ pub fn is_known() -> bool {
 /// The number of the userfaultfd in the table apart.
 static KEPT: AtomicI32 = AtomicI32::new(-1);
 static RECOVERING: Lock = Lock::new();
+/// Attempts to recover a userfaultfd while the program closes every descriptor.
+const RECOVERIES_MAX: u32 = 100;
 
 /// Records that the caller's table, which is the one apart, holds the userfaultfd.
 pub fn keep() {
@@ -58,10 +60,13 @@ pub fn become_child() {
 /// Restores the userfaultfd in the program's table. Ends the program if that fails.
 unsafe fn recover() {
     RECOVERING.take();
+    let mut closed = 0;
     // Another thread may replace the new number before it is moved to a high one.
     while !is_known() {
         match apart::from_apart(KEPT.load(SeqCst)) {
             fd if fd >= 0 => set_number(descriptor::adopt(fd as i32)),
+            // The program may also have closed the pidfd before it was used.
+            e if e == -(libc::EBADF as isize) && closed < RECOVERIES_MAX => closed += 1,
             e => sys::die(format_args!(
                 "the program has closed the pager's userfaultfd by a raw system call, and it cannot be had back (error {}; it takes Linux 6.9). The program is stopped before it reads a wrong byte",
                 -e
