@@ -16,7 +16,7 @@ pub unsafe extern "C" fn prepare() {
     let Some(pager) = pager() else { return };
     let f = &pager.fork;
     f.begin(sys::block_signals());
-    pager.room.wake_evictor();
+    pager.room.evictor.ring();
     f.until_parked();
     // Under the lock, because the evictor may close a shared pipe at the same time.
     loop {

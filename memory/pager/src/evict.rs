@@ -2,7 +2,7 @@
 
 use crate::budget::Budget;
 use crate::hosts::write::{Wait, Writing};
-use crate::hosts::WHOLE;
+use crate::hosts::{Host, WHOLE};
 use crate::lane::Lane;
 use crate::pager::{running, Pager};
 use crate::room::{high_water, low_water};
@@ -34,10 +34,10 @@ pub extern "C" fn evictor() -> ! {
     unsafe { sys!(libc::SYS_prctl, libc::PR_SET_NAME, c"pando-evictor".as_ptr()) };
     let pager = running();
     loop {
-        let seen = pager.room.wakes_of_evictor();
+        let seen = pager.room.evictor.rings();
         round(pager);
         if !pager.fork.is_wanted() && (pager.fork.is_child() || pager.hosts.rebuilding().is_none()) {
-            pager.room.sleep_as_evictor(seen, turn(|e| e.tick_ns) / 1000);
+            pager.room.evictor.sleep(seen, turn(|e| e.tick_ns) / 1000);
         }
     }
 }
@@ -177,9 +177,9 @@ impl Evictor {
         }
         self.ticked_ns = now;
         self.budget.sample(self.pager);
-        if now - self.tended_ns >= TEND_NS || self.pager.hosts.any_suspect() {
+        if now - self.tended_ns >= TEND_NS || self.pager.hosts.all.iter().any(Host::is_suspect) {
             self.tended_ns = now;
-            self.pager.hosts.wake_tender();
+            self.pager.hosts.tender.ring();
         }
         if !self.pager.fork.is_child() {
             self.reap();
@@ -192,7 +192,7 @@ impl Evictor {
     /// the budget before it.
     fn pace(&self) -> u64 {
         let Pager { fork, hosts, .. } = self.pager;
-        if self.batch.is_some() || fork.is_shared() || hosts.any_suspect() {
+        if self.batch.is_some() || fork.is_shared() || hosts.all.iter().any(Host::is_suspect) {
             return TICK_NS;
         }
         (self.budget.slack_bytes() / GROWTH_BYTES).clamp(TICK_NS, TICK_MAX_NS)

@@ -154,7 +154,7 @@ impl Fault<'_> {
         if pager.hosts.is_late() && pager.room.may_overdraw() {
             pager.room.overdraw(&mut g.heart, room::OVERDRAFT_PAGES);
         }
-        pager.room.wake_evictor();
+        pager.room.evictor.ring();
         let seen = pager.room.queue.seen();
         if !g.heart.has_frame() {
             drop(g);

@@ -20,6 +20,7 @@ pub mod write;
 use crate::config::{Config, HOSTS_MAX};
 use crate::lane::Ports;
 use crate::port::Port;
+use crate::queue::Alarm;
 use crate::shared::Shared;
 use crate::sys;
 use crate::transport::Broken;
@@ -55,6 +56,25 @@ pub struct Host {
     pub rebuilt: AtomicU32,
 }
 
+impl Host {
+    fn state(&self) -> u8 {
+        self.state.load(SeqCst)
+    }
+
+    /// Whether the host waits for a probe.
+    pub fn is_suspect(&self) -> bool {
+        self.suspect.load(SeqCst) != 0 && self.state() != SPARE
+    }
+
+    /// Starts to rebuild a spare. In the evictor's turn.
+    pub fn admit(&self, lease: u64) {
+        self.lease.store(lease, SeqCst);
+        self.rebuilt.store(0, SeqCst);
+        self.suspect.store(0, SeqCst);
+        self.state.store(REBUILDING, SeqCst);
+    }
+}
+
 /// The memory hosts of this process.
 pub struct Hosts {
     /// The configuration.
@@ -65,8 +85,8 @@ pub struct Hosts {
     turn: AtomicU32,
     /// When the current write began. 0 = no write is under way.
     writing_since_ns: AtomicU64,
-    /// The tender sleeps on this futex word; every wake-up adds one.
-    tender: AtomicU32,
+    /// Wakes the tender.
+    pub tender: Alarm,
     /// Whether this process is a forked child, for messages.
     forked: AtomicBool,
 }
@@ -85,7 +105,7 @@ impl Hosts {
             all,
             turn: AtomicU32::new(0),
             writing_since_ns: AtomicU64::new(0),
-            tender: AtomicU32::new(0),
+            tender: Alarm::new(),
             forked: AtomicBool::new(false),
         }
     }
@@ -95,29 +115,9 @@ impl Hosts {
         self.forked.store(true, SeqCst);
     }
 
-    /// Wakes the tender, or makes its next sleep return at once.
-    pub fn wake_tender(&self) {
-        self.tender.fetch_add(1, SeqCst);
-        sys::futex_wake(&self.tender, 1);
-    }
-
-    /// Returns the count of wake-ups, for [`Hosts::sleep_as_tender`].
-    pub fn wakes_of_tender(&self) -> u32 {
-        self.tender.load(SeqCst)
-    }
-
-    /// Sleeps for a second at most, or until a wake-up after the `seen` ones.
-    pub fn sleep_as_tender(&self, seen: u32) {
-        sys::futex_wait(&self.tender, seen, 1_000_000);
-    }
-
-    fn state(&self, h: usize) -> u8 {
-        self.all[h].state.load(SeqCst)
-    }
-
     /// Returns how many whole copies there are.
     pub fn whole(&self) -> usize {
-        (0..self.config.hosts_len).filter(|&h| self.state(h) == WHOLE).count()
+        (0..self.config.hosts_len).filter(|&h| self.all[h].state() == WHOLE).count()
     }
 
     /// Returns how many hosts have their memory mapped here. It counts as shared memory of this
@@ -139,15 +139,5 @@ impl Hosts {
             port.open(&self.config.hosts[h], &self.hello(lease))?;
         }
         Ok(port)
-    }
-
-    /// Whether a host waits for a probe.
-    pub fn is_suspect(&self, h: usize) -> bool {
-        self.all[h].suspect.load(SeqCst) != 0 && self.state(h) != SPARE
-    }
-
-    /// Whether any host waits for a probe.
-    pub fn any_suspect(&self) -> bool {
-        (0..self.config.hosts_len).any(|h| self.is_suspect(h))
     }
 }

@@ -45,8 +45,8 @@ pub unsafe fn spread() {
     let signals = sys::block_signals();
     TURN.take();
     let change = follow::change();
-    pager.room.wake_evictor();
-    pager.hosts.wake_tender();
+    pager.room.evictor.ring();
+    pager.hosts.tender.ring();
     ring(1);
     let begun = sys::now_ns();
     follow::until_followed(change, |word, seen| {

@@ -1,8 +1,8 @@
 //! Wait queues: one for lanes, one for room, and some for busy pages. With a single queue, every
-//! page that arrives would wake all of 64 threads.
+//! page that arrives would wake all of 64 threads. Alarms: one for the evictor, one for the tender.
 
 use crate::sys;
-use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 
 /// A waiting thread wakes after this time at the latest, and checks again.
 const LOOK_US: u64 = 10_000;
@@ -82,5 +82,39 @@ impl PageQueues {
     /// Forgets the waiters, in a forked child.
     pub fn reset(&self) {
         self.0.iter().for_each(Queue::reset);
+    }
+}
+
+/// The alarm of a thread that sleeps between its rounds.
+pub struct Alarm {
+    /// The thread sleeps on this futex word; every ring adds one.
+    rings: AtomicU32,
+    sleeps: AtomicBool,
+}
+
+impl Alarm {
+    /// Returns an alarm that has not rung.
+    pub const fn new() -> Alarm {
+        Alarm { rings: AtomicU32::new(0), sleeps: AtomicBool::new(false) }
+    }
+
+    /// Wakes the thread, or makes its next sleep return at once.
+    pub fn ring(&self) {
+        self.rings.fetch_add(1, SeqCst);
+        if self.sleeps.load(SeqCst) {
+            sys::futex_wake(&self.rings, 1);
+        }
+    }
+
+    /// Returns the count of rings, for [`Alarm::sleep`].
+    pub fn rings(&self) -> u32 {
+        self.rings.load(SeqCst)
+    }
+
+    /// Sleeps until a ring after the `seen` ones, or the timeout.
+    pub fn sleep(&self, seen: u32, timeout_us: u64) {
+        self.sleeps.store(true, SeqCst);
+        sys::futex_wait(&self.rings, seen, timeout_us);
+        self.sleeps.store(false, SeqCst);
     }
 }

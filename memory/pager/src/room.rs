@@ -2,9 +2,8 @@
 //! overdraft on the budget while a memory host is late.
 
 use crate::config::TRANSFERS;
-use crate::queue::Queue;
-use crate::sys;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::SeqCst};
+use crate::queue::{Alarm, Queue};
+use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use memory_core::heart::Heart;
 use memory_core::stats::{add, Stats};
 use memory_core::PAGE_BYTES;
@@ -42,9 +41,8 @@ pub struct Room {
     overdrawn: AtomicUsize,
     overdraft_max: usize,
     stats: &'static Stats,
-    /// The evictor sleeps on this futex word; every wake-up adds one.
-    evictor_wake: AtomicU32,
-    evictor_sleeps: AtomicBool,
+    /// Wakes the evictor.
+    pub evictor: Alarm,
 }
 
 impl Room {
@@ -55,8 +53,7 @@ impl Room {
             overdrawn: AtomicUsize::new(0),
             overdraft_max: local_bytes as usize / PAGE_BYTES / OVERDRAFT_SHARE,
             stats,
-            evictor_wake: AtomicU32::new(0),
-            evictor_sleeps: AtomicBool::new(false),
+            evictor: Alarm::new(),
         }
     }
 
@@ -69,28 +66,8 @@ impl Room {
     /// Wakes the evictor when room runs low.
     pub fn look_ahead(&self, heart: &Heart) {
         if heart.room() < low_water(heart) {
-            self.wake_evictor();
+            self.evictor.ring();
         }
-    }
-
-    /// Wakes the evictor, or makes its next sleep return at once.
-    pub fn wake_evictor(&self) {
-        self.evictor_wake.fetch_add(1, SeqCst);
-        if self.evictor_sleeps.load(SeqCst) {
-            sys::futex_wake(&self.evictor_wake, 1);
-        }
-    }
-
-    /// Returns the count of wake-ups, for [`Room::sleep_as_evictor`].
-    pub fn wakes_of_evictor(&self) -> u32 {
-        self.evictor_wake.load(SeqCst)
-    }
-
-    /// Sleeps for some milliseconds at most, or until a wake-up after the `seen` ones.
-    pub fn sleep_as_evictor(&self, seen: u32, timeout_us: u64) {
-        self.evictor_sleeps.store(true, SeqCst);
-        sys::futex_wait(&self.evictor_wake, seen, timeout_us);
-        self.evictor_sleeps.store(false, SeqCst);
     }
 
     /// Returns the pages of the budget that are reserved for times when a memory host is late.

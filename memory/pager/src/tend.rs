@@ -5,6 +5,9 @@ use crate::pager::{running, Pager};
 use crate::sys::apart;
 use crate::{evict, mode, sys};
 
+/// Longest time between two rounds.
+const ROUND_US: u64 = 1_000_000;
+
 /// Runs the tender's thread.
 pub extern "C" fn tender() -> ! {
     unsafe { sys!(libc::SYS_prctl, libc::PR_SET_NAME, c"pando-tender".as_ptr()) };
@@ -13,9 +16,9 @@ pub extern "C" fn tender() -> ! {
     }
     let pager = running();
     loop {
-        let seen = pager.hosts.wakes_of_tender();
+        let seen = pager.hosts.tender.rings();
         tend(pager);
-        pager.hosts.sleep_as_tender(seen);
+        pager.hosts.tender.sleep(seen, ROUND_US);
     }
 }
 
@@ -29,13 +32,13 @@ fn tend(pager: &'static Pager) {
         return;
     }
     for h in 0..hosts.config.hosts_len {
-        if hosts.is_suspect(h) {
+        if hosts.all[h].is_suspect() {
             hosts.ask_others(ports, h);
             let probed = hosts.probe(ports, h);
             evict::try_turn(|| hosts.judged(pager.stats, h, probed));
         }
     }
     if let Some((h, lease)) = hosts.find_spare(ports) {
-        evict::try_turn(|| hosts.admit(h, lease));
+        evict::try_turn(|| hosts.all[h].admit(lease));
     }
 }

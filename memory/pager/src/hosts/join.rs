@@ -13,7 +13,7 @@ impl Hosts {
     /// Ends the leases of this process. Without this, hosts keep them for some seconds after its
     /// end.
     pub fn part(&self) {
-        for h in (0..self.config.hosts_len).filter(|&h| self.state(h) != SPARE) {
+        for h in (0..self.config.hosts_len).filter(|&h| self.all[h].state() != SPARE) {
             let mut port = Port::default();
             port.patience = SHORT;
             let _ = port.open(&self.config.hosts[h], &Hello { last: true, ..self.hello(self.all[h].lease.load(SeqCst)) });
@@ -25,17 +25,17 @@ impl Hosts {
     /// connects to the others. The connections stay open: a lease ends soon after its last one.
     pub unsafe fn attach(&self, ports: &mut Ports) {
         for h in 0..self.config.hosts_len {
-            if self.state(h) != WHOLE {
+            if self.all[h].state() != WHOLE {
                 continue;
             }
             if self.config.hosts[h].family() != libc::AF_UNIX {
                 let mut vain = Vain::default();
                 while let Err(e) = self.port(ports, h, LONG) {
-                    if self.is_over(&mut vain, h, e) {
+                    if vain.is_over(self, h, e) {
                         sys::die(format_args!("memory host {} does not take this program back ({e:?})", h + 1));
                     }
                 }
-                self.answers(h);
+                self.all[h].answers(h);
                 continue;
             }
             let lease = self.all[h].lease.load(SeqCst);
@@ -52,7 +52,7 @@ impl Hosts {
     /// is gone, and the tender probes a suspect.
     pub fn hold(&self, ports: &mut Ports) {
         for h in 0..self.config.hosts_len {
-            if self.state(h) == WHOLE && !self.all[h].shared.is_mapped() && !self.is_suspect(h) {
+            if self.all[h].state() == WHOLE && !self.all[h].shared.is_mapped() && !self.all[h].is_suspect() {
                 let _ = self.port(ports, h, LONG);
             }
         }

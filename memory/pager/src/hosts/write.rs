@@ -41,8 +41,9 @@ impl Hosts {
     /// Whether a write would wait for acknowledgements only: every copy is connected, and no host
     /// is a suspect.
     pub fn is_ready(&self, ports: &Ports) -> bool {
-        let ready = |h: usize| self.all[h].shared.is_mapped() || ports[h].is_open(self.all[h].lease.load(SeqCst)) && !self.is_suspect(h);
-        (0..self.config.hosts_len).all(|h| self.state(h) == SPARE || ready(h))
+        let ready =
+            |h: usize| self.all[h].shared.is_mapped() || ports[h].is_open(self.all[h].lease.load(SeqCst)) && !self.all[h].is_suspect();
+        (0..self.config.hosts_len).all(|h| self.all[h].state() == SPARE || ready(h))
     }
 
     /// Returns how long an acknowledgement may take, ns. A write to the only copy gets all of
@@ -71,7 +72,7 @@ impl Hosts {
         self.writing_since_ns.store(sys::now_ns(), SeqCst);
         let patience = self.write_patience();
         let mut w = Writing::default();
-        for h in (0..self.config.hosts_len).filter(|&h| self.state(h) != SPARE) {
+        for h in (0..self.config.hosts_len).filter(|&h| self.all[h].state() != SPARE) {
             if self.all[h].shared.is_mapped() {
                 let _ = (&self.all[h].shared).begin_write(slots, from);
             } else {
@@ -89,7 +90,7 @@ impl Hosts {
                 continue;
             }
             let lease = self.all[h].lease.load(SeqCst);
-            if self.state(h) == SPARE || w.begun[h] && !ports[h].is_open(lease) {
+            if self.all[h].state() == SPARE || w.begun[h] && !ports[h].is_open(lease) {
                 // The host was given up in the meantime. If it was admitted again, its rebuild
                 // copies these pages.
                 ports[h].close();
@@ -105,7 +106,7 @@ impl Hosts {
                 (ports[h].patience, ports[h].spares) = (self.write_patience(), true);
                 self.see_acknowledged(ports, w, h);
                 match if w.begun[h] { ports[h].end_write() } else { Err(Broken::Away) } {
-                    Ok(()) => self.answers(h),
+                    Ok(()) => self.all[h].answers(h),
                     // No host has answered within `--patience`.
                     Err(why @ Broken::Silent(ns)) if ns >= self.config.patience_ns && self.whole() > 1 => self.lost_by(h, why),
                     Err(_) => self.missed(ports, stats, h, slots, from),
@@ -119,9 +120,9 @@ impl Hosts {
 
     /// Records the hosts that have acknowledged already, before the caller waits for host `h`.
     fn see_acknowledged(&self, ports: &Ports, w: &Writing, h: usize) {
-        for o in (h + 1..self.config.hosts_len).filter(|&o| w.owed[o] && w.begun[o] && self.state(o) != SPARE) {
+        for o in (h + 1..self.config.hosts_len).filter(|&o| w.owed[o] && w.begun[o] && self.all[o].state() != SPARE) {
             if ports[o].answers_within(0) {
-                self.answers(o);
+                self.all[o].answers(o);
             }
         }
     }
@@ -131,15 +132,15 @@ impl Hosts {
     /// to the only copy are retried until it is lost.
     fn missed(&self, ports: &mut Ports, stats: &Stats, h: usize, slots: &[u32], from: &[*mut u8]) {
         ports[h].close();
-        if self.state(h) != WHOLE || self.whole() > 1 {
+        if self.all[h].state() != WHOLE || self.whole() > 1 {
             return self.give_up(stats, h);
         }
         let mut vain = Vain::default();
         loop {
             let patience = self.config.patience_ns;
             let again = self.port(ports, h, patience).and_then(|p| p.begin_write(slots, from).and_then(|()| p.end_write()));
-            let Err(why) = again else { return self.answers(h) };
-            if self.is_over(&mut vain, h, why) {
+            let Err(why) = again else { return self.all[h].answers(h) };
+            if vain.is_over(self, h, why) {
                 self.lost_by(h, why);
             }
         }
@@ -151,7 +152,7 @@ impl Hosts {
         let done = self.port_to_write(ports, h, LONG).and_then(|p| p.begin_write(slots, from).and_then(|()| p.end_write()));
         self.writing_since_ns.store(0, SeqCst);
         match done {
-            Ok(()) => self.answers(h),
+            Ok(()) => self.all[h].answers(h),
             Err(_) => self.give_up(stats, h),
         }
         done.is_ok()
