@@ -15,12 +15,12 @@ impl<'a> Fifo<'a> {
         Fifo { capacity: first.min(memory.len()), memory, head: 0, tail: 0 }
     }
 
-    /// Returns the entries in use.
+    /// Returns how many numbers the queue has room for.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Reports whether there is no room for a number.
+    /// Whether the queue must grow before the next number.
     pub fn is_full(&self) -> bool {
         self.len() == self.capacity
     }
@@ -33,12 +33,12 @@ impl<'a> Fifo<'a> {
         self.capacity = (2 * self.capacity).min(self.memory.len());
     }
 
-    /// Returns the count of numbers.
+    /// Returns how many numbers wait.
     pub fn len(&self) -> usize {
         (self.tail - self.head) as usize
     }
 
-    /// Reports whether there are no numbers.
+    /// Whether no number waits.
     pub fn is_empty(&self) -> bool {
         self.head == self.tail
     }

@@ -52,9 +52,9 @@ pub enum Need {
 
 /// The state of far memory of one process. All methods assume that the caller serialises them.
 pub struct Heart<'a> {
-    /// The pages of the region.
+    /// The page table, by page of the region.
     pub pages: &'a mut [Page],
-    /// The slots of the far memory.
+    /// The slots on the memory hosts.
     pub slots: Slots<'a>,
     sums: &'a mut [u64],
     fifo: Fifo<'a>,
@@ -113,17 +113,17 @@ impl<'a> Heart<'a> {
         }
     }
 
-    /// Returns the pages of memory that the pager holds.
+    /// Returns the pages that are local now.
     pub fn held(&self) -> usize {
         self.held
     }
 
-    /// Returns the pages that the pager may hold.
+    /// Returns the most pages that may be local.
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Returns the pages with a fetch under way.
+    /// Returns the pages that a transfer uses now.
     pub fn busy(&self) -> usize {
         self.busy
     }
@@ -143,7 +143,7 @@ impl<'a> Heart<'a> {
         (self.tail - self.head) as usize
     }
 
-    /// Sets the pages that the pager may hold.
+    /// Sets the most pages that may be local.
     pub fn set_limit(&mut self, pages: usize) {
         self.limit = pages;
     }
@@ -158,7 +158,7 @@ impl<'a> Heart<'a> {
         self.held < self.limit || self.held == self.limit && self.reusable > 0
     }
 
-    /// Returns the number of frames.
+    /// Returns how many frames the ring has.
     pub fn frames(&self) -> usize {
         self.ring.len()
     }

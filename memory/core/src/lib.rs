@@ -4,6 +4,8 @@
 //! It makes decisions and keeps records. It never does I/O, never allocates and never locks. Its
 //! user (the Linux pager beside it, or a library OS) gives it memory as slices, serialises the
 //! calls, and carries out the decisions.
+
+#![warn(missing_docs)]
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 

@@ -62,7 +62,7 @@ impl Accuracy {
         self.turn == 0
     }
 
-    /// Counts one probe, which the program used or left.
+    /// Records whether the program used a probe. Pauses prefetching if it used too few.
     pub fn saw(&mut self, used: bool) {
         if used {
             self.used += 1
@@ -85,7 +85,7 @@ impl Accuracy {
         self.pause == 0
     }
 
-    /// Reports whether prefetching is paused.
+    /// Whether prefetching is paused.
     pub fn is_paused(&self) -> bool {
         self.pause > 0
     }
@@ -94,7 +94,7 @@ impl Accuracy {
 /// A prefetcher with its memory of recent faults.
 pub struct Prefetcher {
     kind: Kind,
-    /// The share of its pages that the program used.
+    /// How many prefetched pages the program uses.
     pub accuracy: Accuracy,
     window: u32,
     next: u32,
@@ -107,7 +107,7 @@ pub struct Prefetcher {
 }
 
 impl Prefetcher {
-    /// Returns a prefetcher without memory.
+    /// Returns a prefetcher of this kind that has seen no fault.
     pub const fn new(kind: Kind) -> Self {
         let accuracy = Accuracy { used: 0, unused: 0, pause: 0, turn: 0 };
         Prefetcher {

@@ -36,17 +36,17 @@ impl<'a> Slots<'a> {
         Slots { taken, frozen, orphan, count, used: 0, cursor: 0, epochs: 0 }
     }
 
-    /// Returns the number of slots.
+    /// Returns how many slots are leased.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Returns the number of taken slots.
+    /// Returns how many slots hold a page.
     pub fn used(&self) -> usize {
         self.used
     }
 
-    /// Reports whether a slot is taken.
+    /// Whether a slot holds a page.
     pub fn is_taken(&self, slot: u32) -> bool {
         get(self.taken, slot as usize)
     }

@@ -3,9 +3,9 @@
 /// A run of free pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Run {
-    /// The first page.
+    /// The first page of the run.
     pub first: u32,
-    /// The number of pages.
+    /// Pages of the run.
     pub pages: u32,
 }
 

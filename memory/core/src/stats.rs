@@ -11,15 +11,15 @@ pub const STALL_BUCKETS: usize = 160;
 #[repr(C)]
 #[derive(Default)]
 pub struct Stats {
-    /// [`STATS_MAGIC`].
+    /// [`STATS_MAGIC`] once the counters are valid.
     pub magic: AtomicU64,
-    /// Page faults that the pager served.
+    /// All faults.
     pub faults: AtomicU64,
     /// First touches.
     pub faults_zero: AtomicU64,
     /// Second chances used.
     pub faults_rescue: AtomicU64,
-    /// Faults that fetched their page.
+    /// Faults that fetched the page from a memory host.
     pub faults_fetch: AtomicU64,
     /// Faults that waited for another thread's fetch or a write.
     pub faults_wait: AtomicU64,
@@ -27,63 +27,63 @@ pub struct Stats {
     pub faults_room: AtomicU64,
     /// Round trips to a memory host that something waited for.
     pub rounds: AtomicU64,
-    /// Pages fetched, in all ways.
+    /// Pages that came from a memory host.
     pub pages_fetched: AtomicU64,
-    /// Pages fetched together with a missing one.
+    /// Pages that came along with the page of a fault.
     pub pages_prefetched: AtomicU64,
-    /// Pages fetched for a guide.
+    /// Pages that a guide's call fetched.
     pub pages_guided: AtomicU64,
-    /// Pages that left.
+    /// Pages that left the program for the second-chance list.
     pub pages_evicted: AtomicU64,
-    /// Pages written to a memory host.
+    /// Pages that were stored on the memory hosts.
     pub pages_written: AtomicU64,
     /// Probes of the prefetcher that the program used.
     pub probes_used: AtomicU64,
     /// Probes of the prefetcher that left unused.
     pub probes_unused: AtomicU64,
-    /// Probes of the guide that the program used.
+    /// Probes of a guide that the program used.
     pub guide_probes_used: AtomicU64,
-    /// Probes of the guide that left unused.
+    /// Probes of a guide that left unused.
     pub guide_probes_unused: AtomicU64,
-    /// System calls that met a page that was away.
+    /// Ranges that were pinned for a system call, resident or not.
     pub syscalls_retried: AtomicU64,
-    /// Forks of the program.
+    /// Forks of the first process.
     pub forks: AtomicU64,
     /// Requests that a guide has counted.
     pub requests: AtomicU64,
-    /// Prefetches that a guide requested.
+    /// Calls by which a guide requested pages.
     pub guide_calls: AtomicU64,
-    /// Memory hosts given up.
+    /// Memory hosts that were given up.
     pub hosts_lost: AtomicU64,
-    /// Reads that the other copy answered.
+    /// Reads that another copy answered.
     pub reads_failed_over: AtomicU64,
     /// Pages with a wrong fingerprint.
     pub pages_bad: AtomicU64,
-    /// Pages copied to a memory host that joined.
+    /// Slots that were copied to a new copy.
     pub slots_rebuilt: AtomicU64,
-    /// Times that the process exceeded its budget because no page could leave.
+    /// Times that the limit was raised beyond the reserved share of the budget.
     pub over_budget: AtomicU64,
-    /// The budget of the process, bytes.
+    /// The budget, bytes.
     pub budget_now: AtomicU64,
     /// Pages of the program that are local now.
     pub held_now: AtomicU64,
-    /// Pages in the second-chance list, holes included.
+    /// Pages in the second-chance list.
     pub limbo_now: AtomicU64,
     /// Pages that hold content, in any place.
     pub in_use_now: AtomicU64,
-    /// Taken slots.
+    /// Slots that hold a page.
     pub slots_now: AtomicU64,
-    /// Slots of the lease.
+    /// Slots that are leased.
     pub slots_total: AtomicU64,
     /// All anonymous memory of the process, bytes.
     pub anon_now: AtomicU64,
-    /// Memory hosts with a whole copy.
+    /// Whole copies.
     pub copies_now: AtomicU64,
     /// 1 while prefetching is paused.
     pub prefetch_paused_now: AtomicU64,
     /// Memory of the process that the pager cannot move, bytes.
     pub outside_now: AtomicU64,
-    /// Memory of forked children since their fork, bytes.
+    /// Memory of forked children beyond that at their birth, bytes.
     pub children_now: AtomicU64,
     /// Fault to resume, [`bucket`] by nanoseconds.
     pub stalls: Stalls,

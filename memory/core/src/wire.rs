@@ -22,22 +22,22 @@ pub const TCP_RTO_MAX_MS: (i32, i32) = (44, 1000);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Status {
-    /// The request succeeded.
+    /// The request was served.
     Ok = 0,
-    /// The other side speaks another version.
+    /// The greeting is of another version.
     WrongVersion,
-    /// The token is wrong.
+    /// The greeting has another token.
     WrongToken,
-    /// The host has too few free slots.
+    /// Fewer slots are free than requested.
     TooSmall,
-    /// The lease is unknown or over.
+    /// The lease was never issued, or has ended.
     NoSuchLease,
-    /// The request is malformed.
+    /// The message is malformed.
     BadRequest,
 }
 
 impl Status {
-    /// Returns the result with this number.
+    /// Returns the status of a number on the wire.
     pub fn from_u32(n: u32) -> Option<Status> {
         Some(match n {
             0 => Status::Ok,
@@ -50,7 +50,7 @@ impl Status {
         })
     }
 
-    /// Returns the text for users.
+    /// Returns the sentence for users.
     pub fn text(self) -> &'static str {
         match self {
             Status::Ok => "ok",
@@ -69,11 +69,11 @@ impl Status {
 /// repeated request returns the same lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// The lease, or 0 for a new one.
+    /// The lease to join. 0 = a new lease.
     pub lease: u64,
-    /// Slots of the requested lease.
+    /// Slots of the new lease. 0 = join the lease.
     pub slots: u64,
-    /// The token, padded with zeros.
+    /// The token of the memory host.
     pub token: [u8; TOKEN_BYTES],
     /// Requests the memory itself, over a unix socket.
     pub share: bool,
@@ -82,10 +82,10 @@ pub struct Hello {
 }
 
 impl Hello {
-    /// Length on the wire.
+    /// Bytes of the greeting on the wire.
     pub const BYTES: usize = 8 + 8 + 8 + TOKEN_BYTES + 8;
 
-    /// Returns the bytes for the wire.
+    /// Returns the message as it is sent.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut b = [0; Self::BYTES];
         b[..8].copy_from_slice(&MAGIC);
@@ -97,7 +97,7 @@ impl Hello {
         b
     }
 
-    /// Reads the bytes from the wire.
+    /// Parses a received message.
     pub fn decode(b: &[u8; Self::BYTES]) -> Result<Hello, Status> {
         if b[..8] != MAGIC {
             return Err(Status::WrongVersion);
@@ -116,17 +116,17 @@ impl Hello {
 pub struct Welcome {
     /// The result.
     pub status: Status,
-    /// The lease that was opened or joined.
+    /// The lease.
     pub lease: u64,
     /// Slots of the lease; with `TooSmall`, the slots that are free.
     pub slots: u64,
 }
 
 impl Welcome {
-    /// Length on the wire.
+    /// Bytes of the answer to a greeting on the wire.
     pub const BYTES: usize = 32;
 
-    /// Returns the bytes for the wire.
+    /// Returns the message as it is sent.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut b = [0; Self::BYTES];
         b[..8].copy_from_slice(&MAGIC);
@@ -136,7 +136,7 @@ impl Welcome {
         b
     }
 
-    /// Reads the bytes from the wire.
+    /// Parses a received message.
     pub fn decode(b: &[u8; Self::BYTES]) -> Result<Welcome, Status> {
         if b[..8] != MAGIC {
             return Err(Status::WrongVersion);
@@ -150,9 +150,9 @@ impl Welcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Op {
-    /// Reads slots.
+    /// Read slots.
     Read = 1,
-    /// Writes slots.
+    /// Write slots.
     Write = 2,
 }
 
@@ -161,17 +161,17 @@ pub enum Op {
 pub struct Request {
     /// The operation.
     pub op: Op,
-    /// The number of slots.
+    /// Slots of the request.
     pub count: u32,
-    /// Number of the request on its connection.
+    /// The number of the request on its connection.
     pub serial: u64,
 }
 
 impl Request {
-    /// Length on the wire.
+    /// Bytes of the header on the wire.
     pub const BYTES: usize = 16;
 
-    /// Returns the bytes for the wire.
+    /// Returns the message as it is sent.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut b = [0; Self::BYTES];
         b[0] = self.op as u8;
@@ -180,7 +180,7 @@ impl Request {
         b
     }
 
-    /// Reads the bytes from the wire.
+    /// Parses a received message.
     pub fn decode(b: &[u8; Self::BYTES]) -> Result<Request, Status> {
         let op = match b[0] {
             1 => Op::Read,
@@ -200,15 +200,15 @@ impl Request {
 pub struct Reply {
     /// The result.
     pub status: Status,
-    /// Number of the request.
+    /// The serial of the request.
     pub serial: u64,
 }
 
 impl Reply {
-    /// Length on the wire.
+    /// Bytes of the header on the wire.
     pub const BYTES: usize = 16;
 
-    /// Returns the bytes for the wire.
+    /// Returns the message as it is sent.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut b = [0; Self::BYTES];
         b[0..4].copy_from_slice(&(self.status as u32).to_le_bytes());
@@ -216,7 +216,7 @@ impl Reply {
         b
     }
 
-    /// Reads the bytes from the wire.
+    /// Parses a received message.
     pub fn decode(b: &[u8; Self::BYTES]) -> Result<Reply, Status> {
         let status = Status::from_u32(u32_at(b, 0)).ok_or(Status::BadRequest)?;
         Ok(Reply { status, serial: u64_at(b, 8) })

@@ -1,8 +1,18 @@
 //! The functions of the Redis module API and of the pager that the guide calls, found at load.
 
-use crate::{Ptr, Range};
-use libc::{c_char, c_int, c_longlong};
+use libc::{c_char, c_int, c_longlong, c_void};
 use std::sync::atomic::Ordering::Relaxed;
+
+/// An object of Redis.
+pub type Ptr = *mut c_void;
+
+/// `struct pando_range`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Range {
+    pub start: *const u8,
+    pub bytes: usize,
+}
 
 /// Functions by name, and one that looks all of them up; whether they are there.
 macro_rules! functions {

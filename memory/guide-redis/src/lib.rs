@@ -3,22 +3,15 @@
 //! by their layout, which it finds at load with a list of its own. Without a match it prints a
 //! message and does nothing. It never writes to memory of Redis.
 
+#![warn(missing_docs)]
+
 mod api;
 #[cfg(test)]
 mod tests;
 
 use api::*;
-use libc::{c_char, c_int, c_void};
+use libc::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-
-type Ptr = *mut c_void;
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Range {
-    start: *const u8,
-    bytes: usize,
-}
 
 /// Possible offsets of the count of elements in a quicklist node: Redis 7 and 8, then Redis 6.
 const COUNTS_AT: [usize; 2] = [32, 28];

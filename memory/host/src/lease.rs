@@ -17,7 +17,7 @@ const GRACE: Duration = Duration::from_secs(9);
 pub struct Lease {
     /// The number, which authenticates the owner.
     pub id: u64,
-    /// Its slots.
+    /// Slots of the lease.
     pub slots: u64,
     file: File,
     base: *mut u8,
@@ -59,7 +59,7 @@ impl Lease {
         unsafe { libc::fallocate(self.fd(), how, 0, (self.slots as usize * PAGE_BYTES) as i64) };
     }
 
-    /// Reports whether the lease is over.
+    /// Whether the lease has ended. Its memory is gone then.
     pub fn is_ended(&self) -> bool {
         self.ended.load(SeqCst)
     }
@@ -107,11 +107,11 @@ struct Held {
 
 /// One lease, for messages.
 pub struct Loan {
-    /// The other end of the connection that opened the lease.
+    /// The borrower: the other end of the connection that opened the lease.
     pub borrower: String,
-    /// Its slots.
+    /// Slots of the lease.
     pub slots: u64,
-    /// Its open connections.
+    /// Open connections to the lease.
     pub connections: usize,
 }
 
@@ -124,7 +124,7 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// Returns the leases of a host with this many slots.
+    /// Returns the leases of a memory host that lends `slots_total` slots.
     pub fn new(slots_total: u64) -> Self {
         Leases { slots_total, held: Mutex::new(HashMap::new()) }
     }

@@ -4,6 +4,8 @@
 //! that reads as zeros. A lease ends some seconds after its last connection; its memory then
 //! returns to the system.
 
+#![warn(missing_docs)]
+
 mod inbox;
 mod lease;
 mod serve;

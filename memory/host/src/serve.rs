@@ -17,9 +17,9 @@ use std::time::Duration;
 /// An address to listen at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// HOST:PORT.
+    /// A host and a port.
     Tcp(String),
-    /// The path of a unix socket.
+    /// A unix socket.
     Unix(PathBuf),
 }
 
@@ -50,9 +50,9 @@ const HELLO_WITHIN: Duration = Duration::from_secs(5);
 
 /// A memory host that does not listen yet.
 pub struct Server {
-    /// The leases.
+    /// The leases of the host.
     pub leases: Arc<Leases>,
-    /// The token that borrowers must have.
+    /// The token that borrowers must give.
     pub token: [u8; TOKEN_BYTES],
     /// For experiments: delay of every answer to a read or write, like a longer wire.
     pub delay: Duration,
@@ -154,10 +154,7 @@ impl Server {
     }
 
     fn lend(&self, hello: &Hello) -> io::Result<Result<Arc<Lease>, u64>> {
-        match hello.lease {
-            0 => self.leases.open(hello.slots),
-            old => self.leases.replace(old, hello.slots),
-        }
+        if hello.lease != 0 { self.leases.replace(hello.lease, hello.slots) } else { self.leases.open(hello.slots) }
     }
 
     fn serve(&self, stream: &mut impl Stream, lease: &Lease) -> io::Result<()> {

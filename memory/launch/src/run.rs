@@ -29,8 +29,7 @@ pub struct Run {
     /// Local memory of the whole program: a size, or a share of the far size (25%)
     #[arg(long)]
     local: Local,
-    /// Memory hosts: HOST:PORT or unix:PATH, comma-separated. With two or more, every page is on
-    /// two of them
+    /// Memory hosts: HOST:PORT or unix:PATH, comma-separated. With two or more, every page is on two of them
     #[arg(long, required = true, value_delimiter = ',')]
     from: Vec<String>,
     /// Far memory to borrow [default: all that the first host has free]

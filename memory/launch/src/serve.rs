@@ -82,8 +82,7 @@ impl Serve {
     }
 }
 
-/// Blocks the signals that end this process, in all threads that start from here on; those that are
-/// ignored stay so.
+/// Blocks the signals that end this process, in all threads that start from here on; those that are ignored stay so.
 fn ending() -> libc::sigset_t {
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();

@@ -66,8 +66,8 @@ fn a_child_finishes_on_hosts_that_came_back() {
     }
 }
 
-/// Returns the messages of a program without those about the growth of its children, which hold
-/// more than the budget in these tests.
+/// Returns the messages of a program without those about the growth of its children, which hold more
+/// than the budget in these tests.
 fn unexpected(messages: &str) -> String {
     let grown = |line: &&str| line.starts_with("pando-mem: outside far memory: ") && line.contains(" MiB of a forked child, ");
     messages.lines().filter(|line| !grown(line)).collect::<Vec<_>>().join("\n")

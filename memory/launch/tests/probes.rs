@@ -5,7 +5,7 @@ mod far;
 
 use far::*;
 
-/// Runs a case of the example in a mode; returns its output and exit code.
+/// Runs a case of the program in a mode; returns its output and exit code.
 fn probe(h: &Host, mode: &str, case: &str) -> (String, Option<i32>) {
     let program = example("probes");
     let args = ["--local", "16MiB", "--far", "256MiB", "--from", &h.address, "--mode", mode, "--", program.to_str().unwrap(), case];

@@ -14,6 +14,7 @@ const KERNEL_BYTES: usize = 512 << 10;
 /// Far memory keeps at least this many pages local; with fewer, pages could not move.
 const LIMIT_PAGES_MIN: usize = 256;
 
+/// The budget of one process, as last sampled.
 pub struct Budget {
     status: i32,
     pages: usize,
@@ -23,18 +24,27 @@ pub struct Budget {
     /// In a forked child: its process number, and the bytes that it had at its birth.
     child: i32,
     born_with: usize,
+    /// The unused part of the budget at the last sample.
+    slack_pages: usize,
     /// The user has the message that too much is outside far memory.
     is_outside: bool,
 }
 
 impl Budget {
+    /// Returns the budget of the configuration.
     pub fn open(pager: &Pager) -> Budget {
         let pages = pager.hosts.config.local_bytes as usize / PAGE_BYTES;
-        Budget { status: status(), pages, slots_most: 0, child: 0, born_with: 0, is_outside: false }
+        Budget { status: status(), pages, slots_most: 0, slack_pages: 0, child: 0, born_with: 0, is_outside: false }
     }
 
+    /// Returns the pages of the budget.
     pub fn pages(&self) -> usize {
         self.pages
+    }
+
+    /// Returns the part of the budget that the program did not use at the last sample.
+    pub fn slack_bytes(&self) -> u64 {
+        (self.slack_pages * PAGE_BYTES) as u64
     }
 
     /// Sets the limit of far memory to the rest of the budget. A child keeps its allowance.
@@ -51,18 +61,16 @@ impl Budget {
         let shared = (used.shared / PAGE_BYTES).saturating_sub(self.slots_most * pager.hosts.mapped());
         let outside = (other + shared) * PAGE_BYTES;
         let children = pager.fork.allowance(self.pages, used.tables / PAGE_BYTES);
-        let limit = self.pages.saturating_sub(other + children + pager.overdraft_max());
-        let overdrawn = pager.overdrawn.load(Relaxed);
+        let limit = self.pages.saturating_sub(other + children + pager.room.overdraft_max());
         let before = g.heart.limit();
-        g.heart.set_limit(limit.max(LIMIT_PAGES_MIN) + overdrawn);
+        g.heart.set_limit(limit.max(LIMIT_PAGES_MIN) + pager.room.repay());
         let more = g.heart.limit() > before;
-        // Reduce the overdraft step by step.
-        pager.overdrawn.store(overdrawn - overdrawn / 16 - (overdrawn > 0) as usize, Relaxed);
+        self.slack_pages = limit.saturating_sub(g.heart.held());
         drop(g);
         pager.stats.outside_now.store(outside as u64, Relaxed);
         self.tell(outside, "the program");
         if more {
-            pager.made_room();
+            pager.room.made();
         }
     }
 

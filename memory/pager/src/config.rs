@@ -8,34 +8,49 @@ use memory_core::wire::TOKEN_BYTES;
 pub const VARIABLE: &core::ffi::CStr = c"PANDO_MEM";
 /// Most memory hosts that one program may name.
 pub const HOSTS_MAX: usize = 4;
+/// Most transfers of the program at once.
+pub const TRANSFERS: usize = 7;
 
 /// Where a memory host listens, as the kernel takes it.
 #[derive(Clone, Copy)]
 pub struct Address {
+    /// The socket address.
     pub bytes: [u8; 110],
+    /// Bytes of the address.
     pub len: usize,
+    /// The lease on this host. On a spare, a random number.
     pub lease: u64,
 }
 
 impl Address {
+    /// Returns the family of the address.
     pub fn family(&self) -> i32 {
         u16::from_ne_bytes([self.bytes[0], self.bytes[1]]) as i32
     }
 }
 
 #[derive(Clone, Copy)]
+/// The configuration of one program.
 pub struct Config {
     /// Device and inode of the program. The pager does nothing in wrapper programs that start it.
     pub exe: (u64, u64),
+    /// The budget (`--local`).
     pub local_bytes: u64,
+    /// Slots of each lease.
     pub slots: u64,
+    /// Copies of each page.
     pub copies: usize,
     /// How long the host of the only copy may be silent.
     pub patience_ns: u64,
+    /// The prefetcher.
     pub prefetch: Kind,
+    /// Whether the faulting thread serves its own fault.
     pub sigbus: bool,
+    /// The token of the memory hosts.
     pub token: [u8; TOKEN_BYTES],
+    /// The memory hosts: the first `hosts_len` entries.
     pub hosts: [Address; HOSTS_MAX],
+    /// How many memory hosts there are.
     pub hosts_len: usize,
     /// Descriptor of the file of the counters; negative: none.
     pub stats: i32,

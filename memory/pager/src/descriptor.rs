@@ -3,7 +3,8 @@
 //! raw system call can close or replace one. So the pager remembers the file of each, and drops a
 //! number that refers to another file.
 
-use crate::{apart, sys};
+use crate::sys;
+use crate::sys::apart;
 use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 const WORDS: usize = 64;

@@ -1,17 +1,18 @@
-//! The evictor: a thread that makes room ahead of need and keeps the budget. A second thread, the
-//! tender, probes suspects and replaces lost copies. A dying host may delay its answers, and
-//! eviction to the other hosts must continue meanwhile.
+//! The evictor: a thread that makes room ahead of need and keeps the budget.
 
 use crate::budget::Budget;
-use crate::hosts::{Wait, Writing};
+use crate::hosts::write::{Wait, Writing};
+use crate::hosts::{Host, WHOLE};
 use crate::lane::Lane;
 use crate::pager::{Pager, running};
+use crate::room::{high_water, low_water};
+use crate::sys;
 use crate::sys::Lock;
-use crate::{apart, handler, sys};
+use crate::uffd::Uffd;
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use memory_core::PAGE_BYTES;
-use memory_core::heart::{Clean, Heart, Need};
+use memory_core::heart::{Clean, Need};
 use memory_core::stats::add;
 
 /// Pages that are unmapped, or stored, in one batch.
@@ -20,41 +21,34 @@ const CLEAN_BATCH: usize = 64;
 /// The newest pages of the second-chance list, which are not stored yet: the program is likeliest
 /// to touch these again.
 const LAG: usize = 64;
-const TICK_US: u64 = 10_000;
-/// Ticks between wake-ups of the tender.
-const TEND_TICKS: u32 = 20;
-
-/// Room below which the evictor is woken, pages.
-pub fn low_water(heart: &Heart) -> usize {
-    (heart.limit() / 16).clamp(32, 2048)
-}
-
-fn high_water(heart: &Heart) -> usize {
-    (heart.limit() / 8).clamp(64, 4096).min(heart.frames() / 2)
-}
+/// Time between two ticks, ns: as short as this near the limit, and up to this far from it.
+const TICK_NS: u64 = 10_000_000;
+const TICK_MAX_NS: u64 = 100_000_000;
+/// Memory of a program grows by less than this, bytes in a nanosecond.
+const GROWTH_BYTES: u64 = 4;
+/// Time between wake-ups of the tender, ns.
+const TEND_NS: u64 = 200_000_000;
 
 /// Runs the evictor's thread.
 pub extern "C" fn evictor() -> ! {
     unsafe { sys!(libc::SYS_prctl, libc::PR_SET_NAME, c"pando-evictor".as_ptr()) };
     let pager = running();
     loop {
-        let seen = pager.evictor_wake.load(SeqCst);
+        let seen = pager.room.evictor.rings();
         round(pager);
-        pager.evictor_sleeps.store(true, SeqCst);
         if !pager.fork.is_wanted() && (pager.fork.is_child() || pager.hosts.rebuilding().is_none()) {
-            sys::futex_wait(&pager.evictor_wake, seen, TICK_US);
+            pager.room.evictor.sleep(seen, turn(|e| e.tick_ns) / 1000);
         }
-        pager.evictor_sleeps.store(false, SeqCst);
     }
 }
 
 /// Runs one round of the evictor. Threads that find no room share the work, so turns are short.
 fn round(pager: &'static Pager) {
     if pager.fork.is_wanted() {
-        pager.evictor.turn(Evictor::flush);
-        pager.fork.park(pager);
+        turn(Evictor::flush);
+        pager.fork.park(|| turn(Evictor::flush));
     }
-    while pager.evictor.turn(|e| {
+    while turn(|e| {
         e.tick();
         e.make_room()
     }) {
@@ -62,122 +56,95 @@ fn round(pager: &'static Pager) {
         unsafe { sys!(libc::SYS_sched_yield) };
     }
     if !pager.fork.is_child() {
-        pager.evictor.turn(Evictor::rebuild);
-    }
-}
-
-/// Runs the tender's thread.
-pub extern "C" fn tender() -> ! {
-    unsafe { sys!(libc::SYS_prctl, libc::PR_SET_NAME, c"pando-tender".as_ptr()) };
-    if !handler::is_sigbus() {
-        apart::enter();
-    }
-    let pager = running();
-    loop {
-        let seen = pager.hosts.wakes_of_tender();
-        tend(pager);
-        pager.hosts.sleep_as_tender(seen);
-    }
-}
-
-/// Probes suspects and replaces missing copies. Requests run outside the evictor's turn; their
-/// results are entered within it. A silent host is given up only while another host answers, so the
-/// others are probed first.
-fn tend(pager: &'static Pager) {
-    let (hosts, ports) = (&pager.hosts, unsafe { &mut pager.lanes.tender().ports });
-    hosts.hold(ports);
-    if pager.fork.is_child() {
-        return;
-    }
-    for h in 0..hosts.config.hosts_len {
-        if hosts.is_suspect(h) {
-            hosts.ask_others(ports, h);
-            let probed = hosts.probe(ports, h);
-            pager.evictor.try_turn(|| hosts.judged(pager.stats, h, probed));
-        }
-    }
-    if let Some((h, lease)) = hosts.find_spare(ports) {
-        pager.evictor.try_turn(|| hosts.admit(h, lease));
+        turn(Evictor::rebuild);
     }
 }
 
 /// The evictor's state, and the lock that guards it. A thread that finds no room evicts for itself:
 /// on a busy machine, scheduling the evictor takes longer than a fetch.
-pub struct Turns {
+struct Turns {
     lock: Lock,
     work: UnsafeCell<Option<Evictor>>,
 }
 
+// The lock guards the state.
+unsafe impl Sync for Turns {}
+
+static TURNS: Turns = Turns { lock: Lock::new(), work: UnsafeCell::new(None) };
+
 impl Turns {
-    pub const fn new() -> Turns {
-        Turns { lock: Lock::new(), work: UnsafeCell::new(None) }
+    /// Returns the state. The caller holds the lock.
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn work(&self) -> &mut Evictor {
+        unsafe { (*self.work.get()).as_mut().expect("begun") }
     }
+}
 
-    /// Makes the state, before any thread starts.
-    pub unsafe fn begin(&self, pager: &'static Pager) {
-        unsafe {
-            *self.work.get() = Some(Evictor {
-                pager,
-                lane: pager.lanes.evictor(),
-                budget: Budget::open(pager),
-                batch: None,
-                ticked_ns: 0,
-                ticks: 0,
-                is_full: false,
-            });
-        }
+/// Makes the evictor's state, before any thread starts.
+pub unsafe fn begin(pager: &'static Pager) {
+    unsafe {
+        *TURNS.work.get() = Some(Evictor {
+            pager,
+            lane: pager.lanes.evictor(),
+            budget: Budget::open(pager),
+            batch: None,
+            ticked_ns: 0,
+            tick_ns: TICK_NS,
+            tended_ns: 0,
+            is_full: false,
+        });
     }
+}
 
-    /// Frees the lock in a forked child.
-    pub fn reset(&self) {
-        self.lock.reset();
-    }
+/// Frees the evictor's turn in a forked child.
+pub fn become_child() {
+    TURNS.lock.reset();
+}
 
-    /// Runs `f` in the evictor's turn. Signals are blocked.
-    pub fn turn<T>(&self, f: impl FnOnce(&mut Evictor) -> T) -> T {
-        self.lock.take();
-        let r = f(unsafe { (*self.work.get()).as_mut().expect("begun") });
-        self.lock.give();
-        r
-    }
+/// Runs `f` in the evictor's turn. Signals are blocked.
+pub fn turn<T>(f: impl FnOnce(&mut Evictor) -> T) -> T {
+    TURNS.lock.take();
+    let r = f(unsafe { TURNS.work() });
+    TURNS.lock.give();
+    r
+}
 
-    /// Runs `f` in the evictor's turn if the turn is free. Otherwise does nothing: the evictor may
-    /// be waiting for the caller's result. The caller retries on its next round.
-    pub fn try_turn(&self, f: impl FnOnce()) {
-        if self.lock.try_take() {
-            f();
-            self.lock.give();
-        }
+/// Runs `f` in the evictor's turn if the turn is free. Otherwise does nothing: the evictor may be
+/// waiting for the caller's result. The caller retries on its next round.
+pub fn try_turn(f: impl FnOnce()) {
+    if TURNS.lock.try_take() {
+        f();
+        TURNS.lock.give();
     }
+}
 
-    /// Evicts a batch in the calling thread. Returns false if another thread has the turn, or if
-    /// there is nothing to evict. Signals are blocked.
-    pub fn help(&self, pager: &Pager) -> bool {
-        if pager.fork.is_wanted() || !self.lock.try_take() {
-            return false;
-        }
-        let work = unsafe { (*self.work.get()).as_mut().expect("begun") };
-        // The budget must hold even if the evictor's thread is not scheduled.
-        work.tick();
-        // Only the evictor's thread waits for a host that does not answer.
-        let mut evicted = work.unmap();
-        if work.batch.is_some() || pager.hosts.is_ready(&work.lane.ports) {
-            evicted += work.clean(0, Wait::UntilLate);
-        }
-        self.lock.give();
-        evicted > 0
+/// Evicts a batch in the calling thread. Returns false if another thread has the turn, or if there
+/// is nothing to evict. Signals are blocked.
+pub fn help(pager: &Pager) -> bool {
+    if pager.fork.is_wanted() || !TURNS.lock.try_take() {
+        return false;
     }
+    let work = unsafe { TURNS.work() };
+    // The budget must hold even if the evictor's thread is not scheduled.
+    work.tick();
+    // Only the evictor's thread waits for a host that does not answer.
+    let mut evicted = work.unmap();
+    if work.batch.is_some() || pager.hosts.is_ready(&work.lane.ports) {
+        evicted += work.clean(0, Wait::UntilLate);
+    }
+    TURNS.lock.give();
+    evicted > 0
+}
 
-    /// Makes room during the network wait of a fetch. This needs no wake-up of a thread, and no
-    /// interrupt to another processor for pages that leave. Does not wait for an answer. Signals
-    /// are blocked.
-    pub fn ahead(&self, pager: &Pager) {
-        if !self.lock.try_take() {
-            return;
-        }
-        unsafe { (*self.work.get()).as_mut().expect("begun") }.ahead(pager);
-        self.lock.give();
+/// Makes room during the network wait of a fetch. This needs no wake-up of a thread, and no
+/// interrupt to another processor for pages that leave. Does not wait for an answer. Signals are
+/// blocked.
+pub fn ahead(pager: &Pager) {
+    if !TURNS.lock.try_take() {
+        return;
     }
+    unsafe { TURNS.work() }.ahead(pager);
+    TURNS.lock.give();
 }
 
 /// Pages that are being stored, and their fingerprints. The lane holds the slots and the memory.
@@ -189,33 +156,63 @@ struct Batch {
     writing: Writing,
 }
 
+/// The evictor's state.
 pub struct Evictor {
     pager: &'static Pager,
     lane: &'static mut Lane,
     budget: Budget,
     batch: Option<Batch>,
     ticked_ns: u64,
-    ticks: u32,
+    /// Time until the next tick.
+    tick_ns: u64,
+    tended_ns: u64,
     /// The user has the message that far memory is full.
     is_full: bool,
 }
 
 impl Evictor {
-    /// Runs the periodic work, every 10 ms.
+    /// Runs the periodic work, once in `tick_ns`.
     fn tick(&mut self) {
         let now = sys::now_ns();
-        if now - self.ticked_ns < TICK_US * 1000 {
+        if now - self.ticked_ns < self.tick_ns {
             return;
         }
         self.ticked_ns = now;
-        self.ticks += 1;
         self.budget.sample(self.pager);
-        if self.ticks.is_multiple_of(TEND_TICKS) || self.pager.hosts.any_suspect() {
-            self.pager.hosts.wake_tender();
+        if now - self.tended_ns >= TEND_NS || self.pager.hosts.all.iter().any(Host::is_suspect) {
+            self.tended_ns = now;
+            self.pager.hosts.tender.ring();
         }
         if !self.pager.fork.is_child() {
-            self.pager.fork.reap(self.pager);
+            self.reap();
             self.publish();
+        }
+        self.tick_ns = self.pace();
+    }
+
+    /// Returns the time until the next tick. It is short unless the program's memory cannot fill
+    /// the budget before it.
+    fn pace(&self) -> u64 {
+        let Pager { fork, hosts, .. } = self.pager;
+        if self.batch.is_some() || fork.is_shared() || hosts.all.iter().any(Host::is_suspect) {
+            return TICK_NS;
+        }
+        (self.budget.slack_bytes() / GROWTH_BYTES).clamp(TICK_NS, TICK_MAX_NS)
+    }
+
+    /// Notices children that are gone, and thaws their slots.
+    fn reap(&self) {
+        let fork = &self.pager.fork;
+        let (gone, is_sharing) = (fork.reap(), fork.is_sharing());
+        if gone == 0 && !is_sharing {
+            return;
+        }
+        let mut g = self.pager.lock_blocked();
+        for _ in 0..gone {
+            g.heart.slots.thaw();
+        }
+        if is_sharing {
+            fork.unshare();
         }
     }
 
@@ -245,8 +242,8 @@ impl Evictor {
         }
         let unmapped = self.unmap();
         let cleaned = self.clean(if room < low || over { 0 } else { LAG }, Wait::Long);
-        if unmapped + cleaned == 0 && room == 0 && self.pager.room.is_waited_in() {
-            self.pager.overdraw(&mut self.pager.lock_blocked(), CLEAN_BATCH);
+        if unmapped + cleaned == 0 && room == 0 && self.pager.room.queue.is_waited_in() {
+            self.pager.room.overdraw(&mut self.pager.lock_blocked().heart, CLEAN_BATCH);
         }
         unmapped + cleaned > 0
     }
@@ -278,7 +275,8 @@ impl Evictor {
             while i + k < n && victims[i + k] == victims[i] + k as u32 {
                 k += 1;
             }
-            let moved = unsafe { pager.uffd().move_pages(pager.frame(first + i as u32), pager.at(victims[i]), k * PAGE_BYTES) };
+            let (to, from) = (pager.memory.frame(first + i as u32), pager.memory.at(victims[i]));
+            let moved = unsafe { Uffd.move_pages(to, from, k * PAGE_BYTES) };
             let moved = match moved {
                 Ok(()) => k,
                 Err((_, bytes)) => bytes / PAGE_BYTES,
@@ -324,7 +322,7 @@ impl Evictor {
             add(&pager.stats.pages_written, b.writes as u64);
         }
         pager.lock_blocked().heart.end_clean(&b.pages[..b.len], &b.sums[..b.len]);
-        pager.made_room();
+        pager.room.made();
         b.len
     }
 
@@ -341,7 +339,7 @@ impl Evictor {
         }
         drop(g);
         for i in 0..n {
-            sums[i] = pager.fingerprint(frames[i]);
+            sums[i] = pager.fingerprint(pager.memory.frame(frames[i]));
         }
         let (mut kept, mut writes, mut full) = (0, 0, 0);
         let mut g = pager.lock_blocked();
@@ -354,7 +352,7 @@ impl Evictor {
                 if pager.fork.is_child() && !g.heart.holds(pages[i], sums[i]) { Clean::Full } else { g.heart.clean(pages[i], sums[i]) };
             if need == Clean::Full {
                 if g.heart.fault(pages[i]) == Need::Rescue(frames[i]) {
-                    pager.put(pager.at(pages[i]), frames[i], 1);
+                    pager.memory.put(pager.memory.at(pages[i]), frames[i], 1);
                 }
                 g.heart.restored(pages[i]);
                 full += 1;
@@ -362,7 +360,7 @@ impl Evictor {
             }
             if let Clean::Write(slot) = need {
                 self.lane.slots[writes] = slot;
-                self.lane.memory[writes] = pager.frame(frames[i]);
+                self.lane.memory[writes] = pager.memory.frame(frames[i]);
                 writes += 1;
             }
             (pages[kept], sums[kept]) = (pages[i], sums[i]);
@@ -397,7 +395,7 @@ impl Evictor {
                 ));
             }
         }
-        self.pager.overdraw(&mut self.pager.lock_blocked(), pages);
+        self.pager.room.overdraw(&mut self.pager.lock_blocked().heart, pages);
     }
 
     /// Returns memory to the kernel when the program's other memory has grown into the budget.
@@ -412,7 +410,7 @@ impl Evictor {
             if n == 0 {
                 return;
             }
-            self.pager.made_room();
+            self.pager.room.made();
         }
     }
 
@@ -423,7 +421,7 @@ impl Evictor {
             while i + k < frames.len() && frames[i + k] == frames[i] + k as u32 {
                 k += 1;
             }
-            unsafe { sys!(libc::SYS_madvise, self.pager.frame(frames[i]), k * PAGE_BYTES, libc::MADV_DONTNEED) };
+            self.pager.memory.empty(self.pager.memory.frame(frames[i]), k);
             i += k;
         }
     }
@@ -453,31 +451,31 @@ impl Evictor {
         let host = &pager.hosts.all[h];
         let mut from = host.rebuilt.load(SeqCst) as usize;
         let mut n = 0;
-        let landing = pager.landing(self.lane);
+        let landing = pager.memory.landing(self.lane);
         let g = pager.lock_blocked();
         while n < CLEAN_BATCH {
             let Some(slot) = g.heart.slots.next_taken(from) else { break };
             self.lane.slots[n] = slot;
             self.lane.sums[n] = g.heart.slot_sum(slot);
-            self.lane.memory[n] = pager.frame(landing + n as u32);
+            self.lane.memory[n] = pager.memory.frame(landing + n as u32);
             from = slot as usize + 1;
             n += 1;
         }
         drop(g);
         if n == 0 {
-            host.state.store(crate::hosts::WHOLE, SeqCst);
+            host.state.store(WHOLE, SeqCst);
             sys::say(format_args!("memory host {} holds a whole copy again", h + 1));
             return;
         }
         let Lane { slots, memory, sums, ports, .. } = &mut *self.lane;
         pager.hosts.read(ports, pager.stats, &slots[..n], &memory[..n], h, || {});
-        if (0..n).any(|i| pager.fingerprint_at(memory[i]) != sums[i]) {
+        if (0..n).any(|i| pager.fingerprint(memory[i]) != sums[i]) {
             sys::die(format_args!("a page is wrong on the only whole copy (checksum). The program is stopped before it reads it"));
         }
         if pager.hosts.write_to(ports, pager.stats, h, &slots[..n], &memory[..n]) {
             host.rebuilt.store(from as u32, SeqCst);
             add(&pager.stats.slots_rebuilt, n as u64);
         }
-        unsafe { sys!(libc::SYS_madvise, pager.frame(landing), n * PAGE_BYTES, libc::MADV_DONTNEED) };
+        pager.memory.empty(pager.memory.frame(landing), n);
     }
 }

@@ -13,18 +13,17 @@
 //! A fork fails for lack of descriptors no sooner than without far memory. The pipe for the next
 //! fork exists before it is needed, and the child reuses the numbers that it closes.
 
-use crate::evict::Evictor;
-use crate::pager::{Pager, pager};
-use crate::{apart, descriptor, handler, start, sys};
+use crate::sys::apart;
+use crate::{descriptor, mode, sys};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use memory_core::stats::add;
 
 /// Most pipes at once. When all are in use, or no descriptor is left for another, further children
 /// share the last pipe. Frozen slots thaw only after the last child in any case.
 const PIPES_MAX: usize = 32;
 /// The child may hold the budget divided by this.
-const ALLOWANCE: usize = 8;
+pub const ALLOWANCE: usize = 8;
 
+/// The fork that is under way, the living children, and the pipes that report their ends.
 pub struct Fork {
     wanted: AtomicU32,
     parked: AtomicU32,
@@ -55,6 +54,7 @@ const FLUSH: u32 = 1;
 const TAKE: u32 = 2;
 
 impl Fork {
+    /// Returns the state of a process that has not forked.
     pub fn new() -> Fork {
         Fork {
             wanted: AtomicU32::new(0),
@@ -96,6 +96,7 @@ impl Fork {
         self.grown[self.place.load(SeqCst)].store(bytes, SeqCst);
     }
 
+    /// Whether a fork is under way.
     pub fn is_wanted(&self) -> bool {
         self.wanted.load(SeqCst) != 0
     }
@@ -122,7 +123,7 @@ impl Fork {
             for (place, fd) in self.spare.iter().zip(ends) {
                 place.store(unsafe { descriptor::adopt(fd) } + 1, SeqCst);
             }
-            if self.is_wanted() && !handler::is_sigbus() {
+            if self.is_wanted() && !mode::is_sigbus() {
                 self.move_apart();
             }
         }
@@ -151,18 +152,14 @@ impl Fork {
         }
     }
 
-    /// Empties the second-chance list, in the thread that has connections.
-    fn flush(&self, pager: &Pager) {
-        if handler::is_sigbus() {
-            pager.evictor.turn(Evictor::flush);
-        } else {
-            self.ask(FLUSH);
-        }
+    /// Has the parked evictor empty the second-chance list.
+    pub fn flush(&self) {
+        self.ask(FLUSH);
     }
 
     /// Ends sharing once the next child can have its own pipe: the shared pipe hangs up only after
     /// this process closes its write end.
-    fn unshare(&self) {
+    pub fn unshare(&self) {
         if self.shared.load(SeqCst) > 0 && !self.is_full() && self.provide() {
             close(&self.shared);
         }
@@ -175,13 +172,14 @@ impl Fork {
         if children > 0 { pages / ALLOWANCE + children * tables } else { 0 }
     }
 
-    /// Parks the evictor until the fork is over; it runs only tasks of the forking thread.
-    pub fn park(&self, pager: &Pager) {
+    /// Parks the evictor until the fork is over; it runs only tasks of the forking thread. `flush`
+    /// empties the second-chance list.
+    pub fn park(&self, flush: impl Fn()) {
         self.parked.store(1, SeqCst);
         sys::futex_wake(&self.parked, 1);
         while self.is_wanted() {
             match self.task.load(SeqCst) {
-                FLUSH => pager.evictor.turn(Evictor::flush),
+                FLUSH => flush(),
                 TAKE => {
                     let taken = unsafe { apart::from_program(self.by.load(SeqCst), self.given.load(SeqCst)) };
                     self.given.store(taken.max(-1) as i32, SeqCst);
@@ -197,8 +195,9 @@ impl Fork {
         self.parked.store(0, SeqCst);
     }
 
-    /// Notices children that are gone, and thaws their slots.
-    pub fn reap(&self, pager: &Pager) {
+    /// Returns how many children with a pipe of their own are gone since the last call.
+    pub fn reap(&self) -> usize {
+        let mut gone = 0;
         for (i, c) in self.children.iter().enumerate() {
             let fd = c.load(SeqCst) - 1;
             if fd < 0 {
@@ -213,14 +212,86 @@ impl Fork {
                 c.store(0, SeqCst);
                 self.grown[i].store(0, SeqCst);
                 unsafe { descriptor::close(fd) };
-                pager.lock_blocked().heart.slots.thaw();
+                gone += 1;
             }
         }
-        // In thread mode the evictor cannot close it; the next fork does.
-        if self.shared.load(SeqCst) > 0 && handler::is_sigbus() {
-            let _g = pager.lock_blocked();
+        gone
+    }
+
+    /// Whether the evictor should try to end sharing. In thread mode it cannot close the pipe; the
+    /// next fork does.
+    pub fn is_sharing(&self) -> bool {
+        self.shared.load(SeqCst) > 0 && mode::is_sigbus()
+    }
+
+    /// Begins a fork, in a thread with this mask of signals. One fork runs at a time: a second
+    /// thread waits here.
+    pub fn begin(&self, signals: u64) {
+        while self.wanted.compare_exchange(0, 1, SeqCst, SeqCst).is_err() {
+            sys::futex_wait(&self.wanted, 1, 1_000);
+        }
+        self.signals.store(signals, SeqCst);
+    }
+
+    /// Waits until the evictor is parked.
+    pub fn until_parked(&self) {
+        while self.parked.load(SeqCst) == 0 {
+            sys::futex_wait(&self.parked, 0, 10_000);
+        }
+    }
+
+    /// Chooses the pipe of the next child. Returns whether the child has it for itself. Otherwise
+    /// it shares a pipe, and counts with the other children of that pipe. With the lock.
+    pub fn choose_pipe(&self) -> bool {
+        if self.is_full() || !self.provide() {
+            self.ends[1].store(self.shared.load(SeqCst), SeqCst);
+            return false;
+        }
+        self.ends.iter().zip(&self.spare).for_each(|(end, spare)| end.store(spare.swap(0, SeqCst), SeqCst));
+        true
+    }
+
+    /// Records the new child, in its parent.
+    pub fn record_child(&self) {
+        if self.ends[0].load(SeqCst) > 0 {
+            let place = self.children.iter().find(|c| c.load(SeqCst) == 0).expect("there was one before the fork");
+            place.store(self.ends[0].swap(0, SeqCst), SeqCst);
+            close(&self.shared);
+            self.shared.store(self.ends[1].load(SeqCst), SeqCst);
             self.unshare();
         }
+        self.ends[1].store(0, SeqCst);
+    }
+
+    /// Makes this process a forked child. A child of the first process closes all pipes but its own
+    /// write end, which stays open until its end.
+    pub fn become_child(&self) {
+        if !self.is_child() {
+            self.place.store(self.children.iter().position(|c| c.load(SeqCst) == 0).unwrap_or(PIPES_MAX - 1), SeqCst);
+            if self.shared.load(SeqCst) == self.ends[1].load(SeqCst) {
+                self.shared.store(0, SeqCst);
+            }
+            if !mode::is_sigbus() {
+                // The child has no read ends.
+                self.children.iter().chain([&self.spare[0], &self.ends[0]]).for_each(|end| end.store(0, SeqCst));
+            }
+            self.children.iter().chain(&self.spare).chain([&self.ends[0], &self.shared]).for_each(close);
+        }
+        self.child.store(true, SeqCst);
+        self.parked.store(0, SeqCst);
+        self.task.store(NOTHING, SeqCst);
+    }
+
+    /// Returns the mask of signals that the fork began with.
+    pub fn signals(&self) -> u64 {
+        self.signals.load(SeqCst)
+    }
+
+    /// Ends the fork, and releases the evictor and the next thread that forks.
+    pub fn end(&self) {
+        self.wanted.store(0, SeqCst);
+        sys::futex_wake(&self.wanted, i32::MAX as u32);
+        sys::futex_wake(&self.task, 1);
     }
 }
 
@@ -230,103 +301,4 @@ fn close(place: &AtomicI32) {
     if fd >= 0 {
         unsafe { descriptor::close(fd) };
     }
-}
-
-/// Runs last of all handlers before the fork.
-pub unsafe extern "C" fn prepare() {
-    unsafe {
-        let Some(pager) = pager() else { return };
-        let f = &pager.fork;
-        let signals = sys::block_signals();
-        // One fork at a time: a second thread waits here.
-        while f.wanted.compare_exchange(0, 1, SeqCst, SeqCst).is_err() {
-            sys::futex_wait(&f.wanted, 1, 1_000);
-        }
-        f.signals.store(signals, SeqCst);
-        pager.wake_evictor();
-        while f.parked.load(SeqCst) == 0 {
-            sys::futex_wait(&f.parked, 0, 10_000);
-        }
-        // Under the lock, because the evictor may close a shared pipe at the same time.
-        loop {
-            let heart = &mut *pager.lock_for_fork();
-            if heart.busy() == 0 && heart.limbo() == 0 {
-                if f.is_child() {
-                    break;
-                }
-                heart.slots.freeze();
-                if f.is_full() || !f.provide() {
-                    // The child shares a pipe, and counts with the other children of that pipe.
-                    heart.slots.thaw();
-                    f.ends[1].store(f.shared.load(SeqCst), SeqCst);
-                } else {
-                    f.ends.iter().zip(&f.spare).for_each(|(end, spare)| end.store(spare.swap(0, SeqCst), SeqCst));
-                }
-                break;
-            }
-            pager.unlock_after_fork();
-            // A fetch or an evicting thread had not ended yet.
-            f.flush(pager);
-            let never = AtomicU32::new(0);
-            sys::futex_wait(&never, 0, 200);
-        }
-        pager.inherit(true);
-    }
-}
-
-/// Runs first of all handlers in the parent, after the fork.
-pub unsafe extern "C" fn parent() {
-    unsafe {
-        let Some(pager) = pager() else { return };
-        let f = &pager.fork;
-        if !f.is_child() {
-            if f.ends[0].load(SeqCst) > 0 {
-                let place = f.children.iter().find(|c| c.load(SeqCst) == 0).expect("there was one before the fork");
-                place.store(f.ends[0].swap(0, SeqCst), SeqCst);
-                close(&f.shared);
-                f.shared.store(f.ends[1].load(SeqCst), SeqCst);
-                f.unshare();
-            }
-            f.ends[1].store(0, SeqCst);
-            add(&pager.stats.forks, 1);
-        }
-        over(pager);
-    }
-}
-
-/// Runs first of all handlers in the child.
-pub unsafe extern "C" fn child() {
-    unsafe {
-        let Some(pager) = pager() else { return };
-        let f = &pager.fork;
-        if !f.is_child() {
-            f.place.store(f.children.iter().position(|c| c.load(SeqCst) == 0).unwrap_or(PIPES_MAX - 1), SeqCst);
-            // Close all pipes but the child's own write end, which stays open until its end.
-            if f.shared.load(SeqCst) == f.ends[1].load(SeqCst) {
-                f.shared.store(0, SeqCst);
-            }
-            if !handler::is_sigbus() {
-                // The child has no read ends.
-                f.children.iter().chain([&f.spare[0], &f.ends[0]]).for_each(|end| end.store(0, SeqCst));
-            }
-            f.children.iter().chain(&f.spare).chain([&f.ends[0], &f.shared]).for_each(close);
-        }
-        f.child.store(true, SeqCst);
-        crate::identity::become_child();
-        f.parked.store(0, SeqCst);
-        f.task.store(NOTHING, SeqCst);
-        start::become_child(pager, (pager.hosts.config.local_bytes as usize / 4096 / ALLOWANCE).max(128));
-        start::threads(pager);
-        over(pager);
-    }
-}
-
-unsafe fn over(pager: &Pager) {
-    let signals = pager.fork.signals.load(SeqCst);
-    pager.inherit(false);
-    pager.unlock_after_fork();
-    pager.fork.wanted.store(0, SeqCst);
-    sys::futex_wake(&pager.fork.wanted, i32::MAX as u32);
-    sys::futex_wake(&pager.fork.task, 1);
-    sys::restore_signals(if handler::is_sigbus() { signals & !(1 << (libc::SIGBUS - 1)) } else { signals });
 }

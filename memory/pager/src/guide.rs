@@ -1,9 +1,9 @@
 //! The C ABI for guides: `sdk/guide/c/pando_guide.h`.
 
-use crate::handler::{self, Lead};
+use crate::lead::Lead;
 use crate::pager::{Guard, Pager, pager, running};
-use crate::sys::Lock;
-use crate::{apart, sys};
+use crate::sys::{Lock, apart};
+use crate::{evict, fetch, mode, room, sys};
 use core::ffi::c_void;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
@@ -15,7 +15,9 @@ use memory_core::{BATCH_PAGES_MAX, PAGE_BYTES};
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Range {
+    /// The first byte.
     pub start: *const u8,
+    /// Bytes of the range.
     pub bytes: usize,
 }
 
@@ -38,7 +40,7 @@ pub extern "C" fn pando_guide_abi() -> u32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pando_guide_is_resident(at: *const u8) -> i32 {
     let Some(pager) = pager() else { return 1 };
-    let Some(page) = pager.page_of(at as usize) else { return 1 };
+    let Some(page) = pager.memory.page_of(at as usize) else { return 1 };
     let g = pager.lock();
     (g.heart.pages[page as usize].state == State::Resident) as i32
 }
@@ -52,8 +54,8 @@ pub unsafe extern "C" fn pando_guide_is_resident(at: *const u8) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pando_guide_extent(at: *const u8) -> usize {
     let Some(pager) = pager() else { return 0 };
-    let Some(page) = pager.page_of(at as usize) else { return 0 };
-    pager.extent_end(page).map_or(0, |end| pager.at(end) as usize - at as usize)
+    let Some(page) = pager.memory.page_of(at as usize) else { return 0 };
+    pager.memory.extent_end(page).map_or(0, |end| pager.memory.at(end) as usize - at as usize)
 }
 
 /// `pando_guide_on_fault`.
@@ -192,7 +194,7 @@ pub fn become_child() {
 
 /// Fetches the next batch, in the thread that has connections.
 fn ask_for(pager: &Pager, ranges: &[Range], from: &mut Cursor) -> Option<usize> {
-    if handler::is_sigbus() {
+    if mode::is_sigbus() {
         return batch(pager, ranges, from);
     }
     let mask = sys::block_signals();
@@ -254,10 +256,10 @@ fn batch(pager: &Pager, ranges: &[Range], from: &mut Cursor) -> Option<usize> {
         }
     };
     let mut g = pager.lock();
-    if pager.is_short(&g) {
+    if room::is_short(&g.heart) {
         drop(g);
         let mask = sys::block_signals();
-        pager.evictor.help(pager);
+        evict::help(pager);
         sys::restore_signals(mask);
         g = pager.lock();
     }
@@ -289,8 +291,8 @@ fn batch(pager: &Pager, ranges: &[Range], from: &mut Cursor) -> Option<usize> {
             from.page = 0;
         }
     }
-    let n = pager.clip(&g, n);
-    let done = if n == 0 { None } else { Some(pager.fetch(g, lane, n, true, &mut Lead::none())) };
+    let n = room::clip(&g.heart, n);
+    let done = if n == 0 { None } else { Some(fetch::fetch(pager, g, lane, n, true, &mut Lead::none())) };
     pager.lanes.give(lane);
     pager.stats.pages_guided.fetch_add(done.unwrap_or(0) as u64, Relaxed);
     done
@@ -299,7 +301,8 @@ fn batch(pager: &Pager, ranges: &[Range], from: &mut Cursor) -> Option<usize> {
 /// Returns the first and last page of the part of a range that is in the region.
 fn pages(pager: &Pager, r: &Range) -> Option<(u32, u32)> {
     let end = (r.start as usize).checked_add(r.bytes)?;
-    let (low, high) = (pager.region as usize, pager.region as usize + pager.region_pages * PAGE_BYTES);
+    let low = pager.memory.region as usize;
+    let high = low + pager.memory.region_pages * PAGE_BYTES;
     let (start, end) = ((r.start as usize).max(low), end.min(high));
     (start < end).then(|| (((start - low) / PAGE_BYTES) as u32, ((end - 1 - low) / PAGE_BYTES) as u32))
 }

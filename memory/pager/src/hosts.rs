@@ -11,28 +11,34 @@
 //! suspect and reads the other copy. Forked children share the states with their parent, so a child
 //! finds its snapshot on a host that was rebuilt after the fork.
 
+mod join;
 mod read;
 mod rebuild;
 mod silence;
-mod write;
-
-pub use write::{Wait, Writing};
+pub mod write;
 
 use crate::config::{Config, HOSTS_MAX};
 use crate::lane::Ports;
-use crate::port::{Broken, LONG, Port, SHORT, Shared};
+use crate::port::Port;
+use crate::queue::Alarm;
+use crate::shared::Shared;
 use crate::sys;
+use crate::transport::Broken;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::SeqCst};
 use memory_core::wire::Hello;
-use silence::Vain;
 
+/// The host has no copy.
 pub const SPARE: u8 = 0;
+/// A copy is being made on the host.
 pub const REBUILDING: u8 = 1;
+/// The host has every page.
 pub const WHOLE: u8 = 2;
 
 /// One memory host. Memory of zeros is a spare.
 pub struct Host {
+    /// `SPARE`, `REBUILDING` or `WHOLE`.
     pub state: AtomicU8,
+    /// The lease of this program.
     pub lease: AtomicU64,
     /// A reader met a broken connection. Readers prefer other hosts until the tender has probed
     /// this one.
@@ -44,20 +50,43 @@ pub struct Host {
     steady_ns: AtomicU64,
     /// The user has a message that the program is blocked on this host.
     waited_for: AtomicU8,
+    /// The mapped memory, if the host is on this machine.
     pub shared: Shared,
     /// Next slot to copy while rebuilding.
     pub rebuilt: AtomicU32,
 }
 
+impl Host {
+    fn state(&self) -> u8 {
+        self.state.load(SeqCst)
+    }
+
+    /// Whether the host waits for a probe.
+    pub fn is_suspect(&self) -> bool {
+        self.suspect.load(SeqCst) != 0 && self.state() != SPARE
+    }
+
+    /// Starts to rebuild a spare. In the evictor's turn.
+    pub fn admit(&self, lease: u64) {
+        self.lease.store(lease, SeqCst);
+        self.rebuilt.store(0, SeqCst);
+        self.suspect.store(0, SeqCst);
+        self.state.store(REBUILDING, SeqCst);
+    }
+}
+
+/// The memory hosts of this process.
 pub struct Hosts {
+    /// The configuration.
     pub config: Config,
+    /// The hosts, shared with forked children.
     pub all: &'static [Host; HOSTS_MAX],
     /// Spreads reads over the copies.
     turn: AtomicU32,
     /// When the current write began. 0 = no write is under way.
     writing_since_ns: AtomicU64,
-    /// The tender sleeps on this futex word; every wake-up adds one.
-    tender: AtomicU32,
+    /// Wakes the tender.
+    pub tender: Alarm,
     /// Whether this process is a forked child, for messages.
     forked: AtomicBool,
 }
@@ -76,7 +105,7 @@ impl Hosts {
             all,
             turn: AtomicU32::new(0),
             writing_since_ns: AtomicU64::new(0),
-            tender: AtomicU32::new(0),
+            tender: Alarm::new(),
             forked: AtomicBool::new(false),
         }
     }
@@ -86,28 +115,9 @@ impl Hosts {
         self.forked.store(true, SeqCst);
     }
 
-    /// Wakes the tender, or makes its next sleep return at once.
-    pub fn wake_tender(&self) {
-        self.tender.fetch_add(1, SeqCst);
-        sys::futex_wake(&self.tender, 1);
-    }
-
-    /// Returns the count of wake-ups, for [`Hosts::sleep_as_tender`].
-    pub fn wakes_of_tender(&self) -> u32 {
-        self.tender.load(SeqCst)
-    }
-
-    /// Sleeps for a second at most, or until a wake-up after the `seen` ones.
-    pub fn sleep_as_tender(&self, seen: u32) {
-        sys::futex_wait(&self.tender, seen, 1_000_000);
-    }
-
-    fn state(&self, h: usize) -> u8 {
-        self.all[h].state.load(SeqCst)
-    }
-
+    /// Returns how many whole copies there are.
     pub fn whole(&self) -> usize {
-        (0..self.config.hosts_len).filter(|&h| self.state(h) == WHOLE).count()
+        (0..self.config.hosts_len).filter(|&h| self.all[h].state() == WHOLE).count()
     }
 
     /// Returns how many hosts have their memory mapped here. It counts as shared memory of this
@@ -121,17 +131,6 @@ impl Hosts {
         Hello { lease, slots: 0, token: self.config.token, share: false, last: false }
     }
 
-    /// Ends the leases of this process. Without this, hosts keep them for some seconds after its
-    /// end.
-    pub fn part(&self) {
-        for h in (0..self.config.hosts_len).filter(|&h| self.state(h) != SPARE) {
-            let mut port = Port::default();
-            port.patience = SHORT;
-            let _ = port.open(&self.config.hosts[h], &Hello { last: true, ..self.hello(self.all[h].lease.load(SeqCst)) });
-            port.close();
-        }
-    }
-
     /// Connects a lane's port to a host's lease, unless it is connected.
     fn port<'l>(&self, ports: &'l mut Ports, h: usize, patience_ns: u64) -> Result<&'l mut Port, Broken> {
         let (port, lease) = (&mut ports[h], self.all[h].lease.load(SeqCst));
@@ -140,52 +139,5 @@ impl Hosts {
             port.open(&self.config.hosts[h], &self.hello(lease))?;
         }
         Ok(port)
-    }
-
-    /// Joins the leases that the launcher opened. Maps the memory of hosts on unix sockets, and
-    /// connects to the others. The connections stay open: a lease ends soon after its last one.
-    pub unsafe fn attach(&self, ports: &mut Ports) {
-        unsafe {
-            for h in 0..self.config.hosts_len {
-                if self.state(h) != WHOLE {
-                    continue;
-                }
-                if self.config.hosts[h].family() != libc::AF_UNIX {
-                    let mut vain = Vain::default();
-                    while let Err(e) = self.port(ports, h, LONG) {
-                        if self.is_over(&mut vain, h, e) {
-                            sys::die(format_args!("memory host {} does not take this program back ({e:?})", h + 1));
-                        }
-                    }
-                    self.answers(h);
-                    continue;
-                }
-                let lease = self.all[h].lease.load(SeqCst);
-                ports[h].patience = self.config.patience_ns;
-                match ports[h].open(&self.config.hosts[h], &Hello { share: true, ..self.hello(lease) }) {
-                    Ok((w, fd)) if fd >= 0 && self.all[h].shared.map(fd, w.slots) => {}
-                    e => sys::die(format_args!("memory host {} does not hand its memory over ({e:?})", h + 1)),
-                }
-            }
-        }
-    }
-
-    /// Connects to every whole copy that these ports have no connection to. A lease ends soon after
-    /// its last connection, even if a forked child outlives its parent. Readers retry a host that
-    /// is gone, and the tender probes a suspect.
-    pub fn hold(&self, ports: &mut Ports) {
-        for h in 0..self.config.hosts_len {
-            if self.state(h) == WHOLE && !self.all[h].shared.is_mapped() && !self.is_suspect(h) {
-                let _ = self.port(ports, h, LONG);
-            }
-        }
-    }
-
-    pub fn is_suspect(&self, h: usize) -> bool {
-        self.all[h].suspect.load(SeqCst) != 0 && self.state(h) != SPARE
-    }
-
-    pub fn any_suspect(&self) -> bool {
-        (0..self.config.hosts_len).any(|h| self.is_suspect(h))
     }
 }

@@ -1,15 +1,14 @@
 //! Lanes: the lists, landing frames and connections of one transfer. Several transfers run at once,
 //! without allocating.
 
-use crate::config::HOSTS_MAX;
-use crate::port::{Port, Watch};
+use crate::config::{HOSTS_MAX, TRANSFERS};
+use crate::port::Port;
 use crate::queue::Queue;
 use crate::sys;
+use crate::transport::Watch;
 use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use memory_core::BATCH_PAGES_MAX;
 
-/// Most transfers of the program at once.
-pub const TRANSFERS: usize = 7;
 /// The first lane is the evictor's, the second the tender's.
 pub const LANES: usize = 2 + TRANSFERS;
 const EVICTOR: usize = 0;
@@ -21,15 +20,23 @@ pub type Ports = [Port; HOSTS_MAX];
 
 /// One transfer's scratch.
 pub struct Lane {
+    /// The place in the list of lanes.
     pub number: usize,
+    /// Pages of the transfer.
     pub pages: [u32; BATCH_PAGES_MAX],
+    /// The frame of each page.
     pub frames: [u32; BATCH_PAGES_MAX],
+    /// The slot of each page.
     pub slots: [u32; BATCH_PAGES_MAX],
+    /// The fingerprint of each page.
     pub sums: [u64; BATCH_PAGES_MAX],
+    /// The memory of each frame.
     pub memory: [*mut u8; BATCH_PAGES_MAX],
+    /// Connections, by host.
     pub ports: Ports,
 }
 
+/// The lanes of a process.
 pub struct Lanes {
     lanes: *mut Lane,
     taken: AtomicU32,
@@ -38,6 +45,7 @@ pub struct Lanes {
 }
 
 impl Lanes {
+    /// Makes the lanes, without connections.
     pub unsafe fn new() -> Lanes {
         unsafe {
             let lanes = sys::reserve_slice::<core::mem::MaybeUninit<Lane>>(LANES).as_mut_ptr().cast::<Lane>();
@@ -76,6 +84,7 @@ impl Lanes {
         }
     }
 
+    /// Frees a lane, and wakes a thread that waits for one.
     pub fn give(&self, lane: &Lane) {
         self.taken.fetch_and(!(1 << lane.number), SeqCst);
         self.free.wake(1);

@@ -5,7 +5,7 @@
 //! It never touches the program's files or sockets. In a process that `pando-mem run` did not
 //! start, it does nothing.
 
-mod apart;
+mod atfork;
 mod budget;
 mod config;
 mod descriptor;
@@ -18,17 +18,28 @@ mod handler;
 mod hosts;
 mod identity;
 mod lane;
+mod lead;
+mod memory;
+mod mode;
+mod next;
 mod pager;
 mod pin;
 mod port;
 mod queue;
+mod room;
+mod shared;
 mod stack;
 mod start;
 mod sys;
+mod tend;
+mod threads;
+mod transport;
 mod uffd;
 mod wrap;
 
 use memory_core::stats::Stats;
+use next::next;
+use sys::raw::sys;
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -55,8 +66,8 @@ extern "C" fn start() {
         if config.sigbus {
             handler::install();
         }
-        wrap::signal::real_sigaction();
-        wrap::register();
+        handler::real_sigaction();
+        wrap::process::register();
         wrap::heap::begin();
         start::start(config, stats(config.stats));
     }

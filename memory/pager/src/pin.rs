@@ -1,8 +1,8 @@
 //! Pins: pages that a system call uses. The kernel does not raise SIGBUS for its own accesses but
 //! fails the call with EFAULT. So the pages are fetched first, and stay until the call has ended.
 
-use crate::handler;
 use crate::pager::{Pager, pager};
+use crate::{fault, mode, sys};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use memory_core::PAGE_BYTES;
 use memory_core::page::{State, flag};
@@ -20,24 +20,20 @@ pub const PIN_BYTES_MAX: usize = 256 << 10;
 
 /// Whether a range has a byte in far memory.
 pub fn is_far(at: *const u8, bytes: usize) -> bool {
-    match pager() {
-        Some(p) => bytes > 0 && (at as usize) < p.region as usize + p.region_pages * PAGE_BYTES && at as usize + bytes > p.region as usize,
-        None => false,
-    }
+    pager().is_some_and(|p| p.memory.overlaps(at as usize, bytes))
 }
 
 /// Whether the page of a byte is away. Reads without the lock: the table may be behind the kernel's
 /// state.
 pub fn is_away(at: *const u8) -> bool {
-    let page = pager().and_then(|p| Some((p, p.page_of(at as usize)?)));
-    page.is_some_and(|(p, page)| unsafe { (&raw const (*p.pages.add(page as usize)).state).read_volatile() } != State::Resident)
+    pager().is_some_and(|p| p.memory.page_of(at as usize).is_some_and(|page| p.memory.is_away(page)))
 }
 
 impl Pin {
     /// Fetches the range and pins it, in sigbus mode. In thread mode, handler threads serve the
     /// kernel's accesses.
     pub fn new(at: *const u8, bytes: usize) -> Option<Pin> {
-        if handler::is_sigbus() { Pin::always(at, bytes) } else { None }
+        if mode::is_sigbus() { Pin::always(at, bytes) } else { None }
     }
 
     /// Fetches the range and pins it, in every mode.
@@ -46,8 +42,8 @@ impl Pin {
         if !is_far(at, bytes) {
             return None;
         }
-        let first = pager.page_of(at as usize)?;
-        let last = pager.page_of(at as usize + bytes - 1)?;
+        let first = pager.memory.page_of(at as usize)?;
+        let last = pager.memory.page_of(at as usize + bytes - 1)?;
         add(&pager.stats.syscalls_retried, 1);
         for page in first..=last {
             hold(pager, page);
@@ -57,8 +53,9 @@ impl Pin {
 
     /// Whether this pin covers all of a range.
     pub fn covers(&self, at: *const u8, bytes: usize) -> bool {
-        let inside =
-            |at: usize| pager().and_then(|p| p.page_of(at)).is_some_and(|page| (self.first..self.first + self.pages).contains(&page));
+        let inside = |at: usize| {
+            pager().and_then(|p| p.memory.page_of(at)).is_some_and(|page| (self.first..self.first + self.pages).contains(&page))
+        };
         inside(at as usize) && inside(at as usize + bytes - 1)
     }
 }
@@ -77,7 +74,7 @@ fn hold(pager: &Pager, page: u32) {
             return;
         }
         drop(g);
-        pager.bring_in(page);
+        fault::bring_in(pager, page);
     }
 }
 
@@ -101,14 +98,14 @@ const GRAIN_BYTES: usize = 16;
 /// Reserves the marks, before the pager runs.
 pub unsafe fn begin(region_pages: usize) {
     unsafe {
-        KEPT.store(crate::sys::reserve(region_pages * (PAGE_BYTES / GRAIN_BYTES / 8)).cast(), SeqCst);
+        KEPT.store(sys::reserve(region_pages * (PAGE_BYTES / GRAIN_BYTES / 8)).cast(), SeqCst);
     }
 }
 
 /// Returns the byte and the bit of a block that begins in far memory.
 fn kept(pager: &Pager, block: *mut u8) -> Option<(&'static AtomicU8, u8)> {
-    pager.page_of(block as usize)?;
-    let grain = (block as usize - pager.region as usize) / GRAIN_BYTES;
+    pager.memory.page_of(block as usize)?;
+    let grain = (block as usize - pager.memory.region as usize) / GRAIN_BYTES;
     Some((unsafe { &*KEPT.load(Relaxed).add(grain / 8) }, 1 << (grain % 8)))
 }
 
@@ -138,7 +135,7 @@ pub unsafe fn release_block(block: *mut u8) {
             return;
         }
         let (at, bytes) = (block as usize, libc::malloc_usable_size(block.cast()));
-        if let (Some(first), Some(last)) = (pager.page_of(at), pager.page_of(at + bytes - 1)) {
+        if let (Some(first), Some(last)) = (pager.memory.page_of(at), pager.memory.page_of(at + bytes - 1)) {
             drop(Pin { first, pages: last - first + 1 });
         }
         byte.fetch_and(!bit, SeqCst);
@@ -149,10 +146,9 @@ pub unsafe fn release_block(block: *mut u8) {
 /// would be an error that the C library does not survive. Later calls cost two loads.
 pub fn keep(at: *const u8) {
     let Some(pager) = pager() else { return };
-    let Some(page) = pager.page_of(at as usize) else { return };
+    let Some(page) = pager.memory.page_of(at as usize) else { return };
     // The flag is cleared only when the memory is discarded, so a read without the lock is enough.
-    let flags = unsafe { (&raw const (*pager.pages.add(page as usize)).flags).read_volatile() };
-    if flags & flag::STICKY != 0 {
+    if pager.memory.is_sticky(page) {
         return;
     }
     hold(pager, page);
@@ -171,11 +167,7 @@ const WAITED_SHARE: usize = 64;
 /// only as long as the returned pin.
 pub fn keep_waited(at: *const u8, bytes: usize) -> Option<Pin> {
     let pager = pager()?;
-    let stays = |at: *const u8| {
-        pager
-            .page_of(at as usize)
-            .is_none_or(|page| unsafe { (&raw const (*pager.pages.add(page as usize)).flags).read_volatile() & flag::STICKY != 0 })
-    };
+    let stays = |at: *const u8| pager.memory.page_of(at as usize).is_none_or(|page| pager.memory.is_sticky(page));
     if stays(at) && stays(at.wrapping_add(bytes - 1)) {
         return None;
     }

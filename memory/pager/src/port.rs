@@ -1,8 +1,9 @@
-//! Transports of pages: a TCP or unix socket, and mapped memory if the host is on the same machine.
+//! The transport over a TCP or unix socket.
 
 use crate::config::Address;
-use crate::{descriptor, handler, sys};
-use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use crate::sys::follow;
+use crate::transport::{Broken, LONG, Transport, Watch};
+use crate::{descriptor, mode, sys};
 use memory_core::poll::Poll;
 use memory_core::wire::{Hello, Op, Reply, Request, Status, TCP_RTO_MAX_MS, Welcome};
 use memory_core::{BATCH_PAGES_MAX, PAGE_BYTES};
@@ -11,11 +12,6 @@ use memory_core::{BATCH_PAGES_MAX, PAGE_BYTES};
 const TICK_US: i64 = 5_000;
 /// A longer step counts as this long: the process itself was not running.
 const STEP_MAX_NS: u64 = 12_000_000;
-/// How long a host may be silent if another copy can answer, ns.
-pub const SHORT: u64 = 15_000_000;
-/// How long an acknowledgement may take before the host is given up, and how long the first attempt
-/// to read the only copy waits, ns.
-pub const LONG: u64 = 250_000_000;
 /// Once a write has waited for this long, the tender probes the other hosts.
 const SLOW: u64 = LONG / 4;
 /// A transfer that crawls counts as silent above this time per byte, ns: 13 MB/s.
@@ -26,29 +22,6 @@ const POLL_NS: u64 = 60_000;
 /// TCP_USER_TIMEOUT, ms. The kernel never gives up a connection: the pager counts the silence
 /// itself.
 const NEVER_MS: i32 = i32::MAX;
-
-/// Why a transfer failed. Its connection is closed, so that a late answer is dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Broken {
-    /// The connection was refused or ended: the host's process is gone, and its memory with it.
-    Away,
-    /// No answer for this long, ns: the host is busy or paused, or the link is down. Its memory may
-    /// be intact.
-    Silent(u64),
-    /// The host refused. A new connection would not help.
-    Refused(Status),
-}
-
-/// Watches how long ports wait for their hosts.
-pub trait Watch: Sync {
-    /// Reports that a port has waited for a host for `ns`.
-    fn waits(&self, host: usize, ns: u64);
-    /// Reports that a write to a host is slow.
-    fn waits_to_write(&self, host: usize);
-    /// Whether a write that began at `begun_ns`, and has waited for `ns`, stops waiting for a host.
-    /// Asked once its patience has ended.
-    fn gives_up(&self, host: usize, begun_ns: u64, ns: u64) -> bool;
-}
 
 /// The silence of a host during one operation, and its limit.
 struct Silence {
@@ -65,7 +38,7 @@ struct Silence {
 impl Silence {
     /// Counts a step without enough data. Returns whether the port stops waiting.
     fn is_over(&mut self) -> bool {
-        crate::identity::heed();
+        follow::heed();
         let now = sys::now_ns();
         let step = (now - self.since_ns).min(STEP_MAX_NS);
         (self.counted_ns, self.since_ns) = (self.counted_ns + step, now);
@@ -88,20 +61,6 @@ impl Silence {
             _ => Broken::Silent(self.counted_ns),
         }
     }
-}
-
-/// A transport of pages. A read has two steps, so that the caller can use the wait between them. A
-/// write has two, so that writes to all copies run at once. RDMA verbs could be a third
-/// implementation.
-pub trait Transport {
-    /// Requests slots.
-    fn begin_read(&mut self, slots: &[u32]) -> Result<(), Broken>;
-    /// Waits until the slots are in these pages of memory.
-    fn end_read(&mut self, slots: &[u32], into: &[*mut u8]) -> Result<(), Broken>;
-    /// Sends pages to slots.
-    fn begin_write(&mut self, slots: &[u32], from: &[*mut u8]) -> Result<(), Broken>;
-    /// Waits until the pages are stored.
-    fn end_write(&mut self) -> Result<(), Broken>;
 }
 
 /// A connection of one lane to one host.
@@ -140,18 +99,19 @@ impl Port {
     /// Whether the descriptor still refers to the connection. In sigbus mode it is in the program's
     /// table, and the program may have closed it by a raw system call.
     fn is_there(&self) -> bool {
-        !handler::is_sigbus() || unsafe { descriptor::file(self.fd - 1) } == self.file
+        !mode::is_sigbus() || unsafe { descriptor::file(self.fd - 1) } == self.file
     }
 
     /// Drops the parent's connection, in a forked child. In thread mode the child did not inherit
     /// it.
     pub fn forget(&mut self) {
-        if handler::is_sigbus() {
+        if mode::is_sigbus() {
             self.close();
         }
         self.fd = 0;
     }
 
+    /// Ends the connection, if there is one.
     pub fn close(&mut self) {
         // Clear the number first: after a fork in between, it may refer to another file in the
         // child.
@@ -364,56 +324,5 @@ impl Transport for Port {
             return Err(Broken::Away);
         }
         self.reply(&[], false)
-    }
-}
-
-/// Leased memory that is mapped here: reads and writes are copies. It survives the host's process.
-/// A base of 0 is not mapped.
-pub struct Shared {
-    base: AtomicUsize,
-}
-
-impl Shared {
-    pub fn is_mapped(&self) -> bool {
-        self.base.load(SeqCst) != 0
-    }
-
-    pub unsafe fn map(&self, fd: i32, slots: u64) -> bool {
-        unsafe {
-            let at = sys!(libc::SYS_mmap, 0, slots as usize * PAGE_BYTES, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0);
-            descriptor::close(fd);
-            if at > 0 {
-                self.base.store(at as usize, SeqCst);
-            }
-            at > 0
-        }
-    }
-
-    fn slot(&self, slot: u32) -> *mut u8 {
-        (self.base.load(SeqCst) + slot as usize * PAGE_BYTES) as *mut u8
-    }
-}
-
-impl Transport for &Shared {
-    fn begin_read(&mut self, _: &[u32]) -> Result<(), Broken> {
-        Ok(())
-    }
-
-    fn end_read(&mut self, slots: &[u32], into: &[*mut u8]) -> Result<(), Broken> {
-        for (&slot, &page) in slots.iter().zip(into) {
-            unsafe { core::ptr::copy_nonoverlapping(self.slot(slot), page, PAGE_BYTES) };
-        }
-        Ok(())
-    }
-
-    fn begin_write(&mut self, slots: &[u32], from: &[*mut u8]) -> Result<(), Broken> {
-        for (&slot, &page) in slots.iter().zip(from) {
-            unsafe { core::ptr::copy_nonoverlapping(page, self.slot(slot), PAGE_BYTES) };
-        }
-        Ok(())
-    }
-
-    fn end_write(&mut self) -> Result<(), Broken> {
-        Ok(())
     }
 }

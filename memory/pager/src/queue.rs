@@ -1,8 +1,8 @@
 //! Wait queues: one for lanes, one for room, and some for busy pages. With a single queue, every
-//! page that arrives would wake all of 64 threads.
+//! page that arrives would wake all of 64 threads. Alarms: one for the evictor, one for the tender.
 
 use crate::sys;
-use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 
 /// A waiting thread wakes after this time at the latest, and checks again.
 const LOOK_US: u64 = 10_000;
@@ -18,6 +18,7 @@ pub struct Queue {
 }
 
 impl Queue {
+    /// Returns an empty queue.
     pub const fn new() -> Queue {
         Queue { changes: AtomicU32::new(0), waiters: AtomicU32::new(0) }
     }
@@ -35,6 +36,7 @@ impl Queue {
         self.waiters.fetch_sub(1, SeqCst);
     }
 
+    /// Whether a thread waits.
     pub fn is_waited_in(&self) -> bool {
         self.waiters.load(SeqCst) > 0
     }
@@ -57,10 +59,12 @@ impl Queue {
 pub struct PageQueues([Queue; PAGES]);
 
 impl PageQueues {
+    /// Returns empty queues.
     pub const fn new() -> PageQueues {
         PageQueues([const { Queue::new() }; PAGES])
     }
 
+    /// Returns the queue of a page.
     pub fn of(&self, page: u32) -> &Queue {
         &self.0[page as usize % PAGES]
     }
@@ -75,7 +79,42 @@ impl PageQueues {
         }
     }
 
+    /// Forgets the waiters, in a forked child.
     pub fn reset(&self) {
         self.0.iter().for_each(Queue::reset);
+    }
+}
+
+/// The alarm of a thread that sleeps between its rounds.
+pub struct Alarm {
+    /// The thread sleeps on this futex word; every ring adds one.
+    rings: AtomicU32,
+    sleeps: AtomicBool,
+}
+
+impl Alarm {
+    /// Returns an alarm that has not rung.
+    pub const fn new() -> Alarm {
+        Alarm { rings: AtomicU32::new(0), sleeps: AtomicBool::new(false) }
+    }
+
+    /// Wakes the thread, or makes its next sleep return at once.
+    pub fn ring(&self) {
+        self.rings.fetch_add(1, SeqCst);
+        if self.sleeps.load(SeqCst) {
+            sys::futex_wake(&self.rings, 1);
+        }
+    }
+
+    /// Returns the count of rings, for [`Alarm::sleep`].
+    pub fn rings(&self) -> u32 {
+        self.rings.load(SeqCst)
+    }
+
+    /// Sleeps until a ring after the `seen` ones, or the timeout.
+    pub fn sleep(&self, seen: u32, timeout_us: u64) {
+        self.sleeps.store(true, SeqCst);
+        sys::futex_wait(&self.rings, seen, timeout_us);
+        self.sleeps.store(false, SeqCst);
     }
 }

@@ -1,10 +1,11 @@
-//! How a pager starts: in the program that `pando-mem run` became, and in each forked child of it.
+//! How a pager starts, in the program that `pando-mem run` became.
 
 use crate::config::Config;
 use crate::lane::LANES;
-use crate::pager::{self, Inner, Memory, Pager};
+use crate::memory::Memory;
+use crate::pager::{self, Inner, Pager};
 use crate::uffd::Uffd;
-use crate::{apart, descriptor, evict, guide, handler, identity, pin, stack, sys, uffd};
+use crate::{evict, fault, identity, mode, pin, stack, sys, threads};
 use core::sync::atomic::Ordering::SeqCst;
 use memory_core::heart::Heart;
 use memory_core::page::Page;
@@ -30,22 +31,22 @@ pub unsafe fn start(config: Config, stats: &'static Stats) {
         stats.slots_total.store(config.slots, SeqCst);
         stats.budget_now.store(config.local_bytes, SeqCst);
         let place = sys::reserve(size_of::<Pager>()).cast::<Pager>();
-        place.write(Pager::new(config, stats, memory, inner));
+        place.write(Pager::new(config, stats, memory, inner, fault::bring_in));
         let pager: &'static Pager = &*place;
         pager.hosts.attach(&mut pager.lanes.evictor().ports);
         pager.lanes.watch(&pager.hosts);
         stats.copies_now.store(pager.hosts.whole() as u64, SeqCst);
-        pager.evictor.begin(pager);
-        pin::begin(pager.region_pages);
+        evict::begin(pager);
+        pin::begin(pager.memory.region_pages);
         stack::begin();
         if !pager.fork.provide() {
             sys::die(format_args!("no descriptor is left for the pager; raise the limit (ulimit -n)"));
         }
         pager::publish(pager);
-        if !handler::is_sigbus() {
+        if !mode::is_sigbus() {
             identity::hang_bell();
         }
-        threads(pager);
+        threads::start(pager);
     }
 }
 
@@ -55,18 +56,18 @@ unsafe fn reserve(limit: usize, slots: usize, sigbus: bool) -> Memory {
         let region_pages = (4 * (slots + limit)).next_power_of_two().max(16 << 18);
         let ring_pages = limit / 4 + 1024;
         let pool_pages = ring_pages + LANES * BATCH_PAGES_MAX;
-        let uffd = Uffd::open(sigbus).unwrap_or_else(|e| {
+        if let Err(e) = Uffd::open(sigbus) {
             sys::die(format_args!(
                 "this kernel gives no userfaultfd with MOVE (error {e}): it takes Linux 6.8, and for --mode thread CAP_SYS_PTRACE"
             ))
-        });
+        }
         let region = sys::reserve(region_pages * PAGE_BYTES + ALIGN).map_addr(|a| a.next_multiple_of(ALIGN));
         let pool = sys::reserve(pool_pages * PAGE_BYTES);
-        uffd.register(region, region_pages * PAGE_BYTES);
-        sys!(libc::SYS_madvise, region, region_pages * PAGE_BYTES, libc::MADV_DONTFORK);
-        // The kernel gives landing frames memory as data arrives, so they are not registered.
-        uffd.register(pool, ring_pages * PAGE_BYTES);
-        Memory { region, region_pages, pool, pool_pages, ring_pages }
+        let pages = sys::reserve(region_pages * size_of::<Page>()).cast::<Page>();
+        let memory = Memory { region, region_pages, pool, pool_pages, ring_pages, pages };
+        memory.register();
+        memory.inherit(false);
+        memory
     }
 }
 
@@ -74,9 +75,8 @@ unsafe fn reserve(limit: usize, slots: usize, sigbus: bool) -> Memory {
 unsafe fn tables(memory: &Memory, limit: usize, slots: usize, prefetcher: Prefetcher) -> Inner {
     unsafe {
         let map = || sys::reserve_slice::<u64>(slots.div_ceil(64));
-        let pages = sys::reserve(memory.region_pages * size_of::<Page>()).cast::<Page>();
         let heart = Heart::new(
-            core::slice::from_raw_parts_mut(pages, memory.region_pages),
+            core::slice::from_raw_parts_mut(memory.pages.cast_mut(), memory.region_pages),
             Slots::new(map(), map(), map(), slots),
             sys::reserve_slice(slots),
             sys::reserve_slice(memory.region_pages),
@@ -85,38 +85,5 @@ unsafe fn tables(memory: &Memory, limit: usize, slots: usize, prefetcher: Prefet
         );
         let spans = Spans::new(sys::reserve_slice::<Run>(SPANS), memory.region_pages as u32);
         Inner { heart, spans, prefetcher, guide: Accuracy::default() }
-    }
-}
-
-/// Makes a forked child's pager of its parent's, before any code of the child runs. The parent took
-/// the lock before the fork.
-pub unsafe fn become_child(pager: &Pager, limit: usize) {
-    unsafe {
-        // First close the descriptors of the parent: the child may have no free number before.
-        if handler::is_sigbus() {
-            descriptor::close(uffd::number());
-        }
-        pager.lanes.become_child();
-        pager.hosts.become_child();
-        apart::become_child();
-        handler::become_child();
-        guide::become_child();
-        stack::become_child();
-        // In thread mode the first thread apart opens it, for the program's table may have no room.
-        if handler::is_sigbus() {
-            pager.open_again();
-        }
-        pager.become_child(limit);
-    }
-}
-
-/// Starts the pager's own threads, apart from the program's file table as far as the mode allows.
-pub unsafe fn threads(pager: &Pager) {
-    unsafe {
-        apart::begin(pager);
-        if handler::is_sigbus() {
-            sys::spawn(evict::evictor);
-            sys::spawn(evict::tender);
-        }
     }
 }

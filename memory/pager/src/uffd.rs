@@ -1,6 +1,7 @@
 //! userfaultfd by its ioctls (the crates lack MOVE).
 
-use crate::{apart, descriptor, handler, sys};
+use crate::sys::{Lock, apart};
+use crate::{descriptor, mode, sys};
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
 use memory_core::PAGE_BYTES;
 
@@ -27,10 +28,12 @@ static NUMBER: AtomicI32 = AtomicI32::new(-1);
 /// The file behind it.
 static FILE: AtomicU64 = AtomicU64::new(0);
 
+/// Returns the number of the userfaultfd. Negative = there is none.
 pub fn number() -> i32 {
     NUMBER.load(SeqCst)
 }
 
+/// Sets the number of the userfaultfd.
 pub fn set_number(fd: i32) {
     NUMBER.store(fd, SeqCst);
 }
@@ -38,6 +41,43 @@ pub fn set_number(fd: i32) {
 /// Whether the number still refers to the userfaultfd.
 pub fn is_known() -> bool {
     unsafe { descriptor::file(number()) == FILE.load(SeqCst) }
+}
+
+/// The number of the userfaultfd in the table apart.
+static KEPT: AtomicI32 = AtomicI32::new(-1);
+static RECOVERING: Lock = Lock::new();
+/// Attempts to recover a userfaultfd while the program closes every descriptor.
+const RECOVERIES_MAX: u32 = 100;
+
+/// Records that the caller's table, which is the one apart, holds the userfaultfd.
+pub fn keep() {
+    KEPT.store(number(), SeqCst);
+}
+
+/// Frees the lock of a recovery, in a forked child.
+pub fn become_child() {
+    RECOVERING.reset();
+}
+
+/// Restores the userfaultfd in the program's table. Ends the program if that fails.
+unsafe fn recover() {
+    unsafe {
+        RECOVERING.take();
+        let mut closed = 0;
+        // Another thread may replace the new number before it is moved to a high one.
+        while !is_known() {
+            match apart::from_apart(KEPT.load(SeqCst)) {
+                fd if fd >= 0 => set_number(descriptor::adopt(fd as i32)),
+                // The program may also have closed the pidfd before it was used.
+                e if e == -(libc::EBADF as isize) && closed < RECOVERIES_MAX => closed += 1,
+                e => sys::die(format_args!(
+                    "the program has closed the pager's userfaultfd by a raw system call, and it cannot be had back (error {}; it takes Linux 6.9). The program is stopped before it reads a wrong byte",
+                    -e
+                )),
+            }
+        }
+        RECOVERING.give();
+    }
 }
 
 /// Creates a userfaultfd by the system call, or else by the device, which needs only the rights of
@@ -90,11 +130,11 @@ impl Uffd {
             loop {
                 let fd = number();
                 let r = sys!(libc::SYS_ioctl, fd, nr, given);
-                if r >= 0 || [libc::EAGAIN, libc::EEXIST, libc::EBUSY].contains(&(-r as i32)) || !handler::is_sigbus() {
+                if r >= 0 || [libc::EAGAIN, libc::EEXIST, libc::EBUSY].contains(&(-r as i32)) || !mode::is_sigbus() {
                     return r;
                 }
                 if !is_known() {
-                    apart::recover();
+                    recover();
                 } else if fd == number() {
                     return r;
                 }
@@ -102,6 +142,7 @@ impl Uffd {
         }
     }
 
+    /// Has faults in a range served by the userfaultfd.
     pub unsafe fn register(self, at: *mut u8, bytes: usize) {
         unsafe {
             let mut r = [at as u64, bytes as u64, 1, 0];
@@ -155,6 +196,7 @@ impl Uffd {
         }
     }
 
+    /// Wakes the threads that wait for these pages.
     pub unsafe fn wake(self, at: *mut u8, bytes: usize) {
         unsafe {
             let mut r = [at as u64, bytes as u64];

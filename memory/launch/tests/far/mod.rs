@@ -15,7 +15,7 @@ pub fn pando_mem() -> PathBuf {
     path
 }
 
-/// Returns an example of this package.
+/// Returns one of the programs in `tests/programs`, which cargo builds as examples.
 pub fn example(name: &str) -> PathBuf {
     let me = std::env::current_exe().unwrap();
     me.parent().unwrap().parent().unwrap().join("examples").join(name)

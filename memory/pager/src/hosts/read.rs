@@ -4,7 +4,7 @@
 use super::silence::{Vain, is_better};
 use super::{Hosts, WHOLE};
 use crate::lane::Ports;
-use crate::port::{Broken, LONG, SHORT, Transport};
+use crate::transport::{Broken, LONG, SHORT, Transport};
 use core::sync::atomic::Ordering::SeqCst;
 use memory_core::stats::{Stats, add};
 
@@ -32,22 +32,23 @@ impl Hosts {
                 let h = (k + turn) % self.config.hosts_len;
                 // Suspects come last.
                 let late = k >= self.config.hosts_len;
-                if h == not || self.state(h) != WHOLE || late != self.is_suspect(h) {
+                if h == not || self.all[h].state() != WHOLE || late != self.all[h].is_suspect() {
                     continue;
                 }
                 let Err(why) = self.read_from(ports, h, slots, into, attempt, &mut meanwhile) else {
                     if failed.is_some() {
                         add(&stats.reads_failed_over, 1);
                     }
-                    self.answers(h);
+                    self.all[h].answers(h);
                     return h;
                 };
                 self.all[h].suspect.store(1, SeqCst);
+                self.tender.ring();
                 failed = failed.filter(|&(_, other)| is_better(other, why)).or(Some((h, why)));
             }
             match failed {
                 None => self.lost(not, format_args!("no other copy of the page is whole")),
-                Some((h, why)) if self.is_over(&mut vain, h, why) => self.lost_by(h, why),
+                Some((h, why)) if vain.is_over(self, h, why) => self.lost_by(h, why),
                 Some(_) => {}
             }
         }
@@ -70,7 +71,7 @@ impl Hosts {
         }
         // If another copy can answer, wait briefly; if all are slow, double the time on each
         // attempt. Repeated requests would only add load to a busy host.
-        let other = (0..self.config.hosts_len).any(|o| o != h && self.state(o) == WHOLE);
+        let other = (0..self.config.hosts_len).any(|o| o != h && self.all[o].state() == WHOLE);
         let (first, most) = if other { (SHORT, LONG) } else { (LONG, TRY_MAX_NS.min(self.config.patience_ns)) };
         let port = self.port(ports, h, most.min(first << attempt.min(8)))?;
         port.begin_read(slots)?;

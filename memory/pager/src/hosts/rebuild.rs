@@ -3,8 +3,8 @@
 
 use super::{Hosts, REBUILDING, SPARE, WHOLE};
 use crate::lane::Ports;
-use crate::port::{Broken, LONG};
 use crate::sys;
+use crate::transport::{Broken, LONG};
 use core::sync::atomic::Ordering::SeqCst;
 use memory_core::stats::{Stats, add};
 use memory_core::wire::Hello;
@@ -16,9 +16,9 @@ const PROBE_NS: u64 = LONG / 2;
 impl Hosts {
     /// Probes the hosts other than `h`.
     pub fn ask_others(&self, ports: &mut Ports, h: usize) {
-        for o in (0..self.config.hosts_len).filter(|&o| o != h && self.state(o) != SPARE && !self.all[o].shared.is_mapped()) {
+        for o in (0..self.config.hosts_len).filter(|&o| o != h && self.all[o].state() != SPARE && !self.all[o].shared.is_mapped()) {
             if self.probe(ports, o).is_ok() {
-                self.answers(o);
+                self.all[o].answers(o);
             }
         }
     }
@@ -34,14 +34,15 @@ impl Hosts {
         let since = self.all[h].silent_since_ns.load(SeqCst);
         if probed.is_ok() {
             self.all[h].suspect.store(0, SeqCst);
-            self.answers(h);
+            self.all[h].answers(h);
         } else if matches!(probed, Err(Broken::Silent(_))) && (since == 0 || !self.is_outlived(h, since)) {
             // It remains a suspect, and the tender probes it again.
-        } else if self.state(h) == REBUILDING || self.state(h) == WHOLE && self.whole() > 1 {
+        } else if self.all[h].state() == REBUILDING || self.all[h].state() == WHOLE && self.whole() > 1 {
             self.give_up(stats, h);
         }
     }
 
+    /// Gives up the copy on a host. In the evictor's turn.
     pub fn give_up(&self, stats: &Stats, h: usize) {
         self.all[h].state.store(SPARE, SeqCst);
         self.all[h].waited_for.store(0, SeqCst);
@@ -54,12 +55,12 @@ impl Hosts {
 
     /// Returns a spare that lends, and its new lease, if a copy is missing.
     pub fn find_spare(&self, ports: &mut Ports) -> Option<(usize, u64)> {
-        let have = (0..self.config.hosts_len).filter(|&h| self.state(h) != SPARE).count();
+        let have = (0..self.config.hosts_len).filter(|&h| self.all[h].state() != SPARE).count();
         if have >= self.config.copies {
             return None;
         }
         (0..self.config.hosts_len).find_map(|h| {
-            if self.state(h) != SPARE || self.config.hosts[h].family() == libc::AF_UNIX {
+            if self.all[h].state() != SPARE || self.config.hosts[h].family() == libc::AF_UNIX {
                 return None;
             }
             ports[h].patience = LONG;
@@ -71,16 +72,8 @@ impl Hosts {
         })
     }
 
-    /// Starts to rebuild a spare. In the evictor's turn.
-    pub fn admit(&self, h: usize, lease: u64) {
-        self.all[h].lease.store(lease, SeqCst);
-        self.all[h].rebuilt.store(0, SeqCst);
-        self.all[h].suspect.store(0, SeqCst);
-        self.all[h].state.store(REBUILDING, SeqCst);
-    }
-
     /// Returns the host that is being rebuilt, if any.
     pub fn rebuilding(&self) -> Option<usize> {
-        (0..self.config.hosts_len).find(|&h| self.state(h) == REBUILDING)
+        (0..self.config.hosts_len).find(|&h| self.all[h].state() == REBUILDING)
     }
 }

@@ -1,8 +1,8 @@
 //! Silent hosts: how long the pager waits for one, when it warns the user, and when a host is lost.
 
 use super::{Host, Hosts, SPARE, WHOLE};
-use crate::port::{Broken, LONG, Watch};
 use crate::sys;
+use crate::transport::{Broken, LONG, Watch};
 use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use memory_core::wire::{Status, TCP_RTO_MAX_MS};
 
@@ -39,28 +39,50 @@ pub(super) struct Vain {
     gone_since_ns: u64,
 }
 
-impl Hosts {
+impl Vain {
     /// Counts a failed attempt, and returns whether the host is lost: it forgot the lease, is gone,
     /// or was silent for longer than `--patience`. Otherwise pauses, so that the caller may retry.
-    pub(super) fn is_over(&self, vain: &mut Vain, h: usize, why: Broken) -> bool {
+    pub(super) fn is_over(&mut self, hosts: &Hosts, h: usize, why: Broken) -> bool {
         if is_final(why) {
             return true;
         }
         if let Broken::Silent(ns) = why {
-            (vain.silent_ns, vain.gone_since_ns) = (vain.silent_ns + ns.max(PAUSE_NS), 0);
-            self.is_silent(h, vain.silent_ns);
-        } else if vain.gone_since_ns == 0 {
-            vain.gone_since_ns = sys::now_ns();
+            (self.silent_ns, self.gone_since_ns) = (self.silent_ns + ns.max(PAUSE_NS), 0);
+            hosts.is_silent(h, self.silent_ns);
+        } else if self.gone_since_ns == 0 {
+            self.gone_since_ns = sys::now_ns();
         }
-        let gone_ns = if vain.gone_since_ns > 0 { sys::now_ns() - vain.gone_since_ns } else { 0 };
-        if vain.silent_ns >= self.config.patience_ns || gone_ns > GONE_AFTER_NS {
+        let gone_ns = if self.gone_since_ns > 0 { sys::now_ns() - self.gone_since_ns } else { 0 };
+        if self.silent_ns >= hosts.config.patience_ns || gone_ns > GONE_AFTER_NS {
             return true;
         }
         let never = AtomicU32::new(0);
         sys::futex_wait(&never, 0, PAUSE_NS / 1000);
         false
     }
+}
 
+impl Host {
+    /// Records that the host has answered. `h` is its number.
+    pub(super) fn answers(&self, h: usize) {
+        let Host { silent_since_ns, waited_for, answered_ns, steady_ns, .. } = self;
+        let (now, since) = (sys::now_ns(), silent_since_ns.load(SeqCst));
+        if now.saturating_sub(answered_ns.swap(now, SeqCst)) > GAP_NS {
+            steady_ns.store(now, SeqCst);
+        }
+        if since != 0 {
+            if now.saturating_sub(since) > FRESH_NS {
+                steady_ns.store(now + RESENT_NS, SeqCst);
+            }
+            silent_since_ns.store(0, SeqCst);
+        }
+        if waited_for.load(SeqCst) == 1 && waited_for.swap(0, SeqCst) == 1 {
+            sys::say(format_args!("memory host {} answers again: the program goes on", h + 1));
+        }
+    }
+}
+
+impl Hosts {
     /// Receives that a request to a host has waited for `ns`. Warns once that the program is
     /// blocked on this host, unless another connection to it received an answer in the meantime.
     fn is_silent(&self, h: usize, ns: u64) {
@@ -69,7 +91,7 @@ impl Hosts {
         if ns < long || now.saturating_sub(since) < long {
             return;
         }
-        let is_whole = |o: usize| self.state(o) == WHOLE;
+        let is_whole = |o: usize| self.all[o].state() == WHOLE;
         // Another copy answers, or the user has a message that the program waits for it.
         let other = |o: usize| {
             let Host { shared, answered_ns, waited_for, .. } = &self.all[o];
@@ -103,25 +125,7 @@ impl Hosts {
             let fresh = now.saturating_sub(other.answered_ns.load(SeqCst)) < FRESH_NS;
             other.shared.is_mapped() || fresh && now.saturating_sub(since) >= LONG
         };
-        (0..self.config.hosts_len).any(|o| o != h && self.state(o) != SPARE && outlives(o))
-    }
-
-    /// Records that a host has answered.
-    pub(super) fn answers(&self, h: usize) {
-        let Host { silent_since_ns, waited_for, answered_ns, steady_ns, .. } = &self.all[h];
-        let (now, since) = (sys::now_ns(), silent_since_ns.load(SeqCst));
-        if now.saturating_sub(answered_ns.swap(now, SeqCst)) > GAP_NS {
-            steady_ns.store(now, SeqCst);
-        }
-        if since != 0 {
-            if now.saturating_sub(since) > FRESH_NS {
-                steady_ns.store(now + RESENT_NS, SeqCst);
-            }
-            silent_since_ns.store(0, SeqCst);
-        }
-        if waited_for.load(SeqCst) == 1 && waited_for.swap(0, SeqCst) == 1 {
-            sys::say(format_args!("memory host {} answers again: the program goes on", h + 1));
-        }
+        (0..self.config.hosts_len).any(|o| o != h && self.all[o].state() != SPARE && outlives(o))
     }
 
     pub(super) fn lost_by(&self, h: usize, why: Broken) -> ! {
@@ -153,7 +157,7 @@ impl Watch for Hosts {
     /// request.
     fn waits_to_write(&self, host: usize) {
         self.all[host].suspect.store(1, SeqCst);
-        self.wake_tender();
+        self.tender.ring();
     }
 
     /// If no host answers at all, the link of this machine is cut, and no copy is worse than

@@ -5,8 +5,9 @@ use super::silence::Vain;
 use super::{Hosts, SPARE, WHOLE};
 use crate::config::HOSTS_MAX;
 use crate::lane::Ports;
-use crate::port::{Broken, LONG, Port, Transport};
+use crate::port::Port;
 use crate::sys;
+use crate::transport::{Broken, LONG, Transport};
 use core::sync::atomic::Ordering::SeqCst;
 use memory_core::stats::Stats;
 
@@ -40,8 +41,9 @@ impl Hosts {
     /// Whether a write would wait for acknowledgements only: every copy is connected, and no host
     /// is a suspect.
     pub fn is_ready(&self, ports: &Ports) -> bool {
-        let ready = |h: usize| self.all[h].shared.is_mapped() || ports[h].is_open(self.all[h].lease.load(SeqCst)) && !self.is_suspect(h);
-        (0..self.config.hosts_len).all(|h| self.state(h) == SPARE || ready(h))
+        let ready =
+            |h: usize| self.all[h].shared.is_mapped() || ports[h].is_open(self.all[h].lease.load(SeqCst)) && !self.all[h].is_suspect();
+        (0..self.config.hosts_len).all(|h| self.all[h].state() == SPARE || ready(h))
     }
 
     /// Returns how long an acknowledgement may take, ns. A write to the only copy gets all of
@@ -66,7 +68,7 @@ impl Hosts {
         self.writing_since_ns.store(sys::now_ns(), SeqCst);
         let patience = self.write_patience();
         let mut w = Writing::default();
-        for h in (0..self.config.hosts_len).filter(|&h| self.state(h) != SPARE) {
+        for h in (0..self.config.hosts_len).filter(|&h| self.all[h].state() != SPARE) {
             if self.all[h].shared.is_mapped() {
                 let _ = (&self.all[h].shared).begin_write(slots, from);
             } else {
@@ -84,7 +86,7 @@ impl Hosts {
                 continue;
             }
             let lease = self.all[h].lease.load(SeqCst);
-            if self.state(h) == SPARE || w.begun[h] && !ports[h].is_open(lease) {
+            if self.all[h].state() == SPARE || w.begun[h] && !ports[h].is_open(lease) {
                 // The host was given up in the meantime. If it was admitted again, its rebuild
                 // copies these pages.
                 ports[h].close();
@@ -100,7 +102,7 @@ impl Hosts {
                 (ports[h].patience, ports[h].spares) = (self.write_patience(), true);
                 self.see_acknowledged(ports, w, h);
                 match if w.begun[h] { ports[h].end_write() } else { Err(Broken::Away) } {
-                    Ok(()) => self.answers(h),
+                    Ok(()) => self.all[h].answers(h),
                     // No host has answered within `--patience`.
                     Err(why @ Broken::Silent(ns)) if ns >= self.config.patience_ns && self.whole() > 1 => self.lost_by(h, why),
                     Err(_) => self.missed(ports, stats, h, slots, from),
@@ -114,9 +116,9 @@ impl Hosts {
 
     /// Records the hosts that have acknowledged already, before the caller waits for host `h`.
     fn see_acknowledged(&self, ports: &Ports, w: &Writing, h: usize) {
-        for o in (h + 1..self.config.hosts_len).filter(|&o| w.owed[o] && w.begun[o] && self.state(o) != SPARE) {
+        for o in (h + 1..self.config.hosts_len).filter(|&o| w.owed[o] && w.begun[o] && self.all[o].state() != SPARE) {
             if ports[o].answers_within(0) {
-                self.answers(o);
+                self.all[o].answers(o);
             }
         }
     }
@@ -126,15 +128,15 @@ impl Hosts {
     /// to the only copy are retried until it is lost.
     fn missed(&self, ports: &mut Ports, stats: &Stats, h: usize, slots: &[u32], from: &[*mut u8]) {
         ports[h].close();
-        if self.state(h) != WHOLE || self.whole() > 1 {
+        if self.all[h].state() != WHOLE || self.whole() > 1 {
             return self.give_up(stats, h);
         }
         let mut vain = Vain::default();
         loop {
             let patience = self.config.patience_ns;
             let again = self.port(ports, h, patience).and_then(|p| p.begin_write(slots, from).and_then(|()| p.end_write()));
-            let Err(why) = again else { return self.answers(h) };
-            if self.is_over(&mut vain, h, why) {
+            let Err(why) = again else { return self.all[h].answers(h) };
+            if vain.is_over(self, h, why) {
                 self.lost_by(h, why);
             }
         }
@@ -146,7 +148,7 @@ impl Hosts {
         let done = self.port_to_write(ports, h, LONG).and_then(|p| p.begin_write(slots, from).and_then(|()| p.end_write()));
         self.writing_since_ns.store(0, SeqCst);
         match done {
-            Ok(()) => self.answers(h),
+            Ok(()) => self.all[h].answers(h),
             Err(_) => self.give_up(stats, h),
         }
         done.is_ok()

@@ -18,22 +18,21 @@ const SMALL_BYTES: usize = 256;
 unsafe fn note(at: *mut c_void, bytes: usize) {
     let Some(pager) = pager().filter(|_| !at.is_null()) else { return };
     if bytes > SMALL_BYTES && bytes <= PAGE_BYTES {
-        if let Some(page) = pager.page_of(at as usize).filter(|&page| pager.is_in_extent(page)) {
+        if let Some(page) = pager.memory.page_of(at as usize).filter(|&page| pager.memory.is_in_extent(page)) {
             pager.lock().heart.note_shared(page);
         }
         return;
     }
     if bytes <= SMALL_BYTES {
-        if let Some(page) = pager.page_of(at as usize).filter(|&page| !pager.knows_small(page)) {
+        if let Some(page) = pager.memory.page_of(at as usize).filter(|&page| !pager.memory.knows_small(page)) {
             pager.lock().heart.note_small(page);
         }
         return;
     }
-    if let (Some(first), Some(last)) = (pager.page_of(at as usize), pager.page_of(at as usize + bytes - 1))
-        && !pager.knows_extent(first, last)
-    {
-        pager.lock().heart.note_extent(first, last - first + 1);
-    }
+    if let (Some(first), Some(last)) = (pager.memory.page_of(at as usize), pager.memory.page_of(at as usize + bytes - 1))
+        && !pager.memory.knows_extent(first, last) {
+            pager.lock().heart.note_extent(first, last - first + 1);
+        }
 }
 
 /// The address range of a library's code.

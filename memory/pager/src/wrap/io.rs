@@ -89,8 +89,12 @@ unsafe fn whole(at: *const c_void, bytes: usize, call: impl Fn() -> isize) -> ss
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(fd: c_int, at: *mut c_void, bytes: size_t) -> ssize_t {
     unsafe {
-        let next = next!(read: fn(c_int, *mut c_void, size_t) -> ssize_t);
-        complete(at, bytes, || is_file(fd), |done, n| told(next(fd, at.byte_add(done), n)))
+        complete(
+            at,
+            bytes,
+            || is_file(fd),
+            |done, n| told(next!(read: fn(c_int, *mut c_void, size_t) -> ssize_t)(fd, at.byte_add(done), n)),
+        )
     }
 }
 
@@ -151,8 +155,12 @@ pub unsafe extern "C" fn write(fd: c_int, at: *const c_void, bytes: size_t) -> s
         if bytes <= SMALL_BYTES && is_far(at.cast(), bytes) && is_socket(fd) {
             return small(fd, at, bytes);
         }
-        let next = next!(write: fn(c_int, *const c_void, size_t) -> ssize_t);
-        complete(at, bytes, || is_file(fd), |done, n| told(next(fd, at.byte_add(done), n)))
+        complete(
+            at,
+            bytes,
+            || is_file(fd),
+            |done, n| told(next!(write: fn(c_int, *const c_void, size_t) -> ssize_t)(fd, at.byte_add(done), n)),
+        )
     }
 }
 
@@ -161,9 +169,14 @@ pub unsafe extern "C" fn write(fd: c_int, at: *const c_void, bytes: size_t) -> s
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pread(fd: c_int, at: *mut c_void, bytes: size_t, offset: off_t) -> ssize_t {
     unsafe {
-        let next = next!(pread64: fn(c_int, *mut c_void, size_t, off_t) -> ssize_t);
-        let call = |done, n| told(next(fd, at.byte_add(done), n, offset + done as off_t));
-        complete(at, bytes, || is_file(fd), call)
+        complete(
+            at,
+            bytes,
+            || is_file(fd),
+            |done, n| {
+                told(next!(pread64: fn(c_int, *mut c_void, size_t, off_t) -> ssize_t)(fd, at.byte_add(done), n, offset + done as off_t))
+            },
+        )
     }
 }
 
@@ -212,13 +225,18 @@ pub unsafe extern "C" fn sendto(fd: c_int, at: *const c_void, bytes: size_t, fla
         if zerocopy::is_refused(fd, flags) {
             return answer(zerocopy::REFUSED);
         }
-        let next = next!(sendto: fn(c_int, *const c_void, size_t, c_int, *const sockaddr, socklen_t) -> ssize_t);
-        let r = told(next(fd, at, bytes, flags, to, len));
+        let r = told(next!(sendto: fn(c_int, *const c_void, size_t, c_int, *const sockaddr, socklen_t) -> ssize_t)(
+            fd, at, bytes, flags, to, len,
+        ));
         if r != EFAULT {
             return answer(r);
         }
         let _address = Pin::new(to.cast(), len as usize);
-        whole(at, bytes, || told(next(fd, at, bytes, flags, to, len)))
+        whole(at, bytes, || {
+            told(next!(sendto: fn(c_int, *const c_void, size_t, c_int, *const sockaddr, socklen_t) -> ssize_t)(
+                fd, at, bytes, flags, to, len,
+            ))
+        })
     }
 }
 
@@ -303,20 +321,14 @@ unsafe fn vector(fd: c_int, at: *const iovec, count: c_int, call: impl Fn(*const
 /// As readv(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn readv(fd: c_int, at: *const iovec, count: c_int) -> ssize_t {
-    unsafe {
-        let next = next!(readv: fn(c_int, *const iovec, c_int) -> ssize_t);
-        vector(fd, at, count, |v, n, _| told(next(fd, v, n as c_int)))
-    }
+    unsafe { vector(fd, at, count, |v, n, _| told(next!(readv: fn(c_int, *const iovec, c_int) -> ssize_t)(fd, v, n as c_int))) }
 }
 
 /// # Safety
 /// As writev(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn writev(fd: c_int, at: *const iovec, count: c_int) -> ssize_t {
-    unsafe {
-        let next = next!(writev: fn(c_int, *const iovec, c_int) -> ssize_t);
-        vector(fd, at, count, |v, n, _| told(next(fd, v, n as c_int)))
-    }
+    unsafe { vector(fd, at, count, |v, n, _| told(next!(writev: fn(c_int, *const iovec, c_int) -> ssize_t)(fd, v, n as c_int))) }
 }
 
 /// # Safety
@@ -331,6 +343,26 @@ pub unsafe extern "C" fn preadv(fd: c_int, at: *const iovec, count: c_int, offse
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pwritev(fd: c_int, at: *const iovec, count: c_int, offset: off_t) -> ssize_t {
     unsafe { vector(fd, at, count, |v, n, done| sys!(libc::SYS_pwritev, fd, v, n, offset + done as off_t, 0)) }
+}
+
+/// Returns the offset after `done` bytes. -1 stands for the position of the file, which moves by
+/// itself.
+fn after(offset: off_t, done: usize) -> off_t {
+    if offset == -1 { offset } else { offset + done as off_t }
+}
+
+/// # Safety
+/// As preadv2(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn preadv2(fd: c_int, at: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+    unsafe { vector(fd, at, count, |v, n, done| sys!(libc::SYS_preadv2, fd, v, n, after(offset, done), 0, flags)) }
+}
+
+/// # Safety
+/// As pwritev2(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pwritev2(fd: c_int, at: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+    unsafe { vector(fd, at, count, |v, n, done| sys!(libc::SYS_pwritev2, fd, v, n, after(offset, done), 0, flags)) }
 }
 
 /// Makes a call with a message, and pins everything that the message points to.
@@ -357,12 +389,11 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, m: *const msghdr, flags: c_int) -> s
         if zerocopy::is_refused(fd, flags) {
             return answer(zerocopy::REFUSED);
         }
-        let next = next!(sendmsg: fn(c_int, *const msghdr, c_int) -> ssize_t);
-        let r = told(next(fd, m, flags));
+        let r = told(next!(sendmsg: fn(c_int, *const msghdr, c_int) -> ssize_t)(fd, m, flags));
         if r != EFAULT {
             return answer(r);
         }
-        message(m, |m| told(next(fd, m, flags))).0
+        message(m, |m| told(next!(sendmsg: fn(c_int, *const msghdr, c_int) -> ssize_t)(fd, m, flags))).0
     }
 }
 
@@ -386,8 +417,8 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, m: *mut msghdr, flags: c_int) -> ssi
 pub unsafe extern "C" fn epoll_wait(fd: c_int, events: *mut libc::epoll_event, count: c_int, timeout: c_int) -> c_int {
     unsafe {
         let _pin = Pin::new(events.cast(), count.max(0) as usize * size_of::<libc::epoll_event>());
-        let next = next!(epoll_wait: fn(c_int, *mut libc::epoll_event, c_int, c_int) -> c_int);
-        answer(told(next(fd, events, count, timeout) as isize)) as c_int
+        answer(told(next!(epoll_wait: fn(c_int, *mut libc::epoll_event, c_int, c_int) -> c_int)(fd, events, count, timeout) as isize))
+            as c_int
     }
 }
 

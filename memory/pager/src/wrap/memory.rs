@@ -42,7 +42,7 @@ pub unsafe extern "C" fn mmap(at: *mut c_void, bytes: size_t, prot: c_int, flags
             return kernel_mmap(at, bytes, prot, flags, fd, offset);
         }
         match take(pager, bytes.div_ceil(PAGE_BYTES)) {
-            Some(first) => pager.at(first).cast(),
+            Some(first) => pager.memory.at(first).cast(),
             None => answer(-(libc::ENOMEM as isize)) as *mut c_void,
         }
     }
@@ -86,9 +86,10 @@ pub unsafe extern "C" fn mmap64(at: *mut c_void, bytes: size_t, prot: c_int, fla
 
 /// Returns the pages of a range that begins at a page and lies in the region.
 fn whole(pager: &Pager, at: *const u8, bytes: usize) -> Option<(u32, u32)> {
-    let first = pager.page_of(at as usize)?;
+    let first = pager.memory.page_of(at as usize)?;
     let pages = bytes.div_ceil(PAGE_BYTES);
-    ((at as usize).is_multiple_of(PAGE_BYTES) && pages > 0 && first as usize + pages <= pager.region_pages).then_some((first, pages as u32))
+    ((at as usize).is_multiple_of(PAGE_BYTES) && pages > 0 && first as usize + pages <= pager.memory.region_pages)
+        .then_some((first, pages as u32))
 }
 
 /// # Safety
@@ -119,8 +120,8 @@ pub unsafe extern "C" fn madvise(at: *mut c_void, bytes: size_t, advice: c_int) 
             return answer(sys!(libc::SYS_madvise, at, bytes, advice)) as c_int;
         };
         let Some((first, pages)) = whole(pager, at.cast(), bytes) else { return answer(-(libc::EINVAL as isize)) as c_int };
-        // MADV_FREE promises nothing about the content. All other advice is for the kernel, which
-        // does not manage this memory.
+        // MADV_FREE promises nothing about the content. All other advice is for the kernel, which does
+        // not manage this memory.
         if advice == libc::MADV_DONTNEED {
             pager.discard(first, pages);
         }
@@ -180,12 +181,12 @@ pub unsafe extern "C" fn mremap(at: *mut c_void, old: size_t, new: size_t, flags
         // Pages that were never touched stay untouched. Few pages exist twice at any time.
         for from in (0..have).step_by(MOVED_PAGES as usize) {
             let pages = MOVED_PAGES.min(have - from);
-            for k in (from..from + pages).filter(|k| pager.is_used(first + k)) {
-                pager.at(to + k).copy_from_nonoverlapping(pager.at(first + k), PAGE_BYTES);
+            for k in (from..from + pages).filter(|k| pager.memory.is_used(first + k)) {
+                pager.memory.at(to + k).copy_from_nonoverlapping(pager.memory.at(first + k), PAGE_BYTES);
             }
             give(pager, first + from, pages);
         }
-        pager.at(to).cast()
+        pager.memory.at(to).cast()
     }
 }
 

@@ -21,10 +21,15 @@ texts! {
     open(path: *const c_char, flags: c_int, mode: c_int) -> c_int; path;
     open64(path: *const c_char, flags: c_int, mode: c_int) -> c_int; path;
     openat(at: c_int, path: *const c_char, flags: c_int, mode: c_int) -> c_int; path;
+    __open_2(path: *const c_char, flags: c_int) -> c_int; path;
+    __open64_2(path: *const c_char, flags: c_int) -> c_int; path;
+    __openat_2(at: c_int, path: *const c_char, flags: c_int) -> c_int; path;
+    __openat64_2(at: c_int, path: *const c_char, flags: c_int) -> c_int; path;
     creat(path: *const c_char, mode: c_int) -> c_int; path;
     access(path: *const c_char, mode: c_int) -> c_int; path;
     unlink(path: *const c_char) -> c_int; path;
     mq_unlink(name: *const c_char) -> c_int; name;
+    __mq_open_2(name: *const c_char, flags: c_int) -> c_int; name;
     remove(path: *const c_char) -> c_int; path;
     rmdir(path: *const c_char) -> c_int; path;
     mkdir(path: *const c_char, mode: c_int) -> c_int; path;
@@ -36,6 +41,7 @@ texts! {
     symlink(from: *const c_char, to: *const c_char) -> c_int; from, to;
     opendir(path: *const c_char) -> *mut c_void; path;
     realpath(path: *const c_char, out: *mut c_char) -> *mut c_char; path;
+    __realpath_chk(path: *const c_char, out: *mut c_char, room: size_t) -> *mut c_char; path;
     dlopen(path: *const c_char, flags: c_int) -> *mut c_void; path;
 }
 
@@ -46,28 +52,21 @@ macro_rules! stats {
             /// # Safety
             /// As the function of this name in the C library.
             #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn $name(path: *const c_char, out: *mut libc::stat) -> c_int {
-                unsafe {
-                    let _path = pin_text(path);
-                    let _out = Pin::new(out.cast(), size_of::<libc::stat>());
-                    next!($name: fn(*const c_char, *mut libc::stat) -> c_int)(path, out)
-                }
-            }
+            pub unsafe extern "C" fn $name(path: *const c_char, out: *mut libc::stat) -> c_int { unsafe {
+                let _path = pin_text(path);
+                let _out = Pin::new(out.cast(), size_of::<libc::stat>());
+                next!($name: fn(*const c_char, *mut libc::stat) -> c_int)(path, out)
+            }}
         )*
         $(
             /// # Safety
             /// As the function of this name in the C library.
             #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn $name_at(
-                at: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int,
-            ) -> c_int {
-                unsafe {
-                    let _path = pin_text(path);
-                    let _out = Pin::new(out.cast(), size_of::<libc::stat>());
-                    let next = next!($name_at: fn(c_int, *const c_char, *mut libc::stat, c_int) -> c_int);
-                    next(at, path, out, flags)
-                }
-            }
+            pub unsafe extern "C" fn $name_at(at: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int) -> c_int { unsafe {
+                let _path = pin_text(path);
+                let _out = Pin::new(out.cast(), size_of::<libc::stat>());
+                next!($name_at: fn(c_int, *const c_char, *mut libc::stat, c_int) -> c_int)(at, path, out, flags)
+            }}
         )*
     };
 }
@@ -82,6 +81,30 @@ pub unsafe extern "C" fn fstat(fd: c_int, out: *mut libc::stat) -> c_int {
         let _out = Pin::new(out.cast(), size_of::<libc::stat>());
         next!(fstat: fn(c_int, *mut libc::stat) -> c_int)(fd, out)
     }
+}
+
+/// Defines the names of the stat family in programs that were built with glibc before 2.33. The
+/// version of the structure comes first; x86-64 has one version.
+macro_rules! old_stats {
+    ($($name:ident: $plain:ident($($a:ident: $t:ty),*);)*) => {$(
+        /// # Safety
+        /// As the function of this name in the C library.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(_version: c_int, $($a: $t),*) -> c_int { unsafe {
+            $plain($($a),*)
+        }}
+    )*};
+}
+
+old_stats! {
+    __xstat: stat(path: *const c_char, out: *mut libc::stat);
+    __xstat64: stat(path: *const c_char, out: *mut libc::stat);
+    __lxstat: lstat(path: *const c_char, out: *mut libc::stat);
+    __lxstat64: lstat(path: *const c_char, out: *mut libc::stat);
+    __fxstat: fstat(fd: c_int, out: *mut libc::stat);
+    __fxstat64: fstat(fd: c_int, out: *mut libc::stat);
+    __fxstatat: fstatat(at: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int);
+    __fxstatat64: fstatat(at: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int);
 }
 
 /// # Safety

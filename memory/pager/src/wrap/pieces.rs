@@ -64,10 +64,7 @@ impl Pieces {
     }
 
     pub fn list(&self) -> *const iovec {
-        if self.many.is_null() {
-            return self.few.list.as_ptr();
-        }
-        unsafe { (&raw const (*self.many).list).cast() }
+        if self.many.is_null() { self.few.list.as_ptr() } else { unsafe { (&raw const (*self.many).list).cast() } }
     }
 }
 

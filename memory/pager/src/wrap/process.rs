@@ -2,7 +2,7 @@
 
 use super::answer;
 use super::spawn::Texts;
-use crate::fork;
+use crate::atfork;
 use crate::pin::pin_text;
 use crate::{next, sys};
 use core::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -23,7 +23,7 @@ pub unsafe extern "C" fn __register_atfork(prepare: Hook, parent: Hook, child: H
     unsafe {
         let real = next!(__register_atfork: fn(Hook, Hook, Hook, *mut c_void) -> c_int);
         if !REGISTERED.swap(true, SeqCst) {
-            real(Some(fork::prepare), Some(fork::parent), Some(fork::child), core::ptr::null_mut());
+            real(Some(atfork::prepare), Some(atfork::parent), Some(atfork::child), core::ptr::null_mut());
         }
         real(prepare, parent, child, dso)
     }
@@ -34,7 +34,7 @@ pub unsafe fn register() {
     unsafe {
         if !REGISTERED.swap(true, SeqCst) {
             let real = next!(__register_atfork: fn(Hook, Hook, Hook, *mut c_void) -> c_int);
-            real(Some(fork::prepare), Some(fork::parent), Some(fork::child), core::ptr::null_mut());
+            real(Some(atfork::prepare), Some(atfork::parent), Some(atfork::child), core::ptr::null_mut());
         }
     }
 }
@@ -52,14 +52,14 @@ pub unsafe extern "C" fn _Fork() -> c_int {
 /// result as the kernel or as the C library does.
 pub unsafe fn forked(call: impl FnOnce() -> isize) -> isize {
     unsafe {
-        fork::prepare();
+        atfork::prepare();
         match call() {
             0 => {
-                fork::child();
+                atfork::child();
                 0
             }
             r => {
-                fork::parent();
+                atfork::parent();
                 if r < -1 { answer(r) } else { r }
             }
         }

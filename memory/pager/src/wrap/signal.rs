@@ -1,20 +1,15 @@
 //! Signals. The pager keeps SIGBUS for itself and unblocked, and stores the program's own action
 //! for it.
 
-use crate::handler;
-use crate::next;
+use crate::handler::{self, real_sigaction};
 use crate::pager::pager;
 use crate::pin::{Pin, keep_all};
+use crate::{mode, next};
 use libc::{c_int, sigaction as Action, sighandler_t, sigset_t};
 
-type Real = unsafe extern "C" fn(c_int, *const Action, *mut Action) -> c_int;
-
-pub unsafe fn real_sigaction() -> Real {
-    unsafe { next!(sigaction: fn(c_int, *const Action, *mut Action) -> c_int) }
-}
-
+/// Whether the wrappers must repeat calls that meet absent pages: a pager runs, in sigbus mode.
 pub fn ours() -> bool {
-    pager().is_some() && handler::is_sigbus()
+    pager().is_some() && mode::is_sigbus()
 }
 
 /// # Safety

@@ -10,7 +10,7 @@ use libc::{
 
 /// Defines wrappers that pin the memory of their arguments and then call the C library.
 macro_rules! small {
-    ($($name:ident($($a:ident: $t:ty),*) -> $r:ty { $($pointer:expr, $bytes:expr);* })*) => {$(
+    ($($name:ident($($a:ident: $t:ty),*) -> $r:ty { $($pointer:expr_2021, $bytes:expr_2021);* })*) => {$(
         /// # Safety
         /// As the function of this name in the C library.
         #[unsafe(no_mangle)]

@@ -79,8 +79,7 @@ pub unsafe extern "C" fn setvbuf(f: *mut FILE, at: *mut c_char, mode: c_int, byt
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setbuf(f: *mut FILE, at: *mut c_char) {
     unsafe {
-        let mode = if at.is_null() { libc::_IONBF } else { libc::_IOFBF };
-        setvbuf(f, at, mode, libc::BUFSIZ as usize);
+        setvbuf(f, at, if at.is_null() { libc::_IONBF } else { libc::_IOFBF }, libc::BUFSIZ as usize);
     }
 }
 

@@ -16,7 +16,7 @@ const ONCE: usize = size_of::<libc::pthread_once_t>();
 
 /// Defines wrappers that pin the pages of their objects during the call.
 macro_rules! waits {
-    ($($name:ident($($a:ident: $t:ty),*); $($object:ident, $bytes:expr),*;)*) => {$(
+    ($($name:ident($($a:ident: $t:ty),*); $($object:ident, $bytes:expr_2021),*;)*) => {$(
         /// # Safety
         /// As the function of this name in the C library.
         #[unsafe(no_mangle)]
@@ -37,7 +37,7 @@ waits! {
 
 /// Defines wrappers that first try to take a lock, and pin its page only while they wait for it.
 macro_rules! takes {
-    ($($name:ident($object:ident: $o:ty $(, $a:ident: $t:ty)*); $try:ident, $bytes:expr;)*) => {$(
+    ($($name:ident($object:ident: $o:ty $(, $a:ident: $t:ty)*); $try:ident, $bytes:expr_2021;)*) => {$(
         /// # Safety
         /// As the function of this name in the C library.
         #[unsafe(no_mangle)]
@@ -118,8 +118,7 @@ pub unsafe extern "C" fn pthread_create(
 ) -> c_int {
     unsafe {
         let _id = Pin::new(id.cast(), size_of::<libc::pthread_t>());
-        let bytes = if a.is_null() { 0 } else { size_of::<libc::pthread_attr_t>() };
-        let _a = Pin::new(a.cast(), bytes);
+        let _a = Pin::new(a.cast(), if a.is_null() { 0 } else { size_of::<libc::pthread_attr_t>() });
         next!(pthread_create: fn(*mut libc::pthread_t, *const libc::pthread_attr_t, extern "C" fn(*mut c_void) -> *mut c_void, *mut c_void) -> c_int)(
             id, a, body, given,
         )

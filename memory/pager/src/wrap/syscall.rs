@@ -49,8 +49,8 @@ pub unsafe extern "C" fn syscall(nr: c_long, a: size_t, b: size_t, c: size_t, d:
         }
         let mut r = sys::call(nr, [a, b, c, d, e, f]);
         if r == EFAULT && ours() {
-            // The failed argument is not known, so every argument that points into far memory gets
-            // its page pinned.
+            // The failed argument is not known, so every argument that points into far memory gets its
+            // page pinned.
             let pins = [a, b, c, d, e, f].map(|x| Pin::new(x as *const u8, 1));
             r = sys::call(nr, [a, b, c, d, e, f]);
             drop(pins);

@@ -62,7 +62,7 @@ pub unsafe extern "C" fn mq_notify(queue: mqd_t, event: *const sigevent) -> c_in
 /// calls on far memory, and the pager could not repeat them. Programs use other calls, as on
 /// systems without io_uring.
 macro_rules! refused {
-    ($($name:ident($($a:ident: $t:ty),*), $answer:expr;)*) => {$(
+    ($($name:ident($($a:ident: $t:ty),*), $answer:expr_2021;)*) => {$(
         /// # Safety
         /// As the function of this name in the C library.
         #[unsafe(no_mangle)]

@@ -282,6 +282,10 @@ unsafe extern "C" {
     fn __read_chk(fd: c_int, at: *mut c_void, bytes: usize, room: usize) -> isize;
 }
 
+/// The calls that [`files`] makes.
+const WRITES: &str = "write pwrite writev pwritev pwritev2 place syscall fwrite_unlocked";
+const READS: &str = "read pread readv preadv preadv64 preadv2 place syscall checked fread_unlocked getrandom";
+
 /// Files are written and read whole, from memory that is away and into memory that was never
 /// touched. Prints the calls that did less than all.
 unsafe fn files(big: &Big) -> String {
@@ -292,7 +296,7 @@ unsafe fn files(big: &Big) -> String {
         (0..BYTES / 8).for_each(|i| from.cast::<u64>().add(i).write(pattern(i)));
         let (mut short, mut wrong) = (vec![], 0);
         let half = |at: *mut u8| [0, BYTES / 2].map(|skip| libc::iovec { iov_base: at.add(skip).cast(), iov_len: BYTES / 2 });
-        for name in ["write", "pwrite", "writev", "pwritev", "syscall", "fwrite_unlocked"] {
+        for name in WRITES.split(' ') {
             libc::ftruncate(fd, 0);
             libc::lseek(fd, 0, libc::SEEK_SET);
             big.send_away(from, BYTES);
@@ -301,6 +305,8 @@ unsafe fn files(big: &Big) -> String {
                 "pwrite" => libc::pwrite(fd, from.cast(), BYTES, 0),
                 "writev" => libc::writev(fd, half(from).as_ptr(), 2),
                 "pwritev" => libc::pwritev(fd, half(from).as_ptr(), 2, 0),
+                "pwritev2" => libc::pwritev2(fd, half(from).as_ptr(), 2, 0, 0),
+                "place" => libc::pwritev2(fd, half(from).as_ptr(), 2, -1, 0),
                 "syscall" => libc::syscall(libc::SYS_write, fd, from, BYTES) as isize,
                 _ => {
                     let f = libc::fdopen(libc::dup(fd), c"w".as_ptr());
@@ -313,7 +319,7 @@ unsafe fn files(big: &Big) -> String {
                 short.push(name);
             }
         }
-        for name in ["read", "pread", "readv", "preadv", "syscall", "checked", "fread_unlocked", "getrandom"] {
+        for name in READS.split(' ') {
             libc::lseek(fd, 0, libc::SEEK_SET);
             let to = map(BYTES);
             let done = match name {
@@ -321,6 +327,9 @@ unsafe fn files(big: &Big) -> String {
                 "pread" => libc::pread(fd, to.cast(), BYTES, 0),
                 "readv" => libc::readv(fd, half(to).as_ptr(), 2),
                 "preadv" => libc::preadv(fd, half(to).as_ptr(), 2, 0),
+                "preadv64" => libc::preadv64(fd, half(to).as_ptr(), 2, 0),
+                "preadv2" => libc::preadv2(fd, half(to).as_ptr(), 2, 0, 0),
+                "place" => libc::preadv2(fd, half(to).as_ptr(), 2, -1, 0),
                 "syscall" => libc::syscall(libc::SYS_read, fd, to, BYTES) as isize,
                 "checked" => __read_chk(fd, to.cast(), BYTES, BYTES),
                 "getrandom" => libc::syscall(libc::SYS_getrandom, to, BYTES, 0) as isize,
