@@ -30,9 +30,10 @@ unsafe fn note(at: *mut c_void, bytes: usize) {
         return;
     }
     if let (Some(first), Some(last)) = (pager.memory.page_of(at as usize), pager.memory.page_of(at as usize + bytes - 1))
-        && !pager.memory.knows_extent(first, last) {
-            pager.lock().heart.note_extent(first, last - first + 1);
-        }
+        && !pager.memory.knows_extent(first, last)
+    {
+        pager.lock().heart.note_extent(first, last - first + 1);
+    }
 }
 
 /// The address range of a library's code.
