@@ -68,10 +68,14 @@ pub struct Descriptor {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DescriptorError {
     /// The module is built against another SDK.
-    #[error("ABI version {0}, this unit runs version {VERSION}: build it against this unit's pando_nf.h")]
+    #[error(
+        "ABI version {0}, this unit runs version {VERSION}: build it against this unit's pando_nf.h"
+    )]
     Version(u32),
     /// The descriptor points outside of the module's memory.
-    #[error("its descriptor puts {what} at {offset}+{bytes}, outside of its {memory} bytes of memory")]
+    #[error(
+        "its descriptor puts {what} at {offset}+{bytes}, outside of its {memory} bytes of memory"
+    )]
     Outside {
         /// The misplaced part.
         what: &'static str,
@@ -108,7 +112,11 @@ impl Descriptor {
     pub fn read(memory: &[u8], offset: usize) -> Result<Descriptor, DescriptorError> {
         let inside = |what, offset: usize, bytes: usize| {
             let fits = offset.checked_add(bytes).is_some_and(|end| end <= memory.len());
-            if fits { Ok(offset) } else { Err(DescriptorError::Outside { what, offset, bytes, memory: memory.len() }) }
+            if fits {
+                Ok(offset)
+            } else {
+                Err(DescriptorError::Outside { what, offset, bytes, memory: memory.len() })
+            }
         };
         // Check the version first: a descriptor of another version may have another size.
         inside("the descriptor", offset, 4)?;
@@ -198,9 +206,18 @@ impl<'a> Writer<'a> {
         let slot = self.descriptor.slot(input.slot);
         self.memory[data..data + input.frame.len()].copy_from_slice(input.frame);
         let fields = &mut self.memory[entry..entry + PACKET_BYTES];
-        for (n, value) in [data as u32, input.frame.len() as u32, capacity as u32, slot as u32, input.flags, 0, input.lease, input.earlier]
-            .iter()
-            .enumerate()
+        for (n, value) in [
+            data as u32,
+            input.frame.len() as u32,
+            capacity as u32,
+            slot as u32,
+            input.flags,
+            0,
+            input.lease,
+            input.earlier,
+        ]
+        .iter()
+        .enumerate()
         {
             fields[4 * n..4 * n + 4].copy_from_slice(&value.to_le_bytes());
         }
@@ -232,7 +249,13 @@ pub struct Output {
 /// Reads the result for packet `index`. Offset and room come from the unit, not from the function's
 /// memory. An invalid length drops the packet.
 #[inline]
-pub fn output(memory: &[u8], descriptor: &Descriptor, index: usize, data: usize, input_length: usize) -> Output {
+pub fn output(
+    memory: &[u8],
+    descriptor: &Descriptor,
+    index: usize,
+    data: usize,
+    input_length: usize,
+) -> Output {
     let entry = descriptor.batch + PACKETS + index * PACKET_BYTES;
     let length = u32_at(memory, entry + 4) as usize;
     let valid = (FRAME_BYTES_MIN..=room_for(input_length)).contains(&length);
@@ -246,11 +269,20 @@ pub fn output(memory: &[u8], descriptor: &Descriptor, index: usize, data: usize,
 
 /// Returns the events of a batch of `count` packets as (index of the packet, code).
 #[inline]
-pub fn events<'a>(memory: &'a [u8], descriptor: &Descriptor, count: usize) -> impl Iterator<Item = (usize, u32)> + use<'a> {
+pub fn events<'a>(
+    memory: &'a [u8],
+    descriptor: &Descriptor,
+    count: usize,
+) -> impl Iterator<Item = (usize, u32)> + use<'a> {
     let batch = descriptor.batch;
     let reported = (u32_at(memory, batch + EVENT_COUNT) as usize).min(BATCH_EVENTS);
     (0..reported)
-        .map(move |n| (u32_at(memory, batch + EVENTS + 8 * n) as usize, u32_at(memory, batch + EVENTS + 8 * n + 4)))
+        .map(move |n| {
+            (
+                u32_at(memory, batch + EVENTS + 8 * n) as usize,
+                u32_at(memory, batch + EVENTS + 8 * n + 4),
+            )
+        })
         .filter(move |(index, _)| *index < count)
 }
 
@@ -281,7 +313,9 @@ mod tests {
             Descriptor::read(&memory, 0).map(|d| d.name)
         };
         assert_eq!(read("prüfer 1".as_bytes()), Ok("prüfer 1".into()));
-        for bad in [&b""[..], b"a\nb", b"\x1b[2J", b"a\x7f", "a\u{9b}1m".as_bytes(), b"\xff", &[b'a'; 36]] {
+        for bad in
+            [&b""[..], b"a\nb", b"\x1b[2J", b"a\x7f", "a\u{9b}1m".as_bytes(), b"\xff", &[b'a'; 36]]
+        {
             assert_eq!(read(bad), Err(DescriptorError::Name), "{bad:?}");
         }
     }
@@ -295,7 +329,10 @@ mod tests {
             ("PANDO_BATCH_EVENTS", BATCH_EVENTS),
             ("PANDO_STATE_BYTES_MAX", STATE_BYTES_MAX),
         ] {
-            assert!(header.contains(&format!("#define {name} {value}\n")), "{name} is not {value} in pando_nf.h");
+            assert!(
+                header.contains(&format!("#define {name} {value}\n")),
+                "{name} is not {value} in pando_nf.h"
+            );
         }
     }
 }

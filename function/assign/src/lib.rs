@@ -113,7 +113,13 @@ impl Outcome {
 }
 
 unsafe extern "C" {
-    fn pando_assign_packet(c: *const Config, u: *mut Units, f: *mut Flow, now: u64, len: u32) -> i32;
+    fn pando_assign_packet(
+        c: *const Config,
+        u: *mut Units,
+        f: *mut Flow,
+        now: u64,
+        len: u32,
+    ) -> i32;
     fn pando_assign_cost(c: *const Config, len: u32) -> u64;
     fn pando_assign_targets(f: *const Flow) -> u64;
 }

@@ -31,12 +31,18 @@ impl Model {
 
     /// Returns the unit with the shortest queue of each group (equal ids modulo 4).
     fn shortest(&self, now: i64) -> Vec<usize> {
-        let open = |group: usize| (group..UNITS).step_by(4).filter(|&u| self.accepting[u]).min_by_key(|&u| self.backlog(u, now));
+        let open = |group: usize| {
+            (group..UNITS)
+                .step_by(4)
+                .filter(|&u| self.accepting[u])
+                .min_by_key(|&u| self.backlog(u, now))
+        };
         (0..4).filter_map(open).collect()
     }
 
     fn packet(&mut self, f: &mut Known, now: i64, len: u32) {
-        let cost = i64::from(self.rule.packet_ns) + i64::from(len) * i64::from(self.rule.kib_ns) / 1024;
+        let cost =
+            i64::from(self.rule.packet_ns) + i64::from(len) * i64::from(self.rule.kib_ns) / 1024;
         if self.begins(f, now, len) {
             self.assign(f, now);
         }
@@ -69,7 +75,15 @@ impl Model {
         }
         for &u in &shortest {
             let there = self.backlog(u, now);
-            list.push((if f.unit.is_some() { there.max(tail + pull) + self.rule.stick_ns as i64 } else { there }, 2, u));
+            list.push((
+                if f.unit.is_some() {
+                    there.max(tail + pull) + self.rule.stick_ns as i64
+                } else {
+                    there
+                },
+                2,
+                u,
+            ));
         }
         list.retain(|&(_, _, u)| self.accepting[u]);
         let Some(&(_, class, unit)) = list.iter().min() else { return };

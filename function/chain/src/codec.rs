@@ -7,7 +7,9 @@ use crate::flows::STAGES_MAX;
 
 /// The error of a malformed message.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a message of the output log is cut off or contradicts itself: are unit and log of the same version?")]
+#[error(
+    "a message of the output log is cut off or contradicts itself: are unit and log of the same version?"
+)]
 pub struct Malformed;
 
 /// The fixed part of a flow; the state of its stages follows.
@@ -88,10 +90,14 @@ impl FlowHead {
 
     fn put_alias(&self, into: &mut Vec<u8>, alias: &FlowKey) -> u8 {
         let (key, alias) = (self.key.as_bytes(), alias.as_bytes());
-        let (ends, address) = ([&alias[..END], &alias[END..2 * END]], address_bytes(key[2 * END + 1]));
+        let (ends, address) =
+            ([&alias[..END], &alias[END..2 * END]], address_bytes(key[2 * END + 1]));
         for (flag, kept) in [(of::LOW, &key[..END]), (of::HIGH, &key[END..2 * END])] {
             for (one, other) in [(ends[0], ends[1]), (ends[1], ends[0])] {
-                if one == kept && key[2 * END..] == alias[2 * END..] && other[address..END - 2].iter().all(|&byte| byte == 0) {
+                if one == kept
+                    && key[2 * END..] == alias[2 * END..]
+                    && other[address..END - 2].iter().all(|&byte| byte == 0)
+                {
                     into.extend_from_slice(&other[..address]);
                     into.extend_from_slice(&other[END - 2..]);
                     return flag;
@@ -162,9 +168,16 @@ impl<'a> Reader<'a> {
     /// Reads an alias that shares the key's end at offset `kept`.
     fn alias(&mut self, key: &FlowKey, kept: usize) -> Result<FlowKey, Malformed> {
         let bytes = key.as_bytes();
-        let (kept, [protocol, version]) = (&bytes[kept..kept + END], [bytes[2 * END], bytes[2 * END + 1]]);
+        let (kept, [protocol, version]) =
+            (&bytes[kept..kept + END], [bytes[2 * END], bytes[2 * END + 1]]);
         let other = End::new(self.bytes(address_bytes(version))?, self.array()?);
-        Ok(FlowKey::between(End::new(&kept[..END - 2], [kept[END - 2], kept[END - 1]]), other, protocol, version).0)
+        Ok(FlowKey::between(
+            End::new(&kept[..END - 2], [kept[END - 2], kept[END - 1]]),
+            other,
+            protocol,
+            version,
+        )
+        .0)
     }
 
     /// Reads a state from [`put_state`] into a stage's state.
@@ -200,19 +213,38 @@ mod tests {
                 (Some(key(end(10, bytes), end(15, bytes), version)), bytes + 2),
                 (Some(key(end(10, bytes), end(5, bytes), version)), bytes + 2),
                 (Some(key(end(1, bytes), end(2, bytes), version)), FlowKey::LENGTH_BYTES),
-                (Some(FlowKey::between(end(30, bytes), end(20, bytes), 6, version).0), FlowKey::LENGTH_BYTES),
+                (
+                    Some(FlowKey::between(end(30, bytes), end(20, bytes), 6, version).0),
+                    FlowKey::LENGTH_BYTES,
+                ),
             ];
             for (n, (alias, alias_bytes)) in aliases.into_iter().enumerate() {
-                let (taken, changed, leases) = (n as u8 & 1, 2 + (n as u8 & 1), [7, 0, 0, 0, 0, 0, 0, 0]);
+                let (taken, changed, leases) =
+                    (n as u8 & 1, 2 + (n as u8 & 1), [7, 0, 0, 0, 0, 0, 0, 0]);
                 let leases = if taken == 1 { leases } else { [0; STAGES_MAX] };
-                let head = FlowHead { key: flow, alias, up: n % 2 == 0, valid: 2, taken, changed, leases, ends: Ends::from_bits(n as u8) };
+                let head = FlowHead {
+                    key: flow,
+                    alias,
+                    up: n % 2 == 0,
+                    valid: 2,
+                    taken,
+                    changed,
+                    leases,
+                    ends: Ends::from_bits(n as u8),
+                };
                 let mut bytes = Vec::new();
                 head.encode(&mut bytes);
                 put_state(&mut bytes, &[1, 2, 0, 0]);
-                assert_eq!(bytes.len(), 3 + usize::from(changed != 2) + alias_bytes + 4 * usize::from(taken) + 4);
+                assert_eq!(
+                    bytes.len(),
+                    3 + usize::from(changed != 2) + alias_bytes + 4 * usize::from(taken) + 4
+                );
                 let (mut reader, mut state) = (Reader(&bytes), [9; 4]);
                 assert_eq!(reader.flow(flow).as_ref(), Ok(&head));
-                assert_eq!((reader.state(&mut state), state, reader.0.len()), (Ok(()), [1, 2, 0, 0], 0));
+                assert_eq!(
+                    (reader.state(&mut state), state, reader.0.len()),
+                    (Ok(()), [1, 2, 0, 0], 0)
+                );
             }
         }
     }

@@ -42,7 +42,9 @@ impl Ends {
     /// Records a frame of the flow. `reply` marks the direction against the flow's first frame.
     #[inline]
     pub fn note(&mut self, frame: &[u8], reply: bool) {
-        let Some(flags) = flags(frame).filter(|flags| flags & (FIN | SYN | RST) != 0) else { return };
+        let Some(flags) = flags(frame).filter(|flags| flags & (FIN | SYN | RST) != 0) else {
+            return;
+        };
         if flags & (SYN | ACK) == SYN {
             self.0 = 0; // the same ends start a new connection
         }

@@ -24,8 +24,16 @@ pub enum Fate {
 
 impl Fate {
     /// All outcomes, in the order of their values.
-    pub const ALL: [Fate; 8] =
-        [Fate::Passed, Fate::Dropped, Fate::Trapped, Fate::Unseen, Fate::NoRoom, Fate::TooLong, Fate::Held, Fate::Incomplete];
+    pub const ALL: [Fate; 8] = [
+        Fate::Passed,
+        Fate::Dropped,
+        Fate::Trapped,
+        Fate::Unseen,
+        Fate::NoRoom,
+        Fate::TooLong,
+        Fate::Held,
+        Fate::Incomplete,
+    ];
 
     /// Returns the word for output to programs.
     pub fn word(self) -> &'static str {

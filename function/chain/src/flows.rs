@@ -249,7 +249,8 @@ impl Flows {
             bytes[..8].copy_from_slice(&n.to_le_bytes());
             FlowKey::from_bytes(bytes)
         };
-        let made: Vec<FlowId> = (0..flows).filter_map(|n| Some(self.meet(key(n), Direction::Up, 0)?.flow)).collect();
+        let made: Vec<FlowId> =
+            (0..flows).filter_map(|n| Some(self.meet(key(n), Direction::Up, 0)?.flow)).collect();
         made.iter().for_each(|&id| self.add_alias(id, key(flows + id as usize)));
         made.into_iter().rev().for_each(|id| {
             self.remove(id);
@@ -296,7 +297,9 @@ impl Flows {
             let flow = self.flow(id);
             let mut hasher = std::hash::DefaultHasher::new();
             (flow.key, flow.alias, flow.valid, flow.taken, self.whole_state(id)).hash(&mut hasher);
-            (0..STAGES_MAX).filter(|at| flow.taken & 1 << at != 0).for_each(|at| flow.leases[at].hash(&mut hasher));
+            (0..STAGES_MAX)
+                .filter(|at| flow.taken & 1 << at != 0)
+                .for_each(|at| flow.leases[at].hash(&mut hasher));
             hasher.finish()
         };
         self.ids().fold(0, |sum, id| sum.wrapping_add(of(id)))

@@ -16,9 +16,17 @@ fn direction(was: &FlowHead) -> Direction {
 impl<E: Executor> Chain<E> {
     /// Shares the numbers of each stage with other units. This unit searches for free numbers from
     /// part `part` of `parts` on.
-    pub fn share_leases(&mut self, part: usize, parts: usize, uses: impl Fn(usize) -> Box<dyn Uses>) {
+    pub fn share_leases(
+        &mut self,
+        part: usize,
+        parts: usize,
+        uses: impl Fn(usize) -> Box<dyn Uses>,
+    ) {
         let idle_ns = self.policy.idle_ns;
-        self.stages.iter_mut().enumerate().for_each(|(at, stage)| stage.leases.share(uses(at), idle_ns, part, parts));
+        self.stages
+            .iter_mut()
+            .enumerate()
+            .for_each(|(at, stage)| stage.leases.share(uses(at), idle_ns, part, parts));
     }
 
     /// Writes a flow without its key, with the state of the stages in the bit set `changed`.
@@ -26,7 +34,17 @@ impl<E: Executor> Chain<E> {
         let flow = self.flows.flow(id);
         let changed = changed & ((1u16 << self.stages.len()) - 1) as u8;
         let Flow { key, alias, valid, taken, leases, ends, .. } = *flow;
-        FlowHead { key, alias, up: flow.first == Direction::Up, valid, taken, changed, leases, ends }.encode(into);
+        FlowHead {
+            key,
+            alias,
+            up: flow.first == Direction::Up,
+            valid,
+            taken,
+            changed,
+            leases,
+            ends,
+        }
+        .encode(into);
         let changed = (0..self.stages.len()).filter(|at| changed >> at & 1 == 1);
         changed.for_each(|at| codec::put_state(into, self.flows.state(id, at)));
     }
@@ -64,7 +82,12 @@ impl<E: Executor> Chain<E> {
 
     /// Restores a flow from its head and states; returns `None` without room. A malformed message
     /// leaves the flow incomplete.
-    fn place(&mut self, was: &FlowHead, reader: &mut Reader, now_ns: u64) -> Result<Option<FlowId>, Malformed> {
+    fn place(
+        &mut self,
+        was: &FlowHead,
+        reader: &mut Reader,
+        now_ns: u64,
+    ) -> Result<Option<FlowId>, Malformed> {
         if u32::from(was.valid | was.taken | was.changed) >> self.stages.len() != 0 {
             return Err(Malformed);
         }
@@ -84,7 +107,8 @@ impl<E: Executor> Chain<E> {
             self.flows.add_alias(id, alias);
         }
         let flow = self.flows.flow_mut(id);
-        (flow.valid, flow.leased, flow.taken, flow.leases) = (was.valid, was.taken, was.taken, was.leases);
+        (flow.valid, flow.leased, flow.taken, flow.leases) =
+            (was.valid, was.taken, was.taken, was.leases);
         flow.ends = was.ends;
         Ok(Some(id))
     }
@@ -99,9 +123,13 @@ impl<E: Executor> Chain<E> {
 
     /// Removes a flow that the followed unit no longer has. Its leases become free.
     pub fn release(&mut self, key: &FlowKey) {
-        let Some(id) = self.flows.find(key).filter(|&id| self.flows.flow(id).key == *key) else { return };
+        let Some(id) = self.flows.find(key).filter(|&id| self.flows.flow(id).key == *key) else {
+            return;
+        };
         let was = self.flows.remove(id);
-        for (at, stage) in self.stages.iter_mut().enumerate().filter(|(at, _)| was.taken & 1 << at != 0) {
+        for (at, stage) in
+            self.stages.iter_mut().enumerate().filter(|(at, _)| was.taken & 1 << at != 0)
+        {
             stage.leases.give_back(was.leases[at]);
         }
     }
@@ -113,7 +141,12 @@ impl<E: Executor> Chain<E> {
     }
 
     /// Applies to `count` flows the changes of one batch of the followed unit.
-    pub fn replay(&mut self, mut reader: Reader, count: usize, now_ns: u64) -> Result<(), Malformed> {
+    pub fn replay(
+        &mut self,
+        mut reader: Reader,
+        count: usize,
+        now_ns: u64,
+    ) -> Result<(), Malformed> {
         self.loosen(reader, count, now_ns)?;
         (0..count).try_for_each(|_| self.restore(&mut reader, now_ns))
     }
@@ -129,7 +162,10 @@ impl<E: Executor> Chain<E> {
             (0..will.changed.count_ones()).try_for_each(|_| reader.skip_state())?;
             let Some(id) = self.flows.find(&key) else { continue };
             let is = self.flows.flow(id);
-            if is.key == key && (is.taken, &is.leases, &is.alias, is.first) != (will.taken, &will.leases, &will.alias, direction(&will)) {
+            if is.key == key
+                && (is.taken, &is.leases, &is.alias, is.first)
+                    != (will.taken, &will.leases, &will.alias, direction(&will))
+            {
                 again.push((key, direction(&will), self.flows.whole_state(id).to_vec()));
                 self.release(&key);
             }
@@ -147,7 +183,9 @@ impl<E: Executor> Chain<E> {
         let key = reader.key()?;
         let was = reader.flow(key)?;
         if self.place(&was, reader, now_ns)?.is_some() {
-            for (at, stage) in self.stages.iter_mut().enumerate().filter(|(at, _)| was.taken & 1 << at != 0) {
+            for (at, stage) in
+                self.stages.iter_mut().enumerate().filter(|(at, _)| was.taken & 1 << at != 0)
+            {
                 stage.leases.claim(was.leases[at]);
             }
         }

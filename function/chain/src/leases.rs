@@ -85,7 +85,15 @@ impl Leases {
         // Write every page now, so that a claim does not wait for it.
         let mut claimed = vec![u64::MAX; fresh.len().div_ceil(64)];
         claimed.fill(0);
-        Leases { declined: Vec::new(), fresh, back: VecDeque::new(), block, claimed, claims: 0, common: None }
+        Leases {
+            declined: Vec::new(),
+            fresh,
+            back: VecDeque::new(),
+            block,
+            claimed,
+            claims: 0,
+            common: None,
+        }
     }
 
     /// Shares the numbers with units that have the same block. Flows are forgotten after `idle_ns`.
@@ -93,7 +101,8 @@ impl Leases {
     /// number.
     pub fn share(&mut self, uses: Box<dyn Uses>, idle_ns: u64, part: usize, parts: usize) {
         let next = (self.fresh.len() * part / parts) as u32;
-        self.common = Some(Common { uses, rest_s: seconds(idle_ns).saturating_add(2), next, none_s: 0 });
+        self.common =
+            Some(Common { uses, rest_s: seconds(idle_ns).saturating_add(2), next, none_s: 0 });
     }
 
     /// Returns the next free number.
@@ -103,7 +112,11 @@ impl Leases {
             return common.take(&self.block, seconds(now_ns));
         }
         loop {
-            let number = self.declined.pop().or_else(|| self.fresh.next()).or_else(|| self.back.pop_front())?;
+            let number = self
+                .declined
+                .pop()
+                .or_else(|| self.fresh.next())
+                .or_else(|| self.back.pop_front())?;
             if self.claims == 0 || !self.unclaim(number) {
                 return Some(number);
             }
@@ -147,7 +160,11 @@ impl Leases {
     }
 
     fn unclaim(&mut self, number: u32) -> bool {
-        let Some((word, bit)) = self.place(number).filter(|&(word, bit)| self.claimed[word] & bit != 0) else { return false };
+        let Some((word, bit)) =
+            self.place(number).filter(|&(word, bit)| self.claimed[word] & bit != 0)
+        else {
+            return false;
+        };
         self.claimed[word] &= !bit;
         self.claims -= 1;
         true
@@ -221,7 +238,11 @@ mod tests {
         other.note(3, 110 * S, false);
         // A unit that forgets an old copy of a flow does not free its number.
         one.give_back(3);
-        assert_eq!([(); 4].map(|()| one.take(122 * S)), [Some(1), Some(2), Some(4), None], "3 still rests");
+        assert_eq!(
+            [(); 4].map(|()| one.take(122 * S)),
+            [Some(1), Some(2), Some(4), None],
+            "3 still rests"
+        );
         assert_eq!(other.take(132 * S), Some(3));
     }
 

@@ -103,8 +103,13 @@ pub struct Chain<E> {
 impl<E: Executor> Chain<E> {
     /// Returns a chain of 1 to 8 functions.
     pub fn new(stages: Vec<Stage<E>>, policy: Policy) -> Chain<E> {
-        assert!((1..=STAGES_MAX).contains(&stages.len()), "a chain has 1 to {STAGES_MAX} functions, not {}", stages.len());
-        let state_bytes: Vec<usize> = stages.iter().map(|s| s.executor.descriptor().state_bytes).collect();
+        assert!(
+            (1..=STAGES_MAX).contains(&stages.len()),
+            "a chain has 1 to {STAGES_MAX} functions, not {}",
+            stages.len()
+        );
+        let state_bytes: Vec<usize> =
+            stages.iter().map(|s| s.executor.descriptor().state_bytes).collect();
         Chain {
             flows: Flows::new(&state_bytes, policy.flows_max),
             stages,
@@ -156,26 +161,43 @@ impl<E: Executor> Chain<E> {
         }
         self.settle(arrivals[count - 1].time_ns);
         for index in self.datagrams.indices() {
-            let out = self.whole_outputs(arrivals).nth(index).map_or(Vec::new(), |(_, bytes)| bytes.to_vec());
-            self.datagrams.set_parts(index, |datagram| if out.is_empty() { Vec::new() } else { datagram.cut.apart(&out) });
+            let out = self
+                .whole_outputs(arrivals)
+                .nth(index)
+                .map_or(Vec::new(), |(_, bytes)| bytes.to_vec());
+            self.datagrams.set_parts(index, |datagram| {
+                if out.is_empty() { Vec::new() } else { datagram.cut.apart(&out) }
+            });
         }
         count
     }
 
     /// Returns the fate and the frames to send for each packet of the last batch, in order.
     /// `arrivals` must be those of the [`Chain::process`] call.
-    pub fn outputs<'a>(&'a self, arrivals: &'a [Arrival]) -> impl Iterator<Item = (Fate, Frames<'a>)> {
-        self.whole_outputs(arrivals).enumerate().map(|(index, (fate, bytes))| (fate, self.datagrams.frames(index, bytes)))
+    pub fn outputs<'a>(
+        &'a self,
+        arrivals: &'a [Arrival],
+    ) -> impl Iterator<Item = (Fate, Frames<'a>)> {
+        self.whole_outputs(arrivals)
+            .enumerate()
+            .map(|(index, (fate, bytes))| (fate, self.datagrams.frames(index, bytes)))
     }
 
-    fn whole_outputs<'a>(&'a self, arrivals: &'a [Arrival]) -> impl Iterator<Item = (Fate, &'a [u8])> {
+    fn whole_outputs<'a>(
+        &'a self,
+        arrivals: &'a [Arrival],
+    ) -> impl Iterator<Item = (Fate, &'a [u8])> {
         let memory = self.stages[self.stages.len() - 1].executor.memory_ref();
         let mut live = self.live.iter().peekable();
         self.fates.iter().enumerate().map(move |(index, &fate)| {
             let arrived = || self.datagrams.frame(arrivals, index);
             let bytes = match live.next_if(|l| l.index == index) {
                 Some(l) => bytes_of(l.place, arrived(), memory, &self.saved),
-                None if fate == Fate::Unseen || fate == Fate::Trapped && self.policy.trapped_passes => arrived(),
+                None if fate == Fate::Unseen
+                    || fate == Fate::Trapped && self.policy.trapped_passes =>
+                {
+                    arrived()
+                }
                 None => &[],
             };
             (fate, bytes)
@@ -200,14 +222,23 @@ impl<E: Executor> Chain<E> {
         let mut room = abi::BATCH_BYTES;
         for (index, arrival) in arrivals.iter().take(BATCH_PACKETS).enumerate() {
             let taken = self.datagrams.take(arrival);
-            let frame = if let Taken::Complete(datagram) = &taken { &datagram.frame } else { arrival.frame };
+            let frame = if let Taken::Complete(datagram) = &taken {
+                &datagram.frame
+            } else {
+                arrival.frame
+            };
             // Each function may lengthen a packet, and the next function gets the longer one.
             let bytes = abi::room_for(frame.len() + self.stages.len() * (abi::GROWTH_BYTES + 64));
             let steered = arrival.steered;
-            let flow = FlowKey::of_frame(frame).map(|(key, way)| (steered.map_or(key, |(key, _)| key), way));
+            let flow = FlowKey::of_frame(frame)
+                .map(|(key, way)| (steered.map_or(key, |(key, _)| key), way));
             match taken {
                 Taken::Held | Taken::Refused => {
-                    self.fates.push(if taken == Taken::Held { Fate::Held } else { Fate::Incomplete });
+                    self.fates.push(if taken == Taken::Held {
+                        Fate::Held
+                    } else {
+                        Fate::Incomplete
+                    });
                     continue;
                 }
                 Taken::Whole if bytes > room && index > 0 => break,
@@ -285,13 +316,19 @@ impl<E: Executor> Chain<E> {
                 flow.leased |= bit;
                 flow.leases[at] = number;
             }
-            memory[slot..slot + descriptor.state_bytes].copy_from_slice(self.flows.state(live.met.flow, at));
+            memory[slot..slot + descriptor.state_bytes]
+                .copy_from_slice(self.flows.state(live.met.flow, at));
         }
         let mut writer = Writer::new(memory, descriptor);
         let mut shares = 0;
         for (n, live) in self.live[range].iter().enumerate() {
             let flow = self.flows.flow_mut(live.met.flow);
-            let frame = bytes_of(live.place, self.datagrams.frame(arrivals, live.index), source, &self.saved);
+            let frame = bytes_of(
+                live.place,
+                self.datagrams.frame(arrivals, live.index),
+                source,
+                &self.saved,
+            );
             let flags = [
                 (flow.valid & bit != 0, flag::STATE_VALID),
                 (live.met.reply, flag::REPLY),
@@ -315,7 +352,13 @@ impl<E: Executor> Chain<E> {
     /// Reads the outputs, states and events of the packets `range` from the memory of a function
     /// that has just processed them. With `save`, it copies the outputs because that memory is
     /// about to be reused.
-    fn collect(&mut self, at: usize, arrivals: &[Arrival], range: std::ops::Range<usize>, save: bool) {
+    fn collect(
+        &mut self,
+        at: usize,
+        arrivals: &[Arrival],
+        range: std::ops::Range<usize>,
+        save: bool,
+    ) {
         let bit = 1u8 << at;
         let Stage { executor, work, .. } = &mut self.stages[at];
         let (memory, descriptor) = executor.memory();
@@ -334,7 +377,9 @@ impl<E: Executor> Chain<E> {
                 flow.valid |= bit;
                 let slot = descriptor.slot(flow.mark.slot.into());
                 flow.mark.changed |= bit;
-                self.flows.state_mut(live.met.flow, at).copy_from_slice(&memory[slot..slot + descriptor.state_bytes]);
+                self.flows
+                    .state_mut(live.met.flow, at)
+                    .copy_from_slice(&memory[slot..slot + descriptor.state_bytes]);
             }
             if output.flags & flag::LEASE_TAKEN != 0 {
                 self.flows.flow_mut(live.met.flow).taken |= bit;
@@ -344,7 +389,8 @@ impl<E: Executor> Chain<E> {
             }
             if output.pass
                 && output.flags & flag::ALIAS != 0
-                && let Some((key, _)) = FlowKey::of_frame(&memory[output.data..output.data + output.length])
+                && let Some((key, _)) =
+                    FlowKey::of_frame(&memory[output.data..output.data + output.length])
             {
                 self.flows.add_alias(live.met.flow, key);
             }
@@ -375,7 +421,11 @@ impl<E: Executor> Chain<E> {
         };
         // The outputs of the preceding function stay in its memory. Only this function's outputs
         // are saved.
-        debug_assert!(self.live.iter().all(|l| !matches!(l.place, Place::Memory(a, n) if a + n > source.len())));
+        debug_assert!(
+            self.live
+                .iter()
+                .all(|l| !matches!(l.place, Place::Memory(a, n) if a + n > source.len()))
+        );
         for n in 0..self.live.len() {
             let id = self.live[n].met.flow;
             self.flows.flow_mut(id).mark.latest = 0;
@@ -422,7 +472,9 @@ impl<E: Executor> Chain<E> {
                 }
                 flow.leased = flow.taken;
             }
-            for (at, stage) in self.stages.iter().enumerate().filter(|(at, _)| flow.taken & 1 << at != 0) {
+            for (at, stage) in
+                self.stages.iter().enumerate().filter(|(at, _)| flow.taken & 1 << at != 0)
+            {
                 stage.leases.note(flow.leases[at], now_ns, flow.ends.closed());
             }
             if flow.valid == 0 {
@@ -432,7 +484,12 @@ impl<E: Executor> Chain<E> {
         let before_ns = |idle_ns: u64| now_ns.saturating_sub(idle_ns);
         let mut idle = std::mem::take(&mut self.idle);
         let closed_ns = CLOSED_NS.min(self.policy.idle_ns);
-        self.flows.sweep(SWEPT_PER_BATCH, before_ns(self.policy.idle_ns), before_ns(closed_ns), &mut idle);
+        self.flows.sweep(
+            SWEPT_PER_BATCH,
+            before_ns(self.policy.idle_ns),
+            before_ns(closed_ns),
+            &mut idle,
+        );
         for id in idle.drain(..) {
             self.forget(id);
         }

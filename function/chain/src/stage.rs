@@ -95,17 +95,33 @@ mod tests {
     fn a_function_that_does_not_start_again_ends_no_unit() {
         let mut memory = vec![0; 1 << 20];
         let words = [1u32, 8, 4096, 512 << 10, 0, 0, 0, u32::from_le_bytes(*b"trap")];
-        words.iter().enumerate().for_each(|(n, word)| memory[4 * n..][..4].copy_from_slice(&word.to_le_bytes()));
+        words
+            .iter()
+            .enumerate()
+            .for_each(|(n, word)| memory[4 * n..][..4].copy_from_slice(&word.to_le_bytes()));
         let descriptor = Descriptor::read(&memory, 0).unwrap();
         let function = Breaks { memory, descriptor, starts: 0 };
-        let mut chain = Chain::new(vec![Stage::new(function, Leases::new(1..=1))], Policy::default());
-        let frame =
-            [&[2; 12][..], &[8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2, 0, 8, 0, 0]].concat();
-        let arrivals: Vec<Arrival> = (0..BATCH_PACKETS as u64).map(|time_ns| Arrival { frame: &frame, time_ns, steered: None }).collect();
+        let mut chain =
+            Chain::new(vec![Stage::new(function, Leases::new(1..=1))], Policy::default());
+        let frame = [
+            &[2; 12][..],
+            &[
+                8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0,
+                2, 0, 8, 0, 0,
+            ],
+        ]
+        .concat();
+        let arrivals: Vec<Arrival> = (0..BATCH_PACKETS as u64)
+            .map(|time_ns| Arrival { frame: &frame, time_ns, steered: None })
+            .collect();
         for starts in [1, 2, 3 + BATCH_PACKETS] {
             assert_eq!(chain.process(&arrivals), BATCH_PACKETS);
             assert!(chain.outputs(&arrivals).all(|(fate, _)| fate == Fate::Trapped));
-            assert_eq!(chain.executors_mut().next().unwrap().starts, starts, "a broken one is started once a batch");
+            assert_eq!(
+                chain.executors_mut().next().unwrap().starts,
+                starts,
+                "a broken one is started once a batch"
+            );
         }
     }
 }

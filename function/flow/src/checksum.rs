@@ -18,7 +18,8 @@ pub fn complete(frame: &mut [u8], start: usize, offset: usize) {
 /// sum (RFC 1071).
 pub fn sum_of(bytes: &[u8]) -> u64 {
     let mut words = bytes.chunks_exact(4);
-    let mut sum: u64 = words.by_ref().map(|w| u64::from(u32::from_ne_bytes([w[0], w[1], w[2], w[3]]))).sum();
+    let mut sum: u64 =
+        words.by_ref().map(|w| u64::from(u32::from_ne_bytes([w[0], w[1], w[2], w[3]]))).sum();
     let rest = words.remainder();
     let mut last = [0; 4];
     last[..rest.len()].copy_from_slice(rest);
@@ -46,21 +47,32 @@ struct Transport {
 
 impl Transport {
     fn of(frame: &[u8]) -> Option<Transport> {
-        let be16 = |at: usize| Some(usize::from(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?])));
+        let be16 = |at: usize| {
+            Some(usize::from(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?])))
+        };
         let found = match frame.get(12..15)? {
-            [8, 0, first] if first >> 4 == 4 => {
-                Transport { start: 14 + usize::from(first & 15) * 4, end: 14 + be16(16)?, protocol: *frame.get(23)?, addresses: 26..34 }
-            }
-            [0x86, 0xdd, first] if first >> 4 == 6 => {
-                Transport { start: 54, end: 54 + be16(18)?, protocol: *frame.get(20)?, addresses: 22..54 }
-            }
+            [8, 0, first] if first >> 4 == 4 => Transport {
+                start: 14 + usize::from(first & 15) * 4,
+                end: 14 + be16(16)?,
+                protocol: *frame.get(23)?,
+                addresses: 26..34,
+            },
+            [0x86, 0xdd, first] if first >> 4 == 6 => Transport {
+                start: 54,
+                end: 54 + be16(18)?,
+                protocol: *frame.get(20)?,
+                addresses: 22..54,
+            },
             _ => return None,
         };
-        (found.start <= found.end && found.end <= frame.len() && found.addresses.end <= found.start).then_some(found)
+        (found.start <= found.end && found.end <= frame.len() && found.addresses.end <= found.start)
+            .then_some(found)
     }
 
     fn pseudo_sum(&self, frame: &[u8]) -> u64 {
-        sum_of(&frame[self.addresses.clone()]) + u64::from(self.protocol) + (self.end - self.start) as u64
+        sum_of(&frame[self.addresses.clone()])
+            + u64::from(self.protocol)
+            + (self.end - self.start) as u64
     }
 
     /// Returns the offset of the checksum from the start of the transport header.
@@ -78,7 +90,8 @@ pub fn fill(frame: &mut [u8]) {
     let Some(transport) = Transport::of(frame) else { return };
     let Some(offset) = transport.field() else { return };
     let pseudo = fold(transport.pseudo_sum(frame));
-    frame[transport.start + offset..transport.start + offset + 2].copy_from_slice(&pseudo.to_be_bytes());
+    frame[transport.start + offset..transport.start + offset + 2]
+        .copy_from_slice(&pseudo.to_be_bytes());
     complete(&mut frame[..transport.end], transport.start, offset);
     if frame[12..14] == [8, 0] {
         fill_header(&mut frame[14..transport.start]);
@@ -119,7 +132,9 @@ pub fn transport_is_right(frame: &[u8]) -> Option<bool> {
 
 /// Reports whether the checksum of an IPv4 header is right. Returns `None` for other frames.
 pub fn header_is_right(frame: &[u8]) -> Option<bool> {
-    let ip = frame.get(14..).filter(|ip| frame[12..14] == [8, 0] && ip.first().is_some_and(|b| b >> 4 == 4))?;
+    let ip = frame
+        .get(14..)
+        .filter(|ip| frame[12..14] == [8, 0] && ip.first().is_some_and(|b| b >> 4 == 4))?;
     Some(fold(sum_of(ip.get(..usize::from(ip[0] & 15) * 4)?)) == 0xffff)
 }
 
@@ -134,7 +149,10 @@ mod tests {
     fn a_partial_checksum_is_told_from_a_right_one() {
         for packet in generate(&Shape { flows: 200, ..Shape::default() }).packets {
             let transport = Transport::of(&packet.frame).unwrap();
-            let (at, pseudo) = (transport.start + transport.field().unwrap(), fold(transport.pseudo_sum(&packet.frame)));
+            let (at, pseudo) = (
+                transport.start + transport.field().unwrap(),
+                fold(transport.pseudo_sum(&packet.frame)),
+            );
             let mut frame = packet.frame.clone();
             complete_partial(&mut frame);
             assert_eq!(frame, packet.frame);
@@ -155,11 +173,13 @@ mod tests {
         frame.retain(|p| p.frame.len() > 100 && p.frame[12] == 8);
         for mut frame in frame.into_iter().map(|p| p.frame) {
             let transport = Transport::of(&frame).unwrap();
-            let (at, pseudo) = (transport.start + transport.field().unwrap(), fold(transport.pseudo_sum(&frame)));
+            let (at, pseudo) =
+                (transport.start + transport.field().unwrap(), fold(transport.pseudo_sum(&frame)));
             let word = transport.start + 30;
             frame[at..at + 2].copy_from_slice(&pseudo.to_be_bytes());
             frame[word..word + 2].fill(0);
-            let rest = fold(transport.pseudo_sum(&frame) + sum_of(&frame[transport.start..transport.end]));
+            let rest =
+                fold(transport.pseudo_sum(&frame) + sum_of(&frame[transport.start..transport.end]));
             frame[word..word + 2].copy_from_slice(&(!rest).to_be_bytes());
             assert_eq!(transport_is_right(&frame), Some(true));
             let before = frame.clone();

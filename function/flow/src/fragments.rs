@@ -109,7 +109,8 @@ impl Fragments {
     #[inline]
     pub fn take(&mut self, frame: &[u8], now_ns: u64) -> Taken {
         let Some((version, ip)) = network(frame) else { return Taken::Whole };
-        let parsed = match if version == 4 { parse_ipv4(frame, ip) } else { parse_ipv6(frame, ip) } {
+        let parsed = match if version == 4 { parse_ipv4(frame, ip) } else { parse_ipv6(frame, ip) }
+        {
             Ok(None) => return Taken::Whole,
             Ok(Some(parsed)) => parsed,
             Err(Malformed) => return Taken::Refused,
@@ -124,7 +125,14 @@ impl Fragments {
         let began = &mut self.began;
         let datagram = self.datagrams.entry(key).or_insert_with(|| {
             began.push_back((now_ns, key));
-            Datagram { began_ns: now_ns, pieces: Vec::new(), head: None, length: None, largest: 0, bytes: 0 }
+            Datagram {
+                began_ns: now_ns,
+                pieces: Vec::new(),
+                head: None,
+                length: None,
+                largest: 0,
+                bytes: 0,
+            }
         });
         if datagram.pieces.len() == FRAGMENTS_MAX {
             self.give_up(key);
@@ -142,7 +150,9 @@ impl Fragments {
     fn remove(&mut self, key: Key) -> usize {
         let Some(datagram) = self.datagrams.remove(&key) else { return 0 };
         self.bytes -= datagram.bytes;
-        while self.began.front().is_some_and(|(began_ns, key)| self.datagrams.get(key).is_none_or(|d| d.began_ns != *began_ns)) {
+        while self.began.front().is_some_and(|(began_ns, key)| {
+            self.datagrams.get(key).is_none_or(|d| d.began_ns != *began_ns)
+        }) {
             self.began.pop_front();
         }
         datagram.pieces.len()
@@ -160,7 +170,9 @@ impl Fragments {
         }
         // Remove entries of datagrams that completed while an older one still waits.
         if self.began.len() > 2 * self.datagrams.len() + 64 {
-            self.began.retain(|(began_ns, key)| self.datagrams.get(key).is_some_and(|d| d.began_ns == *began_ns));
+            self.began.retain(|(began_ns, key)| {
+                self.datagrams.get(key).is_some_and(|d| d.began_ns == *began_ns)
+            });
         }
     }
 }
@@ -168,7 +180,8 @@ impl Fragments {
 impl Datagram {
     fn add(&mut self, frame: &[u8], parsed: &Parsed) {
         if parsed.offset == 0 && self.head.is_none() {
-            let header = if parsed.key.version == 6 { parsed.payload - UNIT_BYTES } else { parsed.payload };
+            let header =
+                if parsed.key.version == 6 { parsed.payload - UNIT_BYTES } else { parsed.payload };
             let mut head = frame[..header].to_vec();
             if parsed.key.version == 6 {
                 // Name the next protocol in place of the fragment header.
@@ -182,7 +195,10 @@ impl Datagram {
             self.length = Some(end);
         }
         self.largest = self.largest.max(parsed.end - parsed.ip);
-        self.pieces.push(Piece { offset: parsed.offset, payload: frame[parsed.payload..parsed.end].to_vec() });
+        self.pieces.push(Piece {
+            offset: parsed.offset,
+            payload: frame[parsed.payload..parsed.end].to_vec(),
+        });
     }
 
     /// Returns the datagram once it is complete. Where fragments overlap, the one with the lower
@@ -256,7 +272,8 @@ fn finish(frame: &mut [u8], ip: usize, version: u8, fragment: u16) {
     let length = frame.len() - ip;
     if let Some(name) = ppp_name(frame, ip) {
         let at = ip - name - 2;
-        frame[at..at + 2].copy_from_slice(&((length + name).min(DATAGRAM_BYTES_MAX) as u16).to_be_bytes());
+        frame[at..at + 2]
+            .copy_from_slice(&((length + name).min(DATAGRAM_BYTES_MAX) as u16).to_be_bytes());
     }
     if version == 6 {
         frame[ip + 4..ip + 6].copy_from_slice(&((length - 40) as u16).to_be_bytes());
@@ -272,7 +289,10 @@ fn finish(frame: &mut [u8], ip: usize, version: u8, fragment: u16) {
 /// Returns the length of PPP's protocol name in front of the IP packet, 1 or 2 bytes. Returns
 /// `None` outside of a PPPoE session, where an EtherType is in front.
 fn ppp_name(frame: &[u8], ip: usize) -> Option<usize> {
-    let is_session = |name: usize| ip.checked_sub(name + 8).is_some_and(|at| at >= 12 && frame[at..at + 4] == [0x88, 0x64, 0x11, 0]);
+    let is_session = |name: usize| {
+        ip.checked_sub(name + 8)
+            .is_some_and(|at| at >= 12 && frame[at..at + 4] == [0x88, 0x64, 0x11, 0])
+    };
     match frame[ip - 2..ip] {
         [0, 0x21 | 0x57] if is_session(2) => Some(2),
         [_, 0x21 | 0x57] if is_session(1) => Some(1),
@@ -310,7 +330,13 @@ fn parse_ipv4(frame: &[u8], ip: usize) -> Result<Option<Parsed>, Malformed> {
     if header < 20 || be16(packet, 2) <= header || be16(packet, 2) > packet.len() {
         return Err(Malformed);
     }
-    let mut key = Key { from: [0; 16], to: [0; 16], id: be16(packet, 4) as u32, version: 4, protocol: packet[9] };
+    let mut key = Key {
+        from: [0; 16],
+        to: [0; 16],
+        id: be16(packet, 4) as u32,
+        version: 4,
+        protocol: packet[9],
+    };
     key.from[..4].copy_from_slice(&packet[12..16]);
     key.to[..4].copy_from_slice(&packet[16..20]);
     let (offset, more) = ((be16(packet, 6) & 0x1fff) * UNIT_BYTES, packet[6] & 0x20 != 0);
@@ -337,7 +363,11 @@ fn parse_ipv6(frame: &[u8], ip: usize) -> Result<Option<Parsed>, Malformed> {
             _ => return Ok(None),
         }
     }
-    let Some(header) = packet.get(at..at + UNIT_BYTES).filter(|h| next == FRAGMENT && be16(h, 2) & 0xfff9 != 0) else { return Ok(None) };
+    let Some(header) =
+        packet.get(at..at + UNIT_BYTES).filter(|h| next == FRAGMENT && be16(h, 2) & 0xfff9 != 0)
+    else {
+        return Ok(None);
+    };
     let end = 40 + be16(packet, 4);
     if end <= at + UNIT_BYTES || end > packet.len() {
         return Err(Malformed);
@@ -366,7 +396,9 @@ fn names_fragment(frame: &[u8], ip: usize, until: usize) -> usize {
 fn unfragmentable(frame: &[u8], ip: usize) -> (usize, usize) {
     let (mut names, mut at) = (ip + 6, ip + 40);
     let mut found = (at, names);
-    while let Some(extension) = frame.get(at..at + 2).filter(|_| matches!(frame[names], 0 | 43 | 60)) {
+    while let Some(extension) =
+        frame.get(at..at + 2).filter(|_| matches!(frame[names], 0 | 43 | 60))
+    {
         let routers = frame[names] != 60;
         names = at;
         at += UNIT_BYTES + usize::from(extension[1]) * UNIT_BYTES;

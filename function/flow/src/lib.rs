@@ -30,7 +30,8 @@ impl FlowKey {
     /// Orders two ends (16-byte address, IPv4 in its first 4 bytes; port in network order) into a
     /// key. Returns the key and the direction.
     pub fn between(from: End, to: End, protocol: u8, version: u8) -> (FlowKey, Direction) {
-        let (low, high, direction) = if from <= to { (from, to, Direction::Up) } else { (to, from, Direction::Down) };
+        let (low, high, direction) =
+            if from <= to { (from, to, Direction::Up) } else { (to, from, Direction::Down) };
         let mut bytes = [0; Self::LENGTH_BYTES];
         bytes[..18].copy_from_slice(&low.0);
         bytes[18..36].copy_from_slice(&high.0);
@@ -68,7 +69,8 @@ impl std::fmt::Debug for FlowKey {
             let port = u16::from_be_bytes([b[16], b[17]]);
             let ip: std::net::IpAddr = match self.bytes[37] {
                 4 => std::net::Ipv4Addr::new(b[0], b[1], b[2], b[3]).into(),
-                _ => std::net::Ipv6Addr::from(<[u8; 16]>::try_from(&b[..16]).expect("16 bytes")).into(),
+                _ => std::net::Ipv6Addr::from(<[u8; 16]>::try_from(&b[..16]).expect("16 bytes"))
+                    .into(),
             };
             std::net::SocketAddr::new(ip, port)
         };
@@ -121,7 +123,8 @@ fn ip_at(frame: &[u8], version: u8, at: usize) -> Option<(u8, usize)> {
 /// PPP's protocol number has two bytes; the first is even. A sender may omit a first byte of 0.
 fn ppp(frame: &[u8], at: usize) -> Option<(u8, usize)> {
     let first = *frame.get(at)?;
-    let (protocol, next) = if first & 1 == 1 { (first.into(), at + 1) } else { (be16(frame, at)?, at + 2) };
+    let (protocol, next) =
+        if first & 1 == 1 { (first.into(), at + 1) } else { (be16(frame, at)?, at + 2) };
     match protocol {
         0x0021 => ip_at(frame, 4, next),
         0x0057 => ip_at(frame, 6, next),
@@ -234,10 +237,19 @@ fn upper(ip: &[u8], version: u8) -> Option<(u8, usize, bool)> {
 /// Returns the flow of an IP packet. Only the first fragment has ports.
 fn of_packet(ip: &[u8], version: u8) -> Option<(FlowKey, Direction)> {
     let (protocol, payload, is_fragment) = upper(ip, version)?;
-    let (from, to) = if is_fragment { Default::default() } else { ports(protocol, ip.get(payload..).unwrap_or(&[])) };
+    let (from, to) = if is_fragment {
+        Default::default()
+    } else {
+        ports(protocol, ip.get(payload..).unwrap_or(&[]))
+    };
     let (addresses, length) = if version == 4 { (12, 4) } else { (8, 16) };
     let address = |n: usize| ip.get(addresses + n * length..)?.get(..length);
-    Some(FlowKey::between(End::new(address(0)?, from), End::new(address(1)?, to), protocol, version))
+    Some(FlowKey::between(
+        End::new(address(0)?, from),
+        End::new(address(1)?, to),
+        protocol,
+        version,
+    ))
 }
 
 #[cfg(test)]
@@ -294,17 +306,31 @@ mod tests {
         assert_eq!(behind(&[&[0x81, 0, 0, 7][..], &session].concat(), &[0, 0x21]), flow);
         assert_eq!(behind(&session, &[0x21]), flow, "one byte of PPP's two");
         assert_eq!(behind(&session, &[0x23]), None, "another protocol");
-        assert_eq!(behind(&[0x81, 0, 0, 7, 0x81, 0, 0, 7, 0x81, 0, 0, 7], &[8, 0]), None, "three tags");
+        assert_eq!(
+            behind(&[0x81, 0, 0, 7, 0x81, 0, 0, 7, 0x81, 0, 0, 7], &[8, 0]),
+            None,
+            "three tags"
+        );
         assert_eq!(behind(&session, &[0xc0, 0x21]), None, "LCP is no packet of a flow");
-        assert_eq!(behind(&[0x88, 0x64, 0x11, 9, 0, 9, 0, 30], &[0, 0x21]), None, "a code other than session data");
+        assert_eq!(
+            behind(&[0x88, 0x64, 0x11, 9, 0, 9, 0, 30], &[0, 0x21]),
+            None,
+            "a code other than session data"
+        );
     }
 
     /// Returns an IP packet with this payload.
     fn packet(version: u8, protocol: u8, payload: &[u8]) -> Vec<u8> {
         let length = payload.len() as u16;
         let header = match version {
-            4 => [&[0x45, 0][..], &(20 + length).to_be_bytes(), &[0, 0, 0, 0, 64, protocol, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2]].concat(),
-            _ => [&[0x60, 0, 0, 0][..], &length.to_be_bytes(), &[protocol, 64], &[7; 16], &[8; 16]].concat(),
+            4 => [
+                &[0x45, 0][..],
+                &(20 + length).to_be_bytes(),
+                &[0, 0, 0, 0, 64, protocol, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2],
+            ]
+            .concat(),
+            _ => [&[0x60, 0, 0, 0][..], &length.to_be_bytes(), &[protocol, 64], &[7; 16], &[8; 16]]
+                .concat(),
         };
         [&header, payload].concat()
     }
@@ -320,26 +346,60 @@ mod tests {
         let inner = &plain[14..];
         let inner6 = packet(6, 17, &[0, 1, 0, 2, 0, 8, 0, 0]);
         let flow6 = FlowKey::of_frame(&framed(6, &inner6));
-        let gre = |head: &[u8], payload: &[u8]| FlowKey::of_frame(&framed(4, &packet(4, 47, &[head, payload].concat())));
+        let gre = |head: &[u8], payload: &[u8]| {
+            FlowKey::of_frame(&framed(4, &packet(4, 47, &[head, payload].concat())))
+        };
         for version in [4, 6] {
-            assert_eq!(FlowKey::of_frame(&framed(version, &packet(version, 4, inner))), flow, "4 in {version}");
-            assert_eq!(FlowKey::of_frame(&framed(version, &packet(version, 41, &inner6))), flow6, "6 in {version}");
+            assert_eq!(
+                FlowKey::of_frame(&framed(version, &packet(version, 4, inner))),
+                flow,
+                "4 in {version}"
+            );
+            assert_eq!(
+                FlowKey::of_frame(&framed(version, &packet(version, 41, &inner6))),
+                flow6,
+                "6 in {version}"
+            );
         }
         assert_eq!(gre(&[0, 0, 8, 0], inner), flow);
         assert_eq!(gre(&[0, 0, 0x86, 0xdd], &inner6), flow6);
-        assert_eq!(gre(&[0xb0, 0, 8, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3], inner), flow, "checksum, key and sequence");
+        assert_eq!(
+            gre(&[0xb0, 0, 8, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3], inner),
+            flow,
+            "checksum, key and sequence"
+        );
         assert_eq!(gre(&[0x20, 0, 0x65, 0x58, 1, 1, 1, 1], &plain), flow, "an Ethernet frame");
         assert_eq!(gre(&[0, 0, 0x88, 0xbe], &plain), flow, "ERSPAN, type I");
-        assert_eq!(gre(&[0x10, 0, 0x88, 0xbe, 0, 0, 0, 1, 0x10, 1, 0, 1, 0, 0, 0, 2], &plain), flow, "ERSPAN, type II");
-        assert_eq!(gre(&[0x30, 1, 0x88, 0x0b, 0, 9, 0, 9, 0, 0, 0, 1, 0xff, 3, 0, 0x21], inner), flow, "PPTP");
-        assert_eq!(gre(&[0, 0, 0x88, 0x0b], inner), gre(&[0, 0, 0x88, 0x0b], &[]), "PPP is in version 1 only");
+        assert_eq!(
+            gre(&[0x10, 0, 0x88, 0xbe, 0, 0, 0, 1, 0x10, 1, 0, 1, 0, 0, 0, 2], &plain),
+            flow,
+            "ERSPAN, type II"
+        );
+        assert_eq!(
+            gre(&[0x30, 1, 0x88, 0x0b, 0, 9, 0, 9, 0, 0, 0, 1, 0xff, 3, 0, 0x21], inner),
+            flow,
+            "PPTP"
+        );
+        assert_eq!(
+            gre(&[0, 0, 0x88, 0x0b], inner),
+            gre(&[0, 0, 0x88, 0x0b], &[]),
+            "PPP is in version 1 only"
+        );
         let twice = packet(6, 4, &packet(4, 47, &[&[0, 0, 8, 0], inner].concat()));
         assert_eq!(FlowKey::of_frame(&framed(6, &twice)), flow, "a tunnel in a tunnel");
         let cut = packet(4, 4, &inner[..19]);
-        assert!(format!("{:?}", FlowKey::of_frame(&framed(4, &cut)).unwrap().0).starts_with("192.0.2.1:0"), "half a header is no packet");
+        assert!(
+            format!("{:?}", FlowKey::of_frame(&framed(4, &cut)).unwrap().0)
+                .starts_with("192.0.2.1:0"),
+            "half a header is no packet"
+        );
         let mut deep = inner.to_vec();
         (0..TUNNELS_MAX + 1).for_each(|_| deep = packet(4, 4, &deep));
-        assert_ne!(FlowKey::of_frame(&framed(4, &deep)), flow, "a tunnel more than are looked into");
+        assert_ne!(
+            FlowKey::of_frame(&framed(4, &deep)),
+            flow,
+            "a tunnel more than are looked into"
+        );
     }
 
     proptest! {

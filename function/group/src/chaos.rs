@@ -21,7 +21,9 @@ impl std::str::FromStr for Chaos {
     fn from_str(text: &str) -> Result<Chaos, String> {
         let numbers: Result<Vec<u64>, _> = text.split(',').map(str::parse).collect();
         match numbers.as_deref() {
-            Ok(&[loss, repetition, disorder, seed]) => Ok(Chaos { loss, repetition, disorder, random: seed | 1, late: Vec::new() }),
+            Ok(&[loss, repetition, disorder, seed]) => {
+                Ok(Chaos { loss, repetition, disorder, random: seed | 1, late: Vec::new() })
+            }
             _ => Err("LOSS,REPETITION,DISORDER,SEED: three percentages and a number".into()),
         }
     }
@@ -46,7 +48,11 @@ impl Chaos {
         let mut arrive = Vec::with_capacity(packets.len());
         for packet in packets {
             for _ in 0..self.copies() {
-                if self.dice(self.disorder) { self.late.push(packet.clone()) } else { arrive.push(packet.clone()) }
+                if self.dice(self.disorder) {
+                    self.late.push(packet.clone())
+                } else {
+                    arrive.push(packet.clone())
+                }
             }
         }
         arrive.append(&mut late);

@@ -20,7 +20,9 @@ impl Questions {
     pub fn is_open(&self, to: UnitId, message: &Message, way: &dyn Transport) -> bool {
         let Message::Pull { key, epoch, .. } = message else { return false };
         let asked = self.0.get(key).into_iter().flatten();
-        asked.filter(|asked| (asked.0, asked.1) == (to, *epoch)).any(|asked| way.is_unread(to, asked.2))
+        asked
+            .filter(|asked| (asked.0, asked.1) == (to, *epoch))
+            .any(|asked| way.is_unread(to, asked.2))
     }
 
     /// Notes that the message was sent.
@@ -54,7 +56,8 @@ mod tests {
             for flow in 0..1000u32 {
                 let mut bytes = [0; FlowKey::LENGTH_BYTES];
                 bytes[..4].copy_from_slice(&flow.to_le_bytes());
-                let message = Message::Pull { key: FlowKey::from_bytes(bytes), epoch, clock: 7, previous: 1 };
+                let message =
+                    Message::Pull { key: FlowKey::from_bytes(bytes), epoch, clock: 7, previous: 1 };
                 if !questions.is_open(1, &message, asker) {
                     let mut bytes = Vec::new();
                     message.encode(&mut bytes);

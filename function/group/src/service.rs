@@ -45,7 +45,11 @@ impl Packet {
 
     /// Returns the packet as input of the chain.
     pub fn arrival(&self) -> Arrival<'_> {
-        Arrival { frame: &self.frame, time_ns: self.time_ns, steered: Some((self.steered.key, self.steered.translated)) }
+        Arrival {
+            frame: &self.frame,
+            time_ns: self.time_ns,
+            steered: Some((self.steered.key, self.steered.translated)),
+        }
     }
 
     /// Returns the chain's output behind steering's header. The header marks a new address pair
@@ -53,13 +57,21 @@ impl Packet {
     pub fn answer(&self, output: &[u8], flows: &Flows) -> Vec<u8> {
         let key = self.steered.key;
         let alias = || flows.find(&key).and_then(|id| flows.flow(id).alias);
-        let translated =
-            !self.steered.translated && FlowKey::of_frame(output).is_some_and(|(output, _)| output != key && alias() == Some(output));
+        let translated = !self.steered.translated
+            && FlowKey::of_frame(output)
+                .is_some_and(|(output, _)| output != key && alias() == Some(output));
         let mut frame = Vec::with_capacity(output.len() + Steered::LENGTH_BYTES);
-        let header = Header { ethertype: u16::from_be_bytes([output[12], output[13]]), ..self.steered.header };
+        let header = Header {
+            ethertype: u16::from_be_bytes([output[12], output[13]]),
+            ..self.steered.header
+        };
         // Steering removes its header from frames that look like IP to the kernel. Tags and PPPoE
         // headers follow it.
-        let ip = if network(output).is_some_and(|(version, _)| version == 6) { [0x86, 0xdd] } else { [8, 0] };
+        let ip = if network(output).is_some_and(|(version, _)| version == 6) {
+            [0x86, 0xdd]
+        } else {
+            [8, 0]
+        };
         frame.extend(&output[..12]);
         frame.extend(ip);
         frame.extend(Steered { translated, header, ..self.steered }.encode());
@@ -162,7 +174,9 @@ impl Service {
     /// Returns when all packets are done.
     pub fn finish_ns(&self, now_ns: u64) -> u64 {
         match self.limited {
-            true if self.work_ns > 0 => self.busy_ns.max(now_ns.saturating_sub(self.work_ns)) + self.work_ns,
+            true if self.work_ns > 0 => {
+                self.busy_ns.max(now_ns.saturating_sub(self.work_ns)) + self.work_ns
+            }
             _ => now_ns + self.work_ns,
         }
     }
@@ -182,17 +196,35 @@ mod tests {
         let key = FlowKey::of_frame(&plain).unwrap().0;
         for tag in [&[][..], &[0x81, 0, 0, 7], &[0x88, 0xa8, 0, 7]] {
             let ethertype = u16::from_be_bytes([plain[12], plain[13]]);
-            let header =
-                Header { flowlet_starts: true, ethertype, unit: 0, previous: NO_UNIT, epoch: 1, position: 0, clock: 1, replicas: 0 };
+            let header = Header {
+                flowlet_starts: true,
+                ethertype,
+                unit: 0,
+                previous: NO_UNIT,
+                epoch: 1,
+                position: 0,
+                clock: 1,
+                replicas: 0,
+            };
             let steered = Steered { header, back: false, translated: false, key };
-            let came = [&plain[..12], tag, &header::ETHERTYPE.to_be_bytes(), &steered.encode()[..], &plain[14..]].concat();
+            let came = [
+                &plain[..12],
+                tag,
+                &header::ETHERTYPE.to_be_bytes(),
+                &steered.encode()[..],
+                &plain[14..],
+            ]
+            .concat();
             let packet = Packet::read(Received { frame: &came, time_ns: 5, segment: 0 }).unwrap();
             let frame = [&plain[..12], tag, &plain[12..]].concat();
             assert_eq!(packet.frame, frame);
             let answer = packet.answer(&frame, &Flows::new(&[8], 1));
             assert_eq!(answer[12..14], plain[12..14], "what the kernel takes it for");
             assert_eq!(answer[BEHIND..], frame[14..]);
-            assert_eq!(Steered::decode(&answer[14..]).unwrap().header.ethertype.to_be_bytes(), frame[12..14]);
+            assert_eq!(
+                Steered::decode(&answer[14..]).unwrap().header.ethertype.to_be_bytes(),
+                frame[12..14]
+            );
         }
     }
 }

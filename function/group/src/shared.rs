@@ -68,7 +68,8 @@ unsafe impl Sync for Shared {}
 impl Shared {
     /// Maps the file behind a descriptor.
     pub fn open(file: &OwnedFd) -> io::Result<Shared> {
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_NORESERVE);
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_NORESERVE);
         // SAFETY: a zeroed stat is valid, and the call fills it.
         let mut stat: libc::stat = unsafe { std::mem::zeroed() };
         // SAFETY: as above.
@@ -76,11 +77,21 @@ impl Shared {
             return Err(io::Error::last_os_error());
         }
         if stat.st_size < (WORDS * 8) as i64 {
-            return Err(io::Error::other(format!("the group's memory has {} bytes, this unit needs {}", stat.st_size, WORDS * 8)));
+            return Err(io::Error::other(format!(
+                "the group's memory has {} bytes, this unit needs {}",
+                stat.st_size,
+                WORDS * 8
+            )));
         }
         // SAFETY: a new mapping of a file of that size.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), WORDS * 8, protection, flags, file.as_raw_fd(), 0) };
-        if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Shared { words: at.cast() }) }
+        let at = unsafe {
+            libc::mmap(std::ptr::null_mut(), WORDS * 8, protection, flags, file.as_raw_fd(), 0)
+        };
+        if at == libc::MAP_FAILED {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(Shared { words: at.cast() })
+        }
     }
 
     fn word(&self, n: usize) -> &AtomicU64 {
@@ -100,7 +111,9 @@ impl Shared {
 
     /// Publishes the load of `unit`.
     pub fn report(&self, unit: UnitId, r: &Report) {
-        for (n, value) in [r.now_ns, r.finish_ns, r.waiting, r.packets, r.bytes, r.left].into_iter().enumerate() {
+        for (n, value) in
+            [r.now_ns, r.finish_ns, r.waiting, r.packets, r.bytes, r.left].into_iter().enumerate()
+        {
             self.of(unit, REPORT + n).store(value, Ordering::Release);
         }
     }
@@ -118,15 +131,18 @@ impl Numbers {
     fn word(&self, number: u32) -> Option<&AtomicU32> {
         let at = self.1 * NUMBERS + number as usize;
         // SAFETY: inside the mapping, which is not smaller than WORDS.
-        (self.1 < STAGES_MAX && (number as usize) < NUMBERS)
-            .then(|| unsafe { AtomicU32::from_ptr(self.0.words.add(NUMBERS_AT).cast::<u32>().add(at)) })
+        (self.1 < STAGES_MAX && (number as usize) < NUMBERS).then(|| unsafe {
+            AtomicU32::from_ptr(self.0.words.add(NUMBERS_AT).cast::<u32>().add(at))
+        })
     }
 }
 
 impl Uses for Numbers {
     fn claim(&self, number: u32, is_free: &dyn Fn(u32) -> bool, now_s: u32) -> bool {
         let free = |last_s| is_free(last_s).then_some(now_s);
-        self.word(number).is_some_and(|word| word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free).is_ok())
+        self.word(number).is_some_and(|word| {
+            word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free).is_ok()
+        })
     }
 
     fn note(&self, number: u32, now_s: u32) {
@@ -163,7 +179,8 @@ impl Ring<'_> {
     /// Appends a record; returns `false` if there is no room.
     fn push(&self, bytes: &[u8]) -> bool {
         let words = 1 + bytes.len().div_ceil(8);
-        let (mut tail, head) = (self.tail().load(Ordering::Relaxed), self.head().load(Ordering::Acquire));
+        let (mut tail, head) =
+            (self.tail().load(Ordering::Relaxed), self.head().load(Ordering::Acquire));
         let to_end = ROOM - tail as usize % ROOM;
         let skipped = if words > to_end { to_end } else { 0 };
         if words + skipped > ROOM - (tail.wrapping_sub(head) as usize).min(ROOM) {
@@ -177,7 +194,9 @@ impl Ring<'_> {
         for (n, chunk) in bytes.chunks(8).enumerate() {
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);
-            self.shared.word(self.place(tail) + 1 + n).store(u64::from_le_bytes(word), Ordering::Relaxed);
+            self.shared
+                .word(self.place(tail) + 1 + n)
+                .store(u64::from_le_bytes(word), Ordering::Relaxed);
         }
         self.tail().store(tail + words as u64, Ordering::Release);
         true
@@ -190,7 +209,8 @@ impl Ring<'_> {
 
     /// Takes the oldest record. A malformed record, from a faulty writer, empties the ring.
     fn pop(&self) -> Option<Vec<u8>> {
-        let (mut head, tail) = (self.head().load(Ordering::Relaxed), self.tail().load(Ordering::Acquire));
+        let (mut head, tail) =
+            (self.head().load(Ordering::Relaxed), self.tail().load(Ordering::Acquire));
         if head == tail {
             return None;
         }
@@ -205,8 +225,9 @@ impl Ring<'_> {
             return None;
         }
         let at = self.place(head) + 1;
-        let mut bytes: Vec<u8> =
-            (0..words as usize - 1).flat_map(|n| self.shared.word(at + n).load(Ordering::Relaxed).to_le_bytes()).collect();
+        let mut bytes: Vec<u8> = (0..words as usize - 1)
+            .flat_map(|n| self.shared.word(at + n).load(Ordering::Relaxed).to_le_bytes())
+            .collect();
         bytes.truncate(length as usize);
         self.head().store(head + words, Ordering::Release);
         Some(bytes)
@@ -254,7 +275,9 @@ impl SharedMemory {
         if self.shared.of(to, SLEEPS).load(Ordering::SeqCst) != 0 {
             let one = 1u64;
             // SAFETY: eight bytes of ours.
-            unsafe { libc::write(self.bells[usize::from(to)].as_raw_fd(), (&raw const one).cast(), 8) };
+            unsafe {
+                libc::write(self.bells[usize::from(to)].as_raw_fd(), (&raw const one).cast(), 8)
+            };
         }
     }
 }
@@ -335,9 +358,12 @@ pub(crate) mod tests {
         // SAFETY: as above.
         assert_eq!(unsafe { libc::ftruncate(file.as_raw_fd(), (WORDS * 8) as i64) }, 0);
         // SAFETY: as above.
-        let bells: [OwnedFd; UNITS] = std::array::from_fn(|_| own(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK) }));
+        let bells: [OwnedFd; UNITS] =
+            std::array::from_fn(|_| own(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK) }));
         let bells = || bells.iter().map(|bell| bell.try_clone().unwrap()).collect();
-        std::array::from_fn(|unit| SharedMemory::new(unit as UnitId, Shared::open(&file).unwrap(), bells()))
+        std::array::from_fn(|unit| {
+            SharedMemory::new(unit as UnitId, Shared::open(&file).unwrap(), bells())
+        })
     }
 
     /// Reports whether the sleeping unit was woken.
@@ -403,6 +429,11 @@ pub(crate) mod tests {
         let mut came = Vec::new();
         sleeper.receive(&mut came);
         assert_eq!(came.len(), fitting + 1);
-        assert!(owner.send_ahead(1, &bytes) && !woken(&mut sleeper) && owner.send(1, &bytes) && woken(&mut sleeper));
+        assert!(
+            owner.send_ahead(1, &bytes)
+                && !woken(&mut sleeper)
+                && owner.send(1, &bytes)
+                && woken(&mut sleeper)
+        );
     }
 }

@@ -24,7 +24,10 @@ pub struct Store {
 impl Store {
     /// Connects to the Redis behind a Unix socket.
     pub fn connect(path: &Path) -> io::Result<Store> {
-        Ok(Store { stream: BufReader::with_capacity(64 << 10, UnixStream::connect(path)?), unread: 0 })
+        Ok(Store {
+            stream: BufReader::with_capacity(64 << 10, UnixStream::connect(path)?),
+            unread: 0,
+        })
     }
 
     /// Sets the flows to their states in the store. A flow that the store lacks stays as it is.
@@ -57,7 +60,9 @@ impl Store {
         }
         let states: Vec<Vec<u8>> = keys.iter().map(|key| chain.export(key)).collect();
         let mut words = vec![b"MSET".as_slice()];
-        words.extend(keys.iter().zip(&states).flat_map(|(key, state)| [key.as_bytes().as_slice(), state]));
+        words.extend(
+            keys.iter().zip(&states).flat_map(|(key, state)| [key.as_bytes().as_slice(), state]),
+        );
         self.say(&words)?;
         self.unread += 1;
         Ok(())

@@ -51,7 +51,12 @@ impl Default for Timing {
     /// T = 500 µs. A pull takes some 5 µs on one host and some 50 µs between two hosts in a rack.
     /// After 1 ms there will be no answer.
     fn default() -> Self {
-        Timing { push_after_ns: 250_000, settle_ns: 500_000, retry_ns: 1_000_000, deadline_ns: 10_000_000 }
+        Timing {
+            push_after_ns: 250_000,
+            settle_ns: 500_000,
+            retry_ns: 1_000_000,
+            deadline_ns: 10_000_000,
+        }
     }
 }
 
@@ -133,7 +138,15 @@ pub struct Handover {
 impl Handover {
     /// Returns the state machine of `unit` in a `group` (bit per unit).
     pub fn new(unit: UnitId, group: u64, timing: Timing) -> Handover {
-        Handover { unit, group, timing, flows: HashMap::new(), timers: BinaryHeap::new(), effects: Vec::new(), counts: Counts::default() }
+        Handover {
+            unit,
+            group,
+            timing,
+            flows: HashMap::new(),
+            timers: BinaryHeap::new(),
+            effects: Vec::new(),
+            counts: Counts::default(),
+        }
     }
 
     /// Returns the number of recorded flows: owned, replicas, fenced.
@@ -142,7 +155,13 @@ impl Handover {
     }
 
     /// Decides on a packet that arrived.
-    pub fn arrive(&mut self, now_ns: u64, key: &FlowKey, header: &Header, states: &mut impl States) -> Admission {
+    pub fn arrive(
+        &mut self,
+        now_ns: u64,
+        key: &FlowKey,
+        header: &Header,
+        states: &mut impl States,
+    ) -> Admission {
         let before = header.clock_before_epoch();
         if self.flows.get(key).is_none_or(|flow| matches!(flow.role, Role::Expected)) {
             let asked = self.flows.remove(key).map(|flow| flow.asked).unwrap_or_default();
@@ -218,7 +237,13 @@ impl Handover {
         }
     }
 
-    fn pull(&mut self, now_ns: u64, key: &FlowKey, header: &Header, states: &impl States) -> Admission {
+    fn pull(
+        &mut self,
+        now_ns: u64,
+        key: &FlowKey,
+        header: &Header,
+        states: &impl States,
+    ) -> Admission {
         let flow = self.flows.get_mut(key).expect("it is there");
         if flow.pending > 0 {
             flow.later = true;
@@ -244,7 +269,12 @@ impl Handover {
         flow.epoch = header.epoch;
         self.counts.pulled += 1;
         if self.group >> (header.previous & 63) & 1 == 1 {
-            let message = Message::Pull { key: *key, epoch: header.epoch, clock: want, previous: header.previous };
+            let message = Message::Pull {
+                key: *key,
+                epoch: header.epoch,
+                clock: want,
+                previous: header.previous,
+            };
             self.effects.push(Effect::Send(header.previous, message));
         } else {
             self.search(key);
@@ -254,16 +284,38 @@ impl Handover {
     }
 
     /// Handles a message from another unit.
-    pub fn message(&mut self, now_ns: u64, from: UnitId, message: Message, states: &mut impl States) {
+    pub fn message(
+        &mut self,
+        now_ns: u64,
+        from: UnitId,
+        message: Message,
+        states: &mut impl States,
+    ) {
         match message {
             Message::Push { key, epoch, clock, holes, state } => {
-                self.push_came(now_ns, from, key, Pushed { epoch, clock, holes, state: Ok(state) }, states);
+                self.push_came(
+                    now_ns,
+                    from,
+                    key,
+                    Pushed { epoch, clock, holes, state: Ok(state) },
+                    states,
+                );
             }
             Message::Unchanged { key, epoch, clock, holes, print } => {
-                self.push_came(now_ns, from, key, Pushed { epoch, clock, holes, state: Err(print) }, states);
+                self.push_came(
+                    now_ns,
+                    from,
+                    key,
+                    Pushed { epoch, clock, holes, state: Err(print) },
+                    states,
+                );
             }
-            Message::Pull { key, epoch, clock, previous } => self.pull_came(now_ns, from, key, epoch, clock, previous, states),
-            Message::Answer { key, epoch, owned, clock, state } => self.answer_came(now_ns, from, key, epoch, owned, clock, state, states),
+            Message::Pull { key, epoch, clock, previous } => {
+                self.pull_came(now_ns, from, key, epoch, clock, previous, states)
+            }
+            Message::Answer { key, epoch, owned, clock, state } => {
+                self.answer_came(now_ns, from, key, epoch, owned, clock, state, states)
+            }
         }
     }
 
@@ -339,7 +391,12 @@ impl Handover {
         let Role::Waiting(waiting) = &mut flow.role else { return };
         (waiting.searching, waiting.answered) = (true, 0);
         for unit in (0..64).filter(|u| (self.group & !(1 << self.unit)) >> u & 1 == 1) {
-            let message = Message::Pull { key: *key, epoch: flow.epoch, clock: waiting.want, previous: waiting.from };
+            let message = Message::Pull {
+                key: *key,
+                epoch: flow.epoch,
+                clock: waiting.want,
+                previous: waiting.from,
+            };
             self.effects.push(Effect::Send(unit, message));
         }
     }
@@ -362,14 +419,19 @@ impl Handover {
                 // pull.
                 Role::Waiting(waiting) if now_ns < waiting.retry_at_ns => {}
                 // The group has no other unit, or none has answered for too long.
-                Role::Waiting(waiting) if self.group & !(1 << self.unit) == 0 || now_ns >= waiting.since_ns + self.timing.deadline_ns => {
+                Role::Waiting(waiting)
+                    if self.group & !(1 << self.unit) == 0
+                        || now_ns >= waiting.since_ns + self.timing.deadline_ns =>
+                {
                     self.counts.gave_up += 1;
                     self.resume(now_ns, &key, states);
                 }
                 Role::Waiting(waiting) => {
                     // Pauses grow, so that a unit slowed by many pulls does not receive more.
-                    let pause_ns = (now_ns - waiting.since_ns).clamp(self.timing.retry_ns, RETRY_FACTOR_MAX * self.timing.retry_ns);
-                    waiting.retry_at_ns = (now_ns + pause_ns).min(waiting.since_ns + self.timing.deadline_ns);
+                    let pause_ns = (now_ns - waiting.since_ns)
+                        .clamp(self.timing.retry_ns, RETRY_FACTOR_MAX * self.timing.retry_ns);
+                    waiting.retry_at_ns =
+                        (now_ns + pause_ns).min(waiting.since_ns + self.timing.deadline_ns);
                     self.timers.push(Reverse((waiting.retry_at_ns, key)));
                     self.search(&key);
                 }
@@ -392,6 +454,8 @@ impl Handover {
 
     /// Forgets the flows that were silent since `before_ns`, except those that wait.
     pub fn sweep(&mut self, before_ns: u64) {
-        self.flows.retain(|_, flow| flow.last_ns >= before_ns || matches!(flow.role, Role::Waiting(_)) || flow.pending > 0);
+        self.flows.retain(|_, flow| {
+            flow.last_ns >= before_ns || matches!(flow.role, Role::Waiting(_)) || flow.pending > 0
+        });
     }
 }

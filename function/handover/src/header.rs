@@ -49,13 +49,19 @@ pub struct Header {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// Fewer bytes than [`Steered::LENGTH_BYTES`].
-    #[error("metadata header: {0} bytes, 72 are needed: is the MTU between steering and unit 72 above the clients'?")]
+    #[error(
+        "metadata header: {0} bytes, 72 are needed: is the MTU between steering and unit 72 above the clients'?"
+    )]
     Short(usize),
     /// Written by another version of the steering program.
-    #[error("metadata header: version {0}, this unit reads version 2: upgrade steering and units together")]
+    #[error(
+        "metadata header: version {0}, this unit reads version 2: upgrade steering and units together"
+    )]
     Version(u8),
     /// Clocks and epochs count from 1, and an epoch cannot begin before the flow.
-    #[error("metadata header: clock {clock}, position {position}, epoch {epoch} contradict each other")]
+    #[error(
+        "metadata header: clock {clock}, position {position}, epoch {epoch} contradict each other"
+    )]
     Contradiction {
         /// As received.
         clock: u64,
@@ -98,7 +104,8 @@ impl Header {
 
     /// Reads a header from the start of `bytes`.
     pub fn decode(bytes: &[u8]) -> Result<Header, HeaderError> {
-        let b: &[u8; Self::LENGTH_BYTES] = bytes.first_chunk().ok_or(HeaderError::Short(bytes.len()))?;
+        let b: &[u8; Self::LENGTH_BYTES] =
+            bytes.first_chunk().ok_or(HeaderError::Short(bytes.len()))?;
         if b[0] != VERSION {
             return Err(HeaderError::Version(b[0]));
         }
@@ -112,7 +119,10 @@ impl Header {
             clock: u64::from_le_bytes(b[16..24].try_into().expect("8 bytes")),
             replicas: u64::from_le_bytes(b[24..32].try_into().expect("8 bytes")),
         };
-        if header.epoch == 0 || header.clock <= u64::from(header.position) || (header.epoch == 1) != (header.previous == NO_UNIT) {
+        if header.epoch == 0
+            || header.clock <= u64::from(header.position)
+            || (header.epoch == 1) != (header.previous == NO_UNIT)
+        {
             let Header { clock, position, epoch, .. } = header;
             return Err(HeaderError::Contradiction { clock, position, epoch });
         }
@@ -156,9 +166,11 @@ impl Steered {
 
     /// Reads them from the start of `bytes`.
     pub fn decode(bytes: &[u8]) -> Result<Steered, HeaderError> {
-        let b: &[u8; Self::LENGTH_BYTES] = bytes.first_chunk().ok_or(HeaderError::Short(bytes.len()))?;
+        let b: &[u8; Self::LENGTH_BYTES] =
+            bytes.first_chunk().ok_or(HeaderError::Short(bytes.len()))?;
         let header = Header::decode(b)?;
-        let (low, high) = (End::new(&b[32..48], [b[64], b[65]]), End::new(&b[48..64], [b[66], b[67]]));
+        let (low, high) =
+            (End::new(&b[32..48], [b[64], b[65]]), End::new(&b[48..64], [b[66], b[67]]));
         let (key, _) = FlowKey::between(low, high, b[68], b[69]);
         Ok(Steered { header, key, back: b[1] & BACK != 0, translated: b[1] & TRANSLATED != 0 })
     }

@@ -17,7 +17,13 @@ impl Handover {
         let flow = self.flows.get_mut(key).filter(|flow| matches!(flow.role, Role::Owner))?;
         clocks.iter().for_each(|&clock| flow.done.insert(clock));
         let (clock, holes) = (flow.done.clock, flow.done.holes());
-        Some(Message::Push { key: *key, epoch: flow.epoch, clock, holes, state: states.snapshot(key) })
+        Some(Message::Push {
+            key: *key,
+            epoch: flow.epoch,
+            clock,
+            holes,
+            state: states.snapshot(key),
+        })
     }
 
     /// Returns the messages for all flows that this unit owns, for a new log.

@@ -18,7 +18,8 @@ impl Handover {
         self.flows.values_mut().for_each(|flow| flow.known.forget(others));
         self.group = group;
         let waits = |flow: &Held| matches!(&flow.role, Role::Waiting(w) if w.searching || gone >> (w.from & 63) & 1 == 1);
-        let orphans: Vec<FlowKey> = self.flows.iter().filter(|(_, f)| gone != 0 && waits(f)).map(|(key, _)| *key).collect();
+        let orphans: Vec<FlowKey> =
+            self.flows.iter().filter(|(_, f)| gone != 0 && waits(f)).map(|(key, _)| *key).collect();
         orphans.iter().for_each(|key| self.search(key));
     }
 
@@ -26,9 +27,12 @@ impl Handover {
     /// each) share the flows. A flow with queued packets is left for the next call; returns how
     /// many were left.
     pub fn evacuate(&mut self, to: u64, states: &impl States) -> usize {
-        let targets: Vec<UnitId> = (0..64).filter(|u| (to & !(1 << self.unit)) >> u & 1 == 1).collect();
+        let targets: Vec<UnitId> =
+            (0..64).filter(|u| (to & !(1 << self.unit)) >> u & 1 == 1).collect();
         let mut left = 0;
-        for (n, (key, flow)) in self.flows.iter_mut().filter(|(_, f)| matches!(f.role, Role::Owner)).enumerate() {
+        for (n, (key, flow)) in
+            self.flows.iter_mut().filter(|(_, f)| matches!(f.role, Role::Owner)).enumerate()
+        {
             let Some(&target) = targets.get(n % targets.len().max(1)) else { return 0 };
             if flow.pending > 0 {
                 left += 1;
@@ -39,7 +43,10 @@ impl Handover {
             // target may soon have the only copy.
             if flow.evacuated < clock {
                 flow.evacuated = clock;
-                self.effects.push(Effect::Send(target, Message::Push { key: *key, epoch, clock, holes, state: states.snapshot(key) }));
+                self.effects.push(Effect::Send(
+                    target,
+                    Message::Push { key: *key, epoch, clock, holes, state: states.snapshot(key) },
+                ));
             }
         }
         left

@@ -12,7 +12,9 @@ pub type Snapshot = Vec<u8>;
 /// Returns the fingerprint of a state (FNV-1a, 64 bits folded to 32). After a lost push, a unit may
 /// have another state than the sender believes. The two fingerprints are equal once in 2³² times.
 pub fn fingerprint(state: &[u8]) -> u32 {
-    let hash = state.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    let hash = state.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    });
     (hash >> 32 ^ hash) as u32
 }
 
@@ -83,7 +85,10 @@ impl Message {
     /// Returns the flow of the message.
     pub fn key(&self) -> &FlowKey {
         match self {
-            Message::Push { key, .. } | Message::Unchanged { key, .. } | Message::Pull { key, .. } | Message::Answer { key, .. } => key,
+            Message::Push { key, .. }
+            | Message::Unchanged { key, .. }
+            | Message::Pull { key, .. }
+            | Message::Answer { key, .. } => key,
         }
     }
 
@@ -243,10 +248,24 @@ impl Reader<'_> {
         let holes = if holes { self.u32().filter(|&holes| holes > 0)? } else { 0 };
         Some(match kind {
             PUSH => Message::Push { key, epoch, clock, holes, state: self.state()? },
-            UNCHANGED => Message::Unchanged { key, epoch, clock, holes, print: u32::from_le_bytes(self.array()?) },
+            UNCHANGED => Message::Unchanged {
+                key,
+                epoch,
+                clock,
+                holes,
+                print: u32::from_le_bytes(self.array()?),
+            },
             _ if holes > 0 => return None,
-            PULL => Message::Pull { key, epoch, clock, previous: UnitId::from_le_bytes(self.array()?) },
-            ANSWER => Message::Answer { key, epoch, clock, owned: self.u32()?, state: Some(self.state()?) },
+            PULL => {
+                Message::Pull { key, epoch, clock, previous: UnitId::from_le_bytes(self.array()?) }
+            }
+            ANSWER => Message::Answer {
+                key,
+                epoch,
+                clock,
+                owned: self.u32()?,
+                state: Some(self.state()?),
+            },
             UNKNOWN => Message::Answer { key, epoch, clock, owned: self.u32()?, state: None },
             _ => return None,
         })
@@ -308,7 +327,9 @@ mod tests {
             let mut bytes = Vec::new();
             match state {
                 Some(state) => Message::Push { key, epoch, clock, holes, state }.encode(&mut bytes),
-                None => Message::Unchanged { key, epoch, clock, holes, print: 0 }.encode(&mut bytes),
+                None => {
+                    Message::Unchanged { key, epoch, clock, holes, print: 0 }.encode(&mut bytes)
+                }
             }
             bytes.len()
         };
@@ -323,7 +344,10 @@ mod tests {
     fn messages_of_before_are_not_read() {
         for kind in 0..8 {
             for flags in [0, SHORT, HOLES, SHORT | HOLES] {
-                assert_eq!(Message::decode_all(&[&[kind | flags][..], &[1; 80]].concat()), Err(MessageError(0)));
+                assert_eq!(
+                    Message::decode_all(&[&[kind | flags][..], &[1; 80]].concat()),
+                    Err(MessageError(0))
+                );
             }
         }
     }

@@ -31,9 +31,13 @@ impl Handover {
         };
         match &flow.role {
             // The flow left this unit and came back before the next owner could pull the state.
-            Role::Waiting(_) if epoch < flow.epoch => self.effects.push(Effect::Send(by, what_is_here(&key, epoch, flow))),
+            Role::Waiting(_) if epoch < flow.epoch => {
+                self.effects.push(Effect::Send(by, what_is_here(&key, epoch, flow)))
+            }
             Role::Owner | Role::Waiting(_) if epoch <= flow.epoch => {}
-            Role::Replica { .. } | Role::Fenced(_) | Role::Expected if !sent_here || epoch <= flow.epoch => {
+            Role::Replica { .. } | Role::Fenced(_) | Role::Expected
+                if !sent_here || epoch <= flow.epoch =>
+            {
                 self.effects.push(Effect::Send(by, what_is_here(&key, epoch, flow)));
             }
             _ => {
@@ -58,7 +62,9 @@ impl Handover {
         let epoch = flow.epoch;
         flow.asked.retain(|a| a.epoch > epoch);
         // One at a time: a pull for a later epoch gets the state after the flow's next visit here.
-        let Some(first) = (0..flow.asked.len()).min_by_key(|&n| flow.asked[n].epoch) else { return };
+        let Some(first) = (0..flow.asked.len()).min_by_key(|&n| flow.asked[n].epoch) else {
+            return;
+        };
         let asked = &flow.asked[first];
         let complete = flow.seen.clock >= asked.want && flow.seen.holes() == 0;
         if flow.pending > 0 || !complete && now_ns < asked.until_ns {
@@ -70,7 +76,10 @@ impl Handover {
         let owned = flow.epoch;
         flow.role = Role::Fenced(Some((owned, clock, state.clone())));
         flow.epoch = flow.epoch.max(asked.epoch);
-        self.effects.push(Effect::Send(asked.by, Message::Answer { key: *key, epoch: asked.epoch, owned, clock, state: Some(state) }));
+        self.effects.push(Effect::Send(
+            asked.by,
+            Message::Answer { key: *key, epoch: asked.epoch, owned, clock, state: Some(state) },
+        ));
         // Pulls for later epochs are answered when the packets in between have come, or at their
         // time limit.
         self.timers.extend(flow.asked.iter().map(|a| Reverse((a.until_ns.max(now_ns + 1), *key))));
@@ -96,7 +105,9 @@ fn what_is_here(key: &FlowKey, epoch: u32, flow: &Held) -> Message {
     let (owned, clock, state) = match &flow.role {
         Role::Replica { clock, holes, state } => (0, known(*clock, *holes), Some(state)),
         Role::Fenced(Some((owned, clock, state))) => (*owned, *clock, Some(state)),
-        Role::Waiting(waiting) => waiting.best.as_ref().map_or((0, 0, None), |(clock, state)| (0, *clock, Some(state))),
+        Role::Waiting(waiting) => {
+            waiting.best.as_ref().map_or((0, 0, None), |(clock, state)| (0, *clock, Some(state)))
+        }
         Role::Owner | Role::Fenced(None) | Role::Expected => (0, 0, None),
     };
     Message::Answer { key: *key, epoch, owned, clock, state: state.cloned() }

@@ -23,7 +23,8 @@ impl Handover {
         // With queued packets the flow is not silent. Try again after the last one is processed.
         let silent_at = flow.last_ns + self.timing.push_after_ns;
         if flow.pending > 0 || silent_at > now_ns {
-            self.timers.push(Reverse((silent_at.max(now_ns + self.timing.push_after_ns / 4), *key)));
+            self.timers
+                .push(Reverse((silent_at.max(now_ns + self.timing.push_after_ns / 4), *key)));
             return;
         }
         flow.push_is_due = false;
@@ -52,7 +53,14 @@ impl Handover {
         }
     }
 
-    pub(crate) fn push_came(&mut self, now_ns: u64, from: UnitId, key: FlowKey, pushed: Pushed, states: &mut impl States) {
+    pub(crate) fn push_came(
+        &mut self,
+        now_ns: u64,
+        from: UnitId,
+        key: FlowKey,
+        pushed: Pushed,
+        states: &mut impl States,
+    ) {
         let Pushed { epoch, clock, holes, state } = pushed;
         let Some(flow) = self.flows.get_mut(&key) else {
             if let Ok(state) = state {
@@ -92,12 +100,16 @@ impl Handover {
                 flow.role = Role::Replica { clock, holes, state };
                 (flow.epoch, flow.last_ns) = (epoch, now_ns);
             }
-            (Role::Replica { clock: at, .. }, Some(state)) if (epoch, clock) >= (flow.epoch, *at) => {
+            (Role::Replica { clock: at, .. }, Some(state))
+                if (epoch, clock) >= (flow.epoch, *at) =>
+            {
                 flow.role = Role::Replica { clock, holes, state };
                 (flow.epoch, flow.last_ns) = (epoch, now_ns);
             }
             // A push in between was lost: the state here is useless until the next whole one.
-            (Role::Replica { clock: at, .. }, None) if (epoch, clock) >= (flow.epoch, *at) => flow.role = Role::Fenced(None),
+            (Role::Replica { clock: at, .. }, None) if (epoch, clock) >= (flow.epoch, *at) => {
+                flow.role = Role::Fenced(None)
+            }
             _ => {}
         }
     }

@@ -68,9 +68,19 @@ impl World {
     fn new(seed: u64, loss_percent: u64, service_ns: u64, lag_ns: u64) -> World {
         // As in units: they do not give up on a unit before the group reports its death.
         let timing = Timing { deadline_ns: 10_000_000_000, ..Timing::default() };
-        let unit =
-            |n| Unit { core: Handover::new(n as u16, (1 << UNITS) - 1, timing), states: Lists::default(), held: Vec::new(), busy_ns: 0 };
-        let key = FlowKey::between(End::new(&[10, 0, 0, 1], [0, 1]), End::new(&[10, 0, 0, 2], [0, 2]), 17, 4).0;
+        let unit = |n| Unit {
+            core: Handover::new(n as u16, (1 << UNITS) - 1, timing),
+            states: Lists::default(),
+            held: Vec::new(),
+            busy_ns: 0,
+        };
+        let key = FlowKey::between(
+            End::new(&[10, 0, 0, 1], [0, 1]),
+            End::new(&[10, 0, 0, 2], [0, 2]),
+            17,
+            4,
+        )
+        .0;
         let units = (0..UNITS).map(unit).collect();
         World {
             units,
@@ -107,7 +117,8 @@ impl World {
 
     /// Runs the chosen events in the order of their times, and all chosen events that they cause.
     fn run_only(&mut self, chosen: impl Fn(&Event) -> bool) {
-        while let Some(at) = self.events.iter().find(|(_, event)| chosen(event)).map(|(at, _)| *at) {
+        while let Some(at) = self.events.iter().find(|(_, event)| chosen(event)).map(|(at, _)| *at)
+        {
             let event = self.events.remove(&at).expect("it was there");
             self.happen(at.0, event);
         }
@@ -195,7 +206,8 @@ impl World {
 
 /// Flowlets: (unit, packets, silence before in µs).
 fn play(world: &mut World, flowlets: &[(u16, u8, u32)], disorder: bool) {
-    let (mut clock, mut epoch, mut position, mut now, mut previous, mut unit) = (0, 0, 0, 0, NO_UNIT, NO_UNIT);
+    let (mut clock, mut epoch, mut position, mut now, mut previous, mut unit) =
+        (0, 0, 0, 0, NO_UNIT, NO_UNIT);
     let (mut lags, mut came) = ([0; UNITS], [0; UNITS]);
     for &(to, packets, silence_us) in flowlets {
         now += u64::from(silence_us) * 1000;
@@ -205,8 +217,16 @@ fn play(world: &mut World, flowlets: &[(u16, u8, u32)], disorder: bool) {
         }
         for n in 0..packets {
             clock += 1;
-            let header =
-                Header { flowlet_starts: n == 0, ethertype: 0x800, unit, previous, epoch, position, clock, replicas: world.dice(16) };
+            let header = Header {
+                flowlet_starts: n == 0,
+                ethertype: 0x800,
+                unit,
+                previous,
+                epoch,
+                position,
+                clock,
+                replicas: world.dice(16),
+            };
             position += 1;
             now += 2_000;
             let jitter = if disorder { world.dice(30_000) } else { 0 };
@@ -225,12 +245,20 @@ fn play(world: &mut World, flowlets: &[(u16, u8, u32)], disorder: bool) {
 }
 
 fn flowlets() -> impl Strategy<Value = Vec<(u16, u8, u32)>> {
-    proptest::collection::vec((0..UNITS as u16, 1..8u8, prop_oneof![0..20u32, 400..1000u32, Just(5000)]), 1..20)
+    proptest::collection::vec(
+        (0..UNITS as u16, 1..8u8, prop_oneof![0..20u32, 400..1000u32, Just(5000)]),
+        1..20,
+    )
 }
 
 fn final_state(world: &World) -> Vec<u64> {
     let (_, n) = world.last;
-    world.units[n].states.0.get(&world.key).map(|s| s.iter().map(|&c| c.into()).collect()).unwrap_or_default()
+    world.units[n]
+        .states
+        .0
+        .get(&world.key)
+        .map(|s| s.iter().map(|&c| c.into()).collect())
+        .unwrap_or_default()
 }
 
 /// Unit 2 pulls before unit 1 has received its packet. It asks unit 0 after that packet has already
@@ -272,7 +300,16 @@ fn a_late_packet_is_in_the_next_push() {
     for (time_ns, clock) in [(0, 1), (1_000, 3), (600_000, 2), (2_000_000, 4)] {
         let (unit, previous, epoch) = if clock == 4 { (1, 0, 2) } else { (0, NO_UNIT, 1) };
         let position = if clock == 4 { 0 } else { clock as u32 - 1 };
-        let header = Header { flowlet_starts: clock == 1, ethertype: 0x800, unit, previous, epoch, position, clock, replicas: 0b10 };
+        let header = Header {
+            flowlet_starts: clock == 1,
+            ethertype: 0x800,
+            unit,
+            previous,
+            epoch,
+            position,
+            clock,
+            replicas: 0b10,
+        };
         world.at(time_ns, Event::Packet(header));
     }
     world.run();
@@ -287,12 +324,24 @@ fn a_flow_comes_back_to_a_state_that_was_pushed() {
     let mut world = World::new(7, 0, 1, 1);
     for (clock, unit, previous) in [(1, 0, NO_UNIT), (2, 1, 0), (3, 0, 1), (4, 1, 0)] {
         let (ethertype, epoch) = (0x800, clock as u32);
-        let header = Header { flowlet_starts: true, ethertype, unit, previous, epoch, position: 0, clock, replicas: 0b11 };
+        let header = Header {
+            flowlet_starts: true,
+            ethertype,
+            unit,
+            previous,
+            epoch,
+            position: 0,
+            clock,
+            replicas: 0b11,
+        };
         world.at(clock * 1_000_000, Event::Packet(header));
     }
     world.run();
     assert_eq!(final_state(&world), [1, 2, 3, 4]);
-    assert_eq!([0, 1].map(|n| (world.units[n].core.counts.seamless, world.units[n].core.counts.pulled)), [(1, 0), (2, 0)]);
+    assert_eq!(
+        [0, 1].map(|n| (world.units[n].core.counts.seamless, world.units[n].core.counts.pulled)),
+        [(1, 0), (2, 0)]
+    );
 }
 
 /// Sends a flow's packets, each a flowlet at the next unit, with pushes to all units.
@@ -318,7 +367,11 @@ fn around(world: &mut World, clocks: std::ops::RangeInclusive<u64>) {
 /// Returns (whole states pushed, fingerprints pushed, flowlets that had to pull).
 fn pushed(world: &World) -> (u64, u64, u64) {
     let counts = || world.units.iter().map(|unit| unit.core.counts);
-    (counts().map(|c| c.pushes).sum(), counts().map(|c| c.unchanged).sum(), counts().map(|c| c.pulled).sum())
+    (
+        counts().map(|c| c.pushes).sum(),
+        counts().map(|c| c.unchanged).sum(),
+        counts().map(|c| c.pulled).sum(),
+    )
 }
 
 /// The first packet makes the state. Each later owner records the units that sent it the state or
@@ -333,7 +386,11 @@ fn a_state_that_does_not_change_is_not_sent_to_who_has_it() {
     for (changes, begins) in [(1, vec![7; 4]), (100, vec![7; 3])] {
         let mut world = World { changes, begins, ..World::new(7, 0, 1, 1) };
         around(&mut world, 1..=20);
-        assert_eq!(pushed(&world), (60, 0, 0), "one that changes is, and one that is shorter than its fingerprint");
+        assert_eq!(
+            pushed(&world),
+            (60, 0, 0),
+            "one that changes is, and one that is shorter than its fingerprint"
+        );
     }
 }
 
@@ -355,7 +412,12 @@ fn a_push_that_was_lost_is_missed() {
         world.packet(clock * 1_000_000, header(clock, 0, NO_UNIT, clock as u32 - 1));
         world.run_only(|event| !matches!(event, Event::Message(..)));
         // A whole state; another state, lost; the fingerprint of the lost one.
-        let message = world.events.iter().find(|(_, event)| matches!(event, Event::Message(..))).map(|(at, _)| *at).expect("a push");
+        let message = world
+            .events
+            .iter()
+            .find(|(_, event)| matches!(event, Event::Message(..)))
+            .map(|(at, _)| *at)
+            .expect("a push");
         if clock == 2 {
             world.events.clear();
         } else {
@@ -376,7 +438,16 @@ fn who_has_lost_a_state_gets_it_whole() {
     let mut push = |world: &mut World| {
         clock += 1;
         let (previous, position) = (NO_UNIT, clock as u32 - 1);
-        let header = Header { flowlet_starts: true, ethertype: 0x800, unit: 0, previous, epoch: 1, position, clock, replicas: 0b110 };
+        let header = Header {
+            flowlet_starts: true,
+            ethertype: 0x800,
+            unit: 0,
+            previous,
+            epoch: 1,
+            position,
+            clock,
+            replicas: 0b110,
+        };
         world.packet(clock * 1_000_000, header);
         world.run();
         let counts = world.units[0].core.counts;
@@ -395,7 +466,16 @@ fn who_has_lost_a_state_gets_it_whole() {
 #[test]
 fn nobody_waits_for_the_answer_of_a_unit_that_is_gone() {
     let mut world = World::new(7, 0, 1, 1);
-    let header = Header { flowlet_starts: true, ethertype: 0x800, unit: 1, previous: 0, epoch: 2, position: 0, clock: 6, replicas: 0 };
+    let header = Header {
+        flowlet_starts: true,
+        ethertype: 0x800,
+        unit: 1,
+        previous: 0,
+        epoch: 2,
+        position: 0,
+        clock: 6,
+        replicas: 0,
+    };
     world.packet(0, header);
     let (key, unit) = (world.key, &mut world.units[1]);
     let none = |unit: &mut Unit, from| {
@@ -406,10 +486,17 @@ fn nobody_waits_for_the_answer_of_a_unit_that_is_gone() {
     unit.core.effects.clear();
     unit.core.set_group(0b0111);
     let asked = |effect: &Effect| matches!(effect, Effect::Send(0 | 2, Message::Pull { .. }));
-    assert!(unit.core.effects.len() == 2 && unit.core.effects.iter().all(asked), "{:?}", unit.core.effects);
+    assert!(
+        unit.core.effects.len() == 2 && unit.core.effects.iter().all(asked),
+        "{:?}",
+        unit.core.effects
+    );
     unit.core.effects.clear();
     [0, 2].into_iter().for_each(|from| none(unit, from));
-    assert_eq!((&unit.core.effects[..], unit.core.counts.gave_up), (&[Effect::Release(key)][..], 1));
+    assert_eq!(
+        (&unit.core.effects[..], unit.core.counts.gave_up),
+        (&[Effect::Release(key)][..], 1)
+    );
 }
 
 proptest! {

@@ -104,14 +104,20 @@ impl Meter {
         let mut epoch = 1 + epochs(&directory)?.last().copied().unwrap_or(0);
         let (file, path) = loop {
             let path = directory.join(epoch.to_string());
-            match OpenOptions::new().read(true).write(true).create_new(true).mode(0o640).open(&path) {
+            match OpenOptions::new().read(true).write(true).create_new(true).mode(0o640).open(&path)
+            {
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => epoch += 1,
                 file => break (file?, path),
             }
         };
         file.lock()?;
         allocate(&file).inspect_err(|_| drop(std::fs::remove_file(path)))?;
-        Ok(Meter { words: map(&file, libc::PROT_READ | libc::PROT_WRITE)?, sequence: 0, epoch, _locked: file })
+        Ok(Meter {
+            words: map(&file, libc::PROT_READ | libc::PROT_WRITE)?,
+            sequence: 0,
+            epoch,
+            _locked: file,
+        })
     }
 
     /// Names the billed functions.
@@ -137,7 +143,8 @@ impl Meter {
             let path = directory.join(epoch.to_string());
             let file = File::open(&path)?;
             let mut magic = [0; 8];
-            let unused = file.try_lock().is_ok() && ((&file).read(&mut magic)? < magic.len() || magic == [0; 8]);
+            let unused = file.try_lock().is_ok()
+                && ((&file).read(&mut magic)? < magic.len() || magic == [0; 8]);
             if unused {
                 std::fs::remove_file(path)?;
             }
@@ -147,13 +154,25 @@ impl Meter {
 
     /// Raises the totals of an earlier epoch to those of the output log. Its unit died before it
     /// wrote them. Repeating this changes nothing.
-    pub fn settle(ledger: &Path, tenant: &str, unit: &str, epoch: u32, totals: &[Work]) -> io::Result<()> {
+    pub fn settle(
+        ledger: &Path,
+        tenant: &str,
+        unit: &str,
+        epoch: u32,
+        totals: &[Work],
+    ) -> io::Result<()> {
         let path = directory(ledger, tenant, unit).join(epoch.to_string());
         let file = OpenOptions::new().read(true).write(true).open(&path)?;
-        let (sequence, billed) = decode(&std::fs::read(&path)?).ok_or(io::ErrorKind::InvalidData)?;
+        let (sequence, billed) =
+            decode(&std::fs::read(&path)?).ok_or(io::ErrorKind::InvalidData)?;
         let behind = |(b, w): (&Billed, &Work)| b.packets < w.packets || b.trapped < w.trapped;
         if billed.iter().zip(totals).any(behind) {
-            let mut meter = Meter { words: map(&file, libc::PROT_READ | libc::PROT_WRITE)?, sequence, epoch, _locked: file };
+            let mut meter = Meter {
+                words: map(&file, libc::PROT_READ | libc::PROT_WRITE)?,
+                sequence,
+                epoch,
+                _locked: file,
+            };
             meter.commit(totals.iter().copied());
         }
         Ok(())
@@ -210,12 +229,23 @@ fn allocate(file: &File) -> io::Result<()> {
 
 fn map(file: &File, protection: libc::c_int) -> io::Result<*mut u64> {
     // SAFETY: a new mapping of a file of that size.
-    let at = unsafe { libc::mmap(std::ptr::null_mut(), FILE_WORDS * 8, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+    let at = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            FILE_WORDS * 8,
+            protection,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            0,
+        )
+    };
     if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(at.cast()) }
 }
 
 fn epochs(directory: &Path) -> io::Result<Vec<u32>> {
-    let mut epochs: Vec<u32> = std::fs::read_dir(directory)?.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect();
+    let mut epochs: Vec<u32> = std::fs::read_dir(directory)?
+        .filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
     epochs.sort_unstable();
     Ok(epochs)
 }
@@ -224,7 +254,9 @@ fn epochs(directory: &Path) -> io::Result<Vec<u32>> {
 pub fn records(ledger: &Path) -> io::Result<Vec<Record>> {
     let mut records = Vec::new();
     let names = |path: &Path| -> io::Result<Vec<String>> {
-        let mut names: Vec<String> = std::fs::read_dir(path)?.filter_map(|e| e.ok()?.file_name().into_string().ok()).collect();
+        let mut names: Vec<String> = std::fs::read_dir(path)?
+            .filter_map(|e| e.ok()?.file_name().into_string().ok())
+            .collect();
         names.sort();
         Ok(names)
     };
@@ -238,9 +270,19 @@ pub fn records(ledger: &Path) -> io::Result<Vec<Record>> {
             for epoch in epochs(&directory)? {
                 let bytes = std::fs::read(directory.join(epoch.to_string()))?;
                 if let Some((sequence, functions)) = decode(&bytes) {
-                    let word = |n: usize| bytes[n * 8..].first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
-                    let unserved = Unserved { lost: word(UNSERVED_AT), unsent: word(UNSERVED_AT + 1) };
-                    records.push(Record { tenant: tenant.clone(), unit: unit.clone(), epoch, sequence, functions, unserved });
+                    let word = |n: usize| {
+                        bytes[n * 8..].first_chunk().map_or(0, |b| u64::from_le_bytes(*b))
+                    };
+                    let unserved =
+                        Unserved { lost: word(UNSERVED_AT), unsent: word(UNSERVED_AT + 1) };
+                    records.push(Record {
+                        tenant: tenant.clone(),
+                        unit: unit.clone(),
+                        epoch,
+                        sequence,
+                        functions,
+                        unserved,
+                    });
                 }
             }
         }
@@ -250,25 +292,35 @@ pub fn records(ledger: &Path) -> io::Result<Vec<Record>> {
 
 /// Returns the latest complete slot of a meter's bytes. Returns `None` if the file is not a meter.
 fn decode(bytes: &[u8]) -> Option<(u64, Vec<Billed>)> {
-    let words: Vec<u64> = bytes.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("8 bytes"))).collect();
+    let words: Vec<u64> =
+        bytes.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("8 bytes"))).collect();
     if words.len() < FILE_WORDS || words[0] != MAGIC {
         return None;
     }
-    let names = bytes.get(16..16usize.checked_add(words[1] as usize).filter(|&end| end <= 16 + NAME_WORDS * 8)?)?;
+    let names = bytes.get(
+        16..16usize.checked_add(words[1] as usize).filter(|&end| end <= 16 + NAME_WORDS * 8)?,
+    )?;
     let names: Vec<&str> = str::from_utf8(names).ok()?.split('\n').collect();
     if names.len() > STAGES_MAX {
         return None;
     }
     let whole = |slot: &[u64]| {
         let values = &slot[1..1 + names.len() * FIELDS];
-        slot[0] > 0 && slot[SLOT_WORDS - 1] == values.iter().fold(slot[0] ^ MAGIC, |sum, &v| mix(sum, v))
+        slot[0] > 0
+            && slot[SLOT_WORDS - 1] == values.iter().fold(slot[0] ^ MAGIC, |sum, &v| mix(sum, v))
     };
     let slots = words[2 + NAME_WORDS..].chunks_exact(SLOT_WORDS).take(SLOTS);
     let latest = slots.filter(|slot| whole(slot)).max_by_key(|slot| slot[0]);
     let billed = |(n, name): (usize, &&str)| match latest {
         Some(slot) => {
             let at = 1 + n * FIELDS;
-            Billed { function: name.to_string(), packets: slot[at], bytes: slot[at + 1], fuel: slot[at + 2], trapped: slot[at + 3] }
+            Billed {
+                function: name.to_string(),
+                packets: slot[at],
+                bytes: slot[at + 1],
+                fuel: slot[at + 2],
+                trapped: slot[at + 3],
+            }
         }
         None => Billed { function: name.to_string(), ..Billed::default() },
     };
@@ -307,7 +359,10 @@ mod tests {
             meter.note(Unserved { lost: packets, unsent: 1 });
         }
         let read = records(&ledger).unwrap();
-        assert_eq!(read.iter().map(|r| (r.epoch, r.sequence, r.functions[1].packets)).collect::<Vec<_>>(), [(1, 5, 5), (2, 7, 7)]);
+        assert_eq!(
+            read.iter().map(|r| (r.epoch, r.sequence, r.functions[1].packets)).collect::<Vec<_>>(),
+            [(1, 5, 5), (2, 7, 7)]
+        );
         assert_eq!(read[0].functions[0].function, "policer");
         assert_eq!(read[1].unserved, Unserved { lost: 7, unsent: 1 });
         std::fs::remove_dir_all(ledger).unwrap();
@@ -330,7 +385,8 @@ mod tests {
         use std::os::unix::fs::MetadataExt;
         let ledger = scratch("mode");
         let _meter = created(&ledger, "nat", &["nat"]);
-        let modes = ["meter", "meter/default/nat", "meter/default/nat/1"].map(|p| std::fs::metadata(ledger.join(p)).unwrap().mode() & 0o7);
+        let modes = ["meter", "meter/default/nat", "meter/default/nat/1"]
+            .map(|p| std::fs::metadata(ledger.join(p)).unwrap().mode() & 0o7);
         assert_eq!(modes, [0; 3]);
         std::fs::remove_dir_all(ledger).unwrap();
     }

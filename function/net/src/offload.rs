@@ -33,7 +33,8 @@ impl Offload {
     pub fn read(bytes: [u8; Offload::LENGTH_BYTES]) -> Offload {
         let [flags, kind, _, _, size, size_high, start, start_high, field, field_high] = bytes;
         let segment = if kind == 0 { 0 } else { u16::from_ne_bytes([size, size_high]) };
-        let sum = (u16::from_ne_bytes([start, start_high]), u16::from_ne_bytes([field, field_high]));
+        let sum =
+            (u16::from_ne_bytes([start, start_high]), u16::from_ne_bytes([field, field_high]));
         Offload { segment, sum: (flags & NEEDS_SUM != 0).then_some(sum) }
     }
 
@@ -70,7 +71,11 @@ impl Parts {
     fn of(frame: &[u8]) -> Option<Parts> {
         let (version, ip) = network(frame)?;
         let (protocol, transport, end) = if version == 4 {
-            (*frame.get(ip + 9)?, ip + usize::from(frame[ip] & 15) * 4, ip + usize::from(be16(frame, ip + 2)?))
+            (
+                *frame.get(ip + 9)?,
+                ip + usize::from(frame[ip] & 15) * 4,
+                ip + usize::from(be16(frame, ip + 2)?),
+            )
         } else {
             let (mut next, mut at) = (*frame.get(ip + 6)?, ip + 40);
             for _ in 0..EXTENSIONS_MAX {
@@ -88,7 +93,13 @@ impl Parts {
         };
         let least = if protocol == TCP { 20 } else { 8 };
         let payload = transport + header..end;
-        (header >= least && payload.start <= end && end <= frame.len()).then_some(Parts { version, protocol, ip, transport, payload })
+        (header >= least && payload.start <= end && end <= frame.len()).then_some(Parts {
+            version,
+            protocol,
+            ip,
+            transport,
+            payload,
+        })
     }
 
     /// Returns piece number `n` of `frame`, with the part `piece` of its payload.
@@ -99,8 +110,11 @@ impl Parts {
         let transport = self.transport;
         if self.protocol == TCP {
             let before = (piece.start - self.payload.start) as u32;
-            let sequence = u32::from_be_bytes(cut[transport + 4..transport + 8].try_into().expect("it has four bytes"));
-            cut[transport + 4..transport + 8].copy_from_slice(&sequence.wrapping_add(before).to_be_bytes());
+            let sequence = u32::from_be_bytes(
+                cut[transport + 4..transport + 8].try_into().expect("it has four bytes"),
+            );
+            cut[transport + 4..transport + 8]
+                .copy_from_slice(&sequence.wrapping_add(before).to_be_bytes());
             let first = if n > 0 { REDUCED } else { 0 };
             let last = if piece.end < self.payload.end { FIN_PUSH } else { 0 };
             cut[transport + 13] &= !(first | last);
@@ -127,7 +141,8 @@ impl Parts {
             pseudo += checksum::sum_of(&cut[ip + 8..ip + 40]);
         }
         let field = if self.protocol == TCP { 16 } else { 6 };
-        cut[transport + field..transport + field + 2].copy_from_slice(&checksum::fold(pseudo).to_be_bytes());
+        cut[transport + field..transport + field + 2]
+            .copy_from_slice(&checksum::fold(pseudo).to_be_bytes());
         checksum::complete(cut, transport, field);
     }
 }
@@ -146,7 +161,12 @@ pub fn cut(frame: &[u8], segment: u16) -> Option<Vec<Vec<u8>>> {
         return None;
     }
     let starts = whole.clone().step_by(segment);
-    Some(starts.zip(0..).map(|(start, n)| parts.piece(frame, start..whole.end.min(start + segment), n)).collect())
+    Some(
+        starts
+            .zip(0..)
+            .map(|(start, n)| parts.piece(frame, start..whole.end.min(start + segment), n))
+            .collect(),
+    )
 }
 
 #[cfg(test)]
@@ -163,9 +183,16 @@ mod tests {
         };
         let length = (header.len() + PAYLOAD) as u16;
         let ip = match v6 {
-            false => [&[0x45, 0][..], &(20 + length).to_be_bytes(), &[0xff, 0xff, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 192, 0, 2, 9]]
-                .concat(),
-            true => [&[0x60, 0, 0, 0][..], &length.to_be_bytes(), &[protocol, 64], &[7; 16], &[9; 16]].concat(),
+            false => [
+                &[0x45, 0][..],
+                &(20 + length).to_be_bytes(),
+                &[0xff, 0xff, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 192, 0, 2, 9],
+            ]
+            .concat(),
+            true => {
+                [&[0x60, 0, 0, 0][..], &length.to_be_bytes(), &[protocol, 64], &[7; 16], &[9; 16]]
+                    .concat()
+            }
         };
         let ethertype: &[u8] = if v6 { &[0x86, 0xdd] } else { &[8, 0] };
         let payload: Vec<u8> = (0..PAYLOAD).map(|n| (n * 7) as u8).collect();
@@ -175,7 +202,11 @@ mod tests {
     /// Returns the sum of the pseudo header, the transport header and the payload. It is all ones
     /// for a good packet.
     fn sum(frame: &[u8], parts: &Parts) -> u16 {
-        let addresses = if parts.version == 4 { parts.ip + 12..parts.ip + 20 } else { parts.ip + 8..parts.ip + 40 };
+        let addresses = if parts.version == 4 {
+            parts.ip + 12..parts.ip + 20
+        } else {
+            parts.ip + 8..parts.ip + 40
+        };
         let length = (parts.payload.end - parts.transport) as u64;
         let pseudo = checksum::sum_of(&frame[addresses]) + u64::from(parts.protocol) + length;
         checksum::fold(pseudo + checksum::sum_of(&frame[parts.transport..parts.payload.end]))
@@ -183,9 +214,13 @@ mod tests {
 
     #[test]
     fn pieces_are_the_packet_in_parts_with_right_sums() {
-        for (protocol, v6, tags) in
-            [(TCP, false, &[][..]), (TCP, true, &[]), (UDP, false, &[]), (UDP, true, &[]), (TCP, false, &[0x81, 0, 0, 7])]
-        {
+        for (protocol, v6, tags) in [
+            (TCP, false, &[][..]),
+            (TCP, true, &[]),
+            (UDP, false, &[]),
+            (UDP, true, &[]),
+            (TCP, false, &[0x81, 0, 0, 7]),
+        ] {
             let whole = packet(protocol, v6, tags);
             let pieces = cut(&whole, 1448).unwrap();
             assert_eq!(pieces.len(), PAYLOAD.div_ceil(1448));
@@ -196,14 +231,26 @@ mod tests {
                 assert_eq!(sum(piece, &parts), 0xffff, "its checksum");
                 let last = n == pieces.len() - 1;
                 if protocol == TCP {
-                    let sequence = u32::from_be_bytes(piece[parts.transport + 4..parts.transport + 8].try_into().unwrap());
+                    let sequence = u32::from_be_bytes(
+                        piece[parts.transport + 4..parts.transport + 8].try_into().unwrap(),
+                    );
                     assert_eq!(sequence, 0xffff_ff00u32.wrapping_add(payload.len() as u32));
-                    assert_eq!(piece[parts.transport + 13], 0x10 | if n == 0 { REDUCED } else { 0 } | if last { FIN_PUSH } else { 0 });
+                    assert_eq!(
+                        piece[parts.transport + 13],
+                        0x10 | if n == 0 { REDUCED } else { 0 } | if last { FIN_PUSH } else { 0 }
+                    );
                 } else {
-                    assert_eq!(be16(piece, parts.transport + 4), Some((piece.len() - parts.transport) as u16));
+                    assert_eq!(
+                        be16(piece, parts.transport + 4),
+                        Some((piece.len() - parts.transport) as u16)
+                    );
                 }
                 if !v6 {
-                    assert_eq!(checksum::fold(checksum::sum_of(&piece[parts.ip..parts.transport])), 0xffff, "the header's");
+                    assert_eq!(
+                        checksum::fold(checksum::sum_of(&piece[parts.ip..parts.transport])),
+                        0xffff,
+                        "the header's"
+                    );
                     assert_eq!(be16(piece, parts.ip + 4), Some(0xffffu16.wrapping_add(n as u16)));
                 }
                 payload.extend_from_slice(&piece[parts.payload]);
@@ -226,7 +273,8 @@ mod tests {
     fn the_header_says_what_is_left_to_do() {
         let size = 1448u16.to_ne_bytes();
         let (start, field) = (34u16.to_ne_bytes(), 16u16.to_ne_bytes());
-        let header = [NEEDS_SUM, 1, 54, 0, size[0], size[1], start[0], start[1], field[0], field[1]];
+        let header =
+            [NEEDS_SUM, 1, 54, 0, size[0], size[1], start[0], start[1], field[0], field[1]];
         assert_eq!(Offload::read(header), Offload { segment: 1448, sum: Some((34, 16)) });
         assert_eq!(Offload::read(Offload::NONE), Offload::default());
     }

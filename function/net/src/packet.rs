@@ -101,25 +101,44 @@ fn set<T>(socket: &OwnedFd, option: libc::c_int, value: &T, what: &str) -> io::R
     set_of(socket, libc::SOL_PACKET, option, value, what)
 }
 
-fn set_of<T>(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, value: &T, what: &str) -> io::Result<()> {
+fn set_of<T>(
+    socket: &OwnedFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: &T,
+    what: &str,
+) -> io::Result<()> {
     let size = size_of::<T>() as libc::socklen_t;
     // SAFETY: value points to size bytes.
-    check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (value as *const T).cast(), size) }, what).map(drop)
+    check(
+        unsafe {
+            libc::setsockopt(socket.as_raw_fd(), level, option, (value as *const T).cast(), size)
+        },
+        what,
+    )
+    .map(drop)
 }
 
 impl Port {
     /// Opens `device` with a ring of `frames` frames, rounded up to a multiple of 512. Needs
     /// CAP_NET_RAW.
     pub fn open(device: &str, frames: usize) -> io::Result<Port> {
-        let name = CString::new(device).map_err(|_| io::Error::other("a device's name has no zero byte"))?;
+        let name = CString::new(device)
+            .map_err(|_| io::Error::other("a device's name has no zero byte"))?;
         // SAFETY: name ends with a zero byte.
         let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
         if index == 0 {
-            return Err(io::Error::new(io::ErrorKind::NotFound, format!("no network device {device} here: `ip link` lists them")));
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("no network device {device} here: `ip link` lists them"),
+            ));
         }
         // The protocol stays 0 until the bind, so that no packet of another device enters the ring.
         // SAFETY: plain system call.
-        let socket = check(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) }, "open a packet socket")?;
+        let socket = check(
+            unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) },
+            "open a packet socket",
+        )?;
         // SAFETY: just opened.
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
         set(&socket, libc::PACKET_VERSION, &1i32, "PACKET_VERSION")?;
@@ -130,11 +149,18 @@ impl Port {
         set(&socket, libc::PACKET_COPY_THRESH, &1i32, "PACKET_COPY_THRESH")?;
         // Without CAP_NET_ADMIN, the system's limit bounds the queue.
         set_of(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &QUEUE_BYTES, "SO_RCVBUFFORCE")
-            .or_else(|_| set_of(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &QUEUE_BYTES, "SO_RCVBUF"))?;
+            .or_else(|_| {
+                set_of(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &QUEUE_BYTES, "SO_RCVBUF")
+            })?;
         let frames = frames.next_multiple_of(BLOCK_BYTES / FRAME_BYTES);
         let ring_bytes = frames * FRAME_BYTES;
         let index = index as i32;
-        let request = [BLOCK_BYTES as u32, (ring_bytes / BLOCK_BYTES) as u32, FRAME_BYTES as u32, frames as u32];
+        let request = [
+            BLOCK_BYTES as u32,
+            (ring_bytes / BLOCK_BYTES) as u32,
+            FRAME_BYTES as u32,
+            frames as u32,
+        ];
         set(&socket, libc::PACKET_RX_RING, &request, "PACKET_RX_RING")?;
         let port = Port::adopt(socket, device, frames)?;
         // SAFETY: an all-zero sockaddr_ll is valid.
@@ -144,7 +170,10 @@ impl Port {
         address.sll_ifindex = index;
         let size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
         // SAFETY: address is a sockaddr_ll of size bytes.
-        check(unsafe { libc::bind(port.socket.as_raw_fd(), (&raw const address).cast(), size) }, "bind to the device")?;
+        check(
+            unsafe { libc::bind(port.socket.as_raw_fd(), (&raw const address).cast(), size) },
+            "bind to the device",
+        )?;
         Ok(port)
     }
 
@@ -155,7 +184,9 @@ impl Port {
         let ring_bytes = frames * FRAME_BYTES;
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
         // SAFETY: the kernel maps the ring that the socket was given.
-        let ring = unsafe { libc::mmap(std::ptr::null_mut(), ring_bytes, protection, flags, socket.as_raw_fd(), 0) };
+        let ring = unsafe {
+            libc::mmap(std::ptr::null_mut(), ring_bytes, protection, flags, socket.as_raw_fd(), 0)
+        };
         if ring == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
@@ -217,12 +248,16 @@ impl Port {
             // SAFETY: with that status, the header and the frame behind it are ours.
             let head = unsafe { &mut *head };
             let start = self.frame_of(place, head.mac);
-            let slot =
-                if head.captured < head.length { self.queued(place, start, head, status) } else { self.in_ring(start, head, status) };
+            let slot = if head.captured < head.length {
+                self.queued(place, start, head, status)
+            } else {
+                self.in_ring(start, head, status)
+            };
             if status & DONE_HERE != 0 {
                 // If this process dies, the next reader of the frame must repeat neither step.
                 // SAFETY: as above, the header is ours until it is released.
-                unsafe { AtomicU32::from_ptr(status_at) }.store(status & !DONE_HERE, Ordering::Release);
+                unsafe { AtomicU32::from_ptr(status_at) }
+                    .store(status & !DONE_HERE, Ordering::Release);
             }
             into.push(slot);
         }
@@ -234,7 +269,9 @@ impl Port {
         let mut length = head.captured as usize;
         // SAFETY: in front of the frame is the virtio header, and in front of that the room of
         // PACKET_RESERVE; both and the captured bytes are ours.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(self.ring.add(start - IN_FRONT), IN_FRONT + length) };
+        let bytes = unsafe {
+            std::slice::from_raw_parts_mut(self.ring.add(start - IN_FRONT), IN_FRONT + length)
+        };
         let offload = Offload::read(bytes[TAG_BYTES..IN_FRONT].try_into().expect("it is as long"));
         if status & libc::TP_STATUS_CSUMNOTREADY != 0 {
             offload.complete(&mut bytes[IN_FRONT..]);
@@ -245,7 +282,8 @@ impl Port {
             start -= TAG_BYTES;
             length += TAG_BYTES;
             head.mac -= TAG_BYTES as u16;
-            (head.captured, head.length) = (head.captured + TAG_BYTES as u32, head.length + TAG_BYTES as u32);
+            (head.captured, head.length) =
+                (head.captured + TAG_BYTES as u32, head.length + TAG_BYTES as u32);
         }
         Slot { start, length, time_ns: head.time_ns(), segment: offload.segment, large: None }
     }
@@ -255,9 +293,16 @@ impl Port {
     fn queued(&mut self, place: usize, start: usize, head: &Head, status: u32) -> Slot {
         let none = Slot { start, length: 0, time_ns: head.time_ns(), segment: 0, large: None };
         // SAFETY: captured bytes from start are ours.
-        let beginning = unsafe { std::slice::from_raw_parts(self.ring.add(start), (head.captured as usize).min(FRAME_BYTES)) };
+        let beginning = unsafe {
+            std::slice::from_raw_parts(
+                self.ring.add(start),
+                (head.captured as usize).min(FRAME_BYTES),
+            )
+        };
         let copied = status & libc::TP_STATUS_COPY != 0;
-        let Some(mut bytes) = copied.then(|| self.ahead.take().or_else(|| self.dequeue())).flatten() else {
+        let Some(mut bytes) =
+            copied.then(|| self.ahead.take().or_else(|| self.dequeue())).flatten()
+        else {
             self.too_long += 1;
             return none;
         };
@@ -287,8 +332,11 @@ impl Port {
         let room = &mut bytes[TAG_BYTES..];
         let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
         // SAFETY: room is ours.
-        let came = unsafe { libc::recv(self.socket.as_raw_fd(), room.as_mut_ptr().cast(), room.len(), flags) };
-        let length = usize::try_from(came).ok().filter(|length| (IN_FRONT..=room.len()).contains(length))?;
+        let came = unsafe {
+            libc::recv(self.socket.as_raw_fd(), room.as_mut_ptr().cast(), room.len(), flags)
+        };
+        let length =
+            usize::try_from(came).ok().filter(|length| (IN_FRONT..=room.len()).contains(length))?;
         bytes.truncate(TAG_BYTES + length);
         Some(bytes)
     }
@@ -302,7 +350,10 @@ impl Port {
     pub fn frame(&self, slot: &Slot) -> Received<'_> {
         let Slot { start, length, time_ns, segment, .. } = *slot;
         if let Some(position) = slot.large {
-            let at = self.large.binary_search_by_key(&position, |large| large.0).expect("it was not released");
+            let at = self
+                .large
+                .binary_search_by_key(&position, |large| large.0)
+                .expect("it was not released");
             return Received { frame: &self.large[at].1[start..start + length], time_ns, segment };
         }
         assert!(start + length <= self.ring_bytes);
@@ -315,20 +366,27 @@ impl Port {
     pub fn release(&mut self, count: usize) {
         for place in 0..count {
             // SAFETY: as in receive; these frames were ours.
-            unsafe { AtomicU32::from_ptr(&raw mut (*self.head_at(place)).status) }.store(libc::TP_STATUS_KERNEL, Ordering::Release);
+            unsafe { AtomicU32::from_ptr(&raw mut (*self.head_at(place)).status) }
+                .store(libc::TP_STATUS_KERNEL, Ordering::Release);
         }
         self.head = (self.head + count) % self.frames;
         self.position += count as u64;
         while self.large.front().is_some_and(|large| large.0 < self.position) {
-            self.spare.extend(self.large.pop_front().map(|large| large.1).filter(|_| self.spare.len() < SPARE));
+            self.spare.extend(
+                self.large.pop_front().map(|large| large.1).filter(|_| self.spare.len() < SPARE),
+            );
         }
     }
 
     /// Sends frames and returns how many the kernel took. It takes fewer when the device's queue is
     /// full.
     pub fn send(&self, frames: &[&[u8]]) -> usize {
-        let vector = |bytes: &[u8]| libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-        let mut vectors: Vec<[libc::iovec; 2]> = frames.iter().map(|frame| [vector(&Offload::NONE), vector(frame)]).collect();
+        let vector = |bytes: &[u8]| libc::iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        };
+        let mut vectors: Vec<[libc::iovec; 2]> =
+            frames.iter().map(|frame| [vector(&Offload::NONE), vector(frame)]).collect();
         let mut messages: Vec<libc::mmsghdr> = Vec::with_capacity(frames.len());
         for vectors in &mut vectors {
             // SAFETY: an all-zero mmsghdr is valid.
@@ -341,7 +399,9 @@ impl Port {
         while sent < messages.len() {
             let rest = &mut messages[sent..];
             // SAFETY: rest is a valid array of headers, whose vectors live until the call returns.
-            match unsafe { libc::sendmmsg(self.socket.as_raw_fd(), rest.as_mut_ptr(), rest.len() as u32, 0) } {
+            match unsafe {
+                libc::sendmmsg(self.socket.as_raw_fd(), rest.as_mut_ptr(), rest.len() as u32, 0)
+            } {
                 taken if taken > 0 => sent += taken as usize,
                 // The first frame cannot be sent (too long, device down, queue full). It is lost as
                 // on a wire.
@@ -369,7 +429,13 @@ impl Port {
         let mut size = size_of_val(&statistics) as libc::socklen_t;
         // SAFETY: statistics has size bytes.
         let result = unsafe {
-            libc::getsockopt(self.socket.as_raw_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS, statistics.as_mut_ptr().cast(), &mut size)
+            libc::getsockopt(
+                self.socket.as_raw_fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_STATISTICS,
+                statistics.as_mut_ptr().cast(),
+                &mut size,
+            )
         };
         if result == 0 { statistics[1].into() } else { 0 }
     }
@@ -383,11 +449,15 @@ const SPARE: usize = 32;
 /// EtherType of a VLAN tag (802.1Q).
 const TAGGED: u16 = 0x8100;
 /// Status bits of work that the kernel left and [`Port::receive`] does.
-const DONE_HERE: u32 = libc::TP_STATUS_COPY | libc::TP_STATUS_CSUMNOTREADY | libc::TP_STATUS_VLAN_VALID | libc::TP_STATUS_VLAN_TPID_VALID;
+const DONE_HERE: u32 = libc::TP_STATUS_COPY
+    | libc::TP_STATUS_CSUMNOTREADY
+    | libc::TP_STATUS_VLAN_VALID
+    | libc::TP_STATUS_VLAN_TPID_VALID;
 
 /// Inserts the VLAN tag of the ring's header into a frame. The frame must start after room for it.
 fn tag(frame: &mut [u8], head: &Head, status: u32) {
-    let ethertype = if status & libc::TP_STATUS_VLAN_TPID_VALID != 0 { head.vlan_type } else { TAGGED };
+    let ethertype =
+        if status & libc::TP_STATUS_VLAN_TPID_VALID != 0 { head.vlan_type } else { TAGGED };
     frame.copy_within(TAG_BYTES..TAG_BYTES + 2 * ADDRESS_BYTES, 0);
     frame[2 * ADDRESS_BYTES..][..2].copy_from_slice(&ethertype.to_be_bytes());
     frame[2 * ADDRESS_BYTES + 2..][..2].copy_from_slice(&head.vlan.to_be_bytes());

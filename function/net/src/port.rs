@@ -49,7 +49,10 @@ impl From<packet::Port> for Port {
 impl Port {
     /// Opens `device` with room for `frames` packets.
     pub fn open(device: &str, frames: usize, wanted: Wanted) -> io::Result<Port> {
-        let xdp = || xdp::Port::open(device, frames).map(|port| Port { way: Way::Xdp(Box::new(port)), instead: None });
+        let xdp = || {
+            xdp::Port::open(device, frames)
+                .map(|port| Port { way: Way::Xdp(Box::new(port)), instead: None })
+        };
         let packet = |instead| Ok(Port { instead, ..packet::Port::open(device, frames)?.into() });
         match wanted {
             Wanted::Xdp => xdp(),
@@ -68,7 +71,10 @@ impl Port {
     pub fn share(&self) -> io::Result<OwnedFd> {
         match &self.way {
             Way::Packet(port) => port.share(),
-            Way::Xdp(_) => Err(io::Error::new(io::ErrorKind::Unsupported, "AF_XDP's memory is one process's own")),
+            Way::Xdp(_) => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "AF_XDP's memory is one process's own",
+            )),
         }
     }
 
@@ -155,11 +161,18 @@ impl fmt::Display for Port {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match (&self.way, &self.instead) {
             (Way::Packet(port), None) => write!(f, "{}: AF_PACKET", port.device),
-            (Way::Packet(port), Some(why)) => write!(f, "{}: AF_PACKET, because with AF_XDP {why}", port.device),
+            (Way::Packet(port), Some(why)) => {
+                write!(f, "{}: AF_PACKET, because with AF_XDP {why}", port.device)
+            }
             (Way::Xdp(port), _) => {
                 let copied = if port.zero_copy { "zero-copy" } else { "copied by the kernel" };
                 let queues = port.queues();
-                write!(f, "{}: AF_XDP, {copied}, {queues} queue{}", port.device, if queues == 1 { "" } else { "s" })
+                write!(
+                    f,
+                    "{}: AF_XDP, {copied}, {queues} queue{}",
+                    port.device,
+                    if queues == 1 { "" } else { "s" }
+                )
             }
         }
     }

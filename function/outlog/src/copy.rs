@@ -66,7 +66,12 @@ impl Copy {
         match reader.u8()? {
             kind::CLEAR => {
                 let behind = self.behind.take().map(|_| Behind::all());
-                *self = Copy { epoch: self.epoch, filling: true, behind, ..Copy::new(std::mem::take(&mut self.state_bytes)) };
+                *self = Copy {
+                    epoch: self.epoch,
+                    filling: true,
+                    behind,
+                    ..Copy::new(std::mem::take(&mut self.state_bytes))
+                };
                 Ok(())
             }
             kind::FLOWS => {
@@ -81,7 +86,9 @@ impl Copy {
     fn batch(&mut self, message: &[u8], mut reader: Reader) -> Result<(), Malformed> {
         let (head, [forgotten, changed, packets]) = reader.head()?;
         // No batch may be missing between two whole states.
-        if head.epoch < self.epoch || !self.filling && (!self.is_whole() || head.sequence != self.sequence + 1) {
+        if head.epoch < self.epoch
+            || !self.filling && (!self.is_whole() || head.sequence != self.sequence + 1)
+        {
             return Err(Malformed);
         }
         for _ in 0..forgotten {
@@ -110,7 +117,8 @@ impl Copy {
             let head = &self.heads[place];
             // The flow's resources may have belonged to another flow since: the standby starts the
             // flow anew.
-            if (before.taken, before.leases, before.alias, before.up) != (head.taken, head.leases, head.alias, head.up)
+            if (before.taken, before.leases, before.alias, before.up)
+                != (head.taken, head.leases, head.alias, head.up)
                 && let Some(behind) = &mut self.behind
             {
                 behind.forget(head.key, next);
@@ -163,19 +171,29 @@ impl Copy {
 
     /// Sends the standby the changes that it lacks, as [`kind::CLEAR`], [`kind::FORGET`] and
     /// [`kind::FLOWS`]. If `send` has no room (false), the rest waits for another call.
-    pub fn catch_up<E>(&mut self, mut send: impl FnMut(&[u8]) -> Result<bool, E>) -> Result<bool, E> {
-        let Some(mut behind) = self.behind.take_if(|_| !self.last.is_empty()) else { return Ok(true) };
+    pub fn catch_up<E>(
+        &mut self,
+        mut send: impl FnMut(&[u8]) -> Result<bool, E>,
+    ) -> Result<bool, E> {
+        let Some(mut behind) = self.behind.take_if(|_| !self.last.is_empty()) else {
+            return Ok(true);
+        };
         let told = self.tell(&mut behind, &mut send);
         self.behind = Some(behind);
         told
     }
 
-    fn tell<E>(&mut self, behind: &mut Behind, send: &mut impl FnMut(&[u8]) -> Result<bool, E>) -> Result<bool, E> {
+    fn tell<E>(
+        &mut self,
+        behind: &mut Behind,
+        send: &mut impl FnMut(&[u8]) -> Result<bool, E>,
+    ) -> Result<bool, E> {
         if behind.anew {
             if !send(&[kind::CLEAR])? {
                 return Ok(false);
             }
-            *behind = Behind { changed: self.heads.iter().map(|h| h.key).collect(), ..Behind::default() };
+            *behind =
+                Behind { changed: self.heads.iter().map(|h| h.key).collect(), ..Behind::default() };
             self.noted.fill(true);
         }
         let mut message = Vec::with_capacity(CHUNK_BYTES);
@@ -211,7 +229,10 @@ impl Copy {
         let (mut from, mut count) = (changed.len(), 0u32);
         while from > 0 && (count == 0 || message.len() + stride + 256 < CHUNK_BYTES) {
             from -= 1;
-            let Some(&place) = self.index.get(&changed[from]).filter(|&&place| self.noted[place]) else { continue };
+            let Some(&place) = self.index.get(&changed[from]).filter(|&&place| self.noted[place])
+            else {
+                continue;
+            };
             // A stage without state is all zeroes, as in a new flow.
             let head = FlowHead { changed: self.heads[place].valid, ..self.heads[place].clone() };
             record::put_flow(message, &head);
@@ -248,13 +269,23 @@ mod tests {
     fn batch(sequence: u64, forgotten: &[u8], changed: &[(u8, [u8; 6])]) -> Vec<u8> {
         let key = |n: u8| FlowKey::from_bytes([n; FlowKey::LENGTH_BYTES]);
         let mut message = Vec::new();
-        let at = record::put_head(&mut message, &record::Head { sequence, ..record::Head::default() });
+        let at =
+            record::put_head(&mut message, &record::Head { sequence, ..record::Head::default() });
         forgotten.iter().for_each(|&n| message.extend_from_slice(key(n).as_bytes()));
         for &(n, state) in changed {
             let leases = [0; pando_chain::flows::STAGES_MAX];
             record::put_flow(
                 &mut message,
-                &FlowHead { key: key(n), alias: None, up: true, valid: 3, taken: 0, changed: 3, leases, ends: Default::default() },
+                &FlowHead {
+                    key: key(n),
+                    alias: None,
+                    up: true,
+                    valid: 3,
+                    taken: 0,
+                    changed: 3,
+                    leases,
+                    ends: Default::default(),
+                },
             );
             record::put_state(&mut message, &state[..4]);
             record::put_state(&mut message, &state[4..]);
@@ -279,7 +310,11 @@ mod tests {
 
     fn states(copy: &Copy) -> HashMap<FlowKey, Vec<u8>> {
         let stride = copy.stride();
-        copy.heads.iter().enumerate().map(|(n, h)| (h.key, copy.states[n * stride..][..stride].to_vec())).collect()
+        copy.heads
+            .iter()
+            .enumerate()
+            .map(|(n, h)| (h.key, copy.states[n * stride..][..stride].to_vec()))
+            .collect()
     }
 
     proptest! {

@@ -49,7 +49,9 @@ impl Vitals {
         // SAFETY: the lock was made before the page was shared.
         match unsafe { libc::pthread_mutex_lock(self.hold_place()) } {
             // SAFETY: it is locked.
-            libc::EOWNERDEAD => checked(unsafe { libc::pthread_mutex_consistent(self.hold_place()) }).map(|()| true),
+            libc::EOWNERDEAD => {
+                checked(unsafe { libc::pthread_mutex_consistent(self.hold_place()) }).map(|()| true)
+            }
             error => checked(error).map(|()| false),
         }
     }

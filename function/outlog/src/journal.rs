@@ -54,7 +54,9 @@ pub enum Ended {
     #[error("told to end while it waited for a log")]
     Told,
     /// The log is gone, and so is the process that could start another.
-    #[error("the output log is gone, and so is the process that would start another: start the unit again")]
+    #[error(
+        "the output log is gone, and so is the process that would start another: start the unit again"
+    )]
     Unwatched,
     /// An error that waiting cannot cure.
     #[error(transparent)]
@@ -79,7 +81,16 @@ impl Journal {
         // Touch the pages here so that neither a takeover nor the first batch waits for them.
         let mut message = vec![1; MESSAGE_BYTES];
         message.clear();
-        Journal { link: None, orders: Some(orders), vitals, hello, sequence: 0, message, lag: Lag::None, noticed: None }
+        Journal {
+            link: None,
+            orders: Some(orders),
+            vitals,
+            hello,
+            sequence: 0,
+            message,
+            lag: Lag::None,
+            noticed: None,
+        }
     }
 
     /// Continues after the batch `sequence` of a dead unit, over the standby's own link.
@@ -111,7 +122,10 @@ impl Journal {
 
     /// Returns the descriptors to sleep on in addition to the devices.
     pub fn fds(&self) -> [RawFd; 2] {
-        [self.orders.as_ref().map_or(-1, |o| o.as_raw_fd()), self.link.as_ref().map_or(-1, |l| l.way.fd())]
+        [
+            self.orders.as_ref().map_or(-1, |o| o.as_raw_fd()),
+            self.link.as_ref().map_or(-1, |l| l.way.fd()),
+        ]
     }
 
     /// Beats, before the unit looks for packets. Returns the longest sleep, in milliseconds.
@@ -147,7 +161,9 @@ impl Journal {
         match self.orders.as_ref().map(|o| o.receive(false)) {
             Some(Ok(order)) => self.refill(chain, order, done),
             Some(Err(e)) if e.kind() != ErrorKind::WouldBlock => {
-                pando_walls::say!("nobody watches this unit any more: it serves on, and its log is not renewed");
+                pando_walls::say!(
+                    "nobody watches this unit any more: it serves on, and its log is not renewed"
+                );
                 self.orders = None;
             }
             _ => {}
@@ -176,7 +192,8 @@ impl Journal {
         let number = Link::number_of(&order);
         let Ok(link) = Link::open(order) else { return self.tell(&format!("unlinked {number}")) };
         let link = self.link.insert(link);
-        let greeted = link.way.send(&self.hello.encode()).and_then(|()| link.way.send(&[kind::CLEAR]));
+        let greeted =
+            link.way.send(&self.hello.encode()).and_then(|()| link.way.send(&[kind::CLEAR]));
         let filled = greeted.and_then(|()| {
             self.send_flows(chain)?;
             self.encode(chain, done, &[]);
@@ -207,7 +224,12 @@ impl Journal {
     }
 
     /// Puts a batch into the log; returns when the log keeps it. Without a log, it waits for one.
-    pub fn append<E: Executor>(&mut self, chain: &Chain<E>, done: &Done, signals: RawFd) -> Result<(), Ended> {
+    pub fn append<E: Executor>(
+        &mut self,
+        chain: &Chain<E>,
+        done: &Done,
+        signals: RawFd,
+    ) -> Result<(), Ended> {
         self.sequence += 1;
         self.encode(chain, done, &chain.changed);
         if self.link.is_some() && self.hand_over().is_ok() {
@@ -243,7 +265,11 @@ impl Journal {
             chain.put_flow(message, id, chain.flows.flow(id).changed());
         }
         done.frames.iter().for_each(|frame| record::put_packet(message, frame));
-        record::set_counts(message, counts, [done.forgotten.len(), changed.len(), done.frames.len()]);
+        record::set_counts(
+            message,
+            counts,
+            [done.forgotten.len(), changed.len(), done.frames.len()],
+        );
     }
 
     /// Sends the encoded message; returns when the log keeps it.

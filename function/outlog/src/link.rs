@@ -41,7 +41,8 @@ pub trait Transport {
     /// Waits for a message, at most until `deadline`.
     fn receive_by(&mut self, into: &mut Vec<u8>, deadline: Instant) -> io::Result<()> {
         while !self.receive(into)? {
-            let left = deadline.checked_duration_since(Instant::now()).ok_or(ErrorKind::TimedOut)?;
+            let left =
+                deadline.checked_duration_since(Instant::now()).ok_or(ErrorKind::TimedOut)?;
             if self.may_sleep() {
                 orders::poll(&[self.fd()], left.as_millis() as i32 + 1)?;
             }
@@ -141,7 +142,14 @@ impl Transport for Shared {
             return Ok(());
         }
         // SAFETY: one byte of a constant. A full socket has woken the reader already.
-        let sent = unsafe { libc::send(self.socket.as_raw_fd(), [1u8].as_ptr().cast(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+        let sent = unsafe {
+            libc::send(
+                self.socket.as_raw_fd(),
+                [1u8].as_ptr().cast(),
+                1,
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+            )
+        };
         match io::Error::last_os_error() {
             e if sent < 0 && e.kind() != ErrorKind::WouldBlock => Err(e),
             _ => Ok(()),
@@ -161,7 +169,14 @@ impl Transport for Shared {
         self.inward.sleeping().store(0, std::sync::atomic::Ordering::SeqCst);
         let mut bytes = [0u8; 64];
         // SAFETY: the buffer has its length.
-        match unsafe { libc::recv(self.socket.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT) } {
+        match unsafe {
+            libc::recv(
+                self.socket.as_raw_fd(),
+                bytes.as_mut_ptr().cast(),
+                bytes.len(),
+                libc::MSG_DONTWAIT,
+            )
+        } {
             0 => Err(ErrorKind::UnexpectedEof.into()),
             1.. => Ok(()),
             _ => match io::Error::last_os_error() {
@@ -210,7 +225,14 @@ impl Stream {
         }
         let mut bytes = [0u8; 64 << 10];
         // SAFETY: the buffer has its length.
-        match unsafe { libc::recv(self.socket.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT) } {
+        match unsafe {
+            libc::recv(
+                self.socket.as_raw_fd(),
+                bytes.as_mut_ptr().cast(),
+                bytes.len(),
+                libc::MSG_DONTWAIT,
+            )
+        } {
             0 => {
                 self.ended = true;
                 Ok(false)
@@ -220,7 +242,9 @@ impl Stream {
                 Ok(true)
             }
             _ => match io::Error::last_os_error() {
-                e if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(false),
+                e if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                    Ok(false)
+                }
                 e => Err(e),
             },
         }
@@ -239,7 +263,8 @@ impl Transport for Stream {
     /// The kernel reports room when a third of its buffer is free. Any message to a standby is
     /// smaller.
     fn has_room(&self, _: usize) -> bool {
-        let mut polled = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+        let mut polled =
+            libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
         // SAFETY: one valid descriptor to look at.
         unsafe { libc::poll(&mut polled, 1, 0) == 1 }
     }
@@ -254,7 +279,10 @@ impl Transport for Stream {
             if let Some((length, rest)) = there.split_first_chunk::<4>() {
                 let length = u32::from_le_bytes(*length) as usize;
                 if length > STREAM_MESSAGE_BYTES_MAX {
-                    return Err(io::Error::new(ErrorKind::InvalidData, format!("a message of {length} bytes: is that a unit's log?")));
+                    return Err(io::Error::new(
+                        ErrorKind::InvalidData,
+                        format!("a message of {length} bytes: is that a unit's log?"),
+                    ));
                 }
                 if let Some(message) = rest.get(..length) {
                     into.extend_from_slice(message);
@@ -311,18 +339,28 @@ mod tests {
     #[test]
     fn messages_arrive_both_ways_by_memory_and_by_tcp() {
         let (memory, unit, log) = Shared::make().unwrap();
-        let (mut a, mut b) = (Shared::open(&memory, unit, true).unwrap(), Shared::open(&memory, log, false).unwrap());
+        let (mut a, mut b) = (
+            Shared::open(&memory, unit, true).unwrap(),
+            Shared::open(&memory, log, false).unwrap(),
+        );
         exchange(&mut a, &mut b);
         exchange(&mut b, &mut a);
         drop(b);
-        assert_eq!(a.receive_by(&mut Vec::new(), Instant::now() + PATIENCE).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+        assert_eq!(
+            a.receive_by(&mut Vec::new(), Instant::now() + PATIENCE).unwrap_err().kind(),
+            ErrorKind::UnexpectedEof
+        );
 
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut a = Stream::new(TcpStream::connect(listener.local_addr().unwrap()).unwrap()).unwrap();
+        let mut a =
+            Stream::new(TcpStream::connect(listener.local_addr().unwrap()).unwrap()).unwrap();
         let mut b = Stream::new(listener.accept().unwrap().0).unwrap();
         exchange(&mut a, &mut b);
         exchange(&mut b, &mut a);
         drop(b);
-        assert_eq!(a.receive_by(&mut Vec::new(), Instant::now() + PATIENCE).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+        assert_eq!(
+            a.receive_by(&mut Vec::new(), Instant::now() + PATIENCE).unwrap_err().kind(),
+            ErrorKind::UnexpectedEof
+        );
     }
 }

@@ -46,7 +46,8 @@ impl Orders {
     pub fn send(&self, text: &str, fds: &[BorrowedFd]) -> io::Result<()> {
         assert!(fds.len() <= FDS_MAX && (1..=MESSAGE_BYTES_MAX).contains(&text.len()));
         let mut control = Control([0; 64]);
-        let mut vector = libc::iovec { iov_base: text.as_ptr().cast_mut().cast(), iov_len: text.len() };
+        let mut vector =
+            libc::iovec { iov_base: text.as_ptr().cast_mut().cast(), iov_len: text.len() };
         // SAFETY: a zero header is valid; its lengths match its buffers, which outlive the call.
         let sent = unsafe {
             let mut message: libc::msghdr = std::mem::zeroed();
@@ -61,7 +62,11 @@ impl Orders {
                 (*header).cmsg_type = libc::SCM_RIGHTS;
                 (*header).cmsg_len = libc::CMSG_LEN(bytes) as usize;
                 let raw: Vec<RawFd> = fds.iter().map(|fd| fd.as_raw_fd()).collect();
-                std::ptr::copy_nonoverlapping(raw.as_ptr(), libc::CMSG_DATA(header).cast(), raw.len());
+                std::ptr::copy_nonoverlapping(
+                    raw.as_ptr(),
+                    libc::CMSG_DATA(header).cast(),
+                    raw.len(),
+                );
             }
             libc::sendmsg(self.0.as_raw_fd(), &message, libc::MSG_NOSIGNAL)
         };
@@ -94,7 +99,10 @@ impl Orders {
         };
         match length {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            1.. => Ok(Order { text: String::from_utf8_lossy(&bytes[..length as usize]).into_owned(), fds }),
+            1.. => Ok(Order {
+                text: String::from_utf8_lossy(&bytes[..length as usize]).into_owned(),
+                fds,
+            }),
             _ => Err(io::Error::last_os_error()),
         }
     }
@@ -110,7 +118,9 @@ impl AsRawFd for Orders {
 pub fn socketpair(kind: libc::c_int) -> io::Result<[OwnedFd; 2]> {
     let mut pair = [0; 2];
     // SAFETY: pair takes two descriptors.
-    if unsafe { libc::socketpair(libc::AF_UNIX, kind | libc::SOCK_CLOEXEC, 0, pair.as_mut_ptr()) } < 0 {
+    if unsafe { libc::socketpair(libc::AF_UNIX, kind | libc::SOCK_CLOEXEC, 0, pair.as_mut_ptr()) }
+        < 0
+    {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: just made.
@@ -120,11 +130,15 @@ pub fn socketpair(kind: libc::c_int) -> io::Result<[OwnedFd; 2]> {
 /// Waits until one of `fds` is readable or gone, at most `timeout_ms` (-1: forever). Returns a flag
 /// per descriptor.
 pub fn poll(fds: &[RawFd], timeout_ms: i32) -> io::Result<Vec<bool>> {
-    let mut polled: Vec<libc::pollfd> = fds.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+    let mut polled: Vec<libc::pollfd> =
+        fds.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
     // SAFETY: polled is a valid array.
-    let result = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout_ms) };
+    let result =
+        unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout_ms) };
     match result {
-        -1 if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted => Err(io::Error::last_os_error()),
+        -1 if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted => {
+            Err(io::Error::last_os_error())
+        }
         -1 => Ok(vec![false; fds.len()]),
         _ => Ok(polled.iter().map(|p| p.revents != 0).collect()),
     }

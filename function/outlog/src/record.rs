@@ -79,7 +79,9 @@ impl Mark {
         let mut message = vec![kind::EVEN];
         message.extend_from_slice(&self.epoch.to_le_bytes());
         message.extend_from_slice(&self.sequence.to_le_bytes());
-        self.position.iter().for_each(|position| message.extend_from_slice(&position.to_le_bytes()));
+        self.position
+            .iter()
+            .for_each(|position| message.extend_from_slice(&position.to_le_bytes()));
         message
     }
 }
@@ -154,7 +156,8 @@ impl<'a> Parts<'a> for Reader<'a> {
         if stages > STAGES_MAX {
             return Err(Malformed);
         }
-        let state_bytes = (0..stages).map(|_| Ok(self.u32()? as usize)).collect::<Result<Vec<_>, _>>()?;
+        let state_bytes =
+            (0..stages).map(|_| Ok(self.u32()? as usize)).collect::<Result<Vec<_>, _>>()?;
         if state_bytes.iter().any(|&b| b > pando_abi::STATE_BYTES_MAX) {
             return Err(Malformed);
         }
@@ -169,7 +172,9 @@ impl<'a> Parts<'a> for Reader<'a> {
         if usize::from(stages) > STAGES_MAX || port > 1 {
             return Err(Malformed);
         }
-        let work = |r: &mut Self| Ok(Work { packets: r.u64()?, bytes: r.u64()?, fuel: r.u64()?, trapped: r.u64()? });
+        let work = |r: &mut Self| {
+            Ok(Work { packets: r.u64()?, bytes: r.u64()?, fuel: r.u64()?, trapped: r.u64()? })
+        };
         let totals = (0..stages).map(|_| work(self)).collect::<Result<_, _>>()?;
         let counts = [self.u32()? as usize, self.u32()? as usize, self.u32()? as usize];
         Ok((Head { epoch, sequence, positions, port, totals }, counts))
@@ -177,7 +182,11 @@ impl<'a> Parts<'a> for Reader<'a> {
 
     fn mark(&mut self) -> Result<Mark, Malformed> {
         let (epoch, sequence) = (self.u32()?, self.u64()?);
-        Ok(Mark { epoch, sequence, position: if self.0.is_empty() { None } else { Some(self.u64()?) } })
+        Ok(Mark {
+            epoch,
+            sequence,
+            position: if self.0.is_empty() { None } else { Some(self.u64()?) },
+        })
     }
 
     fn packet(&mut self) -> Result<&'a [u8], Malformed> {

@@ -34,7 +34,9 @@ pub type Seen<'a> = (Cow<'a, [u8]>, u64);
 
 /// The other side wrote impossible positions or lengths.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the shared ring says that {written} bytes are written and {read} read, of {room}: it is given up")]
+#[error(
+    "the shared ring says that {written} bytes are written and {read} read, of {room}: it is given up"
+)]
 pub struct Nonsense {
     written: u64,
     read: u64,
@@ -74,7 +76,16 @@ impl Ring {
         let before: usize = rooms[..index].iter().map(|room| HEADER_BYTES + room).sum();
         let (bytes, flags) = (HEADER_BYTES + rooms[index], libc::MAP_SHARED | libc::MAP_POPULATE);
         // SAFETY: a new mapping inside the file.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, fd.as_raw_fd(), before as i64) };
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                protection,
+                flags,
+                fd.as_raw_fd(),
+                before as i64,
+            )
+        };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
@@ -125,7 +136,12 @@ impl Ring {
 
     /// Writes a message; returns false if there is no room now.
     pub fn push(&mut self, message: &[u8]) -> bool {
-        assert!(message.len() <= self.message_bytes_max(), "a message of {} bytes in a ring of {}", message.len(), self.room);
+        assert!(
+            message.len() <= self.message_bytes_max(),
+            "a message of {} bytes in a ring of {}",
+            message.len(),
+            self.room
+        );
         if !self.has_room(message.len()) {
             return false;
         }
@@ -145,7 +161,11 @@ impl Ring {
         // SAFETY: both parts are in the mapping, and the room was checked.
         unsafe {
             std::ptr::copy_nonoverlapping(message.as_ptr(), self.place(at), first);
-            std::ptr::copy_nonoverlapping(message[first..].as_ptr(), self.base.add(HEADER_BYTES), message.len() - first);
+            std::ptr::copy_nonoverlapping(
+                message[first..].as_ptr(),
+                self.base.add(HEADER_BYTES),
+                message.len() - first,
+            );
         }
     }
 
@@ -158,7 +178,11 @@ impl Ring {
         unsafe {
             let end = into.as_mut_ptr().add(into.len());
             std::ptr::copy_nonoverlapping(self.place(start), end, first);
-            std::ptr::copy_nonoverlapping(self.base.add(HEADER_BYTES), end.add(first), length - first);
+            std::ptr::copy_nonoverlapping(
+                self.base.add(HEADER_BYTES),
+                end.add(first),
+                length - first,
+            );
             into.set_len(into.len() + length);
         }
         self.began = self.at;
@@ -186,9 +210,11 @@ impl Ring {
         let first = length.min(self.until_wrap(start));
         // SAFETY: both parts are in the mapping, and the writer is dead.
         let [head, tail] = unsafe {
-            [(self.place(start), first), (self.place(0), length - first)].map(|(part, bytes)| std::slice::from_raw_parts(part, bytes))
+            [(self.place(start), first), (self.place(0), length - first)]
+                .map(|(part, bytes)| std::slice::from_raw_parts(part, bytes))
         };
-        let message = if tail.is_empty() { Cow::Borrowed(head) } else { Cow::Owned([head, tail].concat()) };
+        let message =
+            if tail.is_empty() { Cow::Borrowed(head) } else { Cow::Owned([head, tail].concat()) };
         Ok(Some((message, at + entry_bytes(length))))
     }
 

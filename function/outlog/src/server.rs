@@ -59,7 +59,14 @@ enum Parting {
 impl Server {
     /// Returns a log without units.
     pub fn new(orders: Option<Orders>, listener: Option<TcpListener>, signals: RawFd) -> Server {
-        Server { orders, listener, signals, peers: Vec::new(), copies: HashMap::new(), message: Vec::new() }
+        Server {
+            orders,
+            listener,
+            signals,
+            peers: Vec::new(),
+            copies: HashMap::new(),
+            message: Vec::new(),
+        }
     }
 
     /// Serves until it is ordered to end, or until it has no peer and can get no more.
@@ -88,7 +95,10 @@ impl Server {
             let peer = &self.peers[at];
             let (Some(hello), Some(told)) = (&peer.hello, peer.follows) else { continue };
             let is_ahead = |c: &Copy| c.is_ahead() || c.is_whole() && peer.has != Some(c.mark());
-            let copy = self.copies.get_mut(&hello.unit).filter(|c| is_ahead(c) && c.fits(&hello.state_bytes));
+            let copy = self
+                .copies
+                .get_mut(&hello.unit)
+                .filter(|c| is_ahead(c) && c.fits(&hello.state_bytes));
             let Some(copy) = copy else { continue };
             let (now, mut due) = (Instant::now(), told + FOLLOW_EVERY);
             if now >= due {
@@ -98,7 +108,10 @@ impl Server {
                     let room = link.has_room(2 * CHUNK_BYTES);
                     if room { link.send(message).map(|()| true) } else { Ok(false) }
                 });
-                if matches!(told, Ok(true)) && link.has_room(CHUNK_BYTES) && link.send(&copy.mark().encode()).is_ok() {
+                if matches!(told, Ok(true))
+                    && link.has_room(CHUNK_BYTES)
+                    && link.send(&copy.mark().encode()).is_ok()
+                {
                     peer.has = Some(copy.mark());
                 }
                 // The standby's turn reports its end.
@@ -123,7 +136,10 @@ impl Server {
         }
         let orders = self.orders.as_ref().map_or(-1, |o| o.as_raw_fd());
         let listener = self.listener.as_ref().map_or(-1, |l| l.as_raw_fd());
-        let fds: Vec<RawFd> = [self.signals, orders, listener].into_iter().chain(self.peers.iter().map(|p| p.link.fd())).collect();
+        let fds: Vec<RawFd> = [self.signals, orders, listener]
+            .into_iter()
+            .chain(self.peers.iter().map(|p| p.link.fd()))
+            .collect();
         let ready = orders::poll(&fds, if may_sleep { until.map_or(-1, left_ms) } else { 0 })?;
         if ready[0] {
             return Ok(true);
@@ -213,7 +229,11 @@ impl Server {
                 Ok(())
             }
             _ => {
-                let copy = self.copies.get_mut(&hello.unit).filter(|_| self.peers[at].active).ok_or(Malformed)?;
+                let copy = self
+                    .copies
+                    .get_mut(&hello.unit)
+                    .filter(|_| self.peers[at].active)
+                    .ok_or(Malformed)?;
                 if hello.epoch < copy.epoch {
                     return Err(Parting::Over(hello.epoch));
                 }
@@ -229,7 +249,8 @@ impl Server {
     }
 
     fn of_unit<'a>(&'a self, unit: &'a str) -> impl Iterator<Item = usize> + 'a {
-        (0..self.peers.len()).filter(move |&p| self.peers[p].hello.as_ref().is_some_and(|h| h.unit == unit))
+        (0..self.peers.len())
+            .filter(move |&p| self.peers[p].hello.as_ref().is_some_and(|h| h.unit == unit))
     }
 
     fn is_followed(&self, unit: &str) -> bool {
@@ -249,7 +270,10 @@ impl Server {
 
     /// Fails if a later unit is at work: this peer's unit is dead, and its message came late.
     fn refuse_over(&self, hello: &Hello) -> Result<(), Parting> {
-        let later = |p: usize| self.peers[p].active && self.peers[p].hello.as_ref().is_some_and(|h| h.epoch > hello.epoch);
+        let later = |p: usize| {
+            self.peers[p].active
+                && self.peers[p].hello.as_ref().is_some_and(|h| h.epoch > hello.epoch)
+        };
         if self.of_unit(&hello.unit).any(later) { Err(Parting::Over(hello.epoch)) } else { Ok(()) }
     }
 
@@ -286,7 +310,9 @@ impl Server {
     /// left a finite number of messages. At a malformed one, those before it count.
     fn catch_up(&mut self, other: usize, hello: &Hello) {
         let mut message = Vec::new();
-        let precedes = |peer: &Peer| peer.hello.as_ref().is_none_or(|h| h.unit == hello.unit && h.epoch < hello.epoch);
+        let precedes = |peer: &Peer| {
+            peer.hello.as_ref().is_none_or(|h| h.unit == hello.unit && h.epoch < hello.epoch)
+        };
         while precedes(&self.peers[other])
             && matches!(self.peers[other].link.receive(&mut message), Ok(true))
             && self.handle(other, &message).is_ok()
@@ -331,7 +357,8 @@ impl Server {
     fn part(&mut self, at: usize, parting: &Parting) {
         let peer = self.peers.swap_remove(at);
         let Some(hello) = peer.hello else { return };
-        if !matches!(parting, Parting::Io(e) if e.kind() == ErrorKind::UnexpectedEof || e.kind() == ErrorKind::ConnectionReset) {
+        if !matches!(parting, Parting::Io(e) if e.kind() == ErrorKind::UnexpectedEof || e.kind() == ErrorKind::ConnectionReset)
+        {
             pando_walls::say!("unit {} (epoch {}) is let go: {parting}", hello.unit, hello.epoch);
         }
         let followed = self.is_followed(&hello.unit);

@@ -52,7 +52,13 @@ pub struct Followed {
 
 impl Followed {
     /// Reads the log's messages about the unit. If the log dies, its earlier messages stay valid.
-    fn hear<E: Executor>(&mut self, link: &mut Link, chain: &mut Chain<E>, message: &mut Vec<u8>, vitals: &Vitals) -> io::Result<()> {
+    fn hear<E: Executor>(
+        &mut self,
+        link: &mut Link,
+        chain: &mut Chain<E>,
+        message: &mut Vec<u8>,
+        vitals: &Vitals,
+    ) -> io::Result<()> {
         message.clear();
         while link.way.receive(message)? {
             (self.mark, self.told_by) = (None, link.number);
@@ -64,9 +70,16 @@ impl Followed {
     }
 
     /// Applies the unit's later writes to the flows; returns the last batch.
-    fn replay<E: Executor>(&self, chain: &mut Chain<E>, appended: u64) -> Option<(Head, Vec<Vec<u8>>)> {
+    fn replay<E: Executor>(
+        &self,
+        chain: &mut Chain<E>,
+        appended: u64,
+    ) -> Option<(Head, Vec<Vec<u8>>)> {
         let mark = self.mark?;
-        self.memory.iter().flatten().find_map(|memory| tail::replay(memory, &mark, appended, chain, now_ns()))
+        self.memory
+            .iter()
+            .flatten()
+            .find_map(|memory| tail::replay(memory, &mark, appended, chain, now_ns()))
     }
 }
 
@@ -81,7 +94,12 @@ pub enum Call {
 }
 
 /// Waits for a call, and follows the unit through the log meanwhile.
-pub fn wait<E: Executor>(chain: &mut Chain<E>, journal: &mut Journal, signals: RawFd, watcher: Watcher) -> io::Result<Call> {
+pub fn wait<E: Executor>(
+    chain: &mut Chain<E>,
+    journal: &mut Journal,
+    signals: RawFd,
+    watcher: Watcher,
+) -> io::Result<Call> {
     let mut message = std::mem::take(&mut journal.message);
     let call = waited(chain, journal, [signals, watcher.as_raw_fd()], &mut message);
     journal.message = message;
@@ -92,7 +110,12 @@ pub fn wait<E: Executor>(chain: &mut Chain<E>, journal: &mut Journal, signals: R
     call
 }
 
-fn waited<E: Executor>(chain: &mut Chain<E>, journal: &Journal, [signals, died]: [RawFd; 2], message: &mut Vec<u8>) -> io::Result<Call> {
+fn waited<E: Executor>(
+    chain: &mut Chain<E>,
+    journal: &Journal,
+    [signals, died]: [RawFd; 2],
+    message: &mut Vec<u8>,
+) -> io::Result<Call> {
     let (hello, vitals) = (journal.hello(), &journal.vitals);
     let orders = journal.orders().ok_or(ErrorKind::NotConnected)?;
     let (mut unit, mut link): (Option<OwnedFd>, Option<Link>) = (None, None);
@@ -119,7 +142,8 @@ fn waited<E: Executor>(chain: &mut Chain<E>, journal: &Journal, [signals, died]:
                     let mut fds = order.fds.into_iter();
                     unit = fds.next();
                     followed.memory.swap(0, 1);
-                    followed.memory[0] = fds.next().and_then(|memory| Shared::written(&memory).ok());
+                    followed.memory[0] =
+                        fds.next().and_then(|memory| Shared::written(&memory).ok());
                 }
                 Ok(order) => {
                     let number = Link::number_of(&order);
@@ -136,9 +160,15 @@ fn waited<E: Executor>(chain: &mut Chain<E>, journal: &Journal, [signals, died]:
         // Its working thread died, or the whole process.
         if ready[2] || ready[4] {
             let noticed = Instant::now();
-            return Ok(if vitals.stopped() { Call::End } else { Call::TakeOver(link, followed, noticed) });
+            return Ok(if vitals.stopped() {
+                Call::End
+            } else {
+                Call::TakeOver(link, followed, noticed)
+            });
         }
-        if (ready[3] || !may_sleep) && link.as_mut().is_some_and(|l| followed.hear(l, chain, message, vitals).is_err()) {
+        if (ready[3] || !may_sleep)
+            && link.as_mut().is_some_and(|l| followed.hear(l, chain, message, vitals).is_err())
+        {
             let _ = orders.send(&format!("unlinked {}", link.take().map_or(0, |l| l.number)), &[]);
         }
     }
@@ -146,11 +176,16 @@ fn waited<E: Executor>(chain: &mut Chain<E>, journal: &Journal, [signals, died]:
 
 /// Applies a message of the log to the flows. Returns the batch that the flows now contain, if the
 /// message is an [`kind::EVEN`].
-pub fn follow<E: Executor>(chain: &mut Chain<E>, message: &[u8]) -> Result<Option<Mark>, Malformed> {
+pub fn follow<E: Executor>(
+    chain: &mut Chain<E>,
+    message: &[u8],
+) -> Result<Option<Mark>, Malformed> {
     let mut reader = Reader(message);
     match reader.u8()? {
         kind::CLEAR => chain.release_all(),
-        kind::FORGET => (0..reader.u32()?).try_for_each(|_| reader.key().map(|key| chain.release(&key)))?,
+        kind::FORGET => {
+            (0..reader.u32()?).try_for_each(|_| reader.key().map(|key| chain.release(&key)))?
+        }
         kind::FLOWS => drop(restore(chain, reader, now_ns())?),
         kind::EVEN => return reader.mark().map(Some),
         _ => return Err(Malformed),
@@ -163,7 +198,10 @@ fn malformed(e: Malformed) -> io::Error {
 }
 
 fn now_ns() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_nanos() as u64
 }
 
 fn greet(mut link: Link, hello: &Hello) -> io::Result<Link> {
@@ -215,8 +253,11 @@ pub fn take_over<E: Executor>(
             (head.positions, head.sequence, frames.len())
         }
         lost => {
-            let why = lost.as_ref().err().map_or("the log had none".to_owned(), io::Error::to_string);
-            pando_walls::say!("the state of all flows is lost: unit and output log died together ({why})");
+            let why =
+                lost.as_ref().err().map_or("the log had none".to_owned(), io::Error::to_string);
+            pando_walls::say!(
+                "the state of all flows is lost: unit and output log died together ({why})"
+            );
             vitals.add(Count::StateLost, 1);
             (vitals.positions(), vitals.sent(), 0)
         }
@@ -229,7 +270,9 @@ pub fn take_over<E: Executor>(
         journal.report(&format!("unlinked {number}"));
     }
     let totals: Vec<[u64; 4]> = match &taken {
-        Ok(Taken { last: Some((head, _)), .. }) => head.totals.iter().map(|w| [w.packets, w.bytes, w.fuel, w.trapped]).collect(),
+        Ok(Taken { last: Some((head, _)), .. }) => {
+            head.totals.iter().map(|w| [w.packets, w.bytes, w.fuel, w.trapped]).collect()
+        }
         _ => Vec::new(),
     };
     let epoch = taken.as_ref().ok().and_then(|t| t.last.as_ref()).map_or(0, |(head, _)| head.epoch);
@@ -245,7 +288,12 @@ pub fn take_over<E: Executor>(
 }
 
 /// Takes the unit's writes that the log has not delivered yet.
-fn take<E: Executor>(link: &mut Option<Link>, chain: &mut Chain<E>, journal: &mut Journal, followed: &mut Followed) -> io::Result<Taken> {
+fn take<E: Executor>(
+    link: &mut Option<Link>,
+    chain: &mut Chain<E>,
+    journal: &mut Journal,
+    followed: &mut Followed,
+) -> io::Result<Taken> {
     let (vitals, message) = (&journal.vitals, &mut journal.message);
     link.take_if(|l| followed.hear(l, chain, message, vitals).is_err());
     let replayed = followed.replay(chain, vitals.appended());
@@ -261,7 +309,11 @@ fn take<E: Executor>(link: &mut Option<Link>, chain: &mut Chain<E>, journal: &mu
 }
 
 /// Asks the log for the missing changes and the last batch.
-fn ask<E: Executor>(link: &mut dyn Transport, chain: &mut Chain<E>, message: &mut Vec<u8>) -> io::Result<Taken> {
+fn ask<E: Executor>(
+    link: &mut dyn Transport,
+    chain: &mut Chain<E>,
+    message: &mut Vec<u8>,
+) -> io::Result<Taken> {
     link.send(&[kind::TAKE])?;
     link.flush()?;
     let deadline = Instant::now() + PATIENCE;
@@ -272,13 +324,18 @@ fn ask<E: Executor>(link: &mut dyn Transport, chain: &mut Chain<E>, message: &mu
         let mut reader = Reader(message);
         match (reader.u8().map_err(malformed)?, taken) {
             (kind::TAKEN, None) => {
-                let (whole, flows) = (reader.u8().map_err(malformed)? == 1, reader.u32().map_err(malformed)? as usize);
+                let (whole, flows) = (
+                    reader.u8().map_err(malformed)? == 1,
+                    reader.u32().map_err(malformed)? as usize,
+                );
                 if !whole {
                     return Ok(Taken { flows: 0, last: None });
                 }
                 taken = Some(flows);
             }
-            (kind::BATCH, Some(flows)) => return Ok(Taken { flows, last: Some(tail::last(message).map_err(malformed)?) }),
+            (kind::BATCH, Some(flows)) => {
+                return Ok(Taken { flows, last: Some(tail::last(message).map_err(malformed)?) });
+            }
             (_, None) => drop(follow(chain, message).map_err(malformed)?),
             _ => return Err(malformed(Malformed)),
         }
@@ -286,7 +343,11 @@ fn ask<E: Executor>(link: &mut dyn Transport, chain: &mut Chain<E>, message: &mu
 }
 
 /// Puts flows into the chain as their unit had them; returns how many.
-pub fn restore<E: Executor>(chain: &mut Chain<E>, mut reader: Reader, now_ns: u64) -> Result<usize, Malformed> {
+pub fn restore<E: Executor>(
+    chain: &mut Chain<E>,
+    mut reader: Reader,
+    now_ns: u64,
+) -> Result<usize, Malformed> {
     let count = reader.u32()? as usize;
     // Flows beyond this unit's room are forgotten, as in the unit that died.
     (0..count).try_for_each(|_| chain.restore(&mut reader, now_ns))?;
@@ -304,7 +365,10 @@ fn resume(ports: &mut [Port], vitals: &Vitals, positions: Positions) -> usize {
     if let Some((port, packets)) = vitals.at_work().filter(|&(port, _)| port < ports.len())
         && vitals.died_at(positions[port] << 1 | port as u64) >= DEATHS_MAX
     {
-        pando_walls::say!("two units died on the same {packets} packets of {}: they are dropped", ports[port].device());
+        pando_walls::say!(
+            "two units died on the same {packets} packets of {}: they are dropped",
+            ports[port].device()
+        );
         ports[port].release(packets);
         vitals.add(Count::Dropped, packets as u64);
         skipped = packets;

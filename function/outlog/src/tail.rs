@@ -39,19 +39,30 @@ fn batches<'a>(ring: &'a Ring, mark: &Mark, appended: u64) -> Vec<Cow<'a, [u8]>>
 
 fn is_batch(message: &[u8], epoch: u32, sequence: u64) -> bool {
     let mut reader = Reader(message);
-    reader.u8() == Ok(kind::BATCH) && reader.head().is_ok_and(|(head, _)| (head.epoch, head.sequence) == (epoch, sequence))
+    reader.u8() == Ok(kind::BATCH)
+        && reader.head().is_ok_and(|(head, _)| (head.epoch, head.sequence) == (epoch, sequence))
 }
 
 /// Applies to the flows all batches after the mark. Returns the last batch with its packets.
 /// Returns `None` if the log has to be asked; it then sends all changes since the mark.
-pub fn replay<E: Executor>(ring: &Ring, mark: &Mark, appended: u64, chain: &mut Chain<E>, now_ns: u64) -> Option<(Head, Vec<Vec<u8>>)> {
+pub fn replay<E: Executor>(
+    ring: &Ring,
+    mark: &Mark,
+    appended: u64,
+    chain: &mut Chain<E>,
+    now_ns: u64,
+) -> Option<(Head, Vec<Vec<u8>>)> {
     let batches = batches(ring, mark, appended);
     batches.iter().skip(1).try_for_each(|message| batch(chain, message, now_ns)).ok()?;
     last(batches.last()?).ok()
 }
 
 /// Applies one batch to the flows.
-pub fn batch<E: Executor>(chain: &mut Chain<E>, message: &[u8], now_ns: u64) -> Result<(), Malformed> {
+pub fn batch<E: Executor>(
+    chain: &mut Chain<E>,
+    message: &[u8],
+    now_ns: u64,
+) -> Result<(), Malformed> {
     let mut reader = Reader(message);
     reader.u8()?;
     let (_, [forgotten, changed, _]) = reader.head()?;
@@ -70,6 +81,7 @@ pub fn last(message: &[u8]) -> Result<(Head, Vec<Vec<u8>>), Malformed> {
         let flow = reader.flow(key)?;
         (0..flow.changed.count_ones()).try_for_each(|_| reader.skip_state())?;
     }
-    let packets = (0..packets).map(|_| Ok(reader.packet()?.to_vec())).collect::<Result<_, Malformed>>()?;
+    let packets =
+        (0..packets).map(|_| Ok(reader.packet()?.to_vec())).collect::<Result<_, Malformed>>()?;
     Ok((head, packets))
 }

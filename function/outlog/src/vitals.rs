@@ -63,7 +63,9 @@ impl Vitals {
     pub fn map(fd: BorrowedFd) -> io::Result<Vitals> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping inside the file.
-        let words = unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
+        let words = unsafe {
+            libc::mmap(std::ptr::null_mut(), 4096, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0)
+        };
         if words == libc::MAP_FAILED {
             Err(io::Error::last_os_error())
         } else {

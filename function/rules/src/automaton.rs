@@ -30,7 +30,8 @@ pub fn compile(patterns: &[Pattern]) -> Result<Vec<u8>, String> {
         bodies.push(body.words);
     }
     let mut sets = Sets::default();
-    let rules: Vec<u32> = patterns.iter().flat_map(|pattern| rule_words(pattern, &mut sets)).collect();
+    let rules: Vec<u32> =
+        patterns.iter().flat_map(|pattern| rule_words(pattern, &mut sets)).collect();
     words.extend([patterns.len() as u32, sets.words.len() as u32]);
     words.extend(bodies.into_iter().flatten().chain(rules).chain(sets.words));
     Ok(words.into_iter().flat_map(u32::to_le_bytes).collect())
@@ -57,8 +58,10 @@ fn rule_words(pattern: &Pattern, sets: &mut Sets) -> [u32; 6] {
         (head.flow.to_server, TO_SERVER),
         (head.flow.to_client, TO_CLIENT),
     ];
-    let flags = asked.iter().filter(|(asked, _)| *asked).fold(protocols, |flags, (_, flag)| flags | flag);
-    let [from, to] = [&head.from, &head.to].map(|(addresses, ports)| (sets.addresses(addresses), sets.ports(ports)));
+    let flags =
+        asked.iter().filter(|(asked, _)| *asked).fold(protocols, |flags, (_, flag)| flags | flag);
+    let [from, to] = [&head.from, &head.to]
+        .map(|(addresses, ports)| (sets.addresses(addresses), sets.ports(ports)));
     [pattern.sid, flags, from.0, from.1, to.0, to.1]
 }
 
@@ -84,7 +87,13 @@ impl Sets {
         let mut words = vec![addresses.v4.0.len() as u32, addresses.v6.0.len() as u32];
         words.extend(addresses.v4.0.iter().flat_map(|&(first, last)| [first as u32, last as u32]));
         let quarters = |number: u128| [96, 64, 32, 0].map(|shift| (number >> shift) as u32);
-        words.extend(addresses.v6.0.iter().flat_map(|&(first, last)| [quarters(first), quarters(last)].concat()));
+        words.extend(
+            addresses
+                .v6
+                .0
+                .iter()
+                .flat_map(|&(first, last)| [quarters(first), quarters(last)].concat()),
+        );
         self.add(words)
     }
 
@@ -106,7 +115,9 @@ fn automaton<'a>(patterns: impl Iterator<Item = (usize, &'a Pattern)>) -> Result
     Ok(flatten(&nodes, &rows))
 }
 
-pub(super) fn trie<'a>(patterns: impl Iterator<Item = (usize, &'a Pattern)>) -> Result<Vec<Node>, String> {
+pub(super) fn trie<'a>(
+    patterns: impl Iterator<Item = (usize, &'a Pattern)>,
+) -> Result<Vec<Node>, String> {
     let new = || Node { children: BTreeMap::new(), fail: 0, rules: Vec::new() };
     let mut nodes = vec![new()];
     for (number, pattern) in patterns {
@@ -114,7 +125,9 @@ pub(super) fn trie<'a>(patterns: impl Iterator<Item = (usize, &'a Pattern)>) -> 
         for &byte in &pattern.bytes {
             at = match nodes[at].children.get(&byte) {
                 Some(&child) => child as usize,
-                None if nodes.len() == NODES_MAX => return Err(format!("more than {NODES_MAX} bytes of contents")),
+                None if nodes.len() == NODES_MAX => {
+                    return Err(format!("more than {NODES_MAX} bytes of contents"));
+                }
                 None => {
                     let child = nodes.len();
                     nodes[at].children.insert(byte, child as u32);
@@ -139,7 +152,8 @@ pub(super) fn breadth_first(trie: &[Node]) -> Vec<Node> {
     order.iter().enumerate().for_each(|(n, &old)| number[old as usize] = n as u32);
     let renumbered = |&old: &u32| {
         let node = &trie[old as usize];
-        let children = node.children.iter().map(|(&byte, &child)| (byte, number[child as usize])).collect();
+        let children =
+            node.children.iter().map(|(&byte, &child)| (byte, number[child as usize])).collect();
         Node { children, fail: 0, rules: node.rules.clone() }
     };
     order.iter().map(renumbered).collect()
@@ -188,7 +202,13 @@ fn flatten(nodes: &[Node], rows: &[[u32; 256]]) -> Body {
         }
         let output = outputs.len() as u32;
         outputs.extend(&node.rules);
-        records.extend([first, edges.len() as u32 - first, node.fail, output, node.rules.len() as u32]);
+        records.extend([
+            first,
+            edges.len() as u32 - first,
+            node.fail,
+            output,
+            node.rules.len() as u32,
+        ]);
     }
     let sizes = [nodes.len() as u32, rows.len() as u32, edges.len() as u32, outputs.len() as u32];
     let slow = |next: u32| next as usize >= rows.len() || !nodes[next as usize].rules.is_empty();
@@ -209,11 +229,18 @@ mod tests {
     fn find(patterns: &[Pattern], text: &[u8]) -> BTreeSet<u32> {
         let mut found = BTreeSet::new();
         for nocase in [false, true] {
-            let mut nodes = breadth_first(&trie(patterns.iter().enumerate().filter(|(_, p)| p.nocase == nocase)).unwrap());
+            let mut nodes = breadth_first(
+                &trie(patterns.iter().enumerate().filter(|(_, p)| p.nocase == nocase)).unwrap(),
+            );
             let rows = link(&mut nodes);
             let mut at = 0;
             for &byte in text {
-                at = walk(&nodes, &rows[..rows.len().min(2)], at, if nocase { byte.to_ascii_lowercase() } else { byte });
+                at = walk(
+                    &nodes,
+                    &rows[..rows.len().min(2)],
+                    at,
+                    if nocase { byte.to_ascii_lowercase() } else { byte },
+                );
                 found.extend(&nodes[at as usize].rules);
             }
         }

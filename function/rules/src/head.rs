@@ -28,7 +28,9 @@ impl Ranges {
         let mut joined: Vec<(u128, u128)> = Vec::new();
         for (first, last) in ranges {
             match joined.last_mut() {
-                Some(before) if first <= before.1.saturating_add(1) => before.1 = before.1.max(last),
+                Some(before) if first <= before.1.saturating_add(1) => {
+                    before.1 = before.1.max(last)
+                }
                 _ => joined.push((first, last)),
             }
         }
@@ -109,18 +111,24 @@ impl Kind for Addresses {
     }
 
     fn one(text: &str) -> Option<Self> {
-        let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
+        let (address, bits) =
+            text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
         let address: IpAddr = address.parse().ok()?;
         let (width, number) = match address {
             IpAddr::V4(address) => (32, u128::from(address.to_bits())),
             IpAddr::V6(address) => (128, address.to_bits()),
         };
-        let bits = bits.map_or(Some(width), |bits| bits.parse().ok().filter(|&bits: &u32| bits <= width))?;
+        let bits =
+            bits.map_or(Some(width), |bits| bits.parse().ok().filter(|&bits: &u32| bits <= width))?;
         let most = if address.is_ipv4() { V4_MOST } else { u128::MAX };
         let host = if bits == 0 { most } else { most >> bits };
         let ranges = Ranges(vec![(number & !host, number | host)]);
         let none = Addresses::none();
-        Some(if address.is_ipv4() { Addresses { v4: ranges, ..none } } else { Addresses { v6: ranges, ..none } })
+        Some(if address.is_ipv4() {
+            Addresses { v4: ranges, ..none }
+        } else {
+            Addresses { v6: ranges, ..none }
+        })
     }
 
     fn or(self, other: Self) -> Self {
@@ -151,9 +159,13 @@ impl Kind for Ranges {
     }
 
     fn one(text: &str) -> Option<Self> {
-        let number = |text: &str, otherwise: u16| if text.is_empty() { Some(otherwise) } else { text.trim().parse().ok() };
+        let number = |text: &str, otherwise: u16| {
+            if text.is_empty() { Some(otherwise) } else { text.trim().parse().ok() }
+        };
         let (first, last) = match text.split_once(':') {
-            Some((first, last)) if first.len() + last.len() > 0 => (number(first, 0)?, number(last, u16::MAX)?),
+            Some((first, last)) if first.len() + last.len() > 0 => {
+                (number(first, 0)?, number(last, u16::MAX)?)
+            }
             _ => (text.parse().ok()?, text.parse().ok()?),
         };
         (first <= last).then(|| Ranges(vec![(first.into(), last.into())]))
@@ -222,12 +234,17 @@ fn set<K: Kind>(text: &str, variables: &Variables, depth: u32) -> Result<K, Stri
         return Ok(K::all().without(set(rest, variables, depth + 1)?));
     }
     if let Some(name) = text.strip_prefix('$') {
-        let value =
-            K::variables(variables).get(name).ok_or_else(|| format!("${name} has no value: --rules-var {name}=VALUE gives it one"))?;
+        let value = K::variables(variables).get(name).ok_or_else(|| {
+            format!("${name} has no value: --rules-var {name}=VALUE gives it one")
+        })?;
         return set(value, variables, depth + 1);
     }
     let Some(list) = text.strip_prefix('[') else {
-        return if text == "any" { Ok(K::all()) } else { K::one(text).ok_or_else(|| format!("{text:?} is not {}", K::WHAT)) };
+        return if text == "any" {
+            Ok(K::all())
+        } else {
+            K::one(text).ok_or_else(|| format!("{text:?} is not {}", K::WHAT))
+        };
     };
     let list = list.strip_suffix(']').ok_or_else(|| format!("{text:?} does not end with ]"))?;
     let (mut with, mut without) = (None, K::none());
@@ -277,7 +294,13 @@ impl Head {
     /// Returns the head that matches every searched packet.
     pub fn any() -> Head {
         let every = || (Addresses::all(), Ports::all());
-        Head { protocol: Protocol::Ip, from: every(), to: every(), both_ways: false, flow: Flow::default() }
+        Head {
+            protocol: Protocol::Ip,
+            from: every(),
+            to: every(),
+            both_ways: false,
+            flow: Flow::default(),
+        }
     }
 }
 
@@ -305,7 +328,11 @@ impl Flow {
                 _ => return Err(format!("flow {part}")),
             }
         }
-        if flow.to_server && flow.to_client { Err("flow in both directions".into()) } else { Ok(flow) }
+        if flow.to_server && flow.to_client {
+            Err("flow in both directions".into())
+        } else {
+            Ok(flow)
+        }
     }
 }
 
@@ -321,7 +348,10 @@ pub(super) enum Refusal {
 pub(super) fn read(text: &str, variables: &Variables) -> Result<Head, Refusal> {
     let parts = words(text);
     let [action, protocol, from, from_ports, arrow, to, to_ports] = parts[..] else {
-        return Err(Refusal::Wrong(format!("{:?} is not `action protocol from ports -> to ports`", text.trim())));
+        return Err(Refusal::Wrong(format!(
+            "{:?} is not `action protocol from ports -> to ports`",
+            text.trim()
+        )));
     };
     let both_ways = match arrow {
         "->" => false,
@@ -384,7 +414,9 @@ mod tests {
                 Said::Range(first, u16::MAX) => format!("{first}:"),
                 Said::Range(first, last) => format!("{first}:{last}"),
                 Said::Not(said) => format!("!{}", said.text()),
-                Said::List(list) => format!("[{}]", list.iter().map(Said::text).collect::<Vec<_>>().join(", ")),
+                Said::List(list) => {
+                    format!("[{}]", list.iter().map(Said::text).collect::<Vec<_>>().join(", "))
+                }
             }
         }
 
@@ -396,8 +428,10 @@ mod tests {
                 Said::Range(first, last) => (*first..=*last).contains(&port),
                 Said::Not(said) => !said.has(port),
                 Said::List(list) => {
-                    let excluded = list.iter().any(|said| matches!(said, Said::Not(said) if said.has(port)));
-                    let mut with = list.iter().filter(|said| !matches!(said, Said::Not(_))).peekable();
+                    let excluded =
+                        list.iter().any(|said| matches!(said, Said::Not(said) if said.has(port)));
+                    let mut with =
+                        list.iter().filter(|said| !matches!(said, Said::Not(_))).peekable();
                     !excluded && (with.peek().is_none() || with.any(|said| said.has(port)))
                 }
             }
@@ -405,7 +439,9 @@ mod tests {
     }
 
     fn said() -> impl Strategy<Value = Said> {
-        let range = (0..40u16, 0..20u16).prop_map(|(first, more)| Said::Range(first, if more == 19 { u16::MAX } else { first + more }));
+        let range = (0..40u16, 0..20u16).prop_map(|(first, more)| {
+            Said::Range(first, if more == 19 { u16::MAX } else { first + more })
+        });
         prop_oneof![1 => Just(Said::Any), 6 => range].prop_recursive(3, 12, 4, |inner| {
             prop_oneof![
                 inner.clone().prop_map(|said| Said::Not(Box::new(said))),
@@ -441,12 +477,22 @@ mod tests {
     #[test]
     fn variables_lead_to_addresses() {
         let mut variables = Variables::default();
-        let has =
-            |variables: &Variables, text: &str, address: &str| set::<Addresses>(text, variables, 0).unwrap().has(address.parse().unwrap());
+        let has = |variables: &Variables, text: &str, address: &str| {
+            set::<Addresses>(text, variables, 0).unwrap().has(address.parse().unwrap())
+        };
         assert_eq!(["10.9.8.7", "8.8.8.8"].map(|a| has(&variables, "$HOME_NET", a)), [true, false]);
-        assert_eq!(["10.9.8.7", "8.8.8.8", "2001:db8::1"].map(|a| has(&variables, "$EXTERNAL_NET", a)), [false, true, true]);
-        assert_eq!(["8.8.8.8", "8.8.4.4"].map(|a| has(&variables, "[!8.8.8.0/24, $EXTERNAL_NET]", a)), [false, true]);
+        assert_eq!(
+            ["10.9.8.7", "8.8.8.8", "2001:db8::1"].map(|a| has(&variables, "$EXTERNAL_NET", a)),
+            [false, true, true]
+        );
+        assert_eq!(
+            ["8.8.8.8", "8.8.4.4"].map(|a| has(&variables, "[!8.8.8.0/24, $EXTERNAL_NET]", a)),
+            [false, true]
+        );
         variables.set("HOME_NET", "[2001:db8::/32,192.0.2.0/24]");
-        assert_eq!(["10.9.8.7", "2001:db8::1"].map(|a| has(&variables, "!$EXTERNAL_NET", a)), [false, true]);
+        assert_eq!(
+            ["10.9.8.7", "2001:db8::1"].map(|a| has(&variables, "!$EXTERNAL_NET", a)),
+            [false, true]
+        );
     }
 }

@@ -85,11 +85,17 @@ impl std::fmt::Display for Force {
         let mut reasons: Vec<(&String, &usize)> = self.left_out.iter().collect();
         reasons.sort_by_key(|(reason, count)| (std::cmp::Reverse(**count), reason.as_str()));
         let rest: usize = reasons.iter().skip(REASONS_LISTED).map(|(_, count)| **count).sum();
-        let listed: Vec<String> = reasons.iter().take(REASONS_LISTED).map(|(reason, count)| format!("{count} have {reason}")).collect();
+        let listed: Vec<String> = reasons
+            .iter()
+            .take(REASONS_LISTED)
+            .map(|(reason, count)| format!("{count} have {reason}"))
+            .collect();
         match (listed.is_empty(), rest) {
             (true, _) => Ok(()),
             (false, 0) => write!(f, "; of the others {}", listed.join(", ")),
-            (false, _) => write!(f, "; of the others {}, {rest} have something else", listed.join(", ")),
+            (false, _) => {
+                write!(f, "; of the others {}, {rest} have something else", listed.join(", "))
+            }
         }
     }
 }
@@ -120,8 +126,19 @@ enum Read {
 }
 
 /// Options that set no condition on packets.
-const REMARKS: [&str; 11] =
-    ["msg", "rev", "gid", "classtype", "priority", "reference", "metadata", "fast_pattern", "rawbytes", "sid", "target"];
+const REMARKS: [&str; 11] = [
+    "msg",
+    "rev",
+    "gid",
+    "classtype",
+    "priority",
+    "reference",
+    "metadata",
+    "fast_pattern",
+    "rawbytes",
+    "sid",
+    "target",
+];
 
 /// The options of a rule.
 #[derive(Default)]
@@ -137,9 +154,16 @@ impl Options {
     fn read(inside: &str) -> Result<Options, String> {
         let mut read = Options::default();
         for option in options(inside)? {
-            let (name, value) = option.split_once(':').map_or((option, ""), |(n, v)| (n.trim(), v.trim()));
+            let (name, value) =
+                option.split_once(':').map_or((option, ""), |(n, v)| (n.trim(), v.trim()));
             match name {
-                "sid" => read.sid = Some(value.parse::<u32>().map_err(|_| format!("sid {value:?} is not a number"))?),
+                "sid" => {
+                    read.sid = Some(
+                        value
+                            .parse::<u32>()
+                            .map_err(|_| format!("sid {value:?} is not a number"))?,
+                    )
+                }
                 "content" => read.content(value)?,
                 "nocase" => read.contents.last_mut().ok_or("nocase before any content")?.1 = true,
                 "flow" => match Flow::read(value) {
@@ -155,7 +179,8 @@ impl Options {
 
     fn content(&mut self, value: &str) -> Result<(), String> {
         let (bytes, rest) = content(value.trim_start_matches('!').trim_start())?;
-        let modifiers: Vec<&str> = rest.split(',').map(str::trim).filter(|modifier| !modifier.is_empty()).collect();
+        let modifiers: Vec<&str> =
+            rest.split(',').map(str::trim).filter(|modifier| !modifier.is_empty()).collect();
         if value.starts_with('!') {
             self.is_strange("a negated content".into());
         }
@@ -175,8 +200,10 @@ impl Options {
 }
 
 fn rule(line: &str, variables: &Variables) -> Result<Read, String> {
-    let open = line.find('(').ok_or("no options: a rule is `action protocol from -> to (options)`")?;
-    let inside = line[open + 1..].trim_end().strip_suffix(')').ok_or("the options do not end with )")?;
+    let open =
+        line.find('(').ok_or("no options: a rule is `action protocol from -> to (options)`")?;
+    let inside =
+        line[open + 1..].trim_end().strip_suffix(')').ok_or("the options do not end with )")?;
     let mut options = Options::read(inside)?;
     let sid = options.sid.ok_or("no sid")?;
     let head = match head::read(&line[..open], variables) {
@@ -196,7 +223,12 @@ fn rule(line: &str, variables: &Variables) -> Result<Read, String> {
             if *nocase {
                 bytes.make_ascii_lowercase();
             }
-            Ok(Read::InForce(Box::new(Pattern { sid, bytes: std::mem::take(bytes), nocase: *nocase, head })))
+            Ok(Read::InForce(Box::new(Pattern {
+                sid,
+                bytes: std::mem::take(bytes),
+                nocase: *nocase,
+                head,
+            })))
         }
         _ => Ok(Read::Other(sid, "several contents".into())),
     }
@@ -222,7 +254,8 @@ fn options(text: &str) -> Result<Vec<&str>, String> {
 
 /// Returns the bytes of a content such as `"GET|20|/\""`, and the text after the closing quote.
 fn content(value: &str) -> Result<(Vec<u8>, &str), String> {
-    let text = value.strip_prefix('"').ok_or_else(|| format!("the content {value:?} is not quoted"))?;
+    let text =
+        value.strip_prefix('"').ok_or_else(|| format!("the content {value:?} is not quoted"))?;
     let (mut bytes, mut hex, mut escaped) = (Vec::new(), None::<Vec<u8>>, false);
     for (at, &b) in text.as_bytes().iter().enumerate() {
         match (&mut hex, b) {
@@ -248,7 +281,12 @@ fn hex_bytes(text: &[u8]) -> Result<Vec<u8>, String> {
     let digits: Vec<u8> = text.iter().copied().filter(|b| !b.is_ascii_whitespace()).collect();
     let value = |d: u8| (d as char).to_digit(16).map(|v| v as u8);
     let pair = |p: &[u8]| Some(value(p[0])? << 4 | value(*p.get(1)?)?);
-    digits.chunks(2).map(|p| pair(p).ok_or_else(|| format!("{:?} is not hexadecimal", String::from_utf8_lossy(text)))).collect()
+    digits
+        .chunks(2)
+        .map(|p| {
+            pair(p).ok_or_else(|| format!("{:?} is not hexadecimal", String::from_utf8_lossy(text)))
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -268,22 +306,50 @@ alert tcp any any -> any any (msg:"semi\;colon"; content:"|0d 0A|Fast|3b|"; noca
 alert ip any any -> any any (content:"quo\"te\\"; sid:3;)
 "#;
         let rules = read(text).unwrap();
-        let pattern =
-            |sid, bytes: &[u8], nocase, protocol| Pattern { sid, bytes: bytes.to_vec(), nocase, head: Head { protocol, ..Head::any() } };
-        assert_eq!(rules.patterns, [pattern(2, b"\r\nfast;", true, Protocol::Tcp), pattern(3, b"quo\"te\\", false, Protocol::Ip)]);
+        let pattern = |sid, bytes: &[u8], nocase, protocol| Pattern {
+            sid,
+            bytes: bytes.to_vec(),
+            nocase,
+            head: Head { protocol, ..Head::any() },
+        };
+        assert_eq!(
+            rules.patterns,
+            [
+                pattern(2, b"\r\nfast;", true, Protocol::Tcp),
+                pattern(3, b"quo\"te\\", false, Protocol::Ip)
+            ]
+        );
         assert!(rules.others.is_empty());
     }
 
     #[test]
     fn what_is_not_understood_is_named() {
         let cases = [
-            (r#"alert tcp any any -> any any (content:"abc"; sid:4;)"#, "a content of less than 4 bytes"),
+            (
+                r#"alert tcp any any -> any any (content:"abc"; sid:4;)"#,
+                "a content of less than 4 bytes",
+            ),
             (r#"alert tcp any any -> any any (content:!"negated"; sid:4;)"#, "a negated content"),
-            (r#"alert tcp any any -> any any (content:"several"; content:"of them"; sid:4;)"#, "several contents"),
-            (r#"alert tcp any any -> any any (content:"early"; depth:5; pcre:"/x/"; sid:4;)"#, "option depth"),
-            (r#"alert tcp any any -> any any (content:"early", offset 5; sid:4;)"#, "option offset"),
-            (r#"alert tcp any any -> any any (content:"in a buffer"; http_uri; sid:4;)"#, "option http_uri"),
-            (r#"alert tcp any any -> any any (flow:to_server,only_stream; content:"flow"; sid:4;)"#, "flow only_stream"),
+            (
+                r#"alert tcp any any -> any any (content:"several"; content:"of them"; sid:4;)"#,
+                "several contents",
+            ),
+            (
+                r#"alert tcp any any -> any any (content:"early"; depth:5; pcre:"/x/"; sid:4;)"#,
+                "option depth",
+            ),
+            (
+                r#"alert tcp any any -> any any (content:"early", offset 5; sid:4;)"#,
+                "option offset",
+            ),
+            (
+                r#"alert tcp any any -> any any (content:"in a buffer"; http_uri; sid:4;)"#,
+                "option http_uri",
+            ),
+            (
+                r#"alert tcp any any -> any any (flow:to_server,only_stream; content:"flow"; sid:4;)"#,
+                "flow only_stream",
+            ),
             (r#"alert tcp any any -> any any (msg:"nothing to look for"; sid:4;)"#, "no content"),
             (r#"alert http any any -> any any (content:"some of http"; sid:4;)"#, "protocol http"),
             (r#"drop tcp any any -> any any (content:"some content"; sid:4;)"#, "action drop"),
@@ -291,42 +357,75 @@ alert ip any any -> any any (content:"quo\"te\\"; sid:3;)
         let mut force = Force::default();
         for (text, part) in cases {
             let rules = read(text).unwrap();
-            assert_eq!((rules.patterns.len(), &rules.others), (0, &vec![(1, 4, part.to_owned())]), "{text}");
+            assert_eq!(
+                (rules.patterns.len(), &rules.others),
+                (0, &vec![(1, 4, part.to_owned())]),
+                "{text}"
+            );
             force.add(&rules);
         }
-        force.add(&read("alert tcp any any -> any any (content:\"content\"; sid:1;)\n".repeat(3).as_str()).unwrap());
+        force.add(
+            &read(
+                "alert tcp any any -> any any (content:\"content\"; sid:1;)\n".repeat(3).as_str(),
+            )
+            .unwrap(),
+        );
         force.add(&read(cases[3].0).unwrap());
         let said = force.to_string();
-        assert!(said.starts_with("3 of 14 rules in force; of the others 2 have option depth, 1 have a content"), "{said}");
+        assert!(
+            said.starts_with(
+                "3 of 14 rules in force; of the others 2 have option depth, 1 have a content"
+            ),
+            "{said}"
+        );
         assert!(said.ends_with("2 have something else"), "{said}");
     }
 
     #[test]
     fn an_error_names_its_line() {
         for (rule, reason) in [
-            (r#"alert tcp any any -> any any (content:"|zz|"; sid:1;)"#, r#""zz" is not hexadecimal"#),
+            (
+                r#"alert tcp any any -> any any (content:"|zz|"; sid:1;)"#,
+                r#""zz" is not hexadecimal"#,
+            ),
             (
                 r#"alert tcp any -> any any (content:"some"; sid:1;)"#,
                 r#""alert tcp any -> any any" is not `action protocol from ports -> to ports`"#,
             ),
-            (r#"alert tcp any any <- any any (content:"some"; sid:1;)"#, r#""<-" is neither -> nor <>"#),
+            (
+                r#"alert tcp any any <- any any (content:"some"; sid:1;)"#,
+                r#""<-" is neither -> nor <>"#,
+            ),
             (
                 r#"alert tcp $NOWHERE any -> any any (content:"some"; sid:1;)"#,
                 "$NOWHERE has no value: --rules-var NOWHERE=VALUE gives it one",
             ),
-            (r#"alert tcp 10.0.0.0/33 any -> any any (content:"some"; sid:1;)"#, r#""10.0.0.0/33" is not an address"#),
-            (r#"alert tcp any 65536 -> any any (content:"some"; sid:1;)"#, r#""65536" is not a port"#),
+            (
+                r#"alert tcp 10.0.0.0/33 any -> any any (content:"some"; sid:1;)"#,
+                r#""10.0.0.0/33" is not an address"#,
+            ),
+            (
+                r#"alert tcp any 65536 -> any any (content:"some"; sid:1;)"#,
+                r#""65536" is not a port"#,
+            ),
             (r#"alert tcp any 9:8 -> any any (content:"some"; sid:1;)"#, r#""9:8" is not a port"#),
             (
                 r#"alert tcp any [80 -> any any (content:"some"; sid:1;)"#,
                 r#""alert tcp any [80 -> any any" is not `action protocol from ports -> to ports`"#,
             ),
         ] {
-            assert_eq!(read(&format!("\n{rule}")).unwrap_err().to_string(), format!("x.rules:2: {reason}"));
+            assert_eq!(
+                read(&format!("\n{rule}")).unwrap_err().to_string(),
+                format!("x.rules:2: {reason}")
+            );
         }
         let mut variables = Variables::default();
         variables.set("LOOP", "[$LOOP]");
-        let looped = parse(r#"alert tcp $LOOP any -> any any (content:"some"; sid:1;)"#, "x.rules", &variables);
+        let looped = parse(
+            r#"alert tcp $LOOP any -> any any (content:"some"; sid:1;)"#,
+            "x.rules",
+            &variables,
+        );
         assert!(looped.unwrap_err().reason.ends_with("leads to itself"));
     }
 

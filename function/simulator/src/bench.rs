@@ -177,20 +177,43 @@ impl Case<'_> {
     pub fn run(&self, v: &Variant) -> Figures {
         let flows = self.load.flows;
         let by_flow = v.kind == Kind::Vanilla;
-        let knobs =
-            Knobs { by_flow, gap_ns: v.config.gap_ns, size_bytes: v.config.size_bytes, lambda: v.lambda, replicas: v.config.targets };
+        let knobs = Knobs {
+            by_flow,
+            gap_ns: v.config.gap_ns,
+            size_bytes: v.config.size_bytes,
+            lambda: v.lambda,
+            replicas: v.config.targets,
+        };
         match v.kind {
             Kind::Infinite => self.judge(&alone(self.load, &v.config)),
             Kind::Clairvoyant => self.clairvoyant(v),
-            Kind::Star => self.play(v, &mut Star::new(v.config, flows, Count::Activation(v.activation(self.unit_bytes)))),
-            Kind::Vanilla | Kind::Paper => self.play(v, &mut Paper::new(flows, self.unit_bytes, self.mean_units(), knobs, self.seed)),
+            Kind::Star => self.play(
+                v,
+                &mut Star::new(v.config, flows, Count::Activation(v.activation(self.unit_bytes))),
+            ),
+            Kind::Vanilla | Kind::Paper => self.play(
+                v,
+                &mut Paper::new(flows, self.unit_bytes, self.mean_units(), knobs, self.seed),
+            ),
             Kind::Flow => {
                 let ticks = v.reallocate_ms * 1_000_000 / TICK_NS;
-                self.play(v, &mut Shortest::new(flows, v.activation(self.unit_bytes), u64::MAX, u32::MAX, ticks))
+                self.play(
+                    v,
+                    &mut Shortest::new(
+                        flows,
+                        v.activation(self.unit_bytes),
+                        u64::MAX,
+                        u32::MAX,
+                        ticks,
+                    ),
+                )
             }
             Kind::Blind => {
                 let activation = v.activation(self.unit_bytes);
-                self.play(v, &mut Shortest::new(flows, activation, v.config.gap_ns, v.config.size_bytes, 0))
+                self.play(
+                    v,
+                    &mut Shortest::new(flows, activation, v.config.gap_ns, v.config.size_bytes, 0),
+                )
             }
         }
     }
@@ -221,7 +244,9 @@ impl Case<'_> {
     /// mean demand of the next milliseconds, times a factor that makes provisioning equal to
     /// Pando's.
     fn clairvoyant(&self, v: &Variant) -> Figures {
-        let equal = self.run(&Variant { kind: Kind::Star, discipline: Discipline::DEFAULT, ..v.clone() }).provisioning;
+        let equal = self
+            .run(&Variant { kind: Kind::Star, discipline: Discipline::DEFAULT, ..v.clone() })
+            .provisioning;
         let horizons = if v.ahead_ms > 0 { vec![v.ahead_ms] } else { vec![1, 5] };
         let best = horizons.into_iter().map(|ahead| self.clairvoyant_at(v, ahead, equal));
         best.min_by(|a, b| a.p75_us.total_cmp(&b.p75_us)).unwrap_or_default()
@@ -229,12 +254,19 @@ impl Case<'_> {
 
     fn clairvoyant_at(&self, v: &Variant, ahead: usize, equal: f64) -> Figures {
         let mut demand = vec![0.0; (self.window_ns / TICK_NS) as usize + 1 + ahead];
-        self.load.packets.iter().for_each(|p| demand[(p.at_ns / TICK_NS) as usize] += f64::from(p.bytes));
+        self.load
+            .packets
+            .iter()
+            .for_each(|p| demand[(p.at_ns / TICK_NS) as usize] += f64::from(p.bytes));
         let (mut low, mut high) = (0.5, 4.0);
         let mut figures = Figures::default();
         for _ in 0..12 {
             let factor = (low + high) / 2.0;
-            let need = |d: &[f64]| (factor * d.iter().sum::<f64>() / ahead as f64 / self.unit_bytes).ceil().clamp(1.0, 64.0) as u32;
+            let need = |d: &[f64]| {
+                (factor * d.iter().sum::<f64>() / ahead as f64 / self.unit_bytes)
+                    .ceil()
+                    .clamp(1.0, 64.0) as u32
+            };
             let counts = demand.windows(ahead).map(need).collect();
             figures = self.play(v, &mut Star::new(v.config, self.load.flows, Count::Given(counts)));
             if (figures.provisioning / equal - 1.0).abs() < 0.003 {

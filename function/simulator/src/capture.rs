@@ -31,7 +31,9 @@ pub struct Capture {
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
     /// The folder or the file cannot be read.
-    #[error("read {path}: {source}: want a folder of captures, --captures DIR; `pando fn generate DIR/in.pcap` makes one")]
+    #[error(
+        "read {path}: {source}: want a folder of captures, --captures DIR; `pando fn generate DIR/in.pcap` makes one"
+    )]
     Io {
         /// The path that was opened.
         path: PathBuf,
@@ -61,7 +63,8 @@ pub fn read_folder(folder: &Path) -> Result<Vec<Capture>, CaptureError> {
     names.sort();
     let mut captures = Vec::new();
     for path in names {
-        let bytes = std::fs::read(&path).map_err(|source| CaptureError::Io { path: path.clone(), source })?;
+        let bytes = std::fs::read(&path)
+            .map_err(|source| CaptureError::Io { path: path.clone(), source })?;
         if let Ok(mut capture) = parse(&bytes)
             && !capture.packets.is_empty()
         {
@@ -77,7 +80,11 @@ pub fn parse(bytes: &[u8]) -> Result<Capture, CaptureError> {
     let mut frames = Frames::default();
     match bytes.first_chunk::<4>().map(|m| u32::from_le_bytes(*m)) {
         Some(0x0a0d_0d0a) => frames.read_pcapng(bytes),
-        Some(magic) if [0xa1b2_c3d4, 0xa1b2_3c4d].iter().any(|&m: &u32| m == magic || m == magic.swap_bytes()) => {
+        Some(magic)
+            if [0xa1b2_c3d4, 0xa1b2_3c4d]
+                .iter()
+                .any(|&m: &u32| m == magic || m == magic.swap_bytes()) =>
+        {
             frames.read_pcap(bytes);
         }
         _ => return Err(CaptureError::Magic),
@@ -118,7 +125,10 @@ impl Frames {
     fn add(&mut self, link: u32, at_ns: u64, length: u32, data: &[u8]) {
         const TCP: u8 = 6;
         const UDP: u8 = 17;
-        let Some((key, _)) = ethernet(link, data).and_then(|frame| FlowKey::of_frame(&frame)) else { return };
+        let Some((key, _)) = ethernet(link, data).and_then(|frame| FlowKey::of_frame(&frame))
+        else {
+            return;
+        };
         if key.protocol() != TCP && key.protocol() != UDP {
             return;
         }
@@ -136,8 +146,15 @@ impl Frames {
         while let (Some(seconds), Some(fraction), Some(stored), Some(length)) =
             (order.u32(b, at), order.u32(b, at + 4), order.u32(b, at + 8), order.u32(b, at + 12))
         {
-            let Some(data) = b.get(at + 16..).and_then(|rest| rest.get(..stored as usize)) else { return };
-            self.add(link & 0xffff, u64::from(seconds) * 1_000_000_000 + u64::from(fraction) * fraction_ns, length, data);
+            let Some(data) = b.get(at + 16..).and_then(|rest| rest.get(..stored as usize)) else {
+                return;
+            };
+            self.add(
+                link & 0xffff,
+                u64::from(seconds) * 1_000_000_000 + u64::from(fraction) * fraction_ns,
+                length,
+                data,
+            );
             at += 16 + stored as usize;
         }
     }
@@ -154,10 +171,17 @@ impl Frames {
                 order.swapped = b.get(at + 8..at + 12) == Some(&[0x1a, 0x2b, 0x3c, 0x4d]);
                 interfaces.clear();
             }
-            let Some(length) = order.u32(b, at + 4).map(|l| l as usize).filter(|&l| l >= 12 && l % 4 == 0) else { return };
+            let Some(length) =
+                order.u32(b, at + 4).map(|l| l as usize).filter(|&l| l >= 12 && l % 4 == 0)
+            else {
+                return;
+            };
             let Some(block) = b.get(at..).and_then(|rest| rest.get(..length)) else { return };
             match kind {
-                INTERFACE => interfaces.push((u32::from(order.u16(block, 8).unwrap_or(0)), ticks_per_second(order, block))),
+                INTERFACE => interfaces.push((
+                    u32::from(order.u16(block, 8).unwrap_or(0)),
+                    ticks_per_second(order, block),
+                )),
                 PACKET => {
                     self.add_pcapng(order, &interfaces, block);
                 }
@@ -184,7 +208,9 @@ fn ticks_per_second(order: Order, block: &[u8]) -> u64 {
     while let (Some(code), Some(length)) = (order.u16(block, at), order.u16(block, at + 2)) {
         match (code, block.get(at + 4)) {
             (0, _) => break,
-            (9, Some(&v)) if v & 0x80 != 0 => return 1u64.checked_shl(u32::from(v & 0x7f)).unwrap_or(0).max(1),
+            (9, Some(&v)) if v & 0x80 != 0 => {
+                return 1u64.checked_shl(u32::from(v & 0x7f)).unwrap_or(0).max(1);
+            }
             (9, Some(&v)) => return 10u64.checked_pow(u32::from(v)).unwrap_or(1_000_000),
             _ => at += 4 + usize::from(length).div_ceil(4) * 4,
         }
@@ -218,7 +244,15 @@ mod tests {
 
     /// Returns a pcap file of UDP packets, given as (microseconds, source port).
     fn pcap(packets: &[(u32, u16)]) -> Vec<u8> {
-        let mut file = [0xa1b2_c3d4u32.to_le_bytes(), [2, 0, 4, 0], [0; 4], [0; 4], [0, 0, 4, 0], [1, 0, 0, 0]].concat();
+        let mut file = [
+            0xa1b2_c3d4u32.to_le_bytes(),
+            [2, 0, 4, 0],
+            [0; 4],
+            [0; 4],
+            [0, 0, 4, 0],
+            [1, 0, 0, 0],
+        ]
+        .concat();
         for (micros, port) in packets {
             let mut frame = vec![0; 60];
             frame[12] = 8;

@@ -99,7 +99,9 @@ enum Failure {
     Capture(#[from] CaptureError),
     #[error(transparent)]
     Variant(#[from] VariantError),
-    #[error("the window of {window} ms ends before figures count, at {warm} ms: give a longer --window or a shorter --warm")]
+    #[error(
+        "the window of {window} ms ends before figures count, at {warm} ms: give a longer --window or a shorter --warm"
+    )]
     Window { window: u64, warm: u64 },
 }
 
@@ -107,7 +109,11 @@ impl Failure {
     /// Returns the exit code, one of those of `pando`.
     fn code(&self) -> u8 {
         match self {
-            Failure::Capture(CaptureError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => 4,
+            Failure::Capture(CaptureError::Io { source, .. })
+                if source.kind() == std::io::ErrorKind::NotFound =>
+            {
+                4
+            }
             _ => 3,
         }
     }
@@ -152,14 +158,20 @@ fn compare(o: &Options) -> Result<(), Failure> {
     if o.window <= o.warm {
         return Err(Failure::Window { window: o.window, warm: o.warm });
     }
-    let variants: Vec<Variant> = o.variants.iter().map(|v| Variant::parse(v, o.unit * 1_000_000)).collect::<Result<_, _>>()?;
+    let variants: Vec<Variant> = o
+        .variants
+        .iter()
+        .map(|v| Variant::parse(v, o.unit * 1_000_000))
+        .collect::<Result<_, _>>()?;
     let all = read_folder(&o.captures)?;
     let captures = choose(all, o.half);
     let mut runs: Vec<Vec<Figures>> = vec![Vec::new(); variants.len()];
     let mut manifest = None;
     for seed in 1..=o.seeds {
         let how = Overlay {
-            copies: o.copies.unwrap_or_else(|| copies_for(&captures, o.load * 1_000_000, o.window * 1_000_000)),
+            copies: o
+                .copies
+                .unwrap_or_else(|| copies_for(&captures, o.load * 1_000_000, o.window * 1_000_000)),
             speed: o.speed.unwrap_or(if o.workload == Kind::A { 20.0 } else { 1.0 }),
             pace_bps: if o.workload == Kind::NP { 100_000_000 } else { 0 },
             window_ns: o.window * 1_000_000,
@@ -181,12 +193,22 @@ fn compare(o: &Options) -> Result<(), Failure> {
             flows: load.flows,
             overlay: how.clone(),
         });
-        let case = Case { load: &load, window_ns: how.window_ns, warm_ns: o.warm * 1_000_000, unit_bytes: o.unit as f64 * 125.0, seed };
+        let case = Case {
+            load: &load,
+            window_ns: how.window_ns,
+            warm_ns: o.warm * 1_000_000,
+            unit_bytes: o.unit as f64 * 125.0,
+            seed,
+        };
         for (into, figures) in runs.iter_mut().zip(run_all(&case, &variants, o.jobs)) {
             into.push(figures);
         }
     }
-    let rows: Vec<Row> = variants.iter().zip(runs).map(|(v, r)| Row { variant: v.name.clone(), figures: median(&r), rounds: r }).collect();
+    let rows: Vec<Row> = variants
+        .iter()
+        .zip(runs)
+        .map(|(v, r)| Row { variant: v.name.clone(), figures: median(&r), rounds: r })
+        .collect();
     print(o.output, &manifest.expect("there is at least one seed"), &rows);
     Ok(())
 }
@@ -206,7 +228,9 @@ fn run_all(case: &Case, variants: &[Variant], jobs: usize) -> Vec<Figures> {
     std::thread::scope(|scope| {
         for _ in 0..jobs.max(1) {
             scope.spawn(|| {
-                while let Some((i, v)) = Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|i| Some((i, variants.get(i)?))) {
+                while let Some((i, v)) = Some(next.fetch_add(1, Ordering::Relaxed))
+                    .and_then(|i| Some((i, variants.get(i)?)))
+                {
                     let figures = case.run(v);
                     done.lock().expect("no run panics")[i] = figures;
                 }
@@ -252,7 +276,18 @@ fn print(format: Format, manifest: &Manifest, rows: &[Row]) {
             println!("simulator: {}", serde_json::json!(manifest));
             println!(
                 "{:36} {:>9} {:>9} {:>9} {:>9} {:>9} | {:>8} {:>8} | {:>5} {:>5} {:>5} {:>5}",
-                "latency in µs", "p50", "p75", "p90", "p99", "p99.9", "mice p75", "p99", "prov", "100ms", "seaml", "moved"
+                "latency in µs",
+                "p50",
+                "p75",
+                "p90",
+                "p99",
+                "p99.9",
+                "mice p75",
+                "p99",
+                "prov",
+                "100ms",
+                "seaml",
+                "moved"
             );
             for Row { variant: v, figures: f, .. } in rows {
                 println!(

@@ -19,8 +19,14 @@ impl State {
 
     /// Returns the bytes of a push for an IPv4 flow. `whole` is false if the target has the state.
     fn push_bytes(&self, epoch: u32, clock: u64, whole: bool) -> u64 {
-        let (key, _) = FlowKey::between(End::new(&[10, 0, 0, 1], [4, 0]), End::new(&[10, 0, 0, 2], [0, 53]), 17, 4);
-        let (holes, state, mut bytes) = (0, Snapshot::from_iter((0..self.bytes).map(|_| 0)), Vec::new());
+        let (key, _) = FlowKey::between(
+            End::new(&[10, 0, 0, 1], [4, 0]),
+            End::new(&[10, 0, 0, 2], [0, 53]),
+            17,
+            4,
+        );
+        let (holes, state, mut bytes) =
+            (0, Snapshot::from_iter((0..self.bytes).map(|_| 0)), Vec::new());
         let print = fingerprint(&state);
         if whole {
             Message::Push { key, epoch, clock, holes, state }.encode(&mut bytes);
@@ -53,10 +59,19 @@ impl Known {
     }
 
     /// Returns the bytes of a push to all targets together.
-    pub(crate) fn push(&mut self, state: &State, from: u16, to: u64, epoch: u32, clock: u64) -> u64 {
+    pub(crate) fn push(
+        &mut self,
+        state: &State,
+        from: u16,
+        to: u64,
+        epoch: u32,
+        clock: u64,
+    ) -> u64 {
         let has = if state.changes { 0 } else { to & *self.of(from) };
         self.give(from, to);
-        let count = |units: u64, whole| u64::from(units.count_ones()) * state.push_bytes(epoch, clock, whole);
+        let count = |units: u64, whole| {
+            u64::from(units.count_ones()) * state.push_bytes(epoch, clock, whole)
+        };
         count(to & !has, true) + count(has, false)
     }
 }
@@ -72,7 +87,11 @@ mod tests {
         let mut push = |from, to| known.push(&State::DEFAULT, from, to, 1, 1);
         assert_eq!(push(0, 0b0110), 2 * whole);
         assert_eq!(push(0, 0b1010), print + whole);
-        assert_eq!(push(1, 0b1001), print + whole, "who gave it to it has it; of the fourth it knows nothing");
+        assert_eq!(
+            push(1, 0b1001),
+            print + whole,
+            "who gave it to it has it; of the fourth it knows nothing"
+        );
         known.give(2, 0b1000); // pulled
         assert_eq!(known.push(&State::DEFAULT, 3, 0b0101, 1, 1), 2 * print);
         let changes = State { changes: true, ..State::DEFAULT };

@@ -69,13 +69,21 @@ pub fn mice(load: &Workload, unit_bytes_per_tick: f64) -> Vec<bool> {
 }
 
 /// Returns the figures of a run of a window. `unit_bytes_per_tick` is the capacity of a unit.
-pub fn figures(load: &Workload, run: &Run, window_ns: u64, warm_ns: u64, unit_bytes_per_tick: f64) -> Figures {
+pub fn figures(
+    load: &Workload,
+    run: &Run,
+    window_ns: u64,
+    warm_ns: u64,
+    unit_bytes_per_tick: f64,
+) -> Figures {
     let first = load.packets.partition_point(|p| p.at_ns < warm_ns);
     let bytes: u64 = load.packets[first..].iter().map(|p| u64::from(p.bytes)).sum();
     let is_mouse = mice(load, unit_bytes_per_tick);
     let mut all = run.latency_ns[first..].to_vec();
-    let of_mice = |(p, l): (&crate::workload::Packet, &u64)| is_mouse[p.flow as usize].then_some(*l);
-    let mut small: Vec<u64> = load.packets[first..].iter().zip(&run.latency_ns[first..]).filter_map(of_mice).collect();
+    let of_mice =
+        |(p, l): (&crate::workload::Packet, &u64)| is_mouse[p.flow as usize].then_some(*l);
+    let mut small: Vec<u64> =
+        load.packets[first..].iter().zip(&run.latency_ns[first..]).filter_map(of_mice).collect();
     let us = |v: u64| v as f64 / 1000.0;
     let seconds = window_ns as f64 / 1e9;
     let provided = |units: &[u32], from: u64, ticks: f64| -> f64 {
@@ -100,7 +108,8 @@ pub fn figures(load: &Workload, run: &Run, window_ns: u64, warm_ns: u64, unit_by
         seamless: if run.moves == 0 { 1.0 } else { run.seamless as f64 / run.moves as f64 },
         pushes_per_s: run.pushes as f64 / seconds,
         pulls_per_s: run.pulls as f64 / seconds,
-        pushed_share: run.pushed_bytes as f64 / load.packets.iter().map(|p| u64::from(p.bytes)).sum::<u64>().max(1) as f64,
+        pushed_share: run.pushed_bytes as f64
+            / load.packets.iter().map(|p| u64::from(p.bytes)).sum::<u64>().max(1) as f64,
         held_max_ms: run.held_max_ns as f64 / 1e6,
     }
 }

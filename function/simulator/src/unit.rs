@@ -26,7 +26,16 @@ pub struct Unit {
 impl Unit {
     /// An idle unit.
     pub fn new(discipline: Discipline) -> Unit {
-        Unit { queue: Queue::new(discipline), serving: None, work_ns: 0, begun_ns: 0, held: 0, held_ns: 0, done_ns: 0, drained_bytes: 0 }
+        Unit {
+            queue: Queue::new(discipline),
+            serving: None,
+            work_ns: 0,
+            begun_ns: 0,
+            held: 0,
+            held_ns: 0,
+            done_ns: 0,
+            drained_bytes: 0,
+        }
     }
 
     /// Returns the time to finish its assigned work, including held packets.

@@ -119,7 +119,9 @@ mod tests {
     use proptest::prelude::*;
 
     fn capture() -> Capture {
-        let packets = (0..100u32).map(|i| Seen { at_ns: u64::from(i) * 7_000_000, flow: i % 3, bytes: 60 + i * 14 }).collect();
+        let packets = (0..100u32)
+            .map(|i| Seen { at_ns: u64::from(i) * 7_000_000, flow: i % 3, bytes: 60 + i * 14 })
+            .collect();
         Capture { name: "made".into(), packets, flows: 3 }
     }
 

@@ -109,7 +109,13 @@ pub struct World<'a> {
 }
 
 /// Plays a workload to its end under a rule.
-pub fn play(load: &Workload, window_ns: u64, config: &Config, physics: &Physics, rule: &mut dyn Rule) -> Run {
+pub fn play(
+    load: &Workload,
+    window_ns: u64,
+    config: &Config,
+    physics: &Physics,
+    rule: &mut dyn Rule,
+) -> Run {
     let mut world = World::new(load, config, physics);
     let mut next_tick = 0;
     for (number, packet) in load.packets.iter().enumerate() {
@@ -252,13 +258,19 @@ impl<'a> World<'a> {
     fn push_if_silent(&mut self, number: u32, now: u64) {
         let flow = &mut self.flows[number as usize];
         let pushed = flow.done_ns + self.physics.gap_ns / 2;
-        if flow.home == NOWHERE || flow.outstanding > 0 || flow.travels || flow.replicas != 0 || now <= pushed {
+        if flow.home == NOWHERE
+            || flow.outstanding > 0
+            || flow.travels
+            || flow.replicas != 0
+            || now <= pushed
+        {
             return;
         }
         flow.replicas = flow.targets & !(1 << flow.home);
         flow.replicas_at = pushed + self.physics.push_ns;
         self.run.pushes += u64::from(flow.replicas.count_ones());
-        self.run.pushed_bytes += flow.known.push(&self.physics.state, flow.home, flow.replicas, flow.epoch, flow.clock);
+        self.run.pushed_bytes +=
+            flow.known.push(&self.physics.state, flow.home, flow.replicas, flow.epoch, flow.clock);
     }
 
     /// Moves the state of a flow without packets at home to its first segment's unit.
@@ -266,7 +278,8 @@ impl<'a> World<'a> {
         let flow = &mut self.flows[number as usize];
         let segment = flow.segments.front().expect("a flow's state travels to a segment");
         let pushed = flow.replicas >> segment.unit & 1 == 1;
-        let comes = if pushed { flow.replicas_at.max(now) } else { u64::MAX }.min(now + self.physics.pull_ns);
+        let comes = if pushed { flow.replicas_at.max(now) } else { u64::MAX }
+            .min(now + self.physics.pull_ns);
         flow.travels = true;
         if !pushed {
             self.run.pulls += 1;

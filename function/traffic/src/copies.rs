@@ -59,7 +59,8 @@ impl Copies {
                 let old = u16::from_be_bytes([frame[word], frame[word + 1]]);
                 let new = old ^ (mask >> (8 * (at + 2 - word))) as u16;
                 frame[word..word + 2].copy_from_slice(&new.to_be_bytes());
-                for sum in parts.header_sum.map(|s| (s, false)).into_iter().chain(parts.payload_sum) {
+                for sum in parts.header_sum.map(|s| (s, false)).into_iter().chain(parts.payload_sum)
+                {
                     mend(frame, sum, old, new);
                 }
             }
@@ -85,7 +86,9 @@ fn mend(frame: &mut [u8], (at, udp): (usize, bool), old: u16, new: u16) {
 
 fn addresses(frame: &[u8]) -> Option<[u32; 2]> {
     let Parts { source, address_bytes, .. } = parts(frame)?;
-    let last = |end: usize| u32::from_be_bytes(frame[source + end - 4..source + end].try_into().expect("4 bytes"));
+    let last = |end: usize| {
+        u32::from_be_bytes(frame[source + end - 4..source + end].try_into().expect("4 bytes"))
+    };
     Some([last(address_bytes), last(2 * address_bytes)])
 }
 
@@ -98,11 +101,18 @@ fn parts(frame: &[u8]) -> Option<Parts> {
             let payload = ip + usize::from(frame[ip] & 15) * 4;
             let first = u16::from_be_bytes([frame[ip + 6], frame[ip + 7]]) & 0x1fff == 0;
             let payload_sum = if first { sum_of(frame[ip + 9], payload) } else { None };
-            Some(Parts { source: ip + 12, address_bytes: 4, header_sum: Some(ip + 10), payload_sum })
+            Some(Parts {
+                source: ip + 12,
+                address_bytes: 4,
+                header_sum: Some(ip + 10),
+                payload_sum,
+            })
         }
         [0x86, 0xdd] if frame.get(ip)? >> 4 == 6 && frame.len() >= ip + 40 => {
             let (next, payload) = behind_extensions(frame, ip);
-            let payload_sum = payload.and_then(|payload| if next == 58 { Some((payload + 2, false)) } else { sum_of(next, payload) });
+            let payload_sum = payload.and_then(|payload| {
+                if next == 58 { Some((payload + 2, false)) } else { sum_of(next, payload) }
+            });
             Some(Parts { source: ip + 8, address_bytes: 16, header_sum: None, payload_sum })
         }
         _ => None,
@@ -144,7 +154,9 @@ mod tests {
     fn copies_are_flows_of_their_own() {
         let made = generate(&Shape { flows: 60, seconds: 0.2, ..Shape::default() });
         let copies = Copies::new(20, made.packets.iter().map(|p| p.frame.as_slice())).unwrap();
-        let flows = |frames: &mut dyn Iterator<Item = Vec<u8>>| frames.map(|f| FlowKey::of_frame(&f).unwrap().0).collect::<HashSet<_>>();
+        let flows = |frames: &mut dyn Iterator<Item = Vec<u8>>| {
+            frames.map(|f| FlowKey::of_frame(&f).unwrap().0).collect::<HashSet<_>>()
+        };
         let own = flows(&mut made.packets.iter().map(|p| p.frame.clone()));
         let all = flows(&mut (0..20).flat_map(|copy| {
             let copies = &copies;
@@ -170,7 +182,10 @@ mod tests {
     #[test]
     fn a_udp_packet_without_a_sum_gets_none() {
         let mut frame = vec![0; 12];
-        frame.extend([8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 9, 0, 9, 0, 8, 0, 0]);
+        frame.extend([
+            8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 9, 0, 9,
+            0, 8, 0, 0,
+        ]);
         let copies = Copies::new(2, std::iter::once(frame.as_slice())).unwrap();
         assert!(copies.rewrite(1, &mut frame));
         assert_eq!(&frame[40..42], [0, 0]);

@@ -31,7 +31,14 @@ pub struct Shape {
 
 impl Default for Shape {
     fn default() -> Self {
-        Shape { flows: 1000, seconds: 10.0, burst: 4.0, content: b"pando-demo-attack".to_vec(), content_every: 50, seed: 1 }
+        Shape {
+            flows: 1000,
+            seconds: 10.0,
+            burst: 4.0,
+            content: b"pando-demo-attack".to_vec(),
+            content_every: 50,
+            seed: 1,
+        }
     }
 }
 
@@ -116,7 +123,8 @@ impl Flow {
             self.send(1, SYN | 16, &[], into);
         }
         // A datagram is searched on its own, so a split content would not match.
-        let (first, second) = content.split_at(if split && !self.udp { content.len() / 2 } else { content.len() });
+        let (first, second) =
+            content.split_at(if split && !self.udp { content.len() / 2 } else { content.len() });
         self.request(first, random, into);
         if !second.is_empty() {
             // The search in a stream continues across packets, so the rest is at the start.
@@ -129,7 +137,11 @@ impl Flow {
             left -= burst;
             for _ in 0..burst {
                 self.pause(20_000 + random.below(60_000));
-                let length = if random.below(3) > 0 { SEGMENT_BYTES } else { 1 + random.below(SEGMENT_BYTES as u64) as usize };
+                let length = if random.below(3) > 0 {
+                    SEGMENT_BYTES
+                } else {
+                    1 + random.below(SEGMENT_BYTES as u64) as usize
+                };
                 self.send(1, PUSH_ACK, &filling(length, random), into);
                 if random.below(2) == 0 {
                     self.send(0, 16, &[], into);
@@ -167,7 +179,8 @@ impl Flow {
             transport.extend(self.sequence[end].to_be_bytes());
             transport.extend(self.sequence[1 - end].to_be_bytes());
             transport.extend([0x50, flags, 0xff, 0xff, 0, 0, 0, 0]);
-            self.sequence[end] = self.sequence[end].wrapping_add(payload.len() as u32 + u32::from(flags & 3 != 0));
+            self.sequence[end] =
+                self.sequence[end].wrapping_add(payload.len() as u32 + u32::from(flags & 3 != 0));
         }
         transport.extend(payload);
         let frame = self.frame(end, &transport);
@@ -186,7 +199,8 @@ impl Flow {
                 address[14..].copy_from_slice(&tail);
                 address.to_vec()
             };
-            let [client, server] = ["fd00::1:0", "2001:db8::2:0"].map(|a| a.parse::<std::net::Ipv6Addr>().expect("an address").octets());
+            let [client, server] = ["fd00::1:0", "2001:db8::2:0"]
+                .map(|a| a.parse::<std::net::Ipv6Addr>().expect("an address").octets());
             [with(client, [c, d]), with(server, [0, d % 16])]
         } else {
             frame.extend([8, 0, 0x45, 0]);
@@ -240,14 +254,28 @@ mod tests {
     fn it_has_a_heavy_tail_and_a_burst() {
         let made = generate(&Shape { flows: 4000, seconds: 30.0, ..Shape::default() });
         let mut flows: HashMap<FlowKey, usize> = HashMap::new();
-        made.packets.iter().for_each(|p| *flows.entry(FlowKey::of_frame(&p.frame).unwrap().0).or_default() += 1);
+        made.packets
+            .iter()
+            .for_each(|p| *flows.entry(FlowKey::of_frame(&p.frame).unwrap().0).or_default() += 1);
         assert_eq!(flows.len(), 4000);
         let mut sizes: Vec<usize> = flows.into_values().collect();
         sizes.sort_unstable();
         assert!(sizes[2000] < 20, "the median flow has {} packets", sizes[2000]);
         let largest: usize = sizes[3800..].iter().sum();
-        assert!(largest * 5 > made.packets.len() * 2, "a twentieth of the flows has {largest} of {} packets", made.packets.len());
-        let third = |n: u64| made.packets.iter().filter(|p| (p.time_ns - EPOCH_NS) / 10_000_000_000 == n).count();
-        assert!(third(1) > 2 * third(0) && third(1) > 2 * third(2), "{} {} {}", third(0), third(1), third(2));
+        assert!(
+            largest * 5 > made.packets.len() * 2,
+            "a twentieth of the flows has {largest} of {} packets",
+            made.packets.len()
+        );
+        let third = |n: u64| {
+            made.packets.iter().filter(|p| (p.time_ns - EPOCH_NS) / 10_000_000_000 == n).count()
+        };
+        assert!(
+            third(1) > 2 * third(0) && third(1) > 2 * third(2),
+            "{} {} {}",
+            third(0),
+            third(1),
+            third(2)
+        );
     }
 }

@@ -27,10 +27,14 @@ pub enum PcapError {
         source: io::Error,
     },
     /// The file is neither pcap nor pcapng.
-    #[error("{0}: neither pcap nor pcapng; `pando fn generate FILE` makes a capture, `tcpdump -w FILE` records one")]
+    #[error(
+        "{0}: neither pcap nor pcapng; `pando fn generate FILE` makes a capture, `tcpdump -w FILE` records one"
+    )]
     Format(String),
     /// The link type has no conversion to Ethernet.
-    #[error("{path}: link type {linktype} is not supported: Ethernet (1), raw IP (12, 101), null (0) and Linux cooked (113, 276) are")]
+    #[error(
+        "{path}: link type {linktype} is not supported: Ethernet (1), raw IP (12, 101), null (0) and Linux cooked (113, 276) are"
+    )]
     LinkType {
         /// The file.
         path: String,
@@ -82,7 +86,8 @@ fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     let mut bytes = Vec::new();
     Read::by_ref(&mut file).take(4).read_to_end(&mut bytes)?;
-    let begins = |magic: &u32| [magic.to_le_bytes(), magic.to_be_bytes()].iter().any(|m| bytes == m);
+    let begins =
+        |magic: &u32| [magic.to_le_bytes(), magic.to_be_bytes()].iter().any(|m| bytes == m);
     if [MICROSECONDS, NANOSECONDS, NEXT_GENERATION].iter().any(begins) {
         file.read_to_end(&mut bytes)?;
     }
@@ -91,7 +96,8 @@ fn bytes(path: &Path) -> io::Result<Vec<u8>> {
 
 /// Parses a capture in memory. `path` is for errors.
 pub fn parse(bytes: &[u8], path: &str) -> Result<Vec<Captured>, PcapError> {
-    let magic = Order { big: false }.u32(bytes, 0).ok_or_else(|| PcapError::Format(path.to_owned()))?;
+    let magic =
+        Order { big: false }.u32(bytes, 0).ok_or_else(|| PcapError::Format(path.to_owned()))?;
     match magic {
         MICROSECONDS => classic(bytes, Order { big: false }, 1000, path),
         NANOSECONDS => classic(bytes, Order { big: false }, 1, path),
@@ -102,14 +108,20 @@ pub fn parse(bytes: &[u8], path: &str) -> Result<Vec<Captured>, PcapError> {
     }
 }
 
-fn classic(bytes: &[u8], order: Order, unit_ns: u64, path: &str) -> Result<Vec<Captured>, PcapError> {
+fn classic(
+    bytes: &[u8],
+    order: Order,
+    unit_ns: u64,
+    path: &str,
+) -> Result<Vec<Captured>, PcapError> {
     let linktype = order.u32(bytes, 20).ok_or_else(|| PcapError::Format(path.to_owned()))? & 0xffff;
     let mut packets = Vec::new();
     let mut at = 24;
     while at < bytes.len() {
         let broken = || PcapError::Broken { path: path.to_owned(), after: packets.len() };
         let field = |n: usize| order.u32(bytes, at + 4 * n).ok_or_else(broken);
-        let (seconds, part, captured, wire_bytes) = (field(0)?, field(1)?, field(2)? as usize, field(3)?);
+        let (seconds, part, captured, wire_bytes) =
+            (field(0)?, field(1)?, field(2)? as usize, field(3)?);
         let data = bytes.get(at + 16..(at + 16).saturating_add(captured)).ok_or_else(broken)?;
         let time_ns = u64::from(seconds) * 1_000_000_000 + u64::from(part) * unit_ns;
         packets.push(Captured { time_ns, frame: ethernet(data, linktype, path)?, wire_bytes });
@@ -135,18 +147,26 @@ fn next_generation(bytes: &[u8], path: &str) -> Result<Vec<Captured>, PcapError>
             interfaces.clear();
         }
         let length = order.u32(bytes, at + 4).ok_or_else(broken)? as usize;
-        let block = bytes.get(at..at.saturating_add(length)).filter(|b| b.len() >= 12).ok_or_else(broken)?;
+        let block = bytes
+            .get(at..at.saturating_add(length))
+            .filter(|b| b.len() >= 12)
+            .ok_or_else(broken)?;
         match order.u32(block, 0).ok_or_else(broken)? {
             1 => interfaces.push(interface(block, order).ok_or_else(broken)?),
             6 => {
                 let number = order.u32(block, 8).ok_or_else(broken)? as usize;
                 let interface = interfaces.get(number).ok_or_else(broken)?;
-                let ticks = u64::from(order.u32(block, 12).ok_or_else(broken)?) << 32 | u64::from(order.u32(block, 16).ok_or_else(broken)?);
+                let ticks = u64::from(order.u32(block, 12).ok_or_else(broken)?) << 32
+                    | u64::from(order.u32(block, 16).ok_or_else(broken)?);
                 let captured = order.u32(block, 20).ok_or_else(broken)? as usize;
                 let data = block.get(28..28usize.saturating_add(captured)).ok_or_else(broken)?;
                 let wire_bytes = order.u32(block, 24).ok_or_else(broken)?;
                 let time_ns = (ticks as f64 * interface.unit_ns) as u64;
-                packets.push(Captured { time_ns, frame: ethernet(data, interface.linktype, path)?, wire_bytes });
+                packets.push(Captured {
+                    time_ns,
+                    frame: ethernet(data, interface.linktype, path)?,
+                    wire_bytes,
+                });
             }
             3 => {
                 let interface = interfaces.first().ok_or_else(broken)?;
@@ -154,7 +174,11 @@ fn next_generation(bytes: &[u8], path: &str) -> Result<Vec<Captured>, PcapError>
                 let data = block.get(12..block.len() - 4).ok_or_else(broken)?;
                 let data = &data[..data.len().min(wire_bytes as usize)];
                 let time_ns = packets.last().map_or(0, |p| p.time_ns);
-                packets.push(Captured { time_ns, frame: ethernet(data, interface.linktype, path)?, wire_bytes });
+                packets.push(Captured {
+                    time_ns,
+                    frame: ethernet(data, interface.linktype, path)?,
+                    wire_bytes,
+                });
             }
             _ => {}
         }
@@ -187,8 +211,14 @@ fn ethernet(data: &[u8], linktype: u32, path: &str) -> Result<Vec<u8>, PcapError
         1 => return Ok(data.to_vec()),
         0 => (of_ip(data.get(4..).unwrap_or(&[])), data.get(4..).unwrap_or(&[])),
         12 | 101 => (of_ip(data), data),
-        113 => ([*data.get(14).unwrap_or(&0), *data.get(15).unwrap_or(&0)], data.get(16..).unwrap_or(&[])),
-        276 => ([*data.first().unwrap_or(&0), *data.get(1).unwrap_or(&0)], data.get(20..).unwrap_or(&[])),
+        113 => (
+            [*data.get(14).unwrap_or(&0), *data.get(15).unwrap_or(&0)],
+            data.get(16..).unwrap_or(&[]),
+        ),
+        276 => (
+            [*data.first().unwrap_or(&0), *data.get(1).unwrap_or(&0)],
+            data.get(20..).unwrap_or(&[]),
+        ),
         _ => return Err(PcapError::LinkType { path: path.to_owned(), linktype }),
     };
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, ethertype[0], ethertype[1]];
@@ -226,7 +256,9 @@ impl<W: Write> Writer<W> {
     /// Adds a frame.
     pub fn write(&mut self, time_ns: u64, frame: &[u8]) -> io::Result<()> {
         let length = frame.len() as u32;
-        for field in [(time_ns / 1_000_000_000) as u32, (time_ns % 1_000_000_000) as u32, length, length] {
+        for field in
+            [(time_ns / 1_000_000_000) as u32, (time_ns % 1_000_000_000) as u32, length, length]
+        {
             self.to.write_all(&field.to_le_bytes())?;
         }
         self.to.write_all(frame)

@@ -74,7 +74,8 @@ impl Arrivals {
     /// apart count as one.
     pub fn losses(&self, together_ns: u64) -> Vec<Loss> {
         let mut losses: Vec<Loss> = Vec::new();
-        let (mut before_ns, mut missing) = (self.sent_ns.iter().copied().find(|&ns| ns > 0).unwrap_or(0), 0);
+        let (mut before_ns, mut missing) =
+            (self.sent_ns.iter().copied().find(|&ns| ns > 0).unwrap_or(0), 0);
         for &ns in &self.sent_ns {
             if ns == 0 {
                 missing += 1;

@@ -45,9 +45,30 @@ macro_rules! twin {
 }
 
 static TWINS: [Symbols; 5] = [
-    twin!("nat", nat_pando_describe, nat_pando_configure, nat_pando_process, nat_pando_area, nat_pando_area_bytes),
-    twin!("policer", policer_pando_describe, policer_pando_configure, policer_pando_process, policer_pando_area, policer_pando_area_bytes),
-    twin!("ids", ids_pando_describe, ids_pando_configure, ids_pando_process, ids_pando_area, ids_pando_area_bytes),
+    twin!(
+        "nat",
+        nat_pando_describe,
+        nat_pando_configure,
+        nat_pando_process,
+        nat_pando_area,
+        nat_pando_area_bytes
+    ),
+    twin!(
+        "policer",
+        policer_pando_describe,
+        policer_pando_configure,
+        policer_pando_process,
+        policer_pando_area,
+        policer_pando_area_bytes
+    ),
+    twin!(
+        "ids",
+        ids_pando_describe,
+        ids_pando_configure,
+        ids_pando_process,
+        ids_pando_area,
+        ids_pando_area_bytes
+    ),
     twin!(
         "balancer",
         balancer_pando_describe,
@@ -78,7 +99,8 @@ impl Twin {
     /// Panics for an unknown name or a refused configuration, because it serves tests and
     /// benchmarks.
     pub fn new(name: &str, configuration: &[u8]) -> Twin {
-        let symbols = TWINS.iter().find(|t| t.name == name).unwrap_or_else(|| panic!("no twin of {name}"));
+        let symbols =
+            TWINS.iter().find(|t| t.name == name).unwrap_or_else(|| panic!("no twin of {name}"));
         let only = symbols.user.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: we are the only user; the area has the number of bytes that the C code declares.
         let descriptor = unsafe {
@@ -97,7 +119,9 @@ impl Twin {
 
     fn area(&mut self) -> &mut [u8] {
         // SAFETY: as in new; the borrow of self keeps the C from running meanwhile.
-        unsafe { std::slice::from_raw_parts_mut(self.symbols.area, *self.symbols.area_bytes as usize) }
+        unsafe {
+            std::slice::from_raw_parts_mut(self.symbols.area, *self.symbols.area_bytes as usize)
+        }
     }
 }
 
@@ -108,7 +132,9 @@ impl Executor for Twin {
 
     fn memory(&mut self) -> (&mut [u8], &Descriptor) {
         // SAFETY: as in area; the descriptor is a field of its own.
-        let area = unsafe { std::slice::from_raw_parts_mut(self.symbols.area, *self.symbols.area_bytes as usize) };
+        let area = unsafe {
+            std::slice::from_raw_parts_mut(self.symbols.area, *self.symbols.area_bytes as usize)
+        };
         (area, &self.descriptor)
     }
 

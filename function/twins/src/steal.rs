@@ -15,7 +15,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 fn ticks() -> [u64; 2] {
     let stat = std::fs::read_to_string("/proc/stat").expect("proc is mounted");
     let line = stat.lines().next().expect("the first line is of all processors");
-    let spent: Vec<u64> = line.split_whitespace().skip(1).take(8).filter_map(|n| n.parse().ok()).collect();
+    let spent: Vec<u64> =
+        line.split_whitespace().skip(1).take(8).filter_map(|n| n.parse().ok()).collect();
     [spent.iter().sum(), spent[7]]
 }
 
@@ -30,8 +31,14 @@ pub fn undisturbed<T>(mut round: impl FnMut() -> T) -> T {
         if share <= SHARE_MAX {
             return result;
         }
-        eprintln!("a round is done again: {:.0} % of the processors' time was stolen", 100.0 * share);
-        assert!(since.elapsed() < PATIENCE, "the hypervisor steals in every round: measure when it does not");
+        eprintln!(
+            "a round is done again: {:.0} % of the processors' time was stolen",
+            100.0 * share
+        );
+        assert!(
+            since.elapsed() < PATIENCE,
+            "the hypervisor steals in every round: measure when it does not"
+        );
         std::thread::sleep(PAUSE);
     }
 }

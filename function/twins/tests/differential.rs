@@ -27,11 +27,23 @@ struct Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let payload = proptest::collection::vec(prop_oneof![Just(b'a'), Just(b'b'), Just(b'c'), any::<u8>()], 0..40);
+    let payload = proptest::collection::vec(
+        prop_oneof![Just(b'a'), Just(b'b'), Just(b'c'), any::<u8>()],
+        0..40,
+    );
     let flip = proptest::option::weighted(0.2, (12..60usize, any::<u8>()));
     let cut = proptest::option::weighted(0.1, 0..60usize);
-    (0..6u8, any::<bool>(), any::<bool>(), payload, flip, cut, 0..50_000_000u32)
-        .prop_map(|(client, reply, tcp, payload, flip, cut, pause_ns)| Step { client, reply, tcp, payload, flip, cut, pause_ns })
+    (0..6u8, any::<bool>(), any::<bool>(), payload, flip, cut, 0..50_000_000u32).prop_map(
+        |(client, reply, tcp, payload, flip, cut, pause_ns)| Step {
+            client,
+            reply,
+            tcp,
+            payload,
+            flip,
+            cut,
+            pause_ns,
+        },
+    )
 }
 
 fn frame(step: &Step, sequence: &mut u32) -> Vec<u8> {
@@ -64,7 +76,10 @@ type Outcome = (Vec<(Fate, Vec<u8>)>, Vec<(String, Vec<u8>)>, Vec<Event>, usize)
 
 /// Few flows and few numbers to lease, so that both are exhausted.
 fn scarce<E: Executor>(executor: E) -> Chain<E> {
-    Chain::new(vec![Stage::new(executor, Leases::new(5000..=5003))], Policy { flows_max: 5, ..Policy::default() })
+    Chain::new(
+        vec![Stage::new(executor, Leases::new(5000..=5003))],
+        Policy { flows_max: 5, ..Policy::default() },
+    )
 }
 
 /// The limits of a unit.
@@ -73,15 +88,21 @@ fn ample<E: Executor>(executor: E) -> Chain<E> {
 }
 
 fn outcome<E: Executor>(mut chain: Chain<E>, frames: &[(Vec<u8>, u64)]) -> Outcome {
-    let arrivals: Vec<Arrival> = frames.iter().map(|(frame, time_ns)| Arrival { frame, time_ns: *time_ns, steered: None }).collect();
+    let arrivals: Vec<Arrival> = frames
+        .iter()
+        .map(|(frame, time_ns)| Arrival { frame, time_ns: *time_ns, steered: None })
+        .collect();
     let (mut at, mut outputs) = (0, Vec::new());
     while at < arrivals.len() {
         let count = chain.process(&arrivals[at..]);
         outputs.extend(chain.outputs(&arrivals[at..]).map(|(fate, out)| (fate, out.concat())));
         at += count;
     }
-    let mut states: Vec<_> =
-        chain.flows.ids().map(|id| (format!("{:?}", chain.flows.flow(id).key), chain.flows.whole_state(id).to_vec())).collect();
+    let mut states: Vec<_> = chain
+        .flows
+        .ids()
+        .map(|id| (format!("{:?}", chain.flows.flow(id).key), chain.flows.whole_state(id).to_vec()))
+        .collect();
     states.sort();
     (outputs, states, std::mem::take(&mut chain.events), chain.leases_free(0))
 }
@@ -155,18 +176,36 @@ proptest! {
 /// The IDS finds a content split over two packets once, and does not find it across a gap.
 #[test]
 fn the_ids_searches_across_packets() {
-    let text = |payload: &[u8]| Step { client: 1, reply: false, tcp: true, payload: payload.to_vec(), flip: None, cut: None, pause_ns: 1 };
+    let text = |payload: &[u8]| Step {
+        client: 1,
+        reply: false,
+        tcp: true,
+        payload: payload.to_vec(),
+        flip: None,
+        cut: None,
+        pause_ns: 1,
+    };
     let rules = compiled(
         r#"alert ip any any -> any any (content:"abca"; sid:1;)
 alert ip any any -> any any (content:"BBCA"; nocase; sid:2;)"#,
     );
-    let (.., events, _) = same("ids", &rules, &[text(b"..ab"), text(b"ca.."), text(b"abca"), text(b"bB"), text(b"cA")]);
+    let (.., events, _) = same(
+        "ids",
+        &rules,
+        &[text(b"..ab"), text(b"ca.."), text(b"abca"), text(b"bB"), text(b"cA")],
+    );
     assert_eq!(events.iter().map(|e| e.code).collect::<Vec<_>>(), [1, 2]);
 }
 
 /// Returns a generated capture and those in the folder CAPTURES, if it is set.
 fn captures() -> Vec<(String, Vec<pcap::Captured>)> {
-    let made = generate(&Shape { flows: 400, seconds: 2.0, content: b"abca-bBcA".to_vec(), content_every: 5, ..Shape::default() });
+    let made = generate(&Shape {
+        flows: 400,
+        seconds: 2.0,
+        content: b"abca-bBcA".to_vec(),
+        content_every: 5,
+        ..Shape::default()
+    });
     let mut captures = vec![("made".to_owned(), made.packets)];
     if let Ok(folder) = std::env::var("CAPTURES") {
         let paths = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
@@ -194,14 +233,21 @@ fn captures_come_out_the_same() {
         let mut seen = [0; Fate::ALL.len()];
         let mut alerts = 0;
         for (path, packets) in &captures {
-            let frames: Vec<(Vec<u8>, u64)> = packets.iter().map(|p| (p.frame.clone(), p.time_ns)).collect();
+            let frames: Vec<(Vec<u8>, u64)> =
+                packets.iter().map(|p| (p.frame.clone(), p.time_ns)).collect();
             let with_walls = outcome(ample(wasm(name, configuration)), &frames);
-            assert!(with_walls == outcome(ample(Twin::new(name, configuration)), &frames), "{name} on {path}");
+            assert!(
+                with_walls == outcome(ample(Twin::new(name, configuration)), &frames),
+                "{name} on {path}"
+            );
             with_walls.0.iter().for_each(|(fate, _)| seen[*fate as usize] += 1);
             alerts += with_walls.2.len();
         }
         println!("{name}: {seen:?} packets of {} captures, {alerts} events", captures.len());
-        assert!(seen[Fate::Passed as usize] > 0 && seen[Fate::Trapped as usize] == 0, "{name}: {seen:?}");
+        assert!(
+            seen[Fate::Passed as usize] > 0 && seen[Fate::Trapped as usize] == 0,
+            "{name}: {seen:?}"
+        );
         assert_eq!(name == "ids", alerts > 0, "{name}: {alerts} events");
     }
 }

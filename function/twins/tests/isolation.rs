@@ -15,7 +15,10 @@ const PACKETS: u32 = 5;
 fn chain(path: &std::path::Path, trapped_passes: bool) -> Chain<Function> {
     let limits = Limits { fuel_per_packet: 200_000, memory_bytes: 8 << 20 };
     let function = Runtime::new(limits, 2).load(path, b"").unwrap();
-    Chain::new(vec![Stage::new(function, Leases::new(1..=1))], Policy { trapped_passes, ..Policy::default() })
+    Chain::new(
+        vec![Stage::new(function, Leases::new(1..=1))],
+        Policy { trapped_passes, ..Policy::default() },
+    )
 }
 
 /// Returns packets of all flows in turn. The middle packet of flow `victim` has the command `how`.
@@ -31,7 +34,11 @@ fn packets(victim: u32, how: u8) -> Vec<Vec<u8>> {
 }
 
 fn run(chain: &mut Chain<Function>, packets: &[Vec<u8>]) -> Vec<(Fate, Vec<u8>)> {
-    let arrivals: Vec<Arrival> = packets.iter().enumerate().map(|(n, frame)| Arrival { frame, time_ns: n as u64, steered: None }).collect();
+    let arrivals: Vec<Arrival> = packets
+        .iter()
+        .enumerate()
+        .map(|(n, frame)| Arrival { frame, time_ns: n as u64, steered: None })
+        .collect();
     let (mut at, mut outputs) = (0, Vec::new());
     while at < arrivals.len() {
         let count = chain.process(&arrivals[at..]);
@@ -48,17 +55,29 @@ fn only_the_hostile_flow_is_harmed() {
     let started = calm.work().next().unwrap().fuel;
     assert!(started > 0, "a start burns fuel");
     run(&mut calm, &packets(0, b'.'));
-    for (how, victim, limit) in [(b'L', 17, true), (b'R', 0, false), (b'O', FLOWS - 1, false), (b'U', 1234, false), (b'G', 99, false)] {
+    for (how, victim, limit) in [
+        (b'L', 17, true),
+        (b'R', 0, false),
+        (b'O', FLOWS - 1, false),
+        (b'U', 1234, false),
+        (b'G', 99, false),
+    ] {
         let mut chain = chain(&module.wasm, false);
         let outputs = run(&mut chain, &packets(victim, how));
-        let trapped: Vec<usize> = outputs.iter().enumerate().filter(|(_, o)| o.0 != Fate::Passed).map(|(n, _)| n).collect();
+        let trapped: Vec<usize> = outputs
+            .iter()
+            .enumerate()
+            .filter(|(_, o)| o.0 != Fate::Passed)
+            .map(|(n, _)| n)
+            .collect();
         assert_eq!(trapped, [(PACKETS / 2 * FLOWS + victim) as usize], "{}", how as char);
         assert_eq!(outputs[trapped[0]], (Fate::Trapped, Vec::new()));
         let trap = chain.last_traps().next().unwrap().cloned().unwrap();
         assert_eq!(matches!(trap, Trap::Limit), limit, "{}: {trap}", how as char);
         for id in calm.flows.ids() {
             let key = calm.flows.flow(id).key;
-            let same = chain.flows.find(&key).map(|found| chain.flows.whole_state(found)) == Some(calm.flows.whole_state(id));
+            let same = chain.flows.find(&key).map(|found| chain.flows.whole_state(found))
+                == Some(calm.flows.whole_state(id));
             let is_victim = key == key_of(victim);
             assert_ne!(same, is_victim, "{}: {key:?}", how as char);
         }
@@ -80,7 +99,10 @@ fn a_trapped_packet_passes_when_asked() {
     let mut chain = chain(&module.wasm, true);
     let frames = [udp(1, b"."), udp(2, b"U"), udp(3, b".")];
     let outputs = run(&mut chain, &frames);
-    assert_eq!(outputs.iter().map(|o| o.0).collect::<Vec<_>>(), [Fate::Passed, Fate::Trapped, Fate::Passed]);
+    assert_eq!(
+        outputs.iter().map(|o| o.0).collect::<Vec<_>>(),
+        [Fate::Passed, Fate::Trapped, Fate::Passed]
+    );
     assert_eq!(outputs[1].1, frames[1]);
 }
 
@@ -91,6 +113,9 @@ fn a_packet_of_an_impossible_length_is_dropped() {
     let mut chain = chain(&module.wasm, true);
     let frames = [udp(1, b"."), udp(2, b"S"), udp(3, b"H"), udp(4, b".")];
     let outputs = run(&mut chain, &frames);
-    assert_eq!(outputs.iter().map(|o| o.0).collect::<Vec<_>>(), [Fate::Passed, Fate::Dropped, Fate::Dropped, Fate::Passed]);
+    assert_eq!(
+        outputs.iter().map(|o| o.0).collect::<Vec<_>>(),
+        [Fate::Passed, Fate::Dropped, Fate::Dropped, Fate::Passed]
+    );
     assert!(outputs[1].1.is_empty() && outputs[2].1.is_empty());
 }

@@ -25,16 +25,28 @@ static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_pac
 /// Files that are not modules, truncated modules, and modules that are too large.
 #[test]
 fn not_wasm() {
-    let whole = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../functions/nat/nat.wasm")).unwrap();
+    let whole =
+        std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../functions/nat/nat.wasm")).unwrap();
     let mut broken = whole.clone();
     broken[whole.len() / 2..].fill(0xff);
     let directory = scratch("not-wasm");
     let path = directory.join("some.wasm");
-    let shapes = [&b"#!/bin/sh\n"[..], b"", &whole[..7], &whole[..whole.len() / 2], &whole[..whole.len() - 1], &broken];
+    let shapes = [
+        &b"#!/bin/sh\n"[..],
+        b"",
+        &whole[..7],
+        &whole[..whole.len() / 2],
+        &whole[..whole.len() - 1],
+        &broken,
+    ];
     for bytes in shapes {
         std::fs::write(&path, bytes).unwrap();
         let reason = refusal(&path, b"");
-        assert!(reason.contains("is not a WebAssembly module") && reason.contains("pando fn build"), "{} bytes: {reason}", bytes.len());
+        assert!(
+            reason.contains("is not a WebAssembly module") && reason.contains("pando fn build"),
+            "{} bytes: {reason}",
+            bytes.len()
+        );
     }
     std::fs::File::create(&path).unwrap().set_len(MODULE_BYTES_MAX + 1).unwrap();
     let huge = refusal(&path, b"");
@@ -52,7 +64,8 @@ fn no_file() {
 
 #[test]
 fn no_export() {
-    let module = build("no-export", "__attribute__((export_name(\"other\"))) int other(void) { return 0; }");
+    let module =
+        build("no-export", "__attribute__((export_name(\"other\"))) int other(void) { return 0; }");
     let reason = refusal(&module.wasm, b"");
     assert!(reason.contains("does not export pando_describe"), "{reason}");
 }
@@ -71,7 +84,10 @@ fn an_export_of_another_type() {
 #[test]
 fn another_abi_version() {
     let source = format!("{GOOD}PANDO_FUNCTION(\"future\", struct state, process_packet);")
-        .replace("#include <pando_nf.h>", "#include <pando_nf.h>\n#undef PANDO_ABI\n#define PANDO_ABI 9");
+        .replace(
+            "#include <pando_nf.h>",
+            "#include <pando_nf.h>\n#undef PANDO_ABI\n#define PANDO_ABI 9",
+        );
     let module = build("version", &source);
     let reason = refusal(&module.wasm, b"");
     assert!(reason.contains("ABI version 9, this unit runs version 1"), "{reason}");
@@ -98,13 +114,21 @@ fn an_import_that_units_do_not_offer() {
     );
     let module = build("import", &source);
     let reason = refusal(&module.wasm, b"");
-    assert!(reason.contains("imports what a unit does not offer") && reason.contains("open_socket"), "{reason}");
+    assert!(
+        reason.contains("imports what a unit does not offer") && reason.contains("open_socket"),
+        "{reason}"
+    );
 }
 
 #[test]
 fn a_configuration_that_is_wrong() {
     let nat = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../functions/nat/nat.wasm"));
-    for wrong in ["", "address=1.2.3\n", "address=1.2.3.4\ninside=10.0.0.0/33\n", "address=1.2.3.4\ninside=10.0.0.0\n"] {
+    for wrong in [
+        "",
+        "address=1.2.3\n",
+        "address=1.2.3.4\ninside=10.0.0.0/33\n",
+        "address=1.2.3.4\ninside=10.0.0.0\n",
+    ] {
         let reason = refusal(nat, wrong.as_bytes());
         assert!(reason.contains("refuses its configuration"), "{wrong:?}: {reason}");
     }

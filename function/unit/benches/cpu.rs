@@ -36,12 +36,12 @@ const FLOWS: u16 = 64;
 /// If no packet arrives for this time, even on a busy machine, the missing packets are lost.
 const DRAINED: Duration = Duration::from_millis(300);
 const PAYLOAD: [u8; 300] = [7; 300];
-const MASQUERADE: &str =
-    "add table ip t; add chain ip t c { type nat hook postrouting priority 100; }; add rule ip t c oifname r_out masquerade";
+const MASQUERADE: &str = "add table ip t; add chain ip t c { type nat hook postrouting priority 100; }; add rule ip t c oifname r_out masquerade";
 const NOTHING: &str = "add table ip t";
 /// The packets per send, the time between two sends, and the number of sends. 100,000 packets a
 /// second, and 20,000 a second one at a time, each of which wakes the unit.
-const LOADS: [(usize, Duration, usize); 2] = [(32, Duration::from_micros(320), 780), (1, Duration::from_micros(50), 5000)];
+const LOADS: [(usize, Duration, usize); 2] =
+    [(32, Duration::from_micros(320), 780), (1, Duration::from_micros(50), 5000)];
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
@@ -96,14 +96,24 @@ fn place(way: Way) -> PathBuf {
 fn start_unit(router: &Router, way: Way, port: &str) -> (Child, u32) {
     let module = concat!(env!("CARGO_MANIFEST_DIR"), "/../functions/nat/nat.wasm");
     let place = place(way);
-    let places = ["--run-dir", "run", "--data-dir", "data"]
-        .map(|p| if p.starts_with('-') { p.to_owned() } else { place.join(p).display().to_string() });
+    let places = ["--run-dir", "run", "--data-dir", "data"].map(|p| {
+        if p.starts_with('-') { p.to_owned() } else { place.join(p).display().to_string() }
+    });
     let mut command = Command::new("nsenter");
-    command.arg(router.net()).arg(env!("CARGO_BIN_EXE_pando-unit")).args(["run", module, "--set", "address=203.0.113.7"]);
-    command.args(["--iface", "r_in", "--out", "r_out", "--name", "cpu", "--port", port]).args(places).stdout(Stdio::piped());
+    command.arg(router.net()).arg(env!("CARGO_BIN_EXE_pando-unit")).args([
+        "run",
+        module,
+        "--set",
+        "address=203.0.113.7",
+    ]);
+    command
+        .args(["--iface", "r_in", "--out", "r_out", "--name", "cpu", "--port", port])
+        .args(places)
+        .stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut said = [0; 1];
-    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut said).expect("the unit says that it runs");
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut said)
+        .expect("the unit says that it runs");
     let inside = fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap();
     (child, inside.trim().parse().expect("the watcher has one child: the unit"))
 }
@@ -111,12 +121,28 @@ fn start_unit(router: &Router, way: Way, port: &str) -> (Child, u32) {
 /// Returns the processor time of all threads of a process, in nanoseconds.
 fn process_ns(pid: u32) -> u64 {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    tasks.filter_map(|t| fs::read_to_string(t.path().join("schedstat")).ok()?.split(' ').next()?.parse::<u64>().ok()).sum()
+    tasks
+        .filter_map(|t| {
+            fs::read_to_string(t.path().join("schedstat"))
+                .ok()?
+                .split(' ')
+                .next()?
+                .parse::<u64>()
+                .ok()
+        })
+        .sum()
 }
 
 fn softirq_pids() -> Vec<u32> {
-    let named = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|c| c.starts_with("ksoftirqd/"));
-    fs::read_dir("/proc").unwrap().flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).filter(named).collect()
+    let named = |pid: &u32| {
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|c| c.starts_with("ksoftirqd/"))
+    };
+    fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|e| e.file_name().to_str()?.parse().ok())
+        .filter(named)
+        .collect()
 }
 
 /// Returns the processor time of this thread, in nanoseconds.
@@ -130,7 +156,10 @@ fn thread_ns() -> u64 {
 /// Returns the number of packets that arrived at `outside` in this thread's namespace.
 fn arrived() -> u64 {
     let devices = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
-    let line = devices.lines().find_map(|l| l.trim().strip_prefix("outside:")).expect("the device is there");
+    let line = devices
+        .lines()
+        .find_map(|l| l.trim().strip_prefix("outside:"))
+        .expect("the device is there");
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
@@ -145,7 +174,8 @@ struct Stand {
 
 impl Stand {
     fn new(way: Way) -> Stand {
-        let mut router = Router::new(if way == Way::Nftables { MASQUERADE } else { NOTHING }).expect("needs root");
+        let mut router = Router::new(if way == Way::Nftables { MASQUERADE } else { NOTHING })
+            .expect("needs root");
         // A ring on the outer device would add a cost of the measurement itself.
         router.outside = Port::open("lo", 512).unwrap();
         let unit = match way {
@@ -157,8 +187,9 @@ impl Stand {
             }
             _ => None,
         };
-        let mut frames: Vec<Vec<u8>> =
-            (0..FLOWS).map(|n| frame(([10, 0, 0, 2], 5000 + n), (SERVER, 80), None, 0, &PAYLOAD, true)).collect();
+        let mut frames: Vec<Vec<u8>> = (0..FLOWS)
+            .map(|n| frame(([10, 0, 0, 2], 5000 + n), (SERVER, 80), None, 0, &PAYLOAD, true))
+            .collect();
         if matches!(way, Way::Unit | Way::UnitXdp | Way::Ignored) {
             frames.iter_mut().for_each(|f| f[5] = 0x77); // for another host: the kernel ignores it
         }
@@ -180,7 +211,9 @@ impl Stand {
         let (before, arrived_before, start) = (self.others(), arrived(), Instant::now());
         let (mut sent, mut own) = (0, 0);
         for turn in 0..turns {
-            let batch: Vec<&[u8]> = (0..burst).map(|n| self.frames[(turn * burst + n) % self.frames.len()].as_slice()).collect();
+            let batch: Vec<&[u8]> = (0..burst)
+                .map(|n| self.frames[(turn * burst + n) % self.frames.len()].as_slice())
+                .collect();
             let began = thread_ns();
             sent += self.router.inside.send(&batch);
             own += thread_ns() - began;
@@ -190,12 +223,16 @@ impl Stand {
         }
         // Packets in the unit's ring still cost the unit time. The generator's wait does not count.
         let (mut came, mut last) = (arrived(), Instant::now());
-        while self.way != Way::Ignored && came - arrived_before < sent as u64 && last.elapsed() < DRAINED {
+        while self.way != Way::Ignored
+            && came - arrived_before < sent as u64
+            && last.elapsed() < DRAINED
+        {
             std::thread::sleep(Duration::from_millis(1));
             let before = std::mem::replace(&mut came, arrived());
             last = if came > before { Instant::now() } else { last };
         }
-        let others = (self.others() - before) as f64 - idle_share * start.elapsed().as_nanos() as f64;
+        let others =
+            (self.others() - before) as f64 - idle_share * start.elapsed().as_nanos() as f64;
         ((own as f64 + others) / sent as f64, (arrived() - arrived_before) as f64 / sent as f64)
     }
 }
@@ -206,7 +243,10 @@ impl Drop for Stand {
         // SAFETY: the watcher is this process's child; the unit is the watcher's and ends with it.
         unsafe { libc::kill(watcher.id() as i32, libc::SIGTERM) };
         watcher.wait().unwrap();
-        assert!(!fs::exists(format!("/proc/{pid}/exe")).unwrap_or(false), "the unit outlives its watcher");
+        assert!(
+            !fs::exists(format!("/proc/{pid}/exe")).unwrap_or(false),
+            "the unit outlives its watcher"
+        );
         let _ = fs::remove_dir_all(place(self.way));
     }
 }

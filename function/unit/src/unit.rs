@@ -98,7 +98,20 @@ impl Unit {
     ) -> Unit {
         assert!((1..=2).contains(&ports.len()), "a unit has one device or two");
         let counters = Counters::default();
-        Unit { name, tenant, chain, ports, meter, control, signals, limits: None, rules: None, journal: None, handover: None, counters }
+        Unit {
+            name,
+            tenant,
+            chain,
+            ports,
+            meter,
+            control,
+            signals,
+            limits: None,
+            rules: None,
+            journal: None,
+            handover: None,
+            counters,
+        }
     }
 
     /// Serves until a signal or a request on the control socket stops it.
@@ -151,10 +164,15 @@ impl Unit {
         let fds = [self.signals.as_raw_fd(), self.control.as_raw_fd()];
         let journal = self.journal.as_ref().map_or([-1; 2], Journal::fds);
         let ports = self.ports.iter().flat_map(Port::fds);
-        let mut polled: Vec<libc::pollfd> =
-            fds.into_iter().chain(journal).chain(ports).map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+        let mut polled: Vec<libc::pollfd> = fds
+            .into_iter()
+            .chain(journal)
+            .chain(ports)
+            .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
+            .collect();
         // SAFETY: polled is a valid array.
-        let result = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout_ms) };
+        let result =
+            unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout_ms) };
         if result < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
             return Err(io::Error::last_os_error());
         }
@@ -215,7 +233,9 @@ impl Unit {
                 self.meter.note(self.counters.unserved());
             }
             let now_ns = now().as_nanos() as u64;
-            arrivals[..count].iter().for_each(|a| self.counters.latencies.record(now_ns.saturating_sub(a.time_ns)));
+            arrivals[..count]
+                .iter()
+                .for_each(|a| self.counters.latencies.record(now_ns.saturating_sub(a.time_ns)));
             self.ports[from].release(count);
             if let Some(journal) = &self.journal {
                 journal.vitals.set_position(from, self.ports[from].position());
@@ -228,7 +248,11 @@ impl Unit {
     /// Counts packets without room in the rings, and stores the count in the meter, which outlives
     /// the unit. `all` includes losses that no frame has reported yet.
     pub(crate) fn note_lost(&mut self, all: bool) {
-        let lost = self.ports.iter_mut().map(|port| if all { port.lost() } else { port.noticed() }).sum::<u64>();
+        let lost = self
+            .ports
+            .iter_mut()
+            .map(|port| if all { port.lost() } else { port.noticed() })
+            .sum::<u64>();
         if lost > 0 || all {
             self.counters.lost += lost;
             self.meter.note(self.counters.unserved());
@@ -273,7 +297,11 @@ impl Unit {
             unsent: self.counters.unsent,
             flows: self.chain.flows.len(),
             latency_ns: [quantile(0.5), quantile(0.75), quantile(0.99)],
-            traps: names.iter().zip(self.chain.last_traps()).filter_map(|(n, t)| Some(format!("{n}: {}", t?))).collect(),
+            traps: names
+                .iter()
+                .zip(self.chain.last_traps())
+                .filter_map(|(n, t)| Some(format!("{n}: {}", t?)))
+                .collect(),
             durability: self.journal.as_ref().map(|j| Durability::read(&j.vitals)),
             handover: self.handover,
             group: None,
@@ -319,8 +347,7 @@ impl Unit {
             let names: Vec<String> = self.chain.names().map(str::to_owned).collect();
             let mut lines = String::new();
             for e in self.chain.events.drain(..) {
-                let line =
-                    serde_json::json!({"time_ns": e.time_ns, "function": names[e.stage], "flow": format!("{:?}", e.key), "event": e.code});
+                let line = serde_json::json!({"time_ns": e.time_ns, "function": names[e.stage], "flow": format!("{:?}", e.key), "event": e.code});
                 lines += &format!("{line}\n");
             }
             let _ = io::stderr().write_all(lines.as_bytes());
@@ -368,7 +395,15 @@ pub fn listener(path: &std::path::Path) -> Option<i32> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut size = size_of_val(&peer) as libc::socklen_t;
     // SAFETY: peer has size bytes.
-    let got = unsafe { libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &mut size) };
+    let got = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &mut size,
+        )
+    };
     (got == 0 && peer.pid > 0).then_some(peer.pid)
 }
 

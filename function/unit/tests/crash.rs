@@ -57,7 +57,10 @@ fn number(frame: &[u8]) -> u32 {
 }
 
 fn hex(text: &str) -> Vec<u8> {
-    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
+    (0..text.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap())
+        .collect()
 }
 
 fn send(port: &mut Port, frames: &[Vec<u8>]) {
@@ -122,13 +125,21 @@ impl Run<'_> {
         let count = came.iter().map(Vec::len).sum();
         for frame in came.into_iter().flatten() {
             let number = number(&frame);
-            assert!(self.left.insert(number, frame).is_none(), "{}: packet {number} left twice", self.case.name);
+            assert!(
+                self.left.insert(number, frame).is_none(),
+                "{}: packet {number} left twice",
+                self.case.name
+            );
         }
         count
     }
 
     fn kill(&mut self) {
-        let members: Vec<i64> = self.members().iter().filter_map(|name| self.ask(name, "status")?["pid"].as_i64()).collect();
+        let members: Vec<i64> = self
+            .members()
+            .iter()
+            .filter_map(|name| self.ask(name, "status")?["pid"].as_i64())
+            .collect();
         let victim = members[self.traffic.draw(members.len() as u64) as usize];
         let at = self.traffic.draw(8);
         for burst in 0..8 {
@@ -161,7 +172,8 @@ impl Run<'_> {
                 last = Instant::now();
             }
             let status = self.ask("g", "status")?;
-            (status["handover"]["held"] == 0 && last.elapsed() > Duration::from_millis(300)).then_some(status)
+            (status["handover"]["held"] == 0 && last.elapsed() > Duration::from_millis(300))
+                .then_some(status)
         })
     }
 
@@ -209,19 +221,36 @@ impl Model {
         let mut chain = self.chain(0);
         assert!(chain.import(key, &export, 1), "{key:?}: {export:x?}");
         let id = chain.flows.find(key).unwrap();
-        let word = |at: usize| u32::from_le_bytes(chain.flows.state(id, 0)[4 * at..][..4].try_into().unwrap());
-        let entry = |n: usize| (word(2 + 3 * n), u64::from(word(3 + 3 * n)) | u64::from(word(4 + 3 * n)) << 32);
+        let word = |at: usize| {
+            u32::from_le_bytes(chain.flows.state(id, 0)[4 * at..][..4].try_into().unwrap())
+        };
+        let entry = |n: usize| {
+            (word(2 + 3 * n), u64::from(word(3 + 3 * n)) | u64::from(word(4 + 3 * n)) << 32)
+        };
         assert!(word(0) <= 340, "the journal is full");
         let flow = chain.flows.flow(id);
-        Flow { lease: (flow.taken & 2 != 0).then_some(flow.leases[1]), journal: (0..word(0) as usize).map(entry).collect(), export }
+        Flow {
+            lease: (flow.taken & 2 != 0).then_some(flow.leases[1]),
+            journal: (0..word(0) as usize).map(entry).collect(),
+            export,
+        }
     }
 
     /// Replays these packets of a flow. Returns the final state and the output of each packet.
-    fn replay(&self, key: FlowKey, flow: &Flow, sent: &[Sent]) -> (Vec<u8>, BTreeMap<u32, Vec<u8>>) {
+    fn replay(
+        &self,
+        key: FlowKey,
+        flow: &Flow,
+        sent: &[Sent],
+    ) -> (Vec<u8>, BTreeMap<u32, Vec<u8>>) {
         let mut chain = self.chain(flow.lease.unwrap_or(0));
         let arrival = |&(number, time_ns): &(u32, u64)| {
             let frame = &sent[number as usize - 1].frame;
-            Arrival { frame, time_ns, steered: Some((key, FlowKey::of_frame(frame).unwrap().0 != key)) }
+            Arrival {
+                frame,
+                time_ns,
+                steered: Some((key, FlowKey::of_frame(frame).unwrap().0 != key)),
+            }
         };
         let arrivals: Vec<Arrival> = flow.journal.iter().map(arrival).collect();
         let (mut outputs, mut at) = (BTreeMap::new(), 0);
@@ -251,7 +280,8 @@ fn last_words(run: &mut Run, model: &Model) -> (BTreeMap<FlowKey, Flow>, Value) 
         let status = run.settled();
         let mut flows = BTreeMap::new();
         for (key, exports) in run.states() {
-            let mut copies: Vec<Flow> = exports.into_iter().map(|export| model.read(&key, export)).collect();
+            let mut copies: Vec<Flow> =
+                exports.into_iter().map(|export| model.read(&key, export)).collect();
             copies.sort_by_key(|copy| copy.journal.len());
             let newest = copies.pop().unwrap();
             for copy in &copies {
@@ -264,7 +294,9 @@ fn last_words(run: &mut Run, model: &Model) -> (BTreeMap<FlowKey, Flow>, Value) 
             }
             flows.insert(key, newest);
         }
-        let knows = |key: &FlowKey, number: u32| flows.get(key).is_some_and(|f: &Flow| f.journal.iter().any(|(n, _)| *n == number));
+        let knows = |key: &FlowKey, number: u32| {
+            flows.get(key).is_some_and(|f: &Flow| f.journal.iter().any(|(n, _)| *n == number))
+        };
         for (flow, key, number, _) in probes {
             if knows(&key, number) {
                 missing.remove(&flow);
@@ -275,7 +307,9 @@ fn last_words(run: &mut Run, model: &Model) -> (BTreeMap<FlowKey, Flow>, Value) 
 }
 
 fn killed(bench: &mut Bench, case: &Case, kills: u64) {
-    let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let seed =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos()
+            as u64;
     let model = Model::new(&bench.module("journal"), case);
     let mut arguments = case.arguments(&bench.directory.join("test.rules"));
     for argument in arguments.iter_mut().filter(|a| a.contains('=')) {
@@ -284,7 +318,14 @@ fn killed(bench: &mut Bench, case: &Case, kills: u64) {
     let more = ["--units", "3", "--durability", "log", "--chaos", "1,2,2"].map(str::to_owned);
     let arguments: Vec<&str> = arguments.iter().chain(&more).map(String::as_str).collect();
     bench.start_chain(&[&bench.module("journal"), &case.module()], &arguments);
-    let mut run = Run { bench, case, traffic: Traffic { seed, first: 0, made: 0 }, sent: Vec::new(), left: BTreeMap::new(), kills: 0 };
+    let mut run = Run {
+        bench,
+        case,
+        traffic: Traffic { seed, first: 0, made: 0 },
+        sent: Vec::new(),
+        left: BTreeMap::new(),
+        kills: 0,
+    };
     for _ in 0..kills {
         run.kill();
     }
@@ -292,13 +333,28 @@ fn killed(bench: &mut Bench, case: &Case, kills: u64) {
     let context = format!("{} with seed {seed}: {status}", case.name);
     let (mut leases, mut made_of, mut unsent) = (BTreeSet::new(), BTreeMap::new(), 0);
     for (key, flow) in &flows {
-        assert!(flow.lease.is_none_or(|lease| leases.insert(lease)), "{context}: two flows have number {:?}", flow.lease);
+        assert!(
+            flow.lease.is_none_or(|lease| leases.insert(lease)),
+            "{context}: two flows have number {:?}",
+            flow.lease
+        );
         for (number, _) in &flow.journal {
-            assert_eq!(run.sent[*number as usize - 1].key, *key, "{context}: packet {number} is another flow's");
-            assert!(made_of.insert(*number, key).is_none(), "{context}: packet {number} was processed twice");
+            assert_eq!(
+                run.sent[*number as usize - 1].key,
+                *key,
+                "{context}: packet {number} is another flow's"
+            );
+            assert!(
+                made_of.insert(*number, key).is_none(),
+                "{context}: packet {number} was processed twice"
+            );
         }
         let (state, outputs) = model.replay(*key, flow, &run.sent);
-        assert_eq!(flow.export, state, "{context}: {key:?}: the state that these packets make: {:?}", flow.journal);
+        assert_eq!(
+            flow.export, state,
+            "{context}: {key:?}: the state that these packets make: {:?}",
+            flow.journal
+        );
         for (number, output) in outputs {
             match run.left.remove(&number) {
                 Some(left) => assert_eq!(left, output, "{context}: {key:?}: packet {number}"),
@@ -306,21 +362,38 @@ fn killed(bench: &mut Bench, case: &Case, kills: u64) {
             }
         }
     }
-    assert!(run.left.is_empty(), "{context}: what left is in no state, or should not have: {:?}", run.left.keys());
-    assert!(unsent <= BATCH_PACKETS as u64 * kills, "{context}: {unsent} packets were processed and did not leave");
+    assert!(
+        run.left.is_empty(),
+        "{context}: what left is in no state, or should not have: {:?}",
+        run.left.keys()
+    );
+    assert!(
+        unsent <= BATCH_PACKETS as u64 * kills,
+        "{context}: {unsent} packets were processed and did not leave"
+    );
     let (sent, processed, billed) = (run.sent.len(), made_of.len() as u64, run.bench.billed());
-    assert!(processed > sent as u64 / 2, "{context}: only {processed} of {sent} packets came to a function");
-    assert!(billed >= processed && billed <= processed + BATCH_PACKETS as u64 * kills, "{context}: {billed} billed, {processed} processed");
+    assert!(
+        processed > sent as u64 / 2,
+        "{context}: only {processed} of {sent} packets came to a function"
+    );
+    assert!(
+        billed >= processed && billed <= processed + BATCH_PACKETS as u64 * kills,
+        "{context}: {billed} billed, {processed} processed"
+    );
     let moved = ["seamless", "pulled"].map(|what| status["handover"][what].as_u64().unwrap_or(0));
     assert!(moved.iter().sum::<u64>() > 0, "{context}: no flow moved");
-    println!("{}: {kills} kills, {sent} packets sent, {processed} processed, {unsent} of them did not leave; {status}", case.name);
+    println!(
+        "{}: {kills} kills, {sent} packets sent, {processed} processed, {unsent} of them did not leave; {status}",
+        case.name
+    );
     run.bench.pando(&["rm", "g"]);
     std::fs::remove_dir_all(run.bench.directory.join("data")).unwrap();
 }
 
 #[test]
 fn units_of_a_group_are_killed_and_no_state_is_stale() {
-    let kills = std::env::var("PANDO_GROUP_KILLS").map_or(3, |n| n.parse().expect("PANDO_GROUP_KILLS is a number"));
+    let kills = std::env::var("PANDO_GROUP_KILLS")
+        .map_or(3, |n| n.parse().expect("PANDO_GROUP_KILLS is a number"));
     let Some(mut bench) = bed::group::bench("crash", &["journal"]) else { return };
     for case in &CASES {
         killed(&mut bench, case, kills);

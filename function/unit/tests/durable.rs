@@ -46,12 +46,16 @@ fn pid(bench: &Bench) -> i64 {
 
 /// Waits until the unit's process is not `dead`, and its standby is ready.
 fn next_unit(bench: &Bench, dead: i64, epoch: u32) -> i64 {
-    soon("the standby serves", || Some(pid(bench)).filter(|&p| p != dead && p != 0).filter(|_| standing_by(bench, epoch)))
+    soon("the standby serves", || {
+        Some(pid(bench)).filter(|&p| p != dead && p != 0).filter(|_| standing_by(bench, epoch))
+    })
 }
 
 /// Returns whether this many units were started. The last one is then a standby.
 fn standing_by(bench: &Bench, epoch: u32) -> bool {
-    bench.json(&["bill", "-o", "json"])["records"].as_array().is_some_and(|r| r.len() as u32 >= epoch)
+    bench.json(&["bill", "-o", "json"])["records"]
+        .as_array()
+        .is_some_and(|r| r.len() as u32 >= epoch)
 }
 
 /// Returns another child of the watching process, the parent of this bench's unit.
@@ -62,8 +66,14 @@ fn sibling(bench: &Bench, found: impl Fn(i64, &[u8]) -> bool) -> i64 {
         stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
     };
     let watch = parent(unit).expect("the unit has a parent");
-    let all = std::fs::read_dir("/proc").unwrap().filter_map(|e| e.ok()?.file_name().to_str()?.parse::<i64>().ok());
-    let such = |&p: &i64| p != unit && parent(p) == Some(watch) && std::fs::read(format!("/proc/{p}/cmdline")).is_ok_and(|c| found(p, &c));
+    let all = std::fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|e| e.ok()?.file_name().to_str()?.parse::<i64>().ok());
+    let such = |&p: &i64| {
+        p != unit
+            && parent(p) == Some(watch)
+            && std::fs::read(format!("/proc/{p}/cmdline")).is_ok_and(|c| found(p, &c))
+    };
     all.into_iter().find(such).expect("the unit has a log and a standby")
 }
 
@@ -108,7 +118,9 @@ fn a_killed_unit_is_followed_with_its_state_and_so_is_a_killed_log() {
     let second = next_unit(&bench, first, 3);
 
     signal(log_pid(&bench), libc::SIGKILL);
-    soon("another log is filled", || (status(&bench)["durability"]["refills"].as_u64() >= Some(2)).then_some(()));
+    soon("another log is filled", || {
+        (status(&bench)["durability"]["refills"].as_u64() >= Some(2)).then_some(())
+    });
     assert_eq!(translate(&mut bench), before);
     signal(second, libc::SIGKILL);
     assert_eq!(translate(&mut bench), before, "the new log has what the old one had");
@@ -118,7 +130,11 @@ fn a_killed_unit_is_followed_with_its_state_and_so_is_a_killed_log() {
     signal(third, libc::SIGSTOP);
     assert_eq!(translate(&mut bench), before);
     let durability = status(&bench)["durability"].clone();
-    assert_eq!((&durability["takeovers"], &durability["state_lost"]), (&3.into(), &0.into()), "{durability}");
+    assert_eq!(
+        (&durability["takeovers"], &durability["state_lost"]),
+        (&3.into(), &0.into()),
+        "{durability}"
+    );
     let bill = bench.json(&["bill", "-o", "json"]);
     assert_eq!(bill["owed"][0]["packets"], 5 * 200, "{bill}");
 }
@@ -139,7 +155,11 @@ fn a_standby_that_dies_is_replaced_and_costs_nothing() {
     // Both die at once: only the log has the state.
     signal(standby_pid(&bench), libc::SIGKILL);
     signal(second, libc::SIGKILL);
-    assert_eq!(translate(&mut bench), before, "a unit that is started when both are dead goes on from the log");
+    assert_eq!(
+        translate(&mut bench),
+        before,
+        "a unit that is started when both are dead goes on from the log"
+    );
     let third = next_unit(&bench, second, 6);
 
     // A standby that does not read blocks neither the log nor the unit.
@@ -171,7 +191,11 @@ fn a_log_that_hangs_holds_up_neither_the_unit_nor_its_standby() {
     let second = next_unit(&bench, unit, 3);
     let newer = translate_from(&mut bench, 400);
     let durability = status(&bench)["durability"].clone();
-    assert_eq!((&durability["takeovers"], &durability["asked"]), (&1.into(), &0.into()), "{durability}");
+    assert_eq!(
+        (&durability["takeovers"], &durability["asked"]),
+        (&1.into(), &0.into()),
+        "{durability}"
+    );
 
     // When the log continues, it has the writes of both units.
     signal(log, libc::SIGCONT);
@@ -179,7 +203,10 @@ fn a_log_that_hangs_holds_up_neither_the_unit_nor_its_standby() {
     signal(standby_pid(&bench), libc::SIGKILL);
     signal(second, libc::SIGKILL);
     assert_eq!(translate(&mut bench), before);
-    assert_eq!([translate_from(&mut bench, 200), translate_from(&mut bench, 400)], [unheard, newer]);
+    assert_eq!(
+        [translate_from(&mut bench, 200), translate_from(&mut bench, 400)],
+        [unheard, newer]
+    );
     let durability = status(&bench)["durability"].clone();
     assert_eq!(
         (&durability["asked"], &durability["state_lost"], &durability["refills"]),
@@ -205,7 +232,11 @@ fn unit_and_log_that_die_together_leave_the_state_to_the_standby() {
     signal(second, libc::SIGKILL);
     assert_eq!(translate(&mut bench), before, "the new log has it from the standby");
     let durability = status(&bench)["durability"].clone();
-    assert_eq!((&durability["asked"], &durability["state_lost"]), (&0.into(), &0.into()), "{durability}");
+    assert_eq!(
+        (&durability["asked"], &durability["state_lost"]),
+        (&0.into(), &0.into()),
+        "{durability}"
+    );
 }
 
 #[test]
@@ -225,7 +256,10 @@ fn unit_standby_and_log_that_die_together_lose_the_state_and_say_so() {
     translate(&mut bench);
     assert_eq!(status(&bench)["durability"]["state_lost"], 1);
     let said = String::from_utf8(bench.run(&["logs", "n"]).stdout).unwrap();
-    assert!(said.contains("the state of all flows is lost: unit and output log died together"), "{said}");
+    assert!(
+        said.contains("the state of all flows is lost: unit and output log died together"),
+        "{said}"
+    );
 }
 
 /// A log in its own namespace, on another veth: as on another host.
@@ -250,9 +284,17 @@ impl Elsewhere {
     fn log(namespace: &str, port: u16) -> Child {
         let mut log = Command::new("nsenter");
         log.arg(format!("--net=/run/netns/{namespace}")).arg(env!("CARGO_BIN_EXE_pando-unit"));
-        let mut log = log.args(["log", "--listen", &format!("192.0.2.2:{port}")]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut log = log
+            .args(["log", "--listen", &format!("192.0.2.2:{port}")])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut line = String::new();
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(log.stdout.take().unwrap()), &mut line).unwrap();
+        std::io::BufRead::read_line(
+            &mut std::io::BufReader::new(log.stdout.take().unwrap()),
+            &mut line,
+        )
+        .unwrap();
         assert!(line.contains("listens on"), "{line}");
         log
     }
@@ -286,14 +328,20 @@ fn a_log_on_another_host_does_the_same() {
     elsewhere.kill();
     let frames: Vec<Vec<u8>> = (0..32).map(frame).collect();
     bench.near.send(&frames.iter().map(Vec::as_slice).collect::<Vec<_>>());
-    let said = |bench: &Bench, what: &str| String::from_utf8(bench.run(&["logs", "n"]).stdout).unwrap().contains(what).then_some(());
+    let said = |bench: &Bench, what: &str| {
+        String::from_utf8(bench.run(&["logs", "n"]).stdout).unwrap().contains(what).then_some(())
+    };
     soon("the unit misses its log", || said(&bench, "nothing leaves"));
-    soon("it is said where the log is missed", || said(&bench, "`pando fn log --listen 192.0.2.2:7001`"));
+    soon("it is said where the log is missed", || {
+        said(&bench, "`pando fn log --listen 192.0.2.2:7001`")
+    });
     let mut slots = Vec::new();
     bench.near.receive(1, &mut slots);
     assert!(slots.is_empty(), "a packet left without a log");
     elsewhere.log = Elsewhere::log(&elsewhere.namespace, 7001);
-    soon("it is said that the log is there again", || said(&bench, "the output log at 192.0.2.2:7001 answers"));
+    soon("it is said that the log is there again", || {
+        said(&bench, "the output log at 192.0.2.2:7001 answers")
+    });
     soon("the packets that were held come", || {
         slots.clear();
         bench.near.receive(BATCH_PACKETS, &mut slots);
@@ -311,7 +359,15 @@ fn observer() -> Port {
     let on = 1i32;
     // SAFETY: the option takes an int. With it, the kernel stamps each packet once for all
     // receivers.
-    let set = unsafe { libc::setsockopt(port.as_raw_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, (&raw const on).cast(), 4) };
+    let set = unsafe {
+        libc::setsockopt(
+            port.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_TIMESTAMPNS,
+            (&raw const on).cast(),
+            4,
+        )
+    };
     assert_eq!(set, 0);
     port
 }
@@ -327,11 +383,16 @@ fn drain(port: &mut Port, into: &mut Vec<(Vec<u8>, u64)>) {
 /// flows.
 fn expected(case: &Case, seen: &[(Vec<u8>, u64)]) -> (Vec<Vec<u8>>, u64) {
     let mut chain = case.chain();
-    let arrivals: Vec<Arrival> = seen.iter().map(|(frame, time_ns)| Arrival { frame, time_ns: *time_ns, steered: None }).collect();
+    let arrivals: Vec<Arrival> = seen
+        .iter()
+        .map(|(frame, time_ns)| Arrival { frame, time_ns: *time_ns, steered: None })
+        .collect();
     let (mut outputs, mut at) = (Vec::new(), 0);
     while at < arrivals.len() {
         let count = chain.process(&arrivals[at..]);
-        outputs.extend(chain.outputs(&arrivals[at..]).flat_map(|(_, out)| out.iter()).map(<[u8]>::to_vec));
+        outputs.extend(
+            chain.outputs(&arrivals[at..]).flat_map(|(_, out)| out.iter()).map(<[u8]>::to_vec),
+        );
         at += count;
     }
     (outputs, chain.flows.digest())
@@ -341,9 +402,13 @@ fn expected(case: &Case, seen: &[(Vec<u8>, u64)]) -> (Vec<Vec<u8>>, u64) {
 /// output is that of a run without kills, in its order, and so is the state of all flows.
 fn killed(case: &Case, kills: u64) {
     let Some(mut bench) = bench(case.name) else { return };
-    let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let seed =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos()
+            as u64;
     let mut traffic = Traffic { seed, first: 0, made: 0 };
-    let arguments = [case.arguments(&bench.directory.join("test.rules")), LOG.map(str::to_owned).to_vec()].concat();
+    let arguments =
+        [case.arguments(&bench.directory.join("test.rules")), LOG.map(str::to_owned).to_vec()]
+            .concat();
     let mut far = observer();
     bench.start_with(case.name, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
     let (mut seen, mut left) = (Vec::new(), Vec::new());
@@ -352,7 +417,8 @@ fn killed(case: &Case, kills: u64) {
         soon("there is a standby", || standing_by(&bench, kill as u32 + 2).then_some(()));
         let at = traffic.draw(24);
         for burst in 0..24 {
-            let frames: Vec<Vec<u8>> = (0..traffic.draw(BATCH_PACKETS as u64 * 2) + 1).map(|_| traffic.frame()).collect();
+            let frames: Vec<Vec<u8>> =
+                (0..traffic.draw(BATCH_PACKETS as u64 * 2) + 1).map(|_| traffic.frame()).collect();
             bench.near.send(&frames.iter().map(Vec::as_slice).collect::<Vec<_>>());
             if burst == at {
                 let moment = Instant::now() + Duration::from_nanos(traffic.draw(60_000));
@@ -371,14 +437,20 @@ fn killed(case: &Case, kills: u64) {
         (passed >= u64::from(traffic.made)).then_some(())
     });
     let durability = status(&bench)["durability"].clone();
-    let digest = pando_unit::unit::request(&bench.directory.join("run/n/control.sock"), "digest").unwrap();
+    let digest =
+        pando_unit::unit::request(&bench.directory.join("run/n/control.sock"), "digest").unwrap();
     drain(&mut bench.near, &mut left);
     let context = format!("{} with seed {seed}: {durability}", case.name);
-    assert_eq!((durability["takeovers"].as_u64(), durability["dropped"].as_u64()), (Some(kills), Some(0)), "{context}");
+    assert_eq!(
+        (durability["takeovers"].as_u64(), durability["dropped"].as_u64()),
+        (Some(kills), Some(0)),
+        "{context}"
+    );
     assert_eq!(seen.len(), traffic.made as usize, "{context}: the observer saw all");
     let (outputs, state) = expected(case, &seen);
     let mut unique = HashSet::new();
-    let first: Vec<Vec<u8>> = left.iter().map(|(f, _)| f.clone()).filter(|f| unique.insert(f.clone())).collect();
+    let first: Vec<Vec<u8>> =
+        left.iter().map(|(f, _)| f.clone()).filter(|f| unique.insert(f.clone())).collect();
     assert_eq!(first.len(), outputs.len(), "{context}: packets that left");
     assert!(first == outputs, "{context}: other packets left, or in another order");
     assert!(
@@ -386,7 +458,11 @@ fn killed(case: &Case, kills: u64) {
         "{context}: {} left twice",
         left.len() - first.len()
     );
-    assert_eq!(digest.trim_matches('"'), format!("{state:016x}"), "{context}: the state of the flows");
+    assert_eq!(
+        digest.trim_matches('"'),
+        format!("{state:016x}"),
+        "{context}: the state of the flows"
+    );
     let bill = bench.json(&["bill", "-o", "json"]);
     assert_eq!(bill["owed"][0]["packets"], traffic.made, "{context}: the bill");
 }

@@ -23,7 +23,10 @@ const IDLE_NS: u64 = 1_000;
 fn chain(name: &str, settings: &[u8]) -> Chain<Function> {
     let path = format!("{}/../functions/{name}/{name}.wasm", env!("CARGO_MANIFEST_DIR"));
     let function = Runtime::new(Limits::default(), 2).load(path.as_ref(), settings).unwrap();
-    let mut chain = Chain::new(vec![Stage::new(function, Leases::new(PORTS))], Policy { idle_ns: IDLE_NS, ..Policy::default() });
+    let mut chain = Chain::new(
+        vec![Stage::new(function, Leases::new(PORTS))],
+        Policy { idle_ns: IDLE_NS, ..Policy::default() },
+    );
     chain.forgotten = Some(Vec::new());
     chain
 }
@@ -34,14 +37,21 @@ fn batch(chain: &mut Chain<Function>, sequence: u64) -> Vec<u8> {
     let at = record::put_head(&mut message, &Head { sequence, ..Head::default() });
     let forgotten: Vec<FlowKey> = chain.forgotten.as_mut().map(std::mem::take).unwrap();
     forgotten.iter().for_each(|key| message.extend_from_slice(key.as_bytes()));
-    chain.changed.iter().for_each(|&id| chain.put_flow(&mut message, id, chain.flows.flow(id).valid));
+    chain
+        .changed
+        .iter()
+        .for_each(|&id| chain.put_flow(&mut message, id, chain.flows.flow(id).valid));
     record::set_counts(&mut message, at, [forgotten.len(), chain.changed.len(), 0]);
     message
 }
 
 /// Runs batches (flows, nanoseconds since the previous batch, whether the standby has room) and
 /// compares.
-fn followed(unit: &mut Chain<Function>, standby: &mut Chain<Function>, batches: &[(Vec<u32>, u64, u8)]) {
+fn followed(
+    unit: &mut Chain<Function>,
+    standby: &mut Chain<Function>,
+    batches: &[(Vec<u32>, u64, u8)],
+) {
     let mut copy = Copy::new(unit.flows.stage_bytes());
     copy.apply(&[kind::CLEAR]).unwrap();
     copy.follow();
@@ -49,7 +59,8 @@ fn followed(unit: &mut Chain<Function>, standby: &mut Chain<Function>, batches: 
     for (n, (flows, passed_ns, room)) in batches.iter().enumerate() {
         time_ns += passed_ns;
         let frames: Vec<Vec<u8>> = flows.iter().map(|&n| frame(n)).collect();
-        let arrivals: Vec<Arrival> = frames.iter().map(|frame| Arrival { frame, time_ns, steered: None }).collect();
+        let arrivals: Vec<Arrival> =
+            frames.iter().map(|frame| Arrival { frame, time_ns, steered: None }).collect();
         assert_eq!(unit.process(&arrivals), arrivals.len());
         copy.apply(&batch(unit, n as u64)).unwrap();
         let mut room = *room;
@@ -67,16 +78,25 @@ fn followed(unit: &mut Chain<Function>, standby: &mut Chain<Function>, batches: 
 
 /// The same with a standby that follows at intervals. The unit's later writes are in memory when it
 /// dies.
-fn found(unit: &mut Chain<Function>, standby: &mut Chain<Function>, batches: &[(Vec<u32>, u64, u8)]) {
+fn found(
+    unit: &mut Chain<Function>,
+    standby: &mut Chain<Function>,
+    batches: &[(Vec<u32>, u64, u8)],
+) {
     let (memory, socket, other) = Shared::make().unwrap();
-    let (mut written, mut log) = (Shared::open(&memory, socket, true).unwrap(), Shared::open(&memory, other, false).unwrap());
-    let (mut copy, mut mark, mut message, mut time_ns) = (Copy::new(unit.flows.stage_bytes()), None, Vec::new(), 1_000_000);
+    let (mut written, mut log) = (
+        Shared::open(&memory, socket, true).unwrap(),
+        Shared::open(&memory, other, false).unwrap(),
+    );
+    let (mut copy, mut mark, mut message, mut time_ns) =
+        (Copy::new(unit.flows.stage_bytes()), None, Vec::new(), 1_000_000);
     copy.apply(&[kind::CLEAR]).unwrap();
     copy.follow();
     for (n, (flows, passed_ns, told)) in batches.iter().enumerate() {
         time_ns += passed_ns;
         let frames: Vec<Vec<u8>> = flows.iter().map(|&n| frame(n)).collect();
-        let arrivals: Vec<Arrival> = frames.iter().map(|frame| Arrival { frame, time_ns, steered: None }).collect();
+        let arrivals: Vec<Arrival> =
+            frames.iter().map(|frame| Arrival { frame, time_ns, steered: None }).collect();
         assert_eq!(unit.process(&arrivals), arrivals.len());
         written.send(&batch(unit, n as u64)).unwrap();
         message.clear();
@@ -92,7 +112,10 @@ fn found(unit: &mut Chain<Function>, standby: &mut Chain<Function>, batches: &[(
     let wrong = Mark { epoch: 1, sequence: 0, position: Some(0) };
     assert!(tail::replay(&ring, &wrong, appended, standby, time_ns).is_none(), "another unit's");
     let Some(mark) = mark else { return };
-    assert!(tail::replay(&ring, &mark, appended + 1, standby, time_ns).is_none(), "the last is missing");
+    assert!(
+        tail::replay(&ring, &mark, appended + 1, standby, time_ns).is_none(),
+        "the last is missing"
+    );
     let (head, packets) = tail::replay(&ring, &mark, appended, standby, time_ns).unwrap();
     assert_eq!((head.sequence, packets.len()), (appended, 0));
     assert_eq!(standby.flows.digest(), unit.flows.digest());
@@ -104,10 +127,22 @@ fn found(unit: &mut Chain<Function>, standby: &mut Chain<Function>, batches: &[(
 #[test]
 fn what_changes_hands_within_a_batch_is_the_new_owners() {
     let flow = |n: u8, taken: u8, lease: u32| {
-        let [key, alias] =
-            [FlowKey::from_bytes([n; FlowKey::LENGTH_BYTES]), FlowKey::from_bytes([100 + lease as u8; FlowKey::LENGTH_BYTES])];
-        let (alias, leases) = if taken == 1 { (Some(alias), [lease, 0, 0, 0, 0, 0, 0, 0]) } else { (None, [0; 8]) };
-        FlowHead { key, alias, up: true, valid: 1, taken, changed: 1, leases, ends: Default::default() }
+        let [key, alias] = [
+            FlowKey::from_bytes([n; FlowKey::LENGTH_BYTES]),
+            FlowKey::from_bytes([100 + lease as u8; FlowKey::LENGTH_BYTES]),
+        ];
+        let (alias, leases) =
+            if taken == 1 { (Some(alias), [lease, 0, 0, 0, 0, 0, 0, 0]) } else { (None, [0; 8]) };
+        FlowHead {
+            key,
+            alias,
+            up: true,
+            valid: 1,
+            taken,
+            changed: 1,
+            leases,
+            ends: Default::default(),
+        }
     };
     let batch = |flows: &[FlowHead], state: &[u8]| {
         let mut message = Vec::new();
@@ -119,14 +154,18 @@ fn what_changes_hands_within_a_batch_is_the_new_owners() {
         record::set_counts(&mut message, at, [0, flows.len(), 0]);
         message
     };
-    let (mut standby, mut fresh) = (chain("nat", b"address=203.0.113.7\n"), chain("nat", b"address=203.0.113.7\n"));
+    let (mut standby, mut fresh) =
+        (chain("nat", b"address=203.0.113.7\n"), chain("nat", b"address=203.0.113.7\n"));
     let (first, second) = (PORTS.start(), PORTS.start() + 1);
     tail::batch(&mut standby, &batch(&[flow(1, 1, *first), flow(2, 1, second)], &[1]), 0).unwrap();
     let moved = batch(&[flow(3, 1, *first), flow(1, 1, second), flow(2, 0, 0)], &[2]);
     tail::batch(&mut standby, &moved, 0).unwrap();
     tail::batch(&mut fresh, &moved, 0).unwrap();
     assert_eq!(standby.flows.digest(), fresh.flows.digest());
-    assert_eq!((standby.leases_free(0), fresh.leases_free(0)), (PORTS.count() - 2, PORTS.count() - 2));
+    assert_eq!(
+        (standby.leases_free(0), fresh.leases_free(0)),
+        (PORTS.count() - 2, PORTS.count() - 2)
+    );
 }
 
 proptest! {

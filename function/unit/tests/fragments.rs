@@ -10,7 +10,8 @@ use pando_wasm::{Function, Limits, Runtime};
 
 fn chain(function: &str, configuration: &[u8]) -> Chain<Function> {
     let path = format!("{}/../functions/{function}/{function}.wasm", env!("CARGO_MANIFEST_DIR"));
-    let function = Runtime::new(Limits::default(), 2).load(Path::new(&path), configuration).unwrap();
+    let function =
+        Runtime::new(Limits::default(), 2).load(Path::new(&path), configuration).unwrap();
     Chain::new(vec![Stage::new(function, Leases::new(40_000..=40_999))], Policy::default())
 }
 
@@ -33,7 +34,8 @@ fn cut(whole: &[u8], most: usize) -> Vec<Vec<u8>> {
         let more = 34 + n * most + part.len() < whole.len();
         let mut frame = [&whole[..34], part].concat();
         frame[16..18].copy_from_slice(&(20 + part.len() as u16).to_be_bytes());
-        frame[20..22].copy_from_slice(&((n * most / 8) as u16 | u16::from(more) << 13).to_be_bytes());
+        frame[20..22]
+            .copy_from_slice(&((n * most / 8) as u16 | u16::from(more) << 13).to_be_bytes());
         checksum::fill_header(&mut frame[14..34]);
         frame
     });
@@ -46,7 +48,11 @@ fn through(chain: &mut Chain<Function>, frames: &[Vec<u8>]) -> Vec<(Fate, Vec<Ve
     for (n, frame) in frames.iter().enumerate() {
         let arrivals = [Arrival { frame, time_ns: n as u64, steered: None }];
         assert_eq!(chain.process(&arrivals), 1);
-        outputs.extend(chain.outputs(&arrivals).map(|(fate, out)| (fate, out.iter().map(<[u8]>::to_vec).collect())));
+        outputs.extend(
+            chain
+                .outputs(&arrivals)
+                .map(|(fate, out)| (fate, out.iter().map(<[u8]>::to_vec).collect())),
+        );
     }
     outputs
 }
@@ -63,7 +69,11 @@ fn join(parts: &[Vec<u8>]) -> Vec<u8> {
 
 fn ids() -> Chain<Function> {
     let rule = "alert ip any any -> any any (content:\"needle\"; sid:7;)";
-    chain("ids", &rules::compile(&rules::parse(rule, "rule", &Default::default()).unwrap().patterns).unwrap())
+    chain(
+        "ids",
+        &rules::compile(&rules::parse(rule, "rule", &Default::default()).unwrap().patterns)
+            .unwrap(),
+    )
 }
 
 #[test]
@@ -77,17 +87,26 @@ fn a_content_across_fragments_is_found_in_its_flow_and_they_leave_as_they_came()
     let last = out.pop().unwrap();
     assert!(out.iter().all(|(fate, frames)| *fate == Fate::Held && frames.is_empty()), "{out:?}");
     assert_eq!(last, (Fate::Passed, parts));
-    assert_eq!(chain.events.iter().map(|e| (e.code, e.key)).collect::<Vec<_>>(), [(7, FlowKey::of_frame(&whole).unwrap().0)]);
+    assert_eq!(
+        chain.events.iter().map(|e| (e.code, e.key)).collect::<Vec<_>>(),
+        [(7, FlowKey::of_frame(&whole).unwrap().0)]
+    );
     assert_eq!(chain.work().next().unwrap().packets, 1, "a datagram is one packet on the bill");
 }
 
 #[test]
 fn a_translated_datagram_leaves_as_fragments_with_one_right_checksum() {
     let whole = datagram(&[7; 3000]);
-    let out = through(&mut chain("nat", b"address=203.0.113.7\ninside=10.0.0.0/8\n"), &cut(&whole, 1480));
+    let out =
+        through(&mut chain("nat", b"address=203.0.113.7\ninside=10.0.0.0/8\n"), &cut(&whole, 1480));
     let parts = &out.last().unwrap().1;
     assert_eq!(parts.len(), 3);
-    assert!(parts.iter().all(|p| p[26..30] == [203, 0, 113, 7] && checksum::header_is_right(p) == Some(true)), "{parts:?}");
+    assert!(
+        parts
+            .iter()
+            .all(|p| p[26..30] == [203, 0, 113, 7] && checksum::header_is_right(p) == Some(true)),
+        "{parts:?}"
+    );
     let joined = join(parts);
     assert_eq!(checksum::transport_is_right(&joined), Some(true));
     assert_eq!(joined[42..], whole[42..]);
@@ -108,12 +127,18 @@ fn largest_datagrams_share_batches_with_others() {
         }
     }
     frames.push(small);
-    let arrivals: Vec<Arrival> = frames.iter().enumerate().map(|(n, frame)| Arrival { frame, time_ns: n as u64, steered: None }).collect();
+    let arrivals: Vec<Arrival> = frames
+        .iter()
+        .enumerate()
+        .map(|(n, frame)| Arrival { frame, time_ns: n as u64, steered: None })
+        .collect();
     let mut chain = ids();
     let (mut at, mut passed) = (0, Vec::new());
     while at < arrivals.len() {
         let count = chain.process(&arrivals[at..]);
-        passed.extend(chain.outputs(&arrivals[at..]).flat_map(|(_, out)| out.iter()).map(<[u8]>::to_vec));
+        passed.extend(
+            chain.outputs(&arrivals[at..]).flat_map(|(_, out)| out.iter()).map(<[u8]>::to_vec),
+        );
         at += count;
     }
     assert_eq!(passed.len(), frames.len());
@@ -125,6 +150,9 @@ fn largest_datagrams_share_batches_with_others() {
 fn a_datagram_that_is_dropped_or_trapped_on_leaves_nothing() {
     let parts = cut(&datagram(&[7; 100]), 48);
     let out = through(&mut chain("whitelister", b"inside=172.16.0.0/12\n"), &parts);
-    assert_eq!(out.iter().map(|(fate, _)| *fate).collect::<Vec<_>>(), [Fate::Held, Fate::Held, Fate::Dropped]);
+    assert_eq!(
+        out.iter().map(|(fate, _)| *fate).collect::<Vec<_>>(),
+        [Fate::Held, Fate::Held, Fate::Dropped]
+    );
     assert!(out.iter().all(|(_, frames)| frames.is_empty()));
 }

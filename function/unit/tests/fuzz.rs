@@ -8,7 +8,9 @@ use std::sync::Mutex;
 use pando_chain::leases::Leases;
 use pando_chain::{Arrival, Chain, Policy, Stage};
 use pando_flow::{FlowKey, checksum};
-use pando_handover::{Admission, Effect, Handover, Header, Message, NO_UNIT, States, Steered, Timing};
+use pando_handover::{
+    Admission, Effect, Handover, Header, Message, NO_UNIT, States, Steered, Timing,
+};
 use pando_rules as rules;
 use pando_traffic::copies::Copies;
 use pando_traffic::random::Random;
@@ -73,7 +75,8 @@ fn fuzz(corpus: &[Vec<u8>], target: impl Fn(&[u8]) + std::panic::RefUnwindSafe) 
 /// headers.
 fn frames() -> Vec<Vec<u8>> {
     let made = generate(&Shape { flows: 40, seconds: 0.1, content_every: 4, ..Shape::default() });
-    let mut frames: Vec<Vec<u8>> = made.packets.into_iter().map(|p| p.frame).filter(|f| f.len() < 600).step_by(3).collect();
+    let mut frames: Vec<Vec<u8>> =
+        made.packets.into_iter().map(|p| p.frame).filter(|f| f.len() < 600).step_by(3).collect();
     let plain = frames.len();
     for n in 0..plain.min(40) {
         let mut tagged = frames[n].clone();
@@ -113,7 +116,8 @@ fn frames_have_a_flow_or_none() {
 #[test]
 fn no_frame_makes_a_function_trap() {
     let rule = "alert ip any any -> any any (content:\"pando\"; nocase; sid:1;)";
-    let ids = rules::compile(&rules::parse(rule, "rule", &Default::default()).unwrap().patterns).unwrap();
+    let ids =
+        rules::compile(&rules::parse(rule, "rule", &Default::default()).unwrap().patterns).unwrap();
     let configured: [(&str, &[u8]); 5] = [
         ("nat", b"address=203.0.113.7\n"),
         ("policer", b"rate=1000000\nburst=10000\n"),
@@ -124,11 +128,16 @@ fn no_frame_makes_a_function_trap() {
     let corpus = frames();
     for (name, configuration) in configured {
         let path = format!("{}/../functions/{name}/{name}.wasm", env!("CARGO_MANIFEST_DIR"));
-        let function = Runtime::new(Limits::default(), 2).load(path.as_ref(), configuration).unwrap();
-        let mut chain = Chain::new(vec![Stage::new(function, Leases::new(1024..=2047))], Policy { flows_max: 500, ..Policy::default() });
+        let function =
+            Runtime::new(Limits::default(), 2).load(path.as_ref(), configuration).unwrap();
+        let mut chain = Chain::new(
+            vec![Stage::new(function, Leases::new(1024..=2047))],
+            Policy { flows_max: 500, ..Policy::default() },
+        );
         for seed in 1..=runs() {
             let mut random = Random::new(seed);
-            let inputs: Vec<Vec<u8>> = (0..INPUTS_PER_RUN).map(|_| mutate(&mut random, &corpus)).collect();
+            let inputs: Vec<Vec<u8>> =
+                (0..INPUTS_PER_RUN).map(|_| mutate(&mut random, &corpus)).collect();
             pass(&mut chain, &inputs);
             let trap = chain.last_traps().next().unwrap();
             assert!(trap.is_none(), "{name}, seed {seed}: {trap:?}");
@@ -137,14 +146,20 @@ fn no_frame_makes_a_function_trap() {
 }
 
 fn pass(chain: &mut Chain<Function>, frames: &[Vec<u8>]) {
-    let arrivals: Vec<Arrival> =
-        frames.iter().enumerate().map(|(n, frame)| Arrival { frame, time_ns: n as u64 * 1_000_000, steered: None }).collect();
+    let arrivals: Vec<Arrival> = frames
+        .iter()
+        .enumerate()
+        .map(|(n, frame)| Arrival { frame, time_ns: n as u64 * 1_000_000, steered: None })
+        .collect();
     let mut at = 0;
     while at < arrivals.len() {
         let count = chain.process(&arrivals[at..]);
         for (arrival, (_, out)) in arrivals[at..].iter().zip(chain.outputs(&arrivals[at..])) {
             let most = (arrival.frame.len() + pando_abi::GROWTH_BYTES).next_multiple_of(64);
-            assert!(out.iter().all(|frame| frame.len() <= most || FlowKey::of_frame(frame).is_some()), "{out:?}");
+            assert!(
+                out.iter().all(|frame| frame.len() <= most || FlowKey::of_frame(frame).is_some()),
+                "{out:?}"
+            );
         }
         at += count;
     }
@@ -268,7 +283,8 @@ fn no_datagram_stops_the_state_protocol() {
             now += Timing::default().retry_ns;
             unit.tick(now, &mut states);
         }
-        let released = unit.effects.iter().any(|e| matches!(e, Effect::Release(flow) if *flow == key));
+        let released =
+            unit.effects.iter().any(|e| matches!(e, Effect::Release(flow) if *flow == key));
         assert_eq!(admission == Admission::Hold, released, "{admission:?}");
     });
 }
@@ -280,12 +296,15 @@ fn no_state_of_another_unit_stops_a_chain() {
     let frames = frames();
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../functions/nat/nat.wasm");
     let nat = || {
-        let function = Runtime::new(Limits::default(), 2).load(path.as_ref(), b"address=203.0.113.7\n").unwrap();
+        let function = Runtime::new(Limits::default(), 2)
+            .load(path.as_ref(), b"address=203.0.113.7\n")
+            .unwrap();
         Chain::new(vec![Stage::new(function, Leases::new(1024..=2047))], Policy::default())
     };
     let mut source = nat();
     pass(&mut source, &frames[..20]);
-    let corpus: Vec<Vec<u8>> = source.flows.ids().map(|id| source.export(&source.flows.flow(id).key)).collect();
+    let corpus: Vec<Vec<u8>> =
+        source.flows.ids().map(|id| source.export(&source.flows.flow(id).key)).collect();
     let key = FlowKey::of_frame(&frames[0]).unwrap().0;
     let chain = Mutex::new(nat());
     fuzz(&corpus, |bytes| {
@@ -367,7 +386,11 @@ fn rule_files_give_automata_or_an_error_with_its_line() {
                 assert!(read.patterns.iter().all(|p| p.bytes.len() >= rules::PATTERN_BYTES_MIN));
                 rules::compile(&read.patterns).unwrap();
             }
-            Err(e) => assert!((1..=text.lines().count()).contains(&e.line) && e.to_string().starts_with("fuzz.rules:"), "{e}"),
+            Err(e) => assert!(
+                (1..=text.lines().count()).contains(&e.line)
+                    && e.to_string().starts_with("fuzz.rules:"),
+                "{e}"
+            ),
         }
     });
 }

@@ -39,13 +39,24 @@ impl Bench {
 
     /// Plays rounds of bursts. The next round starts when the previous one has come out or nothing
     /// has for a while.
-    fn play(&mut self, rounds: std::ops::Range<u32>, numbers: &mut Numbers, mut after: impl FnMut(&Bench, u32)) -> u64 {
+    fn play(
+        &mut self,
+        rounds: std::ops::Range<u32>,
+        numbers: &mut Numbers,
+        mut after: impl FnMut(&Bench, u32),
+    ) -> u64 {
         let mut sent = 0;
         for round in rounds {
             let burst = 1 + round % 5;
-            let flows: Vec<u16> = (0..FLOWS).filter(|flow| (u32::from(*flow) + round) % 3 < 2).collect();
-            let frames: Vec<Vec<u8>> = (0..burst).flat_map(|n| flows.iter().map(move |&flow| frame(flow, round * 8 + n, 900))).collect();
-            assert_eq!(self.inner.send(&frames.iter().map(Vec::as_slice).collect::<Vec<_>>()), frames.len());
+            let flows: Vec<u16> =
+                (0..FLOWS).filter(|flow| (u32::from(*flow) + round) % 3 < 2).collect();
+            let frames: Vec<Vec<u8>> = (0..burst)
+                .flat_map(|n| flows.iter().map(move |&flow| frame(flow, round * 8 + n, 900)))
+                .collect();
+            assert_eq!(
+                self.inner.send(&frames.iter().map(Vec::as_slice).collect::<Vec<_>>()),
+                frames.len()
+            );
             sent += frames.len() as u64;
             self.drain(frames.len(), numbers);
             after(self, round);
@@ -62,7 +73,10 @@ impl Bench {
                 let frame = self.outer.frame(slot).frame;
                 assert_eq!(frame.len(), 900, "something else came out: {frame:x?}");
                 let flow = u16::from_be_bytes([frame[34] - 16, frame[35]]);
-                numbers.entry(flow).or_default().push(u32::from_be_bytes(frame[42..46].try_into().unwrap()));
+                numbers
+                    .entry(flow)
+                    .or_default()
+                    .push(u32::from_be_bytes(frame[42..46].try_into().unwrap()));
                 (came, last) = (came + 1, Instant::now());
             }
             self.outer.release(slots.len());
@@ -89,7 +103,11 @@ fn assert_as_from_one_unit(numbers: &Numbers) {
     for (flow, numbers) in numbers {
         let mut sorted = numbers.clone();
         sorted.sort_unstable();
-        assert_eq!(sorted, (1..=numbers.len() as u32).collect::<Vec<_>>(), "flow {flow}: {numbers:?}");
+        assert_eq!(
+            sorted,
+            (1..=numbers.len() as u32).collect::<Vec<_>>(),
+            "flow {flow}: {numbers:?}"
+        );
     }
 }
 
@@ -108,8 +126,15 @@ fn four_units_do_what_one_does() {
         assert_eq!(came(&numbers), sent, "{status}");
         assert_as_from_one_unit(&numbers);
         assert_eq!(bench.billed(), sent);
-        assert!(handed_over(&status, "seamless") > 20 && handed_over(&status, "pushes") > 20, "hardly a flow moved: {status}");
-        assert_eq!(["gave_up", "with_gap", "stale", "updates_lost"].map(|what| handed_over(&status, what)), [0; 4], "{status}");
+        assert!(
+            handed_over(&status, "seamless") > 20 && handed_over(&status, "pushes") > 20,
+            "hardly a flow moved: {status}"
+        );
+        assert_eq!(
+            ["gave_up", "with_gap", "stale", "updates_lost"].map(|what| handed_over(&status, what)),
+            [0; 4],
+            "{status}"
+        );
     }
 }
 
@@ -158,7 +183,8 @@ fn a_bad_network_makes_no_stale_update() {
     // bill.
     let told = |status: &serde_json::Value| {
         let count = |what: &str| status["handover"][what].as_u64();
-        count("stale").is_some_and(|stale| count("payload_bytes") == Some(900 * (came(&numbers) + stale)))
+        count("stale")
+            .is_some_and(|stale| count("payload_bytes") == Some(900 * (came(&numbers) + stale)))
     };
     let status = until(&mut bench, told, |_| std::thread::yield_now());
     let lost = status["lost"].as_u64().unwrap();
@@ -172,8 +198,23 @@ fn a_group_that_does_not_start_leaves_nothing() {
     let Some(bench) = bench("refused") else { return };
     let start = |name: &str, more: &[&str]| {
         let module = bench.module("count");
-        let output =
-            bench.pando(&[&["run", module.to_str().unwrap(), "--iface", "inner1", "--name", name, "-d", "--units", "1..2"], more].concat());
+        let output = bench.pando(
+            &[
+                &[
+                    "run",
+                    module.to_str().unwrap(),
+                    "--iface",
+                    "inner1",
+                    "--name",
+                    name,
+                    "-d",
+                    "--units",
+                    "1..2",
+                ],
+                more,
+            ]
+            .concat(),
+        );
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
     for (more, code, want) in [
@@ -197,13 +238,30 @@ fn a_group_that_does_not_start_leaves_nothing() {
 fn without_another_device_packets_go_back_where_they_came_from() {
     let Some(mut bench) = bench("stick") else { return };
     let module = bench.module("count");
-    let output = bench.pando(&["run", module.to_str().unwrap(), "--iface", "inner1", "--name", "g", "--detach", "--units", "1..2"]);
+    let output = bench.pando(&[
+        "run",
+        module.to_str().unwrap(),
+        "--iface",
+        "inner1",
+        "--name",
+        "g",
+        "--detach",
+        "--units",
+        "1..2",
+    ]);
     assert!(output.status.success(), "{output:?}");
     let frames: Vec<Vec<u8>> = (0..FLOWS).map(|flow| frame(flow, 1, 900)).collect();
-    assert_eq!(bench.inner.send(&frames.iter().map(Vec::as_slice).collect::<Vec<_>>()), frames.len());
+    assert_eq!(
+        bench.inner.send(&frames.iter().map(Vec::as_slice).collect::<Vec<_>>()),
+        frames.len()
+    );
     let (deadline, mut back) = (Instant::now() + bench.patience, 0);
     while back < frames.len() {
-        assert!(Instant::now() < deadline, "{back} of {FLOWS} packets came back: {}", bench.status("g"));
+        assert!(
+            Instant::now() < deadline,
+            "{back} of {FLOWS} packets came back: {}",
+            bench.status("g")
+        );
         let mut slots = Vec::new();
         bench.inner.receive(64, &mut slots);
         back += slots.iter().filter(|slot| bench.inner.frame(slot).frame.len() == 900).count();
@@ -223,18 +281,26 @@ fn a_unit_that_cannot_be_started_harms_no_other() {
     std::fs::rename(&module, &away).unwrap();
     let output = bench.pando(&["ls", "-o", "json"]);
     let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let pid = listed.as_array().unwrap().iter().find(|u| u["name"] != "g").unwrap()["pid"].as_i64().unwrap();
+    let pid = listed.as_array().unwrap().iter().find(|u| u["name"] != "g").unwrap()["pid"]
+        .as_i64()
+        .unwrap();
     // SAFETY: a unit of this test's own group, which answered just now.
     assert_eq!(unsafe { libc::kill(pid as i32, libc::SIGKILL) }, 0);
-    let failed = |status: &serde_json::Value| status["group"]["counts"]["failed"].as_u64() >= Some(1);
+    let failed =
+        |status: &serde_json::Value| status["group"]["counts"]["failed"].as_u64() >= Some(1);
     let status = until(&mut bench, failed, |_| std::thread::yield_now());
-    assert!(status["group"]["failure"].as_str().is_some_and(|why| why.contains("the next try is in")), "{status}");
+    assert!(
+        status["group"]["failure"].as_str().is_some_and(|why| why.contains("the next try is in")),
+        "{status}"
+    );
     let listed = String::from_utf8(bench.pando(&["ls"]).stdout).unwrap();
     assert!(listed.contains("the next try is in"), "{listed}");
     sent += bench.play(10..20, &mut numbers, |_, _| {});
     assert_eq!(came(&numbers), sent, "{}", bench.status("g"));
     std::fs::rename(&away, &module).unwrap();
-    let whole = |status: &serde_json::Value| status["group"]["units"] == 2 && status["group"]["failure"].is_null();
+    let whole = |status: &serde_json::Value| {
+        status["group"]["units"] == 2 && status["group"]["failure"].is_null()
+    };
     until(&mut bench, whole, |_| std::thread::yield_now());
 }
 
@@ -250,7 +316,13 @@ fn a_killed_unit_is_replaced_and_the_bill_is_right() {
         if round % 30 == 29 {
             let output = bench.pando(&["ls", "-o", "json"]);
             let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-            let busiest = listed.as_array().unwrap().iter().filter(|u| u["name"] != "g").max_by_key(|u| u["flows"].as_u64()).unwrap();
+            let busiest = listed
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter(|u| u["name"] != "g")
+                .max_by_key(|u| u["flows"].as_u64())
+                .unwrap();
             let pid = busiest["pid"].as_i64().unwrap();
             // SAFETY: a unit of this test's own group, which answered just now.
             assert_eq!(unsafe { libc::kill(pid as i32, libc::SIGKILL) }, 0);
@@ -259,22 +331,35 @@ fn a_killed_unit_is_replaced_and_the_bill_is_right() {
     });
     let deadline = Instant::now() + Duration::from_secs(10);
     let mut status = bench.status("g");
-    while (status["group"]["counts"]["died"] != killed || status["group"]["units"] != 4) && Instant::now() < deadline {
+    while (status["group"]["counts"]["died"] != killed || status["group"]["units"] != 4)
+        && Instant::now() < deadline
+    {
         std::thread::yield_now();
         status = bench.status("g");
     }
-    assert_eq!((&status["group"]["counts"]["died"], &status["group"]["units"]), (&killed.into(), &4.into()), "{status}");
+    assert_eq!(
+        (&status["group"]["counts"]["died"], &status["group"]["units"]),
+        (&killed.into(), &4.into()),
+        "{status}"
+    );
     let out = came(&numbers);
     let billed = bench.billed();
     assert!(out + 200 > sent, "{out} of {sent} packets came out: {status}");
-    assert!(billed >= out && billed <= out + 32 * killed, "{out} packets came out, {billed} are billed");
+    assert!(
+        billed >= out && billed <= out + 32 * killed,
+        "{out} packets came out, {billed} are billed"
+    );
     // A flow with a replica continues its count; a flow without one starts again.
     let whole = numbers.values().filter(|n| n.iter().max() == Some(&(n.len() as u32))).count();
     assert!(whole > usize::from(FLOWS) / 4, "only {whole} flows kept their states: {numbers:?}");
 }
 
 /// Waits for a status of the group, and calls `meanwhile` until then.
-fn until(bench: &mut Bench, such: impl Fn(&serde_json::Value) -> bool, mut meanwhile: impl FnMut(&mut Bench)) -> serde_json::Value {
+fn until(
+    bench: &mut Bench,
+    such: impl Fn(&serde_json::Value) -> bool,
+    mut meanwhile: impl FnMut(&mut Bench),
+) -> serde_json::Value {
     let deadline = Instant::now() + Duration::from_secs(90);
     let control = bench.directory.join("run/g/control.sock");
     loop {
@@ -297,9 +382,14 @@ fn a_group_grows_with_its_load_and_shrinks_again() {
     let (mut numbers, mut sent, mut sequence) = (Numbers::new(), 0u64, 0u32);
     // Sends `each` packets of each flow, with `at_once` packets in flight.
     let mut load = |bench: &mut Bench, each: u32, at_once: usize| {
-        let frames: Vec<Vec<u8>> = (0..each).flat_map(|n| (0..FLOWS).map(move |flow| frame(flow, sequence + n, 900))).collect();
+        let frames: Vec<Vec<u8>> = (0..each)
+            .flat_map(|n| (0..FLOWS).map(move |flow| frame(flow, sequence + n, 900)))
+            .collect();
         for some in frames.chunks(at_once) {
-            assert_eq!(bench.inner.send(&some.iter().map(Vec::as_slice).collect::<Vec<_>>()), some.len());
+            assert_eq!(
+                bench.inner.send(&some.iter().map(Vec::as_slice).collect::<Vec<_>>()),
+                some.len()
+            );
             bench.drain(some.len(), &mut numbers);
         }
         (sent, sequence) = (sent + frames.len() as u64, sequence + each);
@@ -309,12 +399,21 @@ fn a_group_grows_with_its_load_and_shrinks_again() {
     // No packet waits. A pause follows, as long as the time that the group averages demand over.
     const LOW: (u32, usize) = (1, 1);
     const SILENCE: Duration = Duration::from_millis(20);
-    let number = |status: &serde_json::Value, what: &str| status["group"][what].as_u64().unwrap_or(0);
-    let counted = |status: &serde_json::Value, what: &str| status["group"]["counts"][what].as_u64().unwrap_or(0);
+    let number =
+        |status: &serde_json::Value, what: &str| status["group"][what].as_u64().unwrap_or(0);
+    let counted = |status: &serde_json::Value, what: &str| {
+        status["group"]["counts"][what].as_u64().unwrap_or(0)
+    };
     until(&mut bench, |status| number(status, "accepting") == 1, |bench| load(bench, LOW.0, LOW.1));
-    let grown = until(&mut bench, |status| number(status, "accepting") >= 3, |bench| load(bench, HIGH.0, HIGH.1));
+    let grown = until(
+        &mut bench,
+        |status| number(status, "accepting") >= 3,
+        |bench| load(bench, HIGH.0, HIGH.1),
+    );
     assert!(counted(&grown, "started") >= 3 && counted(&grown, "left") == 0, "{grown}");
-    let shrunk = |status: &serde_json::Value| number(status, "accepting") == 1 && counted(status, "left") >= 1;
+    let shrunk = |status: &serde_json::Value| {
+        number(status, "accepting") == 1 && counted(status, "left") >= 1
+    };
     until(&mut bench, shrunk, |bench| {
         load(bench, LOW.0, LOW.1);
         bench.silence(SILENCE);
@@ -323,7 +422,11 @@ fn a_group_grows_with_its_load_and_shrinks_again() {
     let status = bench.status("g");
     assert_eq!((counted(&status, "died"), came(&numbers)), (0, sent), "{status}");
     assert_as_from_one_unit(&numbers);
-    assert_eq!(["gave_up", "with_gap", "stale", "updates_lost"].map(|what| handed_over(&status, what)), [0; 4], "{status}");
+    assert_eq!(
+        ["gave_up", "with_gap", "stale", "updates_lost"].map(|what| handed_over(&status, what)),
+        [0; 4],
+        "{status}"
+    );
     bench.pando(&["rm", "g"]);
     assert_eq!(bench.billed(), sent);
 }
@@ -335,11 +438,22 @@ fn a_unit_beyond_its_memory_is_replaced() {
     let Some(mut bench) = bench("eat") else { return };
     let tenant = format!("eat{}", std::process::id());
     let confined = || {
-        let hierarchies = ["memory", "cpu", ""].map(|h| Path::new(pando_walls::cgroup::ROOT).join(h).join("pando/fn").join(&tenant));
-        hierarchies.iter().flat_map(std::fs::read_dir).flatten().flatten().filter(|e| e.path().is_dir()).count()
+        let hierarchies = ["memory", "cpu", ""]
+            .map(|h| Path::new(pando_walls::cgroup::ROOT).join(h).join("pando/fn").join(&tenant));
+        hierarchies
+            .iter()
+            .flat_map(std::fs::read_dir)
+            .flatten()
+            .flatten()
+            .filter(|e| e.path().is_dir())
+            .count()
     };
-    let limits = ["--unit-memory-mib", "32", "--unit-cpus", "1.5", "--fuel-per-packet", "4000000000"];
-    bench.start_chain(&[&bench.module("eat")], &[&["--units", "2", "--tenant", &tenant][..], &limits].concat());
+    let limits =
+        ["--unit-memory-mib", "32", "--unit-cpus", "1.5", "--fuel-per-packet", "4000000000"];
+    bench.start_chain(
+        &[&bench.module("eat")],
+        &[&["--units", "2", "--tenant", &tenant][..], &limits].concat(),
+    );
     assert!(confined() >= 2, "no control groups");
     let mut numbers = Numbers::new();
     assert_eq!(bench.play(0..10, &mut numbers, |_, _| {}), came(&numbers));
@@ -355,7 +469,12 @@ fn a_unit_beyond_its_memory_is_replaced() {
         },
     );
     let said = String::from_utf8(bench.pando(&["logs", "g"]).stdout).unwrap();
-    assert!(said.contains("signal: killed: it needed more memory than its limit of 32 MiB, see --unit-memory-mib"), "{said}");
+    assert!(
+        said.contains(
+            "signal: killed: it needed more memory than its limit of 32 MiB, see --unit-memory-mib"
+        ),
+        "{said}"
+    );
     bench.patience = Duration::from_secs(5);
     let mut numbers = Numbers::new();
     assert_eq!(bench.play(20..30, &mut numbers, |_, _| {}), came(&numbers));
@@ -394,8 +513,13 @@ fn a_log_has_the_states_of_a_killed_unit() {
             _ => units().filter(|u| u["name"] != "g").max_by_key(|u| u["flows"].as_u64()),
         };
         let pid = victim.unwrap()["pid"].as_i64().unwrap();
-        let burst: Vec<Vec<u8>> = (0..2).flat_map(|n| (0..FLOWS).map(move |flow| frame(flow, 5000 + part * 8 + n, 900))).collect();
-        assert_eq!(bench.inner.send(&burst.iter().map(Vec::as_slice).collect::<Vec<_>>()), burst.len());
+        let burst: Vec<Vec<u8>> = (0..2)
+            .flat_map(|n| (0..FLOWS).map(move |flow| frame(flow, 5000 + part * 8 + n, 900)))
+            .collect();
+        assert_eq!(
+            bench.inner.send(&burst.iter().map(Vec::as_slice).collect::<Vec<_>>()),
+            burst.len()
+        );
         (sent, killed) = (sent + burst.len() as u64, killed + 1);
         kill_and_replace(&mut bench, pid, killed);
         bench.drain(burst.len(), &mut numbers);
@@ -403,13 +527,23 @@ fn a_log_has_the_states_of_a_killed_unit() {
     sent += bench.play(90..105, &mut numbers, |_, _| {});
     let status = bench.status("g");
     let (out, billed) = (came(&numbers), bench.billed());
-    assert!(billed >= out && billed <= out + 32 * killed, "{out} packets of {sent} came out, {billed} are billed: {status}");
+    assert!(
+        billed >= out && billed <= out + 32 * killed,
+        "{out} packets of {sent} came out, {billed} are billed: {status}"
+    );
     for (flow, numbers) in &numbers {
         let mut once = numbers.clone();
         once.sort_unstable();
         once.dedup();
-        assert_eq!(once.len(), numbers.len(), "flow {flow} went on with an older state: {numbers:?}; {status}");
-        assert!(u64::from(once[once.len() - 1]) <= numbers.len() as u64 + 32 * killed, "flow {flow}: {numbers:?}");
+        assert_eq!(
+            once.len(),
+            numbers.len(),
+            "flow {flow} went on with an older state: {numbers:?}; {status}"
+        );
+        assert!(
+            u64::from(once[once.len() - 1]) <= numbers.len() as u64 + 32 * killed,
+            "flow {flow}: {numbers:?}"
+        );
     }
     assert!(handed_over(&status, "kept") > 0, "{status}");
 }
@@ -430,7 +564,11 @@ fn states_in_a_store_outlive_their_unit() {
     let Some(mut bench) = bench("store") else { return };
     let socket = bench.directory.join("redis.sock");
     let mut redis = Command::new("redis-server");
-    redis.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket).arg("--dir").arg(&bench.directory);
+    redis
+        .args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
+        .arg(&socket)
+        .arg("--dir")
+        .arg(&bench.directory);
     let Ok(redis) = redis.stdout(std::process::Stdio::null()).spawn() else {
         println!("skipped: needs redis-server");
         return;
@@ -450,7 +588,9 @@ fn states_in_a_store_outlive_their_unit() {
         if round == 9 {
             let output = bench.pando(&["ls", "-o", "json"]);
             let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-            let pid = listed.as_array().unwrap().iter().find(|u| u["name"] != "g").unwrap()["pid"].as_i64().unwrap();
+            let pid = listed.as_array().unwrap().iter().find(|u| u["name"] != "g").unwrap()["pid"]
+                .as_i64()
+                .unwrap();
             // SAFETY: a unit of this test's own group, which answered just now.
             assert_eq!(unsafe { libc::kill(pid as i32, libc::SIGKILL) }, 0);
             until(&mut || {
@@ -462,5 +602,9 @@ fn states_in_a_store_outlive_their_unit() {
     let status = bench.status("g");
     assert_eq!(came(&numbers), sent, "{status}");
     assert_as_from_one_unit(&numbers);
-    assert_eq!(["seamless", "pulled", "pushes"].map(|what| handed_over(&status, what)), [0; 3], "{status}");
+    assert_eq!(
+        ["seamless", "pulled", "pushes"].map(|what| handed_over(&status, what)),
+        [0; 3],
+        "{status}"
+    );
 }

@@ -17,7 +17,9 @@ fn ids(rules: &str) -> Chain<Function> {
     assert!(read.others.is_empty(), "{:?}", read.others);
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../functions/ids/ids.wasm");
     let configuration = rules::compile(&read.patterns).unwrap();
-    let prepared: Prepared = Runtime::new(Limits::default(), 2).prepare(Path::new(path), &configuration, &Compiler::Here).unwrap();
+    let prepared: Prepared = Runtime::new(Limits::default(), 2)
+        .prepare(Path::new(path), &configuration, &Compiler::Here)
+        .unwrap();
     Chain::new(vec![Stage::new(prepared.start().unwrap(), Leases::new(1..=1))], Policy::default())
 }
 
@@ -71,7 +73,9 @@ impl Packet {
 }
 
 fn packet(tcp: Option<u8>, from: &str, to: &str, payload: &'static [u8]) -> Packet {
-    let end = |text: &str| text.parse::<std::net::SocketAddr>().map(|end| (end.ip(), end.port())).unwrap();
+    let end = |text: &str| {
+        text.parse::<std::net::SocketAddr>().map(|end| (end.ip(), end.port())).unwrap()
+    };
     Packet { tcp, from: end(from), to: end(to), payload }
 }
 
@@ -92,7 +96,8 @@ fn speaks_of(head: &Head, packet: &Packet) -> bool {
         Protocol::Udp => packet.tcp.is_none(),
     };
     let goes = |from: (IpAddr, u16), to: (IpAddr, u16)| {
-        let is = |(addresses, ports): &(rules::Addresses, rules::Ports), (address, port): (IpAddr, u16)| {
+        let is = |(addresses, ports): &(rules::Addresses, rules::Ports),
+                  (address, port): (IpAddr, u16)| {
             addresses.has(address) && ports.has(port.into())
         };
         is(&head.from, from) && is(&head.to, to)
@@ -101,12 +106,29 @@ fn speaks_of(head: &Head, packet: &Packet) -> bool {
 }
 
 fn address() -> impl Strategy<Value = &'static str> {
-    let all = ["any", "10.1.0.0/16", "!10.1.2.3", "[10.1.2.3,2001:db8::1]", "[!2001:db8::/127,!10.0.0.0/8]", "$HOME_NET", "$EXTERNAL_NET"];
+    let all = [
+        "any",
+        "10.1.0.0/16",
+        "!10.1.2.3",
+        "[10.1.2.3,2001:db8::1]",
+        "[!2001:db8::/127,!10.0.0.0/8]",
+        "$HOME_NET",
+        "$EXTERNAL_NET",
+    ];
     proptest::sample::select(all.to_vec())
 }
 
 fn port() -> impl Strategy<Value = &'static str> {
-    proptest::sample::select(vec!["any", "53", "!53", "1000:", ":999", "[53,443,1000:2000]", "[1:2000,!53]", "$HTTP_PORTS"])
+    proptest::sample::select(vec![
+        "any",
+        "53",
+        "!53",
+        "1000:",
+        ":999",
+        "[53,443,1000:2000]",
+        "[1:2000,!53]",
+        "$HTTP_PORTS",
+    ])
 }
 
 /// A thousand heads, compiled once.
@@ -141,9 +163,12 @@ proptest! {
 
 #[test]
 fn a_rule_of_udp_reports_no_tcp() {
-    let mut chain =
-        ids("alert udp any any -> any 9999 (content:\"needle\"; sid:1;)\nalert tcp any any -> any 9999 (content:\"needle\"; sid:2;)\n");
-    let to = |port: u16| [packet(Some(ACK), "10.0.0.1:1000", &format!("10.0.0.2:{port}"), b"needle").frame()];
+    let mut chain = ids(
+        "alert udp any any -> any 9999 (content:\"needle\"; sid:1;)\nalert tcp any any -> any 9999 (content:\"needle\"; sid:2;)\n",
+    );
+    let to = |port: u16| {
+        [packet(Some(ACK), "10.0.0.1:1000", &format!("10.0.0.2:{port}"), b"needle").frame()]
+    };
     assert_eq!(reported(&mut chain, &to(9998)), [].into());
     assert_eq!(reported(&mut chain, &to(9999)), [2].into());
 }
@@ -164,19 +189,41 @@ fn the_server_is_who_answers_a_syn() {
         let banner = packet(Some(ACK), &server, client, b"a needle").frame();
         let command = packet(Some(ACK), client, &server, b"a needle").frame();
         let mut chain = ids(FLOW_RULES);
-        assert_eq!(reported(&mut chain, &[syn.clone(), answer.clone(), banner]), [2, 3, 5].into(), "port {port}");
-        assert_eq!(reported(&mut ids(FLOW_RULES), &[syn, answer, command]), [1, 3, 4, 5].into(), "port {port}");
+        assert_eq!(
+            reported(&mut chain, &[syn.clone(), answer.clone(), banner]),
+            [2, 3, 5].into(),
+            "port {port}"
+        );
+        assert_eq!(
+            reported(&mut ids(FLOW_RULES), &[syn, answer, command]),
+            [1, 3, 4, 5].into(),
+            "port {port}"
+        );
     }
 }
 
 #[test]
 fn without_a_handshake_the_ports_say_who_is_the_server() {
-    let from = |port: u16| packet(Some(ACK), &format!("10.0.0.2:{port}"), "10.0.0.1:1000", b"a needle").frame();
+    let from = |port: u16| {
+        packet(Some(ACK), &format!("10.0.0.2:{port}"), "10.0.0.1:1000", b"a needle").frame()
+    };
     let mut high = packet(Some(ACK), "10.0.0.2:25", "10.0.0.1:2000", b"a needle");
-    assert_eq!(reported(&mut ids(FLOW_RULES), &[high.frame()]), [2, 3, 5].into(), "25 is a server's");
+    assert_eq!(
+        reported(&mut ids(FLOW_RULES), &[high.frame()]),
+        [2, 3, 5].into(),
+        "25 is a server's"
+    );
     high.from.1 = 2525;
-    assert_eq!(reported(&mut ids(FLOW_RULES), &[high.frame()]), [1, 3, 4, 5].into(), "the first to speak is the client");
-    assert_eq!(reported(&mut ids(FLOW_RULES), &[from(25)]), [1, 3, 4, 5].into(), "both ports are a server's");
+    assert_eq!(
+        reported(&mut ids(FLOW_RULES), &[high.frame()]),
+        [1, 3, 4, 5].into(),
+        "the first to speak is the client"
+    );
+    assert_eq!(
+        reported(&mut ids(FLOW_RULES), &[from(25)]),
+        [1, 3, 4, 5].into(),
+        "both ports are a server's"
+    );
 }
 
 #[test]
@@ -184,9 +231,18 @@ fn datagrams_are_established_when_both_ends_have_spoken() {
     let (client, server) = ("10.0.0.1:1000", "10.0.0.2:53");
     let there = |payload| packet(None, client, server, payload).frame();
     let back = |payload| packet(None, server, client, payload).frame();
-    assert_eq!(reported(&mut ids(FLOW_RULES), &[there(b"a needle"), there(b"a needle")]), [1, 5].into());
-    assert_eq!(reported(&mut ids(FLOW_RULES), &[there(b"nothing"), back(b"a needle")]), [2, 3, 5].into());
-    assert_eq!(reported(&mut ids(FLOW_RULES), &[there(b"nothing"), back(b"nothing"), there(b"a needle")]), [1, 3, 4, 5].into());
+    assert_eq!(
+        reported(&mut ids(FLOW_RULES), &[there(b"a needle"), there(b"a needle")]),
+        [1, 5].into()
+    );
+    assert_eq!(
+        reported(&mut ids(FLOW_RULES), &[there(b"nothing"), back(b"a needle")]),
+        [2, 3, 5].into()
+    );
+    assert_eq!(
+        reported(&mut ids(FLOW_RULES), &[there(b"nothing"), back(b"nothing"), there(b"a needle")]),
+        [1, 3, 4, 5].into()
+    );
 }
 
 /// An unanswered SYN leaves no flow, so a flood of them fills no table.
@@ -204,15 +260,32 @@ fn tunnels_are_looked_into() {
     let rules = "alert tcp 10.0.0.1 1000 -> 10.0.0.2 80 (content:\"needle\"; sid:1;)\n";
     let outer4 = |protocol: u8, payload: &[u8]| {
         let length = (20 + payload.len() as u16).to_be_bytes();
-        [&[2; 12][..], &[8, 0, 0x45, 0], &length, &[0, 0, 0, 0, 64, protocol, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2], payload].concat()
+        [
+            &[2; 12][..],
+            &[8, 0, 0x45, 0],
+            &length,
+            &[0, 0, 0, 0, 64, protocol, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2],
+            payload,
+        ]
+        .concat()
     };
     let outer6 = |protocol: u8, payload: &[u8]| {
         let length = (payload.len() as u16).to_be_bytes();
-        [&[2; 12][..], &[0x86, 0xdd, 0x60, 0, 0, 0], &length, &[protocol, 64], &[7; 16], &[8; 16], payload].concat()
+        [
+            &[2; 12][..],
+            &[0x86, 0xdd, 0x60, 0, 0, 0],
+            &length,
+            &[protocol, 64],
+            &[7; 16],
+            &[8; 16],
+            payload,
+        ]
+        .concat()
     };
     let gre = |head: &[u8], payload: &[u8]| outer4(47, &[head, payload].concat());
     let (ip, frame) = (inner.ip(), inner.frame());
-    let session = |name: &[u8]| [&[2; 12][..], &[0x88, 0x64, 0x11, 0, 0, 9, 0, 60], name, &ip].concat();
+    let session =
+        |name: &[u8]| [&[2; 12][..], &[0x88, 0x64, 0x11, 0, 0, 9, 0, 60], name, &ip].concat();
     let tunnels = [
         ("4 in 4", outer4(4, &ip)),
         ("4 in 6", outer6(4, &ip)),
@@ -229,14 +302,16 @@ fn tunnels_are_looked_into() {
         let mut chain = ids(rules);
         let arrivals = [Arrival { frame: &frame, time_ns: 1, steered: None }];
         chain.process(&arrivals);
-        let events: Vec<String> = chain.events.iter().map(|e| format!("{} on {:?}", e.code, e.key)).collect();
+        let events: Vec<String> =
+            chain.events.iter().map(|e| format!("{} on {:?}", e.code, e.key)).collect();
         assert_eq!(events, ["1 on 10.0.0.1:1000<>10.0.0.2:80/6"], "{name}");
     }
 }
 
 fn whitelister(settings: &str) -> Chain<Function> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../functions/whitelister/whitelister.wasm");
-    let function = Runtime::new(Limits::default(), 2).load(Path::new(path), settings.as_bytes()).unwrap();
+    let function =
+        Runtime::new(Limits::default(), 2).load(Path::new(path), settings.as_bytes()).unwrap();
     Chain::new(vec![Stage::new(function, Leases::new(1..=1))], Policy::default())
 }
 
@@ -250,9 +325,13 @@ fn passes(chain: &mut Chain<Function>, packet: &Packet) -> bool {
 #[test]
 fn a_whitelister_stops_reflection_over_ipv6() {
     let (inside, outside) = ("[2001:db8:0:1::7]:1000", "[2001:db8:0:2::7]:53");
-    let (asks, answers) = (packet(None, inside, outside, b"?"), packet(None, outside, inside, b"!"));
-    let settings =
-        ["inside6=2001:db8:0:1::/64\n", "inside=10.0.0.0/8\ninside6=2001:db8::1:0:0:0:0/63\n", "inside6=2001:db8:0:1:0:0:0:0/64\n"];
+    let (asks, answers) =
+        (packet(None, inside, outside, b"?"), packet(None, outside, inside, b"!"));
+    let settings = [
+        "inside6=2001:db8:0:1::/64\n",
+        "inside=10.0.0.0/8\ninside6=2001:db8::1:0:0:0:0/63\n",
+        "inside6=2001:db8:0:1:0:0:0:0/64\n",
+    ];
     for settings in settings {
         let mut chain = whitelister(settings);
         assert!(!passes(&mut chain, &answers), "{settings}: nobody has asked");
@@ -262,7 +341,8 @@ fn a_whitelister_stops_reflection_over_ipv6() {
     let tcp = packet(Some(ACK), outside, inside, b"!");
     assert!(passes(&mut whitelister("inside=10.0.0.0/8\n"), &tcp), "all but UDP passes");
     let load = |settings: &str| {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../functions/whitelister/whitelister.wasm");
+        let path =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../functions/whitelister/whitelister.wasm");
         Runtime::new(Limits::default(), 2).load(Path::new(path), settings.as_bytes()).is_ok()
     };
     for bad in [

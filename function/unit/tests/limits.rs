@@ -64,7 +64,10 @@ fn a_function_that_loops_is_ended() {
     assert_eq!(fate(&mut chain, 0), Fate::Trapped);
     let used = processor_time() - before;
     assert_eq!(chain.last_traps().next().unwrap(), Some(&Trap::Limit));
-    assert!(used >= Duration::from_millis(200) && used < Duration::from_millis(600), "it ran for {used:?}");
+    assert!(
+        used >= Duration::from_millis(200) && used < Duration::from_millis(600),
+        "it ran for {used:?}"
+    );
     assert_eq!(fate(&mut chain, 1), Fate::Passed);
 }
 
@@ -97,7 +100,10 @@ impl Stalls {
             (event.sigev_notify, event.sigev_signo) = (libc::SIGEV_THREAD_ID, libc::SIGUSR1);
             event.sigev_notify_thread_id = libc::gettid();
             let mut timer: libc::timer_t = std::mem::zeroed();
-            assert_eq!(libc::timer_create(libc::CLOCK_THREAD_CPUTIME_ID, &mut event, &mut timer), 0);
+            assert_eq!(
+                libc::timer_create(libc::CLOCK_THREAD_CPUTIME_ID, &mut event, &mut timer),
+                0
+            );
             assert_eq!(libc::timer_settime(timer, 0, &every, std::ptr::null_mut()), 0);
             Stalls(timer)
         }

@@ -21,7 +21,9 @@ const NOTHING: Duration = Duration::from_millis(100);
 
 fn chain(function: &str, configuration: &str) -> Chain<Function> {
     let path = format!("{}/../functions/{function}/{function}.wasm", env!("CARGO_MANIFEST_DIR"));
-    let function = Runtime::new(Limits::default(), 2).load(Path::new(&path), configuration.as_bytes()).unwrap();
+    let function = Runtime::new(Limits::default(), 2)
+        .load(Path::new(&path), configuration.as_bytes())
+        .unwrap();
     Chain::new(vec![Stage::new(function, Leases::new(40_000..=40_999))], Policy::default())
 }
 
@@ -62,15 +64,27 @@ impl Ports {
     fn note(&mut self, from: End, to: End, tcp: bool, port: u16) {
         let before = self.of.insert((from, to, tcp), port);
         assert!(before.is_none_or(|p| p == port), "{from:?} → {to:?} had {before:?}, has {port}");
-        assert_eq!(self.taken.insert((port, to, tcp)), before.is_none(), "{from:?} → {to:?}: port {port} is another's");
+        assert_eq!(
+            self.taken.insert((port, to, tcp)),
+            before.is_none(),
+            "{from:?} → {to:?}: port {port} is another's"
+        );
     }
 }
 
 /// Sends a packet from inside through both, and its answer back.
-fn exchange(router: &mut Router, nat: &mut Chain<Function>, seen: &mut [Ports; 2], from: End, to: End, step: &Step) {
+fn exchange(
+    router: &mut Router,
+    nat: &mut Chain<Function>,
+    seen: &mut [Ports; 2],
+    from: End,
+    to: End,
+    step: &Step,
+) {
     let sent = frame(from, to, step.flags, step.sequence, step.payload, step.summed);
     assert_eq!(router.inside.send(&[&sent]), 1);
-    let linux = Router::leaving(&mut router.outside, SOON, |f| f[26..34] == [NAT, SERVER].concat()).expect("Linux passes it on");
+    let linux = Router::leaving(&mut router.outside, SOON, |f| f[26..34] == [NAT, SERVER].concat())
+        .expect("Linux passes it on");
     let ours = through(nat, &sent, 1).expect("the NAT passes it on");
     assert_eq!(modulo(&linux, 34), modulo(&ours, 34), "{from:?} → {to:?}");
     let ports = [port_at(&linux, 34), port_at(&ours, 34)];
@@ -79,7 +93,8 @@ fn exchange(router: &mut Router, nat: &mut Chain<Function>, seen: &mut [Ports; 2
     }
     let answer = |port| frame(to, (NAT, port), step.answer, 1, b"answer", step.summed);
     assert_eq!(router.outside.send(&[&answer(ports[0])]), 1);
-    let linux = Router::leaving(&mut router.inside, SOON, |f| f[26..30] == SERVER).expect("Linux passes the answer on");
+    let linux = Router::leaving(&mut router.inside, SOON, |f| f[26..30] == SERVER)
+        .expect("Linux passes the answer on");
     let ours = through(nat, &answer(ports[1]), 1).expect("the NAT passes the answer on");
     assert_eq!((linux[30..34].try_into().unwrap(), port_at(&linux, 36)), from);
     assert_eq!(port_at(&ours, 36), from.1);
@@ -102,23 +117,51 @@ fn the_nat_translates_as_masquerade_does() {
     let mut seen = <[Ports; 2]>::default();
     let tcp = [
         Step { flags: Some(2), answer: Some(0x12), sequence: 100, payload: b"", summed: true },
-        Step { flags: Some(0x18), answer: Some(0x10), sequence: 101, payload: b"a question", summed: true },
-        Step { flags: Some(0x18), answer: Some(0x10), sequence: 111, payload: b"odd", summed: true },
+        Step {
+            flags: Some(0x18),
+            answer: Some(0x10),
+            sequence: 101,
+            payload: b"a question",
+            summed: true,
+        },
+        Step {
+            flags: Some(0x18),
+            answer: Some(0x10),
+            sequence: 111,
+            payload: b"odd",
+            summed: true,
+        },
     ];
-    let udp = [true, false, true].map(|summed| Step { flags: None, answer: None, sequence: 0, payload: b"datagram", summed });
+    let udp = [true, false, true].map(|summed| Step {
+        flags: None,
+        answer: None,
+        sequence: 0,
+        payload: b"datagram",
+        summed,
+    });
     for steps in [&tcp, &udp] {
         for step in steps {
             // The same ports at all clients, and one client port to two server ports. A NAT must
             // resolve these conflicts.
-            for (client, port, service) in (2..10u8).flat_map(|c| [(c, 5000, 80), (c, 5000, 443), (c, 5001, 80)]) {
-                exchange(&mut router, &mut nat, &mut seen, ([10, 0, 0, client], port), (SERVER, service), step);
+            for (client, port, service) in
+                (2..10u8).flat_map(|c| [(c, 5000, 80), (c, 5000, 443), (c, 5001, 80)])
+            {
+                exchange(
+                    &mut router,
+                    &mut nat,
+                    &mut seen,
+                    ([10, 0, 0, client], port),
+                    (SERVER, service),
+                    step,
+                );
             }
         }
     }
     assert_eq!(seen.each_ref().map(|s| s.of.len()), [48, 48]);
     // Unsolicited packets from outside reach no client: neither at a free port, nor from another
     // server at a used port.
-    let [linux, ours] = seen.each_ref().map(|s| s.of[&(([10, 0, 0, 2], 5000), (SERVER, 80), false)]);
+    let [linux, ours] =
+        seen.each_ref().map(|s| s.of[&(([10, 0, 0, 2], 5000), (SERVER, 80), false)]);
     for (from, ports) in [((SERVER, 80), [30_000, 30_000]), ((SERVER, 81), [linux, ours])] {
         let unasked = |port| frame(from, (NAT, port), None, 0, b"unasked", true);
         assert_eq!(router.outside.send(&[&unasked(ports[0])]), 1);
@@ -140,8 +183,10 @@ fn model(packets: &[(u64, usize)], rate: u64, burst: u64) -> Vec<bool> {
     for (n, &(now, bytes)) in packets.iter().enumerate() {
         let mut level = u128::from(burst) * SECOND;
         let mut at = packets[0].0;
-        for (&(time, bytes), &pass) in packets[..n].iter().zip(&passed).chain([(&(now, 0), &false)]) {
-            level = (level + u128::from(time - at) * u128::from(rate)).min(u128::from(burst) * SECOND);
+        for (&(time, bytes), &pass) in packets[..n].iter().zip(&passed).chain([(&(now, 0), &false)])
+        {
+            level =
+                (level + u128::from(time - at) * u128::from(rate)).min(u128::from(burst) * SECOND);
             at = time;
             level -= if pass { bytes as u128 * SECOND } else { 0 };
         }
@@ -164,7 +209,8 @@ fn the_policer_passes_what_a_token_bucket_passes() {
     for _ in 0..2000 {
         now += draw(10_000_000) * draw(3);
         let (flow, bytes) = (draw(4) as u8, 1 + draw(1000) as usize);
-        let packet = frame(([10, 0, 0, 2 + flow], 5000), (SERVER, 80), None, 0, &vec![0; bytes], false);
+        let packet =
+            frame(([10, 0, 0, 2 + flow], 5000), (SERVER, 80), None, 0, &vec![0; bytes], false);
         packets.entry(flow).or_default().push((now, packet.len()));
         fates.entry(flow).or_default().push(through(&mut policer, &packet, now).is_some());
     }
@@ -186,7 +232,10 @@ fn the_policer_passes_what_linux_passes_up_to_one_burst() {
          add rule ip t c limit rate {rate} bytes/second burst {burst} bytes accept"
     );
     let Some(mut router) = Router::new(&rules) else { return };
-    let mut policer = chain("policer", &format!("rate={RATE}\nburst={}\n", RATE + BURST_FRAMES as u64 * frame_bytes));
+    let mut policer = chain(
+        "policer",
+        &format!("rate={RATE}\nburst={}\n", RATE + BURST_FRAMES as u64 * frame_bytes),
+    );
     let (start, gap) = (Instant::now(), Duration::from_micros(2500)); // 205,600 bytes a second: ten times the rate
     let (mut linux, mut ours) = (HashSet::new(), HashSet::new());
     let number = |f: &[u8]| u32::from_be_bytes(f[42..46].try_into().unwrap());
@@ -195,7 +244,9 @@ fn the_policer_passes_what_linux_passes_up_to_one_burst() {
         payload[..4].copy_from_slice(&n.to_be_bytes());
         let packet = frame(([10, 0, 0, 2], 5000), (SERVER, 80), None, 0, &payload, false);
         assert_eq!(router.inside.send(&[&packet]), 1);
-        ours.extend(through(&mut policer, &packet, start.elapsed().as_nanos() as u64).map(|f| number(&f)));
+        ours.extend(
+            through(&mut policer, &packet, start.elapsed().as_nanos() as u64).map(|f| number(&f)),
+        );
         let left = (gap * (n + 1)).saturating_sub(start.elapsed());
         Router::leaving(&mut router.outside, left, |f| {
             linux.extend((f[30..34] == SERVER).then(|| number(f)));
@@ -207,8 +258,17 @@ fn the_policer_passes_what_linux_passes_up_to_one_burst() {
         false
     });
     let sent_seconds = start.elapsed().as_secs_f64();
-    assert!(ours.len() < 390 && ours.len() > BURST_FRAMES, "{} passed in {sent_seconds} s: the load tests nothing", ours.len());
-    assert!(linux.len().abs_diff(ours.len()) <= BURST_FRAMES, "Linux passed {}, the policer {}", linux.len(), ours.len());
+    assert!(
+        ours.len() < 390 && ours.len() > BURST_FRAMES,
+        "{} passed in {sent_seconds} s: the load tests nothing",
+        ours.len()
+    );
+    assert!(
+        linux.len().abs_diff(ours.len()) <= BURST_FRAMES,
+        "Linux passed {}, the policer {}",
+        linux.len(),
+        ours.len()
+    );
     // At no point of the sequence is one ahead of the other by more than a burst.
     let mut ahead = 0i64;
     for n in 0..400 {

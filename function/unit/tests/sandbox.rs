@@ -13,7 +13,10 @@ const NEIGHBOUR: &str = "PANDO_TEST_NEIGHBOUR";
 
 fn inside(mode: &str, neighbour: u32) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "behind_the_walls", "--ignored", "--nocapture"]).env(MODE, mode).env(NEIGHBOUR, neighbour.to_string());
+    command
+        .args(["--exact", "behind_the_walls", "--ignored", "--nocapture"])
+        .env(MODE, mode)
+        .env(NEIGHBOUR, neighbour.to_string());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
 }
 
@@ -22,7 +25,11 @@ fn attempts(mut child: Child) -> Vec<(String, i32)> {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let found = lines
         .filter_map(|l| l.unwrap().split_once("attempt ").map(|(_, rest)| rest.to_owned()))
-        .map(|l| l.split_once(' ').map(|(name, error)| (name.to_owned(), error.parse().unwrap())).unwrap())
+        .map(|l| {
+            l.split_once(' ')
+                .map(|(name, error)| (name.to_owned(), error.parse().unwrap()))
+                .unwrap()
+        })
         .collect();
     assert!(child.wait().unwrap().success());
     found
@@ -45,9 +52,16 @@ fn nothing_outside_is_within_reach() {
     assert_eq!(named.len(), free.len());
     for ((name, without), (same, with)) in free.iter().zip(named) {
         assert_eq!((name, *with), (same, libc::EPERM), "behind the walls");
-        assert_ne!(*without, libc::EPERM, "{name} is refused without walls too: that it is behind them says nothing");
+        assert_ne!(
+            *without,
+            libc::EPERM,
+            "{name} is refused without walls too: that it is behind them says nothing"
+        );
     }
-    let open: Vec<_> = walled.iter().filter(|(name, error)| name.starts_with("call-") && *error != libc::EPERM).collect();
+    let open: Vec<_> = walled
+        .iter()
+        .filter(|(name, error)| name.starts_with("call-") && *error != libc::EPERM)
+        .collect();
     assert!(open.is_empty() && walled.len() > 300, "not refused: {open:?}");
     assert!(neighbour.try_wait().unwrap().is_none(), "the neighbour ended");
     drop(neighbour.stdin.take());
@@ -100,23 +114,47 @@ fn named(neighbour: c_long) -> Vec<(&'static str, Call)> {
     let at = libc::AT_FDCWD as c_long;
     let memory = Vec::leak(vec![0u64; 64]).as_ptr() as c_long;
     // SAFETY: a new mapping.
-    let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) } as c_long;
+    let page = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            4096,
+            libc::PROT_READ,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    } as c_long;
     let (read, execute) = (libc::O_RDONLY as c_long, (libc::PROT_READ | libc::PROT_EXEC) as c_long);
     let private = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as c_long;
     vec![
         ("open-a-file", [libc::SYS_openat, at, text("/etc/passwd".into()), read, 0, 0, 0]),
-        ("open-the-neighbour's-memory", [libc::SYS_openat, at, text(format!("/proc/{neighbour}/mem")), read, 0, 0, 0]),
-        ("look-for-a-file", [libc::SYS_newfstatat, at, text("/etc/passwd".into()), memory, 0, 0, 0]),
-        ("open-a-socket", [libc::SYS_socket, libc::AF_INET as c_long, libc::SOCK_STREAM as c_long, 0, 0, 0, 0]),
+        (
+            "open-the-neighbour's-memory",
+            [libc::SYS_openat, at, text(format!("/proc/{neighbour}/mem")), read, 0, 0, 0],
+        ),
+        (
+            "look-for-a-file",
+            [libc::SYS_newfstatat, at, text("/etc/passwd".into()), memory, 0, 0, 0],
+        ),
+        (
+            "open-a-socket",
+            [libc::SYS_socket, libc::AF_INET as c_long, libc::SOCK_STREAM as c_long, 0, 0, 0, 0],
+        ),
         ("connect", [libc::SYS_connect, -1, 0, 0, 0, 0, 0]),
         ("bind", [libc::SYS_bind, -1, 0, 0, 0, 0, 0]),
         ("fork", [libc::SYS_clone, libc::SIGCHLD as c_long, 0, 0, 0, 0, 0]),
         ("execute", [libc::SYS_execve, text("/nowhere".into()), 0, 0, 0, 0, 0]),
-        ("trace-the-neighbour", [libc::SYS_ptrace, libc::PTRACE_SEIZE as c_long, neighbour, 0, 0, 0, 0]),
+        (
+            "trace-the-neighbour",
+            [libc::SYS_ptrace, libc::PTRACE_SEIZE as c_long, neighbour, 0, 0, 0, 0],
+        ),
         ("read-the-neighbour", [libc::SYS_process_vm_readv, neighbour, memory, 1, memory, 1, 0]),
         ("kill-the-neighbour", [libc::SYS_kill, neighbour, 0, 0, 0, 0, 0]),
         ("kill-the-neighbour's-thread", [libc::SYS_tgkill, neighbour, neighbour, 0, 0, 0, 0]),
-        ("signal-the-neighbour-by-a-descriptor", [libc::SYS_fcntl, 0, libc::F_SETOWN as c_long, neighbour, 0, 0, 0]),
+        (
+            "signal-the-neighbour-by-a-descriptor",
+            [libc::SYS_fcntl, 0, libc::F_SETOWN as c_long, neighbour, 0, 0, 0],
+        ),
         ("map-memory-to-run", [libc::SYS_mmap, 0, 4096, execute, private, -1, 0]),
         ("make-memory-run", [libc::SYS_mprotect, page, 4096, execute, 0, 0, 0]),
         ("enter-a-namespace", [libc::SYS_setns, -1, 0, 0, 0, 0, 0]),

@@ -22,7 +22,10 @@ struct Host(Child);
 impl Host {
     fn new(device: &str, address: &str) -> Host {
         let mut holder = Command::new("unshare");
-        let holder = holder.args(["--net", "sh", "-c", "echo; exec cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let holder = holder
+            .args(["--net", "sh", "-c", "echo; exec cat"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut host = Host(holder.spawn().unwrap());
         host.0.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         run(Command::new("ip").args(["link", "set", device, "netns", &host.0.id().to_string()]));
@@ -32,7 +35,10 @@ impl Host {
     }
 
     fn ip(&self, arguments: &str) -> String {
-        let output = run(Command::new("nsenter").arg(format!("--net={}", self.net().display())).arg("ip").args(arguments.split(' ')));
+        let output = run(Command::new("nsenter")
+            .arg(format!("--net={}", self.net().display()))
+            .arg("ip")
+            .args(arguments.split(' ')));
         String::from_utf8(output.stdout).unwrap()
     }
 
@@ -77,7 +83,19 @@ fn ends(name: &str) -> Option<(Bench, Host, Host)> {
 
 fn start(bench: &Bench, more: &[&str]) {
     let nat = Path::new(env!("CARGO_MANIFEST_DIR")).join("../functions/nat/nat.wasm");
-    let wire = ["--iface", "inner1", "--out", "outer1", "--name", "g", "--detach", "--ring-frames", "4096", "--set", NAT];
+    let wire = [
+        "--iface",
+        "inner1",
+        "--out",
+        "outer1",
+        "--name",
+        "g",
+        "--detach",
+        "--ring-frames",
+        "4096",
+        "--set",
+        NAT,
+    ];
     let output = bench.pando(&[&["run", nat.to_str().unwrap()], &wire[..], more].concat());
     assert!(output.status.success(), "{output:?}");
 }
@@ -86,7 +104,12 @@ fn start(bench: &Bench, more: &[&str]) {
 /// requests; for "-N" it reads N bytes.
 fn serve(server: &Host) {
     let listener = server.there(|| TcpListener::bind((SERVER, 80)).unwrap());
-    std::thread::spawn(move || listener.incoming().flatten().for_each(|stream| drop(std::thread::spawn(move || answer(stream)))));
+    std::thread::spawn(move || {
+        listener
+            .incoming()
+            .flatten()
+            .for_each(|stream| drop(std::thread::spawn(move || answer(stream))))
+    });
 }
 
 fn answer(mut stream: TcpStream) {
@@ -165,7 +188,10 @@ fn programs_talk_through_a_unit_with_offloads_as_they_are() {
         // Fewer packets than segments: large ones passed through the function whole.
         assert!(fate(&status, "passed") < 2 * BYTES as u64 / 1448, "{status}");
         // UDP datagrams keep their length.
-        let (from, to) = (client.there(|| UdpSocket::bind("10.0.0.2:0").unwrap()), server.there(|| UdpSocket::bind((SERVER, 53)).unwrap()));
+        let (from, to) = (
+            client.there(|| UdpSocket::bind("10.0.0.2:0").unwrap()),
+            server.there(|| UdpSocket::bind((SERVER, 53)).unwrap()),
+        );
         for socket in [&from, &to] {
             socket.set_read_timeout(Some(PATIENCE)).unwrap();
         }
@@ -173,7 +199,10 @@ fn programs_talk_through_a_unit_with_offloads_as_they_are() {
         for length in [1, 512, 1400] {
             from.send_to(&content(length), (SERVER, 53)).unwrap();
             let (count, peer) = to.recv_from(&mut came).unwrap();
-            assert_eq!((&came[..count], peer.ip()), (&content(length)[..], Ipv4Addr::new(203, 0, 113, 7).into()));
+            assert_eq!(
+                (&came[..count], peer.ip()),
+                (&content(length)[..], Ipv4Addr::new(203, 0, 113, 7).into())
+            );
             to.send_to(&came[..count], peer).unwrap();
             assert_eq!(from.recv(&mut came).unwrap(), length);
         }
@@ -198,11 +227,22 @@ fn connections_outlive_the_only_active_unit_of_a_group() {
     while bench.status("g")["handover"]["pushes"].as_u64() < Some(5) {
         assert!(Instant::now() < deadline, "nothing is pushed: {}", bench.status("g"));
     }
-    let units: serde_json::Value = serde_json::from_slice(&bench.pando(&["ls", "-o", "json"]).stdout).unwrap();
-    let active = units.as_array().unwrap().iter().filter(|u| u["name"] != "g").max_by_key(|u| u["latency_ns"][0].as_u64()).unwrap();
+    let units: serde_json::Value =
+        serde_json::from_slice(&bench.pando(&["ls", "-o", "json"]).stdout).unwrap();
+    let active = units
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|u| u["name"] != "g")
+        .max_by_key(|u| u["latency_ns"][0].as_u64())
+        .unwrap();
     // SAFETY: a unit of this test's own group, which answered just now.
     assert_eq!(unsafe { libc::kill(active["pid"].as_i64().unwrap() as i32, libc::SIGKILL) }, 0);
-    let lived = streams.iter_mut().filter_map(|stream| fetch(stream, 10).ok()).filter(|equal| *equal).count();
+    let lived = streams
+        .iter_mut()
+        .filter_map(|stream| fetch(stream, 10).ok())
+        .filter(|equal| *equal)
+        .count();
     assert_eq!(lived, 5, "{}", bench.status("g"));
     assert!(fetch(&mut connect(&client).unwrap(), 10).unwrap(), "a new one");
 }
@@ -212,13 +252,16 @@ fn connections_outlive_the_only_active_unit_of_a_group() {
 fn a_group_gives_out_all_its_ports() {
     let Some((bench, client, server)) = ends("ports") else { return };
     start(&bench, &["--units", "1..4", "--ports", "40000-40999"]);
-    let from: Vec<UdpSocket> = client.there(|| (0..1000).map(|_| UdpSocket::bind("10.0.0.2:0").unwrap()).collect());
+    let from: Vec<UdpSocket> =
+        client.there(|| (0..1000).map(|_| UdpSocket::bind("10.0.0.2:0").unwrap()).collect());
     let to = server.there(|| UdpSocket::bind((SERVER, 53)).unwrap());
     to.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut ports = std::collections::BTreeSet::new();
     for socket in &from {
         socket.send_to(b"x", (SERVER, 53)).unwrap();
-        let (_, peer) = to.recv_from(&mut [0; 8]).unwrap_or_else(|e| panic!("{e} after {} flows: {}", ports.len(), bench.status("g")));
+        let (_, peer) = to
+            .recv_from(&mut [0; 8])
+            .unwrap_or_else(|e| panic!("{e} after {} flows: {}", ports.len(), bench.status("g")));
         assert!((40_000..=40_999).contains(&peer.port()) && ports.insert(peer.port()), "{peer}");
     }
 }

@@ -24,11 +24,14 @@ fn function(name: &str) -> String {
 /// Returns a field of a process's status, or of its limits.
 fn field(pid: u32, file: &str, name: &str) -> Option<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/{file}")).ok()?;
-    text.lines().find_map(|line| line.strip_prefix(name)).map(|rest| rest.split_whitespace().next().unwrap_or_default().to_owned())
+    text.lines()
+        .find_map(|line| line.strip_prefix(name))
+        .map(|rest| rest.split_whitespace().next().unwrap_or_default().to_owned())
 }
 
 fn is_walled(pid: u32) -> bool {
-    field(pid, "status", "Seccomp:").as_deref() == Some("2") && field(pid, "status", "Uid:").is_some_and(|uid| uid != "0")
+    field(pid, "status", "Seccomp:").as_deref() == Some("2")
+        && field(pid, "status", "Uid:").is_some_and(|uid| uid != "0")
 }
 
 /// Returns the processor time of a process, in ticks of 10 ms.
@@ -62,14 +65,26 @@ fn code_beside_a_module_is_not_run() {
     let directory = scratch("beside");
     let at = |name: &str| directory.join(name).display().to_string();
     std::fs::create_dir(at("policer")).unwrap();
-    std::fs::copy(format!("{}/../functions/policer/policer.c", env!("CARGO_MANIFEST_DIR")), at("policer/policer.c")).unwrap();
+    std::fs::copy(
+        format!("{}/../functions/policer/policer.c", env!("CARGO_MANIFEST_DIR")),
+        at("policer/policer.c"),
+    )
+    .unwrap();
     let built = pando(&["build", "--ahead", &at("policer"), "--data-dir", &at("data")]);
     assert!(built.status.success(), "{built:?}");
-    let code = std::fs::read_dir(at("data/modules")).unwrap().next().expect("it is in the cache").unwrap().path();
+    let code = std::fs::read_dir(at("data/modules"))
+        .unwrap()
+        .next()
+        .expect("it is in the cache")
+        .unwrap()
+        .path();
     std::fs::copy(function("nat"), at("nat.wasm")).unwrap();
     std::fs::copy(code, at("nat.cwasm")).unwrap();
-    assert!(pando(&["generate", &at("in.pcap"), "--flows", "2", "--seconds", "1"]).status.success());
-    let tested = pando(&["test", &at("nat.wasm"), "--set", "address=192.0.2.1", "--pcap", &at("in.pcap")]);
+    assert!(
+        pando(&["generate", &at("in.pcap"), "--flows", "2", "--seconds", "1"]).status.success()
+    );
+    let tested =
+        pando(&["test", &at("nat.wasm"), "--set", "address=192.0.2.1", "--pcap", &at("in.pcap")]);
     let said = String::from_utf8_lossy(&tested.stdout).into_owned();
     std::fs::remove_dir_all(directory).unwrap();
     assert!(tested.status.success() && said.starts_with("nat: "), "{tested:?}");
@@ -98,12 +113,18 @@ fn a_compiler_is_behind_walls_before_it_has_read_a_byte() {
         return println!("skipped: needs root");
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_pando-unit"));
-    let piped = command.args(["compile", "--tenant", "tenant"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let piped = command
+        .args(["compile", "--tenant", "tenant"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
     let compiler = Ends(piped.spawn().unwrap());
     let pid = compiler.0.id();
     wait("the walls stand while the module has not come", || is_walled(pid));
     let limit = |name| field(pid, "limits", name).unwrap();
-    assert_eq!([limit("Max address space"), limit("Max cpu time")], [(1u64 << 30).to_string(), "30".into()]);
+    assert_eq!(
+        [limit("Max address space"), limit("Max cpu time")],
+        [(1u64 << 30).to_string(), "30".into()]
+    );
 }
 
 /// Its configuration never ends: the unit works on it for 10 seconds.
@@ -120,13 +141,30 @@ fn start_code_runs_behind_the_walls() {
     let Some(bench) = bench("walls") else { return };
     let module = build("walls", SLOW);
     let mut command = Command::new(env!("CARGO_BIN_EXE_pando-unit"));
-    command.arg("run").arg(&module.wasm).args(["--iface", "far", "--name", "n", "--ring-frames", "4096"]);
-    command.arg("--run-dir").arg(bench.directory.join("run")).arg("--data-dir").arg(bench.directory.join("data"));
+    command.arg("run").arg(&module.wasm).args([
+        "--iface",
+        "far",
+        "--name",
+        "n",
+        "--ring-frames",
+        "4096",
+    ]);
+    command
+        .arg("--run-dir")
+        .arg(bench.directory.join("run"))
+        .arg("--data-dir")
+        .arg(bench.directory.join("data"));
     let watching = Ends(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     let children = format!("/proc/{0}/task/{0}/children", watching.0.id());
     let mut unit = 0;
     wait("the unit is started", || {
-        unit = std::fs::read_to_string(&children).unwrap_or_default().split(' ').next().unwrap_or_default().parse().unwrap_or(0);
+        unit = std::fs::read_to_string(&children)
+            .unwrap_or_default()
+            .split(' ')
+            .next()
+            .unwrap_or_default()
+            .parse()
+            .unwrap_or(0);
         unit > 0
     });
     // The unit's own start takes a small part of this.

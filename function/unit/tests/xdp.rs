@@ -17,7 +17,10 @@ const SHAPING_NOTHING: [&str; 4] = ["--set", "rate=1000000000", "--set", "burst=
 impl Bench {
     /// Returns the number of this device's XDP program, if any.
     fn program(&self, device: &str) -> Option<u32> {
-        let shown = std::process::Command::new("ip").args(["-j", "-d", "link", "show", device]).output().unwrap();
+        let shown = std::process::Command::new("ip")
+            .args(["-j", "-d", "link", "show", device])
+            .output()
+            .unwrap();
         let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
         shown[0]["xdp"]["prog"]["id"].as_u64().map(|id| id as u32)
     }
@@ -30,18 +33,32 @@ impl Bench {
     fn through(&mut self, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let (mut back, deadline) = (Vec::new(), Instant::now() + Duration::from_secs(60));
         for some in frames.chunks(32) {
-            assert_eq!(self.near.send(&some.iter().map(Vec::as_slice).collect::<Vec<_>>()), some.len());
+            assert_eq!(
+                self.near.send(&some.iter().map(Vec::as_slice).collect::<Vec<_>>()),
+                some.len()
+            );
             self.drain(&mut back);
         }
         loop {
             self.drain(&mut back);
             let unit = self.unit();
             let fates: Vec<(String, u64)> = serde_json::from_value(unit["fates"].clone()).unwrap();
-            let passed = fates.iter().filter(|(word, _)| word == "passed" || word == "unseen").map(|(_, n)| n).sum::<u64>();
-            if fates.iter().map(|(_, n)| n).sum::<u64>() == frames.len() as u64 && back.len() as u64 == passed {
+            let passed = fates
+                .iter()
+                .filter(|(word, _)| word == "passed" || word == "unseen")
+                .map(|(_, n)| n)
+                .sum::<u64>();
+            if fates.iter().map(|(_, n)| n).sum::<u64>() == frames.len() as u64
+                && back.len() as u64 == passed
+            {
                 return back;
             }
-            assert!(Instant::now() < deadline, "{} of {} came back: {unit}", back.len(), frames.len());
+            assert!(
+                Instant::now() < deadline,
+                "{} of {} came back: {unit}",
+                back.len(),
+                frames.len()
+            );
         }
     }
 
@@ -79,23 +96,46 @@ fn both_ways_give_the_same_packets_and_the_same_bill() {
     let frames: Vec<Vec<u8>> = made.packets.into_iter().map(|p| p.frame).collect();
     // A flow's NAT port depends on the other packets of its batch, except for packets that take
     // theirs.
-    let outward: Vec<Vec<u8>> = frames.iter().filter(|f| f[12] == 8 && f[26] == 10).cloned().collect();
+    let outward: Vec<Vec<u8>> =
+        frames.iter().filter(|f| f[12] == 8 && f[26] == 10).cloned().collect();
     let nat = ["--set", "address=203.0.113.7", "--set", "inside=10.0.0.0/8"];
-    for (n, (function, settings, frames)) in [("nat", nat, &outward), ("policer", SHAPING_NOTHING, &frames)].into_iter().enumerate() {
+    for (n, (function, settings, frames)) in
+        [("nat", nat, &outward), ("policer", SHAPING_NOTHING, &frames)].into_iter().enumerate()
+    {
         let mut came = Vec::new();
         for way in ["packet", "xdp"] {
             bench.start_with(function, &[&settings[..], &["--port", way]].concat());
             let how = bench.unit()["ways"][0].as_str().unwrap().to_owned();
-            assert_eq!(how, if way == "xdp" { "far: AF_XDP, copied by the kernel, 1 queue" } else { "far: AF_PACKET" });
+            assert_eq!(
+                how,
+                if way == "xdp" {
+                    "far: AF_XDP, copied by the kernel, 1 queue"
+                } else {
+                    "far: AF_PACKET"
+                }
+            );
             came.push(bench.through(frames));
             assert!(bench.run(&["rm", "n"]).status.success());
         }
-        assert!(came[0].len() == frames.len(), "{function}: {} of {} went through", came[0].len(), frames.len());
+        assert!(
+            came[0].len() == frames.len(),
+            "{function}: {} of {} went through",
+            came[0].len(),
+            frames.len()
+        );
         let differs = came[0].iter().zip(&came[1]).find(|(packet, xdp)| packet != xdp);
-        assert!(came[0] == came[1], "{function}: {} and {} packets; {differs:?}", came[0].len(), came[1].len());
+        assert!(
+            came[0] == came[1],
+            "{function}: {} and {} packets; {differs:?}",
+            came[0].len(),
+            came[1].len()
+        );
         let bill = bench.json(&["bill", "-o", "json"]);
         // A call has its own cost, so fuel depends on the batches.
-        let counts = |way: usize| ["packets", "bytes", "trapped"].map(|word| bill["records"][2 * n + way]["functions"][0][word].clone());
+        let counts = |way: usize| {
+            ["packets", "bytes", "trapped"]
+                .map(|word| bill["records"][2 * n + way]["functions"][0][word].clone())
+        };
         assert_eq!(counts(0), counts(1));
         assert_eq!((&counts(0)[0], &bill["owed"][n]["lost"]), (&frames.len().into(), &0.into()));
     }
@@ -127,7 +167,8 @@ fn half_a_checksum(way: &str) {
 #[test]
 fn a_killed_unit_leaves_no_program() {
     let Some(mut bench) = bench("left") else { return };
-    let start = |bench: &Bench| bench.start_with("nat", &["--set", "address=203.0.113.7", "--port", "xdp"]);
+    let start =
+        |bench: &Bench| bench.start_with("nat", &["--set", "address=203.0.113.7", "--port", "xdp"]);
     start(&bench);
     let program = bench.program("far").expect("a program is attached");
     bench.exchange(0..100);
@@ -162,7 +203,8 @@ fn is_loaded(program: u32) -> bool {
     let question = [program, 0, 0];
     // SAFETY: the question has the given size; a returned descriptor is closed.
     unsafe {
-        let fd = libc::syscall(libc::SYS_bpf, BPF_PROG_GET_FD_BY_ID, &question, size_of_val(&question));
+        let fd =
+            libc::syscall(libc::SYS_bpf, BPF_PROG_GET_FD_BY_ID, &question, size_of_val(&question));
         fd >= 0 && libc::close(fd as i32) == 0
     }
 }
@@ -171,11 +213,14 @@ fn is_loaded(program: u32) -> bool {
 #[test]
 fn packets_of_all_queues_come() {
     let Some(mut bench) = bench("queues") else { return };
-    ip("link add many numtxqueues 2 numrxqueues 2 type veth peer name wide numtxqueues 2 numrxqueues 2");
+    ip(
+        "link add many numtxqueues 2 numrxqueues 2 type veth peer name wide numtxqueues 2 numrxqueues 2",
+    );
     ip("link set many up");
     ip("link set wide up");
     let module = format!("{}/../functions/policer/policer.wasm", env!("CARGO_MANIFEST_DIR"));
-    let place = ["--iface", "wide", "--name", "n", "--detach", "--ring-frames", "4096", "--port", "xdp"];
+    let place =
+        ["--iface", "wide", "--name", "n", "--detach", "--ring-frames", "4096", "--port", "xdp"];
     let started = bench.run(&[&["run", &module], &SHAPING_NOTHING[..], &place].concat());
     assert!(started.status.success(), "{started:?}");
     let said = String::from_utf8(started.stdout).unwrap();
@@ -198,13 +243,28 @@ fn what_cannot_be_is_refused_with_its_reason() {
     ip("link add many mtu 9000 type veth peer name wide mtu 9000");
     let module = format!("{}/../functions/nat/nat.wasm", env!("CARGO_MANIFEST_DIR"));
     let try_on = |name: &str, device: &str, more: &[&str]| {
-        let run = ["run", &module, "--set", "address=203.0.113.7", "--name", name, "--detach", "--ring-frames", "512", "--iface", device];
+        let run = [
+            "run",
+            &module,
+            "--set",
+            "address=203.0.113.7",
+            "--name",
+            name,
+            "--detach",
+            "--ring-frames",
+            "512",
+            "--iface",
+            device,
+        ];
         let output = bench.run(&[&run[..], more].concat());
         (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
     };
     let refused = |device: &str, more: &[&str], code: i32, words: &[&str]| {
         let (got, said) = try_on("m", device, &[&["--port", "xdp"][..], more].concat());
-        assert!(got == code && words.iter().all(|word| said.contains(word)), "{device}: {got}: {said}");
+        assert!(
+            got == code && words.iter().all(|word| said.contains(word)),
+            "{device}: {got}: {said}"
+        );
     };
     refused("wide", &[], 3, &["ip link set wide mtu 3822", "9000", "--port packet"]);
     refused("lo", &[], 3, &["lo", "--port packet"]);

@@ -55,13 +55,20 @@ impl Cgroup {
     pub fn make(root: &Path, name: &str, limits: &Limits) -> io::Result<Cgroup> {
         let v2 = root.join("cgroup.controllers").exists();
         let needed = [("memory", limits.memory_bytes.is_some()), ("cpu", limits.cpus.is_some())];
-        let needed = needed.into_iter().filter(|(_, needed)| *needed).map(|(controller, _)| controller);
-        let folders = if v2 { vec![root.join(name)] } else { needed.map(|controller| root.join(controller).join(name)).collect() };
+        let needed =
+            needed.into_iter().filter(|(_, needed)| *needed).map(|(controller, _)| controller);
+        let folders = if v2 {
+            vec![root.join(name)]
+        } else {
+            needed.map(|controller| root.join(controller).join(name)).collect()
+        };
         let group = Cgroup { root: root.into(), folders, v2 };
         group.remove()?;
         for folder in &group.folders {
             // Another run may remove an empty parent folder at the same time.
-            let made = (0..3).map(|_| fs::create_dir_all(folder)).find(|made| !matches!(made, Err(e) if e.kind() == ErrorKind::NotFound));
+            let made = (0..3)
+                .map(|_| fs::create_dir_all(folder))
+                .find(|made| !matches!(made, Err(e) if e.kind() == ErrorKind::NotFound));
             made.unwrap_or(Err(ErrorKind::NotFound.into())).map_err(|e| about(folder, &e))?;
         }
         if v2 {
@@ -83,13 +90,16 @@ impl Cgroup {
 
     /// Returns the files that a process writes to enter the group, see [`enter`].
     pub fn entries(&self) -> impl Iterator<Item = PathBuf> + '_ {
-        self.folders.iter().map(|folder| folder.join(if self.v2 { "cgroup.procs" } else { "tasks" }))
+        self.folders
+            .iter()
+            .map(|folder| folder.join(if self.v2 { "cgroup.procs" } else { "tasks" }))
     }
 
     /// Enables the controllers in all parent groups. If a controller is missing, the limit that
     /// needs it fails later.
     fn hand_down(&self) {
-        let above = self.folders[0].ancestors().skip(1).take_while(|above| above.starts_with(&self.root));
+        let above =
+            self.folders[0].ancestors().skip(1).take_while(|above| above.starts_with(&self.root));
         let above: Vec<&Path> = above.collect();
         for folder in above.iter().rev() {
             for controller in ["+memory", "+cpu"] {
@@ -100,7 +110,10 @@ impl Cgroup {
 
     fn file(&self, controller: &str, v1: &str, v2: &str) -> PathBuf {
         let of = |folder: &&PathBuf| self.v2 || folder.starts_with(self.root.join(controller));
-        self.folders.iter().find(of).map_or_else(PathBuf::new, |folder| folder.join(if self.v2 { v2 } else { v1 }))
+        self.folders
+            .iter()
+            .find(of)
+            .map_or_else(PathBuf::new, |folder| folder.join(if self.v2 { v2 } else { v1 }))
     }
 
     fn limit(&self, limits: &Limits) -> io::Result<()> {
@@ -108,7 +121,8 @@ impl Cgroup {
             put(&self.file("memory", "memory.limit_in_bytes", "memory.max"), &bytes.to_string())?;
             // Swap would soften the limit. Without swap accounting, this file is missing.
             let swap = if self.v2 { "0".into() } else { bytes.to_string() };
-            let _ = put(&self.file("memory", "memory.memsw.limit_in_bytes", "memory.swap.max"), &swap);
+            let _ =
+                put(&self.file("memory", "memory.memsw.limit_in_bytes", "memory.swap.max"), &swap);
         }
         if let Some(cpus) = limits.cpus {
             let quota = ((cpus * PERIOD_US as f64) as u64).max(QUOTA_US_MIN);
@@ -121,8 +135,12 @@ impl Cgroup {
     /// Returns the number of processes that the kernel killed because the group exceeded its
     /// memory.
     pub fn out_of_memory(&self) -> u64 {
-        let counts = fs::read_to_string(self.file("memory", "memory.oom_control", "memory.events")).unwrap_or_default();
-        counts.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok()).unwrap_or(0)
+        let counts = fs::read_to_string(self.file("memory", "memory.oom_control", "memory.events"))
+            .unwrap_or_default();
+        counts
+            .lines()
+            .find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+            .unwrap_or(0)
     }
 
     /// Removes the group and its empty parents. Waits up to 500 ms for the last process to leave.
@@ -143,7 +161,11 @@ impl Cgroup {
             let hierarchy = if self.v2 { 0 } else { 1 };
             let depth = self.root.components().count() + hierarchy;
             // The first parent in use ends the walk.
-            let _ = folder.ancestors().skip(1).take_while(|above| above.components().count() > depth).try_for_each(fs::remove_dir);
+            let _ = folder
+                .ancestors()
+                .skip(1)
+                .take_while(|above| above.components().count() > depth)
+                .try_for_each(fs::remove_dir);
         }
         Ok(())
     }
@@ -156,7 +178,10 @@ pub fn enter(entries: &[PathBuf]) -> io::Result<()> {
 
 /// Writes to an existing file. Creating it would succeed in a folder that is not a control group.
 fn put(path: &Path, value: &str) -> io::Result<()> {
-    let written = fs::OpenOptions::new().write(true).open(path).and_then(|mut file| file.write_all(value.as_bytes()));
+    let written = fs::OpenOptions::new()
+        .write(true)
+        .open(path)
+        .and_then(|mut file| file.write_all(value.as_bytes()));
     written.map_err(|e| about(path, &e))
 }
 
@@ -178,7 +203,10 @@ mod tests {
         let limits = Limits { memory_bytes: Some(64 << 20), cpus: Some(0.5) };
         let group = Cgroup::make(Path::new(ROOT), &name, &limits).unwrap();
         let read = |file: PathBuf| fs::read_to_string(file).unwrap();
-        assert_eq!(read(group.file("memory", "memory.limit_in_bytes", "memory.max")).trim(), (64 << 20).to_string());
+        assert_eq!(
+            read(group.file("memory", "memory.limit_in_bytes", "memory.max")).trim(),
+            (64 << 20).to_string()
+        );
         assert!(read(group.file("cpu", "cpu.cfs_quota_us", "cpu.max")).starts_with("50000"));
         assert_eq!(group.out_of_memory(), 0);
         // A second run replaces the group.
@@ -186,7 +214,11 @@ mod tests {
         group.remove().unwrap();
         for folder in group.folders() {
             let above = folder.ancestors().nth(2).unwrap();
-            assert!(above.to_string_lossy().contains("cgtest") && !above.exists(), "{}", above.display());
+            assert!(
+                above.to_string_lossy().contains("cgtest") && !above.exists(),
+                "{}",
+                above.display()
+            );
         }
         group.remove().unwrap();
     }
@@ -202,6 +234,9 @@ mod tests {
     #[test]
     fn limits_are_said_in_words() {
         let words = |memory_bytes, cpus| Limits { memory_bytes, cpus }.to_string();
-        assert_eq!([words(None, None), words(Some(32 << 20), None), words(Some(1 << 30), Some(1.5))], ["-", "32 MiB", "1024 MiB, 1.5 CPU"]);
+        assert_eq!(
+            [words(None, None), words(Some(32 << 20), None), words(Some(1 << 30), Some(1.5))],
+            ["-", "32 MiB", "1024 MiB, 1.5 CPU"]
+        );
     }
 }

@@ -99,14 +99,22 @@ pub fn enter(tenant: &str) -> io::Result<()> {
     // SAFETY: no arguments.
     if unsafe { libc::geteuid() } == 0 {
         // SAFETY: plain system call.
-        checked(unsafe { libc::unshare(libc::CLONE_NEWNET | libc::CLONE_NEWIPC) }.into(), "leave the network namespace")?;
+        checked(
+            unsafe { libc::unshare(libc::CLONE_NEWNET | libc::CLONE_NEWIPC) }.into(),
+            "leave the network namespace",
+        )?;
         become_user(user_of(tenant))?;
     }
     // SAFETY: plain system calls without memory of ours.
-    checked(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }.into(), "PR_SET_NO_NEW_PRIVS")?;
+    checked(
+        unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }.into(),
+        "PR_SET_NO_NEW_PRIVS",
+    )?;
     // SAFETY: as above.
     checked(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) }.into(), "PR_SET_DUMPABLE")?;
-    for (resource, what) in [(libc::RLIMIT_NPROC, "RLIMIT_NPROC"), (libc::RLIMIT_CORE, "RLIMIT_CORE")] {
+    for (resource, what) in
+        [(libc::RLIMIT_NPROC, "RLIMIT_NPROC"), (libc::RLIMIT_CORE, "RLIMIT_CORE")]
+    {
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: the limit lives during the call.
         checked(unsafe { libc::setrlimit(resource, &none) }.into(), what)?;
@@ -122,7 +130,9 @@ pub fn enter(tenant: &str) -> io::Result<()> {
 fn user_of(tenant: &str) -> u32 {
     const FIRST: u32 = 0x7000_0000;
     // FNV-1a is the same in every version. The standard library's hash is not.
-    let hash = tenant.bytes().fold(0x811c_9dc5u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    let hash = tenant
+        .bytes()
+        .fold(0x811c_9dc5u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     FIRST | (hash & 0x0fff_ffff)
 }
 
@@ -133,7 +143,10 @@ fn become_user(user: u32) -> io::Result<()> {
     // SAFETY: no arguments.
     let parent = unsafe { libc::getppid() };
     // SAFETY: the call writes one int.
-    checked(unsafe { libc::prctl(libc::PR_GET_PDEATHSIG, &mut signal) }.into(), "PR_GET_PDEATHSIG")?;
+    checked(
+        unsafe { libc::prctl(libc::PR_GET_PDEATHSIG, &mut signal) }.into(),
+        "PR_GET_PDEATHSIG",
+    )?;
     let what = format!("become user {user} (a user namespace has to map it)");
     // SAFETY: an empty list needs no memory.
     checked(unsafe { libc::setgroups(0, std::ptr::null()) }.into(), &what)?;
@@ -142,7 +155,10 @@ fn become_user(user: u32) -> io::Result<()> {
     // SAFETY: as above.
     checked(unsafe { libc::setresuid(user, user, user) }.into(), &what)?;
     // SAFETY: as above.
-    checked(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal, 0, 0, 0) }.into(), "PR_SET_PDEATHSIG")?;
+    checked(
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal, 0, 0, 0) }.into(),
+        "PR_SET_PDEATHSIG",
+    )?;
     // SAFETY: no arguments.
     if signal != 0 && unsafe { libc::getppid() } != parent {
         return Err(io::Error::other("the process that watches this one ended"));
@@ -159,11 +175,18 @@ fn no_files() -> io::Result<()> {
     // SAFETY: the attribute is 8 bytes and lives during the call.
     let ruleset = match unsafe { libc::syscall(CREATE_RULESET, &EVERY_ACCESS, 8usize, 0) } {
         // The kernel has no Landlock. seccomp below still refuses `open`.
-        -1 if matches!(io::Error::last_os_error().raw_os_error(), Some(libc::ENOSYS | libc::EOPNOTSUPP)) => return Ok(()),
+        -1 if matches!(
+            io::Error::last_os_error().raw_os_error(),
+            Some(libc::ENOSYS | libc::EOPNOTSUPP)
+        ) =>
+        {
+            return Ok(());
+        }
         fd => checked(fd, "create a Landlock ruleset")?,
     };
     // SAFETY: plain system calls.
-    let result = checked(unsafe { libc::syscall(RESTRICT_SELF, ruleset, 0) }, "restrict by Landlock");
+    let result =
+        checked(unsafe { libc::syscall(RESTRICT_SELF, ruleset, 0) }, "restrict by Landlock");
     // SAFETY: the descriptor is ours.
     unsafe { libc::close(ruleset as i32) };
     result.map(drop)
@@ -178,16 +201,23 @@ fn no_capabilities() -> io::Result<()> {
     let header = Header { version: 0x2008_0522, pid: 0 };
     let none = [0u32; 6];
     // SAFETY: header and data are what version 3 of the call takes.
-    checked(unsafe { libc::syscall(libc::SYS_capset, &header, &none) }, "drop the capabilities").map(drop)
+    checked(unsafe { libc::syscall(libc::SYS_capset, &header, &none) }, "drop the capabilities")
+        .map(drop)
 }
 
 fn few_system_calls() -> io::Result<()> {
     let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
-    let jump = |k: u32, jt: u8, jf: u8| libc::sock_filter { code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16, jt, jf, k };
+    let jump = |k: u32, jt: u8, jf: u8| libc::sock_filter {
+        code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
+        jt,
+        jf,
+        k,
+    };
     let load = |offset: u32| statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset);
     let answer = |action: u32| statement(libc::BPF_RET | libc::BPF_K, action);
     let refused = answer(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
-    let mut program = vec![load(4), jump(ARCHITECTURE, 1, 0), answer(libc::SECCOMP_RET_KILL_PROCESS), load(0)];
+    let mut program =
+        vec![load(4), jump(ARCHITECTURE, 1, 0), answer(libc::SECCOMP_RET_KILL_PROCESS), load(0)];
     for number in ALLOWED {
         program.extend([jump(number as u32, 0, 1), answer(libc::SECCOMP_RET_ALLOW)]);
     }
@@ -196,9 +226,16 @@ fn few_system_calls() -> io::Result<()> {
         // needs the high half.
         let mut body = vec![load(16 + 8 * call.argument)];
         match call.test {
-            Test::OneOf(values) => values.iter().for_each(|v| body.extend([jump(*v, 0, 1), answer(libc::SECCOMP_RET_ALLOW)])),
+            Test::OneOf(values) => values
+                .iter()
+                .for_each(|v| body.extend([jump(*v, 0, 1), answer(libc::SECCOMP_RET_ALLOW)])),
             Test::Without(bits) => body.extend([
-                libc::sock_filter { code: (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16, jt: 1, jf: 0, k: bits },
+                libc::sock_filter {
+                    code: (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16,
+                    jt: 1,
+                    jf: 0,
+                    k: bits,
+                },
                 answer(libc::SECCOMP_RET_ALLOW),
             ]),
         }
@@ -210,7 +247,8 @@ fn few_system_calls() -> io::Result<()> {
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     let flags = libc::SECCOMP_FILTER_FLAG_TSYNC;
     // SAFETY: filter and program live during the call.
-    let result = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &filter) };
+    let result =
+        unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &filter) };
     checked(result, "restrict the system calls").map(drop)
 }
 

@@ -38,7 +38,10 @@ impl Cache {
         let folder = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(named)?;
         let found = folder.metadata().map_err(named)?;
         if found.uid() != user() || found.mode() & 0o077 != 0 {
-            let words = format!("{} is not this user's alone: remove it, or name another folder by --data-dir", path.display());
+            let words = format!(
+                "{} is not this user's alone: remove it, or name another folder by --data-dir",
+                path.display()
+            );
             return Err(io::Error::new(ErrorKind::PermissionDenied, words));
         }
         Ok(Cache { shown: path.into(), folder, bytes_max: BYTES_MAX })
@@ -56,7 +59,11 @@ impl Cache {
 
     /// Returns the code of `wasm`, if it is here and no other user can have written it.
     pub(super) fn find(&self, wasm: &[u8]) -> Option<File> {
-        let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(self.at(&name(wasm))).ok()?;
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(self.at(&name(wasm)))
+            .ok()?;
         let found = file.metadata().ok()?;
         if !found.is_file() || found.uid() != user() || found.mode() & 0o022 != 0 {
             return None;
@@ -70,7 +77,12 @@ impl Cache {
     pub(super) fn put(&self, wasm: &[u8], code: &[u8]) -> io::Result<()> {
         let draft = self.at(&format!("draft-{}", std::process::id()));
         let kept = (|| {
-            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&draft)?;
             file.write_all(code)?;
             file.sync_all()?;
             fs::rename(&draft, self.at(&name(wasm)))
@@ -169,9 +181,13 @@ mod tests {
         for (n, module) in [b"one", b"two", b"six"].into_iter().enumerate() {
             cache.put(module, &[0; 10]).unwrap();
             let file = File::open(path.join(name(module))).unwrap();
-            file.set_modified(SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(n as u64)).unwrap();
+            file.set_modified(SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(n as u64))
+                .unwrap();
         }
-        assert_eq!([b"one", b"two", b"six"].map(|module| found(&cache, module).is_some()), [false, true, true]);
+        assert_eq!(
+            [b"one", b"two", b"six"].map(|module| found(&cache, module).is_some()),
+            [false, true, true]
+        );
         fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }
 }

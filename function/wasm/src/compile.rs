@@ -46,8 +46,14 @@ pub enum Compiler {
 
 impl Compiler {
     /// Returns the code of `wasm`, which came from `path`.
-    pub(super) fn code(&self, engine: &Engine, path: &str, wasm: &[u8]) -> Result<Code, ModuleError> {
-        let not_wasm = |reason: String| ModuleError::NotWasm { path: path.to_owned(), reason: plain(&reason) };
+    pub(super) fn code(
+        &self,
+        engine: &Engine,
+        path: &str,
+        wasm: &[u8],
+    ) -> Result<Code, ModuleError> {
+        let not_wasm =
+            |reason: String| ModuleError::NotWasm { path: path.to_owned(), reason: plain(&reason) };
         check(wasm).map_err(|refusal| refusal.of(path))?;
         let Compiler::Apart { tenant, cache } = self else {
             return Code::from_binary(engine, wasm).map_err(|e| not_wasm(format!("{e:#}")));
@@ -76,7 +82,9 @@ impl Compiler {
         let Compiler::Apart { tenant, cache: Some(cache) } = self else { return Ok(0) };
         check(wasm).map_err(|refusal| refusal.of(path))?;
         let code = apart(path, tenant, wasm)?;
-        cache.put(wasm, &code).map_err(|source| ModuleError::Cache { path: path.to_owned(), source })?;
+        cache
+            .put(wasm, &code)
+            .map_err(|source| ModuleError::Cache { path: path.to_owned(), source })?;
         Ok(code.len())
     }
 }
@@ -92,12 +100,18 @@ fn apart(path: &str, tenant: &str, wasm: &[u8]) -> Result<Vec<u8>, ModuleError> 
     let failed = |source: io::Error| ModuleError::Compiler { path: path.to_owned(), source };
     let mut command = Command::new("/proc/self/exe");
     command.arg0("pando-unit").args(["compile", "--tenant", tenant]);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().map_err(failed)?;
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(failed)?;
     // The compiler reads its whole input before it writes. If it ends early, its exit code has the
     // reason.
     let _ = child.stdin.take().expect("it is piped").write_all(wasm);
     let mut said = Vec::new();
-    let read = child.stdout.take().expect("it is piped").take(CODE_BYTES_MAX + 1).read_to_end(&mut said);
+    let read =
+        child.stdout.take().expect("it is piped").take(CODE_BYTES_MAX + 1).read_to_end(&mut said);
     if read.is_err() || said.len() as u64 > CODE_BYTES_MAX {
         let _ = child.kill();
     }
@@ -105,10 +119,15 @@ fn apart(path: &str, tenant: &str, wasm: &[u8]) -> Result<Vec<u8>, ModuleError> 
     read.map_err(failed)?;
     match status.code() {
         Some(0) if said.len() as u64 <= CODE_BYTES_MAX => Ok(said),
-        Some(0) => Err(too_much(path, format!("its code has more than {} MiB", CODE_BYTES_MAX >> 20))),
+        Some(0) => {
+            Err(too_much(path, format!("its code has more than {} MiB", CODE_BYTES_MAX >> 20)))
+        }
         Some(INVALID) => {
             said.truncate(REASON_BYTES_MAX);
-            Err(ModuleError::NotWasm { path: path.to_owned(), reason: plain(&String::from_utf8_lossy(&said)) })
+            Err(ModuleError::NotWasm {
+                path: path.to_owned(),
+                reason: plain(&String::from_utf8_lossy(&said)),
+            })
         }
         Some(WALLS) => Err(failed(io::Error::other(plain(&String::from_utf8_lossy(&said))))),
         _ => Err(ended(path, status)),
@@ -122,8 +141,13 @@ fn too_much(path: &str, reason: String) -> ModuleError {
 fn ended(path: &str, status: ExitStatus) -> ModuleError {
     match status.signal() {
         Some(libc::SIGXCPU) => too_much(path, format!("its compiler ran for {SECONDS_MAX} s")),
-        Some(libc::SIGABRT) => too_much(path, format!("its compiler needs more than {} MiB", MEMORY_BYTES_MAX >> 20)),
-        Some(libc::SIGKILL) => too_much(path, "the kernel ended its compiler: has the unit enough memory (--unit-memory-mib)?".into()),
+        Some(libc::SIGABRT) => {
+            too_much(path, format!("its compiler needs more than {} MiB", MEMORY_BYTES_MAX >> 20))
+        }
+        Some(libc::SIGKILL) => too_much(
+            path,
+            "the kernel ended its compiler: has the unit enough memory (--unit-memory-mib)?".into(),
+        ),
         _ => too_much(path, format!("its compiler ended with {status}")),
     }
 }
@@ -178,7 +202,9 @@ enum Refusal {
 impl Refusal {
     fn of(self, path: &str) -> ModuleError {
         match self {
-            Refusal::NotWasm(reason) => ModuleError::NotWasm { path: path.to_owned(), reason: reason.into() },
+            Refusal::NotWasm(reason) => {
+                ModuleError::NotWasm { path: path.to_owned(), reason: reason.into() }
+            }
             Refusal::TooMuch(reason) => too_much(path, reason),
         }
     }
@@ -190,7 +216,9 @@ fn check(wasm: &[u8]) -> Result<(), Refusal> {
     const EXPORTS: u8 = 7;
     const CUSTOM: u8 = 0;
     const START: u8 = 8;
-    let mut rest = wasm.strip_prefix(b"\0asm\x01\0\0\0").ok_or(Refusal::NotWasm("it does not begin like one"))?;
+    let mut rest = wasm
+        .strip_prefix(b"\0asm\x01\0\0\0")
+        .ok_or(Refusal::NotWasm("it does not begin like one"))?;
     while let Some((&section, after)) = rest.split_first() {
         let cut = Refusal::NotWasm("a section is cut off");
         let Some((bytes, body)) = number(after) else { return Err(cut) };
@@ -206,7 +234,9 @@ fn check(wasm: &[u8]) -> Result<(), Refusal> {
             _ => (ENTRIES_MAX, "entries in a section"),
         };
         if entries > most {
-            return Err(Refusal::TooMuch(format!("it has {entries} {what}, at most {most} are compiled")));
+            return Err(Refusal::TooMuch(format!(
+                "it has {entries} {what}, at most {most} are compiled"
+            )));
         }
     }
     Ok(())
@@ -231,20 +261,33 @@ mod tests {
 
     fn section(id: u8, count: u32) -> Vec<u8> {
         let mut module = b"\0asm\x01\0\0\0".to_vec();
-        module.extend([id, 5, count as u8 & 0x7f | 0x80, (count >> 7) as u8 & 0x7f | 0x80, (count >> 14) as u8 & 0x7f | 0x80]);
+        module.extend([
+            id,
+            5,
+            count as u8 & 0x7f | 0x80,
+            (count >> 7) as u8 & 0x7f | 0x80,
+            (count >> 14) as u8 & 0x7f | 0x80,
+        ]);
         module.extend([(count >> 21) as u8 & 0x7f | 0x80, (count >> 28) as u8]);
         module
     }
 
     #[test]
     fn sections_have_bounds() {
-        for (id, most) in [(3, FUNCTIONS_MAX), (7, EXPORTS_MAX), (2, ENTRIES_MAX), (11, ENTRIES_MAX)] {
+        for (id, most) in
+            [(3, FUNCTIONS_MAX), (7, EXPORTS_MAX), (2, ENTRIES_MAX), (11, ENTRIES_MAX)]
+        {
             assert_eq!(check(&section(id, most)), Ok(()));
-            let Err(Refusal::TooMuch(reason)) = check(&section(id, most + 1)) else { panic!("section {id} is not refused") };
+            let Err(Refusal::TooMuch(reason)) = check(&section(id, most + 1)) else {
+                panic!("section {id} is not refused")
+            };
             assert!(reason.contains(&format!("it has {}", most + 1)), "{reason}");
         }
         assert_eq!(check(&section(0, u32::MAX)), Ok(()), "a custom section has no entries");
-        assert_eq!(check(b"\0asm\x01\0\0\0\x03\xff"), Err(Refusal::NotWasm("a section is cut off")));
+        assert_eq!(
+            check(b"\0asm\x01\0\0\0\x03\xff"),
+            Err(Refusal::NotWasm("a section is cut off"))
+        );
     }
 
     proptest! {

@@ -17,8 +17,8 @@ use std::time::Duration;
 use pando_abi::executor::{Executor, Trap};
 use pando_abi::{Descriptor, DescriptorError};
 use wasmtime::{
-    Config, Engine, InstanceAllocationStrategy, InstancePre, Linker, Memory, Module as Code, PoolingAllocationConfig, Store,
-    StoreLimitsBuilder, TypedFunc,
+    Config, Engine, InstanceAllocationStrategy, InstancePre, Linker, Memory, Module as Code,
+    PoolingAllocationConfig, Store, StoreLimitsBuilder, TypedFunc,
 };
 
 pub use cache::Cache;
@@ -118,7 +118,9 @@ pub enum ModuleError {
         reason: String,
     },
     /// The module lacks a part of the contract.
-    #[error("{path} does not export {name}: is it built with the SDK (PANDO_FUNCTION in pando_nf.h)?")]
+    #[error(
+        "{path} does not export {name}: is it built with the SDK (PANDO_FUNCTION in pando_nf.h)?"
+    )]
     Export {
         /// The file.
         path: String,
@@ -169,7 +171,11 @@ pub enum ModuleError {
 /// settings.
 fn code_settings() -> Config {
     let mut config = Config::new();
-    config.memory_reservation(ADDRESSABLE_BYTES).consume_fuel(true).epoch_interruption(true).max_wasm_stack(256 << 10);
+    config
+        .memory_reservation(ADDRESSABLE_BYTES)
+        .consume_fuel(true)
+        .epoch_interruption(true)
+        .max_wasm_stack(256 << 10);
     config
 }
 
@@ -221,19 +227,35 @@ impl Runtime {
 
     /// Gets the code of `path` from `compiler`, and all system resources that its start needs. Runs
     /// none of the code.
-    pub fn prepare(&self, path: &Path, configuration: &[u8], compiler: &Compiler) -> Result<Prepared, ModuleError> {
+    pub fn prepare(
+        &self,
+        path: &Path,
+        configuration: &[u8],
+        compiler: &Compiler,
+    ) -> Result<Prepared, ModuleError> {
         let shown = path.display().to_string();
         let code = compiler.code(&self.engine, &shown, &read(path)?)?;
         self.check_exports(&shown, &code)?;
         let mut linker = Linker::new(&self.engine);
         wasi::add_to(&mut linker);
-        let import = |e: wasmtime::Error| ModuleError::Import { path: shown.clone(), reason: plain(&format!("{e:#}")) };
+        let import = |e: wasmtime::Error| ModuleError::Import {
+            path: shown.clone(),
+            reason: plain(&format!("{e:#}")),
+        };
         let pre = linker.instantiate_pre(&code).map_err(import)?;
         // Make the memory image of the module's data now. Behind the walls no file can be made, not
         // even in memory.
-        let image = |e: wasmtime::Error| ModuleError::NotWasm { path: shown.clone(), reason: plain(&format!("{e:#}")) };
+        let image = |e: wasmtime::Error| ModuleError::NotWasm {
+            path: shown.clone(),
+            reason: plain(&format!("{e:#}")),
+        };
         code.initialize_copy_on_write_image().map_err(image)?;
-        Ok(Prepared { runtime: self.clone(), path: shown, pre, configuration: configuration.into() })
+        Ok(Prepared {
+            runtime: self.clone(),
+            path: shown,
+            pre,
+            configuration: configuration.into(),
+        })
     }
 
     /// Compiles `path` into the cache of `compiler`. Returns the bytes of its code.
@@ -314,7 +336,10 @@ impl Live {
         let runtime = &prepared.runtime;
         let limits = StoreLimitsBuilder::new().memory_size(runtime.limits.memory_bytes).build();
         let stopwatch = Stopwatch { limit: START_TIME, since: None };
-        let mut store = Store::new(&runtime.engine, Host { limits, stopwatch, time_ns: 0, printed: Vec::new() });
+        let mut store = Store::new(
+            &runtime.engine,
+            Host { limits, stopwatch, time_ns: 0, printed: Vec::new() },
+        );
         store.limiter(|host| &mut host.limits);
         store.epoch_deadline_callback(|mut store| Ok(store.data_mut().stopwatch.tick()));
         begin(&mut store, START_FUEL);
@@ -326,29 +351,46 @@ impl Live {
     }
 
     /// Makes all calls before the first packet.
-    fn configured(prepared: &Prepared, store: &mut Store<Host>) -> Result<(Memory, TypedFunc<u32, ()>, Descriptor), ModuleError> {
+    fn configured(
+        prepared: &Prepared,
+        store: &mut Store<Host>,
+    ) -> Result<(Memory, TypedFunc<u32, ()>, Descriptor), ModuleError> {
         let Prepared { path, pre, configuration, .. } = prepared;
-        let failed = |during| move |e: wasmtime::Error| ModuleError::Start { path: path.to_owned(), during, trap: trap_of(&e).to_string() };
+        let failed = |during| {
+            move |e: wasmtime::Error| ModuleError::Start {
+                path: path.to_owned(),
+                during,
+                trap: trap_of(&e).to_string(),
+            }
+        };
         let instance = pre.instantiate(&mut *store).map_err(failed("start"))?;
         if let Ok(initialize) = instance.get_typed_func::<(), ()>(&mut *store, "_initialize") {
             initialize.call(&mut *store, ()).map_err(failed("_initialize"))?;
         }
         let missing = |name| ModuleError::Export { path: path.to_owned(), name };
         let memory = instance.get_memory(&mut *store, "memory").ok_or(missing("memory"))?;
-        let describe = instance.get_typed_func::<(), u32>(&mut *store, "pando_describe").map_err(|_| missing("pando_describe() -> i32"))?;
-        let process = instance.get_typed_func::<u32, ()>(&mut *store, "pando_process").map_err(|_| missing("pando_process(i32)"))?;
+        let describe = instance
+            .get_typed_func::<(), u32>(&mut *store, "pando_describe")
+            .map_err(|_| missing("pando_describe() -> i32"))?;
+        let process = instance
+            .get_typed_func::<u32, ()>(&mut *store, "pando_process")
+            .map_err(|_| missing("pando_process(i32)"))?;
         let offset = describe.call(&mut *store, ()).map_err(failed("pando_describe"))? as usize;
-        let descriptor =
-            Descriptor::read(memory.data(&*store), offset).map_err(|source| ModuleError::Descriptor { path: path.to_owned(), source })?;
+        let descriptor = Descriptor::read(memory.data(&*store), offset)
+            .map_err(|source| ModuleError::Descriptor { path: path.to_owned(), source })?;
         if configuration.len() > descriptor.config_bytes {
             let (room, given) = (descriptor.config_bytes, configuration.len());
             return Err(ModuleError::ConfigurationSize { path: path.to_owned(), room, given });
         }
         if descriptor.config_bytes > 0 {
-            let configure =
-                instance.get_typed_func::<u32, i32>(&mut *store, "pando_configure").map_err(|_| missing("pando_configure(i32) -> i32"))?;
-            memory.data_mut(&mut *store)[descriptor.config_at()..][..configuration.len()].copy_from_slice(configuration);
-            let complaint = configure.call(&mut *store, configuration.len() as u32).map_err(failed("pando_configure"))?;
+            let configure = instance
+                .get_typed_func::<u32, i32>(&mut *store, "pando_configure")
+                .map_err(|_| missing("pando_configure(i32) -> i32"))?;
+            memory.data_mut(&mut *store)[descriptor.config_at()..][..configuration.len()]
+                .copy_from_slice(configuration);
+            let complaint = configure
+                .call(&mut *store, configuration.len() as u32)
+                .map_err(failed("pando_configure"))?;
             if complaint != 0 {
                 return Err(ModuleError::Configuration { path: path.to_owned(), complaint });
             }
@@ -397,7 +439,8 @@ impl Executor for Function {
     }
 
     fn renew(&mut self) -> Result<(), Trap> {
-        self.live = Live::start(&self.prepared, &mut self.fuel).map_err(|e| Trap::Fault(e.to_string()))?;
+        self.live =
+            Live::start(&self.prepared, &mut self.fuel).map_err(|e| Trap::Fault(e.to_string()))?;
         Ok(())
     }
 }

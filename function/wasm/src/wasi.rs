@@ -30,7 +30,9 @@ fn fd_write(mut caller: Caller<'_, Host>, fd: i32, vectors: i32, count: i32, wri
         let Some(pair) = data.get(at..at + 8) else { return FAULT };
         let start = u32::from_le_bytes(pair[..4].try_into().expect("4 bytes")) as usize;
         let length = u32::from_le_bytes(pair[4..].try_into().expect("4 bytes"));
-        let Some(text) = data.get(start..start.saturating_add(length as usize)) else { return FAULT };
+        let Some(text) = data.get(start..start.saturating_add(length as usize)) else {
+            return FAULT;
+        };
         let room = PRINTED_BYTES_MAX.saturating_sub(host.printed.len());
         host.printed.extend_from_slice(&text[..text.len().min(room)]);
         total = total.saturating_add(length);
@@ -41,7 +43,9 @@ fn fd_write(mut caller: Caller<'_, Host>, fd: i32, vectors: i32, count: i32, wri
 /// Returns the same random numbers everywhere, so that a recovered unit computes the same results
 /// as the lost one.
 fn random_get(mut caller: Caller<'_, Host>, at: i32, length: i32) -> i32 {
-    let bytes: Vec<u8> = (0..length.clamp(0, 4096) as u32).map(|n| (n.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
+    let bytes: Vec<u8> = (0..length.clamp(0, 4096) as u32)
+        .map(|n| (n.wrapping_mul(0x9e37_79b9) >> 24) as u8)
+        .collect();
     write(&mut caller, at, &bytes)
 }
 

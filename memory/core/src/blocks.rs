@@ -32,7 +32,12 @@ impl<'a> Blocks<'a> {
     pub fn take(&self, grains: usize) -> Option<usize> {
         let size = grains.checked_next_power_of_two()?.trailing_zeros() as usize;
         let block = match self.pop(self.free.get(size)?) {
-            0 => self.cut.fetch_update(SeqCst, SeqCst, |cut| Some(cut + (1 << size)).filter(|&end| end <= self.notes.len())).ok()?,
+            0 => self
+                .cut
+                .fetch_update(SeqCst, SeqCst, |cut| {
+                    Some(cut + (1 << size)).filter(|&end| end <= self.notes.len())
+                })
+                .ok()?,
             block => block,
         };
         self.notes[block].store(size as u32, SeqCst);
@@ -99,14 +104,20 @@ mod tests {
                     let mut held = vec![];
                     for k in 0..200_000usize {
                         let want = 1 + (k * 7919 + t as usize) % 40;
-                        let block = blocks.take(want).expect("four threads hold 40 blocks of at most 64 grains each");
+                        let block = blocks
+                            .take(want)
+                            .expect("four threads hold 40 blocks of at most 64 grains each");
                         let grains = blocks.grains(block);
                         assert!(grains >= want && grains < 2 * want);
-                        assert!((block..block + grains).all(|g| owners[g].swap(t, SeqCst) == 0), "given twice");
+                        assert!(
+                            (block..block + grains).all(|g| owners[g].swap(t, SeqCst) == 0),
+                            "given twice"
+                        );
                         held.push(block);
                         if held.len() == 20 {
                             let block = held.swap_remove(k % 20);
-                            (block..block + blocks.grains(block)).for_each(|g| assert_eq!(owners[g].swap(0, SeqCst), t));
+                            (block..block + blocks.grains(block))
+                                .for_each(|g| assert_eq!(owners[g].swap(0, SeqCst), t));
                             blocks.give(block);
                         }
                     }
@@ -123,7 +134,10 @@ mod tests {
         assert_eq!(blocks.take(1 << SIZES), None);
         assert_eq!(blocks.take(100), None);
         assert_eq!((blocks.take(64), blocks.take(64), blocks.take(33)), (Some(1), None, None));
-        assert_eq!((blocks.take(32), blocks.take(3), blocks.take(1), blocks.take(0)), (Some(65), None, Some(97), Some(98)));
+        assert_eq!(
+            (blocks.take(32), blocks.take(3), blocks.take(1), blocks.take(0)),
+            (Some(65), None, Some(97), Some(98))
+        );
         blocks.give(65);
         assert_eq!((blocks.take(32), blocks.take(32), blocks.take(1)), (Some(65), None, Some(99)));
     }

@@ -51,7 +51,10 @@ impl Heart<'_> {
         let base = self.pages[page as usize].frame.wrapping_sub(page);
         let joins = |at: u32| {
             let p = &self.pages[at as usize];
-            p.state == State::Limbo && p.frame.wrapping_sub(at) == base && p.flags & flag::PROBE == 0 && !self.is_written_from(p.frame)
+            p.state == State::Limbo
+                && p.frame.wrapping_sub(at) == base
+                && p.flags & flag::PROBE == 0
+                && !self.is_written_from(p.frame)
         };
         if self.is_written_from(self.pages[page as usize].frame) {
             return (page, 1);

@@ -378,7 +378,8 @@ impl<'a> Heart<'a> {
                 self.slots.free(p.slot);
             }
         }
-        self.pages[page as usize] = Page { flags: p.flags & flag::QUEUED, pins: p.pins, ..Page::default() };
+        self.pages[page as usize] =
+            Page { flags: p.flags & flag::QUEUED, pins: p.pins, ..Page::default() };
         true
     }
 

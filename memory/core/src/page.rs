@@ -89,6 +89,15 @@ impl Page {
 
 impl Default for Page {
     fn default() -> Self {
-        Page { slot: NONE, frame: NONE, extent_back: 0, extent_pages: 0, state: State::Zero, heat: 0, pins: 0, flags: 0 }
+        Page {
+            slot: NONE,
+            frame: NONE,
+            extent_back: 0,
+            extent_pages: 0,
+            state: State::Zero,
+            heat: 0,
+            pins: 0,
+            flags: 0,
+        }
     }
 }

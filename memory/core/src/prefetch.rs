@@ -144,9 +144,11 @@ impl Prefetcher {
 
     fn extent(&mut self, heart: &Heart, page: u32, out: &mut [u32]) -> usize {
         match heart.extent(page) {
-            Some((first, pages)) if pages <= EXTENT_PAGES_MAX => {
-                along(heart, out, (first as i64..(first + pages) as i64).filter(|p| *p != page as i64))
-            }
+            Some((first, pages)) if pages <= EXTENT_PAGES_MAX => along(
+                heart,
+                out,
+                (first as i64..(first + pages) as i64).filter(|p| *p != page as i64),
+            ),
             Some((first, pages)) => self.follow(heart, page, first + pages, out),
             None => self.follow(heart, page, u32::MAX, out),
         }
@@ -172,15 +174,17 @@ impl Prefetcher {
     /// object, or a part of a large one. Result: first page and end.
     pub fn beside(&self, heart: &Heart, page: u32) -> (u32, u32) {
         match heart.extent(page) {
-            Some((first, pages)) if self.kind == Kind::Extent && !self.accuracy.is_paused() => {
-                (first.max(page.saturating_sub(EXTENT_PAGES_MAX)), (first + pages).min(page + EXTENT_PAGES_MAX))
-            }
+            Some((first, pages)) if self.kind == Kind::Extent && !self.accuracy.is_paused() => (
+                first.max(page.saturating_sub(EXTENT_PAGES_MAX)),
+                (first + pages).min(page + EXTENT_PAGES_MAX),
+            ),
             _ => (page, page + 1),
         }
     }
 
     fn grow(&mut self, right: bool) {
-        self.window = if right { (self.window * 2).min(WINDOW_MAX) } else { (self.window / 2).max(2) };
+        self.window =
+            if right { (self.window * 2).min(WINDOW_MAX) } else { (self.window / 2).max(2) };
     }
 
     fn sequential(&mut self, heart: &Heart, page: u32, out: &mut [u32]) -> usize {
@@ -248,7 +252,14 @@ mod tests {
         let mut pages = vec![Page { state: State::Remote, ..Page::default() }; 4096];
         let (mut a, mut b, mut c) = (vec![0; 1], vec![0; 1], vec![0; 1]);
         let (mut sums, mut fifo, mut ring) = (vec![0; 64], vec![0; 4096], vec![0; 64]);
-        let heart = Heart::new(&mut pages, Slots::new(&mut a, &mut b, &mut c, 64), &mut sums, &mut fifo, &mut ring, 64);
+        let heart = Heart::new(
+            &mut pages,
+            Slots::new(&mut a, &mut b, &mut c, 64),
+            &mut sums,
+            &mut fifo,
+            &mut ring,
+            64,
+        );
         let mut prefetcher = Prefetcher::new(Kind::Extent);
         let mut out = [0; BATCH_PAGES_MAX];
         faults.iter().map(|&page| prefetcher.plan(&heart, page, &mut out)).collect()
@@ -257,8 +268,16 @@ mod tests {
     #[test]
     fn without_extents_runs_grow_and_random_faults_fetch_nothing_along() {
         assert_eq!(fetched(&[10, 11, 13, 17, 25, 41, 73, 105]), [1, 2, 4, 8, 16, 32, 32, 32]);
-        assert_eq!(fetched(&[10, 2000, 11, 2001, 13, 2003]), [1, 1, 2, 2, 4, 4], "two side by side");
+        assert_eq!(
+            fetched(&[10, 2000, 11, 2001, 13, 2003]),
+            [1, 1, 2, 2, 4, 4],
+            "two side by side"
+        );
         assert_eq!(fetched(&[7, 900, 35, 2801, 77, 1203, 4000, 5, 350]), [1; 9]);
-        assert_eq!(fetched(&[10, 11, 13, 3000, 10]), [1, 2, 4, 1, 1], "and a run that ended is not gone on with");
+        assert_eq!(
+            fetched(&[10, 11, 13, 3000, 10]),
+            [1, 2, 4, 1, 1],
+            "and a run that ended is not gone on with"
+        );
     }
 }

@@ -31,8 +31,15 @@ fn put(map: &mut [u64], i: usize, on: bool) {
 
 impl<'a> Slots<'a> {
     /// Takes three zeroed bitmaps of at least `count` bits each.
-    pub fn new(taken: &'a mut [u64], frozen: &'a mut [u64], orphan: &'a mut [u64], count: usize) -> Self {
-        assert!(taken.len() * 64 >= count && frozen.len() == taken.len() && orphan.len() == taken.len());
+    pub fn new(
+        taken: &'a mut [u64],
+        frozen: &'a mut [u64],
+        orphan: &'a mut [u64],
+        count: usize,
+    ) -> Self {
+        assert!(
+            taken.len() * 64 >= count && frozen.len() == taken.len() && orphan.len() == taken.len()
+        );
         Slots { taken, frozen, orphan, count, used: 0, cursor: 0, epochs: 0 }
     }
 

@@ -54,11 +54,19 @@ impl Status {
     pub fn text(self) -> &'static str {
         match self {
             Status::Ok => "ok",
-            Status::WrongVersion => "it speaks another version: install the same release on both sides",
+            Status::WrongVersion => {
+                "it speaks another version: install the same release on both sides"
+            }
             Status::WrongToken => "it refuses the token: give both sides the same --token-file",
-            Status::TooSmall => "it has too little memory free: lower --far, or start it with a larger --size",
-            Status::NoSuchLease => "it does not know this lease: it was restarted, or the lease ran out",
-            Status::BadRequest => "it does not understand the request: install the same release on both sides",
+            Status::TooSmall => {
+                "it has too little memory free: lower --far, or start it with a larger --size"
+            }
+            Status::NoSuchLease => {
+                "it does not know this lease: it was restarted, or the lease ran out"
+            }
+            Status::BadRequest => {
+                "it does not understand the request: install the same release on both sides"
+            }
         }
     }
 }
@@ -107,7 +115,13 @@ impl Hello {
         }
         let mut token = [0; TOKEN_BYTES];
         token.copy_from_slice(&b[24..56]);
-        Ok(Hello { lease: u64_at(b, 8), slots: u64_at(b, 16), token, share: b[56] == 1, last: b[57] == 1 })
+        Ok(Hello {
+            lease: u64_at(b, 8),
+            slots: u64_at(b, 16),
+            token,
+            share: b[56] == 1,
+            last: b[57] == 1,
+        })
     }
 }
 

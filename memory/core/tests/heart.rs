@@ -46,14 +46,21 @@ impl World<'_> {
                 Need::Rescue(_) => {
                     // Half of the pages rescue their neighbours.
                     let reach = if page.is_multiple_of(2) { 0 } else { 6 };
-                    let (first, n) = self.heart.limbo_run(page, page.saturating_sub(reach), (page + 1 + reach).min(PAGES as u32));
+                    let (first, n) = self.heart.limbo_run(
+                        page,
+                        page.saturating_sub(reach),
+                        (page + 1 + reach).min(PAGES as u32),
+                    );
                     let from = self.heart.pages[first as usize].frame;
                     for (at, frame) in (first..first + n).zip(from..) {
                         let content = self.frames[&frame];
                         if !self.heart.is_written_from(frame) {
                             self.frames.remove(&frame);
                         }
-                        assert!(self.mapped.insert(at, content).is_none(), "page {at} was mapped already");
+                        assert!(
+                            self.mapped.insert(at, content).is_none(),
+                            "page {at} was mapped already"
+                        );
                         self.heart.rescued(at);
                     }
                     continue;
@@ -63,7 +70,11 @@ impl World<'_> {
                     if self.heart.begin_fetch(&mut want, FRESH, &mut frames) == 1 {
                         let slot = self.heart.pages[page as usize].slot;
                         let content = self.hosts[&slot];
-                        assert_eq!(content, self.heart.sum(page), "the fingerprint is that of the slot");
+                        assert_eq!(
+                            content,
+                            self.heart.sum(page),
+                            "the fingerprint is that of the slot"
+                        );
                         self.frames.remove(&frames[0]);
                         self.mapped.insert(page, content);
                         self.heart.fetched(page, frames[0]);
@@ -113,8 +124,12 @@ impl World<'_> {
 
     fn end_clean(&mut self) -> usize {
         let batch = std::mem::take(&mut self.batch);
-        assert!(batch.iter().all(|(_, frame, content)| self.frames[frame] == *content), "a frame changed while it was written");
-        let (pages, sums): (Vec<u32>, Vec<u64>) = batch.iter().map(|(page, _, content)| (*page, *content)).unzip();
+        assert!(
+            batch.iter().all(|(_, frame, content)| self.frames[frame] == *content),
+            "a frame changed while it was written"
+        );
+        let (pages, sums): (Vec<u32>, Vec<u64>) =
+            batch.iter().map(|(page, _, content)| (*page, *content)).unzip();
         self.heart.end_clean(&pages, &sums);
         batch.len()
     }
@@ -138,7 +153,11 @@ impl World<'_> {
             }
             3..=5 => {
                 self.touch(page);
-                assert_eq!(self.mapped[&page], self.truth.get(&page).copied().unwrap_or(0), "page {page}");
+                assert_eq!(
+                    self.mapped[&page],
+                    self.truth.get(&page).copied().unwrap_or(0),
+                    "page {page}"
+                );
             }
             6 => {
                 self.unmap();
@@ -179,7 +198,10 @@ impl World<'_> {
             }
         }
         assert!(self.truth.len() <= self.heart.in_use());
-        assert_eq!(self.heart.small(), self.heart.pages.iter().filter(|p| p.is_small_here()).count());
+        assert_eq!(
+            self.heart.small(),
+            self.heart.pages.iter().filter(|p| p.is_small_here()).count()
+        );
         // A page that is rescued while it is written has its memory twice for so long.
         assert!(self.heart.held() <= LIMIT + 16, "{} pages held", self.heart.held());
         assert!(self.mapped.len() <= self.heart.held());
@@ -223,7 +245,11 @@ fn an_object_that_waits_in_the_list_comes_back_whole_but_for_what_is_being_writt
     }
     let mut victims = [0; 8];
     let (n, _) = heart.victims(&mut victims);
-    assert_eq!(victims[..n], [10, 11, 12, 13, 14, 15, 16, 17], "an object's pages leave first, in order");
+    assert_eq!(
+        victims[..n],
+        [10, 11, 12, 13, 14, 15, 16, 17],
+        "an object's pages leave first, in order"
+    );
     for page in victims {
         heart.unmapped(page);
     }
@@ -264,7 +290,11 @@ fn pages_of_small_objects_stay_as_long_as_they_are_few() {
         victims[..n].to_vec()
     };
     // An eighth of the limit are 5 pages.
-    assert_eq!(leave(&mut heart), [0, 1, 2, 8, 9, 10, 11, 12, 13, 14, 15], "the oldest of too many, and all others");
+    assert_eq!(
+        leave(&mut heart),
+        [0, 1, 2, 8, 9, 10, 11, 12, 13, 14, 15],
+        "the oldest of too many, and all others"
+    );
     assert_eq!(heart.small(), LIMIT / 8);
     assert_eq!(leave(&mut heart), []);
     // The memory holds a large object now.

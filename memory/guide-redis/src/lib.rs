@@ -81,7 +81,12 @@ struct Wanted {
 impl Wanted {
     fn new() -> Wanted {
         let nothing = Range { start: std::ptr::null(), bytes: 0 };
-        Wanted { list: [nothing; RANGES_MAX], len: 0, unknown: [(0, pack_bytes as Length); UNKNOWN_MAX], unknown_len: 0 }
+        Wanted {
+            list: [nothing; RANGES_MAX],
+            len: 0,
+            unknown: [(0, pack_bytes as Length); UNKNOWN_MAX],
+            unknown_len: 0,
+        }
     }
 
     fn add(&mut self, start: usize, bytes: usize) {
@@ -152,12 +157,17 @@ impl Wanted {
             let index = |i: i64| if i < 0 { i + count } else { i };
             let (from, to) = (index(from).max(0), index(to).min(count - 1));
             let backwards = from > count / 2;
-            let (mut node, mut at) = if backwards { (word(list, 8), count) } else { (word(list, 0), 0) };
-            while node != 0 && self.len < RANGES_MAX && if backwards { at > from } else { at <= to } {
+            let (mut node, mut at) =
+                if backwards { (word(list, 8), count) } else { (word(list, 0), 0) };
+            while node != 0 && self.len < RANGES_MAX && if backwards { at > from } else { at <= to }
+            {
                 let held = elements(node as *const u8, COUNT_AT.load(Relaxed)) as i64;
                 let first = if backwards { at - held } else { at };
                 if first <= to && first + held > from {
-                    self.add(word(node as *const u8, 16), word(node as *const u8, 24) as u32 as usize);
+                    self.add(
+                        word(node as *const u8, 16),
+                        word(node as *const u8, 24) as u32 as usize,
+                    );
                 }
                 at += if backwards { -held } else { held };
                 node = word(node as *const u8, if backwards { 0 } else { 8 });
@@ -225,8 +235,12 @@ unsafe fn find_layout(context: Ptr) -> Option<usize> {
             ListPush()(key, -1, element);
         }
         let o = object(key);
-        let is_list = !o.is_null() && *o & 15 == LIST && *o >> 4 == QUICKLIST && word(word(o, 8) as *const u8, 16) == PUSHED;
-        let found = COUNTS_AT.into_iter().find(|&at| is_list && fits(word(o, 8) as *const u8, at, PUSHED));
+        let is_list = !o.is_null()
+            && *o & 15 == LIST
+            && *o >> 4 == QUICKLIST
+            && word(word(o, 8) as *const u8, 16) == PUSHED;
+        let found =
+            COUNTS_AT.into_iter().find(|&at| is_list && fits(word(o, 8) as *const u8, at, PUSHED));
         DeleteKey()(key);
         CloseKey()(key);
         FreeString()(context, element);
@@ -251,7 +265,11 @@ unsafe fn fits(list: *const u8, count_at: usize, pushed: usize) -> bool {
         while !node.is_null() && nodes < pushed {
             let entry = word(node, 16) as *const u8;
             let (bytes, held) = (pack_bytes(entry), elements(node, count_at));
-            if bytes != word(node, 24) as u32 as usize || bytes > ENTRY_BYTES_MAX || held > pushed || bytes < held * ELEMENT_BYTES {
+            if bytes != word(node, 24) as u32 as usize
+                || bytes > ENTRY_BYTES_MAX
+                || held > pushed
+                || bytes < held * ELEMENT_BYTES
+            {
                 return false;
             }
             if *entry.add(bytes - 1) != PACK_END {
@@ -272,7 +290,10 @@ unsafe fn knows_strings(context: Ptr) -> bool {
         let mut len = 0;
         let at = StringPtrLen()(string, &mut len);
         let object = string.cast::<u8>();
-        let known = *object & 15 == STRING && *object >> 4 == RAW && word(object, 8) == at as usize && sds_bytes(at) == len;
+        let known = *object & 15 == STRING
+            && *object >> 4 == RAW
+            && word(object, 8) == at as usize
+            && sds_bytes(at) == len;
         FreeString()(context, string);
         known
     }
@@ -283,7 +304,8 @@ unsafe fn knows_strings(context: Ptr) -> bool {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn RedisModule_OnLoad(context: Ptr, _argv: *mut Ptr, _argc: c_int) -> c_int {
     unsafe {
-        let get_api: unsafe extern "C" fn(*const c_char, *mut usize) -> c_int = std::mem::transmute(word(context.cast(), 0));
+        let get_api: unsafe extern "C" fn(*const c_char, *mut usize) -> c_int =
+            std::mem::transmute(word(context.cast(), 0));
         let of_redis = |name: &str| {
             let mut at = 0;
             get_api(format!("RedisModule_{name}").as_ptr().cast(), &mut at);
@@ -298,7 +320,9 @@ pub unsafe extern "C" fn RedisModule_OnLoad(context: Ptr, _argv: *mut Ptr, _argc
             return 0; // no far memory here, or another ABI: an ordinary Redis
         }
         let Some(count_at) = find_layout(context) else {
-            eprintln!("pando-mem: this Redis keeps its lists in a way that the guide does not know: it goes on without the guide");
+            eprintln!(
+                "pando-mem: this Redis keeps its lists in a way that the guide does not know: it goes on without the guide"
+            );
             return 0;
         };
         COUNT_AT.store(count_at, Relaxed);

@@ -8,9 +8,13 @@ unsafe fn foreign(bytes: usize) -> *mut u8 {
     unsafe {
         let (page, flags) = (4096, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         let whole = bytes.next_multiple_of(page) + 2 * page;
-        let at = libc::mmap(std::ptr::null_mut(), whole, libc::PROT_NONE, flags, -1, 0).cast::<u8>();
+        let at =
+            libc::mmap(std::ptr::null_mut(), whole, libc::PROT_NONE, flags, -1, 0).cast::<u8>();
         let inside = at.add(page);
-        assert_eq!(libc::mprotect(inside.cast(), whole - 2 * page, libc::PROT_READ | libc::PROT_WRITE), 0);
+        assert_eq!(
+            libc::mprotect(inside.cast(), whole - 2 * page, libc::PROT_READ | libc::PROT_WRITE),
+            0
+        );
         inside
     }
 }
@@ -42,13 +46,23 @@ fn a_layout_fits_where_the_counts_add_up() {
     unsafe {
         for at in COUNTS_AT {
             let list = quicklist(at, &[7, 8, 25], 1003);
-            let fitting: Vec<usize> = COUNTS_AT.into_iter().filter(|&c| fits(list, c, 40)).collect();
+            let fitting: Vec<usize> =
+                COUNTS_AT.into_iter().filter(|&c| fits(list, c, 40)).collect();
             assert_eq!(fitting, [at]);
             assert!(!fits(list, at, 41), "not all elements");
         }
-        assert!(!COUNTS_AT.into_iter().any(|c| fits(quicklist(40, &[20, 20], 1003), c, 40)), "counts elsewhere");
-        assert!(!fits(quicklist(32, &[20, 20], 5000), 32, 40), "an entry longer than its elements want");
-        assert!(!fits(quicklist(32, &[20, 20], 900), 32, 40), "an entry too short for its elements");
+        assert!(
+            !COUNTS_AT.into_iter().any(|c| fits(quicklist(40, &[20, 20], 1003), c, 40)),
+            "counts elsewhere"
+        );
+        assert!(
+            !fits(quicklist(32, &[20, 20], 5000), 32, 40),
+            "an entry longer than its elements want"
+        );
+        assert!(
+            !fits(quicklist(32, &[20, 20], 900), 32, 40),
+            "an entry too short for its elements"
+        );
         assert!(!fits(quicklist(32, &[40], 1003), 32, 40), "one node shows nothing");
         let list = quicklist(32, &[20, 20], 1003);
         (word(list, 0) as *mut u8).add(24).cast::<u32>().write(999);
@@ -64,7 +78,9 @@ fn a_layout_fits_where_the_counts_add_up() {
 fn a_length_is_in_the_head_of_a_string() {
     unsafe {
         let at = foreign(64).add(17);
-        for (kind, bytes, head) in [(1u8, 200usize, 3), (2, 60_000, 5), (3, 100_000, 9), (4, 1 << 33, 17)] {
+        for (kind, bytes, head) in
+            [(1u8, 200usize, 3), (2, 60_000, 5), (3, 100_000, 9), (4, 1 << 33, 17)]
+        {
             at.sub(1).write(kind);
             at.sub(head).copy_from_nonoverlapping(bytes.to_le_bytes().as_ptr(), (head - 1) / 2);
             assert_eq!(sds_bytes(at), bytes);

@@ -32,13 +32,16 @@ impl Inbox {
         self.len -= self.taken;
         self.taken = 0;
         self.fill(Request::BYTES)?;
-        let request = match Request::decode(self.bytes[..Request::BYTES].try_into().expect("so long")) {
-            Ok(request) => request,
-            Err(status) => return Ok(Err(status)),
-        };
+        let request =
+            match Request::decode(self.bytes[..Request::BYTES].try_into().expect("so long")) {
+                Ok(request) => request,
+                Err(status) => return Ok(Err(status)),
+            };
         self.taken = Request::BYTES + 4 * request.count as usize;
         self.fill(self.taken)?;
-        for (slot, b) in slots.iter_mut().zip(self.bytes[Request::BYTES..self.taken].chunks_exact(4)) {
+        for (slot, b) in
+            slots.iter_mut().zip(self.bytes[Request::BYTES..self.taken].chunks_exact(4))
+        {
             *slot = u32::from_le_bytes(b.try_into().expect("four"));
         }
         Ok(Ok(request))
@@ -68,7 +71,9 @@ impl Inbox {
             let e = io::Error::last_os_error();
             match (e.kind(), awake_since) {
                 (io::ErrorKind::Interrupted, _) => {}
-                (io::ErrorKind::WouldBlock, Some(since)) if since.elapsed() < POLL => std::thread::yield_now(),
+                (io::ErrorKind::WouldBlock, Some(since)) if since.elapsed() < POLL => {
+                    std::thread::yield_now()
+                }
                 (io::ErrorKind::WouldBlock, Some(since)) => {
                     self.poll.lost(since.elapsed().as_nanos() as u64);
                     awake_since = None;
@@ -112,7 +117,10 @@ mod tests {
             });
             let mut slots = [0; BATCH_PAGES_MAX];
             for (serial, count) in [(1, 1), (2, 512), (3, 7)] {
-                assert_eq!(inbox.next(&mut slots).unwrap(), Ok(Request { op: Op::Write, count, serial }));
+                assert_eq!(
+                    inbox.next(&mut slots).unwrap(),
+                    Ok(Request { op: Op::Write, count, serial })
+                );
                 assert!((0..count).all(|k| slots[k as usize] == k * 3));
                 let mut data = inbox.more(100).to_vec();
                 let mut rest = vec![0; 100 - data.len()];

@@ -31,15 +31,32 @@ unsafe impl Sync for Lease {}
 impl Lease {
     fn new(id: u64, slots: u64) -> io::Result<Lease> {
         let bytes = slots as usize * PAGE_BYTES;
-        let fd = unsafe { libc::memfd_create(c"pando-lease".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+        let fd = unsafe {
+            libc::memfd_create(c"pando-lease".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
+        };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
         let file = unsafe { File::from_raw_fd(fd) };
         file.set_len(bytes as u64)?;
         // The borrower has the file, and must not be able to take more than it leased.
-        unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL) };
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0) };
+        unsafe {
+            libc::fcntl(
+                fd,
+                libc::F_ADD_SEALS,
+                libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL,
+            )
+        };
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                fd,
+                0,
+            )
+        };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
@@ -79,7 +96,9 @@ impl Lease {
             }
             let at = self.base.wrapping_add(slot as usize * PAGE_BYTES);
             match out.last_mut() {
-                Some(last) if last.iov_base.cast::<u8>().wrapping_add(last.iov_len) == at => last.iov_len += PAGE_BYTES,
+                Some(last) if last.iov_base.cast::<u8>().wrapping_add(last.iov_len) == at => {
+                    last.iov_len += PAGE_BYTES
+                }
                 _ => out.push(libc::iovec { iov_base: at.cast(), iov_len: PAGE_BYTES }),
             }
         }
@@ -149,7 +168,12 @@ impl Leases {
         self.lend(&mut held, slots, old)
     }
 
-    fn lend(&self, held: &mut Table, slots: u64, replaces: u64) -> io::Result<Result<Arc<Lease>, u64>> {
+    fn lend(
+        &self,
+        held: &mut Table,
+        slots: u64,
+        replaces: u64,
+    ) -> io::Result<Result<Arc<Lease>, u64>> {
         held.retain(|_, h| h.connections > 0 || h.idle_since.elapsed() < GRACE);
         let free = self.slots_total - held.values().map(|h| h.lease.slots).sum::<u64>();
         let want = if slots == 0 { free } else { slots };
@@ -159,7 +183,14 @@ impl Leases {
         let lease = Arc::new(Lease::new(fresh_id()?, want)?);
         held.insert(
             lease.id,
-            Held { lease: lease.clone(), connections: 1, idle_since: Instant::now(), replaces, last: false, borrower: String::new() },
+            Held {
+                lease: lease.clone(),
+                connections: 1,
+                idle_since: Instant::now(),
+                replaces,
+                last: false,
+                borrower: String::new(),
+            },
         );
         Ok(Ok(lease))
     }
@@ -186,7 +217,10 @@ impl Leases {
 
     /// Ends expired leases. Called regularly, so that memory is freed without a new borrower.
     pub fn sweep(&self) {
-        self.held.lock().expect("leases").retain(|_, h| h.connections > 0 || h.idle_since.elapsed() < GRACE);
+        self.held
+            .lock()
+            .expect("leases")
+            .retain(|_, h| h.connections > 0 || h.idle_since.elapsed() < GRACE);
     }
 
     /// Records the borrower of a lease.
@@ -199,8 +233,14 @@ impl Leases {
     /// Returns all leases, the largest first.
     pub fn loans(&self) -> Vec<Loan> {
         let held = self.held.lock().expect("leases");
-        let mut all: Vec<Loan> =
-            held.values().map(|h| Loan { borrower: h.borrower.clone(), slots: h.lease.slots, connections: h.connections }).collect();
+        let mut all: Vec<Loan> = held
+            .values()
+            .map(|h| Loan {
+                borrower: h.borrower.clone(),
+                slots: h.lease.slots,
+                connections: h.connections,
+            })
+            .collect();
         all.sort_by(|a, b| b.slots.cmp(&a.slots).then_with(|| a.borrower.cmp(&b.borrower)));
         all
     }

@@ -39,7 +39,12 @@ impl std::str::FromStr for Address {
         match s.strip_prefix("unix:") {
             Some("") => Err("unix: wants a path".into()),
             Some(path) => Ok(Address::Unix(path.into())),
-            None if s.rsplit_once(':').is_some_and(|(h, p)| !h.is_empty() && p.parse::<u16>().is_ok()) => Ok(Address::Tcp(s.into())),
+            None if s
+                .rsplit_once(':')
+                .is_some_and(|(h, p)| !h.is_empty() && p.parse::<u16>().is_ok()) =>
+            {
+                Ok(Address::Tcp(s.into()))
+            }
             None => Err(format!("{s:?} is neither HOST:PORT nor unix:PATH")),
         }
     }
@@ -77,7 +82,9 @@ impl Server {
                         let _ = stream.set_nodelay(true);
                         widen(stream.as_raw_fd());
                         keep_alive(stream.as_raw_fd());
-                        let from = stream.peer_addr().map_or_else(|_| "a borrower".to_string(), |a| a.to_string());
+                        let from = stream
+                            .peer_addr()
+                            .map_or_else(|_| "a borrower".to_string(), |a| a.to_string());
                         me.clone().attend(stream, false, from);
                     }
                 });
@@ -85,8 +92,12 @@ impl Server {
             }
             Address::Unix(path) => {
                 // Remove a socket file without a listener. Any other file stays.
-                let is_socket = std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
-                if is_socket && UnixStream::connect(path).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused) {
+                let is_socket =
+                    std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
+                if is_socket
+                    && UnixStream::connect(path)
+                        .is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
+                {
                     let _ = std::fs::remove_file(path);
                 }
                 let listener = UnixListener::bind(path)?;
@@ -123,10 +134,12 @@ impl Server {
         let (status, lease, slots, share) = match Hello::decode(&b) {
             Err(status) => (status, None, 0, false),
             Ok(hello) if !same(&hello.token, &self.token) => (Status::WrongToken, None, 0, false),
-            Ok(hello) if hello.lease != 0 && hello.slots == 0 => match self.leases.join(hello.lease, hello.last) {
-                Some(l) => (Status::Ok, Some(l.clone()), l.slots, hello.share),
-                None => (Status::NoSuchLease, None, 0, false),
-            },
+            Ok(hello) if hello.lease != 0 && hello.slots == 0 => {
+                match self.leases.join(hello.lease, hello.last) {
+                    Some(l) => (Status::Ok, Some(l.clone()), l.slots, hello.share),
+                    None => (Status::NoSuchLease, None, 0, false),
+                }
+            }
             Ok(hello) => match self.lend(&hello) {
                 Ok(Ok(l)) => {
                     self.leases.lent_to(l.id, from);
@@ -154,7 +167,11 @@ impl Server {
     }
 
     fn lend(&self, hello: &Hello) -> io::Result<Result<Arc<Lease>, u64>> {
-        if hello.lease != 0 { self.leases.replace(hello.lease, hello.slots) } else { self.leases.open(hello.slots) }
+        if hello.lease != 0 {
+            self.leases.replace(hello.lease, hello.slots)
+        } else {
+            self.leases.open(hello.slots)
+        }
     }
 
     fn serve(&self, stream: &mut impl Stream, lease: &Lease) -> io::Result<()> {
@@ -177,7 +194,9 @@ impl Server {
             let reply = Reply { status: Status::Ok, serial: request.serial }.encode();
             if request.op == Op::Write {
                 put(inbox.more(wanted.len() * PAGE_BYTES), &mut pieces);
-                all(&mut pieces, |p| unsafe { libc::readv(stream.as_raw_fd(), p.as_ptr(), p.len() as i32) })?;
+                all(&mut pieces, |p| unsafe {
+                    libc::readv(stream.as_raw_fd(), p.as_ptr(), p.len() as i32)
+                })?;
             }
             if !self.delay.is_zero() {
                 std::thread::sleep(self.delay);
@@ -190,8 +209,13 @@ impl Server {
             if self.lie_every > 0 && served % self.lie_every < wanted.len() as u64 {
                 unsafe { *pieces[0].iov_base.cast::<u8>() ^= 1 };
             }
-            pieces.insert(0, libc::iovec { iov_base: reply.as_ptr() as *mut _, iov_len: reply.len() });
-            all(&mut pieces, |p| unsafe { libc::writev(stream.as_raw_fd(), p.as_ptr(), p.len() as i32) })?;
+            pieces.insert(
+                0,
+                libc::iovec { iov_base: reply.as_ptr() as *mut _, iov_len: reply.len() },
+            );
+            all(&mut pieces, |p| unsafe {
+                libc::writev(stream.as_raw_fd(), p.as_ptr(), p.len() as i32)
+            })?;
         }
     }
 }
@@ -208,15 +232,26 @@ fn accepted<S>(stream: io::Result<S>) -> Option<S> {
 
 /// Returns the process at the other end of a unix socket.
 fn borrower(fd: RawFd) -> String {
-    let (mut who, mut len) = (libc::ucred { pid: 0, uid: 0, gid: 0 }, size_of::<libc::ucred>() as u32);
-    unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut who).cast(), &mut len) };
+    let (mut who, mut len) =
+        (libc::ucred { pid: 0, uid: 0, gid: 0 }, size_of::<libc::ucred>() as u32);
+    unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut who).cast(), &mut len)
+    };
     format!("process {} of this machine", who.pid)
 }
 
 /// Sets how long a read may last. Zero = without limit.
 fn patience(fd: RawFd, most: Duration) {
     let most = libc::timeval { tv_sec: most.as_secs() as i64, tv_usec: 0 };
-    unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, (&raw const most).cast(), size_of::<libc::timeval>() as u32) };
+    unsafe {
+        libc::setsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_RCVTIMEO,
+            (&raw const most).cast(),
+            size_of::<libc::timeval>() as u32,
+        )
+    };
 }
 
 /// Ends the connection of a vanished borrower after 5 minutes, whether an answer is under way or
@@ -249,7 +284,10 @@ fn same(a: &[u8; TOKEN_BYTES], b: &[u8; TOKEN_BYTES]) -> bool {
 }
 
 /// Calls a vectored read or write until all pieces are done.
-fn all(pieces: &mut [libc::iovec], mut call: impl FnMut(&[libc::iovec]) -> isize) -> io::Result<()> {
+fn all(
+    pieces: &mut [libc::iovec],
+    mut call: impl FnMut(&[libc::iovec]) -> isize,
+) -> io::Result<()> {
     let mut from = 0;
     while from < pieces.len() {
         let to = pieces.len().min(from + libc::UIO_MAXIOV as usize);

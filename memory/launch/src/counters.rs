@@ -35,8 +35,11 @@ fn namespace() -> u64 {
 pub fn create() -> Result<File, Refusal> {
     let dir = folder();
     let fail = |e: io::Error| {
-        let mend =
-            if e.kind() == io::ErrorKind::PermissionDenied { "; be root, or set XDG_RUNTIME_DIR to a folder of your own" } else { "" };
+        let mend = if e.kind() == io::ErrorKind::PermissionDenied {
+            "; be root, or set XDG_RUNTIME_DIR to a folder of your own"
+        } else {
+            ""
+        };
         refusal::of(&e, format!("cannot write the counters in {}: {e}{mend}", dir.display()))
     };
     fs::DirBuilder::new().recursive(true).mode(0o755).create(&dir).map_err(fail)?;
@@ -45,7 +48,13 @@ pub fn create() -> Result<File, Refusal> {
     loop {
         // The former process with this number is gone.
         let _ = fs::remove_file(&path);
-        let file = match OpenOptions::new().create_new(true).read(true).write(true).mode(0o600).open(&path) {
+        let file = match OpenOptions::new()
+            .create_new(true)
+            .read(true)
+            .write(true)
+            .mode(0o600)
+            .open(&path)
+        {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
             other => other.map_err(fail)?,
         };
@@ -80,8 +89,12 @@ impl Drop for Process {
 /// Returns the living programs, or the one of a number. Removes the files of dead programs.
 pub fn processes(only: Option<u32>) -> Vec<Process> {
     let here = namespace();
-    let mut all: Vec<Process> =
-        fs::read_dir(folder()).into_iter().flatten().flatten().filter_map(|e| open(&e.path(), here, only)).collect();
+    let mut all: Vec<Process> = fs::read_dir(folder())
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|e| open(&e.path(), here, only))
+        .collect();
     all.sort_by_key(|p| p.pid);
     all
 }
@@ -90,7 +103,9 @@ pub fn processes(only: Option<u32>) -> Vec<Process> {
 pub fn others(only: Option<u32>) -> bool {
     let here = namespace();
     fs::read_dir(SHARED).into_iter().flatten().flatten().any(|e| {
-        let asked = owner(&e.path()).is_some_and(|(pid, namespace)| only.is_none_or(|only| (only, here) == (pid, namespace)));
+        let asked = owner(&e.path()).is_some_and(|(pid, namespace)| {
+            only.is_none_or(|only| (only, here) == (pid, namespace))
+        });
         asked && File::open(e.path()).is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied)
     })
 }
@@ -113,10 +128,21 @@ fn open(path: &Path, here: u64, only: Option<u32>) -> Option<Process> {
         }
         return None;
     }
-    if only.is_some_and(|only| (only, here) != (pid, namespace)) || file.metadata().ok()?.len() < FILE_BYTES as u64 {
+    if only.is_some_and(|only| (only, here) != (pid, namespace))
+        || file.metadata().ok()?.len() < FILE_BYTES as u64
+    {
         return None;
     }
-    let at = unsafe { libc::mmap(std::ptr::null_mut(), FILE_BYTES, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+    let at = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            FILE_BYTES,
+            libc::PROT_READ,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            0,
+        )
+    };
     if at == libc::MAP_FAILED {
         return None;
     }

@@ -33,7 +33,10 @@ pub fn inspect(name: &str) -> Result<Program, Refusal> {
     let mut head = vec![];
     File::open(&path).and_then(|mut file| file.read_to_end(&mut head)).map_err(unread)?;
     if head.starts_with(b"#!") {
-        return Err(refusal::unsupported(format!("{} is a script: start its interpreter with the script as the argument", path.display())));
+        return Err(refusal::unsupported(format!(
+            "{} is a script: start its interpreter with the script as the argument",
+            path.display()
+        )));
     }
     if head.len() < 64 || !head.starts_with(b"\x7fELF\x02\x01") || head[18..20] != [62, 0] {
         return Err(refusal::unsupported(format!("{} is no 64-bit x86 program", path.display())));
@@ -45,8 +48,15 @@ pub fn inspect(name: &str) -> Result<Program, Refusal> {
         )));
     }
     let has = |what: &[u8]| head.windows(what.len()).any(|w| w == what);
-    let own_allocator = [&b"libjemalloc.so"[..], b"libtcmalloc", b"libmimalloc"].iter().any(|w| has(w));
-    Ok(Program { device: meta.dev(), inode: meta.ino(), own_allocator, raw_syscalls: has(b"liburing.so") || has(b"io_uring_"), path })
+    let own_allocator =
+        [&b"libjemalloc.so"[..], b"libtcmalloc", b"libmimalloc"].iter().any(|w| has(w));
+    Ok(Program {
+        device: meta.dev(),
+        inode: meta.ino(),
+        own_allocator,
+        raw_syscalls: has(b"liburing.so") || has(b"io_uring_"),
+        path,
+    })
 }
 
 fn find(name: &str) -> Option<PathBuf> {
@@ -62,11 +72,15 @@ fn find(name: &str) -> Option<PathBuf> {
 /// Returns the reason why no program was found.
 fn missing(name: &str) -> Refusal {
     match std::fs::metadata(name) {
-        Ok(m) if name.contains('/') && m.is_dir() => refusal::invalid(format!("{name:?} is a folder: name the program in it")),
-        Ok(_) if name.contains('/') => refusal::invalid(format!("{name:?} may not be executed: `chmod +x` makes a program of it")),
-        Ok(m) if m.is_file() => {
-            refusal::not_found(format!("there is no program {name:?} in the PATH; the one in this folder is \"./{name}\""))
+        Ok(m) if name.contains('/') && m.is_dir() => {
+            refusal::invalid(format!("{name:?} is a folder: name the program in it"))
         }
+        Ok(_) if name.contains('/') => refusal::invalid(format!(
+            "{name:?} may not be executed: `chmod +x` makes a program of it"
+        )),
+        Ok(m) if m.is_file() => refusal::not_found(format!(
+            "there is no program {name:?} in the PATH; the one in this folder is \"./{name}\""
+        )),
         _ => refusal::not_found(format!("there is no program {name:?}")),
     }
 }
@@ -77,9 +91,12 @@ fn is_executable(path: &Path) -> bool {
 
 /// Whether a program header names a dynamic linker (PT_INTERP).
 fn has_interpreter(elf: &[u8]) -> bool {
-    let word = |at: usize, n: usize| elf.get(at..at + n).map_or(0, |b| b.iter().rev().fold(0usize, |v, &x| v << 8 | x as usize));
+    let word = |at: usize, n: usize| {
+        elf.get(at..at + n).map_or(0, |b| b.iter().rev().fold(0usize, |v, &x| v << 8 | x as usize))
+    };
     let (table, size, count) = (word(32, 8), word(54, 2), word(56, 2));
-    (0..count).any(|i| table.checked_add(i * size).is_some_and(|at| elf.len() > at && word(at, 4) == 3))
+    (0..count)
+        .any(|i| table.checked_add(i * size).is_some_and(|at| elf.len() > at && word(at, 4) == 3))
 }
 
 #[cfg(test)]
@@ -93,10 +110,15 @@ mod tests {
         assert!(inspect("no-such-program-here").unwrap_err().words.contains("there is no program"));
         let dir = std::env::temp_dir().join(format!("pando-elf-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
-        for (bytes, why) in [(&b"#!/bin/sh\n"[..], "script"), (b"plain", "no 64-bit"), (b"\x7fELF\x02\x01", "no 64-bit")] {
+        for (bytes, why) in [
+            (&b"#!/bin/sh\n"[..], "script"),
+            (b"plain", "no 64-bit"),
+            (b"\x7fELF\x02\x01", "no 64-bit"),
+        ] {
             let p = dir.join("x");
             std::fs::write(&p, bytes).unwrap();
-            std::fs::set_permissions(&p, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+            std::fs::set_permissions(&p, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+                .unwrap();
             assert!(inspect(p.to_str().unwrap()).unwrap_err().words.contains(why));
         }
         // A header that points past its end must not be followed.
@@ -117,7 +139,11 @@ mod tests {
                 bytes[at] = (i * 167 + k * 59) as u8;
             }
             std::fs::write(&p, &bytes).unwrap();
-            assert!(inspect(p.to_str().unwrap()).err().is_none_or(|why| why.words.contains(p.to_str().unwrap())));
+            assert!(
+                inspect(p.to_str().unwrap())
+                    .err()
+                    .is_none_or(|why| why.words.contains(p.to_str().unwrap()))
+            );
         }
         std::fs::remove_dir_all(&dir).unwrap();
     }

@@ -29,7 +29,9 @@ impl Drop for Lease {
             let hello = Hello { lease: self.id, slots: 0, token: *token, share: false, last: true };
             // A host that does not answer lets the lease expire.
             let _ = reach(from, "").and_then(|(_, mut stream)| {
-                let said = stream.write_all(&hello.encode()).and_then(|()| stream.read_exact(&mut [0; Welcome::BYTES]));
+                let said = stream
+                    .write_all(&hello.encode())
+                    .and_then(|()| stream.read_exact(&mut [0; Welcome::BYTES]));
                 said.map_err(away(""))
             });
         }
@@ -40,12 +42,17 @@ trait Stream: Read + Write {}
 impl<T: Read + Write> Stream for T {}
 
 fn away(name: &str) -> impl Fn(std::io::Error) -> Refusal + '_ {
-    move |e| refusal::away(format!("memory host {name} does not answer ({e}); start it there: pando mem serve --size 8GiB --listen {name}"))
+    move |e| {
+        refusal::away(format!(
+            "memory host {name} does not answer ({e}); start it there: pando mem serve --size 8GiB --listen {name}"
+        ))
+    }
 }
 
 /// Resolves a name.
 fn resolve(a: &str, name: &str) -> Result<SocketAddr, Refusal> {
-    let mut all = a.to_socket_addrs().map_err(|e| refusal::not_found(format!("memory host {name}: {e}")))?;
+    let mut all =
+        a.to_socket_addrs().map_err(|e| refusal::not_found(format!("memory host {name}: {e}")))?;
     all.next().ok_or_else(|| refusal::not_found(format!("memory host {name} has no address")))
 }
 
@@ -72,14 +79,29 @@ fn reach(from: &Address, name: &str) -> Result<(String, Box<dyn Stream>), Refusa
 }
 
 /// Leases `slots` slots (0 = all that are free) from a memory host.
-pub fn open(from: &Address, name: &str, token: &[u8; TOKEN_BYTES], slots: u64) -> Result<Lease, Refusal> {
+pub fn open(
+    from: &Address,
+    name: &str,
+    token: &[u8; TOKEN_BYTES],
+    slots: u64,
+) -> Result<Lease, Refusal> {
     let (address, mut stream) = reach(from, name)?;
-    stream.write_all(&Hello { lease: 0, slots, token: *token, share: false, last: false }.encode()).map_err(away(name))?;
+    stream
+        .write_all(&Hello { lease: 0, slots, token: *token, share: false, last: false }.encode())
+        .map_err(away(name))?;
     let mut b = [0; Welcome::BYTES];
-    stream.read_exact(&mut b).map_err(|_| refusal::invalid(format!("{name} is no memory host, or of another release")))?;
-    let welcome = Welcome::decode(&b).map_err(|s| refusal::invalid(format!("memory host {name}: {}", s.text())))?;
+    stream.read_exact(&mut b).map_err(|_| {
+        refusal::invalid(format!("{name} is no memory host, or of another release"))
+    })?;
+    let welcome = Welcome::decode(&b)
+        .map_err(|s| refusal::invalid(format!("memory host {name}: {}", s.text())))?;
     match welcome.status {
-        Status::Ok => Ok(Lease { address, id: welcome.lease, slots: welcome.slots, lender: Some((from.clone(), *token)) }),
+        Status::Ok => Ok(Lease {
+            address,
+            id: welcome.lease,
+            slots: welcome.slots,
+            lender: Some((from.clone(), *token)),
+        }),
         Status::TooSmall => Err(refusal::refused(format!(
             "memory host {name} has only {} free; lower --far, or start it with a larger --size",
             crate::size::show(welcome.slots * PAGE_BYTES as u64)
@@ -119,9 +141,16 @@ pub fn spare(from: &Address, name: &str) -> Result<Lease, Refusal> {
     match from {
         Address::Tcp(a) => {
             let to = resolve(a, name)?;
-            Ok(Lease { address: hex(&raw_ip(&to)), id: u64::from_le_bytes(id) | 1, slots: 0, lender: None })
+            Ok(Lease {
+                address: hex(&raw_ip(&to)),
+                id: u64::from_le_bytes(id) | 1,
+                slots: 0,
+                lender: None,
+            })
         }
-        Address::Unix(_) => Err(refusal::invalid(format!("memory host {name}: a spare is named as HOST:PORT"))),
+        Address::Unix(_) => {
+            Err(refusal::invalid(format!("memory host {name}: a spare is named as HOST:PORT")))
+        }
     }
 }
 

@@ -24,10 +24,12 @@ impl Mode {
         match self {
             Mode::Sigbus => Ok(true),
             Mode::Thread | Mode::Auto if is_allowed() => Ok(false),
-            Mode::Thread => Err(refusal::denied(format!("--mode thread is not allowed here: {WANTED}, or use --mode sigbus"))),
-            Mode::Auto if past_wrappers => {
-                Err(refusal::denied(format!("{program} uses io_uring, which takes --mode thread, and that is not allowed here: {WANTED}")))
-            }
+            Mode::Thread => Err(refusal::denied(format!(
+                "--mode thread is not allowed here: {WANTED}, or use --mode sigbus"
+            ))),
+            Mode::Auto if past_wrappers => Err(refusal::denied(format!(
+                "{program} uses io_uring, which takes --mode thread, and that is not allowed here: {WANTED}"
+            ))),
             Mode::Auto => {
                 eprintln!(
                     "pando-mem: {program} serves its own faults (sigbus mode); some system calls may fail with EFAULT. For thread mode {WANTED}"
@@ -47,7 +49,13 @@ fn is_allowed() -> bool {
     }
     OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").is_ok_and(|device| {
         const USERFAULTFD_IOC_NEW: libc::c_ulong = 0xaa << 8;
-        let fd = unsafe { libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(&device), USERFAULTFD_IOC_NEW, libc::O_CLOEXEC) };
+        let fd = unsafe {
+            libc::ioctl(
+                std::os::fd::AsRawFd::as_raw_fd(&device),
+                USERFAULTFD_IOC_NEW,
+                libc::O_CLOEXEC,
+            )
+        };
         fd >= 0 && unsafe { libc::close(fd) } == 0
     })
 }

@@ -54,7 +54,10 @@ pub fn of(e: &std::io::Error, words: impl Into<String>) -> Refusal {
         ErrorKind::NotFound => 4,
         ErrorKind::AddrInUse => 6,
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => 10,
-        ErrorKind::IsADirectory | ErrorKind::NotADirectory | ErrorKind::AddrNotAvailable | ErrorKind::InvalidData => 3,
+        ErrorKind::IsADirectory
+        | ErrorKind::NotADirectory
+        | ErrorKind::AddrNotAvailable
+        | ErrorKind::InvalidData => 3,
         _ => 1,
     };
     Refusal { code, words: words.into() }

@@ -24,7 +24,9 @@ const HOSTS_MAX: usize = 4;
 const PAGES_MAX: u64 = 1 << 29;
 
 #[derive(Args)]
-#[command(after_help = "Example:\n  pando mem run --local 256MiB --from 127.0.0.1:7070 -- redis-server --save ''")]
+#[command(
+    after_help = "Example:\n  pando mem run --local 256MiB --from 127.0.0.1:7070 -- redis-server --save ''"
+)]
 pub struct Run {
     /// Local memory of the whole program: a size, or a share of the far size (25%)
     #[arg(long)]
@@ -106,7 +108,9 @@ impl Run {
                 self.from.len()
             )));
         }
-        if let Some(twice) = self.from.iter().enumerate().find(|(i, name)| self.from[..*i].contains(name)) {
+        if let Some(twice) =
+            self.from.iter().enumerate().find(|(i, name)| self.from[..*i].contains(name))
+        {
             return Err(refusal::invalid(format!(
                 "{} stands twice in --from: its loss would take both copies; name two memory hosts",
                 twice.1
@@ -122,10 +126,19 @@ impl Run {
         if let Local::Bytes(n) = self.local {
             enough(n)?;
         }
-        let mut borrowed = Borrowed { leases: vec![], token, copies, slots: self.far.unwrap_or(0) / PAGE_BYTES as u64 };
+        let mut borrowed = Borrowed {
+            leases: vec![],
+            token,
+            copies,
+            slots: self.far.unwrap_or(0) / PAGE_BYTES as u64,
+        };
         for (i, name) in self.from.iter().enumerate() {
             let address: Address = name.parse().map_err(refusal::invalid)?;
-            let l = if i < copies { lease::open(&address, name, &token, borrowed.slots)? } else { lease::spare(&address, name)? };
+            let l = if i < copies {
+                lease::open(&address, name, &token, borrowed.slots)?
+            } else {
+                lease::spare(&address, name)?
+            };
             borrowed.slots = borrowed.slots.max(l.slots);
             borrowed.leases.push(l);
         }
@@ -151,7 +164,14 @@ impl Run {
     }
 
     /// Returns the configuration that the pager reads from its environment.
-    fn config(&self, program: &elf::Program, sigbus: bool, local: u64, borrowed: &Borrowed, counters: &File) -> String {
+    fn config(
+        &self,
+        program: &elf::Program,
+        sigbus: bool,
+        local: u64,
+        borrowed: &Borrowed,
+        counters: &File,
+    ) -> String {
         let Borrowed { leases, token, copies, slots } = borrowed;
         let prefetch = self.prefetch.to_possible_value().expect("a value").get_name().to_string();
         format!(
@@ -162,13 +182,22 @@ impl Run {
             if sigbus { "sigbus" } else { "thread" },
             lease::hex(token),
             counters.as_raw_fd(),
-            leases.iter().map(|l| format!("host={}/{}", l.address, l.id)).collect::<Vec<_>>().join(" ")
+            leases
+                .iter()
+                .map(|l| format!("host={}/{}", l.address, l.id))
+                .collect::<Vec<_>>()
+                .join(" ")
         )
     }
 
     /// Returns the command that starts the program, with its preloaded libraries, but without the
     /// pager's configuration.
-    fn command(&self, program: &elf::Program, beside: &Path, pager: PathBuf) -> Result<Command, Refusal> {
+    fn command(
+        &self,
+        program: &elf::Program,
+        beside: &Path,
+        pager: PathBuf,
+    ) -> Result<Command, Refusal> {
         let mut preload = vec![pager];
         if !program.own_allocator {
             preload.push(jemalloc()?);
@@ -210,14 +239,18 @@ fn enough(local: u64) -> Result<(), Refusal> {
 
 /// Returns the folder of this executable.
 fn beside() -> Result<PathBuf, Refusal> {
-    let me = std::env::current_exe().map_err(|e| refusal::of(&e, format!("cannot find myself: {e}")))?;
+    let me =
+        std::env::current_exe().map_err(|e| refusal::of(&e, format!("cannot find myself: {e}")))?;
     Ok(me.parent().map(Path::to_path_buf).unwrap_or_default())
 }
 
 fn library(dir: &Path, name: &str) -> Result<PathBuf, Refusal> {
     let path = dir.join(name);
     if !path.exists() {
-        return Err(refusal::not_found(format!("{} is missing: it belongs beside pando-mem; `make build` puts it there", path.display())));
+        return Err(refusal::not_found(format!(
+            "{} is missing: it belongs beside pando-mem; `make build` puts it there",
+            path.display()
+        )));
     }
     Ok(path)
 }

@@ -38,7 +38,10 @@ impl Serve {
     pub fn run(self) -> Result<(), Box<dyn Error>> {
         if self.size < PAGE_BYTES as u64 {
             let (size, page) = (size::show(self.size), size::show(PAGE_BYTES as u64));
-            return Err(refusal::invalid(format!("{size} is too little to lend: a page has {page}")).into());
+            return Err(refusal::invalid(format!(
+                "{size} is too little to lend: a page has {page}"
+            ))
+            .into());
         }
         let free = available_bytes();
         if self.size > free {
@@ -58,9 +61,11 @@ impl Serve {
         });
         let ending = ending();
         for address in &self.listen {
-            let bound =
-                server.listen(address).map_err(|e| refusal::of(&e, format!("cannot listen at {address}: {e}; choose another --listen")))?;
-            if matches!(address, Address::Tcp(a) if self.token_file.is_none() && !a.starts_with("127.")) {
+            let bound = server.listen(address).map_err(|e| {
+                refusal::of(&e, format!("cannot listen at {address}: {e}; choose another --listen"))
+            })?;
+            if matches!(address, Address::Tcp(a) if self.token_file.is_none() && !a.starts_with("127."))
+            {
                 eprintln!("pando-mem: warning: any client of {bound} may borrow; use --token-file");
             }
             println!("lending {} at {bound}", size::show(self.size));
@@ -107,7 +112,10 @@ fn lost(loans: &[Loan]) -> String {
     let mut out = String::new();
     for loan in loans.iter().take(LOANS_MAX) {
         let bytes = size::show(loan.slots * PAGE_BYTES as u64);
-        out += &format!("pando-mem: ending with {bytes} lent to {}, {} connections\n", loan.borrower, loan.connections);
+        out += &format!(
+            "pando-mem: ending with {bytes} lent to {}, {} connections\n",
+            loan.borrower, loan.connections
+        );
     }
     if loans.len() > LOANS_MAX {
         out += &format!("pando-mem: and {} more leases\n", loans.len() - LOANS_MAX);
@@ -124,11 +132,15 @@ pub fn token(path: Option<&std::path::Path>) -> Result<[u8; TOKEN_BYTES], Refusa
     let Some(path) = path else { return Ok(token) };
     let mut text = String::new();
     // The path may name an endless file.
-    let read = File::open(path).and_then(|file| file.take(TOKEN_FILE_BYTES_MAX).read_to_string(&mut text));
+    let read =
+        File::open(path).and_then(|file| file.take(TOKEN_FILE_BYTES_MAX).read_to_string(&mut text));
     read.map_err(|e| {
         let next = match e.kind() {
             ErrorKind::NotFound => {
-                format!("; `head -c 24 /dev/urandom | base64 >{}` makes one, the same for both sides", path.display())
+                format!(
+                    "; `head -c 24 /dev/urandom | base64 >{}` makes one, the same for both sides",
+                    path.display()
+                )
             }
             _ => String::new(),
         };
@@ -151,5 +163,6 @@ pub fn token(path: Option<&std::path::Path>) -> Result<[u8; TOKEN_BYTES], Refusa
 pub fn available_bytes() -> u64 {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = info.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
-    line.and_then(|l| l.trim().trim_end_matches(" kB").parse::<u64>().ok()).map_or(u64::MAX, |k| k << 10)
+    line.and_then(|l| l.trim().trim_end_matches(" kB").parse::<u64>().ok())
+        .map_or(u64::MAX, |k| k << 10)
 }

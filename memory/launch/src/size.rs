@@ -5,7 +5,12 @@ use std::time::Duration;
 /// Parses bytes: `512MiB`, `8G`, `4096`. Powers of 1024.
 pub fn parse(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let shift = match text[digits..].trim().to_ascii_lowercase().trim_end_matches("ib").trim_end_matches('b') {
+    let shift = match text[digits..]
+        .trim()
+        .to_ascii_lowercase()
+        .trim_end_matches("ib")
+        .trim_end_matches('b')
+    {
         "" => 0,
         "k" => 10,
         "m" => 20,
@@ -13,7 +18,9 @@ pub fn parse(text: &str) -> Result<u64, String> {
         "t" => 40,
         _ => return Err(format!("{text:?} is no size; write for example 512MiB or 8GiB")),
     };
-    let n: f64 = text[..digits].parse().map_err(|_| format!("{text:?} is no size; write for example 512MiB or 8GiB"))?;
+    let n: f64 = text[..digits]
+        .parse()
+        .map_err(|_| format!("{text:?} is no size; write for example 512MiB or 8GiB"))?;
     Ok((n * (1u64 << shift) as f64) as u64)
 }
 
@@ -71,8 +78,14 @@ mod tests {
 
     #[test]
     fn sizes() {
-        for (text, bytes) in [("4096", 4096), ("1k", 1024), ("128MiB", 128 << 20), ("1.5G", 3 << 29), ("8GiB", 8 << 30), ("2 MB", 2 << 20)]
-        {
+        for (text, bytes) in [
+            ("4096", 4096),
+            ("1k", 1024),
+            ("128MiB", 128 << 20),
+            ("1.5G", 3 << 29),
+            ("8GiB", 8 << 30),
+            ("2 MB", 2 << 20),
+        ] {
             assert_eq!(parse(text), Ok(bytes), "{text}");
         }
         for bad in ["", "MiB", "12 apples", "-4k", "1..2G"] {
@@ -81,7 +94,18 @@ mod tests {
         for (text, seconds) in [("1s", 1), ("90s", 90), ("5m", 300), ("24h", 86400)] {
             assert_eq!(time(text), Ok(Duration::from_secs(seconds)), "{text}");
         }
-        for bad in ["", "s", "60", "0s", "-1s", "1.5m", "25h", "5 minutes", "99999999999999999999s", "5124095576030432h"] {
+        for bad in [
+            "",
+            "s",
+            "60",
+            "0s",
+            "-1s",
+            "1.5m",
+            "25h",
+            "5 minutes",
+            "99999999999999999999s",
+            "5124095576030432h",
+        ] {
             assert!(time(bad).is_err(), "{bad}");
         }
         let sizes = [0, 25, 4096, 3 << 19, 3 << 29, 12 << 30].map(show);

@@ -43,7 +43,8 @@ struct Look {
 
 impl Look {
     fn at(s: &Stats) -> Look {
-        let values = FIGURES.iter().map(|(name, help, get)| (*name, *help, get(s).load(Relaxed))).collect();
+        let values =
+            FIGURES.iter().map(|(name, help, get)| (*name, *help, get(s).load(Relaxed))).collect();
         Look { values, stalls: (0..STALL_BUCKETS).map(|i| s.stalls.0[i].load(Relaxed)).collect() }
     }
 
@@ -80,7 +81,9 @@ const FIGURES: &[Figure] = &[
     ("reads_failed_over", "reads that another copy answered", |s| &s.reads_failed_over),
     ("pages_bad", "pages with a wrong checksum", |s| &s.pages_bad),
     ("slots_rebuilt", "pages copied to a host that joined", |s| &s.slots_rebuilt),
-    ("over_budget", "times that the budget was overdrawn rather than stand still", |s| &s.over_budget),
+    ("over_budget", "times that the budget was overdrawn rather than stand still", |s| {
+        &s.over_budget
+    }),
     ("budget_now", "local memory allowed, bytes", |s| &s.budget_now),
     ("anon_now", "local memory used, bytes", |s| &s.anon_now),
     ("held_now", "pages of far memory that are local", |s| &s.held_now),
@@ -89,9 +92,15 @@ const FIGURES: &[Figure] = &[
     ("slots_now", "slots in use", |s| &s.slots_now),
     ("slots_total_now", "slots leased", |s| &s.slots_total),
     ("copies_now", "whole copies", |s| &s.copies_now),
-    ("outside_now", "memory of the program that stays outside far memory, bytes", |s| &s.outside_now),
-    ("children_now", "memory of forked children, bytes beyond what they were born with", |s| &s.children_now),
-    ("prefetch_paused_now", "1 while the prefetcher sits out for being wrong", |s| &s.prefetch_paused_now),
+    ("outside_now", "memory of the program that stays outside far memory, bytes", |s| {
+        &s.outside_now
+    }),
+    ("children_now", "memory of forked children, bytes beyond what they were born with", |s| {
+        &s.children_now
+    }),
+    ("prefetch_paused_now", "1 while the prefetcher sits out for being wrong", |s| {
+        &s.prefetch_paused_now
+    }),
 ];
 
 /// Returns the message for an empty list.
@@ -123,7 +132,11 @@ impl Top {
             }
             for (process, (pid, look)) in all.iter().zip(&looks) {
                 let last = before.iter().find(|b| b.0 == *pid).map(|b| &b.1);
-                out += &if self.output == "json" { json(process, look) } else { text(process, look, last, self.every) };
+                out += &if self.output == "json" {
+                    json(process, look)
+                } else {
+                    text(process, look, last, self.every)
+                };
             }
             let gone = !told(&out)?;
             if self.once || gone {
@@ -139,7 +152,9 @@ impl Top {
 fn told(text: &str) -> std::io::Result<bool> {
     let mut to = std::io::stdout();
     match to.write_all(text.as_bytes()).and_then(|()| to.flush()) {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(std::io::Error::new(e.kind(), format!("the output is not whole: {e}"))),
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => {
+            Err(std::io::Error::new(e.kind(), format!("the output is not whole: {e}")))
+        }
         written => Ok(written.is_ok()),
     }
 }
@@ -156,13 +171,22 @@ fn json(p: &Process, look: &Look) -> String {
 
 fn text(p: &Process, now: &Look, last: Option<&Look>, every: f64) -> String {
     // The first sample shows sums, the others rates.
-    let rate = |name: &str| last.map_or(now.get(name) as f64, |l| (now.get(name) - l.get(name)) as f64 / every);
+    let rate = |name: &str| {
+        last.map_or(now.get(name) as f64, |l| (now.get(name) - l.get(name)) as f64 / every)
+    };
     let per = if last.is_some() { "/s" } else { "" };
     let since = |name: &str| now.get(name) - last.map_or(0, |l| l.get(name));
-    let share = |a: u64, b: u64| if b == 0 { "-".to_string() } else { format!("{:.0} %", a as f64 * 100.0 / b as f64) };
-    let stalls: Vec<u64> = (0..STALL_BUCKETS).map(|i| now.stalls[i] - last.map_or(0, |l| l.stalls[i])).collect();
+    let share = |a: u64, b: u64| {
+        if b == 0 { "-".to_string() } else { format!("{:.0} %", a as f64 * 100.0 / b as f64) }
+    };
+    let stalls: Vec<u64> =
+        (0..STALL_BUCKETS).map(|i| now.stalls[i] - last.map_or(0, |l| l.stalls[i])).collect();
     let (anon, budget) = (now.get("anon_now"), now.get("budget_now"));
-    let per_request = if since("requests") > 0 { format!("{:.2}", since("rounds") as f64 / since("requests") as f64) } else { "-".into() };
+    let per_request = if since("requests") > 0 {
+        format!("{:.2}", since("rounds") as f64 / since("requests") as f64)
+    } else {
+        "-".into()
+    };
     let over = match now.get("over_budget") {
         0 => String::new(),
         n => format!("   over budget {n} times"),
@@ -200,7 +224,10 @@ fn text(p: &Process, now: &Look, last: Option<&Look>, every: f64) -> String {
         share(since("pages_written"), since("pages_evicted")),
         share(now.get("probes_used"), now.get("probes_used") + now.get("probes_unused")),
         if now.get("prefetch_paused_now") > 0 { " (paused)" } else { "" },
-        share(now.get("guide_probes_used"), now.get("guide_probes_used") + now.get("guide_probes_unused")),
+        share(
+            now.get("guide_probes_used"),
+            now.get("guide_probes_used") + now.get("guide_probes_unused")
+        ),
         quantile(&stalls, 0.5) as f64 / 1e3,
         quantile(&stalls, 0.99) as f64 / 1e3,
         quantile(&stalls, 0.999) as f64 / 1e3,
@@ -228,7 +255,11 @@ fn histogram(stalls: &[u64]) -> String {
     let most = octaves.iter().copied().max().unwrap_or(0).max(1);
     let mut out = String::new();
     for (octave, n) in octaves.iter().enumerate().filter(|(_, n)| **n > 0) {
-        out += &format!("  < {:>9.1} us {:<40} {n}\n", (1u64 << (octave + 1)) as f64 / 1e3, "#".repeat((n * 40 / most) as usize));
+        out += &format!(
+            "  < {:>9.1} us {:<40} {n}\n",
+            (1u64 << (octave + 1)) as f64 / 1e3,
+            "#".repeat((n * 40 / most) as usize)
+        );
     }
     out
 }
@@ -238,13 +269,26 @@ fn prometheus() -> String {
     let mut out = String::new();
     for (name, help, get) in FIGURES {
         let gauge = name.ends_with("_now");
-        let metric = if gauge { format!("pando_mem_{}", name.trim_end_matches("_now")) } else { format!("pando_mem_{name}_total") };
-        out += &format!("# HELP {metric} {help}\n# TYPE {metric} {}\n", if gauge { "gauge" } else { "counter" });
+        let metric = if gauge {
+            format!("pando_mem_{}", name.trim_end_matches("_now"))
+        } else {
+            format!("pando_mem_{name}_total")
+        };
+        out += &format!(
+            "# HELP {metric} {help}\n# TYPE {metric} {}\n",
+            if gauge { "gauge" } else { "counter" }
+        );
         for p in &all {
-            out += &format!("{metric}{{pid=\"{}\",name={:?}}} {}\n", p.pid, p.name, get(p.stats).load(Relaxed));
+            out += &format!(
+                "{metric}{{pid=\"{}\",name={:?}}} {}\n",
+                p.pid,
+                p.name,
+                get(p.stats).load(Relaxed)
+            );
         }
     }
-    out += "# HELP pando_mem_stall_seconds fault to resume\n# TYPE pando_mem_stall_seconds summary\n";
+    out +=
+        "# HELP pando_mem_stall_seconds fault to resume\n# TYPE pando_mem_stall_seconds summary\n";
     for p in &all {
         let look = Look::at(p.stats);
         for q in [0.5, 0.9, 0.99, 0.999] {
@@ -255,7 +299,12 @@ fn prometheus() -> String {
                 quantile(&look.stalls, q) as f64 / 1e9
             );
         }
-        out += &format!("pando_mem_stall_seconds_count{{pid=\"{}\",name={:?}}} {}\n", p.pid, p.name, look.stalls.iter().sum::<u64>());
+        out += &format!(
+            "pando_mem_stall_seconds_count{{pid=\"{}\",name={:?}}} {}\n",
+            p.pid,
+            p.name,
+            look.stalls.iter().sum::<u64>()
+        );
     }
     out
 }
@@ -266,8 +315,8 @@ impl Metrics {
             told(&prometheus())?;
             return Ok(());
         };
-        let listener =
-            std::net::TcpListener::bind(&address).map_err(|e| format!("cannot listen at {address}: {e}; choose another --listen"))?;
+        let listener = std::net::TcpListener::bind(&address)
+            .map_err(|e| format!("cannot listen at {address}: {e}; choose another --listen"))?;
         println!("metrics at http://{}/metrics", listener.local_addr()?);
         for mut stream in listener.incoming().flatten() {
             // Scrapes are served one at a time. A silent client is dropped after a second.

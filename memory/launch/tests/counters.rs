@@ -10,12 +10,18 @@ use std::process::{Command, Stdio};
 /// A program on far memory that waits, and its file of counters.
 fn waiting(from: &str) -> (Running, PathBuf) {
     let mut command = Command::new(pando_mem());
-    command.args(["run", "--local", "16MiB", "--far", "32MiB", "--from", from, "--", "cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    command
+        .args(["run", "--local", "16MiB", "--far", "32MiB", "--from", from, "--", "cat"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
     let mut running = Running(bound(&mut command).spawn().unwrap());
     // It answers once it runs.
     running.0.stdin.as_mut().unwrap().write_all(b"x").unwrap();
     running.0.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-    let files: Vec<PathBuf> = files().into_iter().filter(|f| name(f).starts_with(&format!("{}-", running.0.id()))).collect();
+    let files: Vec<PathBuf> = files()
+        .into_iter()
+        .filter(|f| name(f).starts_with(&format!("{}-", running.0.id())))
+        .collect();
     let [file] = &files[..] else { panic!("{files:?}") };
     (running, file.clone())
 }
@@ -34,12 +40,22 @@ fn another_pid_namespace_takes_nobodys_counters() {
     let (running, file) = waiting(&h.address);
     let top = || {
         let mut command = Command::new("unshare");
-        command.args(["--pid", "--fork", "--mount-proc"]).arg(pando_mem()).args(["top", "--once", "-o", "json"]);
+        command
+            .args(["--pid", "--fork", "--mount-proc"])
+            .arg(pando_mem())
+            .args(["top", "--once", "-o", "json"]);
         String::from_utf8(command.output().unwrap().stdout).unwrap()
     };
-    let line = |text: &str| text.lines().find(|l| l.contains(&format!("\"pid\":{},", running.0.id()))).map(str::to_string);
+    let line = |text: &str| {
+        text.lines()
+            .find(|l| l.contains(&format!("\"pid\":{},", running.0.id())))
+            .map(str::to_string)
+    };
     let there = line(&top()).expect("it is seen from there");
-    assert!(there.contains("\"name\":\"pid namespace "), "a number there is another process: {there}");
+    assert!(
+        there.contains("\"name\":\"pid namespace "),
+        "a number there is another process: {there}"
+    );
     assert!(file.exists());
     assert_eq!(figure(running.0.id(), "copies_now"), 1);
     drop(running);
@@ -66,7 +82,11 @@ fn another_user_hears_that_he_may_not_look() {
     let (running, _) = waiting(&h.address);
     let top = |args: &[&str]| {
         let mut command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(pando_mem()).args(["top", "--once"]).args(args);
+        command
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+            .arg(pando_mem())
+            .args(["top", "--once"])
+            .args(args);
         String::from_utf8(command.env_remove("XDG_RUNTIME_DIR").output().unwrap().stderr).unwrap()
     };
     let pid = running.0.id().to_string();

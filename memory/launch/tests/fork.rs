@@ -13,7 +13,11 @@ fn key(k: u64) -> Vec<u8> {
 /// A Redis with two copies and a child that writes a slow snapshot.
 fn saving(name: &str, hosts: &[Host], delay_us: &str) -> Redis {
     let from = format!("{},{}", hosts[0].address, hosts[1].address);
-    let r = redis(name, &["--local", "20MiB", "--far", "128MiB", "--from", &from], &["--rdb-key-save-delay", delay_us]);
+    let r = redis(
+        name,
+        &["--local", "20MiB", "--far", "128MiB", "--from", &from],
+        &["--rdb-key-save-delay", delay_us],
+    );
     let mut c = r.client();
     for k in 0..KEYS {
         assert_eq!(c.call(&[b"SET", &key(k), &value(k, 0)]), Reply::Text(b"OK".into()));
@@ -61,15 +65,24 @@ fn a_child_finishes_on_hosts_that_came_back() {
     let plain = redis("back-plain", &[], &["--dir", r.dir.to_str().unwrap()]);
     let (mut before, mut now) = (plain.client(), c);
     for k in 0..KEYS {
-        assert!(before.call(&[b"GET", &key(k)]) == Reply::Text(value(k, 0)), "key {k} of the snapshot is wrong");
-        assert!(now.call(&[b"GET", &key(k)]) == Reply::Text(value(k, (k % 3 == 0) as u64)), "key {k} is wrong");
+        assert!(
+            before.call(&[b"GET", &key(k)]) == Reply::Text(value(k, 0)),
+            "key {k} of the snapshot is wrong"
+        );
+        assert!(
+            now.call(&[b"GET", &key(k)]) == Reply::Text(value(k, (k % 3 == 0) as u64)),
+            "key {k} is wrong"
+        );
     }
 }
 
 /// Returns the messages of a program without those about the growth of its children, which hold more
 /// than the budget in these tests.
 fn unexpected(messages: &str) -> String {
-    let grown = |line: &&str| line.starts_with("pando-mem: outside far memory: ") && line.contains(" MiB of a forked child, ");
+    let grown = |line: &&str| {
+        line.starts_with("pando-mem: outside far memory: ")
+            && line.contains(" MiB of a forked child, ")
+    };
     messages.lines().filter(|line| !grown(line)).collect::<Vec<_>>().join("\n")
 }
 
@@ -86,9 +99,21 @@ fn a_child_that_outlives_its_parent_reads_and_writes_more_than_its_share() {
     );
     let said = std::fs::File::create(file.with_extension("said")).unwrap();
     let mut parent = std::process::Command::new(pando_mem());
-    parent.args(["run", "--local", "16MiB", "--from", &h.address, "--", "/usr/bin/python3", "-c", &code]);
+    parent.args([
+        "run",
+        "--local",
+        "16MiB",
+        "--from",
+        &h.address,
+        "--",
+        "/usr/bin/python3",
+        "-c",
+        &code,
+    ]);
     assert!(parent.stderr(said).status().unwrap().success());
-    let read = |extension: &str| std::fs::read_to_string(file.with_extension(extension)).unwrap_or_default();
+    let read = |extension: &str| {
+        std::fs::read_to_string(file.with_extension(extension)).unwrap_or_default()
+    };
     until("the child lives", || !read("").is_empty());
     let child = Orphan(read("").parse().unwrap());
     until("the child ends", || !lives(child.0));

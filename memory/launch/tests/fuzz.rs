@@ -17,7 +17,8 @@ fn connect(address: &str) -> TcpStream {
 
 fn borrow(address: &str, slots: u64) -> (TcpStream, Welcome) {
     let mut s = connect(address);
-    s.write_all(&Hello { lease: 0, slots, token: [0; 32], share: false, last: false }.encode()).unwrap();
+    s.write_all(&Hello { lease: 0, slots, token: [0; 32], share: false, last: false }.encode())
+        .unwrap();
     let mut b = [0; Welcome::BYTES];
     s.read_exact(&mut b).unwrap();
     (s, Welcome::decode(&b).unwrap())
@@ -66,11 +67,15 @@ fn a_memory_host_survives_nonsense() {
             _ => {
                 let (mut mine, w) = borrow(&h.address, 1);
                 if w.status == Status::Ok {
-                    mine.write_all(&Request { op: Op::Read, count: 1, serial: i }.encode()).unwrap();
+                    mine.write_all(&Request { op: Op::Read, count: 1, serial: i }.encode())
+                        .unwrap();
                     mine.write_all(&(1 + i as u32 * 7_000_000).to_le_bytes()).unwrap();
                     let mut b = [0; Answer::BYTES];
                     mine.read_exact(&mut b).unwrap();
-                    assert_eq!(Answer::decode(&b), Ok(Answer { status: Status::BadRequest, serial: i }));
+                    assert_eq!(
+                        Answer::decode(&b),
+                        Ok(Answer { status: Status::BadRequest, serial: i })
+                    );
                 }
             }
         }
@@ -107,7 +112,10 @@ fn who_says_nothing_takes_no_place_and_no_want_ends_a_memory_host() {
     assert_eq!(read_slot(&mut honest, 5), vec![0; 4096]);
     let mut late = connect(&h.address);
     late.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    late.write_all(&Hello { lease: 0, slots: 1, token: [0; 32], share: false, last: false }.encode()).unwrap();
+    late.write_all(
+        &Hello { lease: 0, slots: 1, token: [0; 32], share: false, last: false }.encode(),
+    )
+    .unwrap();
     let mut b = [0; Welcome::BYTES];
     late.read_exact(&mut b).expect("the silent ones are turned away");
     assert_eq!(Welcome::decode(&b).unwrap().status, Status::Ok);
@@ -120,7 +128,10 @@ fn a_borrower_whose_machine_is_gone_is_noticed() {
     let (_borrower, w) = borrow(&h.address, 64);
     assert_eq!(w.status, Status::Ok);
     let port = format!(":{}", h.address.rsplit(':').next().unwrap());
-    let out = std::process::Command::new("ss").args(["-Htno", "state", "established", "sport", "=", &port]).output().unwrap();
+    let out = std::process::Command::new("ss")
+        .args(["-Htno", "state", "established", "sport", "=", &port])
+        .output()
+        .unwrap();
     let text = String::from_utf8_lossy(&out.stdout);
     assert!(text.contains("timer:(keepalive"), "the kernel asks for it: {text:?}");
 }
@@ -152,7 +163,23 @@ fn memory_is_zeroed_between_borrowers() {
 fn a_guide_may_say_anything() {
     let h = host(&["--size", "256MiB"]);
     let program = example("hints");
-    let out = run(&["--local", "16MiB", "--far", "128MiB", "--from", &h.address, "--", program.to_str().unwrap(), "3000", "11"]);
-    let text = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-    assert!(out.status.success() && text.contains("wrong 0") && !text.contains("fetched 0 "), "{:?} {text}", out.status);
+    let out = run(&[
+        "--local",
+        "16MiB",
+        "--far",
+        "128MiB",
+        "--from",
+        &h.address,
+        "--",
+        program.to_str().unwrap(),
+        "3000",
+        "11",
+    ]);
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(
+        out.status.success() && text.contains("wrong 0") && !text.contains("fetched 0 "),
+        "{:?} {text}",
+        out.status
+    );
 }

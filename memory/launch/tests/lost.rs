@@ -76,8 +76,13 @@ fn queued(pids: &[u32]) -> Duration {
         let text = std::fs::read_to_string(path).unwrap_or_default();
         text.split(' ').nth(1).and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0)
     };
-    let threads = pids.iter().flat_map(|pid| std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten());
-    Duration::from_nanos(threads.map(|t| of(t.path().join("schedstat"))).sum::<u64>() + of("/proc/thread-self/schedstat".into()))
+    let threads = pids.iter().flat_map(|pid| {
+        std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten()
+    });
+    Duration::from_nanos(
+        threads.map(|t| of(t.path().join("schedstat"))).sum::<u64>()
+            + of("/proc/thread-self/schedstat".into()),
+    )
 }
 
 /// A Redis on two hosts, and its expected content.
@@ -119,15 +124,23 @@ impl Load {
         let (queued_before, begun) = (queued(&self.pids), Instant::now());
         if self.step >> 62 == 0 {
             *version += 1;
-            assert_eq!(self.client.call(&[b"SET", &key(k), &value(k, *version)]), Reply::Text(b"OK".into()));
+            assert_eq!(
+                self.client.call(&[b"SET", &key(k), &value(k, *version)]),
+                Reply::Text(b"OK".into())
+            );
         } else {
-            assert!(self.client.call(&[b"GET", &key(k)]) == Reply::Text(value(k, *version)), "key {k} is wrong");
+            assert!(
+                self.client.call(&[b"GET", &key(k)]) == Reply::Text(value(k, *version)),
+                "key {k} is wrong"
+            );
         }
         let took = begun.elapsed();
         self.longest_raw = self.longest_raw.max(took);
         if took > self.longest {
             // Do not count the time without a processor.
-            self.longest = self.longest.max(took.saturating_sub(queued(&self.pids).saturating_sub(queued_before)));
+            self.longest = self
+                .longest
+                .max(took.saturating_sub(queued(&self.pids).saturating_sub(queued_before)));
         }
     }
 
@@ -145,9 +158,18 @@ impl Load {
 
     fn check(mut self, what: &str, stall_max: Duration, noise: &Noise) -> Result<(), String> {
         for k in 0..KEYS {
-            assert!(self.client.call(&[b"GET", &key(k)]) == Reply::Text(value(k, self.versions[k as usize])), "key {k} is wrong");
+            assert!(
+                self.client.call(&[b"GET", &key(k)])
+                    == Reply::Text(value(k, self.versions[k as usize])),
+                "key {k} is wrong"
+            );
         }
-        println!("{what}: longest {:?} ({:?} with the wait for a processor), noise {:?}", self.longest, self.longest_raw, noise.longest());
+        println!(
+            "{what}: longest {:?} ({:?} with the wait for a processor), noise {:?}",
+            self.longest,
+            self.longest_raw,
+            noise.longest()
+        );
         if self.longest > stall_max + noise.longest() {
             return Err(format!("{what}: {:?} with {:?} of noise", self.longest, noise.longest()));
         }
@@ -233,7 +255,9 @@ fn both_hosts_are_silent_for_a_moment_and_both_stay() {
                     // The order varies: the second host to wake must not be given up because the
                     // first one answers.
                     for k in 0..2 {
-                        unsafe { libc::kill(hosts[(k + blip) % 2].process.0.id() as i32, libc::SIGCONT) };
+                        unsafe {
+                            libc::kill(hosts[(k + blip) % 2].process.0.id() as i32, libc::SIGCONT)
+                        };
                     }
                     over.store(true, Relaxed);
                 });
@@ -247,7 +271,10 @@ fn both_hosts_are_silent_for_a_moment_and_both_stay() {
         assert_eq!(figure(pid, "pages_bad"), 0);
         match (figure(pid, "hosts_lost"), figure(pid, "copies_now")) {
             (0, 2) => Ok(()),
-            (lost, copies) => Err(format!("{lost} given up, {copies} whole copies, {:?} of noise", noise.longest())),
+            (lost, copies) => Err(format!(
+                "{lost} given up, {copies} whole copies, {:?} of noise",
+                noise.longest()
+            )),
         }
     });
 }
@@ -290,9 +317,15 @@ fn silent(name: &str, host: &Host, silence: impl Fn(bool)) {
                     let version = &mut versions[k as usize];
                     if k % 3 == 0 {
                         *version += 1;
-                        assert_eq!(client.call(&[b"SET", &key(k), &value(k, *version)]), Reply::Text(b"OK".into()));
+                        assert_eq!(
+                            client.call(&[b"SET", &key(k), &value(k, *version)]),
+                            Reply::Text(b"OK".into())
+                        );
                     }
-                    assert!(client.call(&[b"GET", &key(k)]) == Reply::Text(value(k, *version)), "key {k} is wrong");
+                    assert!(
+                        client.call(&[b"GET", &key(k)]) == Reply::Text(value(k, *version)),
+                        "key {k} is wrong"
+                    );
                 }
             }
             versions
@@ -304,17 +337,28 @@ fn silent(name: &str, host: &Host, silence: impl Fn(bool)) {
                 Err(_) => break,
             }
         }
-        until("the program without patience has ended", || hasty.process.0.try_wait().unwrap().is_some());
+        until("the program without patience has ended", || {
+            hasty.process.0.try_wait().unwrap().is_some()
+        });
         assert_eq!(hasty.process.0.wait().unwrap().code(), Some(97));
-        assert!(hasty.said().contains("held the only copy and has not answered for 6 s"), "{}", hasty.said());
-        until("the other says why it stands still", || patient.said().contains("stands still: memory host 1"));
+        assert!(
+            hasty.said().contains("held the only copy and has not answered for 6 s"),
+            "{}",
+            hasty.said()
+        );
+        until("the other says why it stands still", || {
+            patient.said().contains("stands still: memory host 1")
+        });
         silence(false);
         until("it goes on", || patient.said().contains("memory host 1 answers again"));
         drop(end);
         let versions = versions.join().unwrap();
         let mut client = patient.client();
         for k in 0..KEYS {
-            assert!(client.call(&[b"GET", &key(k)]) == Reply::Text(value(k, versions[k as usize])), "key {k} is wrong");
+            assert!(
+                client.call(&[b"GET", &key(k)]) == Reply::Text(value(k, versions[k as usize])),
+                "key {k} is wrong"
+            );
         }
     });
     assert_eq!(figure(patient.pid(), "pages_bad"), 0);
@@ -332,8 +376,21 @@ fn the_only_host_is_paused_and_waited_for() {
 #[test]
 fn the_link_to_the_only_host_is_cut_and_waited_for() {
     // Make a network namespace for this thread and its children.
-    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "root is wanted: {}", std::io::Error::last_os_error());
-    let link = |state: &str| assert!(std::process::Command::new("ip").args(["link", "set", "lo", state]).status().unwrap().success());
+    assert_eq!(
+        unsafe { libc::unshare(libc::CLONE_NEWNET) },
+        0,
+        "root is wanted: {}",
+        std::io::Error::last_os_error()
+    );
+    let link = |state: &str| {
+        assert!(
+            std::process::Command::new("ip")
+                .args(["link", "set", "lo", state])
+                .status()
+                .unwrap()
+                .success()
+        )
+    };
     link("up");
     let host = host(&["--size", SIZE]);
     silent("cut", &host, |on| link(if on { "down" } else { "up" }));

@@ -111,7 +111,14 @@ fn a_name_that_the_table_lacks_is_found() {
     let table = parse("names,left,why\nread,,\npread,,\npread64,,\nstat,,\npreadv2,,\n");
     assert_eq!(
         lacking(&table, &library),
-        ["__read (read)", "__read_chk (read)", "pread64 (pread)", "odd (pread64)", "__xstat64 (stat)", "preadv64v2 (preadv2)"]
+        [
+            "__read (read)",
+            "__read_chk (read)",
+            "pread64 (pread)",
+            "odd (pread64)",
+            "__xstat64 (stat)",
+            "preadv64v2 (preadv2)"
+        ]
     );
     let table = parse("names,left,why\nread __read,__read_chk,a reason\n");
     assert_eq!(lacking(&table, &library), [""; 0]);

@@ -8,7 +8,19 @@ use far::*;
 /// Runs a case of the program in a mode; returns its output and exit code.
 fn probe(h: &Host, mode: &str, case: &str) -> (String, Option<i32>) {
     let program = example("probes");
-    let args = ["--local", "16MiB", "--far", "256MiB", "--from", &h.address, "--mode", mode, "--", program.to_str().unwrap(), case];
+    let args = [
+        "--local",
+        "16MiB",
+        "--far",
+        "256MiB",
+        "--from",
+        &h.address,
+        "--mode",
+        mode,
+        "--",
+        program.to_str().unwrap(),
+        case,
+    ];
     let out = run(&args);
     let text = String::from_utf8_lossy(&out.stdout).trim().to_string();
     (text + &String::from_utf8_lossy(&out.stderr), out.status.code())
@@ -19,7 +31,10 @@ fn find(h: &Host, cases: &[(&str, &str)]) {
     for (case, finds) in cases {
         for mode in ["sigbus", "thread"] {
             let (said, code) = probe(h, mode, case);
-            assert!(code == Some(0) && said == *finds, "{case} in {mode} mode: {code:?} {said:?}, not {finds:?}");
+            assert!(
+                code == Some(0) && said == *finds,
+                "{case} in {mode} mode: {code:?} {said:?}, not {finds:?}"
+            );
         }
     }
 }
@@ -27,7 +42,16 @@ fn find(h: &Host, cases: &[(&str, &str)]) {
 #[test]
 fn descriptors_are_out_of_reach() {
     let h = host(&["--size", "1GiB"]);
-    for how in ["dup2", "dup3", "syscall close", "syscall dup2", "syscall close_range", "raw close", "raw close_range", "raw dup2"] {
+    for how in [
+        "dup2",
+        "dup3",
+        "syscall close",
+        "syscall dup2",
+        "syscall close_range",
+        "raw close",
+        "raw close_range",
+        "raw dup2",
+    ] {
         find(&h, &[(how, "wrong 0")]);
     }
     find(&h, &[("under way", "child 0 wrong 0")]);

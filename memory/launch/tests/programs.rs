@@ -12,14 +12,26 @@ fn touch(from: &str, extra: &[&str], mib: &str, threads: &str, accesses: &str) {
     let mut args = vec!["--local", "16MiB", "--far", "256MiB", "--from", from];
     args.extend(extra);
     let pando_mem = pando_mem();
-    args.extend(["--", program.to_str().unwrap(), mib, threads, accesses, "7", pando_mem.to_str().unwrap()]);
+    args.extend([
+        "--",
+        program.to_str().unwrap(),
+        mib,
+        threads,
+        accesses,
+        "7",
+        pando_mem.to_str().unwrap(),
+    ]);
     let out = run(&args);
-    let text = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
     assert!(out.status.success() && text.contains("wrong 0"), "{:?} {text}", out.status);
     assert!(!text.contains("handled 0 "), "the timer never fired: {text}");
     // Otherwise the test did not use far memory.
     let (fetched, accesses) = (figure_in(&text, "pages_fetched"), accesses.parse::<u64>().unwrap());
-    println!("{accesses} accesses, {fetched} pages fetched, {} times room was short", figure_in(&text, "faults_room"));
+    println!(
+        "{accesses} accesses, {fetched} pages fetched, {} times room was short",
+        figure_in(&text, "faults_room")
+    );
     assert!(fetched * 10 >= accesses, "{fetched} pages fetched: {text}");
 }
 
@@ -27,7 +39,13 @@ fn touch(from: &str, extra: &[&str], mib: &str, threads: &str, accesses: &str) {
 fn every_byte_in_64_threads_inside_malloc_and_inside_signal_handlers() {
     let h = host(&["--size", "256MiB"]);
     for mode in ["sigbus", "thread"] {
-        touch(&h.address, &["--mode", mode], "64", "64", &times("PANDO_ACCESSES", 60_000).to_string());
+        touch(
+            &h.address,
+            &["--mode", mode],
+            "64",
+            "64",
+            &times("PANDO_ACCESSES", 60_000).to_string(),
+        );
     }
 }
 
@@ -35,9 +53,25 @@ fn every_byte_in_64_threads_inside_malloc_and_inside_signal_handlers() {
 fn threads_end_while_what_the_c_library_noted_of_them_is_away() {
     let h = host(&["--size", "256MiB"]);
     let program = example("threads");
-    let out = run(&["--local", "16MiB", "--far", "128MiB", "--from", &h.address, "--", program.to_str().unwrap(), "48", "6"]);
+    let out = run(&[
+        "--local",
+        "16MiB",
+        "--far",
+        "128MiB",
+        "--from",
+        &h.address,
+        "--",
+        program.to_str().unwrap(),
+        "48",
+        "6",
+    ]);
     let text = String::from_utf8_lossy(&out.stdout);
-    assert!(out.status.success() && text == "ended 288\n", "{:?} {text} {}", out.status, String::from_utf8_lossy(&out.stderr));
+    assert!(
+        out.status.success() && text == "ended 288\n",
+        "{:?} {text} {}",
+        out.status,
+        String::from_utf8_lossy(&out.stderr)
+    );
 }
 
 /// Copies a program and adds the name of the io_uring library to its bytes, by which the launcher
@@ -57,17 +91,39 @@ fn without_the_right_to_handler_threads_a_program_serves_itself_and_says_so() {
     let folder = Folder::new("denied");
     let denied = |mode: &str, program: &str| {
         let mut command = std::process::Command::new("unshare");
-        command.args(["-m", "sh", "-c", "[ ! -e /dev/userfaultfd ] || mount --bind /dev/null /dev/userfaultfd; exec \"$@\"", "sh"]);
-        command.args(["setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"]).arg(pando_mem());
-        command.args(["run", "--local", "16MiB", "--far", "128MiB", "--from", &h.address, "--mode", mode, "--", program]);
+        command.args([
+            "-m",
+            "sh",
+            "-c",
+            "[ ! -e /dev/userfaultfd ] || mount --bind /dev/null /dev/userfaultfd; exec \"$@\"",
+            "sh",
+        ]);
+        command
+            .args(["setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"])
+            .arg(pando_mem());
+        command.args([
+            "run", "--local", "16MiB", "--far", "128MiB", "--from", &h.address, "--mode", mode,
+            "--", program,
+        ]);
         let out = command.args(["24", "2", "20000", "7"]).output().unwrap();
-        (out.status.code(), String::from_utf8_lossy(&out.stdout).into_owned(), String::from_utf8_lossy(&out.stderr).into_owned())
+        (
+            out.status.code(),
+            String::from_utf8_lossy(&out.stdout).into_owned(),
+            String::from_utf8_lossy(&out.stderr).into_owned(),
+        )
     };
     let (code, said, why) = denied("auto", example("touch").to_str().unwrap());
     assert!(code == Some(0) && said.contains("wrong 0"), "{code:?} {said} {why}");
-    assert!(why.matches("serves its own faults (sigbus mode)").count() == 1 && why.contains("/dev/userfaultfd"), "{why}");
+    assert!(
+        why.matches("serves its own faults (sigbus mode)").count() == 1
+            && why.contains("/dev/userfaultfd"),
+        "{why}"
+    );
     let (code, _, why) = denied("thread", example("touch").to_str().unwrap());
-    assert!(code == Some(10) && why.contains("--mode thread is not allowed here"), "{code:?} {why}");
+    assert!(
+        code == Some(10) && why.contains("--mode thread is not allowed here"),
+        "{code:?} {why}"
+    );
     let (code, _, why) = denied("auto", with_io_uring(&folder).to_str().unwrap());
     assert!(code == Some(10) && why.contains("uses io_uring"), "{code:?} {why}");
 }
@@ -77,11 +133,31 @@ fn a_program_gets_handler_threads_by_itself() {
     let h = host(&["--size", "256MiB"]);
     let program = example("touch");
     let mut command = std::process::Command::new(pando_mem());
-    command.args(["run", "--local", "16MiB", "--far", "128MiB", "--from", &h.address, "--", program.to_str().unwrap()]);
-    let mut running = Running(command.args(["48", "2", "60000", "7"]).stdout(std::process::Stdio::piped()).spawn().unwrap());
+    command.args([
+        "run",
+        "--local",
+        "16MiB",
+        "--far",
+        "128MiB",
+        "--from",
+        &h.address,
+        "--",
+        program.to_str().unwrap(),
+    ]);
+    let mut running = Running(
+        command
+            .args(["48", "2", "60000", "7"])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap(),
+    );
     let pid = running.0.id();
-    let named = |t: std::fs::DirEntry| std::fs::read_to_string(t.path().join("comm")).is_ok_and(|c| c.starts_with("pando-handler"));
-    until("handler threads", || std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten().any(named));
+    let named = |t: std::fs::DirEntry| {
+        std::fs::read_to_string(t.path().join("comm")).is_ok_and(|c| c.starts_with("pando-handler"))
+    };
+    until("handler threads", || {
+        std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten().any(named)
+    });
     let mut text = String::new();
     running.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
     assert!(running.0.wait().unwrap().success() && text.contains("wrong 0"), "{text}");
@@ -108,10 +184,29 @@ fn forks_while_threads_map_and_unmap() {
     let h = host(&["--size", "512MiB"]);
     for mode in ["sigbus", "thread"] {
         let (program, forks) = (example("churn"), times("PANDO_FORKS", 24).to_string());
-        let args = ["--local", "16MiB", "--far", "256MiB", "--from", &h.address, "--mode", mode, "--", program.to_str().unwrap()];
+        let args = [
+            "--local",
+            "16MiB",
+            "--far",
+            "256MiB",
+            "--from",
+            &h.address,
+            "--mode",
+            mode,
+            "--",
+            program.to_str().unwrap(),
+        ];
         let out = run(&[&args[..], &["32", "3", &forks, "11"]].concat());
-        let text = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-        assert!(out.status.success() && text.contains("wrong 0") && !text.contains("handled 0 "), "{mode}: {:?} {text}", out.status);
+        let text = format!(
+            "{}{}",
+            String::from_utf8_lossy(&out.stdout),
+            String::from_utf8_lossy(&out.stderr)
+        );
+        assert!(
+            out.status.success() && text.contains("wrong 0") && !text.contains("handled 0 "),
+            "{mode}: {:?} {text}",
+            out.status
+        );
     }
 }
 
@@ -121,11 +216,28 @@ fn no_thread_stays_root_when_the_program_drops_root() {
     let h = host(&["--size", "512MiB"]);
     let program = example("calls");
     for mode in ["sigbus", "thread"] {
-        let given = ["--local", "16MiB", "--far", "256MiB", "--from", &h.address, "--mode", mode, "--", program.to_str().unwrap(), "root"];
+        let given = [
+            "--local",
+            "16MiB",
+            "--far",
+            "256MiB",
+            "--from",
+            &h.address,
+            "--mode",
+            mode,
+            "--",
+            program.to_str().unwrap(),
+            "root",
+        ];
         let out = run(&given);
-        let (said, why) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+        let (said, why) =
+            (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
         let one = "Uid: 1236 1236 1236 1236 Gid: 1235 1235 1235 1235 Groups: 1234";
-        assert!(out.status.success() && said.trim() == format!("7 {{{one:?}}}"), "{mode}: {:?} {said:?} {why}", out.status);
+        assert!(
+            out.status.success() && said.trim() == format!("7 {{{one:?}}}"),
+            "{mode}: {:?} {said:?} {why}",
+            out.status
+        );
     }
 }
 
@@ -167,11 +279,27 @@ fn calls_on_memory_that_is_away() {
             if (case, mode) == ("asynchronous", "thread") {
                 continue;
             }
-            let given =
-                ["--local", "16MiB", "--far", "256MiB", "--from", &h.address, "--mode", mode, "--", program.to_str().unwrap(), case];
+            let given = [
+                "--local",
+                "16MiB",
+                "--far",
+                "256MiB",
+                "--from",
+                &h.address,
+                "--mode",
+                mode,
+                "--",
+                program.to_str().unwrap(),
+                case,
+            ];
             let out = run(&given);
-            let (said, why) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-            assert!(out.status.success() && said.trim() == finds, "{case} in {mode} mode: {:?} {said:?} {why}", out.status);
+            let (said, why) =
+                (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+            assert!(
+                out.status.success() && said.trim() == finds,
+                "{case} in {mode} mode: {:?} {said:?} {why}",
+                out.status
+            );
         }
     }
 }
@@ -190,10 +318,25 @@ fn more_than_fits_is_told_and_then_the_end() {
         ("6", 0, &["stays local, over the budget"]),
         ("14", 97, &["stays local, over the budget", "stopped at twice its --local"]),
     ] {
-        let out = run(&["--local", "24MiB", "--far", "32MiB", "--from", &h.address, "--", "/usr/bin/python3", "-c", script, maps]);
+        let out = run(&[
+            "--local",
+            "24MiB",
+            "--far",
+            "32MiB",
+            "--from",
+            &h.address,
+            "--",
+            "/usr/bin/python3",
+            "-c",
+            script,
+            maps,
+        ]);
         let why = String::from_utf8_lossy(&out.stderr);
         assert_eq!(out.status.code(), Some(ends), "{maps} maps: {why}");
-        assert!(why.matches("is full").count() == said.len() && said.iter().all(|s| why.contains(s)), "{maps} maps: {why}");
+        assert!(
+            why.matches("is full").count() == said.len() && said.iter().all(|s| why.contains(s)),
+            "{maps} maps: {why}"
+        );
         assert!(ends != 0 || out.stdout == b"True\n", "{maps} maps: a wrong byte");
     }
 }
@@ -201,7 +344,19 @@ fn more_than_fits_is_told_and_then_the_end() {
 /// Starts a Python that ends when its standard input does.
 fn python(from: &str, script: &str) -> Running {
     let mut command = std::process::Command::new(pando_mem());
-    command.args(["run", "--local", "24MiB", "--far", "64MiB", "--from", from, "--", "/usr/bin/python3", "-c", script]);
+    command.args([
+        "run",
+        "--local",
+        "24MiB",
+        "--far",
+        "64MiB",
+        "--from",
+        from,
+        "--",
+        "/usr/bin/python3",
+        "-c",
+        script,
+    ]);
     let piped = std::process::Stdio::piped;
     Running(bound(&mut command).stdin(piped()).stdout(piped()).stderr(piped()).spawn().unwrap())
 }
@@ -220,7 +375,8 @@ fn memory_that_stays_outside_is_told_once() {
         ),
     ] {
         let mut running = python(&h.address, &format!("{TAKES}{script}"));
-        let (pid, mut said) = (running.0.id(), std::io::BufReader::new(running.0.stderr.take().unwrap()));
+        let (pid, mut said) =
+            (running.0.id(), std::io::BufReader::new(running.0.stderr.take().unwrap()));
         let mut line = String::new();
         std::io::BufRead::read_line(&mut said, &mut line).unwrap();
         assert!(line.contains("outside far memory") && line.contains(whose), "{line}");
@@ -245,7 +401,10 @@ fn numpy_computes_the_same() {
 
 /// Returns the path of a program, if this machine has it.
 fn installed(name: &str) -> Option<String> {
-    let out = std::process::Command::new("sh").args(["-c", &format!("readlink -f \"$(command -v {name})\"")]).output().unwrap();
+    let out = std::process::Command::new("sh")
+        .args(["-c", &format!("readlink -f \"$(command -v {name})\"")])
+        .output()
+        .unwrap();
     let path = String::from_utf8_lossy(&out.stdout).trim().to_string();
     (!path.is_empty() && path.starts_with('/')).then_some(path)
 }
@@ -255,15 +414,23 @@ fn programs_that_were_not_written_for_it_run() {
     let h = host(&["--size", "1GiB"]);
     let folder = Folder::new("ordinary");
     let path = |name: &str| folder.path.join(name).to_str().unwrap().to_string();
-    let lines: Vec<String> = (0..400_000u64).map(|i| format!("{:016x} {i}", i.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
+    let lines: Vec<String> = (0..400_000u64)
+        .map(|i| format!("{:016x} {i}", i.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+        .collect();
     std::fs::write(path("lines"), lines.join("\n") + "\n").unwrap();
-    let sort: Vec<String> = ["/usr/bin/sort", "-S", "40M", "--parallel=1", &path("lines")].map(String::from).into();
+    let sort: Vec<String> =
+        ["/usr/bin/sort", "-S", "40M", "--parallel=1", &path("lines")].map(String::from).into();
     let plain = std::process::Command::new(&sort[0]).args(&sort[1..]).output().unwrap();
     for mode in ["sigbus", "thread"] {
-        let mut args = vec!["--local", "16MiB", "--far", "256MiB", "--from", &h.address, "--mode", mode, "--"];
+        let mut args =
+            vec!["--local", "16MiB", "--far", "256MiB", "--from", &h.address, "--mode", mode, "--"];
         args.extend(sort.iter().map(String::as_str));
         let out = run(&args);
-        assert!(out.status.success() && out.stdout == plain.stdout, "{mode}: {}", String::from_utf8_lossy(&out.stderr));
+        assert!(
+            out.status.success() && out.stdout == plain.stdout,
+            "{mode}: {}",
+            String::from_utf8_lossy(&out.stderr)
+        );
     }
     let Some(java) = installed("java") else {
         println!("skipped: java is not installed");
@@ -275,8 +442,24 @@ fn programs_that_were_not_written_for_it_run() {
         for (int i = 0; i < 100000; i++) s += m.get(i).length();
         System.out.println(s); } }";
     std::fs::write(path("Sum.java"), code).unwrap();
-    let out = run(&["--local", "96MiB", "--far", "512MiB", "--from", &h.address, "--", &java, "-Xmx200m", &path("Sum.java")]);
-    assert!(out.status.success() && out.stdout == b"588890\n", "{:?} {}", out.status, String::from_utf8_lossy(&out.stderr));
+    let out = run(&[
+        "--local",
+        "96MiB",
+        "--far",
+        "512MiB",
+        "--from",
+        &h.address,
+        "--",
+        &java,
+        "-Xmx200m",
+        &path("Sum.java"),
+    ]);
+    assert!(
+        out.status.success() && out.stdout == b"588890\n",
+        "{:?} {}",
+        out.status,
+        String::from_utf8_lossy(&out.stderr)
+    );
 }
 
 #[test]

@@ -19,7 +19,10 @@ fn load<S: std::io::Read + std::io::Write>(c: &mut Client<S>) {
 
 fn check<S: std::io::Read + std::io::Write>(c: &mut Client<S>, version: impl Fn(u64) -> u64) {
     for k in 0..KEYS {
-        assert!(c.call(&[b"GET", &key(k)]) == Reply::Text(value(k, version(k))), "key {k} is wrong");
+        assert!(
+            c.call(&[b"GET", &key(k)]) == Reply::Text(value(k, version(k))),
+            "key {k} is wrong"
+        );
     }
 }
 
@@ -45,7 +48,11 @@ fn a_snapshot_taken_by_fork_holds_the_moment_of_the_fork() {
         });
         let dump = r.dir.join("dump.rdb");
         // An ordinary Redis with all its memory local reads the file.
-        let plain = redis(&format!("plain{round}"), &[], &["--dbfilename", "dump.rdb", "--dir", r.dir.to_str().unwrap()]);
+        let plain = redis(
+            &format!("plain{round}"),
+            &[],
+            &["--dbfilename", "dump.rdb", "--dir", r.dir.to_str().unwrap()],
+        );
         check(&mut plain.client(), |k| if k % 3 == 0 { round - 1 } else { 0 });
         assert!(dump.exists());
         check(&mut c, |k| if k % 3 == 0 { round } else { 0 });
@@ -65,12 +72,22 @@ fn the_budget_holds_for_the_whole_process() {
     for k in 0..KEYS {
         c.call(&[b"SET", &key(k), &value(k, 0)]);
         let status = std::fs::read_to_string(format!("/proc/{}/status", r.pid())).unwrap();
-        let anon = status.lines().find_map(|l| l.strip_prefix("RssAnon:")).unwrap().trim().trim_end_matches(" kB").parse::<u64>().unwrap();
+        let anon = status
+            .lines()
+            .find_map(|l| l.strip_prefix("RssAnon:"))
+            .unwrap()
+            .trim()
+            .trim_end_matches(" kB")
+            .parse::<u64>()
+            .unwrap();
         most = most.max(anon);
     }
     check(&mut c, |_| 0);
     assert_eq!(group.kills(), 0);
-    assert!(most <= (32 << 10) * 102 / 100, "{most} kB of anonymous memory with a budget of 32 MiB");
+    assert!(
+        most <= (32 << 10) * 102 / 100,
+        "{most} kB of anonymous memory with a budget of 32 MiB"
+    );
     assert_eq!(figure(r.pid(), "over_budget"), 0);
 }
 
@@ -144,8 +161,16 @@ fn the_guide_fetches_a_range_in_one_round() {
     let requests = 800;
     for k in 0..requests {
         let l = k * 7919 % 400;
-        let Reply::Many(got) = c.call(&[b"LRANGE", format!("l{l}").as_bytes(), b"0", b"99"]) else { panic!("no list") };
-        assert!(got.len() == 100 && got.iter().enumerate().all(|(j, e)| *e == Reply::Text(content(l, j as u64, 1024))));
+        let Reply::Many(got) = c.call(&[b"LRANGE", format!("l{l}").as_bytes(), b"0", b"99"]) else {
+            panic!("no list")
+        };
+        assert!(
+            got.len() == 100
+                && got
+                    .iter()
+                    .enumerate()
+                    .all(|(j, e)| *e == Reply::Text(content(l, j as u64, 1024)))
+        );
     }
     let rounds = (figure(r.pid(), "rounds") - before) as f64 / requests as f64;
     assert!(rounds <= 1.3, "{rounds} rounds per request");
@@ -155,7 +180,10 @@ fn the_guide_fetches_a_range_in_one_round() {
     assert_eq!(c.call(&[b"LRANGE", b"nothing", b"0", b"99"]), Reply::Many(vec![]));
     c.call(&[b"SET", b"s", &value(5, 1)]);
     assert!(matches!(c.call(&[b"LRANGE", b"s", b"0", b"99"]), Reply::Error(_)));
-    assert_eq!(c.call(&[b"MGET", b"s", b"nothing"]), Reply::Many(vec![Reply::Text(value(5, 1)), Reply::Nil]));
+    assert_eq!(
+        c.call(&[b"MGET", b"s", b"nothing"]),
+        Reply::Many(vec![Reply::Text(value(5, 1)), Reply::Nil])
+    );
 }
 
 #[test]
@@ -165,13 +193,44 @@ fn redis_benchmark_runs_without_an_error() {
     let socket = r.dir.join("redis.sock");
     let tests = "set,get,incr,lpush,rpush,lpop,rpop,sadd,hset,spop,zadd,zpopmin,mset";
     let mut command = std::process::Command::new("redis-benchmark");
-    command.args(["-s", socket.to_str().unwrap(), "-t", tests, "-n", "6000", "-r", "6000", "-d", "6000", "-c", "16", "-P", "4", "--csv"]);
+    command.args([
+        "-s",
+        socket.to_str().unwrap(),
+        "-t",
+        tests,
+        "-n",
+        "6000",
+        "-r",
+        "6000",
+        "-d",
+        "6000",
+        "-c",
+        "16",
+        "-P",
+        "4",
+        "--csv",
+    ]);
     let out = command.output().expect("redis-benchmark is installed");
-    let text = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
     // There is a line for each test, and a header.
     assert!(out.status.success() && !text.contains("rror"), "{text}");
-    assert_eq!(text.lines().filter(|l| l.starts_with('"')).count(), tests.split(',').count() + 1, "{text}");
-    let Reply::Text(errors) = r.client().call(&[b"INFO", b"errorstats"]) else { panic!("no errorstats") };
-    assert!(!String::from_utf8_lossy(&errors).contains("errorstat_"), "{}", String::from_utf8_lossy(&errors));
-    assert!(figure(r.pid(), "faults_fetch") > 1000, "all of it was local: {} fetches", figure(r.pid(), "faults_fetch"));
+    assert_eq!(
+        text.lines().filter(|l| l.starts_with('"')).count(),
+        tests.split(',').count() + 1,
+        "{text}"
+    );
+    let Reply::Text(errors) = r.client().call(&[b"INFO", b"errorstats"]) else {
+        panic!("no errorstats")
+    };
+    assert!(
+        !String::from_utf8_lossy(&errors).contains("errorstat_"),
+        "{}",
+        String::from_utf8_lossy(&errors)
+    );
+    assert!(
+        figure(r.pid(), "faults_fetch") > 1000,
+        "all of it was local: {} fetches",
+        figure(r.pid(), "faults_fetch")
+    );
 }

@@ -73,17 +73,28 @@ fn hosts_that_do_not_lend() {
     let at = place.at();
     let mail = impostor(0, b"220 mail.example.org ESMTP, at your service\r\n".to_vec());
     // More than any machine has.
-    let boast = impostor(Hello::BYTES, Welcome { status: Status::Ok, lease: 7, slots: u64::MAX }.encode().to_vec());
+    let boast = impostor(
+        Hello::BYTES,
+        Welcome { status: Status::Ok, lease: 7, slots: u64::MAX }.encode().to_vec(),
+    );
     let twice = format!("{at},{at}");
     let cases: &[Case] = &[
         (&["--from", "127.0.0.1:9", "--", "true"], "does not answer", 8),
         (&["--from", "nowhere", "--", "true"], "neither HOST:PORT nor unix:PATH", 3),
         (&["--from", &mail, "--", "true"], "another version", 3),
         (&["--from", &boast, "--", "true"], "are more than 2048 GiB", 3),
-        (&["--from", &twice, "--token-file", &place.token, "--", "true"], "stands twice in --from", 3),
+        (
+            &["--from", &twice, "--token-file", &place.token, "--", "true"],
+            "stands twice in --from",
+            3,
+        ),
         (&["--from", at, "--copies", "2", "--", "true"], "2 copies want at least 2", 3),
         (&["--from", at, "--copies", "9", "--", "true"], "want at least 9", 3),
-        (&["--from", at, "--token-file", &place.token, "--far", "65MiB", "--", "true"], "has only 64.0 MiB free", 5),
+        (
+            &["--from", at, "--token-file", &place.token, "--far", "65MiB", "--", "true"],
+            "has only 64.0 MiB free",
+            5,
+        ),
         (&["--", "true"], "--from", 2),
     ];
     refused(&["--local", "32MiB"], cases);
@@ -92,7 +103,8 @@ fn hosts_that_do_not_lend() {
 #[test]
 fn wrong_tokens() {
     let place = Place::new("tokens");
-    let (other, short) = (file(&place.folder, "other", "wrong battery"), file(&place.folder, "short", "abc"));
+    let (other, short) =
+        (file(&place.folder, "other", "wrong battery"), file(&place.folder, "short", "abc"));
     let cases: &[Case] = &[
         (&["--", "true"], "refuses the token", 5),
         (&["--token-file", &other, "--", "true"], "refuses the token", 5),
@@ -106,10 +118,19 @@ fn wrong_tokens() {
 #[test]
 fn wrong_sizes_and_flags() {
     let place = Place::new("sizes");
-    let unknown = "unexpected argument '--fron' found\n\n  tip: a similar argument exists: '--from'";
+    let unknown =
+        "unexpected argument '--fron' found\n\n  tip: a similar argument exists: '--from'";
     let cases: &[Case] = &[
-        (&["--local", "1MiB", "--token-file", &place.token, "--", "true"], "give at least 16.0 MiB", 3),
-        (&["--local", "10%", "--token-file", &place.token, "--", "true"], "give at least 16.0 MiB", 3),
+        (
+            &["--local", "1MiB", "--token-file", &place.token, "--", "true"],
+            "give at least 16.0 MiB",
+            3,
+        ),
+        (
+            &["--local", "10%", "--token-file", &place.token, "--", "true"],
+            "give at least 16.0 MiB",
+            3,
+        ),
         (&["--local", "lots", "--", "true"], "is no size", 2),
         (&["--local", "0%", "--", "true"], "is no share", 2),
         (&["--local", "32MiB", "--patience", "60", "--", "true"], "write for example 90s or 5m", 2),
@@ -148,13 +169,39 @@ fn a_refused_start_gives_back_its_lease() {
     let start = std::time::Instant::now();
     for from in [lost.as_str(), at] {
         until("the lease of the refused start is free again", || {
-            let out = run(&["--local", "32MiB", "--from", from, "--token-file", token, "--far", "60MiB", "--", "true"]);
+            let out = run(&[
+                "--local",
+                "32MiB",
+                "--from",
+                from,
+                "--token-file",
+                token,
+                "--far",
+                "60MiB",
+                "--",
+                "true",
+            ]);
             let said = String::from_utf8_lossy(&out.stderr);
-            if from == at { out.status.success() } else { said.contains("127.0.0.1:9 does not answer") }
+            if from == at {
+                out.status.success()
+            } else {
+                said.contains("127.0.0.1:9 does not answer")
+            }
         });
     }
     assert!(start.elapsed().as_secs() < 8, "the lease ran out, it was not given back");
-    let again = run(&["--local", "32MiB", "--from", at, "--token-file", token, "--far", "60MiB", "--", "true"]);
+    let again = run(&[
+        "--local",
+        "32MiB",
+        "--from",
+        at,
+        "--token-file",
+        token,
+        "--far",
+        "60MiB",
+        "--",
+        "true",
+    ]);
     assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
 }
 
@@ -165,10 +212,20 @@ fn a_socket_takes_no_file_away() {
     let file = folder.path.join("precious");
     std::fs::write(&file, "precious").unwrap();
     let mut serve = std::process::Command::new("timeout");
-    serve.args(["-s", "KILL", "60"]).arg(pando_mem()).args(["serve", "--size", "1MiB", "--listen", &format!("unix:{}", file.display())]);
+    serve.args(["-s", "KILL", "60"]).arg(pando_mem()).args([
+        "serve",
+        "--size",
+        "1MiB",
+        "--listen",
+        &format!("unix:{}", file.display()),
+    ]);
     let out = serve.output().unwrap();
     let said = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.code() == Some(6) && said.contains("Address already in use"), "{}: {said}", out.status);
+    assert!(
+        out.status.code() == Some(6) && said.contains("Address already in use"),
+        "{}: {said}",
+        out.status
+    );
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
     // A socket of a killed host is replaced.
     let left = folder.path.join("left");
@@ -194,9 +251,14 @@ fn any_configuration_is_read_or_refused() {
             }
         }
         let text = <std::ffi::OsString as std::os::unix::ffi::OsStringExt>::from_vec(text);
-        let out = std::process::Command::new("/bin/true").env("LD_PRELOAD", &pager).env("PANDO_MEM", &text).output().unwrap();
+        let out = std::process::Command::new("/bin/true")
+            .env("LD_PRELOAD", &pager)
+            .env("PANDO_MEM", &text)
+            .output()
+            .unwrap();
         let said = String::from_utf8_lossy(&out.stderr);
-        let refused = out.status.code() == Some(97) && said.contains("start the program with `pando mem run`");
+        let refused = out.status.code() == Some(97)
+            && said.contains("start the program with `pando mem run`");
         assert!(refused || out.status.success(), "{text:?}: {:?} {said}", out.status);
         refusals += refused as u32;
     }
@@ -207,7 +269,10 @@ fn any_configuration_is_read_or_refused() {
 fn a_port_that_is_taken_and_a_process_that_borrows_nothing_are_named() {
     let h = host(&["--size", "64MiB"]);
     for (args, want) in [
-        (["serve", "--size", "64MiB", "--listen", &h.address].as_slice(), format!("cannot listen at {}: ", h.address)),
+        (
+            ["serve", "--size", "64MiB", "--listen", &h.address].as_slice(),
+            format!("cannot listen at {}: ", h.address),
+        ),
         (&["top", "--once", "--pid", "1"], "process 1 borrows no memory".into()),
     ] {
         let out = std::process::Command::new(pando_mem()).args(args).output().unwrap();
@@ -223,10 +288,15 @@ fn a_memory_host_that_ends_says_what_it_held_for_whom() {
     let piped = std::process::Stdio::piped;
     let mut host = Running(bound(&mut command).stdout(piped()).stderr(piped()).spawn().unwrap());
     let mut line = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(host.0.stdout.as_mut().unwrap()), &mut line).unwrap();
+    std::io::BufRead::read_line(
+        &mut std::io::BufReader::new(host.0.stdout.as_mut().unwrap()),
+        &mut line,
+    )
+    .unwrap();
     let address = line.trim().rsplit(' ').next().unwrap();
     let mut command = std::process::Command::new(pando_mem());
-    command.args(["run", "--local", "16MiB", "--far", "32MiB", "--from", address, "--", "/bin/cat"]);
+    command
+        .args(["run", "--local", "16MiB", "--far", "32MiB", "--from", address, "--", "/bin/cat"]);
     let mut borrower = Running(bound(&mut command).stdin(piped()).stdout(piped()).spawn().unwrap());
     // It answers, so its lease exists.
     std::io::Write::write_all(borrower.0.stdin.as_mut().unwrap(), b"x").unwrap();
@@ -235,5 +305,8 @@ fn a_memory_host_that_ends_says_what_it_held_for_whom() {
     let mut said = String::new();
     std::io::Read::read_to_string(host.0.stderr.as_mut().unwrap(), &mut said).unwrap();
     assert!(said.contains("ending with 32.0 MiB lent to 127.0.0.1:"), "{said}");
-    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&host.0.wait().unwrap()), Some(libc::SIGTERM));
+    assert_eq!(
+        std::os::unix::process::ExitStatusExt::signal(&host.0.wait().unwrap()),
+        Some(libc::SIGTERM)
+    );
 }

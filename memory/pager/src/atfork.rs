@@ -68,7 +68,10 @@ pub unsafe extern "C" fn child() {
         let Some(pager) = pager() else { return };
         pager.fork.become_child();
         identity::become_child();
-        become_child(pager, (pager.hosts.config.local_bytes as usize / PAGE_BYTES / ALLOWANCE).max(CHILD_PAGES_MIN));
+        become_child(
+            pager,
+            (pager.hosts.config.local_bytes as usize / PAGE_BYTES / ALLOWANCE).max(CHILD_PAGES_MIN),
+        );
         threads::start(pager);
         end(pager);
     }
@@ -103,5 +106,9 @@ unsafe fn end(pager: &Pager) {
     pager.memory.inherit(false);
     pager.unlock_after_fork();
     pager.fork.end();
-    sys::restore_signals(if mode::is_sigbus() { signals & !(1 << (libc::SIGBUS - 1)) } else { signals });
+    sys::restore_signals(if mode::is_sigbus() {
+        signals & !(1 << (libc::SIGBUS - 1))
+    } else {
+        signals
+    });
 }

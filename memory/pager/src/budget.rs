@@ -34,7 +34,15 @@ impl Budget {
     /// Returns the budget of the configuration.
     pub fn open(pager: &Pager) -> Budget {
         let pages = pager.hosts.config.local_bytes as usize / PAGE_BYTES;
-        Budget { status: status(), pages, slots_most: 0, slack_pages: 0, child: 0, born_with: 0, is_outside: false }
+        Budget {
+            status: status(),
+            pages,
+            slots_most: 0,
+            slack_pages: 0,
+            child: 0,
+            born_with: 0,
+            is_outside: false,
+        }
     }
 
     /// Returns the pages of the budget.
@@ -56,9 +64,11 @@ impl Budget {
         pager.stats.anon_now.store((used.anon + used.kernel) as u64, Relaxed);
         pager.stats.children_now.store(pager.fork.children_bytes(), Relaxed);
         let mut g = pager.lock_blocked();
-        let other = (used.anon / PAGE_BYTES).saturating_sub(g.heart.held()) + used.kernel / PAGE_BYTES;
+        let other =
+            (used.anon / PAGE_BYTES).saturating_sub(g.heart.held()) + used.kernel / PAGE_BYTES;
         self.slots_most = self.slots_most.max(g.heart.slots.used());
-        let shared = (used.shared / PAGE_BYTES).saturating_sub(self.slots_most * pager.hosts.mapped());
+        let shared =
+            (used.shared / PAGE_BYTES).saturating_sub(self.slots_most * pager.hosts.mapped());
         let outside = (other + shared) * PAGE_BYTES;
         let children = pager.fork.allowance(self.pages, used.tables / PAGE_BYTES);
         let limit = self.pages.saturating_sub(other + children + pager.room.overdraft_max());
@@ -118,7 +128,15 @@ impl Budget {
 
 /// Opens the kernel's status file of this process.
 fn status() -> i32 {
-    let fd = unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, c"/proc/self/status".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC, 0) };
+    let fd = unsafe {
+        sys!(
+            libc::SYS_openat,
+            libc::AT_FDCWD,
+            c"/proc/self/status".as_ptr(),
+            libc::O_RDONLY | libc::O_CLOEXEC,
+            0
+        )
+    };
     if fd >= 0 { unsafe { descriptor::adopt(fd as i32) } } else { -1 }
 }
 
@@ -138,5 +156,10 @@ fn parse(status: &str) -> Option<Used> {
     };
     let tables = field("VmPTE")? << 10;
     let shared = field("RssShmem")? << 10;
-    Some(Used { anon: field("RssAnon")? << 10, shared, kernel: tables + field("Threads")? * THREAD_BYTES + KERNEL_BYTES, tables })
+    Some(Used {
+        anon: field("RssAnon")? << 10,
+        shared,
+        kernel: tables + field("Threads")? * THREAD_BYTES + KERNEL_BYTES,
+        tables,
+    })
 }

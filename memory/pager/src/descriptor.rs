@@ -32,7 +32,10 @@ pub unsafe fn adopt(fd: i32) -> i32 {
         if apart::is_here() {
             return fd;
         }
-        let up = [900, 200, 3].into_iter().map(|from| sys!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, from)).find(|&up| up >= 0);
+        let up = [900, 200, 3]
+            .into_iter()
+            .map(|from| sys!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, from))
+            .find(|&up| up >= 0);
         if up.is_some() {
             sys!(libc::SYS_close, fd);
         }
@@ -69,20 +72,24 @@ fn forget(fd: i32) {
 /// Whether an adopted descriptor still refers to the file that it was adopted with. Another part of
 /// the pager may have the number by now, so each part also compares the file itself.
 fn holds(fd: i32) -> bool {
-    usize::try_from(fd).is_ok_and(|at| FILES.get(at).is_none_or(|is| is.load(SeqCst) == unsafe { file(fd) }))
+    usize::try_from(fd)
+        .is_ok_and(|at| FILES.get(at).is_none_or(|is| is.load(SeqCst) == unsafe { file(fd) }))
 }
 
 /// Returns the first adopted descriptor that is `from` or higher.
 pub fn next(from: u32) -> Option<u32> {
     (from as usize / 64..WORDS).find_map(|w| {
-        let bits = OURS[w].load(SeqCst) & if w == from as usize / 64 { u64::MAX << (from % 64) } else { u64::MAX };
+        let bits = OURS[w].load(SeqCst)
+            & if w == from as usize / 64 { u64::MAX << (from % 64) } else { u64::MAX };
         (bits != 0).then(|| w as u32 * 64 + bits.trailing_zeros())
     })
 }
 
 /// Whether a number belongs to the pager, so that the program must not touch it.
 pub fn is_ours(fd: i32) -> bool {
-    let adopted = usize::try_from(fd).is_ok_and(|fd| OURS.get(fd / 64).is_some_and(|word| word.load(SeqCst) >> (fd % 64) & 1 == 1));
+    let adopted = usize::try_from(fd).is_ok_and(|fd| {
+        OURS.get(fd / 64).is_some_and(|word| word.load(SeqCst) >> (fd % 64) & 1 == 1)
+    });
     if adopted && !holds(fd) {
         forget(fd);
         return false;

@@ -36,7 +36,8 @@ pub extern "C" fn evictor() -> ! {
     loop {
         let seen = pager.room.evictor.rings();
         round(pager);
-        if !pager.fork.is_wanted() && (pager.fork.is_child() || pager.hosts.rebuilding().is_none()) {
+        if !pager.fork.is_wanted() && (pager.fork.is_child() || pager.hosts.rebuilding().is_none())
+        {
             pager.room.evictor.sleep(seen, turn(|e| e.tick_ns) / 1000);
         }
     }
@@ -219,8 +220,13 @@ impl Evictor {
     fn publish(&self) {
         let s = self.pager.stats;
         let g = self.pager.lock_blocked();
-        let (held, limbo, used, slots, paused) =
-            (g.heart.held(), g.heart.limbo(), g.heart.in_use(), g.heart.slots.used(), g.prefetcher.accuracy.is_paused());
+        let (held, limbo, used, slots, paused) = (
+            g.heart.held(),
+            g.heart.limbo(),
+            g.heart.in_use(),
+            g.heart.slots.used(),
+            g.prefetcher.accuracy.is_paused(),
+        );
         drop(g);
         s.held_now.store(held as u64, Relaxed);
         s.limbo_now.store(limbo as u64, Relaxed);
@@ -234,7 +240,12 @@ impl Evictor {
     fn make_room(&mut self) -> bool {
         self.shed();
         let g = self.pager.lock_blocked();
-        let (room, low, high, over) = (g.heart.room(), low_water(&g.heart), high_water(&g.heart), g.heart.held() > g.heart.limit());
+        let (room, low, high, over) = (
+            g.heart.room(),
+            low_water(&g.heart),
+            high_water(&g.heart),
+            g.heart.held() > g.heart.limit(),
+        );
         drop(g);
         if (room >= high && !over) || self.pager.fork.is_wanted() {
             self.acknowledged(Wait::Never);
@@ -315,7 +326,14 @@ impl Evictor {
         let pager = self.pager;
         if b.writes > 0 {
             let Lane { slots, memory, ports, .. } = &mut *self.lane;
-            if !pager.hosts.end_write(ports, pager.stats, &mut b.writing, &slots[..b.writes], &memory[..b.writes], wait) {
+            if !pager.hosts.end_write(
+                ports,
+                pager.stats,
+                &mut b.writing,
+                &slots[..b.writes],
+                &memory[..b.writes],
+                wait,
+            ) {
                 self.batch = Some(b);
                 return 0;
             }
@@ -348,8 +366,11 @@ impl Evictor {
                 continue;
             }
             // A child does not write: the slots belong to its parent.
-            let need =
-                if pager.fork.is_child() && !g.heart.holds(pages[i], sums[i]) { Clean::Full } else { g.heart.clean(pages[i], sums[i]) };
+            let need = if pager.fork.is_child() && !g.heart.holds(pages[i], sums[i]) {
+                Clean::Full
+            } else {
+                g.heart.clean(pages[i], sums[i])
+            };
             if need == Clean::Full {
                 if g.heart.fault(pages[i]) == Need::Rescue(frames[i]) {
                     pager.memory.put(pager.memory.at(pages[i]), frames[i], 1);
@@ -382,7 +403,8 @@ impl Evictor {
     fn full(&mut self, pages: usize) {
         if !self.pager.fork.is_child() {
             let g = self.pager.lock_blocked();
-            let (limit, used, slots) = (g.heart.limit(), g.heart.in_use() / 256, g.heart.slots.count() / 256);
+            let (limit, used, slots) =
+                (g.heart.limit(), g.heart.in_use() / 256, g.heart.slots.count() / 256);
             drop(g);
             if limit > 2 * self.budget.pages() {
                 sys::die(format_args!(
@@ -470,7 +492,9 @@ impl Evictor {
         let Lane { slots, memory, sums, ports, .. } = &mut *self.lane;
         pager.hosts.read(ports, pager.stats, &slots[..n], &memory[..n], h, || {});
         if (0..n).any(|i| pager.fingerprint(memory[i]) != sums[i]) {
-            sys::die(format_args!("a page is wrong on the only whole copy (checksum). The program is stopped before it reads it"));
+            sys::die(format_args!(
+                "a page is wrong on the only whole copy (checksum). The program is stopped before it reads it"
+            ));
         }
         if pager.hosts.write_to(ports, pager.stats, h, &slots[..n], &memory[..n]) {
             host.rebuilt.store(from as u32, SeqCst);

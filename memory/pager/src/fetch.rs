@@ -11,7 +11,14 @@ use memory_core::stats::{Stats, add};
 
 /// Fetches those of the first `n` pages in the lane's list that are remote; returns how many.
 /// Releases the lock during the transfer.
-pub fn fetch(pager: &Pager, mut g: Guard, lane: &mut Lane, n: usize, guided: bool, lead: &mut Lead) -> usize {
+pub fn fetch(
+    pager: &Pager,
+    mut g: Guard,
+    lane: &mut Lane,
+    n: usize,
+    guided: bool,
+    lead: &mut Lead,
+) -> usize {
     let landing = pager.memory.landing(lane);
     let n = g.heart.begin_fetch(&mut lane.pages[..n], landing, &mut lane.frames);
     for i in 0..n {
@@ -77,7 +84,10 @@ fn install(pager: &Pager, g: &mut Guard, lane: &mut Lane, n: usize, guided: bool
             continue;
         }
         let mut k = 1;
-        while i + k < n && lane.pages[i + k] == lane.pages[i] + k as u32 && lane.frames[i + k] == lane.frames[i] + k as u32 {
+        while i + k < n
+            && lane.pages[i + k] == lane.pages[i] + k as u32
+            && lane.frames[i + k] == lane.frames[i] + k as u32
+        {
             k += 1;
         }
         pager.memory.put(pager.memory.at(lane.pages[i]), lane.frames[i], k);
@@ -96,7 +106,9 @@ fn leave_as_probe(pager: &Pager, g: &mut Guard, page: u32, frame: u32, guided: b
         return false;
     }
     let Some(tail) = g.heart.can_probe() else { return false };
-    let moved = unsafe { Uffd.move_pages(pager.memory.frame(tail), pager.memory.frame(frame), PAGE_BYTES).is_ok() };
+    let moved = unsafe {
+        Uffd.move_pages(pager.memory.frame(tail), pager.memory.frame(frame), PAGE_BYTES).is_ok()
+    };
     if moved {
         g.heart.probed(page, frame, guided);
     }

@@ -15,7 +15,9 @@
 
 use crate::sys::apart;
 use crate::{descriptor, mode, sys};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst,
+};
 
 /// Most pipes at once. When all are in use, or no descriptor is left for another, further children
 /// share the last pipe. Frozen slots thaw only after the last child in any case.
@@ -119,7 +121,9 @@ impl Fork {
     /// the lock, or before other threads start.
     pub fn provide(&self) -> bool {
         let mut ends = [-1i32; 2];
-        if self.spare[0].load(SeqCst) == 0 && unsafe { sys!(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) } == 0 {
+        if self.spare[0].load(SeqCst) == 0
+            && unsafe { sys!(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) } == 0
+        {
             for (place, fd) in self.spare.iter().zip(ends) {
                 place.store(unsafe { descriptor::adopt(fd) } + 1, SeqCst);
             }
@@ -181,7 +185,9 @@ impl Fork {
             match self.task.load(SeqCst) {
                 FLUSH => flush(),
                 TAKE => {
-                    let taken = unsafe { apart::from_program(self.by.load(SeqCst), self.given.load(SeqCst)) };
+                    let taken = unsafe {
+                        apart::from_program(self.by.load(SeqCst), self.given.load(SeqCst))
+                    };
                     self.given.store(taken.max(-1) as i32, SeqCst);
                 }
                 _ => {
@@ -247,14 +253,21 @@ impl Fork {
             self.ends[1].store(self.shared.load(SeqCst), SeqCst);
             return false;
         }
-        self.ends.iter().zip(&self.spare).for_each(|(end, spare)| end.store(spare.swap(0, SeqCst), SeqCst));
+        self.ends
+            .iter()
+            .zip(&self.spare)
+            .for_each(|(end, spare)| end.store(spare.swap(0, SeqCst), SeqCst));
         true
     }
 
     /// Records the new child, in its parent.
     pub fn record_child(&self) {
         if self.ends[0].load(SeqCst) > 0 {
-            let place = self.children.iter().find(|c| c.load(SeqCst) == 0).expect("there was one before the fork");
+            let place = self
+                .children
+                .iter()
+                .find(|c| c.load(SeqCst) == 0)
+                .expect("there was one before the fork");
             place.store(self.ends[0].swap(0, SeqCst), SeqCst);
             close(&self.shared);
             self.shared.store(self.ends[1].load(SeqCst), SeqCst);
@@ -267,15 +280,25 @@ impl Fork {
     /// write end, which stays open until its end.
     pub fn become_child(&self) {
         if !self.is_child() {
-            self.place.store(self.children.iter().position(|c| c.load(SeqCst) == 0).unwrap_or(PIPES_MAX - 1), SeqCst);
+            self.place.store(
+                self.children.iter().position(|c| c.load(SeqCst) == 0).unwrap_or(PIPES_MAX - 1),
+                SeqCst,
+            );
             if self.shared.load(SeqCst) == self.ends[1].load(SeqCst) {
                 self.shared.store(0, SeqCst);
             }
             if !mode::is_sigbus() {
                 // The child has no read ends.
-                self.children.iter().chain([&self.spare[0], &self.ends[0]]).for_each(|end| end.store(0, SeqCst));
+                self.children
+                    .iter()
+                    .chain([&self.spare[0], &self.ends[0]])
+                    .for_each(|end| end.store(0, SeqCst));
             }
-            self.children.iter().chain(&self.spare).chain([&self.ends[0], &self.shared]).for_each(close);
+            self.children
+                .iter()
+                .chain(&self.spare)
+                .chain([&self.ends[0], &self.shared])
+                .for_each(close);
         }
         self.child.store(true, SeqCst);
         self.parked.store(0, SeqCst);

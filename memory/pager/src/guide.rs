@@ -71,7 +71,10 @@ const FAULT_RANGES_MAX: usize = 32;
 /// # Safety
 /// The callback must stay loaded, and must be safe in a signal handler.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pando_guide_register(on_fault: Option<OnFault>, context: *mut c_void) -> u32 {
+pub unsafe extern "C" fn pando_guide_register(
+    on_fault: Option<OnFault>,
+    context: *mut c_void,
+) -> u32 {
     ON_FAULT.store(0, SeqCst);
     CONTEXT.store(context as usize, SeqCst);
     ON_FAULT.store(on_fault.map_or(0, |f| f as usize), SeqCst);
@@ -90,9 +93,12 @@ pub fn ask(at: *const u8) -> Option<Along> {
     if f == 0 {
         return None;
     }
-    let mut along = Along { ranges: [Range { start: core::ptr::null(), bytes: 0 }; FAULT_RANGES_MAX], len: 0 };
+    let mut along =
+        Along { ranges: [Range { start: core::ptr::null(), bytes: 0 }; FAULT_RANGES_MAX], len: 0 };
     let f: OnFault = unsafe { core::mem::transmute(f) };
-    let n = unsafe { f(CONTEXT.load(SeqCst) as *mut c_void, at, along.ranges.as_mut_ptr(), FAULT_RANGES_MAX) };
+    let n = unsafe {
+        f(CONTEXT.load(SeqCst) as *mut c_void, at, along.ranges.as_mut_ptr(), FAULT_RANGES_MAX)
+    };
     along.len = n.min(FAULT_RANGES_MAX);
     Some(along)
 }
@@ -227,7 +233,8 @@ pub extern "C" fn prefetcher() -> ! {
         }
         // Copied before the lock is taken, as above.
         let mut ranges = [Range { start: core::ptr::null(), bytes: 0 }; LIST_MAX];
-        let (given, count, place) = (ERRAND.ranges.load(SeqCst), ERRAND.count.load(SeqCst), ERRAND.from.load(SeqCst));
+        let (given, count, place) =
+            (ERRAND.ranges.load(SeqCst), ERRAND.count.load(SeqCst), ERRAND.from.load(SeqCst));
         let (ranges, mut from) = unsafe {
             given.copy_to_nonoverlapping(ranges.as_mut_ptr(), count);
             (&ranges[..count], place.read())
@@ -281,7 +288,9 @@ fn batch(pager: &Pager, ranges: &[Range], from: &mut Cursor) -> Option<usize> {
             page = match g.heart.pages[page as usize] {
                 // A page on its way out counts as absent. A probe stays until the program touches
                 // it.
-                p if p.state == State::Limbo && p.flags & flag::PROBE == 0 => pager.rescue(&mut g, page, page, last + 1),
+                p if p.state == State::Limbo && p.flags & flag::PROBE == 0 => {
+                    pager.rescue(&mut g, page, page, last + 1)
+                }
                 _ => page + 1,
             };
         }
@@ -292,7 +301,8 @@ fn batch(pager: &Pager, ranges: &[Range], from: &mut Cursor) -> Option<usize> {
         }
     }
     let n = room::clip(&g.heart, n);
-    let done = if n == 0 { None } else { Some(fetch::fetch(pager, g, lane, n, true, &mut Lead::none())) };
+    let done =
+        if n == 0 { None } else { Some(fetch::fetch(pager, g, lane, n, true, &mut Lead::none())) };
     pager.lanes.give(lane);
     pager.stats.pages_guided.fetch_add(done.unwrap_or(0) as u64, Relaxed);
     done
@@ -304,5 +314,6 @@ fn pages(pager: &Pager, r: &Range) -> Option<(u32, u32)> {
     let low = pager.memory.region as usize;
     let high = low + pager.memory.region_pages * PAGE_BYTES;
     let (start, end) = ((r.start as usize).max(low), end.min(high));
-    (start < end).then(|| (((start - low) / PAGE_BYTES) as u32, ((end - 1 - low) / PAGE_BYTES) as u32))
+    (start < end)
+        .then(|| (((start - low) / PAGE_BYTES) as u32, ((end - 1 - low) / PAGE_BYTES) as u32))
 }

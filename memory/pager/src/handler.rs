@@ -49,7 +49,11 @@ pub fn other() -> (usize, i32) {
 const BUS_MCEERR_AR: i32 = 4;
 const BUS_MCEERR_AO: i32 = 5;
 
-unsafe extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+unsafe extern "C" fn on_sigbus(
+    signal: i32,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
     unsafe {
         let at = (*info).si_addr() as usize;
         if let Some((pager, page)) = pager().and_then(|p| Some((p, p.memory.page_of(at)?))) {
@@ -67,7 +71,8 @@ unsafe extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context:
                 sys!(libc::SYS_rt_sigaction, signal, action.as_ptr(), 0, 8);
             }
             (handler, flags) if flags & libc::SA_SIGINFO != 0 => {
-                let f: unsafe extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = core::mem::transmute(handler);
+                let f: unsafe extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) =
+                    core::mem::transmute(handler);
                 f(signal, info, context)
             }
             (handler, _) => {
@@ -83,7 +88,11 @@ fn next_fault() -> Option<u32> {
     const PAGEFAULT: u64 = 0x12;
     let mut message = [0u64; 4];
     let n = unsafe { sys!(libc::SYS_read, uffd::number(), message.as_mut_ptr(), 32) };
-    if n == 32 && message[0] & 0xff == PAGEFAULT { running().memory.page_of(message[2] as usize) } else { None }
+    if n == 32 && message[0] & 0xff == PAGEFAULT {
+        running().memory.page_of(message[2] as usize)
+    } else {
+        None
+    }
 }
 
 /// Runs a handler thread, which serves fault events. Programs need it if their system calls cannot
@@ -97,7 +106,11 @@ pub extern "C" fn handler() -> ! {
         lead.take();
         let Some(page) = next_fault() else {
             served = false;
-            let mut list = [uffd::number(), identity::bell()].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+            let mut list = [uffd::number(), identity::bell()].map(|fd| libc::pollfd {
+                fd,
+                events: libc::POLLIN,
+                revents: 0,
+            });
             unsafe { sys!(libc::SYS_poll, list.as_mut_ptr(), list.len(), 1000) };
             follow::heed();
             continue;

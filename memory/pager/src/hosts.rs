@@ -95,9 +95,12 @@ impl Hosts {
     /// Starts with a whole copy on each of the first `copies` hosts, which the launcher leased
     /// from. The other hosts are spares.
     pub fn new(config: Config) -> Hosts {
-        let all = unsafe { &*sys::reserve_shared(size_of::<[Host; HOSTS_MAX]>()).cast::<[Host; HOSTS_MAX]>() };
+        let all = unsafe {
+            &*sys::reserve_shared(size_of::<[Host; HOSTS_MAX]>()).cast::<[Host; HOSTS_MAX]>()
+        };
         for (i, host) in all.iter().enumerate() {
-            host.state.store(if i < config.copies.min(config.hosts_len) { WHOLE } else { SPARE }, SeqCst);
+            host.state
+                .store(if i < config.copies.min(config.hosts_len) { WHOLE } else { SPARE }, SeqCst);
             host.lease.store(config.hosts[i].lease, SeqCst);
         }
         Hosts {
@@ -132,7 +135,12 @@ impl Hosts {
     }
 
     /// Connects a lane's port to a host's lease, unless it is connected.
-    fn port<'l>(&self, ports: &'l mut Ports, h: usize, patience_ns: u64) -> Result<&'l mut Port, Broken> {
+    fn port<'l>(
+        &self,
+        ports: &'l mut Ports,
+        h: usize,
+        patience_ns: u64,
+    ) -> Result<&'l mut Port, Broken> {
         let (port, lease) = (&mut ports[h], self.all[h].lease.load(SeqCst));
         (port.patience, port.spares) = (patience_ns, false);
         if !port.is_open(lease) {

@@ -48,7 +48,9 @@ impl Lanes {
     /// Makes the lanes, without connections.
     pub unsafe fn new() -> Lanes {
         unsafe {
-            let lanes = sys::reserve_slice::<core::mem::MaybeUninit<Lane>>(LANES).as_mut_ptr().cast::<Lane>();
+            let lanes = sys::reserve_slice::<core::mem::MaybeUninit<Lane>>(LANES)
+                .as_mut_ptr()
+                .cast::<Lane>();
             for i in 0..LANES {
                 // The rest of a lane may be zeros.
                 (&raw mut (*lanes.add(i)).number).write(i);

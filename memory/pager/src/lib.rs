@@ -53,10 +53,14 @@ extern "C" fn start() {
         }
         let Ok(text) = core::ffi::CStr::from_ptr(raw).to_str() else { return };
         let Some(config) = config::parse(text) else {
-            sys::die(format_args!("PANDO_MEM was not written by this release's pando-mem: start the program with `pando mem run`"));
+            sys::die(format_args!(
+                "PANDO_MEM was not written by this release's pando-mem: start the program with `pando mem run`"
+            ));
         };
         let mut exe: libc::stat = core::mem::zeroed();
-        if libc::stat(c"/proc/self/exe".as_ptr(), &mut exe) != 0 || (exe.st_dev, exe.st_ino) != config.exe {
+        if libc::stat(c"/proc/self/exe".as_ptr(), &mut exe) != 0
+            || (exe.st_dev, exe.st_ino) != config.exe
+        {
             return;
         }
         // Processes that this program starts run without far memory. The variable is overwritten,
@@ -91,7 +95,15 @@ unsafe fn stats(fd: i32) -> &'static Stats {
     unsafe {
         let bytes = size_of::<Stats>().next_multiple_of(4096);
         if fd >= 0 {
-            let at = sys!(libc::SYS_mmap, 0, bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0);
+            let at = sys!(
+                libc::SYS_mmap,
+                0,
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                fd,
+                0
+            );
             sys!(libc::SYS_close, fd);
             if at > 0 {
                 return &*(at as *const Stats);

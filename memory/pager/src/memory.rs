@@ -87,7 +87,9 @@ impl Memory {
 
     /// Whether a range has a byte in the region.
     pub fn overlaps(&self, at: usize, bytes: usize) -> bool {
-        bytes > 0 && at < self.region as usize + self.region_pages * PAGE_BYTES && at + bytes > self.region as usize
+        bytes > 0
+            && at < self.region as usize + self.region_pages * PAGE_BYTES
+            && at + bytes > self.region as usize
     }
 
     /// Returns the page of an address in the region.
@@ -145,10 +147,13 @@ impl Memory {
                         sys::die(format_args!("a page was there before it was brought in"));
                     }
                     self.empty(from, 1);
-                    (to, from, left) = (to.add(PAGE_BYTES), from.add(PAGE_BYTES), left - PAGE_BYTES);
+                    (to, from, left) =
+                        (to.add(PAGE_BYTES), from.add(PAGE_BYTES), left - PAGE_BYTES);
                 },
                 // The destination has only the mark of a lost page, which the move carried along.
-                Err((e, done)) if e == libc::EEXIST as isize && !unsafe { uffd::is_there(to.add(done)) } => unsafe {
+                Err((e, done))
+                    if e == libc::EEXIST as isize && !unsafe { uffd::is_there(to.add(done)) } =>
+                unsafe {
                     (to, from, left) = (to.add(done), from.add(done), left - done);
                     self.empty(to, 1);
                 },

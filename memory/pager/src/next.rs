@@ -9,7 +9,11 @@ pub unsafe fn find(name: &str) -> usize {
         } else {
             core::ptr::null_mut()
         };
-        if newer.is_null() { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) as usize } else { newer as usize }
+        if newer.is_null() {
+            libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) as usize
+        } else {
+            newer as usize
+        }
     }
 }
 

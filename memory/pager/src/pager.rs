@@ -119,7 +119,13 @@ impl Drop for Guard<'_> {
 
 impl Pager {
     /// Makes a pager that serves no fault before [`publish`].
-    pub unsafe fn new(config: Config, stats: &'static Stats, memory: Memory, inner: Inner, bring_in: BringIn) -> Pager {
+    pub unsafe fn new(
+        config: Config,
+        stats: &'static Stats,
+        memory: Memory,
+        inner: Inner,
+        bring_in: BringIn,
+    ) -> Pager {
         unsafe {
             let mut seed = 0u64;
             sys!(libc::SYS_getrandom, &raw mut seed, 8, 0);
@@ -163,7 +169,8 @@ impl Pager {
     fn absent_stack(&self, g: &Guard) -> Option<u32> {
         let here = 0u8;
         let page = self.memory.page_of(&raw const here as usize)?;
-        (page.saturating_sub(STACK_PAGES)..=page).find(|&p| g.heart.pages[p as usize].state != State::Resident)
+        (page.saturating_sub(STACK_PAGES)..=page)
+            .find(|&p| g.heart.pages[p as usize].state != State::Resident)
     }
 
     /// Takes the lock where signals are blocked already: in a handler, or in a thread of the pager.

@@ -26,7 +26,8 @@ pub fn is_far(at: *const u8, bytes: usize) -> bool {
 /// Whether the page of a byte is away. Reads without the lock: the table may be behind the kernel's
 /// state.
 pub fn is_away(at: *const u8) -> bool {
-    pager().is_some_and(|p| p.memory.page_of(at as usize).is_some_and(|page| p.memory.is_away(page)))
+    pager()
+        .is_some_and(|p| p.memory.page_of(at as usize).is_some_and(|page| p.memory.is_away(page)))
 }
 
 impl Pin {
@@ -54,7 +55,9 @@ impl Pin {
     /// Whether this pin covers all of a range.
     pub fn covers(&self, at: *const u8, bytes: usize) -> bool {
         let inside = |at: usize| {
-            pager().and_then(|p| p.memory.page_of(at)).is_some_and(|page| (self.first..self.first + self.pages).contains(&page))
+            pager()
+                .and_then(|p| p.memory.page_of(at))
+                .is_some_and(|page| (self.first..self.first + self.pages).contains(&page))
         };
         inside(at as usize) && inside(at as usize + bytes - 1)
     }
@@ -135,7 +138,9 @@ pub unsafe fn release_block(block: *mut u8) {
             return;
         }
         let (at, bytes) = (block as usize, libc::malloc_usable_size(block.cast()));
-        if let (Some(first), Some(last)) = (pager.memory.page_of(at), pager.memory.page_of(at + bytes - 1)) {
+        if let (Some(first), Some(last)) =
+            (pager.memory.page_of(at), pager.memory.page_of(at + bytes - 1))
+        {
             drop(Pin { first, pages: last - first + 1 });
         }
         byte.fetch_and(!bit, SeqCst);
@@ -167,7 +172,9 @@ const WAITED_SHARE: usize = 64;
 /// only as long as the returned pin.
 pub fn keep_waited(at: *const u8, bytes: usize) -> Option<Pin> {
     let pager = pager()?;
-    let stays = |at: *const u8| pager.memory.page_of(at as usize).is_none_or(|page| pager.memory.is_sticky(page));
+    let stays = |at: *const u8| {
+        pager.memory.page_of(at as usize).is_none_or(|page| pager.memory.is_sticky(page))
+    };
     if stays(at) && stays(at.wrapping_add(bytes - 1)) {
         return None;
     }

@@ -125,7 +125,10 @@ impl Port {
     /// Whether data arrives, or the connection ends, within this time.
     pub fn answers_within(&self, ns: u64) -> bool {
         let mut p = libc::pollfd { fd: self.fd - 1, events: libc::POLLIN, revents: 0 };
-        let t = libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
+        let t = libc::timespec {
+            tv_sec: (ns / 1_000_000_000) as i64,
+            tv_nsec: (ns % 1_000_000_000) as i64,
+        };
         self.fd <= 0 || unsafe { sys!(libc::SYS_ppoll, &raw mut p, 1, &raw const t, 0, 0) } == 1
     }
 
@@ -133,7 +136,9 @@ impl Port {
     /// `share` is set.
     pub fn open(&mut self, to: &Address, hello: &Hello) -> Result<(Welcome, i32), Broken> {
         self.close();
-        let fd = unsafe { sys!(libc::SYS_socket, to.family(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+        let fd = unsafe {
+            sys!(libc::SYS_socket, to.family(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)
+        };
         if fd < 0 {
             return Err(Broken::Silent(0));
         }
@@ -144,12 +149,28 @@ impl Port {
         let wait = libc::timeval { tv_sec: 0, tv_usec: TICK_US };
         let wide = 4i32 << 20;
         unsafe {
-            sys!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &raw const wait, size_of::<libc::timeval>());
-            sys!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &raw const wait, size_of::<libc::timeval>());
+            sys!(
+                libc::SYS_setsockopt,
+                fd,
+                libc::SOL_SOCKET,
+                libc::SO_SNDTIMEO,
+                &raw const wait,
+                size_of::<libc::timeval>()
+            );
+            sys!(
+                libc::SYS_setsockopt,
+                fd,
+                libc::SOL_SOCKET,
+                libc::SO_RCVTIMEO,
+                &raw const wait,
+                size_of::<libc::timeval>()
+            );
             sys!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &raw const wide, 4);
             sys!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &raw const wide, 4);
             if to.family() != libc::AF_UNIX {
-                for (option, value) in [(libc::TCP_NODELAY, 1), (libc::TCP_USER_TIMEOUT, NEVER_MS), TCP_RTO_MAX_MS] {
+                for (option, value) in
+                    [(libc::TCP_NODELAY, 1), (libc::TCP_USER_TIMEOUT, NEVER_MS), TCP_RTO_MAX_MS]
+                {
                     sys!(libc::SYS_setsockopt, fd, libc::IPPROTO_TCP, option, &raw const value, 4);
                 }
             }
@@ -166,7 +187,8 @@ impl Port {
         loop {
             match unsafe { sys!(libc::SYS_connect, self.fd - 1, to.bytes.as_ptr(), to.len) } {
                 0 => return Ok(()),
-                e if [libc::EINPROGRESS, libc::EALREADY, libc::EINTR].contains(&(-e as i32)) && !silence.is_over() => {}
+                e if [libc::EINPROGRESS, libc::EALREADY, libc::EINTR].contains(&(-e as i32))
+                    && !silence.is_over() => {}
                 e => return self.fail(silence.ended_by(e)),
             }
         }
@@ -174,7 +196,15 @@ impl Port {
 
     fn silence(&self, patience_ns: u64) -> Silence {
         let now = sys::now_ns();
-        Silence { watch: self.watch, host: self.host, counted_ns: 0, patience_ns, since_ns: now, begun_ns: now, spares: self.spares }
+        Silence {
+            watch: self.watch,
+            host: self.host,
+            counted_ns: 0,
+            patience_ns,
+            since_ns: now,
+            begun_ns: now,
+            spares: self.spares,
+        }
     }
 
     fn welcome(&mut self) -> Result<(Welcome, i32), Broken> {
@@ -182,18 +212,30 @@ impl Port {
         let mut control = [0u64; 4];
         let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         let mut m: libc::msghdr = unsafe { core::mem::zeroed() };
-        (m.msg_iov, m.msg_iovlen, m.msg_control, m.msg_controllen) = (&mut piece, 1, control.as_mut_ptr().cast(), 32);
+        (m.msg_iov, m.msg_iovlen, m.msg_control, m.msg_controllen) =
+            (&mut piece, 1, control.as_mut_ptr().cast(), 32);
         let mut silence = self.silence(self.patience);
         let n = loop {
-            let n = unsafe { sys!(libc::SYS_recvmsg, self.fd - 1, &raw mut m, libc::MSG_WAITALL | libc::MSG_CMSG_CLOEXEC) };
+            let n = unsafe {
+                sys!(
+                    libc::SYS_recvmsg,
+                    self.fd - 1,
+                    &raw mut m,
+                    libc::MSG_WAITALL | libc::MSG_CMSG_CLOEXEC
+                )
+            };
             if n != -(libc::EAGAIN as isize) && n != -(libc::EINTR as isize) || silence.is_over() {
                 break n;
             }
             m.msg_controllen = 32;
         };
-        let memory =
-            if n > 0 && m.msg_controllen >= 20 { unsafe { descriptor::adopt((control.as_ptr() as *const i32).add(4).read()) } } else { -1 };
-        let welcome = if n == bytes.len() as isize { Welcome::decode(&bytes) } else { Err(Status::Ok) };
+        let memory = if n > 0 && m.msg_controllen >= 20 {
+            unsafe { descriptor::adopt((control.as_ptr() as *const i32).add(4).read()) }
+        } else {
+            -1
+        };
+        let welcome =
+            if n == bytes.len() as isize { Welcome::decode(&bytes) } else { Err(Status::Ok) };
         match welcome {
             Ok(w) if w.status == Status::Ok => {
                 self.lease = w.lease;

@@ -20,7 +20,15 @@ impl Shared {
     /// Maps the file of the memory, and closes it. Returns whether that succeeded.
     pub unsafe fn map(&self, fd: i32, slots: u64) -> bool {
         unsafe {
-            let at = sys!(libc::SYS_mmap, 0, slots as usize * PAGE_BYTES, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0);
+            let at = sys!(
+                libc::SYS_mmap,
+                0,
+                slots as usize * PAGE_BYTES,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                fd,
+                0
+            );
             descriptor::close(fd);
             if at > 0 {
                 self.base.store(at as usize, SeqCst);

@@ -53,5 +53,14 @@ pub fn run(f: extern "C" fn(usize), given: usize) {
 /// Calls `f(given)` with the stack pointer at `top`, which is aligned for a call.
 #[unsafe(naked)]
 unsafe extern "C" fn switch(top: usize, f: extern "C" fn(usize), given: usize) {
-    core::arch::naked_asm!("push rbp", "mov rbp, rsp", "mov rsp, rdi", "mov rdi, rdx", "call rsi", "mov rsp, rbp", "pop rbp", "ret")
+    core::arch::naked_asm!(
+        "push rbp",
+        "mov rbp, rsp",
+        "mov rsp, rdi",
+        "mov rdi, rdx",
+        "call rsi",
+        "mov rsp, rbp",
+        "pop rbp",
+        "ret"
+    )
 }

@@ -40,7 +40,9 @@ pub unsafe fn start(config: Config, stats: &'static Stats) {
         pin::begin(pager.memory.region_pages);
         stack::begin();
         if !pager.fork.provide() {
-            sys::die(format_args!("no descriptor is left for the pager; raise the limit (ulimit -n)"));
+            sys::die(format_args!(
+                "no descriptor is left for the pager; raise the limit (ulimit -n)"
+            ));
         }
         pager::publish(pager);
         if !mode::is_sigbus() {
@@ -61,7 +63,8 @@ unsafe fn reserve(limit: usize, slots: usize, sigbus: bool) -> Memory {
                 "this kernel gives no userfaultfd with MOVE (error {e}): it takes Linux 6.8, and for --mode thread CAP_SYS_PTRACE"
             ))
         }
-        let region = sys::reserve(region_pages * PAGE_BYTES + ALIGN).map_addr(|a| a.next_multiple_of(ALIGN));
+        let region =
+            sys::reserve(region_pages * PAGE_BYTES + ALIGN).map_addr(|a| a.next_multiple_of(ALIGN));
         let pool = sys::reserve(pool_pages * PAGE_BYTES);
         let pages = sys::reserve(region_pages * size_of::<Page>()).cast::<Page>();
         let memory = Memory { region, region_pages, pool, pool_pages, ring_pages, pages };

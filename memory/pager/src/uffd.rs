@@ -88,7 +88,13 @@ unsafe fn create(flags: i32) -> isize {
         if fd != -(libc::EPERM as isize) {
             return fd;
         }
-        let device = sys!(libc::SYS_openat, libc::AT_FDCWD, c"/dev/userfaultfd".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC, 0);
+        let device = sys!(
+            libc::SYS_openat,
+            libc::AT_FDCWD,
+            c"/dev/userfaultfd".as_ptr(),
+            libc::O_RDWR | libc::O_CLOEXEC,
+            0
+        );
         if device < 0 {
             return fd;
         }
@@ -108,7 +114,8 @@ impl Uffd {
     /// no privilege.
     pub unsafe fn open(sigbus: bool) -> Result<Uffd, isize> {
         unsafe {
-            let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | if sigbus { USER_MODE_ONLY } else { 0 };
+            let flags =
+                libc::O_CLOEXEC | libc::O_NONBLOCK | if sigbus { USER_MODE_ONLY } else { 0 };
             let fd = create(flags);
             if fd < 0 {
                 return Err(-fd);
@@ -130,7 +137,10 @@ impl Uffd {
             loop {
                 let fd = number();
                 let r = sys!(libc::SYS_ioctl, fd, nr, given);
-                if r >= 0 || [libc::EAGAIN, libc::EEXIST, libc::EBUSY].contains(&(-r as i32)) || !mode::is_sigbus() {
+                if r >= 0
+                    || [libc::EAGAIN, libc::EEXIST, libc::EBUSY].contains(&(-r as i32))
+                    || !mode::is_sigbus()
+                {
                     return r;
                 }
                 if !is_known() {
@@ -156,11 +166,17 @@ impl Uffd {
     /// Moves pages without copying. Err: the error number, and the bytes that were moved before it.
     /// Kernel bug (6.18), once in millions of calls: the returned count is one page short. The next
     /// call then fails on a page that has moved already, which mincore shows.
-    pub unsafe fn move_pages(self, dst: *mut u8, src: *mut u8, bytes: usize) -> Result<(), (isize, usize)> {
+    pub unsafe fn move_pages(
+        self,
+        dst: *mut u8,
+        src: *mut u8,
+        bytes: usize,
+    ) -> Result<(), (isize, usize)> {
         unsafe {
             let mut done = 0;
             while done < bytes {
-                let mut m = [dst.add(done) as u64, src.add(done) as u64, (bytes - done) as u64, 0, 0u64];
+                let mut m =
+                    [dst.add(done) as u64, src.add(done) as u64, (bytes - done) as u64, 0, 0u64];
                 let e = self.ioctl(iowr(5, 40), m.as_mut_ptr());
                 let moved = m[4] as i64;
                 if moved > 0 {
@@ -181,7 +197,8 @@ impl Uffd {
         unsafe {
             let mut done = 0;
             while done < bytes {
-                let mut c = [dst.add(done) as u64, src.add(done) as u64, (bytes - done) as u64, 0, 0u64];
+                let mut c =
+                    [dst.add(done) as u64, src.add(done) as u64, (bytes - done) as u64, 0, 0u64];
                 let e = self.ioctl(iowr(3, 40), c.as_mut_ptr());
                 let copied = c[4] as i64;
                 if copied > 0 {

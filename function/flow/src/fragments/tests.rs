@@ -37,7 +37,12 @@ fn datagram(version: u8, link: usize, payload: &[u8]) -> Vec<u8> {
 
 /// An IPv4 fragment of a datagram.
 fn piece(id: u8, offset: u16, more: bool, payload: &[u8]) -> Vec<u8> {
-    let mut frame = [[2; 12].as_slice(), &[8, 0, 0x45, 0, 0, 0, 0, id, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2], payload].concat();
+    let mut frame = [
+        [2; 12].as_slice(),
+        &[8, 0, 0x45, 0, 0, 0, 0, id, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2],
+        payload,
+    ]
+    .concat();
     finish(&mut frame, 14, 4, (offset / 8) | (u16::from(more) << 13));
     frame
 }
@@ -100,7 +105,10 @@ fn where_fragments_overlap_the_one_that_begins_earlier_counts() {
     let mut fragments = Fragments::default();
     assert_eq!(fragments.take(&piece(1, 8, true, b"BBBBBBBBbbbbbbbb"), 0), Taken::Held);
     assert_eq!(fragments.take(&piece(1, 0, true, b"AAAAAAAAaaaaaaaa"), 0), Taken::Held);
-    assert_eq!(payload(fragments.take(&piece(1, 16, false, b"CCCCCCCCcccc"), 0)), b"AAAAAAAAaaaaaaaabbbbbbbbcccc");
+    assert_eq!(
+        payload(fragments.take(&piece(1, 16, false, b"CCCCCCCCcccc"), 0)),
+        b"AAAAAAAAaaaaaaaabbbbbbbbcccc"
+    );
     assert_eq!(fragments.take(&piece(2, 0, true, b"firstone"), 0), Taken::Held);
     assert_eq!(fragments.take(&piece(2, 0, true, b"theother"), 0), Taken::Held);
     assert_eq!(payload(fragments.take(&piece(2, 8, false, b"end"), 0)), b"firstoneend");
@@ -109,14 +117,26 @@ fn where_fragments_overlap_the_one_that_begins_earlier_counts() {
 #[test]
 fn what_cannot_be_a_datagram_is_refused() {
     let mut fragments = Fragments::default();
-    assert_eq!(fragments.take(&piece(1, 0, true, b"seven b"), 0), Taken::Refused, "not a multiple of 8, and not the last");
-    assert_eq!(fragments.take(&piece(1, 65_528, false, &[7; 100]), 0), Taken::Refused, "ends behind 65,535 bytes");
+    assert_eq!(
+        fragments.take(&piece(1, 0, true, b"seven b"), 0),
+        Taken::Refused,
+        "not a multiple of 8, and not the last"
+    );
+    assert_eq!(
+        fragments.take(&piece(1, 65_528, false, &[7; 100]), 0),
+        Taken::Refused,
+        "ends behind 65,535 bytes"
+    );
     assert_eq!(fragments.take(&piece(1, 8, true, b""), 0), Taken::Refused);
     assert_eq!(fragments.take(&piece(1, 0, true, &[7; 64])[..60], 0), Taken::Refused, "cut off");
     for n in 0..FRAGMENTS_MAX as u16 {
         assert_eq!(fragments.take(&piece(1, 8 * n, true, &[7; 8]), 0), Taken::Held);
     }
-    assert_eq!(fragments.take(&piece(1, 8 * FRAGMENTS_MAX as u16, true, &[7; 8]), 0), Taken::Refused, "too many");
+    assert_eq!(
+        fragments.take(&piece(1, 8 * FRAGMENTS_MAX as u16, true, &[7; 8]), 0),
+        Taken::Refused,
+        "too many"
+    );
     assert_eq!((fragments.bytes, fragments.datagrams.len()), (0, 0));
 }
 
@@ -125,7 +145,11 @@ fn what_does_not_come_in_time_is_given_up() {
     let mut fragments = Fragments::default();
     assert_eq!(fragments.take(&piece(1, 0, true, b"too late"), 0), Taken::Held);
     assert_eq!(fragments.take(&piece(2, 0, true, b"in time."), HELD_NS_MAX), Taken::Held);
-    assert_eq!(fragments.take(&piece(1, 8, false, b"x"), HELD_NS_MAX + 1), Taken::Held, "of a datagram that is forgotten");
+    assert_eq!(
+        fragments.take(&piece(1, 8, false, b"x"), HELD_NS_MAX + 1),
+        Taken::Held,
+        "of a datagram that is forgotten"
+    );
     assert_eq!(payload(fragments.take(&piece(2, 8, false, b"x"), 2 * HELD_NS_MAX)), b"in time.x");
     assert_eq!(fragments.expired, 1);
 }
@@ -141,7 +165,10 @@ fn a_flood_has_a_bound_and_others_get_through() {
     let (start, end) = (piece(9, 0, true, b"unharmed"), piece(9, 8, false, b"!"));
     for n in 0..20_000 {
         assert_eq!(fragments.take(&flood(n), u64::from(n)), Taken::Held);
-        assert!(fragments.bytes <= HELD_BYTES_MAX && fragments.began.len() <= 2 * fragments.datagrams.len() + 65);
+        assert!(
+            fragments.bytes <= HELD_BYTES_MAX
+                && fragments.began.len() <= 2 * fragments.datagrams.len() + 65
+        );
         match n % 1000 {
             0 => assert_eq!(fragments.take(&start, u64::from(n)), Taken::Held),
             999 => assert_eq!(payload(fragments.take(&end, u64::from(n))), b"unharmed!"),

@@ -32,15 +32,21 @@ pub struct Device {
 impl Device {
     /// Reads the facts about the device of this name.
     pub fn of(name: &str) -> io::Result<Device> {
-        let text = CString::new(name).map_err(|_| io::Error::other("a device's name has no zero byte"))?;
+        let text =
+            CString::new(name).map_err(|_| io::Error::other("a device's name has no zero byte"))?;
         // SAFETY: text ends with a zero byte.
         let index = unsafe { libc::if_nametoindex(text.as_ptr()) } as i32;
         if index == 0 {
-            return Err(io::Error::new(io::ErrorKind::NotFound, format!("no network device {name} here: `ip link` lists them")));
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("no network device {name} here: `ip link` lists them"),
+            ));
         }
         let answer = link(index)?;
         let number = |kind| Some(u32::from_ne_bytes(attribute(&answer, kind)?.try_into().ok()?));
-        let mtu = number(IFLA_MTU).ok_or_else(|| io::Error::other("the kernel does not tell the device's MTU"))? as usize;
+        let mtu = number(IFLA_MTU)
+            .ok_or_else(|| io::Error::other("the kernel does not tell the device's MTU"))?
+            as usize;
         let physical = attribute(&answer, IFLA_PARENT_DEV_NAME).is_some();
         let socket = socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
         // struct ethtool_channels: four limits, then the counts of receive, send, other and
@@ -49,7 +55,8 @@ impl Device {
         let told = ask(&socket, name, &mut channels).is_ok().then(|| channels[5] + channels[8]);
         let queues = told.or(number(IFLA_NUM_RX_QUEUES)).unwrap_or(1).max(1);
         let mut flags = [ETHTOOL_GFLAGS, 0];
-        let takes_tags = physical && ask(&socket, name, &mut flags).is_ok() && flags[1] & ETH_FLAG_RXVLAN != 0;
+        let takes_tags =
+            physical && ask(&socket, name, &mut flags).is_ok() && flags[1] & ETH_FLAG_RXVLAN != 0;
         Ok(Device { index, mtu, physical, queues, takes_tags })
     }
 }

@@ -98,7 +98,10 @@ struct Memory {
 
 impl Memory {
     fn new(bytes: usize) -> io::Result<Memory> {
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE);
+        let (protection, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE,
+        );
         // SAFETY: a fresh mapping.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
         if start == libc::MAP_FAILED {
@@ -128,7 +131,9 @@ fn during(what: &'static str) -> impl Fn(io::Error) -> io::Error {
 fn set<T>(socket: &OwnedFd, option: libc::c_int, value: &T, what: &'static str) -> io::Result<()> {
     let size = size_of::<T>() as libc::socklen_t;
     // SAFETY: value points to size bytes.
-    match unsafe { libc::setsockopt(socket.as_raw_fd(), SOL_XDP, option, (value as *const T).cast(), size) } {
+    match unsafe {
+        libc::setsockopt(socket.as_raw_fd(), SOL_XDP, option, (value as *const T).cast(), size)
+    } {
         0 => Ok(()),
         _ => Err(during(what)(io::Error::last_os_error())),
     }
@@ -140,7 +145,9 @@ fn get<T>(socket: &OwnedFd, option: libc::c_int) -> io::Result<T> {
     // SAFETY: all requested options consist of integers.
     let mut value: T = unsafe { std::mem::zeroed() };
     // SAFETY: value has size bytes.
-    match unsafe { libc::getsockopt(socket.as_raw_fd(), SOL_XDP, option, (&raw mut value).cast(), &mut size) } {
+    match unsafe {
+        libc::getsockopt(socket.as_raw_fd(), SOL_XDP, option, (&raw mut value).cast(), &mut size)
+    } {
         0 => Ok(value),
         _ => Err(io::Error::last_os_error()),
     }
@@ -155,13 +162,21 @@ pub fn suits(device: &str) -> io::Result<bool> {
 impl Queue {
     /// Opens one queue of the device, with its chunks in `memory` from `base` on. Returns the queue
     /// and its sending side; only the one of queue 0 is used.
-    fn open(device: &Device, queue: u32, memory: &Memory, base: usize, chunk_bytes: usize, chunks: u32) -> io::Result<(Queue, Sending)> {
+    fn open(
+        device: &Device,
+        queue: u32,
+        memory: &Memory,
+        base: usize,
+        chunk_bytes: usize,
+        chunks: u32,
+    ) -> io::Result<(Queue, Sending)> {
         // SAFETY: plain system call.
-        let socket = match unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) } {
-            -1 => return Err(during("open an XDP socket")(io::Error::last_os_error())),
-            // SAFETY: just opened.
-            fd => unsafe { OwnedFd::from_raw_fd(fd) },
-        };
+        let socket =
+            match unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) } {
+                -1 => return Err(during("open an XDP socket")(io::Error::last_os_error())),
+                // SAFETY: just opened.
+                fd => unsafe { OwnedFd::from_raw_fd(fd) },
+            };
         let send_chunks = if queue == 0 { SEND_CHUNKS } else { 0 };
         let registered = libc::xdp_umem_reg {
             addr: memory.at(base) as u64,
@@ -176,16 +191,36 @@ impl Queue {
         set(&socket, libc::XDP_UMEM_COMPLETION_RING, &SEND_CHUNKS, "XDP_UMEM_COMPLETION_RING")?;
         set(&socket, libc::XDP_RX_RING, &chunks, "XDP_RX_RING")?;
         set(&socket, libc::XDP_TX_RING, &SEND_CHUNKS, "XDP_TX_RING")?;
-        let offsets: libc::xdp_mmap_offsets = get(&socket, libc::XDP_MMAP_OFFSETS).map_err(during("XDP_MMAP_OFFSETS"))?;
+        let offsets: libc::xdp_mmap_offsets =
+            get(&socket, libc::XDP_MMAP_OFFSETS).map_err(during("XDP_MMAP_OFFSETS"))?;
         let mapped = during("map a ring");
-        let mut fill = Ring::map(&socket, libc::XDP_UMEM_PGOFF_FILL_RING as i64, &offsets.fr, chunks, Side::Producer).map_err(&mapped)?;
+        let mut fill = Ring::map(
+            &socket,
+            libc::XDP_UMEM_PGOFF_FILL_RING as i64,
+            &offsets.fr,
+            chunks,
+            Side::Producer,
+        )
+        .map_err(&mapped)?;
         let completion = libc::XDP_UMEM_PGOFF_COMPLETION_RING as i64;
         let sending = Sending {
-            ring: Ring::map(&socket, libc::XDP_PGOFF_TX_RING, &offsets.tx, SEND_CHUNKS, Side::Producer).map_err(&mapped)?,
-            completed: Ring::map(&socket, completion, &offsets.cr, SEND_CHUNKS, Side::Consumer).map_err(&mapped)?,
-            free: (chunks..chunks + send_chunks).map(|chunk| u64::from(chunk) * chunk_bytes as u64).collect(),
+            ring: Ring::map(
+                &socket,
+                libc::XDP_PGOFF_TX_RING,
+                &offsets.tx,
+                SEND_CHUNKS,
+                Side::Producer,
+            )
+            .map_err(&mapped)?,
+            completed: Ring::map(&socket, completion, &offsets.cr, SEND_CHUNKS, Side::Consumer)
+                .map_err(&mapped)?,
+            free: (chunks..chunks + send_chunks)
+                .map(|chunk| u64::from(chunk) * chunk_bytes as u64)
+                .collect(),
         };
-        let received = Ring::map(&socket, libc::XDP_PGOFF_RX_RING, &offsets.rx, chunks, Side::Consumer).map_err(&mapped)?;
+        let received =
+            Ring::map(&socket, libc::XDP_PGOFF_RX_RING, &offsets.rx, chunks, Side::Consumer)
+                .map_err(&mapped)?;
         (0..u64::from(chunks)).for_each(|chunk| fill.push(chunk * chunk_bytes as u64));
         fill.publish();
         let address = libc::sockaddr_xdp {
@@ -198,7 +233,14 @@ impl Queue {
         // The kernel frees a queue some time after its last user has ended.
         let deadline = Instant::now() + LET_GO;
         // SAFETY: address has the stated size.
-        while unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size_of_val(&address) as u32) } != 0 {
+        while unsafe {
+            libc::bind(
+                socket.as_raw_fd(),
+                (&raw const address).cast(),
+                size_of_val(&address) as u32,
+            )
+        } != 0
+        {
             let e = io::Error::last_os_error();
             if e.raw_os_error() != Some(libc::EBUSY) || Instant::now() >= deadline {
                 return Err(taken(queue, e));
@@ -213,9 +255,10 @@ impl Queue {
 fn taken(queue: u32, e: io::Error) -> io::Error {
     let (kind, why) = match e.raw_os_error() {
         Some(libc::EBUSY) => (io::ErrorKind::ResourceBusy, "another program has it: end that one"),
-        Some(libc::EINVAL) => {
-            (io::ErrorKind::Unsupported, "there is none, or the driver does not do AF_XDP on it: `ethtool -L` sets how many there are")
-        }
+        Some(libc::EINVAL) => (
+            io::ErrorKind::Unsupported,
+            "there is none, or the driver does not do AF_XDP on it: `ethtool -L` sets how many there are",
+        ),
         _ => (e.kind(), "bind a socket to it"),
     };
     io::Error::new(kind, format!("queue {queue}: {why} ({e})"))
@@ -227,7 +270,9 @@ impl Port {
         let found = Device::of(device)?;
         let unsupported = |why: String| io::Error::new(io::ErrorKind::Unsupported, why);
         let frame_bytes_max = found.mtu + LINK_BYTES;
-        let Some(chunk_bytes) = CHUNK_BYTES.into_iter().find(|chunk| frame_bytes_max + HEADROOM_BYTES <= *chunk) else {
+        let Some(chunk_bytes) =
+            CHUNK_BYTES.into_iter().find(|chunk| frame_bytes_max + HEADROOM_BYTES <= *chunk)
+        else {
             let most = CHUNK_BYTES[1] - HEADROOM_BYTES - LINK_BYTES;
             return Err(unsupported(format!(
                 "a packet has to fit into a page: `ip link set {device} mtu {most}` or less, it is {}",
@@ -235,23 +280,31 @@ impl Port {
             )));
         };
         if found.takes_tags {
-            return Err(unsupported(format!("it takes VLAN tags out of frames, unseen: `ethtool -K {device} rxvlan off`")));
+            return Err(unsupported(format!(
+                "it takes VLAN tags out of frames, unseen: `ethtool -K {device} rxvlan off`"
+            )));
         }
-        let chunks = (frames / found.queues as usize).clamp(RECEIVE_CHUNKS_MIN, 1 << 22).next_power_of_two() as u32;
+        let chunks = (frames / found.queues as usize)
+            .clamp(RECEIVE_CHUNKS_MIN, 1 << 22)
+            .next_power_of_two() as u32;
         let program = Program::attach(found.index, found.queues)?;
         let first = (chunks + SEND_CHUNKS) as usize * chunk_bytes;
         let other = chunks as usize * chunk_bytes;
-        let memory = Memory::new(first + (found.queues as usize - 1) * other).map_err(during("memory for packets"))?;
+        let memory = Memory::new(first + (found.queues as usize - 1) * other)
+            .map_err(during("memory for packets"))?;
         let (mut queues, mut sending) = (Vec::new(), None);
         for queue in 0..found.queues {
             let base = if queue == 0 { 0 } else { first + (queue as usize - 1) * other };
             let (opened, sends) = Queue::open(&found, queue, &memory, base, chunk_bytes, chunks)?;
-            program.add(queue, opened.socket.as_fd()).map_err(during("put a socket into the table"))?;
+            program
+                .add(queue, opened.socket.as_fd())
+                .map_err(during("put a socket into the table"))?;
             queues.push(opened);
             sending.get_or_insert(sends);
         }
         let zero_copy = queues.iter().all(|queue| {
-            get::<libc::xdp_options>(&queue.socket, libc::XDP_OPTIONS).is_ok_and(|o| o.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
+            get::<libc::xdp_options>(&queue.socket, libc::XDP_OPTIONS)
+                .is_ok_and(|o| o.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
         });
         Ok(Port {
             _program: program,
@@ -301,7 +354,9 @@ impl Port {
                 let start = queue.base + entry.addr as usize;
                 // SAFETY: the kernel names chunks of the memory, with its headroom before the
                 // packet.
-                let frame = unsafe { std::slice::from_raw_parts_mut(self.memory.at(start), entry.len as usize) };
+                let frame = unsafe {
+                    std::slice::from_raw_parts_mut(self.memory.at(start), entry.len as usize)
+                };
                 if self.complete {
                     checksum::complete_partial(frame);
                 }
@@ -340,7 +395,12 @@ impl Port {
             let entry = queue.received.peek(0);
             // Clear the stamp: if the next packet gets none, this one must not stand for it.
             // SAFETY: the chunk is ours until it is in the fill ring.
-            unsafe { self.memory.at(queue.base + entry.addr as usize - STAMP_BYTES).cast::<u64>().write_unaligned(0) };
+            unsafe {
+                self.memory
+                    .at(queue.base + entry.addr as usize - STAMP_BYTES)
+                    .cast::<u64>()
+                    .write_unaligned(0)
+            };
             queue.received.skip();
             queue.fill.push(entry.addr & !(self.chunk_bytes as u64 - 1));
         }
@@ -357,7 +417,10 @@ impl Port {
     pub fn send(&self, frames: &[&[u8]]) -> usize {
         let sending = &mut *self.sending.borrow_mut();
         let (mut sent, mut dropped) = (0, 0);
-        for frame in frames.iter().filter(|frame| (ETHERNET_BYTES..=self.frame_bytes_max).contains(&frame.len())) {
+        for frame in frames
+            .iter()
+            .filter(|frame| (ETHERNET_BYTES..=self.frame_bytes_max).contains(&frame.len()))
+        {
             if sending.free.is_empty() {
                 sending.ring.publish();
                 dropped += self.push(sending);
@@ -365,7 +428,13 @@ impl Port {
             }
             let Some(chunk) = sending.free.pop() else { break };
             // SAFETY: the chunk is not the kernel's, and has room for the longest frame.
-            unsafe { std::ptr::copy_nonoverlapping(frame.as_ptr(), self.memory.at(self.queues[0].base + chunk as usize), frame.len()) };
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    frame.as_ptr(),
+                    self.memory.at(self.queues[0].base + chunk as usize),
+                    frame.len(),
+                )
+            };
             sending.ring.push(Entry { addr: chunk, len: frame.len() as u32, options: 0 });
             sent += 1;
         }
@@ -382,7 +451,9 @@ impl Port {
         while waiting > 0 && sending.ring.needs_wakeup() {
             let socket = self.queues[0].socket.as_raw_fd();
             // SAFETY: a call without data.
-            let result = unsafe { libc::sendto(socket, std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0) };
+            let result = unsafe {
+                libc::sendto(socket, std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0)
+            };
             if result >= 0 {
                 break;
             }
@@ -417,8 +488,10 @@ impl Port {
     /// Returns the number of packets lost for lack of room since the last call. With zero-copy,
     /// losses inside the device appear only in the device's own counters.
     pub fn lost(&mut self) -> u64 {
-        let of =
-            |queue: &Queue| get::<libc::xdp_statistics>(&queue.socket, libc::XDP_STATISTICS).map_or(0, |s| s.rx_dropped + s.rx_ring_full);
+        let of = |queue: &Queue| {
+            get::<libc::xdp_statistics>(&queue.socket, libc::XDP_STATISTICS)
+                .map_or(0, |s| s.rx_dropped + s.rx_ring_full)
+        };
         let lost = self.queues.iter().map(of).sum::<u64>();
         lost.saturating_sub(std::mem::replace(&mut self.reported, lost))
     }

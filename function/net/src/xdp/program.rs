@@ -57,10 +57,14 @@ impl Program {
             kind: u32,
             flags: u32,
         }
-        let during = |what: &'static str| move |e: io::Error| io::Error::new(e.kind(), format!("{what}: {e}"));
+        let during = |what: &'static str| {
+            move |e: io::Error| io::Error::new(e.kind(), format!("{what}: {e}"))
+        };
         let sockets = sockets(queues).map_err(during("make the table of sockets (XSKMAP)"))?;
-        let program = load(&instructions(sockets.as_raw_fd())).map_err(during("load the XDP program"))?;
-        let link = Link { program: program.as_raw_fd(), device, kind: BPF_XDP, flags: XDP_FLAGS_DRV_MODE };
+        let program =
+            load(&instructions(sockets.as_raw_fd())).map_err(during("load the XDP program"))?;
+        let link =
+            Link { program: program.as_raw_fd(), device, kind: BPF_XDP, flags: XDP_FLAGS_DRV_MODE };
         // The link holds the program, and the program holds its table.
         Ok(Program { sockets, _link: open(BPF_LINK_CREATE, &link).map_err(refused)? })
     }
@@ -76,9 +80,12 @@ impl Program {
             flags: u64,
         }
         let value = socket.as_raw_fd();
-        let update = Update { map: self.sockets.as_raw_fd(), _pad: 0, key: &queue, value: &value, flags: 0 };
+        let update =
+            Update { map: self.sockets.as_raw_fd(), _pad: 0, key: &queue, value: &value, flags: 0 };
         // SAFETY: key and value have the table's sizes and live during the call.
-        let result = unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_UPDATE_ELEM, &update, size_of::<Update>()) };
+        let result = unsafe {
+            libc::syscall(libc::SYS_bpf, BPF_MAP_UPDATE_ELEM, &update, size_of::<Update>())
+        };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }
@@ -86,13 +93,15 @@ impl Program {
 /// Returns the reason why a device refuses the program.
 fn refused(e: io::Error) -> io::Error {
     let (kind, why) = match e.raw_os_error() {
-        Some(libc::EBUSY | libc::EEXIST) => {
-            (io::ErrorKind::ResourceBusy, "another XDP program is attached (`ip link` shows it): take it off")
-        }
+        Some(libc::EBUSY | libc::EEXIST) => (
+            io::ErrorKind::ResourceBusy,
+            "another XDP program is attached (`ip link` shows it): take it off",
+        ),
         Some(libc::EOPNOTSUPP) => (io::ErrorKind::Unsupported, "its driver has no native XDP"),
-        Some(libc::ERANGE | libc::EINVAL) => {
-            (io::ErrorKind::Unsupported, "its driver takes no XDP program as it is set up: a smaller MTU (also of a veth's peer), LRO off")
-        }
+        Some(libc::ERANGE | libc::EINVAL) => (
+            io::ErrorKind::Unsupported,
+            "its driver takes no XDP program as it is set up: a smaller MTU (also of a veth's peer), LRO off",
+        ),
         _ => (e.kind(), "attach the XDP program"),
     };
     io::Error::new(kind, format!("{why} ({e})"))
@@ -111,7 +120,19 @@ fn sockets(queues: u32) -> io::Result<OwnedFd> {
         name: [u8; 16],
     }
     let (kind, name) = (BPF_MAP_TYPE_XSKMAP, named(b"pando_sockets"));
-    open(BPF_MAP_CREATE, &Map { kind, key_bytes: 4, value_bytes: 4, entries: queues, flags: 0, inner: 0, node: 0, name })
+    open(
+        BPF_MAP_CREATE,
+        &Map {
+            kind,
+            key_bytes: 4,
+            value_bytes: 4,
+            entries: queues,
+            flags: 0,
+            inner: 0,
+            node: 0,
+            name,
+        },
+    )
 }
 
 fn load(instructions: &[u64]) -> io::Result<OwnedFd> {
@@ -151,7 +172,10 @@ fn load(instructions: &[u64]) -> io::Result<OwnedFd> {
 
 /// Returns one instruction: operation, registers, offset of a jump or of memory, number.
 const fn op(code: u8, to: u8, from: u8, offset: i16, number: i32) -> u64 {
-    code as u64 | ((to | from << 4) as u64) << 8 | (offset as u16 as u64) << 16 | (number as u32 as u64) << 32
+    code as u64
+        | ((to | from << 4) as u64) << 8
+        | (offset as u16 as u64) << 16
+        | (number as u32 as u64) << 32
 }
 
 /// The program. It is too small to justify a compiler and a loader. In C it is

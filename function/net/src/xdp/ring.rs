@@ -31,11 +31,20 @@ pub enum Side {
 
 impl<T: Copy> Ring<T> {
     /// Maps a ring of `size` entries of `socket`.
-    pub fn map(socket: &OwnedFd, page: i64, offsets: &libc::xdp_ring_offset, size: u32, side: Side) -> io::Result<Ring<T>> {
+    pub fn map(
+        socket: &OwnedFd,
+        page: i64,
+        offsets: &libc::xdp_ring_offset,
+        size: u32,
+        side: Side,
+    ) -> io::Result<Ring<T>> {
         let bytes = offsets.desc as usize + size as usize * size_of::<T>();
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
         // SAFETY: a fresh mapping of the socket's ring.
-        let memory = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, socket.as_raw_fd(), page) };
+        let memory = unsafe {
+            libc::mmap(std::ptr::null_mut(), bytes, protection, flags, socket.as_raw_fd(), page)
+        };
         if memory == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
@@ -43,8 +52,18 @@ impl<T: Copy> Ring<T> {
         // SAFETY: the offsets are the kernel's, inside the mapping.
         let at = |offset: u64| unsafe { memory.as_ptr().add(offset as usize) };
         let (producer, consumer) = (at(offsets.producer).cast(), at(offsets.consumer).cast());
-        let (ours, theirs) = if side == Side::Producer { (producer, consumer) } else { (consumer, producer) };
-        Ok(Ring { memory, bytes, ours, theirs, flags: at(offsets.flags).cast(), entries: at(offsets.desc).cast(), size, at: 0 })
+        let (ours, theirs) =
+            if side == Side::Producer { (producer, consumer) } else { (consumer, producer) };
+        Ok(Ring {
+            memory,
+            bytes,
+            ours,
+            theirs,
+            flags: at(offsets.flags).cast(),
+            entries: at(offsets.desc).cast(),
+            size,
+            at: 0,
+        })
     }
 
     fn behind(&self) -> u32 {

@@ -10,7 +10,10 @@ fn call(server: &mut Server, epoch: u32) -> Shared {
     let (memory, unit, log) = Shared::make().unwrap();
     server.welcome(Box::new(Shared::open(&memory, log, false).unwrap()));
     let mut link = Shared::open(&memory, unit, true).unwrap();
-    link.send(&Hello { epoch, state_bytes: vec![STATE_BYTES], unit: "tenant/unit".into() }.encode()).unwrap();
+    link.send(
+        &Hello { epoch, state_bytes: vec![STATE_BYTES], unit: "tenant/unit".into() }.encode(),
+    )
+    .unwrap();
     link
 }
 
@@ -105,14 +108,19 @@ fn a_standby_that_follows_before_its_unit_goes_on_is_sent_the_state() {
         second.send(&[order]).unwrap();
         third.send(&[kind::FOLLOW]).unwrap();
         turns(&mut server);
-        assert_eq!(followed(&mut server, &mut third), [kind::CLEAR, kind::FLOWS, kind::EVEN], "after {order}");
+        assert_eq!(
+            followed(&mut server, &mut third),
+            [kind::CLEAR, kind::FLOWS, kind::EVEN],
+            "after {order}"
+        );
     }
 }
 
 #[test]
 fn a_late_message_of_a_dead_unit_changes_nothing() {
     let mut server = Server::new(None, None, -1);
-    let (mut first, mut second, mut third) = (call(&mut server, 1), call(&mut server, 2), call(&mut server, 3));
+    let (mut first, mut second, mut third) =
+        (call(&mut server, 1), call(&mut server, 2), call(&mut server, 3));
     first.send(&[kind::CLEAR]).unwrap();
     first.send(&batch(1, 1, 1)).unwrap();
     turns(&mut server);
@@ -169,10 +177,16 @@ fn a_unit_that_writes_and_dies_after_the_last_look_is_read_to_its_end() {
     let mut server = Server::new(None, None, -1);
     let (memory, unit, log) = Shared::make().unwrap();
     let mut unit = Shared::open(&memory, unit, true).unwrap();
-    unit.send(&Hello { epoch: 1, state_bytes: vec![STATE_BYTES], unit: "tenant/unit".into() }.encode()).unwrap();
+    unit.send(
+        &Hello { epoch: 1, state_bytes: vec![STATE_BYTES], unit: "tenant/unit".into() }.encode(),
+    )
+    .unwrap();
     unit.send(&[kind::CLEAR]).unwrap();
     unit.send(&batch(1, 1, 1)).unwrap();
-    server.welcome(Box::new(Sudden { link: Shared::open(&memory, log, false).unwrap(), unit: Some(unit) }));
+    server.welcome(Box::new(Sudden {
+        link: Shared::open(&memory, log, false).unwrap(),
+        unit: Some(unit),
+    }));
     let mut standby = call(&mut server, 2);
     turns(&mut server);
     assert_eq!(taken(&mut server, &mut standby), Some(2));

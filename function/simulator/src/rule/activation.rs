@@ -23,8 +23,22 @@ pub struct Activation {
 
 impl Activation {
     /// Starts without known demand.
-    pub fn new(unit_bytes: f64, average_ticks: f64, remember_ticks: usize, pool: u32) -> Activation {
-        Activation { unit_bytes, average_ticks, remember_ticks, least: 1, pool, demand: 0.0, set: 0, needs: VecDeque::new() }
+    pub fn new(
+        unit_bytes: f64,
+        average_ticks: f64,
+        remember_ticks: usize,
+        pool: u32,
+    ) -> Activation {
+        Activation {
+            unit_bytes,
+            average_ticks,
+            remember_ticks,
+            least: 1,
+            pool,
+            demand: 0.0,
+            set: 0,
+            needs: VecDeque::new(),
+        }
     }
 
     /// Returns the number of units for the next tick. `bytes` is the demand of the last tick.
@@ -52,19 +66,25 @@ mod tests {
     /// The table of cases that also tests the Go side. `UPDATE=1 cargo test` rewrites it.
     #[test]
     fn the_table_of_cases_holds() {
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/activation.csv");
-        let (mut random, mut activation) = (Random::new(7), Activation::new(125_000.0, 20.0, 5, 20));
+        let path =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/activation.csv");
+        let (mut random, mut activation) =
+            (Random::new(7), Activation::new(125_000.0, 20.0, 5, 20));
         let (mut table, mut units) = (String::from("bytes,accepting,units\n"), 0);
         for tick in 0..400 {
             let level = [20_000, 400_000, 2_000_000, 3_000_000][tick / 50 % 4];
             let bytes = random.below(2 * level);
-            let accepting = (units + if random.below(6) == 0 { random.below(4) as u32 } else { 0 }).min(20);
+            let accepting =
+                (units + if random.below(6) == 0 { random.below(4) as u32 } else { 0 }).min(20);
             units = activation.tick(bytes, accepting);
             writeln!(table, "{bytes},{accepting},{units}").expect("a string takes all");
         }
         if std::env::var_os("UPDATE").is_some() {
             std::fs::write(&path, &table).expect("the table can be written");
         }
-        assert_eq!(std::fs::read_to_string(&path).expect("function/testdata/activation.csv is there"), table);
+        assert_eq!(
+            std::fs::read_to_string(&path).expect("function/testdata/activation.csv is there"),
+            table
+        );
     }
 }

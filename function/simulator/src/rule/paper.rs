@@ -105,7 +105,8 @@ impl Paper {
         for i in (0..64u16).filter(|&i| self.accepting >> i & 1 == 1) {
             let load = self.load[i as usize];
             if demand + load <= self.unit_bytes {
-                let score = load / self.unit_bytes + if holds >> i & 1 == 1 { self.lambda } else { 0.0 };
+                let score =
+                    load / self.unit_bytes + if holds >> i & 1 == 1 { self.lambda } else { 0.0 };
                 if best.is_none_or(|(s, _)| score > s) {
                     best = Some((score, i));
                 }
@@ -120,7 +121,9 @@ impl Paper {
             self.used_tick[next as usize] = self.ticks;
             return next as u16;
         }
-        (0..64u16).min_by(|&a, &b| self.load[a as usize].total_cmp(&self.load[b as usize])).unwrap_or(0)
+        (0..64u16)
+            .min_by(|&a, &b| self.load[a as usize].total_cmp(&self.load[b as usize]))
+            .unwrap_or(0)
     }
 
     /// Pseudocode 2, WeightedRandomizedReplicator: K active units, weighted inversely to their ids.
@@ -170,7 +173,8 @@ impl Rule for Paper {
         let ticks = (self.drained.len() - 1).max(1) as f64;
         for i in 0..64 {
             self.load[i] = (new[i] - old[i]) as f64 / ticks;
-            if i > 0 && self.ticks - self.used_tick[i] > INACTIVE_TICKS && report.backlog_ns[i] == 0 {
+            if i > 0 && self.ticks - self.used_tick[i] > INACTIVE_TICKS && report.backlog_ns[i] == 0
+            {
                 self.accepting &= !(1 << i);
             }
         }

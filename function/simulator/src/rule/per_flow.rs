@@ -37,7 +37,13 @@ struct Known {
 
 impl Shortest {
     /// Returns the rule. It decides per flow if `gap_ns` is `u64::MAX`.
-    pub fn new(flows: u32, activation: Activation, gap_ns: u64, size_bytes: u32, reallocate_ticks: u64) -> Shortest {
+    pub fn new(
+        flows: u32,
+        activation: Activation,
+        gap_ns: u64,
+        size_bytes: u32,
+        reallocate_ticks: u64,
+    ) -> Shortest {
         let known = Known { unit: u16::MAX, seen: 0, flowlet_bytes: 0, recent_bytes: 0 };
         Shortest {
             activation,
@@ -58,7 +64,10 @@ impl Shortest {
         let open = (0..64u16).filter(|&i| self.accepting >> i & 1 == 1);
         let unit = open.min_by_key(|&i| self.queues[i as usize]).unwrap_or(0);
         let n = self.accepting.count_ones();
-        if self.queues[unit as usize] > self.grow_ns && now - self.grown_ns >= TICK_NS && n < self.activation.pool {
+        if self.queues[unit as usize] > self.grow_ns
+            && now - self.grown_ns >= TICK_NS
+            && n < self.activation.pool
+        {
             self.accepting = first(n + 1);
             self.grown_ns = now;
         }
@@ -70,7 +79,11 @@ impl Shortest {
     /// last reallocation plus the waiting bytes.
     fn reallocate(&mut self, report: &Report) {
         let n = self.accepting.count_ones() as usize;
-        let mut load: Vec<f64> = report.backlog_ns.iter().map(|&b| b as f64 / (TICK_NS as f64) * self.activation.unit_bytes).collect();
+        let mut load: Vec<f64> = report
+            .backlog_ns
+            .iter()
+            .map(|&b| b as f64 / (TICK_NS as f64) * self.activation.unit_bytes)
+            .collect();
         let mut at: Vec<Vec<(u64, usize)>> = vec![Vec::new(); 64];
         for (number, f) in self.flows.iter_mut().enumerate().filter(|(_, f)| f.recent_bytes > 0) {
             load[f.unit as usize] += f.recent_bytes as f64;
@@ -94,7 +107,9 @@ impl Shortest {
                 return;
             }
             let room = load[from] - load[to];
-            let Some(which) = at[from].iter().rposition(|&(bytes, _)| (bytes as f64) < room) else { return };
+            let Some(which) = at[from].iter().rposition(|&(bytes, _)| (bytes as f64) < room) else {
+                return;
+            };
             let (bytes, number) = at[from].remove(which);
             self.flows[number].unit = to as u16;
             load[from] -= bytes as f64;
@@ -119,7 +134,12 @@ impl Rule for Shortest {
         let begins = new || (flowlets && ends);
         let unit = if begins { self.shortest(now) } else { f.unit };
         let flowlet_bytes = if begins { bytes } else { f.flowlet_bytes.saturating_add(bytes) };
-        self.flows[flow as usize] = Known { unit, seen: now, flowlet_bytes, recent_bytes: f.recent_bytes + u64::from(bytes) };
+        self.flows[flow as usize] = Known {
+            unit,
+            seen: now,
+            flowlet_bytes,
+            recent_bytes: f.recent_bytes + u64::from(bytes),
+        };
         Choice { unit, begins, targets: 0 }
     }
 

@@ -12,23 +12,32 @@ use pando_twins::Twin;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
-    let [_, device, frames] = &arguments[..] else { panic!("usage: bench-start-native DEVICE FRAMES") };
+    let [_, device, frames] = &arguments[..] else {
+        panic!("usage: bench-start-native DEVICE FRAMES")
+    };
     // It ends with its parent, however the parent ends.
     // SAFETY: no memory is involved.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let twin = Twin::new("nat", b"address=203.0.113.7\n");
-    let mut chain = Chain::new(vec![Stage::new(twin, Leases::new(32768..=65535))], Policy::default());
-    let mut port = Port::open(device, frames.parse().expect("a number of frames")).expect("open the device");
+    let mut chain =
+        Chain::new(vec![Stage::new(twin, Leases::new(32768..=65535))], Policy::default());
+    let mut port =
+        Port::open(device, frames.parse().expect("a number of frames")).expect("open the device");
     let mut slots = Vec::with_capacity(BATCH_PACKETS);
     loop {
         slots.clear();
         port.receive(BATCH_PACKETS, &mut slots);
         let mut done = 0;
         while done < slots.len() {
-            let of = |slot| Arrival { frame: port.frame(slot).frame, time_ns: port.frame(slot).time_ns, steered: None };
+            let of = |slot| Arrival {
+                frame: port.frame(slot).frame,
+                time_ns: port.frame(slot).time_ns,
+                steered: None,
+            };
             let arrivals: Vec<Arrival> = slots[done..].iter().map(of).collect();
             let count = chain.process(&arrivals);
-            let frames: Vec<&[u8]> = chain.outputs(&arrivals).flat_map(|(_, out)| out.iter()).collect();
+            let frames: Vec<&[u8]> =
+                chain.outputs(&arrivals).flat_map(|(_, out)| out.iter()).collect();
             port.send(&frames);
             port.release(count);
             done += count;

@@ -70,7 +70,11 @@ fn measure<E: Executor>(chain: &mut Chain<E>, arrivals: &[Arrival]) -> f64 {
     while done < PACKETS {
         let at = done % arrivals.len();
         let count = chain.process(&arrivals[at..]);
-        passed += chain.outputs(&arrivals[at..]).flat_map(|(_, out)| out.iter()).map(<[u8]>::len).sum::<usize>();
+        passed += chain
+            .outputs(&arrivals[at..])
+            .flat_map(|(_, out)| out.iter())
+            .map(<[u8]>::len)
+            .sum::<usize>();
         done += count;
     }
     std::hint::black_box(passed);
@@ -83,7 +87,11 @@ fn main() {
     let mut patterns = Vec::new();
     for file in &files {
         let text = std::fs::read(file).expect("read the rules");
-        patterns.extend(rules::parse(&String::from_utf8_lossy(&text), file, &Default::default()).expect("parse the rules").patterns);
+        patterns.extend(
+            rules::parse(&String::from_utf8_lossy(&text), file, &Default::default())
+                .expect("parse the rules")
+                .patterns,
+        );
     }
     let ids = rules::compile(&patterns).expect("compile the rules");
     let configured: [(&str, &[u8]); 5] = [
@@ -98,8 +106,13 @@ fn main() {
         let path = format!("{functions}/{name}/{name}.wasm");
         for bytes in [64, 368, 1434] {
             let frames = frames(bytes, matches!(name, "whitelister" | "ids"));
-            let arrivals: Vec<Arrival> = frames.iter().map(|frame| Arrival { frame, time_ns: 1, steered: None }).collect();
-            let mut wasm = chain_of(Runtime::new(Limits::default(), 2).load(path.as_ref(), configuration).expect("load"));
+            let arrivals: Vec<Arrival> =
+                frames.iter().map(|frame| Arrival { frame, time_ns: 1, steered: None }).collect();
+            let mut wasm = chain_of(
+                Runtime::new(Limits::default(), 2)
+                    .load(path.as_ref(), configuration)
+                    .expect("load"),
+            );
             let mut native = chain_of(Twin::new(name, configuration));
             measure(&mut wasm, &arrivals);
             measure(&mut native, &arrivals);

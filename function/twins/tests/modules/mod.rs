@@ -28,8 +28,22 @@ pub fn build(name: &str, source: &str) -> Built {
     let (c, wasm) = (directory.join("module.c"), directory.join("module.wasm"));
     std::fs::write(&c, source).unwrap();
     let sdk = concat!(env!("CARGO_MANIFEST_DIR"), "/../../sdk/function/c");
-    let flags = ["--target=wasm32", "-O2", "-nostdlib", "-ffreestanding", "-mbulk-memory", "-Wl,--no-entry", "-Wl,--stack-first"];
-    let status = Command::new("clang").args(flags).args(["-Wl,-z,stack-size=16384", "-I", sdk]).arg(&c).arg("-o").arg(&wasm).status();
+    let flags = [
+        "--target=wasm32",
+        "-O2",
+        "-nostdlib",
+        "-ffreestanding",
+        "-mbulk-memory",
+        "-Wl,--no-entry",
+        "-Wl,--stack-first",
+    ];
+    let status = Command::new("clang")
+        .args(flags)
+        .args(["-Wl,-z,stack-size=16384", "-I", sdk])
+        .arg(&c)
+        .arg("-o")
+        .arg(&wasm)
+        .status();
     assert!(status.expect("clang is installed (deploy/deps test)").success());
     Built { wasm, directory }
 }

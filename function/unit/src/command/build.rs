@@ -34,9 +34,14 @@ const SDK: &str = include_str!("../../../../sdk/function/c/pando_nf.h");
 
 impl Build {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let directory = self.directory.canonicalize().map_err(|e| match Failure::of_file("build", &self.directory, &e) {
-            Failure::NotFound(words) => Failure::NotFound(format!("{words}: `pando fn new {}` makes a function", self.directory.display())),
-            other => other,
+        let directory = self.directory.canonicalize().map_err(|e| {
+            match Failure::of_file("build", &self.directory, &e) {
+                Failure::NotFound(words) => Failure::NotFound(format!(
+                    "{words}: `pando fn new {}` makes a function",
+                    self.directory.display()
+                )),
+                other => other,
+            }
         })?;
         if let (true, Some(folder)) = (directory.is_file(), directory.parent()) {
             return Err(Failure::Invalid(format!(
@@ -45,7 +50,9 @@ impl Build {
                 folder.display()
             )));
         }
-        let name = directory.file_name().ok_or_else(|| Failure::Invalid("the root directory is not a function".into()))?;
+        let name = directory
+            .file_name()
+            .ok_or_else(|| Failure::Invalid("the root directory is not a function".into()))?;
         let module = directory.join(name).with_extension("wasm");
         let scratch = Scratch::new()?;
         let fresh = scratch.0.join("module.wasm");
@@ -73,10 +80,15 @@ impl Build {
             built.push((self.places.data_dir.join("modules"), size));
         }
         match self.output {
-            Format::Json => {
-                print_json(&built.iter().map(|(file, bytes)| serde_json::json!({"file": file, "bytes": bytes})).collect::<Vec<_>>())
+            Format::Json => print_json(
+                &built
+                    .iter()
+                    .map(|(file, bytes)| serde_json::json!({"file": file, "bytes": bytes}))
+                    .collect::<Vec<_>>(),
+            ),
+            Format::Text => {
+                built.iter().for_each(|(file, bytes)| tell!("{}: {bytes} bytes", file.display()))
             }
-            Format::Text => built.iter().for_each(|(file, bytes)| tell!("{}: {bytes} bytes", file.display())),
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -92,7 +104,8 @@ struct Scratch(PathBuf);
 impl Scratch {
     fn new() -> Result<Scratch, Failure> {
         let path = std::env::temp_dir().join(format!("pando-build-{}", std::process::id()));
-        std::fs::create_dir_all(&path).map_err(|e| Failure::Internal(format!("create {}: {e}", path.display())))?;
+        std::fs::create_dir_all(&path)
+            .map_err(|e| Failure::Internal(format!("create {}: {e}", path.display())))?;
         Ok(Scratch(path))
     }
 }
@@ -123,14 +136,21 @@ const C_FLAGS: [&str; 14] = [
 ];
 
 fn build_c(directory: &Path, scratch: &Path, module: &Path) -> Result<(), Failure> {
-    let listed = std::fs::read_dir(directory).map_err(|e| Failure::of_file("list", directory, &e))?;
-    let mut sources: Vec<PathBuf> =
-        listed.filter_map(|e| Some(e.ok()?.path())).filter(|p| p.extension().is_some_and(|x| x == "c")).collect();
+    let listed =
+        std::fs::read_dir(directory).map_err(|e| Failure::of_file("list", directory, &e))?;
+    let mut sources: Vec<PathBuf> = listed
+        .filter_map(|e| Some(e.ok()?.path()))
+        .filter(|p| p.extension().is_some_and(|x| x == "c"))
+        .collect();
     sources.sort();
     if sources.is_empty() {
-        return Err(Failure::Invalid(format!("{}: neither *.c nor go.mod: `pando fn new DIR` makes a function", directory.display())));
+        return Err(Failure::Invalid(format!(
+            "{}: neither *.c nor go.mod: `pando fn new DIR` makes a function",
+            directory.display()
+        )));
     }
-    std::fs::write(scratch.join("pando_nf.h"), SDK).map_err(|e| Failure::Internal(format!("write the SDK: {e}")))?;
+    std::fs::write(scratch.join("pando_nf.h"), SDK)
+        .map_err(|e| Failure::Internal(format!("write the SDK: {e}")))?;
     let mut clang = Command::new("clang");
     clang.args(C_FLAGS).arg(scratch).args(&sources).arg("-o").arg(module);
     finish(clang, "clang (Debian: apt-get install clang lld)")
@@ -138,7 +158,16 @@ fn build_c(directory: &Path, scratch: &Path, module: &Path) -> Result<(), Failur
 
 fn build_go(directory: &Path, module: &Path) -> Result<(), Failure> {
     let mut go = Command::new("go");
-    go.args(["build", "-trimpath", "-buildvcs=false", "-buildmode=c-shared", "-ldflags=-s -w", "-o"]).arg(module).arg(".");
+    go.args([
+        "build",
+        "-trimpath",
+        "-buildvcs=false",
+        "-buildmode=c-shared",
+        "-ldflags=-s -w",
+        "-o",
+    ])
+    .arg(module)
+    .arg(".");
     go.current_dir(directory).env("GOOS", "wasip1").env("GOARCH", "wasm");
     finish(go, "go (https://go.dev/dl)")
 }
@@ -148,5 +177,9 @@ fn finish(mut command: Command, what: &str) -> Result<(), Failure> {
         ErrorKind::NotFound => Failure::NotFound(format!("the PATH does not have {what}")),
         _ => Failure::Internal(format!("start {what}: {e}")),
     })?;
-    if status.success() { Ok(()) } else { Err(Failure::Invalid(format!("the source does not build ({status})"))) }
+    if status.success() {
+        Ok(())
+    } else {
+        Err(Failure::Invalid(format!("the source does not build ({status})")))
+    }
 }

@@ -60,8 +60,11 @@ pub enum OnTrap {
 }
 
 fn block(text: &str) -> Result<(u32, u32), String> {
-    let (first, last) = text.split_once('-').ok_or("a block is FIRST-LAST, for example 32768-65535")?;
-    let number = |t: &str| t.parse::<u16>().map(u32::from).map_err(|_| format!("{t:?} is not a number below 65536"));
+    let (first, last) =
+        text.split_once('-').ok_or("a block is FIRST-LAST, for example 32768-65535")?;
+    let number = |t: &str| {
+        t.parse::<u16>().map(u32::from).map_err(|_| format!("{t:?} is not a number below 65536"))
+    };
     let (first, last) = (number(first)?, number(last)?);
     if first > last { Err(format!("the block {first}-{last} is empty")) } else { Ok((first, last)) }
 }
@@ -76,7 +79,10 @@ pub struct Code {
 impl ChainArgs {
     /// Compiles the functions.
     pub fn prepare(&self, compiler: &Compiler) -> Result<Code, Failure> {
-        let limits = Limits { fuel_per_packet: self.fuel_per_packet, memory_bytes: (self.memory_mib as usize) << 20 };
+        let limits = Limits {
+            fuel_per_packet: self.fuel_per_packet,
+            memory_bytes: (self.memory_mib as usize) << 20,
+        };
         // A new instance is made before the trapped one is gone, so each function needs two places.
         let runtime = Runtime::new(limits, 2 * self.functions.len() as u32);
         self.check_settings()?;
@@ -106,14 +112,18 @@ impl ChainArgs {
         std::thread::scope(|scope| {
             let other = scope.spawn(other);
             let code = self.prepare(compiler);
-            let other = other.join().map_err(|_| Failure::Internal("a thread of the start panicked".into()))?;
+            let other = other
+                .join()
+                .map_err(|_| Failure::Internal("a thread of the start panicked".into()))?;
             Ok((other?, code?))
         })
     }
 
     /// Runs the functions for the first time. A unit calls it inside its sandbox.
     pub fn start(&self, code: Code) -> Result<Chain<Function>, Failure> {
-        let stages = code.functions.into_iter().map(|function| Ok(Stage::new(function.start()?, Leases::new(self.ports.0..=self.ports.1))));
+        let stages = code.functions.into_iter().map(|function| {
+            Ok(Stage::new(function.start()?, Leases::new(self.ports.0..=self.ports.1)))
+        });
         Ok(Chain::new(stages.collect::<Result<_, Failure>>()?, self.policy()))
     }
 
@@ -138,14 +148,20 @@ impl ChainArgs {
             if let Some((name, _)) = key.split_once('.')
                 && !names.iter().any(|n| n == name)
             {
-                return Err(Failure::Invalid(format!("--set {line}: no function {name} here, only {}", names.join(" and "))));
+                return Err(Failure::Invalid(format!(
+                    "--set {line}: no function {name} here, only {}",
+                    names.join(" and ")
+                )));
             }
         }
         match (names.iter().find(|n| takes_rules(n)), self.rules.is_empty()) {
-            (Some(ids), true) => Err(Failure::Invalid(format!("{ids} has nothing to look for: give it rules with --rules FILE"))),
-            (None, false) => {
-                Err(Failure::Invalid(format!("--rules is for a function ids*.wasm, and here is only {}", names.join(" and "))))
-            }
+            (Some(ids), true) => Err(Failure::Invalid(format!(
+                "{ids} has nothing to look for: give it rules with --rules FILE"
+            ))),
+            (None, false) => Err(Failure::Invalid(format!(
+                "--rules is for a function ids*.wasm, and here is only {}",
+                names.join(" and ")
+            ))),
             _ => Ok(()),
         }
     }
@@ -163,9 +179,12 @@ impl ChainArgs {
         for file in &self.rules {
             let bytes = std::fs::read(file).map_err(|e| Failure::of_file("read", file, &e))?;
             let shown = file.display().to_string();
-            let read = rules::parse(&String::from_utf8_lossy(&bytes), &shown, &variables).map_err(|e| Failure::Invalid(e.to_string()))?;
+            let read = rules::parse(&String::from_utf8_lossy(&bytes), &shown, &variables)
+                .map_err(|e| Failure::Invalid(e.to_string()))?;
             if let (true, Some((line, sid, part))) = (self.strict_rules, read.others.first()) {
-                let words = format!("{shown}:{line}: rule {sid} has {part}, which is not looked at: without --strict-rules it is left out");
+                let words = format!(
+                    "{shown}:{line}: rule {sid} has {part}, which is not looked at: without --strict-rules it is left out"
+                );
                 return Err(Failure::Invalid(words));
             }
             force.add(&read);

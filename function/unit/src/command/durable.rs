@@ -131,7 +131,10 @@ impl Process {
                 let status = self.child.wait().map_err(internal("wait for the unit"))?;
                 Err(Failure::from_code(status.code(), text))
             }
-            Err(_) => Err(Failure::Internal(format!("the unit ended: {}", self.child.wait().map_err(internal("wait for the unit"))?))),
+            Err(_) => Err(Failure::Internal(format!(
+                "the unit ended: {}",
+                self.child.wait().map_err(internal("wait for the unit"))?
+            ))),
         }
     }
 }
@@ -162,7 +165,11 @@ impl<'a> Watch<'a> {
         let signals = unit::signals().map_err(internal("signals"))?;
         let address = run.durable.log.as_deref().map(resolve).transpose()?;
         let opened = run.open_ports()?;
-        let ports: Vec<OwnedFd> = opened.iter().map(Port::share).collect::<Result<_, _>>().map_err(internal("share a device"))?;
+        let ports: Vec<OwnedFd> = opened
+            .iter()
+            .map(Port::share)
+            .collect::<Result<_, _>>()
+            .map_err(internal("share a device"))?;
         drop(opened);
         let control = run.bind_control()?;
         let page = vitals::memory().map_err(internal("shared memory"))?;
@@ -207,7 +214,11 @@ impl<'a> Watch<'a> {
     /// Gives a link to each process without one.
     fn link(&mut self) {
         let before = self.unit.link;
-        for process in [Some(&mut self.unit), self.standby.as_mut()].into_iter().flatten().filter(|p| p.link == 0) {
+        for process in [Some(&mut self.unit), self.standby.as_mut()]
+            .into_iter()
+            .flatten()
+            .filter(|p| p.link == 0)
+        {
             self.links += 1;
             let order = format!("log {}", self.links);
             let linked = match (&self.log, self.address) {
@@ -216,9 +227,8 @@ impl<'a> Watch<'a> {
                     process.tell(&order, &[memory.as_fd(), unit.as_fd()]);
                     process.memory = Some(memory);
                 }),
-                (None, Some(address)) => {
-                    TcpStream::connect_timeout(&address, 2 * CALL_AGAIN).map(|socket| process.tell(&order, &[socket.as_fd()]))
-                }
+                (None, Some(address)) => TcpStream::connect_timeout(&address, 2 * CALL_AGAIN)
+                    .map(|socket| process.tell(&order, &[socket.as_fd()])),
                 (None, None) => Err(io::ErrorKind::NotConnected.into()),
             };
             process.link = if linked.is_ok() { self.links } else { 0 };
@@ -235,15 +245,21 @@ impl<'a> Watch<'a> {
     fn watch(&mut self) -> Result<(), Failure> {
         let (mut beats, mut silent) = (0, 0);
         loop {
-            let alive = |p: Option<&Process>| p.map_or([-1, -1], |p| [p.pidfd.as_raw_fd(), p.orders.as_raw_fd()]);
+            let alive = |p: Option<&Process>| {
+                p.map_or([-1, -1], |p| [p.pidfd.as_raw_fd(), p.orders.as_raw_fd()])
+            };
             let [unit, said] = alive(Some(&self.unit));
             let [standby, answered] = alive(self.standby.as_ref());
             let [log, _] = alive(self.log.as_ref());
-            let unlinked = self.unit.link == 0 || self.standby.as_ref().is_some_and(|s| s.link == 0);
+            let unlinked =
+                self.unit.link == 0 || self.standby.as_ref().is_some_and(|s| s.link == 0);
             let quarter = Duration::from_millis(self.run.durable.hang_ms / 4);
             let round = if unlinked { quarter.min(CALL_AGAIN) } else { quarter };
-            let ready = orders::poll(&[self.signals.as_raw_fd(), unit, said, standby, answered, log], round.as_millis() as i32)
-                .map_err(internal("wait for the unit"))?;
+            let ready = orders::poll(
+                &[self.signals.as_raw_fd(), unit, said, standby, answered, log],
+                round.as_millis() as i32,
+            )
+            .map_err(internal("wait for the unit"))?;
             if ready[0] {
                 return Ok(());
             }
@@ -259,10 +275,17 @@ impl<'a> Watch<'a> {
             }
             // In a round without an event, the unit should have given a sign of life.
             let now = self.vitals.beats();
-            silent = if now != beats || ready.contains(&true) || !self.unit.serving { 0 } else { silent + 1 };
+            silent = if now != beats || ready.contains(&true) || !self.unit.serving {
+                0
+            } else {
+                silent + 1
+            };
             beats = now;
             if silent >= 4 {
-                pando_walls::say!("the unit gave no sign of life for {} ms and is killed", self.run.durable.hang_ms);
+                pando_walls::say!(
+                    "the unit gave no sign of life for {} ms and is killed",
+                    self.run.durable.hang_ms
+                );
                 let _ = self.unit.child.kill();
                 silent = 0;
             }
@@ -281,7 +304,9 @@ impl<'a> Watch<'a> {
         for (text, by_unit) in said {
             match text.as_str() {
                 "ready" => {}
-                lost if lost.starts_with("lost ") || lost.starts_with("unlinked ") => self.lost(lost, by_unit)?,
+                lost if lost.starts_with("lost ") || lost.starts_with("unlinked ") => {
+                    self.lost(lost, by_unit)?
+                }
                 taken if taken.starts_with('{') => {
                     self.settle(taken)?;
                     // The report may arrive before the predecessor's end is noticed here, or is
@@ -319,7 +344,8 @@ impl<'a> Watch<'a> {
 
     fn bury_log(&mut self) -> Result<(), Failure> {
         if let Some(log) = &mut self.log {
-            let Some(status) = log.child.try_wait().map_err(internal("wait for the output log"))? else {
+            let Some(status) = log.child.try_wait().map_err(internal("wait for the output log"))?
+            else {
                 // This log replaced the one that ended.
                 return Ok(());
             };
@@ -333,7 +359,9 @@ impl<'a> Watch<'a> {
 
     fn standby_died(&mut self) -> Result<(), Failure> {
         if let Some(mut standby) = self.standby.take() {
-            let Some(status) = standby.child.try_wait().map_err(internal("wait for the standby"))? else {
+            let Some(status) =
+                standby.child.try_wait().map_err(internal("wait for the standby"))?
+            else {
                 // This standby replaced the one that ended, which has become the unit.
                 self.standby = Some(standby);
                 return Ok(());
@@ -351,12 +379,17 @@ impl<'a> Watch<'a> {
         if self.deaths < DEATHS_MAX {
             return Ok(());
         }
-        Err(Failure::Internal(format!("{DEATHS_MAX} units ended one after the other without finishing a batch; the last: {what}")))
+        Err(Failure::Internal(format!(
+            "{DEATHS_MAX} units ended one after the other without finishing a batch; the last: {what}"
+        )))
     }
 
     /// Makes the standby the unit, if the unit is dead. Returns true if the unit ended on order.
     fn bury_unit(&mut self) -> Result<bool, Failure> {
-        let Some(status) = self.unit.child.try_wait().map_err(internal("wait for the unit"))? else { return Ok(false) };
+        let Some(status) = self.unit.child.try_wait().map_err(internal("wait for the unit"))?
+        else {
+            return Ok(false);
+        };
         if self.vitals.stopped() {
             return Ok(true);
         }
@@ -384,14 +417,22 @@ impl<'a> Watch<'a> {
             epoch: u32,
             totals: Vec<[u64; 4]>,
         }
-        let said: Said = serde_json::from_str(taken).map_err(|e| Failure::Internal(format!("a standby reported {taken}: {e}")))?;
-        let work = |[packets, bytes, fuel, trapped]: [u64; 4]| Work { packets, bytes, fuel, trapped };
+        let said: Said = serde_json::from_str(taken)
+            .map_err(|e| Failure::Internal(format!("a standby reported {taken}: {e}")))?;
+        let work =
+            |[packets, bytes, fuel, trapped]: [u64; 4]| Work { packets, bytes, fuel, trapped };
         let totals: Vec<Work> = said.taken_over.totals.into_iter().map(work).collect();
         if totals.is_empty() {
             return Ok(());
         }
-        Meter::settle(&self.run.places.data_dir, &self.run.tenant, &self.run.name, said.taken_over.epoch, &totals)
-            .map_err(internal("settle the bill of the dead unit"))
+        Meter::settle(
+            &self.run.places.data_dir,
+            &self.run.tenant,
+            &self.run.name,
+            said.taken_over.epoch,
+            &totals,
+        )
+        .map_err(internal("settle the bill of the dead unit"))
     }
 
     /// Ends all processes. The standby ends first, so that it does not take over.
@@ -409,24 +450,36 @@ impl<'a> Watch<'a> {
 }
 
 fn resolve(address: &str) -> Result<SocketAddr, Failure> {
-    let found = address.to_socket_addrs().map_err(|e| Failure::Invalid(format!("--log {address}: {e}; it is HOST:PORT")))?.next();
+    let found = address
+        .to_socket_addrs()
+        .map_err(|e| Failure::Invalid(format!("--log {address}: {e}; it is HOST:PORT")))?
+        .next();
     found.ok_or_else(|| Failure::Invalid(format!("--log {address}: no address")))
 }
 
 /// Runs a unit or its standby: a child of the watching process.
 pub fn unit(run: &Run) -> Result<ExitCode, Failure> {
     let orders = Orders::inherited();
-    let prepared = prepare(run, &orders).inspect_err(|reason| drop(orders.send(&reason.to_string(), &[])));
+    let prepared =
+        prepare(run, &orders).inspect_err(|reason| drop(orders.send(&reason.to_string(), &[])));
     let (mut unit, hello, vitals, watcher) = prepared?;
     let _ = orders.send("ready", &[]);
     let signals = unit.signals.as_raw_fd();
     let mut journal = Journal::new(orders, vitals, hello);
-    let call = standby::wait(&mut unit.chain, &mut journal, signals, watcher).map_err(internal("wait for the unit's end"))?;
+    let call = standby::wait(&mut unit.chain, &mut journal, signals, watcher)
+        .map_err(internal("wait for the unit's end"))?;
     match call {
         Call::End => return Ok(ExitCode::SUCCESS),
         Call::Serve => {}
         Call::TakeOver(link, followed, noticed) => {
-            standby::take_over(&mut unit.chain, &mut unit.ports, &mut journal, (link, followed), noticed).map_err(internal("take over"))?;
+            standby::take_over(
+                &mut unit.chain,
+                &mut unit.ports,
+                &mut journal,
+                (link, followed),
+                noticed,
+            )
+            .map_err(internal("take over"))?;
         }
     }
     unit.journal = Some(journal);
@@ -438,7 +491,8 @@ pub fn unit(run: &Run) -> Result<ExitCode, Failure> {
 fn prepare(run: &Run, orders: &Orders) -> Result<(Unit, Hello, Vitals, Watcher), Failure> {
     let signals = unit::signals().map_err(internal("signals"))?;
     let mut order = orders.receive(true).map_err(internal("receive the descriptors"))?;
-    let missing = || Failure::Internal("`pando fn run` starts units; do not start one by hand".into());
+    let missing =
+        || Failure::Internal("`pando fn run` starts units; do not start one by hand".into());
     let page = order.fds.pop().ok_or_else(missing)?;
     let control = UnixListener::from(order.fds.pop().ok_or_else(missing)?);
     let vitals = Vitals::map(page.as_fd()).map_err(internal("shared memory"))?;
@@ -446,7 +500,10 @@ fn prepare(run: &Run, orders: &Orders) -> Result<(Unit, Hello, Vitals, Watcher),
     let mut unit = run.assemble(|| run.adopt_ports(order.fds), control, signals)?;
     unit.chain.forgotten = Some(Vec::new());
     unit.chain.flows.warm(standby::WARM_FLOWS);
-    let hello =
-        Hello { epoch: unit.meter.epoch, state_bytes: unit.chain.flows.stage_bytes(), unit: format!("{}/{}", run.tenant, run.name) };
+    let hello = Hello {
+        epoch: unit.meter.epoch,
+        state_bytes: unit.chain.flows.stage_bytes(),
+        unit: format!("{}/{}", run.tenant, run.name),
+    };
     Ok((unit, hello, vitals, watcher))
 }

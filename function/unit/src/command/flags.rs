@@ -67,7 +67,9 @@ enum Way {
 }
 
 pub fn name(text: &str) -> Result<String, String> {
-    let good = text.len() <= 63 && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) && !text.starts_with('.');
+    let good = text.len() <= 63
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+        && !text.starts_with('.');
     if good { Ok(text.to_owned()) } else { Err("at most 63 letters, digits, -, _ and .".into()) }
 }
 
@@ -109,36 +111,56 @@ impl Run {
         let wanted = match (self.port, self.durable.durability) {
             // The next unit continues in the ring, so the ring must outlive the unit.
             (Way::Xdp, Durability::Log) => {
-                return Err(Failure::Invalid("--durability log needs a ring that outlives the unit: --port packet".into()));
+                return Err(Failure::Invalid(
+                    "--durability log needs a ring that outlives the unit: --port packet".into(),
+                ));
             }
             (Way::Packet, _) | (_, Durability::Log) => Wanted::Packet,
             (Way::Auto, _) => Wanted::Auto,
             (Way::Xdp, _) => Wanted::Xdp,
         };
-        self.devices().map(|device| Port::open(device, self.ring_frames, wanted).map_err(|e| Failure::of_device(device, &e))).collect()
+        self.devices()
+            .map(|device| {
+                Port::open(device, self.ring_frames, wanted)
+                    .map_err(|e| Failure::of_device(device, &e))
+            })
+            .collect()
     }
 
     /// Adopts devices that another process opened.
     pub fn adopt_ports(&self, sockets: Vec<OwnedFd>) -> Result<Vec<Port>, Failure> {
-        let adopt = |(device, socket): (&String, OwnedFd)| Port::adopt(socket, device, self.ring_frames);
-        self.devices().zip(sockets).map(|pair| adopt(pair).map_err(|e| Failure::Internal(format!("map a device's ring: {e}")))).collect()
+        let adopt =
+            |(device, socket): (&String, OwnedFd)| Port::adopt(socket, device, self.ring_frames);
+        self.devices()
+            .zip(sockets)
+            .map(|pair| {
+                adopt(pair).map_err(|e| Failure::Internal(format!("map a device's ring: {e}")))
+            })
+            .collect()
     }
 
     /// Binds the unit's control socket.
     pub fn bind_control(&self) -> Result<UnixListener, Failure> {
         let path = self.places.unit(&self.name).control();
         let _ = std::fs::remove_file(&path);
-        let bound = UnixListener::bind(&path).and_then(|control| control.set_nonblocking(true).map(|()| control));
+        let bound = UnixListener::bind(&path)
+            .and_then(|control| control.set_nonblocking(true).map(|()| control));
         bound.map_err(|e| Failure::Internal(format!("bind {}: {e}", path.display())))
     }
 
     /// Makes a sandboxed unit on the ports from `open`. Its functions are compiled before it enters
     /// the sandbox, and run only inside it.
-    pub fn assemble(&self, open: impl FnOnce() -> Opened + Send, control: UnixListener, signals: OwnedFd) -> Result<Unit, Failure> {
+    pub fn assemble(
+        &self,
+        open: impl FnOnce() -> Opened + Send,
+        control: UnixListener,
+        signals: OwnedFd,
+    ) -> Result<Unit, Failure> {
         let (ports, code) = self.chain.prepare_while(&self.places.compiler(&self.tenant)?, open)?;
         let force = code.force.clone();
         let mut meter = self.places.meter(&self.tenant, &self.name)?;
-        pando_walls::sandbox::enter(&self.tenant).map_err(|e| Failure::Internal(format!("close the walls around the unit: {e}")))?;
+        pando_walls::sandbox::enter(&self.tenant)
+            .map_err(|e| Failure::Internal(format!("close the walls around the unit: {e}")))?;
         let chain = self.chain.start(code)?;
         let names: Vec<&str> = chain.names().collect();
         meter.name(&names).map_err(|e| Failure::Invalid(e.to_string()))?;
@@ -151,7 +173,15 @@ impl Run {
             ways.join(", "),
             meter.epoch
         );
-        let mut unit = Unit::new(self.name.clone(), self.tenant.clone(), chain, ports, meter, control, signals);
+        let mut unit = Unit::new(
+            self.name.clone(),
+            self.tenant.clone(),
+            chain,
+            ports,
+            meter,
+            control,
+            signals,
+        );
         unit.limits = self.limits.limits();
         unit.rules = force;
         Ok(unit)

@@ -60,7 +60,10 @@ impl Generate {
             return Err(Failure::Invalid("--burst is a number from 1 to 1000".into()));
         }
         if self.content.len() > 256 {
-            return Err(Failure::Invalid(format!("--content has {} bytes: 256 at most", self.content.len())));
+            return Err(Failure::Invalid(format!(
+                "--content has {} bytes: 256 at most",
+                self.content.len()
+            )));
         }
         let shape = Shape {
             flows: self.flows,
@@ -71,8 +74,12 @@ impl Generate {
             seed: self.seed,
         };
         let made = traffic::generate(&shape);
-        pcap::write(&self.capture, &made.packets).map_err(|e| Failure::of_file("write", &self.capture, &e))?;
-        let (first, last) = (made.packets.first().map_or(0, |p| p.time_ns), made.packets.last().map_or(0, |p| p.time_ns));
+        pcap::write(&self.capture, &made.packets)
+            .map_err(|e| Failure::of_file("write", &self.capture, &e))?;
+        let (first, last) = (
+            made.packets.first().map_or(0, |p| p.time_ns),
+            made.packets.last().map_or(0, |p| p.time_ns),
+        );
         let report = Report {
             capture: self.capture.display().to_string(),
             packets: made.packets.len(),

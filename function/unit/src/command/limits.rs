@@ -31,12 +31,16 @@ fn processors(text: &str) -> Result<f64, String> {
 impl LimitArgs {
     /// Returns the limits, if there are any.
     pub fn limits(&self) -> Option<Limits> {
-        let limits = Limits { memory_bytes: self.unit_memory_mib.map(|mib| mib << 20), cpus: self.unit_cpus };
+        let limits = Limits {
+            memory_bytes: self.unit_memory_mib.map(|mib| mib << 20),
+            cpus: self.unit_cpus,
+        };
         (limits != Limits::default()).then_some(limits)
     }
 
     /// Enters the group that was made for this process, if there is one.
     pub fn enter(&self) -> Result<(), Failure> {
-        cgroup::enter(&self.cgroup).map_err(|e| Failure::Internal(format!("enter the unit's control group: {e}")))
+        cgroup::enter(&self.cgroup)
+            .map_err(|e| Failure::Internal(format!("enter the unit's control group: {e}")))
     }
 }

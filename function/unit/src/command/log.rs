@@ -32,17 +32,22 @@ pub struct Log {
 
 impl Log {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let internal = |what: &'static str| move |e: std::io::Error| Failure::Internal(format!("{what}: {e}"));
+        let internal =
+            |what: &'static str| move |e: std::io::Error| Failure::Internal(format!("{what}: {e}"));
         let signals = unit::signals().map_err(internal("signals"))?;
         let listener = self.listen.map(TcpListener::bind).transpose();
-        let listener = listener.map_err(|e| Failure::Invalid(format!("listen on {}: {e}", self.listen.expect("it was given"))))?;
+        let listener = listener.map_err(|e| {
+            Failure::Invalid(format!("listen on {}: {e}", self.listen.expect("it was given")))
+        })?;
         let orders = self.inside.then(Orders::inherited);
         let address = listener.as_ref().and_then(|l| l.local_addr().ok());
         sandbox::enter(USER).map_err(internal("close the walls around the log"))?;
         if let Some(address) = address {
             tell!("the output log listens on {address}");
         }
-        Server::new(orders, listener, signals.as_raw_fd()).run().map_err(internal("the output log"))?;
+        Server::new(orders, listener, signals.as_raw_fd())
+            .run()
+            .map_err(internal("the output log"))?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -105,24 +105,39 @@ impl Member {
     }
 
     fn prepare(&self) -> Result<Core, Failure> {
-        let internal = |what: &'static str| move |e: std::io::Error| Failure::Internal(format!("{what}: {e}"));
+        let internal =
+            |what: &'static str| move |e: std::io::Error| Failure::Internal(format!("{what}: {e}"));
         self.limits.enter()?;
         let place = self.places.unit(&self.name);
         let signals = unit::signals().map_err(internal("signals"))?;
-        let open = || Port::open(&self.iface, self.ring_frames).map_err(|e| Failure::of_device(&self.iface, &e));
+        let open = || {
+            Port::open(&self.iface, self.ring_frames)
+                .map_err(|e| Failure::of_device(&self.iface, &e))
+        };
         let (port, code) = self.chain.prepare_while(&self.places.compiler(&self.tenant)?, open)?;
         std::fs::create_dir_all(&place.directory).map_err(internal("make the unit's directory"))?;
         let _ = std::fs::remove_file(place.control());
-        let control = UnixListener::bind(place.control()).map_err(internal("bind the control socket"))?;
+        let control =
+            UnixListener::bind(place.control()).map_err(internal("bind the control socket"))?;
         control.set_nonblocking(true).map_err(internal("the control socket"))?;
         let mut meter = self.places.meter(&self.tenant, &self.name)?;
-        let group = self.membership(self.store()?).map_err(internal("open the memory of the group"))?;
-        pando_walls::sandbox::enter(&self.tenant).map_err(internal("close the walls around the unit"))?;
+        let group =
+            self.membership(self.store()?).map_err(internal("open the memory of the group"))?;
+        pando_walls::sandbox::enter(&self.tenant)
+            .map_err(internal("close the walls around the unit"))?;
         let force = code.force.clone();
         let chain = self.chain.start(code)?;
         let names: Vec<&str> = chain.names().collect();
         meter.name(&names).map_err(|e| Failure::Invalid(e.to_string()))?;
-        let mut unit = Unit::new(self.name.clone(), self.tenant.clone(), chain, vec![port.into()], meter, control, signals);
+        let mut unit = Unit::new(
+            self.name.clone(),
+            self.tenant.clone(),
+            chain,
+            vec![port.into()],
+            meter,
+            control,
+            signals,
+        );
         unit.limits = self.limits.limits();
         force.iter().for_each(|force| pando_walls::say!("{force}"));
         unit.rules = force;
@@ -131,7 +146,12 @@ impl Member {
 
     fn store(&self) -> Result<Option<Store>, Failure> {
         let connect = |path: &PathBuf| {
-            let reason = |e| Failure::Invalid(format!("--state-store {}: {e}: want the socket of a Redis that runs", path.display()));
+            let reason = |e| {
+                Failure::Invalid(format!(
+                    "--state-store {}: {e}: want the socket of a Redis that runs",
+                    path.display()
+                ))
+            };
             Store::connect(path).map_err(reason)
         };
         self.state_store.as_ref().map(connect).transpose()
@@ -142,7 +162,11 @@ impl Member {
         let own = |fd: RawFd| unsafe { OwnedFd::from_raw_fd(fd) };
         let memory = own(self.memory_fd);
         let transport: Box<dyn Transport> = match self.udp_fd {
-            Some(fd) => Box::new(Udp::new(self.unit, UdpSocket::from(own(fd)), self.peers.iter().copied().map(Some).collect())?),
+            Some(fd) => Box::new(Udp::new(
+                self.unit,
+                UdpSocket::from(own(fd)),
+                self.peers.iter().copied().map(Some).collect(),
+            )?),
             None => {
                 let bells = (1..=UNITS_MAX as RawFd).map(|n| own(self.memory_fd + n)).collect();
                 Box::new(SharedMemory::new(self.unit, Shared::open(&memory)?, bells))
@@ -152,7 +176,12 @@ impl Member {
             id: self.unit,
             shared: Arc::new(Shared::open(&memory)?),
             transport,
-            timing: Timing { push_after_ns: self.gap_ns / 2, settle_ns: SETTLE_NS, deadline_ns: DEADLINE_NS, ..Timing::default() },
+            timing: Timing {
+                push_after_ns: self.gap_ns / 2,
+                settle_ns: SETTLE_NS,
+                deadline_ns: DEADLINE_NS,
+                ..Timing::default()
+            },
             capacity_bits: self.capacity_bits,
             nominal_bits: self.nominal_bits,
             chaos: self.chaos.clone(),

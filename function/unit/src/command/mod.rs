@@ -173,9 +173,15 @@ impl Failure {
     pub fn of_device(device: &str, e: &Error) -> Failure {
         match e.kind() {
             ErrorKind::NotFound => Failure::NotFound(e.to_string()),
-            ErrorKind::PermissionDenied => Failure::Denied(format!("{device}: {e}: packet sockets need CAP_NET_RAW; run it as root")),
-            ErrorKind::Unsupported => Failure::Invalid(format!("{device} cannot do AF_XDP: {e}; --port packet goes without")),
-            ErrorKind::ResourceBusy => Failure::Conflict(format!("{device}: {e}; --port packet goes without")),
+            ErrorKind::PermissionDenied => Failure::Denied(format!(
+                "{device}: {e}: packet sockets need CAP_NET_RAW; run it as root"
+            )),
+            ErrorKind::Unsupported => Failure::Invalid(format!(
+                "{device} cannot do AF_XDP: {e}; --port packet goes without"
+            )),
+            ErrorKind::ResourceBusy => {
+                Failure::Conflict(format!("{device}: {e}; --port packet goes without"))
+            }
             _ => Failure::Internal(format!("{device}: {e}")),
         }
     }

@@ -38,11 +38,18 @@ impl New {
     pub fn run(self) -> Result<ExitCode, Failure> {
         let shown = self.directory.display();
         let name = self.directory.file_name().and_then(|n| n.to_str()).unwrap_or_default();
-        if name.is_empty() || name.len() > 35 || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_') {
-            return Err(Failure::Invalid(format!("{shown}: a function's name is at most 35 letters, digits, - and _")));
+        if name.is_empty()
+            || name.len() > 35
+            || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+        {
+            return Err(Failure::Invalid(format!(
+                "{shown}: a function's name is at most 35 letters, digits, - and _"
+            )));
         }
         if self.directory.exists() {
-            return Err(Failure::Conflict(format!("{shown} exists already: remove it, or give another directory")));
+            return Err(Failure::Conflict(format!(
+                "{shown} exists already: remove it, or give another directory"
+            )));
         }
         let failed = |e: std::io::Error| Failure::of_file("write", &self.directory, &e);
         std::fs::create_dir_all(&self.directory).map_err(failed)?;
@@ -62,7 +69,9 @@ impl New {
             print_json(&serde_json::json!({"directory": self.directory, "files": names}));
             return Ok(ExitCode::SUCCESS);
         }
-        tell!("{shown}: now `pando fn build {shown}` and `pando fn test {shown}/{name}.wasm --pcap CAPTURE`");
+        tell!(
+            "{shown}: now `pando fn build {shown}` and `pando fn test {shown}/{name}.wasm --pcap CAPTURE`"
+        );
         Ok(ExitCode::SUCCESS)
     }
 }

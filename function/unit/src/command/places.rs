@@ -47,8 +47,12 @@ impl Places {
     /// before.
     pub fn compiler(&self, tenant: &str) -> Result<Compiler, Failure> {
         let cache = Cache::open(&self.data_dir.join("modules")).map_err(|e| match e.kind() {
-            ErrorKind::PermissionDenied => Failure::Denied(format!("keep compiled functions: {e}: run it as root")),
-            _ => Failure::Internal(format!("keep compiled functions: {e}; --data-dir names another place")),
+            ErrorKind::PermissionDenied => {
+                Failure::Denied(format!("keep compiled functions: {e}: run it as root"))
+            }
+            _ => Failure::Internal(format!(
+                "keep compiled functions: {e}; --data-dir names another place"
+            )),
         })?;
         Ok(Compiler::Apart { tenant: tenant.to_owned(), cache: Some(cache) })
     }
@@ -56,7 +60,10 @@ impl Places {
     /// Makes a meter for a start of a unit. The names of its functions are not known yet.
     pub fn meter(&self, tenant: &str, unit: &str) -> Result<Meter, Failure> {
         Meter::create(&self.data_dir, tenant, unit).map_err(|e| {
-            Failure::Internal(format!("make the meter below {}: {e}; --data-dir names another place", self.data_dir.display()))
+            Failure::Internal(format!(
+                "make the meter below {}: {e}; --data-dir names another place",
+                self.data_dir.display()
+            ))
         })
     }
 
@@ -69,7 +76,8 @@ impl Places {
     /// Returns the names of all running and crashed units.
     pub fn names(&self) -> Vec<String> {
         let listed = std::fs::read_dir(&self.run_dir).into_iter().flatten();
-        let mut names: Vec<String> = listed.filter_map(|e| e.ok()?.file_name().into_string().ok()).collect();
+        let mut names: Vec<String> =
+            listed.filter_map(|e| e.ok()?.file_name().into_string().ok()).collect();
         names.sort();
         names
     }
@@ -84,7 +92,9 @@ impl UnitPlace {
     /// Returns the message about a live unit that does not answer.
     pub fn silence(&self) -> String {
         let pid = unit::listener(&self.control()).unwrap_or_default();
-        format!("process {pid} does not answer; if it is stopped, `kill -CONT {pid}` continues it; `pando fn rm` ends it")
+        format!(
+            "process {pid} does not answer; if it is stopped, `kill -CONT {pid}` continues it; `pando fn rm` ends it"
+        )
     }
 
     /// Returns the path of the unit's log.

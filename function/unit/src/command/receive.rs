@@ -100,11 +100,20 @@ struct Sink {
 
 impl Receive {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let port = Port::open(&self.iface, packet::RING_FRAMES).map_err(|e| Failure::of_device(&self.iface, &e))?;
+        let port = Port::open(&self.iface, packet::RING_FRAMES)
+            .map_err(|e| Failure::of_device(&self.iface, &e))?;
         let signals = unit::signals().map_err(|e| Failure::Internal(format!("signals: {e}")))?;
-        let create = |path: &PathBuf| pcap::Writer::new(std::io::BufWriter::new(std::fs::File::create(path)?));
+        let create = |path: &PathBuf| {
+            pcap::Writer::new(std::io::BufWriter::new(std::fs::File::create(path)?))
+        };
         let file = self.write.as_ref().map(create).transpose().map_err(|e| self.unwritten(&e))?;
-        let mut sink = Sink { port, arrivals: Arrivals::default(), now: Tally::default(), all: Tally::default(), file };
+        let mut sink = Sink {
+            port,
+            arrivals: Arrivals::default(),
+            now: Tally::default(),
+            all: Tally::default(),
+            file,
+        };
         let start = Instant::now();
         let interval = Duration::from_millis(self.interval_ms);
         let end = self.seconds.map(|s| Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX));
@@ -116,7 +125,10 @@ impl Receive {
                 self.print(&std::mem::take(&mut sink.now).report(false, at));
                 next = at + interval;
             }
-            if wait(&sink.port, signals.as_raw_fd(), next.saturating_sub(at)) || end.is_some_and(|end| at >= end) || out::is_gone() {
+            if wait(&sink.port, signals.as_raw_fd(), next.saturating_sub(at))
+                || end.is_some_and(|end| at >= end)
+                || out::is_gone()
+            {
                 break;
             }
         }
@@ -184,7 +196,11 @@ impl Sink {
 impl Report {
     fn tell(&self) {
         let [p50, p75, p90, p99] = self.latency_ns.map(|ns| ns as f64 / 1e3);
-        let others = if self.others > 0 { format!(", {} without a stamp", self.others) } else { String::new() };
+        let others = if self.others > 0 {
+            format!(", {} without a stamp", self.others)
+        } else {
+            String::new()
+        };
         let whole = if self.last { "in all " } else { "" };
         tell!(
             "{:8.1} s  {whole}{} packets, {} bytes{others}; latency p50 {p50:.0} p75 {p75:.0} p90 {p90:.0} p99 {p99:.0} µs",
@@ -193,13 +209,19 @@ impl Report {
             self.bytes
         );
         for loss in self.losses.iter().flatten() {
-            tell!("  {} are missing of those sent within {:.1} ms", loss.packets, (loss.to_ns - loss.from_ns) as f64 / 1e6);
+            tell!(
+                "  {} are missing of those sent within {:.1} ms",
+                loss.packets,
+                (loss.to_ns - loss.from_ns) as f64 / 1e6
+            );
         }
         if let Some(twice @ 1..) = self.twice {
             tell!("  {twice} came once more");
         }
         if let Some(overrun @ 1..) = self.overrun {
-            tell!("  {overrun} were too fast for this program: missing packets prove nothing about the sender");
+            tell!(
+                "  {overrun} were too fast for this program: missing packets prove nothing about the sender"
+            );
         }
     }
 }

@@ -17,8 +17,10 @@ use super::{Failure, Format};
 
 /// Arguments.
 #[derive(Args)]
-#[command(after_help = "Example: pando fn replay capture.pcap --iface veth-in --speed 20 --copies 20\n\n\
-If the generator lost packets or was late, the measurement proves nothing about the receiver; the last line reports that.")]
+#[command(
+    after_help = "Example: pando fn replay capture.pcap --iface veth-in --speed 20 --copies 20\n\n\
+If the generator lost packets or was late, the measurement proves nothing about the receiver; the last line reports that."
+)]
 pub struct Replay {
     /// The capture (pcap or pcapng)
     pcap: PathBuf,
@@ -90,8 +92,10 @@ impl Replay {
             return Err(Failure::Invalid("--stagger-ms is a number from 0".into()));
         }
         let packets = pcap::read(&self.pcap)?;
-        let copies = Copies::new(self.copies, packets.iter().map(|p| p.frame.as_slice())).map_err(Failure::Invalid)?;
-        let port = Port::open(&self.iface, BATCH_PACKETS).map_err(|e| Failure::of_device(&self.iface, &e))?;
+        let copies = Copies::new(self.copies, packets.iter().map(|p| p.frame.as_slice()))
+            .map_err(Failure::Invalid)?;
+        let port = Port::open(&self.iface, BATCH_PACKETS)
+            .map_err(|e| Failure::of_device(&self.iface, &e))?;
         let (stagger_ns, plan) = self.plan(&packets);
         let mut report = Report {
             capture: self.pcap.display().to_string(),
@@ -115,7 +119,8 @@ impl Replay {
         let mut plan: Vec<Due> = (0..self.copies)
             .flat_map(|copy| {
                 packets.iter().enumerate().map(move |(n, p)| {
-                    let at_ns = (p.time_ns - first_ns) as f64 / self.speed + f64::from(copy) * stagger_ns;
+                    let at_ns =
+                        (p.time_ns - first_ns) as f64 / self.speed + f64::from(copy) * stagger_ns;
                     Due { at_ns: at_ns as u64, packet: n as u32, copy }
                 })
             })
@@ -124,10 +129,18 @@ impl Replay {
         (stagger_ns, plan)
     }
 
-    fn play(&self, packets: &[Captured], copies: &Copies, plan: &[Due], port: &Port, report: &mut Report) {
+    fn play(
+        &self,
+        packets: &[Captured],
+        copies: &Copies,
+        plan: &[Due],
+        port: &Port,
+        report: &mut Report,
+    ) {
         // SAFETY: no memory is involved. Without it, a sleep ends up to 50 µs late.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
-        let wall = |at: SystemTime| at.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+        let wall =
+            |at: SystemTime| at.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
         let start = Instant::now();
         report.begin_ns = wall(SystemTime::now());
         let mut frames: Vec<Vec<u8>> = vec![Vec::new(); BATCH_PACKETS];
@@ -145,7 +158,10 @@ impl Replay {
             let now_ns = start.elapsed().as_nanos() as u64;
             let sent_ns = wall(SystemTime::now());
             let mut filled = 0;
-            let batch = plan[at..].iter().take(BATCH_PACKETS).take_while(|d| d.at_ns <= now_ns + TOGETHER_NS);
+            let batch = plan[at..]
+                .iter()
+                .take(BATCH_PACKETS)
+                .take_while(|d| d.at_ns <= now_ns + TOGETHER_NS);
             for due in batch {
                 at += 1;
                 let frame = &mut frames[filled];
@@ -183,7 +199,13 @@ impl Report {
         self.stand(at);
         match format {
             Format::Json => self.print(format),
-            Format::Text => tell!("{:8.1} s  {} packets, {} bytes, {} late", self.seconds, self.packets, self.bytes, self.late),
+            Format::Text => tell!(
+                "{:8.1} s  {} packets, {} bytes, {} late",
+                self.seconds,
+                self.packets,
+                self.bytes,
+                self.late
+            ),
         }
     }
 
@@ -193,7 +215,11 @@ impl Report {
             return;
         }
         let rate = self.sent as f64 / self.seconds.max(1e-9);
-        let copies = if self.copies > 1 { format!(", {} copies {:.1} ms apart", self.copies, self.stagger_ms) } else { String::new() };
+        let copies = if self.copies > 1 {
+            format!(", {} copies {:.1} ms apart", self.copies, self.stagger_ms)
+        } else {
+            String::new()
+        };
         tell!(
             "{} packets sent in {:.3} s at {} × speed{copies}: {rate:.0} packets/s, {:.1} Mbit/s",
             self.sent,
@@ -202,7 +228,10 @@ impl Report {
             self.bytes as f64 * 8e-6 / self.seconds.max(1e-9)
         );
         match (self.not_taken_by_the_device, self.late) {
-            (0, 0) => tell!("the generator lost none, and none was later than 1 ms (the latest {} µs)", self.latest_us),
+            (0, 0) => tell!(
+                "the generator lost none, and none was later than 1 ms (the latest {} µs)",
+                self.latest_us
+            ),
             (0, late) => tell!(
                 "the generator lost none, but {late} left later than 1 ms (the latest {} µs): with less --speed or --copies all are on time",
                 self.latest_us

@@ -26,11 +26,17 @@ impl Run {
         if self.name.is_empty() {
             let stem = |p: &PathBuf| p.file_stem().map(|s| s.to_string_lossy().into_owned());
             self.name = self.chain.functions.iter().filter_map(stem).collect::<Vec<_>>().join("-");
-            name(&self.name)
-                .map_err(|e| Failure::Invalid(format!("the unit's name {:?} is not {e}: --name gives it another", self.name)))?;
+            name(&self.name).map_err(|e| {
+                Failure::Invalid(format!(
+                    "the unit's name {:?} is not {e}: --name gives it another",
+                    self.name
+                ))
+            })?;
         }
         if let Some(same) = self.out.as_ref().filter(|out| **out == self.iface) {
-            return Err(Failure::Invalid(format!("--out {same} is also --iface; leave --out away and packets return by --iface")));
+            return Err(Failure::Invalid(format!(
+                "--out {same} is also --iface; leave --out away and packets return by --iface"
+            )));
         }
         match (self.inside, self.durable.unit) {
             (false, _) => self.watch(),
@@ -80,12 +86,19 @@ impl Run {
                 )));
             }
             Err(e) if unit::is_silence(&e) => {
-                return Err(Failure::Conflict(format!("there is a unit {}: {}", self.name, place.silence())));
+                return Err(Failure::Conflict(format!(
+                    "there is a unit {}: {}",
+                    self.name,
+                    place.silence()
+                )));
             }
             Err(_) => {}
         }
         std::fs::create_dir_all(&place.directory).map_err(|e| match e.kind() {
-            std::io::ErrorKind::PermissionDenied => Failure::Denied(format!("create {}: {e}: run it as root", place.directory.display())),
+            std::io::ErrorKind::PermissionDenied => Failure::Denied(format!(
+                "create {}: {e}: run it as root",
+                place.directory.display()
+            )),
             _ => Failure::Internal(format!("create {}: {e}", place.directory.display())),
         })
     }
@@ -95,11 +108,15 @@ impl Run {
         if self.detach {
             // SAFETY: neither takes memory of ours; setsid fails harmlessly in a process that leads
             // a group.
-            unsafe { (libc::signal(libc::SIGHUP, libc::SIG_IGN), self.watcher.then(|| libc::setsid())) };
+            unsafe {
+                (libc::signal(libc::SIGHUP, libc::SIG_IGN), self.watcher.then(|| libc::setsid()))
+            };
         }
         let signals = unit::signals().map_err(|e| Failure::Internal(format!("signals: {e}")))?;
         let group = self.confine(place).inspect_err(|_| drop(place.remove()))?;
-        let mut child = self.start(&place.log(), "--inside", group.as_ref()).inspect_err(|_| drop(place.remove()))?;
+        let mut child = self
+            .start(&place.log(), "--inside", group.as_ref())
+            .inspect_err(|_| drop(place.remove()))?;
         ready();
         if self.detach && !self.watcher {
             return Ok(ExitCode::SUCCESS);
@@ -133,7 +150,13 @@ impl Run {
 
     /// Starts the unit again, after this many failures in a row. Returns `None` if the unit was
     /// removed or this process is to end.
-    fn again(&self, place: &UnitPlace, group: Option<&Cgroup>, signals: &OwnedFd, mut failures: u32) -> Option<Child> {
+    fn again(
+        &self,
+        place: &UnitPlace,
+        group: Option<&Cgroup>,
+        signals: &OwnedFd,
+        mut failures: u32,
+    ) -> Option<Child> {
         loop {
             let told = failures > 0 && is_told(signals.as_raw_fd(), pause(failures));
             if told || !place.directory.exists() {
@@ -141,7 +164,8 @@ impl Run {
             }
             match self.start(&place.log(), "--inside", group) {
                 Ok(child) => return Some(child),
-                Err(reason) => self.log(place, &format!("the unit did not start: {reason}; a new start follows")),
+                Err(reason) => self
+                    .log(place, &format!("the unit did not start: {reason}; a new start follows")),
             }
             failures += 1;
         }
@@ -149,7 +173,10 @@ impl Run {
 
     /// Writes a line to the unit's log, and to standard error if that is another file.
     fn log(&self, place: &UnitPlace, line: &str) {
-        let _ = OpenOptions::new().append(true).open(place.log()).map(|mut log| log.write_all(format!("{line}\n").as_bytes()));
+        let _ = OpenOptions::new()
+            .append(true)
+            .open(place.log())
+            .map(|mut log| log.write_all(format!("{line}\n").as_bytes()));
         if !self.watcher {
             pando_walls::say!("{line}");
         }
@@ -157,25 +184,42 @@ impl Run {
 
     fn beyond_memory(&self) -> String {
         let limit = self.limits.limits().unwrap_or_default();
-        format!(": it needed more memory than its limit of {} MiB, see --unit-memory-mib", limit.memory_bytes.unwrap_or(0) >> 20)
+        format!(
+            ": it needed more memory than its limit of {} MiB, see --unit-memory-mib",
+            limit.memory_bytes.unwrap_or(0) >> 20
+        )
     }
 
     /// Makes the control group of the unit, if it is limited.
     fn confine(&self, place: &UnitPlace) -> Result<Option<Cgroup>, Failure> {
         let Some(limits) = self.limits.limits() else { return Ok(None) };
-        let failed = |e| Failure::Internal(format!("limit the unit: {e}: needs root, and a kernel with the controllers memory and cpu"));
-        let group = Cgroup::make(Path::new(cgroup::ROOT), &format!("pando/fn/{}/{}", self.tenant, self.name), &limits).map_err(failed)?;
-        let lines: String = group.folders().iter().map(|folder| format!("{}\n", folder.display())).collect();
-        std::fs::write(place.cgroup(), lines).inspect_err(|_| drop(group.remove())).map_err(failed)?;
+        let failed = |e| {
+            Failure::Internal(format!(
+                "limit the unit: {e}: needs root, and a kernel with the controllers memory and cpu"
+            ))
+        };
+        let group = Cgroup::make(
+            Path::new(cgroup::ROOT),
+            &format!("pando/fn/{}/{}", self.tenant, self.name),
+            &limits,
+        )
+        .map_err(failed)?;
+        let lines: String =
+            group.folders().iter().map(|folder| format!("{}\n", folder.display())).collect();
+        std::fs::write(place.cgroup(), lines)
+            .inspect_err(|_| drop(group.remove()))
+            .map_err(failed)?;
         Ok(Some(group))
     }
 
     /// Starts the unit, or the process that watches it, and waits until it is ready.
     fn start(&self, log: &Path, part: &str, group: Option<&Cgroup>) -> Result<Child, Failure> {
         let internal = |what: &str, e: std::io::Error| Failure::Internal(format!("{what}: {e}"));
-        let log = OpenOptions::new().create(true).append(true).open(log).map_err(|e| match Failure::of_file("open", log, &e) {
-            Failure::Denied(words) => Failure::Denied(format!("{words}: run it as root")),
-            other => other,
+        let log = OpenOptions::new().create(true).append(true).open(log).map_err(|e| {
+            match Failure::of_file("open", log, &e) {
+                Failure::Denied(words) => Failure::Denied(format!("{words}: run it as root")),
+                other => other,
+            }
         })?;
         let own = std::env::current_exe().map_err(|e| internal("find this program", e))?;
         let mut command = Command::new(own);
@@ -186,14 +230,22 @@ impl Run {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         let mut child = command.spawn().map_err(|e| internal("start the unit", e))?;
         let mut said = Vec::new();
-        child.stdout.take().expect("it is piped").read_to_end(&mut said).map_err(|e| internal("wait for the unit", e))?;
+        child
+            .stdout
+            .take()
+            .expect("it is piped")
+            .read_to_end(&mut said)
+            .map_err(|e| internal("wait for the unit", e))?;
         if said == READY {
             return Ok(child);
         }
         let status = child.wait().map_err(|e| internal("wait for the unit", e))?;
         self.places.discard_meters(&self.tenant, &self.name);
         let reason = String::from_utf8_lossy(&said).trim().to_owned();
-        Err(Failure::from_code(status.code(), if reason.is_empty() { format!("the unit ended: {status}") } else { reason }))
+        Err(Failure::from_code(
+            status.code(),
+            if reason.is_empty() { format!("the unit ended: {status}") } else { reason },
+        ))
     }
 
     /// Runs the unit itself. If it fails before it is ready, it writes the reason to standard
@@ -207,7 +259,8 @@ impl Run {
             to_log();
         };
         if self.durable.durability == Durability::Log {
-            return durable::supervise(self, said_ready).inspect_err(|reason| out::text(format_args!("{reason}")));
+            return durable::supervise(self, said_ready)
+                .inspect_err(|reason| out::text(format_args!("{reason}")));
         }
         let mut unit = match self.prepare() {
             Ok(unit) => unit,

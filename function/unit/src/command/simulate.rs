@@ -22,8 +22,14 @@ const PROGRAM: &str = "pando-simulate";
 
 impl Simulate {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join(PROGRAM))).filter(|path| path.exists());
-        let error = Command::new(beside.unwrap_or_else(|| PROGRAM.into())).args(self.arguments).exec();
-        Err(Failure::NotFound(format!("{PROGRAM} is neither next to pando-unit nor in the PATH ({error}); run `make build`")))
+        let beside = std::env::current_exe()
+            .ok()
+            .and_then(|own| Some(own.parent()?.join(PROGRAM)))
+            .filter(|path| path.exists());
+        let error =
+            Command::new(beside.unwrap_or_else(|| PROGRAM.into())).args(self.arguments).exec();
+        Err(Failure::NotFound(format!(
+            "{PROGRAM} is neither next to pando-unit nor in the PATH ({error}); run `make build`"
+        )))
     }
 }

@@ -81,15 +81,23 @@ impl Test {
         let mut chain = self.chain.start(code)?;
         let input = pcap::read(&self.pcap)?;
         let expected = self.expect.as_ref().map(|path| expected(path)).transpose()?;
-        let mut report = Report { functions: name_of(&chain), packets: input.len(), ..Report::default() };
-        let arrivals: Vec<Arrival> = input.iter().map(|p| Arrival { frame: &p.frame, time_ns: p.time_ns, steered: None }).collect();
+        let mut report =
+            Report { functions: name_of(&chain), packets: input.len(), ..Report::default() };
+        let arrivals: Vec<Arrival> = input
+            .iter()
+            .map(|p| Arrival { frame: &p.frame, time_ns: p.time_ns, steered: None })
+            .collect();
         let mut output: Vec<Captured> = Vec::new();
         let mut at = 0;
         while at < arrivals.len() {
             let count = chain.process(&arrivals[at..]);
             for (arrived, (fate, out)) in input[at..].iter().zip(chain.outputs(&arrivals[at..])) {
                 *report.fates.entry(fate.word()).or_default() += 1;
-                let captured = |frame: &[u8]| Captured { time_ns: arrived.time_ns, frame: frame.to_vec(), wire_bytes: frame.len() as u32 };
+                let captured = |frame: &[u8]| Captured {
+                    time_ns: arrived.time_ns,
+                    frame: frame.to_vec(),
+                    wire_bytes: frame.len() as u32,
+                };
                 output.extend(out.iter().map(captured));
             }
             at += count;
@@ -99,20 +107,39 @@ impl Test {
         report.work = names
             .iter()
             .zip(chain.work())
-            .map(|(name, w)| StageWork { function: name.clone(), packets: w.packets, bytes: w.bytes, fuel: w.fuel, trapped: w.trapped })
+            .map(|(name, w)| StageWork {
+                function: name.clone(),
+                packets: w.packets,
+                bytes: w.bytes,
+                fuel: w.fuel,
+                trapped: w.trapped,
+            })
             .collect();
         report.events = chain
             .events
             .iter()
-            .map(|e| ReportedEvent { function: names[e.stage].clone(), flow: format!("{:?}", e.key), code: e.code, time_ns: e.time_ns })
+            .map(|e| ReportedEvent {
+                function: names[e.stage].clone(),
+                flow: format!("{:?}", e.key),
+                code: e.code,
+                time_ns: e.time_ns,
+            })
             .collect();
-        report.traps = names.iter().zip(chain.last_traps()).filter_map(|(name, t)| Some(format!("{name}: {}", t?))).collect();
+        report.traps = names
+            .iter()
+            .zip(chain.last_traps())
+            .filter_map(|(name, t)| Some(format!("{name}: {}", t?)))
+            .collect();
         report.expected = expected.map(|e| compare(&output, &e));
         if let Some(path) = &self.write {
             pcap::write(path, &output).map_err(|e| Failure::of_file("write", path, &e))?;
         }
         report.print(self.output);
-        Ok(if report.expected.is_none_or(|c| c.equal) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(if report.expected.is_none_or(|c| c.equal) {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        })
     }
 }
 
@@ -121,9 +148,14 @@ impl Test {
     fn spares_its_input(&self) -> Result<(), Failure> {
         let Some(Ok(out)) = self.write.as_ref().map(std::fs::metadata) else { return Ok(()) };
         for (read, flag) in [(Some(&self.pcap), "--pcap"), (self.expect.as_ref(), "--expect")] {
-            let same = |path| std::fs::metadata(path).is_ok_and(|m| m.is_file() && (m.dev(), m.ino()) == (out.dev(), out.ino()));
+            let same = |path| {
+                std::fs::metadata(path)
+                    .is_ok_and(|m| m.is_file() && (m.dev(), m.ino()) == (out.dev(), out.ino()))
+            };
             if read.is_some_and(same) {
-                return Err(Failure::Conflict(format!("--write would overwrite the capture of {flag}: name another file")));
+                return Err(Failure::Conflict(format!(
+                    "--write would overwrite the capture of {flag}: name another file"
+                )));
             }
         }
         Ok(())
@@ -146,10 +178,22 @@ fn compare(output: &[Captured], expected: &[Captured]) -> Comparison {
     let differs = output.iter().zip(expected).enumerate().find(|(_, (o, e))| o.frame != e.frame);
     let first_difference = match differs {
         Some((n, (o, e))) => {
-            let at = o.frame.iter().zip(&e.frame).position(|(a, b)| a != b).unwrap_or(o.frame.len().min(e.frame.len()));
-            Some(format!("packet {}: byte {at} is {}, expected {}", n + 1, byte(&o.frame, at), byte(&e.frame, at)))
+            let at = o
+                .frame
+                .iter()
+                .zip(&e.frame)
+                .position(|(a, b)| a != b)
+                .unwrap_or(o.frame.len().min(e.frame.len()));
+            Some(format!(
+                "packet {}: byte {at} is {}, expected {}",
+                n + 1,
+                byte(&o.frame, at),
+                byte(&e.frame, at)
+            ))
         }
-        None if output.len() != expected.len() => Some(format!("{} packets came out, {} are expected", output.len(), expected.len())),
+        None if output.len() != expected.len() => {
+            Some(format!("{} packets came out, {} are expected", output.len(), expected.len()))
+        }
         None => None,
     };
     Comparison { equal: first_difference.is_none(), packets: expected.len(), first_difference }
@@ -165,10 +209,23 @@ impl Report {
             tell!("{}", serde_json::to_string_pretty(self).expect("a report is JSON"));
             return;
         }
-        let fates: Vec<String> = self.fates.iter().map(|(fate, n)| format!("{n} {}", fate.replace('_', " "))).collect();
-        tell!("{}: {} packets: {}; {} flows", self.functions, self.packets, fates.join(", "), self.flows);
+        let fates: Vec<String> =
+            self.fates.iter().map(|(fate, n)| format!("{n} {}", fate.replace('_', " "))).collect();
+        tell!(
+            "{}: {} packets: {}; {} flows",
+            self.functions,
+            self.packets,
+            fates.join(", "),
+            self.flows
+        );
         for w in &self.work {
-            tell!("  {:<12} {} packets, {} bytes, {} fuel per packet", w.function, w.packets, w.bytes, w.fuel / w.packets.max(1));
+            tell!(
+                "  {:<12} {} packets, {} bytes, {} fuel per packet",
+                w.function,
+                w.packets,
+                w.bytes,
+                w.fuel / w.packets.max(1)
+            );
         }
         for e in self.events.iter().take(20) {
             tell!("  {} reports {} on {}", e.function, e.code, e.flow);

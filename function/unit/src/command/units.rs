@@ -98,12 +98,15 @@ impl Listed {
 }
 
 fn listed(places: &Places) -> Vec<Listed> {
-    let units = places.names().into_iter().map(|name| match ask(&places.unit(&name).control(), "status") {
-        Ok(status) => Listed { name, state: "running", status: Some(status) },
-        Err(e) if e.kind() == ErrorKind::PermissionDenied => Listed { name, state: "unknown", status: None },
-        Err(e) if unit::is_silence(&e) => Listed { name, state: "silent", status: None },
-        Err(_) => Listed { name, state: "crashed", status: None },
-    });
+    let units =
+        places.names().into_iter().map(|name| match ask(&places.unit(&name).control(), "status") {
+            Ok(status) => Listed { name, state: "running", status: Some(status) },
+            Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+                Listed { name, state: "unknown", status: None }
+            }
+            Err(e) if unit::is_silence(&e) => Listed { name, state: "silent", status: None },
+            Err(_) => Listed { name, state: "crashed", status: None },
+        });
     units.collect()
 }
 
@@ -129,21 +132,46 @@ impl List {
         for unit in units {
             let Some(s) = unit.status else {
                 if unit.state == "unknown" {
-                    tell!("{:<20} {:<8} another user's: only root can read its state", unit.name, unit.state);
+                    tell!(
+                        "{:<20} {:<8} another user's: only root can read its state",
+                        unit.name,
+                        unit.state
+                    );
                     continue;
                 }
                 if unit.state == "silent" {
-                    tell!("{:<20} {:<8} {}", unit.name, unit.state, self.places.unit(&unit.name).silence());
+                    tell!(
+                        "{:<20} {:<8} {}",
+                        unit.name,
+                        unit.state,
+                        self.places.unit(&unit.name).silence()
+                    );
                     continue;
                 }
-                let of_memory = self.places.unit(&unit.name).group().is_some_and(|group| group.out_of_memory() > 0);
-                let why = if of_memory { "it needed more memory than its limit (--unit-memory-mib); " } else { "" };
-                tell!("{:<20} {:<8} {why}`pando fn logs {}` has the reason", unit.name, unit.state, unit.name);
+                let of_memory = self
+                    .places
+                    .unit(&unit.name)
+                    .group()
+                    .is_some_and(|group| group.out_of_memory() > 0);
+                let why = if of_memory {
+                    "it needed more memory than its limit (--unit-memory-mib); "
+                } else {
+                    ""
+                };
+                tell!(
+                    "{:<20} {:<8} {why}`pando fn logs {}` has the reason",
+                    unit.name,
+                    unit.state,
+                    unit.name
+                );
                 continue;
             };
             let functions: Vec<&str> = s.functions.iter().map(|f| f.function.as_str()).collect();
             let packets: u64 = s.fates.iter().map(|(_, n)| n).sum();
-            let rules = s.rules.as_ref().map_or(String::new(), |force| format!(" {}/{}", force.in_force, force.read));
+            let rules = s
+                .rules
+                .as_ref()
+                .map_or(String::new(), |force| format!(" {}/{}", force.in_force, force.read));
             tell!(
                 "{:<20} {:<8} {:<20} {:<16} {:>7} {:>12} {:>8} {:>18}",
                 unit.name,
@@ -185,7 +213,9 @@ impl Top {
     }
 
     fn picture(&self, units: &[Listed], before: &mut BTreeMap<String, (Instant, u64, u64)>) {
-        let limits = |text: String| if units.iter().any(Listed::is_limited) { format!("{text:>19}") } else { String::new() };
+        let limits = |text: String| {
+            if units.iter().any(Listed::is_limited) { format!("{text:>19}") } else { String::new() }
+        };
         tell!(
             "{:<20} {:>10} {:>10} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9} {:>9}{}",
             "UNIT",
@@ -226,7 +256,8 @@ impl Top {
 impl Logs {
     pub fn run(self) -> Result<ExitCode, Failure> {
         let place = self.places.known(&self.name)?;
-        let mut log = std::fs::File::open(place.log()).map_err(|e| Failure::of_file("open", &place.log(), &e))?;
+        let mut log = std::fs::File::open(place.log())
+            .map_err(|e| Failure::of_file("open", &place.log(), &e))?;
         let mut at = 0;
         loop {
             let mut text = Vec::new();
@@ -247,7 +278,8 @@ impl Remove {
         names.sort();
         names.dedup();
         // Check all names before any unit ends.
-        let places = names.iter().map(|name| self.places.known(name)).collect::<Result<Vec<_>, _>>()?;
+        let places =
+            names.iter().map(|name| self.places.known(name)).collect::<Result<Vec<_>, _>>()?;
         for (name, place) in names.iter().zip(places) {
             match ask(&place.control(), "stop") {
                 Ok(_) => drop(comes(|| ask(&place.control(), "status").is_err())),
@@ -316,23 +348,31 @@ fn owed(records: &[Record]) -> Vec<Owed> {
     let mut sums: BTreeMap<(String, String), (Billed, Unserved)> = BTreeMap::new();
     for record in records {
         for (n, f) in record.functions.iter().enumerate() {
-            let (sum, unserved) = sums.entry((record.tenant.clone(), f.function.clone())).or_default();
+            let (sum, unserved) =
+                sums.entry((record.tenant.clone(), f.function.clone())).or_default();
             sum.function.clone_from(&f.function);
             sum.packets += f.packets;
             sum.bytes += f.bytes;
             sum.fuel += f.fuel;
             sum.trapped += f.trapped;
             unserved.lost += if n == 0 { record.unserved.lost } else { 0 };
-            unserved.unsent += if n + 1 == record.functions.len() { record.unserved.unsent } else { 0 };
+            unserved.unsent +=
+                if n + 1 == record.functions.len() { record.unserved.unsent } else { 0 };
         }
     }
-    sums.into_iter().map(|((tenant, _), (billed, unserved))| Owed { tenant, billed, unserved }).collect()
+    sums.into_iter()
+        .map(|((tenant, _), (billed, unserved))| Owed { tenant, billed, unserved })
+        .collect()
 }
 
 impl Bill {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let mut records = meter::records(&self.places.data_dir)
-            .map_err(|e| Failure::Internal(format!("read the meters below {}: {e}", self.places.data_dir.display())))?;
+        let mut records = meter::records(&self.places.data_dir).map_err(|e| {
+            Failure::Internal(format!(
+                "read the meters below {}: {e}",
+                self.places.data_dir.display()
+            ))
+        })?;
         records.retain(|r| self.tenant.as_ref().is_none_or(|t| *t == r.tenant));
         let invoice = Invoice { owed: owed(&records), records };
         if self.output == Format::Json {
@@ -351,7 +391,15 @@ impl Bill {
         );
         for o in &invoice.owed {
             let (b, unserved) = (&o.billed, o.unserved.lost + o.unserved.unsent);
-            tell!("{:<16} {:<16} {:>14} {:>16} {:>18} {:>10} {unserved:>10}", o.tenant, b.function, b.packets, b.bytes, b.fuel, b.trapped);
+            tell!(
+                "{:<16} {:<16} {:>14} {:>16} {:>18} {:>10} {unserved:>10}",
+                o.tenant,
+                b.function,
+                b.packets,
+                b.bytes,
+                b.fuel,
+                b.trapped
+            );
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -29,7 +29,10 @@ impl Member {
             clocks.entry(packet.steered.key).or_default().push(packet.steered.header.clock);
         }
         let states = Carried(&mut self.unit.chain);
-        let messages = clocks.iter().filter_map(|(key, clocks)| self.handover.keep(key, clocks, &states)).collect();
+        let messages = clocks
+            .iter()
+            .filter_map(|(key, clocks)| self.handover.keep(key, clocks, &states))
+            .collect();
         self.tell(log, messages);
     }
 

@@ -109,7 +109,9 @@ fn monotonic_ns() -> u64 {
 impl Member {
     /// Returns a unit of a group; `unit` has one device.
     pub fn new(mut unit: Unit, group: Membership) -> Member {
-        unit.chain.share_leases(group.id.into(), UNITS_MAX, |stage| Box::new(Numbers(group.shared.clone(), stage)));
+        unit.chain.share_leases(group.id.into(), UNITS_MAX, |stage| {
+            Box::new(Numbers(group.shared.clone(), stage))
+        });
         assert_eq!(unit.ports.len(), 1, "a unit of a group has one device");
         let alive = group.shared.alive() | 1 << group.id;
         Member {
@@ -142,7 +144,8 @@ impl Member {
             let talked = !messages.is_empty();
             // Apply pushed states before the packets that may need them. Apply other messages after
             // the packets that came before them.
-            let (ahead, others): (Vec<_>, Vec<_>) = messages.into_iter().partition(|(_, message)| message.is_ahead());
+            let (ahead, others): (Vec<_>, Vec<_>) =
+                messages.into_iter().partition(|(_, message)| message.is_ahead());
             self.hear(ahead);
             packets.into_iter().for_each(|packet| self.admit(packet));
             if taken < TAKEN {
@@ -235,7 +238,9 @@ impl Member {
         let mut came = Vec::new();
         self.group.transport.receive(&mut came);
         // Unreadable messages count as lost; the protocol copes with loss.
-        let read = |(from, bytes): (UnitId, Vec<u8>)| Message::decode_all(&bytes).unwrap_or_default().into_iter().map(move |m| (from, m));
+        let read = |(from, bytes): (UnitId, Vec<u8>)| {
+            Message::decode_all(&bytes).unwrap_or_default().into_iter().map(move |m| (from, m))
+        };
         came.into_iter().flat_map(read).collect()
     }
 
@@ -273,11 +278,13 @@ impl Member {
         let mut bytes = Vec::new();
         message.encode(&mut bytes);
         let ahead = message.is_ahead();
-        *(if ahead { &mut self.status.pushed_bytes } else { &mut self.status.pulled_bytes }) += bytes.len() as u64;
+        *(if ahead { &mut self.status.pushed_bytes } else { &mut self.status.pulled_bytes }) +=
+            bytes.len() as u64;
         let copies = self.group.chaos.as_mut().map_or(1, Chaos::copies);
         for _ in 0..copies {
             let transport = &mut self.group.transport;
-            let sent = if ahead { transport.send_ahead(to, &bytes) } else { transport.send(to, &bytes) };
+            let sent =
+                if ahead { transport.send_ahead(to, &bytes) } else { transport.send(to, &bytes) };
             if sent {
                 self.questions.sent(to, message, &*self.group.transport);
             } else {
@@ -318,7 +325,8 @@ impl Member {
         // Bill first, then send, as in a unit without a group.
         unit.meter.commit(unit.chain.work());
         if let Some(store) = &mut self.group.store {
-            let changed: Vec<FlowKey> = unit.chain.changed.iter().map(|&id| unit.chain.flows.flow(id).key).collect();
+            let changed: Vec<FlowKey> =
+                unit.chain.changed.iter().map(|&id| unit.chain.flows.flow(id).key).collect();
             store.put(&changed, &unit.chain)?;
         }
         let mut frames: Vec<Vec<u8>> = Vec::with_capacity(count);
@@ -342,7 +350,11 @@ impl Member {
             if self.group.store.is_some() {
                 continue;
             }
-            self.handover.processed(self.taken_ns, &packet.steered.key, &mut Carried(&mut unit.chain));
+            self.handover.processed(
+                self.taken_ns,
+                &packet.steered.key,
+                &mut Carried(&mut unit.chain),
+            );
         }
         self.effects();
         Ok(count)
@@ -354,7 +366,9 @@ impl Member {
         let waiting = (self.service.len() + self.held.values().map(Vec::len).sum::<usize>()) as u64;
         let finish_ns = self.service.finish_ns(now_ns) + self.held_ns;
         let (packets, bytes, left) = (self.packets, self.bytes, u64::from(self.left));
-        self.group.shared.report(self.group.id, &Report { now_ns, finish_ns, waiting, packets, bytes, left });
+        self.group
+            .shared
+            .report(self.group.id, &Report { now_ns, finish_ns, waiting, packets, bytes, left });
     }
 
     fn refresh_status(&mut self) {
@@ -380,16 +394,27 @@ impl Member {
         let now_ns = monotonic_ns();
         let tick_ns = self.handover.next_tick_ns().map(|due_ns| due_ns + LATE_NS);
         let due = [tick_ns, self.service.next_ns()].into_iter().flatten().min();
-        let mut wait_ns = due.map_or(1_000_000_000, |due| due.saturating_sub(now_ns)).min(1_000_000_000);
+        let mut wait_ns =
+            due.map_or(1_000_000_000, |due| due.saturating_sub(now_ns)).min(1_000_000_000);
         if worked || self.leaving || !self.group.transport.sleep() {
             wait_ns = wait_ns.min(if worked { 0 } else { 100_000 });
         }
         let port = self.unit.ports[0].fds().next().expect("AF_PACKET has one");
-        let fds = [self.unit.signals.as_raw_fd(), self.unit.control.as_raw_fd(), self.group.transport.fd(), port];
+        let fds = [
+            self.unit.signals.as_raw_fd(),
+            self.unit.control.as_raw_fd(),
+            self.group.transport.fd(),
+            port,
+        ];
         let mut polled = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-        let wait = libc::timespec { tv_sec: (wait_ns / 1_000_000_000) as i64, tv_nsec: (wait_ns % 1_000_000_000) as i64 };
+        let wait = libc::timespec {
+            tv_sec: (wait_ns / 1_000_000_000) as i64,
+            tv_nsec: (wait_ns % 1_000_000_000) as i64,
+        };
         // SAFETY: polled and wait live during the call.
-        let result = unsafe { libc::ppoll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, &wait, std::ptr::null()) };
+        let result = unsafe {
+            libc::ppoll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, &wait, std::ptr::null())
+        };
         if result < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
             return Err(io::Error::last_os_error());
         }

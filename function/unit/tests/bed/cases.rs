@@ -21,7 +21,10 @@ pub const CASES: [Case; 5] = [
     Case { name: "nat", settings: &["address=203.0.113.7"] },
     Case { name: "policer", settings: &["rate=200000", "burst=3000"] },
     Case { name: "ids", settings: &[] },
-    Case { name: "balancer", settings: &["service=192.0.2.9", "servers=10.1.0.1,10.1.0.2,10.1.0.3"] },
+    Case {
+        name: "balancer",
+        settings: &["service=192.0.2.9", "servers=10.1.0.1,10.1.0.2,10.1.0.3"],
+    },
     Case { name: "whitelister", settings: &["inside=10.0.0.0/8"] },
 ];
 
@@ -29,14 +32,17 @@ impl Case {
     pub fn arguments(&self, rules: &Path) -> Vec<String> {
         std::fs::write(rules, RULES).unwrap();
         let settings = self.settings.iter().flat_map(|s| ["--set".to_owned(), s.to_string()]);
-        let rules = ["--rules".to_owned(), rules.display().to_string()].into_iter().filter(|_| self.name == "ids");
+        let rules = ["--rules".to_owned(), rules.display().to_string()]
+            .into_iter()
+            .filter(|_| self.name == "ids");
         settings.chain(rules).collect()
     }
 
     pub fn function(&self) -> Function {
         let configuration = match self.name {
             "ids" => rules::compile(&{
-                let mut patterns = rules::parse(RULES, "test", &Default::default()).unwrap().patterns;
+                let mut patterns =
+                    rules::parse(RULES, "test", &Default::default()).unwrap().patterns;
                 patterns.sort();
                 patterns
             })
@@ -68,7 +74,10 @@ pub struct Traffic {
 
 impl Traffic {
     pub fn draw(&mut self, below: u64) -> u64 {
-        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.seed = self
+            .seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.seed >> 33) % below
     }
 

@@ -31,7 +31,9 @@ pub fn bench(name: &str, functions: &[&str]) -> Option<Bench> {
     std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
     run(Command::new("ip").args(["link", "set", "lo", "up"])); // for states by UDP
     for end in ["inner", "outer"] {
-        run(Command::new("ip").args(["link", "add", end, "type", "veth", "peer", "name"]).arg(format!("{end}1")));
+        run(Command::new("ip")
+            .args(["link", "add", end, "type", "veth", "peer", "name"])
+            .arg(format!("{end}1")));
         run(Command::new("ip").args(["link", "set", end, "up"]));
         run(Command::new("ip").args(["link", "set"]).arg(format!("{end}1")).arg("up"));
     }
@@ -40,15 +42,25 @@ pub fn bench(name: &str, functions: &[&str]) -> Option<Bench> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let unit = env!("CARGO_BIN_EXE_pando-unit");
     for function in functions {
-        let (folder, source) = (directory.join(function), Path::new(function).join(function).with_extension("c"));
+        let (folder, source) =
+            (directory.join(function), Path::new(function).join(function).with_extension("c"));
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::copy(here.join("tests").join(&source), directory.join(&source)).unwrap();
         run(Command::new(unit).arg("build").arg(folder));
     }
-    run(Command::new("go").args(["build", "-o"]).arg(directory.join("pando")).arg("./cmd/pando").current_dir(here.join("../..")));
+    run(Command::new("go")
+        .args(["build", "-o"])
+        .arg(directory.join("pando"))
+        .arg("./cmd/pando")
+        .current_dir(here.join("../..")));
     std::os::unix::fs::symlink(unit, directory.join("pando-unit")).unwrap();
     let open = |device| Port::open(device, 16_384).unwrap();
-    Some(Bench { directory, inner: open("inner"), outer: open("outer"), patience: Duration::from_secs(5) })
+    Some(Bench {
+        directory,
+        inner: open("inner"),
+        outer: open("outer"),
+        patience: Duration::from_secs(5),
+    })
 }
 
 impl Bench {
@@ -80,7 +92,8 @@ impl Bench {
     /// Returns the status of the group or of one of its units.
     pub fn status(&self, name: &str) -> serde_json::Value {
         let output = self.pando(&["ls", "-o", "json"]);
-        let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"));
+        let listed: serde_json::Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"));
         listed.as_array().unwrap().iter().find(|u| u["name"] == name).cloned().unwrap_or_default()
     }
 

@@ -39,7 +39,10 @@ pub fn bench(name: &str) -> Option<Bench> {
 pub fn clear(prefix: &str) {
     for entry in std::fs::read_dir(std::env::temp_dir()).unwrap().flatten() {
         let name = entry.file_name().into_string().unwrap_or_default();
-        let pid = name.strip_prefix(prefix).and_then(|rest| rest.rsplit_once('-')).and_then(|(_, pid)| pid.parse::<u32>().ok());
+        let pid = name
+            .strip_prefix(prefix)
+            .and_then(|rest| rest.rsplit_once('-'))
+            .and_then(|(_, pid)| pid.parse::<u32>().ok());
         if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
             let _ = std::fs::remove_dir_all(entry.path());
         }
@@ -47,13 +50,19 @@ pub fn clear(prefix: &str) {
 }
 
 pub fn ip(arguments: &str) {
-    assert!(Command::new("ip").args(arguments.split(' ')).status().unwrap().success(), "ip {arguments}");
+    assert!(
+        Command::new("ip").args(arguments.split(' ')).status().unwrap().success(),
+        "ip {arguments}"
+    );
 }
 
 /// Returns a UDP packet with its own flow.
 pub fn frame(n: u32) -> Vec<u8> {
     let [_, a, b, c] = n.to_be_bytes();
-    let mut f = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0, 10, a, b, c, 192, 0, 2, 9];
+    let mut f = vec![
+        2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0, 10, a,
+        b, c, 192, 0, 2, 9,
+    ];
     f.extend([4, c, 0, 53, 0, 12, 0, 0, a, b, c, 0]);
     f
 }
@@ -62,7 +71,14 @@ impl Bench {
     pub fn run(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pando-unit"));
         let (run, data) = (self.directory.join("run"), self.directory.join("data"));
-        command.args(arguments).arg("--run-dir").arg(run).arg("--data-dir").arg(data).output().unwrap()
+        command
+            .args(arguments)
+            .arg("--run-dir")
+            .arg(run)
+            .arg("--data-dir")
+            .arg(data)
+            .output()
+            .unwrap()
     }
 
     pub fn start(&self) {
@@ -70,7 +86,8 @@ impl Bench {
     }
 
     pub fn start_with(&self, function: &str, settings: &[&str]) {
-        let module = format!("{}/../functions/{function}/{function}.wasm", env!("CARGO_MANIFEST_DIR"));
+        let module =
+            format!("{}/../functions/{function}/{function}.wasm", env!("CARGO_MANIFEST_DIR"));
         self.start_at(Path::new(&module), settings);
     }
 
@@ -88,7 +105,10 @@ impl Bench {
     /// Sends packets and waits until all of them return translated.
     pub fn exchange(&mut self, packets: std::ops::Range<u32>) {
         let frames: Vec<Vec<u8>> = packets.map(frame).collect();
-        assert_eq!(self.near.send(&frames.iter().map(Vec::as_slice).collect::<Vec<_>>()), frames.len());
+        assert_eq!(
+            self.near.send(&frames.iter().map(Vec::as_slice).collect::<Vec<_>>()),
+            frames.len()
+        );
         self.back(frames.len(), |f| f.get(26..30) == Some(&[203, 0, 113, 7]));
     }
 
@@ -119,7 +139,10 @@ impl Bench {
 impl Drop for Bench {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            println!("what the unit said:\n{}", String::from_utf8_lossy(&self.run(&["logs", "n"]).stdout));
+            println!(
+                "what the unit said:\n{}",
+                String::from_utf8_lossy(&self.run(&["logs", "n"]).stdout)
+            );
         }
         self.run(&["rm", "n"]);
         let _ = std::fs::remove_dir_all(&self.directory);

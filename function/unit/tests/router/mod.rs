@@ -49,11 +49,24 @@ impl Router {
             .spawn()
             .unwrap();
         holder.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-        let there = |program: &str, arguments: &str| run("nsenter", &format!("{} {program} {arguments}", net_of(&holder)));
+        let there = |program: &str, arguments: &str| {
+            run("nsenter", &format!("{} {program} {arguments}", net_of(&holder)))
+        };
         std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
-        there("sysctl", "-qw net.ipv4.ip_forward=1 net.ipv6.conf.default.disable_ipv6=1 net.ipv4.conf.all.rp_filter=0");
-        for (ours, theirs, address) in [("inside", "r_in", "10.0.0.1/8"), ("outside", "r_out", "203.0.113.7/24")] {
-            run("ip", &format!("link add name {ours} type veth peer name {theirs} address {ROUTER_MAC} netns {}", holder.id()));
+        there(
+            "sysctl",
+            "-qw net.ipv4.ip_forward=1 net.ipv6.conf.default.disable_ipv6=1 net.ipv4.conf.all.rp_filter=0",
+        );
+        for (ours, theirs, address) in
+            [("inside", "r_in", "10.0.0.1/8"), ("outside", "r_out", "203.0.113.7/24")]
+        {
+            run(
+                "ip",
+                &format!(
+                    "link add name {ours} type veth peer name {theirs} address {ROUTER_MAC} netns {}",
+                    holder.id()
+                ),
+            );
             run("ip", &format!("link set {ours} up"));
             there("ip", &format!("address add {address} dev {theirs}"));
             there("ip", &format!("link set {theirs} up"));
@@ -63,9 +76,14 @@ impl Router {
         for client in 2..10 {
             there("ip", &format!("neighbor add 10.0.0.{client} lladdr 02:00:00:00:00:03 dev r_in"));
         }
-        let mut nft = Command::new("nsenter").arg(net_of(&holder)).args(["nft", rules]).spawn().unwrap();
+        let mut nft =
+            Command::new("nsenter").arg(net_of(&holder)).args(["nft", rules]).spawn().unwrap();
         assert!(nft.wait().unwrap().success(), "nft {rules}");
-        Some(Router { inside: Port::open("inside", 512).unwrap(), outside: Port::open("outside", 512).unwrap(), holder })
+        Some(Router {
+            inside: Port::open("inside", 512).unwrap(),
+            outside: Port::open("outside", 512).unwrap(),
+            holder,
+        })
     }
 
     /// Runs a program in the router's namespace and returns its output.
@@ -79,7 +97,11 @@ impl Router {
     }
 
     /// Returns the packets that leave on a side, until `enough` accepts one or the time is over.
-    pub fn leaving(port: &mut Port, time: Duration, mut enough: impl FnMut(&[u8]) -> bool) -> Option<Vec<u8>> {
+    pub fn leaving(
+        port: &mut Port,
+        time: Duration,
+        mut enough: impl FnMut(&[u8]) -> bool,
+    ) -> Option<Vec<u8>> {
         let deadline = Instant::now() + time;
         loop {
             let mut slots = Vec::new();
@@ -96,7 +118,11 @@ impl Router {
             if left.is_zero() {
                 return None;
             }
-            let mut polled = libc::pollfd { fd: std::os::fd::AsRawFd::as_raw_fd(port), events: libc::POLLIN, revents: 0 };
+            let mut polled = libc::pollfd {
+                fd: std::os::fd::AsRawFd::as_raw_fd(port),
+                events: libc::POLLIN,
+                revents: 0,
+            };
             // SAFETY: one valid entry.
             unsafe { libc::poll(&mut polled, 1, left.as_millis().max(1) as i32) };
         }
@@ -115,7 +141,14 @@ pub type End = ([u8; 4], u16);
 
 /// Returns a frame for the router; without TCP `flags` it is UDP. Its checksums are right, or UDP's
 /// is absent.
-pub fn frame(from: End, to: End, flags: Option<u8>, sequence: u32, payload: &[u8], summed: bool) -> Vec<u8> {
+pub fn frame(
+    from: End,
+    to: End,
+    flags: Option<u8>,
+    sequence: u32,
+    payload: &[u8],
+    summed: bool,
+) -> Vec<u8> {
     let header = if flags.is_some() { 20 } else { 8 };
     let total = (20 + header + payload.len()) as u16;
     let mut f = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0];

@@ -22,7 +22,11 @@ impl Heart<'_> {
         let n = self.ring.len();
         let first = (self.tail % n as u64) as usize;
         let mut free = 0;
-        while free < out.len() && first + free < n && self.ring[first + free] == FREE && self.tail + (free as u64) < self.head + n as u64 {
+        while free < out.len()
+            && first + free < n
+            && self.ring[first + free] == FREE
+            && self.tail + (free as u64) < self.head + n as u64
+        {
             free += 1;
         }
         let mut scan = self.fifo.len() * (HEAT_MAX as usize + 1);
@@ -33,7 +37,10 @@ impl Heart<'_> {
             let p = &mut self.pages[page as usize];
             if p.state != State::Resident || p.flags & flag::STICKY != 0 {
                 p.flags &= !flag::QUEUED; // a page that is kept for good is not looked at again
-            } else if p.heat > 0 || p.pins > 0 || p.is_small_here() && small <= self.limit / SMALL_SHARE {
+            } else if p.heat > 0
+                || p.pins > 0
+                || p.is_small_here() && small <= self.limit / SMALL_SHARE
+            {
                 p.heat = p.heat.saturating_sub(1);
                 self.fifo.push(page);
             } else {
@@ -130,7 +137,8 @@ impl Heart<'_> {
             }
         }
         while self.cleaned < self.cleaning {
-            self.reusable += (self.ring[(self.cleaned % self.ring.len() as u64) as usize] != FREE) as usize;
+            self.reusable +=
+                (self.ring[(self.cleaned % self.ring.len() as u64) as usize] != FREE) as usize;
             self.cleaned += 1;
         }
     }

@@ -23,7 +23,13 @@ pub fn example(name: &str) -> PathBuf {
 
 /// Has a process killed when its test ends, even by SIGKILL.
 pub fn bound(command: &mut Command) -> &mut Command {
-    unsafe { command.pre_exec(|| (libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == 0).then_some(()).ok_or_else(Error::last_os_error)) }
+    unsafe {
+        command.pre_exec(|| {
+            (libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == 0)
+                .then_some(())
+                .ok_or_else(Error::last_os_error)
+        })
+    }
 }
 
 /// A folder that is removed at the end. The next test removes those of killed tests, which have no
@@ -37,7 +43,11 @@ impl Folder {
     pub fn new(name: &str) -> Folder {
         const BEGIN: &str = "pando-mem-test-";
         let base = std::env::temp_dir();
-        for left in std::fs::read_dir(&base).unwrap().flatten().filter(|e| e.file_name().to_string_lossy().starts_with(BEGIN)) {
+        for left in std::fs::read_dir(&base)
+            .unwrap()
+            .flatten()
+            .filter(|e| e.file_name().to_string_lossy().starts_with(BEGIN))
+        {
             if File::open(left.path()).is_ok_and(|f| f.try_lock().is_ok()) {
                 let _ = std::fs::remove_dir_all(left.path());
             }
@@ -81,7 +91,8 @@ pub struct Host {
 pub fn host(args: &[&str]) -> Host {
     let listen = if args.contains(&"--listen") { vec![] } else { vec!["--listen", "127.0.0.1:0"] };
     let mut command = Command::new(pando_mem());
-    let mut child = bound(command.arg("serve").args(listen).args(args)).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child =
+        bound(command.arg("serve").args(listen).args(args)).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     let address = line.trim().rsplit(' ').next().unwrap().to_string();
@@ -93,7 +104,13 @@ pub fn host(args: &[&str]) -> Host {
 pub fn run(args: &[&str]) -> Output {
     // A hang must fail the test.
     let seconds = 300 + times("PANDO_ACCESSES", 0) / 1000;
-    Command::new("timeout").args(["-s", "KILL", &seconds.to_string()]).arg(pando_mem()).arg("run").args(args).output().unwrap()
+    Command::new("timeout")
+        .args(["-s", "KILL", &seconds.to_string()])
+        .arg(pando_mem())
+        .arg("run")
+        .args(args)
+        .output()
+        .unwrap()
 }
 
 /// Returns the number in the variable, or else one that fits into a test.
@@ -125,7 +142,10 @@ pub fn lives(pid: u32) -> bool {
 
 /// Returns one figure of `pando mem top -o json`.
 pub fn figure(pid: u32, name: &str) -> u64 {
-    let out = Command::new(pando_mem()).args(["top", "--once", "-o", "json", "--pid", &pid.to_string()]).output().unwrap();
+    let out = Command::new(pando_mem())
+        .args(["top", "--once", "-o", "json", "--pid", &pid.to_string()])
+        .output()
+        .unwrap();
     figure_in(&String::from_utf8(out.stdout).unwrap(), name)
 }
 
@@ -166,13 +186,17 @@ impl Group {
         };
         let group = Group(base.join(format!("pando-mem-{}-{name}", std::process::id())));
         std::fs::create_dir(&group.0).unwrap();
-        std::fs::write(group.0.join(limit), bytes.to_string()).expect("the memory controller, and root");
+        std::fs::write(group.0.join(limit), bytes.to_string())
+            .expect("the memory controller, and root");
         group
     }
 
     /// Returns how many processes were killed because the group was full.
     pub fn kills(&self) -> u64 {
-        let text = ["memory.events", "memory.oom_control"].iter().find_map(|f| std::fs::read_to_string(self.0.join(f)).ok()).unwrap();
+        let text = ["memory.events", "memory.oom_control"]
+            .iter()
+            .find_map(|f| std::fs::read_to_string(self.0.join(f)).ok())
+            .unwrap();
         text.lines().find_map(|l| l.strip_prefix("oom_kill ")).unwrap().parse().unwrap()
     }
 }
@@ -196,11 +220,23 @@ pub fn redis_in(group: Option<&Group>, name: &str, run: &[&str], args: &[&str]) 
     let folder = Folder::new(name);
     let dir = folder.path.clone();
     let socket = dir.join("redis.sock");
-    let mut command = if run.is_empty() { Command::new("redis-server") } else { Command::new(pando_mem()) };
+    let mut command =
+        if run.is_empty() { Command::new("redis-server") } else { Command::new(pando_mem()) };
     if !run.is_empty() {
         command.arg("run").args(run).args(["--", "redis-server"]);
     }
-    command.args(["--port", "0", "--save", "", "--dir", dir.to_str().unwrap(), "--unixsocket", socket.to_str().unwrap()]).args(args);
+    command
+        .args([
+            "--port",
+            "0",
+            "--save",
+            "",
+            "--dir",
+            dir.to_str().unwrap(),
+            "--unixsocket",
+            socket.to_str().unwrap(),
+        ])
+        .args(args);
     if let Some(procs) = group.map(|g| g.0.join("cgroup.procs")) {
         unsafe { command.pre_exec(move || std::fs::write(&procs, "0")) };
     }
@@ -218,13 +254,19 @@ impl Redis {
     /// Returns the standard error of Redis and its children.
     pub fn said(&self) -> String {
         // This also runs during a panic, when a second panic would end all tests without a message.
-        std::fs::read(self.dir.join("said")).map_or_else(|e| e.to_string(), |said| String::from_utf8_lossy(&said).into_owned())
+        std::fs::read(self.dir.join("said"))
+            .map_or_else(|e| e.to_string(), |said| String::from_utf8_lossy(&said).into_owned())
     }
 
     /// Returns the living forked child, if any.
     pub fn child(&self) -> Option<u32> {
         let pid = self.pid();
-        std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap().split_whitespace().next()?.parse().ok()
+        std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
+            .unwrap()
+            .split_whitespace()
+            .next()?
+            .parse()
+            .ok()
     }
 
     pub fn pid(&self) -> u32 {
@@ -284,7 +326,9 @@ impl<S: Read + Write> Client<S> {
                 b.truncate(b.len() - 2);
                 Reply::Text(b)
             }
-            "*" => Reply::Many((0..rest.parse().unwrap_or(0)).map(|_| self.reply()).collect::<Result<_, _>>()?),
+            "*" => Reply::Many(
+                (0..rest.parse().unwrap_or(0)).map(|_| self.reply()).collect::<Result<_, _>>()?,
+            ),
             ":" => Reply::Number(rest.parse().unwrap()),
             "-" => Reply::Error(rest.into()),
             _ => Reply::Text(rest.as_bytes().to_vec()),

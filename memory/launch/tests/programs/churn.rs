@@ -75,21 +75,26 @@ impl Mapping {
 
     unsafe fn write(&self, from: usize) {
         unsafe {
-            (from..self.pages).for_each(|p| self.word(p).write_volatile(self.key ^ (p as u64) << 32));
+            (from..self.pages)
+                .for_each(|p| self.word(p).write_volatile(self.key ^ (p as u64) << 32));
         }
     }
 
     unsafe fn check(&self, from: usize, to: usize, zeros: bool) {
         unsafe {
             for p in from..to {
-                expect(self.word(p).read_volatile() == if zeros { 0 } else { self.key ^ (p as u64) << 32 });
+                expect(
+                    self.word(p).read_volatile()
+                        == if zeros { 0 } else { self.key ^ (p as u64) << 32 },
+                );
             }
         }
     }
 
     unsafe fn grow(&mut self, pages: usize) {
         unsafe {
-            let at = libc::mremap(self.at.cast(), self.pages * PAGE, pages * PAGE, libc::MREMAP_MAYMOVE);
+            let at =
+                libc::mremap(self.at.cast(), self.pages * PAGE, pages * PAGE, libc::MREMAP_MAYMOVE);
             assert_ne!(at, libc::MAP_FAILED, "mremap");
             let had = std::mem::replace(&mut self.pages, pages);
             self.at = at.cast();
@@ -171,7 +176,8 @@ unsafe fn forks(count: usize, mut random: Random) {
 }
 
 fn main() {
-    let args: Vec<usize> = std::env::args().skip(1).map(|a| a.parse().expect("MIB THREADS FORKS SEED")).collect();
+    let args: Vec<usize> =
+        std::env::args().skip(1).map(|a| a.parse().expect("MIB THREADS FORKS SEED")).collect();
     let [mib, threads, count, seed] = args[..] else { panic!("churn MIB THREADS FORKS SEED") };
     unsafe {
         let pages = mib << 8;
@@ -185,7 +191,11 @@ fn main() {
         libc::sigfillset(&mut action.sa_mask);
         libc::sigaction(libc::SIGALRM, &action, null_mut());
         let every = libc::timeval { tv_sec: 0, tv_usec: 1000 };
-        libc::setitimer(libc::ITIMER_REAL, &libc::itimerval { it_interval: every, it_value: every }, null_mut());
+        libc::setitimer(
+            libc::ITIMER_REAL,
+            &libc::itimerval { it_interval: every, it_value: every },
+            null_mut(),
+        );
         std::thread::scope(|s| {
             for t in 0..threads {
                 s.spawn(move || work(Random((seed + t) as u64), 512));

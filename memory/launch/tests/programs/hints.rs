@@ -30,7 +30,10 @@ unsafe extern "C" fn on_fault(_: *mut c_void, at: *const u8, out: *mut Range, ma
     unsafe {
         for i in 0..max {
             let x = mix(at as u64 ^ i as u64);
-            *out.add(i) = Range { start: (at as u64 ^ x >> (x % 64)) as *const u8, bytes: (x >> (x >> 8 & 63)) as usize };
+            *out.add(i) = Range {
+                start: (at as u64 ^ x >> (x % 64)) as *const u8,
+                bytes: (x >> (x >> 8 & 63)) as usize,
+            };
         }
         // Returns more ranges than fit.
         max + (mix(at as u64) % 3) as usize
@@ -45,7 +48,10 @@ fn main() {
             find::<unsafe extern "C" fn(*const Range, usize) -> usize>(c"pando_guide_prefetch"),
             find::<unsafe extern "C" fn(*const u8) -> i32>(c"pando_guide_is_resident"),
             find::<
-                unsafe extern "C" fn(Option<unsafe extern "C" fn(*mut c_void, *const u8, *mut Range, usize) -> usize>, *mut c_void) -> u32,
+                unsafe extern "C" fn(
+                    Option<unsafe extern "C" fn(*mut c_void, *const u8, *mut Range, usize) -> usize>,
+                    *mut c_void,
+                ) -> u32,
             >(c"pando_guide_register"),
         )
     };
@@ -64,7 +70,8 @@ fn main() {
         for (i, r) in list[at..at + count].iter_mut().enumerate() {
             let y = mix(x ^ i as u64);
             let inside = far.as_ptr() as usize + (y >> 4) as usize % (words as usize * 8);
-            let start = [inside, y as usize, 0, usize::MAX - (y & 0xfff) as usize][(y & 3) as usize];
+            let start =
+                [inside, y as usize, 0, usize::MAX - (y & 0xfff) as usize][(y & 3) as usize];
             *r = Range { start: start as *const u8, bytes: (y >> (y >> 5 & 63)) as usize };
         }
         unsafe {

@@ -44,7 +44,10 @@ struct Client(BufReader<UnixStream>);
 
 impl Client {
     fn new(path: &str) -> Client {
-        Client(BufReader::with_capacity(256 << 10, UnixStream::connect(path).expect("redis listens")))
+        Client(BufReader::with_capacity(
+            256 << 10,
+            UnixStream::connect(path).expect("redis listens"),
+        ))
     }
 
     fn send(&mut self, args: &[&[u8]]) {
@@ -76,7 +79,8 @@ impl Client {
 fn fill(c: &mut Client, lists: bool, count: u64, percent: usize) {
     for k in 0..count {
         if lists {
-            let elements: Vec<Vec<u8>> = (0..LIST_ELEMENTS).map(|i| element(k, i, percent)).collect();
+            let elements: Vec<Vec<u8>> =
+                (0..LIST_ELEMENTS).map(|i| element(k, i, percent)).collect();
             let name = format!("l{k}");
             let mut args: Vec<&[u8]> = vec![b"RPUSH", name.as_bytes()];
             args.extend(elements.iter().map(|e| e.as_slice()));
@@ -90,7 +94,14 @@ fn fill(c: &mut Client, lists: bool, count: u64, percent: usize) {
 
 /// One request; false if the answer was wrong. Length and first bytes are always checked, all of it
 /// one time in 16.
-fn request(c: &mut Client, lists: bool, k: u64, percent: usize, thorough: bool, buffer: &mut Vec<u8>) -> bool {
+fn request(
+    c: &mut Client,
+    lists: bool,
+    k: u64,
+    percent: usize,
+    thorough: bool,
+    buffer: &mut Vec<u8>,
+) -> bool {
     if !lists {
         c.send(&[b"GET", format!("k{k}").as_bytes()]);
         let n = c.bulk(buffer);
@@ -102,7 +113,8 @@ fn request(c: &mut Client, lists: bool, k: u64, percent: usize, thorough: bool, 
     let mut right = n == 100;
     for i in 0..n {
         let bytes = c.bulk(buffer);
-        right &= bytes == ELEMENT_BYTES && (!(thorough || i % 25 == 0) || buffer[..bytes] == element(k, i, percent));
+        right &= bytes == ELEMENT_BYTES
+            && (!(thorough || i % 25 == 0) || buffer[..bytes] == element(k, i, percent));
     }
     right
 }
@@ -131,8 +143,14 @@ fn is_saving(c: &mut Client) -> bool {
 
 fn main() {
     let a: Vec<String> = std::env::args().skip(1).collect();
-    let [what, socket, count, percent, seconds, clients, seed] = &a[..] else { panic!("see the source for the arguments") };
-    let (count, percent, lists) = (count.parse::<u64>().unwrap(), percent.parse::<usize>().unwrap(), what.ends_with("lrange"));
+    let [what, socket, count, percent, seconds, clients, seed] = &a[..] else {
+        panic!("see the source for the arguments")
+    };
+    let (count, percent, lists) = (
+        count.parse::<u64>().unwrap(),
+        percent.parse::<usize>().unwrap(),
+        what.ends_with("lrange"),
+    );
     if what.starts_with("fill") {
         return fill(&mut Client::new(socket), lists, count, percent);
     }
@@ -149,14 +167,17 @@ fn main() {
         .map(|t| {
             let socket = socket.clone();
             std::thread::spawn(move || {
-                let (mut c, mut buffer, mut took, mut wrong, mut n) = (Client::new(&socket), vec![], vec![], 0u64, 0u64);
+                let (mut c, mut buffer, mut took, mut wrong, mut n) =
+                    (Client::new(&socket), vec![], vec![], 0u64, 0u64);
                 while n == 0 || begun.elapsed() < time {
                     n += 1;
                     let k = mix(seed << 32 ^ t << 24 ^ n) % count;
                     let at = Instant::now();
                     let right = match sets {
                         true => set(&mut c, k, percent),
-                        false => request(&mut c, lists, k, percent, n.is_multiple_of(16), &mut buffer),
+                        false => {
+                            request(&mut c, lists, k, percent, n.is_multiple_of(16), &mut buffer)
+                        }
                     };
                     wrong += !right as u64;
                     took.push(at.elapsed().as_nanos() as u64);
@@ -178,5 +199,10 @@ fn main() {
     }
     took.sort_unstable();
     let at = |q: f64| took[((took.len() - 1) as f64 * q) as usize] as f64 / 1e3;
-    println!("{{\"rate\":{rate:.1},\"p50_us\":{:.1},\"p99_us\":{:.1},\"requests\":{},\"wrong\":{wrong}}}", at(0.5), at(0.99), took.len());
+    println!(
+        "{{\"rate\":{rate:.1},\"p50_us\":{:.1},\"p99_us\":{:.1},\"requests\":{},\"wrong\":{wrong}}}",
+        at(0.5),
+        at(0.99),
+        took.len()
+    );
 }

@@ -21,7 +21,9 @@ fn mix(mut z: u64) -> u64 {
 
 fn anonymous(bytes: usize) -> *mut u8 {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    let at = unsafe {
+        libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+    };
     assert_ne!(at, libc::MAP_FAILED);
     for page in 0..bytes / PAGE_BYTES {
         unsafe { at.cast::<u8>().add(page * PAGE_BYTES).cast::<u64>().write(mix(page as u64)) };
@@ -45,7 +47,14 @@ fn umap(library: &str, bytes: usize) -> *mut u8 {
         let lib = libc::dlopen(library.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL);
         assert!(!lib.is_null(), "{}", std::ffi::CStr::from_ptr(libc::dlerror()).to_string_lossy());
         let umap: Umap = std::mem::transmute(libc::dlsym(lib, c"umap".as_ptr()));
-        let at = umap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE, fd, 0);
+        let at = umap(
+            std::ptr::null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE,
+            fd,
+            0,
+        );
         assert_ne!(at.cast(), libc::MAP_FAILED);
         at
     }
@@ -64,7 +73,9 @@ fn turns(first: usize, n: usize, random: bool) -> Vec<u32> {
 
 fn main() {
     let a: Vec<String> = std::env::args().skip(1).collect();
-    let [mib, seconds, threads, order, umapped @ ..] = &a[..] else { panic!("see the source for the arguments") };
+    let [mib, seconds, threads, order, umapped @ ..] = &a[..] else {
+        panic!("see the source for the arguments")
+    };
     let (bytes, threads) = (mib.parse::<usize>().unwrap() << 20, threads.parse::<usize>().unwrap());
     let memory = match umapped {
         [library] => umap(library, bytes),
@@ -80,7 +91,9 @@ fn main() {
             s.spawn(move || {
                 let mut n = 0;
                 for &page in turns.iter().cycle() {
-                    let is = unsafe { ((memory + page as usize * PAGE_BYTES) as *const u64).read_volatile() };
+                    let is = unsafe {
+                        ((memory + page as usize * PAGE_BYTES) as *const u64).read_volatile()
+                    };
                     assert_eq!(is, mix(page as u64), "page {page} is wrong");
                     if page % 64 == 0 {
                         match begun.elapsed() {

@@ -37,7 +37,12 @@ impl Big {
     }
 
     unsafe fn wrong(&self) -> usize {
-        unsafe { (0..BIG).step_by(PAGE).filter(|&i| self.0.add(i).cast::<u64>().read_volatile() != pattern(i)).count() }
+        unsafe {
+            (0..BIG)
+                .step_by(PAGE)
+                .filter(|&i| self.0.add(i).cast::<u64>().read_volatile() != pattern(i))
+                .count()
+        }
     }
 
     /// Touches all of it, so that everything else leaves.
@@ -103,8 +108,12 @@ unsafe fn zerocopy(big: &Big) -> String {
         libc::setsockopt(near, level, libc::SO_SNDBUF, (&raw const buffer).cast(), bytes as u32);
         for past in [false, true] {
             let r = match past {
-                false => libc::setsockopt(near, level, name, (&raw const on).cast(), bytes as u32) as i64,
-                true => libc::syscall(libc::SYS_setsockopt, near, level, name, &raw const on, bytes),
+                false => {
+                    libc::setsockopt(near, level, name, (&raw const on).cast(), bytes as u32) as i64
+                }
+                true => {
+                    libc::syscall(libc::SYS_setsockopt, near, level, name, &raw const on, bytes)
+                }
             };
             refused.push(if r < 0 { errno() } else { 0 });
         }
@@ -128,7 +137,13 @@ unsafe fn vmsplice(big: &Big) -> String {
         for past in [false, true] {
             let n = match past {
                 false => libc::vmsplice(ends[1], &piece, 1, libc::SPLICE_F_NONBLOCK) as i64,
-                true => libc::syscall(libc::SYS_vmsplice, ends[1], &raw const piece, 1, libc::SPLICE_F_NONBLOCK),
+                true => libc::syscall(
+                    libc::SYS_vmsplice,
+                    ends[1],
+                    &raw const piece,
+                    1,
+                    libc::SPLICE_F_NONBLOCK,
+                ),
             };
             refused.push(if n < 0 { errno() } else { 0 });
             if n > 0 {
@@ -139,7 +154,10 @@ unsafe fn vmsplice(big: &Big) -> String {
         // Memory outside the region is spliced as usual.
         static STAYS: [u64; 512] = [7; 512];
         let piece = libc::iovec { iov_base: STAYS.as_ptr() as *mut c_void, iov_len: PAGE };
-        format!("{refused:?} {} wrong {wrong}", libc::vmsplice(ends[1], &piece, 1, libc::SPLICE_F_NONBLOCK))
+        format!(
+            "{refused:?} {} wrong {wrong}",
+            libc::vmsplice(ends[1], &piece, 1, libc::SPLICE_F_NONBLOCK)
+        )
     }
 }
 
@@ -220,8 +238,10 @@ unsafe fn dropped(big: &Big) -> String {
 unsafe fn poisoned(big: &Big) -> String {
     unsafe {
         const UFFDIO_POISON: u64 = 3 << 30 | 32 << 16 | 0xaa << 8 | 8;
-        let is_it =
-            |fd: &c_int| std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok_and(|to| to.to_string_lossy().contains("userfaultfd"));
+        let is_it = |fd: &c_int| {
+            std::fs::read_link(format!("/proc/self/fd/{fd}"))
+                .is_ok_and(|to| to.to_string_lossy().contains("userfaultfd"))
+        };
         let fd = NUMBERS.into_iter().find(is_it).expect("sigbus mode has one");
         let (from, bytes) = (big.0, 16 * PAGE);
         let mut there = [1u8; 16];
@@ -257,7 +277,11 @@ unsafe fn stacks(big: &Big) -> String {
         TOUCHED.store(big.0, std::sync::atomic::Ordering::SeqCst);
         let mut area = vec![CANARY; 64 << 10];
         let below = area.len() / 2;
-        let stack = libc::stack_t { ss_sp: area.as_mut_ptr().add(below).cast(), ss_flags: 0, ss_size: SMALL };
+        let stack = libc::stack_t {
+            ss_sp: area.as_mut_ptr().add(below).cast(),
+            ss_flags: 0,
+            ss_size: SMALL,
+        };
         libc::sigaltstack(&stack, null_mut());
         let mut action: libc::sigaction = std::mem::zeroed();
         (action.sa_sigaction, action.sa_flags) = (touches as *const () as usize, libc::SA_ONSTACK);
@@ -266,8 +290,10 @@ unsafe fn stacks(big: &Big) -> String {
             big.sweep();
             libc::raise(libc::SIGUSR1);
         }
-        let written = area[..below].iter().chain(&area[below + SMALL..]).filter(|&&b| b != CANARY).count();
-        let (mut attributes, mut thread): (libc::pthread_attr_t, libc::pthread_t) = (std::mem::zeroed(), 0);
+        let written =
+            area[..below].iter().chain(&area[below + SMALL..]).filter(|&&b| b != CANARY).count();
+        let (mut attributes, mut thread): (libc::pthread_attr_t, libc::pthread_t) =
+            (std::mem::zeroed(), 0);
         libc::pthread_attr_init(&mut attributes);
         libc::pthread_attr_setstacksize(&mut attributes, libc::PTHREAD_STACK_MIN);
         big.sweep();
@@ -284,7 +310,8 @@ unsafe extern "C" {
 
 /// The calls that [`files`] makes.
 const WRITES: &str = "write pwrite writev pwritev pwritev2 place syscall fwrite_unlocked";
-const READS: &str = "read pread readv preadv preadv64 preadv2 place syscall checked fread_unlocked getrandom";
+const READS: &str =
+    "read pread readv preadv preadv64 preadv2 place syscall checked fread_unlocked getrandom";
 
 /// Files are written and read whole, from memory that is away and into memory that was never
 /// touched. Prints the calls that did less than all.
@@ -295,7 +322,10 @@ unsafe fn files(big: &Big) -> String {
         let from = map(BYTES);
         (0..BYTES / 8).for_each(|i| from.cast::<u64>().add(i).write(pattern(i)));
         let (mut short, mut wrong) = (vec![], 0);
-        let half = |at: *mut u8| [0, BYTES / 2].map(|skip| libc::iovec { iov_base: at.add(skip).cast(), iov_len: BYTES / 2 });
+        let half = |at: *mut u8| {
+            [0, BYTES / 2]
+                .map(|skip| libc::iovec { iov_base: at.add(skip).cast(), iov_len: BYTES / 2 })
+        };
         for name in WRITES.split(' ') {
             libc::ftruncate(fd, 0);
             libc::lseek(fd, 0, libc::SEEK_SET);
@@ -333,13 +363,18 @@ unsafe fn files(big: &Big) -> String {
                 "syscall" => libc::syscall(libc::SYS_read, fd, to, BYTES) as isize,
                 "checked" => __read_chk(fd, to.cast(), BYTES, BYTES),
                 "getrandom" => libc::syscall(libc::SYS_getrandom, to, BYTES, 0) as isize,
-                _ => fread_unlocked(to.cast(), 1, BYTES, libc::fdopen(libc::dup(fd), c"r".as_ptr())) as isize,
+                _ => {
+                    fread_unlocked(to.cast(), 1, BYTES, libc::fdopen(libc::dup(fd), c"r".as_ptr()))
+                        as isize
+                }
             };
             if done != BYTES as isize {
                 short.push(name);
             }
             if name != "getrandom" {
-                wrong += (0..BYTES / 8).filter(|&i| to.cast::<u64>().add(i).read() != pattern(i)).count();
+                wrong += (0..BYTES / 8)
+                    .filter(|&i| to.cast::<u64>().add(i).read() != pattern(i))
+                    .count();
             }
             libc::munmap(to.cast(), BYTES);
         }

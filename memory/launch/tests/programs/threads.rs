@@ -29,7 +29,8 @@ fn tasks() -> usize {
 }
 
 fn main() {
-    let args: Vec<usize> = std::env::args().skip(1).map(|a| a.parse().expect("MIB ROUNDS")).collect();
+    let args: Vec<usize> =
+        std::env::args().skip(1).map(|a| a.parse().expect("MIB ROUNDS")).collect();
     let [mib, rounds] = args[..] else { panic!("threads MIB ROUNDS") };
     let mut all = vec![1u8; mib << 20];
     // Use more small objects than stay local, so that those of the C library leave as well.

@@ -97,11 +97,16 @@ fn tempfile() -> std::fs::File {
 
 /// Writes a piece to a file from far memory, and reads it back into other far memory.
 fn through_the_kernel(file: &mut std::fs::File, part: &[u64], page: usize, random: &mut Random) {
-    let words = &part[page * PAGE_WORDS..((page + 1 + random.below(39)) * PAGE_WORDS).min(part.len())];
+    let words =
+        &part[page * PAGE_WORDS..((page + 1 + random.below(39)) * PAGE_WORDS).min(part.len())];
     let bytes = unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), words.len() * 8) };
-    file.seek(SeekFrom::Start(0)).and_then(|_| file.write_all(bytes)).expect("write from far memory");
+    file.seek(SeekFrom::Start(0))
+        .and_then(|_| file.write_all(bytes))
+        .expect("write from far memory");
     let mut back = vec![0u8; bytes.len()];
-    file.seek(SeekFrom::Start(0)).and_then(|_| file.read_exact(&mut back)).expect("read into far memory");
+    file.seek(SeekFrom::Start(0))
+        .and_then(|_| file.read_exact(&mut back))
+        .expect("read into far memory");
     if back != bytes {
         WRONG.fetch_add(1, Relaxed);
     }
@@ -109,14 +114,29 @@ fn through_the_kernel(file: &mut std::fs::File, part: &[u64], page: usize, rando
 
 fn map(words: usize) -> &'static mut [u64] {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let at = unsafe { libc::mmap(std::ptr::null_mut(), words * 8, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    let at = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            words * 8,
+            libc::PROT_READ | libc::PROT_WRITE,
+            flags,
+            -1,
+            0,
+        )
+    };
     assert_ne!(at, libc::MAP_FAILED, "mmap");
     unsafe { std::slice::from_raw_parts_mut(at.cast(), words) }
 }
 
 fn main() {
-    let args: Vec<usize> = std::env::args().skip(1).take(4).map(|a| a.parse().expect("MIB THREADS ACCESSES SEED")).collect();
-    let [mib, threads, accesses, seed] = args[..] else { panic!("touch MIB THREADS ACCESSES SEED") };
+    let args: Vec<usize> = std::env::args()
+        .skip(1)
+        .take(4)
+        .map(|a| a.parse().expect("MIB THREADS ACCESSES SEED"))
+        .collect();
+    let [mib, threads, accesses, seed] = args[..] else {
+        panic!("touch MIB THREADS ACCESSES SEED")
+    };
     let fixed = map(mib * (1 << 17) / 4);
     for (i, w) in fixed.iter_mut().enumerate() {
         *w = word((i / PAGE_WORDS) as u64, 0, i % PAGE_WORDS);
@@ -126,7 +146,11 @@ fn main() {
     unsafe {
         libc::signal(libc::SIGALRM, on_alarm as *const () as usize);
         let every = libc::timeval { tv_sec: 0, tv_usec: 500 };
-        libc::setitimer(libc::ITIMER_REAL, &libc::itimerval { it_interval: every, it_value: every }, std::ptr::null_mut());
+        libc::setitimer(
+            libc::ITIMER_REAL,
+            &libc::itimerval { it_interval: every, it_value: every },
+            std::ptr::null_mut(),
+        );
     }
     let all = map(mib * (1 << 17) * 3 / 4 / threads / PAGE_WORDS * PAGE_WORDS * threads);
     let (part, keep) = (all.len() / threads, (KEPT_MAX / threads).clamp(1, KEPT_BY_ONE_MAX));

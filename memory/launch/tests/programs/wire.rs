@@ -24,7 +24,9 @@ fn quantile(took: &mut [f64], q: f64) -> f64 {
 
 fn map(bytes: usize) -> *mut u8 {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    let at = unsafe {
+        libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+    };
     assert_ne!(at, libc::MAP_FAILED);
     at.cast()
 }
@@ -38,7 +40,11 @@ impl Borrower {
     fn new(address: &str, slots: u64) -> Borrower {
         let mut stream = TcpStream::connect(address).expect("the host listens");
         stream.set_nodelay(true).unwrap();
-        stream.write_all(&Hello { lease: 0, slots, token: [0; 32], share: false, last: false }.encode()).unwrap();
+        stream
+            .write_all(
+                &Hello { lease: 0, slots, token: [0; 32], share: false, last: false }.encode(),
+            )
+            .unwrap();
         let mut b = [0; Welcome::BYTES];
         stream.read_exact(&mut b).unwrap();
         let w = Welcome::decode(&b).unwrap();
@@ -88,13 +94,21 @@ fn copy(n: usize) -> f64 {
     unsafe {
         libc::madvise(region.cast(), n * PAGE_BYTES, libc::MADV_NOHUGEPAGE);
         let fd = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | 1) as i32;
-        let ioctl = |nr: u64, bytes: u64, arg: *mut u64| libc::ioctl(fd, 3 << 30 | bytes << 16 | 0xaa << 8 | nr, arg);
+        let ioctl = |nr: u64, bytes: u64, arg: *mut u64| {
+            libc::ioctl(fd, 3 << 30 | bytes << 16 | 0xaa << 8 | nr, arg)
+        };
         assert_eq!(ioctl(0x3f, 24, [0xaau64, 0, 0].as_mut_ptr()), 0);
         assert_eq!(ioctl(0, 32, [region as u64, (n * PAGE_BYTES) as u64, 1, 0].as_mut_ptr()), 0);
         let source = vec![1u8; PAGE_BYTES];
         for i in 0..n {
             let at = Instant::now();
-            let mut c = [region.add(i * PAGE_BYTES) as u64, source.as_ptr() as u64, PAGE_BYTES as u64, 0, 0];
+            let mut c = [
+                region.add(i * PAGE_BYTES) as u64,
+                source.as_ptr() as u64,
+                PAGE_BYTES as u64,
+                0,
+                0,
+            ];
             assert_eq!(ioctl(3, 40, c.as_mut_ptr()), 0);
             took.push(at.elapsed().as_nanos() as f64 / 1e3);
         }
@@ -102,7 +116,11 @@ fn copy(n: usize) -> f64 {
     quantile(&mut took, 0.5)
 }
 
-fn together(clients: usize, one: impl Fn(Duration) -> u64 + Send + Clone + 'static, seconds: f64) -> f64 {
+fn together(
+    clients: usize,
+    one: impl Fn(Duration) -> u64 + Send + Clone + 'static,
+    seconds: f64,
+) -> f64 {
     let time = Duration::from_secs_f64(seconds);
     let threads: Vec<_> = (0..clients)
         .map(|_| {
@@ -181,7 +199,10 @@ fn main() {
         "copy" => println!("{:.3}", copy(number(1) as usize)),
         "stream" => {
             let address = a[1].clone();
-            println!("{:.0}", together(number(2) as usize, move |t| stream(address.clone(), t), number(3)));
+            println!(
+                "{:.0}",
+                together(number(2) as usize, move |t| stream(address.clone(), t), number(3))
+            );
         }
         "raw" => println!("{:.0}", together(number(1) as usize, raw, number(2))),
         "fault" => fault(number(1) as usize, number(2) as usize),

@@ -16,7 +16,10 @@ impl Hosts {
         for h in (0..self.config.hosts_len).filter(|&h| self.all[h].state() != SPARE) {
             let mut port = Port::default();
             port.patience = SHORT;
-            let _ = port.open(&self.config.hosts[h], &Hello { last: true, ..self.hello(self.all[h].lease.load(SeqCst)) });
+            let _ = port.open(
+                &self.config.hosts[h],
+                &Hello { last: true, ..self.hello(self.all[h].lease.load(SeqCst)) },
+            );
             port.close();
         }
     }
@@ -33,7 +36,10 @@ impl Hosts {
                     let mut vain = Vain::default();
                     while let Err(e) = self.port(ports, h, LONG) {
                         if vain.is_over(self, h, e) {
-                            sys::die(format_args!("memory host {} does not take this program back ({e:?})", h + 1));
+                            sys::die(format_args!(
+                                "memory host {} does not take this program back ({e:?})",
+                                h + 1
+                            ));
                         }
                     }
                     self.all[h].answers(h);
@@ -41,9 +47,14 @@ impl Hosts {
                 }
                 let lease = self.all[h].lease.load(SeqCst);
                 ports[h].patience = self.config.patience_ns;
-                match ports[h].open(&self.config.hosts[h], &Hello { share: true, ..self.hello(lease) }) {
+                match ports[h]
+                    .open(&self.config.hosts[h], &Hello { share: true, ..self.hello(lease) })
+                {
                     Ok((w, fd)) if fd >= 0 && self.all[h].shared.map(fd, w.slots) => {}
-                    e => sys::die(format_args!("memory host {} does not hand its memory over ({e:?})", h + 1)),
+                    e => sys::die(format_args!(
+                        "memory host {} does not hand its memory over ({e:?})",
+                        h + 1
+                    )),
                 }
             }
         }
@@ -54,7 +65,10 @@ impl Hosts {
     /// is gone, and the tender probes a suspect.
     pub fn hold(&self, ports: &mut Ports) {
         for h in 0..self.config.hosts_len {
-            if self.all[h].state() == WHOLE && !self.all[h].shared.is_mapped() && !self.all[h].is_suspect() {
+            if self.all[h].state() == WHOLE
+                && !self.all[h].shared.is_mapped()
+                && !self.all[h].is_suspect()
+            {
                 let _ = self.port(ports, h, LONG);
             }
         }

@@ -35,7 +35,8 @@ impl Hosts {
                 if h == not || self.all[h].state() != WHOLE || late != self.all[h].is_suspect() {
                     continue;
                 }
-                let Err(why) = self.read_from(ports, h, slots, into, attempt, &mut meanwhile) else {
+                let Err(why) = self.read_from(ports, h, slots, into, attempt, &mut meanwhile)
+                else {
                     if failed.is_some() {
                         add(&stats.reads_failed_over, 1);
                     }
@@ -72,7 +73,8 @@ impl Hosts {
         // If another copy can answer, wait briefly; if all are slow, double the time on each
         // attempt. Repeated requests would only add load to a busy host.
         let other = (0..self.config.hosts_len).any(|o| o != h && self.all[o].state() == WHOLE);
-        let (first, most) = if other { (SHORT, LONG) } else { (LONG, TRY_MAX_NS.min(self.config.patience_ns)) };
+        let (first, most) =
+            if other { (SHORT, LONG) } else { (LONG, TRY_MAX_NS.min(self.config.patience_ns)) };
         let port = self.port(ports, h, most.min(first << attempt.min(8)))?;
         port.begin_read(slots)?;
         meanwhile();

@@ -16,7 +16,9 @@ const PROBE_NS: u64 = LONG / 2;
 impl Hosts {
     /// Probes the hosts other than `h`.
     pub fn ask_others(&self, ports: &mut Ports, h: usize) {
-        for o in (0..self.config.hosts_len).filter(|&o| o != h && self.all[o].state() != SPARE && !self.all[o].shared.is_mapped()) {
+        for o in (0..self.config.hosts_len)
+            .filter(|&o| o != h && self.all[o].state() != SPARE && !self.all[o].shared.is_mapped())
+        {
             if self.probe(ports, o).is_ok() {
                 self.all[o].answers(o);
             }
@@ -35,9 +37,13 @@ impl Hosts {
         if probed.is_ok() {
             self.all[h].suspect.store(0, SeqCst);
             self.all[h].answers(h);
-        } else if matches!(probed, Err(Broken::Silent(_))) && (since == 0 || !self.is_outlived(h, since)) {
+        } else if matches!(probed, Err(Broken::Silent(_)))
+            && (since == 0 || !self.is_outlived(h, since))
+        {
             // It remains a suspect, and the tender probes it again.
-        } else if self.all[h].state() == REBUILDING || self.all[h].state() == WHOLE && self.whole() > 1 {
+        } else if self.all[h].state() == REBUILDING
+            || self.all[h].state() == WHOLE && self.whole() > 1
+        {
             self.give_up(stats, h);
         }
     }
@@ -66,7 +72,8 @@ impl Hosts {
             ports[h].patience = LONG;
             // The new lease replaces the one that was given up on this host, or the random number
             // that the launcher chose for a spare.
-            let hello = Hello { slots: self.config.slots, ..self.hello(self.all[h].lease.load(SeqCst)) };
+            let hello =
+                Hello { slots: self.config.slots, ..self.hello(self.all[h].lease.load(SeqCst)) };
             let (w, _) = ports[h].open(&self.config.hosts[h], &hello).ok()?;
             Some((h, w.lease))
         })

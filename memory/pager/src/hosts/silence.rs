@@ -87,7 +87,8 @@ impl Hosts {
     /// blocked on this host, unless another connection to it received an answer in the meantime.
     fn is_silent(&self, h: usize, ns: u64) {
         let (host, now, long) = (&self.all[h], sys::now_ns(), self.config.patience_ns / 12);
-        let since = host.silent_since_ns.compare_exchange(0, now, SeqCst, SeqCst).err().unwrap_or(now);
+        let since =
+            host.silent_since_ns.compare_exchange(0, now, SeqCst, SeqCst).err().unwrap_or(now);
         if ns < long || now.saturating_sub(since) < long {
             return;
         }
@@ -95,7 +96,9 @@ impl Hosts {
         // Another copy answers, or the user has a message that the program waits for it.
         let other = |o: usize| {
             let Host { shared, answered_ns, waited_for, .. } = &self.all[o];
-            shared.is_mapped() || now.saturating_sub(answered_ns.load(SeqCst)) < long || waited_for.load(SeqCst) == 1
+            shared.is_mapped()
+                || now.saturating_sub(answered_ns.load(SeqCst)) < long
+                || waited_for.load(SeqCst) == 1
         };
         if !is_whole(h) || (0..self.config.hosts_len).any(|o| o != h && is_whole(o) && other(o)) {
             return;
@@ -132,14 +135,20 @@ impl Hosts {
         match why {
             Broken::Refused(s) => self.lost(h, format_args!("{}", s.text())),
             Broken::Away => self.lost(h, format_args!("is gone: nobody listens there")),
-            Broken::Silent(_) => self.lost(h, format_args!("has not answered for {} s", self.config.patience_ns / 1_000_000_000)),
+            Broken::Silent(_) => self.lost(
+                h,
+                format_args!("has not answered for {} s", self.config.patience_ns / 1_000_000_000),
+            ),
         }
     }
 
     pub(super) fn lost(&self, h: usize, why: core::fmt::Arguments) -> ! {
         let what = if self.forked.load(SeqCst) { "forked child" } else { "program" };
         if self.whole() > 1 {
-            sys::die(format_args!("far memory is lost: no copy answers; memory host {}: {why}. The {what} is stopped", h + 1))
+            sys::die(format_args!(
+                "far memory is lost: no copy answers; memory host {}: {why}. The {what} is stopped",
+                h + 1
+            ))
         }
         sys::die(format_args!(
             "far memory is lost: memory host {} held the only copy and {why}. The {what} is stopped before it reads a wrong byte; name two hosts in --from to survive this",

@@ -41,8 +41,10 @@ impl Hosts {
     /// Whether a write would wait for acknowledgements only: every copy is connected, and no host
     /// is a suspect.
     pub fn is_ready(&self, ports: &Ports) -> bool {
-        let ready =
-            |h: usize| self.all[h].shared.is_mapped() || ports[h].is_open(self.all[h].lease.load(SeqCst)) && !self.all[h].is_suspect();
+        let ready = |h: usize| {
+            self.all[h].shared.is_mapped()
+                || ports[h].is_open(self.all[h].lease.load(SeqCst)) && !self.all[h].is_suspect()
+        };
         (0..self.config.hosts_len).all(|h| self.all[h].state() == SPARE || ready(h))
     }
 
@@ -54,7 +56,12 @@ impl Hosts {
 
     /// Connects like [`Hosts::port`]. A copy that misses a write is given up, so the port waits for
     /// as long as no host answers.
-    fn port_to_write<'l>(&self, ports: &'l mut Ports, h: usize, patience_ns: u64) -> Result<&'l mut Port, Broken> {
+    fn port_to_write<'l>(
+        &self,
+        ports: &'l mut Ports,
+        h: usize,
+        patience_ns: u64,
+    ) -> Result<&'l mut Port, Broken> {
         let (port, lease) = (&mut ports[h], self.all[h].lease.load(SeqCst));
         (port.patience, port.spares) = (patience_ns, true);
         if !port.is_open(lease) {
@@ -73,14 +80,25 @@ impl Hosts {
                 let _ = (&self.all[h].shared).begin_write(slots, from);
             } else {
                 w.owed[h] = true;
-                w.begun[h] = self.port_to_write(ports, h, patience).and_then(|p| p.begin_write(slots, from)).is_ok();
+                w.begun[h] = self
+                    .port_to_write(ports, h, patience)
+                    .and_then(|p| p.begin_write(slots, from))
+                    .is_ok();
             }
         }
         w
     }
 
     /// Whether each copy that still counts has acknowledged.
-    pub fn end_write(&self, ports: &mut Ports, stats: &Stats, w: &mut Writing, slots: &[u32], from: &[*mut u8], wait: Wait) -> bool {
+    pub fn end_write(
+        &self,
+        ports: &mut Ports,
+        stats: &Stats,
+        w: &mut Writing,
+        slots: &[u32],
+        from: &[*mut u8],
+        wait: Wait,
+    ) -> bool {
         for h in 0..self.config.hosts_len {
             if !w.owed[h] {
                 continue;
@@ -93,7 +111,8 @@ impl Hosts {
             } else {
                 let ns = match wait {
                     Wait::Never => 0,
-                    _ => (self.writing_since_ns.load(SeqCst) + LATE_AFTER_NS).saturating_sub(sys::now_ns()),
+                    _ => (self.writing_since_ns.load(SeqCst) + LATE_AFTER_NS)
+                        .saturating_sub(sys::now_ns()),
                 };
                 if wait != Wait::Long && w.begun[h] && !ports[h].answers_within(ns) {
                     return false;
@@ -104,7 +123,11 @@ impl Hosts {
                 match if w.begun[h] { ports[h].end_write() } else { Err(Broken::Away) } {
                     Ok(()) => self.all[h].answers(h),
                     // No host has answered within `--patience`.
-                    Err(why @ Broken::Silent(ns)) if ns >= self.config.patience_ns && self.whole() > 1 => self.lost_by(h, why),
+                    Err(why @ Broken::Silent(ns))
+                        if ns >= self.config.patience_ns && self.whole() > 1 =>
+                    {
+                        self.lost_by(h, why)
+                    }
                     Err(_) => self.missed(ports, stats, h, slots, from),
                 }
             }
@@ -116,7 +139,9 @@ impl Hosts {
 
     /// Records the hosts that have acknowledged already, before the caller waits for host `h`.
     fn see_acknowledged(&self, ports: &Ports, w: &Writing, h: usize) {
-        for o in (h + 1..self.config.hosts_len).filter(|&o| w.owed[o] && w.begun[o] && self.all[o].state() != SPARE) {
+        for o in (h + 1..self.config.hosts_len)
+            .filter(|&o| w.owed[o] && w.begun[o] && self.all[o].state() != SPARE)
+        {
             if ports[o].answers_within(0) {
                 self.all[o].answers(o);
             }
@@ -134,7 +159,9 @@ impl Hosts {
         let mut vain = Vain::default();
         loop {
             let patience = self.config.patience_ns;
-            let again = self.port(ports, h, patience).and_then(|p| p.begin_write(slots, from).and_then(|()| p.end_write()));
+            let again = self
+                .port(ports, h, patience)
+                .and_then(|p| p.begin_write(slots, from).and_then(|()| p.end_write()));
             let Err(why) = again else { return self.all[h].answers(h) };
             if vain.is_over(self, h, why) {
                 self.lost_by(h, why);
@@ -143,9 +170,18 @@ impl Hosts {
     }
 
     /// Stores pages on the host that is being rebuilt only.
-    pub fn write_to(&self, ports: &mut Ports, stats: &Stats, h: usize, slots: &[u32], from: &[*mut u8]) -> bool {
+    pub fn write_to(
+        &self,
+        ports: &mut Ports,
+        stats: &Stats,
+        h: usize,
+        slots: &[u32],
+        from: &[*mut u8],
+    ) -> bool {
         self.writing_since_ns.store(sys::now_ns(), SeqCst);
-        let done = self.port_to_write(ports, h, LONG).and_then(|p| p.begin_write(slots, from).and_then(|()| p.end_write()));
+        let done = self
+            .port_to_write(ports, h, LONG)
+            .and_then(|p| p.begin_write(slots, from).and_then(|()| p.end_write()));
         self.writing_since_ns.store(0, SeqCst);
         match done {
             Ok(()) => self.all[h].answers(h),

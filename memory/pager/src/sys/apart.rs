@@ -57,7 +57,9 @@ unsafe fn from_table(of: isize, fd: i32) -> isize {
 pub unsafe fn from_program(tid: i32, fd: i32) -> isize {
     unsafe {
         match sys!(libc::SYS_pidfd_open, tid, PIDFD_THREAD) {
-            e if e == -(libc::EINVAL as isize) => from_table(sys!(libc::SYS_pidfd_open, sys!(libc::SYS_getpid), 0), fd),
+            e if e == -(libc::EINVAL as isize) => {
+                from_table(sys!(libc::SYS_pidfd_open, sys!(libc::SYS_getpid), 0), fd)
+            }
             of => from_table(of, fd),
         }
     }

@@ -33,15 +33,24 @@ struct Identity {
 struct Wanted(UnsafeCell<Identity>);
 unsafe impl Sync for Wanted {}
 
-static WANTED: Wanted = Wanted(UnsafeCell::new(Identity { users: [0; 3], groups: [0; 3], others: core::ptr::null_mut(), others_len: 0 }));
-static FOLLOWERS: [Follower; THREADS] = [const { Follower { tid: AtomicI32::new(0), done: AtomicU32::new(0) } }; THREADS];
+static WANTED: Wanted = Wanted(UnsafeCell::new(Identity {
+    users: [0; 3],
+    groups: [0; 3],
+    others: core::ptr::null_mut(),
+    others_len: 0,
+}));
+static FOLLOWERS: [Follower; THREADS] =
+    [const { Follower { tid: AtomicI32::new(0), done: AtomicU32::new(0) } }; THREADS];
 /// The number of changes, and of those that every thread has followed.
 static CHANGE: AtomicU32 = AtomicU32::new(0);
 static SETTLED: AtomicU32 = AtomicU32::new(0);
 
 /// Records a new thread of the pager. It has the identity of its creator.
 pub fn follow(tid: i32) {
-    let free = FOLLOWERS.iter().find(|f| f.tid.load(SeqCst) == 0).expect("a place for each thread of the pager");
+    let free = FOLLOWERS
+        .iter()
+        .find(|f| f.tid.load(SeqCst) == 0)
+        .expect("a place for each thread of the pager");
     free.done.store(CHANGE.load(SeqCst), SeqCst);
     free.tid.store(tid, SeqCst);
 }
@@ -124,7 +133,9 @@ unsafe fn adopt(want: &Identity) {
         let (users, groups) = (three(libc::SYS_getresuid), three(libc::SYS_getresgid));
         let more = |have: &[u32; 3], want: &[u32; 3]| have.contains(&0) && !want.contains(&0);
         if more(&users, &want.users) || more(&groups, &want.groups) {
-            die(format_args!("a thread of the pager cannot drop root with the program. The program is stopped"));
+            die(format_args!(
+                "a thread of the pager cannot drop root with the program. The program is stopped"
+            ));
         }
     }
 }

@@ -24,7 +24,12 @@ pub unsafe fn spawn_apart(body: extern "C" fn() -> !) {
 unsafe fn start(body: extern "C" fn() -> !, files: i32) {
     unsafe {
         const STACK: usize = 256 << 10;
-        let flags = libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM | files;
+        let flags = libc::CLONE_VM
+            | libc::CLONE_FS
+            | libc::CLONE_SIGHAND
+            | libc::CLONE_THREAD
+            | libc::CLONE_SYSVSEM
+            | files;
         // The new thread pops the entry's address and calls it, with the stack aligned for a call.
         let top = reserve(STACK).add(STACK - 24).cast::<usize>();
         *top = body as usize;

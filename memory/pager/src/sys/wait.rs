@@ -7,8 +7,19 @@ use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 /// Waits until the word is not `seen`, a wake-up, or the timeout.
 pub fn futex_wait(word: &AtomicU32, seen: u32, timeout_us: u64) {
-    let t = libc::timespec { tv_sec: (timeout_us / 1_000_000) as i64, tv_nsec: (timeout_us % 1_000_000 * 1000) as i64 };
-    unsafe { sys!(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, seen, &raw const t) };
+    let t = libc::timespec {
+        tv_sec: (timeout_us / 1_000_000) as i64,
+        tv_nsec: (timeout_us % 1_000_000 * 1000) as i64,
+    };
+    unsafe {
+        sys!(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+            seen,
+            &raw const t
+        )
+    };
     heed();
 }
 

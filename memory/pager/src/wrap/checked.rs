@@ -2,7 +2,9 @@
 //! argument. Those of the C library would bypass the wrappers.
 
 use super::{io, path, stdio};
-use libc::{FILE, c_char, c_int, c_void, nfds_t, off_t, pollfd, size_t, sockaddr, socklen_t, ssize_t};
+use libc::{
+    FILE, c_char, c_int, c_void, nfds_t, off_t, pollfd, size_t, sockaddr, socklen_t, ssize_t,
+};
 
 unsafe extern "C" {
     fn __chk_fail() -> !;

@@ -18,18 +18,23 @@ const SMALL_BYTES: usize = 256;
 unsafe fn note(at: *mut c_void, bytes: usize) {
     let Some(pager) = pager().filter(|_| !at.is_null()) else { return };
     if bytes > SMALL_BYTES && bytes <= PAGE_BYTES {
-        if let Some(page) = pager.memory.page_of(at as usize).filter(|&page| pager.memory.is_in_extent(page)) {
+        if let Some(page) =
+            pager.memory.page_of(at as usize).filter(|&page| pager.memory.is_in_extent(page))
+        {
             pager.lock().heart.note_shared(page);
         }
         return;
     }
     if bytes <= SMALL_BYTES {
-        if let Some(page) = pager.memory.page_of(at as usize).filter(|&page| !pager.memory.knows_small(page)) {
+        if let Some(page) =
+            pager.memory.page_of(at as usize).filter(|&page| !pager.memory.knows_small(page))
+        {
             pager.lock().heart.note_small(page);
         }
         return;
     }
-    if let (Some(first), Some(last)) = (pager.memory.page_of(at as usize), pager.memory.page_of(at as usize + bytes - 1))
+    if let (Some(first), Some(last)) =
+        (pager.memory.page_of(at as usize), pager.memory.page_of(at as usize + bytes - 1))
         && !pager.memory.knows_extent(first, last)
     {
         pager.lock().heart.note_extent(first, last - first + 1);
@@ -64,11 +69,17 @@ unsafe extern "C" {
 pub unsafe fn begin() {
     unsafe {
         loader::begin();
-        unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: size_t, _: *mut c_void) -> c_int {
+        unsafe extern "C" fn look(
+            info: *mut libc::dl_phdr_info,
+            _: size_t,
+            _: *mut c_void,
+        ) -> c_int {
             unsafe {
                 let it = &*info;
-                let functions =
-                    [(&LIBRARY, libc::gnu_get_libc_version as *const () as usize), (&LOADER, __tls_get_addr as *const () as usize)];
+                let functions = [
+                    (&LIBRARY, libc::gnu_get_libc_version as *const () as usize),
+                    (&LOADER, __tls_get_addr as *const () as usize),
+                ];
                 for segment in core::slice::from_raw_parts(it.dlpi_phdr, it.dlpi_phnum as usize) {
                     let from = it.dlpi_addr as usize + segment.p_vaddr as usize;
                     let to = from + segment.p_memsz as usize;
@@ -272,9 +283,14 @@ unsafe extern "C" fn reallocate(old: *mut c_void, bytes: size_t, caller: usize) 
 /// # Safety
 /// As posix_memalign(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: size_t, bytes: size_t) -> c_int {
+pub unsafe extern "C" fn posix_memalign(
+    out: *mut *mut c_void,
+    align: size_t,
+    bytes: size_t,
+) -> c_int {
     unsafe {
-        let r = next!(posix_memalign: fn(*mut *mut c_void, size_t, size_t) -> c_int)(out, align, bytes);
+        let r =
+            next!(posix_memalign: fn(*mut *mut c_void, size_t, size_t) -> c_int)(out, align, bytes);
         if r == 0 {
             note(*out, bytes);
         }

@@ -49,13 +49,19 @@ unsafe fn stream(at: *const c_void, bytes: usize, call: impl Fn(usize) -> isize)
 unsafe fn is_file(fd: c_int) -> bool {
     unsafe {
         let mut s: libc::stat = core::mem::zeroed();
-        sys!(libc::SYS_fstat, fd, &raw mut s) == 0 && [libc::S_IFREG, libc::S_IFBLK].contains(&(s.st_mode & libc::S_IFMT))
+        sys!(libc::SYS_fstat, fd, &raw mut s) == 0
+            && [libc::S_IFREG, libc::S_IFBLK].contains(&(s.st_mode & libc::S_IFMT))
     }
 }
 
 /// Makes a call with one buffer, and repeats it for the rest if an absent page cut it short. On
 /// files only the end may do that. `call` receives the bytes done and the bytes to do.
-unsafe fn complete(at: *const c_void, bytes: usize, is_complete: impl Fn() -> bool, call: impl Fn(usize, usize) -> isize) -> ssize_t {
+unsafe fn complete(
+    at: *const c_void,
+    bytes: usize,
+    is_complete: impl Fn() -> bool,
+    call: impl Fn(usize, usize) -> isize,
+) -> ssize_t {
     unsafe {
         let mut done = 0;
         loop {
@@ -69,7 +75,11 @@ unsafe fn complete(at: *const c_void, bytes: usize, is_complete: impl Fn() -> bo
             }
             let was_cut = n as usize == asked.get() && asked.get() < bytes - done;
             done += n as usize;
-            if done >= bytes.min(TRANSFER_BYTES_MAX) || !ours() || !(was_cut || is_away(at.cast::<u8>().add(done))) || !is_complete() {
+            if done >= bytes.min(TRANSFER_BYTES_MAX)
+                || !ours()
+                || !(was_cut || is_away(at.cast::<u8>().add(done)))
+                || !is_complete()
+            {
                 return done as ssize_t;
             }
         }
@@ -93,7 +103,13 @@ pub unsafe extern "C" fn read(fd: c_int, at: *mut c_void, bytes: size_t) -> ssiz
             at,
             bytes,
             || is_file(fd),
-            |done, n| told(next!(read: fn(c_int, *mut c_void, size_t) -> ssize_t)(fd, at.byte_add(done), n)),
+            |done, n| {
+                told(next!(read: fn(c_int, *mut c_void, size_t) -> ssize_t)(
+                    fd,
+                    at.byte_add(done),
+                    n,
+                ))
+            },
         )
     }
 }
@@ -120,7 +136,10 @@ unsafe fn is_socket(fd: c_int) -> bool {
         if kind.load(Relaxed) == 0 {
             let mut s: libc::stat = core::mem::zeroed();
             let r = sys!(libc::SYS_fstat, fd, &raw mut s);
-            kind.store(if r == 0 && s.st_mode & libc::S_IFMT == libc::S_IFSOCK { SOCKET } else { OTHER }, Relaxed);
+            kind.store(
+                if r == 0 && s.st_mode & libc::S_IFMT == libc::S_IFSOCK { SOCKET } else { OTHER },
+                Relaxed,
+            );
         }
         kind.load(Relaxed) == SOCKET
     }
@@ -130,11 +149,18 @@ unsafe fn is_socket(fd: c_int) -> bool {
 /// pinned while all pages are present.
 unsafe fn small(fd: c_int, at: *const c_void, bytes: usize) -> ssize_t {
     unsafe {
-        let call = |from: usize| told(next!(write: fn(c_int, *const c_void, size_t) -> ssize_t)(fd, at.byte_add(from), bytes - from));
+        let call = |from: usize| {
+            told(next!(write: fn(c_int, *const c_void, size_t) -> ssize_t)(
+                fd,
+                at.byte_add(from),
+                bytes - from,
+            ))
+        };
         let r = call(0);
         let sent = r.max(0) as usize;
         // The write ended at the start of a page, which may be away.
-        let is_cut = r == EFAULT || sent > 0 && sent < bytes && (at as usize + sent).is_multiple_of(PAGE_BYTES);
+        let is_cut = r == EFAULT
+            || sent > 0 && sent < bytes && (at as usize + sent).is_multiple_of(PAGE_BYTES);
         if !is_cut {
             return answer(r);
         }
@@ -159,22 +185,12 @@ pub unsafe extern "C" fn write(fd: c_int, at: *const c_void, bytes: size_t) -> s
             at,
             bytes,
             || is_file(fd),
-            |done, n| told(next!(write: fn(c_int, *const c_void, size_t) -> ssize_t)(fd, at.byte_add(done), n)),
-        )
-    }
-}
-
-/// # Safety
-/// As pread(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pread(fd: c_int, at: *mut c_void, bytes: size_t, offset: off_t) -> ssize_t {
-    unsafe {
-        complete(
-            at,
-            bytes,
-            || is_file(fd),
             |done, n| {
-                told(next!(pread64: fn(c_int, *mut c_void, size_t, off_t) -> ssize_t)(fd, at.byte_add(done), n, offset + done as off_t))
+                told(next!(write: fn(c_int, *const c_void, size_t) -> ssize_t)(
+                    fd,
+                    at.byte_add(done),
+                    n,
+                ))
             },
         )
     }
@@ -183,21 +199,62 @@ pub unsafe extern "C" fn pread(fd: c_int, at: *mut c_void, bytes: size_t, offset
 /// # Safety
 /// As pread(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pread64(fd: c_int, at: *mut c_void, bytes: size_t, offset: off_t) -> ssize_t {
+pub unsafe extern "C" fn pread(
+    fd: c_int,
+    at: *mut c_void,
+    bytes: size_t,
+    offset: off_t,
+) -> ssize_t {
+    unsafe {
+        complete(
+            at,
+            bytes,
+            || is_file(fd),
+            |done, n| {
+                told(next!(pread64: fn(c_int, *mut c_void, size_t, off_t) -> ssize_t)(
+                    fd,
+                    at.byte_add(done),
+                    n,
+                    offset + done as off_t,
+                ))
+            },
+        )
+    }
+}
+
+/// # Safety
+/// As pread(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pread64(
+    fd: c_int,
+    at: *mut c_void,
+    bytes: size_t,
+    offset: off_t,
+) -> ssize_t {
     unsafe { pread(fd, at, bytes, offset) }
 }
 
 /// # Safety
 /// As pwrite(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pwrite(fd: c_int, at: *const c_void, bytes: size_t, offset: off_t) -> ssize_t {
+pub unsafe extern "C" fn pwrite(
+    fd: c_int,
+    at: *const c_void,
+    bytes: size_t,
+    offset: off_t,
+) -> ssize_t {
     unsafe {
         complete(
             at,
             bytes,
             || is_file(fd),
             |done, n| {
-                told(next!(pwrite64: fn(c_int, *const c_void, size_t, off_t) -> ssize_t)(fd, at.byte_add(done), n, offset + done as off_t))
+                told(next!(pwrite64: fn(c_int, *const c_void, size_t, off_t) -> ssize_t)(
+                    fd,
+                    at.byte_add(done),
+                    n,
+                    offset + done as off_t,
+                ))
             },
         )
     }
@@ -206,36 +263,57 @@ pub unsafe extern "C" fn pwrite(fd: c_int, at: *const c_void, bytes: size_t, off
 /// # Safety
 /// As pwrite(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pwrite64(fd: c_int, at: *const c_void, bytes: size_t, offset: off_t) -> ssize_t {
+pub unsafe extern "C" fn pwrite64(
+    fd: c_int,
+    at: *const c_void,
+    bytes: size_t,
+    offset: off_t,
+) -> ssize_t {
     unsafe { pwrite(fd, at, bytes, offset) }
 }
 
 /// # Safety
 /// As send(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn send(fd: c_int, at: *const c_void, bytes: size_t, flags: c_int) -> ssize_t {
+pub unsafe extern "C" fn send(
+    fd: c_int,
+    at: *const c_void,
+    bytes: size_t,
+    flags: c_int,
+) -> ssize_t {
     unsafe { sendto(fd, at, bytes, flags, core::ptr::null(), 0) }
 }
 
 /// # Safety
 /// As sendto(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendto(fd: c_int, at: *const c_void, bytes: size_t, flags: c_int, to: *const sockaddr, len: socklen_t) -> ssize_t {
+pub unsafe extern "C" fn sendto(
+    fd: c_int,
+    at: *const c_void,
+    bytes: size_t,
+    flags: c_int,
+    to: *const sockaddr,
+    len: socklen_t,
+) -> ssize_t {
     unsafe {
         if zerocopy::is_refused(fd, flags) {
             return answer(zerocopy::REFUSED);
         }
-        let r = told(next!(sendto: fn(c_int, *const c_void, size_t, c_int, *const sockaddr, socklen_t) -> ssize_t)(
-            fd, at, bytes, flags, to, len,
-        ));
+        let r = told(
+            next!(sendto: fn(c_int, *const c_void, size_t, c_int, *const sockaddr, socklen_t) -> ssize_t)(
+                fd, at, bytes, flags, to, len,
+            ),
+        );
         if r != EFAULT {
             return answer(r);
         }
         let _address = Pin::new(to.cast(), len as usize);
         whole(at, bytes, || {
-            told(next!(sendto: fn(c_int, *const c_void, size_t, c_int, *const sockaddr, socklen_t) -> ssize_t)(
-                fd, at, bytes, flags, to, len,
-            ))
+            told(
+                next!(sendto: fn(c_int, *const c_void, size_t, c_int, *const sockaddr, socklen_t) -> ssize_t)(
+                    fd, at, bytes, flags, to, len,
+                ),
+            )
         })
     }
 }
@@ -264,15 +342,19 @@ pub unsafe extern "C" fn recvfrom(
         let _len = Pin::new(len.cast(), 4);
         if bytes <= PIN_BYTES_MAX {
             return whole(at, bytes, || {
-                told(next!(recvfrom: fn(c_int, *mut c_void, size_t, c_int, *mut sockaddr, *mut socklen_t) -> ssize_t)(
-                    fd, at, bytes, flags, from, len,
-                ))
+                told(
+                    next!(recvfrom: fn(c_int, *mut c_void, size_t, c_int, *mut sockaddr, *mut socklen_t) -> ssize_t)(
+                        fd, at, bytes, flags, from, len,
+                    ),
+                )
             });
         }
         stream(at, bytes, |n| {
-            told(next!(recvfrom: fn(c_int, *mut c_void, size_t, c_int, *mut sockaddr, *mut socklen_t) -> ssize_t)(
-                fd, at, n, flags, from, len,
-            ))
+            told(
+                next!(recvfrom: fn(c_int, *mut c_void, size_t, c_int, *mut sockaddr, *mut socklen_t) -> ssize_t)(
+                    fd, at, n, flags, from, len,
+                ),
+            )
         })
     }
 }
@@ -292,7 +374,12 @@ unsafe fn place(from: *const iovec, count: usize, mut skip: usize) -> *const u8 
 }
 
 /// Makes a call with several buffers. `call` receives a list and the bytes done.
-unsafe fn vector(fd: c_int, at: *const iovec, count: c_int, call: impl Fn(*const iovec, usize, usize) -> isize) -> ssize_t {
+unsafe fn vector(
+    fd: c_int,
+    at: *const iovec,
+    count: c_int,
+    call: impl Fn(*const iovec, usize, usize) -> isize,
+) -> ssize_t {
     unsafe {
         let r = call(at, count as usize, 0);
         if !(0..=libc::UIO_MAXIOV).contains(&count) || r < 0 && r != EFAULT || !ours() {
@@ -321,28 +408,54 @@ unsafe fn vector(fd: c_int, at: *const iovec, count: c_int, call: impl Fn(*const
 /// As readv(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn readv(fd: c_int, at: *const iovec, count: c_int) -> ssize_t {
-    unsafe { vector(fd, at, count, |v, n, _| told(next!(readv: fn(c_int, *const iovec, c_int) -> ssize_t)(fd, v, n as c_int))) }
+    unsafe {
+        vector(fd, at, count, |v, n, _| {
+            told(next!(readv: fn(c_int, *const iovec, c_int) -> ssize_t)(fd, v, n as c_int))
+        })
+    }
 }
 
 /// # Safety
 /// As writev(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn writev(fd: c_int, at: *const iovec, count: c_int) -> ssize_t {
-    unsafe { vector(fd, at, count, |v, n, _| told(next!(writev: fn(c_int, *const iovec, c_int) -> ssize_t)(fd, v, n as c_int))) }
+    unsafe {
+        vector(fd, at, count, |v, n, _| {
+            told(next!(writev: fn(c_int, *const iovec, c_int) -> ssize_t)(fd, v, n as c_int))
+        })
+    }
 }
 
 /// # Safety
 /// As preadv(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn preadv(fd: c_int, at: *const iovec, count: c_int, offset: off_t) -> ssize_t {
-    unsafe { vector(fd, at, count, |v, n, done| sys!(libc::SYS_preadv, fd, v, n, offset + done as off_t, 0)) }
+pub unsafe extern "C" fn preadv(
+    fd: c_int,
+    at: *const iovec,
+    count: c_int,
+    offset: off_t,
+) -> ssize_t {
+    unsafe {
+        vector(fd, at, count, |v, n, done| {
+            sys!(libc::SYS_preadv, fd, v, n, offset + done as off_t, 0)
+        })
+    }
 }
 
 /// # Safety
 /// As pwritev(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pwritev(fd: c_int, at: *const iovec, count: c_int, offset: off_t) -> ssize_t {
-    unsafe { vector(fd, at, count, |v, n, done| sys!(libc::SYS_pwritev, fd, v, n, offset + done as off_t, 0)) }
+pub unsafe extern "C" fn pwritev(
+    fd: c_int,
+    at: *const iovec,
+    count: c_int,
+    offset: off_t,
+) -> ssize_t {
+    unsafe {
+        vector(fd, at, count, |v, n, done| {
+            sys!(libc::SYS_pwritev, fd, v, n, offset + done as off_t, 0)
+        })
+    }
 }
 
 /// Returns the offset after `done` bytes. -1 stands for the position of the file, which moves by
@@ -354,15 +467,35 @@ fn after(offset: off_t, done: usize) -> off_t {
 /// # Safety
 /// As preadv2(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn preadv2(fd: c_int, at: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
-    unsafe { vector(fd, at, count, |v, n, done| sys!(libc::SYS_preadv2, fd, v, n, after(offset, done), 0, flags)) }
+pub unsafe extern "C" fn preadv2(
+    fd: c_int,
+    at: *const iovec,
+    count: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    unsafe {
+        vector(fd, at, count, |v, n, done| {
+            sys!(libc::SYS_preadv2, fd, v, n, after(offset, done), 0, flags)
+        })
+    }
 }
 
 /// # Safety
 /// As pwritev2(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pwritev2(fd: c_int, at: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
-    unsafe { vector(fd, at, count, |v, n, done| sys!(libc::SYS_pwritev2, fd, v, n, after(offset, done), 0, flags)) }
+pub unsafe extern "C" fn pwritev2(
+    fd: c_int,
+    at: *const iovec,
+    count: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    unsafe {
+        vector(fd, at, count, |v, n, done| {
+            sys!(libc::SYS_pwritev2, fd, v, n, after(offset, done), 0, flags)
+        })
+    }
 }
 
 /// Makes a call with a message, and pins everything that the message points to.
@@ -393,7 +526,10 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, m: *const msghdr, flags: c_int) -> s
         if r != EFAULT {
             return answer(r);
         }
-        message(m, |m| told(next!(sendmsg: fn(c_int, *const msghdr, c_int) -> ssize_t)(fd, m, flags))).0
+        message(m, |m| {
+            told(next!(sendmsg: fn(c_int, *const msghdr, c_int) -> ssize_t)(fd, m, flags))
+        })
+        .0
     }
 }
 
@@ -403,10 +539,15 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, m: *const msghdr, flags: c_int) -> s
 pub unsafe extern "C" fn recvmsg(fd: c_int, m: *mut msghdr, flags: c_int) -> ssize_t {
     unsafe {
         if !ours() {
-            return answer(told(next!(recvmsg: fn(c_int, *const msghdr, c_int) -> ssize_t)(fd, m, flags)));
+            return answer(told(next!(recvmsg: fn(c_int, *const msghdr, c_int) -> ssize_t)(
+                fd, m, flags,
+            )));
         }
-        let (r, after) = message(m, |m| told(next!(recvmsg: fn(c_int, *const msghdr, c_int) -> ssize_t)(fd, m, flags)));
-        ((*m).msg_namelen, (*m).msg_controllen, (*m).msg_flags) = (after.msg_namelen, after.msg_controllen, after.msg_flags);
+        let (r, after) = message(m, |m| {
+            told(next!(recvmsg: fn(c_int, *const msghdr, c_int) -> ssize_t)(fd, m, flags))
+        });
+        ((*m).msg_namelen, (*m).msg_controllen, (*m).msg_flags) =
+            (after.msg_namelen, after.msg_controllen, after.msg_flags);
         r
     }
 }
@@ -414,11 +555,17 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, m: *mut msghdr, flags: c_int) -> ssi
 /// # Safety
 /// As epoll_wait(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_wait(fd: c_int, events: *mut libc::epoll_event, count: c_int, timeout: c_int) -> c_int {
+pub unsafe extern "C" fn epoll_wait(
+    fd: c_int,
+    events: *mut libc::epoll_event,
+    count: c_int,
+    timeout: c_int,
+) -> c_int {
     unsafe {
         let _pin = Pin::new(events.cast(), count.max(0) as usize * size_of::<libc::epoll_event>());
-        answer(told(next!(epoll_wait: fn(c_int, *mut libc::epoll_event, c_int, c_int) -> c_int)(fd, events, count, timeout) as isize))
-            as c_int
+        answer(told(next!(epoll_wait: fn(c_int, *mut libc::epoll_event, c_int, c_int) -> c_int)(
+            fd, events, count, timeout,
+        ) as isize)) as c_int
     }
 }
 
@@ -436,16 +583,23 @@ pub unsafe extern "C" fn epoll_pwait(
         let _pin = Pin::new(events.cast(), count.max(0) as usize * size_of::<libc::epoll_event>());
         let open = if mask.is_null() { None } else { Some(without_sigbus(mask)) };
         let mask = open.as_ref().map_or(core::ptr::null(), |m| &raw const *m);
-        answer(told(next!(epoll_pwait: fn(c_int, *mut libc::epoll_event, c_int, c_int, *const libc::sigset_t) -> c_int)(
-            fd, events, count, timeout, mask,
-        ) as isize)) as c_int
+        answer(told(
+            next!(epoll_pwait: fn(c_int, *mut libc::epoll_event, c_int, c_int, *const libc::sigset_t) -> c_int)(
+                fd, events, count, timeout, mask,
+            ) as isize,
+        )) as c_int
     }
 }
 
 /// # Safety
 /// As epoll_ctl(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_ctl(fd: c_int, op: c_int, which: c_int, event: *mut libc::epoll_event) -> c_int {
+pub unsafe extern "C" fn epoll_ctl(
+    fd: c_int,
+    op: c_int,
+    which: c_int,
+    event: *mut libc::epoll_event,
+) -> c_int {
     unsafe {
         let copy = if event.is_null() { libc::epoll_event { events: 0, u64: 0 } } else { *event };
         answer(sys!(libc::SYS_epoll_ctl, fd, op, which, &raw const copy)) as c_int
@@ -455,10 +609,16 @@ pub unsafe extern "C" fn epoll_ctl(fd: c_int, op: c_int, which: c_int, event: *m
 /// # Safety
 /// As poll(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn poll(list: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int {
+pub unsafe extern "C" fn poll(
+    list: *mut libc::pollfd,
+    count: libc::nfds_t,
+    timeout: c_int,
+) -> c_int {
     unsafe {
         let _pin = Pin::new(list.cast(), count as usize * size_of::<libc::pollfd>());
-        answer(told(next!(poll: fn(*mut libc::pollfd, libc::nfds_t, c_int) -> c_int)(list, count, timeout) as isize)) as c_int
+        answer(told(next!(poll: fn(*mut libc::pollfd, libc::nfds_t, c_int) -> c_int)(
+            list, count, timeout,
+        ) as isize)) as c_int
     }
 }
 
@@ -466,5 +626,12 @@ pub unsafe extern "C" fn poll(list: *mut libc::pollfd, count: libc::nfds_t, time
 /// As getrandom(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getrandom(at: *mut c_void, bytes: size_t, flags: libc::c_uint) -> ssize_t {
-    unsafe { complete(at, bytes, || true, |done, n| sys!(libc::SYS_getrandom, at.byte_add(done), n, flags)) }
+    unsafe {
+        complete(
+            at,
+            bytes,
+            || true,
+            |done, n| sys!(libc::SYS_getrandom, at.byte_add(done), n, flags),
+        )
+    }
 }

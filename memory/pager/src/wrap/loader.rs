@@ -36,7 +36,9 @@ fn block(at: *mut u8) -> usize {
 pub unsafe fn take(bytes: usize) -> *mut u8 {
     unsafe {
         let taken = BLOCKS.load(SeqCst).as_ref().and_then(|b| b.take(bytes.div_ceil(GRAIN_BYTES)));
-        taken.map_or(core::ptr::null_mut(), |block| (BASE.load(SeqCst) + block * GRAIN_BYTES) as *mut u8)
+        taken.map_or(core::ptr::null_mut(), |block| {
+            (BASE.load(SeqCst) + block * GRAIN_BYTES) as *mut u8
+        })
     }
 }
 

@@ -14,12 +14,25 @@ const ALIGN_PAGES: u32 = 512;
 /// Pages that a growing mapping moves in one step.
 const MOVED_PAGES: u32 = 256;
 
-unsafe fn kernel_mmap(at: *mut c_void, bytes: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
-    unsafe { answer(sys!(libc::SYS_mmap, at, bytes, prot, flags, fd as isize, offset)) as *mut c_void }
+unsafe fn kernel_mmap(
+    at: *mut c_void,
+    bytes: size_t,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    unsafe {
+        answer(sys!(libc::SYS_mmap, at, bytes, prot, flags, fd as isize, offset)) as *mut c_void
+    }
 }
 
 fn wanted(bytes: usize, prot: c_int, flags: c_int, fd: c_int) -> bool {
-    let never = libc::MAP_STACK | libc::MAP_GROWSDOWN | libc::MAP_HUGETLB | libc::MAP_LOCKED | libc::MAP_32BIT;
+    let never = libc::MAP_STACK
+        | libc::MAP_GROWSDOWN
+        | libc::MAP_HUGETLB
+        | libc::MAP_LOCKED
+        | libc::MAP_32BIT;
     fd == -1
         && flags & libc::MAP_ANONYMOUS != 0
         && flags & libc::MAP_PRIVATE != 0
@@ -32,7 +45,14 @@ fn wanted(bytes: usize, prot: c_int, flags: c_int, fd: c_int) -> bool {
 /// # Safety
 /// As mmap(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mmap(at: *mut c_void, bytes: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
+pub unsafe extern "C" fn mmap(
+    at: *mut c_void,
+    bytes: size_t,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
     unsafe {
         let Some(pager) = pager() else { return kernel_mmap(at, bytes, prot, flags, fd, offset) };
         if flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0 {
@@ -61,12 +81,23 @@ fn take(pager: &Pager, pages: usize) -> Option<u32> {
 
 /// Maps memory at a given address. Over far memory, only an empty mapping of the same kind is
 /// possible.
-unsafe fn fixed(pager: &Pager, at: *mut c_void, bytes: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
+unsafe fn fixed(
+    pager: &Pager,
+    at: *mut c_void,
+    bytes: size_t,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
     unsafe {
         if !is_far(at.cast(), bytes) {
             return kernel_mmap(at, bytes, prot, flags, fd, offset);
         }
-        let plain = fd == -1 && flags & libc::MAP_ANONYMOUS != 0 && flags & libc::MAP_FIXED != 0 && prot & libc::PROT_EXEC == 0;
+        let plain = fd == -1
+            && flags & libc::MAP_ANONYMOUS != 0
+            && flags & libc::MAP_FIXED != 0
+            && prot & libc::PROT_EXEC == 0;
         match whole(pager, at.cast(), bytes) {
             Some((first, pages)) if plain => {
                 pager.discard(first, pages);
@@ -80,7 +111,14 @@ unsafe fn fixed(pager: &Pager, at: *mut c_void, bytes: size_t, prot: c_int, flag
 /// # Safety
 /// As mmap(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mmap64(at: *mut c_void, bytes: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
+pub unsafe extern "C" fn mmap64(
+    at: *mut c_void,
+    bytes: size_t,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
     unsafe { mmap(at, bytes, prot, flags, fd, offset) }
 }
 
@@ -88,7 +126,9 @@ pub unsafe extern "C" fn mmap64(at: *mut c_void, bytes: size_t, prot: c_int, fla
 fn whole(pager: &Pager, at: *const u8, bytes: usize) -> Option<(u32, u32)> {
     let first = pager.memory.page_of(at as usize)?;
     let pages = bytes.div_ceil(PAGE_BYTES);
-    ((at as usize).is_multiple_of(PAGE_BYTES) && pages > 0 && first as usize + pages <= pager.memory.region_pages)
+    ((at as usize).is_multiple_of(PAGE_BYTES)
+        && pages > 0
+        && first as usize + pages <= pager.memory.region_pages)
         .then_some((first, pages as u32))
 }
 
@@ -97,8 +137,12 @@ fn whole(pager: &Pager, at: *const u8, bytes: usize) -> Option<(u32, u32)> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn munmap(at: *mut c_void, bytes: size_t) -> c_int {
     unsafe {
-        let Some(pager) = pager().filter(|_| is_far(at.cast(), bytes)) else { return answer(sys!(libc::SYS_munmap, at, bytes)) as c_int };
-        let Some((first, pages)) = whole(pager, at.cast(), bytes) else { return answer(-(libc::EINVAL as isize)) as c_int };
+        let Some(pager) = pager().filter(|_| is_far(at.cast(), bytes)) else {
+            return answer(sys!(libc::SYS_munmap, at, bytes)) as c_int;
+        };
+        let Some((first, pages)) = whole(pager, at.cast(), bytes) else {
+            return answer(-(libc::EINVAL as isize)) as c_int;
+        };
         give(pager, first, pages);
         0
     }
@@ -119,7 +163,9 @@ pub unsafe extern "C" fn madvise(at: *mut c_void, bytes: size_t, advice: c_int) 
         let Some(pager) = pager().filter(|_| is_far(at.cast(), bytes)) else {
             return answer(sys!(libc::SYS_madvise, at, bytes, advice)) as c_int;
         };
-        let Some((first, pages)) = whole(pager, at.cast(), bytes) else { return answer(-(libc::EINVAL as isize)) as c_int };
+        let Some((first, pages)) = whole(pager, at.cast(), bytes) else {
+            return answer(-(libc::EINVAL as isize)) as c_int;
+        };
         // MADV_FREE promises nothing about the content. All other advice is for the kernel, which does
         // not manage this memory.
         if advice == libc::MADV_DONTNEED {
@@ -159,10 +205,18 @@ pub unsafe extern "C" fn mprotect(at: *mut c_void, bytes: size_t, prot: c_int) -
 /// # Safety
 /// As mremap(2); `target` counts only with MREMAP_FIXED.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mremap(at: *mut c_void, old: size_t, new: size_t, flags: c_int, target: *mut c_void) -> *mut c_void {
+pub unsafe extern "C" fn mremap(
+    at: *mut c_void,
+    old: size_t,
+    new: size_t,
+    flags: c_int,
+    target: *mut c_void,
+) -> *mut c_void {
     unsafe {
         let fixed = flags & libc::MREMAP_FIXED != 0;
-        let Some(pager) = pager().filter(|_| is_far(at.cast(), old.max(1)) || fixed && is_far(target.cast(), new)) else {
+        let Some(pager) = pager()
+            .filter(|_| is_far(at.cast(), old.max(1)) || fixed && is_far(target.cast(), new))
+        else {
             return answer(sys!(libc::SYS_mremap, at, old, new, flags, target)) as *mut c_void;
         };
         let (Some((first, have)), false) = (whole(pager, at.cast(), old), fixed) else {
@@ -182,7 +236,10 @@ pub unsafe extern "C" fn mremap(at: *mut c_void, old: size_t, new: size_t, flags
         for from in (0..have).step_by(MOVED_PAGES as usize) {
             let pages = MOVED_PAGES.min(have - from);
             for k in (from..from + pages).filter(|k| pager.memory.is_used(first + k)) {
-                pager.memory.at(to + k).copy_from_nonoverlapping(pager.memory.at(first + k), PAGE_BYTES);
+                pager
+                    .memory
+                    .at(to + k)
+                    .copy_from_nonoverlapping(pager.memory.at(first + k), PAGE_BYTES);
             }
             give(pager, first + from, pages);
         }
@@ -197,7 +254,11 @@ pub unsafe extern "C" fn mremap(at: *mut c_void, old: size_t, new: size_t, flags
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlock(at: *const c_void, bytes: size_t) -> c_int {
     unsafe {
-        let r = if is_far(at.cast(), bytes) { -(libc::ENOMEM as isize) } else { sys!(libc::SYS_mlock, at, bytes) };
+        let r = if is_far(at.cast(), bytes) {
+            -(libc::ENOMEM as isize)
+        } else {
+            sys!(libc::SYS_mlock, at, bytes)
+        };
         answer(r) as c_int
     }
 }
@@ -207,7 +268,11 @@ pub unsafe extern "C" fn mlock(at: *const c_void, bytes: size_t) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     unsafe {
-        let r = if pager().is_some() { -(libc::ENOMEM as isize) } else { sys!(libc::SYS_mlockall, flags) };
+        let r = if pager().is_some() {
+            -(libc::ENOMEM as isize)
+        } else {
+            sys!(libc::SYS_mlockall, flags)
+        };
         answer(r) as c_int
     }
 }

@@ -25,7 +25,12 @@ pub struct Pieces {
 
 impl Pieces {
     /// Pins the parts of `count` pieces after the first `skip` bytes, up to `bytes_max` bytes.
-    pub unsafe fn new(from: *const iovec, count: usize, mut skip: usize, bytes_max: usize) -> Pieces {
+    pub unsafe fn new(
+        from: *const iovec,
+        count: usize,
+        mut skip: usize,
+        bytes_max: usize,
+    ) -> Pieces {
         unsafe {
             let nothing = iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
             let few = Lists { list: [nothing; FEW], pins: [const { None }; FEW] };
@@ -42,7 +47,11 @@ impl Pieces {
                 if piece.iov_len == 0 && (skipped > 0 || p.bytes == bytes_max) {
                     continue;
                 }
-                let pin = if is_far(piece.iov_base.cast(), piece.iov_len) { Pin::new(piece.iov_base.cast(), piece.iov_len) } else { None };
+                let pin = if is_far(piece.iov_base.cast(), piece.iov_len) {
+                    Pin::new(piece.iov_base.cast(), piece.iov_len)
+                } else {
+                    None
+                };
                 p.add(piece, pin);
             }
             p
@@ -64,7 +73,11 @@ impl Pieces {
     }
 
     pub fn list(&self) -> *const iovec {
-        if self.many.is_null() { self.few.list.as_ptr() } else { unsafe { (&raw const (*self.many).list).cast() } }
+        if self.many.is_null() {
+            self.few.list.as_ptr()
+        } else {
+            unsafe { (&raw const (*self.many).list).cast() }
+        }
     }
 }
 

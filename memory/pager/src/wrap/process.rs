@@ -19,11 +19,21 @@ static REGISTERED: AtomicBool = AtomicBool::new(false);
 /// # Safety
 /// As pthread_atfork(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __register_atfork(prepare: Hook, parent: Hook, child: Hook, dso: *mut c_void) -> c_int {
+pub unsafe extern "C" fn __register_atfork(
+    prepare: Hook,
+    parent: Hook,
+    child: Hook,
+    dso: *mut c_void,
+) -> c_int {
     unsafe {
         let real = next!(__register_atfork: fn(Hook, Hook, Hook, *mut c_void) -> c_int);
         if !REGISTERED.swap(true, SeqCst) {
-            real(Some(atfork::prepare), Some(atfork::parent), Some(atfork::child), core::ptr::null_mut());
+            real(
+                Some(atfork::prepare),
+                Some(atfork::parent),
+                Some(atfork::child),
+                core::ptr::null_mut(),
+            );
         }
         real(prepare, parent, child, dso)
     }
@@ -34,7 +44,12 @@ pub unsafe fn register() {
     unsafe {
         if !REGISTERED.swap(true, SeqCst) {
             let real = next!(__register_atfork: fn(Hook, Hook, Hook, *mut c_void) -> c_int);
-            real(Some(atfork::prepare), Some(atfork::parent), Some(atfork::child), core::ptr::null_mut());
+            real(
+                Some(atfork::prepare),
+                Some(atfork::parent),
+                Some(atfork::child),
+                core::ptr::null_mut(),
+            );
         }
     }
 }
@@ -78,7 +93,11 @@ pub unsafe extern "C" fn vfork() -> c_int {
 /// # Safety
 /// As execve(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
+pub unsafe extern "C" fn execve(
+    path: *const c_char,
+    argv: *const *const c_char,
+    envp: *const *const c_char,
+) -> c_int {
     unsafe {
         let r = sys!(libc::SYS_execve, path, argv, envp);
         if r != super::EFAULT {

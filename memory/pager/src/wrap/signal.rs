@@ -26,7 +26,11 @@ pub unsafe extern "C" fn sigaction(signal: c_int, new: *const Action, old: *mut 
             libc::sigdelset(&mut open.sa_mask, libc::SIGBUS);
             return real_sigaction()(signal, &open, old);
         }
-        let (action, flags) = if new.is_null() { handler::other() } else { handler::swap_other((*new).sa_sigaction, (*new).sa_flags) };
+        let (action, flags) = if new.is_null() {
+            handler::other()
+        } else {
+            handler::swap_other((*new).sa_sigaction, (*new).sa_flags)
+        };
         if !old.is_null() {
             *old = core::mem::zeroed();
             ((*old).sa_sigaction, (*old).sa_flags) = (action, flags);
@@ -60,7 +64,11 @@ pub unsafe fn without_sigbus(set: *const sigset_t) -> sigset_t {
 /// # Safety
 /// As pthread_sigmask(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
+pub unsafe extern "C" fn pthread_sigmask(
+    how: c_int,
+    set: *const sigset_t,
+    old: *mut sigset_t,
+) -> c_int {
     unsafe {
         let real = next!(pthread_sigmask: fn(c_int, *const sigset_t, *mut sigset_t) -> c_int);
         if set.is_null() || how == libc::SIG_UNBLOCK || !ours() {
@@ -73,7 +81,11 @@ pub unsafe extern "C" fn pthread_sigmask(how: c_int, set: *const sigset_t, old: 
 /// # Safety
 /// As sigprocmask(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sigprocmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
+pub unsafe extern "C" fn sigprocmask(
+    how: c_int,
+    set: *const sigset_t,
+    old: *mut sigset_t,
+) -> c_int {
     unsafe {
         let real = next!(sigprocmask: fn(c_int, *const sigset_t, *mut sigset_t) -> c_int);
         if set.is_null() || how == libc::SIG_UNBLOCK || !ours() {
@@ -103,7 +115,10 @@ pub unsafe extern "C" fn sigaltstack(new: *const libc::stack_t, old: *mut libc::
         if !new.is_null() && (*new).ss_flags & libc::SS_DISABLE == 0 {
             keep_all((*new).ss_sp.cast(), (*new).ss_size);
         }
-        let (_new, _old) = (Pin::new(new.cast(), size_of::<libc::stack_t>()), Pin::new(old.cast(), size_of::<libc::stack_t>()));
+        let (_new, _old) = (
+            Pin::new(new.cast(), size_of::<libc::stack_t>()),
+            Pin::new(old.cast(), size_of::<libc::stack_t>()),
+        );
         next!(sigaltstack: fn(*const libc::stack_t, *mut libc::stack_t) -> c_int)(new, old)
     }
 }

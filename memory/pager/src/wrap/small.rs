@@ -4,8 +4,8 @@
 use crate::next;
 use crate::pin::Pin;
 use libc::{
-    c_char, c_int, c_uint, c_void, fd_set, itimerspec, mode_t, mq_attr, mqd_t, size_t, sockaddr, socklen_t, ssize_t, timer_t, timespec,
-    timeval,
+    c_char, c_int, c_uint, c_void, fd_set, itimerspec, mode_t, mq_attr, mqd_t, size_t, sockaddr,
+    socklen_t, ssize_t, timer_t, timespec, timeval,
 };
 
 /// Defines wrappers that pin the memory of their arguments and then call the C library.

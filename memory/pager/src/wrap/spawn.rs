@@ -23,7 +23,12 @@ impl Texts {
                 most += 1;
             }
             let words = if list.is_null() { 0 } else { most + 1 };
-            let mut texts = Texts { pins: core::ptr::null_mut(), len: 0, most, _list: Pin::new(list.cast(), words * size_of::<usize>()) };
+            let mut texts = Texts {
+                pins: core::ptr::null_mut(),
+                len: 0,
+                most,
+                _list: Pin::new(list.cast(), words * size_of::<usize>()),
+            };
             for i in 0..most {
                 texts.add(*list.add(i));
             }
@@ -34,7 +39,9 @@ impl Texts {
     unsafe fn add(&mut self, text: *const c_char) {
         unsafe {
             // Most texts lie side by side in few pages.
-            if self.len > 0 && (*self.pins.add(self.len - 1)).covers(text.cast(), libc::strlen(text) + 1) {
+            if self.len > 0
+                && (*self.pins.add(self.len - 1)).covers(text.cast(), libc::strlen(text) + 1)
+            {
                 return;
             }
             let Some(pin) = pin_text(text) else { return };
@@ -90,7 +97,8 @@ impl Actions {
             }
             // The structure begins with two counts, and then the list.
             let list = actions.cast::<*const usize>().add(1).read();
-            let bytes = if list.is_null() { 0 } else { libc::malloc_usable_size(list as *mut c_void) };
+            let bytes =
+                if list.is_null() { 0 } else { libc::malloc_usable_size(list as *mut c_void) };
             names.most = bytes / size_of::<usize>();
             for i in 0..names.most {
                 let word = list.add(i).read() as *const c_char;

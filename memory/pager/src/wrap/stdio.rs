@@ -63,7 +63,12 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
 /// # Safety
 /// As setvbuf(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn setvbuf(f: *mut FILE, at: *mut c_char, mode: c_int, bytes: size_t) -> c_int {
+pub unsafe extern "C" fn setvbuf(
+    f: *mut FILE,
+    at: *mut c_char,
+    mode: c_int,
+    bytes: size_t,
+) -> c_int {
     unsafe {
         let own = !at.is_null() && bytes <= PIN_BYTES_MAX;
         if own {
@@ -79,12 +84,22 @@ pub unsafe extern "C" fn setvbuf(f: *mut FILE, at: *mut c_char, mode: c_int, byt
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setbuf(f: *mut FILE, at: *mut c_char) {
     unsafe {
-        setvbuf(f, at, if at.is_null() { libc::_IONBF } else { libc::_IOFBF }, libc::BUFSIZ as usize);
+        setvbuf(
+            f,
+            at,
+            if at.is_null() { libc::_IONBF } else { libc::_IOFBF },
+            libc::BUFSIZ as usize,
+        );
     }
 }
 
 /// Makes a long transfer in pieces, each pinned.
-unsafe fn in_pieces(at: *const c_void, size: size_t, count: size_t, call: impl Fn(*mut c_void, size_t) -> size_t) -> size_t {
+unsafe fn in_pieces(
+    at: *const c_void,
+    size: size_t,
+    count: size_t,
+    call: impl Fn(*mut c_void, size_t) -> size_t,
+) -> size_t {
     unsafe {
         let Some(bytes) = size.checked_mul(count).filter(|&b| b > 0) else { return 0 };
         if !crate::pin::is_far(at.cast(), bytes) {
@@ -108,7 +123,12 @@ unsafe fn in_pieces(at: *const c_void, size: size_t, count: size_t, call: impl F
 /// # Safety
 /// As fwrite(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fwrite(at: *const c_void, size: size_t, count: size_t, f: *mut FILE) -> size_t {
+pub unsafe extern "C" fn fwrite(
+    at: *const c_void,
+    size: size_t,
+    count: size_t,
+    f: *mut FILE,
+) -> size_t {
     unsafe {
         let real = next!(fwrite: fn(*const c_void, size_t, size_t, *mut FILE) -> size_t);
         in_pieces(at, size, count, |at, n| real(at, 1, n, f))
@@ -118,7 +138,12 @@ pub unsafe extern "C" fn fwrite(at: *const c_void, size: size_t, count: size_t, 
 /// # Safety
 /// As fread(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fread(at: *mut c_void, size: size_t, count: size_t, f: *mut FILE) -> size_t {
+pub unsafe extern "C" fn fread(
+    at: *mut c_void,
+    size: size_t,
+    count: size_t,
+    f: *mut FILE,
+) -> size_t {
     unsafe {
         let real = next!(fread: fn(*mut c_void, size_t, size_t, *mut FILE) -> size_t);
         in_pieces(at, size, count, |at, n| real(at, 1, n, f))
@@ -138,7 +163,12 @@ pub unsafe extern "C" fn fputs(text: *const c_char, f: *mut FILE) -> c_int {
 /// # Safety
 /// As fwrite_unlocked(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fwrite_unlocked(at: *const c_void, size: size_t, count: size_t, f: *mut FILE) -> size_t {
+pub unsafe extern "C" fn fwrite_unlocked(
+    at: *const c_void,
+    size: size_t,
+    count: size_t,
+    f: *mut FILE,
+) -> size_t {
     unsafe {
         let real = next!(fwrite_unlocked: fn(*const c_void, size_t, size_t, *mut FILE) -> size_t);
         in_pieces(at, size, count, |at, n| real(at, 1, n, f))
@@ -148,7 +178,12 @@ pub unsafe extern "C" fn fwrite_unlocked(at: *const c_void, size: size_t, count:
 /// # Safety
 /// As fread_unlocked(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fread_unlocked(at: *mut c_void, size: size_t, count: size_t, f: *mut FILE) -> size_t {
+pub unsafe extern "C" fn fread_unlocked(
+    at: *mut c_void,
+    size: size_t,
+    count: size_t,
+    f: *mut FILE,
+) -> size_t {
     unsafe {
         let real = next!(fread_unlocked: fn(*mut c_void, size_t, size_t, *mut FILE) -> size_t);
         in_pieces(at, size, count, |at, n| real(at, 1, n, f))

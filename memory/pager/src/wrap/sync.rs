@@ -98,7 +98,11 @@ passes! {
 /// # Safety
 /// As pthread_attr_setstack(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pthread_attr_setstack(a: *mut c_void, at: *mut c_void, bytes: size_t) -> c_int {
+pub unsafe extern "C" fn pthread_attr_setstack(
+    a: *mut c_void,
+    at: *mut c_void,
+    bytes: size_t,
+) -> c_int {
     unsafe {
         keep_all(at.cast(), bytes);
         next!(pthread_attr_setstack: fn(*mut c_void, *mut c_void, size_t) -> c_int)(a, at, bytes)
@@ -118,7 +122,8 @@ pub unsafe extern "C" fn pthread_create(
 ) -> c_int {
     unsafe {
         let _id = Pin::new(id.cast(), size_of::<libc::pthread_t>());
-        let _a = Pin::new(a.cast(), if a.is_null() { 0 } else { size_of::<libc::pthread_attr_t>() });
+        let _a =
+            Pin::new(a.cast(), if a.is_null() { 0 } else { size_of::<libc::pthread_attr_t>() });
         next!(pthread_create: fn(*mut libc::pthread_t, *const libc::pthread_attr_t, extern "C" fn(*mut c_void) -> *mut c_void, *mut c_void) -> c_int)(
             id, a, body, given,
         )

@@ -41,10 +41,21 @@ pub fn is_its_own() -> bool {
 /// # Safety
 /// As timer_create(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn timer_create(clock: clockid_t, event: *mut sigevent, timer: *mut timer_t) -> c_int {
+pub unsafe extern "C" fn timer_create(
+    clock: clockid_t,
+    event: *mut sigevent,
+    timer: *mut timer_t,
+) -> c_int {
     unsafe {
-        let _pins = (Pin::new(event.cast(), size_of::<sigevent>()), Pin::new(timer.cast(), size_of::<timer_t>()));
-        noting(|| next!(timer_create: fn(clockid_t, *mut sigevent, *mut timer_t) -> c_int)(clock, event, timer))
+        let _pins = (
+            Pin::new(event.cast(), size_of::<sigevent>()),
+            Pin::new(timer.cast(), size_of::<timer_t>()),
+        );
+        noting(|| {
+            next!(timer_create: fn(clockid_t, *mut sigevent, *mut timer_t) -> c_int)(
+                clock, event, timer,
+            )
+        })
     }
 }
 

@@ -17,7 +17,14 @@ pub unsafe fn is_refused(fd: c_int, flags: c_int) -> bool {
             return false;
         }
         let (mut on, mut len) = (0i32, size_of::<c_int>() as socklen_t);
-        let r = crate::sys!(libc::SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, &raw mut on, &raw mut len);
+        let r = crate::sys!(
+            libc::SYS_getsockopt,
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_ZEROCOPY,
+            &raw mut on,
+            &raw mut len
+        );
         r == 0 && on != 0
     }
 }
@@ -28,13 +35,21 @@ pub const REFUSED: isize = -(libc::ENOBUFS as isize);
 /// # Safety
 /// As setsockopt(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, at: *const c_void, len: socklen_t) -> c_int {
+pub unsafe extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    at: *const c_void,
+    len: socklen_t,
+) -> c_int {
     unsafe {
         if level == libc::SOL_SOCKET && name == libc::SO_ZEROCOPY && pager().is_some() {
             return answer(-(libc::ENOPROTOOPT as isize)) as c_int;
         }
         let _pin = Pin::new(at.cast(), len as usize);
-        next!(setsockopt: fn(c_int, c_int, c_int, *const c_void, socklen_t) -> c_int)(fd, level, name, at, len)
+        next!(setsockopt: fn(c_int, c_int, c_int, *const c_void, socklen_t) -> c_int)(
+            fd, level, name, at, len,
+        )
     }
 }
 
@@ -43,7 +58,12 @@ pub unsafe extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, at: *c
 /// # Safety
 /// As vmsplice(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn vmsplice(fd: c_int, at: *const iovec, count: size_t, flags: c_uint) -> ssize_t {
+pub unsafe extern "C" fn vmsplice(
+    fd: c_int,
+    at: *const iovec,
+    count: size_t,
+    flags: c_uint,
+) -> ssize_t {
     unsafe {
         if pager().is_some() && count <= libc::UIO_MAXIOV as usize {
             for i in 0..count {
@@ -61,7 +81,12 @@ pub unsafe extern "C" fn vmsplice(fd: c_int, at: *const iovec, count: size_t, fl
 /// # Safety
 /// As sendmmsg(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendmmsg(fd: c_int, list: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+pub unsafe extern "C" fn sendmmsg(
+    fd: c_int,
+    list: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
     unsafe {
         if is_refused(fd, flags) {
             return answer(REFUSED) as c_int;

@@ -24,7 +24,8 @@ pub struct Bed {
 }
 
 fn ip(arguments: &str) {
-    let done = Command::new("ip").args(arguments.split(' ')).status().expect("ip is installed (iproute2)");
+    let done =
+        Command::new("ip").args(arguments.split(' ')).status().expect("ip is installed (iproute2)");
     assert!(done.success(), "ip {arguments}");
 }
 
@@ -33,8 +34,12 @@ impl Bed {
     /// `replay`.
     pub fn enter() -> Bed {
         // SAFETY: no memory is involved.
-        assert!(unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0, "no network namespace of its own: run it as root");
-        std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").expect("the kernel has IPv6 to turn off");
+        assert!(
+            unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0,
+            "no network namespace of its own: run it as root"
+        );
+        std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1")
+            .expect("the kernel has IPv6 to turn off");
         ip("link set lo up");
         for (one, other) in [("near", "far"), ("again", "replay")] {
             ip(&format!("link add name {one} type veth peer name {other}"));
@@ -51,17 +56,32 @@ impl Bed {
     }
 
     fn run(&self, arguments: &[&str]) -> Output {
-        let places = [("--run-dir", "run"), ("--data-dir", "data")].map(|(flag, name)| [flag.into(), self.directory.join(name)]);
+        let places = [("--run-dir", "run"), ("--data-dir", "data")]
+            .map(|(flag, name)| [flag.into(), self.directory.join(name)]);
         let program = Self::program();
         let ran = Command::new(&program).args(arguments).args(places.concat()).output();
-        ran.unwrap_or_else(|e| panic!("{}: {e}: cargo build --release -p pando-unit makes it", program.display()))
+        ran.unwrap_or_else(|e| {
+            panic!("{}: {e}: cargo build --release -p pando-unit makes it", program.display())
+        })
     }
 
     /// Starts a NAT and waits until its standby, if any, is ready.
     pub fn start(&self, durability: &[&str]) {
         let nat = concat!(env!("CARGO_MANIFEST_DIR"), "/../functions/nat/nat.wasm");
         let frames = RING_FRAMES.to_string();
-        let place = ["run", nat, "--set", "address=203.0.113.7", "--iface", "far", "--name", "n", "-d", "--ring-frames", &frames];
+        let place = [
+            "run",
+            nat,
+            "--set",
+            "address=203.0.113.7",
+            "--iface",
+            "far",
+            "--name",
+            "n",
+            "-d",
+            "--ring-frames",
+            &frames,
+        ];
         let _ = std::fs::remove_dir_all(self.directory.join("data"));
         let started = self.run(&[&place[..], durability].concat());
         assert!(started.status.success(), "{started:?}");
@@ -82,10 +102,15 @@ impl Bed {
 
     /// Starts an output log, as on another host.
     pub fn log(&self, address: &str) -> Child {
-        let mut log = Command::new(Self::program()).args(["log", "--listen", address]).stdout(Stdio::piped()).spawn().expect("start a log");
+        let mut log = Command::new(Self::program())
+            .args(["log", "--listen", address])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("start a log");
         let mut line = String::new();
         let out = log.stdout.as_mut().expect("it is piped");
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).expect("the log speaks");
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line)
+            .expect("the log speaks");
         assert!(line.contains("listens"), "{line}");
         log
     }
@@ -130,7 +155,28 @@ impl Bed {
 fn frame(n: usize) -> Vec<u8> {
     let mut f = vec![0; 128];
     f[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0]);
-    f[14..34].copy_from_slice(&[0x45, 0, 0, 114, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, (n >> 8) as u8, n as u8, 192, 0, 2, 9]);
+    f[14..34].copy_from_slice(&[
+        0x45,
+        0,
+        0,
+        114,
+        0,
+        0,
+        0,
+        0,
+        64,
+        17,
+        0,
+        0,
+        10,
+        0,
+        (n >> 8) as u8,
+        n as u8,
+        192,
+        0,
+        2,
+        9,
+    ]);
     f[34..42].copy_from_slice(&[4, n as u8, 0, 53, 0, 94, 0, 0]);
     f
 }
@@ -151,12 +197,19 @@ pub struct Load {
 impl Load {
     /// Returns a load that has not begun.
     pub fn new() -> Load {
-        Load { frames: (0..FLOWS).map(frame).collect(), sent: 0, back: 0, silence_ns: 0, last_ns: 0 }
+        Load {
+            frames: (0..FLOWS).map(frame).collect(),
+            sent: 0,
+            back: 0,
+            silence_ns: 0,
+            last_ns: 0,
+        }
     }
 
     /// Sends the next `count` packets.
     pub fn send(&mut self, near: &mut Port, count: usize) {
-        let frames: Vec<&[u8]> = (0..count).map(|n| self.frames[(self.sent as usize + n) % FLOWS].as_slice()).collect();
+        let frames: Vec<&[u8]> =
+            (0..count).map(|n| self.frames[(self.sent as usize + n) % FLOWS].as_slice()).collect();
         assert_eq!(near.send(&frames), count, "the veth takes all");
         self.sent += count as u64;
     }
@@ -204,7 +257,8 @@ impl Load {
 
     /// Sends the packets that are due since packet `first`, and receives the returned ones.
     pub fn keep(&mut self, near: &mut Port, rate: u64, began: Instant, first: u64) {
-        let due = ((began.elapsed().as_secs_f64() * rate as f64) as u64).saturating_sub(self.sent - first);
+        let due = ((began.elapsed().as_secs_f64() * rate as f64) as u64)
+            .saturating_sub(self.sent - first);
         if due >= 16 {
             self.send(near, due.min(128) as usize);
         }

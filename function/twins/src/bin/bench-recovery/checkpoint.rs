@@ -34,8 +34,11 @@ const DONE: u8 = 5;
 
 fn nat() -> Chain<Function> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../functions/nat/nat.wasm");
-    let function = Runtime::new(Limits::default(), 2).load(path.as_ref(), b"address=203.0.113.7\n").expect("load the NAT");
-    let mut chain = Chain::new(vec![Stage::new(function, Leases::new(1024..=65_535))], Policy::default());
+    let function = Runtime::new(Limits::default(), 2)
+        .load(path.as_ref(), b"address=203.0.113.7\n")
+        .expect("load the NAT");
+    let mut chain =
+        Chain::new(vec![Stage::new(function, Leases::new(1024..=65_535))], Policy::default());
     chain.flows.warm(standby::WARM_FLOWS);
     chain
 }
@@ -50,7 +53,8 @@ pub fn serve() {
     let mut chain = nat();
     let mut fds = orders.receive(true).expect("what to open").fds.into_iter();
     let mut next = || fds.next().expect("a descriptor");
-    let mut ports = ["far", "replay"].map(|device| Port::adopt(next(), device, RING_FRAMES).expect("map a ring"));
+    let mut ports = ["far", "replay"]
+        .map(|device| Port::adopt(next(), device, RING_FRAMES).expect("map a ring"));
     let vitals = Vitals::map(next().as_fd()).expect("map the page");
     let memory = next();
     let mut link = Shared::open(&memory, next(), true).expect("map the link");
@@ -80,13 +84,17 @@ fn primary(chain: &mut Chain<Function>, port: &mut Port, vitals: &Vitals, link: 
 fn batch(chain: &mut Chain<Function>, port: &mut Port, sends: bool) -> usize {
     let mut slots = Vec::with_capacity(BATCH_PACKETS);
     port.receive(BATCH_PACKETS, &mut slots);
-    let arrivals: Vec<Arrival> =
-        slots.iter().map(|s| port.frame(s)).map(|r| Arrival { frame: r.frame, time_ns: r.time_ns, steered: None }).collect();
+    let arrivals: Vec<Arrival> = slots
+        .iter()
+        .map(|s| port.frame(s))
+        .map(|r| Arrival { frame: r.frame, time_ns: r.time_ns, steered: None })
+        .collect();
     let mut done = 0;
     while done < arrivals.len() {
         let count = chain.process(&arrivals[done..]);
         if sends {
-            let frames: Vec<&[u8]> = chain.outputs(&arrivals[done..]).flat_map(|(_, out)| out.iter()).collect();
+            let frames: Vec<&[u8]> =
+                chain.outputs(&arrivals[done..]).flat_map(|(_, out)| out.iter()).collect();
             port.send(&frames);
         }
         done += count;
@@ -136,7 +144,8 @@ fn recovered(chain: &mut Chain<Function>, replay: &mut Port, link: &mut Shared) 
         replayed += batch(chain, replay, false) as u64;
     }
     let took_ns = began.elapsed().as_nanos() as u64;
-    link.send(&[number(DONE, took_ns), (chain.flows.len() as u64).to_le_bytes().to_vec()].concat()).expect("somebody waits");
+    link.send(&[number(DONE, took_ns), (chain.flows.len() as u64).to_le_bytes().to_vec()].concat())
+        .expect("somebody waits");
     link.flush().expect("somebody waits");
     // Wait to be killed.
     let _ = link.receive_by(&mut Vec::new(), deadline);
@@ -153,10 +162,18 @@ impl Peer {
     fn start(ports: &[&Port; 2], page: &impl AsFd) -> Peer {
         let (ours, theirs) = Orders::pair().expect("a socket pair");
         let own = std::env::current_exe().expect("this program has a path");
-        let child = Command::new(own).arg("peer").stdin(Stdio::from(theirs.into_fd())).spawn().expect("start a peer");
+        let child = Command::new(own)
+            .arg("peer")
+            .stdin(Stdio::from(theirs.into_fd()))
+            .spawn()
+            .expect("start a peer");
         let (memory, unit, store) = Shared::make().expect("shared memory");
         let shares = ports.map(|p| p.share().expect("share a device"));
-        ours.send("open", &[shares[0].as_fd(), shares[1].as_fd(), page.as_fd(), memory.as_fd(), unit.as_fd()]).expect("the peer lives");
+        ours.send(
+            "open",
+            &[shares[0].as_fd(), shares[1].as_fd(), page.as_fd(), memory.as_fd(), unit.as_fd()],
+        )
+        .expect("the peer lives");
         let link = Shared::open(&memory, store, false).expect("map the link");
         assert_eq!(ours.receive(true).expect("the peer is ready").text, "ready");
         Peer { child, orders: ours, link }
@@ -225,7 +242,9 @@ pub fn recover(bed: &mut Bed, rate: u64, phase: Duration, by_device: bool) -> (f
     let packets = vitals.positions()[0].saturating_sub(store.position);
     standby.orders.send("recover", &[]).expect("the standby lives");
     hand_over(&mut standby.link, &store);
-    let frames: Vec<&[u8]> = (0..packets).map(|n| load.frames[(store.position + n) as usize % FLOWS].as_slice()).collect();
+    let frames: Vec<&[u8]> = (0..packets)
+        .map(|n| load.frames[(store.position + n) as usize % FLOWS].as_slice())
+        .collect();
     replay_to(&mut standby.link, &again, &frames, by_device);
     let mut answer = Vec::new();
     standby.link.receive_by(&mut answer, Instant::now() + PATIENCE).expect("the standby answers");
@@ -252,7 +271,8 @@ fn replay_to(link: &mut Shared, again: &Port, frames: &[&[u8]], by_device: bool)
             link.send(&message).expect("the standby reads");
         }
     }
-    link.send(&number(GO, if by_device { frames.len() as u64 } else { 0 })).expect("the standby reads");
+    link.send(&number(GO, if by_device { frames.len() as u64 } else { 0 }))
+        .expect("the standby reads");
     link.flush().expect("the standby lives");
     if by_device {
         for some in frames.chunks(2 * BATCH_PACKETS) {

@@ -56,7 +56,10 @@ fn round(bed: &mut Bed, number: u32, rate: u64) -> Samples {
     for by_device in [false, true] {
         let (us, packets) = checkpoint::recover(bed, rate, phase, by_device);
         let way = if by_device { "replayed by its device" } else { "replayed from memory" };
-        samples.extend([(format!("checkpoint + replay: {way}"), us), (format!("packets {way}"), packets as f64)]);
+        samples.extend([
+            (format!("checkpoint + replay: {way}"), us),
+            (format!("packets {way}"), packets as f64),
+        ]);
     }
     samples
 }
@@ -95,7 +98,10 @@ fn cost(bed: &mut Bed, name: &str, samples: &mut Samples) {
         .collect();
     took.sort();
     for (quantile, at) in [("p50", 1000), ("p99", 1980)] {
-        samples.push((format!("{name}: one packet there and back {quantile}"), took[at].as_nanos() as f64 / 1e3));
+        samples.push((
+            format!("{name}: one packet there and back {quantile}"),
+            took[at].as_nanos() as f64 / 1e3,
+        ));
     }
 }
 

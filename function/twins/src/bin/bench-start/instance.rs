@@ -6,7 +6,10 @@ use std::time::{Duration, Instant};
 use pando_chain::leases::Leases;
 use pando_chain::{Arrival, Chain, Fate, Policy, Stage};
 use pando_wasm::{Function, Limits, Runtime};
-use wasmtime::{Config, Engine, InstanceAllocationStrategy, InstancePre, Linker, Module, PoolingAllocationConfig, Store};
+use wasmtime::{
+    Config, Engine, InstanceAllocationStrategy, InstancePre, Linker, Module,
+    PoolingAllocationConfig, Store,
+};
 
 use super::built;
 
@@ -39,7 +42,9 @@ impl Starts {
     pub fn new(directory: &Path) -> Starts {
         let start = |(name, configuration): (&'static str, &'static str)| {
             let module = built(directory, name);
-            let function = Runtime::new(Limits::default(), 4).load(&module, configuration.as_bytes()).expect("load a function");
+            let function = Runtime::new(Limits::default(), 4)
+                .load(&module, configuration.as_bytes())
+                .expect("load a function");
             Start { name, configuration, function, alone: alone(&module) }
         };
         Starts(FUNCTIONS.into_iter().map(start).collect())
@@ -57,9 +62,13 @@ impl Starts {
                     times[2].push(bare(start, false));
                 }
             }
-            for (series, mut times) in ["unit", "instantiate + configure + call", "instantiate + call"].iter().zip(times) {
+            for (series, mut times) in
+                ["unit", "instantiate + configure + call", "instantiate + call"].iter().zip(times)
+            {
                 times.sort();
-                let median = times.get(times.len() / 2).map(|t| (format!("{}: {series}", start.name), t.as_nanos() as f64 / 1e3));
+                let median = times
+                    .get(times.len() / 2)
+                    .map(|t| (format!("{}: {series}", start.name), t.as_nanos() as f64 / 1e3));
                 took.extend(median);
             }
         }
@@ -70,11 +79,18 @@ impl Starts {
 /// Returns wasmtime with a pool, without a unit's additions: no fuel, no deadline, no limits.
 fn alone(module: &Path) -> (Engine, InstancePre<()>) {
     let mut pool = PoolingAllocationConfig::default();
-    pool.total_core_instances(4).total_memories(4).total_tables(4).max_memory_size(64 << 20).linear_memory_keep_resident(1 << 20);
+    pool.total_core_instances(4)
+        .total_memories(4)
+        .total_tables(4)
+        .max_memory_size(64 << 20)
+        .linear_memory_keep_resident(1 << 20);
     let mut config = Config::new();
-    config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool)).memory_reservation(4 << 30);
+    config
+        .allocation_strategy(InstanceAllocationStrategy::Pooling(pool))
+        .memory_reservation(4 << 30);
     let engine = Engine::new(&config).expect("an engine");
-    let code = Module::new(&engine, std::fs::read(module).expect("read a function")).expect("compile a function");
+    let code = Module::new(&engine, std::fs::read(module).expect("read a function"))
+        .expect("compile a function");
     let pre = Linker::new(&engine).instantiate_pre(&code).expect("it imports nothing");
     (engine, pre)
 }
@@ -85,7 +101,8 @@ fn unit(start: &Start) -> Duration {
     let arrivals = [Arrival { frame: &frame, time_ns: 1, steered: None }];
     let began = Instant::now();
     let function = start.function.another().expect("another instance");
-    let mut chain = Chain::new(vec![Stage::new(function, Leases::new(32768..=65535))], Policy::default());
+    let mut chain =
+        Chain::new(vec![Stage::new(function, Leases::new(32768..=65535))], Policy::default());
     chain.process(&arrivals);
     let (fate, _) = chain.outputs(&arrivals).next().expect("a verdict");
     let took = began.elapsed();
@@ -101,15 +118,25 @@ fn bare(start: &Start, configured: bool) -> Duration {
     let instance = pre.instantiate(&mut store).expect("instantiate");
     if configured {
         let memory = instance.get_memory(&mut store, "memory").expect("a memory");
-        let describe = instance.get_typed_func::<(), u32>(&mut store, "pando_describe").expect("pando_describe");
+        let describe = instance
+            .get_typed_func::<(), u32>(&mut store, "pando_describe")
+            .expect("pando_describe");
         let at = describe.call(&mut store, ()).expect("describe") as usize;
         let bytes = memory.data_mut(&mut store);
-        let room = u32::from_le_bytes(bytes[at + 16..at + 20].try_into().expect("4 bytes")) as usize;
-        bytes[room..room + start.configuration.len()].copy_from_slice(start.configuration.as_bytes());
-        let configure = instance.get_typed_func::<u32, i32>(&mut store, "pando_configure").expect("pando_configure");
-        assert_eq!(configure.call(&mut store, start.configuration.len() as u32).expect("configure"), 0);
+        let room =
+            u32::from_le_bytes(bytes[at + 16..at + 20].try_into().expect("4 bytes")) as usize;
+        bytes[room..room + start.configuration.len()]
+            .copy_from_slice(start.configuration.as_bytes());
+        let configure = instance
+            .get_typed_func::<u32, i32>(&mut store, "pando_configure")
+            .expect("pando_configure");
+        assert_eq!(
+            configure.call(&mut store, start.configuration.len() as u32).expect("configure"),
+            0
+        );
     }
-    let process = instance.get_typed_func::<u32, ()>(&mut store, "pando_process").expect("pando_process");
+    let process =
+        instance.get_typed_func::<u32, ()>(&mut store, "pando_process").expect("pando_process");
     process.call(&mut store, 1).expect("a call");
     began.elapsed()
 }

@@ -24,7 +24,8 @@ pub struct Starts {
 }
 
 fn ip(arguments: &str) {
-    let done = Command::new("ip").args(arguments.split(' ')).status().expect("ip is installed (iproute2)");
+    let done =
+        Command::new("ip").args(arguments.split(' ')).status().expect("ip is installed (iproute2)");
     assert!(done.success(), "ip {arguments}");
 }
 
@@ -36,18 +37,29 @@ impl Starts {
     /// Moves this process into a fresh network namespace.
     pub fn enter(directory: &Path) -> Starts {
         // SAFETY: no memory is involved.
-        assert!(unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0, "no network namespace of its own: run it as root");
-        std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").expect("the kernel has IPv6 to turn off");
+        assert!(
+            unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0,
+            "no network namespace of its own: run it as root"
+        );
+        std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1")
+            .expect("the kernel has IPv6 to turn off");
         ip("link add name near type veth peer name far");
         ip("link set near up");
         ip("link set far up");
-        Starts { near: Port::open("near", 4096).expect("open near"), directory: directory.into(), module: built(directory, "nat") }
+        Starts {
+            near: Port::open("near", 4096).expect("open near"),
+            directory: directory.into(),
+            module: built(directory, "nat"),
+        }
     }
 
     /// Measures each way once, in microseconds.
     pub fn round(&mut self) -> Vec<(String, f64)> {
-        let mut took: [(&str, Vec<f64>); 3] =
-            [("process: unit", vec![]), ("process: native", vec![]), ("process: native with a small ring", vec![])];
+        let mut took: [(&str, Vec<f64>); 3] = [
+            ("process: unit", vec![]),
+            ("process: native", vec![]),
+            ("process: native with a small ring", vec![]),
+        ];
         for _ in 0..STARTS {
             for (series, times) in &mut took {
                 let native = |frames: usize| {
@@ -71,8 +83,19 @@ impl Starts {
 
     fn unit(&self) -> Command {
         let mut command = beside("pando-unit");
-        command.arg("run").arg(&self.module).args(["--set", "address=203.0.113.7", "--iface", "far", "--name", "n"]);
-        command.arg("--run-dir").arg(self.directory.join("run")).arg("--data-dir").arg(self.directory.join("data"));
+        command.arg("run").arg(&self.module).args([
+            "--set",
+            "address=203.0.113.7",
+            "--iface",
+            "far",
+            "--name",
+            "n",
+        ]);
+        command
+            .arg("--run-dir")
+            .arg(self.directory.join("run"))
+            .arg("--data-dir")
+            .arg(self.directory.join("data"));
         command
     }
 
@@ -80,7 +103,9 @@ impl Starts {
     fn start(&mut self, mut command: Command) -> f64 {
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let began_ns = realtime_ns();
-        let mut child = command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}: cargo build --release makes it"));
+        let mut child = command
+            .spawn()
+            .unwrap_or_else(|e| panic!("{command:?}: {e}: cargo build --release makes it"));
         let came_ns = self.first_packet(&mut child);
         // SAFETY: the child is not reaped yet, so its number is its own.
         unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
@@ -97,7 +122,8 @@ impl Starts {
         let packet = packet();
         loop {
             self.near.send(&[&packet]);
-            let mut polled = libc::pollfd { fd: self.near.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            let mut polled =
+                libc::pollfd { fd: self.near.as_raw_fd(), events: libc::POLLIN, revents: 0 };
             let pause = libc::timespec { tv_sec: 0, tv_nsec: PAUSE_NS };
             // SAFETY: one valid entry, and the time lives during the call.
             unsafe { libc::ppoll(&mut polled, 1, &pause, std::ptr::null()) };
@@ -108,7 +134,10 @@ impl Starts {
                 return came.time_ns;
             }
             self.near.release(slots.len());
-            assert!(Instant::now() < deadline && matches!(child.try_wait(), Ok(None)), "no packet of a program that was started");
+            assert!(
+                Instant::now() < deadline && matches!(child.try_wait(), Ok(None)),
+                "no packet of a program that was started"
+            );
         }
     }
 }
@@ -119,7 +148,10 @@ fn realtime_ns() -> u64 {
 
 /// Returns a UDP packet from 10.0.0.2 to 192.0.2.9.
 fn packet() -> Vec<u8> {
-    let mut f = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 2, 192, 0, 2, 9];
+    let mut f = vec![
+        2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0,
+        0, 2, 192, 0, 2, 9,
+    ];
     f.extend([4, 1, 0, 53, 0, 12, 0, 0, 0, 0, 0, 0]);
     f
 }

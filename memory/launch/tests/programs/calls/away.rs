@@ -24,7 +24,8 @@ impl Big {
                 }
             }
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            Big(libc::mmap(null_mut(), BIG, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0).cast())
+            Big(libc::mmap(null_mut(), BIG, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+                .cast())
         }
     }
 
@@ -53,7 +54,11 @@ impl Big {
                     return;
                 }
             }
-            panic!("{} of {} do not leave", places.iter().filter(|&&at| is_there(at)).count(), places.len());
+            panic!(
+                "{} of {} do not leave",
+                places.iter().filter(|&&at| is_there(at)).count(),
+                places.len()
+            );
         }
     }
 }

@@ -8,7 +8,12 @@ use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
 
 unsafe extern "C" {
     fn aio_write(block: *mut c_void) -> c_int;
-    fn getaddrinfo_a(mode: c_int, list: *mut *mut c_void, count: c_int, event: *mut c_void) -> c_int;
+    fn getaddrinfo_a(
+        mode: c_int,
+        list: *mut *mut c_void,
+        count: c_int,
+        event: *mut c_void,
+    ) -> c_int;
 }
 
 static FOUND: AtomicI32 = AtomicI32::new(-1);
@@ -17,7 +22,11 @@ extern "C" fn on_signal(_: c_int) {
     FOUND.store(unsafe { *HELD.load(SeqCst).add(5000) } as i32, SeqCst);
 }
 
-unsafe fn handle(big: &Big, flags: c_int, mask: unsafe extern "C" fn(*mut libc::sigset_t) -> c_int) -> String {
+unsafe fn handle(
+    big: &Big,
+    flags: c_int,
+    mask: unsafe extern "C" fn(*mut libc::sigset_t) -> c_int,
+) -> String {
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_signal as *const () as usize;
@@ -65,7 +74,10 @@ unsafe fn told_by_thread(read: *mut u8, attributes: &mut libc::pthread_attr_t) -
         libc::sched_getaffinity(0, size_of_val(&processors), &mut processors);
         libc::pthread_attr_init(attributes);
         // This is more than fits into the structure.
-        assert_eq!(libc::pthread_attr_setaffinity_np(attributes, size_of_val(&processors), &processors), 0);
+        assert_eq!(
+            libc::pthread_attr_setaffinity_np(attributes, size_of_val(&processors), &processors),
+            0
+        );
         let mut event: libc::sigevent = std::mem::zeroed();
         event.sigev_notify = libc::SIGEV_THREAD;
         event.sigev_value.sival_ptr = read.cast();
@@ -81,11 +93,12 @@ unsafe fn told_by_thread(read: *mut u8, attributes: &mut libc::pthread_attr_t) -
 /// it.
 unsafe fn await_thread(big: &Big, read: *mut u8, begin: impl FnOnce()) {
     unsafe {
-        let noted = [size_of::<libc::pthread_attr_t>(), size_of::<libc::cpu_set_t>(), 152].map(|bytes| {
-            let at = libc::malloc(bytes).cast::<u8>();
-            at.write(1);
-            at
-        });
+        let noted =
+            [size_of::<libc::pthread_attr_t>(), size_of::<libc::cpu_set_t>(), 152].map(|bytes| {
+                let at = libc::malloc(bytes).cast::<u8>();
+                at.write(1);
+                at
+            });
         // Use more small objects than stay local.
         for _ in 0..(4 << 20) / 160 {
             libc::malloc(160).cast::<u8>().write_volatile(1);
@@ -107,9 +120,14 @@ pub unsafe fn timers(big: &Big) -> String {
             assert_eq!(libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer), 0);
             timer
         });
-        let at_once = libc::itimerspec { it_interval: std::mem::zeroed(), it_value: libc::timespec { tv_sec: 0, tv_nsec: 1 } };
+        let at_once = libc::itimerspec {
+            it_interval: std::mem::zeroed(),
+            it_value: libc::timespec { tv_sec: 0, tv_nsec: 1 },
+        };
         for timer in timers {
-            await_thread(big, read, || assert_eq!(libc::timer_settime(timer, 0, &at_once, null_mut()), 0));
+            await_thread(big, read, || {
+                assert_eq!(libc::timer_settime(timer, 0, &at_once, null_mut()), 0)
+            });
         }
         timers.iter().for_each(|&timer| assert_eq!(libc::timer_delete(timer), 0));
         format!("found {}", FOUND.load(SeqCst))
@@ -123,7 +141,12 @@ pub unsafe fn messages(big: &Big) -> String {
         let mut like: libc::mq_attr = std::mem::zeroed();
         (like.mq_maxmsg, like.mq_msgsize) = (1, 100);
         let name = CString::new(format!("/pando-calls-{}", std::process::id())).unwrap();
-        let queue = libc::mq_open(name.as_ptr(), libc::O_CREAT | libc::O_EXCL | libc::O_RDWR, 0o600, &mut like as *mut libc::mq_attr);
+        let queue = libc::mq_open(
+            name.as_ptr(),
+            libc::O_CREAT | libc::O_EXCL | libc::O_RDWR,
+            0o600,
+            &mut like as *mut libc::mq_attr,
+        );
         assert!(queue >= 0 && libc::mq_unlink(name.as_ptr()) == 0);
         let to = read.add(100_000);
         let got = [0, 1].map(|_| {

@@ -38,10 +38,13 @@ pub unsafe fn names(big: &Big) -> String {
 pub unsafe fn closed(big: &Big) -> String {
     unsafe {
         // The buffers of many closed streams leave some time after the close.
-        let opened = std::array::from_fn::<_, 700, _>(|_| libc::fopen(c"/etc/passwd".as_ptr(), c"r".as_ptr()));
+        let opened = std::array::from_fn::<_, 700, _>(|_| {
+            libc::fopen(c"/etc/passwd".as_ptr(), c"r".as_ptr())
+        });
         let read = opened.iter().filter(|&&f| !f.is_null() && libc::fgetc(f) > 0).count();
         // The stream itself, and its buffer.
-        let places: Vec<*const u8> = opened.iter().flat_map(|&f| [f.cast(), *f.cast::<*const u8>().add(7)]).collect();
+        let places: Vec<*const u8> =
+            opened.iter().flat_map(|&f| [f.cast(), *f.cast::<*const u8>().add(7)]).collect();
         for f in opened {
             libc::fclose(f);
         }

@@ -46,7 +46,8 @@ const CASES: &[(&str, Case)] = &[
 
 fn main() {
     let name = std::env::args().nth(1).expect("calls CASE");
-    let (_, case) = CASES.iter().find(|(case, _)| *case == name).unwrap_or_else(|| panic!("no case {name}"));
+    let (_, case) =
+        CASES.iter().find(|(case, _)| *case == name).unwrap_or_else(|| panic!("no case {name}"));
     unsafe {
         let big = Big::new();
         // Afterwards, so that it can leave: programs that a case starts print it.

@@ -12,7 +12,8 @@ unsafe extern "C" {
 /// others.
 pub unsafe fn mutexes(big: &Big) -> String {
     unsafe {
-        let at: Vec<*mut libc::pthread_mutex_t> = (0..12_000).map(|_| libc::malloc(PAGE).cast()).collect();
+        let at: Vec<*mut libc::pthread_mutex_t> =
+            (0..12_000).map(|_| libc::malloc(PAGE).cast()).collect();
         for &m in &at {
             libc::pthread_mutex_init(m, null());
             libc::pthread_mutex_lock(m);
@@ -44,7 +45,10 @@ pub unsafe fn objects(big: &Big) -> String {
         let new = libc::dlsym(libc::RTLD_DEFAULT, c"_Znwm".as_ptr());
         assert!(!new.is_null());
         let new: extern "C" fn(usize) -> *mut u8 = std::mem::transmute(new);
-        let given: [&dyn Fn() -> *mut u8; 3] = [&|| new(BYTES), &|| libc::calloc(1, BYTES).cast(), &|| libc::memalign(PAGE, BYTES).cast()];
+        let given: [&dyn Fn() -> *mut u8; 3] =
+            [&|| new(BYTES), &|| libc::calloc(1, BYTES).cast(), &|| {
+                libc::memalign(PAGE, BYTES).cast()
+            }];
         let come = given.map(|give| {
             let all: Vec<*mut u8> = (0..64).map(|_| give()).collect();
             all.iter().for_each(|at| at.write_bytes(7, BYTES));
@@ -52,8 +56,14 @@ pub unsafe fn objects(big: &Big) -> String {
             (0..10).any(|_| {
                 (0..4).for_each(|_| big.sweep());
                 // Memory that the allocator took before the pager started is never away.
-                let away: Vec<_> = all.iter().filter(|at| !is_there(**at) && !is_there(at.add(BYTES - 1))).collect();
-                let come = away.iter().filter(|at| at.read_volatile() == 7 && is_there(at.add(BYTES - 1))).count();
+                let away: Vec<_> = all
+                    .iter()
+                    .filter(|at| !is_there(**at) && !is_there(at.add(BYTES - 1)))
+                    .collect();
+                let come = away
+                    .iter()
+                    .filter(|at| at.read_volatile() == 7 && is_there(at.add(BYTES - 1)))
+                    .count();
                 away.len() > 40 && come * 2 > away.len()
             })
         });
@@ -65,11 +75,15 @@ pub unsafe fn run(big: &Big) -> String {
     unsafe {
         // These pages are in no allocation.
         let (flags, pages) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, 2048);
-        let at = libc::mmap(null_mut(), pages * PAGE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0).cast::<u8>();
+        let at =
+            libc::mmap(null_mut(), pages * PAGE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+                .cast::<u8>();
         (0..pages).for_each(|i| at.add(i * PAGE).write(7));
         (0..4).for_each(|_| big.sweep());
-        let away: Vec<*mut u8> = (0..pages).map(|i| at.add(i * PAGE)).filter(|&page| !is_there(page)).collect();
-        let ahead = away.iter().filter(|&&page| is_there(page) & (page.read_volatile() == 7)).count();
+        let away: Vec<*mut u8> =
+            (0..pages).map(|i| at.add(i * PAGE)).filter(|&page| !is_there(page)).collect();
+        let ahead =
+            away.iter().filter(|&&page| is_there(page) & (page.read_volatile() == 7)).count();
         format!("{}", away.len() > pages / 2 && ahead * 4 > away.len() * 3)
     }
 }
@@ -78,10 +92,12 @@ pub unsafe fn growing(big: &Big) -> String {
     unsafe {
         // Most of it was never touched, and a move must not touch it.
         let (flags, bytes) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, 100 << 20);
-        let at = libc::mmap(null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0).cast::<u8>();
+        let at = libc::mmap(null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+            .cast::<u8>();
         at.add(50 << 20).write_bytes(7, PAGE * 2);
         big.send_away(at.add(50 << 20));
-        let at = libc::mremap(at.cast(), bytes, bytes + (50 << 20), libc::MREMAP_MAYMOVE).cast::<u8>();
+        let at =
+            libc::mremap(at.cast(), bytes, bytes + (50 << 20), libc::MREMAP_MAYMOVE).cast::<u8>();
         format!("{} {} {}", *at, *at.add((50 << 20) + 5000), *at.add(bytes + 5))
     }
 }

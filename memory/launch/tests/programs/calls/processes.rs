@@ -51,7 +51,8 @@ pub unsafe fn spawn(big: &Big) -> String {
         list.add(1).write(text(c"-c"));
         list.add(2).write(text(c"read line <&5; echo $FAR $line"));
         list.add(3).write(null_mut());
-        let actions = libc::malloc(size_of::<libc::posix_spawn_file_actions_t>()).cast::<libc::posix_spawn_file_actions_t>();
+        let actions = libc::malloc(size_of::<libc::posix_spawn_file_actions_t>())
+            .cast::<libc::posix_spawn_file_actions_t>();
         libc::posix_spawn_file_actions_init(actions);
         libc::posix_spawn_file_actions_addopen(actions, 5, text(c"/proc/self/comm"), 0, 0);
         big.send_away(list.cast());
@@ -150,7 +151,9 @@ pub unsafe fn vforked(big: &Big) -> String {
 /// Counts the descriptors of pipes. Those of the pager are closed once it has noticed the ends of
 /// its children.
 fn pipes() -> usize {
-    let is_pipe = |f: &std::fs::DirEntry| std::fs::read_link(f.path()).is_ok_and(|to| to.to_string_lossy().starts_with("pipe:"));
+    let is_pipe = |f: &std::fs::DirEntry| {
+        std::fs::read_link(f.path()).is_ok_and(|to| to.to_string_lossy().starts_with("pipe:"))
+    };
     std::fs::read_dir("/proc/self/fd").unwrap().flatten().filter(is_pipe).count()
 }
 
@@ -171,7 +174,8 @@ pub unsafe fn children(big: &Big) -> String {
             of.iter().map(|&child| ended(child) >> 8).sum::<c_int>()
         };
         big.send_away(at);
-        let first: Vec<c_int> = (0..40).map(|i| born(if i % 2 == 0 { early } else { late })).collect();
+        let first: Vec<c_int> =
+            (0..40).map(|i| born(if i % 2 == 0 { early } else { late })).collect();
         at.write(8);
         big.send_away(at);
         let gone = open(early, &first.iter().copied().step_by(2).collect::<Vec<_>>());

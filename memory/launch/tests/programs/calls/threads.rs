@@ -53,7 +53,9 @@ pub unsafe fn stack(big: &Big) -> String {
 fn identities() -> std::collections::BTreeSet<String> {
     let of = |task: std::fs::DirEntry| {
         let status = std::fs::read_to_string(task.path().join("status")).unwrap();
-        let lines = status.lines().filter(|l| ["Uid:", "Gid:", "Groups:"].iter().any(|name| l.starts_with(name)));
+        let lines = status
+            .lines()
+            .filter(|l| ["Uid:", "Gid:", "Groups:"].iter().any(|name| l.starts_with(name)));
         lines.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ")
     };
     std::fs::read_dir("/proc/self/task").unwrap().flatten().map(of).collect()
