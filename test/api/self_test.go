@@ -20,7 +20,7 @@ func TestInstancesRefusals(t *testing.T) {
 		{"POST", "/v1/self/replicate", large, nil, 413, "too_large", "at most 1048576 bytes"},
 		{"POST", "/v1/self/replicate", `{"raison": "x"}`, nil, 400, "invalid", `did you mean "reason"?`},
 		{"POST", "/v1/self/replicate", `{"reason": 3}`, nil, 400, "invalid", "reason"},
-		{"POST", "/v1/self/replicate", `{} {}`, nil, 400, "invalid", "goes on after its end"},
+		{"POST", "/v1/self/replicate", `{} {}`, nil, 400, "invalid", "has text after its end"},
 		{"POST", "/v1/self/replicate", `[]`, nil, 400, "invalid", "the body"},
 		{"POST", "/v1/self/halt", `{"when": 1}`, nil, 400, "invalid", "known are reason, inputs, wait"},
 		{"POST", "/v1/self/halt", "", nil, 409, "refused", "min"},
