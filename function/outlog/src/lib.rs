@@ -45,11 +45,9 @@ pub mod standby;
 pub mod tail;
 pub mod vitals;
 
-/// Frames that a unit has finished with, per device ring.
-pub type Positions = [u64; 2];
-
 use serde::{Deserialize, Serialize};
 
+pub use vitals::Positions;
 use vitals::{Count, Vitals};
 
 /// Counts of the output log for one unit, over all its processes.

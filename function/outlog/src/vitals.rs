@@ -4,8 +4,10 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::Positions;
 use super::ring;
+
+/// Frames that a unit has finished with, per device ring.
+pub type Positions = [u64; 2];
 
 /// Counts over all takeovers of a unit.
 #[derive(Clone, Copy, Debug)]

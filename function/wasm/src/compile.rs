@@ -13,7 +13,8 @@ use pando_walls::sandbox;
 use wasmtime::{Engine, Module as Code};
 
 use super::cache::Cache;
-use super::{ModuleError, code_settings};
+use super::error::ModuleError;
+use super::settings::code_settings;
 
 /// The most functions of a module; the pool of instances limits them as well. A module built by Go
 /// has some 2,000.

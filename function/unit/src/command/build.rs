@@ -7,8 +7,9 @@ use std::process::{Command, ExitCode};
 use clap::Args;
 use pando_wasm::Runtime;
 
+use super::failure::Failure;
+use super::out::{Format, print_json};
 use super::places::Places;
-use super::{Failure, Format, print_json};
 
 /// Arguments.
 #[derive(Args)]

@@ -9,7 +9,7 @@ use pando_chain::{Chain, Policy, Stage};
 use pando_rules::{self as rules, Force, Pattern, Variables};
 use pando_wasm::{Compiler, Function, Limits, Prepared, Runtime};
 
-use super::Failure;
+use super::failure::Failure;
 
 /// Functions, in the order of the packets' path, and their configuration.
 #[derive(Args, Clone, Debug)]

@@ -30,7 +30,7 @@ use pando_outlog::standby::{self, Call};
 use pando_outlog::vitals::{self, Vitals};
 use pando_unit::unit::{self, Unit};
 
-use super::Failure;
+use super::failure::Failure;
 use super::flags::Run;
 
 /// The run ends after this many deaths in a row without a finished batch.

@@ -8,8 +8,8 @@ use pando_net::packet;
 use pando_net::port::{Port, Wanted};
 use pando_unit::unit::Unit;
 
-use super::Failure;
 use super::chain::{ChainArgs, name_of};
+use super::failure::Failure;
 use super::limits::LimitArgs;
 use super::places::Places;
 

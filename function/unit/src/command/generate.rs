@@ -7,7 +7,8 @@ use clap::Args;
 use pando_traffic::{self as traffic, Shape, pcap};
 use serde::Serialize;
 
-use super::{Failure, Format};
+use super::failure::Failure;
+use super::out::Format;
 
 /// Arguments.
 #[derive(Args)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use pando_walls::cgroup::{self, Limits};
 
-use super::Failure;
+use super::failure::Failure;
 
 /// Limits of the process, on top of those of each call.
 #[derive(Args, Clone)]

@@ -10,7 +10,7 @@ use pando_outlog::server::Server;
 use pando_unit::unit;
 use pando_walls::sandbox;
 
-use super::Failure;
+use super::failure::Failure;
 
 /// Takes a tenant's place in the choice of a user. No tenant has a space in its name.
 const USER: &str = "output log";

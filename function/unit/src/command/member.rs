@@ -19,11 +19,12 @@ use pando_unit::member::{Member as Core, Membership};
 use pando_unit::unit::{self, Unit};
 
 use super::chain::ChainArgs;
+use super::failure::Failure;
 use super::flags::name;
 use super::limits::LimitArgs;
+use super::out;
 use super::places::Places;
 use super::run::READY;
-use super::{Failure, out};
 
 /// Arguments.
 #[derive(Args)]

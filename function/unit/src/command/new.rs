@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{Failure, Format, print_json};
+use super::failure::Failure;
+use super::out::{Format, print_json};
 
 /// Arguments.
 #[derive(Args)]

@@ -49,3 +49,18 @@ pub fn ended(code: ExitCode) -> ExitCode {
         None => code,
     }
 }
+
+/// The format of results.
+#[derive(Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// Prints a result for programs.
+pub fn print_json(value: &impl serde::Serialize) {
+    tell!("{}", serde_json::to_string_pretty(value).expect("it is JSON"));
+}

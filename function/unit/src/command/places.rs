@@ -9,7 +9,7 @@ use pando_unit::unit;
 use pando_walls::cgroup::{self, Cgroup};
 use pando_wasm::{Cache, Compiler};
 
-use super::Failure;
+use super::failure::Failure;
 
 /// The two directories.
 #[derive(Args, Clone, Debug)]

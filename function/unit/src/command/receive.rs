@@ -15,7 +15,8 @@ use pando_traffic::stamp::{Arrivals, Loss, Stamp};
 use pando_unit::unit;
 use serde::Serialize;
 
-use super::{Failure, Format, out};
+use super::failure::Failure;
+use super::out::{self, Format};
 
 /// Arguments.
 #[derive(Args)]

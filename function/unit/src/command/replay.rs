@@ -13,7 +13,8 @@ use pando_traffic::pcap::{self, Captured};
 use pando_traffic::stamp::Stamp;
 use serde::Serialize;
 
-use super::{Failure, Format};
+use super::failure::Failure;
+use super::out::Format;
 
 /// Arguments.
 #[derive(Args)]

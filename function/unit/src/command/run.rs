@@ -15,9 +15,10 @@ use pando_unit::unit::{self, Unit};
 use pando_walls::cgroup::{self, Cgroup};
 
 use super::durable;
+use super::failure::Failure;
 use super::flags::{Durability, Run, name};
+use super::out;
 use super::places::UnitPlace;
-use super::{Failure, out};
 
 pub const READY: &[u8] = b"ready\n";
 

@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 
 use clap::Args;
 
-use super::Failure;
+use super::failure::Failure;
 
 /// Arguments.
 #[derive(Args)]

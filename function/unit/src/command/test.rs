@@ -13,7 +13,8 @@ use pando_wasm::Compiler;
 use serde::Serialize;
 
 use super::chain::{ChainArgs, name_of};
-use super::{Failure, Format};
+use super::failure::Failure;
+use super::out::Format;
 
 /// Arguments. `pando fn test` has the help that users read (cmd/pando/function/flags.go).
 #[derive(Args)]

@@ -11,8 +11,9 @@ use pando_unit::status::Status;
 use pando_unit::unit::{self, ask};
 use serde::Serialize;
 
+use super::failure::Failure;
+use super::out::{self, Format, print_json};
 use super::places::{Places, UnitPlace};
-use super::{Failure, Format, out, print_json};
 
 /// Arguments of `ls`.
 #[derive(Args)]
