@@ -2,7 +2,7 @@
 
 use pando_flow::fragments::{Complete, Fragments, Taken};
 
-use crate::Arrival;
+use crate::arrival::Arrival;
 
 /// The outgoing frames of one received packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

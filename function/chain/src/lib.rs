@@ -1,6 +1,7 @@
 //! A chain of functions in one unit (SNF §4.2). Batches enter; packets and state leave. It does no
 //! I/O.
 
+mod arrival;
 pub mod codec;
 mod datagrams;
 pub mod ends;
@@ -9,29 +10,20 @@ pub mod flows;
 mod handed;
 pub mod leases;
 mod stage;
+mod turn;
 
 use pando_abi::executor::{Executor, Trap};
-use pando_abi::{self as abi, BATCH_PACKETS, Input, Output, Writer, flag};
+use pando_abi::{self as abi, BATCH_PACKETS};
 use pando_flow::FlowKey;
 use pando_flow::fragments::Taken;
 
 use crate::ends::CLOSED_NS;
 use crate::flows::{FlowId, Flows, Met, STAGES_MAX};
+pub use arrival::Arrival;
 use datagrams::Datagrams;
 pub use datagrams::Frames;
 pub use fate::Fate;
 pub use stage::{Stage, Work};
-
-/// A packet that arrived.
-#[derive(Clone, Copy, Debug)]
-pub struct Arrival<'a> {
-    /// An Ethernet frame.
-    pub frame: &'a [u8],
-    /// Time of arrival in nanoseconds, by any clock that all packets share.
-    pub time_ns: u64,
-    /// The flow that steering assigned, and whether the packet has translated addresses.
-    pub steered: Option<(FlowKey, bool)>,
-}
 
 /// Limits of a chain that its functions cannot change.
 #[derive(Clone, Copy, Debug)]
@@ -279,186 +271,6 @@ impl<E: Executor> Chain<E> {
         self.fates.len()
     }
 
-    fn run_stage(&mut self, at: usize, arrivals: &[Arrival]) {
-        if self.live.is_empty() {
-            return;
-        }
-        for &flow in &self.touched {
-            self.flows.flow_mut(flow).mark.latest = 0;
-        }
-        let all = 0..self.live.len();
-        let shares = self.write(at, arrivals, all.clone());
-        match self.stages[at].call(self.live.len(), shares) {
-            Ok(()) => self.collect(at, arrivals, all, false),
-            Err(trap) => self.isolate(at, arrivals, trap),
-        }
-        let fates = &self.fates;
-        self.live.retain(|l| fates[l.index] == Fate::Passed);
-    }
-
-    /// Writes the packets `range` of the live ones, and the state of their flows, into the memory
-    /// of a function. Returns their fuel shares: a large datagram counts as many packets.
-    fn write(&mut self, at: usize, arrivals: &[Arrival], range: std::ops::Range<usize>) -> usize {
-        let (before, rest) = self.stages.split_at_mut(at);
-        let Stage { executor, leases, .. } = &mut rest[0];
-        let source = before.last().map_or(&[][..], |s| s.executor.memory_ref());
-        let (memory, descriptor) = executor.memory();
-        let bit = 1u8 << at;
-        for live in &self.live[range.clone()] {
-            let flow = self.flows.flow_mut(live.met.flow);
-            let slot = descriptor.slot(flow.mark.slot.into());
-            if descriptor.leases
-                && flow.valid & bit == 0
-                && flow.leased & bit == 0
-                && flow.mark.latest == 0
-                && let Some(number) = leases.take(arrivals[live.index].time_ns)
-            {
-                flow.leased |= bit;
-                flow.leases[at] = number;
-            }
-            memory[slot..slot + descriptor.state_bytes]
-                .copy_from_slice(self.flows.state(live.met.flow, at));
-        }
-        let mut writer = Writer::new(memory, descriptor);
-        let mut shares = 0;
-        for (n, live) in self.live[range].iter().enumerate() {
-            let flow = self.flows.flow_mut(live.met.flow);
-            let frame = bytes_of(
-                live.place,
-                self.datagrams.frame(arrivals, live.index),
-                source,
-                &self.saved,
-            );
-            let flags = [
-                (flow.valid & bit != 0, flag::STATE_VALID),
-                (live.met.reply, flag::REPLY),
-                (live.met.translated, flag::TRANSLATED),
-                (flow.leased & bit != 0, flag::LEASED),
-            ];
-            writer.push(&Input {
-                frame,
-                slot: flow.mark.slot.into(),
-                flags: flags.iter().filter(|(on, _)| *on).map(|(_, f)| f).sum(),
-                lease: flow.leases[at],
-                earlier: flow.mark.latest.into(),
-                time_ns: arrivals[live.index].time_ns,
-            });
-            flow.mark.latest = n as u8 + 1;
-            shares += frame.len().div_ceil(SHARE_BYTES);
-        }
-        shares
-    }
-
-    /// Reads the outputs, states and events of the packets `range` from the memory of a function
-    /// that has just processed them. With `save`, it copies the outputs because that memory is
-    /// about to be reused.
-    fn collect(
-        &mut self,
-        at: usize,
-        arrivals: &[Arrival],
-        range: std::ops::Range<usize>,
-        save: bool,
-    ) {
-        let bit = 1u8 << at;
-        let Stage { executor, work, .. } = &mut self.stages[at];
-        let (memory, descriptor) = executor.memory();
-        let mut data = 0;
-        for (n, live) in self.live[range.clone()].iter_mut().enumerate() {
-            let length = match live.place {
-                Place::Arrived => self.datagrams.frame(arrivals, live.index).len(),
-                Place::Memory(_, length) | Place::Saved(_, length) => length,
-            };
-            let output: Output = abi::output(memory, descriptor, n, data, length);
-            data += abi::room_for(length);
-            work.packets += 1;
-            work.bytes += length as u64;
-            if output.flags & flag::STATE_PUT != 0 {
-                let flow = self.flows.flow_mut(live.met.flow);
-                flow.valid |= bit;
-                let slot = descriptor.slot(flow.mark.slot.into());
-                flow.mark.changed |= bit;
-                self.flows
-                    .state_mut(live.met.flow, at)
-                    .copy_from_slice(&memory[slot..slot + descriptor.state_bytes]);
-            }
-            if output.flags & flag::LEASE_TAKEN != 0 {
-                self.flows.flow_mut(live.met.flow).taken |= bit;
-            }
-            if output.flags & (flag::STATE_PUT | flag::LEASE_TAKEN | flag::ALIAS) != 0 {
-                note(&mut self.changed, &mut self.flows, live.met.flow);
-            }
-            if output.pass
-                && output.flags & flag::ALIAS != 0
-                && let Some((key, _)) =
-                    FlowKey::of_frame(&memory[output.data..output.data + output.length])
-            {
-                self.flows.add_alias(live.met.flow, key);
-            }
-            live.place = Place::Memory(output.data, output.length);
-            if !output.pass {
-                self.fates[live.index] = Fate::Dropped;
-            } else if save {
-                live.place = Place::Saved(self.saved.len(), output.length);
-                self.saved.extend_from_slice(&memory[output.data..output.data + output.length]);
-            }
-        }
-        for (n, code) in abi::events(memory, descriptor, range.len()) {
-            let live = &self.live[range.start + n];
-            let (key, time_ns) = (self.flows.flow(live.met.flow).key, arrivals[live.index].time_ns);
-            self.events.push(Event { stage: at, key, code, time_ns });
-        }
-    }
-
-    /// Handles a batch that trapped. All its effects are discarded. Each packet then runs alone in
-    /// a new instance. If a packet traps again, its flow loses its state; other flows are
-    /// unaffected.
-    fn isolate(&mut self, at: usize, arrivals: &[Arrival], trap: Trap) {
-        self.stages[at].last_trap = Some(trap);
-        self.stages[at].renew();
-        let source = match at.checked_sub(1) {
-            None => &[][..],
-            Some(before) => self.stages[before].executor.memory_ref(),
-        };
-        // The outputs of the preceding function stay in its memory. Only this function's outputs
-        // are saved.
-        debug_assert!(
-            self.live
-                .iter()
-                .all(|l| !matches!(l.place, Place::Memory(a, n) if a + n > source.len()))
-        );
-        for n in 0..self.live.len() {
-            let id = self.live[n].met.flow;
-            self.flows.flow_mut(id).mark.latest = 0;
-            let shares = self.write(at, arrivals, n..n + 1);
-            match self.stages[at].call(1, shares) {
-                Ok(()) => self.collect(at, arrivals, n..n + 1, true),
-                Err(trap) => {
-                    self.stages[at].last_trap = Some(trap);
-                    self.stages[at].work.trapped += 1;
-                    self.fates[self.live[n].index] = Fate::Trapped;
-                    self.forget_state(id, at);
-                    if !self.stages[at].is_broken {
-                        self.stages[at].renew();
-                    }
-                }
-            }
-        }
-    }
-
-    fn forget_state(&mut self, id: FlowId, at: usize) {
-        let bit = 1u8 << at;
-        self.flows.state_mut(id, at).fill(0);
-        let flow = self.flows.flow_mut(id);
-        flow.valid &= !bit;
-        flow.mark.changed |= bit;
-        if flow.leased & bit != 0 {
-            flow.leased &= !bit;
-            flow.taken &= !bit;
-            self.stages[at].leases.give_back(flow.leases[at]);
-        }
-        note(&mut self.changed, &mut self.flows, id);
-    }
-
     /// Ends a batch. Returns untaken leases, and forgets idle flows and flows that never got state.
     fn settle(&mut self, now_ns: u64) {
         for n in (0..self.touched.len()).rev() {
@@ -511,14 +323,6 @@ impl<E: Executor> Chain<E> {
     }
 }
 
-fn note(changed: &mut Vec<FlowId>, flows: &mut Flows, id: FlowId) {
-    if !std::mem::replace(&mut flows.flow_mut(id).mark.noted, true) {
-        changed.push(id);
-    }
-}
-
-/// Bytes of a packet per share of fuel: the length of one ring frame.
-const SHARE_BYTES: usize = 2048;
 /// Places in the table of flows to check after each batch. A full sweep would delay the batch.
 const SWEPT_PER_BATCH: usize = 64;
 

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_that_does_not_change_goes_whole_to_who_has_not_got_it() {
+    fn an_unchanged_state_goes_whole_only_to_a_unit_without_it() {
         let (whole, print) = (17 + 23, 16 + 4);
         let mut known = Known::default();
         let mut push = |from, to| known.push(&State::DEFAULT, from, to, 1, 1);
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(
             push(1, 0b1001),
             print + whole,
-            "who gave it to it has it; of the fourth it knows nothing"
+            "the giver has the state; the fourth unit has not"
         );
         known.give(2, 0b1000); // pulled
         assert_eq!(known.push(&State::DEFAULT, 3, 0b0101, 1, 1), 2 * print);

@@ -306,11 +306,8 @@ fn last_words(run: &mut Run, model: &Model) -> (BTreeMap<FlowKey, Flow>, Value) 
     })
 }
 
-fn killed(bench: &mut Bench, case: &Case, kills: u64) {
-    let seed =
-        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos()
-            as u64;
-    let model = Model::new(&bench.module("journal"), case);
+/// Starts a group with the function of a case, behind the function that records packets.
+fn start<'a>(bench: &'a mut Bench, case: &'a Case, seed: u64) -> Run<'a> {
     let mut arguments = case.arguments(&bench.directory.join("test.rules"));
     for argument in arguments.iter_mut().filter(|a| a.contains('=')) {
         argument.insert_str(0, &format!("{}.", case.name));
@@ -318,21 +315,26 @@ fn killed(bench: &mut Bench, case: &Case, kills: u64) {
     let more = ["--units", "3", "--durability", "log", "--chaos", "1,2,2"].map(str::to_owned);
     let arguments: Vec<&str> = arguments.iter().chain(&more).map(String::as_str).collect();
     bench.start_chain(&[&bench.module("journal"), &case.module()], &arguments);
-    let mut run = Run {
+    Run {
         bench,
         case,
         traffic: Traffic { seed, first: 0, made: 0 },
         sent: Vec::new(),
         left: BTreeMap::new(),
         kills: 0,
-    };
-    for _ in 0..kills {
-        run.kill();
     }
-    let (flows, status) = last_words(&mut run, &model);
-    let context = format!("{} with seed {seed}: {status}", case.name);
-    let (mut leases, mut made_of, mut unsent) = (BTreeSet::new(), BTreeMap::new(), 0);
-    for (key, flow) in &flows {
+}
+
+/// Checks that each flow's state and output follow from the packets that the state contains.
+/// Returns the number of packets that were processed, and of those without output.
+fn assert_states_follow_from_packets(
+    run: &mut Run,
+    model: &Model,
+    flows: &BTreeMap<FlowKey, Flow>,
+    context: &str,
+) -> (u64, u64) {
+    let (mut leases, mut made_of, mut unsent) = (BTreeSet::new(), BTreeMap::new(), 0u64);
+    for (key, flow) in flows {
         assert!(
             flow.lease.is_none_or(|lease| leases.insert(lease)),
             "{context}: two flows have number {:?}",
@@ -362,6 +364,21 @@ fn killed(bench: &mut Bench, case: &Case, kills: u64) {
             }
         }
     }
+    (made_of.len() as u64, unsent)
+}
+
+fn killed(bench: &mut Bench, case: &Case, kills: u64) {
+    let seed =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos()
+            as u64;
+    let model = Model::new(&bench.module("journal"), case);
+    let mut run = start(bench, case, seed);
+    for _ in 0..kills {
+        run.kill();
+    }
+    let (flows, status) = last_words(&mut run, &model);
+    let context = format!("{} with seed {seed}: {status}", case.name);
+    let (processed, unsent) = assert_states_follow_from_packets(&mut run, &model, &flows, &context);
     assert!(
         run.left.is_empty(),
         "{context}: what left is in no state, or should not have: {:?}",
@@ -371,7 +388,7 @@ fn killed(bench: &mut Bench, case: &Case, kills: u64) {
         unsent <= BATCH_PACKETS as u64 * kills,
         "{context}: {unsent} packets were processed and did not leave"
     );
-    let (sent, processed, billed) = (run.sent.len(), made_of.len() as u64, run.bench.billed());
+    let (sent, billed) = (run.sent.len(), run.bench.billed());
     assert!(
         processed > sent as u64 / 2,
         "{context}: only {processed} of {sent} packets came to a function"
@@ -383,7 +400,8 @@ fn killed(bench: &mut Bench, case: &Case, kills: u64) {
     let moved = ["seamless", "pulled"].map(|what| status["handover"][what].as_u64().unwrap_or(0));
     assert!(moved.iter().sum::<u64>() > 0, "{context}: no flow moved");
     println!(
-        "{}: {kills} kills, {sent} packets sent, {processed} processed, {unsent} of them did not leave; {status}",
+        "{}: {kills} kills, {sent} packets sent, {processed} processed, {unsent} of them did not \
+         leave; {status}",
         case.name
     );
     run.bench.pando(&["rm", "g"]);

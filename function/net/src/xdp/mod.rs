@@ -15,22 +15,22 @@
 
 mod device;
 mod program;
+mod queue;
 mod ring;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::ptr::NonNull;
-use std::time::{Duration, Instant};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::time::Duration;
 
-use libc::{SOL_XDP, xdp_desc as Entry};
+use libc::xdp_desc as Entry;
 use pando_flow::checksum;
 
 use crate::packet::{Received, Slot};
 use device::Device;
 use program::{Program, STAMP_BYTES};
-use ring::{Ring, Side};
+use queue::{Memory, Queue, SEND_CHUNKS, Sending, during, get};
 
 /// Bytes that the kernel keeps free before each received packet; they end with the stamp.
 const HEADROOM_BYTES: usize = 256;
@@ -39,11 +39,6 @@ const LINK_BYTES: usize = 18;
 const ETHERNET_BYTES: usize = 14;
 /// A chunk is at most a page.
 const CHUNK_BYTES: [usize; 2] = [2048, 4096];
-/// Chunks to send. The unit never waits for one, so this bounds the packets in flight in the
-/// device.
-const SEND_CHUNKS: u32 = 2048;
-/// A queue is free within this time after its last user ended.
-const LET_GO: Duration = Duration::from_secs(1);
 const RECEIVE_CHUNKS_MIN: usize = 256;
 
 /// A device to receive from and send to.
@@ -75,193 +70,10 @@ pub struct Port {
 // SAFETY: memory and rings belong to this value alone.
 unsafe impl Send for Port {}
 
-struct Queue {
-    socket: OwnedFd,
-    /// The start of its chunks in the memory.
-    base: usize,
-    chunks: u32,
-    fill: Ring<u64>,
-    received: Ring<Entry>,
-}
-
-/// The sending side of queue 0. Its rings change while received packets are borrowed.
-struct Sending {
-    ring: Ring<Entry>,
-    completed: Ring<u64>,
-    free: Vec<u64>,
-}
-
-struct Memory {
-    start: NonNull<u8>,
-    bytes: usize,
-}
-
-impl Memory {
-    fn new(bytes: usize) -> io::Result<Memory> {
-        let (protection, flags) = (
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE,
-        );
-        // SAFETY: a fresh mapping.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(Memory { start: NonNull::new(start.cast()).expect("a mapping is not at 0"), bytes })
-    }
-
-    fn at(&self, offset: usize) -> *mut u8 {
-        assert!(offset <= self.bytes);
-        // SAFETY: inside the mapping.
-        unsafe { self.start.as_ptr().add(offset) }
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: mapped in new; the kernel holds its pages as long as it needs them.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
-    }
-}
-
-fn during(what: &'static str) -> impl Fn(io::Error) -> io::Error {
-    move |e| io::Error::new(e.kind(), format!("{what}: {e}"))
-}
-
-fn set<T>(socket: &OwnedFd, option: libc::c_int, value: &T, what: &'static str) -> io::Result<()> {
-    let size = size_of::<T>() as libc::socklen_t;
-    // SAFETY: value points to size bytes.
-    match unsafe {
-        libc::setsockopt(socket.as_raw_fd(), SOL_XDP, option, (value as *const T).cast(), size)
-    } {
-        0 => Ok(()),
-        _ => Err(during(what)(io::Error::last_os_error())),
-    }
-}
-
-/// Reads an option of a socket. Zero bytes must be valid for its type.
-fn get<T>(socket: &OwnedFd, option: libc::c_int) -> io::Result<T> {
-    let mut size = size_of::<T>() as libc::socklen_t;
-    // SAFETY: all requested options consist of integers.
-    let mut value: T = unsafe { std::mem::zeroed() };
-    // SAFETY: value has size bytes.
-    match unsafe {
-        libc::getsockopt(socket.as_raw_fd(), SOL_XDP, option, (&raw mut value).cast(), &mut size)
-    } {
-        0 => Ok(value),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
 /// Reports whether AF_XDP is the default for a device: it is for physical ones. Other devices have
 /// both ends on this machine and gain nothing from it.
 pub fn suits(device: &str) -> io::Result<bool> {
     Ok(Device::of(device)?.physical)
-}
-
-impl Queue {
-    /// Opens one queue of the device, with its chunks in `memory` from `base` on. Returns the queue
-    /// and its sending side; only the one of queue 0 is used.
-    fn open(
-        device: &Device,
-        queue: u32,
-        memory: &Memory,
-        base: usize,
-        chunk_bytes: usize,
-        chunks: u32,
-    ) -> io::Result<(Queue, Sending)> {
-        // SAFETY: plain system call.
-        let socket =
-            match unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) } {
-                -1 => return Err(during("open an XDP socket")(io::Error::last_os_error())),
-                // SAFETY: just opened.
-                fd => unsafe { OwnedFd::from_raw_fd(fd) },
-            };
-        let send_chunks = if queue == 0 { SEND_CHUNKS } else { 0 };
-        let registered = libc::xdp_umem_reg {
-            addr: memory.at(base) as u64,
-            len: (chunks + send_chunks) as u64 * chunk_bytes as u64,
-            chunk_size: chunk_bytes as u32,
-            headroom: 0,
-            flags: 0,
-            tx_metadata_len: 0,
-        };
-        set(&socket, libc::XDP_UMEM_REG, &registered, "XDP_UMEM_REG")?;
-        set(&socket, libc::XDP_UMEM_FILL_RING, &chunks, "XDP_UMEM_FILL_RING")?;
-        set(&socket, libc::XDP_UMEM_COMPLETION_RING, &SEND_CHUNKS, "XDP_UMEM_COMPLETION_RING")?;
-        set(&socket, libc::XDP_RX_RING, &chunks, "XDP_RX_RING")?;
-        set(&socket, libc::XDP_TX_RING, &SEND_CHUNKS, "XDP_TX_RING")?;
-        let offsets: libc::xdp_mmap_offsets =
-            get(&socket, libc::XDP_MMAP_OFFSETS).map_err(during("XDP_MMAP_OFFSETS"))?;
-        let mapped = during("map a ring");
-        let mut fill = Ring::map(
-            &socket,
-            libc::XDP_UMEM_PGOFF_FILL_RING as i64,
-            &offsets.fr,
-            chunks,
-            Side::Producer,
-        )
-        .map_err(&mapped)?;
-        let completion = libc::XDP_UMEM_PGOFF_COMPLETION_RING as i64;
-        let sending = Sending {
-            ring: Ring::map(
-                &socket,
-                libc::XDP_PGOFF_TX_RING,
-                &offsets.tx,
-                SEND_CHUNKS,
-                Side::Producer,
-            )
-            .map_err(&mapped)?,
-            completed: Ring::map(&socket, completion, &offsets.cr, SEND_CHUNKS, Side::Consumer)
-                .map_err(&mapped)?,
-            free: (chunks..chunks + send_chunks)
-                .map(|chunk| u64::from(chunk) * chunk_bytes as u64)
-                .collect(),
-        };
-        let received =
-            Ring::map(&socket, libc::XDP_PGOFF_RX_RING, &offsets.rx, chunks, Side::Consumer)
-                .map_err(&mapped)?;
-        (0..u64::from(chunks)).for_each(|chunk| fill.push(chunk * chunk_bytes as u64));
-        fill.publish();
-        let address = libc::sockaddr_xdp {
-            sxdp_family: libc::AF_XDP as u16,
-            sxdp_flags: libc::XDP_USE_NEED_WAKEUP, // the driver decides on zero-copy
-            sxdp_ifindex: device.index as u32,
-            sxdp_queue_id: queue,
-            sxdp_shared_umem_fd: 0,
-        };
-        // The kernel frees a queue some time after its last user has ended.
-        let deadline = Instant::now() + LET_GO;
-        // SAFETY: address has the stated size.
-        while unsafe {
-            libc::bind(
-                socket.as_raw_fd(),
-                (&raw const address).cast(),
-                size_of_val(&address) as u32,
-            )
-        } != 0
-        {
-            let e = io::Error::last_os_error();
-            if e.raw_os_error() != Some(libc::EBUSY) || Instant::now() >= deadline {
-                return Err(taken(queue, e));
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        Ok((Queue { socket, base, chunks, fill, received }, sending))
-    }
-}
-
-/// Returns the reason why a queue has no socket.
-fn taken(queue: u32, e: io::Error) -> io::Error {
-    let (kind, why) = match e.raw_os_error() {
-        Some(libc::EBUSY) => (io::ErrorKind::ResourceBusy, "another program has it: end that one"),
-        Some(libc::EINVAL) => (
-            io::ErrorKind::Unsupported,
-            "there is none, or the driver does not do AF_XDP on it: `ethtool -L` sets how many there are",
-        ),
-        _ => (e.kind(), "bind a socket to it"),
-    };
-    io::Error::new(kind, format!("queue {queue}: {why} ({e})"))
 }
 
 impl Port {
@@ -275,7 +87,8 @@ impl Port {
         else {
             let most = CHUNK_BYTES[1] - HEADROOM_BYTES - LINK_BYTES;
             return Err(unsupported(format!(
-                "a packet has to fit into a page: `ip link set {device} mtu {most}` or less, it is {}",
+                "a packet has to fit into a page: `ip link set {device} mtu {most}` or less, it \
+                 is {}",
                 found.mtu
             )));
         };
@@ -494,17 +307,6 @@ impl Port {
         };
         let lost = self.queues.iter().map(of).sum::<u64>();
         lost.saturating_sub(std::mem::replace(&mut self.reported, lost))
-    }
-}
-
-impl Sending {
-    /// Takes sent chunks back.
-    fn reclaim(&mut self) {
-        for _ in 0..self.completed.ready() {
-            self.free.push(self.completed.peek(0));
-            self.completed.skip();
-        }
-        self.completed.publish();
     }
 }
 

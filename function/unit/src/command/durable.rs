@@ -13,9 +13,9 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use pando_chain::Work;
@@ -24,7 +24,7 @@ use pando_net::port::Port;
 use pando_outlog::hold::Watcher;
 use pando_outlog::journal::Journal;
 use pando_outlog::link::Shared;
-use pando_outlog::orders::{self, Order, Orders};
+use pando_outlog::orders::{self, Orders};
 use pando_outlog::record::Hello;
 use pando_outlog::standby::{self, Call};
 use pando_outlog::vitals::{self, Vitals};
@@ -32,54 +32,12 @@ use pando_unit::unit::{self, Unit};
 
 use super::failure::Failure;
 use super::flags::Run;
+use super::process::{Process, internal};
 
 /// The run ends after this many deaths in a row without a finished batch.
 const DEATHS_MAX: u32 = 10;
 /// Pause between two connections to a log on another host.
 const CALL_AGAIN: Duration = Duration::from_millis(100);
-
-fn internal(what: &'static str) -> impl Fn(io::Error) -> Failure {
-    move |e| Failure::Internal(format!("{what}: {e}"))
-}
-
-struct Process {
-    child: Child,
-    pidfd: OwnedFd,
-    orders: Orders,
-    /// The last link given to the process; 0 if it needs one.
-    link: u64,
-    /// The memory of that link, if its log is on this host. It keeps the process's writes after its
-    /// death.
-    memory: Option<OwnedFd>,
-    serving: bool,
-}
-
-impl Process {
-    fn start(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> io::Result<Process> {
-        let (ours, theirs) = Orders::pair()?;
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(arguments).stdin(Stdio::from(theirs.into_fd())).stdout(Stdio::null());
-        let child = command.spawn()?;
-        // SAFETY: plain system call; the child is not reaped yet, so its number is its own.
-        let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id(), 0) };
-        if pidfd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: just opened.
-        let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd as i32) };
-        Ok(Process { child, pidfd, orders: ours, link: 0, memory: None, serving: false })
-    }
-
-    /// Ignores errors: the pidfd reports a dead process.
-    fn tell(&self, text: &str, fds: &[std::os::fd::BorrowedFd]) {
-        let _ = self.orders.send(text, fds);
-    }
-
-    fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 struct Watch<'a> {
     run: &'a Run,
@@ -101,44 +59,6 @@ struct Watch<'a> {
     positions: [u64; 2],
 }
 
-impl Process {
-    /// Starts a unit and sends it the descriptors to open.
-    fn unit(ports: &[OwnedFd], control: &UnixListener, page: &OwnedFd) -> Result<Process, Failure> {
-        let arguments = std::env::args_os().skip(1).chain(["--unit".into()]);
-        let process = Process::start(arguments).map_err(internal("start a unit"))?;
-        let mut fds: Vec<_> = ports.iter().map(AsFd::as_fd).collect();
-        fds.extend([control.as_fd(), page.as_fd()]);
-        process.tell("open", &fds);
-        Ok(process)
-    }
-
-    fn log() -> Result<Process, Failure> {
-        Process::start(["log".into(), "--inside".into()]).map_err(internal("start the output log"))
-    }
-
-    /// Orders a standby to follow a unit.
-    fn watch(&self, unit: &Process) {
-        let memory = unit.memory.as_ref().map(AsFd::as_fd);
-        let fds: Vec<_> = [unit.pidfd.as_fd()].into_iter().chain(memory).collect();
-        self.tell("watch", &fds);
-    }
-
-    /// Waits until a unit is in its sandbox; returns the unit's reason if it fails.
-    fn ready(&mut self) -> Result<(), Failure> {
-        match self.orders.receive(true) {
-            Ok(Order { text, .. }) if text == "ready" => Ok(()),
-            Ok(Order { text, .. }) => {
-                let status = self.child.wait().map_err(internal("wait for the unit"))?;
-                Err(Failure::from_code(status.code(), text))
-            }
-            Err(_) => Err(Failure::Internal(format!(
-                "the unit ended: {}",
-                self.child.wait().map_err(internal("wait for the unit"))?
-            ))),
-        }
-    }
-}
-
 /// Runs until it is stopped. Calls `ready` once the first unit serves.
 pub fn supervise(run: &Run, ready: impl FnOnce()) -> Result<ExitCode, Failure> {
     let mut watch = Watch::start(run)?;
@@ -153,7 +73,8 @@ fn away(address: SocketAddr, why: Option<io::Error>) -> String {
     match why {
         Some(e) => {
             format!(
-                "the output log at {address} does not answer ({e}): no packet leaves until it does; there: `pando fn log --listen {address}`"
+                "the output log at {address} does not answer ({e}): no packet leaves until it does; \
+                 there: `pando fn log --listen {address}`"
             )
         }
         None => format!("the output log at {address} answers"),
@@ -178,7 +99,7 @@ impl<'a> Watch<'a> {
         let log = if address.is_none() { Some(Process::log()?) } else { None };
         let mut unit = Process::unit(&ports, &control, &page)?;
         unit.ready().inspect_err(|_| unit.kill())?;
-        unit.tell("serve", &[]);
+        unit.send("serve", &[]);
         unit.serving = true;
         let mut watch = Watch {
             run,
@@ -223,12 +144,12 @@ impl<'a> Watch<'a> {
             let order = format!("log {}", self.links);
             let linked = match (&self.log, self.address) {
                 (Some(log), _) => Shared::make().map(|(memory, unit, socket)| {
-                    log.tell("link", &[memory.as_fd(), socket.as_fd()]);
-                    process.tell(&order, &[memory.as_fd(), unit.as_fd()]);
+                    log.send("link", &[memory.as_fd(), socket.as_fd()]);
+                    process.send(&order, &[memory.as_fd(), unit.as_fd()]);
                     process.memory = Some(memory);
                 }),
                 (None, Some(address)) => TcpStream::connect_timeout(&address, 2 * CALL_AGAIN)
-                    .map(|socket| process.tell(&order, &[socket.as_fd()])),
+                    .map(|socket| process.send(&order, &[socket.as_fd()])),
                 (None, None) => Err(io::ErrorKind::NotConnected.into()),
             };
             process.link = if linked.is_ok() { self.links } else { 0 };
@@ -380,7 +301,8 @@ impl<'a> Watch<'a> {
             return Ok(());
         }
         Err(Failure::Internal(format!(
-            "{DEATHS_MAX} units ended one after the other without finishing a batch; the last: {what}"
+            "{DEATHS_MAX} units ended one after the other without finishing a batch; the last: \
+             {what}"
         )))
     }
 

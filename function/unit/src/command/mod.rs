@@ -14,6 +14,7 @@ mod log;
 mod member;
 mod new;
 mod places;
+mod process;
 mod receive;
 mod replay;
 mod run;

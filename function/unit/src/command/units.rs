@@ -132,39 +132,7 @@ impl List {
         );
         for unit in units {
             let Some(s) = unit.status else {
-                if unit.state == "unknown" {
-                    tell!(
-                        "{:<20} {:<8} another user's: only root can read its state",
-                        unit.name,
-                        unit.state
-                    );
-                    continue;
-                }
-                if unit.state == "silent" {
-                    tell!(
-                        "{:<20} {:<8} {}",
-                        unit.name,
-                        unit.state,
-                        self.places.unit(&unit.name).silence()
-                    );
-                    continue;
-                }
-                let of_memory = self
-                    .places
-                    .unit(&unit.name)
-                    .group()
-                    .is_some_and(|group| group.out_of_memory() > 0);
-                let why = if of_memory {
-                    "it needed more memory than its limit (--unit-memory-mib); "
-                } else {
-                    ""
-                };
-                tell!(
-                    "{:<20} {:<8} {why}`pando fn logs {}` has the reason",
-                    unit.name,
-                    unit.state,
-                    unit.name
-                );
+                tell!("{:<20} {:<8} {}", unit.name, unit.state, self.reason(&unit));
                 continue;
             };
             let functions: Vec<&str> = s.functions.iter().map(|f| f.function.as_str()).collect();
@@ -189,6 +157,24 @@ impl List {
             }
         }
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// Returns why a unit has no status, and what helps.
+    fn reason(&self, unit: &Listed) -> String {
+        let place = self.places.unit(&unit.name);
+        match unit.state {
+            "unknown" => "another user's: only root can read its state".into(),
+            "silent" => place.silence(),
+            _ => {
+                let of_memory = place.group().is_some_and(|group| group.out_of_memory() > 0);
+                let why = if of_memory {
+                    "it needed more memory than its limit (--unit-memory-mib); "
+                } else {
+                    ""
+                };
+                format!("{why}`pando fn logs {}` has the reason", unit.name)
+            }
+        }
     }
 }
 
@@ -240,7 +226,8 @@ impl Top {
             let of = |word: &str| s.fates.iter().find(|(w, _)| w == word).map_or(0, |(_, n)| *n);
             let [p50, p75, p99] = s.latency_ns.map(|ns| ns as f64 / 1e3);
             tell!(
-                "{:<20} {:>10.0} {:>10.1} {:>8} {:>8} {:>8} {:>8} {p50:>9.1} {p75:>9.1} {p99:>9.1}{}",
+                "{:<20} {:>10.0} {:>10.1} {:>8} {:>8} {:>8} {:>8} {p50:>9.1} {p75:>9.1} \
+                 {p99:>9.1}{}",
                 unit.name,
                 now.1.saturating_sub(packets) as f64 / seconds,
                 now.2.saturating_sub(bytes) as f64 * 8e-6 / seconds,

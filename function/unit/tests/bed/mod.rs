@@ -3,6 +3,7 @@
 
 pub mod cases;
 pub mod group;
+pub mod numbers;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
