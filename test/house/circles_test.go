@@ -11,8 +11,7 @@ import (
 
 // circlesAllowed is a ratchet: the files of a Rust crate that import each other in a circle. A
 // crate without an entry has none. A number may only go down.
-var circlesAllowed = map[string]int{
-}
+var circlesAllowed = map[string]int{}
 
 var (
 	rustUse     = regexp.MustCompile(`(?m)^\s*(pub(?:\([a-z: ]+\))?\s+)?use\s+([^;]*);`)
